@@ -1,0 +1,113 @@
+# Helper functions for this project's targets: one way to declare a library, a program and a test.
+# Why functions: warnings, sanitizers, visibility of Asio's macros, install and export rules are
+# then said once.
+
+find_package(Threads REQUIRED)
+find_package(Boost 1.81 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing)
+find_package(spdlog REQUIRED)
+
+add_library(sluice_warnings INTERFACE)
+target_compile_options(sluice_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wsign-conversion;-Wold-style-cast;-Woverloaded-virtual;-Wdelete-non-virtual-dtor>
+  $<$<AND:$<BOOL:${SLUICE_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # At -O3, g++ 12 warns about the insides of std::string's own operator+ and assign (GCC bug 105651).
+  target_compile_options(sluice_warnings INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict;-Wno-dangling-pointer>)
+endif()
+if(SLUICE_SANITIZE)
+  add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${SLUICE_SANITIZE})
+endif()
+
+# Asio's backend is chosen by macros, and two translation units that disagree break the one-definition
+# rule silently. So they live on exported targets and nowhere else.
+add_library(sluice_asio_uring INTERFACE)
+target_compile_definitions(sluice_asio_uring INTERFACE BOOST_ASIO_HAS_IO_URING BOOST_ASIO_DISABLE_EPOLL
+  BOOST_ASIO_NO_DEPRECATED)
+target_link_libraries(sluice_asio_uring INTERFACE Boost::headers PkgConfig::liburing Threads::Threads)
+add_library(sluice_asio_epoll INTERFACE)
+target_compile_definitions(sluice_asio_epoll INTERFACE BOOST_ASIO_NO_DEPRECATED)
+target_link_libraries(sluice_asio_epoll INTERFACE Boost::headers Threads::Threads)
+add_library(sluice_asio INTERFACE)
+if(SLUICE_ASIO_BACKEND STREQUAL "io_uring")
+  target_link_libraries(sluice_asio INTERFACE sluice_asio_uring)
+elseif(SLUICE_ASIO_BACKEND STREQUAL "epoll")
+  target_link_libraries(sluice_asio INTERFACE sluice_asio_epoll)
+else()
+  message(FATAL_ERROR "SLUICE_ASIO_BACKEND is '${SLUICE_ASIO_BACKEND}'; it must be io_uring or epoll")
+endif()
+foreach(name asio asio_uring asio_epoll)
+  set_target_properties(sluice_${name} PROPERTIES EXPORT_NAME ${name})
+  add_library(sluice::${name} ALIAS sluice_${name})
+  install(TARGETS sluice_${name} EXPORT sluiceTargets)
+endforeach()
+
+# sluice_add_library(name SOURCES ... HEADERS ... DEPS ... PRIVATE_DEPS ...)
+# HEADERS are public, below <folder>/include; no SOURCES makes an INTERFACE library.
+function(sluice_add_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
+  set(target sluice_${name})
+  if(arg_SOURCES)
+    add_library(${target} ${arg_SOURCES})
+    set(scope PUBLIC)
+    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:sluice_warnings> ${arg_PRIVATE_DEPS})
+    target_include_directories(${target} PRIVATE src)
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  add_library(sluice::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(${target} ${scope} cxx_std_20)
+  target_link_libraries(${target} ${scope} ${arg_DEPS})
+  if(arg_HEADERS)
+    target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS include FILES ${arg_HEADERS})
+    install(TARGETS ${target} EXPORT sluiceTargets FILE_SET HEADERS)
+  else()
+    install(TARGETS ${target} EXPORT sluiceTargets)
+  endif()
+endfunction()
+
+# sluice_add_program(name SOURCES ... DEPS ... [INSTALL])
+function(sluice_add_program name)
+  cmake_parse_arguments(arg "INSTALL" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE sluice_warnings ${arg_DEPS})
+  if(arg_INSTALL)
+    install(TARGETS ${name})
+  endif()
+endfunction()
+
+# Everything that `ctest -L unit` runs, and nothing else.
+add_custom_target(sluice_unit_tests)
+
+# sluice_add_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s]): one gtest program, one CTest entry.
+function(sluice_add_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  find_package(GTest REQUIRED)
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE sluice_warnings ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+  if("unit" IN_LIST arg_LABELS)
+    add_dependencies(sluice_unit_tests ${name})
+  endif()
+endfunction()
+
+function(sluice_install_package)
+  include(CMakePackageConfigHelpers)
+  set(where ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
+  install(EXPORT sluiceTargets NAMESPACE sluice:: DESTINATION ${where})
+  configure_package_config_file(${PROJECT_SOURCE_DIR}/core/cmake/sluiceConfig.cmake.in
+    ${PROJECT_BINARY_DIR}/sluiceConfig.cmake INSTALL_DESTINATION ${where})
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/sluiceConfigVersion.cmake
+    COMPATIBILITY SameMinorVersion)
+  install(FILES ${PROJECT_BINARY_DIR}/sluiceConfig.cmake
+    ${PROJECT_BINARY_DIR}/sluiceConfigVersion.cmake DESTINATION ${where})
+endfunction()

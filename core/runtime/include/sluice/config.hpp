@@ -1,0 +1,54 @@
+#pragma once
+/// \file
+/// The scheduler's settings, their defaults and ranges, and how to read them from a TOML file.
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+#include "sluice/result.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice {
+
+/// A plain value; copy it, change fields, ask problem().
+struct scheduler_config {
+  /// Longest stretch for which an offline group stays suspended, whatever the policy wants.
+  /// 1 ms to 300 s: above that, frameworks' own watchdogs fire.
+  duration max_suspend = std::chrono::seconds(1);
+  /// How long a group runs after such a stretch before it may be suspended again. 1 ms to 60 s.
+  duration min_run = std::chrono::milliseconds(100);
+  /// Share of every floor_window in which an offline group runs. 0 (none) to 0.9.
+  double offline_floor = 0.05;
+  /// 100 ms to 1 h, and long enough to suspend for min_run within it.
+  duration floor_window = std::chrono::seconds(10);
+  /// How long an offline process has owned a compute queue before we attach. 0 to 1 h.
+  duration attach_after = std::chrono::seconds(2);
+  /// When we attach even though online work is in flight. attach_after to 1 h.
+  duration attach_at_latest = std::chrono::seconds(10);
+  /// A begin without an end stops counting after this time: between one and two of it where a
+  /// client's busy periods overlap, for begins are matched with ends in order. 1 ms to 24 h.
+  duration max_busy = std::chrono::seconds(60);
+  /// Wait after a failed driver command or attach, doubled up to 64 times. 1 ms to 10 min.
+  duration failure_backoff = std::chrono::seconds(1);
+  /// A policy that takes longer than this three times within a minute is removed. Wall time, so a
+  /// busy machine counts against it: leave room. 10 us to 10 s.
+  duration policy_time_limit = std::chrono::milliseconds(50);
+  /// How long stop() waits for resumes before it leaves them to the backend's stop(). 0 to 60 s.
+  duration stop_limit = std::chrono::seconds(5);
+  /// Observations per inbox: more than a full resync of a node has. 16 to 1048576.
+  std::size_t inbox_capacity = 16384;
+
+  /// \return one line that names key, value and range of the first setting out of its range; empty
+  ///         when there is none.
+  [[nodiscard]] std::string problem() const;
+};
+
+/// Reads the table [scheduler] of a TOML file: the keys are the fields above, durations are strings
+/// with a unit ("250ms"; ns, us, ms, s, min, h). What the file does not name keeps its default;
+/// other tables are other readers'.
+/// \param message on failure, one line that names file, line, key and range.
+/// \return errc::bad_config, or the system's error for a file that cannot be read.
+[[nodiscard]] result<scheduler_config> load_config(const std::string& path, std::string& message);
+
+}  // namespace sluice

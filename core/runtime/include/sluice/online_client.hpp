@@ -1,0 +1,114 @@
+#pragma once
+/// \file
+/// How online code tells the scheduler that it has work: two counters that any thread may bump.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/ids.hpp"
+#include "sluice/result.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice {
+
+struct client_page;
+class scheduler_core;
+
+struct client_options {
+  std::string name;          ///< For logs.
+  std::vector<gpu_id> gpus;  ///< Where the work runs; empty means every GPU of the node.
+  /// Longest time acquire() waits for the GPUs to be free.
+  duration acquire_limit = std::chrono::milliseconds(100);
+};
+
+/// "Online work is in flight", for as long as it lives. Move it to where the work ends.
+///
+/// Threading: any thread may destroy it, not two at once.
+/// Lifetime:  independent of the client's and the scheduler's: ending late is harmless.
+class busy_token {
+ public:
+  busy_token() noexcept = default;  ///< Holds nothing.
+  busy_token(busy_token&& other) noexcept
+      : page_(std::exchange(other.page_, nullptr)), clear_(std::exchange(other.clear_, false)) {}
+  busy_token& operator=(busy_token&& other) noexcept {
+    if (this != &other) {
+      end();
+      page_ = std::exchange(other.page_, nullptr);
+      clear_ = std::exchange(other.clear_, false);
+    }
+    return *this;
+  }
+  ~busy_token() { end(); }
+
+  /// Ends the busy period before the token's life does.
+  void end() noexcept;
+  explicit operator bool() const noexcept { return page_ != nullptr; }
+  /// From acquire() only: whether every offline queue that could be suspended was, when it
+  /// completed.
+  bool was_clear() const noexcept { return clear_; }
+
+ private:
+  friend class online_client;
+  explicit busy_token(std::shared_ptr<client_page> page) noexcept : page_(std::move(page)) {}
+  std::shared_ptr<client_page> page_;
+  bool clear_ = false;
+};
+
+/// A registered online client.
+///
+/// Threading: begin(), end(), busy() and acquire() from any number of threads at once; moving and
+///            destroying it from one.
+/// Lifetime:  independent of the scheduler's. Destruction withdraws the client: what it had in
+///            flight no longer counts. The page of counters is owned together by the client, its
+///            tokens and the scheduler.
+/// Errors:    none: a full scheduler, a stopped one and a dead one all look the same from here.
+class online_client {
+ public:
+  online_client() noexcept = default;  ///< Registered nowhere: every call does nothing.
+  online_client(online_client&&) noexcept = default;
+  online_client& operator=(online_client&& other) noexcept;
+  ~online_client();
+
+  /// Online work begins. Wait-free but for one eventfd write when the reactor sleeps; no lock, no
+  /// allocation.
+  void begin() noexcept;
+  /// Online work ended; as begin().
+  void end() noexcept;
+  /// begin() now, end() when the token goes.
+  [[nodiscard]] busy_token busy() noexcept;
+
+  /// Begins, then completes when every offline queue that can be suspended on the client's GPUs
+  /// is, or after client_options::acquire_limit. Include acquire.hpp to use it:
+  /// `auto busy = co_await client.acquire();` or with any completion token for
+  /// `void(error_code, busy_token)`.
+  template <class... CompletionToken>
+  auto acquire(CompletionToken&&... token);
+
+  client_id id() const noexcept;
+
+ private:
+  friend class scheduler_core;
+  explicit online_client(std::shared_ptr<client_page> page) noexcept : page_(std::move(page)) {}
+
+  // The parts of acquire() that need no Asio. Static: the client may be moved or go meanwhile.
+  using shared_page = std::shared_ptr<client_page>;
+  static busy_token begin_on(shared_page page) noexcept;
+  /// Calls `done(clear)` once, on the reactor thread.
+  /// \return a number for stop_waiting(); 0 when nobody will ever answer: `done` is not called
+  /// then.
+  static std::uint64_t wait_until_clear(const shared_page& page, std::function<void(bool)> done);
+  /// \return whether it was in time: `done` will not be called then.
+  static bool stop_waiting(const shared_page& page, std::uint64_t wait);
+  static busy_token acquired(busy_token token, bool clear) noexcept {
+    token.clear_ = clear;
+    return token;
+  }
+  std::shared_ptr<client_page> page_;
+};
+
+}  // namespace sluice

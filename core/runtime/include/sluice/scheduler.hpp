@@ -1,0 +1,62 @@
+#pragma once
+/// \file
+/// The façade that an embedding program constructs: one scheduler for one node.
+
+#include <memory>
+#include <vector>
+
+#include "sluice/backend.hpp"
+#include "sluice/config.hpp"
+#include "sluice/online_client.hpp"
+#include "sluice/policy.hpp"
+#include "sluice/reactor.hpp"
+#include "sluice/result.hpp"
+#include "sluice/source.hpp"
+#include "sluice/statistics.hpp"
+
+namespace sluice {
+
+/// Watches sources and clients, asks the policy, and acts through the backend.
+///
+/// Threading: stop(), stopped(), register_client() and stats() from any thread. start() from the
+///            thread that created it; run() and poll_once() from one thread at a time. With a
+///            hosted reactor the host's threads do the work and run() returns at once.
+/// Lifetime:  owns everything it is given. Destruction without stop() is safe: it stops the sources
+///            and the backend there and then, which resumes everything. On a hosted reactor,
+///            destroy it before the host's io_context.
+/// Errors:    result<T>; nothing here throws.
+class scheduler {
+ public:
+  /// \return errc::bad_config when config.problem() says so.
+  [[nodiscard]] static result<std::unique_ptr<scheduler>> create(
+      scheduler_config config, std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
+      std::unique_ptr<policy> decider, std::vector<std::unique_ptr<source>> sources);
+  ~scheduler();
+  scheduler(const scheduler&) = delete;
+  scheduler& operator=(const scheduler&) = delete;
+
+  /// Starts backend and sources. May block for a few hundred milliseconds. On an error nothing
+  /// stays started.
+  [[nodiscard]] result<void> start();
+  /// Turns until stop() has been obeyed.
+  void run();
+  /// One round of what is ready, without blocking. \return whether there was anything.
+  bool poll_once();
+  /// Asks for the end: everything is resumed, within stop_limit; then sources and backend stop.
+  /// Returns at once; idempotent.
+  void stop() noexcept;
+  /// Whether stop() has been obeyed.
+  bool stopped() const noexcept;
+
+  /// \return errc::stopped after stop().
+  [[nodiscard]] result<online_client> register_client(client_options options);
+  /// A copy, taken without disturbing the reactor (see statistics).
+  statistics stats() const;
+
+ private:
+  class impl;
+  explicit scheduler(std::unique_ptr<impl> body) noexcept;
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace sluice

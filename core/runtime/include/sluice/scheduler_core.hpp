@@ -1,0 +1,86 @@
+#pragma once
+/// \file
+/// The scheduler without threads, descriptors or a clock of its own: one step() is one turn. What
+/// scheduler wraps; tests and simulations in virtual time drive it themselves.
+
+#include <sys/types.h>
+
+#include <memory>
+
+#include "sluice/backend.hpp"
+#include "sluice/config.hpp"
+#include "sluice/observation.hpp"
+#include "sluice/online_client.hpp"
+#include "sluice/policy.hpp"
+#include "sluice/result.hpp"
+#include "sluice/statistics.hpp"
+#include "sluice/time.hpp"
+#include "sluice/world.hpp"
+
+namespace sluice {
+
+struct core_options {
+  /// nullptr: the steady clock. Outlives the core and every client of it; clients ask it from their
+  /// own threads.
+  const time_source* time = nullptr;
+  /// Never attached to; 0: none.
+  pid_t own_pid = 0;
+};
+
+/// Threading: register_client(), stats() and wake() from any thread; all else from one thread at a
+///            time, and never from inside a policy's or the backend's call.
+/// Lifetime:  the backend outlives the core.
+/// Errors:    result<T>; nothing here throws.
+/// Cost:      a step costs what changed, not what exists, and allocates nothing unless something is
+///            new: a process, a queue, a GPU, a client.
+class scheduler_core {
+ public:
+  /// \return errc::bad_config when config.problem() says so.
+  [[nodiscard]] static result<std::unique_ptr<scheduler_core>> create(
+      const scheduler_config& config, backend& driver, std::unique_ptr<policy> decider,
+      core_options options = {});
+  ~scheduler_core();
+  scheduler_core(const scheduler_core&) = delete;
+  scheduler_core& operator=(const scheduler_core&) = delete;
+
+  /// Starts the backend.
+  [[nodiscard]] result<void> start();
+  /// One item of what source number `source` (0 to 31) saw. Between steps.
+  void observe(unsigned source, const observation& seen);
+  /// One turn. \return when the next is due at the latest.
+  time_point step();
+  /// Holds nothing from the next step on and attaches to nobody any more; idempotent.
+  void begin_stop();
+  /// Whether every queue is known to run and nothing is in flight.
+  bool all_running() const noexcept;
+  /// Stops the backend, answers everyone who waits, refuses new clients. Idempotent.
+  void finish_stop();
+
+  [[nodiscard]] result<online_client> register_client(client_options options);
+  statistics stats() const;
+  /// For what is counted outside: inbox overflows, resyncs, the length of a turn.
+  statistics& live_stats() noexcept;
+
+  /// The protocol that lets clients skip the system call while a step runs. Call awake() before a
+  /// step; after it fall_asleep(), and step again at once when that returns false.
+  /// wake_fd() is readable when somebody rang while asleep; clear_wake_fd() empties it.
+  void awake() noexcept;
+  bool fall_asleep() noexcept;
+  int wake_fd() const noexcept;
+  void clear_wake_fd() noexcept;
+  /// Makes wake_fd() readable, asleep or not. Any thread.
+  void wake() noexcept;
+  /// As wake(), but only when asleep: after publishing something that a step will look at. Any
+  /// thread.
+  void ring() noexcept;
+
+  /// The table as policies see it; valid until the next step or observation.
+  const world& seen() const noexcept;
+
+ private:
+  class impl;
+  explicit scheduler_core(std::unique_ptr<impl> body) noexcept;
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,44 @@
+#pragma once
+/// \file
+/// The source port: what looks at the node and says what it sees (see observation.hpp). A source
+/// knows nothing of policies.
+
+#include <string_view>
+
+#include "sluice/inbox.hpp"
+#include "sluice/reactor.hpp"
+#include "sluice/result.hpp"
+
+namespace sluice {
+
+/// What a source gets to work with.
+///
+/// Threading: reactor thread.
+class source_host {
+ public:
+  virtual reactor& loop() = 0;
+  /// One more inbox for this source: one per thread that pushes. Only before start() returns.
+  virtual inbox_producer& claim_inbox() = 0;
+
+ protected:
+  ~source_host() = default;
+};
+
+/// Threading: every call on the reactor thread.
+/// Lifetime:  the host outlives the source. stop() always follows a successful start(), and nothing
+///            may be pushed after it returned.
+class source {
+ public:
+  virtual ~source() = default;
+  virtual std::string_view name() const noexcept = 0;
+  /// Begins to watch. A source that reads its world once at start sends it between resync_begin
+  /// and resync_end as well. May block for a short while.
+  virtual result<void> start(source_host& host) = 0;
+  /// An observation was lost: send everything again, between resync_begin and resync_end. What is
+  /// not named in between counts as gone. Must not block; a source with a thread of its own passes
+  /// the request on to it.
+  virtual void resync() = 0;
+  virtual void stop() = 0;
+};
+
+}  // namespace sluice

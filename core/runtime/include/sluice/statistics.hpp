@@ -1,0 +1,46 @@
+#pragma once
+/// \file
+/// What a scheduler counted since it was created. Every number was measured, none is derived from a
+/// model.
+
+#include "sluice/histogram.hpp"
+
+namespace sluice {
+
+/// One object of about 100 KiB. A copy taken while the scheduler runs holds whole numbers, which
+/// may be of slightly different moments.
+struct statistics {
+  counter turns;
+
+  counter suspends;      ///< Queues that were suspended.
+  counter resumes;       ///< Queues that were resumed.
+  counter driver_calls;  ///< Batches that were answered.
+  counter invalid_outcomes;
+  counter failed_outcomes;
+  counter gone_outcomes;
+  counter suspended_now;   ///< Queues that are not known to run.
+  counter forced_resumes;  ///< Groups made to run by max_suspend or offline_floor.
+  /// Nanoseconds for which groups ran by force although the policy wanted them held: what the
+  /// limits cost online work.
+  counter forced_run_ns;
+
+  counter attaches;
+  counter attach_failures;
+  counter detaches;
+  counter gpus_lost;
+  counter backend_restarts;
+  counter policy_ejections;
+
+  counter begins;           ///< Busy periods begun by clients.
+  counter expired_begins;   ///< Begins that stopped counting after max_busy.
+  counter inbox_overflows;  ///< Observations dropped; a resync mended it.
+  counter resyncs;
+
+  histogram suspend_call;    ///< Driver time of one suspend batch.
+  histogram resume_call;     ///< Driver time of one resume batch.
+  histogram decision;        ///< Online begin to the batches it caused being handed over.
+  histogram arrival_to_off;  ///< Online begin on a GPU to its last managed offline queue being off.
+  histogram turn;            ///< Length of one turn.
+};
+
+}  // namespace sluice

@@ -1,0 +1,160 @@
+#include "attacher.hpp"
+
+#include "log.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace sluice::core {
+
+bool attacher::wanted(const process& which) const noexcept {
+  return which.what == role::offline && !which.own && !which.gone && which.compute_queues != 0;
+}
+
+void attacher::work(time_point now) {
+  auto& candidates = table_.attach_candidates();
+  for (const process_id id : candidates) {
+    if (process* const one = table_.find(id)) consider(*one, now);
+  }
+  candidates.clear();
+  for (std::uint32_t slot = 0; deadlines_.pop_due(now, slot);) {
+    if (process* const one = table_.process_in(slot)) consider(*one, now);
+  }
+  if (!std::exchange(recheck_, false)) return;
+  // In the order they came; consider() puts those back that still have to wait.
+  looking_.clear();
+  looking_.swap(waiting_);
+  for (const process_id id : looking_) {
+    if (process* const one = table_.find(id)) {
+      one->attach_waiting = false;
+      consider(*one, now);
+    }
+  }
+}
+
+auto attacher::judge(const process& which, time_point now, time_point& again) const noexcept
+    -> verdict {
+  again = never;
+  if (!up_ || !wanted(which) || which.attach != attach_state::none) return verdict::never;
+  if (now < which.attach_from) {
+    again = which.attach_from;
+    return verdict::later;
+  }
+  for (const queue* const one : which.queues) {
+    if (!is_compute(one->type)) continue;
+    if (one->on->lost) return verdict::never;
+    if (one->on->attaching != 0) return verdict::later;
+    if (table_.view_of(*one->on).online_in_flight != 0 && now < which.attach_latest) {
+      again = which.attach_latest;
+    }
+  }
+  return again == never ? verdict::now : verdict::later;
+}
+
+void attacher::consider(process& which, time_point now) {
+  if (which.attach == attach_state::attached && (which.what != role::offline || which.gone)) {
+    // Given back, or gone: the session's end makes everything of it run.
+    const auto asked = backend_.detach(which.id);
+    if (asked) {
+      stats_.detaches.add();
+      table_.set_attach(which, attach_state::detaching);
+    } else if (asked.error() == errc::unknown_target || asked.error() == errc::lost) {
+      detached(which, now);
+    } else {
+      deadlines_.set(table::slot_of(which), now + config_.failure_backoff);
+    }
+    return;
+  }
+  if (which.attach == attach_state::none && wanted(which) && which.attach_from == never) {
+    which.attach_from = which.compute_since + config_.attach_after;
+    which.attach_latest = which.compute_since + config_.attach_at_latest;
+  }
+  time_point again = never;
+  const auto what = judge(which, now, again);
+  deadlines_.set(table::slot_of(which), again);
+  if (what == verdict::later && now >= which.attach_from &&
+      !std::exchange(which.attach_waiting, true)) {
+    waiting_.push_back(which.id);
+  }
+  if (what != verdict::now) return;
+  const auto asked = backend_.attach(which.id, which.pid, which.start_time);
+  if (asked) {
+    table_.set_attach(which, attach_state::attaching);
+  } else {
+    failed(which, asked.error(), now);
+  }
+}
+
+void attacher::attached(process& which, error_code error, time_point now) {
+  if (which.attach != attach_state::attaching) return;
+  recheck_ = true;
+  if (error) {
+    table_.set_attach(which, attach_state::none);
+    failed(which, error, now);
+    if (which.gone) table_.erase(which);
+    return;
+  }
+  stats_.attaches.add();
+  which.attach_failures = 0;
+  table_.set_attach(which, attach_state::attached);
+  table_.attach_candidates().push_back(which.id);  // It may have stopped being wanted meanwhile.
+}
+
+void attacher::failed(process& which, error_code error, time_point now) {
+  stats_.attach_failures.add();
+  if (error == errc::not_managed) {
+    table_.set_attach(which, attach_state::unmanaged);
+    log_line(log_level::warning,
+             "attach: process {} will not be managed: {}; it runs as if sluice were not there",
+             which.pid, error.message());
+    return;
+  }
+  constexpr std::uint8_t most_doublings = 6;
+  const auto wait = config_.failure_backoff * (1 << which.attach_failures);
+  which.attach_failures =
+      std::min(static_cast<std::uint8_t>(which.attach_failures + 1), most_doublings);
+  which.attach_from = now + wait;
+  which.attach_latest = which.attach_from + (config_.attach_at_latest - config_.attach_after);
+  deadlines_.set(table::slot_of(which), which.attach_from);
+  log_line(log_level::warning, "attach: process {}: {}; trying again in {} ms", which.pid,
+           error.message(), std::chrono::duration_cast<std::chrono::milliseconds>(wait).count());
+}
+
+void attacher::detached(process& which, time_point now) {
+  table_.release(which);
+  recheck_ = true;
+  if (which.attach != attach_state::unmanaged) table_.set_attach(which, attach_state::none);
+  if (which.gone) {
+    deadlines_.set(table::slot_of(which), never);
+    table_.erase(which);
+    return;
+  }
+  which.attach_from = now + std::max(config_.attach_after, config_.failure_backoff);
+  which.attach_latest = which.attach_from + (config_.attach_at_latest - config_.attach_after);
+  table_.attach_candidates().push_back(which.id);
+}
+
+void attacher::lost() {
+  up_ = false;
+  table_.for_each_process([&](process& one) {
+    table_.release(one);
+    if (one.attach != attach_state::unmanaged) table_.set_attach(one, attach_state::none);
+    if (one.gone) {
+      table_.erase(one);
+      return;
+    }
+    // It had waited its time already.
+    if (one.attach_from != never) one.attach_from = table_.now();
+    if (one.attach_from != never) {
+      one.attach_latest = one.attach_from + (config_.attach_at_latest - config_.attach_after);
+    }
+  });
+}
+
+void attacher::restored() noexcept {
+  up_ = true;
+  table_.for_each_process([&](process& one) { table_.attach_candidates().push_back(one.id); });
+}
+
+}  // namespace sluice::core

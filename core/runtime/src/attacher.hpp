@@ -1,0 +1,61 @@
+#pragma once
+/// \file
+/// Decides which processes are traced, and when.
+
+#include "deadline_heap.hpp"
+#include "table.hpp"
+
+#include <vector>
+
+#include "sluice/backend.hpp"
+#include "sluice/config.hpp"
+#include "sluice/statistics.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::core {
+
+/// Attaching costs everyone on the GPU a runlist cycle or two and takes the process from other
+/// tracers, so: offline processes only, once they have owned a compute queue for attach_after, with
+/// no online work in flight on their GPUs (but at the latest at attach_at_latest), one at a time
+/// per GPU. A process that stops being offline is given back.
+///
+/// Threading: reactor thread.
+class attacher {
+ public:
+  attacher(const scheduler_config& config, table& world, backend& driver,
+           statistics& stats) noexcept
+      : config_(config), table_(world), backend_(driver), stats_(stats) {}
+
+  void work(time_point now);
+  /// The backend's answer to attach().
+  void attached(process& which, error_code error, time_point now);
+  /// A session ended that we did not end, or that we did.
+  void detached(process& which, time_point now);
+  /// The acting side died: nobody is attached, and nothing can be until restored().
+  void lost();
+  void restored() noexcept;
+  /// A GPU has no online work in flight any more, or an attach has ended: look again.
+  void recheck() noexcept { recheck_ = true; }
+  /// No attaching from now on.
+  void stop() noexcept { up_ = false; }
+  time_point next() const noexcept { return deadlines_.next(); }
+
+ private:
+  enum class verdict : std::uint8_t { now, later, never };
+  verdict judge(const process& which, time_point now, time_point& again) const noexcept;
+  void consider(process& which, time_point now);
+  void failed(process& which, error_code error, time_point now);
+  bool wanted(const process& which) const noexcept;
+
+  const scheduler_config& config_;
+  table& table_;
+  backend& backend_;
+  statistics& stats_;
+  deadline_heap deadlines_;          // By process slot.
+  std::vector<process_id> waiting_;  // For a GPU to become free.
+  std::vector<process_id> looking_;  // What work() goes through; kept for its memory.
+  bool recheck_ = false;
+  bool up_ = true;
+};
+
+}  // namespace sluice::core

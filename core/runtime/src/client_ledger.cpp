@@ -1,0 +1,132 @@
+#include "client_ledger.hpp"
+
+#include "log.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::core {
+
+template <class Function>
+void client_ledger::for_each_gpu(const client& one, Function&& call) {
+  if (one.gpus.empty()) {
+    for (std::size_t i = 0; i < table_.gpu_count(); ++i) call(table_.gpu_number(i));
+  } else {
+    for (const gpu_id id : one.gpus) call(*table_.find_gpu(id));
+  }
+}
+
+bool client_ledger::has_news() const noexcept {
+  if (desk_.has_arrivals() || desk_.has_new_waits()) return true;
+  return std::any_of(clients_.begin(), clients_.end(), [](const client& one) {
+    return one.page->begun.load(std::memory_order_acquire) != one.begun ||
+           one.page->ended.load(std::memory_order_acquire) != one.ended ||
+           one.page->withdrawn.load(std::memory_order_acquire);
+  });
+}
+
+void client_ledger::count_on_new_gpus() {
+  for (auto fresh = table_.take_new_gpus(); fresh != 0; --fresh) {
+    auto& view = table_.view_of(table_.gpu_number(table_.gpu_count() - fresh));
+    for (const client& one : clients_) {
+      if (one.gpus.empty()) view.online_in_flight += static_cast<std::uint32_t>(one.counted);
+    }
+  }
+}
+
+void client_ledger::look(time_point now, std::vector<event>& events) {
+  count_on_new_gpus();
+  if (desk_.has_arrivals()) {
+    for (auto& page : desk_.take_arrivals()) {
+      client& one = clients_.emplace_back();
+      one.gpus = page->options.gpus;
+      std::sort(one.gpus.begin(), one.gpus.end());
+      one.gpus.erase(std::unique(one.gpus.begin(), one.gpus.end()), one.gpus.end());
+      for (const gpu_id id : one.gpus) table_.gpu_at(id);
+      one.page = std::move(page);
+    }
+    count_on_new_gpus();
+  }
+  next_ = never;
+  for (std::size_t i = 0; i < clients_.size();) {
+    if (look_at(clients_[i], now, events)) {
+      ++i;
+    } else {
+      if (&clients_[i] != &clients_.back()) clients_[i] = std::move(clients_.back());
+      clients_.pop_back();
+    }
+  }
+  last_look_ = now;
+}
+
+bool client_ledger::look_at(client& one, time_point now, std::vector<event>& events) {
+  client_page& page = *one.page;
+  // In this order: every end that is seen then has its begin seen as well, and what a client did
+  // before it withdrew is complete.
+  const bool withdrawn = page.withdrawn.load(std::memory_order_acquire);
+  one.ended = page.ended.load(std::memory_order_acquire);
+  const std::uint64_t begun = page.begun.load(std::memory_order_acquire);
+  const time_point stamp{duration(page.first_unseen.load(std::memory_order_relaxed))};
+  page.seen.store(begun, std::memory_order_relaxed);
+
+  const std::uint64_t began = begun - std::exchange(one.begun, begun);
+  if (one.ended - one.excess_ends > begun) one.excess_ends = one.ended - begun;
+  const std::uint64_t outstanding = begun - (one.ended - one.excess_ends);
+  // Ends belong to what still counts first; only more ends than that are of begins written off.
+  one.written_off = std::min(one.written_off, outstanding);
+  const std::uint64_t before = one.counted;
+  one.counted = outstanding - one.written_off;
+
+  if (began != 0) {
+    stats_.begins.add(began);
+    const time_point at = std::clamp(stamp, std::min(last_look_, now), now);
+    for_each_gpu(one, [&](gpu& each) {
+      auto& view = table_.view_of(each);
+      view.last_begin = std::max(view.last_begin, at);
+      each.begun_this_turn = true;
+      if (!each.arrival_open && each.not_off != 0) {
+        each.arrival_open = each.decision_open = true;
+        each.arrival = at;
+      }
+      events.push_back(
+          {event_kind::online_begin, each.id, page.id, static_cast<std::uint32_t>(began), at});
+    });
+  }
+
+  // max_busy.
+  const std::uint64_t settled = one.ended - one.excess_ends + one.written_off;
+  if (one.counted == 0 || settled >= one.mark) {
+    one.mark = one.counted == 0 ? settled : begun;
+    one.mark_at = now;
+  } else if (now >= one.mark_at + config_.max_busy) {
+    const std::uint64_t expired = std::min(one.mark - settled, one.counted);
+    one.written_off += expired;
+    one.counted -= expired;
+    stats_.expired_begins.add(expired);
+    log_line(log_level::warning,
+             "client '{}': {} begin(s) without an end stopped counting after {} s",
+             page.options.name, expired,
+             std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count());
+    one.mark = begun;
+    one.mark_at = now;
+  }
+  if (withdrawn) one.counted = 0;
+
+  if (const std::uint64_t ends = before + began - one.counted; ends != 0) {
+    for_each_gpu(one, [&](gpu& each) {
+      table_.view_of(each).last_end = now;
+      events.push_back(
+          {event_kind::online_end, each.id, page.id, static_cast<std::uint32_t>(ends), now});
+    });
+  }
+  if (one.counted != before) {
+    for_each_gpu(one, [&](gpu& each) {
+      auto& in_flight = table_.view_of(each).online_in_flight;
+      in_flight = static_cast<std::uint32_t>(in_flight + one.counted - before);
+    });
+  }
+  if (one.counted != 0) next_ = std::min(next_, one.mark_at + config_.max_busy);
+  return !withdrawn;
+}
+
+}  // namespace sluice::core

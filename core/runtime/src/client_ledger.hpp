@@ -1,0 +1,63 @@
+#pragma once
+/// \file
+/// Reads the clients' counters and turns what moved into events.
+
+#include "front_desk.hpp"
+#include "table.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "sluice/config.hpp"
+#include "sluice/policy.hpp"
+#include "sluice/statistics.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::core {
+
+/// Threading: reactor thread. Cost: look() is two loads per client that did nothing, and allocates
+/// only when a client arrives.
+class client_ledger {
+ public:
+  client_ledger(const scheduler_config& config, table& world, statistics& stats,
+                front_desk& desk) noexcept
+      : config_(config), table_(world), stats_(stats), desk_(desk) {}
+
+  /// Brings the GPUs' in-flight counts up to date and appends the events.
+  void look(time_point now, std::vector<event>& events);
+  /// Whether a counter moved, or somebody came, since the last look; no lock.
+  bool has_news() const noexcept;
+  /// When the next begin stops counting.
+  time_point next() const noexcept { return next_; }
+
+ private:
+  struct client {
+    std::shared_ptr<client_page> page;
+    std::vector<gpu_id> gpus;  // Empty: all of them.
+    std::uint64_t begun = 0;
+    std::uint64_t ended = 0;
+    std::uint64_t excess_ends = 0;  // Ends without a begin: a caller's mistake that must not stick.
+    std::uint64_t written_off = 0;
+    std::uint64_t counted = 0;
+    // Begins and ends are matched in order: once `mark` of them have ended, nothing is left that
+    // had begun by mark_at.
+    std::uint64_t mark = 0;
+    time_point mark_at{};
+  };
+  /// \return false when the client has left.
+  bool look_at(client& one, time_point now, std::vector<event>& events);
+  template <class Function>
+  void for_each_gpu(const client& one, Function&& call);
+  void count_on_new_gpus();
+
+  const scheduler_config& config_;
+  table& table_;
+  statistics& stats_;
+  front_desk& desk_;
+  std::vector<client> clients_;
+  time_point last_look_{};
+  time_point next_ = never;
+};
+
+}  // namespace sluice::core

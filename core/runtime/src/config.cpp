@@ -1,0 +1,178 @@
+#include "sluice/config.hpp"
+
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#define TOML_EXCEPTIONS 0
+#include <spdlog/fmt/fmt.h>
+#include <toml++/toml.h>
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct unit {
+  std::string_view name;
+  duration length;
+};
+constexpr unit units[] = {{"ns", 1ns},   {"us", 1us}, {"ms", 1ms},
+                          {"min", 1min}, {"s", 1s},   {"h", 1h}};
+
+/// "1500us" as the largest unit that divides it.
+std::string text(duration value) {
+  constexpr unit descending[] = {{"h", 1h}, {"min", 1min}, {"s", 1s}, {"ms", 1ms}, {"us", 1us}};
+  for (const auto& one : descending) {
+    if (value != 0ns && value % one.length == 0ns) {
+      return fmt::format("{}{}", value / one.length, one.name);
+    }
+  }
+  return fmt::format("{}ns", value.count());
+}
+
+std::optional<duration> parse_duration(std::string_view from) {
+  double number = 0;
+  const auto [rest, error] = std::from_chars(from.data(), from.data() + from.size(), number);
+  if (error != std::errc{} || !std::isfinite(number)) return std::nullopt;
+  auto suffix = std::string_view(rest, static_cast<std::size_t>(from.data() + from.size() - rest));
+  if (suffix.starts_with(' ')) suffix.remove_prefix(1);
+  for (const auto& one : units) {
+    if (suffix != one.name) continue;
+    const double ns = number * static_cast<double>(one.length.count());
+    if (std::abs(ns) > 9e18) return std::nullopt;
+    return duration(std::llround(ns));
+  }
+  return std::nullopt;
+}
+
+/// Every setting once, for problem() and for the file: name, field, range.
+template <class Config, class Duration, class Number>
+void for_each_setting(Config& config, Duration&& span, Number&& number) {
+  span("max_suspend", config.max_suspend, 1ms, 300s);
+  span("min_run", config.min_run, 1ms, 60s);
+  number("offline_floor", config.offline_floor, 0.0, 0.9);
+  span("floor_window", config.floor_window, 100ms, 1h);
+  span("attach_after", config.attach_after, 0ns, 1h);
+  span("attach_at_latest", config.attach_at_latest, 0ns, 1h);
+  span("max_busy", config.max_busy, 1ms, 24h);
+  span("failure_backoff", config.failure_backoff, 1ms, 10min);
+  span("policy_time_limit", config.policy_time_limit, 10us, 10s);
+  span("stop_limit", config.stop_limit, 0ns, 60s);
+  number("inbox_capacity", config.inbox_capacity, std::size_t{16}, std::size_t{1} << 20);
+}
+
+}  // namespace
+
+std::string scheduler_config::problem() const {
+  std::string found;
+  const auto span = [&](std::string_view key, duration value, duration low, duration high) {
+    if (found.empty() && (value < low || value > high)) {
+      found = fmt::format("{} is {}; it must be {} to {}", key, text(value), text(low), text(high));
+    }
+  };
+  const auto number = [&](std::string_view key, auto value, auto low, auto high) {
+    // Written so that NaN is out of range.
+    if (found.empty() && !(value >= low && value <= high)) {
+      found = fmt::format("{} is {}; it must be {} to {}", key, value, low, high);
+    }
+  };
+  for_each_setting(*this, span, number);
+  if (!found.empty()) return found;
+  if (attach_at_latest < attach_after) {
+    return fmt::format("attach_at_latest is {}; it must be attach_after ({}) or more",
+                       text(attach_at_latest), text(attach_after));
+  }
+  const auto off = std::chrono::duration_cast<duration>(
+      std::chrono::duration<double, std::nano>(floor_window) * (1 - offline_floor));
+  if (offline_floor > 0 && off < min_run) {
+    return fmt::format(
+        "floor_window is {}; with offline_floor {} it must leave room to suspend for "
+        "min_run ({})",
+        text(floor_window), offline_floor, text(min_run));
+  }
+  return {};
+}
+
+result<scheduler_config> load_config(const std::string& path, std::string& message) {
+  errno = 0;
+  std::ifstream file(path);
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad()) {
+    const error_code why =
+        errno != 0 ? last_system_error() : error_code{EIO, boost::system::system_category()};
+    message = fmt::format("{}: cannot read the configuration: {}", path, why.message());
+    return why;
+  }
+  const toml::parse_result parsed = toml::parse(content, path);
+  if (!parsed) {
+    message = fmt::format("{}:{}:{}: {}", path, parsed.error().source().begin.line,
+                          parsed.error().source().begin.column, parsed.error().description());
+    return errc::bad_config;
+  }
+  scheduler_config config;
+  const toml::node* section = parsed.table().get("scheduler");
+  if (section == nullptr) return config;
+  const auto line = [](const toml::node& node) { return node.source().begin.line; };
+  const toml::table* table = section->as_table();
+  if (table == nullptr) {
+    message = fmt::format("{}:{}: scheduler must be a table: [scheduler]", path, line(*section));
+    return errc::bad_config;
+  }
+  for (const auto& entry : *table) {
+    // No structured binding: clang 14 cannot capture one in a lambda.
+    const auto& key = entry.first;
+    const auto& node = entry.second;
+    const std::string_view name = key.str();
+    bool known = false;
+    std::string wrong;
+    const auto span = [&](std::string_view candidate, duration& field, duration low,
+                          duration high) {
+      if (name != candidate) return;
+      known = true;
+      const auto given = node.template value_exact<std::string>();
+      const auto value = given ? parse_duration(*given) : std::nullopt;
+      if (value) {
+        field = *value;
+      } else {
+        wrong = fmt::format("must be a duration in quotes with a unit, {} to {}, such as \"250ms\"",
+                            text(low), text(high));
+      }
+    };
+    const auto number = [&](std::string_view candidate, auto& field, auto low, auto high) {
+      if (name != candidate) return;
+      known = true;
+      using type = std::remove_reference_t<decltype(field)>;
+      if constexpr (std::is_floating_point_v<type>) {
+        if (const auto value = node.template value<double>()) {
+          field = *value;
+          return;
+        }
+      } else if (const auto value = node.template value_exact<std::int64_t>();
+                 value && *value >= 0) {
+        field = static_cast<type>(*value);
+        return;
+      }
+      wrong = fmt::format("must be a number, {} to {}", low, high);
+    };
+    for_each_setting(config, span, number);
+    if (!known) wrong = "is not a setting of [scheduler]";
+    if (wrong.empty()) continue;
+    message = fmt::format("{}:{}: {} {}", path, line(node), name, wrong);
+    return errc::bad_config;
+  }
+  if (const std::string wrong = config.problem(); !wrong.empty()) {
+    const toml::node* culprit = table->get(wrong.substr(0, wrong.find(' ')));
+    message = fmt::format("{}:{}: {}", path, line(culprit != nullptr ? *culprit : *section), wrong);
+    return errc::bad_config;
+  }
+  return config;
+}
+
+}  // namespace sluice

@@ -1,0 +1,157 @@
+#include "front_desk.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice {
+
+namespace core {
+
+wake_word::wake_word() noexcept : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+wake_word::~wake_word() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void wake_word::ring() noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (sleeping_.load(std::memory_order_relaxed) != 0 &&
+      sleeping_.exchange(0, std::memory_order_relaxed) != 0) {
+    ring_always();
+  }
+}
+
+void wake_word::ring_always() noexcept {
+  // Fails only when the counter is near 2^64: then the reactor has been woken already.
+  eventfd_write(fd_, 1);
+}
+
+void wake_word::sleep() noexcept {
+  sleeping_.store(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void wake_word::clear_eventfd() noexcept {
+  eventfd_t ignored = 0;
+  eventfd_read(fd_, &ignored);
+}
+
+void front_desk::register_page(std::shared_ptr<client_page> page) {
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals_.push_back(std::move(page));
+    arrivals_waiting_.store(true, std::memory_order_release);
+  }
+  wake_.ring();
+}
+
+std::uint64_t front_desk::add_wait(wait request) {
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_.load(std::memory_order_relaxed)) return 0;
+    number = ++last_wait_;
+    request.number = number;
+    waits_.push_back(std::move(request));
+    new_waits_.store(true, std::memory_order_release);
+    waits_waiting_.store(waits_.size(), std::memory_order_release);
+  }
+  wake_.ring();
+  return number;
+}
+
+bool front_desk::remove_wait(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(waits_.begin(), waits_.end(),
+                                  [&](const wait& one) { return one.number == number; });
+  if (found == waits_.end()) return false;
+  waits_.erase(found);
+  waits_waiting_.store(waits_.size(), std::memory_order_release);
+  return true;
+}
+
+std::vector<std::shared_ptr<client_page>> front_desk::take_arrivals() {
+  const std::lock_guard lock(mutex_);
+  arrivals_waiting_.store(false, std::memory_order_release);
+  return std::exchange(arrivals_, {});
+}
+
+void front_desk::close() {
+  std::vector<wait> left;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_.store(true, std::memory_order_release);
+    left.swap(waits_);
+    waits_waiting_.store(0, std::memory_order_release);
+    arrivals_.clear();
+    arrivals_waiting_.store(false, std::memory_order_release);
+  }
+  for (auto& request : left) request.done(false);
+}
+
+}  // namespace core
+
+client_page::client_page(client_id with_id, client_options with_options,
+                         std::shared_ptr<core::front_desk> at)
+    : id(with_id), options(std::move(with_options)), desk(std::move(at)) {}
+
+void client_page::begin() noexcept {
+  if (begun.load(std::memory_order_relaxed) == seen.load(std::memory_order_relaxed)) {
+    first_unseen.store(desk->now().time_since_epoch().count(), std::memory_order_relaxed);
+  }
+  begun.fetch_add(1, std::memory_order_release);
+  desk->wake().ring();
+}
+
+void client_page::end() noexcept {
+  ended.fetch_add(1, std::memory_order_release);
+  desk->wake().ring();
+}
+
+void busy_token::end() noexcept {
+  if (const auto page = std::exchange(page_, nullptr)) page->end();
+}
+
+online_client& online_client::operator=(online_client&& other) noexcept {
+  std::swap(page_, other.page_);
+  return *this;
+}
+
+online_client::~online_client() {
+  if (!page_) return;
+  page_->withdrawn.store(true, std::memory_order_release);
+  page_->desk->wake().ring();
+}
+
+void online_client::begin() noexcept {
+  if (page_) page_->begin();
+}
+
+void online_client::end() noexcept {
+  if (page_) page_->end();
+}
+
+busy_token online_client::busy() noexcept { return begin_on(page_); }
+
+busy_token online_client::begin_on(shared_page page) noexcept {
+  if (page) page->begin();
+  return busy_token(std::move(page));
+}
+
+client_id online_client::id() const noexcept { return page_ ? page_->id : client_id::none; }
+
+std::uint64_t online_client::wait_until_clear(const shared_page& page,
+                                              std::function<void(bool)> done) {
+  if (!page) return 0;
+  auto& desk = *page->desk;
+  return desk.add_wait({0, page, desk.now() + page->options.acquire_limit, std::move(done)});
+}
+
+bool online_client::stop_waiting(const shared_page& page, std::uint64_t wait) {
+  return page && page->desk->remove_wait(wait);
+}
+
+}  // namespace sluice

@@ -1,0 +1,134 @@
+#include "holds.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace sluice::core {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Below this an allowance is used up: what is left is not worth a turn of its own.
+constexpr duration negligible = 10us;
+
+}  // namespace
+
+void holds::declare_hold(group& which, time_point until) noexcept {
+  which.hold_until = std::min(until, table_.now() + config_.max_suspend);
+  if (which.hold_until <= table_.now()) which.hold_until = {};
+  table_.touch(which);
+}
+
+void holds::declare_run(group& which) noexcept {
+  if (which.hold_until == time_point{}) return;
+  which.hold_until = {};
+  table_.touch(which);
+}
+
+duration holds::allowance(group& which, time_point now) noexcept {
+  if (config_.offline_floor <= 0) return duration::max();
+  const auto most = std::chrono::duration_cast<duration>(
+      std::chrono::duration<double, std::nano>(config_.floor_window) * (1 - config_.offline_floor));
+  return most - which.history.within(now, config_.floor_window);
+}
+
+void holds::before_policy(time_point now) {
+  for (std::uint32_t slot = 0; deadlines_.pop_due(now, slot);) {
+    if (group* const due = table_.group_in(slot)) table_.touch(*due);
+  }
+  for (const group_id id : table_.touched()) {
+    group* const one = table_.find_group(id);
+    if (one == nullptr) continue;
+    table_.refresh_state(*one, config_.floor_window);
+    if (one->hold_until != time_point{} && one->hold_until <= now) {
+      one->hold_until = {};
+      table_.mark_changed(*one);
+    }
+    if (!one->forced) {
+      if (one->off &&
+          (now >= one->off_since + config_.max_suspend || allowance(*one, now) <= negligible)) {
+        if (one->held) stats_.forced_resumes.add();
+        one->forced = true;
+        one->forced_until = never;
+        one->hold_until = {};
+        table_.mark_changed(*one);
+      }
+    } else if (!one->off) {
+      if (one->forced_until == never) one->forced_until = now + config_.min_run;
+      if (one->forced_until <= now) {
+        // With too little allowance the next stretch would end as soon as it began.
+        if (allowance(*one, now) >= config_.min_run) {
+          one->forced = false;
+          table_.mark_changed(*one);
+        } else {
+          one->forced_until = now + off_time::step(config_.floor_window);
+        }
+      }
+    }
+  }
+}
+
+void holds::after_policy(time_point now) {
+  for (const group_id id : table_.touched()) {
+    group* const one = table_.find_group(id);
+    if (one == nullptr) continue;
+    one->touched = false;
+    const bool held =
+        one->hold_until > now && !one->forced && !released_ && one->view.what == role::offline;
+    if (held != one->held) {
+      one->held = held;
+      for (process* const member : one->members) table_.mark_dirty(*member);
+    }
+    account_cost(*one, now);
+    set_deadline(*one, now);
+  }
+  table_.touched().clear();
+}
+
+void holds::after_batches(time_point now) {
+  for (const group_id id : table_.touched()) {
+    group* const one = table_.find_group(id);
+    if (one == nullptr) continue;
+    one->touched = false;
+    table_.refresh_state(*one, config_.floor_window);
+    set_deadline(*one, now);
+  }
+  table_.touched().clear();
+}
+
+void holds::set_deadline(group& which, time_point now) {
+  time_point at = which.hold_until == time_point{} ? never : which.hold_until;
+  if (which.off && !which.forced) {
+    at = std::min(at, which.off_since + config_.max_suspend);
+    if (const auto left = allowance(which, now); left != duration::max()) {
+      at = std::min(at, now + std::max(left, negligible));
+    }
+  }
+  if (which.forced && !which.off) {
+    // Just back: the next turn starts the clock of min_run.
+    at = std::min(at, which.forced_until == never ? now : which.forced_until);
+  }
+  deadlines_.set(table::slot_of(which), at);
+}
+
+void holds::account_cost(group& which, time_point now) noexcept {
+  const bool costs = which.forced && !which.off && which.hold_until != time_point{};
+  if (which.costs_since != never) {
+    stats_.forced_run_ns.add(static_cast<std::uint64_t>((now - which.costs_since).count()));
+  }
+  which.costs_since = costs ? now : never;
+}
+
+void holds::release_all() {
+  released_ = true;
+  forget_declarations();
+}
+
+void holds::forget_declarations() {
+  table_.for_each_group([&](group& one) {
+    one.hold_until = {};
+    table_.touch(one);
+  });
+}
+
+}  // namespace sluice::core

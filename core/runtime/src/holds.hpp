@@ -1,0 +1,55 @@
+#pragma once
+/// \file
+/// What groups are wanted to do: the policy's declarations, and the limits that hold for every
+/// policy (max_suspend, min_run, offline_floor).
+
+#include "deadline_heap.hpp"
+#include "table.hpp"
+
+#include "sluice/config.hpp"
+#include "sluice/statistics.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::core {
+
+/// Turns declarations into group::held, once per turn and only for groups that were touched.
+///
+/// A stretch begins when the first queue of a group leaves "running" and ends when all of them are
+/// back. At max_suspend, or when the window's allowance is used up, the group is forced: its
+/// declaration ends, it runs, and min_run counts from when it does run.
+///
+/// Threading: reactor thread. Cost: O(touched groups), no allocation once a group was seen.
+class holds {
+ public:
+  holds(const scheduler_config& config, table& world, statistics& stats) noexcept
+      : config_(config), table_(world), stats_(stats) {}
+
+  // The policy's words.
+  void declare_hold(group& which, time_point until) noexcept;
+  void declare_run(group& which) noexcept;
+
+  /// Expires declarations and forces runs; lists what it did as changed.
+  void before_policy(time_point now);
+  /// Settles group::held; members of groups where it changed become dirty.
+  void after_policy(time_point now);
+  /// Takes in what the reconciler did in this turn.
+  void after_batches(time_point now);
+  /// Nothing is held from now on, whatever is declared.
+  void release_all();
+  /// Forgets every declaration.
+  void forget_declarations();
+  time_point next() const noexcept { return deadlines_.next(); }
+
+ private:
+  duration allowance(group& which, time_point now) noexcept;
+  void set_deadline(group& which, time_point now);
+  void account_cost(group& which, time_point now) noexcept;
+
+  const scheduler_config& config_;
+  table& table_;
+  statistics& stats_;
+  deadline_heap deadlines_;  // By group slot.
+  bool released_ = false;
+};
+
+}  // namespace sluice::core

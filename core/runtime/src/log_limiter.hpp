@@ -1,0 +1,32 @@
+#pragma once
+/// \file
+/// Keeps a repeated message from flooding the log.
+
+#include <chrono>
+#include <cstdint>
+#include <utility>
+
+#include "sluice/time.hpp"
+
+namespace sluice::core {
+
+/// One line a second, and it says how many were left out.
+class log_limiter {
+ public:
+  /// \return whether to write now; then `suppressed` is how many were not written since.
+  bool allow(time_point now, std::uint64_t& suppressed) noexcept {
+    if (now < next_) {
+      ++suppressed_;
+      return false;
+    }
+    next_ = now + std::chrono::seconds(1);
+    suppressed = std::exchange(suppressed_, 0);
+    return true;
+  }
+
+ private:
+  time_point next_{};
+  std::uint64_t suppressed_ = 0;
+};
+
+}  // namespace sluice::core

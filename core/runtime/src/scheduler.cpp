@@ -1,0 +1,259 @@
+#include "sluice/scheduler.hpp"
+
+#include "inbox_queue.hpp"
+#include "log.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "sluice/scheduler_core.hpp"
+
+namespace sluice {
+namespace {
+
+/// How often a backend without a descriptor is drained; a scripted one, so cost does not matter.
+constexpr duration drain_interval = std::chrono::milliseconds(1);
+
+/// Rounds without going back to the loop, so that sources get their turn under a storm of begins.
+constexpr int most_rounds = 8;
+
+}  // namespace
+
+class scheduler::impl {
+ public:
+  impl(scheduler_config config, std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
+       std::unique_ptr<scheduler_core> core, std::vector<std::unique_ptr<source>> sources)
+      : config_(std::move(config)),
+        loop_(std::move(loop)),
+        backend_(std::move(driver)),
+        core_(std::move(core)) {
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      sources_.push_back(
+          std::make_unique<hosted_source>(*this, static_cast<unsigned>(i), std::move(sources[i])));
+    }
+  }
+
+  ~impl() {
+    // All of it while no handler runs, and the reactor before one can run again.
+    loop_->exclusive([this] {
+      if (started_ && !stopped()) shut_down();
+      sources_.clear();
+      core_.reset();
+      backend_.reset();
+      loop_.reset();
+    });
+  }
+
+  result<void> start() {
+    result<void> outcome = errc::stopped;
+    loop_->exclusive([&] {
+      if (!started_ && !stop_asked_.load(std::memory_order_acquire)) outcome = start_here();
+    });
+    return outcome;
+  }
+
+  void run() {
+    while (started_ && !stopped() && !loop_->hosted()) loop_->run();
+  }
+
+  bool poll_once() { return started_ && !stopped() && loop_->poll_once(); }
+
+  void stop() noexcept {
+    stop_asked_.store(true, std::memory_order_release);
+    core_->wake();
+  }
+
+  bool stopped() const noexcept { return stopped_.load(std::memory_order_acquire); }
+
+  scheduler_core& core() noexcept { return *core_; }
+  const scheduler_core& core() const noexcept { return *core_; }
+
+ private:
+  /// One source with its inboxes.
+  class hosted_source final : public source_host {
+   public:
+    hosted_source(impl& owner, unsigned number, std::unique_ptr<source> what)
+        : owner_(owner), number_(number), source_(std::move(what)) {}
+
+    reactor& loop() override { return *owner_.loop_; }
+    inbox_producer& claim_inbox() override {
+      inboxes_.push_back(std::make_unique<inbox>(
+          owner_.config_.inbox_capacity,
+          inbox::hooks{[core = owner_.core_.get()] { core->ring(); },
+                       [loop = owner_.loop_.get()] { return loop->running_here(); },
+                       [core = owner_.core_.get(), number = number_](const observation& seen) {
+                         core->observe(number, seen);
+                       }}));
+      return inboxes_.back()->producer();
+    }
+
+    result<void> start() { return source_->start(*this); }
+    void stop() { source_->stop(); }
+    std::string_view name() const noexcept { return source_->name(); }
+    void drain(statistics& stats) {
+      bool overflow = false;
+      for (const auto& one : inboxes_) {
+        // The bit first: what is dropped after this look sets it again.
+        overflow |= one->take_overflow();
+        stats.inbox_overflows.add(one->take_dropped());
+        one->drain();
+      }
+      if (!overflow) return;
+      stats.resyncs.add();
+      source_->resync();
+      for (const auto& one : inboxes_) one->drain();
+    }
+    bool has_news() const noexcept {
+      return std::any_of(inboxes_.begin(), inboxes_.end(),
+                         [](const auto& one) { return one->has_news(); });
+    }
+
+   private:
+    impl& owner_;
+    unsigned number_;
+    std::unique_ptr<source> source_;
+    std::vector<std::unique_ptr<inbox>> inboxes_;
+  };
+
+  result<void> start_here() {
+    if (auto done = core_->start(); !done) return done;
+    auto made = arm();
+    std::size_t running = 0;
+    for (; made && running < sources_.size(); ++running) {
+      made = sources_[running]->start();
+      if (!made) {
+        log_line(log_level::error, "source {}: cannot start: {}", sources_[running]->name(),
+                 made.error().message());
+        break;
+      }
+    }
+    if (!made) {
+      while (running != 0) sources_[--running]->stop();
+      disarm();
+      core_->finish_stop();
+      return made;
+    }
+    started_ = true;
+    core_->wake();  // The first turn.
+    return {};
+  }
+
+  result<void> arm() {
+    const auto watch = [this](int fd, std::function<void()> ready) -> result<void> {
+      auto made = loop_->watch(fd, std::move(ready));
+      if (!made) return made.error();
+      watches_.push_back(*made);
+      return {};
+    };
+    auto made = watch(core_->wake_fd(), [this] {
+      core_->clear_wake_fd();
+      turn();
+    });
+    if (made && backend_->ready_fd() >= 0) {
+      made = watch(backend_->ready_fd(), [this] { turn(); });
+    }
+    if (!made) return made;
+    auto timer = loop_->add_timer([this] { turn(); });
+    if (!timer) return timer.error();
+    timer_ = *timer;
+    return {};
+  }
+
+  void disarm() noexcept {
+    for (const watch_id id : watches_) loop_->unwatch(id);
+    watches_.clear();
+    loop_->remove(timer_);
+  }
+
+  void turn() {
+    if (!started_) return;
+    time_point next = never;
+    for (int round = 0; round < most_rounds; ++round) {
+      core_->awake();
+      // Before anything is drained: what was said before stop() is still heard.
+      const bool stopping = stop_asked_.load(std::memory_order_acquire);
+      for (const auto& one : sources_) one->drain(core_->live_stats());
+      if (stopping) core_->begin_stop();
+      next = core_->step();
+      if (stopping && may_shut_down()) {
+        shut_down();
+        return;
+      }
+      if (stopping) next = std::min(next, stop_deadline_);
+      if (backend_->ready_fd() < 0) next = std::min(next, clock::now() + drain_interval);
+      const bool asleep = core_->fall_asleep();
+      const bool news = std::any_of(sources_.begin(), sources_.end(),
+                                    [](const auto& one) { return one->has_news(); });
+      if (asleep && !news && next > clock::now()) {
+        loop_->arm(timer_, next);
+        return;
+      }
+    }
+    core_->wake();  // More to do, after the others.
+  }
+
+  bool may_shut_down() {
+    const auto now = clock::now();
+    if (stop_deadline_ == never) stop_deadline_ = now + config_.stop_limit;
+    if (core_->all_running()) return true;
+    if (now < stop_deadline_) return false;
+    log_line(log_level::warning,
+             "scheduler: not every queue was resumed within stop_limit; the backend ends its "
+             "sessions now, which resumes them");
+    return true;
+  }
+
+  void shut_down() {
+    for (auto one = sources_.rbegin(); one != sources_.rend(); ++one) (*one)->stop();
+    disarm();
+    core_->finish_stop();
+    stopped_.store(true, std::memory_order_release);
+    loop_->stop();
+  }
+
+  const scheduler_config config_;
+  // In this order: the core uses the backend, the sources use both and the loop.
+  std::unique_ptr<reactor> loop_;
+  std::unique_ptr<backend> backend_;
+  std::unique_ptr<scheduler_core> core_;
+  std::vector<std::unique_ptr<hosted_source>> sources_;
+  std::vector<watch_id> watches_;
+  timer_id timer_{};
+  time_point stop_deadline_ = never;
+  std::atomic<bool> started_{false};  // Set once, on the reactor thread.
+  std::atomic<bool> stop_asked_{false};
+  std::atomic<bool> stopped_{false};
+};
+
+result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
+                                                     std::unique_ptr<reactor> loop,
+                                                     std::unique_ptr<backend> driver,
+                                                     std::unique_ptr<policy> decider,
+                                                     std::vector<std::unique_ptr<source>> sources) {
+  constexpr std::size_t most_sources = 32;  // Bits of the table's marks.
+  if (sources.size() > most_sources) return errc::full;
+  auto core = scheduler_core::create(config, *driver, std::move(decider), {nullptr, getpid()});
+  if (!core) return core.error();
+  return std::unique_ptr<scheduler>(
+      new scheduler(std::make_unique<impl>(std::move(config), std::move(loop), std::move(driver),
+                                           std::move(*core), std::move(sources))));
+}
+
+scheduler::scheduler(std::unique_ptr<impl> body) noexcept : impl_(std::move(body)) {}
+scheduler::~scheduler() = default;
+
+result<void> scheduler::start() { return impl_->start(); }
+void scheduler::run() { impl_->run(); }
+bool scheduler::poll_once() { return impl_->poll_once(); }
+void scheduler::stop() noexcept { impl_->stop(); }
+bool scheduler::stopped() const noexcept { return impl_->stopped(); }
+result<online_client> scheduler::register_client(client_options options) {
+  return impl_->core().register_client(std::move(options));
+}
+statistics scheduler::stats() const { return impl_->core().stats(); }
+
+}  // namespace sluice

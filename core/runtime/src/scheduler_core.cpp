@@ -1,0 +1,280 @@
+#include "sluice/scheduler_core.hpp"
+
+#include "attacher.hpp"
+#include "client_ledger.hpp"
+#include "front_desk.hpp"
+#include "holds.hpp"
+#include "log.hpp"
+#include "reconciler.hpp"
+#include "table.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+const steady_time real_time;
+
+/// A policy that returns late this often, each time within `strike_memory` of the one before, is
+/// removed. A machine that was busy once a day must not cost it its policy.
+constexpr int most_strikes = 3;
+constexpr duration strike_memory = std::chrono::minutes(1);
+
+}  // namespace
+
+class scheduler_core::impl final : public backend_listener, public decision_sink {
+ public:
+  impl(const scheduler_config& config, backend& driver, std::unique_ptr<policy> decider,
+       core_options options)
+      : config_(config),
+        time_(options.time != nullptr ? *options.time : real_time),
+        backend_(driver),
+        policy_(std::move(decider)),
+        desk_(std::make_shared<core::front_desk>(time_)),
+        table_(stats_, options.own_pid),
+        clients_(config_, table_, stats_, *desk_),
+        holds_(config_, table_, stats_),
+        reconciler_(config_, table_, driver, stats_, time_),
+        attacher_(config_, table_, driver, stats_) {}
+
+  time_point step();
+
+  // backend_listener
+  void attached(process_id target, error_code error) override {
+    if (auto* const one = table_.find(target)) attacher_.attached(*one, error, table_.now());
+  }
+  void queue_added(const queue_info& info) override {
+    if (auto* const one = table_.find(info.target)) table_.queue_added(*one, info);
+  }
+  void queue_removed(process_id target, driver_queue_id id) override {
+    if (auto* const one = table_.find(target)) table_.queue_removed(*one, id);
+  }
+  void completed(const batch_result& result) override {
+    reconciler_.completed(result, table_.now());
+  }
+  void detached(process_id target) override {
+    if (auto* const one = table_.find(target)) {
+      reconciler_.released(*one);
+      attacher_.detached(*one, table_.now());
+    }
+  }
+  void gpu_lost(gpu_id id) override {
+    auto& which = table_.gpu_at(id);
+    if (which.lost) return;
+    stats_.gpus_lost.add();
+    table_.lose(which);
+    log_line(
+        log_level::error,
+        "GPU {}: lost to the scheduler (a driver call is stuck, or the GPU was reset); nothing "
+        "on it is suspended any more",
+        static_cast<std::uint32_t>(id));
+  }
+  void lost(error_code reason) override {
+    log_line(log_level::error, "backend {}: lost ({}); everything runs until it is back",
+             backend_.name(), reason.message());
+    table_.for_each_process([&](core::process& one) { reconciler_.released(one); });
+    attacher_.lost();
+  }
+  void restored() override {
+    stats_.backend_restarts.add();
+    log_line(log_level::warning, "backend {}: back", backend_.name());
+    if (!stopping_) attacher_.restored();
+  }
+
+  // decision_sink
+  void hold(group_id id, time_point until) override {
+    if (auto* const one = table_.find_group(id)) holds_.declare_hold(*one, until);
+  }
+  void run(group_id id) override {
+    if (auto* const one = table_.find_group(id)) holds_.declare_run(*one);
+  }
+  void wake_at(time_point when) override { policy_wake_ = std::min(policy_wake_, when); }
+
+  void decide(time_point now);
+  void eject(std::string_view why);
+  void close_arrivals();
+  bool is_clear(const client_page& page);
+
+  const scheduler_config config_;
+  const time_source& time_;
+  backend& backend_;
+  std::unique_ptr<policy> policy_;
+  const std::shared_ptr<core::front_desk> desk_;  // Shared with the clients' pages.
+  statistics stats_;
+  core::table table_;
+  core::client_ledger clients_;
+  core::holds holds_;
+  core::reconciler reconciler_;
+  core::attacher attacher_;
+  std::vector<event> events_;
+  time_point policy_wake_ = never;
+  time_point next_tick_{};
+  std::uint64_t turn_ = 0;
+  int strikes_ = 0;
+  time_point last_strike_{};
+  bool stopping_ = false;
+  bool finished_ = false;
+};
+
+time_point scheduler_core::impl::step() {
+  const time_point now = time_.now();
+  table_.set_now(now);
+  backend_.drain();
+  if (now >= next_tick_) next_tick_ = backend_.tick(now);
+
+  events_.clear();
+  clients_.look(now, events_);
+  if (std::any_of(events_.begin(), events_.end(),
+                  [](const event& one) { return one.kind == event_kind::online_end; })) {
+    attacher_.recheck();
+  }
+  table_.reshape();
+  holds_.before_policy(now);
+  if (policy_ && !stopping_ &&
+      (!events_.empty() || !table_.changed().empty() || policy_wake_ <= now)) {
+    decide(now);
+  }
+  table_.clear_changed();
+  attacher_.work(now);
+  table_.reshape();  // What the attacher gave back is no longer anyone's to suspend.
+  holds_.after_policy(now);
+  reconciler_.reconcile(now);
+  holds_.after_batches(now);
+  close_arrivals();
+
+  time_point waits = never;
+  if (desk_->has_waits()) {
+    waits = desk_->answer_waits(now, [&](const client_page& page) { return is_clear(page); });
+  }
+  stats_.turns.add();
+  stats_.turn.record(time_.now() - now);
+  return std::min({waits, next_tick_, policy_wake_, clients_.next(), holds_.next(),
+                   reconciler_.next(), attacher_.next()});
+}
+
+void scheduler_core::impl::decide(time_point now) {
+  if (policy_wake_ <= now) policy_wake_ = never;
+  const snapshot seen{now, ++turn_, events_, table_.changed(), table_};
+  const time_point before = time_.now();
+  try {
+    policy_->decide(seen, *this);
+  } catch (const std::exception& thrown) {
+    eject(thrown.what());
+    return;
+  } catch (...) {
+    eject("it threw something that is no std::exception");
+    return;
+  }
+  const time_point after = time_.now();
+  if (after - before <= config_.policy_time_limit) return;
+  strikes_ = strikes_ != 0 && after - last_strike_ <= strike_memory ? strikes_ + 1 : 1;
+  last_strike_ = after;
+  if (strikes_ >= most_strikes) eject("it exceeded policy_time_limit three times");
+}
+
+void scheduler_core::impl::eject(std::string_view why) {
+  stats_.policy_ejections.add();
+  log_line(log_level::error, "policy {}: removed: {}; everything runs", policy_->name(), why);
+  policy_.reset();
+  policy_wake_ = never;
+  holds_.forget_declarations();
+}
+
+/// An arrival is measured only while something makes room for it; a policy that lets offline run is
+/// not a slow one.
+void scheduler_core::impl::close_arrivals() {
+  for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
+    auto& each = table_.gpu_number(i);
+    if (!std::exchange(each.begun_this_turn, false) || !each.arrival_open) continue;
+    const bool held = std::any_of(each.offline.begin(), each.offline.end(),
+                                  [&](group_id id) { return table_.find_group(id)->held; });
+    if (!held) each.arrival_open = each.decision_open = false;
+  }
+}
+
+bool scheduler_core::impl::is_clear(const client_page& page) {
+  const auto clear = [](const core::gpu& one) { return one.not_off == 0; };
+  if (page.options.gpus.empty()) {
+    for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
+      if (!clear(table_.gpu_number(i))) return false;
+    }
+    return true;
+  }
+  return std::all_of(page.options.gpus.begin(), page.options.gpus.end(), [&](gpu_id id) {
+    const auto* const one = table_.find_gpu(id);
+    return one == nullptr || clear(*one);
+  });
+}
+
+// The façade of the pimpl ------------------------------------------------------------------------
+
+result<std::unique_ptr<scheduler_core>> scheduler_core::create(const scheduler_config& config,
+                                                               backend& driver,
+                                                               std::unique_ptr<policy> decider,
+                                                               core_options options) {
+  if (!config.problem().empty()) return errc::bad_config;
+  auto body = std::make_unique<impl>(config, driver, std::move(decider), options);
+  if (body->desk_->wake().fd() < 0) {
+    return error_code{EMFILE, boost::system::system_category()};
+  }
+  return std::unique_ptr<scheduler_core>(new scheduler_core(std::move(body)));
+}
+
+scheduler_core::scheduler_core(std::unique_ptr<impl> body) noexcept : impl_(std::move(body)) {}
+scheduler_core::~scheduler_core() { impl_->desk_->close(); }
+
+result<void> scheduler_core::start() { return impl_->backend_.start(*impl_); }
+
+void scheduler_core::observe(unsigned source, const observation& seen) {
+  impl_->table_.set_now(std::max(impl_->table_.now(), impl_->time_.now()));
+  impl_->table_.observe(source, seen);
+}
+
+time_point scheduler_core::step() { return impl_->step(); }
+
+void scheduler_core::begin_stop() {
+  if (std::exchange(impl_->stopping_, true)) return;
+  impl_->policy_wake_ = never;
+  impl_->holds_.release_all();
+  impl_->attacher_.stop();
+}
+
+bool scheduler_core::all_running() const noexcept {
+  return impl_->stats_.suspended_now == 0 && impl_->reconciler_.in_flight() == 0;
+}
+
+void scheduler_core::finish_stop() {
+  if (std::exchange(impl_->finished_, true)) return;
+  begin_stop();
+  impl_->desk_->close();
+  impl_->backend_.stop();
+}
+
+result<online_client> scheduler_core::register_client(client_options options) {
+  auto& desk = *impl_->desk_;
+  if (desk.is_closed()) return errc::stopped;
+  auto page = std::make_shared<client_page>(desk.next_id(), std::move(options), impl_->desk_);
+  desk.register_page(page);
+  return online_client(std::move(page));
+}
+
+statistics scheduler_core::stats() const { return impl_->stats_; }
+statistics& scheduler_core::live_stats() noexcept { return impl_->stats_; }
+
+void scheduler_core::awake() noexcept { impl_->desk_->wake().awake(); }
+
+bool scheduler_core::fall_asleep() noexcept {
+  impl_->desk_->wake().sleep();
+  return !impl_->clients_.has_news();
+}
+
+int scheduler_core::wake_fd() const noexcept { return impl_->desk_->wake().fd(); }
+void scheduler_core::clear_wake_fd() noexcept { impl_->desk_->wake().clear_eventfd(); }
+void scheduler_core::wake() noexcept { impl_->desk_->wake().ring_always(); }
+void scheduler_core::ring() noexcept { impl_->desk_->wake().ring(); }
+const world& scheduler_core::seen() const noexcept { return impl_->table_; }
+
+}  // namespace sluice

@@ -1,0 +1,449 @@
+#include "table.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::core {
+
+queue* process::find(driver_queue_id driver_id) const noexcept {
+  const auto found = std::lower_bound(
+      queues.begin(), queues.end(), driver_id,
+      [](const queue* one, driver_queue_id wanted) { return one->driver_id < wanted; });
+  return found != queues.end() && (*found)->driver_id == driver_id ? *found : nullptr;
+}
+
+// What sources say ------------------------------------------------------------------------------
+
+void table::observe(unsigned source, const observation& seen) {
+  const std::uint32_t bit = std::uint32_t{1} << source;
+  switch (seen.kind) {
+    case observation_kind::process_seen: {
+      auto& one = process_at(seen);
+      one.seen_by |= bit;
+      one.marked_by |= bit;
+      if (one.in->key != seen.group_key) {
+        leave(one);
+        join(one, seen.group_key);
+      }
+      vote(one, bit, seen.what);
+      break;
+    }
+    case observation_kind::process_gone: {
+      const auto found = by_pid_.find({seen.pid, seen.start_time});
+      if (found != by_pid_.end()) forget(*processes_.find(found->second), bit);
+      break;
+    }
+    case observation_kind::queue_seen: {
+      auto& owner = process_at(seen);
+      owner.seen_by |= bit;
+      owner.marked_by |= bit;
+      // What the backend's session says of a queue is better than what is seen from outside.
+      queue* known = owner.find(seen.queue);
+      if (known == nullptr || !known->managed) {
+        known = &queue_at(owner, seen.queue, seen.gpu, seen.type);
+      }
+      known->seen_by |= bit;
+      known->marked_by |= bit;
+      break;
+    }
+    case observation_kind::queue_gone: {
+      const auto found = by_pid_.find({seen.pid, seen.start_time});
+      if (found == by_pid_.end()) break;
+      if (queue* one = processes_.find(found->second)->find(seen.queue)) forget(*one, bit);
+      break;
+    }
+    case observation_kind::gpu_seen: gpu_at(seen.gpu); break;
+    case observation_kind::resync_begin:
+      processes_.for_each([&](process& one) { one.marked_by &= ~bit; });
+      queues_.for_each([&](queue& one) { one.marked_by &= ~bit; });
+      break;
+    case observation_kind::resync_end: sweep(bit); break;
+  }
+}
+
+void table::sweep(std::uint32_t bit) {
+  queues_.for_each([&](queue& one) {
+    if ((one.seen_by & bit) != 0 && (one.marked_by & bit) == 0) forget(one, bit);
+  });
+  processes_.for_each([&](process& one) {
+    if ((one.seen_by & bit) != 0 && (one.marked_by & bit) == 0) forget(one, bit);
+  });
+}
+
+process& table::process_at(const observation& seen) {
+  const process_key key{seen.pid, seen.start_time};
+  if (const auto found = by_pid_.find(key); found != by_pid_.end()) {
+    return *processes_.find(found->second);
+  }
+  auto& one = processes_.insert();
+  dirty_.reserve(processes_.capacity());
+  one.pid = seen.pid;
+  one.start_time = seen.start_time;
+  one.own = seen.pid == own_pid_;
+  by_pid_.emplace(key, one.id);
+  join(one, seen.group_key);
+  return one;
+}
+
+void table::vote(process& which, std::uint32_t bit, role what) {
+  which.online_votes = what == role::online ? which.online_votes | bit : which.online_votes & ~bit;
+  which.offline_votes =
+      what == role::offline ? which.offline_votes | bit : which.offline_votes & ~bit;
+  // One online vote settles it.
+  set_role(which, which.online_votes != 0    ? role::online
+                  : which.offline_votes != 0 ? role::offline
+                                             : role::unmatched);
+}
+
+void table::set_role(process& which, role what) {
+  if (which.what == what) return;
+  for (const queue* one : which.queues) count(*one, false);
+  which.what = what;
+  for (const queue* one : which.queues) count(*one, true);
+  mark_reshaped(*which.in);
+  mark_dirty(which);
+  reconsider_attach(which);
+}
+
+void table::join(process& which, std::uint64_t key) {
+  group* target = nullptr;
+  if (key != 0) {
+    if (const auto found = by_key_.find(key); found != by_key_.end()) {
+      target = groups_.find(found->second);
+    }
+  }
+  if (target == nullptr) {
+    target = &groups_.insert();
+    for (auto* list : {&changed_, &touched_, &reshaped_}) list->reserve(groups_.capacity());
+    for (auto& one : gpus_) {
+      one.offline.reserve(groups_.capacity());
+      view_of(one).offline = one.offline;
+    }
+    target->key = key;
+    target->view.id = target->id;
+    target->view.state_since = now_;
+    if (key != 0) by_key_.emplace(key, target->id);
+  }
+  target->members.push_back(&which);
+  which.in = target;
+  for (const queue* one : which.queues) count(*one, true);
+  mark_reshaped(*target);
+  mark_dirty(which);
+}
+
+void table::leave(process& which) {
+  for (const queue* one : which.queues) count(*one, false);
+  group& from = *std::exchange(which.in, nullptr);
+  std::erase(from.members, &which);
+  if (!from.members.empty()) {
+    mark_reshaped(from);
+    return;
+  }
+  for (const gpu_id where : from.gpus) update_offline(from, where, false);
+  if (from.key != 0) by_key_.erase(from.key);
+  groups_.erase(from.id);
+}
+
+queue& table::queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_type type) {
+  if (queue* known = owner.find(driver_id)) {
+    // PM4 or AQL is not told apart by every source, and makes no difference here.
+    if (known->on->id == on && is_compute(known->type) == is_compute(type)) return *known;
+    erase(*known);  // The number was used again for something else.
+  }
+  auto& one = queues_.insert();
+  one.owner = &owner;
+  one.on = &gpu_at(on);
+  one.driver_id = driver_id;
+  one.type = type;
+  const auto place = std::lower_bound(
+      owner.queues.begin(), owner.queues.end(), driver_id,
+      [](const queue* each, driver_queue_id wanted) { return each->driver_id < wanted; });
+  owner.queues.insert(place, &one);
+  if (is_compute(type) && owner.compute_queues++ == 0) {
+    owner.compute_since = now_;
+    reconsider_attach(owner);
+  }
+  count(one, true);
+  mark_reshaped(*owner.in);
+  return one;
+}
+
+void table::erase(queue& which) {
+  process& owner = *which.owner;
+  count(which, false);
+  std::erase(owner.queues, &which);
+  if (is_compute(which.type) && --owner.compute_queues == 0) reconsider_attach(owner);
+  mark_reshaped(*owner.in);
+  queues_.erase(which.id);
+}
+
+void table::forget(queue& which, std::uint32_t bit) {
+  which.seen_by &= ~bit;
+  if (which.seen_by == 0 && !which.managed) erase(which);
+}
+
+void table::forget(process& which, std::uint32_t bit) {
+  which.seen_by &= ~bit;
+  vote(which, bit, role::unmatched);
+  if (which.seen_by != 0) {
+    for (std::size_t i = which.queues.size(); i-- != 0;) forget(*which.queues[i], bit);
+    return;
+  }
+  // The pid may belong to a successor at once; the exited one is reachable by its id only.
+  by_pid_.erase({which.pid, which.start_time});
+  which.gone = true;
+  mark_dirty(which);
+  if (which.attach == attach_state::none || which.attach == attach_state::unmanaged) {
+    erase(which);
+  } else {
+    attach_candidates_.push_back(which.id);
+  }
+}
+
+void table::erase(process& which) {
+  while (!which.queues.empty()) erase(*which.queues.back());
+  set_attach(which, attach_state::none);
+  leave(which);
+  if (!which.gone) by_pid_.erase({which.pid, which.start_time});
+  processes_.erase(which.id);
+}
+
+// What the backend says -------------------------------------------------------------------------
+
+void table::queue_added(process& owner, const queue_info& info) {
+  if (queue* known = owner.find(info.id);
+      known != nullptr && known->managed && known->ring_base != info.ring_base) {
+    erase(*known);  // Another queue under the same number.
+  }
+  queue& one = queue_at(owner, info.id, info.gpu, info.type);
+  count(one, false);
+  one.managed = true;
+  one.type = info.type;
+  one.ring_base = info.ring_base;
+  one.hold_off = {};  // The driver knows it (again).
+  count(one, true);
+  mark_reshaped(*owner.in);
+  mark_dirty(owner);
+}
+
+void table::queue_removed(process& owner, driver_queue_id driver_id) {
+  queue* one = owner.find(driver_id);
+  if (one == nullptr) return;
+  set_state(*one, queue_state::running);
+  count(*one, false);
+  one->managed = false;
+  count(*one, true);
+  mark_reshaped(*owner.in);
+  if (one->seen_by == 0) erase(*one);
+}
+
+void table::release(process& owner) {
+  for (std::size_t i = owner.queues.size(); i-- != 0;) {
+    queue_removed(owner, owner.queues[i]->driver_id);
+  }
+  owner.batch_in_flight = 0;
+  owner.lane_off = {};
+}
+
+void table::lose(gpu& which) {
+  which.lost = true;
+  queues_.for_each([&](queue& one) {
+    if (one.on != &which) return;
+    mark_reshaped(*one.owner->in);
+    mark_dirty(*one.owner);
+  });
+  which.not_off = 0;  // Nothing on it will be off; nobody should wait for it.
+  which.arrival_open = which.decision_open = false;
+}
+
+void table::set_state(queue& which, queue_state state) noexcept {
+  if (which.state == state) return;
+  count(which, false);
+  which.state = state;
+  count(which, true);
+  touch(*which.owner->in);
+}
+
+void table::set_attach(process& which, attach_state state) {
+  if (which.attach == state) return;
+  which.attach = state;
+  if (state == attach_state::attaching) {
+    for (const queue* one : which.queues) {
+      if (std::find(which.attach_gpus.begin(), which.attach_gpus.end(), one->on) ==
+          which.attach_gpus.end()) {
+        which.attach_gpus.push_back(one->on);
+        ++one->on->attaching;
+      }
+    }
+  } else {
+    for (gpu* one : which.attach_gpus) --one->attaching;
+    which.attach_gpus.clear();
+  }
+  mark_reshaped(*which.in);
+  mark_dirty(which);
+}
+
+gpu& table::gpu_at(gpu_id id) {
+  if (gpu* known = find_gpu(id)) return *known;
+  const auto index = static_cast<std::uint32_t>(gpus_.size());
+  auto& one = gpus_.emplace_back();
+  one.index = index;
+  one.id = id;
+  one.offline.reserve(groups_.capacity());
+  gpu_views_.emplace_back().id = id;
+  by_gpu_.emplace(id, index);
+  ++new_gpus_;
+  return one;
+}
+
+gpu* table::find_gpu(gpu_id id) noexcept {
+  const auto found = by_gpu_.find(id);
+  return found == by_gpu_.end() ? nullptr : &gpus_[found->second];
+}
+
+const gpu_view* table::find(gpu_id id) const noexcept {
+  const auto found = by_gpu_.find(id);
+  return found == by_gpu_.end() ? nullptr : &gpu_views_[found->second];
+}
+
+const group_view* table::find(group_id id) const noexcept {
+  const group* one = groups_.find(id);
+  return one == nullptr ? nullptr : &one->view;
+}
+
+// Bookkeeping -----------------------------------------------------------------------------------
+
+void table::count(const queue& which, bool in) noexcept {
+  if (!which.managed || !is_compute(which.type)) return;
+  const auto step = [in](auto& number) { in ? ++number : --number; };
+  step(which.owner->in->counts[static_cast<std::size_t>(which.state)]);
+  if (which.state != queue_state::running) {
+    in ? stats_.suspended_now.add() : stats_.suspended_now.subtract(1);
+  }
+  if (which.owner->what == role::offline && which.state != queue_state::suspended &&
+      !which.on->lost) {
+    step(which.on->not_off);
+  }
+}
+
+void table::touch(group& which) noexcept {
+  if (std::exchange(which.touched, true)) return;
+  touched_.push_back(which.id);
+}
+
+void table::mark_changed(group& which) noexcept {
+  if (std::exchange(which.listed, true)) return;
+  changed_.push_back(which.id);
+}
+
+void table::mark_dirty(process& which) noexcept {
+  if (std::exchange(which.dirty, true)) return;
+  dirty_.push_back(which.id);
+}
+
+void table::mark_reshaped(group& which) noexcept {
+  if (std::exchange(which.reshaped, true)) return;
+  reshaped_.push_back(which.id);
+}
+
+void table::reconsider_attach(process& which) {
+  if (which.compute_queues == 0) which.attach_from = never;
+  attach_candidates_.push_back(which.id);
+}
+
+void table::clear_changed() noexcept {
+  for (const group_id id : changed_) {
+    if (group* one = groups_.find(id)) one->listed = false;
+  }
+  changed_.clear();
+}
+
+void table::update_offline(group& which, gpu_id where, bool listed) {
+  gpu& at = gpu_at(where);
+  const auto found = std::find(at.offline.begin(), at.offline.end(), which.id);
+  if (listed && found == at.offline.end()) at.offline.push_back(which.id);
+  if (!listed && found != at.offline.end()) {
+    *found = at.offline.back();
+    at.offline.pop_back();
+  }
+  view_of(at).offline = at.offline;
+}
+
+void table::reshape() {
+  for (const group_id id : reshaped_) {
+    group* const one = groups_.find(id);
+    if (one == nullptr) continue;
+    one->reshaped = false;
+    bool online = false;
+    bool offline = true;
+    bool manageable = false;
+    scratch_.clear();
+    for (const process* member : one->members) {
+      online |= member->what == role::online;
+      offline &= member->what == role::offline;
+      manageable |= member->attach == attach_state::attached && !member->gone;
+      for (const queue* each : member->queues) {
+        if (is_compute(each->type)) scratch_.push_back(each->on->id);
+      }
+    }
+    std::sort(scratch_.begin(), scratch_.end());
+    scratch_.erase(std::unique(scratch_.begin(), scratch_.end()), scratch_.end());
+
+    for (const gpu_id where : one->gpus) {
+      if (!offline || !std::binary_search(scratch_.begin(), scratch_.end(), where)) {
+        update_offline(*one, where, false);
+      }
+    }
+    one->gpus = scratch_;
+    if (offline) {
+      for (const gpu_id where : one->gpus) update_offline(*one, where, true);
+    }
+    one->view.what = online ? role::online : offline ? role::offline : role::unmatched;
+    one->view.gpus = one->gpus;
+    one->view.manageable = offline && manageable;
+    one->view.queues = 0;
+    for (const auto number : one->counts) one->view.queues += number;
+    mark_changed(*one);
+    touch(*one);
+  }
+  reshaped_.clear();
+}
+
+void table::refresh_state(group& which, duration floor_window) noexcept {
+  const auto number = [&](queue_state state) {
+    return which.counts[static_cast<std::size_t>(state)];
+  };
+  const auto running = number(queue_state::running);
+  const auto suspending = number(queue_state::suspending);
+  const auto suspended = number(queue_state::suspended);
+  const auto resuming = number(queue_state::resuming);
+  const auto in_doubt = number(queue_state::in_doubt);
+  run_state actual = run_state::mixed;
+  if (suspending + suspended + resuming + in_doubt == 0) {
+    actual = run_state::running;
+  } else if (in_doubt != 0 || (suspending != 0 && resuming != 0)) {
+    actual = run_state::mixed;
+  } else if (suspending != 0) {
+    actual = run_state::suspending;
+  } else if (resuming != 0) {
+    actual = run_state::resuming;
+  } else if (running == 0) {
+    actual = run_state::suspended;
+  }
+  if (actual != which.view.actual) {
+    which.view.actual = actual;
+    which.view.state_since = now_;
+    mark_changed(which);
+  }
+  const bool off = actual != run_state::running;
+  if (off == which.off) return;
+  which.off = off;
+  if (off) {
+    which.off_since = now_;
+    which.history.turn_off(now_, floor_window);
+  } else {
+    which.history.turn_on(now_, floor_window);
+  }
+}
+
+}  // namespace sluice::core

@@ -1,0 +1,253 @@
+#pragma once
+/// \file
+/// The queue table: the one model of the world. Processes, GPUs, queues and groups, what sources
+/// and the backend said of them, and what changed since the last turn.
+
+#include "off_time.hpp"
+#include "slot_table.hpp"
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "sluice/backend.hpp"
+#include "sluice/ids.hpp"
+#include "sluice/observation.hpp"
+#include "sluice/role.hpp"
+#include "sluice/statistics.hpp"
+#include "sluice/time.hpp"
+#include "sluice/world.hpp"
+
+namespace sluice::core {
+
+enum class queue_state : std::uint8_t {
+  running,
+  suspending,
+  suspended,
+  resuming,
+  in_doubt,  ///< A command failed half-way: to be resumed.
+};
+inline constexpr std::size_t queue_states = 5;
+
+enum class attach_state : std::uint8_t {
+  none,
+  attaching,
+  attached,
+  detaching,
+  unmanaged,  ///< The backend said that it never will be.
+};
+
+struct process;
+
+struct gpu {
+  std::uint32_t index = 0;
+  gpu_id id{};
+  bool lost = false;
+  std::uint32_t not_off = 0;    ///< Manageable offline queues that are not known to be suspended.
+  std::uint32_t attaching = 0;  ///< Attaches under way that touch this GPU.
+  std::vector<group_id> offline;
+  time_point arrival{};        ///< Of the online begin being measured.
+  bool arrival_open = false;   ///< Until its last queue is off.
+  bool decision_open = false;  ///< Until its first batch is handed over.
+  bool begun_this_turn = false;
+};
+
+struct queue {
+  queue_id id{};
+  process* owner = nullptr;
+  gpu* on = nullptr;
+  driver_queue_id driver_id{};
+  queue_type type{};
+  std::uint64_t ring_base = 0;
+  std::uint32_t seen_by = 0;    ///< One bit per source.
+  std::uint32_t marked_by = 0;  ///< Named since that source's resync_begin.
+  bool managed = false;         ///< The backend holds a session that knows it.
+  queue_state state = queue_state::running;
+  time_point hold_off{};    ///< No suspend before.
+  time_point resume_off{};  ///< In doubt: no resume before.
+  std::uint8_t failures = 0;
+};
+
+struct group {
+  group_id id{};
+  std::uint64_t key = 0;
+  group_view view;
+  std::vector<process*> members;
+  std::vector<gpu_id> gpus;
+  std::array<std::uint32_t, queue_states> counts{};  ///< Managed compute queues by state.
+
+  bool listed = false;    ///< In changed().
+  bool touched = false;   ///< In touched(): its state or its wishes want a look.
+  bool reshaped = false;  ///< In reshaped(): its members, queues or GPUs changed.
+
+  // What the policy wants and the limits allow; see limits.hpp.
+  time_point hold_until{};  ///< Epoch: no declaration.
+  bool held = false;        ///< The declaration, as far as limits and role let it take effect.
+  bool off = false;         ///< Some queue is not known to run.
+  time_point off_since{};
+  bool forced = false;
+  time_point forced_until = never;
+  time_point costs_since = never;
+  off_time history;
+};
+
+struct process {
+  process_id id{};
+  pid_t pid = 0;
+  std::uint64_t start_time = 0;
+  role what = role::unmatched;
+  std::uint32_t seen_by = 0;
+  std::uint32_t marked_by = 0;
+  std::uint32_t online_votes = 0;
+  std::uint32_t offline_votes = 0;
+  bool own = false;
+  bool gone = false;  ///< Exited; kept until the backend has let go of it.
+  group* in = nullptr;
+  std::vector<queue*> queues;  ///< By driver id.
+  std::uint32_t compute_queues = 0;
+  time_point compute_since{};  ///< When it came to own its first.
+
+  attach_state attach = attach_state::none;
+  time_point attach_from = never;  ///< Never: it owns no compute queue.
+  time_point attach_latest = never;
+  std::uint8_t attach_failures = 0;
+  bool attach_waiting = false;    ///< In the attacher's list.
+  std::vector<gpu*> attach_gpus;  ///< Counted in gpu::attaching.
+
+  std::uint64_t batch_in_flight = 0;
+  time_point lane_off{};  ///< No batch before.
+  bool dirty = false;     ///< In dirty().
+
+  queue* find(driver_queue_id driver_id) const noexcept;
+};
+
+/// Threading: reactor thread.
+/// Cost:      observations allocate for what is new; everything else is free of allocation.
+class table final : public world {
+ public:
+  table(statistics& stats, pid_t own_pid) : stats_(stats), own_pid_(own_pid) {}
+
+  /// The turn's time, for what happens until the next call.
+  void set_now(time_point now) noexcept { now_ = now; }
+  time_point now() const noexcept { return now_; }
+
+  // What sources say.
+  void observe(unsigned source, const observation& seen);
+
+  // What the backend says of an attached process.
+  void queue_added(process& owner, const queue_info& info);
+  void queue_removed(process& owner, driver_queue_id driver_id);
+  /// The session is over: none of its queues is managed, all count as running.
+  void release(process& owner);
+  void lose(gpu& which);
+  void set_state(queue& which, queue_state state) noexcept;
+  void set_attach(process& which, attach_state state);
+  /// Takes an exited process out, once the backend has let go of it.
+  void erase(process& which);
+
+  gpu& gpu_at(gpu_id id);
+  gpu* find_gpu(gpu_id id) noexcept;
+  gpu_view& view_of(const gpu& which) noexcept { return gpu_views_[which.index]; }
+  gpu& gpu_of(const gpu_view& view) noexcept {
+    return gpus_[static_cast<std::size_t>(&view - gpu_views_.data())];
+  }
+  std::size_t gpu_count() const noexcept { return gpus_.size(); }
+  gpu& gpu_number(std::size_t index) noexcept { return gpus_[index]; }
+
+  process* find(process_id id) noexcept { return processes_.find(id); }
+  process* process_in(std::uint32_t slot) noexcept { return processes_.at(slot); }
+  static std::uint32_t slot_of(const process& one) noexcept {
+    return slot_table<process_id, process>::index_of(one.id);
+  }
+  group* find_group(group_id id) noexcept { return groups_.find(id); }
+  group* group_in(std::uint32_t slot) noexcept { return groups_.at(slot); }
+  static std::uint32_t slot_of(const group& one) noexcept {
+    return slot_table<group_id, group>::index_of(one.id);
+  }
+  template <class Function>
+  void for_each_process(Function&& call) {
+    processes_.for_each(call);
+  }
+  template <class Function>
+  void for_each_group(Function&& call) {
+    groups_.for_each(call);
+  }
+
+  // What wants a look. Each list holds an object once; ids may have died meanwhile.
+  void touch(group& which) noexcept;
+  void mark_changed(group& which) noexcept;
+  void mark_dirty(process& which) noexcept;
+  /// Brings the views of reshaped groups up to date; before the policy looks.
+  void reshape();
+  /// Brings the group's run state up to date, and with it `off` and `off_since`.
+  void refresh_state(group& which, duration floor_window) noexcept;
+  std::span<const group_id> changed() const noexcept { return changed_; }
+  void clear_changed() noexcept;
+  std::vector<group_id>& touched() noexcept { return touched_; }
+  std::vector<process_id>& dirty() noexcept { return dirty_; }
+  /// Processes whose fitness for attaching may have changed.
+  std::vector<process_id>& attach_candidates() noexcept { return attach_candidates_; }
+  /// GPUs that were added since the last call.
+  std::size_t take_new_gpus() noexcept { return std::exchange(new_gpus_, 0); }
+
+  // world
+  std::span<const gpu_view> gpus() const noexcept override { return gpu_views_; }
+  const gpu_view* find(gpu_id id) const noexcept override;
+  const group_view* find(group_id id) const noexcept override;
+
+ private:
+  struct process_key {
+    pid_t pid;
+    std::uint64_t start_time;
+    bool operator==(const process_key&) const = default;
+  };
+  struct process_hash {
+    std::size_t operator()(const process_key& key) const noexcept {
+      constexpr std::uint64_t golden_ratio = 0x9e3779b97f4a7c15;
+      return key.start_time * golden_ratio ^ static_cast<std::uint64_t>(key.pid);
+    }
+  };
+
+  process& process_at(const observation& seen);
+  void vote(process& which, std::uint32_t bit, role what);
+  void set_role(process& which, role what);
+  void join(process& which, std::uint64_t key);
+  void leave(process& which);
+  queue& queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_type type);
+  void erase(queue& which);
+  void forget(process& which, std::uint32_t bit);
+  void forget(queue& which, std::uint32_t bit);
+  void sweep(std::uint32_t bit);
+  void count(const queue& which, bool in) noexcept;
+  void mark_reshaped(group& which) noexcept;
+  void reconsider_attach(process& which);
+  void update_offline(group& which, gpu_id where, bool listed);
+
+  statistics& stats_;
+  pid_t own_pid_;
+  time_point now_{};
+  slot_table<process_id, process> processes_;
+  slot_table<group_id, group> groups_;
+  slot_table<queue_id, queue> queues_;
+  std::unordered_map<process_key, process_id, process_hash> by_pid_;
+  std::unordered_map<std::uint64_t, group_id> by_key_;
+  std::unordered_map<gpu_id, std::uint32_t> by_gpu_;
+  std::deque<gpu> gpus_;
+  std::vector<gpu_view> gpu_views_;
+  std::size_t new_gpus_ = 0;
+
+  std::vector<group_id> changed_;
+  std::vector<group_id> touched_;
+  std::vector<group_id> reshaped_;
+  std::vector<process_id> dirty_;
+  std::vector<process_id> attach_candidates_;
+  std::vector<gpu_id> scratch_;
+};
+
+}  // namespace sluice::core

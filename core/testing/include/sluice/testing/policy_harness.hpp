@@ -1,0 +1,83 @@
+#pragma once
+/// \file
+/// A small world for one policy: build it, tell it what happens, ask what the policy holds. No
+/// scheduler, no threads, no waiting.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sluice/policy.hpp"
+#include "sluice/testing/manual_clock.hpp"
+#include "sluice/testing/recording_sink.hpp"
+#include "sluice/world.hpp"
+
+namespace sluice::testing {
+
+/// A world that a test builds by hand.
+class fake_world final : public world {
+ public:
+  gpu_view& add_gpu(gpu_id id);
+  /// \param on GPUs on which the group owns compute queues; they are added when they are new.
+  group_view& add_group(group_id id, role what, std::vector<gpu_id> on);
+  void remove_group(group_id id);
+  gpu_view* edit(gpu_id id) noexcept;
+  group_view* edit(group_id id) noexcept;
+
+  std::span<const gpu_view> gpus() const noexcept override { return gpus_; }
+  const gpu_view* find(gpu_id id) const noexcept override;
+  const group_view* find(group_id id) const noexcept override;
+
+ private:
+  struct fake_group {
+    group_view view;
+    std::vector<gpu_id> gpus;
+  };
+  void refresh();
+  std::vector<gpu_view> gpus_;
+  std::map<gpu_id, std::vector<group_id>> offline_;
+  std::map<group_id, fake_group> groups_;
+};
+
+/// Runs a policy the way the scheduler does: turns with events and changes, declarations that stand
+/// until replaced or expired, wake-ups. The limits of the configuration are not enforced here.
+///
+/// Threading: one thread.
+class policy_harness {
+ public:
+  explicit policy_harness(std::unique_ptr<policy> subject) : policy_(std::move(subject)) {}
+
+  fake_world& table() noexcept { return world_; }
+  time_point now() const noexcept { return clock_.now(); }
+
+  /// Each of these is a turn of its own.
+  void begin(gpu_id gpu, std::uint32_t count = 1);
+  void end(gpu_id gpu, std::uint32_t count = 1);
+  /// A begin and an end that the scheduler saw in one look.
+  void blink(gpu_id gpu);
+  /// Lists the group in `changed`.
+  void change(group_id group);
+  /// Moves time, with a turn for every wake-up and every expiry on the way.
+  void advance(duration by);
+
+  bool held(group_id group) const;
+  /// Every call the policy made, in order.
+  const std::vector<recording_sink::call>& calls() const noexcept { return sink_.calls; }
+  std::uint64_t turns() const noexcept { return turns_; }
+
+ private:
+  void turn(std::vector<event> events, std::vector<group_id> changed);
+
+  manual_clock clock_;
+  fake_world world_;
+  std::unique_ptr<policy> policy_;
+  recording_sink sink_;
+  std::map<group_id, time_point> holds_;
+  time_point wake_ = never;
+  std::uint64_t turns_ = 0;
+};
+
+}  // namespace sluice::testing

@@ -1,0 +1,147 @@
+#pragma once
+/// \file
+/// A backend that does what the test says, when the test says it, and remembers what it was asked.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "sluice/backend.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::testing {
+
+/// By default it is a perfect driver: every attach succeeds and reports the queues the test gave
+/// the process, every batch is done by the next drain(). Scripts change that, one call at a time.
+///
+/// It also keeps the truth: which queues are suspended. A batch for a process that is not attached,
+/// a second one while one is in flight, or an empty one counts in misuses().
+///
+/// Threading: one thread. Lifetime: outlives the scheduler_core under test.
+class scripted_backend final : public backend {
+ public:
+  struct attach_call {
+    process_id target{};
+    pid_t pid = 0;
+    std::uint64_t start_time = 0;
+  };
+
+  explicit scripted_backend(const time_source& time) : time_(time) {}
+
+  // The script --------------------------------------------------------------------------------
+
+  /// A queue that attaching to `pid` will report, or that is reported now when it is attached.
+  void add_queue(pid_t pid, driver_queue_id id, gpu_id gpu,
+                 queue_type type = queue_type::compute_aql, std::uint64_t ring_base = 0);
+  void remove_queue(pid_t pid, driver_queue_id id);
+  /// Reports a queue again that is there already.
+  void repeat_queue(pid_t pid, driver_queue_id id);
+  /// Batches are held back until complete(), instead of being answered by the next drain().
+  void hold_answers(bool on) noexcept { hold_answers_ = on; }
+  /// Time between a submit and its answer, and so the driver time of a call.
+  void set_delay(duration delay) noexcept { delay_ = delay; }
+  /// The outcome of a queue in the next `times` batches that name it.
+  void script_outcome(pid_t pid, driver_queue_id id, outcome what, int times = 1);
+  /// The answer to the next attach of this process.
+  void script_attach(pid_t pid, error_code error) { attach_errors_[pid].push_back(error); }
+  /// Attaches are held back until finish_attaches().
+  void hold_attaches(bool on) noexcept { hold_attaches_ = on; }
+  void finish_attaches();
+  /// The next submit is refused with this.
+  void refuse_submit(error_code error) { submit_errors_.push_back(error); }
+  /// Answers the oldest batch that is held back; false when there is none.
+  bool complete();
+  /// The target's session ends by itself.
+  void end_session(pid_t pid);
+  void lose_gpu(gpu_id gpu);
+  /// The acting side dies: everything runs, nothing in flight is answered.
+  void lose();
+  void restore();
+  /// What start() will return.
+  void fail_start(error_code error) { start_error_ = error; }
+
+  // The record --------------------------------------------------------------------------------
+
+  const std::vector<batch>& batches() const noexcept { return batches_; }
+  const std::vector<attach_call>& attaches() const noexcept { return attaches_; }
+  const std::vector<process_id>& detaches() const noexcept { return detaches_; }
+  void forget_batches() noexcept { batches_.clear(); }
+  /// Batches are counted but not kept: nothing in submit() allocates then.
+  void keep_batches(bool on) noexcept { keep_batches_ = on; }
+  std::uint64_t submitted() const noexcept { return submitted_; }
+  bool attached(pid_t pid) const;
+  bool suspended(pid_t pid, driver_queue_id id) const;
+  std::size_t suspended_count() const;
+  std::size_t in_flight() const noexcept { return in_flight_.size(); }
+  std::size_t misuses() const noexcept { return misuses_; }
+  bool started() const noexcept { return started_; }
+  bool stopped() const noexcept { return stopped_; }
+  std::uint64_t ticks() const noexcept { return ticks_; }
+  /// When the next held-back answer is due, for tests that advance a clock; never when none is.
+  time_point next_answer() const noexcept;
+
+  // backend -----------------------------------------------------------------------------------
+
+  std::string_view name() const noexcept override { return "scripted"; }
+  result<void> start(backend_listener& listener) override;
+  int ready_fd() const noexcept override { return -1; }
+  void drain() override;
+  result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override;
+  result<void> detach(process_id target) override;
+  result<void> submit(const batch& work) override;
+  time_point tick(time_point now) override;
+  void stop() override;
+
+ private:
+  struct fake_queue {
+    queue_info info;
+    bool suspended = false;
+  };
+  struct fake_process {
+    process_id target{};
+    bool attached = false;
+    std::map<driver_queue_id, fake_queue> queues;
+    std::map<driver_queue_id, std::deque<outcome>> script;
+  };
+  struct flight {
+    batch work;
+    time_point submitted{};
+    time_point due{};
+  };
+
+  fake_process* find(process_id target);
+  void answer(const flight& one);
+  void release(fake_process& one);
+
+  const time_source& time_;
+  backend_listener* listener_ = nullptr;
+  std::map<pid_t, fake_process> processes_;
+  std::map<pid_t, std::deque<error_code>> attach_errors_;
+  std::deque<error_code> submit_errors_;
+  error_code start_error_;
+  std::vector<flight> in_flight_;
+  std::vector<process_id> held_attaches_;
+  std::deque<std::function<void()>> events_;  // For the next drain().
+  std::vector<batch> batches_;
+  std::vector<attach_call> attaches_;
+  std::vector<process_id> detaches_;
+  std::uint64_t submitted_ = 0;
+  std::uint64_t ticks_ = 0;
+  std::uint64_t next_ring_ = 0x1000;
+  std::size_t misuses_ = 0;
+  duration delay_{};
+  bool hold_answers_ = false;
+  bool hold_attaches_ = false;
+  bool keep_batches_ = true;
+  bool up_ = true;
+  bool started_ = false;
+  bool stopped_ = false;
+};
+
+}  // namespace sluice::testing

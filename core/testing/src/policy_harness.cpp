@@ -1,0 +1,128 @@
+#include "sluice/testing/policy_harness.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::testing {
+
+gpu_view& fake_world::add_gpu(gpu_id id) {
+  if (edit(id) == nullptr) {
+    gpus_.emplace_back().id = id;
+    refresh();
+  }
+  return *edit(id);
+}
+
+group_view& fake_world::add_group(group_id id, role what, std::vector<gpu_id> on) {
+  for (const gpu_id each : on) add_gpu(each);
+  auto& one = groups_[id];
+  one.gpus = std::move(on);
+  one.view.id = id;
+  one.view.what = what;
+  one.view.manageable = what == role::offline;
+  one.view.queues = static_cast<std::uint32_t>(one.gpus.size());
+  refresh();
+  return one.view;
+}
+
+void fake_world::remove_group(group_id id) {
+  groups_.erase(id);
+  refresh();
+}
+
+void fake_world::refresh() {
+  for (auto& [id, list] : offline_) list.clear();
+  for (auto& [id, one] : groups_) {
+    one.view.gpus = one.gpus;
+    if (one.view.what != role::offline) continue;
+    for (const gpu_id each : one.gpus) offline_[each].push_back(id);
+  }
+  for (auto& view : gpus_) view.offline = offline_[view.id];
+}
+
+gpu_view* fake_world::edit(gpu_id id) noexcept {
+  const auto found =
+      std::find_if(gpus_.begin(), gpus_.end(), [&](const gpu_view& one) { return one.id == id; });
+  return found == gpus_.end() ? nullptr : &*found;
+}
+
+group_view* fake_world::edit(group_id id) noexcept {
+  const auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : &found->second.view;
+}
+
+const gpu_view* fake_world::find(gpu_id id) const noexcept {
+  return const_cast<fake_world*>(this)->edit(id);
+}
+
+const group_view* fake_world::find(group_id id) const noexcept {
+  return const_cast<fake_world*>(this)->edit(id);
+}
+
+void policy_harness::begin(gpu_id gpu, std::uint32_t count) {
+  auto& view = world_.add_gpu(gpu);
+  view.online_in_flight += count;
+  view.last_begin = now();
+  turn({{event_kind::online_begin, gpu, client_id{1}, count, now()}}, {});
+}
+
+void policy_harness::end(gpu_id gpu, std::uint32_t count) {
+  auto& view = world_.add_gpu(gpu);
+  view.online_in_flight -= std::min(count, view.online_in_flight);
+  view.last_end = now();
+  turn({{event_kind::online_end, gpu, client_id{1}, count, now()}}, {});
+}
+
+void policy_harness::blink(gpu_id gpu) {
+  auto& view = world_.add_gpu(gpu);
+  view.last_begin = view.last_end = now();
+  turn({{event_kind::online_begin, gpu, client_id{1}, 1, now()},
+        {event_kind::online_end, gpu, client_id{1}, 1, now()}},
+       {});
+}
+
+void policy_harness::change(group_id group) { turn({}, {group}); }
+
+void policy_harness::advance(duration by) {
+  const time_point end = now() + by;
+  for (;;) {
+    time_point next = wake_;
+    for (const auto& [id, until] : holds_) next = std::min(next, until);
+    if (next > end) break;
+    clock_.advance_to(next);
+    std::vector<group_id> expired;
+    for (const auto& [id, until] : holds_) {
+      if (until <= now()) expired.push_back(id);
+    }
+    for (const group_id id : expired) holds_.erase(id);
+    turn({}, std::move(expired));
+  }
+  clock_.advance_to(end);
+}
+
+bool policy_harness::held(group_id group) const {
+  const auto found = holds_.find(group);
+  return found != holds_.end() && found->second > now();
+}
+
+void policy_harness::turn(std::vector<event> events, std::vector<group_id> changed) {
+  if (wake_ <= now()) wake_ = never;
+  const auto before = sink_.calls.size();
+  policy_->decide({now(), ++turns_, events, changed, world_}, sink_);
+  for (auto i = before; i < sink_.calls.size(); ++i) {
+    const auto& one = sink_.calls[i];
+    switch (one.what) {
+      case recording_sink::verb::hold:
+        if (one.until > now()) {
+          holds_[one.group] = one.until;
+        } else {
+          holds_.erase(one.group);
+        }
+        break;
+      case recording_sink::verb::run: holds_.erase(one.group); break;
+      case recording_sink::verb::wake_at: wake_ = std::min(wake_, one.until); break;
+    }
+  }
+}
+
+}  // namespace sluice::testing

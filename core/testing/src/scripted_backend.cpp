@@ -1,0 +1,245 @@
+#include "sluice/testing/scripted_backend.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace sluice::testing {
+
+auto scripted_backend::find(process_id target) -> fake_process* {
+  for (auto& [pid, one] : processes_) {
+    if (one.target == target) return &one;
+  }
+  return nullptr;
+}
+
+void scripted_backend::add_queue(pid_t pid, driver_queue_id id, gpu_id gpu, queue_type type,
+                                 std::uint64_t ring_base) {
+  auto& owner = processes_[pid];
+  if (ring_base == 0) ring_base = next_ring_ += 0x1000;
+  owner.queues[id] = {{owner.target, id, gpu, type, ring_base, 0, 0}, false};
+  repeat_queue(pid, id);
+}
+
+void scripted_backend::repeat_queue(pid_t pid, driver_queue_id id) {
+  events_.push_back([this, pid, id] {
+    auto& owner = processes_[pid];
+    const auto found = owner.queues.find(id);
+    if (!owner.attached || found == owner.queues.end()) return;
+    found->second.info.target = owner.target;
+    listener_->queue_added(found->second.info);
+  });
+}
+
+void scripted_backend::remove_queue(pid_t pid, driver_queue_id id) {
+  auto& owner = processes_[pid];
+  owner.queues.erase(id);
+  if (!owner.attached) return;
+  events_.push_back([this, target = owner.target, id] { listener_->queue_removed(target, id); });
+}
+
+void scripted_backend::script_outcome(pid_t pid, driver_queue_id id, outcome what, int times) {
+  auto& script = processes_[pid].script[id];
+  script.insert(script.end(), static_cast<std::size_t>(times), what);
+}
+
+void scripted_backend::finish_attaches() {
+  for (const process_id target : std::exchange(held_attaches_, {})) {
+    events_.push_back([this, target] {
+      auto* const one = find(target);
+      if (one == nullptr) return;
+      one->attached = true;
+      listener_->attached(target, {});
+      for (auto& [id, each] : one->queues) {
+        each.info.target = target;
+        listener_->queue_added(each.info);
+      }
+    });
+  }
+}
+
+bool scripted_backend::complete() {
+  if (in_flight_.empty()) return false;
+  const flight one = in_flight_.front();
+  in_flight_.erase(in_flight_.begin());
+  events_.push_back([this, one] { answer(one); });
+  return true;
+}
+
+void scripted_backend::release(fake_process& one) {
+  one.attached = false;
+  for (auto& [id, each] : one.queues) each.suspended = false;
+  std::erase_if(in_flight_, [&](const flight& each) { return each.work.target == one.target; });
+}
+
+void scripted_backend::end_session(pid_t pid) {
+  auto& one = processes_[pid];
+  release(one);
+  events_.push_back([this, target = one.target] { listener_->detached(target); });
+}
+
+void scripted_backend::lose_gpu(gpu_id gpu) {
+  events_.push_back([this, gpu] { listener_->gpu_lost(gpu); });
+}
+
+void scripted_backend::lose() {
+  up_ = false;
+  for (auto& [pid, one] : processes_) release(one);
+  in_flight_.clear();
+  held_attaches_.clear();
+  events_.clear();
+  events_.push_back([this] { listener_->lost(errc::lost); });
+}
+
+void scripted_backend::restore() {
+  events_.push_back([this] {
+    up_ = true;
+    listener_->restored();
+  });
+}
+
+bool scripted_backend::attached(pid_t pid) const {
+  const auto found = processes_.find(pid);
+  return found != processes_.end() && found->second.attached;
+}
+
+bool scripted_backend::suspended(pid_t pid, driver_queue_id id) const {
+  const auto owner = processes_.find(pid);
+  if (owner == processes_.end()) return false;
+  const auto found = owner->second.queues.find(id);
+  return found != owner->second.queues.end() && found->second.suspended;
+}
+
+std::size_t scripted_backend::suspended_count() const {
+  std::size_t number = 0;
+  for (const auto& [pid, one] : processes_) {
+    for (const auto& [id, each] : one.queues) number += each.suspended ? 1 : 0;
+  }
+  return number;
+}
+
+time_point scripted_backend::next_answer() const noexcept {
+  time_point next = never;
+  if (hold_answers_) return next;
+  for (const auto& one : in_flight_) next = std::min(next, one.due);
+  return next;
+}
+
+result<void> scripted_backend::start(backend_listener& listener) {
+  if (start_error_) return start_error_;
+  listener_ = &listener;
+  started_ = true;
+  in_flight_.reserve(64);
+  return {};
+}
+
+void scripted_backend::drain() {
+  while (!events_.empty()) {
+    const auto one = std::move(events_.front());
+    events_.pop_front();
+    one();
+  }
+  if (hold_answers_) return;
+  const auto now = time_.now();
+  for (std::size_t i = 0; i < in_flight_.size();) {
+    if (in_flight_[i].due > now) {
+      ++i;
+      continue;
+    }
+    const flight one = in_flight_[i];
+    in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(i));
+    answer(one);
+  }
+}
+
+void scripted_backend::answer(const flight& one) {
+  auto* const owner = find(one.work.target);
+  batch_result said;
+  said.id = one.work.id;
+  said.target = one.work.target;
+  said.gpu = one.work.gpu;
+  said.kind = one.work.kind;
+  said.count = one.work.count;
+  said.started = one.submitted;
+  said.finished = one.submitted + delay_;
+  for (std::size_t i = 0; i < one.work.count; ++i) {
+    const driver_queue_id id = one.work.queues[i];
+    said.queues[i] = id;
+    said.outcomes[i] = outcome::invalid;
+    if (owner == nullptr) continue;
+    const auto found = owner->queues.find(id);
+    auto what = found == owner->queues.end() ? outcome::invalid : outcome::done;
+    if (const auto script = owner->script.find(id);
+        script != owner->script.end() && !script->second.empty()) {
+      what = script->second.front();
+      script->second.pop_front();
+    }
+    said.outcomes[i] = what;
+    // As the driver: a failed suspend has changed the software state.
+    const bool changed = what == outcome::done ||
+                         (what == outcome::failed && one.work.kind == command_kind::suspend);
+    if (changed && found != owner->queues.end()) {
+      found->second.suspended = one.work.kind == command_kind::suspend;
+    }
+  }
+  listener_->completed(said);
+}
+
+result<void> scripted_backend::attach(process_id target, pid_t pid, std::uint64_t start_time) {
+  if (!up_) return errc::lost;
+  attaches_.push_back({target, pid, start_time});
+  auto& owner = processes_[pid];
+  owner.target = target;
+  if (auto& errors = attach_errors_[pid]; !errors.empty()) {
+    const error_code error = errors.front();
+    errors.pop_front();
+    if (error) {
+      events_.push_back([this, target, error] { listener_->attached(target, error); });
+      return {};
+    }
+  }
+  held_attaches_.push_back(target);
+  if (!hold_attaches_) finish_attaches();
+  return {};
+}
+
+result<void> scripted_backend::detach(process_id target) {
+  if (!up_) return errc::lost;
+  auto* const one = find(target);
+  if (one == nullptr || !one->attached) return errc::unknown_target;
+  detaches_.push_back(target);
+  release(*one);
+  events_.push_back([this, target] { listener_->detached(target); });
+  return {};
+}
+
+result<void> scripted_backend::submit(const batch& work) {
+  if (!submit_errors_.empty()) {
+    const error_code error = submit_errors_.front();
+    submit_errors_.pop_front();
+    return error;
+  }
+  if (!up_) return errc::lost;
+  const auto* const owner = find(work.target);
+  const bool busy = std::any_of(in_flight_.begin(), in_flight_.end(), [&](const flight& each) {
+    return each.work.target == work.target;
+  });
+  if (owner == nullptr || !owner->attached || work.count == 0 || busy || work.id == 0) ++misuses_;
+  if (busy) return errc::busy;
+  ++submitted_;
+  if (keep_batches_) batches_.push_back(work);
+  in_flight_.push_back({work, time_.now(), time_.now() + delay_});
+  return {};
+}
+
+time_point scripted_backend::tick(time_point now) {
+  ++ticks_;
+  return now + std::chrono::milliseconds(100);
+}
+
+void scripted_backend::stop() {
+  stopped_ = true;
+  for (auto& [pid, one] : processes_) release(one);
+}
+
+}  // namespace sluice::testing

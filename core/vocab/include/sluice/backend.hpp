@@ -1,0 +1,118 @@
+#pragma once
+/// \file
+/// The backend port: how the reconciler acts on a driver. Asynchronous: commands go down without
+/// waiting, answers come up through backend::drain() on the reactor thread.
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include "sluice/ids.hpp"
+#include "sluice/result.hpp"
+#include "sluice/role.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice {
+
+/// Most queues a process can own on one GPU is 255 on the largest generation (127 elsewhere;
+/// kfd_process_queue_manager), so one batch always covers a (process, GPU) pair.
+inline constexpr std::size_t max_batch_queues = 256;
+
+enum class command_kind : std::uint8_t { suspend, resume };
+
+/// One driver call's worth of work: queues of one target process on one GPU.
+struct batch {
+  std::uint64_t id = 0;  ///< Chosen by the reconciler, never 0, never reused.
+  process_id target{};
+  gpu_id gpu{};
+  command_kind kind{};
+  std::uint16_t count = 0;
+  std::array<driver_queue_id, max_batch_queues> queues;  ///< The first `count` are meaningful.
+};
+
+enum class outcome : std::uint8_t {
+  done,         ///< The queue is in the asked state.
+  invalid,      ///< The driver did nothing: unknown, new, or being destroyed (bit 31).
+  failed,       ///< Hardware or firmware failed after software state changed (bit 30): in doubt.
+  target_gone,  ///< The process is gone, and its queues with it.
+};
+
+struct batch_result {
+  std::uint64_t id = 0;
+  process_id target{};
+  gpu_id gpu{};
+  command_kind kind{};
+  std::uint16_t count = 0;
+  int driver_errno = 0;   ///< errno of the call itself, 0 when it returned a count.
+  time_point started{};   ///< Just before the driver call.
+  time_point finished{};  ///< Just after it.
+  std::array<driver_queue_id, max_batch_queues> queues;
+  std::array<outcome, max_batch_queues> outcomes;
+};
+static_assert(std::is_trivially_copyable_v<batch> && std::is_trivially_copyable_v<batch_result>);
+
+struct queue_info {
+  process_id target{};
+  driver_queue_id id{};
+  gpu_id gpu{};
+  queue_type type{};
+  std::uint64_t ring_base = 0;  ///< In the target's address space; tells a reused id apart.
+  std::uint64_t write_pointer_address = 0;
+  std::uint64_t read_pointer_address = 0;
+};
+
+/// Threading: called on the reactor thread, from inside backend::drain() only.
+class backend_listener {
+ public:
+  /// The answer to attach(). On success the target's queues follow as queue_added().
+  virtual void attached(process_id target, error_code error) = 0;
+  virtual void queue_added(const queue_info& queue) = 0;
+  virtual void queue_removed(process_id target, driver_queue_id queue) = 0;
+  /// Exactly once per accepted batch, unless lost() comes first.
+  virtual void completed(const batch_result& result) = 0;
+  /// The target exited or its session ended for good; its queues run or are gone.
+  virtual void detached(process_id target) = 0;
+  /// A lane is stuck or the GPU was reset: no commands for it until an operator re-arms it.
+  virtual void gpu_lost(gpu_id gpu) = 0;
+  /// The acting side died: every session is closed, every queue runs, no batch in flight will
+  /// complete. The backend restarts itself; restored() follows when it takes commands again.
+  virtual void lost(error_code reason) = 0;
+  virtual void restored() = 0;
+
+ protected:
+  ~backend_listener() = default;
+};
+
+/// Threading: reactor thread only, never re-entered from a listener call.
+/// Lifetime:  the listener outlives the backend's last drain(). Destruction without stop() is safe:
+///            failing means resuming.
+class backend {
+ public:
+  virtual ~backend() = default;
+  virtual std::string_view name() const noexcept = 0;
+  /// Opens the driver (or starts the agent). May block for up to a few hundred milliseconds.
+  virtual result<void> start(backend_listener& listener) = 0;
+  /// Readable whenever drain() has something; -1 when the caller must drain every turn. The same
+  /// from start() to stop().
+  virtual int ready_fd() const noexcept = 0;
+  /// Delivers what has come up since the last call. Never blocks.
+  virtual void drain() = 0;
+  /// Begins a debug session with a process; attached() answers. Never blocks.
+  /// \param start_time identity of the process beside its pid (observation::start_time).
+  virtual result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) = 0;
+  /// Ends the session (everything of it runs); detached() answers. Never blocks.
+  virtual result<void> detach(process_id target) = 0;
+  /// Hands over one batch. errc::busy: this target's lane has one in flight. Never blocks,
+  /// never allocates.
+  virtual result<void> submit(const batch& work) = 0;
+  /// Says "the scheduler lives" (renews the lease) and checks the acting side.
+  /// \return when to call again at the latest.
+  virtual time_point tick(time_point now) = 0;
+  /// Resumes everything, ends every session. Blocks up to a few seconds; idempotent.
+  virtual void stop() = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,41 @@
+#pragma once
+/// \file
+/// What a source saw of the world: the items that travel through the inbox to the queue table.
+/// Level-triggered: an observation says what is, so a lost one is mended by a resync.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "sluice/ids.hpp"
+#include "sluice/role.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice {
+
+enum class observation_kind : std::uint8_t {
+  process_seen,  ///< pid, start_time, what, group_key.
+  process_gone,  ///< pid, start_time.
+  queue_seen,    ///< pid, start_time, queue, gpu, type.
+  queue_gone,    ///< pid, start_time, queue.
+  gpu_seen,      ///< gpu.
+  resync_begin,  ///< All that follows up to resync_end is the whole truth of this source...
+  resync_end,    ///< ...and what was not named in between is gone.
+};
+
+struct observation {
+  observation_kind kind{};
+  role what = role::unmatched;
+  queue_type type{};             ///< queue_seen only.
+  pid_t pid = 0;                 ///< Thread-group leader.
+  gpu_id gpu{};                  ///< queue_seen, gpu_seen.
+  driver_queue_id queue{};       ///< queue_seen, queue_gone.
+  std::uint64_t start_time = 0;  ///< /proc/PID/stat field 22, clock ticks since boot: with the pid,
+                                 ///< the identity of a process.
+  std::uint64_t group_key = 0;   ///< Processes with the same non-zero key form one group (a gang).
+  time_point at{};               ///< When it was seen.
+};
+static_assert(std::is_trivially_copyable_v<observation>);
+
+}  // namespace sluice

@@ -1,0 +1,53 @@
+#pragma once
+/// \file
+/// The queue table as policies see it: const, consistent for one turn, cheap to ask.
+
+#include <cstdint>
+#include <span>
+
+#include "sluice/ids.hpp"
+#include "sluice/role.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice {
+
+/// What a group's queues do right now, as far as the driver has answered.
+enum class run_state : std::uint8_t {
+  running,     ///< No queue of the group is suspended.
+  suspending,  ///< A suspend is in flight.
+  suspended,   ///< Every managed compute queue of the group is suspended.
+  resuming,    ///< A resume is in flight.
+  mixed,       ///< Some are, some are not (a partial outcome); the reconciler is mending it.
+};
+
+struct group_view {
+  group_id id{};
+  role what = role::unmatched;
+  run_state actual = run_state::running;
+  bool manageable = false;       ///< At least one attached process: a hold can take effect.
+  std::uint32_t queues = 0;      ///< Managed compute queues.
+  std::span<const gpu_id> gpus;  ///< GPUs on which the group owns compute queues.
+  time_point state_since{};      ///< When `actual` last changed.
+};
+
+struct gpu_view {
+  gpu_id id{};
+  std::uint32_t online_in_flight = 0;  ///< Busy periods begun and not ended, over all clients.
+  time_point last_begin{};             ///< Epoch when there was none yet.
+  time_point last_end{};               ///< Epoch when there was none yet.
+  std::span<const group_id> offline;   ///< Offline groups with compute queues on this GPU.
+};
+
+/// Threading: reactor thread, during policy::decide() only. References and spans end with the call.
+/// Cost: every query is O(1) and allocates nothing.
+class world {
+ public:
+  virtual std::span<const gpu_view> gpus() const noexcept = 0;
+  virtual const gpu_view* find(gpu_id id) const noexcept = 0;
+  virtual const group_view* find(group_id id) const noexcept = 0;
+
+ protected:
+  ~world() = default;
+};
+
+}  // namespace sluice
