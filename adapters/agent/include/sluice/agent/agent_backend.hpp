@@ -1,0 +1,47 @@
+#pragma once
+/// \file
+/// The default backend: everything that traces and suspends happens in a process of its own, the
+/// agent, which this backend starts, watches and replaces. Prefer it to the in-process backend
+/// wherever the host program does anything else.
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "sluice/backend.hpp"
+#include "sluice/kfd/message_sink.hpp"
+#include "sluice/kfd/node_lock.hpp"
+#include "sluice/kfd/roots.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::agent {
+
+struct agent_options {
+  kfd::roots roots = kfd::roots::from_environment();
+  /// The program sluice-agent. Empty: SLUICE_AGENT from the environment, else beside this program's
+  /// own file, else where it was to be installed.
+  std::string agent_path;
+  /// Who holds this lock owns the node. Empty: take none (tests with devices of their own).
+  std::string owner_lock = kfd::default_owner_lock;
+  /// How long the agent goes on without tick() before it resumes everything and ends, and how long
+  /// tick() goes on without the agent's heartbeat before it kills the agent. 50 ms to 60 s.
+  duration lease = std::chrono::milliseconds{500};
+  kfd::message_sink say = kfd::messages_to_stderr();
+};
+
+/// Whatever happens to either process, everything runs again within the lease plus 200 ms plus the
+/// driver calls in flight (each at most the driver's own limit, 9 s).
+///
+/// - The host exits, is killed, is stopped, hangs, or dumps core: the agent resumes everything and
+///   ends.
+/// - The agent ends or is killed: the driver resumes everything. lost() is called, a new agent is
+///   started after a pause that grows from 100 ms to 5 s, and restored() follows.
+/// - The agent hangs or is stopped: it is killed, and only it.
+///
+/// The host may call waitpid(-1), ignore SIGCHLD and fork: the agent is not its child (a
+/// short-lived one, at each start, is). tick() must be called when it asks to be. start() fails
+/// with errc::already_owned when another scheduler owns the node; `say` names it. Cost: submit() is
+/// a copy into shared memory and one eventfd write.
+std::unique_ptr<backend> make_agent_backend(agent_options options = {});
+
+}  // namespace sluice::agent

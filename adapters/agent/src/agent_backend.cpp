@@ -1,0 +1,314 @@
+#include "sluice/agent/agent_backend.hpp"
+
+#include "launch.hpp"
+#include "lease.hpp"
+#include "protocol.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+namespace sluice::agent {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr duration least_lease = 50ms;
+constexpr duration longest_lease = 60s;
+constexpr duration first_pause = 100ms;
+constexpr duration longest_pause = 5s;
+/// An agent that lived this long has earned a quick replacement.
+constexpr duration long_life = 10s;
+/// For the agent to close its sessions by itself; it gives itself 2 s.
+constexpr duration stop_patience = 3s;
+/// For it to be gone after SIGKILL. A driver call in flight delays that; the kernel goes on alone.
+constexpr duration kill_patience = 1s;
+
+bool readable_within(int fd, duration at_most) noexcept {
+  pollfd waiting{fd, POLLIN, 0};
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(at_most).count();
+  return ::poll(&waiting, 1, static_cast<int>(milliseconds)) > 0;
+}
+
+class agent_backend final : public backend {
+ public:
+  explicit agent_backend(agent_options options) : options_(std::move(options)) {}
+  ~agent_backend() override { stop(); }
+
+  std::string_view name() const noexcept override { return "kfd, agent"; }
+
+  result<void> start(backend_listener& listener) override {
+    if (phase_ != phase::idle) return {};
+    if (options_.lease < least_lease || options_.lease > longest_lease) {
+      options_.say("the agent's lease must be from 50 ms to 60 s");
+      return errc::bad_config;
+    }
+    std::string tried;
+    program_ = find_agent(options_.agent_path, tried);
+    if (program_.empty()) {
+      options_.say("cannot find the program sluice-agent (tried " + tried +
+                   "); name it with SLUICE_AGENT");
+      return error_code{ENOENT, boost::system::system_category()};
+    }
+    events_ = kfd::unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
+    launched_ = kfd::unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (!events_ || !launched_) return last_system_error();
+    if (const auto added = add(launched_.get()); !added) return added;
+    auto made = launch(program_, options_);
+    if (!made) return made.error();
+    listener_ = &listener;
+    return adopt(std::move(*made));
+  }
+
+  int ready_fd() const noexcept override { return events_.get(); }
+
+  void drain() override {
+    if (phase_ == phase::restarting) take_launched();
+    if (phase_ != phase::running && phase_ != phase::dying) return;
+    // Before the reports are taken: what the agent pushed before it ended is taken after.
+    const bool gone = readable_within(agent_.pidfd.get(), duration{});
+    eventfd_t value = 0;
+    ::eventfd_read(agent_.host_doorbell.get(), &value);
+    while (agent_.page->reports.pop(report_)) {
+      note_report();
+      kfd::deliver(report_, *listener_);
+    }
+    read_notes();
+    if (gone) lose();
+  }
+
+  result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override {
+    if (const auto ready = ready_for_commands(); !ready) return ready;
+    const auto [entry, fresh] = targets_.try_emplace(target);
+    if (!fresh) return errc::busy;
+    command_.type = command_type::attach;
+    command_.target = target;
+    command_.pid = pid;
+    command_.start_time = start_time;
+    const auto sent = send();
+    if (!sent) targets_.erase(entry);
+    return sent;
+  }
+
+  result<void> detach(process_id target) override {
+    if (const auto ready = ready_for_commands(); !ready) return ready;
+    if (!targets_.contains(target)) return errc::unknown_target;
+    command_.type = command_type::detach;
+    command_.target = target;
+    return send();
+  }
+
+  result<void> submit(const batch& work) override {
+    if (const auto ready = ready_for_commands(); !ready) return ready;
+    const auto found = targets_.find(work.target);
+    if (found == targets_.end()) return errc::unknown_target;
+    if (found->second) return errc::busy;
+    command_.type = command_type::submit;
+    command_.target = work.target;
+    command_.work = work;
+    const auto sent = send();
+    if (sent) found->second = true;
+    return sent;
+  }
+
+  time_point tick(time_point now) override {
+    switch (phase_) {
+      case phase::running: {
+        agent_.page->lease_renewed.store(now.time_since_epoch().count(), std::memory_order_release);
+        heartbeat_->renew(
+            time_point{duration{agent_.page->heartbeat.load(std::memory_order_acquire)}}, now);
+        if (!heartbeat_->lapsed(now))
+          return std::min(now + options_.lease / 4, heartbeat_->deadline());
+        options_.say(
+            "the agent has been silent for longer than its lease and is killed; the driver "
+            "resumes everything");
+        kill_agent();
+        phase_ = phase::dying;  // its pidfd wakes drain()
+        break;
+      }
+      case phase::restarting:
+        if (now < restart_at_) return restart_at_;
+        if (!starter_.joinable()) start_launch();  // launched_ wakes drain()
+        break;
+      case phase::dying: break;
+      case phase::idle:
+      case phase::stopped: return never;
+    }
+    return now + options_.lease / 4;
+  }
+
+  void stop() override {
+    if (starter_.joinable()) {
+      starter_.join();
+      if (launch_result_ && *launch_result_) agent_ = std::move(**launch_result_);
+    }
+    if (agent_.pidfd) {
+      // Its end of the connection says so at once, even if a forked child has a copy of ours.
+      ::shutdown(agent_.control.get(), SHUT_RDWR);
+      if (!readable_within(agent_.pidfd.get(), stop_patience)) {
+        kill_agent();
+        (void)readable_within(agent_.pidfd.get(), kill_patience);
+      }
+    }
+    agent_ = connection{};
+    targets_.clear();
+    phase_ = phase::stopped;
+  }
+
+ private:
+  enum class phase : std::uint8_t { idle, running, dying, restarting, stopped };
+
+  result<void> ready_for_commands() const noexcept {
+    if (phase_ == phase::running) return {};
+    return phase_ == phase::stopped ? errc::stopped : errc::lost;
+  }
+
+  result<void> add(int fd) const {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return last_system_error();
+    return {};
+  }
+
+  result<void> adopt(connection made) {
+    for (const int fd : {made.control.get(), made.host_doorbell.get(), made.pidfd.get()})
+      if (const auto added = add(fd); !added) return added;
+    agent_ = std::move(made);
+    started_at_ = clock::now();
+    agent_.page->lease_renewed.store(started_at_.time_since_epoch().count(),
+                                     std::memory_order_release);
+    heartbeat_.emplace(options_.lease, started_at_);
+    phase_ = phase::running;
+    return {};
+  }
+
+  result<void> send() {
+    if (!agent_.page->commands.push(command_)) return errc::full;
+    ::eventfd_write(agent_.agent_doorbell.get(), 1);
+    return {};
+  }
+
+  void note_report() {
+    switch (report_.kind) {
+      case kfd::report_kind::completed:
+        if (const auto found = targets_.find(report_.target); found != targets_.end())
+          found->second = false;
+        break;
+      case kfd::report_kind::attached:
+        if (report_.error.where != kfd::plain_error::domain::none) targets_.erase(report_.target);
+        break;
+      case kfd::report_kind::detached: targets_.erase(report_.target); break;
+      case kfd::report_kind::queue_added:
+      case kfd::report_kind::queue_removed:
+      case kfd::report_kind::gpu_lost: break;
+    }
+  }
+
+  void read_notes() {
+    for (;;) {
+      note heard;
+      kfd::unique_fd unexpected;
+      const auto received = receive(agent_.control.get(), heard, unexpected);
+      if (!received) {
+        // A closed connection stays readable until the agent is gone, which its pidfd says.
+        if (received.error() == errc::lost)
+          (void)::epoll_ctl(events_.get(), EPOLL_CTL_DEL, agent_.control.get(), nullptr);
+        return;
+      }
+      if (heard.kind == note_kind::message || heard.kind == note_kind::farewell)
+        options_.say(heard.kind == note_kind::farewell
+                         ? "the agent ends: " + std::string{heard.get_text()}
+                         : std::string{heard.get_text()});
+    }
+  }
+
+  void lose() {
+    const time_point now = clock::now();
+    pause_ = now - started_at_ >= long_life ? first_pause : std::min(pause_ * 2, longest_pause);
+    restart_at_ = now + pause_;
+    agent_ = connection{};
+    targets_.clear();
+    phase_ = phase::restarting;
+    listener_->lost(errc::lost);
+  }
+
+  void kill_agent() const noexcept {
+    (void)::syscall(SYS_pidfd_send_signal, agent_.pidfd.get(), SIGKILL, nullptr, 0);
+  }
+
+  /// Spawning and the agent's start take milliseconds that the reactor does not have.
+  void start_launch() {
+    launch_result_.reset();
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before);
+    try {
+      starter_ = std::thread{[this] {
+        ::pthread_setname_np(::pthread_self(), "sluice-start");
+        launch_result_.emplace(launch(program_, options_));
+        ::eventfd_write(launched_.get(), 1);  // join() orders launch_result_
+      }};
+    } catch (const std::system_error&) {
+      launch_result_.emplace(errc::lost);
+      ::eventfd_write(launched_.get(), 1);
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void take_launched() {
+    eventfd_t value = 0;
+    if (::eventfd_read(launched_.get(), &value) != 0) return;
+    if (starter_.joinable()) starter_.join();
+    bool adopted = false;
+    if (launch_result_ && *launch_result_) adopted = adopt(std::move(**launch_result_)).has_value();
+    launch_result_.reset();
+    if (adopted) {
+      listener_->restored();
+      return;
+    }
+    pause_ = std::min(pause_ * 2, longest_pause);
+    restart_at_ = clock::now() + pause_;
+  }
+
+  const agent_options options_;
+  std::string program_;
+  backend_listener* listener_ = nullptr;
+  phase phase_ = phase::idle;
+  kfd::unique_fd events_;
+  kfd::unique_fd launched_;  // the starter thread is done
+  connection agent_;
+  std::optional<lease> heartbeat_;
+  std::unordered_map<process_id, bool> targets_;  // whether a batch is in flight
+  time_point started_at_{};
+  time_point restart_at_{};
+  duration pause_ = first_pause / 2;
+  std::thread starter_;
+  std::optional<result<connection>> launch_result_;
+  command command_;
+  kfd::report report_;
+};
+
+}  // namespace
+
+std::unique_ptr<backend> make_agent_backend(agent_options options) {
+  return std::make_unique<agent_backend>(std::move(options));
+}
+
+}  // namespace sluice::agent

@@ -1,0 +1,44 @@
+#pragma once
+/// \file
+/// Starts an agent and connects to it.
+
+#include "protocol.hpp"
+
+#include <sys/mman.h>
+
+#include <memory>
+#include <string>
+
+#include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/result.hpp"
+
+namespace sluice::agent {
+
+struct unmap_page {
+  // Not destroyed first: nothing in it owns anything, and the agent may be writing to it.
+  void operator()(shared_page* page) const noexcept { ::munmap(page, sizeof(shared_page)); }
+};
+
+/// One agent, from the host's side. Closing it tells the agent to resume everything and end.
+struct connection {
+  std::unique_ptr<shared_page, unmap_page> page;
+  kfd::unique_fd control;
+  kfd::unique_fd agent_doorbell;
+  kfd::unique_fd host_doorbell;
+  kfd::unique_fd pidfd;  ///< Of the agent, which is no child of ours.
+};
+
+/// The agent's program: the option, SLUICE_AGENT, beside this program, where it was to be
+/// installed. \return an empty string when there is none; `tried` then lists the places.
+std::string find_agent(const std::string& option, std::string& tried);
+
+/// Starts an agent and waits until it is ready or refuses. Blocks: a few milliseconds, 5 s at most.
+/// Any thread. \return the agent's error; `say` gets its sentence.
+result<connection> launch(const std::string& program, const agent_options& options);
+
+/// Receives one note without blocking. \return errc::lost when the other end is closed, EAGAIN when
+/// there is none. `pidfd` takes the descriptor that came along.
+result<void> receive(int control, note& into, kfd::unique_fd& pidfd);
+
+}  // namespace sluice::agent

@@ -1,0 +1,94 @@
+#pragma once
+/// \file
+/// What host and agent share: one page of memory, two eventfds and a socket. The agent is started
+/// by the host and is of the same build; version and size say so, and anything else is refused.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include <boost/lockfree/spsc_queue.hpp>
+
+#include "sluice/backend.hpp"
+#include "sluice/kfd/lanes.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::agent {
+
+inline constexpr std::uint64_t protocol_magic = 0x746e'6761'636c'7573;
+inline constexpr std::uint32_t protocol_version = 1;
+
+/// The descriptors that the agent finds open when it starts.
+enum inherited_fd : int {
+  control_fd = 3,  ///< SOCK_SEQPACKET; carries notes up; its end means that the host is done.
+  memory_fd = 4,   ///< memfd of one shared_page, size sealed.
+  agent_doorbell_fd = 5,  ///< eventfd: commands are there.
+  host_doorbell_fd = 6,   ///< eventfd: reports are there.
+  host_pidfd = 7,         ///< Readable once the host is gone.
+  first_free_fd = 8,
+};
+
+enum class command_type : std::uint8_t { attach, detach, submit };
+
+struct command {
+  command_type type{};
+  process_id target{};
+  pid_t pid = 0;                 ///< attach
+  std::uint64_t start_time = 0;  ///< attach
+  batch work;                    ///< submit
+};
+static_assert(std::is_trivially_copyable_v<command>);
+
+inline constexpr std::size_t cache_line = 64;
+
+/// The shared memory. Each side writes what is its own and believes nothing that it reads beyond
+/// the types: ids are looked up, counts are bounded.
+struct shared_page {
+  std::uint64_t magic = protocol_magic;
+  std::uint32_t version = protocol_version;
+  std::uint32_t size = sizeof(shared_page);
+
+  /// When the host last said that it lives (clock's nanoseconds). Release by the host, acquire by
+  /// the agent, as for the heartbeat the other way; nothing else hangs on either.
+  alignas(cache_line) std::atomic<duration::rep> lease_renewed{0};
+  alignas(cache_line) std::atomic<duration::rep> heartbeat{0};
+
+  // Boost's fixed-size rings hold no pointers: both sides may map them anywhere.
+  alignas(cache_line) boost::lockfree::spsc_queue<command, boost::lockfree::capacity<128>> commands;
+  alignas(
+      cache_line) boost::lockfree::spsc_queue<kfd::report, boost::lockfree::capacity<256>> reports;
+};
+static_assert(std::atomic<duration::rep>::is_always_lock_free);
+static_assert(std::atomic<std::size_t>::is_always_lock_free);  // the rings' indices
+
+/// What travels through the socket, upwards only.
+enum class note_kind : std::uint32_t {
+  ready,     ///< The agent takes commands. Carries a pidfd of the agent.
+  refused,   ///< It cannot start; error and text say why.
+  message,   ///< A sentence for the operator.
+  farewell,  ///< It ends; text says why.
+};
+
+struct note {
+  std::uint64_t magic = protocol_magic;
+  note_kind kind{};
+  kfd::plain_error error;
+  std::array<char, 480> text{};  ///< Ends with a zero byte.
+
+  void set_text(std::string_view words) noexcept {
+    const std::size_t length = std::min(words.size(), text.size() - 1);
+    std::copy_n(words.begin(), length, text.begin());
+    text[length] = '\0';
+  }
+  std::string_view get_text() const noexcept {
+    const auto end = std::find(text.begin(), text.end(), '\0');
+    return {text.data(), static_cast<std::size_t>(end - text.begin())};
+  }
+};
+static_assert(std::is_trivially_copyable_v<note>);
+
+}  // namespace sluice::agent

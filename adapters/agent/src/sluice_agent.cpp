@@ -1,0 +1,408 @@
+/// \file
+/// sluice-agent: the process that acts. It owns the node's lock, opens the device, traces the
+/// targets and performs the batches; it resumes everything and ends as soon as its host seems gone.
+
+#include "lease.hpp"
+#include "protocol.hpp"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "sluice/kfd/device.hpp"
+#include "sluice/kfd/lanes.hpp"
+#include "sluice/kfd/node_lock.hpp"
+
+namespace sluice::agent {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// While the host does not take reports.
+constexpr duration full_ring_retry = 1ms;
+/// How long the sessions may take to close before the kernel is left to close them.
+constexpr duration close_patience = 2s;
+
+struct settings {
+  std::string device;
+  std::string owner_lock;
+  duration lease = 500ms;
+};
+
+constexpr std::string_view usage =
+    "sluice-agent: suspends and resumes GPU queues for a scheduler.\n"
+    "Started by the program that embeds the scheduler, never by hand: it needs that program's\n"
+    "shared memory and sockets as descriptors 3 to 7.\n"
+    "  --device PATH       the KFD device node\n"
+    "  --owner-lock PATH   the lock that says who owns this node; empty for none\n"
+    "  --lease-ms N        resume everything and end when the host is silent for so long\n"
+    "  --help              this text\n"
+    "SIGTERM and SIGINT make it resume everything and end.\n";
+
+[[noreturn]] void fail(const std::string& why) {
+  std::fprintf(stderr, "sluice-agent: %s\n", why.c_str());
+  std::exit(2);  // NOLINT(concurrency-mt-unsafe): there is one thread yet
+}
+
+settings parse(int argc, char** argv) {
+  settings chosen;
+  for (int index = 1; index < argc; ++index) {
+    const std::string_view name = argv[index];
+    if (name == "--help") {
+      std::fwrite(usage.data(), 1, usage.size(), stdout);
+      std::exit(0);  // NOLINT(concurrency-mt-unsafe): there is one thread yet
+    }
+    if (name != "--device" && name != "--owner-lock" && name != "--lease-ms")
+      fail("unknown argument '" + std::string{name} + "'; see --help");
+    if (++index == argc) fail(std::string{name} + " needs a value; see --help");
+    const std::string_view value = argv[index];
+    if (name == "--device") chosen.device = value;
+    if (name == "--owner-lock") chosen.owner_lock = value;
+    if (name == "--lease-ms") {
+      std::uint32_t number = 0;
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+      if (error != std::errc{} || end != value.data() + value.size() || number == 0)
+        fail("--lease-ms '" + std::string{value} + "' is not a positive number");
+      chosen.lease = std::chrono::milliseconds{number};
+    }
+  }
+  struct stat control {};
+  if (::fstat(control_fd, &control) != 0 || !S_ISSOCK(control.st_mode))
+    fail(
+        "no host: descriptor 3 is not a socket. It is started by the program that embeds the "
+        "scheduler; see --help");
+  return chosen;
+}
+
+void send(const note& what, int pidfd = -1) noexcept {
+  iovec data{const_cast<note*>(&what), sizeof(what)};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> room{};
+  if (pidfd >= 0) {
+    message.msg_control = room.data();
+    message.msg_controllen = room.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &pidfd, sizeof(int));
+  }
+  if (::sendmsg(control_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return;
+  // Nobody listens, or too slowly: what was to be said goes where it may still be read. A host that
+  // has gone needs no farewell.
+  if (what.kind != note_kind::message && what.kind != note_kind::refused) return;
+  const std::string line = "sluice-agent: " + std::string{what.get_text()} + "\n";
+  (void)!::write(STDERR_FILENO, line.data(), line.size());
+}
+
+void say(note_kind kind, std::string_view words, const error_code& error = {}) noexcept {
+  note what;
+  what.kind = kind;
+  what.error = kfd::plain_error{error};
+  what.set_text(words);
+  send(what);
+}
+
+shared_page* map_page() {
+  struct stat file {};
+  if (::fstat(memory_fd, &file) != 0 || file.st_size != off_t{sizeof(shared_page)}) return nullptr;
+  // Without the seals a host that shrinks the file could kill the agent with SIGBUS at any time.
+  constexpr int needed = F_SEAL_SHRINK | F_SEAL_GROW;
+  if ((::fcntl(memory_fd, F_GET_SEALS) & needed) != needed) return nullptr;
+  void* const memory =
+      ::mmap(nullptr, sizeof(shared_page), PROT_READ | PROT_WRITE, MAP_SHARED, memory_fd, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* const page = static_cast<shared_page*>(memory);
+  const bool same = page->magic == protocol_magic && page->version == protocol_version &&
+                    page->size == sizeof(shared_page);
+  return same ? page : nullptr;
+}
+
+class agent {
+ public:
+  agent(shared_page& page, std::unique_ptr<kfd::lanes> lanes, duration lease_length,
+        kfd::unique_fd signals, kfd::unique_fd events)
+      : page_(page),
+        lanes_(std::move(lanes)),
+        lease_(lease_length, clock::now()),
+        heartbeat_interval_(std::min<duration>(100ms, lease_length / 5)),
+        signals_(std::move(signals)),
+        events_(std::move(events)) {}
+
+  result<void> prepare() const {
+    for (const int fd : {int{control_fd}, int{agent_doorbell_fd}, int{host_pidfd}, signals_.get(),
+                         lanes_->ready_fd()}) {
+      epoll_event event{};
+      event.events = EPOLLIN;
+      event.data.fd = fd;
+      if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return last_system_error();
+    }
+    return {};
+  }
+
+  /// \return why it ended.
+  std::string_view run() {
+    time_point next_check{};
+    for (;;) {
+      const time_point now = clock::now();
+      page_.heartbeat.store(now.time_since_epoch().count(), std::memory_order_release);
+      take_commands();
+      const bool all_taken = pass_reports_on();
+      if (now >= next_check) next_check = lanes_->check(now);
+      lease_.renew(time_point{duration{page_.lease_renewed.load(std::memory_order_acquire)}}, now);
+      if (lease_.lapsed(now)) return "the host has been silent for longer than its lease";
+
+      time_point until = std::min({lease_.deadline(), now + heartbeat_interval_, next_check});
+      if (!all_taken) until = std::min(until, now + full_ring_retry);
+      const duration left = std::max(until - clock::now(), duration{});
+      std::array<epoll_event, 8> events;
+      const int count = ::epoll_wait(
+          events_.get(), events.data(), static_cast<int>(events.size()),
+          static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+      for (int index = 0; index < count; ++index) {
+        const int fd = events[static_cast<std::size_t>(index)].data.fd;
+        if (fd == host_pidfd) return "the host is gone";
+        if (fd == control_fd && host_is_done()) return "the host has closed the connection";
+        if (fd == signals_.get() && told_to_end()) return "told to by a signal";
+        if (fd == agent_doorbell_fd) {
+          eventfd_t value = 0;
+          ::eventfd_read(agent_doorbell_fd, &value);
+        }
+      }
+    }
+  }
+
+  /// \return false when a lane is stuck: then the end of the process must do.
+  bool close() { return lanes_->stop(close_patience); }
+
+ private:
+  void take_commands() {
+    while (page_.commands.pop(command_)) {
+      switch (command_.type) {
+        case command_type::attach: attach(); break;
+        case command_type::detach:
+          // Unknown: it has ended by itself, and its report is on its way.
+          (void)lanes_->detach(command_.target);
+          break;
+        case command_type::submit: submit(); break;
+      }
+    }
+  }
+
+  void attach() {
+    const auto started = command_.pid > 0
+                             ? lanes_->attach(command_.target, command_.pid, command_.start_time)
+                             : result<void>{errc::unknown_target};
+    if (started) return;
+    kfd::report refused;
+    refused.kind = kfd::report_kind::attached;
+    refused.target = command_.target;
+    refused.error = kfd::plain_error{started.error()};
+    own_reports_.push_back(refused);
+  }
+
+  void submit() {
+    batch& work = command_.work;
+    work.count = std::min<std::uint16_t>(work.count, max_batch_queues);
+    const auto taken = lanes_->submit(work);
+    if (taken) return;
+    const bool gone = taken.error() == errc::unknown_target;
+    kfd::report answer;
+    answer.kind = kfd::report_kind::completed;
+    answer.target = work.target;
+    answer.gpu = work.gpu;
+    answer.result.id = work.id;
+    answer.result.target = work.target;
+    answer.result.gpu = work.gpu;
+    answer.result.kind = work.kind;
+    answer.result.count = work.count;
+    answer.result.driver_errno = gone ? ESRCH : EBUSY;
+    answer.result.queues = work.queues;
+    answer.result.outcomes.fill(gone ? outcome::target_gone : outcome::invalid);
+    answer.result.started = answer.result.finished = clock::now();
+    own_reports_.push_back(answer);
+  }
+
+  /// \return false when the host must take some before the rest fits.
+  bool pass_reports_on() {
+    bool pushed = false;
+    bool all = true;
+    for (;;) {
+      if (!held_) {
+        if (lanes_->next(report_)) {
+          held_ = true;
+        } else if (!own_reports_.empty()) {
+          report_ = own_reports_.front();
+          own_reports_.pop_front();
+          held_ = true;
+        } else {
+          break;
+        }
+      }
+      if (!page_.reports.push(report_)) {
+        all = false;
+        break;
+      }
+      held_ = false;
+      pushed = true;
+    }
+    if (pushed) ::eventfd_write(host_doorbell_fd, 1);
+    return all;
+  }
+
+  static bool host_is_done() {
+    std::array<char, 64> bytes;
+    const ssize_t got = ::recv(control_fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+  }
+
+  bool told_to_end() {
+    bool end = false;
+    bool children = false;
+    std::array<signalfd_siginfo, 8> infos;
+    for (;;) {
+      const ssize_t got = ::read(signals_.get(), infos.data(), sizeof(infos));
+      if (got <= 0) break;
+      for (std::size_t index = 0; index < static_cast<std::size_t>(got) / sizeof(infos[0]); ++index)
+        (infos[index].ssi_signo == SIGCHLD ? children : end) = true;
+    }
+    // One signal may stand for many children, whatever its siginfo says.
+    if (children) lanes_->children_changed();
+    return end;
+  }
+
+  shared_page& page_;
+  std::unique_ptr<kfd::lanes> lanes_;
+  lease lease_;
+  const duration heartbeat_interval_;
+  kfd::unique_fd signals_;
+  kfd::unique_fd events_;
+  command command_;
+  kfd::report report_;
+  bool held_ = false;  // report_ waits for room
+  std::deque<kfd::report> own_reports_;
+};
+
+/// Not a child of the host, so that the host's wait calls never meet it; in a session of its own,
+/// so that neither Ctrl-C nor the terminal's end reaches it before the host has decided.
+void leave_the_host() {
+  const pid_t child = ::fork();
+  if (child < 0) {
+    const error_code error = last_system_error();
+    say(note_kind::refused, "the agent cannot fork: " + error.message(), error);
+    ::_exit(1);
+  }
+  if (child > 0) ::_exit(0);
+  ::setsid();
+  if (::chdir("/") != 0) say(note_kind::message, "the agent cannot change to /");
+  // A core dump would keep every target as it is for as long as the dump takes.
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);
+}
+
+int run(const settings& chosen) {
+  ::umask(022);
+  leave_the_host();
+
+  std::string reason;
+  error_code error;
+  const kfd::message_sink keep = [&reason](std::string_view words) { reason = words; };
+  const auto refuse = [&] {
+    if (reason.empty()) reason = "the agent cannot start: " + error.message();
+    say(note_kind::refused, reason, error);
+    return 1;
+  };
+
+  // A blocked SIGCHLD and the default disposition: an ignored one, inherited from the host, would
+  // never be sent. Before the first thread, so that all have it.
+  std::signal(SIGCHLD, SIG_DFL);
+  sigset_t all;
+  sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  sigset_t read_here;
+  sigemptyset(&read_here);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&read_here, signal);
+  kfd::unique_fd signals{::signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK)};
+  kfd::unique_fd events{::epoll_create1(EPOLL_CLOEXEC)};
+  const kfd::unique_fd self{static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0))};
+  if (!signals || !events || !self) {
+    error = last_system_error();
+    return refuse();
+  }
+
+  shared_page* const page = map_page();
+  if (page == nullptr) {
+    error = errc::not_supported;
+    reason =
+        "the agent and its host are not of the same build; install them together, or name the "
+        "right agent with SLUICE_AGENT";
+    return refuse();
+  }
+
+  std::unique_ptr<kfd::node_lock> lock;
+  if (!chosen.owner_lock.empty()) {
+    auto taken = kfd::node_lock::acquire(chosen.owner_lock, keep);
+    if (!taken) {
+      error = taken.error();
+      return refuse();
+    }
+    lock = std::move(*taken);
+  }
+  auto opened = kfd::device::open(chosen.device, keep);
+  if (!opened) {
+    error = opened.error();
+    return refuse();
+  }
+  auto lanes = kfd::lanes::create(
+      **opened, {.owner_watches_children = true,
+                 .say = [](std::string_view words) { say(note_kind::message, words); }});
+  if (!lanes) {
+    error = lanes.error();
+    return refuse();
+  }
+  agent acting{*page, std::move(*lanes), chosen.lease, std::move(signals), std::move(events)};
+  if (const auto prepared = acting.prepare(); !prepared) {
+    error = prepared.error();
+    return refuse();
+  }
+  page->heartbeat.store(clock::now().time_since_epoch().count(), std::memory_order_release);
+  note ready;
+  ready.kind = note_kind::ready;
+  send(ready, self.get());
+
+  const std::string_view why = acting.run();
+  const bool closed = acting.close();
+  say(note_kind::farewell, why);
+  // A stuck lane cannot be joined. The end of the process makes the kernel do what is left.
+  if (!closed) ::_exit(1);
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace sluice::agent
+
+int main(int argc, char** argv) { return sluice::agent::run(sluice::agent::parse(argc, argv)); }

@@ -1,0 +1,30 @@
+#pragma once
+/// \file
+/// The backend whose lanes are threads of this process: for tools and tests. A serving process
+/// wants the agent (sluice/agent/agent_backend.hpp) instead.
+
+#include <memory>
+#include <string>
+
+#include "sluice/backend.hpp"
+#include "sluice/kfd/message_sink.hpp"
+#include "sluice/kfd/node_lock.hpp"
+#include "sluice/kfd/roots.hpp"
+
+namespace sluice::kfd {
+
+struct in_process_options {
+  kfd::roots roots = kfd::roots::from_environment();
+  std::string owner_lock = default_owner_lock;  ///< Empty: take none.
+  message_sink say = messages_to_stderr();
+};
+
+/// What using it means: this process must not call waitpid(-1) or wait(), which would take the
+/// stops of the targets; it must not hang or dump a large core, for the driver resumes everything
+/// only once its memory is gone; a signal to a target's main thread waits up to 10 ms, since this
+/// process's SIGCHLD is not ours to take; and the privileges to trace are this process's own.
+///
+/// lost() and restored() are never called.
+std::unique_ptr<backend> make_in_process_backend(in_process_options options = {});
+
+}  // namespace sluice::kfd

@@ -1,0 +1,116 @@
+#pragma once
+/// \file
+/// The acting side: one thread per target, each owning that target's debug session. The agent and
+/// the in-process backend are two ways to drive it.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "sluice/backend.hpp"
+#include "sluice/kfd/device.hpp"
+#include "sluice/kfd/message_sink.hpp"
+#include "sluice/result.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::kfd {
+
+enum class report_kind : std::uint8_t {
+  attached,       ///< target; error (none: its queues follow). With an error the lane is gone.
+  queue_added,    ///< target, queue.
+  queue_removed,  ///< target, queue.id.
+  completed,      ///< target, result.
+  detached,       ///< target. The lane is gone.
+  gpu_lost,       ///< gpu.
+};
+
+/// An error_code that can cross a process boundary: categories are addresses.
+struct plain_error {
+  enum class domain : std::uint8_t { none, system, sluice };
+  domain where = domain::none;
+  int value = 0;
+
+  plain_error() noexcept = default;
+  explicit plain_error(const error_code& error) noexcept;
+  explicit operator error_code() const noexcept;
+};
+
+/// What the acting side has to say: backend_listener's calls as values.
+struct report {
+  report_kind kind{};
+  plain_error error;
+  process_id target{};
+  gpu_id gpu{};
+  queue_info queue;
+  batch_result result{};
+};
+static_assert(std::is_trivially_copyable_v<report>);
+
+/// Calls the member of `listener` that `what` stands for.
+void deliver(const report& what, backend_listener& listener);
+
+struct lanes_options {
+  /// Whether the owner blocks SIGCHLD in every thread and calls children_changed() on each. If not
+  /// (a host program's SIGCHLD is its own), every lane looks for itself every 10 ms: a signal to a
+  /// target's main thread then waits that long.
+  bool owner_watches_children = false;
+  /// A driver call longer than this takes its GPU for lost. The driver itself gives up after
+  /// queue_preemption_timeout_ms (9 s) and resets the GPU; a healthy call takes milliseconds.
+  duration stuck_after = std::chrono::seconds{3};
+  message_sink say = messages_to_stderr();
+};
+
+/// All lanes of a node. Targets on different GPUs are acted on in parallel; within one target
+/// everything happens in order.
+///
+/// Threading: one thread at a time, the owner's. Lanes have every signal blocked.
+/// Lifetime:  the device outlives it. The destructor resumes everything, ends every session and
+///            joins the threads, for which it waits as long as the driver makes it (up to 9 s).
+/// Cost:      submit() and next() neither allocate, lock nor wait; each costs a system call or
+/// none.
+class lanes {
+ public:
+  /// \return the system's error when no descriptor is left.
+  [[nodiscard]] static result<std::unique_ptr<lanes>> create(const device& node,
+                                                             lanes_options options);
+  ~lanes();
+  lanes(const lanes&) = delete;
+  lanes& operator=(const lanes&) = delete;
+
+  /// Readable when next() may have something; next() makes it unreadable.
+  int ready_fd() const noexcept;
+
+  /// Starts a lane. \return errc::busy when the target has one, errc::not_managed for this process
+  /// itself, or the system's error when no thread can be had.
+  [[nodiscard]] result<void> attach(process_id target, pid_t pid, std::uint64_t start_time);
+  /// Makes the lane end its session, after the batch in flight if there is one.
+  [[nodiscard]] result<void> detach(process_id target);
+  /// \return errc::busy while a batch of this target is in flight, errc::unknown_target without
+  /// lane.
+  [[nodiscard]] result<void> submit(const batch& work);
+
+  /// Takes one report. \return false when there is none.
+  bool next(report& out);
+
+  /// SIGCHLD came in. One signal may stand for many children, so every lane looks.
+  void children_changed() noexcept;
+
+  /// Looks for lanes stuck in a driver call; their GPUs become gpu_lost reports, once each.
+  /// \return when to call again.
+  time_point check(time_point now);
+
+  /// Lanes that exist, including those about to end.
+  std::size_t size() const noexcept;
+
+  /// Resumes everything and ends every session, waiting `at_most`. Reports not taken are dropped.
+  /// \return false when a lane did not come back: then only the end of the process helps.
+  bool stop(duration at_most);
+
+ private:
+  class impl;
+  explicit lanes(std::unique_ptr<impl> state);
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace sluice::kfd

@@ -1,0 +1,19 @@
+#pragma once
+/// \file
+/// Where this adapter says what an error code cannot: whole sentences for the operator.
+
+#include <functional>
+#include <string_view>
+
+namespace sluice::kfd {
+
+/// Receives one sentence without a line end: what, where, and what to do about it.
+///
+/// Threading: called from any thread of the library, also concurrently; must not block or throw.
+/// Rare: failures of start-up and attachment, never once per batch.
+using message_sink = std::function<void(std::string_view)>;
+
+/// Writes "sluice: <sentence>" to standard error in one write(2).
+message_sink messages_to_stderr();
+
+}  // namespace sluice::kfd

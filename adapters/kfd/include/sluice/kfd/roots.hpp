@@ -1,0 +1,20 @@
+#pragma once
+/// \file
+/// Where the driver's interfaces are. Nothing else says whether a real or a simulated device is
+/// behind them.
+
+#include <string>
+
+namespace sluice::kfd {
+
+struct roots {
+  std::string device = "/dev/kfd";
+  std::string sysfs = "/sys/class/kfd/kfd";
+  std::string debugfs = "/sys/kernel/debug/kfd";  ///< Need not exist or be readable.
+
+  /// The defaults, each replaced by SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS, SLUICE_KFD_DEBUGFS where
+  /// that is set and not empty. Reads the environment: not while another thread writes it.
+  static roots from_environment();
+};
+
+}  // namespace sluice::kfd

@@ -1,0 +1,58 @@
+#pragma once
+/// \file
+/// The ptrace half of a debug session: a seized process and the duties of its tracer. Needs no GPU.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "sluice/kfd/message_sink.hpp"
+#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/result.hpp"
+
+namespace sluice::kfd {
+
+/// The thread-group leader of one process, traced by PTRACE_SEIZE and never stopped by us.
+///
+/// Threading: every member on the thread that called seize(); the kernel ties ptrace, and with it
+///            the driver's permission, to that thread. No other thread of this process may call
+///            waitpid(-1): it would take the stops, and the target would stay frozen.
+/// Lifetime:  there is no detach: the kernel detaches when the thread ends, which is the only way
+///            that leaves the target undisturbed (PTRACE_DETACH needs a stop, and PTRACE_INTERRUPT
+///            makes the target's epoll_wait return EINTR).
+class tracee {
+ public:
+  /// Seizes `pid` if it is still the process that started at `start_time`. Waits up to 100 ms for a
+  /// previous tracer that is just ending.
+  /// \return errc::unknown_target when that process is gone, errc::not_managed when it may not be
+  ///         traced (`say` gets the reason).
+  [[nodiscard]] static result<std::unique_ptr<tracee>> seize(pid_t pid, std::uint64_t start_time,
+                                                             const message_sink& say);
+
+  enum class change : std::uint8_t {
+    none,
+    exec,    ///< It runs another program: its address space, queues and session are gone.
+    exited,  ///< It is gone and reaped, so that its real parent hears of it at once.
+    lost,    ///< It lives and is no longer traced by this thread: an exec by a thread that was not
+             ///< the leader ends the tracing. seize() again, and treat it as an exec.
+  };
+
+  /// Serves every stop that is pending: passes signals on, leaves a stopped target stopped, lets
+  /// everything else continue. Never blocks; call it soon after each SIGCHLD, for until then a
+  /// stopped target stands still.
+  change service() noexcept;
+
+  pid_t pid() const noexcept { return pid_; }
+  /// Readable once the whole process has exited. An exec leaves it as it is.
+  int pidfd() const noexcept { return pidfd_.get(); }
+  bool alive() const noexcept;
+
+ private:
+  tracee(pid_t pid, unique_fd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
+
+  pid_t pid_;
+  unique_fd pidfd_;
+};
+
+}  // namespace sluice::kfd

@@ -1,0 +1,407 @@
+#include "sluice/kfd/debug_session.hpp"
+
+#include "proc.hpp"
+#include "queue_ledger.hpp"
+#include "queue_status.hpp"
+
+#include <fcntl.h>
+#include <linux/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/kfd/uapi.hpp"
+
+namespace sluice::kfd {
+
+namespace {
+
+constexpr std::uint64_t queue_new = uapi::KFD_EC_MASK(uapi::EC_QUEUE_NEW);
+constexpr std::uint64_t queue_delete = uapi::KFD_EC_MASK(uapi::EC_DEVICE_QUEUE_DELETE);
+constexpr std::uint64_t process_runtime = uapi::KFD_EC_MASK(uapi::EC_PROCESS_RUNTIME);
+constexpr std::uint64_t subscription = queue_new | queue_delete | process_runtime;
+static_assert(subscription == 0x00008000C0000000);
+
+/// More events than this in one go cannot be: it is the driver repeating itself.
+constexpr int most_events = 16 * static_cast<int>(uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS);
+constexpr std::size_t most_queues = 1U << 20U;
+
+std::uint64_t address_of(const void* object) noexcept {
+  return reinterpret_cast<std::uintptr_t>(object);
+}
+
+error_code meaning_of(const error_code& error) noexcept {
+  if (error.category() != boost::system::system_category()) return error;
+  switch (error.value()) {
+    case ESRCH: return errc::unknown_target;
+    case EALREADY: return errc::busy;
+    case EPERM:
+    case EINVAL:
+    case ENODEV:
+    case EBUSY:
+    case EOPNOTSUPP: return errc::not_managed;
+    default: return error;
+  }
+}
+
+/// Whether a line of /proc/PID/task/TID/syscall shows a wait in the RUNTIME_ENABLE ioctl:
+/// "<number> <fd> <command> ...", the arguments in hexadecimal with 0x.
+bool is_runtime_enable(std::string_view line) noexcept {
+  constexpr std::uint64_t which = (1U << (_IOC_NRBITS + _IOC_TYPEBITS)) - 1;
+  std::array<std::uint64_t, 3> words{};
+  for (std::size_t index = 0; index < words.size(); ++index) {
+    const bool hexadecimal = line.starts_with("0x");
+    if (hexadecimal) line.remove_prefix(2);
+    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), words[index],
+                                              hexadecimal ? 16 : 10);
+    if (error != std::errc{}) return false;
+    line.remove_prefix(static_cast<std::size_t>(end - line.data()));
+    if (line.starts_with(' ')) line.remove_prefix(1);
+  }
+  return words[0] == SYS_ioctl && (words[2] & which) == (uapi::AMDKFD_IOC_RUNTIME_ENABLE & which);
+}
+
+}  // namespace
+
+class debug_session::impl {
+ public:
+  impl(const device& node, tracee& target, session_listener& listener, const message_sink& say)
+      : node_(node), target_(target), listener_(listener), say_(say) {
+    snapshot_.resize(uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS);
+  }
+
+  result<void> open() {
+    int ends[2];
+    // An eventfd would not do: the driver writes single bytes.
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return last_system_error();
+    events_ = unique_fd{ends[0]};
+    driver_end_ = unique_fd{ends[1]};
+
+    uapi::kfd_runtime_info info{};
+    if (const auto enabled = enable(subscription, info); !enabled) {
+      const error_code why = enabled.error();
+      // The one failure after which the session stands all the same (kfd_chardev.c copies
+      // the runtime's info out last).
+      if (why == boost::system::errc::bad_address) end();
+      if (why != errc::busy && why != errc::unknown_target)
+        (void)refuse("the driver refuses a debug session: " + last_enable_error_.message());
+      return why;
+    }
+    enabled_ = true;
+    return enter(info.runtime_state);
+  }
+
+  result<void> start() {
+    // A handshake that an earlier session left unanswered shows in no event. One that has just
+    // begun has an event, and read_events() answers it; only the others are answered blindly.
+    if (thread_waits()) {
+      if (const auto read = read_events(); !read) return read;
+      if (thread_waits()) send_runtime_event();
+    }
+    return refresh();
+  }
+
+  int event_fd() const noexcept { return events_.get(); }
+  bool manageable() const noexcept { return enabled_ && state_ == uapi::DBG_RUNTIME_STATE_ENABLED; }
+
+  result<void> read_events() {
+    if (!enabled_) return errc::not_managed;
+    std::array<char, 256> bytes;
+    while (::read(events_.get(), bytes.data(), bytes.size()) > 0) {
+    }
+    bool deleted = false;
+    std::uint64_t clear = queue_delete;
+    for (int count = 0; count < most_events; ++count) {
+      auto args = trap(uapi::KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT);
+      // QUEUE_NEW is not cleared here: the snapshot does, for queues that it reports.
+      args.query_debug_event.exception_mask = clear;
+      const auto got = call(args);
+      if (!got) {
+        if (got.error() != boost::system::errc::resource_unavailable_try_again)
+          return meaning_of(got.error());
+        return deleted ? refresh() : result<void>{};
+      }
+      const std::uint64_t raised = args.query_debug_event.exception_mask;
+      if ((raised & process_runtime) != 0) {
+        std::uint32_t next = state_;
+        const bool cleared = read_runtime_state(next);
+        // Read or not, the target waits for this.
+        send_runtime_event();
+        if (!cleared) clear |= process_runtime;
+        if (const auto entered = enter(next); !entered) return entered;
+        if (const auto read = refresh(); !read) return read;
+      }
+      if ((raised & queue_delete) != 0) deleted = true;
+      if ((raised & queue_new) != 0) {
+        if (const auto read = refresh(); !read) return read;
+        deleted = false;
+        // While the runtime is disabled refresh() clears nothing.
+        if (!manageable()) clear |= queue_new;
+      }
+    }
+    say_("the driver repeats events of process " + std::to_string(target_.pid()) + " for ever");
+    return errc::not_managed;
+  }
+
+  result<void> refresh() {
+    if (!manageable()) return {};
+    const auto removed = [this](const queue_ledger::entry& old) {
+      listener_.queue_removed(driver_queue_id{old.queue_id});
+    };
+    for (;;) {
+      auto args = trap(uapi::KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT);
+      args.queue_snapshot.exception_mask = queue_new;
+      args.queue_snapshot.snapshot_buf_ptr = address_of(snapshot_.data());
+      args.queue_snapshot.num_queues = static_cast<std::uint32_t>(snapshot_.size());
+      args.queue_snapshot.entry_size = sizeof(snapshot_[0]);
+      if (const auto got = call(args); !got) return meaning_of(got.error());
+      const std::size_t existing = args.queue_snapshot.num_queues;
+      if (existing <= snapshot_.size()) {
+        ledger_.update({snapshot_.data(), existing}, removed,
+                       [this](const queue_ledger::entry& now) { report(now); });
+        return {};
+      }
+      // QUEUE_NEW is gone from what was written, so remember who had it before asking again.
+      for (const queue_ledger::entry& seen : snapshot_)
+        if ((seen.exception_status & queue_new) != 0) ledger_.forget(seen.queue_id, removed);
+      if (existing > most_queues) return errc::not_managed;
+      snapshot_.resize(existing + existing / 4);
+    }
+  }
+
+  call_result change(uapi::kfd_dbg_trap_operations operation,
+                     std::span<const driver_queue_id> queues, std::span<outcome> outcomes) {
+    call_result answer;
+    // The driver does not check a null array, so it never gets one here.
+    if (queues.empty()) return answer;
+    const std::size_t count = std::min(queues.size(), ids_.size());
+    for (std::size_t index = 0; index < count; ++index)
+      ids_[index] = static_cast<std::uint32_t>(queues[index]);
+    auto args = trap(operation);
+    if (operation == uapi::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES) {
+      args.suspend_queues.queue_array_ptr = address_of(ids_.data());
+      args.suspend_queues.num_queues = static_cast<std::uint32_t>(count);
+      may_be_suspended_ = true;
+    } else {
+      args.resume_queues.queue_array_ptr = address_of(ids_.data());
+      args.resume_queues.num_queues = static_cast<std::uint32_t>(count);
+    }
+    const auto got = call(args);
+    if (got) {
+      answer.count = *got;
+      for (std::size_t index = 0; index < count; ++index)
+        outcomes[index] = decode_status(static_cast<std::uint32_t>(queues[index]), ids_[index]);
+      return answer;
+    }
+    answer.driver_errno = got.error().value();
+    outcome all = outcome::failed;
+    if (answer.driver_errno == ESRCH) {
+      all = outcome::target_gone;
+    } else if (answer.driver_errno == EPERM || answer.driver_errno == EINVAL ||
+               answer.driver_errno == EFAULT || answer.driver_errno == ENOMEM) {
+      all = outcome::invalid;  // refused before any queue was looked at
+    }
+    std::fill_n(outcomes.begin(), count, all);
+    return answer;
+  }
+
+  void close() {
+    if (!enabled_) return;
+    if (may_be_suspended_) {
+      auto args = trap(uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES);  // no array: every queue
+      (void)call(args);
+      may_be_suspended_ = false;
+    }
+    (void)read_events();
+    if (enabled_) end();
+  }
+
+  void discard() {
+    forget_all();
+    enabled_ = false;
+  }
+
+ private:
+  /// Ends the session; the driver resumes every queue.
+  void end() {
+    disable();
+    state_ = uapi::DBG_RUNTIME_STATE_DISABLED;
+    // Between the last event read and DISABLE the target may have begun a handshake: DISABLE drops
+    // its event and leaves it waiting. Rare, and found by looking.
+    for (int round = 0; round < 3 && thread_waits(); ++round) {
+      uapi::kfd_runtime_info info{};
+      if (!enable(process_runtime, info)) break;
+      send_runtime_event();
+      disable();
+    }
+  }
+
+  uapi::kfd_ioctl_dbg_trap_args trap(uapi::kfd_dbg_trap_operations operation) const noexcept {
+    uapi::kfd_ioctl_dbg_trap_args args{};
+    args.pid = static_cast<std::uint32_t>(target_.pid());
+    args.op = operation;
+    return args;
+  }
+
+  result<int> call(uapi::kfd_ioctl_dbg_trap_args& args) const noexcept {
+    return node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args);
+  }
+
+  result<void> enable(std::uint64_t mask, uapi::kfd_runtime_info& info) {
+    auto args = trap(uapi::KFD_IOC_DBG_TRAP_ENABLE);
+    args.enable.exception_mask = mask;
+    args.enable.rinfo_ptr = address_of(&info);
+    args.enable.rinfo_size = sizeof(info);
+    args.enable.dbg_fd = static_cast<std::uint32_t>(driver_end_.get());
+    const auto got = call(args);
+    if (got) return {};
+    last_enable_error_ = got.error();
+    return meaning_of(got.error());
+  }
+
+  void disable() noexcept {
+    auto args = trap(uapi::KFD_IOC_DBG_TRAP_DISABLE);
+    (void)call(args);
+    enabled_ = false;
+  }
+
+  void send_runtime_event() const noexcept {
+    auto args = trap(uapi::KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT);
+    args.send_runtime_event.exception_mask = process_runtime;
+    (void)call(args);
+  }
+
+  /// \return whether the event was read, and with it cleared.
+  bool read_runtime_state(std::uint32_t& state) const noexcept {
+    uapi::kfd_runtime_info info{};
+    auto args = trap(uapi::KFD_IOC_DBG_TRAP_QUERY_EXCEPTION_INFO);
+    args.query_exception_info.info_ptr = address_of(&info);
+    args.query_exception_info.info_size = sizeof(info);
+    args.query_exception_info.exception_code = uapi::EC_PROCESS_RUNTIME;
+    args.query_exception_info.clear_exception = 1;
+    if (!call(args)) return false;
+    state = info.runtime_state;
+    return true;
+  }
+
+  /// The target's runtime is in `state` from now on.
+  result<void> enter(std::uint32_t state) {
+    state_ = state;
+    switch (state) {
+      case uapi::DBG_RUNTIME_STATE_ENABLED: return {};
+      case uapi::DBG_RUNTIME_STATE_DISABLED: {
+        // The driver resumed whatever was suspended when the runtime was disabled.
+        forget_all();
+        auto args = trap(uapi::KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT);  // no room: only counts
+        args.queue_snapshot.entry_size = sizeof(snapshot_[0]);
+        if (const auto got = call(args); !got) return meaning_of(got.error());
+        if (args.queue_snapshot.num_queues == 0) return {};
+        // A runtime is enabled before its first queue or never.
+        end();
+        return refuse("it uses the driver without enabling the ROCm runtime's debug support");
+      }
+      case uapi::DBG_RUNTIME_STATE_ENABLED_BUSY:
+        forget_all();
+        end();
+        return refuse("its GPU can be debugged for one process at a time, and another one is");
+      default:
+        forget_all();
+        end();
+        return refuse("the driver could not activate debugging for it (runtime state " +
+                      std::to_string(state) + "); see dmesg");
+    }
+  }
+
+  error_code refuse(const std::string& why) const {
+    say_("cannot manage process " + std::to_string(target_.pid()) + " (" +
+         command_of(target_.pid()) + "): " + why);
+    return errc::not_managed;
+  }
+
+  void forget_all() {
+    ledger_.clear([this](const queue_ledger::entry& old) {
+      listener_.queue_removed(driver_queue_id{old.queue_id});
+    });
+    may_be_suspended_ = false;
+  }
+
+  void report(const queue_ledger::entry& now) {
+    queue_info seen;
+    seen.id = driver_queue_id{now.queue_id};
+    seen.gpu = gpu_id{now.gpu_id};
+    seen.type = static_cast<queue_type>(now.queue_type);
+    seen.ring_base = now.ring_base_address;
+    seen.write_pointer_address = now.write_pointer_address;
+    seen.read_pointer_address = now.read_pointer_address;
+    listener_.queue_added(seen);
+  }
+
+  /// Whether a thread of the target sits in RUNTIME_ENABLE. The kernel shows it to a tracer.
+  bool thread_waits() const {
+    const std::string tasks = "/proc/" + std::to_string(target_.pid()) + "/task";
+    bool found = false;
+    for_each_numbered_entry<pid_t>(tasks, [&](pid_t tid) {
+      if (found) return;
+      std::array<char, 256> buffer;
+      const std::string path = tasks + "/" + std::to_string(tid) + "/syscall";
+      const auto line = read_small_file(path.c_str(), buffer);
+      found = line && is_runtime_enable(*line);
+    });
+    return found;
+  }
+
+  const device& node_;
+  tracee& target_;
+  session_listener& listener_;
+  const message_sink& say_;
+  unique_fd events_;
+  unique_fd driver_end_;
+  bool enabled_ = false;
+  bool may_be_suspended_ = false;
+  std::uint32_t state_ = uapi::DBG_RUNTIME_STATE_DISABLED;
+  error_code last_enable_error_;
+  std::vector<queue_ledger::entry> snapshot_;
+  queue_ledger ledger_;
+  std::array<std::uint32_t, max_batch_queues> ids_{};
+};
+
+debug_session::debug_session(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
+debug_session::~debug_session() = default;
+
+result<std::unique_ptr<debug_session>> debug_session::open(const device& node, tracee& target,
+                                                           session_listener& listener,
+                                                           const message_sink& say) {
+  auto state = std::make_unique<impl>(node, target, listener, say);
+  if (const auto opened = state->open(); !opened) {
+    state->close();
+    return opened.error();
+  }
+  return std::unique_ptr<debug_session>{new debug_session{std::move(state)}};
+}
+
+int debug_session::event_fd() const noexcept { return impl_->event_fd(); }
+bool debug_session::manageable() const noexcept { return impl_->manageable(); }
+result<void> debug_session::read_events() { return impl_->read_events(); }
+result<void> debug_session::refresh() { return impl_->refresh(); }
+void debug_session::close() { impl_->close(); }
+void debug_session::discard() { impl_->discard(); }
+result<void> debug_session::start() { return impl_->start(); }
+
+debug_session::call_result debug_session::suspend(std::span<const driver_queue_id> queues,
+                                                  std::span<outcome> outcomes) {
+  return impl_->change(uapi::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES, queues, outcomes);
+}
+
+debug_session::call_result debug_session::resume(std::span<const driver_queue_id> queues,
+                                                 std::span<outcome> outcomes) {
+  return impl_->change(uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES, queues, outcomes);
+}
+
+}  // namespace sluice::kfd

@@ -1,0 +1,50 @@
+#include "sluice/kfd/device.hpp"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+
+#include <cerrno>
+
+#include "sluice/kfd/uapi.hpp"
+
+namespace sluice::kfd {
+
+result<std::unique_ptr<device>> device::open(const std::string& path, const message_sink& say) {
+  unique_fd fd{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
+  if (!fd) {
+    const error_code error = last_system_error();
+    std::string advice;
+    if (error == boost::system::errc::permission_denied)
+      advice = "; run as a member of the group that owns it (often render), or as root";
+    else if (error == boost::system::errc::no_such_file_or_directory)
+      advice = "; load the amdgpu driver, or name the device with SLUICE_KFD_DEVICE";
+    say("cannot open " + path + ": " + error.message() + advice);
+    return error;
+  }
+  std::unique_ptr<device> opened{new device{path, std::move(fd)}};
+  uapi::kfd_ioctl_get_version_args version{};
+  if (const auto answer = opened->call(uapi::AMDKFD_IOC_GET_VERSION, &version); !answer) {
+    say(path + " is not a KFD device: GET_VERSION: " + answer.error().message());
+    return answer.error();
+  }
+  if (version.major_version != uapi::KFD_IOCTL_MAJOR_VERSION ||
+      version.minor_version < uapi::KFD_IOCTL_MINOR_VERSION_DEBUGGER) {
+    say(path + " speaks KFD " + std::to_string(version.major_version) + "." +
+        std::to_string(version.minor_version) +
+        "; suspending queues needs 1.13 or later 1.x (Linux 6.5 or a current ROCm driver)");
+    return errc::not_supported;
+  }
+  opened->minor_ = version.minor_version;
+  return opened;
+}
+
+result<int> device::call(std::uint32_t command, void* argument) const noexcept {
+  int value = 0;
+  do {
+    value = ::ioctl(fd_.get(), command, argument);
+  } while (value < 0 && errno == EINTR);
+  if (value < 0) return last_system_error();
+  return value;
+}
+
+}  // namespace sluice::kfd

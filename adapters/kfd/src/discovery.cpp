@@ -1,0 +1,190 @@
+#include "sluice/kfd/discovery.hpp"
+
+#include "node_scanner.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+
+#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::kfd {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr duration brisk_period = 10s;  ///< How long after a change to look often.
+constexpr duration brisk_interval = 1s;
+constexpr duration calm_interval = 10s;
+/// Triggers closer together than this are met by one look.
+constexpr duration least_interval = 20ms;
+/// After so many observations in a row the inbox gets a moment to be emptied.
+constexpr int burst = 128;
+
+// epoll data; pids are below these.
+constexpr std::uint64_t from_wake = std::uint64_t{1} << 32U;
+constexpr std::uint64_t from_inotify = from_wake + 1;
+
+class discovery final : public source {
+ public:
+  discovery(roots where, classification_rules rules, message_sink say)
+      : where_(std::move(where)), rules_(std::move(rules)), say_(std::move(say)) {}
+  ~discovery() override { stop(); }
+
+  std::string_view name() const noexcept override { return "kfd discovery"; }
+
+  result<void> start(source_host& host) override {
+    waits_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
+    wake_ = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    inotify_ = unique_fd{::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)};
+    if (!waits_ || !wake_ || !inotify_) return last_system_error();
+    if (const auto added = add(wake_.get(), from_wake); !added) return added;
+    if (const auto added = add(inotify_.get(), from_inotify); !added) return added;
+
+    scanner_ = std::make_unique<node_scanner>(where_, rules_, waits_.get());
+    if (!scanner_->readable()) {
+      say_("cannot read " + where_.sysfs +
+           "/proc; load the amdgpu driver, or name the tree with SLUICE_KFD_SYSFS");
+      return errc::not_supported;
+    }
+    // Both only shorten the wait for the next look, so their absence is no error.
+    if (::inotify_add_watch(inotify_.get(), where_.device.c_str(), IN_OPEN) < 0)
+      say_("cannot watch " + where_.device + "; new processes are found a little later");
+    const std::string appearing = where_.debugfs + "/proc";
+    (void)::inotify_add_watch(inotify_.get(), appearing.c_str(),
+                              IN_CREATE | IN_DELETE | IN_ONLYDIR);
+
+    inbox_ = &host.claim_inbox();
+    stopping_.store(false);
+    resync_.store(true);  // the first look is the whole truth
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before);
+    result<void> answer;
+    try {
+      worker_ = std::thread{[this] { run(); }};
+    } catch (const std::system_error& error) {
+      answer = error_code{error.code().value(), boost::system::system_category()};
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return answer;
+  }
+
+  void resync() override {
+    resync_.store(true);
+    ::eventfd_write(wake_.get(), 1);
+  }
+
+  void stop() override {
+    if (!worker_.joinable()) return;
+    stopping_.store(true);
+    ::eventfd_write(wake_.get(), 1);
+    worker_.join();
+    scanner_.reset();
+  }
+
+ private:
+  result<void> add(int fd, std::uint64_t data) const {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = data;
+    if (::epoll_ctl(waits_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return last_system_error();
+    return {};
+  }
+
+  // Everything below runs on the worker's thread.
+
+  void run() {
+    ::pthread_setname_np(::pthread_self(), "sluice-discover");
+    const node_scanner::emit push = [this](const observation& seen) { this->push(seen); };
+    const node_scanner::emit drop = [](const observation&) {};
+    time_point brisk_until = clock::now() + brisk_period;
+    time_point next = clock::now();
+    while (!stopping_.load()) {
+      const bool whole = resync_.exchange(false);
+      const time_point now = clock::now();
+      if (whole || now >= next) {
+        in_a_row_ = 0;
+        const bool changed = scanner_->scan(whole ? drop : push);
+        if (whole) scanner_->restate(push);
+        if (changed) brisk_until = clock::now() + brisk_period;
+        looked_ = clock::now();
+        next = looked_ + (looked_ < brisk_until ? brisk_interval : calm_interval);
+      }
+      if (wait(next)) {
+        brisk_until = clock::now() + brisk_period;
+        next = std::min(next, looked_ + least_interval);
+        // What triggered (an exited process, say) may go on triggering until the next look.
+        std::this_thread::sleep_until(next);
+      }
+    }
+  }
+
+  /// Waits for a trigger, or `until`. \return whether something suggests to look.
+  bool wait(time_point until) {
+    const duration left = std::max(until - clock::now(), duration{});
+    std::array<epoll_event, 16> events;
+    const int count =
+        ::epoll_wait(waits_.get(), events.data(), static_cast<int>(events.size()),
+                     static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+    bool look = false;
+    for (int index = 0; index < count; ++index) {
+      const std::uint64_t from = events[static_cast<std::size_t>(index)].data.u64;
+      if (from == from_wake) {
+        eventfd_t value = 0;
+        ::eventfd_read(wake_.get(), &value);
+        continue;
+      }
+      look = true;
+      if (from == from_inotify) {
+        alignas(inotify_event) std::array<char, 4096> ignored;
+        while (::read(inotify_.get(), ignored.data(), ignored.size()) > 0) {
+        }
+      }
+      // Otherwise a process exited; the look drops its descriptor, and epoll forgets it with that.
+    }
+    return look;
+  }
+
+  void push(const observation& seen) {
+    // A full inbox counts the loss and asks for a resync: nothing to do here but to leave room.
+    (void)inbox_->push(seen);
+    if (++in_a_row_ % burst == 0 && !stopping_.load()) std::this_thread::sleep_for(1ms);
+  }
+
+  const roots where_;
+  const classification_rules rules_;
+  const message_sink say_;
+  unique_fd waits_;
+  unique_fd wake_;
+  unique_fd inotify_;
+  std::unique_ptr<node_scanner> scanner_;
+  inbox_producer* inbox_ = nullptr;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> resync_{false};
+  int in_a_row_ = 0;
+  time_point looked_{};
+  std::thread worker_;
+};
+
+}  // namespace
+
+std::unique_ptr<source> make_discovery(roots where, classification_rules rules, message_sink say) {
+  return std::make_unique<discovery>(std::move(where), std::move(rules), std::move(say));
+}
+
+}  // namespace sluice::kfd

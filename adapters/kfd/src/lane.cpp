@@ -1,0 +1,321 @@
+#include "lane.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <system_error>
+
+namespace sluice::kfd {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How often a lane looks for stops of its target when nobody tells it.
+constexpr duration look_for_stops = 10ms;
+/// A session of a scheduler that has just died may still be there: the driver ends it with the
+/// last reference to that process's memory. Also covers a target in the middle of an exec.
+constexpr duration open_patience = 500ms;
+constexpr duration open_retry = 10ms;
+/// How often a lane looks whether its reports are being taken again.
+constexpr duration report_retry = 1ms;
+
+int milliseconds(duration span) noexcept {
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(span).count());
+}
+
+void drain(int eventfd) noexcept {
+  eventfd_t count = 0;
+  ::eventfd_read(eventfd, &count);
+}
+
+}  // namespace
+
+/// Publishes that the lane is inside the driver, and for which GPU.
+class lane::call_scope {
+ public:
+  explicit call_scope(lane& owner, gpu_id gpu = gpu_id::none) noexcept : owner_(owner) {
+    owner_.call_gpu_.store(static_cast<std::uint32_t>(gpu), std::memory_order_relaxed);
+    owner_.call_since_.store(clock::now().time_since_epoch().count(), std::memory_order_release);
+  }
+  ~call_scope() { owner_.call_since_.store(0, std::memory_order_release); }
+  call_scope(const call_scope&) = delete;
+  call_scope& operator=(const call_scope&) = delete;
+
+ private:
+  lane& owner_;
+};
+
+lane::lane(const device& node, const lanes_options& options, int owner_ready, unique_fd wake,
+           process_id target, pid_t pid, std::uint64_t start_time)
+    : node_(node),
+      options_(options),
+      owner_ready_(owner_ready),
+      wake_(std::move(wake)),
+      target_(target),
+      pid_(pid),
+      start_time_(start_time) {}
+
+lane::~lane() {
+  if (!thread_.joinable()) return;
+  abandon();
+  thread_.join();
+}
+
+result<void> lane::start() {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, &before);
+  result<void> answer;
+  try {
+    thread_ = std::thread{[this] { run(); }};
+  } catch (const std::system_error& error) {
+    answer = error_code{error.code().value(), boost::system::system_category()};
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return answer;
+}
+
+bool lane::submit(const batch& work) noexcept {
+  if (in_flight()) return false;
+  slot_ = work;
+  in_flight_.store(true, std::memory_order_release);
+  ring();
+  return true;
+}
+
+void lane::leave() noexcept {
+  leaving_.store(true, std::memory_order_release);
+  ring();
+}
+
+void lane::abandon() noexcept {
+  abandoned_.store(true, std::memory_order_release);
+  leave();
+}
+
+void lane::ring() noexcept { ::eventfd_write(wake_.get(), 1); }
+
+lane::progress lane::seen() const noexcept {
+  const duration since{call_since_.load(std::memory_order_acquire)};
+  return {time_point{since}, gpu_id{call_gpu_.load(std::memory_order_relaxed)}};
+}
+
+void lane::run() {
+  ::pthread_setname_np(::pthread_self(), "sluice-lane");
+  auto seized = tracee::seize(pid_, start_time_, options_.say);
+  if (seized) {
+    traced_ = std::move(*seized);
+    open_until_ = clock::now() + open_patience;
+    live();
+    if (session_) {
+      const call_scope inside{*this};
+      session_->close();
+    }
+    if (state_ == state::attached) {
+      scratch_ = report{};
+      scratch_.kind = report_kind::detached;
+      scratch_.target = target_;
+      say(scratch_);
+    } else if (state_ == state::unanswered) {
+      say_attached(errc::stopped);  // asked to leave before it came to anything
+    }
+  } else {
+    say_attached(seized.error());
+  }
+  finished_.store(true, std::memory_order_release);
+  ::eventfd_write(owner_ready_, 1);
+  // With the end of this thread the kernel lets go of the target.
+}
+
+/// The life of a session. Returns when the thread has nothing left to do for the target; an error
+/// has then been said.
+void lane::live() {
+  for (;;) {
+    // Read before in_flight_, so that a batch submitted before leave() is performed.
+    const bool leaving = leaving_.load(std::memory_order_acquire);
+    // First, for until then a stopped target stands still.
+    if (!serve_target()) return;
+    if (opening_ && !leaving && !open_session()) return;
+    if (!read_events()) return;
+    const bool wanted = in_flight() && !abandoned_.load(std::memory_order_acquire);
+    if (wanted && !perform()) return;
+    if (leaving) return;
+    wait();
+  }
+}
+
+tracee::change lane::look_at_target() noexcept {
+  using enum tracee::change;
+  if (pending_change_ == exited || pending_change_ == lost) return pending_change_;
+  if (const auto seen = traced_->service(); seen != none) pending_change_ = seen;
+  return pending_change_;
+}
+
+/// \return false when the target is gone.
+bool lane::serve_target() {
+  const auto change = look_at_target();
+  if (change == tracee::change::none) return true;
+  if (change == tracee::change::exited) {
+    lose_address_space();
+    if (state_ == state::unanswered) say_attached(errc::unknown_target);
+    return false;
+  }
+  pending_change_ = tracee::change::none;
+  lose_address_space();
+  if (change == tracee::change::lost) {
+    auto again = tracee::seize(pid_, start_time_, options_.say);
+    if (!again) {
+      if (state_ == state::unanswered) say_attached(again.error());
+      return false;
+    }
+    traced_ = std::move(*again);
+  }
+  opening_ = true;
+  open_until_ = clock::now() + open_patience;
+  return true;
+}
+
+void lane::lose_address_space() {
+  if (!session_) return;
+  session_->discard();
+  session_.reset();
+}
+
+/// \return false when the target cannot be managed.
+bool lane::open_session() {
+  result<std::unique_ptr<debug_session>> opened = errc::busy;
+  {
+    const call_scope inside{*this};
+    opened = debug_session::open(node_, *traced_, *this, options_.say);
+  }
+  if (!opened) {
+    const error_code error = opened.error();
+    const bool may_pass = error == errc::busy || error == errc::unknown_target;
+    if (may_pass && clock::now() < open_until_) return true;
+    if (error == errc::busy)
+      options_.say("cannot manage process " + std::to_string(pid_) +
+                   ": another debugger has a session with it; end that first");
+    if (state_ == state::unanswered)
+      say_attached(error == errc::busy ? error_code{errc::not_managed} : error);
+    return false;
+  }
+  session_ = std::move(*opened);
+  opening_ = false;
+  if (state_ == state::unanswered) say_attached({});
+  const call_scope inside{*this};
+  const auto started = session_->start();
+  if (!started && started.error() == errc::not_managed) return false;
+  return true;  // a target that is gone shows in serve_target()
+}
+
+/// \return false when the session is over and the target lives on.
+bool lane::read_events() {
+  if (!session_) return true;
+  pollfd event{session_->event_fd(), POLLIN, 0};
+  if (::poll(&event, 1, 0) == 0) return true;
+  const call_scope inside{*this};
+  const auto read = session_->read_events();
+  return read || read.error() != errc::not_managed;
+}
+
+/// \return false when the session is over and the target lives on: somebody else has disabled it.
+bool lane::perform() {
+  const batch& work = slot_;
+  const std::size_t count = std::min<std::size_t>(work.count, max_batch_queues);
+  report& done = scratch_;
+  done = report{};
+  done.kind = report_kind::completed;
+  done.target = target_;
+  done.gpu = work.gpu;
+  batch_result& answer = done.result;
+  answer.id = work.id;
+  answer.target = work.target;
+  answer.gpu = work.gpu;
+  answer.kind = work.kind;
+  answer.count = static_cast<std::uint16_t>(count);
+  std::copy_n(work.queues.begin(), count, answer.queues.begin());
+  const std::span<const driver_queue_id> queues{work.queues.data(), count};
+  const std::span<outcome> outcomes{answer.outcomes.data(), count};
+  std::ranges::fill(outcomes, outcome::invalid);
+  answer.started = clock::now();
+  if (session_) {
+    const call_scope inside{*this, work.gpu};
+    const auto called = work.kind == command_kind::suspend ? session_->suspend(queues, outcomes)
+                                                           : session_->resume(queues, outcomes);
+    answer.driver_errno = called.driver_errno;
+  }
+  answer.finished = clock::now();
+  const bool look_again =
+      session_ && std::ranges::find(outcomes, outcome::invalid) != outcomes.end();
+  // Before the report, so that its reader may submit the next one at once.
+  in_flight_.store(false, std::memory_order_release);
+  say(done);
+  if (!look_again) return true;
+  // New or deleted: the list of queues tells, and makes a new one suspendable.
+  const call_scope inside{*this};
+  const auto read = session_->refresh();
+  return read || read.error() != errc::not_managed;
+}
+
+void lane::wait() {
+  if (pending_change_ != tracee::change::none) return;  // seen while a report had to wait
+  std::array<pollfd, 3> sources{{{wake_.get(), POLLIN, 0},
+                                 {traced_->pidfd(), POLLIN, 0},
+                                 {session_ ? session_->event_fd() : -1, POLLIN, 0}}};
+  int at_most = -1;
+  if (opening_)
+    at_most = milliseconds(open_retry);
+  else if (!options_.owner_watches_children)
+    at_most = milliseconds(look_for_stops);
+  ::poll(sources.data(), sources.size(), at_most);
+  if (sources[0].revents != 0) drain(wake_.get());
+}
+
+void lane::say(const report& what) {
+  while (!reports_.push(what)) {
+    if (abandoned_.load(std::memory_order_acquire)) return;
+    // The owner is slow to take them. The target must not stand still for that.
+    if (traced_) look_at_target();
+    std::this_thread::sleep_for(report_retry);
+  }
+  ::eventfd_write(owner_ready_, 1);
+}
+
+void lane::say_attached(const error_code& error) {
+  scratch_ = report{};
+  scratch_.kind = report_kind::attached;
+  scratch_.target = target_;
+  scratch_.error = plain_error{error};
+  state_ = error ? state::refused : state::attached;
+  say(scratch_);
+}
+
+void lane::queue_added(const queue_info& queue) {
+  report& what = queue_report_;
+  what.kind = report_kind::queue_added;
+  what.target = target_;
+  what.gpu = queue.gpu;
+  what.queue = queue;
+  what.queue.target = target_;
+  say(what);
+}
+
+void lane::queue_removed(driver_queue_id queue) {
+  report& what = queue_report_;
+  what.kind = report_kind::queue_removed;
+  what.target = target_;
+  what.gpu = gpu_id::none;
+  what.queue = queue_info{};
+  what.queue.target = target_;
+  what.queue.id = queue;
+  say(what);
+}
+
+}  // namespace sluice::kfd

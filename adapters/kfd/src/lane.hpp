@@ -1,0 +1,105 @@
+#pragma once
+/// \file
+/// One target's thread.
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include <boost/lockfree/spsc_queue.hpp>
+
+#include "sluice/kfd/debug_session.hpp"
+#include "sluice/kfd/lanes.hpp"
+#include "sluice/kfd/tracee.hpp"
+
+namespace sluice::kfd {
+
+/// The thread seizes the target, holds its debug session, performs its batches, and ends to let go
+/// of it.
+///
+/// Threading: the public members belong to the owner's thread; `run` and what it calls to the
+///            lane's. Between them: one batch slot, one ring of reports, atomics and eventfds.
+class lane final : private session_listener {
+ public:
+  lane(const device& node, const lanes_options& options, int owner_ready, unique_fd wake,
+       process_id target, pid_t pid, std::uint64_t start_time);
+  ~lane();
+  lane(const lane&) = delete;
+  lane& operator=(const lane&) = delete;
+
+  /// \return the system's error when no thread can be had.
+  result<void> start();
+
+  process_id target() const noexcept { return target_; }
+  /// \return false while the previous batch is in flight.
+  bool submit(const batch& work) noexcept;
+  bool pop(report& out) { return reports_.pop(out); }
+  /// Ends the session and the thread.
+  void leave() noexcept;
+  /// leave(), and no longer wait for somebody to take reports.
+  void abandon() noexcept;
+  void ring() noexcept;
+  /// The batch that submit() took last is not answered yet.
+  bool in_flight() const noexcept { return in_flight_.load(std::memory_order_acquire); }
+  /// The last batch that submit() took.
+  const batch& last_batch() const noexcept { return slot_; }
+  /// The thread has done all it had to; join() is a matter of microseconds.
+  bool finished() const noexcept { return finished_.load(std::memory_order_acquire); }
+  void join() { thread_.join(); }
+
+  struct progress {
+    time_point call_since{};  ///< Epoch when in no driver call.
+    gpu_id gpu{};             ///< Of the batch; none in other calls.
+  };
+  progress seen() const noexcept;
+
+ private:
+  class call_scope;
+
+  void run();
+  void live();
+  bool serve_target();
+  bool open_session();
+  bool read_events();
+  bool perform();
+  void wait();
+  tracee::change look_at_target() noexcept;
+  void lose_address_space();
+  void say(const report& what);
+  void say_attached(const error_code& error);
+
+  void queue_added(const queue_info& queue) override;
+  void queue_removed(driver_queue_id queue) override;
+
+  const device& node_;
+  const lanes_options& options_;
+  const int owner_ready_;
+  const unique_fd wake_;
+  const process_id target_;
+  const pid_t pid_;
+  const std::uint64_t start_time_;
+
+  // The owner stores slot_ when in_flight_ is false, then sets it (release); the lane takes the
+  // slot after reading it (acquire), and clears it (release) once the batch is performed.
+  batch slot_;
+  std::atomic<bool> in_flight_{false};
+  std::atomic<bool> leaving_{false};
+  std::atomic<bool> abandoned_{false};
+  std::atomic<bool> finished_{false};
+  std::atomic<duration::rep> call_since_{0};
+  std::atomic<std::uint32_t> call_gpu_{0};
+  boost::lockfree::spsc_queue<report, boost::lockfree::capacity<32>> reports_;
+  std::thread thread_;
+
+  // The lane's thread only.
+  std::unique_ptr<tracee> traced_;
+  std::unique_ptr<debug_session> session_;
+  tracee::change pending_change_ = tracee::change::none;
+  enum class state : std::uint8_t { unanswered, refused, attached } state_ = state::unanswered;
+  bool opening_ = true;      ///< There is no session, and it is wanted.
+  time_point open_until_{};  ///< When to stop trying.
+  report scratch_;
+  report queue_report_;  ///< Said from inside a session's calls.
+};
+
+}  // namespace sluice::kfd

@@ -1,0 +1,220 @@
+#include "sluice/kfd/lanes.hpp"
+
+#include "lane.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <vector>
+
+namespace sluice::kfd {
+
+plain_error::plain_error(const error_code& error) noexcept : value(error.value()) {
+  if (error) where = error.category() == sluice_category() ? domain::sluice : domain::system;
+}
+
+plain_error::operator error_code() const noexcept {
+  switch (where) {
+    case domain::none: break;
+    case domain::system: return {value, boost::system::system_category()};
+    case domain::sluice: return {value, sluice_category()};
+  }
+  return {};
+}
+
+void deliver(const report& what, backend_listener& listener) {
+  switch (what.kind) {
+    case report_kind::attached: listener.attached(what.target, error_code{what.error}); break;
+    case report_kind::queue_added: listener.queue_added(what.queue); break;
+    case report_kind::queue_removed: listener.queue_removed(what.target, what.queue.id); break;
+    case report_kind::completed: listener.completed(what.result); break;
+    case report_kind::detached: listener.detached(what.target); break;
+    case report_kind::gpu_lost: listener.gpu_lost(what.gpu); break;
+  }
+}
+
+class lanes::impl {
+ public:
+  impl(const device& node, lanes_options options, unique_fd ready)
+      : node_(node), options_(std::move(options)), ready_(std::move(ready)) {}
+
+  int ready_fd() const noexcept { return ready_.get(); }
+
+  result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) {
+    join_finished();
+    if (find(target) != nullptr) return errc::busy;
+    if (pid == ::getpid()) return errc::not_managed;
+    unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (!wake) return last_system_error();
+    auto created = std::make_unique<lane>(node_, options_, ready_.get(), std::move(wake), target,
+                                          pid, start_time);
+    if (const auto started = created->start(); !started) return started.error();
+    active_.push_back(std::move(created));
+    return {};
+  }
+
+  result<void> detach(process_id target) {
+    lane* const found = find(target);
+    if (found == nullptr) return errc::unknown_target;
+    found->leave();
+    return {};
+  }
+
+  result<void> submit(const batch& work) {
+    lane* const found = find(work.target);
+    if (found == nullptr) return errc::unknown_target;
+    if (!found->submit(work)) return errc::busy;
+    return {};
+  }
+
+  bool next(report& out) {
+    if (take(out)) return true;
+    eventfd_t count = 0;
+    ::eventfd_read(ready_.get(), &count);
+    return take(out);
+  }
+
+  void children_changed() noexcept {
+    for (const auto& each : active_) each->ring();
+    for (const auto& each : ending_) each->ring();
+  }
+
+  time_point check(time_point now) {
+    join_finished();
+    for (const auto& each : active_) {
+      const auto [since, gpu] = each->seen();
+      if (since == time_point{} || gpu == gpu_id::none || now - since < options_.stuck_after)
+        continue;
+      if (std::ranges::find(lost_, gpu) != lost_.end()) continue;
+      lost_.push_back(gpu);
+      report lost;
+      lost.kind = report_kind::gpu_lost;
+      lost.gpu = gpu;
+      pending_.push_back(lost);
+      ::eventfd_write(ready_.get(), 1);
+      options_.say(
+          "GPU " + std::to_string(static_cast<std::uint32_t>(gpu)) +
+          " does not answer: a driver call has lasted " +
+          std::to_string(std::chrono::ceil<std::chrono::milliseconds>(now - since).count()) +
+          " ms; no more queues of it are suspended, see dmesg for a reset");
+    }
+    return now + std::chrono::milliseconds{250};
+  }
+
+  std::size_t size() const noexcept { return active_.size() + ending_.size(); }
+
+  bool stop(duration at_most) {
+    for (auto& each : active_) ending_.push_back(std::move(each));
+    active_.clear();
+    for (const auto& each : ending_) each->abandon();
+    const time_point give_up = clock::now() + at_most;
+    for (;;) {
+      join_finished();
+      if (ending_.empty()) break;
+      const duration left = give_up - clock::now();
+      if (left <= duration{}) return false;
+      pollfd ready{ready_.get(), POLLIN, 0};
+      ::poll(&ready, 1,
+             static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+      eventfd_t count = 0;
+      ::eventfd_read(ready_.get(), &count);
+    }
+    pending_.clear();
+    return true;
+  }
+
+ private:
+  lane* find(process_id target) const noexcept {
+    const auto found = std::ranges::find(active_, target, &lane::target);
+    return found == active_.end() ? nullptr : found->get();
+  }
+
+  bool take(report& out) {
+    if (!pending_.empty()) {
+      out = pending_.front();
+      pending_.pop_front();
+      return true;
+    }
+    // Round and round, so that a talkative target does not keep the others waiting.
+    for (std::size_t step = 0; step < active_.size(); ++step) {
+      const std::size_t index = (next_ + step) % active_.size();
+      lane& each = *active_[index];
+      if (!each.pop(out)) continue;
+      next_ = index + 1;
+      const bool refused =
+          out.kind == report_kind::attached && out.error.where != plain_error::domain::none;
+      if (refused || out.kind == report_kind::detached) retire(index, out);
+      return true;
+    }
+    return false;
+  }
+
+  /// The lane has said its last. A batch that came too late for it is answered here, before that.
+  void retire(std::size_t index, report& last) {
+    lane& ended = *active_[index];
+    if (ended.in_flight()) {
+      pending_.push_back(last);
+      const batch& work = ended.last_batch();
+      last = report{};
+      last.kind = report_kind::completed;
+      last.target = work.target;
+      last.gpu = work.gpu;
+      last.result.id = work.id;
+      last.result.target = work.target;
+      last.result.gpu = work.gpu;
+      last.result.kind = work.kind;
+      last.result.count = work.count;
+      last.result.queues = work.queues;
+      last.result.outcomes.fill(outcome::target_gone);
+      last.result.started = last.result.finished = clock::now();
+    }
+    ending_.push_back(std::move(active_[index]));
+    active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(index));
+    join_finished();
+  }
+
+  void join_finished() {
+    std::erase_if(ending_, [](const std::unique_ptr<lane>& each) {
+      if (!each->finished()) return false;
+      each->join();
+      return true;
+    });
+  }
+
+  const device& node_;
+  const lanes_options options_;
+  const unique_fd ready_;
+  std::vector<std::unique_ptr<lane>> active_;
+  std::vector<std::unique_ptr<lane>> ending_;  // said their last, or told to stop
+  std::deque<report> pending_;
+  std::vector<gpu_id> lost_;
+  std::size_t next_ = 0;
+};
+
+lanes::lanes(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
+lanes::~lanes() = default;
+
+result<std::unique_ptr<lanes>> lanes::create(const device& node, lanes_options options) {
+  unique_fd ready{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  if (!ready) return last_system_error();
+  return std::unique_ptr<lanes>{
+      new lanes{std::make_unique<impl>(node, std::move(options), std::move(ready))}};
+}
+
+int lanes::ready_fd() const noexcept { return impl_->ready_fd(); }
+result<void> lanes::attach(process_id target, pid_t pid, std::uint64_t start_time) {
+  return impl_->attach(target, pid, start_time);
+}
+result<void> lanes::detach(process_id target) { return impl_->detach(target); }
+result<void> lanes::submit(const batch& work) { return impl_->submit(work); }
+bool lanes::next(report& out) { return impl_->next(out); }
+void lanes::children_changed() noexcept { impl_->children_changed(); }
+time_point lanes::check(time_point now) { return impl_->check(now); }
+std::size_t lanes::size() const noexcept { return impl_->size(); }
+bool lanes::stop(duration at_most) { return impl_->stop(at_most); }
+
+}  // namespace sluice::kfd

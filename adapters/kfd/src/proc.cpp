@@ -1,0 +1,99 @@
+#include "proc.hpp"
+
+#include <fcntl.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+
+#include "sluice/kfd/unique_fd.hpp"
+
+namespace sluice::kfd {
+
+namespace {
+
+struct proc_path {
+  std::array<char, 40> text;
+  proc_path(pid_t pid, const char* leaf) {
+    std::snprintf(text.data(), text.size(), "/proc/%d/%s", pid, leaf);
+  }
+};
+
+}  // namespace
+
+std::optional<std::string_view> read_small_file(const char* path, std::span<char> into) noexcept {
+  const unique_fd fd{::open(path, O_RDONLY | O_CLOEXEC)};
+  if (!fd) return {};
+  std::size_t have = 0;
+  while (have < into.size()) {
+    const ssize_t got = ::read(fd.get(), into.data() + have, into.size() - have);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return {};
+    if (got == 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  return std::string_view{into.data(), have};
+}
+
+std::optional<std::uint64_t> parse_start_time(std::string_view line) noexcept {
+  const std::size_t command_end = line.rfind(')');
+  if (command_end == std::string_view::npos) return {};
+  line.remove_prefix(command_end + 1);
+  // The next field, the state, is number 3.
+  for (int field = 3; field <= 22; ++field) {
+    const std::size_t begin = line.find_first_not_of(' ');
+    if (begin == std::string_view::npos) return {};
+    line.remove_prefix(begin);
+    const std::size_t end = line.find_first_of(" \n");
+    const std::string_view text = line.substr(0, end);
+    if (field == 22) return parse_number<std::uint64_t>(text);
+    line.remove_prefix(text.size());
+  }
+  return {};
+}
+
+std::optional<std::uint64_t> start_time_of(pid_t pid) noexcept {
+  std::array<char, 1024> buffer;
+  const auto text = read_small_file(proc_path{pid, "stat"}.text.data(), buffer);
+  return text ? parse_start_time(*text) : std::nullopt;
+}
+
+std::optional<std::uint64_t> status_number(std::string_view status, std::string_view key) noexcept {
+  while (!status.empty()) {
+    const std::size_t end = status.find('\n');
+    std::string_view line = status.substr(0, end);
+    status.remove_prefix(end == std::string_view::npos ? status.size() : end + 1);
+    if (!line.starts_with(key) || line.size() <= key.size() || line[key.size()] != ':') continue;
+    line.remove_prefix(key.size() + 1);
+    const std::size_t begin = line.find_first_not_of(" \t");
+    if (begin == std::string_view::npos) return {};
+    line.remove_prefix(begin);
+    return parse_number<std::uint64_t>(line.substr(0, line.find_first_of(" \t")));
+  }
+  return {};
+}
+
+std::optional<pid_t> tracer_of(pid_t pid) noexcept {
+  std::array<char, 4096> buffer;
+  const auto text = read_small_file(proc_path{pid, "status"}.text.data(), buffer);
+  const auto number = text ? status_number(*text, "TracerPid") : std::nullopt;
+  if (!number) return {};
+  return static_cast<pid_t>(*number);
+}
+
+std::optional<uid_t> user_of(pid_t pid) noexcept {
+  std::array<char, 4096> buffer;
+  const auto text = read_small_file(proc_path{pid, "status"}.text.data(), buffer);
+  const auto number = text ? status_number(*text, "Uid") : std::nullopt;
+  if (!number) return {};
+  return static_cast<uid_t>(*number);
+}
+
+std::string command_of(pid_t pid) {
+  std::array<char, 64> buffer;
+  const auto text = read_small_file(proc_path{pid, "comm"}.text.data(), buffer);
+  if (!text || text->empty()) return "?";
+  return std::string{text->substr(0, text->find('\n'))};
+}
+
+}  // namespace sluice::kfd

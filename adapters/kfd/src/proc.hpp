@@ -1,0 +1,59 @@
+#pragma once
+/// \file
+/// Small readers of /proc and of attribute files: plain reads, no seeking, no state.
+
+#include <dirent.h>
+#include <sys/types.h>
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace sluice::kfd {
+
+/// Reads up to `into.size()` bytes. \return the text read, nothing when the file cannot be read.
+std::optional<std::string_view> read_small_file(const char* path, std::span<char> into) noexcept;
+
+/// Field 22 of /proc/PID/stat: clock ticks from boot to the process's start; with the pid, its
+/// identity. An exec keeps it.
+std::optional<std::uint64_t> start_time_of(pid_t pid) noexcept;
+/// Field 22 of a stat line; the command in field 2 may hold spaces and parentheses.
+std::optional<std::uint64_t> parse_start_time(std::string_view stat_line) noexcept;
+
+/// TracerPid of /proc/PID/status: a thread's id, 0 when nobody traces the process.
+std::optional<pid_t> tracer_of(pid_t pid) noexcept;
+/// Real user id of the process.
+std::optional<uid_t> user_of(pid_t pid) noexcept;
+/// Value of "Key:<blanks>number" in a status text.
+std::optional<std::uint64_t> status_number(std::string_view status, std::string_view key) noexcept;
+
+/// /proc/PID/comm without its line end; "?" when it cannot be read.
+std::string command_of(pid_t pid);
+
+/// The whole text as one unsigned decimal, blanks and a line end after it allowed.
+template <class Number>
+std::optional<Number> parse_number(std::string_view text) noexcept {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc{} || end != text.data() + text.size()) return {};
+  return value;
+}
+
+/// Calls `visit(n)` for every directory entry whose whole name is a decimal number.
+/// \return false when the directory cannot be read.
+template <class Number, class Visit>
+bool for_each_numbered_entry(const std::string& directory, Visit visit) {
+  DIR* const open = ::opendir(directory.c_str());
+  if (open == nullptr) return false;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): readdir is safe on a stream of one's own
+  while (const dirent* entry = ::readdir(open))
+    if (const auto number = parse_number<Number>(entry->d_name)) visit(*number);
+  ::closedir(open);
+  return true;
+}
+
+}  // namespace sluice::kfd

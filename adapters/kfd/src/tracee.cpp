@@ -1,0 +1,106 @@
+#include "sluice/kfd/tracee.hpp"
+
+#include "proc.hpp"
+
+#include <poll.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+
+#include "sluice/time.hpp"
+
+namespace sluice::kfd {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long a tracer thread or process may take to go away once it began to end.
+constexpr duration tracer_end = 100ms;
+
+bool stops_the_group(int signal) noexcept {
+  return signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+}
+
+/// ptrace(2) takes its data argument as a pointer, whatever it means.
+void* as_data(std::uintptr_t value) noexcept {
+  return reinterpret_cast<void*>(value);  // NOLINT(performance-no-int-to-ptr)
+}
+
+std::string name_of(pid_t pid) { return std::to_string(pid) + " (" + command_of(pid) + ")"; }
+
+}  // namespace
+
+result<std::unique_ptr<tracee>> tracee::seize(pid_t pid, std::uint64_t start_time,
+                                              const message_sink& say) {
+  // The descriptor first: whatever it refers to, it keeps referring to; then ask who that is.
+  unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
+  if (!pidfd || start_time_of(pid) != start_time) return errc::unknown_target;
+
+  const auto give_up = clock::now() + tracer_end;
+  while (::ptrace(PTRACE_SEIZE, pid, nullptr, as_data(PTRACE_O_TRACEEXEC)) != 0) {
+    const int error = errno;
+    if (error == ESRCH) return errc::unknown_target;
+    const pid_t tracer = tracer_of(pid).value_or(0);
+    if (error == EPERM && tracer != 0 && clock::now() < give_up) {
+      std::this_thread::sleep_for(2ms);
+      continue;
+    }
+    if (tracer != 0)
+      say("cannot manage process " + name_of(pid) + ": it is traced by " + name_of(tracer) +
+          "; detach the debugger or tracer first");
+    else
+      say("cannot trace process " + name_of(pid) + ": " +
+          boost::system::system_category().message(error) +
+          "; run as its user (with kernel.yama.ptrace_scope=0) or with CAP_SYS_PTRACE");
+    return errc::not_managed;
+  }
+  std::unique_ptr<tracee> seized{new tracee{pid, std::move(pidfd)}};
+  // The pid may have changed hands before the seizure: a dead descriptor or another start says so.
+  // A stranger seized that way is let go when this thread ends.
+  if (!seized->alive() || start_time_of(pid) != start_time) {
+    seized->service();
+    return errc::unknown_target;
+  }
+  return seized;
+}
+
+tracee::change tracee::service() noexcept {
+  change seen = change::none;
+  for (;;) {
+    int status = 0;
+    // By pid, any kind of child, and only this thread's: other lanes' targets are not ours to take.
+    const pid_t got = ::waitpid(pid_, &status, WNOHANG | __WALL | __WNOTHREAD);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return alive() ? change::lost : change::exited;
+    if (got == 0) return seen;
+    if (!WIFSTOPPED(status)) return change::exited;
+
+    const int signal = WSTOPSIG(status);
+    const int event = status >> 16;
+    if (event == PTRACE_EVENT_STOP && stops_the_group(signal)) {
+      // CONT would undo the stop; LISTEN keeps it and still hears of SIGCONT.
+      ::ptrace(PTRACE_LISTEN, pid_, nullptr, nullptr);
+    } else if (event != 0) {
+      if (event == PTRACE_EVENT_EXEC) seen = change::exec;
+      ::ptrace(PTRACE_CONT, pid_, nullptr, nullptr);
+    } else {
+      ::ptrace(PTRACE_CONT, pid_, nullptr, as_data(static_cast<std::uintptr_t>(signal)));
+    }
+    // ESRCH from these means that SIGKILL was faster: the next waitpid tells.
+  }
+}
+
+bool tracee::alive() const noexcept {
+  pollfd ended{pidfd_.get(), POLLIN, 0};
+  return ::poll(&ended, 1, 0) == 0;
+}
+
+}  // namespace sluice::kfd
