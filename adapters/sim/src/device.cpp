@@ -1,0 +1,144 @@
+#include "device.hpp"
+
+#include "driver.hpp"
+#include "engine.hpp"
+#include "fuse_fs.hpp"
+#include "loop.hpp"
+#include "os_linux.hpp"
+#include "root_directory.hpp"
+#include "tree.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+namespace sluice::sim {
+
+namespace {
+
+void check_fuse() {
+  const unique_fd fuse{open("/dev/fuse", O_RDWR | O_CLOEXEC)};
+  if (fuse) return;
+  switch (errno) {
+    case ENOENT:
+    case ENODEV:
+    case ENXIO:
+      throw std::runtime_error{
+          "/dev/fuse is missing: load the kernel module ('modprobe fuse'), or give the container "
+          "the device ('--device /dev/fuse')"};
+    case EACCES:
+    case EPERM:
+      throw std::runtime_error{
+          "/dev/fuse may not be opened: run as root, or give the container the device and "
+          "CAP_SYS_ADMIN ('--device /dev/fuse --cap-add SYS_ADMIN')"};
+    default:
+      throw std::runtime_error{std::string{"cannot open /dev/fuse: "} +
+                               std::strerror(errno)};  // NOLINT: one thread yet.
+  }
+}
+
+/// Calls the driver's reap() while processes use the device: nobody announces an exec.
+class reaper {
+ public:
+  static constexpr long interval_ns = 5'000'000;
+
+  reaper(realtime_loop& loop, std::function<void()> reap)
+      : loop_{loop}, timer_{timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)} {
+    loop_.watch(timer_.get(), [this, reap = std::move(reap)] {
+      reap();
+      if (processes_ != 0) arm();
+    });
+  }
+  reaper(const reaper&) = delete;
+  reaper& operator=(const reaper&) = delete;
+  ~reaper() { loop_.unwatch(timer_.get()); }
+
+  void process_changed(bool appeared) {
+    processes_ += appeared ? 1 : -1;
+    if (appeared && processes_ == 1) arm();
+  }
+
+ private:
+  // One expiry at a time: a periodic timerfd stops until it is read, and the loop reads none.
+  void arm() {
+    itimerspec setting{};
+    setting.it_value.tv_nsec = interval_ns;
+    timerfd_settime(timer_.get(), 0, &setting, nullptr);
+  }
+
+  realtime_loop& loop_;
+  unique_fd timer_;
+  int processes_ = 0;
+};
+
+/// A device does not wait until its users let it onto a processor. It sleeps except for some
+/// microseconds per event, so real-time priority starves nobody. Where that is refused, it is
+/// later, and says how much (lateness_ns).
+void run_ahead_of_users() {
+  sched_param lowest{};
+  lowest.sched_priority = sched_get_priority_min(SCHED_RR);
+  if (sched_setscheduler(0, SCHED_RR, &lowest) != 0) setpriority(PRIO_PROCESS, 0, -10);
+}
+
+/// SIGINT, SIGTERM and SIGHUP as a descriptor.
+unique_fd block_stop_signals() {
+  sigset_t stops;
+  sigemptyset(&stops);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&stops, number);
+  sigprocmask(SIG_BLOCK, &stops, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // A debugger may close its end of the event pipe.
+  return unique_fd{signalfd(-1, &stops, SFD_CLOEXEC | SFD_NONBLOCK)};
+}
+
+}  // namespace
+
+void run_device(const device_options& options, const std::function<void()>& ready) {
+  check_fuse();
+  const auto stops = block_stop_signals();
+  run_ahead_of_users();
+
+  engine planned{clock::now()};
+  realtime_loop loop{planned};
+  // The order matters: what comes later uses what comes before.
+  driver* kfd = nullptr;
+  os_linux system{loop, [&kfd] { kfd->reap(); }};
+  driver simulated{planned, system, options.node};
+  kfd = &simulated;
+  root_directory root{options.root, options.node.debugfs_proc_dirs};
+  reaper exec_watch{loop, [&simulated] { simulated.reap(); }};
+  fuse_fs files{loop,
+                simulated,
+                static_tree{options.node},
+                {.mountpoint = root.mountpoint(), .allow_other = geteuid() == 0}};
+
+  simulated.on_process = [&](pid_t pid, bool appeared) {
+    files.process_changed(pid, appeared);
+    root.process_changed(pid, appeared);
+    exec_watch.process_changed(appeared);
+  };
+  loop.on_late = [&simulated](duration late) { simulated.record_lateness(late); };
+  bool unmounted = false;
+  files.on_unmounted = [&] {
+    unmounted = true;
+    loop.stop();
+  };
+  loop.watch(stops.get(), [&loop] { loop.stop(); });
+
+  ready();
+  loop.run();
+  // The processes that still use the device must not announce their end to what is being removed.
+  simulated.on_process = nullptr;
+  if (unmounted) {
+    throw std::runtime_error{"somebody else unmounted " + root.mountpoint() + ": stopping"};
+  }
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,586 @@
+#include "driver.hpp"
+
+#include "driver_state.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cmath>
+#include <utility>
+
+namespace sluice::sim {
+
+// --- The public face -----------------------------------------------------------------------------
+
+driver::driver(engine& events, os& system, const profile& node)
+    : impl_{std::make_unique<impl>(*this, events, system, node)} {}
+driver::~driver() = default;
+
+int driver::open(pid_t tid, file_id& out) { return impl_->open(tid, out); }
+void driver::release(file_id file) { impl_->release(file); }
+request_id driver::ioctl(pid_t tid, file_id file, std::uint32_t command,
+                         std::span<const std::byte> in, ioctl_done done) {
+  return impl_->ioctl(tid, file, command, in, std::move(done));
+}
+void driver::interrupt(request_id request) { impl_->interrupt(request); }
+void driver::reap() { impl_->reap(); }
+std::string driver::mqds() const { return impl_->mqds(); }
+std::string driver::stats_json() const { return impl_->stats_json(); }
+void driver::record_lateness(duration late) { impl_->lateness_.record(late); }
+
+void driver::fail_next_cycle(std::uint32_t gpu_id, duration lasts) {
+  if (gpu_node* node = impl_->gpu(gpu_id)) node->failing_cycle = lasts;
+}
+
+std::vector<pid_t> driver::process_pids() const {
+  std::vector<pid_t> pids;
+  for (const auto& [pid, process] : impl_->live_) pids.push_back(pid);
+  return pids;
+}
+
+bool driver::has_process(pid_t pid) const { return impl_->find(pid) != nullptr; }
+
+std::vector<driver::sysfs_queue> driver::queues_of(pid_t pid) const {
+  std::vector<sysfs_queue> out;
+  const kfd_process* process = impl_->find(pid);
+  if (process == nullptr) return out;
+  // enum kfd_queue_type: compute 0 (PM4 and AQL alike), SDMA 1, HIQ 2, [DIQ 3,] SDMA over XGMI.
+  const int xgmi = impl_->profile_.diq_type_exists ? 4 : 3;
+  for (const auto& q : process->queues) {
+    const int type = q->is_compute() ? 0 : q->type == uapi::KFD_IOC_QUEUE_TYPE_SDMA ? 1 : xgmi;
+    out.push_back({q->id, q->serial, q->ring_size, type, q->gpu->shape.gpu_id});
+  }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  return out;
+}
+
+std::vector<std::uint32_t> driver::gpus_of(pid_t pid) const {
+  std::vector<std::uint32_t> out;
+  if (const kfd_process* process = impl_->find(pid)) {
+    for (const auto& device : process->devices) out.push_back(device.gpu->shape.gpu_id);
+  }
+  return out;
+}
+
+std::uint32_t driver::pasid_of(pid_t pid) const {
+  const kfd_process* process = impl_->find(pid);
+  return process == nullptr || impl_->profile_.header != mqds_header::pasid ? 0 : process->pasid;
+}
+
+// --- Objects -------------------------------------------------------------------------------------
+
+process_device* kfd_process::device(std::uint32_t gpu_id) {
+  for (auto& each : devices) {
+    if (each.gpu->shape.gpu_id == gpu_id) return &each;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<kfd_queue> kfd_process::queue(std::uint32_t id) const {
+  for (const auto& each : queues) {
+    if (each->id == id) return each;
+  }
+  return nullptr;
+}
+
+driver::impl::impl(driver& outer, engine& events, os& system, const profile& node)
+    : outer_{outer}, engine_{events}, os_{system}, profile_{node} {
+  for (const auto& shape : profile_.gpus) {
+    const auto index = gpus_.size();
+    gpus_.push_back(std::make_unique<gpu_node>(
+        engine_, shape,
+        [this, index](model_queue queue, std::uint64_t cookie, time_point) {
+          kernel_started(*gpus_[index], queue, cookie);
+        },
+        [this, index](model_queue queue, std::uint64_t cookie, time_point start, time_point end) {
+          kernel_completed(*gpus_[index], queue, cookie, start, end);
+        }));
+  }
+}
+
+driver::impl::~impl() {
+  for (const auto& node : gpus_) {
+    for (const auto& [id, queue] : node->queues) {
+      engine_.cancel(queue->poll);
+      close_doorbell(*queue);
+    }
+  }
+  for (const auto& [pid, process] : live_) {
+    if (process->debug_fd >= 0) os_.close_fd(std::exchange(process->debug_fd, -1));
+  }
+  for (const auto& process : exited_) {  // A teardown may have been going on.
+    if (process->debug_fd >= 0) os_.close_fd(std::exchange(process->debug_fd, -1));
+  }
+}
+
+gpu_node* driver::impl::gpu(std::uint32_t gpu_id) {
+  for (const auto& node : gpus_) {
+    if (node->shape.gpu_id == gpu_id) return node.get();
+  }
+  return nullptr;
+}
+
+// --- Processes -----------------------------------------------------------------------------------
+
+namespace {
+
+/// What is left of a released address space, so that the real one's descriptors can go.
+class released_address_space final : public address_space {
+ public:
+  explicit released_address_space(pid_t pid) : pid_{pid} {}
+  pid_t pid() const noexcept override { return pid_; }
+  bool alive() const noexcept override { return false; }
+  result<void> read(std::uint64_t, std::span<std::byte>) override { return gone(); }
+  result<void> write(std::uint64_t, std::span<const std::byte>) override { return gone(); }
+  result<void> write_words(std::span<const patch>) override { return gone(); }
+
+ private:
+  static error_code gone() { return {ESRCH, boost::system::system_category()}; }
+  pid_t pid_;
+};
+
+}  // namespace
+
+const kfd_process* driver::impl::find(pid_t pid) const {
+  const auto it = live_.find(pid);
+  return it == live_.end() ? nullptr : it->second.get();
+}
+
+driver::impl::process_ptr driver::impl::add_process(std::unique_ptr<address_space> space) {
+  auto process = std::make_shared<kfd_process>(engine_, std::move(space));
+  process->serial = ++last_serial_;
+  process->pasid = ++last_pasid_;
+  // kfd_init_apertures: a process is bound to every GPU from its first open on.
+  for (const auto& node : gpus_) process->devices.emplace_back().gpu = node.get();
+  live_.emplace(process->pid, process);
+  if (outer_.on_process) outer_.on_process(process->pid, true);
+  return process;
+}
+
+driver::impl::process_ptr driver::impl::lookup(pid_t leader) {
+  const auto it = live_.find(leader);
+  if (it == live_.end()) return nullptr;
+  const auto process = it->second;
+  if (os_.same_address_space(leader, *process->memory)) return process;
+  bury(process);
+  return nullptr;
+}
+
+int driver::impl::open(pid_t tid, file_id& out) {
+  const pid_t leader = os_.leader_of(tid);
+  if (leader == 0) return -ESRCH;
+  auto process = lookup(leader);
+  if (!process) {
+    auto space = os_.open_address_space(leader);
+    if (!space) return -space.error().value();
+    process = add_process(std::move(*space));
+  }
+  out = ++last_file_;
+  files_.emplace(out, std::move(process));
+  return 0;
+}
+
+void driver::impl::reap() {
+  std::vector<process_ptr> dead;
+  for (const auto& [pid, process] : live_) {
+    if (!process->memory->alive()) dead.push_back(process);
+  }
+  for (auto& process : dead) bury(std::move(process));
+}
+
+/// The mm is released: nobody finds the process any more, its calls come to an end, its queues and
+/// sessions are cleaned up (kfd_process_notifier_release).
+void driver::impl::bury(process_ptr process) {
+  if (process->gone) return;
+  process->gone = true;
+  process->memory = std::make_unique<released_address_space>(process->pid);
+  live_.erase(process->pid);
+  exited_.push_back(process);
+  static constexpr std::size_t remembered = 4096;
+  for (auto it = exited_.begin(); exited_.size() > remembered && it != exited_.end();) {
+    if (!(*it)->torn_down) {
+      ++it;
+      continue;
+    }
+    for (const auto& node : gpus_) node->model.forget(static_cast<model_process>((*it)->serial));
+    it = exited_.erase(it);
+  }
+  if (outer_.on_process) outer_.on_process(process->pid, false);
+  std::vector<call_ptr> calls;
+  for (const auto& [id, c] : calls_) {
+    if (c->caller == process) calls.push_back(c);
+  }
+  for (const auto& c : calls) c->signal.raise();
+  scope_.start(tear_down(std::move(process)));
+}
+
+task<void> driver::impl::tear_down(process_ptr process) {
+  // A debugger terminates: its targets go on as if it had never been.
+  std::vector<process_ptr> targets;
+  for (const auto& [pid, other] : live_) {
+    if (other->debugger == process->serial) targets.push_back(other);
+  }
+  for (const auto& target : targets) {
+    const auto held = co_await target->mutex.lock();
+    if (target->debugger != process->serial) continue;
+    if (target->debug_enabled) co_await trap_disable(target);
+    target->debugger = 0;
+  }
+
+  auto held = co_await process->mutex.lock();
+  if (process->debug_enabled) co_await trap_disable(process);
+  for (auto& device : process->devices) {
+    gpu_node& node = *device.gpu;
+    const auto lock = co_await node.dqm.lock();
+    bool was_active = false;
+    for (const auto& q : process->queues) {
+      if (q->gpu != &node) continue;
+      was_active = was_active || q->active;
+      set_active(*q, false);
+    }
+    if (was_active) co_await cycle(node, cycle_kind::ordinary, node.shape.cycle_cost);
+  }
+  while (!process->queues.empty()) {
+    const auto q = process->queues.back();
+    drop_queue(*process, q);
+  }
+  process->events.clear();
+  process->updates.clear();
+  process->torn_down = true;
+}
+
+// --- Dispatch ------------------------------------------------------------------------------------
+
+namespace {
+
+/// The driver's table of commands (amdkfd_ioctls), by number; 0: no such command.
+std::uint32_t command_of(std::uint32_t number, const profile& about) {
+  static constexpr std::array<std::uint32_t, uapi::AMDKFD_COMMAND_END> table{
+      0,
+      uapi::AMDKFD_IOC_GET_VERSION,
+      uapi::AMDKFD_IOC_CREATE_QUEUE,
+      uapi::AMDKFD_IOC_DESTROY_QUEUE,
+      uapi::AMDKFD_IOC_SET_MEMORY_POLICY,
+      uapi::AMDKFD_IOC_GET_CLOCK_COUNTERS,
+      uapi::AMDKFD_IOC_GET_PROCESS_APERTURES,
+      uapi::AMDKFD_IOC_UPDATE_QUEUE,
+      uapi::AMDKFD_IOC_CREATE_EVENT,
+      uapi::AMDKFD_IOC_DESTROY_EVENT,
+      uapi::AMDKFD_IOC_SET_EVENT,
+      uapi::AMDKFD_IOC_RESET_EVENT,
+      uapi::AMDKFD_IOC_WAIT_EVENTS,
+      uapi::AMDKFD_IOC_DBG_REGISTER_DEPRECATED,
+      uapi::AMDKFD_IOC_DBG_UNREGISTER_DEPRECATED,
+      uapi::AMDKFD_IOC_DBG_ADDRESS_WATCH_DEPRECATED,
+      uapi::AMDKFD_IOC_DBG_WAVE_CONTROL_DEPRECATED,
+      uapi::AMDKFD_IOC_SET_SCRATCH_BACKING_VA,
+      uapi::AMDKFD_IOC_GET_TILE_CONFIG,
+      uapi::AMDKFD_IOC_SET_TRAP_HANDLER,
+      uapi::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW,
+      uapi::AMDKFD_IOC_ACQUIRE_VM,
+      uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU,
+      uapi::AMDKFD_IOC_FREE_MEMORY_OF_GPU,
+      uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU,
+      uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU,
+      uapi::AMDKFD_IOC_SET_CU_MASK,
+      uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE,
+      uapi::AMDKFD_IOC_GET_DMABUF_INFO,
+      uapi::AMDKFD_IOC_IMPORT_DMABUF,
+      uapi::AMDKFD_IOC_ALLOC_QUEUE_GWS,
+      uapi::AMDKFD_IOC_SMI_EVENTS,
+      uapi::AMDKFD_IOC_SVM,
+      uapi::AMDKFD_IOC_SET_XNACK_MODE,
+      uapi::AMDKFD_IOC_CRIU_OP,
+      uapi::AMDKFD_IOC_AVAILABLE_MEMORY,
+      uapi::AMDKFD_IOC_EXPORT_DMABUF,
+      uapi::AMDKFD_IOC_RUNTIME_ENABLE,
+      uapi::AMDKFD_IOC_DBG_TRAP,
+      uapi::AMDKFD_IOC_CREATE_PROCESS,
+  };
+  if (number == _IOC_NR(SLUICE_SIM_IOC_SET_DOORBELL)) return SLUICE_SIM_IOC_SET_DOORBELL;
+  if (number >= table.size()) return 0;
+  const std::uint32_t command = table[number];
+  // What came with a later ABI does not exist before it.
+  if (command == uapi::AMDKFD_IOC_RUNTIME_ENABLE || command == uapi::AMDKFD_IOC_DBG_TRAP) {
+    return about.abi_minor >= uapi::KFD_IOCTL_MINOR_VERSION_DEBUGGER ? command : 0;
+  }
+  if (command == uapi::AMDKFD_IOC_CREATE_PROCESS) return about.abi_minor >= 19 ? command : 0;
+  return command;
+}
+
+}  // namespace
+
+request_id driver::impl::ioctl(pid_t tid, file_id file, std::uint32_t command,
+                               std::span<const std::byte> in, ioctl_done done) {
+  const auto fail = [&done](int error) {
+    done({.result = -error, .out = {}});
+    return request_id{0};
+  };
+  // kfd_ioctl: the number alone selects the handler...
+  const std::uint32_t own = command_of(_IOC_NR(command), profile_);
+  if (own == 0) return fail(ENOTTY);
+  const auto opened = files_.find(file);
+  if (opened == files_.end()) return fail(EBADF);
+  const process_ptr process = opened->second;
+  if (os_.leader_of(tid) != process->pid) return fail(EBADF);
+  if (process->gone) return fail(ESRCH);  // It exec'd and kept the descriptor.
+
+  const auto c = std::make_shared<call>();
+  c->id = ++last_call_;
+  c->tid = tid;
+  c->caller = process;
+  c->command = own;
+  c->user_size = _IOC_SIZE(command);
+  c->data.resize(std::max<std::size_t>(c->user_size, _IOC_SIZE(own)));
+  // ...and the caller's size is what is copied, the rest of the driver's struct reading as zero.
+  if ((_IOC_DIR(own) & _IOC_WRITE) != 0) {
+    std::copy_n(in.begin(), std::min(in.size(), c->user_size), c->data.begin());
+  }
+  c->done = std::move(done);
+  calls_.emplace(c->id, c);
+  scope_.start(serve(c));
+  return calls_.contains(c->id) ? c->id : 0;
+}
+
+void driver::impl::interrupt(request_id request) {
+  const auto it = calls_.find(request);
+  if (it == calls_.end()) return;
+  const call_ptr c = it->second;
+  c->signal.raise();
+}
+
+task<void> driver::impl::serve(call_ptr c) {
+  ioctl_reply reply;
+  reply.result = co_await dispatch(c);
+  // Copied back whatever the result was.
+  if ((_IOC_DIR(c->command) & _IOC_READ) != 0) {
+    c->data.resize(c->user_size);
+    reply.out = std::move(c->data);
+  }
+  calls_.erase(c->id);
+  const auto done = std::move(c->done);
+  done(std::move(reply));
+}
+
+template <class Args>
+task<int> driver::impl::with(call_ptr c, task<int> (impl::*handler)(call_ptr, Args&)) {
+  Args args;
+  std::memcpy(&args, c->data.data(), sizeof args);
+  const int result = co_await (this->*handler)(c, args);
+  std::memcpy(c->data.data(), &args, sizeof args);
+  co_return result;
+}
+
+template <class Args>
+int driver::impl::with(call& c, int (impl::*handler)(call&, Args&)) {
+  Args args;
+  std::memcpy(&args, c.data.data(), sizeof args);
+  const int result = (this->*handler)(c, args);
+  std::memcpy(c.data.data(), &args, sizeof args);
+  return result;
+}
+
+task<int> driver::impl::dispatch(call_ptr c) {
+  switch (c->command) {
+    case uapi::AMDKFD_IOC_GET_VERSION: co_return with(*c, &impl::get_version);
+    case uapi::AMDKFD_IOC_CREATE_QUEUE: co_return co_await with(c, &impl::create_queue);
+    case uapi::AMDKFD_IOC_DESTROY_QUEUE: co_return co_await with(c, &impl::destroy_queue);
+    case uapi::AMDKFD_IOC_GET_CLOCK_COUNTERS: co_return with(*c, &impl::get_clock_counters);
+    case uapi::AMDKFD_IOC_UPDATE_QUEUE: co_return co_await with(c, &impl::update_queue);
+    case uapi::AMDKFD_IOC_CREATE_EVENT: co_return with(*c, &impl::create_event);
+    case uapi::AMDKFD_IOC_DESTROY_EVENT: co_return with(*c, &impl::destroy_event);
+    case uapi::AMDKFD_IOC_SET_EVENT: co_return with(*c, &impl::set_event);
+    case uapi::AMDKFD_IOC_RESET_EVENT: co_return with(*c, &impl::reset_event);
+    case uapi::AMDKFD_IOC_WAIT_EVENTS: co_return co_await with(c, &impl::wait_events);
+    case uapi::AMDKFD_IOC_DBG_REGISTER_DEPRECATED:
+    case uapi::AMDKFD_IOC_DBG_UNREGISTER_DEPRECATED:
+    case uapi::AMDKFD_IOC_DBG_ADDRESS_WATCH_DEPRECATED:
+    case uapi::AMDKFD_IOC_DBG_WAVE_CONTROL_DEPRECATED:
+      co_return -EPERM;  // kfd_ioctl_dbg_register and its like, since they are deprecated.
+    case uapi::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW: co_return with(*c, &impl::get_apertures);
+    case uapi::AMDKFD_IOC_ACQUIRE_VM: co_return with(*c, &impl::acquire_vm);
+    case uapi::AMDKFD_IOC_SET_CU_MASK: co_return co_await with(c, &impl::set_cu_mask);
+    case uapi::AMDKFD_IOC_RUNTIME_ENABLE: co_return co_await with(c, &impl::runtime_enable);
+    case uapi::AMDKFD_IOC_DBG_TRAP: co_return co_await with(c, &impl::dbg_trap);
+    case SLUICE_SIM_IOC_SET_DOORBELL: co_return with(*c, &impl::set_doorbell);
+    default: co_return -EOPNOTSUPP;
+  }
+}
+
+int driver::impl::get_version(call&, uapi::kfd_ioctl_get_version_args& args) {
+  args.major_version = uapi::KFD_IOCTL_MAJOR_VERSION;
+  args.minor_version = profile_.abi_minor;
+  return 0;
+}
+
+int driver::impl::get_clock_counters(call& c, uapi::kfd_ioctl_get_clock_counters_args& args) {
+  const auto now = static_cast<std::uint64_t>(engine_.now().time_since_epoch().count());
+  // The reference clock of gfx9 runs at 100 MHz. An unknown GPU reads 0, as in the driver.
+  args.gpu_clock_counter = c.caller->device(args.gpu_id) == nullptr ? 0 : now / 10;
+  args.cpu_clock_counter = now;
+  args.system_clock_counter = now;
+  args.system_clock_freq = 1'000'000'000;
+  return 0;
+}
+
+int driver::impl::get_apertures(call& c, uapi::kfd_ioctl_get_process_apertures_new_args& args) {
+  const auto& devices = c.caller->devices;
+  if (args.num_of_nodes == 0) {
+    args.num_of_nodes = static_cast<std::uint32_t>(devices.size());
+    return 0;
+  }
+  std::vector<uapi::kfd_process_device_apertures> out;
+  for (const auto& device : devices) {
+    if (out.size() == args.num_of_nodes) break;
+    // kfd_init_apertures_v9: the same windows on every GPU.
+    out.push_back({.lds_base = 0x1000000000000,
+                   .lds_limit = 0x10000ffffffff,
+                   .scratch_base = 0x2000000000000,
+                   .scratch_limit = 0x20000ffffffff,
+                   .gpuvm_base = 0x4000,
+                   .gpuvm_limit = 0x7fffffffffff,
+                   .gpu_id = device.gpu->shape.gpu_id,
+                   .pad = 0});
+  }
+  args.num_of_nodes = static_cast<std::uint32_t>(out.size());
+  const auto written =
+      c.caller->memory->write(args.kfd_process_device_apertures_ptr, std::as_bytes(std::span{out}));
+  return written ? 0 : -EFAULT;
+}
+
+int driver::impl::acquire_vm(call& c, uapi::kfd_ioctl_acquire_vm_args& args) {
+  // There is no DRM device whose VM could be taken, and so none is asked for (CREATE_QUEUE).
+  return c.caller->device(args.gpu_id) == nullptr ? -EINVAL : 0;
+}
+
+// --- Accounts ------------------------------------------------------------------------------------
+
+void lateness_histogram::record(duration late) {
+  const auto value = std::max<std::int64_t>(late.count(), 0);
+  const auto wide = static_cast<std::uint64_t>(value);
+  const int shift = std::max(static_cast<int>(std::bit_width(wide)) - 1 - sub_bits, 0);
+  const auto index = (static_cast<std::size_t>(shift) << sub_bits) + (wide >> shift);
+  ++counts_[index];
+  ++count_;
+  max_ = std::max(max_, value);
+}
+
+std::int64_t lateness_histogram::percentile(double fraction) const {
+  if (count_ == 0) return 0;
+  const auto rank = std::max<std::uint64_t>(
+      static_cast<std::uint64_t>(std::ceil(fraction * static_cast<double>(count_))), 1);
+  std::uint64_t seen = 0;
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    seen += counts_[i];
+    if (seen < rank) continue;
+    // Upper edge of the bucket; the inverse of record().
+    const std::size_t sub = std::size_t{1} << sub_bits;
+    const int shift = i < 2 * sub ? 0 : static_cast<int>((i >> sub_bits) - 1);
+    const auto edge = ((i - (static_cast<std::size_t>(shift) << sub_bits)) + 1) << shift;
+    return std::min(static_cast<std::int64_t>(edge - 1), max_);
+  }
+  return max_;
+}
+
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x20) {
+      out += ' ';
+      continue;
+    }
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
+/// `{"name":number,...}` without the braces' neighbours.
+class json_object {
+ public:
+  json_object& add(const char* name, const std::string& raw) {
+    text_ += text_.empty() ? "{\"" : ",\"";
+    text_ += name;
+    text_ += "\":";
+    text_ += raw;
+    return *this;
+  }
+  template <class Number>
+  requires std::is_arithmetic_v<Number> json_object& add(const char* name, Number value) {
+    return add(name, std::to_string(value));
+  }
+  json_object& add(const char* name, duration value) { return add(name, value.count()); }
+  std::string text() const { return text_ + '}'; }
+
+ private:
+  std::string text_;
+};
+
+std::string json_array(const std::vector<std::string>& items) {
+  std::string out = "[";
+  for (const auto& item : items) {
+    if (out.size() > 1) out += ',';
+    out += item;
+  }
+  return out + ']';
+}
+
+}  // namespace
+
+std::string driver::impl::stats_json() const {
+  std::vector<std::string> gpus;
+  for (const auto& node : gpus_) {
+    gpus.push_back(json_object{}
+                       .add("gpu_id", node->shape.gpu_id)
+                       .add("cycles", node->model.cycles())
+                       .add("cycle_ns", node->model.cycle_time())
+                       .add("debug_cycles", node->model.debug_cycles())
+                       .add("runlist_switches", node->model.switches())
+                       .text());
+  }
+  std::vector<std::string> processes;
+  const auto describe = [this, &processes](const kfd_process& process) {
+    account sum;
+    for (const auto& node : gpus_) {
+      const auto one = node->model.process_account(static_cast<model_process>(process.serial));
+      sum.busy += one.busy;
+      sum.unfinished += one.unfinished;
+      sum.disturbed += one.disturbed;
+      sum.started += one.started;
+      sum.completed += one.completed;
+    }
+    const auto suspended = std::count_if(process.queues.begin(), process.queues.end(),
+                                         [](const auto& q) { return q->suspended; });
+    processes.push_back(json_object{}
+                            .add("pid", process.pid)
+                            .add("alive", std::string{process.gone ? "false" : "true"})
+                            .add("queues", process.queues.size())
+                            .add("suspended_queues", suspended)
+                            .add("kernels_started", sum.started)
+                            .add("kernels_completed", sum.completed)
+                            .add("busy_ns", sum.busy)
+                            .add("unfinished_ns", sum.unfinished)
+                            .add("disturbed_ns", sum.disturbed)
+                            .add("broken_queues", process.broken_queues)
+                            .text());
+  };
+  for (const auto& process : exited_) describe(*process);
+  for (const auto& [pid, process] : live_) describe(*process);
+  return json_object{}
+             .add("now_ns", engine_.now().time_since_epoch().count())
+             .add("profile", quoted(profile_.name))
+             .add("lateness_ns", json_object{}
+                                     .add("count", lateness_.count())
+                                     .add("p50", lateness_.percentile(0.5))
+                                     .add("p99", lateness_.percentile(0.99))
+                                     .add("max", lateness_.max())
+                                     .text())
+             .add("gpus", json_array(gpus))
+             .add("processes", json_array(processes))
+             .text() +
+         "\n";
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,102 @@
+#pragma once
+/// \file
+/// The simulated KFD: the driver's state machine for one node, above a GPU model and below whoever
+/// carries its calls (fuse_fs.hpp, or a test). Runlist scheduling (CPSCH) as on gfx9.
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sluice/time.hpp"
+
+namespace sluice::sim {
+
+class engine;
+class os;
+struct profile;
+
+using file_id = std::uint64_t;     ///< One open of the device node; 0 is none.
+using request_id = std::uint64_t;  ///< One ioctl in progress; 0 is none.
+
+struct ioctl_reply {
+  int result = 0;              ///< >= 0: the ioctl's value; < 0: -errno (-512 = ERESTARTSYS).
+  std::vector<std::byte> out;  ///< Copied back even when result < 0; empty for write-only commands.
+};
+using ioctl_done = std::function<void(ioctl_reply)>;
+
+/// Commands that the driver has and the simulator has not answer EOPNOTSUPP, which the driver
+/// itself gives for none of them.
+///
+/// The memory of clients is read at the end of an engine's step, and what was found counts as
+/// submitted then; what the GPU writes goes out at the end of a step in one batch per process,
+/// and only then waiters are woken. In virtual time, therefore, step from event to event
+/// (run_until(*next())) while clients have work.
+///
+/// Threading: every member on the engine's thread.
+/// Lifetime:  engine, os and profile outlive it. Calls in progress at its destruction get no reply.
+/// Errors:    as the driver's: negative errno values, never exceptions.
+class driver {
+ public:
+  driver(engine& events, os& system, const profile& node);
+  ~driver();
+  driver(const driver&) = delete;
+  driver& operator=(const driver&) = delete;
+
+  /// open(2) of the device node by thread `tid`. \return 0 or -errno.
+  int open(pid_t tid, file_id& out);
+  /// Last close of that open file. Drops nothing visible: the kfd_process lives as long as its mm.
+  void release(file_id file);
+
+  /// Starts an ioctl. `done` is called exactly once, on the engine's thread, possibly before this
+  /// returns (then the id is 0).
+  request_id ioctl(pid_t tid, file_id file, std::uint32_t command, std::span<const std::byte> in,
+                   ioctl_done done);
+  /// A signal is pending for the caller: interruptible waits end with ERESTARTSYS, others go on.
+  void interrupt(request_id request);
+
+  /// Looks at every known address space and cleans up after those that are gone. The owner calls it
+  /// when a pidfd fires and at least every 10 ms (an exec announces itself to nobody).
+  void reap();
+
+  /// Text of debugfs `mqds`, generated now.
+  std::string mqds() const;
+
+  /// The sysfs `proc` tree, read-only, as of now.
+  struct sysfs_queue {
+    std::uint32_t id;
+    std::uint64_t serial;  ///< Never reused: tells a re-created id apart.
+    std::uint64_t ring_size;
+    int type;  ///< KFD's internal type number, as sysfs prints it.
+    std::uint32_t gpu;
+  };
+  std::vector<pid_t> process_pids() const;
+  bool has_process(pid_t pid) const;
+  std::vector<sysfs_queue> queues_of(pid_t pid) const;  ///< By ascending id.
+  std::vector<std::uint32_t> gpus_of(pid_t pid) const;  ///< GPUs bound to the process.
+  /// What sysfs shows as pasid; 0 where PASIDs are per device.
+  std::uint32_t pasid_of(pid_t pid) const;
+  /// Called (on the engine's thread) when a kfd_process appears (true) or disappears (false). An
+  /// exec'd process disappears before it appears anew.
+  std::function<void(pid_t, bool)> on_process;
+
+  /// Accounting for demo and tests, as JSON text (see the folder's README for the fields).
+  std::string stats_json() const;
+  /// A wake-up for planned events came `late`: into stats_json().
+  void record_lateness(duration late);
+
+  /// Injects a fault: the next runlist cycle of that GPU takes `lasts` and fails (ETIME), as when a
+  /// preemption times out. The reset that follows on hardware is not simulated: what ran goes on.
+  void fail_next_cycle(std::uint32_t gpu_id, duration lasts);
+
+ private:
+  class impl;
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace sluice::sim

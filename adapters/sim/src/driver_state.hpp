@@ -1,0 +1,386 @@
+#pragma once
+/// \file
+/// The driver's private state: its objects under KFD's own ideas, shared by the driver_*.cpp files.
+/// Everything on the engine's thread.
+
+#include "driver.hpp"
+#include "gpu_model.hpp"
+#include "os.hpp"
+#include "profile.hpp"
+#include "task.hpp"
+
+#include <array>
+#include <bitset>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+#include <vector>
+
+#include "sluice/kfd/uapi.hpp"
+#include "sluice/sim/abi.hpp"
+
+namespace sluice::sim {
+
+namespace uapi = kfd::uapi;
+
+/// In-kernel errno values that user space normally does not see.
+inline constexpr int kernel_erestartsys = 512;
+inline constexpr int kernel_enotsupp = 524;
+
+struct kfd_process;
+
+/// One GPU: its device queue manager and what lies below it.
+struct gpu_node {
+  gpu_node(engine& events, const gpu_profile& about, gpu_model::started on_start,
+           gpu_model::completed on_complete)
+      : shape{about},
+        dqm{events},
+        destroy_wait{events},
+        model{events, about, std::move(on_start), std::move(on_complete)} {}
+  const gpu_profile shape;
+  async_mutex dqm;          ///< Serialises all queue operations of the GPU, cycles included.
+  wait_queue destroy_wait;  ///< DESTROY_QUEUE callers whose queue is suspended.
+  gpu_model model;
+  std::map<model_queue, std::shared_ptr<struct kfd_queue>> queues;  ///< Compute queues.
+  std::uint32_t queue_count = 0;
+  std::uint64_t debug_vmid_owner = 0;     ///< Serial of a process; GPUs without per-VMID debug.
+  std::optional<duration> failing_cycle;  ///< Injected.
+};
+
+struct kfd_queue {
+  std::uint64_t serial = 0;
+  std::uint32_t id = 0;
+  std::uint32_t type = 0;  ///< KFD_IOC_QUEUE_TYPE_*, by-engine SDMA already converted.
+  gpu_node* gpu = nullptr;
+  kfd_process* owner = nullptr;           ///< Valid unless `destroyed`.
+  model_queue model = model_queue::none;  ///< None for SDMA.
+
+  std::uint64_t ring_base = 0;
+  std::uint32_t ring_size = 0;
+  std::uint32_t percentage = 0;
+  std::uint32_t priority = 0;
+  std::uint64_t write_pointer = 0;
+  std::uint64_t read_pointer = 0;
+  std::uint64_t eop_address = 0;
+  std::uint64_t eop_size = 0;
+  std::uint64_t save_area = 0;
+  std::uint32_t save_area_size = 0;
+  std::uint32_t control_stack_size = 0;
+
+  bool suspended = false;
+  bool being_destroyed = false;  ///< Sticky: an interrupted DESTROY leaves it set.
+  bool destroyed = false;        ///< Off its process's list; somebody may still hold it.
+  bool active = false;           ///< Counted and mapped, as of the last cycle.
+  std::uint64_t exception_status = 0;
+
+  /// What the MQD in memory says of the last save: stale while the queue is mapped.
+  struct {
+    bool saved = false;
+    std::uint64_t read = 0, write = 0;  ///< Packets.
+  } mqd;
+
+  // --- AQL packet processor ---
+  struct packet {
+    std::uint64_t signal = 0;  ///< Addresses in the client's memory; no signal: 0.
+    std::uint64_t slot = 0;
+    std::uint64_t first_word = 0;  ///< Header, setup, and two sizes.
+  };
+  std::deque<packet> fetched;        ///< From the oldest uncompleted packet on.
+  std::deque<model_kernel> arrived;  ///< The youngest of these, not yet with the model.
+  std::uint64_t next_fetch = 0;      ///< Packet indices.
+  std::uint64_t consumed = 0;        ///< = what the read index says.
+  std::uint64_t completed = 0;
+  std::uint64_t write_seen = 0;
+  bool failed = false;  ///< A broken packet or memory: it consumes nothing any more.
+  bool fetch_planned = false;
+  int doorbell = -1;  ///< Our duplicate of the client's eventfd.
+  timer_id poll{};
+
+  bool is_compute() const noexcept {
+    return type == uapi::KFD_IOC_QUEUE_TYPE_COMPUTE || type == uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
+  }
+  bool is_aql() const noexcept { return type == uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL; }
+  /// QUEUE_IS_ACTIVE of kfd_priv.h (nothing is ever evicted here).
+  bool should_be_active() const noexcept {
+    return ring_size > 0 && ring_base != 0 && percentage > 0 && !suspended;
+  }
+};
+
+struct kfd_event;
+
+/// One entry of a WAIT_EVENTS array while its call sleeps.
+class event_waiter {
+ public:
+  event_waiter(kfd_event& awaited, wait_queue& sleeping);
+  event_waiter(const event_waiter&) = delete;
+  event_waiter& operator=(const event_waiter&) = delete;
+  ~event_waiter();
+  kfd_event* event = nullptr;  ///< Null: destroyed meanwhile.
+  wait_queue& wake;
+  bool activated = false;
+  bool age_enabled = false;
+};
+
+struct kfd_event {
+  std::uint32_t type = 0;
+  bool auto_reset = false;
+  bool signaled = false;
+  std::uint64_t age = 1;
+  std::vector<event_waiter*> waiters;
+
+  kfd_event() = default;
+  kfd_event(const kfd_event&) = delete;
+  kfd_event& operator=(const kfd_event&) = delete;
+  ~kfd_event();
+  void set();
+};
+
+/// A process on one GPU (kfd_process_device).
+struct process_device {
+  gpu_node* gpu = nullptr;
+  std::uint64_t exception_status = 0;
+  std::bitset<4> watch_points;  ///< TCP_WATCH registers: 4 per VMID on gfx9.
+};
+
+/// What the GPU has to tell a process at the end of the step.
+struct memory_update {
+  enum class what : std::uint8_t { consumed, completed } kind{};
+  std::shared_ptr<kfd_queue> queue;
+  std::uint64_t index = 0;
+  kfd_queue::packet packet;
+  time_point start{}, end{};
+};
+
+/// Owners: the driver's tables, calls in progress, its own teardown.
+struct kfd_process : std::enable_shared_from_this<kfd_process> {
+  kfd_process(engine& planned, std::unique_ptr<address_space> space)
+      : pid{space->pid()}, memory{std::move(space)}, mutex{planned}, runtime_wait{planned} {}
+  std::uint64_t serial = 0;
+  const pid_t pid;
+  std::uint32_t pasid = 0;
+  std::unique_ptr<address_space> memory;
+  bool gone = false;  ///< Its mm is released: unknown to everyone; the teardown may still go on.
+  bool torn_down = false;
+
+  async_mutex mutex;
+  std::vector<process_device> devices;             ///< In binding order.
+  std::vector<std::shared_ptr<kfd_queue>> queues;  ///< Newest first.
+  std::bitset<uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS> queue_ids;
+  std::map<std::uint32_t, kfd_event> events;
+
+  // --- Runtime ---
+  uapi::kfd_runtime_info runtime{};
+  bool runtime_retry = false;  ///< The last handshake was interrupted: do not raise it again.
+  std::uint32_t runtime_permits = 0;  ///< runtime_enable_sema.
+  wait_queue runtime_wait;
+
+  // --- Debug session of which it is the target ---
+  bool debug_enabled = false;
+  std::uint64_t debugger = 0;  ///< Serial; 0 for none and for self-debug.
+  int debug_fd = -1;           ///< Our duplicate.
+  std::uint64_t enabled_exceptions = 0;
+  std::uint64_t exception_status = 0;
+  std::uint32_t debug_flags = 0;
+  std::uint32_t trap_override = 0;
+
+  std::vector<memory_update> updates;
+  std::uint64_t broken_queues = 0;
+
+  process_device* device(std::uint32_t gpu_id);
+  std::shared_ptr<kfd_queue> queue(std::uint32_t id) const;
+};
+
+/// One ioctl. Owners: its coroutine, and the table that interrupt() looks into.
+struct call {
+  request_id id = 0;
+  pid_t tid = 0;
+  std::shared_ptr<kfd_process> caller;
+  std::uint32_t command = 0;    ///< The driver's own, of the number that the caller gave.
+  std::size_t user_size = 0;    ///< Bytes the caller's command copies.
+  std::vector<std::byte> data;  ///< The larger of both sizes, zero-extended.
+  interruption signal;
+  ioctl_done done;
+};
+
+/// Lateness of wake-ups: constant memory, buckets of at most 1/16 of their value.
+class lateness_histogram {
+ public:
+  void record(duration late);
+  std::uint64_t count() const noexcept { return count_; }
+  std::int64_t max() const noexcept { return max_; }
+  std::int64_t percentile(double fraction) const;
+
+ private:
+  static constexpr int sub_bits = 4;
+  std::array<std::uint64_t, std::size_t{64} << sub_bits> counts_{};
+  std::uint64_t count_ = 0;
+  std::int64_t max_ = 0;
+};
+
+class driver::impl {
+ public:
+  using process_ptr = std::shared_ptr<kfd_process>;
+  using call_ptr = std::shared_ptr<call>;
+
+  impl(driver& outer, engine& events, os& system, const profile& node);
+  ~impl();
+
+  // driver.cpp: processes, dispatch, small ioctls, what is shown
+  int open(pid_t tid, file_id& out);
+  void release(file_id file) { files_.erase(file); }
+  request_id ioctl(pid_t tid, file_id file, std::uint32_t command, std::span<const std::byte> in,
+                   ioctl_done done);
+  void interrupt(request_id request);
+  void reap();
+  std::string stats_json() const;
+  std::string mqds() const;  // driver_mqds.cpp
+  const kfd_process* find(pid_t pid) const;
+
+  driver& outer_;
+  engine& engine_;
+  os& os_;
+  const profile profile_;
+  lateness_histogram lateness_;
+  std::map<pid_t, process_ptr> live_;
+  std::vector<std::unique_ptr<gpu_node>> gpus_;
+  gpu_node* gpu(std::uint32_t gpu_id);
+
+ private:
+  // --- Processes ---
+  process_ptr add_process(std::unique_ptr<address_space> space);
+  /// The process of that address space; one found dead is buried on the way.
+  process_ptr lookup(pid_t leader);
+  void bury(process_ptr process);
+  task<void> tear_down(process_ptr process);
+  void drop_queue(kfd_process& process, const std::shared_ptr<kfd_queue>& queue);
+
+  // --- Dispatch ---
+  task<void> serve(call_ptr c);
+  task<int> dispatch(call_ptr c);
+  /// Runs a handler on a typed copy of the argument and stores it back, whatever the result.
+  template <class Args>
+  task<int> with(call_ptr c, task<int> (impl::*handler)(call_ptr, Args&));
+  template <class Args>
+  int with(call& c, int (impl::*handler)(call&, Args&));
+  int get_version(call& c, uapi::kfd_ioctl_get_version_args& args);
+  int get_clock_counters(call& c, uapi::kfd_ioctl_get_clock_counters_args& args);
+  int get_apertures(call& c, uapi::kfd_ioctl_get_process_apertures_new_args& args);
+  int acquire_vm(call& c, uapi::kfd_ioctl_acquire_vm_args& args);
+
+  // --- Queues (driver_queues.cpp) ---
+  task<int> create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_args& args);
+  task<int> update_queue(call_ptr c, uapi::kfd_ioctl_update_queue_args& args);
+  task<int> destroy_queue(call_ptr c, uapi::kfd_ioctl_destroy_queue_args& args);
+  task<int> set_cu_mask(call_ptr c, uapi::kfd_ioctl_set_cu_mask_args& args);
+  int set_doorbell(call& c, set_doorbell_args& args);
+  void close_doorbell(kfd_queue& queue);
+  /// One unmap and map of everything on the GPU, whose dqm the caller holds. \return 0 or -ETIME.
+  task<int> cycle(gpu_node& node, cycle_kind kind, duration cost);
+  /// Brings `active` in line with the queue's properties; takes effect with the next cycle.
+  void refresh_active(kfd_queue& queue);
+  void set_active(kfd_queue& queue, bool active);
+
+  // --- Packets (driver_aql.cpp) ---
+  void kernel_started(gpu_node& node, model_queue queue, std::uint64_t index);
+  void kernel_completed(gpu_node& node, model_queue queue, std::uint64_t index, time_point start,
+                        time_point end);
+  void note(memory_update update);
+  /// Has the queue's write index read at the end of the step.
+  void plan_fetch(const std::shared_ptr<kfd_queue>& queue);
+  void plan_step_end();
+  void step_end();
+  void fetch(const std::shared_ptr<kfd_queue>& queue);
+  bool fetch_packets(const std::shared_ptr<kfd_queue>& queue);
+  /// Hands to the model what the last step found.
+  static void admit(kfd_queue& queue);
+  void plan_poll(const std::shared_ptr<kfd_queue>& queue, bool waiting_for_packet);
+  void forget_fetched(kfd_queue& queue);
+  void flush(const process_ptr& process);
+  void fail_queue(kfd_queue& queue, uapi::kfd_dbg_trap_exception_code why);
+
+  // --- Events (driver_events.cpp) ---
+  int create_event(call& c, uapi::kfd_ioctl_create_event_args& args);
+  int destroy_event(call& c, uapi::kfd_ioctl_destroy_event_args& args);
+  int set_event(call& c, uapi::kfd_ioctl_set_event_args& args);
+  int reset_event(call& c, uapi::kfd_ioctl_reset_event_args& args);
+  task<int> wait_events(call_ptr c, uapi::kfd_ioctl_wait_events_args& args);
+
+  // --- Debugger (driver_debug.cpp) ---
+  task<int> runtime_enable(call_ptr c, uapi::kfd_ioctl_runtime_enable_args& args);
+  /// Raises EC_PROCESS_RUNTIME (once) and waits for the debugger, without the process's mutex.
+  task<int> runtime_handshake(call_ptr c, async_mutex::guard* held);
+  task<int> dbg_trap(call_ptr c, uapi::kfd_ioctl_dbg_trap_args& args);
+  task<int> trap_operation(call_ptr c, process_ptr target, uapi::kfd_ioctl_dbg_trap_args& args);
+  task<int> trap_enable(call_ptr c, process_ptr target, uapi::kfd_ioctl_dbg_trap_enable_args& args);
+  task<void> trap_disable(process_ptr target);
+  task<void> activate(process_ptr target);
+  task<void> deactivate(process_ptr target);
+  task<void> release_devices(process_ptr target, std::size_t count);
+  int send_runtime_event(kfd_process& target,
+                         const uapi::kfd_ioctl_dbg_trap_send_runtime_event_args& args);
+  void set_exceptions_enabled(kfd_process& target, std::uint64_t mask);
+  task<int> suspend_queues(call_ptr c, process_ptr target,
+                           uapi::kfd_ioctl_dbg_trap_suspend_queues_args& args);
+  task<int> resume_queues(call_ptr c, process_ptr target,
+                          uapi::kfd_ioctl_dbg_trap_resume_queues_args& args);
+  /// \param ids the caller's array; null: every queue.
+  task<int> resume(process_ptr target, std::vector<std::uint32_t>* ids);
+  void write_wave_state(kfd_queue& queue);
+  task<int> refresh_devices(process_ptr target);
+  task<int> set_watch(process_ptr target,
+                      uapi::kfd_ioctl_dbg_trap_set_node_address_watch_args& args);
+  task<int> clear_watch(process_ptr target,
+                        uapi::kfd_ioctl_dbg_trap_clear_node_address_watch_args& args);
+  int query_debug_event(kfd_process& target, uapi::kfd_ioctl_dbg_trap_query_debug_event_args& args);
+  int query_exception_info(call& c, kfd_process& target,
+                           uapi::kfd_ioctl_dbg_trap_query_exception_info_args& args);
+  int queue_snapshot(call& c, kfd_process& target,
+                     uapi::kfd_ioctl_dbg_trap_queue_snapshot_args& args);
+  int device_snapshot(call& c, kfd_process& target,
+                      uapi::kfd_ioctl_dbg_trap_device_snapshot_args& args);
+  /// kfd_dbg_ev_raise: into `status`, and a byte to who subscribed. Without a session: nothing.
+  void raise(kfd_process& process, std::uint64_t& status, uapi::kfd_dbg_trap_exception_code code);
+
+  std::uint64_t last_serial_ = 0;
+  std::uint32_t last_pasid_ = 0x8000;  // amdgpu_pasid_alloc starts above with 16 bits.
+  std::deque<process_ptr> exited_;     // For the accounts; the youngest only.
+  std::unordered_map<file_id, process_ptr> files_;
+  file_id last_file_ = 0;
+  std::map<request_id, call_ptr> calls_;
+  request_id last_call_ = 0;
+
+  bool step_end_planned_ = false;
+  std::vector<process_ptr> dirty_;  // With updates.
+  std::vector<std::shared_ptr<kfd_queue>> to_fetch_;
+
+  // The last members: frames go first, then what actions planned with the engine must not outlive.
+  std::shared_ptr<impl*> alive_ = std::make_shared<impl*>(this);
+  task_scope scope_;
+};
+
+/// The object representation of a trivially copyable value.
+template <class T>
+std::span<const std::byte> bytes_of(const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return std::as_bytes(std::span{&value, 1});
+}
+
+template <class T>
+result<T> read_object(address_space& memory, std::uint64_t address) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  T value{};
+  if (const auto read = memory.read(address, std::as_writable_bytes(std::span{&value, 1})); !read) {
+    return read.error();
+  }
+  return value;
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,670 @@
+#define FUSE_USE_VERSION 314
+#include "fuse_fs.hpp"
+
+#include <fcntl.h>
+#include <fuse_lowlevel.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdarg>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+namespace sluice::sim {
+
+namespace {
+
+// What never changes may be cached for good. Of the generated part that are the names below a
+// process's or a queue's directory, whose identity is never reused; all else is asked for anew.
+constexpr double for_good = 3600.0;
+
+enum generated_kind : std::uint8_t {
+  process_directory = 1,
+  pasid_file,
+  vram_file,
+  sdma_file,
+  queues_directory,
+  queue_directory,
+  queue_size_file,
+  queue_type_file,
+  queue_gpuid_file,
+  stats_directory,
+  evicted_file,
+  counters_directory,
+  faults_file,
+  page_in_file,
+  page_out_file,
+};
+
+template <class Number>
+std::optional<Number> parse(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+struct stat attributes(std::uint64_t id, bool directory, std::uint32_t mode, std::int64_t size) {
+  struct stat out {};
+  out.st_ino = id;
+  out.st_mode = (directory ? S_IFDIR : S_IFREG) | mode;
+  out.st_nlink = directory ? 2 : 1;
+  out.st_size = size;
+  out.st_blksize = 4096;
+  return out;
+}
+
+// sysfs says 4096 of every attribute.
+constexpr std::int64_t sysfs_size = 4096;
+
+struct stat generated_attributes(std::uint64_t id, bool directory) {
+  return attributes(id, directory, directory ? 0555 : 0444, directory ? 0 : sysfs_size);
+}
+
+struct stat static_attributes(std::uint64_t id, const static_node& node) {
+  const bool directory = node.kind == node_kind::directory || node.kind == node_kind::processes;
+  return attributes(id, directory, node.mode, node.kind == node_kind::text ? sysfs_size : 0);
+}
+
+/// libfuse reports its errors by a log function without a context: the last one is kept, to be put
+/// into the one line that the user gets.
+std::string last_fuse_message;  // NOLINT: start-up and shutdown only, on one thread.
+
+void keep_message(fuse_log_level, const char* format, va_list arguments) {
+  std::array<char, 512> text{};
+  // Threads that serve may report, too; the text is of use while none runs.
+  const int length = vsnprintf(text.data(), text.size(), format, arguments);
+  if (length <= 0) return;
+  static std::mutex guard;
+  const std::lock_guard lock{guard};
+  last_fuse_message.assign(text.data(), std::strcspn(text.data(), "\n"));
+}
+
+}  // namespace
+
+/// Text or listing as of the last read of its beginning.
+struct fuse_fs::handle {
+  std::mutex mutex;
+  std::shared_ptr<const std::string> text;  // Guarded by mutex.
+  std::vector<entry> entries;               // Guarded by mutex.
+  bool listed = false;                      // Guarded by mutex.
+};
+
+/// Room for a request as it comes from the kernel; one per thread that receives.
+struct fuse_fs::receiver {
+  receiver() = default;
+  receiver(const receiver&) = delete;
+  receiver& operator=(const receiver&) = delete;
+  ~receiver() { std::free(buffer.mem); }  // NOLINT: libfuse allocated it by malloc.
+  fuse_buf buffer{};
+};
+
+bool fuse_fs::is_generated(std::uint64_t id) noexcept { return (id >> 56U) != 0; }
+
+std::uint64_t fuse_fs::pack(generated node) noexcept {
+  return std::uint64_t{node.kind} << 56U | std::uint64_t{node.process & 0xffffffU} << 32U |
+         node.item;
+}
+
+fuse_fs::generated fuse_fs::unpack(std::uint64_t id) noexcept {
+  return {.kind = static_cast<std::uint8_t>(id >> 56U),
+          .process = static_cast<std::uint32_t>(id >> 32U) & 0xffffffU,
+          .item = static_cast<std::uint32_t>(id)};
+}
+
+bool fuse_fs::is_directory(generated node) noexcept {
+  switch (node.kind) {
+    case process_directory:
+    case queues_directory:
+    case queue_directory:
+    case stats_directory:
+    case counters_directory: return true;
+    default: return false;
+  }
+}
+
+// --- What the driver knows, on the loop's thread ------------------------------------------------
+
+void fuse_fs::process_changed(pid_t pid, bool appeared) {
+  if (const auto old = process_numbers_.find(pid); old != process_numbers_.end()) {
+    process_pids_.erase(old->second);
+    process_numbers_.erase(old);
+  }
+  if (!appeared) return;
+  process_numbers_.emplace(pid, ++last_process_);
+  process_pids_.emplace(last_process_, pid);
+}
+
+std::optional<pid_t> fuse_fs::pid_of(std::uint32_t process) const {
+  const auto found = process_pids_.find(process);
+  if (found == process_pids_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::vector<fuse_fs::entry> fuse_fs::list(std::uint64_t directory) const {
+  std::vector<entry> out;
+  const auto add = [&](std::string name, generated node) {
+    out.push_back({std::move(name), pack(node), is_directory(node)});
+  };
+  if (!is_generated(directory)) {  // The root of the generated part: one entry per process.
+    for (const auto& [pid, number] : process_numbers_) {
+      add(std::to_string(pid), {process_directory, number, 0});
+    }
+    return out;
+  }
+  const auto node = unpack(directory);
+  const auto pid = pid_of(node.process);
+  if (!pid) return out;
+  switch (node.kind) {
+    case process_directory: {
+      add("pasid", {pasid_file, node.process, 0});
+      add("queues", {queues_directory, node.process, 0});
+      for (const auto gpu : kfd_.gpus_of(*pid)) {
+        const auto suffix = "_" + std::to_string(gpu);
+        add("vram" + suffix, {vram_file, node.process, gpu});
+        add("sdma" + suffix, {sdma_file, node.process, gpu});
+        add("stats" + suffix, {stats_directory, node.process, gpu});
+        add("counters" + suffix, {counters_directory, node.process, gpu});
+      }
+      break;
+    }
+    case queues_directory:
+      for (const auto& queue : kfd_.queues_of(*pid)) {
+        add(std::to_string(queue.id),
+            {queue_directory, node.process, static_cast<std::uint32_t>(queue.serial)});
+      }
+      break;
+    case queue_directory:
+      for (const auto& queue : kfd_.queues_of(*pid)) {
+        if (static_cast<std::uint32_t>(queue.serial) != node.item) continue;
+        add("gpuid", {queue_gpuid_file, node.process, node.item});
+        add("size", {queue_size_file, node.process, node.item});
+        add("type", {queue_type_file, node.process, node.item});
+      }
+      break;
+    case stats_directory: add("evicted_ms", {evicted_file, node.process, node.item}); break;
+    case counters_directory:
+      add("faults", {faults_file, node.process, node.item});
+      add("page_in", {page_in_file, node.process, node.item});
+      add("page_out", {page_out_file, node.process, node.item});
+      break;
+    default: break;
+  }
+  return out;
+}
+
+std::optional<fuse_fs::entry> fuse_fs::look_up(std::uint64_t directory,
+                                               std::string_view name) const {
+  if (!is_generated(directory)) {  // Need not list every process.
+    const auto pid = parse<pid_t>(name);
+    if (!pid || std::to_string(*pid) != name) return std::nullopt;
+    const auto number = process_numbers_.find(*pid);
+    if (number == process_numbers_.end()) return std::nullopt;
+    return entry{std::string{name}, pack({process_directory, number->second, 0}), true};
+  }
+  for (auto& each : list(directory)) {
+    if (each.name == name) return std::move(each);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> fuse_fs::content(std::uint64_t file) const {
+  if (const auto* fixed = names_.find(file)) {
+    if (fixed->kind == node_kind::mqds) return kfd_.mqds();
+    if (fixed->kind == node_kind::stats) return kfd_.stats_json();
+    return fixed->text;
+  }
+  const auto node = unpack(file);
+  const auto pid = pid_of(node.process);
+  if (!pid) return std::nullopt;
+  switch (node.kind) {
+    case pasid_file: return std::to_string(kfd_.pasid_of(*pid)) + "\n";
+    // No memory is managed here, no SDMA engine is simulated, and nothing is ever evicted.
+    case vram_file:
+    case sdma_file:
+    case evicted_file:
+    case faults_file:
+    case page_in_file:
+    case page_out_file: return "0\n";
+    case queue_size_file:
+    case queue_type_file:
+    case queue_gpuid_file:
+      for (const auto& queue : kfd_.queues_of(*pid)) {
+        if (static_cast<std::uint32_t>(queue.serial) != node.item) continue;
+        // kfd_procfs_queue show functions: no newline.
+        if (node.kind == queue_size_file) return std::to_string(queue.ring_size);
+        if (node.kind == queue_type_file) return std::to_string(queue.type);
+        return std::to_string(queue.gpu);
+      }
+      return std::nullopt;
+    default: return std::nullopt;
+  }
+}
+
+// --- Requests, on FUSE's threads ----------------------------------------------------------------
+
+struct fuse_fs::requests {
+  static fuse_fs& self(fuse_req_t request) {
+    return *static_cast<fuse_fs*>(fuse_req_userdata(request));
+  }
+  static handle* handle_of(const fuse_file_info* file) {
+    return reinterpret_cast<handle*>(file->fh);  // NOLINT: FUSE's handle is a number.
+  }
+
+  static void init(void*, fuse_conn_info* connection) {
+    // Replies are small; and listings must not fill the kernel's name cache.
+    connection->want &=
+        ~static_cast<unsigned>(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_READDIRPLUS);
+    connection->want |= connection->capable & FUSE_CAP_PARALLEL_DIROPS;
+  }
+
+  static void reply_entry(fuse_req_t request, const std::optional<entry>& found) {
+    fuse_entry_param out{};
+    if (!found) {
+      fuse_reply_err(request, ENOENT);
+      return;
+    }
+    const auto kind = unpack(found->id).kind;
+    out.entry_timeout = kind == process_directory || kind == queue_directory ? 0.0 : for_good;
+    out.attr_timeout = for_good;
+    out.ino = found->id;
+    out.attr = generated_attributes(found->id, found->directory);
+    fuse_reply_entry(request, &out);
+  }
+
+  static void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+    auto& fs = self(request);
+    const auto* directory = fs.names_.find(parent);
+    if (directory != nullptr && directory->kind == node_kind::directory) {
+      const auto id = fs.names_.child(parent, name);
+      if (id == 0) {
+        fuse_reply_err(request, ENOENT);
+        return;
+      }
+      fuse_entry_param out{};
+      out.ino = id;
+      out.attr = static_attributes(id, *fs.names_.find(id));
+      out.attr_timeout = for_good;
+      out.entry_timeout = for_good;
+      fuse_reply_entry(request, &out);
+      return;
+    }
+    fs.loop_.post([&fs, request, parent, wanted = std::string{name}] {
+      reply_entry(request, fs.look_up(parent, wanted));
+    });
+  }
+
+  static void getattr(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
+    auto& fs = self(request);
+    if (const auto* node = fs.names_.find(id)) {
+      const auto out = static_attributes(id, *node);
+      fuse_reply_attr(request, &out, for_good);
+    } else if (is_generated(id)) {
+      const auto out = generated_attributes(id, is_directory(unpack(id)));
+      fuse_reply_attr(request, &out, for_good);
+    } else {
+      fuse_reply_err(request, ENOENT);
+    }
+  }
+
+  static void setattr(fuse_req_t request, fuse_ino_t id, struct stat*, int what,
+                      fuse_file_info* file) {
+    // open(O_TRUNC) of the device node arrives as a change of size; a character device ignores it.
+    const auto* node = self(request).names_.find(id);
+    if (node != nullptr && node->kind == node_kind::device && what == FUSE_SET_ATTR_SIZE) {
+      getattr(request, id, file);
+    } else {
+      fuse_reply_err(request, EPERM);
+    }
+  }
+
+  static void open_device(fuse_req_t request, fuse_file_info file) {
+    auto& fs = self(request);
+    const pid_t caller = fuse_req_ctx(request)->pid;
+    fs.loop_.post([&fs, request, file, caller]() mutable {
+      file_id id = 0;
+      const int error = fs.kfd_.open(caller, id);
+      if (error != 0) {
+        fuse_reply_err(request, -error);
+        return;
+      }
+      file.fh = id;
+      file.direct_io = 1;
+      // The opener is gone: it will not release what it never got.
+      if (fuse_reply_open(request, &file) != 0) fs.kfd_.release(id);
+    });
+  }
+
+  static void open(fuse_req_t request, fuse_ino_t id, fuse_file_info* file) {
+    const auto* node = self(request).names_.find(id);
+    if (node != nullptr && node->kind == node_kind::device) {
+      open_device(request, *file);
+      return;
+    }
+    if ((file->flags & O_ACCMODE) != O_RDONLY) {
+      fuse_reply_err(request, EACCES);
+      return;
+    }
+    open_handle(request, file, fuse_reply_open);
+  }
+
+  static void opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+    open_handle(request, file, fuse_reply_open);
+  }
+
+  static void open_handle(fuse_req_t request, fuse_file_info* file,
+                          int (*reply)(fuse_req_t, const fuse_file_info*)) {
+    auto opened = std::make_unique<handle>();
+    file->fh = reinterpret_cast<std::uint64_t>(opened.get());  // NOLINT: as above.
+    file->direct_io = 1;  // Lengths are known only when the text is made.
+    if (reply(request, file) == 0) [[maybe_unused]]
+      auto* kernels = opened.release();
+  }
+
+  static void release(fuse_req_t request, fuse_ino_t id, fuse_file_info* file) {
+    auto& fs = self(request);
+    const auto* node = fs.names_.find(id);
+    if (node != nullptr && node->kind == node_kind::device) {
+      fs.loop_.post([&fs, request, opened = file->fh] {
+        fs.kfd_.release(opened);
+        fuse_reply_err(request, 0);
+      });
+      return;
+    }
+    releasedir(request, id, file);
+  }
+
+  static void releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+    delete handle_of(file);  // NOLINT: the kernel owned it since the open.
+    fuse_reply_err(request, 0);
+  }
+
+  static void reply_slice(fuse_req_t request, std::string_view text, std::size_t size,
+                          off_t offset) {
+    const auto from = std::min(text.size(), static_cast<std::size_t>(offset));
+    const auto piece = text.substr(from, size);
+    fuse_reply_buf(request, piece.data(), piece.size());
+  }
+
+  static void read(fuse_req_t request, fuse_ino_t id, std::size_t size, off_t offset,
+                   fuse_file_info* file) {
+    auto& fs = self(request);
+    const auto* node = fs.names_.find(id);
+    if (node != nullptr && node->kind == node_kind::text) {
+      reply_slice(request, node->text, size, offset);
+      return;
+    }
+    if (node != nullptr && node->kind == node_kind::device) {
+      fuse_reply_err(request, EINVAL);
+      return;
+    }
+    auto* opened = handle_of(file);
+    if (offset != 0) {
+      std::shared_ptr<const std::string> text;
+      {
+        const std::lock_guard lock{opened->mutex};
+        text = opened->text;
+      }
+      if (text) {
+        reply_slice(request, *text, size, offset);
+        return;
+      }
+    }
+    if (fuse_req_ctx(request)->pid == fs.loop_thread_) {
+      fuse_reply_err(request, EIO);
+      return;
+    }
+    // As seq_file does it: reading the beginning makes the text anew, the rest comes from that
+    // text.
+    fs.loop_.post([&fs, request, id, size, offset, opened] {
+      auto made = fs.content(id);
+      if (!made) {
+        fuse_reply_err(request, ENODEV);  // kernfs, of a removed file.
+        return;
+      }
+      auto text = std::make_shared<const std::string>(std::move(*made));
+      {
+        const std::lock_guard lock{opened->mutex};
+        opened->text = text;
+      }
+      reply_slice(request, *text, size, offset);
+    });
+  }
+
+  static void reply_listing(fuse_req_t request, fuse_ino_t id, std::size_t size, off_t offset,
+                            const std::vector<entry>& entries) {
+    std::string buffer(size, '\0');
+    std::size_t used = 0;
+    for (auto i = static_cast<std::size_t>(offset); i < entries.size() + 2; ++i) {
+      const entry dots{i == 0 ? "." : "..", id, true};
+      const auto& each = i < 2 ? dots : entries[i - 2];
+      const auto about = attributes(each.id, each.directory, 0, 0);
+      const auto needed = fuse_add_direntry(request, buffer.data() + used, size - used,
+                                            each.name.c_str(), &about, static_cast<off_t>(i + 1));
+      if (needed > size - used) break;
+      used += needed;
+    }
+    fuse_reply_buf(request, buffer.data(), used);
+  }
+
+  static void readdir(fuse_req_t request, fuse_ino_t id, std::size_t size, off_t offset,
+                      fuse_file_info* file) {
+    auto& fs = self(request);
+    const auto* node = fs.names_.find(id);
+    if (node != nullptr && node->kind == node_kind::directory) {
+      std::vector<entry> entries;
+      for (const auto child : node->children) {
+        const auto& each = *fs.names_.find(child);
+        entries.push_back({each.name, child,
+                           each.kind == node_kind::directory || each.kind == node_kind::processes});
+      }
+      reply_listing(request, id, size, offset, entries);
+      return;
+    }
+    auto* opened = handle_of(file);
+    if (offset != 0) {
+      const std::lock_guard lock{opened->mutex};
+      if (opened->listed) {
+        reply_listing(request, id, size, offset, opened->entries);
+        return;
+      }
+    }
+    fs.loop_.post([&fs, request, id, size, offset, opened] {
+      auto entries = fs.list(id);
+      const std::lock_guard lock{opened->mutex};
+      opened->entries = std::move(entries);
+      opened->listed = true;
+      reply_listing(request, id, size, offset, opened->entries);
+    });
+  }
+
+  static void write(fuse_req_t request, fuse_ino_t, const char*, std::size_t, off_t,
+                    fuse_file_info*) {
+    fuse_reply_err(request, EINVAL);  // The device node has no write operation.
+  }
+
+  // --- The device ---
+
+  static void interrupted(fuse_req_t request, void* data) {
+    auto& fs = self(request);
+    const auto number = reinterpret_cast<std::uint64_t>(data);  // NOLINT: see ioctl().
+    const std::lock_guard lock{fs.calls_mutex_};
+    const auto found = fs.calls_.find(number);
+    if (found == fs.calls_.end()) return;  // It has just been answered.
+    found->second.interrupted = true;
+    // Not posted yet: ioctl() below will see it.
+    if (found->second.posted) fs.loop_.post([&fs, number] { fs.interrupt(number); });
+  }
+
+  static void ioctl(fuse_req_t request, fuse_ino_t id, unsigned command, void*,
+                    fuse_file_info* file, unsigned flags, const void* in, std::size_t in_size,
+                    std::size_t out_size) {
+    auto& fs = self(request);
+    const auto* node = fs.names_.find(id);
+    if (node == nullptr || node->kind != node_kind::device) {
+      fuse_reply_err(request, ENOTTY);
+      return;
+    }
+    if ((flags & FUSE_IOCTL_COMPAT) != 0) {
+      fuse_reply_err(request, EPERM);  // The driver refuses 32-bit callers.
+      return;
+    }
+    const auto* bytes = static_cast<const std::byte*>(in);
+    std::vector<std::byte> argument(bytes, bytes + in_size);
+    const pid_t caller = fuse_req_ctx(request)->pid;
+    const auto opened = file->fh;
+
+    // An interrupt may come as soon as its handler is set, and after the reply; so it carries a
+    // number, never a pointer. And the reply may come as soon as the call is posted, so that is
+    // last.
+    std::uint64_t number = 0;
+    {
+      const std::lock_guard lock{fs.calls_mutex_};
+      number = ++fs.last_call_;
+      fs.calls_.try_emplace(number).first->second.waiting = request;
+    }
+    fuse_req_interrupt_func(request, interrupted, reinterpret_cast<void*>(number));  // NOLINT
+    const std::lock_guard lock{fs.calls_mutex_};
+    auto& mine = fs.calls_.at(number);
+    mine.posted = true;
+    fs.loop_.post([&fs, request, caller, opened, command, number, out_size,
+                   at_once = mine.interrupted, argument = std::move(argument)] {
+      const auto started = fs.kfd_.ioctl(caller, opened, command, argument,
+                                         [&fs, request, number, out_size](ioctl_reply reply) {
+                                           {
+                                             const std::lock_guard answered{fs.calls_mutex_};
+                                             fs.calls_.erase(number);
+                                           }
+                                           fuse_reply_ioctl(request, reply.result, reply.out.data(),
+                                                            std::min(reply.out.size(), out_size));
+                                         });
+      if (started == 0) return;
+      {
+        const std::lock_guard waiting{fs.calls_mutex_};
+        const auto found = fs.calls_.find(number);
+        if (found == fs.calls_.end()) return;
+        found->second.request = started;
+      }
+      if (at_once) fs.kfd_.interrupt(started);
+    });
+  }
+};
+
+void fuse_fs::interrupt(std::uint64_t number) {
+  request_id request = 0;
+  {
+    const std::lock_guard lock{calls_mutex_};
+    const auto found = calls_.find(number);
+    if (found == calls_.end()) return;
+    request = found->second.request;
+  }
+  if (request != 0) kfd_.interrupt(request);
+}
+
+// --- Mounting and serving -----------------------------------------------------------------------
+
+fuse_fs::fuse_fs(realtime_loop& loop, driver& kfd, static_tree names, options how)
+    : loop_{loop},
+      kfd_{kfd},
+      names_{std::move(names)},
+      mountpoint_{std::move(how.mountpoint)},
+      loop_thread_{gettid()},
+      stop_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)} {
+  fuse_set_log_func(keep_message);
+  fuse_lowlevel_ops operations{};
+  operations.init = requests::init;
+  operations.lookup = requests::lookup;
+  operations.getattr = requests::getattr;
+  operations.setattr = requests::setattr;
+  operations.open = requests::open;
+  operations.read = requests::read;
+  operations.write = requests::write;
+  operations.release = requests::release;
+  operations.opendir = requests::opendir;
+  operations.readdir = requests::readdir;
+  operations.releasedir = requests::releasedir;
+  operations.ioctl = requests::ioctl;
+
+  std::vector<std::string> words{"sluice-sim", "-o",
+                                 "default_permissions,fsname=sluice-sim,subtype=sluice-sim"};
+  if (how.allow_other) words.back() += ",allow_other";
+  std::vector<char*> arguments;
+  for (auto& word : words) arguments.push_back(word.data());
+  fuse_args parsed = FUSE_ARGS_INIT(static_cast<int>(arguments.size()), arguments.data());
+  session_ = fuse_session_new(&parsed, &operations, sizeof operations, this);
+  fuse_opt_free_args(&parsed);
+  const auto fail = [&](const std::string& what) {
+    if (session_ != nullptr) fuse_session_destroy(session_);
+    throw std::runtime_error{what + (last_fuse_message.empty() ? "" : ": " + last_fuse_message)};
+  };
+  if (session_ == nullptr) fail("libfuse refuses to start");
+  if (fuse_session_mount(session_, mountpoint_.c_str()) != 0) {
+    fail("cannot mount a FUSE file system at " + mountpoint_);
+  }
+  // All sleep in epoll, where a stop can wake them, and never in the read itself. The loop is the
+  // first to watch, so a request goes to it if it sleeps: one thread less to wake for most calls.
+  const int device = fuse_session_fd(session_);
+  fcntl(device, F_SETFL, fcntl(device, F_GETFL) | O_NONBLOCK);
+  loops_receiver_ = std::make_unique<receiver>();
+  loop_.watch_shared(device, [this] {
+    if (!receive(*loops_receiver_)) loop_.unwatch(fuse_session_fd(session_));
+  });
+  for (unsigned i = 0; i < std::max(how.threads, 2U); ++i) {
+    threads_.emplace_back([this] { serve(); });
+  }
+}
+
+fuse_fs::~fuse_fs() {
+  unmounting_.store(true, std::memory_order_release);
+  eventfd_write(stop_.get(), 1);
+  threads_.clear();
+  loop_.unwatch(fuse_session_fd(session_));
+  // Nobody else will answer these.
+  for (const auto& [number, each] : calls_) fuse_reply_err(each.waiting, ENODEV);
+  // Forced, so that clients that keep the device open are cut off instead of waiting for nobody.
+  // Who is not root has only libfuse's polite way, which notices if there is nothing left to do.
+  umount2(mountpoint_.c_str(), MNT_FORCE | MNT_DETACH);
+  fuse_session_unmount(session_);
+  fuse_session_destroy(session_);
+}
+
+/// Receives and processes one request, if there is one. \return false when none will come any more.
+bool fuse_fs::receive(receiver& into) {
+  const int received = fuse_session_receive_buf(session_, &into.buffer);
+  if (received == -EINTR || received == -EAGAIN) return true;
+  if (received <= 0) {  // Unmounted by somebody else.
+    loop_.post([this] {
+      if (on_unmounted) on_unmounted();
+    });
+    return false;
+  }
+  fuse_session_process_buf(session_, &into.buffer);
+  return true;
+}
+
+void fuse_fs::serve() {
+  const unique_fd epoll{epoll_create1(EPOLL_CLOEXEC)};
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLEXCLUSIVE;  // One thread per request.
+  epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fuse_session_fd(session_), &event);
+  event.events = EPOLLIN;
+  epoll_ctl(epoll.get(), EPOLL_CTL_ADD, stop_.get(), &event);
+  receiver mine;
+  for (;;) {
+    if (epoll_wait(epoll.get(), &event, 1, -1) < 0 && errno == EINTR) continue;
+    if (unmounting_.load(std::memory_order_acquire) || !receive(mine)) return;
+  }
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,125 @@
+#pragma once
+/// \file
+/// The file system through which processes meet the simulated driver: its device node, its sysfs
+/// tree and its debugfs file, served by FUSE's low-level interface.
+
+#include "driver.hpp"
+#include "loop.hpp"
+#include "tree.hpp"
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+struct fuse_req;
+struct fuse_session;
+
+namespace sluice::sim {
+
+/// A mounted instance. While the loop sleeps, a request wakes it, and it receives that itself;
+/// while it works, threads of this receive. They answer what never changes; what concerns the
+/// driver they post to the loop, and it is answered from there, possibly much later.
+///
+/// Nothing here may wait for the loop while the loop may wait for it. The loop copies from and to
+/// clients' memory, and that may fault in a page of a file of ours that a client mapped: such a
+/// read arrives with the loop's own thread id, and is refused at once.
+///
+/// Threading: constructed, started and destroyed on the loop's thread, outside run().
+/// Lifetime:  loop and driver outlive it. Destruction unmounts; clients that still hold the device
+///            open get ENOTCONN from then on.
+/// Errors:    the constructor throws std::runtime_error with a sentence for the user.
+class fuse_fs {
+ public:
+  struct options {
+    std::string mountpoint;   ///< An existing, empty directory.
+    bool allow_other = true;  ///< Serve processes of other users too; needs root.
+    unsigned threads = 2;     ///< Two at least: see above.
+  };
+
+  fuse_fs(realtime_loop& loop, driver& kfd, static_tree names, options how);
+  fuse_fs(const fuse_fs&) = delete;
+  fuse_fs& operator=(const fuse_fs&) = delete;
+  ~fuse_fs();
+
+  /// The driver's process came or went: gives it a new identity in the tree, so that a pid that
+  /// comes back is another directory.
+  void process_changed(pid_t pid, bool appeared);
+
+  /// Called on the loop's thread when somebody else unmounted the file system.
+  std::function<void()> on_unmounted;
+
+ private:
+  struct handle;    // An open regular file or directory (not of the device node).
+  struct requests;  // The FUSE operations; they run on FUSE's threads.
+  friend struct requests;
+
+  /// A generated node: what it is, whose, and which one.
+  struct generated {
+    std::uint8_t kind = 0;
+    std::uint32_t process = 0;  ///< Serial number, never reused.
+    std::uint32_t item = 0;     ///< gpu_id, or the queue's serial number.
+  };
+  struct entry {
+    std::string name;
+    std::uint64_t id = 0;
+    bool directory = false;
+  };
+
+  static bool is_generated(std::uint64_t id) noexcept;
+  static std::uint64_t pack(generated node) noexcept;
+  static generated unpack(std::uint64_t id) noexcept;
+  static bool is_directory(generated node) noexcept;
+
+  // --- The loop's thread ---
+  std::optional<pid_t> pid_of(std::uint32_t process) const;
+  std::vector<entry> list(std::uint64_t directory) const;
+  std::optional<entry> look_up(std::uint64_t directory, std::string_view name) const;
+  /// nullopt: what the file speaks of is gone.
+  std::optional<std::string> content(std::uint64_t file) const;
+
+  void interrupt(std::uint64_t number);
+
+  struct receiver;
+  bool receive(receiver& into);
+  void serve();
+
+  realtime_loop& loop_;
+  driver& kfd_;
+  const static_tree names_;
+  const std::string mountpoint_;
+  const pid_t loop_thread_;
+  fuse_session* session_ = nullptr;
+  unique_fd stop_;
+  std::unique_ptr<receiver> loops_receiver_;
+  std::vector<std::jthread> threads_;
+
+  // The loop's thread only.
+  std::uint32_t last_process_ = 0;
+  std::map<pid_t, std::uint32_t> process_numbers_;
+  std::unordered_map<std::uint32_t, pid_t> process_pids_;
+  std::atomic<bool> unmounting_{false};
+
+  // Driver calls in progress, for the interrupts that may overtake them.
+  struct call {
+    fuse_req* waiting = nullptr;
+    bool posted = false;
+    bool interrupted = false;
+    request_id request = 0;  // The loop's thread only.
+  };
+  std::mutex calls_mutex_;
+  std::uint64_t last_call_ = 0;                    // Guarded by calls_mutex_.
+  std::unordered_map<std::uint64_t, call> calls_;  // Guarded by calls_mutex_.
+};
+
+}  // namespace sluice::sim

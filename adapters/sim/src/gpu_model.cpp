@@ -1,0 +1,342 @@
+#include "gpu_model.hpp"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace sluice::sim {
+
+namespace {
+
+/// amdgpu's pipe_priority_map: low, medium, high.
+constexpr int pipe_priority(std::uint32_t priority) {
+  return priority < 7 ? 0 : priority < 11 ? 1 : 2;
+}
+
+}  // namespace
+
+gpu_model::gpu_model(engine& events, const gpu_profile& shape, started on_start,
+                     completed on_complete)
+    : engine_{events},
+      shape_{shape},
+      on_start_{std::move(on_start)},
+      on_complete_{std::move(on_complete)},
+      free_waves_{shape.wave_slots()} {}
+
+gpu_model::~gpu_model() {
+  engine_.cancel(turn_);
+  for (auto& [id, q] : queues_) engine_.cancel(q.end);
+}
+
+account gpu_model::meters::at(time_point now) const {
+  return {busy.at(now), unfinished.at(now), disturbed.at(now), started, completed};
+}
+
+gpu_model::queue* gpu_model::find(model_queue id) {
+  const auto it = queues_.find(id);
+  return it == queues_.end() ? nullptr : &it->second;
+}
+
+const gpu_model::queue* gpu_model::find(model_queue id) const {
+  const auto it = queues_.find(id);
+  return it == queues_.end() ? nullptr : &it->second;
+}
+
+model_queue gpu_model::add_queue(model_process owner, std::uint32_t priority) {
+  const auto id = static_cast<model_queue>(++last_id_);
+  queue& q = queues_[id];
+  q.owner = owner;
+  q.priority = priority;
+  processes_.try_emplace(owner);
+  return id;
+}
+
+void gpu_model::remove_queue(model_queue id) {
+  const auto it = queues_.find(id);
+  if (it == queues_.end()) return;
+  queue& q = it->second;
+  meters& process = processes_[q.owner];
+  const auto now = engine_.now();
+  if (q.running) {
+    engine_.cancel(q.end);
+    free_waves_ += waves_of(q);
+    process.busy.down(now);
+  }
+  if (!q.waiting.empty()) process.unfinished.down(now);
+  if (q.disturbed) process.disturbed.down(now);
+  const bool freed_room = q.running;
+  queues_.erase(it);
+  if (freed_room) dispatch(false);
+}
+
+void gpu_model::set_priority(model_queue id, std::uint32_t priority) {
+  if (queue* q = find(id)) q->priority = priority;
+}
+
+void gpu_model::set_active(model_queue id, bool active) {
+  if (queue* q = find(id)) q->active = active;
+}
+
+void gpu_model::submit(model_queue id, const model_kernel& work) {
+  queue* q = find(id);
+  if (q == nullptr) return;
+  q->waiting.push_back(work);
+  if (q->waiting.size() > 1) return;
+  q->sums.unfinished.up(engine_.now());
+  processes_[q->owner].unfinished.up(engine_.now());
+  became_head(*q);
+  count_disturbed(*q);
+  if (q->mapped) dispatch(false);
+}
+
+void gpu_model::drop_waiting(model_queue id) {
+  queue* q = find(id);
+  if (q == nullptr || q->waiting.empty()) return;
+  q->waiting.resize(q->begun ? 1 : 0);
+  if (!q->waiting.empty()) return;
+  q->sums.unfinished.down(engine_.now());
+  processes_[q->owner].unfinished.down(engine_.now());
+  count_disturbed(*q);
+  dispatch(false);  // Others may have waited behind it.
+}
+
+void gpu_model::begin_cycle(cycle_kind kind) {
+  engine_.cancel(turn_);
+  turn_ = {};
+  // Interrupted between two sets: the next set has its turn as soon as the cycle is over.
+  if (oversubscribed_ && !switching_) quantum_left_ -= engine_.now() - quantum_began_;
+  switching_ = false;
+  preempt_all();
+  in_cycle_ = true;
+  debug_cycle_ = kind == cycle_kind::debug;
+  ++cycles_;
+  if (debug_cycle_) ++debug_cycles_;
+  cycle_meter_.up(engine_.now());
+  for (auto& [id, q] : queues_) count_disturbed(q);
+}
+
+void gpu_model::end_cycle(bool apply_changes) {
+  in_cycle_ = false;
+  debug_cycle_ = false;
+  cycle_meter_.down(engine_.now());
+  for (auto& [id, q] : queues_) {
+    count_disturbed(q);
+    if (apply_changes) q.on_runlist = q.active;
+  }
+  put_up();
+}
+
+bool gpu_model::runlist_in_use() const {
+  return std::any_of(queues_.begin(), queues_.end(),
+                     [](const auto& e) { return e.second.active || e.second.on_runlist; });
+}
+
+bool gpu_model::on_runlist(model_queue id) const {
+  const queue* q = find(id);
+  return q != nullptr && q->on_runlist;
+}
+
+bool gpu_model::running(model_queue id) const {
+  const queue* q = find(id);
+  return q != nullptr && q->running;
+}
+
+std::size_t gpu_model::backlog(model_queue id) const {
+  const queue* q = find(id);
+  return q == nullptr ? 0 : q->waiting.size();
+}
+
+std::uint32_t gpu_model::saved_waves(model_queue id) const {
+  const queue* q = find(id);
+  return q != nullptr && q->begun && !q->running ? waves_of(*q) : 0;
+}
+
+account gpu_model::queue_account(model_queue id) const {
+  const queue* q = find(id);
+  return q == nullptr ? account{} : q->sums.at(engine_.now());
+}
+
+account gpu_model::process_account(model_process id) const {
+  const auto it = processes_.find(id);
+  return it == processes_.end() ? account{} : it->second.at(engine_.now());
+}
+
+void gpu_model::forget(model_process id) { processes_.erase(id); }
+
+duration gpu_model::cycle_time() const { return cycle_meter_.at(engine_.now()); }
+
+std::uint32_t gpu_model::waves_of(const queue& q) const {
+  return std::clamp(q.waiting.front().waves, 1U, shape_.wave_slots());
+}
+
+void gpu_model::became_head(queue& q) {
+  q.begun = false;
+  q.left = std::max(q.waiting.front().length, duration::zero());
+  q.ready_since = engine_.now();
+}
+
+/// Keeps the `disturbed` meters in step with "unfinished work while in a debug cycle".
+void gpu_model::count_disturbed(queue& q) {
+  const bool disturbed = debug_cycle_ && !q.waiting.empty();
+  if (disturbed == q.disturbed) return;
+  q.disturbed = disturbed;
+  const auto now = engine_.now();
+  meters& process = processes_[q.owner];
+  if (disturbed) {
+    q.sums.disturbed.up(now);
+    process.disturbed.up(now);
+  } else {
+    q.sums.disturbed.down(now);
+    process.disturbed.down(now);
+  }
+}
+
+void gpu_model::start(entry& e) {
+  queue& q = e.second;
+  meters& process = processes_[q.owner];
+  const auto now = engine_.now();
+  q.running = true;
+  q.stretch = now;
+  q.sums.busy.up(now);
+  process.busy.up(now);
+  free_waves_ -= waves_of(q);
+  q.end = engine_.at(now + q.left, [this, id = e.first] {
+    const auto it = queues_.find(id);
+    finish(*it);
+    dispatch(false);
+  });
+  if (q.begun) return;
+  q.begun = true;
+  q.first_start = now;
+  ++q.sums.started;
+  ++process.started;
+  on_start_(e.first, q.waiting.front().cookie, now);
+}
+
+void gpu_model::finish(entry& e) {
+  queue& q = e.second;
+  meters& process = processes_[q.owner];
+  const auto now = engine_.now();
+  free_waves_ += waves_of(q);
+  q.running = false;
+  q.begun = false;
+  q.end = {};
+  q.sums.busy.down(now);
+  process.busy.down(now);
+  ++q.sums.completed;
+  ++process.completed;
+  const std::uint64_t cookie = q.waiting.front().cookie;
+  q.waiting.pop_front();
+  if (q.waiting.empty()) {
+    q.sums.unfinished.down(now);
+    process.unfinished.down(now);
+    count_disturbed(q);
+  } else {
+    became_head(q);
+  }
+  on_complete_(e.first, cookie, q.first_start, now);
+}
+
+void gpu_model::preempt_all() {
+  const auto now = engine_.now();
+  for (entry& e : queues_) {
+    queue& q = e.second;
+    q.mapped = false;
+    if (!q.running) continue;
+    engine_.cancel(q.end);
+    if (now - q.stretch >= q.left) {  // Its end is planned for this very moment: it is done.
+      finish(e);
+      continue;
+    }
+    q.left -= now - q.stretch;
+    q.running = false;
+    q.end = {};
+    free_waves_ += waves_of(q);
+    q.sums.busy.down(now);
+    processes_[q.owner].busy.down(now);
+  }
+}
+
+void gpu_model::put_up() {
+  // The runlist's order: by process, then by age.
+  std::vector<entry*> runlist;
+  for (entry& e : queues_) {
+    if (e.second.on_runlist) runlist.push_back(&e);
+  }
+  std::stable_sort(runlist.begin(), runlist.end(), [](const entry* a, const entry* b) {
+    return std::pair{a->second.owner, a->first} < std::pair{b->second.owner, b->first};
+  });
+
+  // The set that has its turn: from first_of_set_ on, round and round, as many as there is room
+  // for.
+  const auto size = runlist.size();
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    if (runlist[i]->first == first_of_set_) first = i;
+  }
+  std::size_t taken = 0;
+  std::vector<model_process> processes;
+  for (; taken < size && taken < shape_.hqd_slots; ++taken) {
+    entry& e = *runlist[(first + taken) % size];
+    const auto known = std::find(processes.begin(), processes.end(), e.second.owner);
+    if (known == processes.end()) {
+      if (processes.size() == shape_.vmids) break;
+      processes.push_back(e.second.owner);
+    }
+    e.second.mapped = true;
+  }
+
+  const auto now = engine_.now();
+  oversubscribed_ = taken < size && taken > 0;
+  if (oversubscribed_) {
+    const auto begins = runlist[first]->first;
+    if (begins != first_of_set_ || quantum_left_ <= duration::zero()) {
+      quantum_left_ = shape_.quantum;
+    }
+    first_of_set_ = begins;
+    first_of_next_ = runlist[(first + taken) % size]->first;
+    quantum_began_ = now;
+    turn_ = engine_.at(now + quantum_left_, [this] { change_set(); });
+  } else {
+    first_of_set_ = first_of_next_ = model_queue::none;
+    quantum_left_ = {};
+  }
+  dispatch(true);
+  dispatch(false);
+}
+
+void gpu_model::change_set() {
+  ++switches_;
+  preempt_all();
+  first_of_set_ = first_of_next_;
+  quantum_left_ = shape_.quantum;
+  switching_ = true;
+  turn_ = engine_.at(engine_.now() + shape_.switch_cost, [this] {
+    switching_ = false;
+    put_up();
+  });
+}
+
+void gpu_model::dispatch(bool saved_only) {
+  if (in_cycle_ || switching_) return;
+  order_.clear();
+  for (entry& e : queues_) {
+    const queue& q = e.second;
+    if (q.mapped && !q.running && !q.waiting.empty() && (q.begun || !saved_only)) {
+      order_.push_back(&e);
+    }
+  }
+  const auto rank = [](const entry* e) {
+    const queue& q = e->second;
+    return std::tuple{-pipe_priority(q.priority), -static_cast<int>(q.priority), q.ready_since,
+                      e->first};
+  };
+  std::sort(order_.begin(), order_.end(),
+            [&rank](const entry* a, const entry* b) { return rank(a) < rank(b); });
+  for (entry* e : order_) {
+    if (waves_of(e->second) > free_waves_) break;
+    start(*e);
+  }
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,195 @@
+#pragma once
+/// \file
+/// One GPU as its command processor's users feel it: which queue's kernel runs when, and what a
+/// change of the runlist does to everybody. Pure: it knows no driver, process or memory.
+
+#include "engine.hpp"
+#include "profile.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "sluice/time.hpp"
+
+namespace sluice::sim {
+
+/// A queue's one life on one GPU; never reused, 0 is none.
+enum class model_queue : std::uint64_t { none = 0 };
+/// Whoever shares a VMID: one process.
+enum class model_process : std::uint64_t { none = 0 };
+
+struct model_kernel {
+  duration length{};         ///< How long it runs when nobody interrupts it; negative counts as 0.
+  std::uint32_t waves = 1;   ///< Occupancy while it runs.
+  std::uint64_t cookie = 0;  ///< The submitter's; comes back in the callbacks.
+};
+
+struct account {
+  duration busy{};        ///< At least one kernel running.
+  duration unfinished{};  ///< At least one kernel submitted and not completed.
+  duration disturbed{};   ///< Unfinished work while a debug cycle was going on.
+  std::uint64_t started = 0;
+  std::uint64_t completed = 0;
+};
+
+/// Why the runlist is taken down and put up again.
+enum class cycle_kind : std::uint8_t {
+  ordinary,  ///< A queue's owner created, changed or destroyed it, or went away.
+  debug,     ///< A debug session: suspend, resume, activation.
+};
+
+/// Assumptions, all of them:
+///  - A queue is a FIFO. One kernel of it runs at a time, in order, each exactly once and for
+///  exactly
+///    its length in total. Dispatch takes no time.
+///  - A kernel occupies its waves from start to end, all or nothing. One that is larger than the
+///    machine occupies the whole machine: its further rounds are part of its length. Kernels that
+///    run together do not slow each other down.
+///  - Waiting heads of mapped queues start in the order of pipe priority, queue priority, longest
+///    wait (then age of the queue). None passes one that waits for room before it in that order.
+///    Waves of a running kernel are never taken away by priority.
+///  - KFD's priority 0..6 is pipe priority 0, 7..10 is 1, 11..15 is 2 (pipe_priority_map).
+///  - A runlist cycle preempts every queue of the GPU. Running kernels are saved with the time they
+///    have left; nothing runs until the cycle's end. Then saved kernels go on before any other is
+///    started, as far as they fit (in the order above).
+///  - More active queues than HQD slots, or more processes than VMIDs, and the runlist is
+///    oversubscribed: sets of queues, in the order of process and age, take turns of one quantum,
+///    whether they have work or not; nothing runs for the switch cost between two sets. A cycle in
+///    between stops the quantum's clock. Priority does not matter to the turns.
+///  - Time is kept by plan: end = start + what is left, however late the engine is called.
+///
+/// Threading: the engine's thread. Callbacks must not call back into the model.
+/// Lifetime:  engine and profile outlive it.
+/// Errors:    an unknown queue is a caller's bug and ignored; nothing throws.
+/// Cost:      O(mapped queues) per start and completion.
+class gpu_model {
+ public:
+  /// A kernel begins for the first time (its packet is consumed).
+  using started = std::function<void(model_queue, std::uint64_t cookie, time_point at)>;
+  using completed =
+      std::function<void(model_queue, std::uint64_t cookie, time_point start, time_point end)>;
+
+  gpu_model(engine& events, const gpu_profile& shape, started on_start, completed on_complete);
+  ~gpu_model();
+  gpu_model(const gpu_model&) = delete;
+  gpu_model& operator=(const gpu_model&) = delete;
+
+  /// A new queue is neither active nor mapped. \param priority KFD's, 0..15.
+  model_queue add_queue(model_process owner, std::uint32_t priority);
+  /// Forgets the queue with everything in it; a running kernel ends without a word.
+  void remove_queue(model_queue id);
+  void set_priority(model_queue id, std::uint32_t priority);
+  /// Whether the next end_cycle() puts it on the runlist.
+  void set_active(model_queue id, bool active);
+  /// Appends a kernel, as of now.
+  void submit(model_queue id, const model_kernel& work);
+  /// Forgets what has not started yet.
+  void drop_waiting(model_queue id);
+
+  /// Unmaps everything. Cycles do not nest.
+  void begin_cycle(cycle_kind kind);
+  /// Maps again: with the changes of set_active(), or (a failed cycle) as it was before.
+  void end_cycle(bool apply_changes = true);
+  bool in_cycle() const noexcept { return in_cycle_; }
+  /// Is any queue on the runlist, or would one be after the next cycle? If not, a cycle has nothing
+  /// to wait for.
+  bool runlist_in_use() const;
+
+  bool on_runlist(model_queue id) const;  ///< Though perhaps not its turn (oversubscription).
+  bool running(model_queue id) const;
+  std::size_t backlog(model_queue id) const;        ///< Kernels not completed.
+  std::uint32_t saved_waves(model_queue id) const;  ///< Of a preempted kernel, 0 when none.
+  bool oversubscribed() const noexcept { return oversubscribed_; }
+
+  account queue_account(model_queue id) const;
+  /// Kept until forget(), however many of its queues come and go.
+  account process_account(model_process id) const;
+  void forget(model_process id);
+
+  std::uint64_t cycles() const noexcept { return cycles_; }
+  std::uint64_t debug_cycles() const noexcept { return debug_cycles_; }
+  std::uint64_t switches() const noexcept { return switches_; }
+  duration cycle_time() const;  ///< Time inside cycles of any kind.
+
+ private:
+  /// Total time during which a count was above zero.
+  class meter {
+   public:
+    void up(time_point now) {
+      if (count_++ == 0) since_ = now;
+    }
+    void down(time_point now) {
+      if (--count_ == 0) total_ += now - since_;
+    }
+    duration at(time_point now) const { return count_ == 0 ? total_ : total_ + (now - since_); }
+
+   private:
+    std::uint64_t count_ = 0;
+    time_point since_{};
+    duration total_{};
+  };
+  struct meters {
+    meter busy, unfinished, disturbed;
+    std::uint64_t started = 0, completed = 0;
+    account at(time_point now) const;
+  };
+  struct queue {
+    model_process owner{};
+    std::uint32_t priority = 0;
+    bool active = false;      ///< Wanted on the runlist by the driver.
+    bool on_runlist = false;  ///< As of the last cycle.
+    bool mapped = false;      ///< Its turn, and no cycle going on.
+    bool running = false;
+    bool begun = false;        ///< The head has started (and is running or saved).
+    bool disturbed = false;    ///< Its `disturbed` meter runs.
+    duration left{};           ///< Of the head, when the current stretch began.
+    time_point first_start{};  ///< Of the head.
+    time_point stretch{};      ///< Begin of the head's current stretch.
+    time_point ready_since{};  ///< When the head became the head.
+    timer_id end{};
+    std::deque<model_kernel> waiting;  ///< The front is the head.
+    meters sums;
+  };
+  using entry = std::pair<const model_queue, queue>;
+
+  queue* find(model_queue id);
+  const queue* find(model_queue id) const;
+  std::uint32_t waves_of(const queue& q) const;
+  void start(entry& e);
+  void finish(entry& e);
+  void preempt_all();
+  void put_up();      ///< Chooses who is mapped, continues saved kernels, then dispatches.
+  void change_set();  ///< The quantum is over.
+  void dispatch(bool saved_only);
+  void became_head(queue& q);
+  void count_disturbed(queue& q);
+
+  engine& engine_;
+  const gpu_profile shape_;
+  const started on_start_;
+  const completed on_complete_;
+  std::uint64_t last_id_ = 0;
+  std::map<model_queue, queue> queues_;
+  std::map<model_process, meters> processes_;
+  std::uint32_t free_waves_;
+  std::vector<entry*> order_;  ///< Scratch of dispatch().
+
+  bool in_cycle_ = false;
+  bool debug_cycle_ = false;
+  meter cycle_meter_;
+  std::uint64_t cycles_ = 0, debug_cycles_ = 0, switches_ = 0;
+
+  bool oversubscribed_ = false;
+  model_queue first_of_set_ =
+      model_queue::none;  ///< Where the current set begins, in runlist order.
+  model_queue first_of_next_ = model_queue::none;
+  duration quantum_left_{};
+  time_point quantum_began_{};
+  bool switching_ = false;
+  timer_id turn_{};
+};
+
+}  // namespace sluice::sim

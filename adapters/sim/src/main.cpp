@@ -1,0 +1,83 @@
+/// \file
+/// sluice-sim: a simulated GPU with its driver, as files that other programs open.
+
+#include "device.hpp"
+#include "profile_file.hpp"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+namespace {
+
+constexpr int exit_failed = 1;
+constexpr int exit_usage = 2;
+
+void say_ready(int fd) {
+  constexpr char text[] = "ready\n";
+  if (write(fd, text, sizeof text - 1) < 0) {
+    std::fprintf(stderr, "sluice-sim: cannot write to --ready-fd %d\n", fd);
+  }
+  close(fd);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "A simulated AMD GPU and its compute driver (KFD), served as files: DIR/dev/kfd,\n"
+      "DIR/sys/class/kfd/kfd, DIR/sys/kernel/debug/kfd/mqds and DIR/sim/stats.json.\n"
+      "Runs until SIGINT or SIGTERM, and leaves nothing behind. Needs /dev/fuse and root.",
+      "sluice-sim"};
+  sluice::sim::device_options options;
+  std::string profile = "mi300x";
+  std::uint32_t gpus = 0;
+  int ready_fd = -1;
+  app.add_option("--root", options.root, "Directory to appear under; made if it does not exist")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--profile", profile, "What to simulate: a name, or a TOML file")
+      ->capture_default_str()
+      ->type_name("NAME|FILE");
+  app.add_option("--gpus", gpus, "Number of GPUs, each like the profile's first one")
+      ->check(CLI::Range(1, 64))
+      ->type_name("N");
+  app.add_option("--ready-fd", ready_fd,
+                 "Open descriptor to write 'ready' to, and close, when the device can be used")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("FD");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    std::fprintf(stderr, "sluice-sim: %s (see --help)\n", error.what());
+    return exit_usage;
+  }
+
+  try {
+    options.node = sluice::sim::load_profile(sluice::sim::find_profile(profile));
+    if (gpus != 0) sluice::sim::set_gpu_count(options.node, gpus);
+  } catch (const sluice::sim::profile_error& error) {
+    std::fprintf(stderr, "sluice-sim: %s\n", error.what());
+    return exit_usage;
+  }
+
+  try {
+    sluice::sim::run_device(options, [&] {
+      std::printf("sluice-sim: this GPU is simulated, profile '%s', %zu GPU%s, under %s\n",
+                  options.node.name.c_str(), options.node.gpus.size(),
+                  options.node.gpus.size() == 1 ? "" : "s", options.root.c_str());
+      std::fflush(stdout);
+      if (ready_fd >= 0) say_ready(ready_fd);
+    });
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "sluice-sim: %s\n", error.what());
+    return exit_failed;
+  }
+  return 0;
+}

@@ -1,0 +1,61 @@
+#pragma once
+/// \file
+/// What the simulated driver asks of the operating system about the processes that call it: the
+/// port between the driver's state machine and the real machine (os_linux.hpp) or a test's fake.
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sluice/result.hpp"
+
+namespace sluice::sim {
+
+/// One address space: the identity of a kfd_process (the driver keys it by mm_struct).
+class address_space {
+ public:
+  virtual ~address_space() = default;
+  /// The thread-group leader's pid when it was opened.
+  virtual pid_t pid() const noexcept = 0;
+  /// False once the process exited or exec'd (the mm is released).
+  virtual bool alive() const noexcept = 0;
+  /// Whole-or-nothing copies from and to the process. EFAULT, ESRCH.
+  virtual result<void> read(std::uint64_t address, std::span<std::byte> into) = 0;
+  virtual result<void> write(std::uint64_t address, std::span<const std::byte> from) = 0;
+  struct patch {
+    std::uint64_t address;
+    std::uint64_t value;
+  };
+  /// Many aligned 8-byte stores, in order, in as few system calls as possible.
+  virtual result<void> write_words(std::span<const patch> patches) = 0;
+};
+
+/// Threading: every call comes on the engine's thread, and callbacks run there.
+class os {
+ public:
+  virtual ~os() = default;
+  /// Thread-group leader of a thread, 0 when there is none (ESRCH).
+  virtual pid_t leader_of(pid_t tid) = 0;
+  /// The *thread* that traces the process's leader, 0 when none (`TracerPid`).
+  virtual pid_t tracer_of(pid_t pid) = 0;
+  /// Fails with ESRCH for zombies, kernel threads and unknown pids.
+  virtual result<std::unique_ptr<address_space>> open_address_space(pid_t pid) = 0;
+  /// Identity test: is `space` still the address space of `pid`?
+  virtual bool same_address_space(pid_t pid, const address_space& space) = 0;
+  /// Takes a duplicate of another process's descriptor: a descriptor of ours, or EBADF.
+  virtual result<int> take_fd(pid_t tid, int fd) = 0;
+  virtual void close_fd(int fd) = 0;
+  /// Writes one byte without blocking; errors are ignored (a full pipe loses the byte).
+  virtual void write_byte(int fd, char byte) = 0;
+  /// Calls `rung` on the engine's thread whenever the eventfd becomes readable (and drains it).
+  /// `fd` stays owned by the caller; unwatch before closing it.
+  virtual void watch_doorbell(int fd, std::function<void()> rung) = 0;
+  virtual void unwatch_doorbell(int fd) = 0;
+};
+
+}  // namespace sluice::sim

@@ -1,0 +1,206 @@
+#include "os_linux.hpp"
+
+#include "loop.hpp"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/kcmp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace sluice::sim {
+
+namespace {
+
+// glibc 2.36 declares these without C linkage in C++.
+int pidfd_open(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+int pidfd_getfd(int process, int fd) {
+  return static_cast<int>(syscall(SYS_pidfd_getfd, process, fd, 0));
+}
+
+error_code system_error(int value) { return {value, boost::system::system_category()}; }
+
+/// The number behind `line` ("\nName:\t") in /proc/<tid>/status, 0 when the thread is gone.
+pid_t status_field(pid_t tid, std::string_view line) {
+  const unique_fd file{
+      open(("/proc/" + std::to_string(tid) + "/status").c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!file) return 0;
+  std::array<char, 4096> buffer{};
+  const auto got = read(file.get(), buffer.data(), buffer.size());
+  if (got <= 0) return 0;
+  const std::string_view text{buffer.data(), static_cast<std::size_t>(got)};
+  // The first line is the process's own name, where newlines are escaped: this finds a field.
+  const auto found = text.find(line);
+  if (found == std::string_view::npos) return 0;
+  pid_t value = 0;
+  std::from_chars(text.data() + found + line.size(), text.data() + text.size(), value);
+  return value;
+}
+
+/// Is thread `tid` in the thread group `leader` right now? EPERM says yes as well.
+bool in_group(pid_t leader, pid_t tid) { return tgkill(leader, tid, 0) == 0 || errno == EPERM; }
+
+/// An address space, held by an fd on /proc/PID/mem, which stays bound to the mm that the process
+/// had when it was opened.
+class address_space_linux final : public address_space {
+ public:
+  address_space_linux(realtime_loop& loop, pid_t pid, unique_fd memory, unique_fd process)
+      : loop_{loop}, pid_{pid}, memory_{std::move(memory)}, process_{std::move(process)} {}
+  address_space_linux(const address_space_linux&) = delete;
+  address_space_linux& operator=(const address_space_linux&) = delete;
+  ~address_space_linux() override { loop_.unwatch(process_.get()); }
+
+  int pidfd() const noexcept { return process_.get(); }
+  pid_t pid() const noexcept override { return pid_; }
+
+  bool alive() const noexcept override {
+    // Reading any address of a released mm gives 0 bytes; of a living one the byte, or EIO.
+    char byte = 0;
+    return pread(memory_.get(), &byte, 1, 0) != 0;
+  }
+
+  result<void> read(std::uint64_t address, std::span<std::byte> into) override {
+    if (into.empty()) return {};
+    if (!alive()) return system_error(ESRCH);
+    const iovec local{into.data(), into.size()};
+    const iovec remote{pointer(address), into.size()};
+    return whole(process_vm_readv(pid_, &local, 1, &remote, 1, 0), into.size());
+  }
+
+  result<void> write(std::uint64_t address, std::span<const std::byte> from) override {
+    if (from.empty()) return {};
+    // process_vm_writev goes by pid, and after an exec would write into the new program.
+    if (!alive()) return system_error(ESRCH);
+    const iovec local{const_cast<std::byte*>(from.data()), from.size()};
+    const iovec remote{pointer(address), from.size()};
+    return whole(process_vm_writev(pid_, &local, 1, &remote, 1, 0), from.size());
+  }
+
+  result<void> write_words(std::span<const patch> patches) override {
+    if (patches.empty()) return {};
+    if (!alive()) return system_error(ESRCH);
+    while (!patches.empty()) {
+      const auto count = std::min<std::size_t>(patches.size(), IOV_MAX);
+      values_.clear();
+      targets_.clear();
+      for (const auto& each : patches.first(count)) {
+        values_.push_back(each.value);
+        targets_.push_back({pointer(each.address), sizeof each.value});
+      }
+      const iovec local{values_.data(), count * sizeof(std::uint64_t)};
+      const auto written = whole(
+          process_vm_writev(pid_, &local, 1, targets_.data(), targets_.size(), 0), local.iov_len);
+      if (!written) return written;
+      patches = patches.subspan(count);
+    }
+    return {};
+  }
+
+ private:
+  static void* pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }
+
+  static result<void> whole(ssize_t copied, std::size_t wanted) {
+    if (copied < 0) return last_system_error();
+    if (static_cast<std::size_t>(copied) != wanted) return system_error(EFAULT);
+    return {};
+  }
+
+  realtime_loop& loop_;
+  pid_t pid_;
+  unique_fd memory_;
+  unique_fd process_;
+  std::vector<std::uint64_t> values_;  // Kept between calls: write_words() is the hot path.
+  std::vector<iovec> targets_;
+};
+
+}  // namespace
+
+os_linux::os_linux(realtime_loop& loop, std::function<void()> exited)
+    : loop_{loop}, exited_{std::move(exited)} {}
+
+pid_t os_linux::leader_of(pid_t tid) {
+  if (tid <= 0) return 0;
+  if (in_group(tid, tid)) return tid;
+  if (const auto known = leaders_.find(tid); known != leaders_.end()) {
+    if (in_group(known->second, tid)) return known->second;
+  }
+  const auto leader = status_field(tid, "\nTgid:\t");
+  constexpr std::size_t most_hints = 4096;
+  if (leaders_.size() >= most_hints) leaders_.clear();
+  if (leader != 0) leaders_.insert_or_assign(tid, leader);
+  return leader;
+}
+
+pid_t os_linux::tracer_of(pid_t pid) { return status_field(pid, "\nTracerPid:\t"); }
+
+result<std::unique_ptr<address_space>> os_linux::open_address_space(pid_t pid) {
+  unique_fd memory{open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!memory) return errno == ENOENT ? system_error(ESRCH) : last_system_error();
+  unique_fd process{pidfd_open(pid)};
+  if (!process) return last_system_error();
+  auto space =
+      std::make_unique<address_space_linux>(loop_, pid, std::move(memory), std::move(process));
+  // Also settles that the pid did not change hands between the two opens.
+  if (!space->alive()) return system_error(ESRCH);
+  try {
+    loop_.watch(space->pidfd(), [this] { exited_(); });
+  } catch (const std::system_error& error) {
+    return system_error(error.code().value());
+  }
+  return std::unique_ptr<address_space>{std::move(space)};
+}
+
+bool os_linux::same_address_space(pid_t pid, const address_space& space) {
+  if (!space.alive()) return false;
+  if (pid == space.pid()) return true;
+  return syscall(SYS_kcmp, pid, space.pid(), KCMP_VM, 0, 0) == 0;
+}
+
+result<int> os_linux::take_fd(pid_t tid, int fd) {
+  const auto leader = leader_of(tid);
+  if (leader == 0) return system_error(ESRCH);
+  const unique_fd process{pidfd_open(leader)};
+  if (!process) return last_system_error();
+  const int taken = pidfd_getfd(process.get(), fd);
+  if (taken < 0) return last_system_error();
+  return taken;
+}
+
+void os_linux::close_fd(int fd) { close(fd); }
+
+void os_linux::write_byte(int fd, char byte) {
+  // The open file is shared with its owner, so its flags are not ours to change: RWF_NOWAIT keeps
+  // the write from blocking. Kinds of file without it are asked first.
+  const iovec one{&byte, 1};
+  if (pwritev2(fd, &one, 1, -1, RWF_NOWAIT) >= 0 || errno != EOPNOTSUPP) return;
+  pollfd ready{.fd = fd, .events = POLLOUT, .revents = 0};
+  if (poll(&ready, 1, 0) == 1 && (ready.revents & POLLOUT) != 0) {
+    [[maybe_unused]] const auto ignored = write(fd, &byte, 1);
+  }
+}
+
+void os_linux::watch_doorbell(int fd, std::function<void()> rung) {
+  // Every eventfd_write is an edge, so the counter needs no draining; and a read could block on a
+  // descriptor whose other end another process holds.
+  try {
+    loop_.watch(fd, std::move(rung));
+  } catch (const std::system_error&) {
+    // Not a descriptor that can ring (a regular file): it stays silent.
+  }
+}
+
+void os_linux::unwatch_doorbell(int fd) { loop_.unwatch(fd); }
+
+}  // namespace sluice::sim

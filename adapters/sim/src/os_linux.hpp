@@ -1,0 +1,40 @@
+#pragma once
+/// \file
+/// The driver's operating system port on Linux: /proc, pidfds and cross-memory copies.
+
+#include "os.hpp"
+
+#include <functional>
+#include <unordered_map>
+
+namespace sluice::sim {
+
+class realtime_loop;
+
+/// Needs the right to trace the processes that use the device (root has it).
+///
+/// Threading: the loop's thread.
+/// Lifetime:  the loop outlives it, and it outlives every address space it opened.
+class os_linux final : public os {
+ public:
+  /// \param exited called on the loop's thread after a process with an open address space exited.
+  ///        An exec announces itself to nobody: the owner looks at address_space::alive() often.
+  os_linux(realtime_loop& loop, std::function<void()> exited);
+
+  pid_t leader_of(pid_t tid) override;
+  pid_t tracer_of(pid_t pid) override;
+  result<std::unique_ptr<address_space>> open_address_space(pid_t pid) override;
+  bool same_address_space(pid_t pid, const address_space& space) override;
+  result<int> take_fd(pid_t tid, int fd) override;
+  void close_fd(int fd) override;
+  void write_byte(int fd, char byte) override;
+  void watch_doorbell(int fd, std::function<void()> rung) override;
+  void unwatch_doorbell(int fd) override;
+
+ private:
+  realtime_loop& loop_;
+  std::function<void()> exited_;
+  std::unordered_map<pid_t, pid_t> leaders_;  // Hints; checked before use.
+};
+
+}  // namespace sluice::sim

@@ -1,0 +1,100 @@
+#pragma once
+/// \file
+/// What is simulated: the node's GPUs, their sizes and costs, and the generation of the driver.
+/// Every default says where it comes from; what nobody published is named an assumption.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sluice/time.hpp"
+
+namespace sluice::sim {
+
+/// Who may operate on another process's debug session (kfd_ioctl_set_debug_trap).
+enum class trap_authority : std::uint8_t {
+  tracer_thread,     ///< Linux 6.5 on: the calling thread traces the target; DISABLE needs nothing.
+  debugger_process,  ///< Mid-2026: that, or the process that enabled the session; DISABLE included.
+};
+
+/// First line of each process in debugfs `mqds`.
+enum class mqds_header : std::uint8_t {
+  pasid,     ///< "Process %d PASID 0x%x:", up to about 6.13.
+  lead_pid,  ///< "Process %d PASID %d:", the pid twice, since PASIDs are per device.
+};
+
+struct gpu_profile {
+  std::uint32_t gpu_id = 0;  ///< KFD's id of the node; not 0 (the CPU node's).
+
+  // --- Size -------------------------------------------------------------------------------------
+  /// gfx942 (MI300X): major * 10000 + minor * 100 + step, as in the KFD topology.
+  std::uint32_t gfx_target_version = 90402;
+  /// MI300X data sheet: 304 compute units in 8 XCDs; SPX mode shows them as one GPU.
+  std::uint32_t compute_units = 304;
+  std::uint32_t num_xcc = 8;
+  /// CDNA3 ISA guide: 4 SIMDs per compute unit, 8 waves per SIMD.
+  std::uint32_t simd_per_cu = 4;
+  std::uint32_t waves_per_simd = 8;
+  /// One MEC of 4 pipes x 8 queues, of which amdgpu keeps 8 for its own rings; the topology of
+  /// gfx9 parts shows num_cp_queues 24.
+  std::uint32_t hqd_slots = 24;
+  /// kfd_process_queue_manager: KFD_MAX_NUM_OF_QUEUES_PER_PROCESS; 127 before gfx9.4.3.
+  std::uint32_t max_queues_per_process = 255;
+  /// amdgpu leaves VMIDs 8..15 to KFD (compute_vmid_bitmap 0xFF00).
+  std::uint32_t vmids = 8;
+  /// kfd_dbg_is_per_vmid_supported: GC 9.4.2 and later of that line have debug registers for each
+  /// VMID. False: one debugged process per GPU.
+  bool per_vmid_debug = true;
+
+  // --- Costs ------------------------------------------------------------------------------------
+  /// One debug SUSPEND (unmap everything, save contexts, map the rest) and one RESUME: the project
+  /// owner's design notes on the debug ioctl (taken as the whole call, whatever is resident).
+  duration suspend_cost = std::chrono::milliseconds{5};
+  duration resume_cost = std::chrono::milliseconds{10};
+  /// Every other runlist cycle (queue created, updated, destroyed; session enabled, disabled).
+  /// Assumption: 1 ms, the upper end of the owner's figure for one batched cycle.
+  duration cycle_cost = std::chrono::milliseconds{1};
+  /// Oversubscribed runlist: how long one set of queues stays mapped. pm_map_process_v9 writes
+  /// process_quantum 10; that its unit is a millisecond is an assumption.
+  duration quantum = std::chrono::milliseconds{10};
+  /// Oversubscribed runlist: nothing runs for so long at every change of sets (context save and
+  /// restore). Assumption: half of a batched cycle.
+  duration switch_cost = std::chrono::microseconds{500};
+
+  constexpr std::uint32_t wave_slots() const noexcept {
+    return compute_units * simd_per_cu * waves_per_simd;
+  }
+};
+
+struct profile {
+  std::string name;
+  std::vector<gpu_profile> gpus;
+
+  // --- Generation of the driver -----------------------------------------------------------------
+  /// KFD_IOCTL_MINOR_VERSION; 17 is Linux 6.12. The debugger API needs 13.
+  std::uint32_t abi_minor = 17;
+  trap_authority authority = trap_authority::tracer_thread;
+  mqds_header header = mqds_header::pasid;
+  /// debugfs has a directory kfd/proc/<pid> for each process (2025 on): these raise inotify events.
+  bool debugfs_proc_dirs = false;
+  /// Internal numbers of SDMA queue types moved by one when the DIQ type was removed (2025-2026).
+  bool diq_type_exists = true;
+  /// queue_preemption_timeout_ms (module parameter, default 9000): how long a failing unmap lasts.
+  duration preemption_timeout = std::chrono::seconds{9};
+
+  // --- How fast the device looks at memory ------------------------------------------------------
+  /// A queue without a doorbell eventfd: its write index is read so often while it has work, and
+  /// while it has none. Both are the simulator's own, no property of hardware.
+  duration poll_busy = std::chrono::microseconds{200};
+  duration poll_idle = std::chrono::milliseconds{5};
+};
+
+/// An MI300X-like node with one GPU.
+inline profile default_profile() {
+  profile node;
+  node.name = "mi300x";
+  node.gpus.push_back({.gpu_id = 51110});  // A plausible id; the real one is a hash of the board.
+  return node;
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,255 @@
+#include "profile_file.hpp"
+
+#include <array>
+#include <charconv>
+#include <concepts>
+#include <filesystem>
+#include <limits>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <toml++/toml.h>
+
+namespace sluice::sim {
+
+namespace {
+
+[[noreturn]] void complain(const std::string& file, const toml::source_region& where,
+                           const std::string& what) {
+  throw profile_error{file + ":" + std::to_string(where.begin.line) + ": " + what};
+}
+
+/// One table of the file. Every key that is asked for is struck out; what remains is unknown.
+class table_reader {
+ public:
+  table_reader(const std::string& file, const toml::table& table, std::string prefix)
+      : file_{file}, table_{table}, prefix_{std::move(prefix)} {}
+
+  const toml::node* take(std::string_view key) {
+    known_.push_back(key);
+    return table_.get(key);
+  }
+
+  template <std::unsigned_integral Number>
+  void read(std::string_view key, Number& into, std::uint64_t least,
+            std::uint64_t most) requires(!std::same_as<Number, bool>) {
+    const auto* node = take(key);
+    if (node == nullptr) return;
+    const auto value = node->value_exact<std::int64_t>();
+    if (!value || *value < 0 || static_cast<std::uint64_t>(*value) < least ||
+        static_cast<std::uint64_t>(*value) > most) {
+      bad(*node, key,
+          "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+    }
+    into = static_cast<Number>(*value);
+  }
+
+  void read(std::string_view key, bool& into) {
+    const auto* node = take(key);
+    if (node == nullptr) return;
+    const auto value = node->value_exact<bool>();
+    if (!value) bad(*node, key, "true or false");
+    into = *value;
+  }
+
+  void read(std::string_view key, std::string& into) {
+    const auto* node = take(key);
+    if (node == nullptr) return;
+    const auto value = node->value_exact<std::string>();
+    if (!value || value->empty()) bad(*node, key, "a text");
+    into = *value;
+  }
+
+  void read(std::string_view key, duration& into, duration least, duration most) {
+    const auto* node = take(key);
+    if (node == nullptr) return;
+    const auto text = node->value_exact<std::string_view>();
+    const auto value = text ? parse_duration(*text) : std::nullopt;
+    if (!value || *value < least || *value > most) {
+      bad(*node, key,
+          "a time such as \"5ms\" (ns, us, ms, s) from " + show(least) + " to " + show(most));
+    }
+    into = *value;
+  }
+
+  template <class Enum>
+  void read(std::string_view key, Enum& into,
+            std::initializer_list<std::pair<std::string_view, Enum>> names) {
+    const auto* node = take(key);
+    if (node == nullptr) return;
+    const auto text = node->value_exact<std::string_view>();
+    std::string all;
+    for (const auto& [name, value] : names) {
+      if (text == name) {
+        into = value;
+        return;
+      }
+      all += (all.empty() ? "\"" : " or \"") + std::string{name} + "\"";
+    }
+    bad(*node, key, all);
+  }
+
+  const toml::table* read_table(std::string_view key) {
+    const auto* node = take(key);
+    if (node == nullptr) return nullptr;
+    if (!node->is_table()) bad(*node, key, "a table");
+    return node->as_table();
+  }
+
+  void finish() const {
+    for (const auto& [key, node] : table_) {
+      bool known = false;
+      for (const auto& each : known_) known |= key.str() == each;
+      if (!known) complain(file_, key.source(), prefix_ + std::string{key.str()} + ": unknown key");
+    }
+  }
+
+  [[noreturn]] void bad(const toml::node& node, std::string_view key,
+                        const std::string& expected) const {
+    complain(file_, node.source(), prefix_ + std::string{key} + ": expected " + expected);
+  }
+
+ private:
+  static std::optional<duration> parse_duration(std::string_view text) {
+    std::int64_t number = 0;
+    const auto [unit, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || number < 0) return std::nullopt;
+    const std::string_view rest{unit, static_cast<std::size_t>(text.data() + text.size() - unit)};
+    constexpr std::array<std::pair<std::string_view, std::int64_t>, 4> units{
+        {{"ns", 1}, {"us", 1'000}, {"ms", 1'000'000}, {"s", 1'000'000'000}}};
+    for (const auto& [name, factor] : units) {
+      if (rest == name && number <= std::numeric_limits<std::int64_t>::max() / factor) {
+        return duration{number * factor};
+      }
+    }
+    return std::nullopt;
+  }
+
+  static std::string show(duration value) {
+    constexpr std::array<std::pair<std::string_view, std::int64_t>, 3> units{
+        {{"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}}};
+    for (const auto& [name, factor] : units) {
+      if (value.count() != 0 && value.count() % factor == 0) {
+        return std::to_string(value.count() / factor) + std::string{name};
+      }
+    }
+    return std::to_string(value.count()) + "ns";
+  }
+
+  const std::string& file_;
+  const toml::table& table_;
+  std::string prefix_;
+  std::vector<std::string_view> known_;
+};
+
+gpu_profile read_gpu(const std::string& file, const toml::table& table) {
+  using std::chrono::microseconds;
+  using std::chrono::seconds;
+  gpu_profile gpu;
+  table_reader in{file, table, "gpu."};
+  constexpr std::uint64_t any = std::numeric_limits<std::int32_t>::max();
+  in.read("gpu_id", gpu.gpu_id, 1, any);
+  in.read("gfx_target_version", gpu.gfx_target_version, 80000, 999999);
+  in.read("compute_units", gpu.compute_units, 1, 4096);
+  in.read("num_xcc", gpu.num_xcc, 1, 64);
+  in.read("simd_per_cu", gpu.simd_per_cu, 1, 16);
+  in.read("waves_per_simd", gpu.waves_per_simd, 1, 64);
+  in.read("hqd_slots", gpu.hqd_slots, 1, 1024);
+  in.read("max_queues_per_process", gpu.max_queues_per_process, 1, 1024);
+  in.read("vmids", gpu.vmids, 1, 64);
+  in.read("per_vmid_debug", gpu.per_vmid_debug);
+  in.read("suspend_cost", gpu.suspend_cost, duration{0}, seconds{9});
+  in.read("resume_cost", gpu.resume_cost, duration{0}, seconds{9});
+  in.read("cycle_cost", gpu.cycle_cost, duration{0}, seconds{9});
+  in.read("quantum", gpu.quantum, microseconds{100}, seconds{10});
+  in.read("switch_cost", gpu.switch_cost, duration{0}, seconds{1});
+  in.finish();
+  return gpu;
+}
+
+}  // namespace
+
+std::string find_profile(const std::string& name_or_path) {
+  if (name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".toml")) {
+    return name_or_path;
+  }
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  std::string looked;
+  for (const auto& folder : {program / "profiles", program / SLUICE_SIM_PROFILES_FROM_BIN}) {
+    const auto file = (folder / (name_or_path + ".toml")).lexically_normal();
+    if (std::filesystem::exists(file, error)) return file.string();
+    looked += (looked.empty() ? "" : " nor at ") + file.string();
+  }
+  throw profile_error{"no profile '" + name_or_path + "': it is neither at " + looked +
+                      "; give the path of a TOML file, or one of the names found there"};
+}
+
+profile load_profile(const std::string& path) {
+  using std::chrono::microseconds;
+  using std::chrono::seconds;
+  toml::table file;
+  try {
+    file = toml::parse_file(path);
+  } catch (const toml::parse_error& error) {
+    const auto line = error.source().begin.line;
+    throw profile_error{path + (line > 0 ? ":" + std::to_string(line) : "") + ": " +
+                        std::string{error.description()}};
+  }
+  profile node;
+  table_reader in{path, file, ""};
+  node.name = std::filesystem::path{path}.stem().string();
+  in.read("name", node.name);
+  if (const auto* table = in.read_table("driver")) {
+    table_reader driver{path, *table, "driver."};
+    driver.read("abi_minor", node.abi_minor, 13, 99);
+    driver.read("authority", node.authority,
+                {{"tracer_thread", trap_authority::tracer_thread},
+                 {"debugger_process", trap_authority::debugger_process}});
+    driver.read("mqds_header", node.header,
+                {{"pasid", mqds_header::pasid}, {"lead_pid", mqds_header::lead_pid}});
+    driver.read("debugfs_proc_dirs", node.debugfs_proc_dirs);
+    driver.read("diq_type_exists", node.diq_type_exists);
+    driver.read("preemption_timeout", node.preemption_timeout, microseconds{1}, seconds{60});
+    driver.finish();
+  }
+  if (const auto* table = in.read_table("device")) {
+    table_reader device{path, *table, "device."};
+    device.read("poll_busy", node.poll_busy, microseconds{10}, seconds{1});
+    device.read("poll_idle", node.poll_idle, microseconds{10}, seconds{1});
+    device.finish();
+  }
+  const auto* gpus = in.take("gpu");
+  if (gpus == nullptr) throw profile_error{path + ": no [[gpu]] table: at least one is needed"};
+  if (const auto* array = gpus->as_array();
+      array != nullptr && array->is_homogeneous<toml::table>()) {
+    for (const auto& each : *array) node.gpus.push_back(read_gpu(path, *each.as_table()));
+  } else {
+    in.bad(*gpus, "gpu", "[[gpu]] tables");
+  }
+  in.finish();
+  for (std::size_t i = 0; i < node.gpus.size(); ++i) {
+    auto& gpu = node.gpus[i];
+    if (gpu.gpu_id == 0) throw profile_error{path + ": gpu.gpu_id is missing"};
+    for (std::size_t j = 0; j < i; ++j) {
+      if (node.gpus[j].gpu_id == gpu.gpu_id) {
+        throw profile_error{path + ": gpu.gpu_id " + std::to_string(gpu.gpu_id) +
+                            " is given to two GPUs"};
+      }
+    }
+  }
+  return node;
+}
+
+void set_gpu_count(profile& node, std::uint32_t count) {
+  const auto model = node.gpus.front();
+  node.gpus.resize(count, model);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    node.gpus[i] = model;
+    // Real ids are hashes; what matters is that they are distinct and look like nothing else.
+    node.gpus[i].gpu_id = model.gpu_id + i * 257;
+  }
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,135 @@
+#include "root_directory.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <stdexcept>
+
+namespace sluice::sim {
+
+namespace {
+
+[[noreturn]] void fail(const std::string& what, int error) {
+  throw std::runtime_error{what + ": " + std::strerror(error)};  // NOLINT: one thread.
+}
+
+constexpr const char* debugfs = "/sys/kernel/debug/kfd";
+
+}  // namespace
+
+root_directory::root_directory(const std::string& path, bool process_directories)
+    : path_{std::filesystem::absolute(path).lexically_normal().string()},
+      process_directories_{process_directories} {
+  while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+  if (path_ == "/") throw std::runtime_error{"--root must not be the root directory"};
+  if (mkdir(path_.c_str(), 0755) == 0) {
+    made_root_ = true;
+  } else if (errno != EEXIST) {
+    fail("cannot make the directory " + path_, errno);
+  }
+  try {
+    lock_ = unique_fd{open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    if (!lock_) fail("cannot open the directory " + path_, errno);
+    if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+      throw std::runtime_error{"another simulated device runs at " + path_ +
+                               "; stop it, or choose another --root"};
+    }
+    clear_dead_mount();
+    make_directory("/fuse");
+    make_link("/dev", "fuse/dev");
+    make_link("/sim", "fuse/sim");
+    make_directory("/sys");
+    make_link("/sys/class", "../fuse/sys/class");
+    make_directory("/sys/kernel");
+    make_directory("/sys/kernel/debug", 0700);
+    make_directory(debugfs);
+    make_link(std::string{debugfs} + "/mqds", "../../../../fuse/debug/mqds");
+    if (process_directories_) {
+      make_directory(std::string{debugfs} + "/proc");
+      // Those of processes that a killed device knew.
+      std::error_code ignored;
+      for (const auto& each :
+           std::filesystem::directory_iterator{path_ + debugfs + "/proc", ignored}) {
+        rmdir(each.path().c_str());
+      }
+    }
+  } catch (...) {
+    remove_everything();
+    throw;
+  }
+}
+
+root_directory::~root_directory() { remove_everything(); }
+
+void root_directory::process_changed(pid_t pid, bool appeared) {
+  if (!process_directories_) return;
+  const auto name = path_ + debugfs + "/proc/" + std::to_string(pid);
+  // Failures leave the device without a convenience, not without a function.
+  if (appeared) {
+    if (mkdir(name.c_str(), 0755) == 0) processes_.insert(pid);
+  } else if (processes_.erase(pid) != 0) {
+    rmdir(name.c_str());
+  }
+}
+
+void root_directory::make_directory(const std::string& name, mode_t mode) {
+  const auto full = path_ + name;
+  struct stat found {};
+  if (mkdir(full.c_str(), mode) != 0) {
+    if (errno != EEXIST) fail("cannot make the directory " + full, errno);
+    if (lstat(full.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) {
+      throw std::runtime_error{full + " is in the way: it is no directory of a simulated device"};
+    }
+  }
+  made_.push_back(full);
+}
+
+void root_directory::make_link(const std::string& name, const std::string& target) {
+  const auto full = path_ + name;
+  if (symlink(target.c_str(), full.c_str()) != 0) {
+    if (errno != EEXIST) fail("cannot make the link " + full, errno);
+    std::array<char, 256> found{};
+    const auto length = readlink(full.c_str(), found.data(), found.size());
+    if (length < 0 ||
+        target.compare(0, std::string::npos, found.data(), static_cast<std::size_t>(length)) != 0) {
+      throw std::runtime_error{full + " is in the way: it is no link of a simulated device"};
+    }
+  }
+  made_.push_back(full);
+}
+
+void root_directory::clear_dead_mount() const {
+  // The kernel answers ENOTCONN at a mount whose server is gone; several may lie on each other.
+  struct stat found {};
+  const auto point = mountpoint();
+  while (stat(point.c_str(), &found) != 0 && errno == ENOTCONN) {
+    if (umount2(point.c_str(), MNT_DETACH) == 0) continue;
+    const int error = errno;
+    if (error == EPERM) {
+      throw std::runtime_error{point + " is the mount of a killed device; remove it with " +
+                               "'fusermount3 -u -z " + point + "'"};
+    }
+    fail("cannot unmount what a killed device left at " + point, error);
+  }
+}
+
+void root_directory::remove_everything() noexcept {
+  for (const auto pid : processes_) {
+    rmdir((path_ + debugfs + "/proc/" + std::to_string(pid)).c_str());
+  }
+  for (auto name = made_.rbegin(); name != made_.rend(); ++name) {
+    if (unlink(name->c_str()) != 0) rmdir(name->c_str());
+  }
+  made_.clear();
+  if (made_root_) rmdir(path_.c_str());
+}
+
+}  // namespace sluice::sim

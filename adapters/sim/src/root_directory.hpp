@@ -1,0 +1,54 @@
+#pragma once
+/// \file
+/// The directory under which a simulated device appears: where the file system is mounted, and the
+/// plain directories and links that give it the shape of a machine's /dev and /sys.
+
+#include "loop.hpp"
+
+#include <sys/types.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace sluice::sim {
+
+/// Below the root: `fuse` (the mount), `dev`, `sys/class` and `sim` (links into it), and
+/// `sys/kernel/debug/kfd`, plain directories as in debugfs, so that they raise inotify events.
+///
+/// What a killed device left behind (a dead mount included) is taken over. One device per root: a
+/// lock on the directory says so.
+///
+/// Threading: one thread.
+/// Lifetime:  destruction removes all that is listed above, and the root if this made it. Unmount
+///            first.
+/// Errors:    the constructor throws std::runtime_error with a sentence for the user, and leaves
+///            nothing behind.
+class root_directory {
+ public:
+  /// \param process_directories debugfs has proc/<pid> for every process (drivers since 2025).
+  root_directory(const std::string& path, bool process_directories);
+  root_directory(const root_directory&) = delete;
+  root_directory& operator=(const root_directory&) = delete;
+  ~root_directory();
+
+  const std::string& path() const noexcept { return path_; }
+  std::string mountpoint() const { return path_ + "/fuse"; }
+
+  void process_changed(pid_t pid, bool appeared);
+
+ private:
+  void make_directory(const std::string& name, mode_t mode = 0755);
+  void make_link(const std::string& name, const std::string& target);
+  void clear_dead_mount() const;
+  void remove_everything() noexcept;
+
+  std::string path_;
+  bool made_root_ = false;
+  bool process_directories_ = false;
+  unique_fd lock_;
+  std::vector<std::string> made_;  // In order of creation.
+  std::set<pid_t> processes_;
+};
+
+}  // namespace sluice::sim
