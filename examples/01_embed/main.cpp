@@ -1,0 +1,71 @@
+// Problem: this program answers requests on a GPU that best-effort processes use as well, and wants
+// them off it while a request is in flight.
+//
+// Notice: one line around the work, `auto busy = client.busy();`, is all that the serving code
+// sees.
+//
+// Expected output, after 5 s, with nobody else on the GPU:
+//   answered 10 requests; 0 queue suspends, 0 resumes
+// and beside an offline process (AMD_QUEUE_TAG=OFFLINE_AI in its environment) one suspend and one
+// resume for each request that comes once that process has been attached, which is after 2 s.
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/discovery.hpp"
+#include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/scheduler.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+void wait_for_request() { std::this_thread::sleep_for(450ms); }
+
+/// Stands for GPU work of 50 ms.
+void answer_request() { std::this_thread::sleep_for(50ms); }
+
+sluice::result<void> serve() {
+  // [embed]
+  auto loop = sluice::reactor::create();
+  if (loop.has_error()) return loop.error();
+  std::vector<std::unique_ptr<sluice::source>> sources;
+  sources.push_back(sluice::kfd::make_discovery());
+  auto made = sluice::scheduler::create({}, std::move(*loop), sluice::agent::make_agent_backend(),
+                                        sluice::make_fixed_timeslice(), std::move(sources));
+  if (made.has_error()) return made.error();
+  sluice::scheduler& scheduler = **made;
+  if (auto started = scheduler.start(); started.has_error()) return started.error();
+  std::thread runner([&scheduler] { scheduler.run(); });
+
+  auto client = scheduler.register_client({.name = "01_embed", .gpus = {}});
+  for (int request = 0; client.has_value() && request < 10; ++request) {
+    wait_for_request();
+    auto busy = client->busy();  // from here on offline work makes room...
+    answer_request();
+  }  // ...and from here on it may come back
+  // [/embed]
+
+  std::this_thread::sleep_for(100ms);  // the last resume
+  const auto seen = std::make_unique<sluice::statistics>(scheduler.stats());
+  scheduler.stop();
+  runner.join();
+  if (client.has_error()) return client.error();
+  std::printf("answered 10 requests; %llu queue suspends, %llu resumes\n",
+              static_cast<unsigned long long>(seen->suspends.value()),
+              static_cast<unsigned long long>(seen->resumes.value()));
+  return {};
+}
+
+}  // namespace
+
+int main() {
+  const auto done = serve();
+  if (done.has_value()) return 0;
+  std::fprintf(stderr, "01_embed: %s\n", done.error().message().c_str());
+  return 1;
+}

@@ -1,0 +1,56 @@
+# shellcheck shell=bash disable=SC2034
+# What the scripts share: the Debian packages that sluice needs and how to get them, root, and a mount
+# namespace. Sourced by examples/*.sh and tests/run.sh.
+
+sluice_build_packages=(
+  cmake ninja-build g++ pkg-config
+  libboost1.81-dev liburing-dev libspdlog-dev libfmt-dev libfuse3-dev libcli11-dev
+  libtomlplusplus-dev libgtest-dev libgmock-dev libbenchmark-dev)
+
+# On top of the above: sanitizer builds with clang, the format check, and a compiler cache.
+sluice_test_packages=(clang libclang-rt-dev clang-format ccache git procps)
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    echo "$(basename "$0"): '$1' needs root, and there is no sudo: run this as root" >&2
+    return 1
+  fi
+}
+
+# install_missing PACKAGE...: installs those that are not there, and nothing when all are.
+install_missing() {
+  if ! command -v dpkg-query >/dev/null; then
+    echo "$(basename "$0"): this is no Debian; these must be there already: $*" >&2
+    return 0
+  fi
+  local package missing=()
+  for package; do
+    dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
+      missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  echo "installing ${missing[*]} ..." >&2
+  local install=(env DEBIAN_FRONTEND=noninteractive
+    apt-get install -y -q --no-install-recommends "${missing[@]}")
+  # Package lists may be missing or out of date; fetch them only when they are needed.
+  if ! apt-cache show "${missing[@]}" >/dev/null 2>&1 || ! as_root "${install[@]}" >&2; then
+    as_root apt-get update -q >&2 && as_root "${install[@]}" >&2
+  fi
+}
+
+# in_own_mounts COMMAND...: becomes the command, as root, in a mount namespace of its own, so that no mount
+# outlives it.
+in_own_mounts() {
+  local private=()
+  # Where / is no mount point (a plain chroot), its propagation cannot be changed, and need not be.
+  as_root unshare --mount true 2>/dev/null || private=(--propagation unchanged)
+  if [ "$(id -u)" -eq 0 ]; then
+    exec unshare --mount "${private[@]}" "$@"
+  else
+    exec sudo unshare --mount "${private[@]}" "$@"
+  fi
+}

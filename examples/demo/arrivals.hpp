@@ -1,0 +1,74 @@
+#pragma once
+/// \file
+/// When requests arrive and how much work each brings: read from a trace file or generated from a
+/// seed. Pure data and arithmetic, so that a run can be repeated exactly.
+
+#include "checked.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/time.hpp"
+
+namespace demo {
+
+using sluice::duration;
+
+/// One request to a language model, as the Azure LLM traces describe it.
+struct request {
+  duration at{};  ///< After the start of the stretch it belongs to.
+  std::uint32_t context_tokens = 0;
+  std::uint32_t generated_tokens = 0;
+};
+
+/// A stretch of time and the requests that arrive in it, in order.
+struct arrivals {
+  duration window{};
+  std::vector<request> requests;
+};
+
+/// Reads the Azure LLM trace format: a header, then rows of
+/// `2023-11-16 18:17:03.9799600,4808,10` (TIMESTAMP,ContextTokens,GeneratedTokens) in order of
+/// time. Lines may end in CR LF; the last one needs no end. Errors: one line `NAME:LINE:COLUMN:
+/// what`, lines and columns counted from 1.
+checked<arrivals> read_trace(std::istream& in, std::string_view name);
+checked<arrivals> read_trace_file(const std::string& path);
+
+/// The stretch of `length` with the most requests (the first of several): it begins at a request.
+/// A trace shorter than `length` is kept whole.
+arrivals busiest(const arrivals& all, duration length);
+
+/// Divides the gaps between arrivals (and so the window); the work of a request stays.
+/// \param by > 0; 2 is twice as fast.
+arrivals speed_up(arrivals from, double by);
+
+/// Bursts of 350 to 650 ms with 5 to 30 ms from request to request, then silence for as long: what
+/// an interactive service sees, and what lets offline work run in between. Outputs are 4 to 32
+/// tokens. The same seed gives the same arrivals on every machine.
+arrivals generate(std::uint64_t seed, duration length);
+
+/// GPU time per token.
+struct token_costs {
+  std::chrono::duration<double, std::nano> prefill{};  ///< Per context token.
+  std::chrono::duration<double, std::nano> decode{};   ///< Per generated token.
+};
+
+/// A generated token costs this many times what a context token costs: prefill reads the weights
+/// once for many tokens, decode once for each.
+inline constexpr double decode_weight = 100;
+
+/// Costs at which the whole stretch needs `load` of its window as GPU time.
+token_costs scale_to_load(const arrivals& work, double load);
+
+struct token_totals {
+  std::uint64_t context = 0;
+  std::uint64_t generated = 0;
+  std::uint32_t most_generated = 0;
+};
+token_totals totals(const arrivals& work);
+
+}  // namespace demo

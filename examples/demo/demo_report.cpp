@@ -1,0 +1,180 @@
+#include "demo_report.hpp"
+
+#include "options.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+namespace demo {
+namespace {
+
+double seconds(duration value) { return std::chrono::duration<double>(value).count(); }
+double ms(duration value) { return seconds(value) * 1e3; }
+double us(duration value) { return seconds(value) * 1e6; }
+
+std::string row(const char* name, const online_run* online, const offline_run* offline) {
+  std::string text = fmt::format("{:<20}", name);
+  if (online != nullptr) {
+    const char* const at_least = online->unfinished > 0 ? ">=" : "";
+    for (const duration each :
+         {online->latency.p50, online->latency.p90, online->latency.p99, online->latency.max}) {
+      text += fmt::format("{:>10}", fmt::format("{}{:.1f}", at_least, ms(each)));
+    }
+    text += fmt::format(
+        "{:>14}", fmt::format("{:.0f}/{:.0f}", us(online->wake_up.p50), us(online->wake_up.p99)));
+  } else {
+    text += fmt::format("{:>10}{:>10}{:>10}{:>10}{:>14}", "-", "-", "-", "-", "-");
+  }
+  if (offline != nullptr) {
+    text += fmt::format("{:>13.1f}{:>11.1f} %", offline->kernels_per_second(),
+                        100 * offline->gpu_share());
+  } else {
+    text += fmt::format("{:>13}{:>13}", "-", "-");
+  }
+  if (online != nullptr && online->unfinished > 0) {
+    text += fmt::format("   {} of {} unfinished", online->unfinished, online->requests);
+  }
+  return text + '\n';
+}
+
+std::string json_run(const online_run& online, const offline_run* offline) {
+  std::string text = fmt::format(
+      R"({{"requests":{},"p50_ms":{:.3f},"p90_ms":{:.3f},"p99_ms":{:.3f},"max_ms":{:.3f})",
+      online.requests, ms(online.latency.p50), ms(online.latency.p90), ms(online.latency.p99),
+      ms(online.latency.max));
+  if (offline != nullptr) {
+    text += fmt::format(R"(,"offline_kernels_per_s":{:.3f})", offline->kernels_per_second());
+  }
+  text += fmt::format(R"(,"unfinished":{},"wake_up_p50_us":{:.1f},"wake_up_p99_us":{:.1f})",
+                      online.unfinished, us(online.wake_up.p50), us(online.wake_up.p99));
+  return text + '}';
+}
+
+}  // namespace
+
+online_run summarize(const online_report& report) {
+  std::vector<duration> all = report.finished;
+  all.insert(all.end(), report.unfinished.begin(), report.unfinished.end());
+  return {all.size(), report.unfinished.size(), percentiles_of(all), report.wake_up};
+}
+
+double offline_run::kernels_per_second() const {
+  return wall.count() > 0 ? static_cast<double>(kernels) / seconds(wall) : 0;
+}
+
+double offline_run::gpu_share() const {
+  return wall.count() > 0 ? seconds(gpu_time) / seconds(wall) : 0;
+}
+
+double offline_run::loss_percent() const {
+  const duration free = wall - online_unfinished;
+  return free.count() > 0 ? 100 * (1 - seconds(gpu_time) / seconds(free)) : 0;
+}
+
+double load_report::share_of_alone() const {
+  const double alone = offline_alone.kernels_per_second();
+  return alone > 0 ? scheduled_offline.kernels_per_second() / alone : 0;
+}
+
+std::string load_report::broken_promise() const {
+  if (!offline_kernels.clean()) {
+    return fmt::format("offline kernels: {} lost, {} repeated, {} out of order, {} too short",
+                       offline_kernels.lost, offline_kernels.repeated, offline_kernels.out_of_order,
+                       offline_kernels.too_short);
+  }
+  if (still_suspended > 0) {
+    return fmt::format("{} queues are still suspended after the scheduled run", still_suspended);
+  }
+  return {};
+}
+
+std::string table(const load_report& report) {
+  const scheduler_report& by = report.scheduler;
+  std::string text =
+      fmt::format("\nOffline load {}: {}\n", to_string(report.load), description(report.load));
+  text += fmt::format("{:<20}{:>40}{:>14}{:>26}\n", "", "online latency, ms  ", "wake-up, us",
+                      "offline        ");
+  text += fmt::format("{:<20}{:>10}{:>10}{:>10}{:>10}{:>14}{:>13}{:>13}\n", "", "p50", "p90", "p99",
+                      "max", "p50/p99", "kernels/s", "GPU time");
+  text += row("offline alone", nullptr, &report.offline_alone);
+  text += row("online alone", &report.online_alone, nullptr);
+  text += row("both, no scheduler", &report.unscheduled, &report.unscheduled_offline);
+  text += row("both, scheduled", &report.scheduled, &report.scheduled_offline);
+  text += fmt::format(
+      "  scheduled: {} queue suspends, {} resumes in {} driver calls, p50/p99 suspend "
+      "{:.2f}/{:.2f} ms, "
+      "resume {:.2f}/{:.2f} ms; {} failed outcomes\n",
+      by.suspends, by.resumes, by.driver_calls, ms(by.suspend_p50), ms(by.suspend_p99),
+      ms(by.resume_p50), ms(by.resume_p99), by.failed_outcomes);
+  text += fmt::format(
+      "  online arrival to driver call p50/p99 {:.0f}/{:.0f} us, to offline off the GPU "
+      "{:.2f}/{:.2f} ms; {} forced resumes, {} agent restarts\n",
+      us(by.decision_p50), us(by.decision_p99), ms(by.off_p50), ms(by.off_p99), by.forced_resumes,
+      by.backend_restarts);
+  if (by.policy_ejections > 0) text += "  THE POLICY WAS EJECTED: it took too long three times\n";
+  text += fmt::format(
+      "  offline loss {:.1f} % of the time the GPU had no unfinished online work; offline share of "
+      "alone {:.2f}\n",
+      report.scheduled_offline.loss_percent(), report.share_of_alone());
+  text += fmt::format(
+      "  our driver calls took {:.1f} ms from online queues ({} runlist cycles); still suspended "
+      "{}; "
+      "kernels lost {}, repeated {} of {}\n",
+      ms(report.online_disturbed), report.driver_cycles, report.still_suspended,
+      report.offline_kernels.lost, report.offline_kernels.repeated,
+      report.offline_kernels.completed + report.offline_kernels.lost +
+          report.offline_kernels.repeated);
+  text += fmt::format("  the simulated device was late by p50/p99 {:.0f}/{:.0f} us\n",
+                      us(report.lateness_p50), us(report.lateness_p99));
+  const double latency = report.scheduled.latency.p99.count() > 0
+                             ? ms(report.unscheduled.latency.p99) / ms(report.scheduled.latency.p99)
+                             : 0;
+  const double offline = report.unscheduled_offline.kernels_per_second();
+  text += fmt::format(
+      "  against no scheduler: online p99 {}{:.1f} times shorter, offline kernels per second "
+      "{:+.0f} %\n",
+      report.unscheduled.unfinished > 0 ? "at least " : "", latency,
+      offline > 0 ? 100 * (report.scheduled_offline.kernels_per_second() / offline - 1) : 0);
+  if (report.load == load_kind::training) {
+    text +=
+        "  Preemption does not pay where offline kernels end sooner than a suspend takes and "
+        "leave\n"
+        "  gaps by themselves: online work then gains little, and offline work loses what is "
+        "above.\n";
+  }
+  return text;
+}
+
+std::string json(const load_report& report, const std::string& profile) {
+  const scheduler_report& by = report.scheduler;
+  std::string text =
+      fmt::format(R"({{"device":"simulated","profile":{},"load":"{}","runs":{{)",
+                  boost::json::serialize(boost::json::string(profile)), to_string(report.load));
+  text += "\n  \"online_alone\":" + json_run(report.online_alone, nullptr);
+  text += ",\n  \"unscheduled\":" + json_run(report.unscheduled, &report.unscheduled_offline);
+  text += ",\n  \"scheduled\":" + json_run(report.scheduled, &report.scheduled_offline);
+  text += fmt::format(
+      "}},\n\"offline_alone_kernels_per_s\":{:.3f},\"offline_loss_percent\":{:.3f},"
+      "\"offline_share_of_alone\":{:.4f},\n\"suspends\":{},\"resumes\":{},\"driver_calls\":{},"
+      "\"failed_outcomes\":{},\"still_suspended\":{},\n\"kernels_lost\":{},\"kernels_repeated\":{},"
+      "\"online_disturbed_ms\":{:.3f}",
+      report.offline_alone.kernels_per_second(), report.scheduled_offline.loss_percent(),
+      report.share_of_alone(), by.suspends, by.resumes, by.driver_calls, by.failed_outcomes,
+      report.still_suspended, report.offline_kernels.lost, report.offline_kernels.repeated,
+      ms(report.online_disturbed));
+  text += fmt::format(
+      ",\n\"driver_cycles\":{},\"forced_resumes\":{},\"agent_restarts\":{},\"policy_ejections\":{},"
+      "\"suspend_p50_ms\":{:.3f},"
+      "\"suspend_p99_ms\":{:.3f},\"resume_p50_ms\":{:.3f},\"resume_p99_ms\":{:.3f},"
+      "\"off_gpu_p50_ms\":{:.3f},\"off_gpu_p99_ms\":{:.3f},\"device_lateness_p50_us\":{:.1f},"
+      "\"device_lateness_p99_us\":{:.1f},\"reactor\":\"{}\"}}\n",
+      report.driver_cycles, by.forced_resumes, by.backend_restarts, by.policy_ejections,
+      ms(by.suspend_p50), ms(by.suspend_p99), ms(by.resume_p50), ms(by.resume_p99), ms(by.off_p50),
+      ms(by.off_p99), us(report.lateness_p50), us(report.lateness_p99), by.reactor);
+  return text;
+}
+
+}  // namespace demo

@@ -1,0 +1,65 @@
+#pragma once
+/// \file
+/// What the demo measured, and its two forms: a table for people and a JSON file for programs.
+
+#include "arrivals.hpp"
+#include "device_stats.hpp"
+#include "offline_load.hpp"
+#include "percentiles.hpp"
+#include "wire_report.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace demo {
+
+/// The online side of one run.
+struct online_run {
+  std::uint64_t requests = 0;
+  std::uint64_t unfinished = 0;  ///< Their latencies are lower bounds.
+  percentiles latency;
+  percentiles wake_up;
+};
+online_run summarize(const online_report& report);
+
+/// The offline side of one run, by the device's counts over the measured stretch.
+struct offline_run {
+  sluice::duration wall{};
+  sluice::duration gpu_time{};           ///< At least one offline kernel was running.
+  sluice::duration online_unfinished{};  ///< Online packets were submitted and not completed.
+  std::uint64_t kernels = 0;
+
+  double kernels_per_second() const;
+  double gpu_share() const;  ///< gpu_time ÷ wall.
+  /// 100 × (1 − offline GPU time ÷ (wall time − time in which the GPU had unfinished online work)).
+  double loss_percent() const;
+};
+
+struct load_report {
+  load_kind load{};
+  online_run online_alone;
+  offline_run offline_alone;
+  online_run unscheduled;
+  offline_run unscheduled_offline;
+  online_run scheduled;
+  offline_run scheduled_offline;
+  scheduler_report scheduler;
+  verdict offline_kernels;            ///< Over the three runs with offline work.
+  std::uint32_t still_suspended = 0;  ///< Queues, after the scheduled run.
+  sluice::duration online_disturbed{};
+  std::uint64_t driver_cycles = 0;  ///< GPU-wide, by the device's count, in the scheduled run.
+  sluice::duration lateness_p50{};  ///< The device's own, up to the end of these runs.
+  sluice::duration lateness_p99{};
+
+  /// Offline kernels per second, scheduled ÷ alone.
+  double share_of_alone() const;
+  /// Empty, or what went wrong in a way that no scheduler may ever cause.
+  std::string broken_promise() const;
+};
+
+std::string table(const load_report& report);
+std::string json(const load_report& report, const std::string& profile);
+
+}  // namespace demo

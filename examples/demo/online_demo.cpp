@@ -1,0 +1,301 @@
+// An online server that embeds the scheduler: its serving loop is the online work, and while a
+// request is in flight the offline processes of the node are off the GPU. It needs no privilege of
+// its own for that; sluice-agent, which it starts, does.
+
+#include "arrivals.hpp"
+#include "checked.hpp"
+#include "control_channel.hpp"
+#include "options.hpp"
+#include "percentiles.hpp"
+#include "scheduling_options.hpp"
+#include "serving_loop.hpp"
+#include "serving_options.hpp"
+#include "stop_request.hpp"
+#include "wire_report.hpp"
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/roots.hpp"
+#include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/scheduler.hpp"
+#include "sluice/sim/client.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using demo::checked;
+using demo::failure;
+using sluice::clock;
+using sluice::duration;
+
+constexpr duration go_limit = 60s;
+
+struct settings {
+  demo::arrival_options arrivals;
+  demo::serving_options serving;
+  demo::scheduling_options scheduling;
+  bool no_scheduler = false;
+  unsigned wait_for_offline = 0;
+  std::string agent;
+  std::string owner_lock = "/run/sluice/owner";
+  int control_fd = -1;
+};
+
+/// A scheduler on a thread of its own.
+class embedded_scheduler {
+ public:
+  static checked<std::unique_ptr<embedded_scheduler>> start(const settings& with) {
+    sluice::scheduler_config config;
+    if (!with.scheduling.config_file.empty()) {
+      std::string message;
+      auto loaded = sluice::load_config(with.scheduling.config_file, message);
+      if (loaded.has_error()) return failure(message);
+      config = *loaded;
+    }
+    if (with.scheduling.attach_after != 0ns) {
+      config.attach_after = with.scheduling.attach_after;
+      config.attach_at_latest = std::max(config.attach_at_latest, config.attach_after);
+    }
+
+    auto loop = sluice::reactor::create();
+    if (loop.has_error()) return failure("no event loop: " + loop.error().message());
+    const auto roots = sluice::kfd::roots::from_environment();
+    auto driver = sluice::agent::make_agent_backend(
+        {.roots = roots, .agent_path = with.agent, .owner_lock = with.owner_lock});
+    auto policy = sluice::make_fixed_timeslice({.slice = with.scheduling.slice,
+                                                .release = with.scheduling.release == "slice_end"
+                                                               ? sluice::release_on::slice_end
+                                                               : sluice::release_on::client_done});
+    const std::string settings_text = fmt::format(
+        "{} (slice {}, release {}), max_suspend {}, min_run {}, offline floor {:g} % of {}, attach "
+        "after {}",
+        policy->name(), demo::to_text(with.scheduling.slice), with.scheduling.release,
+        demo::to_text(config.max_suspend), demo::to_text(config.min_run),
+        100 * config.offline_floor, demo::to_text(config.floor_window),
+        demo::to_text(config.attach_after));
+    const std::string reactor_name =
+        (*loop)->backend() == sluice::reactor_backend::io_uring ? "io_uring" : "epoll";
+
+    std::vector<std::unique_ptr<sluice::source>> sources;
+    sources.push_back(sluice::kfd::make_discovery(roots, {}));
+    auto made = sluice::scheduler::create(config, std::move(*loop), std::move(driver),
+                                          std::move(policy), std::move(sources));
+    if (made.has_error()) {
+      const std::string problem = config.problem();
+      return failure("no scheduler: " + (problem.empty() ? made.error().message() : problem));
+    }
+    if (auto started = (*made)->start(); started.has_error()) {
+      return failure("the scheduler does not start: " + started.error().message());
+    }
+    return std::unique_ptr<embedded_scheduler>(
+        new embedded_scheduler(std::move(*made), settings_text, reactor_name));
+  }
+
+  ~embedded_scheduler() {
+    scheduler_->stop();
+    thread_.join();
+  }
+  embedded_scheduler(const embedded_scheduler&) = delete;
+  embedded_scheduler& operator=(const embedded_scheduler&) = delete;
+
+  sluice::scheduler& operator*() { return *scheduler_; }
+  sluice::scheduler* operator->() { return scheduler_.get(); }
+
+  demo::scheduler_report report() const {
+    const auto seen = std::make_unique<sluice::statistics>(scheduler_->stats());
+    return {.settings = settings_,
+            .reactor = reactor_,
+            .suspends = seen->suspends,
+            .resumes = seen->resumes,
+            .driver_calls = seen->driver_calls,
+            .failed_outcomes = seen->failed_outcomes,
+            .invalid_outcomes = seen->invalid_outcomes,
+            .forced_resumes = seen->forced_resumes,
+            .backend_restarts = seen->backend_restarts,
+            .policy_ejections = seen->policy_ejections,
+            .suspend_p50 = seen->suspend_call.percentile(50),
+            .suspend_p99 = seen->suspend_call.percentile(99),
+            .resume_p50 = seen->resume_call.percentile(50),
+            .resume_p99 = seen->resume_call.percentile(99),
+            .decision_p50 = seen->decision.percentile(50),
+            .decision_p99 = seen->decision.percentile(99),
+            .off_p50 = seen->arrival_to_off.percentile(50),
+            .off_p99 = seen->arrival_to_off.percentile(99)};
+  }
+
+ private:
+  embedded_scheduler(std::unique_ptr<sluice::scheduler> made, std::string settings,
+                     std::string reactor)
+      : scheduler_(std::move(made)), settings_(std::move(settings)), reactor_(std::move(reactor)) {
+    const demo::signals_for_main_only blocked;
+    thread_ = std::thread([this] { scheduler_->run(); });
+  }
+
+  std::unique_ptr<sluice::scheduler> scheduler_;
+  std::string settings_;
+  std::string reactor_;
+  std::thread thread_;
+};
+
+/// Waits for `condition`, looking every few milliseconds. \return what it was at the end.
+template <class Condition>
+bool wait_for(duration limit, Condition condition) {
+  const auto deadline = clock::now() + limit;
+  while (!condition()) {
+    if (clock::now() >= deadline || demo::stop_signal() != 0) return condition();
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
+}
+
+void print(const demo::online_report& report) {
+  std::vector<duration> all = report.finished;
+  all.insert(all.end(), report.unfinished.begin(), report.unfinished.end());
+  const demo::percentiles latency = demo::percentiles_of(all);
+  fmt::print(
+      "{} requests, {} unfinished; latency p50 {} p90 {} p99 {} max {}; wake-up p50 {} p99 {}\n",
+      all.size(), report.unfinished.size(), demo::to_text(latency.p50), demo::to_text(latency.p90),
+      demo::to_text(latency.p99), demo::to_text(latency.max), demo::to_text(report.wake_up.p50),
+      demo::to_text(report.wake_up.p99));
+  if (!report.scheduler) return;
+  const demo::scheduler_report& by = *report.scheduler;
+  fmt::print(
+      "{}; reactor on {}\n{} queue suspends, {} resumes in {} driver calls, {} failed "
+      "outcomes; suspend p50 {}, resume p50 {}\n",
+      by.settings, by.reactor, by.suspends, by.resumes, by.driver_calls, by.failed_outcomes,
+      demo::to_text(by.suspend_p50), demo::to_text(by.resume_p50));
+}
+
+checked<int> run(const settings& with, const demo::arrivals& work) {
+  demo::control_channel control(with.control_fd);
+  // The default slack of 50 us would be a quarter of the host gap.
+  prctl(PR_SET_TIMERSLACK, 1);
+
+  auto gpu = sluice::sim::gpu_client::open({});
+  if (gpu.has_error()) {
+    return failure("cannot open the device: " + gpu.error().message() +
+                   " (is SLUICE_KFD_DEVICE set to a simulated device's dev/kfd?)");
+  }
+  // Priority 11 is what ROCr gives a stream of high priority.
+  auto queue = (*gpu)->create_queue({.packets = demo::serving_packets, .priority = 11});
+  if (queue.has_error()) return failure("cannot create a queue: " + queue.error().message());
+
+  std::unique_ptr<embedded_scheduler> scheduler;
+  sluice::online_client client;
+  if (!with.no_scheduler) {
+    auto started = embedded_scheduler::start(with);
+    if (started.has_error()) return started.error();
+    scheduler = std::move(*started);
+    auto registered = (*scheduler)->register_client({.name = "online_demo", .gpus = {}});
+    if (registered.has_error()) {
+      return failure("cannot register a client: " + registered.error().message());
+    }
+    client = std::move(*registered);
+    if (!wait_for(go_limit, [&] {
+          return (*scheduler)->stats().attaches.value() >= with.wait_for_offline;
+        })) {
+      return failure("the offline processes were not attached");
+    }
+  }
+
+  const auto go = control.ready_then_go(clock::now() + go_limit);
+  if (go.has_error()) return go.error();
+  const demo::token_costs costs = demo::scale_to_load(work, with.arrivals.online_load);
+  auto served = demo::serve(**queue, (*gpu)->wave_slots(), work, costs, with.serving, client);
+  if (served.has_error()) return served.error();
+  control.say("done");
+
+  const demo::percentiles wake_up = demo::percentiles_of(served->wake_ups);
+  demo::online_report report{std::move(served->finished), std::move(served->unfinished), wake_up,
+                             served->kernels, std::nullopt};
+  if (scheduler) {
+    // The last hold ends by itself; its resume belongs into the counts.
+    wait_for(with.scheduling.slice + 2s,
+             [&] { return (*scheduler)->stats().suspended_now.value() == 0; });
+    report.scheduler = scheduler->report();
+    scheduler.reset();
+  }
+  if (control) {
+    control.say(demo::to_line(report));
+  } else {
+    print(report);
+  }
+  if (!report.kernels.clean()) {
+    return failure(
+        fmt::format("KERNELS WENT WRONG: {} lost, {} repeated, {} out of order, {} too short",
+                    report.kernels.lost, report.kernels.repeated, report.kernels.out_of_order,
+                    report.kernels.too_short));
+  }
+  return demo::stop_signal() != 0 ? demo::exit_code_for(demo::stop_signal()) : 0;
+}
+
+/// Where the kernel refuses io_uring, the sibling built on epoll does the same work.
+void switch_to_epoll_if_needed(char** argv) {
+#ifdef SLUICE_DEMO_EPOLL_SIBLING
+  const auto allowed = sluice::probe_io_uring();
+  if (allowed.has_value()) return;
+  const std::string sibling = demo::program_directory() + "/" SLUICE_DEMO_EPOLL_SIBLING;
+  fmt::print(stderr, "online_demo: the kernel refuses io_uring ({}), going on as {}\n",
+             allowed.error().message(), SLUICE_DEMO_EPOLL_SIBLING);
+  execv(sibling.c_str(), argv);
+  fmt::print(stderr, "online_demo: {}: cannot be run: {}\n", sibling, std::strerror(errno));
+  std::exit(1);
+#else
+  static_cast<void>(argv);
+#endif
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  settings with;
+  CLI::App app(
+      "Serves requests as a language-model server does, with the scheduler embedded. The device is "
+      "a\n"
+      "simulated one: SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS say where it is.",
+      "online_demo");
+  with.arrivals.add_to(app);
+  with.serving.add_to(app);
+  with.scheduling.add_to(app);
+  app.add_flag("--no-scheduler", with.no_scheduler, "Serve without a scheduler");
+  app.add_option("--wait-for-offline", with.wait_for_offline,
+                 "Begin when so many offline processes are attached")
+      ->capture_default_str();
+  app.add_option("--agent", with.agent,
+                 "The program that acts on the driver (default: sluice-agent beside this one)")
+      ->type_name("FILE");
+  app.add_option("--owner-lock", with.owner_lock, "The lock that says who owns this node")
+      ->capture_default_str();
+  app.add_option("--control-fd", with.control_fd,
+                 "A socket on which sluice-demo steers this program");
+  if (const int code = demo::parse(app, argc, argv); code >= 0) return code;
+
+  switch_to_epoll_if_needed(argv);
+  const auto work = with.arrivals.load();
+  if (work.has_error()) {
+    fmt::print(stderr, "online_demo: {}\n", work.error().message);
+    return 2;
+  }
+  demo::catch_stop_signals();
+  const auto code = run(with, *work);
+  if (code.has_error()) {
+    fmt::print(stderr, "online_demo: {}\n", code.error().message);
+    return 1;
+  }
+  return *code;
+}

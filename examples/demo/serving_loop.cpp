@@ -1,0 +1,165 @@
+#include "serving_loop.hpp"
+
+#include "stop_request.hpp"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace demo {
+namespace {
+
+using namespace std::chrono_literals;
+using sluice::clock;
+using sluice::time_point;
+
+/// Sleeps until `when` or a signal, whichever is first.
+void sleep_until(time_point when) {
+  const auto since_epoch = when.time_since_epoch();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_epoch);
+  const timespec at{seconds.count(), (since_epoch - seconds).count()};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
+}
+
+struct active_request {
+  time_point arrived;
+  std::uint32_t tokens_left;
+  sluice::busy_token busy;
+};
+
+enum class step_end { finished, given_up };
+
+/// One step at a time: collects its GPU work as kernels of at most a given length, submits them in
+/// one burst, and waits for the last.
+class step_runner {
+ public:
+  step_runner(sluice::sim::gpu_queue& queue, std::uint32_t wave_slots)
+      : queue_(queue), wave_slots_(wave_slots), ledger_(queue, serving_packets) {}
+
+  void add(std::chrono::duration<double, std::nano> work, duration longest, double occupancy) {
+    if (work.count() <= 0) return;
+    const double kernels = std::ceil(work / std::chrono::duration<double, std::nano>(longest));
+    const sluice::sim::kernel each{
+        .length = std::max<duration>(1ns, std::chrono::round<duration>(work / kernels)),
+        .waves = static_cast<std::uint32_t>(std::max(1l, std::lround(occupancy * wave_slots_))),
+        .notify = false};
+    step_.insert(step_.end(), static_cast<std::size_t>(kernels), each);
+  }
+
+  /// Gives up at `give_up` or on a signal.
+  sluice::result<step_end> run(time_point give_up) {
+    if (!step_.empty()) step_.back().notify = true;
+    std::uint64_t last_notifying = 0;
+    for (std::size_t i = 0; i < step_.size();) {
+      // A step larger than the ring needs wake-ups on its way.
+      if (i % (serving_packets / 4) == serving_packets / 4 - 1) step_[i].notify = true;
+      ledger_.before_submit();
+      const auto index = queue_.submit(step_[i]);
+      if (index.has_value()) {
+        ledger_.submitted(*index, step_[i].length);
+        if (step_[i].notify) last_notifying = *index;
+        ++i;
+        continue;
+      }
+      if (index.error() != sluice::errc::full) return index.error();
+      queue_.ring();
+      if (auto room = finish(last_notifying, give_up); room != step_end::finished) {
+        return room;
+      }
+    }
+    step_.clear();
+    queue_.ring();
+    last_ = last_notifying;
+    return finish(last_, give_up);
+  }
+
+  time_point last_end() const { return queue_.completion(last_).end; }
+  kernel_ledger<sluice::sim::gpu_queue>& ledger() { return ledger_; }
+
+ private:
+  sluice::result<step_end> finish(std::uint64_t index, time_point give_up) {
+    while (!queue_.finished(index)) {
+      const duration left = give_up - clock::now();
+      if (stop_signal() != 0 || left <= 0ns) return step_end::given_up;
+      // Short waits, for a signal does not end one.
+      const auto done = queue_.wait(index, std::min<duration>(left, 100ms));
+      if (done.has_error() && done.error() != boost::system::errc::timed_out) return done.error();
+    }
+    return step_end::finished;
+  }
+
+  sluice::sim::gpu_queue& queue_;
+  std::uint32_t wave_slots_;
+  kernel_ledger<sluice::sim::gpu_queue> ledger_;
+  std::vector<sluice::sim::kernel> step_;
+  std::uint64_t last_ = 0;
+};
+
+}  // namespace
+
+checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_slots,
+                              const arrivals& work, const token_costs& costs,
+                              const serving_options& options, sluice::online_client& client) {
+  serving_result seen;
+  step_runner step(queue, wave_slots);
+  std::vector<active_request> active;
+  active.reserve(options.most_active);
+  const time_point start = clock::now();
+  const time_point give_up = start + work.window + options.drain_limit;
+  std::size_t next = 0;
+  bool all_done = true;
+  while (stop_signal() == 0) {
+    const time_point now = clock::now();
+    if (now >= give_up) break;
+    while (next < work.requests.size() && active.size() < options.most_active &&
+           start + work.requests[next].at <= now) {
+      const request& arrived = work.requests[next++];
+      active.push_back({start + arrived.at, arrived.generated_tokens, client.busy()});
+      step.add(arrived.context_tokens * costs.prefill, options.prefill_kernel,
+               options.prefill_occupancy);
+    }
+    if (active.empty()) {
+      if (next == work.requests.size()) break;
+      sleep_until(start + work.requests[next].at);
+      continue;
+    }
+
+    const auto decoding = static_cast<double>(std::count_if(
+        active.begin(), active.end(), [](const active_request& r) { return r.tokens_left > 0; }));
+    step.add(decoding * costs.decode, options.decode_kernel, options.decode_occupancy);
+    const auto finished = step.run(give_up);
+    if (finished.has_error()) {
+      return failure("the device refused online work: " + finished.error().message());
+    }
+    if (*finished == step_end::given_up) {
+      all_done = false;
+      break;
+    }
+    const time_point end = step.last_end();
+    seen.wake_ups.push_back(clock::now() - end);
+    step.ledger().collect();
+    ++seen.steps;
+    std::erase_if(active, [&](active_request& each) {
+      if (each.tokens_left > 1) {
+        --each.tokens_left;
+        return false;
+      }
+      seen.finished.push_back(end - each.arrived);
+      return true;
+    });
+    if (options.host_gap > 0ns && !active.empty()) sleep_until(clock::now() + options.host_gap);
+  }
+
+  const time_point now = clock::now();
+  for (const active_request& each : active) seen.unfinished.push_back(now - each.arrived);
+  for (; next < work.requests.size(); ++next) {
+    const time_point arrived = start + work.requests[next].at;
+    if (arrived < now) seen.unfinished.push_back(now - arrived);
+  }
+  active.clear();
+  seen.kernels = all_done ? step.ledger().close() : step.ledger().abandon();
+  return seen;
+}
+
+}  // namespace demo

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# usage: with_simulated_gpu.sh [--profile NAME|FILE] COMMAND [ARGUMENT...]
+# Runs a command, as root, beside a simulated GPU that lives as long as it does. The command finds the
+# device by SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS, and the device's own counts in
+# $SLUICE_SIM_ROOT/sim/stats.json. Ends with the command's exit code.
+set -euo pipefail
+
+name=$(basename "$0")
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+sim=${SLUICE_SIM:-$top/build/release/bin/sluice-sim}
+case ${1-} in
+  -h | --help) sed -n '2,5s/^# //p' "$0" && exit 0 ;;
+  '') sed -n '2s/^# //p' "$0" >&2 && exit 2 ;;
+esac
+if [ ! -x "$sim" ]; then
+  echo "$name: $sim is not there; examples/demo.sh builds it" >&2
+  exit 1
+fi
+
+# A mount namespace of our own: whatever happens, no mount outlives it.
+if [ -z "${SLUICE_SIM_NAMESPACE-}" ]; then
+  . "$top/examples/common.sh"
+  in_own_mounts env SLUICE_SIM_NAMESPACE=1 SLUICE_SIM="$sim" "$0" "$@"
+fi
+unset SLUICE_SIM_NAMESPACE
+
+profile=mi300x
+if [ "$1" = --profile ]; then
+  profile=${2:?a profile must follow --profile}
+  shift 2
+fi
+
+SLUICE_SIM_ROOT=$(mktemp -d "${TMPDIR:-/tmp}/sluice-sim-XXXXXX")
+export SLUICE_SIM_ROOT
+device_pid=
+cleanup() {
+  if [ -n "$device_pid" ]; then
+    kill -TERM "$device_pid" 2>/dev/null || true
+    wait "$device_pid" 2>/dev/null || echo "$name: the simulated device ended with code $?" >&2
+  fi
+  rm -rf --one-file-system "$SLUICE_SIM_ROOT"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# In a session of its own: Ctrl-C is for the command, and the device outlives that.
+mkfifo "$SLUICE_SIM_ROOT/ready"
+setsid "$sim" --root "$SLUICE_SIM_ROOT" --profile "$profile" --ready-fd 9 9<>"$SLUICE_SIM_ROOT/ready" &
+device_pid=$!
+exec 8<>"$SLUICE_SIM_ROOT/ready"
+until read -r -N 1 -t 0.2 -u 8 _; do
+  if ! kill -0 "$device_pid" 2>/dev/null; then
+    echo "$name: the simulated device did not start" >&2
+    exit 1
+  fi
+done
+exec 8<&-
+
+export SLUICE_KFD_DEVICE=$SLUICE_SIM_ROOT/dev/kfd
+export SLUICE_KFD_SYSFS=$SLUICE_SIM_ROOT/sys/class/kfd/kfd
+export SLUICE_KFD_DEBUGFS=$SLUICE_SIM_ROOT/sys/kernel/debug/kfd
+code=0
+"$@" || code=$?
+exit "$code"
