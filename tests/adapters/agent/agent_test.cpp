@@ -1,0 +1,333 @@
+/// Host, agent and target as separate processes on the simulated device, and what becomes of the
+/// target when one of the others fails.
+
+#include "backend_loop.hpp"
+#include "offline_target.hpp"
+#include "simulated_device.hpp"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/agent/agent_backend.hpp"
+
+namespace sluice::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using test::backend_loop;
+using test::channel;
+using test::child_process;
+using test::offline_target;
+using test::within;
+
+constexpr duration lease_length = 500ms;
+/// What is promised, and what the machine may add: the driver calls in flight, the target's next
+/// kernel, and a turn on a processor that others use too.
+constexpr duration promised = lease_length + 200ms;
+constexpr duration machine = 300ms;
+
+constexpr process_id target_id{1};
+
+class Agent : public ::testing::Test {
+ protected:
+  Agent()
+      : device_({.profile = test::profile_text("",
+                                               "suspend_cost = \"1ms\"\n"
+                                               "resume_cost = \"1ms\"\n"
+                                               "cycle_cost = \"200us\"\n")}),
+        target_(device_.roots()) {}
+
+  void SetUp() override { ASSERT_TRUE(target_.says('r')); }
+  void TearDown() override { EXPECT_EQ(target_.wrong(), 0U); }
+
+  agent_options options() const {
+    return {.roots = device_.roots(),
+            .agent_path = SLUICE_AGENT_PROGRAM,
+            .owner_lock = device_.root() + "/owner",
+            .lease = lease_length};
+  }
+
+  /// A host program with the target attached.
+  bool attach(backend_loop& loop) const {
+    if (!loop->attach(target_id, target_.pid(), target_.start_time())) return false;
+    return loop.until([&] { return loop.queues[target_id].size() == 1; });
+  }
+  static bool suspend(backend_loop& loop) { return acted(loop.suspend(target_id, {0})); }
+  static bool resume(backend_loop& loop) { return acted(loop.resume(target_id, {0})); }
+  static bool acted(const std::optional<batch_result>& answer) {
+    return answer && answer->count == 1 && answer->outcomes[0] == outcome::done;
+  }
+
+  /// The agent's pid, from the owner's file.
+  pid_t agent_pid() const {
+    std::ifstream file{device_.root() + "/owner"};
+    pid_t pid = 0;
+    file >> pid;
+    return pid;
+  }
+
+  /// Runs a host that suspends the target and then does `afterwards` (never to return).
+  child_process host_that(const std::function<void(backend_loop&)>& afterwards) const {
+    return child_process{[this, afterwards](channel& line) {
+      backend_loop loop{make_agent_backend(options())};
+      if (!loop.start() || !attach(loop) || !suspend(loop)) return 1;
+      line.send("suspended");
+      afterwards(loop);
+      return 0;
+    }};
+  }
+
+  void expect_running_again_in_time(time_point since) const {
+    const std::uint64_t before = target_.kernels();
+    EXPECT_TRUE(within(promised + machine, [&] { return target_.kernels() >= before + 2; }));
+    const duration taken = clock::now() - since;
+    EXPECT_LT(taken, promised + machine);
+    RecordProperty(
+        "running_again_after_ms",
+        static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(taken).count()));
+  }
+
+  test::simulated_device device_;
+  offline_target target_;
+};
+
+void keep_turning(backend_loop& loop) {
+  for (;;) loop.turn(50ms);
+}
+
+TEST_F(Agent, SuspendsAndResumes) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_TRUE(suspend(loop));
+    EXPECT_TRUE(target_.stands_still());
+    ASSERT_TRUE(resume(loop));
+    EXPECT_TRUE(target_.runs());
+  }
+}
+
+TEST_F(Agent, StaysSuspendedForAsLongAsTheHostLives) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  const std::uint64_t before = target_.kernels();
+  EXPECT_FALSE(loop.until([&] { return target_.kernels() > before + 1; }, 3 * lease_length));
+  EXPECT_EQ(loop.losses, 0);
+}
+
+TEST_F(Agent, ResumesEverythingWhenTheHostStops) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  const pid_t agent = agent_pid();
+  loop->stop();
+  EXPECT_TRUE(target_.runs());
+  EXPECT_TRUE(within(5s, [&] { return ::kill(agent, 0) != 0; }));
+  EXPECT_EQ(kfd::tracer_of(target_.pid()), 0);
+}
+
+TEST_F(Agent, AnswersBusyAndUnknown) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  batch work;
+  work.id = 1000;
+  work.target = target_id;
+  work.count = 1;
+  work.queues[0] = driver_queue_id{0};
+  ASSERT_TRUE(loop->submit(work));
+  EXPECT_EQ(loop->submit(work).error(), errc::busy);
+  EXPECT_TRUE(loop.until([&] { return loop.results.contains(1000); }));
+  work.target = process_id{9};
+  EXPECT_EQ(loop->submit(work).error(), errc::unknown_target);
+  EXPECT_EQ(loop->detach(process_id{9}).error(), errc::unknown_target);
+}
+
+TEST_F(Agent, WorksForAHostThatWaitsForEverybody) {
+  child_process host{[this](channel& line) {
+    backend_loop loop{make_agent_backend(options())};
+    std::atomic<bool> end{false};
+    std::thread waiter{[&end] {
+      while (!end) {
+        ::waitpid(-1, nullptr, WNOHANG | __WALL);
+        std::this_thread::sleep_for(100us);
+      }
+    }};
+    bool good = loop.start() && attach(loop);
+    for (int round = 0; round < 20 && good; ++round) good = suspend(loop) && resume(loop);
+    line.send(good ? "good" : "bad");
+    line.receive(10s);
+    end = true;
+    waiter.join();
+    return good ? 0 : 1;
+  }};
+  ASSERT_TRUE(host.says("good", 20s));
+  // Its stops are the agent's to take, and the agent takes them.
+  ::kill(target_.pid(), SIGWINCH);
+  EXPECT_TRUE(target_.runs());
+  host.line().send("end");
+  EXPECT_TRUE(host.succeeds(10s));
+}
+
+TEST_F(Agent, WorksForAHostThatIgnoresItsChildren) {
+  child_process host{[this](channel& line) {
+    std::signal(SIGCHLD, SIG_IGN);
+    backend_loop loop{make_agent_backend(options())};
+    bool good = loop.start() && attach(loop);
+    for (int round = 0; round < 20 && good; ++round) good = suspend(loop) && resume(loop);
+    line.send(good ? "good" : "bad");
+    line.receive(10s);
+    return good ? 0 : 1;
+  }};
+  ASSERT_TRUE(host.says("good", 20s));
+  // An agent that had inherited the ignored SIGCHLD would never hear of this stop.
+  ::kill(target_.pid(), SIGSTOP);
+  const auto stopped = target_.process().status();
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
+  ::kill(target_.pid(), SIGCONT);
+  EXPECT_TRUE(target_.runs());
+  host.line().send("end");
+  EXPECT_TRUE(host.succeeds(10s));
+}
+
+TEST_F(Agent, ResumesInTimeWhenItsHostIsStopped) {
+  child_process host = host_that(keep_turning);
+  ASSERT_TRUE(host.says("suspended", 20s));
+  EXPECT_TRUE(target_.stands_still());
+  const time_point since = clock::now();
+  host.signal(SIGSTOP);
+  expect_running_again_in_time(since);
+  // It comes back to a world without its agent, and gets a new one.
+  host.signal(SIGCONT);
+  EXPECT_TRUE(within(10s, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
+}
+
+TEST_F(Agent, ResumesInTimeWhenItsHostHangs) {
+  child_process host = host_that([](backend_loop&) {
+    for (;;) ::pause();
+  });
+  ASSERT_TRUE(host.says("suspended", 20s));
+  expect_running_again_in_time(clock::now());
+}
+
+TEST_F(Agent, ResumesInTimeWhenItsHostIsKilled) {
+  child_process host = host_that(keep_turning);
+  ASSERT_TRUE(host.says("suspended", 20s));
+  EXPECT_TRUE(target_.stands_still());
+  const time_point since = clock::now();
+  host.signal(SIGKILL);
+  expect_running_again_in_time(since);
+  EXPECT_TRUE(within(5s, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
+}
+
+// The dump takes seconds, during which the host's memory and descriptors are still there.
+TEST_F(Agent, ResumesInTimeWhenItsHostDumpsALargeCore) {
+  const std::string where = device_.root();
+  child_process host = host_that([where](backend_loop&) {
+    constexpr std::size_t size = std::size_t{1} << 30U;
+    const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
+    ::setrlimit(RLIMIT_CORE, &unlimited);
+    (void)!::chdir(where.c_str());
+    void* const memory =
+        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    std::memset(memory, 1, size);
+    std::signal(SIGSEGV, SIG_DFL);
+    ::raise(SIGSEGV);
+  });
+  ASSERT_TRUE(host.says("suspended", 20s));
+  expect_running_again_in_time(clock::now());
+  EXPECT_TRUE(host.wait(60s));
+}
+
+TEST_F(Agent, IsReplacedWhenItIsKilled) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  const pid_t first = agent_pid();
+  const time_point since = clock::now();
+  ::kill(first, SIGKILL);
+  ASSERT_TRUE(loop.until([&] { return loop.losses == 1; }));
+  expect_running_again_in_time(since);
+  ASSERT_TRUE(loop.until([&] { return loop.restorations == 1; }));
+  EXPECT_NE(agent_pid(), first);
+  ASSERT_TRUE(attach(loop));
+  EXPECT_TRUE(suspend(loop));
+  EXPECT_TRUE(resume(loop));
+  EXPECT_TRUE(target_.runs());
+}
+
+TEST_F(Agent, IsKilledAndReplacedWhenItIsStopped) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  const time_point since = clock::now();
+  ::kill(agent_pid(), SIGSTOP);
+  const std::uint64_t before = target_.kernels();
+  EXPECT_TRUE(loop.until([&] { return target_.kernels() >= before + 2; }, promised + machine));
+  EXPECT_LT(clock::now() - since, promised + machine);
+  ASSERT_TRUE(loop.until([&] { return loop.restorations == 1; }));
+  EXPECT_EQ(loop.losses, 1);
+  ASSERT_TRUE(attach(loop));
+  EXPECT_TRUE(suspend(loop));
+}
+
+TEST_F(Agent, ResumesEverythingWhenToldToEnd) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  ::kill(agent_pid(), SIGTERM);
+  EXPECT_TRUE(target_.runs());
+  EXPECT_TRUE(loop.until([&] { return loop.restorations == 1; }));
+}
+
+TEST_F(Agent, RefusesASecondSchedulerAndServesTheFirst) {
+  backend_loop first{make_agent_backend(options())};
+  ASSERT_TRUE(first.start());
+  std::string message;
+  agent_options again = options();
+  again.say = [&message](std::string_view words) { message += words; };
+  backend_loop second{make_agent_backend(again)};
+  const auto started = second.start();
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error(), errc::already_owned);
+  EXPECT_NE(message.find("process " + std::to_string(agent_pid()) + " (sluice-agent)"),
+            std::string::npos)
+      << message;
+  ASSERT_TRUE(attach(first));
+  EXPECT_TRUE(suspend(first));
+}
+
+TEST_F(Agent, OutlivesItsTargets) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  ::kill(target_.pid(), SIGKILL);
+  EXPECT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
+  const auto status = target_.process().status();
+  ASSERT_TRUE(status);
+  EXPECT_EQ(WTERMSIG(*status), SIGKILL);
+  EXPECT_EQ(loop.losses, 0);
+}
+
+}  // namespace
+}  // namespace sluice::agent

@@ -1,0 +1,81 @@
+#include "protocol.hpp"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <new>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace sluice::agent {
+namespace {
+
+shared_page* map_shared() {
+  void* const memory = ::mmap(nullptr, sizeof(shared_page), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return memory == MAP_FAILED ? nullptr : new (memory) shared_page;
+}
+
+// More than fit at once, so that both sides wrap around and meet a full and an empty ring.
+TEST(Protocol, CarriesEveryReportBetweenProcessesInOrder) {
+  shared_page* const page = map_shared();
+  ASSERT_NE(page, nullptr);
+  constexpr std::uint64_t total = 5000;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    kfd::report each;
+    each.kind = kfd::report_kind::completed;
+    for (std::uint64_t id = 1; id <= total; ++id) {
+      each.result.id = id;
+      each.result.count = max_batch_queues;
+      each.result.queues[max_batch_queues - 1] = driver_queue_id{static_cast<std::uint32_t>(id)};
+      while (!page->reports.push(each)) ::usleep(100);
+    }
+    ::_exit(0);
+  }
+  kfd::report each;
+  for (std::uint64_t id = 1; id <= total; ++id) {
+    while (!page->reports.pop(each)) ::usleep(100);
+    ASSERT_EQ(each.result.id, id);
+    ASSERT_EQ(each.result.queues[max_batch_queues - 1],
+              driver_queue_id{static_cast<std::uint32_t>(id)});
+  }
+  EXPECT_FALSE(page->reports.pop(each));
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  ::munmap(page, sizeof(shared_page));
+}
+
+TEST(Protocol, RefusesACommandThatDoesNotFit) {
+  shared_page* const page = map_shared();
+  ASSERT_NE(page, nullptr);
+  command each;
+  int taken = 0;
+  while (page->commands.push(each)) ++taken;
+  EXPECT_EQ(taken, 128);
+  EXPECT_TRUE(page->commands.pop(each));
+  EXPECT_TRUE(page->commands.push(each));
+  ::munmap(page, sizeof(shared_page));
+}
+
+TEST(Protocol, CarriesErrorsOfBothCategories) {
+  for (const error_code& error : {error_code{}, error_code{errc::already_owned},
+                                  error_code{EPERM, boost::system::system_category()}}) {
+    const kfd::plain_error plain{error};
+    EXPECT_EQ(error_code{plain}, error) << error.message();
+  }
+}
+
+TEST(Protocol, CutsALongTextAndKeepsItsEnd) {
+  note what;
+  what.set_text(std::string(1000, 'x'));
+  EXPECT_EQ(what.get_text(), std::string(what.text.size() - 1, 'x'));
+  what.set_text("short");
+  EXPECT_EQ(what.get_text(), "short");
+}
+
+}  // namespace
+}  // namespace sluice::agent

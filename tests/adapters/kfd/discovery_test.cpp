@@ -1,0 +1,163 @@
+#include "sluice/kfd/discovery.hpp"
+
+#include "family.hpp"
+#include "inbox_queue.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace sluice::kfd {
+namespace {
+
+using namespace std::chrono_literals;
+using test::family;
+using test::within;
+
+/// The whole source, its thread included, over a tree of ordinary files; the test is the reactor.
+class Discovery : public ::testing::Test, public source_host {
+ protected:
+  Discovery()
+      : inbox_(1024, {.wake = [] {},
+                      .on_reactor_thread = [] { return false; },
+                      .deliver = [this](const observation& each) { seen_.push_back(each); }}) {}
+
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-find-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    where_.sysfs = pattern + "/sysfs";
+    where_.device = pattern + "/kfd";
+    where_.debugfs = pattern + "/debugfs";
+    directory_ = pattern;
+    std::filesystem::create_directories(where_.sysfs + "/proc");
+    std::filesystem::create_directories(where_.debugfs + "/proc");
+    std::ofstream{where_.device} << "";
+  }
+  void TearDown() override {
+    if (source_) source_->stop();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void start() {
+    source_ = make_discovery(where_);
+    ASSERT_TRUE(source_->start(*this));
+    ASSERT_TRUE(sees(observation_kind::resync_end));
+  }
+  void add_process(pid_t pid) const {
+    std::filesystem::create_directories(where_.sysfs + "/proc/" + std::to_string(pid) + "/queues");
+  }
+  void open_the_device() const { ::close(::open(where_.device.c_str(), O_RDONLY)); }
+
+  /// Whether an observation of the kind arrives; the ones before it are forgotten.
+  bool sees(observation_kind kind, duration limit = 5s) {
+    return within(limit, [&] {
+      inbox_.drain();
+      while (!seen_.empty()) {
+        last_ = seen_.front();
+        seen_.erase(seen_.begin());
+        if (last_.kind == kind) return true;
+      }
+      return false;
+    });
+  }
+
+  roots where_;
+  std::string directory_;
+  inbox inbox_;
+  std::vector<observation> seen_;
+  observation last_;
+  std::unique_ptr<source> source_;
+
+ private:
+  reactor& loop() override { std::abort(); }  // it has a thread of its own
+  inbox_producer& claim_inbox() override { return inbox_.producer(); }
+};
+
+int wait_here(int said) {
+  (void)!::write(said, "r", 1);
+  for (;;) ::pause();
+}
+
+TEST_F(Discovery, BeginsWithTheWholeTruth) {
+  family target{wait_here};
+  add_process(target.pid());
+  source_ = make_discovery(where_);
+  ASSERT_TRUE(source_->start(*this));
+  EXPECT_TRUE(sees(observation_kind::resync_begin));
+  ASSERT_TRUE(sees(observation_kind::process_seen));
+  EXPECT_EQ(last_.pid, target.pid());
+  EXPECT_TRUE(sees(observation_kind::resync_end));
+}
+
+// Well before the next look by the clock, a second after the first.
+TEST_F(Discovery, LooksAtOnceWhenTheDeviceIsOpened) {
+  family target{wait_here};
+  start();
+  add_process(target.pid());
+  open_the_device();
+  EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
+}
+
+TEST_F(Discovery, LooksAtOnceWhenDebugfsShowsAProcess) {
+  family target{wait_here};
+  start();
+  add_process(target.pid());
+  std::filesystem::create_directories(where_.debugfs + "/proc/" + std::to_string(target.pid()));
+  EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
+}
+
+TEST_F(Discovery, LooksAtOnceWhenAKnownProcessExits) {
+  auto target = std::make_unique<family>(wait_here);
+  add_process(target->pid());
+  start();
+  target.reset();
+  EXPECT_TRUE(sees(observation_kind::process_gone, 500ms));
+}
+
+TEST_F(Discovery, LooksByItselfASecondAfterAChange) {
+  family target{wait_here};
+  start();
+  add_process(target.pid());
+  EXPECT_TRUE(sees(observation_kind::process_seen, 3s));
+}
+
+TEST_F(Discovery, SaysEverythingAgainWhenAsked) {
+  family target{wait_here};
+  add_process(target.pid());
+  start();
+  source_->resync();
+  EXPECT_TRUE(sees(observation_kind::resync_begin, 500ms));
+  EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
+  EXPECT_TRUE(sees(observation_kind::resync_end, 500ms));
+}
+
+TEST_F(Discovery, IsSilentOnceStopped) {
+  family target{wait_here};
+  start();
+  source_->stop();
+  add_process(target.pid());
+  open_the_device();
+  inbox_.drain();
+  EXPECT_TRUE(seen_.empty());
+}
+
+TEST_F(Discovery, RefusesToStartWithoutATree) {
+  std::string message;
+  where_.sysfs = directory_ + "/missing";
+  source_ = make_discovery(where_, {}, [&message](std::string_view words) { message = words; });
+  const auto started = source_->start(*this);
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error(), errc::not_supported);
+  EXPECT_NE(message.find(where_.sysfs), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace sluice::kfd

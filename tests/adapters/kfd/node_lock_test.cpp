@@ -1,0 +1,81 @@
+#include "sluice/kfd/node_lock.hpp"
+
+#include "family.hpp"
+
+#include <filesystem>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace sluice::kfd {
+namespace {
+
+using namespace std::chrono_literals;
+using test::family;
+using test::within;
+
+class NodeLock : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-lock-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::string path() const { return (directory_ / "run" / "sluice" / "owner").string(); }
+  result<std::unique_ptr<node_lock>> acquire() {
+    return node_lock::acquire(path(), [this](std::string_view words) { message_ = words; });
+  }
+
+  std::filesystem::path directory_;
+  std::string message_;
+};
+
+TEST_F(NodeLock, CreatesItsDirectory) {
+  EXPECT_TRUE(acquire());
+  EXPECT_TRUE(std::filesystem::exists(path()));
+}
+
+TEST_F(NodeLock, IsHeldOncePerNodeAndNamesItsOwner) {
+  family owner{[this](int said) {
+    const auto held = acquire();
+    (void)!::write(said, held ? "y" : "n", 1);
+    for (;;) ::pause();
+    return 0;
+  }};
+  ASSERT_EQ(owner.heard(), 'y');
+  const auto second = acquire();
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error(), errc::already_owned);
+  EXPECT_NE(message_.find("process " + std::to_string(owner.pid()) + " ("), std::string::npos)
+      << message_;
+  EXPECT_NE(message_.find(path()), std::string::npos) << message_;
+}
+
+TEST_F(NodeLock, IsFreeOnceItsOwnerIsKilled) {
+  family owner{[this](int said) {
+    const auto held = acquire();
+    (void)!::write(said, held ? "y" : "n", 1);
+    for (;;) ::pause();
+    return 0;
+  }};
+  ASSERT_EQ(owner.heard(), 'y');
+  ::kill(owner.pid(), SIGKILL);
+  EXPECT_TRUE(within(5s, [&] { return acquire().has_value(); })) << message_;
+}
+
+TEST_F(NodeLock, IsFreeOnceReleased) {
+  { ASSERT_TRUE(acquire()); }
+  EXPECT_TRUE(acquire());
+}
+
+TEST_F(NodeLock, SaysWhereItCannotBe) {
+  const auto impossible = node_lock::acquire("/proc/sluice/owner",
+                                             [this](std::string_view words) { message_ = words; });
+  ASSERT_FALSE(impossible);
+  EXPECT_NE(message_.find("/proc/sluice/owner"), std::string::npos) << message_;
+}
+
+}  // namespace
+}  // namespace sluice::kfd

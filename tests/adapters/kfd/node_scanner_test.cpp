@@ -1,0 +1,254 @@
+#include "node_scanner.hpp"
+
+#include "family.hpp"
+#include "proc.hpp"
+
+#include <sys/epoll.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice::kfd {
+namespace {
+
+using namespace std::chrono_literals;
+using test::family;
+using test::within;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+/// A sysfs tree made of ordinary files, and processes that are not in it by themselves.
+class NodeScanner : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-scan-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    where_.sysfs = pattern;
+    std::filesystem::create_directories(where_.sysfs + "/proc");
+    write("topology/generation_id", "1\n");
+    write("topology/nodes/0/gpu_id", "0\n");
+    write("topology/nodes/1/gpu_id", "4660\n");
+  }
+  void TearDown() override { std::filesystem::remove_all(where_.sysfs); }
+
+  void write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path whole = where_.sysfs + "/" + path;
+    std::filesystem::create_directories(whole.parent_path());
+    std::ofstream{whole} << text;
+  }
+  void add_queue(pid_t pid, int id, int type = 0) const {
+    // As the driver prints them: no line end.
+    const std::string queue = "proc/" + std::to_string(pid) + "/queues/" + std::to_string(id) + "/";
+    write(queue + "gpuid", "4660");
+    write(queue + "type", std::to_string(type));
+    write(queue + "size", "65536");
+  }
+  void add_process(pid_t pid) const {
+    std::filesystem::create_directories(process(pid) + "/queues");
+  }
+  void remove(const std::string& path) const { std::filesystem::remove_all(path); }
+  std::string process(pid_t pid) const { return where_.sysfs + "/proc/" + std::to_string(pid); }
+
+  static std::string text(const observation& seen) {
+    const std::string queue = "queue " + std::to_string(static_cast<std::uint32_t>(seen.queue));
+    switch (seen.kind) {
+      case observation_kind::process_seen: return "process " + std::string{to_string(seen.what)};
+      case observation_kind::process_gone: return "process gone";
+      case observation_kind::queue_seen:
+        return queue + " on " + std::to_string(static_cast<std::uint32_t>(seen.gpu)) +
+               (is_compute(seen.type) ? " compute" : " other");
+      case observation_kind::queue_gone: return queue + " gone";
+      case observation_kind::gpu_seen:
+        return "gpu " + std::to_string(static_cast<std::uint32_t>(seen.gpu));
+      case observation_kind::resync_begin: return "begin";
+      case observation_kind::resync_end: return "end";
+    }
+    return "?";
+  }
+  static std::vector<std::string> look(node_scanner& scanner) {
+    std::vector<std::string> seen;
+    scanner.scan([&](const observation& each) { seen.push_back(text(each)); });
+    return seen;
+  }
+  static std::vector<std::string> all(const node_scanner& scanner) {
+    std::vector<std::string> seen;
+    scanner.restate([&](const observation& each) { seen.push_back(text(each)); });
+    return seen;
+  }
+
+  roots where_;
+};
+
+/// Execs a shell that waits, with `tag` as its AMD_QUEUE_TAG (empty: none).
+std::function<int(int)> tagged(const std::string& tag) {
+  return [tag](int said) {
+    // The descriptor closes with the exec, which so says that it has happened.
+    ::fcntl(said, F_SETFD, FD_CLOEXEC);
+    if (tag.empty())
+      ::unsetenv("AMD_QUEUE_TAG");
+    else
+      ::setenv("AMD_QUEUE_TAG", tag.c_str(), 1);
+    ::execl("/bin/sleep", "sleep", "60", nullptr);
+    return 1;
+  };
+}
+void wait_for_exec(const family& target) {
+  ASSERT_TRUE(within(5s, [&] { return command_of(target.pid()) == "sleep"; }));
+}
+
+TEST_F(NodeScanner, SeesGpusAndNotTheCpuNode) {
+  node_scanner scanner{where_, {}, -1};
+  EXPECT_THAT(look(scanner), ElementsAre("gpu 4660"));
+  EXPECT_THAT(look(scanner), IsEmpty());
+}
+
+TEST_F(NodeScanner, SeesAGpuThatAppears) {
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  write("topology/nodes/2/gpu_id", "22136\n");
+  write("topology/generation_id", "2\n");
+  EXPECT_THAT(look(scanner), ElementsAre("gpu 22136"));
+}
+
+TEST_F(NodeScanner, FollowsAProcessAndItsQueues) {
+  family target{tagged("OFFLINE_AI")};
+  wait_for_exec(target);
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  add_process(target.pid());
+  EXPECT_THAT(look(scanner), ElementsAre("process offline"));
+  add_queue(target.pid(), 0);
+  add_queue(target.pid(), 1, 1);
+  EXPECT_THAT(look(scanner), ElementsAre("queue 0 on 4660 compute", "queue 1 on 4660 other"));
+  EXPECT_THAT(look(scanner), IsEmpty());
+  remove(process(target.pid()) + "/queues/0");
+  EXPECT_THAT(look(scanner), ElementsAre("queue 0 gone"));
+  remove(process(target.pid()));
+  EXPECT_THAT(look(scanner), ElementsAre("queue 1 gone", "process gone"));
+}
+
+TEST_F(NodeScanner, WaitsForAQueueWhoseFilesAreNotThereYet) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  node_scanner scanner{where_, {}, -1};
+  std::filesystem::create_directories(process(target.pid()) + "/queues/3");
+  look(scanner);
+  EXPECT_THAT(look(scanner), IsEmpty());
+  add_queue(target.pid(), 3);
+  EXPECT_THAT(look(scanner), ElementsAre("queue 3 on 4660 compute"));
+}
+
+TEST_F(NodeScanner, HonoursTheTagOfAnAllowedUserOnly) {
+  family online{tagged("ONLINE_AI")};
+  wait_for_exec(online);
+  add_process(online.pid());
+  node_scanner trusting{where_, {}, -1};
+  look(trusting);
+  EXPECT_THAT(all(trusting), ElementsAre("begin", "gpu 4660", "process online", "end"));
+  node_scanner distrusting{where_, {.tag_users = {::getuid() + 1}}, -1};
+  look(distrusting);
+  EXPECT_THAT(all(distrusting), ElementsAre("begin", "gpu 4660", "process unmatched", "end"));
+}
+
+TEST_F(NodeScanner, LeavesAnUnknownTagUnmatched) {
+  family target{tagged("BEST_EFFORT")};
+  wait_for_exec(target);
+  add_process(target.pid());
+  node_scanner scanner{where_, {}, -1};
+  EXPECT_THAT(look(scanner), ElementsAre("gpu 4660", "process unmatched"));
+}
+
+TEST_F(NodeScanner, PrefersWhatWasSaidExplicitly) {
+  family target{tagged("ONLINE_AI")};
+  wait_for_exec(target);
+  add_process(target.pid());
+  node_scanner scanner{where_, {.by_pid = {{target.pid(), role::offline}}}, -1};
+  EXPECT_THAT(look(scanner), ElementsAre("gpu 4660", "process offline"));
+}
+
+TEST_F(NodeScanner, NeverTouchesWhomItIsToldNotTo) {
+  family target{tagged("OFFLINE_AI")};
+  wait_for_exec(target);
+  add_process(target.pid());
+  node_scanner scanner{
+      where_, {.never_touch = {target.pid()}, .by_pid = {{target.pid(), role::offline}}}, -1};
+  EXPECT_THAT(look(scanner), ElementsAre("gpu 4660", "process unmatched"));
+}
+
+TEST_F(NodeScanner, NeverTakesItselfForOffline) {
+  add_process(::getpid());
+  node_scanner scanner{where_, {.by_pid = {{::getpid(), role::offline}}}, -1};
+  EXPECT_THAT(look(scanner), ElementsAre("gpu 4660", "process unmatched"));
+}
+
+TEST_F(NodeScanner, ReadsTheRoleAgainAfterAnExec) {
+  const std::string go = where_.sysfs + "/go";
+  family target{[go](int said) {
+    (void)!::write(said, "r", 1);
+    while (::access(go.c_str(), F_OK) != 0) ::usleep(1000);
+    ::setenv("AMD_QUEUE_TAG", "OFFLINE_AI", 1);
+    ::execl("/bin/sleep", "sleep", "60", nullptr);
+    return 1;
+  }};
+  ASSERT_EQ(target.heard(), 'r');
+  add_process(target.pid());
+  add_queue(target.pid(), 0);
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  write("go", "");
+  wait_for_exec(target);
+  EXPECT_THAT(look(scanner),
+              ElementsAre("queue 0 gone", "process offline", "queue 0 on 4660 compute"));
+  EXPECT_THAT(look(scanner), IsEmpty());
+}
+
+TEST_F(NodeScanner, SeesAnExitThoughTheDirectoryIsStillThere) {
+  auto target = std::make_unique<family>(tagged("OFFLINE_AI"));
+  wait_for_exec(*target);
+  const pid_t pid = target->pid();
+  add_process(pid);
+  add_queue(pid, 0);
+  const unique_fd exits{::epoll_create1(0)};
+  node_scanner scanner{where_, {}, exits.get()};
+  look(scanner);
+  target.reset();
+  epoll_event event{};
+  ASSERT_EQ(::epoll_wait(exits.get(), &event, 1, 5000), 1);
+  EXPECT_EQ(event.data.u64, static_cast<std::uint64_t>(pid));
+  EXPECT_THAT(look(scanner), ElementsAre("queue 0 gone", "process gone"));
+  EXPECT_THAT(look(scanner), IsEmpty());
+  EXPECT_EQ(::epoll_wait(exits.get(), &event, 1, 0), 0) << "its descriptor is still watched";
+}
+
+TEST_F(NodeScanner, RestatesWhatItKnows) {
+  family target{tagged("OFFLINE_AI")};
+  wait_for_exec(target);
+  add_queue(target.pid(), 7);
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  EXPECT_THAT(all(scanner), ElementsAre("begin", "gpu 4660", "process offline",
+                                        "queue 7 on 4660 compute", "end"));
+}
+
+TEST_F(NodeScanner, IsNotReadableWithoutATree) {
+  roots nowhere;
+  nowhere.sysfs = where_.sysfs + "/missing";
+  EXPECT_FALSE((node_scanner{nowhere, {}, -1}.readable()));
+}
+
+TEST(RoleOfEnvironment, TakesTheFirstTag) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(role_of_environment("A=1\0AMD_QUEUE_TAG=ONLINE_AI\0AMD_QUEUE_TAG=OFFLINE_AI\0"sv),
+            role::online);
+  EXPECT_EQ(role_of_environment("XAMD_QUEUE_TAG=ONLINE_AI\0"sv), role::unmatched);
+  EXPECT_EQ(role_of_environment("AMD_QUEUE_TAG=OFFLINE_AI"sv), role::offline);
+  EXPECT_EQ(role_of_environment(""sv), role::unmatched);
+}
+
+}  // namespace
+}  // namespace sluice::kfd

@@ -1,0 +1,147 @@
+#pragma once
+/// \file
+/// A best-effort process on the simulated device: it keeps kernels running and counts them where
+/// the test can see it, whatever becomes of its pipes.
+
+#include "family.hpp"
+#include "proc.hpp"
+#include "simulated_device.hpp"
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "sluice/sim/client.hpp"
+
+namespace sluice::test {
+
+class offline_target {
+ public:
+  struct options {
+    int queues = 1;
+    bool open_when_told = false;  ///< 'o' then opens the device; else it is open from the start.
+  };
+
+  explicit offline_target(const kfd::roots& where) : offline_target(where, options()) {}
+  offline_target(const kfd::roots& where, options how)
+      : counters_(new (map()) counters),
+        process_([this, where, how](int said, int told) { return live(where, how, said, told); }) {}
+  ~offline_target() = default;
+
+  pid_t pid() const { return process_.pid(); }
+  std::uint64_t start_time() const { return kfd::start_time_of(pid()).value_or(0); }
+  const family& process() const { return process_; }
+
+  /// Orders: 'o' open, 'q' one more queue, 'd' destroy the newest queue, 'x' exec sleep, 'e' exit
+  /// with status 7. Each is answered by the same letter once done ('r' by the start).
+  bool obeys(char order) const {
+    process_.tell(order);
+    return process_.heard() == order;
+  }
+  void tell(char order) const { process_.tell(order); }
+  bool says(char letter) const { return process_.heard() == letter; }
+
+  std::uint64_t kernels() const { return counters_->kernels.load(); }
+  std::uint64_t wrong() const { return counters_->wrong.load(); }
+
+  /// Some of its kernels finish within the limit.
+  bool runs(duration limit = std::chrono::seconds{5}) const {
+    const std::uint64_t before = kernels();
+    return within(limit, [&] { return kernels() >= before + 2; });
+  }
+  /// None of its kernels finishes for so long. One that was finishing just now is forgiven.
+  bool stands_still(duration span = std::chrono::milliseconds{60}) const {
+    std::this_thread::sleep_for(std::chrono::milliseconds{10});
+    const std::uint64_t before = kernels();
+    std::this_thread::sleep_for(span);
+    return kernels() == before;
+  }
+
+ private:
+  struct counters {
+    std::atomic<std::uint64_t> kernels{0};
+    std::atomic<std::uint64_t> wrong{0};
+  };
+  struct unmap {
+    void operator()(counters* what) const { ::munmap(what, sizeof(counters)); }
+  };
+
+  static void* map() {
+    void* const memory = ::mmap(nullptr, sizeof(counters), PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    return memory;
+  }
+
+  int live(const kfd::roots& where, options how, int said, int told) const {
+    using namespace std::chrono_literals;
+    ::setenv("AMD_QUEUE_TAG", "OFFLINE_AI", 1);
+    std::unique_ptr<sim::gpu_client> client;
+    std::vector<std::unique_ptr<sim::gpu_queue>> queues;
+    const auto open = [&] {
+      auto opened = sim::gpu_client::open({.device = where.device, .sysfs = where.sysfs});
+      if (!opened) return false;
+      client = std::move(*opened);
+      for (int index = 0; index < how.queues; ++index) {
+        auto made = client->create_queue({.packets = 64});
+        if (!made) return false;
+        queues.push_back(std::move(*made));
+      }
+      return true;
+    };
+    const auto answer = [said](char letter) { (void)!::write(said, &letter, 1); };
+    if (!how.open_when_told && !open()) return 3;
+    answer('r');
+    for (;;) {
+      pollfd order{told, POLLIN, 0};
+      if (::poll(&order, 1, queues.empty() ? -1 : 0) > 0) {
+        char letter = 0;
+        if (::read(told, &letter, 1) != 1) return 4;
+        if (letter == 'o' && !open()) return 5;
+        if (letter == 'q') {
+          auto made = client->create_queue({.packets = 64});
+          if (!made) return 6;
+          queues.push_back(std::move(*made));
+        }
+        if (letter == 'd') {
+          if (!queues.back()->destroy()) return 8;
+          queues.pop_back();
+        }
+        if (letter == 'e') {
+          queues.clear();
+          client.reset();
+        }
+        answer(letter);
+        if (letter == 'x') ::execl("/bin/sleep", "sleep", "60", nullptr);
+        if (letter == 'e') return 7;
+      }
+      for (const auto& queue : queues) {
+        // One kernel at a time per queue. While it is suspended the last one stays unfinished.
+        if (queue->completed() == queue->submitted() &&
+            queue->submit({.length = 300us, .waves = 1}))
+          queue->ring();
+      }
+      for (const auto& queue : queues) {
+        const std::uint64_t last = queue->submitted() - 1;
+        const bool had_finished = queue->completed() > last;
+        if (!queue->wait(last, 5ms) || had_finished) continue;
+        if (queue->completion(last).value != 0) counters_->wrong.fetch_add(1);
+        counters_->kernels.fetch_add(1);
+      }
+    }
+  }
+
+  std::unique_ptr<counters, unmap> counters_;
+  family process_;
+};
+
+}  // namespace sluice::test

@@ -1,0 +1,50 @@
+#include "proc.hpp"
+
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+namespace sluice::kfd {
+namespace {
+
+TEST(Proc, ReadsTheStartTimeBehindAnAwkwardCommand) {
+  EXPECT_EQ(parse_start_time("42 (a) S 1) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20\n"),
+            777U);
+}
+
+TEST(Proc, FindsNoStartTimeInAShortLine) {
+  EXPECT_FALSE(parse_start_time("42 (cat) R 1 2 3"));
+  EXPECT_FALSE(parse_start_time(""));
+}
+
+TEST(Proc, KnowsTheOwnStartTime) {
+  const auto first = start_time_of(::getpid());
+  ASSERT_TRUE(first);
+  EXPECT_GT(*first, 0U);
+  EXPECT_EQ(start_time_of(::getpid()), first);
+}
+
+TEST(Proc, KnowsNoStartTimeOfNobody) { EXPECT_FALSE(start_time_of(0x3fffffff)); }
+
+TEST(Proc, ReadsANumberFromAStatusText) {
+  constexpr std::string_view text = "Name:\tcat\nTracerPid:\t17\nUid:\t1000\t0\t0\t0\n";
+  EXPECT_EQ(status_number(text, "TracerPid"), 17U);
+  EXPECT_EQ(status_number(text, "Uid"), 1000U);
+  EXPECT_FALSE(status_number(text, "Tracer"));
+}
+
+TEST(Proc, KnowsTheOwnUserAndThatNobodyTracesUs) {
+  EXPECT_EQ(user_of(::getpid()), ::getuid());
+  EXPECT_EQ(tracer_of(::getpid()), 0);
+}
+
+TEST(Proc, ParsesAttributeNumbersWithAndWithoutALineEnd) {
+  EXPECT_EQ(parse_number<std::uint32_t>("19893"), 19893U);
+  EXPECT_EQ(parse_number<std::uint32_t>("19893\n"), 19893U);
+  EXPECT_FALSE(parse_number<std::uint32_t>(""));
+  EXPECT_FALSE(parse_number<std::uint32_t>("12x"));
+  EXPECT_FALSE(parse_number<std::uint32_t>("99999999999"));
+}
+
+}  // namespace
+}  // namespace sluice::kfd

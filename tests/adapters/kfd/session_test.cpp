@@ -1,0 +1,423 @@
+/// Lanes and their sessions against the simulated device, by way of the in-process backend.
+
+#include "backend_loop.hpp"
+#include "offline_target.hpp"
+#include "simulated_device.hpp"
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/kfd/in_process_backend.hpp"
+#include "sluice/kfd/lanes.hpp"
+#include "sluice/kfd/uapi.hpp"
+
+namespace sluice::kfd {
+namespace {
+
+using namespace std::chrono_literals;
+using test::backend_loop;
+using test::offline_target;
+using test::within;
+using ::testing::ElementsAre;
+
+constexpr process_id target_id{1};
+
+class Session : public ::testing::Test {
+ protected:
+  Session()
+      : device_({.profile = test::profile_text("",
+                                               "suspend_cost = \"1ms\"\n"
+                                               "resume_cost = \"1ms\"\n"
+                                               "cycle_cost = \"200us\"\n")}) {}
+
+  void start() {
+    loop_ = std::make_unique<backend_loop>(make_in_process_backend(
+        {.roots = device_.roots(), .owner_lock = "", .say = [this](std::string_view words) {
+           message_ = words;
+         }}));
+    ASSERT_TRUE(loop_->start()) << message_;
+  }
+  error_code attach(const offline_target& target, process_id id = target_id) {
+    loop_->attachments.erase(id);
+    const auto begun = (*loop_)->attach(id, target.pid(), target.start_time());
+    if (!begun) return begun.error();
+    if (!loop_->until([&] { return loop_->attachments.contains(id); })) return errc::busy;
+    return loop_->attachments.at(id);
+  }
+  bool has_queues(std::size_t count, process_id id = target_id) {
+    return loop_->until([&] { return loop_->queues[id].size() == count; });
+  }
+  static std::vector<outcome> outcomes(const std::optional<batch_result>& answer) {
+    if (!answer) return {};
+    return {answer->outcomes.begin(), answer->outcomes.begin() + answer->count};
+  }
+
+  test::simulated_device device_;
+  std::unique_ptr<backend_loop> loop_;
+  std::string message_;
+};
+
+TEST_F(Session, ReportsTheQueuesThatExist) {
+  offline_target target{device_.roots(), {.queues = 3}};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  EXPECT_TRUE(has_queues(3));
+  for (const queue_info& each : loop_->added) {
+    EXPECT_EQ(each.target, target_id);
+    EXPECT_EQ(each.type, queue_type::compute_aql);
+    EXPECT_EQ(each.gpu, gpu_id{51110});
+    EXPECT_NE(each.ring_base, 0U);
+    EXPECT_EQ(each.read_pointer_address - each.write_pointer_address, 0x48U);
+  }
+}
+
+TEST_F(Session, SuspendsAndResumes) {
+  offline_target target{device_.roots(), {.queues = 2}};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  ASSERT_TRUE(has_queues(2));
+  EXPECT_TRUE(target.runs());
+  for (int round = 0; round < 3; ++round) {
+    const auto suspended = loop_->suspend(target_id, {0, 1});
+    EXPECT_THAT(outcomes(suspended), ElementsAre(outcome::done, outcome::done));
+    EXPECT_EQ(suspended->driver_errno, 0);
+    EXPECT_GT(suspended->finished, suspended->started);
+    EXPECT_TRUE(target.stands_still());
+    EXPECT_THAT(outcomes(loop_->resume(target_id, {0, 1})),
+                ElementsAre(outcome::done, outcome::done));
+    EXPECT_TRUE(target.runs());
+  }
+  EXPECT_EQ(target.wrong(), 0U);
+}
+
+TEST_F(Session, AnswersForEveryIdOfABatch) {
+  offline_target target{device_.roots(), {.queues = 2}};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  ASSERT_TRUE(has_queues(2));
+  EXPECT_THAT(outcomes(loop_->suspend(target_id, {1})), ElementsAre(outcome::done));
+  // Suspended already, running, unknown, named twice.
+  EXPECT_THAT(outcomes(loop_->suspend(target_id, {1, 0, 9, 0})),
+              ElementsAre(outcome::done, outcome::done, outcome::invalid, outcome::invalid));
+  EXPECT_THAT(outcomes(loop_->resume(target_id, {0, 1, 9})),
+              ElementsAre(outcome::done, outcome::done, outcome::invalid));
+  EXPECT_THAT(outcomes(loop_->resume(target_id, {0})), ElementsAre(outcome::done));
+}
+
+TEST_F(Session, AnswersAnEmptyBatchWithoutTheDriver) {
+  offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  for (const auto kind : {command_kind::suspend, command_kind::resume}) {
+    const auto answer = loop_->act(kind, target_id, {});
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->count, 0);
+    EXPECT_EQ(answer->driver_errno, 0);
+  }
+  EXPECT_TRUE(target.runs());
+}
+
+TEST_F(Session, HearsOfQueuesThatComeAndGo) {
+  offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  ASSERT_TRUE(has_queues(1));
+  ASSERT_TRUE(target.obeys('q'));
+  EXPECT_TRUE(has_queues(2));
+  // Registered, and so no longer new: it can be suspended.
+  EXPECT_THAT(outcomes(loop_->suspend(target_id, {1})), ElementsAre(outcome::done));
+  EXPECT_THAT(outcomes(loop_->resume(target_id, {1})), ElementsAre(outcome::done));
+  ASSERT_TRUE(target.obeys('d'));
+  EXPECT_TRUE(has_queues(1));
+  EXPECT_TRUE(loop_->queues[target_id].contains(driver_queue_id{0}));
+}
+
+TEST_F(Session, TellsAReusedIdApart) {
+  offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  ASSERT_TRUE(has_queues(1));
+  const std::size_t before = loop_->added.size();
+  ASSERT_TRUE(target.obeys('d'));
+  ASSERT_TRUE(target.obeys('q'));
+  ASSERT_TRUE(loop_->until([&] { return loop_->added.size() == before + 1; }));
+  EXPECT_EQ(loop_->added.back().id, driver_queue_id{0});
+  EXPECT_TRUE(has_queues(1));
+}
+
+// Its start blocks in RUNTIME_ENABLE until the session answers, its end in the same call again.
+TEST_F(Session, AnswersTheRuntimesHandshake) {
+  offline_target target{device_.roots(), {.open_when_told = true}};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  EXPECT_TRUE(has_queues(0));
+  target.tell('o');
+  ASSERT_TRUE(has_queues(1));
+  ASSERT_TRUE(target.says('o'));
+  EXPECT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::done));
+  EXPECT_THAT(outcomes(loop_->resume(target_id, {0})), ElementsAre(outcome::done));
+  target.tell('e');
+  ASSERT_TRUE(loop_->until([&] { return loop_->detachments.contains(target_id); }));
+  EXPECT_TRUE(target.says('e'));
+  const auto status = target.process().status();
+  ASSERT_TRUE(status);
+  EXPECT_EQ(WEXITSTATUS(*status), 7);
+}
+
+TEST_F(Session, LetsGoOfADestroyThatWaitsForASuspendedQueue) {
+  offline_target target{device_.roots(), {.queues = 2}};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  ASSERT_TRUE(has_queues(2));
+  ASSERT_THAT(outcomes(loop_->suspend(target_id, {0, 1})),
+              ElementsAre(outcome::done, outcome::done));
+  target.tell('d');
+  EXPECT_FALSE(target.process().heard(200ms)) << "the driver should make it wait";
+  EXPECT_THAT(outcomes(loop_->resume(target_id, {0, 1})),
+              ElementsAre(outcome::done, outcome::done));
+  EXPECT_TRUE(target.says('d'));
+  EXPECT_TRUE(has_queues(1));
+  EXPECT_TRUE(target.runs());
+}
+
+TEST_F(Session, ResumesEverythingOnDetach) {
+  offline_target target{device_.roots(), {.queues = 2}};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  ASSERT_TRUE(has_queues(2));
+  ASSERT_THAT(outcomes(loop_->suspend(target_id, {0, 1})),
+              ElementsAre(outcome::done, outcome::done));
+  ASSERT_TRUE((*loop_)->detach(target_id));
+  ASSERT_TRUE(loop_->until([&] { return loop_->detachments.contains(target_id); }));
+  EXPECT_TRUE(target.runs());
+  EXPECT_TRUE(within(5s, [&] { return tracer_of(target.pid()) == 0; }));
+  // And may come back.
+  EXPECT_FALSE(attach(target, process_id{2}));
+  EXPECT_TRUE(has_queues(2, process_id{2}));
+}
+
+TEST_F(Session, ResumesEverythingOnStop) {
+  offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  ASSERT_TRUE(has_queues(1));
+  ASSERT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::done));
+  (*loop_)->stop();
+  EXPECT_TRUE(target.runs());
+  EXPECT_TRUE(within(5s, [&] { return tracer_of(target.pid()) == 0; }));
+}
+
+TEST_F(Session, SurvivesATargetKilledWhileSuspended) {
+  auto target = std::make_unique<offline_target>(device_.roots());
+  ASSERT_TRUE(target->says('r'));
+  start();
+  ASSERT_FALSE(attach(*target));
+  ASSERT_TRUE(has_queues(1));
+  ASSERT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::done));
+  ::kill(target->pid(), SIGKILL);
+  EXPECT_TRUE(loop_->until([&] { return loop_->detachments.contains(target_id); }));
+  const auto status = target->process().status();
+  ASSERT_TRUE(status);
+  EXPECT_EQ(WTERMSIG(*status), SIGKILL);
+  EXPECT_EQ((*loop_)->detach(target_id).error(), errc::unknown_target);
+}
+
+TEST_F(Session, SurvivesATargetThatExecsWhileSuspended) {
+  offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  ASSERT_TRUE(has_queues(1));
+  ASSERT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::done));
+  target.tell('x');
+  EXPECT_TRUE(has_queues(0));
+  EXPECT_TRUE(within(5s, [&] { return command_of(target.pid()) == "sleep"; }));
+  // A new session with the new program: still traced, still there to be let go of.
+  EXPECT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::invalid));
+  EXPECT_NE(tracer_of(target.pid()), 0);
+  ASSERT_TRUE((*loop_)->detach(target_id));
+  EXPECT_TRUE(loop_->until([&] { return loop_->detachments.contains(target_id); }));
+}
+
+TEST_F(Session, PassesSignalsOnWhileItHoldsTheTarget) {
+  offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  ::kill(target.pid(), SIGSTOP);
+  auto status = target.process().status();
+  ASSERT_TRUE(status);
+  EXPECT_EQ(WSTOPSIG(*status), SIGSTOP);
+  ::kill(target.pid(), SIGCONT);
+  status = target.process().status();
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(WIFCONTINUED(*status));
+  EXPECT_TRUE(target.runs());
+  ::kill(target.pid(), SIGTERM);
+  status = target.process().status();
+  ASSERT_TRUE(status);
+  EXPECT_EQ(WTERMSIG(*status), SIGTERM);
+  EXPECT_TRUE(loop_->until([&] { return loop_->detachments.contains(target_id); }));
+}
+
+// Linux 6.5 and later let anybody who can open the device disable anybody's session.
+TEST_F(Session, EndsWhenAnotherProcessDisablesIt) {
+  offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  ASSERT_TRUE(has_queues(1));
+  ASSERT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::done));
+  test::family stranger{[&](int said) {
+    const auto node = device::open(device_.roots().device, messages_to_stderr());
+    if (!node) return 1;
+    uapi::kfd_ioctl_dbg_trap_args args{};
+    args.pid = static_cast<std::uint32_t>(target.pid());
+    args.op = uapi::KFD_IOC_DBG_TRAP_DISABLE;
+    const auto called = (*node)->call(uapi::AMDKFD_IOC_DBG_TRAP, &args);
+    (void)!::write(said, called ? "y" : "n", 1);
+    return 0;
+  }};
+  ASSERT_EQ(stranger.heard(), 'y');
+  EXPECT_TRUE(target.runs());
+  const auto answer = loop_->suspend(target_id, {0});
+  EXPECT_THAT(outcomes(answer), ElementsAre(outcome::invalid));
+  EXPECT_EQ(answer->driver_errno, EINVAL);
+  EXPECT_TRUE(loop_->until([&] { return loop_->detachments.contains(target_id); }));
+  EXPECT_TRUE(target.runs());
+}
+
+TEST_F(Session, KeepsTwoTargetsApart) {
+  offline_target first{device_.roots()};
+  offline_target second{device_.roots()};
+  ASSERT_TRUE(first.says('r'));
+  ASSERT_TRUE(second.says('r'));
+  start();
+  ASSERT_FALSE(attach(first, process_id{1}));
+  ASSERT_FALSE(attach(second, process_id{2}));
+  ASSERT_TRUE(has_queues(1, process_id{1}));
+  ASSERT_TRUE(has_queues(1, process_id{2}));
+  ASSERT_THAT(outcomes(loop_->suspend(process_id{1}, {0})), ElementsAre(outcome::done));
+  EXPECT_TRUE(first.stands_still());
+  EXPECT_TRUE(second.runs());
+  ASSERT_THAT(outcomes(loop_->resume(process_id{1}, {0})), ElementsAre(outcome::done));
+  EXPECT_TRUE(first.runs());
+}
+
+TEST_F(Session, AnswersBusyAndUnknown) {
+  offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  start();
+  ASSERT_FALSE(attach(target));
+  EXPECT_EQ((*loop_)->attach(target_id, target.pid(), target.start_time()).error(), errc::busy);
+  batch work;
+  work.id = 1;
+  work.target = process_id{77};
+  EXPECT_EQ((*loop_)->submit(work).error(), errc::unknown_target);
+  EXPECT_EQ((*loop_)->detach(process_id{77}).error(), errc::unknown_target);
+}
+
+/// A GPU whose suspends take half a second: a call in flight for as long as a test needs.
+class SlowLanes : public ::testing::Test {
+ protected:
+  SlowLanes()
+      : device_({.profile = test::profile_text("",
+                                               "suspend_cost = \"500ms\"\n"
+                                               "resume_cost = \"1ms\"\n"
+                                               "cycle_cost = \"200us\"\n")}),
+        target_(device_.roots()) {}
+
+  void SetUp() override {
+    ASSERT_TRUE(target_.says('r'));
+    auto opened = device::open(device_.roots().device, messages_to_stderr());
+    ASSERT_TRUE(opened);
+    node_ = std::move(*opened);
+    auto created = lanes::create(*node_, {.stuck_after = 100ms, .say = [](std::string_view) {}});
+    ASSERT_TRUE(created);
+    lanes_ = std::move(*created);
+    ASSERT_TRUE(lanes_->attach(target_id, target_.pid(), target_.start_time()));
+    ASSERT_TRUE(hears(report_kind::queue_added));
+  }
+
+  /// Whether a report of that kind comes; others are counted and forgotten.
+  bool hears(report_kind kind, duration limit = 5s) {
+    return within(limit, [&] {
+      lanes_->check(clock::now());
+      while (lanes_->next(report_)) {
+        if (report_.kind == report_kind::gpu_lost) ++losses_;
+        if (report_.kind == kind) return true;
+      }
+      return false;
+    });
+  }
+  bool submit_suspend() {
+    batch work;
+    work.id = 1;
+    work.target = target_id;
+    work.gpu = gpu_id{51110};
+    work.count = 1;
+    work.queues[0] = driver_queue_id{0};
+    return lanes_->submit(work).has_value();
+  }
+
+  test::simulated_device device_;
+  offline_target target_;
+  std::unique_ptr<device> node_;
+  std::unique_ptr<lanes> lanes_;
+  report report_;
+  int losses_ = 0;
+};
+
+TEST_F(SlowLanes, ReportTheGpuOfAStuckCallOnce) {
+  ASSERT_TRUE(submit_suspend());
+  ASSERT_TRUE(hears(report_kind::gpu_lost));
+  EXPECT_EQ(report_.gpu, gpu_id{51110});
+  ASSERT_TRUE(hears(report_kind::completed));
+  EXPECT_EQ(report_.result.outcomes[0], outcome::done);
+  EXPECT_EQ(losses_, 1);
+}
+
+TEST_F(SlowLanes, TakeNoSecondBatchMeanwhile) {
+  ASSERT_TRUE(submit_suspend());
+  EXPECT_FALSE(submit_suspend());
+  ASSERT_TRUE(hears(report_kind::completed));
+  EXPECT_TRUE(submit_suspend());
+}
+
+TEST_F(SlowLanes, SayWhenTheyDoNotComeBackInTime) {
+  ASSERT_TRUE(submit_suspend());
+  std::this_thread::sleep_for(50ms);  // so that the call has begun
+  EXPECT_FALSE(lanes_->stop(50ms));
+  EXPECT_TRUE(lanes_->stop(5s));
+  EXPECT_EQ(lanes_->size(), 0U);
+  EXPECT_TRUE(target_.runs());
+}
+
+// The target's exit comes while its lane is in the driver, so after the batch was answered.
+TEST_F(SlowLanes, AnswerABatchBeforeTheySayThatTheTargetIsGone) {
+  ASSERT_TRUE(submit_suspend());
+  ::kill(target_.pid(), SIGKILL);
+  ASSERT_TRUE(hears(report_kind::completed));
+  EXPECT_EQ(report_.result.id, 1U);
+  EXPECT_TRUE(hears(report_kind::detached));
+  EXPECT_EQ(lanes_->submit(batch{}).error(), errc::unknown_target);
+}
+
+}  // namespace
+}  // namespace sluice::kfd

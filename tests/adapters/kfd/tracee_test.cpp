@@ -1,0 +1,302 @@
+#include "sluice/kfd/tracee.hpp"
+
+#include "family.hpp"
+#include "proc.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ptrace.h>
+
+#include <atomic>
+#include <cerrno>
+#include <future>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace sluice::kfd {
+namespace {
+
+using namespace std::chrono_literals;
+using test::family;
+using test::within;
+
+/// A tracer's thread: seizes, serves every millisecond, ends (and so detaches) with the object.
+class tracer {
+ public:
+  explicit tracer(pid_t pid) : tracer(pid, start_time_of(pid).value_or(0)) {}
+  tracer(pid_t pid, std::uint64_t start_time) {
+    std::promise<error_code> opened;
+    auto outcome = opened.get_future();
+    thread_ = std::thread{[this, pid, start_time, &opened] {
+      auto seized =
+          tracee::seize(pid, start_time, [this](std::string_view words) { message_ = words; });
+      opened.set_value(seized ? error_code{} : seized.error());
+      if (!seized) return;
+      while (!stop_) {
+        const auto change = (*seized)->service();
+        if (change != tracee::change::none) change_ = change;
+        if (change == tracee::change::exited || change == tracee::change::lost) return;
+        std::this_thread::sleep_for(1ms);
+      }
+    }};
+    error_ = outcome.get();
+  }
+  ~tracer() { end(); }
+  void end() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  error_code error() const { return error_; }
+  /// After a refusal.
+  std::string message() {
+    end();
+    return message_;
+  }
+  bool sees(tracee::change what) {
+    return within(5s, [&] { return change_ == what; });
+  }
+
+ private:
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+  std::atomic<tracee::change> change_{tracee::change::none};
+  error_code error_;
+  std::string message_;
+};
+
+volatile std::sig_atomic_t said_to = -1;
+void say_a_byte(int) { (void)!::write(said_to, "h", 1); }
+
+/// Says 'r', then 'h' for every SIGUSR1.
+int count_signals(int said) {
+  said_to = said;
+  struct sigaction action {};
+  action.sa_handler = say_a_byte;
+  ::sigaction(SIGUSR1, &action, nullptr);
+  (void)!::write(said, "r", 1);
+  for (;;) ::pause();
+}
+
+char state_of(pid_t pid) {
+  std::array<char, 512> buffer;
+  const std::string path = "/proc/" + std::to_string(pid) + "/stat";
+  const auto text = read_small_file(path.c_str(), buffer);
+  const std::size_t end = text ? text->rfind(')') : std::string_view::npos;
+  return end == std::string_view::npos ? '?' : (*text)[end + 2];
+}
+
+TEST(Tracee, PassesSignalsOnToTheTarget) {
+  family target{count_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  tracer tracing{target.pid()};
+  ASSERT_FALSE(tracing.error());
+  for (int round = 0; round < 20; ++round) {
+    ::kill(target.pid(), SIGUSR1);
+    ASSERT_EQ(target.heard(), 'h');
+  }
+}
+
+class TraceeStop : public ::testing::TestWithParam<int> {};
+
+// A stop must stop, must be seen by the real parent, and must end with SIGCONT.
+TEST_P(TraceeStop, StopsAndContinuesAsIfUntraced) {
+  family target{count_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  tracer tracing{target.pid()};
+  ASSERT_FALSE(tracing.error());
+  for (int round = 0; round < 3; ++round) {
+    ::kill(target.pid(), GetParam());
+    const auto stopped = target.status();
+    ASSERT_TRUE(stopped);
+    EXPECT_TRUE(WIFSTOPPED(*stopped));
+    EXPECT_EQ(WSTOPSIG(*stopped), GetParam());
+    ::kill(target.pid(), SIGUSR1);
+    EXPECT_FALSE(target.heard(50ms)) << "it ran while it was stopped";
+    ::kill(target.pid(), SIGCONT);
+    const auto continued = target.status();
+    ASSERT_TRUE(continued);
+    EXPECT_TRUE(WIFCONTINUED(*continued));
+    EXPECT_EQ(target.heard(), 'h');
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Signals, TraceeStop,
+                         ::testing::Values(SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU));
+
+TEST(Tracee, StaysStoppedWhenItsTracerEnds) {
+  family target{count_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  {
+    tracer tracing{target.pid()};
+    ASSERT_FALSE(tracing.error());
+    ::kill(target.pid(), SIGSTOP);
+    ASSERT_TRUE(target.status());
+  }
+  EXPECT_TRUE(within(5s, [&] { return tracer_of(target.pid()) == 0; }));
+  // Inside the kernel it wakes, to change from a tracer's stop to its own.
+  EXPECT_TRUE(within(5s, [&] { return state_of(target.pid()) == 'T'; }));
+  ::kill(target.pid(), SIGUSR1);
+  EXPECT_FALSE(target.heard(50ms)) << "it runs";
+  ::kill(target.pid(), SIGCONT);
+  EXPECT_EQ(target.heard(), 'h');
+}
+
+TEST(Tracee, LeavesTheExitStatusToTheRealParent) {
+  family target{[](int) {
+    ::usleep(50'000);
+    return 7;
+  }};
+  tracer tracing{target.pid()};
+  ASSERT_FALSE(tracing.error());
+  const auto status = target.status();
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(WIFEXITED(*status));
+  EXPECT_EQ(WEXITSTATUS(*status), 7);
+  EXPECT_TRUE(tracing.sees(tracee::change::exited));
+}
+
+TEST(Tracee, LeavesADeadlySignalToTheRealParent) {
+  family target{count_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  tracer tracing{target.pid()};
+  ASSERT_FALSE(tracing.error());
+  ::kill(target.pid(), SIGTERM);
+  const auto status = target.status();
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(WIFSIGNALED(*status));
+  EXPECT_EQ(WTERMSIG(*status), SIGTERM);
+  EXPECT_TRUE(tracing.sees(tracee::change::exited));
+}
+
+// Programs exist that take EINTR from epoll_wait for the end of the world.
+TEST(Tracee, InterruptsNoBlockingCall) {
+  family target{[](int said) {
+    const int events = ::epoll_create1(0);
+    (void)!::write(said, "r", 1);
+    epoll_event event;
+    const int count = ::epoll_wait(events, &event, 1, 400);
+    return count < 0 ? errno : 0;
+  }};
+  ASSERT_EQ(target.heard(), 'r');
+  ASSERT_TRUE(within(5s, [&] { return state_of(target.pid()) == 'S'; }));
+  for (int round = 0; round < 5; ++round) {
+    tracer tracing{target.pid()};
+    ASSERT_FALSE(tracing.error());
+    std::this_thread::sleep_for(10ms);
+  }
+  const auto status = target.status();
+  ASSERT_TRUE(status);
+  EXPECT_EQ(WEXITSTATUS(*status), 0) << std::strerror(WEXITSTATUS(*status));
+}
+
+TEST(Tracee, ReportsAnExecAndKeepsTracing) {
+  family target{[](int said) {
+    (void)!::write(said, "r", 1);
+    ::usleep(50'000);
+    ::execl("/bin/sh", "sh", "-c", "trap 'exit 9' USR1; while :; do sleep 0.01; done", nullptr);
+    return 1;
+  }};
+  ASSERT_EQ(target.heard(), 'r');
+  tracer tracing{target.pid()};
+  ASSERT_FALSE(tracing.error());
+  ASSERT_TRUE(tracing.sees(tracee::change::exec));
+  EXPECT_NE(tracer_of(target.pid()), 0);
+  // The shell needs a moment to set its trap.
+  std::optional<int> status;
+  ASSERT_TRUE(within(5s, [&] {
+    std::this_thread::sleep_for(50ms);
+    if (!status) ::kill(target.pid(), SIGWINCH);
+    return command_of(target.pid()) == "sh";
+  }));
+  ::usleep(200'000);
+  ::kill(target.pid(), SIGUSR1);
+  status = target.status();
+  ASSERT_TRUE(status);
+  EXPECT_EQ(WEXITSTATUS(*status), 9);
+}
+
+// The kernel gives the leader's id to the thread that execs, and that one is not traced.
+TEST(Tracee, ReportsTheTargetLostWhenAnotherThreadExecs) {
+  family target{[](int said) {
+    std::thread other{[said] {
+      (void)!::write(said, "r", 1);
+      ::usleep(50'000);
+      ::execl("/bin/sleep", "sleep", "60", nullptr);
+    }};
+    for (;;) ::pause();
+    return 0;
+  }};
+  ASSERT_EQ(target.heard(), 'r');
+  {
+    tracer tracing{target.pid()};
+    ASSERT_FALSE(tracing.error());
+    ASSERT_TRUE(tracing.sees(tracee::change::lost));
+  }
+  tracer again{target.pid()};
+  EXPECT_FALSE(again.error());
+  EXPECT_NE(tracer_of(target.pid()), 0);
+}
+
+TEST(Tracee, RefusesAProcessWithAnotherStartTime) {
+  family target{count_signals};
+  tracer tracing{target.pid(), start_time_of(target.pid()).value() + 1};
+  EXPECT_EQ(tracing.error(), errc::unknown_target);
+  EXPECT_EQ(tracer_of(target.pid()), 0);
+}
+
+TEST(Tracee, RefusesAProcessThatIsGone) {
+  pid_t pid = 0;
+  std::uint64_t start_time = 0;
+  {
+    family target{count_signals};
+    pid = target.pid();
+    start_time = start_time_of(pid).value();
+  }
+  ASSERT_TRUE(within(5s, [&] { return !start_time_of(pid); }));
+  tracer tracing{pid, start_time};
+  EXPECT_EQ(tracing.error(), errc::unknown_target);
+}
+
+TEST(Tracee, RefusesATracedProcessAndNamesTheTracer) {
+  family target{count_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  const pid_t pid = target.pid();
+  family debugger{[pid](int said) {
+    if (::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0) return 1;
+    (void)!::write(said, "r", 1);
+    for (;;) ::pause();
+  }};
+  ASSERT_EQ(debugger.heard(), 'r');
+  tracer tracing{pid};
+  EXPECT_EQ(tracing.error(), errc::not_managed);
+  EXPECT_NE(tracing.message().find("traced by " + std::to_string(debugger.pid())),
+            std::string::npos)
+      << tracing.message();
+}
+
+// The kernel lets go of a tracee a little after the thread has been joined.
+TEST(Tracee, FollowsATracerThatIsJustEnding) {
+  family target{count_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  for (int round = 0; round < 100; ++round) {
+    tracer tracing{target.pid()};
+    ASSERT_FALSE(tracing.error()) << "round " << round << ": " << tracing.message();
+  }
+}
+
+TEST(Tracee, IsUntracedSoonAfterItsTracerEnds) {
+  family target{count_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  {
+    tracer tracing{target.pid()};
+    ASSERT_FALSE(tracing.error());
+    EXPECT_NE(tracer_of(target.pid()), 0);
+  }
+  EXPECT_TRUE(within(5s, [&] { return tracer_of(target.pid()) == 0; }));
+  ::kill(target.pid(), SIGUSR1);
+  EXPECT_EQ(target.heard(), 'h');
+}
+
+}  // namespace
+}  // namespace sluice::kfd

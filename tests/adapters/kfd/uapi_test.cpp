@@ -1,0 +1,116 @@
+#include "sluice/kfd/uapi.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+namespace {
+
+namespace ours = sluice::kfd::uapi;
+
+// Taken before the system's header below turns the names into macros.
+constexpr std::uint32_t get_version = ours::AMDKFD_IOC_GET_VERSION;
+constexpr std::uint32_t destroy_queue = ours::AMDKFD_IOC_DESTROY_QUEUE;
+constexpr std::uint32_t update_queue = ours::AMDKFD_IOC_UPDATE_QUEUE;
+constexpr std::uint32_t create_event = ours::AMDKFD_IOC_CREATE_EVENT;
+constexpr std::uint32_t destroy_event = ours::AMDKFD_IOC_DESTROY_EVENT;
+constexpr std::uint32_t set_event = ours::AMDKFD_IOC_SET_EVENT;
+constexpr std::uint32_t reset_event = ours::AMDKFD_IOC_RESET_EVENT;
+constexpr std::uint32_t wait_events = ours::AMDKFD_IOC_WAIT_EVENTS;
+constexpr std::uint32_t set_cu_mask = ours::AMDKFD_IOC_SET_CU_MASK;
+constexpr std::uint32_t wave_state = ours::AMDKFD_IOC_GET_QUEUE_WAVE_STATE;
+constexpr std::uint32_t apertures = ours::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW;
+constexpr std::uint32_t acquire_vm = ours::AMDKFD_IOC_ACQUIRE_VM;
+constexpr std::uint32_t clock_counters = ours::AMDKFD_IOC_GET_CLOCK_COUNTERS;
+constexpr std::uint32_t smi_events = ours::AMDKFD_IOC_SMI_EVENTS;
+constexpr std::uint32_t criu_op = ours::AMDKFD_IOC_CRIU_OP;
+constexpr std::uint32_t gws = ours::AMDKFD_IOC_ALLOC_QUEUE_GWS;
+constexpr std::uint32_t svm = ours::AMDKFD_IOC_SVM;
+constexpr std::uint32_t xnack = ours::AMDKFD_IOC_SET_XNACK_MODE;
+
+}  // namespace
+
+#include <linux/kfd_ioctl.h>
+
+namespace {
+
+#define SAME_STRUCT(name) EXPECT_EQ(sizeof(ours::name), sizeof(::name)) << #name
+#define SAME_FIELD(name, field) \
+  EXPECT_EQ(offsetof(ours::name, field), offsetof(::name, field)) << #name "." #field
+
+// The system's header may be older than ours; what it knows must agree.
+TEST(Uapi, HasTheSystemHeadersCommandNumbers) {
+  EXPECT_EQ(get_version, AMDKFD_IOC_GET_VERSION);
+  EXPECT_EQ(destroy_queue, AMDKFD_IOC_DESTROY_QUEUE);
+  EXPECT_EQ(update_queue, AMDKFD_IOC_UPDATE_QUEUE);
+  EXPECT_EQ(create_event, AMDKFD_IOC_CREATE_EVENT);
+  EXPECT_EQ(destroy_event, AMDKFD_IOC_DESTROY_EVENT);
+  EXPECT_EQ(set_event, AMDKFD_IOC_SET_EVENT);
+  EXPECT_EQ(reset_event, AMDKFD_IOC_RESET_EVENT);
+  EXPECT_EQ(wait_events, AMDKFD_IOC_WAIT_EVENTS);
+  EXPECT_EQ(set_cu_mask, AMDKFD_IOC_SET_CU_MASK);
+  EXPECT_EQ(wave_state, AMDKFD_IOC_GET_QUEUE_WAVE_STATE);
+  EXPECT_EQ(apertures, AMDKFD_IOC_GET_PROCESS_APERTURES_NEW);
+  EXPECT_EQ(acquire_vm, AMDKFD_IOC_ACQUIRE_VM);
+  EXPECT_EQ(clock_counters, AMDKFD_IOC_GET_CLOCK_COUNTERS);
+  EXPECT_EQ(smi_events, AMDKFD_IOC_SMI_EVENTS);
+  EXPECT_EQ(criu_op, AMDKFD_IOC_CRIU_OP);
+  EXPECT_EQ(gws, AMDKFD_IOC_ALLOC_QUEUE_GWS);
+  EXPECT_EQ(svm, AMDKFD_IOC_SVM);
+  EXPECT_EQ(xnack, AMDKFD_IOC_SET_XNACK_MODE);
+}
+
+TEST(Uapi, HasTheSystemHeadersLayouts) {
+  SAME_STRUCT(kfd_ioctl_get_version_args);
+  SAME_STRUCT(kfd_ioctl_destroy_queue_args);
+  SAME_STRUCT(kfd_ioctl_update_queue_args);
+  SAME_FIELD(kfd_ioctl_update_queue_args, queue_priority);
+  SAME_STRUCT(kfd_ioctl_set_cu_mask_args);
+  SAME_STRUCT(kfd_ioctl_get_queue_wave_state_args);
+  SAME_FIELD(kfd_ioctl_get_queue_wave_state_args, queue_id);
+  SAME_STRUCT(kfd_ioctl_alloc_queue_gws_args);
+  SAME_STRUCT(kfd_ioctl_get_clock_counters_args);
+  SAME_FIELD(kfd_ioctl_get_clock_counters_args, gpu_id);
+  SAME_STRUCT(kfd_process_device_apertures);
+  SAME_FIELD(kfd_process_device_apertures, gpu_id);
+  SAME_STRUCT(kfd_ioctl_get_process_apertures_new_args);
+  SAME_STRUCT(kfd_ioctl_acquire_vm_args);
+  SAME_STRUCT(kfd_ioctl_create_event_args);
+  SAME_FIELD(kfd_ioctl_create_event_args, event_id);
+  SAME_FIELD(kfd_ioctl_create_event_args, event_slot_index);
+  SAME_STRUCT(kfd_ioctl_destroy_event_args);
+  SAME_STRUCT(kfd_ioctl_set_event_args);
+  SAME_STRUCT(kfd_ioctl_reset_event_args);
+  SAME_STRUCT(kfd_memory_exception_failure);
+  SAME_STRUCT(kfd_hsa_memory_exception_data);
+  SAME_STRUCT(kfd_hsa_hw_exception_data);
+  SAME_STRUCT(kfd_event_data);
+  SAME_FIELD(kfd_event_data, kfd_event_data_ext);
+  SAME_FIELD(kfd_event_data, event_id);
+  SAME_STRUCT(kfd_ioctl_wait_events_args);
+  SAME_FIELD(kfd_ioctl_wait_events_args, wait_result);
+  SAME_STRUCT(kfd_ioctl_smi_events_args);
+  SAME_STRUCT(kfd_ioctl_criu_args);
+  SAME_FIELD(kfd_ioctl_criu_args, op);
+}
+
+// Created by both generations: 88 bytes before KFD 1.17, 96 since, the same up to there.
+TEST(Uapi, HasTheSystemHeadersQueueFields) {
+  EXPECT_GE(sizeof(::kfd_ioctl_create_queue_args), ours::KFD_CREATE_QUEUE_ARGS_SIZE_1_16);
+  SAME_FIELD(kfd_ioctl_create_queue_args, ring_base_address);
+  SAME_FIELD(kfd_ioctl_create_queue_args, write_pointer_address);
+  SAME_FIELD(kfd_ioctl_create_queue_args, read_pointer_address);
+  SAME_FIELD(kfd_ioctl_create_queue_args, doorbell_offset);
+  SAME_FIELD(kfd_ioctl_create_queue_args, ring_size);
+  SAME_FIELD(kfd_ioctl_create_queue_args, gpu_id);
+  SAME_FIELD(kfd_ioctl_create_queue_args, queue_type);
+  SAME_FIELD(kfd_ioctl_create_queue_args, queue_percentage);
+  SAME_FIELD(kfd_ioctl_create_queue_args, queue_priority);
+  SAME_FIELD(kfd_ioctl_create_queue_args, queue_id);
+  SAME_FIELD(kfd_ioctl_create_queue_args, eop_buffer_address);
+  SAME_FIELD(kfd_ioctl_create_queue_args, ctx_save_restore_address);
+  SAME_FIELD(kfd_ioctl_create_queue_args, ctl_stack_size);
+}
+
+}  // namespace

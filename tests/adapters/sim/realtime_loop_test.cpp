@@ -1,0 +1,141 @@
+#include "engine.hpp"
+#include "loop.hpp"
+
+#include <sys/eventfd.h>
+
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace sluice::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct running_loop {
+  engine planned{clock::now()};
+  realtime_loop loop{planned};
+};
+
+TEST(RealtimeLoop, RunsPlannedEventsNeverEarly) {
+  running_loop here;
+  const auto due = clock::now() + 5ms;
+  time_point ran{};
+  here.planned.at(due, [&] {
+    ran = clock::now();
+    here.loop.stop();
+  });
+  here.loop.run();
+  EXPECT_GE(ran, due);
+}
+
+TEST(RealtimeLoop, RunsWhatWasPlannedEarlierBeforeWhatIsPosted) {
+  running_loop here;
+  std::vector<int> order;
+  here.planned.at(clock::now(), [&] { order.push_back(1); });
+  here.loop.post([&] {
+    order.push_back(2);
+    here.loop.stop();
+  });
+  here.loop.run();
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
+TEST(RealtimeLoop, RunsWhatAPostedCallPlansForNowInTheSameTurn) {
+  running_loop here;
+  bool ran = false;
+  here.loop.post([&] {
+    here.planned.at(here.planned.now(), [&] { ran = true; });
+    here.loop.stop();
+  });
+  here.loop.run();
+  EXPECT_TRUE(ran);
+}
+
+TEST(RealtimeLoop, TakesPostsFromManyThreadsLosingNone) {
+  running_loop here;
+  constexpr int threads = 4;
+  constexpr int each = 5000;
+  int count = 0;
+  std::vector<std::thread> posters;
+  for (int i = 0; i < threads; ++i) {
+    posters.emplace_back([&] {
+      for (int j = 0; j < each; ++j) {
+        here.loop.post([&] {
+          if (++count == threads * each) here.loop.stop();
+        });
+      }
+    });
+  }
+  here.loop.run();
+  for (auto& each_thread : posters) each_thread.join();
+  EXPECT_EQ(count, threads * each);
+}
+
+TEST(RealtimeLoop, CallsAWatcherOnceForEachRing) {
+  running_loop here;
+  const unique_fd bell{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  int rung = 0;
+  here.loop.watch(bell.get(), [&] {
+    if (++rung == 3) {
+      here.loop.stop();
+      return;
+    }
+    eventfd_write(bell.get(), 1);  // Never drained: every write is an edge all the same.
+  });
+  eventfd_write(bell.get(), 1);
+  here.loop.run();
+  here.loop.unwatch(bell.get());
+  EXPECT_EQ(rung, 3);
+}
+
+TEST(RealtimeLoop, LetsAWatcherUnwatchItself) {
+  running_loop here;
+  const unique_fd bell{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  int rung = 0;
+  here.loop.watch(bell.get(), [&] {
+    ++rung;
+    here.loop.unwatch(bell.get());
+    eventfd_write(bell.get(), 1);
+    here.planned.at(clock::now() + 2ms, [&] { here.loop.stop(); });
+  });
+  eventfd_write(bell.get(), 1);
+  here.loop.run();
+  EXPECT_EQ(rung, 1);
+}
+
+TEST(RealtimeLoop, TellsHowLateItWas) {
+  running_loop here;
+  duration worst{};
+  here.loop.on_late = [&](duration late) { worst = std::max(worst, late); };
+  here.planned.at(clock::now() - 1s, [] {});
+  here.planned.at(clock::now() + 1ms, [&] {
+    std::this_thread::sleep_for(3ms);
+    here.planned.at(here.planned.now() + 1ms, [&] { here.loop.stop(); });
+  });
+  here.loop.run();
+  EXPECT_GE(worst, 0ns);
+  EXPECT_LT(worst, 1s) << "an event planned for the past is due when it is planned";
+}
+
+// 1000 events of 10 us each: far fewer wake-ups, and none is early.
+TEST(RealtimeLoop, TakesSeveralShortEventsInOneWakeUp) {
+  running_loop here;
+  int wake_ups = 0;
+  here.loop.on_late = [&](duration) { ++wake_ups; };
+  int events = 0;
+  std::function<void()> next = [&] {
+    EXPECT_LE(here.planned.now(), clock::now());
+    if (++events == 1000) {
+      here.loop.stop();
+      return;
+    }
+    here.planned.at(here.planned.now() + 10us, next);
+  };
+  here.planned.at(clock::now(), next);
+  here.loop.run();
+  EXPECT_LT(wake_ups, 500);
+}
+
+}  // namespace
+}  // namespace sluice::sim

@@ -1,0 +1,263 @@
+// The hot path allocates nothing after warm-up. A program of its own, for it replaces malloc.
+
+#include "core_bench.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+
+#include <boost/asio/io_context.hpp>
+#include <gtest/gtest.h>
+
+#include "sluice/asio.hpp"
+#include "sluice/scheduler.hpp"
+
+namespace {
+
+// Constant-initialised, for malloc runs before main().
+std::atomic<bool> counting{false};
+std::atomic<unsigned long> allocations{0};
+
+void count() noexcept {
+  if (counting.load(std::memory_order_relaxed)) {
+    allocations.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace
+
+// glibc's own names, which its malloc family is an alias of.
+extern "C" {
+void* __libc_malloc(std::size_t);
+void* __libc_calloc(std::size_t, std::size_t);
+void* __libc_realloc(void*, std::size_t);
+void* __libc_memalign(std::size_t, std::size_t);
+
+void* malloc(std::size_t size) {
+  count();
+  return __libc_malloc(size);
+}
+void* calloc(std::size_t number, std::size_t size) {
+  count();
+  return __libc_calloc(number, size);
+}
+void* realloc(void* old, std::size_t size) {
+  count();
+  return __libc_realloc(old, size);
+}
+void* memalign(std::size_t alignment, std::size_t size) {
+  count();
+  return __libc_memalign(alignment, size);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t size) {
+  count();
+  return __libc_memalign(alignment, size);
+}
+int posix_memalign(void** where, std::size_t alignment, std::size_t size) {
+  count();
+  *where = __libc_memalign(alignment, size);
+  return *where == nullptr ? ENOMEM : 0;
+}
+}
+
+namespace sluice::tests {
+namespace {
+
+/// Allocations of this process while it lives.
+class counted {
+ public:
+  counted() {
+    allocations.store(0);
+    counting.store(true);
+  }
+  ~counted() { counting.store(false); }
+  unsigned long so_far() const { return allocations.load(); }
+};
+
+TEST(Allocation, IsCounted) {
+  const counted here;
+  std::free(std::malloc(16));  // NOLINT: the point
+  delete new int(3);
+  EXPECT_GE(here.so_far(), 1U);
+}
+
+/// `processes` times `queues` on two GPUs.
+void fill(core_bench& bench, int processes, std::uint32_t queues) {
+  for (int i = 0; i < processes; ++i) {
+    const pid_t pid = 1000 + i;
+    bench.see(pid, role::offline);
+    for (std::uint32_t each = 0; each < queues; ++each) {
+      bench.create_queue(pid, q(each), i % 2 == 0 ? gpu_a : gpu_b);
+    }
+  }
+}
+
+unsigned long allocations_over(core_bench& bench, online_client& client, int cycles) {
+  const auto cycle = [&] {
+    client.begin();
+    bench.step();
+    bench.step();
+    bench.time.advance(21ms);
+    client.end();
+    bench.step();
+    bench.step();
+    bench.time.advance(1ms);
+  };
+  for (int i = 0; i < 10; ++i) cycle();  // Warm-up.
+  const counted here;
+  for (int i = 0; i < cycles; ++i) cycle();
+  return here.so_far();
+}
+
+TEST(Allocation, DoesNotHappenFromBeginToBatchAndBack) {
+  core_bench bench;
+  fill(bench, 4, 8);
+  auto client = bench.client();
+  bench.attach_all();
+  bench.driver.keep_batches(false);
+  const auto before = bench.driver.submitted();
+  EXPECT_EQ(allocations_over(bench, client, 10'000), 0U);
+  // Four processes, a suspend and a resume each.
+  EXPECT_GE(bench.driver.submitted() - before, 10'000U * 8);
+  EXPECT_EQ(bench.driver.misuses(), 0U);
+}
+
+TEST(Allocation, DoesNotHappenWithFourThousandQueuesEither) {
+  core_bench bench;
+  fill(bench, 64, 64);
+  auto client = bench.client();
+  bench.run_for(20s);  // Attaching goes one by one on each GPU.
+  ASSERT_EQ(bench.stats().attaches, 64U);
+  bench.driver.keep_batches(false);
+  EXPECT_EQ(allocations_over(bench, client, 100), 0U);
+  EXPECT_EQ(bench.driver.misuses(), 0U);
+}
+
+/// Asio's part: arming again, and the eventfd in between.
+TEST(Allocation, DoesNotHappenWhenAWatchOrATimerIsArmedAgain) {
+  auto made = reactor::create();
+  ASSERT_TRUE(made) << made.error().message();
+  reactor& loop = **made;
+  const int fds[] = {eventfd(0, EFD_CLOEXEC), eventfd(0, EFD_CLOEXEC), eventfd(0, EFD_CLOEXEC)};
+  int calls = 0;
+  for (const int fd : fds) {
+    ASSERT_TRUE(loop.watch(fd, [&calls, fd] {
+      eventfd_t value = 0;
+      eventfd_read(fd, &value);
+      ++calls;
+    }));
+  }
+  std::vector<timer_id> timers;
+  for (int i = 0; i < 3; ++i) timers.push_back(*loop.add_timer([&calls] { ++calls; }));
+  const auto round = [&] {
+    const int wanted = calls + 6;
+    for (const timer_id timer : timers) {
+      loop.arm(timer, never);
+      loop.arm(timer, clock::now() + 1h);
+      loop.arm(timer, clock::now() + 10us);
+    }
+    for (const int fd : fds) eventfd_write(fd, 1);
+    while (calls < wanted) loop.poll_once();
+  };
+  for (int i = 0; i < 10; ++i) round();
+  const counted here;
+  for (int i = 0; i < 1000; ++i) round();
+  EXPECT_EQ(here.so_far(), 0U);
+  for (const int fd : fds) close(fd);
+}
+
+/// The same on a host's loop, through its strand.
+TEST(Allocation, DoesNotHappenOnAHostsLoopEither) {
+  boost::asio::io_context context;
+  auto made = make_reactor(context);
+  ASSERT_TRUE(made) << made.error().message();
+  const int fd = eventfd(0, EFD_CLOEXEC);
+  int calls = 0;
+  ASSERT_TRUE((*made)->watch(fd, [&] {
+    eventfd_t value = 0;
+    eventfd_read(fd, &value);
+    ++calls;
+  }));
+  const auto timer = (*made)->add_timer([&] { ++calls; });
+  ASSERT_TRUE(timer);
+  const auto round = [&] {
+    const int wanted = calls + 2;
+    (*made)->arm(*timer, clock::now());
+    eventfd_write(fd, 1);
+    while (calls < wanted) context.poll_one();
+  };
+  for (int i = 0; i < 10; ++i) round();
+  const counted here;
+  for (int i = 0; i < 1000; ++i) round();
+  EXPECT_EQ(here.so_far(), 0U);
+  (*made).reset();
+  close(fd);
+}
+
+/// All of it together: a client's begin, the wake-up, the turn, the batch, and back.
+TEST(Allocation, DoesNotHappenInARunningScheduler) {
+  static const steady_time time;
+  auto backend = std::make_unique<testing::scripted_backend>(time);
+  auto& driver = *backend;
+  driver.add_queue(100, q(0), gpu_a);
+  struct one_process final : source {
+    std::string_view name() const noexcept override { return "one process"; }
+    result<void> start(source_host& host) override {
+      observation one;
+      one.kind = observation_kind::process_seen;
+      one.what = role::offline;
+      one.pid = 100;
+      one.gpu = gpu_a;
+      one.type = queue_type::compute_aql;
+      auto& to = host.claim_inbox();
+      to.push(one);
+      one.kind = observation_kind::queue_seen;
+      to.push(one);
+      return {};
+    }
+    void resync() override {}
+    void stop() override {}
+  };
+  auto config = quick_config();
+  config.attach_after = 0ns;
+  std::vector<std::unique_ptr<source>> sources;
+  sources.push_back(std::make_unique<one_process>());
+  auto loop = reactor::create();
+  ASSERT_TRUE(loop) << loop.error().message();
+  auto made = scheduler::create(config, std::move(*loop), std::move(backend),
+                                make_fixed_timeslice({.slice = 1us}), std::move(sources));
+  ASSERT_TRUE(made);
+  scheduler& core = **made;
+  ASSERT_TRUE(core.start());
+  auto client = *core.register_client({"test", {}, 1s});
+  while (!driver.attached(100)) core.poll_once();
+  driver.keep_batches(false);
+  const auto cycle = [&] {
+    const auto busy = client.busy();
+    while (!driver.suspended(100, q(0))) core.poll_once();
+  };
+  const auto back = [&] {
+    while (driver.suspended(100, q(0))) core.poll_once();
+  };
+  for (int i = 0; i < 10; ++i) cycle(), back();
+  const counted here;
+  for (int i = 0; i < 300; ++i) cycle(), back();
+  EXPECT_EQ(here.so_far(), 0U);
+}
+
+TEST(Allocation, DoesNotHappenWhenNothingChanges) {
+  core_bench bench;
+  fill(bench, 64, 64);
+  auto client = bench.client();
+  bench.run_for(20s);
+  const counted here;
+  for (int i = 0; i < 1000; ++i) bench.step();
+  EXPECT_EQ(here.so_far(), 0U);
+}
+
+}  // namespace
+}  // namespace sluice::tests

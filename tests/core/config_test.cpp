@@ -1,0 +1,123 @@
+#include "sluice/config.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class LoadConfig : public testing::Test {
+ protected:
+  result<scheduler_config> load(const std::string& content) {
+    std::ofstream(path_) << content;
+    return load_config(path_, message_);
+  }
+  ~LoadConfig() override { std::filesystem::remove(path_); }
+
+  const std::string path_ = (std::filesystem::temp_directory_path() /
+                             ("sluice_config_" + std::to_string(getpid()) + ".toml"))
+                                .string();
+  std::string message_;
+};
+
+TEST(SchedulerConfig, HasDefaultsWithoutAProblem) { EXPECT_EQ(scheduler_config{}.problem(), ""); }
+
+TEST(SchedulerConfig, NamesKeyValueAndRangeOfAProblem) {
+  scheduler_config config;
+  config.min_run = 90s;
+  EXPECT_EQ(config.problem(), "min_run is 90s; it must be 1ms to 1min");
+}
+
+TEST(SchedulerConfig, RefusesEveryFieldOutOfRange) {
+  const auto broken = [](auto change) {
+    scheduler_config config;
+    change(config);
+    return config.problem();
+  };
+  EXPECT_THAT(broken([](auto& c) { c.max_suspend = 0ns; }), StartsWith("max_suspend"));
+  EXPECT_THAT(broken([](auto& c) { c.offline_floor = 0.95; }), StartsWith("offline_floor"));
+  EXPECT_THAT(broken([](auto& c) { c.offline_floor = std::numeric_limits<double>::quiet_NaN(); }),
+              StartsWith("offline_floor"));
+  EXPECT_THAT(broken([](auto& c) { c.floor_window = 1ms; }), StartsWith("floor_window"));
+  EXPECT_THAT(broken([](auto& c) { c.attach_after = -1s; }), StartsWith("attach_after"));
+  EXPECT_THAT(broken([](auto& c) { c.attach_at_latest = 1s; }), StartsWith("attach_at_latest"));
+  EXPECT_THAT(broken([](auto& c) { c.max_busy = 0s; }), StartsWith("max_busy"));
+  EXPECT_THAT(broken([](auto& c) { c.failure_backoff = 1h; }), StartsWith("failure_backoff"));
+  EXPECT_THAT(broken([](auto& c) { c.policy_time_limit = 0s; }), StartsWith("policy_time_limit"));
+  EXPECT_THAT(broken([](auto& c) { c.stop_limit = 2min; }), StartsWith("stop_limit"));
+  EXPECT_THAT(broken([](auto& c) { c.inbox_capacity = 1; }), StartsWith("inbox_capacity"));
+  EXPECT_THAT(broken([](auto& c) { c.floor_window = 101ms; }), StartsWith("floor_window"));
+}
+
+TEST_F(LoadConfig, ReadsWhatIsNamedAndKeepsTheOtherDefaults) {
+  const auto config = load(
+      "title = 'other readers have their own tables'\n"
+      "[scheduler]\n"
+      "max_suspend = \"250ms\"\n"
+      "min_run = '1.5 ms'\n"
+      "offline_floor = 0\n"
+      "inbox_capacity = 512\n"
+      "[kfd]\ndevice = '/dev/kfd'\n");
+  ASSERT_TRUE(config) << message_;
+  EXPECT_EQ(config->max_suspend, 250ms);
+  EXPECT_EQ(config->min_run, 1500us);
+  EXPECT_EQ(config->offline_floor, 0.0);
+  EXPECT_EQ(config->inbox_capacity, 512U);
+  EXPECT_EQ(config->max_busy, scheduler_config{}.max_busy);
+}
+
+TEST_F(LoadConfig, TakesAFileWithoutTheTable) { EXPECT_TRUE(load("# nothing\n")) << message_; }
+
+TEST_F(LoadConfig, NamesFileLineAndKeyOfAValueOutOfRange) {
+  const auto config = load("[scheduler]\n\nmin_run = '2h'\n");
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error(), errc::bad_config);
+  EXPECT_EQ(message_, path_ + ":3: min_run is 2h; it must be 1ms to 1min");
+}
+
+TEST_F(LoadConfig, RefusesAKeyItDoesNotKnow) {
+  ASSERT_FALSE(load("[scheduler]\nmax_suspent = '1s'\n"));
+  EXPECT_EQ(message_, path_ + ":2: max_suspent is not a setting of [scheduler]");
+}
+
+TEST_F(LoadConfig, RefusesADurationWithoutAUnit) {
+  for (const char* const wrong : {"5", "'5'", "'5 parsecs'", "''", "'ms'", "true", "'1e300h'"}) {
+    ASSERT_FALSE(load(std::string("[scheduler]\nmax_busy = ") + wrong + "\n")) << wrong;
+    EXPECT_THAT(message_, HasSubstr(":2: max_busy must be a duration in quotes")) << wrong;
+  }
+}
+
+TEST_F(LoadConfig, RefusesANumberOfTheWrongKind) {
+  ASSERT_FALSE(load("[scheduler]\ninbox_capacity = -1\n"));
+  EXPECT_THAT(message_, HasSubstr(":2: inbox_capacity must be a number"));
+  ASSERT_FALSE(load("[scheduler]\noffline_floor = 'much'\n"));
+  EXPECT_THAT(message_, HasSubstr(":2: offline_floor must be a number"));
+}
+
+TEST_F(LoadConfig, PointsAtASyntaxError) {
+  ASSERT_FALSE(load("[scheduler]\nmax_busy = = 3\n"));
+  EXPECT_THAT(message_, StartsWith(path_ + ":2:"));
+}
+
+TEST_F(LoadConfig, SaysWhichFileCannotBeRead) {
+  std::string message;
+  const auto config = load_config("/nonexistent/sluice.toml", message);
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error(), boost::system::errc::no_such_file_or_directory);
+  EXPECT_THAT(message, HasSubstr("/nonexistent/sluice.toml"));
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,498 @@
+// The façade on a real loop: sources, clients, stopping. What a turn decides is tested elsewhere.
+
+#include "sluice/scheduler.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_future.hpp>
+#include <gtest/gtest.h>
+
+#include "sluice/acquire.hpp"
+#include "sluice/asio.hpp"
+#include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/testing/scripted_backend.hpp"
+
+namespace sluice {
+namespace {
+
+namespace asio = boost::asio;
+using namespace std::chrono_literals;
+
+constexpr auto patience = 10s;
+constexpr gpu_id gpu_a{0xa};
+constexpr pid_t trainer = 100;
+constexpr driver_queue_id queue_0{0};
+
+template <class Condition>
+bool eventually(Condition&& condition) {
+  const auto deadline = clock::now() + patience;
+  while (!condition()) {
+    if (clock::now() > deadline) return false;
+    std::this_thread::sleep_for(100us);
+  }
+  return true;
+}
+
+observation seen(observation_kind kind, pid_t pid = 0) {
+  observation one;
+  one.kind = kind;
+  one.what = role::offline;
+  one.type = queue_type::compute_aql;
+  one.pid = pid;
+  one.start_time = 1;
+  one.gpu = gpu_a;
+  return one;
+}
+
+/// What a source under test does and was asked to do.
+struct source_log {
+  std::atomic<int> starts{0};
+  std::atomic<int> resyncs{0};
+  std::atomic<int> stops{0};
+};
+
+class test_source final : public source {
+ public:
+  test_source(
+      source_log& log, std::function<result<void>(source_host&)> start,
+      std::function<void()> resync = [] {})
+      : log_(log), start_(std::move(start)), resync_(std::move(resync)) {}
+  std::string_view name() const noexcept override { return "test"; }
+  result<void> start(source_host& host) override {
+    ++log_.starts;
+    return start_(host);
+  }
+  void resync() override {
+    ++log_.resyncs;
+    resync_();
+  }
+  void stop() override { ++log_.stops; }
+
+ private:
+  source_log& log_;
+  std::function<result<void>(source_host&)> start_;
+  std::function<void()> resync_;
+};
+
+scheduler_config quick() {
+  scheduler_config config;
+  config.attach_after = 0ns;
+  config.attach_at_latest = 0ns;
+  config.offline_floor = 0;
+  config.max_suspend = 60s;
+  return config;
+}
+
+/// A scheduler over one offline process with one queue, which is attached as soon as it runs.
+class node {
+ public:
+  explicit node(std::unique_ptr<reactor> loop, scheduler_config config = quick(),
+                std::vector<std::unique_ptr<source>> more = {}) {
+    auto backend = std::make_unique<testing::scripted_backend>(time_);
+    driver = backend.get();
+    driver->add_queue(trainer, queue_0, gpu_a);
+    more.push_back(std::make_unique<test_source>(log, [](source_host& host) -> result<void> {
+      auto& to = host.claim_inbox();
+      to.push(seen(observation_kind::process_seen, trainer));
+      to.push(seen(observation_kind::queue_seen, trainer));
+      return {};
+    }));
+    auto made = scheduler::create(config, std::move(loop), std::move(backend),
+                                  make_fixed_timeslice({.slice = 1ms}), std::move(more));
+    EXPECT_TRUE(made);
+    core = std::move(*made);
+  }
+
+  bool step_until(const std::function<bool()>& condition) {
+    const auto deadline = clock::now() + patience;
+    while (!condition()) {
+      if (clock::now() > deadline) return false;
+      if (!core->poll_once()) std::this_thread::sleep_for(100us);
+    }
+    return true;
+  }
+  bool managed() const { return core->stats().attaches == 1; }
+  online_client client() {
+    auto made = core->register_client({"test", {}, 5s});
+    EXPECT_TRUE(made);
+    return std::move(*made);
+  }
+
+  source_log log;
+  testing::scripted_backend* driver = nullptr;
+  std::unique_ptr<scheduler> core;
+
+ private:
+  const steady_time time_;
+};
+
+std::unique_ptr<reactor> own_loop() {
+  auto made = reactor::create();
+  EXPECT_TRUE(made);
+  return std::move(*made);
+}
+
+TEST(Scheduler, RefusesABadConfiguration) {
+  const steady_time time;
+  scheduler_config config;
+  config.max_busy = 0ns;
+  EXPECT_EQ(scheduler::create(config, own_loop(), std::make_unique<testing::scripted_backend>(time),
+                              make_fixed_timeslice(), {})
+                .error(),
+            errc::bad_config);
+}
+
+TEST(Scheduler, CanBeSteppedThroughASuspendAndAResume) {
+  node all(own_loop());
+  ASSERT_TRUE(all.core->start());
+  ASSERT_TRUE(all.step_until([&] { return all.managed(); }));
+  auto client = all.client();
+  {
+    const auto busy = client.busy();
+    EXPECT_TRUE(all.step_until([&] { return all.driver->suspended(trainer, queue_0); }));
+  }
+  EXPECT_TRUE(all.step_until([&] { return !all.driver->suspended(trainer, queue_0); }));
+  all.core->stop();
+  EXPECT_TRUE(all.step_until([&] { return all.core->stopped(); }));
+}
+
+TEST(Scheduler, RunsOnItsOwnThreadAndStopsFromAnother) {
+  node all(own_loop());
+  ASSERT_TRUE(all.core->start());
+  std::thread runner([&] { all.core->run(); });
+  auto client = all.client();
+  EXPECT_TRUE(eventually([&] { return all.managed(); }));
+  for (int i = 1; i <= 20; ++i) {
+    client.begin();
+    EXPECT_TRUE(eventually([&] { return all.core->stats().suspended_now == 1; }));
+    client.end();
+    EXPECT_TRUE(eventually([&] { return all.core->stats().suspended_now == 0; }));
+  }
+  client.begin();
+  EXPECT_TRUE(eventually([&] { return all.core->stats().suspended_now == 1; }));
+  all.core->stop();
+  runner.join();
+  EXPECT_TRUE(all.core->stopped());
+  EXPECT_TRUE(all.driver->stopped());
+  EXPECT_EQ(all.core->stats().suspended_now, 0U);
+  EXPECT_EQ(all.core->stats().resumes, 21U);
+  EXPECT_EQ(all.log.stops, 1);
+  EXPECT_EQ(all.core->register_client({"late", {}, 1s}).error(), errc::stopped);
+}
+
+TEST(Scheduler, RunReturnsAtOnceWhenNothingWasStarted) {
+  node all(own_loop());
+  all.core->run();
+  EXPECT_FALSE(all.core->poll_once());
+}
+
+TEST(Scheduler, ResumesEverythingWhenItIsDestroyedWithoutStop) {
+  const steady_time time;
+  struct outliving final : backend {
+    outliving(testing::scripted_backend& to) : to_(to) {}
+    std::string_view name() const noexcept override { return to_.name(); }
+    result<void> start(backend_listener& listener) override { return to_.start(listener); }
+    int ready_fd() const noexcept override { return to_.ready_fd(); }
+    void drain() override { to_.drain(); }
+    result<void> attach(process_id target, pid_t pid, std::uint64_t start) override {
+      return to_.attach(target, pid, start);
+    }
+    result<void> detach(process_id target) override { return to_.detach(target); }
+    result<void> submit(const batch& work) override { return to_.submit(work); }
+    time_point tick(time_point now) override { return to_.tick(now); }
+    void stop() override { to_.stop(); }
+    testing::scripted_backend& to_;
+  };
+  testing::scripted_backend driver(time);
+  driver.add_queue(trainer, queue_0, gpu_a);
+  source_log log;
+  {
+    std::vector<std::unique_ptr<source>> sources;
+    sources.push_back(std::make_unique<test_source>(log, [](source_host& host) -> result<void> {
+      auto& to = host.claim_inbox();
+      to.push(seen(observation_kind::process_seen, trainer));
+      to.push(seen(observation_kind::queue_seen, trainer));
+      return {};
+    }));
+    auto core = scheduler::create(quick(), own_loop(), std::make_unique<outliving>(driver),
+                                  make_fixed_timeslice(), std::move(sources));
+    ASSERT_TRUE(core);
+    ASSERT_TRUE((*core)->start());
+    auto client = (*core)->register_client({"test", {}, 1s});
+    client->begin();
+    const auto deadline = clock::now() + patience;
+    while (driver.suspended_count() == 0 && clock::now() < deadline) (*core)->poll_once();
+    ASSERT_EQ(driver.suspended_count(), 1U);
+  }
+  EXPECT_EQ(driver.suspended_count(), 0U);
+  EXPECT_TRUE(driver.stopped());
+  EXPECT_EQ(log.stops, 1);
+}
+
+TEST(Scheduler, StopsWhatItStartedWhenASourceCannotStart) {
+  source_log good;
+  source_log bad;
+  std::vector<std::unique_ptr<source>> sources;
+  sources.push_back(
+      std::make_unique<test_source>(good, [](source_host&) -> result<void> { return {}; }));
+  sources.push_back(std::make_unique<test_source>(bad, [](source_host&) -> result<void> {
+    return error_code{ENOENT, boost::system::system_category()};
+  }));
+  node all(own_loop(), quick(), std::move(sources));
+  EXPECT_EQ(all.core->start().error().value(), ENOENT);
+  EXPECT_EQ(good.stops, 1);
+  EXPECT_EQ(bad.stops, 0);
+  EXPECT_EQ(all.log.starts, 0);
+  EXPECT_TRUE(all.driver->stopped());
+}
+
+TEST(Scheduler, ReportsABackendThatCannotStart) {
+  node all(own_loop());
+  all.driver->fail_start(errc::already_owned);
+  EXPECT_EQ(all.core->start().error(), errc::already_owned);
+  EXPECT_EQ(all.log.starts, 0);
+}
+
+/// What does not fit is made good: the source is asked, and in the end the table is right.
+TEST(Scheduler, MendsAnInboxThatOverflowedByAResync) {
+  constexpr int processes = 500;
+  source_log log;
+  inbox_producer* to = nullptr;
+  const auto tell_all = [&to] {
+    to->push(seen(observation_kind::resync_begin));
+    for (pid_t pid = 1000; pid < 1000 + processes; ++pid) {
+      to->push(seen(observation_kind::process_seen, pid));
+      to->push(seen(observation_kind::queue_seen, pid));
+    }
+    to->push(seen(observation_kind::resync_end));
+  };
+  std::vector<std::unique_ptr<source>> sources;
+  sources.push_back(std::make_unique<test_source>(
+      log,
+      [&](source_host& host) -> result<void> {
+        to = &host.claim_inbox();
+        return {};
+      },
+      tell_all));
+  auto config = quick();
+  config.inbox_capacity = 16;
+  config.attach_after = 1h;  // Only the table is of interest.
+  config.attach_at_latest = 1h;
+  node all(own_loop(), config, std::move(sources));
+  ASSERT_TRUE(all.core->start());
+  // From a thread of its own, which the reactor does not drain meanwhile: it must overflow.
+  std::thread(tell_all).join();
+  ASSERT_TRUE(all.step_until([&] { return log.resyncs != 0; }));
+  EXPECT_GT(all.core->stats().inbox_overflows, 0U);
+  EXPECT_EQ(log.resyncs, 1);
+  EXPECT_EQ(all.core->stats().resyncs, 1U);
+}
+
+TEST(Scheduler, SurvivesClientsThatComeAndGoWhileItRuns) {
+  node all(own_loop());
+  ASSERT_TRUE(all.core->start());
+  std::thread runner([&] { all.core->run(); });
+  std::vector<std::thread> workers;
+  for (int i = 0; i < 3; ++i) {
+    workers.emplace_back([&] {
+      for (int j = 0; j < 200; ++j) {
+        auto client = all.client();
+        const auto busy = client.busy();
+      }
+    });
+  }
+  for (auto& one : workers) one.join();
+  EXPECT_TRUE(eventually([&] { return all.core->stats().begins == 600; }));
+  EXPECT_TRUE(eventually([&] { return all.core->stats().suspended_now == 0; }));
+  all.core->stop();
+  runner.join();
+}
+
+// On the host's io_context ----------------------------------------------------------------------
+
+/// The host's loop on several threads.
+class host {
+ public:
+  explicit host(int threads) {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { context.run(); });
+  }
+  ~host() {
+    work_.reset();
+    for (auto& one : threads_) one.join();
+  }
+  asio::io_context context;
+
+ private:
+  asio::executor_work_guard<asio::io_context::executor_type> work_{context.get_executor()};
+  std::vector<std::thread> threads_;
+};
+
+TEST(HostedScheduler, WorksOnFourThreadsOfTheHost) {
+  host threads(4);
+  node all(*make_reactor(threads.context));
+  ASSERT_TRUE(all.core->start());
+  all.core->run();  // Returns at once.
+  auto client = all.client();
+  EXPECT_TRUE(eventually([&] { return all.managed(); }));
+  for (int i = 0; i < 50; ++i) {
+    const auto busy = client.busy();
+    EXPECT_TRUE(eventually([&] { return all.core->stats().suspended_now == 1; }));
+  }
+  all.core->stop();
+  EXPECT_TRUE(eventually([&] { return all.core->stopped(); }));
+  EXPECT_EQ(all.core->stats().suspended_now, 0U);
+}
+
+TEST(HostedScheduler, MayBeDestroyedWhileTheHostRuns) {
+  host threads(4);
+  for (int i = 0; i < 30; ++i) {
+    online_client client;
+    {
+      node all(*make_reactor(threads.context));
+      ASSERT_TRUE(all.core->start());
+      client = all.client();
+      client.begin();
+      if (i % 2 == 0) {
+        EXPECT_TRUE(eventually([&] { return all.managed(); }));
+      }
+    }
+    client.end();
+  }
+}
+
+// acquire() -------------------------------------------------------------------------------------
+
+TEST(Acquire, CompletesOnceTheOfflineQueuesAreOff) {
+  host threads(2);
+  node all(*make_reactor(threads.context));
+  all.driver->set_delay(2ms);
+  ASSERT_TRUE(all.core->start());
+  auto client = all.client();
+  ASSERT_TRUE(eventually([&] { return all.managed(); }));
+  auto done = asio::co_spawn(
+      threads.context,
+      [&]() -> asio::awaitable<bool> {
+        const busy_token busy = co_await client.acquire();
+        co_return busy.was_clear() && all.core->stats().suspended_now == 1;
+      },
+      asio::use_future);
+  EXPECT_TRUE(done.get());
+  EXPECT_TRUE(eventually([&] { return all.core->stats().suspended_now == 0; }));
+}
+
+TEST(Acquire, CompletesAtOnceWhenThereIsNothingToSuspend) {
+  asio::io_context context;
+  const steady_time time;
+  auto core = scheduler::create(quick(), *make_reactor(context),
+                                std::make_unique<testing::scripted_backend>(time),
+                                make_fixed_timeslice(), {});
+  ASSERT_TRUE((*core)->start());
+  auto client = *(*core)->register_client({"test", {}, 1h});
+  bool clear = false;
+  asio::co_spawn(
+      context,
+      [&]() -> asio::awaitable<void> {
+        const auto busy = co_await client.acquire();
+        clear = busy.was_clear();
+        (*core)->stop();
+      },
+      asio::detached);
+  context.run();  // Runs dry once the scheduler has stopped.
+  EXPECT_TRUE(clear);
+  EXPECT_TRUE((*core)->stopped());
+}
+
+TEST(Acquire, GivesUpWaitingAfterItsLimitAndIsBusyAllTheSame) {
+  host threads(2);
+  node all(*make_reactor(threads.context));
+  all.driver->hold_answers(true);
+  ASSERT_TRUE(all.core->start());
+  auto client = *all.core->register_client({"test", {}, 10ms});
+  ASSERT_TRUE(eventually([&] { return all.managed(); }));
+  auto got = client.acquire(asio::use_future);
+  auto busy = got.get();
+  EXPECT_TRUE(busy);
+  EXPECT_FALSE(busy.was_clear());
+}
+
+TEST(Acquire, TakesAnyCompletionToken) {
+  host threads(2);
+  node all(*make_reactor(threads.context));
+  ASSERT_TRUE(all.core->start());
+  auto client = all.client();
+  std::atomic<int> calls{0};
+  asio::thread_pool pool(1);
+  client.acquire(asio::bind_executor(pool.get_executor(), [&](error_code error, busy_token busy) {
+    EXPECT_FALSE(error);
+    EXPECT_TRUE(busy);
+    EXPECT_TRUE(pool.get_executor().running_in_this_thread());
+    ++calls;
+  }));
+  EXPECT_TRUE(eventually([&] { return calls == 1; }));
+  pool.join();
+}
+
+TEST(Acquire, CanBeCancelled) {
+  using namespace asio::experimental::awaitable_operators;
+  host threads(1);
+  node all(*make_reactor(threads.context));
+  all.driver->hold_answers(true);
+  ASSERT_TRUE(all.core->start());
+  auto client = *all.core->register_client({"test", {}, 1h});
+  ASSERT_TRUE(eventually([&] { return all.managed(); }));
+  auto done = asio::co_spawn(
+      threads.context,
+      [&]() -> asio::awaitable<std::size_t> {
+        asio::steady_timer timer(threads.context, 5ms);
+        const auto first = co_await (client.acquire() || timer.async_wait(asio::use_awaitable));
+        co_return first.index();
+      },
+      asio::use_future);
+  EXPECT_EQ(done.get(), 1U);
+}
+
+TEST(Acquire, IsAnsweredWhenTheSchedulerStopsOrIsGone) {
+  host threads(2);
+  online_client client;
+  {
+    node all(*make_reactor(threads.context));
+    all.driver->hold_answers(true);
+    ASSERT_TRUE(all.core->start());
+    client = *all.core->register_client({"test", {}, 1h});
+    ASSERT_TRUE(eventually([&] { return all.managed(); }));
+    auto waiting = client.acquire(asio::use_future);
+    EXPECT_EQ(waiting.wait_for(1ms), std::future_status::timeout);
+    all.core.reset();
+    const auto busy = waiting.get();
+    EXPECT_TRUE(busy);
+    EXPECT_FALSE(busy.was_clear());
+  }
+  const auto late = client.acquire(asio::use_future).get();
+  EXPECT_TRUE(late);
+  EXPECT_FALSE(late.was_clear());
+}
+
+TEST(Acquire, OfAClientThatIsRegisteredNowhereCompletesEmpty) {
+  online_client nobody;
+  const auto busy = nobody.acquire(asio::use_future).get();
+  EXPECT_FALSE(busy);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,51 @@
+#pragma once
+/// \file
+/// What the simulated device says of a process: sim/stats.json of its directory.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+
+namespace sluice::test {
+
+class device_view {
+ public:
+  explicit device_view(std::string root) : path_{std::move(root) + "/sim/stats.json"} {}
+
+  struct process_view {
+    bool known = false;
+    std::uint64_t queues = 0;
+    std::uint64_t suspended_queues = 0;
+    std::uint64_t kernels_completed = 0;
+  };
+
+  /// All zero for a process that the device does not know (any more).
+  process_view process(pid_t pid) const {
+    std::ifstream file(path_);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto start = text.find("{\"pid\":" + std::to_string(pid) + ",");
+    if (start == std::string::npos) return {};
+    const std::string entry = text.substr(start, text.find('}', start) - start);
+    return {.known = true,
+            .queues = number(entry, "queues"),
+            .suspended_queues = number(entry, "suspended_queues"),
+            .kernels_completed = number(entry, "kernels_completed")};
+  }
+
+ private:
+  static std::uint64_t number(const std::string& entry, const std::string& key) {
+    const std::string label = "\"" + key + "\":";
+    const auto at = entry.find(label);
+    return at == std::string::npos ? 0
+                                   : std::strtoull(entry.c_str() + at + label.size(), nullptr, 10);
+  }
+
+  std::string path_;
+};
+
+}  // namespace sluice::test

@@ -1,0 +1,409 @@
+// The whole path: real processes, real ioctls through the mounted simulated device, the agent (or
+// in-process lanes), the scheduler. What must hold whatever happens: no online or unmatched process
+// is ever suspended or traced, and whoever was suspended runs again.
+
+#include "device_view.hpp"
+#include "simulated_device.hpp"
+#include "target_process.hpp"
+
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/in_process_backend.hpp"
+#include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/scheduler.hpp"
+
+namespace sluice::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto patience = 10s;  // A deadline for what takes milliseconds on an idle machine.
+
+enum class acting { in_agent, in_process };
+
+/// A device, and a scheduler that embeds in this process, on a thread of its own.
+class node {
+ public:
+  explicit node(acting where, scheduler_config config = quick())
+      : device_{}, view_{device_.root()} {
+    const std::string lock = device_.root() + "/owner";
+    std::unique_ptr<backend> driver;
+    if (where == acting::in_agent) {
+      driver = agent::make_agent_backend(
+          {.roots = device_.roots(), .agent_path = SLUICE_AGENT_PROGRAM, .owner_lock = lock});
+    } else {
+      driver = kfd::make_in_process_backend({.roots = device_.roots(), .owner_lock = lock});
+    }
+    std::vector<std::unique_ptr<source>> sources;
+    sources.push_back(kfd::make_discovery(device_.roots(), {}));
+    auto loop = reactor::create();
+    if (!loop) throw std::runtime_error("reactor: " + loop.error().message());
+    auto made =
+        scheduler::create(config, std::move(*loop), std::move(driver),
+                          make_fixed_timeslice({.slice = 20ms, .release = release_on::client_done}),
+                          std::move(sources));
+    if (!made) throw std::runtime_error("scheduler: " + made.error().message());
+    scheduler_ = std::move(*made);
+    if (const auto started = scheduler_->start(); !started) {
+      throw std::runtime_error("start: " + started.error().message());
+    }
+    thread_ = std::thread([this] { scheduler_->run(); });
+  }
+
+  ~node() { stop(); }
+
+  void stop() {
+    if (!thread_.joinable()) return;
+    scheduler_->stop();
+    thread_.join();
+  }
+
+  static scheduler_config quick() {
+    scheduler_config config;
+    config.attach_after = 50ms;
+    config.max_suspend = 5s;
+    return config;
+  }
+
+  /// A process whose queues are always full of kernels of `kernel` length.
+  std::unique_ptr<target_process> start_target(const std::string& tag, int queues = 1,
+                                               std::chrono::microseconds kernel = 2ms) {
+    std::vector<std::string> environment = device_.environment();
+    if (!tag.empty()) environment.push_back("AMD_QUEUE_TAG=" + tag);
+    auto started = std::make_unique<target_process>(
+        SLUICE_INTEGRATION_TARGET,
+        std::vector<std::string>{std::to_string(queues), std::to_string(kernel.count())},
+        environment);
+    if (started->hear(patience) != "ready") throw std::runtime_error("the target did not start");
+    return started;
+  }
+
+  std::unique_ptr<target_process> start_offline(int queues = 1,
+                                                std::chrono::microseconds kernel = 2ms) {
+    const auto before = scheduler_->stats().attaches.value();
+    auto started = start_target("OFFLINE_AI", queues, kernel);
+    if (!eventually(patience, [&] { return scheduler_->stats().attaches.value() > before; })) {
+      throw std::runtime_error("the offline target was not attached");
+    }
+    return started;
+  }
+
+  online_client client() {
+    auto made = scheduler_->register_client({.name = "test", .gpus = {}});
+    if (!made) throw std::runtime_error("register_client: " + made.error().message());
+    return std::move(*made);
+  }
+
+  std::uint64_t suspended(const target_process& who) const {
+    return view_.process(who.pid()).suspended_queues;
+  }
+  bool runs(const target_process& who) const { return suspended(who) == 0; }
+  bool becomes(const target_process& who, std::uint64_t queues) const {
+    return eventually(patience, [&] { return suspended(who) == queues; });
+  }
+  /// Whether it completes a kernel from now on.
+  bool progresses(const target_process& who) const {
+    const auto before = view_.process(who.pid()).kernels_completed;
+    return eventually(patience,
+                      [&] { return view_.process(who.pid()).kernels_completed > before; });
+  }
+
+  scheduler& sluice() { return *scheduler_; }
+  const device_view& view() const { return view_; }
+  simulated_device& device() { return device_; }
+
+ private:
+  simulated_device device_;
+  device_view view_;
+  std::unique_ptr<scheduler> scheduler_;
+  std::thread thread_;
+};
+
+pid_t tracer_of(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("TracerPid:")) return std::stoi(line.substr(10));
+  }
+  return -1;
+}
+
+/// What does not wait for its targets as their parent: there in-process lanes cannot serve (see
+/// in_process_backend.hpp), and the tests below named PreemptionByTheAgent do.
+class Preemption : public testing::TestWithParam<acting> {};
+
+INSTANTIATE_TEST_SUITE_P(Backends, Preemption,
+                         testing::Values(acting::in_agent, acting::in_process),
+                         [](const auto& each) {
+                           return each.param == acting::in_agent ? "Agent" : "InProcess";
+                         });
+
+TEST_P(Preemption, SuspendsOfflineWhileOnlineIsBusyAndResumesItAfterwards) {
+  node here{GetParam()};
+  auto offline = here.start_offline(2);
+  auto client = here.client();
+  {
+    auto busy = client.busy();
+    ASSERT_TRUE(here.becomes(*offline, 2));
+  }
+  ASSERT_TRUE(here.becomes(*offline, 0));
+  EXPECT_TRUE(here.progresses(*offline));
+  // The driver clears the flag when the call begins; the outcome follows when it ends.
+  EXPECT_TRUE(eventually(patience, [&] { return here.sluice().stats().resumes.value() == 2u; }));
+  const auto stats = here.sluice().stats();
+  EXPECT_EQ(stats.suspends.value(), 2u);
+  EXPECT_EQ(stats.resumes.value(), 2u);
+  EXPECT_EQ(stats.failed_outcomes.value(), 0u);
+  EXPECT_EQ(offline->ask("drain", 30s), "0") << "kernels lost, repeated, reordered or cut short";
+}
+
+TEST_P(Preemption, NeverSuspendsOrTracesOnlineAndUnmatchedProcesses) {
+  node here{GetParam()};
+  auto offline = here.start_offline();
+  auto online = here.start_target("ONLINE_AI");
+  auto stranger = here.start_target("");
+  auto client = here.client();
+  for (int round = 0; round < 5; ++round) {
+    auto busy = client.busy();
+    ASSERT_TRUE(here.becomes(*offline, 1));
+    for (int look = 0; look < 20; ++look) {
+      ASSERT_EQ(here.suspended(*online), 0u);
+      ASSERT_EQ(here.suspended(*stranger), 0u);
+    }
+    EXPECT_EQ(tracer_of(online->pid()), 0);
+    EXPECT_EQ(tracer_of(stranger->pid()), 0);
+    EXPECT_EQ(tracer_of(getpid()), 0);
+    EXPECT_NE(tracer_of(offline->pid()), 0);
+    busy.end();
+    ASSERT_TRUE(here.becomes(*offline, 0));
+  }
+  EXPECT_TRUE(here.progresses(*online));
+  EXPECT_TRUE(here.progresses(*stranger));
+}
+
+TEST_P(Preemption, HoldsOfflineUntilTheLastOfTwoClientsIsDone) {
+  node here{GetParam()};
+  auto offline = here.start_offline();
+  auto first = here.client();
+  auto second = here.client();
+  auto one = first.busy();
+  ASSERT_TRUE(here.becomes(*offline, 1));
+  auto two = second.busy();
+  one.end();
+  const auto checked_until = clock::now() + 200ms;  // Ten slices, in which it must not run.
+  while (clock::now() < checked_until) ASSERT_EQ(here.suspended(*offline), 1u);
+  two.end();
+  EXPECT_TRUE(here.becomes(*offline, 0));
+}
+
+TEST_P(Preemption, SuspendsAgainWhenOnlineArrivesDuringTheResume) {
+  node here{GetParam()};
+  auto offline = here.start_offline();
+  auto client = here.client();
+  for (int round = 0; round < 10; ++round) {
+    auto busy = client.busy();
+    ASSERT_TRUE(here.becomes(*offline, 1));
+    const auto resumes = here.sluice().stats().resumes.value();
+    busy.end();
+    // The resume call takes 10 ms; the driver has changed the flag when it begins.
+    ASSERT_TRUE(here.becomes(*offline, 0));
+    auto again = client.busy();
+    ASSERT_TRUE(here.becomes(*offline, 1));
+    EXPECT_GT(here.sluice().stats().resumes.value(), resumes);
+    again.end();
+    ASSERT_TRUE(here.becomes(*offline, 0));
+  }
+  EXPECT_EQ(offline->ask("drain", 30s), "0");
+}
+
+TEST_P(Preemption, LetsADestroyOfASuspendedQueueReturnOnceItIsResumed) {
+  node here{GetParam()};
+  auto offline = here.start_offline(2, 0us);
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*offline, 2));
+  offline->send("destroy 0");
+  EXPECT_FALSE(offline->hear(200ms).has_value()) << "destroy must wait for the resume";
+  busy.end();
+  EXPECT_EQ(offline->hear(patience), "destroyed");
+  EXPECT_TRUE(here.becomes(*offline, 0));
+  auto again = client.busy();
+  EXPECT_TRUE(here.becomes(*offline, 1)) << "the queue that is left is still managed";
+}
+
+TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExitsWhileSuspended) {
+  node here{acting::in_agent};
+  auto leaver = here.start_offline(1, 0us);
+  auto stayer = here.start_offline();
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*leaver, 1));
+  ASSERT_TRUE(here.becomes(*stayer, 1));
+  leaver->send("exit 7");
+  const auto status = leaver->wait_for(patience);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_TRUE(WIFEXITED(*status));
+  EXPECT_EQ(WEXITSTATUS(*status), 7);
+  busy.end();
+  EXPECT_TRUE(here.becomes(*stayer, 0));
+  EXPECT_TRUE(here.progresses(*stayer));
+}
+
+TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatIsKilledWhileSuspended) {
+  node here{acting::in_agent};
+  auto victim = here.start_offline();
+  auto stayer = here.start_offline();
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*victim, 1));
+  ASSERT_TRUE(here.becomes(*stayer, 1));
+  kill(victim->pid(), SIGKILL);
+  const auto status = victim->wait_for(patience);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_TRUE(WIFSIGNALED(*status));
+  busy.end();
+  EXPECT_TRUE(here.becomes(*stayer, 0));
+  EXPECT_TRUE(here.progresses(*stayer));
+}
+
+TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExecsWhileSuspended) {
+  node here{acting::in_agent};
+  auto changer = here.start_offline(1, 0us);
+  auto stayer = here.start_offline();
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*changer, 1));
+  ASSERT_EQ(changer->ask("exec", patience), "exec");
+  // The new program must run, not stay in the exec stop: it answers to signals of its own.
+  ASSERT_TRUE(eventually(patience, [&] {
+    std::ifstream name("/proc/" + std::to_string(changer->pid()) + "/comm");
+    std::string text;
+    std::getline(name, text);
+    return text == "sleep";
+  }));
+  busy.end();
+  EXPECT_TRUE(here.becomes(*stayer, 0));
+  EXPECT_TRUE(here.progresses(*stayer));
+  kill(changer->pid(), SIGTERM);
+  const auto status = changer->wait_for(patience);
+  ASSERT_TRUE(status.has_value()) << "the exec'd program hangs";
+  EXPECT_TRUE(WIFSIGNALED(*status));
+}
+
+TEST(PreemptionByTheAgent, LeavesSignalsAndWaitsOfATracedProcessAlone) {
+  node here{acting::in_agent};
+  auto offline = here.start_offline(1, 0us);
+  ASSERT_NE(tracer_of(offline->pid()), 0);
+
+  ASSERT_EQ(offline->ask("handle " + std::to_string(SIGUSR1), patience), "handling");
+  kill(offline->pid(), SIGUSR1);
+  EXPECT_TRUE(eventually(patience, [&] { return offline->ask("handled", patience) == "1"; }));
+
+  for (const int stop : {SIGSTOP, SIGTSTP}) {
+    kill(offline->pid(), stop);
+    const auto stopped = offline->wait_for(patience, WUNTRACED);
+    ASSERT_TRUE(stopped.has_value()) << "the parent does not hear of the stop";
+    EXPECT_TRUE(WIFSTOPPED(*stopped));
+    EXPECT_EQ(WSTOPSIG(*stopped), stop);
+    offline->send("handled");
+    EXPECT_FALSE(offline->hear(200ms).has_value()) << "it runs although it was stopped";
+    kill(offline->pid(), SIGCONT);
+    const auto continued = offline->wait_for(patience, WCONTINUED);
+    ASSERT_TRUE(continued.has_value());
+    EXPECT_TRUE(WIFCONTINUED(*continued));
+    EXPECT_EQ(offline->hear(patience), "1");
+  }
+
+  // Attached and detached, suspended and resumed around an epoll_wait: it must not see EINTR.
+  auto client = here.client();
+  offline->send("epoll 1500");
+  {
+    auto busy = client.busy();
+    ASSERT_TRUE(here.becomes(*offline, 1));
+  }
+  ASSERT_TRUE(here.becomes(*offline, 0));
+  here.stop();
+  EXPECT_EQ(tracer_of(offline->pid()), 0) << "stopping the scheduler lets go of its targets";
+  EXPECT_EQ(offline->hear(patience), "timeout");
+
+  offline->send("exit 5");
+  const auto status = offline->wait_for(patience);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_TRUE(WIFEXITED(*status));
+  EXPECT_EQ(WEXITSTATUS(*status), 5);
+}
+
+TEST_P(Preemption, LetsOfflineRunForMinRunAfterMaxSuspend) {
+  auto config = node::quick();
+  config.max_suspend = 300ms;
+  config.min_run = 150ms;
+  node here{GetParam(), config};
+  auto offline = here.start_offline(1, 1ms);
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*offline, 1));
+  const auto held = clock::now();
+  ASSERT_TRUE(here.becomes(*offline, 0)) << "max_suspend must free it although online never ends";
+  const auto freed = clock::now();
+  ASSERT_TRUE(here.becomes(*offline, 1)) << "and after min_run online has the GPU again";
+  const auto again = clock::now();
+  EXPECT_GE(freed - held, 200ms);
+  EXPECT_GE(again - freed, 150ms);
+  EXPECT_LE(again - freed, 1s);
+  EXPECT_GE(here.sluice().stats().forced_resumes.value(), 1u);
+}
+
+TEST_P(Preemption, LeavesEveryQueueRunningWhenStoppedInTheMiddle) {
+  node here{GetParam()};
+  auto first = here.start_offline(3);
+  auto second = here.start_offline(1);
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*first, 3));
+  ASSERT_TRUE(here.becomes(*second, 1));
+  here.stop();
+  EXPECT_EQ(here.suspended(*first), 0u);
+  EXPECT_EQ(here.suspended(*second), 0u);
+  EXPECT_TRUE(here.progresses(*first));
+  EXPECT_EQ(first->ask("drain", 30s), "0");
+}
+
+TEST_P(Preemption, ManagesQueuesThatAreCreatedLater) {
+  node here{GetParam()};
+  auto offline = here.start_offline(1);
+  auto late = here.start_offline(2);
+  auto client = here.client();
+  auto busy = client.busy();
+  EXPECT_TRUE(here.becomes(*offline, 1));
+  EXPECT_TRUE(here.becomes(*late, 2));
+}
+
+TEST(SimulatedNode, ShowsNothingToAWatchOnSysfsWhileQueuesComeAndGo) {
+  node here{acting::in_process};
+  const int watcher = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(inotify_add_watch(watcher, (here.device().roots().sysfs + "/proc").c_str(),
+                              IN_CREATE | IN_DELETE | IN_MODIFY | IN_MOVE),
+            0);
+  {
+    auto offline = here.start_offline(2);
+    EXPECT_TRUE(here.progresses(*offline));
+  }
+  char events[512];
+  EXPECT_EQ(read(watcher, events, sizeof events), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  close(watcher);
+}
+
+}  // namespace
+}  // namespace sluice::test
