@@ -7,8 +7,8 @@ sluice_build_packages=(
   libboost1.81-dev liburing-dev libspdlog-dev libfmt-dev libfuse3-dev libcli11-dev
   libtomlplusplus-dev libgtest-dev libgmock-dev libbenchmark-dev)
 
-# On top of the above: sanitizer builds with clang, the format check, and a compiler cache.
-sluice_test_packages=(clang libclang-rt-dev clang-format ccache git procps)
+# On top of the above: sanitizer builds with clang, and the format check.
+sluice_test_packages=(clang libclang-rt-dev clang-format git procps)
 
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then

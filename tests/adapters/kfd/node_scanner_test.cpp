@@ -219,7 +219,9 @@ TEST_F(NodeScanner, SeesAnExitThoughTheDirectoryIsStillThere) {
   target.reset();
   epoll_event event{};
   ASSERT_EQ(::epoll_wait(exits.get(), &event, 1, 5000), 1);
-  EXPECT_EQ(event.data.u64, static_cast<std::uint64_t>(pid));
+  const std::uint64_t exited =
+      event.data.u64;  // epoll_event is packed; a reference would be misaligned
+  EXPECT_EQ(exited, static_cast<std::uint64_t>(pid));
   EXPECT_THAT(look(scanner), ElementsAre("queue 0 gone", "process gone"));
   EXPECT_THAT(look(scanner), IsEmpty());
   EXPECT_EQ(::epoll_wait(exits.get(), &event, 1, 0), 0) << "its descriptor is still watched";
