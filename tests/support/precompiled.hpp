@@ -1,9 +1,6 @@
 #pragma once
 
 // What most tests include, and what is slow to parse. Tests include what they use all the same.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -17,3 +14,6 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>

@@ -78,9 +78,9 @@ task<int> driver::impl::runtime_handshake(call_ptr c, async_mutex::guard* held) 
   if (!interrupted) --process->runtime_permits;
   *held = co_await process->mutex.lock();
   process->runtime_retry = interrupted;
-  // The driver returns the semaphore's EINTR. Here the call may also restart, which runtimes do by
-  // hand: both find runtime_retry set.
-  co_return interrupted ? -kernel_erestartsys : 0;
+  // The semaphore's EINTR, not ERESTARTSYS: the runtime calls again by hand, and finds
+  // runtime_retry set.
+  co_return interrupted ? -EINTR : 0;
 }
 
 task<int> driver::impl::runtime_enable(call_ptr c, uapi::kfd_ioctl_runtime_enable_args& args) {

@@ -371,7 +371,7 @@ TEST_F(DriverDebug, AnInterruptedHandshakeIsNotRaisedTwice) {
   b.run_for(1s);
   b.sim->interrupt(first->request);
   b.settle();
-  EXPECT_EQ(first->result, -erestartsys);
+  EXPECT_EQ(first->result, -EINTR);
   EXPECT_EQ(b.query(runtime_bit).result, 0);
   const auto again = begin_runtime(0);
   b.run_for(1s);
@@ -397,7 +397,7 @@ TEST_F(DriverDebug, DisableDoesNotReleaseAWaitingRuntime) {
   EXPECT_FALSE(pending->result.has_value());
   b.sim->interrupt(pending->request);
   b.settle();
-  EXPECT_EQ(pending->result, -erestartsys);
+  EXPECT_EQ(pending->result, -EINTR);
 }
 
 TEST_F(DriverDebug, WithoutASessionTheRuntimeWaitsForNobody) {
@@ -756,7 +756,7 @@ TEST_F(DriverDebug, ATargetThatDiesInItsHandshakeIsForgotten) {
   b.machine.exit(app);
   b.sim->reap();
   b.run_for(1s);
-  EXPECT_EQ(pending->result, -erestartsys);
+  EXPECT_EQ(pending->result, -EINTR);
   EXPECT_EQ(b.machine.taken(), 0U);
 }
 
