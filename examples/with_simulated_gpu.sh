@@ -34,6 +34,7 @@ SLUICE_SIM_ROOT=$(mktemp -d "${TMPDIR:-/tmp}/sluice-sim-XXXXXX")
 export SLUICE_SIM_ROOT
 device_pid=
 cleanup() {
+  trap '' INT TERM  # A second signal would leave the directory and its mounts behind.
   if [ -n "$device_pid" ]; then
     kill -TERM "$device_pid" 2>/dev/null || true
     wait "$device_pid" 2>/dev/null || echo "$name: the simulated device ended with code $?" >&2

@@ -54,6 +54,8 @@ class family {
       if (child == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (::getppid() != parent) ::_exit(98);
+        // A process group of its own: in an orphaned one the kernel ignores SIGTSTP and its like.
+        ::setpgid(0, 0);
         ::close(statuses[0]);
         ::close(statuses[1]);
         ::_exit(body(words[1], orders[0]));
