@@ -115,8 +115,7 @@ task<int> driver::impl::runtime_enable(call_ptr c, uapi::kfd_ioctl_runtime_enabl
   co_return 0;
 }
 
-// --- Activation of the hardware
-// --------------------------------------------------------------------
+// --- Activation of the hardware ---
 
 /// kfd_dbg_trap_activate; its failure shows in the runtime's state only.
 task<void> driver::impl::activate(process_ptr target) {
@@ -485,8 +484,7 @@ task<int> driver::impl::resume(process_ptr target, std::vector<std::uint32_t>* i
   co_return total;
 }
 
-// --- Watch points
-// ----------------------------------------------------------------------------------
+// --- Watch points ---
 
 task<int> driver::impl::set_watch(process_ptr target,
                                   uapi::kfd_ioctl_dbg_trap_set_node_address_watch_args& args) {

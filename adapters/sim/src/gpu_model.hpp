@@ -42,9 +42,8 @@ enum class cycle_kind : std::uint8_t {
 };
 
 /// Assumptions, all of them:
-///  - A queue is a FIFO. One kernel of it runs at a time, in order, each exactly once and for
-///  exactly
-///    its length in total. Dispatch takes no time.
+///  - A queue is a FIFO. One kernel of it runs at a time, in order, each exactly once and exactly
+///    for its length in total. Dispatch takes no time.
 ///  - A kernel occupies its waves from start to end, all or nothing. One that is larger than the
 ///    machine occupies the whole machine: its further rounds are part of its length. Kernels that
 ///    run together do not slow each other down.

@@ -316,8 +316,7 @@ TEST(DebugSession, HoldsTheTargetsRuntimeStartAndEndUntilAnswered) {
   target.line().send("end");
 }
 
-// --- Calls that wait, and signals
-// -----------------------------------------------------------------
+// --- Calls that wait, and signals ---
 
 std::atomic<int> signals_seen{0};
 void count_signal(int) { signals_seen.fetch_add(1); }

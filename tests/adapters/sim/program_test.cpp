@@ -209,8 +209,7 @@ TEST(Program, StopsWithAnErrorWhenSomebodyElseUnmountsIt) {
   EXPECT_NE(device.output().find("somebody else unmounted"), std::string::npos) << device.output();
 }
 
-// --- Processes that come and go
-// --------------------------------------------------------------------
+// --- Processes that come and go ---
 
 TEST(ProcessLife, LosesItsQueuesByExec) {
   const simulated_device device;
