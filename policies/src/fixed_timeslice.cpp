@@ -39,9 +39,9 @@ class fixed_timeslice final : public policy {
 
   time_point busy_until(const snapshot& seen, gpu_id where) const noexcept {
     const gpu_view* const on = seen.table.find(where);
-    if (on == nullptr || on->last_begin == time_point{}) return {};
+    if (on == nullptr) return {};
     if (options_.release == release_on::client_done && on->online_in_flight != 0) return never;
-    return on->last_begin + options_.slice;
+    return on->last_begin == time_point{} ? time_point{} : on->last_begin + options_.slice;
   }
 
   const fixed_timeslice_options options_;

@@ -127,13 +127,18 @@ TEST(Attach, IsTriedAgainAfterAFailureWithAGrowingBackoff) {
   EXPECT_EQ(bench.stats().attaches, 1U);
 }
 
-TEST(Attach, IsNotTriedAgainWithWhatCannotBeManaged) {
+TEST(Attach, IsRarelyTriedWithWhatCannotBeManagedNow) {
   core_bench bench;
   bench.create(100, role::offline, gpu_a, {0});
-  bench.driver.script_attach(100, errc::not_managed);
-  bench.run_for(600s);
-  EXPECT_EQ(bench.driver.attaches().size(), 1U);
+  for (int i = 0; i < 5; ++i) bench.driver.script_attach(100, errc::not_managed);
+  bench.run_for(241s);  // After 2 s, and every minute.
+  EXPECT_EQ(bench.driver.attaches().size(), 4U);
   EXPECT_FALSE(bench.group_of(gpu_a)->manageable);
+  bench.run_for(2s);
+  EXPECT_EQ(bench.driver.attaches().size(), 5U);
+  EXPECT_FALSE(bench.driver.attached(100));
+  bench.run_for(60s);  // The debugger that had it is gone.
+  EXPECT_TRUE(bench.driver.attached(100));
 }
 
 TEST(Attach, IsGivenBackWhenTheProcessBecomesOnline) {

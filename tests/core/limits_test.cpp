@@ -242,6 +242,66 @@ TEST(MaxSuspend, IsNotDodgedByAPolicyThatKeepsDeclaring) {
   EXPECT_GE(shortest_run, 99ms);
 }
 
+TEST(MaxSuspend, IsNotDodgedByArrivalsWhileTheResumeIsInFlight) {
+  core_bench bench;  // max_suspend 1 s, min_run 100 ms
+  bench.create(100, role::offline, gpu_a, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  bench.driver.set_delay(10ms);
+  // 3 ms of work every 26 ms: it is suspended, resumed, and wanted off again before it runs.
+  duration off{};
+  duration longest{};
+  duration ran{};
+  for (int i = 0; i < 10'400; ++i) {
+    if (i % 26 == 0) client.begin();
+    if (i % 26 == 3) client.end();
+    bench.run_for(1ms);
+    if (bench.group_of(gpu_a)->actual == run_state::running) {
+      if ((ran += 1ms) >= 100ms) off = 0ns;
+    } else {
+      ran = 0ns;
+      longest = std::max(longest, off += 1ms);
+    }
+  }
+  // And the calls that take it off and back, of which the last may just have begun.
+  EXPECT_LE(longest, 1030ms);
+  EXPECT_GE(bench.stats().forced_resumes, 8U);
+}
+
+TEST(MaxSuspend, AddsUpTimeOffBetweenRunsThatAreTooShort) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  // 100 ms off; 5 ms of running pay back 50 of them.
+  for (int i = 0; i < 18; ++i) {
+    client.begin();
+    bench.run_for(100ms);
+    EXPECT_TRUE(bench.driver.suspended(100, q(0))) << i;
+    client.end();
+    bench.run_for(5ms);
+  }
+  EXPECT_EQ(bench.stats().forced_resumes, 0U);
+  client.begin();
+  bench.run_for(105ms);
+  EXPECT_FALSE(bench.driver.suspended(100, q(0)));
+  EXPECT_EQ(bench.stats().forced_resumes, 1U);
+}
+
+TEST(MaxSuspend, StartsAnewAfterARunOfMinRun) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  for (int i = 0; i < 20; ++i) {  // 2 s off in all
+    client.begin();
+    bench.run_for(100ms);
+    client.end();
+    bench.run_for(100ms);
+  }
+  EXPECT_EQ(bench.stats().forced_resumes, 0U);
+}
+
 TEST(MaxSuspend, DoesNotForceMinRunAfterAnOrdinaryResume) {
   core_bench bench;
   bench.create(100, role::offline, gpu_a, {0});
@@ -436,8 +496,24 @@ TEST(Client, CountsOnAGpuThatAppearsLater) {
   client.begin();
   bench.settle();
   bench.create(100, role::offline, gpu_a, {0});
+  const auto appeared = bench.time.now();
   bench.settle();
   EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 1U);
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->last_begin, appeared);
+  bench.run_for(12s);  // Attached at the latest after 10 s: online work never pauses.
+  EXPECT_TRUE(bench.driver.suspended(100, q(0)));
+}
+
+TEST(Client, ThatIsIdleDoesNotCountOnANewGpu) {
+  core_bench bench;
+  auto client = bench.client();
+  client.begin();
+  client.end();
+  bench.settle();
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.settle();
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 0U);
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->last_begin, time_point{});
 }
 
 TEST(Client, CountsBeginsOfSeveralAsOneSum) {

@@ -408,6 +408,55 @@ TEST(Outcomes, ABusyLaneIsTriedAgainSoon) {
   EXPECT_TRUE(bench.driver.suspended(100, q(0)));
 }
 
+TEST(Outcomes, AFullBackendIsTriedAgainSoonAndKeepsItsSessions) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  bench.driver.refuse_submit(errc::full);
+  client.begin();
+  bench.run_for(2ms);
+  EXPECT_TRUE(bench.driver.suspended(100, q(0)));
+  bench.driver.refuse_submit(errc::full);
+  client.end();
+  bench.run_for(30ms);
+  EXPECT_FALSE(bench.driver.suspended(100, q(0)));
+  EXPECT_TRUE(bench.driver.detaches().empty());
+}
+
+TEST(Outcomes, AnInvalidResumeIsNotTakenForRunning) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  client.begin();
+  bench.run_for(30ms);
+  bench.driver.script_outcome(100, q(0), outcome::invalid);
+  client.end();
+  bench.settle();
+  EXPECT_TRUE(bench.driver.suspended(100, q(0)));
+  EXPECT_FALSE(bench.core->all_running());
+  EXPECT_EQ(bench.stats().suspended_now, 1U);
+  bench.run_for(3s);  // Tried again, with a pause.
+  EXPECT_FALSE(bench.driver.suspended(100, q(0)));
+  EXPECT_TRUE(bench.core->all_running());
+}
+
+TEST(Outcomes, AnInvalidResumeOfAQueueThatGoesAwayIsForgotten) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  client.begin();
+  bench.run_for(30ms);
+  bench.driver.script_outcome(100, q(0), outcome::invalid, 100);
+  client.end();
+  bench.settle();
+  bench.driver.remove_queue(100, q(0));
+  bench.settle();
+  EXPECT_TRUE(bench.core->all_running());
+}
+
 TEST(Outcomes, AResumeThatIsRefusedEndsTheSession) {
   core_bench bench;
   bench.create(100, role::offline, gpu_a, {0});
@@ -424,6 +473,24 @@ TEST(Outcomes, AResumeThatIsRefusedEndsTheSession) {
 }
 
 // What can be lost ------------------------------------------------------------------------------
+
+TEST(Loss, SeenByADetachFirstLeavesNothingInFlight) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  bench.driver.hold_answers(true);
+  client.begin();
+  bench.settle();
+  ASSERT_EQ(bench.driver.in_flight(), 1U);
+  bench.driver.refuse_detach(errc::lost);
+  bench.see_kind(observation_kind::process_gone, 100);
+  bench.settle();
+  bench.driver.lose();
+  bench.driver.restore();
+  bench.settle();
+  EXPECT_TRUE(bench.core->all_running());
+}
 
 TEST(Loss, OfTheBackendMakesEverythingCountAsRunning) {
   core_bench bench;

@@ -7,6 +7,12 @@
 #include <utility>
 
 namespace sluice::core {
+namespace {
+
+/// Why a target cannot be managed may pass: strace lets go of it, its runtime comes up.
+constexpr duration unmanaged_retry = std::chrono::minutes(1);
+
+}  // namespace
 
 bool attacher::wanted(const process& which) const noexcept {
   return which.what == role::offline && !which.own && !which.gone && which.compute_queues != 0;
@@ -97,26 +103,32 @@ void attacher::attached(process& which, error_code error, time_point now) {
   }
   stats_.attaches.add();
   which.attach_failures = 0;
+  which.attach_refused = false;
   table_.set_attach(which, attach_state::attached);
   table_.attach_candidates().push_back(which.id);  // It may have stopped being wanted meanwhile.
 }
 
 void attacher::failed(process& which, error_code error, time_point now) {
   stats_.attach_failures.add();
-  if (error == errc::not_managed) {
-    table_.set_attach(which, attach_state::unmanaged);
-    log_line(log_level::warning,
-             "attach: process {} will not be managed: {}; it runs as if sluice were not there",
-             which.pid, error.message());
-    return;
-  }
   constexpr std::uint8_t most_doublings = 6;
-  const auto wait = config_.failure_backoff * (1 << which.attach_failures);
+  const bool refused = error == errc::not_managed;
+  const auto wait =
+      refused ? unmanaged_retry : config_.failure_backoff * (1 << which.attach_failures);
   which.attach_failures =
       std::min(static_cast<std::uint8_t>(which.attach_failures + 1), most_doublings);
   which.attach_from = now + wait;
   which.attach_latest = which.attach_from + (config_.attach_at_latest - config_.attach_after);
   deadlines_.set(table::slot_of(which), which.attach_from);
+  if (refused) {
+    if (std::exchange(which.attach_refused, true)) return;
+    log_line(
+        log_level::warning,
+        "attach: process {} cannot be managed now: {}; it runs as if sluice were not there, and "
+        "is tried again every {} s",
+        which.pid, error.message(),
+        std::chrono::duration_cast<std::chrono::seconds>(unmanaged_retry).count());
+    return;
+  }
   log_line(log_level::warning, "attach: process {}: {}; trying again in {} ms", which.pid,
            error.message(), std::chrono::duration_cast<std::chrono::milliseconds>(wait).count());
 }
@@ -124,7 +136,7 @@ void attacher::failed(process& which, error_code error, time_point now) {
 void attacher::detached(process& which, time_point now) {
   table_.release(which);
   recheck_ = true;
-  if (which.attach != attach_state::unmanaged) table_.set_attach(which, attach_state::none);
+  table_.set_attach(which, attach_state::none);
   if (which.gone) {
     deadlines_.set(table::slot_of(which), never);
     table_.erase(which);
@@ -139,7 +151,7 @@ void attacher::lost() {
   up_ = false;
   table_.for_each_process([&](process& one) {
     table_.release(one);
-    if (one.attach != attach_state::unmanaged) table_.set_attach(one, attach_state::none);
+    table_.set_attach(one, attach_state::none);
     if (one.gone) {
       table_.erase(one);
       return;

@@ -25,17 +25,21 @@ bool client_ledger::has_news() const noexcept {
   });
 }
 
-void client_ledger::count_on_new_gpus() {
+void client_ledger::count_on_new_gpus(time_point now, std::vector<event>& events) {
   for (auto fresh = table_.take_new_gpus(); fresh != 0; --fresh) {
     auto& view = table_.view_of(table_.gpu_number(table_.gpu_count() - fresh));
     for (const client& one : clients_) {
-      if (one.gpus.empty()) view.online_in_flight += static_cast<std::uint32_t>(one.counted);
+      if (!one.gpus.empty() || one.counted == 0) continue;
+      const auto count = static_cast<std::uint32_t>(one.counted);
+      view.online_in_flight += count;
+      view.last_begin = now;
+      events.push_back({event_kind::online_begin, view.id, one.page->id, count, now});
     }
   }
 }
 
 void client_ledger::look(time_point now, std::vector<event>& events) {
-  count_on_new_gpus();
+  count_on_new_gpus(now, events);
   if (desk_.has_arrivals()) {
     for (auto& page : desk_.take_arrivals()) {
       client& one = clients_.emplace_back();
@@ -45,7 +49,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       for (const gpu_id id : one.gpus) table_.gpu_at(id);
       one.page = std::move(page);
     }
-    count_on_new_gpus();
+    count_on_new_gpus(now, events);
   }
   next_ = never;
   for (std::size_t i = 0; i < clients_.size();) {

@@ -49,7 +49,8 @@ class client_ledger {
   bool look_at(client& one, time_point now, std::vector<event>& events);
   template <class Function>
   void for_each_gpu(const client& one, Function&& call);
-  void count_on_new_gpus();
+  /// What counts on every GPU counts on those that came since, as arrived now.
+  void count_on_new_gpus(time_point now, std::vector<event>& events);
 
   const scheduler_config& config_;
   table& table_;

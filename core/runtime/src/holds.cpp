@@ -32,6 +32,27 @@ duration holds::allowance(group& which, time_point now) noexcept {
   return most - which.history.within(now, config_.floor_window);
 }
 
+void holds::refresh(group& which) noexcept {
+  if (!table_.refresh_state(which)) return;
+  const time_point now = table_.now();
+  if (!which.off) {
+    which.debt += now - which.off_since;
+    which.on_since = now;
+    which.history.turn_on(now, config_.floor_window);
+    return;
+  }
+  const duration ran = now - which.on_since;
+  which.debt =
+      ran >= config_.min_run
+          ? duration::zero()
+          : std::max(duration::zero(),
+                     which.debt - std::chrono::duration_cast<duration>(
+                                      ran * (std::chrono::duration<double>(config_.max_suspend) /
+                                             std::chrono::duration<double>(config_.min_run))));
+  which.off_since = now;
+  which.history.turn_off(now, config_.floor_window);
+}
+
 void holds::before_policy(time_point now) {
   for (std::uint32_t slot = 0; deadlines_.pop_due(now, slot);) {
     if (group* const due = table_.group_in(slot)) table_.touch(*due);
@@ -39,14 +60,13 @@ void holds::before_policy(time_point now) {
   for (const group_id id : table_.touched()) {
     group* const one = table_.find_group(id);
     if (one == nullptr) continue;
-    table_.refresh_state(*one, config_.floor_window);
+    refresh(*one);
     if (one->hold_until != time_point{} && one->hold_until <= now) {
       one->hold_until = {};
       table_.mark_changed(*one);
     }
     if (!one->forced) {
-      if (one->off &&
-          (now >= one->off_since + config_.max_suspend || allowance(*one, now) <= negligible)) {
+      if (one->off && (now >= must_run_at(*one) || allowance(*one, now) <= negligible)) {
         if (one->held) stats_.forced_resumes.add();
         one->forced = true;
         one->forced_until = never;
@@ -90,7 +110,7 @@ void holds::after_batches(time_point now) {
     group* const one = table_.find_group(id);
     if (one == nullptr) continue;
     one->touched = false;
-    table_.refresh_state(*one, config_.floor_window);
+    refresh(*one);
     set_deadline(*one, now);
   }
   table_.touched().clear();
@@ -99,7 +119,7 @@ void holds::after_batches(time_point now) {
 void holds::set_deadline(group& which, time_point now) {
   time_point at = which.hold_until == time_point{} ? never : which.hold_until;
   if (which.off && !which.forced) {
-    at = std::min(at, which.off_since + config_.max_suspend);
+    at = std::min(at, must_run_at(which));
     if (const auto left = allowance(which, now); left != duration::max()) {
       at = std::min(at, now + std::max(left, negligible));
     }

@@ -14,9 +14,11 @@ namespace sluice::core {
 
 /// Turns declarations into group::held, once per turn and only for groups that were touched.
 ///
-/// A stretch begins when the first queue of a group leaves "running" and ends when all of them are
-/// back. At max_suspend, or when the window's allowance is used up, the group is forced: its
-/// declaration ends, it runs, and min_run counts from when it does run.
+/// A group is off from when its first queue leaves "running" until all of them are back. Time off
+/// is a debt that running pays back, max_suspend of it by a run of min_run. When the debt reaches
+/// max_suspend, or the window's allowance is used up, the group is forced: its declaration ends, it
+/// runs, and min_run counts from when it does run. So a run of no length between two suspensions
+/// relieves nobody, and a group that runs often enough by itself is never forced.
 ///
 /// Threading: reactor thread. Cost: O(touched groups), no allocation once a group was seen.
 class holds {
@@ -42,6 +44,12 @@ class holds {
 
  private:
   duration allowance(group& which, time_point now) noexcept;
+  /// Keeps the books on `off`.
+  void refresh(group& which) noexcept;
+  /// When the debt of a group that is off will be max_suspend.
+  time_point must_run_at(const group& which) const noexcept {
+    return which.off_since + (config_.max_suspend - which.debt);
+  }
   void set_deadline(group& which, time_point now);
   void account_cost(group& which, time_point now) noexcept;
 

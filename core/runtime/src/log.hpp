@@ -1,7 +1,8 @@
 #pragma once
 /// \file
-/// The runtime's one way to log. Goes to spdlog's logger "sluice" when the program made one, else
-/// to spdlog's default logger. Never on the hot path.
+/// The runtime's one way to log. Goes to spdlog's logger "sluice" when the program made one (which
+/// should be asynchronous and drop when full: the reactor logs from its turns), else to standard
+/// error, as far as that takes it without blocking. Never on the hot path.
 
 #include <cstdint>
 #include <string_view>

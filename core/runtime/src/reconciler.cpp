@@ -110,7 +110,7 @@ void reconciler::send(process& which, const choice& what, time_point now) {
   }
   const auto handed = backend_.submit(batch_);
   if (!handed) {
-    const bool busy = handed.error() == errc::busy;
+    const bool busy = handed.error() == errc::busy || handed.error() == errc::full;
     which.lane_off = now + (busy ? busy_retry : config_.failure_backoff);
     deadlines_.set(table::slot_of(which), which.lane_off);
     if (what.kind == command_kind::resume && !busy) {
@@ -127,8 +127,7 @@ void reconciler::send(process& which, const choice& what, time_point now) {
     }
     return;
   }
-  which.batch_in_flight = batch_.id;
-  ++in_flight_;
+  table_.set_in_flight(which, batch_.id);
   const auto state =
       what.kind == command_kind::suspend ? queue_state::suspending : queue_state::resuming;
   for (std::uint16_t i = 0; i < batch_.count; ++i) {
@@ -157,8 +156,7 @@ void reconciler::completed(const batch_result& result, time_point now) {
 
   process* const which = table_.find(result.target);
   if (which == nullptr || which->batch_in_flight != result.id) return;
-  which->batch_in_flight = 0;
-  --in_flight_;
+  table_.set_in_flight(*which, 0);
   table_.mark_dirty(*which);
 
   std::uint64_t failed = 0;
@@ -183,10 +181,15 @@ void reconciler::completed(const batch_result& result, time_point now) {
         table_.set_state(*one, suspend ? queue_state::suspended : queue_state::running);
         break;
       case outcome::invalid:
-        // Nothing was done. Tried again when the backend announces the queue anew, or later.
-        if (suspend) one->hold_off = now + backoff(one->failures++);
-        table_.set_state(*one, queue_state::running);
-        break;
+        if (suspend) {
+          // Nothing was done. Tried again when the backend announces the queue anew, or later.
+          one->hold_off = now + backoff(one->failures++);
+          table_.set_state(*one, queue_state::running);
+          break;
+        }
+        // The driver knows no such queue, or refused the call. The first is followed by the queue's
+        // removal; until then it is not known to run.
+        [[fallthrough]];
       case outcome::failed: {
         const auto wait = backoff(one->failures++);
         one->hold_off = now + wait;
@@ -209,10 +212,6 @@ void reconciler::completed(const batch_result& result, time_point now) {
         which->pid, suspend ? "suspend" : "resume", failed, result.count,
         static_cast<std::uint32_t>(result.gpu), result.driver_errno, unsaid);
   }
-}
-
-void reconciler::released(process& which) noexcept {
-  if (std::exchange(which.batch_in_flight, 0) != 0) --in_flight_;
 }
 
 }  // namespace sluice::core

@@ -32,9 +32,6 @@ class reconciler {
   /// else, so that the driver, which serialises per GPU, serves them first.
   void reconcile(time_point now);
   void completed(const batch_result& result, time_point now);
-  /// The backend let go of this process, whatever was in flight.
-  void released(process& which) noexcept;
-  std::size_t in_flight() const noexcept { return in_flight_; }
   time_point next() const noexcept { return deadlines_.next(); }
 
  private:
@@ -59,7 +56,6 @@ class reconciler {
   const time_source& time_;
   deadline_heap deadlines_;  // By process slot.
   std::uint64_t last_batch_ = 0;
-  std::size_t in_flight_ = 0;
   batch batch_{};
   log_limiter failures_log_;
 };

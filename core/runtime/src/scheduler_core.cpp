@@ -56,10 +56,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     reconciler_.completed(result, table_.now());
   }
   void detached(process_id target) override {
-    if (auto* const one = table_.find(target)) {
-      reconciler_.released(*one);
-      attacher_.detached(*one, table_.now());
-    }
+    if (auto* const one = table_.find(target)) attacher_.detached(*one, table_.now());
   }
   void gpu_lost(gpu_id id) override {
     auto& which = table_.gpu_at(id);
@@ -75,7 +72,6 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void lost(error_code reason) override {
     log_line(log_level::error, "backend {}: lost ({}); everything runs until it is back",
              backend_.name(), reason.message());
-    table_.for_each_process([&](core::process& one) { reconciler_.released(one); });
     attacher_.lost();
   }
   void restored() override {
@@ -243,7 +239,7 @@ void scheduler_core::begin_stop() {
 }
 
 bool scheduler_core::all_running() const noexcept {
-  return impl_->stats_.suspended_now == 0 && impl_->reconciler_.in_flight() == 0;
+  return impl_->stats_.suspended_now == 0 && impl_->table_.batches_in_flight() == 0;
 }
 
 void scheduler_core::finish_stop() {

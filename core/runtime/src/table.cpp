@@ -193,7 +193,7 @@ void table::forget(process& which, std::uint32_t bit) {
   by_pid_.erase({which.pid, which.start_time});
   which.gone = true;
   mark_dirty(which);
-  if (which.attach == attach_state::none || which.attach == attach_state::unmanaged) {
+  if (which.attach == attach_state::none) {
     erase(which);
   } else {
     attach_candidates_.push_back(which.id);
@@ -201,6 +201,7 @@ void table::forget(process& which, std::uint32_t bit) {
 }
 
 void table::erase(process& which) {
+  set_in_flight(which, 0);
   while (!which.queues.empty()) erase(*which.queues.back());
   set_attach(which, attach_state::none);
   leave(which);
@@ -241,8 +242,14 @@ void table::release(process& owner) {
   for (std::size_t i = owner.queues.size(); i-- != 0;) {
     queue_removed(owner, owner.queues[i]->driver_id);
   }
-  owner.batch_in_flight = 0;
+  set_in_flight(owner, 0);
   owner.lane_off = {};
+}
+
+void table::set_in_flight(process& which, std::uint64_t batch) noexcept {
+  batches_in_flight_ += batch != 0 ? 1U : 0U;
+  batches_in_flight_ -= which.batch_in_flight != 0 ? 1U : 0U;
+  which.batch_in_flight = batch;
 }
 
 void table::lose(gpu& which) {
@@ -409,7 +416,7 @@ void table::reshape() {
   reshaped_.clear();
 }
 
-void table::refresh_state(group& which, duration floor_window) noexcept {
+bool table::refresh_state(group& which) noexcept {
   const auto number = [&](queue_state state) {
     return which.counts[static_cast<std::size_t>(state)];
   };
@@ -435,15 +442,7 @@ void table::refresh_state(group& which, duration floor_window) noexcept {
     which.view.state_since = now_;
     mark_changed(which);
   }
-  const bool off = actual != run_state::running;
-  if (off == which.off) return;
-  which.off = off;
-  if (off) {
-    which.off_since = now_;
-    which.history.turn_off(now_, floor_window);
-  } else {
-    which.history.turn_on(now_, floor_window);
-  }
+  return std::exchange(which.off, actual != run_state::running) != which.off;
 }
 
 }  // namespace sluice::core

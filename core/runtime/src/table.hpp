@@ -40,7 +40,6 @@ enum class attach_state : std::uint8_t {
   attaching,
   attached,
   detaching,
-  unmanaged,  ///< The backend said that it never will be.
 };
 
 struct process;
@@ -86,11 +85,13 @@ struct group {
   bool touched = false;   ///< In touched(): its state or its wishes want a look.
   bool reshaped = false;  ///< In reshaped(): its members, queues or GPUs changed.
 
-  // What the policy wants and the limits allow; see limits.hpp.
+  // What the policy wants and the limits allow; see holds.hpp.
   time_point hold_until{};  ///< Epoch: no declaration.
   bool held = false;        ///< The declaration, as far as limits and role let it take effect.
   bool off = false;         ///< Some queue is not known to run.
   time_point off_since{};
+  time_point on_since{};
+  duration debt{};  ///< As of the last change of `off`; see holds.hpp.
   bool forced = false;
   time_point forced_until = never;
   time_point costs_since = never;
@@ -118,11 +119,12 @@ struct process {
   time_point attach_latest = never;
   std::uint8_t attach_failures = 0;
   bool attach_waiting = false;    ///< In the attacher's list.
+  bool attach_refused = false;    ///< Said to be unmanaged, and not yet attached since.
   std::vector<gpu*> attach_gpus;  ///< Counted in gpu::attaching.
 
-  std::uint64_t batch_in_flight = 0;
-  time_point lane_off{};  ///< No batch before.
-  bool dirty = false;     ///< In dirty().
+  std::uint64_t batch_in_flight = 0;  ///< Its number; 0 for none.
+  time_point lane_off{};              ///< No batch before.
+  bool dirty = false;                 ///< In dirty().
 
   queue* find(driver_queue_id driver_id) const noexcept;
 };
@@ -148,6 +150,9 @@ class table final : public world {
   void lose(gpu& which);
   void set_state(queue& which, queue_state state) noexcept;
   void set_attach(process& which, attach_state state);
+  /// \param batch the one handed to the backend; 0: it came back, or never will.
+  void set_in_flight(process& which, std::uint64_t batch) noexcept;
+  std::size_t batches_in_flight() const noexcept { return batches_in_flight_; }
   /// Takes an exited process out, once the backend has let go of it.
   void erase(process& which);
 
@@ -185,8 +190,8 @@ class table final : public world {
   void mark_dirty(process& which) noexcept;
   /// Brings the views of reshaped groups up to date; before the policy looks.
   void reshape();
-  /// Brings the group's run state up to date, and with it `off` and `off_since`.
-  void refresh_state(group& which, duration floor_window) noexcept;
+  /// Brings the group's run state up to date. \return whether `off` changed.
+  bool refresh_state(group& which) noexcept;
   std::span<const group_id> changed() const noexcept { return changed_; }
   void clear_changed() noexcept;
   std::vector<group_id>& touched() noexcept { return touched_; }
@@ -241,6 +246,7 @@ class table final : public world {
   std::deque<gpu> gpus_;
   std::vector<gpu_view> gpu_views_;
   std::size_t new_gpus_ = 0;
+  std::size_t batches_in_flight_ = 0;
 
   std::vector<group_id> changed_;
   std::vector<group_id> touched_;

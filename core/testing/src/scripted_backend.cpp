@@ -207,6 +207,11 @@ result<void> scripted_backend::detach(process_id target) {
   if (!up_) return errc::lost;
   auto* const one = find(target);
   if (one == nullptr || !one->attached) return errc::unknown_target;
+  if (!detach_errors_.empty()) {
+    const error_code error = detach_errors_.front();
+    detach_errors_.pop_front();
+    return error;
+  }
   detaches_.push_back(target);
   release(*one);
   events_.push_back([this, target] { listener_->detached(target); });

@@ -13,10 +13,11 @@ namespace sluice {
 
 /// A plain value; copy it, change fields, ask problem().
 struct scheduler_config {
-  /// Longest stretch for which an offline group stays suspended, whatever the policy wants.
+  /// Longest time for which an offline group stays suspended, whatever the policy wants. Runs that
+  /// are shorter than min_run pay back only their share of it: time off adds up between them.
   /// 1 ms to 300 s: above that, frameworks' own watchdogs fire.
   duration max_suspend = std::chrono::seconds(1);
-  /// How long a group runs after such a stretch before it may be suspended again. 1 ms to 60 s.
+  /// How long a group runs after that before it may be suspended again. 1 ms to 60 s.
   duration min_run = std::chrono::milliseconds(100);
   /// Share of every floor_window in which an offline group runs. 0 (none) to 0.9.
   double offline_floor = 0.05;

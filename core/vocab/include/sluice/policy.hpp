@@ -41,7 +41,7 @@ struct snapshot {
 class decision_sink {
  public:
   /// Wants every queue of the group suspended, until `until` (the configuration's max_suspend caps
-  /// the stretch: then the group runs for min_run, is listed in `changed`, and may be held again).
+  /// the time off: then the group runs for min_run, is listed in `changed`, and may be held again).
   virtual void hold(group_id group, time_point until) = 0;
   /// Wants the group to run.
   virtual void run(group_id group) = 0;

@@ -20,6 +20,9 @@ enum class run_state : std::uint8_t {
   mixed,       ///< Some are, some are not (a partial outcome); the reconciler is mending it.
 };
 
+/// What is suspended together: a process, or a gang of processes with one group_key. Not done yet:
+/// online work on one GPU of an online gang does not count on the gang's other GPUs, and members of
+/// an offline gang that could not be attached run on while the others are held.
 struct group_view {
   group_id id{};
   role what = role::unmatched;

@@ -55,6 +55,8 @@ class scripted_backend final : public backend {
   void finish_attaches();
   /// The next submit is refused with this.
   void refuse_submit(error_code error) { submit_errors_.push_back(error); }
+  /// The next detach is refused with this, and the session stays as it is.
+  void refuse_detach(error_code error) { detach_errors_.push_back(error); }
   /// Answers the oldest batch that is held back; false when there is none.
   bool complete();
   /// The target's session ends by itself.
@@ -124,6 +126,7 @@ class scripted_backend final : public backend {
   std::map<pid_t, fake_process> processes_;
   std::map<pid_t, std::deque<error_code>> attach_errors_;
   std::deque<error_code> submit_errors_;
+  std::deque<error_code> detach_errors_;
   error_code start_error_;
   std::vector<flight> in_flight_;
   std::vector<process_id> held_attaches_;
