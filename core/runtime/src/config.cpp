@@ -1,8 +1,6 @@
 #include "sluice/config.hpp"
 
 #include <cerrno>
-#include <charconv>
-#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -14,43 +12,12 @@
 #include <spdlog/fmt/fmt.h>
 #include <toml++/toml.h>
 
+#include "sluice/duration_text.hpp"
+
 namespace sluice {
 namespace {
 
 using namespace std::chrono_literals;
-
-struct unit {
-  std::string_view name;
-  duration length;
-};
-constexpr unit units[] = {{"ns", 1ns},   {"us", 1us}, {"ms", 1ms},
-                          {"min", 1min}, {"s", 1s},   {"h", 1h}};
-
-/// "1500us" as the largest unit that divides it.
-std::string text(duration value) {
-  constexpr unit descending[] = {{"h", 1h}, {"min", 1min}, {"s", 1s}, {"ms", 1ms}, {"us", 1us}};
-  for (const auto& one : descending) {
-    if (value != 0ns && value % one.length == 0ns) {
-      return fmt::format("{}{}", value / one.length, one.name);
-    }
-  }
-  return fmt::format("{}ns", value.count());
-}
-
-std::optional<duration> parse_duration(std::string_view from) {
-  double number = 0;
-  const auto [rest, error] = std::from_chars(from.data(), from.data() + from.size(), number);
-  if (error != std::errc{} || !std::isfinite(number)) return std::nullopt;
-  auto suffix = std::string_view(rest, static_cast<std::size_t>(from.data() + from.size() - rest));
-  if (suffix.starts_with(' ')) suffix.remove_prefix(1);
-  for (const auto& one : units) {
-    if (suffix != one.name) continue;
-    const double ns = number * static_cast<double>(one.length.count());
-    if (std::abs(ns) > 9e18) return std::nullopt;
-    return duration(std::llround(ns));
-  }
-  return std::nullopt;
-}
 
 /// Every setting once, for problem() and for the file: name, field, range.
 template <class Config, class Duration, class Number>
@@ -74,7 +41,8 @@ std::string scheduler_config::problem() const {
   std::string found;
   const auto span = [&](std::string_view key, duration value, duration low, duration high) {
     if (found.empty() && (value < low || value > high)) {
-      found = fmt::format("{} is {}; it must be {} to {}", key, text(value), text(low), text(high));
+      found = fmt::format("{} is {}; it must be {} to {}", key, to_text(value), to_text(low),
+                          to_text(high));
     }
   };
   const auto number = [&](std::string_view key, auto value, auto low, auto high) {
@@ -87,7 +55,7 @@ std::string scheduler_config::problem() const {
   if (!found.empty()) return found;
   if (attach_at_latest < attach_after) {
     return fmt::format("attach_at_latest is {}; it must be attach_after ({}) or more",
-                       text(attach_at_latest), text(attach_after));
+                       to_text(attach_at_latest), to_text(attach_after));
   }
   const auto off = std::chrono::duration_cast<duration>(
       std::chrono::duration<double, std::nano>(floor_window) * (1 - offline_floor));
@@ -95,7 +63,7 @@ std::string scheduler_config::problem() const {
     return fmt::format(
         "floor_window is {}; with offline_floor {} it must leave room to suspend for "
         "min_run ({})",
-        text(floor_window), offline_floor, text(min_run));
+        to_text(floor_window), offline_floor, to_text(min_run));
   }
   return {};
 }
@@ -142,7 +110,7 @@ result<scheduler_config> load_config(const std::string& path, std::string& messa
         field = *value;
       } else {
         wrong = fmt::format("must be a duration in quotes with a unit, {} to {}, such as \"250ms\"",
-                            text(low), text(high));
+                            to_text(low), to_text(high));
       }
     };
     const auto number = [&](std::string_view candidate, auto& field, auto low, auto high) {

@@ -43,7 +43,9 @@ class scheduler {
   /// One round of what is ready, without blocking. \return whether there was anything.
   bool poll_once();
   /// Asks for the end: everything is resumed, within stop_limit; then sources and backend stop.
-  /// Returns at once; idempotent.
+  /// Returns at once; idempotent. The turn that obeys it, on the reactor's thread or the host's
+  /// io_context, waits for the acting side to end: milliseconds, seconds if that hangs (with the
+  /// agent at most 4, and the launch of one that is just being replaced).
   void stop() noexcept;
   /// Whether stop() has been obeyed.
   bool stopped() const noexcept;

@@ -105,8 +105,8 @@ class backend {
   virtual result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) = 0;
   /// Ends the session (everything of it runs); detached() answers. Never blocks.
   virtual result<void> detach(process_id target) = 0;
-  /// Hands over one batch. errc::busy: this target's lane has one in flight. Never blocks,
-  /// never allocates.
+  /// Hands over one batch. errc::busy: this target's lane has one in flight; errc::full: too many
+  /// are in flight altogether; either way it is handed over again. Never blocks, never allocates.
   virtual result<void> submit(const batch& work) = 0;
   /// Says "the scheduler lives" (renews the lease) and checks the acting side.
   /// \return when to call again at the latest.
