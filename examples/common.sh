@@ -10,6 +10,10 @@ sluice_build_packages=(
 # On top of the above: sanitizer builds with clang, and the format check.
 sluice_test_packages=(clang libclang-rt-dev clang-format git procps)
 
+# Ctrl-C ends the script, whatever the command it waits for makes of it.
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then
     "$@"
@@ -45,6 +49,7 @@ install_missing() {
 # in_own_mounts COMMAND...: becomes the command, as root, in a mount namespace of its own, so that no mount
 # outlives it.
 in_own_mounts() {
+  as_root true || exit 1
   local private=()
   # Where / is no mount point (a plain chroot), its propagation cannot be changed, and need not be.
   as_root unshare --mount true 2>/dev/null || private=(--propagation unchanged)

@@ -29,7 +29,7 @@ echo "sluice demo: the GPU is simulated, with profile $profile."
 install_missing "${sluice_build_packages[@]}"
 cd_top() { cd "$top" && "$@"; }
 [ -f "$top/build/release/build.ninja" ] || (cd_top cmake --preset release) >&2
-(cd_top cmake --build --preset release --target sluice-demo) >&2
+(cd_top cmake --build --preset release --target sluice-demo 01_embed) >&2
 
 if [ ! -c /dev/fuse ] && ! as_root modprobe fuse 2>/dev/null; then
   echo "demo.sh: there is no /dev/fuse: the simulated device needs FUSE (modprobe fuse; in a" >&2

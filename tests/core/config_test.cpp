@@ -119,5 +119,27 @@ TEST_F(LoadConfig, SaysWhichFileCannotBeRead) {
   EXPECT_THAT(message, HasSubstr("/nonexistent/sluice.toml"));
 }
 
+/// The README's table of settings names all of them, with their defaults.
+TEST_F(LoadConfig, ReadsTheReadmesDefaults) {
+  std::ifstream readme(SLUICE_README);
+  std::string block;
+  bool inside = false;
+  for (std::string line; std::getline(readme, line);) {
+    if (line == "```") inside = false;
+    if (inside) block += line + "\n";
+    if (line == "```toml") inside = true;
+  }
+  ASSERT_THAT(block, StartsWith("[scheduler]\n"));
+  const auto config = load(block);
+  ASSERT_TRUE(config) << message_;
+  const scheduler_config defaults;
+  EXPECT_TRUE(*config == defaults);
+  for (const auto* key : {"max_suspend", "min_run", "offline_floor", "floor_window", "attach_after",
+                          "attach_at_latest", "max_busy", "failure_backoff", "policy_time_limit",
+                          "stop_limit", "inbox_capacity"}) {
+    EXPECT_THAT(block, HasSubstr("\n" + std::string(key) + " = "));
+  }
+}
+
 }  // namespace
 }  // namespace sluice
