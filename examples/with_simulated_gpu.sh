@@ -2,14 +2,15 @@
 # usage: with_simulated_gpu.sh [--profile NAME|FILE] COMMAND [ARGUMENT...]
 # Runs a command, as root, beside a simulated GPU that lives as long as it does. The command finds the
 # device by SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS, and the device's own counts in
-# $SLUICE_SIM_ROOT/sim/stats.json. Ends with the command's exit code.
+# $SLUICE_SIM_ROOT/sim/stats.json. Ends with the command's exit code; SIGINT and SIGTERM are the command's
+# first, and once that has ended the script ends with 130 or 143.
 set -euo pipefail
 
 name=$(basename "$0")
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 sim=${SLUICE_SIM:-$top/build/release/bin/sluice-sim}
 case ${1-} in
-  -h | --help) sed -n '2,5s/^# //p' "$0" && exit 0 ;;
+  -h | --help) sed -n '2,6s/^# //p' "$0" && exit 0 ;;
   '') sed -n '2s/^# //p' "$0" >&2 && exit 2 ;;
 esac
 if [ ! -x "$sim" ]; then
@@ -42,8 +43,26 @@ cleanup() {
   rm -rf --one-file-system "$SLUICE_SIM_ROOT"
 }
 trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+
+command_pid=
+stopped_by=
+stop() {
+  stopped_by=$1
+  interrupted=1
+  [ -n "$command_pid" ] || return 0
+  # Ctrl-C has reached the command already, which is of our process group; a second one could cut its
+  # cleaning up short. So what comes while we are in a terminal's foreground counts as Ctrl-C.
+  local group foreground
+  read -r _ _ _ _ group _ _ foreground _ <<<"$(sed 's/([^)]*)/-/' /proc/$$/stat)"
+  if [ "$1" = TERM ] || [ "$group" != "$foreground" ]; then
+    kill -s "$1" "$command_pid" 2>/dev/null || true
+  fi
+}
+trap 'stop INT' INT
+trap 'stop TERM' TERM
+exit_if_stopped() {
+  case $stopped_by in INT) exit 130 ;; TERM) exit 143 ;; esac
+}
 
 # In a session of its own: Ctrl-C is for the command, and the device outlives that.
 mkfifo "$SLUICE_SIM_ROOT/ready"
@@ -51,6 +70,7 @@ setsid "$sim" --root "$SLUICE_SIM_ROOT" --profile "$profile" --ready-fd 9 9<>"$S
 device_pid=$!
 exec 8<>"$SLUICE_SIM_ROOT/ready"
 until read -r -N 1 -t 0.2 -u 8 _; do
+  exit_if_stopped
   if ! kill -0 "$device_pid" 2>/dev/null; then
     echo "$name: the simulated device did not start" >&2
     exit 1
@@ -61,6 +81,17 @@ exec 8<&-
 export SLUICE_KFD_DEVICE=$SLUICE_SIM_ROOT/dev/kfd
 export SLUICE_KFD_SYSFS=$SLUICE_SIM_ROOT/sys/class/kfd/kfd
 export SLUICE_KFD_DEBUGFS=$SLUICE_SIM_ROOT/sys/kernel/debug/kfd
-code=0
-"$@" || code=$?
+exit_if_stopped
+# In the background, because bash handles no signal while a foreground command runs; but in our process
+# group and with our standard input, and without the deafness to Ctrl-C that comes with it.
+(trap - INT QUIT && exec "$@") <&0 &
+command_pid=$!
+[ -z "$stopped_by" ] || kill -s "$stopped_by" "$command_pid" 2>/dev/null || true
+interrupted=1
+while [ -n "$interrupted" ]; do
+  interrupted=
+  code=0
+  wait "$command_pid" || code=$?
+done
+exit_if_stopped
 exit "$code"

@@ -4,14 +4,17 @@
 // Notice: one line around the work, `auto busy = client.busy();`, is all that the serving code
 // sees.
 //
-// Expected output, after 5 s, with nobody else on the GPU:
+// Expected output, after 5 s (or at SIGINT or SIGTERM), with nobody else on the GPU:
 //   answered 10 requests; 0 queue suspends, 0 resumes
 // and beside an offline process (AMD_QUEUE_TAG=OFFLINE_AI in its environment) one suspend and one
 // resume for each request that comes once that process has been attached, which is after 2 s.
 
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <memory>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -23,6 +26,8 @@
 namespace {
 
 using namespace std::chrono_literals;
+
+std::atomic<int> stop_signal{0};
 
 void wait_for_request() { std::this_thread::sleep_for(450ms); }
 
@@ -43,10 +48,12 @@ sluice::result<void> serve() {
   std::thread runner([&scheduler] { scheduler.run(); });
 
   auto client = scheduler.register_client({.name = "01_embed", .gpus = {}});
-  for (int request = 0; client.has_value() && request < 10; ++request) {
+  int answered = 0;
+  while (client.has_value() && answered < 10 && stop_signal == 0) {
     wait_for_request();
     auto busy = client->busy();  // from here on offline work makes room...
     answer_request();
+    ++answered;
   }  // ...and from here on it may come back
   // [/embed]
 
@@ -55,7 +62,7 @@ sluice::result<void> serve() {
   scheduler.stop();
   runner.join();
   if (client.has_error()) return client.error();
-  std::printf("answered 10 requests; %llu queue suspends, %llu resumes\n",
+  std::printf("answered %d requests; %llu queue suspends, %llu resumes\n", answered,
               static_cast<unsigned long long>(seen->suspends.value()),
               static_cast<unsigned long long>(seen->resumes.value()));
   return {};
@@ -63,9 +70,33 @@ sluice::result<void> serve() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) {
+    if (std::string_view{argv[1]} == "--help") {
+      std::puts(
+          "usage: 01_embed\n"
+          "Answers ten requests with the scheduler embedded, beside offline processes.\n"
+          "Where a simulated device is, SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and\n"
+          "SLUICE_KFD_DEBUGFS say (examples/with_simulated_gpu.sh sets them).");
+      return 0;
+    }
+    std::fprintf(stderr, "01_embed: unexpected argument '%s' (see --help)\n", argv[1]);
+    return 2;
+  }
+#ifdef BOOST_ASIO_HAS_IO_URING  // Many containers refuse it; the epoll build needs nothing like it.
+  if (const auto allowed = sluice::probe_io_uring(); allowed.has_error()) {
+    std::fprintf(stderr,
+                 "01_embed: the kernel refuses io_uring (%s); configure the epoll build, "
+                 "-DSLUICE_ASIO_BACKEND=epoll\n",
+                 allowed.error().message().c_str());
+    return 1;
+  }
+#endif
+  for (const int signal : {SIGINT, SIGTERM}) {
+    std::signal(signal, [](int received) { stop_signal = received; });
+  }
   const auto done = serve();
-  if (done.has_value()) return 0;
+  if (done.has_value()) return stop_signal == 0 ? 0 : 128 + stop_signal;
   std::fprintf(stderr, "01_embed: %s\n", done.error().message().c_str());
   return 1;
 }

@@ -120,13 +120,15 @@ std::string table(const load_report& report) {
       "alone {:.2f}\n",
       report.scheduled_offline.loss_percent(), report.share_of_alone());
   text += fmt::format(
-      "  our driver calls took {:.1f} ms from online queues ({} runlist cycles); still suspended "
-      "{}; "
-      "kernels lost {}, repeated {} of {}\n",
-      ms(report.online_disturbed), report.driver_cycles, report.still_suspended,
-      report.offline_kernels.lost, report.offline_kernels.repeated,
-      report.offline_kernels.completed + report.offline_kernels.lost +
-          report.offline_kernels.repeated);
+      "  until the last request was done the GPU spent {:.1f} ms in {} runlist cycles, {:.1f} ms "
+      "of "
+      "them while online queues had work\n",
+      ms(report.driver_cycle_time), report.driver_cycles, ms(report.online_disturbed));
+  text += fmt::format("  at the end still suspended {}; kernels lost {}, repeated {} of {}\n",
+                      report.still_suspended, report.offline_kernels.lost,
+                      report.offline_kernels.repeated,
+                      report.offline_kernels.completed + report.offline_kernels.lost +
+                          report.offline_kernels.repeated);
   text += fmt::format("  the simulated device was late by p50/p99 {:.0f}/{:.0f} us\n",
                       us(report.lateness_p50), us(report.lateness_p99));
   const double latency = report.scheduled.latency.p99.count() > 0
@@ -166,14 +168,16 @@ std::string json(const load_report& report, const std::string& profile) {
       report.still_suspended, report.offline_kernels.lost, report.offline_kernels.repeated,
       ms(report.online_disturbed));
   text += fmt::format(
-      ",\n\"driver_cycles\":{},\"forced_resumes\":{},\"agent_restarts\":{},\"policy_ejections\":{},"
+      ",\n\"driver_cycles\":{},\"driver_cycle_ms\":{:.3f},\"forced_resumes\":{},\"agent_restarts\":"
+      "{},\"policy_ejections\":{},"
       "\"suspend_p50_ms\":{:.3f},"
       "\"suspend_p99_ms\":{:.3f},\"resume_p50_ms\":{:.3f},\"resume_p99_ms\":{:.3f},"
       "\"off_gpu_p50_ms\":{:.3f},\"off_gpu_p99_ms\":{:.3f},\"device_lateness_p50_us\":{:.1f},"
       "\"device_lateness_p99_us\":{:.1f},\"reactor\":\"{}\"}}\n",
-      report.driver_cycles, by.forced_resumes, by.backend_restarts, by.policy_ejections,
-      ms(by.suspend_p50), ms(by.suspend_p99), ms(by.resume_p50), ms(by.resume_p99), ms(by.off_p50),
-      ms(by.off_p99), us(report.lateness_p50), us(report.lateness_p99), by.reactor);
+      report.driver_cycles, ms(report.driver_cycle_time), by.forced_resumes, by.backend_restarts,
+      by.policy_ejections, ms(by.suspend_p50), ms(by.suspend_p99), ms(by.resume_p50),
+      ms(by.resume_p99), ms(by.off_p50), ms(by.off_p99), us(report.lateness_p50),
+      us(report.lateness_p99), by.reactor);
   return text;
 }
 

@@ -48,8 +48,11 @@ struct load_report {
   scheduler_report scheduler;
   verdict offline_kernels;            ///< Over the three runs with offline work.
   std::uint32_t still_suspended = 0;  ///< Queues, after the scheduled run.
+  // By the device's count, in the scheduled run from its first arrival until its last request was
+  // done; the scheduler's own counts go on until it has let everything run again.
   sluice::duration online_disturbed{};
-  std::uint64_t driver_cycles = 0;  ///< GPU-wide, by the device's count, in the scheduled run.
+  std::uint64_t driver_cycles = 0;  ///< Runlist cycles of the GPU.
+  sluice::duration driver_cycle_time{};
   sluice::duration lateness_p50{};  ///< The device's own, up to the end of these runs.
   sluice::duration lateness_p99{};
 

@@ -52,6 +52,8 @@ demo::load_report sample() {
   report.scheduler.suspends = 12;
   report.offline_kernels.completed = 90;
   report.online_disturbed = 61500us;
+  report.driver_cycles = 7;
+  report.driver_cycle_time = 75ms;
   return report;
 }
 
@@ -78,6 +80,17 @@ TEST(Json, HoldsTheSchema) {
     EXPECT_EQ(parsed.at(key).as_int64(), 0) << key;
   }
   EXPECT_DOUBLE_EQ(parsed.at("online_disturbed_ms").as_double(), 61.5);
+  EXPECT_EQ(parsed.at("driver_cycles").as_int64(), 7);
+  EXPECT_DOUBLE_EQ(parsed.at("driver_cycle_ms").as_double(), 75);
+}
+
+// What the device counted until the last request stands apart from what the scheduler counted in
+// its whole life: the last resume comes after the last request.
+TEST(Table, SaysOverWhichTimeTheDevicesCyclesWereCounted) {
+  EXPECT_THAT(
+      demo::table(sample()),
+      HasSubstr("until the last request was done the GPU spent 75.0 ms in 7 runlist cycles, "
+                "61.5 ms of them while online queues had work"));
 }
 
 TEST(Table, MarksLowerBoundsAndOnlyThose) {
@@ -145,6 +158,7 @@ TEST(DeviceStats, AreReadFromTheDevicesText) {
   EXPECT_EQ(seen->profile, "mi300x");
   EXPECT_EQ(seen->lateness_p99, 2us);
   EXPECT_EQ(seen->driver_cycles, 4u);
+  EXPECT_EQ(seen->driver_cycle_time, 20ns);
   EXPECT_EQ(seen->of(42).busy, 20ns);
   EXPECT_EQ(seen->of(41).unfinished, 11ns);
   EXPECT_EQ(seen->of(43).kernels_completed, 0u);

@@ -21,6 +21,7 @@ class device_view {
     bool known = false;
     std::uint64_t queues = 0;
     std::uint64_t suspended_queues = 0;
+    std::uint64_t queue_suspends = 0;  ///< Ever: what a look at the state now would miss.
     std::uint64_t kernels_completed = 0;
   };
 
@@ -34,6 +35,7 @@ class device_view {
     return {.known = true,
             .queues = number(entry, "queues"),
             .suspended_queues = number(entry, "suspended_queues"),
+            .queue_suspends = number(entry, "queue_suspends"),
             .kernels_completed = number(entry, "kernels_completed")};
   }
 

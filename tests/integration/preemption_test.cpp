@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -62,7 +63,15 @@ class node {
     thread_ = std::thread([this] { scheduler_->run(); });
   }
 
-  ~node() { stop(); }
+  /// Whoever is not offline was never suspended, however shortly: the device counts it.
+  ~node() {
+    stop();
+    for (const pid_t pid : untouchable_) {
+      const auto seen = view_.process(pid);
+      EXPECT_TRUE(seen.known) << "the device does not know process " << pid;
+      EXPECT_EQ(seen.queue_suspends, 0u) << "process " << pid << " was suspended";
+    }
+  }
 
   void stop() {
     if (!thread_.joinable()) return;
@@ -87,6 +96,7 @@ class node {
         std::vector<std::string>{std::to_string(queues), std::to_string(kernel.count())},
         environment);
     if (started->hear(patience) != "ready") throw std::runtime_error("the target did not start");
+    if (tag != "OFFLINE_AI") untouchable_.push_back(started->pid());
     return started;
   }
 
@@ -127,6 +137,7 @@ class node {
  private:
   simulated_device device_;
   device_view view_;
+  std::vector<pid_t> untouchable_;
   std::unique_ptr<scheduler> scheduler_;
   std::thread thread_;
 };
@@ -190,6 +201,7 @@ TEST_P(Preemption, NeverSuspendsOrTracesOnlineAndUnmatchedProcesses) {
   }
   EXPECT_TRUE(here.progresses(*online));
   EXPECT_TRUE(here.progresses(*stranger));
+  EXPECT_GE(here.view().process(offline->pid()).queue_suspends, 5u) << "the device does not count";
 }
 
 TEST_P(Preemption, HoldsOfflineUntilTheLastOfTwoClientsIsDone) {
@@ -209,6 +221,7 @@ TEST_P(Preemption, HoldsOfflineUntilTheLastOfTwoClientsIsDone) {
 
 TEST_P(Preemption, SuspendsAgainWhenOnlineArrivesDuringTheResume) {
   node here{GetParam()};
+  auto online = here.start_target("ONLINE_AI");
   auto offline = here.start_offline();
   auto client = here.client();
   for (int round = 0; round < 10; ++round) {
@@ -262,6 +275,7 @@ TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExitsWhileSuspended) {
 
 TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatIsKilledWhileSuspended) {
   node here{acting::in_agent};
+  auto online = here.start_target("ONLINE_AI");
   auto victim = here.start_offline();
   auto stayer = here.start_offline();
   auto client = here.client();
@@ -349,6 +363,7 @@ TEST_P(Preemption, LetsOfflineRunForMinRunAfterMaxSuspend) {
   config.max_suspend = 300ms;
   config.min_run = 150ms;
   node here{GetParam(), config};
+  auto online = here.start_target("ONLINE_AI");
   auto offline = here.start_offline(1, 1ms);
   auto client = here.client();
   auto busy = client.busy();
@@ -366,6 +381,7 @@ TEST_P(Preemption, LetsOfflineRunForMinRunAfterMaxSuspend) {
 
 TEST_P(Preemption, LeavesEveryQueueRunningWhenStoppedInTheMiddle) {
   node here{GetParam()};
+  auto online = here.start_target("ONLINE_AI");
   auto first = here.start_offline(3);
   auto second = here.start_offline(1);
   auto client = here.client();

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,7 +58,8 @@ class driver {
   /// returns (then the id is 0).
   request_id ioctl(pid_t tid, file_id file, std::uint32_t command, std::span<const std::byte> in,
                    ioctl_done done);
-  /// A signal is pending for the caller: interruptible waits end with ERESTARTSYS, others go on.
+  /// A signal is pending for the caller: interruptible waits end with ERESTARTSYS (the runtime's
+  /// handshake, a semaphore's, with EINTR), others go on.
   void interrupt(request_id request);
 
   /// Looks at every known address space and cleans up after those that are gone. The owner calls it
@@ -81,6 +83,9 @@ class driver {
   std::vector<std::uint32_t> gpus_of(pid_t pid) const;  ///< GPUs bound to the process.
   /// What sysfs shows as pasid; 0 where PASIDs are per device.
   std::uint32_t pasid_of(pid_t pid) const;
+  /// Compute units that the process occupies on that GPU: its running waves, packed as densely as
+  /// they go (kfd_get_cu_occupancy: rounded up). Nothing where the GPU does not count them.
+  std::optional<std::uint32_t> cu_occupancy(pid_t pid, std::uint32_t gpu_id) const;
   /// Called (on the engine's thread) when a kfd_process appears (true) or disappears (false). An
   /// exec'd process disappears before it appears anew.
   std::function<void(pid_t, bool)> on_process;

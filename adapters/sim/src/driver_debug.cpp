@@ -185,13 +185,16 @@ task<int> driver::impl::dbg_trap(call_ptr c, uapi::kfd_ioctl_dbg_trap_args& args
   const auto pid = static_cast<pid_t>(args.pid);
   const pid_t leader = pid <= 0 ? 0 : os_.leader_of(pid);
   if (leader == 0) co_return -ESRCH;
+  // get_task_mm of the very thread that was named: a main thread that has ended has none, while a
+  // living thread of the same process still names it.
+  if (!os_.has_memory(pid)) co_return -ESRCH;
   process_ptr target = lookup(leader);
   if (!target) {
-    auto space = os_.open_address_space(leader);
-    if (!space) co_return -ESRCH;  // A zombie, a kernel thread.
     if (args.op != uapi::KFD_IOC_DBG_TRAP_ENABLE || pid == c->tid || os_.tracer_of(pid) != c->tid) {
       co_return -ESRCH;
     }
+    auto space = os_.open_address_space(leader);
+    if (!space) co_return -ESRCH;  // It ended at this moment.
     target = add_process(std::move(*space));
   }
 
@@ -372,8 +375,8 @@ task<int> driver::impl::suspend_queues(call_ptr c, process_ptr target,
           read_queue_ids(*c->caller->memory, args.queue_array_ptr, args.num_queues, ids)) {
     co_return error;
   }
-  // The grace period is microseconds that running waves get before they are saved: part of the
-  // profile's cost of a suspend.
+  // The grace period, in units of 1000 GPU clock cycles, is what running waves get before they are
+  // saved: the profile's cost of a suspend stands for it, whatever its value.
   int total = 0;
   for (auto& device : target->devices) {
     gpu_node& node = *device.gpu;
@@ -386,6 +389,7 @@ task<int> driver::impl::suspend_queues(call_ptr c, process_ptr target,
       if (!q->suspended) {
         if ((q->exception_status & new_bit) != 0 || q->being_destroyed) continue;
         q->suspended = true;
+        ++target->queue_suspends;
         refresh_active(*q);
       }
       *entry &= ~uapi::KFD_DBG_QUEUE_INVALID_MASK;

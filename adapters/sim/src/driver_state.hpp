@@ -193,6 +193,7 @@ struct kfd_process : std::enable_shared_from_this<kfd_process> {
 
   std::vector<memory_update> updates;
   std::uint64_t broken_queues = 0;
+  std::uint64_t queue_suspends = 0;  ///< Queues that were taken off the runlist by a debugger.
 
   process_device* device(std::uint32_t gpu_id);
   std::shared_ptr<kfd_queue> queue(std::uint32_t id) const;
@@ -240,8 +241,8 @@ class driver::impl {
                    ioctl_done done);
   void interrupt(request_id request);
   void reap();
-  std::string stats_json() const;
-  std::string mqds() const;  // driver_mqds.cpp
+  std::string stats_json() const;  // driver_stats.cpp
+  std::string mqds() const;        // driver_mqds.cpp
   const kfd_process* find(pid_t pid) const;
 
   driver& outer_;

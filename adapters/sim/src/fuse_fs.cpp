@@ -41,6 +41,7 @@ enum generated_kind : std::uint8_t {
   queue_gpuid_file,
   stats_directory,
   evicted_file,
+  occupancy_file,
   counters_directory,
   faults_file,
   page_in_file,
@@ -96,9 +97,8 @@ void keep_message(fuse_log_level, const char* format, va_list arguments) {
 /// Text or listing as of the last read of its beginning.
 struct fuse_fs::handle {
   std::mutex mutex;
-  std::shared_ptr<const std::string> text;  // Guarded by mutex.
-  std::vector<entry> entries;               // Guarded by mutex.
-  bool listed = false;                      // Guarded by mutex.
+  std::shared_ptr<const std::string> text;            // Guarded by mutex.
+  std::shared_ptr<const std::vector<entry>> entries;  // Guarded by mutex.
 };
 
 /// Room for a request as it comes from the kernel; one per thread that receives.
@@ -193,7 +193,12 @@ std::vector<fuse_fs::entry> fuse_fs::list(std::uint64_t directory) const {
         add("type", {queue_type_file, node.process, node.item});
       }
       break;
-    case stats_directory: add("evicted_ms", {evicted_file, node.process, node.item}); break;
+    case stats_directory:
+      add("evicted_ms", {evicted_file, node.process, node.item});
+      if (kfd_.cu_occupancy(*pid, node.item)) {
+        add("cu_occupancy", {occupancy_file, node.process, node.item});
+      }
+      break;
     case counters_directory:
       add("faults", {faults_file, node.process, node.item});
       add("page_in", {page_in_file, node.process, node.item});
@@ -237,6 +242,10 @@ std::optional<std::string> fuse_fs::content(std::uint64_t file) const {
     case faults_file:
     case page_in_file:
     case page_out_file: return "0\n";
+    case occupancy_file: {
+      const auto units = kfd_.cu_occupancy(*pid, node.item);
+      return units ? std::optional{std::to_string(*units) + "\n"} : std::nullopt;
+    }
     case queue_size_file:
     case queue_type_file:
     case queue_gpuid_file:
@@ -474,18 +483,24 @@ struct fuse_fs::requests {
     }
     auto* opened = handle_of(file);
     if (offset != 0) {
-      const std::lock_guard lock{opened->mutex};
-      if (opened->listed) {
-        reply_listing(request, id, size, offset, opened->entries);
+      std::shared_ptr<const std::vector<entry>> entries;
+      {
+        const std::lock_guard lock{opened->mutex};
+        entries = opened->entries;
+      }
+      if (entries) {
+        reply_listing(request, id, size, offset, *entries);
         return;
       }
     }
     fs.loop_.post([&fs, request, id, size, offset, opened] {
-      auto entries = fs.list(id);
-      const std::lock_guard lock{opened->mutex};
-      opened->entries = std::move(entries);
-      opened->listed = true;
-      reply_listing(request, id, size, offset, opened->entries);
+      auto entries = std::make_shared<const std::vector<entry>>(fs.list(id));
+      {
+        const std::lock_guard lock{opened->mutex};
+        opened->entries = entries;
+      }
+      // Without the lock: once it has the reply, the client may close, and `opened` is gone.
+      reply_listing(request, id, size, offset, *entries);
     });
   }
 

@@ -151,6 +151,14 @@ std::uint32_t gpu_model::saved_waves(model_queue id) const {
   return q != nullptr && q->begun && !q->running ? waves_of(*q) : 0;
 }
 
+std::uint32_t gpu_model::running_waves(model_process id) const {
+  std::uint32_t sum = 0;
+  for (const auto& [number, q] : queues_) {
+    if (q.owner == id && q.running) sum += waves_of(q);
+  }
+  return sum;
+}
+
 account gpu_model::queue_account(model_queue id) const {
   const queue* q = find(id);
   return q == nullptr ? account{} : q->sums.at(engine_.now());

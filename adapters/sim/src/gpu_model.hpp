@@ -101,6 +101,7 @@ class gpu_model {
   bool running(model_queue id) const;
   std::size_t backlog(model_queue id) const;        ///< Kernels not completed.
   std::uint32_t saved_waves(model_queue id) const;  ///< Of a preempted kernel, 0 when none.
+  std::uint32_t running_waves(model_process id) const;
   bool oversubscribed() const noexcept { return oversubscribed_; }
 
   account queue_account(model_queue id) const;

@@ -41,13 +41,16 @@ class os {
   virtual ~os() = default;
   /// Thread-group leader of a thread, 0 when there is none (ESRCH).
   virtual pid_t leader_of(pid_t tid) = 0;
+  /// Does thread `tid` have memory? Not a zombie, and so not a main thread that ended before the
+  /// others of its process; no kernel thread either.
+  virtual bool has_memory(pid_t tid) = 0;
   /// The *thread* that traces the process's leader, 0 when none (`TracerPid`).
   virtual pid_t tracer_of(pid_t pid) = 0;
   /// Fails with ESRCH for zombies, kernel threads and unknown pids.
   virtual result<std::unique_ptr<address_space>> open_address_space(pid_t pid) = 0;
   /// Identity test: is `space` still the address space of `pid`?
   virtual bool same_address_space(pid_t pid, const address_space& space) = 0;
-  /// Takes a duplicate of another process's descriptor: a descriptor of ours, or EBADF.
+  /// Takes a duplicate of a descriptor of thread `tid`: a descriptor of ours, or EBADF.
   virtual result<int> take_fd(pid_t tid, int fd) = 0;
   virtual void close_fd(int fd) = 0;
   /// Writes one byte without blocking; errors are ignored (a full pipe loses the byte).

@@ -15,17 +15,22 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 namespace sluice::sim {
 
 namespace {
 
 // glibc 2.36 declares these without C linkage in C++.
-int pidfd_open(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+int pidfd_open(pid_t pid, unsigned flags = 0) {
+  return static_cast<int>(syscall(SYS_pidfd_open, pid, flags));
+}
+constexpr unsigned pidfd_thread = O_EXCL;  // PIDFD_THREAD, Linux 6.9.
 int pidfd_getfd(int process, int fd) {
   return static_cast<int>(syscall(SYS_pidfd_getfd, process, fd, 0));
 }
@@ -52,12 +57,31 @@ pid_t status_field(pid_t tid, std::string_view line) {
 /// Is thread `tid` in the thread group `leader` right now? EPERM says yes as well.
 bool in_group(pid_t leader, pid_t tid) { return tgkill(leader, tid, 0) == 0 || errno == EPERM; }
 
+/// The threads of a process, ended ones included, in no order.
+std::vector<pid_t> threads_of(pid_t leader) {
+  std::vector<pid_t> out;
+  std::error_code error;
+  const std::filesystem::path folder{"/proc/" + std::to_string(leader) + "/task"};
+  for (std::filesystem::directory_iterator it{folder, error}, end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename();
+    pid_t tid = 0;
+    std::from_chars(name.data(), name.data() + name.size(), tid);
+    if (tid > 0) out.push_back(tid);
+  }
+  return out;
+}
+
 /// An address space, held by an fd on /proc/PID/mem, which stays bound to the mm that the process
 /// had when it was opened.
 class address_space_linux final : public address_space {
  public:
   address_space_linux(realtime_loop& loop, pid_t pid, unique_fd memory, unique_fd process)
-      : loop_{loop}, pid_{pid}, memory_{std::move(memory)}, process_{std::move(process)} {}
+      : loop_{loop},
+        pid_{pid},
+        thread_{pid},
+        memory_{std::move(memory)},
+        process_{std::move(process)} {}
   address_space_linux(const address_space_linux&) = delete;
   address_space_linux& operator=(const address_space_linux&) = delete;
   ~address_space_linux() override { loop_.unwatch(process_.get()); }
@@ -73,24 +97,21 @@ class address_space_linux final : public address_space {
 
   result<void> read(std::uint64_t address, std::span<std::byte> into) override {
     if (into.empty()) return {};
-    if (!alive()) return system_error(ESRCH);
     const iovec local{into.data(), into.size()};
     const iovec remote{pointer(address), into.size()};
-    return whole(process_vm_readv(pid_, &local, 1, &remote, 1, 0), into.size());
+    return whole(copy([&](pid_t tid) { return process_vm_readv(tid, &local, 1, &remote, 1, 0); }),
+                 into.size());
   }
 
   result<void> write(std::uint64_t address, std::span<const std::byte> from) override {
     if (from.empty()) return {};
-    // process_vm_writev goes by pid, and after an exec would write into the new program.
-    if (!alive()) return system_error(ESRCH);
     const iovec local{const_cast<std::byte*>(from.data()), from.size()};
     const iovec remote{pointer(address), from.size()};
-    return whole(process_vm_writev(pid_, &local, 1, &remote, 1, 0), from.size());
+    return whole(copy([&](pid_t tid) { return process_vm_writev(tid, &local, 1, &remote, 1, 0); }),
+                 from.size());
   }
 
   result<void> write_words(std::span<const patch> patches) override {
-    if (patches.empty()) return {};
-    if (!alive()) return system_error(ESRCH);
     while (!patches.empty()) {
       const auto count = std::min<std::size_t>(patches.size(), IOV_MAX);
       values_.clear();
@@ -100,8 +121,11 @@ class address_space_linux final : public address_space {
         targets_.push_back({pointer(each.address), sizeof each.value});
       }
       const iovec local{values_.data(), count * sizeof(std::uint64_t)};
-      const auto written = whole(
-          process_vm_writev(pid_, &local, 1, targets_.data(), targets_.size(), 0), local.iov_len);
+      const auto written =
+          whole(copy([&](pid_t tid) {
+                  return process_vm_writev(tid, &local, 1, targets_.data(), targets_.size(), 0);
+                }),
+                local.iov_len);
       if (!written) return written;
       patches = patches.subspan(count);
     }
@@ -111,6 +135,29 @@ class address_space_linux final : public address_space {
  private:
   static void* pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }
 
+  /// Runs a copy by thread id; -1 and errno when it fails.
+  template <class Copy>
+  ssize_t copy(Copy&& by_thread) {
+    // These calls go by id, and after an exec would reach the new program.
+    if (alive()) {
+      if (thread_ == pid_ || in_group(pid_, thread_)) {
+        const auto copied = by_thread(thread_);
+        if (copied >= 0 || errno != ESRCH) return copied;
+      }
+      // That thread has ended, and with it its claim on the memory that the others still share: a
+      // main thread may call pthread_exit() long before its process ends. (/proc/PID/mem would
+      // serve as well, but writes to pages that are read-only.)
+      for (const pid_t tid : threads_of(pid_)) {
+        const auto copied = by_thread(tid);
+        if (copied < 0 && errno == ESRCH) continue;
+        thread_ = tid;
+        return copied;
+      }
+    }
+    errno = ESRCH;
+    return -1;
+  }
+
   static result<void> whole(ssize_t copied, std::size_t wanted) {
     if (copied < 0) return last_system_error();
     if (static_cast<std::size_t>(copied) != wanted) return system_error(EFAULT);
@@ -118,7 +165,8 @@ class address_space_linux final : public address_space {
   }
 
   realtime_loop& loop_;
-  pid_t pid_;
+  const pid_t pid_;
+  pid_t thread_;  // Through which memory was reached last.
   unique_fd memory_;
   unique_fd process_;
   std::vector<std::uint64_t> values_;  // Kept between calls: write_words() is the hot path.
@@ -141,6 +189,14 @@ pid_t os_linux::leader_of(pid_t tid) {
   if (leaders_.size() >= most_hints) leaders_.clear();
   if (leader != 0) leaders_.insert_or_assign(tid, leader);
   return leader;
+}
+
+bool os_linux::has_memory(pid_t tid) {
+  // Reading nothing's address tells it for one system call: EFAULT where there is memory.
+  char byte = 0;
+  const iovec local{&byte, 1};
+  const iovec remote{nullptr, 1};
+  return process_vm_readv(tid, &local, 1, &remote, 1, 0) >= 0 || errno != ESRCH;
 }
 
 pid_t os_linux::tracer_of(pid_t pid) { return status_field(pid, "\nTracerPid:\t"); }
@@ -169,9 +225,14 @@ bool os_linux::same_address_space(pid_t pid, const address_space& space) {
 }
 
 result<int> os_linux::take_fd(pid_t tid, int fd) {
-  const auto leader = leader_of(tid);
-  if (leader == 0) return system_error(ESRCH);
-  const unique_fd process{pidfd_open(leader)};
+  // By the thread itself, for an ended leader has no descriptors; kernels before 6.9 know leaders
+  // only.
+  unique_fd process{pidfd_open(tid, pidfd_thread)};
+  if (!process && errno == EINVAL) {
+    const auto leader = leader_of(tid);
+    if (leader == 0) return system_error(ESRCH);
+    process = unique_fd{pidfd_open(leader)};
+  }
   if (!process) return last_system_error();
   const int taken = pidfd_getfd(process.get(), fd);
   if (taken < 0) return last_system_error();

@@ -22,6 +22,7 @@ class os_linux final : public os {
   os_linux(realtime_loop& loop, std::function<void()> exited);
 
   pid_t leader_of(pid_t tid) override;
+  bool has_memory(pid_t tid) override;
   pid_t tracer_of(pid_t pid) override;
   result<std::unique_ptr<address_space>> open_address_space(pid_t pid) override;
   bool same_address_space(pid_t pid, const address_space& space) override;

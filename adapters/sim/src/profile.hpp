@@ -64,6 +64,8 @@ struct gpu_profile {
   constexpr std::uint32_t wave_slots() const noexcept {
     return compute_units * simd_per_cu * waves_per_simd;
   }
+  /// Can the driver read how many compute units a process occupies (kfd2kgd get_cu_occupancy)?
+  constexpr bool counts_occupancy() const noexcept { return gfx_target_version / 10000 == 9; }
 };
 
 struct profile {

@@ -177,7 +177,7 @@ TEST(GpuClient, IsOneForAProcess) {
 TEST(GpuClient, SaysWhenThereIsNoSuchDeviceOrGpu) {
   const simulated_device device;
   EXPECT_EQ(
-      sim::gpu_client::open({.device = "/nonexistent", .sysfs = {}, .gpu = 0}).error().value(),
+      sim::gpu_client::open({.device = "/nonexistent/kfd", .sysfs = {}, .gpu = 0}).error().value(),
       ENOENT);
   auto wrong = client_of(device);
   wrong.gpu = 7;

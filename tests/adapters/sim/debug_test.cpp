@@ -5,6 +5,7 @@
 #include "simulated_device.hpp"
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -316,6 +317,46 @@ TEST(DebugSession, HoldsTheTargetsRuntimeStartAndEndUntilAnswered) {
   target.line().send("end");
 }
 
+// A main thread that has ended has no memory, and so names no target any more; each other thread of
+// its process does.
+TEST(DebugSession, KnowsAProcessWithoutItsMainThreadByItsOtherThreadsOnly) {
+  const simulated_device device{{.profile = quick_profile()}};
+  child_process target{[&](channel& line) {
+    static std::atomic<bool> alone{false};
+    std::thread{[&] {
+      const raw_device kfd{device.roots().device};
+      const queue_memory memory;
+      if (kfd.runtime_enable(true) != 0 || memory.create(kfd.fd(), gpu) != 0) _exit(1);
+      line.send(std::to_string(gettid()));
+      line.receive(10s);
+      alone = true;
+      alone.notify_one();
+      line.receive(20s);
+      _exit(0);
+    }}.detach();
+    alone.wait(false);
+    syscall(SYS_exit, 0);  // pthread_exit() without unwinding the test's own frames.
+    return 99;
+  }};
+  const auto said = target.line().receive(10s);
+  ASSERT_TRUE(said);
+  const raw_device kfd{device.roots().device};
+  debugger by_leader{kfd.fd(), target.pid()};
+  debugger by_worker{kfd.fd(), std::stoi(*said)};
+  ASSERT_TRUE(debugger::seize(target.pid()));
+  ASSERT_EQ(by_leader.enable(usual_mask), 0);
+  ASSERT_EQ(by_leader.clear_new(), 0);
+  ids array{0};
+  ASSERT_EQ(by_leader.suspend(array), 1);
+  target.line().send("go");
+  EXPECT_TRUE(eventually(5s, [&] { return by_leader.resume(array) == -ESRCH; }));
+  EXPECT_EQ(by_leader.disable(), -ESRCH);
+  EXPECT_EQ(by_worker.resume(array), 1);
+  EXPECT_EQ(by_worker.disable(), 0);
+  target.line().send("end");
+  EXPECT_TRUE(target.succeeds(10s));
+}
+
 // --- Calls that wait, and signals ---
 
 std::atomic<int> signals_seen{0};
@@ -440,6 +481,12 @@ TEST_F(WaitEvents, EndsWhenTheWaitingProcessIsKilled) {
   EXPECT_TRUE(WIFSIGNALED(*status));
 }
 
+/// Whether a thread of this process is inside an ioctl that does not return at once.
+bool sleeps_in_ioctl(pid_t tid) {
+  const auto text = read_file("/proc/self/task/" + std::to_string(tid) + "/syscall");
+  return text.starts_with(std::to_string(SYS_ioctl) + " ");
+}
+
 // The owner's destroy waits while its queue is suspended; a signal ends the wait, and from then on
 // the queue counts as being destroyed.
 TEST(DestroyQueue, WaitsWhileSuspendedAndIsInterruptible) {
@@ -469,11 +516,15 @@ TEST(DestroyQueue, WaitsWhileSuspendedAndIsInterruptible) {
   EXPECT_EQ(value, -EINTR);
 
   done = false;
+  std::atomic<pid_t> tid{0};
   std::thread again{[&] {
+    tid = gettid();
     value = destroy_queue(kfd.fd(), 0);
     done = true;
   }};
-  std::this_thread::sleep_for(20ms);
+  EXPECT_TRUE(eventually(10s, [&] { return done || sleeps_in_ioctl(tid); }));
+  std::uint32_t version = 0;
+  EXPECT_EQ(kfd.version(version, version), 0);  // By now the device has seen the call before.
   EXPECT_FALSE(done);
   EXPECT_EQ(self.resume_all(), 1);
   again.join();

@@ -128,6 +128,33 @@ TEST(SimulatedDevice, ShowsQueuesInSysfsToTheByte) {
   EXPECT_NE(stat((folder + "/queues/0").c_str(), &about), 0);
 }
 
+// gfx9 parts tell how many compute units a process occupies: here 32 wave slots each.
+TEST(SimulatedDevice, CountsTheComputeUnitsThatAProcessOccupies) {
+  const simulated_device device;
+  auto client = sim::gpu_client::open(
+      {.device = device.roots().device, .sysfs = device.roots().sysfs, .gpu = 0});
+  ASSERT_TRUE(client);
+  auto queue = (*client)->create_queue({});
+  ASSERT_TRUE(queue);
+  const auto folder = device.roots().sysfs + "/proc/" + std::to_string(getpid()) + "/stats_51110";
+  EXPECT_EQ(names_in(folder), (std::vector<std::string>{"cu_occupancy", "evicted_ms"}));
+  EXPECT_EQ(read_file(folder + "/cu_occupancy"), "0\n");
+  ASSERT_TRUE((*queue)->submit({.length = 60s, .waves = 33}));
+  (*queue)->ring();
+  EXPECT_TRUE(eventually(5s, [&] { return read_file(folder + "/cu_occupancy") == "2\n"; }))
+      << read_file(folder + "/cu_occupancy");
+  ASSERT_TRUE((*queue)->destroy());
+  EXPECT_EQ(read_file(folder + "/cu_occupancy"), "0\n");
+}
+
+TEST(SimulatedDevice, HasNoOccupancyFileForAGenerationThatDoesNotCount) {
+  const simulated_device device{{.profile = profile_text("", "gfx_target_version = 100300\n")}};
+  const raw_device kfd{device.roots().device};
+  const auto folder = device.roots().sysfs + "/proc/" + std::to_string(getpid()) + "/stats_51110";
+  EXPECT_EQ(names_in(folder), std::vector<std::string>{"evicted_ms"});
+  EXPECT_FALSE(std::filesystem::exists(folder + "/cu_occupancy"));
+}
+
 TEST(SimulatedDevice, GivesOutTheLowestFreeQueueIdFirst) {
   const simulated_device device;
   const raw_device kfd{device.roots().device};

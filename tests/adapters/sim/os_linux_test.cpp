@@ -8,11 +8,14 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -111,6 +114,63 @@ TEST_F(OsLinux, WritesMoreWordsThanOneSystemCallTakes) {
   EXPECT_TRUE((*space)->write_words(patches));
   child.line().send("go");
   EXPECT_TRUE(child.succeeds(10s));
+}
+
+// A legal program may end its main thread: its memory and descriptors live on with the others.
+TEST_F(OsLinux, ReachesAProcessWhoseMainThreadHasEnded) {
+  child_process child{[](channel& line) {
+    static std::uint64_t word = 7;
+    static std::array<int, 2> ends{};
+    static std::atomic<bool> alone{false};
+    if (pipe(ends.data()) != 0) return 1;
+    std::thread{[&line] {
+      line.send(std::to_string(gettid()));
+      show_address(line, &word);
+      alone = true;
+      alone.notify_one();
+      line.send(std::to_string(ends[1]));
+      const bool written = line.receive(20s) == "written";
+      char byte = 0;
+      if (written && (read(ends[0], &byte, 1) != 1 || byte != '.')) _exit(2);
+      _exit(word == 9 ? 0 : 3);
+    }}.detach();
+    alone.wait(false);
+    syscall(SYS_exit, 0);  // pthread_exit() without unwinding the test's own frames.
+    return 99;
+  }};
+  const auto worker = static_cast<pid_t>(hear_address(child));
+  const auto address = hear_address(child);
+  auto space = os_.open_address_space(child.pid());
+  ASSERT_TRUE(space);
+  std::uint64_t word = 0;
+  const auto bytes = std::as_writable_bytes(std::span{&word, 1});
+  ASSERT_TRUE((*space)->read(address, bytes));
+  ASSERT_TRUE(os_.has_memory(child.pid()));
+  child.line().send("go");
+  ASSERT_TRUE(test::eventually(10s, [&] { return !os_.has_memory(child.pid()); }));
+
+  EXPECT_TRUE(os_.has_memory(worker));
+  EXPECT_EQ(os_.leader_of(worker), child.pid());
+  EXPECT_TRUE((*space)->alive());
+  EXPECT_TRUE(os_.same_address_space(child.pid(), **space));
+  ASSERT_TRUE((*space)->read(address, bytes));
+  EXPECT_EQ(word, 7U);
+  EXPECT_EQ((*space)->read(0, bytes).error().value(), EFAULT);
+  const std::uint64_t eight = 8;
+  EXPECT_TRUE((*space)->write(address, std::as_bytes(std::span{&eight, 1})));
+  const std::array<address_space::patch, 1> nine{{{address, 9}}};
+  EXPECT_TRUE((*space)->write_words(nine));
+  const auto fd = os_.take_fd(worker, static_cast<int>(hear_address(child)));
+  if (fd) {
+    os_.write_byte(*fd, '.');
+    os_.close_fd(*fd);
+  }
+  const auto by_thread = static_cast<int>(syscall(SYS_pidfd_open, gettid(), O_EXCL));
+  if (by_thread >= 0) close(by_thread);
+  EXPECT_EQ(fd.has_value(), by_thread >= 0) << "from Linux 6.9 on (PIDFD_THREAD)";
+  child.line().send(fd ? "written" : "nothing was written");
+  EXPECT_TRUE(child.succeeds(10s));
+  EXPECT_FALSE((*space)->alive());
 }
 
 TEST_F(OsLinux, RefusesZombiesAndUnknownProcesses) {

@@ -8,8 +8,10 @@
 #include <poll.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -259,6 +261,60 @@ TEST(ProcessLife, GivesItsWavesBackWhenKilled) {
   // Whoever died stays in the accounts.
   const auto entry = "{\"pid\":" + std::to_string(hog.pid()) + ",\"alive\":false";
   EXPECT_NE(device.stats().find(entry), std::string::npos) << device.stats();
+}
+
+// The driver knows a process by its memory, which outlives a main thread that calls pthread_exit().
+TEST(ProcessLife, GoesOnWhenItsMainThreadHasEnded) {
+  const simulated_device device;
+  child_process child{[&](channel& line) {
+    static std::atomic<bool> alone{false};
+    std::thread{[&] {
+      const auto work = [&] {
+        auto client = sim::gpu_client::open(
+            {.device = device.roots().device, .sysfs = device.roots().sysfs, .gpu = 0});
+        if (!client) return 1;
+        auto early = (*client)->create_queue({});
+        if (!early) return 2;
+        alone = true;
+        alone.notify_one();
+        line.send("alone");
+        line.receive(10s);
+        auto late = (*client)->create_queue({});
+        if (!late) return 3;
+        for (auto* queue : {early->get(), late->get()}) {
+          for (int i = 0; i < 30; ++i) {
+            if (!queue->submit({.length = 200us, .waves = 1})) return 4;
+            queue->ring();
+          }
+          if (!queue->wait(29, 10s) || queue->completed() != 30) return 5;
+        }
+        line.send("worked");
+        line.receive(10s);
+        return 0;
+      };
+      _exit(work());
+    }}.detach();
+    alone.wait(false);
+    syscall(SYS_exit, 0);  // pthread_exit() without unwinding the test's own frames.
+    return 99;
+  }};
+  ASSERT_TRUE(child.says("alone", 10s));
+  const auto status = "/proc/" + std::to_string(child.pid()) + "/status";
+  ASSERT_TRUE(eventually(5s, [&] {
+    return read_file(status).find("State:\tZ") != std::string::npos;
+  })) << "its main thread lives";
+  child.line().send("go");
+  EXPECT_TRUE(child.says("worked", 20s));
+  const auto stats = device.stats();
+  const auto at = stats.find("{\"pid\":" + std::to_string(child.pid()) + ",\"alive\":true");
+  ASSERT_NE(at, std::string::npos) << stats;
+  const auto entry = stats.substr(at, stats.find('}', at) - at);
+  EXPECT_NE(entry.find("\"kernels_completed\":60"), std::string::npos) << entry;
+  EXPECT_NE(entry.find("\"broken_queues\":0"), std::string::npos) << entry;
+  child.line().send("end");
+  EXPECT_TRUE(child.succeeds(10s));
+  const auto folder = device.roots().sysfs + "/proc/" + std::to_string(child.pid());
+  EXPECT_TRUE(eventually(2s, [&] { return !fs::exists(folder); }));
 }
 
 TEST(ProcessLife, FreesADebuggedTargetThatExits) {

@@ -66,6 +66,19 @@ TEST_P(BothAuthorities, AZombieIsESRCH) {
   EXPECT_EQ(b.enable(), -ESRCH);
 }
 
+// The thread that is named must have memory, not merely its process.
+TEST_P(BothAuthorities, AMainThreadThatEndedIsESRCHAndALivingThreadStillNamesTheProcess) {
+  b.machine.add_thread(app, app + 1);
+  b.machine.trace(app, scheduler);
+  ASSERT_EQ(b.enable(), 0);
+  b.machine.end_thread(app);
+  for (const auto op : {uapi::KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT, uapi::KFD_IOC_DBG_TRAP_DISABLE}) {
+    EXPECT_EQ(operation(op), -ESRCH) << op;
+  }
+  EXPECT_EQ(operation(uapi::KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT, scheduler, app + 1), -EAGAIN);
+  EXPECT_EQ(operation(uapi::KFD_IOC_DBG_TRAP_DISABLE, scheduler, app + 1), 0);
+}
+
 TEST_P(BothAuthorities, AProcessThatNeverOpenedTheDeviceIsESRCHButForItsTracersEnable) {
   const pid_t fresh = 400;
   b.start(fresh);

@@ -51,6 +51,23 @@ TEST_F(DriverSuspend, CountsAndPaysForAQueueThatIsSuspendedAlready) {
   EXPECT_EQ(cycles(), 1);
 }
 
+// The one trace that a suspension leaves when it is over.
+TEST_F(DriverSuspend, IsCountedForGoodWheneverAQueueStops) {
+  const auto count = [&](pid_t pid) { return b.process_stat(pid, "queue_suspends"); };
+  EXPECT_EQ(count(app), 1);
+  b.suspend({0, 1, 2, 9});
+  EXPECT_EQ(count(app), 2) << "neither the new queue nor the suspended one";
+  b.resume({0, 2});
+  EXPECT_EQ(count(app), 2);
+  b.suspend({0, 2});
+  EXPECT_EQ(count(app), 4);
+  b.machine.exit(app);
+  b.sim->reap();
+  b.run_for(1s);
+  EXPECT_EQ(count(app), 4) << "of an exited process as well";
+  EXPECT_EQ(count(scheduler), 0);
+}
+
 TEST_F(DriverSuspend, DoesNothingToANewQueue) {
   EXPECT_EQ(b.suspend({1}), (ids_result{0, {invalid | 1}}));
   EXPECT_EQ(cycles(), 0);

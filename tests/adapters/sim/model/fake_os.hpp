@@ -128,6 +128,8 @@ class fake_os final : public os {
     processes_.at(pid).memory->alive = false;
     processes_.erase(pid);
   }
+  /// The main thread ends before the others: a zombie without memory, in a process that lives on.
+  void end_thread(pid_t tid) { ended_.insert(tid); }
   /// Exited but not reaped: the pid exists, its memory does not.
   void become_zombie(pid_t pid) {
     auto& process = processes_.at(pid);
@@ -150,13 +152,17 @@ class fake_os final : public os {
     }
     return 0;
   }
+  bool has_memory(pid_t tid) override {
+    const auto it = processes_.find(leader_of(tid));
+    return it != processes_.end() && it->second.memory && !ended_.contains(tid);
+  }
   pid_t tracer_of(pid_t pid) override {
     const auto it = processes_.find(pid);
     return it == processes_.end() ? 0 : it->second.tracer;
   }
   result<std::unique_ptr<address_space>> open_address_space(pid_t pid) override {
     const auto it = processes_.find(pid);
-    if (it == processes_.end() || !it->second.memory) {
+    if (it == processes_.end() || !has_memory(pid)) {
       return error_code{ESRCH, boost::system::system_category()};
     }
     return std::unique_ptr<address_space>{
@@ -194,6 +200,7 @@ class fake_os final : public os {
     std::map<int, std::shared_ptr<open_file>> descriptors;
   };
   std::map<pid_t, simulated_process> processes_;
+  std::set<pid_t> ended_;
   std::map<int, std::shared_ptr<open_file>> ours_;
   int last_fd_ = 1000;
 };

@@ -129,6 +129,24 @@ TEST(GpuModel, StartsQueuesTogetherAsLongAsTheirWavesFit) {
   EXPECT_EQ(b.start_of(3), at(4ms));
 }
 
+TEST(GpuModel, CountsTheWavesOfAProcessOnlyWhileTheyRun) {
+  bench b;
+  const auto mine = b.mapped_queue(1);
+  const auto mine_too = b.mapped_queue(1);
+  const auto yours = b.mapped_queue(2);
+  b.model.submit(mine, {.length = 10ms, .waves = 60, .cookie = 1});
+  b.model.submit(yours, {.length = 4ms, .waves = 10, .cookie = 2});
+  b.model.submit(mine_too, {.length = 1ms, .waves = 90, .cookie = 3});
+  b.run(1ms);
+  EXPECT_EQ(b.model.running_waves(model_process{1}), 60U) << "the other 90 find no room";
+  EXPECT_EQ(b.model.running_waves(model_process{2}), 10U);
+  b.model.begin_cycle(cycle_kind::debug);
+  EXPECT_EQ(b.model.running_waves(model_process{1}), 0U) << "saved waves occupy nothing";
+  b.model.end_cycle();
+  b.run(1s);
+  EXPECT_EQ(b.model.running_waves(model_process{1}), 0U);
+}
+
 TEST(GpuModel, NeverTakesWavesFromARunningKernelByPriority) {
   bench b;
   const auto low = b.mapped_queue(1, 0);

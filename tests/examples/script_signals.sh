@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# SIGINT or SIGTERM to with_simulated_gpu.sh alone reaches the command at once, once, and the script ends with
+# 130 or 143 when the command has, leaving no mount and no directory. Ctrl-C on a terminal reaches the command
+# once, and standard input is the command's. Runs in a mount namespace of its own.
+set -euo pipefail
+script=$1
+TMPDIR=$(mktemp -d)
+export TMPDIR
+trap 'rm -rf --one-file-system "$TMPDIR"' EXIT
+
+fail() {
+  echo "$*" >&2
+  cat "$TMPDIR"/log >&2
+  exit 1
+}
+nothing_left() {
+  ! grep -q "$TMPDIR" /proc/self/mountinfo || fail "$1: a mount is left"
+  [ -z "$(find "$TMPDIR" -mindepth 1 -maxdepth 1 -type d)" ] || fail "$1: a directory is left"
+}
+
+# Notes every signal, and ends a little after the first: a second one would still be noted.
+cat >"$TMPDIR/command" <<'END'
+trap 'echo INT' INT
+trap 'echo TERM' TERM
+echo ready
+for _ in $(seq 500); do
+  ! grep -Eq 'INT|TERM' "$TMPDIR/log" || break
+  sleep 0.02
+done
+sleep 0.3
+[ -e "$SLUICE_KFD_DEVICE" ] && echo "the device is still there"
+exit 5
+END
+wait_until_ready() {
+  for _ in $(seq 500); do
+    ! grep -q ready "$TMPDIR/log" || return 0
+    sleep 0.02
+  done
+  fail "the command did not start"
+}
+
+for expected in INT:130 TERM:143; do
+  signal=${expected%:*}
+  # Whatever bash starts in the background without job control ignores SIGINT.
+  env --default-signal=INT "$script" bash "$TMPDIR/command" >"$TMPDIR/log" 2>&1 &
+  pid=$!
+  wait_until_ready
+  began=$SECONDS
+  kill -s "$signal" "$pid"
+  code=0
+  wait "$pid" || code=$?
+  [ "$code" -eq "${expected#*:}" ] || fail "SIG$signal: ended with $code"
+  [ "$(grep -c "^$signal" "$TMPDIR/log")" -eq 1 ] || fail "SIG$signal: not noted once"
+  grep -q "the device is still there" "$TMPDIR/log" || fail "SIG$signal: the device went first"
+  [ $((SECONDS - began)) -le 5 ] || fail "SIG$signal: took $((SECONDS - began)) s"
+  nothing_left "SIG$signal"
+done
+
+# A terminal's Ctrl-C goes to the whole foreground group.
+: >"$TMPDIR/log"
+{ wait_until_ready && printf '\003' && sleep 1; } |
+  script -qec "'$script' bash '$TMPDIR/command' >'$TMPDIR/log' 2>&1; echo ended with \$?" /dev/null >"$TMPDIR/terminal"
+grep -q "ended with 130" "$TMPDIR/terminal" || fail "Ctrl-C: $(cat "$TMPDIR/terminal")"
+[ "$(grep -c '^INT' "$TMPDIR/log")" -eq 1 ] || fail "Ctrl-C: not noted once"
+nothing_left Ctrl-C
+
+[ "$(echo hello | "$script" cat 2>"$TMPDIR/log" | tail -1)" = hello ] || fail "standard input is not the command's"
+code=0
+"$script" bash -c 'exit 7' >"$TMPDIR/log" 2>&1 || code=$?
+[ "$code" -eq 7 ] || fail "the command's exit code 7 became $code"
+nothing_left "no signal"
+echo "signals, standard input and exit codes pass through"

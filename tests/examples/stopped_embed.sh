@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# SIGINT or SIGTERM in the middle of 01_embed: it says what it has done so far, and ends with 130 or 143.
+set -euo pipefail
+program=$1
+with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../examples/with_simulated_gpu.sh
+
+for expected in INT:130 TERM:143; do
+  # shellcheck disable=SC2016
+  out=$("$with_gpu" bash -c '
+    "$1" & pid=$!
+    sleep 1.2
+    kill -s "$2" "$pid"
+    code=0; wait "$pid" || code=$?
+    echo "ended with $code"' bash "$program" "${expected%:*}" 2>&1)
+  echo "$out"
+  grep -Eq "^answered [1-9] requests; 0 queue suspends, 0 resumes$" <<<"$out"
+  grep -qx "ended with ${expected#*:}" <<<"$out"
+done
