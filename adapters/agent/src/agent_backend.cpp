@@ -84,10 +84,7 @@ class agent_backend final : public backend {
     const bool gone = readable_within(agent_.pidfd.get(), duration{});
     eventfd_t value = 0;
     ::eventfd_read(agent_.host_doorbell.get(), &value);
-    while (agent_.page->reports.pop(report_)) {
-      note_report();
-      kfd::deliver(report_, *listener_);
-    }
+    take_reports();
     read_notes();
     if (gone) lose();
   }
@@ -138,7 +135,6 @@ class agent_backend final : public backend {
             "the agent has been silent for longer than its lease and is killed; the driver "
             "resumes everything");
         kill_agent();
-        phase_ = phase::dying;  // its pidfd wakes drain()
         break;
       }
       case phase::restarting:
@@ -165,6 +161,8 @@ class agent_backend final : public backend {
         (void)readable_within(agent_.pidfd.get(), kill_patience);
       }
     }
+    commands_.reset();
+    reports_.reset();
     agent_ = connection{};
     targets_.clear();
     phase_ = phase::stopped;
@@ -190,6 +188,8 @@ class agent_backend final : public backend {
     for (const int fd : {made.control.get(), made.host_doorbell.get(), made.pidfd.get()})
       if (const auto added = add(fd); !added) return added;
     agent_ = std::move(made);
+    commands_.emplace(agent_.page->commands);
+    reports_.emplace(agent_.page->reports);
     started_at_ = clock::now();
     agent_.page->lease_renewed.store(started_at_.time_since_epoch().count(),
                                      std::memory_order_release);
@@ -199,9 +199,37 @@ class agent_backend final : public backend {
   }
 
   result<void> send() {
-    if (!agent_.page->commands.push(command_)) return errc::full;
+    switch (commands_->push(command_)) {
+      case ring_status::done: break;
+      case ring_status::would_wait: return errc::full;
+      case ring_status::broken: distrust_agent(); return errc::lost;
+    }
     ::eventfd_write(agent_.agent_doorbell.get(), 1);
     return {};
+  }
+
+  void take_reports() {
+    for (;;) {
+      switch (reports_->pop(report_)) {
+        case ring_status::done: break;
+        case ring_status::would_wait: return;
+        case ring_status::broken: distrust_agent(); return;
+      }
+      // What the rest of the program indexes by.
+      report_.result.count = std::min<std::uint16_t>(report_.result.count, max_batch_queues);
+      note_report();
+      kfd::deliver(report_, *listener_);
+    }
+  }
+
+  /// The memory shared with it says what cannot be. A healthy agent comes to the same conclusion of
+  /// us when it was our doing.
+  void distrust_agent() {
+    if (phase_ != phase::running) return;  // killed already
+    options_.say(
+        "the memory shared with the agent is damaged; the agent is killed, and the driver "
+        "resumes everything");
+    kill_agent();
   }
 
   void note_report() {
@@ -242,14 +270,17 @@ class agent_backend final : public backend {
     const time_point now = clock::now();
     pause_ = now - started_at_ >= long_life ? first_pause : std::min(pause_ * 2, longest_pause);
     restart_at_ = now + pause_;
+    commands_.reset();
+    reports_.reset();
     agent_ = connection{};
     targets_.clear();
     phase_ = phase::restarting;
     listener_->lost(errc::lost);
   }
 
-  void kill_agent() const noexcept {
+  void kill_agent() noexcept {
     (void)::syscall(SYS_pidfd_send_signal, agent_.pidfd.get(), SIGKILL, nullptr, 0);
+    phase_ = phase::dying;  // its pidfd wakes drain()
   }
 
   /// Spawning and the agent's start take milliseconds that the reactor does not have.
@@ -294,6 +325,8 @@ class agent_backend final : public backend {
   kfd::unique_fd events_;
   kfd::unique_fd launched_;  // the starter thread is done
   connection agent_;
+  std::optional<command_writer> commands_;  // these two: of agent_.page
+  std::optional<report_reader> reports_;
   std::optional<lease> heartbeat_;
   std::unordered_map<process_id, bool> targets_;  // whether a batch is in flight
   time_point started_at_{};

@@ -3,6 +3,8 @@
 /// What host and agent share: one page of memory, two eventfds and a socket. The agent is started
 /// by the host and is of the same build; version and size say so, and anything else is refused.
 
+#include "ring.hpp"
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -11,8 +13,6 @@
 #include <string_view>
 #include <type_traits>
 
-#include <boost/lockfree/spsc_queue.hpp>
-
 #include "sluice/backend.hpp"
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/time.hpp"
@@ -20,7 +20,7 @@
 namespace sluice::agent {
 
 inline constexpr std::uint64_t protocol_magic = 0x746e'6761'636c'7573;
-inline constexpr std::uint32_t protocol_version = 1;
+inline constexpr std::uint32_t protocol_version = 2;
 
 /// The descriptors that the agent finds open when it starts.
 enum inherited_fd : int {
@@ -43,10 +43,13 @@ struct command {
 };
 static_assert(std::is_trivially_copyable_v<command>);
 
-inline constexpr std::size_t cache_line = 64;
+inline constexpr std::uint32_t most_commands = 128;
+inline constexpr std::uint32_t most_reports = 256;
 
-/// The shared memory. Each side writes what is its own and believes nothing that it reads beyond
-/// the types: ids are looked up, counts are bounded.
+/// The shared memory. Both sides map it writable, so whatever it says may be a lie: each keeps its
+/// own end of a ring in memory of its own, range-checks what the other published, and copies before
+/// it looks. A count that cannot be means that the other side is out of its mind, and is taken for
+/// its death. Of the contents, ids are looked up, counts are bounded, enumerators may be any value.
 struct shared_page {
   std::uint64_t magic = protocol_magic;
   std::uint32_t version = protocol_version;
@@ -57,13 +60,23 @@ struct shared_page {
   alignas(cache_line) std::atomic<duration::rep> lease_renewed{0};
   alignas(cache_line) std::atomic<duration::rep> heartbeat{0};
 
-  // Boost's fixed-size rings hold no pointers: both sides may map them anywhere.
-  alignas(cache_line) boost::lockfree::spsc_queue<command, boost::lockfree::capacity<128>> commands;
-  alignas(
-      cache_line) boost::lockfree::spsc_queue<kfd::report, boost::lockfree::capacity<256>> reports;
+  alignas(cache_line) ring_memory<command, most_commands> commands;
+  alignas(cache_line) ring_memory<kfd::report, most_reports> reports;
 };
 static_assert(std::atomic<duration::rep>::is_always_lock_free);
-static_assert(std::atomic<std::size_t>::is_always_lock_free);  // the rings' indices
+// No pointers, and the same layout wherever it is mapped.
+static_assert(std::is_standard_layout_v<shared_page>);
+static_assert(offsetof(shared_page, magic) == 0 && offsetof(shared_page, version) == 8 &&
+              offsetof(shared_page, size) == 12);
+static_assert(offsetof(shared_page, lease_renewed) == cache_line &&
+              offsetof(shared_page, heartbeat) == 2 * cache_line &&
+              offsetof(shared_page, commands) == 3 * cache_line);
+static_assert(alignof(shared_page) == cache_line && sizeof(shared_page) % cache_line == 0);
+
+using command_writer = ring_writer<command, most_commands>;
+using command_reader = ring_reader<command, most_commands>;
+using report_writer = ring_writer<kfd::report, most_reports>;
+using report_reader = ring_reader<kfd::report, most_reports>;
 
 /// What travels through the socket, upwards only.
 enum class note_kind : std::uint32_t {

@@ -6,6 +6,7 @@
 #include "protocol.hpp"
 
 #include <fcntl.h>
+#include <sys/auxv.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -16,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -24,6 +26,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +35,7 @@
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/node_lock.hpp"
+#include "sluice/kfd/roots.hpp"
 
 namespace sluice::agent {
 
@@ -146,6 +150,8 @@ class agent {
   agent(shared_page& page, std::unique_ptr<kfd::lanes> lanes, duration lease_length,
         kfd::unique_fd signals, kfd::unique_fd events)
       : page_(page),
+        commands_(page.commands),
+        reports_(page.reports),
         lanes_(std::move(lanes)),
         lease_(lease_length, clock::now()),
         heartbeat_interval_(std::min<duration>(100ms, lease_length / 5)),
@@ -169,14 +175,18 @@ class agent {
     for (;;) {
       const time_point now = clock::now();
       page_.heartbeat.store(now.time_since_epoch().count(), std::memory_order_release);
-      take_commands();
-      const bool all_taken = pass_reports_on();
+      bool again = false;  // soon, without anybody ringing
+      if (!take_commands(again) || !pass_reports_on(again))
+        return "the memory shared with the host is damaged, so the host is taken for gone";
+      // Nothing but this process's death resumes what the driver refuses to. The host is told,
+      // takes it for lost, which is the truth, and starts another.
+      if (lanes_->stranded()) return "the driver refuses to resume a target while the agent lives";
       if (now >= next_check) next_check = lanes_->check(now);
       lease_.renew(time_point{duration{page_.lease_renewed.load(std::memory_order_acquire)}}, now);
       if (lease_.lapsed(now)) return "the host has been silent for longer than its lease";
 
       time_point until = std::min({lease_.deadline(), now + heartbeat_interval_, next_check});
-      if (!all_taken) until = std::min(until, now + full_ring_retry);
+      if (again) until = std::min(until, now + full_ring_retry);
       const duration left = std::max(until - clock::now(), duration{});
       std::array<epoll_event, 8> events;
       const int count = ::epoll_wait(
@@ -199,8 +209,17 @@ class agent {
   bool close() { return lanes_->stop(close_patience); }
 
  private:
-  void take_commands() {
-    while (page_.commands.pop(command_)) {
+  /// Takes what is there, at most one ring's worth, so that no host keeps the loop from its checks.
+  /// \return false when the ring is broken.
+  bool take_commands(bool& again) {
+    for (std::uint32_t count = 0; count < most_commands; ++count) {
+      // A host that takes no answers gets no more of them; they would fill the memory.
+      if (own_reports_.size() >= most_reports) break;
+      switch (commands_.pop(command_)) {
+        case ring_status::done: break;
+        case ring_status::would_wait: return true;
+        case ring_status::broken: return false;
+      }
       switch (command_.type) {
         case command_type::attach: attach(); break;
         case command_type::detach:
@@ -210,6 +229,8 @@ class agent {
         case command_type::submit: submit(); break;
       }
     }
+    again = true;
+    return true;
   }
 
   void attach() {
@@ -241,15 +262,18 @@ class agent {
     answer.result.count = work.count;
     answer.result.driver_errno = gone ? ESRCH : EBUSY;
     answer.result.queues = work.queues;
-    answer.result.outcomes.fill(gone ? outcome::target_gone : outcome::invalid);
+    // Not performed: that leaves everything as it was after a suspend, and in doubt after a resume.
+    const outcome refused = work.kind == command_kind::suspend ? outcome::invalid : outcome::failed;
+    answer.result.outcomes.fill(gone ? outcome::target_gone : refused);
     answer.result.started = answer.result.finished = clock::now();
     own_reports_.push_back(answer);
   }
 
-  /// \return false when the host must take some before the rest fits.
-  bool pass_reports_on() {
+  /// \return false when the ring is broken. `again` is set when the host must take some before the
+  /// rest fits.
+  bool pass_reports_on(bool& again) {
     bool pushed = false;
-    bool all = true;
+    ring_status last = ring_status::done;
     for (;;) {
       if (!held_) {
         if (lanes_->next(report_)) {
@@ -262,15 +286,14 @@ class agent {
           break;
         }
       }
-      if (!page_.reports.push(report_)) {
-        all = false;
-        break;
-      }
+      last = reports_.push(report_);
+      if (last != ring_status::done) break;
       held_ = false;
       pushed = true;
     }
     if (pushed) ::eventfd_write(host_doorbell_fd, 1);
-    return all;
+    if (last == ring_status::would_wait) again = true;
+    return last != ring_status::broken;
   }
 
   static bool host_is_done() {
@@ -295,6 +318,8 @@ class agent {
   }
 
   shared_page& page_;
+  command_reader commands_;
+  report_writer reports_;
   std::unique_ptr<kfd::lanes> lanes_;
   lease lease_;
   const duration heartbeat_interval_;
@@ -323,6 +348,34 @@ void leave_the_host() {
   ::setrlimit(RLIMIT_CORE, &none);
 }
 
+/// What the agent refuses to do for a host that has fewer rights than itself: who may start it may
+/// then do what its rights allow. \return an empty string when there is nothing to refuse.
+std::string refused_privileges(const settings& chosen) {
+  if (::getuid() != ::geteuid() || ::getgid() != ::getegid())
+    return "the agent's program is set-uid or set-gid, which it refuses: give it the file "
+           "capability "
+           "CAP_SYS_PTRACE instead, for its group only";
+  // File capabilities. What they allow beyond tracing may reach the file system, so the host does
+  // not choose what is opened and written there, nor goes round the lock that makes it one owner.
+  if (::getauxval(AT_SECURE) == 0) return {};
+  if (chosen.device == kfd::roots{}.device && chosen.owner_lock == kfd::default_owner_lock)
+    return {};
+  return std::string{
+             "the agent's program has file capabilities, and then takes no other device than "} +
+         kfd::roots{}.device + " and no other owner lock than " + kfd::default_owner_lock;
+}
+
+/// The host's pid, which its pidfd knows and nobody can fake. \return 0 when it cannot be had (no
+/// /proc) or the host is gone: the agent then names itself.
+pid_t host_pid() {
+  std::ifstream info{"/proc/self/fdinfo/" + std::to_string(int{host_pidfd})};
+  for (std::string line; std::getline(info, line);) {
+    pid_t pid = 0;
+    if (std::sscanf(line.c_str(), "Pid: %d", &pid) == 1) return std::max(pid, 0);
+  }
+  return 0;
+}
+
 int run(const settings& chosen) {
   ::umask(022);
   leave_the_host();
@@ -335,6 +388,11 @@ int run(const settings& chosen) {
     say(note_kind::refused, reason, error);
     return 1;
   };
+
+  if (reason = refused_privileges(chosen); !reason.empty()) {
+    error = error_code{EPERM, boost::system::system_category()};
+    return refuse();
+  }
 
   // A blocked SIGCHLD and the default disposition: an ignored one, inherited from the host, would
   // never be sent. Before the first thread, so that all have it.
@@ -364,7 +422,7 @@ int run(const settings& chosen) {
 
   std::unique_ptr<kfd::node_lock> lock;
   if (!chosen.owner_lock.empty()) {
-    auto taken = kfd::node_lock::acquire(chosen.owner_lock, keep);
+    auto taken = kfd::node_lock::acquire(chosen.owner_lock, keep, host_pid());
     if (!taken) {
       error = taken.error();
       return refuse();

@@ -13,11 +13,13 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/time.hpp"
 
 namespace sluice::kfd {
 
@@ -29,6 +31,9 @@ constexpr std::uint64_t process_runtime = uapi::KFD_EC_MASK(uapi::EC_PROCESS_RUN
 constexpr std::uint64_t subscription = queue_new | queue_delete | process_runtime;
 static_assert(subscription == 0x00008000C0000000);
 
+/// Between the end of a target's memory, from which on the driver says ESRCH, and of the process.
+constexpr duration exit_patience = std::chrono::milliseconds{10};
+
 /// More events than this in one go cannot be: it is the driver repeating itself.
 constexpr int most_events = 16 * static_cast<int>(uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS);
 constexpr std::size_t most_queues = 1U << 20U;
@@ -37,15 +42,22 @@ std::uint64_t address_of(const void* object) noexcept {
   return reinterpret_cast<std::uintptr_t>(object);
 }
 
+/// What the errno of an operation other than SUSPEND_QUEUES and RESUME_QUEUES means.
 error_code meaning_of(const error_code& error) noexcept {
   if (error.category() != boost::system::system_category()) return error;
   switch (error.value()) {
+    // No such process, or one without memory or without the driver: gone, or in the midst of exec.
     case ESRCH: return errc::unknown_target;
+    // Another session with it, perhaps just ending.
     case EALREADY: return errc::busy;
+    // Passing: this thread does not trace it (EPERM), nobody has a session any more (EINVAL from
+    // all but ENABLE), it has a queue with global wave sync or is being sampled (EBUSY).
     case EPERM:
+    case EBUSY:
+    // For good: no hardware scheduling (EINVAL from ENABLE), a GPU before gfx9 (ENODEV), a
+    // secondary context (EOPNOTSUPP).
     case EINVAL:
     case ENODEV:
-    case EBUSY:
     case EOPNOTSUPP: return errc::not_managed;
     default: return error;
   }
@@ -201,27 +213,22 @@ class debug_session::impl {
       return answer;
     }
     answer.driver_errno = got.error().value();
-    outcome all = outcome::failed;
-    if (answer.driver_errno == ESRCH) {
-      all = outcome::target_gone;
-    } else if (answer.driver_errno == EPERM || answer.driver_errno == EINVAL ||
-               answer.driver_errno == EFAULT || answer.driver_errno == ENOMEM) {
-      all = outcome::invalid;  // refused before any queue was looked at
-    }
-    std::fill_n(outcomes.begin(), count, all);
+    std::fill_n(outcomes.begin(), count, meaning_of_refusal(operation, answer.driver_errno));
     return answer;
   }
 
-  void close() {
-    if (!enabled_) return;
+  bool close() {
+    if (!enabled_) return true;
     if (may_be_suspended_) {
       auto args = trap(uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES);  // no array: every queue
-      (void)call(args);
-      may_be_suspended_ = false;
+      if (call(args)) may_be_suspended_ = false;
     }
     (void)read_events();
     if (enabled_) end();
+    return !may_be_suspended_;
   }
+
+  bool may_be_suspended() const noexcept { return enabled_ && may_be_suspended_; }
 
   void discard() {
     forget_all();
@@ -229,9 +236,20 @@ class debug_session::impl {
   }
 
  private:
+  /// What the errno of a whole SUSPEND_QUEUES or RESUME_QUEUES call means for each of its queues.
+  outcome meaning_of_refusal(uapi::kfd_dbg_trap_operations operation, int error) const noexcept {
+    // ESRCH also comes back for a process that lives (an exec, a main thread that ended alone).
+    if (error == ESRCH && target_.exits_within(exit_patience)) return outcome::target_gone;
+    const bool suspend = operation == uapi::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES;
+    if (suspend && (error == EPERM || error == EINVAL || error == EFAULT || error == ENOMEM))
+      return outcome::invalid;  // refused before any queue was looked at
+    // "Did nothing" is no comfort where something had to be done: what was suspended may still be.
+    return outcome::failed;
+  }
+
   /// Ends the session; the driver resumes every queue.
   void end() {
-    disable();
+    if (!disable()) return;
     state_ = uapi::DBG_RUNTIME_STATE_DISABLED;
     // Between the last event read and DISABLE the target may have begun a handshake: DISABLE drops
     // its event and leaves it waiting. Rare, and found by looking.
@@ -239,7 +257,7 @@ class debug_session::impl {
       uapi::kfd_runtime_info info{};
       if (!enable(process_runtime, info)) break;
       send_runtime_event();
-      disable();
+      (void)disable();
     }
   }
 
@@ -266,10 +284,15 @@ class debug_session::impl {
     return meaning_of(got.error());
   }
 
-  void disable() noexcept {
+  /// \return whether the driver has no session with the target any more, and so keeps nothing of
+  /// it suspended. EINVAL says that there was none.
+  bool disable() noexcept {
     auto args = trap(uapi::KFD_IOC_DBG_TRAP_DISABLE);
-    (void)call(args);
+    const auto got = call(args);
+    if (!got && got.error().value() != EINVAL) return false;
     enabled_ = false;
+    may_be_suspended_ = false;
+    return true;
   }
 
   void send_runtime_event() const noexcept {
@@ -380,7 +403,7 @@ result<std::unique_ptr<debug_session>> debug_session::open(const device& node, t
                                                            const message_sink& say) {
   auto state = std::make_unique<impl>(node, target, listener, say);
   if (const auto opened = state->open(); !opened) {
-    state->close();
+    (void)state->close();  // nothing is suspended yet
     return opened.error();
   }
   return std::unique_ptr<debug_session>{new debug_session{std::move(state)}};
@@ -390,7 +413,8 @@ int debug_session::event_fd() const noexcept { return impl_->event_fd(); }
 bool debug_session::manageable() const noexcept { return impl_->manageable(); }
 result<void> debug_session::read_events() { return impl_->read_events(); }
 result<void> debug_session::refresh() { return impl_->refresh(); }
-void debug_session::close() { impl_->close(); }
+bool debug_session::close() { return impl_->close(); }
+bool debug_session::may_be_suspended() const noexcept { return impl_->may_be_suspended(); }
 void debug_session::discard() { impl_->discard(); }
 result<void> debug_session::start() { return impl_->start(); }
 

@@ -1,6 +1,7 @@
 #include "sluice/kfd/discovery.hpp"
 
 #include "node_scanner.hpp"
+#include "proc.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -14,6 +15,8 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -38,17 +41,19 @@ constexpr int burst = 128;
 constexpr std::uint64_t from_wake = std::uint64_t{1} << 32U;
 constexpr std::uint64_t from_inotify = from_wake + 1;
 
-class discovery final : public source {
+class node_discovery final : public discovery {
  public:
-  discovery(roots where, classification_rules rules, message_sink say)
-      : where_(std::move(where)), rules_(std::move(rules)), say_(std::move(say)) {}
-  ~discovery() override { stop(); }
+  node_discovery(roots where, classification_rules rules, message_sink say)
+      : where_(std::move(where)),
+        rules_(std::move(rules)),
+        said_(rules_.by_process),
+        say_(std::move(say)) {}
+  ~node_discovery() override { stop(); }
 
   std::string_view name() const noexcept override { return "kfd discovery"; }
 
   result<void> start(source_host& host) override {
     waits_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
-    wake_ = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     inotify_ = unique_fd{::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)};
     if (!waits_ || !wake_ || !inotify_) return last_system_error();
     if (const auto added = add(wake_.get(), from_wake); !added) return added;
@@ -69,7 +74,8 @@ class discovery final : public source {
 
     inbox_ = &host.claim_inbox();
     stopping_.store(false);
-    resync_.store(true);  // the first look is the whole truth
+    said_changed_.store(true);  // since the rules were given
+    resync_.store(true);        // the first look is the whole truth
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
@@ -89,6 +95,27 @@ class discovery final : public source {
     ::eventfd_write(wake_.get(), 1);
   }
 
+  result<void> set_role(const process_identity& who, role what) override {
+    if (!lives(who)) return errc::unknown_target;
+    {
+      const std::scoped_lock held{said_mutex_};
+      std::erase_if(said_, [](const auto& each) { return !lives(each.first); });
+      said_[who] = what;
+    }
+    look_at_roles();
+    return {};
+  }
+
+  result<void> withdraw_role(const process_identity& who) override {
+    if (!lives(who)) return errc::unknown_target;
+    {
+      const std::scoped_lock held{said_mutex_};
+      if (said_.erase(who) == 0) return errc::unknown_target;
+    }
+    look_at_roles();
+    return {};
+  }
+
   void stop() override {
     if (!worker_.joinable()) return;
     stopping_.store(true);
@@ -106,6 +133,16 @@ class discovery final : public source {
     return {};
   }
 
+  static bool lives(const process_identity& who) {
+    return start_time_of(who.pid) == who.start_time;
+  }
+
+  void look_at_roles() {
+    said_changed_.store(true);
+    // Its descriptor lives as long as this object, started or not.
+    ::eventfd_write(wake_.get(), 1);
+  }
+
   // Everything below runs on the worker's thread.
 
   void run() {
@@ -117,7 +154,12 @@ class discovery final : public source {
     while (!stopping_.load()) {
       const bool whole = resync_.exchange(false);
       const time_point now = clock::now();
-      if (whole || now >= next) {
+      const bool roles = said_changed_.exchange(false);
+      if (roles) {
+        const std::scoped_lock held{said_mutex_};
+        scanner_->set_roles(said_);
+      }
+      if (whole || roles || now >= next) {
         in_a_row_ = 0;
         const bool changed = scanner_->scan(whole ? drop : push);
         if (whole) scanner_->restate(push);
@@ -168,9 +210,13 @@ class discovery final : public source {
 
   const roots where_;
   const classification_rules rules_;
+  // Any thread's: the mutex guards the map, and the flag says that the worker's copy is old.
+  std::mutex said_mutex_;
+  std::map<process_identity, role> said_;
+  std::atomic<bool> said_changed_{false};
   const message_sink say_;
   unique_fd waits_;
-  unique_fd wake_;
+  const unique_fd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   unique_fd inotify_;
   std::unique_ptr<node_scanner> scanner_;
   inbox_producer* inbox_ = nullptr;
@@ -183,8 +229,15 @@ class discovery final : public source {
 
 }  // namespace
 
-std::unique_ptr<source> make_discovery(roots where, classification_rules rules, message_sink say) {
-  return std::make_unique<discovery>(std::move(where), std::move(rules), std::move(say));
+result<process_identity> identity_of(pid_t pid) {
+  const auto start = start_time_of(pid);
+  if (!start) return errc::unknown_target;
+  return process_identity{pid, *start};
+}
+
+std::unique_ptr<discovery> make_discovery(roots where, classification_rules rules,
+                                          message_sink say) {
+  return std::make_unique<node_discovery>(std::move(where), std::move(rules), std::move(say));
 }
 
 }  // namespace sluice::kfd

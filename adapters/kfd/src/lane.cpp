@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
@@ -22,6 +23,10 @@ constexpr duration look_for_stops = 10ms;
 /// last reference to that process's memory. Also covers a target in the middle of an exec.
 constexpr duration open_patience = 500ms;
 constexpr duration open_retry = 10ms;
+/// For the driver to let a session go before the lane says that it will not.
+constexpr duration close_patience = 300ms;
+constexpr duration close_retry = 10ms;
+constexpr duration stranded_retry = 500ms;
 /// How often a lane looks whether its reports are being taken again.
 constexpr duration report_retry = 1ms;
 
@@ -102,6 +107,18 @@ void lane::abandon() noexcept {
 
 void lane::ring() noexcept { ::eventfd_write(wake_.get(), 1); }
 
+// Without __WNOTHREAD a wait call of any thread sees the tracees of all threads of its process, and
+// WNOWAIT leaves the status to the one that has to act on it. The kernel sets the status before it
+// sends SIGCHLD, so what a signal announces is seen here, unless the lane has taken it already. By
+// pid: P_ALL would always show the same one of several. An error (ECHILD: not yet or no longer
+// traced) is for the lane to find out about.
+bool lane::child_changed() const noexcept {
+  siginfo_t info{};
+  const int error = ::waitid(P_PID, static_cast<id_t>(pid_), &info,
+                             WEXITED | WSTOPPED | WNOHANG | WNOWAIT | __WALL);
+  return error != 0 || info.si_pid != 0;
+}
+
 lane::progress lane::seen() const noexcept {
   const duration since{call_since_.load(std::memory_order_acquire)};
   return {time_point{since}, gpu_id{call_gpu_.load(std::memory_order_relaxed)}};
@@ -114,10 +131,7 @@ void lane::run() {
     traced_ = std::move(*seized);
     open_until_ = clock::now() + open_patience;
     live();
-    if (session_) {
-      const call_scope inside{*this};
-      session_->close();
-    }
+    close_session();
     if (state_ == state::attached) {
       scratch_ = report{};
       scratch_.kind = report_kind::detached;
@@ -225,8 +239,65 @@ bool lane::read_events() {
   return read || read.error() != errc::not_managed;
 }
 
-/// \return false when the session is over and the target lives on: somebody else has disabled it.
+/// Ends the session, so that the target runs. A driver that refuses even that leaves one way, the
+/// end of this process, which is the owner's to go: it is told by stranded(). Until it does, the
+/// lane goes on trying, and goes on being the target's tracer, without which that would freeze.
+void lane::close_session() {
+  const time_point give_up = clock::now() + close_patience;
+  time_point next_try{};
+  while (session_) {
+    if (clock::now() >= next_try) {
+      const call_scope inside{*this};
+      if (session_->close()) break;
+      // The driver writes a line to the kernel's log for each.
+      next_try = clock::now() + (stranded() ? stranded_retry : close_retry);
+    }
+    if (look_at_target() != tracee::change::none) {
+      lose_address_space();  // and with it the queues
+      break;
+    }
+    if (in_flight()) answer_batch(false);
+    if (clock::now() >= give_up) {
+      if (abandoned_.load(std::memory_order_acquire)) return;
+      if (!stranded_.exchange(true, std::memory_order_acq_rel)) {
+        options_.say("the driver neither resumes the queues of process " + std::to_string(pid_) +
+                     " nor ends the session with it; only the end of this process frees them");
+        ::eventfd_write(owner_ready_, 1);
+      }
+    }
+    wait(close_retry);
+  }
+  stranded_.store(false, std::memory_order_release);
+}
+
+/// \return false when the session is over, or has to be, and the target lives on: somebody else has
+/// disabled it, or the driver refused to resume.
 bool lane::perform() {
+  if (const int refused = answer_batch(true); refused != 0) return explain_refused_resume(refused);
+  if (!look_again_) return true;
+  // New or deleted: the list of queues tells, and makes a new one suspendable.
+  const call_scope inside{*this};
+  const auto read = session_->refresh();
+  return read || read.error() != errc::not_managed;
+}
+
+/// The driver refused a resume as a whole, so that queues may be suspended that should run.
+/// \return true when there is nothing to it: the target is gone or runs another program, or its
+/// runtime was disabled in between, all of which end every suspension. Else the session must end.
+bool lane::explain_refused_resume(int error) {
+  if (look_at_target() != tracee::change::none) return true;
+  const call_scope inside{*this};
+  const auto read = session_->read_events();
+  if (!session_->may_be_suspended()) return read || read.error() != errc::not_managed;
+  options_.say("the driver refuses to resume queues of process " + std::to_string(pid_) + ": " +
+               boost::system::system_category().message(error) +
+               "; its session is ended, which resumes them");
+  return false;
+}
+
+/// Performs the batch in flight, or only says that it was not (`call` false), and reports.
+/// \return the errno of a refused resume, else 0.
+int lane::answer_batch(bool call) {
   const batch& work = slot_;
   const std::size_t count = std::min<std::size_t>(work.count, max_batch_queues);
   report& done = scratch_;
@@ -243,34 +314,32 @@ bool lane::perform() {
   std::copy_n(work.queues.begin(), count, answer.queues.begin());
   const std::span<const driver_queue_id> queues{work.queues.data(), count};
   const std::span<outcome> outcomes{answer.outcomes.data(), count};
-  std::ranges::fill(outcomes, outcome::invalid);
+  std::ranges::fill(outcomes, call ? outcome::invalid : outcome::failed);
   answer.started = clock::now();
-  if (session_) {
+  if (call && session_) {
     const call_scope inside{*this, work.gpu};
     const auto called = work.kind == command_kind::suspend ? session_->suspend(queues, outcomes)
                                                            : session_->resume(queues, outcomes);
     answer.driver_errno = called.driver_errno;
   }
   answer.finished = clock::now();
-  const bool look_again =
-      session_ && std::ranges::find(outcomes, outcome::invalid) != outcomes.end();
+  look_again_ = call && session_ && std::ranges::find(outcomes, outcome::invalid) != outcomes.end();
+  const int refused = call && work.kind == command_kind::resume ? answer.driver_errno : 0;
   // Before the report, so that its reader may submit the next one at once.
   in_flight_.store(false, std::memory_order_release);
   say(done);
-  if (!look_again) return true;
-  // New or deleted: the list of queues tells, and makes a new one suspendable.
-  const call_scope inside{*this};
-  const auto read = session_->refresh();
-  return read || read.error() != errc::not_managed;
+  return refused;
 }
 
-void lane::wait() {
+void lane::wait(std::optional<duration> retry) {
   if (pending_change_ != tracee::change::none) return;  // seen while a report had to wait
   std::array<pollfd, 3> sources{{{wake_.get(), POLLIN, 0},
                                  {traced_->pidfd(), POLLIN, 0},
                                  {session_ ? session_->event_fd() : -1, POLLIN, 0}}};
   int at_most = -1;
-  if (opening_)
+  if (retry)
+    at_most = milliseconds(*retry);
+  else if (opening_)
     at_most = milliseconds(open_retry);
   else if (!options_.owner_watches_children)
     at_most = milliseconds(look_for_stops);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include <boost/lockfree/spsc_queue.hpp>
@@ -39,6 +40,9 @@ class lane final : private session_listener {
   /// leave(), and no longer wait for somebody to take reports.
   void abandon() noexcept;
   void ring() noexcept;
+  /// Whether its target has a status to take, or may have. Takes none and wakes nobody: one cheap
+  /// system call.
+  bool child_changed() const noexcept;
   /// The batch that submit() took last is not answered yet.
   bool in_flight() const noexcept { return in_flight_.load(std::memory_order_acquire); }
   /// The last batch that submit() took.
@@ -46,6 +50,8 @@ class lane final : private session_listener {
   /// The thread has done all it had to; join() is a matter of microseconds.
   bool finished() const noexcept { return finished_.load(std::memory_order_acquire); }
   void join() { thread_.join(); }
+  /// The driver keeps queues suspended and will not let go of them while this process lives.
+  bool stranded() const noexcept { return stranded_.load(std::memory_order_acquire); }
 
   struct progress {
     time_point call_since{};  ///< Epoch when in no driver call.
@@ -61,8 +67,11 @@ class lane final : private session_listener {
   bool serve_target();
   bool open_session();
   bool read_events();
+  void close_session();
   bool perform();
-  void wait();
+  int answer_batch(bool call);
+  bool explain_refused_resume(int error);
+  void wait(std::optional<duration> retry = {});
   tracee::change look_at_target() noexcept;
   void lose_address_space();
   void say(const report& what);
@@ -86,6 +95,7 @@ class lane final : private session_listener {
   std::atomic<bool> leaving_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<bool> finished_{false};
+  std::atomic<bool> stranded_{false};
   std::atomic<duration::rep> call_since_{0};
   std::atomic<std::uint32_t> call_gpu_{0};
   boost::lockfree::spsc_queue<report, boost::lockfree::capacity<32>> reports_;
@@ -96,6 +106,7 @@ class lane final : private session_listener {
   std::unique_ptr<debug_session> session_;
   tracee::change pending_change_ = tracee::change::none;
   enum class state : std::uint8_t { unanswered, refused, attached } state_ = state::unanswered;
+  bool look_again_ = false;  ///< The last batch named a queue that the driver does not know so.
   bool opening_ = true;      ///< There is no session, and it is wanted.
   time_point open_until_{};  ///< When to stop trying.
   report scratch_;

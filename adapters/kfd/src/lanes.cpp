@@ -79,8 +79,9 @@ class lanes::impl {
   }
 
   void children_changed() noexcept {
-    for (const auto& each : active_) each->ring();
-    for (const auto& each : ending_) each->ring();
+    for (const auto* list : {&active_, &ending_})
+      for (const auto& each : *list)
+        if (each->child_changed()) each->ring();
   }
 
   time_point check(time_point now) {
@@ -103,6 +104,10 @@ class lanes::impl {
           " ms; no more queues of it are suspended, see dmesg for a reset");
     }
     return now + std::chrono::milliseconds{250};
+  }
+
+  bool stranded() const noexcept {
+    return std::ranges::any_of(active_, [](const auto& each) { return each->stranded(); });
   }
 
   std::size_t size() const noexcept { return active_.size() + ending_.size(); }
@@ -214,6 +219,7 @@ result<void> lanes::submit(const batch& work) { return impl_->submit(work); }
 bool lanes::next(report& out) { return impl_->next(out); }
 void lanes::children_changed() noexcept { impl_->children_changed(); }
 time_point lanes::check(time_point now) { return impl_->check(now); }
+bool lanes::stranded() const noexcept { return impl_->stranded(); }
 std::size_t lanes::size() const noexcept { return impl_->size(); }
 bool lanes::stop(duration at_most) { return impl_->stop(at_most); }
 

@@ -1,8 +1,8 @@
 #include "sluice/kfd/message_sink.hpp"
 
-#include <unistd.h>
-
 #include <string>
+
+#include "sluice/standard_error.hpp"
 
 namespace sluice::kfd {
 
@@ -11,7 +11,7 @@ message_sink messages_to_stderr() {
     std::string line = "sluice: ";
     line += sentence;
     line += '\n';
-    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+    write_to_standard_error(line);
   };
 }
 

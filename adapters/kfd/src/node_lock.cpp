@@ -5,14 +5,32 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <filesystem>
 
 namespace sluice::kfd {
 
+namespace {
+
+std::string line_about(pid_t pid) { return std::to_string(pid) + " " + command_of(pid) + "\n"; }
+
+/// Takes the next line off a lock's text. \return "process 12 (name)", empty at its end.
+std::string next_process(std::string_view& text) {
+  const std::string_view line = text.substr(0, text.find('\n'));
+  text.remove_prefix(std::min(text.size(), line.size() + 1));
+  if (line.empty()) return {};
+  const std::size_t blank = line.find(' ');
+  std::string process = "process " + std::string{line.substr(0, blank)};
+  if (blank != std::string_view::npos) process += " (" + std::string{line.substr(blank + 1)} + ")";
+  return process;
+}
+
+}  // namespace
+
 result<std::unique_ptr<node_lock>> node_lock::acquire(const std::string& path,
-                                                      const message_sink& say) {
+                                                      const message_sink& say, pid_t on_behalf_of) {
   const std::filesystem::path parent = std::filesystem::path{path}.parent_path();
   if (!parent.empty()) {
     std::error_code ignored;  // open() below has the better words for it
@@ -35,19 +53,17 @@ result<std::unique_ptr<node_lock>> node_lock::acquire(const std::string& path,
       return error;
     }
     std::array<char, 128> buffer;
-    std::string owner = "an unknown process";
-    if (const auto text = read_small_file(path.c_str(), buffer); text && !text->empty()) {
-      const std::string_view line = text->substr(0, text->find('\n'));
-      const std::size_t blank = line.find(' ');
-      owner = "process " + std::string{line.substr(0, blank)};
-      if (blank != std::string_view::npos)
-        owner += " (" + std::string{line.substr(blank + 1)} + ")";
-    }
-    say("this node is already owned by " + owner + ", which holds " + path +
-        "; stop it, or use its scheduler instead of a second one");
+    auto text = read_small_file(path.c_str(), buffer).value_or(std::string_view{});
+    std::string owner = next_process(text);
+    if (owner.empty()) owner = "an unknown process";
+    if (const std::string holder = next_process(text); !holder.empty())
+      owner += ", whose agent is " + holder + ",";
+    say("this node is already owned by " + owner + " by the lock " + path +
+        "; stop that program, or use its scheduler instead of a second one");
     return errc::already_owned;
   }
-  const std::string who = std::to_string(::getpid()) + " " + command_of(::getpid()) + "\n";
+  std::string who = on_behalf_of > 0 ? line_about(on_behalf_of) : "";
+  who += line_about(::getpid());
   if (::ftruncate(fd.get(), 0) != 0 ||
       ::pwrite(fd.get(), who.data(), who.size(), 0) != static_cast<ssize_t>(who.size())) {
     const error_code error = last_system_error();

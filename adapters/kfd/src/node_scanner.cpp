@@ -91,8 +91,13 @@ bool node_scanner::scan(const emit& out) {
       process& known = found->second;
       for (const queue& each : known.queues) out(about(observation_kind::queue_gone, known, each));
       known.queues.clear();
-      known.what = classify(known);
+      read_environment(known);
+      known.what = role_of(known);
       out(about(observation_kind::process_seen, known));
+      changed = true;
+    } else if (const role what = role_of(found->second); what != found->second.what) {
+      found->second.what = what;
+      out(about(observation_kind::process_seen, found->second));
       changed = true;
     }
     found->second.listed = true;
@@ -188,7 +193,8 @@ std::optional<node_scanner::process> node_scanner::admit(pid_t pid) const {
   const auto start = start_time_of(pid);
   if (!fresh.pidfd || !start || exited(fresh)) return {};
   fresh.start_time = *start;
-  fresh.what = classify(fresh);
+  read_environment(fresh);
+  fresh.what = role_of(fresh);
   if (exits_ >= 0) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -199,22 +205,30 @@ std::optional<node_scanner::process> node_scanner::admit(pid_t pid) const {
   return fresh;
 }
 
-role node_scanner::classify(process& of) const {
+void node_scanner::read_environment(process& of) const {
   of.environment = open_environment(of.pid);
   const std::string environment = of.environment ? read_whole(of.environment.get()) : "";
   of.empty_environment = environment.empty();
-  role what = role::unmatched;
-  if (std::ranges::find(rules_.never_touch, of.pid) != rules_.never_touch.end()) return what;
-  if (const auto said = rules_.by_pid.find(of.pid); said != rules_.by_pid.end()) {
-    what = said->second;
-  } else if (const auto user = user_of(of.pid); user) {
-    const bool trusted = rules_.tag_users.empty()
-                             ? *user == ::getuid()
-                             : std::ranges::find(rules_.tag_users, *user) != rules_.tag_users.end();
-    if (trusted) what = role_of_environment(environment);
-  }
-  if (of.pid == ::getpid() && what == role::offline) what = role::unmatched;
-  return what;
+  of.claimed = role::unmatched;
+  const auto user = user_of(of.pid);
+  if (!user) return;
+  const bool trusted = rules_.tag_users.empty()
+                           ? *user == ::getuid()
+                           : std::ranges::find(rules_.tag_users, *user) != rules_.tag_users.end();
+  if (trusted) of.claimed = role_of_environment(environment);
+}
+
+role node_scanner::role_of(const process& of) const {
+  const process_identity who{of.pid, of.start_time};
+  if (std::ranges::find(rules_.never_touch, who) != rules_.never_touch.end())
+    return role::unmatched;
+  const auto said = rules_.by_process.find(who);
+  const role what = said != rules_.by_process.end() ? said->second : of.claimed;
+  return of.pid == ::getpid() && what == role::offline ? role::unmatched : what;
+}
+
+void node_scanner::set_roles(std::map<process_identity, role> said) {
+  rules_.by_process = std::move(said);
 }
 
 bool node_scanner::exited(const process& known) noexcept {

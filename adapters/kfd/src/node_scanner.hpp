@@ -34,6 +34,9 @@ class node_scanner {
   /// with the pid as its data.
   node_scanner(const roots& where, classification_rules rules, int exits);
 
+  /// Replaces classification_rules::by_process. The next look emits what changed by it.
+  void set_roles(std::map<process_identity, role> said);
+
   /// Whether the tree is there at all.
   bool readable() const;
   /// Looks, and emits the differences to the look before. \return whether there were any.
@@ -50,6 +53,7 @@ class node_scanner {
   struct process {
     pid_t pid = 0;
     std::uint64_t start_time = 0;
+    role claimed = role::unmatched;  // by its environment, where that counts
     role what = role::unmatched;
     unique_fd pidfd;
     unique_fd environment;  // reads as empty once the address space it was opened on is gone
@@ -61,7 +65,8 @@ class node_scanner {
   bool scan_gpus(const emit& out);
   bool scan_queues(process& of, const emit& out);
   std::optional<process> admit(pid_t pid) const;
-  role classify(process& of) const;
+  void read_environment(process& of) const;
+  role role_of(const process& of) const;
   static bool exited(const process& known) noexcept;
   static bool has_execed(const process& known) noexcept;
   std::optional<queue> read_queue(pid_t pid, std::uint32_t id) const;
@@ -72,7 +77,7 @@ class node_scanner {
 
   const std::string processes_;  // <sysfs>/proc
   const std::string topology_;   // <sysfs>/topology
-  const classification_rules rules_;
+  classification_rules rules_;
   const int exits_;
   std::string generation_;
   std::vector<gpu_id> gpus_;

@@ -14,8 +14,6 @@
 #include <string>
 #include <thread>
 
-#include "sluice/time.hpp"
-
 namespace sluice::kfd {
 
 namespace {
@@ -98,9 +96,12 @@ tracee::change tracee::service() noexcept {
   }
 }
 
-bool tracee::alive() const noexcept {
+bool tracee::alive() const noexcept { return !exits_within(duration{}); }
+
+bool tracee::exits_within(duration limit) const noexcept {
   pollfd ended{pidfd_.get(), POLLIN, 0};
-  return ::poll(&ended, 1, 0) == 0;
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+  return ::poll(&ended, 1, static_cast<int>(milliseconds)) > 0;
 }
 
 }  // namespace sluice::kfd

@@ -3,9 +3,11 @@
 
 #include "backend_loop.hpp"
 #include "offline_target.hpp"
+#include "refusing_driver.hpp"
 #include "simulated_device.hpp"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -21,6 +23,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/uapi.hpp"
 
 namespace sluice::agent {
 namespace {
@@ -70,9 +73,11 @@ class Agent : public ::testing::Test {
     return answer && answer->count == 1 && answer->outcomes[0] == outcome::done;
   }
 
-  /// The agent's pid, from the owner's file.
+  /// The agent's pid, from the second line of the owner's file.
   pid_t agent_pid() const {
     std::ifstream file{device_.root() + "/owner"};
+    std::string host;
+    std::getline(file, host);
     pid_t pid = 0;
     file >> pid;
     return pid;
@@ -289,6 +294,32 @@ TEST_F(Agent, IsKilledAndReplacedWhenItIsStopped) {
   EXPECT_TRUE(suspend(loop));
 }
 
+// Nothing but the agent's death makes the driver resume then; so the agent ends.
+TEST_F(Agent, EndsWhenTheDriverRefusesToResumeAndToEndTheSession) {
+  const test::refusals refusals{device_.root() + "/refusals"};
+  const std::string wrapper = device_.root() + "/agent";
+  // The agent gets no LD_PRELOAD of its host's.
+  std::ofstream{wrapper}
+      << "#!/bin/sh\nexec env LD_PRELOAD=" SLUICE_REFUSING_DRIVER
+         " ASAN_OPTIONS=verify_asan_link_order=0:$ASAN_OPTIONS " SLUICE_AGENT_PROGRAM " \"$@\"\n";
+  ASSERT_EQ(::chmod(wrapper.c_str(), 0755), 0);
+  agent_options refusing = options();
+  refusing.agent_path = wrapper;
+  backend_loop loop{make_agent_backend(refusing)};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  refusals.set({{kfd::uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES, EPERM},
+                {kfd::uapi::KFD_IOC_DBG_TRAP_DISABLE, EPERM}});
+  const auto answer = loop.resume(target_id, {0});
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->outcomes[0], outcome::failed);
+  ASSERT_TRUE(loop.until([&] { return loop.losses == 1; }));
+  EXPECT_TRUE(target_.runs());
+  refusals.lift();
+  EXPECT_TRUE(loop.until([&] { return loop.restorations == 1; }));
+}
+
 TEST_F(Agent, ResumesEverythingWhenToldToEnd) {
   backend_loop loop{make_agent_backend(options())};
   ASSERT_TRUE(loop.start());
@@ -309,7 +340,10 @@ TEST_F(Agent, RefusesASecondSchedulerAndServesTheFirst) {
   const auto started = second.start();
   ASSERT_FALSE(started);
   EXPECT_EQ(started.error(), errc::already_owned);
-  EXPECT_NE(message.find("process " + std::to_string(agent_pid()) + " (sluice-agent)"),
+  // Whoever stops the agent gets another one: what is to be stopped is its host.
+  EXPECT_NE(message.find("owned by process " + std::to_string(::getpid()) + " (" +
+                         kfd::command_of(::getpid()) + "), whose agent is process " +
+                         std::to_string(agent_pid()) + " (sluice-agent)"),
             std::string::npos)
       << message;
   ASSERT_TRUE(attach(first));

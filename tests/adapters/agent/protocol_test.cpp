@@ -25,39 +25,29 @@ TEST(Protocol, CarriesEveryReportBetweenProcessesInOrder) {
   constexpr std::uint64_t total = 5000;
   const pid_t child = ::fork();
   if (child == 0) {
+    report_writer reports{page->reports};
     kfd::report each;
     each.kind = kfd::report_kind::completed;
     for (std::uint64_t id = 1; id <= total; ++id) {
       each.result.id = id;
       each.result.count = max_batch_queues;
       each.result.queues[max_batch_queues - 1] = driver_queue_id{static_cast<std::uint32_t>(id)};
-      while (!page->reports.push(each)) ::usleep(100);
+      while (reports.push(each) != ring_status::done) ::usleep(100);
     }
     ::_exit(0);
   }
+  report_reader reports{page->reports};
   kfd::report each;
   for (std::uint64_t id = 1; id <= total; ++id) {
-    while (!page->reports.pop(each)) ::usleep(100);
+    while (reports.pop(each) != ring_status::done) ::usleep(100);
     ASSERT_EQ(each.result.id, id);
     ASSERT_EQ(each.result.queues[max_batch_queues - 1],
               driver_queue_id{static_cast<std::uint32_t>(id)});
   }
-  EXPECT_FALSE(page->reports.pop(each));
+  EXPECT_EQ(reports.pop(each), ring_status::would_wait);
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
-  ::munmap(page, sizeof(shared_page));
-}
-
-TEST(Protocol, RefusesACommandThatDoesNotFit) {
-  shared_page* const page = map_shared();
-  ASSERT_NE(page, nullptr);
-  command each;
-  int taken = 0;
-  while (page->commands.push(each)) ++taken;
-  EXPECT_EQ(taken, 128);
-  EXPECT_TRUE(page->commands.pop(each));
-  EXPECT_TRUE(page->commands.push(each));
   ::munmap(page, sizeof(shared_page));
 }
 

@@ -4,11 +4,15 @@
 #include "family.hpp"
 
 #include <fcntl.h>
+#include <linux/capability.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -106,6 +110,56 @@ TEST_F(AgentStart, LeavesTheHostNoChild) {
   EXPECT_EQ(start(), boost::system::errc::inappropriate_io_control_operation);
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
   EXPECT_EQ(errno, ECHILD);
+}
+
+/// A copy of the agent's program that has more rights than who starts it.
+class PrivilegedAgent : public AgentStart {
+ protected:
+  void SetUp() override {
+    AgentStart::SetUp();
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root, to give a file rights";
+    ASSERT_EQ(::chmod(directory_.c_str(), 0755), 0);
+    options_.agent_path = directory_ + "/sluice-agent";
+    std::filesystem::copy_file(SLUICE_AGENT_PROGRAM, options_.agent_path);
+    options_.roots.device = "/dev/null";
+  }
+  /// Starts it as nobody, in a child. \return 'y' when it said those words.
+  char says_to_nobody(const std::string& words) {
+    const test::family host{[&](int said_fd) {
+      if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
+      start();
+      (void)!::write(STDERR_FILENO, message_.data(), message_.size());
+      (void)!::write(said_fd, said(words) ? "y" : "n", 1);
+      return 0;
+    }};
+    return host.heard().value_or('?');
+  }
+};
+
+TEST_F(PrivilegedAgent, RefusesToBeSetUidOrSetGid) {
+  for (const mode_t bit : {mode_t{S_ISUID}, mode_t{S_ISGID}}) {
+    ASSERT_EQ(::chmod(options_.agent_path.c_str(), mode_t{0755} | bit), 0);
+    EXPECT_EQ(says_to_nobody("set-uid or set-gid"), 'y');
+  }
+  ASSERT_EQ(::chmod(options_.agent_path.c_str(), 0755), 0);
+  options_.owner_lock = "";
+  EXPECT_EQ(says_to_nobody("/dev/null is not a KFD device"), 'y');
+}
+
+TEST_F(PrivilegedAgent, TakesOnlyTheNodesOwnDeviceAndLockWithFileCapabilities) {
+  // cap_sys_ptrace+ep, as setcap writes it.
+  vfs_cap_data data{};
+  data.magic_etc = VFS_CAP_REVISION_2 | VFS_CAP_FLAGS_EFFECTIVE;
+  data.data[0].permitted = 1U << CAP_SYS_PTRACE;
+  if (::setxattr(options_.agent_path.c_str(), "security.capability", &data, sizeof(data), 0) != 0)
+    GTEST_SKIP() << "no file capabilities here: " << std::strerror(errno);
+  EXPECT_EQ(says_to_nobody("takes no other device"), 'y') << "a device and a lock of its own";
+  options_.roots.device = kfd::roots{}.device;
+  EXPECT_EQ(says_to_nobody("takes no other device"), 'y') << "a lock of its own";
+  options_.owner_lock = "";
+  EXPECT_EQ(says_to_nobody("takes no other device"), 'y') << "no lock";
+  options_.owner_lock = kfd::default_owner_lock;
+  EXPECT_EQ(says_to_nobody("takes no other device"), 'n');
 }
 
 TEST(AgentProgram, SaysWhoStartsIt) {

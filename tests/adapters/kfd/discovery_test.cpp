@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -74,7 +75,7 @@ class Discovery : public ::testing::Test, public source_host {
   inbox inbox_;
   std::vector<observation> seen_;
   observation last_;
-  std::unique_ptr<source> source_;
+  std::unique_ptr<discovery> source_;
 
  private:
   reactor& loop() override { std::abort(); }  // it has a thread of its own
@@ -137,6 +138,76 @@ TEST_F(Discovery, SaysEverythingAgainWhenAsked) {
   EXPECT_TRUE(sees(observation_kind::resync_begin, 500ms));
   EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
   EXPECT_TRUE(sees(observation_kind::resync_end, 500ms));
+}
+
+TEST_F(Discovery, TakesARoleFromAnyThreadAndGivesItBack) {
+  family target{wait_here};
+  add_process(target.pid());
+  start();
+  const process_identity who = identity_of(target.pid()).value();
+  std::thread{[&] { EXPECT_TRUE(source_->set_role(who, role::offline)); }}.join();
+  ASSERT_TRUE(sees(observation_kind::process_seen, 500ms));
+  EXPECT_EQ(last_.what, role::offline);
+  EXPECT_EQ(last_.pid, who.pid);
+  EXPECT_EQ(last_.start_time, who.start_time);
+  std::thread{[&] { EXPECT_TRUE(source_->withdraw_role(who)); }}.join();
+  ASSERT_TRUE(sees(observation_kind::process_seen, 500ms));
+  EXPECT_EQ(last_.what, role::unmatched);
+  EXPECT_EQ(source_->withdraw_role(who).error(), errc::unknown_target);
+}
+
+TEST_F(Discovery, TakesARoleBeforeTheProcessUsesAGpuAndBeforeItStarts) {
+  family early{wait_here};
+  family late{wait_here};
+  source_ = make_discovery(where_);
+  ASSERT_TRUE(source_->set_role(identity_of(early.pid()).value(), role::offline));
+  add_process(early.pid());
+  ASSERT_TRUE(source_->start(*this));
+  ASSERT_TRUE(sees(observation_kind::process_seen));
+  EXPECT_EQ(last_.what, role::offline);
+  ASSERT_TRUE(sees(observation_kind::resync_end));
+  ASSERT_TRUE(source_->set_role(identity_of(late.pid()).value(), role::online));
+  add_process(late.pid());
+  open_the_device();
+  ASSERT_TRUE(sees(observation_kind::process_seen, 3s));
+  EXPECT_EQ(last_.pid, late.pid());
+  EXPECT_EQ(last_.what, role::online);
+}
+
+// What the pid's next owner would inherit otherwise.
+TEST_F(Discovery, TakesNoRoleForAProcessThatIsGone) {
+  auto target = std::make_unique<family>(wait_here);
+  start();
+  const process_identity who = identity_of(target->pid()).value();
+  ASSERT_TRUE(source_->set_role(who, role::offline));
+  EXPECT_EQ(source_->set_role({who.pid, who.start_time - 1}, role::offline).error(),
+            errc::unknown_target);
+  target.reset();
+  ASSERT_TRUE(within(5s, [&] { return !identity_of(who.pid); }));
+  EXPECT_EQ(source_->set_role(who, role::offline).error(), errc::unknown_target);
+  EXPECT_EQ(source_->withdraw_role(who).error(), errc::unknown_target);
+  EXPECT_EQ(identity_of(who.pid).error(), errc::unknown_target);
+}
+
+TEST_F(Discovery, TakesRolesFromManyThreadsAtOnce) {
+  family target{wait_here};
+  add_process(target.pid());
+  start();
+  const process_identity who = identity_of(target.pid()).value();
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 50; ++round) {
+        EXPECT_TRUE(source_->set_role(who, role::online));
+        (void)source_->withdraw_role(who);
+      }
+    });
+  }
+  for (std::thread& each : callers) each.join();
+  ASSERT_TRUE(source_->set_role(who, role::offline));
+  EXPECT_TRUE(within(2s, [&] {
+    return sees(observation_kind::process_seen, 0ms) && last_.what == role::offline;
+  }));
 }
 
 TEST_F(Discovery, IsSilentOnceStopped) {

@@ -53,6 +53,23 @@ TEST_F(NodeLock, IsHeldOncePerNodeAndNamesItsOwner) {
   EXPECT_NE(message_.find(path()), std::string::npos) << message_;
 }
 
+TEST_F(NodeLock, NamesTheProgramThatItsOwnerHoldsItFor) {
+  family owner{[this](int said) {
+    const auto held = node_lock::acquire(path(), messages_to_stderr(), ::getppid());
+    (void)!::write(said, held ? "y" : "n", 1);
+    for (;;) ::pause();
+    return 0;
+  }};
+  ASSERT_EQ(owner.heard(), 'y');
+  EXPECT_EQ(acquire().error(), errc::already_owned);
+  const std::size_t holder = message_.find("process " + std::to_string(owner.pid()) + " (");
+  const std::size_t program = message_.find("owned by process ");
+  ASSERT_NE(holder, std::string::npos) << message_;
+  ASSERT_NE(program, std::string::npos) << message_;
+  EXPECT_LT(program, holder) << message_;
+  EXPECT_NE(program + 9, holder) << message_;
+}
+
 TEST_F(NodeLock, IsFreeOnceItsOwnerIsKilled) {
   family owner{[this](int said) {
     const auto held = acquire();

@@ -101,6 +101,8 @@ void wait_for_exec(const family& target) {
   ASSERT_TRUE(within(5s, [&] { return command_of(target.pid()) == "sleep"; }));
 }
 
+process_identity identity(pid_t pid) { return identity_of(pid).value(); }
+
 TEST_F(NodeScanner, SeesGpusAndNotTheCpuNode) {
   node_scanner scanner{where_, {}, -1};
   EXPECT_THAT(look(scanner), ElementsAre("gpu 4660"));
@@ -167,22 +169,68 @@ TEST_F(NodeScanner, PrefersWhatWasSaidExplicitly) {
   family target{tagged("ONLINE_AI")};
   wait_for_exec(target);
   add_process(target.pid());
-  node_scanner scanner{where_, {.by_pid = {{target.pid(), role::offline}}}, -1};
+  node_scanner scanner{where_, {.by_process = {{identity(target.pid()), role::offline}}}, -1};
   EXPECT_THAT(look(scanner), ElementsAre("gpu 4660", "process offline"));
+}
+
+// The pid's next owner has another start time, and nothing of what was said of the one before.
+TEST_F(NodeScanner, GivesARecycledPidNothingOfWhatWasSaidOfItsFormerOwner) {
+  family target{tagged("ONLINE_AI")};
+  wait_for_exec(target);
+  add_process(target.pid());
+  process_identity former = identity(target.pid());
+  --former.start_time;
+  node_scanner registered{where_, {.by_process = {{former, role::offline}}}, -1};
+  EXPECT_THAT(look(registered), ElementsAre("gpu 4660", "process online"));
+  node_scanner untouched{where_, {.never_touch = {former}}, -1};
+  EXPECT_THAT(look(untouched), ElementsAre("gpu 4660", "process online"));
+}
+
+TEST_F(NodeScanner, SaysWhoseRoleIsSaidAnew) {
+  family target{tagged("ONLINE_AI")};
+  wait_for_exec(target);
+  add_queue(target.pid(), 0);
+  node_scanner scanner{where_, {}, -1};
+  EXPECT_THAT(look(scanner), ElementsAre("gpu 4660", "process online", "queue 0 on 4660 compute"));
+  scanner.set_roles({{identity(target.pid()), role::offline}});
+  EXPECT_THAT(look(scanner), ElementsAre("process offline"));
+  EXPECT_THAT(look(scanner), IsEmpty());
+  scanner.set_roles({});
+  EXPECT_THAT(look(scanner), ElementsAre("process online"));
+}
+
+TEST_F(NodeScanner, KeepsASaidRoleThroughAnExec) {
+  const std::string go = where_.sysfs + "/go";
+  family target{[go](int said) {
+    (void)!::write(said, "r", 1);
+    while (::access(go.c_str(), F_OK) != 0) ::usleep(1000);
+    ::setenv("AMD_QUEUE_TAG", "ONLINE_AI", 1);
+    ::execl("/bin/sleep", "sleep", "60", nullptr);
+    return 1;
+  }};
+  ASSERT_EQ(target.heard(), 'r');
+  add_process(target.pid());
+  node_scanner scanner{where_, {.by_process = {{identity(target.pid()), role::offline}}}, -1};
+  EXPECT_THAT(look(scanner), ElementsAre("gpu 4660", "process offline"));
+  write("go", "");
+  wait_for_exec(target);
+  EXPECT_THAT(look(scanner), ElementsAre("process offline"));
 }
 
 TEST_F(NodeScanner, NeverTouchesWhomItIsToldNotTo) {
   family target{tagged("OFFLINE_AI")};
   wait_for_exec(target);
   add_process(target.pid());
-  node_scanner scanner{
-      where_, {.never_touch = {target.pid()}, .by_pid = {{target.pid(), role::offline}}}, -1};
+  node_scanner scanner{where_,
+                       {.never_touch = {identity(target.pid())},
+                        .by_process = {{identity(target.pid()), role::offline}}},
+                       -1};
   EXPECT_THAT(look(scanner), ElementsAre("gpu 4660", "process unmatched"));
 }
 
 TEST_F(NodeScanner, NeverTakesItselfForOffline) {
   add_process(::getpid());
-  node_scanner scanner{where_, {.by_pid = {{::getpid(), role::offline}}}, -1};
+  node_scanner scanner{where_, {.by_process = {{identity(::getpid()), role::offline}}}, -1};
   EXPECT_THAT(look(scanner), ElementsAre("gpu 4660", "process unmatched"));
 }
 

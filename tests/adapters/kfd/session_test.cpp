@@ -4,10 +4,16 @@
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
 
+#include <pthread.h>
+#include <sys/signalfd.h>
+
+#include <array>
 #include <cerrno>
+#include <csignal>
+#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -333,6 +339,83 @@ TEST_F(Session, AnswersBusyAndUnknown) {
   EXPECT_EQ((*loop_)->detach(process_id{77}).error(), errc::unknown_target);
 }
 
+/// Lanes whose owner has SIGCHLD to itself, as the agent has. Here it comes to the test's thread.
+class WatchedLanes : public ::testing::Test {
+ protected:
+  WatchedLanes() : first_(device_.roots()), second_(device_.roots()) {}
+
+  void SetUp() override {
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &child, &before_), 0);
+    signals_ = unique_fd{::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK)};
+    ASSERT_TRUE(first_.says('r'));
+    ASSERT_TRUE(second_.says('r'));
+    auto opened = device::open(device_.roots().device, messages_to_stderr());
+    ASSERT_TRUE(opened);
+    node_ = std::move(*opened);
+    auto created =
+        lanes::create(*node_, {.owner_watches_children = true, .say = [](std::string_view) {}});
+    ASSERT_TRUE(created);
+    lanes_ = std::move(*created);
+    for (const auto& [id, target] : {std::pair{1U, &first_}, std::pair{2U, &second_}}) {
+      ASSERT_TRUE(lanes_->attach(process_id{id}, target->pid(), target->start_time()));
+      ASSERT_TRUE(until([&] { return queues_ == id; }));
+    }
+  }
+  void TearDown() override {
+    lanes_.reset();
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+  /// The owner's loop.
+  bool until(const std::function<bool()>& condition) {
+    return within(5s, [&] {
+      signalfd_siginfo info;
+      while (::read(signals_.get(), &info, sizeof(info)) > 0) lanes_->children_changed();
+      report each;
+      while (lanes_->next(each)) queues_ += each.kind == report_kind::queue_added ? 1 : 0;
+      return condition();
+    });
+  }
+  /// How often the lane of a target has slept so far; the lane's thread is the target's tracer.
+  static std::uint64_t sleeps(const offline_target& target) {
+    std::array<char, 4096> buffer;
+    const std::string path =
+        "/proc/" + std::to_string(tracer_of(target.pid()).value_or(0)) + "/status";
+    const auto text = read_small_file(path.c_str(), buffer);
+    return text ? status_number(*text, "voluntary_ctxt_switches").value_or(0) : 0;
+  }
+
+  test::simulated_device device_;
+  offline_target first_;
+  offline_target second_;
+  std::unique_ptr<device> node_;
+  std::unique_ptr<lanes> lanes_;
+  unique_fd signals_;
+  sigset_t before_{};
+  unsigned queues_ = 0;
+};
+
+TEST_F(WatchedLanes, AreWokenForTheirOwnTargetOnly) {
+  // Both lanes are past what the attach gave them to do once they stop moving.
+  std::uint64_t idle = 0;
+  ASSERT_TRUE(until([&] { return std::exchange(idle, sleeps(second_)) == sleeps(second_); }));
+  const std::uint64_t busy = sleeps(first_);
+  idle = sleeps(second_);
+  ASSERT_NE(idle, 0U);
+  constexpr std::uint64_t stops = 20;
+  for (std::uint64_t round = 0; round < stops; ++round) {
+    ::kill(first_.pid(), SIGSTOP);
+    ASSERT_TRUE(until([&] { return first_.process().status(0ms).has_value(); }));
+    ::kill(first_.pid(), SIGCONT);
+    ASSERT_TRUE(until([&] { return first_.process().status(0ms).has_value(); }));
+  }
+  EXPECT_GE(sleeps(first_) - busy, stops);
+  EXPECT_LE(sleeps(second_) - idle, 2U);
+}
+
 /// A GPU whose suspends take half a second: a call in flight for as long as a test needs.
 class SlowLanes : public ::testing::Test {
  protected:
@@ -402,7 +485,7 @@ TEST_F(SlowLanes, TakeNoSecondBatchMeanwhile) {
 
 TEST_F(SlowLanes, SayWhenTheyDoNotComeBackInTime) {
   ASSERT_TRUE(submit_suspend());
-  std::this_thread::sleep_for(50ms);  // so that the call has begun
+  ASSERT_TRUE(hears(report_kind::gpu_lost));  // so the call has begun
   EXPECT_FALSE(lanes_->stop(50ms));
   EXPECT_TRUE(lanes_->stop(5s));
   EXPECT_EQ(lanes_->size(), 0U);

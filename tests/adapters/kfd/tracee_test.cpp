@@ -3,6 +3,7 @@
 #include "family.hpp"
 #include "proc.hpp"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ptrace.h>
@@ -79,6 +80,12 @@ int count_signals(int said) {
   for (;;) ::pause();
 }
 
+/// Waits for family::tell(), and so for what the test does first.
+void wait_for_order(int told) {
+  char order = 0;
+  (void)!::read(told, &order, 1);
+}
+
 char state_of(pid_t pid) {
   std::array<char, 512> buffer;
   const std::string path = "/proc/" + std::to_string(pid) + "/stat";
@@ -143,12 +150,13 @@ TEST(Tracee, StaysStoppedWhenItsTracerEnds) {
 }
 
 TEST(Tracee, LeavesTheExitStatusToTheRealParent) {
-  family target{[](int) {
-    ::usleep(50'000);
+  family target{[](int, int told) {
+    wait_for_order(told);
     return 7;
   }};
   tracer tracing{target.pid()};
   ASSERT_FALSE(tracing.error());
+  target.tell('e');
   const auto status = target.status();
   ASSERT_TRUE(status);
   EXPECT_TRUE(WIFEXITED(*status));
@@ -191,46 +199,43 @@ TEST(Tracee, InterruptsNoBlockingCall) {
 }
 
 TEST(Tracee, ReportsAnExecAndKeepsTracing) {
-  family target{[](int said) {
-    (void)!::write(said, "r", 1);
-    ::usleep(50'000);
-    ::execl("/bin/sh", "sh", "-c", "trap 'exit 9' USR1; while :; do sleep 0.01; done", nullptr);
+  family target{[](int said, int told) {
+    wait_for_order(told);
+    // The shell says itself when it has set its trap.
+    const std::string script = "trap 'exit 9' USR1; echo t >/proc/self/fd/" + std::to_string(said) +
+                               "; while :; do sleep 0.01; done";
+    ::fcntl(said, F_SETFD, 0);
+    ::execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
     return 1;
   }};
-  ASSERT_EQ(target.heard(), 'r');
   tracer tracing{target.pid()};
   ASSERT_FALSE(tracing.error());
+  target.tell('x');
   ASSERT_TRUE(tracing.sees(tracee::change::exec));
   EXPECT_NE(tracer_of(target.pid()), 0);
-  // The shell needs a moment to set its trap.
-  std::optional<int> status;
-  ASSERT_TRUE(within(5s, [&] {
-    std::this_thread::sleep_for(50ms);
-    if (!status) ::kill(target.pid(), SIGWINCH);
-    return command_of(target.pid()) == "sh";
-  }));
-  ::usleep(200'000);
+  ASSERT_EQ(target.heard(), 't');
+  EXPECT_EQ(command_of(target.pid()), "sh");
+  ::kill(target.pid(), SIGWINCH);
   ::kill(target.pid(), SIGUSR1);
-  status = target.status();
+  const auto status = target.status();
   ASSERT_TRUE(status);
   EXPECT_EQ(WEXITSTATUS(*status), 9);
 }
 
 // The kernel gives the leader's id to the thread that execs, and that one is not traced.
 TEST(Tracee, ReportsTheTargetLostWhenAnotherThreadExecs) {
-  family target{[](int said) {
-    std::thread other{[said] {
-      (void)!::write(said, "r", 1);
-      ::usleep(50'000);
+  family target{[](int, int told) {
+    std::thread other{[told] {
+      wait_for_order(told);
       ::execl("/bin/sleep", "sleep", "60", nullptr);
     }};
     for (;;) ::pause();
     return 0;
   }};
-  ASSERT_EQ(target.heard(), 'r');
   {
     tracer tracing{target.pid()};
     ASSERT_FALSE(tracing.error());
+    target.tell('x');
     ASSERT_TRUE(tracing.sees(tracee::change::lost));
   }
   tracer again{target.pid()};

@@ -37,11 +37,18 @@ struct agent_options {
 /// - The agent ends or is killed: the driver resumes everything. lost() is called, a new agent is
 ///   started after a pause that grows from 100 ms to 5 s, and restored() follows.
 /// - The agent hangs or is stopped: it is killed, and only it.
+/// - The driver refuses to resume a target and to end its session: the agent ends, as above.
+/// - Either side finds what cannot be in the memory that they share: it takes the other for gone.
 ///
 /// The host may call waitpid(-1), ignore SIGCHLD and fork: the agent is not its child (a
-/// short-lived one, at each start, is). tick() must be called when it asks to be. start() fails
-/// with errc::already_owned when another scheduler owns the node; `say` names it. Cost: submit() is
-/// a copy into shared memory and one eventfd write.
+/// short-lived one, at each start, is). tick() must be called when it asks to be.
+///
+/// Threading: the backend's (see sluice/backend.hpp). `say` is called on the reactor thread and,
+///            while an agent is being replaced, on the thread that starts it.
+/// Lifetime:  destruction stops the agent, which resumes everything.
+/// Errors:    start() fails with errc::already_owned when another scheduler owns the node; `say`
+///            names it.
+/// Cost:      submit() is a copy into shared memory and one eventfd write.
 std::unique_ptr<backend> make_agent_backend(agent_options options = {});
 
 }  // namespace sluice::agent

@@ -29,9 +29,9 @@ class session_listener {
 
 /// One enabled debug session (DBG_TRAP ENABLE) with a seized process.
 ///
-/// Threading: every member on the thread that seized the target; the driver answers EPERM to
-/// others. Lifetime:  device, tracee and listener outlive it. Destroying it without close() leaves
-/// the
+/// Threading: every member on the thread that seized the target; the driver answers EPERM to any
+///            other.
+/// Lifetime:  device, tracee and listener outlive it. Destroying it without close() leaves the
 ///            session to the kernel, which ends it with this process, or with the target.
 /// Errors:    errc::unknown_target when the target or its address space is gone (exited, or exec'd:
 ///            the tracee tells which), errc::not_managed when its queues cannot be suspended,
@@ -73,12 +73,23 @@ class debug_session {
   };
   /// Suspends the queues in one driver call and says for each what became of it. An empty span is
   /// answered without a call. At most max_batch_queues ids; `outcomes` is as long as `queues`.
+  ///
+  /// A call that the driver refuses as a whole (driver_errno) is answered alike for every queue:
+  /// target_gone only when the process has exited. Otherwise a refused suspend is `invalid` where
+  /// the errno says that no queue was looked at, and a refused resume always `failed`: what was
+  /// suspended is not known to run. The caller then does what makes it run, which is close().
   call_result suspend(std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
   call_result resume(std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
 
   /// Resumes everything, answers what is pending, disables the session and makes sure that no
   /// thread of the target is left waiting for an answer. Idempotent.
-  void close();
+  /// \return false when the driver refused to end a session under which queues may be suspended.
+  ///         Call it again; what remains after that is the end of this process, for then, and then
+  ///         only, the driver ends the session by itself. The end of the thread is not enough.
+  [[nodiscard]] bool close();
+
+  /// Whether something has been suspended since the session began or last resumed everything.
+  bool may_be_suspended() const noexcept;
 
   /// The target's address space is gone, and the session with it: reports every queue removed,
   /// without asking the driver.

@@ -24,6 +24,9 @@ struct in_process_options {
 /// only once its memory is gone; a signal to a target's main thread waits up to 10 ms, since this
 /// process's SIGCHLD is not ours to take; and the privileges to trace are this process's own.
 ///
+/// A driver that refuses to resume a target's queues and to end its session frees them only when
+/// this process ends; `say` says so, batches for the target fail, and the lane keeps trying.
+///
 /// lost() and restored() are never called.
 std::unique_ptr<backend> make_in_process_backend(in_process_options options = {});
 

@@ -67,8 +67,7 @@ struct lanes_options {
 /// Threading: one thread at a time, the owner's. Lanes have every signal blocked.
 /// Lifetime:  the device outlives it. The destructor resumes everything, ends every session and
 ///            joins the threads, for which it waits as long as the driver makes it (up to 9 s).
-/// Cost:      submit() and next() neither allocate, lock nor wait; each costs a system call or
-/// none.
+/// Cost:      submit() and next() neither allocate, lock nor wait; each is a system call at most.
 class lanes {
  public:
   /// \return the system's error when no descriptor is left.
@@ -81,24 +80,32 @@ class lanes {
   /// Readable when next() may have something; next() makes it unreadable.
   int ready_fd() const noexcept;
 
-  /// Starts a lane. \return errc::busy when the target has one, errc::not_managed for this process
-  /// itself, or the system's error when no thread can be had.
+  /// Starts a lane.
+  /// \return errc::busy when the target has one, errc::not_managed for this process itself, or the
+  ///         system's error when no thread can be had.
   [[nodiscard]] result<void> attach(process_id target, pid_t pid, std::uint64_t start_time);
   /// Makes the lane end its session, after the batch in flight if there is one.
   [[nodiscard]] result<void> detach(process_id target);
-  /// \return errc::busy while a batch of this target is in flight, errc::unknown_target without
-  /// lane.
+  /// \return errc::busy while a batch of this target is in flight, errc::unknown_target when it has
+  ///         no lane.
   [[nodiscard]] result<void> submit(const batch& work);
 
   /// Takes one report. \return false when there is none.
   bool next(report& out);
 
-  /// SIGCHLD came in. One signal may stand for many children, so every lane looks.
+  /// SIGCHLD came in. One signal may stand for many children, whatever its siginfo says, so every
+  /// target is looked at (one system call each); only the lanes of those that changed are woken.
   void children_changed() noexcept;
 
   /// Looks for lanes stuck in a driver call; their GPUs become gpu_lost reports, once each.
   /// \return when to call again.
   time_point check(time_point now);
+
+  /// Whether the driver keeps queues of a target suspended and refuses to resume them and to end
+  /// their session: then only the end of this process frees them, for nothing but its death makes
+  /// the driver do so by itself. The owner should end. ready_fd() becomes readable with it; the
+  /// lane meanwhile tries again, answers batches with `failed`, and says nothing of an end.
+  bool stranded() const noexcept;
 
   /// Lanes that exist, including those about to end.
   std::size_t size() const noexcept;

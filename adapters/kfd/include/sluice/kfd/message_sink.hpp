@@ -13,7 +13,7 @@ namespace sluice::kfd {
 /// Rare: failures of start-up and attachment, never once per batch.
 using message_sink = std::function<void(std::string_view)>;
 
-/// Writes "sluice: <sentence>" to standard error in one write(2).
+/// Writes "sluice: <sentence>" to standard error in one write(2); not at all when that would block.
 message_sink messages_to_stderr();
 
 }  // namespace sluice::kfd

@@ -2,6 +2,8 @@
 /// \file
 /// One scheduler owns a node: the lock that says which.
 
+#include <sys/types.h>
+
 #include <memory>
 #include <string>
 
@@ -15,17 +17,21 @@ inline constexpr const char* default_owner_lock = "/run/sluice/owner";
 
 /// Ownership of a node for as long as the object lives, or the process: an open-file-description
 /// lock (F_OFD_SETLK), which the kernel gives back when the last descriptor closes, whatever kills
-/// the owner. The file holds "pid command" of the owner, for messages only, and stays behind.
+/// the owner. The file stays behind. It holds, for messages only, a line "pid command" of the
+/// program that owns the node and, when another process holds the lock for it, a second one of that
+/// process: whoever only stops the holder gets another holder.
 ///
 /// Threading: any thread.
 class node_lock {
  public:
   /// Takes the lock, creating the file and the directories above it (0755) where they are missing.
   /// Never waits.
+  /// \param on_behalf_of the program that owns the node by this; 0: the calling process itself.
   /// \return errc::already_owned when somebody else has it (`say` names the owner), else the
   ///         system's error.
   [[nodiscard]] static result<std::unique_ptr<node_lock>> acquire(const std::string& path,
-                                                                  const message_sink& say);
+                                                                  const message_sink& say,
+                                                                  pid_t on_behalf_of = 0);
 
  private:
   explicit node_lock(unique_fd fd) : fd_(std::move(fd)) {}

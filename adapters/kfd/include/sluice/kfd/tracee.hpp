@@ -10,6 +10,7 @@
 #include "sluice/kfd/message_sink.hpp"
 #include "sluice/kfd/unique_fd.hpp"
 #include "sluice/result.hpp"
+#include "sluice/time.hpp"
 
 namespace sluice::kfd {
 
@@ -47,6 +48,8 @@ class tracee {
   /// Readable once the whole process has exited. An exec leaves it as it is.
   int pidfd() const noexcept { return pidfd_.get(); }
   bool alive() const noexcept;
+  /// Whether it has exited, or does within `limit`. Serves no stops meanwhile.
+  bool exits_within(duration limit) const noexcept;
 
  private:
   tracee(pid_t pid, unique_fd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
