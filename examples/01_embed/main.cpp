@@ -55,12 +55,12 @@ sluice::result<void> serve() {
     answer_request();
     ++answered;
   }  // ...and from here on it may come back
+
+  scheduler.stop();  // whatever is suspended is resumed
+  runner.join();
   // [/embed]
 
-  std::this_thread::sleep_for(100ms);  // the last resume
   const auto seen = std::make_unique<sluice::statistics>(scheduler.stats());
-  scheduler.stop();
-  runner.join();
   if (client.has_error()) return client.error();
   std::printf("answered %d requests; %llu queue suspends, %llu resumes\n", answered,
               static_cast<unsigned long long>(seen->suspends.value()),

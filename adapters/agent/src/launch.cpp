@@ -17,6 +17,7 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -125,7 +126,9 @@ error_code spawn(const std::string& program, const agent_options& options,
 
 std::string find_agent(const std::string& option, std::string& tried) {
   const auto usable = [&tried](const std::string& path) {
-    if (::access(path.c_str(), X_OK) == 0) return true;
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(path, ignored) && ::access(path.c_str(), X_OK) == 0)
+      return true;
     tried += (tried.empty() ? "" : ", ") + path;
     return false;
   };
@@ -139,6 +142,14 @@ std::string find_agent(const std::string& option, std::string& tried) {
     if (auto path = (self.parent_path() / "sluice-agent").string(); usable(path)) return path;
   }
   if (std::string path = SLUICE_INSTALLED_AGENT; usable(path)) return path;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): make_agent_backend() says so
+  const char* const listed = std::getenv("PATH");
+  std::istringstream folders(listed != nullptr ? listed : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    // Absolute ones only: an empty entry means wherever the host happens to be.
+    if (!folder.starts_with('/')) continue;
+    if (std::string path = folder + "/sluice-agent"; usable(path)) return path;
+  }
   return "";
 }
 
