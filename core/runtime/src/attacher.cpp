@@ -19,11 +19,14 @@ bool attacher::wanted(const process& which) const noexcept {
 }
 
 void attacher::work(time_point now) {
-  auto& candidates = table_.attach_candidates();
-  for (const process_id id : candidates) {
-    if (process* const one = table_.find(id)) consider(*one, now);
+  // Looking at one may make it, or another, a candidate again.
+  for (auto& candidates = table_.attach_candidates(); !candidates.empty();) {
+    looking_.clear();
+    looking_.swap(candidates);
+    for (const process_id id : looking_) {
+      if (process* const one = table_.find(id)) consider(*one, now);
+    }
   }
-  candidates.clear();
   for (std::uint32_t slot = 0; deadlines_.pop_due(now, slot);) {
     if (process* const one = table_.process_in(slot)) consider(*one, now);
   }
