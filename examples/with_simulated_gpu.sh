@@ -9,10 +9,24 @@ set -euo pipefail
 name=$(basename "$0")
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 sim=${SLUICE_SIM:-$top/build/release/bin/sluice-sim}
-case ${1-} in
-  -h | --help) sed -n '2,6s/^# //p' "$0" && exit 0 ;;
-  '') sed -n '2s/^# //p' "$0" >&2 && exit 2 ;;
-esac
+usage_error() {
+  echo "$name: $1 (see --help)" >&2
+  exit 2
+}
+profile=mi300x
+while [[ ${1-} == -* ]]; do
+  case $1 in
+    -h | --help) sed -n '2,6s/^# //p' "$0" && exit 0 ;;
+    --profile)
+      [ -n "${2-}" ] || usage_error "a name or a file must follow --profile"
+      profile=$2
+      shift 2
+      ;;
+    --profile=?*) profile=${1#--profile=} && shift ;;
+    *) usage_error "unknown option $1" ;;
+  esac
+done
+[ $# -gt 0 ] || usage_error "there is no command to run"
 if [ ! -x "$sim" ]; then
   echo "$name: $sim is not there; examples/demo.sh builds it" >&2
   exit 1
@@ -21,15 +35,9 @@ fi
 # A mount namespace of our own: whatever happens, no mount outlives it.
 if [ -z "${SLUICE_SIM_NAMESPACE-}" ]; then
   . "$top/examples/common.sh"
-  in_own_mounts env SLUICE_SIM_NAMESPACE=1 SLUICE_SIM="$sim" "$0" "$@"
+  in_own_mounts env SLUICE_SIM_NAMESPACE=1 SLUICE_SIM="$sim" "$0" --profile "$profile" "$@"
 fi
 unset SLUICE_SIM_NAMESPACE
-
-profile=mi300x
-if [ "$1" = --profile ]; then
-  profile=${2:?a profile must follow --profile}
-  shift 2
-fi
 
 SLUICE_SIM_ROOT=$(mktemp -d "${TMPDIR:-/tmp}/sluice-sim-XXXXXX")
 export SLUICE_SIM_ROOT
@@ -64,9 +72,11 @@ exit_if_stopped() {
   case $stopped_by in INT) exit 130 ;; TERM) exit 143 ;; esac
 }
 
-# In a session of its own: Ctrl-C is for the command, and the device outlives that.
+# In a session of its own: Ctrl-C is for the command, and the device outlives that; but not this script, even
+# where that is killed.
 mkfifo "$SLUICE_SIM_ROOT/ready"
-setsid "$sim" --root "$SLUICE_SIM_ROOT" --profile "$profile" --ready-fd 9 9<>"$SLUICE_SIM_ROOT/ready" &
+setsid "$sim" --root "$SLUICE_SIM_ROOT" --profile "$profile" --with-parent $$ --ready-fd 9 \
+  9<>"$SLUICE_SIM_ROOT/ready" &
 device_pid=$!
 exec 8<>"$SLUICE_SIM_ROOT/ready"
 until read -r -N 1 -t 0.2 -u 8 _; do
@@ -77,6 +87,7 @@ until read -r -N 1 -t 0.2 -u 8 _; do
   fi
 done
 exec 8<&-
+rm "$SLUICE_SIM_ROOT/ready"
 
 export SLUICE_KFD_DEVICE=$SLUICE_SIM_ROOT/dev/kfd
 export SLUICE_KFD_SYSFS=$SLUICE_SIM_ROOT/sys/class/kfd/kfd

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <istream>
 #include <limits>
@@ -21,6 +22,9 @@ using std::chrono::nanoseconds;
 
 constexpr std::string_view header = "TIMESTAMP,ContextTokens,GeneratedTokens";
 constexpr std::uint32_t most_tokens = 100'000'000;
+// What is no trace (a device, a binary file) must not fill our memory before we say so.
+constexpr std::size_t longest_line = 64 * 1024;
+constexpr std::size_t most_requests = 5'000'000;
 
 /// Walks over one line and remembers what was wrong, and in which column.
 class line_reader {
@@ -153,8 +157,12 @@ checked<arrivals> read_trace(std::istream& in, std::string_view name) {
   auto at = [&](std::size_t column, std::string_view what) {
     return failure(fmt::format("{}:{}:{}: {}", name, number, column, what));
   };
-  for (std::string text; std::getline(in, text);) {
+  std::vector<char> buffer(longest_line + 1);  // And the 0 that getline() adds.
+  while (in.getline(buffer.data(), static_cast<std::streamsize>(buffer.size())), in.gcount() > 0) {
     ++number;
+    // It fails when the buffer is full before the line has ended.
+    if (in.fail()) return at(longest_line + 1, "the line is longer than 64 KiB");
+    std::string text(buffer.data(), static_cast<std::size_t>(in.gcount()) - (in.eof() ? 0 : 1));
     if (!text.empty() && text.back() == '\r') text.pop_back();
     if (number == 1) {
       if (text != header) {
@@ -181,6 +189,9 @@ checked<arrivals> read_trace(std::istream& in, std::string_view name) {
     if (made.context_tokens == 0 && made.generated_tokens == 0) {
       return at(1, "the request has no tokens at all");
     }
+    if (all.requests.size() == most_requests) {
+      return at(1, fmt::format("there are more than {} requests", most_requests));
+    }
     all.requests.push_back(made);
   }
   ++number;
@@ -193,6 +204,11 @@ checked<arrivals> read_trace(std::istream& in, std::string_view name) {
 }
 
 checked<arrivals> read_trace_file(const std::string& path) {
+  // A directory can be opened like a file, and reading it fails without a reason.
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return failure(fmt::format("{}: cannot be read: {}", path, std::strerror(EISDIR)));
+  }
   std::ifstream in(path);
   if (!in) return failure(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
   return read_trace(in, path);

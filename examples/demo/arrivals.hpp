@@ -33,8 +33,8 @@ struct arrivals {
 
 /// Reads the Azure LLM trace format: a header, then rows of
 /// `2023-11-16 18:17:03.9799600,4808,10` (TIMESTAMP,ContextTokens,GeneratedTokens) in order of
-/// time. Lines may end in CR LF; the last one needs no end. Errors: one line `NAME:LINE:COLUMN:
-/// what`, lines and columns counted from 1.
+/// time, at most 64 KiB a line and 5 million requests. Lines may end in CR LF; the last one needs
+/// no end. Errors: one line `NAME:LINE:COLUMN: what`, lines and columns counted from 1.
 checked<arrivals> read_trace(std::istream& in, std::string_view name);
 checked<arrivals> read_trace_file(const std::string& path);
 
@@ -42,7 +42,7 @@ checked<arrivals> read_trace_file(const std::string& path);
 /// A trace shorter than `length` is kept whole.
 arrivals busiest(const arrivals& all, duration length);
 
-/// Divides the gaps between arrivals (and so the window); the work of a request stays.
+/// Divides the gaps between arrivals (and so the window); the tokens of a request stay.
 /// \param by > 0; 2 is twice as fast.
 arrivals speed_up(arrivals from, double by);
 

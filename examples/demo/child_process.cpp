@@ -1,5 +1,7 @@
 #include "child_process.hpp"
 
+#include "stop_request.hpp"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -10,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 namespace demo {
@@ -35,8 +38,11 @@ checked<child_process> child_process::start(const program& what) {
   arguments.push_back(nullptr);
 
   const pid_t parent = getpid();
+  // A signal that ends us at once must not be lost on the child because it is not yet a program.
+  std::optional<signals_for_main_only> blocked(std::in_place);
   const pid_t pid = fork();
   if (pid == 0) {
+    stop_signals_as_before_exec();
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(127);
@@ -54,6 +60,7 @@ checked<child_process> child_process::start(const program& what) {
     _exit(127);
   }
   const int error = errno;
+  blocked.reset();
   close(pair[1]);
   if (pid < 0) return failure(std::string("fork: ") + std::strerror(error));
   return child_process(pid, path.substr(path.rfind('/') + 1), std::move(ours));

@@ -46,7 +46,8 @@ std::string json_run(const online_run& online, const offline_run* offline) {
       online.requests, ms(online.latency.p50), ms(online.latency.p90), ms(online.latency.p99),
       ms(online.latency.max));
   if (offline != nullptr) {
-    text += fmt::format(R"(,"offline_kernels_per_s":{:.3f})", offline->kernels_per_second());
+    text += fmt::format(R"(,"offline_kernels_per_s":{:.3f},"offline_gpu_share":{:.4f})",
+                        offline->kernels_per_second(), offline->gpu_share());
   }
   text += fmt::format(R"(,"unfinished":{},"wake_up_p50_us":{:.1f},"wake_up_p99_us":{:.1f})",
                       online.unfinished, us(online.wake_up.p50), us(online.wake_up.p99));
@@ -104,25 +105,26 @@ std::string table(const load_report& report) {
   text += row("both, no scheduler", &report.unscheduled, &report.unscheduled_offline);
   text += row("both, scheduled", &report.scheduled, &report.scheduled_offline);
   text += fmt::format(
-      "  scheduled: {} queue suspends, {} resumes in {} driver calls, p50/p99 suspend "
-      "{:.2f}/{:.2f} ms, "
-      "resume {:.2f}/{:.2f} ms; {} failed outcomes\n",
-      by.suspends, by.resumes, by.driver_calls, ms(by.suspend_p50), ms(by.suspend_p99),
-      ms(by.resume_p50), ms(by.resume_p99), by.failed_outcomes);
+      "  scheduled: {} queue suspends, {} resumes in {} driver calls, p50/p99 of {} suspends "
+      "{:.2f}/{:.2f} ms, of {} resumes {:.2f}/{:.2f} ms; {} failed outcomes\n",
+      by.suspends, by.resumes, by.driver_calls, by.suspend_calls, ms(by.suspend_p50),
+      ms(by.suspend_p99), by.resume_calls, ms(by.resume_p50), ms(by.resume_p99),
+      by.failed_outcomes);
   text += fmt::format(
       "  online arrival to driver call p50/p99 {:.0f}/{:.0f} us, to offline off the GPU "
       "{:.2f}/{:.2f} ms; {} forced resumes, {} agent restarts\n",
       us(by.decision_p50), us(by.decision_p99), ms(by.off_p50), ms(by.off_p99), by.forced_resumes,
       by.backend_restarts);
   if (by.policy_ejections > 0) text += "  THE POLICY WAS EJECTED: it took too long three times\n";
+  const double loss = report.scheduled_offline.loss_percent();
   text += fmt::format(
-      "  offline loss {:.1f} % of the time the GPU had no unfinished online work; offline share of "
-      "alone {:.2f}\n",
-      report.scheduled_offline.loss_percent(), report.share_of_alone());
+      "  offline loss {:.1f} % of the time the GPU had no unfinished online work{}; offline share "
+      "of alone {:.2f}\n",
+      loss, loss < 0 ? " (offline also ran while online work was unfinished)" : "",
+      report.share_of_alone());
   text += fmt::format(
       "  until the last request was done the GPU spent {:.1f} ms in {} runlist cycles, {:.1f} ms "
-      "of "
-      "them while online queues had work\n",
+      "of them while online queues had work\n",
       ms(report.driver_cycle_time), report.driver_cycles, ms(report.online_disturbed));
   text += fmt::format("  at the end still suspended {}; kernels lost {}, repeated {} of {}\n",
                       report.still_suspended, report.offline_kernels.lost,
@@ -150,34 +152,42 @@ std::string table(const load_report& report) {
   return text;
 }
 
-std::string json(const load_report& report, const std::string& profile) {
+std::string json(const load_report& report, const std::string& profile,
+                 const arrival_options& asked, duration window) {
+  const auto quoted = [](const std::string& text) {
+    return boost::json::serialize(boost::json::string(text));
+  };
   const scheduler_report& by = report.scheduler;
-  std::string text =
-      fmt::format(R"({{"device":"simulated","profile":{},"load":"{}","runs":{{)",
-                  boost::json::serialize(boost::json::string(profile)), to_string(report.load));
+  std::string text = fmt::format(R"({{"device":"simulated","profile":{},"load":"{}",)",
+                                 quoted(profile), to_string(report.load));
+  text += asked.trace.empty() ? fmt::format(R"("seed":{})", asked.seed)
+                              : fmt::format(R"("trace":{})", quoted(asked.trace));
+  text += fmt::format(R"(,"window_s":{:.6f},"speedup":{},"online_load":{},"runs":{{)",
+                      seconds(window), asked.speedup, asked.online_load);
   text += "\n  \"online_alone\":" + json_run(report.online_alone, nullptr);
   text += ",\n  \"unscheduled\":" + json_run(report.unscheduled, &report.unscheduled_offline);
   text += ",\n  \"scheduled\":" + json_run(report.scheduled, &report.scheduled_offline);
   text += fmt::format(
-      "}},\n\"offline_alone_kernels_per_s\":{:.3f},\"offline_loss_percent\":{:.3f},"
+      "}},\n\"offline_alone_kernels_per_s\":{:.3f},\"offline_alone_gpu_share\":{:.4f},"
+      "\"offline_loss_percent\":{:.3f},"
       "\"offline_share_of_alone\":{:.4f},\n\"suspends\":{},\"resumes\":{},\"driver_calls\":{},"
       "\"failed_outcomes\":{},\"still_suspended\":{},\n\"kernels_lost\":{},\"kernels_repeated\":{},"
       "\"online_disturbed_ms\":{:.3f}",
-      report.offline_alone.kernels_per_second(), report.scheduled_offline.loss_percent(),
-      report.share_of_alone(), by.suspends, by.resumes, by.driver_calls, by.failed_outcomes,
-      report.still_suspended, report.offline_kernels.lost, report.offline_kernels.repeated,
-      ms(report.online_disturbed));
+      report.offline_alone.kernels_per_second(), report.offline_alone.gpu_share(),
+      report.scheduled_offline.loss_percent(), report.share_of_alone(), by.suspends, by.resumes,
+      by.driver_calls, by.failed_outcomes, report.still_suspended, report.offline_kernels.lost,
+      report.offline_kernels.repeated, ms(report.online_disturbed));
   text += fmt::format(
       ",\n\"driver_cycles\":{},\"driver_cycle_ms\":{:.3f},\"forced_resumes\":{},\"agent_restarts\":"
       "{},\"policy_ejections\":{},"
-      "\"suspend_p50_ms\":{:.3f},"
+      "\"suspend_calls\":{},\"resume_calls\":{},\"suspend_p50_ms\":{:.3f},"
       "\"suspend_p99_ms\":{:.3f},\"resume_p50_ms\":{:.3f},\"resume_p99_ms\":{:.3f},"
       "\"off_gpu_p50_ms\":{:.3f},\"off_gpu_p99_ms\":{:.3f},\"device_lateness_p50_us\":{:.1f},"
       "\"device_lateness_p99_us\":{:.1f},\"reactor\":\"{}\"}}\n",
       report.driver_cycles, ms(report.driver_cycle_time), by.forced_resumes, by.backend_restarts,
-      by.policy_ejections, ms(by.suspend_p50), ms(by.suspend_p99), ms(by.resume_p50),
-      ms(by.resume_p99), ms(by.off_p50), ms(by.off_p99), us(report.lateness_p50),
-      us(report.lateness_p99), by.reactor);
+      by.policy_ejections, by.suspend_calls, by.resume_calls, ms(by.suspend_p50),
+      ms(by.suspend_p99), ms(by.resume_p50), ms(by.resume_p99), ms(by.off_p50), ms(by.off_p99),
+      us(report.lateness_p50), us(report.lateness_p99), by.reactor);
   return text;
 }
 

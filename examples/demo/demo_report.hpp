@@ -5,6 +5,7 @@
 #include "arrivals.hpp"
 #include "device_stats.hpp"
 #include "offline_load.hpp"
+#include "options.hpp"
 #include "percentiles.hpp"
 #include "wire_report.hpp"
 
@@ -34,6 +35,7 @@ struct offline_run {
   double kernels_per_second() const;
   double gpu_share() const;  ///< gpu_time ÷ wall.
   /// 100 × (1 − offline GPU time ÷ (wall time − time in which the GPU had unfinished online work)).
+  /// Negative when offline work made more of the time beside online work than it lost elsewhere.
   double loss_percent() const;
 };
 
@@ -63,6 +65,8 @@ struct load_report {
 };
 
 std::string table(const load_report& report);
-std::string json(const load_report& report, const std::string& profile);
+/// \param window of the arrivals as they were played.
+std::string json(const load_report& report, const std::string& profile,
+                 const arrival_options& asked, duration window);
 
 }  // namespace demo

@@ -9,6 +9,7 @@
 #include "kernel_ledger.hpp"
 #include "offline_load.hpp"
 #include "options.hpp"
+#include "print.hpp"
 #include "stop_request.hpp"
 #include "wire_report.hpp"
 
@@ -17,7 +18,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -149,7 +152,7 @@ class offline_work {
 };
 
 int fail(const std::string& message) {
-  fmt::print(stderr, "offline_demo: {}\n", message);
+  demo::print(stderr, "offline_demo: {}\n", message);
   return 1;
 }
 
@@ -163,14 +166,16 @@ int main(int argc, char** argv) {
       "offline_demo");
   std::string load_name = "long";
   std::uint64_t seed = 1;
-  duration length{};
+  std::optional<duration> length;
   int control_fd = -1;
   app.add_option("--load", load_name, "Shape of the work: long or train")
       ->check(CLI::IsMember({"long", "train"}))
       ->capture_default_str();
-  app.add_option("--seed", seed, "Seed of the kernels' lengths")->capture_default_str();
-  demo::add_duration(app, "--seconds", length, "End after this time (default: at a signal)", 1s);
-  app.add_option("--control-fd", control_fd, "A socket on which sluice-demo steers this program");
+  demo::add_number(app, "--seed", seed, std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max(),
+                   "Seed of the kernels' lengths");
+  demo::add_duration(app, "--seconds", length, "End after this time (default: at a signal)",
+                     {1ms, 24h}, 1s);
+  demo::add_control_fd(app, control_fd);
   if (const int code = demo::parse(app, argc, argv); code >= 0) return code;
   const demo::load_kind kind = *demo::parse_load(load_name);
 
@@ -183,7 +188,7 @@ int main(int argc, char** argv) {
   }
   const time_point start = clock::now();
   bool said_ready = false;
-  while (demo::stop_signal() == 0 && (length == 0ns || clock::now() < start + length)) {
+  while (demo::stop_signal() == 0 && (!length || clock::now() < start + *length)) {
     if (auto done = work.round(); done.has_error()) {
       return fail("the device refused work: " + done.error().message());
     }
@@ -199,17 +204,17 @@ int main(int argc, char** argv) {
   const double seconds = std::chrono::duration<double>(clock::now() - start).count();
   if (control) control.say(demo::to_line(seen));
   if (!seen.clean()) {
-    fmt::print(stderr,
-               "offline_demo: KERNELS WENT WRONG: {} lost, {} repeated, {} out of order, {} too "
-               "short, of {}\n",
-               seen.lost, seen.repeated, seen.out_of_order, seen.too_short,
-               seen.completed + seen.lost + seen.repeated);
+    demo::print(stderr,
+                "offline_demo: KERNELS WENT WRONG: {} lost, {} repeated, {} out of order, {} too "
+                "short, of {}\n",
+                seen.lost, seen.repeated, seen.out_of_order, seen.too_short,
+                seen.completed + seen.lost + seen.repeated);
     return 3;
   }
   if (!control) {
-    fmt::print("offline_demo: load {} ({})\n", demo::to_string(kind), demo::description(kind));
-    fmt::print("{} kernels in {:.2f} s ({:.1f} per second), every one exactly once and in order\n",
-               seen.completed, seconds, static_cast<double>(seen.completed) / seconds);
+    demo::print("offline_demo: load {} ({})\n", demo::to_string(kind), demo::description(kind));
+    demo::print("{} kernels in {:.2f} s ({:.1f} per second), every one exactly once and in order\n",
+                seen.completed, seconds, static_cast<double>(seen.completed) / seconds);
   }
   if (auto gone = work.close(); gone.has_error()) {
     return fail("cannot destroy a queue: " + gone.error().message());

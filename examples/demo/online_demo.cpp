@@ -7,6 +7,7 @@
 #include "control_channel.hpp"
 #include "options.hpp"
 #include "percentiles.hpp"
+#include "print.hpp"
 #include "scheduling_options.hpp"
 #include "serving_loop.hpp"
 #include "serving_options.hpp"
@@ -67,8 +68,8 @@ class embedded_scheduler {
       if (loaded.has_error()) return failure(message);
       config = *loaded;
     }
-    if (with.scheduling.attach_after != 0ns) {
-      config.attach_after = with.scheduling.attach_after;
+    if (with.scheduling.attach_after) {
+      config.attach_after = *with.scheduling.attach_after;
       config.attach_at_latest = std::max(config.attach_at_latest, config.attach_after);
     }
 
@@ -84,10 +85,10 @@ class embedded_scheduler {
     const std::string settings_text = fmt::format(
         "{} (slice {}, release {}), max_suspend {}, min_run {}, offline floor {:g} % of {}, attach "
         "after {}",
-        policy->name(), demo::to_text(with.scheduling.slice), with.scheduling.release,
-        demo::to_text(config.max_suspend), demo::to_text(config.min_run),
-        100 * config.offline_floor, demo::to_text(config.floor_window),
-        demo::to_text(config.attach_after));
+        policy->name(), demo::rounded_text(with.scheduling.slice), with.scheduling.release,
+        demo::rounded_text(config.max_suspend), demo::rounded_text(config.min_run),
+        100 * config.offline_floor, demo::rounded_text(config.floor_window),
+        demo::rounded_text(config.attach_after));
     const std::string reactor_name =
         (*loop)->backend() == sluice::reactor_backend::io_uring ? "io_uring" : "epoll";
 
@@ -106,16 +107,21 @@ class embedded_scheduler {
         new embedded_scheduler(std::move(*made), settings_text, reactor_name));
   }
 
-  ~embedded_scheduler() {
-    scheduler_->stop();
-    thread_.join();
-  }
+  ~embedded_scheduler() { stop(); }
   embedded_scheduler(const embedded_scheduler&) = delete;
   embedded_scheduler& operator=(const embedded_scheduler&) = delete;
 
   sluice::scheduler& operator*() { return *scheduler_; }
   sluice::scheduler* operator->() { return scheduler_.get(); }
 
+  /// Lets everything run again. Once is enough.
+  void stop() {
+    if (!thread_.joinable()) return;
+    scheduler_->stop();
+    thread_.join();
+  }
+
+  /// Whole when it has stopped: the last resumes may be part of that.
   demo::scheduler_report report() const {
     const auto seen = std::make_unique<sluice::statistics>(scheduler_->stats());
     return {.settings = settings_,
@@ -128,6 +134,8 @@ class embedded_scheduler {
             .forced_resumes = seen->forced_resumes,
             .backend_restarts = seen->backend_restarts,
             .policy_ejections = seen->policy_ejections,
+            .suspend_calls = seen->suspend_call.count(),
+            .resume_calls = seen->resume_call.count(),
             .suspend_p50 = seen->suspend_call.percentile(50),
             .suspend_p99 = seen->suspend_call.percentile(99),
             .resume_p50 = seen->resume_call.percentile(50),
@@ -167,18 +175,19 @@ void print(const demo::online_report& report) {
   std::vector<duration> all = report.finished;
   all.insert(all.end(), report.unfinished.begin(), report.unfinished.end());
   const demo::percentiles latency = demo::percentiles_of(all);
-  fmt::print(
+  demo::print(
       "{} requests, {} unfinished; latency p50 {} p90 {} p99 {} max {}; wake-up p50 {} p99 {}\n",
-      all.size(), report.unfinished.size(), demo::to_text(latency.p50), demo::to_text(latency.p90),
-      demo::to_text(latency.p99), demo::to_text(latency.max), demo::to_text(report.wake_up.p50),
-      demo::to_text(report.wake_up.p99));
+      all.size(), report.unfinished.size(), demo::rounded_text(latency.p50),
+      demo::rounded_text(latency.p90), demo::rounded_text(latency.p99),
+      demo::rounded_text(latency.max), demo::rounded_text(report.wake_up.p50),
+      demo::rounded_text(report.wake_up.p99));
   if (!report.scheduler) return;
   const demo::scheduler_report& by = *report.scheduler;
-  fmt::print(
+  demo::print(
       "{}; reactor on {}\n{} queue suspends, {} resumes in {} driver calls, {} failed "
       "outcomes; suspend p50 {}, resume p50 {}\n",
       by.settings, by.reactor, by.suspends, by.resumes, by.driver_calls, by.failed_outcomes,
-      demo::to_text(by.suspend_p50), demo::to_text(by.resume_p50));
+      demo::rounded_text(by.suspend_p50), demo::rounded_text(by.resume_p50));
 }
 
 checked<int> run(const settings& with, const demo::arrivals& work) {
@@ -224,11 +233,11 @@ checked<int> run(const settings& with, const demo::arrivals& work) {
   demo::online_report report{std::move(served->finished), std::move(served->unfinished), wake_up,
                              served->kernels, std::nullopt};
   if (scheduler) {
-    // The last hold ends by itself; its resume belongs into the counts.
+    // The last hold ends by itself, or at a signal by the scheduler's end.
     wait_for(with.scheduling.slice + 2s,
              [&] { return (*scheduler)->stats().suspended_now.value() == 0; });
+    scheduler->stop();
     report.scheduler = scheduler->report();
-    scheduler.reset();
   }
   if (control) {
     control.say(demo::to_line(report));
@@ -250,10 +259,10 @@ void switch_to_epoll_if_needed(char** argv) {
   const auto allowed = sluice::probe_io_uring();
   if (allowed.has_value()) return;
   const std::string sibling = demo::program_directory() + "/" SLUICE_DEMO_EPOLL_SIBLING;
-  fmt::print(stderr, "online_demo: the kernel refuses io_uring ({}), going on as {}\n",
-             allowed.error().message(), SLUICE_DEMO_EPOLL_SIBLING);
+  demo::print(stderr, "online_demo: the kernel refuses io_uring ({}), going on as {}\n",
+              allowed.error().message(), SLUICE_DEMO_EPOLL_SIBLING);
   execv(sibling.c_str(), argv);
-  fmt::print(stderr, "online_demo: {}: cannot be run: {}\n", sibling, std::strerror(errno));
+  demo::print(stderr, "online_demo: {}: cannot be run: {}\n", sibling, std::strerror(errno));
   std::exit(1);
 #else
   static_cast<void>(argv);
@@ -271,30 +280,28 @@ int main(int argc, char** argv) {
       "online_demo");
   with.arrivals.add_to(app);
   with.serving.add_to(app);
-  with.scheduling.add_to(app);
+  with.scheduling.add_to(app, "2 s, or what the configuration says");
   app.add_flag("--no-scheduler", with.no_scheduler, "Serve without a scheduler");
-  app.add_option("--wait-for-offline", with.wait_for_offline,
-                 "Begin when so many offline processes are attached")
-      ->capture_default_str();
+  demo::add_number(app, "--wait-for-offline", with.wait_for_offline, 0u, 1000u,
+                   "Begin when so many offline processes are attached");
   app.add_option("--agent", with.agent,
                  "The program that acts on the driver (default: sluice-agent beside this one)")
       ->type_name("FILE");
   app.add_option("--owner-lock", with.owner_lock, "The lock that says who owns this node")
       ->capture_default_str();
-  app.add_option("--control-fd", with.control_fd,
-                 "A socket on which sluice-demo steers this program");
+  demo::add_control_fd(app, with.control_fd);
   if (const int code = demo::parse(app, argc, argv); code >= 0) return code;
 
   switch_to_epoll_if_needed(argv);
   const auto work = with.arrivals.load();
   if (work.has_error()) {
-    fmt::print(stderr, "online_demo: {}\n", work.error().message);
+    demo::print(stderr, "online_demo: {}\n", work.error().message);
     return 2;
   }
   demo::catch_stop_signals();
   const auto code = run(with, *work);
   if (code.has_error()) {
-    fmt::print(stderr, "online_demo: {}\n", code.error().message);
+    demo::print(stderr, "online_demo: {}\n", code.error().message);
     return 1;
   }
   return *code;

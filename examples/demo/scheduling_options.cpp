@@ -2,18 +2,30 @@
 
 #include "options.hpp"
 
+#include <chrono>
+
+#include "sluice/duration_text.hpp"
+
 namespace demo {
 
-void scheduling_options::add_to(CLI::App& app) {
+using namespace std::chrono_literals;
+
+void scheduling_options::add_to(CLI::App& app, const std::string& attach_after_default) {
   const std::string group = "Scheduler";
   app.add_option("--config", config_file,
                  "TOML file with a [scheduler] table: max_suspend, min_run, offline_floor, ...")
       ->type_name("FILE")
       ->group(group);
   add_duration(app, "--attach-after", attach_after,
-               "How long an offline process has owned a queue before it is attached")
+               "How long an offline process has owned a queue before it is attached; until then "
+               "nothing suspends it. Attaching waits for online work to pause, at the latest until "
+               "attach_at_latest (3 s, or what the configuration says) after its first queue "
+               "(default: " +
+                   attach_after_default + ")",
+               {0ns, 1h})
       ->group(group);
-  add_duration(app, "--slice", slice, "Shortest hold after the last online arrival")->group(group);
+  add_duration(app, "--slice", slice, "Shortest hold after the last online arrival", {0ns, 1h})
+      ->group(group);
   app.add_option(
          "--release", release,
          "When offline runs again: client_done (slice over and no online work in flight) or "
@@ -24,10 +36,10 @@ void scheduling_options::add_to(CLI::App& app) {
 }
 
 std::vector<std::string> scheduling_options::arguments() const {
-  std::vector<std::string> made{"--slice", to_argument(slice), "--release", release};
+  std::vector<std::string> made{"--slice", sluice::to_text(slice), "--release", release};
   if (!config_file.empty()) made.insert(made.end(), {"--config", config_file});
-  if (attach_after.count() != 0) {
-    made.insert(made.end(), {"--attach-after", to_argument(attach_after)});
+  if (attach_after) {
+    made.insert(made.end(), {"--attach-after", sluice::to_text(*attach_after)});
   }
   return made;
 }

@@ -11,6 +11,7 @@
 #include "device_stats.hpp"
 #include "offline_load.hpp"
 #include "options.hpp"
+#include "print.hpp"
 #include "scheduling_options.hpp"
 #include "serving_options.hpp"
 #include "stop_request.hpp"
@@ -35,6 +36,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "sluice/config.hpp"
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -58,15 +61,17 @@ struct settings {
   std::string root;
 };
 
-/// A directory of our own that goes when we go, or one that the user named and that stays.
+/// The device's directory, which goes when we go if we made it; one that was there already loses
+/// what the demo put into it.
 class device_directory {
  public:
   static checked<device_directory> make(const std::string& wanted) {
     if (!wanted.empty()) {
-      if (mkdir(wanted.c_str(), 0755) != 0 && errno != EEXIST) {
+      const bool made = mkdir(wanted.c_str(), 0755) == 0;
+      if (!made && errno != EEXIST) {
         return failure(wanted + ": cannot be created: " + std::strerror(errno));
       }
-      return device_directory(wanted, false);
+      return device_directory(wanted, made);
     }
     std::string path = std::filesystem::temp_directory_path() / "sluice-demo-XXXXXX";
     if (mkdtemp(path.data()) == nullptr) {
@@ -75,16 +80,21 @@ class device_directory {
     return device_directory(path, true);
   }
   device_directory(device_directory&& other) noexcept
-      : path_(std::move(other.path_)), ours_(std::exchange(other.ours_, false)) {}
+      : path_(std::exchange(other.path_, {})), ours_(other.ours_) {}
   device_directory& operator=(device_directory&&) = delete;
   ~device_directory() {
-    if (!ours_) return;
+    if (path_.empty()) return;
+    if (!ours_) {
+      unlink(owner_lock().c_str());
+      return;
+    }
     // The device has unmounted by now, unless it was killed: then its mount is dead and in the way.
     umount2((path_ + "/fuse").c_str(), MNT_DETACH);
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
   const std::string& path() const { return path_; }
+  std::string owner_lock() const { return path_ + "/owner"; }
 
  private:
   device_directory(std::string path, bool ours) : path_(std::move(path)), ours_(ours) {}
@@ -96,18 +106,18 @@ class device_directory {
 class progress {
  public:
   explicit progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO)) {
-    fmt::print(stderr, "{} ...{}", what_, terminal_ ? "" : "\n");
+    demo::print(stderr, "{} ...{}", what_, terminal_ ? "" : "\n");
   }
   ~progress() {
-    if (terminal_) fmt::print(stderr, "\r\033[K");
+    if (terminal_) demo::print(stderr, "\r\033[K");
   }
   progress(const progress&) = delete;
   progress& operator=(const progress&) = delete;
   void at(duration passed, duration expected) {
     if (!terminal_) return;
-    fmt::print(stderr, "\r\033[K{} ... {:.1f} of about {:.1f} s", what_,
-               std::chrono::duration<double>(passed).count(),
-               std::chrono::duration<double>(expected).count());
+    demo::print(stderr, "\r\033[K{} ... {:.1f} of about {:.1f} s", what_,
+                std::chrono::duration<double>(passed).count(),
+                std::chrono::duration<double>(expected).count());
   }
 
  private:
@@ -130,8 +140,12 @@ struct phase_result {
 
 class demo_run {
  public:
-  demo_run(const settings& with, const demo::arrivals& work, std::string root)
-      : with_(with), work_(work), root_(std::move(root)), programs_(demo::program_directory()) {}
+  demo_run(const settings& with, const demo::arrivals& work, const device_directory& directory)
+      : with_(with),
+        work_(work),
+        root_(directory.path()),
+        owner_lock_(directory.owner_lock()),
+        programs_(demo::program_directory()) {}
 
   checked<bool> start_device() {
     auto started = demo::child_process::start(
@@ -231,7 +245,7 @@ class demo_run {
     add(with_.serving.arguments());
     if (how == scheduling::on) {
       add(with_.scheduling.arguments());
-      add({"--owner-lock", root_ + "/owner", "--wait-for-offline", "1"});
+      add({"--owner-lock", owner_lock_, "--wait-for-offline", "1"});
     } else {
       add({"--no-scheduler"});
     }
@@ -318,6 +332,7 @@ class demo_run {
   const settings& with_;
   const demo::arrivals& work_;
   std::string root_;
+  std::string owner_lock_;
   std::string programs_;
   std::optional<demo::child_process> device_;
 };
@@ -356,6 +371,24 @@ checked<demo::load_report> measure(demo_run& run, demo::load_kind load,
   return report;
 }
 
+/// What would be found out only after a run or at the end: one line, or nothing.
+std::string problem_with_files(const settings& with) {
+  if (!with.scheduling.config_file.empty()) {
+    std::string message;
+    if (sluice::load_config(with.scheduling.config_file, message).has_error()) return message;
+  }
+  if (!with.json_file.empty()) {
+    std::error_code ignored;
+    const bool was_there = std::filesystem::exists(with.json_file, ignored);
+    errno = 0;
+    if (!std::ofstream(with.json_file, std::ios::app)) {
+      return with.json_file + ": cannot be written: " + std::strerror(errno);
+    }
+    if (!was_there) std::filesystem::remove(with.json_file, ignored);
+  }
+  return {};
+}
+
 checked<bool> write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path);
   out << text << std::flush;
@@ -365,25 +398,25 @@ checked<bool> write_file(const std::string& path, const std::string& text) {
 
 void print_head(const settings& with, const demo::arrivals& work, const std::string& profile) {
   const demo::token_costs costs = demo::scale_to_load(work, with.arrivals.online_load);
-  fmt::print(
+  demo::print(
       "The GPU is simulated (profile {}): times were measured on this machine, none on AMD "
       "hardware.\n",
       profile);
-  fmt::print("arrivals: {}\n", with.arrivals.description(work));
-  fmt::print(
+  demo::print("arrivals: {}\n", with.arrivals.description(work));
+  demo::print(
       "online work: load {:g} = {} of GPU time; {:.2f} us per context token, {:.1f} us per "
       "generated token\n",
       with.arrivals.online_load,
-      demo::to_text(std::chrono::round<duration>(work.window * with.arrivals.online_load)),
+      demo::rounded_text(std::chrono::round<duration>(work.window * with.arrivals.online_load)),
       costs.prefill.count() / 1e3, costs.decode.count() / 1e3);
-  fmt::print("            {}\n", with.serving.description());
+  demo::print("            {}\n", with.serving.description());
   std::fflush(stdout);
 }
 
 checked<int> run_demo(const settings& with, const demo::arrivals& work) {
   auto directory = device_directory::make(with.root);
   if (directory.has_error()) return directory.error();
-  demo_run run(with, work, directory->path());
+  demo_run run(with, work, *directory);
   if (const auto started = run.start_device(); started.has_error()) return started.error();
   const auto device = run.stats();
   if (device.has_error()) return device.error();
@@ -400,16 +433,17 @@ checked<int> run_demo(const settings& with, const demo::arrivals& work) {
     const auto report = measure(run, load, *online_alone->online);
     if (report.has_error()) return report.error();
     if (load == loads.front()) {
-      fmt::print("scheduler: {}; reactor on {}\n", report->scheduler.settings,
-                 report->scheduler.reactor);
+      demo::print("scheduler: {}; reactor on {}\n", report->scheduler.settings,
+                  report->scheduler.reactor);
       for_json = *report;
     }
-    fmt::print("{}", demo::table(*report));
+    demo::print("{}", demo::table(*report));
     std::fflush(stdout);
     if (broken.empty()) broken = report->broken_promise();
   }
   if (!with.json_file.empty()) {
-    if (const auto done = write_file(with.json_file, demo::json(*for_json, device->profile));
+    if (const auto done = write_file(
+            with.json_file, demo::json(*for_json, device->profile, with.arrivals, work.window));
         done.has_error()) {
       return done.error();
     }
@@ -435,32 +469,38 @@ int main(int argc, char** argv) {
   app.add_option("--json", with.json_file, "Write the figures to this file")->type_name("FILE");
   app.add_option("--profile", with.profile, "The simulated GPU: a profile's name or a TOML file")
       ->capture_default_str();
-  app.add_option(
-         "--root", with.root,
-         "Directory for the simulated device (default: a temporary one, removed at the end)")
+  app.add_option("--root", with.root,
+                 "Directory for the simulated device, made if it does not exist, and then removed "
+                 "at the end "
+                 "(default: a temporary one)")
+      ->check([](const std::string& path) { return path.empty() ? "must not be empty" : ""; })
       ->type_name("DIR");
   with.arrivals.add_to(app);
   with.serving.add_to(app);
-  with.scheduling.add_to(app);
+  with.scheduling.add_to(app, "200 ms; with --config what that says");
   if (const int code = demo::parse(app, argc, argv); code >= 0) return code;
   // A demo of seconds cannot wait for seconds until it attaches.
-  if (with.scheduling.config_file.empty() && with.scheduling.attach_after == 0ns) {
+  if (with.scheduling.config_file.empty() && !with.scheduling.attach_after) {
     with.scheduling.attach_after = 200ms;
   }
 
   const auto work = with.arrivals.load();
   if (work.has_error()) {
-    fmt::print(stderr, "sluice-demo: {}\n", work.error().message);
+    demo::print(stderr, "sluice-demo: {}\n", work.error().message);
+    return 2;
+  }
+  if (const std::string problem = problem_with_files(with); !problem.empty()) {
+    demo::print(stderr, "sluice-demo: {}\n", problem);
     return 2;
   }
   demo::catch_stop_signals();
   const auto code = run_demo(with, *work);
   if (const int signal = demo::stop_signal(); signal != 0) {
-    fmt::print(stderr, "sluice-demo: stopped by signal {}; the device is unmounted\n", signal);
+    demo::print(stderr, "sluice-demo: stopped by signal {}; the device is unmounted\n", signal);
     return demo::exit_code_for(signal);
   }
   if (code.has_error()) {
-    fmt::print(stderr, "sluice-demo: {}\n", code.error().message);
+    demo::print(stderr, "sluice-demo: {}\n", code.error().message);
     return 1;
   }
   return *code;

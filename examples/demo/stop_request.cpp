@@ -15,7 +15,13 @@ sigset_t stop_signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGHUP);
   return set;
+}
+
+bool is_ignored(int number) {
+  struct sigaction now {};
+  return sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
 }  // namespace
@@ -26,6 +32,16 @@ void catch_stop_signals() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // Whoever was started by nohup goes on when the terminal closes.
+  if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);
+}
+
+void stop_signals_as_before_exec() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    if (!is_ignored(number)) signal(number, SIG_DFL);
+  }
+  const sigset_t set = stop_signals();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 int stop_signal() noexcept { return received.load(std::memory_order_relaxed); }

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// SIGINT and SIGTERM as a flag that long work looks at, for programs whose main thread does the
-/// work.
+/// SIGINT, SIGTERM and SIGHUP (a closed terminal) as a flag that long work looks at, for programs
+/// whose main thread does the work.
 
 namespace demo {
 
@@ -12,8 +12,13 @@ void catch_stop_signals();
 /// \return the signal that asked the program to stop, or 0. Any thread, async-signal-safe.
 int stop_signal() noexcept;
 
-/// While alive, threads that are started inherit SIGINT and SIGTERM blocked: the signals then reach
-/// the main thread, whose sleep they are meant to end.
+/// In a child between fork and exec: these signals end it, as they will until the new program has
+/// handlers of its own. With the parent's handlers one would only set a flag that exec forgets, so
+/// fork while signals_for_main_only lives. Async-signal-safe.
+void stop_signals_as_before_exec();
+
+/// While alive, threads (and processes) that are started inherit these signals blocked: they then
+/// reach the main thread, whose sleep they are meant to end.
 class signals_for_main_only {
  public:
   signals_for_main_only();

@@ -40,6 +40,8 @@ void fields(scheduler_report& of, Visitor&& visit) {
   visit("forced_resumes", of.forced_resumes);
   visit("backend_restarts", of.backend_restarts);
   visit("policy_ejections", of.policy_ejections);
+  visit("suspend_calls", of.suspend_calls);
+  visit("resume_calls", of.resume_calls);
   visit("suspend_p50", of.suspend_p50);
   visit("suspend_p99", of.suspend_p99);
   visit("resume_p50", of.resume_p50);

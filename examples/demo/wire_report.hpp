@@ -28,6 +28,8 @@ struct scheduler_report {
   std::uint64_t forced_resumes = 0;
   std::uint64_t backend_restarts = 0;
   std::uint64_t policy_ejections = 0;
+  std::uint64_t suspend_calls = 0;  ///< What the percentiles below are of.
+  std::uint64_t resume_calls = 0;
   sluice::duration suspend_p50{};
   sluice::duration suspend_p99{};
   sluice::duration resume_p50{};

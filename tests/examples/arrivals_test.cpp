@@ -2,6 +2,8 @@
 
 #include "offline_load.hpp"
 #include "options.hpp"
+#include "scheduling_options.hpp"
+#include "serving_options.hpp"
 
 #include <chrono>
 #include <sstream>
@@ -9,6 +11,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "sluice/duration_text.hpp"
 
 namespace {
 
@@ -80,6 +84,67 @@ TEST(Trace, ThatDoesNotExistIsNamed) {
   ASSERT_TRUE(seen.has_error());
   EXPECT_EQ(seen.error().message,
             "/nonexistent/trace.csv: cannot be opened: No such file or directory");
+}
+
+// `--trace /dev/zero` read without limit.
+TEST(Trace, ThatIsOneEndlessLineIsRefused) {
+  const auto seen = demo::read_trace_file("/dev/zero");
+  ASSERT_TRUE(seen.has_error());
+  EXPECT_EQ(seen.error().message, "/dev/zero:1:65537: the line is longer than 64 KiB");
+  EXPECT_EQ(read(header + std::string(65536, 'x') + "\n").error().message,
+            "t.csv:2:1: the date must be YYYY-MM-DD");
+  EXPECT_EQ(read(header + std::string(65537, 'x') + "\n").error().message,
+            "t.csv:2:65537: the line is longer than 64 KiB");
+  EXPECT_EQ(read(header + std::string(65537, 'x')).error().message,
+            "t.csv:2:65537: the line is longer than 64 KiB");
+}
+
+TEST(Trace, ThatIsADirectoryIsSaidToBeOne) {
+  EXPECT_EQ(demo::read_trace_file("/tmp").error().message, "/tmp: cannot be read: Is a directory");
+}
+
+/// What the option refuses a value with; "" when it takes it.
+std::string complaint(const std::string& option, const std::string& value) {
+  demo::arrival_options arrivals;
+  demo::serving_options serving;
+  demo::scheduling_options scheduling;
+  CLI::App app;
+  arrivals.add_to(app);
+  serving.add_to(app);
+  scheduling.add_to(app, "");
+  std::vector<std::string> backwards{value, option};
+  try {
+    app.parse(backwards);
+  } catch (const CLI::ParseError& wrong) {
+    return wrong.what();
+  }
+  return "";
+}
+
+// `--speedup nan` printed garbage, `--online-load nan` ended in std::length_error.
+TEST(Options, RefuseNumbersOutOfTheirRange) {
+  for (const char* option :
+       {"--speedup", "--online-load", "--seed", "--most-active", "--window", "--attach-after",
+        "--slice", "--decode-kernel", "--prefill-kernel", "--host-gap", "--drain-limit"}) {
+    for (const char* value :
+         {"nan", "inf", "-inf", "-1", "1e999", "18446744073709551616", "3x", ""}) {
+      EXPECT_THAT(complaint(option, value), testing::StartsWith(std::string(option) + ": "))
+          << option << " '" << value << "'";
+    }
+  }
+  EXPECT_EQ(complaint("--speedup", "nan"), "--speedup: 'nan' is not a number from 0.001 to 1000");
+  EXPECT_EQ(complaint("--window", "0"), "--window: '0' is not 10ms to 1h");
+  EXPECT_EQ(complaint("--prefill-kernel", "0us"), "--prefill-kernel: '0us' is not 1us to 1s");
+  EXPECT_EQ(complaint("--seed", "18446744073709551615"), "");
+  EXPECT_EQ(complaint("--speedup", "0.5"), "");
+}
+
+// Zero is a value like another: attach at once, not "what the configuration says".
+TEST(Options, PassOnThatTheyWereGivenZero) {
+  demo::scheduling_options given;
+  given.attach_after = 0s;
+  EXPECT_THAT(given.arguments(), testing::IsSupersetOf({"--attach-after", "0ns"}));
+  EXPECT_EQ(complaint("--attach-after", "0s"), "");
 }
 
 arrivals at(std::initializer_list<std::chrono::milliseconds> times) {
@@ -175,9 +240,9 @@ TEST(Duration, ReadsUnitsAndRefusesTheRest) {
   EXPECT_EQ(*demo::parse_duration("1.5 s", 0ns), 1500ms);
   EXPECT_EQ(*demo::parse_duration("8", 1s), 8s);
   EXPECT_EQ(demo::parse_duration("8", 0ns).error().message,
-            "'8' needs a unit (ns, us, ms, s, min)");
+            "'8' needs a unit (ns, us, ms, s, min, h)");
   EXPECT_TRUE(demo::parse_duration("fast", 1s).has_error());
-  EXPECT_TRUE(demo::parse_duration("-1s", 1s).has_error());
+  EXPECT_EQ(demo::parse_duration("-1s", 1s).error().message, "'-1s' is negative");
   EXPECT_TRUE(demo::parse_duration("3 parsecs", 1s).has_error());
   EXPECT_TRUE(demo::parse_duration("nan", 1s).has_error());
   EXPECT_TRUE(demo::parse_duration("1e300s", 1s).has_error());
@@ -187,7 +252,7 @@ TEST(Duration, SurvivesTheWayThroughAnArgument) {
   for (const demo::duration each :
        {demo::duration{0}, demo::duration{1}, demo::duration{300us}, demo::duration{20ms},
         demo::duration{4s}, demo::duration{4s + 1ns}}) {
-    EXPECT_EQ(*demo::parse_duration(demo::to_argument(each), 0ns), each);
+    EXPECT_EQ(*demo::parse_duration(sluice::to_text(each), 0ns), each);
   }
 }
 

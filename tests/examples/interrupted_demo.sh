@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SIGINT while online and offline work run under the scheduler: the demo ends with 130 within seconds, and
-# neither a process nor a mount nor a directory is left. Runs in a mount namespace of its own.
+# neither a process nor a mount nor a directory is left. The same, at once, for SIGINT, SIGTERM and SIGHUP while
+# it starts, and when it ends by itself. Runs in a mount namespace of its own.
 set -euo pipefail
 demo=$1
 TMPDIR=$(mktemp -d)
@@ -13,7 +14,56 @@ fail() {
   exit 1
 }
 
-"$demo" --load long --window 2 --drain-limit 100ms >"$TMPDIR/out" 2>"$TMPDIR/error" &
+nothing_left() {
+  ! grep -q "$TMPDIR" /proc/self/mountinfo || fail "$1: a mount is left"
+  [ -z "$(find "$TMPDIR" -mindepth 1 -maxdepth 1 -type d)" ] || fail "$1: a directory is left"
+}
+
+# One in the first milliseconds ended it only after 5 s: the device, just forked, had not seen it. SIGHUP left
+# everything behind.
+set -m  # What bash starts in the background ignores SIGINT without it.
+for delay in 0.003 0.004 0.005 0.006 0.008 0.01 0.015 0.03 0.1; do
+  for expected in INT:130 TERM:143 HUP:129; do
+    began=${EPOCHREALTIME//[^0-9]/}
+    "$demo" >"$TMPDIR/out" 2>"$TMPDIR/error" &
+    pid=$!
+    sleep "$delay"
+    kill -s "${expected%:*}" "$pid"
+    code=0
+    wait "$pid" 2>/dev/null || code=$?
+    [ "$code" -eq "${expected#*:}" ] || fail "SIG${expected%:*} after $delay s: ended with code $code"
+    passed=$(((${EPOCHREALTIME//[^0-9]/} - began) / 1000))
+    [ "$passed" -le 3000 ] || fail "SIG${expected%:*} after $delay s: took $passed ms to end"
+    nothing_left "SIG${expected%:*} after $delay s"
+  done
+done
+set +m
+
+# A closed terminal: what it still prints fails, which ended it by an exception.
+script -qec "exec '$demo' --load long" /dev/null >"$TMPDIR/out" 2>"$TMPDIR/error" </dev/null &
+terminal=$!
+for _ in $(seq 300); do
+  if grep -q 'online alone' "$TMPDIR/out" && pid=$(pgrep -P "$terminal" -x sluice-demo); then break; fi
+  sleep 0.02
+done
+kill -KILL "$terminal"
+wait "$terminal" 2>/dev/null || true
+for _ in $(seq 150); do
+  kill -0 "$pid" 2>/dev/null || break
+  sleep 0.02
+done
+! kill -0 "$pid" 2>/dev/null || fail "closed terminal: it goes on"
+nothing_left "closed terminal"
+
+mkdir "$TMPDIR/there"
+for root in there made; do
+  "$demo" --load long --window 300ms --drain-limit 100ms --root "$TMPDIR/$root" >"$TMPDIR/out" 2>"$TMPDIR/error" ||
+    fail "--root $root: ended with code $?"
+done
+rmdir "$TMPDIR/there" || fail "--root there: something is left in it"
+nothing_left "--root made"
+
+"$demo" --root "$TMPDIR/made" --load long --window 2 --drain-limit 100ms >"$TMPDIR/out" 2>"$TMPDIR/error" &
 pid=$!
 for _ in $(seq 300); do
   children=$(pgrep -P "$pid" | tr '\n' ' ')
@@ -33,6 +83,5 @@ wait "$pid" || code=$?
 for child in $children; do
   ! kill -0 "$child" 2>/dev/null || fail "process $child is still there"
 done
-! grep -q "$TMPDIR" /proc/self/mountinfo || fail "a mount is left"
-[ -z "$(find "$TMPDIR" -mindepth 1 -maxdepth 1 -type d)" ] || fail "a directory is left"
+nothing_left "SIGINT"
 echo "stopped cleanly, $((SECONDS - began)) s after the signal"

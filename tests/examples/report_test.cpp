@@ -1,6 +1,9 @@
 #include "demo_report.hpp"
 
 #include <chrono>
+#include <fstream>
+#include <set>
+#include <string>
 
 #include <boost/json.hpp>
 #include <gmock/gmock.h>
@@ -57,8 +60,12 @@ demo::load_report sample() {
   return report;
 }
 
+boost::json::object parsed_json(const demo::arrival_options& asked = {}) {
+  return boost::json::parse(demo::json(sample(), "a \"quoted\" name", asked, 1500ms)).as_object();
+}
+
 TEST(Json, HoldsTheSchema) {
-  const auto parsed = boost::json::parse(demo::json(sample(), "a \"quoted\" name")).as_object();
+  const auto parsed = parsed_json();
   EXPECT_EQ(parsed.at("device").as_string(), "simulated");
   EXPECT_EQ(parsed.at("profile").as_string(), "a \"quoted\" name");
   EXPECT_EQ(parsed.at("load").as_string(), "train");
@@ -69,6 +76,8 @@ TEST(Json, HoldsTheSchema) {
   EXPECT_DOUBLE_EQ(runs.at("online_alone").at("p99_ms").as_double(), 30);
   EXPECT_DOUBLE_EQ(runs.at("online_alone").at("max_ms").as_double(), 40);
   EXPECT_FALSE(runs.at("online_alone").as_object().contains("offline_kernels_per_s"));
+  EXPECT_DOUBLE_EQ(runs.at("scheduled").at("offline_gpu_share").as_double(), 0.45);
+  EXPECT_DOUBLE_EQ(parsed.at("offline_alone_gpu_share").as_double(), 1);
   EXPECT_EQ(runs.at("unscheduled").at("unfinished").as_int64(), 7);
   EXPECT_DOUBLE_EQ(runs.at("scheduled").at("offline_kernels_per_s").as_double(), 5);
   EXPECT_DOUBLE_EQ(parsed.at("offline_alone_kernels_per_s").as_double(), 10);
@@ -82,6 +91,75 @@ TEST(Json, HoldsTheSchema) {
   EXPECT_DOUBLE_EQ(parsed.at("online_disturbed_ms").as_double(), 61.5);
   EXPECT_EQ(parsed.at("driver_cycles").as_int64(), 7);
   EXPECT_DOUBLE_EQ(parsed.at("driver_cycle_ms").as_double(), 75);
+}
+
+TEST(Json, SaysWhatWasRun) {
+  demo::arrival_options asked;
+  asked.seed = 18446744073709551615u;
+  asked.speedup = 2;
+  asked.online_load = 0.25;
+  const auto generated = parsed_json(asked);
+  EXPECT_EQ(generated.at("seed").to_number<std::uint64_t>(), 18446744073709551615u);
+  EXPECT_FALSE(generated.contains("trace"));
+  EXPECT_EQ(generated.at("window_s").to_number<double>(), 1.5);
+  EXPECT_EQ(generated.at("speedup").to_number<double>(), 2);
+  EXPECT_EQ(generated.at("online_load").to_number<double>(), 0.25);
+  asked.trace = "a \"trace\".csv";
+  EXPECT_EQ(parsed_json(asked).at("trace").as_string(), asked.trace);
+  EXPECT_FALSE(parsed_json(asked).contains("seed"));
+}
+
+void collect_keys(const boost::json::object& from, std::set<std::string>& into) {
+  for (const auto& each : from) {
+    into.insert(std::string(each.key()));
+    if (each.value().is_object()) collect_keys(each.value().as_object(), into);
+  }
+}
+
+// Every `key` in the first column of the tables below "## The JSON file" is written, and every key
+// that is written is there.
+TEST(Json, IsDocumentedToTheLastKey) {
+  std::ifstream readme(SLUICE_EXAMPLES_README);
+  ASSERT_TRUE(readme) << SLUICE_EXAMPLES_README;
+  std::set<std::string> documented;
+  bool inside = false;
+  for (std::string line; std::getline(readme, line);) {
+    if (line.starts_with("## ")) inside = line == "## The JSON file";
+    if (!inside || !line.starts_with("| `")) continue;
+    const std::string column = line.substr(0, line.find(" | "));
+    for (std::size_t at = column.find('`'); at != std::string::npos;) {
+      const std::size_t end = column.find('`', at + 1);
+      ASSERT_NE(end, std::string::npos) << line;
+      documented.insert(column.substr(at + 1, end - at - 1));
+      at = column.find('`', end + 1);
+    }
+  }
+  std::set<std::string> written;
+  demo::arrival_options traced;
+  traced.trace = "t.csv";
+  for (const auto& asked : {demo::arrival_options{}, traced}) {
+    collect_keys(parsed_json(asked), written);
+  }
+  EXPECT_THAT(documented, testing::ContainerEq(written));
+}
+
+// `--load long --online-load 0.9 --window 2` said "offline loss -4.1 %", and nothing else.
+TEST(Table, ExplainsANegativeLoss) {
+  demo::load_report report = sample();
+  EXPECT_THAT(demo::table(report), Not(HasSubstr("offline also ran")));
+  report.scheduled_offline.gpu_time = 7s;
+  EXPECT_THAT(demo::table(report),
+              HasSubstr("offline loss -16.7 % of the time the GPU had no unfinished online work "
+                        "(offline also ran while online work was unfinished);"));
+}
+
+TEST(Table, SaysOfHowManyCallsThePercentilesAre) {
+  demo::load_report report = sample();
+  report.scheduler.suspend_calls = 4;
+  report.scheduler.resume_calls = 3;
+  report.scheduler.resume_p99 = 10ms;
+  EXPECT_THAT(demo::table(report), HasSubstr("p50/p99 of 4 suspends 0.00/0.00 ms, of 3 resumes "
+                                             "0.00/10.00 ms"));
 }
 
 // What the device counted until the last request stands apart from what the scheduler counted in
@@ -121,6 +199,7 @@ TEST(WireReport, SurvivesTheWayThroughALine) {
   sent.scheduler->settings = "a, \"b\"";
   sent.scheduler->suspends = 4;
   sent.scheduler->resume_p99 = 10ms;
+  sent.scheduler->resume_calls = 5;
   const std::string line = demo::to_line(sent);
   EXPECT_THAT(line, Not(HasSubstr("\n")));
   const auto heard = demo::parse_online_report(line);
@@ -133,6 +212,7 @@ TEST(WireReport, SurvivesTheWayThroughALine) {
   EXPECT_EQ(heard->scheduler->settings, "a, \"b\"");
   EXPECT_EQ(heard->scheduler->suspends, 4u);
   EXPECT_EQ(heard->scheduler->resume_p99, 10ms);
+  EXPECT_EQ(heard->scheduler->resume_calls, 5u);
 }
 
 TEST(WireReport, WithoutASchedulerHasNone) {

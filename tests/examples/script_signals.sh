@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SIGINT or SIGTERM to with_simulated_gpu.sh alone reaches the command at once, once, and the script ends with
 # 130 or 143 when the command has, leaving no mount and no directory. Ctrl-C on a terminal reaches the command
-# once, and standard input is the command's. Runs in a mount namespace of its own.
+# once, and standard input is the command's. Killed, the script takes the device along. Runs in a mount namespace
+# of its own.
 set -euo pipefail
 script=$1
 TMPDIR=$(mktemp -d)
@@ -69,4 +70,34 @@ code=0
 "$script" bash -c 'exit 7' >"$TMPDIR/log" 2>&1 || code=$?
 [ "$code" -eq 7 ] || fail "the command's exit code 7 became $code"
 nothing_left "no signal"
+
+"$script" bash -c 'echo "$PPID $SLUICE_SIM_ROOT"; exec sleep 60' >"$TMPDIR/log" 2>&1 &
+for _ in $(seq 500); do
+  read -r pid root < <(grep '^[0-9]' "$TMPDIR/log") && break
+  sleep 0.02
+done
+device=$(pgrep -P "$pid" -x sluice-sim) || fail "there is no device to be seen"
+command=$(pgrep -P "$pid" -x sleep) || fail "there is no command to be seen"
+kill -KILL "$pid"
+for _ in $(seq 250); do
+  kill -0 "$device" 2>/dev/null || break
+  sleep 0.02
+done
+kill "$command"
+! kill -0 "$device" 2>/dev/null || { kill "$device" && fail "SIGKILL: the device is left"; }
+[ ! -e "$root/fuse" ] || fail "SIGKILL: the device left its files"
+rmdir "$root"
+
+refuses() {  # refuses PATTERN ARGUMENT...
+  code=0
+  "$script" "${@:2}" >"$TMPDIR/log" 2>&1 || code=$?
+  [ "$code" -eq 2 ] || fail "'${*:2}' ended with $code, not 2"
+  if [ "$(wc -l <"$TMPDIR/log")" -ne 1 ] || ! grep -q -- "$1" "$TMPDIR/log"; then
+    fail "'${*:2}' gives no line with '$1'"
+  fi
+}
+refuses "no command"
+refuses "no command" --profile mi300x
+refuses "must follow --profile" --profile
+refuses "unknown option --gpus" --gpus 2 true
 echo "signals, standard input and exit codes pass through"

@@ -4,11 +4,18 @@
 #include "device.hpp"
 #include "profile_file.hpp"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/types.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <stdexcept>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -18,12 +25,22 @@ namespace {
 constexpr int exit_failed = 1;
 constexpr int exit_usage = 2;
 
+std::string cannot_write(int ready_fd) {
+  return "cannot write to --ready-fd " + std::to_string(ready_fd) + ": " +
+         std::strerror(errno);  // NOLINT: one thread yet.
+}
+
+/// Whoever waits for this line would wait for ever without it.
 void say_ready(int fd) {
   constexpr char text[] = "ready\n";
-  if (write(fd, text, sizeof text - 1) < 0) {
-    std::fprintf(stderr, "sluice-sim: cannot write to --ready-fd %d\n", fd);
-  }
+  if (write(fd, text, sizeof text - 1) < 0) throw std::runtime_error{cannot_write(fd)};
   close(fd);
+}
+
+/// Makes the end of `parent` a SIGTERM for us. \return false when it is not our parent (any more).
+bool end_with(pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  return getppid() == parent;
 }
 
 }  // namespace
@@ -32,14 +49,16 @@ int main(int argc, char** argv) {
   CLI::App app{
       "A simulated AMD GPU and its compute driver (KFD), served as files: DIR/dev/kfd,\n"
       "DIR/sys/class/kfd/kfd, DIR/sys/kernel/debug/kfd/mqds and DIR/sim/stats.json.\n"
-      "Runs until SIGINT or SIGTERM, and leaves nothing behind. Needs /dev/fuse and root.",
+      "Runs until SIGINT, SIGTERM or SIGHUP, and leaves nothing behind. Needs /dev/fuse and root.",
       "sluice-sim"};
   sluice::sim::device_options options;
   std::string profile = "mi300x";
   std::uint32_t gpus = 0;
   int ready_fd = -1;
+  pid_t parent = 0;
   app.add_option("--root", options.root, "Directory to appear under; made if it does not exist")
       ->required()
+      ->check([](const std::string& path) { return path.empty() ? "must not be empty" : ""; })
       ->type_name("DIR");
   app.add_option("--profile", profile, "What to simulate: a name, or a TOML file")
       ->capture_default_str()
@@ -51,11 +70,23 @@ int main(int argc, char** argv) {
                  "Open descriptor to write 'ready' to, and close, when the device can be used")
       ->check(CLI::NonNegativeNumber)
       ->type_name("FD");
+  app.add_option("--with-parent", parent,
+                 "Stop when this process ends (as at SIGTERM); it must be the one that starts this")
+      ->check(CLI::PositiveNumber)
+      ->type_name("PID");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     std::fprintf(stderr, "sluice-sim: %s (see --help)\n", error.what());
+    return exit_usage;
+  }
+  if (ready_fd >= 0 && fcntl(ready_fd, F_GETFD) < 0) {
+    std::fprintf(stderr, "sluice-sim: %s\n", cannot_write(ready_fd).c_str());
+    return exit_usage;
+  }
+  if (parent != 0 && !end_with(parent)) {
+    std::fprintf(stderr, "sluice-sim: --with-parent %d: that is not the parent process\n", parent);
     return exit_usage;
   }
 

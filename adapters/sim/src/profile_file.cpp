@@ -1,15 +1,16 @@
 #include "profile_file.hpp"
 
-#include <array>
-#include <charconv>
 #include <concepts>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <toml++/toml.h>
+
+#include "sluice/duration_text.hpp"
 
 namespace sluice::sim {
 
@@ -65,10 +66,11 @@ class table_reader {
     const auto* node = take(key);
     if (node == nullptr) return;
     const auto text = node->value_exact<std::string_view>();
-    const auto value = text ? parse_duration(*text) : std::nullopt;
+    const auto value = text ? parse_whole_duration(*text) : std::nullopt;
     if (!value || *value < least || *value > most) {
       bad(*node, key,
-          "a time such as \"5ms\" (ns, us, ms, s) from " + show(least) + " to " + show(most));
+          "a time such as \"5ms\" (ns, us, ms, s, min, h) from " + to_text(least) + " to " +
+              to_text(most));
     }
     into = *value;
   }
@@ -111,30 +113,10 @@ class table_reader {
   }
 
  private:
-  static std::optional<duration> parse_duration(std::string_view text) {
-    std::int64_t number = 0;
-    const auto [unit, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc{} || number < 0) return std::nullopt;
-    const std::string_view rest{unit, static_cast<std::size_t>(text.data() + text.size() - unit)};
-    constexpr std::array<std::pair<std::string_view, std::int64_t>, 4> units{
-        {{"ns", 1}, {"us", 1'000}, {"ms", 1'000'000}, {"s", 1'000'000'000}}};
-    for (const auto& [name, factor] : units) {
-      if (rest == name && number <= std::numeric_limits<std::int64_t>::max() / factor) {
-        return duration{number * factor};
-      }
-    }
-    return std::nullopt;
-  }
-
-  static std::string show(duration value) {
-    constexpr std::array<std::pair<std::string_view, std::int64_t>, 3> units{
-        {{"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}}};
-    for (const auto& [name, factor] : units) {
-      if (value.count() != 0 && value.count() % factor == 0) {
-        return std::to_string(value.count() / factor) + std::string{name};
-      }
-    }
-    return std::to_string(value.count()) + "ns";
+  /// A duration in plain digits: neither a sign nor a fraction nor an exponent.
+  static std::optional<duration> parse_whole_duration(std::string_view text) {
+    if (text.find_first_of("-.eE") != std::string_view::npos) return std::nullopt;
+    return parse_duration(text);
   }
 
   const std::string& file_;
@@ -189,6 +171,10 @@ std::string find_profile(const std::string& name_or_path) {
 profile load_profile(const std::string& path) {
   using std::chrono::microseconds;
   using std::chrono::seconds;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw profile_error{path + ": is a directory; a profile is a TOML file"};
+  }
   toml::table file;
   try {
     file = toml::parse_file(path);
@@ -221,6 +207,7 @@ profile load_profile(const std::string& path) {
     device.finish();
   }
   const auto* gpus = in.take("gpu");
+  in.finish();  // Before a missing [[gpu]] is: a misspelt one is an unknown key.
   if (gpus == nullptr) throw profile_error{path + ": no [[gpu]] table: at least one is needed"};
   if (const auto* array = gpus->as_array();
       array != nullptr && array->is_homogeneous<toml::table>()) {
@@ -228,7 +215,6 @@ profile load_profile(const std::string& path) {
   } else {
     in.bad(*gpus, "gpu", "[[gpu]] tables");
   }
-  in.finish();
   for (std::size_t i = 0; i < node.gpus.size(); ++i) {
     auto& gpu = node.gpus[i];
     if (gpu.gpu_id == 0) throw profile_error{path + ": gpu.gpu_id is missing"};

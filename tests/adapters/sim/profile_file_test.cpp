@@ -96,7 +96,13 @@ TEST(ProfileFile, NamesLineKeyAndExpectationOfWhatIsWrong) {
   EXPECT_EQ(complaint(gpu + "hqd_slots = \"many\"\n"),
             ":3: gpu.hqd_slots: expected a whole number from 1 to 1024");
   EXPECT_EQ(complaint(gpu + "resume_cost = \"10s\"\n"),
-            ":3: gpu.resume_cost: expected a time such as \"5ms\" (ns, us, ms, s) from 0ns to 9s");
+            ":3: gpu.resume_cost: expected a time such as \"5ms\" (ns, us, ms, s, min, h) from 0ns "
+            "to 9s");
+  for (const char* time : {"-1ms", "1.5ms", "1e3us", "5", "5 parsecs", "nan"}) {
+    EXPECT_EQ(complaint(gpu + "resume_cost = \"" + time + "\"\n"),
+              ":3: gpu.resume_cost: expected a time such as \"5ms\" (ns, us, ms, s, min, h) from "
+              "0ns to 9s");
+  }
   EXPECT_EQ(complaint(gpu + "per_vmid_debug = 1\n"),
             ":3: gpu.per_vmid_debug: expected true or false");
   EXPECT_EQ(complaint("[driver]\nmqds_header = \"new\"\n" + gpu),
@@ -105,6 +111,9 @@ TEST(ProfileFile, NamesLineKeyAndExpectationOfWhatIsWrong) {
             ":2: driver.mqd_header: unknown key");
   EXPECT_EQ(complaint("gpu = 3\n"), ":1: gpu: expected [[gpu]] tables");
   EXPECT_EQ(complaint("name = \"x\"\n"), ": no [[gpu]] table: at least one is needed");
+  // They said "no [[gpu]] table" instead.
+  EXPECT_EQ(complaint("nonsense = 1\n"), ":1: nonsense: unknown key");
+  EXPECT_EQ(complaint("[timing]\nquantum = 1\n"), ":1: timing: unknown key");
   EXPECT_EQ(complaint("[[gpu]]\nhqd_slots = 4\n"), ": gpu.gpu_id is missing");
   EXPECT_EQ(complaint(gpu + gpu), ": gpu.gpu_id 5 is given to two GPUs");
   EXPECT_TRUE(complaint("[driver\n").starts_with(":1: ")) << complaint("[driver\n");
@@ -116,6 +125,15 @@ TEST(ProfileFile, SaysWhenTheFileCannotBeRead) {
     FAIL();
   } catch (const profile_error& error) {
     EXPECT_TRUE(std::string{error.what()}.starts_with("/nonexistent/x.toml: ")) << error.what();
+  }
+}
+
+TEST(ProfileFile, SaysThatADirectoryIsNone) {
+  try {
+    (void)load_profile("/tmp");
+    FAIL();
+  } catch (const profile_error& error) {
+    EXPECT_STREQ(error.what(), "/tmp: is a directory; a profile is a TOML file");
   }
 }
 

@@ -89,14 +89,21 @@ bool mounted_below(const std::string& path) {
 TEST(Program, ExplainsItself) {
   const auto help = run_program({"--help"});
   EXPECT_EQ(exit_code(help.status), 0);
-  for (const auto* option : {"--root", "--profile", "--gpus", "--ready-fd"}) {
+  for (const auto* option : {"--root", "--profile", "--gpus", "--ready-fd", "--with-parent"}) {
     EXPECT_NE(help.said.find(option), std::string::npos) << option;
   }
 }
 
 TEST(Program, RefusesABadCommandLineInOneLine) {
-  for (const auto& arguments : std::vector<std::vector<std::string>>{
-           {}, {"--root"}, {"--root", "/tmp/x", "--gpus", "0"}, {"--root", "/tmp/x", "--what"}}) {
+  for (const auto& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"--root"},
+                                             {"--root", ""},
+                                             {"--root", "/tmp/x", "--gpus", "0"},
+                                             {"--root", "/tmp/x", "--ready-fd", "777"},
+                                             {"--root", "/tmp/x", "--with-parent", "1"},
+                                             {"--root", "/tmp/x", "--profile", "/tmp"},
+                                             {"--root", "/tmp/x", "--what"}}) {
     const auto refused = run_program(arguments);
     EXPECT_EQ(exit_code(refused.status), 2);
     EXPECT_EQ(std::count(refused.said.begin(), refused.said.end(), '\n'), 1) << refused.said;
@@ -200,6 +207,49 @@ TEST(Program, ReplacesTheDeadMountOfAKilledDevice) {
   next.signal(SIGTERM);
   EXPECT_TRUE(next.succeeds(10s));
   EXPECT_FALSE(mounted_below(killed.root()));
+}
+
+// It said so, and went on without anybody who knew that it was there.
+TEST(Program, EndsWhenItCannotSayThatItIsReady) {
+  const scratch here;
+  const std::string only_readable = here.path() + "/file";
+  std::ofstream{only_readable} << "";
+  const int fd = open(only_readable.c_str(), O_RDONLY);  // NOLINT: for the child to inherit.
+  ASSERT_GE(fd, 0);
+  const auto refused =
+      run_program({"--root", here.path() + "/root", "--ready-fd", std::to_string(fd)});
+  close(fd);
+  EXPECT_EQ(exit_code(refused.status), 1);
+  EXPECT_NE(refused.said.find("cannot write to --ready-fd"), std::string::npos) << refused.said;
+  EXPECT_FALSE(fs::exists(here.path() + "/root"));
+}
+
+// with_simulated_gpu.sh, killed, left the device to itself.
+TEST(Program, EndsWithItsParentWhereThatIsWanted) {
+  const scratch here;
+  const std::string root = here.path() + "/root";
+  std::array<int, 2> ready{};
+  ASSERT_EQ(pipe(ready.data()), 0);
+  child_process parent{[&](channel& line) {
+    const std::string self = std::to_string(getpid());
+    if (fork() == 0) {
+      execl(SLUICE_SIM_PROGRAM, SLUICE_SIM_PROGRAM, "--root", root.c_str(), "--ready-fd",
+            std::to_string(ready[1]).c_str(), "--with-parent", self.c_str(), nullptr);
+      _exit(99);
+    }
+    line.receive(60s);
+    return 0;
+  }};
+  close(ready[1]);
+  pollfd waited{.fd = ready[0], .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&waited, 1, 10'000), 1);
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1) << "it did not start";
+  close(ready[0]);
+  EXPECT_TRUE(mounted_below(root));
+  parent.signal(SIGKILL);
+  EXPECT_TRUE(eventually(5s, [&] { return !fs::exists(root); }));
+  EXPECT_FALSE(mounted_below(root));
 }
 
 TEST(Program, StopsWithAnErrorWhenSomebodyElseUnmountsIt) {

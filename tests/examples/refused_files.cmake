@@ -1,0 +1,33 @@
+# A file that cannot be used: one line that names it and the reason, and code 2; before anything is run.
+function(refused pattern)
+  execute_process(COMMAND ${PROGRAM} ${ARGN}
+    RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE error)
+  if(NOT code EQUAL 2 OR NOT error MATCHES "^sluice-demo: ${pattern}[^\n]*\n$")
+    message(SEND_ERROR "${ARGN}: ended with ${code} and said: ${error}")
+  endif()
+  if(NOT out STREQUAL "")
+    message(SEND_ERROR "${ARGN}: it began before it looked at the file: ${out}")
+  endif()
+endfunction()
+
+set(trace ${WORK}/malformed.csv)
+file(WRITE ${trace}
+  "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,12,3\n2023-11-16 18:17:04.1,ten,3\n")
+refused("${trace}:3:23: ContextTokens " --trace ${trace})
+refused("/dev/zero:1:65537: the line is longer" --trace /dev/zero)
+
+set(config ${WORK}/malformed.toml)
+file(WRITE ${config} "[scheduler]\nmax_suspnd = \"1s\"\n")
+refused("${config}:2: max_suspnd " --config ${config})
+refused("${WORK}/nowhere.toml: cannot read" --config ${WORK}/nowhere.toml)
+
+refused("${WORK}: cannot be written: Is a directory" --json ${WORK})
+refused("${WORK}/nowhere/x.json: cannot be written: No such file" --json ${WORK}/nowhere/x.json)
+
+# Whether the file could be written was tried without leaving one behind.
+file(REMOVE ${WORK}/refused.json)
+execute_process(COMMAND ${PROGRAM} --json ${WORK}/refused.json --root ${WORK}/nowhere/root
+  RESULT_VARIABLE code OUTPUT_QUIET ERROR_QUIET)
+if(NOT code EQUAL 1 OR EXISTS ${WORK}/refused.json)
+  message(SEND_ERROR "ended with ${code}, or left an empty ${WORK}/refused.json")
+endif()
