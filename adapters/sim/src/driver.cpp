@@ -241,10 +241,15 @@ task<void> driver::impl::tear_down(process_ptr process) {
     gpu_node& node = *device.gpu;
     const auto lock = co_await node.dqm.lock();
     bool was_active = false;
-    for (const auto& q : process->queues) {
-      if (q->gpu != &node) continue;
-      was_active = was_active || q->active;
-      set_active(*q, false);
+    const auto queues = process->queues;
+    for (const auto& q : queues) {
+      if (q->gpu != &node || !q->active) continue;
+      if (node.shape.scheduler == queue_scheduler::mes) {
+        co_await change_queue(q, false, cycle_kind::ordinary, node.shape.cycle_cost);
+      } else {
+        was_active = true;
+        set_active(*q, false);
+      }
     }
     if (was_active) co_await cycle(node, cycle_kind::ordinary, node.shape.cycle_cost);
   }

@@ -1,5 +1,5 @@
 /// The debugger's side: RUNTIME_ENABLE and DBG_TRAP (kfd_chardev.c, kfd_debug.c, and suspend_queues
-/// and resume_queues of kfd_device_queue_manager.c), runlist generation.
+/// and resume_queues of kfd_device_queue_manager.c).
 
 #include "driver_state.hpp"
 
@@ -35,6 +35,10 @@ std::uint32_t* entry_of(std::vector<std::uint32_t>& ids, std::uint32_t id) {
     return (value & ~uapi::KFD_DBG_QUEUE_INVALID_MASK) == id;
   });
   return it == ids.end() ? nullptr : &*it;
+}
+
+bool may_be_suspended(const kfd_queue& queue) {
+  return (queue.exception_status & new_bit) == 0 && !queue.being_destroyed;
 }
 
 /// Reads the caller's array and marks every entry invalid until something is found for it.
@@ -132,7 +136,7 @@ task<void> driver::impl::activate(process_ptr target) {
           node.debug_vmid_owner = target->serial;
       }
       if (state == uapi::DBG_RUNTIME_STATE_ENABLED) {
-        const int error = co_await cycle(node, cycle_kind::debug, node.shape.cycle_cost);
+        const int error = co_await refresh_debugger(node);
         if (error != 0) {
           state = uapi::DBG_RUNTIME_STATE_ENABLED_ERROR;
           if (node.debug_vmid_owner == target->serial) node.debug_vmid_owner = 0;
@@ -155,7 +159,7 @@ task<void> driver::impl::release_devices(process_ptr target, std::size_t count) 
     const auto lock = co_await node.dqm.lock();
     target->devices[i].watch_points.reset();
     if (node.debug_vmid_owner == target->serial) node.debug_vmid_owner = 0;
-    co_await cycle(node, cycle_kind::debug, node.shape.cycle_cost);
+    co_await refresh_debugger(node);
   }
 }
 
@@ -172,7 +176,7 @@ task<int> driver::impl::refresh_devices(process_ptr target) {
   for (auto& device : target->devices) {
     gpu_node& node = *device.gpu;
     const auto lock = co_await node.dqm.lock();
-    const int error = co_await cycle(node, cycle_kind::debug, node.shape.cycle_cost);
+    const int error = co_await refresh_debugger(node);
     if (error != 0) co_return error;
   }
   co_return 0;
@@ -381,32 +385,11 @@ task<int> driver::impl::suspend_queues(call_ptr c, process_ptr target,
   for (auto& device : target->devices) {
     gpu_node& node = *device.gpu;
     const auto lock = co_await node.dqm.lock();
-    int count = 0;
-    for (const auto& q : target->queues) {
-      if (q->gpu != &node) continue;
-      std::uint32_t* entry = entry_of(ids, q->id);
-      if (entry == nullptr) continue;
-      if (!q->suspended) {
-        if ((q->exception_status & new_bit) != 0 || q->being_destroyed) continue;
-        q->suspended = true;
-        ++target->queue_suspends;
-        refresh_active(*q);
-      }
-      *entry &= ~uapi::KFD_DBG_QUEUE_INVALID_MASK;
-      ++count;
-    }
-    if (count == 0) continue;
-    // Even if every one of them was suspended before.
-    const int error = co_await cycle(node, cycle_kind::debug, node.shape.suspend_cost);
-    for (const auto& q : target->queues) {
-      std::uint32_t* entry = q->gpu == &node ? entry_of(ids, q->id) : nullptr;
-      if (entry == nullptr) continue;
-      if (error != 0)
-        *entry |= uapi::KFD_DBG_QUEUE_ERROR_MASK;
-      else
-        q->exception_status &= ~args.exception_mask;  // Those skipped as new included.
-    }
-    if (error == 0) total += count;
+    // Not as a conditional expression: g++ 12 awaits both sides of one.
+    if (node.shape.scheduler == queue_scheduler::runlist)
+      total += co_await suspend_on_runlist(target, node, ids, args.exception_mask);
+    else
+      total += co_await suspend_on_mes(target, node, ids, args.exception_mask);
   }
   if (total > 0) {
     for (const auto& q : target->queues) {
@@ -416,6 +399,61 @@ task<int> driver::impl::suspend_queues(call_ptr c, process_ptr target,
   // A failing copy back is logged by the driver, no more.
   (void)c->caller->memory->write(args.queue_array_ptr, std::as_bytes(std::span{ids}));
   co_return total;
+}
+
+task<int> driver::impl::suspend_on_runlist(process_ptr target, gpu_node& node,
+                                           std::vector<std::uint32_t>& ids,
+                                           std::uint64_t exception_mask) {
+  int count = 0;
+  for (const auto& q : target->queues) {
+    std::uint32_t* entry = q->gpu == &node ? entry_of(ids, q->id) : nullptr;
+    if (entry == nullptr) continue;
+    if (!q->suspended) {
+      if (!may_be_suspended(*q)) continue;
+      q->suspended = true;
+      ++target->queue_suspends;
+      refresh_active(*q);
+    }
+    *entry &= ~uapi::KFD_DBG_QUEUE_INVALID_MASK;
+    ++count;
+  }
+  if (count == 0) co_return 0;
+  // Even if every one of them was suspended before.
+  const int error = co_await cycle(node, cycle_kind::debug, node.shape.suspend_cost);
+  for (const auto& q : target->queues) {
+    std::uint32_t* entry = q->gpu == &node ? entry_of(ids, q->id) : nullptr;
+    if (entry == nullptr) continue;
+    if (error != 0)
+      *entry |= uapi::KFD_DBG_QUEUE_ERROR_MASK;
+    else
+      q->exception_status &= ~exception_mask;  // Those skipped as new included.
+  }
+  co_return error == 0 ? count : 0;
+}
+
+task<int> driver::impl::suspend_on_mes(process_ptr target, gpu_node& node,
+                                       std::vector<std::uint32_t>& ids,
+                                       std::uint64_t exception_mask) {
+  int count = 0;
+  const auto queues = target->queues;
+  for (const auto& q : queues) {
+    std::uint32_t* entry = q->gpu == &node ? entry_of(ids, q->id) : nullptr;
+    if (entry == nullptr) continue;
+    if (!q->suspended) {
+      if (!may_be_suspended(*q)) continue;
+      q->suspended = true;
+      ++target->queue_suspends;
+      const int error = co_await change_queue(q, false, cycle_kind::debug, node.shape.suspend_cost);
+      if (error != 0) {  // It counts as suspended and runs on; nobody behind it is looked at.
+        *entry |= uapi::KFD_DBG_QUEUE_ERROR_MASK;
+        co_return count;
+      }
+    }
+    *entry &= ~uapi::KFD_DBG_QUEUE_INVALID_MASK;
+    q->exception_status &= ~exception_mask;
+    ++count;
+  }
+  co_return count;
 }
 
 /// copy_context_work_handler, get_wave_state: where the saved context lies, and the control stack.
@@ -461,31 +499,65 @@ task<int> driver::impl::resume(process_ptr target, std::vector<std::uint32_t>* i
   for (auto& device : target->devices) {
     gpu_node& node = *device.gpu;
     const auto lock = co_await node.dqm.lock();
-    int count = 0;
-    for (const auto& q : target->queues) {
-      if (q->gpu != &node) continue;
-      std::uint32_t* entry = ids == nullptr ? nullptr : entry_of(*ids, q->id);
-      if (ids != nullptr && entry == nullptr) continue;
-      if (q->suspended) {
-        q->suspended = false;
-        refresh_active(*q);
-      }
-      if (entry != nullptr) *entry &= ~uapi::KFD_DBG_QUEUE_INVALID_MASK;
-      ++count;
-    }
-    if (count == 0) continue;
-    const int error = co_await cycle(node, cycle_kind::debug, node.shape.resume_cost);
-    if (error == 0) {
-      total += count;
-      node.destroy_wait.wake_all();
-      continue;
-    }
-    for (const auto& q : target->queues) {
-      std::uint32_t* entry = q->gpu == &node && ids != nullptr ? entry_of(*ids, q->id) : nullptr;
-      if (entry != nullptr) *entry |= uapi::KFD_DBG_QUEUE_ERROR_MASK;
-    }
+    // Not as a conditional expression: g++ 12 awaits both sides of one.
+    if (node.shape.scheduler == queue_scheduler::runlist)
+      total += co_await resume_on_runlist(target, node, ids);
+    else
+      total += co_await resume_on_mes(target, node, ids);
   }
   co_return total;
+}
+
+task<int> driver::impl::resume_on_runlist(process_ptr target, gpu_node& node,
+                                          std::vector<std::uint32_t>* ids) {
+  int count = 0;
+  for (const auto& q : target->queues) {
+    if (q->gpu != &node) continue;
+    std::uint32_t* entry = ids == nullptr ? nullptr : entry_of(*ids, q->id);
+    if (ids != nullptr && entry == nullptr) continue;
+    if (q->suspended) {
+      q->suspended = false;
+      refresh_active(*q);
+    }
+    if (entry != nullptr) *entry &= ~uapi::KFD_DBG_QUEUE_INVALID_MASK;
+    ++count;
+  }
+  if (count == 0) co_return 0;
+  const int error = co_await cycle(node, cycle_kind::debug, node.shape.resume_cost);
+  if (error == 0) {
+    node.destroy_wait.wake_all();
+    co_return count;
+  }
+  for (const auto& q : target->queues) {
+    std::uint32_t* entry = q->gpu == &node && ids != nullptr ? entry_of(*ids, q->id) : nullptr;
+    if (entry != nullptr) *entry |= uapi::KFD_DBG_QUEUE_ERROR_MASK;
+  }
+  co_return 0;
+}
+
+task<int> driver::impl::resume_on_mes(process_ptr target, gpu_node& node,
+                                      std::vector<std::uint32_t>* ids) {
+  int count = 0;
+  const auto queues = target->queues;
+  for (const auto& q : queues) {
+    if (q->gpu != &node) continue;
+    std::uint32_t* entry = ids == nullptr ? nullptr : entry_of(*ids, q->id);
+    if (ids != nullptr && entry == nullptr) continue;
+    if (q->suspended) {
+      q->suspended = false;
+      if (q->should_be_active()) {
+        const int error = co_await change_queue(q, true, cycle_kind::debug, node.shape.resume_cost);
+        if (error != 0) {
+          if (entry != nullptr) *entry |= uapi::KFD_DBG_QUEUE_ERROR_MASK;
+          co_return count;
+        }
+      }
+    }
+    if (entry != nullptr) *entry &= ~uapi::KFD_DBG_QUEUE_INVALID_MASK;
+    ++count;
+    node.destroy_wait.wake_all();
+  }
+  co_return count;
 }
 
 // --- Watch points ---
@@ -499,7 +571,7 @@ task<int> driver::impl::set_watch(process_ptr target,
   device.watch_points.set(id);
   args.id = id;
   const auto lock = co_await device.gpu->dqm.lock();
-  co_return co_await cycle(*device.gpu, cycle_kind::debug, device.gpu->shape.cycle_cost);
+  co_return co_await refresh_debugger(*device.gpu);
 }
 
 task<int> driver::impl::clear_watch(process_ptr target,
@@ -510,7 +582,7 @@ task<int> driver::impl::clear_watch(process_ptr target,
   }
   device.watch_points.reset(args.id);
   const auto lock = co_await device.gpu->dqm.lock();
-  co_return co_await cycle(*device.gpu, cycle_kind::debug, device.gpu->shape.cycle_cost);
+  co_return co_await refresh_debugger(*device.gpu);
 }
 
 // --- Queries -------------------------------------------------------------------------------------

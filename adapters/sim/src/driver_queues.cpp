@@ -61,6 +61,46 @@ task<int> driver::impl::cycle(gpu_node& node, cycle_kind kind, duration cost) {
   co_return failing ? -ETIME : 0;
 }
 
+task<int> driver::impl::change_queue(std::shared_ptr<kfd_queue> queue, bool active, cycle_kind kind,
+                                     duration cost) {
+  gpu_node& node = *queue->gpu;
+  if (node.shape.scheduler == queue_scheduler::runlist) {
+    set_active(*queue, active);
+    co_return co_await cycle(node, kind, cost);
+  }
+  if (queue->active == active) co_return 0;
+  const auto failing = std::exchange(node.failing_cycle, std::nullopt);
+  if (!active && !failing) {
+    queue->mqd = {.saved = true, .read = queue->consumed, .write = queue->write_seen};
+    node.model.set_listed(queue->model, false, kind);
+  }
+  co_await sleep_until{engine_, engine_.now() + failing.value_or(cost)};
+  if (failing) co_return -EIO;
+  if (active) node.model.set_listed(queue->model, true, kind);
+  set_active(*queue, active);
+  co_return 0;
+}
+
+task<int> driver::impl::renew_queue(std::shared_ptr<kfd_queue> queue) {
+  const gpu_node& node = *queue->gpu;
+  if (node.shape.scheduler == queue_scheduler::mes && queue->active) {
+    const int error =
+        co_await change_queue(queue, false, cycle_kind::ordinary, node.shape.cycle_cost);
+    if (error != 0) co_return error;
+  }
+  co_return co_await change_queue(queue, queue->should_be_active(), cycle_kind::ordinary,
+                                  node.shape.cycle_cost);
+}
+
+task<int> driver::impl::refresh_debugger(gpu_node& node) {
+  if (node.shape.scheduler == queue_scheduler::runlist) {
+    co_return co_await cycle(node, cycle_kind::debug, node.shape.cycle_cost);
+  }
+  const auto failing = std::exchange(node.failing_cycle, std::nullopt);
+  co_await sleep_until{engine_, engine_.now() + failing.value_or(node.shape.cycle_cost)};
+  co_return failing ? -EIO : 0;
+}
+
 task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_args& args) {
   const process_ptr process = c->caller;
   if (const int error = check_ring(args.queue_percentage, args.queue_priority,
@@ -135,9 +175,8 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
       q->model = node.model.add_queue(static_cast<model_process>(process->serial), q->priority);
       node.queues.emplace(q->model, q);
     }
-    refresh_active(*q);
-    if (q->active) {
-      const int error = co_await cycle(node, cycle_kind::ordinary, node.shape.cycle_cost);
+    if (q->should_be_active()) {
+      const int error = co_await change_queue(q, true, cycle_kind::ordinary, node.shape.cycle_cost);
       if (error != 0) {
         drop_queue(*process, q);
         co_return error;
@@ -174,8 +213,7 @@ task<int> driver::impl::update_queue(call_ptr c, uapi::kfd_ioctl_update_queue_ar
   q->percentage = args.queue_percentage & 0xffU;
   q->priority = args.queue_priority;
   node.model.set_priority(q->model, q->priority);
-  refresh_active(*q);
-  const int error = co_await cycle(node, cycle_kind::ordinary, node.shape.cycle_cost);
+  const int error = co_await renew_queue(q);
   plan_fetch(q);
   co_return error;
 }
@@ -217,9 +255,8 @@ task<int> driver::impl::destroy_queue(call_ptr c, uapi::kfd_ioctl_destroy_queue_
   {
     const auto lock = co_await node.dqm.lock();
     if (q->active) {
-      set_active(*q, false);
-      // A failing cycle is logged by the driver; the queue goes nevertheless.
-      co_await cycle(node, cycle_kind::ordinary, node.shape.cycle_cost);
+      // A failure is logged by the driver; the queue goes nevertheless.
+      co_await change_queue(q, false, cycle_kind::ordinary, node.shape.cycle_cost);
     }
     drop_queue(*process, q);
   }
@@ -246,7 +283,7 @@ task<int> driver::impl::set_cu_mask(call_ptr c, uapi::kfd_ioctl_set_cu_mask_args
   // mask itself has no effect.
   gpu_node& node = *q->gpu;
   const auto lock = co_await node.dqm.lock();
-  co_return co_await cycle(node, cycle_kind::ordinary, node.shape.cycle_cost);
+  co_return co_await renew_queue(q);
 }
 
 int driver::impl::set_doorbell(call& c, set_doorbell_args& args) {

@@ -283,8 +283,17 @@ class driver::impl {
   task<int> set_cu_mask(call_ptr c, uapi::kfd_ioctl_set_cu_mask_args& args);
   int set_doorbell(call& c, set_doorbell_args& args);
   void close_doorbell(kfd_queue& queue);
-  /// One unmap and map of everything on the GPU, whose dqm the caller holds. \return 0 or -ETIME.
+  // What follows is called with the GPU's dqm held.
+  /// Runlist: one unmap and map of everything on the GPU. \return 0 or -ETIME.
   task<int> cycle(gpu_node& node, cycle_kind kind, duration cost);
+  /// Puts one queue on the hardware or takes it off: a cycle, or (MES) an ADD_QUEUE or REMOVE_QUEUE
+  /// if it is not so already. \return 0, -ETIME, or (MES) -EIO with the queue left as it was.
+  task<int> change_queue(std::shared_ptr<kfd_queue> queue, bool active, cycle_kind kind,
+                         duration cost);
+  /// Hands changed properties of a queue to the hardware: a cycle, or (MES) off and on again.
+  task<int> renew_queue(std::shared_ptr<kfd_queue> queue);
+  /// Tells the GPU of a debugger's settings: a cycle, or (MES) a command that disturbs nobody.
+  task<int> refresh_debugger(gpu_node& node);
   /// Brings `active` in line with the queue's properties; takes effect with the next cycle.
   void refresh_active(kfd_queue& queue);
   void set_active(kfd_queue& queue, bool active);
@@ -334,6 +343,13 @@ class driver::impl {
                           uapi::kfd_ioctl_dbg_trap_resume_queues_args& args);
   /// \param ids the caller's array; null: every queue.
   task<int> resume(process_ptr target, std::vector<std::uint32_t>* ids);
+  // On one GPU, with its dqm held. \return how many of the ids were found and done.
+  task<int> suspend_on_runlist(process_ptr target, gpu_node& node, std::vector<std::uint32_t>& ids,
+                               std::uint64_t exception_mask);
+  task<int> suspend_on_mes(process_ptr target, gpu_node& node, std::vector<std::uint32_t>& ids,
+                           std::uint64_t exception_mask);
+  task<int> resume_on_runlist(process_ptr target, gpu_node& node, std::vector<std::uint32_t>* ids);
+  task<int> resume_on_mes(process_ptr target, gpu_node& node, std::vector<std::uint32_t>* ids);
   void write_wave_state(kfd_queue& queue);
   task<int> refresh_devices(process_ptr target);
   task<int> set_watch(process_ptr target,

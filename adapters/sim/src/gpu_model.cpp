@@ -245,43 +245,56 @@ void gpu_model::finish(entry& e) {
   on_complete_(e.first, cookie, q.first_start, now);
 }
 
-void gpu_model::preempt_all() {
+void gpu_model::preempt(entry& e) {
+  queue& q = e.second;
+  q.mapped = false;
+  if (!q.running) return;
   const auto now = engine_.now();
-  for (entry& e : queues_) {
-    queue& q = e.second;
-    q.mapped = false;
-    if (!q.running) continue;
-    engine_.cancel(q.end);
-    if (now - q.stretch >= q.left) {  // Its end is planned for this very moment: it is done.
-      finish(e);
-      continue;
-    }
-    q.left -= now - q.stretch;
-    q.running = false;
-    q.end = {};
-    free_waves_ += waves_of(q);
-    q.sums.busy.down(now);
-    processes_[q.owner].busy.down(now);
+  engine_.cancel(q.end);
+  if (now - q.stretch >= q.left) {  // Its end is planned for this very moment: it is done.
+    finish(e);
+    return;
   }
+  q.left -= now - q.stretch;
+  q.running = false;
+  q.end = {};
+  free_waves_ += waves_of(q);
+  q.sums.busy.down(now);
+  processes_[q.owner].busy.down(now);
+}
+
+void gpu_model::preempt_all() {
+  for (entry& e : queues_) preempt(e);
+}
+
+void gpu_model::set_listed(model_queue id, bool listed, cycle_kind kind) {
+  ++cycles_;
+  if (kind == cycle_kind::debug) ++debug_cycles_;
+  queue* q = find(id);
+  if (q == nullptr || q->on_runlist == listed) return;
+  q->on_runlist = listed;
+  if (switching_) return;  // The next set is chosen at its end.
+  engine_.cancel(turn_);
+  turn_ = {};
+  if (oversubscribed_) quantum_left_ -= engine_.now() - quantum_began_;
+  put_up();
 }
 
 void gpu_model::put_up() {
-  // The runlist's order: by process, then by age.
+  const auto place_of = [](const entry* e) { return place{e->second.owner, e->first}; };
   std::vector<entry*> runlist;
   for (entry& e : queues_) {
     if (e.second.on_runlist) runlist.push_back(&e);
   }
-  std::stable_sort(runlist.begin(), runlist.end(), [](const entry* a, const entry* b) {
-    return std::pair{a->second.owner, a->first} < std::pair{b->second.owner, b->first};
-  });
+  std::sort(runlist.begin(), runlist.end(),
+            [&](const entry* a, const entry* b) { return place_of(a) < place_of(b); });
 
   // The set that has its turn: from first_of_set_ on, round and round, as many as there is room
   // for.
   const auto size = runlist.size();
   std::size_t first = 0;
-  for (std::size_t i = 0; i < size; ++i) {
-    if (runlist[i]->first == first_of_set_) first = i;
-  }
+  while (first < size && place_of(runlist[first]) < first_of_set_) ++first;
+  if (first == size) first = 0;
   std::size_t taken = 0;
   std::vector<model_process> processes;
   for (; taken < size && taken < shape_.hqd_slots; ++taken) {
@@ -291,22 +304,27 @@ void gpu_model::put_up() {
       if (processes.size() == shape_.vmids) break;
       processes.push_back(e.second.owner);
     }
-    e.second.mapped = true;
+    e.second.chosen = true;
+  }
+  for (entry& e : queues_) {
+    const bool chosen = std::exchange(e.second.chosen, false);
+    if (e.second.mapped && !chosen) preempt(e);
+    e.second.mapped = chosen;
   }
 
   const auto now = engine_.now();
   oversubscribed_ = taken < size && taken > 0;
   if (oversubscribed_) {
-    const auto begins = runlist[first]->first;
+    const auto begins = place_of(runlist[first]);
     if (begins != first_of_set_ || quantum_left_ <= duration::zero()) {
       quantum_left_ = shape_.quantum;
     }
     first_of_set_ = begins;
-    first_of_next_ = runlist[(first + taken) % size]->first;
+    first_of_next_ = place_of(runlist[(first + taken) % size]);
     quantum_began_ = now;
     turn_ = engine_.at(now + quantum_left_, [this] { change_set(); });
   } else {
-    first_of_set_ = first_of_next_ = model_queue::none;
+    first_of_set_ = first_of_next_ = {};
     quantum_left_ = {};
   }
   dispatch(true);

@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "sluice/time.hpp"
@@ -35,7 +36,7 @@ struct account {
   std::uint64_t completed = 0;
 };
 
-/// Why the runlist is taken down and put up again.
+/// Why the runlist is taken down and put up again, or (MES) one queue is.
 enum class cycle_kind : std::uint8_t {
   ordinary,  ///< A queue's owner created, changed or destroyed it, or went away.
   debug,     ///< A debug session: suspend, resume, activation.
@@ -54,6 +55,7 @@ enum class cycle_kind : std::uint8_t {
 ///  - A runlist cycle preempts every queue of the GPU. Running kernels are saved with the time they
 ///    have left; nothing runs until the cycle's end. Then saved kernels go on before any other is
 ///    started, as far as they fit (in the order above).
+///  - A MES command takes one queue off, or puts it up; the others do not notice, but for the room.
 ///  - More active queues than HQD slots, or more processes than VMIDs, and the runlist is
 ///    oversubscribed: sets of queues, in the order of process and age, take turns of one quantum,
 ///    whether they have work or not; nothing runs for the switch cost between two sets. A cycle in
@@ -93,6 +95,8 @@ class gpu_model {
   /// Maps again: with the changes of set_active(), or (a failed cycle) as it was before.
   void end_cycle(bool apply_changes = true);
   bool in_cycle() const noexcept { return in_cycle_; }
+  /// MES: puts one queue on the firmware's list or takes it off, saving its kernel, as of now.
+  void set_listed(model_queue id, bool listed, cycle_kind kind);
   /// Is any queue on the runlist, or would one be after the next cycle? If not, a cycle has nothing
   /// to wait for.
   bool runlist_in_use() const;
@@ -142,6 +146,7 @@ class gpu_model {
     bool active = false;      ///< Wanted on the runlist by the driver.
     bool on_runlist = false;  ///< As of the last cycle.
     bool mapped = false;      ///< Its turn, and no cycle going on.
+    bool chosen = false;      ///< Scratch of put_up().
     bool running = false;
     bool begun = false;        ///< The head has started (and is running or saved).
     bool disturbed = false;    ///< Its `disturbed` meter runs.
@@ -160,6 +165,7 @@ class gpu_model {
   std::uint32_t waves_of(const queue& q) const;
   void start(entry& e);
   void finish(entry& e);
+  void preempt(entry& e);
   void preempt_all();
   void put_up();      ///< Chooses who is mapped, continues saved kernels, then dispatches.
   void change_set();  ///< The quantum is over.
@@ -183,9 +189,10 @@ class gpu_model {
   std::uint64_t cycles_ = 0, debug_cycles_ = 0, switches_ = 0;
 
   bool oversubscribed_ = false;
-  model_queue first_of_set_ =
-      model_queue::none;  ///< Where the current set begins, in runlist order.
-  model_queue first_of_next_ = model_queue::none;
+  /// The runlist's order: by process, then by age.
+  using place = std::pair<model_process, model_queue>;
+  place first_of_set_{};  ///< Where the current set begins, or began: that queue may be gone.
+  place first_of_next_{};
   duration quantum_left_{};
   time_point quantum_began_{};
   bool switching_ = false;

@@ -23,8 +23,16 @@ enum class mqds_header : std::uint8_t {
   lead_pid,  ///< "Process %d PASID %d:", the pid twice, since PASIDs are per device.
 };
 
+/// Which firmware the driver hands its queues to.
+enum class queue_scheduler : std::uint8_t {
+  runlist,  ///< CPSCH (gfx9, gfx10): every change takes the whole runlist down and puts it up
+            ///< again.
+  mes,      ///< Micro Engine Scheduler (gfx11, gfx12): one command for each queue, others go on.
+};
+
 struct gpu_profile {
   std::uint32_t gpu_id = 0;  ///< KFD's id of the node; not 0 (the CPU node's).
+  queue_scheduler scheduler = queue_scheduler::runlist;
 
   // --- Size -------------------------------------------------------------------------------------
   /// gfx942 (MI300X): major * 10000 + minor * 100 + step, as in the KFD topology.
@@ -49,9 +57,11 @@ struct gpu_profile {
   // --- Costs ------------------------------------------------------------------------------------
   /// One debug SUSPEND (unmap everything, save contexts, map the rest) and one RESUME: the project
   /// owner's design notes on the debug ioctl (taken as the whole call, whatever is resident).
+  /// MES: one REMOVE_QUEUE and one ADD_QUEUE, for each queue.
   duration suspend_cost = std::chrono::milliseconds{5};
   duration resume_cost = std::chrono::milliseconds{10};
-  /// Every other runlist cycle (queue created, updated, destroyed; session enabled, disabled).
+  /// Every other runlist cycle (queue created, updated, destroyed; session enabled, disabled); MES:
+  /// every other command.
   /// Assumption: 1 ms, the upper end of the owner's figure for one batched cycle.
   duration cycle_cost = std::chrono::milliseconds{1};
   /// Oversubscribed runlist: how long one set of queues stays mapped. pm_map_process_v9 writes

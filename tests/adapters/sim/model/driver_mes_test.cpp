@@ -1,0 +1,191 @@
+/// The MES generation (gfx11, gfx12): one firmware command for each queue, and nobody else notices.
+
+#include "driver.hpp"
+#include "driver_bench.hpp"
+
+#include <utility>
+
+namespace sluice::sim::test {
+namespace {
+
+using ids_result = driver_bench::ids_result;
+
+profile mes_profile() {
+  auto node = default_profile();
+  node.gpus[0].scheduler = queue_scheduler::mes;
+  node.gpus[0].suspend_cost = 2ms;
+  node.gpus[0].resume_cost = 3ms;
+  node.gpus[0].cycle_cost = 1ms;
+  return node;
+}
+
+/// A target with queue 0 running, 1 new, 2 suspended.
+class DriverMes : public ::testing::Test {
+ protected:
+  DriverMes() : b{mes_profile()} {
+    for (const pid_t pid : {app, scheduler, other}) b.open(pid);
+    EXPECT_EQ(b.runtime_enable(app), 0);
+    b.machine.trace(app, scheduler);
+    EXPECT_EQ(b.enable(), 0);
+    for (unsigned i = 0; i < 3; ++i) EXPECT_EQ(b.create_queue(app, i), static_cast<int>(i));
+    b.snapshot(new_bit);
+    EXPECT_EQ(b.destroy_queue(app, 1), 0);
+    EXPECT_EQ(b.create_queue(app, 1), 1);
+    EXPECT_EQ(b.suspend({2}), (ids_result{1, {2}}));
+    commands_before_ = b.gpu_stat("cycles");
+  }
+  /// ADD_QUEUE and REMOVE_QUEUE commands since the last call.
+  std::int64_t commands() {
+    const auto now = b.gpu_stat("cycles");
+    return now - std::exchange(commands_before_, now);
+  }
+  std::uint32_t gpu_id() const { return b.profile_.gpus[0].gpu_id; }
+  std::int64_t completed(pid_t pid = app) const { return b.process_stat(pid, "kernels_completed"); }
+  std::int64_t suspended() const { return b.process_stat(app, "suspended_queues"); }
+  driver_bench b;
+
+ private:
+  std::int64_t commands_before_ = 0;
+};
+
+TEST_F(DriverMes, MarksEachIdAndPaysForMappingsThatChangeOnly) {
+  const auto begin = b.planned.now();
+  EXPECT_EQ(b.suspend({0, 1, 2, 9}), (ids_result{2, {0, invalid | 1, 2, invalid | 9}}));
+  EXPECT_EQ(commands(), 1);
+  EXPECT_EQ(b.planned.now() - begin, 2ms);
+  EXPECT_EQ(suspended(), 2);
+}
+
+TEST_F(DriverMes, SuspendingTwiceCostsNothing) {
+  EXPECT_EQ(b.suspend({2}), (ids_result{1, {2}}));
+  EXPECT_EQ(commands(), 0);
+}
+
+TEST_F(DriverMes, ASuccessDoesNotClearTheMaskOnSkippedQueues) {
+  EXPECT_EQ(b.suspend({0, 1}, new_bit), (ids_result{1, {0, invalid | 1}}));
+  EXPECT_EQ(b.suspend({1}), (ids_result{0, {invalid | 1}}));
+  EXPECT_EQ(commands(), 1);
+}
+
+TEST_F(DriverMes, ResumeAddsWhatWasTakenOff) {
+  const auto begin = b.planned.now();
+  EXPECT_EQ(b.resume({0, 2, 9}), (ids_result{2, {0, 2, invalid | 9}}));
+  EXPECT_EQ(commands(), 1);
+  EXPECT_EQ(b.planned.now() - begin, 3ms);
+  EXPECT_EQ(suspended(), 0);
+}
+
+TEST_F(DriverMes, EveryQueueIsACommandOfItsOwn) {
+  b.snapshot(new_bit);
+  const auto begin = b.planned.now();
+  EXPECT_EQ(b.suspend({0, 1, 2}).result, 3);
+  EXPECT_EQ(b.planned.now() - begin, 4ms);
+  auto args = b.resume_args(0);
+  args.resume_queues.queue_array_ptr = 0;
+  EXPECT_EQ(b.trap(args), 3);
+  EXPECT_EQ(b.planned.now() - begin, 13ms);
+  EXPECT_EQ(commands(), 5);
+}
+
+TEST_F(DriverMes, AFailingRemoveLeavesTheQueueRunningAndEndsTheWalk) {
+  b.snapshot(new_bit);
+  b.sim->fail_next_cycle(gpu_id(), 1s);
+  // The walk is newest first: 1, then 2, then 0.
+  EXPECT_EQ(b.suspend({0, 1, 2}), (ids_result{0, {invalid | 0, error | invalid | 1, invalid | 2}}));
+  EXPECT_EQ(suspended(), 2) << "the driver believes it suspended it";
+  b.publish(app, 1, {.length = 1ms});
+  b.run_for(1s);
+  EXPECT_EQ(completed(), 1) << "it is still mapped";
+  EXPECT_EQ(b.resume({1}), (ids_result{1, {1}}));
+  EXPECT_EQ(commands(), 0) << "nothing had changed";
+  EXPECT_EQ(suspended(), 1);
+}
+
+TEST_F(DriverMes, AFailingAddIsMarkedAndEndsTheWalk) {
+  ASSERT_EQ(b.suspend({0}).result, 1);
+  b.sim->fail_next_cycle(gpu_id(), 1s);
+  EXPECT_EQ(b.resume({0, 2}), (ids_result{0, {invalid | 0, error | invalid | 2}}));
+}
+
+TEST_F(DriverMes, OthersRunOnUndisturbed) {
+  ASSERT_EQ(b.create_queue(other, 0), 0);
+  b.publish(other, 0, {.length = 100ms});
+  b.publish(app, 0, {.length = 100ms});
+  b.run_for(10ms);
+  const auto begin = b.planned.now();
+  ASSERT_EQ(b.suspend({0}).result, 1);
+  b.run_for(200ms - (b.planned.now() - begin));
+  EXPECT_EQ(completed(other), 1);
+  EXPECT_EQ(completed(), 0) << "its kernel is saved";
+  EXPECT_EQ(b.process_stat(other, "disturbed_ns"), 0);
+  EXPECT_EQ(b.process_stat(other, "busy_ns"), 100'000'000);
+  ASSERT_EQ(b.resume({0}).result, 1);
+  b.run_for(200ms);
+  EXPECT_EQ(completed(), 1);
+  EXPECT_EQ(b.process_stat(app, "kernels_started"), 1);
+  EXPECT_EQ(b.process_stat(app, "busy_ns"), 100'000'000);
+}
+
+TEST_F(DriverMes, TheGracePeriodIsIgnored) {
+  auto args = b.suspend_args(1);
+  b.put_ids({0});
+  args.suspend_queues.grace_period = 1000;
+  const auto begin = b.planned.now();
+  EXPECT_EQ(b.trap(args), 1);
+  EXPECT_EQ(b.planned.now() - begin, 2ms);
+}
+
+TEST_F(DriverMes, DestroyWaitsForTheResume) {
+  const auto pending = b.begin(app, uapi::AMDKFD_IOC_DESTROY_QUEUE,
+                               uapi::kfd_ioctl_destroy_queue_args{.queue_id = 2, .pad = 0});
+  b.run_for(1s);
+  EXPECT_FALSE(pending->result.has_value());
+  EXPECT_EQ(b.resume({2}).result, 1);
+  EXPECT_EQ(b.finish(*pending), 0);
+}
+
+TEST_F(DriverMes, TheEndOfTheSessionResumesEverything) {
+  ASSERT_EQ(b.suspend({0}).result, 1);
+  b.publish(app, 0, {.length = 1ms});
+  b.publish(app, 2, {.length = 1ms});
+  b.run_for(1s);
+  ASSERT_EQ(completed(), 0);
+  ASSERT_EQ(b.disable(), 0);
+  b.run_for(1s);
+  EXPECT_EQ(completed(), 2);
+}
+
+TEST_F(DriverMes, AnExitTakesItsQueuesOff) {
+  b.publish(app, 0, {.length = 10s});
+  b.run_for(1s);
+  b.machine.exit(app);
+  b.sim->reap();
+  b.run_for(1s);
+  EXPECT_EQ(b.process_stat(app, "queues"), 0);
+  EXPECT_EQ(completed(), 0);
+}
+
+// More queues than HQDs: the firmware rotates them as a runlist does.
+TEST(DriverMesOversubscribed, GoesOnRotatingWhileCommandsComeAndGo) {
+  auto node = mes_profile();
+  node.gpus[0].hqd_slots = 2;
+  driver_bench b{node};
+  for (const pid_t pid : {app, scheduler, other}) b.open(pid);
+  ASSERT_EQ(b.runtime_enable(app), 0);
+  b.machine.trace(app, scheduler);
+  ASSERT_EQ(b.enable(), 0);
+  for (unsigned i = 0; i < 5; ++i) ASSERT_EQ(b.create_queue(app, i), static_cast<int>(i));
+  b.snapshot(new_bit);
+  for (unsigned i = 0; i < 5; ++i) b.publish(app, i, {.length = 30ms, .waves = 1});
+  for (int round = 0; round < 200; ++round) {
+    ASSERT_EQ(b.suspend({4}).result, 1);
+    b.run_for(7ms);
+    ASSERT_EQ(b.resume({4}).result, 1);
+    b.run_for(7ms);
+  }
+  EXPECT_EQ(b.process_stat(app, "kernels_completed"), 5);
+  EXPECT_EQ(b.process_stat(app, "kernels_started"), 5);
+}
+
+}  // namespace
+}  // namespace sluice::sim::test
