@@ -123,7 +123,7 @@ std::string table(const load_report& report) {
       loss, loss < 0 ? " (offline also ran while online work was unfinished)" : "",
       report.share_of_alone());
   text += fmt::format(
-      "  until the last request was done the GPU spent {:.1f} ms in {} runlist cycles, {:.1f} ms "
+      "  until the last request was done the GPU spent {:.1f} ms in {} driver cycles, {:.1f} ms "
       "of them while online queues had work\n",
       ms(report.driver_cycle_time), report.driver_cycles, ms(report.online_disturbed));
   text += fmt::format("  at the end still suspended {}; kernels lost {}, repeated {} of {}\n",

@@ -167,7 +167,7 @@ TEST(Table, SaysOfHowManyCallsThePercentilesAre) {
 TEST(Table, SaysOverWhichTimeTheDevicesCyclesWereCounted) {
   EXPECT_THAT(
       demo::table(sample()),
-      HasSubstr("until the last request was done the GPU spent 75.0 ms in 7 runlist cycles, "
+      HasSubstr("until the last request was done the GPU spent 75.0 ms in 7 driver cycles, "
                 "61.5 ms of them while online queues had work"));
 }
 

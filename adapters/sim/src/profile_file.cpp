@@ -132,6 +132,8 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   table_reader in{file, table, "gpu."};
   constexpr std::uint64_t any = std::numeric_limits<std::int32_t>::max();
   in.read("gpu_id", gpu.gpu_id, 1, any);
+  in.read("scheduler", gpu.scheduler,
+          {{"runlist", queue_scheduler::runlist}, {"mes", queue_scheduler::mes}});
   in.read("gfx_target_version", gpu.gfx_target_version, 80000, 999999);
   in.read("compute_units", gpu.compute_units, 1, 4096);
   in.read("num_xcc", gpu.num_xcc, 1, 64);

@@ -58,6 +58,7 @@ TEST(ProfileFile, GivesTheBuiltInDefaultsByTheShippedProfile) {
   const auto& gpu = shipped.gpus[0];
   const auto& expected = built_in.gpus[0];
   EXPECT_EQ(gpu.gpu_id, expected.gpu_id);
+  EXPECT_EQ(gpu.scheduler, expected.scheduler);
   EXPECT_EQ(gpu.gfx_target_version, expected.gfx_target_version);
   EXPECT_EQ(gpu.wave_slots(), expected.wave_slots());
   EXPECT_EQ(gpu.num_xcc, expected.num_xcc);
@@ -70,6 +71,15 @@ TEST(ProfileFile, GivesTheBuiltInDefaultsByTheShippedProfile) {
   EXPECT_EQ(gpu.cycle_cost, expected.cycle_cost);
   EXPECT_EQ(gpu.quantum, expected.quantum);
   EXPECT_EQ(gpu.switch_cost, expected.switch_cost);
+}
+
+TEST(ProfileFile, ShipsAMesGpu) {
+  const auto shipped = load_profile(find_profile("gfx1100"));
+  EXPECT_EQ(shipped.name, "gfx1100");
+  ASSERT_EQ(shipped.gpus.size(), 1U);
+  EXPECT_EQ(shipped.gpus[0].scheduler, queue_scheduler::mes);
+  EXPECT_GE(shipped.gpus[0].gfx_target_version, 110000U);
+  EXPECT_FALSE(shipped.gpus[0].counts_occupancy());
 }
 
 TEST(ProfileFile, ReadsEveryKindOfValue) {
