@@ -165,10 +165,9 @@ TEST(Table, SaysOfHowManyCallsThePercentilesAre) {
 // What the device counted until the last request stands apart from what the scheduler counted in
 // its whole life: the last resume comes after the last request.
 TEST(Table, SaysOverWhichTimeTheDevicesCyclesWereCounted) {
-  EXPECT_THAT(
-      demo::table(sample()),
-      HasSubstr("until the last request was done the GPU spent 75.0 ms in 7 driver cycles, "
-                "61.5 ms of them while online queues had work"));
+  EXPECT_THAT(demo::table(sample()),
+              HasSubstr("until the last request was done the GPU spent 75.0 ms in 7 driver cycles, "
+                        "61.5 ms of them while online queues had work"));
 }
 
 TEST(Table, MarksLowerBoundsAndOnlyThose) {
