@@ -34,14 +34,22 @@ constexpr auto patience = 10s;  // A deadline for what takes milliseconds on an 
 
 enum class acting { in_agent, in_process };
 
+/// Who acts, and on which simulated GPU: mi300x has a runlist, gfx1100 a MES.
+struct variant {
+  acting where;
+  std::string profile = "mi300x";
+  variant(acting acts) : where{acts} {}  // NOLINT: most tests care about the first only.
+  variant(acting acts, std::string gpu) : where{acts}, profile{std::move(gpu)} {}
+};
+
 /// A device, and a scheduler that embeds in this process, on a thread of its own.
 class node {
  public:
-  explicit node(acting where, scheduler_config config = quick())
-      : device_{}, view_{device_.root()} {
+  explicit node(const variant& how, scheduler_config config = quick())
+      : device_{{.profile = how.profile}}, view_{device_.root()} {
     const std::string lock = device_.root() + "/owner";
     std::unique_ptr<backend> driver;
-    if (where == acting::in_agent) {
+    if (how.where == acting::in_agent) {
       driver = agent::make_agent_backend(
           {.roots = device_.roots(), .agent_path = SLUICE_AGENT_PROGRAM, .owner_lock = lock});
     } else {
@@ -152,12 +160,14 @@ pid_t tracer_of(pid_t pid) {
 
 /// What does not wait for its targets as their parent: there in-process lanes cannot serve (see
 /// in_process_backend.hpp), and the tests below named PreemptionByTheAgent do.
-class Preemption : public testing::TestWithParam<acting> {};
+class Preemption : public testing::TestWithParam<variant> {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, Preemption,
-                         testing::Values(acting::in_agent, acting::in_process),
+                         testing::Values(variant{acting::in_agent}, variant{acting::in_process},
+                                         variant{acting::in_agent, "gfx1100"}),
                          [](const auto& each) {
-                           return each.param == acting::in_agent ? "Agent" : "InProcess";
+                           return (each.param.where == acting::in_agent ? "Agent_" : "InProcess_") +
+                                  each.param.profile;
                          });
 
 TEST_P(Preemption, SuspendsOfflineWhileOnlineIsBusyAndResumesItAfterwards) {
