@@ -36,6 +36,7 @@
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/node_lock.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/standard_error.hpp"
 
 namespace sluice::agent {
 
@@ -118,8 +119,8 @@ void send(const note& what, int pidfd = -1) noexcept {
   // Nobody listens, or too slowly: what was to be said goes where it may still be read. A host that
   // has gone needs no farewell.
   if (what.kind != note_kind::message && what.kind != note_kind::refused) return;
-  const std::string line = "sluice-agent: " + std::string{what.get_text()} + "\n";
-  (void)!::write(STDERR_FILENO, line.data(), line.size());
+  // Never waiting for a reader: whoever stopped the host's terminal would stop the lease as well.
+  write_to_standard_error("sluice-agent: " + std::string{what.get_text()} + "\n");
 }
 
 void say(note_kind kind, std::string_view words, const error_code& error = {}) noexcept {

@@ -2,8 +2,7 @@
 
 #include "driver.hpp"
 #include "driver_bench.hpp"
-
-#include <utility>
+#include "three_queues.hpp"
 
 namespace sluice::sim::test {
 namespace {
@@ -19,58 +18,34 @@ profile mes_profile() {
   return node;
 }
 
-/// A target with queue 0 running, 1 new, 2 suspended.
-class DriverMes : public ::testing::Test {
+class DriverMes : public three_queues {
  protected:
-  DriverMes() : b{mes_profile()} {
-    for (const pid_t pid : {app, scheduler, other}) b.open(pid);
-    EXPECT_EQ(b.runtime_enable(app), 0);
-    b.machine.trace(app, scheduler);
-    EXPECT_EQ(b.enable(), 0);
-    for (unsigned i = 0; i < 3; ++i) EXPECT_EQ(b.create_queue(app, i), static_cast<int>(i));
-    b.snapshot(new_bit);
-    EXPECT_EQ(b.destroy_queue(app, 1), 0);
-    EXPECT_EQ(b.create_queue(app, 1), 1);
-    EXPECT_EQ(b.suspend({2}), (ids_result{1, {2}}));
-    commands_before_ = b.gpu_stat("cycles");
-  }
-  /// ADD_QUEUE and REMOVE_QUEUE commands since the last call.
-  std::int64_t commands() {
-    const auto now = b.gpu_stat("cycles");
-    return now - std::exchange(commands_before_, now);
-  }
-  std::uint32_t gpu_id() const { return b.profile_.gpus[0].gpu_id; }
-  std::int64_t completed(pid_t pid = app) const { return b.process_stat(pid, "kernels_completed"); }
-  std::int64_t suspended() const { return b.process_stat(app, "suspended_queues"); }
-  driver_bench b;
-
- private:
-  std::int64_t commands_before_ = 0;
+  DriverMes() : three_queues{mes_profile()} {}
 };
 
 TEST_F(DriverMes, MarksEachIdAndPaysForMappingsThatChangeOnly) {
   const auto begin = b.planned.now();
   EXPECT_EQ(b.suspend({0, 1, 2, 9}), (ids_result{2, {0, invalid | 1, 2, invalid | 9}}));
-  EXPECT_EQ(commands(), 1);
+  EXPECT_EQ(cycles(), 1);
   EXPECT_EQ(b.planned.now() - begin, 2ms);
   EXPECT_EQ(suspended(), 2);
 }
 
 TEST_F(DriverMes, SuspendingTwiceCostsNothing) {
   EXPECT_EQ(b.suspend({2}), (ids_result{1, {2}}));
-  EXPECT_EQ(commands(), 0);
+  EXPECT_EQ(cycles(), 0);
 }
 
 TEST_F(DriverMes, ASuccessDoesNotClearTheMaskOnSkippedQueues) {
   EXPECT_EQ(b.suspend({0, 1}, new_bit), (ids_result{1, {0, invalid | 1}}));
   EXPECT_EQ(b.suspend({1}), (ids_result{0, {invalid | 1}}));
-  EXPECT_EQ(commands(), 1);
+  EXPECT_EQ(cycles(), 1);
 }
 
 TEST_F(DriverMes, ResumeAddsWhatWasTakenOff) {
   const auto begin = b.planned.now();
   EXPECT_EQ(b.resume({0, 2, 9}), (ids_result{2, {0, 2, invalid | 9}}));
-  EXPECT_EQ(commands(), 1);
+  EXPECT_EQ(cycles(), 1);
   EXPECT_EQ(b.planned.now() - begin, 3ms);
   EXPECT_EQ(suspended(), 0);
 }
@@ -84,7 +59,7 @@ TEST_F(DriverMes, EveryQueueIsACommandOfItsOwn) {
   args.resume_queues.queue_array_ptr = 0;
   EXPECT_EQ(b.trap(args), 3);
   EXPECT_EQ(b.planned.now() - begin, 13ms);
-  EXPECT_EQ(commands(), 5);
+  EXPECT_EQ(cycles(), 5);
 }
 
 TEST_F(DriverMes, AFailingRemoveLeavesTheQueueRunningAndEndsTheWalk) {
@@ -97,7 +72,7 @@ TEST_F(DriverMes, AFailingRemoveLeavesTheQueueRunningAndEndsTheWalk) {
   b.run_for(1s);
   EXPECT_EQ(completed(), 1) << "it is still mapped";
   EXPECT_EQ(b.resume({1}), (ids_result{1, {1}}));
-  EXPECT_EQ(commands(), 0) << "nothing had changed";
+  EXPECT_EQ(cycles(), 0) << "nothing had changed";
   EXPECT_EQ(suspended(), 1);
 }
 

@@ -2,6 +2,7 @@
 
 #include "driver.hpp"
 #include "driver_bench.hpp"
+#include "three_queues.hpp"
 
 #include <array>
 #include <cstdlib>
@@ -12,32 +13,9 @@ namespace {
 
 using ids_result = driver_bench::ids_result;
 
-/// A target with queue 0 running, 1 new, 2 suspended.
-class DriverSuspend : public ::testing::Test {
+class DriverSuspend : public three_queues {
  protected:
-  explicit DriverSuspend(profile node = default_profile()) : b{std::move(node)} {
-    for (const pid_t pid : {app, scheduler, other}) b.open(pid);
-    EXPECT_EQ(b.runtime_enable(app), 0);
-    b.machine.trace(app, scheduler);
-    EXPECT_EQ(b.enable(), 0);
-    for (unsigned i = 0; i < 3; ++i) EXPECT_EQ(b.create_queue(app, i), static_cast<int>(i));
-    b.snapshot(new_bit);
-    EXPECT_EQ(b.destroy_queue(app, 1), 0);
-    EXPECT_EQ(b.create_queue(app, 1), 1);
-    EXPECT_EQ(b.suspend({2}), (ids_result{1, {2}}));
-    cycles_before_ = b.gpu_stat("cycles");
-  }
-  std::int64_t cycles() {
-    const auto now = b.gpu_stat("cycles");
-    return now - std::exchange(cycles_before_, now);
-  }
-  std::uint32_t gpu_id() const { return b.profile_.gpus[0].gpu_id; }
-  std::int64_t completed(pid_t pid = app) const { return b.process_stat(pid, "kernels_completed"); }
-  std::int64_t suspended() const { return b.process_stat(app, "suspended_queues"); }
-  driver_bench b;
-
- private:
-  std::int64_t cycles_before_ = 0;
+  using three_queues::three_queues;
 };
 
 TEST_F(DriverSuspend, MarksEachIdWithWhatBecameOfIt) {
