@@ -57,10 +57,12 @@ for expected in INT:130 TERM:143; do
   nothing_left "SIG$signal"
 done
 
-# A terminal's Ctrl-C goes to the whole foreground group.
+# A terminal's Ctrl-C goes to the whole foreground group; so to the shell as well, which must be bash: dash would
+# end at once. script takes $SHELL, else /bin/sh.
 : >"$TMPDIR/log"
 { wait_until_ready && printf '\003' && sleep 1; } |
-  script -qec "'$script' bash '$TMPDIR/command' >'$TMPDIR/log' 2>&1; echo ended with \$?" /dev/null >"$TMPDIR/terminal"
+  SHELL=$BASH script -qec "'$script' bash '$TMPDIR/command' >'$TMPDIR/log' 2>&1; echo ended with \$?" /dev/null >"$TMPDIR/terminal" ||
+  fail "Ctrl-C: script ended with $?"
 grep -q "ended with 130" "$TMPDIR/terminal" || fail "Ctrl-C: $(cat "$TMPDIR/terminal")"
 [ "$(grep -c '^INT' "$TMPDIR/log")" -eq 1 ] || fail "Ctrl-C: not noted once"
 nothing_left Ctrl-C
