@@ -9,6 +9,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <functional>
@@ -34,7 +35,8 @@ constexpr auto patience = 10s;  // A deadline for what takes milliseconds on an 
 
 enum class acting { in_agent, in_process };
 
-/// Who acts, and on which simulated GPU: mi300x has a runlist, gfx1100 a MES.
+/// Who acts, and on which simulated GPU: mi300x has a runlist, gfx1100 a MES, mi300x-batch a
+/// patched driver's batch commands.
 struct variant {
   acting where;
   std::string profile = "mi300x";
@@ -164,10 +166,14 @@ class Preemption : public testing::TestWithParam<variant> {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, Preemption,
                          testing::Values(variant{acting::in_agent}, variant{acting::in_process},
-                                         variant{acting::in_agent, "gfx1100"}),
+                                         variant{acting::in_agent, "gfx1100"},
+                                         variant{acting::in_agent, "mi300x-batch"}),
                          [](const auto& each) {
-                           return (each.param.where == acting::in_agent ? "Agent_" : "InProcess_") +
-                                  each.param.profile;
+                           std::string name =
+                               (each.param.where == acting::in_agent ? "Agent_" : "InProcess_") +
+                               each.param.profile;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
                          });
 
 TEST_P(Preemption, SuspendsOfflineWhileOnlineIsBusyAndResumesItAfterwards) {
@@ -257,12 +263,45 @@ TEST_P(Preemption, LetsADestroyOfASuspendedQueueReturnOnceItIsResumed) {
   auto busy = client.busy();
   ASSERT_TRUE(here.becomes(*offline, 2));
   offline->send("destroy 0");
-  EXPECT_FALSE(offline->hear(200ms).has_value()) << "destroy must wait for the resume";
-  busy.end();
-  EXPECT_EQ(offline->hear(patience), "destroyed");
+  if (GetParam().profile == "mi300x-batch") {
+    EXPECT_EQ(offline->hear(patience), "destroyed") << "what a batch command holds is let go";
+    busy.end();
+  } else {
+    EXPECT_FALSE(offline->hear(200ms).has_value()) << "destroy must wait for the resume";
+    busy.end();
+    EXPECT_EQ(offline->hear(patience), "destroyed");
+  }
   EXPECT_TRUE(here.becomes(*offline, 0));
   auto again = client.busy();
   EXPECT_TRUE(here.becomes(*offline, 1)) << "the queue that is left is still managed";
+}
+
+TEST(PreemptionByBatch, SuspendsAllTargetsOfAGpuInOneCycle) {
+  node here{variant{acting::in_agent, "mi300x-batch"}};
+  std::vector<std::unique_ptr<target_process>> offline;
+  for (int i = 0; i < 4; ++i) offline.push_back(here.start_offline(2));
+  const auto before = here.view().gpu_count("debug_cycles");
+  auto client = here.client();
+  {
+    auto busy = client.busy();
+    for (const auto& each : offline) ASSERT_TRUE(here.becomes(*each, 2));
+    EXPECT_EQ(here.view().gpu_count("debug_cycles") - before, 1u);
+  }
+  for (const auto& each : offline) ASSERT_TRUE(here.becomes(*each, 0));
+  EXPECT_EQ(here.view().gpu_count("debug_cycles") - before, 2u);
+  for (const auto& each : offline) EXPECT_EQ(each->ask("drain", 30s), "0");
+}
+
+TEST(PreemptionByBatch, TheAgentsDeathMapsWhatItHeld) {
+  node here{variant{acting::in_agent, "mi300x-batch"}};
+  auto offline = here.start_offline(2);
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*offline, 2));
+  const pid_t agent = tracer_of(offline->pid());
+  ASSERT_GT(agent, 0);
+  ASSERT_EQ(kill(agent, SIGKILL), 0);  // A thread's id reaches its process.
+  EXPECT_TRUE(here.progresses(*offline));
 }
 
 TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExitsWhileSuspended) {
