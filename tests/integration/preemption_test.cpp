@@ -7,6 +7,8 @@
 #include "target_process.hpp"
 
 #include <sys/inotify.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,7 +38,7 @@ constexpr auto patience = 10s;  // A deadline for what takes milliseconds on an 
 enum class acting { in_agent, in_process };
 
 /// Who acts, and on which simulated GPU: mi300x has a runlist, gfx1100 a MES, mi300x-batch a
-/// patched driver's batch commands.
+/// patched driver's batch commands, untraced a driver that authorises the debugging process.
 struct variant {
   acting where;
   std::string profile = "mi300x";
@@ -48,7 +50,10 @@ struct variant {
 class node {
  public:
   explicit node(const variant& how, scheduler_config config = quick())
-      : device_{{.profile = how.profile}}, view_{device_.root()} {
+      : device_{{.profile = how.profile == "untraced"
+                                ? profile_text("authority = \"debugger_process\"\n", "")
+                                : how.profile}},
+        view_{device_.root()} {
     const std::string lock = device_.root() + "/owner";
     std::unique_ptr<backend> driver;
     if (how.where == acting::in_agent) {
@@ -164,17 +169,26 @@ pid_t tracer_of(pid_t pid) {
 /// in_process_backend.hpp), and the tests below named PreemptionByTheAgent do.
 class Preemption : public testing::TestWithParam<variant> {};
 
+class PreemptionByTheAgent : public testing::TestWithParam<variant> {};
+
+std::string name_of(const testing::TestParamInfo<variant>& each) {
+  std::string name =
+      (each.param.where == acting::in_agent ? "Agent_" : "InProcess_") + each.param.profile;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Drivers, PreemptionByTheAgent,
+                         testing::Values(variant{acting::in_agent},
+                                         variant{acting::in_agent, "mi300x-batch"},
+                                         variant{acting::in_agent, "untraced"}),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(Backends, Preemption,
                          testing::Values(variant{acting::in_agent}, variant{acting::in_process},
                                          variant{acting::in_agent, "gfx1100"},
-                                         variant{acting::in_agent, "mi300x-batch"}),
-                         [](const auto& each) {
-                           std::string name =
-                               (each.param.where == acting::in_agent ? "Agent_" : "InProcess_") +
-                               each.param.profile;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                                         variant{acting::in_agent, "mi300x-batch"},
+                                         variant{acting::in_agent, "untraced"}),
+                         name_of);
 
 TEST_P(Preemption, SuspendsOfflineWhileOnlineIsBusyAndResumesItAfterwards) {
   node here{GetParam()};
@@ -211,7 +225,7 @@ TEST_P(Preemption, NeverSuspendsOrTracesOnlineAndUnmatchedProcesses) {
     EXPECT_EQ(tracer_of(online->pid()), 0);
     EXPECT_EQ(tracer_of(stranger->pid()), 0);
     EXPECT_EQ(tracer_of(getpid()), 0);
-    EXPECT_NE(tracer_of(offline->pid()), 0);
+    EXPECT_EQ(tracer_of(offline->pid()) != 0, GetParam().profile != "untraced");
     busy.end();
     ASSERT_TRUE(here.becomes(*offline, 0));
   }
@@ -276,6 +290,21 @@ TEST_P(Preemption, LetsADestroyOfASuspendedQueueReturnOnceItIsResumed) {
   EXPECT_TRUE(here.becomes(*offline, 1)) << "the queue that is left is still managed";
 }
 
+TEST(PreemptionUntraced, LeavesTheTargetToItsTools) {
+  node here{variant{acting::in_agent, "untraced"}};
+  auto offline = here.start_offline();
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*offline, 1));
+  const pid_t tool = fork();
+  if (tool == 0) _exit(ptrace(PTRACE_SEIZE, offline->pid(), nullptr, nullptr) == 0 ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(tool, &status, 0), tool);
+  EXPECT_EQ(status, 0) << "another tracer was refused";
+  busy.end();
+  EXPECT_TRUE(here.becomes(*offline, 0));
+}
+
 TEST(PreemptionByBatch, SuspendsAllTargetsOfAGpuInOneCycle) {
   node here{variant{acting::in_agent, "mi300x-batch"}};
   std::vector<std::unique_ptr<target_process>> offline;
@@ -304,8 +333,8 @@ TEST(PreemptionByBatch, TheAgentsDeathMapsWhatItHeld) {
   EXPECT_TRUE(here.progresses(*offline));
 }
 
-TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExitsWhileSuspended) {
-  node here{acting::in_agent};
+TEST_P(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExitsWhileSuspended) {
+  node here{GetParam()};
   auto leaver = here.start_offline(1, 0us);
   auto stayer = here.start_offline();
   auto client = here.client();
@@ -322,8 +351,8 @@ TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExitsWhileSuspended) {
   EXPECT_TRUE(here.progresses(*stayer));
 }
 
-TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatIsKilledWhileSuspended) {
-  node here{acting::in_agent};
+TEST_P(PreemptionByTheAgent, SurvivesAnOfflineProcessThatIsKilledWhileSuspended) {
+  node here{GetParam()};
   auto online = here.start_target("ONLINE_AI");
   auto victim = here.start_offline();
   auto stayer = here.start_offline();
@@ -340,8 +369,8 @@ TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatIsKilledWhileSuspended) {
   EXPECT_TRUE(here.progresses(*stayer));
 }
 
-TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExecsWhileSuspended) {
-  node here{acting::in_agent};
+TEST_P(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExecsWhileSuspended) {
+  node here{GetParam()};
   auto changer = here.start_offline(1, 0us);
   auto stayer = here.start_offline();
   auto client = here.client();
@@ -364,10 +393,10 @@ TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExecsWhileSuspended) {
   EXPECT_TRUE(WIFSIGNALED(*status));
 }
 
-TEST(PreemptionByTheAgent, LeavesSignalsAndWaitsOfATracedProcessAlone) {
-  node here{acting::in_agent};
+TEST_P(PreemptionByTheAgent, LeavesSignalsAndWaitsOfATracedProcessAlone) {
+  node here{GetParam()};
   auto offline = here.start_offline(1, 0us);
-  ASSERT_NE(tracer_of(offline->pid()), 0);
+  ASSERT_EQ(tracer_of(offline->pid()) != 0, GetParam().profile != "untraced");
 
   ASSERT_EQ(offline->ask("handle " + std::to_string(SIGUSR1), patience), "handling");
   kill(offline->pid(), SIGUSR1);
