@@ -3,6 +3,7 @@
 /// What is simulated: the node's GPUs, their sizes and costs, and the generation of the driver.
 /// Every default says where it comes from; what nobody published is named an assumption.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -54,6 +55,29 @@ struct gpu_profile {
   /// VMID. False: one debugged process per GPU.
   bool per_vmid_debug = true;
 
+  // --- Identity and surroundings, as the topology shows them ------------------------------------
+  /// PCI device id. 0x74a1: MI300X (pciutils' pci.ids); the vendor is always 0x1002.
+  std::uint32_t device_id = 0x74a1;
+  /// PCI domain and bus << 8 | device << 3 | function. 0: bus 1 for the first GPU, 2 for the next.
+  std::uint32_t domain = 0;
+  std::uint32_t location_id = 0;
+  /// The board's serial number as KFD prints it. 0: one made of gpu_id (assumption: any value).
+  std::uint64_t unique_id = 0;
+  /// GPUs of one XGMI hive have the same number, and a link to each other; 0: no XGMI.
+  std::uint64_t hive_id = 0;
+  /// Device memory. MI300X data sheet: 192 GB of HBM3 on an interface of 8192 bits.
+  std::uint64_t memory_mib = 196592;
+  std::uint32_t memory_width = 8192;
+  /// Shader arrays of the whole GPU, and of one shader engine. gfx942: 4 for each XCC.
+  std::uint32_t shader_arrays = 32;
+  std::uint32_t arrays_per_engine = 1;
+  /// CDNA3: 64; RDNA runs KFD's compute queues with 32.
+  std::uint32_t wave_front_size = 64;
+  /// KFD topology of MI300X in SPX mode: 2 engines of its own, 14 for the links between GPUs.
+  std::uint32_t sdma_engines = 2;
+  std::uint32_t sdma_xgmi_engines = 14;
+  std::uint32_t sdma_queues_per_engine = 8;
+
   // --- Costs ------------------------------------------------------------------------------------
   /// One debug SUSPEND (unmap everything, save contexts, map the rest) and one RESUME: the project
   /// owner's design notes on the debug ioctl (taken as the whole call, whatever is resident).
@@ -76,6 +100,10 @@ struct gpu_profile {
   }
   /// Can the driver read how many compute units a process occupies (kfd2kgd get_cu_occupancy)?
   constexpr bool counts_occupancy() const noexcept { return gfx_target_version / 10000 == 9; }
+  /// location_id, with the default resolved. \param index of the GPU on its node, from 0.
+  constexpr std::uint32_t location(std::size_t index) const noexcept {
+    return location_id != 0 ? location_id : static_cast<std::uint32_t>(index + 1) << 8U;
+  }
 };
 
 struct profile {
@@ -105,7 +133,8 @@ struct profile {
 inline profile default_profile() {
   profile node;
   node.name = "mi300x";
-  node.gpus.push_back({.gpu_id = 51110});  // A plausible id; the real one is a hash of the board.
+  // Plausible ids: the real ones are a hash of the board, and the hive's of all its boards.
+  node.gpus.push_back({.gpu_id = 51110, .hive_id = 0x5e1f00d5b0a7d001});
   return node;
 }
 
