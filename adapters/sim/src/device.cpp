@@ -19,6 +19,7 @@
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
+#include <vector>
 
 namespace sluice::sim {
 
@@ -121,7 +122,15 @@ void run_device(const device_options& options, const std::function<void()>& read
 
   simulated.on_process = [&](pid_t pid, bool appeared) {
     files.process_changed(pid, appeared);
-    root.process_changed(pid, appeared);
+    if (appeared) {
+      std::vector<root_directory::process_pasid> pasids;
+      for (const auto gpu : simulated.gpus_of(pid)) {
+        pasids.push_back({gpu, simulated.pasid_of(pid, gpu)});
+      }
+      root.process_appeared(pid, pasids);
+    } else {
+      root.process_disappeared(pid);
+    }
     exec_watch.process_changed(appeared);
   };
   loop.on_late = [&simulated](duration late) { simulated.record_lateness(late); };

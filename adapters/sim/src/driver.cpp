@@ -23,6 +23,8 @@ request_id driver::ioctl(pid_t tid, file_id file, std::uint32_t command,
 void driver::interrupt(request_id request) { impl_->interrupt(request); }
 void driver::reap() { impl_->reap(); }
 std::string driver::mqds() const { return impl_->mqds(); }
+std::string driver::hqds() const { return impl_->hqds(); }
+std::string driver::rls() const { return impl_->rls(); }
 std::string driver::stats_json() const { return impl_->stats_json(); }
 void driver::record_lateness(duration late) { impl_->lateness_.record(late); }
 
@@ -65,6 +67,15 @@ std::uint32_t driver::pasid_of(pid_t pid) const {
   return process == nullptr || impl_->profile_.header != mqds_header::pasid ? 0 : process->pasid;
 }
 
+std::uint32_t driver::pasid_of(pid_t pid, std::uint32_t gpu_id) const {
+  const kfd_process* process = impl_->find(pid);
+  if (process == nullptr) return 0;
+  for (const auto& device : process->devices) {
+    if (device.gpu->shape.gpu_id == gpu_id) return device.pasid;
+  }
+  return 0;
+}
+
 std::optional<std::uint32_t> driver::cu_occupancy(pid_t pid, std::uint32_t gpu_id) const {
   const gpu_node* node = impl_->gpu(gpu_id);
   if (node == nullptr || !node->shape.counts_occupancy()) return std::nullopt;
@@ -103,6 +114,11 @@ driver::impl::impl(driver& outer, engine& events, os& system, const profile& nod
         [this, index](model_queue queue, std::uint64_t cookie, time_point start, time_point end) {
           kernel_completed(*gpus_[index], queue, cookie, start, end);
         }));
+    gpus_.back()->model.on_unmapped = [node = gpus_.back().get()](model_queue id,
+                                                                  gpu_model::seat seat) {
+      auto& q = *node->queues.at(id);
+      q.mqd = {.saved = true, .vmid = seat.vmid, .read = q.consumed, .write = q.write_seen};
+    };
   }
 }
 
@@ -159,7 +175,12 @@ driver::impl::process_ptr driver::impl::add_process(std::unique_ptr<address_spac
   process->serial = ++last_serial_;
   process->pasid = ++last_pasid_;
   // kfd_init_apertures: a process is bound to every GPU from its first open on.
-  for (const auto& node : gpus_) process->devices.emplace_back().gpu = node.get();
+  for (const auto& node : gpus_) {
+    auto& device = process->devices.emplace_back();
+    device.gpu = node.get();
+    // One for all GPUs, or (about 6.14 on) one for each.
+    device.pasid = profile_.header == mqds_header::pasid ? process->pasid : ++last_pasid_;
+  }
   live_.emplace(process->pid, process);
   if (outer_.on_process) outer_.on_process(process->pid, true);
   return process;

@@ -66,8 +66,10 @@ class driver {
   /// when a pidfd fires and at least every 10 ms (an exec announces itself to nobody).
   void reap();
 
-  /// Text of debugfs `mqds`, generated now.
+  /// Texts of debugfs, generated now.
   std::string mqds() const;
+  std::string hqds() const;
+  std::string rls() const;
 
   /// The sysfs `proc` tree, read-only, as of now.
   struct sysfs_queue {
@@ -83,6 +85,8 @@ class driver {
   std::vector<std::uint32_t> gpus_of(pid_t pid) const;  ///< GPUs bound to the process.
   /// What sysfs shows as pasid; 0 where PASIDs are per device.
   std::uint32_t pasid_of(pid_t pid) const;
+  /// On one GPU, as debugfs shows it.
+  std::uint32_t pasid_of(pid_t pid, std::uint32_t gpu_id) const;
   /// Compute units that the process occupies on that GPU: its running waves, packed as densely as
   /// they go (kfd_get_cu_occupancy: rounded up). Nothing where the GPU does not count them.
   std::optional<std::uint32_t> cu_occupancy(pid_t pid, std::uint32_t gpu_id) const;

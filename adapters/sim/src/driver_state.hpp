@@ -22,6 +22,7 @@
 #include <string>
 #include <type_traits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "sluice/kfd/uapi.hpp"
@@ -52,6 +53,8 @@ struct gpu_node {
   wait_queue destroy_wait;  ///< DESTROY_QUEUE callers whose queue is suspended.
   gpu_model model;
   std::map<model_queue, std::shared_ptr<struct kfd_queue>> queues;  ///< Compute queues.
+  /// SDMA queues by the RLC and the engine they have for life (allocate_sdma_queue).
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<struct kfd_queue>> sdma;
   std::uint32_t queue_count = 0;
   std::uint64_t debug_vmid_owner = 0;     ///< Serial of a process; GPUs without per-VMID debug.
   std::optional<duration> failing_cycle;  ///< Injected.
@@ -86,8 +89,10 @@ struct kfd_queue {
   /// What the MQD in memory says of the last save: stale while the queue is mapped.
   struct {
     bool saved = false;
+    std::uint32_t vmid = 0;             ///< From 0.
     std::uint64_t read = 0, write = 0;  ///< Packets.
   } mqd;
+  std::uint32_t sdma_engine = 0, sdma_rlc = 0;
 
   // --- AQL packet processor ---
   struct packet {
@@ -148,6 +153,7 @@ struct kfd_event {
 /// A process on one GPU (kfd_process_device).
 struct process_device {
   gpu_node* gpu = nullptr;
+  std::uint32_t pasid = 0;
   std::uint64_t exception_status = 0;
   std::bitset<4> watch_points;  ///< TCP_WATCH registers: 4 per VMID on gfx9.
 };
@@ -244,7 +250,9 @@ class driver::impl {
   void interrupt(request_id request);
   void reap();
   std::string stats_json() const;  // driver_stats.cpp
-  std::string mqds() const;        // driver_mqds.cpp
+  std::string mqds() const;        // driver_debugfs.cpp
+  std::string hqds() const;
+  std::string rls() const;
   const kfd_process* find(pid_t pid) const;
 
   driver& outer_;
@@ -286,6 +294,10 @@ class driver::impl {
   int set_doorbell(call& c, set_doorbell_args& args);
   void close_doorbell(kfd_queue& queue);
   // What follows is called with the GPU's dqm held.
+  /// Gives an SDMA queue its engine and RLC. \param engine the one it asks for, or any.
+  /// \return false when all are taken.
+  static bool place_sdma(const std::shared_ptr<kfd_queue>& queue,
+                         std::optional<std::uint32_t> engine);
   /// Runlist: one unmap and map of everything on the GPU. \return 0 or -ETIME.
   task<int> cycle(gpu_node& node, cycle_kind kind, duration cost);
   /// Puts one queue on the hardware or takes it off: a cycle, or (MES) an ADD_QUEUE or REMOVE_QUEUE

@@ -226,9 +226,13 @@ std::optional<fuse_fs::entry> fuse_fs::look_up(std::uint64_t directory,
 
 std::optional<std::string> fuse_fs::content(std::uint64_t file) const {
   if (const auto* fixed = names_.find(file)) {
-    if (fixed->kind == node_kind::mqds) return kfd_.mqds();
-    if (fixed->kind == node_kind::stats) return kfd_.stats_json();
-    return fixed->text;
+    switch (fixed->kind) {
+      case node_kind::mqds: return kfd_.mqds();
+      case node_kind::hqds: return kfd_.hqds();
+      case node_kind::rls: return kfd_.rls();
+      case node_kind::stats: return kfd_.stats_json();
+      default: return fixed->text;
+    }
   }
   const auto node = unpack(file);
   const auto pid = pid_of(node.process);

@@ -131,6 +131,11 @@ bool gpu_model::runlist_in_use() const {
                      [](const auto& e) { return e.second.active || e.second.on_runlist; });
 }
 
+std::optional<gpu_model::seat> gpu_model::seat_of(model_queue id) const {
+  const queue* q = find(id);
+  return q != nullptr && q->mapped ? std::optional{q->place} : std::nullopt;
+}
+
 bool gpu_model::on_runlist(model_queue id) const {
   const queue* q = find(id);
   return q != nullptr && q->on_runlist;
@@ -247,7 +252,7 @@ void gpu_model::finish(entry& e) {
 
 void gpu_model::preempt(entry& e) {
   queue& q = e.second;
-  q.mapped = false;
+  if (std::exchange(q.mapped, false) && on_unmapped) on_unmapped(e.first, q.place);
   if (!q.running) return;
   const auto now = engine_.now();
   engine_.cancel(q.end);
@@ -280,6 +285,25 @@ void gpu_model::set_listed(model_queue id, bool listed, cycle_kind kind) {
   put_up();
 }
 
+/// Those who are mapped stay where they are.
+void gpu_model::take_seat(entry& e) {
+  std::vector<bool> slots(shape_.hqd_slots);
+  std::vector<bool> vmids(shape_.vmids);
+  std::optional<std::uint32_t> vmid;
+  for (const auto& [id, q] : queues_) {
+    if (!q.mapped) continue;
+    slots[q.place.slot] = true;
+    vmids[q.place.vmid] = true;
+    if (q.owner == e.second.owner) vmid = q.place.vmid;
+  }
+  const auto lowest_free = [](const std::vector<bool>& taken) {
+    const auto found = std::find(taken.begin(), taken.end(), false);
+    return static_cast<std::uint32_t>(found - taken.begin());
+  };
+  e.second.place = {lowest_free(slots), vmid ? *vmid : lowest_free(vmids)};
+  e.second.mapped = true;
+}
+
 void gpu_model::put_up() {
   const auto place_of = [](const entry* e) { return place{e->second.owner, e->first}; };
   std::vector<entry*> runlist;
@@ -306,11 +330,13 @@ void gpu_model::put_up() {
     }
     e.second.chosen = true;
   }
+  std::vector<entry*> arriving;
   for (entry& e : queues_) {
     const bool chosen = std::exchange(e.second.chosen, false);
     if (e.second.mapped && !chosen) preempt(e);
-    e.second.mapped = chosen;
+    if (chosen && !e.second.mapped) arriving.push_back(&e);
   }
+  for (entry* e : arriving) take_seat(*e);
 
   const auto now = engine_.now();
   oversubscribed_ = taken < size && taken > 0;

@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,9 @@ enum class cycle_kind : std::uint8_t {
 ///    oversubscribed: sets of queues, in the order of process and age, take turns of one quantum,
 ///    whether they have work or not; nothing runs for the switch cost between two sets. A cycle in
 ///    between stops the quantum's clock. Priority does not matter to the turns.
+///  - A mapped queue sits in the lowest HQD slot that was free, its process in the lowest free
+///  VMID,
+///    for as long as it is mapped. (Which ones the firmware takes is not documented.)
 ///  - Time is kept by plan: end = start + what is left, however late the engine is called.
 ///
 /// Threading: the engine's thread. Callbacks must not call back into the model.
@@ -100,6 +104,16 @@ class gpu_model {
   /// Is any queue on the runlist, or would one be after the next cycle? If not, a cycle has nothing
   /// to wait for.
   bool runlist_in_use() const;
+
+  /// Where a queue sits while it is mapped, both counted from 0.
+  struct seat {
+    std::uint32_t slot = 0;
+    std::uint32_t vmid = 0;
+    friend bool operator==(const seat&, const seat&) = default;
+  };
+  std::optional<seat> seat_of(model_queue id) const;
+  /// Told of every queue that is unmapped, when its state is saved; not of one that is removed.
+  std::function<void(model_queue, seat)> on_unmapped;
 
   bool on_runlist(model_queue id) const;  ///< Though perhaps not its turn (oversubscription).
   bool running(model_queue id) const;
@@ -146,6 +160,7 @@ class gpu_model {
     bool active = false;      ///< Wanted on the runlist by the driver.
     bool on_runlist = false;  ///< As of the last cycle.
     bool mapped = false;      ///< Its turn, and no cycle going on.
+    seat place;               ///< Valid while `mapped`.
     bool chosen = false;      ///< Scratch of put_up().
     bool running = false;
     bool begun = false;        ///< The head has started (and is running or saved).
@@ -167,6 +182,7 @@ class gpu_model {
   void finish(entry& e);
   void preempt(entry& e);
   void preempt_all();
+  void take_seat(entry& e);
   void put_up();      ///< Chooses who is mapped, continues saved kernels, then dispatches.
   void change_set();  ///< The quantum is over.
   void dispatch(bool saved_only);

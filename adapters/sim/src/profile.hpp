@@ -24,6 +24,12 @@ enum class mqds_header : std::uint8_t {
   lead_pid,  ///< "Process %d PASID %d:", the pid twice, since PASIDs are per device.
 };
 
+/// What debugfs `mqds` looks like.
+enum class mqds_format : std::uint8_t {
+  mainline,  ///< A line for each process and queue, and the descriptors as hexadecimal dumps.
+  labelled,  ///< Of a patched driver: for each queue a block of "name: value" lines.
+};
+
 /// Which firmware the driver hands its queues to.
 enum class queue_scheduler : std::uint8_t {
   runlist,  ///< CPSCH (gfx9, gfx10): every change takes the whole runlist down and puts it up
@@ -115,6 +121,7 @@ struct profile {
   std::uint32_t abi_minor = 17;
   trap_authority authority = trap_authority::tracer_thread;
   mqds_header header = mqds_header::pasid;
+  mqds_format format = mqds_format::mainline;
   /// debugfs has a directory kfd/proc/<pid> for each process (2025 on): these raise inotify events.
   bool debugfs_proc_dirs = false;
   /// Internal numbers of SDMA queue types moved by one when the DIQ type was removed (2025-2026).

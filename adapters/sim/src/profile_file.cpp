@@ -211,6 +211,8 @@ profile load_profile(const std::string& path) {
                  {"debugger_process", trap_authority::debugger_process}});
     driver.read("mqds_header", node.header,
                 {{"pasid", mqds_header::pasid}, {"lead_pid", mqds_header::lead_pid}});
+    driver.read("mqds_format", node.format,
+                {{"mainline", mqds_format::mainline}, {"labelled", mqds_format::labelled}});
     driver.read("debugfs_proc_dirs", node.debugfs_proc_dirs);
     driver.read("diq_type_exists", node.diq_type_exists);
     driver.read("preemption_timeout", node.preemption_timeout, microseconds{1}, seconds{60});

@@ -42,7 +42,10 @@ static_tree::static_tree(const profile& node) {
   }
 
   // debugfs is root's alone.
-  add(add_directory(root, "debug", 0700), "mqds", node_kind::mqds, 0444);
+  const auto debug = add_directory(root, "debug", 0700);
+  add(debug, "mqds", node_kind::mqds, 0444);
+  add(debug, "hqds", node_kind::hqds, 0444);
+  add(debug, "rls", node_kind::rls, 0444);
   add(add_directory(root, "sim"), "stats.json", node_kind::stats, 0444);
 }
 

@@ -19,6 +19,8 @@ enum class node_kind : std::uint8_t {
   device,     ///< dev/kfd
   processes,  ///< sys/class/kfd/kfd/proc, listed by the driver.
   mqds,       ///< debug/mqds
+  hqds,       ///< debug/hqds
+  rls,        ///< debug/rls
   stats,      ///< sim/stats.json
 };
 

@@ -49,6 +49,7 @@ TEST(ProfileFile, GivesTheBuiltInDefaultsByTheShippedProfile) {
   EXPECT_EQ(shipped.abi_minor, built_in.abi_minor);
   EXPECT_EQ(shipped.authority, built_in.authority);
   EXPECT_EQ(shipped.header, built_in.header);
+  EXPECT_EQ(shipped.format, built_in.format);
   EXPECT_EQ(shipped.debugfs_proc_dirs, built_in.debugfs_proc_dirs);
   EXPECT_EQ(shipped.diq_type_exists, built_in.diq_type_exists);
   EXPECT_EQ(shipped.preemption_timeout, built_in.preemption_timeout);
