@@ -133,6 +133,8 @@ void run_device(const device_options& options, const std::function<void()>& read
     }
     exec_watch.process_changed(appeared);
   };
+  system.set_file_folder(root.mountpoint() + "/" + fuse_fs::smi_folder);
+  simulated.on_smi_event = [&files](std::uint64_t client) { files.smi_event(client); };
   loop.on_late = [&simulated](duration late) { simulated.record_lateness(late); };
   bool unmounted = false;
   files.on_unmounted = [&] {
@@ -145,6 +147,7 @@ void run_device(const device_options& options, const std::function<void()>& read
   loop.run();
   // The processes that still use the device must not announce their end to what is being removed.
   simulated.on_process = nullptr;
+  simulated.on_smi_event = nullptr;
   if (unmounted) {
     throw std::runtime_error{"somebody else unmounted " + root.mountpoint() + ": stopping"};
   }

@@ -25,6 +25,18 @@ void driver::reap() { impl_->reap(); }
 std::string driver::mqds() const { return impl_->mqds(); }
 std::string driver::hqds() const { return impl_->hqds(); }
 std::string driver::rls() const { return impl_->rls(); }
+bool driver::smi_promised(std::uint64_t number, pid_t tid) const {
+  return impl_->smi_promised(number, tid);
+}
+int driver::smi_open(std::uint64_t number, pid_t tid) { return impl_->smi_open(number, tid); }
+void driver::smi_release(std::uint64_t number) { impl_->smi_release(number); }
+int driver::smi_write(std::uint64_t number, std::span<const std::byte> mask) {
+  return impl_->smi_write(number, mask);
+}
+int driver::smi_read(std::uint64_t number, std::size_t room, std::string& out) {
+  return impl_->smi_read(number, room, out);
+}
+bool driver::smi_readable(std::uint64_t number) const { return impl_->smi_readable(number); }
 std::string driver::stats_json() const { return impl_->stats_json(); }
 void driver::record_lateness(duration late) { impl_->lateness_.record(late); }
 
@@ -171,7 +183,8 @@ const kfd_process* driver::impl::find(pid_t pid) const {
 }
 
 driver::impl::process_ptr driver::impl::add_process(std::unique_ptr<address_space> space) {
-  auto process = std::make_shared<kfd_process>(engine_, std::move(space));
+  auto name = os_.name_of(space->pid());
+  auto process = std::make_shared<kfd_process>(engine_, std::move(space), std::move(name));
   process->serial = ++last_serial_;
   process->pasid = ++last_pasid_;
   // kfd_init_apertures: a process is bound to every GPU from its first open on.
@@ -278,6 +291,7 @@ task<void> driver::impl::tear_down(process_ptr process) {
     const auto q = process->queues.back();
     drop_queue(*process, q);
   }
+  for (auto& device : process->devices) smi_process(device, *process, false);
   process->events.clear();
   process->updates.clear();
   process->torn_down = true;
@@ -434,6 +448,7 @@ task<int> driver::impl::dispatch(call_ptr c) {
     case uapi::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW: co_return with(*c, &impl::get_apertures);
     case uapi::AMDKFD_IOC_ACQUIRE_VM: co_return with(*c, &impl::acquire_vm);
     case uapi::AMDKFD_IOC_SET_CU_MASK: co_return co_await with(c, &impl::set_cu_mask);
+    case uapi::AMDKFD_IOC_SMI_EVENTS: co_return co_await with(c, &impl::smi_events);
     case uapi::AMDKFD_IOC_RUNTIME_ENABLE: co_return co_await with(c, &impl::runtime_enable);
     case uapi::AMDKFD_IOC_DBG_TRAP: co_return co_await with(c, &impl::dbg_trap);
     case SLUICE_SIM_IOC_SET_DOORBELL: co_return with(*c, &impl::set_doorbell);
@@ -484,7 +499,10 @@ int driver::impl::get_apertures(call& c, uapi::kfd_ioctl_get_process_apertures_n
 
 int driver::impl::acquire_vm(call& c, uapi::kfd_ioctl_acquire_vm_args& args) {
   // There is no DRM device whose VM could be taken, and so none is asked for (CREATE_QUEUE).
-  return c.caller->device(args.gpu_id) == nullptr ? -EINVAL : 0;
+  process_device* device = c.caller->device(args.gpu_id);
+  if (device == nullptr) return -EINVAL;
+  smi_process(*device, *c.caller, true);
+  return 0;
 }
 
 }  // namespace sluice::sim

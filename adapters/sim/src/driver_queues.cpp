@@ -123,6 +123,7 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
   if (device == nullptr) co_return -EINVAL;
   // Memory is not managed here: neither an acquired VM nor buffers mapped to the GPU are asked for.
   gpu_node& node = *device->gpu;
+  smi_process(*device, *process, true);
   std::optional<std::uint32_t> engine;
   if (type == uapi::KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID) {
     const auto own = node.shape.sdma_engines;

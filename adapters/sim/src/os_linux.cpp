@@ -1,6 +1,7 @@
 #include "os_linux.hpp"
 
 #include "loop.hpp"
+#include "remote_open.hpp"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -37,20 +38,25 @@ int pidfd_getfd(int process, int fd) {
 
 error_code system_error(int value) { return {value, boost::system::system_category()}; }
 
-/// The number behind `line` ("\nName:\t") in /proc/<tid>/status, 0 when the thread is gone.
-pid_t status_field(pid_t tid, std::string_view line) {
+/// The beginning of /proc/<tid>/<name>, "" when the thread is gone.
+std::string proc_text(pid_t tid, const char* name) {
   const unique_fd file{
-      open(("/proc/" + std::to_string(tid) + "/status").c_str(), O_RDONLY | O_CLOEXEC)};
-  if (!file) return 0;
+      open(("/proc/" + std::to_string(tid) + "/" + name).c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!file) return {};
   std::array<char, 4096> buffer{};
   const auto got = read(file.get(), buffer.data(), buffer.size());
-  if (got <= 0) return 0;
-  const std::string_view text{buffer.data(), static_cast<std::size_t>(got)};
+  return got <= 0 ? std::string{} : std::string{buffer.data(), static_cast<std::size_t>(got)};
+}
+
+/// The number behind `line` ("\nName:\t") in /proc/<tid>/status, 0 when the thread is gone.
+template <class Number = pid_t>
+Number status_field(pid_t tid, std::string_view line, int base = 10) {
+  const auto text = proc_text(tid, "status");
   // The first line is the process's own name, where newlines are escaped: this finds a field.
   const auto found = text.find(line);
   if (found == std::string_view::npos) return 0;
-  pid_t value = 0;
-  std::from_chars(text.data() + found + line.size(), text.data() + text.size(), value);
+  Number value = 0;
+  std::from_chars(text.data() + found + line.size(), text.data() + text.size(), value, base);
   return value;
 }
 
@@ -263,5 +269,36 @@ void os_linux::watch_doorbell(int fd, std::function<void()> rung) {
 }
 
 void os_linux::unwatch_doorbell(int fd) { loop_.unwatch(fd); }
+
+std::string os_linux::name_of(pid_t tid) {
+  auto name = proc_text(tid, "comm");
+  if (name.ends_with('\n')) name.pop_back();
+  return name;
+}
+
+bool os_linux::is_administrator(pid_t tid) {
+  constexpr unsigned cap_sys_admin = 21;
+  const auto effective = status_field<std::uint64_t>(tid, "\nCapEff:\t", 16);
+  return (effective >> cap_sys_admin & 1U) != 0;
+}
+
+void os_linux::hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,
+                              file_handover told) {
+  // A tracer is a thread, and it must wait for its tracee: not the loop's business.
+  const auto number = ++last_handover_;
+  handovers_.emplace(
+      number,
+      std::jthread{[this, number, tid, offset, told = std::move(told),
+                    path = file_folder_ + "/" + std::to_string(file)](std::stop_token stop) {
+        remote_open opener{tid};
+        const int refused = opener.attach();
+        loop_.post([ready = told.ready, refused] { ready(refused); });
+        const int error = refused != 0 ? 0 : opener.run(path, offset, std::move(stop));
+        loop_.post([this, number, refused, error, done = told.done] {
+          handovers_.erase(number);
+          if (refused == 0) done(error);
+        });
+      }});
+}
 
 }  // namespace sluice::sim

@@ -124,6 +124,14 @@ struct profile {
   mqds_format format = mqds_format::mainline;
   /// debugfs has a directory kfd/proc/<pid> for each process (2025 on): these raise inotify events.
   bool debugfs_proc_dirs = false;
+  /// Room of an SMI client's FIFO: 1024 bytes, 8192 in newer drivers. What does not fit is dropped.
+  std::uint32_t smi_fifo_bytes = 1024;
+  /// SMI has PROCESS_START and PROCESS_END (about 6.16 on).
+  bool smi_process_events = false;
+  /// SMI's QUEUE_RESTORE ends with 'R' or a NUL byte; newer drivers.
+  bool smi_restore_flag = false;
+  /// SMI's GPU_PRE_RESET names the cause; newer drivers.
+  bool smi_reset_cause = false;
   /// Internal numbers of SDMA queue types moved by one when the DIQ type was removed (2025-2026).
   bool diq_type_exists = true;
   /// queue_preemption_timeout_ms (module parameter, default 9000): how long a failing unmap lasts.

@@ -214,6 +214,10 @@ profile load_profile(const std::string& path) {
     driver.read("mqds_format", node.format,
                 {{"mainline", mqds_format::mainline}, {"labelled", mqds_format::labelled}});
     driver.read("debugfs_proc_dirs", node.debugfs_proc_dirs);
+    driver.read("smi_fifo_bytes", node.smi_fifo_bytes, 96, 1U << 20U);
+    driver.read("smi_process_events", node.smi_process_events);
+    driver.read("smi_restore_flag", node.smi_restore_flag);
+    driver.read("smi_reset_cause", node.smi_reset_cause);
     driver.read("diq_type_exists", node.diq_type_exists);
     driver.read("preemption_timeout", node.preemption_timeout, microseconds{1}, seconds{60});
     driver.finish();

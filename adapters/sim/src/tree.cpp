@@ -46,7 +46,9 @@ static_tree::static_tree(const profile& node) {
   add(debug, "mqds", node_kind::mqds, 0444);
   add(debug, "hqds", node_kind::hqds, 0444);
   add(debug, "rls", node_kind::rls, 0444);
-  add(add_directory(root, "sim"), "stats.json", node_kind::stats, 0444);
+  const auto sim = add_directory(root, "sim");
+  add(sim, "stats.json", node_kind::stats, 0444);
+  add(sim, "control", node_kind::control, 0600);
 }
 
 std::uint64_t static_tree::child(std::uint64_t parent, std::string_view name) const noexcept {

@@ -22,6 +22,7 @@ enum class node_kind : std::uint8_t {
   hqds,       ///< debug/hqds
   rls,        ///< debug/rls
   stats,      ///< sim/stats.json
+  control,    ///< sim/control
 };
 
 struct static_node {

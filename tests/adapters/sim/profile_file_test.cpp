@@ -51,6 +51,10 @@ TEST(ProfileFile, GivesTheBuiltInDefaultsByTheShippedProfile) {
   EXPECT_EQ(shipped.header, built_in.header);
   EXPECT_EQ(shipped.format, built_in.format);
   EXPECT_EQ(shipped.debugfs_proc_dirs, built_in.debugfs_proc_dirs);
+  EXPECT_EQ(shipped.smi_fifo_bytes, built_in.smi_fifo_bytes);
+  EXPECT_EQ(shipped.smi_process_events, built_in.smi_process_events);
+  EXPECT_EQ(shipped.smi_restore_flag, built_in.smi_restore_flag);
+  EXPECT_EQ(shipped.smi_reset_cause, built_in.smi_reset_cause);
   EXPECT_EQ(shipped.diq_type_exists, built_in.diq_type_exists);
   EXPECT_EQ(shipped.preemption_timeout, built_in.preemption_timeout);
   EXPECT_EQ(shipped.poll_busy, built_in.poll_busy);
