@@ -36,6 +36,8 @@ long trace(int request, pid_t tid, std::uint64_t address, const void* data) {
                 const_cast<void*>(data));  // NOLINT: the C library's type.
 }
 
+const void* signal_argument(int number) { return pointer(static_cast<std::uint64_t>(number)); }
+
 bool traced_by_somebody(pid_t tid) {
   std::ifstream status{"/proc/" + std::to_string(tid) + "/status"};
   for (std::string line; std::getline(status, line);) {
@@ -72,7 +74,7 @@ class stopped_thread {
       if (!status) return ESRCH;
       if ((*status >> 16) == PTRACE_EVENT_STOP) break;
       // A signal came first: it is its own.
-      trace(PTRACE_CONT, tid_, 0, pointer(static_cast<std::uint64_t>(WSTOPSIG(*status))));
+      trace(PTRACE_CONT, tid_, 0, signal_argument(WSTOPSIG(*status)));
     }
     if (trace(PTRACE_GETREGS, tid_, 0, &registers_) != 0) return ESRCH;
     // The answer we expect, given to an instruction that we can use again.
@@ -109,12 +111,18 @@ class stopped_thread {
     changed.r9 = arguments[5];
     if (trace(PTRACE_SETREGS, tid_, 0, &changed) != 0) return std::nullopt;
     bool refused = false;
+    int deliver = 0;
     for (int edges = 0; edges < 2;) {  // Into the call, and out of it.
-      if (trace(PTRACE_SYSCALL, tid_, 0, nullptr) != 0) return std::nullopt;
+      if (trace(PTRACE_SYSCALL, tid_, 0, signal_argument(deliver)) != 0) return std::nullopt;
       const auto status = next_stop(tid_, stop_);
       if (!status) return std::nullopt;
+      deliver = 0;
       if (WSTOPSIG(*status) == (SIGTRAP | 0x80)) {
         ++edges;
+      } else if (WSTOPSIG(*status) == SIGSTOP && (*status >> 16) == 0) {
+        // Cannot be blocked. Delivered, it stops the whole process; this thread still goes on, and
+        // stops with the others once it is let go.
+        deliver = SIGSTOP;
       } else if ((*status >> 16) != PTRACE_EVENT_STOP) {
         refused = true;  // SIGSYS of a filter; the stop is where it is taken away.
         break;
