@@ -61,6 +61,14 @@ std::string process(pid_t pid, std::string_view name) {
 
 }  // namespace smi_payload
 
+bool sees(const smi_client& client, uapi::kfd_smi_event event, smi_audience audience) {
+  if ((client.events & mask_of(event)) == 0) return false;
+  if (audience.owner == 0 || audience.owner == client.pid) return true;
+  constexpr auto all_processes = mask_of(uapi::KFD_SMI_EVENT_ALL_PROCESS);
+  return client.administrator &&
+         (audience.administrators_need_not_ask || (client.events & all_processes) != 0);
+}
+
 task<int> driver::impl::smi_events(call_ptr c, uapi::kfd_ioctl_smi_events_args& args) {
   const process_device* device = c->caller->device(args.gpuid);
   if (device == nullptr) co_return -EINVAL;
@@ -135,14 +143,8 @@ void driver::impl::smi_event(const gpu_node& node, uapi::kfd_smi_event event, sm
                              std::string_view payload) {
   auto line = hexadecimal(event) + " " + std::string{payload};
   line.resize(std::min(line.size(), uapi::KFD_SMI_EVENT_MSG_SIZE));
-  constexpr auto all_processes = mask_of(uapi::KFD_SMI_EVENT_ALL_PROCESS);
   for (auto& [number, client] : smi_clients_) {
-    if (client.gpu != &node || (client.events & mask_of(event)) == 0) continue;
-    if (audience.owner != 0 && audience.owner != client.pid) {
-      const bool asked =
-          audience.administrators_need_not_ask || (client.events & all_processes) != 0;
-      if (!client.administrator || !asked) continue;
-    }
+    if (client.gpu != &node || !sees(client, event, audience)) continue;
     if (client.fifo.size() + line.size() > profile_.smi_fifo_bytes) continue;
     client.fifo += line;
     if (outer_.on_smi_event) outer_.on_smi_event(number);

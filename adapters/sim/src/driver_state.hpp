@@ -233,6 +233,8 @@ struct smi_audience {
                     ///< KFD_SMI_EVENT_ALL_PROCESS.
   bool administrators_need_not_ask = false;
 };
+/// Has the client asked for that event, and may it see this one?
+bool sees(const smi_client& client, uapi::kfd_smi_event event, smi_audience audience);
 
 /// One ioctl. Owners: its coroutine, and the table that interrupt() looks into.
 struct call {

@@ -84,7 +84,9 @@ struct stat generated_attributes(std::uint64_t id, bool directory) {
 
 struct stat static_attributes(std::uint64_t id, const static_node& node) {
   const bool directory = node.kind == node_kind::directory || node.kind == node_kind::processes;
-  return attributes(id, directory, node.mode, node.kind == node_kind::text ? sysfs_size : 0);
+  auto out = attributes(id, directory, node.mode, node.kind == node_kind::text ? sysfs_size : 0);
+  if (node.kind == node_kind::control) out.st_uid = geteuid();  // Who runs the device commands it.
+  return out;
 }
 
 /// libfuse reports its errors by a log function without a context: the last one is kept, to be put

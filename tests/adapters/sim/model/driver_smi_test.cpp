@@ -2,6 +2,7 @@
 
 #include "driver.hpp"
 #include "driver_bench.hpp"
+#include "driver_state.hpp"
 #include "smi_payload.hpp"
 
 namespace sluice::sim::test {
@@ -214,6 +215,27 @@ TEST_F(DriverSmiOld, KnowsNoProcessEvents) {
   const auto reader = client(app, ~std::uint64_t{0});
   ASSERT_EQ(b.create_queue(app, 0), 0);
   EXPECT_EQ(read(reader), nothing);
+}
+
+// An event with an owner is for its owner's clients; for others only if they were administrators
+// when they asked, and have set the bit for all processes.
+TEST(SmiAudience, IsTheOwnerAndAdministratorsWhoAsk) {
+  constexpr auto event = uapi::KFD_SMI_EVENT_QUEUE_EVICTION;
+  const auto client = [](pid_t pid, bool administrator, std::uint64_t mask) {
+    smi_client made;
+    made.pid = pid;
+    made.administrator = administrator;
+    made.events = mask;
+    return made;
+  };
+  EXPECT_TRUE(sees(client(app, false, bit(event)), event, {.owner = app}));
+  EXPECT_FALSE(sees(client(app, false, fault_bit), event, {.owner = app}));
+  EXPECT_FALSE(sees(client(other, false, bit(event)), event, {.owner = app}));
+  EXPECT_FALSE(sees(client(other, false, bit(event) | all_processes), event, {.owner = app}));
+  EXPECT_FALSE(sees(client(other, true, bit(event)), event, {.owner = app}));
+  EXPECT_TRUE(sees(client(other, true, bit(event) | all_processes), event, {.owner = app}));
+  EXPECT_FALSE(sees(client(other, true, all_processes), event, {.owner = app}));
+  EXPECT_TRUE(sees(client(other, false, bit(event)), event, {}));
 }
 
 // The formats of the driver's header, with what newer drivers add.
