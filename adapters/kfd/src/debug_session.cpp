@@ -230,6 +230,11 @@ class debug_session::impl {
 
   bool may_be_suspended() const noexcept { return enabled_ && may_be_suspended_; }
 
+  result<void> announce_again() {
+    forget_all();
+    return refresh();
+  }
+
   void discard() {
     forget_all();
     enabled_ = false;
@@ -415,6 +420,7 @@ result<void> debug_session::read_events() { return impl_->read_events(); }
 result<void> debug_session::refresh() { return impl_->refresh(); }
 bool debug_session::close() { return impl_->close(); }
 bool debug_session::may_be_suspended() const noexcept { return impl_->may_be_suspended(); }
+result<void> debug_session::announce_again() { return impl_->announce_again(); }
 void debug_session::discard() { impl_->discard(); }
 result<void> debug_session::start() { return impl_->start(); }
 

@@ -56,15 +56,17 @@ class lane::call_scope {
   lane& owner_;
 };
 
-lane::lane(const device& node, const lanes_options& options, int owner_ready, unique_fd wake,
-           process_id target, pid_t pid, std::uint64_t start_time)
+lane::lane(const device& node, const lanes_options& options, batch_commands& commands,
+           int owner_ready, unique_fd wake, process_id target, pid_t pid, std::uint64_t start_time)
     : node_(node),
       options_(options),
+      commands_(commands),
       owner_ready_(owner_ready),
       wake_(std::move(wake)),
       target_(target),
       pid_(pid),
-      start_time_(start_time) {}
+      start_time_(start_time),
+      holds_(std::make_shared<target_holds>(pid)) {}
 
 lane::~lane() {
   if (!thread_.joinable()) return;
@@ -105,6 +107,11 @@ void lane::abandon() noexcept {
   leave();
 }
 
+void lane::announce_again() noexcept {
+  announce_again_.store(true, std::memory_order_release);
+  ring();
+}
+
 void lane::ring() noexcept { ::eventfd_write(wake_.get(), 1); }
 
 // Without __WNOTHREAD a wait call of any thread sees the tracees of all threads of its process, and
@@ -131,6 +138,10 @@ void lane::run() {
     traced_ = std::move(*seized);
     open_until_ = clock::now() + open_patience;
     live();
+    {
+      const call_scope inside{*this};
+      commands_.release(*holds_);
+    }
     close_session();
     if (state_ == state::attached) {
       scratch_ = report{};
@@ -158,6 +169,11 @@ void lane::live() {
     if (!serve_target()) return;
     if (opening_ && !leaving && !open_session()) return;
     if (!read_events()) return;
+    if (announce_again_.exchange(false, std::memory_order_acq_rel) && session_) {
+      const call_scope inside{*this};
+      const auto said = session_->announce_again();
+      if (!said && said.error() == errc::not_managed) return;
+    }
     const bool wanted = in_flight() && !abandoned_.load(std::memory_order_acquire);
     if (wanted && !perform()) return;
     if (leaving) return;
@@ -200,6 +216,7 @@ void lane::lose_address_space() {
   if (!session_) return;
   session_->discard();
   session_.reset();
+  holds_->clear_all();
 }
 
 /// \return false when the target cannot be managed.

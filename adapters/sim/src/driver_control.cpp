@@ -2,6 +2,7 @@
 
 #include "driver_state.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <string_view>
@@ -66,11 +67,11 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     if (!lasts || *lasts < duration::zero() || *lasts > 60s) {
       return fail(quoted(words[2]) + " is no time from 0s to 60s, such as 9s or 20ms");
     }
-    node->failing_cycle = *lasts;
+    outer_.fail_next_cycle(node->shape.gpu_id, *lasts, after_failure::reset);
     return 0;
   }
-  if (words[0] == "vmfault") {
-    if (words.size() != 3) return fail("use: vmfault PID GPU");
+  if (words[0] == "vmfault" || words[0] == "evict" || words[0] == "restore") {
+    if (words.size() != 3) return fail("use: " + std::string{words[0]} + " PID GPU");
     const auto pid = parse<pid_t>(words[1]);
     const auto process = pid ? live_.find(*pid) : live_.end();
     if (process == live_.end()) {
@@ -78,11 +79,23 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     }
     gpu_node* node = find_gpu(words[2]);
     if (node == nullptr) return -EINVAL;
-    vm_fault(*process->second, *process->second->device(node->shape.gpu_id));
+    if (words[0] == "vmfault") {
+      vm_fault(*process->second, *process->second->device(node->shape.gpu_id));
+    } else {
+      start_on(*pid, node->shape.gpu_id, words[0] == "evict");
+    }
+    return 0;
+  }
+  if (words[0] == "reset") {
+    if (words.size() != 2) return fail("use: reset GPU");
+    gpu_node* node = find_gpu(words[1]);
+    if (node == nullptr) return -EINVAL;
+    start_reset(*node);
     return 0;
   }
   return fail(quoted(words[0]) +
-              " is no command; there are: fail-cycle GPU DURATION, vmfault PID GPU");
+              " is no command; there are: fail-cycle GPU DURATION, vmfault PID GPU, evict PID GPU, "
+              "restore PID GPU, reset GPU");
 }
 
 }  // namespace sluice::sim

@@ -281,6 +281,10 @@ std::string driver::impl::hqds() const {
   for (const auto& node : gpus_) {
     const auto& shape = node->shape;
     print(out, "Node %u, gpu_id %x:\n", static_cast<unsigned>(node->index + 1), shape.gpu_id);
+    if (node->resetting) {
+      out += " Device is stopped\n";
+      continue;
+    }
     const auto slots = cp_slots(shape.hqd_slots);
     std::vector<words> seated(slots.size());
     for (const auto& [id, q] : node->queues) {

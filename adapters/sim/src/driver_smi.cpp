@@ -3,6 +3,8 @@
 
 #include "driver_state.hpp"
 
+#include <linux/capability.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -77,7 +79,7 @@ task<int> driver::impl::smi_events(call_ptr c, uapi::kfd_ioctl_smi_events_args& 
   client.gpu = device->gpu;
   client.pid = c->caller->pid;
   client.thread = c->tid;
-  client.administrator = os_.is_administrator(c->tid);
+  client.administrator = os_.has_capability(c->tid, CAP_SYS_ADMIN);
 
   // The caller gets its descriptor on the way back from this very call.
   struct progress {
@@ -164,13 +166,16 @@ void driver::impl::smi_queue_restore(const kfd_process& process, const gpu_node&
             smi_payload::queue_restore(smi_time(), process.pid, node.shape.gpu_id, flag));
 }
 
-void driver::impl::smi_gpu_pre_reset(gpu_node& node, std::string_view cause) {
+void driver::impl::smi_gpu_pre_reset(gpu_node& node) {
+  // amdgpu_reset_get_desc: the scheduler's hang, whatever made us reset (assumption).
+  const auto* cause = node.shape.scheduler == queue_scheduler::mes ? "MES hang" : "HWS hang";
   smi_event(node, uapi::KFD_SMI_EVENT_GPU_PRE_RESET, {},
-            smi_payload::gpu_reset(++node.resets, profile_.smi_reset_cause ? cause : ""));
+            smi_payload::gpu_reset(++node.reset_sequence, profile_.smi_reset_cause ? cause : ""));
 }
 
 void driver::impl::smi_gpu_post_reset(const gpu_node& node) {
-  smi_event(node, uapi::KFD_SMI_EVENT_GPU_POST_RESET, {}, smi_payload::gpu_reset(node.resets, ""));
+  smi_event(node, uapi::KFD_SMI_EVENT_GPU_POST_RESET, {},
+            smi_payload::gpu_reset(node.reset_sequence, ""));
 }
 
 void driver::impl::smi_process(process_device& device, const kfd_process& process, bool starts) {

@@ -252,10 +252,10 @@ std::optional<std::string> fuse_fs::content(std::uint64_t file) const {
   if (!pid) return std::nullopt;
   switch (node.kind) {
     case pasid_file: return std::to_string(kfd_.pasid_of(*pid)) + "\n";
-    // No memory is managed here, no SDMA engine is simulated, and nothing is ever evicted.
+    case evicted_file: return std::to_string(kfd_.evicted_ms(*pid, node.item)) + "\n";
+    // No memory is managed here, and no SDMA engine is simulated.
     case vram_file:
     case sdma_file:
-    case evicted_file:
     case faults_file:
     case page_in_file:
     case page_out_file: return "0\n";

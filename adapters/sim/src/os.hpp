@@ -47,10 +47,16 @@ class os {
   virtual bool has_memory(pid_t tid) = 0;
   /// The *thread* that traces the process's leader, 0 when none (`TracerPid`).
   virtual pid_t tracer_of(pid_t pid) = 0;
+  /// Is CAP_... (linux/capability.h) in effect for the thread?
+  virtual bool has_capability(pid_t tid, int capability) = 0;
+  /// May thread `tid` attach to the process (PTRACE_MODE_ATTACH_REALCREDS)?
+  virtual bool may_attach(pid_t tid, pid_t pid) = 0;
   /// Fails with ESRCH for zombies, kernel threads and unknown pids.
   virtual result<std::unique_ptr<address_space>> open_address_space(pid_t pid) = 0;
   /// Identity test: is `space` still the address space of `pid`?
   virtual bool same_address_space(pid_t pid, const address_space& space) = 0;
+  /// Sends SIGKILL.
+  virtual void kill_process(pid_t pid) = 0;
   /// Takes a duplicate of a descriptor of thread `tid`: a descriptor of ours, or EBADF.
   virtual result<int> take_fd(pid_t tid, int fd) = 0;
   virtual void close_fd(int fd) = 0;
@@ -62,8 +68,6 @@ class os {
   virtual void unwatch_doorbell(int fd) = 0;
   /// The thread's name as the kernel has it (`comm`), "" when it is gone.
   virtual std::string name_of(pid_t tid) = 0;
-  /// CAP_SYS_ADMIN in effect.
-  virtual bool is_administrator(pid_t tid) = 0;
 
   struct file_handover {
     /// Called once, soon. 0: the call may be answered with success, and `done` follows. Else: what

@@ -5,9 +5,11 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <linux/kcmp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -38,26 +40,43 @@ int pidfd_getfd(int process, int fd) {
 
 error_code system_error(int value) { return {value, boost::system::system_category()}; }
 
-/// The beginning of /proc/<tid>/<name>, "" when the thread is gone.
+/// The beginning of /proc/<tid>/<name>; empty when the thread is gone.
 std::string proc_text(pid_t tid, const char* name) {
   const unique_fd file{
       open(("/proc/" + std::to_string(tid) + "/" + name).c_str(), O_RDONLY | O_CLOEXEC)};
   if (!file) return {};
-  std::array<char, 4096> buffer{};
-  const auto got = read(file.get(), buffer.data(), buffer.size());
-  return got <= 0 ? std::string{} : std::string{buffer.data(), static_cast<std::size_t>(got)};
+  std::string text(4096, '\0');
+  const auto got = read(file.get(), text.data(), text.size());
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return text;
 }
 
-/// The number behind `line` ("\nName:\t") in /proc/<tid>/status, 0 when the thread is gone.
-template <class Number = pid_t>
-Number status_field(pid_t tid, std::string_view line, int base = 10) {
-  const auto text = proc_text(tid, "status");
+std::string status_of(pid_t tid) { return proc_text(tid, "status"); }
+
+/// The `count` numbers behind `line` ("\nName:\t") in a status text; missing ones are 0.
+template <class Number, std::size_t count>
+std::array<Number, count> numbers_of(std::string_view status, std::string_view line,
+                                     int base = 10) {
+  std::array<Number, count> out{};
   // The first line is the process's own name, where newlines are escaped: this finds a field.
-  const auto found = text.find(line);
-  if (found == std::string_view::npos) return 0;
-  Number value = 0;
-  std::from_chars(text.data() + found + line.size(), text.data() + text.size(), value, base);
-  return value;
+  const auto found = status.find(line);
+  if (found == std::string_view::npos) return out;
+  const char* at = status.data() + found + line.size();
+  const char* const end = status.data() + status.size();
+  for (auto& value : out) {
+    while (at != end && (*at == '\t' || *at == ' ')) ++at;
+    at = std::from_chars(at, end, value, base).ptr;
+  }
+  return out;
+}
+
+/// One such number of a thread, 0 when it is gone.
+pid_t status_field(pid_t tid, std::string_view line) {
+  return numbers_of<pid_t, 1>(status_of(tid), line)[0];
+}
+
+bool effective(std::string_view status, int capability) {
+  return (numbers_of<std::uint64_t, 1>(status, "\nCapEff:\t", 16)[0] >> capability & 1U) != 0;
 }
 
 /// Is thread `tid` in the thread group `leader` right now? EPERM says yes as well.
@@ -207,6 +226,39 @@ bool os_linux::has_memory(pid_t tid) {
 
 pid_t os_linux::tracer_of(pid_t pid) { return status_field(pid, "\nTracerPid:\t"); }
 
+bool os_linux::has_capability(pid_t tid, int capability) {
+  return effective(status_of(tid), capability);
+}
+
+/// __ptrace_may_access with real credentials, and Yama where it is: in its scopes 1 and 2 only a
+/// capable tracer passes here (descendants and PR_SET_PTRACER are not followed). User namespaces
+/// and other security modules are not asked.
+bool os_linux::may_attach(pid_t tid, pid_t pid) {
+  if (leader_of(tid) == pid) return true;
+  const auto tracer = status_of(tid);
+  const auto target = status_of(pid);
+  if (tracer.empty() || target.empty()) return false;
+  int yama = 0;
+  if (const unique_fd scope{open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC)}) {
+    char digit = '0';
+    if (::read(scope.get(), &digit, 1) == 1) yama = digit - '0';
+  }
+  if (yama >= 3) return false;
+  if (effective(tracer, CAP_SYS_PTRACE)) return true;
+  if (yama > 0) return false;
+  // Real ids of the tracer, and real, effective and saved ones of the target.
+  for (const char* line : {"\nUid:\t", "\nGid:\t"}) {
+    const auto own = numbers_of<unsigned, 1>(tracer, line)[0];
+    const auto theirs = numbers_of<unsigned, 3>(target, line);
+    if (std::any_of(theirs.begin(), theirs.end(), [own](unsigned id) { return id != own; }))
+      return false;
+  }
+  // What is not dumpable belongs to root in /proc.
+  struct stat entry {};
+  if (stat(("/proc/" + std::to_string(pid)).c_str(), &entry) != 0) return false;
+  return entry.st_uid == numbers_of<unsigned, 2>(target, "\nUid:\t")[1];
+}
+
 result<std::unique_ptr<address_space>> os_linux::open_address_space(pid_t pid) {
   unique_fd memory{open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC)};
   if (!memory) return errno == ENOENT ? system_error(ESRCH) : last_system_error();
@@ -229,6 +281,8 @@ bool os_linux::same_address_space(pid_t pid, const address_space& space) {
   if (pid == space.pid()) return true;
   return syscall(SYS_kcmp, pid, space.pid(), KCMP_VM, 0, 0) == 0;
 }
+
+void os_linux::kill_process(pid_t pid) { kill(pid, SIGKILL); }
 
 result<int> os_linux::take_fd(pid_t tid, int fd) {
   // By the thread itself, for an ended leader has no descriptors; kernels before 6.9 know leaders
@@ -274,12 +328,6 @@ std::string os_linux::name_of(pid_t tid) {
   auto name = proc_text(tid, "comm");
   if (name.ends_with('\n')) name.pop_back();
   return name;
-}
-
-bool os_linux::is_administrator(pid_t tid) {
-  constexpr unsigned cap_sys_admin = 21;
-  const auto effective = status_field<std::uint64_t>(tid, "\nCapEff:\t", 16);
-  return (effective >> cap_sys_admin & 1U) != 0;
 }
 
 void os_linux::hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,

@@ -28,15 +28,17 @@ class os_linux final : public os {
   pid_t leader_of(pid_t tid) override;
   bool has_memory(pid_t tid) override;
   pid_t tracer_of(pid_t pid) override;
+  bool has_capability(pid_t tid, int capability) override;
+  bool may_attach(pid_t tid, pid_t pid) override;
   result<std::unique_ptr<address_space>> open_address_space(pid_t pid) override;
   bool same_address_space(pid_t pid, const address_space& space) override;
+  void kill_process(pid_t pid) override;
   result<int> take_fd(pid_t tid, int fd) override;
   void close_fd(int fd) override;
   void write_byte(int fd, char byte) override;
   void watch_doorbell(int fd, std::function<void()> rung) override;
   void unwatch_doorbell(int fd) override;
   std::string name_of(pid_t tid) override;
-  bool is_administrator(pid_t tid) override;
   /// The thread is made to do it by ptrace (x86-64 only): its call's return is where it is stopped,
   /// made to open the file, and let go; other threads go on. Refuses with
   ///   EBUSY       somebody else traces that thread, a debugger or a scheduler,

@@ -61,6 +61,13 @@ struct gpu_profile {
   /// VMID. False: one debugged process per GPU.
   bool per_vmid_debug = true;
 
+  /// CWSR workaround of GFX 11.0.0 to 11.0.3: no debug session beside a CU mask or a GWS queue.
+  constexpr bool restricts_cus_for_debug() const noexcept {
+    return gfx_target_version >= 110000 && gfx_target_version <= 110003;
+  }
+  /// Peak engine clock (MI300X data sheet); the unit of grace periods is 1000 of its cycles.
+  std::uint32_t gpu_clock_mhz = 2100;
+
   // --- Identity and surroundings, as the topology shows them ------------------------------------
   /// PCI device id. 0x74a1: MI300X (pciutils' pci.ids); the vendor is always 0x1002.
   std::uint32_t device_id = 0x74a1;
@@ -69,7 +76,7 @@ struct gpu_profile {
   std::uint32_t location_id = 0;
   /// The board's serial number as KFD prints it. 0: one made of gpu_id (assumption: any value).
   std::uint64_t unique_id = 0;
-  /// GPUs of one XGMI hive have the same number, and a link to each other; 0: no XGMI.
+  /// GPUs with the same number, other than 0, are linked by XGMI: one of them is reset with all.
   std::uint64_t hive_id = 0;
   /// Device memory. MI300X data sheet: 192 GB of HBM3 on an interface of 8192 bits.
   std::uint64_t memory_mib = 196592;
@@ -100,6 +107,12 @@ struct gpu_profile {
   /// Oversubscribed runlist: nothing runs for so long at every change of sets (context save and
   /// restore). Assumption: half of a batched cycle.
   duration switch_cost = std::chrono::microseconds{500};
+  /// One BATCH_UNMAP_QUEUES and one FAST_REMAP of a patched driver (uapi_batch.hpp): the project
+  /// owner's design notes, 0.5 ms each, whatever the number of queues. MES: for each queue.
+  duration batch_unmap_cost = std::chrono::microseconds{500};
+  duration batch_remap_cost = std::chrono::microseconds{500};
+  /// How long a GPU reset takes. Assumption: nobody publishes it.
+  duration reset_time = std::chrono::seconds{1};
 
   constexpr std::uint32_t wave_slots() const noexcept {
     return compute_units * simd_per_cu * waves_per_simd;
@@ -134,6 +147,8 @@ struct profile {
   bool smi_reset_cause = false;
   /// Internal numbers of SDMA queue types moved by one when the DIQ type was removed (2025-2026).
   bool diq_type_exists = true;
+  /// A driver with the commands of uapi_batch.hpp: a proposal, no released driver has them.
+  bool batch_commands = false;
   /// queue_preemption_timeout_ms (module parameter, default 9000): how long a failing unmap lasts.
   duration preemption_timeout = std::chrono::seconds{9};
 

@@ -143,6 +143,7 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   in.read("max_queues_per_process", gpu.max_queues_per_process, 1, 1024);
   in.read("vmids", gpu.vmids, 1, 64);
   in.read("per_vmid_debug", gpu.per_vmid_debug);
+  in.read("gpu_clock_mhz", gpu.gpu_clock_mhz, 1, 100000);
   in.read("device_id", gpu.device_id, 1, 0xffff);
   in.read("domain", gpu.domain, 0, 0xffff);
   in.read("location_id", gpu.location_id, 0, 0xffff);
@@ -162,6 +163,9 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   in.read("cycle_cost", gpu.cycle_cost, duration{0}, seconds{9});
   in.read("quantum", gpu.quantum, microseconds{100}, seconds{10});
   in.read("switch_cost", gpu.switch_cost, duration{0}, seconds{1});
+  in.read("batch_unmap_cost", gpu.batch_unmap_cost, duration{0}, seconds{9});
+  in.read("batch_remap_cost", gpu.batch_remap_cost, duration{0}, seconds{9});
+  in.read("reset_time", gpu.reset_time, duration{0}, seconds{60});
   in.finish();
   return gpu;
 }
@@ -219,6 +223,7 @@ profile load_profile(const std::string& path) {
     driver.read("smi_restore_flag", node.smi_restore_flag);
     driver.read("smi_reset_cause", node.smi_reset_cause);
     driver.read("diq_type_exists", node.diq_type_exists);
+    driver.read("batch_commands", node.batch_commands);
     driver.read("preemption_timeout", node.preemption_timeout, microseconds{1}, seconds{60});
     driver.finish();
   }

@@ -249,7 +249,7 @@ TEST_F(OsLinux, NeverBlocksOnAFullPipe) {
   close(ends[1]);
 }
 
-TEST_F(OsLinux, KnowsNamesAndAdministrators) {
+TEST_F(OsLinux, KnowsNamesAndCapabilities) {
   EXPECT_EQ(os_.name_of(getpid()) + "\n", [] {
     std::ifstream file{"/proc/self/comm"};
     std::string line;
@@ -257,7 +257,7 @@ TEST_F(OsLinux, KnowsNamesAndAdministrators) {
     return line + "\n";
   }());
   EXPECT_EQ(os_.name_of(0x7ffffff0), "");
-  EXPECT_TRUE(os_.is_administrator(getpid())) << "these tests run as root";
+  EXPECT_TRUE(os_.has_capability(getpid(), CAP_SYS_ADMIN)) << "these tests run as root";
   child_process child{[](channel& line) {
     __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
     std::array<__user_cap_data_struct, 2> sets{};
@@ -269,8 +269,8 @@ TEST_F(OsLinux, KnowsNamesAndAdministrators) {
     return 0;
   }};
   ASSERT_TRUE(child.says("dropped", 10s));
-  EXPECT_FALSE(os_.is_administrator(child.pid()));
-  EXPECT_FALSE(os_.is_administrator(0x7ffffff0));
+  EXPECT_FALSE(os_.has_capability(child.pid(), CAP_SYS_ADMIN));
+  EXPECT_FALSE(os_.has_capability(0x7ffffff0, CAP_SYS_ADMIN));
 }
 
 }  // namespace

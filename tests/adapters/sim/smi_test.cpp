@@ -340,7 +340,7 @@ TEST(ControlFile, IsRootsAloneAndTellsHowTheLastCommandWent) {
             -EINVAL);
   EXPECT_EQ(read_file(path),
             "line 4: 'explode' is no command; there are: fail-cycle GPU DURATION, vmfault PID "
-            "GPU\n");
+            "GPU, evict PID GPU, restore PID GPU, reset GPU\n");
   EXPECT_EQ(command(device, "fail-cycle 51110 20ms"), 0) << "a line needs no end";
   EXPECT_EQ(read_file(path), "done\n");
 }

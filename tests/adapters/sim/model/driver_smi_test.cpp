@@ -5,6 +5,8 @@
 #include "driver_state.hpp"
 #include "smi_payload.hpp"
 
+#include <linux/capability.h>
+
 namespace sluice::sim::test {
 namespace {
 
@@ -197,13 +199,49 @@ class DriverSmiFixed : public DriverSmi {
 TEST_F(DriverSmiFixed, ShowsAProcessToItselfAndToAdministrators) {
   const auto own = client(app, start_bit);
   const auto stranger = client(other, start_bit | all_processes);
-  b.machine.administrators.insert(scheduler);
+  b.machine.capabilities.insert({scheduler, CAP_SYS_ADMIN});
   const auto administrator = client(scheduler, start_bit);
-  b.machine.administrators.clear();  // What counts is when it asked.
+  b.machine.capabilities.clear();  // What counts is when it asked.
   ASSERT_EQ(b.create_queue(app, 0), 0);
   EXPECT_EQ(read(own), "c 64 task100\n");
   EXPECT_EQ(read(stranger), nothing);
   EXPECT_EQ(read(administrator), "c 64 task100\n");
+}
+
+TEST_F(DriverSmi, TellsTheOwnerOfEvictionAndRestore) {
+  using uapi::KFD_SMI_EVENT_QUEUE_EVICTION;
+  using uapi::KFD_SMI_EVENT_QUEUE_RESTORE;
+  const auto both = bit(KFD_SMI_EVENT_QUEUE_EVICTION) | bit(KFD_SMI_EVENT_QUEUE_RESTORE);
+  const auto own = client(app, both);
+  const auto stranger = client(other, both | all_processes);
+  ASSERT_EQ(b.create_queue(app, 0), 0);
+  const auto when = std::to_string(b.planned.now().time_since_epoch().count());
+  std::string problem;
+  ASSERT_EQ(b.sim->control("evict 100 51110", problem), 0) << problem;
+  b.settle();
+  EXPECT_EQ(read(own), "9 " + when + " -100 c7a6 2\n");
+  b.run_for(1s);
+  const auto later = std::to_string(b.planned.now().time_since_epoch().count());
+  ASSERT_EQ(b.sim->control("restore 100 51110", problem), 0) << problem;
+  b.settle();
+  EXPECT_EQ(read(own), "a " + later + " -100 c7a6\n");
+  EXPECT_EQ(read(stranger), nothing);
+}
+
+TEST_F(DriverSmi, NumbersTheResetsOfAGpu) {
+  const auto mask =
+      bit(uapi::KFD_SMI_EVENT_GPU_PRE_RESET) | bit(uapi::KFD_SMI_EVENT_GPU_POST_RESET);
+  const auto reader = client(other, mask);
+  std::string problem;
+  ASSERT_EQ(b.sim->control("reset 51110", problem), 0) << problem;
+  b.settle();
+  EXPECT_EQ(read(reader), "3 1\n");
+  EXPECT_EQ(b.sim->hqds().substr(0, 41), "Node 1, gpu_id c7a6:\n Device is stopped\nN");
+  b.run_for(60s);
+  EXPECT_EQ(read(reader), "4 1\n");
+  ASSERT_EQ(b.sim->control("reset 51110", problem), 0) << problem;
+  b.run_for(60s);
+  EXPECT_EQ(read(reader), "3 2\n4 2\n");
 }
 
 class DriverSmiOld : public DriverSmi {
@@ -261,8 +299,10 @@ TEST(DriverControl, SaysWhatIsWrongInOneSentence) {
     std::string problem;
     return b.sim->control(line, problem) == -EINVAL ? problem : "accepted";
   };
-  EXPECT_EQ(complaint("explode 51110"),
-            "'explode' is no command; there are: fail-cycle GPU DURATION, vmfault PID GPU");
+  EXPECT_EQ(
+      complaint("explode 51110"),
+      "'explode' is no command; there are: fail-cycle GPU DURATION, vmfault PID GPU, evict PID "
+      "GPU, restore PID GPU, reset GPU");
   EXPECT_EQ(complaint("fail-cycle 51110"), "use: fail-cycle GPU DURATION");
   EXPECT_EQ(complaint("fail-cycle 5 1s"), "'5' is no GPU of this node; give a gpu_id: 51110");
   EXPECT_EQ(complaint("fail-cycle 51110 often"),
@@ -272,6 +312,9 @@ TEST(DriverControl, SaysWhatIsWrongInOneSentence) {
   EXPECT_EQ(complaint("vmfault 100"), "use: vmfault PID GPU");
   EXPECT_EQ(complaint("vmfault 300 51110"), "'300' is no process that has opened the device");
   EXPECT_EQ(complaint("vmfault 100 x"), "'x' is no GPU of this node; give a gpu_id: 51110");
+  EXPECT_EQ(complaint("evict 100"), "use: evict PID GPU");
+  EXPECT_EQ(complaint("restore 300 51110"), "'300' is no process that has opened the device");
+  EXPECT_EQ(complaint("reset"), "use: reset GPU");
   EXPECT_EQ(complaint(""), "accepted");
   EXPECT_EQ(complaint("  # a remark"), "accepted");
   EXPECT_EQ(complaint("\tvmfault  100 51110 \r"), "accepted");

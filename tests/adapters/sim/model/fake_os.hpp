@@ -161,6 +161,13 @@ class fake_os final : public os {
     const auto it = processes_.find(pid);
     return it == processes_.end() ? 0 : it->second.tracer;
   }
+  /// What threads may, and who may attach to whom; by default nothing and nobody.
+  std::set<std::pair<pid_t, int>> capabilities;
+  std::set<std::pair<pid_t, pid_t>> may_trace;
+  bool has_capability(pid_t tid, int capability) override {
+    return capabilities.contains({tid, capability});
+  }
+  bool may_attach(pid_t tid, pid_t pid) override { return may_trace.contains({tid, pid}); }
   result<std::unique_ptr<address_space>> open_address_space(pid_t pid) override {
     const auto it = processes_.find(pid);
     if (it == processes_.end() || !has_memory(pid)) {
@@ -174,6 +181,8 @@ class fake_os final : public os {
     return it != processes_.end() && it->second.memory &&
            it->second.memory.get() == dynamic_cast<const fake_address_space&>(space).identity();
   }
+  std::vector<pid_t> killed;
+  void kill_process(pid_t pid) override { killed.push_back(pid); }
   result<int> take_fd(pid_t tid, int fd) override {
     const auto process = processes_.find(leader_of(tid));
     if (process == processes_.end()) return error_code{ESRCH, boost::system::system_category()};
@@ -196,7 +205,6 @@ class fake_os final : public os {
     const auto leader = leader_of(tid);
     return leader == 0 ? "" : "task" + std::to_string(leader);
   }
-  bool is_administrator(pid_t tid) override { return administrators.contains(leader_of(tid)); }
   void hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,
                       file_handover told) override {
     handovers.push_back({tid, file, offset, std::move(told)});
@@ -211,7 +219,6 @@ class fake_os final : public os {
   };
   std::vector<handover> handovers;       ///< Every one ever asked for.
   std::optional<int> handover_error{0};  ///< What is said at once; nothing: the test says it.
-  std::set<pid_t> administrators;
 
  private:
   struct simulated_process {

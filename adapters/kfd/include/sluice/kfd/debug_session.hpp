@@ -67,6 +67,10 @@ class debug_session {
   /// accident.
   result<void> refresh();
 
+  /// Reports every queue removed and, reading the list again, added: what was said of them no
+  /// longer holds.
+  result<void> announce_again();
+
   struct call_result {
     int driver_errno = 0;  ///< 0 when the call returned a count.
     int count = 0;         ///< What the driver counted; the outcomes are what to go by.
