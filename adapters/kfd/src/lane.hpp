@@ -26,7 +26,7 @@ namespace sluice::kfd {
 class lane final : private session_listener {
  public:
   lane(const device& node, const lanes_options& options, batch_commands& commands, int owner_ready,
-       unique_fd wake, process_id target, pid_t pid, std::uint64_t start_time);
+       bool by_process, unique_fd wake, process_id target, pid_t pid, std::uint64_t start_time);
   ~lane();
   lane(const lane&) = delete;
   lane& operator=(const lane&) = delete;
@@ -73,7 +73,10 @@ class lane final : private session_listener {
   void run();
   void live();
   bool serve_target();
+  result<std::unique_ptr<tracee>> find_target() const;
   bool open_session();
+  result<std::unique_ptr<debug_session>> open_by_helper();
+  bool goes_on(const result<void>& answered);
   bool read_events();
   void close_session();
   bool perform();
@@ -92,6 +95,7 @@ class lane final : private session_listener {
   const lanes_options& options_;
   batch_commands& commands_;
   const int owner_ready_;
+  const bool by_process_;  ///< The session is ours, not the tracing thread's: nobody is traced.
   const unique_fd wake_;
   const process_id target_;
   const pid_t pid_;

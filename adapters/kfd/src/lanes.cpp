@@ -1,5 +1,6 @@
 #include "sluice/kfd/lanes.hpp"
 
+#include "authority.hpp"
 #include "batch_lane.hpp"
 #include "lane.hpp"
 
@@ -47,6 +48,7 @@ class lanes::impl {
       batching_ = true;
       commands_.use();
     }
+    by_process_ = authorises_process(node_);
     say_mechanism(false);
   }
 
@@ -58,8 +60,8 @@ class lanes::impl {
     if (pid == ::getpid()) return errc::not_managed;
     unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!wake) return last_system_error();
-    auto created = std::make_unique<lane>(node_, options_, commands_, ready_.get(), std::move(wake),
-                                          target, pid, start_time);
+    auto created = std::make_unique<lane>(node_, options_, commands_, ready_.get(), by_process_,
+                                          std::move(wake), target, pid, start_time);
     if (const auto started = created->start(); !started) return started.error();
     active_.push_back(std::move(created));
     return {};
@@ -302,6 +304,7 @@ class lanes::impl {
 
   batch_commands commands_;
   bool batching_ = false;
+  bool by_process_ = false;
   std::vector<std::unique_ptr<batch_lane>> batch_lanes_;
   std::vector<process_id> batched_;  ///< Targets with a batch at a batch lane.
   std::vector<report> detached_;     ///< Said by lanes of such targets.
