@@ -19,6 +19,7 @@
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
+#include <vector>
 
 namespace sluice::sim {
 
@@ -121,9 +122,19 @@ void run_device(const device_options& options, const std::function<void()>& read
 
   simulated.on_process = [&](pid_t pid, bool appeared) {
     files.process_changed(pid, appeared);
-    root.process_changed(pid, appeared);
+    if (appeared) {
+      std::vector<root_directory::process_pasid> pasids;
+      for (const auto gpu : simulated.gpus_of(pid)) {
+        pasids.push_back({gpu, simulated.pasid_of(pid, gpu)});
+      }
+      root.process_appeared(pid, pasids);
+    } else {
+      root.process_disappeared(pid);
+    }
     exec_watch.process_changed(appeared);
   };
+  system.set_file_folder(root.mountpoint() + "/" + fuse_fs::smi_folder);
+  simulated.on_smi_event = [&files](std::uint64_t client) { files.smi_event(client); };
   loop.on_late = [&simulated](duration late) { simulated.record_lateness(late); };
   bool unmounted = false;
   files.on_unmounted = [&] {
@@ -136,6 +147,7 @@ void run_device(const device_options& options, const std::function<void()>& read
   loop.run();
   // The processes that still use the device must not announce their end to what is being removed.
   simulated.on_process = nullptr;
+  simulated.on_smi_event = nullptr;
   if (unmounted) {
     throw std::runtime_error{"somebody else unmounted " + root.mountpoint() + ": stopping"};
   }

@@ -25,6 +25,20 @@ request_id driver::ioctl(pid_t tid, file_id file, std::uint32_t command,
 void driver::interrupt(request_id request) { impl_->interrupt(request); }
 void driver::reap() { impl_->reap(); }
 std::string driver::mqds() const { return impl_->mqds(); }
+std::string driver::hqds() const { return impl_->hqds(); }
+std::string driver::rls() const { return impl_->rls(); }
+bool driver::smi_promised(std::uint64_t number, pid_t tid) const {
+  return impl_->smi_promised(number, tid);
+}
+int driver::smi_open(std::uint64_t number, pid_t tid) { return impl_->smi_open(number, tid); }
+void driver::smi_release(std::uint64_t number) { impl_->smi_release(number); }
+int driver::smi_write(std::uint64_t number, std::span<const std::byte> mask) {
+  return impl_->smi_write(number, mask);
+}
+int driver::smi_read(std::uint64_t number, std::size_t room, std::string& out) {
+  return impl_->smi_read(number, room, out);
+}
+bool driver::smi_readable(std::uint64_t number) const { return impl_->smi_readable(number); }
 std::string driver::stats_json() const { return impl_->stats_json(); }
 void driver::record_lateness(duration late) { impl_->lateness_.record(late); }
 
@@ -69,6 +83,15 @@ std::uint32_t driver::pasid_of(pid_t pid) const {
   return process == nullptr || impl_->profile_.header != mqds_header::pasid ? 0 : process->pasid;
 }
 
+std::uint32_t driver::pasid_of(pid_t pid, std::uint32_t gpu_id) const {
+  const kfd_process* process = impl_->find(pid);
+  if (process == nullptr) return 0;
+  for (const auto& device : process->devices) {
+    if (device.gpu->shape.gpu_id == gpu_id) return device.pasid;
+  }
+  return 0;
+}
+
 std::optional<std::uint32_t> driver::cu_occupancy(pid_t pid, std::uint32_t gpu_id) const {
   const gpu_node* node = impl_->gpu(gpu_id);
   if (node == nullptr || !node->shape.counts_occupancy()) return std::nullopt;
@@ -100,13 +123,18 @@ driver::impl::impl(driver& outer, engine& events, os& system, const profile& nod
   for (const auto& shape : profile_.gpus) {
     const auto index = gpus_.size();
     gpus_.push_back(std::make_unique<gpu_node>(
-        engine_, shape,
+        engine_, shape, index,
         [this, index](model_queue queue, std::uint64_t cookie, time_point) {
           kernel_started(*gpus_[index], queue, cookie);
         },
         [this, index](model_queue queue, std::uint64_t cookie, time_point start, time_point end) {
           kernel_completed(*gpus_[index], queue, cookie, start, end);
         }));
+    gpus_.back()->model.on_unmapped = [node = gpus_.back().get()](model_queue id,
+                                                                  gpu_model::seat seat) {
+      auto& q = *node->queues.at(id);
+      q.mqd = {.saved = true, .vmid = seat.vmid, .read = q.consumed, .write = q.write_seen};
+    };
   }
 }
 
@@ -159,11 +187,17 @@ const kfd_process* driver::impl::find(pid_t pid) const {
 }
 
 driver::impl::process_ptr driver::impl::add_process(std::unique_ptr<address_space> space) {
-  auto process = std::make_shared<kfd_process>(engine_, std::move(space));
+  auto name = os_.name_of(space->pid());
+  auto process = std::make_shared<kfd_process>(engine_, std::move(space), std::move(name));
   process->serial = ++last_serial_;
   process->pasid = ++last_pasid_;
   // kfd_init_apertures: a process is bound to every GPU from its first open on.
-  for (const auto& node : gpus_) process->devices.emplace_back().gpu = node.get();
+  for (const auto& node : gpus_) {
+    auto& device = process->devices.emplace_back();
+    device.gpu = node.get();
+    // One for all GPUs, or (about 6.14 on) one for each.
+    device.pasid = profile_.header == mqds_header::pasid ? process->pasid : ++last_pasid_;
+  }
   live_.emplace(process->pid, process);
   if (outer_.on_process) outer_.on_process(process->pid, true);
   return process;
@@ -273,6 +307,7 @@ task<void> driver::impl::tear_down(process_ptr process) {
     const auto q = process->queues.back();
     drop_queue(*process, q);
   }
+  for (auto& device : process->devices) smi_process(device, *process, false);
   process->events.clear();
   process->updates.clear();
   process->torn_down = true;
@@ -444,6 +479,7 @@ task<int> driver::impl::dispatch(call_ptr c) {
     case uapi::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW: co_return with(*c, &impl::get_apertures);
     case uapi::AMDKFD_IOC_ACQUIRE_VM: co_return with(*c, &impl::acquire_vm);
     case uapi::AMDKFD_IOC_SET_CU_MASK: co_return co_await with(c, &impl::set_cu_mask);
+    case uapi::AMDKFD_IOC_SMI_EVENTS: co_return co_await with(c, &impl::smi_events);
     case uapi::AMDKFD_IOC_ALLOC_QUEUE_GWS: co_return co_await with(c, &impl::alloc_queue_gws);
     case uapi::AMDKFD_IOC_CRIU_OP: co_return co_await with(c, &impl::criu_op);
     case uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES: co_return co_await with(c, &impl::batch_unmap);
@@ -500,7 +536,10 @@ int driver::impl::get_apertures(call& c, uapi::kfd_ioctl_get_process_apertures_n
 
 int driver::impl::acquire_vm(call& c, uapi::kfd_ioctl_acquire_vm_args& args) {
   // There is no DRM device whose VM could be taken, and so none is asked for (CREATE_QUEUE).
-  return c.caller->device(args.gpu_id) == nullptr ? -EINVAL : 0;
+  process_device* device = c.caller->device(args.gpu_id);
+  if (device == nullptr) return -EINVAL;
+  smi_process(*device, *c.caller, true);
+  return 0;
 }
 
 }  // namespace sluice::sim

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sluice/time.hpp"
@@ -66,8 +67,10 @@ class driver {
   /// when a pidfd fires and at least every 10 ms (an exec announces itself to nobody).
   void reap();
 
-  /// Text of debugfs `mqds`, generated now.
+  /// Texts of debugfs, generated now.
   std::string mqds() const;
+  std::string hqds() const;
+  std::string rls() const;
 
   /// The sysfs `proc` tree, read-only, as of now.
   struct sysfs_queue {
@@ -83,12 +86,29 @@ class driver {
   std::vector<std::uint32_t> gpus_of(pid_t pid) const;  ///< GPUs bound to the process.
   /// What sysfs shows as pasid; 0 where PASIDs are per device.
   std::uint32_t pasid_of(pid_t pid) const;
+  /// On one GPU, as debugfs shows it.
+  std::uint32_t pasid_of(pid_t pid, std::uint32_t gpu_id) const;
   /// Compute units that the process occupies on that GPU: its running waves, packed as densely as
   /// they go (kfd_get_cu_occupancy: rounded up). Nothing where the GPU does not count them.
   std::optional<std::uint32_t> cu_occupancy(pid_t pid, std::uint32_t gpu_id) const;
   /// Called (on the engine's thread) when a kfd_process appears (true) or disappears (false). An
   /// exec'd process disappears before it appears anew.
   std::function<void(pid_t, bool)> on_process;
+
+  // --- Descriptors of SMI events: SMI_EVENTS numbers them, and has its caller open that number ---
+  /// Is that client's file there for thread `tid`? For nobody else, and only until it is open.
+  bool smi_promised(std::uint64_t number, pid_t tid) const;
+  int smi_open(std::uint64_t number, pid_t tid);  ///< 0 or -errno.
+  void smi_release(std::uint64_t number);
+  int smi_write(std::uint64_t number, std::span<const std::byte> mask);  ///< 8 or -errno.
+  /// As many queued bytes as there is room for. \return 0, or -EAGAIN when there are none.
+  int smi_read(std::uint64_t number, std::size_t room, std::string& out);
+  bool smi_readable(std::uint64_t number) const;
+  /// Called (on the engine's thread) when something was queued for that client.
+  std::function<void(std::uint64_t)> on_smi_event;
+
+  /// Does what one line of `sim/control` says. \return 0, or -EINVAL and a sentence in `problem`.
+  int control(std::string_view line, std::string& problem);
 
   /// Accounting for demo and tests, as JSON text (see the folder's README for the fields).
   std::string stats_json() const;

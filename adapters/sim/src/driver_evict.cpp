@@ -27,10 +27,11 @@ std::vector<std::shared_ptr<kfd_queue>> queues_on(const kfd_process& process,
 
 // --- Eviction ------------------------------------------------------------------------------------
 
-task<int> driver::impl::evict(process_ptr process, gpu_node& node) {
+task<int> driver::impl::evict(process_ptr process, gpu_node& node, smi_eviction_trigger trigger) {
   const auto lock = co_await node.dqm.lock();
   process_device* device = process->device(node.shape.gpu_id);
   if (process->gone || device == nullptr) co_return -ESRCH;
+  smi_queue_eviction(*process, node, trigger);
   if (device->evictions++ > 0) co_return 0;
   device->evicted_since = engine_.now();
   bool was_active = false;
@@ -57,6 +58,7 @@ task<int> driver::impl::restore(process_ptr process, gpu_node& node) {
   process_device* device = process->device(node.shape.gpu_id);
   if (process->gone || device == nullptr) co_return -ESRCH;
   if (device->evictions == 0) co_return 0;
+  smi_queue_restore(*process, node, false);
   if (--device->evictions > 0) co_return 0;
   device->evicted_total += engine_.now() - device->evicted_since;
   bool any = false;
@@ -80,7 +82,7 @@ task<int> driver::impl::restore(process_ptr process, gpu_node& node) {
 
 task<int> driver::impl::evict_everywhere(process_ptr process) {
   for (const auto& node : gpus_) {
-    const int error = co_await evict(process, *node);
+    const int error = co_await evict(process, *node, smi_eviction_trigger::criu_checkpoint);
     if (error != 0) co_return error;
   }
   co_return 0;
@@ -152,6 +154,7 @@ task<void> driver::impl::reset_hive(std::vector<gpu_node*> hive) {
     // What ran is lost. That its queues never run again, and that those which were idle do not
     // either, is an assumption: what becomes of them the driver leaves to their owners, who are
     // told by an event and end, as a rule.
+    smi_gpu_pre_reset(*node);
     node->model.begin_cycle(cycle_kind::ordinary);
     for (const auto& [id, q] : node->queues) {
       q->was_reset = true;
@@ -167,6 +170,7 @@ task<void> driver::impl::reset_hive(std::vector<gpu_node*> hive) {
     node->model.end_cycle();
     node->resetting = false;
     ++node->resets;
+    smi_gpu_post_reset(*node);
     signal_reset(*node);
     node->destroy_wait.wake_all();
   }

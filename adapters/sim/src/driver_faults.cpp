@@ -21,7 +21,7 @@ task<void> driver::impl::evict_on(process_ptr process, std::vector<gpu_node*> no
                                   bool evicting) {
   for (gpu_node* node : nodes) {
     if (evicting)
-      co_await evict(process, *node);
+      co_await evict(process, *node, smi_eviction_trigger::ttm);
     else
       co_await restore(process, *node);
   }

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::uint32_t max_queues_per_device = 4096;     // Module parameter, its default.
 constexpr std::uint64_t user_space_end = 0x7ffffffff000;  // TASK_SIZE_MAX with 4-level paging.
-constexpr std::uint32_t sdma_engines = 16;                // Of MI300X, XGMI ones included.
 constexpr std::uint64_t mmap_type_doorbell = std::uint64_t{3} << 62U;  // KFD_MMAP_TYPE_DOORBELL
 constexpr unsigned mmap_gpu_id_shift = 46;                             // KFD_MMAP_GPU_ID_SHIFT
 
@@ -62,10 +61,6 @@ task<int> driver::impl::cycle(gpu_node& node, cycle_kind kind, duration cost, du
   }
   const auto failing = take_failure(node);
   if (failing) cost = *failing;
-  for (const auto& [id, queue] : node.queues) {
-    if (!node.model.on_runlist(id)) continue;
-    queue->mqd = {.saved = true, .read = queue->consumed, .write = queue->write_seen};
-  }
   node.model.begin_cycle(kind);
   co_await sleep_until{engine_, engine_.now() + cost};
   node.model.end_cycle(!failing);
@@ -81,10 +76,7 @@ task<int> driver::impl::change_queue(std::shared_ptr<kfd_queue> queue, bool acti
   }
   if (queue->active == active) co_return 0;
   const auto failing = take_failure(node);
-  if (!active && !failing) {
-    queue->mqd = {.saved = true, .read = queue->consumed, .write = queue->write_seen};
-    node.model.set_listed(queue->model, false, kind);
-  }
+  if (!active && !failing) node.model.set_listed(queue->model, false, kind);
   co_await sleep_until{engine_, engine_.now() + failing.value_or(cost)};
   if (failing) co_return -EIO;
   if (active) node.model.set_listed(queue->model, true, kind);
@@ -140,12 +132,16 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
   if (process->gone) co_return -ESRCH;
   process_device* device = process->device(args.gpu_id);
   if (device == nullptr) co_return -EINVAL;
-  if (type == uapi::KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID) {
-    if (args.sdma_engine_id >= sdma_engines) co_return -EINVAL;
-    type = uapi::KFD_IOC_QUEUE_TYPE_SDMA;
-  }
   // Memory is not managed here: neither an acquired VM nor buffers mapped to the GPU are asked for.
   gpu_node& node = *device->gpu;
+  smi_process(*device, *process, true);
+  std::optional<std::uint32_t> engine;
+  if (type == uapi::KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID) {
+    const auto own = node.shape.sdma_engines;
+    if (args.sdma_engine_id >= own + node.shape.sdma_xgmi_engines) co_return -EINVAL;
+    engine = args.sdma_engine_id;
+    type = *engine < own ? uapi::KFD_IOC_QUEUE_TYPE_SDMA : uapi::KFD_IOC_QUEUE_TYPE_SDMA_XGMI;
+  }
   const auto on_this_gpu = std::count_if(process->queues.begin(), process->queues.end(),
                                          [&node](const auto& q) { return q->gpu == &node; });
   if (on_this_gpu >= static_cast<std::ptrdiff_t>(node.shape.max_queues_per_process)) {
@@ -181,6 +177,10 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
       process->queue_ids.reset(id);
       co_return -EPERM;
     }
+    if (!q->is_compute() && !place_sdma(q, engine)) {
+      process->queue_ids.reset(id);
+      co_return -ENOMEM;
+    }
     ++node.queue_count;
     q->evicted = device->evictions > 0;
     if (q->is_compute()) {
@@ -204,6 +204,24 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
   held.unlock();
   raise(*process, q->exception_status, uapi::EC_QUEUE_NEW);
   co_return 0;
+}
+
+bool driver::impl::place_sdma(const std::shared_ptr<kfd_queue>& queue,
+                              std::optional<std::uint32_t> engine) {
+  gpu_node& node = *queue->gpu;
+  // The lowest free number, numbers going over the engines first.
+  const bool own = queue->type == uapi::KFD_IOC_QUEUE_TYPE_SDMA;
+  const auto first = engine.value_or(own ? 0 : node.shape.sdma_engines);
+  const auto count = engine ? 1 : own ? node.shape.sdma_engines : node.shape.sdma_xgmi_engines;
+  for (std::uint32_t rlc = 0; rlc < node.shape.sdma_queues_per_engine; ++rlc) {
+    for (std::uint32_t each = first; each < first + count; ++each) {
+      if (!node.sdma.emplace(std::pair{rlc, each}, queue).second) continue;
+      queue->sdma_engine = each;
+      queue->sdma_rlc = rlc;
+      return true;
+    }
+  }
+  return false;
 }
 
 task<int> driver::impl::update_queue(call_ptr c, uapi::kfd_ioctl_update_queue_args& args) {
@@ -238,6 +256,7 @@ void driver::impl::drop_queue(kfd_process& process, const std::shared_ptr<kfd_qu
   close_doorbell(*keep);
   keep->gpu->model.remove_queue(keep->model);
   keep->gpu->queues.erase(keep->model);
+  if (!keep->is_compute()) keep->gpu->sdma.erase({keep->sdma_rlc, keep->sdma_engine});
   --keep->gpu->queue_count;
   process.queue_ids.reset(keep->id);
   std::erase(process.queues, keep);

@@ -7,6 +7,7 @@
 #include "gpu_model.hpp"
 #include "os.hpp"
 #include "profile.hpp"
+#include "smi_payload.hpp"
 #include "task.hpp"
 
 #include <array>
@@ -20,8 +21,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "sluice/kfd/uapi.hpp"
@@ -46,22 +49,27 @@ struct failing_cycle {
 
 /// One GPU: its device queue manager and what lies below it.
 struct gpu_node {
-  gpu_node(engine& events, const gpu_profile& about, gpu_model::started on_start,
+  gpu_node(engine& events, const gpu_profile& about, std::size_t place, gpu_model::started on_start,
            gpu_model::completed on_complete)
       : shape{about},
+        index{place},
         dqm{events},
         destroy_wait{events},
         model{events, about, std::move(on_start), std::move(on_complete)} {}
   const gpu_profile shape;
+  const std::size_t index;  ///< On its node; the topology's node number is one more.
   async_mutex dqm;          ///< Serialises all queue operations of the GPU, cycles included.
   wait_queue destroy_wait;  ///< DESTROY_QUEUE callers whose queue is suspended.
   gpu_model model;
   std::map<model_queue, std::shared_ptr<struct kfd_queue>> queues;  ///< Compute queues.
+  /// SDMA queues by the RLC and the engine they have for life (allocate_sdma_queue).
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<struct kfd_queue>> sdma;
   std::uint32_t queue_count = 0;
   std::uint64_t debug_vmid_owner = 0;    ///< Serial of a process; GPUs without per-VMID debug.
   std::optional<failing_cycle> failing;  ///< Injected.
   bool resetting = false;
-  std::uint64_t resets = 0;
+  std::uint64_t resets = 0;          ///< Finished.
+  std::uint32_t reset_sequence = 0;  ///< KFD's reset_seq_num: begun.
   std::uint64_t reservation_of = 0;  ///< The open file that made it; 0: none.
   std::uint32_t reserved_slots = 0;  ///< For marked queues.
 };
@@ -101,8 +109,10 @@ struct kfd_queue {
   /// What the MQD in memory says of the last save: stale while the queue is mapped.
   struct {
     bool saved = false;
+    std::uint32_t vmid = 0;             ///< From 0.
     std::uint64_t read = 0, write = 0;  ///< Packets.
   } mqd;
+  std::uint32_t sdma_engine = 0, sdma_rlc = 0;
 
   // --- AQL packet processor ---
   struct packet {
@@ -164,6 +174,8 @@ struct kfd_event {
 /// A process on one GPU (kfd_process_device).
 struct process_device {
   gpu_node* gpu = nullptr;
+  std::uint32_t pasid = 0;
+  bool started = false;  ///< Has taken the GPU's VM into use.
   std::uint64_t exception_status = 0;
   std::bitset<4> watch_points;  ///< TCP_WATCH registers: 4 per VMID on gfx9.
   std::uint32_t evictions = 0;  ///< Not yet restored; only the first and the last act.
@@ -182,10 +194,15 @@ struct memory_update {
 
 /// Owners: the driver's tables, calls in progress, its own teardown.
 struct kfd_process : std::enable_shared_from_this<kfd_process> {
-  kfd_process(engine& planned, std::unique_ptr<address_space> space)
-      : pid{space->pid()}, memory{std::move(space)}, mutex{planned}, runtime_wait{planned} {}
+  kfd_process(engine& planned, std::unique_ptr<address_space> space, std::string comm)
+      : pid{space->pid()},
+        name{std::move(comm)},
+        memory{std::move(space)},
+        mutex{planned},
+        runtime_wait{planned} {}
   std::uint64_t serial = 0;
   const pid_t pid;
+  const std::string name;  ///< `comm` when it opened the device first.
   std::uint32_t pasid = 0;
   std::unique_ptr<address_space> memory;
   bool gone = false;  ///< Its mm is released: unknown to everyone; the teardown may still go on.
@@ -221,6 +238,26 @@ struct kfd_process : std::enable_shared_from_this<kfd_process> {
   process_device* device(std::uint32_t gpu_id);
   std::shared_ptr<kfd_queue> queue(std::uint32_t id) const;
 };
+
+/// The reader behind one SMI_EVENTS descriptor.
+struct smi_client {
+  const gpu_node* gpu = nullptr;
+  pid_t pid = 0;     ///< Process that asked for it.
+  pid_t thread = 0;  ///< Its thread, which alone may open it, once.
+  bool opened = false;
+  bool administrator = false;  ///< Had CAP_SYS_ADMIN when it asked.
+  std::uint64_t events = 0;    ///< Mask.
+  std::string fifo;            ///< At most profile::smi_fifo_bytes.
+};
+
+/// Who may see an SMI event.
+struct smi_audience {
+  pid_t owner = 0;  ///< 0: everybody. Else that process's clients, and administrators' who set
+                    ///< KFD_SMI_EVENT_ALL_PROCESS.
+  bool administrators_need_not_ask = false;
+};
+/// Has the client asked for that event, and may it see this one?
+bool sees(const smi_client& client, uapi::kfd_smi_event event, smi_audience audience);
 
 /// One ioctl. Owners: its coroutine, and the table that interrupt() looks into.
 struct call {
@@ -266,7 +303,18 @@ class driver::impl {
   void interrupt(request_id request);
   void reap();
   std::string stats_json() const;  // driver_stats.cpp
-  std::string mqds() const;        // driver_mqds.cpp
+  std::string mqds() const;        // driver_debugfs.cpp
+  std::string hqds() const;
+  std::string rls() const;
+  int control(std::string_view line, std::string& problem);  // driver_control.cpp
+
+  // driver_smi.cpp: descriptors of SMI events
+  bool smi_promised(std::uint64_t number, pid_t tid) const;
+  int smi_open(std::uint64_t number, pid_t tid);
+  void smi_release(std::uint64_t number) { smi_clients_.erase(number); }
+  int smi_write(std::uint64_t number, std::span<const std::byte> mask);
+  int smi_read(std::uint64_t number, std::size_t room, std::string& out);
+  bool smi_readable(std::uint64_t number) const;
   const kfd_process* find(pid_t pid) const;
 
   driver& outer_;
@@ -304,7 +352,7 @@ class driver::impl {
   // --- Eviction, CRIU, reset (driver_evict.cpp) ---
  public:
   /// Takes all queues of the process off the GPU's runlist until restore(), counted.
-  task<int> evict(process_ptr process, gpu_node& node);
+  task<int> evict(process_ptr process, gpu_node& node, smi_eviction_trigger trigger);
   task<int> restore(process_ptr process, gpu_node& node);
   void start_reset(gpu_node& node);
 
@@ -352,6 +400,10 @@ class driver::impl {
   int set_doorbell(call& c, set_doorbell_args& args);
   void close_doorbell(kfd_queue& queue);
   // What follows is called with the GPU's dqm held.
+  /// Gives an SDMA queue its engine and RLC. \param engine the one it asks for, or any.
+  /// \return false when all are taken.
+  static bool place_sdma(const std::shared_ptr<kfd_queue>& queue,
+                         std::optional<std::uint32_t> engine);
   /// Runlist: one unmap and map of everything on the GPU, after what is left of `grace` for the
   /// waves that run. \return 0 or -ETIME; then the GPU's reset has been planned.
   task<int> cycle(gpu_node& node, cycle_kind kind, duration cost, duration grace = {});
@@ -393,6 +445,23 @@ class driver::impl {
   int set_event(call& c, uapi::kfd_ioctl_set_event_args& args);
   int reset_event(call& c, uapi::kfd_ioctl_reset_event_args& args);
   task<int> wait_events(call_ptr c, uapi::kfd_ioctl_wait_events_args& args);
+
+  // --- SMI events (driver_smi.cpp) ---
+  task<int> smi_events(call_ptr c, uapi::kfd_ioctl_smi_events_args& args);
+  /// A line of that GPU, into the FIFO of everybody who may see it and has room for it.
+  void smi_event(const gpu_node& node, uapi::kfd_smi_event event, smi_audience audience,
+                 std::string_view payload);
+  /// The driver's boot time, which here is monotonic time: the machine is never suspended.
+  std::int64_t smi_time() const { return engine_.now().time_since_epoch().count(); }
+  void smi_queue_eviction(const kfd_process& process, const gpu_node& node,
+                          smi_eviction_trigger trigger);
+  void smi_queue_restore(const kfd_process& process, const gpu_node& node, bool rescheduled);
+  void smi_gpu_pre_reset(gpu_node& node);
+  void smi_gpu_post_reset(const gpu_node& node);
+  void smi_process(process_device& device, const kfd_process& process, bool starts);
+  /// A page fault that nobody can serve. What hardware does to the process's queues then, and its
+  /// memory events, are not simulated.
+  void vm_fault(kfd_process& process, process_device& device);
 
   // --- Debugger (driver_debug.cpp) ---
   task<int> runtime_enable(call_ptr c, uapi::kfd_ioctl_runtime_enable_args& args);
@@ -444,6 +513,9 @@ class driver::impl {
   file_id last_file_ = 0;
   std::map<request_id, call_ptr> calls_;
   request_id last_call_ = 0;
+
+  std::map<std::uint64_t, smi_client> smi_clients_;
+  std::uint64_t last_smi_client_ = 0;
 
   bool step_end_planned_ = false;
   std::vector<process_ptr> dirty_;  // With updates.

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mount.h>
@@ -46,7 +47,12 @@ enum generated_kind : std::uint8_t {
   faults_file,
   page_in_file,
   page_out_file,
+  smi_directory,
+  smi_file,  // Its item: the client's number.
 };
+
+// Of files without a poll operation (DEFAULT_POLLMASK).
+constexpr unsigned always_ready = POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM;
 
 template <class Number>
 std::optional<Number> parse(std::string_view text) {
@@ -70,12 +76,17 @@ struct stat attributes(std::uint64_t id, bool directory, std::uint32_t mode, std
 constexpr std::int64_t sysfs_size = 4096;
 
 struct stat generated_attributes(std::uint64_t id, bool directory) {
+  const auto kind = static_cast<std::uint8_t>(id >> 56U);
+  if (kind == smi_directory) return attributes(id, true, 0111, 0);
+  if (kind == smi_file) return attributes(id, false, 0666, 0);  // Only its client finds it.
   return attributes(id, directory, directory ? 0555 : 0444, directory ? 0 : sysfs_size);
 }
 
 struct stat static_attributes(std::uint64_t id, const static_node& node) {
   const bool directory = node.kind == node_kind::directory || node.kind == node_kind::processes;
-  return attributes(id, directory, node.mode, node.kind == node_kind::text ? sysfs_size : 0);
+  auto out = attributes(id, directory, node.mode, node.kind == node_kind::text ? sysfs_size : 0);
+  if (node.kind == node_kind::control) out.st_uid = geteuid();  // Who runs the device commands it.
+  return out;
 }
 
 /// libfuse reports its errors by a log function without a context: the last one is kept, to be put
@@ -129,7 +140,8 @@ bool fuse_fs::is_directory(generated node) noexcept {
     case queues_directory:
     case queue_directory:
     case stats_directory:
-    case counters_directory: return true;
+    case counters_directory:
+    case smi_directory: return true;
     default: return false;
   }
 }
@@ -226,19 +238,24 @@ std::optional<fuse_fs::entry> fuse_fs::look_up(std::uint64_t directory,
 
 std::optional<std::string> fuse_fs::content(std::uint64_t file) const {
   if (const auto* fixed = names_.find(file)) {
-    if (fixed->kind == node_kind::mqds) return kfd_.mqds();
-    if (fixed->kind == node_kind::stats) return kfd_.stats_json();
-    return fixed->text;
+    switch (fixed->kind) {
+      case node_kind::mqds: return kfd_.mqds();
+      case node_kind::hqds: return kfd_.hqds();
+      case node_kind::rls: return kfd_.rls();
+      case node_kind::stats: return kfd_.stats_json();
+      case node_kind::control: return last_control_;
+      default: return fixed->text;
+    }
   }
   const auto node = unpack(file);
   const auto pid = pid_of(node.process);
   if (!pid) return std::nullopt;
   switch (node.kind) {
     case pasid_file: return std::to_string(kfd_.pasid_of(*pid)) + "\n";
-    // No memory is managed here, no SDMA engine is simulated, and nothing is ever evicted.
+    case evicted_file: return std::to_string(kfd_.evicted_ms(*pid, node.item)) + "\n";
+    // No memory is managed here, and no SDMA engine is simulated.
     case vram_file:
     case sdma_file:
-    case evicted_file:
     case faults_file:
     case page_in_file:
     case page_out_file: return "0\n";
@@ -259,6 +276,26 @@ std::optional<std::string> fuse_fs::content(std::uint64_t file) const {
       return std::nullopt;
     default: return std::nullopt;
   }
+}
+
+void fuse_fs::smi_event(std::uint64_t client) {
+  const auto found = smi_polls_.find(client);
+  if (found != smi_polls_.end()) fuse_lowlevel_notify_poll(found->second);
+}
+
+int fuse_fs::control(std::string_view text) {
+  std::size_t number = 1;
+  for (; !text.empty(); ++number) {
+    const auto line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    std::string problem;
+    if (const int error = kfd_.control(line, problem); error != 0) {
+      last_control_ = "line " + std::to_string(number) + ": " + problem + "\n";
+      return error;
+    }
+  }
+  last_control_ = "done\n";
+  return 0;
 }
 
 // --- Requests, on FUSE's threads ----------------------------------------------------------------
@@ -292,8 +329,88 @@ struct fuse_fs::requests {
     fuse_reply_entry(request, &out);
   }
 
+  static bool is_smi(std::uint64_t id) { return unpack(id).kind == smi_file; }
+
+  static void look_up_smi_client(fuse_req_t request, const char* name) {
+    auto& fs = self(request);
+    const pid_t caller = fuse_req_ctx(request)->pid;
+    const auto number = parse<std::uint32_t>(name);
+    if (!number) {
+      fuse_reply_err(request, ENOENT);
+      return;
+    }
+    fs.loop_.post([&fs, request, caller, number = *number] {
+      if (!fs.kfd_.smi_promised(number, caller)) {
+        fuse_reply_err(request, ENOENT);
+        return;
+      }
+      fuse_entry_param out{};  // Not to be kept: it is there once, for this thread.
+      out.ino = pack({smi_file, 0, number});
+      out.attr = generated_attributes(out.ino, false);
+      fuse_reply_entry(request, &out);
+    });
+  }
+
+  static void open_smi_client(fuse_req_t request, fuse_ino_t id, fuse_file_info file) {
+    auto& fs = self(request);
+    const pid_t caller = fuse_req_ctx(request)->pid;
+    fs.loop_.post([&fs, request, file, caller, number = unpack(id).item]() mutable {
+      if (const int error = fs.kfd_.smi_open(number, caller); error != 0) {
+        fuse_reply_err(request, -error);
+        return;
+      }
+      file.fh = number;
+      file.direct_io = 1;
+      file.nonseekable = 1;
+      if (fuse_reply_open(request, &file) != 0) fs.kfd_.smi_release(number);
+    });
+  }
+
+  static void read_smi_client(fuse_req_t request, std::uint64_t number, std::size_t size) {
+    auto& fs = self(request);
+    if (fuse_req_ctx(request)->pid == fs.loop_thread_) {
+      fuse_reply_err(request, EIO);
+      return;
+    }
+    fs.loop_.post([&fs, request, number, size] {
+      std::string text;
+      const int error = fs.kfd_.smi_read(number, size, text);
+      if (error != 0) {
+        fuse_reply_err(request, -error);
+      } else {
+        fuse_reply_buf(request, text.data(), text.size());
+      }
+    });
+  }
+
+  static void poll(fuse_req_t request, fuse_ino_t id, fuse_file_info* file,
+                   fuse_pollhandle* waiting) {
+    if (!is_smi(id)) {
+      if (waiting != nullptr) fuse_pollhandle_destroy(waiting);
+      fuse_reply_poll(request, always_ready);
+      return;
+    }
+    auto& fs = self(request);
+    fs.loop_.post([&fs, request, number = file->fh, waiting] {
+      // One handle stands for everybody who waits on that file; the newest will do.
+      if (waiting != nullptr) {
+        auto& kept = fs.smi_polls_[number];
+        if (auto* old = std::exchange(kept, waiting)) fuse_pollhandle_destroy(old);
+      }
+      fuse_reply_poll(request, fs.kfd_.smi_readable(number) ? POLLIN | POLLRDNORM : 0);
+    });
+  }
+
   static void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     auto& fs = self(request);
+    if (parent == FUSE_ROOT_ID && std::string_view{name} == smi_folder) {
+      reply_entry(request, entry{{}, pack({smi_directory, 0, 0}), true});
+      return;
+    }
+    if (is_generated(parent) && unpack(parent).kind == smi_directory) {
+      look_up_smi_client(request, name);
+      return;
+    }
     const auto* directory = fs.names_.find(parent);
     if (directory != nullptr && directory->kind == node_kind::directory) {
       const auto id = fs.names_.child(parent, name);
@@ -329,9 +446,11 @@ struct fuse_fs::requests {
 
   static void setattr(fuse_req_t request, fuse_ino_t id, struct stat*, int what,
                       fuse_file_info* file) {
-    // open(O_TRUNC) of the device node arrives as a change of size; a character device ignores it.
+    // open(O_TRUNC) arrives as a change of size; who takes commands ignores it.
     const auto* node = self(request).names_.find(id);
-    if (node != nullptr && node->kind == node_kind::device && what == FUSE_SET_ATTR_SIZE) {
+    const bool ignores =
+        node != nullptr && (node->kind == node_kind::device || node->kind == node_kind::control);
+    if (ignores && what == FUSE_SET_ATTR_SIZE) {
       getattr(request, id, file);
     } else {
       fuse_reply_err(request, EPERM);
@@ -361,7 +480,12 @@ struct fuse_fs::requests {
       open_device(request, *file);
       return;
     }
-    if ((file->flags & O_ACCMODE) != O_RDONLY) {
+    if (is_smi(id)) {
+      open_smi_client(request, id, *file);
+      return;
+    }
+    const bool writable = node != nullptr && node->kind == node_kind::control;
+    if (!writable && (file->flags & O_ACCMODE) != O_RDONLY) {
       fuse_reply_err(request, EACCES);
       return;
     }
@@ -391,6 +515,16 @@ struct fuse_fs::requests {
       });
       return;
     }
+    if (is_smi(id)) {
+      fs.loop_.post([&fs, request, number = file->fh] {
+        if (const auto kept = fs.smi_polls_.extract(number)) {
+          fuse_pollhandle_destroy(kept.mapped());
+        }
+        fs.kfd_.smi_release(number);
+        fuse_reply_err(request, 0);
+      });
+      return;
+    }
     releasedir(request, id, file);
   }
 
@@ -416,6 +550,10 @@ struct fuse_fs::requests {
     }
     if (node != nullptr && node->kind == node_kind::device) {
       fuse_reply_err(request, EINVAL);
+      return;
+    }
+    if (is_smi(id)) {
+      read_smi_client(request, file->fh, size);
       return;
     }
     auto* opened = handle_of(file);
@@ -504,9 +642,24 @@ struct fuse_fs::requests {
     });
   }
 
-  static void write(fuse_req_t request, fuse_ino_t, const char*, std::size_t, off_t,
-                    fuse_file_info*) {
-    fuse_reply_err(request, EINVAL);  // The device node has no write operation.
+  static void write(fuse_req_t request, fuse_ino_t id, const char* data, std::size_t size, off_t,
+                    fuse_file_info* file) {
+    auto& fs = self(request);
+    const auto* node = fs.names_.find(id);
+    const bool commands = node != nullptr && node->kind == node_kind::control;
+    if (!commands && !is_smi(id)) {
+      fuse_reply_err(request, EINVAL);  // The device node has no write operation.
+      return;
+    }
+    fs.loop_.post([&fs, request, commands, number = file->fh, text = std::string{data, size}] {
+      const int result =
+          commands ? fs.control(text) : fs.kfd_.smi_write(number, std::as_bytes(std::span{text}));
+      if (result < 0) {
+        fuse_reply_err(request, -result);
+      } else {
+        fuse_reply_write(request, commands ? text.size() : static_cast<std::size_t>(result));
+      }
+    });
   }
 
   // --- The device ---
@@ -610,6 +763,7 @@ fuse_fs::fuse_fs(realtime_loop& loop, driver& kfd, static_tree names, options ho
   operations.readdir = requests::readdir;
   operations.releasedir = requests::releasedir;
   operations.ioctl = requests::ioctl;
+  operations.poll = requests::poll;
 
   std::vector<std::string> words{"sluice-sim", "-o",
                                  "default_permissions,fsname=sluice-sim,subtype=sluice-sim"};
@@ -647,6 +801,7 @@ fuse_fs::~fuse_fs() {
   loop_.unwatch(fuse_session_fd(session_));
   // Nobody else will answer these.
   for (const auto& [number, each] : calls_) fuse_reply_err(each.waiting, ENODEV);
+  for (const auto& [client, waiting] : smi_polls_) fuse_pollhandle_destroy(waiting);
   // Forced, so that clients that keep the device open are cut off instead of waiting for nobody.
   // Who is not root has only libfuse's polite way, which notices if there is nothing left to do.
   umount2(mountpoint_.c_str(), MNT_FORCE | MNT_DETACH);

@@ -22,6 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
+struct fuse_pollhandle;
 struct fuse_req;
 struct fuse_session;
 
@@ -56,6 +57,13 @@ class fuse_fs {
   /// comes back is another directory.
   void process_changed(pid_t pid, bool appeared);
 
+  /// Something was queued for that client of SMI events.
+  void smi_event(std::uint64_t client);
+
+  /// A name in the root directory that is in no listing: a folder where every client of SMI events
+  /// that has been promised a descriptor finds a file, its number, and nobody else does.
+  static constexpr const char* smi_folder = "smi";
+
   /// Called on the loop's thread when somebody else unmounted the file system.
   std::function<void()> on_unmounted;
 
@@ -88,6 +96,9 @@ class fuse_fs {
   /// nullopt: what the file speaks of is gone.
   std::optional<std::string> content(std::uint64_t file) const;
 
+  /// What was written to sim/control. \return 0 or -EINVAL; either way last_control_ tells.
+  int control(std::string_view text);
+
   void interrupt(std::uint64_t number);
 
   struct receiver;
@@ -108,6 +119,8 @@ class fuse_fs {
   std::uint32_t last_process_ = 0;
   std::map<pid_t, std::uint32_t> process_numbers_;
   std::unordered_map<std::uint32_t, pid_t> process_pids_;
+  std::unordered_map<std::uint64_t, fuse_pollhandle*> smi_polls_;  // Who asked to be woken.
+  std::string last_control_ = "nothing has been written yet\n";
   std::atomic<bool> unmounting_{false};
 
   // Driver calls in progress, for the interrupts that may overtake them.

@@ -171,6 +171,11 @@ bool gpu_model::runlist_in_use() const {
                      [](const auto& e) { return e.second.active || e.second.on_runlist; });
 }
 
+std::optional<gpu_model::seat> gpu_model::seat_of(model_queue id) const {
+  const queue* q = find(id);
+  return q != nullptr && q->mapped ? std::optional{q->place} : std::nullopt;
+}
+
 bool gpu_model::on_runlist(model_queue id) const {
   const queue* q = find(id);
   return q != nullptr && q->on_runlist;
@@ -287,7 +292,7 @@ void gpu_model::finish(entry& e) {
 
 void gpu_model::preempt(entry& e) {
   queue& q = e.second;
-  q.mapped = false;
+  if (std::exchange(q.mapped, false) && on_unmapped) on_unmapped(e.first, q.place);
   if (!q.running) return;
   const auto now = engine_.now();
   engine_.cancel(q.end);
@@ -318,6 +323,25 @@ void gpu_model::set_listed(model_queue id, bool listed, cycle_kind kind) {
   turn_ = {};
   if (oversubscribed_) quantum_left_ -= engine_.now() - quantum_began_;
   put_up();
+}
+
+/// Those who are mapped stay where they are.
+void gpu_model::take_seat(entry& e) {
+  std::vector<bool> slots(shape_.hqd_slots);
+  std::vector<bool> vmids(shape_.vmids);
+  std::optional<std::uint32_t> vmid;
+  for (const auto& [id, q] : queues_) {
+    if (!q.mapped) continue;
+    slots[q.place.slot] = true;
+    vmids[q.place.vmid] = true;
+    if (q.owner == e.second.owner) vmid = q.place.vmid;
+  }
+  const auto lowest_free = [](const std::vector<bool>& taken) {
+    const auto found = std::find(taken.begin(), taken.end(), false);
+    return static_cast<std::uint32_t>(found - taken.begin());
+  };
+  e.second.place = {lowest_free(slots), vmid ? *vmid : lowest_free(vmids)};
+  e.second.mapped = true;
 }
 
 bool gpu_model::choose(ring& turns, const std::vector<entry*>& runlist, std::size_t slots,
@@ -367,11 +391,13 @@ void gpu_model::put_up() {
       choose(others_, others,
              shape_.hqd_slots - std::min<std::size_t>(for_marked, shape_.hqd_slots), processes);
   const bool marked_wait = choose(marked_, marked, for_marked, processes);
+  std::vector<entry*> arriving;
   for (entry& e : queues_) {
     const bool chosen = std::exchange(e.second.chosen, false);
     if (e.second.mapped && !chosen) preempt(e);
-    e.second.mapped = chosen;
+    if (chosen && !e.second.mapped) arriving.push_back(&e);
   }
+  for (entry* e : arriving) take_seat(*e);
 
   const auto now = engine_.now();
   oversubscribed_ = others_wait || marked_wait;

@@ -61,6 +61,9 @@ enum class cycle_kind : std::uint8_t {
 ///    oversubscribed: sets of queues, in the order of process and age, take turns of one quantum,
 ///    whether they have work or not; nothing runs for the switch cost between two sets. A cycle in
 ///    between stops the quantum's clock. Priority does not matter to the turns.
+///  - A mapped queue sits in the lowest HQD slot that was free, its process in the lowest free
+///  VMID,
+///    for as long as it is mapped. (Which ones the firmware takes is not documented.)
 ///  - While a limit is set (limit_marked), marked queues take turns among themselves in so many
 ///  slots,
 ///    and the others have the rest.
@@ -119,6 +122,16 @@ class gpu_model {
   /// to wait for.
   bool runlist_in_use() const;
 
+  /// Where a queue sits while it is mapped, both counted from 0.
+  struct seat {
+    std::uint32_t slot = 0;
+    std::uint32_t vmid = 0;
+    friend bool operator==(const seat&, const seat&) = default;
+  };
+  std::optional<seat> seat_of(model_queue id) const;
+  /// Told of every queue that is unmapped, when its state is saved; not of one that is removed.
+  std::function<void(model_queue, seat)> on_unmapped;
+
   bool on_runlist(model_queue id) const;  ///< Though perhaps not its turn (oversubscription).
   bool running(model_queue id) const;
   std::size_t backlog(model_queue id) const;        ///< Kernels not completed.
@@ -164,6 +177,7 @@ class gpu_model {
     bool active = false;      ///< Wanted on the runlist by the driver.
     bool on_runlist = false;  ///< As of the last cycle.
     bool mapped = false;      ///< Its turn, and no cycle going on.
+    seat place;               ///< Valid while `mapped`.
     bool chosen = false;      ///< Scratch of put_up().
     bool marked = false;
     bool running = false;
@@ -186,6 +200,7 @@ class gpu_model {
   void finish(entry& e);
   void preempt(entry& e);
   void preempt_all();
+  void take_seat(entry& e);
   void put_up();      ///< Chooses who is mapped, continues saved kernels, then dispatches.
   void change_set();  ///< The quantum is over.
   void dispatch(bool saved_only);

@@ -48,7 +48,7 @@ bool end_with(pid_t parent) {
 int main(int argc, char** argv) {
   CLI::App app{
       "A simulated AMD GPU and its compute driver (KFD), served as files: DIR/dev/kfd,\n"
-      "DIR/sys/class/kfd/kfd, DIR/sys/kernel/debug/kfd/mqds and DIR/sim/stats.json.\n"
+      "DIR/sys/class/kfd/kfd, DIR/sys/kernel/debug/kfd and DIR/sim/{stats.json,control}.\n"
       "Runs until SIGINT, SIGTERM or SIGHUP, and leaves nothing behind. Needs /dev/fuse and root.",
       "sluice-sim"};
   sluice::sim::device_options options;

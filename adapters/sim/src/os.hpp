@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sluice/result.hpp"
@@ -65,6 +66,22 @@ class os {
   /// `fd` stays owned by the caller; unwatch before closing it.
   virtual void watch_doorbell(int fd, std::function<void()> rung) = 0;
   virtual void unwatch_doorbell(int fd) = 0;
+  /// The thread's name as the kernel has it (`comm`), "" when it is gone.
+  virtual std::string name_of(pid_t tid) = 0;
+
+  struct file_handover {
+    /// Called once, soon. 0: the call may be answered with success, and `done` follows. Else: what
+    /// to refuse the call with; nothing was done to the thread, and `done` does not follow.
+    std::function<void(int error)> ready;
+    /// Called once, after the answer. 0: the thread has the descriptor. Else it has none, and its
+    /// call has failed with that error, whatever the answer was.
+    std::function<void(int error)> done;
+  };
+  /// Gives thread `tid`, which waits in ioctl(2) for our answer, an open descriptor of its own, as
+  /// drivers do it by anon_inode_getfd(): before its call returns it has opened the file called
+  /// `file` (the owner knows where), and the number stands `offset` bytes into the call's argument.
+  virtual void hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,
+                              file_handover told) = 0;
 };
 
 }  // namespace sluice::sim

@@ -1,6 +1,7 @@
 #include "os_linux.hpp"
 
 #include "loop.hpp"
+#include "remote_open.hpp"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -39,16 +40,18 @@ int pidfd_getfd(int process, int fd) {
 
 error_code system_error(int value) { return {value, boost::system::system_category()}; }
 
-/// /proc/<tid>/status; empty when the thread is gone.
-std::string status_of(pid_t tid) {
+/// The beginning of /proc/<tid>/<name>; empty when the thread is gone.
+std::string proc_text(pid_t tid, const char* name) {
   const unique_fd file{
-      open(("/proc/" + std::to_string(tid) + "/status").c_str(), O_RDONLY | O_CLOEXEC)};
+      open(("/proc/" + std::to_string(tid) + "/" + name).c_str(), O_RDONLY | O_CLOEXEC)};
   if (!file) return {};
   std::string text(4096, '\0');
   const auto got = read(file.get(), text.data(), text.size());
   text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
   return text;
 }
+
+std::string status_of(pid_t tid) { return proc_text(tid, "status"); }
 
 /// The `count` numbers behind `line` ("\nName:\t") in a status text; missing ones are 0.
 template <class Number, std::size_t count>
@@ -320,5 +323,30 @@ void os_linux::watch_doorbell(int fd, std::function<void()> rung) {
 }
 
 void os_linux::unwatch_doorbell(int fd) { loop_.unwatch(fd); }
+
+std::string os_linux::name_of(pid_t tid) {
+  auto name = proc_text(tid, "comm");
+  if (name.ends_with('\n')) name.pop_back();
+  return name;
+}
+
+void os_linux::hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,
+                              file_handover told) {
+  // A tracer is a thread, and it must wait for its tracee: not the loop's business.
+  const auto number = ++last_handover_;
+  handovers_.emplace(
+      number,
+      std::jthread{[this, number, tid, offset, told = std::move(told),
+                    path = file_folder_ + "/" + std::to_string(file)](std::stop_token stop) {
+        remote_open opener{tid};
+        const int refused = opener.attach();
+        loop_.post([ready = told.ready, refused] { ready(refused); });
+        const int error = refused != 0 ? 0 : opener.run(path, offset, std::move(stop));
+        loop_.post([this, number, refused, error, done = told.done] {
+          handovers_.erase(number);
+          if (refused == 0) done(error);
+        });
+      }});
+}
 
 }  // namespace sluice::sim

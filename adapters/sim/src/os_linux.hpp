@@ -4,8 +4,12 @@
 
 #include "os.hpp"
 
+#include <cstdint>
 #include <functional>
+#include <string>
+#include <thread>
 #include <unordered_map>
+#include <utility>
 
 namespace sluice::sim {
 
@@ -34,11 +38,26 @@ class os_linux final : public os {
   void write_byte(int fd, char byte) override;
   void watch_doorbell(int fd, std::function<void()> rung) override;
   void unwatch_doorbell(int fd) override;
+  std::string name_of(pid_t tid) override;
+  /// The thread is made to do it by ptrace (x86-64 only): its call's return is where it is stopped,
+  /// made to open the file, and let go; other threads go on. Refuses with
+  ///   EBUSY       somebody else traces that thread, a debugger or a scheduler,
+  ///   EPERM       we may not trace it,
+  ///   EOPNOTSUPP  another architecture,
+  /// and fails the call with what the thread's own open(2) fails with: ENOENT where it does not see
+  /// the folder (another root or mount namespace), EMFILE, and so on.
+  void hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,
+                      file_handover told) override;
+  /// Where the files are that hand_over_file() opens.
+  void set_file_folder(std::string path) { file_folder_ = std::move(path); }
 
  private:
   realtime_loop& loop_;
   std::function<void()> exited_;
-  std::unordered_map<pid_t, pid_t> leaders_;  // Hints; checked before use.
+  std::string file_folder_;
+  std::uint64_t last_handover_ = 0;
+  std::unordered_map<std::uint64_t, std::jthread> handovers_;  // Joined by their last message.
+  std::unordered_map<pid_t, pid_t> leaders_;                   // Hints; checked before use.
 };
 
 }  // namespace sluice::sim

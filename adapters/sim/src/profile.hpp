@@ -3,6 +3,7 @@
 /// What is simulated: the node's GPUs, their sizes and costs, and the generation of the driver.
 /// Every default says where it comes from; what nobody published is named an assumption.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,6 +22,12 @@ enum class trap_authority : std::uint8_t {
 enum class mqds_header : std::uint8_t {
   pasid,     ///< "Process %d PASID 0x%x:", up to about 6.13.
   lead_pid,  ///< "Process %d PASID %d:", the pid twice, since PASIDs are per device.
+};
+
+/// What debugfs `mqds` looks like.
+enum class mqds_format : std::uint8_t {
+  mainline,  ///< A line for each process and queue, and the descriptors as hexadecimal dumps.
+  labelled,  ///< Of a patched driver: for each queue a block of "name: value" lines.
 };
 
 /// Which firmware the driver hands its queues to.
@@ -60,8 +67,29 @@ struct gpu_profile {
   }
   /// Peak engine clock (MI300X data sheet); the unit of grace periods is 1000 of its cycles.
   std::uint32_t gpu_clock_mhz = 2100;
+
+  // --- Identity and surroundings, as the topology shows them ------------------------------------
+  /// PCI device id. 0x74a1: MI300X (pciutils' pci.ids); the vendor is always 0x1002.
+  std::uint32_t device_id = 0x74a1;
+  /// PCI domain and bus << 8 | device << 3 | function. 0: bus 1 for the first GPU, 2 for the next.
+  std::uint32_t domain = 0;
+  std::uint32_t location_id = 0;
+  /// The board's serial number as KFD prints it. 0: one made of gpu_id (assumption: any value).
+  std::uint64_t unique_id = 0;
   /// GPUs with the same number, other than 0, are linked by XGMI: one of them is reset with all.
   std::uint64_t hive_id = 0;
+  /// Device memory. MI300X data sheet: 192 GB of HBM3 on an interface of 8192 bits.
+  std::uint64_t memory_mib = 196592;
+  std::uint32_t memory_width = 8192;
+  /// Shader arrays of the whole GPU, and of one shader engine. gfx942: 4 for each XCC.
+  std::uint32_t shader_arrays = 32;
+  std::uint32_t arrays_per_engine = 1;
+  /// CDNA3: 64; RDNA runs KFD's compute queues with 32.
+  std::uint32_t wave_front_size = 64;
+  /// KFD topology of MI300X in SPX mode: 2 engines of its own, 14 for the links between GPUs.
+  std::uint32_t sdma_engines = 2;
+  std::uint32_t sdma_xgmi_engines = 14;
+  std::uint32_t sdma_queues_per_engine = 8;
 
   // --- Costs ------------------------------------------------------------------------------------
   /// One debug SUSPEND (unmap everything, save contexts, map the rest) and one RESUME: the project
@@ -91,6 +119,10 @@ struct gpu_profile {
   }
   /// Can the driver read how many compute units a process occupies (kfd2kgd get_cu_occupancy)?
   constexpr bool counts_occupancy() const noexcept { return gfx_target_version / 10000 == 9; }
+  /// location_id, with the default resolved. \param index of the GPU on its node, from 0.
+  constexpr std::uint32_t location(std::size_t index) const noexcept {
+    return location_id != 0 ? location_id : static_cast<std::uint32_t>(index + 1) << 8U;
+  }
 };
 
 struct profile {
@@ -102,8 +134,17 @@ struct profile {
   std::uint32_t abi_minor = 17;
   trap_authority authority = trap_authority::tracer_thread;
   mqds_header header = mqds_header::pasid;
+  mqds_format format = mqds_format::mainline;
   /// debugfs has a directory kfd/proc/<pid> for each process (2025 on): these raise inotify events.
   bool debugfs_proc_dirs = false;
+  /// Room of an SMI client's FIFO: 1024 bytes, 8192 in newer drivers. What does not fit is dropped.
+  std::uint32_t smi_fifo_bytes = 1024;
+  /// SMI has PROCESS_START and PROCESS_END (about 6.16 on).
+  bool smi_process_events = false;
+  /// SMI's QUEUE_RESTORE ends with 'R' or a NUL byte; newer drivers.
+  bool smi_restore_flag = false;
+  /// SMI's GPU_PRE_RESET names the cause; newer drivers.
+  bool smi_reset_cause = false;
   /// Internal numbers of SDMA queue types moved by one when the DIQ type was removed (2025-2026).
   bool diq_type_exists = true;
   /// A driver with the commands of uapi_batch.hpp: a proposal, no released driver has them.
@@ -122,7 +163,8 @@ struct profile {
 inline profile default_profile() {
   profile node;
   node.name = "mi300x";
-  node.gpus.push_back({.gpu_id = 51110});  // A plausible id; the real one is a hash of the board.
+  // Plausible ids: the real ones are a hash of the board, and the hive's of all its boards.
+  node.gpus.push_back({.gpu_id = 51110, .hive_id = 0x5e1f00d5b0a7d001});
   return node;
 }
 

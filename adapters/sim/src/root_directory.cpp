@@ -51,14 +51,16 @@ root_directory::root_directory(const std::string& path, bool process_directories
     make_directory("/sys/kernel");
     make_directory("/sys/kernel/debug", 0700);
     make_directory(debugfs);
-    make_link(std::string{debugfs} + "/mqds", "../../../../fuse/debug/mqds");
+    for (const std::string name : {"/mqds", "/hqds", "/rls"}) {
+      make_link(debugfs + name, "../../../../fuse/debug" + name);
+    }
     if (process_directories_) {
       make_directory(std::string{debugfs} + "/proc");
       // Those of processes that a killed device knew.
       std::error_code ignored;
       for (const auto& each :
            std::filesystem::directory_iterator{path_ + debugfs + "/proc", ignored}) {
-        rmdir(each.path().c_str());
+        remove_process(each.path());
       }
     }
   } catch (...) {
@@ -69,15 +71,39 @@ root_directory::root_directory(const std::string& path, bool process_directories
 
 root_directory::~root_directory() { remove_everything(); }
 
-void root_directory::process_changed(pid_t pid, bool appeared) {
+// Failures of what follows leave the device without a convenience, not without a function.
+
+void root_directory::process_appeared(pid_t pid, std::span<const process_pasid> pasids) {
   if (!process_directories_) return;
-  const auto name = path_ + debugfs + "/proc/" + std::to_string(pid);
-  // Failures leave the device without a convenience, not without a function.
-  if (appeared) {
-    if (mkdir(name.c_str(), 0755) == 0) processes_.insert(pid);
-  } else if (processes_.erase(pid) != 0) {
-    rmdir(name.c_str());
+  const auto folder = path_ + debugfs + "/proc/" + std::to_string(pid);
+  if (mkdir(folder.c_str(), 0755) != 0) return;
+  processes_.insert(pid);
+  for (const auto& each : pasids) {
+    const auto name = folder + "/pasid_" + std::to_string(each.gpu_id);
+    const auto text = std::to_string(each.pasid) + "\n";
+    unique_fd file{open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0444)};
+    const bool nameless = static_cast<bool>(file);
+    if (!nameless) file = unique_fd{open(name.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0444)};
+    if (!file || write(file.get(), text.data(), text.size()) < 0 || !nameless) continue;
+    linkat(AT_FDCWD, ("/proc/self/fd/" + std::to_string(file.get())).c_str(), AT_FDCWD,
+           name.c_str(), AT_SYMLINK_FOLLOW);
   }
+}
+
+void root_directory::process_disappeared(pid_t pid) {
+  if (processes_.erase(pid) != 0) {
+    remove_process(path_ + debugfs + "/proc/" + std::to_string(pid));
+  }
+}
+
+void root_directory::remove_process(const std::string& folder) {
+  std::error_code ignored;
+  std::vector<std::filesystem::path> files;
+  for (const auto& each : std::filesystem::directory_iterator{folder, ignored}) {
+    if (each.path().filename().string().starts_with("pasid_")) files.push_back(each.path());
+  }
+  for (const auto& each : files) unlink(each.c_str());
+  rmdir(folder.c_str());
 }
 
 void root_directory::make_directory(const std::string& name, mode_t mode) {
@@ -123,7 +149,7 @@ void root_directory::clear_dead_mount() const {
 
 void root_directory::remove_everything() noexcept {
   for (const auto pid : processes_) {
-    rmdir((path_ + debugfs + "/proc/" + std::to_string(pid)).c_str());
+    remove_process(path_ + debugfs + "/proc/" + std::to_string(pid));
   }
   for (auto name = made_.rbegin(); name != made_.rend(); ++name) {
     if (unlink(name->c_str()) != 0) rmdir(name->c_str());

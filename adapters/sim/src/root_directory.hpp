@@ -7,7 +7,9 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,12 +37,20 @@ class root_directory {
   const std::string& path() const noexcept { return path_; }
   std::string mountpoint() const { return path_ + "/fuse"; }
 
-  void process_changed(pid_t pid, bool appeared);
+  struct process_pasid {
+    std::uint32_t gpu_id;
+    std::uint32_t pasid;
+  };
+  /// Where debugfs has proc/<pid>: makes it, with pasid_<gpu_id> for each of these. A file appears
+  /// with its content in it, where the file system can do that (O_TMPFILE).
+  void process_appeared(pid_t pid, std::span<const process_pasid> pasids);
+  void process_disappeared(pid_t pid);
 
  private:
   void make_directory(const std::string& name, mode_t mode = 0755);
   void make_link(const std::string& name, const std::string& target);
   void clear_dead_mount() const;
+  static void remove_process(const std::string& folder);
   void remove_everything() noexcept;
 
   std::string path_;

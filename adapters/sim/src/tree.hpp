@@ -19,7 +19,10 @@ enum class node_kind : std::uint8_t {
   device,     ///< dev/kfd
   processes,  ///< sys/class/kfd/kfd/proc, listed by the driver.
   mqds,       ///< debug/mqds
+  hqds,       ///< debug/hqds
+  rls,        ///< debug/rls
   stats,      ///< sim/stats.json
+  control,    ///< sim/control
 };
 
 struct static_node {

@@ -223,6 +223,14 @@ TEST(SimulatedDevice, DescribesItsGpusInTheTopology) {
   EXPECT_EQ(properties["gfx_target_version"], 90402U);
   EXPECT_EQ(properties["max_waves_per_simd"], 8U);
   EXPECT_NE(read_file(nodes + "/2/gpu_id"), read_file(nodes + "/1/gpu_id"));
+  // What the counts promise is there.
+  for (const std::string list : {"mem_banks", "caches", "io_links"}) {
+    EXPECT_EQ(names_in(nodes + "/2/" + list).size(), properties[list + "_count"]) << list;
+  }
+  EXPECT_EQ(names_in(nodes + "/2/io_links"), (std::vector<std::string>{"0", "1"}));
+  EXPECT_EQ(names_in(nodes + "/2/io_links/1"), std::vector<std::string>{"properties"});
+  EXPECT_TRUE(read_file(nodes + "/2/io_links/1/properties").starts_with("type 11\nversion_major"));
+  EXPECT_TRUE(read_file(nodes + "/0/mem_banks/0/properties").starts_with("heap_type 0\n"));
 }
 
 TEST(SimulatedDevice, RaisesInOpenOnTheNodeWhenItIsOpened) {
@@ -276,14 +284,58 @@ TEST(SimulatedDevice, RaisesCreateAndDeleteInDebugfsWhenTheDriverHasProcessDirec
   ASSERT_TRUE(child.says("open", 10s));
   EXPECT_EQ(names_in(folder), std::vector<std::string>{std::to_string(child.pid())});
   EXPECT_EQ(watch.seen(), static_cast<std::uint32_t>(IN_CREATE | IN_ISDIR));
+  const auto own = folder + "/" + std::to_string(child.pid());
+  EXPECT_EQ(names_in(own), std::vector<std::string>{"pasid_51110"});
+  EXPECT_EQ(read_file(own + "/pasid_51110"), "32769\n");
+  struct stat about {};
+  ASSERT_EQ(stat((own + "/pasid_51110").c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode, static_cast<mode_t>(S_IFREG | 0444));
+  EXPECT_NE(about.st_dev, [&] {  // A plain file, not one of FUSE's: it raises events.
+    struct stat mounted {};
+    EXPECT_EQ(stat(device.roots().sysfs.c_str(), &mounted), 0);
+    return mounted.st_dev;
+  }());
+  const inotify_watch inside{own, IN_DELETE};
   child.line().send("exit");
   ASSERT_TRUE(child.succeeds(10s));
-  EXPECT_TRUE(eventually(1s, [&] { return watch.seen() == (IN_DELETE | IN_ISDIR); }));
+  EXPECT_TRUE(eventually(10s, [&] { return watch.seen() == (IN_DELETE | IN_ISDIR); }));
+  EXPECT_EQ(inside.seen() & IN_DELETE, static_cast<std::uint32_t>(IN_DELETE));
+}
+
+// Where PASIDs are per device, each GPU has its own.
+TEST(SimulatedDevice, GivesEveryGpuItsOwnPasidWhereDriversDo) {
+  const simulated_device device{
+      {.profile = profile_text("debugfs_proc_dirs = true\nmqds_header = \"lead_pid\"\n", ""),
+       .gpus = 2}};
+  const raw_device kfd{device.roots().device};
+  const auto own = device.roots().debugfs + "/proc/" + std::to_string(getpid());
+  EXPECT_EQ(names_in(own), (std::vector<std::string>{"pasid_51110", "pasid_51367"}));
+  EXPECT_NE(read_file(own + "/pasid_51110"), read_file(own + "/pasid_51367"));
+  EXPECT_EQ(read_file(device.roots().sysfs + "/proc/" + std::to_string(getpid()) + "/pasid"),
+            "0\n");
+}
+
+// Through the mount: the texts themselves are the model's, and tested there.
+TEST(SimulatedDevice, ShowsTheSlotAndTheRunlistOfALiveQueue) {
+  const simulated_device device{{.profile = profile_text("", "num_xcc = 1\n")}};
+  EXPECT_EQ(read_file(device.roots().debugfs + "/rls"),
+            "Node 1, gpu_id c7a6:\n  No active runlist\n");
+  const raw_device kfd{device.roots().device};
+  const queue_memory memory;
+  ASSERT_EQ(memory.create(kfd.fd(), gpu), 0);
+  EXPECT_TRUE(read_file(device.roots().debugfs + "/rls")
+                  .starts_with("Node 1, gpu_id c7a6:\n  00000000: c00ea100 "));
+  const auto text = read_file(device.roots().debugfs + "/hqds");
+  const std::string title = " Inst 0,  CP Pipe 0, Queue 2\n    0000c914: ";
+  const auto at = text.find(title);
+  ASSERT_NE(at, std::string::npos) << text.substr(0, 400);
+  EXPECT_EQ(text.substr(at + title.size() + 18, 17), "00000001 00000008");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1 + 25 * (1 + 7) + 16 * 8 * (1 + 7));
 }
 
 TEST(SimulatedDevice, HasNoProcessDirectoriesInDebugfsOfAnOlderDriver) {
   const simulated_device device;
-  EXPECT_EQ(names_in(device.roots().debugfs), std::vector<std::string>{"mqds"});
+  EXPECT_EQ(names_in(device.roots().debugfs), (std::vector<std::string>{"hqds", "mqds", "rls"}));
 }
 
 // 64 lines of 8 words for each XCC, after the process's and the queue's line; the ring's address,

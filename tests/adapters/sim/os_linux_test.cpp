@@ -6,6 +6,7 @@
 #include "loop.hpp"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -15,6 +16,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <span>
 #include <thread>
 
@@ -245,6 +247,30 @@ TEST_F(OsLinux, NeverBlocksOnAFullPipe) {
   alarm(0);
   close(ends[0]);
   close(ends[1]);
+}
+
+TEST_F(OsLinux, KnowsNamesAndCapabilities) {
+  EXPECT_EQ(os_.name_of(getpid()) + "\n", [] {
+    std::ifstream file{"/proc/self/comm"};
+    std::string line;
+    std::getline(file, line);
+    return line + "\n";
+  }());
+  EXPECT_EQ(os_.name_of(0x7ffffff0), "");
+  EXPECT_TRUE(os_.has_capability(getpid(), CAP_SYS_ADMIN)) << "these tests run as root";
+  child_process child{[](channel& line) {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    std::array<__user_cap_data_struct, 2> sets{};
+    if (syscall(SYS_capget, &header, sets.data()) != 0) return 1;
+    sets[0].effective &= ~(1U << static_cast<unsigned>(CAP_SYS_ADMIN));
+    if (syscall(SYS_capset, &header, sets.data()) != 0) return 2;
+    line.send("dropped");
+    line.receive(20s);
+    return 0;
+  }};
+  ASSERT_TRUE(child.says("dropped", 10s));
+  EXPECT_FALSE(os_.has_capability(child.pid(), CAP_SYS_ADMIN));
+  EXPECT_FALSE(os_.has_capability(0x7ffffff0, CAP_SYS_ADMIN));
 }
 
 }  // namespace

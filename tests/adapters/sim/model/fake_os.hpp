@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -200,6 +201,24 @@ class fake_os final : public os {
     ours_.at(fd)->rung = std::move(rung);
   }
   void unwatch_doorbell(int fd) override { ours_.at(fd)->rung = nullptr; }
+  std::string name_of(pid_t tid) override {
+    const auto leader = leader_of(tid);
+    return leader == 0 ? "" : "task" + std::to_string(leader);
+  }
+  void hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,
+                      file_handover told) override {
+    handovers.push_back({tid, file, offset, std::move(told)});
+    if (handover_error) handovers.back().told.ready(*handover_error);
+  }
+
+  struct handover {
+    pid_t tid;
+    std::uint64_t file;
+    std::size_t offset;
+    file_handover told;
+  };
+  std::vector<handover> handovers;       ///< Every one ever asked for.
+  std::optional<int> handover_error{0};  ///< What is said at once; nothing: the test says it.
 
  private:
   struct simulated_process {
