@@ -14,8 +14,6 @@ namespace {
 constexpr std::uint32_t max_queues_per_device = 4096;     // Module parameter, its default.
 constexpr std::uint64_t user_space_end = 0x7ffffffff000;  // TASK_SIZE_MAX with 4-level paging.
 constexpr std::uint32_t sdma_engines = 16;                // Of MI300X, XGMI ones included.
-constexpr std::uint64_t mmap_type_doorbell = std::uint64_t{3} << 62U;  // KFD_MMAP_TYPE_DOORBELL
-constexpr unsigned mmap_gpu_id_shift = 46;                             // KFD_MMAP_GPU_ID_SHIFT
 
 bool access_ok(std::uint64_t address, std::uint64_t size) {
   return size <= user_space_end && address <= user_space_end - size;
@@ -133,7 +131,7 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
     if (args.sdma_engine_id >= sdma_engines) co_return -EINVAL;
     type = uapi::KFD_IOC_QUEUE_TYPE_SDMA;
   }
-  // Memory is not managed here: neither an acquired VM nor buffers mapped to the GPU are asked for.
+  // Neither an acquired VM nor buffers mapped to the GPU are asked for.
   gpu_node& node = *device->gpu;
   const auto on_this_gpu = std::count_if(process->queues.begin(), process->queues.end(),
                                          [&node](const auto& q) { return q->gpu == &node; });
@@ -185,9 +183,8 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
   }
   process->queues.insert(process->queues.begin(), q);
   args.queue_id = id;
-  args.doorbell_offset = mmap_type_doorbell |
-                         std::uint64_t{node.shape.gpu_id} << mmap_gpu_id_shift |
-                         id * sizeof(std::uint64_t);
+  args.doorbell_offset =
+      mmap_offset(mmap_type::doorbell, process->serial, node.index) | id * sizeof(std::uint64_t);
   plan_fetch(q);
   held.unlock();
   raise(*process, q->exception_status, uapi::EC_QUEUE_NEW);

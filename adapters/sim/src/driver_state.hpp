@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/kfd/uapi_memory.hpp"
 #include "sluice/sim/abi.hpp"
 
 namespace sluice::sim {
@@ -39,12 +41,14 @@ struct kfd_process;
 
 /// One GPU: its device queue manager and what lies below it.
 struct gpu_node {
-  gpu_node(engine& events, const gpu_profile& about, gpu_model::started on_start,
-           gpu_model::completed on_complete)
-      : shape{about},
+  gpu_node(std::size_t number, engine& events, const gpu_profile& about,
+           gpu_model::started on_start, gpu_model::completed on_complete)
+      : index{number},
+        shape{about},
         dqm{events},
         destroy_wait{events},
         model{events, about, std::move(on_start), std::move(on_complete)} {}
+  const std::size_t index;  ///< Among the node's GPUs.
   const gpu_profile shape;
   async_mutex dqm;          ///< Serialises all queue operations of the GPU, cycles included.
   wait_queue destroy_wait;  ///< DESTROY_QUEUE callers whose queue is suspended.
@@ -52,6 +56,7 @@ struct gpu_node {
   std::map<model_queue, std::shared_ptr<struct kfd_queue>> queues;  ///< Compute queues.
   std::uint32_t queue_count = 0;
   std::uint64_t debug_vmid_owner = 0;     ///< Serial of a process; GPUs without per-VMID debug.
+  std::uint64_t vram_used = 0;            ///< Bytes, of all processes.
   std::optional<duration> failing_cycle;  ///< Injected.
 };
 
@@ -143,9 +148,19 @@ struct kfd_event {
   void set();
 };
 
+/// A buffer (driver_memory.cpp).
+struct memory_object {
+  std::uint64_t address = 0;     ///< In the client, which has it at the GPU's address.
+  std::uint64_t vram = 0;        ///< Bytes of VRAM; 0 for all that is elsewhere.
+  std::set<std::uint32_t> gpus;  ///< That it is mapped to.
+};
+
 /// A process on one GPU (kfd_process_device).
 struct process_device {
   gpu_node* gpu = nullptr;
+  bool vm_acquired = false;
+  std::map<std::uint32_t, memory_object> memory;
+  std::uint64_t vram = 0;  ///< Bytes, of all its buffers.
   std::uint64_t exception_status = 0;
   std::bitset<4> watch_points;  ///< TCP_WATCH registers: 4 per VMID on gfx9.
 };
@@ -175,6 +190,7 @@ struct kfd_process : std::enable_shared_from_this<kfd_process> {
   std::vector<std::shared_ptr<kfd_queue>> queues;  ///< Newest first.
   std::bitset<uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS> queue_ids;
   std::map<std::uint32_t, kfd_event> events;
+  std::optional<std::uint64_t> event_page;  ///< Its handle; 0: the driver's own.
 
   // --- Runtime ---
   uapi::kfd_runtime_info runtime{};
@@ -196,8 +212,27 @@ struct kfd_process : std::enable_shared_from_this<kfd_process> {
   std::uint64_t queue_suspends = 0;  ///< Queues that were taken off the runlist by a debugger.
 
   process_device* device(std::uint32_t gpu_id);
+  memory_object* memory_of(std::uint64_t handle);
   std::shared_ptr<kfd_queue> queue(std::uint32_t id) const;
 };
+
+/// What a client can map of the device node: the offset that mmap takes.
+///
+/// The driver's offsets are a type in bits 62 and 63 with the GPU's id from bit 46 on, and clients
+/// hand them back unread. Here the type lies two bits lower, since FUSE maps nothing at or above
+/// 2^63; and the process is in the offset, since all who map a file at one offset share its pages.
+enum class mmap_type : std::uint8_t { mmio = 1, events = 2, doorbell = 3 };
+inline constexpr unsigned mmap_type_shift = 60;
+static_assert(driver::mmap_begin == std::uint64_t{1} << mmap_type_shift &&
+              driver::mmap_end == std::uint64_t{4} << mmap_type_shift);
+constexpr std::uint64_t mmap_offset(mmap_type type, std::uint64_t process, std::size_t gpu) {
+  constexpr unsigned process_shift = 24;
+  constexpr unsigned gpu_shift = 13;  // 8 KiB: 1024 doorbells.
+  return static_cast<std::uint64_t>(type) << mmap_type_shift |
+         (process & ((std::uint64_t{1} << (mmap_type_shift - process_shift)) - 1))
+             << process_shift |
+         (gpu & ((std::size_t{1} << (process_shift - gpu_shift)) - 1)) << gpu_shift;
+}
 
 /// One ioctl. Owners: its coroutine, and the table that interrupt() looks into.
 struct call {
@@ -275,6 +310,23 @@ class driver::impl {
   int get_clock_counters(call& c, uapi::kfd_ioctl_get_clock_counters_args& args);
   int get_apertures(call& c, uapi::kfd_ioctl_get_process_apertures_new_args& args);
   int acquire_vm(call& c, uapi::kfd_ioctl_acquire_vm_args& args);
+  static std::vector<uapi::kfd_process_device_apertures> apertures_of(const kfd_process& process);
+
+  // --- Memory (driver_memory.cpp) ---
+  int get_apertures_old(call& c, uapi::kfd_ioctl_get_process_apertures_args& args);
+  int set_memory_policy(call& c, uapi::kfd_ioctl_set_memory_policy_args& args);
+  int set_scratch_backing(call& c, uapi::kfd_ioctl_set_scratch_backing_va_args& args);
+  int set_trap_handler(call& c, uapi::kfd_ioctl_set_trap_handler_args& args);
+  int get_tile_config(call& c, uapi::kfd_ioctl_get_tile_config_args& args);
+  int available_memory(call& c, uapi::kfd_ioctl_get_available_memory_args& args);
+  int alloc_memory(call& c, uapi::kfd_ioctl_alloc_memory_of_gpu_args& args);
+  int free_memory(call& c, uapi::kfd_ioctl_free_memory_of_gpu_args& args);
+  int map_memory(call& c, uapi::kfd_ioctl_map_memory_to_gpu_args& args);
+  int unmap_memory(call& c, uapi::kfd_ioctl_map_memory_to_gpu_args& args);
+  static int change_mapping(kfd_process& process, uapi::kfd_ioctl_map_memory_to_gpu_args& args,
+                            bool map);
+  static int set_event_page(kfd_process& process, std::uint64_t handle);
+  static void free_all_memory(kfd_process& process);
 
   // --- Queues (driver_queues.cpp) ---
   task<int> create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_args& args);

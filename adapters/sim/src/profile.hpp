@@ -50,6 +50,8 @@ struct gpu_profile {
   std::uint32_t max_queues_per_process = 255;
   /// amdgpu leaves VMIDs 8..15 to KFD (compute_vmid_bitmap 0xFF00).
   std::uint32_t vmids = 8;
+  /// MI300X data sheet: 192 GB of HBM3, that is 8 stacks of 24 GiB.
+  std::uint64_t vram_bytes = std::uint64_t{192} << 30U;
   /// kfd_dbg_is_per_vmid_supported: GC 9.4.2 and later of that line have debug registers for each
   /// VMID. False: one debugged process per GPU.
   bool per_vmid_debug = true;

@@ -142,6 +142,7 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   in.read("hqd_slots", gpu.hqd_slots, 1, 1024);
   in.read("max_queues_per_process", gpu.max_queues_per_process, 1, 1024);
   in.read("vmids", gpu.vmids, 1, 64);
+  in.read("vram_bytes", gpu.vram_bytes, std::uint64_t{1} << 20U, std::uint64_t{1} << 50U);
   in.read("per_vmid_debug", gpu.per_vmid_debug);
   in.read("suspend_cost", gpu.suspend_cost, duration{0}, seconds{9});
   in.read("resume_cost", gpu.resume_cost, duration{0}, seconds{9});
