@@ -2,6 +2,8 @@
 
 #include "driver_state.hpp"
 
+#include <linux/capability.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -26,8 +28,10 @@ std::string driver::mqds() const { return impl_->mqds(); }
 std::string driver::stats_json() const { return impl_->stats_json(); }
 void driver::record_lateness(duration late) { impl_->lateness_.record(late); }
 
-void driver::fail_next_cycle(std::uint32_t gpu_id, duration lasts) {
-  if (gpu_node* node = impl_->gpu(gpu_id)) node->failing_cycle = lasts;
+void driver::fail_next_cycle(std::uint32_t gpu_id, duration lasts, after_failure then) {
+  if (gpu_node* node = impl_->gpu(gpu_id)) {
+    node->failing = failing_cycle{lasts, then == after_failure::reset};
+  }
 }
 
 std::vector<pid_t> driver::process_pids() const {
@@ -177,6 +181,10 @@ driver::impl::process_ptr driver::impl::lookup(pid_t leader) {
 int driver::impl::open(pid_t tid, file_id& out) {
   const pid_t leader = os_.leader_of(tid);
   if (leader == 0) return -ESRCH;
+  // kfd_is_locked(): nobody comes in during a GPU's reset.
+  if (std::any_of(gpus_.begin(), gpus_.end(), [](const auto& node) { return node->resetting; })) {
+    return -EAGAIN;
+  }
   auto process = lookup(leader);
   if (!process) {
     auto space = os_.open_address_space(leader);
@@ -186,6 +194,11 @@ int driver::impl::open(pid_t tid, file_id& out) {
   out = ++last_file_;
   files_.emplace(out, std::move(process));
   return 0;
+}
+
+void driver::impl::release(file_id file) {
+  files_.erase(file);
+  scope_.start(release_holds(file));
 }
 
 void driver::impl::reap() {
@@ -219,6 +232,9 @@ void driver::impl::bury(process_ptr process) {
     if (c->caller == process) calls.push_back(c);
   }
   for (const auto& c : calls) c->signal.raise();
+  for (const auto& [file, owner] : files_) {
+    if (owner == process) scope_.start(release_holds(file));
+  }
   scope_.start(tear_down(std::move(process)));
 }
 
@@ -312,6 +328,12 @@ std::uint32_t command_of(std::uint32_t number, const profile& about) {
       uapi::AMDKFD_IOC_CREATE_PROCESS,
   };
   if (number == _IOC_NR(SLUICE_SIM_IOC_SET_DOORBELL)) return SLUICE_SIM_IOC_SET_DOORBELL;
+  if (about.batch_commands) {
+    for (const auto batch : {uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES, uapi::AMDKFD_IOC_FAST_REMAP,
+                             uapi::AMDKFD_IOC_SET_HQD_RESERVATION}) {
+      if (number == _IOC_NR(batch)) return batch;
+    }
+  }
   if (number >= table.size()) return 0;
   const std::uint32_t command = table[number];
   // What came with a later ABI does not exist before it.
@@ -336,12 +358,21 @@ request_id driver::impl::ioctl(pid_t tid, file_id file, std::uint32_t command,
   const auto opened = files_.find(file);
   if (opened == files_.end()) return fail(EBADF);
   const process_ptr process = opened->second;
-  if (os_.leader_of(tid) != process->pid) return fail(EBADF);
+  // CRIU's commands are the tracer's too, on a descriptor that it got from its tracee.
+  const bool criu = own == uapi::AMDKFD_IOC_CRIU_OP;
+  if (os_.leader_of(tid) != process->pid && !(criu && os_.tracer_of(process->pid) == tid)) {
+    return fail(EBADF);
+  }
+  if (criu && !os_.has_capability(tid, CAP_CHECKPOINT_RESTORE) &&
+      !os_.has_capability(tid, CAP_SYS_ADMIN)) {
+    return fail(EACCES);
+  }
   if (process->gone) return fail(ESRCH);  // It exec'd and kept the descriptor.
 
   const auto c = std::make_shared<call>();
   c->id = ++last_call_;
   c->tid = tid;
+  c->file = file;
   c->caller = process;
   c->command = own;
   c->user_size = _IOC_SIZE(command);
@@ -427,6 +458,12 @@ task<int> driver::impl::dispatch(call_ptr c) {
     case uapi::AMDKFD_IOC_SVM:
     case uapi::AMDKFD_IOC_SET_XNACK_MODE: co_return -EPERM;
     case uapi::AMDKFD_IOC_SET_CU_MASK: co_return co_await with(c, &impl::set_cu_mask);
+    case uapi::AMDKFD_IOC_ALLOC_QUEUE_GWS: co_return co_await with(c, &impl::alloc_queue_gws);
+    case uapi::AMDKFD_IOC_CRIU_OP: co_return co_await with(c, &impl::criu_op);
+    case uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES: co_return co_await with(c, &impl::batch_unmap);
+    case uapi::AMDKFD_IOC_FAST_REMAP: co_return co_await with(c, &impl::fast_remap);
+    case uapi::AMDKFD_IOC_SET_HQD_RESERVATION:
+      co_return co_await with(c, &impl::set_hqd_reservation);
     case uapi::AMDKFD_IOC_RUNTIME_ENABLE: co_return co_await with(c, &impl::runtime_enable);
     case uapi::AMDKFD_IOC_DBG_TRAP: co_return co_await with(c, &impl::dbg_trap);
     case SLUICE_SIM_IOC_SET_DOORBELL: co_return with(*c, &impl::set_doorbell);

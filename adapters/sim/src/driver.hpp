@@ -103,9 +103,13 @@ class driver {
   /// A wake-up for planned events came `late`: into stats_json().
   void record_lateness(duration late);
 
+  enum class after_failure : std::uint8_t {
+    reset,    ///< As hardware does: every GPU of the hive is reset.
+    goes_on,  ///< What ran goes on.
+  };
   /// Injects a fault: the next runlist cycle of that GPU takes `lasts` and fails (ETIME), as when a
-  /// preemption times out. The reset that follows on hardware is not simulated: what ran goes on.
-  void fail_next_cycle(std::uint32_t gpu_id, duration lasts);
+  /// preemption times out; on a MES GPU the next firmware command (EIO).
+  void fail_next_cycle(std::uint32_t gpu_id, duration lasts, after_failure then);
 
  private:
   class impl;

@@ -52,6 +52,22 @@ int read_queue_ids(address_space& memory, std::uint64_t address, std::uint32_t c
   return 0;
 }
 
+/// Takes effect with the cycle that follows.
+void release_debug_vmid(gpu_node& node, const kfd_process& target) {
+  if (node.debug_vmid_owner != target.serial) return;
+  node.debug_vmid_owner = 0;
+  node.model.set_vmids(node.shape.vmids);
+}
+
+/// What running waves get before they are saved. The value counts 1000 GPU clocks and goes into the
+/// 8 bits of CP_IQ_WAIT_TIME2.SCH_WAVE; 0 is written as 1. Assumptions: larger values lose their
+/// upper bits, what is 0 then counts as 1, and the default (no write) is none.
+duration grace_of(const gpu_profile& shape, std::uint32_t value) {
+  if (value == 0xffffffff) return duration::zero();
+  const std::uint64_t units = std::max((value == 0 ? 1U : value) & 0xffU, 1U);
+  return std::chrono::nanoseconds{units * 1'000'000 / shape.gpu_clock_mhz};
+}
+
 }  // namespace
 
 // --- Raising -------------------------------------------------------------------------------------
@@ -129,17 +145,25 @@ task<void> driver::impl::activate(process_ptr target) {
     auto state = uapi::DBG_RUNTIME_STATE_ENABLED;
     {
       const auto lock = co_await node.dqm.lock();
-      if (!node.shape.per_vmid_debug) {  // reserve_debug_trap_vmid
-        if (node.debug_vmid_owner != 0)
+      const auto masked = [&node](const auto& q) { return q->gpu == &node && q->cu_masked; };
+      if (const auto injected = std::exchange(target->next_activation, std::nullopt)) {
+        state = static_cast<uapi::kfd_dbg_runtime_state>(*injected);
+      } else if (node.shape.restricts_cus_for_debug() &&
+                 std::any_of(target->queues.begin(), target->queues.end(), masked)) {
+        state = uapi::DBG_RUNTIME_STATE_ENABLED_BUSY;
+      } else if (!node.shape.per_vmid_debug) {  // reserve_debug_trap_vmid
+        if (node.debug_vmid_owner != 0) {
           state = uapi::DBG_RUNTIME_STATE_ENABLED_BUSY;
-        else
+        } else {
           node.debug_vmid_owner = target->serial;
+          node.model.set_vmids(node.shape.vmids - 1);
+        }
       }
       if (state == uapi::DBG_RUNTIME_STATE_ENABLED) {
         const int error = co_await refresh_debugger(node);
         if (error != 0) {
           state = uapi::DBG_RUNTIME_STATE_ENABLED_ERROR;
-          if (node.debug_vmid_owner == target->serial) node.debug_vmid_owner = 0;
+          release_debug_vmid(node, *target);
         }
       }
     }
@@ -158,7 +182,7 @@ task<void> driver::impl::release_devices(process_ptr target, std::size_t count) 
     gpu_node& node = *target->devices[i].gpu;
     const auto lock = co_await node.dqm.lock();
     target->devices[i].watch_points.reset();
-    if (node.debug_vmid_owner == target->serial) node.debug_vmid_owner = 0;
+    release_debug_vmid(node, *target);
     co_await refresh_debugger(node);
   }
 }
@@ -297,7 +321,15 @@ task<int> driver::impl::trap_enable(call_ptr c, process_ptr target,
   // Stored even if the rest fails.
   if (target != c->caller) target->debugger = c->caller->serial;
   if (target->debug_enabled) co_return -EALREADY;
-  // Every GPU here is SOC15 with debug GWS support: neither ENODEV nor EBUSY.
+  for (const auto& device : target->devices) {
+    const gpu_node& node = *device.gpu;
+    if (node.shape.gfx_target_version < 90000) co_return -ENODEV;  // not SOC15
+    // Debug support for GWS (KFD_SUPPORT_DEBUG_GWS) is taken for given on all other GPUs.
+    const auto synced = [&node](const auto& q) { return q->gpu == &node && q->gws; };
+    if (node.shape.restricts_cus_for_debug() &&
+        std::any_of(target->queues.begin(), target->queues.end(), synced))
+      co_return -EBUSY;
+  }
   const auto fd = os_.take_fd(c->tid, static_cast<int>(args.dbg_fd));
   if (!fd) co_return -EBADF;
   target->debug_fd = *fd;
@@ -379,15 +411,14 @@ task<int> driver::impl::suspend_queues(call_ptr c, process_ptr target,
           read_queue_ids(*c->caller->memory, args.queue_array_ptr, args.num_queues, ids)) {
     co_return error;
   }
-  // The grace period, in units of 1000 GPU clock cycles, is what running waves get before they are
-  // saved: the profile's cost of a suspend stands for it, whatever its value.
   int total = 0;
   for (auto& device : target->devices) {
     gpu_node& node = *device.gpu;
     const auto lock = co_await node.dqm.lock();
     // Not as a conditional expression: g++ 12 awaits both sides of one.
     if (node.shape.scheduler == queue_scheduler::runlist)
-      total += co_await suspend_on_runlist(target, node, ids, args.exception_mask);
+      total +=
+          co_await suspend_on_runlist(target, node, ids, args.exception_mask, args.grace_period);
     else
       total += co_await suspend_on_mes(target, node, ids, args.exception_mask);
   }
@@ -403,7 +434,8 @@ task<int> driver::impl::suspend_queues(call_ptr c, process_ptr target,
 
 task<int> driver::impl::suspend_on_runlist(process_ptr target, gpu_node& node,
                                            std::vector<std::uint32_t>& ids,
-                                           std::uint64_t exception_mask) {
+                                           std::uint64_t exception_mask,
+                                           std::uint32_t grace_period) {
   int count = 0;
   for (const auto& q : target->queues) {
     std::uint32_t* entry = q->gpu == &node ? entry_of(ids, q->id) : nullptr;
@@ -419,7 +451,8 @@ task<int> driver::impl::suspend_on_runlist(process_ptr target, gpu_node& node,
   }
   if (count == 0) co_return 0;
   // Even if every one of them was suspended before.
-  const int error = co_await cycle(node, cycle_kind::debug, node.shape.suspend_cost);
+  const int error = co_await cycle(node, cycle_kind::debug, node.shape.suspend_cost,
+                                   grace_of(node.shape, grace_period));
   for (const auto& q : target->queues) {
     std::uint32_t* entry = q->gpu == &node ? entry_of(ids, q->id) : nullptr;
     if (entry == nullptr) continue;

@@ -64,7 +64,7 @@ int driver::impl::create_event(call& c, uapi::kfd_ioctl_create_event_args& args)
   args.event_id = id;
   if (slot) {
     if (!c.caller->event_page) c.caller->event_page = 0;  // From now on, the driver's own.
-    args.event_page_offset = mmap_offset(mmap_type::events, c.caller->serial, 0);
+    args.event_page_offset = mmap_offset(mmap_type::events, c.caller->pasid, 0);
   }
   args.event_trigger_data = slot ? id : 0;
   args.event_slot_index = slot ? id : 0;

@@ -108,7 +108,7 @@ int driver::impl::alloc_memory(call& c, uapi::kfd_ioctl_alloc_memory_of_gpu_args
     if (args.size != doorbell_slice) return -EINVAL;
   } else if ((args.flags & uapi::KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP) != 0) {
     if (args.size != page) return -EINVAL;
-    mapped_at = mmap_offset(mmap_type::mmio, process.serial, node.index);
+    mapped_at = mmap_offset(mmap_type::mmio, process.pasid, node.index);
   } else {
     return -EINVAL;
   }

@@ -43,11 +43,22 @@ void driver::impl::set_active(kfd_queue& queue, bool active) {
 
 void driver::impl::refresh_active(kfd_queue& queue) { set_active(queue, queue.should_be_active()); }
 
-task<int> driver::impl::cycle(gpu_node& node, cycle_kind kind, duration cost) {
+std::optional<duration> driver::impl::take_failure(gpu_node& node) {
+  const auto failing = std::exchange(node.failing, std::nullopt);
+  if (!failing) return std::nullopt;
+  if (failing->reset_follows) start_reset(node);
+  return failing->lasts;
+}
+
+task<int> driver::impl::cycle(gpu_node& node, cycle_kind kind, duration cost, duration grace) {
   // unmap_queues_cpsch returns early when no runlist is active, map_queues_cpsch when nothing is to
   // be mapped: such a cycle costs nothing.
   if (!node.model.runlist_in_use()) cost = duration::zero();
-  const auto failing = std::exchange(node.failing_cycle, std::nullopt);
+  if (grace > duration::zero()) {
+    const duration drain = node.model.begin_drain(grace);
+    co_await sleep_until{engine_, engine_.now() + drain};
+  }
+  const auto failing = take_failure(node);
   if (failing) cost = *failing;
   for (const auto& [id, queue] : node.queues) {
     if (!node.model.on_runlist(id)) continue;
@@ -67,7 +78,7 @@ task<int> driver::impl::change_queue(std::shared_ptr<kfd_queue> queue, bool acti
     co_return co_await cycle(node, kind, cost);
   }
   if (queue->active == active) co_return 0;
-  const auto failing = std::exchange(node.failing_cycle, std::nullopt);
+  const auto failing = take_failure(node);
   if (!active && !failing) {
     queue->mqd = {.saved = true, .read = queue->consumed, .write = queue->write_seen};
     node.model.set_listed(queue->model, false, kind);
@@ -94,7 +105,7 @@ task<int> driver::impl::refresh_debugger(gpu_node& node) {
   if (node.shape.scheduler == queue_scheduler::runlist) {
     co_return co_await cycle(node, cycle_kind::debug, node.shape.cycle_cost);
   }
-  const auto failing = std::exchange(node.failing_cycle, std::nullopt);
+  const auto failing = take_failure(node);
   co_await sleep_until{engine_, engine_.now() + failing.value_or(node.shape.cycle_cost)};
   co_return failing ? -EIO : 0;
 }
@@ -169,6 +180,7 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
       co_return -EPERM;
     }
     ++node.queue_count;
+    q->evicted = device->evictions > 0;
     if (q->is_compute()) {
       q->model = node.model.add_queue(static_cast<model_process>(process->serial), q->priority);
       node.queues.emplace(q->model, q);
@@ -184,7 +196,7 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
   process->queues.insert(process->queues.begin(), q);
   args.queue_id = id;
   args.doorbell_offset =
-      mmap_offset(mmap_type::doorbell, process->serial, node.index) | id * sizeof(std::uint64_t);
+      mmap_offset(mmap_type::doorbell, process->pasid, node.index) | id * sizeof(std::uint64_t);
   plan_fetch(q);
   held.unlock();
   raise(*process, q->exception_status, uapi::EC_QUEUE_NEW);
@@ -276,10 +288,39 @@ task<int> driver::impl::set_cu_mask(call_ptr c, uapi::kfd_ioctl_set_cu_mask_args
   if (process->gone) co_return -ESRCH;
   const auto q = process->queue(args.queue_id);
   if (!q) co_return -EFAULT;
+  gpu_node& node = *q->gpu;
+  if (node.shape.gfx_target_version >= 100000) {
+    // Work-group processors are pairs of compute units: both or none.
+    for (const auto word : mask) {
+      if (((word ^ (word >> 1U)) & 0x55555555U) != 0) co_return -EINVAL;
+    }
+  }
+  if (process->debug_enabled && node.shape.restricts_cus_for_debug()) co_return -EBUSY;
+  q->cu_masked = true;
   // Costs what every change of an MQD costs; the GPU model knows waves, not compute units, so the
   // mask itself has no effect.
+  const auto lock = co_await node.dqm.lock();
+  co_return co_await renew_queue(q);
+}
+
+/// Global wave sync, for cooperative launches: one queue of a process and GPU may own it.
+task<int> driver::impl::alloc_queue_gws(call_ptr c, uapi::kfd_ioctl_alloc_queue_gws_args& args) {
+  const process_ptr process = c->caller;
+  const auto held = co_await process->mutex.lock();
+  if (process->gone) co_return -ESRCH;
+  const auto q = process->queue(args.queue_id);
+  // The order and the errnos of kfd_ioctl_alloc_queue_gws, as far as they matter to a debugger.
+  if (!q) co_return -EINVAL;
+  if (args.num_gws != 0 && process->debug_enabled && q->gpu->shape.restricts_cus_for_debug())
+    co_return -EBUSY;
+  if (args.num_gws != 0 &&
+      std::any_of(process->queues.begin(), process->queues.end(),
+                  [&q](const auto& each) { return each != q && each->gpu == q->gpu && each->gws; }))
+    co_return -EBUSY;
   gpu_node& node = *q->gpu;
   const auto lock = co_await node.dqm.lock();
+  q->gws = args.num_gws != 0;
+  args.first_gws = 0;
   co_return co_await renew_queue(q);
 }
 

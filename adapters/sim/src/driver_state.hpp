@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/kfd/uapi_batch.hpp"
 #include "sluice/kfd/uapi_memory.hpp"
 #include "sluice/sim/abi.hpp"
 
@@ -38,6 +39,12 @@ inline constexpr int kernel_erestartsys = 512;
 inline constexpr int kernel_enotsupp = 524;
 
 struct kfd_process;
+
+/// What a test does to the next unmap or firmware command of a GPU.
+struct failing_cycle {
+  duration lasts{};
+  bool reset_follows = true;
+};
 
 /// One GPU: its device queue manager and what lies below it.
 struct gpu_node {
@@ -58,6 +65,12 @@ struct gpu_node {
   std::uint64_t debug_vmid_owner = 0;     ///< Serial of a process; GPUs without per-VMID debug.
   std::uint64_t vram_used = 0;            ///< Bytes, of all processes.
   std::optional<duration> failing_cycle;  ///< Injected.
+  std::uint64_t debug_vmid_owner = 0;     ///< Serial of a process; GPUs without per-VMID debug.
+  std::optional<failing_cycle> failing;   ///< Injected.
+  bool resetting = false;
+  std::uint64_t resets = 0;
+  std::uint64_t reservation_of = 0;  ///< The open file that made it; 0: none.
+  std::uint32_t reserved_slots = 0;  ///< For marked queues.
 };
 
 struct kfd_queue {
@@ -81,6 +94,12 @@ struct kfd_queue {
   std::uint32_t control_stack_size = 0;
 
   bool suspended = false;
+  bool evicted = false;    ///< By memory management, or for CRIU; comes back with restore.
+  bool was_reset = false;  ///< Its GPU was reset under it: it never runs again.
+  bool gws = false;        ///< Owns the global wave sync.
+  bool cu_masked = false;
+  std::uint64_t held_by = 0;     ///< batch_held of uapi_batch.hpp: an open file, 0 none.
+  std::uint64_t marked_by = 0;   ///< offline_mark, likewise.
   bool being_destroyed = false;  ///< Sticky: an interrupted DESTROY leaves it set.
   bool destroyed = false;        ///< Off its process's list; somebody may still hold it.
   bool active = false;           ///< Counted and mapped, as of the last cycle.
@@ -113,9 +132,10 @@ struct kfd_queue {
     return type == uapi::KFD_IOC_QUEUE_TYPE_COMPUTE || type == uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
   }
   bool is_aql() const noexcept { return type == uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL; }
-  /// QUEUE_IS_ACTIVE of kfd_priv.h (nothing is ever evicted here).
+  /// QUEUE_IS_ACTIVE of kfd_priv.h, and what a reset and the batch commands add to it.
   bool should_be_active() const noexcept {
-    return ring_size > 0 && ring_base != 0 && percentage > 0 && !suspended;
+    return ring_size > 0 && ring_base != 0 && percentage > 0 && !evicted && !suspended &&
+           !was_reset && held_by == 0;
   }
 };
 
@@ -163,6 +183,9 @@ struct process_device {
   std::uint64_t vram = 0;  ///< Bytes, of all its buffers.
   std::uint64_t exception_status = 0;
   std::bitset<4> watch_points;  ///< TCP_WATCH registers: 4 per VMID on gfx9.
+  std::uint32_t evictions = 0;  ///< Not yet restored; only the first and the last act.
+  time_point evicted_since{};
+  duration evicted_total{};
 };
 
 /// What the GPU has to tell a process at the end of the step.
@@ -194,6 +217,8 @@ struct kfd_process : std::enable_shared_from_this<kfd_process> {
 
   // --- Runtime ---
   uapi::kfd_runtime_info runtime{};
+  std::optional<std::uint32_t> next_activation;  ///< Injected: the state that it ends in.
+  bool queues_paused = false;                    ///< CRIU.
   bool runtime_retry = false;  ///< The last handshake was interrupted: do not raise it again.
   std::uint32_t runtime_permits = 0;  ///< runtime_enable_sema.
   wait_queue runtime_wait;
@@ -218,26 +243,29 @@ struct kfd_process : std::enable_shared_from_this<kfd_process> {
 
 /// What a client can map of the device node: the offset that mmap takes.
 ///
-/// The driver's offsets are a type in bits 62 and 63 with the GPU's id from bit 46 on, and clients
-/// hand them back unread. Here the type lies two bits lower, since FUSE maps nothing at or above
-/// 2^63; and the process is in the offset, since all who map a file at one offset share its pages.
+/// The driver's offsets are a type in bits 62 and 63 with the GPU's id from bit 46 on. Here the
+/// type lies two bits lower, since FUSE maps nothing at or above 2^63; and the process is in the
+/// offset, since all who map a file at one offset share its pages. Clients hand an offset back
+/// unread, but for the 32 low bits: libhsakmt takes those of the first queue's doorbell for the
+/// place in a page.
 enum class mmap_type : std::uint8_t { mmio = 1, events = 2, doorbell = 3 };
 inline constexpr unsigned mmap_type_shift = 60;
 static_assert(driver::mmap_begin == std::uint64_t{1} << mmap_type_shift &&
               driver::mmap_end == std::uint64_t{4} << mmap_type_shift);
-constexpr std::uint64_t mmap_offset(mmap_type type, std::uint64_t process, std::size_t gpu) {
-  constexpr unsigned process_shift = 24;
-  constexpr unsigned gpu_shift = 13;  // 8 KiB: 1024 doorbells.
+constexpr std::uint64_t mmap_offset(mmap_type type, std::uint32_t pasid, std::size_t gpu) {
+  constexpr unsigned process_shift = 38;
+  constexpr unsigned gpu_shift = 32;
+  constexpr auto below = [](unsigned bit) { return (std::uint64_t{1} << bit) - 1; };
   return static_cast<std::uint64_t>(type) << mmap_type_shift |
-         (process & ((std::uint64_t{1} << (mmap_type_shift - process_shift)) - 1))
-             << process_shift |
-         (gpu & ((std::size_t{1} << (process_shift - gpu_shift)) - 1)) << gpu_shift;
+         (pasid & below(mmap_type_shift - process_shift)) << process_shift |
+         (gpu & below(process_shift - gpu_shift)) << gpu_shift;
 }
 
 /// One ioctl. Owners: its coroutine, and the table that interrupt() looks into.
 struct call {
   request_id id = 0;
   pid_t tid = 0;
+  file_id file = 0;
   std::shared_ptr<kfd_process> caller;
   std::uint32_t command = 0;    ///< The driver's own, of the number that the caller gave.
   std::size_t user_size = 0;    ///< Bytes the caller's command copies.
@@ -271,7 +299,7 @@ class driver::impl {
 
   // driver.cpp: processes, dispatch, small ioctls, what is shown
   int open(pid_t tid, file_id& out);
-  void release(file_id file) { files_.erase(file); }
+  void release(file_id file);
   request_id ioctl(pid_t tid, file_id file, std::uint32_t command, std::span<const std::byte> in,
                    ioctl_done done);
   void interrupt(request_id request);
@@ -328,16 +356,54 @@ class driver::impl {
   static int set_event_page(kfd_process& process, std::uint64_t handle);
   static void free_all_memory(kfd_process& process);
 
+  // --- Eviction, CRIU, reset (driver_evict.cpp) ---
+ public:
+  /// Takes all queues of the process off the GPU's runlist until restore(), counted.
+  task<int> evict(process_ptr process, gpu_node& node);
+  task<int> restore(process_ptr process, gpu_node& node);
+  void start_reset(gpu_node& node);
+
+ private:
+  task<int> evict_everywhere(process_ptr process);
+  task<int> restore_everywhere(process_ptr process);
+  task<int> criu_op(call_ptr c, uapi::kfd_ioctl_criu_args& args);
+  task<void> reset_hive(std::vector<gpu_node*> hive);
+  void signal_reset(gpu_node& node);
+
+  // --- Batch commands (driver_batch.cpp) ---
+  struct batch_item {
+    std::size_t entry = 0;  ///< Index in the caller's array.
+    std::shared_ptr<kfd_queue> queue;
+  };
+  /// The entries that exist and that the caller may name, GPU by GPU as the array first names them.
+  using batch_plan = std::vector<std::pair<gpu_node*, std::vector<batch_item>>>;
+  int read_batch(call& c, std::uint64_t address, std::uint32_t count,
+                 std::vector<uapi::kfd_batch_queue_entry>& entries, batch_plan& plan);
+  task<int> batch_unmap(call_ptr c, uapi::kfd_ioctl_batch_unmap_queues_args& args);
+  task<int> fast_remap(call_ptr c, uapi::kfd_ioctl_fast_remap_args& args);
+  task<int> set_hqd_reservation(call_ptr c, uapi::kfd_ioctl_set_hqd_reservation_args& args);
+  /// Ends holds of one file on one GPU, with its dqm held. \return 0 or the hardware's error; then
+  /// `done` tells which were mapped.
+  task<int> end_holds(gpu_node& node, std::vector<std::shared_ptr<kfd_queue>> held,
+                      std::vector<bool>* done);
+  /// The file is closed for good, or its process is gone: all that it holds runs again.
+  task<void> release_holds(file_id file);
+  void apply_reservation(gpu_node& node);
+
   // --- Queues (driver_queues.cpp) ---
   task<int> create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_args& args);
   task<int> update_queue(call_ptr c, uapi::kfd_ioctl_update_queue_args& args);
   task<int> destroy_queue(call_ptr c, uapi::kfd_ioctl_destroy_queue_args& args);
   task<int> set_cu_mask(call_ptr c, uapi::kfd_ioctl_set_cu_mask_args& args);
+  task<int> alloc_queue_gws(call_ptr c, uapi::kfd_ioctl_alloc_queue_gws_args& args);
   int set_doorbell(call& c, set_doorbell_args& args);
   void close_doorbell(kfd_queue& queue);
   // What follows is called with the GPU's dqm held.
-  /// Runlist: one unmap and map of everything on the GPU. \return 0 or -ETIME.
-  task<int> cycle(gpu_node& node, cycle_kind kind, duration cost);
+  /// Runlist: one unmap and map of everything on the GPU, after what is left of `grace` for the
+  /// waves that run. \return 0 or -ETIME; then the GPU's reset has been planned.
+  task<int> cycle(gpu_node& node, cycle_kind kind, duration cost, duration grace = {});
+  /// Takes an injected failure; its reset follows once the caller lets go of the dqm.
+  std::optional<duration> take_failure(gpu_node& node);
   /// Puts one queue on the hardware or takes it off: a cycle, or (MES) an ADD_QUEUE or REMOVE_QUEUE
   /// if it is not so already. \return 0, -ETIME, or (MES) -EIO with the queue left as it was.
   task<int> change_queue(std::shared_ptr<kfd_queue> queue, bool active, cycle_kind kind,
@@ -397,7 +463,7 @@ class driver::impl {
   task<int> resume(process_ptr target, std::vector<std::uint32_t>* ids);
   // On one GPU, with its dqm held. \return how many of the ids were found and done.
   task<int> suspend_on_runlist(process_ptr target, gpu_node& node, std::vector<std::uint32_t>& ids,
-                               std::uint64_t exception_mask);
+                               std::uint64_t exception_mask, std::uint32_t grace_period);
   task<int> suspend_on_mes(process_ptr target, gpu_node& node, std::vector<std::uint32_t>& ids,
                            std::uint64_t exception_mask);
   task<int> resume_on_runlist(process_ptr target, gpu_node& node, std::vector<std::uint32_t>* ids);

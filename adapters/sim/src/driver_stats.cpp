@@ -99,6 +99,7 @@ std::string driver::impl::stats_json() const {
                        .add("cycle_ns", node->model.cycle_time())
                        .add("debug_cycles", node->model.debug_cycles())
                        .add("runlist_switches", node->model.switches())
+                       .add("resets", node->resets)
                        .text());
   }
   std::vector<std::string> processes;
@@ -114,11 +115,14 @@ std::string driver::impl::stats_json() const {
     }
     const auto suspended = std::count_if(process.queues.begin(), process.queues.end(),
                                          [](const auto& q) { return q->suspended; });
+    const auto held = std::count_if(process.queues.begin(), process.queues.end(),
+                                    [](const auto& q) { return q->held_by != 0; });
     processes.push_back(json_object{}
                             .add("pid", process.pid)
                             .add("alive", std::string{process.gone ? "false" : "true"})
                             .add("queues", process.queues.size())
                             .add("suspended_queues", suspended)
+                            .add("held_queues", held)
                             .add("queue_suspends", process.queue_suspends)
                             .add("kernels_started", sum.started)
                             .add("kernels_completed", sum.completed)

@@ -21,7 +21,8 @@ gpu_model::gpu_model(engine& events, const gpu_profile& shape, started on_start,
       shape_{shape},
       on_start_{std::move(on_start)},
       on_complete_{std::move(on_complete)},
-      free_waves_{shape.wave_slots()} {}
+      free_waves_{shape.wave_slots()},
+      vmids_{shape.vmids} {}
 
 gpu_model::~gpu_model() {
   engine_.cancel(turn_);
@@ -100,9 +101,48 @@ void gpu_model::drop_waiting(model_queue id) {
   dispatch(false);  // Others may have waited behind it.
 }
 
+void gpu_model::lose_kernels(model_queue id) {
+  const auto it = queues_.find(id);
+  if (it == queues_.end()) return;
+  queue& q = it->second;
+  const auto now = engine_.now();
+  meters& process = processes_[q.owner];
+  if (q.running) {
+    engine_.cancel(q.end);
+    q.end = {};
+    q.running = false;
+    free_waves_ += waves_of(q);
+    q.sums.busy.down(now);
+    process.busy.down(now);
+  }
+  if (q.waiting.empty()) return;
+  q.waiting.clear();
+  q.begun = false;
+  q.sums.unfinished.down(now);
+  process.unfinished.down(now);
+  count_disturbed(q);
+  dispatch(false);
+}
+
+void gpu_model::set_marked(model_queue id, bool marked) {
+  if (queue* q = find(id)) q->marked = marked;
+}
+
+duration gpu_model::begin_drain(duration grace) {
+  engine_.cancel(turn_);
+  turn_ = {};
+  draining_ = true;
+  duration longest{};
+  for (const auto& [id, q] : queues_) {
+    if (q.running) longest = std::max(longest, q.left - (engine_.now() - q.stretch));
+  }
+  return std::min(longest, grace);
+}
+
 void gpu_model::begin_cycle(cycle_kind kind) {
   engine_.cancel(turn_);
   turn_ = {};
+  draining_ = false;
   // Interrupted between two sets: the next set has its turn as soon as the cycle is over.
   if (oversubscribed_ && !switching_) quantum_left_ -= engine_.now() - quantum_began_;
   switching_ = false;
@@ -280,32 +320,53 @@ void gpu_model::set_listed(model_queue id, bool listed, cycle_kind kind) {
   put_up();
 }
 
-void gpu_model::put_up() {
+bool gpu_model::choose(ring& turns, const std::vector<entry*>& runlist, std::size_t slots,
+                       std::vector<model_process>& processes) {
   const auto place_of = [](const entry* e) { return place{e->second.owner, e->first}; };
-  std::vector<entry*> runlist;
-  for (entry& e : queues_) {
-    if (e.second.on_runlist) runlist.push_back(&e);
-  }
-  std::sort(runlist.begin(), runlist.end(),
-            [&](const entry* a, const entry* b) { return place_of(a) < place_of(b); });
-
-  // The set that has its turn: from first_of_set_ on, round and round, as many as there is room
-  // for.
+  // From first_of_set on, round and round, as many as there is room for.
   const auto size = runlist.size();
   std::size_t first = 0;
-  while (first < size && place_of(runlist[first]) < first_of_set_) ++first;
+  while (first < size && place_of(runlist[first]) < turns.first_of_set) ++first;
   if (first == size) first = 0;
   std::size_t taken = 0;
-  std::vector<model_process> processes;
-  for (; taken < size && taken < shape_.hqd_slots; ++taken) {
+  for (; taken < size && taken < slots; ++taken) {
     entry& e = *runlist[(first + taken) % size];
     const auto known = std::find(processes.begin(), processes.end(), e.second.owner);
     if (known == processes.end()) {
-      if (processes.size() == shape_.vmids) break;
+      if (processes.size() == vmids_) break;
       processes.push_back(e.second.owner);
     }
     e.second.chosen = true;
   }
+  const bool some_wait = taken < size && taken > 0;
+  if (!some_wait) {
+    turns = {};
+    return false;
+  }
+  const auto begins = place_of(runlist[first]);
+  if (begins != turns.first_of_set) quantum_left_ = shape_.quantum;
+  turns = {begins, place_of(runlist[(first + taken) % size])};
+  return true;
+}
+
+void gpu_model::put_up() {
+  const auto place_of = [](const entry* e) { return place{e->second.owner, e->first}; };
+  std::vector<entry*> others;
+  std::vector<entry*> marked;
+  for (entry& e : queues_) {
+    if (!e.second.on_runlist) continue;
+    (marked_slots_ && e.second.marked ? marked : others).push_back(&e);
+  }
+  for (auto* list : {&others, &marked}) {
+    std::sort(list->begin(), list->end(),
+              [&](const entry* a, const entry* b) { return place_of(a) < place_of(b); });
+  }
+  const std::size_t for_marked = std::min<std::size_t>(marked_slots_.value_or(0), marked.size());
+  std::vector<model_process> processes;
+  const bool others_wait =
+      choose(others_, others,
+             shape_.hqd_slots - std::min<std::size_t>(for_marked, shape_.hqd_slots), processes);
+  const bool marked_wait = choose(marked_, marked, for_marked, processes);
   for (entry& e : queues_) {
     const bool chosen = std::exchange(e.second.chosen, false);
     if (e.second.mapped && !chosen) preempt(e);
@@ -313,18 +374,12 @@ void gpu_model::put_up() {
   }
 
   const auto now = engine_.now();
-  oversubscribed_ = taken < size && taken > 0;
+  oversubscribed_ = others_wait || marked_wait;
   if (oversubscribed_) {
-    const auto begins = place_of(runlist[first]);
-    if (begins != first_of_set_ || quantum_left_ <= duration::zero()) {
-      quantum_left_ = shape_.quantum;
-    }
-    first_of_set_ = begins;
-    first_of_next_ = place_of(runlist[(first + taken) % size]);
+    if (quantum_left_ <= duration::zero()) quantum_left_ = shape_.quantum;
     quantum_began_ = now;
     turn_ = engine_.at(now + quantum_left_, [this] { change_set(); });
   } else {
-    first_of_set_ = first_of_next_ = {};
     quantum_left_ = {};
   }
   dispatch(true);
@@ -334,7 +389,8 @@ void gpu_model::put_up() {
 void gpu_model::change_set() {
   ++switches_;
   preempt_all();
-  first_of_set_ = first_of_next_;
+  others_.first_of_set = others_.first_of_next;
+  marked_.first_of_set = marked_.first_of_next;
   quantum_left_ = shape_.quantum;
   switching_ = true;
   turn_ = engine_.at(engine_.now() + shape_.switch_cost, [this] {
@@ -344,7 +400,7 @@ void gpu_model::change_set() {
 }
 
 void gpu_model::dispatch(bool saved_only) {
-  if (in_cycle_ || switching_) return;
+  if (in_cycle_ || switching_ || draining_) return;
   order_.clear();
   for (entry& e : queues_) {
     const queue& q = e.second;

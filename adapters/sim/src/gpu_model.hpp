@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,10 @@ enum class cycle_kind : std::uint8_t {
 ///    oversubscribed: sets of queues, in the order of process and age, take turns of one quantum,
 ///    whether they have work or not; nothing runs for the switch cost between two sets. A cycle in
 ///    between stops the quantum's clock. Priority does not matter to the turns.
+///  - While a limit is set (limit_marked), marked queues take turns among themselves in so many
+///  slots,
+///    and the others have the rest.
+///  - A grace period before a cycle lets running kernels end; nothing is started in it.
 ///  - Time is kept by plan: end = start + what is left, however late the engine is called.
 ///
 /// Threading: the engine's thread. Callbacks must not call back into the model.
@@ -89,6 +94,19 @@ class gpu_model {
   void submit(model_queue id, const model_kernel& work);
   /// Forgets what has not started yet.
   void drop_waiting(model_queue id);
+  /// Forgets everything in it; a running kernel ends without a word (the GPU was reset).
+  void lose_kernels(model_queue id);
+
+  /// Whether the queue counts as marked for limit_marked(). Takes effect as set_active() does.
+  void set_marked(model_queue id, bool marked);
+  /// At most so many HQD slots for marked queues at one time, from the next end_cycle() on.
+  void limit_marked(std::optional<std::uint32_t> slots) { marked_slots_ = slots; }
+  /// VMIDs that processes may use, from the next end_cycle() on (the debugger may reserve one).
+  void set_vmids(std::uint32_t count) { vmids_ = count; }
+
+  /// Starts nothing any more until the cycle that follows, for at most `grace`.
+  /// \return how long to wait with begin_cycle(): until what runs has ended, at most `grace`.
+  duration begin_drain(duration grace);
 
   /// Unmaps everything. Cycles do not nest.
   void begin_cycle(cycle_kind kind);
@@ -147,6 +165,7 @@ class gpu_model {
     bool on_runlist = false;  ///< As of the last cycle.
     bool mapped = false;      ///< Its turn, and no cycle going on.
     bool chosen = false;      ///< Scratch of put_up().
+    bool marked = false;
     bool running = false;
     bool begun = false;        ///< The head has started (and is running or saved).
     bool disturbed = false;    ///< Its `disturbed` meter runs.
@@ -188,11 +207,22 @@ class gpu_model {
   meter cycle_meter_;
   std::uint64_t cycles_ = 0, debug_cycles_ = 0, switches_ = 0;
 
+  bool draining_ = false;
+  std::uint32_t vmids_;
+  std::optional<std::uint32_t> marked_slots_;
+
   bool oversubscribed_ = false;
   /// The runlist's order: by process, then by age.
   using place = std::pair<model_process, model_queue>;
-  place first_of_set_{};  ///< Where the current set begins, or began: that queue may be gone.
-  place first_of_next_{};
+  /// Whose turns are taken together: all queues, or with a limit the marked ones and the others.
+  struct ring {
+    place first_of_set{};  ///< Where the current set begins, or began: that queue may be gone.
+    place first_of_next{};
+  };
+  ring others_, marked_;
+  /// Chooses the ring's set. \return whether not all of its queues have their turn.
+  bool choose(ring& turns, const std::vector<entry*>& runlist, std::size_t slots,
+              std::vector<model_process>& processes);
   duration quantum_left_{};
   time_point quantum_began_{};
   bool switching_ = false;

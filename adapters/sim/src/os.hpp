@@ -46,6 +46,10 @@ class os {
   virtual bool has_memory(pid_t tid) = 0;
   /// The *thread* that traces the process's leader, 0 when none (`TracerPid`).
   virtual pid_t tracer_of(pid_t pid) = 0;
+  /// Is CAP_... (linux/capability.h) in effect for the thread?
+  virtual bool has_capability(pid_t tid, int capability) = 0;
+  /// May thread `tid` attach to the process (PTRACE_MODE_ATTACH_REALCREDS)?
+  virtual bool may_attach(pid_t tid, pid_t pid) = 0;
   /// Fails with ESRCH for zombies, kernel threads and unknown pids.
   virtual result<std::unique_ptr<address_space>> open_address_space(pid_t pid) = 0;
   /// Identity test: is `space` still the address space of `pid`?

@@ -4,9 +4,11 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <linux/kcmp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -37,21 +39,41 @@ int pidfd_getfd(int process, int fd) {
 
 error_code system_error(int value) { return {value, boost::system::system_category()}; }
 
-/// The number behind `line` ("\nName:\t") in /proc/<tid>/status, 0 when the thread is gone.
-pid_t status_field(pid_t tid, std::string_view line) {
+/// /proc/<tid>/status; empty when the thread is gone.
+std::string status_of(pid_t tid) {
   const unique_fd file{
       open(("/proc/" + std::to_string(tid) + "/status").c_str(), O_RDONLY | O_CLOEXEC)};
-  if (!file) return 0;
-  std::array<char, 4096> buffer{};
-  const auto got = read(file.get(), buffer.data(), buffer.size());
-  if (got <= 0) return 0;
-  const std::string_view text{buffer.data(), static_cast<std::size_t>(got)};
+  if (!file) return {};
+  std::string text(4096, '\0');
+  const auto got = read(file.get(), text.data(), text.size());
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return text;
+}
+
+/// The `count` numbers behind `line` ("\nName:\t") in a status text; missing ones are 0.
+template <class Number, std::size_t count>
+std::array<Number, count> numbers_of(std::string_view status, std::string_view line,
+                                     int base = 10) {
+  std::array<Number, count> out{};
   // The first line is the process's own name, where newlines are escaped: this finds a field.
-  const auto found = text.find(line);
-  if (found == std::string_view::npos) return 0;
-  pid_t value = 0;
-  std::from_chars(text.data() + found + line.size(), text.data() + text.size(), value);
-  return value;
+  const auto found = status.find(line);
+  if (found == std::string_view::npos) return out;
+  const char* at = status.data() + found + line.size();
+  const char* const end = status.data() + status.size();
+  for (auto& value : out) {
+    while (at != end && (*at == '\t' || *at == ' ')) ++at;
+    at = std::from_chars(at, end, value, base).ptr;
+  }
+  return out;
+}
+
+/// One such number of a thread, 0 when it is gone.
+pid_t status_field(pid_t tid, std::string_view line) {
+  return numbers_of<pid_t, 1>(status_of(tid), line)[0];
+}
+
+bool effective(std::string_view status, int capability) {
+  return (numbers_of<std::uint64_t, 1>(status, "\nCapEff:\t", 16)[0] >> capability & 1U) != 0;
 }
 
 /// Is thread `tid` in the thread group `leader` right now? EPERM says yes as well.
@@ -200,6 +222,39 @@ bool os_linux::has_memory(pid_t tid) {
 }
 
 pid_t os_linux::tracer_of(pid_t pid) { return status_field(pid, "\nTracerPid:\t"); }
+
+bool os_linux::has_capability(pid_t tid, int capability) {
+  return effective(status_of(tid), capability);
+}
+
+/// __ptrace_may_access with real credentials, and Yama where it is: in its scopes 1 and 2 only a
+/// capable tracer passes here (descendants and PR_SET_PTRACER are not followed). User namespaces
+/// and other security modules are not asked.
+bool os_linux::may_attach(pid_t tid, pid_t pid) {
+  if (leader_of(tid) == pid) return true;
+  const auto tracer = status_of(tid);
+  const auto target = status_of(pid);
+  if (tracer.empty() || target.empty()) return false;
+  int yama = 0;
+  if (const unique_fd scope{open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC)}) {
+    char digit = '0';
+    if (::read(scope.get(), &digit, 1) == 1) yama = digit - '0';
+  }
+  if (yama >= 3) return false;
+  if (effective(tracer, CAP_SYS_PTRACE)) return true;
+  if (yama > 0) return false;
+  // Real ids of the tracer, and real, effective and saved ones of the target.
+  for (const char* line : {"\nUid:\t", "\nGid:\t"}) {
+    const auto own = numbers_of<unsigned, 1>(tracer, line)[0];
+    const auto theirs = numbers_of<unsigned, 3>(target, line);
+    if (std::any_of(theirs.begin(), theirs.end(), [own](unsigned id) { return id != own; }))
+      return false;
+  }
+  // What is not dumpable belongs to root in /proc.
+  struct stat entry {};
+  if (stat(("/proc/" + std::to_string(pid)).c_str(), &entry) != 0) return false;
+  return entry.st_uid == numbers_of<unsigned, 2>(target, "\nUid:\t")[1];
+}
 
 result<std::unique_ptr<address_space>> os_linux::open_address_space(pid_t pid) {
   unique_fd memory{open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC)};

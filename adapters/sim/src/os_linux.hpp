@@ -24,6 +24,8 @@ class os_linux final : public os {
   pid_t leader_of(pid_t tid) override;
   bool has_memory(pid_t tid) override;
   pid_t tracer_of(pid_t pid) override;
+  bool has_capability(pid_t tid, int capability) override;
+  bool may_attach(pid_t tid, pid_t pid) override;
   result<std::unique_ptr<address_space>> open_address_space(pid_t pid) override;
   bool same_address_space(pid_t pid, const address_space& space) override;
   result<int> take_fd(pid_t tid, int fd) override;

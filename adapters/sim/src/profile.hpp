@@ -56,6 +56,15 @@ struct gpu_profile {
   /// VMID. False: one debugged process per GPU.
   bool per_vmid_debug = true;
 
+  /// CWSR workaround of GFX 11.0.0 to 11.0.3: no debug session beside a CU mask or a GWS queue.
+  constexpr bool restricts_cus_for_debug() const noexcept {
+    return gfx_target_version >= 110000 && gfx_target_version <= 110003;
+  }
+  /// Peak engine clock (MI300X data sheet); the unit of grace periods is 1000 of its cycles.
+  std::uint32_t gpu_clock_mhz = 2100;
+  /// GPUs with the same number, other than 0, are linked by XGMI: one of them is reset with all.
+  std::uint64_t hive_id = 0;
+
   // --- Costs ------------------------------------------------------------------------------------
   /// One debug SUSPEND (unmap everything, save contexts, map the rest) and one RESUME: the project
   /// owner's design notes on the debug ioctl (taken as the whole call, whatever is resident).
@@ -72,6 +81,12 @@ struct gpu_profile {
   /// Oversubscribed runlist: nothing runs for so long at every change of sets (context save and
   /// restore). Assumption: half of a batched cycle.
   duration switch_cost = std::chrono::microseconds{500};
+  /// One BATCH_UNMAP_QUEUES and one FAST_REMAP of a patched driver (uapi_batch.hpp): the project
+  /// owner's design notes, 0.5 ms each, whatever the number of queues. MES: for each queue.
+  duration batch_unmap_cost = std::chrono::microseconds{500};
+  duration batch_remap_cost = std::chrono::microseconds{500};
+  /// How long a GPU reset takes. Assumption: nobody publishes it.
+  duration reset_time = std::chrono::seconds{1};
 
   constexpr std::uint32_t wave_slots() const noexcept {
     return compute_units * simd_per_cu * waves_per_simd;
@@ -93,6 +108,8 @@ struct profile {
   bool debugfs_proc_dirs = false;
   /// Internal numbers of SDMA queue types moved by one when the DIQ type was removed (2025-2026).
   bool diq_type_exists = true;
+  /// A driver with the commands of uapi_batch.hpp: a proposal, no released driver has them.
+  bool batch_commands = false;
   /// queue_preemption_timeout_ms (module parameter, default 9000): how long a failing unmap lasts.
   duration preemption_timeout = std::chrono::seconds{9};
 

@@ -144,11 +144,16 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   in.read("vmids", gpu.vmids, 1, 64);
   in.read("vram_bytes", gpu.vram_bytes, std::uint64_t{1} << 20U, std::uint64_t{1} << 50U);
   in.read("per_vmid_debug", gpu.per_vmid_debug);
+  in.read("gpu_clock_mhz", gpu.gpu_clock_mhz, 1, 100000);
+  in.read("hive_id", gpu.hive_id, 0, any);
   in.read("suspend_cost", gpu.suspend_cost, duration{0}, seconds{9});
   in.read("resume_cost", gpu.resume_cost, duration{0}, seconds{9});
   in.read("cycle_cost", gpu.cycle_cost, duration{0}, seconds{9});
   in.read("quantum", gpu.quantum, microseconds{100}, seconds{10});
   in.read("switch_cost", gpu.switch_cost, duration{0}, seconds{1});
+  in.read("batch_unmap_cost", gpu.batch_unmap_cost, duration{0}, seconds{9});
+  in.read("batch_remap_cost", gpu.batch_remap_cost, duration{0}, seconds{9});
+  in.read("reset_time", gpu.reset_time, duration{0}, seconds{60});
   in.finish();
   return gpu;
 }
@@ -200,6 +205,7 @@ profile load_profile(const std::string& path) {
                 {{"pasid", mqds_header::pasid}, {"lead_pid", mqds_header::lead_pid}});
     driver.read("debugfs_proc_dirs", node.debugfs_proc_dirs);
     driver.read("diq_type_exists", node.diq_type_exists);
+    driver.read("batch_commands", node.batch_commands);
     driver.read("preemption_timeout", node.preemption_timeout, microseconds{1}, seconds{60});
     driver.finish();
   }

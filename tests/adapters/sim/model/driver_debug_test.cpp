@@ -330,7 +330,7 @@ TEST_F(DriverDebugVmid, ADyingTargetGivesItBack) {
 }
 
 TEST_F(DriverDebug, AFailingActivationShowsAsErrorState) {
-  b.sim->fail_next_cycle(gpu_id(), 9s);
+  b.sim->fail_next_cycle(gpu_id(), 9s, driver::after_failure::goes_on);
   ASSERT_EQ(b.enable(), 0);
   EXPECT_EQ(runtime_info().runtime_state, uapi::DBG_RUNTIME_STATE_ENABLED_ERROR);
   ASSERT_EQ(b.disable(), 0);

@@ -64,7 +64,7 @@ TEST_F(DriverMes, EveryQueueIsACommandOfItsOwn) {
 
 TEST_F(DriverMes, AFailingRemoveLeavesTheQueueRunningAndEndsTheWalk) {
   b.snapshot(new_bit);
-  b.sim->fail_next_cycle(gpu_id(), 1s);
+  b.sim->fail_next_cycle(gpu_id(), 1s, driver::after_failure::goes_on);
   // The walk is newest first: 1, then 2, then 0.
   EXPECT_EQ(b.suspend({0, 1, 2}), (ids_result{0, {invalid | 0, error | invalid | 1, invalid | 2}}));
   EXPECT_EQ(suspended(), 2) << "the driver believes it suspended it";
@@ -78,7 +78,7 @@ TEST_F(DriverMes, AFailingRemoveLeavesTheQueueRunningAndEndsTheWalk) {
 
 TEST_F(DriverMes, AFailingAddIsMarkedAndEndsTheWalk) {
   ASSERT_EQ(b.suspend({0}).result, 1);
-  b.sim->fail_next_cycle(gpu_id(), 1s);
+  b.sim->fail_next_cycle(gpu_id(), 1s, driver::after_failure::goes_on);
   EXPECT_EQ(b.resume({0, 2}), (ids_result{0, {invalid | 0, error | invalid | 2}}));
 }
 

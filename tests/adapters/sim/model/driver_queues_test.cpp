@@ -207,7 +207,7 @@ TEST_F(DriverQueues, SurviveTheirProcessDyingInTheMiddleOfACreate) {
 }
 
 TEST_F(DriverQueues, AFailingCycleFailsTheCreateAndLeavesNothing) {
-  b.sim->fail_next_cycle(b.profile_.gpus[0].gpu_id, 9s);
+  b.sim->fail_next_cycle(b.profile_.gpus[0].gpu_id, 9s, driver::after_failure::goes_on);
   EXPECT_EQ(b.create_queue(app, 0), -ETIME);
   EXPECT_TRUE(b.sim->queues_of(app).empty());
   EXPECT_EQ(b.create_queue(app, 0), 0);

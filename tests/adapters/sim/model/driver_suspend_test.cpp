@@ -74,7 +74,7 @@ TEST_F(DriverSuspend, AnInvalidBitInTheIdIsIgnored) {
 }
 
 TEST_F(DriverSuspend, AFailingCycleMarksEverythingItTouchedAndChangedTheStateAlready) {
-  b.sim->fail_next_cycle(gpu_id(), 9s);
+  b.sim->fail_next_cycle(gpu_id(), 9s, driver::after_failure::goes_on);
   const auto begin = b.planned.now();
   EXPECT_EQ(b.suspend({0, 1}), (ids_result{0, {error | 0, invalid | error | 1}}));
   EXPECT_EQ(b.planned.now() - begin, 9s);
@@ -106,7 +106,7 @@ TEST_F(DriverSuspend, ResumeWithoutAnArrayResumesEverything) {
 }
 
 TEST_F(DriverSuspend, AFailingResumeMarksWithoutInvalid) {
-  b.sim->fail_next_cycle(gpu_id(), 9s);
+  b.sim->fail_next_cycle(gpu_id(), 9s, driver::after_failure::goes_on);
   EXPECT_EQ(b.resume({2, 9}), (ids_result{0, {error | 2, invalid | 9}}));
 }
 
@@ -309,7 +309,7 @@ TEST_F(DriverSuspendTwoGpus, PaysOneCycleForEachGpuThatHasSomeOfTheQueues) {
 TEST_F(DriverSuspendTwoGpus, AFailureOnOneGpuDoesNotTouchTheOthersResult) {
   ASSERT_EQ(b.create_queue(app, 3, 1), 3);
   b.snapshot(new_bit);
-  b.sim->fail_next_cycle(gpu_id(), 1s);
+  b.sim->fail_next_cycle(gpu_id(), 1s, driver::after_failure::goes_on);
   EXPECT_EQ(b.suspend({0, 3}), (ids_result{1, {error | 0, 3}}));
 }
 
@@ -344,7 +344,7 @@ TEST_F(DriverSuspend, LosesAndRepeatsNoPacketUnderRandomCommands) {
       case 3: b.suspend({q, (q + 1) % queues}); break;
       case 4: b.resume({q}); break;
       case 5:
-        if (up_to(3) == 0) b.sim->fail_next_cycle(gpu_id(), 20ms);
+        if (up_to(3) == 0) b.sim->fail_next_cycle(gpu_id(), 20ms, driver::after_failure::goes_on);
         b.planned.run_until(b.planned.now() + std::chrono::microseconds{up_to(9000)});  // Late.
         break;
       default: b.run_for(std::chrono::microseconds{up_to(9000)}); break;

@@ -160,6 +160,13 @@ class fake_os final : public os {
     const auto it = processes_.find(pid);
     return it == processes_.end() ? 0 : it->second.tracer;
   }
+  /// What threads may, and who may attach to whom; by default nothing and nobody.
+  std::set<std::pair<pid_t, int>> capabilities;
+  std::set<std::pair<pid_t, pid_t>> may_trace;
+  bool has_capability(pid_t tid, int capability) override {
+    return capabilities.contains({tid, capability});
+  }
+  bool may_attach(pid_t tid, pid_t pid) override { return may_trace.contains({tid, pid}); }
   result<std::unique_ptr<address_space>> open_address_space(pid_t pid) override {
     const auto it = processes_.find(pid);
     if (it == processes_.end() || !has_memory(pid)) {

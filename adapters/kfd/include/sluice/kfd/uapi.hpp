@@ -363,6 +363,14 @@ enum kfd_smi_event : std::uint32_t {
 };
 inline constexpr std::size_t KFD_SMI_EVENT_MSG_SIZE = 96;
 
+enum kfd_criu_op : std::uint32_t {
+  KFD_CRIU_OP_PROCESS_INFO = 0,  ///< Evicts every queue and says what there is to save.
+  KFD_CRIU_OP_CHECKPOINT = 1,
+  KFD_CRIU_OP_UNPAUSE = 2,
+  KFD_CRIU_OP_RESTORE = 3,
+  KFD_CRIU_OP_RESUME = 4,
+};
+
 struct kfd_ioctl_criu_args {
   std::uint64_t devices;
   std::uint64_t bos;

@@ -1,0 +1,185 @@
+/// What takes queues away from their owner without a debugger: eviction by memory management,
+/// CRIU's pause, and a reset of the GPU (kfd_process.c, kfd_chardev.c's CRIU commands,
+/// kfd_device.c).
+
+#include "driver_state.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace sluice::sim {
+
+namespace {
+
+/// CRIU's sizes are private to the driver: a plausible constant for each object.
+constexpr std::uint64_t private_bytes_per_object = 128;
+
+std::vector<std::shared_ptr<kfd_queue>> queues_on(const kfd_process& process,
+                                                  const gpu_node& node) {
+  std::vector<std::shared_ptr<kfd_queue>> out;
+  for (const auto& q : process.queues) {
+    if (q->gpu == &node) out.push_back(q);
+  }
+  return out;
+}
+
+}  // namespace
+
+// --- Eviction ------------------------------------------------------------------------------------
+
+task<int> driver::impl::evict(process_ptr process, gpu_node& node) {
+  const auto lock = co_await node.dqm.lock();
+  process_device* device = process->device(node.shape.gpu_id);
+  if (process->gone || device == nullptr) co_return -ESRCH;
+  if (device->evictions++ > 0) co_return 0;
+  device->evicted_since = engine_.now();
+  bool was_active = false;
+  int error = 0;
+  for (const auto& q : queues_on(*process, node)) {
+    q->evicted = true;
+    was_active = was_active || q->active;
+    if (node.shape.scheduler == queue_scheduler::runlist) {
+      refresh_active(*q);
+    } else if (q->active && !q->destroyed) {
+      const int one = co_await change_queue(q, false, cycle_kind::ordinary, node.shape.cycle_cost);
+      if (error == 0) error = one;
+    }
+  }
+  // evict_process_queues_cpsch: a cycle even when none of them was mapped, but not without queues.
+  if (node.shape.scheduler == queue_scheduler::runlist && was_active) {
+    error = co_await cycle(node, cycle_kind::ordinary, node.shape.cycle_cost);
+  }
+  co_return error;
+}
+
+task<int> driver::impl::restore(process_ptr process, gpu_node& node) {
+  const auto lock = co_await node.dqm.lock();
+  process_device* device = process->device(node.shape.gpu_id);
+  if (process->gone || device == nullptr) co_return -ESRCH;
+  if (device->evictions == 0) co_return 0;
+  if (--device->evictions > 0) co_return 0;
+  device->evicted_total += engine_.now() - device->evicted_since;
+  bool any = false;
+  int error = 0;
+  for (const auto& q : queues_on(*process, node)) {
+    q->evicted = false;  // A suspended queue stays inactive.
+    if (!q->should_be_active() || q->destroyed) continue;
+    any = true;
+    if (node.shape.scheduler == queue_scheduler::runlist) {
+      refresh_active(*q);
+    } else {
+      const int one = co_await change_queue(q, true, cycle_kind::ordinary, node.shape.cycle_cost);
+      if (error == 0) error = one;
+    }
+  }
+  if (node.shape.scheduler == queue_scheduler::runlist && any) {
+    error = co_await cycle(node, cycle_kind::ordinary, node.shape.cycle_cost);
+  }
+  co_return error;
+}
+
+task<int> driver::impl::evict_everywhere(process_ptr process) {
+  for (const auto& node : gpus_) {
+    const int error = co_await evict(process, *node);
+    if (error != 0) co_return error;
+  }
+  co_return 0;
+}
+
+task<int> driver::impl::restore_everywhere(process_ptr process) {
+  int error = 0;
+  for (const auto& node : gpus_) {
+    const int one = co_await restore(process, *node);
+    if (error == 0) error = one;
+  }
+  co_return error;
+}
+
+// --- CRIU ----------------------------------------------------------------------------------------
+
+/// The caller of a CRIU command is whose descriptor it is, be it used by its tracer.
+task<int> driver::impl::criu_op(call_ptr c, uapi::kfd_ioctl_criu_args& args) {
+  const process_ptr process = c->caller;
+  const auto held = co_await process->mutex.lock();
+  if (process->gone) co_return -ESRCH;
+  switch (args.op) {
+    case uapi::KFD_CRIU_OP_PROCESS_INFO: {
+      if (process->devices.empty()) co_return -EINVAL;
+      const int error = co_await evict_everywhere(process);
+      if (error != 0) {
+        co_await restore_everywhere(process);
+        co_return error;
+      }
+      process->queues_paused = true;
+      args.pid = static_cast<std::uint32_t>(process->pid);
+      args.num_devices = static_cast<std::uint32_t>(process->devices.size());
+      args.num_bos = 0;  // Memory is not managed here.
+      args.num_objects =
+          static_cast<std::uint32_t>(process->queues.size() + process->events.size());
+      args.priv_data_size = private_bytes_per_object * (1 + args.num_devices + args.num_objects);
+      co_return 0;
+    }
+    case uapi::KFD_CRIU_OP_UNPAUSE:
+      // One restore, however often it was paused.
+      if (!process->queues_paused) co_return -EINVAL;
+      process->queues_paused = false;
+      co_return co_await restore_everywhere(process);
+    case uapi::KFD_CRIU_OP_CHECKPOINT:
+    case uapi::KFD_CRIU_OP_RESTORE:
+    case uapi::KFD_CRIU_OP_RESUME: co_return -EOPNOTSUPP;  // Not simulated: nothing is saved here.
+    default: co_return -EINVAL;
+  }
+}
+
+// --- Reset ---------------------------------------------------------------------------------------
+
+/// After a preemption that timed out, or a firmware that does not answer: the GPU and all that are
+/// linked to it are reset. Begins when whoever holds the dqm lets go of it.
+void driver::impl::start_reset(gpu_node& node) {
+  std::vector<gpu_node*> hive;
+  for (const auto& each : gpus_) {
+    const bool linked = node.shape.hive_id != 0 && each->shape.hive_id == node.shape.hive_id;
+    if ((each.get() == &node || linked) && !each->resetting) hive.push_back(each.get());
+  }
+  for (auto* each : hive) each->resetting = true;
+  if (!hive.empty()) scope_.start(reset_hive(std::move(hive)));
+}
+
+task<void> driver::impl::reset_hive(std::vector<gpu_node*> hive) {
+  std::vector<async_mutex::guard> locks;
+  for (gpu_node* node : hive) {
+    locks.push_back(co_await node->dqm.lock());
+    // What ran is lost. That its queues never run again, and that those which were idle do not
+    // either, is an assumption: what becomes of them the driver leaves to their owners, who are
+    // told by an event and end, as a rule.
+    node->model.begin_cycle(cycle_kind::ordinary);
+    for (const auto& [id, q] : node->queues) {
+      q->was_reset = true;
+      ++q->owner->broken_queues;
+      set_active(*q, false);
+      node->model.lose_kernels(id);
+      q->failed = true;
+      engine_.cancel(std::exchange(q->poll, {}));
+    }
+  }
+  co_await sleep_until{engine_, engine_.now() + hive.front()->shape.reset_time};
+  for (gpu_node* node : hive) {
+    node->model.end_cycle();
+    node->resetting = false;
+    ++node->resets;
+    signal_reset(*node);
+    node->destroy_wait.wake_all();
+  }
+}
+
+/// kfd_signal_reset_event.
+void driver::impl::signal_reset(gpu_node& node) {
+  for (const auto& [pid, process] : live_) {
+    if (process->device(node.shape.gpu_id) == nullptr) continue;
+    for (auto& [id, event] : process->events) {
+      if (event.type == uapi::KFD_IOC_EVENT_HW_EXCEPTION) event.set();
+    }
+  }
+}
+
+}  // namespace sluice::sim
