@@ -62,11 +62,9 @@ struct gpu_node {
   gpu_model model;
   std::map<model_queue, std::shared_ptr<struct kfd_queue>> queues;  ///< Compute queues.
   std::uint32_t queue_count = 0;
-  std::uint64_t debug_vmid_owner = 0;     ///< Serial of a process; GPUs without per-VMID debug.
-  std::uint64_t vram_used = 0;            ///< Bytes, of all processes.
-  std::optional<duration> failing_cycle;  ///< Injected.
-  std::uint64_t debug_vmid_owner = 0;     ///< Serial of a process; GPUs without per-VMID debug.
-  std::optional<failing_cycle> failing;   ///< Injected.
+  std::uint64_t vram_used = 0;           ///< Bytes, of all processes.
+  std::uint64_t debug_vmid_owner = 0;    ///< Serial of a process; GPUs without per-VMID debug.
+  std::optional<failing_cycle> failing;  ///< Injected.
   bool resetting = false;
   std::uint64_t resets = 0;
   std::uint64_t reservation_of = 0;  ///< The open file that made it; 0: none.
