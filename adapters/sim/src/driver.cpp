@@ -100,7 +100,7 @@ driver::impl::impl(driver& outer, engine& events, os& system, const profile& nod
   for (const auto& shape : profile_.gpus) {
     const auto index = gpus_.size();
     gpus_.push_back(std::make_unique<gpu_node>(
-        index, engine_, shape,
+        engine_, shape, index,
         [this, index](model_queue queue, std::uint64_t cookie, time_point) {
           kernel_started(*gpus_[index], queue, cookie);
         },

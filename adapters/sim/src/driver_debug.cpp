@@ -724,10 +724,14 @@ int driver::impl::device_snapshot(call& c, kfd_process& target,
     entry.gpuvm_base = 0x4000;
     entry.gpuvm_limit = 0x7fffffffffff;
     entry.gpu_id = shape.gpu_id;
+    entry.location_id = shape.location(device.gpu->index);
     entry.vendor_id = 0x1002;
+    entry.device_id = shape.device_id;
     entry.gfx_target_version = shape.gfx_target_version;
     entry.simd_count = shape.compute_units * shape.simd_per_cu;
     entry.max_waves_per_simd = shape.waves_per_simd;
+    entry.array_count = shape.shader_arrays;
+    entry.simd_arrays_per_engine = shape.arrays_per_engine;
     entry.num_xcc = shape.num_xcc;
     // HSA_CAP_TRAP_DEBUG_SUPPORT, WATCH_POINTS_SUPPORTED, TRAP_DEBUG_FIRMWARE_SUPPORTED.
     entry.capability = 0x8000U | 0x80U | 0x20000000U;

@@ -82,7 +82,7 @@ int driver::impl::available_memory(call& c, uapi::kfd_ioctl_get_available_memory
   const process_device* device = c.caller->device(args.gpu_id);
   if (device == nullptr) return -EINVAL;
   const gpu_node& node = *device->gpu;
-  args.available = (node.shape.vram_bytes - node.vram_used) / available_step * available_step;
+  args.available = (node.shape.vram_bytes() - node.vram_used) / available_step * available_step;
   return 0;
 }
 
@@ -96,9 +96,9 @@ int driver::impl::alloc_memory(call& c, uapi::kfd_ioctl_alloc_memory_of_gpu_args
   std::uint64_t mapped_at = 0;
   std::uint64_t vram = 0;
   if ((args.flags & uapi::KFD_IOC_ALLOC_MEM_FLAGS_VRAM) != 0) {
-    if (args.size > node.shape.vram_bytes - node.vram_used) return -ENOMEM;
+    if (args.size > node.shape.vram_bytes() - node.vram_used) return -ENOMEM;
     vram = page_up(args.size);
-    if (vram > node.shape.vram_bytes - node.vram_used) return -ENOMEM;
+    if (vram > node.shape.vram_bytes() - node.vram_used) return -ENOMEM;
   } else if ((args.flags & uapi::KFD_IOC_ALLOC_MEM_FLAGS_GTT) != 0) {
     // System memory, which the client maps through its render node.
   } else if ((args.flags & uapi::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR) != 0) {

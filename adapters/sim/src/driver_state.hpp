@@ -48,15 +48,15 @@ struct failing_cycle {
 
 /// One GPU: its device queue manager and what lies below it.
 struct gpu_node {
-  gpu_node(std::size_t number, engine& events, const gpu_profile& about,
-           gpu_model::started on_start, gpu_model::completed on_complete)
-      : index{number},
-        shape{about},
+  gpu_node(engine& events, const gpu_profile& about, std::size_t place, gpu_model::started on_start,
+           gpu_model::completed on_complete)
+      : shape{about},
+        index{place},
         dqm{events},
         destroy_wait{events},
         model{events, about, std::move(on_start), std::move(on_complete)} {}
-  const std::size_t index;  ///< Among the node's GPUs.
   const gpu_profile shape;
+  const std::size_t index;  ///< On its node; the topology's node number is one more.
   async_mutex dqm;          ///< Serialises all queue operations of the GPU, cycles included.
   wait_queue destroy_wait;  ///< DESTROY_QUEUE callers whose queue is suspended.
   gpu_model model;

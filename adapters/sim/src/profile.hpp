@@ -3,6 +3,7 @@
 /// What is simulated: the node's GPUs, their sizes and costs, and the generation of the driver.
 /// Every default says where it comes from; what nobody published is named an assumption.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -50,8 +51,6 @@ struct gpu_profile {
   std::uint32_t max_queues_per_process = 255;
   /// amdgpu leaves VMIDs 8..15 to KFD (compute_vmid_bitmap 0xFF00).
   std::uint32_t vmids = 8;
-  /// MI300X data sheet: 192 GB of HBM3, that is 8 stacks of 24 GiB.
-  std::uint64_t vram_bytes = std::uint64_t{192} << 30U;
   /// kfd_dbg_is_per_vmid_supported: GC 9.4.2 and later of that line have debug registers for each
   /// VMID. False: one debugged process per GPU.
   bool per_vmid_debug = true;
@@ -62,8 +61,30 @@ struct gpu_profile {
   }
   /// Peak engine clock (MI300X data sheet); the unit of grace periods is 1000 of its cycles.
   std::uint32_t gpu_clock_mhz = 2100;
-  /// GPUs with the same number, other than 0, are linked by XGMI: one of them is reset with all.
+
+  // --- Identity and surroundings, as the topology shows them ------------------------------------
+  /// PCI device id. 0x74a1: MI300X (pciutils' pci.ids); the vendor is always 0x1002.
+  std::uint32_t device_id = 0x74a1;
+  /// PCI domain and bus << 8 | device << 3 | function. 0: bus 1 for the first GPU, 2 for the next.
+  std::uint32_t domain = 0;
+  std::uint32_t location_id = 0;
+  /// The board's serial number as KFD prints it. 0: one made of gpu_id (assumption: any value).
+  std::uint64_t unique_id = 0;
+  /// GPUs of one XGMI hive have the same number and a link to each other, and one of them is reset
+  /// with all; 0: no XGMI.
   std::uint64_t hive_id = 0;
+  /// Device memory. MI300X data sheet: 192 GB of HBM3 on an interface of 8192 bits.
+  std::uint64_t memory_mib = 196592;
+  std::uint32_t memory_width = 8192;
+  /// Shader arrays of the whole GPU, and of one shader engine. gfx942: 4 for each XCC.
+  std::uint32_t shader_arrays = 32;
+  std::uint32_t arrays_per_engine = 1;
+  /// CDNA3: 64; RDNA runs KFD's compute queues with 32.
+  std::uint32_t wave_front_size = 64;
+  /// KFD topology of MI300X in SPX mode: 2 engines of its own, 14 for the links between GPUs.
+  std::uint32_t sdma_engines = 2;
+  std::uint32_t sdma_xgmi_engines = 14;
+  std::uint32_t sdma_queues_per_engine = 8;
 
   // --- Costs ------------------------------------------------------------------------------------
   /// One debug SUSPEND (unmap everything, save contexts, map the rest) and one RESUME: the project
@@ -88,11 +109,16 @@ struct gpu_profile {
   /// How long a GPU reset takes. Assumption: nobody publishes it.
   duration reset_time = std::chrono::seconds{1};
 
+  constexpr std::uint64_t vram_bytes() const noexcept { return memory_mib << 20U; }
   constexpr std::uint32_t wave_slots() const noexcept {
     return compute_units * simd_per_cu * waves_per_simd;
   }
   /// Can the driver read how many compute units a process occupies (kfd2kgd get_cu_occupancy)?
   constexpr bool counts_occupancy() const noexcept { return gfx_target_version / 10000 == 9; }
+  /// location_id, with the default resolved. \param index of the GPU on its node, from 0.
+  constexpr std::uint32_t location(std::size_t index) const noexcept {
+    return location_id != 0 ? location_id : static_cast<std::uint32_t>(index + 1) << 8U;
+  }
 };
 
 struct profile {
@@ -124,7 +150,8 @@ struct profile {
 inline profile default_profile() {
   profile node;
   node.name = "mi300x";
-  node.gpus.push_back({.gpu_id = 51110});  // A plausible id; the real one is a hash of the board.
+  // Plausible ids: the real ones are a hash of the board, and the hive's of all its boards.
+  node.gpus.push_back({.gpu_id = 51110, .hive_id = 0x5e1f00d5b0a7d001});
   return node;
 }
 

@@ -142,10 +142,22 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   in.read("hqd_slots", gpu.hqd_slots, 1, 1024);
   in.read("max_queues_per_process", gpu.max_queues_per_process, 1, 1024);
   in.read("vmids", gpu.vmids, 1, 64);
-  in.read("vram_bytes", gpu.vram_bytes, std::uint64_t{1} << 20U, std::uint64_t{1} << 50U);
   in.read("per_vmid_debug", gpu.per_vmid_debug);
   in.read("gpu_clock_mhz", gpu.gpu_clock_mhz, 1, 100000);
-  in.read("hive_id", gpu.hive_id, 0, any);
+  in.read("device_id", gpu.device_id, 1, 0xffff);
+  in.read("domain", gpu.domain, 0, 0xffff);
+  in.read("location_id", gpu.location_id, 0, 0xffff);
+  constexpr std::uint64_t any64 = std::numeric_limits<std::int64_t>::max();
+  in.read("unique_id", gpu.unique_id, 0, any64);
+  in.read("hive_id", gpu.hive_id, 0, any64);
+  in.read("memory_mib", gpu.memory_mib, 1, 1U << 24U);
+  in.read("memory_width", gpu.memory_width, 1, 65536);
+  in.read("shader_arrays", gpu.shader_arrays, 1, 1024);
+  in.read("arrays_per_engine", gpu.arrays_per_engine, 1, 64);
+  in.read("wave_front_size", gpu.wave_front_size, 32, 64);
+  in.read("sdma_engines", gpu.sdma_engines, 1, 64);
+  in.read("sdma_xgmi_engines", gpu.sdma_xgmi_engines, 0, 64);
+  in.read("sdma_queues_per_engine", gpu.sdma_queues_per_engine, 1, 64);
   in.read("suspend_cost", gpu.suspend_cost, duration{0}, seconds{9});
   in.read("resume_cost", gpu.resume_cost, duration{0}, seconds{9});
   in.read("cycle_cost", gpu.cycle_cost, duration{0}, seconds{9});
@@ -244,6 +256,10 @@ void set_gpu_count(profile& node, std::uint32_t count) {
     node.gpus[i] = model;
     // Real ids are hashes; what matters is that they are distinct and look like nothing else.
     node.gpus[i].gpu_id = model.gpu_id + i * 257;
+    if (model.unique_id != 0) node.gpus[i].unique_id = model.unique_id + i;
+    // The next bus for each; those of one machine wrap around within their domain.
+    if (model.location_id != 0)
+      node.gpus[i].location_id = (model.location_id + (i << 8U)) & 0xffffU;
   }
 }
 

@@ -223,6 +223,14 @@ TEST(SimulatedDevice, DescribesItsGpusInTheTopology) {
   EXPECT_EQ(properties["gfx_target_version"], 90402U);
   EXPECT_EQ(properties["max_waves_per_simd"], 8U);
   EXPECT_NE(read_file(nodes + "/2/gpu_id"), read_file(nodes + "/1/gpu_id"));
+  // What the counts promise is there.
+  for (const std::string list : {"mem_banks", "caches", "io_links"}) {
+    EXPECT_EQ(names_in(nodes + "/2/" + list).size(), properties[list + "_count"]) << list;
+  }
+  EXPECT_EQ(names_in(nodes + "/2/io_links"), (std::vector<std::string>{"0", "1"}));
+  EXPECT_EQ(names_in(nodes + "/2/io_links/1"), std::vector<std::string>{"properties"});
+  EXPECT_TRUE(read_file(nodes + "/2/io_links/1/properties").starts_with("type 11\nversion_major"));
+  EXPECT_TRUE(read_file(nodes + "/0/mem_banks/0/properties").starts_with("heap_type 0\n"));
 }
 
 TEST(SimulatedDevice, RaisesInOpenOnTheNodeWhenItIsOpened) {

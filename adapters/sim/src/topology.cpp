@@ -1,0 +1,193 @@
+#include "topology.hpp"
+
+#include "profile.hpp"
+
+#include <initializer_list>
+#include <string_view>
+
+namespace sluice::sim {
+
+namespace {
+
+/// sysfs_show_32bit_prop, sysfs_show_64bit_prop: "%s %u\n", "%s %llu\n".
+struct property {
+  std::string_view key;
+  std::uint64_t value;
+};
+
+std::string properties(std::initializer_list<property> all) {
+  std::string text;
+  for (const auto& each : all) {
+    text += each.key;
+    text += ' ' + std::to_string(each.value) + '\n';
+  }
+  return text;
+}
+
+// kfd_crat.h.
+constexpr std::uint32_t link_pcie = 2;
+constexpr std::uint32_t link_xgmi = 11;
+constexpr std::uint32_t link_enabled = 1;
+constexpr std::uint32_t pcie_weight = 20;
+constexpr std::uint32_t xgmi_weight = 15;  // For each hop; within a hive there is one.
+constexpr std::uint32_t heap_system = 0;
+constexpr std::uint32_t heap_frame_buffer_public = 1;  // All of it visible: a large BAR.
+
+constexpr std::uint64_t gibibyte = std::uint64_t{1} << 30U;
+constexpr std::uint32_t cpu_cores = 64;               // Assumption.
+constexpr std::uint64_t cpu_memory = 512 * gibibyte;  // Assumption.
+
+/// mem_show().
+std::string memory_bank(std::uint32_t heap, std::uint64_t bytes, std::uint32_t width,
+                        std::uint32_t clock) {
+  return properties({{"heap_type", heap},
+                     {"size_in_bytes", bytes},
+                     {"flags", 0},
+                     {"width", width},
+                     {"mem_clk_max", clock}});
+}
+
+/// iolink_show(). Bandwidths in MB/s: one lane of the slowest PCIe generation to 16 of the fifth
+/// (the form amdgpu_amdkfd_get_pcie_bandwidth_mbytes gives them), and one XGMI link of MI300X
+/// (data sheet: 64 GB/s each way).
+std::string io_link(const profile& node, std::uint32_t type, std::size_t from, std::size_t to) {
+  const bool pcie = type == link_pcie;
+  std::string text = properties({{"type", type},
+                                 {"version_major", 0},
+                                 {"version_minor", 0},
+                                 {"node_from", from},
+                                 {"node_to", to},
+                                 {"weight", pcie ? pcie_weight : xgmi_weight},
+                                 {"min_latency", 0},
+                                 {"max_latency", 0},
+                                 {"min_bandwidth", pcie ? 312U : 64000U},
+                                 {"max_bandwidth", 64000},
+                                 {"recommended_transfer_size", 0}});
+  // Came together with the engine ids of CREATE_QUEUE. Assumption: nothing is recommended.
+  if (node.abi_minor >= 17) text += properties({{"recommended_sdma_engine_id_mask", 0}});
+  return text + properties({{"flags", link_enabled}});
+}
+
+/// node_show(): what CPUs and GPUs show alike.
+struct node_properties {
+  std::uint64_t cpu_cores_count, simd_count, mem_banks_count, io_links_count, simd_id_base,
+      max_waves_per_simd, lds_size_in_kb, num_gws, wave_front_size, array_count,
+      simd_arrays_per_engine, cu_per_simd_array, simd_per_cu, max_slots_scratch_cu,
+      gfx_target_version, vendor_id, device_id, location_id, domain, drm_render_minor, hive_id,
+      num_sdma_engines, num_sdma_xgmi_engines, num_sdma_queues_per_engine, num_cp_queues;
+};
+
+std::string common(const node_properties& p) {
+  return properties({{"cpu_cores_count", p.cpu_cores_count},
+                     {"simd_count", p.simd_count},
+                     {"mem_banks_count", p.mem_banks_count},
+                     {"caches_count", 0},
+                     {"io_links_count", p.io_links_count},
+                     {"cpu_core_id_base", 0},
+                     {"simd_id_base", p.simd_id_base},
+                     {"max_waves_per_simd", p.max_waves_per_simd},
+                     {"lds_size_in_kb", p.lds_size_in_kb},
+                     {"gds_size_in_kb", 0},
+                     {"num_gws", p.num_gws},
+                     {"wave_front_size", p.wave_front_size},
+                     {"array_count", p.array_count},
+                     {"simd_arrays_per_engine", p.simd_arrays_per_engine},
+                     {"cu_per_simd_array", p.cu_per_simd_array},
+                     {"simd_per_cu", p.simd_per_cu},
+                     {"max_slots_scratch_cu", p.max_slots_scratch_cu},
+                     {"gfx_target_version", p.gfx_target_version},
+                     {"vendor_id", p.vendor_id},
+                     {"device_id", p.device_id},
+                     {"location_id", p.location_id},
+                     {"domain", p.domain},
+                     {"drm_render_minor", p.drm_render_minor},
+                     {"hive_id", p.hive_id},
+                     {"num_sdma_engines", p.num_sdma_engines},
+                     {"num_sdma_xgmi_engines", p.num_sdma_xgmi_engines},
+                     {"num_sdma_queues_per_engine", p.num_sdma_queues_per_engine},
+                     {"num_cp_queues", p.num_cp_queues}});
+}
+
+// HSA_CAP_*: what a runtime looks at before it enables debugging.
+constexpr std::uint64_t cap_watch_points = 0x80;
+constexpr std::uint64_t cap_doorbell_type_2 = 2U << 12U;
+constexpr std::uint64_t cap_trap_debug = 0x8000;
+constexpr std::uint64_t cap_trap_debug_firmware = 0x20000000;
+
+std::string gpu_properties(const gpu_profile& gpu, std::size_t index, std::size_t links) {
+  node_properties p{};
+  p.simd_count = std::uint64_t{gpu.compute_units} * gpu.simd_per_cu;
+  p.mem_banks_count = 1;
+  p.io_links_count = links;
+  p.simd_id_base = 2147487744 + 4096 * std::uint64_t{index};
+  p.max_waves_per_simd = gpu.waves_per_simd;
+  p.lds_size_in_kb = 64;
+  p.num_gws = 64;
+  p.wave_front_size = gpu.wave_front_size;
+  p.array_count = gpu.shader_arrays;
+  p.simd_arrays_per_engine = gpu.arrays_per_engine;
+  p.cu_per_simd_array = (gpu.compute_units + gpu.shader_arrays - 1) / gpu.shader_arrays;
+  p.simd_per_cu = gpu.simd_per_cu;
+  p.max_slots_scratch_cu = 32;
+  p.gfx_target_version = gpu.gfx_target_version;
+  p.vendor_id = 0x1002;
+  p.device_id = gpu.device_id;
+  p.location_id = gpu.location(index);
+  p.domain = gpu.domain;
+  p.drm_render_minor = 128 + index;
+  p.hive_id = gpu.hive_id;
+  p.num_sdma_engines = gpu.sdma_engines;
+  p.num_sdma_xgmi_engines = gpu.sdma_xgmi_engines;
+  p.num_sdma_queues_per_engine = gpu.sdma_queues_per_engine;
+  p.num_cp_queues = gpu.hqd_slots;
+  // A serial number has its highest bits set; 16 of them may come from the GPU's id.
+  const auto unique_id =
+      gpu.unique_id != 0 ? gpu.unique_id : 0x5a00'0000'0000'0000U | std::uint64_t{gpu.gpu_id};
+  return common(p) + properties({{"max_engine_clk_fcompute", 2100},
+                                 {"local_mem_size", 0},  // Always: the memory banks tell it.
+                                 {"fw_version", 0},
+                                 {"capability", cap_watch_points | cap_doorbell_type_2 |
+                                                    cap_trap_debug | cap_trap_debug_firmware},
+                                 {"debug_prop", 0},
+                                 {"sdma_fw_version", 0},
+                                 {"unique_id", unique_id},
+                                 {"num_xcc", gpu.num_xcc},
+                                 {"max_engine_clk_ccompute", 2400}});
+}
+
+}  // namespace
+
+std::vector<topology_node> topology_of(const profile& node) {
+  const auto count = node.gpus.size();
+  std::vector<topology_node> out(count + 1);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& gpu = node.gpus[i];
+    const auto number = i + 1;
+    auto& here = out[number];
+    here.gpu_id = gpu.gpu_id;
+    here.name = "ip discovery";  // amdgpu_asic_name of every GPU found by its discovery table.
+    here.mem_banks.push_back(
+        memory_bank(heap_frame_buffer_public, gpu.memory_mib << 20U, gpu.memory_width, 1300));
+    // The link to the CPU first, then those to peers; all are seen from both ends.
+    here.io_links.push_back(io_link(node, link_pcie, number, 0));
+    out[0].io_links.push_back(io_link(node, link_pcie, 0, number));
+    for (std::size_t k = 0; k < count; ++k) {
+      if (k == i || gpu.hive_id == 0 || node.gpus[k].hive_id != gpu.hive_id) continue;
+      here.io_links.push_back(io_link(node, link_xgmi, number, k + 1));
+    }
+    here.properties = gpu_properties(gpu, i, here.io_links.size());
+  }
+  node_properties cpu{};
+  cpu.cpu_cores_count = cpu_cores;
+  cpu.mem_banks_count = 1;
+  cpu.io_links_count = count;
+  out[0].mem_banks.push_back(memory_bank(heap_system, cpu_memory, 64, 2400));
+  out[0].properties = common(cpu) + properties({{"max_engine_clk_ccompute", 2400}});
+  return out;
+}
+
+std::string system_properties() {
+  return properties({{"platform_oem", 0}, {"platform_id", 0}, {"platform_rev", 0}});
+}
+
+}  // namespace sluice::sim
