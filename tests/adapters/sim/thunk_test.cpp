@@ -103,7 +103,7 @@ class buffer {
   HSAKMT_STATUS status_;
 };
 
-/// An AQL queue as a runtime has it: ring, read and write index, doorbell, one signal.
+/// An AQL queue as a runtime has it: ring, read and write index, doorbell, a signal per packet.
 class thunk_queue {
  public:
   static constexpr std::uint32_t packets = 256;
@@ -126,7 +126,9 @@ class thunk_queue {
   /// Publishes a kernel and rings the doorbell, as ROCr does: the header last, then the write
   /// index, then the doorbell. \param event what is set at the end; null for none.
   void dispatch(std::chrono::nanoseconds length, const HsaEvent* event = nullptr) {
-    auto& done = *signal();
+    const auto index = *resource_.Queue_write_ptr_aql;
+    last_ = signals_.as<sim::aql::signal>() + index % packets;
+    auto& done = *last_;
     done = {};
     done.kind = 1;
     done.value = 1;
@@ -134,7 +136,6 @@ class thunk_queue {
       done.event_mailbox_ptr = event->EventData.HWData2;
       done.event_id = event->EventId;
     }
-    const auto index = *resource_.Queue_write_ptr_aql;
     auto& packet = ring_.as<sim::aql::kernel_dispatch_packet>()[index % packets];
     packet = {};
     packet.setup = 1;
@@ -149,10 +150,9 @@ class thunk_queue {
     std::atomic_ref{*resource_.Queue_write_ptr_aql}.store(index + 1, std::memory_order_release);
     std::atomic_ref{*resource_.Queue_DoorBell_aql}.store(index, std::memory_order_release);
   }
-  sim::aql::signal* signal() const { return shared_.as<sim::aql::signal>(sizeof(sim::aql::queue)); }
-  bool done() const {
-    return std::atomic_ref{signal()->value}.load(std::memory_order_acquire) == 0;
-  }
+  /// Of the last dispatch.
+  const sim::aql::signal& signal() const { return *last_; }
+  bool done() const { return std::atomic_ref{last_->value}.load(std::memory_order_acquire) == 0; }
   std::uint64_t read_index() const {
     return std::atomic_ref{*resource_.Queue_read_ptr_aql}.load(std::memory_order_acquire);
   }
@@ -161,6 +161,8 @@ class thunk_queue {
  private:
   buffer ring_{0, ring_bytes};
   buffer shared_{0, 4096};
+  buffer signals_{0, packets * sizeof(sim::aql::signal)};
+  sim::aql::signal* last_ = nullptr;
   HsaQueueResource resource_{};
   HSAKMT_STATUS status_;
 };
@@ -315,7 +317,7 @@ TEST_F(Thunk, RunsAKernelAndIsWokenAtItsEnd) {
     EXPECT_TRUE(queue.done());
     EXPECT_EQ(queue.read_index(), round);
     EXPECT_EQ(queue.doorbell(), round - 1);
-    EXPECT_EQ(queue.signal()->end_ts - queue.signal()->start_ts, 20'000'000U);
+    EXPECT_EQ(queue.signal().end_ts - queue.signal().start_ts, 20'000'000U);
   }
   EXPECT_EQ(hsaKmtDestroyEvent(event), HSAKMT_STATUS_SUCCESS);
   EXPECT_EQ(queue.destroy(), HSAKMT_STATUS_SUCCESS);
@@ -344,7 +346,7 @@ TEST_F(Thunk, GivesEveryQueueADoorbellOfItsOwn) {
   for (auto& each : queues) each->dispatch(1ms);
   for (auto& each : queues) each->dispatch(1ms);
   for (auto& each : queues) {
-    EXPECT_TRUE(eventually(20s, [&] { return each->done() && each->read_index() == 2; }));
+    ASSERT_TRUE(eventually(20s, [&] { return each->done() && each->read_index() == 2; }));
     EXPECT_EQ(each->doorbell(), 1U);
     EXPECT_EQ(each->destroy(), HSAKMT_STATUS_SUCCESS);
   }
