@@ -53,13 +53,6 @@ mount --bind "$sysfs/.." /sys/devices/virtual/kfd
 cover /sys/class kfd
 mkdir /sys/class/kfd
 ln -s ../../devices/virtual/kfd/kfd /sys/class/kfd/kfd
-# What rocminfo asks first: is the driver's module loaded?
-if [ ! -e /sys/module/amdgpu/initstate ]; then
-  cover /sys/module amdgpu
-  mkdir /sys/module/amdgpu
-  echo live >/sys/module/amdgpu/initstate
-fi
-
 cover /dev kfd dri
 : >/dev/kfd
 mount --bind "$SLUICE_SIM_ROOT/dev/kfd" /dev/kfd
@@ -70,4 +63,9 @@ for minor in $(sed -n 's/^drm_render_minor \([1-9]\)/\1/p' "$sysfs"/topology/nod
   mount --bind /dev/zero "/dev/dri/renderD$minor"
 done
 rmdir "$staging"
+# rocminfo asks lsmod first whether the driver is loaded, and there are kernels without modules.
+mkdir -p "$SLUICE_SIM_ROOT/in_place"
+printf '#!/bin/sh\necho "amdgpu 0 0"\n' >"$SLUICE_SIM_ROOT/in_place/lsmod"
+chmod +x "$SLUICE_SIM_ROOT/in_place/lsmod"
+PATH=$SLUICE_SIM_ROOT/in_place:$PATH
 exec "$@"

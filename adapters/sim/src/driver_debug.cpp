@@ -2,6 +2,7 @@
 /// and resume_queues of kfd_device_queue_manager.c).
 
 #include "driver_state.hpp"
+#include "topology.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -733,8 +734,7 @@ int driver::impl::device_snapshot(call& c, kfd_process& target,
     entry.array_count = shape.shader_arrays;
     entry.simd_arrays_per_engine = shape.arrays_per_engine;
     entry.num_xcc = shape.num_xcc;
-    // HSA_CAP_TRAP_DEBUG_SUPPORT, WATCH_POINTS_SUPPORTED, TRAP_DEBUG_FIRMWARE_SUPPORTED.
-    entry.capability = 0x8000U | 0x80U | 0x20000000U;
+    entry.capability = gpu_capability;
     const auto before = device.exception_status;
     device.exception_status &= ~args.exception_mask;
     if (!c.caller->memory->write(args.snapshot_buf_ptr + i * stride,

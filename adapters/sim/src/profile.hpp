@@ -76,6 +76,10 @@ struct gpu_profile {
   /// Device memory. MI300X data sheet: 192 GB of HBM3 on an interface of 8192 bits.
   std::uint64_t memory_mib = 196592;
   std::uint32_t memory_width = 8192;
+  /// Caches: of a compute unit, of an XCC, of the GPU; 0: none. CDNA3 white paper.
+  std::uint32_t l1_kib = 32;
+  std::uint32_t l2_kib = 4096;
+  std::uint32_t l3_kib = 262144;
   /// Shader arrays of the whole GPU, and of one shader engine. gfx942: 4 for each XCC.
   std::uint32_t shader_arrays = 32;
   std::uint32_t arrays_per_engine = 1;

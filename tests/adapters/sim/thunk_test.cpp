@@ -213,6 +213,9 @@ TEST_F(Thunk, SeesTheProcessorsOfTheTopology) {
   const auto& engine = gpu.EngineId.ui32;
   EXPECT_EQ(engine.Major * 10000U + engine.Minor * 100U + engine.Stepping,
             told["gfx_target_version"]);
+  EXPECT_EQ(gpu.Capability.ui32.WatchPointsSupported, 1U);
+  EXPECT_EQ(1U << gpu.Capability.ui32.WatchPointsTotalBits, 4U);
+  EXPECT_EQ(gpu.Capability.ui32.DoorbellType, 2U);
 }
 
 TEST_F(Thunk, SeesMemoryBanksAndApertures) {
@@ -230,6 +233,24 @@ TEST_F(Thunk, SeesMemoryBanksAndApertures) {
   EXPECT_EQ(sizes[HSA_HEAPTYPE_GPU_SCRATCH], 0x100000000U);
   EXPECT_GT(sizes[HSA_HEAPTYPE_DEVICE_SVM], 0x7f0000000000U) << "all that a process can address";
   EXPECT_EQ(sizes[HSA_HEAPTYPE_MMIO_REMAP], 4096U) << "a page that it mapped of the device node";
+}
+
+TEST_F(Thunk, SeesCachesOfEachLevel) {
+  HsaNodeProperties gpu{};
+  ASSERT_EQ(hsaKmtGetNodeProperties(gpu_node, &gpu), HSAKMT_STATUS_SUCCESS);
+  ASSERT_EQ(gpu.NumCaches, 3U);
+  std::vector<HsaCacheProperties> caches(gpu.NumCaches);
+  ASSERT_EQ(hsaKmtGetNodeCacheProperties(gpu_node, 0, gpu.NumCaches, caches.data()),
+            HSAKMT_STATUS_SUCCESS);
+  HSAuint32 smaller = 0;
+  for (HSAuint32 i = 0; i < gpu.NumCaches; ++i) {
+    EXPECT_EQ(caches[i].CacheLevel, i + 1);
+    EXPECT_GT(caches[i].CacheSize, smaller);
+    EXPECT_EQ(caches[i].CacheType.ui32.HSACU, 1U);
+    EXPECT_EQ(caches[i].SiblingMap[0], 1U);
+    EXPECT_EQ(caches[i].SiblingMap[1], i == 0 ? 0U : 1U) << "level " << i + 1;
+    smaller = caches[i].CacheSize;
+  }
 }
 
 TEST_F(Thunk, SeesTheLinkBetweenCpuAndGpuFromBothEnds) {
