@@ -3,7 +3,7 @@
 # Runs a command, as root, for which the simulated GPU at $SLUICE_SIM_ROOT lies where a real one would: at
 # /dev/kfd, /dev/dri, /sys/class/kfd and /sys/devices/virtual/kfd. For programs that look nowhere else, as
 # AMD's libraries do; in a mount namespace of their own, so that nobody else sees it. For example
-#   examples/with_simulated_gpu.sh adapters/sim/in_place.sh rocminfo
+#   examples/with_simulated_gpu.sh adapters/sim/in_place.sh env HSA_OVERRIDE_GFX_VERSION=9.0.10 rocminfo
 set -euo pipefail
 
 name=$(basename "$0")
@@ -58,7 +58,7 @@ cover /dev kfd dri
 mount --bind "$SLUICE_SIM_ROOT/dev/kfd" /dev/kfd
 # The render nodes: GPU memory that a client maps is memory all the same, and that is what /dev/zero gives.
 mkdir /dev/dri
-for minor in $(sed -n 's/^drm_render_minor \([1-9]\)/\1/p' "$sysfs"/topology/nodes/*/properties); do
+sed -n 's/^drm_render_minor \([1-9]\)/\1/p' "$sysfs"/topology/nodes/*/properties | while read -r minor; do
   : >"/dev/dri/renderD$minor"
   mount --bind /dev/zero "/dev/dri/renderD$minor"
 done

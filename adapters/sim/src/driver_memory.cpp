@@ -2,9 +2,9 @@
 /// buffer holds lies in the client's own address space, where a runtime maps every buffer at the
 /// address that it gives here; so there is nothing to store, and the GPU reads and writes there.
 ///
-/// The order of checks and the errors here are assumptions from what AMD's libhsakmt relies on and
-/// what the driver is known to answer; kfd_facts is silent on memory. What the limits of system
-/// memory are is not simulated.
+/// Layouts are the ABI's. The order of checks and the errors are inferred: from what AMD's
+/// libhsakmt asks for and relies on, and the driver's general rules. System memory has no limit
+/// here.
 
 #include "driver_state.hpp"
 

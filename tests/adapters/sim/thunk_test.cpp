@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -109,10 +110,11 @@ class thunk_queue {
   static constexpr std::uint32_t packets = 256;
   static constexpr std::uint64_t ring_bytes = packets * sizeof(sim::aql::kernel_dispatch_packet);
 
-  explicit thunk_queue(HSA_QUEUE_PRIORITY priority = HSA_QUEUE_PRIORITY_NORMAL) {
+  explicit thunk_queue(HSA_QUEUE_PRIORITY priority = HSA_QUEUE_PRIORITY_NORMAL,
+                       HSAuint32 node = gpu_node) {
     resource_.Queue_write_ptr_aql = &shared_.as<sim::aql::queue>()->write_dispatch_id;
     resource_.Queue_read_ptr_aql = &shared_.as<sim::aql::queue>()->read_dispatch_id;
-    status_ = hsaKmtCreateQueue(gpu_node, HSA_QUEUE_COMPUTE_AQL, 100, priority, ring_.memory(),
+    status_ = hsaKmtCreateQueue(node, HSA_QUEUE_COMPUTE_AQL, 100, priority, ring_.memory(),
                                 ring_bytes, nullptr, &resource_);
   }
   HSAKMT_STATUS status() const { return status_; }
@@ -196,7 +198,10 @@ TEST_F(Thunk, ReadsTheDriversVersion) {
 }
 
 TEST_F(Thunk, SeesTheProcessorsOfTheTopology) {
-  ASSERT_EQ(system_.NumNodes, 2U);
+  std::error_code error;
+  const std::filesystem::directory_iterator nodes{sysfs + "/topology/nodes", error};
+  ASSERT_EQ(system_.NumNodes, std::distance(begin(nodes), end(nodes)));
+  ASSERT_GE(system_.NumNodes, 2U);
   HsaNodeProperties cpu{};
   ASSERT_EQ(hsaKmtGetNodeProperties(0, &cpu), HSAKMT_STATUS_SUCCESS);
   EXPECT_GT(cpu.NumCPUCores, 0U);
@@ -357,7 +362,23 @@ TEST_F(Thunk, ShowsItsQueuesInSysfsWhileTheyLive) {
   EXPECT_EQ(text_of(folder + "0/size"), "");
 }
 
-// One page of doorbells for all queues of a process: each has a place of its own.
+TEST_F(Thunk, RunsKernelsOnEveryGpu) {
+  std::vector<std::unique_ptr<thunk_queue>> queues;
+  for (HSAuint32 node = gpu_node; node < system_.NumNodes; ++node) {
+    queues.push_back(std::make_unique<thunk_queue>(HSA_QUEUE_PRIORITY_NORMAL, node));
+    ASSERT_EQ(queues.back()->status(), HSAKMT_STATUS_SUCCESS) << "node " << node;
+  }
+  for (std::size_t i = 0; i < queues.size(); ++i) {
+    for (std::size_t k = 0; k <= i; ++k) queues[i]->dispatch(1ms);
+  }
+  for (std::size_t i = 0; i < queues.size(); ++i) {
+    ASSERT_TRUE(eventually(20s, [&] { return queues[i]->done(); })) << i;
+    EXPECT_EQ(queues[i]->doorbell(), i) << "GPUs have pages of their own";
+    EXPECT_EQ(queues[i]->destroy(), HSAKMT_STATUS_SUCCESS);
+  }
+}
+
+// One page of doorbells for all queues of a process on a GPU: each has a place of its own.
 TEST_F(Thunk, GivesEveryQueueADoorbellOfItsOwn) {
   std::vector<std::unique_ptr<thunk_queue>> queues;
   for (int i = 0; i < 8; ++i) {
