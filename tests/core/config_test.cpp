@@ -57,6 +57,8 @@ TEST(SchedulerConfig, RefusesEveryFieldOutOfRange) {
   EXPECT_THAT(broken([](auto& c) { c.failure_backoff = 1h; }), StartsWith("failure_backoff"));
   EXPECT_THAT(broken([](auto& c) { c.policy_time_limit = 0s; }), StartsWith("policy_time_limit"));
   EXPECT_THAT(broken([](auto& c) { c.stop_limit = 2min; }), StartsWith("stop_limit"));
+  EXPECT_THAT(broken([](auto& c) { c.breaker_after = 0; }), StartsWith("breaker_after"));
+  EXPECT_THAT(broken([](auto& c) { c.breaker_rearm = -1s; }), StartsWith("breaker_rearm"));
   EXPECT_THAT(broken([](auto& c) { c.inbox_capacity = 1; }), StartsWith("inbox_capacity"));
   EXPECT_THAT(broken([](auto& c) { c.floor_window = 101ms; }), StartsWith("floor_window"));
 }
@@ -135,8 +137,8 @@ TEST_F(LoadConfig, ReadsTheReadmesDefaults) {
   const scheduler_config defaults;
   EXPECT_TRUE(*config == defaults);
   for (const auto* key : {"max_suspend", "min_run", "offline_floor", "floor_window", "attach_after",
-                          "attach_at_latest", "max_busy", "failure_backoff", "policy_time_limit",
-                          "stop_limit", "inbox_capacity"}) {
+                          "attach_at_latest", "max_busy", "failure_backoff", "breaker_after",
+                          "breaker_rearm", "policy_time_limit", "stop_limit", "inbox_capacity"}) {
     EXPECT_THAT(block, HasSubstr("\n" + std::string(key) + " = "));
   }
 }

@@ -47,7 +47,8 @@ inline std::unique_ptr<policy> make_policy(function_policy::body decide) {
   return std::make_unique<function_policy>(std::move(decide));
 }
 
-/// Short times, so that tests read easily; the floor is off unless a test wants it.
+/// Short times, so that tests read easily; the floor and the breaker are off unless a test wants
+/// them.
 inline scheduler_config quick_config() {
   scheduler_config config;
   config.attach_after = 2s;
@@ -56,6 +57,7 @@ inline scheduler_config quick_config() {
   config.min_run = 100ms;
   config.offline_floor = 0;
   config.policy_time_limit = 10ms;
+  config.breaker_after = 1000;  // breaker_test.cpp has its own
   return config;
 }
 

@@ -86,6 +86,13 @@ class lanes::impl {
 
   time_point check(time_point now) {
     join_finished();
+    // What answers again may be lost, and reported, again: an operator may have re-armed it.
+    std::erase_if(lost_, [&](gpu_id gpu) {
+      return std::ranges::none_of(active_, [&](const auto& each) {
+        const auto [since, on] = each->seen();
+        return on == gpu && since != time_point{} && now - since >= options_.stuck_after;
+      });
+    });
     for (const auto& each : active_) {
       const auto [since, gpu] = each->seen();
       if (since == time_point{} || gpu == gpu_id::none || now - since < options_.stuck_after)

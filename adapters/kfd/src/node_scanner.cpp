@@ -120,13 +120,7 @@ void node_scanner::restate(const emit& out) const {
   mark.kind = observation_kind::resync_begin;
   mark.at = clock::now();
   out(mark);
-  for (const gpu_id gpu : gpus_) {
-    observation seen;
-    seen.kind = observation_kind::gpu_seen;
-    seen.gpu = gpu;
-    seen.at = clock::now();
-    out(seen);
-  }
+  for (const gpu_node& each : gpus_) out(about(each));
   for (const auto& [pid, known] : known_) {
     out(about(observation_kind::process_seen, known));
     for (const queue& each : known.queues) out(about(observation_kind::queue_seen, known, each));
@@ -134,6 +128,15 @@ void node_scanner::restate(const emit& out) const {
   mark.kind = observation_kind::resync_end;
   mark.at = clock::now();
   out(mark);
+}
+
+observation node_scanner::about(const gpu_node& seen) noexcept {
+  observation out;
+  out.kind = observation_kind::gpu_seen;
+  out.gpu = seen.id;
+  out.group_key = seen.hive;
+  out.at = clock::now();
+  return out;
 }
 
 bool node_scanner::scan_gpus(const emit& out) {
@@ -147,14 +150,14 @@ bool node_scanner::scan_gpus(const emit& out) {
   for_each_numbered_entry<std::uint32_t>(nodes, [&](std::uint32_t node) {
     const auto number = read_number<std::uint32_t>(nodes + "/" + std::to_string(node) + "/gpu_id");
     if (!number || *number == 0) return;  // a CPU, or hidden from this device cgroup
-    const gpu_id gpu{*number};
-    if (std::ranges::find(gpus_, gpu) != gpus_.end()) return;
-    gpus_.push_back(gpu);
-    observation seen;
-    seen.kind = observation_kind::gpu_seen;
-    seen.gpu = gpu;
-    seen.at = clock::now();
-    out(seen);
+    const gpu_id id{*number};
+    if (std::ranges::find(gpus_, id, &gpu_node::id) != gpus_.end()) return;
+    // Without properties it counts as alone.
+    std::array<char, 8192> text;
+    const auto properties =
+        read_small_file((nodes + "/" + std::to_string(node) + "/properties").c_str(), text);
+    gpus_.push_back({id, properties ? property(*properties, "hive_id").value_or(0) : 0});
+    out(about(gpus_.back()));
     changed = true;
   });
   return changed;

@@ -80,7 +80,12 @@ class node_scanner {
   classification_rules rules_;
   const int exits_;
   std::string generation_;
-  std::vector<gpu_id> gpus_;
+  struct gpu_node {
+    gpu_id id{};
+    std::uint64_t hive = 0;
+  };
+  static observation about(const gpu_node& seen) noexcept;
+  std::vector<gpu_node> gpus_;
   std::map<pid_t, process> known_;
 };
 

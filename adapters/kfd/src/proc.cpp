@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -87,6 +88,16 @@ std::optional<uid_t> user_of(pid_t pid) noexcept {
   const auto number = text ? status_number(*text, "Uid") : std::nullopt;
   if (!number) return {};
   return static_cast<uid_t>(*number);
+}
+
+std::optional<std::uint64_t> property(std::string_view properties, std::string_view key) noexcept {
+  while (!properties.empty()) {
+    const auto line = properties.substr(0, properties.find('\n'));
+    properties.remove_prefix(std::min(line.size() + 1, properties.size()));
+    if (line.starts_with(key) && line.size() > key.size() && line[key.size()] == ' ')
+      return parse_number<std::uint64_t>(line.substr(key.size() + 1));
+  }
+  return {};
 }
 
 std::string command_of(pid_t pid) {

@@ -30,6 +30,9 @@ std::optional<uid_t> user_of(pid_t pid) noexcept;
 /// Value of "Key:<blanks>number" in a status text.
 std::optional<std::uint64_t> status_number(std::string_view status, std::string_view key) noexcept;
 
+/// Value of a line "key number" of a topology `properties` text.
+std::optional<std::uint64_t> property(std::string_view properties, std::string_view key) noexcept;
+
 /// /proc/PID/comm without its line end; "?" when it cannot be read.
 std::string command_of(pid_t pid);
 

@@ -396,7 +396,7 @@ void driver::impl::interrupt(request_id request) {
 
 task<void> driver::impl::serve(call_ptr c) {
   ioctl_reply reply;
-  reply.result = co_await dispatch(c);
+  reply.result = co_await perform(c);
   // Copied back whatever the result was.
   if ((_IOC_DIR(c->command) & _IOC_READ) != 0) {
     c->data.resize(c->user_size);

@@ -111,6 +111,33 @@ class driver {
   /// preemption times out; on a MES GPU the next firmware command (EIO).
   void fail_next_cycle(std::uint32_t gpu_id, duration lasts, after_failure then);
 
+  /// What happens to calls that match, instead of or beside what they do.
+  struct call_fault {
+    std::uint32_t number = 0;           ///< _IOC_NR of the command.
+    std::optional<std::uint32_t> op{};  ///< Of DBG_TRAP or CRIU_OP.
+    pid_t caller = 0;                   ///< Whose calls; 0: everybody's.
+    pid_t target = 0;                   ///< DBG_TRAP on whom; 0: anybody.
+    duration delay{};                   ///< They begin so much later; no signal shortens that.
+    int error = 0;                      ///< Answered instead of performing the call; 0: performed.
+    bool kill_target = false;  ///< DBG_TRAP: SIGKILL to the target, `delay` after the call's
+                               ///< begin, which is not delayed then.
+    std::uint32_t times = 1;   ///< How many calls.
+  };
+  /// Of several that match, the one given first acts.
+  void inject(const call_fault& fault);
+  void forget_faults();
+  /// How the next activation of debugging for that process ends: 2 busy, 3 error (runtime_state).
+  int set_next_activation(pid_t pid, std::uint32_t state);
+  /// What memory management does to a process: its queues are off the GPU (0: every GPU) until
+  /// restored, counted. \return 0, -ESRCH, or -ENODEV for an unknown GPU.
+  int evict(pid_t pid, std::uint32_t gpu_id);
+  int restore(pid_t pid, std::uint32_t gpu_id);
+  /// Resets the GPU, and with it its hive. \return 0 or -ENODEV.
+  int reset(std::uint32_t gpu_id);
+
+  /// Milliseconds for which the process has been evicted from that GPU, as sysfs shows.
+  std::uint64_t evicted_ms(pid_t pid, std::uint32_t gpu_id) const;
+
  private:
   class impl;
   std::unique_ptr<impl> impl_;

@@ -122,27 +122,34 @@ task<int> driver::impl::batch_unmap(call_ptr c, uapi::kfd_ioctl_batch_unmap_queu
   co_return total;
 }
 
-task<int> driver::impl::end_holds(gpu_node& node, std::vector<std::shared_ptr<kfd_queue>> held,
+task<int> driver::impl::end_holds(gpu_node& node, file_id file,
+                                  std::vector<std::shared_ptr<kfd_queue>> held,
                                   std::vector<bool>* done) {
   const bool runlist = node.shape.scheduler == queue_scheduler::runlist;
-  bool changed = false;
+  std::vector<std::shared_ptr<kfd_queue>> changed;
   int error = 0;
-  for (std::size_t i = 0; i < held.size(); ++i) {
-    const auto& q = held[i];
+  for (const auto& q : held) {
     q->held_by = 0;
     int one = 0;
     if (!q->destroyed && q->should_be_active() && !q->active) {
-      changed = true;
-      if (runlist)
+      if (runlist) {
         refresh_active(*q);
-      else
+        changed.push_back(q);
+      } else {
         one = co_await change_queue(q, true, cycle_kind::debug, node.shape.batch_remap_cost);
+        if (one != 0) q->held_by = file;
+      }
     }
     if (done != nullptr) done->push_back(one == 0);
     if (error == 0) error = one;
   }
-  if (runlist && changed) {
+  if (!changed.empty()) {
     error = co_await cycle(node, cycle_kind::debug, node.shape.batch_remap_cost);
+    for (const auto& q : changed) {
+      if (error == 0 || q->destroyed) continue;
+      q->held_by = file;
+      refresh_active(*q);
+    }
   }
   co_return error;
 }
@@ -159,7 +166,7 @@ task<int> driver::impl::fast_remap(call_ptr c, uapi::kfd_ioctl_fast_remap_args& 
         if (q->held_by == file) held.push_back(q);
       }
       std::vector<bool> done;
-      const int error = co_await end_holds(node, held, &done);
+      const int error = co_await end_holds(node, file, held, &done);
       if (error == 0 || node.shape.scheduler == queue_scheduler::mes) {
         total += static_cast<int>(std::count(done.begin(), done.end(), true));
       }
@@ -183,7 +190,7 @@ task<int> driver::impl::fast_remap(call_ptr c, uapi::kfd_ioctl_fast_remap_args& 
       at.push_back(item.entry);
     }
     std::vector<bool> done;
-    const int error = co_await end_holds(node, held, &done);
+    const int error = co_await end_holds(node, file, held, &done);
     const bool runlist = node.shape.scheduler == queue_scheduler::runlist;
     for (std::size_t i = 0; i < at.size(); ++i) {
       auto& entry = entries[at[i]].queue_id;
@@ -238,15 +245,23 @@ task<void> driver::impl::release_holds(file_id file) {
       node.reservation_of = 0;
       apply_reservation(node);
     }
-    std::vector<std::shared_ptr<kfd_queue>> held;
     for (const auto& [id, q] : node.queues) {
-      if (q->held_by == file) held.push_back(q);
       if (q->marked_by != file) continue;
       q->marked_by = 0;
       node.model.set_marked(id, false);
     }
     const auto before = node.model.cycles();
-    co_await end_holds(node, std::move(held), nullptr);
+    // Nobody is left who could try again. On hardware a failure has the GPU reset, which ends it
+    // too.
+    constexpr int attempts = 3;
+    int error = -1;
+    for (int i = 0; i < attempts && error != 0; ++i) {
+      std::vector<std::shared_ptr<kfd_queue>> held;
+      for (const auto& [id, q] : node.queues) {
+        if (q->held_by == file) held.push_back(q);
+      }
+      error = co_await end_holds(node, file, std::move(held), nullptr);
+    }
     if (reserved && node.model.cycles() == before) {
       co_await cycle(node, cycle_kind::debug, node.shape.cycle_cost);
     }

@@ -326,6 +326,7 @@ class driver::impl {
 
   // --- Dispatch ---
   task<void> serve(call_ptr c);
+  task<int> perform(call_ptr c);
   task<int> dispatch(call_ptr c);
   /// Runs a handler on a typed copy of the argument and stores it back, whatever the result.
   template <class Args>
@@ -361,7 +362,15 @@ class driver::impl {
   task<int> restore(process_ptr process, gpu_node& node);
   void start_reset(gpu_node& node);
 
+  // --- Injection (driver_faults.cpp) ---
+  std::vector<driver::call_fault> faults_;
+  int start_on(pid_t pid, std::uint32_t gpu_id, bool evicting);
+
  private:
+  /// The fault that this call meets, if any; takes one of its times.
+  std::optional<driver::call_fault> fault_of(const call& c);
+  task<void> evict_on(process_ptr process, std::vector<gpu_node*> nodes, bool evicting);
+  task<void> kill_later(pid_t pid, duration after);
   task<int> evict_everywhere(process_ptr process);
   task<int> restore_everywhere(process_ptr process);
   task<int> criu_op(call_ptr c, uapi::kfd_ioctl_criu_args& args);
@@ -381,8 +390,8 @@ class driver::impl {
   task<int> fast_remap(call_ptr c, uapi::kfd_ioctl_fast_remap_args& args);
   task<int> set_hqd_reservation(call_ptr c, uapi::kfd_ioctl_set_hqd_reservation_args& args);
   /// Ends holds of one file on one GPU, with its dqm held. \return 0 or the hardware's error; then
-  /// `done` tells which were mapped.
-  task<int> end_holds(gpu_node& node, std::vector<std::shared_ptr<kfd_queue>> held,
+  /// `done` tells which were mapped (MES), and the others stay held.
+  task<int> end_holds(gpu_node& node, file_id file, std::vector<std::shared_ptr<kfd_queue>> held,
                       std::vector<bool>* done);
   /// The file is closed for good, or its process is gone: all that it holds runs again.
   task<void> release_holds(file_id file);

@@ -54,6 +54,8 @@ class os {
   virtual result<std::unique_ptr<address_space>> open_address_space(pid_t pid) = 0;
   /// Identity test: is `space` still the address space of `pid`?
   virtual bool same_address_space(pid_t pid, const address_space& space) = 0;
+  /// Sends SIGKILL.
+  virtual void kill_process(pid_t pid) = 0;
   /// Takes a duplicate of a descriptor of thread `tid`: a descriptor of ours, or EBADF.
   virtual result<int> take_fd(pid_t tid, int fd) = 0;
   virtual void close_fd(int fd) = 0;

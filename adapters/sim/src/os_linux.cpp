@@ -279,6 +279,8 @@ bool os_linux::same_address_space(pid_t pid, const address_space& space) {
   return syscall(SYS_kcmp, pid, space.pid(), KCMP_VM, 0, 0) == 0;
 }
 
+void os_linux::kill_process(pid_t pid) { kill(pid, SIGKILL); }
+
 result<int> os_linux::take_fd(pid_t tid, int fd) {
   // By the thread itself, for an ended leader has no descriptors; kernels before 6.9 know leaders
   // only.

@@ -28,6 +28,7 @@ class os_linux final : public os {
   bool may_attach(pid_t tid, pid_t pid) override;
   result<std::unique_ptr<address_space>> open_address_space(pid_t pid) override;
   bool same_address_space(pid_t pid, const address_space& space) override;
+  void kill_process(pid_t pid) override;
   result<int> take_fd(pid_t tid, int fd) override;
   void close_fd(int fd) override;
   void write_byte(int fd, char byte) override;

@@ -30,6 +30,8 @@ void for_each_setting(Config& config, Duration&& span, Number&& number) {
   span("attach_at_latest", config.attach_at_latest, 0ns, 1h);
   span("max_busy", config.max_busy, 1ms, 24h);
   span("failure_backoff", config.failure_backoff, 1ms, 10min);
+  number("breaker_after", config.breaker_after, std::size_t{1}, std::size_t{1000});
+  span("breaker_rearm", config.breaker_rearm, 0ns, 365 * 24h);
   span("policy_time_limit", config.policy_time_limit, 10us, 10s);
   span("stop_limit", config.stop_limit, 0ns, 60s);
   number("inbox_capacity", config.inbox_capacity, std::size_t{16}, std::size_t{1} << 20);

@@ -79,6 +79,21 @@ std::vector<std::shared_ptr<client_page>> front_desk::take_arrivals() {
   return std::exchange(arrivals_, {});
 }
 
+void front_desk::add_rearm(gpu_id which) {
+  {
+    const std::lock_guard lock(mutex_);
+    rearms_.push_back(which);
+    rearms_waiting_.store(true, std::memory_order_release);
+  }
+  wake_.ring_always();
+}
+
+std::vector<gpu_id> front_desk::take_rearms() {
+  const std::lock_guard lock(mutex_);
+  rearms_waiting_.store(false, std::memory_order_release);
+  return std::exchange(rearms_, {});
+}
+
 void front_desk::close() {
   std::vector<wait> left;
   {

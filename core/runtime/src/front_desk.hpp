@@ -101,6 +101,11 @@ class front_desk {
   std::uint64_t add_wait(wait request);
   /// \return whether the wait was still there: then `done` will not be called.
   bool remove_wait(std::uint64_t number);
+  /// Any thread: an operator's word that a GPU works again.
+  void add_rearm(gpu_id which);
+  /// Reactor thread.
+  bool has_rearms() const noexcept { return rearms_waiting_.load(std::memory_order_acquire); }
+  std::vector<gpu_id> take_rearms();
   bool is_closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
   /// Reactor thread. Whether arrivals or waits are there to be looked at; no lock.
@@ -124,11 +129,13 @@ class front_desk {
   std::atomic<bool> arrivals_waiting_{false};
   std::atomic<std::size_t> waits_waiting_{0};
   std::atomic<bool> new_waits_{false};
+  std::atomic<bool> rearms_waiting_{false};
   std::atomic<bool> closed_{false};
   // Registration and waiting only; no begin or end passes here.
   std::mutex mutex_;
   std::vector<std::shared_ptr<client_page>> arrivals_;
   std::vector<wait> waits_;
+  std::vector<gpu_id> rearms_;
   std::uint64_t last_wait_ = 0;
 };
 

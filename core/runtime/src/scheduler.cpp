@@ -254,6 +254,7 @@ bool scheduler::stopped() const noexcept { return impl_->stopped(); }
 result<online_client> scheduler::register_client(client_options options) {
   return impl_->core().register_client(std::move(options));
 }
+void scheduler::rearm(gpu_id which) { impl_->core().rearm(which); }
 statistics scheduler::stats() const { return impl_->core().stats(); }
 
 }  // namespace sluice

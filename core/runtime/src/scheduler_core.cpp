@@ -1,6 +1,7 @@
 #include "sluice/scheduler_core.hpp"
 
 #include "attacher.hpp"
+#include "breaker.hpp"
 #include "client_ledger.hpp"
 #include "front_desk.hpp"
 #include "holds.hpp"
@@ -38,7 +39,8 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         clients_(config_, table_, stats_, *desk_),
         holds_(config_, table_, stats_),
         reconciler_(config_, table_, driver, stats_, time_),
-        attacher_(config_, table_, driver, stats_) {}
+        attacher_(config_, table_, driver, stats_),
+        breaker_(config_, table_, stats_) {}
 
   time_point step();
 
@@ -54,21 +56,12 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   }
   void completed(const batch_result& result) override {
     reconciler_.completed(result, table_.now());
+    breaker_.completed(result, table_.now());
   }
   void detached(process_id target) override {
     if (auto* const one = table_.find(target)) attacher_.detached(*one, table_.now());
   }
-  void gpu_lost(gpu_id id) override {
-    auto& which = table_.gpu_at(id);
-    if (which.lost) return;
-    stats_.gpus_lost.add();
-    table_.lose(which);
-    log_line(
-        log_level::error,
-        "GPU {}: lost to the scheduler (a driver call is stuck, or the GPU was reset); nothing "
-        "on it is suspended any more",
-        static_cast<std::uint32_t>(id));
-  }
+  void gpu_lost(gpu_id id) override { breaker_.lost(id, table_.now()); }
   void lost(error_code reason) override {
     log_line(log_level::error, "backend {}: lost ({}); everything runs until it is back",
              backend_.name(), reason.message());
@@ -105,6 +98,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   core::holds holds_;
   core::reconciler reconciler_;
   core::attacher attacher_;
+  core::breaker breaker_;
   std::vector<event> events_;
   time_point policy_wake_ = never;
   time_point next_tick_{};
@@ -122,6 +116,11 @@ time_point scheduler_core::impl::step() {
   if (now >= next_tick_) next_tick_ = backend_.tick(now);
 
   events_.clear();
+  if (desk_->has_rearms()) {
+    for (const gpu_id id : desk_->take_rearms()) breaker_.rearm(id);
+  }
+  breaker_.work(now);
+
   clients_.look(now, events_);
   if (std::any_of(events_.begin(), events_.end(),
                   [](const event& one) { return one.kind == event_kind::online_end; })) {
@@ -148,7 +147,7 @@ time_point scheduler_core::impl::step() {
   stats_.turns.add();
   stats_.turn.record(time_.now() - now);
   return std::min({waits, next_tick_, policy_wake_, clients_.next(), holds_.next(),
-                   reconciler_.next(), attacher_.next()});
+                   reconciler_.next(), attacher_.next(), breaker_.next()});
 }
 
 void scheduler_core::impl::decide(time_point now) {
@@ -256,6 +255,8 @@ result<online_client> scheduler_core::register_client(client_options options) {
   desk.register_page(page);
   return online_client(std::move(page));
 }
+
+void scheduler_core::rearm(gpu_id which) { impl_->desk_->add_rearm(which); }
 
 statistics scheduler_core::stats() const { return impl_->stats_; }
 statistics& scheduler_core::live_stats() noexcept { return impl_->stats_; }

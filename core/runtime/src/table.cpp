@@ -52,7 +52,7 @@ void table::observe(unsigned source, const observation& seen) {
       if (queue* one = processes_.find(found->second)->find(seen.queue)) forget(*one, bit);
       break;
     }
-    case observation_kind::gpu_seen: gpu_at(seen.gpu); break;
+    case observation_kind::gpu_seen: gpu_at(seen.gpu).hive = seen.group_key; break;
     case observation_kind::resync_begin:
       processes_.for_each([&](process& one) { one.marked_by &= ~bit; });
       queues_.for_each([&](queue& one) { one.marked_by &= ~bit; });
@@ -254,6 +254,7 @@ void table::set_in_flight(process& which, std::uint64_t batch) noexcept {
 
 void table::lose(gpu& which) {
   which.lost = true;
+  gpu_views_[which.index].lost = true;
   queues_.for_each([&](queue& one) {
     if (one.on != &which) return;
     mark_reshaped(*one.owner->in);
@@ -261,6 +262,24 @@ void table::lose(gpu& which) {
   });
   which.not_off = 0;  // Nothing on it will be off; nobody should wait for it.
   which.arrival_open = which.decision_open = false;
+}
+
+void table::find_again(gpu& which) {
+  which.hardware_failures = 0;
+  which.rearm_at = never;
+  which.lost = false;
+  gpu_views_[which.index].lost = false;
+  queues_.for_each([&](queue& one) {
+    if (one.on != &which) return;
+    if (one.managed && is_compute(one.type) && one.owner->what == role::offline &&
+        one.state != queue_state::suspended) {
+      ++which.not_off;
+    }
+    mark_reshaped(*one.owner->in);
+    mark_changed(*one.owner->in);
+    mark_dirty(*one.owner);
+    reconsider_attach(*one.owner);
+  });
 }
 
 void table::set_state(queue& which, queue_state state) noexcept {

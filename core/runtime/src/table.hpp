@@ -47,7 +47,10 @@ struct process;
 struct gpu {
   std::uint32_t index = 0;
   gpu_id id{};
-  bool lost = false;
+  bool lost = false;       ///< Its breaker is open.
+  std::uint64_t hive = 0;  ///< Linked GPUs share a number; 0: alone.
+  std::uint32_t hardware_failures = 0;
+  time_point rearm_at = never;
   std::uint32_t not_off = 0;    ///< Manageable offline queues that are not known to be suspended.
   std::uint32_t attaching = 0;  ///< Attaches under way that touch this GPU.
   std::vector<group_id> offline;
@@ -147,7 +150,9 @@ class table final : public world {
   void queue_removed(process& owner, driver_queue_id driver_id);
   /// The session is over: none of its queues is managed, all count as running.
   void release(process& owner);
+  /// Nothing on the GPU is anyone's to suspend; and the way back.
   void lose(gpu& which);
+  void find_again(gpu& which);
   void set_state(queue& which, queue_state state) noexcept;
   void set_attach(process& which, attach_state state);
   /// \param batch the one handed to the backend; 0: it came back, or never will.

@@ -38,6 +38,15 @@ TEST(Proc, KnowsTheOwnUserAndThatNobodyTracesUs) {
   EXPECT_EQ(tracer_of(::getpid()), 0);
 }
 
+TEST(Proc, ReadsAPropertyOfATopologyNode) {
+  constexpr std::string_view text = "simd_count 1216\nhive_id 77\nhive_id_b 9\nnum_xcc 8\n";
+  EXPECT_EQ(property(text, "hive_id"), 77U);
+  EXPECT_EQ(property(text, "num_xcc"), 8U);
+  EXPECT_FALSE(property(text, "hive"));
+  EXPECT_FALSE(property(text, "unique_id"));
+  EXPECT_FALSE(property("hive_id x\n", "hive_id"));
+}
+
 TEST(Proc, ParsesAttributeNumbersWithAndWithoutALineEnd) {
   EXPECT_EQ(parse_number<std::uint32_t>("19893"), 19893U);
   EXPECT_EQ(parse_number<std::uint32_t>("19893\n"), 19893U);

@@ -33,6 +33,12 @@ struct scheduler_config {
   duration max_busy = std::chrono::seconds(60);
   /// Wait after a failed driver command or attach, doubled up to 64 times. 1 ms to 10 min.
   duration failure_backoff = std::chrono::seconds(1);
+  /// How many preemptions may fail in hardware on a GPU (the unmap timed out, the firmware did not
+  /// answer) before sluice leaves it and its hive alone. The driver resets a GPU after the first.
+  /// 1 to 1000.
+  std::size_t breaker_after = 1;
+  /// After which time it is used again without an operator's word; 0: never. 0 to 365 days.
+  duration breaker_rearm = std::chrono::hours(24);
   /// A policy that takes longer than this three times within a minute is removed. Wall time, so a
   /// busy machine counts against it: leave room. 10 us to 10 s.
   duration policy_time_limit = std::chrono::milliseconds(50);

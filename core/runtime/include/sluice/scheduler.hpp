@@ -18,7 +18,8 @@ namespace sluice {
 
 /// Watches sources and clients, asks the policy, and acts through the backend.
 ///
-/// Threading: stop(), stopped(), register_client() and stats() from any thread. start() from the
+/// Threading: stop(), stopped(), register_client(), rearm() and stats() from any thread. start()
+/// from the
 ///            thread that created it; run() and poll_once() from one thread at a time. With a
 ///            hosted reactor the host's threads do the work and run() returns at once.
 /// Lifetime:  owns everything it is given. Destruction without stop() is safe: it stops the sources
@@ -52,6 +53,9 @@ class scheduler {
 
   /// \return errc::stopped after stop().
   [[nodiscard]] result<online_client> register_client(client_options options);
+  /// Says that the GPU works again after a preemption on it failed, it was reset, or a driver call
+  /// got stuck: it is used again from the next turn on. Nothing where it was in use.
+  void rearm(gpu_id which);
   /// A copy, taken without disturbing the reactor (see statistics).
   statistics stats() const;
 

@@ -27,7 +27,8 @@ struct core_options {
   pid_t own_pid = 0;
 };
 
-/// Threading: register_client(), stats() and wake() from any thread; all else from one thread at a
+/// Threading: register_client(), rearm(), stats() and wake() from any thread; all else from one
+/// thread at a
 ///            time, and never from inside a policy's or the backend's call.
 /// Lifetime:  the backend outlives the core.
 /// Errors:    result<T>; nothing here throws.
@@ -57,6 +58,8 @@ class scheduler_core {
   void finish_stop();
 
   [[nodiscard]] result<online_client> register_client(client_options options);
+  /// As scheduler::rearm().
+  void rearm(gpu_id which);
   statistics stats() const;
   /// For what is counted outside: inbox overflows, resyncs, the length of a turn.
   statistics& live_stats() noexcept;

@@ -27,7 +27,8 @@ struct statistics {
   counter attaches;
   counter attach_failures;
   counter detaches;
-  counter gpus_lost;
+  counter gpus_lost;      ///< Breakers opened, by a failed preemption, a stuck call or a reset.
+  counter open_breakers;  ///< GPUs on which nothing is suspended for that reason, now.
   counter backend_restarts;
   counter policy_ejections;
 

@@ -19,7 +19,7 @@ enum class observation_kind : std::uint8_t {
   process_gone,  ///< pid, start_time.
   queue_seen,    ///< pid, start_time, queue, gpu, type.
   queue_gone,    ///< pid, start_time, queue.
-  gpu_seen,      ///< gpu.
+  gpu_seen,      ///< gpu, group_key.
   resync_begin,  ///< All that follows up to resync_end is the whole truth of this source...
   resync_end,    ///< ...and what was not named in between is gone.
 };
@@ -33,7 +33,8 @@ struct observation {
   driver_queue_id queue{};       ///< queue_seen, queue_gone.
   std::uint64_t start_time = 0;  ///< /proc/PID/stat field 22, clock ticks since boot: with the pid,
                                  ///< the identity of a process.
-  std::uint64_t group_key = 0;   ///< Processes with the same non-zero key form one group (a gang).
+  std::uint64_t group_key = 0;   ///< Processes with the same non-zero key form one group (a gang),
+                                 ///< GPUs with the same non-zero key one hive.
   time_point at{};               ///< When it was seen.
 };
 static_assert(std::is_trivially_copyable_v<observation>);

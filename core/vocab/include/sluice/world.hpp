@@ -36,6 +36,7 @@ struct group_view {
 struct gpu_view {
   gpu_id id{};
   std::uint32_t online_in_flight = 0;  ///< Busy periods begun and not ended, over all clients.
+  bool lost = false;                   ///< Preemption failed there: nothing on it is suspended.
   time_point last_begin{};             ///< Epoch when there was none yet.
   time_point last_end{};               ///< Epoch when there was none yet.
   std::span<const group_id> offline;   ///< Offline groups with compute queues on this GPU.

@@ -180,6 +180,8 @@ class fake_os final : public os {
     return it != processes_.end() && it->second.memory &&
            it->second.memory.get() == dynamic_cast<const fake_address_space&>(space).identity();
   }
+  std::vector<pid_t> killed;
+  void kill_process(pid_t pid) override { killed.push_back(pid); }
   result<int> take_fd(pid_t tid, int fd) override {
     const auto process = processes_.find(leader_of(tid));
     if (process == processes_.end()) return error_code{ESRCH, boost::system::system_category()};

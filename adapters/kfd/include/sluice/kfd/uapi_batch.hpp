@@ -78,9 +78,9 @@ static_assert(offsetof(kfd_ioctl_batch_unmap_queues_args, flags) == 8);
 static_assert(offsetof(kfd_ioctl_batch_unmap_queues_args, queue_array_ptr) == 16);
 
 /// Maps held queues again, with the same costs and status bits. A queue that this file does not
-/// hold is INVALID. queue_array_ptr == 0: everything that this file holds, num_queues is ignored.
-/// Marks stay.
-/// \return how many were mapped (0 status bits).
+/// hold is INVALID; one in ERROR is still held, to be tried again. queue_array_ptr == 0: everything
+/// that this file holds, num_queues is ignored. Marks stay. \return how many were mapped (0 status
+/// bits).
 struct kfd_ioctl_fast_remap_args {
   std::uint32_t num_queues;
   std::uint32_t pad;

@@ -1,0 +1,150 @@
+/// The circuit breaker: what a preemption that failed in hardware, a reset or a stuck call lead to.
+
+#include "core_bench.hpp"
+
+namespace sluice::tests {
+namespace {
+
+scheduler_config with_breaker(std::size_t after = 1, duration rearm = 24h) {
+  auto config = quick_config();
+  config.breaker_after = after;
+  config.breaker_rearm = rearm;
+  return config;
+}
+
+class Breaker : public ::testing::Test {
+ protected:
+  explicit Breaker(const scheduler_config& config = with_breaker())
+      : bench_(config), online_(bench_.client({gpu_a, gpu_b})) {
+    bench_.create(1, role::offline, gpu_a, {1, 2});
+    bench_.create(2, role::offline, gpu_b, {1});
+    bench_.attach_all();
+  }
+  /// The first of process 1's queues fails in hardware when it is suspended.
+  void fail_a_suspend() {
+    bench_.driver.script_outcome(1, q(1), outcome::failed);
+    const auto busy = online_.busy();
+    bench_.run_for(10ms);
+  }
+  /// How many queues a burst of online work suspends.
+  std::uint64_t suspends_of_a_burst() {
+    const auto before = bench_.stats().suspends.value();
+    {
+      const auto busy = online_.busy();
+      bench_.run_for(10ms);
+    }
+    bench_.run_for(100ms);
+    return bench_.stats().suspends.value() - before;
+  }
+  const gpu_view& view(gpu_id gpu) const { return *bench_.core->seen().find(gpu); }
+
+  core_bench bench_;
+  online_client online_;
+};
+
+TEST_F(Breaker, TheFirstFailedPreemptionOpensIt) {
+  EXPECT_EQ(suspends_of_a_burst(), 3U);
+  fail_a_suspend();
+  bench_.run_for(100ms);
+  EXPECT_TRUE(view(gpu_a).lost);
+  EXPECT_FALSE(view(gpu_b).lost);
+  EXPECT_EQ(bench_.stats().open_breakers.value(), 1U);
+  EXPECT_EQ(bench_.stats().gpus_lost.value(), 1U);
+  EXPECT_EQ(bench_.stats().suspended_now.value(), 0U) << "everything is resumed";
+  EXPECT_EQ(suspends_of_a_burst(), 1U) << "the other GPU goes on";
+}
+
+TEST_F(Breaker, WhatTheDriverBelievesSuspendedIsResumed) {
+  fail_a_suspend();
+  const auto& batches = bench_.driver.batches();
+  const auto resumed = std::any_of(batches.begin(), batches.end(), [](const batch& one) {
+    return one.gpu == gpu_a && one.kind == command_kind::resume &&
+           std::find(one.queues.begin(), one.queues.begin() + one.count, q(1)) !=
+               one.queues.begin() + one.count;
+  });
+  EXPECT_TRUE(resumed);
+}
+
+TEST_F(Breaker, AnOperatorRearmsIt) {
+  fail_a_suspend();
+  bench_.run_for(1h);
+  EXPECT_TRUE(view(gpu_a).lost);
+  bench_.core->rearm(gpu_a);
+  bench_.run_for(5s);
+  EXPECT_FALSE(view(gpu_a).lost);
+  EXPECT_EQ(bench_.stats().open_breakers.value(), 0U);
+  EXPECT_EQ(suspends_of_a_burst(), 3U);
+  fail_a_suspend();
+  EXPECT_TRUE(view(gpu_a).lost) << "it counts from the beginning";
+}
+
+TEST_F(Breaker, RearmingWhatIsInUseDoesNothing) {
+  bench_.core->rearm(gpu_a);
+  bench_.core->rearm(gpu_id{4711});
+  bench_.run_for(10ms);
+  EXPECT_EQ(bench_.stats().open_breakers.value(), 0U);
+  EXPECT_EQ(suspends_of_a_burst(), 3U);
+}
+
+TEST_F(Breaker, ItClosesAfterItsTime) {
+  fail_a_suspend();
+  bench_.run_for(24h - 1min);
+  EXPECT_TRUE(view(gpu_a).lost);
+  bench_.run_for(2min);
+  EXPECT_FALSE(view(gpu_a).lost);
+  EXPECT_EQ(suspends_of_a_burst(), 3U);
+}
+
+TEST_F(Breaker, AStuckCallOpensItAtOnce) {
+  bench_.driver.lose_gpu(gpu_b);
+  bench_.settle();
+  EXPECT_TRUE(view(gpu_b).lost);
+  bench_.driver.lose_gpu(gpu_b);
+  bench_.settle();
+  EXPECT_EQ(bench_.stats().gpus_lost.value(), 1U);
+}
+
+TEST_F(Breaker, ARefusedCallSaysNothingOfTheHardware) {
+  bench_.driver.refuse_submit(errc::full);
+  EXPECT_EQ(suspends_of_a_burst(), 3U);
+  EXPECT_FALSE(view(gpu_a).lost);
+}
+
+class BreakerOfThree : public Breaker {
+ protected:
+  BreakerOfThree() : Breaker(with_breaker(3, duration::zero())) {}
+};
+
+TEST_F(BreakerOfThree, CountsAndStaysOpenForEver) {
+  fail_a_suspend();
+  bench_.run_for(1h);
+  fail_a_suspend();
+  bench_.run_for(1h);
+  EXPECT_FALSE(view(gpu_a).lost);
+  fail_a_suspend();
+  EXPECT_TRUE(view(gpu_a).lost);
+  bench_.run_for(200 * 24h);
+  EXPECT_TRUE(view(gpu_a).lost);
+}
+
+TEST(BreakerOfAHive, TakesTheLinkedGpusAlong) {
+  core_bench bench(with_breaker());
+  constexpr gpu_id gpu_c{0xc};
+  for (const auto& [id, hive] : {std::pair{gpu_a, 7U}, {gpu_b, 7U}, {gpu_c, 8U}}) {
+    observation seen;
+    seen.kind = observation_kind::gpu_seen;
+    seen.gpu = id;
+    seen.group_key = hive;
+    bench.core->observe(0, seen);
+  }
+  bench.settle();
+  bench.driver.lose_gpu(gpu_a);
+  bench.settle();
+  EXPECT_TRUE(bench.core->seen().find(gpu_a)->lost);
+  EXPECT_TRUE(bench.core->seen().find(gpu_b)->lost);
+  EXPECT_FALSE(bench.core->seen().find(gpu_c)->lost);
+  EXPECT_EQ(bench.stats().open_breakers.value(), 2U);
+}
+
+}  // namespace
+}  // namespace sluice::tests
