@@ -20,8 +20,8 @@ class device_view {
   struct process_view {
     bool known = false;
     std::uint64_t queues = 0;
-    std::uint64_t suspended_queues = 0;
-    std::uint64_t queue_suspends = 0;  ///< Ever: what a look at the state now would miss.
+    std::uint64_t suspended_queues = 0;  ///< Or held by batch commands.
+    std::uint64_t queue_suspends = 0;    ///< Ever: what a look at the state now would miss.
     std::uint64_t kernels_completed = 0;
   };
 
@@ -34,9 +34,18 @@ class device_view {
     const std::string entry = text.substr(start, text.find('}', start) - start);
     return {.known = true,
             .queues = number(entry, "queues"),
-            .suspended_queues = number(entry, "suspended_queues"),
+            .suspended_queues = number(entry, "suspended_queues") + number(entry, "held_queues"),
             .queue_suspends = number(entry, "queue_suspends"),
             .kernels_completed = number(entry, "kernels_completed")};
+  }
+
+  /// A number of the (first) GPU.
+  std::uint64_t gpu_count(const std::string& key) const {
+    std::ifstream file(path_);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto start = text.find("{\"gpu_id\":");
+    if (start == std::string::npos) return 0;
+    return number(text.substr(start, text.find('}', start) - start), key);
   }
 
  private:

@@ -7,8 +7,11 @@
 #include "target_process.hpp"
 
 #include <sys/inotify.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <functional>
@@ -34,7 +37,8 @@ constexpr auto patience = 10s;  // A deadline for what takes milliseconds on an 
 
 enum class acting { in_agent, in_process };
 
-/// Who acts, and on which simulated GPU: mi300x has a runlist, gfx1100 a MES.
+/// Who acts, and on which simulated GPU: mi300x has a runlist, gfx1100 a MES, mi300x-batch a
+/// patched driver's batch commands, untraced a driver that authorises the debugging process.
 struct variant {
   acting where;
   std::string profile = "mi300x";
@@ -46,7 +50,10 @@ struct variant {
 class node {
  public:
   explicit node(const variant& how, scheduler_config config = quick())
-      : device_{{.profile = how.profile}}, view_{device_.root()} {
+      : device_{{.profile = how.profile == "untraced"
+                                ? profile_text("authority = \"debugger_process\"\n", "")
+                                : how.profile}},
+        view_{device_.root()} {
     const std::string lock = device_.root() + "/owner";
     std::unique_ptr<backend> driver;
     if (how.where == acting::in_agent) {
@@ -162,13 +169,26 @@ pid_t tracer_of(pid_t pid) {
 /// in_process_backend.hpp), and the tests below named PreemptionByTheAgent do.
 class Preemption : public testing::TestWithParam<variant> {};
 
+class PreemptionByTheAgent : public testing::TestWithParam<variant> {};
+
+std::string name_of(const testing::TestParamInfo<variant>& each) {
+  std::string name =
+      (each.param.where == acting::in_agent ? "Agent_" : "InProcess_") + each.param.profile;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Drivers, PreemptionByTheAgent,
+                         testing::Values(variant{acting::in_agent},
+                                         variant{acting::in_agent, "mi300x-batch"},
+                                         variant{acting::in_agent, "untraced"}),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(Backends, Preemption,
                          testing::Values(variant{acting::in_agent}, variant{acting::in_process},
-                                         variant{acting::in_agent, "gfx1100"}),
-                         [](const auto& each) {
-                           return (each.param.where == acting::in_agent ? "Agent_" : "InProcess_") +
-                                  each.param.profile;
-                         });
+                                         variant{acting::in_agent, "gfx1100"},
+                                         variant{acting::in_agent, "mi300x-batch"},
+                                         variant{acting::in_agent, "untraced"}),
+                         name_of);
 
 TEST_P(Preemption, SuspendsOfflineWhileOnlineIsBusyAndResumesItAfterwards) {
   node here{GetParam()};
@@ -205,7 +225,7 @@ TEST_P(Preemption, NeverSuspendsOrTracesOnlineAndUnmatchedProcesses) {
     EXPECT_EQ(tracer_of(online->pid()), 0);
     EXPECT_EQ(tracer_of(stranger->pid()), 0);
     EXPECT_EQ(tracer_of(getpid()), 0);
-    EXPECT_NE(tracer_of(offline->pid()), 0);
+    EXPECT_EQ(tracer_of(offline->pid()) != 0, GetParam().profile != "untraced");
     busy.end();
     ASSERT_TRUE(here.becomes(*offline, 0));
   }
@@ -257,16 +277,64 @@ TEST_P(Preemption, LetsADestroyOfASuspendedQueueReturnOnceItIsResumed) {
   auto busy = client.busy();
   ASSERT_TRUE(here.becomes(*offline, 2));
   offline->send("destroy 0");
-  EXPECT_FALSE(offline->hear(200ms).has_value()) << "destroy must wait for the resume";
-  busy.end();
-  EXPECT_EQ(offline->hear(patience), "destroyed");
+  if (GetParam().profile == "mi300x-batch") {
+    EXPECT_EQ(offline->hear(patience), "destroyed") << "what a batch command holds is let go";
+    busy.end();
+  } else {
+    EXPECT_FALSE(offline->hear(200ms).has_value()) << "destroy must wait for the resume";
+    busy.end();
+    EXPECT_EQ(offline->hear(patience), "destroyed");
+  }
   EXPECT_TRUE(here.becomes(*offline, 0));
   auto again = client.busy();
   EXPECT_TRUE(here.becomes(*offline, 1)) << "the queue that is left is still managed";
 }
 
-TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExitsWhileSuspended) {
-  node here{acting::in_agent};
+TEST(PreemptionUntraced, LeavesTheTargetToItsTools) {
+  node here{variant{acting::in_agent, "untraced"}};
+  auto offline = here.start_offline();
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*offline, 1));
+  const pid_t tool = fork();
+  if (tool == 0) _exit(ptrace(PTRACE_SEIZE, offline->pid(), nullptr, nullptr) == 0 ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(tool, &status, 0), tool);
+  EXPECT_EQ(status, 0) << "another tracer was refused";
+  busy.end();
+  EXPECT_TRUE(here.becomes(*offline, 0));
+}
+
+TEST(PreemptionByBatch, SuspendsAllTargetsOfAGpuInOneCycle) {
+  node here{variant{acting::in_agent, "mi300x-batch"}};
+  std::vector<std::unique_ptr<target_process>> offline;
+  for (int i = 0; i < 4; ++i) offline.push_back(here.start_offline(2));
+  const auto before = here.view().gpu_count("debug_cycles");
+  auto client = here.client();
+  {
+    auto busy = client.busy();
+    for (const auto& each : offline) ASSERT_TRUE(here.becomes(*each, 2));
+    EXPECT_EQ(here.view().gpu_count("debug_cycles") - before, 1u);
+  }
+  for (const auto& each : offline) ASSERT_TRUE(here.becomes(*each, 0));
+  EXPECT_EQ(here.view().gpu_count("debug_cycles") - before, 2u);
+  for (const auto& each : offline) EXPECT_EQ(each->ask("drain", 30s), "0");
+}
+
+TEST(PreemptionByBatch, TheAgentsDeathMapsWhatItHeld) {
+  node here{variant{acting::in_agent, "mi300x-batch"}};
+  auto offline = here.start_offline(2);
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*offline, 2));
+  const pid_t agent = tracer_of(offline->pid());
+  ASSERT_GT(agent, 0);
+  ASSERT_EQ(kill(agent, SIGKILL), 0);  // A thread's id reaches its process.
+  EXPECT_TRUE(here.progresses(*offline));
+}
+
+TEST_P(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExitsWhileSuspended) {
+  node here{GetParam()};
   auto leaver = here.start_offline(1, 0us);
   auto stayer = here.start_offline();
   auto client = here.client();
@@ -283,8 +351,8 @@ TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExitsWhileSuspended) {
   EXPECT_TRUE(here.progresses(*stayer));
 }
 
-TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatIsKilledWhileSuspended) {
-  node here{acting::in_agent};
+TEST_P(PreemptionByTheAgent, SurvivesAnOfflineProcessThatIsKilledWhileSuspended) {
+  node here{GetParam()};
   auto online = here.start_target("ONLINE_AI");
   auto victim = here.start_offline();
   auto stayer = here.start_offline();
@@ -301,8 +369,8 @@ TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatIsKilledWhileSuspended) {
   EXPECT_TRUE(here.progresses(*stayer));
 }
 
-TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExecsWhileSuspended) {
-  node here{acting::in_agent};
+TEST_P(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExecsWhileSuspended) {
+  node here{GetParam()};
   auto changer = here.start_offline(1, 0us);
   auto stayer = here.start_offline();
   auto client = here.client();
@@ -325,10 +393,10 @@ TEST(PreemptionByTheAgent, SurvivesAnOfflineProcessThatExecsWhileSuspended) {
   EXPECT_TRUE(WIFSIGNALED(*status));
 }
 
-TEST(PreemptionByTheAgent, LeavesSignalsAndWaitsOfATracedProcessAlone) {
-  node here{acting::in_agent};
+TEST_P(PreemptionByTheAgent, LeavesSignalsAndWaitsOfATracedProcessAlone) {
+  node here{GetParam()};
   auto offline = here.start_offline(1, 0us);
-  ASSERT_NE(tracer_of(offline->pid()), 0);
+  ASSERT_EQ(tracer_of(offline->pid()) != 0, GetParam().profile != "untraced");
 
   ASSERT_EQ(offline->ask("handle " + std::to_string(SIGUSR1), patience), "handling");
   kill(offline->pid(), SIGUSR1);

@@ -80,6 +80,7 @@ class agent_backend final : public backend {
   void drain() override {
     if (phase_ == phase::restarting) take_launched();
     if (phase_ != phase::running && phase_ != phase::dying) return;
+    flush();  // For whoever submits without it.
     // Before the reports are taken: what the agent pushed before it ended is taken after.
     const bool gone = readable_within(agent_.pidfd.get(), duration{});
     eventfd_t value = 0;
@@ -98,6 +99,7 @@ class agent_backend final : public backend {
     command_.pid = pid;
     command_.start_time = start_time;
     const auto sent = send();
+    flush();
     if (!sent) targets_.erase(entry);
     return sent;
   }
@@ -107,7 +109,9 @@ class agent_backend final : public backend {
     if (!targets_.contains(target)) return errc::unknown_target;
     command_.type = command_type::detach;
     command_.target = target;
-    return send();
+    const auto sent = send();
+    flush();
+    return sent;
   }
 
   result<void> submit(const batch& work) override {
@@ -121,6 +125,10 @@ class agent_backend final : public backend {
     const auto sent = send();
     if (sent) found->second = true;
     return sent;
+  }
+
+  void flush() override {
+    if (std::exchange(unflushed_, false)) ::eventfd_write(agent_.agent_doorbell.get(), 1);
   }
 
   time_point tick(time_point now) override {
@@ -204,7 +212,7 @@ class agent_backend final : public backend {
       case ring_status::would_wait: return errc::full;
       case ring_status::broken: distrust_agent(); return errc::lost;
     }
-    ::eventfd_write(agent_.agent_doorbell.get(), 1);
+    unflushed_ = true;
     return {};
   }
 
@@ -244,7 +252,8 @@ class agent_backend final : public backend {
       case kfd::report_kind::detached: targets_.erase(report_.target); break;
       case kfd::report_kind::queue_added:
       case kfd::report_kind::queue_removed:
-      case kfd::report_kind::gpu_lost: break;
+      case kfd::report_kind::gpu_lost:
+      case kfd::report_kind::acts_by: break;
     }
   }
 
@@ -334,6 +343,7 @@ class agent_backend final : public backend {
   duration pause_ = first_pause / 2;
   std::thread starter_;
   std::optional<result<connection>> launch_result_;
+  bool unflushed_ = false;
   command command_;
   kfd::report report_;
 };

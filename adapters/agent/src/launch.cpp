@@ -102,13 +102,14 @@ error_code spawn(const std::string& program, const agent_options& options,
 
   const std::string lease =
       std::to_string(std::chrono::ceil<std::chrono::milliseconds>(options.lease).count());
-  const std::array<const char*, 8> arguments{"sluice-agent",
+  const std::array<const char*, 9> arguments{"sluice-agent",
                                              "--device",
                                              options.roots.device.c_str(),
                                              "--owner-lock",
                                              options.owner_lock.c_str(),
                                              "--lease-ms",
                                              lease.c_str(),
+                                             options.batch_commands ? nullptr : "--no-batch",
                                              nullptr};
   std::vector<char*> environment = agent_environment();
   pid_t child = 0;

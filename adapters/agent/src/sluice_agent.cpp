@@ -52,6 +52,7 @@ constexpr duration close_patience = 2s;
 struct settings {
   std::string device;
   std::string owner_lock;
+  bool batch_commands = true;
   duration lease = 500ms;
 };
 
@@ -61,6 +62,7 @@ constexpr std::string_view usage =
     "shared memory and sockets as descriptors 3 to 7.\n"
     "  --device PATH       the KFD device node\n"
     "  --owner-lock PATH   the lock that says who owns this node; empty for none\n"
+    "  --no-batch          suspend by the debug trap even where the driver offers batch commands\n"
     "  --lease-ms N        resume everything and end when the host is silent for so long\n"
     "  --help              this text\n"
     "SIGTERM and SIGINT make it resume everything and end.\n";
@@ -77,6 +79,10 @@ settings parse(int argc, char** argv) {
     if (name == "--help") {
       std::fwrite(usage.data(), 1, usage.size(), stdout);
       std::exit(0);  // NOLINT(concurrency-mt-unsafe): there is one thread yet
+    }
+    if (name == "--no-batch") {
+      chosen.batch_commands = false;
+      continue;
     }
     if (name != "--device" && name != "--owner-lock" && name != "--lease-ms")
       fail("unknown argument '" + std::string{name} + "'; see --help");
@@ -177,7 +183,9 @@ class agent {
       const time_point now = clock::now();
       page_.heartbeat.store(now.time_since_epoch().count(), std::memory_order_release);
       bool again = false;  // soon, without anybody ringing
-      if (!take_commands(again) || !pass_reports_on(again))
+      const bool intact = take_commands(again);
+      lanes_->flush();
+      if (!intact || !pass_reports_on(again))
         return "the memory shared with the host is damaged, so the host is taken for gone";
       // Nothing but this process's death resumes what the driver refuses to. The host is told,
       // takes it for lost, which is the truth, and starts another.
@@ -437,6 +445,7 @@ int run(const settings& chosen) {
   }
   auto lanes = kfd::lanes::create(
       **opened, {.owner_watches_children = true,
+                 .batch_commands = chosen.batch_commands,
                  .say = [](std::string_view words) { say(note_kind::message, words); }});
   if (!lanes) {
     error = lanes.error();

@@ -121,6 +121,7 @@ class debug_session::impl {
   }
 
   int event_fd() const noexcept { return events_.get(); }
+  void forget_driver_end() noexcept { driver_end_ = unique_fd{}; }
   bool manageable() const noexcept { return enabled_ && state_ == uapi::DBG_RUNTIME_STATE_ENABLED; }
 
   result<void> read_events() {
@@ -229,6 +230,11 @@ class debug_session::impl {
   }
 
   bool may_be_suspended() const noexcept { return enabled_ && may_be_suspended_; }
+
+  result<void> announce_again() {
+    forget_all();
+    return refresh();
+  }
 
   void discard() {
     forget_all();
@@ -415,6 +421,8 @@ result<void> debug_session::read_events() { return impl_->read_events(); }
 result<void> debug_session::refresh() { return impl_->refresh(); }
 bool debug_session::close() { return impl_->close(); }
 bool debug_session::may_be_suspended() const noexcept { return impl_->may_be_suspended(); }
+void debug_session::forget_driver_end() noexcept { impl_->forget_driver_end(); }
+result<void> debug_session::announce_again() { return impl_->announce_again(); }
 void debug_session::discard() { impl_->discard(); }
 result<void> debug_session::start() { return impl_->start(); }
 

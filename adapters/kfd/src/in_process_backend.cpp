@@ -32,7 +32,8 @@ class in_process_backend final : public backend {
     auto opened = device::open(options_.roots.device, options_.say);
     if (!opened) return give_up(opened.error());
     device_ = std::move(*opened);
-    auto created = lanes::create(*device_, {.say = options_.say});
+    auto created =
+        lanes::create(*device_, {.batch_commands = options_.batch_commands, .say = options_.say});
     if (!created) return give_up(created.error());
     lanes_ = std::move(*created);
     return {};
@@ -42,6 +43,7 @@ class in_process_backend final : public backend {
 
   void drain() override {
     if (!lanes_) return;
+    lanes_->flush();  // For whoever submits without it.
     while (lanes_->next(report_)) deliver(report_, *listener_);
   }
 
@@ -58,6 +60,10 @@ class in_process_backend final : public backend {
   result<void> submit(const batch& work) override {
     if (!lanes_) return errc::stopped;
     return lanes_->submit(work);
+  }
+
+  void flush() override {
+    if (lanes_) lanes_->flush();
   }
 
   time_point tick(time_point now) override { return lanes_ ? lanes_->check(now) : never; }

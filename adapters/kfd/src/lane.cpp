@@ -56,15 +56,19 @@ class lane::call_scope {
   lane& owner_;
 };
 
-lane::lane(const device& node, const lanes_options& options, int owner_ready, unique_fd wake,
-           process_id target, pid_t pid, std::uint64_t start_time)
+lane::lane(const device& node, const lanes_options& options, batch_commands& commands,
+           int owner_ready, bool by_process, unique_fd wake, process_id target, pid_t pid,
+           std::uint64_t start_time)
     : node_(node),
       options_(options),
+      commands_(commands),
       owner_ready_(owner_ready),
+      by_process_(by_process),
       wake_(std::move(wake)),
       target_(target),
       pid_(pid),
-      start_time_(start_time) {}
+      start_time_(start_time),
+      holds_(std::make_shared<target_holds>(pid)) {}
 
 lane::~lane() {
   if (!thread_.joinable()) return;
@@ -105,6 +109,11 @@ void lane::abandon() noexcept {
   leave();
 }
 
+void lane::announce_again() noexcept {
+  announce_again_.store(true, std::memory_order_release);
+  ring();
+}
+
 void lane::ring() noexcept { ::eventfd_write(wake_.get(), 1); }
 
 // Without __WNOTHREAD a wait call of any thread sees the tracees of all threads of its process, and
@@ -113,6 +122,7 @@ void lane::ring() noexcept { ::eventfd_write(wake_.get(), 1); }
 // pid: P_ALL would always show the same one of several. An error (ECHILD: not yet or no longer
 // traced) is for the lane to find out about.
 bool lane::child_changed() const noexcept {
+  if (by_process_) return false;
   siginfo_t info{};
   const int error = ::waitid(P_PID, static_cast<id_t>(pid_), &info,
                              WEXITED | WSTOPPED | WNOHANG | WNOWAIT | __WALL);
@@ -126,11 +136,15 @@ lane::progress lane::seen() const noexcept {
 
 void lane::run() {
   ::pthread_setname_np(::pthread_self(), "sluice-lane");
-  auto seized = tracee::seize(pid_, start_time_, options_.say);
+  auto seized = find_target();
   if (seized) {
     traced_ = std::move(*seized);
     open_until_ = clock::now() + open_patience;
     live();
+    {
+      const call_scope inside{*this};
+      commands_.release(*holds_);
+    }
     close_session();
     if (state_ == state::attached) {
       scratch_ = report{};
@@ -158,6 +172,11 @@ void lane::live() {
     if (!serve_target()) return;
     if (opening_ && !leaving && !open_session()) return;
     if (!read_events()) return;
+    if (announce_again_.exchange(false, std::memory_order_acq_rel) && session_) {
+      const call_scope inside{*this};
+      const auto said = session_->announce_again();
+      if (!said && said.error() == errc::not_managed) return;
+    }
     const bool wanted = in_flight() && !abandoned_.load(std::memory_order_acquire);
     if (wanted && !perform()) return;
     if (leaving) return;
@@ -184,7 +203,7 @@ bool lane::serve_target() {
   pending_change_ = tracee::change::none;
   lose_address_space();
   if (change == tracee::change::lost) {
-    auto again = tracee::seize(pid_, start_time_, options_.say);
+    auto again = find_target();
     if (!again) {
       if (state_ == state::unanswered) say_attached(again.error());
       return false;
@@ -200,6 +219,32 @@ void lane::lose_address_space() {
   if (!session_) return;
   session_->discard();
   session_.reset();
+  holds_->clear_all();
+}
+
+result<std::unique_ptr<tracee>> lane::find_target() const {
+  return by_process_ ? tracee::watch(pid_, start_time_)
+                     : tracee::seize(pid_, start_time_, options_.say);
+}
+
+/// Only ENABLE asks for a tracer. With the end of the thread that was it the kernel lets go of the
+/// target, without a stop, and the session stays.
+result<std::unique_ptr<debug_session>> lane::open_by_helper() {
+  result<std::unique_ptr<debug_session>> opened = errc::busy;
+  try {
+    std::thread{[&] {
+      const auto seized = tracee::seize(pid_, start_time_, options_.say);
+      if (!seized) {
+        opened = seized.error();
+        return;
+      }
+      opened = debug_session::open(node_, *traced_, *this, options_.say);
+      if (opened) (*opened)->forget_driver_end();
+    }}.join();
+  } catch (const std::system_error& error) {
+    return error_code{error.code().value(), boost::system::system_category()};
+  }
+  return opened;
 }
 
 /// \return false when the target cannot be managed.
@@ -207,7 +252,10 @@ bool lane::open_session() {
   result<std::unique_ptr<debug_session>> opened = errc::busy;
   {
     const call_scope inside{*this};
-    opened = debug_session::open(node_, *traced_, *this, options_.say);
+    if (by_process_)
+      opened = open_by_helper();
+    else
+      opened = debug_session::open(node_, *traced_, *this, options_.say);
   }
   if (!opened) {
     const error_code error = opened.error();
@@ -229,6 +277,13 @@ bool lane::open_session() {
   return true;  // a target that is gone shows in serve_target()
 }
 
+/// Whether the session stands after this answer. Where nobody is traced, an exec may have been
+/// faster than our look at the target.
+bool lane::goes_on(const result<void>& answered) {
+  return answered || answered.error() != errc::not_managed ||
+         (by_process_ && look_at_target() != tracee::change::none);
+}
+
 /// \return false when the session is over and the target lives on.
 bool lane::read_events() {
   if (!session_) return true;
@@ -236,7 +291,7 @@ bool lane::read_events() {
   if (::poll(&event, 1, 0) == 0) return true;
   const call_scope inside{*this};
   const auto read = session_->read_events();
-  return read || read.error() != errc::not_managed;
+  return goes_on(read);
 }
 
 /// Ends the session, so that the target runs. A driver that refuses even that leaves one way, the
@@ -278,7 +333,7 @@ bool lane::perform() {
   // New or deleted: the list of queues tells, and makes a new one suspendable.
   const call_scope inside{*this};
   const auto read = session_->refresh();
-  return read || read.error() != errc::not_managed;
+  return goes_on(read);
 }
 
 /// The driver refused a resume as a whole, so that queues may be suspended that should run.
@@ -288,7 +343,7 @@ bool lane::explain_refused_resume(int error) {
   if (look_at_target() != tracee::change::none) return true;
   const call_scope inside{*this};
   const auto read = session_->read_events();
-  if (!session_->may_be_suspended()) return read || read.error() != errc::not_managed;
+  if (!session_->may_be_suspended()) return goes_on(read);
   options_.say("the driver refuses to resume queues of process " + std::to_string(pid_) + ": " +
                boost::system::system_category().message(error) +
                "; its session is ended, which resumes them");
@@ -341,7 +396,7 @@ void lane::wait(std::optional<duration> retry) {
     at_most = milliseconds(*retry);
   else if (opening_)
     at_most = milliseconds(open_retry);
-  else if (!options_.owner_watches_children)
+  else if (!options_.owner_watches_children && !by_process_)
     at_most = milliseconds(look_for_stops);
   ::poll(sources.data(), sources.size(), at_most);
   if (sources[0].revents != 0) drain(wake_.get());

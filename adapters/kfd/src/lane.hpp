@@ -2,6 +2,9 @@
 /// \file
 /// One target's thread.
 
+#include "batch_lane.hpp"
+#include "target_holds.hpp"
+
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -22,8 +25,8 @@ namespace sluice::kfd {
 ///            lane's. Between them: one batch slot, one ring of reports, atomics and eventfds.
 class lane final : private session_listener {
  public:
-  lane(const device& node, const lanes_options& options, int owner_ready, unique_fd wake,
-       process_id target, pid_t pid, std::uint64_t start_time);
+  lane(const device& node, const lanes_options& options, batch_commands& commands, int owner_ready,
+       bool by_process, unique_fd wake, process_id target, pid_t pid, std::uint64_t start_time);
   ~lane();
   lane(const lane&) = delete;
   lane& operator=(const lane&) = delete;
@@ -39,6 +42,11 @@ class lane final : private session_listener {
   void leave() noexcept;
   /// leave(), and no longer wait for somebody to take reports.
   void abandon() noexcept;
+  /// Its queues run, whatever was said of them: reports each removed and added before it performs
+  /// anything that is submitted from now on.
+  void announce_again() noexcept;
+  /// What batch commands hold of the target; let go of before the lane says its last.
+  const std::shared_ptr<target_holds>& holds() const noexcept { return holds_; }
   void ring() noexcept;
   /// Whether its target has a status to take, or may have. Takes none and wakes nobody: one cheap
   /// system call.
@@ -65,7 +73,10 @@ class lane final : private session_listener {
   void run();
   void live();
   bool serve_target();
+  result<std::unique_ptr<tracee>> find_target() const;
   bool open_session();
+  result<std::unique_ptr<debug_session>> open_by_helper();
+  bool goes_on(const result<void>& answered);
   bool read_events();
   void close_session();
   bool perform();
@@ -82,7 +93,9 @@ class lane final : private session_listener {
 
   const device& node_;
   const lanes_options& options_;
+  batch_commands& commands_;
   const int owner_ready_;
+  const bool by_process_;  ///< The session is ours, not the tracing thread's: nobody is traced.
   const unique_fd wake_;
   const process_id target_;
   const pid_t pid_;
@@ -92,6 +105,8 @@ class lane final : private session_listener {
   // slot after reading it (acquire), and clears it (release) once the batch is performed.
   batch slot_;
   std::atomic<bool> in_flight_{false};
+  const std::shared_ptr<target_holds> holds_;
+  std::atomic<bool> announce_again_{false};
   std::atomic<bool> leaving_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<bool> finished_{false};

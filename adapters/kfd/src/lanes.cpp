@@ -1,5 +1,7 @@
 #include "sluice/kfd/lanes.hpp"
 
+#include "authority.hpp"
+#include "batch_lane.hpp"
 #include "lane.hpp"
 
 #include <poll.h>
@@ -34,13 +36,21 @@ void deliver(const report& what, backend_listener& listener) {
     case report_kind::completed: listener.completed(what.result); break;
     case report_kind::detached: listener.detached(what.target); break;
     case report_kind::gpu_lost: listener.gpu_lost(what.gpu); break;
+    case report_kind::acts_by: listener.acts_by(what.acting, what.fell_back); break;
   }
 }
 
 class lanes::impl {
  public:
   impl(const device& node, lanes_options options, unique_fd ready)
-      : node_(node), options_(std::move(options)), ready_(std::move(ready)) {}
+      : node_(node), options_(std::move(options)), ready_(std::move(ready)), commands_(node) {
+    if (options_.batch_commands && commands_.offered()) {
+      batching_ = true;
+      commands_.use();
+    }
+    by_process_ = authorises_process(node_);
+    say_mechanism(false);
+  }
 
   int ready_fd() const noexcept { return ready_.get(); }
 
@@ -50,8 +60,8 @@ class lanes::impl {
     if (pid == ::getpid()) return errc::not_managed;
     unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!wake) return last_system_error();
-    auto created = std::make_unique<lane>(node_, options_, ready_.get(), std::move(wake), target,
-                                          pid, start_time);
+    auto created = std::make_unique<lane>(node_, options_, commands_, ready_.get(), by_process_,
+                                          std::move(wake), target, pid, start_time);
     if (const auto started = created->start(); !started) return started.error();
     active_.push_back(std::move(created));
     return {};
@@ -67,8 +77,21 @@ class lanes::impl {
   result<void> submit(const batch& work) {
     lane* const found = find(work.target);
     if (found == nullptr) return errc::unknown_target;
-    if (!found->submit(work)) return errc::busy;
+    if (is_batched(work.target)) return errc::busy;
+    if (!batching_ || !commands_.usable()) {
+      if (!found->submit(work)) return errc::busy;
+      return {};
+    }
+    if (found->in_flight()) return errc::busy;
+    auto on = batch_lane_of(work.gpu);
+    if (!on) return on.error();
+    if (!(*on)->submit(work, found->holds())) return errc::full;
+    batched_.push_back(work.target);
     return {};
+  }
+
+  void flush() noexcept {
+    for (const auto& each : batch_lanes_) each->flush();
   }
 
   bool next(report& out) {
@@ -88,33 +111,29 @@ class lanes::impl {
     join_finished();
     // What answers again may be lost, and reported, again: an operator may have re-armed it.
     std::erase_if(lost_, [&](gpu_id gpu) {
-      return std::ranges::none_of(active_, [&](const auto& each) {
-        const auto [since, on] = each->seen();
-        return on == gpu && since != time_point{} && now - since >= options_.stuck_after;
-      });
+      return std::ranges::none_of(active_,
+                                  [&](const auto& each) {
+                                    const auto [since, on] = each->seen();
+                                    return on == gpu && is_stuck(since, now);
+                                  }) &&
+             std::ranges::none_of(batch_lanes_, [&](const auto& each) {
+               return each->gpu() == gpu && is_stuck(each->call_since(), now);
+             });
     });
     for (const auto& each : active_) {
       const auto [since, gpu] = each->seen();
-      if (since == time_point{} || gpu == gpu_id::none || now - since < options_.stuck_after)
-        continue;
-      if (std::ranges::find(lost_, gpu) != lost_.end()) continue;
-      lost_.push_back(gpu);
-      report lost;
-      lost.kind = report_kind::gpu_lost;
-      lost.gpu = gpu;
-      pending_.push_back(lost);
-      ::eventfd_write(ready_.get(), 1);
-      options_.say(
-          "GPU " + std::to_string(static_cast<std::uint32_t>(gpu)) +
-          " does not answer: a driver call has lasted " +
-          std::to_string(std::chrono::ceil<std::chrono::milliseconds>(now - since).count()) +
-          " ms; no more queues of it are suspended, see dmesg for a reset");
+      if (gpu != gpu_id::none && is_stuck(since, now)) lose(gpu, now - since);
+    }
+    for (const auto& each : batch_lanes_) {
+      if (const auto since = each->call_since(); is_stuck(since, now))
+        lose(each->gpu(), now - since);
     }
     return now + std::chrono::milliseconds{250};
   }
 
   bool stranded() const noexcept {
-    return std::ranges::any_of(active_, [](const auto& each) { return each->stranded(); });
+    return commands_.stranded() ||
+           std::ranges::any_of(active_, [](const auto& each) { return each->stranded(); });
   }
 
   std::size_t size() const noexcept { return active_.size() + ending_.size(); }
@@ -123,10 +142,12 @@ class lanes::impl {
     for (auto& each : active_) ending_.push_back(std::move(each));
     active_.clear();
     for (const auto& each : ending_) each->abandon();
+    for (const auto& each : batch_lanes_) each->end();
     const time_point give_up = clock::now() + at_most;
     for (;;) {
       join_finished();
-      if (ending_.empty()) break;
+      std::erase_if(batch_lanes_, [](const auto& each) { return each->finished(); });
+      if (ending_.empty() && batch_lanes_.empty()) break;
       const duration left = give_up - clock::now();
       if (left <= duration{}) return false;
       pollfd ready{ready_.get(), POLLIN, 0};
@@ -140,17 +161,88 @@ class lanes::impl {
   }
 
  private:
+  bool is_stuck(time_point since, time_point now) const noexcept {
+    return since != time_point{} && now - since >= options_.stuck_after;
+  }
+
+  void lose(gpu_id gpu, duration stuck) {
+    if (std::ranges::find(lost_, gpu) != lost_.end()) return;
+    lost_.push_back(gpu);
+    report lost;
+    lost.kind = report_kind::gpu_lost;
+    lost.gpu = gpu;
+    pending_.push_back(lost);
+    ::eventfd_write(ready_.get(), 1);
+    options_.say("GPU " + std::to_string(static_cast<std::uint32_t>(gpu)) +
+                 " does not answer: a driver call has lasted " +
+                 std::to_string(std::chrono::ceil<std::chrono::milliseconds>(stuck).count()) +
+                 " ms; no more queues of it are suspended, see dmesg for a reset");
+  }
+
+  void say_mechanism(bool fell_back) {
+    report what;
+    what.kind = report_kind::acts_by;
+    what.acting = batching_ ? mechanism::batch_commands : mechanism::debug_trap;
+    what.fell_back = fell_back;
+    pending_.push_back(what);
+    ::eventfd_write(ready_.get(), 1);
+  }
+
+  /// The batch commands have been given up, and all that they held runs.
+  void fall_back() {
+    batching_ = false;
+    options_.say("the driver refused a batch command: " +
+                 boost::system::system_category().message(commands_.reason()) +
+                 "; everything runs, and queues are suspended by the debug trap from now on");
+    say_mechanism(true);
+    // Before anything else is done for it: the lane says its queues again, as running.
+    for (const auto& each : active_) each->announce_again();
+  }
+
+  bool is_batched(process_id target) const noexcept {
+    return std::ranges::find(batched_, target) != batched_.end();
+  }
+
+  result<batch_lane*> batch_lane_of(gpu_id gpu) {
+    const auto known = std::ranges::find(batch_lanes_, gpu, &batch_lane::gpu);
+    if (known != batch_lanes_.end()) return known->get();
+    unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (!wake) return last_system_error();
+    auto created = std::make_unique<batch_lane>(commands_, gpu, ready_.get(), std::move(wake));
+    if (const auto started = created->start(); !started) return started.error();
+    batch_lanes_.push_back(std::move(created));
+    return batch_lanes_.back().get();
+  }
+
+  /// A batch lane has answered. \return whether it had something.
+  bool take_batched(report& out) {
+    for (const auto& each : batch_lanes_) {
+      if (!each->pop(out)) continue;
+      std::erase(batched_, out.target);
+      // Its lane said its last while this was under way.
+      const auto late = std::ranges::find(detached_, out.target, &report::target);
+      if (late != detached_.end()) {
+        pending_.push_back(*late);
+        detached_.erase(late);
+      }
+      return true;
+    }
+    return false;
+  }
+
   lane* find(process_id target) const noexcept {
     const auto found = std::ranges::find(active_, target, &lane::target);
     return found == active_.end() ? nullptr : found->get();
   }
 
   bool take(report& out) {
+    if (batching_ && !commands_.usable()) fall_back();
     if (!pending_.empty()) {
       out = pending_.front();
       pending_.pop_front();
       return true;
     }
+    if (take_batched(out)) return true;
     // Round and round, so that a talkative target does not keep the others waiting.
     for (std::size_t step = 0; step < active_.size(); ++step) {
       const std::size_t index = (next_ + step) % active_.size();
@@ -159,8 +251,12 @@ class lanes::impl {
       next_ = index + 1;
       const bool refused =
           out.kind == report_kind::attached && out.error.where != plain_error::domain::none;
-      if (refused || out.kind == report_kind::detached) retire(index, out);
-      return true;
+      if (!refused && out.kind != report_kind::detached) return true;
+      const bool wait = is_batched(out.target);
+      if (wait) detached_.push_back(out);
+      retire(index, out);
+      if (!wait) return true;
+      --step;  // active_ has become shorter
     }
     return false;
   }
@@ -205,6 +301,13 @@ class lanes::impl {
   std::deque<report> pending_;
   std::vector<gpu_id> lost_;
   std::size_t next_ = 0;
+
+  batch_commands commands_;
+  bool batching_ = false;
+  bool by_process_ = false;
+  std::vector<std::unique_ptr<batch_lane>> batch_lanes_;
+  std::vector<process_id> batched_;  ///< Targets with a batch at a batch lane.
+  std::vector<report> detached_;     ///< Said by lanes of such targets.
 };
 
 lanes::lanes(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
@@ -224,6 +327,7 @@ result<void> lanes::attach(process_id target, pid_t pid, std::uint64_t start_tim
 result<void> lanes::detach(process_id target) { return impl_->detach(target); }
 result<void> lanes::submit(const batch& work) { return impl_->submit(work); }
 bool lanes::next(report& out) { return impl_->next(out); }
+void lanes::flush() noexcept { impl_->flush(); }
 void lanes::children_changed() noexcept { impl_->children_changed(); }
 time_point lanes::check(time_point now) { return impl_->check(now); }
 bool lanes::stranded() const noexcept { return impl_->stranded(); }

@@ -2,6 +2,7 @@
 
 #include "proc.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -70,7 +71,24 @@ result<std::unique_ptr<tracee>> tracee::seize(pid_t pid, std::uint64_t start_tim
   return seized;
 }
 
+result<std::unique_ptr<tracee>> tracee::watch(pid_t pid, std::uint64_t start_time) {
+  unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
+  unique_fd memory{::open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC)};
+  const bool denied = !memory && (errno == EACCES || errno == EPERM);
+  if (!pidfd || start_time_of(pid) != start_time) return errc::unknown_target;
+  if (!memory) return denied ? errc::not_managed : errc::unknown_target;
+  std::unique_ptr<tracee> watched{new tracee{pid, std::move(pidfd)}};
+  watched->memory_ = std::move(memory);
+  return watched;
+}
+
 tracee::change tracee::service() noexcept {
+  if (!traced()) {
+    if (!alive()) return change::exited;
+    // Any address: of a living address space comes a byte, or EIO.
+    char byte = 0;
+    return ::pread(memory_.get(), &byte, 1, 0) == 0 ? change::lost : change::none;
+  }
   change seen = change::none;
   for (;;) {
     int status = 0;

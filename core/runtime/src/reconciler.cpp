@@ -90,6 +90,7 @@ void reconciler::reconcile(time_point now) {
   pass(true);
   const auto done = pass(false);
   dirty.erase(dirty.begin(), dirty.begin() + static_cast<std::ptrdiff_t>(done));
+  if (std::exchange(unflushed_, false)) backend_.flush();
 }
 
 void reconciler::send(process& which, const choice& what, time_point now) {
@@ -127,6 +128,7 @@ void reconciler::send(process& which, const choice& what, time_point now) {
     }
     return;
   }
+  unflushed_ = true;
   table_.set_in_flight(which, batch_.id);
   const auto state =
       what.kind == command_kind::suspend ? queue_state::suspending : queue_state::resuming;

@@ -57,6 +57,7 @@ class reconciler {
   deadline_heap deadlines_;  // By process slot.
   std::uint64_t last_batch_ = 0;
   batch batch_{};
+  bool unflushed_ = false;
   log_limiter failures_log_;
 };
 

@@ -61,6 +61,11 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void detached(process_id target) override {
     if (auto* const one = table_.find(target)) attacher_.detached(*one, table_.now());
   }
+  void acts_by(mechanism what, bool fell_back) override {
+    if (fell_back) stats_.mechanism_fallbacks.add();
+    log_line(fell_back ? log_level::warning : log_level::info, "backend {}: {} by {}",
+             backend_.name(), fell_back ? "falls back and suspends" : "suspends", to_string(what));
+  }
   void gpu_lost(gpu_id id) override { breaker_.lost(id, table_.now()); }
   void lost(error_code reason) override {
     log_line(log_level::error, "backend {}: lost ({}); everything runs until it is back",

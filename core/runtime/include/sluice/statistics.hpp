@@ -30,6 +30,7 @@ struct statistics {
   counter gpus_lost;      ///< Breakers opened, by a failed preemption, a stuck call or a reset.
   counter open_breakers;  ///< GPUs on which nothing is suspended for that reason, now.
   counter backend_restarts;
+  counter mechanism_fallbacks;  ///< The better way to suspend failed; the next one is used.
   counter policy_ejections;
 
   counter begins;           ///< Busy periods begun by clients.

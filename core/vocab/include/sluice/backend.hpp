@@ -54,6 +54,16 @@ struct batch_result {
 };
 static_assert(std::is_trivially_copyable_v<batch> && std::is_trivially_copyable_v<batch_result>);
 
+/// By what a backend suspends and resumes.
+enum class mechanism : std::uint8_t {
+  debug_trap,      ///< The stock driver's debug sessions.
+  batch_commands,  ///< Commands that a patched driver offers; a proposal.
+};
+
+constexpr std::string_view to_string(mechanism value) noexcept {
+  return value == mechanism::debug_trap ? "debug trap" : "batch commands";
+}
+
 struct queue_info {
   process_id target{};
   driver_queue_id id{};
@@ -75,6 +85,13 @@ class backend_listener {
   virtual void completed(const batch_result& result) = 0;
   /// The target exited or its session ended for good; its queues run or are gone.
   virtual void detached(process_id target) = 0;
+  /// By what it acts from now on: said once after the start, and again when the better mechanism
+  /// failed for no known reason. Then everything runs at that moment, and every queue that is still
+  /// there is removed and added again.
+  virtual void acts_by(mechanism what, bool fell_back) {
+    (void)what;
+    (void)fell_back;
+  }
   /// A lane is stuck or the GPU was reset: no commands for it until an operator re-arms it.
   virtual void gpu_lost(gpu_id gpu) = 0;
   /// The acting side died: every session is closed, every queue runs, no batch in flight will
@@ -108,6 +125,8 @@ class backend {
   /// Hands over one batch. errc::busy: this target's lane has one in flight; errc::full: too many
   /// are in flight altogether; either way it is handed over again. Never blocks, never allocates.
   virtual result<void> submit(const batch& work) = 0;
+  /// Nothing more will be submitted this turn: what waits for company goes out.
+  virtual void flush() {}
   /// Says "the scheduler lives" (renews the lease) and checks the acting side.
   /// \return when to call again at the latest.
   virtual time_point tick(time_point now) = 0;

@@ -26,6 +26,8 @@ struct agent_options {
   /// How long the agent goes on without tick() before it resumes everything and ends, and how long
   /// tick() goes on without the agent's heartbeat before it kills the agent. 50 ms to 60 s.
   duration lease = std::chrono::milliseconds{500};
+  /// Use the batch commands of a patched driver where it offers them (sluice/kfd/uapi_batch.hpp).
+  bool batch_commands = true;
   kfd::message_sink say = kfd::messages_to_stderr();
 };
 
@@ -48,7 +50,7 @@ struct agent_options {
 /// Lifetime:  destruction stops the agent, which resumes everything.
 /// Errors:    start() fails with errc::already_owned when another scheduler owns the node; `say`
 ///            names it.
-/// Cost:      submit() is a copy into shared memory and one eventfd write.
+/// Cost:      submit() is a copy into shared memory, flush() one eventfd write.
 std::unique_ptr<backend> make_agent_backend(agent_options options = {});
 
 }  // namespace sluice::agent

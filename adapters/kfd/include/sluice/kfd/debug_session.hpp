@@ -54,6 +54,10 @@ class debug_session {
   /// Readable when the driver has an event: call read_events().
   int event_fd() const noexcept;
 
+  /// From now on event_fd() also shows (as POLLHUP) that the session has ended, however that came:
+  /// for a caller who hears of the target's exec in no other way.
+  void forget_driver_end() noexcept;
+
   /// Whether the target's runtime is enabled. Until it is, the target owns no queues that could be
   /// suspended, and its start waits for us to answer: so events must be read promptly.
   bool manageable() const noexcept;
@@ -66,6 +70,10 @@ class debug_session {
   /// what is reported, and only for that, so a queue nobody registered cannot be suspended by
   /// accident.
   result<void> refresh();
+
+  /// Reports every queue removed and, reading the list again, added: what was said of them no
+  /// longer holds.
+  result<void> announce_again();
 
   struct call_result {
     int driver_errno = 0;  ///< 0 when the call returned a count.

@@ -16,6 +16,8 @@ namespace sluice::kfd {
 struct in_process_options {
   kfd::roots roots = kfd::roots::from_environment();
   std::string owner_lock = default_owner_lock;  ///< Empty: take none.
+  /// Use the batch commands of a patched driver where it offers them (uapi_batch.hpp).
+  bool batch_commands = true;
   message_sink say = messages_to_stderr();
 };
 

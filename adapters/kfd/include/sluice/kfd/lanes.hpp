@@ -23,6 +23,7 @@ enum class report_kind : std::uint8_t {
   completed,      ///< target, result.
   detached,       ///< target. The lane is gone.
   gpu_lost,       ///< gpu.
+  acts_by,        ///< acting, fell_back.
 };
 
 /// An error_code that can cross a process boundary: categories are addresses.
@@ -43,6 +44,8 @@ struct report {
   process_id target{};
   gpu_id gpu{};
   queue_info queue;
+  mechanism acting{};
+  bool fell_back = false;
   batch_result result{};
 };
 static_assert(std::is_trivially_copyable_v<report>);
@@ -58,11 +61,18 @@ struct lanes_options {
   /// A driver call longer than this takes its GPU for lost. The driver itself gives up after
   /// queue_preemption_timeout_ms (9 s) and resets the GPU; a healthy call takes milliseconds.
   duration stuck_after = std::chrono::seconds{3};
+  /// Use the batch commands of a patched driver where it offers them (uapi_batch.hpp).
+  bool batch_commands = true;
   message_sink say = messages_to_stderr();
 };
 
 /// All lanes of a node. Targets on different GPUs are acted on in parallel; within one target
 /// everything happens in order.
+///
+/// The mechanism is found out at the start: the debug trap, or where the driver has them its batch
+/// commands, which suspend queues of all targets of a GPU in one call. Sessions are held either
+/// way: they tell of queues, and are what is fallen back to when a batch command is refused for no
+/// known reason.
 ///
 /// Threading: one thread at a time, the owner's. Lanes have every signal blocked.
 /// Lifetime:  the device outlives it. The destructor resumes everything, ends every session and
@@ -89,6 +99,9 @@ class lanes {
   /// \return errc::busy while a batch of this target is in flight, errc::unknown_target when it has
   ///         no lane.
   [[nodiscard]] result<void> submit(const batch& work);
+
+  /// What was submitted goes out now at the latest.
+  void flush() noexcept;
 
   /// Takes one report. \return false when there is none.
   bool next(report& out);

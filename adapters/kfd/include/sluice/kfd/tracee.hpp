@@ -14,7 +14,8 @@
 
 namespace sluice::kfd {
 
-/// The thread-group leader of one process, traced by PTRACE_SEIZE and never stopped by us.
+/// The thread-group leader of one process, traced by PTRACE_SEIZE (or only watched) and never
+/// stopped by us.
 ///
 /// Threading: every member on the thread that called seize(); the kernel ties ptrace, and with it
 ///            the driver's permission, to that thread. No other thread of this process may call
@@ -31,12 +32,19 @@ class tracee {
   [[nodiscard]] static result<std::unique_ptr<tracee>> seize(pid_t pid, std::uint64_t start_time,
                                                              const message_sink& say);
 
+  /// The same process without tracing it, where somebody else's tracing has been enough: service()
+  /// then tells of an exit, and of an exec as `lost`.
+  /// \return errc::unknown_target when that process is gone, errc::not_managed when we may not look
+  ///         at its memory.
+  [[nodiscard]] static result<std::unique_ptr<tracee>> watch(pid_t pid, std::uint64_t start_time);
+
   enum class change : std::uint8_t {
     none,
     exec,    ///< It runs another program: its address space, queues and session are gone.
     exited,  ///< It is gone and reaped, so that its real parent hears of it at once.
     lost,    ///< It lives and is no longer traced by this thread: an exec by a thread that was not
-             ///< the leader ends the tracing. seize() again, and treat it as an exec.
+             ///< the leader ends the tracing. seize() again, and treat it as an exec; or (untraced)
+             ///< it runs another program: watch() again.
   };
 
   /// Serves every stop that is pending: passes signals on, leaves a stopped target stopped, lets
@@ -47,6 +55,7 @@ class tracee {
   pid_t pid() const noexcept { return pid_; }
   /// Readable once the whole process has exited. An exec leaves it as it is.
   int pidfd() const noexcept { return pidfd_.get(); }
+  bool traced() const noexcept { return !memory_; }
   bool alive() const noexcept;
   /// Whether it has exited, or does within `limit`. Serves no stops meanwhile.
   bool exits_within(duration limit) const noexcept;
@@ -56,6 +65,7 @@ class tracee {
 
   pid_t pid_;
   unique_fd pidfd_;
+  unique_fd memory_;  ///< Untraced: reads as empty once its address space is gone.
 };
 
 }  // namespace sluice::kfd

@@ -1,0 +1,115 @@
+#pragma once
+/// \file
+/// One GPU's thread for the batch commands of a patched driver (uapi_batch.hpp).
+
+#include "target_holds.hpp"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include <boost/lockfree/spsc_queue.hpp>
+
+#include "sluice/backend.hpp"
+#include "sluice/kfd/device.hpp"
+#include "sluice/kfd/lanes.hpp"
+#include "sluice/kfd/uapi_batch.hpp"
+#include "sluice/kfd/unique_fd.hpp"
+
+namespace sluice::kfd {
+
+/// The batch commands on one opened device, and whether they are to be used.
+///
+/// Threading: any thread.
+class batch_commands {
+ public:
+  explicit batch_commands(const device& node) noexcept : node_(node) {}
+  /// Asks the driver, which answers a call of no queues without doing anything.
+  bool offered() const noexcept;
+
+  /// \return the system's error when the call was refused as a whole.
+  result<int> unmap(std::span<uapi::kfd_batch_queue_entry> entries) const noexcept;
+  result<int> remap(std::span<uapi::kfd_batch_queue_entry> entries) const noexcept;
+
+  bool usable() const noexcept { return usable_.load(std::memory_order_acquire); }
+  void use() noexcept { usable_.store(true, std::memory_order_release); }
+  /// A call was refused for no known reason: maps everything that this process holds, and the
+  /// commands are not used again. When even that is refused, stranded() is true.
+  void give_up(const error_code& why) noexcept;
+  /// Nothing but the end of this process maps what it holds.
+  bool stranded() const noexcept { return stranded_.load(std::memory_order_acquire); }
+  /// errno of the call that ended their use.
+  int reason() const noexcept { return reason_.load(std::memory_order_acquire); }
+  /// Maps what is held of the target, which is let go of.
+  void release(target_holds& whose) noexcept;
+
+ private:
+  const device& node_;
+  std::atomic<bool> usable_{false};
+  std::atomic<bool> stranded_{false};
+  std::atomic<int> reason_{0};
+};
+
+/// Takes everything that was submitted for its GPU since the last call, of whatever targets, and
+/// performs it as one call for the suspends and one for the resumes.
+///
+/// Threading: the public members belong to the owner's thread.
+class batch_lane {
+ public:
+  batch_lane(batch_commands& commands, gpu_id gpu, int owner_ready, unique_fd wake);
+  ~batch_lane();
+  batch_lane(const batch_lane&) = delete;
+  batch_lane& operator=(const batch_lane&) = delete;
+
+  /// \return the system's error when no thread can be had.
+  result<void> start();
+  gpu_id gpu() const noexcept { return gpu_; }
+  /// \return false when too much waits already. Performed after flush().
+  bool submit(const batch& work, std::shared_ptr<target_holds> whose);
+  void flush() noexcept;
+  bool pop(report& out) { return reports_.pop(out); }
+  /// Epoch when in no driver call.
+  time_point call_since() const noexcept {
+    return time_point{duration{call_since_.load(std::memory_order_acquire)}};
+  }
+  void end() noexcept;
+  bool finished() const noexcept { return finished_.load(std::memory_order_acquire); }
+
+ private:
+  static constexpr std::size_t most_waiting = 128;
+  struct request {
+    batch work;
+    std::shared_ptr<target_holds> whose;
+  };
+
+  void run();
+  /// Performs the requests of that kind, as many calls as the driver's limit asks for.
+  void perform(command_kind kind);
+  void call(command_kind kind, std::span<request*> which);
+  void answer(const request& asked, const error_code& refused,
+              std::span<const uapi::kfd_batch_queue_entry> entries, time_point started,
+              time_point finished);
+
+  batch_commands& commands_;
+  const gpu_id gpu_;
+  const int owner_ready_;
+  const unique_fd wake_;
+  bool unflushed_ = false;  // The owner's.
+  boost::lockfree::spsc_queue<request, boost::lockfree::capacity<most_waiting>> requests_;
+  boost::lockfree::spsc_queue<report, boost::lockfree::capacity<most_waiting>> reports_;
+  std::atomic<bool> ending_{false};
+  std::atomic<bool> finished_{false};
+  std::atomic<duration::rep> call_since_{0};
+  std::thread thread_;
+
+  // The thread's only; their capacity is there from the start.
+  std::vector<request> taken_;
+  std::vector<request*> chosen_;
+  std::vector<uapi::kfd_batch_queue_entry> entries_;
+  report report_;
+};
+
+}  // namespace sluice::kfd

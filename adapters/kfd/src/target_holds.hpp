@@ -1,0 +1,55 @@
+#pragma once
+/// \file
+/// What the batch commands hold of one target, between the target's lane and the GPUs' batch lanes.
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "sluice/kfd/uapi.hpp"
+
+namespace sluice::kfd {
+
+/// Threading: batch lanes set and clear, the target's lane asks and ends. Who holds sets the bit
+///            before the driver call and looks at `ended` after it; who ends sets `ended` before it
+///            collects the bits. So one of the two takes back what the other may have missed.
+class target_holds {
+ public:
+  explicit target_holds(pid_t target) noexcept : pid(target) {}
+
+  void set(std::uint32_t queue) noexcept {
+    if (queue < most) words_[queue / 64].fetch_or(bit(queue));
+  }
+  void clear(std::uint32_t queue) noexcept {
+    if (queue < most) words_[queue / 64].fetch_and(~bit(queue));
+  }
+  void clear_all() noexcept {
+    for (auto& each : words_) each.store(0);
+  }
+  /// Calls `visit(queue id)` for each that may be held.
+  template <class Visit>
+  void for_each(Visit visit) const {
+    for (std::size_t i = 0; i < words_.size(); ++i) {
+      for (auto left = words_[i].load(); left != 0; left &= left - 1)
+        visit(static_cast<std::uint32_t>(i * 64) +
+              static_cast<std::uint32_t>(std::countr_zero(left)));
+    }
+  }
+
+  const pid_t pid;
+  /// The target is let go of: nothing of it may stay held.
+  std::atomic<bool> ended{false};
+
+ private:
+  static constexpr std::size_t most = uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS;
+  static constexpr std::uint64_t bit(std::uint32_t queue) noexcept {
+    return std::uint64_t{1} << (queue % 64);
+  }
+  std::array<std::atomic<std::uint64_t>, most / 64> words_{};
+};
+
+}  // namespace sluice::kfd
