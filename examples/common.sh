@@ -7,8 +7,9 @@ sluice_build_packages=(
   libboost1.81-dev liburing-dev libspdlog-dev libfmt-dev libfuse3-dev libcli11-dev
   libtomlplusplus-dev libgtest-dev libgmock-dev libbenchmark-dev)
 
-# On top of the above: sanitizer builds with clang, and the format check.
-sluice_test_packages=(clang libclang-rt-dev clang-format git procps)
+# On top of the above: sanitizer builds with clang, the format check, and AMD's own libraries as clients of
+# the simulated device.
+sluice_test_packages=(clang libclang-rt-dev clang-format git procps libhsakmt-dev rocminfo)
 
 # Ctrl-C ends the script, whatever the command it waits for makes of it.
 trap 'exit 130' INT

@@ -309,6 +309,7 @@ task<void> driver::impl::tear_down(process_ptr process) {
   }
   for (auto& device : process->devices) smi_process(device, *process, false);
   process->events.clear();
+  free_all_memory(*process);
   process->updates.clear();
   process->torn_down = true;
 }
@@ -478,6 +479,19 @@ task<int> driver::impl::dispatch(call_ptr c) {
       co_return -EPERM;  // kfd_ioctl_dbg_register and its like, since they are deprecated.
     case uapi::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW: co_return with(*c, &impl::get_apertures);
     case uapi::AMDKFD_IOC_ACQUIRE_VM: co_return with(*c, &impl::acquire_vm);
+    case uapi::AMDKFD_IOC_GET_PROCESS_APERTURES: co_return with(*c, &impl::get_apertures_old);
+    case uapi::AMDKFD_IOC_SET_MEMORY_POLICY: co_return with(*c, &impl::set_memory_policy);
+    case uapi::AMDKFD_IOC_SET_SCRATCH_BACKING_VA: co_return with(*c, &impl::set_scratch_backing);
+    case uapi::AMDKFD_IOC_SET_TRAP_HANDLER: co_return with(*c, &impl::set_trap_handler);
+    case uapi::AMDKFD_IOC_GET_TILE_CONFIG: co_return with(*c, &impl::get_tile_config);
+    case uapi::AMDKFD_IOC_AVAILABLE_MEMORY: co_return with(*c, &impl::available_memory);
+    case uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU: co_return with(*c, &impl::alloc_memory);
+    case uapi::AMDKFD_IOC_FREE_MEMORY_OF_GPU: co_return with(*c, &impl::free_memory);
+    case uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU: co_return with(*c, &impl::map_memory);
+    case uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU: co_return with(*c, &impl::unmap_memory);
+    // As a kernel built without CONFIG_HSA_AMD_SVM; the topology's capability has no bit for it.
+    case uapi::AMDKFD_IOC_SVM:
+    case uapi::AMDKFD_IOC_SET_XNACK_MODE: co_return -EPERM;
     case uapi::AMDKFD_IOC_SET_CU_MASK: co_return co_await with(c, &impl::set_cu_mask);
     case uapi::AMDKFD_IOC_SMI_EVENTS: co_return co_await with(c, &impl::smi_events);
     case uapi::AMDKFD_IOC_ALLOC_QUEUE_GWS: co_return co_await with(c, &impl::alloc_queue_gws);
@@ -486,6 +500,7 @@ task<int> driver::impl::dispatch(call_ptr c) {
     case uapi::AMDKFD_IOC_FAST_REMAP: co_return co_await with(c, &impl::fast_remap);
     case uapi::AMDKFD_IOC_SET_HQD_RESERVATION:
       co_return co_await with(c, &impl::set_hqd_reservation);
+    case uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE: co_return co_await with(c, &impl::get_wave_state);
     case uapi::AMDKFD_IOC_RUNTIME_ENABLE: co_return co_await with(c, &impl::runtime_enable);
     case uapi::AMDKFD_IOC_DBG_TRAP: co_return co_await with(c, &impl::dbg_trap);
     case SLUICE_SIM_IOC_SET_DOORBELL: co_return with(*c, &impl::set_doorbell);
@@ -510,14 +525,22 @@ int driver::impl::get_clock_counters(call& c, uapi::kfd_ioctl_get_clock_counters
 }
 
 int driver::impl::get_apertures(call& c, uapi::kfd_ioctl_get_process_apertures_new_args& args) {
-  const auto& devices = c.caller->devices;
+  auto out = apertures_of(*c.caller);
   if (args.num_of_nodes == 0) {
-    args.num_of_nodes = static_cast<std::uint32_t>(devices.size());
+    args.num_of_nodes = static_cast<std::uint32_t>(out.size());
     return 0;
   }
+  out.resize(std::min<std::size_t>(out.size(), args.num_of_nodes));
+  args.num_of_nodes = static_cast<std::uint32_t>(out.size());
+  const auto written =
+      c.caller->memory->write(args.kfd_process_device_apertures_ptr, std::as_bytes(std::span{out}));
+  return written ? 0 : -EFAULT;
+}
+
+std::vector<uapi::kfd_process_device_apertures> driver::impl::apertures_of(
+    const kfd_process& process) {
   std::vector<uapi::kfd_process_device_apertures> out;
-  for (const auto& device : devices) {
-    if (out.size() == args.num_of_nodes) break;
+  for (const auto& device : process.devices) {
     // kfd_init_apertures_v9: the same windows on every GPU.
     out.push_back({.lds_base = 0x1000000000000,
                    .lds_limit = 0x10000ffffffff,
@@ -528,16 +551,15 @@ int driver::impl::get_apertures(call& c, uapi::kfd_ioctl_get_process_apertures_n
                    .gpu_id = device.gpu->shape.gpu_id,
                    .pad = 0});
   }
-  args.num_of_nodes = static_cast<std::uint32_t>(out.size());
-  const auto written =
-      c.caller->memory->write(args.kfd_process_device_apertures_ptr, std::as_bytes(std::span{out}));
-  return written ? 0 : -EFAULT;
+  return out;
 }
 
 int driver::impl::acquire_vm(call& c, uapi::kfd_ioctl_acquire_vm_args& args) {
-  // There is no DRM device whose VM could be taken, and so none is asked for (CREATE_QUEUE).
+  // There is no DRM device whose VM could be taken: any descriptor will do, and queues
+  // (CREATE_QUEUE) do without. Memory is not to be had before.
   process_device* device = c.caller->device(args.gpu_id);
   if (device == nullptr) return -EINVAL;
+  device->vm_acquired = true;
   smi_process(*device, *c.caller, true);
   return 0;
 }

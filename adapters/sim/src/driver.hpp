@@ -50,6 +50,12 @@ class driver {
   driver(const driver&) = delete;
   driver& operator=(const driver&) = delete;
 
+  /// What clients map of the device node lies at offsets from mmap_begin up to mmap_end. It is
+  /// memory that begins as zeros and that the device neither reads nor writes: a store to a
+  /// doorbell says nothing that the queue's write index does not.
+  static constexpr std::uint64_t mmap_begin = std::uint64_t{1} << 60U;
+  static constexpr std::uint64_t mmap_end = std::uint64_t{1} << 62U;
+
   /// open(2) of the device node by thread `tid`. \return 0 or -errno.
   int open(pid_t tid, file_id& out);
   /// Last close of that open file. Drops nothing visible: the kfd_process lives as long as its mm.
@@ -84,6 +90,8 @@ class driver {
   bool has_process(pid_t pid) const;
   std::vector<sysfs_queue> queues_of(pid_t pid) const;  ///< By ascending id.
   std::vector<std::uint32_t> gpus_of(pid_t pid) const;  ///< GPUs bound to the process.
+  /// What sysfs shows as vram_<gpu_id>: bytes of VRAM that the process has allocated there.
+  std::uint64_t vram_of(pid_t pid, std::uint32_t gpu_id) const;
   /// What sysfs shows as pasid; 0 where PASIDs are per device.
   std::uint32_t pasid_of(pid_t pid) const;
   /// On one GPU, as debugfs shows it.

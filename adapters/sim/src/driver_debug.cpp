@@ -2,6 +2,7 @@
 /// and resume_queues of kfd_device_queue_manager.c).
 
 #include "driver_state.hpp"
+#include "topology.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -424,7 +425,7 @@ task<int> driver::impl::suspend_queues(call_ptr c, process_ptr target,
   }
   if (total > 0) {
     for (const auto& q : target->queues) {
-      if (q->is_compute()) write_wave_state(*q);
+      if (q->is_compute() && q->save_area != 0) (void)write_wave_state(*q, q->save_area);
     }
   }
   // A failing copy back is logged by the driver, no more.
@@ -490,8 +491,8 @@ task<int> driver::impl::suspend_on_mes(process_ptr target, gpu_node& node,
 }
 
 /// copy_context_work_handler, get_wave_state: where the saved context lies, and the control stack.
-void driver::impl::write_wave_state(kfd_queue& queue) {
-  if (queue.save_area == 0) return;
+std::optional<uapi::kfd_context_save_area_header> driver::impl::write_wave_state(
+    const kfd_queue& queue, std::uint64_t at) {
   // Assumption: 8 bytes of control stack and 1 KiB of state for each saved wave, as far as there is
   // room. The stack grows down from its end. Its content is zeros: nobody has waves to describe.
   constexpr std::uint64_t stack_per_wave = 8, state_per_wave = 1024;
@@ -507,10 +508,28 @@ void driver::impl::write_wave_state(kfd_queue& queue) {
   out.wave_state.wave_state_offset = static_cast<std::uint32_t>(stack + state_used);
   out.wave_state.wave_state_size = static_cast<std::uint32_t>(state_used);
   address_space& memory = *queue.owner->memory;
-  // Only the first 16 bytes: the rest of the header is the runtime's. Errors are ignored.
-  if (!memory.write(queue.save_area, bytes_of(out.wave_state)) || stack_used == 0) return;
+  // Only the first 16 bytes: the rest of the header is the runtime's.
+  if (!memory.write(at, bytes_of(out.wave_state))) return std::nullopt;
   const std::vector<std::byte> content(stack_used);
-  (void)memory.write(queue.save_area + out.wave_state.control_stack_offset, content);
+  if (!memory.write(at + out.wave_state.control_stack_offset, content)) return std::nullopt;
+  return out;
+}
+
+/// Of a queue that is off the hardware, suspended or not: what its last save left.
+task<int> driver::impl::get_wave_state(call_ptr c,
+                                       uapi::kfd_ioctl_get_queue_wave_state_args& args) {
+  const process_ptr process = c->caller;
+  const auto held = co_await process->mutex.lock();
+  if (process->gone) co_return -ESRCH;
+  const auto q = process->queue(args.queue_id);
+  if (!q) co_return -EINVAL;
+  const auto lock = co_await q->gpu->dqm.lock();
+  if (!q->is_compute() || q->active) co_return -EINVAL;
+  const auto written = write_wave_state(*q, args.ctl_stack_address);
+  if (!written) co_return -EFAULT;
+  args.ctl_stack_used_size = written->wave_state.control_stack_size;
+  args.save_area_used_size = written->wave_state.wave_state_size;
+  co_return 0;
 }
 
 task<int> driver::impl::resume_queues(call_ptr c, process_ptr target,
@@ -733,8 +752,7 @@ int driver::impl::device_snapshot(call& c, kfd_process& target,
     entry.array_count = shape.shader_arrays;
     entry.simd_arrays_per_engine = shape.arrays_per_engine;
     entry.num_xcc = shape.num_xcc;
-    // HSA_CAP_TRAP_DEBUG_SUPPORT, WATCH_POINTS_SUPPORTED, TRAP_DEBUG_FIRMWARE_SUPPORTED.
-    entry.capability = 0x8000U | 0x80U | 0x20000000U;
+    entry.capability = gpu_capability;
     const auto before = device.exception_status;
     device.exception_status &= ~args.exception_mask;
     if (!c.caller->memory->write(args.snapshot_buf_ptr + i * stride,

@@ -39,7 +39,6 @@ namespace {
 /// Signal events have slots below KFD_SIGNAL_EVENT_LIMIT, 0 being reserved; others live above.
 constexpr std::uint32_t first_signal_id = 1;
 constexpr std::uint32_t first_other_id = 0x80000000;
-constexpr std::uint64_t mmap_type_events = std::uint64_t{2} << 62U;  // KFD_MMAP_TYPE_EVENTS
 
 constexpr std::uint32_t immediate = 0;
 constexpr std::uint32_t infinite = 0xffffffff;
@@ -52,6 +51,9 @@ constexpr bool has_slot(std::uint32_t type) {
 
 int driver::impl::create_event(call& c, uapi::kfd_ioctl_create_event_args& args) {
   auto& events = c.caller->events;
+  if (args.event_page_offset != 0) {
+    if (const int error = set_event_page(*c.caller, args.event_page_offset)) return error;
+  }
   const bool slot = has_slot(args.event_type);
   std::uint32_t id = slot ? first_signal_id : first_other_id;
   for (auto it = events.lower_bound(id); it != events.end() && it->first == id; ++it) ++id;
@@ -60,7 +62,10 @@ int driver::impl::create_event(call& c, uapi::kfd_ioctl_create_event_args& args)
   event.type = args.event_type;
   event.auto_reset = args.auto_reset != 0;
   args.event_id = id;
-  args.event_page_offset = mmap_type_events;
+  if (slot) {
+    if (!c.caller->event_page) c.caller->event_page = 0;  // From now on, the driver's own.
+    args.event_page_offset = mmap_offset(mmap_type::events, c.caller->pasid, 0);
+  }
   args.event_trigger_data = slot ? id : 0;
   args.event_slot_index = slot ? id : 0;
   return 0;

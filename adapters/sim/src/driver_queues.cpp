@@ -13,8 +13,6 @@ namespace {
 
 constexpr std::uint32_t max_queues_per_device = 4096;     // Module parameter, its default.
 constexpr std::uint64_t user_space_end = 0x7ffffffff000;  // TASK_SIZE_MAX with 4-level paging.
-constexpr std::uint64_t mmap_type_doorbell = std::uint64_t{3} << 62U;  // KFD_MMAP_TYPE_DOORBELL
-constexpr unsigned mmap_gpu_id_shift = 46;                             // KFD_MMAP_GPU_ID_SHIFT
 
 bool access_ok(std::uint64_t address, std::uint64_t size) {
   return size <= user_space_end && address <= user_space_end - size;
@@ -132,7 +130,7 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
   if (process->gone) co_return -ESRCH;
   process_device* device = process->device(args.gpu_id);
   if (device == nullptr) co_return -EINVAL;
-  // Memory is not managed here: neither an acquired VM nor buffers mapped to the GPU are asked for.
+  // Neither an acquired VM nor buffers mapped to the GPU are asked for.
   gpu_node& node = *device->gpu;
   smi_process(*device, *process, true);
   std::optional<std::uint32_t> engine;
@@ -197,9 +195,8 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
   }
   process->queues.insert(process->queues.begin(), q);
   args.queue_id = id;
-  args.doorbell_offset = mmap_type_doorbell |
-                         std::uint64_t{node.shape.gpu_id} << mmap_gpu_id_shift |
-                         id * sizeof(std::uint64_t);
+  args.doorbell_offset =
+      mmap_offset(mmap_type::doorbell, process->pasid, node.index) | id * sizeof(std::uint64_t);
   plan_fetch(q);
   held.unlock();
   raise(*process, q->exception_status, uapi::EC_QUEUE_NEW);

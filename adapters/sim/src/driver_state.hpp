@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@
 
 #include "sluice/kfd/uapi.hpp"
 #include "sluice/kfd/uapi_batch.hpp"
+#include "sluice/kfd/uapi_memory.hpp"
 #include "sluice/sim/abi.hpp"
 
 namespace sluice::sim {
@@ -65,6 +67,7 @@ struct gpu_node {
   /// SDMA queues by the RLC and the engine they have for life (allocate_sdma_queue).
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<struct kfd_queue>> sdma;
   std::uint32_t queue_count = 0;
+  std::uint64_t vram_used = 0;           ///< Bytes, of all processes.
   std::uint64_t debug_vmid_owner = 0;    ///< Serial of a process; GPUs without per-VMID debug.
   std::optional<failing_cycle> failing;  ///< Injected.
   bool resetting = false;
@@ -171,11 +174,21 @@ struct kfd_event {
   void set();
 };
 
+/// A buffer (driver_memory.cpp).
+struct memory_object {
+  std::uint64_t address = 0;     ///< In the client, which has it at the GPU's address.
+  std::uint64_t vram = 0;        ///< Bytes of VRAM; 0 for all that is elsewhere.
+  std::set<std::uint32_t> gpus;  ///< That it is mapped to.
+};
+
 /// A process on one GPU (kfd_process_device).
 struct process_device {
   gpu_node* gpu = nullptr;
   std::uint32_t pasid = 0;
   bool started = false;  ///< Has taken the GPU's VM into use.
+  bool vm_acquired = false;
+  std::map<std::uint32_t, memory_object> memory;
+  std::uint64_t vram = 0;  ///< Bytes, of all its buffers.
   std::uint64_t exception_status = 0;
   std::bitset<4> watch_points;  ///< TCP_WATCH registers: 4 per VMID on gfx9.
   std::uint32_t evictions = 0;  ///< Not yet restored; only the first and the last act.
@@ -213,6 +226,7 @@ struct kfd_process : std::enable_shared_from_this<kfd_process> {
   std::vector<std::shared_ptr<kfd_queue>> queues;  ///< Newest first.
   std::bitset<uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS> queue_ids;
   std::map<std::uint32_t, kfd_event> events;
+  std::optional<std::uint64_t> event_page;  ///< Its handle; 0: the driver's own.
 
   // --- Runtime ---
   uapi::kfd_runtime_info runtime{};
@@ -236,6 +250,7 @@ struct kfd_process : std::enable_shared_from_this<kfd_process> {
   std::uint64_t queue_suspends = 0;  ///< Queues that were taken off the runlist by a debugger.
 
   process_device* device(std::uint32_t gpu_id);
+  memory_object* memory_of(std::uint64_t handle);
   std::shared_ptr<kfd_queue> queue(std::uint32_t id) const;
 };
 
@@ -258,6 +273,25 @@ struct smi_audience {
 };
 /// Has the client asked for that event, and may it see this one?
 bool sees(const smi_client& client, uapi::kfd_smi_event event, smi_audience audience);
+/// What a client can map of the device node: the offset that mmap takes.
+///
+/// The driver's offsets are a type in bits 62 and 63 with the GPU's id from bit 46 on. Here the
+/// type lies two bits lower, since FUSE maps nothing at or above 2^63; and the process is in the
+/// offset, since all who map a file at one offset share its pages. Clients hand an offset back
+/// unread, but for the 32 low bits: libhsakmt takes those of the first queue's doorbell for the
+/// place in a page.
+enum class mmap_type : std::uint8_t { mmio = 1, events = 2, doorbell = 3 };
+inline constexpr unsigned mmap_type_shift = 60;
+static_assert(driver::mmap_begin == std::uint64_t{1} << mmap_type_shift &&
+              driver::mmap_end == std::uint64_t{4} << mmap_type_shift);
+constexpr std::uint64_t mmap_offset(mmap_type type, std::uint32_t pasid, std::size_t gpu) {
+  constexpr unsigned process_shift = 38;
+  constexpr unsigned gpu_shift = 32;
+  constexpr auto below = [](unsigned bit) { return (std::uint64_t{1} << bit) - 1; };
+  return static_cast<std::uint64_t>(type) << mmap_type_shift |
+         (pasid & below(mmap_type_shift - process_shift)) << process_shift |
+         (gpu & below(process_shift - gpu_shift)) << gpu_shift;
+}
 
 /// One ioctl. Owners: its coroutine, and the table that interrupt() looks into.
 struct call {
@@ -348,6 +382,23 @@ class driver::impl {
   int get_clock_counters(call& c, uapi::kfd_ioctl_get_clock_counters_args& args);
   int get_apertures(call& c, uapi::kfd_ioctl_get_process_apertures_new_args& args);
   int acquire_vm(call& c, uapi::kfd_ioctl_acquire_vm_args& args);
+  static std::vector<uapi::kfd_process_device_apertures> apertures_of(const kfd_process& process);
+
+  // --- Memory (driver_memory.cpp) ---
+  int get_apertures_old(call& c, uapi::kfd_ioctl_get_process_apertures_args& args);
+  int set_memory_policy(call& c, uapi::kfd_ioctl_set_memory_policy_args& args);
+  int set_scratch_backing(call& c, uapi::kfd_ioctl_set_scratch_backing_va_args& args);
+  int set_trap_handler(call& c, uapi::kfd_ioctl_set_trap_handler_args& args);
+  int get_tile_config(call& c, uapi::kfd_ioctl_get_tile_config_args& args);
+  int available_memory(call& c, uapi::kfd_ioctl_get_available_memory_args& args);
+  int alloc_memory(call& c, uapi::kfd_ioctl_alloc_memory_of_gpu_args& args);
+  int free_memory(call& c, uapi::kfd_ioctl_free_memory_of_gpu_args& args);
+  int map_memory(call& c, uapi::kfd_ioctl_map_memory_to_gpu_args& args);
+  int unmap_memory(call& c, uapi::kfd_ioctl_map_memory_to_gpu_args& args);
+  static int change_mapping(kfd_process& process, uapi::kfd_ioctl_map_memory_to_gpu_args& args,
+                            bool map);
+  static int set_event_page(kfd_process& process, std::uint64_t handle);
+  static void free_all_memory(kfd_process& process);
 
   // --- Eviction, CRIU, reset (driver_evict.cpp) ---
  public:
@@ -490,7 +541,10 @@ class driver::impl {
                            std::uint64_t exception_mask);
   task<int> resume_on_runlist(process_ptr target, gpu_node& node, std::vector<std::uint32_t>* ids);
   task<int> resume_on_mes(process_ptr target, gpu_node& node, std::vector<std::uint32_t>* ids);
-  void write_wave_state(kfd_queue& queue);
+  /// Puts header and control stack at `at`. \return what it wrote, or nothing: it could not.
+  static std::optional<uapi::kfd_context_save_area_header> write_wave_state(const kfd_queue& queue,
+                                                                            std::uint64_t at);
+  task<int> get_wave_state(call_ptr c, uapi::kfd_ioctl_get_queue_wave_state_args& args);
   task<int> refresh_devices(process_ptr target);
   task<int> set_watch(process_ptr target,
                       uapi::kfd_ioctl_dbg_trap_set_node_address_watch_args& args);

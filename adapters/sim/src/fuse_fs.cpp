@@ -75,6 +75,9 @@ struct stat attributes(std::uint64_t id, bool directory, std::uint32_t mode, std
 // sysfs says 4096 of every attribute.
 constexpr std::int64_t sysfs_size = 4096;
 
+// The device node is a regular file, and only what lies below a file's size can be mapped.
+constexpr std::int64_t device_size = static_cast<std::int64_t>(driver::mmap_end);
+
 struct stat generated_attributes(std::uint64_t id, bool directory) {
   const auto kind = static_cast<std::uint8_t>(id >> 56U);
   if (kind == smi_directory) return attributes(id, true, 0111, 0);
@@ -84,7 +87,10 @@ struct stat generated_attributes(std::uint64_t id, bool directory) {
 
 struct stat static_attributes(std::uint64_t id, const static_node& node) {
   const bool directory = node.kind == node_kind::directory || node.kind == node_kind::processes;
-  auto out = attributes(id, directory, node.mode, node.kind == node_kind::text ? sysfs_size : 0);
+  const auto size = node.kind == node_kind::text     ? sysfs_size
+                    : node.kind == node_kind::device ? device_size
+                                                     : 0;
+  auto out = attributes(id, directory, node.mode, size);
   if (node.kind == node_kind::control) out.st_uid = geteuid();  // Who runs the device commands it.
   return out;
 }
@@ -253,8 +259,8 @@ std::optional<std::string> fuse_fs::content(std::uint64_t file) const {
   switch (node.kind) {
     case pasid_file: return std::to_string(kfd_.pasid_of(*pid)) + "\n";
     case evicted_file: return std::to_string(kfd_.evicted_ms(*pid, node.item)) + "\n";
-    // No memory is managed here, and no SDMA engine is simulated.
-    case vram_file:
+    case vram_file: return std::to_string(kfd_.vram_of(*pid, node.item)) + "\n";
+    // No SDMA engine is simulated.
     case sdma_file:
     case faults_file:
     case page_in_file:
@@ -468,7 +474,9 @@ struct fuse_fs::requests {
         return;
       }
       file.fh = id;
-      file.direct_io = 1;
+      // Through the page cache, and one that outlives every open: what clients map of the node
+      // (doorbells) lives there, and what they store there reaches nobody.
+      file.keep_cache = 1;
       // The opener is gone: it will not release what it never got.
       if (fuse_reply_open(request, &file) != 0) fs.kfd_.release(id);
     });
@@ -549,7 +557,12 @@ struct fuse_fs::requests {
       return;
     }
     if (node != nullptr && node->kind == node_kind::device) {
-      fuse_reply_err(request, EINVAL);
+      if (static_cast<std::uint64_t>(offset) < driver::mmap_begin) {
+        fuse_reply_err(request, EINVAL);  // The driver has no read operation.
+      } else {
+        const std::string fresh_pages(size, '\0');
+        fuse_reply_buf(request, fresh_pages.data(), fresh_pages.size());
+      }
       return;
     }
     if (is_smi(id)) {
@@ -644,6 +657,10 @@ struct fuse_fs::requests {
 
   static void write(fuse_req_t request, fuse_ino_t id, const char* data, std::size_t size, off_t,
                     fuse_file_info* file) {
+    if (file->writepage != 0) {
+      fuse_reply_write(request, size);  // The kernel cleans its pages of stores to doorbells.
+      return;
+    }
     auto& fs = self(request);
     const auto* node = fs.names_.find(id);
     const bool commands = node != nullptr && node->kind == node_kind::control;

@@ -76,11 +76,16 @@ struct gpu_profile {
   std::uint32_t location_id = 0;
   /// The board's serial number as KFD prints it. 0: one made of gpu_id (assumption: any value).
   std::uint64_t unique_id = 0;
-  /// GPUs with the same number, other than 0, are linked by XGMI: one of them is reset with all.
+  /// GPUs of one XGMI hive have the same number and a link to each other, and one of them is reset
+  /// with all; 0: no XGMI.
   std::uint64_t hive_id = 0;
   /// Device memory. MI300X data sheet: 192 GB of HBM3 on an interface of 8192 bits.
   std::uint64_t memory_mib = 196592;
   std::uint32_t memory_width = 8192;
+  /// Caches: of a compute unit, of an XCC, of the GPU; 0: none. CDNA3 white paper.
+  std::uint32_t l1_kib = 32;
+  std::uint32_t l2_kib = 4096;
+  std::uint32_t l3_kib = 262144;
   /// Shader arrays of the whole GPU, and of one shader engine. gfx942: 4 for each XCC.
   std::uint32_t shader_arrays = 32;
   std::uint32_t arrays_per_engine = 1;
@@ -114,6 +119,7 @@ struct gpu_profile {
   /// How long a GPU reset takes. Assumption: nobody publishes it.
   duration reset_time = std::chrono::seconds{1};
 
+  constexpr std::uint64_t vram_bytes() const noexcept { return memory_mib << 20U; }
   constexpr std::uint32_t wave_slots() const noexcept {
     return compute_units * simd_per_cu * waves_per_simd;
   }

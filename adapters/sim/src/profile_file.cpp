@@ -152,6 +152,9 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   in.read("hive_id", gpu.hive_id, 0, any64);
   in.read("memory_mib", gpu.memory_mib, 1, 1U << 24U);
   in.read("memory_width", gpu.memory_width, 1, 65536);
+  in.read("l1_kib", gpu.l1_kib, 0, 1U << 30U);
+  in.read("l2_kib", gpu.l2_kib, 0, 1U << 30U);
+  in.read("l3_kib", gpu.l3_kib, 0, 1U << 30U);
   in.read("shader_arrays", gpu.shader_arrays, 1, 1024);
   in.read("arrays_per_engine", gpu.arrays_per_engine, 1, 64);
   in.read("wave_front_size", gpu.wave_front_size, 32, 64);

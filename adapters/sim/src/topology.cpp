@@ -47,6 +47,25 @@ std::string memory_bank(std::uint32_t heap, std::uint64_t bytes, std::uint32_t w
                      {"mem_clk_max", clock}});
 }
 
+/// cache_show(). \param siblings how many compute units share it; 256 at most are shown.
+std::string cache(std::uint32_t level, std::uint32_t kib, std::uint64_t first_simd,
+                  std::uint32_t siblings) {
+  constexpr std::uint32_t data_of_a_gpu = 1 | 8;  // HSA_CACHE_TYPE_DATA, HSA_CACHE_TYPE_HSACU.
+  constexpr std::uint32_t mapped = 256;           // CRAT_SIBLINGMAP_SIZE, in bits.
+  std::string text = properties({{"processor_id_low", first_simd},
+                                 {"level", level},
+                                 {"size", kib},
+                                 {"cache_line_size", level == 1 ? 64U : 128U},
+                                 {"cache_lines_per_tag", 1},
+                                 {"association", 16},
+                                 {"latency", 1},
+                                 {"type", data_of_a_gpu}});
+  text += "sibling_map ";
+  for (std::uint32_t i = 0; i < mapped; ++i) text += i < siblings ? "1," : "0,";
+  text.back() = '\n';
+  return text;
+}
+
 /// iolink_show(). Bandwidths in MB/s: one lane of the slowest PCIe generation to 16 of the fifth
 /// (the form amdgpu_amdkfd_get_pcie_bandwidth_mbytes gives them), and one XGMI link of MI300X
 /// (data sheet: 64 GB/s each way).
@@ -70,8 +89,8 @@ std::string io_link(const profile& node, std::uint32_t type, std::size_t from, s
 
 /// node_show(): what CPUs and GPUs show alike.
 struct node_properties {
-  std::uint64_t cpu_cores_count, simd_count, mem_banks_count, io_links_count, simd_id_base,
-      max_waves_per_simd, lds_size_in_kb, num_gws, wave_front_size, array_count,
+  std::uint64_t cpu_cores_count, simd_count, mem_banks_count, caches_count, io_links_count,
+      simd_id_base, max_waves_per_simd, lds_size_in_kb, num_gws, wave_front_size, array_count,
       simd_arrays_per_engine, cu_per_simd_array, simd_per_cu, max_slots_scratch_cu,
       gfx_target_version, vendor_id, device_id, location_id, domain, drm_render_minor, hive_id,
       num_sdma_engines, num_sdma_xgmi_engines, num_sdma_queues_per_engine, num_cp_queues;
@@ -81,7 +100,7 @@ std::string common(const node_properties& p) {
   return properties({{"cpu_cores_count", p.cpu_cores_count},
                      {"simd_count", p.simd_count},
                      {"mem_banks_count", p.mem_banks_count},
-                     {"caches_count", 0},
+                     {"caches_count", p.caches_count},
                      {"io_links_count", p.io_links_count},
                      {"cpu_core_id_base", 0},
                      {"simd_id_base", p.simd_id_base},
@@ -108,18 +127,16 @@ std::string common(const node_properties& p) {
                      {"num_cp_queues", p.num_cp_queues}});
 }
 
-// HSA_CAP_*: what a runtime looks at before it enables debugging.
-constexpr std::uint64_t cap_watch_points = 0x80;
-constexpr std::uint64_t cap_doorbell_type_2 = 2U << 12U;
-constexpr std::uint64_t cap_trap_debug = 0x8000;
-constexpr std::uint64_t cap_trap_debug_firmware = 0x20000000;
+constexpr std::uint64_t simd_id_base(std::size_t index) { return 2147487744 + 4096 * index; }
 
-std::string gpu_properties(const gpu_profile& gpu, std::size_t index, std::size_t links) {
+std::string gpu_properties(const gpu_profile& gpu, std::size_t index, std::size_t caches,
+                           std::size_t links) {
   node_properties p{};
+  p.caches_count = caches;
   p.simd_count = std::uint64_t{gpu.compute_units} * gpu.simd_per_cu;
   p.mem_banks_count = 1;
   p.io_links_count = links;
-  p.simd_id_base = 2147487744 + 4096 * std::uint64_t{index};
+  p.simd_id_base = simd_id_base(index);
   p.max_waves_per_simd = gpu.waves_per_simd;
   p.lds_size_in_kb = 64;
   p.num_gws = 64;
@@ -146,8 +163,7 @@ std::string gpu_properties(const gpu_profile& gpu, std::size_t index, std::size_
   return common(p) + properties({{"max_engine_clk_fcompute", 2100},
                                  {"local_mem_size", 0},  // Always: the memory banks tell it.
                                  {"fw_version", 0},
-                                 {"capability", cap_watch_points | cap_doorbell_type_2 |
-                                                    cap_trap_debug | cap_trap_debug_firmware},
+                                 {"capability", gpu_capability},
                                  {"debug_prop", 0},
                                  {"sdma_fw_version", 0},
                                  {"unique_id", unique_id},
@@ -175,7 +191,14 @@ std::vector<topology_node> topology_of(const profile& node) {
       if (k == i || gpu.hive_id == 0 || node.gpus[k].hive_id != gpu.hive_id) continue;
       here.io_links.push_back(io_link(node, link_xgmi, number, k + 1));
     }
-    here.properties = gpu_properties(gpu, i, here.io_links.size());
+    std::uint32_t level = 0;
+    for (const auto kib : {gpu.l1_kib, gpu.l2_kib, gpu.l3_kib}) {
+      ++level;
+      if (kib == 0) continue;
+      const auto siblings = level == 1 ? 1 : gpu.compute_units / (level == 2 ? gpu.num_xcc : 1);
+      here.caches.push_back(cache(level, kib, simd_id_base(i), siblings));
+    }
+    here.properties = gpu_properties(gpu, i, here.caches.size(), here.io_links.size());
   }
   node_properties cpu{};
   cpu.cpu_cores_count = cpu_cores;

@@ -11,21 +11,29 @@ namespace sluice::sim {
 
 struct profile;
 
+/// HSA_CAP_*, what a runtime looks at before it enables debugging: watch points and 2 to the power
+/// of how many (4), doorbells of 8 bytes, trap debugging by driver and by firmware.
+inline constexpr std::uint32_t gpu_capability =
+    0x80U | 2U << 8U | 2U << 12U | 0x8000U | 0x20000000U;
+
 /// One directory below `topology/nodes`.
 struct topology_node {
   std::uint32_t gpu_id = 0;  ///< 0: a CPU.
   std::string name;
   std::string properties;
   std::vector<std::string> mem_banks;  ///< `properties` of each, in order.
+  std::vector<std::string> caches;     ///< The same.
   std::vector<std::string> io_links;   ///< The same.
 };
 
 /// The CPU as node 0, then the GPUs.
 ///
 /// The keys of `properties` and their order are documented; the formats of memory banks and links
-/// are those of mem_show() and iolink_show() (kfd_topology.c). Inferred, and no promise of any
-/// machine: the CPU's numbers, bandwidths, clocks, firmware versions, and the flags of links. Not
-/// shown: caches, performance counters, and links between GPUs over PCIe (`p2p_links`).
+/// are those of mem_show() and iolink_show() (kfd_topology.c), and of caches what libhsakmt reads.
+/// Inferred, and no promise of any machine: the CPU's numbers, bandwidths, clocks, firmware
+/// versions, and the flags of links. A GPU shows one cache of each level, as ROCr asks of it, not
+/// one for each compute unit. Not shown: the CPU's caches (libhsakmt then asks the machine),
+/// performance counters, and links between GPUs over PCIe (`p2p_links`).
 std::vector<topology_node> topology_of(const profile& node);
 
 /// `topology/system_properties`. The platform's numbers are those of a machine without a CRAT.

@@ -37,7 +37,7 @@ static_tree::static_tree(const profile& node) {
       }
     };
     add_list("mem_banks", each.mem_banks);
-    add_list("caches", {});  // None is listed: their counts say 0.
+    add_list("caches", each.caches);
     add_list("io_links", each.io_links);
   }
 

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/kfd/uapi_memory.hpp"
+
 namespace {
 
 namespace ours = sluice::kfd::uapi;
@@ -28,6 +30,22 @@ constexpr std::uint32_t criu_op = ours::AMDKFD_IOC_CRIU_OP;
 constexpr std::uint32_t gws = ours::AMDKFD_IOC_ALLOC_QUEUE_GWS;
 constexpr std::uint32_t svm = ours::AMDKFD_IOC_SVM;
 constexpr std::uint32_t xnack = ours::AMDKFD_IOC_SET_XNACK_MODE;
+constexpr std::uint32_t memory_policy = ours::AMDKFD_IOC_SET_MEMORY_POLICY;
+constexpr std::uint32_t apertures_old = ours::AMDKFD_IOC_GET_PROCESS_APERTURES;
+constexpr std::uint32_t scratch_backing = ours::AMDKFD_IOC_SET_SCRATCH_BACKING_VA;
+constexpr std::uint32_t tile_config = ours::AMDKFD_IOC_GET_TILE_CONFIG;
+constexpr std::uint32_t trap_handler = ours::AMDKFD_IOC_SET_TRAP_HANDLER;
+constexpr std::uint32_t alloc_memory = ours::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU;
+constexpr std::uint32_t free_memory = ours::AMDKFD_IOC_FREE_MEMORY_OF_GPU;
+constexpr std::uint32_t map_memory = ours::AMDKFD_IOC_MAP_MEMORY_TO_GPU;
+constexpr std::uint32_t unmap_memory = ours::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU;
+constexpr std::uint32_t available_memory = ours::AMDKFD_IOC_AVAILABLE_MEMORY;
+constexpr std::uint32_t noncoherent = ours::KFD_IOC_CACHE_POLICY_NONCOHERENT;
+constexpr std::uint32_t in_vram = ours::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
+constexpr std::uint32_t in_gtt = ours::KFD_IOC_ALLOC_MEM_FLAGS_GTT;
+constexpr std::uint32_t in_user_pages = ours::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR;
+constexpr std::uint32_t in_doorbells = ours::KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL;
+constexpr std::uint32_t in_mmio = ours::KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP;
 
 }  // namespace
 
@@ -93,6 +111,60 @@ TEST(Uapi, HasTheSystemHeadersLayouts) {
   SAME_STRUCT(kfd_ioctl_smi_events_args);
   SAME_STRUCT(kfd_ioctl_criu_args);
   SAME_FIELD(kfd_ioctl_criu_args, op);
+}
+
+TEST(Uapi, HasTheSystemHeadersMemoryCommands) {
+  EXPECT_EQ(memory_policy, AMDKFD_IOC_SET_MEMORY_POLICY);
+  EXPECT_EQ(apertures_old, AMDKFD_IOC_GET_PROCESS_APERTURES);
+  EXPECT_EQ(scratch_backing, AMDKFD_IOC_SET_SCRATCH_BACKING_VA);
+  EXPECT_EQ(tile_config, AMDKFD_IOC_GET_TILE_CONFIG);
+  EXPECT_EQ(trap_handler, AMDKFD_IOC_SET_TRAP_HANDLER);
+  EXPECT_EQ(alloc_memory, AMDKFD_IOC_ALLOC_MEMORY_OF_GPU);
+  EXPECT_EQ(free_memory, AMDKFD_IOC_FREE_MEMORY_OF_GPU);
+  EXPECT_EQ(map_memory, AMDKFD_IOC_MAP_MEMORY_TO_GPU);
+  EXPECT_EQ(unmap_memory, AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU);
+  EXPECT_EQ(available_memory, AMDKFD_IOC_AVAILABLE_MEMORY);
+  EXPECT_EQ(noncoherent, KFD_IOC_CACHE_POLICY_NONCOHERENT);
+  EXPECT_EQ(in_vram, KFD_IOC_ALLOC_MEM_FLAGS_VRAM);
+  EXPECT_EQ(in_gtt, KFD_IOC_ALLOC_MEM_FLAGS_GTT);
+  EXPECT_EQ(in_user_pages, KFD_IOC_ALLOC_MEM_FLAGS_USERPTR);
+  EXPECT_EQ(in_doorbells, KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL);
+  EXPECT_EQ(in_mmio, KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP);
+}
+
+TEST(Uapi, HasTheSystemHeadersMemoryLayouts) {
+  SAME_STRUCT(kfd_ioctl_set_memory_policy_args);
+  SAME_FIELD(kfd_ioctl_set_memory_policy_args, gpu_id);
+  SAME_FIELD(kfd_ioctl_set_memory_policy_args, default_policy);
+  SAME_FIELD(kfd_ioctl_set_memory_policy_args, alternate_policy);
+  SAME_STRUCT(kfd_ioctl_get_process_apertures_args);
+  SAME_FIELD(kfd_ioctl_get_process_apertures_args, num_of_nodes);
+  SAME_STRUCT(kfd_ioctl_set_scratch_backing_va_args);
+  SAME_FIELD(kfd_ioctl_set_scratch_backing_va_args, gpu_id);
+  SAME_STRUCT(kfd_ioctl_get_tile_config_args);
+  SAME_FIELD(kfd_ioctl_get_tile_config_args, num_tile_configs);
+  SAME_FIELD(kfd_ioctl_get_tile_config_args, num_macro_tile_configs);
+  SAME_FIELD(kfd_ioctl_get_tile_config_args, gpu_id);
+  SAME_FIELD(kfd_ioctl_get_tile_config_args, gb_addr_config);
+  SAME_FIELD(kfd_ioctl_get_tile_config_args, num_banks);
+  SAME_FIELD(kfd_ioctl_get_tile_config_args, num_ranks);
+  SAME_STRUCT(kfd_ioctl_set_trap_handler_args);
+  SAME_FIELD(kfd_ioctl_set_trap_handler_args, tma_addr);
+  SAME_FIELD(kfd_ioctl_set_trap_handler_args, gpu_id);
+  SAME_STRUCT(kfd_ioctl_alloc_memory_of_gpu_args);
+  SAME_FIELD(kfd_ioctl_alloc_memory_of_gpu_args, size);
+  SAME_FIELD(kfd_ioctl_alloc_memory_of_gpu_args, handle);
+  SAME_FIELD(kfd_ioctl_alloc_memory_of_gpu_args, mmap_offset);
+  SAME_FIELD(kfd_ioctl_alloc_memory_of_gpu_args, gpu_id);
+  SAME_FIELD(kfd_ioctl_alloc_memory_of_gpu_args, flags);
+  SAME_STRUCT(kfd_ioctl_free_memory_of_gpu_args);
+  SAME_STRUCT(kfd_ioctl_map_memory_to_gpu_args);
+  SAME_FIELD(kfd_ioctl_map_memory_to_gpu_args, device_ids_array_ptr);
+  SAME_FIELD(kfd_ioctl_map_memory_to_gpu_args, n_devices);
+  SAME_FIELD(kfd_ioctl_map_memory_to_gpu_args, n_success);
+  SAME_STRUCT(kfd_ioctl_set_xnack_mode_args);
+  SAME_STRUCT(kfd_ioctl_get_available_memory_args);
+  SAME_FIELD(kfd_ioctl_get_available_memory_args, gpu_id);
 }
 
 // Created by both generations: 88 bytes before KFD 1.17, 96 since, the same up to there.

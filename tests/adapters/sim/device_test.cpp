@@ -108,6 +108,57 @@ TEST(SimulatedDevice, RefusesReadingAndWritingTheNode) {
   EXPECT_EQ(errno, EINVAL);
 }
 
+/// The page of a process's doorbells, through a queue of its own.
+class doorbell_page {
+ public:
+  explicit doorbell_page(const simulated_device& device) : kfd_{device.roots().device} {
+    std::uint64_t offset = 0;
+    if (memory_.create(kfd_.fd(), gpu, &offset) != 0) throw std::runtime_error("no queue");
+    memory_at_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, kfd_.fd(),
+                      static_cast<off_t>(offset));
+    if (memory_at_ == MAP_FAILED) throw std::runtime_error("cannot map the doorbells");
+  }
+  doorbell_page(const doorbell_page&) = delete;
+  doorbell_page& operator=(const doorbell_page&) = delete;
+  ~doorbell_page() { munmap(memory_at_, size); }
+  volatile std::uint64_t& operator[](std::size_t i) const {
+    return static_cast<volatile std::uint64_t*>(memory_at_)[i];
+  }
+
+ private:
+  static constexpr std::size_t size = 8192;
+  const raw_device kfd_;
+  const queue_memory memory_;
+  void* memory_at_ = nullptr;
+};
+
+TEST(SimulatedDevice, GivesEveryProcessAPageOfDoorbells) {
+  const simulated_device device;
+  const doorbell_page mine{device};
+  EXPECT_EQ(mine[0], 0U);
+  mine[0] = 42;
+  mine[1023] = 43;
+  child_process child{[&](channel&) {
+    const doorbell_page its{device};
+    if (its[0] != 0 || its[1023] != 0) return 1;
+    its[0] = 7;
+    return 0;
+  }};
+  EXPECT_TRUE(child.succeeds(10s));
+  { const raw_device another{device.roots().device}; }  // No open and no close disturbs a mapping.
+  EXPECT_EQ(mine[0], 42U);
+  EXPECT_EQ(mine[1023], 43U);
+}
+
+TEST(SimulatedDevice, EndsWhileDoorbellsAreMappedAndWritten) {
+  simulated_device device;
+  const doorbell_page page{device};
+  page[0] = 1;
+  const int status = device.stop(SIGTERM);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST(SimulatedDevice, ShowsQueuesInSysfsToTheByte) {
   const simulated_device device;
   const raw_device kfd{device.roots().device};

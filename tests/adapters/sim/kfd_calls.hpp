@@ -77,8 +77,8 @@ class queue_memory {
   std::uint64_t ring() const { return address_of(base_); }
   std::uint64_t saved_context() const { return ring() + 3 * page; }
 
-  /// \return the queue id, or -errno.
-  int create(int fd, std::uint32_t gpu) const {
+  /// \param doorbell where to put the offset of its doorbell. \return the queue id, or -errno.
+  int create(int fd, std::uint32_t gpu, std::uint64_t* doorbell = nullptr) const {
     uapi::kfd_ioctl_create_queue_args create{};
     create.ring_base_address = ring();
     create.ring_size = ring_size;
@@ -94,6 +94,7 @@ class queue_memory {
     create.queue_percentage = 100;
     create.queue_priority = 7;
     const int value = raw_call(fd, uapi::AMDKFD_IOC_CREATE_QUEUE, create);
+    if (doorbell != nullptr) *doorbell = create.doorbell_offset;
     return value < 0 ? value : static_cast<int>(create.queue_id);
   }
 

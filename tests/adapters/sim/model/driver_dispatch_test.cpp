@@ -90,8 +90,8 @@ TEST(DriverDispatch, AnswersEOPNOTSUPPToCommandsItDoesNotSimulate) {
   driver_bench b;
   b.open(app);
   std::array<std::byte, 64> args{};
-  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SVM, args), -EOPNOTSUPP);
-  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, args), -EOPNOTSUPP);
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_DMABUF_INFO, args), -EOPNOTSUPP);
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_EXPORT_DMABUF, args), -EOPNOTSUPP);
 }
 
 TEST(DriverDispatch, RefusesADescriptorOfAnotherProcess) {

@@ -257,6 +257,23 @@ TEST_F(DriverSuspend, WritesWhereTheContextWasSaved) {
   EXPECT_EQ(idle.wave_state.control_stack_size, 0U);
 }
 
+TEST_F(DriverSuspend, TellsTheOwnerOfASuspendedQueueWhereItsContextIs) {
+  const auto area = b.queue_args(0).ctx_save_restore_address;
+  uapi::kfd_ioctl_get_queue_wave_state_args args{};
+  args.ctl_stack_address = area;
+  b.publish(app, 0, {.length = 1h, .waves = 8});
+  b.run_for(10ms);
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE, args), -EINVAL) << "on the GPU";
+  ASSERT_EQ(b.suspend({0}).result, 1);
+  ASSERT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE, args), 0);
+  EXPECT_EQ(args.ctl_stack_used_size, 8U * 8);
+  EXPECT_EQ(args.save_area_used_size, 8U * 1024);
+  args.ctl_stack_address = 0x10;
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE, args), -EFAULT);
+  args.queue_id = 99;
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE, args), -EINVAL);
+}
+
 TEST_F(DriverSuspend, SdmaQueuesAreSuspendedLikeAnyOther) {
   auto args = b.queue_args(5);
   args.queue_type = uapi::KFD_IOC_QUEUE_TYPE_SDMA;

@@ -95,7 +95,7 @@ TEST(Topology, CountsWhatItShows) {
   for (const auto& each : topology_of(eight_gpus())) {
     EXPECT_EQ(value_of(each.properties, "mem_banks_count"), each.mem_banks.size());
     EXPECT_EQ(value_of(each.properties, "io_links_count"), each.io_links.size());
-    EXPECT_EQ(value_of(each.properties, "caches_count"), 0U);
+    EXPECT_EQ(value_of(each.properties, "caches_count"), each.caches.size());
   }
 }
 
@@ -137,6 +137,28 @@ TEST(Topology, WritesAMemoryBankToTheByte) {
             std::vector<std::string>{"heap_type 1\nsize_in_bytes 206141652992\nflags 0\n"
                                      "width 8192\nmem_clk_max 1300\n"});
   EXPECT_EQ(value_of(nodes[0].mem_banks.at(0), "heap_type"), 0U);
+}
+
+// ROCr takes a GPU without a cache for a mistake.
+TEST(Topology, ShowsACacheOfEachLevelThatTheGpuHas) {
+  auto node = default_profile();
+  const auto caches = topology_of(node)[1].caches;
+  ASSERT_EQ(caches.size(), 3U);
+  EXPECT_EQ(caches[0].substr(0, caches[0].find("sibling_map")),
+            "processor_id_low 2147487744\nlevel 1\nsize 32\ncache_line_size 64\n"
+            "cache_lines_per_tag 1\nassociation 16\nlatency 1\ntype 9\n");
+  const auto siblings = [](const std::string& cache) {
+    const auto map = cache.substr(cache.find("sibling_map ") + 12);
+    EXPECT_EQ(map.size(), 512U);
+    EXPECT_EQ(map.back(), '\n');
+    return std::count(map.begin(), map.end(), '1');
+  };
+  EXPECT_EQ(siblings(caches[0]), 1);
+  EXPECT_EQ(siblings(caches[1]), 38) << "an XCC";
+  EXPECT_EQ(siblings(caches[2]), 256) << "all that are shown";
+  EXPECT_EQ(value_of(caches[2], "size"), 262144U);
+  node.gpus.front().l3_kib = 0;
+  EXPECT_EQ(topology_of(node)[1].caches.size(), 2U);
 }
 
 TEST(Topology, GivesEveryGpuAPlaceOfItsOwn) {

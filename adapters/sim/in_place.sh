@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# usage: in_place.sh COMMAND [ARGUMENT...]
+# Runs a command, as root, for which the simulated GPU at $SLUICE_SIM_ROOT lies where a real one would: at
+# /dev/kfd, /dev/dri, /sys/class/kfd and /sys/devices/virtual/kfd. For programs that look nowhere else, as
+# AMD's libraries do; in a mount namespace of their own, so that nobody else sees it. For example
+#   examples/with_simulated_gpu.sh adapters/sim/in_place.sh env HSA_OVERRIDE_GFX_VERSION=9.0.10 rocminfo
+set -euo pipefail
+
+name=$(basename "$0")
+case ${1-} in
+  -h | --help) sed -n '2,6s/^# //p' "$0" && exit 0 ;;
+  '') echo "$name: there is no command to run (see --help)" >&2 && exit 2 ;;
+esac
+if [ ! -e "${SLUICE_SIM_ROOT-}/dev/kfd" ]; then
+  echo "$name: no simulated GPU at SLUICE_SIM_ROOT='${SLUICE_SIM_ROOT-}'; run this by with_simulated_gpu.sh" >&2
+  exit 1
+fi
+if [ -z "${SLUICE_SIM_IN_PLACE-}" ]; then
+  . "$(dirname "${BASH_SOURCE[0]}")/../../examples/common.sh"
+  in_own_mounts env SLUICE_SIM_IN_PLACE=1 SLUICE_SIM_ROOT="$SLUICE_SIM_ROOT" "$0" "$@"
+fi
+unset SLUICE_SIM_IN_PLACE
+
+sysfs=$SLUICE_SIM_ROOT/sys/class/kfd/kfd
+staging=$(mktemp -d "$SLUICE_SIM_ROOT/staging-XXXXXX")
+# Becomes the directory DIR: a copy of it, made of bind mounts, to which more can be added; the entries NAME
+# of the original are left out.
+# cover DIR [NAME...]
+cover() {
+  local directory=$1 entry left_out
+  shift
+  mount -t tmpfs -o mode=755 "$name" "$staging"
+  for entry in "$directory"/*; do
+    for left_out; do
+      [ "$entry" != "$directory/$left_out" ] || continue 2
+    done
+    if [ -L "$entry" ]; then
+      cp -P "$entry" "$staging/"
+    elif [ -d "$entry" ]; then
+      mkdir "$staging/${entry##*/}"
+      mount --rbind "$entry" "$staging/${entry##*/}"
+    elif [ -e "$entry" ]; then
+      : >"$staging/${entry##*/}"
+      mount --bind "$entry" "$staging/${entry##*/}"
+    fi
+  done
+  mount --move "$staging" "$directory"
+}
+
+cover /sys/devices/virtual kfd
+mkdir /sys/devices/virtual/kfd
+mount --bind "$sysfs/.." /sys/devices/virtual/kfd
+cover /sys/class kfd
+mkdir /sys/class/kfd
+ln -s ../../devices/virtual/kfd/kfd /sys/class/kfd/kfd
+cover /dev kfd dri
+: >/dev/kfd
+mount --bind "$SLUICE_SIM_ROOT/dev/kfd" /dev/kfd
+# The render nodes: GPU memory that a client maps is memory all the same, and that is what /dev/zero gives.
+mkdir /dev/dri
+sed -n 's/^drm_render_minor \([1-9]\)/\1/p' "$sysfs"/topology/nodes/*/properties | while read -r minor; do
+  : >"/dev/dri/renderD$minor"
+  mount --bind /dev/zero "/dev/dri/renderD$minor"
+done
+rmdir "$staging"
+# rocminfo asks lsmod first whether the driver is loaded, and there are kernels without modules.
+mkdir -p "$SLUICE_SIM_ROOT/in_place"
+printf '#!/bin/sh\necho "amdgpu 0 0"\n' >"$SLUICE_SIM_ROOT/in_place/lsmod"
+chmod +x "$SLUICE_SIM_ROOT/in_place/lsmod"
+PATH=$SLUICE_SIM_ROOT/in_place:$PATH
+exec "$@"

@@ -1,0 +1,269 @@
+#include "driver.hpp"
+#include "driver_bench.hpp"
+
+#include <set>
+
+#include "sluice/kfd/uapi_memory.hpp"
+
+namespace sluice::sim::test {
+namespace {
+
+constexpr std::uint64_t mib = std::uint64_t{1} << 20U;
+constexpr std::uint32_t vram = uapi::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
+constexpr std::uint32_t gtt = uapi::KFD_IOC_ALLOC_MEM_FLAGS_GTT;
+constexpr std::uint32_t userptr = uapi::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR;
+constexpr std::uint32_t doorbells = uapi::KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL;
+constexpr std::uint32_t mmio = uapi::KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP;
+
+profile small_gpus() {
+  auto node = default_profile();
+  node.gpus.front().memory_mib = 100;
+  node.gpus.push_back(node.gpus.front());
+  node.gpus.back().gpu_id = 51111;
+  return node;
+}
+
+class DriverMemory : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const pid_t pid : {app, other}) {
+      b.open(pid);
+      ASSERT_EQ(acquire_vm(pid), 0);
+    }
+  }
+  int acquire_vm(pid_t pid, std::uint32_t gpu = 51110) {
+    uapi::kfd_ioctl_acquire_vm_args args{.drm_fd = 3, .gpu_id = gpu};
+    return b.call(pid, uapi::AMDKFD_IOC_ACQUIRE_VM, args);
+  }
+  struct allocation {
+    int result = 0;
+    std::uint64_t handle = 0;
+    std::uint64_t mmap_offset = 0;
+  };
+  allocation allocate(std::uint64_t size, std::uint32_t flags, pid_t pid = app,
+                      std::uint32_t gpu = 51110, std::uint64_t user_address = 0) {
+    uapi::kfd_ioctl_alloc_memory_of_gpu_args args{.va_addr = scratch + 0x8000,
+                                                  .size = size,
+                                                  .handle = 0,
+                                                  .mmap_offset = user_address,
+                                                  .gpu_id = gpu,
+                                                  .flags = flags};
+    const int result = b.call(pid, uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, args);
+    return {result, args.handle, args.mmap_offset};
+  }
+  int free(std::uint64_t handle, pid_t pid = app) {
+    uapi::kfd_ioctl_free_memory_of_gpu_args args{.handle = handle};
+    return b.call(pid, uapi::AMDKFD_IOC_FREE_MEMORY_OF_GPU, args);
+  }
+  struct mapping {
+    int result = 0;
+    std::uint32_t done = 0;
+    friend bool operator==(const mapping&, const mapping&) = default;
+    friend std::ostream& operator<<(std::ostream& out, const mapping& m) {
+      return out << m.result << " after " << m.done;
+    }
+  };
+  mapping map(std::uint64_t handle, const std::vector<std::uint32_t>& gpus, std::uint32_t done = 0,
+              std::uint32_t command = uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU) {
+    for (std::size_t i = 0; i < gpus.size(); ++i) {
+      b.machine.memory(app).put(scratch + i * 4, gpus[i]);
+    }
+    uapi::kfd_ioctl_map_memory_to_gpu_args args{
+        .handle = handle,
+        .device_ids_array_ptr = scratch,
+        .n_devices = static_cast<std::uint32_t>(gpus.size()),
+        .n_success = done};
+    const int result = b.call(app, command, args);
+    return {result, args.n_success};
+  }
+  mapping unmap(std::uint64_t handle, const std::vector<std::uint32_t>& gpus) {
+    return map(handle, gpus, 0, uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU);
+  }
+  std::uint64_t available(std::uint32_t gpu = 51110) {
+    uapi::kfd_ioctl_get_available_memory_args args{.available = 0, .gpu_id = gpu, .pad = 0};
+    EXPECT_EQ(b.call(other, uapi::AMDKFD_IOC_AVAILABLE_MEMORY, args), 0);
+    return args.available;
+  }
+  int create_event(std::uint64_t page, std::uint64_t* offset = nullptr,
+                   std::uint32_t type = uapi::KFD_IOC_EVENT_SIGNAL) {
+    uapi::kfd_ioctl_create_event_args args{};
+    args.event_page_offset = page;
+    args.event_type = type;
+    const int result = b.call(app, uapi::AMDKFD_IOC_CREATE_EVENT, args);
+    if (offset != nullptr) *offset = args.event_page_offset;
+    return result;
+  }
+  driver_bench b{small_gpus()};
+};
+
+TEST_F(DriverMemory, CountsDeviceMemoryInWholePagesForProcessAndGpu) {
+  const auto first = allocate(10 * mib + 1, vram);
+  ASSERT_EQ(first.result, 0);
+  ASSERT_EQ(allocate(20 * mib, vram, other).result, 0);
+  EXPECT_EQ(b.sim->vram_of(app, 51110), 10 * mib + 4096);
+  EXPECT_EQ(b.sim->vram_of(app, 51111), 0U);
+  EXPECT_EQ(b.sim->vram_of(other, 51110), 20 * mib);
+  EXPECT_EQ(available(), 68 * mib) << "in steps of 2 MiB";
+  EXPECT_EQ(available(51111), 100 * mib);
+  ASSERT_EQ(free(first.handle), 0);
+  EXPECT_EQ(b.sim->vram_of(app, 51110), 0U);
+  EXPECT_EQ(available(), 80 * mib);
+}
+
+TEST_F(DriverMemory, HasNoMoreThanTheGpuHas) {
+  ASSERT_EQ(allocate(60 * mib, vram, other).result, 0);
+  EXPECT_EQ(allocate(40 * mib + 1, vram).result, -ENOMEM);
+  EXPECT_EQ(allocate(~std::uint64_t{0}, vram).result, -ENOMEM);
+  EXPECT_EQ(b.sim->vram_of(app, 51110), 0U);
+  EXPECT_EQ(allocate(40 * mib, vram).result, 0);
+  EXPECT_EQ(allocate(1, vram).result, -ENOMEM);
+  EXPECT_EQ(available(), 0U);
+}
+
+TEST_F(DriverMemory, TakesSystemMemoryForNoDeviceMemory) {
+  EXPECT_EQ(allocate(200 * mib, gtt).result, 0);
+  const auto pages = allocate(200 * mib, userptr, app, 51110, 0x7000);
+  EXPECT_EQ(pages.result, 0);
+  EXPECT_EQ(pages.mmap_offset, 0x7000U);
+  EXPECT_EQ(b.sim->vram_of(app, 51110), 0U);
+  EXPECT_EQ(available(), 100 * mib);
+}
+
+TEST_F(DriverMemory, RefusesWhatNoDriverGives) {
+  EXPECT_EQ(allocate(0, vram).result, -EINVAL);
+  EXPECT_EQ(allocate(mib, vram, app, 1).result, -EINVAL) << "no such GPU";
+  EXPECT_EQ(allocate(mib, 0).result, -EINVAL) << "no kind of memory";
+  EXPECT_EQ(allocate(mib, userptr).result, -EINVAL) << "no address";
+  EXPECT_EQ(allocate(4096, doorbells).result, -EINVAL) << "a process has 8 KiB of doorbells";
+  EXPECT_EQ(allocate(8192, mmio).result, -EINVAL) << "there is one page of registers";
+  EXPECT_EQ(allocate(mib, vram, app, 51111).result, -ENODEV) << "no VM acquired there";
+  EXPECT_EQ(free(51110ULL << 32U), -EINVAL);
+}
+
+TEST_F(DriverMemory, FreesNothingThatIsMapped) {
+  ASSERT_EQ(acquire_vm(app, 51111), 0);
+  const auto buffer = allocate(mib, vram);
+  ASSERT_EQ(map(buffer.handle, {51110, 51111}), (mapping{0, 2}));
+  EXPECT_EQ(map(buffer.handle, {51110}), (mapping{0, 1})) << "again changes nothing";
+  EXPECT_EQ(free(buffer.handle), -EBUSY);
+  EXPECT_EQ(unmap(buffer.handle, {51110}), (mapping{0, 1}));
+  EXPECT_EQ(free(buffer.handle), -EBUSY);
+  EXPECT_EQ(unmap(buffer.handle, {51110, 51111}), (mapping{0, 2}));
+  EXPECT_EQ(free(buffer.handle), 0);
+  EXPECT_EQ(free(buffer.handle), -EINVAL);
+}
+
+TEST_F(DriverMemory, SaysHowFarItCameWithMapping) {
+  const auto buffer = allocate(mib, gtt);
+  EXPECT_EQ(map(buffer.handle, {51110, 77, 51110}), (mapping{-EINVAL, 1}));
+  EXPECT_EQ(map(buffer.handle, {77, 51110}, 1), (mapping{0, 2})) << "goes on where it stopped";
+  EXPECT_EQ(map(buffer.handle, {51110, 51111}), (mapping{-ENODEV, 1})) << "no VM acquired there";
+  EXPECT_EQ(map(buffer.handle, {51110}, 2).result, -EINVAL);
+  EXPECT_EQ(map(buffer.handle, {}).result, -EINVAL);
+  EXPECT_EQ(map(buffer.handle + 1, {51110}).result, -EINVAL);
+  uapi::kfd_ioctl_map_memory_to_gpu_args args{
+      .handle = buffer.handle, .device_ids_array_ptr = 0x10, .n_devices = 1, .n_success = 0};
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU, args), -EFAULT);
+}
+
+TEST_F(DriverMemory, KnowsNobodyElsesHandles) {
+  const auto buffer = allocate(mib, vram);
+  EXPECT_EQ(free(buffer.handle, other), -EINVAL);
+}
+
+TEST_F(DriverMemory, GetsEverythingBackWhenAProcessEnds) {
+  ASSERT_EQ(allocate(60 * mib, vram).result, 0);
+  const auto shared = allocate(10 * mib, vram);
+  ASSERT_EQ(map(shared.handle, {51110}), (mapping{0, 1}));
+  ASSERT_EQ(available(), 30 * mib);
+  b.machine.exit(app);
+  b.sim->reap();
+  b.run_for(1s);
+  EXPECT_EQ(available(), 100 * mib);
+}
+
+// What libhsakmt brings with its first event; the slots begin as it expects them.
+TEST_F(DriverMemory, TakesAnEventPageOnceAndKeepsIt) {
+  const auto page = allocate(0x8000, gtt);
+  EXPECT_EQ(create_event(page.handle + 1), -EINVAL) << "no such buffer";
+  ASSERT_EQ(create_event(page.handle), 0);
+  EXPECT_EQ(b.machine.memory(app).get<std::uint64_t>(scratch + 0x8000), ~std::uint64_t{0});
+  EXPECT_EQ(b.machine.memory(app).get<std::uint64_t>(scratch + 0xfff8), ~std::uint64_t{0});
+  EXPECT_EQ(create_event(page.handle), -EINVAL) << "it is set already";
+  EXPECT_EQ(create_event(0), 0);
+  EXPECT_EQ(free(page.handle), -EPERM);
+}
+
+TEST_F(DriverMemory, TakesNoEventPageAfterTheFirstSignal) {
+  std::uint64_t offset = 0;
+  ASSERT_EQ(create_event(0, &offset, uapi::KFD_IOC_EVENT_MEMORY), 0);
+  EXPECT_EQ(offset, 0U) << "it has no slot";
+  const auto page = allocate(0x8000, gtt);
+  ASSERT_EQ(create_event(0, &offset), 0);
+  EXPECT_NE(offset, 0U) << "where the driver's own page can be mapped";
+  EXPECT_EQ(create_event(page.handle), -EINVAL);
+}
+
+// FUSE can map what lies below 2^63, all who map one offset get one page, and libhsakmt takes the
+// low 32 bits of the first doorbell for its place in the page.
+TEST_F(DriverMemory, HasAnOffsetForEveryPageThatCanBeMapped) {
+  ASSERT_EQ(acquire_vm(app, 51111), 0);
+  std::set<std::uint64_t> pages;
+  for (const pid_t pid : {app, other}) {
+    for (std::uint32_t gpu = 0; gpu < 2; ++gpu) {
+      auto args = b.queue_args(gpu, gpu);
+      ASSERT_EQ(b.call(pid, uapi::AMDKFD_IOC_CREATE_QUEUE, args), 0);
+      EXPECT_EQ(args.doorbell_offset & 0xffffffffU, args.queue_id * 8);
+      pages.insert(args.doorbell_offset >> 32U);
+    }
+    pages.insert(allocate(4096, mmio, pid).mmap_offset >> 32U);
+  }
+  std::uint64_t events = 0;
+  ASSERT_EQ(create_event(0, &events), 0);
+  pages.insert(events >> 32U);
+  EXPECT_EQ(pages.size(), 7U) << "all different";
+  EXPECT_GE(*pages.begin() << 32U, driver::mmap_begin);
+  EXPECT_LT(*pages.rbegin() << 32U, driver::mmap_end);
+  EXPECT_EQ(allocate(8192, doorbells).result, 0);
+}
+
+TEST_F(DriverMemory, AnswersARuntimesSettingsForGpusThatExist) {
+  uapi::kfd_ioctl_set_memory_policy_args policy{};
+  policy.gpu_id = 51110;
+  policy.default_policy = uapi::KFD_IOC_CACHE_POLICY_NONCOHERENT;
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SET_MEMORY_POLICY, policy), 0);
+  policy.alternate_policy = 2;
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SET_MEMORY_POLICY, policy), -EINVAL);
+  uapi::kfd_ioctl_set_scratch_backing_va_args backing{.va_addr = 1, .gpu_id = 51110, .pad = 0};
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SET_SCRATCH_BACKING_VA, backing), 0);
+  backing.gpu_id = 1;
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SET_SCRATCH_BACKING_VA, backing), -EINVAL);
+  uapi::kfd_ioctl_set_trap_handler_args handler{
+      .tba_addr = 0x1000, .tma_addr = 0x2000, .gpu_id = 51110, .pad = 0};
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SET_TRAP_HANDLER, handler), 0);
+  handler.gpu_id = 1;
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SET_TRAP_HANDLER, handler), -EINVAL);
+  uapi::kfd_ioctl_get_tile_config_args tiles{};
+  tiles.gpu_id = 51110;
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_TILE_CONFIG, tiles), 0);
+  EXPECT_NE(tiles.gb_addr_config, 0U);
+}
+
+TEST_F(DriverMemory, HasNoSharedVirtualMemory) {
+  uapi::kfd_ioctl_set_xnack_mode_args mode{.xnack_enabled = -1};
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SET_XNACK_MODE, mode), -EPERM);
+  std::array<std::byte, 40> ranges{};
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SVM, ranges), -EPERM);
+}
+
+TEST_F(DriverMemory, TellsAperturesByTheOldCommandToo) {
+  uapi::kfd_ioctl_get_process_apertures_args args{};
+  ASSERT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_PROCESS_APERTURES, args), 0);
+  ASSERT_EQ(args.num_of_nodes, 2U);
+  EXPECT_EQ(args.process_apertures[0].gpu_id, 51110U);
+  EXPECT_EQ(args.process_apertures[1].gpu_id, 51111U);
+  EXPECT_EQ(args.process_apertures[1].gpuvm_limit, 0x7fffffffffffU);
+}
+
+}  // namespace
+}  // namespace sluice::sim::test
