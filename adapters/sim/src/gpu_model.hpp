@@ -61,12 +61,10 @@ enum class cycle_kind : std::uint8_t {
 ///    oversubscribed: sets of queues, in the order of process and age, take turns of one quantum,
 ///    whether they have work or not; nothing runs for the switch cost between two sets. A cycle in
 ///    between stops the quantum's clock. Priority does not matter to the turns.
-///  - A mapped queue sits in the lowest HQD slot that was free, its process in the lowest free
-///  VMID,
-///    for as long as it is mapped. (Which ones the firmware takes is not documented.)
+///  - A mapped queue sits in the lowest HQD slot that was free, its process in the lowest VMID that
+///    was, as long as it is mapped. (Which ones the firmware takes is not documented.)
 ///  - While a limit is set (limit_marked), marked queues take turns among themselves in so many
-///  slots,
-///    and the others have the rest.
+///    slots, and the others have the rest.
 ///  - A grace period before a cycle lets running kernels end; nothing is started in it.
 ///  - Time is kept by plan: end = start + what is left, however late the engine is called.
 ///

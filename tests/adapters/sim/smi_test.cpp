@@ -50,6 +50,12 @@ std::string read_some(int fd, std::size_t room = 8192) {
   return got < 0 ? "error " + std::to_string(errno) : text.substr(0, static_cast<std::size_t>(got));
 }
 
+/// What is there, once something is.
+std::string next_lines(int fd) {
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  return poll(&one, 1, 20'000) == 1 ? read_some(fd) : "nothing came";
+}
+
 /// 0 or -errno.
 int command(const simulated_device& device, const std::string& text) {
   const int fd = open((device.root() + "/sim/control").c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
@@ -325,8 +331,28 @@ TEST(SmiEvents, TellsOfProcessesWhereTheDriverDoes) {
   close(fd);
 }
 
-// --- The control file
-// -----------------------------------------------------------------------------
+// Commanded from outside, seen in sysfs and by the process itself.
+TEST(SmiEvents, TellsTheOwnerThatItsQueuesAreEvictedAndRestored) {
+  const simulated_device device;
+  const raw_device kfd{device.roots().device};
+  const queue_memory memory;
+  ASSERT_EQ(memory.create(kfd.fd(), gpu), 0);
+  const int fd = listen_to(kfd.fd());
+  ASSERT_GE(fd, 0) << fd;
+  const auto own = std::to_string(getpid());
+  const auto evicted = device.roots().sysfs + "/proc/" + own + "/stats_51110/evicted_ms";
+  EXPECT_EQ(read_file(evicted), "0\n");
+  ASSERT_EQ(command(device, "evict " + own + " 51110\n"), 0);
+  auto line = next_lines(fd);
+  EXPECT_TRUE(line.starts_with("9 ") && line.ends_with(" -" + own + " c7a6 2\n")) << line;
+  EXPECT_TRUE(eventually(10s, [&] { return read_file(evicted) != "0\n"; }));
+  ASSERT_EQ(command(device, "restore " + own + " 51110\n"), 0);
+  line = next_lines(fd);
+  EXPECT_TRUE(line.starts_with("a ") && line.ends_with(" -" + own + " c7a6\n")) << line;
+  close(fd);
+}
+
+// --- The control file ----------------------------------------------------------------------------
 
 TEST(ControlFile, IsRootsAloneAndTellsHowTheLastCommandWent) {
   const simulated_device device;
