@@ -49,6 +49,7 @@ class node_scanner {
     driver_queue_id id{};
     gpu_id gpu{};
     queue_type type{};
+    ino_t inode = 0;  // of its directory: a recreated one has another (assumed of kernfs)
   };
   struct process {
     pid_t pid = 0;

@@ -134,6 +134,21 @@ TEST_F(NodeScanner, FollowsAProcessAndItsQueues) {
   EXPECT_THAT(look(scanner), ElementsAre("queue 1 gone", "process gone"));
 }
 
+TEST_F(NodeScanner, TellsAQueueFromTheNextOneUnderItsId) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  add_process(target.pid());
+  add_queue(target.pid(), 0);
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  // Recreated beside the old one, so that the file system cannot give it the old one's inode.
+  const std::string queues = process(target.pid()) + "/queues/";
+  std::filesystem::rename(queues + "0", where_.sysfs + "/old");
+  add_queue(target.pid(), 0, 1);
+  EXPECT_THAT(look(scanner), ElementsAre("queue 0 gone", "queue 0 on 4660 other"));
+  EXPECT_THAT(look(scanner), IsEmpty());
+}
+
 TEST_F(NodeScanner, WaitsForAQueueWhoseFilesAreNotThereYet) {
   family target{tagged("")};
   wait_for_exec(target);
