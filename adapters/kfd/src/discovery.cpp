@@ -2,6 +2,7 @@
 
 #include "node_scanner.hpp"
 #include "proc.hpp"
+#include "role_watch.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -40,6 +41,7 @@ constexpr int burst = 128;
 // epoll data; pids are below these.
 constexpr std::uint64_t from_wake = std::uint64_t{1} << 32U;
 constexpr std::uint64_t from_inotify = from_wake + 1;
+constexpr std::uint64_t from_store = from_wake + 2;
 
 class node_discovery final : public discovery {
  public:
@@ -47,7 +49,8 @@ class node_discovery final : public discovery {
       : where_(std::move(where)),
         rules_(std::move(rules)),
         said_(rules_.by_process),
-        say_(std::move(say)) {}
+        say_(std::move(say)),
+        store_(rules_.role_store) {}
   ~node_discovery() override { stop(); }
 
   std::string_view name() const noexcept override { return "kfd discovery"; }
@@ -59,7 +62,16 @@ class node_discovery final : public discovery {
     if (const auto added = add(wake_.get(), from_wake); !added) return added;
     if (const auto added = add(inotify_.get(), from_inotify); !added) return added;
 
-    scanner_ = std::make_unique<node_scanner>(where_, rules_, waits_.get());
+    if (const std::string wrong = rules_.problem(); !wrong.empty()) {
+      say_("bad rules for roles: " + wrong);
+      return errc::bad_config;
+    }
+    scanner_ = std::make_unique<node_scanner>(where_, rules_, waits_.get(), say_);
+    store_watch_ = std::make_unique<role_watch>(rules_.role_store);
+    if (store_watch_->fd() >= 0)
+      if (const auto added = add(store_watch_->fd(), from_store); !added) return added;
+    if (store_watch_->changed())
+      if (const auto read = read_store(); !read) return read;
     if (!scanner_->readable()) {
       say_("cannot read " + where_.sysfs +
            "/proc; load the amdgpu driver, or name the tree with SLUICE_KFD_SYSFS");
@@ -122,6 +134,7 @@ class node_discovery final : public discovery {
     ::eventfd_write(wake_.get(), 1);
     worker_.join();
     scanner_.reset();
+    store_watch_.reset();
   }
 
  private:
@@ -143,6 +156,17 @@ class node_discovery final : public discovery {
     ::eventfd_write(wake_.get(), 1);
   }
 
+  result<void> read_store() {
+    std::string message;
+    auto stored = store_.read(message);
+    if (!stored) {
+      say_(message);
+      return stored.error();
+    }
+    scanner_->set_stored(std::move(*stored));
+    return {};
+  }
+
   // Everything below runs on the worker's thread.
 
   void run() {
@@ -159,7 +183,9 @@ class node_discovery final : public discovery {
         const std::scoped_lock held{said_mutex_};
         scanner_->set_roles(said_);
       }
-      if (whole || roles || now >= next) {
+      // Refused: what it said before holds.
+      const bool stored = store_watch_->changed() && read_store();
+      if (whole || roles || stored || now >= next) {
         in_a_row_ = 0;
         const bool changed = scanner_->scan(whole ? drop : push);
         if (whole) scanner_->restate(push);
@@ -191,13 +217,15 @@ class node_discovery final : public discovery {
         ::eventfd_read(wake_.get(), &value);
         continue;
       }
+      if (from == from_store) continue;  // the watch itself knows better whether there is news
       look = true;
       if (from == from_inotify) {
         alignas(inotify_event) std::array<char, 4096> ignored;
         while (::read(inotify_.get(), ignored.data(), ignored.size()) > 0) {
         }
       }
-      // Otherwise a process exited; the look drops its descriptor, and epoll forgets it with that.
+      // Otherwise a process exited; the look drops its
+      // descriptor, and epoll forgets it with that.
     }
     return look;
   }
@@ -215,6 +243,8 @@ class node_discovery final : public discovery {
   std::map<process_identity, role> said_;
   std::atomic<bool> said_changed_{false};
   const message_sink say_;
+  const role_store store_;
+  std::unique_ptr<role_watch> store_watch_;
   unique_fd waits_;
   const unique_fd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   unique_fd inotify_;

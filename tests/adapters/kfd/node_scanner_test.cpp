@@ -167,7 +167,7 @@ TEST_F(NodeScanner, HonoursTheTagOfAnAllowedUserOnly) {
   node_scanner trusting{where_, {}, -1};
   look(trusting);
   EXPECT_THAT(all(trusting), ElementsAre("begin", "gpu 4660", "process online", "end"));
-  node_scanner distrusting{where_, {.tag_users = {::getuid() + 1}}, -1};
+  node_scanner distrusting{where_, {.may_claim_online = {.users = {::getuid() + 1}}}, -1};
   look(distrusting);
   EXPECT_THAT(all(distrusting), ElementsAre("begin", "gpu 4660", "process unmatched", "end"));
 }
@@ -306,14 +306,6 @@ TEST_F(NodeScanner, IsNotReadableWithoutATree) {
   EXPECT_FALSE((node_scanner{nowhere, {}, -1}.readable()));
 }
 
-TEST(RoleOfEnvironment, TakesTheFirstTag) {
-  using namespace std::string_view_literals;
-  EXPECT_EQ(role_of_environment("A=1\0AMD_QUEUE_TAG=ONLINE_AI\0AMD_QUEUE_TAG=OFFLINE_AI\0"sv),
-            role::online);
-  EXPECT_EQ(role_of_environment("XAMD_QUEUE_TAG=ONLINE_AI\0"sv), role::unmatched);
-  EXPECT_EQ(role_of_environment("AMD_QUEUE_TAG=OFFLINE_AI"sv), role::offline);
-  EXPECT_EQ(role_of_environment(""sv), role::unmatched);
-}
 
 }  // namespace
 }  // namespace sluice::kfd

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/process_identity.hpp"
 #include "sluice/kfd/unique_fd.hpp"
 #include "sluice/result.hpp"
 
