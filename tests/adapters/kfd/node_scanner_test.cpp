@@ -65,6 +65,7 @@ class NodeScanner : public ::testing::Test {
       case observation_kind::queue_gone: return queue + " gone";
       case observation_kind::gpu_seen:
         return "gpu " + std::to_string(static_cast<std::uint32_t>(seen.gpu));
+      case observation_kind::gpu_lost: return "gpu lost";
       case observation_kind::resync_begin: return "begin";
       case observation_kind::resync_end: return "end";
     }
@@ -305,7 +306,6 @@ TEST_F(NodeScanner, IsNotReadableWithoutATree) {
   nowhere.sysfs = where_.sysfs + "/missing";
   EXPECT_FALSE((node_scanner{nowhere, {}, -1}.readable()));
 }
-
 
 }  // namespace
 }  // namespace sluice::kfd
