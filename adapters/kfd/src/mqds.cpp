@@ -11,6 +11,7 @@ namespace {
 
 // Dword positions in a compute descriptor (gfx9's v9_mqd).
 constexpr std::uint32_t hqd_active = 130;
+constexpr std::uint32_t hqd_vmid = 131;
 constexpr std::uint32_t hqd_pipe_priority = 133;
 constexpr std::uint32_t hqd_queue_priority = 134;
 constexpr std::uint32_t hqd_quantum = 135;
@@ -250,6 +251,7 @@ void mqds_parser::end_queue() {
     if (complete) {
       queue_.ring_base = wide(dword(hqd_pq_base_lo), dword(hqd_pq_base_hi)) << 8U;
       queue_.active = (dword(hqd_active) & 1U) != 0;
+      queue_.vmid = dword(hqd_vmid);
       queue_.pipe_priority = dword(hqd_pipe_priority);
       queue_.priority = dword(hqd_queue_priority);
       queue_.quantum = dword(hqd_quantum);

@@ -159,24 +159,27 @@ bool node_scanner::scan_gpus(const emit& out) {
 
 bool node_scanner::scan_queues(process& of, const emit& out) {
   const std::string directory = processes_ + "/" + std::to_string(of.traits.who.pid) + "/queues";
-  std::vector<std::uint32_t> listed;
-  for_each_numbered_entry<std::uint32_t>(directory,
-                                         [&](std::uint32_t id) { listed.push_back(id); });
+  std::vector<std::pair<std::uint32_t, ino_t>> listed;
+  for_each_numbered_entry<std::uint32_t>(
+      directory, [&](std::uint32_t id, ino_t inode) { listed.emplace_back(id, inode); });
   std::ranges::sort(listed);
   const auto number = [](const queue& each) { return static_cast<std::uint32_t>(each.id); };
   bool changed = false;
   of.fresh.clear();
+  // A driver gives a freed id to the next queue at once: the same id in another directory is
+  // another queue.
   std::erase_if(of.queues, [&](const queue& each) {
-    if (std::ranges::binary_search(listed, number(each))) return false;
+    if (std::ranges::binary_search(listed, std::pair{number(each), each.inode})) return false;
     out(about(observation_kind::queue_gone, of, each));
     changed = true;
     return true;
   });
-  for (const std::uint32_t id : listed) {
+  for (const auto& [id, inode] : listed) {
     const auto place = std::ranges::lower_bound(of.queues, id, {}, number);
     if (place != of.queues.end() && number(*place) == id) continue;
-    const auto seen = read_queue(of.traits.who.pid, id);
+    auto seen = read_queue(of.traits.who.pid, id);
     if (!seen) continue;  // gone again, or not complete yet: the next look tells
+    seen->inode = inode;
     of.queues.insert(place, *seen);
     of.fresh.push_back(*seen);
     changed = true;
@@ -296,7 +299,7 @@ std::optional<node_scanner::queue> node_scanner::read_queue(pid_t pid, std::uint
   const auto gpu = read_number<std::uint32_t>(directory + "/gpuid");
   const auto type = read_number<int>(directory + "/type");
   if (!gpu || !type) return {};
-  return queue{driver_queue_id{id}, gpu_id{*gpu}, type_from_sysfs(*type)};
+  return queue{driver_queue_id{id}, gpu_id{*gpu}, type_from_sysfs(*type), 0};
 }
 
 observation node_scanner::about(observation_kind kind, const process& of) noexcept {

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,8 @@ class node_scanner {
 
   /// Whether the tree is there at all.
   bool readable() const;
+  /// Those that the last look saw.
+  std::span<const gpu_id> gpus() const noexcept { return gpus_; }
   /// Looks, and emits the differences to the look before. \return whether there were any.
   bool scan(const emit& out);
   /// Emits all that the last look saw, between resync_begin and resync_end.
@@ -57,6 +60,7 @@ class node_scanner {
     driver_queue_id id{};
     gpu_id gpu{};
     queue_type type{};
+    ino_t inode = 0;  // of its directory: a recreated one has another (assumed of kernfs)
   };
   struct process {
     process_traits traits;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 namespace sluice::kfd {
 
@@ -25,6 +26,11 @@ class text_scan {
     if (failed_ || !rest_.starts_with(wanted)) return false;
     rest_.remove_prefix(wanted.size());
     return true;
+  }
+  /// Takes as many blanks as there are.
+  text_scan& blanks() noexcept {
+    while (!rest_.empty() && rest_.front() == ' ') rest_.remove_prefix(1);
+    return *this;
   }
   /// Takes as many digits as there are; at least one, and no sign but for signed types.
   template <std::integral Number>
@@ -56,6 +62,15 @@ class text_scan {
     rest_.remove_prefix(at);
     return before;
   }
+  /// Takes one character, whichever it is.
+  text_scan& character(char& value) noexcept {
+    if (rest_.empty()) return fail();
+    value = rest_.front();
+    rest_.remove_prefix(1);
+    return *this;
+  }
+  /// Takes all there is.
+  std::string_view take_rest() noexcept { return std::exchange(rest_, {}); }
   text_scan& fail() noexcept {
     failed_ = true;
     rest_ = {};

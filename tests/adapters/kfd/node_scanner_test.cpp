@@ -65,6 +65,7 @@ class NodeScanner : public ::testing::Test {
       case observation_kind::queue_gone: return queue + " gone";
       case observation_kind::gpu_seen:
         return "gpu " + std::to_string(static_cast<std::uint32_t>(seen.gpu));
+      case observation_kind::gpu_lost: return "gpu lost";
       case observation_kind::resync_begin: return "begin";
       case observation_kind::resync_end: return "end";
     }
@@ -132,6 +133,21 @@ TEST_F(NodeScanner, FollowsAProcessAndItsQueues) {
   EXPECT_THAT(look(scanner), ElementsAre("queue 0 gone"));
   remove(process(target.pid()));
   EXPECT_THAT(look(scanner), ElementsAre("queue 1 gone", "process gone"));
+}
+
+TEST_F(NodeScanner, TellsAQueueFromTheNextOneUnderItsId) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  add_process(target.pid());
+  add_queue(target.pid(), 0);
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  // Recreated beside the old one, so that the file system cannot give it the old one's inode.
+  const std::string queues = process(target.pid()) + "/queues/";
+  std::filesystem::rename(queues + "0", where_.sysfs + "/old");
+  add_queue(target.pid(), 0, 1);
+  EXPECT_THAT(look(scanner), ElementsAre("queue 0 gone", "queue 0 on 4660 other"));
+  EXPECT_THAT(look(scanner), IsEmpty());
 }
 
 TEST_F(NodeScanner, WaitsForAQueueWhoseFilesAreNotThereYet) {

@@ -43,6 +43,7 @@ struct mqd {
   std::uint64_t write_pointer_address = 0;
   std::optional<std::uint32_t> pipe_priority{};
   std::optional<std::uint32_t> quantum{};
+  std::uint32_t vmid = 0;         ///< cp_hqd_vmid, as of the last save; 0: none.
   std::optional<bool> aql{};      ///< Else PM4.
   std::uint32_t saved_read = 0;   ///< cp_hqd_pq_rptr in dwords, as of the last save.
   std::uint64_t saved_write = 0;  ///< cp_hqd_pq_wptr in dwords, as of the last save.
