@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +16,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "sluice/kfd/role_store.hpp"
 
 namespace sluice::kfd {
 namespace {
@@ -205,6 +208,98 @@ TEST_F(Discovery, TakesRolesFromManyThreadsAtOnce) {
   EXPECT_TRUE(within(2s, [&] {
     return sees(observation_kind::process_seen, 0ms) && source_.last().what == role::offline;
   }));
+}
+
+// Of a store that does not exist yet, in a directory that does not either.
+TEST_F(Discovery, FollowsTheRoleStoreWithinASecond) {
+  family target{wait_here};
+  add_process(target.pid());
+  role_store store{directory_ + "/lib/sluice/roles"};
+  source_ = make_discovery(where_, {.role_store = store.path()});
+  ASSERT_TRUE(source_->start(*this));
+  ASSERT_TRUE(sees(observation_kind::resync_end));
+  const process_identity who = identity_of(target.pid()).value();
+  std::string message;
+  ASSERT_TRUE(store.set(who, role::offline, message)) << message;
+  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  EXPECT_EQ(last_.what, role::offline);
+  ASSERT_TRUE(store.set(who, role::online, message)) << message;
+  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  EXPECT_EQ(last_.what, role::online);
+  // A pattern of all: the root's cgroup, and whatever is below.
+  ASSERT_TRUE(store.set("/", role::offline, message)) << message;
+  ASSERT_TRUE(store.clear(who, message)) << message;
+  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  EXPECT_EQ(last_.what, role::offline);
+  std::filesystem::remove_all(directory_ + "/lib");
+  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  EXPECT_EQ(last_.what, role::unmatched);
+}
+
+TEST_F(Discovery, BeginsWithWhatTheStoreSaidBefore) {
+  family target{wait_here};
+  add_process(target.pid());
+  role_store store{directory_ + "/roles"};
+  std::string message;
+  ASSERT_TRUE(store.set(identity_of(target.pid()).value(), role::offline, message)) << message;
+  source_ = make_discovery(where_, {.role_store = store.path()});
+  for (int times = 0; times < 2; ++times) {
+    ASSERT_TRUE(source_->start(*this));
+    ASSERT_TRUE(sees(observation_kind::process_seen));
+    EXPECT_EQ(last_.what, role::offline);
+    source_->stop();
+    inbox_.drain();
+    seen_.clear();
+  }
+}
+
+TEST_F(Discovery, DoesNotStartWithAStoreThatOthersMayWrite) {
+  role_store store{directory_ + "/roles"};
+  std::string message;
+  ASSERT_TRUE(store.set("/a", role::offline, message)) << message;
+  std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  source_ = make_discovery(where_, {.role_store = store.path()},
+                           [&message](std::string_view words) { message = words; });
+  EXPECT_EQ(source_->start(*this).error(), errc::bad_config);
+  EXPECT_NE(message.find(store.path() + " may be written by others"), std::string::npos) << message;
+}
+
+TEST_F(Discovery, KeepsWhatTheStoreSaidBeforeItWasRefused) {
+  family target{wait_here};
+  add_process(target.pid());
+  role_store store{directory_ + "/roles"};
+  std::string message;
+  const process_identity who = identity_of(target.pid()).value();
+  ASSERT_TRUE(store.set(who, role::online, message)) << message;
+  std::atomic<int> refusals{0};
+  source_ =
+      make_discovery(where_, {.role_store = store.path()}, [&refusals](std::string_view words) {
+        if (words.find("may be written") != words.npos) ++refusals;
+      });
+  ASSERT_TRUE(source_->start(*this));
+  ASSERT_TRUE(sees(observation_kind::resync_end));
+  std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  ASSERT_TRUE(within(10s, [&] { return refusals == 1; }));
+  source_->resync();
+  ASSERT_TRUE(sees(observation_kind::process_seen));
+  EXPECT_EQ(last_.what, role::online);
+  std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::remove);
+  ASSERT_TRUE(store.set(who, role::offline, message)) << message;
+  ASSERT_TRUE(sees(observation_kind::resync_end));
+  ASSERT_TRUE(sees(observation_kind::process_seen));
+  EXPECT_EQ(last_.what, role::offline);
+  EXPECT_EQ(refusals, 1);
+}
+
+TEST_F(Discovery, RefusesRulesWithAProblem) {
+  std::string message;
+  source_ = make_discovery(where_, {.role_store = "", .online_priority = 16},
+                           [&message](std::string_view words) { message = words; });
+  EXPECT_EQ(source_->start(*this).error(), errc::bad_config);
+  EXPECT_NE(message.find("online_priority is 16"), std::string::npos) << message;
 }
 
 TEST_F(Discovery, IsSilentOnceStopped) {

@@ -301,6 +301,86 @@ TEST_F(NodeScanner, RestatesWhatItKnows) {
                                         "queue 7 on 4660 compute", "end"));
 }
 
+/// mqds with one compute queue of that process.
+std::string mqds_text(pid_t pid, std::uint32_t ring_page, unsigned priority) {
+  std::string text =
+      "Process " + std::to_string(pid) + " PASID 0x8001:\n  Compute queue on device 1234\n";
+  for (unsigned row = 0; row < 64; ++row) {
+    char line[96];
+    std::snprintf(line, sizeof(line),
+                  "    %08x: %08x %08x 00000000 %08x 00000000 %08x %08x 00000000\n", row * 32,
+                  row == 0    ? 0xC0310800U
+                  : row == 17 ? ring_page
+                              : 0U,
+                  0U, 0U, 0U, row == 16 ? priority : 0U);
+    text += line;
+  }
+  return text;
+}
+
+TEST_F(NodeScanner, LetsQueuesVoteByRingAndPriority) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  where_.debugfs = where_.sysfs + "/debug";
+  add_queue(target.pid(), 0);
+  write("debug/mqds", mqds_text(target.pid(), 0x1000, 11));
+  classification_rules rules{.queue_priority = true};
+  node_scanner online{where_, rules, -1};
+  EXPECT_THAT(look(online), ElementsAre("gpu 4660", "process online", "queue 0 on 4660 compute"));
+  rules.by_ring = {{0x100000, 0x100000, role::offline}};
+  node_scanner offline{where_, rules, -1};
+  EXPECT_THAT(look(offline), ElementsAre("gpu 4660", "process offline", "queue 0 on 4660 compute"));
+}
+
+// Reading it takes every process's lock in the driver.
+TEST_F(NodeScanner, ReadsMqdsOnlyWhenQueuesComeAndGo) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  where_.debugfs = where_.sysfs + "/debug";
+  add_queue(target.pid(), 0);
+  write("debug/mqds", mqds_text(target.pid(), 0x1000, 11));
+  node_scanner scanner{where_, {.queue_priority = true}, -1};
+  look(scanner);
+  write("debug/mqds", mqds_text(target.pid(), 0x1000, 7));
+  EXPECT_THAT(look(scanner), IsEmpty());
+  add_queue(target.pid(), 1, 1);
+  EXPECT_THAT(look(scanner), ElementsAre("process unmatched", "queue 1 on 4660 other"));
+}
+
+// sysfs shows a queue a moment before or after mqds does.
+TEST_F(NodeScanner, LooksAgainWhenMqdsDoesNotShowAQueueYet) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  where_.debugfs = where_.sysfs + "/debug";
+  add_queue(target.pid(), 0);
+  write("debug/mqds", "");
+  node_scanner scanner{where_, {.by_ring = {{0, ~0ULL, role::offline}}}, -1};
+  EXPECT_THAT(look(scanner),
+              ElementsAre("gpu 4660", "process unmatched", "queue 0 on 4660 compute"));
+  write("debug/mqds", mqds_text(target.pid(), 0x1000, 7));
+  EXPECT_THAT(look(scanner), ElementsAre("process offline"));
+}
+
+TEST_F(NodeScanner, SaysOnceThatItCannotReadMqdsAndNothingWithoutARule) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  where_.debugfs = where_.sysfs + "/missing";
+  add_queue(target.pid(), 0);
+  int said = 0;
+  const message_sink say = [&](std::string_view words) {
+    EXPECT_NE(words.find("/missing/mqds"), words.npos) << words;
+    ++said;
+  };
+  node_scanner without{where_, {}, -1, say};
+  look(without);
+  EXPECT_EQ(said, 0);
+  node_scanner with{where_, {.queue_priority = true}, -1, say};
+  look(with);
+  add_queue(target.pid(), 1);
+  look(with);
+  EXPECT_EQ(said, 1);
+}
+
 TEST_F(NodeScanner, IsNotReadableWithoutATree) {
   roots nowhere;
   nowhere.sysfs = where_.sysfs + "/missing";
