@@ -6,6 +6,7 @@
 #include "inbox_queue.hpp"
 
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,12 +23,25 @@ class discovery_bench : public source_host {
                       .deliver = [this](const observation& each) { seen_.push_back(each); }}) {}
   ~discovery_bench() { stop(); }
 
-  void make(const kfd::roots& where, kfd::message_sink say = kfd::messages_to_stderr()) {
-    source_ = kfd::make_discovery(where, {}, std::move(say));
+  void make(const kfd::roots& where, kfd::classification_rules rules = {},
+            kfd::message_sink say = kfd::messages_to_stderr()) {
+    source_ = kfd::make_discovery(where, std::move(rules), std::move(say));
   }
   result<void> start() { return source_->start(*this); }
   void stop() {
     if (source_) source_->stop();
+  }
+  /// Whether the observation follows on `act` sooner than the next look by the clock, which is a
+  /// second after the last: in one of ten rounds at least, for a busy machine may be slower.
+  bool sees_at_once(observation_kind kind, const std::function<void()>& act) {
+    for (int round = 0; round < 10; ++round) {
+      const time_point clocked = clock::now() + std::chrono::milliseconds{950};
+      source_->resync();
+      if (!sees(observation_kind::resync_end)) return false;
+      act();
+      if (clock::now() < clocked && sees(kind, clocked - clock::now())) return true;
+    }
+    return false;
   }
   /// Whether nothing has arrived that sees() has not passed.
   bool silent() {
@@ -48,6 +62,11 @@ class discovery_bench : public source_host {
       }
       return false;
     });
+  }
+  /// Forgets what has arrived.
+  void forget() {
+    inbox_.drain();
+    seen_.clear();
   }
   const observation& last() const { return last_; }
 

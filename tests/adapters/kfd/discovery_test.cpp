@@ -215,25 +215,25 @@ TEST_F(Discovery, FollowsTheRoleStoreWithinASecond) {
   family target{wait_here};
   add_process(target.pid());
   role_store store{directory_ + "/lib/sluice/roles"};
-  source_ = make_discovery(where_, {.role_store = store.path()});
-  ASSERT_TRUE(source_->start(*this));
+  source_.make(where_, {.role_store = store.path()});
+  ASSERT_TRUE(source_.start());
   ASSERT_TRUE(sees(observation_kind::resync_end));
   const process_identity who = identity_of(target.pid()).value();
   std::string message;
   ASSERT_TRUE(store.set(who, role::offline, message)) << message;
   ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
-  EXPECT_EQ(last_.what, role::offline);
+  EXPECT_EQ(source_.last().what, role::offline);
   ASSERT_TRUE(store.set(who, role::online, message)) << message;
   ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
-  EXPECT_EQ(last_.what, role::online);
+  EXPECT_EQ(source_.last().what, role::online);
   // A pattern of all: the root's cgroup, and whatever is below.
   ASSERT_TRUE(store.set("/", role::offline, message)) << message;
   ASSERT_TRUE(store.clear(who, message)) << message;
   ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
-  EXPECT_EQ(last_.what, role::offline);
+  EXPECT_EQ(source_.last().what, role::offline);
   std::filesystem::remove_all(directory_ + "/lib");
   ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
-  EXPECT_EQ(last_.what, role::unmatched);
+  EXPECT_EQ(source_.last().what, role::unmatched);
 }
 
 TEST_F(Discovery, BeginsWithWhatTheStoreSaidBefore) {
@@ -242,14 +242,13 @@ TEST_F(Discovery, BeginsWithWhatTheStoreSaidBefore) {
   role_store store{directory_ + "/roles"};
   std::string message;
   ASSERT_TRUE(store.set(identity_of(target.pid()).value(), role::offline, message)) << message;
-  source_ = make_discovery(where_, {.role_store = store.path()});
+  source_.make(where_, {.role_store = store.path()});
   for (int times = 0; times < 2; ++times) {
-    ASSERT_TRUE(source_->start(*this));
+    ASSERT_TRUE(source_.start());
     ASSERT_TRUE(sees(observation_kind::process_seen));
-    EXPECT_EQ(last_.what, role::offline);
-    source_->stop();
-    inbox_.drain();
-    seen_.clear();
+    EXPECT_EQ(source_.last().what, role::offline);
+    source_.stop();
+    source_.forget();
   }
 }
 
@@ -259,9 +258,9 @@ TEST_F(Discovery, DoesNotStartWithAStoreThatOthersMayWrite) {
   ASSERT_TRUE(store.set("/a", role::offline, message)) << message;
   std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
                                std::filesystem::perm_options::add);
-  source_ = make_discovery(where_, {.role_store = store.path()},
-                           [&message](std::string_view words) { message = words; });
-  EXPECT_EQ(source_->start(*this).error(), errc::bad_config);
+  source_.make(where_, {.role_store = store.path()},
+               [&message](std::string_view words) { message = words; });
+  EXPECT_EQ(source_.start().error(), errc::bad_config);
   EXPECT_NE(message.find(store.path() + " may be written by others"), std::string::npos) << message;
 }
 
@@ -273,32 +272,31 @@ TEST_F(Discovery, KeepsWhatTheStoreSaidBeforeItWasRefused) {
   const process_identity who = identity_of(target.pid()).value();
   ASSERT_TRUE(store.set(who, role::online, message)) << message;
   std::atomic<int> refusals{0};
-  source_ =
-      make_discovery(where_, {.role_store = store.path()}, [&refusals](std::string_view words) {
-        if (words.find("may be written") != words.npos) ++refusals;
-      });
-  ASSERT_TRUE(source_->start(*this));
+  source_.make(where_, {.role_store = store.path()}, [&refusals](std::string_view words) {
+    if (words.find("may be written") != words.npos) ++refusals;
+  });
+  ASSERT_TRUE(source_.start());
   ASSERT_TRUE(sees(observation_kind::resync_end));
   std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
                                std::filesystem::perm_options::add);
   ASSERT_TRUE(within(10s, [&] { return refusals == 1; }));
   source_->resync();
   ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(last_.what, role::online);
+  EXPECT_EQ(source_.last().what, role::online);
   std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
                                std::filesystem::perm_options::remove);
   ASSERT_TRUE(store.set(who, role::offline, message)) << message;
   ASSERT_TRUE(sees(observation_kind::resync_end));
   ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(last_.what, role::offline);
+  EXPECT_EQ(source_.last().what, role::offline);
   EXPECT_EQ(refusals, 1);
 }
 
 TEST_F(Discovery, RefusesRulesWithAProblem) {
   std::string message;
-  source_ = make_discovery(where_, {.role_store = "", .online_priority = 16},
-                           [&message](std::string_view words) { message = words; });
-  EXPECT_EQ(source_->start(*this).error(), errc::bad_config);
+  source_.make(where_, {.role_store = "", .online_priority = 16},
+               [&message](std::string_view words) { message = words; });
+  EXPECT_EQ(source_.start().error(), errc::bad_config);
   EXPECT_NE(message.find("online_priority is 16"), std::string::npos) << message;
 }
 
@@ -314,7 +312,7 @@ TEST_F(Discovery, IsSilentOnceStopped) {
 TEST_F(Discovery, RefusesToStartWithoutATree) {
   std::string message;
   where_.sysfs = directory_ + "/missing";
-  source_.make(where_, [&message](std::string_view words) { message = words; });
+  source_.make(where_, {}, [&message](std::string_view words) { message = words; });
   const auto started = source_.start();
   ASSERT_FALSE(started);
   EXPECT_EQ(started.error(), errc::not_supported);
