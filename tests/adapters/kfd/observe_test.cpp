@@ -266,7 +266,25 @@ TEST_F(Observe, BelievesNoResetThatANamePlays) {
   EXPECT_FALSE(found.sees(observation_kind::gpu_lost, 100ms));
 }
 
+// The simulated driver's own events, not the test's.
+TEST_F(Observe, HearsTheSimulatedDriversEvents) {
+  const std::string control = device_.root() + "/sim/control";
+  if (::access(control.c_str(), W_OK) != 0)
+    GTEST_SKIP() << control << ": this simulated device has none";
+  const offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  test::discovery_bench found;
+  found.make(device_.roots());
+  ASSERT_TRUE(found.start());
+  ASSERT_TRUE(found.sees(observation_kind::resync_end));
+  EXPECT_TRUE(within(30s, [&] {
+    std::ofstream{control} << "vmfault " << target.pid() << " 51110\n";
+    return found->heard(smi_kind::vm_fault) > 0;
+  }));
+}
+
 TEST_F(Observe, DoesWithoutEventsWhereTheDriverGivesNone) {
+  const test::smi_driver driver{EOPNOTSUPP};
   test::discovery_bench found;
   std::vector<std::string> messages;
   found.make(device_.roots(), {}, [&](std::string_view words) { messages.emplace_back(words); });
