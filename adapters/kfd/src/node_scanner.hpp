@@ -2,6 +2,8 @@
 /// \file
 /// One look at the node after another, and what changed between them.
 
+#include "sysfs.hpp"
+
 #include <functional>
 #include <map>
 #include <optional>
@@ -17,13 +19,6 @@ namespace sluice::kfd {
 
 /// The role a process's environment (NUL-separated, as in /proc/PID/environ) claims.
 role role_of_environment(std::string_view environment) noexcept;
-
-/// sysfs prints the driver's internal type: 0 for every compute queue, PM4 or AQL, then SDMA kinds
-/// whose numbers differ between kernels (kfd_priv.h, enum kfd_queue_type).
-constexpr queue_type type_from_sysfs(int printed) noexcept {
-  if (printed == 0) return queue_type::compute_aql;
-  return printed == 1 ? queue_type::sdma : queue_type::sdma_xgmi;
-}
 
 /// Threading: one thread. Blocks on file reads.
 class node_scanner {

@@ -1,0 +1,39 @@
+#pragma once
+/// \file
+/// `sluice queues` without its command line: what it shows of a look at the node.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/json/value.hpp>
+
+#include "sluice/kfd/node_view.hpp"
+#include "sluice/result.hpp"
+
+namespace sluice::cli {
+
+struct queue_filter {
+  std::vector<pid_t> pids{};         ///< Empty: all.
+  std::vector<std::string> gpus{};   ///< gpu_id, ordinal, PCI address or unique id.
+  std::optional<bool> compute{};     ///< Only compute queues, or only others.
+  std::vector<std::string> users{};  ///< Names or numbers.
+};
+
+/// What a filter's word for a GPU means: a PCI address, a unique id (0x and hexadecimal digits), a
+/// gpu_id, or else a visible ordinal. \return nullptr when there is no such GPU.
+const kfd::gpu_description* find_gpu(const kfd::node_view& node, const std::string& word);
+
+/// Keeps what the filter asks for. \return a sentence when it names a GPU or user that is not
+/// there.
+std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& node);
+
+/// Sentences about memory: GPUs almost full, and processes whose queues were evicted between two
+/// looks. Suspending helps with neither.
+std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd::node_view& now);
+
+std::string queues_text(const kfd::node_view& node, std::size_t width);
+boost::json::value queues_json(const kfd::node_view& node,
+                               const std::vector<std::string>& warnings);
+
+}  // namespace sluice::cli
