@@ -1,4 +1,4 @@
-#include "sluice/kfd.h"
+#include "own_queues.hpp"
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -16,13 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "sluice/kfd.h"
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/node_view.hpp"
 #include "sluice/kfd/queue_holder.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/kfd/uapi_batch.hpp"
-
-#include "own_queues.hpp"
 
 static_assert(sizeof(sluice_kfd_queue_ref) == 16 && sizeof(sluice_kfd_queue) == 40,
               "the layout of these is what programs were built against");
@@ -151,8 +150,9 @@ kfd::failure meaning_of_batch(const error_code& error, const std::string& path) 
                             " is a stock driver's, which has no batch commands; use "
                             "sluice_kfd_suspend_queues(), or a patched driver"};
   if (number == EOPNOTSUPP)
-    return {EOPNOTSUPP, "the GPU's firmware chooses queue slots by itself (MES); a reservation is "
-                        "not possible there"};
+    return {EOPNOTSUPP,
+            "the GPU's firmware chooses queue slots by itself (MES); a reservation is "
+            "not possible there"};
   if (number == EPERM) return {EPERM, "a reservation needs CAP_SYS_ADMIN"};
   if (number == EBUSY) return {EBUSY, "another program has a reservation on this GPU"};
   return {number, "the driver refused: " + error.message()};
@@ -236,9 +236,8 @@ int list(sluice_kfd* handle, size_t entry_size, sluice_kfd_queue** queues, size_
     std::vector<kfd::held_queue> held;
     if (handle->holder) held = handle->holder->queues(process.pid);
     for (const auto& queue : process.queues) {
-      const bool here = std::ranges::any_of(held, [&](const auto& each) {
-        return each.about.id == queue.id && each.suspended;
-      });
+      const bool here = std::ranges::any_of(
+          held, [&](const auto& each) { return each.about.id == queue.id && each.suspended; });
       const sluice_kfd_queue entry{
           .pid = process.pid,
           .queue_id = static_cast<std::uint32_t>(queue.id),
@@ -311,8 +310,9 @@ int sluice_kfd_cleanup(sluice_kfd* handle) {
     const time_point deadline = deadline_of(SLUICE_KFD_DEFAULT_TIMEOUT);
     for (const pid_t pid : owned->holder->held()) (void)owned->holder->release(pid, deadline);
     if (owned->holder->stranded())
-      return fail(EIO, "the driver refuses to resume queues that were suspended; only the end of "
-                       "this process resumes them");
+      return fail(EIO,
+                  "the driver refuses to resume queues that were suspended; only the end of "
+                  "this process resumes them");
     return 0;
   });
 }
@@ -349,8 +349,7 @@ int sluice_kfd_suspend_own_queues(sluice_kfd* handle, sluice_kfd_queue_ref* refs
     }
     const std::scoped_lock lock{handle->own_mutex};
     std::vector<kfd::own_queues::order> orders;
-    for (const auto& ref : all)
-      orders.push_back({.queue = driver_queue_id{ref.queue_id}});
+    for (const auto& ref : all) orders.push_back({.queue = driver_queue_id{ref.queue_id}});
     if (refs == nullptr || std::ranges::any_of(all, [](const auto& ref) {
           return ref.queue_id == SLUICE_KFD_ALL_QUEUES;
         }))
@@ -389,8 +388,8 @@ int sluice_kfd_batch_unmap_queues(sluice_kfd* handle, sluice_kfd_queue_ref* refs
     if (const int bad = check_refs(refs, count)) return bad;
     const kfd::device& node = handle->holder->node();
     const std::span all{refs, count};
-    if (std::ranges::any_of(
-            all, [](const auto& ref) { return ref.queue_id == SLUICE_KFD_ALL_QUEUES; }))
+    if (std::ranges::any_of(all,
+                            [](const auto& ref) { return ref.queue_id == SLUICE_KFD_ALL_QUEUES; }))
       return fail(EINVAL, "the batch commands take single queues; list them first");
     const int done = batched(all, node.path(), [&](auto& entries) {
       kfd::uapi::kfd_ioctl_batch_unmap_queues_args args{};

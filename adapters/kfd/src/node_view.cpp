@@ -3,10 +3,16 @@
 #include "proc.hpp"
 #include "sysfs.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <string_view>
+
+#include "sluice/kfd/unique_fd.hpp"
 
 namespace sluice::kfd {
 
@@ -88,6 +94,8 @@ std::vector<gpu_description> read_gpus(const std::string& sysfs) {
     gpu.node = number;
     gpu.name = read_attribute(node + "/name").value_or("");
     while (!gpu.name.empty() && gpu.name.back() == '\n') gpu.name.pop_back();
+    gpu.location = {.domain = static_cast<std::uint32_t>(value_of(about, "domain")),
+                    .location_id = static_cast<std::uint32_t>(value_of(about, "location_id"))};
     gpu.pci = pci_address(value_of(about, "domain"), value_of(about, "location_id"));
     gpu.unique_id = value_of(about, "unique_id");
     gpu.gfx_target_version = static_cast<std::uint32_t>(value_of(about, "gfx_target_version"));
@@ -135,6 +143,39 @@ void read_status(const std::string& proc, process_description& process) {
   while (!process.command.empty() && process.command.back() == '\n') process.command.pop_back();
 }
 
+/// The whole file; an attribute of debugfs may be of any size.
+result<mqds> read_mqds(const std::string& path) {
+  const unique_fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!file) return last_system_error();
+  mqds_parser parser;
+  std::array<char, 16384> piece;
+  for (;;) {
+    const ssize_t got = ::read(file.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return last_system_error();
+    if (got == 0) return parser.finish();
+    parser.feed({piece.data(), static_cast<std::size_t>(got)});
+  }
+}
+
+bool is_on(const mqd& shown, const gpu_description& gpu) {
+  return shown.location ? *shown.location == gpu.location : shown.gpu == gpu.id;
+}
+
+/// What all compute queues of the process on the GPU have, if the text shows `count` of them.
+std::optional<std::uint32_t> common_priority(const mqds& seen, pid_t pid,
+                                             const gpu_description& gpu, std::size_t count) {
+  std::optional<std::uint32_t> common;
+  std::size_t shown = 0;
+  for (const mqd& each : seen.queues) {
+    if (each.pid != pid || each.type != mqd_type::compute || !is_on(each, gpu)) continue;
+    ++shown;
+    if (!each.priority || (common && *common != *each.priority)) return {};
+    common = each.priority;
+  }
+  return shown == count ? common : std::nullopt;
+}
+
 }  // namespace
 
 const gpu_description* node_view::find(gpu_id id) const noexcept {
@@ -164,6 +205,39 @@ result<node_view> look_at_node(const roots& where, const std::string& proc) {
   if (!readable) return last_system_error();
   std::ranges::sort(view.processes, {}, &process_description::pid);
   return view;
+}
+
+void add_priorities(node_view& node, const mqds& seen, const known_rings& rings) {
+  for (process_description& process : node.processes) {
+    if (const auto known = rings.find(process.pid); known != rings.end()) {
+      const auto found = join(seen, process.pid, known->second);
+      for (std::size_t index = 0; index < found.size(); ++index)
+        for (queue_description& queue : process.queues)
+          if (found[index] != nullptr && queue.id == known->second[index].id)
+            queue.priority = found[index]->priority;
+    }
+    for (const gpu_description& gpu : node.gpus) {
+      const auto here = [&](const queue_description& queue) {
+        return queue.gpu == gpu.id && is_compute(queue.type);
+      };
+      const auto count = static_cast<std::size_t>(std::ranges::count_if(process.queues, here));
+      const auto common = common_priority(seen, process.pid, gpu, count);
+      for (queue_description& queue : process.queues) {
+        if (!here(queue) || queue.priority) continue;
+        queue.priority = common;
+        for (const mqd& each : seen.queues)
+          if (each.pid == process.pid && each.queue == queue.id && is_on(each, gpu))
+            queue.priority = each.priority;
+      }
+    }
+  }
+}
+
+result<void> add_priorities(node_view& node, const roots& where, const known_rings& rings) {
+  const auto seen = read_mqds(where.debugfs + "/mqds");
+  if (!seen) return seen.error();
+  add_priorities(node, *seen, rings);
+  return {};
 }
 
 }  // namespace sluice::kfd

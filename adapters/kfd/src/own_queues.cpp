@@ -76,7 +76,7 @@ own_queues::refusal own_queues::suspend(std::vector<order>& orders) {
   args.queue_snapshot.entry_size = sizeof existing[0];
   if (const auto listed = node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args); !listed) {
     auto why = refused("list the queues", listed.error());
-    (void)end();
+    end_if_unused();
     return {std::move(why), true};
   }
   existing.resize(std::min<std::size_t>(existing.size(), args.queue_snapshot.num_queues));
@@ -104,7 +104,7 @@ own_queues::refusal own_queues::suspend(std::vector<order>& orders) {
     args.suspend_queues.num_queues = static_cast<std::uint32_t>(words.size());
     if (const auto called = node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args); !called) {
       auto why = refused("suspend queues", called.error());
-      (void)end();
+      end_if_unused();
       return {std::move(why), true};
     }
     for (std::size_t index = 0; index < ids.size(); ++index) {
@@ -130,7 +130,10 @@ own_queues::refusal own_queues::suspend(std::vector<order>& orders) {
       if (each.error == 0) each.error = EIO;
     (void)resume();
   }
-  if (std::ranges::none_of(orders, [](const order& each) { return each.error == 0; })) (void)end();
+  if (std::ranges::any_of(orders, [](const order& each) { return each.error == 0; }))
+    suspended_ = true;
+  else
+    end_if_unused();
   return {std::move(first), false};
 }
 
@@ -161,8 +164,12 @@ failure own_queues::end() {
   const auto ended = node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args);
   if (!ended && ended.error().value() != EINVAL)  // EINVAL: there is no session any more
     return refused("end the debug session", ended.error());
-  enabled_ = false;
+  enabled_ = suspended_ = false;
   return {};
+}
+
+void own_queues::end_if_unused() {
+  if (enabled_ && !suspended_) (void)end();
 }
 
 }  // namespace sluice::kfd

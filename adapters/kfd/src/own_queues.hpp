@@ -41,11 +41,14 @@ class own_queues {
   failure enable();
   void answer_runtime() const;
   failure end();
+  /// end(), unless an earlier suspend() left queues suspended.
+  void end_if_unused();
 
   const device& node_;
   unique_fd events_;
   unique_fd driver_end_;
   bool enabled_ = false;
+  bool suspended_ = false;
 };
 
 }  // namespace sluice::kfd

@@ -461,9 +461,12 @@ class queue_holder::impl {
   }
   static void settle(std::span<queue_order> orders, const target& who, driver_queue_id queue,
                      int error) {
-    for (queue_order& order : orders)
-      if (order.pid == who.pid && order.queue == queue && order.error == EINPROGRESS)
-        order.error = error;
+    const auto known = who.queues.find(queue);
+    for (queue_order& order : orders) {
+      if (order.pid != who.pid || order.queue != queue || order.error != EINPROGRESS) continue;
+      order.error = error;
+      if (known != who.queues.end()) order.gpu = known->second.about.gpu;
+    }
   }
 
   static int error_of(const target& who, const batch_result& answer, std::size_t index) {
