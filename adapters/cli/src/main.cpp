@@ -19,6 +19,9 @@ int main(int argc, char** argv) {
   program.set_version_flag("--version", "sluice " SLUICE_VERSION);
   const std::vector<subcommand> all{
       add_queues(program),
+      add_suspend(program),
+      add_resume(program),
+      add_sim(program),
   };
   try {
     program.parse(argc, argv);

@@ -5,10 +5,8 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
@@ -23,19 +21,17 @@ void complain(std::string_view sentence) {
 bool print(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
     return true;
-  complain(fmt::format("cannot write to standard output: {}",
-                       std::strerror(errno)));  // NOLINT: no other thread asks.
+  complain(fmt::format("cannot write to standard output: {}", error_text(errno)));
   return false;
 }
 
 bool print(const boost::json::value& value) { return print(boost::json::serialize(value) + "\n"); }
 
+std::string error_text(int error) { return std::generic_category().message(error); }
+
 std::size_t terminal_width() {
   if (const char* columns = std::getenv("COLUMNS")) {  // NOLINT: nobody sets it meanwhile.
-    std::size_t width = 0;
-    const char* const end = columns + std::strlen(columns);
-    const auto [rest, error] = std::from_chars(columns, end, width);
-    if (error == std::errc{} && rest == end) return width;
+    if (const auto width = whole_number<std::size_t>(columns)) return *width;
   }
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;

@@ -2,10 +2,13 @@
 /// \file
 /// How the command speaks: standard output for what was asked, standard error for what went wrong.
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include <boost/json/fwd.hpp>
 
@@ -29,6 +32,18 @@ std::string printable(std::string_view text);
 
 /// "17.3G": three digits or four, powers of 1024.
 std::string bytes_text(std::uint64_t bytes);
+
+/// The system's word for an errno.
+std::string error_text(int error);
+
+/// The whole text as one number. \return nothing when it is anything else.
+template <class Number>
+std::optional<Number> whole_number(std::string_view text, int base = 10) {
+  Number value{};
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc{} || rest != text.data() + text.size()) return {};
+  return value;
+}
 
 constexpr std::uint32_t number(gpu_id id) noexcept { return static_cast<std::uint32_t>(id); }
 constexpr std::uint32_t number(driver_queue_id id) noexcept {

@@ -1,5 +1,6 @@
 #include "queues.hpp"
 
+#include "holder_link.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 #include "table.hpp"
@@ -7,7 +8,6 @@
 #include <pwd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -23,14 +23,6 @@ namespace {
 
 namespace json = boost::json;
 using namespace std::chrono_literals;
-
-template <class Number>
-std::optional<Number> whole_number(std::string_view text, int base = 10) {
-  Number value{};
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (error != std::errc{} || rest != text.data() + text.size()) return {};
-  return value;
-}
 
 std::optional<uid_t> find_user(const std::string& word) {
   if (const auto id = whole_number<uid_t>(word)) return id;
@@ -74,6 +66,30 @@ std::string gpu_line(const kfd::gpu_description& gpu) {
                      number(gpu.id), gpu.pci, gpu.unique_id, gpu.gfx_target_version / 10000,
                      gpu.gfx_target_version / 100 % 100, gpu.gfx_target_version % 100,
                      gpu.vram ? ", " + bytes_text(*gpu.vram) + " VRAM" : "");
+}
+
+/// nullptr: nobody traces the process.
+const holding* find(const holdings& held, pid_t pid) {
+  const auto found = held.find(pid);
+  return found == held.end() ? nullptr : &found->second;
+}
+
+/// Whether the queue is suspended, where its holder tells.
+std::optional<bool> is_suspended(const holding* by, driver_queue_id id) {
+  if (by == nullptr || !by->suspended) return {};
+  return std::ranges::find(*by->suspended, id) != by->suspended->end();
+}
+
+std::string_view state_text(const holding* by, driver_queue_id id) {
+  if (by == nullptr) return "-";
+  const auto suspended = is_suspended(by, id);
+  if (!suspended) return "traced";
+  return *suspended ? "suspended" : "held";
+}
+
+template <class Value>
+json::value or_null(const std::optional<Value>& value) {
+  return value ? json::value(*value) : json::value(nullptr);
 }
 
 }  // namespace
@@ -159,7 +175,18 @@ std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd
   return warnings;
 }
 
-std::string queues_text(const kfd::node_view& node, std::size_t width) {
+holdings ask_holders(const kfd::node_view& node) {
+  holdings held;
+  for (const auto& process : node.processes) {
+    if (process.tracer == 0) continue;
+    holding& by = held[process.pid];
+    by.by = process_of_thread(process.tracer);
+    if (const auto answer = ask_holder(by.by, "status")) by.suspended = suspended_queues(*answer);
+  }
+  return held;
+}
+
+std::string queues_text(const kfd::node_view& node, const holdings& held, std::size_t width) {
   using enum table::align;
   table rows{{{"PID", right},
               {"USER", left, true},
@@ -175,16 +202,18 @@ std::string queues_text(const kfd::node_view& node, std::size_t width) {
     const std::string pid = std::to_string(process.pid);
     const std::string user = user_text(process.user);
     const std::string command = printable(process.command);
-    const std::string state = process.tracer != 0 ? "traced" : "-";
+    const holding* const by = find(held, process.pid);
     if (process.queues.empty())
-      rows.add({pid, user, command, "-", "-", "-", "-", "-", state, bytes_text(sum(process.vram))});
+      rows.add({pid, user, command, "-", "-", "-", "-", "-", by != nullptr ? "traced" : "-",
+                bytes_text(sum(process.vram))});
     for (const auto& queue : process.queues) {
       const auto* const gpu = node.find(queue.gpu);
       const auto vram = process.vram.find(queue.gpu);
       rows.add({pid, user, command, gpu != nullptr ? std::to_string(gpu->ordinal) : "?",
                 std::to_string(number(queue.id)), std::string{type_text(queue.type)},
                 bytes_text(queue.ring_bytes),
-                queue.priority ? std::to_string(*queue.priority) : "-", state,
+                queue.priority ? std::to_string(*queue.priority) : "-",
+                std::string{state_text(by, queue.id)},
                 vram != process.vram.end() ? bytes_text(vram->second) : "-"});
     }
   }
@@ -194,7 +223,8 @@ std::string queues_text(const kfd::node_view& node, std::size_t width) {
   return out + "\n" + rows.text(width);
 }
 
-json::value queues_json(const kfd::node_view& node, const std::vector<std::string>& warnings) {
+json::value queues_json(const kfd::node_view& node, const holdings& held,
+                        const std::vector<std::string>& warnings) {
   json::array gpus;
   for (const auto& gpu : node.gpus) {
     gpus.push_back(json::object{
@@ -205,12 +235,13 @@ json::value queues_json(const kfd::node_view& node, const std::vector<std::strin
         {"pci", gpu.pci},
         {"unique_id", fmt::format("{:#x}", gpu.unique_id)},
         {"gfx_target_version", gpu.gfx_target_version},
-        {"vram_bytes", gpu.vram ? json::value(*gpu.vram) : json::value(nullptr)},
+        {"vram_bytes", or_null(gpu.vram)},
         {"vram_used_bytes", used_vram(node, gpu.id)},
     });
   }
   json::array processes;
   for (const auto& process : node.processes) {
+    const holding* const by = find(held, process.pid);
     json::array queues;
     for (const auto& queue : process.queues) {
       queues.push_back(json::object{
@@ -218,7 +249,8 @@ json::value queues_json(const kfd::node_view& node, const std::vector<std::strin
           {"gpu_id", number(queue.gpu)},
           {"type", type_text(queue.type)},
           {"ring_bytes", queue.ring_bytes},
-          {"priority", queue.priority ? json::value(*queue.priority) : json::value(nullptr)},
+          {"priority", or_null(queue.priority)},
+          {"suspended", or_null(is_suspended(by, queue.id))},
       });
     }
     json::object memory;
@@ -228,9 +260,9 @@ json::value queues_json(const kfd::node_view& node, const std::vector<std::strin
     processes.push_back(json::object{
         {"pid", process.pid},
         {"command", process.command},
-        {"uid", process.user ? json::value(*process.user) : json::value(nullptr)},
+        {"uid", or_null(process.user)},
         {"user", user_text(process.user)},
-        {"tracer", process.tracer},
+        {"traced_by", by != nullptr ? json::value(by->by) : json::value(nullptr)},
         {"vram_bytes", std::move(memory)},
         {"evicted_ms", std::move(evicted)},
         {"queues", std::move(queues)},
@@ -276,6 +308,10 @@ subcommand add_queues(CLI::App& program) {
           "Between two looks, to find evictions; 0s: one [200ms]")
       ->type_name("TIME");
   command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
+  command->footer(
+      "STATE: suspended, or held (it runs), by 'sluice suspend'; traced by another,\n"
+      "e.g. a scheduler's agent, who alone knows; '-': nobody traces it. A GPU's number\n"
+      "is what HIP_VISIBLE_DEVICES counts. Priorities need root.");
   return {command, [chosen] {
             if (!chosen->type.empty()) chosen->filter.compute = chosen->type == "compute";
             const auto where = kfd::roots::from_environment();
@@ -292,13 +328,17 @@ subcommand add_queues(CLI::App& program) {
               std::this_thread::sleep_for(chosen->interval);
               if (auto again = kfd::look_at_node(where)) seen = std::move(again);
             }
+            // Best effort: only root can read it, and unknown priorities show as such.
+            (void)kfd::add_priorities(*seen, where);
             const auto warnings = memory_warnings(before, *seen);
             if (const auto wrong = apply(chosen->filter, *seen)) {
               complain(*wrong);
               return exit_usage;
             }
-            if (chosen->json) return print(queues_json(*seen, warnings)) ? exit_done : exit_failed;
-            if (!print(queues_text(*seen, terminal_width()))) return exit_failed;
+            const auto held = ask_holders(*seen);
+            if (chosen->json)
+              return print(queues_json(*seen, held, warnings)) ? exit_done : exit_failed;
+            if (!print(queues_text(*seen, held, terminal_width()))) return exit_failed;
             for (const auto& each : warnings) complain("warning: " + each);
             return exit_done;
           }};

@@ -2,6 +2,7 @@
 /// \file
 /// `sluice queues` without its command line: what it shows of a look at the node.
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,8 +33,19 @@ std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& nod
 /// looks. Suspending helps with neither.
 std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd::node_view& now);
 
-std::string queues_text(const kfd::node_view& node, std::size_t width);
-boost::json::value queues_json(const kfd::node_view& node,
+/// What is known of a process that is traced.
+struct holding {
+  pid_t by = 0;  ///< The tracing process.
+  /// Its suspended queues where that is a `sluice suspend`; nothing: it does not tell.
+  std::optional<std::vector<driver_queue_id>> suspended{};
+};
+using holdings = std::map<pid_t, holding>;
+
+/// Asks every `sluice suspend` that holds one of the processes.
+holdings ask_holders(const kfd::node_view& node);
+
+std::string queues_text(const kfd::node_view& node, const holdings& held, std::size_t width);
+boost::json::value queues_json(const kfd::node_view& node, const holdings& held,
                                const std::vector<std::string>& warnings);
 
 }  // namespace sluice::cli

@@ -20,5 +20,8 @@ struct subcommand {
 
 // Each adds its options to the program's.
 subcommand add_queues(CLI::App& program);
+subcommand add_resume(CLI::App& program);
+subcommand add_sim(CLI::App& program);
+subcommand add_suspend(CLI::App& program);
 
 }  // namespace sluice::cli

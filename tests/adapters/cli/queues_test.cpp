@@ -20,6 +20,7 @@ kfd::node_view two_gpus() {
                        .node = 1,
                        .ordinal = 0,
                        .name = "a",
+                       .location = {},
                        .pci = "0000:01:00.0",
                        .unique_id = 0xabc,
                        .gfx_target_version = 90402,
@@ -30,6 +31,7 @@ kfd::node_view two_gpus() {
                        .node = 2,
                        .ordinal = 1,
                        .name = "b",
+                       .location = {},
                        .pci = "0000:02:00.0",
                        .unique_id = 0xdef,
                        .gfx_target_version = 90402,
@@ -125,17 +127,18 @@ TEST(QueuesWarnings, TellOfLittleMemoryLeftAndOfEvictions) {
 }
 
 TEST(QueuesText, ShowsARowForEachQueueAndProcessesWithoutAny) {
-  const auto text = queues_text(two_gpus(), 0);
+  const auto text =
+      queues_text(two_gpus(), {{4242, {.by = 9, .suspended = {{driver_queue_id{1}}}}}}, 0);
   EXPECT_THAT(text, HasSubstr("GPU 0: gpu_id 51110, 0000:01:00.0, unique id 0xabc, gfx 9.4.2"));
-  EXPECT_THAT(text,
-              HasSubstr(" PID  USER   COMMAND  GPU  QUEUE  TYPE     SIZE  PRIO  STATE  VRAM\n"
-                        "  77  12345  idle       -      -  -           -     -  -      350B\n"
-                        "4242  root   train?     0      0  compute  4.0K     7  -      600B\n"
-                        "4242  root   train?     1      1  sdma     1.0K     -  -       10B\n"));
+  EXPECT_THAT(
+      text, HasSubstr(" PID  USER   COMMAND  GPU  QUEUE  TYPE     SIZE  PRIO  STATE      VRAM\n"
+                      "  77  12345  idle       -      -  -           -     -  -          350B\n"
+                      "4242  root   train?     0      0  compute  4.0K     7  held       600B\n"
+                      "4242  root   train?     1      1  sdma     1.0K     -  suspended   10B\n"));
 }
 
 TEST(QueuesJson, HasWhatIsUnknownAsNull) {
-  const auto value = queues_json(two_gpus(), {"beware"});
+  const auto value = queues_json(two_gpus(), {{4242, {.by = 9, .suspended = {}}}}, {"beware"});
   EXPECT_EQ(value.at("version").as_int64(), 1);
   EXPECT_EQ(value.at("warnings").at(0).as_string(), "beware");
   EXPECT_TRUE(value.at("gpus").at(1).at("vram_bytes").is_null());
@@ -143,6 +146,8 @@ TEST(QueuesJson, HasWhatIsUnknownAsNull) {
   EXPECT_EQ(train.at("queues").at(0).at("priority").to_number<int>(), 7);
   EXPECT_TRUE(train.at("queues").at(1).at("priority").is_null());
   EXPECT_EQ(train.at("vram_bytes").at("51110").to_number<int>(), 600);
+  EXPECT_TRUE(train.at("queues").at(0).at("suspended").is_null()) << "its tracer does not tell";
+  EXPECT_EQ(train.at("traced_by").to_number<int>(), 9);
   EXPECT_EQ(train.at("user").as_string(), "root");
 }
 
