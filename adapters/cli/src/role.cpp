@@ -32,7 +32,7 @@ struct options {
   bool json = false;
 };
 
-/// \return an exit code when there is none to use.
+/// \return an error, after a complaint, when none is configured rightly.
 result<kfd::role_store> find_store(const options& chosen) {
   if (!chosen.store.empty()) return kfd::role_store{chosen.store};
   std::string message;
@@ -167,7 +167,7 @@ subcommand add_role(CLI::App& program) {
       ->type_name("ROLE");
   set_command
       ->add_option("--position", chosen->position,
-                   "Of a pattern, from 0: the first that matches counts [last]")
+                   "Where a pattern goes, from 0; the first match counts")
       ->type_name("N")
       ->excludes("--pid");
   add_store(*set_command, chosen);
