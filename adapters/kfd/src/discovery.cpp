@@ -89,7 +89,7 @@ class node_discovery final : public discovery {
       say_("cannot watch " + where_.device + "; new processes are found a little later");
     trees_->watch_directory(where_.debugfs);
     trees_->watch_directory(where_.debugfs + "/proc");
-    listener_ = std::make_unique<gpu_listener>(where_.device, waits_.get(), from_gpus);
+    listener_ = std::make_unique<gpu_listener>(where_.device, waits_.get(), from_gpus, heard_);
     lost_.clear();
 
     inbox_ = &host.claim_inbox();
@@ -134,6 +134,11 @@ class node_discovery final : public discovery {
     }
     look_at_roles();
     return {};
+  }
+
+  std::uint64_t heard(smi_kind what) const noexcept override {
+    const auto index = static_cast<std::size_t>(what);
+    return index < heard_.size() ? heard_[index].load(std::memory_order_relaxed) : 0;
   }
 
   void stop() override {
@@ -233,7 +238,7 @@ class node_discovery final : public discovery {
       }
       if (from == from_store) continue;  // the watch itself knows better whether there is news
       if (from == from_trees) {
-        if (trees_->read([this](const tree_event& each) { heard(each); })) look = true;
+        if (trees_->read([this](const tree_event& each) { note(each); })) look = true;
         continue;
       }
       if (listener_->owns(from)) {
@@ -246,7 +251,7 @@ class node_discovery final : public discovery {
     return look;
   }
 
-  void heard(const tree_event& each) {
+  void note(const tree_event& each) {
     // The node itself has come or gone: another driver's, perhaps.
     if (each.path == where_.device && each.what != tree_event::change::opened) listener_->forget();
   }
@@ -289,6 +294,7 @@ class node_discovery final : public discovery {
   std::unique_ptr<tree_watch> trees_;
   std::unique_ptr<gpu_listener> listener_;
   std::vector<gpu_id> lost_;
+  smi_counts heard_{};  // any thread's
   std::unique_ptr<node_scanner> scanner_;
   inbox_producer* inbox_ = nullptr;
   std::atomic<bool> stopping_{false};

@@ -34,7 +34,7 @@ void gpu_listener::open(const device& node, gpu_id gpu, std::uint64_t mask) {
   event.data.u64 = first_ + opened_;
   if (::epoll_ctl(waits_, EPOLL_CTL_ADD, (*lines)->fd(), &event) != 0) return;
   ++opened_;
-  streams_.push_back({event.data.u64, std::move(*lines)});
+  streams_.push_back({event.data.u64, mask, std::move(*lines)});
 }
 
 bool gpu_listener::hear(std::uint64_t data, const std::function<void(gpu_id)>& reset) {
@@ -47,8 +47,9 @@ bool gpu_listener::hear(std::uint64_t data, const std::function<void(gpu_id)>& r
   }
   bool processes = false;
   for (const smi_event& each : *events) {
-    counts_[static_cast<std::size_t>(each.kind)].fetch_add(1, std::memory_order_relaxed);
     const std::uint64_t bit = smi_bit(each.kind);
+    if ((from->mask & bit) == 0) continue;  // made up by a name
+    heard_[static_cast<std::size_t>(each.kind)].fetch_add(1, std::memory_order_relaxed);
     if ((bit & smi_resets) != 0) reset(from->lines->gpu());
     if ((bit & smi_named) != 0) processes = true;
   }

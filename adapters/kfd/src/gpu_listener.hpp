@@ -16,12 +16,16 @@
 
 namespace sluice::kfd {
 
-/// Threading: one thread, but count(): any.
+/// How many events of each kind were heard, by smi_kind.
+using smi_counts = std::array<std::atomic<std::uint64_t>, 14>;
+
+/// Threading: one thread.
+/// Lifetime:  `heard` outlives it.
 class gpu_listener {
  public:
   /// `waits` is an epoll descriptor to which the streams are added, with data from `first` on.
-  gpu_listener(std::string device, int waits, std::uint64_t first)
-      : device_(std::move(device)), waits_(waits), first_(first) {}
+  gpu_listener(std::string device, int waits, std::uint64_t first, smi_counts& heard)
+      : device_(std::move(device)), waits_(waits), first_(first), heard_(heard) {}
 
   /// Opens the streams of GPUs not tried before. That the driver gives none is no error. The device
   /// is open only meanwhile, for an open one would keep the driver from being unloaded.
@@ -38,15 +42,10 @@ class gpu_listener {
   /// \return whether a process began, ended or faulted.
   bool hear(std::uint64_t data, const std::function<void(gpu_id)>& reset);
 
-  /// How many events of the kind were heard so far.
-  std::uint64_t count(smi_kind kind) const noexcept {
-    const auto index = static_cast<std::size_t>(kind);
-    return index < counts_.size() ? counts_[index].load(std::memory_order_relaxed) : 0;
-  }
-
  private:
   struct stream {
     std::uint64_t data = 0;
+    std::uint64_t mask = 0;
     std::unique_ptr<smi_stream> lines;
   };
   void open(const device& node, gpu_id gpu, std::uint64_t mask);
@@ -54,10 +53,10 @@ class gpu_listener {
   const std::string device_;
   const int waits_;
   const std::uint64_t first_;
+  smi_counts& heard_;
   std::uint64_t opened_ = 0;
   std::vector<gpu_id> tried_{};
   std::vector<stream> streams_{};
-  std::array<std::atomic<std::uint64_t>, 14> counts_{};
 };
 
 }  // namespace sluice::kfd

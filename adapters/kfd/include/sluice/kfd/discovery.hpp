@@ -9,6 +9,7 @@
 #include "sluice/kfd/message_sink.hpp"
 #include "sluice/kfd/process_identity.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/kfd/smi_text.hpp"
 #include "sluice/result.hpp"
 #include "sluice/role.hpp"
 #include "sluice/source.hpp"
@@ -16,17 +17,25 @@
 namespace sluice::kfd {
 
 /// A source (see sluice/source.hpp) with a thread of its own, which does everything that may block:
-/// attribute files may be slow to read. It looks when the device node is opened (inotify), when
-/// debugfs shows a process come or go (where the kernel has that), when a known process exits
-/// (pidfd), when the role store changes (inotify), every second for 10 s after any change, and
-/// otherwise every 10 s. A look lists directories, reads files only of what is new, and of each
+/// attribute files may be slow to read. It looks when the device node is opened or comes and goes
+/// (inotify), when debugfs shows a process, or the driver itself, come or go (where the kernel has
+/// that), when the driver tells of a process or a fault (SMI, where it does), when a known process
+/// exits (pidfd), when the role store changes (inotify), every second for 10 s after any change,
+/// and otherwise every 10 s. A look lists directories, reads files only of what is new, and of each
 /// process its credentials and cgroups, which may have changed: such a change shows at the next
 /// look. A process is known by its pid and start time; its environment is read again when it has
-/// exec'd. Members of a gang (see classification.hpp) get the same group_key.
+/// exec'd; a queue by its id and the inode of its directory, for ids are used again. Members of a
+/// gang (see classification.hpp) get the same group_key.
 ///
-/// start() fails with errc::not_supported when there is no KFD sysfs tree, and with errc::bad_config
-/// when the rules have a problem or the role store is refused, so that nothing is suspended that the
-/// store says is online. A store that is refused later leaves what it said before in force.
+/// A GPU whose reset the driver tells becomes an observation_kind::gpu_lost, once, and again in
+/// every resync. To hear of it this process opens the device for a moment for each GPU that
+/// appears, if it may: it then shows in sysfs itself. Whoever may not is told by the acting side
+/// alone.
+///
+/// start() fails with errc::not_supported when there is no KFD sysfs tree, and with
+/// errc::bad_config when the rules have a problem or the role store is refused, so that nothing is
+/// suspended that the store says is online. A store that is refused later leaves what it said
+/// before in force.
 ///
 /// Threading: as any source's, but set_role() and withdraw_role(): those from any thread.
 /// Lifetime:  a scheduler owns its sources, so keep a pointer to call those two by, and call them
@@ -45,6 +54,11 @@ class discovery : public source {
   /// Takes back what was said, here or in the rules: the rules' other parts decide again.
   /// \return errc::unknown_target when nothing was said of it, or it has ended.
   [[nodiscard]] virtual result<void> withdraw_role(const process_identity& who) = 0;
+
+  /// How many events of this kind the driver has told (resets, evictions, restores, faults,
+  /// processes), of all GPUs, since this object exists. Any thread. 0 where the driver tells none,
+  /// or not us: see smi_events.hpp.
+  [[nodiscard]] virtual std::uint64_t heard(smi_kind what) const noexcept = 0;
 };
 
 std::unique_ptr<discovery> make_discovery(roots where = roots::from_environment(),
