@@ -34,7 +34,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         backend_(driver),
         policy_(std::move(decider)),
         desk_(std::make_shared<core::front_desk>(time_)),
-        table_(stats_, options.own_pid),
+        table_(stats_, options.own_pid, config_.suspend_sdma),
         clients_(config_, table_, stats_, *desk_),
         holds_(config_, table_, stats_),
         reconciler_(config_, table_, driver, stats_, time_),

@@ -79,7 +79,7 @@ struct group {
   group_view view;
   std::vector<process*> members;
   std::vector<gpu_id> gpus;
-  std::array<std::uint32_t, queue_states> counts{};  ///< Managed compute queues by state.
+  std::array<std::uint32_t, queue_states> counts{};  ///< Managed queues by state.
 
   bool listed = false;    ///< In changed().
   bool touched = false;   ///< In touched(): its state or its wishes want a look.
@@ -133,7 +133,11 @@ struct process {
 /// Cost:      observations allocate for what is new; everything else is free of allocation.
 class table final : public world {
  public:
-  table(statistics& stats, pid_t own_pid) : stats_(stats), own_pid_(own_pid) {}
+  table(statistics& stats, pid_t own_pid, bool with_sdma)
+      : stats_(stats), own_pid_(own_pid), with_sdma_(with_sdma) {}
+
+  /// Whether queues of that type are suspended at all.
+  bool suspends(queue_type type) const noexcept { return with_sdma_ || is_compute(type); }
 
   /// The turn's time, for what happens until the next call.
   void set_now(time_point now) noexcept { now_ = now; }
@@ -236,6 +240,7 @@ class table final : public world {
 
   statistics& stats_;
   pid_t own_pid_;
+  bool with_sdma_;
   time_point now_{};
   slot_table<process_id, process> processes_;
   slot_table<group_id, group> groups_;
