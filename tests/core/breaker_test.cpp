@@ -104,6 +104,25 @@ TEST_F(Breaker, AStuckCallOpensItAtOnce) {
   EXPECT_EQ(bench_.stats().gpus_lost.value(), 1U);
 }
 
+TEST_F(Breaker, AResetOpensItUnlessItIsOldNews) {
+  const auto hear_of_reset = [this](time_point at) {
+    observation seen;
+    seen.kind = observation_kind::gpu_lost;
+    seen.gpu = gpu_a;
+    seen.at = at;
+    bench_.core->observe(0, seen);
+    bench_.settle();
+    return view(gpu_a).lost;
+  };
+  const time_point reset = bench_.time.now();
+  EXPECT_TRUE(hear_of_reset(reset));
+  bench_.run_for(1s);
+  bench_.core->rearm(gpu_a);
+  bench_.run_for(1s);
+  EXPECT_FALSE(hear_of_reset(reset)) << "a resync repeats it";
+  EXPECT_TRUE(hear_of_reset(bench_.time.now()));
+}
+
 TEST_F(Breaker, ARefusedCallSaysNothingOfTheHardware) {
   bench_.driver.refuse_submit(errc::full);
   EXPECT_EQ(suspends_of_a_burst(), 3U);

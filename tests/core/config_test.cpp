@@ -71,12 +71,14 @@ TEST_F(LoadConfig, ReadsWhatIsNamedAndKeepsTheOtherDefaults) {
       "min_run = '1.5 ms'\n"
       "offline_floor = 0\n"
       "inbox_capacity = 512\n"
+      "suspend_sdma = true\n"
       "[kfd]\ndevice = '/dev/kfd'\n");
   ASSERT_TRUE(config) << message_;
   EXPECT_EQ(config->max_suspend, 250ms);
   EXPECT_EQ(config->min_run, 1500us);
   EXPECT_EQ(config->offline_floor, 0.0);
   EXPECT_EQ(config->inbox_capacity, 512U);
+  EXPECT_TRUE(config->suspend_sdma);
   EXPECT_EQ(config->max_busy, scheduler_config{}.max_busy);
 }
 
@@ -106,6 +108,11 @@ TEST_F(LoadConfig, RefusesANumberOfTheWrongKind) {
   EXPECT_THAT(message_, HasSubstr(":2: inbox_capacity must be a number"));
   ASSERT_FALSE(load("[scheduler]\noffline_floor = 'much'\n"));
   EXPECT_THAT(message_, HasSubstr(":2: offline_floor must be a number"));
+}
+
+TEST_F(LoadConfig, RefusesAFlagThatIsNone) {
+  ASSERT_FALSE(load("[scheduler]\nsuspend_sdma = 1\n"));
+  EXPECT_EQ(message_, path_ + ":2: suspend_sdma must be true or false");
 }
 
 TEST_F(LoadConfig, PointsAtASyntaxError) {
@@ -138,7 +145,8 @@ TEST_F(LoadConfig, ReadsTheReadmesDefaults) {
   EXPECT_TRUE(*config == defaults);
   for (const auto* key : {"max_suspend", "min_run", "offline_floor", "floor_window", "attach_after",
                           "attach_at_latest", "max_busy", "failure_backoff", "breaker_after",
-                          "breaker_rearm", "policy_time_limit", "stop_limit", "inbox_capacity"}) {
+                          "breaker_rearm", "policy_time_limit", "stop_limit", "inbox_capacity",
+                          "suspend_sdma"}) {
     EXPECT_THAT(block, HasSubstr("\n" + std::string(key) + " = "));
   }
 }

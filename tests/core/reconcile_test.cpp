@@ -200,6 +200,28 @@ TEST(Reconcile, NeverTouchesSdmaQueues) {
   EXPECT_EQ(queues_of(bench.driver.batches()[0]), std::vector<std::uint32_t>{0});
 }
 
+TEST(Reconcile, SuspendsSdmaQueuesWhereThatIsAskedFor) {
+  scheduler_config config = quick_config();
+  config.suspend_sdma = true;
+  core_bench bench{config};
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.create_queue(100, q(1), gpu_a, queue_type::sdma);
+  bench.create(200, role::unmatched, gpu_a, {});
+  bench.create_queue(200, q(0), gpu_a, queue_type::sdma);
+  auto client = bench.client();
+  bench.attach_all();
+  client.begin();
+  bench.settle();
+  ASSERT_EQ(bench.driver.batches().size(), 1U);
+  EXPECT_EQ(queues_of(bench.driver.batches()[0]), (std::vector<std::uint32_t>{0, 1}));
+  EXPECT_EQ(bench.group_of(gpu_a)->queues, 2U);
+  EXPECT_EQ(bench.group_of(gpu_a)->actual, run_state::suspended);
+  client.end();
+  bench.run_for(1s);
+  EXPECT_TRUE(bench.core->all_running());
+  EXPECT_EQ(bench.driver.suspended_count(), 0U);
+}
+
 TEST(Reconcile, SuspendsAQueueThatAppearsWhileItsGroupIsHeld) {
   core_bench bench;
   bench.create(100, role::offline, gpu_a, {0});
@@ -564,6 +586,34 @@ TEST(Loss, OfAGpuEndsSuspendingThereAndNowhereElse) {
   ASSERT_EQ(bench.driver.batches().size(), 1U);
   EXPECT_EQ(bench.driver.batches()[0].gpu, gpu_b);
   EXPECT_EQ(bench.stats().gpus_lost, 1U);
+}
+
+TEST(Loss, OfAGpuIsHeardFromASourceAsFromTheBackend) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.create(200, role::offline, gpu_b, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  client.begin();
+  bench.settle();
+  ASSERT_EQ(bench.driver.suspended_count(), 2U);
+  observation lost;
+  lost.kind = observation_kind::gpu_lost;
+  lost.gpu = gpu_a;
+  bench.core->observe(0, lost);
+  bench.core->observe(0, lost);
+  bench.settle();
+  EXPECT_FALSE(bench.driver.suspended(100, q(0)));
+  EXPECT_TRUE(bench.driver.suspended(200, q(0)));
+  EXPECT_EQ(bench.stats().gpus_lost, 1U);
+  // A later truth of the source that does not repeat it does not take it back.
+  bench.see_kind(observation_kind::resync_begin);
+  bench.see_kind(observation_kind::resync_end);
+  client.end();
+  bench.run_for(30ms);
+  client.begin();
+  bench.settle();
+  EXPECT_FALSE(bench.driver.suspended(100, q(0)));
 }
 
 // Stopping --------------------------------------------------------------------------------------

@@ -25,6 +25,10 @@ void breaker::lost(gpu_id id, time_point now) {
   if (!which.lost) open(which, now, "a driver call is stuck, or the GPU was reset");
 }
 
+void breaker::reset(gpu_id id, time_point at, time_point now) {
+  if (at > table_.gpu_at(id).rearmed) lost(id, now);
+}
+
 void breaker::open(gpu& which, time_point now, std::string_view why) {
   const time_point until =
       config_.breaker_rearm == duration::zero() ? never : now + config_.breaker_rearm;
@@ -46,6 +50,7 @@ void breaker::open(gpu& which, time_point now, std::string_view why) {
 
 void breaker::close(gpu& which, std::string_view why) {
   stats_.open_breakers.subtract(1);
+  which.rearmed = table_.now();
   table_.find_again(which);
   log_line(log_level::warning, "GPU {}: in use again ({})", static_cast<std::uint32_t>(which.id),
            why);

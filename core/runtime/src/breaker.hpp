@@ -28,6 +28,8 @@ class breaker {
   void completed(const batch_result& result, time_point now);
   /// A driver call is stuck, or the GPU was reset.
   void lost(gpu_id which, time_point now);
+  /// A source heard of a reset; it may repeat what it heard before the breaker was closed.
+  void reset(gpu_id which, time_point at, time_point now);
   /// \return whether a breaker was open.
   bool rearm(gpu_id which);
   /// Closes those whose time has come.

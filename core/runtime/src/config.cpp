@@ -20,8 +20,8 @@ namespace {
 using namespace std::chrono_literals;
 
 /// Every setting once, for problem() and for the file: name, field, range.
-template <class Config, class Duration, class Number>
-void for_each_setting(Config& config, Duration&& span, Number&& number) {
+template <class Config, class Duration, class Number, class Flag>
+void for_each_setting(Config& config, Duration&& span, Number&& number, Flag&& flag) {
   span("max_suspend", config.max_suspend, 1ms, 300s);
   span("min_run", config.min_run, 1ms, 60s);
   number("offline_floor", config.offline_floor, 0.0, 0.9);
@@ -35,6 +35,7 @@ void for_each_setting(Config& config, Duration&& span, Number&& number) {
   span("policy_time_limit", config.policy_time_limit, 10us, 10s);
   span("stop_limit", config.stop_limit, 0ns, 60s);
   number("inbox_capacity", config.inbox_capacity, std::size_t{16}, std::size_t{1} << 20);
+  flag("suspend_sdma", config.suspend_sdma);
 }
 
 }  // namespace
@@ -53,7 +54,7 @@ std::string scheduler_config::problem() const {
       found = fmt::format("{} is {}; it must be {} to {}", key, value, low, high);
     }
   };
-  for_each_setting(*this, span, number);
+  for_each_setting(*this, span, number, [](std::string_view, bool) {});
   if (!found.empty()) return found;
   if (attach_at_latest < attach_after) {
     return fmt::format("attach_at_latest is {}; it must be attach_after ({}) or more",
@@ -131,7 +132,15 @@ result<scheduler_config> load_config(const std::string& path, std::string& messa
       }
       wrong = fmt::format("must be a number, {} to {}", low, high);
     };
-    for_each_setting(config, span, number);
+    const auto flag = [&](std::string_view candidate, bool& field) {
+      if (name != candidate) return;
+      known = true;
+      if (const auto value = node.template value_exact<bool>())
+        field = *value;
+      else
+        wrong = "must be true or false";
+    };
+    for_each_setting(config, span, number, flag);
     if (!known) wrong = "is not a setting of [scheduler]";
     if (wrong.empty()) continue;
     message = fmt::format("{}:{}: {} {}", path, line(node), name, wrong);

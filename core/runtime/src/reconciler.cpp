@@ -23,7 +23,7 @@ duration reconciler::backoff(std::uint8_t failures) const noexcept {
 }
 
 auto reconciler::need(const queue& which, time_point now, time_point& retry) noexcept -> urgency {
-  if (!which.managed || !is_compute(which.type)) return urgency::none;
+  if (!which.managed || !table_.suspends(which.type)) return urgency::none;
   const process& owner = *which.owner;
   const bool wanted_off =
       owner.in->held && owner.what == role::offline && !owner.gone && !which.on->lost;

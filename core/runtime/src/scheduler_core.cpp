@@ -35,7 +35,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         backend_(driver),
         policy_(std::move(decider)),
         desk_(std::make_shared<core::front_desk>(time_)),
-        table_(stats_, options.own_pid),
+        table_(stats_, options.own_pid, config_.suspend_sdma),
         clients_(config_, table_, stats_, *desk_),
         holds_(config_, table_, stats_),
         reconciler_(config_, table_, driver, stats_, time_),
@@ -230,6 +230,10 @@ result<void> scheduler_core::start() { return impl_->backend_.start(*impl_); }
 
 void scheduler_core::observe(unsigned source, const observation& seen) {
   impl_->table_.set_now(std::max(impl_->table_.now(), impl_->time_.now()));
+  if (seen.kind == observation_kind::gpu_lost) {
+    impl_->breaker_.reset(seen.gpu, seen.at, impl_->table_.now());
+    return;
+  }
   impl_->table_.observe(source, seen);
 }
 

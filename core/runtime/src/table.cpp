@@ -53,6 +53,7 @@ void table::observe(unsigned source, const observation& seen) {
       break;
     }
     case observation_kind::gpu_seen: gpu_at(seen.gpu).hive = seen.group_key; break;
+    case observation_kind::gpu_lost: break;  // scheduler_core takes it for the backend's
     case observation_kind::resync_begin:
       processes_.for_each([&](process& one) { one.marked_by &= ~bit; });
       queues_.for_each([&](queue& one) { one.marked_by &= ~bit; });
@@ -340,7 +341,7 @@ const group_view* table::find(group_id id) const noexcept {
 // Bookkeeping -----------------------------------------------------------------------------------
 
 void table::count(const queue& which, bool in) noexcept {
-  if (!which.managed || !is_compute(which.type)) return;
+  if (!which.managed || !suspends(which.type)) return;
   const auto step = [in](auto& number) { in ? ++number : --number; };
   step(which.owner->in->counts[static_cast<std::size_t>(which.state)]);
   if (which.state != queue_state::running) {
@@ -409,7 +410,7 @@ void table::reshape() {
       offline &= member->what == role::offline;
       manageable |= member->attach == attach_state::attached && !member->gone;
       for (const queue* each : member->queues) {
-        if (is_compute(each->type)) scratch_.push_back(each->on->id);
+        if (suspends(each->type)) scratch_.push_back(each->on->id);
       }
     }
     std::sort(scratch_.begin(), scratch_.end());

@@ -51,6 +51,7 @@ struct gpu {
   std::uint64_t hive = 0;  ///< Linked GPUs share a number; 0: alone.
   std::uint32_t hardware_failures = 0;
   time_point rearm_at = never;
+  time_point rearmed{};  ///< When its breaker was last closed.
   std::uint32_t not_off = 0;    ///< Manageable offline queues that are not known to be suspended.
   std::uint32_t attaching = 0;  ///< Attaches under way that touch this GPU.
   std::vector<group_id> offline;
@@ -82,7 +83,7 @@ struct group {
   group_view view;
   std::vector<process*> members;
   std::vector<gpu_id> gpus;
-  std::array<std::uint32_t, queue_states> counts{};  ///< Managed compute queues by state.
+  std::array<std::uint32_t, queue_states> counts{};  ///< Managed queues by state.
 
   bool listed = false;    ///< In changed().
   bool touched = false;   ///< In touched(): its state or its wishes want a look.
@@ -136,7 +137,11 @@ struct process {
 /// Cost:      observations allocate for what is new; everything else is free of allocation.
 class table final : public world {
  public:
-  table(statistics& stats, pid_t own_pid) : stats_(stats), own_pid_(own_pid) {}
+  table(statistics& stats, pid_t own_pid, bool with_sdma)
+      : stats_(stats), own_pid_(own_pid), with_sdma_(with_sdma) {}
+
+  /// Whether queues of that type are suspended at all.
+  bool suspends(queue_type type) const noexcept { return with_sdma_ || is_compute(type); }
 
   /// The turn's time, for what happens until the next call.
   void set_now(time_point now) noexcept { now_ = now; }
@@ -241,6 +246,7 @@ class table final : public world {
 
   statistics& stats_;
   pid_t own_pid_;
+  bool with_sdma_;
   time_point now_{};
   slot_table<process_id, process> processes_;
   slot_table<group_id, group> groups_;

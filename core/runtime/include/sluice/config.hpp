@@ -46,6 +46,9 @@ struct scheduler_config {
   duration stop_limit = std::chrono::seconds(5);
   /// Observations per inbox: more than a full resync of a node has. 16 to 1048576.
   std::size_t inbox_capacity = 16384;
+  /// Whether an offline process's SDMA queues are suspended with its compute queues. They are its
+  /// copies, which go on otherwise; suspended, they stall the threads that wait for a copy.
+  bool suspend_sdma = false;
 
   /// \return one line that names key, value and range of the first setting out of its range; empty
   ///         when there is none.

@@ -31,7 +31,8 @@ enum class queue_type : std::uint32_t {
   sdma_xgmi = 3,
 };
 
-/// Only compute queues are ever suspended: a suspended SDMA queue stalls its owner's copies.
+/// Only compute queues are suspended, unless scheduler_config::suspend_sdma asks for more: a
+/// suspended SDMA queue stalls its owner's copies.
 constexpr bool is_compute(queue_type type) noexcept {
   return type == queue_type::compute_pm4 || type == queue_type::compute_aql;
 }

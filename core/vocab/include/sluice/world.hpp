@@ -15,7 +15,7 @@ namespace sluice {
 enum class run_state : std::uint8_t {
   running,     ///< No queue of the group is suspended.
   suspending,  ///< A suspend is in flight.
-  suspended,   ///< Every managed compute queue of the group is suspended.
+  suspended,   ///< Every managed queue of the group is suspended.
   resuming,    ///< A resume is in flight.
   mixed,       ///< Some are, some are not (a partial outcome); the reconciler is mending it.
 };
@@ -28,8 +28,8 @@ struct group_view {
   role what = role::unmatched;
   run_state actual = run_state::running;
   bool manageable = false;       ///< At least one attached process: a hold can take effect.
-  std::uint32_t queues = 0;      ///< Managed compute queues.
-  std::span<const gpu_id> gpus;  ///< GPUs on which the group owns compute queues.
+  std::uint32_t queues = 0;      ///< Managed queues: compute, and SDMA where that is asked for.
+  std::span<const gpu_id> gpus;  ///< GPUs on which the group owns such queues.
   time_point state_since{};      ///< When `actual` last changed.
 };
 
@@ -39,7 +39,7 @@ struct gpu_view {
   bool lost = false;                   ///< Preemption failed there: nothing on it is suspended.
   time_point last_begin{};             ///< Epoch when there was none yet.
   time_point last_end{};               ///< Epoch when there was none yet.
-  std::span<const group_id> offline;   ///< Offline groups with compute queues on this GPU.
+  std::span<const group_id> offline;   ///< Offline groups with such queues on this GPU.
 };
 
 /// Threading: reactor thread, during policy::decide() only. References and spans end with the call.

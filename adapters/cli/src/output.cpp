@@ -1,0 +1,62 @@
+#include "output.hpp"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+
+#include <boost/json/serialize.hpp>
+#include <boost/json/value.hpp>
+#include <fmt/format.h>
+
+namespace sluice::cli {
+
+void complain(std::string_view sentence) {
+  std::fprintf(stderr, "sluice: %.*s\n", static_cast<int>(sentence.size()), sentence.data());
+}
+
+bool print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
+    return true;
+  complain(fmt::format("cannot write to standard output: {}", error_text(errno)));
+  return false;
+}
+
+bool print(const boost::json::value& value) { return print(boost::json::serialize(value) + "\n"); }
+
+std::string error_text(int error) { return std::generic_category().message(error); }
+
+std::size_t terminal_width() {
+  if (const char* columns = std::getenv("COLUMNS")) {  // NOLINT: nobody sets it meanwhile.
+    if (const auto width = whole_number<std::size_t>(columns)) return *width;
+  }
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
+  return size.ws_col;
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (const char each : text) {
+    const auto code = static_cast<unsigned char>(each);
+    out += code < 0x20 || code >= 0x7f ? '?' : each;
+  }
+  return out;
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  constexpr std::array units{'B', 'K', 'M', 'G', 'T', 'P', 'E'};
+  std::size_t unit = 0;
+  auto value = static_cast<double>(bytes);
+  while (value >= 1024 && unit + 1 < units.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  if (unit == 0) return fmt::format("{}B", bytes);
+  return fmt::format("{:.{}f}{}", value, value < 9.95 ? 1 : 0, units[unit]);
+}
+
+}  // namespace sluice::cli

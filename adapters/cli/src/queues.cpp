@@ -1,0 +1,347 @@
+#include "queues.hpp"
+
+#include "holder_link.hpp"
+#include "output.hpp"
+#include "subcommand.hpp"
+#include "table.hpp"
+
+#include <pwd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+#include "sluice/duration_text.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+namespace json = boost::json;
+using namespace std::chrono_literals;
+
+std::optional<uid_t> find_user(const std::string& word) {
+  if (const auto id = whole_number<uid_t>(word)) return id;
+  const passwd* const entry = ::getpwnam(word.c_str());  // NOLINT: no other thread asks.
+  if (entry == nullptr) return {};
+  return entry->pw_uid;
+}
+
+std::string user_text(const std::optional<uid_t>& user) {
+  if (!user) return "-";
+  const passwd* const entry = ::getpwuid(*user);  // NOLINT: no other thread asks.
+  return entry != nullptr ? printable(entry->pw_name) : std::to_string(*user);
+}
+
+std::string_view type_text(queue_type type) {
+  switch (type) {
+    case queue_type::compute_pm4:
+    case queue_type::compute_aql: return "compute";
+    case queue_type::sdma: return "sdma";
+    case queue_type::sdma_xgmi: return "sdma_xgmi";
+  }
+  return "unknown";
+}
+
+std::uint64_t sum(const std::map<gpu_id, std::uint64_t>& of) {
+  std::uint64_t all = 0;
+  for (const auto& [gpu, value] : of) all += value;
+  return all;
+}
+
+std::uint64_t used_vram(const kfd::node_view& node, gpu_id gpu) {
+  std::uint64_t used = 0;
+  for (const auto& process : node.processes)
+    if (const auto found = process.vram.find(gpu); found != process.vram.end())
+      used += found->second;
+  return used;
+}
+
+std::string gpu_line(const kfd::gpu_description& gpu) {
+  return fmt::format("GPU {}: gpu_id {}, {}, unique id {:#x}, gfx {}.{}.{}{}\n", gpu.ordinal,
+                     number(gpu.id), gpu.pci, gpu.unique_id, gpu.gfx_target_version / 10000,
+                     gpu.gfx_target_version / 100 % 100, gpu.gfx_target_version % 100,
+                     gpu.vram ? ", " + bytes_text(*gpu.vram) + " VRAM" : "");
+}
+
+/// nullptr: nobody traces the process.
+const holding* find(const holdings& held, pid_t pid) {
+  const auto found = held.find(pid);
+  return found == held.end() ? nullptr : &found->second;
+}
+
+/// Whether the queue is suspended, where its holder tells.
+std::optional<bool> is_suspended(const holding* by, driver_queue_id id) {
+  if (by == nullptr || !by->suspended) return {};
+  return std::ranges::find(*by->suspended, id) != by->suspended->end();
+}
+
+std::string_view state_text(const holding* by, driver_queue_id id) {
+  if (by == nullptr) return "-";
+  const auto suspended = is_suspended(by, id);
+  if (!suspended) return "traced";
+  return *suspended ? "suspended" : "held";
+}
+
+template <class Value>
+json::value or_null(const std::optional<Value>& value) {
+  return value ? json::value(*value) : json::value(nullptr);
+}
+
+}  // namespace
+
+const kfd::gpu_description* find_gpu(const kfd::node_view& node, const std::string& word) {
+  const auto first = [&](const auto& matches) -> const kfd::gpu_description* {
+    const auto found = std::ranges::find_if(node.gpus, matches);
+    return found == node.gpus.end() ? nullptr : &*found;
+  };
+  if (word.starts_with("0x")) {
+    const auto id = whole_number<std::uint64_t>(std::string_view{word}.substr(2), 16);
+    return first([&](const auto& gpu) { return id && gpu.unique_id == *id; });
+  }
+  const auto id = whole_number<std::uint32_t>(word);
+  if (!id) return first([&](const auto& gpu) { return gpu.pci == word; });
+  if (const auto* const gpu = node.find(gpu_id{*id})) return gpu;
+  return first([&](const auto& gpu) { return gpu.ordinal == *id; });
+}
+
+std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& node) {
+  std::vector<gpu_id> gpus;
+  for (const auto& word : filter.gpus) {
+    const auto* const gpu = find_gpu(node, word);
+    if (gpu == nullptr)
+      return fmt::format("--gpu {}: no such GPU; 'sluice queues' lists them", word);
+    gpus.push_back(gpu->id);
+  }
+  std::vector<uid_t> users;
+  for (const auto& word : filter.users) {
+    const auto user = find_user(word);
+    if (!user) return fmt::format("--user {}: no such user", word);
+    users.push_back(*user);
+  }
+  const auto among = [](const auto& wanted, const auto& value) {
+    return wanted.empty() || std::ranges::find(wanted, value) != wanted.end();
+  };
+  std::erase_if(node.processes, [&](kfd::process_description& process) {
+    if (!among(filter.pids, process.pid)) return true;
+    if (!users.empty() && (!process.user || !among(users, *process.user))) return true;
+    const bool had = !process.queues.empty();
+    std::erase_if(process.queues, [&](const kfd::queue_description& queue) {
+      return !among(gpus, queue.gpu) ||
+             (filter.compute && *filter.compute != is_compute(queue.type));
+    });
+    if (!gpus.empty()) {
+      std::erase_if(process.vram, [&](const auto& each) { return !among(gpus, each.first); });
+      std::erase_if(process.evicted_ms, [&](const auto& each) { return !among(gpus, each.first); });
+    }
+    // One without any queue is shown for the memory that it holds.
+    return process.queues.empty() &&
+           (had || filter.compute || (!gpus.empty() && sum(process.vram) == 0));
+  });
+  std::erase_if(node.gpus, [&](const auto& gpu) { return !among(gpus, gpu.id); });
+  return {};
+}
+
+std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd::node_view& now) {
+  constexpr double nearly_all = 0.9;
+  std::vector<std::string> warnings;
+  for (const auto& gpu : now.gpus) {
+    const std::uint64_t used = used_vram(now, gpu.id);
+    if (!gpu.vram || static_cast<double>(used) < nearly_all * static_cast<double>(*gpu.vram))
+      continue;
+    warnings.push_back(fmt::format(
+        "GPU {}: {} of {} VRAM are in use; suspending frees none of it, so end a process "
+        "or make it smaller",
+        gpu.ordinal, bytes_text(used), bytes_text(*gpu.vram)));
+  }
+  for (const auto& process : now.processes) {
+    const auto earlier =
+        std::ranges::find(before.processes, process.pid, &kfd::process_description::pid);
+    if (earlier == before.processes.end() || earlier->start_time != process.start_time) continue;
+    for (const auto& [gpu, ms] : process.evicted_ms) {
+      const auto old = earlier->evicted_ms.find(gpu);
+      const auto* const where = now.find(gpu);
+      if (where == nullptr || old == earlier->evicted_ms.end() || ms <= old->second) continue;
+      warnings.push_back(fmt::format(
+          "GPU {}: the driver is evicting process {} ({}) for want of memory, {} ms since the last "
+          "look; suspending frees none",
+          where->ordinal, process.pid, printable(process.command), ms - old->second));
+    }
+  }
+  return warnings;
+}
+
+holdings ask_holders(const kfd::node_view& node) {
+  holdings held;
+  for (const auto& process : node.processes) {
+    if (process.tracer == 0) continue;
+    holding& by = held[process.pid];
+    by.by = process_of_thread(process.tracer);
+    if (const auto answer = ask_holder(by.by, "status")) by.suspended = suspended_queues(*answer);
+  }
+  return held;
+}
+
+std::string queues_text(const kfd::node_view& node, const holdings& held, std::size_t width) {
+  using enum table::align;
+  table rows{{{"PID", right},
+              {"USER", left, true},
+              {"COMMAND", left, true},
+              {"GPU", right},
+              {"QUEUE", right},
+              {"TYPE"},
+              {"SIZE", right},
+              {"PRIO", right},
+              {"STATE"},
+              {"VRAM", right}}};
+  for (const auto& process : node.processes) {
+    const std::string pid = std::to_string(process.pid);
+    const std::string user = user_text(process.user);
+    const std::string command = printable(process.command);
+    const holding* const by = find(held, process.pid);
+    if (process.queues.empty())
+      rows.add({pid, user, command, "-", "-", "-", "-", "-", by != nullptr ? "traced" : "-",
+                bytes_text(sum(process.vram))});
+    for (const auto& queue : process.queues) {
+      const auto* const gpu = node.find(queue.gpu);
+      const auto vram = process.vram.find(queue.gpu);
+      rows.add({pid, user, command, gpu != nullptr ? std::to_string(gpu->ordinal) : "?",
+                std::to_string(number(queue.id)), std::string{type_text(queue.type)},
+                bytes_text(queue.ring_bytes),
+                queue.priority ? std::to_string(*queue.priority) : "-",
+                std::string{state_text(by, queue.id)},
+                vram != process.vram.end() ? bytes_text(vram->second) : "-"});
+    }
+  }
+  std::string out;
+  for (const auto& gpu : node.gpus) out += gpu_line(gpu);
+  if (rows.empty()) return out + "no process uses " + (node.gpus.size() == 1 ? "it\n" : "them\n");
+  return out + "\n" + rows.text(width);
+}
+
+json::value queues_json(const kfd::node_view& node, const holdings& held,
+                        const std::vector<std::string>& warnings) {
+  json::array gpus;
+  for (const auto& gpu : node.gpus) {
+    gpus.push_back(json::object{
+        {"gpu_id", number(gpu.id)},
+        {"ordinal", gpu.ordinal},
+        {"node", gpu.node},
+        {"name", gpu.name},
+        {"pci", gpu.pci},
+        {"unique_id", fmt::format("{:#x}", gpu.unique_id)},
+        {"gfx_target_version", gpu.gfx_target_version},
+        {"vram_bytes", or_null(gpu.vram)},
+        {"vram_used_bytes", used_vram(node, gpu.id)},
+    });
+  }
+  json::array processes;
+  for (const auto& process : node.processes) {
+    const holding* const by = find(held, process.pid);
+    json::array queues;
+    for (const auto& queue : process.queues) {
+      queues.push_back(json::object{
+          {"queue_id", number(queue.id)},
+          {"gpu_id", number(queue.gpu)},
+          {"type", type_text(queue.type)},
+          {"ring_bytes", queue.ring_bytes},
+          {"priority", or_null(queue.priority)},
+          {"suspended", or_null(is_suspended(by, queue.id))},
+      });
+    }
+    json::object memory;
+    for (const auto& [gpu, bytes] : process.vram) memory[std::to_string(number(gpu))] = bytes;
+    json::object evicted;
+    for (const auto& [gpu, ms] : process.evicted_ms) evicted[std::to_string(number(gpu))] = ms;
+    processes.push_back(json::object{
+        {"pid", process.pid},
+        {"command", process.command},
+        {"uid", or_null(process.user)},
+        {"user", user_text(process.user)},
+        {"traced_by", by != nullptr ? json::value(by->by) : json::value(nullptr)},
+        {"vram_bytes", std::move(memory)},
+        {"evicted_ms", std::move(evicted)},
+        {"queues", std::move(queues)},
+    });
+  }
+  json::array said;
+  for (const auto& each : warnings) said.emplace_back(each);
+  return json::object{{"version", 1},
+                      {"gpus", std::move(gpus)},
+                      {"processes", std::move(processes)},
+                      {"warnings", std::move(said)}};
+}
+
+subcommand add_queues(CLI::App& program) {
+  struct options {
+    queue_filter filter;
+    std::string type;
+    duration interval = 200ms;
+    bool json = false;
+  };
+  const auto chosen = std::make_shared<options>();
+  auto* const command =
+      program.add_subcommand("queues", "List the processes that use GPUs, and their queues");
+  command->add_option("--pid", chosen->filter.pids, "Only these processes")->type_name("PID");
+  command
+      ->add_option("--gpu", chosen->filter.gpus,
+                   "Only these: gpu_id, ordinal, PCI address or unique id")
+      ->type_name("GPU");
+  command->add_option("--type", chosen->type, "Only queues of one type")
+      ->check(CLI::IsMember({"compute", "sdma"}))
+      ->type_name("TYPE");
+  command->add_option("--user", chosen->filter.users, "Only these users' processes")
+      ->type_name("USER");
+  command
+      ->add_option_function<std::string>(
+          "--interval",
+          [chosen](const std::string& text) {
+            const auto value = parse_duration(text);
+            if (!value || *value < 0s || *value > 1h)
+              throw CLI::ValidationError("--interval", "'" + text + "' is no time from 0s to 1h");
+            chosen->interval = *value;
+          },
+          "Between two looks, to find evictions; 0s: one [200ms]")
+      ->type_name("TIME");
+  command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
+  command->footer(
+      "STATE: suspended, or held (it runs), by 'sluice suspend'; traced by another,\n"
+      "e.g. a scheduler's agent, who alone knows; '-': nobody traces it. A GPU's number\n"
+      "is what HIP_VISIBLE_DEVICES counts. Priorities need root.");
+  return {command, [chosen] {
+            if (!chosen->type.empty()) chosen->filter.compute = chosen->type == "compute";
+            const auto where = kfd::roots::from_environment();
+            auto seen = kfd::look_at_node(where);
+            if (!seen) {
+              complain(
+                  fmt::format("cannot read {}/proc: {}; load the amdgpu driver, or name the "
+                              "tree with SLUICE_KFD_SYSFS",
+                              where.sysfs, seen.error().message()));
+              return exit_failed;
+            }
+            kfd::node_view before = *seen;
+            if (chosen->interval > 0s) {
+              std::this_thread::sleep_for(chosen->interval);
+              if (auto again = kfd::look_at_node(where)) seen = std::move(again);
+            }
+            // Best effort: only root can read it, and unknown priorities show as such.
+            (void)kfd::add_priorities(*seen, where);
+            const auto warnings = memory_warnings(before, *seen);
+            if (const auto wrong = apply(chosen->filter, *seen)) {
+              complain(*wrong);
+              return exit_usage;
+            }
+            const auto held = ask_holders(*seen);
+            if (chosen->json)
+              return print(queues_json(*seen, held, warnings)) ? exit_done : exit_failed;
+            if (!print(queues_text(*seen, held, terminal_width()))) return exit_failed;
+            for (const auto& each : warnings) complain("warning: " + each);
+            return exit_done;
+          }};
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,51 @@
+#pragma once
+/// \file
+/// `sluice queues` without its command line: what it shows of a look at the node.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/json/value.hpp>
+
+#include "sluice/kfd/node_view.hpp"
+#include "sluice/result.hpp"
+
+namespace sluice::cli {
+
+struct queue_filter {
+  std::vector<pid_t> pids{};         ///< Empty: all.
+  std::vector<std::string> gpus{};   ///< gpu_id, ordinal, PCI address or unique id.
+  std::optional<bool> compute{};     ///< Only compute queues, or only others.
+  std::vector<std::string> users{};  ///< Names or numbers.
+};
+
+/// What a filter's word for a GPU means: a PCI address, a unique id (0x and hexadecimal digits), a
+/// gpu_id, or else a visible ordinal. \return nullptr when there is no such GPU.
+const kfd::gpu_description* find_gpu(const kfd::node_view& node, const std::string& word);
+
+/// Keeps what the filter asks for. \return a sentence when it names a GPU or user that is not
+/// there.
+std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& node);
+
+/// Sentences about memory: GPUs almost full, and processes whose queues were evicted between two
+/// looks. Suspending helps with neither.
+std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd::node_view& now);
+
+/// What is known of a process that is traced.
+struct holding {
+  pid_t by = 0;  ///< The tracing process.
+  /// Its suspended queues where that is a `sluice suspend`; nothing: it does not tell.
+  std::optional<std::vector<driver_queue_id>> suspended{};
+};
+using holdings = std::map<pid_t, holding>;
+
+/// Asks every `sluice suspend` that holds one of the processes.
+holdings ask_holders(const kfd::node_view& node);
+
+std::string queues_text(const kfd::node_view& node, const holdings& held, std::size_t width);
+boost::json::value queues_json(const kfd::node_view& node, const holdings& held,
+                               const std::vector<std::string>& warnings);
+
+}  // namespace sluice::cli

@@ -1,0 +1,289 @@
+// sluice suspend: the foreground process that holds what it suspended.
+
+#include "holder_link.hpp"
+#include "output.hpp"
+#include "subcommand.hpp"
+#include "table.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <set>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+#include "sluice/duration_text.hpp"
+#include "sluice/kfd/queue_holder.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+namespace json = boost::json;
+using namespace std::chrono_literals;
+
+/// A second longer than the driver itself waits for the hardware.
+constexpr duration driver_patience = 10s;
+/// How often to look whether the process is still there, and has new queues.
+constexpr duration look_interval = 100ms;
+
+struct options {
+  pid_t pid = 0;
+  std::vector<std::uint32_t> queues;
+  duration limit = duration::max();
+  bool json = false;
+};
+
+time_point soon() { return clock::now() + driver_patience; }
+
+std::string outcome_text(const kfd::queue_order& order) {
+  switch (order.error) {
+    case 0: return "suspended";
+    case ENOENT: return "no such queue";
+    case EBUSY: return "not suspended: being created or destroyed";
+    case EIO: return "failed, resumed again: the hardware did not answer, see dmesg";
+    case ETIMEDOUT: return "failed: the driver does not answer, see dmesg";
+    default: return fmt::format("not suspended: {}", error_text(order.error));
+  }
+}
+
+class holding {
+ public:
+  holding(const options& chosen, std::unique_ptr<kfd::queue_holder> by)
+      : chosen_(chosen), by_(std::move(by)) {}
+
+  /// \return the exit code, once everything runs again.
+  int run(int signals) {
+    if (const auto no = by_->attach(chosen_.pid, soon())) {
+      complain(no.what);
+      return exit_failed;
+    }
+    const int first = suspend_first();
+    if (suspended().empty()) {
+      if (chosen_.queues.empty() && first == exit_done)
+        complain(fmt::format("process {} has no compute queue", chosen_.pid));
+      (void)by_->release(chosen_.pid, soon());
+      return exit_failed;
+    }
+    const auto link = holder_server::open();
+    if (!link) complain("no socket can be had: 'sluice resume' will not find this process");
+    if (!chosen_.json)
+      print(fmt::format(
+          "held by process {}{}; Ctrl-C, SIGTERM or 'sluice resume {}' resumes everything\n",
+          ::getpid(), chosen_.limit == duration::max() ? "" : " for " + to_text(chosen_.limit),
+          chosen_.pid));
+    hold(signals, link);
+    const int last = let_go();
+    return first != exit_done ? first : last;
+  }
+
+ private:
+  std::vector<kfd::queue_order> change(command_kind kind, const std::vector<driver_queue_id>& ids,
+                                       kfd::failure& why) {
+    std::vector<kfd::queue_order> orders;
+    for (const auto id : ids) orders.push_back({.pid = chosen_.pid, .queue = id});
+    why = by_->change(kind, orders, soon());
+    return orders;
+  }
+
+  std::vector<driver_queue_id> suspended() const {
+    std::vector<driver_queue_id> ids;
+    for (const auto& queue : by_->queues(chosen_.pid))
+      if (queue.suspended) ids.push_back(queue.about.id);
+    return ids;
+  }
+
+  /// Compute queues that nobody has named yet, where the whole process was meant.
+  std::vector<driver_queue_id> unnamed() const {
+    std::vector<driver_queue_id> ids;
+    if (!chosen_.queues.empty()) return ids;
+    for (const auto& queue : by_->queues(chosen_.pid))
+      if (is_compute(queue.about.type) && !queue.suspended && !let_run_.contains(queue.about.id))
+        ids.push_back(queue.about.id);
+    return ids;
+  }
+
+  int suspend_first() {
+    std::vector<driver_queue_id> ids;
+    for (const auto id : chosen_.queues) ids.push_back(driver_queue_id{id});
+    if (ids.empty()) ids = unnamed();
+    kfd::failure why;
+    const auto orders = change(command_kind::suspend, ids, why);
+    remember_failures(orders);
+    report(orders);
+    if (why) complain(why.what);
+    return why ? exit_failed : exit_done;
+  }
+
+  /// What cannot be suspended is not tried again and again.
+  void remember_failures(const std::vector<kfd::queue_order>& orders) {
+    for (const auto& order : orders)
+      if (order.error != 0) let_run_.insert(order.queue);
+  }
+
+  void report(const std::vector<kfd::queue_order>& orders) const {
+    if (chosen_.json) {
+      json::array queues;
+      for (const auto& order : orders)
+        queues.push_back(json::object{{"queue_id", number(order.queue)},
+                                      {"gpu_id", number(order.gpu)},
+                                      {"suspended", order.error == 0},
+                                      {"errno", order.error}});
+      print(json::object{{"version", 1},
+                         {"pid", chosen_.pid},
+                         {"holder", ::getpid()},
+                         {"queues", std::move(queues)}});
+      return;
+    }
+    using enum table::align;
+    table rows{{{"QUEUE", right}, {"GPU_ID", right}, {"OUTCOME"}}};
+    for (const auto& order : orders)
+      rows.add({std::to_string(number(order.queue)),
+                order.gpu == gpu_id::none ? "-" : std::to_string(number(order.gpu)),
+                outcome_text(order)});
+    if (!rows.empty()) print(rows.text(terminal_width()));
+  }
+
+  void hold(int signals, const std::optional<holder_server>& link) {
+    const time_point begun = clock::now();
+    while (!released_) {
+      const duration held = clock::now() - begun;
+      if (held >= chosen_.limit) return;
+      if (by_->stranded() || !by_->holds(chosen_.pid)) return;
+      if (const auto fresh = unnamed(); !fresh.empty()) {
+        kfd::failure why;
+        const auto orders = change(command_kind::suspend, fresh, why);
+        remember_failures(orders);
+        report(orders);
+        if (why) complain(why.what);
+      }
+      const auto wait = std::min(look_interval, chosen_.limit - held);
+      std::array<pollfd, 2> sources{
+          {{signals, POLLIN, 0}, {link ? link->ready_fd() : -1, POLLIN, 0}}};
+      ::poll(sources.data(), sources.size(),
+             static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count()));
+      if (sources[0].revents != 0) return;
+      if (sources[1].revents != 0)
+        link->serve([this](std::string_view request) { return answer(request); });
+    }
+  }
+
+  std::string answer(std::string_view request) {
+    constexpr std::string_view resume = "resume";
+    if (request == "status") {
+      std::string text = "suspended";
+      for (const auto id : suspended()) text += fmt::format(" {}", number(id));
+      return text;
+    }
+    if (!request.starts_with(resume)) return "error this sluice does not know that request";
+    const auto ids = parse_ids(request.substr(resume.size()));
+    if (!ids) return "error that is no list of queue ids";
+    if (!ids->empty()) {
+      kfd::failure why;
+      (void)change(command_kind::resume, *ids, why);
+      if (why) return "error " + why.what;
+      let_run_.insert(ids->begin(), ids->end());
+      if (!suspended().empty()) return "ok";
+    }
+    released_ = true;
+    const auto no = by_->release(chosen_.pid, soon());
+    return no && no.error != ESRCH ? "error " + no.what : "ok";
+  }
+
+  int let_go() {
+    if (!released_ && !by_->stranded() && !by_->holds(chosen_.pid)) {
+      if (::kill(chosen_.pid, 0) != 0 && errno == ESRCH) {
+        say(fmt::format("process {} has ended\n", chosen_.pid));
+        return exit_done;
+      }
+      complain(
+          fmt::format("the session with process {} is over: it ended its GPU runtime, or "
+                      "another debugger took it; its queues run",
+                      chosen_.pid));
+      return exit_failed;
+    }
+    kfd::failure no;
+    if (!released_) no = by_->release(chosen_.pid, soon());
+    if (by_->stranded() || (no && no.error != ESRCH)) {
+      complain(no ? no.what : "the driver refuses to resume it; this process ends, which does");
+      // Destructors would wait for the driver; the kernel resumes everything with our death.
+      std::_Exit(exit_failed);
+    }
+    say(fmt::format("process {} runs again\n", chosen_.pid));
+    return exit_done;
+  }
+
+  void say(const std::string& text) const {
+    if (!chosen_.json) print(text);
+  }
+
+  const options& chosen_;
+  const std::unique_ptr<kfd::queue_holder> by_;
+  std::set<driver_queue_id> let_run_;  // resumed on request, or not to be had
+  bool released_ = false;
+};
+
+int hold(const options& chosen) {
+  // Before any thread starts, so that each has them blocked.
+  sigset_t ends;
+  sigemptyset(&ends);
+  for (const int each : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&ends, each);
+  ::sigprocmask(SIG_BLOCK, &ends, nullptr);
+  const kfd::unique_fd signals{::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK)};
+  if (!signals) {
+    complain("no descriptor is left");
+    return exit_failed;
+  }
+  kfd::failure why;
+  auto by = kfd::queue_holder::open(kfd::roots::from_environment(), why);
+  if (!by) {
+    complain(why.what);
+    return exit_failed;
+  }
+  return holding{chosen, std::move(by)}.run(signals.get());
+}
+
+}  // namespace
+
+subcommand add_suspend(CLI::App& program) {
+  const auto chosen = std::make_shared<options>();
+  auto* const command =
+      program.add_subcommand("suspend", "Suspend a process's GPU queues while this command runs");
+  command->footer(
+      "Stays in the foreground and holds the queues until Ctrl-C, SIGTERM, 'sluice\n"
+      "resume PID', or --for has passed; however it ends, the kernel resumes them. New\n"
+      "compute queues of the process are suspended as well unless QIDs are given.\n"
+      "Needs the right to trace it (same user, or CAP_SYS_PTRACE); gdb and strace\n"
+      "cannot attach meanwhile. Its GPU memory stays in use. Exit code 0: all were\n"
+      "suspended and run again; 1: some were not; 2: usage.");
+  command->add_option("PID", chosen->pid, "The process")
+      ->required()
+      ->check(CLI::PositiveNumber)
+      ->type_name("");
+  command->add_option("QID", chosen->queues, "Only these queues; else all compute queues")
+      ->type_name("");
+  command
+      ->add_option_function<std::string>(
+          "--for",
+          [chosen](const std::string& text) {
+            const auto value = parse_duration(text);
+            if (!value || *value <= 0s)
+              throw CLI::ValidationError("--for", "'" + text + "' is no time; e.g. 30s or 10min");
+            chosen->limit = *value;
+          },
+          "Resume after this time, e.g. 30s or 10min")
+      ->type_name("TIME");
+  command->add_flag("--json", chosen->json, "For scripts: a line of JSON for each change");
+  return {command, [chosen] { return hold(*chosen); }};
+}
+
+}  // namespace sluice::cli

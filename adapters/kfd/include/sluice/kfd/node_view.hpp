@@ -1,0 +1,85 @@
+#pragma once
+/// \file
+/// One look at the node for people and tools: its GPUs, the processes that use them and their
+/// queues, as the driver's sysfs tree and /proc show them. A scheduler wants discovery.hpp, which
+/// follows what changes.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sluice/ids.hpp"
+#include "sluice/kfd/mqds.hpp"
+#include "sluice/kfd/roots.hpp"
+#include "sluice/result.hpp"
+#include "sluice/role.hpp"
+
+namespace sluice::kfd {
+
+struct gpu_description {
+  gpu_id id{};
+  std::uint32_t node = 0;     ///< Number in the topology, which counts CPU nodes too.
+  std::uint32_t ordinal = 0;  ///< As HIP_ and ROCR_VISIBLE_DEVICES count: order of the GPU nodes.
+  std::string name;
+  pci_location location{};
+  std::string pci;                       ///< The same as "0000:c1:00.0".
+  std::uint64_t unique_id = 0;           ///< 0: the driver shows none.
+  std::uint32_t gfx_target_version = 0;  ///< major * 10000 + minor * 100 + step: 90402 is gfx942.
+  std::uint64_t capability = 0;
+  std::uint32_t compute_slots = 0;    ///< num_cp_queues; 0: not shown.
+  std::optional<std::uint64_t> vram;  ///< Bytes on the board, where the topology tells.
+};
+
+struct queue_description {
+  driver_queue_id id{};
+  gpu_id gpu{};
+  /// compute_aql stands for either kind of compute queue: sysfs does not tell them apart.
+  queue_type type{};
+  std::uint64_t ring_bytes = 0;
+  /// 0 to 15; nothing where it is not known: sysfs does not show it; add_priorities().
+  std::optional<std::uint32_t> priority;
+};
+
+struct process_description {
+  pid_t pid = 0;  ///< In the initial pid namespace, as the driver prints it.
+  std::uint64_t start_time = 0;
+  std::string command;                         ///< /proc/PID/comm
+  std::optional<uid_t> user;                   ///< Real user.
+  pid_t tracer = 0;                            ///< Thread that traces it, 0: none.
+  std::map<gpu_id, std::uint64_t> vram;        ///< Bytes.
+  std::map<gpu_id, std::uint64_t> evicted_ms;  ///< Since the process began.
+  std::vector<queue_description> queues;       ///< By id.
+};
+
+struct node_view {
+  std::vector<gpu_description> gpus;           ///< By node.
+  std::vector<process_description> processes;  ///< By pid.
+
+  const gpu_description* find(gpu_id id) const noexcept;
+};
+
+/// Reads the trees. What disappears while it reads is left out; a file that is missing leaves its
+/// value unknown.
+/// \param proc where /proc is.
+/// \return the system's error when the driver's tree cannot be read at all.
+/// Threading: any thread. Cost: some system calls for each process and queue.
+[[nodiscard]] result<node_view> look_at_node(const roots& where, const std::string& proc = "/proc");
+
+/// Ring bases of queues that a debug session listed, by process.
+using known_rings = std::map<pid_t, std::vector<queue_ring>>;
+
+/// Reads debugfs `mqds` and fills in what it proves: by queue id where the driver prints it, by
+/// ring base for the known rings, and for the others where all compute queues that a process has on
+/// a GPU are listed there and have one priority. Anything else stays unknown.
+/// \return the system's error when the file cannot be read (root only; it may not exist at all).
+/// Cost: the driver takes every process's lock in turn; one that sits in a long call delays this.
+result<void> add_priorities(node_view& node, const roots& where, const known_rings& rings = {});
+
+/// The same of a text.
+void add_priorities(node_view& node, const mqds& seen, const known_rings& rings = {});
+
+}  // namespace sluice::kfd

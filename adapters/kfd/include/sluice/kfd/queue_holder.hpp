@@ -1,0 +1,96 @@
+#pragma once
+/// \file
+/// Blocking calls to suspend and resume queues by hand: for tools and the C API. A scheduler wants
+/// a backend instead, which never waits.
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sluice/backend.hpp"
+#include "sluice/kfd/device.hpp"
+#include "sluice/kfd/roots.hpp"
+#include "sluice/result.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::kfd {
+
+/// An errno with the sentence that goes with it: what, where, what to do.
+struct failure {
+  int error = 0;  ///< Positive; 0: none.
+  std::string what;
+
+  explicit operator bool() const noexcept { return error != 0; }
+};
+
+/// One queue of a change(): in which, out what became of it.
+struct queue_order {
+  pid_t pid = 0;
+  driver_queue_id queue{};
+  gpu_id gpu{};  ///< Out: none where the queue is not known.
+  /// Out: 0 done; ENOENT: no such queue; EBUSY: its owner is destroying it; EIO: the hardware
+  /// failed, and the queue was resumed again as far as the driver lets it; ESRCH: the process is
+  /// gone; ETIMEDOUT: no answer in time; else why the process cannot be held.
+  int error = 0;
+};
+
+struct held_queue {
+  queue_info about;
+  bool suspended = false;  ///< By this holder, and not resumed since.
+};
+
+/// Holds processes: attaches to each on its first use, by a lane of its own (lanes.hpp), and keeps
+/// the session until release(). Whatever is in doubt runs: a call that gets no answer in time, or a
+/// queue that fails, ends with everything of that process resumed.
+///
+/// Threading: any thread; calls about one process wait for each other. It has one thread of its
+///            own, with every signal blocked, and one for each process it holds.
+/// Process:   must not call waitpid(-1) or wait(), which would take the stops of the targets. Not
+///            for use in a forked child. Its death resumes everything.
+/// Lifetime:  the destructor resumes everything and waits for it, as long as the driver makes it.
+/// Cost:      see debug_session: attaching and releasing each cost everyone on the GPUs a runlist
+///            cycle or two, a change() one for each process and GPU.
+class queue_holder {
+ public:
+  /// \return nothing, and `why`, when the device cannot be opened or is too old.
+  [[nodiscard]] static std::unique_ptr<queue_holder> open(const roots& where, failure& why);
+  ~queue_holder();
+  queue_holder(const queue_holder&) = delete;
+  queue_holder& operator=(const queue_holder&) = delete;
+
+  /// Attaches if that was not done yet, and waits for the list of queues.
+  /// \return ESRCH: no such process; EPERM: it may not be held, or cannot be, now or ever; EINVAL:
+  ///         it is this process; ETIMEDOUT.
+  failure attach(pid_t pid, time_point deadline);
+
+  /// The queues of a process that is held, by id; empty where it is not, or not any more.
+  std::vector<held_queue> queues(pid_t pid) const;
+  bool holds(pid_t pid) const;
+  std::vector<pid_t> held() const;
+
+  /// Suspends or resumes, in one driver call for each process and GPU, processes in parallel. Of
+  /// resume orders, those for a process that is not held are ESRCH: nothing is attached for them.
+  /// \return the first order's failure, if any; each order has its own.
+  failure change(command_kind kind, std::span<queue_order> orders, time_point deadline);
+
+  /// Resumes everything of the process and lets go of it.
+  /// \return ESRCH: it is not held; ETIMEDOUT: not yet, it happens when the driver answers.
+  failure release(pid_t pid, time_point deadline);
+
+  /// The driver keeps queues suspended that it refuses to resume, and refuses to end their session.
+  /// Only the end of this process frees them: end it.
+  bool stranded() const;
+
+  const device& node() const noexcept;
+
+ private:
+  class impl;
+  explicit queue_holder(std::unique_ptr<impl> state);
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace sluice::kfd

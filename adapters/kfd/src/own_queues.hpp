@@ -1,0 +1,54 @@
+#pragma once
+/// \file
+/// A process's debug session with itself, which needs no ptrace: it may suspend its own queues.
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "sluice/ids.hpp"
+#include "sluice/kfd/device.hpp"
+#include "sluice/kfd/queue_holder.hpp"
+#include "sluice/kfd/unique_fd.hpp"
+
+namespace sluice::kfd {
+
+/// The session lasts from suspend() to resume(): while there is one, the end of the process's own
+/// runtime waits for an answer from us.
+///
+/// Threading: one thread at a time, any thread. Lifetime: the device outlives it.
+class own_queues {
+ public:
+  explicit own_queues(const device& node) : node_(node) {}
+
+  struct order {
+    driver_queue_id queue{};
+    gpu_id gpu{};   ///< Out.
+    int error = 0;  ///< Out: 0, ENOENT, EBUSY, EIO.
+  };
+  struct refusal {
+    failure why{};
+    bool whole = false;  ///< No order was tried.
+
+    explicit operator bool() const noexcept { return static_cast<bool>(why); }
+  };
+
+  /// \param orders empty: becomes all compute queues.
+  refusal suspend(std::vector<order>& orders);
+  failure resume();
+
+ private:
+  failure enable();
+  void answer_runtime() const;
+  failure end();
+  /// end(), unless an earlier suspend() left queues suspended.
+  void end_if_unused();
+
+  const device& node_;
+  unique_fd events_;
+  unique_fd driver_end_;
+  bool enabled_ = false;
+  bool suspended_ = false;
+};
+
+}  // namespace sluice::kfd

@@ -1,0 +1,562 @@
+#include "sluice/kfd/queue_holder.hpp"
+
+#include "proc.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "sluice/kfd/lanes.hpp"
+
+namespace sluice::kfd {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Longer than a driver call in flight may last.
+constexpr duration stop_patience = 10s;
+constexpr duration check_interval = 250ms;
+/// Sentences of the lanes that are kept until somebody asks why something failed.
+constexpr std::size_t most_sentences = 32;
+
+int errno_of(const error_code& error) noexcept {
+  if (error.category() != sluice_category()) return error.value();
+  switch (static_cast<errc>(error.value())) {
+    case errc::busy:
+    case errc::already_owned: return EBUSY;
+    case errc::full: return EAGAIN;
+    case errc::not_supported: return EOPNOTSUPP;
+    case errc::unknown_target: return ESRCH;
+    case errc::lost: return EIO;
+    case errc::stopped: return ECANCELED;
+    case errc::bad_config: return EINVAL;
+    case errc::not_managed: return EPERM;
+  }
+  return EIO;
+}
+
+std::string name_of(pid_t pid) { return "process " + std::to_string(pid); }
+
+/// Last sentences said, from any thread. Shared with the lanes' threads.
+class sentences {
+ public:
+  void add(std::string_view sentence) {
+    const std::scoped_lock held{mutex_};
+    if (all_.size() == most_sentences) all_.pop_front();
+    all_.emplace_back(sentence);
+  }
+  /// The latest that speaks of the process, or else nothing.
+  std::string about(pid_t pid) const {
+    const std::string name = name_of(pid);
+    const std::scoped_lock held{mutex_};
+    for (auto each = all_.rbegin(); each != all_.rend(); ++each) {
+      const auto at = each->find(name);
+      if (at == std::string::npos) continue;
+      const auto end = at + name.size();
+      if (end == each->size() || (*each)[end] < '0' || (*each)[end] > '9') return *each;
+    }
+    return {};
+  }
+  std::string last() const {
+    const std::scoped_lock held{mutex_};
+    return all_.empty() ? std::string{} : all_.back();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::deque<std::string> all_;
+};
+
+}  // namespace
+
+class queue_holder::impl {
+ public:
+  static std::unique_ptr<impl> open(const roots& where, failure& why) {
+    const auto said = std::make_shared<sentences>();
+    const message_sink say = [said](std::string_view sentence) { said->add(sentence); };
+    auto node = device::open(where.device, say);
+    if (!node) {
+      why = {errno_of(node.error()), said->last()};
+      return {};
+    }
+    auto acting = lanes::create(**node, {.say = say});
+    unique_fd stop{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (!acting || !stop) {
+      why = {EMFILE, "no descriptor is left; close some, or raise the limit (ulimit -n)"};
+      return {};
+    }
+    std::unique_ptr<impl> made{
+        new impl{std::move(*node), std::move(*acting), std::move(stop), said}};
+    if (!made->start()) {
+      why = {EAGAIN, "no thread can be had; see the limits on processes (ulimit -u)"};
+      return {};
+    }
+    return made;
+  }
+
+  ~impl() {
+    ::eventfd_write(stop_.get(), 1);
+    if (pump_.joinable()) pump_.join();
+    lanes_->stop(stop_patience);
+  }
+  impl(const impl&) = delete;
+  impl& operator=(const impl&) = delete;
+
+  failure attach(pid_t pid, time_point deadline) {
+    std::unique_lock lock{mutex_};
+    std::shared_ptr<target> who;
+    if (auto refused = begin_attach(pid, who)) return refused;
+    return end_attach(lock, *who, deadline);
+  }
+
+  std::vector<held_queue> queues(pid_t pid) const {
+    const std::scoped_lock lock{mutex_};
+    std::vector<held_queue> all;
+    if (const auto found = targets_.find(pid); found != targets_.end())
+      for (const auto& [id, queue] : found->second->queues) all.push_back(queue);
+    return all;
+  }
+
+  bool holds(pid_t pid) const {
+    const std::scoped_lock lock{mutex_};
+    const auto found = targets_.find(pid);
+    return found != targets_.end() && found->second->now == phase::attached;
+  }
+
+  std::vector<pid_t> held() const {
+    const std::scoped_lock lock{mutex_};
+    std::vector<pid_t> all;
+    for (const auto& [pid, who] : targets_)
+      if (who->now == phase::attached) all.push_back(pid);
+    return all;
+  }
+
+  failure change(command_kind kind, std::span<queue_order> orders, time_point deadline) {
+    std::unique_lock lock{mutex_};
+    // What one driver call each will do, in the order of first mention.
+    std::vector<std::shared_ptr<target>> whom;
+    std::map<pid_t, failure> refused;
+    for (queue_order& order : orders) {
+      order.gpu = gpu_id::none;
+      order.error = EINPROGRESS;
+      if (refused.contains(order.pid) || find(whom, order.pid) != nullptr) continue;
+      std::shared_ptr<target> who;
+      failure no;
+      if (kind == command_kind::suspend) {
+        no = begin_attach(order.pid, who);
+      } else if (const auto found = targets_.find(order.pid);
+                 found != targets_.end() && found->second->now == phase::attached) {
+        who = found->second;
+      } else {
+        no = {ESRCH, name_of(order.pid) + " is not held here; nothing of it was changed"};
+      }
+      if (no)
+        refused.emplace(order.pid, std::move(no));
+      else
+        whom.push_back(std::move(who));
+    }
+    std::erase_if(whom, [&](const auto& who) {
+      auto no = end_attach(lock, *who, deadline);
+      if (!no) return false;
+      refused.emplace(who->pid, std::move(no));
+      return true;
+    });
+    for (queue_order& order : orders)
+      if (const auto no = refused.find(order.pid); no != refused.end())
+        order.error = no->second.error;
+
+    perform(lock, kind, orders, whom, deadline);
+    // An id may name a queue so new that it was not registered yet. The lane has read the list
+    // again because of it; what is registered now gets its turn.
+    bool again = false;
+    for (const auto& who : whom) {
+      if (std::ranges::none_of(orders, [&](const auto& order) {
+            return order.pid == who->pid && order.error == ENOENT;
+          }))
+        continue;
+      (void)barrier(lock, *who, deadline);
+      for (queue_order& order : orders) {
+        if (order.pid != who->pid || order.error != ENOENT) continue;
+        if (!who->queues.contains(order.queue)) continue;
+        order.error = EINPROGRESS;
+        again = true;
+      }
+    }
+    if (again) perform(lock, kind, orders, whom, deadline);
+    mend(lock, kind, orders, whom, deadline);
+
+    for (const queue_order& order : orders) {
+      if (order.error == 0) continue;
+      if (const auto no = refused.find(order.pid); no != refused.end()) return no->second;
+      return {order.error, sentence_for(kind, order)};
+    }
+    return {};
+  }
+
+  failure release(pid_t pid, time_point deadline) {
+    std::unique_lock lock{mutex_};
+    const auto found = targets_.find(pid);
+    if (found == targets_.end())
+      return {ESRCH, name_of(pid) + " is not held here; nothing of it was changed"};
+    const auto who = found->second;
+    leave(*who);
+    if (wait(lock, deadline, [&] { return who->now == phase::gone; })) return {};
+    if (lanes_->stranded())
+      return {EIO, "the driver neither resumes the queues of " + name_of(pid) +
+                       " nor ends the session with it; only the end of this process frees them"};
+    return {ETIMEDOUT, name_of(pid) +
+                           " is not released yet: the driver does not answer; it is "
+                           "released when it does, see dmesg"};
+  }
+
+  bool stranded() const {
+    const std::scoped_lock lock{mutex_};
+    return lanes_->stranded();
+  }
+
+  const device& node() const noexcept { return *device_; }
+
+ private:
+  enum class phase : std::uint8_t { attaching, attached, leaving, gone };
+
+  struct target {
+    process_id id{};
+    pid_t pid = 0;
+    phase now = phase::attaching;
+    error_code why;                                 // of a refused attach
+    bool listed = false;                            // its first list of queues is complete
+    std::uint64_t in_flight{};                      // batch, 0: none
+    bool overdue = false;                           // nobody waits for that batch any more
+    std::map<std::uint64_t, batch_result> answers;  // to be fetched by those who wait
+    std::map<driver_queue_id, held_queue> queues;
+  };
+
+  impl(std::unique_ptr<device> node, std::unique_ptr<lanes> acting, unique_fd stop,
+       std::shared_ptr<sentences> said)
+      : device_(std::move(node)),
+        lanes_(std::move(acting)),
+        stop_(std::move(stop)),
+        said_(std::move(said)) {}
+
+  bool start() {
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before);
+    bool started = true;
+    try {
+      pump_ = std::thread{[this] { pump(); }};
+    } catch (const std::system_error&) {
+      started = false;
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return started;
+  }
+
+  /// Takes the lanes' reports. They must be taken at once, whoever waits or not: a target's start
+  /// waits for a lane that may wait for us.
+  void pump() {
+    ::pthread_setname_np(::pthread_self(), "sluice-holder");
+    for (;;) {
+      std::array<pollfd, 2> sources{{{lanes_->ready_fd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}}};
+      ::poll(sources.data(), sources.size(), static_cast<int>(check_interval / 1ms));
+      if (sources[1].revents != 0) return;
+      const std::scoped_lock lock{mutex_};
+      while (lanes_->next(report_)) take(report_);
+      lanes_->check(clock::now());
+      changed_.notify_all();
+    }
+  }
+
+  void take(const report& what) {
+    const auto found = std::ranges::find_if(
+        targets_, [&](const auto& each) { return each.second->id == what.target; });
+    if (found == targets_.end()) return;
+    const std::shared_ptr<target> who = found->second;
+    switch (what.kind) {
+      case report_kind::attached:
+        who->why = error_code{what.error};
+        if (who->why) {
+          who->now = phase::gone;
+          targets_.erase(found);
+        } else if (who->now == phase::attaching) {
+          who->now = phase::attached;
+        }
+        break;
+      case report_kind::queue_added: who->queues[what.queue.id] = {what.queue, false}; break;
+      case report_kind::queue_removed: who->queues.erase(what.queue.id); break;
+      case report_kind::completed: complete(*who, what.result); break;
+      case report_kind::detached:
+        who->now = phase::gone;
+        who->queues.clear();
+        targets_.erase(found);
+        break;
+      case report_kind::gpu_lost: break;  // said by the lanes; a call in flight has its deadline
+    }
+  }
+
+  void complete(target& who, const batch_result& answer) {
+    who.in_flight = 0;
+    for (std::size_t i = 0; i < answer.count; ++i) {
+      const auto queue = who.queues.find(answer.queues[i]);
+      if (queue == who.queues.end() || answer.outcomes[i] != outcome::done) continue;
+      queue->second.suspended = answer.kind == command_kind::suspend;
+    }
+    // Whoever asked was told that it runs.
+    if (who.overdue)
+      leave(who);
+    else
+      who.answers.emplace(answer.id, answer);
+  }
+
+  static target* find(const std::vector<std::shared_ptr<target>>& among, pid_t pid) {
+    const auto found =
+        std::ranges::find_if(among, [&](const auto& each) { return each->pid == pid; });
+    return found == among.end() ? nullptr : found->get();
+  }
+
+  void leave(target& who) {
+    if (who.now == phase::gone || who.now == phase::leaving) return;
+    who.now = phase::leaving;
+    (void)lanes_->detach(who.id);
+  }
+
+  template <class Condition>
+  bool wait(std::unique_lock<std::mutex>& lock, time_point deadline, Condition condition) {
+    return changed_.wait_until(lock, deadline, condition);
+  }
+
+  failure begin_attach(pid_t pid, std::shared_ptr<target>& who) {
+    if (pid == ::getpid())
+      return {EINVAL, name_of(pid) + " is this process itself, which cannot trace itself"};
+    if (const auto found = targets_.find(pid); found != targets_.end()) {
+      who = found->second;
+      return {};
+    }
+    const auto start = pid > 0 ? start_time_of(pid) : std::nullopt;
+    if (!start) return {ESRCH, "there is no " + name_of(pid)};
+    auto made = std::make_shared<target>();
+    made->id = process_id{++last_id_};
+    made->pid = pid;
+    if (const auto began = lanes_->attach(made->id, pid, *start); !began)
+      return {errno_of(began.error()),
+              "cannot hold " + name_of(pid) + ": " + began.error().message()};
+    targets_.emplace(pid, made);
+    who = std::move(made);
+    return {};
+  }
+
+  failure end_attach(std::unique_lock<std::mutex>& lock, target& who, time_point deadline) {
+    if (!wait(lock, deadline, [&] { return who.now != phase::attaching; })) {
+      leave(who);
+      return {ETIMEDOUT, "the driver did not let us attach to " + name_of(who.pid) +
+                             " in time; it is left alone, see dmesg"};
+    }
+    if (who.now == phase::attached) {
+      if (who.listed) return {};
+      // Reports come in order, so that an empty batch is answered after the first list of queues.
+      if (auto late = barrier(lock, who, deadline)) return late;
+      who.listed = who.now == phase::attached;
+      if (who.listed) return {};
+    }
+    if (who.now == phase::leaving)
+      return {EBUSY, name_of(who.pid) + " is being released; try again"};
+    std::string reason = said_->about(who.pid);
+    if (reason.empty()) reason = name_of(who.pid) + " is gone";
+    return {who.why ? errno_of(who.why) : ESRCH, std::move(reason)};
+  }
+
+  failure barrier(std::unique_lock<std::mutex>& lock, target& who, time_point deadline) {
+    batch nothing;
+    nothing.kind = command_kind::resume;
+    if (submit(lock, who, nothing, deadline) && answered(lock, who, nothing.id, deadline))
+      return {};
+    if (who.now == phase::gone) return {};
+    return {ETIMEDOUT, "the driver did not answer for " + name_of(who.pid) + " in time; see dmesg"};
+  }
+
+  /// Waits for the lane to be free. \return false when the target is gone or the deadline passes.
+  bool submit(std::unique_lock<std::mutex>& lock, target& who, batch& work, time_point deadline) {
+    if (!wait(lock, deadline, [&] { return who.in_flight == 0 || who.now != phase::attached; }) ||
+        who.now != phase::attached)
+      return false;
+    work.id = ++last_batch_;
+    work.target = who.id;
+    if (!lanes_->submit(work)) return false;
+    who.in_flight = work.id;
+    who.overdue = false;
+    return true;
+  }
+
+  /// Waits for the answer. After a late one the target is released, which resumes everything.
+  std::optional<batch_result> answered(std::unique_lock<std::mutex>& lock, target& who,
+                                       std::uint64_t id, time_point deadline) {
+    if (wait(lock, deadline, [&] { return who.answers.contains(id); }))
+      return who.answers.extract(id).mapped();
+    who.overdue = true;
+    return {};
+  }
+
+  /// One driver call for each process and GPU with orders in progress; processes in parallel.
+  void perform(std::unique_lock<std::mutex>& lock, command_kind kind, std::span<queue_order> orders,
+               const std::vector<std::shared_ptr<target>>& whom, time_point deadline) {
+    for (bool more = true; more;) {
+      more = false;
+      std::vector<std::pair<std::shared_ptr<target>, batch>> sent;
+      for (const auto& who : whom) {
+        batch work = next_batch(kind, orders, *who);
+        if (work.count == 0) continue;
+        more = true;
+        if (submit(lock, *who, work, deadline))
+          sent.emplace_back(who, work);
+        else
+          settle(orders, *who, work, who->now == phase::attached ? ETIMEDOUT : ESRCH);
+      }
+      for (auto& [who, work] : sent) {
+        const auto answer = answered(lock, *who, work.id, deadline);
+        if (!answer) {
+          settle(orders, *who, work, ETIMEDOUT);
+          continue;
+        }
+        for (std::size_t i = 0; i < work.count; ++i)
+          settle(orders, *who, work.queues[i], error_of(*who, *answer, i));
+      }
+    }
+  }
+
+  /// The first orders in progress of the target that are on one GPU.
+  batch next_batch(command_kind kind, std::span<queue_order> orders, const target& who) const {
+    batch work;
+    work.kind = kind;
+    for (queue_order& order : orders) {
+      if (order.pid != who.pid || order.error != EINPROGRESS) continue;
+      const auto known = who.queues.find(order.queue);
+      order.gpu = known != who.queues.end() ? known->second.about.gpu : gpu_id::none;
+      if (work.count == 0) work.gpu = order.gpu;
+      if (order.gpu != work.gpu || work.count == max_batch_queues) continue;
+      const auto listed = std::span{work.queues}.first(work.count);
+      if (std::ranges::find(listed, order.queue) != listed.end()) continue;  // a repeated order
+      work.queues[work.count++] = order.queue;
+    }
+    return work;
+  }
+
+  static void settle(std::span<queue_order> orders, const target& who, const batch& work,
+                     int error) {
+    for (std::size_t i = 0; i < work.count; ++i) settle(orders, who, work.queues[i], error);
+  }
+  static void settle(std::span<queue_order> orders, const target& who, driver_queue_id queue,
+                     int error) {
+    const auto known = who.queues.find(queue);
+    for (queue_order& order : orders) {
+      if (order.pid != who.pid || order.queue != queue || order.error != EINPROGRESS) continue;
+      order.error = error;
+      if (known != who.queues.end()) order.gpu = known->second.about.gpu;
+    }
+  }
+
+  static int error_of(const target& who, const batch_result& answer, std::size_t index) {
+    switch (answer.outcomes[index]) {
+      case outcome::done: return 0;
+      case outcome::target_gone: return ESRCH;
+      case outcome::failed: return EIO;
+      case outcome::invalid: break;
+    }
+    if (answer.driver_errno != 0) return answer.driver_errno;
+    return who.queues.contains(answer.queues[index]) ? EBUSY : ENOENT;
+  }
+
+  /// Resumes what failed to suspend: the driver takes it for suspended. Where even that fails, the
+  /// end of the session resumes it.
+  void mend(std::unique_lock<std::mutex>& lock, command_kind kind, std::span<queue_order> orders,
+            const std::vector<std::shared_ptr<target>>& whom, time_point deadline) {
+    for (const auto& who : whom) {
+      std::vector<queue_order> failed;
+      for (const queue_order& order : orders)
+        if (order.pid == who->pid && order.error == EIO)
+          failed.push_back({.pid = order.pid, .queue = order.queue, .error = EINPROGRESS});
+      if (failed.empty()) continue;
+      if (kind == command_kind::suspend) {
+        perform(lock, command_kind::resume, failed, {who}, deadline);
+        if (std::ranges::all_of(failed, [](const auto& each) { return each.error == 0; })) continue;
+      }
+      leave(*who);
+    }
+  }
+
+  std::string sentence_for(command_kind kind, const queue_order& order) const {
+    const std::string verb = kind == command_kind::suspend ? "suspend" : "resume";
+    const std::string what = "cannot " + verb + " queue " +
+                             std::to_string(static_cast<std::uint32_t>(order.queue)) + " of " +
+                             name_of(order.pid) + ": ";
+    switch (order.error) {
+      case ENOENT: return what + "it has no such queue; 'sluice queues' lists them";
+      case EBUSY: return what + "its owner is destroying it, or has not finished creating it";
+      case EIO:
+        return what + "the hardware failed; " +
+               (kind == command_kind::suspend ? "it was resumed again"
+                                              : "its session is ended, which resumes everything") +
+               ", see dmesg";
+      case ESRCH: return what + "the process has ended, or the session with it";
+      case ETIMEDOUT:
+        return what +
+               "the driver did not answer in time; everything of the process is resumed "
+               "when it does, see dmesg";
+      case EPERM: return what + "its runtime has not enabled debugging, or disabled it again";
+      default: return what + boost::system::system_category().message(order.error);
+    }
+  }
+
+  const std::unique_ptr<device> device_;
+  const std::unique_ptr<lanes> lanes_;  // guarded by mutex_, but for ready_fd()
+  const unique_fd stop_;
+  const std::shared_ptr<sentences> said_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<pid_t, std::shared_ptr<target>> targets_;  // guarded by mutex_, as all below
+  std::uint64_t last_id_ = 0;
+  std::uint64_t last_batch_ = 0;
+  report report_;
+  std::thread pump_;  // but for this
+};
+
+queue_holder::queue_holder(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
+queue_holder::~queue_holder() = default;
+
+std::unique_ptr<queue_holder> queue_holder::open(const roots& where, failure& why) {
+  auto state = impl::open(where, why);
+  if (!state) return {};
+  return std::unique_ptr<queue_holder>{new queue_holder{std::move(state)}};
+}
+
+failure queue_holder::attach(pid_t pid, time_point deadline) {
+  return impl_->attach(pid, deadline);
+}
+std::vector<held_queue> queue_holder::queues(pid_t pid) const { return impl_->queues(pid); }
+bool queue_holder::holds(pid_t pid) const { return impl_->holds(pid); }
+std::vector<pid_t> queue_holder::held() const { return impl_->held(); }
+failure queue_holder::change(command_kind kind, std::span<queue_order> orders,
+                             time_point deadline) {
+  return impl_->change(kind, orders, deadline);
+}
+failure queue_holder::release(pid_t pid, time_point deadline) {
+  return impl_->release(pid, deadline);
+}
+bool queue_holder::stranded() const { return impl_->stranded(); }
+const device& queue_holder::node() const noexcept { return impl_->node(); }
+
+}  // namespace sluice::kfd

@@ -1,0 +1,106 @@
+#pragma once
+/// \file
+/// Runs the command `sluice` as a user does.
+
+#include "eventually.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace sluice::test {
+
+/// One run of a program, its output in files.
+///
+/// Threading: one thread. Lifetime: kills and reaps the program at the end.
+class command {
+ public:
+  /// \param environment "NAME=value", put before this process's own.
+  command(const std::string& program, std::vector<std::string> words,
+          std::vector<std::string> environment) {
+    std::string name = "/tmp/sluice-command-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error{"mkdtemp"};
+    directory_ = name;
+    words.insert(words.begin(), program);
+    std::vector<char*> arguments;
+    for (auto& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    std::vector<char*> settings;
+    for (auto& entry : environment) settings.push_back(entry.data());
+    for (char** inherited = environ; *inherited != nullptr; ++inherited)
+      settings.push_back(*inherited);
+    settings.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    constexpr int flags = O_WRONLY | O_CREAT | O_TRUNC;
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, (directory_ + "/out").c_str(), flags,
+                                     0600);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (directory_ + "/err").c_str(), flags,
+                                     0600);
+    const int error =
+        posix_spawn(&pid_, program.c_str(), &actions, nullptr, arguments.data(), settings.data());
+    posix_spawn_file_actions_destroy(&actions);
+    if (error != 0) throw std::runtime_error{"cannot start " + program};
+  }
+  ~command() {
+    if (!status_) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_, ignored);
+  }
+  command(const command&) = delete;
+  command& operator=(const command&) = delete;
+
+  pid_t pid() const { return pid_; }
+  std::string out() const { return read(directory_ + "/out"); }
+  std::string err() const { return read(directory_ + "/err"); }
+  void signal(int number) const { ::kill(pid_, number); }
+
+  /// Its exit code, 128 + the signal that killed it, or nothing when it goes on.
+  std::optional<int> ends(std::chrono::milliseconds deadline = std::chrono::seconds{30}) {
+    eventually(deadline, [this] {
+      int status = 0;
+      if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_)
+        status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      return status_.has_value();
+    });
+    return status_;
+  }
+  /// Waits until its standard output holds the text.
+  bool says(const std::string& text,
+            std::chrono::milliseconds deadline = std::chrono::seconds{30}) {
+    return eventually(deadline,
+                      [&] {
+                        return out().find(text) != std::string::npos ||
+                               ends(std::chrono::milliseconds{0});
+                      }) &&
+           out().find(text) != std::string::npos;
+  }
+
+ private:
+  static std::string read(const std::string& path) {
+    std::ifstream file{path};
+    return {std::istreambuf_iterator<char>{file}, {}};
+  }
+
+  std::string directory_;
+  pid_t pid_ = 0;
+  std::optional<int> status_;
+};
+
+}  // namespace sluice::test

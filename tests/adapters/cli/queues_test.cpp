@@ -1,0 +1,155 @@
+#include "queues.hpp"
+
+#include <boost/json.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr gpu_id first{51110};
+constexpr gpu_id second{2};  // as small as an ordinal
+
+kfd::node_view two_gpus() {
+  kfd::node_view node;
+  node.gpus.push_back({.id = first,
+                       .node = 1,
+                       .ordinal = 0,
+                       .name = "a",
+                       .location = {},
+                       .pci = "0000:01:00.0",
+                       .unique_id = 0xabc,
+                       .gfx_target_version = 90402,
+                       .capability = 0,
+                       .compute_slots = 24,
+                       .vram = 1000});
+  node.gpus.push_back({.id = second,
+                       .node = 2,
+                       .ordinal = 1,
+                       .name = "b",
+                       .location = {},
+                       .pci = "0000:02:00.0",
+                       .unique_id = 0xdef,
+                       .gfx_target_version = 90402,
+                       .capability = 0,
+                       .compute_slots = 24,
+                       .vram = {}});
+  kfd::process_description train;
+  train.pid = 4242;
+  train.start_time = 9;
+  train.command = "train\x1b";
+  train.user = 0;
+  train.vram = {{first, 600}, {second, 10}};
+  train.evicted_ms = {{first, 5}};
+  train.queues = {{.id = driver_queue_id{0},
+                   .gpu = first,
+                   .type = queue_type::compute_aql,
+                   .ring_bytes = 4096,
+                   .priority = 7},
+                  {.id = driver_queue_id{1},
+                   .gpu = second,
+                   .type = queue_type::sdma,
+                   .ring_bytes = 1024,
+                   .priority = {}}};
+  kfd::process_description idle;
+  idle.pid = 77;
+  idle.command = "idle";
+  idle.user = 12345;
+  idle.vram = {{first, 350}};
+  node.processes = {idle, train};
+  return node;
+}
+
+TEST(QueuesGpu, IsFoundByEveryName) {
+  const auto node = two_gpus();
+  for (const auto* word : {"51110", "0", "0000:01:00.0", "0xabc"})
+    EXPECT_EQ(find_gpu(node, word), &node.gpus[0]) << word;
+  EXPECT_EQ(find_gpu(node, "1"), &node.gpus[1]);
+  EXPECT_EQ(find_gpu(node, "2"), &node.gpus[1]) << "a gpu_id goes before an ordinal";
+  for (const auto* word : {"3", "0x1", "0x", "", "gpu", "-1"})
+    EXPECT_EQ(find_gpu(node, word), nullptr) << word;
+}
+
+TEST(QueuesFilter, KeepsQueuesOfAGpuAndProcessesThatHoldItsMemory) {
+  auto node = two_gpus();
+  EXPECT_FALSE(apply({.gpus = {"0"}}, node));
+  ASSERT_THAT(node.processes, SizeIs(2));
+  EXPECT_THAT(node.processes[1].queues, SizeIs(1));
+  EXPECT_THAT(node.gpus, SizeIs(1));
+
+  node = two_gpus();
+  EXPECT_FALSE(apply({.gpus = {"1"}}, node));
+  ASSERT_THAT(node.processes, SizeIs(1));
+  EXPECT_EQ(node.processes[0].queues[0].type, queue_type::sdma);
+}
+
+TEST(QueuesFilter, KeepsTypesPidsAndUsers) {
+  auto node = two_gpus();
+  EXPECT_FALSE(apply({.compute = true}, node));
+  ASSERT_THAT(node.processes, SizeIs(1));
+  EXPECT_THAT(node.processes[0].queues, SizeIs(1));
+
+  node = two_gpus();
+  EXPECT_FALSE(apply({.pids = {77}}, node));
+  ASSERT_THAT(node.processes, SizeIs(1));
+  EXPECT_EQ(node.processes[0].pid, 77);
+
+  node = two_gpus();
+  EXPECT_FALSE(apply({.users = {"root"}}, node));
+  ASSERT_THAT(node.processes, SizeIs(1));
+  EXPECT_EQ(node.processes[0].pid, 4242);
+}
+
+TEST(QueuesFilter, NamesWhatIsNotThere) {
+  auto node = two_gpus();
+  EXPECT_THAT(*apply({.gpus = {"9"}}, node), HasSubstr("--gpu 9: no such GPU"));
+  EXPECT_THAT(*apply({.users = {"nobody-of-that-name"}}, node), HasSubstr("no such user"));
+}
+
+TEST(QueuesWarnings, TellOfLittleMemoryLeftAndOfEvictions) {
+  const auto before = two_gpus();
+  auto now = two_gpus();
+  // 950 of 1000 bytes.
+  ASSERT_THAT(memory_warnings(before, now), SizeIs(1));
+  EXPECT_THAT(memory_warnings(before, now)[0], HasSubstr("GPU 0: 950B of 1000B VRAM"));
+  now.processes[0].vram[first] = 0;
+  EXPECT_THAT(memory_warnings(before, now), IsEmpty());
+  now.processes[1].evicted_ms[first] = 8;
+  ASSERT_THAT(memory_warnings(before, now), SizeIs(1));
+  EXPECT_THAT(memory_warnings(before, now)[0], HasSubstr("evicting process 4242 (train?)"));
+  EXPECT_THAT(memory_warnings(before, now)[0], HasSubstr("3 ms"));
+  now.processes[1].start_time = 10;
+  EXPECT_THAT(memory_warnings(before, now), IsEmpty()) << "another process with that pid";
+}
+
+TEST(QueuesText, ShowsARowForEachQueueAndProcessesWithoutAny) {
+  const auto text =
+      queues_text(two_gpus(), {{4242, {.by = 9, .suspended = {{driver_queue_id{1}}}}}}, 0);
+  EXPECT_THAT(text, HasSubstr("GPU 0: gpu_id 51110, 0000:01:00.0, unique id 0xabc, gfx 9.4.2"));
+  EXPECT_THAT(
+      text, HasSubstr(" PID  USER   COMMAND  GPU  QUEUE  TYPE     SIZE  PRIO  STATE      VRAM\n"
+                      "  77  12345  idle       -      -  -           -     -  -          350B\n"
+                      "4242  root   train?     0      0  compute  4.0K     7  held       600B\n"
+                      "4242  root   train?     1      1  sdma     1.0K     -  suspended   10B\n"));
+}
+
+TEST(QueuesJson, HasWhatIsUnknownAsNull) {
+  const auto value = queues_json(two_gpus(), {{4242, {.by = 9, .suspended = {}}}}, {"beware"});
+  EXPECT_EQ(value.at("version").as_int64(), 1);
+  EXPECT_EQ(value.at("warnings").at(0).as_string(), "beware");
+  EXPECT_TRUE(value.at("gpus").at(1).at("vram_bytes").is_null());
+  const auto& train = value.at("processes").at(1);
+  EXPECT_EQ(train.at("queues").at(0).at("priority").to_number<int>(), 7);
+  EXPECT_TRUE(train.at("queues").at(1).at("priority").is_null());
+  EXPECT_EQ(train.at("vram_bytes").at("51110").to_number<int>(), 600);
+  EXPECT_TRUE(train.at("queues").at(0).at("suspended").is_null()) << "its tracer does not tell";
+  EXPECT_EQ(train.at("traced_by").to_number<int>(), 9);
+  EXPECT_EQ(train.at("user").as_string(), "root");
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,364 @@
+/// The C API through the shared library, against the simulated device and real processes.
+
+#include "offline_target.hpp"
+#include "simulated_device.hpp"
+
+#include <sys/wait.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/kfd.h"
+#include "sluice/sim/client.hpp"
+
+namespace sluice::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+struct cleanup {
+  void operator()(sluice_kfd* handle) const { EXPECT_EQ(sluice_kfd_cleanup(handle), 0); }
+};
+using handle_ptr = std::unique_ptr<sluice_kfd, cleanup>;
+
+class CApi : public ::testing::Test {
+ protected:
+  static device_settings quick() {
+    return {.profile = profile_text("",
+                                    "suspend_cost = \"1ms\"\n"
+                                    "resume_cost = \"1ms\"\n"
+                                    "cycle_cost = \"200us\"\n")};
+  }
+
+  handle_ptr open(std::uint32_t flags = 0) {
+    const auto where = device_.roots();
+    sluice_kfd_options options{};
+    options.size = sizeof options;
+    options.flags = flags;
+    options.device = where.device.c_str();
+    options.sysfs = where.sysfs.c_str();
+    options.debugfs = where.debugfs.c_str();
+    sluice_kfd* handle = nullptr;
+    EXPECT_EQ(sluice_kfd_init(&options, &handle), 0) << sluice_kfd_last_error();
+    return handle_ptr{handle};
+  }
+  static sluice_kfd_queue_ref all_of(const offline_target& target) {
+    return {.pid = target.pid(), .queue_id = SLUICE_KFD_ALL_QUEUES, .gpu_id = 0, .status = 1};
+  }
+  static bool untraced(pid_t pid) {
+    return within(10s, [&] {
+      return read_file("/proc/" + std::to_string(pid) + "/status").find("TracerPid:\t0") !=
+             std::string::npos;
+    });
+  }
+
+  simulated_device device_{quick()};
+};
+
+TEST_F(CApi, SuspendsAndResumesAllQueuesOfAProcess) {
+  const offline_target target{device_.roots(), {.queues = 3}};
+  ASSERT_TRUE(target.says('r'));
+  const auto handle = open();
+  auto ref = all_of(target);
+  ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
+  EXPECT_EQ(ref.status, 0);
+  EXPECT_EQ(ref.gpu_id, 51110U);
+  EXPECT_TRUE(target.stands_still());
+  ASSERT_EQ(sluice_kfd_resume_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
+  EXPECT_TRUE(target.runs());
+  EXPECT_EQ(target.wrong(), 0U);
+  EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), 0);
+  EXPECT_TRUE(untraced(target.pid()));
+  EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), -ESRCH);
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("is not held here"));
+}
+
+TEST_F(CApi, NamesWhatBecameOfEachEntry) {
+  const offline_target target{device_.roots(), {.queues = 2}};
+  const offline_target other{device_.roots()};
+  ASSERT_TRUE(target.says('r') && other.says('r'));
+  const auto handle = open();
+  std::array<sluice_kfd_queue_ref, 6> refs{{
+      {target.pid(), 1, 0, 9},
+      {target.pid(), 77, 0, 9},  // no such queue
+      {other.pid(), 0, 0, 9},    // another process, in the same call
+      {target.pid(), 1, 0, 9},   // named twice
+      {0x7ffffff0, 0, 0, 9},     // no such process
+      {::getpid(), 0, 0, 9},     // this one
+  }};
+  EXPECT_EQ(sluice_kfd_suspend_queues(handle.get(), refs.data(), refs.size(), 0), 3);
+  EXPECT_EQ(refs[0].status, 0);
+  EXPECT_EQ(refs[1].status, -ENOENT);
+  EXPECT_EQ(refs[2].status, 0);
+  EXPECT_EQ(refs[3].status, 0);
+  EXPECT_EQ(refs[4].status, -ESRCH);
+  EXPECT_EQ(refs[5].status, -EINVAL);
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("has no such queue"));
+  EXPECT_TRUE(other.stands_still());
+  EXPECT_TRUE(target.runs()) << "its queue 0 was not named";
+
+  sluice_kfd_queue* queues = nullptr;
+  std::size_t count = 0;
+  ASSERT_EQ(sluice_kfd_find_queues_by_process(handle.get(), target.pid(), sizeof *queues, &queues,
+                                              &count),
+            0);
+  ASSERT_EQ(count, 2U);
+  EXPECT_EQ(queues[0].flags, 0U);
+  EXPECT_EQ(queues[1].flags, std::uint32_t{SLUICE_KFD_SUSPENDED_HERE});
+  sluice_kfd_free(queues);
+}
+
+// The wait for a session and for the driver happens inside the library, so threads need not care.
+TEST_F(CApi, ServesSeveralThreadsAtOnce) {
+  std::vector<std::unique_ptr<offline_target>> targets;
+  for (int i = 0; i < 3; ++i) {
+    targets.push_back(std::make_unique<offline_target>(device_.roots()));
+    ASSERT_TRUE(targets.back()->says('r'));
+  }
+  const auto handle = open();
+  std::vector<std::future<int>> failures;
+  for (std::size_t thread = 0; thread < 6; ++thread) {
+    failures.push_back(std::async(std::launch::async, [&, thread] {
+      int failed = 0;
+      for (int round = 0; round < 10; ++round) {
+        auto ref = all_of(*targets[thread % targets.size()]);
+        if (sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0) != 1) ++failed;
+        if (sluice_kfd_resume_queues(handle.get(), &ref, 1, 0) != 1) ++failed;
+      }
+      return failed;
+    }));
+  }
+  for (auto& each : failures) EXPECT_EQ(each.get(), 0);
+  for (const auto& each : targets) {
+    EXPECT_TRUE(each->runs());
+    EXPECT_EQ(each->wrong(), 0U);
+  }
+}
+
+TEST_F(CApi, SuspendsAQueueThatIsYoungerThanTheSession) {
+  const offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  const auto handle = open();
+  auto ref = all_of(target);
+  ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1);
+  ASSERT_EQ(sluice_kfd_resume_queues(handle.get(), &ref, 1, 0), 1);
+  ASSERT_TRUE(target.obeys('q'));
+  sluice_kfd_queue_ref young{target.pid(), 1, 0, 9};
+  EXPECT_EQ(sluice_kfd_suspend_queues(handle.get(), &young, 1, 0), 1) << sluice_kfd_last_error();
+  EXPECT_EQ(young.gpu_id, 51110U);
+}
+
+TEST_F(CApi, ResumesWhenItIsCleanedUpAndWhenItsProcessDies) {
+  const offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  auto handle = open();
+  auto ref = all_of(target);
+  ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1);
+  ASSERT_TRUE(target.stands_still());
+  handle.reset();
+  EXPECT_TRUE(target.runs());
+  EXPECT_TRUE(untraced(target.pid()));
+
+  child_process holder{[&](channel& line) {
+    sluice_kfd* own = open().release();
+    auto again = all_of(target);
+    if (sluice_kfd_suspend_queues(own, &again, 1, 0) != 1) return 1;
+    line.send("holding");
+    line.receive(60s);
+    return 0;
+  }};
+  ASSERT_TRUE(holder.says("holding", 20s));
+  ASSERT_TRUE(target.stands_still());
+  holder.signal(SIGKILL);
+  ASSERT_TRUE(holder.wait(10s));
+  EXPECT_TRUE(target.runs());
+}
+
+TEST_F(CApi, TellsOfATargetThatEndsWhileItIsHeld) {
+  auto target = std::make_unique<offline_target>(device_.roots());
+  ASSERT_TRUE(target->says('r'));
+  const auto handle = open();
+  auto ref = all_of(*target);
+  ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1);
+  ::kill(target->pid(), SIGKILL);
+  EXPECT_TRUE(within(10s, [&] {
+    return sluice_kfd_resume_queues(handle.get(), &ref, 1, 0) == 0 && ref.status == -ESRCH;
+  }));
+}
+
+TEST_F(CApi, NamesTheOtherTracer) {
+  const offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  const auto first = open();
+  auto ref = all_of(target);
+  ASSERT_EQ(sluice_kfd_suspend_queues(first.get(), &ref, 1, 0), 1);
+  const auto second = open();
+  EXPECT_EQ(sluice_kfd_suspend_queues(second.get(), &ref, 1, 0), 0);
+  EXPECT_EQ(ref.status, -EPERM);
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("process " + std::to_string(target.pid())));
+}
+
+TEST_F(CApi, SuspendsItsOwnQueuesWithoutATracer) {
+  const auto where = device_.roots();
+  auto client = sim::gpu_client::open({.device = where.device, .sysfs = where.sysfs});
+  ASSERT_TRUE(client);
+  auto queue = (*client)->create_queue({.packets = 64});
+  ASSERT_TRUE(queue);
+  const auto handle = open();
+  EXPECT_EQ(sluice_kfd_resume_own_queues(handle.get()), 0) << "nothing is suspended yet";
+  ASSERT_EQ(sluice_kfd_suspend_own_queues(handle.get(), nullptr, 0), 1) << sluice_kfd_last_error();
+  const auto index = (*queue)->submit({.length = 100us, .waves = 1});
+  ASSERT_TRUE(index);
+  (*queue)->ring();
+  EXPECT_FALSE((*queue)->wait(*index, 100ms)) << "it ran while it was suspended";
+
+  // A wrong id resumes nothing of what an earlier call suspended.
+  sluice_kfd_queue_ref wrong{0, 55, 0, 9};
+  EXPECT_EQ(sluice_kfd_suspend_own_queues(handle.get(), &wrong, 1), 0);
+  EXPECT_EQ(wrong.status, -ENOENT);
+  EXPECT_FALSE((*queue)->wait(*index, 50ms));
+
+  ASSERT_EQ(sluice_kfd_resume_own_queues(handle.get()), 0) << sluice_kfd_last_error();
+  EXPECT_TRUE((*queue)->wait(*index, 20s));
+
+  sluice_kfd_queue_ref own{0, (*queue)->id(), 0, 9};
+  EXPECT_EQ(sluice_kfd_suspend_own_queues(handle.get(), &own, 1), 1);
+  EXPECT_EQ(own.gpu_id, 51110U);
+  sluice_kfd_queue_ref stranger{1, 0, 0, 9};
+  EXPECT_EQ(sluice_kfd_suspend_own_queues(handle.get(), &stranger, 1), -EINVAL);
+  EXPECT_EQ(sluice_kfd_resume_own_queues(handle.get()), 0);
+}
+
+// The end of the runtime waits for an answer from whoever holds the session; that is the process
+// itself here.
+TEST_F(CApi, LetsARuntimeEndThatEndsWhileItsOwnQueuesAreSuspended) {
+  const auto where = device_.roots();
+  auto client = sim::gpu_client::open({.device = where.device, .sysfs = where.sysfs});
+  ASSERT_TRUE(client);
+  auto queue = (*client)->create_queue({.packets = 64});
+  ASSERT_TRUE(queue);
+  const auto handle = open();
+  ASSERT_EQ(sluice_kfd_suspend_own_queues(handle.get(), nullptr, 0), 1) << sluice_kfd_last_error();
+  auto ended = std::async(std::launch::async, [&] {
+    queue->reset();
+    client->reset();
+  });
+  EXPECT_EQ(ended.wait_for(100ms), std::future_status::timeout) << "destroying did not wait";
+  EXPECT_TRUE(within(20s, [&] {
+    EXPECT_EQ(sluice_kfd_resume_own_queues(handle.get()), 0) << sluice_kfd_last_error();
+    return ended.wait_for(0s) == std::future_status::ready;
+  }));
+}
+
+TEST_F(CApi, ListsTheQueuesOfAllProcesses) {
+  const offline_target one{device_.roots(), {.queues = 2}};
+  const offline_target two{device_.roots()};
+  ASSERT_TRUE(one.says('r') && two.says('r'));
+  const auto handle = open(SLUICE_KFD_LIST_ONLY);
+  sluice_kfd_queue* queues = nullptr;
+  std::size_t count = 0;
+  ASSERT_EQ(sluice_kfd_get_all_queues(handle.get(), sizeof *queues, &queues, &count), 0);
+  EXPECT_EQ(count, 3U);
+  for (std::size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(queues[i].gpu_id, 51110U);
+    EXPECT_EQ(queues[i].type, std::uint32_t{SLUICE_KFD_COMPUTE});
+    EXPECT_EQ(queues[i].priority, 7) << "the client's default, and mqds is readable";
+    EXPECT_EQ(queues[i].ring_bytes, 4096U);
+    EXPECT_EQ(queues[i].start_time, (queues[i].pid == one.pid() ? one : two).start_time());
+  }
+  sluice_kfd_free(queues);
+
+  ASSERT_EQ(
+      sluice_kfd_find_queues_by_priority(handle.get(), 7, 15, sizeof *queues, &queues, &count), 0);
+  EXPECT_EQ(count, 3U);
+  sluice_kfd_free(queues);
+  ASSERT_EQ(
+      sluice_kfd_find_queues_by_priority(handle.get(), 8, 15, sizeof *queues, &queues, &count), 0);
+  EXPECT_EQ(count, 0U);
+  EXPECT_EQ(queues, nullptr);
+  EXPECT_EQ(sluice_kfd_find_queues_by_process(handle.get(), 1, sizeof *queues, &queues, &count),
+            -ESRCH);
+
+  auto ref = all_of(one);
+  EXPECT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), -EBADF);
+}
+
+// A caller built against an older, shorter structure, and one built against a later, longer one.
+TEST_F(CApi, FillsEntriesAsLargeAsTheCallers) {
+  const offline_target target{device_.roots(), {.queues = 2}};
+  ASSERT_TRUE(target.says('r'));
+  const auto handle = open(SLUICE_KFD_LIST_ONLY);
+  for (const std::size_t entry_size :
+       {sizeof(sluice_kfd_queue) - 16, sizeof(sluice_kfd_queue) + 8}) {
+    sluice_kfd_queue* queues = nullptr;
+    std::size_t count = 0;
+    ASSERT_EQ(sluice_kfd_get_all_queues(handle.get(), entry_size, &queues, &count), 0);
+    ASSERT_EQ(count, 2U);
+    std::uint32_t second_id = 9;
+    std::memcpy(&second_id, reinterpret_cast<char*>(queues) + entry_size + 4, sizeof second_id);
+    EXPECT_EQ(second_id, 1U);
+    sluice_kfd_free(queues);
+  }
+}
+
+TEST_F(CApi, RefusesWhatMakesNoSense) {
+  sluice_kfd* handle = nullptr;
+  EXPECT_EQ(sluice_kfd_init(nullptr, nullptr), -EINVAL);
+  sluice_kfd_options options{};
+  EXPECT_EQ(sluice_kfd_init(&options, &handle), -EINVAL);
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("options.size is 0"));
+  options.size = sizeof options;
+  options.flags = 0x80;
+  EXPECT_EQ(sluice_kfd_init(&options, &handle), -EINVAL);
+  options.flags = 0;
+  options.device = "/nonexistent/kfd";
+  EXPECT_EQ(sluice_kfd_init(&options, &handle), -ENOENT);
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("cannot open /nonexistent/kfd"));
+  EXPECT_EQ(handle, nullptr);
+  EXPECT_EQ(sluice_kfd_cleanup(nullptr), 0);
+  EXPECT_EQ(sluice_kfd_version(), std::uint32_t{SLUICE_KFD_VERSION});
+
+  const auto opened = open();
+  EXPECT_EQ(sluice_kfd_suspend_queues(opened.get(), nullptr, 3, 0), -EINVAL);
+  EXPECT_EQ(sluice_kfd_suspend_queues(nullptr, nullptr, 0, 0), -EINVAL);
+  EXPECT_EQ(sluice_kfd_suspend_queues(opened.get(), nullptr, 0, 0), 0);
+  EXPECT_EQ(sluice_kfd_get_all_queues(opened.get(), sizeof(sluice_kfd_queue), nullptr, nullptr),
+            -EINVAL);
+  // The text is the thread's own.
+  std::thread{[] { EXPECT_STREQ(sluice_kfd_last_error(), ""); }}.join();
+  EXPECT_STRNE(sluice_kfd_last_error(), "");
+
+  const pid_t child = ::fork();
+  if (child == 0) {
+    sluice_kfd_queue_ref ref{1, 0, 0, 0};
+    ::_exit(sluice_kfd_suspend_queues(opened.get(), &ref, 1, 0) == -ECHILD ? 0 : 1);
+  }
+  int status = 1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// The device of this test has a stock driver.
+TEST_F(CApi, SaysThatAStockDriverHasNoBatchCommands) {
+  const auto handle = open();
+  sluice_kfd_queue_ref ref{::getpid(), 0, 0, 0};
+  EXPECT_EQ(sluice_kfd_batch_unmap_queues(handle.get(), &ref, 1, 0, 0), -EOPNOTSUPP);
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("stock driver"));
+  EXPECT_EQ(sluice_kfd_fast_remap_queues(handle.get(), nullptr, 0), -EOPNOTSUPP);
+  EXPECT_EQ(sluice_kfd_set_hqd_reservation(handle.get(), 51110, 80, 20), -EOPNOTSUPP);
+}
+
+}  // namespace
+}  // namespace sluice::test
