@@ -14,7 +14,7 @@
 #include <iterator>
 #include <utility>
 
-#include "sluice/kfd/mqds.hpp"
+#include "sluice/kfd/driver_trees.hpp"
 
 namespace sluice::kfd {
 
@@ -55,9 +55,9 @@ std::optional<Number> read_number(const std::string& path) {
 
 node_scanner::node_scanner(const roots& where, classification_rules rules, int exits,
                            message_sink say)
-    : processes_(where.sysfs + "/proc"),
+    : where_(where),
+      processes_(where.sysfs + "/proc"),
       topology_(where.sysfs + "/topology"),
-      mqds_(where.debugfs + "/mqds"),
       rules_(std::move(rules)),
       variables_(rules_.wanted_variables()),
       gangs_(rules_.rules().gangs.allow_partial),
@@ -217,20 +217,10 @@ void node_scanner::read_environment(process& of) const {
 
 void node_scanner::read_mqds() {
   --mqds_reads_due_;
-  const unique_fd file{::open(mqds_.c_str(), O_RDONLY | O_CLOEXEC)};
-  bool whole = static_cast<bool>(file);
-  mqds_parser parser;
-  std::array<char, 16384> piece;
-  while (whole) {
-    const ssize_t got = ::read(file.get(), piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) whole = false;
-    if (got <= 0) break;
-    parser.feed({piece.data(), static_cast<std::size_t>(got)});
-  }
-  if (!whole) {
+  const auto seen = kfd::read_mqds(where_);
+  if (!seen) {
     if (!std::exchange(mqds_refused_, true)) {
-      say_("cannot read " + mqds_ + ": " + last_system_error().message() +
+      say_("cannot read " + where_.debugfs + "/mqds: " + seen.error().message() +
            "; rules about queues ([roles] rings, queue_priority) do not apply without it: run as "
            "root with debugfs mounted");
     }
@@ -239,7 +229,7 @@ void node_scanner::read_mqds() {
   }
   mqds_refused_ = false;
   for (auto& [pid, known] : known_) known.details.clear();
-  for (const mqd& each : parser.finish().queues) {
+  for (const mqd& each : seen->queues) {
     const auto owner = known_.find(each.pid);
     if (owner == known_.end() || each.type != mqd_type::compute) continue;
     owner->second.details.push_back({each.ring_base, each.priority});

@@ -85,9 +85,9 @@ class node_scanner {
   static observation about(observation_kind kind, const process& of, const queue& which) noexcept;
   static void say_gone(const process& gone, const emit& out);
 
+  const roots where_;
   const std::string processes_;  // <sysfs>/proc
   const std::string topology_;   // <sysfs>/topology
-  const std::string mqds_;
   classifier rules_;
   const std::set<std::string, std::less<>> variables_;
   gang_book gangs_;

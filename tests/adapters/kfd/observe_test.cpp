@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/kfd/debug_session.hpp"
+#include "sluice/kfd/driver_trees.hpp"
 #include "sluice/kfd/hqds.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
 #include "sluice/kfd/mqds.hpp"
@@ -60,7 +61,7 @@ TEST_F(Observe, TiesQueuesToTheirDescriptors) {
   std::vector<queue_ring> queues;
   for (const queue_info& each : listed) queues.push_back({each.id, each.gpu, each.ring_base});
 
-  const mqds seen = parse_mqds(test::read_file(device_.roots().debugfs + "/mqds"));
+  const mqds seen = read_mqds(device_.roots()).value();
   EXPECT_FALSE(seen.problems) << seen.problems.first_text;
   EXPECT_NE(std::ranges::find(seen.processes, target.pid()), seen.processes.end());
   const auto found = join(seen, target.pid(), queues);
@@ -79,7 +80,7 @@ TEST_F(Observe, SeesWorkArriveWithoutTracing) {
   ASSERT_TRUE(target.says('r'));
   // Addresses from mqds alone: no session, no help from the target.
   std::vector<pointer_addresses> addresses;
-  for (const mqd& each : parse_mqds(test::read_file(device_.roots().debugfs + "/mqds")).queues) {
+  for (const mqd& each : read_mqds(device_.roots()).value().queues) {
     if (each.pid == target.pid())
       addresses.push_back({each.read_pointer_address, each.write_pointer_address});
   }
@@ -109,7 +110,7 @@ TEST_F(Observe, FindsAQueueInItsSlots) {
   // While the driver changes what is mapped, or time-slices, it is in none.
   std::uint32_t xccs = 0;
   EXPECT_TRUE(within(10s, [&] {
-    const hqds seen = parse_hqds(test::read_file(path));
+    const hqds seen = read_hqds(device_.roots()).value();
     EXPECT_FALSE(seen.problems) << seen.problems.first_text;
     const auto loads = join(seen, {&queue, 1});
     if (!loads[0] || loads[0]->slots == 0) return false;
@@ -122,6 +123,34 @@ TEST_F(Observe, FindsAQueueInItsSlots) {
     EXPECT_EQ(loads[0]->slots, xccs);
     return true;
   }));
+}
+
+TEST_F(Observe, ListsTheQueuesThatSysfsShows) {
+  const offline_target target{device_.roots(), {.queues = 2}};
+  ASSERT_TRUE(target.says('r'));
+  const auto listed = list_queues(device_.roots()).value();
+  ASSERT_EQ(listed.size(), 2U);
+  for (const listed_queue& each : listed) {
+    EXPECT_EQ(each.pid, target.pid());
+    EXPECT_EQ(each.what.gpu, gpu);
+    EXPECT_EQ(each.what.type, 0U);
+    EXPECT_GE(each.what.ring_size, 64U * 64U);
+  }
+  const auto second = [&] {
+    const auto now = list_queues(device_.roots()).value();
+    const auto found = std::ranges::find(now, driver_queue_id{1}, &listed_queue::id);
+    return found != now.end() ? found->inode : 0;
+  };
+  const ino_t before = second();
+  ASSERT_TRUE(target.obeys('d'));
+  EXPECT_EQ(second(), 0U);
+  ASSERT_TRUE(target.obeys('q'));
+  EXPECT_NE(second(), 0U);
+  EXPECT_NE(second(), before);
+
+  const roots nowhere{.device = "", .sysfs = "/nonexistent", .debugfs = "/nonexistent"};
+  EXPECT_EQ(list_queues(nowhere).error(), boost::system::errc::no_such_file_or_directory);
+  EXPECT_EQ(read_mqds(nowhere).error(), boost::system::errc::no_such_file_or_directory);
 }
 
 TEST_F(Observe, NoticesAnIdThatIsUsedAgainBetweenTwoLooks) {
@@ -266,7 +295,25 @@ TEST_F(Observe, BelievesNoResetThatANamePlays) {
   EXPECT_FALSE(found.sees(observation_kind::gpu_lost, 100ms));
 }
 
+// The simulated driver's own events, not the test's.
+TEST_F(Observe, HearsTheSimulatedDriversEvents) {
+  const std::string control = device_.root() + "/sim/control";
+  if (::access(control.c_str(), W_OK) != 0)
+    GTEST_SKIP() << control << ": this simulated device has none";
+  const offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  test::discovery_bench found;
+  found.make(device_.roots());
+  ASSERT_TRUE(found.start());
+  ASSERT_TRUE(found.sees(observation_kind::resync_end));
+  EXPECT_TRUE(within(30s, [&] {
+    std::ofstream{control} << "vmfault " << target.pid() << " 51110\n";
+    return found->heard(smi_kind::vm_fault) > 0;
+  }));
+}
+
 TEST_F(Observe, DoesWithoutEventsWhereTheDriverGivesNone) {
+  const test::smi_driver driver{EOPNOTSUPP};
   test::discovery_bench found;
   std::vector<std::string> messages;
   found.make(device_.roots(), {}, [&](std::string_view words) { messages.emplace_back(words); });

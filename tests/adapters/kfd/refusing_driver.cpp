@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <mutex>
+#include <optional>
 
 #include "sluice/kfd/uapi.hpp"
 
@@ -17,15 +18,19 @@ namespace uapi = sluice::kfd::uapi;
 
 std::mutex smi_mutex;
 bool smi_given = false;
+int smi_refusal = 0;
 std::vector<sluice::test::smi_driver::stream> smi_streams;
 
-bool give_smi(uapi::kfd_ioctl_smi_events_args& args) {
+/// \return ioctl's value; nothing when the real driver is to answer.
+std::optional<int> give_smi(uapi::kfd_ioctl_smi_events_args& args) {
   const std::lock_guard held{smi_mutex};
+  if (!smi_given) return {};
+  errno = smi_refusal;
   int ends[2];
-  if (!smi_given || ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return false;
+  if (smi_refusal != 0 || ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return -1;
   args.anon_fd = static_cast<std::uint32_t>(ends[0]);
   smi_streams.push_back({args.gpuid, 0, ends[1]});
-  return true;
+  return 0;
 }
 
 /// The errno with which the operation is refused, 0 when it is not.
@@ -43,9 +48,10 @@ int refused(const uapi::kfd_ioctl_dbg_trap_args& args) {
 
 namespace sluice::test {
 
-smi_driver::smi_driver() {
+smi_driver::smi_driver(int refusal) {
   const std::lock_guard held{smi_mutex};
   smi_given = true;
+  smi_refusal = refusal;
 }
 
 smi_driver::~smi_driver() {
@@ -88,8 +94,9 @@ extern "C" int ioctl(int fd, unsigned long request, ...) noexcept {
       return -1;
     }
   }
-  if (request == uapi::AMDKFD_IOC_SMI_EVENTS &&
-      give_smi(*static_cast<uapi::kfd_ioctl_smi_events_args*>(argument)))
-    return 0;
+  if (request == uapi::AMDKFD_IOC_SMI_EVENTS) {
+    const auto given = give_smi(*static_cast<uapi::kfd_ioctl_smi_events_args*>(argument));
+    if (given) return *given;
+  }
   return static_cast<int>(::syscall(SYS_ioctl, fd, request, argument));
 }

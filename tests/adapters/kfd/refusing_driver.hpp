@@ -51,7 +51,7 @@ class refusals {
 };
 
 /// While one exists, the driver gives an SMI descriptor to whoever asks in this process, for each
-/// GPU as often as asked; the test writes the events.
+/// GPU as often as asked; the test writes the events. With an errno it refuses instead.
 class smi_driver {
  public:
   struct stream {
@@ -59,7 +59,7 @@ class smi_driver {
     std::uint64_t mask = 0;  ///< 0: not written yet.
     int fd = -1;             ///< The driver's end.
   };
-  smi_driver();
+  explicit smi_driver(int refusal = 0);
   ~smi_driver();
   smi_driver(const smi_driver&) = delete;
   smi_driver& operator=(const smi_driver&) = delete;

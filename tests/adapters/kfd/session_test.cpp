@@ -361,7 +361,7 @@ class WatchedLanes : public ::testing::Test {
     lanes_ = std::move(*created);
     for (const auto& [id, target] : {std::pair{1U, &first_}, std::pair{2U, &second_}}) {
       ASSERT_TRUE(lanes_->attach(process_id{id}, target->pid(), target->start_time()));
-      ASSERT_TRUE(until([&] { return queues_ == id; }));
+      ASSERT_TRUE(until([&, wanted = id] { return queues_ == wanted; }));
     }
   }
   void TearDown() override {
