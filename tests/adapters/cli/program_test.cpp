@@ -197,6 +197,22 @@ TEST_F(SluiceSuspend, SaysWhyItCannot) {
   EXPECT_EQ(holder.ends(), 0);
 }
 
+TEST(SluiceDoctor, FindsThatTheSimulatedDeviceCanBePreempted) {
+  const simulated_device device;
+  const auto shown = run(device, {"doctor"});
+  EXPECT_EQ(shown.code, 0) << shown.out << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("driver: KFD 1.17\n"));
+  EXPECT_THAT(shown.out, HasSubstr("batch commands: not offered: a stock driver"));
+  EXPECT_THAT(shown.out, HasSubstr("nothing blocks preemption\n"));
+  const auto json = run(device, {"doctor", "--json"});
+  EXPECT_EQ(json.code, 0);
+  EXPECT_FALSE(boost::json::parse(json.out).at("blocked").as_bool());
+
+  command nowhere{program, {"doctor"}, {"SLUICE_KFD_DEVICE=/nonexistent/kfd"}};
+  EXPECT_EQ(nowhere.ends(), 1);
+  EXPECT_THAT(nowhere.out(), HasSubstr("BLOCKED  device: /nonexistent/kfd cannot be opened"));
+}
+
 TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
   enter_private_mounts();
   std::string root = "/tmp/sluice-cli-sim-" + std::to_string(::getpid());
@@ -219,7 +235,7 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
 }
 
 TEST(Sluice, ExplainsItself) {
-  for (const std::string subcommand : {"", "queues", "suspend", "resume", "sim"}) {
+  for (const std::string subcommand : {"", "doctor", "queues", "suspend", "resume", "sim"}) {
     std::vector<std::string> words;
     if (!subcommand.empty()) words.push_back(subcommand);
     words.push_back("--help");
