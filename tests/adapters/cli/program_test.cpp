@@ -213,6 +213,35 @@ TEST(SluiceDoctor, FindsThatTheSimulatedDeviceCanBePreempted) {
   EXPECT_THAT(nowhere.out(), HasSubstr("BLOCKED  device: /nonexistent/kfd cannot be opened"));
 }
 
+// A driver's file as it was written down, whatever the simulated device offers.
+TEST(SluiceHqds, ShowsTheSlotsOfTheDriversFile) {
+  std::string directory = "/tmp/sluice-hqds-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  const std::vector<std::string> there{"SLUICE_KFD_DEBUGFS=" + directory};
+  command none{program, {"hqds"}, there};
+  EXPECT_EQ(none.ends(), 1);
+  EXPECT_THAT(none.err(), HasSubstr("cannot read " + directory + "/hqds: No such file"));
+
+  std::filesystem::copy_file(SLUICE_HQDS_SAMPLE, directory + "/hqds");
+  command shown{program, {"hqds"}, there};
+  EXPECT_EQ(shown.ends(), 0) << shown.err();
+  EXPECT_THAT(shown.out(), HasSubstr("1 of 2 compute slots taken"));
+  EXPECT_EQ(shown.err(), "");
+
+  command watch{program, {"hqds", "--json", "--watch", "20ms"}, there};
+  ASSERT_TRUE(eventually(20s, [&] {
+    const auto text = watch.out();
+    return std::count(text.begin(), text.end(), '\n') >= 3;
+  })) << watch.err();
+  watch.signal(SIGINT);
+  EXPECT_EQ(watch.ends(), 0);
+  const auto text = watch.out();
+  const auto line = boost::json::parse(text.substr(0, text.find('\n')));
+  EXPECT_EQ(line.at("gpus").at(0).at("gpu_id").to_number<int>(), 0x4db5);
+  EXPECT_EQ(line.at("taken").as_array().size(), 1U);
+  std::filesystem::remove_all(directory);
+}
+
 TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
   enter_private_mounts();
   std::string root = "/tmp/sluice-cli-sim-" + std::to_string(::getpid());
@@ -235,7 +264,8 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
 }
 
 TEST(Sluice, ExplainsItself) {
-  for (const std::string subcommand : {"", "doctor", "queues", "suspend", "resume", "sim"}) {
+  for (const std::string subcommand :
+       {"", "doctor", "queues", "hqds", "suspend", "resume", "sim"}) {
     std::vector<std::string> words;
     if (!subcommand.empty()) words.push_back(subcommand);
     words.push_back("--help");
