@@ -36,3 +36,4 @@ grep -qx 'afterwards: "suspended_queues":0' <<<"$out"
 grep -Eqx 'process [0-9]+, queue 2 on GPU 51110: priority [0-9]+, [0-9]+ bytes' <<<"$out"
 grep -Eq '^suspended .*for 1500 ms$' <<<"$out"
 grep -qx 'resumed' <<<"$out"
+grep -qx "the offline process ended with 0" <<<"$out"  # else its books were wrong
