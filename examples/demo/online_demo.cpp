@@ -30,6 +30,7 @@
 #include <fmt/format.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
@@ -62,8 +63,10 @@ class embedded_scheduler {
  public:
   static checked<std::unique_ptr<embedded_scheduler>> start(const settings& with) {
     sluice::scheduler_config config;
+    std::string message;
+    auto rules = sluice::kfd::load_classification(with.scheduling.config_file, message);
+    if (rules.has_error()) return failure(message);
     if (!with.scheduling.config_file.empty()) {
-      std::string message;
       auto loaded = sluice::load_config(with.scheduling.config_file, message);
       if (loaded.has_error()) return failure(message);
       config = *loaded;
@@ -93,7 +96,7 @@ class embedded_scheduler {
         (*loop)->backend() == sluice::reactor_backend::io_uring ? "io_uring" : "epoll";
 
     std::vector<std::unique_ptr<sluice::source>> sources;
-    sources.push_back(sluice::kfd::make_discovery(roots, {}));
+    sources.push_back(sluice::kfd::make_discovery(roots, std::move(*rules)));
     auto made = sluice::scheduler::create(config, std::move(*loop), std::move(driver),
                                           std::move(policy), std::move(sources));
     if (made.has_error()) {

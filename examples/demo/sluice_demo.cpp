@@ -37,6 +37,7 @@
 #include <fmt/format.h>
 
 #include "sluice/config.hpp"
+#include "sluice/kfd/classification.hpp"
 
 namespace {
 
@@ -373,10 +374,12 @@ checked<demo::load_report> measure(demo_run& run, demo::load_kind load,
 
 /// What would be found out only after a run or at the end: one line, or nothing.
 std::string problem_with_files(const settings& with) {
-  if (!with.scheduling.config_file.empty()) {
-    std::string message;
-    if (sluice::load_config(with.scheduling.config_file, message).has_error()) return message;
-  }
+  std::string message;
+  if (!with.scheduling.config_file.empty() &&
+      sluice::load_config(with.scheduling.config_file, message).has_error())
+    return message;
+  if (sluice::kfd::load_classification(with.scheduling.config_file, message).has_error())
+    return message;
   if (!with.json_file.empty()) {
     std::error_code ignored;
     const bool was_there = std::filesystem::exists(with.json_file, ignored);

@@ -566,6 +566,34 @@ TEST(Loss, OfAGpuEndsSuspendingThereAndNowhereElse) {
   EXPECT_EQ(bench.stats().gpus_lost, 1U);
 }
 
+TEST(Loss, OfAGpuIsHeardFromASourceAsFromTheBackend) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.create(200, role::offline, gpu_b, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  client.begin();
+  bench.settle();
+  ASSERT_EQ(bench.driver.suspended_count(), 2U);
+  observation lost;
+  lost.kind = observation_kind::gpu_lost;
+  lost.gpu = gpu_a;
+  bench.core->observe(0, lost);
+  bench.core->observe(0, lost);
+  bench.settle();
+  EXPECT_FALSE(bench.driver.suspended(100, q(0)));
+  EXPECT_TRUE(bench.driver.suspended(200, q(0)));
+  EXPECT_EQ(bench.stats().gpus_lost, 1U);
+  // A later truth of the source that does not repeat it does not take it back.
+  bench.see_kind(observation_kind::resync_begin);
+  bench.see_kind(observation_kind::resync_end);
+  client.end();
+  bench.run_for(30ms);
+  client.begin();
+  bench.settle();
+  EXPECT_FALSE(bench.driver.suspended(100, q(0)));
+}
+
 // Stopping --------------------------------------------------------------------------------------
 
 TEST(Stop, ResumesEverythingAndHoldsNothingAfterwards) {

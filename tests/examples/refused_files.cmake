@@ -19,6 +19,8 @@ refused("/dev/zero:1:65537: the line is longer" --trace /dev/zero)
 set(config ${WORK}/malformed.toml)
 file(WRITE ${config} "[scheduler]\nmax_suspnd = \"1s\"\n")
 refused("${config}:2: max_suspnd " --config ${config})
+file(WRITE ${config} "[roles]\nonline_priority = 16\n")
+refused("${config}:2: online_priority is 16; it must be 0 to 15" --config ${config})
 refused("${WORK}/nowhere.toml: cannot read" --config ${WORK}/nowhere.toml)
 
 refused("${WORK}: cannot be written: Is a directory" --json ${WORK})

@@ -96,8 +96,10 @@ class node {
 
   /// A process whose queues are always full of kernels of `kernel` length.
   std::unique_ptr<target_process> start_target(const std::string& tag, int queues = 1,
-                                               std::chrono::microseconds kernel = 2ms) {
+                                               std::chrono::microseconds kernel = 2ms,
+                                               const std::vector<std::string>& more = {}) {
     std::vector<std::string> environment = device_.environment();
+    environment.insert(environment.end(), more.begin(), more.end());
     if (!tag.empty()) environment.push_back("AMD_QUEUE_TAG=" + tag);
     auto started = std::make_unique<target_process>(
         SLUICE_INTEGRATION_TARGET,
@@ -116,6 +118,13 @@ class node {
       throw std::runtime_error("the offline target was not attached");
     }
     return started;
+  }
+
+  /// One of two ranks of a gang; it is not waited for.
+  std::unique_ptr<target_process> start_rank(int rank) {
+    return start_target("OFFLINE_AI", 1, 2ms,
+                        {"RANK=" + std::to_string(rank), "WORLD_SIZE=2", "MASTER_ADDR=localhost",
+                         "MASTER_PORT=29500"});
   }
 
   online_client client() {
@@ -169,6 +178,30 @@ INSTANTIATE_TEST_SUITE_P(Backends, Preemption,
                            return (each.param.where == acting::in_agent ? "Agent_" : "InProcess_") +
                                   each.param.profile;
                          });
+
+// Its peers elsewhere would spin while this one is off.
+TEST_P(Preemption, LeavesAGangAloneUntilAllItsRanksAreHereAndSuspendsThemTogether) {
+  node here{GetParam()};
+  auto first = here.start_rank(0);
+  auto alone = here.start_offline();  // Attached after the one before it would have been.
+  EXPECT_EQ(tracer_of(first->pid()), 0);
+  auto client = here.client();
+  {
+    const auto busy = client.busy();
+    EXPECT_TRUE(here.becomes(*alone, 1));
+    EXPECT_EQ(here.suspended(*first), 0u);
+  }
+  EXPECT_TRUE(here.becomes(*alone, 0));
+  auto second = here.start_rank(1);
+  ASSERT_TRUE(eventually(patience, [&] { return here.sluice().stats().attaches.value() >= 3; }));
+  {
+    const auto busy = client.busy();
+    for (const auto* each : {&alone, &first, &second}) EXPECT_TRUE(here.becomes(**each, 1));
+  }
+  for (const auto* each : {&alone, &first, &second}) EXPECT_TRUE(here.becomes(**each, 0));
+  second.reset();
+  EXPECT_TRUE(eventually(patience, [&] { return tracer_of(first->pid()) == 0; }));
+}
 
 TEST_P(Preemption, SuspendsOfflineWhileOnlineIsBusyAndResumesItAfterwards) {
   node here{GetParam()};

@@ -14,8 +14,10 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <numeric>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sluice/kfd/uapi.hpp"
@@ -217,6 +219,27 @@ class debug_session::impl {
     return answer;
   }
 
+  result<std::vector<driver_queue_id>> probe(std::size_t most) {
+    if (may_be_suspended_) return errc::busy;
+    if (!manageable()) return errc::not_managed;
+    if (std::exchange(probed_, true)) return errc::not_supported;
+    std::vector<std::uint32_t> ids(
+        std::min<std::size_t>(most, uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS));
+    std::vector<driver_queue_id> found;
+    if (ids.empty()) return found;
+    std::iota(ids.begin(), ids.end(), 0U);
+    auto args = trap(uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES);
+    args.resume_queues.queue_array_ptr = address_of(ids.data());
+    args.resume_queues.num_queues = static_cast<std::uint32_t>(ids.size());
+    if (const auto got = call(args); !got) return meaning_of(got.error());
+    for (std::uint32_t id = 0; id < ids.size(); ++id) {
+      const outcome what = decode_status(id, ids[id]);
+      if (what == outcome::failed) return error_code{EIO, boost::system::system_category()};
+      if (what == outcome::done) found.push_back(driver_queue_id{id});
+    }
+    return found;
+  }
+
   bool close() {
     if (!enabled_) return true;
     if (may_be_suspended_) {
@@ -388,6 +411,7 @@ class debug_session::impl {
   unique_fd driver_end_;
   bool enabled_ = false;
   bool may_be_suspended_ = false;
+  bool probed_ = false;
   std::uint32_t state_ = uapi::DBG_RUNTIME_STATE_DISABLED;
   error_code last_enable_error_;
   std::vector<queue_ledger::entry> snapshot_;
@@ -414,6 +438,9 @@ bool debug_session::manageable() const noexcept { return impl_->manageable(); }
 result<void> debug_session::read_events() { return impl_->read_events(); }
 result<void> debug_session::refresh() { return impl_->refresh(); }
 bool debug_session::close() { return impl_->close(); }
+result<std::vector<driver_queue_id>> debug_session::probe(std::size_t ids) {
+  return impl_->probe(ids);
+}
 bool debug_session::may_be_suspended() const noexcept { return impl_->may_be_suspended(); }
 void debug_session::discard() { impl_->discard(); }
 result<void> debug_session::start() { return impl_->start(); }

@@ -1,15 +1,17 @@
 #include "sluice/kfd/discovery.hpp"
 
+#include "gpu_listener.hpp"
 #include "node_scanner.hpp"
 #include "proc.hpp"
+#include "role_watch.hpp"
 
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/inotify.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -19,7 +21,9 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "sluice/kfd/tree_watch.hpp"
 #include "sluice/kfd/unique_fd.hpp"
 #include "sluice/time.hpp"
 
@@ -39,7 +43,9 @@ constexpr int burst = 128;
 
 // epoll data; pids are below these.
 constexpr std::uint64_t from_wake = std::uint64_t{1} << 32U;
-constexpr std::uint64_t from_inotify = from_wake + 1;
+constexpr std::uint64_t from_trees = from_wake + 1;
+constexpr std::uint64_t from_store = from_wake + 2;
+constexpr std::uint64_t from_gpus = from_wake + 3;  // and all above
 
 class node_discovery final : public discovery {
  public:
@@ -47,30 +53,44 @@ class node_discovery final : public discovery {
       : where_(std::move(where)),
         rules_(std::move(rules)),
         said_(rules_.by_process),
-        say_(std::move(say)) {}
+        say_(std::move(say)),
+        store_(rules_.role_store) {}
   ~node_discovery() override { stop(); }
 
   std::string_view name() const noexcept override { return "kfd discovery"; }
 
   result<void> start(source_host& host) override {
     waits_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
-    inotify_ = unique_fd{::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)};
-    if (!waits_ || !wake_ || !inotify_) return last_system_error();
+    if (!waits_ || !wake_) return last_system_error();
     if (const auto added = add(wake_.get(), from_wake); !added) return added;
-    if (const auto added = add(inotify_.get(), from_inotify); !added) return added;
+    auto trees = tree_watch::create();
+    if (!trees) return trees.error();
+    trees_ = std::move(*trees);
+    if (const auto added = add(trees_->fd(), from_trees); !added) return added;
 
-    scanner_ = std::make_unique<node_scanner>(where_, rules_, waits_.get());
+    if (const std::string wrong = rules_.problem(); !wrong.empty()) {
+      say_("bad rules for roles: " + wrong);
+      return errc::bad_config;
+    }
+    scanner_ = std::make_unique<node_scanner>(where_, rules_, waits_.get(), say_);
+    store_watch_ = std::make_unique<role_watch>(rules_.role_store);
+    if (store_watch_->fd() >= 0)
+      if (const auto added = add(store_watch_->fd(), from_store); !added) return added;
+    if (store_watch_->changed())
+      if (const auto read = read_store(); !read) return read;
     if (!scanner_->readable()) {
       say_("cannot read " + where_.sysfs +
            "/proc; load the amdgpu driver, or name the tree with SLUICE_KFD_SYSFS");
       return errc::not_supported;
     }
-    // Both only shorten the wait for the next look, so their absence is no error.
-    if (::inotify_add_watch(inotify_.get(), where_.device.c_str(), IN_OPEN) < 0)
+    // These only shorten the wait for the next look, so their absence is no error.
+    trees_->watch_opens(where_.device);
+    if (!trees_->watching(where_.device))
       say_("cannot watch " + where_.device + "; new processes are found a little later");
-    const std::string appearing = where_.debugfs + "/proc";
-    (void)::inotify_add_watch(inotify_.get(), appearing.c_str(),
-                              IN_CREATE | IN_DELETE | IN_ONLYDIR);
+    trees_->watch_directory(where_.debugfs);
+    trees_->watch_directory(where_.debugfs + "/proc");
+    listener_ = std::make_unique<gpu_listener>(where_.device, waits_.get(), from_gpus, heard_);
+    lost_.clear();
 
     inbox_ = &host.claim_inbox();
     stopping_.store(false);
@@ -116,12 +136,18 @@ class node_discovery final : public discovery {
     return {};
   }
 
+  std::uint64_t heard(smi_kind what) const noexcept override {
+    const auto index = static_cast<std::size_t>(what);
+    return index < heard_.size() ? heard_[index].load(std::memory_order_relaxed) : 0;
+  }
+
   void stop() override {
     if (!worker_.joinable()) return;
     stopping_.store(true);
     ::eventfd_write(wake_.get(), 1);
     worker_.join();
     scanner_.reset();
+    store_watch_.reset();
   }
 
  private:
@@ -143,6 +169,17 @@ class node_discovery final : public discovery {
     ::eventfd_write(wake_.get(), 1);
   }
 
+  result<void> read_store() {
+    std::string message;
+    auto stored = store_.read(message);
+    if (!stored) {
+      say_(message);
+      return stored.error();
+    }
+    scanner_->set_stored(std::move(*stored));
+    return {};
+  }
+
   // Everything below runs on the worker's thread.
 
   void run() {
@@ -159,13 +196,21 @@ class node_discovery final : public discovery {
         const std::scoped_lock held{said_mutex_};
         scanner_->set_roles(said_);
       }
-      if (whole || roles || now >= next) {
+      // Refused: what it said before holds.
+      const bool stored = store_watch_->changed() && read_store();
+      if (whole || roles || stored || now >= next) {
         in_a_row_ = 0;
         const bool changed = scanner_->scan(whole ? drop : push);
-        if (whole) scanner_->restate(push);
+        if (whole) {
+          scanner_->restate(push);
+          for (const gpu_id gpu : lost_) push(about_loss(gpu));
+        }
+        listener_->listen(scanner_->gpus());
         if (changed) brisk_until = clock::now() + brisk_period;
         looked_ = clock::now();
         next = looked_ + (looked_ < brisk_until ? brisk_interval : calm_interval);
+        // Watches what inotify does not tell of: a debugfs mounted since, say.
+        if (trees_->refresh()) next = looked_ + least_interval;
       }
       if (wait(next)) {
         brisk_until = clock::now() + brisk_period;
@@ -191,15 +236,42 @@ class node_discovery final : public discovery {
         ::eventfd_read(wake_.get(), &value);
         continue;
       }
-      look = true;
-      if (from == from_inotify) {
-        alignas(inotify_event) std::array<char, 4096> ignored;
-        while (::read(inotify_.get(), ignored.data(), ignored.size()) > 0) {
-        }
+      if (from == from_store) continue;  // the watch itself knows better whether there is news
+      if (from == from_trees) {
+        if (trees_->read([this](const tree_event& each) { note(each); })) look = true;
+        continue;
       }
-      // Otherwise a process exited; the look drops its descriptor, and epoll forgets it with that.
+      if (listener_->owns(from)) {
+        if (listener_->hear(from, [this](gpu_id gpu) { lose(gpu); })) look = true;
+        continue;
+      }
+      // A process exited; the look drops its descriptor, and epoll forgets it with that.
+      look = true;
     }
     return look;
+  }
+
+  void note(const tree_event& each) {
+    // The node itself has come or gone: another driver's, perhaps.
+    if (each.path == where_.device && each.what != tree_event::change::opened) listener_->forget();
+  }
+
+  static observation about_loss(gpu_id gpu) noexcept {
+    observation seen;
+    seen.kind = observation_kind::gpu_lost;
+    seen.gpu = gpu;
+    seen.at = clock::now();
+    return seen;
+  }
+
+  /// A GPU is being reset. Once is enough, and for good: what runs on it after that is not what was
+  /// decided about.
+  void lose(gpu_id gpu) {
+    if (std::ranges::find(lost_, gpu) != lost_.end()) return;
+    lost_.push_back(gpu);
+    say_("GPU " + std::to_string(static_cast<std::uint32_t>(gpu)) +
+         " is reset by the driver; see dmesg for the cause");
+    push(about_loss(gpu));
   }
 
   void push(const observation& seen) {
@@ -215,9 +287,14 @@ class node_discovery final : public discovery {
   std::map<process_identity, role> said_;
   std::atomic<bool> said_changed_{false};
   const message_sink say_;
+  const role_store store_;
+  std::unique_ptr<role_watch> store_watch_;
   unique_fd waits_;
   const unique_fd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  unique_fd inotify_;
+  std::unique_ptr<tree_watch> trees_;
+  std::unique_ptr<gpu_listener> listener_;
+  std::vector<gpu_id> lost_;
+  smi_counts heard_{};  // any thread's
   std::unique_ptr<node_scanner> scanner_;
   inbox_producer* inbox_ = nullptr;
   std::atomic<bool> stopping_{false};

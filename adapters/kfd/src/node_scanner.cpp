@@ -11,6 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "sluice/kfd/mqds.hpp"
 
 namespace sluice::kfd {
 
@@ -19,6 +23,9 @@ namespace {
 /// An environment larger than this is not read to its end (the kernel's own limit for arguments and
 /// environment together is a quarter of the stack, 2 MiB by default).
 constexpr std::size_t most_environment = 4U << 20U;
+
+/// How often mqds is read for one change of queues, when it does not show what sysfs shows.
+constexpr int most_mqds_reads = 4;
 
 std::string read_whole(int fd) {
   std::string text;
@@ -46,31 +53,22 @@ std::optional<Number> read_number(const std::string& path) {
 
 }  // namespace
 
-role role_of_environment(std::string_view environment) noexcept {
-  constexpr std::string_view key = "AMD_QUEUE_TAG=";
-  while (!environment.empty()) {
-    const std::size_t end = environment.find('\0');
-    const std::string_view entry = environment.substr(0, end);
-    environment.remove_prefix(end == std::string_view::npos ? environment.size() : end + 1);
-    if (!entry.starts_with(key)) continue;
-    const std::string_view value = entry.substr(key.size());
-    if (value == "ONLINE_AI") return role::online;
-    if (value == "OFFLINE_AI") return role::offline;
-    return role::unmatched;  // the first one counts, as for getenv()
-  }
-  return role::unmatched;
-}
-
-node_scanner::node_scanner(const roots& where, classification_rules rules, int exits)
+node_scanner::node_scanner(const roots& where, classification_rules rules, int exits,
+                           message_sink say)
     : processes_(where.sysfs + "/proc"),
       topology_(where.sysfs + "/topology"),
+      mqds_(where.debugfs + "/mqds"),
       rules_(std::move(rules)),
-      exits_(exits) {}
+      variables_(rules_.wanted_variables()),
+      gangs_(rules_.rules().gangs.allow_partial),
+      exits_(exits),
+      say_(std::move(say)) {}
 
 bool node_scanner::readable() const { return ::access(processes_.c_str(), R_OK | X_OK) == 0; }
 
 bool node_scanner::scan(const emit& out) {
   bool changed = scan_gpus(out);
+  bool queues_changed = false;
   for (auto& [pid, known] : known_) known.listed = false;
   for_each_numbered_entry<pid_t>(processes_, [&](pid_t pid) {
     auto found = known_.find(pid);
@@ -85,23 +83,18 @@ bool node_scanner::scan(const emit& out) {
       auto admitted = admit(pid);
       if (!admitted) return;
       found = known_.emplace(pid, std::move(*admitted)).first;
-      out(about(observation_kind::process_seen, found->second));
-      changed = true;
-    } else if (has_execed(found->second)) {
-      process& known = found->second;
+    } else if (process& known = found->second; has_execed(known)) {
       for (const queue& each : known.queues) out(about(observation_kind::queue_gone, known, each));
       known.queues.clear();
+      known.details.clear();
+      read_changing_traits(known.traits);
       read_environment(known);
-      known.what = role_of(known);
-      out(about(observation_kind::process_seen, known));
-      changed = true;
-    } else if (const role what = role_of(found->second); what != found->second.what) {
-      found->second.what = what;
-      out(about(observation_kind::process_seen, found->second));
-      changed = true;
+      known.emitted = false;
+    } else {
+      read_changing_traits(known.traits);
     }
     found->second.listed = true;
-    if (scan_queues(found->second, out)) changed = true;
+    if (scan_queues(found->second, out)) queues_changed = true;
   });
   for (auto each = known_.begin(); each != known_.end();) {
     if (each->second.listed) {
@@ -112,7 +105,11 @@ bool node_scanner::scan(const emit& out) {
     each = known_.erase(each);
     changed = true;
   }
-  return changed;
+  if (rules_.wants_queues()) {
+    if (queues_changed) mqds_reads_due_ = most_mqds_reads;
+    if (mqds_reads_due_ > 0) read_mqds();
+  }
+  return settle_roles(out) || queues_changed || changed;
 }
 
 void node_scanner::restate(const emit& out) const {
@@ -161,26 +158,30 @@ bool node_scanner::scan_gpus(const emit& out) {
 }
 
 bool node_scanner::scan_queues(process& of, const emit& out) {
-  const std::string directory = processes_ + "/" + std::to_string(of.pid) + "/queues";
-  std::vector<std::uint32_t> listed;
-  for_each_numbered_entry<std::uint32_t>(directory,
-                                         [&](std::uint32_t id) { listed.push_back(id); });
+  const std::string directory = processes_ + "/" + std::to_string(of.traits.who.pid) + "/queues";
+  std::vector<std::pair<std::uint32_t, ino_t>> listed;
+  for_each_numbered_entry<std::uint32_t>(
+      directory, [&](std::uint32_t id, ino_t inode) { listed.emplace_back(id, inode); });
   std::ranges::sort(listed);
   const auto number = [](const queue& each) { return static_cast<std::uint32_t>(each.id); };
   bool changed = false;
+  of.fresh.clear();
+  // A driver gives a freed id to the next queue at once: the same id in another directory is
+  // another queue.
   std::erase_if(of.queues, [&](const queue& each) {
-    if (std::ranges::binary_search(listed, number(each))) return false;
+    if (std::ranges::binary_search(listed, std::pair{number(each), each.inode})) return false;
     out(about(observation_kind::queue_gone, of, each));
     changed = true;
     return true;
   });
-  for (const std::uint32_t id : listed) {
+  for (const auto& [id, inode] : listed) {
     const auto place = std::ranges::lower_bound(of.queues, id, {}, number);
     if (place != of.queues.end() && number(*place) == id) continue;
-    const auto seen = read_queue(of.pid, id);
+    auto seen = read_queue(of.traits.who.pid, id);
     if (!seen) continue;  // gone again, or not complete yet: the next look tells
+    seen->inode = inode;
     of.queues.insert(place, *seen);
-    out(about(observation_kind::queue_seen, of, *seen));
+    of.fresh.push_back(*seen);
     changed = true;
   }
   return changed;
@@ -188,13 +189,14 @@ bool node_scanner::scan_queues(process& of, const emit& out) {
 
 std::optional<node_scanner::process> node_scanner::admit(pid_t pid) const {
   process fresh;
-  fresh.pid = pid;
   fresh.pidfd = unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
   const auto start = start_time_of(pid);
-  if (!fresh.pidfd || !start || exited(fresh)) return {};
-  fresh.start_time = *start;
+  if (!fresh.pidfd || !start) return {};
+  fresh.traits.who = {pid, *start};
+  read_changing_traits(fresh.traits);
   read_environment(fresh);
-  fresh.what = role_of(fresh);
+  // Only now is it certain that all of that was its own, and not that of the pid's next owner.
+  if (exited(fresh)) return {};
   if (exits_ >= 0) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -206,29 +208,76 @@ std::optional<node_scanner::process> node_scanner::admit(pid_t pid) const {
 }
 
 void node_scanner::read_environment(process& of) const {
-  of.environment = open_environment(of.pid);
+  of.environment = open_environment(of.traits.who.pid);
   const std::string environment = of.environment ? read_whole(of.environment.get()) : "";
   of.empty_environment = environment.empty();
-  of.claimed = role::unmatched;
-  const auto user = user_of(of.pid);
-  if (!user) return;
-  const bool trusted = rules_.tag_users.empty()
-                           ? *user == ::getuid()
-                           : std::ranges::find(rules_.tag_users, *user) != rules_.tag_users.end();
-  if (trusted) of.claimed = role_of_environment(environment);
+  of.traits.variables = parse_environment(environment, variables_);
+  of.traits.network = network_of(of.traits.who.pid);
 }
 
-role node_scanner::role_of(const process& of) const {
-  const process_identity who{of.pid, of.start_time};
-  if (std::ranges::find(rules_.never_touch, who) != rules_.never_touch.end())
-    return role::unmatched;
-  const auto said = rules_.by_process.find(who);
-  const role what = said != rules_.by_process.end() ? said->second : of.claimed;
-  return of.pid == ::getpid() && what == role::offline ? role::unmatched : what;
+void node_scanner::read_mqds() {
+  --mqds_reads_due_;
+  const unique_fd file{::open(mqds_.c_str(), O_RDONLY | O_CLOEXEC)};
+  bool whole = static_cast<bool>(file);
+  mqds_parser parser;
+  std::array<char, 16384> piece;
+  while (whole) {
+    const ssize_t got = ::read(file.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) whole = false;
+    if (got <= 0) break;
+    parser.feed({piece.data(), static_cast<std::size_t>(got)});
+  }
+  if (!whole) {
+    if (!std::exchange(mqds_refused_, true)) {
+      say_("cannot read " + mqds_ + ": " + last_system_error().message() +
+           "; rules about queues ([roles] rings, queue_priority) do not apply without it: run as "
+           "root with debugfs mounted");
+    }
+    for (auto& [pid, known] : known_) known.details.clear();
+    return;
+  }
+  mqds_refused_ = false;
+  for (auto& [pid, known] : known_) known.details.clear();
+  for (const mqd& each : parser.finish().queues) {
+    const auto owner = known_.find(each.pid);
+    if (owner == known_.end() || each.type != mqd_type::compute) continue;
+    owner->second.details.push_back({each.ring_base, each.priority});
+  }
+  // A queue that came or went between the two files is there at the next look.
+  if (std::ranges::all_of(known_, [&](const auto& each) { return details_complete(each.second); }))
+    mqds_reads_due_ = 0;
 }
 
-void node_scanner::set_roles(std::map<process_identity, role> said) {
-  rules_.by_process = std::move(said);
+bool node_scanner::details_complete(const process& of) const noexcept {
+  const auto compute =
+      std::ranges::count_if(of.queues, [](const queue& each) { return is_compute(each.type); });
+  return std::ssize(of.details) == compute &&
+         std::ranges::all_of(of.details, [&](const queue_traits& each) {
+           return each.ring_base != 0 && (each.priority || !rules_.rules().queue_priority);
+         });
+}
+
+bool node_scanner::settle_roles(const emit& out) {
+  std::map<pid_t, gang_membership> members;
+  gangs_.begin();
+  for (const auto& [pid, known] : known_) {
+    const auto member = members.emplace(pid, gang_of(rules_.rules().gangs, known.traits)).first;
+    gangs_.see(member->second);
+  }
+  bool changed = false;
+  for (auto& [pid, known] : known_) {
+    const role what = rules_.role_of(known.traits, known.details, details_complete(known));
+    const gang_book::settled now = gangs_.settle(members[pid], what);
+    if (!known.emitted || now != known.is) {
+      known.is = now;
+      known.emitted = changed = true;
+      out(about(observation_kind::process_seen, known));
+    }
+    for (const queue& each : known.fresh) out(about(observation_kind::queue_seen, known, each));
+    known.fresh.clear();
+  }
+  return changed;
 }
 
 bool node_scanner::exited(const process& known) noexcept {
@@ -240,7 +289,7 @@ bool node_scanner::has_execed(const process& known) noexcept {
   if (!known.environment) return false;  // not ours to read; its role cannot come from there either
   char first = 0;
   if (!known.empty_environment) return ::pread(known.environment.get(), &first, 1, 0) == 0;
-  const unique_fd now = open_environment(known.pid);
+  const unique_fd now = open_environment(known.traits.who.pid);
   return now && ::pread(now.get(), &first, 1, 0) == 1;
 }
 
@@ -250,15 +299,16 @@ std::optional<node_scanner::queue> node_scanner::read_queue(pid_t pid, std::uint
   const auto gpu = read_number<std::uint32_t>(directory + "/gpuid");
   const auto type = read_number<int>(directory + "/type");
   if (!gpu || !type) return {};
-  return queue{driver_queue_id{id}, gpu_id{*gpu}, type_from_sysfs(*type)};
+  return queue{driver_queue_id{id}, gpu_id{*gpu}, type_from_sysfs(*type), 0};
 }
 
 observation node_scanner::about(observation_kind kind, const process& of) noexcept {
   observation seen;
   seen.kind = kind;
-  seen.what = of.what;
-  seen.pid = of.pid;
-  seen.start_time = of.start_time;
+  seen.what = of.is.what;
+  seen.pid = of.traits.who.pid;
+  seen.start_time = of.traits.who.start_time;
+  seen.group_key = of.is.key;
   seen.at = clock::now();
   return seen;
 }

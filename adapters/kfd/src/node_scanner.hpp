@@ -2,23 +2,27 @@
 /// \file
 /// One look at the node after another, and what changed between them.
 
+#include "classifier.hpp"
+#include "gangs.hpp"
+#include "process_traits.hpp"
 #include "sysfs.hpp"
 
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/classification.hpp"
+#include "sluice/kfd/message_sink.hpp"
+#include "sluice/kfd/role_store.hpp"
+#include "sluice/kfd/roots.hpp"
 #include "sluice/kfd/unique_fd.hpp"
 #include "sluice/observation.hpp"
 
 namespace sluice::kfd {
-
-/// The role a process's environment (NUL-separated, as in /proc/PID/environ) claims.
-role role_of_environment(std::string_view environment) noexcept;
 
 /// Threading: one thread. Blocks on file reads.
 class node_scanner {
@@ -26,14 +30,20 @@ class node_scanner {
   using emit = std::function<void(const observation&)>;
 
   /// `exits` is an epoll descriptor (or -1) to which the pidfd of every known process is added,
-  /// with the pid as its data.
-  node_scanner(const roots& where, classification_rules rules, int exits);
+  /// with the pid as its data. `say` hears, once, why queues cannot count.
+  node_scanner(
+      const roots& where, classification_rules rules, int exits,
+      message_sink say = [](std::string_view) {});
 
   /// Replaces classification_rules::by_process. The next look emits what changed by it.
-  void set_roles(std::map<process_identity, role> said);
+  void set_roles(std::map<process_identity, role> said) { rules_.set_roles(std::move(said)); }
+  /// What the role store says now. The next look emits what changed by it.
+  void set_stored(stored_roles stored) { rules_.set_stored(std::move(stored)); }
 
   /// Whether the tree is there at all.
   bool readable() const;
+  /// Those that the last look saw.
+  std::span<const gpu_id> gpus() const noexcept { return gpus_; }
   /// Looks, and emits the differences to the look before. \return whether there were any.
   bool scan(const emit& out);
   /// Emits all that the last look saw, between resync_begin and resync_end.
@@ -44,24 +54,29 @@ class node_scanner {
     driver_queue_id id{};
     gpu_id gpu{};
     queue_type type{};
+    ino_t inode = 0;  // of its directory: a recreated one has another (assumed of kernfs)
   };
   struct process {
-    pid_t pid = 0;
-    std::uint64_t start_time = 0;
-    role claimed = role::unmatched;  // by its environment, where that counts
-    role what = role::unmatched;
+    process_traits traits;
+    gang_book::settled is{};  // as last emitted
+    bool emitted = false;     // `is` holds
     unique_fd pidfd;
     unique_fd environment;  // reads as empty once the address space it was opened on is gone
     bool empty_environment = false;
     bool listed = false;
-    std::vector<queue> queues;  // sorted by id
+    std::vector<queue> queues;          // sorted by id
+    std::vector<queue> fresh;           // of these, the ones not yet emitted
+    std::vector<queue_traits> details;  // of its compute queues, as mqds last showed them
   };
 
   bool scan_gpus(const emit& out);
   bool scan_queues(process& of, const emit& out);
   std::optional<process> admit(pid_t pid) const;
   void read_environment(process& of) const;
-  role role_of(const process& of) const;
+  void read_mqds();
+  /// Whether mqds showed all that sysfs does, and all of it that the rules look at.
+  bool details_complete(const process& of) const noexcept;
+  bool settle_roles(const emit& out);
   static bool exited(const process& known) noexcept;
   static bool has_execed(const process& known) noexcept;
   std::optional<queue> read_queue(pid_t pid, std::uint32_t id) const;
@@ -72,8 +87,14 @@ class node_scanner {
 
   const std::string processes_;  // <sysfs>/proc
   const std::string topology_;   // <sysfs>/topology
-  classification_rules rules_;
+  const std::string mqds_;
+  classifier rules_;
+  const std::set<std::string, std::less<>> variables_;
+  gang_book gangs_;
   const int exits_;
+  const message_sink say_;
+  int mqds_reads_due_ = 0;
+  bool mqds_refused_ = false;
   std::string generation_;
   std::vector<gpu_id> gpus_;
   std::map<pid_t, process> known_;

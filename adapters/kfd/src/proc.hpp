@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace sluice::kfd {
 
@@ -43,7 +44,8 @@ std::optional<Number> parse_number(std::string_view text) noexcept {
   return value;
 }
 
-/// Calls `visit(n)` for every directory entry whose whole name is a decimal number.
+/// Calls `visit(n)`, or `visit(n, inode)`, for every directory entry whose whole name is a decimal
+/// number.
 /// \return false when the directory cannot be read.
 template <class Number, class Visit>
 bool for_each_numbered_entry(const std::string& directory, Visit visit) {
@@ -51,7 +53,13 @@ bool for_each_numbered_entry(const std::string& directory, Visit visit) {
   if (open == nullptr) return false;
   // NOLINTNEXTLINE(concurrency-mt-unsafe): readdir is safe on a stream of one's own
   while (const dirent* entry = ::readdir(open))
-    if (const auto number = parse_number<Number>(entry->d_name)) visit(*number);
+    if (const auto number = parse_number<Number>(entry->d_name)) {
+      if constexpr (std::is_invocable_v<Visit, Number, ino_t>) {
+        visit(*number, entry->d_ino);
+      } else {
+        visit(*number);
+      }
+    }
   ::closedir(open);
   return true;
 }

@@ -226,6 +226,10 @@ result<void> scheduler_core::start() { return impl_->backend_.start(*impl_); }
 
 void scheduler_core::observe(unsigned source, const observation& seen) {
   impl_->table_.set_now(std::max(impl_->table_.now(), impl_->time_.now()));
+  if (seen.kind == observation_kind::gpu_lost) {
+    impl_->gpu_lost(seen.gpu);
+    return;
+  }
   impl_->table_.observe(source, seen);
 }
 

@@ -53,6 +53,7 @@ void table::observe(unsigned source, const observation& seen) {
       break;
     }
     case observation_kind::gpu_seen: gpu_at(seen.gpu); break;
+    case observation_kind::gpu_lost: break;  // scheduler_core takes it for the backend's
     case observation_kind::resync_begin:
       processes_.for_each([&](process& one) { one.marked_by &= ~bit; });
       queues_.for_each([&](queue& one) { one.marked_by &= ~bit; });

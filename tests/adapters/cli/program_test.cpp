@@ -264,11 +264,11 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
 }
 
 TEST(Sluice, ExplainsItself) {
-  for (const std::string subcommand :
-       {"", "doctor", "queues", "hqds", "suspend", "resume", "sim"}) {
-    std::vector<std::string> words;
-    if (!subcommand.empty()) words.push_back(subcommand);
-    words.push_back("--help");
+  const std::vector<std::vector<std::string>> subcommands{
+      {},      {"doctor"}, {"queues"},      {"hqds"},          {"suspend"},     {"resume"},
+      {"sim"}, {"role"},   {"role", "set"}, {"role", "clear"}, {"role", "list"}};
+  for (auto words : subcommands) {
+    words.emplace_back("--help");
     command help{program, words, {}};
     EXPECT_EQ(help.ends(), 0);
     const auto text = help.out();

@@ -1,11 +1,12 @@
 #include "sluice/kfd/discovery.hpp"
 
+#include "discovery_bench.hpp"
 #include "family.hpp"
-#include "inbox_queue.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +17,8 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/kfd/role_store.hpp"
+
 namespace sluice::kfd {
 namespace {
 
@@ -23,14 +26,9 @@ using namespace std::chrono_literals;
 using test::family;
 using test::within;
 
-/// The whole source, its thread included, over a tree of ordinary files; the test is the reactor.
-class Discovery : public ::testing::Test, public source_host {
+/// The source over a tree of ordinary files.
+class Discovery : public ::testing::Test {
  protected:
-  Discovery()
-      : inbox_(1024, {.wake = [] {},
-                      .on_reactor_thread = [] { return false; },
-                      .deliver = [this](const observation& each) { seen_.push_back(each); }}) {}
-
   void SetUp() override {
     std::string pattern = (std::filesystem::temp_directory_path() / "sluice-find-XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
@@ -43,13 +41,13 @@ class Discovery : public ::testing::Test, public source_host {
     std::ofstream{where_.device} << "";
   }
   void TearDown() override {
-    if (source_) source_->stop();
+    source_.stop();
     std::filesystem::remove_all(directory_);
   }
 
   void start() {
-    source_ = make_discovery(where_);
-    ASSERT_TRUE(source_->start(*this));
+    source_.make(where_);
+    ASSERT_TRUE(source_.start());
     ASSERT_TRUE(sees(observation_kind::resync_end));
   }
   void add_process(pid_t pid) const {
@@ -57,29 +55,11 @@ class Discovery : public ::testing::Test, public source_host {
   }
   void open_the_device() const { ::close(::open(where_.device.c_str(), O_RDONLY)); }
 
-  /// Whether an observation of the kind arrives; the ones before it are forgotten.
-  bool sees(observation_kind kind, duration limit = 5s) {
-    return within(limit, [&] {
-      inbox_.drain();
-      while (!seen_.empty()) {
-        last_ = seen_.front();
-        seen_.erase(seen_.begin());
-        if (last_.kind == kind) return true;
-      }
-      return false;
-    });
-  }
+  bool sees(observation_kind kind, duration limit = 5s) { return source_.sees(kind, limit); }
 
   roots where_;
   std::string directory_;
-  inbox inbox_;
-  std::vector<observation> seen_;
-  observation last_;
-  std::unique_ptr<discovery> source_;
-
- private:
-  reactor& loop() override { std::abort(); }  // it has a thread of its own
-  inbox_producer& claim_inbox() override { return inbox_.producer(); }
+  test::discovery_bench source_;
 };
 
 int wait_here(int said) {
@@ -90,11 +70,11 @@ int wait_here(int said) {
 TEST_F(Discovery, BeginsWithTheWholeTruth) {
   family target{wait_here};
   add_process(target.pid());
-  source_ = make_discovery(where_);
-  ASSERT_TRUE(source_->start(*this));
+  source_.make(where_);
+  ASSERT_TRUE(source_.start());
   EXPECT_TRUE(sees(observation_kind::resync_begin));
   ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(last_.pid, target.pid());
+  EXPECT_EQ(source_.last().pid, target.pid());
   EXPECT_TRUE(sees(observation_kind::resync_end));
 }
 
@@ -113,6 +93,26 @@ TEST_F(Discovery, LooksAtOnceWhenDebugfsShowsAProcess) {
   add_process(target.pid());
   std::filesystem::create_directories(where_.debugfs + "/proc/" + std::to_string(target.pid()));
   EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
+}
+
+TEST_F(Discovery, LooksAtOnceWhenTheDriverIsLoadedAnew) {
+  std::filesystem::remove_all(where_.debugfs);
+  std::filesystem::remove(where_.device);
+  start();
+  for (int round = 0; round < 2; ++round) {
+    family target{wait_here};
+    add_process(target.pid());
+    std::filesystem::create_directories(where_.debugfs + "/proc");
+    EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
+    // Its device node, later than the rest.
+    std::ofstream{where_.device} << "";
+    family another{wait_here};
+    add_process(another.pid());
+    open_the_device();
+    EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
+    std::filesystem::remove(where_.device);
+    std::filesystem::remove_all(where_.debugfs);
+  }
 }
 
 TEST_F(Discovery, LooksAtOnceWhenAKnownProcessExits) {
@@ -147,31 +147,31 @@ TEST_F(Discovery, TakesARoleFromAnyThreadAndGivesItBack) {
   const process_identity who = identity_of(target.pid()).value();
   std::thread{[&] { EXPECT_TRUE(source_->set_role(who, role::offline)); }}.join();
   ASSERT_TRUE(sees(observation_kind::process_seen, 500ms));
-  EXPECT_EQ(last_.what, role::offline);
-  EXPECT_EQ(last_.pid, who.pid);
-  EXPECT_EQ(last_.start_time, who.start_time);
+  EXPECT_EQ(source_.last().what, role::offline);
+  EXPECT_EQ(source_.last().pid, who.pid);
+  EXPECT_EQ(source_.last().start_time, who.start_time);
   std::thread{[&] { EXPECT_TRUE(source_->withdraw_role(who)); }}.join();
   ASSERT_TRUE(sees(observation_kind::process_seen, 500ms));
-  EXPECT_EQ(last_.what, role::unmatched);
+  EXPECT_EQ(source_.last().what, role::unmatched);
   EXPECT_EQ(source_->withdraw_role(who).error(), errc::unknown_target);
 }
 
 TEST_F(Discovery, TakesARoleBeforeTheProcessUsesAGpuAndBeforeItStarts) {
   family early{wait_here};
   family late{wait_here};
-  source_ = make_discovery(where_);
+  source_.make(where_);
   ASSERT_TRUE(source_->set_role(identity_of(early.pid()).value(), role::offline));
   add_process(early.pid());
-  ASSERT_TRUE(source_->start(*this));
+  ASSERT_TRUE(source_.start());
   ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(last_.what, role::offline);
+  EXPECT_EQ(source_.last().what, role::offline);
   ASSERT_TRUE(sees(observation_kind::resync_end));
   ASSERT_TRUE(source_->set_role(identity_of(late.pid()).value(), role::online));
   add_process(late.pid());
   open_the_device();
   ASSERT_TRUE(sees(observation_kind::process_seen, 3s));
-  EXPECT_EQ(last_.pid, late.pid());
-  EXPECT_EQ(last_.what, role::online);
+  EXPECT_EQ(source_.last().pid, late.pid());
+  EXPECT_EQ(source_.last().what, role::online);
 }
 
 // What the pid's next owner would inherit otherwise.
@@ -206,25 +206,114 @@ TEST_F(Discovery, TakesRolesFromManyThreadsAtOnce) {
   for (std::thread& each : callers) each.join();
   ASSERT_TRUE(source_->set_role(who, role::offline));
   EXPECT_TRUE(within(2s, [&] {
-    return sees(observation_kind::process_seen, 0ms) && last_.what == role::offline;
+    return sees(observation_kind::process_seen, 0ms) && source_.last().what == role::offline;
   }));
+}
+
+// Of a store that does not exist yet, in a directory that does not either.
+TEST_F(Discovery, FollowsTheRoleStoreWithinASecond) {
+  family target{wait_here};
+  add_process(target.pid());
+  role_store store{directory_ + "/lib/sluice/roles"};
+  source_.make(where_, {.role_store = store.path()});
+  ASSERT_TRUE(source_.start());
+  ASSERT_TRUE(sees(observation_kind::resync_end));
+  const process_identity who = identity_of(target.pid()).value();
+  std::string message;
+  ASSERT_TRUE(store.set(who, role::offline, message)) << message;
+  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  EXPECT_EQ(source_.last().what, role::offline);
+  ASSERT_TRUE(store.set(who, role::online, message)) << message;
+  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  EXPECT_EQ(source_.last().what, role::online);
+  // A pattern of all: the root's cgroup, and whatever is below.
+  ASSERT_TRUE(store.set("/", role::offline, message)) << message;
+  ASSERT_TRUE(store.clear(who, message)) << message;
+  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  EXPECT_EQ(source_.last().what, role::offline);
+  std::filesystem::remove_all(directory_ + "/lib");
+  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  EXPECT_EQ(source_.last().what, role::unmatched);
+}
+
+TEST_F(Discovery, BeginsWithWhatTheStoreSaidBefore) {
+  family target{wait_here};
+  add_process(target.pid());
+  role_store store{directory_ + "/roles"};
+  std::string message;
+  ASSERT_TRUE(store.set(identity_of(target.pid()).value(), role::offline, message)) << message;
+  source_.make(where_, {.role_store = store.path()});
+  for (int times = 0; times < 2; ++times) {
+    ASSERT_TRUE(source_.start());
+    ASSERT_TRUE(sees(observation_kind::process_seen));
+    EXPECT_EQ(source_.last().what, role::offline);
+    source_.stop();
+    source_.forget();
+  }
+}
+
+TEST_F(Discovery, DoesNotStartWithAStoreThatOthersMayWrite) {
+  role_store store{directory_ + "/roles"};
+  std::string message;
+  ASSERT_TRUE(store.set("/a", role::offline, message)) << message;
+  std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  source_.make(where_, {.role_store = store.path()},
+               [&message](std::string_view words) { message = words; });
+  EXPECT_EQ(source_.start().error(), errc::bad_config);
+  EXPECT_NE(message.find(store.path() + " may be written by others"), std::string::npos) << message;
+}
+
+TEST_F(Discovery, KeepsWhatTheStoreSaidBeforeItWasRefused) {
+  family target{wait_here};
+  add_process(target.pid());
+  role_store store{directory_ + "/roles"};
+  std::string message;
+  const process_identity who = identity_of(target.pid()).value();
+  ASSERT_TRUE(store.set(who, role::online, message)) << message;
+  std::atomic<int> refusals{0};
+  source_.make(where_, {.role_store = store.path()}, [&refusals](std::string_view words) {
+    if (words.find("may be written") != words.npos) ++refusals;
+  });
+  ASSERT_TRUE(source_.start());
+  ASSERT_TRUE(sees(observation_kind::resync_end));
+  std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  ASSERT_TRUE(within(10s, [&] { return refusals == 1; }));
+  source_->resync();
+  ASSERT_TRUE(sees(observation_kind::process_seen));
+  EXPECT_EQ(source_.last().what, role::online);
+  std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::remove);
+  ASSERT_TRUE(store.set(who, role::offline, message)) << message;
+  ASSERT_TRUE(sees(observation_kind::resync_end));
+  ASSERT_TRUE(sees(observation_kind::process_seen));
+  EXPECT_EQ(source_.last().what, role::offline);
+  EXPECT_EQ(refusals, 1);
+}
+
+TEST_F(Discovery, RefusesRulesWithAProblem) {
+  std::string message;
+  source_.make(where_, {.role_store = "", .online_priority = 16},
+               [&message](std::string_view words) { message = words; });
+  EXPECT_EQ(source_.start().error(), errc::bad_config);
+  EXPECT_NE(message.find("online_priority is 16"), std::string::npos) << message;
 }
 
 TEST_F(Discovery, IsSilentOnceStopped) {
   family target{wait_here};
   start();
-  source_->stop();
+  source_.stop();
   add_process(target.pid());
   open_the_device();
-  inbox_.drain();
-  EXPECT_TRUE(seen_.empty());
+  EXPECT_TRUE(source_.silent());
 }
 
 TEST_F(Discovery, RefusesToStartWithoutATree) {
   std::string message;
   where_.sysfs = directory_ + "/missing";
-  source_ = make_discovery(where_, {}, [&message](std::string_view words) { message = words; });
-  const auto started = source_->start(*this);
+  source_.make(where_, {}, [&message](std::string_view words) { message = words; });
+  const auto started = source_.start();
   ASSERT_FALSE(started);
   EXPECT_EQ(started.error(), errc::not_supported);
   EXPECT_NE(message.find(where_.sysfs), std::string::npos) << message;

@@ -65,6 +65,7 @@ class NodeScanner : public ::testing::Test {
       case observation_kind::queue_gone: return queue + " gone";
       case observation_kind::gpu_seen:
         return "gpu " + std::to_string(static_cast<std::uint32_t>(seen.gpu));
+      case observation_kind::gpu_lost: return "gpu lost";
       case observation_kind::resync_begin: return "begin";
       case observation_kind::resync_end: return "end";
     }
@@ -134,6 +135,21 @@ TEST_F(NodeScanner, FollowsAProcessAndItsQueues) {
   EXPECT_THAT(look(scanner), ElementsAre("queue 1 gone", "process gone"));
 }
 
+TEST_F(NodeScanner, TellsAQueueFromTheNextOneUnderItsId) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  add_process(target.pid());
+  add_queue(target.pid(), 0);
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  // Recreated beside the old one, so that the file system cannot give it the old one's inode.
+  const std::string queues = process(target.pid()) + "/queues/";
+  std::filesystem::rename(queues + "0", where_.sysfs + "/old");
+  add_queue(target.pid(), 0, 1);
+  EXPECT_THAT(look(scanner), ElementsAre("queue 0 gone", "queue 0 on 4660 other"));
+  EXPECT_THAT(look(scanner), IsEmpty());
+}
+
 TEST_F(NodeScanner, WaitsForAQueueWhoseFilesAreNotThereYet) {
   family target{tagged("")};
   wait_for_exec(target);
@@ -152,7 +168,7 @@ TEST_F(NodeScanner, HonoursTheTagOfAnAllowedUserOnly) {
   node_scanner trusting{where_, {}, -1};
   look(trusting);
   EXPECT_THAT(all(trusting), ElementsAre("begin", "gpu 4660", "process online", "end"));
-  node_scanner distrusting{where_, {.tag_users = {::getuid() + 1}}, -1};
+  node_scanner distrusting{where_, {.may_claim_online = {.users = {::getuid() + 1}}}, -1};
   look(distrusting);
   EXPECT_THAT(all(distrusting), ElementsAre("begin", "gpu 4660", "process unmatched", "end"));
 }
@@ -285,19 +301,90 @@ TEST_F(NodeScanner, RestatesWhatItKnows) {
                                         "queue 7 on 4660 compute", "end"));
 }
 
+/// mqds with one compute queue of that process.
+std::string mqds_text(pid_t pid, std::uint32_t ring_page, unsigned priority) {
+  std::string text =
+      "Process " + std::to_string(pid) + " PASID 0x8001:\n  Compute queue on device 1234\n";
+  for (unsigned row = 0; row < 64; ++row) {
+    char line[96];
+    std::snprintf(line, sizeof(line),
+                  "    %08x: %08x %08x 00000000 %08x 00000000 %08x %08x 00000000\n", row * 32,
+                  row == 0    ? 0xC0310800U
+                  : row == 17 ? ring_page
+                              : 0U,
+                  0U, 0U, 0U, row == 16 ? priority : 0U);
+    text += line;
+  }
+  return text;
+}
+
+TEST_F(NodeScanner, LetsQueuesVoteByRingAndPriority) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  where_.debugfs = where_.sysfs + "/debug";
+  add_queue(target.pid(), 0);
+  write("debug/mqds", mqds_text(target.pid(), 0x1000, 11));
+  classification_rules rules{.queue_priority = true};
+  node_scanner online{where_, rules, -1};
+  EXPECT_THAT(look(online), ElementsAre("gpu 4660", "process online", "queue 0 on 4660 compute"));
+  rules.by_ring = {{0x100000, 0x100000, role::offline}};
+  node_scanner offline{where_, rules, -1};
+  EXPECT_THAT(look(offline), ElementsAre("gpu 4660", "process offline", "queue 0 on 4660 compute"));
+}
+
+// Reading it takes every process's lock in the driver.
+TEST_F(NodeScanner, ReadsMqdsOnlyWhenQueuesComeAndGo) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  where_.debugfs = where_.sysfs + "/debug";
+  add_queue(target.pid(), 0);
+  write("debug/mqds", mqds_text(target.pid(), 0x1000, 11));
+  node_scanner scanner{where_, {.queue_priority = true}, -1};
+  look(scanner);
+  write("debug/mqds", mqds_text(target.pid(), 0x1000, 7));
+  EXPECT_THAT(look(scanner), IsEmpty());
+  add_queue(target.pid(), 1, 1);
+  EXPECT_THAT(look(scanner), ElementsAre("process unmatched", "queue 1 on 4660 other"));
+}
+
+// sysfs shows a queue a moment before or after mqds does.
+TEST_F(NodeScanner, LooksAgainWhenMqdsDoesNotShowAQueueYet) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  where_.debugfs = where_.sysfs + "/debug";
+  add_queue(target.pid(), 0);
+  write("debug/mqds", "");
+  node_scanner scanner{where_, {.by_ring = {{0, ~0ULL, role::offline}}}, -1};
+  EXPECT_THAT(look(scanner),
+              ElementsAre("gpu 4660", "process unmatched", "queue 0 on 4660 compute"));
+  write("debug/mqds", mqds_text(target.pid(), 0x1000, 7));
+  EXPECT_THAT(look(scanner), ElementsAre("process offline"));
+}
+
+TEST_F(NodeScanner, SaysOnceThatItCannotReadMqdsAndNothingWithoutARule) {
+  family target{tagged("")};
+  wait_for_exec(target);
+  where_.debugfs = where_.sysfs + "/missing";
+  add_queue(target.pid(), 0);
+  int said = 0;
+  const message_sink say = [&](std::string_view words) {
+    EXPECT_NE(words.find("/missing/mqds"), words.npos) << words;
+    ++said;
+  };
+  node_scanner without{where_, {}, -1, say};
+  look(without);
+  EXPECT_EQ(said, 0);
+  node_scanner with{where_, {.queue_priority = true}, -1, say};
+  look(with);
+  add_queue(target.pid(), 1);
+  look(with);
+  EXPECT_EQ(said, 1);
+}
+
 TEST_F(NodeScanner, IsNotReadableWithoutATree) {
   roots nowhere;
   nowhere.sysfs = where_.sysfs + "/missing";
   EXPECT_FALSE((node_scanner{nowhere, {}, -1}.readable()));
-}
-
-TEST(RoleOfEnvironment, TakesTheFirstTag) {
-  using namespace std::string_view_literals;
-  EXPECT_EQ(role_of_environment("A=1\0AMD_QUEUE_TAG=ONLINE_AI\0AMD_QUEUE_TAG=OFFLINE_AI\0"sv),
-            role::online);
-  EXPECT_EQ(role_of_environment("XAMD_QUEUE_TAG=ONLINE_AI\0"sv), role::unmatched);
-  EXPECT_EQ(role_of_environment("AMD_QUEUE_TAG=OFFLINE_AI"sv), role::offline);
-  EXPECT_EQ(role_of_environment(""sv), role::unmatched);
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <initializer_list>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace sluice::test {
 
@@ -46,6 +48,25 @@ class refusals {
 
  private:
   std::string path_;
+};
+
+/// While one exists, the driver gives an SMI descriptor to whoever asks in this process, for each
+/// GPU as often as asked; the test writes the events.
+class smi_driver {
+ public:
+  struct stream {
+    std::uint32_t gpu = 0;
+    std::uint64_t mask = 0;  ///< 0: not written yet.
+    int fd = -1;             ///< The driver's end.
+  };
+  smi_driver();
+  ~smi_driver();
+  smi_driver(const smi_driver&) = delete;
+  smi_driver& operator=(const smi_driver&) = delete;
+
+  std::vector<stream> streams();
+  /// Writes a line to every stream of the GPU whose mask has the bit. \return how many there are.
+  int say(std::uint32_t gpu, std::uint64_t bit, std::string_view line);
 };
 
 }  // namespace sluice::test

@@ -20,6 +20,7 @@ enum class observation_kind : std::uint8_t {
   queue_seen,    ///< pid, start_time, queue, gpu, type.
   queue_gone,    ///< pid, start_time, queue.
   gpu_seen,      ///< gpu.
+  gpu_lost,      ///< gpu: it was reset, or is about to be. As backend_listener::gpu_lost().
   resync_begin,  ///< All that follows up to resync_end is the whole truth of this source...
   resync_end,    ///< ...and what was not named in between is gone.
 };
@@ -29,7 +30,7 @@ struct observation {
   role what = role::unmatched;
   queue_type type{};             ///< queue_seen only.
   pid_t pid = 0;                 ///< Thread-group leader.
-  gpu_id gpu{};                  ///< queue_seen, gpu_seen.
+  gpu_id gpu{};                  ///< queue_seen, gpu_seen, gpu_lost.
   driver_queue_id queue{};       ///< queue_seen, queue_gone.
   std::uint64_t start_time = 0;  ///< /proc/PID/stat field 22, clock ticks since boot: with the pid,
                                  ///< the identity of a process.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "sluice/backend.hpp"
 #include "sluice/kfd/device.hpp"
@@ -80,6 +81,17 @@ class debug_session {
   /// suspended is not known to run. The caller then does what makes it run, which is close().
   call_result suspend(std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
   call_result resume(std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
+
+  /// The last way to find queues, where neither snapshot nor sysfs nor debugfs shows them: asks the
+  /// driver to resume the ids 0 to `ids` - 1 (1024 at most, as many as a process can have), in one
+  /// call. A queue that was never suspended counts as resumed, an id without a queue comes back
+  /// invalid, and nothing changes; but on a GPU without MES the call costs everyone on it a runlist
+  /// cycle. So it is done once in a session, and sessions are kept.
+  /// \return the ids that exist, of compute and of SDMA queues. errc::busy after a suspend, for
+  /// this
+  ///         would undo it; errc::not_supported the second time; EIO when the driver could not
+  ///         resume something, after which the GPU is in trouble.
+  [[nodiscard]] result<std::vector<driver_queue_id>> probe(std::size_t ids);
 
   /// Resumes everything, answers what is pending, disables the session and makes sure that no
   /// thread of the target is left waiting for an answer. Idempotent.

@@ -3,59 +3,39 @@
 /// Finds the node's GPUs, the processes that use them, their queues and their roles, from outside:
 /// sysfs and /proc, nothing that a process under observation could notice.
 
-#include <sys/types.h>
-
-#include <compare>
-#include <cstdint>
-#include <map>
 #include <memory>
-#include <vector>
 
+#include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/message_sink.hpp"
+#include "sluice/kfd/process_identity.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/kfd/smi_text.hpp"
 #include "sluice/result.hpp"
 #include "sluice/role.hpp"
 #include "sluice/source.hpp"
 
 namespace sluice::kfd {
 
-/// One process and no other: its pid may be given to a stranger, its start time comes with that pid
-/// only once.
-struct process_identity {
-  pid_t pid = 0;
-  std::uint64_t start_time = 0;  ///< Clock ticks from boot; observation::start_time.
-
-  friend auto operator<=>(const process_identity&, const process_identity&) = default;
-};
-
-/// Who has this pid now. Ask while the process cannot have been replaced: as its parent before
-/// waitpid(), in the process itself, or holding a pidfd that is not readable afterwards.
-///
-/// Threading: any thread.
-/// Errors:    errc::unknown_target when there is no such process.
-/// Cost:      one read of /proc.
-[[nodiscard]] result<process_identity> identity_of(pid_t pid);
-
-/// How a process gets its role; the first that applies. What none applies to stays unmatched and is
-/// never touched. This process itself may be online but is never offline.
-struct classification_rules {
-  std::vector<process_identity> never_touch{};  ///< Unmatched, whatever else would apply.
-  /// Said explicitly; discovery::set_role() adds to it and takes from it later.
-  std::map<process_identity, role> by_process{};
-  /// Users whose processes may say it themselves, by AMD_QUEUE_TAG=ONLINE_AI or OFFLINE_AI in their
-  /// environment. Empty: only the user this process runs as. Any process can set the variable, so
-  /// list nobody who would gain by lying.
-  std::vector<uid_t> tag_users{};
-};
-
 /// A source (see sluice/source.hpp) with a thread of its own, which does everything that may block:
-/// attribute files may be slow to read. It looks when the device node is opened (inotify), when
-/// debugfs shows a process come or go (where the kernel has that), when a known process exits
-/// (pidfd), every second for 10 s after any change, and otherwise every 10 s. A look lists
-/// directories and reads files only of what is new. A process is known by its pid and start time;
-/// its environment is read again when it has exec'd.
+/// attribute files may be slow to read. It looks when the device node is opened or comes and goes
+/// (inotify), when debugfs shows a process, or the driver itself, come or go (where the kernel has
+/// that), when the driver tells of a process or a fault (SMI, where it does), when a known process
+/// exits (pidfd), when the role store changes (inotify), every second for 10 s after any change,
+/// and otherwise every 10 s. A look lists directories, reads files only of what is new, and of each
+/// process its credentials and cgroups, which may have changed: such a change shows at the next
+/// look. A process is known by its pid and start time; its environment is read again when it has
+/// exec'd; a queue by its id and the inode of its directory, for ids are used again. Members of a
+/// gang (see classification.hpp) get the same group_key.
 ///
-/// start() fails with errc::not_supported when there is no KFD sysfs tree.
+/// A GPU whose reset the driver tells becomes an observation_kind::gpu_lost, once, and again in
+/// every resync. To hear of it this process opens the device for a moment for each GPU that
+/// appears, if it may: it then shows in sysfs itself. Whoever may not is told by the acting side
+/// alone.
+///
+/// start() fails with errc::not_supported when there is no KFD sysfs tree, and with
+/// errc::bad_config when the rules have a problem or the role store is refused, so that nothing is
+/// suspended that the store says is online. A store that is refused later leaves what it said
+/// before in force.
 ///
 /// Threading: as any source's, but set_role() and withdraw_role(): those from any thread.
 /// Lifetime:  a scheduler owns its sources, so keep a pointer to call those two by, and call them
@@ -68,11 +48,17 @@ class discovery : public source {
   /// scheduler hears of it within milliseconds, or when the process first appears among those that
   /// use a GPU. Costs a mutex and a read of /proc for each process of which a role was said; those
   /// that have ended are forgotten here.
+  /// What the role store says of the process comes after this.
   /// \return errc::unknown_target when the process is gone, or the pid is another's by now.
   [[nodiscard]] virtual result<void> set_role(const process_identity& who, role what) = 0;
   /// Takes back what was said, here or in the rules: the rules' other parts decide again.
   /// \return errc::unknown_target when nothing was said of it, or it has ended.
   [[nodiscard]] virtual result<void> withdraw_role(const process_identity& who) = 0;
+
+  /// How many events of this kind the driver has told (resets, evictions, restores, faults,
+  /// processes), of all GPUs, since this object exists. Any thread. 0 where the driver tells none,
+  /// or not us: see smi_events.hpp.
+  [[nodiscard]] virtual std::uint64_t heard(smi_kind what) const noexcept = 0;
 };
 
 std::unique_ptr<discovery> make_discovery(roots where = roots::from_environment(),

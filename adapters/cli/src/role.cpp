@@ -1,0 +1,189 @@
+// sluice role: what operators and job managers say of processes and cgroups.
+
+#include "output.hpp"
+#include "subcommand.hpp"
+#include "table.hpp"
+
+#include <array>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+#include "sluice/kfd/classification.hpp"
+#include "sluice/kfd/role_store.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+namespace json = boost::json;
+
+struct options {
+  std::string config;
+  std::string store;
+  pid_t pid = 0;
+  std::string cgroup;
+  std::string what;
+  std::optional<std::size_t> position;
+  bool json = false;
+};
+
+/// \return an error, after a complaint, when none is configured rightly.
+result<kfd::role_store> find_store(const options& chosen) {
+  if (!chosen.store.empty()) return kfd::role_store{chosen.store};
+  std::string message;
+  const auto rules = kfd::load_classification(chosen.config, message);
+  if (!rules) {
+    complain(message);
+    return rules.error();
+  }
+  return kfd::role_store{rules->role_store};
+}
+
+role role_named(const std::string& name) {
+  if (name == "online") return role::online;
+  return name == "offline" ? role::offline : role::unmatched;
+}
+
+std::string command_of(pid_t pid) {
+  std::string name;
+  std::getline(std::ifstream{fmt::format("/proc/{}/comm", pid)}, name);
+  return name.empty() ? "?" : name;
+}
+
+/// Sets or clears the one entry that the options name.
+template <class Change>
+int change_entry(const options& chosen, Change change) {
+  auto store = find_store(chosen);
+  if (!store) return exit_failed;
+  std::string message;
+  result<void> done;
+  if (chosen.pid != 0) {
+    const auto who = kfd::identity_of(chosen.pid);
+    if (!who) {
+      complain(fmt::format("there is no process {}", chosen.pid));
+      return exit_failed;
+    }
+    done = change(*store, *who, message);
+  } else {
+    done = change(*store, chosen.cgroup, message);
+  }
+  if (done) return exit_done;
+  complain(message);
+  return exit_failed;
+}
+
+int set(const options& chosen) {
+  const role what = role_named(chosen.what);
+  return change_entry(chosen, [&](kfd::role_store& store, const auto& entry, std::string& message) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(entry)>, std::string>)
+      return store.set(entry, what, message, chosen.position);
+    else
+      return store.set(entry, what, message);
+  });
+}
+
+int clear(const options& chosen) {
+  return change_entry(chosen, [](kfd::role_store& store, const auto& entry, std::string& message) {
+    return store.clear(entry, message);
+  });
+}
+
+int list(const options& chosen) {
+  const auto store = find_store(chosen);
+  if (!store) return exit_failed;
+  std::string message;
+  const auto roles = store->read(message);
+  if (!roles) {
+    complain(message);
+    return exit_failed;
+  }
+  if (chosen.json) {
+    json::array processes;
+    for (const auto& [who, what] : roles->by_process)
+      processes.push_back(json::object{{"pid", who.pid},
+                                       {"start_time", who.start_time},
+                                       {"command", command_of(who.pid)},
+                                       {"role", to_string(what)}});
+    json::array cgroups;
+    for (const auto& each : roles->by_cgroup)
+      cgroups.push_back(json::object{{"cgroup", each.cgroup}, {"role", to_string(each.what)}});
+    const json::object all{{"version", 1},
+                           {"store", store->path()},
+                           {"processes", std::move(processes)},
+                           {"cgroups", std::move(cgroups)}};
+    return print(json::value(all)) ? exit_done : exit_failed;
+  }
+  using enum table::align;
+  table rows{{{"POSITION", right}, {"ROLE"}, {"PID", right}, {"COMMAND OR CGROUP"}}};
+  for (const auto& [who, what] : roles->by_process)
+    rows.add({"-", std::string{to_string(what)}, std::to_string(who.pid),
+              printable(command_of(who.pid))});
+  for (std::size_t place = 0; place < roles->by_cgroup.size(); ++place) {
+    const auto& each = roles->by_cgroup[place];
+    rows.add(
+        {std::to_string(place), std::string{to_string(each.what)}, "-", printable(each.cgroup)});
+  }
+  const std::string text =
+      rows.empty() ? store->path() + " says nothing\n" : rows.text(terminal_width());
+  return print(text) ? exit_done : exit_failed;
+}
+
+void add_store(CLI::App& to, const std::shared_ptr<options>& chosen) {
+  auto* const store =
+      to.add_option("--store", chosen->store, "The role store's file")->type_name("FILE");
+  to.add_option("--config", chosen->config, "Take the store from this configuration")
+      ->type_name("FILE")
+      ->excludes(store);
+}
+
+void add_entry(CLI::App& to, const std::shared_ptr<options>& chosen) {
+  auto* const entry = to.add_option_group("Whose");
+  entry->add_option("--pid", chosen->pid, "One process, until it ends")
+      ->check(CLI::PositiveNumber)
+      ->type_name("PID");
+  entry->add_option("--cgroup", chosen->cgroup, "All below cgroups that match, such as '/batch/*'")
+      ->type_name("PATTERN");
+  entry->require_option(1);
+}
+
+}  // namespace
+
+subcommand add_role(CLI::App& program) {
+  const auto chosen = std::make_shared<options>();
+  auto* const command = program.add_subcommand("role", "Say which processes are online or offline");
+  command->require_subcommand(1);
+
+  auto* const set_command =
+      command->add_subcommand("set", "Say a role; schedulers follow within a second");
+  add_entry(*set_command, chosen);
+  set_command->add_option("role", chosen->what, "online, offline, or unmatched: not to be touched")
+      ->required()
+      ->check(CLI::IsMember({"online", "offline", "unmatched"}))
+      ->type_name("ROLE");
+  set_command
+      ->add_option("--position", chosen->position,
+                   "Where a pattern goes, from 0; the first match counts")
+      ->type_name("N")
+      ->excludes("--pid");
+  add_store(*set_command, chosen);
+
+  auto* const clear_command = command->add_subcommand("clear", "Take back what was said");
+  add_entry(*clear_command, chosen);
+  add_store(*clear_command, chosen);
+
+  auto* const list_command = command->add_subcommand("list", "Show what was said");
+  list_command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
+  add_store(*list_command, chosen);
+
+  return {command, [chosen, set_command, clear_command] {
+            if (set_command->parsed()) return set(*chosen);
+            return clear_command->parsed() ? clear(*chosen) : list(*chosen);
+          }};
+}
+
+}  // namespace sluice::cli

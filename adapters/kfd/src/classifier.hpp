@@ -1,0 +1,50 @@
+#pragma once
+/// \file
+/// The rules applied: a process's traits in, its role out. Reads nothing.
+
+#include "process_traits.hpp"
+
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+
+#include "sluice/kfd/classification.hpp"
+#include "sluice/kfd/role_store.hpp"
+#include "sluice/role.hpp"
+
+namespace sluice::kfd {
+
+/// Threading: one thread.
+class classifier {
+ public:
+  explicit classifier(classification_rules rules) : rules_(std::move(rules)) {}
+
+  const classification_rules& rules() const noexcept { return rules_; }
+  /// Replaces classification_rules::by_process.
+  void set_roles(std::map<process_identity, role> said) { rules_.by_process = std::move(said); }
+  void set_stored(stored_roles stored) { stored_ = std::move(stored); }
+
+  /// Whether queues count: without that `queues` need not be known.
+  bool wants_queues() const noexcept { return rules_.queue_priority || !rules_.by_ring.empty(); }
+  /// The variables that the rules and gangs look at.
+  std::set<std::string, std::less<>> wanted_variables() const;
+
+  /// \param queues the compute queues as far as they are known, and whether these are all.
+  role role_of(const process_traits& of, std::span<const queue_traits> queues,
+               bool all_queues_known) const;
+
+ private:
+  std::optional<role> said(const process_traits& of) const;
+  std::optional<role> claimed(const process_traits& of) const;
+  std::optional<role> mapped(const process_traits& of) const;
+  role voted(const process_traits& of, std::span<const queue_traits> queues,
+             bool all_queues_known) const;
+  bool granted(const process_traits& to, role what) const;
+
+  classification_rules rules_;
+  stored_roles stored_;
+};
+
+}  // namespace sluice::kfd

@@ -1,0 +1,113 @@
+#include "process_traits.hpp"
+
+#include "proc.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "sluice/kfd/unique_fd.hpp"
+
+namespace sluice::kfd {
+
+namespace {
+
+/// Far above what the kernel prints: 64 Ki supplementary groups, or paths of 4 KiB in each of some
+/// dozen hierarchies.
+constexpr std::size_t most_text = 1U << 20U;
+
+std::string read_text(const std::string& path) {
+  std::string text;
+  const unique_fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!fd) return text;
+  std::array<char, 4096> piece;
+  while (text.size() < most_text) {
+    const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return {};
+    if (got == 0) break;
+    text.append(piece.data(), static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+/// Takes what comes before `end` off the text.
+std::string_view take(std::string_view& text, char end) {
+  const std::size_t length = std::min(text.find(end), text.size());
+  const std::string_view taken = text.substr(0, length);
+  text.remove_prefix(std::min(length + 1, text.size()));
+  return taken;
+}
+
+}  // namespace
+
+std::optional<credentials> parse_credentials(std::string_view status) {
+  const auto user = status_number(status, "Uid");
+  const auto group = status_number(status, "Gid");
+  if (!user || !group) return {};
+  credentials found{static_cast<uid_t>(*user), {static_cast<gid_t>(*group)}};
+  constexpr std::string_view key = "Groups:";
+  while (!status.empty()) {
+    std::string_view line = take(status, '\n');
+    if (!line.starts_with(key)) continue;
+    line.remove_prefix(key.size());
+    while (!line.empty()) {
+      const auto number = parse_number<gid_t>(take(line, line.front() == '\t' ? '\t' : ' '));
+      if (number) found.groups.push_back(*number);
+    }
+    break;
+  }
+  return found;
+}
+
+std::vector<std::string> parse_cgroups(std::string_view text) {
+  std::vector<std::string> paths;
+  std::string unified;
+  while (!text.empty()) {
+    // "<hierarchy>:<controllers>:<path>"; the unified one has number 0 and no controllers.
+    std::string_view line = take(text, '\n');
+    const std::string_view hierarchy = take(line, ':');
+    (void)take(line, ':');
+    if (!line.starts_with('/')) continue;
+    if (hierarchy == "0")
+      unified = line;
+    else if (std::ranges::find(paths, line) == paths.end())
+      paths.emplace_back(line);
+  }
+  if (!unified.empty()) {
+    std::erase(paths, unified);
+    paths.insert(paths.begin(), std::move(unified));
+  }
+  return paths;
+}
+
+std::map<std::string, std::string, std::less<>> parse_environment(
+    std::string_view environment, const std::set<std::string, std::less<>>& wanted) {
+  std::map<std::string, std::string, std::less<>> found;
+  while (!environment.empty()) {
+    const std::string_view entry = take(environment, '\0');
+    const std::size_t equals = entry.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view name = entry.substr(0, equals);
+    if (wanted.contains(name)) found.emplace(name, entry.substr(equals + 1));
+  }
+  return found;
+}
+
+void read_changing_traits(process_traits& of) {
+  const std::string directory = "/proc/" + std::to_string(of.who.pid);
+  of.as = parse_credentials(read_text(directory + "/status"));
+  of.cgroups = parse_cgroups(read_text(directory + "/cgroup"));
+}
+
+std::uint64_t network_of(pid_t pid) noexcept {
+  struct stat found {};
+  std::array<char, 40> path;
+  std::snprintf(path.data(), path.size(), "/proc/%d/ns/net", pid);
+  return ::stat(path.data(), &found) == 0 ? found.st_ino : 0;
+}
+
+}  // namespace sluice::kfd

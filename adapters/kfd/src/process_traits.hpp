@@ -1,0 +1,51 @@
+#pragma once
+/// \file
+/// What classification looks at in a process, and how to read it from /proc.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/kfd/process_identity.hpp"
+
+namespace sluice::kfd {
+
+struct credentials {
+  uid_t user = 0;               ///< Real: who started it and made its environment.
+  std::vector<gid_t> groups{};  ///< The real one, then the supplementary ones.
+};
+
+/// What it is that a process's owner can neither see nor change while it is being looked at.
+struct process_traits {
+  process_identity who{};
+  std::optional<credentials> as{};     ///< Not readable: nothing is granted.
+  std::vector<std::string> cgroups{};  ///< Paths, the unified hierarchy's first; no path twice.
+  std::map<std::string, std::string, std::less<>> variables{};  ///< Of its environment: the wanted.
+  std::uint64_t network = 0;  ///< Inode of its network namespace; 0: not readable.
+};
+
+struct queue_traits {
+  std::uint64_t ring_base = 0;
+  std::optional<std::uint32_t> priority{};
+};
+
+/// From the text of /proc/PID/status.
+std::optional<credentials> parse_credentials(std::string_view status);
+/// From the text of /proc/PID/cgroup.
+std::vector<std::string> parse_cgroups(std::string_view text);
+/// From an environment, NUL-separated: the first entry of each wanted name.
+std::map<std::string, std::string, std::less<>> parse_environment(
+    std::string_view environment, const std::set<std::string, std::less<>>& wanted);
+
+/// Reads what may change in a process's life: credentials and cgroups.
+void read_changing_traits(process_traits& of);
+/// Inode of the network namespace, 0 when it may not be read.
+std::uint64_t network_of(pid_t pid) noexcept;
+
+}  // namespace sluice::kfd

@@ -1,0 +1,129 @@
+// `sluice role` as operators and job managers run it.
+
+#include "command.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <boost/json.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/kfd/role_store.hpp"
+
+namespace sluice::test {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class SluiceRole : public ::testing::Test {
+ protected:
+  SluiceRole() {
+    std::string pattern = "/tmp/sluice-role-XXXXXX";
+    if (::mkdtemp(pattern.data()) == nullptr) std::abort();
+    directory_ = pattern;
+  }
+  ~SluiceRole() override { std::filesystem::remove_all(directory_); }
+
+  /// Runs `sluice role`. \return its exit code.
+  int role(std::vector<std::string> words) {
+    words.insert(words.begin(), "role");
+    command made{
+        SLUICE_PROGRAM, std::move(words), {"SLUICE_ROLES=store = '" + directory_ + "/lib/roles'"}};
+    const auto code = made.ends();
+    out_ = made.out();
+    err_ = made.err();
+    return code.value_or(-1);
+  }
+  kfd::stored_roles stored() const {
+    std::string message;
+    const auto roles = kfd::role_store{directory_ + "/lib/roles"}.read(message);
+    EXPECT_TRUE(roles) << message;
+    return roles ? *roles : kfd::stored_roles{};
+  }
+
+  const std::string self_ = std::to_string(::getpid());
+  std::string directory_;
+  std::string out_;
+  std::string err_;
+};
+
+TEST_F(SluiceRole, SetsListsAndClears) {
+  EXPECT_EQ(role({"list"}), 0);
+  EXPECT_EQ(out_, directory_ + "/lib/roles says nothing\n");
+  ASSERT_EQ(role({"set", "--pid", self_, "online"}), 0) << err_;
+  ASSERT_EQ(role({"set", "--cgroup", "/batch/*", "offline"}), 0) << err_;
+  ASSERT_EQ(role({"set", "--cgroup", "/batch/keep", "unmatched", "--position", "0"}), 0) << err_;
+  EXPECT_EQ(out_ + err_, "");
+  EXPECT_EQ(stored().by_process.at(kfd::identity_of(::getpid()).value()), role::online);
+  EXPECT_THAT(stored().by_cgroup, ElementsAre(kfd::cgroup_rule{"/batch/keep", role::unmatched},
+                                              kfd::cgroup_rule{"/batch/*", role::offline}));
+  ASSERT_EQ(role({"list"}), 0) << err_;
+  EXPECT_THAT(out_, ContainsRegex("- +online +" + self_ + " +[^ ]"));
+  EXPECT_THAT(out_, ContainsRegex("0 +unmatched +- +/batch/keep"));
+  EXPECT_THAT(out_, ContainsRegex("1 +offline +- +/batch/\\*"));
+  ASSERT_EQ(role({"list", "--json"}), 0) << err_;
+  const auto value = boost::json::parse(out_);
+  EXPECT_EQ(value.at("processes").at(0).at("pid").to_number<pid_t>(), ::getpid());
+  EXPECT_EQ(value.at("cgroups").at(1).at("role").as_string(), "offline");
+  ASSERT_EQ(role({"clear", "--pid", self_}), 0) << err_;
+  ASSERT_EQ(role({"clear", "--cgroup", "/batch/*"}), 0) << err_;
+  EXPECT_TRUE(stored().by_process.empty());
+  EXPECT_EQ(stored().by_cgroup.size(), 1U);
+}
+
+TEST_F(SluiceRole, SaysWhatIsWrong) {
+  EXPECT_EQ(role({"clear", "--pid", self_}), 1);
+  EXPECT_THAT(err_, ContainsRegex("^sluice: the role store .* says nothing of process " + self_));
+  EXPECT_EQ(role({"set", "--pid", "4194305", "online"}), 1);
+  EXPECT_EQ(err_, "sluice: there is no process 4194305\n");
+  EXPECT_EQ(role({"set", "--cgroup", "batch", "online"}), 1);
+  EXPECT_THAT(err_, HasSubstr("must begin with /"));
+  ASSERT_EQ(role({"set", "--cgroup", "/a", "online"}), 0);
+  ::chmod((directory_ + "/lib/roles").c_str(), 0666);
+  for (const char* each : {"list", "set", "clear"}) {
+    std::vector<std::string> words{each};
+    if (words[0] != "list") words.insert(words.end(), {"--cgroup", "/a"});
+    if (words[0] == "set") words.emplace_back("online");
+    EXPECT_EQ(role(words), 1);
+    EXPECT_THAT(err_, HasSubstr("may be written by others"));
+  }
+}
+
+TEST_F(SluiceRole, RefusesCommandLinesThatMeanNothing) {
+  const std::vector<std::vector<std::string>> wrong{
+      {},
+      {"set", "online"},
+      {"set", "--pid", self_},
+      {"set", "--pid", self_, "best"},
+      {"set", "--pid", "0", "online"},
+      {"set", "--pid", self_, "--cgroup", "/a", "online"},
+      {"set", "--pid", self_, "online", "--position", "1"},
+      {"clear"},
+      {"list", "--pid", self_},
+      {"list", "--store", "/a", "--config", "/b"},
+  };
+  for (const auto& words : wrong) {
+    EXPECT_EQ(role(words), 2) << ::testing::PrintToString(words);
+    EXPECT_THAT(err_, ContainsRegex("^sluice: [^\n]+\n$"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/lib"));
+}
+
+TEST_F(SluiceRole, TakesTheStoreFromAFileOrAConfiguration) {
+  const std::string other = directory_ + "/other";
+  ASSERT_EQ(role({"set", "--cgroup", "/a", "online", "--store", other}), 0) << err_;
+  EXPECT_TRUE(std::filesystem::exists(other));
+  EXPECT_TRUE(stored().by_cgroup.empty());
+  EXPECT_EQ(role({"list", "--config", directory_ + "/missing.toml"}), 1);
+  EXPECT_THAT(err_, HasSubstr("/missing.toml: cannot read the configuration"));
+}
+
+}  // namespace
+}  // namespace sluice::test
