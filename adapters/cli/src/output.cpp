@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -57,6 +58,21 @@ std::string bytes_text(std::uint64_t bytes) {
   }
   if (unit == 0) return fmt::format("{}B", bytes);
   return fmt::format("{:.{}f}{}", value, value < 9.95 ? 1 : 0, units[unit]);
+}
+
+const kfd::gpu_description* find_gpu(const kfd::node_view& node, const std::string& word) {
+  const auto first = [&](const auto& matches) -> const kfd::gpu_description* {
+    const auto found = std::ranges::find_if(node.gpus, matches);
+    return found == node.gpus.end() ? nullptr : &*found;
+  };
+  if (word.starts_with("0x")) {
+    const auto id = whole_number<std::uint64_t>(std::string_view{word}.substr(2), 16);
+    return first([&](const auto& gpu) { return id && gpu.unique_id == *id; });
+  }
+  const auto id = whole_number<std::uint32_t>(word);
+  if (!id) return first([&](const auto& gpu) { return gpu.pci == word; });
+  if (const auto* const gpu = node.find(gpu_id{*id})) return gpu;
+  return first([&](const auto& gpu) { return gpu.ordinal == *id; });
 }
 
 }  // namespace sluice::cli

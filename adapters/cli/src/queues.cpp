@@ -94,21 +94,6 @@ json::value or_null(const std::optional<Value>& value) {
 
 }  // namespace
 
-const kfd::gpu_description* find_gpu(const kfd::node_view& node, const std::string& word) {
-  const auto first = [&](const auto& matches) -> const kfd::gpu_description* {
-    const auto found = std::ranges::find_if(node.gpus, matches);
-    return found == node.gpus.end() ? nullptr : &*found;
-  };
-  if (word.starts_with("0x")) {
-    const auto id = whole_number<std::uint64_t>(std::string_view{word}.substr(2), 16);
-    return first([&](const auto& gpu) { return id && gpu.unique_id == *id; });
-  }
-  const auto id = whole_number<std::uint32_t>(word);
-  if (!id) return first([&](const auto& gpu) { return gpu.pci == word; });
-  if (const auto* const gpu = node.find(gpu_id{*id})) return gpu;
-  return first([&](const auto& gpu) { return gpu.ordinal == *id; });
-}
-
 std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& node) {
   std::vector<gpu_id> gpus;
   for (const auto& word : filter.gpus) {

@@ -21,10 +21,6 @@ struct queue_filter {
   std::vector<std::string> users{};  ///< Names or numbers.
 };
 
-/// What a filter's word for a GPU means: a PCI address, a unique id (0x and hexadecimal digits), a
-/// gpu_id, or else a visible ordinal. \return nullptr when there is no such GPU.
-const kfd::gpu_description* find_gpu(const kfd::node_view& node, const std::string& word);
-
 /// Keeps what the filter asks for. \return a sentence when it names a GPU or user that is not
 /// there.
 std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& node);

@@ -83,8 +83,9 @@ subcommand add_resume(CLI::App& program) {
       program.add_subcommand("resume", "Make a running 'sluice suspend' let go of a process");
   command->footer(
       "Finds the 'sluice suspend' that holds the process and asks it to resume the\n"
-      "given queues, or everything; when nothing is left suspended it ends. Only its own\n"
-      "user and root are heard. Exit code 0: they run; 1: nobody holds it, or it failed.");
+      "given queues, or everything; when nothing is left suspended it ends. Only its\n"
+      "user and root are heard. Exit code 0: they run; 1: nobody holds it, or it\n"
+      "failed; 2: usage.");
   command->add_option("PID", chosen->pid, "The suspended process")
       ->required()
       ->check(CLI::PositiveNumber)

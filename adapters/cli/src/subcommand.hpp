@@ -19,6 +19,8 @@ struct subcommand {
 };
 
 // Each adds its options to the program's.
+subcommand add_doctor(CLI::App& program);
+subcommand add_hqds(CLI::App& program);
 subcommand add_queues(CLI::App& program);
 subcommand add_role(CLI::App& program);
 subcommand add_resume(CLI::App& program);

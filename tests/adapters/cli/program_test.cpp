@@ -197,6 +197,51 @@ TEST_F(SluiceSuspend, SaysWhyItCannot) {
   EXPECT_EQ(holder.ends(), 0);
 }
 
+TEST(SluiceDoctor, FindsThatTheSimulatedDeviceCanBePreempted) {
+  const simulated_device device;
+  const auto shown = run(device, {"doctor"});
+  EXPECT_EQ(shown.code, 0) << shown.out << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("driver: KFD 1.17\n"));
+  EXPECT_THAT(shown.out, HasSubstr("batch commands: not offered: a stock driver"));
+  EXPECT_THAT(shown.out, HasSubstr("nothing blocks preemption\n"));
+  const auto json = run(device, {"doctor", "--json"});
+  EXPECT_EQ(json.code, 0);
+  EXPECT_FALSE(boost::json::parse(json.out).at("blocked").as_bool());
+
+  command nowhere{program, {"doctor"}, {"SLUICE_KFD_DEVICE=/nonexistent/kfd"}};
+  EXPECT_EQ(nowhere.ends(), 1);
+  EXPECT_THAT(nowhere.out(), HasSubstr("BLOCKED  device: /nonexistent/kfd cannot be opened"));
+}
+
+// A driver's file as it was written down, whatever the simulated device offers.
+TEST(SluiceHqds, ShowsTheSlotsOfTheDriversFile) {
+  std::string directory = "/tmp/sluice-hqds-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  const std::vector<std::string> there{"SLUICE_KFD_DEBUGFS=" + directory};
+  command none{program, {"hqds"}, there};
+  EXPECT_EQ(none.ends(), 1);
+  EXPECT_THAT(none.err(), HasSubstr("cannot read " + directory + "/hqds: No such file"));
+
+  std::filesystem::copy_file(SLUICE_HQDS_SAMPLE, directory + "/hqds");
+  command shown{program, {"hqds"}, there};
+  EXPECT_EQ(shown.ends(), 0) << shown.err();
+  EXPECT_THAT(shown.out(), HasSubstr("1 of 2 compute slots taken"));
+  EXPECT_EQ(shown.err(), "");
+
+  command watch{program, {"hqds", "--json", "--watch", "20ms"}, there};
+  ASSERT_TRUE(eventually(20s, [&] {
+    const auto text = watch.out();
+    return std::count(text.begin(), text.end(), '\n') >= 3;
+  })) << watch.err();
+  watch.signal(SIGINT);
+  EXPECT_EQ(watch.ends(), 0);
+  const auto text = watch.out();
+  const auto line = boost::json::parse(text.substr(0, text.find('\n')));
+  EXPECT_EQ(line.at("gpus").at(0).at("gpu_id").to_number<int>(), 0x4db5);
+  EXPECT_EQ(line.at("taken").as_array().size(), 1U);
+  std::filesystem::remove_all(directory);
+}
+
 TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
   enter_private_mounts();
   std::string root = "/tmp/sluice-cli-sim-" + std::to_string(::getpid());
@@ -220,8 +265,8 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
 
 TEST(Sluice, ExplainsItself) {
   const std::vector<std::vector<std::string>> subcommands{
-      {},       {"queues"},      {"suspend"},       {"resume"},      {"sim"},
-      {"role"}, {"role", "set"}, {"role", "clear"}, {"role", "list"}};
+      {},      {"doctor"}, {"queues"},      {"hqds"},          {"suspend"},     {"resume"},
+      {"sim"}, {"role"},   {"role", "set"}, {"role", "clear"}, {"role", "list"}};
   for (auto words : subcommands) {
     words.emplace_back("--help");
     command help{program, words, {}};

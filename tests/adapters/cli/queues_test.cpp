@@ -1,5 +1,7 @@
 #include "queues.hpp"
 
+#include "output.hpp"
+
 #include <boost/json.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -76,33 +76,58 @@ struct generated_process {
   }
 };
 
-std::regex regex_of(const std::string& pattern) {
-  std::string expression;
-  bool set = false;
-  for (const char each : pattern) {
-    if (set) {
-      expression += each;
-      set = each != ']';
-    } else if (each == '*') {
-      expression += "[\\s\\S]*";
-    } else if (each == '?') {
-      expression += "[\\s\\S]";
-    } else if (each == '[') {
-      expression += each;
-      set = true;
+/// The set of all places in the pattern that the text read so far may have led to; no backtracking.
+bool work_out_glob(const std::string& pattern, const std::string& text) {
+  struct piece {
+    char kind;  // '*', '?', '[' or 'c' for itself
+    std::string letters;
+  };
+  std::vector<piece> pieces;
+  for (std::size_t at = 0; at < pattern.size(); ++at) {
+    if (pattern[at] == '*' || pattern[at] == '?') {
+      pieces.push_back({pattern[at], ""});
+    } else if (pattern[at] == '[') {
+      std::string letters;
+      for (++at; pattern[at] != ']'; ++at) {
+        if (pattern[at + 1] != '-') {
+          letters += pattern[at];
+          continue;
+        }
+        for (char each = pattern[at]; each <= pattern[at + 2]; ++each) letters += each;
+        at += 2;
+      }
+      pieces.push_back({'[', letters});
     } else {
-      if (std::string_view{"\\^$.|+(){}"}.find(each) != std::string_view::npos) expression += '\\';
-      expression += each;
+      pieces.push_back({'c', std::string(1, pattern[at])});
     }
   }
-  return std::regex{expression};
+  std::set<std::size_t> places{0};
+  const auto skip_stars = [&] {
+    for (const std::size_t each : std::set<std::size_t>{places})
+      for (std::size_t at = each; at < pieces.size() && pieces[at].kind == '*'; ++at)
+        places.insert(at + 1);
+  };
+  skip_stars();
+  for (const char letter : text) {
+    std::set<std::size_t> next;
+    for (const std::size_t at : places) {
+      if (at == pieces.size()) continue;
+      if (pieces[at].kind == '*')
+        next.insert(at);
+      else if (pieces[at].kind == '?' || pieces[at].letters.find(letter) != std::string::npos)
+        next.insert(at + 1);
+    }
+    places = std::move(next);
+    skip_stars();
+  }
+  return places.count(pieces.size()) > 0;
 }
+
 bool glob(const std::string& pattern, const std::string& text) {
-  // Regular expressions are slow, and the questions are few.
-  static std::map<std::pair<std::string, std::string>, bool> known;
+  static std::map<std::pair<std::string, std::string>, bool> known;  // few questions, often asked
   const auto found = known.find({pattern, text});
   if (found != known.end()) return found->second;
-  return known[{pattern, text}] = std::regex_match(text, regex_of(pattern));
+  return known[{pattern, text}] = work_out_glob(pattern, text);
 }
 
 /// The longest way around: every prefix that ends where a name ends, shortest first.

@@ -1,0 +1,442 @@
+#include "doctor.hpp"
+
+#include "output.hpp"
+#include "subcommand.hpp"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+#include "sluice/kfd/uapi.hpp"
+#include "sluice/kfd/uapi_batch.hpp"
+#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/reactor.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+namespace json = boost::json;
+namespace uapi = kfd::uapi;
+
+// linux/capability.h
+constexpr unsigned cap_sys_ptrace = 19;
+
+std::optional<std::string> first_line(const std::string& path) {
+  std::ifstream file{path};
+  std::string line;
+  if (!std::getline(file, line)) return {};
+  return line;
+}
+
+std::optional<int> parameter(const machine& here, const std::string& name) {
+  const auto line = first_line(here.prefix + "/sys/module/amdgpu/parameters/" + name);
+  return line ? whole_number<int>(*line) : std::nullopt;
+}
+
+std::string parameter_path(const std::string& name) {
+  return "/sys/module/amdgpu/parameters/" + name;
+}
+
+/// The number after "Name:" in /proc/self/status.
+std::optional<std::string> own_status(const machine& here, const std::string& name) {
+  std::ifstream file{here.prefix + "/proc/self/status"};
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(name + ":")) continue;
+    const auto begin = line.find_first_not_of(" \t", name.size() + 1);
+    return begin == std::string::npos ? std::string{} : line.substr(begin);
+  }
+  return {};
+}
+
+/// Whether a program may trace by its file capabilities (struct vfs_cap_data of linux/capability.h:
+/// a word of flags, then the permitted and inheritable words).
+bool file_may_trace(const std::string& path) {
+  std::array<std::uint32_t, 6> data{};
+  const ssize_t got = ::getxattr(path.c_str(), "security.capability", data.data(), sizeof data);
+  return got >= 8 && (data[1] >> cap_sys_ptrace & 1U) != 0;
+}
+
+/// Gfx versions whose GPUs let several processes be debugged at once (kfd_dbg_is_per_vmid_supported
+/// of the driver: GC 9.4.2, 9.4.3, 9.4.4, 9.5.0, 11.0.0 and later).
+bool many_debugged(std::uint32_t gfx) {
+  return gfx == 90010 || (gfx >= 90400 && gfx <= 90402) || gfx == 90500 || gfx >= 110000;
+}
+
+std::string gpu_name(const kfd::gpu_description& gpu) {
+  return fmt::format("GPU {} ({}, gfx {}.{}.{})", gpu.ordinal, gpu.pci,
+                     gpu.gfx_target_version / 10000, gpu.gfx_target_version / 100 % 100,
+                     gpu.gfx_target_version % 100);
+}
+
+}  // namespace
+
+check check_kernel(const machine& here) {
+  const std::string path = "/proc/sys/kernel/osrelease";
+  const auto release = first_line(here.prefix + path);
+  return {"kernel", release ? verdict::good : verdict::unknown, release.value_or("not shown"),
+          path};
+}
+
+std::vector<check> check_device(const machine& here) {
+  std::vector<check> all;
+  const std::string& path = here.where.device;
+  const kfd::unique_fd device{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
+  if (!device) {
+    const int error = errno;
+    std::string advice = "see dmesg";
+    if (error == ENOENT)
+      advice =
+          "load the amdgpu driver (modprobe amdgpu); in a container, pass the device in "
+          "(--device=/dev/kfd)";
+    else if (error == EACCES || error == EPERM)
+      advice =
+          "join the group that owns it (often render: usermod -aG render USER), or run as root";
+    all.push_back({"device", verdict::blocked,
+                   fmt::format("{} cannot be opened: {}", path, error_text(error)), "open(2)",
+                   advice});
+    return all;
+  }
+  struct stat about {};
+  ::fstat(device.get(), &about);
+  all.push_back({"device", verdict::good,
+                 fmt::format("{} opens (mode {:04o}, user {}, group {})", path,
+                             about.st_mode & 07777U, about.st_uid, about.st_gid),
+                 "open(2)"});
+
+  uapi::kfd_ioctl_get_version_args version{};
+  if (::ioctl(device.get(), uapi::AMDKFD_IOC_GET_VERSION, &version) < 0) {
+    all.push_back({"driver", verdict::blocked,
+                   fmt::format("{} is no KFD device: {}", path, error_text(errno)), "GET_VERSION",
+                   "unset SLUICE_KFD_DEVICE, or let it name the device"});
+    return all;
+  }
+  const bool new_enough = version.major_version == uapi::KFD_IOCTL_MAJOR_VERSION &&
+                          version.minor_version >= uapi::KFD_IOCTL_MINOR_VERSION_DEBUGGER;
+  all.push_back({"driver", new_enough ? verdict::good : verdict::blocked,
+                 fmt::format("KFD {}.{}", version.major_version, version.minor_version),
+                 "GET_VERSION",
+                 new_enough ? ""
+                            : "suspending needs 1.13 or a later 1.x: Linux 6.5, or a current "
+                              "ROCm driver (amdgpu-dkms)"});
+
+  uapi::kfd_ioctl_batch_unmap_queues_args nothing{};
+  const bool batch = ::ioctl(device.get(), uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES, &nothing) >= 0;
+  const int refused = batch ? 0 : errno;
+  all.push_back({"batch commands", batch || refused == ENOTTY ? verdict::good : verdict::unknown,
+                 batch               ? "offered: a patched driver"
+                 : refused == ENOTTY ? "not offered: a stock driver; the debug interface is used"
+                                     : "refused: " + error_text(refused),
+                 "BATCH_UNMAP_QUEUES with no queue"});
+  return all;
+}
+
+std::vector<check> check_gpus(const machine& here, const kfd::node_view& node) {
+  std::vector<check> all;
+  const std::string topology = here.where.sysfs + "/topology/nodes";
+  if (node.gpus.empty()) {
+    all.push_back({"GPUs", verdict::blocked, "none is shown", topology,
+                   "see dmesg for amdgpu; in a container or cgroup, allow the devices "
+                   "/dev/dri/renderD*"});
+    return all;
+  }
+  const auto mes = parameter(here, "mes");
+  for (const auto& gpu : node.gpus) {
+    const std::string name = gpu_name(gpu);
+    // No interface says which of the two it is.
+    const bool by_generation = gpu.gfx_target_version >= 110000;
+    const bool by_parameter = mes && *mes == 1;
+    all.push_back({"scheduler", verdict::good,
+                   fmt::format("{}: {}", name,
+                               by_generation || by_parameter
+                                   ? "MES (firmware): a suspend is one command per queue"
+                                   : "runlist: each suspend takes everybody off for a moment"),
+                   by_generation  ? "derived: MES is the default from gfx 11 on"
+                   : by_parameter ? "derived: " + parameter_path("mes") + " is 1"
+                                  : "derived: the runlist is the default before gfx 11"});
+
+    constexpr std::uint64_t trap_debug = 0x8000;
+    constexpr std::uint64_t trap_debug_firmware = 0x20000000;
+    const bool hardware = (gpu.capability & trap_debug) != 0;
+    const bool firmware = (gpu.capability & trap_debug_firmware) != 0;
+    check debug{"debug support", verdict::good, "",
+                fmt::format("{}/{}/properties: capability {:#x}, gfx_target_version {}", topology,
+                            gpu.node, gpu.capability, gpu.gfx_target_version)};
+    if (!hardware || !firmware) {
+      debug.what = verdict::blocked;
+      debug.found = fmt::format(
+          "{}: {} does not support it, so the ROCm runtime enables debugging "
+          "for no process of this node",
+          name, hardware ? "its firmware" : "it");
+      debug.advice = hardware ? "update the GPU's firmware (linux-firmware, or ROCm's amdgpu-dkms)"
+                              : "this GPU cannot be preempted; hide it from the runtime's node";
+    } else if (!many_debugged(gpu.gfx_target_version)) {
+      debug.what = verdict::note;
+      debug.found = name + ": yes, but for one process at a time";
+      debug.advice =
+          "only one offline process of this GPU can be suspended, the others run on: "
+          "put the offline work of a GPU into one process";
+    } else {
+      debug.found = name + ": yes, for any number of processes";
+    }
+    all.push_back(std::move(debug));
+  }
+  return all;
+}
+
+check check_scheduling(const machine& here) {
+  const std::string how = parameter_path("sched_policy");
+  const auto policy = parameter(here, "sched_policy");
+  if (!policy)
+    return {"sched_policy", verdict::unknown,
+            "not shown: no amdgpu module here (built in, or the "
+            "device is simulated)",
+            how};
+  if (*policy == 2)
+    return {"sched_policy", verdict::blocked,
+            "2: no hardware scheduling, so nothing can be suspended", how,
+            "boot with amdgpu.sched_policy=0"};
+  return {
+      "sched_policy", verdict::good,
+      *policy == 0 ? "0: hardware scheduling" : "1: hardware scheduling without oversubscription",
+      how};
+}
+
+check check_cwsr(const machine& here) {
+  const std::string how = parameter_path("cwsr_enable");
+  const auto enabled = parameter(here, "cwsr_enable");
+  if (!enabled) return {"cwsr_enable", verdict::unknown, "not shown", how};
+  if (*enabled == 0)
+    return {"cwsr_enable", verdict::blocked,
+            "0: running waves cannot be saved, so a suspend waits for the longest kernel, and the "
+            "GPU is reset after 9 s",
+            how, "boot with amdgpu.cwsr_enable=1 (the default)"};
+  return {"cwsr_enable", verdict::good, "1: running waves are saved", how};
+}
+
+check check_tracing(const machine& here) {
+  const auto scope_line = first_line(here.prefix + "/proc/sys/kernel/yama/ptrace_scope");
+  const int scope = scope_line ? whole_number<int>(*scope_line).value_or(0) : 0;
+  const auto mask = own_status(here, "CapEff");
+  const bool own =
+      mask && (whole_number<std::uint64_t>(*mask, 16).value_or(0) >> cap_sys_ptrace & 1U) != 0;
+  const bool agent = !here.agent.empty() && file_may_trace(here.agent);
+  check made{
+      "tracing", verdict::good, "",
+      fmt::format("{}; CapEff {} of /proc/self/status; CAP_PERFMON and others do not matter",
+                  scope_line ? "/proc/sys/kernel/yama/ptrace_scope is " + *scope_line : "no Yama",
+                  mask.value_or("not shown"))};
+  if (scope >= 3) {
+    made.what = verdict::blocked;
+    made.found = "nobody may trace anybody until the next boot";
+    made.advice = "set kernel.yama.ptrace_scope to 0, 1 or 2 in /etc/sysctl.d and boot again";
+  } else if (own) {
+    made.found = "this process may trace any process (CAP_SYS_PTRACE)";
+  } else if (agent) {
+    made.found = fmt::format("{} may trace any process, this one may not", here.agent);
+    made.how += "; its file capabilities";
+  } else if (scope == 0) {
+    made.what = verdict::note;
+    made.found = "only processes of the same user may be suspended";
+    made.advice = "for those of others: run as root, or setcap cap_sys_ptrace+ep the sluice-agent";
+  } else {
+    made.what = verdict::blocked;
+    made.found = scope == 1 ? "only this process's own descendants may be traced"
+                            : "tracing needs CAP_SYS_PTRACE, which this process lacks";
+    made.advice =
+        "run as root, or setcap cap_sys_ptrace+ep the sluice-agent; or kernel.yama.ptrace_scope=0 "
+        "for processes of the same user";
+  }
+  return made;
+}
+
+check check_pid_namespace(const machine& here) {
+  // PROC_PID_INIT_INO of linux/proc_ns.h.
+  constexpr std::string_view initial = "pid:[4026531836]";
+  std::error_code error;
+  const auto link = std::filesystem::read_symlink(here.prefix + "/proc/self/ns/pid", error);
+  const std::string how = "/proc/self/ns/pid";
+  if (error) return {"pid namespace", verdict::unknown, "not shown", how};
+  if (link == initial) return {"pid namespace", verdict::good, "the initial one", how};
+  return {"pid namespace", verdict::note, "not the initial one, whose pids the driver shows", how,
+          "on a real GPU, run in the host's pid namespace (docker run --pid=host, hostPID: true)"};
+}
+
+std::vector<check> check_debugfs(const machine& here) {
+  std::vector<check> all;
+  const std::string path = here.where.debugfs + "/mqds";
+  const kfd::unique_fd mqds{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const int error = errno;
+  const std::string without =
+      "without it, queue priorities and pointer addresses are not known: only clients say when "
+      "online work begins";
+  const auto lockdown = first_line(here.prefix + "/sys/kernel/security/lockdown");
+  if (mqds) {
+    all.push_back({"debugfs", verdict::good, path + " can be read", "open(2)"});
+  } else if (lockdown && lockdown->find("[confidentiality]") != std::string::npos) {
+    all.push_back({"debugfs", verdict::note, "the kernel is locked down (confidentiality)",
+                   "/sys/kernel/security/lockdown", without});
+  } else if (error == ENOENT) {
+    std::ifstream mounts{here.prefix + "/proc/self/mounts"};
+    bool mounted = false;
+    for (std::string line; std::getline(mounts, line);)
+      mounted |= line.find(" debugfs ") != std::string::npos;
+    all.push_back({"debugfs", verdict::note, path + " is not there",
+                   mounted ? "open(2); /proc/self/mounts has a debugfs"
+                           : "open(2); /proc/self/mounts has no debugfs",
+                   (mounted ? "" : "mount -t debugfs none /sys/kernel/debug; ") + without});
+  } else {
+    all.push_back({"debugfs", verdict::note,
+                   fmt::format("{} cannot be read: {}", path, error_text(error)), "open(2)",
+                   "debugfs is root's: run as root; " + without});
+  }
+  const bool processes = ::access((here.where.debugfs + "/proc").c_str(), R_OK | X_OK) == 0;
+  all.push_back({"debugfs processes", processes ? verdict::good : verdict::note,
+                 processes
+                     ? "the kernel tells when a process begins to use a GPU"
+                     : "not there: a new process is found when it opens the device, or at the "
+                       "next look (at most 10 s)",
+                 here.where.debugfs + "/proc"});
+  return all;
+}
+
+std::vector<check> check_io_uring(const machine& here) {
+  std::vector<check> all;
+  const int error = here.try_io_uring();
+  const auto setting = first_line(here.prefix + "/proc/sys/kernel/io_uring_disabled");
+  const std::string how =
+      "io_uring_setup(2)" +
+      (setting ? "; /proc/sys/kernel/io_uring_disabled is " + *setting : std::string{});
+  if (error == 0) {
+    all.push_back({"io_uring", verdict::good, "granted", how});
+    return all;
+  }
+  std::string advice = "use the epoll build (-DSLUICE_ASIO_BACKEND=epoll), or ";
+  if (setting && *setting != "0")
+    advice += "set kernel.io_uring_disabled=0";
+  else if (error == ENOSYS)
+    advice += "a kernel with CONFIG_IO_URING";
+  else if (error == ENOMEM)
+    advice += "raise the limit below";
+  else
+    advice += "allow io_uring_setup in the container's seccomp profile";
+  all.push_back({"io_uring", verdict::note, "refused: " + error_text(error), how, advice});
+  if (error == ENOMEM) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_MEMLOCK, &limit);
+    all.push_back(
+        {"memlock", verdict::note,
+         fmt::format("{} bytes may be locked; before Linux 5.12 rings count", limit.rlim_cur),
+         "getrlimit(2)", "ulimit -l unlimited, or LimitMEMLOCK=infinity"});
+  }
+  return all;
+}
+
+std::vector<check> examine(const machine& here) {
+  std::vector<check> all{check_kernel(here)};
+  const auto add = [&all](std::vector<check> more) {
+    std::ranges::move(more, std::back_inserter(all));
+  };
+  add(check_device(here));
+  const auto node = kfd::look_at_node(here.where);
+  if (node)
+    add(check_gpus(here, *node));
+  else
+    all.push_back({"GPUs", verdict::blocked,
+                   fmt::format("{} cannot be read: {}", here.where.sysfs, node.error().message()),
+                   "opendir(3)", "load the amdgpu driver; in a container, mount the host's /sys"});
+  all.push_back(check_scheduling(here));
+  all.push_back(check_cwsr(here));
+  all.push_back(check_tracing(here));
+  all.push_back(check_pid_namespace(here));
+  add(check_debugfs(here));
+  add(check_io_uring(here));
+  return all;
+}
+
+bool blocks(const std::vector<check>& all) {
+  return std::ranges::any_of(all, [](const check& each) { return each.what == verdict::blocked; });
+}
+
+namespace {
+
+std::string_view name_of(verdict what) {
+  switch (what) {
+    case verdict::good: return "ok";
+    case verdict::note: return "note";
+    case verdict::unknown: return "unknown";
+    case verdict::blocked: return "BLOCKED";
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string doctor_text(const std::vector<check>& all) {
+  std::string text;
+  for (const check& each : all) {
+    text += fmt::format("{:<8} {}: {}\n         ({})\n", name_of(each.what), each.name, each.found,
+                        each.how);
+    if (!each.advice.empty()) text += fmt::format("         -> {}\n", each.advice);
+  }
+  text += blocks(all) ? "preemption cannot work here until what is BLOCKED is mended\n"
+                      : "nothing blocks preemption\n";
+  return text;
+}
+
+json::value doctor_json(const std::vector<check>& all) {
+  json::array checks;
+  for (const check& each : all) {
+    std::string what{name_of(each.what)};
+    std::ranges::transform(what, what.begin(), [](char letter) {
+      return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+    });
+    checks.push_back(json::object{{"name", each.name},
+                                  {"verdict", what},
+                                  {"found", each.found},
+                                  {"how", each.how},
+                                  {"advice", each.advice}});
+  }
+  return json::object{{"version", 1}, {"blocked", blocks(all)}, {"checks", std::move(checks)}};
+}
+
+subcommand add_doctor(CLI::App& program) {
+  const auto as_json = std::make_shared<bool>(false);
+  auto* const command =
+      program.add_subcommand("doctor", "Say whether preemption can work here, and what to do");
+  command->footer(
+      "Looks at the kernel, the driver, the GPUs, rights, debugfs and io_uring; says\n"
+      "how it knows. Changes nothing, traces nobody. Exit code 0: nothing blocks\n"
+      "preemption (there may be notes); 1: something does; 2: usage.");
+  command->add_flag("--json", *as_json, "For scripts: one line of JSON");
+  return {command, [as_json] {
+            machine here;
+            std::error_code error;
+            const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
+            const auto agent = own.parent_path() / "sluice-agent";
+            if (!error && ::access(agent.c_str(), X_OK) == 0) here.agent = agent;
+            here.try_io_uring = [] {
+              const auto granted = probe_io_uring();
+              return granted ? 0 : granted.error().value();
+            };
+            const auto all = examine(here);
+            const bool printed = *as_json ? print(doctor_json(all)) : print(doctor_text(all));
+            return printed && !blocks(all) ? exit_done : exit_failed;
+          }};
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,59 @@
+#pragma once
+/// \file
+/// `sluice doctor` without its command line: what it finds, how, and what to do about it.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <boost/json/value.hpp>
+
+#include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/roots.hpp"
+
+namespace sluice::cli {
+
+enum class verdict : std::uint8_t {
+  good,
+  note,     ///< Works, with a limit that somebody may want to know or lift.
+  unknown,  ///< It could not be found out.
+  blocked,  ///< Preemption cannot work like this.
+};
+
+struct check {
+  std::string name;
+  verdict what{};
+  std::string found;
+  std::string how{};     ///< How that is known.
+  std::string advice{};  ///< What to do; empty where there is nothing to do.
+};
+
+/// What is looked at. Tests look at another machine.
+struct machine {
+  kfd::roots where = kfd::roots::from_environment();
+  std::string prefix{};  ///< Goes before /proc and /sys.
+  std::string agent{};   ///< Path of sluice-agent; empty: not found.
+  /// Asks the kernel for a ring as large as the runtime's. \return 0 or an errno.
+  std::function<int()> try_io_uring;
+};
+
+// Each looks at one thing. None changes anything or traces anybody; that the device is opened shows
+// in sysfs as a process without queues.
+check check_kernel(const machine& here);
+std::vector<check> check_device(const machine& here);  ///< Node, version, batch commands.
+std::vector<check> check_gpus(const machine& here, const kfd::node_view& node);
+check check_scheduling(const machine& here);  ///< sched_policy
+check check_cwsr(const machine& here);
+check check_tracing(const machine& here);
+check check_pid_namespace(const machine& here);
+std::vector<check> check_debugfs(const machine& here);
+std::vector<check> check_io_uring(const machine& here);
+
+/// All of them.
+std::vector<check> examine(const machine& here);
+
+bool blocks(const std::vector<check>& all);
+std::string doctor_text(const std::vector<check>& all);
+boost::json::value doctor_json(const std::vector<check>& all);
+
+}  // namespace sluice::cli

@@ -1,0 +1,226 @@
+#include "hqds.hpp"
+
+#include "output.hpp"
+#include "subcommand.hpp"
+#include "table.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+#include "sluice/duration_text.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+namespace json = boost::json;
+using namespace std::chrono_literals;
+
+volatile std::sig_atomic_t interrupted = 0;
+
+struct options {
+  std::vector<std::string> gpus;
+  duration interval{};  ///< 0: once.
+  bool json = false;
+};
+
+std::optional<std::string> whole_file(const std::string& path) {
+  std::ifstream file{path};
+  if (!file) return {};
+  return std::string{std::istreambuf_iterator<char>{file}, {}};
+}
+
+/// The one descriptor that has the slot's ring; nullptr: none or several have.
+const kfd::mqd* owner_of(const kfd::hqd& slot, const kfd::mqds& queues) {
+  const kfd::mqd* found = nullptr;
+  for (const kfd::mqd& each : queues.queues) {
+    if (each.gpu != slot.gpu || each.ring_base != slot.ring_base || each.ring_base == 0) continue;
+    if (each.vmid != 0 && each.vmid != slot.vmid && each.active.value_or(false)) continue;
+    if (found != nullptr) return nullptr;
+    found = &each;
+  }
+  return found;
+}
+
+/// The ring size that all compute queues of the process on the GPU have; 0: they differ.
+std::uint32_t common_ring(const kfd::process_description& process, gpu_id gpu) {
+  std::uint64_t common = 0;
+  for (const auto& queue : process.queues) {
+    if (queue.gpu != gpu || !is_compute(queue.type)) continue;
+    if (common != 0 && queue.ring_bytes != common) return 0;
+    common = queue.ring_bytes;
+  }
+  return static_cast<std::uint32_t>(common);
+}
+
+int show_once(const options& chosen) {
+  const auto where = kfd::roots::from_environment();
+  const std::string path = where.debugfs + "/hqds";
+  const auto text = whole_file(path);
+  if (!text) {
+    complain(
+        fmt::format("cannot read {}: {}; it takes root and a mounted debugfs, see 'sluice "
+                    "doctor'",
+                    path, error_text(errno)));
+    return exit_failed;
+  }
+  auto slots = kfd::parse_hqds(*text);
+  const auto queues = kfd::parse_mqds(whole_file(where.debugfs + "/mqds").value_or(""));
+  kfd::node_view node;  // names only: slots are shown without them, too
+  if (auto seen = kfd::look_at_node(where)) node = std::move(*seen);
+  if (!chosen.gpus.empty()) {
+    std::vector<gpu_id> wanted;
+    for (const auto& word : chosen.gpus) {
+      const auto* const gpu = find_gpu(node, word);
+      if (gpu == nullptr) {
+        complain(fmt::format("--gpu {}: no such GPU; 'sluice queues' lists them", word));
+        return exit_usage;
+      }
+      wanted.push_back(gpu->id);
+    }
+    std::erase_if(slots.slots, [&](const auto& slot) {
+      return std::ranges::find(wanted, slot.gpu) == wanted.end();
+    });
+  }
+  const auto taken = taken_slots(slots, queues, node);
+  const bool clear = chosen.interval > 0s && !chosen.json && ::isatty(STDOUT_FILENO) != 0;
+  const bool printed =
+      chosen.json
+          ? print(hqds_json(slots, taken))
+          : print((clear ? "\x1b[H\x1b[2J" : "") + hqds_text(slots, taken, node, terminal_width()));
+  if (slots.problems)
+    complain(fmt::format("{} lines of {} were not understood, the first is {}: {}",
+                         slots.problems.count, path, slots.problems.first_line,
+                         slots.problems.first_text));
+  return printed ? exit_done : exit_failed;
+}
+
+int show(const options& chosen) {
+  if (chosen.interval <= 0s) return show_once(chosen);
+  // Without SA_RESTART: it interrupts the sleep.
+  struct sigaction on_end {};
+  on_end.sa_handler = [](int) { interrupted = 1; };
+  for (const int each : {SIGINT, SIGTERM}) ::sigaction(each, &on_end, nullptr);
+  while (interrupted == 0) {
+    if (const int code = show_once(chosen); code != exit_done) return code;
+    timespec left{};
+    left.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(chosen.interval).count();
+    left.tv_nsec = (chosen.interval % 1s).count();
+    if (interrupted == 0) ::nanosleep(&left, nullptr);
+  }
+  return exit_done;
+}
+
+}  // namespace
+
+std::vector<slot_view> taken_slots(const kfd::hqds& slots, const kfd::mqds& queues,
+                                   const kfd::node_view& node) {
+  std::vector<slot_view> taken;
+  for (const kfd::hqd& slot : slots.slots) {
+    if (slot.hiq || !slot.active) continue;
+    slot_view view{.slot = slot};
+    if (const auto* const owner = owner_of(slot, queues)) {
+      view.pid = owner->pid;
+      const auto process =
+          std::ranges::find(node.processes, owner->pid, &kfd::process_description::pid);
+      if (process != node.processes.end()) {
+        view.command = process->command;
+        view.ring_bytes = common_ring(*process, slot.gpu);
+      }
+    }
+    view.backlog = kfd::backlog(slot, view.ring_bytes);
+    taken.push_back(std::move(view));
+  }
+  return taken;
+}
+
+std::string hqds_text(const kfd::hqds& slots, const std::vector<slot_view>& taken,
+                      const kfd::node_view& node, std::size_t width) {
+  const auto gpu_text = [&](gpu_id id) {
+    const auto* const gpu = node.find(id);
+    return gpu != nullptr ? std::to_string(gpu->ordinal) : fmt::format("id {}", number(id));
+  };
+  std::string out;
+  for (const auto& use : kfd::occupancy(slots))
+    out += fmt::format("GPU {}: {} of {} compute slots taken\n", gpu_text(use.gpu), use.active,
+                       use.slots);
+  for (const auto id : slots.stopped)
+    out += fmt::format("GPU {}: stopped by the driver, nothing is known\n", gpu_text(id));
+  if (out.empty()) out = "the driver shows no slots\n";
+  using enum table::align;
+  table rows{{{"GPU", right},
+              {"XCC", right},
+              {"PIPE", right},
+              {"SLOT", right},
+              {"VMID", right},
+              {"PRIO", right},
+              {"BACKLOG", right},
+              {"PID", right},
+              {"COMMAND", left, true}}};
+  for (const auto& each : taken)
+    rows.add({gpu_text(each.slot.gpu), std::to_string(each.slot.xcc),
+              std::to_string(each.slot.pipe), std::to_string(each.slot.slot),
+              std::to_string(each.slot.vmid), std::to_string(each.slot.priority),
+              std::to_string(each.backlog), each.pid != 0 ? std::to_string(each.pid) : "-",
+              each.pid != 0 ? printable(each.command) : "-"});
+  return rows.empty() ? out : out + "\n" + rows.text(width);
+}
+
+json::value hqds_json(const kfd::hqds& slots, const std::vector<slot_view>& taken) {
+  json::array gpus;
+  for (const auto& use : kfd::occupancy(slots))
+    gpus.push_back(
+        json::object{{"gpu_id", number(use.gpu)}, {"slots", use.slots}, {"taken", use.active}});
+  json::array shown;
+  for (const auto& each : taken)
+    shown.push_back(
+        json::object{{"gpu_id", number(each.slot.gpu)},
+                     {"xcc", each.slot.xcc},
+                     {"pipe", each.slot.pipe},
+                     {"slot", each.slot.slot},
+                     {"vmid", each.slot.vmid},
+                     {"priority", each.slot.priority},
+                     {"backlog", each.backlog},
+                     {"pid", each.pid != 0 ? json::value(each.pid) : json::value(nullptr)}});
+  return json::object{{"version", 1}, {"gpus", std::move(gpus)}, {"taken", std::move(shown)}};
+}
+
+subcommand add_hqds(CLI::App& program) {
+  const auto chosen = std::make_shared<options>();
+  auto* const command =
+      program.add_subcommand("hqds", "Show the hardware queue slots and what waits in them");
+  command->footer(
+      "BACKLOG: packets of 64 bytes that the GPU has not taken yet (write pointer less\n"
+      "read pointer). A process is named where mqds proves whose the ring is. Reads\n"
+      "registers through debugfs, which wakes the GPU; needs root.");
+  command
+      ->add_option("--gpu", chosen->gpus, "Only these: gpu_id, ordinal, PCI address or unique id")
+      ->type_name("GPU");
+  command
+      ->add_option_function<std::string>(
+          "--watch",
+          [chosen](const std::string& text) {
+            const auto value = parse_duration(text.empty() ? "1s" : text);
+            if (!value || *value < 10ms || *value > 1h)
+              throw CLI::ValidationError("--watch", "'" + text + "' is no time from 10ms to 1h");
+            chosen->interval = *value;
+          },
+          "Again and again, until Ctrl-C; every 1s unless given")
+      ->expected(0, 1)
+      ->type_name("TIME");
+  command->add_flag("--json", chosen->json, "For scripts: one line of JSON each time");
+  return {command, [chosen] { return show(*chosen); }};
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,202 @@
+#include "doctor.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <boost/json.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice::cli {
+namespace {
+
+using testing::HasSubstr;
+
+/// A machine made of files below a temporary directory: one healthy MI300X.
+class Doctor : public testing::Test {
+ protected:
+  Doctor() {
+    std::string name = "/tmp/sluice-doctor-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) std::abort();
+    directory_ = name;
+    here_.prefix = name;
+    here_.where = {.device = name + "/dev/kfd", .sysfs = name + "/kfd", .debugfs = name + "/debug"};
+    here_.try_io_uring = [] { return 0; };
+    write("proc/sys/kernel/osrelease", "6.12.0\n");
+    write("proc/self/status", "Name:\tsluice\nCapEff:\t000001ffffffffff\n");
+    for (const auto& [parameter, value] :
+         {std::pair{"sched_policy", "0"}, {"cwsr_enable", "1"}, {"mes", "0"}})
+      write(std::string{"sys/module/amdgpu/parameters/"} + parameter, std::string{value} + "\n");
+    gpu(90402, 0x20008000);
+    std::filesystem::create_directories(directory_ + "/kfd/proc");
+    write("debug/mqds", "");
+    std::filesystem::create_directories(directory_ + "/debug/proc");
+  }
+  ~Doctor() override { std::filesystem::remove_all(directory_); }
+
+  void write(const std::string& path, const std::string& text) const {
+    const auto file = std::filesystem::path{directory_} / path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream{file} << text;
+  }
+  void remove(const std::string& path) const {
+    std::filesystem::remove_all(directory_ + "/" + path);
+  }
+  void gpu(std::uint32_t gfx, std::uint64_t capability) const {
+    write("kfd/topology/nodes/1/gpu_id", "51110\n");
+    write("kfd/topology/nodes/1/properties", "domain 0\nlocation_id 256\ngfx_target_version " +
+                                                 std::to_string(gfx) + "\ncapability " +
+                                                 std::to_string(capability) + "\n");
+  }
+  std::vector<check> gpus() const { return check_gpus(here_, *kfd::look_at_node(here_.where)); }
+  void capabilities(const std::string& mask) const {
+    write("proc/self/status", "CapEff:\t" + mask + "\n");
+  }
+
+  std::string directory_;
+  machine here_;
+};
+
+TEST_F(Doctor, FindsNothingWrongWithAHealthyMachine) {
+  std::filesystem::remove_all(directory_ + "/dev");
+  for (const auto& each : examine(here_)) {
+    if (each.name == "device" || each.name == "pid namespace") continue;  // not faked
+    EXPECT_EQ(each.what, verdict::good) << each.name << ": " << each.found;
+    EXPECT_NE(each.how, "") << each.name;
+  }
+}
+
+TEST_F(Doctor, MissesTheDevice) {
+  const auto all = check_device(here_);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].what, verdict::blocked);
+  EXPECT_THAT(all[0].found, HasSubstr("dev/kfd cannot be opened: No such file"));
+  EXPECT_THAT(all[0].advice, HasSubstr("modprobe amdgpu"));
+}
+
+TEST_F(Doctor, RecognisesAFileThatIsNoDevice) {
+  write("dev/kfd", "");
+  const auto all = check_device(here_);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[1].what, verdict::blocked);
+  EXPECT_THAT(all[1].found, HasSubstr("is no KFD device"));
+}
+
+TEST_F(Doctor, TellsTheSchedulerOfEachGpu) {
+  EXPECT_THAT(gpus()[0].found, HasSubstr("GPU 0 (0000:01:00.0, gfx 9.4.2): runlist"));
+  gpu(110000, 0x20008000);
+  EXPECT_THAT(gpus()[0].found, HasSubstr("MES"));
+  gpu(100302, 0x20008000);
+  write("sys/module/amdgpu/parameters/mes", "1\n");
+  EXPECT_THAT(gpus()[0].found, HasSubstr("MES"));
+  EXPECT_THAT(gpus()[0].how, HasSubstr("parameters/mes is 1"));
+}
+
+TEST_F(Doctor, TellsHowManyProcessesAGpuLetsDebug) {
+  for (const std::uint32_t many : {90010U, 90402U, 90500U, 110000U, 120001U}) {
+    gpu(many, 0x20008000);
+    EXPECT_EQ(gpus()[1].what, verdict::good) << many;
+  }
+  for (const std::uint32_t one : {90000U, 90006U, 90008U, 100300U}) {
+    gpu(one, 0x20008000);
+    EXPECT_EQ(gpus()[1].what, verdict::note) << one;
+    EXPECT_THAT(gpus()[1].found, HasSubstr("one process at a time"));
+  }
+}
+
+TEST_F(Doctor, IsBlockedByAGpuWithoutDebugSupport) {
+  gpu(90402, 0x8000);
+  EXPECT_EQ(gpus()[1].what, verdict::blocked);
+  EXPECT_THAT(gpus()[1].found, HasSubstr("its firmware does not support it"));
+  gpu(90402, 0);
+  EXPECT_EQ(gpus()[1].what, verdict::blocked);
+  remove("kfd/topology/nodes/1");
+  EXPECT_EQ(gpus()[0].what, verdict::blocked);
+}
+
+TEST_F(Doctor, ReadsTheModulesParameters) {
+  EXPECT_EQ(check_scheduling(here_).what, verdict::good);
+  write("sys/module/amdgpu/parameters/sched_policy", "2\n");
+  EXPECT_EQ(check_scheduling(here_).what, verdict::blocked);
+  write("sys/module/amdgpu/parameters/cwsr_enable", "0\n");
+  EXPECT_EQ(check_cwsr(here_).what, verdict::blocked);
+  remove("sys/module");
+  EXPECT_EQ(check_scheduling(here_).what, verdict::unknown);
+  EXPECT_EQ(check_cwsr(here_).what, verdict::unknown);
+}
+
+TEST_F(Doctor, KnowsWhoMayTrace) {
+  EXPECT_EQ(check_tracing(here_).what, verdict::good);
+  write("proc/sys/kernel/yama/ptrace_scope", "2\n");
+  EXPECT_EQ(check_tracing(here_).what, verdict::good) << "CAP_SYS_PTRACE is enough";
+  write("proc/sys/kernel/yama/ptrace_scope", "3\n");
+  EXPECT_EQ(check_tracing(here_).what, verdict::blocked) << "nothing is";
+
+  capabilities("0000000000000000");
+  const std::pair<const char*, verdict> expected[] = {
+      {"0", verdict::note}, {"1", verdict::blocked}, {"2", verdict::blocked}};
+  for (const auto& [scope, what] : expected) {
+    write("proc/sys/kernel/yama/ptrace_scope", std::string{scope} + "\n");
+    EXPECT_EQ(check_tracing(here_).what, what) << scope;
+    EXPECT_NE(check_tracing(here_).advice, "");
+  }
+  capabilities("0000000000080000");  // CAP_SYS_PTRACE and nothing else
+  EXPECT_EQ(check_tracing(here_).what, verdict::good);
+  capabilities("00000000fff7ffff");  // everything else
+  EXPECT_EQ(check_tracing(here_).what, verdict::blocked);
+}
+
+TEST_F(Doctor, SaysWhatDebugfsLacks) {
+  EXPECT_EQ(check_debugfs(here_)[0].what, verdict::good);
+  remove("debug");
+  write("proc/self/mounts", "proc /proc proc rw 0 0\n");
+  auto all = check_debugfs(here_);
+  EXPECT_EQ(all[0].what, verdict::note);
+  EXPECT_THAT(all[0].advice, HasSubstr("mount -t debugfs"));
+  EXPECT_EQ(all[1].what, verdict::note);
+  write("proc/self/mounts", "debugfs /sys/kernel/debug debugfs rw 0 0\n");
+  EXPECT_THAT(check_debugfs(here_)[0].advice, testing::Not(HasSubstr("mount -t debugfs")));
+  write("sys/kernel/security/lockdown", "none integrity [confidentiality]\n");
+  EXPECT_THAT(check_debugfs(here_)[0].found, HasSubstr("locked down"));
+}
+
+TEST_F(Doctor, SaysWhyIoUringIsRefused) {
+  here_.try_io_uring = [] { return EPERM; };
+  write("proc/sys/kernel/io_uring_disabled", "2\n");
+  auto all = check_io_uring(here_);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].what, verdict::note) << "there is an epoll build";
+  EXPECT_THAT(all[0].how, HasSubstr("io_uring_disabled is 2"));
+  EXPECT_THAT(all[0].advice, HasSubstr("kernel.io_uring_disabled=0"));
+  write("proc/sys/kernel/io_uring_disabled", "0\n");
+  EXPECT_THAT(check_io_uring(here_)[0].advice, HasSubstr("seccomp"));
+  here_.try_io_uring = [] { return ENOMEM; };
+  all = check_io_uring(here_);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[1].name, "memlock");
+}
+
+TEST_F(Doctor, PrintsWhatIsBlockedAndWhatToDo) {
+  const std::vector<check> all{
+      {"a", verdict::good, "fine", "by looking"},
+      {"b", verdict::blocked, "bad", "by looking twice", "mend it"},
+  };
+  EXPECT_EQ(doctor_text(all),
+            "ok       a: fine\n"
+            "         (by looking)\n"
+            "BLOCKED  b: bad\n"
+            "         (by looking twice)\n"
+            "         -> mend it\n"
+            "preemption cannot work here until what is BLOCKED is mended\n");
+  const auto value = doctor_json(all);
+  EXPECT_TRUE(value.at("blocked").as_bool());
+  EXPECT_EQ(value.at("checks").at(1).at("verdict").as_string(), "blocked");
+  EXPECT_FALSE(blocks({all[0]}));
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# usage: readme.sh BIN
+# What adapters/cli/README.md says to type, in one shell instead of three. BIN: where the programs are.
+set -euo pipefail
+readme=$(dirname "${BASH_SOURCE[0]}")/../../../adapters/cli/README.md
+work=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; wait || true; rm -rf --one-file-system "$work"' EXIT
+mkdir -p "$work/build/release"
+ln -s "$1" "$work/build/release/bin"
+
+# block N: the N-th block of commands below "Try it".
+block() {
+  awk -v wanted="$1" '/^## Try it/ {on=1} on && /^```$/ {inside=0} inside && n == wanted
+    on && /^```sh$/ {inside=1; n++} on && /^## Susp/ {exit}' "$readme" |
+    sed "s|/tmp/gpu|$work/gpu|g"
+}
+cd "$work"
+eval "$(block 1) > exports &"
+for _ in $(seq 500); do
+  [ "$(wc -l <exports 2>/dev/null || echo 0)" -lt 3 ] || break
+  sleep 0.02
+done
+# What it prints is what the README shows.
+diff <(block 2 | grep '^export') exports
+# The last line of the second block holds; the third block is typed meanwhile.
+eval "$(block 2 | sed '$d')"
+eval "$(block 2 | tail -n 1) > held &"
+holder=$!
+for _ in $(seq 500); do
+  ! grep -q '^held by' held 2>/dev/null || break
+  sleep 0.02
+done
+eval "$(block 3 | sed "s/PID/$pid/")" | tee third
+grep -Eq "^ *$pid .* suspended " third
+grep -q "everything of it runs again" third
+wait "$holder"
+cat held
+grep -q "process $pid runs again" held

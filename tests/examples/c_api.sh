@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# usage: c_api.sh OFFLINE_DEMO EXAMPLE...
+# Runs an example of the C API on a process that works on a simulated GPU: while it is suspended the GPU
+# finishes nothing of its work, afterwards it goes on, and it keeps its books right to the end.
+set -euo pipefail
+with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../examples/with_simulated_gpu.sh
+
+# shellcheck disable=SC2016
+out=$("$with_gpu" bash -c '
+  set -euo pipefail
+  "$1" --load train & offline=$!
+  shift
+  trap "kill $offline 2>/dev/null || true" EXIT
+  suspended() { grep -o "\"suspended_queues\":[0-9]*" "$SLUICE_SIM_ROOT/sim/stats.json" | head -1; }
+  for _ in $(seq 500); do
+    [ "$(ls "$SLUICE_KFD_SYSFS/proc/$offline/queues" 2>/dev/null | wc -l)" -lt 3 ] || break
+    sleep 0.02
+  done
+  "$@" "$offline" 1500 & example=$!
+  seen=
+  for _ in $(seq 1000); do
+    seen=$(suspended)
+    [ "$seen" != "\"suspended_queues\":3" ] || break
+    kill -0 "$example" 2>/dev/null || break
+    sleep 0.01
+  done
+  echo "while it is held: $seen"
+  wait "$example"
+  echo "afterwards: $(suspended)"
+  kill "$offline"
+  code=0; wait "$offline" || code=$?
+  echo "the offline process ended with $code"' bash "$@" 2>&1) || { echo "$out"; exit 1; }
+echo "$out"
+grep -qx 'while it is held: "suspended_queues":3' <<<"$out"
+grep -qx 'afterwards: "suspended_queues":0' <<<"$out"
+grep -Eqx 'process [0-9]+, queue 2 on GPU 51110: priority [0-9]+, [0-9]+ bytes' <<<"$out"
+grep -Eq '^suspended .*for 1500 ms$' <<<"$out"
+grep -qx 'resumed' <<<"$out"
+grep -qx "the offline process ended with 0" <<<"$out"  # else its books were wrong
