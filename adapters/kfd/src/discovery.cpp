@@ -208,7 +208,9 @@ class node_discovery final : public discovery {
           scanner_->restate(push);
           for (const auto& [gpu, at] : lost_) push(about_loss(gpu, at));
         }
-        listener_->listen(scanner_->gpus());
+        gpus_.clear();
+        for (const auto& each : scanner_->gpus()) gpus_.push_back(each.id);
+        listener_->listen(gpus_);
         if (changed) brisk_until = clock::now() + brisk_period;
         looked_ = clock::now();
         next = looked_ + (looked_ < brisk_until ? brisk_interval : calm_interval);
@@ -298,6 +300,7 @@ class node_discovery final : public discovery {
   const unique_fd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::unique_ptr<tree_watch> trees_;
   std::unique_ptr<gpu_listener> listener_;
+  std::vector<gpu_id> gpus_;  ///< Scratch.
   std::map<gpu_id, time_point> lost_;  ///< When each was last heard to be reset.
   smi_counts heard_{};                 // any thread's
   std::unique_ptr<node_scanner> scanner_;

@@ -27,6 +27,10 @@ namespace sluice::kfd {
 /// Threading: one thread. Blocks on file reads.
 class node_scanner {
  public:
+  struct gpu_node {
+    gpu_id id{};
+    std::uint64_t hive = 0;
+  };
   using emit = std::function<void(const observation&)>;
 
   /// `exits` is an epoll descriptor (or -1) to which the pidfd of every known process is added,
@@ -43,7 +47,7 @@ class node_scanner {
   /// Whether the tree is there at all.
   bool readable() const;
   /// Those that the last look saw.
-  std::span<const gpu_id> gpus() const noexcept { return gpus_; }
+  std::span<const gpu_node> gpus() const noexcept { return gpus_; }
   /// Looks, and emits the differences to the look before. \return whether there were any.
   bool scan(const emit& out);
   /// Emits all that the last look saw, between resync_begin and resync_end.
@@ -96,10 +100,6 @@ class node_scanner {
   int mqds_reads_due_ = 0;
   bool mqds_refused_ = false;
   std::string generation_;
-  struct gpu_node {
-    gpu_id id{};
-    std::uint64_t hive = 0;
-  };
   static observation about(const gpu_node& seen) noexcept;
   std::vector<gpu_node> gpus_;
   std::map<pid_t, process> known_;

@@ -93,7 +93,8 @@ class queue_holder::impl {
       why = {errno_of(node.error()), said->last()};
       return {};
     }
-    auto acting = lanes::create(**node, {.say = say});
+    // Its callers name the mechanism: batch commands are calls of their own.
+    auto acting = lanes::create(**node, {.batch_commands = false, .say = say});
     unique_fd stop{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!acting || !stop) {
       why = {EMFILE, "no descriptor is left; close some, or raise the limit (ulimit -n)"};
@@ -305,6 +306,7 @@ class queue_holder::impl {
         who->queues.clear();
         targets_.erase(found);
         break;
+      case report_kind::acts_by: break;
       case report_kind::gpu_lost: break;  // said by the lanes; a call in flight has its deadline
     }
   }
