@@ -16,6 +16,8 @@
 #include <fmt/format.h>
 
 #include "sluice/duration_text.hpp"
+#include "sluice/kfd/classification.hpp"
+#include "sluice/kfd/discovery.hpp"
 
 namespace sluice::cli {
 
@@ -72,6 +74,11 @@ std::string gpu_line(const kfd::gpu_description& gpu) {
 const holding* find(const holdings& held, pid_t pid) {
   const auto found = held.find(pid);
   return found == held.end() ? nullptr : &found->second;
+}
+
+role role_of(const roles& given, const kfd::process_description& process) {
+  const auto found = given.find({process.pid, process.start_time});
+  return found == given.end() ? role::unmatched : found->second;
 }
 
 /// Whether the queue is suspended, where its holder tells.
@@ -171,11 +178,13 @@ holdings ask_holders(const kfd::node_view& node) {
   return held;
 }
 
-std::string queues_text(const kfd::node_view& node, const holdings& held, std::size_t width) {
+std::string queues_text(const kfd::node_view& node, const holdings& held, const roles& given,
+                        std::size_t width) {
   using enum table::align;
   table rows{{{"PID", right},
               {"USER", left, true},
               {"COMMAND", left, true},
+              {"ROLE"},
               {"GPU", right},
               {"QUEUE", right},
               {"TYPE"},
@@ -187,14 +196,16 @@ std::string queues_text(const kfd::node_view& node, const holdings& held, std::s
     const std::string pid = std::to_string(process.pid);
     const std::string user = user_text(process.user);
     const std::string command = printable(process.command);
+    const role known = role_of(given, process);
+    const std::string what = known == role::unmatched ? "-" : std::string{to_string(known)};
     const holding* const by = find(held, process.pid);
     if (process.queues.empty())
-      rows.add({pid, user, command, "-", "-", "-", "-", "-", by != nullptr ? "traced" : "-",
+      rows.add({pid, user, command, what, "-", "-", "-", "-", "-", by != nullptr ? "traced" : "-",
                 bytes_text(sum(process.vram))});
     for (const auto& queue : process.queues) {
       const auto* const gpu = node.find(queue.gpu);
       const auto vram = process.vram.find(queue.gpu);
-      rows.add({pid, user, command, gpu != nullptr ? std::to_string(gpu->ordinal) : "?",
+      rows.add({pid, user, command, what, gpu != nullptr ? std::to_string(gpu->ordinal) : "?",
                 std::to_string(number(queue.id)), std::string{type_text(queue.type)},
                 bytes_text(queue.ring_bytes),
                 queue.priority ? std::to_string(*queue.priority) : "-",
@@ -208,7 +219,7 @@ std::string queues_text(const kfd::node_view& node, const holdings& held, std::s
   return out + "\n" + rows.text(width);
 }
 
-json::value queues_json(const kfd::node_view& node, const holdings& held,
+json::value queues_json(const kfd::node_view& node, const holdings& held, const roles& given,
                         const std::vector<std::string>& warnings) {
   json::array gpus;
   for (const auto& gpu : node.gpus) {
@@ -247,6 +258,7 @@ json::value queues_json(const kfd::node_view& node, const holdings& held,
         {"command", process.command},
         {"uid", or_null(process.user)},
         {"user", user_text(process.user)},
+        {"role", to_string(role_of(given, process))},
         {"traced_by", by != nullptr ? json::value(by->by) : json::value(nullptr)},
         {"vram_bytes", std::move(memory)},
         {"evicted_ms", std::move(evicted)},
@@ -266,6 +278,7 @@ subcommand add_queues(CLI::App& program) {
     queue_filter filter;
     std::string type;
     duration interval = 200ms;
+    std::string config;
     bool json = false;
   };
   const auto chosen = std::make_shared<options>();
@@ -292,11 +305,14 @@ subcommand add_queues(CLI::App& program) {
           },
           "Between two looks, to find evictions; 0s: one [200ms]")
       ->type_name("TIME");
+  command->add_option("--config", chosen->config, "ROLE by the table [roles] of this TOML file")
+      ->type_name("FILE");
   command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
   command->footer(
       "STATE: suspended, or held (it runs), by 'sluice suspend'; traced by another,\n"
-      "e.g. a scheduler's agent, who alone knows; '-': nobody traces it. A GPU's number\n"
-      "is what HIP_VISIBLE_DEVICES counts. Priorities need root.");
+      "e.g. a scheduler's agent, who alone knows; '-': nobody traces it. ROLE: what a\n"
+      "scheduler with these rules would give; '-': it would not touch it. GPUs are\n"
+      "numbered as HIP_VISIBLE_DEVICES counts. Priorities need root.");
   return {command, [chosen] {
             if (!chosen->type.empty()) chosen->filter.compute = chosen->type == "compute";
             const auto where = kfd::roots::from_environment();
@@ -320,10 +336,17 @@ subcommand add_queues(CLI::App& program) {
               complain(*wrong);
               return exit_usage;
             }
+            std::string message;
+            const auto rules = kfd::load_classification(chosen->config, message);
+            if (!rules) {
+              complain(message);
+              return exit_usage;
+            }
+            const auto given = kfd::roles_now(where, *rules, complain);
             const auto held = ask_holders(*seen);
             if (chosen->json)
-              return print(queues_json(*seen, held, warnings)) ? exit_done : exit_failed;
-            if (!print(queues_text(*seen, held, terminal_width()))) return exit_failed;
+              return print(queues_json(*seen, held, given, warnings)) ? exit_done : exit_failed;
+            if (!print(queues_text(*seen, held, given, terminal_width()))) return exit_failed;
             for (const auto& each : warnings) complain("warning: " + each);
             return exit_done;
           }};

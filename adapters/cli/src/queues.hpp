@@ -10,7 +10,9 @@
 #include <boost/json/value.hpp>
 
 #include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/process_identity.hpp"
 #include "sluice/result.hpp"
+#include "sluice/role.hpp"
 
 namespace sluice::cli {
 
@@ -40,8 +42,11 @@ using holdings = std::map<pid_t, holding>;
 /// Asks every `sluice suspend` that holds one of the processes.
 holdings ask_holders(const kfd::node_view& node);
 
-std::string queues_text(const kfd::node_view& node, const holdings& held, std::size_t width);
-boost::json::value queues_json(const kfd::node_view& node, const holdings& held,
+using roles = std::map<kfd::process_identity, role>;
+
+std::string queues_text(const kfd::node_view& node, const holdings& held, const roles& given,
+                        std::size_t width);
+boost::json::value queues_json(const kfd::node_view& node, const holdings& held, const roles& given,
                                const std::vector<std::string>& warnings);
 
 }  // namespace sluice::cli

@@ -325,4 +325,21 @@ std::unique_ptr<discovery> make_discovery(roots where, classification_rules rule
   return std::make_unique<node_discovery>(std::move(where), std::move(rules), std::move(say));
 }
 
+std::map<process_identity, role> roles_now(const roots& where, const classification_rules& rules,
+                                           const message_sink& say) {
+  node_scanner scanner{where, rules, -1, say};
+  if (!rules.role_store.empty()) {
+    std::string message;
+    if (auto stored = role_store{rules.role_store}.read(message))
+      scanner.set_stored(std::move(*stored));
+    else
+      say(message);
+  }
+  std::map<process_identity, role> all;
+  scanner.scan([&all](const observation& seen) {
+    if (seen.kind == observation_kind::process_seen) all[{seen.pid, seen.start_time}] = seen.what;
+  });
+  return all;
+}
+
 }  // namespace sluice::kfd

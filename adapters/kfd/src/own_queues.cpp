@@ -1,6 +1,7 @@
 #include "own_queues.hpp"
 
 #include "queue_status.hpp"
+#include "runtime_wait.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -165,6 +166,22 @@ failure own_queues::end() {
   if (!ended && ended.error().value() != EINVAL)  // EINVAL: there is no session any more
     return refused("end the debug session", ended.error());
   enabled_ = suspended_ = false;
+  // The runtime may have begun to end after the last event was read: DISABLE drops that event and
+  // leaves its thread waiting. Rare, and found by looking, as debug_session does.
+  for (int round = 0; round < 3 && waits_in_runtime_enable(::getpid()); ++round) {
+    uapi::kfd_runtime_info info{};
+    args = trap(uapi::KFD_IOC_DBG_TRAP_ENABLE);
+    args.enable.exception_mask = process_runtime;
+    args.enable.rinfo_ptr = address_of(&info);
+    args.enable.rinfo_size = sizeof info;
+    args.enable.dbg_fd = static_cast<std::uint32_t>(driver_end_.get());
+    if (!node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args)) break;
+    args = trap(uapi::KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT);
+    args.send_runtime_event.exception_mask = process_runtime;
+    (void)node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args);
+    args = trap(uapi::KFD_IOC_DBG_TRAP_DISABLE);
+    (void)node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args);
+  }
   return {};
 }
 

@@ -37,8 +37,8 @@ TEST(SluiceQueues, ListsAProcessWithItsQueues) {
   const auto shown = run(device, {"queues"});
   EXPECT_EQ(shown.code, 0) << shown.err;
   EXPECT_THAT(shown.out, HasSubstr("GPU 0: gpu_id 51110, 0000:01:00.0"));
-  EXPECT_THAT(shown.out, ContainsRegex(pid + " +root +[a-z_]+ +0 +0 +compute "));
-  EXPECT_THAT(shown.out, ContainsRegex(pid + " +root +[a-z_]+ +0 +1 +compute "));
+  EXPECT_THAT(shown.out, ContainsRegex(pid + " +root +[a-z_]+ +- +0 +0 +compute "));
+  EXPECT_THAT(shown.out, ContainsRegex(pid + " +root +[a-z_]+ +- +0 +1 +compute "));
 
   const auto json = run(device, {"queues", "--json", "--pid", pid, "--interval", "0s"});
   ASSERT_EQ(json.code, 0) << json.err;
@@ -47,6 +47,22 @@ TEST(SluiceQueues, ListsAProcessWithItsQueues) {
   EXPECT_EQ(value.at("processes").at(0).at("pid").to_number<pid_t>(), target.pid());
   EXPECT_EQ(value.at("processes").at(0).at("queues").as_array().size(), 2U);
   EXPECT_EQ(value.at("processes").at(0).at("queues").at(1).at("gpu_id").to_number<int>(), 51110);
+}
+
+TEST(SluiceQueues, ShowsTheRoleThatASchedulerWouldGive) {
+  const simulated_device device;
+  const offline_target target{device.roots()};
+  ASSERT_TRUE(target.says('r'));
+  const auto pid = std::to_string(target.pid());
+  const std::string rules = device.root() + "/../rules.toml";
+  std::ofstream{rules} << "[roles]\nstore = \"\"\npids = [{ pid = " << pid
+                       << ", role = \"offline\" }]\n";
+  const auto shown = run(device, {"queues", "--config", rules});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, ContainsRegex(pid + " +root +[a-z_]+ +offline +0 "));
+  const auto missing = run(device, {"queues", "--config", rules + ".not"});
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("rules.toml.not"));
 }
 
 TEST(SluiceQueues, SaysWhatIsNotThere) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # usage: readme.sh BIN
-# What adapters/cli/README.md says to type, in one shell instead of three. BIN: where the programs are.
+# What adapters/cli/README.md and the README above say to type, in one shell instead of several. BIN: where
+# the programs are.
 set -euo pipefail
 readme=$(dirname "${BASH_SOURCE[0]}")/../../../adapters/cli/README.md
 work=$(mktemp -d)
@@ -36,3 +37,11 @@ grep -q "everything of it runs again" third
 wait "$holder"
 cat held
 grep -q "process $pid runs again" held
+
+# The README above: a look and a hold.
+awk '/^## Look at a node/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' \
+  "$(dirname "$readme")/../../README.md" | sed "s/PID/$pid/" >commands
+[ "$(grep -c sluice commands)" -ge 3 ]
+bash -euo pipefail commands >looked
+grep -q 'nothing blocks preemption' looked
+grep -q "process $pid runs again" looked

@@ -65,4 +65,11 @@ std::unique_ptr<discovery> make_discovery(roots where = roots::from_environment(
                                           classification_rules rules = {},
                                           message_sink say = messages_to_stderr());
 
+/// One look: the roles that a scheduler with these rules would give now, without what is only said
+/// inside it (set_role()). Starts no thread and follows nothing.
+/// Threading: any thread. Cost: as a discovery's first look.
+[[nodiscard]] std::map<process_identity, role> roles_now(const roots& where,
+                                                         const classification_rules& rules,
+                                                         const message_sink& say);
+
 }  // namespace sluice::kfd
