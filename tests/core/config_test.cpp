@@ -143,10 +143,10 @@ TEST_F(LoadConfig, ReadsTheReadmesDefaults) {
   ASSERT_TRUE(config) << message_;
   const scheduler_config defaults;
   EXPECT_TRUE(*config == defaults);
-  for (const auto* key : {"max_suspend", "min_run", "offline_floor", "floor_window", "attach_after",
-                          "attach_at_latest", "max_busy", "failure_backoff", "breaker_after",
-                          "breaker_rearm", "policy_time_limit", "stop_limit", "inbox_capacity",
-                          "suspend_sdma"}) {
+  for (const auto* key :
+       {"max_suspend", "min_run", "offline_floor", "floor_window", "attach_after",
+        "attach_at_latest", "max_busy", "failure_backoff", "breaker_after", "breaker_rearm",
+        "policy_time_limit", "stop_limit", "inbox_capacity", "suspend_sdma"}) {
     EXPECT_THAT(block, HasSubstr("\n" + std::string(key) + " = "));
   }
 }

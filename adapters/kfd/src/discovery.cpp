@@ -300,7 +300,7 @@ class node_discovery final : public discovery {
   const unique_fd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::unique_ptr<tree_watch> trees_;
   std::unique_ptr<gpu_listener> listener_;
-  std::vector<gpu_id> gpus_;  ///< Scratch.
+  std::vector<gpu_id> gpus_;           ///< Scratch.
   std::map<gpu_id, time_point> lost_;  ///< When each was last heard to be reset.
   smi_counts heard_{};                 // any thread's
   std::unique_ptr<node_scanner> scanner_;

@@ -51,7 +51,7 @@ struct gpu {
   std::uint64_t hive = 0;  ///< Linked GPUs share a number; 0: alone.
   std::uint32_t hardware_failures = 0;
   time_point rearm_at = never;
-  time_point rearmed{};  ///< When its breaker was last closed.
+  time_point rearmed{};         ///< When its breaker was last closed.
   std::uint32_t not_off = 0;    ///< Manageable offline queues that are not known to be suspended.
   std::uint32_t attaching = 0;  ///< Attaches under way that touch this GPU.
   std::vector<group_id> offline;

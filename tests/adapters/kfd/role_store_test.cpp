@@ -260,8 +260,9 @@ TEST_F(RoleStore, LosesNoChangeOfManyProgramsAtOnce) {
       for (int round = 0; round < 5; ++round) {
         const std::string cgroup = "/" + std::to_string(caller) + "/" + std::to_string(round);
         // Busy disks may keep others waiting longer than the store waits.
-        EXPECT_TRUE(within(30s, [&] { return mine.set(cgroup, role::offline, message).has_value(); }))
-            << message;
+        EXPECT_TRUE(within(30s, [&] {
+          return mine.set(cgroup, role::offline, message).has_value();
+        })) << message;
       }
     });
   }

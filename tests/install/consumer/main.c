@@ -1,9 +1,9 @@
 /* The C API outside the tree: the refusal for a device that is not there is an error value. */
+#include <sluice/kfd.h>
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <sluice/kfd.h>
 
 int main(void) {
   sluice_kfd_options options = {.size = sizeof options, .device = "/nonexistent/kfd"};

@@ -20,7 +20,7 @@ enum class observation_kind : std::uint8_t {
   queue_seen,    ///< pid, start_time, queue, gpu, type.
   queue_gone,    ///< pid, start_time, queue.
   gpu_seen,      ///< gpu, group_key.
-  gpu_lost,      ///< gpu: it was reset, or is about to be, at `at`. As backend_listener::gpu_lost().
+  gpu_lost,  ///< gpu: it was reset, or is about to be, at `at`. As backend_listener::gpu_lost().
   resync_begin,  ///< All that follows up to resync_end is the whole truth of this source...
   resync_end,    ///< ...and what was not named in between is gone.
 };
