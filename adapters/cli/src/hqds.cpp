@@ -41,11 +41,15 @@ std::optional<std::string> whole_file(const std::string& path) {
   return std::string{std::istreambuf_iterator<char>{file}, {}};
 }
 
-/// The one descriptor that has the slot's ring; nullptr: none or several have.
+/// The descriptor that is mapped in the slot, or else the only one that has the slot's ring;
+/// nullptr: none or several have. Processes that were forked from one often have the same
+/// addresses.
 const kfd::mqd* owner_of(const kfd::hqd& slot, const kfd::mqds& queues) {
   const kfd::mqd* found = nullptr;
   for (const kfd::mqd& each : queues.queues) {
     if (each.gpu != slot.gpu || each.ring_base != slot.ring_base || each.ring_base == 0) continue;
+    if (each.descriptor_address != 0 && each.descriptor_address == slot.descriptor_address)
+      return &each;
     if (each.vmid != 0 && each.vmid != slot.vmid && each.active.value_or(false)) continue;
     if (found != nullptr) return nullptr;
     found = &each;

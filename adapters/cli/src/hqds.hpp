@@ -24,8 +24,9 @@ struct slot_view {
   std::uint32_t backlog = 0;     ///< Packets: write pointer less read pointer.
 };
 
-/// Taken slots without the driver's own. A slot is a process's where exactly one queue descriptor
-/// of its GPU has that ring, and the vmid of its last save if that is known.
+/// Taken slots without the driver's own. A slot is a process's where it names the queue's
+/// descriptor (of a GPU with several XCCs the first one's does), or exactly one descriptor of its
+/// GPU has that ring, and the vmid of its last save if that is known.
 std::vector<slot_view> taken_slots(const kfd::hqds& slots, const kfd::mqds& queues,
                                    const kfd::node_view& node);
 

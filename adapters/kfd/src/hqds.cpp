@@ -10,6 +10,8 @@ namespace sluice::kfd {
 namespace {
 
 // Positions within a slot's dump, which begins at CP_MQD_BASE_ADDR.
+constexpr std::size_t at_mqd_lo = 0;
+constexpr std::size_t at_mqd_hi = 1;
 constexpr std::size_t at_active = 2;
 constexpr std::size_t at_vmid = 3;
 constexpr std::size_t at_pipe_priority = 5;
@@ -133,6 +135,7 @@ void hqds_parser::end_slot() {
     out_.problems.note(slot_line_number_, slot_text_);
     return;
   }
+  slot_.descriptor_address = wide(kept_[at_mqd_lo], kept_[at_mqd_hi]);
   slot_.active = (kept_[at_active] & 1U) != 0;
   slot_.vmid = kept_[at_vmid];
   slot_.pipe_priority = kept_[at_pipe_priority];

@@ -10,6 +10,8 @@ namespace sluice::kfd {
 namespace {
 
 // Dword positions in a compute descriptor (gfx9's v9_mqd).
+constexpr std::uint32_t mqd_base_lo = 128;
+constexpr std::uint32_t mqd_base_hi = 129;
 constexpr std::uint32_t hqd_active = 130;
 constexpr std::uint32_t hqd_vmid = 131;
 constexpr std::uint32_t hqd_pipe_priority = 133;
@@ -250,6 +252,7 @@ void mqds_parser::end_queue() {
   } else if (queue_.type == mqd_type::compute) {
     if (complete) {
       queue_.ring_base = wide(dword(hqd_pq_base_lo), dword(hqd_pq_base_hi)) << 8U;
+      queue_.descriptor_address = wide(dword(mqd_base_lo), dword(mqd_base_hi));
       queue_.active = (dword(hqd_active) & 1U) != 0;
       queue_.vmid = dword(hqd_vmid);
       queue_.pipe_priority = dword(hqd_pipe_priority);

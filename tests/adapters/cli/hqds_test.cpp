@@ -75,6 +75,24 @@ TEST(HqdsSlots, AreAProcesssWhereOneDescriptorFits) {
   EXPECT_TRUE(value.at("taken").at(1).at("pid").is_null());
 }
 
+// Processes that were forked from one have their rings at the same address.
+TEST(HqdsSlots, AreAProcesssWhoseDescriptorTheyName) {
+  kfd::hqds slots;
+  slots.slots = {slot(0, 0x1000, 8), slot(1, 0x1000, 9), slot(2, 0x1000, 10)};
+  slots.slots[0].descriptor_address = 0xb000;
+  slots.slots[1].descriptor_address = 0xa000;
+  slots.slots[2].descriptor_address = 0xc000;
+  kfd::mqds queues;
+  queues.queues = {queue(4242, 0x1000), queue(5, 0x1000)};
+  queues.queues[0].descriptor_address = 0xa000;
+  queues.queues[1].descriptor_address = 0xb000;
+  const auto taken = taken_slots(slots, queues, node());
+  ASSERT_THAT(taken, SizeIs(3));
+  EXPECT_EQ(taken[0].pid, 5);
+  EXPECT_EQ(taken[1].pid, 4242);
+  EXPECT_EQ(taken[2].pid, 0) << "neither's, as far as can be known";
+}
+
 // Pointers that turn with the ring: the write pointer is behind the read pointer.
 TEST(HqdsSlots, CountABacklogThatWrapsAround) {
   kfd::hqds slots;

@@ -55,6 +55,7 @@ TEST(Hqds, ReadsTheSample) {
   EXPECT_EQ(taken.slot, 1U);
   EXPECT_FALSE(taken.hiq);
   EXPECT_TRUE(taken.active);
+  EXPECT_EQ(taken.descriptor_address, 0x7f00a06000U);
   EXPECT_EQ(taken.vmid, 8U);
   EXPECT_EQ(taken.pipe_priority, 1U);
   EXPECT_EQ(taken.priority, 7U);

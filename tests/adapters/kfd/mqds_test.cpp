@@ -73,6 +73,7 @@ TEST(Mqds, ReadsTheMainlineSample) {
   EXPECT_EQ(newest.gpu, gpu_id{0x4db5});
   EXPECT_FALSE(newest.queue);
   EXPECT_EQ(newest.ring_base, 0x7f3a00500000U);
+  EXPECT_EQ(newest.descriptor_address, 0x7f00a06000U);
   EXPECT_EQ(newest.priority, 11U);
   EXPECT_EQ(newest.pipe_priority, 2U);
   EXPECT_EQ(newest.active, false);

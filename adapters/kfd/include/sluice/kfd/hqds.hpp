@@ -29,6 +29,8 @@ struct hqd {
   std::uint32_t vmid = 0;
   std::uint32_t pipe_priority = 0;
   std::uint32_t priority = 0;
+  std::uint64_t descriptor_address =
+      0;  ///< cp_mqd_base_addr: see mqd::descriptor_address; each XCC has its own.
   std::uint64_t ring_base = 0;
   std::uint32_t read = 0;   ///< cp_hqd_pq_rptr, dwords.
   std::uint64_t write = 0;  ///< cp_hqd_pq_wptr, dwords.

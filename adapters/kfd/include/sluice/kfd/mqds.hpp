@@ -39,6 +39,8 @@ struct mqd {
   std::optional<std::uint32_t> priority{};  ///< cp_hqd_queue_priority: 0 to 15.
   std::optional<bool> active{};  ///< cp_hqd_active, as of the last save: stale while mapped.
   // Compute queues of the mainline grammar only:
+  /// Of its (first) descriptor itself, as cp_mqd_base_addr says: no two queues of a GPU share it.
+  std::uint64_t descriptor_address = 0;
   std::uint64_t read_pointer_address = 0;
   std::uint64_t write_pointer_address = 0;
   std::optional<std::uint32_t> pipe_priority{};
