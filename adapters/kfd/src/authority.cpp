@@ -60,14 +60,14 @@ bool enable(const device& node, pid_t target, int event_fd) {
   return trap(node, target, uapi::KFD_IOC_DBG_TRAP_ENABLE, args);
 }
 
-/// How many queues it has: none. Another thread than the tracer asks.
-bool may_ask(const device& node, pid_t target) {
+}  // namespace
+
+bool has_session(const device& node, pid_t target) {
+  // How many queues it has: the least that only whoever may use a session hears.
   uapi::kfd_ioctl_dbg_trap_args args{};
   args.queue_snapshot.entry_size = sizeof(uapi::kfd_queue_snapshot_entry);
   return trap(node, target, uapi::KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT, args);
 }
-
-}  // namespace
 
 bool authorises_process(const device& node) {
   int ends[2];
@@ -88,7 +88,8 @@ bool authorises_process(const device& node) {
       if (enabled) trap(node, child.pid(), uapi::KFD_IOC_DBG_TRAP_DISABLE);
     }};
     opened.wait();
-    const bool allowed = enabled && may_ask(node, child.pid());
+    // This thread traces nobody.
+    const bool allowed = enabled && has_session(node, child.pid());
     asked.count_down();
     tracer.join();
     return allowed;

@@ -2,6 +2,8 @@
 /// \file
 /// Whom the driver lets operate on a debug session.
 
+#include <sys/types.h>
+
 #include "sluice/kfd/device.hpp"
 
 namespace sluice::kfd {
@@ -16,5 +18,11 @@ namespace sluice::kfd {
 ///
 /// Threading: any thread; blocks for some milliseconds.
 bool authorises_process(const device& node);
+
+/// Whether somebody has a debug session with the process, which the calling thread traces. Asked
+/// before an ENABLE where tracing excludes nobody: a second one is refused, but takes the authority
+/// from whoever has the session, and its end ends that. Of no session the driver writes one line to
+/// the kernel's log.
+bool has_session(const device& node, pid_t target);
 
 }  // namespace sluice::kfd

@@ -1,5 +1,7 @@
 #include "lane.hpp"
 
+#include "authority.hpp"
+
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -238,6 +240,7 @@ result<std::unique_ptr<debug_session>> lane::open_by_helper() {
         opened = seized.error();
         return;
       }
+      if (has_session(node_, pid_)) return;  // busy
       opened = debug_session::open(node_, *traced_, *this, options_.say);
       if (opened) (*opened)->forget_driver_end();
     }}.join();
