@@ -509,7 +509,8 @@ class queue_holder::impl {
       case ENOENT: return what + "it has no such queue; 'sluice queues' lists them";
       case EBUSY: return what + "its owner is destroying it, or has not finished creating it";
       case EIO:
-        return what + "the hardware failed; " +
+        return what + "the hardware of GPU " +
+               std::to_string(static_cast<std::uint32_t>(order.gpu)) + " failed; " +
                (kind == command_kind::suspend ? "it was resumed again"
                                               : "its session is ended, which resumes everything") +
                ", see dmesg";

@@ -28,6 +28,7 @@ class offline_target {
  public:
   struct options {
     int queues = 1;
+    std::uint32_t gpu = 0;        ///< gpu_id; 0: the first.
     bool open_when_told = false;  ///< 'o' then opens the device; else it is open from the start.
   };
 
@@ -87,8 +88,10 @@ class offline_target {
     ::setenv("AMD_QUEUE_TAG", "OFFLINE_AI", 1);
     std::unique_ptr<sim::gpu_client> client;
     std::vector<std::unique_ptr<sim::gpu_queue>> queues;
+    std::vector<std::uint64_t> counted;  // of each queue, kernels
     const auto open = [&] {
-      auto opened = sim::gpu_client::open({.device = where.device, .sysfs = where.sysfs});
+      auto opened =
+          sim::gpu_client::open({.device = where.device, .sysfs = where.sysfs, .gpu = how.gpu});
       if (!opened) return false;
       client = std::move(*opened);
       for (int index = 0; index < how.queues; ++index) {
@@ -130,10 +133,12 @@ class offline_target {
             queue->submit({.length = 300us, .waves = 1}))
           queue->ring();
       }
-      for (const auto& queue : queues) {
+      counted.resize(queues.size(), 0);
+      for (std::size_t index = 0; index < queues.size(); ++index) {
+        const auto& queue = queues[index];
         const std::uint64_t last = queue->submitted() - 1;
-        const bool had_finished = queue->completed() > last;
-        if (!queue->wait(last, 5ms) || had_finished) continue;
+        if (!queue->wait(last, 5ms) || counted[index] > last) continue;
+        counted[index] = last + 1;
         if (queue->completion(last).value != 0) counters_->wrong.fetch_add(1);
         counters_->kernels.fetch_add(1);
       }

@@ -156,23 +156,41 @@ enum {
 };
 
 /**
- * Takes queues of many processes off in one step, without tracing anybody. Needs a patched driver:
- * a stock one has no such command, which is -EOPNOTSUPP.
- * \param refs      ids only, no SLUICE_KFD_ALL_QUEUES; any number.
- * \param grace_us  what running waves get to finish by themselves; 0xffffffff: the driver's
- * default. \return how many refs have status 0. -ENOENT of an entry may also mean that the caller
- * has no right to it, or that another handle holds it.
+ * Takes queues of many processes off in one step, without tracing anybody: one driver call for each
+ * 4096 refs, which costs everybody on a GPU one runlist cycle, however many processes are named.
+ * Needs a patched driver: a stock one has no such command, which is -EOPNOTSUPP. What is held so is
+ * put back by sluice_kfd_fast_remap_queues(), sluice_kfd_cleanup() and the death of this process,
+ * whichever comes first; an owner that destroys a queue does not wait for that. Holding what this
+ * handle holds succeeds. It is apart from sluice_kfd_suspend_queues(): a queue that both took off
+ * runs when both have given it back.
+ *
+ * Of an entry's status are used -ENOENT (no such queue, no right to it, named twice, being
+ * destroyed, or another handle's: the driver does not say which), -EIO (the hardware failed; it was
+ * put back, see dmesg) and -ECANCELED (an earlier driver call of this one was refused).
+ *
+ * \param refs      ids only, no SLUICE_KFD_ALL_QUEUES; any number. gpu_id stays 0.
+ * \param grace_us  what running waves get to finish by themselves; 0xffffffff: as the driver likes.
+ * \return how many refs have status 0; or -EINVAL, also for flags that mean nothing together.
  */
 SLUICE_KFD_API int sluice_kfd_batch_unmap_queues(sluice_kfd* handle, sluice_kfd_queue_ref* refs,
                                                  size_t count, uint32_t grace_us, uint32_t flags);
-/** Puts them back. NULL and 0: all that this handle unmapped. */
+/**
+ * Puts them back, with the same values: -ENOENT is also a queue that this handle does not hold, and
+ * one with -EIO is still held, to be tried again.
+ * \param refs  NULL, and count 0: all that this handle holds.
+ * \return how many were put back.
+ */
 SLUICE_KFD_API int sluice_kfd_fast_remap_queues(sluice_kfd* handle, sluice_kfd_queue_ref* refs,
                                                 size_t count);
 /**
- * Limits the share of a GPU's hardware queue slots that marked queues occupy, in percent; 0 and 100
- * end that. Patched drivers only, as above.
- * \return 0; -EINVAL, -EPERM without CAP_SYS_ADMIN, -EBUSY: another has a reservation; -EOPNOTSUPP,
- *         also where firmware chooses slots by itself (MES).
+ * Limits the share of a GPU's hardware queue slots that marked queues occupy, in percent of all
+ * slots, rounded down but at least one; with 0 none of them runs. online_percent is promised to the
+ * others. 0 and 100 end the reservation, as do sluice_kfd_cleanup() and this process's death.
+ * Patched drivers only, as above.
+ *
+ * \return 0; -EINVAL: no such GPU, or more than 100 together; -EPERM without CAP_SYS_ADMIN; -EBUSY:
+ *         another handle has a reservation there; -EOPNOTSUPP, also where firmware chooses slots by
+ *         itself (MES).
  */
 SLUICE_KFD_API int sluice_kfd_set_hqd_reservation(sluice_kfd* handle, uint32_t gpu_id,
                                                   uint32_t online_percent,

@@ -1,0 +1,224 @@
+/// The blocking calls beside hardware and a driver that fail: everything that can run runs, the
+/// error says what and where, and nothing takes longer than its deadline and the driver's answer.
+
+#include "sluice/kfd/queue_holder.hpp"
+
+#include "device_view.hpp"
+#include "offline_target.hpp"
+#include "refusing_driver.hpp"
+#include "simulated_device.hpp"
+
+#include <array>
+#include <cerrno>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/uapi.hpp"
+
+namespace sluice::kfd {
+namespace {
+
+using namespace std::chrono_literals;
+using test::offline_target;
+using test::within;
+using ::testing::HasSubstr;
+
+constexpr auto patience = 20s;
+constexpr driver_queue_id queue_0{0};
+
+/// Two GPUs that are reset apart from each other, with a process on each, both held.
+class HolderBench : public ::testing::Test {
+ protected:
+  explicit HolderBench(const std::string& scheduler)
+      : device_({.profile = test::profile_text("", "scheduler = \"" + scheduler +
+                                                       "\"\n"
+                                                       "suspend_cost = \"1ms\"\n"
+                                                       "resume_cost = \"1ms\"\n"
+                                                       "cycle_cost = \"200us\"\n"
+                                                       "reset_time = \"50ms\"\n"
+                                                       "hive_id = 0\n"),
+                 .gpus = 2}),
+        refusals_(device_.root() + "/refusals") {}
+
+  void SetUp() override {
+    const auto node = look_at_node(device_.roots());
+    ASSERT_TRUE(node);
+    ASSERT_EQ(node->gpus.size(), 2U);
+    for (const std::size_t each : {0U, 1U}) {
+      gpu_[each] = static_cast<std::uint32_t>(node->gpus[each].id);
+      target_[each] = std::make_unique<offline_target>(device_.roots(),
+                                                       offline_target::options{.gpu = gpu_[each]});
+      ASSERT_TRUE(target_[each]->says('r'));
+    }
+    failure why;
+    holder_ = queue_holder::open(device_.roots(), why);
+    ASSERT_TRUE(holder_) << why.what;
+  }
+  void hold_both() {
+    for (const auto& each : target_) {
+      const auto no = holder_->attach(each->pid(), soon());
+      ASSERT_FALSE(no) << no.what;
+    }
+  }
+
+  static time_point soon() { return clock::now() + patience; }
+  void fail_next_cycle(const std::string& lasts) const {
+    std::ofstream control{device_.root() + "/sim/control"};
+    control << "fail-cycle " << gpu_[0] << " " << lasts << std::endl;
+    ASSERT_TRUE(control.good());
+  }
+  queue_order order(std::size_t whose, driver_queue_id queue = queue_0) const {
+    return {.pid = target_[whose]->pid(), .queue = queue};
+  }
+  int act(command_kind kind, const queue_order& one, duration limit = patience) {
+    std::array<queue_order, 1> orders{one};
+    why_ = holder_->change(kind, orders, clock::now() + limit);
+    return orders[0].error;
+  }
+  bool suspended(std::size_t whose) const {
+    return view_.process(target_[whose]->pid()).suspended_queues != 0;
+  }
+  bool untraced(std::size_t whose) const {
+    return within(patience, [&] {
+      return test::read_file("/proc/" + std::to_string(target_[whose]->pid()) + "/status")
+                 .find("TracerPid:\t0") != std::string::npos;
+    });
+  }
+  std::string name(std::size_t whose) const {
+    return "process " + std::to_string(target_[whose]->pid());
+  }
+  /// The queues of a GPU that was reset never run again here; one that comes later does.
+  void runs_after_its_reset() {
+    EXPECT_TRUE(within(patience, [&] { return view_.gpu_count("resets") == 1; }));
+    EXPECT_FALSE(suspended(0));
+    EXPECT_TRUE(target_[0]->obeys('q')) << "something still keeps its driver calls waiting";
+    EXPECT_TRUE(target_[0]->runs());
+  }
+
+  test::simulated_device device_;
+  test::device_view view_{device_.root()};
+  test::refusals refusals_;
+  std::array<std::uint32_t, 2> gpu_{};
+  std::array<std::unique_ptr<offline_target>, 2> target_;
+  std::unique_ptr<queue_holder> holder_;
+  failure why_;
+};
+
+class HolderFaults : public HolderBench, public ::testing::WithParamInterface<const char*> {
+ protected:
+  HolderFaults() : HolderBench{GetParam()} {}
+};
+
+INSTANTIATE_TEST_SUITE_P(Schedulers, HolderFaults, ::testing::Values("runlist", "mes"),
+                         [](const auto& each) { return std::string{each.param}; });
+
+TEST_P(HolderFaults, UndoASuspendThatFailsAndTouchNobodyElse) {
+  hold_both();
+  fail_next_cycle("20ms");
+  std::array<queue_order, 2> orders{order(0), order(1)};
+  const auto no = holder_->change(command_kind::suspend, orders, soon());
+  EXPECT_EQ(no.error, EIO);
+  EXPECT_THAT(no.what, HasSubstr("cannot suspend queue 0 of " + name(0) + ": the hardware of GPU " +
+                                 std::to_string(gpu_[0]) + " failed; it was resumed again"));
+  EXPECT_EQ(orders[0].error, EIO);
+  EXPECT_EQ(orders[0].gpu, gpu_id{gpu_[0]});
+  EXPECT_EQ(orders[1].error, 0);
+  EXPECT_TRUE(target_[1]->stands_still());
+  runs_after_its_reset();
+  ASSERT_EQ(holder_->queues(target_[0]->pid()).size(), 2U) << "it is still held";
+  EXPECT_FALSE(holder_->queues(target_[0]->pid())[0].suspended);
+
+  EXPECT_EQ(act(command_kind::suspend, order(0, driver_queue_id{1})), 0) << why_.what;
+  EXPECT_TRUE(target_[0]->stands_still());
+  EXPECT_EQ(act(command_kind::resume, order(0, driver_queue_id{1})), 0) << why_.what;
+  EXPECT_EQ(act(command_kind::resume, order(1)), 0) << why_.what;
+  EXPECT_TRUE(target_[0]->runs());
+  EXPECT_TRUE(target_[1]->runs());
+}
+
+TEST_P(HolderFaults, EndTheSessionWhereAResumeFails) {
+  hold_both();
+  ASSERT_EQ(act(command_kind::suspend, order(0)), 0) << why_.what;
+  ASSERT_EQ(act(command_kind::suspend, order(1)), 0) << why_.what;
+  fail_next_cycle("20ms");
+  EXPECT_EQ(act(command_kind::resume, order(0)), EIO);
+  EXPECT_THAT(why_.what, HasSubstr("cannot resume queue 0 of " + name(0) +
+                                   ": the hardware of GPU " + std::to_string(gpu_[0])));
+  EXPECT_THAT(why_.what, HasSubstr("its session is ended, which resumes everything"));
+  EXPECT_TRUE(untraced(0));
+  EXPECT_TRUE(within(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
+  runs_after_its_reset();
+  EXPECT_TRUE(target_[1]->stands_still()) << "the other one is none of it";
+  EXPECT_FALSE(holder_->stranded());
+  EXPECT_FALSE(holder_->attach(target_[0]->pid(), soon())) << "it can be held again";
+}
+
+// Nobody can interrupt the driver's call; whoever waits for it is not kept.
+TEST_P(HolderFaults, KeepNobodyBeyondTheDeadline) {
+  hold_both();
+  const time_point began = clock::now();
+  fail_next_cycle("4s");
+  EXPECT_EQ(act(command_kind::suspend, order(0), 200ms), ETIMEDOUT);
+  EXPECT_THAT(why_.what, HasSubstr(name(0) + ": the driver did not answer in time"));
+  EXPECT_EQ(act(command_kind::suspend, order(1)), 0) << "processes of other GPUs go on";
+  EXPECT_EQ(act(command_kind::resume, order(1)), 0);
+  const auto no = holder_->release(target_[0]->pid(), clock::now() + 200ms);
+  const time_point until = clock::now();
+  if (until < began + 4s) {
+    EXPECT_EQ(no.error, ETIMEDOUT);
+    EXPECT_THAT(no.what, HasSubstr("is not released yet"));
+  }
+  EXPECT_TRUE(untraced(0)) << "it is released once the driver answers";
+  EXPECT_TRUE(within(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
+  runs_after_its_reset();
+  EXPECT_TRUE(target_[1]->runs());
+}
+
+// The kernel opens the session all the same, and says what failed beside it.
+TEST_P(HolderFaults, HoldNobodyWhoseSessionTheHardwareRefuses) {
+  fail_next_cycle("20ms");
+  const auto no = holder_->attach(target_[0]->pid(), soon());
+  EXPECT_TRUE(no);
+  EXPECT_THAT(no.what, HasSubstr(name(0)));
+  EXPECT_TRUE(untraced(0));
+  EXPECT_FALSE(holder_->holds(target_[0]->pid()));
+  runs_after_its_reset();
+  EXPECT_FALSE(holder_->attach(target_[0]->pid(), soon())) << "it can be held later";
+}
+
+class HolderRefusals : public HolderBench {
+ protected:
+  HolderRefusals() : HolderBench{"runlist"} {}
+};
+
+TEST_F(HolderRefusals, OfAResumeEndTheSessionAndOfItsEndStrandItsHolder) {
+  hold_both();
+  ASSERT_EQ(act(command_kind::suspend, order(0)), 0) << why_.what;
+  refusals_.set({{uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES, EPERM}});
+  EXPECT_NE(act(command_kind::resume, order(0)), 0);
+  EXPECT_THAT(why_.what, HasSubstr(name(0)));
+  EXPECT_TRUE(target_[0]->runs(patience)) << "the end of the session resumed it";
+  EXPECT_TRUE(untraced(0));
+  EXPECT_FALSE(holder_->stranded());
+
+  refusals_.lift();
+  ASSERT_TRUE(within(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
+  ASSERT_EQ(act(command_kind::suspend, order(0)), 0) << why_.what;
+  refusals_.set(
+      {{uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES, EPERM}, {uapi::KFD_IOC_DBG_TRAP_DISABLE, EPERM}});
+  const auto no = holder_->release(target_[0]->pid(), clock::now() + 5s);
+  EXPECT_EQ(no.error, EIO);
+  EXPECT_THAT(no.what, HasSubstr("only the end of this process frees them"));
+  EXPECT_TRUE(holder_->stranded());
+  refusals_.lift();
+  EXPECT_TRUE(target_[0]->runs(patience));
+  EXPECT_TRUE(within(patience, [&] { return !holder_->stranded(); }));
+}
+
+}  // namespace
+}  // namespace sluice::kfd
