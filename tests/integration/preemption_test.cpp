@@ -2,6 +2,7 @@
 // in-process lanes), the scheduler. What must hold whatever happens: no online or unmatched process
 // is ever suspended or traced, and whoever was suspended runs again.
 
+#include "command.hpp"
 #include "device_view.hpp"
 #include "simulated_device.hpp"
 #include "target_process.hpp"
@@ -63,7 +64,7 @@ class node {
       driver = kfd::make_in_process_backend({.roots = device_.roots(), .owner_lock = lock});
     }
     std::vector<std::unique_ptr<source>> sources;
-    sources.push_back(kfd::make_discovery(device_.roots(), {}));
+    sources.push_back(kfd::make_discovery(device_.roots(), {.role_store = role_store()}));
     auto loop = reactor::create();
     if (!loop) throw std::runtime_error("reactor: " + loop.error().message());
     auto made =
@@ -152,6 +153,17 @@ class node {
     const auto before = view_.process(who.pid()).kernels_completed;
     return eventually(patience,
                       [&] { return view_.process(who.pid()).kernels_completed > before; });
+  }
+
+  std::string role_store() const { return device_.root() + "/roles"; }
+  /// Runs the command `sluice` as an operator does. \return its exit code; -1: it does not end.
+  int command_line(std::vector<std::string> words) const {
+    auto environment = device_.environment();
+    environment.push_back("SLUICE_ROLES=store = '" + role_store() + "'");
+    command made{SLUICE_PROGRAM, std::move(words), std::move(environment)};
+    const int code = made.ends().value_or(-1);
+    EXPECT_EQ(code, 0) << made.out() << made.err();
+    return code;
   }
 
   scheduler& sluice() { return *scheduler_; }
@@ -323,17 +335,64 @@ TEST_P(Preemption, LetsADestroyOfASuspendedQueueReturnOnceItIsResumed) {
   EXPECT_TRUE(here.becomes(*offline, 1)) << "the queue that is left is still managed";
 }
 
+/// Whether a process may trace this one: strace's first step.
+bool traceable(pid_t pid) {
+  const pid_t tool = fork();
+  if (tool == 0) _exit(ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0 ? 0 : 1);
+  int status = -1;
+  return waitpid(tool, &status, 0) == tool && status == 0;
+}
+
+TEST_P(Preemption, GivesAProcessBackForATimeAndManagesItAgainAfterwards) {
+  auto config = node::quick();
+  config.max_suspend = 60s;  // What runs below does not run by this.
+  config.attach_at_latest = 100ms;
+  node here{GetParam(), config};
+  const bool traces = GetParam().profile != "untraced";
+  auto given_back = here.start_offline(2);
+  auto other = here.start_offline();
+  const auto pid = std::to_string(given_back->pid());
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*given_back, 2));
+  ASSERT_TRUE(here.becomes(*other, 1));
+  const auto attaches = here.sluice().stats().attaches.value();
+  const auto released = clock::now();
+  ASSERT_EQ(here.command_line({"release", pid, "--for", "3s"}), 0);
+  if (traces) {
+    EXPECT_EQ(tracer_of(given_back->pid()), 0) << "the command waits for that";
+  }
+  EXPECT_TRUE(here.becomes(*given_back, 0));
+  EXPECT_TRUE(here.progresses(*given_back)) << "and online work goes on";
+  EXPECT_TRUE(eventually(patience, [&] { return here.sluice().stats().detaches.value() == 1; }));
+  EXPECT_TRUE(traceable(given_back->pid()));
+  EXPECT_EQ(here.suspended(*other), 1u);
+  if (clock::now() < released + 2s) {
+    EXPECT_EQ(here.sluice().stats().attaches.value(), attaches);
+    EXPECT_EQ(here.suspended(*given_back), 0u);
+  }
+
+  EXPECT_TRUE(here.becomes(*given_back, 2)) << "its time is over";
+  EXPECT_GE(clock::now() - released, 2900ms);
+  EXPECT_EQ(tracer_of(given_back->pid()) != 0, traces);
+
+  ASSERT_EQ(here.command_line({"release", pid, "--for", "1h"}), 0);
+  EXPECT_TRUE(here.becomes(*given_back, 0));
+  ASSERT_EQ(here.command_line({"release", pid, "--end"}), 0);
+  EXPECT_TRUE(here.becomes(*given_back, 2));
+  busy.end();
+  EXPECT_TRUE(here.becomes(*given_back, 0));
+  EXPECT_TRUE(here.becomes(*other, 0));
+  EXPECT_EQ(given_back->ask("drain", 30s), "0");
+}
+
 TEST(PreemptionUntraced, LeavesTheTargetToItsTools) {
   node here{variant{acting::in_agent, "untraced"}};
   auto offline = here.start_offline();
   auto client = here.client();
   auto busy = client.busy();
   ASSERT_TRUE(here.becomes(*offline, 1));
-  const pid_t tool = fork();
-  if (tool == 0) _exit(ptrace(PTRACE_SEIZE, offline->pid(), nullptr, nullptr) == 0 ? 0 : 1);
-  int status = -1;
-  ASSERT_EQ(waitpid(tool, &status, 0), tool);
-  EXPECT_EQ(status, 0) << "another tracer was refused";
+  EXPECT_TRUE(traceable(offline->pid())) << "another tracer was refused";
   busy.end();
   EXPECT_TRUE(here.becomes(*offline, 0));
 }

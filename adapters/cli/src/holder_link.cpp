@@ -4,9 +4,11 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -21,15 +23,14 @@ namespace {
 using kfd::unique_fd;
 
 constexpr int peer_patience_ms = 100;
-constexpr int holder_patience_ms = 15'000;
 constexpr std::size_t longest_line = 16384;
+constexpr std::string_view name_prefix = "sluice-suspend.";
 
 struct address {
   sockaddr_un name{};
   socklen_t length = 0;
 
-  explicit address(pid_t holder) {
-    const std::string text = fmt::format("sluice-suspend.{}", holder);
+  explicit address(const std::string& text) {
     name.sun_family = AF_UNIX;
     // The first byte of the path stays 0: an abstract name.
     std::memcpy(&name.sun_path[1], text.data(), text.size());
@@ -62,6 +63,16 @@ std::optional<std::string> read_line(int fd, int at_most_ms) {
   return {};
 }
 
+/// The number after a word of /proc/PID/status; of a thread, too.
+std::optional<pid_t> number_in_status(pid_t of, std::string_view label, const std::string& proc) {
+  std::ifstream status{fmt::format("{}/{}/status", proc, of)};
+  for (std::string word; status >> word;) {
+    pid_t number = 0;
+    if (word == label && status >> number) return number;
+  }
+  return {};
+}
+
 bool write_line(int fd, std::string line) {
   line += '\n';
   return ::send(fd, line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
@@ -70,9 +81,9 @@ bool write_line(int fd, std::string line) {
 
 }  // namespace
 
-std::optional<holder_server> holder_server::open() {
+std::optional<holder_server> holder_server::open(pid_t target) {
   unique_fd made{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-  const address own{::getpid()};
+  const address own{fmt::format("{}{}.{}", name_prefix, target, ::getpid())};
   if (!made || ::bind(made.get(), own.get(), own.length) != 0 || ::listen(made.get(), 16) != 0)
     return {};
   return holder_server{std::move(made)};
@@ -91,23 +102,53 @@ void holder_server::serve(const std::function<std::string(std::string_view)>& an
     write_line(peer.get(), answer(*request));
 }
 
-pid_t process_of_thread(pid_t thread, const std::string& proc) {
-  std::ifstream status{fmt::format("{}/{}/status", proc, thread)};
-  for (std::string word; status >> word;) {
-    pid_t process = 0;
-    if (word == "Tgid:" && status >> process) return process;
-  }
-  return 0;
+std::optional<pid_t> tracer_of(pid_t pid, const std::string& proc) {
+  const auto thread = number_in_status(pid, "TracerPid:", proc);
+  if (!thread || *thread == 0) return thread;
+  return number_in_status(*thread, "Tgid:", proc).value_or(0);  // it has just ended
 }
 
-std::optional<std::string> ask_holder(pid_t holder, const std::string& request) {
-  const unique_fd link{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  const address there{holder};
-  if (!link || ::connect(link.get(), there.get(), there.length) != 0) return {};
-  // Anybody may have taken the name.
-  const auto who = peer_of(link.get());
-  if (!who || who->pid != holder || !write_line(link.get(), request)) return {};
-  return read_line(link.get(), holder_patience_ms);
+holder_names list_holders(const std::string& proc) {
+  holder_names names;
+  std::ifstream sockets{proc + "/net/unix"};
+  for (std::string line; std::getline(sockets, line);) {
+    // The last column, where an abstract name has '@' for its first byte. Connections have their
+    // listener's.
+    const auto at = line.rfind(" @");
+    if (at == std::string::npos) continue;
+    const std::string name = line.substr(at + 2);
+    if (!name.starts_with(name_prefix) || name.size() >= sizeof(sockaddr_un::sun_path)) continue;
+    const std::string_view rest = std::string_view{name}.substr(name_prefix.size());
+    const auto target = whole_number<pid_t>(rest.substr(0, rest.find('.')));
+    if (!target) continue;
+    const auto [first, last] = names.equal_range(*target);
+    if (std::none_of(first, last, [&](const auto& each) { return each.second == name; }))
+      names.emplace(*target, name);
+  }
+  return names;
+}
+
+std::optional<holder_answer> ask_holder(const holder_names& names, pid_t target,
+                                        const std::string& request, duration patience) {
+  const time_point deadline = clock::now() + patience;
+  struct stat owner {};
+  if (::stat(fmt::format("/proc/{}", target).c_str(), &owner) != 0) return {};
+  const auto [first, last] = names.equal_range(target);
+  for (auto each = first; each != last; ++each) {
+    const address there{each->second};
+    // Of a listener that takes nobody, connect() would wait for ever.
+    const unique_fd link{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+    if (!link || ::connect(link.get(), there.get(), there.length) != 0) continue;
+    const auto who = peer_of(link.get());
+    if (!who) continue;
+    const bool known = who->uid == 0 || who->uid == ::geteuid() || who->uid == owner.st_uid;
+    if (!known && who->pid != tracer_of(target)) continue;
+    if (!write_line(link.get(), request)) continue;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now());
+    if (auto text = read_line(link.get(), std::max(static_cast<int>(left.count()), 0)))
+      return holder_answer{who->pid, std::move(*text)};
+  }
+  return {};
 }
 
 std::optional<std::vector<driver_queue_id>> parse_ids(std::string_view text) {

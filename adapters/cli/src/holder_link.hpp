@@ -1,7 +1,9 @@
 #pragma once
 /// \file
-/// How `sluice resume` and `sluice queues` talk to a running `sluice suspend`: by an abstract Unix
-/// socket that is named after its pid, so nothing is left behind. One request line, one answer.
+/// How other subcommands talk to a running `sluice suspend`: by an abstract Unix socket that is
+/// named after the process it holds (and after itself, so that nobody can keep the name from it),
+/// so nothing is left behind. One request line, one answer. Whether the driver wants the process
+/// traced does not matter to that.
 ///
 ///   resume            resume everything, let go, end       "ok" or "error SENTENCE"
 ///   resume ID ID...   resume these queues                  the same
@@ -9,8 +11,10 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,6 +22,7 @@
 
 #include "sluice/ids.hpp"
 #include "sluice/kfd/unique_fd.hpp"
+#include "sluice/time.hpp"
 
 namespace sluice::cli {
 
@@ -27,7 +32,7 @@ namespace sluice::cli {
 class holder_server {
  public:
   /// \return nothing when no socket can be had; the holder works without, but nobody can ask it.
-  static std::optional<holder_server> open();
+  static std::optional<holder_server> open(pid_t target);
 
   int ready_fd() const noexcept { return listener_.get(); }
   /// Serves one request: `answer` gets it and gives the answer. Of other users only root is heard.
@@ -39,12 +44,25 @@ class holder_server {
   kfd::unique_fd listener_;
 };
 
-/// The process of a thread, e.g. of one that traces; 0: it is gone.
-pid_t process_of_thread(pid_t thread, const std::string& proc = "/proc");
+/// The process whose thread traces this one, 0: nobody does. \return nothing: there is none.
+std::optional<pid_t> tracer_of(pid_t pid, const std::string& proc = "/proc");
 
-/// Asks the `sluice suspend` that runs as process `holder`. Waits up to 15 s for its driver.
-/// \return nothing when that is no `sluice suspend`, or does not answer us.
-std::optional<std::string> ask_holder(pid_t holder, const std::string& request);
+/// By process held, the names of sockets in this network namespace that say so.
+using holder_names = std::multimap<pid_t, std::string>;
+holder_names list_holders(const std::string& proc = "/proc");
+
+struct holder_answer {
+  pid_t holder = 0;
+  std::string text;
+};
+/// Long enough for the holder's driver.
+inline constexpr duration holder_patience = std::chrono::seconds{15};
+/// Asks the `sluice suspend` that holds the process. Believed is who traces the process, and
+/// otherwise root, our own user and the process's: anybody can take the name.
+/// \return nothing when none holds it, or answers us in time.
+std::optional<holder_answer> ask_holder(const holder_names& names, pid_t target,
+                                        const std::string& request,
+                                        duration patience = holder_patience);
 
 /// The numbers of "suspended 0 1 2"; nothing for another answer.
 std::optional<std::vector<driver_queue_id>> suspended_queues(std::string_view answer);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
@@ -46,6 +47,12 @@ std::string printable(std::string_view text) {
     out += code < 0x20 || code >= 0x7f ? '?' : each;
   }
   return out;
+}
+
+std::string command_of(pid_t pid) {
+  std::string name;
+  std::getline(std::ifstream{fmt::format("/proc/{}/comm", pid)}, name);
+  return name.empty() ? "?" : printable(name);
 }
 
 std::string bytes_text(std::uint64_t bytes) {

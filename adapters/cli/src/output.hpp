@@ -2,6 +2,8 @@
 /// \file
 /// How the command speaks: standard output for what was asked, standard error for what went wrong.
 
+#include <sys/types.h>
+
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -30,6 +32,9 @@ std::size_t terminal_width();
 /// The text with everything that a terminal would act on replaced by '?': a process chooses its
 /// name itself.
 std::string printable(std::string_view text);
+
+/// The name of a process, printable; "?": it is gone.
+std::string command_of(pid_t pid);
 
 /// "17.3G": three digits or four, powers of 1024.
 std::string bytes_text(std::uint64_t bytes);

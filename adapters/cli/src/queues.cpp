@@ -26,6 +26,9 @@ namespace {
 namespace json = boost::json;
 using namespace std::chrono_literals;
 
+/// A holder answers at once unless it waits for its driver.
+constexpr duration status_patience = 1s;
+
 std::optional<uid_t> find_user(const std::string& word) {
   if (const auto id = whole_number<uid_t>(word)) return id;
   const passwd* const entry = ::getpwnam(word.c_str());  // NOLINT: no other thread asks.
@@ -70,7 +73,7 @@ std::string gpu_line(const kfd::gpu_description& gpu) {
                      gpu.vram ? ", " + bytes_text(*gpu.vram) + " VRAM" : "");
 }
 
-/// nullptr: nobody traces the process.
+/// nullptr: nobody traces the process, and no `sluice suspend` holds it.
 const holding* find(const holdings& held, pid_t pid) {
   const auto found = held.find(pid);
   return found == held.end() ? nullptr : &found->second;
@@ -98,6 +101,8 @@ template <class Value>
 json::value or_null(const std::optional<Value>& value) {
   return value ? json::value(*value) : json::value(nullptr);
 }
+
+json::value pid_or_null(pid_t pid) { return pid != 0 ? json::value(pid) : json::value(nullptr); }
 
 }  // namespace
 
@@ -169,11 +174,15 @@ std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd
 
 holdings ask_holders(const kfd::node_view& node) {
   holdings held;
+  const auto names = list_holders();
   for (const auto& process : node.processes) {
-    if (process.tracer == 0) continue;
-    holding& by = held[process.pid];
-    by.by = process_of_thread(process.tracer);
-    if (const auto answer = ask_holder(by.by, "status")) by.suspended = suspended_queues(*answer);
+    holding by;
+    if (process.tracer != 0) by.tracer = tracer_of(process.pid).value_or(0);
+    if (const auto answer = ask_holder(names, process.pid, "status", status_patience)) {
+      by.holder = answer->holder;
+      by.suspended = suspended_queues(answer->text);
+    }
+    if (by.tracer != 0 || by.holder != 0) held.emplace(process.pid, std::move(by));
   }
   return held;
 }
@@ -200,7 +209,10 @@ std::string queues_text(const kfd::node_view& node, const holdings& held, const 
     const std::string what = known == role::unmatched ? "-" : std::string{to_string(known)};
     const holding* const by = find(held, process.pid);
     if (process.queues.empty())
-      rows.add({pid, user, command, what, "-", "-", "-", "-", "-", by != nullptr ? "traced" : "-",
+      rows.add({pid, user, command, what, "-", "-", "-", "-", "-",
+                by == nullptr     ? "-"
+                : by->holder != 0 ? "held"
+                                  : "traced",
                 bytes_text(sum(process.vram))});
     for (const auto& queue : process.queues) {
       const auto* const gpu = node.find(queue.gpu);
@@ -259,7 +271,8 @@ json::value queues_json(const kfd::node_view& node, const holdings& held, const 
         {"uid", or_null(process.user)},
         {"user", user_text(process.user)},
         {"role", to_string(role_of(given, process))},
-        {"traced_by", by != nullptr ? json::value(by->by) : json::value(nullptr)},
+        {"traced_by", pid_or_null(by != nullptr ? by->tracer : 0)},
+        {"held_by", pid_or_null(by != nullptr ? by->holder : 0)},
         {"vram_bytes", std::move(memory)},
         {"evicted_ms", std::move(evicted)},
         {"queues", std::move(queues)},
@@ -310,7 +323,7 @@ subcommand add_queues(CLI::App& program) {
   command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
   command->footer(
       "STATE: suspended, or held (it runs), by 'sluice suspend'; traced by another,\n"
-      "e.g. a scheduler's agent, who alone knows; '-': nobody traces it. ROLE: what a\n"
+      "e.g. a scheduler's agent, who alone knows; '-': by nobody. ROLE: what a\n"
       "scheduler with these rules would give; '-': it would not touch it. GPUs are\n"
       "numbered as HIP_VISIBLE_DEVICES counts. Priorities need root.");
   return {command, [chosen] {

@@ -31,10 +31,11 @@ std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& nod
 /// looks. Suspending helps with neither.
 std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd::node_view& now);
 
-/// What is known of a process that is traced.
+/// What is known of a process that is traced or held.
 struct holding {
-  pid_t by = 0;  ///< The tracing process.
-  /// Its suspended queues where that is a `sluice suspend`; nothing: it does not tell.
+  pid_t tracer = 0;  ///< The tracing process.
+  pid_t holder = 0;  ///< The `sluice suspend`; with some drivers it need not trace.
+  /// The queues that it has suspended; nothing: nobody tells.
   std::optional<std::vector<driver_queue_id>> suspended{};
 };
 using holdings = std::map<pid_t, holding>;

@@ -4,8 +4,6 @@
 #include "output.hpp"
 #include "subcommand.hpp"
 
-#include <cerrno>
-#include <fstream>
 #include <memory>
 
 #include <fmt/format.h>
@@ -19,21 +17,21 @@ struct options {
   std::vector<std::uint32_t> queues;
 };
 
-/// TracerPid of the process, a thread; nothing when there is no such process.
-std::optional<pid_t> tracer_of(pid_t pid) {
-  std::ifstream status{fmt::format("/proc/{}/status", pid)};
-  for (std::string word; status >> word;) {
-    pid_t tracer = 0;
-    if (word == "TracerPid:" && status >> tracer) return tracer;
-  }
-  return {};
-}
-
-std::string command_of(pid_t pid) {
-  std::ifstream file{fmt::format("/proc/{}/comm", pid)};
-  std::string name;
-  std::getline(file, name);
-  return name.empty() ? "?" : printable(name);
+/// Why nobody could be asked to resume.
+std::string refusal(pid_t pid, pid_t tracer) {
+  if (tracer == 0)
+    return fmt::format(
+        "no 'sluice suspend' of this network namespace holds process {}, and nobody traces it; "
+        "what a scheduler suspended 'sluice release {}' resumes",
+        pid, pid);
+  const std::string who = command_of(tracer);
+  return fmt::format(
+      "process {} is held by process {} ({}), which is no 'sluice suspend' of this network "
+      "namespace; {}",
+      pid, tracer, who,
+      who == "sluice-agent"
+          ? fmt::format("it acts for a scheduler, which 'sluice release {}' makes let go", pid)
+          : "end that one: then everything resumes");
 }
 
 int resume(const options& chosen) {
@@ -42,35 +40,23 @@ int resume(const options& chosen) {
     complain(fmt::format("there is no process {}", chosen.pid));
     return exit_failed;
   }
-  const pid_t holder = *tracer == 0 ? 0 : process_of_thread(*tracer);
-  if (holder == 0) {
-    complain(
-        fmt::format("no 'sluice suspend' holds process {}: nobody traces it, so nothing of "
-                    "ours is suspended there",
-                    chosen.pid));
-    return exit_failed;
-  }
   std::string request = "resume";
   for (const auto id : chosen.queues) request += fmt::format(" {}", id);
-  const auto answer = ask_holder(holder, request);
+  const auto answer = ask_holder(list_holders(), chosen.pid, request);
   if (!answer) {
-    const std::string who = command_of(holder);
-    complain(
-        fmt::format("process {} is held by process {} ({}), which is no 'sluice suspend' of "
-                    "this network namespace; {}",
-                    chosen.pid, holder, who,
-                    who == "sluice-agent" ? "it acts for a scheduler, which resumes by itself"
-                                          : "end that one: then everything resumes"));
+    complain(refusal(chosen.pid, *tracer));
     return exit_failed;
   }
-  if (*answer != "ok") {
-    complain(fmt::format("process {}, which holds process {}, says: {}", holder, chosen.pid,
-                         printable(answer->starts_with("error ") ? answer->substr(6) : *answer)));
+  if (answer->text != "ok") {
+    const std::string_view text = answer->text;
+    complain(fmt::format("process {}, which holds process {}, says: {}", answer->holder, chosen.pid,
+                         printable(text.starts_with("error ") ? text.substr(6) : text)));
     return exit_failed;
   }
   std::string what = "everything of it";
   if (!chosen.queues.empty()) what = "what was named";
-  return print(fmt::format("process {} (held by {}): {} runs again\n", chosen.pid, holder, what))
+  return print(fmt::format("process {} (held by {}): {} runs again\n", chosen.pid, answer->holder,
+                           what))
              ? exit_done
              : exit_failed;
 }

@@ -1,11 +1,10 @@
 // sluice role: what operators and job managers say of processes and cgroups.
 
 #include "output.hpp"
+#include "store_choice.hpp"
 #include "subcommand.hpp"
 #include "table.hpp"
 
-#include <array>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +12,7 @@
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
-#include "sluice/kfd/classification.hpp"
+#include "sluice/duration_text.hpp"
 #include "sluice/kfd/role_store.hpp"
 
 namespace sluice::cli {
@@ -23,8 +22,7 @@ namespace {
 namespace json = boost::json;
 
 struct options {
-  std::string config;
-  std::string store;
+  store_choice where;
   pid_t pid = 0;
   std::string cgroup;
   std::string what;
@@ -32,33 +30,15 @@ struct options {
   bool json = false;
 };
 
-/// \return an error, after a complaint, when none is configured rightly.
-result<kfd::role_store> find_store(const options& chosen) {
-  if (!chosen.store.empty()) return kfd::role_store{chosen.store};
-  std::string message;
-  const auto rules = kfd::load_classification(chosen.config, message);
-  if (!rules) {
-    complain(message);
-    return rules.error();
-  }
-  return kfd::role_store{rules->role_store};
-}
-
 role role_named(const std::string& name) {
   if (name == "online") return role::online;
   return name == "offline" ? role::offline : role::unmatched;
 }
 
-std::string command_of(pid_t pid) {
-  std::string name;
-  std::getline(std::ifstream{fmt::format("/proc/{}/comm", pid)}, name);
-  return name.empty() ? "?" : name;
-}
-
 /// Sets or clears the one entry that the options name.
 template <class Change>
 int change_entry(const options& chosen, Change change) {
-  auto store = find_store(chosen);
+  auto store = find_store(chosen.where);
   if (!store) return exit_failed;
   std::string message;
   result<void> done;
@@ -94,7 +74,7 @@ int clear(const options& chosen) {
 }
 
 int list(const options& chosen) {
-  const auto store = find_store(chosen);
+  const auto store = find_store(chosen.where);
   if (!store) return exit_failed;
   std::string message;
   const auto roles = store->read(message);
@@ -112,33 +92,36 @@ int list(const options& chosen) {
     json::array cgroups;
     for (const auto& each : roles->by_cgroup)
       cgroups.push_back(json::object{{"cgroup", each.cgroup}, {"role", to_string(each.what)}});
+    json::array released;
+    for (const auto& [who, until] : roles->released)
+      released.push_back(json::object{{"pid", who.pid},
+                                      {"start_time", who.start_time},
+                                      {"command", command_of(who.pid)},
+                                      {"left_ms", (until - kfd::boot_time_now()).count()}});
     const json::object all{{"version", 1},
                            {"store", store->path()},
                            {"processes", std::move(processes)},
-                           {"cgroups", std::move(cgroups)}};
+                           {"cgroups", std::move(cgroups)},
+                           {"released", std::move(released)}};
     return print(json::value(all)) ? exit_done : exit_failed;
   }
   using enum table::align;
   table rows{{{"POSITION", right}, {"ROLE"}, {"PID", right}, {"COMMAND OR CGROUP"}}};
   for (const auto& [who, what] : roles->by_process)
-    rows.add({"-", std::string{to_string(what)}, std::to_string(who.pid),
-              printable(command_of(who.pid))});
+    rows.add({"-", std::string{to_string(what)}, std::to_string(who.pid), command_of(who.pid)});
   for (std::size_t place = 0; place < roles->by_cgroup.size(); ++place) {
     const auto& each = roles->by_cgroup[place];
     rows.add(
         {std::to_string(place), std::string{to_string(each.what)}, "-", printable(each.cgroup)});
   }
+  for (const auto& [who, until] : roles->released) {
+    const auto left = std::chrono::ceil<std::chrono::seconds>(until - kfd::boot_time_now());
+    rows.add({"-", fmt::format("released for {}", to_text(left)), std::to_string(who.pid),
+              command_of(who.pid)});
+  }
   const std::string text =
       rows.empty() ? store->path() + " says nothing\n" : rows.text(terminal_width());
   return print(text) ? exit_done : exit_failed;
-}
-
-void add_store(CLI::App& to, const std::shared_ptr<options>& chosen) {
-  auto* const store =
-      to.add_option("--store", chosen->store, "The role store's file")->type_name("FILE");
-  to.add_option("--config", chosen->config, "Take the store from this configuration")
-      ->type_name("FILE")
-      ->excludes(store);
 }
 
 void add_entry(CLI::App& to, const std::shared_ptr<options>& chosen) {
@@ -170,15 +153,15 @@ subcommand add_role(CLI::App& program) {
                    "Where a pattern goes, from 0; the first match counts")
       ->type_name("N")
       ->excludes("--pid");
-  add_store(*set_command, chosen);
+  add_store(*set_command, chosen->where);
 
   auto* const clear_command = command->add_subcommand("clear", "Take back what was said");
   add_entry(*clear_command, chosen);
-  add_store(*clear_command, chosen);
+  add_store(*clear_command, chosen->where);
 
   auto* const list_command = command->add_subcommand("list", "Show what was said");
   list_command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
-  add_store(*list_command, chosen);
+  add_store(*list_command, chosen->where);
 
   return {command, [chosen, set_command, clear_command] {
             if (set_command->parsed()) return set(*chosen);

@@ -22,8 +22,9 @@ struct subcommand {
 subcommand add_doctor(CLI::App& program);
 subcommand add_hqds(CLI::App& program);
 subcommand add_queues(CLI::App& program);
-subcommand add_role(CLI::App& program);
+subcommand add_release(CLI::App& program);
 subcommand add_resume(CLI::App& program);
+subcommand add_role(CLI::App& program);
 subcommand add_sim(CLI::App& program);
 subcommand add_suspend(CLI::App& program);
 

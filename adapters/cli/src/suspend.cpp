@@ -74,7 +74,7 @@ class holding {
       (void)by_->release(chosen_.pid, soon());
       return exit_failed;
     }
-    const auto link = holder_server::open();
+    const auto link = holder_server::open(chosen_.pid);
     if (!link) complain("no socket can be had: 'sluice resume' will not find this process");
     if (!chosen_.json)
       print(fmt::format(

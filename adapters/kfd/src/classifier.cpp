@@ -39,7 +39,8 @@ role classifier::role_of(const process_traits& of, std::span<const queue_traits>
   if (!what) what = claimed(of);
   if (!what) what = mapped(of);
   if (!what) what = voted(of, queues, all_queues_known);
-  return of.who.pid == ::getpid() && *what == role::offline ? role::unmatched : *what;
+  const bool spared = of.who.pid == ::getpid() || stored_.released.contains(of.who);
+  return spared && *what == role::offline ? role::unmatched : *what;
 }
 
 std::optional<role> classifier::said(const process_traits& of) const {

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,7 +49,8 @@ constexpr duration one_reset = 30s;
 constexpr std::uint64_t from_wake = std::uint64_t{1} << 32U;
 constexpr std::uint64_t from_trees = from_wake + 1;
 constexpr std::uint64_t from_store = from_wake + 2;
-constexpr std::uint64_t from_gpus = from_wake + 3;  // and all above
+constexpr std::uint64_t from_releases = from_wake + 3;
+constexpr std::uint64_t from_gpus = from_wake + 4;  // and all above
 
 class node_discovery final : public discovery {
  public:
@@ -75,7 +77,11 @@ class node_discovery final : public discovery {
       say_("bad rules for roles: " + wrong);
       return errc::bad_config;
     }
+    release_end_ = unique_fd{::timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK)};
+    if (!release_end_) return last_system_error();
+    if (const auto added = add(release_end_.get(), from_releases); !added) return added;
     scanner_ = std::make_unique<node_scanner>(where_, rules_, waits_.get(), say_);
+    stored_ = {};
     store_watch_ = std::make_unique<role_watch>(rules_.role_store);
     if (store_watch_->fd() >= 0)
       if (const auto added = add(store_watch_->fd(), from_store); !added) return added;
@@ -179,8 +185,32 @@ class node_discovery final : public discovery {
       say_(message);
       return stored.error();
     }
-    scanner_->set_stored(std::move(*stored));
+    stored_ = std::move(*stored);
+    use_stored();
     return {};
+  }
+
+  void use_stored() {
+    scanner_->set_stored(stored_);
+    itimerspec next{};  // of zeros: none
+    const auto first = std::ranges::min_element(stored_.released, {},
+                                                [](const auto& each) { return each.second; });
+    if (first != stored_.released.end()) {
+      const auto seconds = std::chrono::floor<std::chrono::seconds>(first->second);
+      next.it_value = {seconds.count(), std::chrono::nanoseconds{first->second - seconds}.count()};
+    }
+    ::timerfd_settime(release_end_.get(), TFD_TIMER_ABSTIME, &next, nullptr);
+  }
+
+  /// \return whether there was one whose time has come.
+  bool end_releases() {
+    if (stored_.released.empty()) return false;
+    const boot_time now = boot_time_now();
+    if (std::erase_if(stored_.released, [now](const auto& each) { return each.second <= now; }) ==
+        0)
+      return false;
+    use_stored();
+    return true;
   }
 
   // Everything below runs on the worker's thread.
@@ -201,7 +231,8 @@ class node_discovery final : public discovery {
       }
       // Refused: what it said before holds.
       const bool stored = store_watch_->changed() && read_store();
-      if (whole || roles || stored || now >= next) {
+      const bool released = end_releases();
+      if (whole || roles || stored || released || now >= next) {
         in_a_row_ = 0;
         const bool changed = scanner_->scan(whole ? drop : push);
         if (whole) {
@@ -242,6 +273,11 @@ class node_discovery final : public discovery {
         continue;
       }
       if (from == from_store) continue;  // the watch itself knows better whether there is news
+      if (from == from_releases) {
+        std::uint64_t times = 0;
+        (void)!::read(release_end_.get(), &times, sizeof times);
+        continue;
+      }
       if (from == from_trees) {
         if (trees_->read([this](const tree_event& each) { note(each); })) look = true;
         continue;
@@ -296,6 +332,8 @@ class node_discovery final : public discovery {
   const message_sink say_;
   const role_store store_;
   std::unique_ptr<role_watch> store_watch_;
+  stored_roles stored_;    // as the store last said, less the releases that have ended since
+  unique_fd release_end_;  // a timer: when the next release ends
   unique_fd waits_;
   const unique_fd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::unique_ptr<tree_watch> trees_;

@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <string_view>
 #include <thread>
@@ -127,13 +128,25 @@ std::string read_entry(std::string_view line, const std::string& boot, stored_ro
     if (booted == boot && lives(who)) into.by_process[who] = *what;
     return {};
   }
+  if (kind == "released") {
+    const auto pid = parse_number<pid_t>(take_word(line));
+    const auto start = parse_number<std::uint64_t>(take_word(line));
+    const std::string_view booted = take_word(line);
+    const auto until = parse_number<std::int64_t>(line);
+    if (!pid || *pid <= 0 || !start || booted.empty() || !until || *until < 0)
+      return "is not \"released PID START_TIME BOOT_ID UNTIL\"";
+    const process_identity who{*pid, *start};
+    const boot_time end{*until};
+    if (booted == boot && end > boot_time_now() && lives(who)) into.released[who] = end;
+    return {};
+  }
   if (kind == "cgroup") {
     const auto what = role_named(take_word(line));
     if (!what || !line.starts_with('/')) return "is not \"cgroup ROLE /PATTERN\"";
     into.by_cgroup.push_back({std::string{line}, *what});
     return {};
   }
-  return "begins with neither \"pid\" nor \"cgroup\"";
+  return "begins with none of \"pid\", \"cgroup\" and \"released\"";
 }
 
 std::string text_of(const stored_roles& roles, const std::string& boot) {
@@ -145,6 +158,10 @@ std::string text_of(const stored_roles& roles, const std::string& boot) {
   }
   for (const cgroup_rule& each : roles.by_cgroup)
     text += "cgroup " + std::string{to_string(each.what)} + " " + each.cgroup + "\n";
+  for (const auto& [who, until] : roles.released) {
+    text += "released " + std::to_string(who.pid) + " " + std::to_string(who.start_time) + " " +
+            boot + " " + std::to_string(until.count()) + "\n";
+  }
   return text;
 }
 
@@ -201,6 +218,13 @@ result<unique_fd> lock_for(const std::string& path, std::string& message) {
 
 }  // namespace
 
+boot_time boot_time_now() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::duration_cast<boot_time>(std::chrono::seconds{now.tv_sec} +
+                                               std::chrono::nanoseconds{now.tv_nsec});
+}
+
 result<stored_roles> role_store::read(std::string& message) const {
   auto text = trusted_text(path_, message);
   if (!text) return text.error();
@@ -236,7 +260,7 @@ result<void> role_store::change(std::string& message, Change apply) {
   if (!roles) return roles.error();
   if (const result<void> applied = apply(*roles); !applied) return applied;
   const std::string boot = boot_id();
-  if (boot.empty() && !roles->by_process.empty())
+  if (boot.empty() && !(roles->by_process.empty() && roles->released.empty()))
     return failed(message, "cannot read /proc/sys/kernel/random/boot_id");
   const std::string text = text_of(*roles, boot);
   if (text.size() > most_bytes) {
@@ -277,6 +301,30 @@ result<void> role_store::set(const std::string& cgroup, role what, std::string& 
     const std::size_t place = std::min(position.value_or(list.size()), list.size());
     list.insert(list.begin() + static_cast<std::ptrdiff_t>(place), {cgroup, what});
     return {};
+  });
+}
+
+result<void> role_store::release(const process_identity& who, boot_time how_long,
+                                 std::string& message) {
+  if (how_long <= boot_time{} || how_long > longest_release) {
+    message = "a process is released for at most 24 h, and more than 0";
+    return errc::bad_config;
+  }
+  return change(message, [&](stored_roles& roles) -> result<void> {
+    if (!lives(who)) {
+      message = "there is no process " + std::to_string(who.pid) + " any more";
+      return errc::unknown_target;
+    }
+    roles.released[who] = boot_time_now() + how_long;
+    return {};
+  });
+}
+
+result<void> role_store::end_release(const process_identity& who, std::string& message) {
+  return change(message, [&](stored_roles& roles) -> result<void> {
+    if (roles.released.erase(who) != 0) return {};
+    message = "process " + std::to_string(who.pid) + " is not released, or its time is over";
+    return errc::unknown_target;
   });
 }
 

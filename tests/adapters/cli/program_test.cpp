@@ -1,12 +1,18 @@
 // The command as users run it, beside a simulated device and real processes.
 
 #include "command.hpp"
+#include "kfd_calls.hpp"
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
+
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <boost/json.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "sluice/kfd/uapi_memory.hpp"
 
 namespace sluice::test {
 namespace {
@@ -193,13 +199,87 @@ TEST_F(SluiceSuspend, EndsWithItsTarget) {
   EXPECT_THAT(holder.out(), HasSubstr("process " + pid() + " has ended"));
 }
 
+// A driver that authorises the debugging process: nobody is traced, and the holder is found all the
+// same.
+TEST(SluiceSuspendUntraced, IsFoundByResumeAndQueues) {
+  const simulated_device device{{.profile = profile_text("authority = \"debugger_process\"\n",
+                                                         "suspend_cost = \"1ms\"\n"
+                                                         "resume_cost = \"1ms\"\n")}};
+  const offline_target target{device.roots(), {.queues = 2}};
+  ASSERT_TRUE(target.says('r'));
+  const auto pid = std::to_string(target.pid());
+  command holder{program, {"suspend", pid}, device.environment()};
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  EXPECT_TRUE(untraced(target.pid()));
+  EXPECT_TRUE(target.stands_still());
+  EXPECT_THAT(run(device, {"queues", "--pid", pid}).out,
+              ContainsRegex(" suspended .*\n.* suspended "));
+  const auto seen = boost::json::parse(run(device, {"queues", "--json", "--pid", pid}).out);
+  EXPECT_TRUE(seen.at("processes").at(0).at("traced_by").is_null());
+  EXPECT_EQ(seen.at("processes").at(0).at("held_by").to_number<pid_t>(), holder.pid());
+
+  command second{program, {"suspend", pid}, device.environment()};
+  EXPECT_EQ(second.ends(), 1);
+  EXPECT_THAT(second.err(), HasSubstr("process " + pid));
+  EXPECT_TRUE(target.stands_still()) << "the second one disturbed the first";
+
+  EXPECT_EQ(run(device, {"resume", pid, "0"}).code, 0);
+  EXPECT_THAT(run(device, {"queues", "--pid", pid}).out, ContainsRegex(" held .*\n.* suspended "));
+  const auto done = run(device, {"resume", pid});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("(held by " + std::to_string(holder.pid()) + ")"));
+  EXPECT_EQ(holder.ends(), 0) << holder.err();
+  EXPECT_TRUE(target.runs());
+  EXPECT_EQ(run(device, {"resume", pid}).code, 1);
+}
+
+/// A listener of an abstract name, by user 4711; it accepts and answers nothing.
+class impostor {
+ public:
+  explicit impostor(const std::string& name)
+      : child_{[name](channel& line) {
+          sockaddr_un address{};
+          address.sun_family = AF_UNIX;
+          name.copy(&address.sun_path[1], sizeof address.sun_path - 1);
+          const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+          const auto length =
+              static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+          if (::setresuid(4711, 4711, 4711) != 0 ||
+              ::bind(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+              ::listen(fd, 0) != 0)
+            return 1;
+          line.send("there");
+          line.receive(60s);
+          return 0;
+        }} {}
+  bool there() { return child_.says("there", 20s); }
+
+ private:
+  child_process child_;
+};
+
+TEST_F(SluiceSuspend, IsFoundBesideAStrangerWhoClaimsToBeIt) {
+  impostor one{"sluice-suspend." + pid()};
+  impostor two{"sluice-suspend." + pid() + ".1"};
+  impostor longest{"sluice-suspend." + pid() + "." + std::string(80, '9')};
+  ASSERT_TRUE(one.there() && two.there() && longest.there());
+  const auto nobody = run({"resume", pid()});
+  EXPECT_EQ(nobody.code, 1);
+  EXPECT_THAT(nobody.err, HasSubstr("no 'sluice suspend' of this network namespace holds"));
+  auto holder = start({"suspend", pid()});
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  EXPECT_EQ(run({"resume", pid()}).code, 0);
+  EXPECT_EQ(holder.ends(), 0) << holder.err();
+}
+
 TEST_F(SluiceSuspend, SaysWhyItCannot) {
   const auto none = run({"suspend", "2147483646"});
   EXPECT_EQ(none.code, 1);
   EXPECT_EQ(none.err, "sluice: there is no process 2147483646\n");
   const auto unheld = run({"resume", pid()});
   EXPECT_EQ(unheld.code, 1);
-  EXPECT_THAT(unheld.err, HasSubstr("no 'sluice suspend' holds process " + pid()));
+  EXPECT_THAT(unheld.err, HasSubstr("no 'sluice suspend' of this network namespace holds process " +
+                                    pid() + ", and nobody traces it"));
   EXPECT_EQ(run({"suspend", pid(), "--for", "soon"}).code, 2);
   EXPECT_EQ(run({"suspend"}).code, 2);
 
@@ -258,6 +338,110 @@ TEST(SluiceHqds, ShowsTheSlotsOfTheDriversFile) {
   std::filesystem::remove_all(directory);
 }
 
+TEST(SluiceHqds, ShowsWhoseQueuesRunOnTheSimulatedDevice) {
+  const simulated_device device{
+      {.profile = profile_text("", "hqd_slots = 8\nnum_xcc = 1\nsuspend_cost = \"1ms\"\n")}};
+  const offline_target one{device.roots(), {.queues = 2}};
+  const offline_target two{device.roots()};
+  ASSERT_TRUE(one.says('r') && two.says('r'));
+  const auto shown = run(device, {"hqds"});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_EQ(shown.err, "") << "every line of the device's file is understood";
+  EXPECT_THAT(shown.out, HasSubstr("GPU 0: 3 of 8 compute slots taken\n"));
+  const auto rows_of = [](const std::string& text, pid_t pid) {
+    int rows = 0;
+    const std::string column = " " + std::to_string(pid) + "  ";
+    for (auto at = text.find(column); at != std::string::npos; at = text.find(column, at + 1))
+      ++rows;
+    return rows;
+  };
+  EXPECT_EQ(rows_of(shown.out, one.pid()), 2) << shown.out;
+  EXPECT_EQ(rows_of(shown.out, two.pid()), 1) << shown.out;
+
+  // What is taken off is off the slots, in the next look of a watch.
+  command watch{program, {"hqds", "--json", "--watch", "20ms"}, device.environment()};
+  const auto takes = [&](std::size_t slots) {
+    return eventually(20s, [&] {
+      const auto text = watch.out();
+      const auto end = text.rfind('\n');
+      if (end == std::string::npos) return false;
+      const auto begin = text.rfind('\n', end - 1);
+      const auto line = boost::json::parse(
+          text.substr(begin == std::string::npos ? 0 : begin + 1, end - begin - 1));
+      for (const auto& each : line.at("taken").as_array()) {
+        const auto pid = each.at("pid");
+        if (!pid.is_int64() || (pid.as_int64() != one.pid() && pid.as_int64() != two.pid()))
+          return false;
+      }
+      return line.at("taken").as_array().size() == slots &&
+             line.at("gpus").at(0).at("taken").to_number<std::size_t>() == slots;
+    });
+  };
+  EXPECT_TRUE(takes(3)) << watch.out();
+  command holder{program, {"suspend", std::to_string(one.pid())}, device.environment()};
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  EXPECT_TRUE(takes(1)) << watch.out();
+  holder.signal(SIGINT);
+  EXPECT_EQ(holder.ends(), 0);
+  EXPECT_TRUE(takes(3)) << watch.out();
+  watch.signal(SIGINT);
+  EXPECT_EQ(watch.ends(), 0);
+}
+
+TEST(SluiceQueues, ShowsMemoryAndWarnsWhenItIsNearlyAllInUse) {
+  const simulated_device device{{.profile = profile_text("", "memory_mib = 1000\n")}};
+  const raw_device opened{device.roots().device};
+  kfd::uapi::kfd_ioctl_acquire_vm_args vm{};
+  vm.gpu_id = 51110;
+  ASSERT_EQ(raw_call(opened.fd(), kfd::uapi::AMDKFD_IOC_ACQUIRE_VM, vm), 0);
+  const auto allocate = [&](std::uint64_t mib) {
+    kfd::uapi::kfd_ioctl_alloc_memory_of_gpu_args args{};
+    args.va_addr = 0x7f0000000000 + (mib << 32U);
+    args.size = mib << 20U;
+    args.gpu_id = 51110;
+    args.flags = kfd::uapi::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
+    return raw_call(opened.fd(), kfd::uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, args);
+  };
+  ASSERT_EQ(allocate(600), 0);
+  const auto pid = std::to_string(::getpid());
+  const auto half = run(device, {"queues", "--pid", pid});
+  EXPECT_EQ(half.code, 0);
+  EXPECT_EQ(half.err, "");
+  EXPECT_THAT(half.out, HasSubstr(", 1000M VRAM\n"));
+  EXPECT_THAT(half.out, ContainsRegex(pid + " +root .* 600M\n"));
+  ASSERT_EQ(allocate(310), 0);
+  const auto full = run(device, {"queues"});
+  EXPECT_EQ(full.code, 0);
+  EXPECT_EQ(
+      full.err,
+      "sluice: warning: GPU 0: 910M of 1000M VRAM are in use; suspending frees none of it, so "
+      "end a process or make it smaller\n");
+  const auto json = boost::json::parse(run(device, {"queues", "--json"}).out);
+  EXPECT_EQ(json.at("gpus").at(0).at("vram_bytes").to_number<std::uint64_t>(), 1000U << 20U);
+  EXPECT_EQ(json.at("gpus").at(0).at("vram_used_bytes").to_number<std::uint64_t>(), 910U << 20U);
+  EXPECT_EQ(json.at("warnings").as_array().size(), 1U);
+}
+
+TEST(SluiceQueues, WarnsOfAProcessThatTheDriverEvicts) {
+  const simulated_device device;
+  const offline_target target{device.roots()};
+  ASSERT_TRUE(target.says('r'));
+  const auto pid = std::to_string(target.pid());
+  const auto command_device = [&](const std::string& line) {
+    std::ofstream control{device.root() + "/sim/control"};
+    control << line << std::endl;
+    return control.good();
+  };
+  ASSERT_TRUE(command_device("evict " + pid + " 51110"));
+  EXPECT_TRUE(eventually(20s, [&] {
+    return run(device, {"queues", "--interval", "50ms"})
+               .err.find("the driver is evicting process " + pid) != std::string::npos;
+  }));
+  ASSERT_TRUE(command_device("restore " + pid + " 51110"));
+  EXPECT_TRUE(target.runs(20s));
+  EXPECT_EQ(run(device, {"queues", "--interval", "50ms"}).err, "");
+}
+
 TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
   enter_private_mounts();
   std::string root = "/tmp/sluice-cli-sim-" + std::to_string(::getpid());
@@ -281,8 +465,8 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
 
 TEST(Sluice, ExplainsItself) {
   const std::vector<std::vector<std::string>> subcommands{
-      {},      {"doctor"}, {"queues"},      {"hqds"},          {"suspend"},     {"resume"},
-      {"sim"}, {"role"},   {"role", "set"}, {"role", "clear"}, {"role", "list"}};
+      {},      {"doctor"},  {"queues"}, {"hqds"},        {"suspend"},       {"resume"},
+      {"sim"}, {"release"}, {"role"},   {"role", "set"}, {"role", "clear"}, {"role", "list"}};
   for (auto words : subcommands) {
     words.emplace_back("--help");
     command help{program, words, {}};

@@ -129,9 +129,9 @@ TEST(QueuesWarnings, TellOfLittleMemoryLeftAndOfEvictions) {
 }
 
 TEST(QueuesText, ShowsARowForEachQueueAndProcessesWithoutAny) {
-  const auto text =
-      queues_text(two_gpus(), {{4242, {.by = 9, .suspended = {{driver_queue_id{1}}}}}},
-                  {{{4242, 9}, role::offline}, {{77, 5}, role::online}}, 0);
+  const auto text = queues_text(
+      two_gpus(), {{4242, {.tracer = 9, .holder = 9, .suspended = {{driver_queue_id{1}}}}}},
+      {{{4242, 9}, role::offline}, {{77, 5}, role::online}}, 0);
   EXPECT_THAT(text, HasSubstr("GPU 0: gpu_id 51110, 0000:01:00.0, unique id 0xabc, gfx 9.4.2"));
   EXPECT_THAT(
       text,
@@ -143,7 +143,7 @@ TEST(QueuesText, ShowsARowForEachQueueAndProcessesWithoutAny) {
 }
 
 TEST(QueuesJson, HasWhatIsUnknownAsNull) {
-  const auto value = queues_json(two_gpus(), {{4242, {.by = 9, .suspended = {}}}},
+  const auto value = queues_json(two_gpus(), {{4242, {.tracer = 9, .holder = 0, .suspended = {}}}},
                                  {{{4242, 9}, role::offline}}, {"beware"});
   EXPECT_EQ(value.at("version").as_int64(), 1);
   EXPECT_EQ(value.at("warnings").at(0).as_string(), "beware");
@@ -154,6 +154,7 @@ TEST(QueuesJson, HasWhatIsUnknownAsNull) {
   EXPECT_EQ(train.at("vram_bytes").at("51110").to_number<int>(), 600);
   EXPECT_TRUE(train.at("queues").at(0).at("suspended").is_null()) << "its tracer does not tell";
   EXPECT_EQ(train.at("traced_by").to_number<int>(), 9);
+  EXPECT_TRUE(train.at("held_by").is_null());
   EXPECT_EQ(train.at("role").as_string(), "offline");
   EXPECT_EQ(train.at("user").as_string(), "root");
 }

@@ -38,6 +38,15 @@ wait "$holder"
 cat held
 grep -q "process $pid runs again" held
 
+# Given back for some time, and taken back. The store is the machine's otherwise.
+export SLUICE_ROLES="store = '$work/roles'"
+awk '/^## Giving/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |
+  sed "s/PID/$pid/" >commands
+[ "$(grep -c 'sluice release' commands)" = 2 ]
+bash -euo pipefail commands >given
+grep -q "process $pid is left alone for 30min" given
+grep -q "schedulers manage process $pid again" given
+
 # The README above: a look and a hold.
 awk '/^## Look at a node/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' \
   "$(dirname "$readme")/../../README.md" | sed "s/PID/$pid/" >commands

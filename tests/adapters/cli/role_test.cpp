@@ -34,6 +34,9 @@ class SluiceRole : public ::testing::Test {
   /// Runs `sluice role`. \return its exit code.
   int role(std::vector<std::string> words) {
     words.insert(words.begin(), "role");
+    return run(std::move(words));
+  }
+  int run(std::vector<std::string> words) {
     command made{
         SLUICE_PROGRAM, std::move(words), {"SLUICE_ROLES=store = '" + directory_ + "/lib/roles'"}};
     const auto code = made.ends();
@@ -94,6 +97,31 @@ TEST_F(SluiceRole, SaysWhatIsWrong) {
     EXPECT_EQ(role(words), 1);
     EXPECT_THAT(err_, HasSubstr("may be written by others"));
   }
+}
+
+TEST_F(SluiceRole, ListsWhatIsReleasedUntilThatEnds) {
+  ASSERT_EQ(run({"release", self_, "--for", "90m"}), 0) << err_;
+  EXPECT_EQ(out_, "process " + self_ + " is left alone for 90min; 'sluice release " + self_ +
+                      " --end' ends that\n");
+  ASSERT_EQ(role({"list"}), 0) << err_;
+  EXPECT_THAT(out_, ContainsRegex("- +released for [0-9]+(s|min) +" + self_ + " +[^ ]"));
+  ASSERT_EQ(role({"list", "--json"}), 0) << err_;
+  const auto entry = boost::json::parse(out_).at("released").at(0);
+  EXPECT_EQ(entry.at("pid").to_number<pid_t>(), ::getpid());
+  EXPECT_GT(entry.at("left_ms").to_number<int>(), 80 * 60 * 1000);
+  EXPECT_LE(entry.at("left_ms").to_number<int>(), 90 * 60 * 1000);
+  ASSERT_EQ(run({"release", self_, "--end"}), 0) << err_;
+  EXPECT_EQ(out_, "schedulers manage process " + self_ + " again\n");
+  EXPECT_TRUE(stored().released.empty());
+  EXPECT_EQ(run({"release", self_, "--end"}), 1);
+  EXPECT_THAT(err_, HasSubstr("is not released"));
+  EXPECT_EQ(run({"release", "4194305"}), 1);
+  EXPECT_EQ(err_, "sluice: there is no process 4194305\n");
+  for (const char* wrong : {"0s", "25h", "soon", "-1s"}) {
+    EXPECT_EQ(run({"release", self_, "--for", wrong}), 2) << wrong;
+    EXPECT_THAT(err_, HasSubstr("is no time up to 24h"));
+  }
+  EXPECT_EQ(run({"release", self_, "--for", "1h", "--end"}), 2);
 }
 
 TEST_F(SluiceRole, RefusesCommandLinesThatMeanNothing) {

@@ -236,6 +236,65 @@ TEST_F(Discovery, FollowsTheRoleStoreWithinASecond) {
   EXPECT_EQ(source_.last().what, role::unmatched);
 }
 
+// Well before the next look by the clock, and though nothing else happens.
+TEST_F(Discovery, EndsAReleaseWhenItsTimeHasCome) {
+  family target{wait_here};
+  family online{wait_here};
+  add_process(target.pid());
+  add_process(online.pid());
+  role_store store{directory_ + "/roles"};
+  std::string message;
+  const process_identity who = identity_of(target.pid()).value();
+  const process_identity other = identity_of(online.pid()).value();
+  ASSERT_TRUE(store.set(other, role::online, message)) << message;
+  ASSERT_TRUE(store.release(other, 1min, message)) << message;
+  source_.make(where_, {.by_process = {{who, role::offline}}, .role_store = store.path()});
+  ASSERT_TRUE(source_.start());
+  ASSERT_TRUE(sees(observation_kind::resync_end));
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(store.release(who, 1500ms, message)) << message;
+    const time_point released = clock::now();
+    ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+    EXPECT_EQ(source_.last().pid, who.pid) << "an online one stays online";
+    EXPECT_EQ(source_.last().what, role::unmatched) << "whoever said that it is offline";
+    ASSERT_TRUE(sees(observation_kind::process_seen, 10s));
+    EXPECT_EQ(source_.last().pid, who.pid);
+    EXPECT_EQ(source_.last().what, role::offline);
+    EXPECT_GE(clock::now() - released, 1400ms);
+  }
+  ASSERT_TRUE(store.release(who, 1min, message)) << message;
+  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  EXPECT_EQ(source_.last().what, role::unmatched);
+  ASSERT_TRUE(store.end_release(who, message)) << message;
+  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  EXPECT_EQ(source_.last().what, role::offline);
+}
+
+TEST_F(Discovery, EndsAReleaseThatBeganBeforeItself) {
+  family target{wait_here};
+  add_process(target.pid());
+  role_store store{directory_ + "/roles"};
+  std::string message;
+  const process_identity who = identity_of(target.pid()).value();
+  ASSERT_TRUE(store.set(who, role::offline, message)) << message;
+  ASSERT_TRUE(store.release(who, 3s, message)) << message;
+  source_.make(where_, {.role_store = store.path()});
+  for (int times = 0; times < 2; ++times) {
+    ASSERT_TRUE(source_.start());
+    ASSERT_TRUE(sees(observation_kind::process_seen));
+    EXPECT_EQ(source_.last().what, role::unmatched);
+    if (times == 1) break;
+    source_.stop();
+    source_.forget();
+  }
+  // The store would be refused by now; the time comes all the same.
+  std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  ASSERT_TRUE(sees(observation_kind::resync_end));
+  ASSERT_TRUE(sees(observation_kind::process_seen, 10s));
+  EXPECT_EQ(source_.last().what, role::offline);
+}
+
 TEST_F(Discovery, BeginsWithWhatTheStoreSaidBefore) {
   family target{wait_here};
   add_process(target.pid());

@@ -168,6 +168,45 @@ TEST_F(RoleStore, DropsTheDeadWhenWriting) {
   EXPECT_EQ(text().find("pid "), std::string::npos);
 }
 
+TEST_F(RoleStore, ReleasesForATimeThatEndsByItselfOrEarly) {
+  const process_identity self = identity_of(::getpid()).value();
+  const auto before = boot_time_now();
+  ASSERT_TRUE(store_.release(self, 10min, message_)) << message_;
+  ASSERT_EQ(read().released.size(), 1U);
+  EXPECT_GE(read().released.at(self), before + 10min);
+  EXPECT_LE(read().released.at(self), boot_time_now() + 10min);
+  ASSERT_TRUE(store_.set("/a", role::offline, message_)) << "other changes keep it";
+  EXPECT_EQ(read().released.size(), 1U);
+  ASSERT_TRUE(store_.end_release(self, message_)) << message_;
+  EXPECT_THAT(read().released, IsEmpty());
+  EXPECT_EQ(store_.end_release(self, message_).error(), errc::unknown_target);
+  EXPECT_THAT(message_, HasSubstr("process " + std::to_string(self.pid) + " is not released"));
+
+  ASSERT_TRUE(store_.release(self, 10min, message_)) << message_;
+  ASSERT_TRUE(store_.release(self, 30ms, message_)) << "the last word counts";
+  EXPECT_TRUE(within(10s, [&] { return read().released.empty(); }));
+  EXPECT_THAT(text(), HasSubstr("released ")) << "reading changes nothing";
+  ASSERT_TRUE(store_.set("/b", role::offline, message_)) << message_;
+  EXPECT_EQ(text().find("released "), std::string::npos);
+
+  for (const boot_time wrong : {boot_time{0}, boot_time{-1}, boot_time{24h} + 1ms})
+    EXPECT_EQ(store_.release(self, wrong, message_).error(), errc::bad_config);
+  EXPECT_EQ(store_.release({self.pid, self.start_time - 1}, 1min, message_).error(),
+            errc::unknown_target);
+}
+
+// Of another boot, and of the pid's owner before.
+TEST_F(RoleStore, GivesAReusedPidNoRelease) {
+  const process_identity self = identity_of(::getpid()).value();
+  const std::string pid = "released " + std::to_string(self.pid) + " ";
+  const std::string start = std::to_string(self.start_time);
+  write("sluice roles 1\n" + pid + std::to_string(self.start_time - 1) + " " + boot() +
+        " 9000000000000\n" + pid + start + " 00000000-0000-0000-0000-000000000000 9000000000000\n");
+  EXPECT_THAT(read().released, IsEmpty());
+  write("sluice roles 1\n" + pid + start + " " + boot() + " 9000000000000\n");
+  EXPECT_EQ(read().released.size(), 1U);
+}
+
 TEST_F(RoleStore, LeavesAFileThatOthersMayReadAndNobodyElseWrite) {
   const mode_t before = ::umask(0);
   ASSERT_TRUE(store_.set("/a", role::offline, message_)) << message_;
@@ -228,6 +267,10 @@ TEST_F(RoleStore, PointsAtALineThatItDoesNotUnderstand) {
                                "cgroup online x",
                                "cgroup /x",
                                "cgroups online /x",
+                               "released 1 2 b",
+                               "released 1 2 b x",
+                               "released 1 2 b -1",
+                               "released 0 2 b 10",
                                " cgroup online /x"};
   for (const std::string& each : wrong) {
     write(first + good + each + "\n");

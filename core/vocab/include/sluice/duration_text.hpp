@@ -21,13 +21,14 @@ struct duration_unit {
   duration length;
 };
 
-/// Ascending.
+/// Ascending; of two names for one length the last is the one to write.
 inline constexpr duration_unit duration_units[] = {
     {"ns", std::chrono::nanoseconds(1)},  {"us", std::chrono::microseconds(1)},
     {"ms", std::chrono::milliseconds(1)}, {"s", std::chrono::seconds(1)},
-    {"min", std::chrono::minutes(1)},     {"h", std::chrono::hours(1)}};
+    {"m", std::chrono::minutes(1)},       {"min", std::chrono::minutes(1)},
+    {"h", std::chrono::hours(1)}};
 
-/// A decimal number, perhaps a space, and a unit (ns, us, ms, s, min, h).
+/// A decimal number, perhaps a space, and a unit (ns, us, ms, s, m or min, h).
 ///
 /// \param plain_unit of a number without a unit; zero: a unit is needed.
 /// \return rounded to nanoseconds; nothing when it is no such text, or beyond 292 years.

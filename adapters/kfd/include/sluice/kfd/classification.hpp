@@ -110,7 +110,7 @@ struct gang_rules {
 ///    otherwise one offline makes it offline, once all its queues are known.
 ///
 /// What none applies to stays unmatched and is never touched. This process itself may be online but
-/// is never offline.
+/// is never offline, nor is one while the role store says that it is released.
 struct classification_rules {
   std::vector<process_identity> never_touch{};
   /// Said explicitly; discovery::set_role() adds to it and takes from it later.

@@ -1,0 +1,26 @@
+#pragma once
+/// \file
+/// Which role store a subcommand means.
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "sluice/kfd/role_store.hpp"
+#include "sluice/result.hpp"
+
+namespace sluice::cli {
+
+/// Neither given: the one of SLUICE_ROLES, or the default.
+struct store_choice {
+  std::string config;
+  std::string store;
+};
+
+/// \param chosen must outlive the parsing.
+void add_store(CLI::App& to, store_choice& chosen);
+
+/// \return an error, after a complaint, when none is configured rightly.
+result<kfd::role_store> find_store(const store_choice& chosen);
+
+}  // namespace sluice::cli
