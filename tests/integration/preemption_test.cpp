@@ -156,14 +156,17 @@ class node {
   }
 
   std::string role_store() const { return device_.root() + "/roles"; }
-  /// Runs the command `sluice` as an operator does. \return its exit code; -1: it does not end.
-  int command_line(std::vector<std::string> words) const {
+  struct finished {
+    int code = -1;  ///< -1: it does not end.
+    std::string err;
+  };
+  /// Runs the command `sluice` as an operator does.
+  finished command_line(std::vector<std::string> words) const {
     auto environment = device_.environment();
     environment.push_back("SLUICE_ROLES=store = '" + role_store() + "'");
     command made{SLUICE_PROGRAM, std::move(words), std::move(environment)};
     const int code = made.ends().value_or(-1);
-    EXPECT_EQ(code, 0) << made.out() << made.err();
-    return code;
+    return {code, made.err()};
   }
 
   scheduler& sluice() { return *scheduler_; }
@@ -357,8 +360,15 @@ TEST_P(Preemption, GivesAProcessBackForATimeAndManagesItAgainAfterwards) {
   ASSERT_TRUE(here.becomes(*given_back, 2));
   ASSERT_TRUE(here.becomes(*other, 1));
   const auto attaches = here.sluice().stats().attaches.value();
+  const auto resumed = here.command_line({"resume", pid});
+  EXPECT_EQ(resumed.code, 1);
+  EXPECT_NE(resumed.err.find("'sluice release " + pid + "'"), std::string::npos)
+      << resumed.err << "does not say what helps";
+  EXPECT_EQ(resumed.err.find("(sluice-agent)") != std::string::npos,
+            GetParam().where == acting::in_agent && traces)
+      << resumed.err;
   const auto released = clock::now();
-  ASSERT_EQ(here.command_line({"release", pid, "--for", "3s"}), 0);
+  ASSERT_EQ(here.command_line({"release", pid, "--for", "3s"}).code, 0);
   if (traces) {
     EXPECT_EQ(tracer_of(given_back->pid()), 0) << "the command waits for that";
   }
@@ -376,9 +386,9 @@ TEST_P(Preemption, GivesAProcessBackForATimeAndManagesItAgainAfterwards) {
   EXPECT_GE(clock::now() - released, 2900ms);
   EXPECT_EQ(tracer_of(given_back->pid()) != 0, traces);
 
-  ASSERT_EQ(here.command_line({"release", pid, "--for", "1h"}), 0);
+  ASSERT_EQ(here.command_line({"release", pid, "--for", "1h"}).code, 0);
   EXPECT_TRUE(here.becomes(*given_back, 0));
-  ASSERT_EQ(here.command_line({"release", pid, "--end"}), 0);
+  ASSERT_EQ(here.command_line({"release", pid, "--end"}).code, 0);
   EXPECT_TRUE(here.becomes(*given_back, 2));
   busy.end();
   EXPECT_TRUE(here.becomes(*given_back, 0));

@@ -31,7 +31,9 @@ std::string refusal(pid_t pid, pid_t tracer) {
       pid, tracer, who,
       who == "sluice-agent"
           ? fmt::format("it acts for a scheduler, which 'sluice release {}' makes let go", pid)
-          : "end that one: then everything resumes");
+          : fmt::format("where that is a scheduler, 'sluice release {}' makes it let go; else end "
+                        "it, and everything resumes",
+                        pid));
 }
 
 int resume(const options& chosen) {

@@ -272,6 +272,22 @@ TEST_F(SluiceSuspend, IsFoundBesideAStrangerWhoClaimsToBeIt) {
   EXPECT_EQ(holder.ends(), 0) << holder.err();
 }
 
+TEST_F(SluiceSuspend, IsNotWhatReleaseMakesLetGo) {
+  auto holder = start({"suspend", pid()});
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  const std::string store = device_.root() + "/roles";
+  const auto refused = run({"release", pid(), "--store", store});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_EQ(refused.err, "sluice: process " + pid() + " is held by process " +
+                             std::to_string(holder.pid()) +
+                             ", a 'sluice suspend' and no scheduler; 'sluice resume " + pid() +
+                             "' makes that let go\n");
+  EXPECT_FALSE(std::filesystem::exists(store));
+  EXPECT_TRUE(target_.stands_still());
+  holder.signal(SIGINT);
+  EXPECT_EQ(holder.ends(), 0);
+}
+
 TEST_F(SluiceSuspend, SaysWhyItCannot) {
   const auto none = run({"suspend", "2147483646"});
   EXPECT_EQ(none.code, 1);
