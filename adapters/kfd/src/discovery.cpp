@@ -33,9 +33,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr duration brisk_period = 10s;  ///< How long after a change to look often.
-constexpr duration brisk_interval = 1s;
-constexpr duration calm_interval = 10s;
+/// Nothing announces the queues of processes that nobody traces, nor what moves between cgroups.
+constexpr duration look_interval = 1s;
 /// Triggers closer together than this are met by one look.
 constexpr duration least_interval = 20ms;
 /// After so many observations in a row the inbox gets a moment to be emptied.
@@ -189,7 +188,6 @@ class node_discovery final : public discovery {
     ::pthread_setname_np(::pthread_self(), "sluice-discover");
     const node_scanner::emit push = [this](const observation& seen) { this->push(seen); };
     const node_scanner::emit drop = [](const observation&) {};
-    time_point brisk_until = clock::now() + brisk_period;
     time_point next = clock::now();
     while (!stopping_.load()) {
       const bool whole = resync_.exchange(false);
@@ -203,7 +201,7 @@ class node_discovery final : public discovery {
       const bool stored = store_watch_->changed() && read_store();
       if (whole || roles || stored || now >= next) {
         in_a_row_ = 0;
-        const bool changed = scanner_->scan(whole ? drop : push);
+        scanner_->scan(whole ? drop : push);
         if (whole) {
           scanner_->restate(push);
           for (const auto& [gpu, at] : lost_) push(about_loss(gpu, at));
@@ -211,14 +209,12 @@ class node_discovery final : public discovery {
         gpus_.clear();
         for (const auto& each : scanner_->gpus()) gpus_.push_back(each.id);
         listener_->listen(gpus_);
-        if (changed) brisk_until = clock::now() + brisk_period;
         looked_ = clock::now();
-        next = looked_ + (looked_ < brisk_until ? brisk_interval : calm_interval);
+        next = looked_ + look_interval;
         // Watches what inotify does not tell of: a debugfs mounted since, say.
         if (trees_->refresh()) next = looked_ + least_interval;
       }
       if (wait(next)) {
-        brisk_until = clock::now() + brisk_period;
         next = std::min(next, looked_ + least_interval);
         // What triggered (an exited process, say) may go on triggering until the next look.
         std::this_thread::sleep_until(next);
