@@ -565,6 +565,7 @@ class driver::impl {
   std::deque<process_ptr> exited_;     // For the accounts; the youngest only.
   std::unordered_map<file_id, process_ptr> files_;
   file_id last_file_ = 0;
+  std::set<file_id> secondary_files_;  ///< CREATE_PROCESS made these another KFD process.
   std::map<request_id, call_ptr> calls_;
   request_id last_call_ = 0;
 
