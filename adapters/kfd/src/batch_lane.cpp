@@ -1,6 +1,7 @@
 #include "batch_lane.hpp"
 
 #include "queue_status.hpp"
+#include "quiet_thread.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -8,7 +9,6 @@
 
 #include <array>
 #include <chrono>
-#include <csignal>
 #include <system_error>
 
 namespace sluice::kfd {
@@ -109,18 +109,7 @@ batch_lane::~batch_lane() {
 }
 
 result<void> batch_lane::start() {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, &before);
-  result<void> answer;
-  try {
-    thread_ = std::thread{[this] { run(); }};
-  } catch (const std::system_error& error) {
-    answer = error_code{error.code().value(), boost::system::system_category()};
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return answer;
+  return start_quiet_thread(thread_, [this] { run(); });
 }
 
 bool batch_lane::submit(const batch& work, std::shared_ptr<target_holds> whose) {

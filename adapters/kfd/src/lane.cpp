@@ -1,5 +1,7 @@
 #include "lane.hpp"
 
+#include "quiet_thread.hpp"
+
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -8,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <csignal>
 #include <system_error>
 
 namespace sluice::kfd {
@@ -77,18 +78,7 @@ lane::~lane() {
 }
 
 result<void> lane::start() {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, &before);
-  result<void> answer;
-  try {
-    thread_ = std::thread{[this] { run(); }};
-  } catch (const std::system_error& error) {
-    answer = error_code{error.code().value(), boost::system::system_category()};
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return answer;
+  return start_quiet_thread(thread_, [this] { run(); });
 }
 
 bool lane::submit(const batch& work) noexcept {
