@@ -440,6 +440,7 @@ class driver::impl {
                       std::vector<bool>* done);
   /// The file is closed for good, or its process is gone: all that it holds runs again.
   task<void> release_holds(file_id file);
+  std::vector<std::shared_ptr<kfd_queue>> held_on(const gpu_node& node, file_id file) const;
   void apply_reservation(gpu_node& node);
 
   // --- Queues (driver_queues.cpp) ---
