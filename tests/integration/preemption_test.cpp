@@ -43,8 +43,10 @@ enum class acting { in_agent, in_process };
 struct variant {
   acting where;
   std::string profile = "mi300x";
+  std::uint32_t gpus = 0;                ///< 0: as the profile has.
   variant(acting acts) : where{acts} {}  // NOLINT: most tests care about the first only.
-  variant(acting acts, std::string gpu) : where{acts}, profile{std::move(gpu)} {}
+  variant(acting acts, std::string gpu, std::uint32_t count = 0)
+      : where{acts}, profile{std::move(gpu)}, gpus{count} {}
 };
 
 /// A device, and a scheduler that embeds in this process, on a thread of its own.
@@ -53,7 +55,8 @@ class node {
   explicit node(const variant& how, scheduler_config config = quick())
       : device_{{.profile = how.profile == "untraced"
                                 ? profile_text("authority = \"debugger_process\"\n", "")
-                                : how.profile}},
+                                : how.profile,
+                 .gpus = how.gpus}},
         view_{device_.root()} {
     const std::string lock = device_.root() + "/owner";
     std::unique_ptr<backend> driver;
@@ -105,23 +108,25 @@ class node {
   /// A process whose queues are always full of kernels of `kernel` length.
   std::unique_ptr<target_process> start_target(const std::string& tag, int queues = 1,
                                                std::chrono::microseconds kernel = 2ms,
-                                               const std::vector<std::string>& more = {}) {
+                                               const std::vector<std::string>& more = {},
+                                               bool all_gpus = false) {
     std::vector<std::string> environment = device_.environment();
     environment.insert(environment.end(), more.begin(), more.end());
     if (!tag.empty()) environment.push_back("AMD_QUEUE_TAG=" + tag);
-    auto started = std::make_unique<target_process>(
-        SLUICE_INTEGRATION_TARGET,
-        std::vector<std::string>{std::to_string(queues), std::to_string(kernel.count())},
-        environment);
+    std::vector<std::string> arguments{std::to_string(queues), std::to_string(kernel.count())};
+    if (all_gpus) arguments.emplace_back("all-gpus");
+    auto started =
+        std::make_unique<target_process>(SLUICE_INTEGRATION_TARGET, arguments, environment);
     if (started->hear(patience) != "ready") throw std::runtime_error("the target did not start");
     if (tag != "OFFLINE_AI") untouchable_.push_back(started->pid());
     return started;
   }
 
   std::unique_ptr<target_process> start_offline(int queues = 1,
-                                                std::chrono::microseconds kernel = 2ms) {
+                                                std::chrono::microseconds kernel = 2ms,
+                                                bool all_gpus = false) {
     const auto before = scheduler_->stats().attaches.value();
-    auto started = start_target("OFFLINE_AI", queues, kernel);
+    auto started = start_target("OFFLINE_AI", queues, kernel, {}, all_gpus);
     if (!eventually(patience, [&] { return scheduler_->stats().attaches.value() > before; })) {
       throw std::runtime_error("the offline target was not attached");
     }
@@ -135,8 +140,8 @@ class node {
                          "MASTER_PORT=29500"});
   }
 
-  online_client client() {
-    auto made = scheduler_->register_client({.name = "test", .gpus = {}});
+  online_client client(std::vector<gpu_id> gpus = {}) {
+    auto made = scheduler_->register_client({.name = "test", .gpus = std::move(gpus)});
     if (!made) throw std::runtime_error("register_client: " + made.error().message());
     return std::move(*made);
   }
@@ -164,9 +169,15 @@ class node {
   finished command_line(std::vector<std::string> words) const {
     auto environment = device_.environment();
     environment.push_back("SLUICE_ROLES=store = '" + role_store() + "'");
-    command made{SLUICE_PROGRAM, std::move(words), std::move(environment)};
+    test::command made{SLUICE_PROGRAM, std::move(words), std::move(environment)};
     const int code = made.ends().value_or(-1);
     return {code, made.err()};
+  }
+  /// A line for the device's sim/control.
+  void command(const std::string& line) const {
+    std::ofstream control(device_.root() + "/sim/control");
+    control << line << std::endl;
+    if (!control) throw std::runtime_error("sim/control refuses '" + line + "'");
   }
 
   scheduler& sluice() { return *scheduler_; }
@@ -405,6 +416,142 @@ TEST(PreemptionUntraced, LeavesTheTargetToItsTools) {
   EXPECT_TRUE(traceable(offline->pid())) << "another tracer was refused";
   busy.end();
   EXPECT_TRUE(here.becomes(*offline, 0));
+}
+
+// --- Several GPUs, and faults of the device ---
+
+TEST(PreemptionOfEightGpus, ServesTheOneWithOnlineWorkFirst) {
+  node here{variant{acting::in_agent, "mi300x", 8}};
+  auto offline = here.start_offline(8, 2ms, true);
+  // As set_gpu_count numbers them.
+  auto client = here.client({gpu_id{51110 + 7 * 257}});
+  const auto calls = here.sluice().stats().driver_calls.value();
+  auto busy = client.busy();
+  ASSERT_TRUE(here.becomes(*offline, 8));
+  // The device knows earlier than the scheduler.
+  EXPECT_TRUE(eventually(patience, [&] {
+    return here.sluice().stats().driver_calls.value() - calls == 8;
+  })) << "one for each GPU";
+  const auto stats = here.sluice().stats();
+  // Eight calls take 40 ms one after the other; the first must be the one that somebody waits for.
+  ASSERT_EQ(stats.arrival_to_off.count(), 1u);
+  EXPECT_LT(stats.arrival_to_off.max(), 30ms);
+  busy.end();
+  EXPECT_TRUE(here.becomes(*offline, 0));
+  EXPECT_EQ(offline->ask("drain", 30s), "0");
+}
+
+TEST(PreemptionWithFaults, AFailedPreemptionOpensTheBreakerAndEverythingRuns) {
+  node here{variant{acting::in_agent, "mi300x"}};
+  auto offline = here.start_offline();
+  auto client = here.client();
+  here.command("fail-cycle 51110 100ms goes-on");
+  auto busy = client.busy();
+  ASSERT_TRUE(
+      eventually(patience, [&] { return here.sluice().stats().open_breakers.value() == 1; }));
+  EXPECT_TRUE(here.becomes(*offline, 0)) << "while online work goes on";
+  EXPECT_TRUE(here.progresses(*offline));
+  busy.end();
+  {
+    auto again = client.busy();
+    const auto until = clock::now() + 200ms;
+    while (clock::now() < until) ASSERT_EQ(here.suspended(*offline), 0u);
+  }
+  here.sluice().rearm(gpu_id{51110});
+  auto later = client.busy();
+  EXPECT_TRUE(here.becomes(*offline, 1)) << "an operator has re-armed it";
+}
+
+TEST(PreemptionWithFaults, AResetOpensTheBreakerOfTheHive) {
+  node here{variant{acting::in_agent, "mi300x", 2}};
+  auto offline = here.start_offline(2, 2ms, true);
+  here.command("reset 51110");
+  EXPECT_TRUE(
+      eventually(patience, [&] { return here.sluice().stats().open_breakers.value() == 2; }));
+  auto client = here.client();
+  auto busy = client.busy();
+  const auto until = clock::now() + 200ms;
+  while (clock::now() < until) ASSERT_EQ(here.suspended(*offline), 0u);
+}
+
+TEST(PreemptionWithFaults, AStuckCallLosesItsGpuAndTheOtherGoesOn) {
+  node here{variant{acting::in_agent, profile_text("", "") + "[[gpu]]\ngpu_id = 7\n"}};
+  auto stuck = here.start_offline();
+  auto both = here.start_offline(2, 2ms, true);
+  here.command("delay DBG_TRAP:SUSPEND_QUEUES 5s target=" + std::to_string(stuck->pid()));
+  auto client = here.client();
+  auto busy = client.busy();
+  ASSERT_TRUE(
+      eventually(patience, [&] { return here.sluice().stats().open_breakers.value() == 1; }));
+  EXPECT_TRUE(here.becomes(*both, 1)) << "its queue on the other GPU";
+  EXPECT_TRUE(here.becomes(*stuck, 0)) << "once its call is back";
+  EXPECT_TRUE(here.progresses(*stuck));
+}
+
+TEST(PreemptionWithFaults, ATargetKilledInMidCallHarmsNobodyElse) {
+  node here{acting::in_agent};
+  auto victim = here.start_offline();
+  auto stayer = here.start_offline();
+  here.command("kill-target 1ms target=" + std::to_string(victim->pid()));
+  auto client = here.client();
+  {
+    auto busy = client.busy();
+    const auto status = victim->wait_for(patience);
+    ASSERT_TRUE(status.has_value());
+    EXPECT_TRUE(WIFSIGNALED(*status));
+    EXPECT_TRUE(here.becomes(*stayer, 1));
+  }
+  EXPECT_TRUE(here.becomes(*stayer, 0));
+  EXPECT_EQ(stayer->ask("drain", 30s), "0");
+}
+
+TEST(PreemptionWithFaults, InterruptedCallsAndAnotherDebuggersSessionAreOvercome) {
+  node here{acting::in_agent};
+  here.command("answer DBG_TRAP:ENABLE EALREADY times=3");
+  auto offline = here.start_offline();
+  here.command("answer DBG_TRAP:SUSPEND_QUEUES EINTR times=3");
+  auto client = here.client();
+  auto busy = client.busy();
+  EXPECT_TRUE(here.becomes(*offline, 1));
+  here.command("answer DBG_TRAP:RESUME_QUEUES EINTR times=3");
+  busy.end();
+  EXPECT_TRUE(here.becomes(*offline, 0));
+  EXPECT_EQ(offline->ask("drain", 30s), "0");
+}
+
+TEST(PreemptionByBatch, FallsBackToTheDebugTrapOnce) {
+  node here{variant{acting::in_agent, "mi300x-batch"}};
+  auto offline = here.start_offline(2);
+  here.command("answer BATCH_UNMAP_QUEUES EIO");
+  auto client = here.client();
+  {
+    auto busy = client.busy();
+    ASSERT_TRUE(here.becomes(*offline, 2));
+  }
+  EXPECT_TRUE(here.becomes(*offline, 0));
+  EXPECT_EQ(here.sluice().stats().mechanism_fallbacks.value(), 1u);
+  {
+    auto busy = client.busy();
+    ASSERT_TRUE(here.becomes(*offline, 2));
+  }
+  EXPECT_TRUE(here.becomes(*offline, 0));
+  EXPECT_EQ(here.sluice().stats().mechanism_fallbacks.value(), 1u);
+  EXPECT_EQ(offline->ask("drain", 30s), "0");
+}
+
+TEST(PreemptionByBatch, ARefusedRemapStillEndsWithEverythingRunning) {
+  node here{variant{acting::in_agent, "mi300x-batch"}};
+  auto offline = here.start_offline(2);
+  auto client = here.client();
+  {
+    auto busy = client.busy();
+    ASSERT_TRUE(here.becomes(*offline, 2));
+    // The call that resumes, and the one that takes everything back: then only the end of the
+    // process that holds the queues is left.
+    here.command("answer FAST_REMAP EIO times=2");
+  }
+  EXPECT_TRUE(here.becomes(*offline, 0));
+  EXPECT_TRUE(here.progresses(*offline));
 }
 
 TEST(PreemptionByBatch, SuspendsAllTargetsOfAGpuInOneCycle) {

@@ -38,10 +38,12 @@ struct fed_queue {
 
 class feeder {
  public:
-  feeder(sluice::sim::gpu_client& client, std::size_t queues, sluice::duration length)
+  /// The queues lie on the given GPUs in turn.
+  feeder(sluice::sim::gpu_client& client, std::size_t queues, sluice::duration length,
+         const std::vector<std::uint32_t>& gpus)
       : length_(length), waves_(client.wave_slots()) {
     for (std::size_t i = 0; i < queues; ++i) {
-      auto made = client.create_queue({.packets = 64});
+      auto made = client.create_queue({.packets = 64, .gpu = gpus[i % gpus.size()]});
       if (!made) {
         std::cerr << "create_queue: " << made.error().message() << '\n';
         std::exit(3);
@@ -129,8 +131,10 @@ std::string epoll_once(int timeout_ms) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::cerr << "usage: integration_target QUEUES KERNEL_MICROSECONDS (0: idle queues)\n";
+  const bool all_gpus = argc == 4 && std::strcmp(argv[3], "all-gpus") == 0;
+  if (argc != 3 && !all_gpus) {
+    std::cerr << "usage: integration_target QUEUES KERNEL_MICROSECONDS [all-gpus]\n"
+                 "0 us: idle queues. all-gpus: on all of them in turn.\n";
     return 2;
   }
   auto client = sluice::sim::gpu_client::open({});
@@ -140,7 +144,8 @@ int main(int argc, char** argv) {
   }
   {
     feeder fed(**client, std::strtoul(argv[1], nullptr, 10),
-               std::chrono::microseconds(std::strtol(argv[2], nullptr, 10)));
+               std::chrono::microseconds(std::strtol(argv[2], nullptr, 10)),
+               all_gpus ? (*client)->gpus() : std::vector<std::uint32_t>{0});
     say("ready");
     std::string line;
     while (std::getline(std::cin, line)) {

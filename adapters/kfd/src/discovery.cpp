@@ -3,6 +3,7 @@
 #include "gpu_listener.hpp"
 #include "node_scanner.hpp"
 #include "proc.hpp"
+#include "quiet_thread.hpp"
 #include "role_watch.hpp"
 
 #include <poll.h>
@@ -34,9 +35,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr duration brisk_period = 10s;  ///< How long after a change to look often.
-constexpr duration brisk_interval = 1s;
-constexpr duration calm_interval = 10s;
+/// Nothing announces the queues of processes that nobody traces, nor what moves between cgroups.
+constexpr duration look_interval = 1s;
 /// Triggers closer together than this are met by one look.
 constexpr duration least_interval = 20ms;
 /// After so many observations in a row the inbox gets a moment to be emptied.
@@ -105,18 +105,7 @@ class node_discovery final : public discovery {
     stopping_.store(false);
     said_changed_.store(true);  // since the rules were given
     resync_.store(true);        // the first look is the whole truth
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, &before);
-    result<void> answer;
-    try {
-      worker_ = std::thread{[this] { run(); }};
-    } catch (const std::system_error& error) {
-      answer = error_code{error.code().value(), boost::system::system_category()};
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return answer;
+    return start_quiet_thread(worker_, [this] { run(); });
   }
 
   void resync() override {
@@ -219,7 +208,6 @@ class node_discovery final : public discovery {
     ::pthread_setname_np(::pthread_self(), "sluice-discover");
     const node_scanner::emit push = [this](const observation& seen) { this->push(seen); };
     const node_scanner::emit drop = [](const observation&) {};
-    time_point brisk_until = clock::now() + brisk_period;
     time_point next = clock::now();
     while (!stopping_.load()) {
       const bool whole = resync_.exchange(false);
@@ -234,7 +222,7 @@ class node_discovery final : public discovery {
       const bool released = end_releases();
       if (whole || roles || stored || released || now >= next) {
         in_a_row_ = 0;
-        const bool changed = scanner_->scan(whole ? drop : push);
+        scanner_->scan(whole ? drop : push);
         if (whole) {
           scanner_->restate(push);
           for (const auto& [gpu, at] : lost_) push(about_loss(gpu, at));
@@ -242,14 +230,12 @@ class node_discovery final : public discovery {
         gpus_.clear();
         for (const auto& each : scanner_->gpus()) gpus_.push_back(each.id);
         listener_->listen(gpus_);
-        if (changed) brisk_until = clock::now() + brisk_period;
         looked_ = clock::now();
-        next = looked_ + (looked_ < brisk_until ? brisk_interval : calm_interval);
+        next = looked_ + look_interval;
         // Watches what inotify does not tell of: a debugfs mounted since, say.
         if (trees_->refresh()) next = looked_ + least_interval;
       }
       if (wait(next)) {
-        brisk_until = clock::now() + brisk_period;
         next = std::min(next, looked_ + least_interval);
         // What triggered (an exited process, say) may go on triggering until the next look.
         std::this_thread::sleep_until(next);

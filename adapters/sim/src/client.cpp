@@ -110,6 +110,15 @@ result<topology_node> find_gpu(const std::string& sysfs, std::uint32_t wanted) {
   }
 }
 
+std::vector<std::uint32_t> all_gpus(const std::string& sysfs) {
+  std::vector<std::uint32_t> out;
+  for (unsigned index = 0;; ++index) {
+    std::ifstream file{sysfs + "/topology/nodes/" + std::to_string(index) + "/gpu_id"};
+    if (!file) return out;
+    if (std::uint32_t gpu = 0; file >> gpu && gpu != 0) out.push_back(gpu);
+  }
+}
+
 /// What a context save needs, as libhsakmt computes it for gfx9 (update_ctx_save_restore_size).
 struct save_area {
   std::size_t control_stack = 0;
@@ -152,6 +161,7 @@ std::string setting(std::string given, const char* variable, const char* otherwi
 struct gpu_client::impl {
   int fd = -1;
   bool runtime_enabled = false;
+  std::string sysfs;
   topology_node node;
   std::uint64_t r_debug = 0;  // What a runtime's link map would be; the driver keeps its address.
 
@@ -184,6 +194,7 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
   auto node = find_gpu(sysfs, options.gpu);
   if (!node) return node.error();
   state->node = std::move(*node);
+  state->sysfs = sysfs;
   // As hsa_init: before any queue exists. Without it nobody could suspend our queues.
   uapi::kfd_ioctl_runtime_enable_args enable{};
   enable.r_debug = address_of(&state->r_debug);
@@ -196,6 +207,7 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
 }
 
 std::uint32_t gpu_client::gpu() const noexcept { return impl_->node.gpu; }
+std::vector<std::uint32_t> gpu_client::gpus() const { return all_gpus(impl_->sysfs); }
 int gpu_client::fd() const noexcept { return impl_->fd; }
 
 std::uint32_t gpu_client::wave_slots() const noexcept {
@@ -284,7 +296,10 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
   auto state = std::make_unique<gpu_queue::impl>();
   state->fd = impl_->fd;
   state->packets = options.packets;
-  const auto save = save_area_of(impl_->node.properties);
+  auto node =
+      options.gpu == 0 ? result<topology_node>{impl_->node} : find_gpu(impl_->sysfs, options.gpu);
+  if (!node) return node.error();
+  const auto save = save_area_of(node->properties);
   const auto ring_size = options.packets * sizeof(aql::kernel_dispatch_packet);
   for (const auto& [memory, size] :
        {std::pair{&state->ring, ring_size}, std::pair{&state->header, page},
@@ -323,7 +338,7 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
   create.ring_size = static_cast<std::uint32_t>(ring_size);
   create.write_pointer_address = address_of(&header.write_dispatch_id);
   create.read_pointer_address = address_of(&header.read_dispatch_id);
-  create.gpu_id = impl_->node.gpu;
+  create.gpu_id = node->gpu;
   create.queue_type = uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
   create.queue_percentage = uapi::KFD_MAX_QUEUE_PERCENTAGE;
   create.queue_priority = options.priority;

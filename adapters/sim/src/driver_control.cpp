@@ -3,6 +3,7 @@
 #include "driver_state.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <string_view>
@@ -35,6 +36,115 @@ std::optional<Number> parse(std::string_view text) {
 
 std::string quoted(std::string_view text) { return "'" + std::string{text} + "'"; }
 
+struct named_number {
+  std::string_view name;
+  std::uint32_t number;
+};
+
+/// Calls that can be told to fail or to wait: DBG_TRAP and CRIU_OP by operation as well.
+constexpr std::array commands{
+    named_number{"CREATE_QUEUE", uapi::AMDKFD_IOC_CREATE_QUEUE},
+    named_number{"DESTROY_QUEUE", uapi::AMDKFD_IOC_DESTROY_QUEUE},
+    named_number{"UPDATE_QUEUE", uapi::AMDKFD_IOC_UPDATE_QUEUE},
+    named_number{"RUNTIME_ENABLE", uapi::AMDKFD_IOC_RUNTIME_ENABLE},
+    named_number{"SMI_EVENTS", uapi::AMDKFD_IOC_SMI_EVENTS},
+    named_number{"DBG_TRAP", uapi::AMDKFD_IOC_DBG_TRAP},
+    named_number{"CRIU_OP", uapi::AMDKFD_IOC_CRIU_OP},
+    named_number{"BATCH_UNMAP_QUEUES", uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES},
+    named_number{"FAST_REMAP", uapi::AMDKFD_IOC_FAST_REMAP},
+    named_number{"SET_HQD_RESERVATION", uapi::AMDKFD_IOC_SET_HQD_RESERVATION},
+};
+constexpr std::array trap_operations{
+    named_number{"ENABLE", uapi::KFD_IOC_DBG_TRAP_ENABLE},
+    named_number{"DISABLE", uapi::KFD_IOC_DBG_TRAP_DISABLE},
+    named_number{"SEND_RUNTIME_EVENT", uapi::KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT},
+    named_number{"SUSPEND_QUEUES", uapi::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES},
+    named_number{"RESUME_QUEUES", uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES},
+    named_number{"QUERY_DEBUG_EVENT", uapi::KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT},
+    named_number{"QUERY_EXCEPTION_INFO", uapi::KFD_IOC_DBG_TRAP_QUERY_EXCEPTION_INFO},
+    named_number{"GET_QUEUE_SNAPSHOT", uapi::KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT},
+};
+constexpr std::array criu_operations{
+    named_number{"PROCESS_INFO", uapi::KFD_CRIU_OP_PROCESS_INFO},
+    named_number{"UNPAUSE", uapi::KFD_CRIU_OP_UNPAUSE},
+};
+constexpr std::array errors{
+    named_number{"EAGAIN", EAGAIN}, named_number{"EALREADY", EALREADY},
+    named_number{"EBADF", EBADF},   named_number{"EBUSY", EBUSY},
+    named_number{"EFAULT", EFAULT}, named_number{"EINTR", EINTR},
+    named_number{"EINVAL", EINVAL}, named_number{"EIO", EIO},
+    named_number{"ENODEV", ENODEV}, named_number{"ENOMEM", ENOMEM},
+    named_number{"ENOSPC", ENOSPC}, named_number{"ENOTTY", ENOTTY},
+    named_number{"EPERM", EPERM},   named_number{"ESRCH", ESRCH},
+    named_number{"ETIME", ETIME},
+};
+
+template <std::size_t count>
+std::optional<std::uint32_t> number_of(const std::array<named_number, count>& all,
+                                       std::string_view name) {
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [name](const named_number& one) { return one.name == name; });
+  if (found == all.end()) return std::nullopt;
+  return found->number;
+}
+
+template <std::size_t count>
+std::string list(const std::array<named_number, count>& all) {
+  std::string out;
+  for (const auto& each : all) out += (out.empty() ? "" : " ") + std::string{each.name};
+  return out;
+}
+
+/// COMMAND or COMMAND:OPERATION. \return an empty string, or what is wrong.
+std::string read_call(std::string_view text, driver::call_fault& fault) {
+  const auto colon = text.find(':');
+  const auto command = number_of(commands, text.substr(0, colon));
+  if (!command) {
+    return quoted(text.substr(0, colon)) +
+           " is no call that can be named; there are: " + list(commands);
+  }
+  fault.number = _IOC_NR(*command);
+  if (colon == std::string_view::npos) return {};
+  const auto operation = text.substr(colon + 1);
+  if (*command == uapi::AMDKFD_IOC_DBG_TRAP) {
+    fault.op = number_of(trap_operations, operation);
+    if (!fault.op) return quoted(operation) + " is none of " + list(trap_operations);
+  } else if (*command == uapi::AMDKFD_IOC_CRIU_OP) {
+    fault.op = number_of(criu_operations, operation);
+    if (!fault.op) return quoted(operation) + " is none of " + list(criu_operations);
+  } else {
+    return quoted(text) + ": only DBG_TRAP and CRIU_OP have operations";
+  }
+  return {};
+}
+
+/// caller=PID, target=PID, times=N. \return an empty string, or what is wrong.
+std::string read_conditions(std::span<const std::string_view> words, driver::call_fault& fault) {
+  for (const auto word : words) {
+    const auto equals = std::min(word.find('='), word.size());
+    const auto key = word.substr(0, equals);
+    const auto value = parse<std::uint32_t>(word.substr(std::min(equals + 1, word.size())));
+    if (!value || *value == 0 || *value > 1'000'000'000) {
+      return quoted(word) + " is none of caller=PID target=PID times=N";
+    }
+    if (key == "caller")
+      fault.caller = static_cast<pid_t>(*value);
+    else if (key == "target")
+      fault.target = static_cast<pid_t>(*value);
+    else if (key == "times")
+      fault.times = *value;
+    else
+      return quoted(word) + " is none of caller=PID target=PID times=N";
+  }
+  return {};
+}
+
+constexpr std::string_view all_commands =
+    "fail-cycle GPU DURATION [goes-on], reset GPU, evict PID GPU, restore PID GPU, vmfault PID "
+    "GPU, "
+    "activation PID busy|error, answer CALL ERRNO [CONDITION...], delay CALL DURATION "
+    "[CONDITION...], kill-target DURATION [CONDITION...], no-faults";
+
 }  // namespace
 
 int driver::control(std::string_view line, std::string& problem) {
@@ -45,6 +155,7 @@ int driver::impl::control(std::string_view line, std::string& problem) {
   using namespace std::chrono_literals;
   const auto words = words_of(line);
   if (words.empty() || words[0].starts_with('#')) return 0;
+  const auto name = words[0];
   const auto fail = [&problem](std::string why) {
     problem = std::move(why);
     return -EINVAL;
@@ -58,44 +169,98 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     }
     return found;
   };
+  const auto find_process = [&](std::string_view text) -> process_ptr {
+    const auto pid = parse<pid_t>(text);
+    const auto found = pid ? live_.find(*pid) : live_.end();
+    if (found != live_.end()) return found->second;
+    problem = quoted(text) + " is no process that has opened the device";
+    return nullptr;
+  };
+  const auto time_of = [&](std::string_view text) -> std::optional<duration> {
+    const auto time = parse_duration(text);
+    if (time && *time >= duration::zero() && *time <= 60s) return time;
+    problem = quoted(text) + " is no time from 0s to 60s, such as 9s or 20ms";
+    return std::nullopt;
+  };
 
-  if (words[0] == "fail-cycle") {
-    if (words.size() != 3) return fail("use: fail-cycle GPU DURATION");
+  if (name == "fail-cycle") {
+    const bool goes_on = words.size() == 4 && words[3] == "goes-on";
+    if (words.size() != 3 && !goes_on) return fail("use: fail-cycle GPU DURATION [goes-on]");
     gpu_node* node = find_gpu(words[1]);
-    if (node == nullptr) return -EINVAL;
-    const auto lasts = parse_duration(words[2]);
-    if (!lasts || *lasts < duration::zero() || *lasts > 60s) {
-      return fail(quoted(words[2]) + " is no time from 0s to 60s, such as 9s or 20ms");
-    }
-    outer_.fail_next_cycle(node->shape.gpu_id, *lasts, after_failure::reset);
+    const auto lasts = node == nullptr ? std::nullopt : time_of(words[2]);
+    if (!lasts) return -EINVAL;
+    outer_.fail_next_cycle(node->shape.gpu_id, *lasts,
+                           goes_on ? after_failure::goes_on : after_failure::reset);
     return 0;
   }
-  if (words[0] == "vmfault" || words[0] == "evict" || words[0] == "restore") {
-    if (words.size() != 3) return fail("use: " + std::string{words[0]} + " PID GPU");
-    const auto pid = parse<pid_t>(words[1]);
-    const auto process = pid ? live_.find(*pid) : live_.end();
-    if (process == live_.end()) {
-      return fail(quoted(words[1]) + " is no process that has opened the device");
-    }
-    gpu_node* node = find_gpu(words[2]);
+  if (name == "vmfault" || name == "evict" || name == "restore") {
+    if (words.size() != 3) return fail("use: " + std::string{name} + " PID GPU");
+    const auto process = find_process(words[1]);
+    gpu_node* node = process ? find_gpu(words[2]) : nullptr;
     if (node == nullptr) return -EINVAL;
-    if (words[0] == "vmfault") {
-      vm_fault(*process->second, *process->second->device(node->shape.gpu_id));
-    } else {
-      start_on(*pid, node->shape.gpu_id, words[0] == "evict");
-    }
+    if (name == "vmfault")
+      vm_fault(*process, *process->device(node->shape.gpu_id));
+    else
+      start_on(process->pid, node->shape.gpu_id, name == "evict");
     return 0;
   }
-  if (words[0] == "reset") {
+  if (name == "reset") {
     if (words.size() != 2) return fail("use: reset GPU");
     gpu_node* node = find_gpu(words[1]);
     if (node == nullptr) return -EINVAL;
     start_reset(*node);
     return 0;
   }
-  return fail(quoted(words[0]) +
-              " is no command; there are: fail-cycle GPU DURATION, vmfault PID GPU, evict PID GPU, "
-              "restore PID GPU, reset GPU");
+  if (name == "activation") {
+    const bool busy = words.size() == 3 && words[2] == "busy";
+    if (!busy && (words.size() != 3 || words[2] != "error"))
+      return fail("use: activation PID busy|error");
+    const auto process = find_process(words[1]);
+    if (!process) return -EINVAL;
+    return outer_.set_next_activation(process->pid, busy ? uapi::DBG_RUNTIME_STATE_ENABLED_BUSY
+                                                         : uapi::DBG_RUNTIME_STATE_ENABLED_ERROR);
+  }
+  if (name == "answer" || name == "delay") {
+    if (words.size() < 3) {
+      return fail("use: " + std::string{name} +
+                  (name == "answer" ? " CALL ERRNO" : " CALL DURATION") +
+                  " [caller=PID] [target=PID] [times=N]");
+    }
+    call_fault fault;
+    if (auto wrong = read_call(words[1], fault); !wrong.empty()) return fail(std::move(wrong));
+    if (name == "answer") {
+      const auto error = number_of(errors, words[2]);
+      if (!error) return fail(quoted(words[2]) + " is none of " + list(errors));
+      fault.error = static_cast<int>(*error);
+    } else {
+      const auto time = time_of(words[2]);
+      if (!time) return -EINVAL;
+      fault.delay = *time;
+    }
+    if (auto wrong = read_conditions(std::span{words}.subspan(3), fault); !wrong.empty())
+      return fail(std::move(wrong));
+    outer_.inject(fault);
+    return 0;
+  }
+  if (name == "kill-target") {
+    if (words.size() < 2) return fail("use: kill-target DURATION [target=PID] [caller=PID]");
+    const auto time = time_of(words[1]);
+    if (!time) return -EINVAL;
+    call_fault fault;
+    fault.number = _IOC_NR(uapi::AMDKFD_IOC_DBG_TRAP);
+    fault.op = uapi::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES;
+    fault.kill_target = true;
+    fault.delay = *time;
+    if (auto wrong = read_conditions(std::span{words}.subspan(2), fault); !wrong.empty())
+      return fail(std::move(wrong));
+    outer_.inject(fault);
+    return 0;
+  }
+  if (name == "no-faults") {
+    outer_.forget_faults();
+    return 0;
+  }
+  return fail(quoted(name) + " is no command; there are: " + std::string{all_commands});
 }
 
 }  // namespace sluice::sim

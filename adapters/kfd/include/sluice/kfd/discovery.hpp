@@ -20,12 +20,12 @@ namespace sluice::kfd {
 /// attribute files may be slow to read. It looks when the device node is opened or comes and goes
 /// (inotify), when debugfs shows a process, or the driver itself, come or go (where the kernel has
 /// that), when the driver tells of a process or a fault (SMI, where it does), when a known process
-/// exits (pidfd), when the role store changes (inotify) or a release in it ends, every second for 10 s after any change,
-/// and otherwise every 10 s. A look lists directories, reads files only of what is new, and of each
-/// process its credentials and cgroups, which may have changed: such a change shows at the next
-/// look. A process is known by its pid and start time; its environment is read again when it has
-/// exec'd; a queue by its id and the inode of its directory, for ids are used again. Members of a
-/// gang (see classification.hpp) get the same group_key.
+/// exits (pidfd), when the role store changes (inotify) or a release in it ends, and every second.
+/// A look lists directories, reads files only of what is new, and of each process its credentials
+/// and cgroups, which may have changed: such a change shows at the next look. A process is known by
+/// its pid and start time; its environment is read again when it has exec'd; a queue by its id and
+/// the inode of its directory, for ids are used again. Members of a gang (see classification.hpp)
+/// get the same group_key.
 ///
 /// A GPU whose reset the driver tells becomes an observation_kind::gpu_lost, once, and again in
 /// every resync. To hear of it this process opens the device for a moment for each GPU that

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
@@ -26,6 +27,7 @@ struct client_options {
 struct queue_options {
   std::uint32_t packets = 1024;  ///< Ring size: a power of two, 64 to 2^20.
   std::uint32_t priority = 7;    ///< KFD's, 0 to 15; 7 is what runtimes call normal.
+  std::uint32_t gpu = 0;         ///< KFD's gpu_id; 0: the client's.
   bool doorbell = true;          ///< False: leave it to the device to notice new packets.
 };
 
@@ -39,8 +41,8 @@ struct kernel {
 
 class gpu_queue;
 
-/// The process's use of one GPU. The driver knows one such use per process: a second open() while
-/// one lives fails with EBUSY.
+/// The process's use of the node's GPUs, of one in the first place. The driver knows one such use
+/// per process: a second open() while one lives fails with EBUSY.
 ///
 /// Threading: create_queue() from any thread; construction and destruction from one.
 /// Lifetime:  outlives its queues. Destruction tells the driver that the runtime is gone; while a
@@ -55,6 +57,7 @@ class gpu_client {
   ~gpu_client();
 
   std::uint32_t gpu() const noexcept;         ///< KFD's gpu_id.
+  std::vector<std::uint32_t> gpus() const;    ///< All of the node that may be used, as numbered.
   std::uint32_t wave_slots() const noexcept;  ///< Waves that fit on the GPU at once.
   int fd() const noexcept;                    ///< The open device, for calls of the caller's own.
 
