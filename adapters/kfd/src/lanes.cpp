@@ -78,7 +78,7 @@ class lanes::impl {
     lane* const found = find(work.target);
     if (found == nullptr) return errc::unknown_target;
     if (is_batched(work.target)) return errc::busy;
-    if (!batching_ || !commands_.usable()) {
+    if (!batching_ || !commands_.usable() || found->pauses()) {
       if (!found->submit(work)) return errc::busy;
       return {};
     }
