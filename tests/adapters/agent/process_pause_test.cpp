@@ -44,8 +44,8 @@ constexpr process_id target_id{1};
 
 class ProcessPause : public ::testing::Test {
  protected:
-  ProcessPause()
-      : device_({.profile = test::profile_text("",
+  explicit ProcessPause(const std::string& driver = "")
+      : device_({.profile = test::profile_text(driver,
                                                "suspend_cost = \"1ms\"\n"
                                                "resume_cost = \"1ms\"\n"
                                                "cycle_cost = \"200us\"\n"),
@@ -116,6 +116,13 @@ class ProcessPause : public ::testing::Test {
     if (::kill(pid, 0) != 0) return true;
     const auto stat = test::read_file("/proc/" + std::to_string(pid) + "/stat");
     return stat.find(") Z ") != std::string::npos;  // Its new parent may not reap it.
+  }
+
+  /// A line for the device's sim/control.
+  void control(const std::string& line) const {
+    std::ofstream file{device_.root() + "/sim/control"};
+    file << line << std::endl;
+    if (!file) throw std::runtime_error("sim/control refuses '" + line + "'");
   }
 
   /// Milliseconds that the driver counted, on the GPUs together.
@@ -501,6 +508,103 @@ TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
   EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
 }
 
+TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilledInTheMidstOfPausing) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  control("delay CRIU_OP:PROCESS_INFO 1s");
+  batch work;
+  work.id = 1000;
+  work.target = target_id;
+  work.gpu = gpu_id{51110};
+  work.count = 1;
+  work.queues[0] = driver_queue_id{0};
+  ASSERT_TRUE(loop->submit(work));
+  loop->flush();
+  const pid_t agent = agent_pid();
+  const pid_t guardian = guardian_of(agent);
+  std::this_thread::sleep_for(300ms);
+  ::kill(agent, SIGKILL);
+  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(runs_again());
+}
+
+TEST_F(ProcessPause, IsNotBegunWhenTheDriverRefuses) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  control("answer CRIU_OP:PROCESS_INFO EIO times=1");
+  const auto refused = loop.suspend(target_id, {0});
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->outcomes[0], outcome::invalid);
+  EXPECT_EQ(refused->driver_errno, EIO);
+  EXPECT_TRUE(runs_again());
+  ASSERT_TRUE(suspend(loop));
+  EXPECT_TRUE(stays_paused());
+  ASSERT_TRUE(resume(loop));
+  EXPECT_TRUE(runs_again());
+}
+
+TEST_F(ProcessPause, IsUndoneAsSoonAsTheDriverAllows) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  control("answer CRIU_OP:UNPAUSE EIO times=1000000");
+  const auto refused = loop.resume(target_id, {0});
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->outcomes[0], outcome::failed) << "it is not known to run";
+  EXPECT_FALSE(loop.until([&] { return loop.detachments.contains(target_id); }, 1s));
+  EXPECT_TRUE(stays_paused());
+  EXPECT_EQ(loop.losses, 0) << "the agent's end would not help";
+  control("no-faults");
+  ASSERT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
+  EXPECT_TRUE(runs_again());
+  EXPECT_THAT(said(), HasSubstr("refuses to unpause process"));
+}
+
+TEST_F(ProcessPause, GoesOnAfterARefusalThatPassed) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  control("answer CRIU_OP:UNPAUSE EIO times=1");
+  const auto refused = loop.resume(target_id, {0});
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->outcomes[0], outcome::failed);
+  EXPECT_TRUE(runs_again());
+  ASSERT_TRUE(resume(loop));
+  ASSERT_TRUE(suspend(loop));
+  EXPECT_TRUE(stays_paused());
+}
+
+TEST_F(ProcessPause, IsUndoneByTheGuardianAsSoonAsTheDriverAllows) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  const pid_t guardian = guardian_of(agent_pid());
+  control("answer CRIU_OP:UNPAUSE EIO times=1000000");
+  ::kill(agent_pid(), SIGKILL);
+  ASSERT_TRUE(within(soon, [&] { return kfd::tracer_of(target_->pid()).value_or(0) != 0; }));
+  EXPECT_TRUE(stays_paused());
+  EXPECT_FALSE(gone(guardian));
+  // It is the target's tracer meanwhile, and a good one.
+  ::kill(target_->pid(), SIGSTOP);
+  const auto stopped = target_->process().status();
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
+  ::kill(target_->pid(), SIGCONT);
+  control("no-faults");
+  EXPECT_TRUE(runs_again());
+  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+}
+
 // Its signals pass as those of any target, paused or not.
 TEST_F(ProcessPause, DisturbsNoSignals) {
   begin();
@@ -516,6 +620,36 @@ TEST_F(ProcessPause, DisturbsNoSignals) {
   ASSERT_TRUE(resume(loop));
   EXPECT_TRUE(runs_again());
 }
+
+/// Where others are not traced for long, or are suspended by other means.
+class ProcessPauseBesides : public ProcessPause, public ::testing::WithParamInterface<const char*> {
+ protected:
+  ProcessPauseBesides() : ProcessPause(GetParam()) {}
+};
+
+TEST_P(ProcessPauseBesides, PausesAndIsUndone) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(suspend(loop));
+    EXPECT_TRUE(stays_paused());
+    ASSERT_TRUE(resume(loop));
+    EXPECT_TRUE(runs_again());
+  }
+  ::kill(target_->pid(), SIGSTOP);
+  const auto stopped = target_->process().status();
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
+  ::kill(target_->pid(), SIGCONT);
+  ASSERT_TRUE(suspend(loop));
+  ::kill(agent_pid(), SIGKILL);
+  EXPECT_TRUE(runs_again());
+}
+INSTANTIATE_TEST_SUITE_P(Drivers, ProcessPauseBesides,
+                         ::testing::Values("authority = \"debugger_process\"\n",
+                                           "batch_commands = true\n"));
 
 TEST_F(ProcessPause, NamesTheCapabilityThatIsMissing) {
   begin();
