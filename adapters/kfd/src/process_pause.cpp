@@ -107,7 +107,8 @@ void complain(pid_t pid, const std::string& why) {
 /// Unpauses one process of a scheduler that is gone. On a thread of its own, with whose end the
 /// kernel lets go of the process.
 void undo(const process_key& which, int device) {
-  const auto [pid, start_time] = which;
+  const pid_t pid = which.first;
+  const std::uint64_t start_time = which.second;
   std::string why;
   const message_sink keep = [&why](std::string_view words) { why = words; };
   duration pause = first_retry;
