@@ -1,13 +1,11 @@
 // The hot path allocates nothing after warm-up. A program of its own, for it replaces malloc.
 
 #include "core_bench.hpp"
+#include "counted_allocations.hpp"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cerrno>
-#include <cstddef>
 #include <cstdlib>
 
 #include <boost/asio/io_context.hpp>
@@ -16,67 +14,10 @@
 #include "sluice/asio.hpp"
 #include "sluice/scheduler.hpp"
 
-namespace {
-
-// Constant-initialised, for malloc runs before main().
-std::atomic<bool> counting{false};
-std::atomic<unsigned long> allocations{0};
-
-void count() noexcept {
-  if (counting.load(std::memory_order_relaxed)) {
-    allocations.fetch_add(1, std::memory_order_relaxed);
-  }
-}
-
-}  // namespace
-
-// glibc's own names, which its malloc family is an alias of.
-extern "C" {
-void* __libc_malloc(std::size_t);
-void* __libc_calloc(std::size_t, std::size_t);
-void* __libc_realloc(void*, std::size_t);
-void* __libc_memalign(std::size_t, std::size_t);
-
-void* malloc(std::size_t size) {
-  count();
-  return __libc_malloc(size);
-}
-void* calloc(std::size_t number, std::size_t size) {
-  count();
-  return __libc_calloc(number, size);
-}
-void* realloc(void* old, std::size_t size) {
-  count();
-  return __libc_realloc(old, size);
-}
-void* memalign(std::size_t alignment, std::size_t size) {
-  count();
-  return __libc_memalign(alignment, size);
-}
-void* aligned_alloc(std::size_t alignment, std::size_t size) {
-  count();
-  return __libc_memalign(alignment, size);
-}
-int posix_memalign(void** where, std::size_t alignment, std::size_t size) {
-  count();
-  *where = __libc_memalign(alignment, size);
-  return *where == nullptr ? ENOMEM : 0;
-}
-}
-
 namespace sluice::tests {
 namespace {
 
-/// Allocations of this process while it lives.
-class counted {
- public:
-  counted() {
-    allocations.store(0);
-    counting.store(true);
-  }
-  ~counted() { counting.store(false); }
-  unsigned long so_far() const { return allocations.load(); }
-};
+using counted = test::counted_allocations;
 
 TEST(Allocation, IsCounted) {
   const counted here;

@@ -165,5 +165,25 @@ TEST(BreakerOfAHive, TakesTheLinkedGpusAlong) {
   EXPECT_EQ(bench.stats().open_breakers.value(), 2U);
 }
 
+TEST(BreakerAndSdma, CopiesCountAgainAfterARearm) {
+  auto config = with_breaker();
+  config.suspend_sdma = true;
+  core_bench bench(config);
+  auto online = bench.client({gpu_a});
+  bench.create(1, role::offline, gpu_a, {1});
+  bench.create_queue(1, q(2), gpu_a, queue_type::sdma);
+  bench.attach_all();
+  bench.driver.lose_gpu(gpu_a);
+  bench.settle();
+  bench.core->rearm(gpu_a);
+  bench.run_for(1s);
+  const auto suspends = bench.stats().suspends.value();
+  const auto arrivals = bench.stats().arrival_to_off.count();
+  const auto busy = online.busy();
+  bench.run_for(10ms);
+  EXPECT_EQ(bench.stats().suspends.value() - suspends, 2U);
+  EXPECT_EQ(bench.stats().arrival_to_off.count() - arrivals, 1U) << "its last queue is off";
+}
+
 }  // namespace
 }  // namespace sluice::tests

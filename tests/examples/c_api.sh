@@ -11,7 +11,9 @@ out=$("$with_gpu" bash -c '
   "$1" --load train & offline=$!
   shift
   trap "kill $offline 2>/dev/null || true" EXIT
-  suspended() { grep -o "\"suspended_queues\":[0-9]*" "$SLUICE_SIM_ROOT/sim/stats.json" | head -1; }
+  suspended() {
+    grep -o "\"pid\":$offline,[^}]*" "$SLUICE_SIM_ROOT/sim/stats.json" | grep -o "\"suspended_queues\":[0-9]*"
+  }
   for _ in $(seq 500); do
     [ "$(ls "$SLUICE_KFD_SYSFS/proc/$offline/queues" 2>/dev/null | wc -l)" -lt 3 ] || break
     sleep 0.02

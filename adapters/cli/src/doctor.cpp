@@ -309,7 +309,7 @@ std::vector<check> check_debugfs(const machine& here) {
                  processes
                      ? "the kernel tells when a process begins to use a GPU"
                      : "not there: a new process is found when it opens the device, or at the "
-                       "next look (at most 10 s)",
+                       "next look (at most 1 s)",
                  here.where.debugfs + "/proc"});
   return all;
 }

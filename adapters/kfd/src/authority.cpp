@@ -24,10 +24,13 @@ namespace {
 /// A process that sleeps until it is killed, or this thread ends.
 class sleeper {
  public:
-  sleeper() noexcept : pid_(static_cast<pid_t>(::syscall(SYS_clone, 0UL, 0, 0, 0, 0))) {
+  sleeper() noexcept {
+    const pid_t parent = ::getpid();
+    pid_ = static_cast<pid_t>(::syscall(SYS_clone, 0UL, 0, 0, 0, 0));
     if (pid_ != 0) return;
     // The copy of a process with threads: system calls only.
     ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    if (::syscall(SYS_getppid) != parent) ::syscall(SYS_exit_group, 1);
     for (;;) ::syscall(SYS_pause);
   }
   ~sleeper() {
@@ -41,7 +44,7 @@ class sleeper {
   pid_t pid() const noexcept { return pid_; }
 
  private:
-  pid_t pid_;
+  pid_t pid_ = 0;
 };
 
 bool trap(const device& node, pid_t target, std::uint32_t operation,

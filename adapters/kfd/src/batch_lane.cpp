@@ -1,14 +1,15 @@
 #include "batch_lane.hpp"
 
 #include "queue_status.hpp"
+#include "quiet_thread.hpp"
 
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <system_error>
 
 namespace sluice::kfd {
@@ -91,6 +92,8 @@ void batch_commands::release(target_holds& whose) noexcept {
     flush();
     if (!again) return;
   }
+  // The hardware will not map them. What is left is what the driver does at our end.
+  stranded_.store(true, std::memory_order_release);
 }
 
 // --- The lane ------------------------------------------------------------------------------------
@@ -109,18 +112,7 @@ batch_lane::~batch_lane() {
 }
 
 result<void> batch_lane::start() {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, &before);
-  result<void> answer;
-  try {
-    thread_ = std::thread{[this] { run(); }};
-  } catch (const std::system_error& error) {
-    answer = error_code{error.code().value(), boost::system::system_category()};
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return answer;
+  return start_quiet_thread(thread_, [this] { run(); });
 }
 
 bool batch_lane::submit(const batch& work, std::shared_ptr<target_holds> whose) {
@@ -169,6 +161,13 @@ void batch_lane::perform(command_kind kind) {
   };
   for (request& each : taken_) {
     if (each.work.kind != kind) continue;
+    if (kind == command_kind::suspend && each.whose->ended.load()) {
+      // Let go of meanwhile; its pid may be a stranger's by now.
+      const time_point now = clock::now();
+      answer(each, error_code{ESRCH, boost::system::system_category()}, {}, now, now);
+      ::eventfd_write(owner_ready_, 1);
+      continue;
+    }
     if (queues + each.work.count > uapi::KFD_BATCH_MAX_QUEUES) send();
     chosen_.push_back(&each);
     queues += each.work.count;
@@ -214,7 +213,11 @@ void batch_lane::call(command_kind kind, std::span<request*> which) {
       const outcome what = outcome_of(kind, queue, own[i].queue_id);
       const bool held =
           kind == command_kind::suspend ? what != outcome::invalid : what == outcome::failed;
-      if (!held || refused) each->whose->clear(queue);
+      // Set again: an end in mid-call found nothing to map, and has cleared it.
+      if (held && !refused)
+        each->whose->set(queue);
+      else
+        each->whose->clear(queue);
     }
     // Let go of while the call went on: see target_holds.
     if (kind == command_kind::suspend && each->whose->ended.load()) commands_.release(*each->whose);

@@ -79,7 +79,7 @@ class batch_lane {
   bool finished() const noexcept { return finished_.load(std::memory_order_acquire); }
 
  private:
-  static constexpr std::size_t most_waiting = 128;
+  static constexpr std::size_t most_waiting = 512;  ///< Targets, for each has one batch at a time.
   struct request {
     batch work;
     std::shared_ptr<target_holds> whose;

@@ -18,6 +18,8 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -274,11 +276,33 @@ class debug_session::impl {
     // Between the last event read and DISABLE the target may have begun a handshake: DISABLE drops
     // its event and leaves it waiting. Rare, and found by looking.
     for (int round = 0; round < 3 && thread_waits(); ++round) {
+      if (!answer_anew()) break;
+    }
+  }
+
+  /// A session for as long as its answer takes. \return false when the driver refuses it.
+  bool answer_anew() {
+    const auto answer = [this] {
       uapi::kfd_runtime_info info{};
-      if (!enable(process_runtime, info)) break;
+      if (!enable(process_runtime, info)) return false;
       send_runtime_event();
       (void)disable();
+      return true;
+    };
+    if (target_.traced()) return answer();
+    // ENABLE wants a tracer again, and DISABLE has ended what made up for one.
+    bool answered = false;
+    try {
+      std::thread{[&] {
+        const auto started = start_time_of(target_.pid());
+        if (!started) return;
+        const auto seized = tracee::seize(target_.pid(), *started, say_);
+        answered = seized && target_.alive() && answer();
+      }}.join();
+    } catch (const std::system_error&) {
+      // No thread to be had: as if the driver refused.
     }
+    return answered;
   }
 
   uapi::kfd_ioctl_dbg_trap_args trap(uapi::kfd_dbg_trap_operations operation) const noexcept {
@@ -297,7 +321,8 @@ class debug_session::impl {
     args.enable.exception_mask = mask;
     args.enable.rinfo_ptr = address_of(&info);
     args.enable.rinfo_size = sizeof(info);
-    args.enable.dbg_fd = static_cast<std::uint32_t>(driver_end_.get());
+    // Without an end for the driver any descriptor will do: what it writes there is not read.
+    args.enable.dbg_fd = static_cast<std::uint32_t>((driver_end_ ? driver_end_ : events_).get());
     const auto got = call(args);
     if (got) return {};
     last_enable_error_ = got.error();

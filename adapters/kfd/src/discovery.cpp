@@ -3,6 +3,7 @@
 #include "gpu_listener.hpp"
 #include "node_scanner.hpp"
 #include "proc.hpp"
+#include "quiet_thread.hpp"
 #include "role_watch.hpp"
 
 #include <poll.h>
@@ -98,18 +99,7 @@ class node_discovery final : public discovery {
     stopping_.store(false);
     said_changed_.store(true);  // since the rules were given
     resync_.store(true);        // the first look is the whole truth
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, &before);
-    result<void> answer;
-    try {
-      worker_ = std::thread{[this] { run(); }};
-    } catch (const std::system_error& error) {
-      answer = error_code{error.code().value(), boost::system::system_category()};
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return answer;
+    return start_quiet_thread(worker_, [this] { run(); });
   }
 
   void resync() override {

@@ -1,6 +1,7 @@
 #include "lane.hpp"
 
 #include "paused_session.hpp"
+#include "quiet_thread.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -9,8 +10,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <system_error>
 
 namespace sluice::kfd {
@@ -79,18 +80,7 @@ lane::~lane() {
 }
 
 result<void> lane::start() {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, &before);
-  result<void> answer;
-  try {
-    thread_ = std::thread{[this] { run(); }};
-  } catch (const std::system_error& error) {
-    answer = error_code{error.code().value(), boost::system::system_category()};
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return answer;
+  return start_quiet_thread(thread_, [this] { run(); });
 }
 
 bool lane::submit(const batch& work) noexcept {
@@ -174,12 +164,12 @@ void lane::live() {
     if (!serve_target()) return;
     if (opening_ && !leaving && !open_session()) return;
     if (!read_events()) return;
+    // In this order: whoever submits after announce_again() finds its batch performed after it.
+    const bool wanted = in_flight() && !abandoned_.load(std::memory_order_acquire);
     if (announce_again_.exchange(false, std::memory_order_acq_rel) && session_) {
       const call_scope inside{*this};
-      const auto said = session_->announce_again();
-      if (!said && said.error() == errc::not_managed) return;
+      if (!goes_on(session_->announce_again())) return;
     }
-    const bool wanted = in_flight() && !abandoned_.load(std::memory_order_acquire);
     if (wanted && !perform()) return;
     if (leaving) return;
     wait();
@@ -397,6 +387,8 @@ int lane::answer_batch(bool call) {
   const std::span<const driver_queue_id> queues{work.queues.data(), count};
   const std::span<outcome> outcomes{answer.outcomes.data(), count};
   std::ranges::fill(outcomes, call ? outcome::invalid : outcome::failed);
+  // Not performed, which says nothing of the hardware.
+  if (!call) answer.driver_errno = ECANCELED;
   answer.started = clock::now();
   if (call && session_) {
     const call_scope inside{*this, work.gpu};

@@ -56,7 +56,7 @@ class lanes::impl {
 
   result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) {
     join_finished();
-    if (find(target) != nullptr) return errc::busy;
+    if (find(target) != nullptr || is_late(target)) return errc::busy;
     if (pid == ::getpid()) return errc::not_managed;
     unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!wake) return last_system_error();
@@ -69,8 +69,8 @@ class lanes::impl {
 
   result<void> detach(process_id target) {
     lane* const found = find(target);
-    if (found == nullptr) return errc::unknown_target;
-    found->leave();
+    if (found == nullptr && !is_late(target)) return errc::unknown_target;
+    if (found != nullptr) found->leave();
     return {};
   }
 
@@ -78,7 +78,9 @@ class lanes::impl {
     lane* const found = find(work.target);
     if (found == nullptr) return errc::unknown_target;
     if (is_batched(work.target)) return errc::busy;
-    if (!batching_ || !commands_.usable() || found->pauses()) {
+    // Given up, and everything is being mapped: fall_back() comes first.
+    if (batching_ && !commands_.usable()) return errc::busy;
+    if (!batching_ || found->pauses()) {
       if (!found->submit(work)) return errc::busy;
       return {};
     }
@@ -195,8 +197,49 @@ class lanes::impl {
                  boost::system::system_category().message(commands_.reason()) +
                  "; everything runs, and queues are suspended by the debug trap from now on");
     say_mechanism(true);
-    // Before anything else is done for it: the lane says its queues again, as running.
-    for (const auto& each : active_) each->announce_again();
+    // Before anything else is done for it: the lane says its queues again, as running. But what a
+    // batch lane has still to say of a target comes before that.
+    for (const auto& each : active_) {
+      if (is_batched(each->target()))
+        announce_later_.push_back(each->target());
+      else
+        each->announce_again();
+    }
+    remaps_.clear();
+    replaced_.clear();
+  }
+
+  /// A queue under an id that a batch may hold: the id is used again, and the hold, if there is
+  /// one, is on the new queue, which the reports say runs. So it is made to.
+  void queue_appeared(const lane& of, const report& what) {
+    if (!batching_) return;
+    const auto id = static_cast<std::uint32_t>(what.queue.id);
+    const bool in_call = is_batched(what.target);
+    if (!in_call && !of.holds()->test(id)) return;
+    if (in_call) replaced_.push_back({what.target, what.queue.id});
+    batch work;
+    work.target = what.target;
+    work.gpu = what.queue.gpu;
+    work.kind = command_kind::resume;
+    work.count = 1;
+    work.queues[0] = what.queue.id;
+    remaps_.push_back({work, of.holds()});
+    send_remaps();
+  }
+
+  /// Ours, with the number 0, so that nobody hears of their answers.
+  void send_remaps() {
+    while (!remaps_.empty()) {
+      auto& [work, whose] = remaps_.front();
+      const auto on = batch_lane_of(work.gpu);
+      if (!on || !(*on)->submit(work, whose)) return;  // Later.
+      (*on)->flush();
+      remaps_.pop_front();
+    }
+  }
+
+  bool is_late(process_id target) const noexcept {
+    return std::ranges::find(detached_, target, &report::target) != detached_.end();
   }
 
   bool is_batched(process_id target) const noexcept {
@@ -217,8 +260,23 @@ class lanes::impl {
   /// A batch lane has answered. \return whether it had something.
   bool take_batched(report& out) {
     for (const auto& each : batch_lanes_) {
-      if (!each->pop(out)) continue;
+      bool some = each->pop(out);
+      while (some && out.result.id == 0) some = each->pop(out);
+      if (!some) continue;
       std::erase(batched_, out.target);
+      // What it says of a number that was used again is about a queue that runs.
+      std::erase_if(replaced_, [&](const auto& one) {
+        if (one.first != out.target) return false;
+        const auto end = out.result.queues.begin() + out.result.count;
+        const auto at = std::find(out.result.queues.begin(), end, one.second);
+        if (at != end && out.result.kind == command_kind::suspend)
+          out.result.outcomes[static_cast<std::size_t>(at - out.result.queues.begin())] =
+              outcome::invalid;
+        return true;
+      });
+      if (std::erase(announce_later_, out.target) != 0) {
+        if (lane* const told = find(out.target)) told->announce_again();
+      }
       // Its lane said its last while this was under way.
       const auto late = std::ranges::find(detached_, out.target, &report::target);
       if (late != detached_.end()) {
@@ -237,6 +295,7 @@ class lanes::impl {
 
   bool take(report& out) {
     if (batching_ && !commands_.usable()) fall_back();
+    if (!remaps_.empty()) send_remaps();
     if (!pending_.empty()) {
       out = pending_.front();
       pending_.pop_front();
@@ -251,6 +310,7 @@ class lanes::impl {
       next_ = index + 1;
       const bool refused =
           out.kind == report_kind::attached && out.error.where != plain_error::domain::none;
+      if (out.kind == report_kind::queue_added) queue_appeared(each, out);
       if (!refused && out.kind != report_kind::detached) return true;
       const bool wait = is_batched(out.target);
       if (wait) detached_.push_back(out);
@@ -296,18 +356,21 @@ class lanes::impl {
   const device& node_;
   const lanes_options options_;
   const unique_fd ready_;
+  batch_commands commands_;  // Before the lanes, whose threads use it to their end.
   std::vector<std::unique_ptr<lane>> active_;
   std::vector<std::unique_ptr<lane>> ending_;  // said their last, or told to stop
   std::deque<report> pending_;
   std::vector<gpu_id> lost_;
   std::size_t next_ = 0;
 
-  batch_commands commands_;
   bool batching_ = false;
   bool by_process_ = false;
   std::vector<std::unique_ptr<batch_lane>> batch_lanes_;
   std::vector<process_id> batched_;  ///< Targets with a batch at a batch lane.
   std::vector<report> detached_;     ///< Said by lanes of such targets.
+  std::vector<process_id> announce_later_;
+  std::vector<std::pair<process_id, driver_queue_id>> replaced_;  ///< While a batch names the id.
+  std::deque<std::pair<batch, std::shared_ptr<target_holds>>> remaps_;
 };
 
 lanes::lanes(std::unique_ptr<impl> state) : impl_(std::move(state)) {}

@@ -3,16 +3,13 @@
 #include "proc.hpp"
 #include "sysfs.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <string_view>
 
-#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/kfd/driver_trees.hpp"
 
 namespace sluice::kfd {
 
@@ -143,21 +140,6 @@ void read_status(const std::string& proc, process_description& process) {
   while (!process.command.empty() && process.command.back() == '\n') process.command.pop_back();
 }
 
-/// The whole file; an attribute of debugfs may be of any size.
-result<mqds> read_mqds(const std::string& path) {
-  const unique_fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (!file) return last_system_error();
-  mqds_parser parser;
-  std::array<char, 16384> piece;
-  for (;;) {
-    const ssize_t got = ::read(file.get(), piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return last_system_error();
-    if (got == 0) return parser.finish();
-    parser.feed({piece.data(), static_cast<std::size_t>(got)});
-  }
-}
-
 bool is_on(const mqd& shown, const gpu_description& gpu) {
   return shown.location ? *shown.location == gpu.location : shown.gpu == gpu.id;
 }
@@ -234,7 +216,7 @@ void add_priorities(node_view& node, const mqds& seen, const known_rings& rings)
 }
 
 result<void> add_priorities(node_view& node, const roots& where, const known_rings& rings) {
-  const auto seen = read_mqds(where.debugfs + "/mqds");
+  const auto seen = read_mqds(where);
   if (!seen) return seen.error();
   add_priorities(node, *seen, rings);
   return {};

@@ -1,6 +1,7 @@
 #include "sluice/kfd/queue_holder.hpp"
 
 #include "proc.hpp"
+#include "quiet_thread.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -254,18 +255,7 @@ class queue_holder::impl {
         said_(std::move(said)) {}
 
   bool start() {
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, &before);
-    bool started = true;
-    try {
-      pump_ = std::thread{[this] { pump(); }};
-    } catch (const std::system_error&) {
-      started = false;
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return started;
+    return start_quiet_thread(pump_, [this] { pump(); }).has_value();
   }
 
   /// Takes the lanes' reports. They must be taken at once, whoever waits or not: a target's start

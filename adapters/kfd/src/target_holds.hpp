@@ -14,9 +14,11 @@
 
 namespace sluice::kfd {
 
-/// Threading: batch lanes set and clear, the target's lane asks and ends. Who holds sets the bit
-///            before the driver call and looks at `ended` after it; who ends sets `ended` before it
-///            collects the bits. So one of the two takes back what the other may have missed.
+/// Threading: batch lanes set and clear, the target's lane asks and ends. Who holds sets the bits
+///            after the driver call, then looks at `ended`; who ends sets `ended`, then collects
+///            the bits. So one of the two sees what the other did, and takes it back. The bits are
+///            set before the call as well, so that an end in mid-call need not wait for its
+///            outcome.
 class target_holds {
  public:
   explicit target_holds(pid_t target) noexcept : pid(target) {}
@@ -29,6 +31,9 @@ class target_holds {
   }
   void clear_all() noexcept {
     for (auto& each : words_) each.store(0);
+  }
+  bool test(std::uint32_t queue) const noexcept {
+    return queue < most && (words_[queue / 64].load() & bit(queue)) != 0;
   }
   /// Calls `visit(queue id)` for each that may be held.
   template <class Visit>

@@ -232,6 +232,7 @@ int driver::impl::open(pid_t tid, file_id& out) {
 
 void driver::impl::release(file_id file) {
   files_.erase(file);
+  secondary_files_.erase(file);
   scope_.start(release_holds(file));
 }
 
@@ -375,7 +376,8 @@ std::uint32_t command_of(std::uint32_t number, const profile& about) {
   if (command == uapi::AMDKFD_IOC_RUNTIME_ENABLE || command == uapi::AMDKFD_IOC_DBG_TRAP) {
     return about.abi_minor >= uapi::KFD_IOCTL_MINOR_VERSION_DEBUGGER ? command : 0;
   }
-  if (command == uapi::AMDKFD_IOC_CREATE_PROCESS) return about.abi_minor >= 19 ? command : 0;
+  if (command == uapi::AMDKFD_IOC_CREATE_PROCESS)
+    return about.abi_minor >= uapi::KFD_IOCTL_MINOR_VERSION_SECONDARY ? command : 0;
   return command;
 }
 
@@ -461,6 +463,10 @@ int driver::impl::with(call& c, int (impl::*handler)(call&, Args&)) {
 }
 
 task<int> driver::impl::dispatch(call_ptr c) {
+  if (secondary_files_.contains(c->file) && c->command != uapi::AMDKFD_IOC_GET_VERSION &&
+      c->command != uapi::AMDKFD_IOC_DBG_TRAP) {
+    co_return -EOPNOTSUPP;  // What a secondary context can do is not simulated.
+  }
   switch (c->command) {
     case uapi::AMDKFD_IOC_GET_VERSION: co_return with(*c, &impl::get_version);
     case uapi::AMDKFD_IOC_CREATE_QUEUE: co_return co_await with(c, &impl::create_queue);
@@ -495,6 +501,7 @@ task<int> driver::impl::dispatch(call_ptr c) {
     case uapi::AMDKFD_IOC_SET_CU_MASK: co_return co_await with(c, &impl::set_cu_mask);
     case uapi::AMDKFD_IOC_SMI_EVENTS: co_return co_await with(c, &impl::smi_events);
     case uapi::AMDKFD_IOC_ALLOC_QUEUE_GWS: co_return co_await with(c, &impl::alloc_queue_gws);
+    case uapi::AMDKFD_IOC_CREATE_PROCESS: secondary_files_.insert(c->file); co_return 0;
     case uapi::AMDKFD_IOC_CRIU_OP: co_return co_await with(c, &impl::criu_op);
     case uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES: co_return co_await with(c, &impl::batch_unmap);
     case uapi::AMDKFD_IOC_FAST_REMAP: co_return co_await with(c, &impl::fast_remap);

@@ -44,7 +44,7 @@ int driver::impl::read_batch(call& c, std::uint64_t address, std::uint32_t count
     }
     if (!found->second) continue;
     auto queue = found->second->queue(entry.queue_id & ~status_bits);
-    if (!queue || !queue->is_compute()) continue;
+    if (!queue) continue;
     gpu_node* node = queue->gpu;
     auto place = std::find_if(plan.begin(), plan.end(),
                               [node](const auto& each) { return each.first == node; });
@@ -161,12 +161,8 @@ task<int> driver::impl::fast_remap(call_ptr c, uapi::kfd_ioctl_fast_remap_args& 
     for (const auto& each : gpus_) {
       gpu_node& node = *each;
       const auto lock = co_await node.dqm.lock();
-      std::vector<std::shared_ptr<kfd_queue>> held;
-      for (const auto& [id, q] : node.queues) {
-        if (q->held_by == file) held.push_back(q);
-      }
       std::vector<bool> done;
-      const int error = co_await end_holds(node, file, held, &done);
+      const int error = co_await end_holds(node, file, held_on(node, file), &done);
       if (error == 0 || node.shape.scheduler == queue_scheduler::mes) {
         total += static_cast<int>(std::count(done.begin(), done.end(), true));
       }
@@ -202,6 +198,17 @@ task<int> driver::impl::fast_remap(call_ptr c, uapi::kfd_ioctl_fast_remap_args& 
   }
   (void)c->caller->memory->write(args.queue_array_ptr, std::as_bytes(std::span{entries}));
   co_return total;
+}
+
+std::vector<std::shared_ptr<kfd_queue>> driver::impl::held_on(const gpu_node& node,
+                                                              file_id file) const {
+  std::vector<std::shared_ptr<kfd_queue>> held;
+  for (const auto& [pid, process] : live_) {
+    for (const auto& q : process->queues) {
+      if (q->gpu == &node && q->held_by == file) held.push_back(q);
+    }
+  }
+  return held;
 }
 
 void driver::impl::apply_reservation(gpu_node& node) {
@@ -256,11 +263,7 @@ task<void> driver::impl::release_holds(file_id file) {
     constexpr int attempts = 3;
     int error = -1;
     for (int i = 0; i < attempts && error != 0; ++i) {
-      std::vector<std::shared_ptr<kfd_queue>> held;
-      for (const auto& [id, q] : node.queues) {
-        if (q->held_by == file) held.push_back(q);
-      }
-      error = co_await end_holds(node, file, std::move(held), nullptr);
+      error = co_await end_holds(node, file, held_on(node, file), nullptr);
     }
     if (reserved && node.model.cycles() == before) {
       co_await cycle(node, cycle_kind::debug, node.shape.cycle_cost);

@@ -211,6 +211,9 @@ task<int> driver::impl::refresh_devices(process_ptr target) {
 
 task<int> driver::impl::dbg_trap(call_ptr c, uapi::kfd_ioctl_dbg_trap_args& args) {
   // The order of the checks is kfd_ioctl_set_debug_trap's.
+  if (secondary_files_.contains(c->file)) co_return -EOPNOTSUPP;
+  constexpr std::uint32_t no_hws = 2;
+  if (profile_.sched_policy == no_hws) co_return -EINVAL;
   const auto pid = static_cast<pid_t>(args.pid);
   const pid_t leader = pid <= 0 ? 0 : os_.leader_of(pid);
   if (leader == 0) co_return -ESRCH;

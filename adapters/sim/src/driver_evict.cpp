@@ -34,11 +34,10 @@ task<int> driver::impl::evict(process_ptr process, gpu_node& node, smi_eviction_
   smi_queue_eviction(*process, node, trigger);
   if (device->evictions++ > 0) co_return 0;
   device->evicted_since = engine_.now();
-  bool was_active = false;
+  const auto queues = queues_on(*process, node);
   int error = 0;
-  for (const auto& q : queues_on(*process, node)) {
+  for (const auto& q : queues) {
     q->evicted = true;
-    was_active = was_active || q->active;
     if (node.shape.scheduler == queue_scheduler::runlist) {
       refresh_active(*q);
     } else if (q->active && !q->destroyed) {
@@ -47,7 +46,7 @@ task<int> driver::impl::evict(process_ptr process, gpu_node& node, smi_eviction_
     }
   }
   // evict_process_queues_cpsch: a cycle even when none of them was mapped, but not without queues.
-  if (node.shape.scheduler == queue_scheduler::runlist && was_active) {
+  if (node.shape.scheduler == queue_scheduler::runlist && !queues.empty()) {
     error = co_await cycle(node, cycle_kind::ordinary, node.shape.cycle_cost);
   }
   co_return error;

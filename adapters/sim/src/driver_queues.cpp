@@ -231,6 +231,12 @@ task<int> driver::impl::update_queue(call_ptr c, uapi::kfd_ioctl_update_queue_ar
   if (process->gone) co_return -ESRCH;
   const auto q = process->queue(args.queue_id);
   if (!q) co_return -EFAULT;
+  // Newest drivers (2025-2026): nothing is updated in a process that has lost a queue to a reset.
+  if (profile_.abi_minor >= uapi::KFD_IOCTL_MINOR_VERSION_SECONDARY &&
+      std::any_of(process->queues.begin(), process->queues.end(),
+                  [](const auto& each) { return each->was_reset; })) {
+    co_return -EACCES;
+  }
   gpu_node& node = *q->gpu;
   const auto lock = co_await node.dqm.lock();
   const auto size = effective_ring_size(args.ring_size);

@@ -440,6 +440,7 @@ class driver::impl {
                       std::vector<bool>* done);
   /// The file is closed for good, or its process is gone: all that it holds runs again.
   task<void> release_holds(file_id file);
+  std::vector<std::shared_ptr<kfd_queue>> held_on(const gpu_node& node, file_id file) const;
   void apply_reservation(gpu_node& node);
 
   // --- Queues (driver_queues.cpp) ---
@@ -565,6 +566,7 @@ class driver::impl {
   std::deque<process_ptr> exited_;     // For the accounts; the youngest only.
   std::unordered_map<file_id, process_ptr> files_;
   file_id last_file_ = 0;
+  std::set<file_id> secondary_files_;  ///< CREATE_PROCESS made these another KFD process.
   std::map<request_id, call_ptr> calls_;
   request_id last_call_ = 0;
 

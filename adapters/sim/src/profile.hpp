@@ -153,6 +153,9 @@ struct profile {
   bool smi_reset_cause = false;
   /// Internal numbers of SDMA queue types moved by one when the DIQ type was removed (2025-2026).
   bool diq_type_exists = true;
+  /// Module parameter sched_policy: 0 and 1 leave queues to firmware, 2 (NO_HWS) to the driver,
+  /// which then refuses every debug operation. That is all it changes here.
+  std::uint32_t sched_policy = 0;
   /// A driver with the commands of uapi_batch.hpp: a proposal, no released driver has them.
   bool batch_commands = false;
   /// queue_preemption_timeout_ms (module parameter, default 9000): how long a failing unmap lasts.

@@ -226,6 +226,7 @@ profile load_profile(const std::string& path) {
     driver.read("smi_restore_flag", node.smi_restore_flag);
     driver.read("smi_reset_cause", node.smi_reset_cause);
     driver.read("diq_type_exists", node.diq_type_exists);
+    driver.read("sched_policy", node.sched_policy, 0, 2);
     driver.read("batch_commands", node.batch_commands);
     driver.read("preemption_timeout", node.preemption_timeout, microseconds{1}, seconds{60});
     driver.finish();

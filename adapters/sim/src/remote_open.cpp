@@ -46,8 +46,9 @@ bool traced_by_somebody(pid_t tid) {
   return false;
 }
 
-/// The next change of a tracee's state; nothing when it is gone or has kept us waiting.
-std::optional<int> next_stop(pid_t tid, const std::stop_token& stop) {
+/// The next change of a tracee's state; nothing when it is gone or has kept us waiting, or (given
+/// one) a stop is requested.
+std::optional<int> next_stop(pid_t tid, const std::stop_token* stop = nullptr) {
   using std::chrono::microseconds;
   // Longer than any file of ours takes to open on a busy machine.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds{30};
@@ -56,7 +57,8 @@ std::optional<int> next_stop(pid_t tid, const std::stop_token& stop) {
     const auto got = waitpid(tid, &status, __WALL | __WNOTHREAD | WNOHANG);
     if (got == tid) return WIFSTOPPED(status) ? std::optional{status} : std::nullopt;
     if (got < 0 && errno != EINTR) return std::nullopt;
-    if (stop.stop_requested() || std::chrono::steady_clock::now() > deadline) return std::nullopt;
+    if ((stop != nullptr && stop->stop_requested()) || std::chrono::steady_clock::now() > deadline)
+      return std::nullopt;
     const timespec nap{.tv_sec = 0, .tv_nsec = pause.count() * 1000};
     nanosleep(&nap, nullptr);
   }
@@ -70,7 +72,7 @@ class stopped_thread {
   /// Waits until it stands there. \return 0, or an errno value.
   int arrive() {
     for (;;) {
-      const auto status = next_stop(tid_, stop_);
+      const auto status = next_stop(tid_, &stop_);
       if (!status) return ESRCH;
       if ((*status >> 16) == PTRACE_EVENT_STOP) break;
       // A signal came first: it is its own.
@@ -114,7 +116,8 @@ class stopped_thread {
     int deliver = 0;
     for (int edges = 0; edges < 2;) {  // Into the call, and out of it.
       if (trace(PTRACE_SYSCALL, tid_, 0, signal_argument(deliver)) != 0) return std::nullopt;
-      const auto status = next_stop(tid_, stop_);
+      // Not to be left half-way: no stop is heard here.
+      const auto status = next_stop(tid_);
       if (!status) return std::nullopt;
       deliver = 0;
       if (WSTOPSIG(*status) == (SIGTRAP | 0x80)) {

@@ -26,7 +26,7 @@ void breaker::lost(gpu_id id, time_point now) {
 }
 
 void breaker::reset(gpu_id id, time_point at, time_point now) {
-  if (at > table_.gpu_at(id).rearmed) lost(id, now);
+  if (at >= table_.gpu_at(id).rearmed) lost(id, now);
 }
 
 void breaker::open(gpu& which, time_point now, std::string_view why) {

@@ -272,7 +272,7 @@ void table::find_again(gpu& which) {
   gpu_views_[which.index].lost = false;
   queues_.for_each([&](queue& one) {
     if (one.on != &which) return;
-    if (one.managed && is_compute(one.type) && one.owner->what == role::offline &&
+    if (one.managed && suspends(one.type) && one.owner->what == role::offline &&
         one.state != queue_state::suspended) {
       ++which.not_off;
     }

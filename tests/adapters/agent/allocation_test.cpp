@@ -1,41 +1,17 @@
 /// What a batch costs in allocations, once warm: none, on either side of the backend port.
 
 #include "backend_loop.hpp"
+#include "counted_allocations.hpp"
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
 
-#include <atomic>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
-
-namespace {
-
-std::atomic<std::uint64_t> allocations{0};
-
-void* counted(std::size_t size, std::size_t alignment) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  void* memory = nullptr;
-  if (::posix_memalign(&memory, std::max(alignment, sizeof(void*)), size) != 0) std::abort();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) { return counted(size, alignof(std::max_align_t)); }
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  return counted(size, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace sluice {
 namespace {
@@ -101,10 +77,10 @@ void expect_no_allocations(backend& what, const test::offline_target& target) {
   constexpr int measured = 50;
   for (int round = 0; round < warm_up; ++round)
     ASSERT_TRUE(act(command_kind::suspend) && act(command_kind::resume));
-  const std::uint64_t before = allocations.load();
+  const test::counted_allocations counted;
   for (int round = 0; round < measured; ++round)
     ASSERT_TRUE(act(command_kind::suspend) && act(command_kind::resume));
-  EXPECT_EQ(allocations.load() - before, 0U);
+  EXPECT_EQ(counted.so_far(), 0U);
   EXPECT_EQ(heard.done, 4 * (warm_up + measured));
 }
 

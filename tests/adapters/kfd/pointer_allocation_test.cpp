@@ -1,11 +1,11 @@
 // Reading queue pointers allocates nothing. A program of its own, for it replaces malloc.
 
+#include "counted_allocations.hpp"
 #include "family.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <vector>
@@ -13,43 +13,6 @@
 #include <gtest/gtest.h>
 
 #include "sluice/kfd/queue_pointers.hpp"
-
-namespace {
-
-// Constant-initialised, for malloc runs before main().
-std::atomic<unsigned long> allocations{0};
-void count() noexcept { allocations.fetch_add(1, std::memory_order_relaxed); }
-
-}  // namespace
-
-// glibc's own names, which its malloc family is an alias of.
-extern "C" {
-void* __libc_malloc(std::size_t);
-void* __libc_calloc(std::size_t, std::size_t);
-void* __libc_realloc(void*, std::size_t);
-void* __libc_memalign(std::size_t, std::size_t);
-
-void* malloc(std::size_t size) {
-  count();
-  return __libc_malloc(size);
-}
-void* calloc(std::size_t number, std::size_t size) {
-  count();
-  return __libc_calloc(number, size);
-}
-void* realloc(void* old, std::size_t size) {
-  count();
-  return __libc_realloc(old, size);
-}
-void* memalign(std::size_t alignment, std::size_t size) {
-  count();
-  return __libc_memalign(alignment, size);
-}
-void* aligned_alloc(std::size_t alignment, std::size_t size) {
-  count();
-  return __libc_memalign(alignment, size);
-}
-}
 
 namespace sluice::kfd {
 namespace {
@@ -71,16 +34,16 @@ TEST(PointerAllocations, AreNotMadeByReading) {
   addresses[10].read = 8;  // nobody's: the first read() finds out, without allocating either
   ASSERT_TRUE(pointers->watch(addresses));
 
-  const unsigned long before = allocations.load();
+  const test::counted_allocations counted;
   bool read = true;
   for (int round = 0; round < 10; ++round) read = pointers->read().has_value() && read;
-  const unsigned long after = allocations.load();
+  const unsigned long after = counted.so_far();
   EXPECT_TRUE(read);
-  EXPECT_EQ(after, before);
+  EXPECT_EQ(after, 0U);
   EXPECT_TRUE(pointers->values()[999].known);
   EXPECT_FALSE(pointers->values()[10].known);
   const std::vector<int> one(1);  // the count does count
-  EXPECT_GT(allocations.load(), after);
+  EXPECT_GT(counted.so_far(), after);
 }
 
 }  // namespace

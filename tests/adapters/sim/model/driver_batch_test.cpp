@@ -254,6 +254,20 @@ TEST_F(DriverBatch, WhatCouldNotBeMappedStaysHeld) {
   EXPECT_EQ(completed(app), 1);
 }
 
+TEST_F(DriverBatch, HoldsSdmaQueuesToo) {
+  auto sdma = b.queue_args(5);
+  sdma.queue_type = uapi::KFD_IOC_QUEUE_TYPE_SDMA;
+  ASSERT_EQ(b.create_queue(app, sdma), 3);
+  EXPECT_EQ(unmap({{app, 3}}), (answer{1, {3}}));
+  EXPECT_EQ(held(app), 1);
+  EXPECT_EQ(remap_all(), 1);
+  EXPECT_EQ(held(app), 0);
+  ASSERT_EQ(unmap({{app, 3}}).result, 1);
+  b.sim->release(b.file(scheduler));
+  b.run_for(1s);
+  EXPECT_EQ(held(app), 0);
+}
+
 TEST_F(DriverBatch, RefusesNonsense) {
   EXPECT_EQ(unmap({{app, 0}}, uapi::KFD_BATCH_FLAG_MARK_ONLY).result, -EINVAL);
   EXPECT_EQ(unmap({{app, 0}}, 0x80).result, -EINVAL);

@@ -773,5 +773,27 @@ TEST_F(DriverDebug, ATargetThatDiesInItsHandshakeIsForgotten) {
   EXPECT_EQ(b.machine.taken(), 0U);
 }
 
+TEST(DriverGenerations, WithoutHardwareSchedulingNothingCanBeDebugged) {
+  auto node = default_profile();
+  node.sched_policy = 2;
+  driver_bench b{node};
+  for (const pid_t pid : {app, scheduler}) b.open(pid);
+  auto args = b.trap_args(uapi::KFD_IOC_DBG_TRAP_ENABLE, 9999);
+  EXPECT_EQ(b.trap(args), -EINVAL) << "before it looks for the target";
+}
+
+TEST(DriverGenerations, ASecondaryContextDebugsNobody) {
+  auto node = default_profile();
+  node.abi_minor = 19;
+  driver_bench b{node};
+  for (const pid_t pid : {app, scheduler}) b.open(pid);
+  b.machine.trace(app, scheduler);
+  std::array<std::byte, 1> nothing{};
+  EXPECT_EQ(b.call(scheduler, uapi::AMDKFD_IOC_CREATE_PROCESS, nothing), 0);
+  EXPECT_EQ(b.enable(), -EOPNOTSUPP);
+  b.open(scheduler);
+  EXPECT_EQ(b.enable(), 0) << "another descriptor of the same process may";
+}
+
 }  // namespace
 }  // namespace sluice::sim::test

@@ -315,6 +315,26 @@ TEST_F(DriverReset, TellsTheOwnersByTheirEvents) {
   EXPECT_EQ(pending->args.wait_result, 0U);
 }
 
+TEST_F(DriverReset, NewestDriversUpdateNothingInAProcessThatLostAQueue) {
+  ASSERT_EQ(b.sim->reset(gpu_id()), 0);
+  b.run_for(2s);
+  EXPECT_EQ(update(0, 50), 0);
+  auto node = three_gpus();
+  node.abi_minor = 19;
+  driver_bench newest{node};
+  newest.open(app);
+  ASSERT_EQ(newest.create_queue(app, 0), 0);
+  ASSERT_EQ(newest.sim->reset(gpu_id()), 0);
+  newest.run_for(2s);
+  uapi::kfd_ioctl_update_queue_args args{
+      .ring_base_address = newest.queue_args(0).ring_base_address,
+      .queue_id = 0,
+      .ring_size = ring_bytes,
+      .queue_percentage = 50,
+      .queue_priority = 7};
+  EXPECT_EQ(newest.call(app, uapi::AMDKFD_IOC_UPDATE_QUEUE, args), -EACCES);
+}
+
 TEST_F(DriverReset, ADestroyThatWaitsIsReleased) {
   b.sim->fail_next_cycle(gpu_id(), 1s, driver::after_failure::reset);
   EXPECT_EQ(b.resume({2}).ids, (std::vector<std::uint32_t>{error | 2}));

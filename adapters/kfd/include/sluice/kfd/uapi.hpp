@@ -18,6 +18,8 @@ namespace sluice::kfd::uapi {
 /// The debugger API exists from this version on.
 inline constexpr std::uint32_t KFD_IOCTL_MAJOR_VERSION = 1;
 inline constexpr std::uint32_t KFD_IOCTL_MINOR_VERSION_DEBUGGER = 13;
+/// CREATE_PROCESS: more than one KFD process in an address space.
+inline constexpr std::uint32_t KFD_IOCTL_MINOR_VERSION_SECONDARY = 19;
 
 inline constexpr std::uint32_t KFD_INVALID_FD = 0xffffffff;
 inline constexpr std::uint32_t KFD_INVALID_GPUID = 0xffffffff;

@@ -58,6 +58,7 @@ enum kfd_batch_flags : std::uint32_t {
 ///    another file, or being destroyed. Nothing was done;
 ///  - KFD_DBG_QUEUE_ERROR_MASK: the hardware's part failed after the hold was recorded. The queue
 ///    is held as far as the driver knows: FAST_REMAP it. MES: set beside INVALID.
+/// Queues of any kind, SDMA included; marks mean something for compute queues only.
 /// QUEUE_NEW is not looked at: it belongs to debug sessions.
 ///
 /// \return how many entries are held. EINVAL: an unknown flag, MARK_ONLY alone, num_queues above

@@ -1,0 +1,199 @@
+// Lanes on a driver with batch commands, and on one that authorises the debugging process, when
+// things happen at the same time: nothing may stay held, and nobody may wait for ever.
+
+#include "offline_target.hpp"
+#include "simulated_device.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sluice/kfd/lanes.hpp"
+
+namespace sluice::kfd {
+namespace {
+
+using namespace std::chrono_literals;
+using test::offline_target;
+using test::within;
+
+constexpr auto patience = 20s;  // For what takes milliseconds on an idle machine.
+
+/// A device with lanes, and what they reported.
+class acting_lanes {
+ public:
+  explicit acting_lanes(const std::string& profile) : device_({.profile = profile}) {}
+
+  void open() {
+    node_ = std::move(*device::open(device_.roots().device, messages_to_stderr()));
+    lanes_ = std::move(*lanes::create(*node_, {}));
+  }
+  void command(const std::string& line) const {
+    std::ofstream control{device_.root() + "/sim/control"};
+    control << line << std::endl;
+    ASSERT_TRUE(control.good()) << line;
+  }
+  roots where() const { return device_.roots(); }
+  lanes& operator*() { return *lanes_; }
+  lanes* operator->() { return lanes_.get(); }
+
+  void attach(std::uint64_t target, const offline_target& to) {
+    ASSERT_TRUE(lanes_->attach(process_id{target}, to.pid(), to.start_time()));
+    ASSERT_TRUE(hears(report_kind::queue_added, target));
+  }
+  bool hears(report_kind kind, std::uint64_t target) {
+    return within(patience, [&] {
+      lanes_->check(clock::now());
+      while (lanes_->next(last)) {
+        if (last.kind == kind && last.target == process_id{target}) return true;
+      }
+      return false;
+    });
+  }
+  result<void> submit(std::uint64_t target, command_kind kind) {
+    batch work;
+    work.id = ++last_id_;
+    work.target = process_id{target};
+    work.gpu = gpu_id{51110};
+    work.kind = kind;
+    work.count = 1;
+    work.queues[0] = driver_queue_id{0};
+    auto answer = lanes_->submit(work);
+    lanes_->flush();
+    return answer;
+  }
+
+  report last;
+
+ private:
+  test::simulated_device device_;
+  std::unique_ptr<device> node_;
+  std::unique_ptr<lanes> lanes_;
+  std::uint64_t last_id_ = 0;
+};
+
+TEST(BatchLanes, ADetachWhileAnUnmapIsOnItsWayLeavesNothingHeld) {
+  acting_lanes acting("mi300x-batch");
+  offline_target target(acting.where());
+  ASSERT_TRUE(target.says('r'));
+  acting.open();
+  acting.attach(1, target);
+  acting.command("delay BATCH_UNMAP_QUEUES 300ms");
+  ASSERT_TRUE(acting.submit(1, command_kind::suspend));
+  std::this_thread::sleep_for(100ms);  // Into the call; sooner or later must do as well.
+  ASSERT_TRUE(acting->detach(process_id{1}));
+  ASSERT_TRUE(acting.hears(report_kind::detached, 1));
+  EXPECT_TRUE(target.runs(patience));
+}
+
+// Invariant: whenever the detach comes, the target runs afterwards.
+TEST(BatchLanes, ManyDetachesAtAnyMomentLeaveNothingHeld) {
+  acting_lanes acting("mi300x-batch");
+  offline_target target(acting.where());
+  ASSERT_TRUE(target.says('r'));
+  acting.open();
+  const auto end = clock::now() + 3s;
+  std::uint64_t round = 0;
+  for (; clock::now() < end; ++round) {
+    acting.attach(round + 1, target);
+    ASSERT_TRUE(acting.submit(round + 1, command_kind::suspend));
+    const auto until = clock::now() + std::chrono::microseconds{round * 7 % 300};
+    while (clock::now() < until) {
+    }
+    ASSERT_TRUE(acting->detach(process_id{round + 1}));
+    ASSERT_TRUE(acting.hears(report_kind::detached, round + 1));
+    ASSERT_TRUE(target.runs(patience)) << "in round " << round;
+  }
+  EXPECT_GT(round, 5U);
+}
+
+TEST(BatchLanes, WhatComesWhileTheyAreGivenUpWaitsForTheFallBack) {
+  acting_lanes acting("mi300x-batch");
+  offline_target first(acting.where());
+  offline_target second(acting.where());
+  ASSERT_TRUE(first.says('r'));
+  ASSERT_TRUE(second.says('r'));
+  acting.open();
+  acting.attach(1, first);
+  acting.attach(2, second);
+  acting.command("answer BATCH_UNMAP_QUEUES EIO");
+  acting.command("delay FAST_REMAP 300ms");
+  ASSERT_TRUE(acting.submit(1, command_kind::suspend));
+  std::this_thread::sleep_for(100ms);  // Until the call was refused; both orders are legal.
+  const auto meanwhile = acting.submit(2, command_kind::suspend);
+  EXPECT_FALSE(meanwhile);
+  EXPECT_EQ(meanwhile.error(), errc::busy);
+  EXPECT_TRUE(acting.hears(report_kind::queue_added, 2)) << "said to run";
+  EXPECT_TRUE(second.runs(patience));
+  ASSERT_TRUE(
+      within(patience, [&] { return acting.submit(2, command_kind::suspend).has_value(); }));
+  ASSERT_TRUE(acting.hears(report_kind::completed, 2));
+  EXPECT_EQ(acting.last.result.outcomes[0], outcome::done);
+  EXPECT_TRUE(second.stands_still());
+}
+
+TEST(BatchLanes, AQueueUnderANumberUsedAgainRunsAsItIsSaidTo) {
+  acting_lanes acting("mi300x-batch");
+  offline_target target(acting.where());
+  ASSERT_TRUE(target.says('r'));
+  acting.open();
+  acting.attach(1, target);
+  acting.command("delay DBG_TRAP:GET_QUEUE_SNAPSHOT 500ms");
+  ASSERT_TRUE(target.obeys('d'));
+  ASSERT_TRUE(target.obeys('q'));
+  ASSERT_TRUE(acting.submit(1, command_kind::suspend));
+  ASSERT_TRUE(acting.hears(report_kind::completed, 1));
+  ASSERT_TRUE(acting.hears(report_kind::queue_added, 1));
+  EXPECT_TRUE(target.runs(patience));
+}
+
+TEST(BatchLanes, AHardwareThatDoesNotMapIsTheOwnersToKnow) {
+  acting_lanes acting("mi300x-batch");
+  offline_target target(acting.where());
+  ASSERT_TRUE(target.says('r'));
+  acting.open();
+  acting.attach(1, target);
+  ASSERT_TRUE(acting.submit(1, command_kind::suspend));
+  ASSERT_TRUE(acting.hears(report_kind::completed, 1));
+  acting.command("fail-cycle 51110 60ms goes-on");
+  std::atomic<bool> enough{false};
+  std::thread failing{[&] {
+    while (!enough) {
+      acting.command("fail-cycle 51110 60ms goes-on");
+      std::this_thread::sleep_for(10ms);
+    }
+  }};
+  ASSERT_TRUE(acting->detach(process_id{1}));
+  const bool told = within(patience, [&] { return acting->stranded(); });
+  enough = true;
+  failing.join();
+  EXPECT_TRUE(told) << "nothing but the end of this process maps it, and nobody says so";
+}
+
+class Handshake : public ::testing::TestWithParam<bool> {};
+
+TEST_P(Handshake, IsAnsweredWhereItBeginsWhileTheSessionEnds) {
+  acting_lanes acting(GetParam() ? test::profile_text("authority = \"debugger_process\"\n", "")
+                                 : std::string{"mi300x"});
+  offline_target target(acting.where());
+  ASSERT_TRUE(target.says('r'));
+  acting.open();
+  acting.attach(1, target);
+  acting.command("delay DBG_TRAP:DISABLE 500ms");
+  ASSERT_TRUE(acting->detach(process_id{1}));
+  std::this_thread::sleep_for(100ms);  // Into the call; sooner or later must do as well.
+  target.tell('e');                    // It ends its runtime.
+  EXPECT_TRUE(acting.hears(report_kind::detached, 1));
+  EXPECT_TRUE(target.says('e')) << "the target hangs in the end of its runtime";
+}
+
+INSTANTIATE_TEST_SUITE_P(OfTheThreadAndOfTheProcess, Handshake, ::testing::Bool());
+
+}  // namespace
+}  // namespace sluice::kfd
