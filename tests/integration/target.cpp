@@ -132,12 +132,16 @@ std::string epoll_once(int timeout_ms) {
 
 int main(int argc, char** argv) {
   const bool all_gpus = argc == 4 && std::strcmp(argv[3], "all-gpus") == 0;
-  if (argc != 3 && !all_gpus) {
-    std::cerr << "usage: integration_target QUEUES KERNEL_MICROSECONDS [all-gpus]\n"
-                 "0 us: idle queues. all-gpus: on all of them in turn.\n";
+  const bool no_runtime = argc == 4 && std::strcmp(argv[3], "no-runtime") == 0;
+  if (argc != 3 && !all_gpus && !no_runtime) {
+    std::cerr << "usage: integration_target QUEUES KERNEL_MICROSECONDS [all-gpus|no-runtime]\n"
+                 "0 us: idle queues. all-gpus: on all of them in turn. no-runtime: without the\n"
+                 "runtime's debug support.\n";
     return 2;
   }
-  auto client = sluice::sim::gpu_client::open({});
+  sluice::sim::client_options how;
+  how.runtime = !no_runtime;
+  auto client = sluice::sim::gpu_client::open(how);
   if (!client) {
     std::cerr << "open: " << client.error().message() << '\n';
     return 3;

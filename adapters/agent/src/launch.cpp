@@ -102,15 +102,18 @@ error_code spawn(const std::string& program, const agent_options& options,
 
   const std::string lease =
       std::to_string(std::chrono::ceil<std::chrono::milliseconds>(options.lease).count());
-  const std::array<const char*, 9> arguments{"sluice-agent",
-                                             "--device",
-                                             options.roots.device.c_str(),
-                                             "--owner-lock",
-                                             options.owner_lock.c_str(),
-                                             "--lease-ms",
-                                             lease.c_str(),
-                                             options.batch_commands ? nullptr : "--no-batch",
-                                             nullptr};
+  std::vector<const char*> arguments{"sluice-agent",
+                                     "--device",
+                                     options.roots.device.c_str(),
+                                     "--sysfs",
+                                     options.roots.sysfs.c_str(),
+                                     "--owner-lock",
+                                     options.owner_lock.c_str(),
+                                     "--lease-ms",
+                                     lease.c_str()};
+  if (!options.batch_commands) arguments.push_back("--no-batch");
+  if (options.criu_pause) arguments.push_back("--criu-pause");
+  arguments.push_back(nullptr);
   std::vector<char*> environment = agent_environment();
   pid_t child = 0;
   error = ::posix_spawn(&child, program.c_str(), &with.files, &with.attributes,

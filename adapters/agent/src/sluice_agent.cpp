@@ -35,6 +35,7 @@
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/node_lock.hpp"
+#include "sluice/kfd/process_pause.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/standard_error.hpp"
 
@@ -51,9 +52,12 @@ constexpr duration close_patience = 2s;
 
 struct settings {
   std::string device;
+  std::string sysfs;
   std::string owner_lock;
   bool batch_commands = true;
+  bool criu_pause = false;
   duration lease = 500ms;
+  pid_t unpause = 0;
 };
 
 constexpr std::string_view usage =
@@ -61,15 +65,30 @@ constexpr std::string_view usage =
     "Started by the program that embeds the scheduler, never by hand: it needs that program's\n"
     "shared memory and sockets as descriptors 3 to 7.\n"
     "  --device PATH       the KFD device node\n"
+    "  --sysfs PATH        the driver's sysfs tree\n"
     "  --owner-lock PATH   the lock that says who owns this node; empty for none\n"
     "  --no-batch          suspend by the debug trap even where the driver offers batch commands\n"
+    "  --criu-pause        pause processes as a whole whose queues cannot be suspended, because\n"
+    "                      they use the driver without the ROCm runtime's debug support\n"
     "  --lease-ms N        resume everything and end when the host is silent for so long\n"
     "  --help              this text\n"
-    "SIGTERM and SIGINT make it resume everything and end.\n";
+    "SIGTERM and SIGINT make it resume everything and end. What --criu-pause paused is unpaused "
+    "by\n"
+    "a child of the agent when the agent is killed. Were both killed, an operator has to:\n"
+    "  sluice-agent --unpause PID [--device PATH]\n"
+    "                      by hand: make a process run that was left paused\n";
 
 [[noreturn]] void fail(const std::string& why) {
   std::fprintf(stderr, "sluice-agent: %s\n", why.c_str());
   std::exit(2);  // NOLINT(concurrency-mt-unsafe): there is one thread yet
+}
+
+std::int32_t positive(std::string_view name, std::string_view value) {
+  std::int32_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc{} || end != value.data() + value.size() || number <= 0)
+    fail(std::string{name} + " '" + std::string{value} + "' is not a positive number");
+  return number;
 }
 
 settings parse(int argc, char** argv) {
@@ -84,20 +103,22 @@ settings parse(int argc, char** argv) {
       chosen.batch_commands = false;
       continue;
     }
-    if (name != "--device" && name != "--owner-lock" && name != "--lease-ms")
+    if (name == "--criu-pause") {
+      chosen.criu_pause = true;
+      continue;
+    }
+    if (name != "--device" && name != "--sysfs" && name != "--owner-lock" && name != "--lease-ms" &&
+        name != "--unpause")
       fail("unknown argument '" + std::string{name} + "'; see --help");
     if (++index == argc) fail(std::string{name} + " needs a value; see --help");
     const std::string_view value = argv[index];
     if (name == "--device") chosen.device = value;
+    if (name == "--sysfs") chosen.sysfs = value;
     if (name == "--owner-lock") chosen.owner_lock = value;
-    if (name == "--lease-ms") {
-      std::uint32_t number = 0;
-      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-      if (error != std::errc{} || end != value.data() + value.size() || number == 0)
-        fail("--lease-ms '" + std::string{value} + "' is not a positive number");
-      chosen.lease = std::chrono::milliseconds{number};
-    }
+    if (name == "--lease-ms") chosen.lease = std::chrono::milliseconds{positive(name, value)};
+    if (name == "--unpause") chosen.unpause = positive(name, value);
   }
+  if (chosen.unpause != 0) return chosen;
   struct stat control {};
   if (::fstat(control_fd, &control) != 0 || !S_ISSOCK(control.st_mode))
     fail(
@@ -155,19 +176,21 @@ shared_page* map_page() {
 class agent {
  public:
   agent(shared_page& page, std::unique_ptr<kfd::lanes> lanes, duration lease_length,
-        kfd::unique_fd signals, kfd::unique_fd events)
+        const kfd::pause_guard* guard, kfd::unique_fd signals, kfd::unique_fd events)
       : page_(page),
         commands_(page.commands),
         reports_(page.reports),
         lanes_(std::move(lanes)),
         lease_(lease_length, clock::now()),
         heartbeat_interval_(std::min<duration>(100ms, lease_length / 5)),
+        guard_fd_(guard != nullptr ? guard->gone_fd() : -1),
         signals_(std::move(signals)),
         events_(std::move(events)) {}
 
   result<void> prepare() const {
     for (const int fd : {int{control_fd}, int{agent_doorbell_fd}, int{host_pidfd}, signals_.get(),
-                         lanes_->ready_fd()}) {
+                         lanes_->ready_fd(), guard_fd_}) {
+      if (fd < 0) continue;
       epoll_event event{};
       event.events = EPOLLIN;
       event.data.fd = fd;
@@ -204,6 +227,8 @@ class agent {
       for (int index = 0; index < count; ++index) {
         const int fd = events[static_cast<std::size_t>(index)].data.fd;
         if (fd == host_pidfd) return "the host is gone";
+        // Nothing may stay paused without it. The next agent has another one.
+        if (fd == guard_fd_) return "its guardian is gone";
         if (fd == control_fd && host_is_done()) return "the host has closed the connection";
         if (fd == signals_.get() && told_to_end()) return "told to by a signal";
         if (fd == agent_doorbell_fd) {
@@ -332,6 +357,7 @@ class agent {
   std::unique_ptr<kfd::lanes> lanes_;
   lease lease_;
   const duration heartbeat_interval_;
+  const int guard_fd_;  ///< -1: there is none.
   kfd::unique_fd signals_;
   kfd::unique_fd events_;
   command command_;
@@ -367,11 +393,15 @@ std::string refused_privileges(const settings& chosen) {
   // File capabilities. What they allow beyond tracing may reach the file system, so the host does
   // not choose what is opened and written there, nor goes round the lock that makes it one owner.
   if (::getauxval(AT_SECURE) == 0) return {};
-  if (chosen.device == kfd::roots{}.device && chosen.owner_lock == kfd::default_owner_lock)
-    return {};
+  const kfd::roots own;
+  const bool lock_fits =
+      chosen.unpause != 0 || chosen.owner_lock == std::string_view{kfd::default_owner_lock};
+  const bool sysfs_fits = !chosen.criu_pause || chosen.sysfs == own.sysfs;
+  if (chosen.device == own.device && sysfs_fits && lock_fits) return {};
   return std::string{
              "the agent's program has file capabilities, and then takes no other device than "} +
-         kfd::roots{}.device + " and no other owner lock than " + kfd::default_owner_lock;
+         own.device + ", no other sysfs tree than " + own.sysfs + " and no other owner lock than " +
+         kfd::default_owner_lock;
 }
 
 /// The host's pid, which its pidfd knows and nobody can fake. \return 0 when it cannot be had (no
@@ -385,7 +415,31 @@ pid_t host_pid() {
   return 0;
 }
 
+/// The operator's command. \return the exit status.
+int unpause(settings chosen) {
+  const kfd::message_sink complain = [](std::string_view words) {
+    std::fprintf(stderr, "sluice-agent: %.*s\n", static_cast<int>(words.size()), words.data());
+  };
+  const bool trusted = ::getauxval(AT_SECURE) == 0;
+  if (chosen.device.empty())
+    chosen.device = (trusted ? kfd::roots::from_environment() : kfd::roots{}).device;
+  if (const std::string reason = refused_privileges(chosen); !reason.empty()) {
+    complain(reason);
+    return 1;
+  }
+  const auto found = kfd::unpause_process(chosen.device, chosen.unpause, complain);
+  if (!found) {
+    complain("process " + std::to_string(chosen.unpause) +
+             " was not unpaused: " + found.error().message());
+    return 1;
+  }
+  std::printf("process %d %s\n", chosen.unpause,
+              *found == kfd::found_state::paused ? "was paused, and runs again" : "was not paused");
+  return 0;
+}
+
 int run(const settings& chosen) {
+  if (chosen.unpause != 0) return unpause(chosen);
   ::umask(022);
   leave_the_host();
 
@@ -401,6 +455,19 @@ int run(const settings& chosen) {
   if (reason = refused_privileges(chosen); !reason.empty()) {
     error = error_code{EPERM, boost::system::system_category()};
     return refuse();
+  }
+
+  // First of all: it shall have nothing of ours, neither threads nor the lock. It has this
+  // process's rights and its standard error.
+  std::unique_ptr<kfd::pause_guard> guard;
+  if (chosen.criu_pause) {
+    auto started = kfd::pause_guard::start();
+    if (!started) {
+      error = started.error();
+      reason = "the agent cannot start its guardian: " + error.message();
+      return refuse();
+    }
+    guard = std::move(*started);
   }
 
   // A blocked SIGCHLD and the default disposition: an ignored one, inherited from the host, would
@@ -446,12 +513,15 @@ int run(const settings& chosen) {
   auto lanes = kfd::lanes::create(
       **opened, {.owner_watches_children = true,
                  .batch_commands = chosen.batch_commands,
+                 .guard = guard.get(),
+                 .sysfs = chosen.sysfs,
                  .say = [](std::string_view words) { say(note_kind::message, words); }});
   if (!lanes) {
     error = lanes.error();
     return refuse();
   }
-  agent acting{*page, std::move(*lanes), chosen.lease, std::move(signals), std::move(events)};
+  agent acting{*page,       std::move(*lanes),  chosen.lease,
+               guard.get(), std::move(signals), std::move(events)};
   if (const auto prepared = acting.prepare(); !prepared) {
     error = prepared.error();
     return refuse();

@@ -72,8 +72,13 @@ error_code meaning_of(const error_code& error) noexcept {
 
 class debug_session::impl {
  public:
-  impl(const device& node, tracee& target, session_listener& listener, const message_sink& say)
-      : node_(node), target_(target), listener_(listener), say_(say) {
+  impl(const device& node, tracee& target, session_listener& listener, const message_sink& say,
+       bool* without_runtime)
+      : node_(node),
+        target_(target),
+        listener_(listener),
+        say_(say),
+        without_runtime_(without_runtime) {
     snapshot_.resize(uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS);
   }
 
@@ -95,7 +100,9 @@ class debug_session::impl {
       return why;
     }
     enabled_ = true;
-    return enter(info.runtime_state);
+    const auto entered = enter(info.runtime_state);
+    without_runtime_ = nullptr;
+    return entered;
   }
 
   result<void> start() {
@@ -366,6 +373,10 @@ class debug_session::impl {
         if (args.queue_snapshot.num_queues == 0) return {};
         // A runtime is enabled before its first queue or never.
         end();
+        if (without_runtime_ != nullptr) {
+          *without_runtime_ = true;
+          return errc::not_managed;
+        }
         return refuse("it uses the driver without enabling the ROCm runtime's debug support");
       }
       case uapi::DBG_RUNTIME_STATE_ENABLED_BUSY:
@@ -411,6 +422,7 @@ class debug_session::impl {
   tracee& target_;
   session_listener& listener_;
   const message_sink& say_;
+  bool* without_runtime_;  ///< open()'s; null afterwards.
   unique_fd events_;
   unique_fd driver_end_;
   bool enabled_ = false;
@@ -428,8 +440,9 @@ debug_session::~debug_session() = default;
 
 result<std::unique_ptr<debug_session>> debug_session::open(const device& node, tracee& target,
                                                            session_listener& listener,
-                                                           const message_sink& say) {
-  auto state = std::make_unique<impl>(node, target, listener, say);
+                                                           const message_sink& say,
+                                                           bool* without_runtime) {
+  auto state = std::make_unique<impl>(node, target, listener, say, without_runtime);
   if (const auto opened = state->open(); !opened) {
     (void)state->close();  // nothing is suspended yet
     return opened.error();

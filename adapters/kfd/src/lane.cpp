@@ -1,6 +1,7 @@
 #include "lane.hpp"
 
 #include "authority.hpp"
+#include "paused_session.hpp"
 #include "quiet_thread.hpp"
 
 #include <poll.h>
@@ -114,7 +115,7 @@ void lane::ring() noexcept { ::eventfd_write(wake_.get(), 1); }
 // pid: P_ALL would always show the same one of several. An error (ECHILD: not yet or no longer
 // traced) is for the lane to find out about.
 bool lane::child_changed() const noexcept {
-  if (by_process_) return false;
+  if (only_watches()) return false;
   siginfo_t info{};
   const int error = ::waitid(P_PID, static_cast<id_t>(pid_), &info,
                              WEXITED | WSTOPPED | WNOHANG | WNOWAIT | __WALL);
@@ -215,14 +216,14 @@ void lane::lose_address_space() {
 }
 
 result<std::unique_ptr<tracee>> lane::find_target() const {
-  return by_process_ ? tracee::watch(pid_, start_time_)
-                     : tracee::seize(pid_, start_time_, options_.say);
+  return only_watches() ? tracee::watch(pid_, start_time_)
+                        : tracee::seize(pid_, start_time_, options_.say);
 }
 
 /// Only ENABLE asks for a tracer. With the end of the thread that was it the kernel lets go of the
 /// target, without a stop, and the session stays.
-result<std::unique_ptr<debug_session>> lane::open_by_helper() {
-  result<std::unique_ptr<debug_session>> opened = errc::busy;
+result<std::unique_ptr<target_session>> lane::open_by_helper(bool* without_runtime) {
+  result<std::unique_ptr<target_session>> opened = errc::busy;
   try {
     std::thread{[&] {
       const auto seized = tracee::seize(pid_, start_time_, options_.say);
@@ -231,8 +232,9 @@ result<std::unique_ptr<debug_session>> lane::open_by_helper() {
         return;
       }
       if (has_session(node_, pid_)) return;  // busy
-      opened = debug_session::open(node_, *traced_, *this, options_.say);
-      if (opened) (*opened)->forget_driver_end();
+      auto session = debug_session::open(node_, *traced_, *this, options_.say, without_runtime);
+      if (session) (*session)->forget_driver_end();
+      opened = std::move(session);
     }}.join();
   } catch (const std::system_error& error) {
     return error_code{error.code().value(), boost::system::system_category()};
@@ -240,15 +242,33 @@ result<std::unique_ptr<debug_session>> lane::open_by_helper() {
   return opened;
 }
 
+/// Only this thread may pause the target, and only while it traces it.
+result<std::unique_ptr<target_session>> lane::open_pause() {
+  pauses_.store(true, std::memory_order_release);
+  if (!traced_->traced()) {
+    auto seized = tracee::seize(pid_, start_time_, options_.say);
+    if (!seized) return seized.error();
+    traced_ = std::move(*seized);
+  }
+  return paused_session::open({.device = node_.path(),
+                               .sysfs = options_.sysfs,
+                               .start_time = start_time_,
+                               .guard = *options_.guard},
+                              *traced_, *this, options_.say);
+}
+
 /// \return false when the target cannot be managed.
 bool lane::open_session() {
-  result<std::unique_ptr<debug_session>> opened = errc::busy;
+  result<std::unique_ptr<target_session>> opened = errc::busy;
   {
     const call_scope inside{*this};
-    if (by_process_)
-      opened = open_by_helper();
+    bool without_runtime = false;
+    bool* const ask = options_.guard != nullptr ? &without_runtime : nullptr;
+    if (only_watches())
+      opened = open_by_helper(ask);
     else
-      opened = debug_session::open(node_, *traced_, *this, options_.say);
+      opened = debug_session::open(node_, *traced_, *this, options_.say, ask);
+    if (!opened && without_runtime) opened = open_pause();
   }
   if (!opened) {
     const error_code error = opened.error();
@@ -274,7 +294,7 @@ bool lane::open_session() {
 /// faster than our look at the target.
 bool lane::goes_on(const result<void>& answered) {
   return answered || answered.error() != errc::not_managed ||
-         (by_process_ && look_at_target() != tracee::change::none);
+         (only_watches() && look_at_target() != tracee::change::none);
 }
 
 /// \return false when the session is over and the target lives on.
@@ -293,12 +313,13 @@ bool lane::read_events() {
 void lane::close_session() {
   const time_point give_up = clock::now() + close_patience;
   time_point next_try{};
+  bool said = false;
   while (session_) {
     if (clock::now() >= next_try) {
       const call_scope inside{*this};
       if (session_->close()) break;
       // The driver writes a line to the kernel's log for each.
-      next_try = clock::now() + (stranded() ? stranded_retry : close_retry);
+      next_try = clock::now() + (stranded() || said ? stranded_retry : close_retry);
     }
     if (look_at_target() != tracee::change::none) {
       lose_address_space();  // and with it the queues
@@ -307,10 +328,15 @@ void lane::close_session() {
     if (in_flight()) answer_batch(false);
     if (clock::now() >= give_up) {
       if (abandoned_.load(std::memory_order_acquire)) return;
-      if (!stranded_.exchange(true, std::memory_order_acq_rel)) {
-        options_.say("the driver neither resumes the queues of process " + std::to_string(pid_) +
-                     " nor ends the session with it; only the end of this process frees them");
-        ::eventfd_write(owner_ready_, 1);
+      if (session_->ends_with_process()) {
+        if (!stranded_.exchange(true, std::memory_order_acq_rel)) {
+          options_.say("the driver neither resumes the queues of process " + std::to_string(pid_) +
+                       " nor ends the session with it; only the end of this process frees them");
+          ::eventfd_write(owner_ready_, 1);
+        }
+      } else if (!std::exchange(said, true)) {
+        options_.say("the driver refuses to unpause process " + std::to_string(pid_) +
+                     "; this is tried until it works");
       }
     }
     wait(close_retry);
@@ -391,7 +417,7 @@ void lane::wait(std::optional<duration> retry) {
     at_most = milliseconds(*retry);
   else if (opening_)
     at_most = milliseconds(open_retry);
-  else if (!options_.owner_watches_children && !by_process_)
+  else if (!options_.owner_watches_children && !only_watches())
     at_most = milliseconds(look_for_stops);
   ::poll(sources.data(), sources.size(), at_most);
   if (sources[0].revents != 0) drain(wake_.get());

@@ -14,6 +14,7 @@
 
 #include "sluice/kfd/debug_session.hpp"
 #include "sluice/kfd/lanes.hpp"
+#include "sluice/kfd/target_session.hpp"
 #include "sluice/kfd/tracee.hpp"
 
 namespace sluice::kfd {
@@ -60,6 +61,9 @@ class lane final : private session_listener {
   void join() { thread_.join(); }
   /// The driver keeps queues suspended and will not let go of them while this process lives.
   bool stranded() const noexcept { return stranded_.load(std::memory_order_acquire); }
+  /// Its batches are the lane's to perform even where there are batch commands. True from before
+  /// attached() is said, if at all.
+  bool pauses() const noexcept { return pauses_.load(std::memory_order_acquire); }
 
   struct progress {
     time_point call_since{};  ///< Epoch when in no driver call.
@@ -75,7 +79,10 @@ class lane final : private session_listener {
   bool serve_target();
   result<std::unique_ptr<tracee>> find_target() const;
   bool open_session();
-  result<std::unique_ptr<debug_session>> open_by_helper();
+  /// Nobody is traced beyond the ENABLE: the session is this process's.
+  bool only_watches() const noexcept { return by_process_ && !pauses(); }
+  result<std::unique_ptr<target_session>> open_by_helper(bool* without_runtime);
+  result<std::unique_ptr<target_session>> open_pause();
   bool goes_on(const result<void>& answered);
   bool read_events();
   void close_session();
@@ -95,7 +102,7 @@ class lane final : private session_listener {
   const lanes_options& options_;
   batch_commands& commands_;
   const int owner_ready_;
-  const bool by_process_;  ///< The session is ours, not the tracing thread's: nobody is traced.
+  const bool by_process_;  ///< Sessions are this process's, not the tracing thread's.
   const unique_fd wake_;
   const process_id target_;
   const pid_t pid_;
@@ -111,6 +118,7 @@ class lane final : private session_listener {
   std::atomic<bool> abandoned_{false};
   std::atomic<bool> finished_{false};
   std::atomic<bool> stranded_{false};
+  std::atomic<bool> pauses_{false};
   std::atomic<duration::rep> call_since_{0};
   std::atomic<std::uint32_t> call_gpu_{0};
   boost::lockfree::spsc_queue<report, boost::lockfree::capacity<32>> reports_;
@@ -118,7 +126,7 @@ class lane final : private session_listener {
 
   // The lane's thread only.
   std::unique_ptr<tracee> traced_;
-  std::unique_ptr<debug_session> session_;
+  std::unique_ptr<target_session> session_;
   tracee::change pending_change_ = tracee::change::none;
   enum class state : std::uint8_t { unanswered, refused, attached } state_ = state::unanswered;
   bool look_again_ = false;  ///< The last batch named a queue that the driver does not know so.

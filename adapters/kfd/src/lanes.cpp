@@ -80,7 +80,7 @@ class lanes::impl {
     if (is_batched(work.target)) return errc::busy;
     // Given up, and everything is being mapped: fall_back() comes first.
     if (batching_ && !commands_.usable()) return errc::busy;
-    if (!batching_) {
+    if (!batching_ || found->pauses()) {
       if (!found->submit(work)) return errc::busy;
       return {};
     }

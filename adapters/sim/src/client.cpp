@@ -195,6 +195,7 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
   if (!node) return node.error();
   state->node = std::move(*node);
   state->sysfs = sysfs;
+  if (!options.runtime) return std::unique_ptr<gpu_client>{new gpu_client{std::move(state)}};
   // As hsa_init: before any queue exists. Without it nobody could suspend our queues.
   uapi::kfd_ioctl_runtime_enable_args enable{};
   enable.r_debug = address_of(&state->r_debug);

@@ -17,6 +17,7 @@
 #include <string>
 #include <thread>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
@@ -26,6 +27,7 @@ namespace sluice::agent {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::HasSubstr;
 
 class AgentStart : public ::testing::Test {
  protected:
@@ -162,14 +164,45 @@ TEST_F(PrivilegedAgent, TakesOnlyTheNodesOwnDeviceAndLockWithFileCapabilities) {
   EXPECT_EQ(says_to_nobody("takes no other device"), 'n');
 }
 
-TEST(AgentProgram, SaysWhoStartsIt) {
-  const std::string command = std::string{SLUICE_AGENT_PROGRAM} + " 3<&- 2>&1";
+/// What the program says when it is run by hand, and its exit status.
+std::string run_by_hand(const std::string& arguments, int& status) {
+  const std::string command = std::string{SLUICE_AGENT_PROGRAM} + " " + arguments + " 3<&- 2>&1";
   FILE* const output = ::popen(command.c_str(), "r");
-  ASSERT_NE(output, nullptr);
-  std::string text(1000, '\0');
-  text.resize(::fread(text.data(), 1, text.size(), output));
-  EXPECT_EQ(WEXITSTATUS(::pclose(output)), 2);
-  EXPECT_NE(text.find("started by the program that embeds"), std::string::npos) << text;
+  std::string text(4000, '\0');
+  text.resize(output != nullptr ? ::fread(text.data(), 1, text.size(), output) : 0);
+  status = output != nullptr ? WEXITSTATUS(::pclose(output)) : -1;
+  return text;
+}
+
+TEST(AgentProgram, SaysWhoStartsIt) {
+  int status = 0;
+  EXPECT_THAT(run_by_hand("", status), HasSubstr("started by the program that embeds"));
+  EXPECT_EQ(status, 2);
+}
+
+TEST(AgentProgram, HelpsWithWhatIsPaused) {
+  int status = 0;
+  const std::string help = run_by_hand("--help", status);
+  EXPECT_EQ(status, 0);
+  EXPECT_THAT(help, HasSubstr("--criu-pause"));
+  EXPECT_THAT(help, HasSubstr("sluice-agent --unpause PID"));
+}
+
+TEST(AgentProgram, UnpausesOnlyProcesses) {
+  int status = 0;
+  for (const char* const pid : {"0", "-1", "x", "12x", "99999999999"}) {
+    EXPECT_THAT(run_by_hand(std::string{"--unpause "} + pid, status),
+                HasSubstr("is not a positive number"));
+    EXPECT_EQ(status, 2);
+  }
+  // Larger than any pid the kernel gives.
+  EXPECT_THAT(run_by_hand("--unpause 2000000000 --device /dev/null", status),
+              HasSubstr("there is no process 2000000000"));
+  EXPECT_EQ(status, 1);
+  const std::string self = std::to_string(::getpid());
+  EXPECT_THAT(run_by_hand("--unpause " + self + " --device /nowhere", status),
+              HasSubstr("process " + self + " was not unpaused"));
+  EXPECT_EQ(status, 1);
 }
 
 }  // namespace

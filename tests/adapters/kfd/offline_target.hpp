@@ -30,6 +30,8 @@ class offline_target {
     int queues = 1;
     std::uint32_t gpu = 0;        ///< gpu_id; 0: the first.
     bool open_when_told = false;  ///< 'o' then opens the device; else it is open from the start.
+    bool runtime = true;          ///< False: no debug session can suspend its queues.
+    bool every_gpu = false;       ///< Its queues lie on all GPUs in turn.
   };
 
   explicit offline_target(const kfd::roots& where) : offline_target(where, options()) {}
@@ -90,12 +92,13 @@ class offline_target {
     std::vector<std::unique_ptr<sim::gpu_queue>> queues;
     std::vector<std::uint64_t> counted;  // of each queue, kernels
     const auto open = [&] {
-      auto opened =
-          sim::gpu_client::open({.device = where.device, .sysfs = where.sysfs, .gpu = how.gpu});
+      auto opened = sim::gpu_client::open(
+          {.device = where.device, .sysfs = where.sysfs, .gpu = how.gpu, .runtime = how.runtime});
       if (!opened) return false;
       client = std::move(*opened);
-      for (int index = 0; index < how.queues; ++index) {
-        auto made = client->create_queue({.packets = 64});
+      const auto gpus = how.every_gpu ? client->gpus() : std::vector<std::uint32_t>{0};
+      for (std::size_t index = 0; index < static_cast<std::size_t>(how.queues); ++index) {
+        auto made = client->create_queue({.packets = 64, .gpu = gpus[index % gpus.size()]});
         if (!made) return false;
         queues.push_back(std::move(*made));
       }

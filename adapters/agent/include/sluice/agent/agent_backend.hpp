@@ -28,6 +28,12 @@ struct agent_options {
   duration lease = std::chrono::milliseconds{500};
   /// Use the batch commands of a patched driver where it offers them (sluice/kfd/uapi_batch.hpp).
   bool batch_commands = true;
+  /// Pause processes as a whole, on all of their GPUs, that use the driver without enabling the
+  /// ROCm runtime's debug support; without this they are left alone (errc::not_managed). Only they
+  /// are paused so, never a process whose debug session fails. Needs CAP_CHECKPOINT_RESTORE or
+  /// CAP_SYS_ADMIN in the agent. See "Pausing whole processes" in adapters/kfd/README.md first: the
+  /// driver does not undo such a pause when the agent dies, the agent's guardian does.
+  bool criu_pause = false;
   kfd::message_sink say = kfd::messages_to_stderr();
 };
 
@@ -39,6 +45,10 @@ struct agent_options {
 /// - The agent ends or is killed: the driver resumes everything. lost() is called, a new agent is
 ///   started after a pause that grows from 100 ms to 5 s, and restored() follows.
 /// - The agent hangs or is stopped: it is killed, and only it.
+/// - With criu_pause: when the agent dies, its child, the guardian, unpauses what the driver does
+/// not
+///   resume, some milliseconds after lost() perhaps. When the guardian dies the agent ends, as
+///   above.
 /// - The driver refuses to resume a target and to end its session: the agent ends, as above.
 /// - Either side finds what cannot be in the memory that they share: it takes the other for gone.
 ///

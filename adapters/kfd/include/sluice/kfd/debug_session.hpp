@@ -11,22 +11,12 @@
 #include "sluice/backend.hpp"
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/message_sink.hpp"
+#include "sluice/kfd/target_session.hpp"
 #include "sluice/kfd/tracee.hpp"
 #include "sluice/kfd/unique_fd.hpp"
 #include "sluice/result.hpp"
 
 namespace sluice::kfd {
-
-/// Hears of the target's queues while the session can suspend them.
-/// Threading: the session's thread, from inside the session's calls.
-class session_listener {
- public:
-  virtual void queue_added(const queue_info& queue) = 0;
-  virtual void queue_removed(driver_queue_id queue) = 0;
-
- protected:
-  ~session_listener() = default;
-};
 
 /// One enabled debug session (DBG_TRAP ENABLE) with a seized process.
 ///
@@ -39,21 +29,24 @@ class session_listener {
 ///            errc::busy when another session with it is (perhaps just ending) there.
 /// Cost:      enabling and closing cost everyone on the target's GPUs a runlist cycle or two, so
 ///            sessions are kept. suspend() and resume() are one driver call and allocate nothing.
-class debug_session {
+class debug_session final : public target_session {
  public:
   /// Enables the session. start() must follow before anything else.
+  /// \param without_runtime where not null: set when the error is errc::not_managed because the
+  ///        target has queues and never enabled a runtime. `say` then gets no sentence.
   [[nodiscard]] static result<std::unique_ptr<debug_session>> open(const device& node,
                                                                    tracee& target,
                                                                    session_listener& listener,
-                                                                   const message_sink& say);
+                                                                   const message_sink& say,
+                                                                   bool* without_runtime = nullptr);
   /// Reports the queues that exist, and answers a handshake that an earlier session left open.
-  [[nodiscard]] result<void> start();
-  ~debug_session();
+  [[nodiscard]] result<void> start() override;
+  ~debug_session() override;
   debug_session(const debug_session&) = delete;
   debug_session& operator=(const debug_session&) = delete;
 
   /// Readable when the driver has an event: call read_events().
-  int event_fd() const noexcept;
+  int event_fd() const noexcept override;
 
   /// From now on event_fd() also shows (as POLLHUP) that the session has ended, however that came:
   /// for a caller who hears of the target's exec in no other way.
@@ -65,30 +58,19 @@ class debug_session {
 
   /// Takes every pending event: learns of new and deleted queues, and answers the runtime's
   /// handshake, without which the target hangs in its start or its exit.
-  result<void> read_events();
+  result<void> read_events() override;
 
   /// Reads the whole list of queues again and reports the differences. QUEUE_NEW is cleared for
   /// what is reported, and only for that, so a queue nobody registered cannot be suspended by
   /// accident.
-  result<void> refresh();
+  result<void> refresh() override;
 
-  /// Reports every queue removed and, reading the list again, added: what was said of them no
-  /// longer holds.
-  result<void> announce_again();
+  result<void> announce_again() override;
 
-  struct call_result {
-    int driver_errno = 0;  ///< 0 when the call returned a count.
-    int count = 0;         ///< What the driver counted; the outcomes are what to go by.
-  };
-  /// Suspends the queues in one driver call and says for each what became of it. An empty span is
-  /// answered without a call. At most max_batch_queues ids; `outcomes` is as long as `queues`.
-  ///
-  /// A call that the driver refuses as a whole (driver_errno) is answered alike for every queue:
-  /// target_gone only when the process has exited. Otherwise a refused suspend is `invalid` where
-  /// the errno says that no queue was looked at, and a refused resume always `failed`: what was
-  /// suspended is not known to run. The caller then does what makes it run, which is close().
-  call_result suspend(std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
-  call_result resume(std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
+  /// One driver call each.
+  call_result suspend(std::span<const driver_queue_id> queues,
+                      std::span<outcome> outcomes) override;
+  call_result resume(std::span<const driver_queue_id> queues, std::span<outcome> outcomes) override;
 
   /// The last way to find queues, where neither snapshot nor sysfs nor debugfs shows them: asks the
   /// driver to resume the ids 0 to `ids` - 1 (1024 at most, as many as a process can have), in one
@@ -106,14 +88,11 @@ class debug_session {
   /// \return false when the driver refused to end a session under which queues may be suspended.
   ///         Call it again; what remains after that is the end of this process, for then, and then
   ///         only, the driver ends the session by itself. The end of the thread is not enough.
-  [[nodiscard]] bool close();
+  [[nodiscard]] bool close() override;
+  bool ends_with_process() const noexcept override { return true; }
 
-  /// Whether something has been suspended since the session began or last resumed everything.
-  bool may_be_suspended() const noexcept;
-
-  /// The target's address space is gone, and the session with it: reports every queue removed,
-  /// without asking the driver.
-  void discard();
+  bool may_be_suspended() const noexcept override;
+  void discard() override;
 
  private:
   class impl;

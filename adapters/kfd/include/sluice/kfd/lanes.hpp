@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "sluice/backend.hpp"
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/message_sink.hpp"
+#include "sluice/kfd/process_pause.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
@@ -63,6 +65,12 @@ struct lanes_options {
   duration stuck_after = std::chrono::seconds{3};
   /// Use the batch commands of a patched driver where it offers them (uapi_batch.hpp).
   bool batch_commands = true;
+  /// Not null: targets that no debug session can suspend, because they use the driver without a
+  /// runtime, are paused as a whole (process_pause.hpp), and only they. The guard outlives the
+  /// lanes; once it is gone, stop() them.
+  const pause_guard* guard = nullptr;
+  /// Where those targets' queues are listed.
+  std::string sysfs = {};
   message_sink say = messages_to_stderr();
 };
 

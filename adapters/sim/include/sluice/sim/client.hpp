@@ -22,6 +22,9 @@ struct client_options {
   std::string sysfs;
   /// KFD's gpu_id; 0: the first GPU of the topology.
   std::uint32_t gpu = 0;
+  /// Whether to enable the runtime's debug support, as ROCm does. Programs that use the driver by
+  /// themselves do not, and then no debug session can suspend their queues.
+  bool runtime = true;
 };
 
 struct queue_options {

@@ -1,0 +1,681 @@
+/// Processes that no debug session can suspend, paused as a whole, and what undoes that when host,
+/// agent, guardian or target end. Real processes, on the simulated device.
+
+#include "backend_loop.hpp"
+#include "offline_target.hpp"
+#include "simulated_device.hpp"
+
+#include <linux/capability.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/agent/agent_backend.hpp"
+
+namespace sluice::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using test::backend_loop;
+using test::channel;
+using test::child_process;
+using test::offline_target;
+using test::within;
+using ::testing::HasSubstr;
+
+/// What a machine that does other things as well may take to bring the target back.
+constexpr duration soon = 10s;
+/// So that no lapse of it, while a test waits, does what the test is about. A loop ticks four times
+/// in it.
+constexpr duration long_lease = 2 * soon;
+constexpr process_id target_id{1};
+
+class ProcessPause : public ::testing::Test {
+ protected:
+  explicit ProcessPause(const std::string& driver = "")
+      : device_({.profile = test::profile_text(driver,
+                                               "suspend_cost = \"1ms\"\n"
+                                               "resume_cost = \"1ms\"\n"
+                                               "cycle_cost = \"200us\"\n"),
+                 .gpus = 2}) {}
+
+  void begin(offline_target::options how = {.runtime = false}) {
+    target_ = std::make_unique<offline_target>(device_.roots(), how);
+    ASSERT_TRUE(target_->says('r'));
+    queues_ = static_cast<std::size_t>(how.queues);
+  }
+  void TearDown() override {
+    if (target_) {
+      EXPECT_EQ(target_->wrong(), 0U);
+    }
+  }
+
+  agent_options options(bool criu_pause = true) {
+    return {.roots = device_.roots(),
+            .agent_path = SLUICE_AGENT_PROGRAM,
+            .owner_lock = device_.root() + "/owner",
+            .lease = lease_,
+            .criu_pause = criu_pause,
+            .say = [this](std::string_view words) {
+              const std::lock_guard lock{mutex_};
+              said_ += std::string{words} + "\n";
+            }};
+  }
+  std::string said() {
+    const std::lock_guard lock{mutex_};
+    return said_;
+  }
+
+  bool attach(backend_loop& loop) const {
+    if (!loop->attach(target_id, target_->pid(), target_->start_time())) return false;
+    return loop.until([&] { return loop.queues[target_id].size() == queues_; });
+  }
+  static bool suspend(backend_loop& loop, const std::vector<std::uint32_t>& ids = {0}) {
+    return done(loop.suspend(target_id, ids), ids.size());
+  }
+  static bool resume(backend_loop& loop, const std::vector<std::uint32_t>& ids = {0}) {
+    return done(loop.resume(target_id, ids), ids.size());
+  }
+  static bool done(const std::optional<batch_result>& answer, std::size_t count) {
+    if (!answer || answer->count != count) return false;
+    return std::all_of(answer->outcomes.begin(),
+                       answer->outcomes.begin() + static_cast<std::ptrdiff_t>(count),
+                       [](outcome each) { return each == outcome::done; });
+  }
+
+  pid_t agent_pid() const {
+    std::ifstream file{device_.root() + "/owner"};
+    std::string host;
+    std::getline(file, host);
+    pid_t pid = 0;
+    file >> pid;
+    return pid;
+  }
+  static pid_t guardian_of(pid_t agent) {
+    for (const auto& each : std::filesystem::directory_iterator{"/proc"}) {
+      const auto pid = kfd::parse_number<pid_t>(each.path().filename().string());
+      if (!pid || kfd::command_of(*pid) != "sluice-guardian") continue;
+      const auto status = test::read_file(each.path() / "status");
+      if (kfd::status_number(status, "PPid") == static_cast<std::uint64_t>(agent)) return *pid;
+    }
+    return 0;
+  }
+  static bool gone(pid_t pid) {
+    if (::kill(pid, 0) != 0) return true;
+    const auto stat = test::read_file("/proc/" + std::to_string(pid) + "/stat");
+    return stat.find(") Z ") != std::string::npos;  // Its new parent may not reap it.
+  }
+
+  /// A line for the device's sim/control.
+  void control(const std::string& line) const {
+    std::ofstream file{device_.root() + "/sim/control"};
+    file << line << std::endl;
+    if (!file) throw std::runtime_error("sim/control refuses '" + line + "'");
+  }
+
+  /// Milliseconds that the driver counted, on the GPUs together.
+  std::uint64_t evicted_ms() const {
+    std::uint64_t sum = 0;
+    for (const auto& each : std::filesystem::directory_iterator{device_.roots().sysfs + "/proc/" +
+                                                                std::to_string(target_->pid())}) {
+      if (!each.path().filename().string().starts_with("stats_")) continue;
+      sum += std::stoull(test::read_file(each.path() / "evicted_ms"));
+    }
+    return sum;
+  }
+  bool stays_paused() const {
+    const auto before = evicted_ms();
+    return target_->stands_still(150ms) && evicted_ms() > before;
+  }
+  bool runs_again() const {
+    if (!target_->runs(soon)) return false;
+    // Not evicted any more on any GPU: the clocks stand.
+    return within(soon, [&] {
+      const auto before = evicted_ms();
+      ::usleep(20'000);
+      return evicted_ms() == before;
+    });
+  }
+
+  /// `sluice-agent --unpause` of the target. \return its exit status; `output` is what it said.
+  int unpause(std::string& output) const {
+    const std::string command = std::string{SLUICE_AGENT_PROGRAM} + " --unpause " +
+                                std::to_string(target_->pid()) + " --device " +
+                                device_.roots().device + " 2>&1";
+    FILE* const pipe = ::popen(command.c_str(), "r");
+    if (pipe == nullptr) return -1;
+    output.assign(1000, '\0');
+    output.resize(::fread(output.data(), 1, output.size(), pipe));
+    return WEXITSTATUS(::pclose(pipe));
+  }
+
+  void kill_agent_and_guardian() const {
+    const pid_t agent = agent_pid();
+    const pid_t guardian = guardian_of(agent);
+    ASSERT_NE(guardian, 0);
+    // The guardian cannot act while it is stopped, nor on the way from that to its death.
+    ::kill(guardian, SIGSTOP);
+    ::kill(agent, SIGKILL);
+    ASSERT_TRUE(within(soon, [&] { return gone(agent); }));
+    ::kill(guardian, SIGKILL);
+    ASSERT_TRUE(within(soon, [&] { return gone(guardian); }));
+  }
+
+  child_process host_that(const std::function<void(backend_loop&)>& afterwards) {
+    return child_process{[this, afterwards](channel& line) {
+      backend_loop loop{make_agent_backend(options())};
+      if (!loop.start() || !attach(loop) || !suspend(loop)) return 1;
+      line.send("paused");
+      afterwards(loop);
+      return 0;
+    }};
+  }
+
+  test::simulated_device device_;
+  std::unique_ptr<offline_target> target_;
+  std::size_t queues_ = 0;
+  duration lease_ = long_lease;
+  std::mutex mutex_;
+  std::string said_;
+};
+
+void keep_turning(backend_loop& loop) {
+  for (;;) loop.turn(50ms);
+}
+
+TEST_F(ProcessPause, PausesAndUnpausesWhatNoSessionCanSuspend) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  EXPECT_EQ(evicted_ms(), 0U) << "attaching pauses nothing";
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_TRUE(suspend(loop));
+    EXPECT_TRUE(stays_paused());
+    ASSERT_TRUE(resume(loop));
+    EXPECT_TRUE(runs_again());
+  }
+  EXPECT_THAT(said(), HasSubstr("it is paused as a whole"));
+}
+
+TEST_F(ProcessPause, IsNeverChosenWithoutTheOption) {
+  begin();
+  backend_loop loop{make_agent_backend(options(false))};
+  ASSERT_TRUE(loop.start());
+  EXPECT_EQ(guardian_of(agent_pid()), 0);
+  ASSERT_TRUE(loop->attach(target_id, target_->pid(), target_->start_time()));
+  ASSERT_TRUE(loop.until([&] { return loop.attachments.contains(target_id); }));
+  EXPECT_EQ(loop.attachments[target_id], errc::not_managed);
+  EXPECT_FALSE(suspend(loop));
+  EXPECT_TRUE(target_->runs());
+  EXPECT_EQ(evicted_ms(), 0U);
+  EXPECT_THAT(said(), HasSubstr("without enabling the ROCm runtime's debug support"));
+}
+
+TEST_F(ProcessPause, LeavesWhatASessionCanSuspendToTheSession) {
+  begin({.queues = 2});
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop, {0, 1}));
+  EXPECT_TRUE(target_->stands_still());
+  ASSERT_TRUE(resume(loop, {0, 1}));
+  EXPECT_TRUE(target_->runs());
+  EXPECT_EQ(evicted_ms(), 0U);
+}
+
+// The driver counts pauses, and one unpause takes back one of them.
+TEST_F(ProcessPause, LastsFromTheFirstSuspendedQueueToTheLastResumedOneOfAllGpus) {
+  begin({.queues = 3, .runtime = false, .every_gpu = true});
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  std::set<gpu_id> gpus;
+  for (const auto& each : loop.added) gpus.insert(each.gpu);
+  ASSERT_EQ(gpus.size(), 2U);
+  ASSERT_TRUE(suspend(loop, {0, 2}));
+  EXPECT_TRUE(stays_paused()) << "queue 1 on the other GPU, too";
+  ASSERT_TRUE(suspend(loop, {1}));
+  ASSERT_TRUE(suspend(loop, {0, 1, 2}));
+  ASSERT_TRUE(resume(loop, {1}));
+  ASSERT_TRUE(resume(loop, {0}));
+  EXPECT_TRUE(stays_paused());
+  ASSERT_TRUE(resume(loop, {2}));
+  EXPECT_TRUE(runs_again());
+  ASSERT_TRUE(resume(loop, {0, 1, 2}));
+  EXPECT_TRUE(runs_again());
+}
+
+TEST_F(ProcessPause, EndsWhenTheLastSuspendedQueueIsDestroyed) {
+  begin({.queues = 2, .runtime = false});
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop, {1}));
+  EXPECT_TRUE(stays_paused());
+  ASSERT_TRUE(target_->obeys('d'));  // Its newest, which is 1.
+  ASSERT_TRUE(loop.until([&] { return loop.queues[target_id].size() == 1; }));
+  EXPECT_TRUE(runs_again());
+}
+
+TEST_F(ProcessPause, HearsOfNewQueuesAndPausesForThem) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  const auto unknown = loop.suspend(target_id, {1});
+  ASSERT_TRUE(unknown);
+  EXPECT_EQ(unknown->outcomes[0], outcome::invalid);
+  EXPECT_EQ(evicted_ms(), 0U) << "paused for a queue that does not exist";
+  ASSERT_TRUE(target_->obeys('q'));
+  ASSERT_TRUE(suspend(loop, {1})) << "before it has been reported";
+  EXPECT_TRUE(loop.until([&] { return loop.queues[target_id].size() == 2; }));
+  EXPECT_TRUE(stays_paused());
+  ASSERT_TRUE(resume(loop, {1}));
+  EXPECT_TRUE(runs_again());
+}
+
+TEST_F(ProcessPause, EndsWithTheAttachment) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  ASSERT_TRUE(loop->detach(target_id));
+  ASSERT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
+  EXPECT_TRUE(runs_again());
+  EXPECT_EQ(kfd::tracer_of(target_->pid()), 0);
+}
+
+TEST_F(ProcessPause, EndsWhenTheHostStopsIt) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  const pid_t guardian = guardian_of(agent_pid());
+  ASSERT_NE(guardian, 0);
+  loop->stop();
+  EXPECT_TRUE(runs_again());
+  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+}
+
+TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilled) {
+  begin({.queues = 2, .runtime = false, .every_gpu = true});
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop, {0, 1}));
+  EXPECT_TRUE(stays_paused());
+  const pid_t first = agent_pid();
+  const pid_t guardian = guardian_of(first);
+  ASSERT_NE(guardian, 0);
+  const time_point since = clock::now();
+  ::kill(first, SIGKILL);
+  EXPECT_TRUE(target_->runs(soon));
+  RecordProperty("running_again_after_ms", static_cast<int>((clock::now() - since) / 1ms));
+  EXPECT_TRUE(runs_again());
+  EXPECT_TRUE(within(soon, [&] { return gone(guardian); })) << "it has nothing left to do";
+  ASSERT_TRUE(loop.until([&] { return loop.restorations == 1; }));
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop, {0, 1}));
+  EXPECT_TRUE(stays_paused());
+  ASSERT_TRUE(resume(loop, {0, 1}));
+  EXPECT_TRUE(runs_again());
+}
+
+// Whatever the agent was in the middle of. Its successor's guardian has nothing to do with it.
+TEST_F(ProcessPause, IsUndoneWheneverTheAgentIsKilled) {
+  begin();
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random{seed};
+  for (int round = 0; round < 20; ++round) {
+    backend_loop loop{make_agent_backend(options())};
+    ASSERT_TRUE(loop.start());
+    ASSERT_TRUE(attach(loop));
+    batch work;
+    work.id = 1;
+    work.target = target_id;
+    work.gpu = gpu_id{51110};
+    work.count = 1;
+    work.queues[0] = driver_queue_id{0};
+    if (random() % 2 == 0) {
+      ASSERT_TRUE(suspend(loop));
+      work.kind = command_kind::resume;
+    }
+    work.id = 1000;
+    ASSERT_TRUE(loop->submit(work));
+    loop->flush();
+    std::this_thread::sleep_for(std::chrono::microseconds{random() % 1500});
+    ::kill(agent_pid(), SIGKILL);
+    ASSERT_TRUE(runs_again()) << "round " << round;
+  }
+}
+
+TEST_F(ProcessPause, IsUndoneWhenTheHostIsKilled) {
+  begin();
+  child_process host = host_that(keep_turning);
+  ASSERT_TRUE(host.says("paused", 20s));
+  EXPECT_TRUE(stays_paused());
+  host.signal(SIGKILL);
+  EXPECT_TRUE(runs_again());
+}
+
+TEST_F(ProcessPause, IsUndoneWhenTheHostIsStopped) {
+  lease_ = 500ms;
+  begin();
+  child_process host = host_that(keep_turning);
+  ASSERT_TRUE(host.says("paused", 20s));
+  EXPECT_TRUE(stays_paused());
+  host.signal(SIGSTOP);
+  EXPECT_TRUE(runs_again());
+  host.signal(SIGCONT);
+}
+
+// The order in which a service manager or an operator kills is not ours to choose.
+TEST_F(ProcessPause, IsUndoneWhenHostAndAgentAreKilled) {
+  begin();
+  child_process host = host_that(keep_turning);
+  ASSERT_TRUE(host.says("paused", 20s));
+  const pid_t agent = agent_pid();
+  host.signal(SIGSTOP);
+  ::kill(agent, SIGKILL);
+  host.signal(SIGKILL);
+  EXPECT_TRUE(runs_again());
+}
+
+TEST_F(ProcessPause, IsUndoneByTheAgentWhenItsGuardianIsKilled) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  EXPECT_TRUE(stays_paused());
+  const pid_t first = guardian_of(agent_pid());
+  ASSERT_NE(first, 0);
+  ::kill(first, SIGKILL);
+  EXPECT_TRUE(runs_again());
+  ASSERT_TRUE(loop.until([&] { return loop.restorations == 1; }));
+  const pid_t second = guardian_of(agent_pid());
+  EXPECT_NE(second, 0);
+  EXPECT_NE(second, first);
+  EXPECT_THAT(said(), HasSubstr("its guardian is gone"));
+}
+
+TEST_F(ProcessPause, TheGuardianIsDeafToWhatEndsTheAgent) {
+  begin();
+  child_process host = host_that(keep_turning);
+  ASSERT_TRUE(host.says("paused", 20s));
+  const pid_t guardian = guardian_of(agent_pid());
+  ASSERT_NE(guardian, 0);
+  EXPECT_EQ(::getsid(guardian), guardian);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::kill(guardian, signal);
+  EXPECT_TRUE(stays_paused());
+  EXPECT_FALSE(gone(guardian));
+}
+
+TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilAnOperatorUndoesIt) {
+  begin({.queues = 2, .runtime = false, .every_gpu = true});
+  {
+    child_process host = host_that(keep_turning);
+    ASSERT_TRUE(host.says("paused", 20s));
+    host.signal(SIGSTOP);
+    kill_agent_and_guardian();
+  }
+  EXPECT_TRUE(stays_paused());
+  std::string output;
+  EXPECT_EQ(unpause(output), 0) << output;
+  EXPECT_THAT(output, HasSubstr("was paused, and runs again"));
+  EXPECT_TRUE(runs_again());
+  EXPECT_EQ(unpause(output), 0) << output;
+  EXPECT_THAT(output, HasSubstr("was not paused"));
+  EXPECT_TRUE(runs_again());
+  EXPECT_EQ(kfd::tracer_of(target_->pid()), 0);
+}
+
+TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilTheNextSchedulerAttaches) {
+  begin();
+  {
+    child_process host = host_that(keep_turning);
+    ASSERT_TRUE(host.says("paused", 20s));
+    host.signal(SIGSTOP);
+    kill_agent_and_guardian();
+  }
+  EXPECT_TRUE(stays_paused());
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  EXPECT_TRUE(runs_again());
+  EXPECT_THAT(said(), HasSubstr("had been left paused"));
+}
+
+TEST_F(ProcessPause, EndsWithTheTarget) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  EXPECT_TRUE(stays_paused());
+  ::kill(target_->pid(), SIGKILL);
+  EXPECT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
+  const auto status = target_->process().status();
+  ASSERT_TRUE(status);
+  EXPECT_EQ(WTERMSIG(*status), SIGKILL);
+  const pid_t guardian = guardian_of(agent_pid());
+  ::kill(agent_pid(), SIGKILL);
+  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+}
+
+TEST_F(ProcessPause, EndsWithTheTargetThatTheDeadAgentPaused) {
+  begin();
+  child_process host = host_that(keep_turning);
+  ASSERT_TRUE(host.says("paused", 20s));
+  const pid_t agent = agent_pid();
+  const pid_t guardian = guardian_of(agent);
+  host.signal(SIGSTOP);
+  ::kill(guardian, SIGSTOP);
+  ::kill(agent, SIGKILL);
+  ::kill(target_->pid(), SIGKILL);
+  ASSERT_TRUE(target_->process().status());
+  ::kill(guardian, SIGCONT);
+  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+}
+
+TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  target_->tell('x');
+  EXPECT_TRUE(loop.until([&] { return loop.queues[target_id].empty(); }));
+  EXPECT_TRUE(within(soon, [&] { return kfd::command_of(target_->pid()) == "sleep"; }));
+  const pid_t guardian = guardian_of(agent_pid());
+  ::kill(agent_pid(), SIGKILL);
+  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+}
+
+TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilledInTheMidstOfPausing) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  control("delay CRIU_OP:PROCESS_INFO 1s");
+  batch work;
+  work.id = 1000;
+  work.target = target_id;
+  work.gpu = gpu_id{51110};
+  work.count = 1;
+  work.queues[0] = driver_queue_id{0};
+  ASSERT_TRUE(loop->submit(work));
+  loop->flush();
+  const pid_t agent = agent_pid();
+  const pid_t guardian = guardian_of(agent);
+  std::this_thread::sleep_for(300ms);
+  ::kill(agent, SIGKILL);
+  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(runs_again());
+}
+
+TEST_F(ProcessPause, IsNotBegunWhenTheDriverRefuses) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  control("answer CRIU_OP:PROCESS_INFO EIO times=1");
+  const auto refused = loop.suspend(target_id, {0});
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->outcomes[0], outcome::invalid);
+  EXPECT_EQ(refused->driver_errno, EIO);
+  EXPECT_TRUE(runs_again());
+  ASSERT_TRUE(suspend(loop));
+  EXPECT_TRUE(stays_paused());
+  ASSERT_TRUE(resume(loop));
+  EXPECT_TRUE(runs_again());
+}
+
+TEST_F(ProcessPause, IsUndoneAsSoonAsTheDriverAllows) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  control("answer CRIU_OP:UNPAUSE EIO times=1000000");
+  const auto refused = loop.resume(target_id, {0});
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->outcomes[0], outcome::failed) << "it is not known to run";
+  EXPECT_FALSE(loop.until([&] { return loop.detachments.contains(target_id); }, 1s));
+  EXPECT_TRUE(stays_paused());
+  EXPECT_EQ(loop.losses, 0) << "the agent's end would not help";
+  control("no-faults");
+  ASSERT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
+  EXPECT_TRUE(runs_again());
+  EXPECT_THAT(said(), HasSubstr("refuses to unpause process"));
+}
+
+TEST_F(ProcessPause, GoesOnAfterARefusalThatPassed) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  control("answer CRIU_OP:UNPAUSE EIO times=1");
+  const auto refused = loop.resume(target_id, {0});
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->outcomes[0], outcome::failed);
+  EXPECT_TRUE(runs_again());
+  ASSERT_TRUE(resume(loop));
+  ASSERT_TRUE(suspend(loop));
+  EXPECT_TRUE(stays_paused());
+}
+
+TEST_F(ProcessPause, IsUndoneByTheGuardianAsSoonAsTheDriverAllows) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  const pid_t guardian = guardian_of(agent_pid());
+  control("answer CRIU_OP:UNPAUSE EIO times=1000000");
+  ::kill(agent_pid(), SIGKILL);
+  ASSERT_TRUE(within(soon, [&] { return kfd::tracer_of(target_->pid()).value_or(0) != 0; }));
+  EXPECT_TRUE(stays_paused());
+  EXPECT_FALSE(gone(guardian));
+  // It is the target's tracer meanwhile, and a good one.
+  ::kill(target_->pid(), SIGSTOP);
+  const auto stopped = target_->process().status();
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
+  ::kill(target_->pid(), SIGCONT);
+  control("no-faults");
+  EXPECT_TRUE(runs_again());
+  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+}
+
+// Its signals pass as those of any target, paused or not.
+TEST_F(ProcessPause, DisturbsNoSignals) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  ::kill(target_->pid(), SIGSTOP);
+  const auto stopped = target_->process().status();
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
+  ::kill(target_->pid(), SIGCONT);
+  ASSERT_TRUE(resume(loop));
+  EXPECT_TRUE(runs_again());
+}
+
+/// Where others are not traced for long, or are suspended by other means.
+class ProcessPauseBesides : public ProcessPause, public ::testing::WithParamInterface<const char*> {
+ protected:
+  ProcessPauseBesides() : ProcessPause(GetParam()) {}
+};
+
+TEST_P(ProcessPauseBesides, PausesAndIsUndone) {
+  begin();
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(suspend(loop));
+    EXPECT_TRUE(stays_paused());
+    ASSERT_TRUE(resume(loop));
+    EXPECT_TRUE(runs_again());
+  }
+  ::kill(target_->pid(), SIGSTOP);
+  const auto stopped = target_->process().status();
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
+  ::kill(target_->pid(), SIGCONT);
+  ASSERT_TRUE(suspend(loop));
+  ::kill(agent_pid(), SIGKILL);
+  EXPECT_TRUE(runs_again());
+}
+INSTANTIATE_TEST_SUITE_P(Drivers, ProcessPauseBesides,
+                         ::testing::Values("authority = \"debugger_process\"\n",
+                                           "batch_commands = true\n"));
+
+TEST_F(ProcessPause, NamesTheCapabilityThatIsMissing) {
+  begin();
+  child_process host{[this](channel& line) {
+    // What the agent, a program without file capabilities, then does not have either.
+    if (::prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN) != 0 ||
+        ::prctl(PR_CAPBSET_DROP, CAP_CHECKPOINT_RESTORE) != 0)
+      return 2;
+    backend_loop loop{make_agent_backend(options())};
+    if (!loop.start() || !loop->attach(target_id, target_->pid(), target_->start_time())) return 3;
+    if (!loop.until([&] { return loop.attachments.contains(target_id); })) return 4;
+    const bool refused = loop.attachments[target_id] == errc::not_managed;
+    loop.turn(100ms);
+    line.send(refused ? said() : "attached");
+    return 0;
+  }};
+  EXPECT_THAT(host.line().receive(20s).value_or(""), HasSubstr("CAP_CHECKPOINT_RESTORE"));
+  EXPECT_TRUE(target_->runs());
+}
+
+TEST_F(ProcessPause, TheOperatorIsToldWhatCannotBeUnpaused) {
+  begin({.open_when_told = true, .runtime = false});
+  std::string output;
+  EXPECT_EQ(unpause(output), 1);
+  EXPECT_THAT(output, HasSubstr("has no descriptor of " + device_.roots().device));
+}
+
+}  // namespace
+}  // namespace sluice::agent
