@@ -62,8 +62,8 @@ result<std::unique_ptr<paused_session>> paused_session::open(const settings& how
       "process " + std::to_string(target.pid()) + " (" + command_of(target.pid()) + ")";
   if (taken->was_paused) say(name + " had been left paused, and runs again");
   say(name +
-      " uses the driver without enabling the ROCm runtime's debug support; it is paused as "
-      "a whole, on all of its GPUs, as configured");
+      " uses the driver without enabling the ROCm runtime's debug support; to suspend anything of "
+      "it, it is paused as a whole, on all of its GPUs, as configured");
   return std::unique_ptr<paused_session>{
       new paused_session{how, target, listener, std::move(taken->fd), std::move(clock)}};
 }
