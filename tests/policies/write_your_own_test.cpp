@@ -81,7 +81,7 @@ std::string content(const char* path) {
 
 TEST(WriteYourOwn, ReadmeShowsTheCodeThatIsTestedHere) {
   const std::string readme = content(SLUICE_POLICIES_README);
-  const std::string here = content(__FILE__);
+  const std::string here = content(SLUICE_POLICIES_EXAMPLE);
   ASSERT_FALSE(readme.empty());
   for (const std::string marker : {"// [policy]\n", "// [test]\n"}) {
     const auto begin = here.find(marker) + marker.size();

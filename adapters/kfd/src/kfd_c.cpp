@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +36,8 @@ struct sluice_kfd {
   std::unique_ptr<kfd::queue_holder> holder{};  // null: SLUICE_KFD_LIST_ONLY
   std::mutex own_mutex{};
   std::optional<kfd::own_queues> own{};  // guarded by own_mutex; has a value with holder
+  std::atomic<bool> batched{false};      // A batch command may hold something.
+  std::set<std::uint32_t> reserved{};    // GPUs; guarded by own_mutex
 };
 
 namespace {
@@ -309,6 +313,23 @@ int sluice_kfd_cleanup(sluice_kfd* handle) {
     (void)owned->own->resume();
     const time_point deadline = deadline_of(SLUICE_KFD_DEFAULT_TIMEOUT);
     for (const pid_t pid : owned->holder->held()) (void)owned->holder->release(pid, deadline);
+    // The file's last close would do both; but a forked child may keep the file open.
+    const kfd::device& node = owned->holder->node();
+    bool mapped = true;
+    if (owned->batched) {
+      kfd::uapi::kfd_ioctl_fast_remap_args everything{};
+      const auto done = node.call(kfd::uapi::AMDKFD_IOC_FAST_REMAP, &everything);
+      mapped = done || done.error().value() == ENOTTY;  // A stock driver holds nothing.
+    }
+    for (const auto gpu : owned->reserved) {
+      kfd::uapi::kfd_ioctl_set_hqd_reservation_args none{gpu, 0, 100, 0};
+      (void)node.call(kfd::uapi::AMDKFD_IOC_SET_HQD_RESERVATION, &none);
+    }
+    if (!mapped)
+      return fail(EIO,
+                  "the driver refuses to map queues that a batch command holds; only the end of "
+                  "this process, and of its children that share the device's descriptor, maps "
+                  "them");
     if (owned->holder->stranded())
       return fail(EIO,
                   "the driver refuses to resume queues that were suspended; only the end of "
@@ -388,6 +409,7 @@ int sluice_kfd_batch_unmap_queues(sluice_kfd* handle, sluice_kfd_queue_ref* refs
     if (const int bad = check_refs(refs, count)) return bad;
     const kfd::device& node = handle->holder->node();
     const std::span all{refs, count};
+    handle->batched = true;
     if (std::ranges::any_of(all,
                             [](const auto& ref) { return ref.queue_id == SLUICE_KFD_ALL_QUEUES; }))
       return fail(EINVAL, "the batch commands take single queues; list them first");
@@ -444,7 +466,10 @@ int sluice_kfd_set_hqd_reservation(sluice_kfd* handle, uint32_t gpu_id, uint32_t
     args.online_percent = online_percent;
     args.offline_percent = offline_percent;
     const auto done = node.call(kfd::uapi::AMDKFD_IOC_SET_HQD_RESERVATION, &args);
-    return done ? 0 : fail(meaning_of_batch(done.error(), node.path()));
+    if (!done) return fail(meaning_of_batch(done.error(), node.path()));
+    const std::scoped_lock lock{handle->own_mutex};
+    handle->reserved.insert(gpu_id);
+    return 0;
   });
 }
 

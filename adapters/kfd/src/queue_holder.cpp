@@ -413,10 +413,15 @@ class queue_holder::impl {
         batch work = next_batch(kind, orders, *who);
         if (work.count == 0) continue;
         more = true;
-        if (submit(lock, *who, work, deadline))
+        if (submit(lock, *who, work, deadline)) {
           sent.emplace_back(who, work);
-        else
-          settle(orders, *who, work, who->now == phase::attached ? ETIMEDOUT : ESRCH);
+          continue;
+        }
+        const bool late = who->now == phase::attached;
+        // Another caller's batch is under way. Its answer is then the last, as for a late resume of
+        // one's own: everything of the process is resumed with it.
+        if (late && kind == command_kind::resume && who->in_flight != 0) who->overdue = true;
+        settle(orders, *who, work, late ? ETIMEDOUT : ESRCH);
       }
       for (auto& [who, work] : sent) {
         const auto answer = answered(lock, *who, work.id, deadline);

@@ -4,6 +4,7 @@
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -98,6 +99,21 @@ TEST_F(CApiBatch, TakesQueuesOfTwoProcessesOffInOneCycleAndTracesNobody) {
     EXPECT_TRUE(each->runs());
     EXPECT_EQ(each->wrong(), 0U);
   }
+}
+
+TEST_F(CApiBatch, CleanupMapsEverythingThoughAForkedChildKeepsTheFile) {
+  auto handle = open();
+  auto refs = both_of(one_, two_);
+  ASSERT_EQ(unmap(handle, refs), 4) << sluice_kfd_last_error();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  handle.reset();
+  EXPECT_TRUE(one_.runs());
+  EXPECT_TRUE(two_.runs());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST_F(CApiBatch, NamesWhatBecameOfEachEntry) {

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,10 +68,13 @@ class HolderBench : public ::testing::Test {
   }
 
   static time_point soon() { return clock::now() + patience; }
-  void fail_next_cycle(const std::string& lasts) const {
+  void command(const std::string& line) const {
     std::ofstream control{device_.root() + "/sim/control"};
-    control << "fail-cycle " << gpu_[0] << " " << lasts << std::endl;
+    control << line << std::endl;
     ASSERT_TRUE(control.good());
+  }
+  void fail_next_cycle(const std::string& lasts) const {
+    command("fail-cycle " + std::to_string(gpu_[0]) + " " + lasts);
   }
   queue_order order(std::size_t whose, driver_queue_id queue = queue_0) const {
     return {.pid = target_[whose]->pid(), .queue = queue};
@@ -180,6 +184,23 @@ TEST_P(HolderFaults, KeepNobodyBeyondTheDeadline) {
 }
 
 // The kernel opens the session all the same, and says what failed beside it.
+TEST_P(HolderFaults, ResumeEvenWhereTheOrderComesTooLateBehindAnother) {
+  hold_both();
+  ASSERT_EQ(act(command_kind::suspend, order(0)), 0) << why_.what;
+  command("delay DBG_TRAP:SUSPEND_QUEUES 1s");
+  std::thread slow{[&] {
+    std::array<queue_order, 1> orders{order(0)};
+    (void)holder_->change(command_kind::suspend, orders, soon());
+  }};
+  std::this_thread::sleep_for(200ms);  // Into the call; both orders must end the same.
+  const int answer = act(command_kind::resume, order(0), 100ms);
+  EXPECT_TRUE(answer == ETIMEDOUT || answer == 0) << why_.what;
+  slow.join();
+  if (answer == ETIMEDOUT) {
+    EXPECT_TRUE(target_[0]->runs()) << "told that everything is resumed";
+  }
+}
+
 TEST_P(HolderFaults, HoldNobodyWhoseSessionTheHardwareRefuses) {
   fail_next_cycle("20ms");
   const auto no = holder_->attach(target_[0]->pid(), soon());
