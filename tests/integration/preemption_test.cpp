@@ -425,6 +425,18 @@ TEST(PreemptionOfEightGpus, ServesTheOneWithOnlineWorkFirst) {
   auto offline = here.start_offline(8, 2ms, true);
   // As set_gpu_count numbers them.
   auto client = here.client({gpu_id{51110 + 7 * 257}});
+  {
+    // An attach is answered before the target's queues are reported: until all are, some are late.
+    auto busy = client.busy();
+    ASSERT_TRUE(here.becomes(*offline, 8));
+  }
+  ASSERT_TRUE(here.becomes(*offline, 0));
+  ASSERT_TRUE(
+      eventually(patience, [&] { return here.sluice().stats().suspended_now.value() == 0; }));
+  const auto sum = [](const histogram& all) {
+    return all.mean() * static_cast<duration::rep>(all.count());
+  };
+  const auto before = here.sluice().stats().arrival_to_off;
   const auto calls = here.sluice().stats().driver_calls.value();
   auto busy = client.busy();
   ASSERT_TRUE(here.becomes(*offline, 8));
@@ -434,8 +446,8 @@ TEST(PreemptionOfEightGpus, ServesTheOneWithOnlineWorkFirst) {
   })) << "one for each GPU";
   const auto stats = here.sluice().stats();
   // Eight calls take 40 ms one after the other; the first must be the one that somebody waits for.
-  ASSERT_EQ(stats.arrival_to_off.count(), 1u);
-  EXPECT_LT(stats.arrival_to_off.max(), 30ms);
+  EXPECT_EQ(stats.arrival_to_off.count() - before.count(), 1u);
+  EXPECT_LT(sum(stats.arrival_to_off) - sum(before), 30ms);
   busy.end();
   EXPECT_TRUE(here.becomes(*offline, 0));
   EXPECT_EQ(offline->ask("drain", 30s), "0");
