@@ -67,6 +67,9 @@ def main():
         return 0
     try:
         pid, milliseconds = int(sys.argv[1]), int((sys.argv[2:] or ["500"])[0])
+        # ctypes would cut larger numbers to 32 bits, and name another process.
+        if len(sys.argv) > 3 or not 0 < pid < 2**31 or not 0 < milliseconds <= 3_600_000:
+            raise ValueError
     except (IndexError, ValueError):
         print("suspend.py: expected PID [MILLISECONDS] (see --help)", file=sys.stderr)
         return 2

@@ -41,10 +41,10 @@ void breaker::open(gpu& which, time_point now, std::string_view why) {
     each.rearm_at = until;
     table_.lose(each);
     log_line(log_level::error,
-             "GPU {}: {}{}; nothing on it is suspended any more, and what was is resumed, until an "
-             "operator re-arms it{}",
+             "GPU {}: {}{}; nothing on it is suspended any more, and what was is resumed (after a "
+             "reset its queues are lost to their owners), until scheduler::rearm(){}",
              static_cast<std::uint32_t>(each.id), why, &each == &which ? "" : " (in its hive)",
-             until == never ? "" : ", or for " + to_text(config_.breaker_rearm));
+             until == never ? "" : " or for " + to_text(config_.breaker_rearm));
   }
 }
 
