@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -142,16 +143,26 @@ void batch_lane::run() {
     for (request one; taken_.size() < most_waiting && requests_.pop(one);) {
       taken_.push_back(std::move(one));
     }
-    // Somebody waits for the suspends.
-    perform(command_kind::suspend);
-    perform(command_kind::resume);
+    // A remap of the owner's own (number 0) mends what stands before it, not what comes after.
+    for (std::span<request> left{taken_}; !left.empty();) {
+      const auto own = std::find_if(left.begin(), left.end(),
+                                    [](const request& each) { return each.work.id == 0; });
+      const auto before = left.first(static_cast<std::size_t>(own - left.begin()));
+      // Somebody waits for the suspends.
+      perform(command_kind::suspend, before);
+      perform(command_kind::resume, before);
+      left = left.subspan(before.size());
+      if (left.empty()) break;
+      perform(command_kind::resume, left.first(1));
+      left = left.subspan(1);
+    }
     taken_.clear();
   }
   finished_.store(true, std::memory_order_release);
   ::eventfd_write(owner_ready_, 1);
 }
 
-void batch_lane::perform(command_kind kind) {
+void batch_lane::perform(command_kind kind, std::span<request> among) {
   chosen_.clear();
   std::size_t queues = 0;
   const auto send = [&] {
@@ -159,7 +170,7 @@ void batch_lane::perform(command_kind kind) {
     chosen_.clear();
     queues = 0;
   };
-  for (request& each : taken_) {
+  for (request& each : among) {
     if (each.work.kind != kind) continue;
     if (kind == command_kind::suspend && each.whose->ended.load()) {
       // Let go of meanwhile; its pid may be a stranger's by now.

@@ -87,7 +87,7 @@ class batch_lane {
 
   void run();
   /// Performs the requests of that kind, as many calls as the driver's limit asks for.
-  void perform(command_kind kind);
+  void perform(command_kind kind, std::span<request> among);
   void call(command_kind kind, std::span<request*> which);
   void answer(const request& asked, const error_code& refused,
               std::span<const uapi::kfd_batch_queue_entry> entries, time_point started,

@@ -88,7 +88,7 @@ class lanes::impl {
     auto on = batch_lane_of(work.gpu);
     if (!on) return on.error();
     if (!(*on)->submit(work, found->holds())) return errc::full;
-    batched_.push_back(work.target);
+    batched_.push_back(work);
     return {};
   }
 
@@ -214,7 +214,10 @@ class lanes::impl {
   void queue_appeared(const lane& of, const report& what) {
     if (!batching_) return;
     const auto id = static_cast<std::uint32_t>(what.queue.id);
-    const bool in_call = is_batched(what.target);
+    const bool in_call = std::ranges::any_of(batched_, [&](const batch& one) {
+      const auto end = one.queues.begin() + one.count;
+      return one.target == what.target && std::find(one.queues.begin(), end, what.queue.id) != end;
+    });
     if (!in_call && !of.holds()->test(id)) return;
     if (in_call) replaced_.push_back({what.target, what.queue.id});
     batch work;
@@ -243,7 +246,7 @@ class lanes::impl {
   }
 
   bool is_batched(process_id target) const noexcept {
-    return std::ranges::find(batched_, target) != batched_.end();
+    return std::ranges::find(batched_, target, &batch::target) != batched_.end();
   }
 
   result<batch_lane*> batch_lane_of(gpu_id gpu) {
@@ -263,7 +266,7 @@ class lanes::impl {
       bool some = each->pop(out);
       while (some && out.result.id == 0) some = each->pop(out);
       if (!some) continue;
-      std::erase(batched_, out.target);
+      std::erase_if(batched_, [&](const batch& one) { return one.target == out.target; });
       // What it says of a number that was used again is about a queue that runs.
       std::erase_if(replaced_, [&](const auto& one) {
         if (one.first != out.target) return false;
@@ -366,8 +369,8 @@ class lanes::impl {
   bool batching_ = false;
   bool by_process_ = false;
   std::vector<std::unique_ptr<batch_lane>> batch_lanes_;
-  std::vector<process_id> batched_;  ///< Targets with a batch at a batch lane.
-  std::vector<report> detached_;     ///< Said by lanes of such targets.
+  std::vector<batch> batched_;    ///< At batch lanes; one of a target at most.
+  std::vector<report> detached_;  ///< Said by lanes of such targets.
   std::vector<process_id> announce_later_;
   std::vector<std::pair<process_id, driver_queue_id>> replaced_;  ///< While a batch names the id.
   std::deque<std::pair<batch, std::shared_ptr<target_holds>>> remaps_;
