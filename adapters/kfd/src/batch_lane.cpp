@@ -11,7 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <system_error>
+#include <utility>
 
 namespace sluice::kfd {
 
@@ -72,7 +72,7 @@ void batch_commands::release(target_holds& whose) noexcept {
     std::size_t count = 0;
     const auto flush = [&] {
       if (count == 0) return;
-      const std::span<entry> named{some.data(), count};
+      const std::span<entry> named{some.data(), std::exchange(count, 0)};
       if (const auto answered = remap(named); !answered) {
         give_up(answered.error());
         return;
@@ -84,7 +84,6 @@ void batch_commands::release(target_holds& whose) noexcept {
         else
           whose.clear(each.queue_id & ~status_bits);
       }
-      count = 0;
     };
     whose.for_each([&](std::uint32_t queue) {
       some[count++] = {whose.pid, queue};

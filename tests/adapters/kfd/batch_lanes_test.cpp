@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -28,7 +29,8 @@ constexpr auto patience = 20s;  // For what takes milliseconds on an idle machin
 /// A device with lanes, and what they reported.
 class acting_lanes {
  public:
-  explicit acting_lanes(const std::string& profile) : device_({.profile = profile}) {}
+  explicit acting_lanes(const std::string& profile, std::uint32_t gpus = 0)
+      : device_({.profile = profile, .gpus = gpus}) {}
 
   void open() {
     node_ = std::move(*device::open(device_.roots().device, messages_to_stderr()));
@@ -111,6 +113,36 @@ TEST(BatchLanes, ManyDetachesAtAnyMomentLeaveNothingHeld) {
     ASSERT_TRUE(target.runs(patience)) << "in round " << round;
   }
   EXPECT_GT(round, 5U);
+}
+
+// More than one call's worth of queues, of which the first call is refused.
+TEST(BatchLanes, ARefusedReleaseOfManyQueuesMapsThemAll) {
+  constexpr std::size_t queues = 300;
+  acting_lanes acting("mi300x-batch", 2);
+  offline_target target(acting.where(), {.queues = queues, .every_gpu = true});
+  ASSERT_TRUE(target.says('r'));
+  acting.open();
+  ASSERT_TRUE(acting->attach(process_id{1}, target.pid(), target.start_time()));
+  std::map<gpu_id, batch> all;
+  for (std::size_t seen = 0; seen < queues; ++seen) {
+    ASSERT_TRUE(acting.hears(report_kind::queue_added, 1));
+    batch& work = all[acting.last.queue.gpu];
+    work.queues[work.count++] = acting.last.queue.id;
+  }
+  for (auto& [gpu, work] : all) {
+    work.id = static_cast<std::uint64_t>(gpu);
+    work.target = process_id{1};
+    work.gpu = gpu;
+    work.kind = command_kind::suspend;
+    ASSERT_TRUE(acting->submit(work));
+    acting->flush();
+    ASSERT_TRUE(acting.hears(report_kind::completed, 1));
+  }
+  acting.command("answer FAST_REMAP EIO");
+  ASSERT_TRUE(acting->detach(process_id{1}));
+  ASSERT_TRUE(acting.hears(report_kind::detached, 1));
+  EXPECT_FALSE(acting->stranded());
+  EXPECT_TRUE(target.runs(patience));
 }
 
 TEST(BatchLanes, WhatComesWhileTheyAreGivenUpWaitsForTheFallBack) {
