@@ -1,6 +1,7 @@
 #include "sluice/policies/fixed_timeslice.hpp"
 
 #include <algorithm>
+#include <string>
 
 namespace sluice {
 namespace {
@@ -52,6 +53,26 @@ class fixed_timeslice final : public policy {
 std::unique_ptr<policy> make_fixed_timeslice(fixed_timeslice_options options) {
   options.slice = std::max<duration>(options.slice, std::chrono::nanoseconds(1));
   return std::make_unique<fixed_timeslice>(options);
+}
+
+policy_kind fixed_timeslice_kind() {
+  using namespace std::chrono_literals;
+  return {.name = "fixed_timeslice",
+          .summary = "offline work makes room for at least one slice when online work arrives",
+          .schema = {parameter::span("slice", 20ms, 1us, 1h, "shortest hold after an arrival"),
+                     parameter::text("release", "client_done",
+                                     "client_done: when the slice is over and no online work is "
+                                     "in flight; slice_end: when the slice is over")},
+          .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
+            const std::string& release = values.text("release");
+            if (release != "client_done" && release != "slice_end") {
+              problem = "release is \"" + release + "\"; it must be client_done or slice_end";
+              return nullptr;
+            }
+            return make_fixed_timeslice({values.span("slice"), release == "client_done"
+                                                                   ? release_on::client_done
+                                                                   : release_on::slice_end});
+          }};
 }
 
 }  // namespace sluice

@@ -1,16 +1,13 @@
 #include "sluice/config.hpp"
 
-#include <cerrno>
-#include <fstream>
-#include <iterator>
+#include "toml_file.hpp"
+
 #include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
 
-#define TOML_EXCEPTIONS 0
 #include <spdlog/fmt/fmt.h>
-#include <toml++/toml.h>
 
 #include "sluice/duration_text.hpp"
 
@@ -72,30 +69,13 @@ std::string scheduler_config::problem() const {
 }
 
 result<scheduler_config> load_config(const std::string& path, std::string& message) {
-  errno = 0;
-  std::ifstream file(path);
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) {
-    const error_code why =
-        errno != 0 ? last_system_error() : error_code{EIO, boost::system::system_category()};
-    message = fmt::format("{}: cannot read the configuration: {}", path, why.message());
-    return why;
-  }
-  const toml::parse_result parsed = toml::parse(content, path);
-  if (!parsed) {
-    message = fmt::format("{}:{}:{}: {}", path, parsed.error().source().begin.line,
-                          parsed.error().source().begin.column, parsed.error().description());
-    return errc::bad_config;
-  }
+  const auto file = core::read_toml(path, message);
+  if (!file) return file.error();
+  const auto section = core::table_of(*file, path, "scheduler", message);
+  if (!section) return section.error();
   scheduler_config config;
-  const toml::node* section = parsed.table().get("scheduler");
-  if (section == nullptr) return config;
-  const auto line = [](const toml::node& node) { return node.source().begin.line; };
-  const toml::table* table = section->as_table();
-  if (table == nullptr) {
-    message = fmt::format("{}:{}: scheduler must be a table: [scheduler]", path, line(*section));
-    return errc::bad_config;
-  }
+  const toml::table* const table = *section;
+  if (table == nullptr) return config;
   for (const auto& entry : *table) {
     // No structured binding: clang 14 cannot capture one in a lambda.
     const auto& key = entry.first;
@@ -143,12 +123,13 @@ result<scheduler_config> load_config(const std::string& path, std::string& messa
     for_each_setting(config, span, number, flag);
     if (!known) wrong = "is not a setting of [scheduler]";
     if (wrong.empty()) continue;
-    message = fmt::format("{}:{}: {} {}", path, line(node), name, wrong);
+    message = fmt::format("{}:{}: {} {}", path, core::line_of(node), name, wrong);
     return errc::bad_config;
   }
   if (const std::string wrong = config.problem(); !wrong.empty()) {
     const toml::node* culprit = table->get(wrong.substr(0, wrong.find(' ')));
-    message = fmt::format("{}:{}: {}", path, line(culprit != nullptr ? *culprit : *section), wrong);
+    message = fmt::format("{}:{}: {}", path, core::line_of(culprit != nullptr ? *culprit : *table),
+                          wrong);
     return errc::bad_config;
   }
   return config;

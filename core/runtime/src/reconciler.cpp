@@ -154,7 +154,14 @@ void reconciler::note_off(gpu& on, time_point at) noexcept {
 void reconciler::completed(const batch_result& result, time_point now) {
   const bool suspend = result.kind == command_kind::suspend;
   stats_.driver_calls.add();
-  (suspend ? stats_.suspend_call : stats_.resume_call).record(result.finished - result.started);
+  const duration cost = result.finished - result.started;
+  (suspend ? stats_.suspend_call : stats_.resume_call).record(cost);
+  if (gpu* const on = table_.find_gpu(result.gpu)) {
+    (suspend ? on->suspend_cost : on->resume_cost).add(cost);
+    auto& view = table_.view_of(*on);
+    view.suspend_cost = on->suspend_cost.value();
+    view.resume_cost = on->resume_cost.value();
+  }
 
   process* const which = table_.find(result.target);
   if (which == nullptr || which->batch_in_flight != result.id) return;

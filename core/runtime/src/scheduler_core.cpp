@@ -86,6 +86,11 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     if (auto* const one = table_.find_group(id)) holds_.declare_run(*one);
   }
   void wake_at(time_point when) override { policy_wake_ = std::min(policy_wake_, when); }
+  void poll_pointers(duration every) override { pointer_interval_ = every; }
+  void reserve(gpu_id gpu, double offline_share) override {
+    if (const gpu_view* const on = table_.find(gpu); on == nullptr || !on->can_reserve) return;
+    backend_.reserve(gpu, offline_share);
+  }
 
   void decide(time_point now);
   void eject(std::string_view why);
@@ -106,6 +111,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   core::breaker breaker_;
   std::vector<event> events_;
   time_point policy_wake_ = never;
+  duration pointer_interval_{};
   time_point next_tick_{};
   std::uint64_t turn_ = 0;
   int strikes_ = 0;

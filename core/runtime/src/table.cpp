@@ -25,6 +25,10 @@ void table::observe(unsigned source, const observation& seen) {
         leave(one);
         join(one, seen.group_key);
       }
+      if (one.priority != seen.priority) {
+        one.priority = seen.priority;
+        mark_reshaped(*one.in);
+      }
       vote(one, bit, seen.what);
       break;
     }
@@ -52,7 +56,12 @@ void table::observe(unsigned source, const observation& seen) {
       if (queue* one = processes_.find(found->second)->find(seen.queue)) forget(*one, bit);
       break;
     }
-    case observation_kind::gpu_seen: gpu_at(seen.gpu).hive = seen.group_key; break;
+    case observation_kind::gpu_seen: {
+      gpu& one = gpu_at(seen.gpu);
+      one.hive = seen.group_key;
+      if (seen.count != 0) view_of(one).slots = seen.count;
+      break;
+    }
     case observation_kind::gpu_lost: break;  // scheduler_core takes it for the backend's
     case observation_kind::resync_begin:
       processes_.for_each([&](process& one) { one.marked_by &= ~bit; });
@@ -414,6 +423,11 @@ void table::reshape() {
       }
     }
     std::sort(scratch_.begin(), scratch_.end());
+    one->queues_on.clear();
+    for (std::size_t i = 0; i < scratch_.size(); ++i) {
+      if (i == 0 || scratch_[i] != scratch_[i - 1]) one->queues_on.push_back(0);
+      ++one->queues_on.back();
+    }
     scratch_.erase(std::unique(scratch_.begin(), scratch_.end()), scratch_.end());
 
     for (const gpu_id where : one->gpus) {
@@ -427,6 +441,11 @@ void table::reshape() {
     }
     one->view.what = online ? role::online : offline ? role::offline : role::unmatched;
     one->view.gpus = one->gpus;
+    one->view.queues_on = one->queues_on;
+    one->view.priority = 0;
+    for (const process* member : one->members) {
+      one->view.priority = std::max(one->view.priority, member->priority);
+    }
     one->view.manageable = offline && manageable;
     one->view.queues = 0;
     for (const auto number : one->counts) one->view.queues += number;

@@ -4,6 +4,7 @@
 /// and the backend said of them, and what changed since the last turn.
 
 #include "off_time.hpp"
+#include "recent_median.hpp"
 #include "slot_table.hpp"
 
 #include <sys/types.h>
@@ -55,6 +56,8 @@ struct gpu {
   std::uint32_t not_off = 0;    ///< Manageable offline queues that are not known to be suspended.
   std::uint32_t attaching = 0;  ///< Attaches under way that touch this GPU.
   std::vector<group_id> offline;
+  recent_median suspend_cost;
+  recent_median resume_cost;
   time_point arrival{};        ///< Of the online begin being measured.
   bool arrival_open = false;   ///< Until its last queue is off.
   bool decision_open = false;  ///< Until its first batch is handed over.
@@ -83,6 +86,7 @@ struct group {
   group_view view;
   std::vector<process*> members;
   std::vector<gpu_id> gpus;
+  std::vector<std::uint32_t> queues_on;              ///< As many as `gpus`.
   std::array<std::uint32_t, queue_states> counts{};  ///< Managed queues by state.
 
   bool listed = false;    ///< In changed().
@@ -107,6 +111,7 @@ struct process {
   pid_t pid = 0;
   std::uint64_t start_time = 0;
   role what = role::unmatched;
+  std::uint8_t priority = 0;
   std::uint32_t seen_by = 0;
   std::uint32_t marked_by = 0;
   std::uint32_t online_votes = 0;

@@ -121,6 +121,8 @@ void policy_harness::turn(std::vector<event> events, std::vector<group_id> chang
         break;
       case recording_sink::verb::run: holds_.erase(one.group); break;
       case recording_sink::verb::wake_at: wake_ = std::min(wake_, one.until); break;
+      case recording_sink::verb::poll_pointers:
+      case recording_sink::verb::reserve: break;
     }
   }
 }

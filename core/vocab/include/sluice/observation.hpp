@@ -15,11 +15,11 @@
 namespace sluice {
 
 enum class observation_kind : std::uint8_t {
-  process_seen,  ///< pid, start_time, what, group_key.
+  process_seen,  ///< pid, start_time, what, group_key, priority.
   process_gone,  ///< pid, start_time.
   queue_seen,    ///< pid, start_time, queue, gpu, type.
   queue_gone,    ///< pid, start_time, queue.
-  gpu_seen,      ///< gpu, group_key.
+  gpu_seen,      ///< gpu, group_key, count: its HQD slots for compute queues, 0: not known.
   gpu_lost,  ///< gpu: it was reset, or is about to be, at `at`. As backend_listener::gpu_lost().
   resync_begin,  ///< All that follows up to resync_end is the whole truth of this source...
   resync_end,    ///< ...and what was not named in between is gone.
@@ -29,6 +29,7 @@ struct observation {
   observation_kind kind{};
   role what = role::unmatched;
   queue_type type{};             ///< queue_seen only.
+  std::uint8_t priority = 0;     ///< process_seen: 0 to 15; 0: nothing was said.
   pid_t pid = 0;                 ///< Thread-group leader.
   gpu_id gpu{};                  ///< queue_seen, gpu_seen, gpu_lost.
   driver_queue_id queue{};       ///< queue_seen, queue_gone.
@@ -36,6 +37,7 @@ struct observation {
                                  ///< the identity of a process.
   std::uint64_t group_key = 0;   ///< Processes with the same non-zero key form one group (a gang),
                                  ///< GPUs with the same non-zero key one hive.
+  std::uint32_t count = 0;       ///< gpu_seen.
   time_point at{};               ///< When it was seen.
 };
 static_assert(std::is_trivially_copyable_v<observation>);

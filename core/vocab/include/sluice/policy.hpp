@@ -3,6 +3,7 @@
 /// The policy port: a pure function of snapshots. It never performs I/O, reads a clock, blocks, or
 /// allocates per event; the same snapshots give the same decisions.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -16,14 +17,37 @@ namespace sluice {
 enum class event_kind : std::uint8_t {
   online_begin,  ///< `count` busy periods began on `gpu`.
   online_end,    ///< `count` busy periods ended on `gpu`.
+  online_moved,  ///< Online queues on `gpu` got `count` packets, by their write pointers.
+  span_begin,    ///< `client` began the span `span` of its request `request`; on no single GPU.
+  span_end,      ///< It ended; `length` is how long it took.
 };
+
+/// What a client measures of its requests, and what users give targets for.
+enum class span_kind : std::uint8_t {
+  request,  ///< From arrival to the last byte of the answer.
+  ttft,     ///< From arrival to the first token.
+  itl,      ///< From one token to the next.
+};
+inline constexpr std::size_t span_kinds = 3;
+
+constexpr std::string_view to_string(span_kind value) noexcept {
+  switch (value) {
+    case span_kind::request: return "request";
+    case span_kind::ttft: return "ttft";
+    case span_kind::itl: break;
+  }
+  return "itl";
+}
 
 struct event {
   event_kind kind{};
-  gpu_id gpu{};
+  gpu_id gpu{};  ///< Not of spans.
   client_id client{};
   std::uint32_t count = 1;
   time_point at{};
+  span_kind span{};           ///< Spans only, as what follows.
+  std::uint64_t request = 0;  ///< The client's number of it.
+  duration length{};          ///< span_end.
 };
 
 /// One consistent picture, taken at the start of a reactor turn.
@@ -48,6 +72,12 @@ class decision_sink {
   /// Asks for a turn at or after `when`. Of several asked times the earliest is met, once; then
   /// none is pending until the policy asks again.
   virtual void wake_at(time_point when) = 0;
+  /// Wants the read and write pointers of online queues looked at every `every`, until it says
+  /// otherwise; zero: not at all, as at the start. Looking costs a system call per online process.
+  virtual void poll_pointers(duration every) = 0;
+  /// Wants the driver to keep at most `offline_share` (0 to 1) of the GPU's HQD slots for offline
+  /// queues, from now on; 1 takes it back. Nothing where gpu_view::can_reserve is false.
+  virtual void reserve(gpu_id gpu, double offline_share) = 0;
 
  protected:
   ~decision_sink() = default;

@@ -28,18 +28,36 @@ struct group_view {
   role what = role::unmatched;
   run_state actual = run_state::running;
   bool manageable = false;       ///< At least one attached process: a hold can take effect.
+  std::uint8_t priority = 0;     ///< 0 to 15, the highest of its processes': AMD_QUEUE_PRIORITY; 0
+                                 ///< where nothing was said.
   std::uint32_t queues = 0;      ///< Managed queues: compute, and SDMA where that is asked for.
-  std::span<const gpu_id> gpus;  ///< GPUs on which the group owns such queues.
-  time_point state_since{};      ///< When `actual` last changed.
+  std::span<const gpu_id> gpus;  ///< GPUs on which the group owns such queues...
+  std::span<const std::uint32_t> queues_on;  ///< ...and how many on each, in the same order.
+  time_point state_since{};                  ///< When `actual` last changed.
+};
+
+/// What the read and write pointers of a GPU's online queues say, as of the last look.
+enum class online_work : std::uint8_t {
+  unknown,   ///< Nobody looks, or the pointers cannot be read.
+  waiting,   ///< Some packet was not consumed yet.
+  consumed,  ///< Every packet was; whether the last kernels have ended is not known.
+  finished,  ///< Every packet was, and completion signals or occupancy say that nothing runs.
 };
 
 struct gpu_view {
   gpu_id id{};
   std::uint32_t online_in_flight = 0;  ///< Busy periods begun and not ended, over all clients.
   bool lost = false;                   ///< Preemption failed there: nothing on it is suspended.
-  time_point last_begin{};             ///< Epoch when there was none yet.
-  time_point last_end{};               ///< Epoch when there was none yet.
-  std::span<const group_id> offline;   ///< Offline groups with such queues on this GPU.
+  bool can_reserve = false;            ///< The driver takes decision_sink::reserve().
+  std::uint32_t slots = 0;             ///< HQD slots for compute queues; 0: not known.
+  /// Median of the last driver calls that suspended and resumed on it; zero before the first.
+  duration suspend_cost{};
+  duration resume_cost{};
+  online_work work = online_work::unknown;
+  time_point last_move{};   ///< When write pointers of online queues last moved; epoch: never seen.
+  time_point last_begin{};  ///< Epoch when there was none yet.
+  time_point last_end{};    ///< Epoch when there was none yet.
+  std::span<const group_id> offline;  ///< Offline groups with such queues on this GPU.
 };
 
 /// Threading: reactor thread, during policy::decide() only. References and spans end with the call.

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "sluice/policy.hpp"
+#include "sluice/policy_kind.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice {
@@ -29,5 +30,8 @@ struct fixed_timeslice_options {
 ///
 /// Cost: a turn costs the changed groups and those of the GPUs with events, and never allocates.
 [[nodiscard]] std::unique_ptr<policy> make_fixed_timeslice(fixed_timeslice_options options = {});
+
+/// Parameters: `slice`, `release`.
+[[nodiscard]] policy_kind fixed_timeslice_kind();
 
 }  // namespace sluice
