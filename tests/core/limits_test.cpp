@@ -320,7 +320,7 @@ TEST(MaxSuspend, DoesNotForceMinRunAfterAnOrdinaryResume) {
 
 TEST(OfflineFloor, IsKeptInEveryWindowWhateverThePolicyWants) {
   auto config = quick_config();
-  config.max_suspend = 300s;  // So that only the floor acts.
+  config.max_suspend = 141s;  // So that only the floor acts.
   config.min_run = 10ms;
   config.floor_window = 1s;
   config.offline_floor = 0.2;

@@ -132,6 +132,7 @@ observation node_scanner::about(const gpu_node& seen) noexcept {
   out.kind = observation_kind::gpu_seen;
   out.gpu = seen.id;
   out.group_key = seen.hive;
+  out.count = seen.slots;
   out.at = clock::now();
   return out;
 }
@@ -153,7 +154,11 @@ bool node_scanner::scan_gpus(const emit& out) {
     std::array<char, 8192> text;
     const auto properties =
         read_small_file((nodes + "/" + std::to_string(node) + "/properties").c_str(), text);
-    gpus_.push_back({id, properties ? property(*properties, "hive_id").value_or(0) : 0});
+    const auto number_of = [&](std::string_view key) {
+      return properties ? property(*properties, key).value_or(0) : 0;
+    };
+    gpus_.push_back(
+        {id, number_of("hive_id"), static_cast<std::uint32_t>(number_of("num_cp_queues"))});
     out(about(gpus_.back()));
     changed = true;
   });
@@ -302,6 +307,7 @@ observation node_scanner::about(observation_kind kind, const process& of) noexce
   seen.pid = of.traits.who.pid;
   seen.start_time = of.traits.who.start_time;
   seen.group_key = of.is.key;
+  seen.priority = classifier::priority_of(of.traits);
   seen.at = clock::now();
   return seen;
 }

@@ -30,6 +30,7 @@ class node_scanner {
   struct gpu_node {
     gpu_id id{};
     std::uint64_t hive = 0;
+    std::uint32_t slots = 0;  // for compute queues
   };
   using emit = std::function<void(const observation&)>;
 

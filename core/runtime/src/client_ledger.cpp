@@ -3,13 +3,14 @@
 #include "log.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace sluice::core {
 
 template <class Function>
 void client_ledger::for_each_gpu(const client& one, Function&& call) {
-  if (one.gpus.empty()) {
+  if (one.named.empty()) {
     for (std::size_t i = 0; i < table_.gpu_count(); ++i) call(table_.gpu_number(i));
   } else {
     for (const gpu_id id : one.gpus) call(*table_.find_gpu(id));
@@ -29,7 +30,7 @@ void client_ledger::count_on_new_gpus(time_point now, std::vector<event>& events
   for (auto fresh = table_.take_new_gpus(); fresh != 0; --fresh) {
     auto& view = table_.view_of(table_.gpu_number(table_.gpu_count() - fresh));
     for (const client& one : clients_) {
-      if (!one.gpus.empty() || one.counted == 0) continue;
+      if (!one.named.empty() || one.counted == 0) continue;
       const auto count = static_cast<std::uint32_t>(one.counted);
       view.online_in_flight += count;
       view.last_begin = now;
@@ -43,16 +44,18 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
   if (desk_.has_arrivals()) {
     for (auto& page : desk_.take_arrivals()) {
       client& one = clients_.emplace_back();
-      one.gpus = page->options.gpus;
-      std::sort(one.gpus.begin(), one.gpus.end());
-      one.gpus.erase(std::unique(one.gpus.begin(), one.gpus.end()), one.gpus.end());
-      for (const gpu_id id : one.gpus) table_.gpu_at(id);
+      one.named = page->options.gpus;
+      std::sort(one.named.begin(), one.named.end());
+      one.named.erase(std::unique(one.named.begin(), one.named.end()), one.named.end());
+      for (const gpu_id id : one.named) table_.gpu_at(id);
+      one.gpus = one.named;
       one.page = std::move(page);
     }
     count_on_new_gpus(now, events);
   }
   next_ = never;
   for (std::size_t i = 0; i < clients_.size();) {
+    follow_gang(clients_[i], now, events);
     if (look_at(clients_[i], now, events)) {
       ++i;
     } else {
@@ -61,6 +64,35 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
     }
   }
   last_look_ = now;
+}
+
+void client_ledger::follow_gang(client& one, time_point now, std::vector<event>& events) {
+  if (one.named.empty()) return;
+  const std::span<const gpu_id> gang = table_.own_gang();
+  const auto wanted = [&](gpu_id id) {
+    return std::binary_search(one.named.begin(), one.named.end(), id) ||
+           std::find(gang.begin(), gang.end(), id) != gang.end();
+  };
+  const auto count = static_cast<std::uint32_t>(one.counted);
+  for (std::size_t i = one.gpus.size(); i-- != 0;) {
+    if (wanted(one.gpus[i])) continue;
+    if (count != 0) {
+      auto& view = table_.view_of(*table_.find_gpu(one.gpus[i]));
+      view.online_in_flight -= count;
+      view.last_end = now;
+      events.push_back({event_kind::online_end, view.id, one.page->id, count, now});
+    }
+    one.gpus.erase(one.gpus.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  for (const gpu_id id : gang) {
+    if (std::find(one.gpus.begin(), one.gpus.end(), id) != one.gpus.end()) continue;
+    one.gpus.push_back(id);
+    if (count == 0) continue;
+    auto& view = table_.view_of(table_.gpu_at(id));
+    view.online_in_flight += count;
+    view.last_begin = now;
+    events.push_back({event_kind::online_begin, view.id, one.page->id, count, now});
+  }
 }
 
 bool client_ledger::look_at(client& one, time_point now, std::vector<event>& events) {

@@ -34,7 +34,8 @@ class client_ledger {
  private:
   struct client {
     std::shared_ptr<client_page> page;
-    std::vector<gpu_id> gpus;  // Empty: all of them.
+    std::vector<gpu_id> named;  // Empty: all of them.
+    std::vector<gpu_id> gpus;   // What it counts on: those, and those of its gang.
     std::uint64_t begun = 0;
     std::uint64_t ended = 0;
     std::uint64_t excess_ends = 0;  // Ends without a begin: a caller's mistake that must not stick.
@@ -50,6 +51,8 @@ class client_ledger {
   template <class Function>
   void for_each_gpu(const client& one, Function&& call);
   /// What counts on every GPU counts on those that came since, as arrived now.
+  /// Work on one member of an online gang counts on every GPU of that gang.
+  void follow_gang(client& one, time_point now, std::vector<event>& events);
   void count_on_new_gpus(time_point now, std::vector<event>& events);
 
   const scheduler_config& config_;

@@ -16,6 +16,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// What workers that stand still are given by the frameworks that wait for them: the shortest of
+/// the common watchdogs is the 300 s of an RPC to a worker (collectives have 10 minutes).
+constexpr duration patience = 300s;
+/// amdgpu.queue_preemption_timeout_ms is 9000: the longest that a call for one queue takes.
+constexpr duration longest_call = 9s;
+
 /// Every setting once, for problem() and for the file: name, field, range.
 template <class Config, class Duration, class Number, class Flag>
 void for_each_setting(Config& config, Duration&& span, Number&& number, Flag&& flag) {
@@ -53,6 +59,15 @@ std::string scheduler_config::problem() const {
   };
   for_each_setting(*this, span, number, [](std::string_view, bool) {});
   if (!found.empty()) return found;
+  if (const duration longest = max_suspend + longest_call; longest > patience / 2) {
+    return fmt::format(
+        "max_suspend is {}; with the {} that a driver call may take, an offline process could "
+        "stand "
+        "still for {}, and that must be at most {}, half of the {} after which frameworks give up "
+        "on a worker: set it to {} or less",
+        to_text(max_suspend), to_text(longest_call), to_text(longest), to_text(patience / 2),
+        to_text(patience), to_text(patience / 2 - longest_call));
+  }
   if (attach_at_latest < attach_after) {
     return fmt::format("attach_at_latest is {}; it must be attach_after ({}) or more",
                        to_text(attach_at_latest), to_text(attach_after));

@@ -186,13 +186,17 @@ void reconciler::completed(const batch_result& result, time_point now) {
     if (one == nullptr || !one->managed) continue;
     switch (got) {
       case outcome::done:
-        if (suspend) one->failures = 0;
+        if (suspend) {
+          one->failures = 0;
+          table_.set_refused(*one, false);
+        }
         table_.set_state(*one, suspend ? queue_state::suspended : queue_state::running);
         break;
       case outcome::invalid:
         if (suspend) {
           // Nothing was done. Tried again when the backend announces the queue anew, or later.
           one->hold_off = now + backoff(one->failures++);
+          table_.set_refused(*one, true);
           table_.set_state(*one, queue_state::running);
           break;
         }
@@ -203,6 +207,7 @@ void reconciler::completed(const batch_result& result, time_point now) {
         const auto wait = backoff(one->failures++);
         one->hold_off = now + wait;
         one->resume_off = suspend ? now : now + wait;
+        if (suspend) table_.set_refused(*one, true);
         table_.set_state(*one, queue_state::in_doubt);
         break;
       }

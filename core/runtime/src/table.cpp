@@ -90,6 +90,7 @@ process& table::process_at(const observation& seen) {
   one.pid = seen.pid;
   one.start_time = seen.start_time;
   one.own = seen.pid == own_pid_;
+  if (one.own) own_ = one.id;
   by_pid_.emplace(key, one.id);
   join(one, seen.group_key);
   return one;
@@ -232,6 +233,7 @@ void table::queue_added(process& owner, const queue_info& info) {
   one.type = info.type;
   one.ring_base = info.ring_base;
   one.hold_off = {};  // The driver knows it (again).
+  one.refused = false;
   count(one, true);
   mark_reshaped(*owner.in);
   mark_dirty(owner);
@@ -300,6 +302,17 @@ void table::set_state(queue& which, queue_state state) noexcept {
   touch(*which.owner->in);
 }
 
+void table::set_refused(queue& which, bool refused) noexcept {
+  group& in = *which.owner->in;
+  if (refused) in.refusing_until = std::max(in.refusing_until, which.hold_off);
+  if (which.refused != refused) {
+    count(which, false);
+    which.refused = refused;
+    count(which, true);
+  }
+  touch(in);
+}
+
 void table::set_attach(process& which, attach_state state) {
   if (which.attach == state) return;
   which.attach = state;
@@ -337,6 +350,12 @@ gpu* table::find_gpu(gpu_id id) noexcept {
   return found == by_gpu_.end() ? nullptr : &gpus_[found->second];
 }
 
+std::span<const gpu_id> table::own_gang() const noexcept {
+  const process* const self = processes_.find(own_);
+  if (self == nullptr || self->in->key == 0 || self->in->view.what != role::online) return {};
+  return self->in->gpus;
+}
+
 const gpu_view* table::find(gpu_id id) const noexcept {
   const auto found = by_gpu_.find(id);
   return found == by_gpu_.end() ? nullptr : &gpu_views_[found->second];
@@ -353,6 +372,7 @@ void table::count(const queue& which, bool in) noexcept {
   if (!which.managed || !suspends(which.type)) return;
   const auto step = [in](auto& number) { in ? ++number : --number; };
   step(which.owner->in->counts[static_cast<std::size_t>(which.state)]);
+  if (which.refused) step(which.owner->in->refusing);
   if (which.state != queue_state::running) {
     in ? stats_.suspended_now.add() : stats_.suspended_now.subtract(1);
   }
@@ -412,14 +432,21 @@ void table::reshape() {
     one->reshaped = false;
     bool online = false;
     bool offline = true;
-    bool manageable = false;
+    bool attached = false;
+    bool all_attached = true;
+    bool lost = false;
     scratch_.clear();
     for (const process* member : one->members) {
       online |= member->what == role::online;
       offline &= member->what == role::offline;
-      manageable |= member->attach == attach_state::attached && !member->gone;
+      if (member->compute_queues != 0 && !member->gone) {
+        attached |= member->attach == attach_state::attached;
+        all_attached &= member->attach == attach_state::attached;
+      }
       for (const queue* each : member->queues) {
-        if (suspends(each->type)) scratch_.push_back(each->on->id);
+        if (!suspends(each->type)) continue;
+        scratch_.push_back(each->on->id);
+        lost |= each->on->lost;
       }
     }
     std::sort(scratch_.begin(), scratch_.end());
@@ -446,7 +473,7 @@ void table::reshape() {
     for (const process* member : one->members) {
       one->view.priority = std::max(one->view.priority, member->priority);
     }
-    one->view.manageable = offline && manageable;
+    one->view.manageable = offline && attached && all_attached && !lost;
     one->view.queues = 0;
     for (const auto number : one->counts) one->view.queues += number;
     mark_changed(*one);

@@ -78,6 +78,7 @@ struct queue {
   time_point hold_off{};    ///< No suspend before.
   time_point resume_off{};  ///< In doubt: no resume before.
   std::uint8_t failures = 0;
+  bool refused = false;  ///< Did not suspend when last asked to; see set_refused().
 };
 
 struct group {
@@ -88,6 +89,8 @@ struct group {
   std::vector<gpu_id> gpus;
   std::vector<std::uint32_t> queues_on;              ///< As many as `gpus`.
   std::array<std::uint32_t, queue_states> counts{};  ///< Managed queues by state.
+  std::uint32_t refusing = 0;                        ///< Managed queues with queue::refused.
+  time_point refusing_until{};                       ///< When to ask them again.
 
   bool listed = false;    ///< In changed().
   bool touched = false;   ///< In touched(): its state or its wishes want a look.
@@ -164,6 +167,8 @@ class table final : public world {
   void lose(gpu& which);
   void find_again(gpu& which);
   void set_state(queue& which, queue_state state) noexcept;
+  /// \param refused whether the driver did not suspend it; then it is asked again at its hold_off.
+  void set_refused(queue& which, bool refused) noexcept;
   void set_attach(process& which, attach_state state);
   /// \param batch the one handed to the backend; 0: it came back, or never will.
   void set_in_flight(process& which, std::uint64_t batch) noexcept;
@@ -177,6 +182,8 @@ class table final : public world {
   gpu& gpu_of(const gpu_view& view) noexcept {
     return gpus_[static_cast<std::size_t>(&view - gpu_views_.data())];
   }
+  /// The GPUs of the online gang that this program's own process belongs to; none without one.
+  std::span<const gpu_id> own_gang() const noexcept;
   std::size_t gpu_count() const noexcept { return gpus_.size(); }
   gpu& gpu_number(std::size_t index) noexcept { return gpus_[index]; }
 
@@ -251,6 +258,7 @@ class table final : public world {
 
   statistics& stats_;
   pid_t own_pid_;
+  process_id own_{};  ///< The table's process for own_pid_, as it was last seen.
   bool with_sdma_;
   time_point now_{};
   slot_table<process_id, process> processes_;

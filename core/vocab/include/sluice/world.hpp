@@ -20,14 +20,14 @@ enum class run_state : std::uint8_t {
   mixed,       ///< Some are, some are not (a partial outcome); the reconciler is mending it.
 };
 
-/// What is suspended together: a process, or a gang of processes with one group_key. Not done yet:
-/// online work on one GPU of an online gang does not count on the gang's other GPUs, and members of
-/// an offline gang that could not be attached run on while the others are held.
+/// What is suspended together: a process, or a gang of processes with one group_key, on all its
+/// GPUs. Those of a gang wait for each other, so it is held as a whole or not at all.
 struct group_view {
   group_id id{};
   role what = role::unmatched;
   run_state actual = run_state::running;
-  bool manageable = false;       ///< At least one attached process: a hold can take effect.
+  bool manageable = false;  ///< A hold can take effect: every process of it that has compute queues
+                            ///< is attached, and none of its GPUs is lost.
   std::uint8_t priority = 0;     ///< 0 to 15, the highest of its processes': AMD_QUEUE_PRIORITY; 0
                                  ///< where nothing was said.
   std::uint32_t queues = 0;      ///< Managed queues: compute, and SDMA where that is asked for.
