@@ -155,6 +155,14 @@ class ProcessPause : public ::testing::Test {
     });
   }
 
+  /// SIGSTOP reaches it past its tracer; SIGCONT lets it go on.
+  bool stops_when_told() const {
+    ::kill(target_->pid(), SIGSTOP);
+    const auto stopped = target_->process().status();
+    ::kill(target_->pid(), SIGCONT);
+    return stopped && WIFSTOPPED(*stopped) && WSTOPSIG(*stopped) == SIGSTOP;
+  }
+
   /// `sluice-agent --unpause` of the target. \return its exit status; `output` is what it said.
   int unpause(std::string& output) const {
     const std::string command = std::string{SLUICE_AGENT_PROGRAM} + " --unpause " +
@@ -554,11 +562,7 @@ TEST_F(ProcessPause, IsUndoneByTheGuardianAsSoonAsTheDriverAllows) {
   EXPECT_TRUE(stays_paused());
   EXPECT_FALSE(gone(guardian));
   // It is the target's tracer meanwhile, and a good one.
-  ::kill(target_->pid(), SIGSTOP);
-  const auto stopped = target_->process().status();
-  ASSERT_TRUE(stopped);
-  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
-  ::kill(target_->pid(), SIGCONT);
+  EXPECT_TRUE(stops_when_told());
   control("no-faults");
   EXPECT_TRUE(runs_again());
   EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
@@ -568,11 +572,7 @@ TEST_F(ProcessPause, IsUndoneByTheGuardianAsSoonAsTheDriverAllows) {
 TEST_F(ProcessPause, DisturbsNoSignals) {
   backend_loop& loop = attached();
   ASSERT_TRUE(suspend(loop));
-  ::kill(target_->pid(), SIGSTOP);
-  const auto stopped = target_->process().status();
-  ASSERT_TRUE(stopped);
-  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
-  ::kill(target_->pid(), SIGCONT);
+  EXPECT_TRUE(stops_when_told());
   ASSERT_TRUE(resume(loop));
   EXPECT_TRUE(runs_again());
 }
@@ -591,11 +591,7 @@ TEST_P(ProcessPauseBesides, PausesAndIsUndone) {
     ASSERT_TRUE(resume(loop));
     EXPECT_TRUE(runs_again());
   }
-  ::kill(target_->pid(), SIGSTOP);
-  const auto stopped = target_->process().status();
-  ASSERT_TRUE(stopped);
-  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
-  ::kill(target_->pid(), SIGCONT);
+  EXPECT_TRUE(stops_when_told());
   ASSERT_TRUE(suspend(loop));
   ::kill(agent_pid(), SIGKILL);
   EXPECT_TRUE(runs_again());
