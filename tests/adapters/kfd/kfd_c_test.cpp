@@ -37,12 +37,7 @@ using handle_ptr = std::unique_ptr<sluice_kfd, cleanup>;
 
 class CApi : public ::testing::Test {
  protected:
-  static device_settings quick() {
-    return {.profile = profile_text("",
-                                    "suspend_cost = \"1ms\"\n"
-                                    "resume_cost = \"1ms\"\n"
-                                    "cycle_cost = \"200us\"\n")};
-  }
+  static device_settings quick() { return {.profile = fast_profile()}; }
 
   handle_ptr open(std::uint32_t flags = 0) {
     const auto where = device_.roots();
