@@ -110,23 +110,28 @@ std::string read_call(std::string_view text, driver::call_fault& fault) {
   return {};
 }
 
+constexpr std::uint32_t most_times = 1'000'000'000;
+constexpr std::uint32_t most_pid = 4'194'304;  // the kernel's PID_MAX_LIMIT
+
 /// caller=PID, target=PID, times=N. \return an empty string, or what is wrong.
 std::string read_conditions(std::span<const std::string_view> words, driver::call_fault& fault) {
   for (const auto word : words) {
     const auto equals = std::min(word.find('='), word.size());
     const auto key = word.substr(0, equals);
-    const auto value = parse_number<std::uint32_t>(word.substr(std::min(equals + 1, word.size())));
-    if (!value || *value == 0 || *value > 1'000'000'000) {
+    const bool is_count = key == "times";
+    if (!is_count && key != "caller" && key != "target")
       return quoted(word) + " is none of caller=PID target=PID times=N";
-    }
+    const std::uint32_t most = is_count ? most_times : most_pid;
+    const auto value = parse_number<std::uint32_t>(word.substr(std::min(equals + 1, word.size())));
+    if (!value || *value == 0 || *value > most)
+      return quoted(word) + ": expected " + std::string{key} + "= and a whole number from 1 to " +
+             std::to_string(most);
     if (key == "caller")
       fault.caller = static_cast<pid_t>(*value);
     else if (key == "target")
       fault.target = static_cast<pid_t>(*value);
-    else if (key == "times")
-      fault.times = *value;
     else
-      return quoted(word) + " is none of caller=PID target=PID times=N";
+      fault.times = *value;
   }
   return {};
 }
