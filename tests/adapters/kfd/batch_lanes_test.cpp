@@ -36,8 +36,8 @@ class acting_lanes {
       : device_({.profile = profile, .gpus = gpus}) {}
 
   void open() {
-    node_ = std::move(*device::open(device_.roots().device, messages_to_stderr()));
-    lanes_ = std::move(*lanes::create(*node_, {}));
+    node_ = *device::open(device_.roots().device, messages_to_stderr());
+    lanes_ = *lanes::create(*node_, {});
   }
   void command(const std::string& line) const {
     std::ofstream control{device_.root() + "/sim/control"};
@@ -216,7 +216,7 @@ TEST(BatchLanes, AHardwareThatDoesNotMapIsTheOwnersToKnow) {
 class alone_lane {
  public:
   explicit alone_lane(const std::string& path)
-      : node_(std::move(*device::open(path, messages_to_stderr()))),
+      : node_(*device::open(path, messages_to_stderr())),
         commands_(*node_),
         ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         lane_(commands_, gpu_id{51110}, ready_.get(),
