@@ -253,7 +253,16 @@ checked<int> run(const settings& with, const demo::arrivals& work) {
                     report.kernels.lost, report.kernels.repeated, report.kernels.out_of_order,
                     report.kernels.too_short));
   }
-  return demo::stop_signal() != 0 ? demo::exit_code_for(demo::stop_signal()) : 0;
+  if (demo::stop_signal() != 0) return demo::exit_code_for(demo::stop_signal());
+  // Who holds the control channel has the report, and may have asked for more than can be served.
+  if (!control && !report.unfinished.empty()) {
+    return failure(
+        fmt::format("{} of {} requests were not finished within the drain limit of {}: more arrive "
+                    "than the GPU serves, or it does not answer (see dmesg)",
+                    report.unfinished.size(), report.unfinished.size() + report.finished.size(),
+                    demo::rounded_text(with.serving.drain_limit)));
+  }
+  return 0;
 }
 
 /// Where the kernel refuses io_uring, the sibling built on epoll does the same work.

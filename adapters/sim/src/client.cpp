@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>
@@ -161,6 +162,7 @@ std::string setting(std::string given, const char* variable, const char* otherwi
 struct gpu_client::impl {
   int fd = -1;
   bool runtime_enabled = false;
+  std::uint32_t hardware_exception = 0;  // The event that tells of a reset; never taken back.
   std::string sysfs;
   topology_node node;
   std::uint64_t r_debug = 0;  // What a runtime's link map would be; the driver keeps its address.
@@ -169,6 +171,11 @@ struct gpu_client::impl {
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
   ~impl() {
+    if (hardware_exception != 0) {
+      uapi::kfd_ioctl_destroy_event_args destroy{};
+      destroy.event_id = hardware_exception;
+      (void)call(fd, uapi::AMDKFD_IOC_DESTROY_EVENT, destroy);
+    }
     if (runtime_enabled) {
       uapi::kfd_ioctl_runtime_enable_args disable{};
       (void)call(fd, uapi::AMDKFD_IOC_RUNTIME_ENABLE, disable);
@@ -195,6 +202,12 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
   if (!node) return node.error();
   state->node = std::move(*node);
   state->sysfs = sysfs;
+  uapi::kfd_ioctl_create_event_args exception{};
+  exception.event_type = uapi::KFD_IOC_EVENT_HW_EXCEPTION;
+  if (const auto got = call(state->fd, uapi::AMDKFD_IOC_CREATE_EVENT, exception); !got) {
+    return got.error();
+  }
+  state->hardware_exception = exception.event_id;
   if (!options.runtime) return std::unique_ptr<gpu_client>{new gpu_client{std::move(state)}};
   // As hsa_init: before any queue exists. Without it nobody could suspend our queues.
   uapi::kfd_ioctl_runtime_enable_args enable{};
@@ -223,7 +236,8 @@ struct gpu_queue::impl {
   std::uint32_t id = 0;
   std::uint64_t packets = 0;
   int doorbell = -1;
-  std::uint32_t event = 0;  // 0: none; the driver numbers signal events from 1.
+  std::uint32_t event = 0;               // 0: none; the driver numbers signal events from 1.
+  std::uint32_t hardware_exception = 0;  // The client's.
 
   mapping ring;
   mapping header;  // An aql::queue, and behind it the event's mailbox.
@@ -271,6 +285,17 @@ struct gpu_queue::impl {
       seen = again;
     }
     return seen;
+  }
+
+  /// Which of two events ended a wait the driver does not say.
+  bool was_reset() const noexcept {
+    uapi::kfd_event_data exception{};
+    exception.event_id = hardware_exception;
+    uapi::kfd_ioctl_wait_events_args look{};
+    look.events_ptr = address_of(&exception);
+    look.num_events = 1;
+    return call(fd, uapi::AMDKFD_IOC_WAIT_EVENTS, look) &&
+           look.wait_result == uapi::KFD_IOC_WAIT_RESULT_COMPLETE;
   }
 
   bool finished(std::uint64_t index) const noexcept {
@@ -327,6 +352,7 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
     return got.error();
   }
   state->event = event.event_id;
+  state->hardware_exception = impl_->hardware_exception;
   auto* signals = state->signals.as<aql::signal>();
   for (std::uint32_t i = 0; i < options.packets; ++i) {
     signals[i].kind = 1;
@@ -410,15 +436,20 @@ result<void> gpu_queue::wait(std::uint64_t index, duration timeout) {
     if (impl_->finished(index)) return {};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now());
     if (left.count() <= 0) return system_error(ETIMEDOUT);
-    uapi::kfd_event_data event{};
-    event.event_id = impl_->event;
+    std::array<uapi::kfd_event_data, 2> events{};
+    events[0].event_id = impl_->event;
+    events[1].event_id = impl_->hardware_exception;
     uapi::kfd_ioctl_wait_events_args wait{};
-    wait.events_ptr = address_of(&event);
-    wait.num_events = 1;
+    wait.events_ptr = address_of(events.data());
+    wait.num_events = events.size();
     constexpr std::int64_t longest = 1'000'000'000;  // 0xffffffff would be "for ever".
     wait.timeout = static_cast<std::uint32_t>(std::min<std::int64_t>(left.count(), longest));
     if (ioctl(impl_->fd, uapi::AMDKFD_IOC_WAIT_EVENTS, &wait) < 0 && errno != EINTR) {
       return last_system_error();
+    }
+    if (wait.wait_result == uapi::KFD_IOC_WAIT_RESULT_COMPLETE && !impl_->finished(index) &&
+        impl_->was_reset()) {
+      return errc::lost;
     }
   }
 }
