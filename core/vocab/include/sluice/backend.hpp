@@ -92,7 +92,7 @@ class backend_listener {
     (void)what;
     (void)fell_back;
   }
-  /// A lane is stuck or the GPU was reset: no commands for it until an operator re-arms it.
+  /// A lane is stuck in a driver call: no commands for the GPU until an operator re-arms it.
   virtual void gpu_lost(gpu_id gpu) = 0;
   /// The acting side died: every session is closed, every queue runs, no batch in flight will
   /// complete. The backend restarts itself; restored() follows when it takes commands again.
