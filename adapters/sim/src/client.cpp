@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -151,6 +152,18 @@ save_area save_area_of(const property_map& node) {
   return out;
 }
 
+/// Whether an event is, which does not take it. Which of several ended a wait the driver does not
+/// say.
+bool is_set(int fd, std::uint32_t event) noexcept {
+  uapi::kfd_event_data data{};
+  data.event_id = event;
+  uapi::kfd_ioctl_wait_events_args look{};
+  look.events_ptr = address_of(&data);
+  look.num_events = 1;
+  return call(fd, uapi::AMDKFD_IOC_WAIT_EVENTS, look) &&
+         look.wait_result == uapi::KFD_IOC_WAIT_RESULT_COMPLETE;
+}
+
 std::string setting(std::string given, const char* variable, const char* otherwise) {
   if (!given.empty()) return given;
   const char* from_environment = std::getenv(variable);  // NOLINT: nobody sets it meanwhile.
@@ -162,7 +175,10 @@ std::string setting(std::string given, const char* variable, const char* otherwi
 struct gpu_client::impl {
   int fd = -1;
   bool runtime_enabled = false;
-  std::uint32_t hardware_exception = 0;  // The event that tells of a reset; never taken back.
+  std::mutex mutex;
+  // Events that tell of resets. One is set for good by the first that comes after it was made; the
+  // last one is that of queues made now.
+  std::vector<std::uint32_t> hardware_exceptions;
   std::string sysfs;
   topology_node node;
   std::uint64_t r_debug = 0;  // What a runtime's link map would be; the driver keeps its address.
@@ -171,9 +187,9 @@ struct gpu_client::impl {
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
   ~impl() {
-    if (hardware_exception != 0) {
+    for (const std::uint32_t id : hardware_exceptions) {
       uapi::kfd_ioctl_destroy_event_args destroy{};
-      destroy.event_id = hardware_exception;
+      destroy.event_id = id;
       (void)call(fd, uapi::AMDKFD_IOC_DESTROY_EVENT, destroy);
     }
     if (runtime_enabled) {
@@ -181,6 +197,20 @@ struct gpu_client::impl {
       (void)call(fd, uapi::AMDKFD_IOC_RUNTIME_ENABLE, disable);
     }
     if (fd >= 0) close(fd);
+  }
+
+  /// The event of a queue that is made now.
+  result<std::uint32_t> hardware_exception() {
+    const std::scoped_lock held{mutex};
+    if (hardware_exceptions.empty() || is_set(fd, hardware_exceptions.back())) {
+      uapi::kfd_ioctl_create_event_args exception{};
+      exception.event_type = uapi::KFD_IOC_EVENT_HW_EXCEPTION;
+      if (const auto got = call(fd, uapi::AMDKFD_IOC_CREATE_EVENT, exception); !got) {
+        return got.error();
+      }
+      hardware_exceptions.push_back(exception.event_id);
+    }
+    return hardware_exceptions.back();
   }
 };
 
@@ -202,12 +232,6 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
   if (!node) return node.error();
   state->node = std::move(*node);
   state->sysfs = sysfs;
-  uapi::kfd_ioctl_create_event_args exception{};
-  exception.event_type = uapi::KFD_IOC_EVENT_HW_EXCEPTION;
-  if (const auto got = call(state->fd, uapi::AMDKFD_IOC_CREATE_EVENT, exception); !got) {
-    return got.error();
-  }
-  state->hardware_exception = exception.event_id;
   if (!options.runtime) return std::unique_ptr<gpu_client>{new gpu_client{std::move(state)}};
   // As hsa_init: before any queue exists. Without it nobody could suspend our queues.
   uapi::kfd_ioctl_runtime_enable_args enable{};
@@ -237,7 +261,7 @@ struct gpu_queue::impl {
   std::uint64_t packets = 0;
   int doorbell = -1;
   std::uint32_t event = 0;               // 0: none; the driver numbers signal events from 1.
-  std::uint32_t hardware_exception = 0;  // The client's.
+  std::uint32_t hardware_exception = 0;  // One of the client's.
 
   mapping ring;
   mapping header;  // An aql::queue, and behind it the event's mailbox.
@@ -285,17 +309,6 @@ struct gpu_queue::impl {
       seen = again;
     }
     return seen;
-  }
-
-  /// Which of two events ended a wait the driver does not say.
-  bool was_reset() const noexcept {
-    uapi::kfd_event_data exception{};
-    exception.event_id = hardware_exception;
-    uapi::kfd_ioctl_wait_events_args look{};
-    look.events_ptr = address_of(&exception);
-    look.num_events = 1;
-    return call(fd, uapi::AMDKFD_IOC_WAIT_EVENTS, look) &&
-           look.wait_result == uapi::KFD_IOC_WAIT_RESULT_COMPLETE;
   }
 
   bool finished(std::uint64_t index) const noexcept {
@@ -352,7 +365,9 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
     return got.error();
   }
   state->event = event.event_id;
-  state->hardware_exception = impl_->hardware_exception;
+  const auto exception = impl_->hardware_exception();
+  if (!exception) return exception.error();
+  state->hardware_exception = *exception;
   auto* signals = state->signals.as<aql::signal>();
   for (std::uint32_t i = 0; i < options.packets; ++i) {
     signals[i].kind = 1;
@@ -448,7 +463,7 @@ result<void> gpu_queue::wait(std::uint64_t index, duration timeout) {
       return last_system_error();
     }
     if (wait.wait_result == uapi::KFD_IOC_WAIT_RESULT_COMPLETE && !impl_->finished(index) &&
-        impl_->was_reset()) {
+        is_set(impl_->fd, impl_->hardware_exception)) {
       return errc::lost;
     }
   }
