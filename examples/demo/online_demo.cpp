@@ -30,6 +30,7 @@
 #include <fmt/format.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/roots.hpp"
@@ -97,6 +98,8 @@ class embedded_scheduler {
 
     std::vector<std::unique_ptr<sluice::source>> sources;
     sources.push_back(sluice::kfd::make_discovery(roots, std::move(*rules)));
+    sources.push_back(
+        sluice::kfd::make_breaker_keeper(sluice::kfd::breaker_store::default_path(roots)));
     auto made = sluice::scheduler::create(config, std::move(*loop), std::move(driver),
                                           std::move(policy), std::move(sources));
     if (made.has_error()) {

@@ -19,6 +19,7 @@ struct subcommand {
 };
 
 // Each adds its options to the program's.
+subcommand add_breaker(CLI::App& program);
 subcommand add_doctor(CLI::App& program);
 subcommand add_hqds(CLI::App& program);
 subcommand add_queues(CLI::App& program);

@@ -1,6 +1,7 @@
 // sluice suspend: the foreground process that holds what it suspended.
 
 #include "holder_link.hpp"
+#include "lost_queues.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 #include "table.hpp"
@@ -67,6 +68,8 @@ class holding {
       complain(no.what);
       return exit_failed;
     }
+    for (const auto& each : breakers_of(chosen_.pid)) complain("warning: " + each);
+    resets_.listen(by_->node(), by_->queues(chosen_.pid));
     const int first = suspend_first();
     if (suspended().empty()) {
       if (chosen_.queues.empty() && first == exit_done)
@@ -83,7 +86,7 @@ class holding {
           chosen_.pid));
     hold(signals, link);
     const int last = let_go();
-    return first != exit_done ? first : last;
+    return first != exit_done || lost_ ? exit_failed : last;
   }
 
  private:
@@ -121,7 +124,18 @@ class holding {
     remember_failures(orders);
     report(orders);
     if (why) complain(why.what);
+    look_for_lost();
     return why ? exit_failed : exit_done;
+  }
+
+  /// The driver suspends dead queues as it does live ones.
+  void look_for_lost() {
+    auto queues = by_->queues(chosen_.pid);
+    std::erase_if(queues, [&](const auto& each) {
+      return each.about.exceptions == 0 || !said_.insert(each.about.id).second;
+    });
+    for (const auto& each : error_states(chosen_.pid, queues)) complain(each);
+    lost_ = lost_ || !queues.empty();
   }
 
   /// What cannot be suspended is not tried again and again.
@@ -165,6 +179,16 @@ class holding {
         remember_failures(orders);
         report(orders);
         if (why) complain(why.what);
+        resets_.listen(by_->node(), by_->queues(chosen_.pid));
+      }
+      look_for_lost();
+      if (const auto gpu = resets_.heard()) {
+        complain(
+            fmt::format("GPU {} was reset while it was held: the queues that process {} had on it "
+                        "are dead, and what they ran is lost; see dmesg",
+                        number(*gpu), chosen_.pid));
+        lost_ = true;
+        return;
       }
       const auto wait = std::min(look_interval, chosen_.limit - held);
       std::array<pollfd, 2> sources{
@@ -230,6 +254,9 @@ class holding {
   const std::unique_ptr<kfd::queue_holder> by_;
   std::set<driver_queue_id> let_run_;  // resumed on request, or not to be had
   bool released_ = false;
+  reset_watch resets_;
+  std::set<driver_queue_id> said_;  // to be in an error state
+  bool lost_ = false;               // some queue is dead, whatever else went well
 };
 
 int hold(const options& chosen) {

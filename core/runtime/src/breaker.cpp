@@ -22,9 +22,14 @@ std::string_view words_of(breaker_cause why) {
 
 std::string or_for(time_point until, time_point now) {
   if (until == never) return {};
-  const duration left = until - now;
-  const bool brief = left < std::chrono::seconds(1);
-  return " or for " + to_text(brief ? left : std::chrono::ceil<std::chrono::seconds>(left));
+  // As exact as somebody wants to read it.
+  using namespace std::chrono;
+  duration left = until - now;
+  if (left > hours(1))
+    left = ceil<minutes>(left);
+  else if (left > seconds(1))
+    left = ceil<seconds>(left);
+  return " or for " + to_text(left);
 }
 
 }  // namespace

@@ -480,9 +480,21 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
 }
 
 TEST(Sluice, ExplainsItself) {
-  const std::vector<std::vector<std::string>> subcommands{
-      {},      {"doctor"},  {"queues"}, {"hqds"},        {"suspend"},       {"resume"},
-      {"sim"}, {"release"}, {"role"},   {"role", "set"}, {"role", "clear"}, {"role", "list"}};
+  const std::vector<std::vector<std::string>> subcommands{{},
+                                                          {"doctor"},
+                                                          {"queues"},
+                                                          {"hqds"},
+                                                          {"suspend"},
+                                                          {"resume"},
+                                                          {"sim"},
+                                                          {"release"},
+                                                          {"role"},
+                                                          {"role", "set"},
+                                                          {"role", "clear"},
+                                                          {"role", "list"},
+                                                          {"breaker"},
+                                                          {"breaker", "list"},
+                                                          {"breaker", "rearm"}};
   for (auto words : subcommands) {
     words.emplace_back("--help");
     command help{program, words, {}};
