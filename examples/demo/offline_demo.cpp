@@ -168,7 +168,9 @@ int main(int argc, char** argv) {
   CLI::App app(
       "Best-effort GPU work that verifies itself. The device is SLUICE_KFD_DEVICE, a simulated "
       "one.\n"
-      "It runs until SIGINT or SIGTERM, or for --seconds.",
+      "It runs until SIGINT or SIGTERM, or for --seconds. Like any program it is offline to a\n"
+      "scheduler only where its environment says AMD_QUEUE_TAG=OFFLINE_AI, or a rule does;\n"
+      "without either its role ('sluice queues') is '-', and no scheduler touches it.",
       "offline_demo");
   std::string load_name = "long";
   std::uint64_t seed = 1;

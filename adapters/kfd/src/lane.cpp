@@ -276,7 +276,9 @@ bool lane::open_session() {
     if (may_pass && clock::now() < open_until_) return true;
     if (error == errc::busy)
       options_.say("cannot manage process " + std::to_string(pid_) +
-                   ": another debugger has a session with it; end that first");
+                   ": another debugger has a session with it; 'sluice resume " +
+                   std::to_string(pid_) + "' ends that of a 'sluice suspend', 'sluice release " +
+                   std::to_string(pid_) + "' a scheduler's");
     if (state_ == state::unanswered)
       say_attached(error == errc::busy ? error_code{errc::not_managed} : error);
     return false;

@@ -34,6 +34,13 @@ error_code failed(std::string& message, const std::string& what) {
   return error;
 }
 
+/// "root", or "user NUMBER or root".
+std::string owner_of(const std::string& directory) {
+  struct stat found {};
+  if (::stat(directory.c_str(), &found) != 0 || found.st_uid == 0) return "root";
+  return "user " + std::to_string(found.st_uid) + " or root";
+}
+
 /// \return why a file or directory with these attributes is not to be trusted; empty: it is.
 std::string mistrust(const struct stat& found, std::optional<uid_t> also) {
   if (found.st_uid != 0 && found.st_uid != ::geteuid() && found.st_uid != also)
@@ -125,9 +132,14 @@ result<void> store_file::replace(const std::string& text, std::string& message) 
 
 result<unique_fd> store_file::lock(std::string& message) const {
   const std::string directory = parent_of(path_);
-  std::error_code ignored;  // open() has the better words for it
-  if (std::filesystem::create_directories(directory, ignored))
+  std::error_code refused;
+  if (std::filesystem::create_directories(directory, refused))
     (void)::chmod(directory.c_str(), 0755);
+  if (refused) {
+    message = "cannot change the " + what_ + " " + path_ + ": cannot make its directory " +
+              directory + ": " + refused.message() + "; run as root, or name another store";
+    return error_code{refused.value(), boost::system::system_category()};
+  }
   const std::string name = path_ + ".lock";
   constexpr int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC;
   unique_fd fd{::open(name.c_str(), flags | O_CREAT | O_EXCL, 0600)};
@@ -135,7 +147,13 @@ result<unique_fd> store_file::lock(std::string& message) const {
     give_away(fd.get());  // never what was there: it might be a link to another file
   else
     fd = unique_fd{::open(name.c_str(), flags)};
-  if (!fd) return failed(message, "cannot change the " + what_ + ": cannot open " + name);
+  if (!fd) {
+    const bool denied = errno == EACCES || errno == EPERM;
+    const error_code error =
+        failed(message, "cannot change the " + what_ + " " + path_ + ": cannot open " + name);
+    if (denied) message += "; to write in " + directory + " takes " + owner_of(directory);
+    return error;
+  }
   const time_point end = clock::now() + lock_limit;
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR)

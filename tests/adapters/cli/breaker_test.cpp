@@ -136,6 +136,7 @@ TEST_F(SluiceBreaker, SuspendTellsOfAResetWhileItHolds) {
   EXPECT_THAT(holder.err(), HasSubstr("GPU 51110 was reset while it was held: the queues that "
                                       "process " +
                                       std::to_string(target.pid()) + " had on it are dead"));
+  EXPECT_THAT(holder.out(), Not(HasSubstr("runs again")));
 }
 
 /// A process that breaks its second queue when told to. The driver remembers what went wrong only
