@@ -145,7 +145,7 @@ result<unique_fd> store_file::lock(std::string& message) const {
   unique_fd fd{::open(name.c_str(), flags | O_CREAT | O_EXCL, 0600)};
   if (fd)
     give_away(fd.get());  // never what was there: it might be a link to another file
-  else
+  else if (errno == EEXIST)
     fd = unique_fd{::open(name.c_str(), flags)};
   if (!fd) {
     const bool denied = errno == EACCES || errno == EPERM;
