@@ -1,5 +1,6 @@
 #include "queues.hpp"
 
+#include "breakers.hpp"
 #include "holder_link.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <memory>
 #include <thread>
 
@@ -384,7 +386,9 @@ subcommand add_queues(CLI::App& program) {
             known.unfiltered = seen->processes.size();
             // Best effort: only root can read it, and unknown priorities show as such.
             (void)kfd::add_priorities(*seen, where);
-            const auto warnings = memory_warnings(before, *seen);
+            auto warnings = memory_warnings(before, *seen);
+            auto breakers = open_breakers();
+            std::ranges::move(breaker_warnings(*seen, breakers), std::back_inserter(warnings));
             if (const auto wrong = apply(chosen->filter, *seen)) {
               complain(*wrong);
               return exit_usage;
@@ -397,8 +401,11 @@ subcommand add_queues(CLI::App& program) {
             }
             known.given = kfd::roles_now(where, *rules, complain);
             known.held = ask_holders(*seen);
-            if (chosen->json)
-              return print(queues_json(*seen, known, warnings)) ? exit_done : exit_failed;
+            if (chosen->json) {
+              auto all = queues_json(*seen, known, warnings);
+              all.as_object()["breakers"] = breakers_json(breakers);
+              return print(all) ? exit_done : exit_failed;
+            }
             if (!print(queues_text(*seen, known, terminal_width()))) return exit_failed;
             for (const auto& each : warnings) complain("warning: " + each);
             return exit_done;

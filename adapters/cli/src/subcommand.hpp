@@ -30,6 +30,7 @@ CLI::Validator process_id();
 CLI::Validator queue_number();
 
 // Each adds its options to the program's.
+subcommand add_breaker(CLI::App& program);
 subcommand add_doctor(CLI::App& program);
 subcommand add_hqds(CLI::App& program);
 subcommand add_queues(CLI::App& program);

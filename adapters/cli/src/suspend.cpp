@@ -1,6 +1,7 @@
 // sluice suspend: the foreground process that holds what it suspended.
 
 #include "holder_link.hpp"
+#include "lost_queues.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 #include "table.hpp"
@@ -83,6 +84,8 @@ class holding {
                      : no.what);
       return exit_failed;
     }
+    for (const auto& each : breakers_of(chosen_.pid)) complain("warning: " + each);
+    resets_.listen(by_->node(), by_->queues(chosen_.pid));
     const int first = suspend_first();
     if (suspended().empty()) {
       if (chosen_.queues.empty() && first == exit_done)
@@ -99,7 +102,7 @@ class holding {
           chosen_.pid));
     hold(signals, link);
     const int last = let_go();
-    return first != exit_done ? first : last;
+    return first != exit_done || lost_ ? exit_failed : last;
   }
 
  private:
@@ -137,7 +140,18 @@ class holding {
     remember_failures(orders);
     report(event::suspend, orders);
     if (why) complain(why.what);
+    look_for_lost();
     return why ? exit_failed : exit_done;
+  }
+
+  /// The driver suspends dead queues as it does live ones.
+  void look_for_lost() {
+    auto queues = by_->queues(chosen_.pid);
+    std::erase_if(queues, [&](const auto& each) {
+      return each.about.exceptions == 0 || !said_.insert(each.about.id).second;
+    });
+    for (const auto& each : error_states(chosen_.pid, queues)) complain(each);
+    lost_ = lost_ || !queues.empty();
   }
 
   /// What cannot be suspended is not tried again and again.
@@ -196,6 +210,17 @@ class holding {
         remember_failures(orders);
         report(event::suspend, orders);
         if (why) complain(why.what);
+        resets_.listen(by_->node(), by_->queues(chosen_.pid));
+      }
+      look_for_lost();
+      if (const auto gpu = resets_.heard()) {
+        complain(
+            fmt::format("GPU {} was reset while it was held: the queues that process {} had on it "
+                        "are dead, and what they ran is lost; see dmesg",
+                        number(*gpu), chosen_.pid));
+        lost_ = true;
+        reason_ = "reset";
+        return;
       }
       const auto wait = std::min(look_interval, chosen_.limit - held);
       std::array<pollfd, 2> sources{
@@ -277,7 +302,7 @@ class holding {
       std::_Exit(exit_failed);
     }
     report_end();
-    say(fmt::format("process {} runs again\n", chosen_.pid));
+    say(fmt::format("process {} {}\n", chosen_.pid, lost_ ? "is let go" : "runs again"));
     return exit_done;
   }
 
@@ -289,6 +314,9 @@ class holding {
   const std::unique_ptr<kfd::queue_holder> by_;
   std::set<driver_queue_id> let_run_;  // resumed on request, or not to be had
   bool released_ = false;
+  reset_watch resets_;
+  std::set<driver_queue_id> said_;       // to be in an error state
+  bool lost_ = false;                    // some queue is dead, whatever else went well
   kfd::failure refused_;                 // by release()
   std::vector<kfd::queue_order> last_;   // what the end resumes
   std::string_view reason_ = "refused";  // of the end

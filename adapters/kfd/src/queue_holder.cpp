@@ -290,7 +290,7 @@ class queue_holder::impl {
           who->now = phase::attached;
         }
         break;
-      case report_kind::queue_added: who->queues[what.queue.id] = {what.queue, false}; break;
+      case report_kind::queue_added: who->queues[what.queue.id].about = what.queue; break;
       case report_kind::queue_removed: who->queues.erase(what.queue.id); break;
       case report_kind::completed: complete(*who, what.result); break;
       case report_kind::detached:

@@ -53,7 +53,9 @@ void table::observe(unsigned source, const observation& seen) {
       break;
     }
     case observation_kind::gpu_seen: gpu_at(seen.gpu).hive = seen.group_key; break;
-    case observation_kind::gpu_lost: break;  // scheduler_core takes it for the backend's
+    case observation_kind::gpu_lost:
+    case observation_kind::breaker_kept:
+    case observation_kind::breaker_rearmed: break;  // scheduler_core takes them for the breaker
     case observation_kind::resync_begin:
       processes_.for_each([&](process& one) { one.marked_by &= ~bit; });
       queues_.for_each([&](queue& one) { one.marked_by &= ~bit; });

@@ -792,7 +792,7 @@ TEST(Sluice, TakesPidsAndQueueIdsAsWholeNumbersOnly) {
 
 TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
   const std::string all =
-      "doctor, queues, hqds, role, suspend, resume, release, sim (see --help)\n";
+      "doctor, queues, hqds, role, suspend, resume, release, breaker, sim (see --help)\n";
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
       {{"foo"}, "there is no subcommand 'foo'; there are " + all},
       {{"foo", "--bar", "1"}, "there is no subcommand 'foo'; there are " + all},
@@ -809,9 +809,21 @@ TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
 }
 
 TEST(Sluice, ExplainsItself) {
-  const std::vector<std::vector<std::string>> subcommands{
-      {},      {"doctor"},  {"queues"}, {"hqds"},        {"suspend"},       {"resume"},
-      {"sim"}, {"release"}, {"role"},   {"role", "set"}, {"role", "clear"}, {"role", "list"}};
+  const std::vector<std::vector<std::string>> subcommands{{},
+                                                          {"doctor"},
+                                                          {"queues"},
+                                                          {"hqds"},
+                                                          {"suspend"},
+                                                          {"resume"},
+                                                          {"sim"},
+                                                          {"release"},
+                                                          {"role"},
+                                                          {"role", "set"},
+                                                          {"role", "clear"},
+                                                          {"role", "list"},
+                                                          {"breaker"},
+                                                          {"breaker", "list"},
+                                                          {"breaker", "rearm"}};
   for (auto words : subcommands) {
     words.emplace_back("--help");
     command help{program, words, {}};
