@@ -75,10 +75,11 @@ exit_if_stopped() {
 # In a session of its own: Ctrl-C is for the command, and the device outlives that; but not this script, even
 # where that is killed.
 mkfifo "$SLUICE_SIM_ROOT/ready"
-setsid "$sim" --root "$SLUICE_SIM_ROOT" --profile "$profile" --with-parent $$ --ready-fd 9 \
-  9<>"$SLUICE_SIM_ROOT/ready" &
-device_pid=$!
+# Opened first: what the device writes would be lost if it closed its end before we have ours.
 exec 8<>"$SLUICE_SIM_ROOT/ready"
+setsid "$sim" --root "$SLUICE_SIM_ROOT" --profile "$profile" --with-parent $$ --ready-fd 9 \
+  9>&8 8<&- &
+device_pid=$!
 until read -r -N 1 -t 0.2 -u 8 _; do
   exit_if_stopped
   if ! kill -0 "$device_pid" 2>/dev/null; then

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
@@ -40,6 +41,7 @@ sluice::result<void> serve() {
   if (loop.has_error()) return loop.error();
   std::vector<std::unique_ptr<sluice::source>> sources;
   sources.push_back(sluice::kfd::make_discovery());
+  sources.push_back(sluice::kfd::make_breaker_keeper());
   auto made = sluice::scheduler::create({}, std::move(*loop), sluice::agent::make_agent_backend(),
                                         sluice::make_fixed_timeslice(), std::move(sources));
   if (made.has_error()) return made.error();

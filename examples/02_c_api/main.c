@@ -36,11 +36,18 @@ static int hold(sluice_kfd* handle, int32_t pid, long milliseconds) {
   size_t count = 0;
   if (sluice_kfd_find_queues_by_process(handle, pid, sizeof *queues, &queues, &count) < 0)
     return fail("cannot list");
-  for (size_t i = 0; i < count; ++i)
+  size_t compute = 0;
+  for (size_t i = 0; i < count; ++i) {
     printf("process %d, queue %u on GPU %u: priority %d, %llu bytes\n", queues[i].pid,
            queues[i].queue_id, queues[i].gpu_id, queues[i].priority,
            (unsigned long long)queues[i].ring_bytes);
+    compute += queues[i].type == SLUICE_KFD_COMPUTE;
+  }
   sluice_kfd_free(queues);
+  if (compute == 0) {
+    fprintf(stderr, "02_c_api: process %d has no compute queue now; nothing is suspended\n", pid);
+    return 1;
+  }
 
   sluice_kfd_queue_ref all = {.pid = pid, .queue_id = SLUICE_KFD_ALL_QUEUES};
   const int suspended = sluice_kfd_suspend_queues(handle, &all, 1, SLUICE_KFD_DEFAULT_TIMEOUT);

@@ -17,6 +17,7 @@ import sys
 import time
 
 ALL_QUEUES = 0xFFFFFFFF
+COMPUTE = 0
 
 
 class QueueRef(ctypes.Structure):
@@ -46,7 +47,15 @@ class Queue(ctypes.Structure):
 
 
 def load():
-    library = ctypes.CDLL(os.environ.get("SLUICE_KFD_LIBRARY", "libsluice_kfd.so.0"))
+    name = os.environ.get("SLUICE_KFD_LIBRARY", "libsluice_kfd.so.0")
+    try:
+        library = ctypes.CDLL(name)
+        library.sluice_kfd_version()
+    except OSError as error:
+        raise OSError(f"cannot load the library: {error}; build or install libsluice_kfd.so, and "
+                      "name the file with SLUICE_KFD_LIBRARY") from error
+    except AttributeError as error:
+        raise OSError(f"{name} is no libsluice_kfd.so; name that with SLUICE_KFD_LIBRARY") from error
     handle, size, queues = ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(Queue)
     refs = ctypes.POINTER(QueueRef)
     library.sluice_kfd_last_error.restype = ctypes.c_char_p
@@ -74,7 +83,11 @@ def main():
         print("suspend.py: expected PID [MILLISECONDS] (see --help)", file=sys.stderr)
         return 2
 
-    kfd = load()
+    try:
+        kfd = load()
+    except OSError as error:
+        print(f"suspend.py: {error}", file=sys.stderr)
+        return 1
 
     def check(result, least=0):
         if result < least:
@@ -89,7 +102,10 @@ def main():
         for queue in queues[:count.value]:
             print(f"process {queue.pid}, queue {queue.queue_id} on GPU {queue.gpu_id}: "
                   f"priority {queue.priority}, {queue.ring_bytes} bytes")
+        compute = sum(queue.type == COMPUTE for queue in queues[:count.value])
         kfd.sluice_kfd_free(queues)
+        if compute == 0:
+            raise OSError(f"process {pid} has no compute queue now; nothing is suspended")
 
         ref = QueueRef(pid=pid, queue_id=ALL_QUEUES)
         check(kfd.sluice_kfd_suspend_queues(handle, ctypes.byref(ref), 1, 0), least=1)

@@ -67,8 +67,9 @@ class offline_work {
     return {};
   }
 
-  /// One round: fills what may be filled, then waits for what must be waited for.
-  sluice::result<void> round() {
+  /// One round: fills what may be filled, then waits, at most until `end`, for what must be waited
+  /// for.
+  sluice::result<void> round(time_point end) {
     if (shape_.kernels_per_step == 0) return keep_filled();
     for (auto& each : lanes_) {
       for (std::uint32_t i = 0; i < shape_.kernels_per_step; ++i) {
@@ -77,7 +78,7 @@ class offline_work {
       }
       each->queue->ring();
     }
-    if (auto done = wait_for_all(time_point::max()); done.has_error()) return done;
+    if (auto done = wait_for_all(end); done.has_error()) return done;
     std::this_thread::sleep_for(stream_.next_gap());
     return {};
   }
@@ -156,13 +157,20 @@ int fail(const std::string& message) {
   return 1;
 }
 
+int fail(const std::string& while_doing, const sluice::error_code& why) {
+  if (why == sluice::errc::lost) return fail(demo::reset_text);
+  return fail(while_doing + ": " + why.message());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app(
       "Best-effort GPU work that verifies itself. The device is SLUICE_KFD_DEVICE, a simulated "
       "one.\n"
-      "It runs until SIGINT or SIGTERM, or for --seconds.",
+      "It runs until SIGINT or SIGTERM, or for --seconds. Like any program it is offline to a\n"
+      "scheduler only where its environment says AMD_QUEUE_TAG=OFFLINE_AI, or a rule does;\n"
+      "without either its role ('sluice queues') is '-', and no scheduler touches it.",
       "offline_demo");
   std::string load_name = "long";
   std::uint64_t seed = 1;
@@ -188,9 +196,10 @@ int main(int argc, char** argv) {
   }
   const time_point start = clock::now();
   bool said_ready = false;
-  while (demo::stop_signal() == 0 && (!length || clock::now() < start + *length)) {
-    if (auto done = work.round(); done.has_error()) {
-      return fail("the device refused work: " + done.error().message());
+  const time_point end = length ? start + *length : time_point::max();
+  while (demo::stop_signal() == 0 && clock::now() < end) {
+    if (auto done = work.round(end); done.has_error()) {
+      return fail("the device refused work", done.error());
     }
     if (!said_ready) {
       control.say("ready");
@@ -199,7 +208,7 @@ int main(int argc, char** argv) {
   }
 
   const auto books = work.finish();
-  if (books.has_error()) return fail("waiting for the last kernels: " + books.error().message());
+  if (books.has_error()) return fail("waiting for the last kernels", books.error());
   const demo::verdict& seen = *books;
   const double seconds = std::chrono::duration<double>(clock::now() - start).count();
   if (control) control.say(demo::to_line(seen));

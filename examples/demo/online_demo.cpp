@@ -30,6 +30,7 @@
 #include <fmt/format.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/roots.hpp"
@@ -97,6 +98,8 @@ class embedded_scheduler {
 
     std::vector<std::unique_ptr<sluice::source>> sources;
     sources.push_back(sluice::kfd::make_discovery(roots, std::move(*rules)));
+    sources.push_back(
+        sluice::kfd::make_breaker_keeper(sluice::kfd::breaker_store::default_path(roots)));
     auto made = sluice::scheduler::create(config, std::move(*loop), std::move(driver),
                                           std::move(policy), std::move(sources));
     if (made.has_error()) {
@@ -253,7 +256,16 @@ checked<int> run(const settings& with, const demo::arrivals& work) {
                     report.kernels.lost, report.kernels.repeated, report.kernels.out_of_order,
                     report.kernels.too_short));
   }
-  return demo::stop_signal() != 0 ? demo::exit_code_for(demo::stop_signal()) : 0;
+  if (demo::stop_signal() != 0) return demo::exit_code_for(demo::stop_signal());
+  // Who holds the control channel has the report, and may have asked for more than can be served.
+  if (!control && !report.unfinished.empty()) {
+    return failure(
+        fmt::format("{} of {} requests were not finished within the drain limit of {}: more arrive "
+                    "than the GPU serves, or it does not answer (see dmesg)",
+                    report.unfinished.size(), report.unfinished.size() + report.finished.size(),
+                    demo::rounded_text(with.serving.drain_limit)));
+  }
+  return 0;
 }
 
 /// Where the kernel refuses io_uring, the sibling built on epoll does the same work.

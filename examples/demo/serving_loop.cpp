@@ -130,7 +130,9 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
     step.add(decoding * costs.decode, options.decode_kernel, options.decode_occupancy);
     const auto finished = step.run(give_up);
     if (finished.has_error()) {
-      return failure("the device refused online work: " + finished.error().message());
+      return failure(finished.error() == sluice::errc::lost
+                         ? std::string{reset_text}
+                         : "the device refused online work: " + finished.error().message());
     }
     if (*finished == step_end::given_up) {
       all_done = false;

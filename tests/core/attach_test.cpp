@@ -141,6 +141,26 @@ TEST(Attach, IsRarelyTriedWithWhatCannotBeManagedNow) {
   EXPECT_TRUE(bench.driver.attached(100));
 }
 
+// Symptom: the log said that a session was ended, and never that the process is managed again.
+TEST(Attach, IsSaidAgainAfterASessionThatEnded) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  ::testing::internal::CaptureStderr();
+  bench.attach_all();
+  bench.driver.end_session(100);
+  bench.run_for(1s);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr().find("managed again"), std::string::npos)
+      << "not by the first attach, nor before the next";
+  ::testing::internal::CaptureStderr();
+  bench.run_for(10s);
+  ASSERT_TRUE(bench.driver.attached(100));
+  bench.run_for(10s);
+  const auto said = ::testing::internal::GetCapturedStderr();
+  const auto at = said.find("attach: process 100: managed again\n");
+  ASSERT_NE(at, std::string::npos) << said;
+  EXPECT_EQ(said.find("managed again", at + 30), std::string::npos) << "once";
+}
+
 TEST(Attach, IsGivenBackWhenTheProcessBecomesOnline) {
   core_bench bench;
   bench.create(100, role::offline, gpu_a, {0});

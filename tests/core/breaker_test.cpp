@@ -129,6 +129,79 @@ TEST_F(Breaker, ARefusedCallSaysNothingOfTheHardware) {
   EXPECT_FALSE(view(gpu_a).lost);
 }
 
+TEST_F(Breaker, WhatOpensAndClosesIsTold) {
+  std::vector<breaker_change> told;
+  bench_.core->on_breaker([&](const breaker_change& what) { told.push_back(what); });
+  fail_a_suspend();
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].gpu, gpu_a);
+  EXPECT_TRUE(told[0].open);
+  EXPECT_EQ(told[0].why, breaker_cause::preemption_failed);
+  EXPECT_EQ(told[0].first, gpu_a);
+  EXPECT_GT(told[0].until, bench_.time.now() + 1min);
+  EXPECT_LE(told[0].until, bench_.time.now() + 2min);
+  bench_.run_for(3min);
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_EQ(told[1].gpu, gpu_a);
+  EXPECT_FALSE(told[1].open);
+  bench_.driver.lose_gpu(gpu_b);
+  bench_.settle();
+  ASSERT_EQ(told.size(), 3U);
+  EXPECT_EQ(told[2].why, breaker_cause::stuck_call);
+  bench_.core->rearm(gpu_b);
+  bench_.settle();
+  ASSERT_EQ(told.size(), 4U);
+  EXPECT_FALSE(told[3].open);
+}
+
+class KeptBreaker : public Breaker {
+ protected:
+  void say(observation_kind kind, time_point at = {}) {
+    observation said;
+    said.kind = kind;
+    said.gpu = gpu_a;
+    said.at = at;
+    bench_.core->observe(1, said);
+    bench_.settle();
+  }
+};
+
+TEST_F(KeptBreaker, StaysOpenUntilItsTime) {
+  bool told = false;
+  bench_.core->on_breaker([&](const breaker_change& what) { told |= what.open; });
+  say(observation_kind::breaker_kept, bench_.time.now() + 30s);
+  EXPECT_TRUE(view(gpu_a).lost);
+  EXPECT_FALSE(view(gpu_b).lost);
+  EXPECT_EQ(suspends_of_a_burst(), 1U) << "only on the other GPU";
+  EXPECT_EQ(bench_.stats().gpus_lost.value(), 0U) << "it opened before";
+  EXPECT_FALSE(told) << "who said so knows";
+  bench_.run_for(25s);
+  EXPECT_TRUE(view(gpu_a).lost);
+  bench_.run_for(5s);
+  EXPECT_FALSE(view(gpu_a).lost);
+  EXPECT_EQ(bench_.stats().open_breakers.value(), 0U);
+}
+
+TEST_F(KeptBreaker, IsRearmedByAnOperator) {
+  say(observation_kind::breaker_kept, never);
+  ASSERT_TRUE(view(gpu_a).lost);
+  say(observation_kind::breaker_rearmed);
+  EXPECT_FALSE(view(gpu_a).lost);
+  EXPECT_EQ(suspends_of_a_burst(), 3U);
+}
+
+// The clock on the wall may have been set back in between.
+TEST_F(KeptBreaker, LastsNoLongerThanBreakerRearm) {
+  say(observation_kind::breaker_kept, bench_.time.now() + 24h);
+  bench_.run_for(3min);
+  EXPECT_FALSE(view(gpu_a).lost);
+}
+
+TEST_F(KeptBreaker, WhoseTimeIsOverDoesNotOpen) {
+  say(observation_kind::breaker_kept, bench_.time.now());
+  EXPECT_FALSE(view(gpu_a).lost);
+}
+
 class BreakerOfThree : public Breaker {
  protected:
   BreakerOfThree() : Breaker(with_breaker(3, duration::zero())) {}
@@ -157,12 +230,18 @@ TEST(BreakerOfAHive, TakesTheLinkedGpusAlong) {
     bench.core->observe(0, seen);
   }
   bench.settle();
+  std::vector<breaker_change> told;
+  bench.core->on_breaker([&](const breaker_change& what) { told.push_back(what); });
   bench.driver.lose_gpu(gpu_a);
   bench.settle();
   EXPECT_TRUE(bench.core->seen().find(gpu_a)->lost);
   EXPECT_TRUE(bench.core->seen().find(gpu_b)->lost);
   EXPECT_FALSE(bench.core->seen().find(gpu_c)->lost);
   EXPECT_EQ(bench.stats().open_breakers.value(), 2U);
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_EQ(told[0].first, gpu_a);
+  EXPECT_EQ(told[1].gpu, gpu_b);
+  EXPECT_EQ(told[1].first, gpu_a);
 }
 
 TEST(BreakerAndSdma, CopiesCountAgainAfterARearm) {

@@ -2,16 +2,24 @@
 
 #include "log.hpp"
 
+#include "log_limiter.hpp"
+
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <string>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace sluice {
 namespace {
+
+using ::testing::MatchesRegex;
+
+const std::string stamp = "[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{3}";
 
 /// Standard error is this pipe as long as it lives.
 class stderr_pipe {
@@ -55,8 +63,29 @@ class stderr_pipe {
 TEST(Log, GoesToStandardErrorWhereTheProgramMadeNoLogger) {
   const stderr_pipe errors;
   log_line(log_level::warning, "GPU {}: {}", 7, "lost");
+  EXPECT_THAT(errors.read(), MatchesRegex(stamp + R"( \[sluice\] \[warning\] GPU 7: lost.)"));
+}
+
+TEST(Log, CutsALineThatAPipeDoesNotTakeAtOnceAndEndsIt) {
+  const stderr_pipe errors;
+  log_line(log_level::info, "{}", std::string(10'000, 'x'));
   const auto said = errors.read();
-  EXPECT_NE(said.find("[sluice] [warning] GPU 7: lost\n"), std::string::npos) << said;
+  EXPECT_EQ(said.size(), 4096U);
+  EXPECT_TRUE(said.ends_with("xxx\n")) << said;
+}
+
+TEST(Log, SaysHowManyLinesAreLeftOutOnlyWhereSomeAre) {
+  core::log_limiter limiter;
+  std::uint64_t unsaid = 77;
+  const time_point start{std::chrono::hours{1}};
+  ASSERT_TRUE(limiter.allow(start, unsaid));
+  EXPECT_EQ(core::left_out(unsaid), "");
+  for (int i = 0; i < 3; ++i) ASSERT_FALSE(limiter.allow(start, unsaid));
+  ASSERT_TRUE(limiter.allow(start + std::chrono::seconds{1}, unsaid));
+  EXPECT_EQ(core::left_out(unsaid), " (3 such lines before it were left out)");
+  ASSERT_FALSE(limiter.allow(start + std::chrono::seconds{1}, unsaid));
+  ASSERT_TRUE(limiter.allow(start + std::chrono::seconds{2}, unsaid));
+  EXPECT_EQ(core::left_out(unsaid), " (1 such line before it was left out)");
 }
 
 TEST(Log, LosesLinesRatherThanWaitingForTheirReader) {
@@ -68,8 +97,9 @@ TEST(Log, LosesLinesRatherThanWaitingForTheirReader) {
   EXPECT_EQ(first.back(), '\n') << "a line was cut";
   log_line(log_level::error, "afterwards");
   const auto then = errors.read();
-  EXPECT_NE(then.find("log lines were lost"), std::string::npos) << then;
-  EXPECT_NE(then.find("afterwards\n"), std::string::npos) << then;
+  EXPECT_THAT(then, MatchesRegex(
+                        stamp + R"( \[sluice\] \[warning\] [0-9]+ log lines were lost: standard )" +
+                        "error was blocked." + stamp + R"( \[sluice\] \[error\] afterwards.)"));
 }
 
 TEST(Log, SurvivesAReaderThatWentAway) {

@@ -10,6 +10,8 @@
 namespace sluice::tests {
 namespace {
 
+using ::testing::HasSubstr;
+
 std::vector<std::uint32_t> queues_of(const batch& one) {
   std::vector<std::uint32_t> ids;
   for (std::size_t i = 0; i < one.count; ++i) {
@@ -289,6 +291,29 @@ TEST(Outcomes, OfOneBatchAreTakenQueueByQueue) {
   EXPECT_EQ(stats.invalid_outcomes, 1U);
   EXPECT_EQ(stats.failed_outcomes, 1U);
   EXPECT_EQ(stats.driver_calls, 2U);
+}
+
+// What was said once: "(driver errno 0)", "(0 more such lines left out)".
+TEST(Outcomes, AFailureIsLoggedWithWhatTheDriverSaidAndWithNothingElse) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0, 1});
+  auto client = bench.client();
+  bench.attach_all();
+  bench.driver.script_outcome(100, q(1), outcome::failed);
+  ::testing::internal::CaptureStderr();
+  client.begin();
+  bench.settle();
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      HasSubstr("process 100: the suspend of 1 of 2 queues on GPU 10 failed; they are being "
+                "resumed\n"));
+  bench.run_for(2s);
+  bench.driver.script_outcome(100, q(1), outcome::failed);
+  bench.driver.script_errno(EIO);
+  ::testing::internal::CaptureStderr();
+  bench.run_for(2s);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr(" failed: Input/output error; they are being resumed\n"));
 }
 
 TEST(Outcomes, InvalidIsTriedAgainWhenTheDriverAnnouncesTheQueue) {

@@ -19,31 +19,41 @@ nothing_left() {
   [ -z "$(find "$TMPDIR" -mindepth 1 -maxdepth 1 -type d)" ] || fail "$1: a directory is left"
 }
 
-# Notes every signal, and ends a little after the first: a second one would still be noted.
+# Notes every signal, and ends a little after the first: a second one would still be noted. Not bash, which may
+# take an interrupt for that of the program it waits for.
 cat >"$TMPDIR/command" <<'END'
-trap 'echo INT' INT
-trap 'echo TERM' TERM
-echo ready
-for _ in $(seq 500); do
-  ! grep -Eq 'INT|TERM' "$TMPDIR/log" || break
-  sleep 0.02
-done
-sleep 0.3
-[ -e "$SLUICE_KFD_DEVICE" ] && echo "the device is still there"
-exit 5
+import os, signal, sys, time
+noted = []
+def note(number, _):
+    noted.append(number)
+    print(signal.Signals(number).name[3:], flush=True)
+signal.signal(signal.SIGINT, note)
+signal.signal(signal.SIGTERM, note)
+print("ready", flush=True)
+deadline = time.monotonic() + 10
+while not noted and time.monotonic() < deadline:
+    time.sleep(0.02)
+time.sleep(0.3)
+if os.path.exists(os.environ["SLUICE_KFD_DEVICE"]):
+    print("the device is still there", flush=True)
+sys.exit(5)
 END
-wait_until_ready() {
-  for _ in $(seq 500); do
-    ! grep -q ready "$TMPDIR/log" || return 0
+wait_until_says() {
+  for _ in $(seq 1000); do
+    ! grep -qs "$1" "$2" || return 0
     sleep 0.02
   done
-  fail "the command did not start"
+  return 1
+}
+wait_until_ready() {
+  wait_until_says ready "$TMPDIR/log" || fail "the command did not start"
 }
 
 for expected in INT:130 TERM:143; do
   signal=${expected%:*}
+  : >"$TMPDIR/log"  # The last round's must not be taken for this one's.
   # Whatever bash starts in the background without job control ignores SIGINT.
-  env --default-signal=INT "$script" bash "$TMPDIR/command" >"$TMPDIR/log" 2>&1 &
+  env --default-signal=INT "$script" python3 "$TMPDIR/command" >"$TMPDIR/log" 2>&1 &
   pid=$!
   wait_until_ready
   began=$SECONDS
@@ -60,8 +70,9 @@ done
 # A terminal's Ctrl-C goes to the whole foreground group; so to the shell as well, which must be bash: dash would
 # end at once. script takes $SHELL, else /bin/sh.
 : >"$TMPDIR/log"
-{ wait_until_ready && printf '\003' && sleep 1; } |
-  SHELL=$BASH script -qec "'$script' bash '$TMPDIR/command' >'$TMPDIR/log' 2>&1; echo ended with \$?" /dev/null >"$TMPDIR/terminal" ||
+# The terminal stays until all is over: its end would be a signal, too.
+{ wait_until_ready && printf '\003' && wait_until_says "ended with" "$TMPDIR/terminal"; } |
+  SHELL=$BASH script -qefc "'$script' python3 '$TMPDIR/command' >'$TMPDIR/log' 2>&1; echo ended with \$?" /dev/null >"$TMPDIR/terminal" ||
   fail "Ctrl-C: script ended with $?"
 grep -q "ended with 130" "$TMPDIR/terminal" || fail "Ctrl-C: $(cat "$TMPDIR/terminal")"
 [ "$(grep -c '^INT' "$TMPDIR/log")" -eq 1 ] || fail "Ctrl-C: not noted once"

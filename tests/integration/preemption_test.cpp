@@ -24,6 +24,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
@@ -53,14 +54,27 @@ struct variant {
 class node {
  public:
   explicit node(const variant& how, scheduler_config config = quick())
-      : device_{{.profile = how.profile == "untraced"
+      : where_{how.where},
+        config_{config},
+        device_{{.profile = how.profile == "untraced"
                                 ? profile_text("authority = \"debugger_process\"\n", "")
                                 : how.profile,
                  .gpus = how.gpus}},
         view_{device_.root()} {
+    start();
+  }
+
+  /// With the breakers that the last scheduler left open.
+  void restart() {
+    stop();
+    scheduler_.reset();
+    start();
+  }
+
+  void start() {
     const std::string lock = device_.root() + "/owner";
     std::unique_ptr<backend> driver;
-    if (how.where == acting::in_agent) {
+    if (where_ == acting::in_agent) {
       driver = agent::make_agent_backend(
           {.roots = device_.roots(), .agent_path = SLUICE_AGENT_PROGRAM, .owner_lock = lock});
     } else {
@@ -68,10 +82,11 @@ class node {
     }
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(kfd::make_discovery(device_.roots(), {.role_store = role_store()}));
+    sources.push_back(kfd::make_breaker_keeper(breakers().path()));
     auto loop = reactor::create();
     if (!loop) throw std::runtime_error("reactor: " + loop.error().message());
     auto made =
-        scheduler::create(config, std::move(*loop), std::move(driver),
+        scheduler::create(config_, std::move(*loop), std::move(driver),
                           make_fixed_timeslice({.slice = 20ms, .release = release_on::client_done}),
                           std::move(sources));
     if (!made) throw std::runtime_error("scheduler: " + made.error().message());
@@ -160,6 +175,17 @@ class node {
                       [&] { return view_.process(who.pid()).kernels_completed > before; });
   }
 
+  kfd::breaker_store breakers() const { return kfd::breaker_store{device_.root() + "/breakers"}; }
+  /// Whether so many are open, in the scheduler and in the store.
+  bool has_open_breakers(std::size_t count) const {
+    return eventually(patience, [&] {
+      std::string message;
+      const auto stored = breakers().read(message);
+      return stored && stored->size() == count &&
+             scheduler_->stats().open_breakers.value() == count;
+    });
+  }
+
   std::string role_store() const { return device_.root() + "/roles"; }
   struct finished {
     int code = -1;  ///< -1: it does not end.
@@ -169,6 +195,7 @@ class node {
   finished command_line(std::vector<std::string> words) const {
     auto environment = device_.environment();
     environment.push_back("SLUICE_ROLES=store = '" + role_store() + "'");
+    environment.push_back("SLUICE_BREAKERS=" + breakers().path());
     test::command made{SLUICE_PROGRAM, std::move(words), std::move(environment)};
     const int code = made.ends().value_or(-1);
     return {code, made.err()};
@@ -185,6 +212,8 @@ class node {
   simulated_device& device() { return device_; }
 
  private:
+  acting where_;
+  scheduler_config config_;
   simulated_device device_;
   device_view view_;
   std::vector<pid_t> untouchable_;
@@ -484,6 +513,31 @@ TEST(PreemptionWithFaults, AResetOpensTheBreakerOfTheHive) {
   auto busy = client.busy();
   const auto until = clock::now() + 200ms;
   while (clock::now() < until) ASSERT_EQ(here.suspended(*offline), 0u);
+}
+
+TEST(PreemptionWithFaults, ARestartedSchedulerLeavesTheGpuAloneUntilAnOperatorSaysSo) {
+  node here{variant{acting::in_agent, "mi300x", 2}};
+  const auto lost = here.start_offline();
+  here.command("reset 51110");
+  ASSERT_TRUE(here.has_open_breakers(2)) << "of the hive";
+  here.restart();
+  EXPECT_TRUE(here.has_open_breakers(2)) << "without another reset";
+  // Queues that were made after the reset, and are not to be suspended all the same.
+  const auto offline = here.start_target("OFFLINE_AI", 2, 2ms, {}, true);
+  auto client = here.client();
+  auto busy = client.busy();
+  const auto until = clock::now() + 200ms;
+  while (clock::now() < until) ASSERT_EQ(here.suspended(*offline), 0u);
+
+  ASSERT_EQ(here.command_line({"breaker", "rearm", "51110"}).code, 0);
+  EXPECT_TRUE(here.has_open_breakers(1));
+  ASSERT_EQ(here.command_line({"breaker", "rearm", "--all"}).code, 0);
+  EXPECT_TRUE(here.has_open_breakers(0));
+  EXPECT_TRUE(here.becomes(*offline, 2));
+  busy.end();
+  EXPECT_TRUE(here.becomes(*offline, 0));
+  here.restart();
+  EXPECT_TRUE(here.has_open_breakers(0)) << "it stays re-armed";
 }
 
 TEST(PreemptionWithFaults, AStuckCallLosesItsGpuAndTheOtherGoesOn) {

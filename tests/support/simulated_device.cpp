@@ -54,6 +54,11 @@ std::string profile_text(const std::string& driver, const std::string& gpu) {
          merged({{"gpu_id", "51110"}}, gpu);
 }
 
+std::string fast_profile(const std::string& driver, const std::string& gpu) {
+  return profile_text(
+      driver, "suspend_cost = \"1ms\"\nresume_cost = \"1ms\"\ncycle_cost = \"200us\"\n" + gpu);
+}
+
 void enter_private_mounts() {
   static const bool entered = [] {
     if (unshare(CLONE_NEWNS) != 0) fail("unshare(CLONE_NEWNS); these tests run as root");

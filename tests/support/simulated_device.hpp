@@ -26,6 +26,8 @@ struct device_settings {
 /// A profile text like mi300x, with extra lines in its tables. A later value of a key replaces the
 /// built-in one: `driver` and `gpu` are lines such as "cycle_cost = \"1ms\"\n".
 std::string profile_text(const std::string& driver, const std::string& gpu);
+/// The same with costs that do not make a test wait: a suspend and a resume of 1 ms each.
+std::string fast_profile(const std::string& driver = "", const std::string& gpu = "");
 
 /// Moves this process (the calling thread and those it starts from now on) into a mount namespace
 /// of its own, once. Called by simulated_device; whoever mounts by himself calls it first.

@@ -20,7 +20,7 @@
 namespace sluice::agent {
 
 inline constexpr std::uint64_t protocol_magic = 0x746e'6761'636c'7573;
-inline constexpr std::uint32_t protocol_version = 3;
+inline constexpr std::uint32_t protocol_version = 4;
 
 /// The descriptors that the agent finds open when it starts.
 enum inherited_fd : int {

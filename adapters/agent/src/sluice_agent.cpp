@@ -147,7 +147,7 @@ void send(const note& what, int pidfd = -1) noexcept {
   // has gone needs no farewell.
   if (what.kind != note_kind::message && what.kind != note_kind::refused) return;
   // Never waiting for a reader: whoever stopped the host's terminal would stop the lease as well.
-  write_to_standard_error("sluice-agent: " + std::string{what.get_text()} + "\n");
+  log_to_standard_error("sluice-agent", "warning", what.get_text());
 }
 
 void say(note_kind kind, std::string_view words, const error_code& error = {}) noexcept {

@@ -1,5 +1,6 @@
 #include "doctor.hpp"
 
+#include "breakers.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 
@@ -346,6 +347,30 @@ std::vector<check> check_io_uring(const machine& here) {
   return all;
 }
 
+std::vector<check> check_breakers(const machine& here, const kfd::node_view& node) {
+  std::string message;
+  auto open = kfd::breaker_store{here.breakers}.read(message);
+  const std::string how =
+      here.breakers +
+      ", which schedulers keep; resets that none of them heard of show in dmesg only";
+  if (!open)
+    return {{"breakers", verdict::unknown, message, here.breakers,
+             "until then a scheduler that starts does not know which GPUs to leave alone"}};
+  drop_over(*open);
+  std::vector<check> all;
+  for (const auto& [gpu, each] : *open)
+    all.push_back(
+        {"breaker", verdict::note,
+         fmt::format("{} is left alone: {}", gpu_name(node, gpu), breaker_text(gpu, each, node)),
+         how,
+         fmt::format(
+             "nothing on it is suspended; queues from before a reset are dead, so end their "
+             "processes; once it works again (dmesg): sluice breaker rearm {}",
+             number(gpu))});
+  if (all.empty()) all.push_back({"breakers", verdict::good, "none is open", how});
+  return all;
+}
+
 std::vector<check> examine(const machine& here) {
   std::vector<check> all{check_kernel(here)};
   const auto add = [&all](std::vector<check> more) {
@@ -362,6 +387,7 @@ std::vector<check> examine(const machine& here) {
   all.push_back(check_scheduling(here));
   all.push_back(check_cwsr(here));
   all.push_back(check_tracing(here));
+  add(check_breakers(here, node ? *node : kfd::node_view{}));
   all.push_back(check_pid_namespace(here));
   add(check_debugfs(here));
   add(check_io_uring(here));

@@ -8,6 +8,7 @@
 
 #include <boost/json/value.hpp>
 
+#include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/node_view.hpp"
 #include "sluice/kfd/roots.hpp"
 
@@ -32,7 +33,8 @@ struct check {
 struct machine {
   kfd::roots where = kfd::roots::from_environment();
   std::string prefix{};  ///< Goes before /proc and /sys.
-  std::string agent{};   ///< Path of sluice-agent; empty: not found.
+  std::string breakers = kfd::breaker_store::default_path(where);
+  std::string agent{};  ///< Path of sluice-agent; empty: not found.
   /// Asks the kernel for a ring as large as the runtime's. \return 0 or an errno.
   std::function<int()> try_io_uring;
 };
@@ -45,6 +47,8 @@ std::vector<check> check_gpus(const machine& here, const kfd::node_view& node);
 check check_scheduling(const machine& here);  ///< sched_policy
 check check_cwsr(const machine& here);
 check check_tracing(const machine& here);
+/// What schedulers wrote down; the driver shows no reset that is over.
+std::vector<check> check_breakers(const machine& here, const kfd::node_view& node);
 check check_pid_namespace(const machine& here);
 std::vector<check> check_debugfs(const machine& here);
 std::vector<check> check_io_uring(const machine& here);

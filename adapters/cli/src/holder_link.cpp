@@ -143,7 +143,8 @@ std::optional<holder_answer> ask_holder(const holder_names& names, pid_t target,
     if (!who) continue;
     const bool known = who->uid == 0 || who->uid == ::geteuid() || who->uid == owner.st_uid;
     if (!known && who->pid != tracer_of(target)) continue;
-    if (!write_line(link.get(), request)) continue;
+    // Who refuses us may have said so, and closed, before we ask: that answer is there to be read.
+    (void)write_line(link.get(), request);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now());
     if (auto text = read_line(link.get(), std::max(static_cast<int>(left.count()), 0)))
       return holder_answer{who->pid, std::move(*text)};

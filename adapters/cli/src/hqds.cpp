@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -68,7 +69,27 @@ std::uint32_t common_ring(const kfd::process_description& process, gpu_id gpu) {
   return static_cast<std::uint32_t>(common);
 }
 
-int show_once(const options& chosen) {
+enum class picture { only, first, next };
+
+/// What a picture of several begins with: its local time, on a cleared terminal or below a blank
+/// line.
+std::string head_of(picture which) {
+  if (which == picture::only) return {};
+  const bool terminal = ::isatty(STDOUT_FILENO) != 0;
+  const std::string before = terminal ? "\x1b[H\x1b[2J" : which == picture::next ? "\n" : "";
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  std::array<char, 64> date{};
+  std::array<char, 16> zone{};
+  (void)std::strftime(date.data(), date.size(), "%Y-%m-%d %H:%M:%S", &local);
+  (void)std::strftime(zone.data(), zone.size(), "%z", &local);
+  const auto part = std::chrono::floor<std::chrono::milliseconds>(now.time_since_epoch()) % 1s;
+  return fmt::format("{}{}.{:03} {}\n", before, date.data(), part.count(), zone.data());
+}
+
+int show_once(const options& chosen, picture which) {
   const auto where = kfd::roots::from_environment();
   const std::string path = where.debugfs + "/hqds";
   const auto text = whole_file(path);
@@ -98,11 +119,9 @@ int show_once(const options& chosen) {
     });
   }
   const auto taken = taken_slots(slots, queues, node);
-  const bool clear = chosen.interval > 0s && !chosen.json && ::isatty(STDOUT_FILENO) != 0;
   const bool printed =
-      chosen.json
-          ? print(hqds_json(slots, taken))
-          : print((clear ? "\x1b[H\x1b[2J" : "") + hqds_text(slots, taken, node, terminal_width()));
+      chosen.json ? print(hqds_json(slots, taken))
+                  : print(head_of(which) + hqds_text(slots, taken, node, terminal_width()));
   if (slots.problems)
     complain(fmt::format("{} lines of {} were not understood, the first is {}: {}",
                          slots.problems.count, path, slots.problems.first_line,
@@ -111,13 +130,13 @@ int show_once(const options& chosen) {
 }
 
 int show(const options& chosen) {
-  if (chosen.interval <= 0s) return show_once(chosen);
+  if (chosen.interval <= 0s) return show_once(chosen, picture::only);
   // Without SA_RESTART: it interrupts the sleep.
   struct sigaction on_end {};
   on_end.sa_handler = [](int) { interrupted = 1; };
   for (const int each : {SIGINT, SIGTERM}) ::sigaction(each, &on_end, nullptr);
-  while (interrupted == 0) {
-    if (const int code = show_once(chosen); code != exit_done) return code;
+  for (auto which = picture::first; interrupted == 0; which = picture::next) {
+    if (const int code = show_once(chosen, which); code != exit_done) return code;
     timespec left{};
     left.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(chosen.interval).count();
     left.tv_nsec = (chosen.interval % 1s).count();

@@ -5,8 +5,28 @@
 #include "subcommand.hpp"
 
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
+
+namespace {
+
+/// What is wrong where a subcommand should be, with a list of those there are; nothing else is.
+std::optional<std::string> wrong_subcommand(const CLI::App& program) {
+  const CLI::App* at = &program;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  std::string all;
+  for (const auto* each : at->get_subcommands({}))
+    if (!each->get_name().empty()) all += (all.empty() ? "" : ", ") + each->get_name();
+  if (all.empty()) return {};
+  const auto rest = at->remaining();
+  if (rest.empty()) return "a subcommand is missing; there are " + all;
+  if (rest.front().starts_with("-"))
+    return "there is no option '" + sluice::cli::printable(rest.front()) + "'";
+  return "there is no subcommand '" + sluice::cli::printable(rest.front()) + "'; there are " + all;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace sluice::cli;
@@ -18,14 +38,15 @@ int main(int argc, char** argv) {
   program.require_subcommand(1);
   program.set_version_flag("--version", "sluice " SLUICE_VERSION);
   const std::vector<subcommand> all{
-      add_doctor(program),  add_queues(program), add_hqds(program),    add_role(program),
-      add_suspend(program), add_resume(program), add_release(program), add_sim(program),
+      add_doctor(program),  add_queues(program),  add_hqds(program),
+      add_role(program),    add_suspend(program), add_resume(program),
+      add_release(program), add_breaker(program), add_sim(program),
   };
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help, --version
-    complain(std::string{error.what()} + " (see --help)");
+    complain(wrong_subcommand(program).value_or(error.what()) + " (see --help)");
     return exit_usage;
   }
   try {

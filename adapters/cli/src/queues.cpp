@@ -1,5 +1,6 @@
 #include "queues.hpp"
 
+#include "breakers.hpp"
 #include "holder_link.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <memory>
 #include <thread>
 
@@ -90,11 +92,31 @@ std::optional<bool> is_suspended(const holding* by, driver_queue_id id) {
   return std::ranges::find(*by->suspended, id) != by->suspended->end();
 }
 
-std::string_view state_text(const holding* by, driver_queue_id id) {
-  if (by == nullptr) return "-";
+bool is_evicted(const about_processes& known, pid_t pid, gpu_id gpu) {
+  return known.evicted && known.evicted->contains({pid, gpu});
+}
+
+std::string state_text(const holding* by, driver_queue_id id, bool evicted) {
+  if (by == nullptr) return evicted ? "evicted" : "-";
   const auto suspended = is_suspended(by, id);
-  if (!suspended) return "traced";
-  return *suspended ? "suspended" : "held";
+  const std::string state = !suspended ? "traced" : *suspended ? "suspended" : "held";
+  return evicted ? state + "+evicted" : state;
+}
+
+/// Calls `visit(process, gpu, milliseconds)` for each process whose time off a GPU went on between
+/// two looks.
+template <class Visit>
+void for_each_eviction(const kfd::node_view& before, const kfd::node_view& now, Visit visit) {
+  for (const auto& process : now.processes) {
+    const auto earlier =
+        std::ranges::find(before.processes, process.pid, &kfd::process_description::pid);
+    if (earlier == before.processes.end() || earlier->start_time != process.start_time) continue;
+    for (const auto& [gpu, ms] : process.evicted_ms) {
+      const auto old = earlier->evicted_ms.find(gpu);
+      if (old != earlier->evicted_ms.end() && ms > old->second)
+        visit(process, gpu, ms - old->second);
+    }
+  }
 }
 
 template <class Value>
@@ -155,21 +177,22 @@ std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd
         "or make it smaller",
         gpu.ordinal, bytes_text(used), bytes_text(*gpu.vram)));
   }
-  for (const auto& process : now.processes) {
-    const auto earlier =
-        std::ranges::find(before.processes, process.pid, &kfd::process_description::pid);
-    if (earlier == before.processes.end() || earlier->start_time != process.start_time) continue;
-    for (const auto& [gpu, ms] : process.evicted_ms) {
-      const auto old = earlier->evicted_ms.find(gpu);
-      const auto* const where = now.find(gpu);
-      if (where == nullptr || old == earlier->evicted_ms.end() || ms <= old->second) continue;
+  for_each_eviction(before, now, [&](const auto& process, gpu_id gpu, std::uint64_t ms) {
+    if (const auto* const where = now.find(gpu))
       warnings.push_back(fmt::format(
           "GPU {}: the driver is evicting process {} ({}) for want of memory, {} ms since the last "
           "look; suspending frees none",
-          where->ordinal, process.pid, printable(process.command), ms - old->second));
-    }
-  }
+          where->ordinal, process.pid, printable(process.command), ms));
+  });
   return warnings;
+}
+
+evictions evicted_between(const kfd::node_view& before, const kfd::node_view& now) {
+  evictions found;
+  for_each_eviction(before, now, [&](const auto& process, gpu_id gpu, std::uint64_t) {
+    found.emplace(process.pid, gpu);
+  });
+  return found;
 }
 
 holdings ask_holders(const kfd::node_view& node) {
@@ -187,7 +210,7 @@ holdings ask_holders(const kfd::node_view& node) {
   return held;
 }
 
-std::string queues_text(const kfd::node_view& node, const holdings& held, const roles& given,
+std::string queues_text(const kfd::node_view& node, const about_processes& known,
                         std::size_t width) {
   using enum table::align;
   table rows{{{"PID", right},
@@ -205,9 +228,9 @@ std::string queues_text(const kfd::node_view& node, const holdings& held, const 
     const std::string pid = std::to_string(process.pid);
     const std::string user = user_text(process.user);
     const std::string command = printable(process.command);
-    const role known = role_of(given, process);
-    const std::string what = known == role::unmatched ? "-" : std::string{to_string(known)};
-    const holding* const by = find(held, process.pid);
+    const role given = role_of(known.given, process);
+    const std::string what = given == role::unmatched ? "-" : std::string{to_string(given)};
+    const holding* const by = find(known.held, process.pid);
     if (process.queues.empty())
       rows.add({pid, user, command, what, "-", "-", "-", "-", "-",
                 by == nullptr     ? "-"
@@ -221,17 +244,22 @@ std::string queues_text(const kfd::node_view& node, const holdings& held, const 
                 std::to_string(number(queue.id)), std::string{type_text(queue.type)},
                 bytes_text(queue.ring_bytes),
                 queue.priority ? std::to_string(*queue.priority) : "-",
-                std::string{state_text(by, queue.id)},
+                state_text(by, queue.id, is_evicted(known, process.pid, queue.gpu)),
                 vram != process.vram.end() ? bytes_text(vram->second) : "-"});
     }
   }
   std::string out;
   for (const auto& gpu : node.gpus) out += gpu_line(gpu);
+  if (rows.empty() && known.unfiltered != 0)
+    return out + (known.unfiltered == 1
+                      ? "1 process uses the driver, but the filter does not match it\n"
+                      : fmt::format("{} processes use the driver, but none matches the filter\n",
+                                    known.unfiltered));
   if (rows.empty()) return out + "no process uses " + (node.gpus.size() == 1 ? "it\n" : "them\n");
   return out + "\n" + rows.text(width);
 }
 
-json::value queues_json(const kfd::node_view& node, const holdings& held, const roles& given,
+json::value queues_json(const kfd::node_view& node, const about_processes& known,
                         const std::vector<std::string>& warnings) {
   json::array gpus;
   for (const auto& gpu : node.gpus) {
@@ -249,7 +277,7 @@ json::value queues_json(const kfd::node_view& node, const holdings& held, const 
   }
   json::array processes;
   for (const auto& process : node.processes) {
-    const holding* const by = find(held, process.pid);
+    const holding* const by = find(known.held, process.pid);
     json::array queues;
     for (const auto& queue : process.queues) {
       queues.push_back(json::object{
@@ -259,6 +287,8 @@ json::value queues_json(const kfd::node_view& node, const holdings& held, const 
           {"ring_bytes", queue.ring_bytes},
           {"priority", or_null(queue.priority)},
           {"suspended", or_null(is_suspended(by, queue.id))},
+          {"evicted", known.evicted ? json::value(is_evicted(known, process.pid, queue.gpu))
+                                    : json::value(nullptr)},
       });
     }
     json::object memory;
@@ -270,7 +300,7 @@ json::value queues_json(const kfd::node_view& node, const holdings& held, const 
         {"command", process.command},
         {"uid", or_null(process.user)},
         {"user", user_text(process.user)},
-        {"role", to_string(role_of(given, process))},
+        {"role", to_string(role_of(known.given, process))},
         {"traced_by", pid_or_null(by != nullptr ? by->tracer : 0)},
         {"held_by", pid_or_null(by != nullptr ? by->holder : 0)},
         {"vram_bytes", std::move(memory)},
@@ -297,7 +327,9 @@ subcommand add_queues(CLI::App& program) {
   const auto chosen = std::make_shared<options>();
   auto* const command =
       program.add_subcommand("queues", "List the processes that use GPUs, and their queues");
-  command->add_option("--pid", chosen->filter.pids, "Only these processes")->type_name("PID");
+  command->add_option("--pid", chosen->filter.pids, "Only these processes")
+      ->check(process_id())
+      ->type_name("PID");
   command
       ->add_option("--gpu", chosen->filter.gpus,
                    "Only these: gpu_id, ordinal, PCI address or unique id")
@@ -323,9 +355,9 @@ subcommand add_queues(CLI::App& program) {
   command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
   command->footer(
       "STATE: suspended, or held (it runs), by 'sluice suspend'; traced by another,\n"
-      "e.g. a scheduler's agent, who alone knows; '-': by nobody. ROLE: what a\n"
-      "scheduler with these rules would give; '-': it would not touch it. GPUs are\n"
-      "numbered as HIP_VISIBLE_DEVICES counts. Priorities need root.");
+      "e.g. a scheduler's agent, who alone knows; evicted: taken off by the driver for\n"
+      "want of memory. ROLE: what a scheduler with these rules would give, '-': none.\n"
+      "GPUs are numbered as HIP_VISIBLE_DEVICES counts. Priorities need root.");
   return {command, [chosen] {
             if (!chosen->type.empty()) chosen->filter.compute = chosen->type == "compute";
             const auto where = kfd::roots::from_environment();
@@ -337,14 +369,26 @@ subcommand add_queues(CLI::App& program) {
                               where.sysfs, seen.error().message()));
               return exit_failed;
             }
+            for (const pid_t pid : chosen->filter.pids) {
+              if (std::ranges::find(seen->processes, pid, &kfd::process_description::pid) !=
+                  seen->processes.end())
+                continue;
+              complain("--pid: " + kfd::why_not_listed(pid, where));
+              return exit_failed;
+            }
             kfd::node_view before = *seen;
+            about_processes known;
             if (chosen->interval > 0s) {
               std::this_thread::sleep_for(chosen->interval);
               if (auto again = kfd::look_at_node(where)) seen = std::move(again);
+              known.evicted = evicted_between(before, *seen);
             }
+            known.unfiltered = seen->processes.size();
             // Best effort: only root can read it, and unknown priorities show as such.
             (void)kfd::add_priorities(*seen, where);
-            const auto warnings = memory_warnings(before, *seen);
+            auto warnings = memory_warnings(before, *seen);
+            auto breakers = open_breakers();
+            std::ranges::move(breaker_warnings(*seen, breakers), std::back_inserter(warnings));
             if (const auto wrong = apply(chosen->filter, *seen)) {
               complain(*wrong);
               return exit_usage;
@@ -355,11 +399,14 @@ subcommand add_queues(CLI::App& program) {
               complain(message);
               return exit_usage;
             }
-            const auto given = kfd::roles_now(where, *rules, complain);
-            const auto held = ask_holders(*seen);
-            if (chosen->json)
-              return print(queues_json(*seen, held, given, warnings)) ? exit_done : exit_failed;
-            if (!print(queues_text(*seen, held, given, terminal_width()))) return exit_failed;
+            known.given = kfd::roles_now(where, *rules, complain);
+            known.held = ask_holders(*seen);
+            if (chosen->json) {
+              auto all = queues_json(*seen, known, warnings);
+              all.as_object()["breakers"] = breakers_json(breakers);
+              return print(all) ? exit_done : exit_failed;
+            }
+            if (!print(queues_text(*seen, known, terminal_width()))) return exit_failed;
             for (const auto& each : warnings) complain("warning: " + each);
             return exit_done;
           }};

@@ -4,7 +4,9 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <boost/json/value.hpp>
@@ -27,6 +29,12 @@ struct queue_filter {
 /// there.
 std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& node);
 
+/// Where the driver has taken whose queues off a GPU for want of memory.
+using evictions = std::set<std::pair<pid_t, gpu_id>>;
+
+/// Those whose time went on between two looks: the driver shows only how long they lasted in all.
+evictions evicted_between(const kfd::node_view& before, const kfd::node_view& now);
+
 /// Sentences about memory: GPUs almost full, and processes whose queues were evicted between two
 /// looks. Suspending helps with neither.
 std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd::node_view& now);
@@ -45,9 +53,17 @@ holdings ask_holders(const kfd::node_view& node);
 
 using roles = std::map<kfd::process_identity, role>;
 
-std::string queues_text(const kfd::node_view& node, const holdings& held, const roles& given,
+/// What is known of the processes beside the look.
+struct about_processes {
+  holdings held{};
+  roles given{};
+  std::optional<evictions> evicted{};  ///< Nothing: not known, of one look.
+  std::size_t unfiltered = 0;          ///< How many processes there were before the filter.
+};
+
+std::string queues_text(const kfd::node_view& node, const about_processes& known,
                         std::size_t width);
-boost::json::value queues_json(const kfd::node_view& node, const holdings& held, const roles& given,
+boost::json::value queues_json(const kfd::node_view& node, const about_processes& known,
                                const std::vector<std::string>& warnings);
 
 }  // namespace sluice::cli

@@ -95,7 +95,7 @@ subcommand add_release(CLI::App& program) {
       "done; 1: it could not be done, or is still traced; 2: usage.");
   command->add_option("PID", chosen->pid, "The process")
       ->required()
-      ->check(CLI::PositiveNumber)
+      ->check(process_id())
       ->type_name("");
   auto* const limit =
       command

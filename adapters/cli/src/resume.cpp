@@ -76,9 +76,11 @@ subcommand add_resume(CLI::App& program) {
       "failed; 2: usage.");
   command->add_option("PID", chosen->pid, "The suspended process")
       ->required()
-      ->check(CLI::PositiveNumber)
+      ->check(process_id())
       ->type_name("");
-  command->add_option("QID", chosen->queues, "Only these queues; else everything")->type_name("");
+  command->add_option("QID", chosen->queues, "Only these queues; else everything")
+      ->check(queue_number())
+      ->type_name("");
   return {command, [chosen] { return resume(*chosen); }};
 }
 

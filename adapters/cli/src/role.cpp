@@ -5,6 +5,7 @@
 #include "subcommand.hpp"
 #include "table.hpp"
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -127,7 +128,7 @@ int list(const options& chosen) {
 void add_entry(CLI::App& to, const std::shared_ptr<options>& chosen) {
   auto* const entry = to.add_option_group("Whose");
   entry->add_option("--pid", chosen->pid, "One process, until it ends")
-      ->check(CLI::PositiveNumber)
+      ->check(process_id())
       ->type_name("PID");
   entry->add_option("--cgroup", chosen->cgroup, "All below cgroups that match, such as '/batch/*'")
       ->type_name("PATTERN");
@@ -151,6 +152,7 @@ subcommand add_role(CLI::App& program) {
   set_command
       ->add_option("--position", chosen->position,
                    "Where a pattern goes, from 0; the first match counts")
+      ->check(whole_number_of("position", 0, std::numeric_limits<std::int32_t>::max()))
       ->type_name("N")
       ->excludes("--pid");
   add_store(*set_command, chosen->where);

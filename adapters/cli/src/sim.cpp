@@ -1,6 +1,7 @@
 // sluice sim: starts the simulated device and says how to use it.
 
 #include "output.hpp"
+#include "profile_names.hpp"
 #include "subcommand.hpp"
 
 #include <fcntl.h>
@@ -92,17 +93,20 @@ int become_device(const options& chosen) {
 subcommand add_sim(CLI::App& program) {
   const auto chosen = std::make_shared<options>();
   auto* const command = program.add_subcommand("sim", "Run a simulated GPU to try things on");
-  command->footer(
-      "Runs sluice-sim in the foreground until Ctrl-C, and prints three lines to paste\n"
-      "into other shells: what is started there uses the simulated GPU. Needs root and\n"
-      "/dev/fuse. In a script: sluice sim --root DIR > env & ... . env");
+  command->footer([] {
+    return "Runs sluice-sim in the foreground until Ctrl-C, and prints three lines to paste\n"
+           "into other shells: what is started there uses the simulated GPU. Needs root and\n"
+           "/dev/fuse. In a script: sluice sim --root DIR > env & ... . env\n"
+           "Profiles: " +
+           sim::profile_names();
+  });
   command->add_option("--root", chosen->root, "Directory to appear under [a new one in /tmp]")
       ->type_name("DIR");
-  command->add_option("--profile", chosen->profile, "mi300x, gfx1100, or a TOML file")
+  command->add_option("--profile", chosen->profile, "A profile's name (below), or a TOML file")
       ->capture_default_str()
       ->type_name("NAME|FILE");
   command->add_option("--gpus", chosen->gpus, "Number of GPUs")
-      ->check(CLI::Range(1, 64))
+      ->check(whole_number_of("number of GPUs", 1, 64))
       ->type_name("N");
   return {command, [chosen] { return become_device(*chosen); }};
 }

@@ -2,7 +2,9 @@
 /// \file
 /// What a subcommand is. Each has a source file of its own; main() lists them.
 
+#include <cstdint>
 #include <functional>
+#include <string>
 
 #include <CLI/CLI.hpp>
 
@@ -18,7 +20,17 @@ struct subcommand {
   std::function<int()> run;  ///< \return the program's exit code.
 };
 
+/// For check(): a whole decimal number from `least` to `most`, and nothing that CLI11 would read as
+/// one besides (0x10, 1e3, blanks).
+/// \param what it is, for the sentence: "process id".
+CLI::Validator whole_number_of(std::string what, std::uint64_t least, std::uint64_t most);
+/// The same for process ids, up to the kernel's PID_MAX_LIMIT.
+CLI::Validator process_id();
+/// For queue ids.
+CLI::Validator queue_number();
+
 // Each adds its options to the program's.
+subcommand add_breaker(CLI::App& program);
 subcommand add_doctor(CLI::App& program);
 subcommand add_hqds(CLI::App& program);
 subcommand add_queues(CLI::App& program);

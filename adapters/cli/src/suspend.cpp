@@ -1,6 +1,7 @@
 // sluice suspend: the foreground process that holds what it suspended.
 
 #include "holder_link.hpp"
+#include "lost_queues.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 #include "table.hpp"
@@ -14,9 +15,11 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <set>
+#include <string_view>
 
 #include <boost/json.hpp>
 #include <fmt/format.h>
@@ -35,6 +38,10 @@ using namespace std::chrono_literals;
 constexpr duration driver_patience = 10s;
 /// How often to look whether the process is still there, and has new queues.
 constexpr duration look_interval = 100ms;
+/// Of --for. Whoever waits for the GPU waits as long.
+constexpr duration longest_hold = 24h;
+/// For another 'sluice suspend' to say that it holds the process.
+constexpr duration holder_look = 1s;
 
 struct options {
   pid_t pid = 0;
@@ -46,14 +53,20 @@ struct options {
 time_point soon() { return clock::now() + driver_patience; }
 
 std::string outcome_text(const kfd::queue_order& order) {
-  switch (order.error) {
-    case 0: return "suspended";
-    case ENOENT: return "no such queue";
-    case EBUSY: return "not suspended: being created or destroyed";
-    case EIO: return "failed, resumed again: the hardware did not answer, see dmesg";
-    case ETIMEDOUT: return "failed: the driver does not answer, see dmesg";
-    default: return fmt::format("not suspended: {}", error_text(order.error));
+  if (order.error == 0) return "suspended";
+  return "not suspended: " + kfd::reason_of(command_kind::suspend, order);
+}
+
+/// What a line of JSON tells of.
+enum class event : std::uint8_t { suspend, resume, end };
+
+std::string_view to_string(event what) {
+  switch (what) {
+    case event::suspend: return "suspend";
+    case event::resume: return "resume";
+    case event::end: break;
   }
+  return "end";
 }
 
 class holding {
@@ -64,9 +77,15 @@ class holding {
   /// \return the exit code, once everything runs again.
   int run(int signals) {
     if (const auto no = by_->attach(chosen_.pid, soon())) {
-      complain(no.what);
+      const auto other = ask_holder(list_holders(), chosen_.pid, "status", holder_look);
+      complain(other ? fmt::format("process {} ({}) is held by process {} already, a 'sluice "
+                                   "suspend'; 'sluice resume {}' makes that let go",
+                                   chosen_.pid, command_of(chosen_.pid), other->holder, chosen_.pid)
+                     : no.what);
       return exit_failed;
     }
+    for (const auto& each : breakers_of(chosen_.pid)) complain("warning: " + each);
+    resets_.listen(by_->node(), by_->queues(chosen_.pid));
     const int first = suspend_first();
     if (suspended().empty()) {
       if (chosen_.queues.empty() && first == exit_done)
@@ -83,7 +102,7 @@ class holding {
           chosen_.pid));
     hold(signals, link);
     const int last = let_go();
-    return first != exit_done ? first : last;
+    return first != exit_done || lost_ ? exit_failed : last;
   }
 
  private:
@@ -119,9 +138,20 @@ class holding {
     kfd::failure why;
     const auto orders = change(command_kind::suspend, ids, why);
     remember_failures(orders);
-    report(orders);
+    report(event::suspend, orders);
     if (why) complain(why.what);
+    look_for_lost();
     return why ? exit_failed : exit_done;
+  }
+
+  /// The driver suspends dead queues as it does live ones.
+  void look_for_lost() {
+    auto queues = by_->queues(chosen_.pid);
+    std::erase_if(queues, [&](const auto& each) {
+      return each.about.exceptions == 0 || !said_.insert(each.about.id).second;
+    });
+    for (const auto& each : error_states(chosen_.pid, queues)) complain(each);
+    lost_ = lost_ || !queues.empty();
   }
 
   /// What cannot be suspended is not tried again and again.
@@ -130,18 +160,30 @@ class holding {
       if (order.error != 0) let_run_.insert(order.queue);
   }
 
-  void report(const std::vector<kfd::queue_order>& orders) const {
+  /// \param reason of the end.
+  void report(event what, const std::vector<kfd::queue_order>& orders,
+              std::string_view reason = {}) const {
     if (chosen_.json) {
       json::array queues;
       for (const auto& order : orders)
-        queues.push_back(json::object{{"queue_id", number(order.queue)},
-                                      {"gpu_id", number(order.gpu)},
-                                      {"suspended", order.error == 0},
-                                      {"errno", order.error}});
+        queues.push_back(json::object{
+            {"queue_id", number(order.queue)},
+            {"gpu_id", number(order.gpu)},
+            {"suspended",
+             what == event::suspend ? order.error == 0 : order.error != 0 && order.error != ENOENT},
+            {"errno", order.error}});
       print(json::object{{"version", 1},
+                         {"event", to_string(what)},
+                         {"reason", reason.empty() ? json::value(nullptr) : json::value(reason)},
                          {"pid", chosen_.pid},
                          {"holder", ::getpid()},
                          {"queues", std::move(queues)}});
+      return;
+    }
+    if (what != event::suspend) {
+      for (const auto& order : orders)
+        if (what == event::resume && order.error == 0)
+          print(fmt::format("queue {} runs again\n", number(order.queue)));
       return;
     }
     using enum table::align;
@@ -157,21 +199,38 @@ class holding {
     const time_point begun = clock::now();
     while (!released_) {
       const duration held = clock::now() - begun;
-      if (held >= chosen_.limit) return;
+      if (held >= chosen_.limit) {
+        reason_ = "time";
+        return;
+      }
       if (by_->stranded() || !by_->holds(chosen_.pid)) return;
       if (const auto fresh = unnamed(); !fresh.empty()) {
         kfd::failure why;
         const auto orders = change(command_kind::suspend, fresh, why);
         remember_failures(orders);
-        report(orders);
+        report(event::suspend, orders);
         if (why) complain(why.what);
+        resets_.listen(by_->node(), by_->queues(chosen_.pid));
+      }
+      look_for_lost();
+      if (const auto gpu = resets_.heard()) {
+        complain(
+            fmt::format("GPU {} was reset while it was held: the queues that process {} had on it "
+                        "are dead, and what they ran is lost; see dmesg",
+                        number(*gpu), chosen_.pid));
+        lost_ = true;
+        reason_ = "reset";
+        return;
       }
       const auto wait = std::min(look_interval, chosen_.limit - held);
       std::array<pollfd, 2> sources{
           {{signals, POLLIN, 0}, {link ? link->ready_fd() : -1, POLLIN, 0}}};
       ::poll(sources.data(), sources.size(),
              static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count()));
-      if (sources[0].revents != 0) return;
+      if (sources[0].revents != 0) {
+        reason_ = "signal";
+        return;
+      }
       if (sources[1].revents != 0)
         link->serve([this](std::string_view request) { return answer(request); });
     }
@@ -189,36 +248,61 @@ class holding {
     if (!ids) return "error that is no list of queue ids";
     if (!ids->empty()) {
       kfd::failure why;
-      (void)change(command_kind::resume, *ids, why);
+      const auto orders = change(command_kind::resume, *ids, why);
+      report(event::resume, orders);
       if (why) return "error " + why.what;
       let_run_.insert(ids->begin(), ids->end());
       if (!suspended().empty()) return "ok";
     }
     released_ = true;
-    const auto no = by_->release(chosen_.pid, soon());
-    return no && no.error != ESRCH ? "error " + no.what : "ok";
+    reason_ = "resume";
+    remember_suspended();
+    refused_ = by_->release(chosen_.pid, soon());
+    return refused_ && refused_.error != ESRCH ? "error " + refused_.what : "ok";
+  }
+
+  /// What the end resumes.
+  void remember_suspended() {
+    for (const auto& queue : by_->queues(chosen_.pid))
+      if (queue.suspended)
+        last_.push_back({.pid = chosen_.pid, .queue = queue.about.id, .gpu = queue.about.gpu});
+  }
+
+  void report_end() const {
+    if (chosen_.json) report(event::end, last_, reason_);
   }
 
   int let_go() {
     if (!released_ && !by_->stranded() && !by_->holds(chosen_.pid)) {
       if (::kill(chosen_.pid, 0) != 0 && errno == ESRCH) {
+        reason_ = "exit";
+        report_end();
         say(fmt::format("process {} has ended\n", chosen_.pid));
         return exit_done;
       }
+      reason_ = "session";
+      report_end();
       complain(
           fmt::format("the session with process {} is over: it ended its GPU runtime, or "
                       "another debugger took it; its queues run",
                       chosen_.pid));
       return exit_failed;
     }
-    kfd::failure no;
-    if (!released_) no = by_->release(chosen_.pid, soon());
-    if (by_->stranded() || (no && no.error != ESRCH)) {
-      complain(no ? no.what : "the driver refuses to resume it; this process ends, which does");
+    if (!released_) {
+      remember_suspended();
+      refused_ = by_->release(chosen_.pid, soon());
+    }
+    if (by_->stranded() || (refused_ && refused_.error != ESRCH)) {
+      reason_ = "refused";
+      for (auto& order : last_) order.error = refused_ ? refused_.error : EIO;
+      report_end();
+      complain(refused_ ? refused_.what
+                        : "the driver refuses to resume it; this process ends, which does");
       // Destructors would wait for the driver; the kernel resumes everything with our death.
       std::_Exit(exit_failed);
     }
-    say(fmt::format("process {} runs again\n", chosen_.pid));
+    report_end();
+    say(fmt::format("process {} {}\n", chosen_.pid, lost_ ? "is let go" : "runs again"));
     return exit_done;
   }
 
@@ -230,6 +314,12 @@ class holding {
   const std::unique_ptr<kfd::queue_holder> by_;
   std::set<driver_queue_id> let_run_;  // resumed on request, or not to be had
   bool released_ = false;
+  reset_watch resets_;
+  std::set<driver_queue_id> said_;       // to be in an error state
+  bool lost_ = false;                    // some queue is dead, whatever else went well
+  kfd::failure refused_;                 // by release()
+  std::vector<kfd::queue_order> last_;   // what the end resumes
+  std::string_view reason_ = "refused";  // of the end
 };
 
 int hold(const options& chosen) {
@@ -267,20 +357,22 @@ subcommand add_suspend(CLI::App& program) {
       "suspended and run again; 1: some were not; 2: usage.");
   command->add_option("PID", chosen->pid, "The process")
       ->required()
-      ->check(CLI::PositiveNumber)
+      ->check(process_id())
       ->type_name("");
   command->add_option("QID", chosen->queues, "Only these queues; else all compute queues")
+      ->check(queue_number())
       ->type_name("");
   command
       ->add_option_function<std::string>(
           "--for",
           [chosen](const std::string& text) {
             const auto value = parse_duration(text);
-            if (!value || *value <= 0s)
-              throw CLI::ValidationError("--for", "'" + text + "' is no time; e.g. 30s or 10min");
+            if (!value || *value <= 0s || *value > longest_hold)
+              throw CLI::ValidationError(
+                  "--for", "'" + text + "' is no time up to 24h; e.g. 30s, 10min or 2h");
             chosen->limit = *value;
           },
-          "Resume after this time, e.g. 30s or 10min")
+          "Resume after this time, up to 24h")
       ->type_name("TIME");
   command->add_flag("--json", chosen->json, "For scripts: a line of JSON for each change");
   return {command, [chosen] { return hold(*chosen); }};

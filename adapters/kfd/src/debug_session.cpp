@@ -412,6 +412,7 @@ class debug_session::impl {
     seen.ring_base = now.ring_base_address;
     seen.write_pointer_address = now.write_pointer_address;
     seen.read_pointer_address = now.read_pointer_address;
+    seen.exceptions = queue_ledger::exceptions_of(now);
     listener_.queue_added(seen);
   }
 

@@ -4,7 +4,7 @@
 #include "node_scanner.hpp"
 #include "proc.hpp"
 #include "quiet_thread.hpp"
-#include "role_watch.hpp"
+#include "store_watch.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -82,7 +82,7 @@ class node_discovery final : public discovery {
     if (const auto added = add(release_end_.get(), from_releases); !added) return added;
     scanner_ = std::make_unique<node_scanner>(where_, rules_, waits_.get(), say_);
     stored_ = {};
-    store_watch_ = std::make_unique<role_watch>(rules_.role_store);
+    store_watch_ = std::make_unique<store_watch>(rules_.role_store);
     if (store_watch_->fd() >= 0)
       if (const auto added = add(store_watch_->fd(), from_store); !added) return added;
     if (store_watch_->changed())
@@ -317,7 +317,7 @@ class node_discovery final : public discovery {
   std::atomic<bool> said_changed_{false};
   const message_sink say_;
   const role_store store_;
-  std::unique_ptr<role_watch> store_watch_;
+  std::unique_ptr<store_watch> store_watch_;
   stored_roles stored_;    // as the store last said, less the releases that have ended since
   unique_fd release_end_;  // a timer: when the next release ends
   unique_fd waits_;

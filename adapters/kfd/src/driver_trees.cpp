@@ -1,6 +1,7 @@
 #include "sluice/kfd/driver_trees.hpp"
 
 #include "proc.hpp"
+#include "sysfs.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -28,17 +29,6 @@ auto read_through(const std::string& path) -> result<decltype(std::declval<Parse
     if (got == 0) return parser.finish();
     parser.feed({piece.data(), static_cast<std::size_t>(got)});
   }
-}
-
-std::optional<sysfs_queue> read_queue(const std::string& directory) {
-  std::array<char, 64> size;
-  std::array<char, 64> type;
-  std::array<char, 64> gpu;
-  const auto size_text = read_small_file((directory + "/size").c_str(), size);
-  const auto type_text = read_small_file((directory + "/type").c_str(), type);
-  const auto gpu_text = read_small_file((directory + "/gpuid").c_str(), gpu);
-  if (!size_text || !type_text || !gpu_text) return {};
-  return parse_sysfs_queue(*size_text, *type_text, *gpu_text);
 }
 
 }  // namespace

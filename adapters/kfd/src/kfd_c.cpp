@@ -254,7 +254,7 @@ int list(sluice_kfd* handle, size_t entry_size, sluice_kfd_queue** queues, size_
       if (wanted(entry)) found.push_back(entry);
     }
   }
-  if (!seen) return fail(ESRCH, "process " + std::to_string(*of) + " does not use the driver");
+  if (!seen) return fail(ESRCH, kfd::why_not_listed(*of, handle->where));
   if (found.empty()) return 0;
   void* const memory = std::calloc(found.size(), entry_size);  // NOLINT: freed by sluice_kfd_free.
   if (memory == nullptr) return fail(ENOMEM, "no memory for the list");

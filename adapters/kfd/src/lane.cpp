@@ -276,7 +276,9 @@ bool lane::open_session() {
     if (may_pass && clock::now() < open_until_) return true;
     if (error == errc::busy)
       options_.say("cannot manage process " + std::to_string(pid_) +
-                   ": another debugger has a session with it; end that first");
+                   ": another debugger has a session with it; 'sluice resume " +
+                   std::to_string(pid_) + "' ends that of a 'sluice suspend', 'sluice release " +
+                   std::to_string(pid_) + "' a scheduler's");
     if (state_ == state::unanswered)
       say_attached(error == errc::busy ? error_code{errc::not_managed} : error);
     return false;
@@ -399,7 +401,10 @@ int lane::answer_batch(bool call) {
     answer.driver_errno = called.driver_errno;
   }
   answer.finished = clock::now();
-  look_again_ = call && session_ && std::ranges::find(outcomes, outcome::invalid) != outcomes.end();
+  // Of a queue that failed, the list tells what the driver has against it.
+  look_again_ = call && session_ && std::ranges::any_of(outcomes, [](outcome each) {
+                  return each == outcome::invalid || each == outcome::failed;
+                });
   const int refused = call && work.kind == command_kind::resume ? answer.driver_errno : 0;
   // Before the report, so that its reader may submit the next one at once.
   in_flight_.store(false, std::memory_order_release);

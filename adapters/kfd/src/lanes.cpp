@@ -212,7 +212,8 @@ class lanes::impl {
   /// A queue under an id that a batch may hold: the id is used again, and the hold, if there is
   /// one, is on the new queue, which the reports say runs. So it is made to.
   void queue_appeared(const lane& of, const report& what) {
-    if (!batching_) return;
+    // One with exceptions is the same as before, of which there is something new to say.
+    if (!batching_ || what.queue.exceptions != 0) return;
     const auto id = static_cast<std::uint32_t>(what.queue.id);
     const bool in_call = std::ranges::any_of(batched_, [&](const batch& one) {
       const auto end = one.queues.begin() + one.count;

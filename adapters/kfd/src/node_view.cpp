@@ -3,6 +3,8 @@
 #include "proc.hpp"
 #include "sysfs.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -187,6 +189,24 @@ result<node_view> look_at_node(const roots& where, const std::string& proc) {
   if (!readable) return last_system_error();
   std::ranges::sort(view.processes, {}, &process_description::pid);
   return view;
+}
+
+std::string why_not_listed(pid_t pid, const roots& where) {
+  const std::string name = "process " + std::to_string(pid);
+  const auto leader = process_of(pid);
+  if (!leader) return "there is no " + name;
+  if (*leader != pid)
+    return "there is no " + name + "; " + std::to_string(pid) + " is a thread of process " +
+           std::to_string(*leader);
+  return name + " does not use the AMD compute driver (no " + where.sysfs + "/proc/" +
+         std::to_string(pid) + ")";
+}
+
+bool may_be_listed(pid_t pid, const roots& where) {
+  const auto listed = [&](pid_t each) {
+    return ::access((where.sysfs + "/proc/" + std::to_string(each)).c_str(), F_OK) == 0;
+  };
+  return listed(pid) || !listed(::getpid());
 }
 
 void add_priorities(node_view& node, const mqds& seen, const known_rings& rings) {

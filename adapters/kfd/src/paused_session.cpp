@@ -25,17 +25,6 @@ constexpr std::chrono::milliseconds look_every{250};
 /// Between the end of a target's memory, from which on the driver says ESRCH, and of the process.
 constexpr duration exit_patience = std::chrono::milliseconds{10};
 
-std::optional<sysfs_queue> read_queue(const std::string& directory) {
-  std::array<char, 64> size;
-  std::array<char, 64> type;
-  std::array<char, 64> gpu;
-  const auto size_text = read_small_file((directory + "/size").c_str(), size);
-  const auto type_text = read_small_file((directory + "/type").c_str(), type);
-  const auto gpu_text = read_small_file((directory + "/gpuid").c_str(), gpu);
-  if (!size_text || !type_text || !gpu_text) return {};
-  return parse_sysfs_queue(*size_text, *type_text, *gpu_text);
-}
-
 }  // namespace
 
 paused_session::paused_session(const settings& how, const tracee& target,

@@ -82,6 +82,14 @@ std::optional<pid_t> tracer_of(pid_t pid) noexcept {
   return static_cast<pid_t>(*number);
 }
 
+std::optional<pid_t> process_of(pid_t thread) noexcept {
+  std::array<char, 4096> buffer;
+  const auto text = read_small_file(proc_path{thread, "status"}.text.data(), buffer);
+  const auto number = text ? status_number(*text, "Tgid") : std::nullopt;
+  if (!number) return {};
+  return static_cast<pid_t>(*number);
+}
+
 std::optional<uid_t> user_of(pid_t pid) noexcept {
   std::array<char, 4096> buffer;
   const auto text = read_small_file(proc_path{pid, "status"}.text.data(), buffer);

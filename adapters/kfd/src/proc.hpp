@@ -26,6 +26,8 @@ std::optional<std::uint64_t> parse_start_time(std::string_view stat_line) noexce
 
 /// TracerPid of /proc/PID/status: a thread's id, 0 when nobody traces the process.
 std::optional<pid_t> tracer_of(pid_t pid) noexcept;
+/// The process that a thread belongs to, or the process itself. \return nothing: there is none.
+std::optional<pid_t> process_of(pid_t thread) noexcept;
 /// Real user id of the process.
 std::optional<uid_t> user_of(pid_t pid) noexcept;
 /// Value of "Key:<blanks>number" in a status text.

@@ -100,8 +100,9 @@ bool receive(int line, message& into, unique_fd& device) noexcept {
 }
 
 void complain(pid_t pid, const std::string& why) {
-  write_to_standard_error("sluice-guardian: process " + std::to_string(pid) +
-                          " is paused and cannot be unpaused yet: " + why + "\n");
+  log_to_standard_error(
+      "sluice-guardian", "error",
+      "process " + std::to_string(pid) + " is paused and cannot be unpaused yet: " + why);
 }
 
 /// Unpauses one process of a scheduler that is gone. On a thread of its own, with whose end the

@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "sluice/kfd/lanes.hpp"
+#include "sluice/kfd/node_view.hpp"
 
 namespace sluice::kfd {
 
@@ -102,7 +103,7 @@ class queue_holder::impl {
       return {};
     }
     std::unique_ptr<impl> made{
-        new impl{std::move(*node), std::move(*acting), std::move(stop), said}};
+        new impl{where, std::move(*node), std::move(*acting), std::move(stop), said}};
     if (!made->start()) {
       why = {EAGAIN, "no thread can be had; see the limits on processes (ulimit -u)"};
       return {};
@@ -247,9 +248,10 @@ class queue_holder::impl {
     std::map<driver_queue_id, held_queue> queues;
   };
 
-  impl(std::unique_ptr<device> node, std::unique_ptr<lanes> acting, unique_fd stop,
+  impl(roots where, std::unique_ptr<device> node, std::unique_ptr<lanes> acting, unique_fd stop,
        std::shared_ptr<sentences> said)
-      : device_(std::move(node)),
+      : where_(std::move(where)),
+        device_(std::move(node)),
         lanes_(std::move(acting)),
         stop_(std::move(stop)),
         said_(std::move(said)) {}
@@ -288,7 +290,7 @@ class queue_holder::impl {
           who->now = phase::attached;
         }
         break;
-      case report_kind::queue_added: who->queues[what.queue.id] = {what.queue, false}; break;
+      case report_kind::queue_added: who->queues[what.queue.id].about = what.queue; break;
       case report_kind::queue_removed: who->queues.erase(what.queue.id); break;
       case report_kind::completed: complete(*who, what.result); break;
       case report_kind::detached:
@@ -341,6 +343,8 @@ class queue_holder::impl {
     }
     const auto start = pid > 0 ? start_time_of(pid) : std::nullopt;
     if (!start) return {ESRCH, "there is no " + name_of(pid)};
+    // To attach would make it a user, whom the driver lists from then on.
+    if (!may_be_listed(pid, where_)) return {ESRCH, why_not_listed(pid, where_)};
     auto made = std::make_shared<target>();
     made->id = process_id{++last_id_};
     made->pid = pid;
@@ -473,8 +477,10 @@ class queue_holder::impl {
       case outcome::failed: return EIO;
       case outcome::invalid: break;
     }
-    if (answer.driver_errno != 0) return answer.driver_errno;
-    return who.queues.contains(answer.queues[index]) ? EBUSY : ENOENT;
+    // What it does not have is not there, whatever the driver says of the process beside that.
+    const bool known = who.queues.contains(answer.queues[index]);
+    if (!known && (answer.driver_errno == 0 || answer.driver_errno == EPERM)) return ENOENT;
+    return answer.driver_errno != 0 ? answer.driver_errno : EBUSY;
   }
 
   /// Resumes what failed to suspend: the driver takes it for suspended. Where even that fails, the
@@ -495,30 +501,13 @@ class queue_holder::impl {
     }
   }
 
-  std::string sentence_for(command_kind kind, const queue_order& order) const {
-    const std::string verb = kind == command_kind::suspend ? "suspend" : "resume";
-    const std::string what = "cannot " + verb + " queue " +
-                             std::to_string(static_cast<std::uint32_t>(order.queue)) + " of " +
-                             name_of(order.pid) + ": ";
-    switch (order.error) {
-      case ENOENT: return what + "it has no such queue; 'sluice queues' lists them";
-      case EBUSY: return what + "its owner is destroying it, or has not finished creating it";
-      case EIO:
-        return what + "the hardware of GPU " +
-               std::to_string(static_cast<std::uint32_t>(order.gpu)) + " failed; " +
-               (kind == command_kind::suspend ? "it was resumed again"
-                                              : "its session is ended, which resumes everything") +
-               ", see dmesg";
-      case ESRCH: return what + "the process has ended, or the session with it";
-      case ETIMEDOUT:
-        return what +
-               "the driver did not answer in time; everything of the process is resumed "
-               "when it does, see dmesg";
-      case EPERM: return what + "its runtime has not enabled debugging, or disabled it again";
-      default: return what + boost::system::system_category().message(order.error);
-    }
+  static std::string sentence_for(command_kind kind, const queue_order& order) {
+    return std::string{"cannot "} + (kind == command_kind::suspend ? "suspend" : "resume") +
+           " queue " + std::to_string(static_cast<std::uint32_t>(order.queue)) + " of " +
+           name_of(order.pid) + ": " + reason_of(kind, order);
   }
 
+  const roots where_;
   const std::unique_ptr<device> device_;
   const std::unique_ptr<lanes> lanes_;  // guarded by mutex_, but for ready_fd()
   const unique_fd stop_;
@@ -531,6 +520,25 @@ class queue_holder::impl {
   report report_;
   std::thread pump_;  // but for this
 };
+
+std::string reason_of(command_kind kind, const queue_order& order) {
+  switch (order.error) {
+    case ENOENT: return "it has no such queue; 'sluice queues' lists them";
+    case EBUSY: return "its owner is destroying it, or has not finished creating it";
+    case EIO:
+      return "the hardware of GPU " + std::to_string(static_cast<std::uint32_t>(order.gpu)) +
+             " failed; " +
+             (kind == command_kind::suspend ? "it was resumed again"
+                                            : "its session is ended, which resumes everything") +
+             ", see dmesg";
+    case ESRCH: return "the process has ended, or the session with it";
+    case ETIMEDOUT:
+      return "the driver did not answer in time; everything of the process is resumed when it "
+             "does, see dmesg";
+    case EPERM: return "its runtime has not enabled debugging, or disabled it again";
+    default: return boost::system::system_category().message(order.error);
+  }
+}
 
 queue_holder::queue_holder(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
 queue_holder::~queue_holder() = default;

@@ -24,7 +24,7 @@ class queue_ledger {
   /// Compares a complete snapshot with the previous one, calling `removed(entry)` for every queue
   /// that is gone, then `added(entry)` for every one that is new. A queue id whose queue is another
   /// one than before (other ring, other pointers, or QUEUE_NEW once more) is first removed, then
-  /// added.
+  /// added. One of which the driver says that something else went wrong with it is added again.
   template <class Removed, class Added>
   void update(std::span<const entry> snapshot, Removed removed, Added added) {
     seen_.assign(snapshot.begin(), snapshot.end());
@@ -36,7 +36,8 @@ class queue_ledger {
     known_.swap(seen_);  // seen_ is the old list now
     for (const entry& now : known_) {
       const entry* old = find(seen_, now.queue_id);
-      if (old == nullptr || !same_queue(*old, now)) added(now);
+      if (old == nullptr || !same_queue(*old, now) || exceptions_of(*old) != exceptions_of(now))
+        added(now);
     }
   }
 
@@ -57,6 +58,11 @@ class queue_ledger {
   }
 
   std::span<const entry> known() const noexcept { return known_; }
+
+  /// What went wrong with it.
+  static std::uint64_t exceptions_of(const entry& queue) noexcept {
+    return queue.exception_status & ~uapi::KFD_EC_MASK(uapi::EC_QUEUE_NEW);
+  }
 
  private:
   static bool same_queue(const entry& old, const entry& now) noexcept {

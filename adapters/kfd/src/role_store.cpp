@@ -1,32 +1,22 @@
 #include "sluice/kfd/role_store.hpp"
 
 #include "proc.hpp"
-
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "store_file.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <ctime>
-#include <filesystem>
 #include <string_view>
-#include <thread>
-
-#include "sluice/kfd/unique_fd.hpp"
-#include "sluice/time.hpp"
 
 namespace sluice::kfd {
 
 namespace {
 
-using namespace std::chrono_literals;
-
 constexpr std::string_view first_line = "sluice roles 1";
-constexpr duration lock_limit = 5s;
+
+store_file file_of(const std::string& path) { return {path, "role store"}; }
 
 std::string boot_id() {
   std::array<char, 64> buffer;
@@ -36,70 +26,10 @@ std::string boot_id() {
 
 bool lives(const process_identity& who) { return start_time_of(who.pid) == who.start_time; }
 
-std::string parent_of(const std::string& path) {
-  const std::string parent = std::filesystem::path{path}.parent_path().string();
-  return parent.empty() ? "." : parent;
-}
-
 error_code failed(std::string& message, const std::string& what) {
   const error_code error = last_system_error();
   message = what + ": " + error.message();
   return error;
-}
-
-/// \return why a file or directory with these attributes is not to be trusted; empty: it is.
-std::string mistrust(const struct stat& found) {
-  if (found.st_uid != 0 && found.st_uid != ::geteuid())
-    return "belongs to user " + std::to_string(found.st_uid) + "; root or user " +
-           std::to_string(::geteuid()) + " must own it (chown)";
-  // In a sticky directory others add names, but do not replace those of another owner.
-  if (S_ISDIR(found.st_mode) && (found.st_mode & S_ISVTX) != 0) return {};
-  if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-    return "may be written by others than its owner; take that away (chmod go-w)";
-  return {};
-}
-
-/// \return the file's text, nothing when there is no file.
-result<std::optional<std::string>> trusted_text(const std::string& path, std::string& message) {
-  const unique_fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
-  if (!fd && errno == ENOENT) return std::optional<std::string>{};
-  if (!fd && errno == ELOOP) {
-    message = "the role store " + path + " is a symbolic link; name the file itself";
-    return errc::bad_config;
-  }
-  if (!fd) return failed(message, "cannot read the role store " + path);
-  struct stat found {};
-  if (::fstat(fd.get(), &found) != 0) return failed(message, "cannot read the role store " + path);
-  if (!S_ISREG(found.st_mode)) {
-    message = "the role store " + path + " is not a regular file; remove it, or name another";
-    return errc::bad_config;
-  }
-  if (const std::string why = mistrust(found); !why.empty()) {
-    message = "the role store " + path + " " + why;
-    return errc::bad_config;
-  }
-  const std::string directory = parent_of(path);
-  struct stat around {};
-  if (::stat(directory.c_str(), &around) != 0)
-    return failed(message, "cannot read the role store's directory " + directory);
-  if (const std::string why = mistrust(around); !why.empty()) {
-    message = "the role store's directory " + directory + " " + why;
-    return errc::bad_config;
-  }
-  std::string text;
-  std::array<char, 4096> piece;
-  for (;;) {
-    const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return failed(message, "cannot read the role store " + path);
-    if (got == 0) return std::optional{std::move(text)};
-    text.append(piece.data(), static_cast<std::size_t>(got));
-    if (text.size() > role_store::most_bytes) {
-      message = "the role store " + path + " has more than " +
-                std::to_string(role_store::most_bytes) + " bytes; clear some entries";
-      return errc::bad_config;
-    }
-  }
 }
 
 std::optional<role> role_named(std::string_view name) noexcept {
@@ -165,57 +95,6 @@ std::string text_of(const stored_roles& roles, const std::string& boot) {
   return text;
 }
 
-result<void> replace_file(const std::string& path, const std::string& text, std::string& message) {
-  // Only the lock's owner writes it, so a fixed name will do; what is left of one that was killed
-  // goes first, for O_EXCL keeps us from writing through somebody's link.
-  const std::string fresh = path + ".new";
-  (void)::unlink(fresh.c_str());
-  const unique_fd fd{
-      ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)};
-  if (!fd) return failed(message, "cannot write the role store " + fresh);
-  const auto give_up = [&] {
-    const error_code error = failed(message, "cannot write the role store " + fresh);
-    (void)::unlink(fresh.c_str());
-    return error;
-  };
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::write(fd.get(), text.data() + done, text.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return give_up();
-    done += static_cast<std::size_t>(wrote);
-  }
-  // Whatever the umask: a reader that may not write is welcome.
-  if (::fchmod(fd.get(), 0644) != 0 || ::fsync(fd.get()) != 0) return give_up();
-  if (::rename(fresh.c_str(), path.c_str()) != 0) return give_up();
-  const std::string directory = parent_of(path);
-  const unique_fd around{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (!around || ::fsync(around.get()) != 0)
-    return failed(message, "cannot make the change durable in " + directory);
-  return {};
-}
-
-result<unique_fd> lock_for(const std::string& path, std::string& message) {
-  const std::string directory = parent_of(path);
-  std::error_code ignored;  // open() has the better words for it
-  if (std::filesystem::create_directories(directory, ignored))
-    (void)::chmod(directory.c_str(), 0755);
-  const std::string name = path + ".lock";
-  unique_fd fd{::open(name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)};
-  if (!fd) return failed(message, "cannot change the role store: cannot open " + name);
-  const time_point end = clock::now() + lock_limit;
-  while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR)
-      return failed(message, "cannot change the role store: cannot lock " + name);
-    if (clock::now() >= end) {
-      message = "cannot change the role store: another program has held " + name +
-                " for 5 s; end that program";
-      return errc::busy;
-    }
-    std::this_thread::sleep_for(10ms);
-  }
-  return fd;
-}
-
 }  // namespace
 
 boot_time boot_time_now() noexcept {
@@ -226,7 +105,7 @@ boot_time boot_time_now() noexcept {
 }
 
 result<stored_roles> role_store::read(std::string& message) const {
-  auto text = trusted_text(path_, message);
+  auto text = file_of(path_).read(message);
   if (!text) return text.error();
   stored_roles roles;
   if (!*text) return roles;
@@ -241,8 +120,7 @@ result<stored_roles> role_store::read(std::string& message) const {
       wrong = "is not \"" + std::string{first_line} + "\", as the first line must be";
     if (number != 1 && !line.empty() && line.front() != '#') wrong = read_entry(line, boot, roles);
     if (wrong.empty()) continue;
-    message = path_ + ":" + std::to_string(number) + ": \"" + std::string{line.substr(0, 80)} +
-              "\" " + wrong + "; correct the line, or remove the file to begin anew";
+    message = file_of(path_).about_line(number, line, wrong);
     return errc::bad_config;
   }
   return roles;
@@ -254,7 +132,8 @@ result<void> role_store::change(std::string& message, Change apply) {
     message = "no role store is configured; name a file ([roles] store)";
     return errc::bad_config;
   }
-  const auto lock = lock_for(path_, message);
+  const store_file file = file_of(path_);
+  const auto lock = file.lock(message);
   if (!lock) return lock.error();
   auto roles = read(message);
   if (!roles) return roles.error();
@@ -268,7 +147,7 @@ result<void> role_store::change(std::string& message, Change apply) {
               " bytes; clear some entries";
     return errc::full;
   }
-  return replace_file(path_, text, message);
+  return file.replace(text, message);
 }
 
 result<void> role_store::set(const process_identity& who, role what, std::string& message) {

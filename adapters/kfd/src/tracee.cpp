@@ -33,7 +33,17 @@ void* as_data(std::uintptr_t value) noexcept {
   return reinterpret_cast<void*>(value);  // NOLINT(performance-no-int-to-ptr)
 }
 
-std::string name_of(pid_t pid) { return std::to_string(pid) + " (" + command_of(pid) + ")"; }
+std::string name_of(pid_t pid) {
+  return "process " + std::to_string(pid) + " (" + command_of(pid) + ")";
+}
+
+/// How to make the tracer of `pid` let go; its name is all that is known of it.
+std::string way_out(const std::string& tracer, pid_t pid) {
+  const std::string number = std::to_string(pid);
+  if (tracer == "sluice") return "'sluice resume " + number + "' makes it let go";
+  if (tracer == "sluice-agent") return "'sluice release " + number + "' makes it let go";
+  return "detach it, or use 'sluice release " + number + "' where it is a scheduler";
+}
 
 }  // namespace
 
@@ -52,12 +62,12 @@ result<std::unique_ptr<tracee>> tracee::seize(pid_t pid, std::uint64_t start_tim
       std::this_thread::sleep_for(2ms);
       continue;
     }
+    const pid_t process = tracer != 0 ? process_of(tracer).value_or(tracer) : 0;
     if (tracer != 0)
-      say("cannot manage process " + name_of(pid) + ": it is traced by " + name_of(tracer) +
-          "; detach the debugger or tracer first");
+      say("cannot manage " + name_of(pid) + ": it is traced by pid " + std::to_string(process) +
+          " (" + command_of(process) + "); " + way_out(command_of(process), pid));
     else
-      say("cannot trace process " + name_of(pid) + ": " +
-          boost::system::system_category().message(error) +
+      say("cannot trace " + name_of(pid) + ": " + boost::system::system_category().message(error) +
           "; run as its user (with kernel.yama.ptrace_scope=0) or with CAP_SYS_PTRACE");
     return errc::not_managed;
   }

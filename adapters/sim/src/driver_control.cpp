@@ -1,11 +1,11 @@
 /// Faults that somebody outside commands (`sim/control`).
 
 #include "driver_state.hpp"
+#include "parse_number.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <string_view>
 
 #include "sluice/duration_text.hpp"
@@ -24,14 +24,6 @@ std::vector<std::string_view> words_of(std::string_view line) {
     out.push_back(line.substr(0, length));
     line.remove_prefix(length);
   }
-}
-
-template <class Number>
-std::optional<Number> parse(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 std::string quoted(std::string_view text) { return "'" + std::string{text} + "'"; }
@@ -118,23 +110,28 @@ std::string read_call(std::string_view text, driver::call_fault& fault) {
   return {};
 }
 
+constexpr std::uint32_t most_times = 1'000'000'000;
+constexpr std::uint32_t most_pid = 4'194'304;  // the kernel's PID_MAX_LIMIT
+
 /// caller=PID, target=PID, times=N. \return an empty string, or what is wrong.
 std::string read_conditions(std::span<const std::string_view> words, driver::call_fault& fault) {
   for (const auto word : words) {
     const auto equals = std::min(word.find('='), word.size());
     const auto key = word.substr(0, equals);
-    const auto value = parse<std::uint32_t>(word.substr(std::min(equals + 1, word.size())));
-    if (!value || *value == 0 || *value > 1'000'000'000) {
+    const bool is_count = key == "times";
+    if (!is_count && key != "caller" && key != "target")
       return quoted(word) + " is none of caller=PID target=PID times=N";
-    }
+    const std::uint32_t most = is_count ? most_times : most_pid;
+    const auto value = parse_number<std::uint32_t>(word.substr(std::min(equals + 1, word.size())));
+    if (!value || *value == 0 || *value > most)
+      return quoted(word) + ": expected " + std::string{key} + "= and a whole number from 1 to " +
+             std::to_string(most);
     if (key == "caller")
       fault.caller = static_cast<pid_t>(*value);
     else if (key == "target")
       fault.target = static_cast<pid_t>(*value);
-    else if (key == "times")
-      fault.times = *value;
     else
-      return quoted(word) + " is none of caller=PID target=PID times=N";
+      fault.times = *value;
   }
   return {};
 }
@@ -161,7 +158,7 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     return -EINVAL;
   };
   const auto find_gpu = [&](std::string_view text) -> gpu_node* {
-    const auto id = parse<std::uint32_t>(text);
+    const auto id = parse_number<std::uint32_t>(text);
     gpu_node* found = id ? gpu(*id) : nullptr;
     if (found == nullptr) {
       problem = quoted(text) + " is no GPU of this node; give a gpu_id:";
@@ -170,7 +167,7 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     return found;
   };
   const auto find_process = [&](std::string_view text) -> process_ptr {
-    const auto pid = parse<pid_t>(text);
+    const auto pid = parse_number<pid_t>(text);
     const auto found = pid ? live_.find(*pid) : live_.end();
     if (found != live_.end()) return found->second;
     problem = quoted(text) + " is no process that has opened the device";

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace sluice::sim {
 
@@ -156,11 +157,11 @@ task<void> driver::impl::reset_hive(std::vector<gpu_node*> hive) {
     smi_gpu_pre_reset(*node);
     node->model.begin_cycle(cycle_kind::ordinary);
     for (const auto& [id, q] : node->queues) {
+      // One that was lost before, or had stopped at a broken packet, is no other queue now.
+      if (!std::exchange(q->failed, true)) ++q->owner->broken_queues;
       q->was_reset = true;
-      ++q->owner->broken_queues;
       set_active(*q, false);
       node->model.lose_kernels(id);
-      q->failed = true;
       engine_.cancel(std::exchange(q->poll, {}));
     }
   }

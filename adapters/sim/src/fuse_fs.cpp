@@ -1,6 +1,8 @@
 #define FUSE_USE_VERSION 314
 #include "fuse_fs.hpp"
 
+#include "parse_number.hpp"
+
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <poll.h>
@@ -13,7 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
@@ -53,14 +54,6 @@ enum generated_kind : std::uint8_t {
 
 // Of files without a poll operation (DEFAULT_POLLMASK).
 constexpr unsigned always_ready = POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM;
-
-template <class Number>
-std::optional<Number> parse(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 struct stat attributes(std::uint64_t id, bool directory, std::uint32_t mode, std::int64_t size) {
   struct stat out {};
@@ -230,7 +223,7 @@ std::vector<fuse_fs::entry> fuse_fs::list(std::uint64_t directory) const {
 std::optional<fuse_fs::entry> fuse_fs::look_up(std::uint64_t directory,
                                                std::string_view name) const {
   if (!is_generated(directory)) {  // Need not list every process.
-    const auto pid = parse<pid_t>(name);
+    const auto pid = parse_number<pid_t>(name);
     if (!pid || std::to_string(*pid) != name) return std::nullopt;
     const auto number = process_numbers_.find(*pid);
     if (number == process_numbers_.end()) return std::nullopt;
@@ -340,7 +333,7 @@ struct fuse_fs::requests {
   static void look_up_smi_client(fuse_req_t request, const char* name) {
     auto& fs = self(request);
     const pid_t caller = fuse_req_ctx(request)->pid;
-    const auto number = parse<std::uint32_t>(name);
+    const auto number = parse_number<std::uint32_t>(name);
     if (!number) {
       fuse_reply_err(request, ENOENT);
       return;

@@ -3,6 +3,7 @@
 
 #include "device.hpp"
 #include "profile_file.hpp"
+#include "profile_names.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -74,6 +75,7 @@ int main(int argc, char** argv) {
                  "Stop when this process ends (as at SIGTERM); it must be the one that starts this")
       ->check(CLI::PositiveNumber)
       ->type_name("PID");
+  app.footer([] { return "Profiles: " + sluice::sim::profile_names(); });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

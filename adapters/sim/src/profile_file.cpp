@@ -1,5 +1,7 @@
 #include "profile_file.hpp"
 
+#include "profile_names.hpp"
+
 #include <concepts>
 #include <filesystem>
 #include <limits>
@@ -180,15 +182,16 @@ std::string find_profile(const std::string& name_or_path) {
     return name_or_path;
   }
   std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   std::string looked;
-  for (const auto& folder : {program / "profiles", program / SLUICE_SIM_PROFILES_FROM_BIN}) {
-    const auto file = (folder / (name_or_path + ".toml")).lexically_normal();
+  for (const auto& folder : profile_folders()) {
+    const auto file = folder / (name_or_path + ".toml");
     if (std::filesystem::exists(file, error)) return file.string();
     looked += (looked.empty() ? "" : " nor at ") + file.string();
   }
+  const std::string names = profile_names();
   throw profile_error{"no profile '" + name_or_path + "': it is neither at " + looked +
-                      "; give the path of a TOML file, or one of the names found there"};
+                      "; give the path of a TOML file" +
+                      (names.empty() ? "" : ", or one of the names found there: " + names)};
 }
 
 profile load_profile(const std::string& path) {

@@ -105,6 +105,11 @@ void attacher::attached(process& which, error_code error, time_point now) {
     return;
   }
   stats_.attaches.add();
+  // Whoever read that it could not be managed, or that its session was ended, waits for this.
+  if (which.session_ended || which.attach_failures != 0) {
+    log_line(log_level::warning, "attach: process {}: managed again", which.pid);
+  }
+  which.session_ended = false;
   which.attach_failures = 0;
   which.attach_refused = false;
   table_.set_attach(which, attach_state::attached);
@@ -137,6 +142,7 @@ void attacher::failed(process& which, error_code error, time_point now) {
 }
 
 void attacher::detached(process& which, time_point now) {
+  which.session_ended = which.attach == attach_state::attached;
   table_.release(which);
   recheck_ = true;
   table_.set_attach(which, attach_state::none);

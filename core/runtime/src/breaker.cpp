@@ -3,11 +3,36 @@
 #include "log.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 
 #include "sluice/duration_text.hpp"
 
 namespace sluice::core {
+namespace {
+
+std::string_view words_of(breaker_cause why) {
+  switch (why) {
+    case breaker_cause::preemption_failed: return "the hardware failed to preempt";
+    case breaker_cause::reset: return "the driver resets it";
+    case breaker_cause::stuck_call: break;
+  }
+  return "a driver call is stuck";
+}
+
+std::string or_for(time_point until, time_point now) {
+  if (until == never) return {};
+  // As exact as somebody wants to read it.
+  using namespace std::chrono;
+  duration left = until - now;
+  if (left > hours(1))
+    left = ceil<minutes>(left);
+  else if (left > seconds(1))
+    left = ceil<seconds>(left);
+  return " or for " + to_text(left);
+}
+
+}  // namespace
 
 void breaker::completed(const batch_result& result, time_point now) {
   // A call that was refused as a whole (driver_errno) says nothing of the hardware.
@@ -17,34 +42,54 @@ void breaker::completed(const batch_result& result, time_point now) {
   gpu& which = table_.gpu_at(result.gpu);
   if (which.lost) return;
   if (++which.hardware_failures < config_.breaker_after) return;
-  open(which, now, "the hardware failed to preempt");
+  open(which, now, breaker_cause::preemption_failed);
 }
 
 void breaker::lost(gpu_id id, time_point now) {
   gpu& which = table_.gpu_at(id);
-  if (!which.lost) open(which, now, "a driver call is stuck, or the GPU was reset");
+  if (!which.lost) open(which, now, breaker_cause::stuck_call);
 }
 
 void breaker::reset(gpu_id id, time_point at, time_point now) {
-  if (at >= table_.gpu_at(id).rearmed) lost(id, now);
+  gpu& which = table_.gpu_at(id);
+  if (at >= which.rearmed && !which.lost) open(which, now, breaker_cause::reset);
 }
 
-void breaker::open(gpu& which, time_point now, std::string_view why) {
-  const time_point until =
-      config_.breaker_rearm == duration::zero() ? never : now + config_.breaker_rearm;
+void breaker::keep(gpu_id id, time_point until, time_point now) {
+  gpu& which = table_.gpu_at(id);
+  until = std::min(until, end(now));
+  if (which.lost || until <= now) return;
+  lose(which, until);
+  log_line(log_level::warning,
+           "GPU {}: its breaker was opened before this scheduler began; nothing on it is suspended "
+           "until it is re-armed{}",
+           static_cast<std::uint32_t>(id), or_for(until, now));
+}
+
+time_point breaker::end(time_point now) const noexcept {
+  return config_.breaker_rearm == duration::zero() ? never : now + config_.breaker_rearm;
+}
+
+void breaker::lose(gpu& which, time_point until) {
   next_ = std::min(next_, until);
+  stats_.open_breakers.add();
+  which.rearm_at = until;
+  table_.lose(which);
+}
+
+void breaker::open(gpu& which, time_point now, breaker_cause why) {
+  const time_point until = end(now);
   for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
     gpu& each = table_.gpu_number(i);
     if (each.lost || (&each != &which && (which.hive == 0 || each.hive != which.hive))) continue;
     stats_.gpus_lost.add();
-    stats_.open_breakers.add();
-    each.rearm_at = until;
-    table_.lose(each);
+    lose(each, until);
     log_line(log_level::error,
              "GPU {}: {}{}; nothing on it is suspended any more, and what was is resumed (after a "
-             "reset its queues are lost to their owners), until scheduler::rearm(){}",
-             static_cast<std::uint32_t>(each.id), why, &each == &which ? "" : " (in its hive)",
-             until == never ? "" : " or for " + to_text(config_.breaker_rearm));
+             "reset its queues are lost to their owners), until it is re-armed{}",
+             static_cast<std::uint32_t>(each.id), words_of(why),
+             &each == &which ? "" : " (in its hive)", or_for(until, now));
+    hear_({.gpu = each.id, .open = true, .why = why, .first = which.id, .until = until});
   }
 }
 
@@ -52,6 +97,7 @@ void breaker::close(gpu& which, std::string_view why) {
   stats_.open_breakers.subtract(1);
   which.rearmed = table_.now();
   table_.find_again(which);
+  hear_({.gpu = which.id, .open = false});
   log_line(log_level::warning, "GPU {}: in use again ({})", static_cast<std::uint32_t>(which.id),
            why);
 }

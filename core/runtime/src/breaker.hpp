@@ -4,9 +4,12 @@
 
 #include "table.hpp"
 
+#include <functional>
 #include <string_view>
+#include <utility>
 
 #include "sluice/backend.hpp"
+#include "sluice/breaker.hpp"
 #include "sluice/config.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
@@ -26,10 +29,15 @@ class breaker {
 
   /// An answer of the backend: a command that the hardware failed counts.
   void completed(const batch_result& result, time_point now);
-  /// A driver call is stuck, or the GPU was reset.
+  void on_change(std::function<void(const breaker_change&)> hear) { hear_ = std::move(hear); }
+
+  /// The acting side gave the GPU up: a driver call is stuck.
   void lost(gpu_id which, time_point now);
   /// A source heard of a reset; it may repeat what it heard before the breaker was closed.
   void reset(gpu_id which, time_point at, time_point now);
+  /// It was open before this scheduler began. Not told to who hears of changes: that is who said
+  /// so. No longer than breaker_rearm, whatever was said.
+  void keep(gpu_id which, time_point until, time_point now);
   /// \return whether a breaker was open.
   bool rearm(gpu_id which);
   /// Closes those whose time has come.
@@ -37,12 +45,15 @@ class breaker {
   time_point next() const noexcept { return next_; }
 
  private:
-  void open(gpu& which, time_point now, std::string_view why);
+  void open(gpu& which, time_point now, breaker_cause why);
+  time_point end(time_point now) const noexcept;
+  void lose(gpu& which, time_point until);
   void close(gpu& which, std::string_view why);
 
   const scheduler_config& config_;
   table& table_;
   statistics& stats_;
+  std::function<void(const breaker_change&)> hear_ = [](const breaker_change&) {};
   time_point next_ = never;
 };
 

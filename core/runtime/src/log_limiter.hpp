@@ -4,11 +4,19 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "sluice/time.hpp"
 
 namespace sluice::core {
+
+/// The end of the next line that is written: nothing where none was left out before it.
+inline std::string left_out(std::uint64_t suppressed) {
+  if (suppressed == 0) return {};
+  if (suppressed == 1) return " (1 such line before it was left out)";
+  return " (" + std::to_string(suppressed) + " such lines before it were left out)";
+}
 
 /// One line a second, and it says how many were left out.
 class log_limiter {

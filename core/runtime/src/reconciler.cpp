@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <utility>
 
 namespace sluice::core {
@@ -15,6 +16,12 @@ using namespace std::chrono_literals;
 constexpr duration busy_retry = 1ms;
 
 constexpr std::uint8_t most_doublings = 6;
+
+/// What the driver said of the call as a whole, when it did.
+std::string refusal(int driver_errno) {
+  if (driver_errno == 0) return {};
+  return ": " + error_code{driver_errno, boost::system::system_category()}.message();
+}
 
 }  // namespace
 
@@ -119,12 +126,10 @@ void reconciler::send(process& which, const choice& what, time_point now) {
       if (backend_.detach(which.id)) table_.set_attach(which, attach_state::detaching);
     }
     if (std::uint64_t unsaid = 0; !busy && failures_log_.allow(now, unsaid)) {
-      log_line(
-          log_level::warning,
-          "reconciler: process {}: the {} of {} queues on GPU {} was refused: {} ({} more such "
-          "lines left out)",
-          which.pid, what.kind == command_kind::suspend ? "suspend" : "resume", batch_.count,
-          static_cast<std::uint32_t>(what.on->id), handed.error().message(), unsaid);
+      log_line(log_level::warning,
+               "reconciler: process {}: the {} of {} queues on GPU {} was refused: {}{}", which.pid,
+               what.kind == command_kind::suspend ? "suspend" : "resume", batch_.count,
+               static_cast<std::uint32_t>(what.on->id), handed.error().message(), left_out(unsaid));
     }
     return;
   }
@@ -219,12 +224,12 @@ void reconciler::completed(const batch_result& result, time_point now) {
     if (gpu* const on = table_.find_gpu(result.gpu)) note_off(*on, result.finished);
   }
   if (std::uint64_t unsaid = 0; failed != 0 && failures_log_.allow(now, unsaid)) {
-    log_line(
-        log_level::warning,
-        "reconciler: process {}: the {} of {} of {} queues on GPU {} failed (driver errno {}); "
-        "they are being resumed ({} more such lines left out)",
-        which->pid, suspend ? "suspend" : "resume", failed, result.count,
-        static_cast<std::uint32_t>(result.gpu), result.driver_errno, unsaid);
+    log_line(log_level::warning,
+             "reconciler: process {}: the {} of {} of {} queues on GPU {} failed{}; they are being "
+             "resumed{}",
+             which->pid, suspend ? "suspend" : "resume", failed, result.count,
+             static_cast<std::uint32_t>(result.gpu), refusal(result.driver_errno),
+             left_out(unsaid));
   }
 }
 

@@ -35,6 +35,9 @@ class scheduler::impl {
       sources_.push_back(
           std::make_unique<hosted_source>(*this, static_cast<unsigned>(i), std::move(sources[i])));
     }
+    core_->on_breaker([this](const breaker_change& what) {
+      for (const auto& each : sources_) each->breaker_changed(what);
+    });
   }
 
   ~impl() {
@@ -94,6 +97,7 @@ class scheduler::impl {
     result<void> start() { return source_->start(*this); }
     void stop() { source_->stop(); }
     std::string_view name() const noexcept { return source_->name(); }
+    void breaker_changed(const breaker_change& what) { source_->breaker_changed(what); }
     void drain(statistics& stats) {
       bool overflow = false;
       for (const auto& one : inboxes_) {

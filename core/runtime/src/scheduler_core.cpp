@@ -232,15 +232,20 @@ result<std::unique_ptr<scheduler_core>> scheduler_core::create(const scheduler_c
 scheduler_core::scheduler_core(std::unique_ptr<impl> body) noexcept : impl_(std::move(body)) {}
 scheduler_core::~scheduler_core() { impl_->desk_->close(); }
 
+void scheduler_core::on_breaker(std::function<void(const breaker_change&)> hear) {
+  impl_->breaker_.on_change(std::move(hear));
+}
 result<void> scheduler_core::start() { return impl_->backend_.start(*impl_); }
 
 void scheduler_core::observe(unsigned source, const observation& seen) {
   impl_->table_.set_now(std::max(impl_->table_.now(), impl_->time_.now()));
-  if (seen.kind == observation_kind::gpu_lost) {
-    impl_->breaker_.reset(seen.gpu, seen.at, impl_->table_.now());
-    return;
+  const time_point now = impl_->table_.now();
+  switch (seen.kind) {
+    case observation_kind::gpu_lost: impl_->breaker_.reset(seen.gpu, seen.at, now); break;
+    case observation_kind::breaker_kept: impl_->breaker_.keep(seen.gpu, seen.at, now); break;
+    case observation_kind::breaker_rearmed: impl_->breaker_.rearm(seen.gpu); break;
+    default: impl_->table_.observe(source, seen);
   }
-  impl_->table_.observe(source, seen);
 }
 
 time_point scheduler_core::step() { return impl_->step(); }

@@ -62,7 +62,9 @@ void table::observe(unsigned source, const observation& seen) {
       if (seen.count != 0) view_of(one).slots = seen.count;
       break;
     }
-    case observation_kind::gpu_lost: break;  // scheduler_core takes it for the backend's
+    case observation_kind::gpu_lost:
+    case observation_kind::breaker_kept:
+    case observation_kind::breaker_rearmed: break;  // scheduler_core takes them for the breaker
     case observation_kind::resync_begin:
       processes_.for_each([&](process& one) { one.marked_by &= ~bit; });
       queues_.for_each([&](queue& one) { one.marked_by &= ~bit; });

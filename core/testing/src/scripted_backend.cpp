@@ -160,6 +160,7 @@ void scripted_backend::answer(const flight& one) {
   said.gpu = one.work.gpu;
   said.kind = one.work.kind;
   said.count = one.work.count;
+  said.driver_errno = std::exchange(driver_errno_, 0);
   said.started = one.submitted;
   said.finished = one.submitted + delay_;
   for (std::size_t i = 0; i < one.work.count; ++i) {

@@ -45,12 +45,7 @@ constexpr process_id target_id{1};
 
 class Agent : public ::testing::Test {
  protected:
-  Agent()
-      : device_({.profile = test::profile_text("",
-                                               "suspend_cost = \"1ms\"\n"
-                                               "resume_cost = \"1ms\"\n"
-                                               "cycle_cost = \"200us\"\n")}),
-        target_(device_.roots()) {}
+  Agent() : device_({.profile = test::fast_profile()}), target_(device_.roots()) {}
 
   void SetUp() override { ASSERT_TRUE(target_.says('r')); }
   void TearDown() override { EXPECT_EQ(target_.wrong(), 0U); }

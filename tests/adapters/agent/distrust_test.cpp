@@ -29,12 +29,7 @@ constexpr process_id target_id{1};
 
 class Distrust : public ::testing::Test {
  protected:
-  Distrust()
-      : device_({.profile = test::profile_text("",
-                                               "suspend_cost = \"1ms\"\n"
-                                               "resume_cost = \"1ms\"\n"
-                                               "cycle_cost = \"200us\"\n")}),
-        target_(device_.roots()) {}
+  Distrust() : device_({.profile = test::fast_profile()}), target_(device_.roots()) {}
   void SetUp() override { ASSERT_TRUE(target_.says('r')); }
 
   // A lease so long that nothing in here ends for want of it.

@@ -15,7 +15,9 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -45,11 +47,7 @@ constexpr process_id target_id{1};
 class ProcessPause : public ::testing::Test {
  protected:
   explicit ProcessPause(const std::string& driver = "")
-      : device_({.profile = test::profile_text(driver,
-                                               "suspend_cost = \"1ms\"\n"
-                                               "resume_cost = \"1ms\"\n"
-                                               "cycle_cost = \"200us\"\n"),
-                 .gpus = 2}) {}
+      : device_({.profile = test::fast_profile(driver), .gpus = 2}) {}
 
   void begin(offline_target::options how = {.runtime = false}) {
     target_ = std::make_unique<offline_target>(device_.roots(), how);
@@ -57,6 +55,7 @@ class ProcessPause : public ::testing::Test {
     queues_ = static_cast<std::size_t>(how.queues);
   }
   void TearDown() override {
+    loop_.reset();
     if (target_) {
       EXPECT_EQ(target_->wrong(), 0U);
     }
@@ -78,6 +77,13 @@ class ProcessPause : public ::testing::Test {
     return said_;
   }
 
+  /// A target, and a scheduler's loop that has attached to it.
+  backend_loop& attached(offline_target::options how = {.runtime = false}) {
+    begin(how);
+    loop_.emplace(make_agent_backend(options()));
+    if (!loop_->start() || !attach(*loop_)) throw std::runtime_error("the target was not attached");
+    return *loop_;
+  }
   bool attach(backend_loop& loop) const {
     if (!loop->attach(target_id, target_->pid(), target_->start_time())) return false;
     return loop.until([&] { return loop.queues[target_id].size() == queues_; });
@@ -149,6 +155,14 @@ class ProcessPause : public ::testing::Test {
     });
   }
 
+  /// SIGSTOP reaches it past its tracer; SIGCONT lets it go on.
+  bool stops_when_told() const {
+    ::kill(target_->pid(), SIGSTOP);
+    const auto stopped = target_->process().status();
+    ::kill(target_->pid(), SIGCONT);
+    return stopped && WIFSTOPPED(*stopped) && WSTOPSIG(*stopped) == SIGSTOP;
+  }
+
   /// `sluice-agent --unpause` of the target. \return its exit status; `output` is what it said.
   int unpause(std::string& output) const {
     const std::string command = std::string{SLUICE_AGENT_PROGRAM} + " --unpause " +
@@ -189,6 +203,7 @@ class ProcessPause : public ::testing::Test {
   duration lease_ = long_lease;
   std::mutex mutex_;
   std::string said_;
+  std::optional<backend_loop> loop_;
 };
 
 void keep_turning(backend_loop& loop) {
@@ -196,10 +211,7 @@ void keep_turning(backend_loop& loop) {
 }
 
 TEST_F(ProcessPause, PausesAndUnpausesWhatNoSessionCanSuspend) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   EXPECT_EQ(evicted_ms(), 0U) << "attaching pauses nothing";
   for (int round = 0; round < 5; ++round) {
     ASSERT_TRUE(suspend(loop));
@@ -225,10 +237,7 @@ TEST_F(ProcessPause, IsNeverChosenWithoutTheOption) {
 }
 
 TEST_F(ProcessPause, LeavesWhatASessionCanSuspendToTheSession) {
-  begin({.queues = 2});
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached({.queues = 2});
   ASSERT_TRUE(suspend(loop, {0, 1}));
   EXPECT_TRUE(target_->stands_still());
   ASSERT_TRUE(resume(loop, {0, 1}));
@@ -238,10 +247,7 @@ TEST_F(ProcessPause, LeavesWhatASessionCanSuspendToTheSession) {
 
 // The driver counts pauses, and one unpause takes back one of them.
 TEST_F(ProcessPause, LastsFromTheFirstSuspendedQueueToTheLastResumedOneOfAllGpus) {
-  begin({.queues = 3, .runtime = false, .every_gpu = true});
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached({.queues = 3, .runtime = false, .every_gpu = true});
   std::set<gpu_id> gpus;
   for (const auto& each : loop.added) gpus.insert(each.gpu);
   ASSERT_EQ(gpus.size(), 2U);
@@ -259,10 +265,7 @@ TEST_F(ProcessPause, LastsFromTheFirstSuspendedQueueToTheLastResumedOneOfAllGpus
 }
 
 TEST_F(ProcessPause, EndsWhenTheLastSuspendedQueueIsDestroyed) {
-  begin({.queues = 2, .runtime = false});
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached({.queues = 2, .runtime = false});
   ASSERT_TRUE(suspend(loop, {1}));
   EXPECT_TRUE(stays_paused());
   ASSERT_TRUE(target_->obeys('d'));  // Its newest, which is 1.
@@ -271,10 +274,7 @@ TEST_F(ProcessPause, EndsWhenTheLastSuspendedQueueIsDestroyed) {
 }
 
 TEST_F(ProcessPause, HearsOfNewQueuesAndPausesForThem) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   const auto unknown = loop.suspend(target_id, {1});
   ASSERT_TRUE(unknown);
   EXPECT_EQ(unknown->outcomes[0], outcome::invalid);
@@ -288,10 +288,7 @@ TEST_F(ProcessPause, HearsOfNewQueuesAndPausesForThem) {
 }
 
 TEST_F(ProcessPause, EndsWithTheAttachment) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   ASSERT_TRUE(suspend(loop));
   ASSERT_TRUE(loop->detach(target_id));
   ASSERT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
@@ -300,10 +297,7 @@ TEST_F(ProcessPause, EndsWithTheAttachment) {
 }
 
 TEST_F(ProcessPause, EndsWhenTheHostStopsIt) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   ASSERT_TRUE(suspend(loop));
   const pid_t guardian = guardian_of(agent_pid());
   ASSERT_NE(guardian, 0);
@@ -313,10 +307,7 @@ TEST_F(ProcessPause, EndsWhenTheHostStopsIt) {
 }
 
 TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilled) {
-  begin({.queues = 2, .runtime = false, .every_gpu = true});
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached({.queues = 2, .runtime = false, .every_gpu = true});
   ASSERT_TRUE(suspend(loop, {0, 1}));
   EXPECT_TRUE(stays_paused());
   const pid_t first = agent_pid();
@@ -398,10 +389,7 @@ TEST_F(ProcessPause, IsUndoneWhenHostAndAgentAreKilled) {
 }
 
 TEST_F(ProcessPause, IsUndoneByTheAgentWhenItsGuardianIsKilled) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   ASSERT_TRUE(suspend(loop));
   EXPECT_TRUE(stays_paused());
   const pid_t first = guardian_of(agent_pid());
@@ -463,10 +451,7 @@ TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilTheNextSchedulerAttaches) {
 }
 
 TEST_F(ProcessPause, EndsWithTheTarget) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   ASSERT_TRUE(suspend(loop));
   EXPECT_TRUE(stays_paused());
   ::kill(target_->pid(), SIGKILL);
@@ -495,10 +480,7 @@ TEST_F(ProcessPause, EndsWithTheTargetThatTheDeadAgentPaused) {
 }
 
 TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   ASSERT_TRUE(suspend(loop));
   target_->tell('x');
   EXPECT_TRUE(loop.until([&] { return loop.queues[target_id].empty(); }));
@@ -509,10 +491,7 @@ TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
 }
 
 TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilledInTheMidstOfPausing) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   control("delay CRIU_OP:PROCESS_INFO 1s");
   batch work;
   work.id = 1000;
@@ -531,10 +510,7 @@ TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilledInTheMidstOfPausing) {
 }
 
 TEST_F(ProcessPause, IsNotBegunWhenTheDriverRefuses) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   control("answer CRIU_OP:PROCESS_INFO EIO times=1");
   const auto refused = loop.suspend(target_id, {0});
   ASSERT_TRUE(refused);
@@ -548,10 +524,7 @@ TEST_F(ProcessPause, IsNotBegunWhenTheDriverRefuses) {
 }
 
 TEST_F(ProcessPause, IsUndoneAsSoonAsTheDriverAllows) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   ASSERT_TRUE(suspend(loop));
   control("answer CRIU_OP:UNPAUSE EIO times=1000000");
   const auto refused = loop.resume(target_id, {0});
@@ -567,10 +540,7 @@ TEST_F(ProcessPause, IsUndoneAsSoonAsTheDriverAllows) {
 }
 
 TEST_F(ProcessPause, GoesOnAfterARefusalThatPassed) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   ASSERT_TRUE(suspend(loop));
   control("answer CRIU_OP:UNPAUSE EIO times=1");
   const auto refused = loop.resume(target_id, {0});
@@ -583,10 +553,7 @@ TEST_F(ProcessPause, GoesOnAfterARefusalThatPassed) {
 }
 
 TEST_F(ProcessPause, IsUndoneByTheGuardianAsSoonAsTheDriverAllows) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   ASSERT_TRUE(suspend(loop));
   const pid_t guardian = guardian_of(agent_pid());
   control("answer CRIU_OP:UNPAUSE EIO times=1000000");
@@ -595,11 +562,7 @@ TEST_F(ProcessPause, IsUndoneByTheGuardianAsSoonAsTheDriverAllows) {
   EXPECT_TRUE(stays_paused());
   EXPECT_FALSE(gone(guardian));
   // It is the target's tracer meanwhile, and a good one.
-  ::kill(target_->pid(), SIGSTOP);
-  const auto stopped = target_->process().status();
-  ASSERT_TRUE(stopped);
-  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
-  ::kill(target_->pid(), SIGCONT);
+  EXPECT_TRUE(stops_when_told());
   control("no-faults");
   EXPECT_TRUE(runs_again());
   EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
@@ -607,16 +570,9 @@ TEST_F(ProcessPause, IsUndoneByTheGuardianAsSoonAsTheDriverAllows) {
 
 // Its signals pass as those of any target, paused or not.
 TEST_F(ProcessPause, DisturbsNoSignals) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   ASSERT_TRUE(suspend(loop));
-  ::kill(target_->pid(), SIGSTOP);
-  const auto stopped = target_->process().status();
-  ASSERT_TRUE(stopped);
-  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
-  ::kill(target_->pid(), SIGCONT);
+  EXPECT_TRUE(stops_when_told());
   ASSERT_TRUE(resume(loop));
   EXPECT_TRUE(runs_again());
 }
@@ -628,21 +584,14 @@ class ProcessPauseBesides : public ProcessPause, public ::testing::WithParamInte
 };
 
 TEST_P(ProcessPauseBesides, PausesAndIsUndone) {
-  begin();
-  backend_loop loop{make_agent_backend(options())};
-  ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
+  backend_loop& loop = attached();
   for (int round = 0; round < 3; ++round) {
     ASSERT_TRUE(suspend(loop));
     EXPECT_TRUE(stays_paused());
     ASSERT_TRUE(resume(loop));
     EXPECT_TRUE(runs_again());
   }
-  ::kill(target_->pid(), SIGSTOP);
-  const auto stopped = target_->process().status();
-  ASSERT_TRUE(stopped);
-  EXPECT_EQ(WSTOPSIG(*stopped), SIGSTOP);
-  ::kill(target_->pid(), SIGCONT);
+  EXPECT_TRUE(stops_when_told());
   ASSERT_TRUE(suspend(loop));
   ::kill(agent_pid(), SIGKILL);
   EXPECT_TRUE(runs_again());

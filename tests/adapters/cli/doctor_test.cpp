@@ -26,6 +26,7 @@ class Doctor : public testing::Test {
     here_.prefix = name;
     here_.where = {.device = name + "/dev/kfd", .sysfs = name + "/kfd", .debugfs = name + "/debug"};
     here_.try_io_uring = [] { return 0; };
+    here_.breakers = name + "/run/breakers";
     write("proc/sys/kernel/osrelease", "6.12.0\n");
     write("proc/self/status", "Name:\tsluice\nCapEff:\t000001ffffffffff\n");
     for (const auto& [parameter, value] :
@@ -68,6 +69,26 @@ TEST_F(Doctor, FindsNothingWrongWithAHealthyMachine) {
     EXPECT_EQ(each.what, verdict::good) << each.name << ": " << each.found;
     EXPECT_NE(each.how, "") << each.name;
   }
+}
+
+TEST_F(Doctor, ShowsOpenBreakers) {
+  const auto node = *kfd::look_at_node(here_.where);
+  write("run/breakers",
+        "sluice breakers 1\nopen 51110 51110 reset 1000000 -\nopen 7 51110 reset 1000000 -\n"
+        "open 8 8 stuck_call 1000 2000\n");
+  const auto all = check_breakers(here_, node);
+  ASSERT_EQ(all.size(), 2U) << "the last one's time is over";
+  EXPECT_EQ(all[0].what, verdict::note);
+  EXPECT_THAT(all[0].found,
+              HasSubstr("the GPU with gpu_id 7 is left alone: the driver reset it (it "
+                        "was GPU 0 (gpu_id 51110) of its hive)"));
+  EXPECT_THAT(all[1].found, HasSubstr("GPU 0 (gpu_id 51110) is left alone: the driver reset it; "
+                                      "since 1970-01-01 00:16:40 UTC, until re-armed"));
+  EXPECT_THAT(all[1].advice, HasSubstr("sluice breaker rearm 51110"));
+  EXPECT_FALSE(blocks(all));
+  write("run/breakers", "what\n");
+  EXPECT_EQ(check_breakers(here_, node)[0].what, verdict::unknown);
+  EXPECT_THAT(check_breakers(here_, node)[0].found, HasSubstr("run/breakers:1: \"what\""));
 }
 
 TEST_F(Doctor, MissesTheDevice) {

@@ -1,12 +1,22 @@
 // The command as users run it, beside a simulated device and real processes.
 
 #include "command.hpp"
+#include "holder_link.hpp"
 #include "kfd_calls.hpp"
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
 
+#include <poll.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+
+#include <regex>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
 
 #include <boost/json.hpp>
 #include <gmock/gmock.h>
@@ -82,6 +92,31 @@ TEST(SluiceQueues, SaysWhatIsNotThere) {
   EXPECT_THAT(nowhere.err(), HasSubstr("cannot read /nonexistent/kfd/proc: No such file"));
 }
 
+TEST(SluiceQueues, SaysWhatAFilterLeavesOut) {
+  const simulated_device device;
+  const offline_target target{device.roots()};
+  ASSERT_TRUE(target.says('r'));
+  const auto filtered = run(device, {"queues", "--type", "sdma"});
+  EXPECT_EQ(filtered.code, 0) << filtered.err;
+  EXPECT_THAT(filtered.out,
+              HasSubstr("1 process uses the driver, but the filter does not match it"));
+  const offline_target other{device.roots()};
+  ASSERT_TRUE(other.says('r'));
+  EXPECT_THAT(run(device, {"queues", "--user", "nobody"}).out,
+              HasSubstr("2 processes use the driver, but none matches the filter\n"));
+
+  const auto stranger = run(device, {"queues", "--json", "--pid", std::to_string(target.pid()),
+                                     "--pid", std::to_string(device.pid())});
+  EXPECT_EQ(stranger.code, 1);
+  EXPECT_EQ(stranger.out, "");
+  EXPECT_EQ(stranger.err, "sluice: --pid: process " + std::to_string(device.pid()) +
+                              " does not use the AMD compute driver (no " + device.roots().sysfs +
+                              "/proc/" + std::to_string(device.pid()) + ")\n");
+  const auto nobody = run(device, {"queues", "--pid", "4194304"});
+  EXPECT_EQ(nobody.code, 1);
+  EXPECT_EQ(nobody.err, "sluice: --pid: there is no process 4194304\n");
+}
+
 bool untraced(pid_t pid) {
   return within(10s, [&] {
     return read_file("/proc/" + std::to_string(pid) + "/status").find("TracerPid:\t0") !=
@@ -105,6 +140,12 @@ class SluiceSuspend : public testing::Test {
                                                     "suspend_cost = \"1ms\"\n"
                                                     "resume_cost = \"1ms\"\n"
                                                     "cycle_cost = \"200us\"\n")}};
+  static std::vector<boost::json::value> lines_of(const command& of) {
+    std::vector<boost::json::value> all;
+    std::istringstream text{of.out()};
+    for (std::string line; std::getline(text, line);) all.push_back(boost::json::parse(line));
+    return all;
+  }
   offline_target target_{device_.roots(), {.queues = 2}};
 };
 
@@ -194,9 +235,163 @@ TEST_F(SluiceSuspend, NamesOnlyTheQueuesThatAreGiven) {
 TEST_F(SluiceSuspend, EndsWithItsTarget) {
   auto holder = start({"suspend", pid()});
   ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  const offline_target other{device_.roots()};
+  ASSERT_TRUE(other.says('r'));
+  auto scripted = start({"suspend", "--json", std::to_string(other.pid())});
+  ASSERT_TRUE(scripted.says("}\n")) << scripted.err();
   ::kill(target_.pid(), SIGKILL);
+  ::kill(other.pid(), SIGKILL);
   EXPECT_EQ(holder.ends(), 0) << holder.err();
   EXPECT_THAT(holder.out(), HasSubstr("process " + pid() + " has ended"));
+  EXPECT_EQ(scripted.ends(), 0) << scripted.err();
+  EXPECT_EQ(lines_of(scripted).back().at("reason").as_string(), "exit");
+}
+
+// One line for each change, and the last one says that nothing is suspended any more, and why.
+TEST_F(SluiceSuspend, TellsScriptsOfEveryChange) {
+  auto asked = start({"suspend", "--json", pid()});
+  ASSERT_TRUE(asked.says("}\n")) << asked.err();
+  EXPECT_EQ(run({"resume", pid(), "0"}).code, 0);
+  EXPECT_EQ(run({"resume", pid()}).code, 0);
+  EXPECT_EQ(asked.ends(), 0) << asked.err();
+  const auto lines = lines_of(asked);
+  ASSERT_EQ(lines.size(), 3U) << asked.out();
+  const auto queues_of = [](const boost::json::value& line) {
+    std::string all;
+    for (const auto& each : line.at("queues").as_array()) {
+      EXPECT_EQ(each.at("gpu_id").to_number<int>(), 51110);
+      EXPECT_EQ(each.at("errno").to_number<int>(), 0);
+      all += (each.at("suspended").as_bool() ? " -" : " +") +
+             std::to_string(each.at("queue_id").to_number<int>());
+    }
+    return all;
+  };
+  for (const auto& line : lines) {
+    EXPECT_EQ(line.at("version").to_number<int>(), 1);
+    EXPECT_EQ(line.at("pid").to_number<pid_t>(), target_.pid());
+    EXPECT_EQ(line.at("holder").to_number<pid_t>(), asked.pid());
+    EXPECT_EQ(line.at("reason").is_null(), line.at("event").as_string() != "end");
+  }
+  EXPECT_EQ(lines[0].at("event").as_string(), "suspend");
+  EXPECT_EQ(queues_of(lines[0]), " -0 -1");
+  EXPECT_EQ(lines[1].at("event").as_string(), "resume");
+  EXPECT_EQ(queues_of(lines[1]), " +0");
+  EXPECT_EQ(lines[2].at("event").as_string(), "end");
+  EXPECT_EQ(lines[2].at("reason").as_string(), "resume");
+  EXPECT_EQ(queues_of(lines[2]), " +1");
+  EXPECT_TRUE(target_.runs());
+
+  auto timed = start({"suspend", "--json", pid(), "--for", "50ms"});
+  EXPECT_EQ(timed.ends(), 0) << timed.err();
+  EXPECT_EQ(lines_of(timed).back().at("reason").as_string(), "time");
+  EXPECT_EQ(queues_of(lines_of(timed).back()), " +0 +1");
+  auto interrupted = start({"suspend", "--json", pid()});
+  ASSERT_TRUE(interrupted.says("}\n")) << interrupted.err();
+  interrupted.signal(SIGINT);
+  EXPECT_EQ(interrupted.ends(), 0) << interrupted.err();
+  EXPECT_EQ(lines_of(interrupted).back().at("reason").as_string(), "signal");
+}
+
+TEST_F(SluiceSuspend, GivesOneReasonForAQueueThatIsNotThere) {
+  const std::string reason = "it has no such queue; 'sluice queues' lists them";
+  const auto wrong = run({"suspend", pid(), "42"});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.out, HasSubstr("not suspended: " + reason + "\n"));
+  EXPECT_EQ(wrong.err,
+            "sluice: cannot suspend queue 42 of process " + pid() + ": " + reason + "\n");
+  // Of one that has no queue and no runtime the driver says only that it may not be debugged.
+  const offline_target idle{device_.roots(), {.queues = 0, .runtime = false}};
+  ASSERT_TRUE(idle.says('r'));
+  const auto name = std::to_string(idle.pid());
+  const auto none = run({"suspend", name, "0"});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.out, HasSubstr("not suspended: " + reason + "\n"));
+  EXPECT_EQ(none.err, "sluice: cannot suspend queue 0 of process " + name + ": " + reason + "\n");
+  EXPECT_EQ(run({"suspend", name}).err, "sluice: process " + name + " has no compute queue\n");
+}
+
+// To attach would make it a user, whom the driver lists from then on.
+TEST_F(SluiceSuspend, TouchesNoProcessThatDoesNotUseTheDriver) {
+  for (const std::string& stranger : {std::string{"1"}, std::to_string(device_.pid())}) {
+    const auto entry = device_.roots().sysfs + "/proc/" + stranger;
+    for (const auto& words : {std::vector<std::string>{"suspend", stranger},
+                              std::vector<std::string>{"suspend", stranger, "0"}}) {
+      const auto refused = run(words);
+      EXPECT_EQ(refused.code, 1);
+      EXPECT_EQ(refused.out, "");
+      EXPECT_EQ(refused.err, "sluice: process " + stranger +
+                                 " does not use the AMD compute driver (no " + entry + ")\n");
+    }
+    EXPECT_FALSE(std::filesystem::exists(entry));
+  }
+}
+
+/// A copy of the program that every user may run; the build may lie where only its owner looks.
+class by_another_user {
+ public:
+  by_another_user() {
+    if (::mkdtemp(directory_.data()) == nullptr) throw std::runtime_error{"mkdtemp"};
+    std::filesystem::copy_file(program, directory_ + "/sluice");
+    ::chmod(directory_.c_str(), 0755);
+    ::chmod((directory_ + "/sluice").c_str(), 0755);
+  }
+  ~by_another_user() { std::filesystem::remove_all(directory_); }
+  finished run(const std::vector<std::string>& words, std::vector<std::string> environment) const {
+    std::vector<std::string> all{"--reuid=4711", "--regid=4711", "--clear-groups",
+                                 directory_ + "/sluice"};
+    all.insert(all.end(), words.begin(), words.end());
+    command made{"/usr/bin/setpriv", std::move(all), std::move(environment)};
+    const auto code = made.ends();
+    return {code.value_or(-1), made.out(), made.err()};
+  }
+  const std::string& directory() const { return directory_; }
+
+ private:
+  std::string directory_ = "/tmp/sluice-other-user-XXXXXX";
+};
+
+TEST_F(SluiceSuspend, TellsAnotherUserWhoMayResume) {
+  const by_another_user other;
+  auto holder = start({"suspend", pid()});
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  // Often: the answer may be there, and its writer gone, before the question.
+  for (int i = 0; i < 10; ++i) {
+    const auto refused = other.run({"resume", pid()}, device_.environment());
+    EXPECT_EQ(refused.code, 1);
+    EXPECT_EQ(refused.err, "sluice: process " + std::to_string(holder.pid()) +
+                               ", which holds process " + pid() +
+                               ", says: it was started by user 0; ask as that user or root\n");
+  }
+  EXPECT_TRUE(target_.stands_still());
+  holder.signal(SIGINT);
+  EXPECT_EQ(holder.ends(), 0) << holder.err();
+}
+
+TEST(SluiceRoles, SayWhoMayWriteTheStore) {
+  const by_another_user other;
+  const std::string self = std::to_string(::getpid());
+  const std::string mine = other.directory() + "/mine";
+  std::filesystem::create_directory(mine);
+  const auto denied = "sluice: cannot change the role store " + mine + "/roles: cannot open " +
+                      mine + "/roles.lock: Permission denied; to write in " + mine + " takes ";
+  const auto missing = mine + "/below/roles";
+  for (const auto& words : std::vector<std::vector<std::string>>{
+           {"release", self}, {"role", "set", "--pid", self, "online"}}) {
+    ::chown(mine.c_str(), 0, 0);
+    const auto in = [&](const std::string& store) {
+      return other.run(words, {"SLUICE_ROLES=store = '" + store + "'"});
+    };
+    auto refused = in(mine + "/roles");
+    EXPECT_EQ(refused.code, 1);
+    EXPECT_EQ(refused.err, denied + "root\n");
+    refused = in(missing);
+    EXPECT_EQ(refused.code, 1);
+    EXPECT_EQ(refused.err, "sluice: cannot change the role store " + missing +
+                               ": cannot make its directory " + mine +
+                               "/below: Permission denied; run as root, or name another store\n");
+    ::chown(mine.c_str(), 4712, 0);
+    EXPECT_EQ(in(mine + "/roles").err, denied + "user 4712 or root\n");
+  }
 }
 
 // A driver that authorises the debugging process: nobody is traced, and the holder is found all the
@@ -220,7 +415,9 @@ TEST(SluiceSuspendUntraced, IsFoundByResumeAndQueues) {
 
   command second{program, {"suspend", pid}, device.environment()};
   EXPECT_EQ(second.ends(), 1);
-  EXPECT_THAT(second.err(), HasSubstr("process " + pid));
+  EXPECT_THAT(second.err(), HasSubstr("is held by process " + std::to_string(holder.pid()) +
+                                      " already, a 'sluice suspend'; 'sluice resume " + pid +
+                                      "' makes that let go\n"));
   EXPECT_TRUE(target.stands_still()) << "the second one disturbed the first";
 
   EXPECT_EQ(run(device, {"resume", pid, "0"}).code, 0);
@@ -272,6 +469,30 @@ TEST_F(SluiceSuspend, IsFoundBesideAStrangerWhoClaimsToBeIt) {
   EXPECT_EQ(holder.ends(), 0) << holder.err();
 }
 
+// A holder that refuses us answers and closes at once, mostly before we have asked. That it traces
+// the process is why it is believed, and finding that out takes the time.
+TEST_F(SluiceSuspend, IsHeardEvenWhereTheAnswerComesBeforeTheQuestion) {
+  child_process holder{[target = target_.pid()](channel& line) {
+    if (::ptrace(PTRACE_SEIZE, target, nullptr, nullptr) != 0 || ::setresuid(4711, 4711, 4711) != 0)
+      return 1;
+    const auto server = cli::holder_server::open(target);
+    line.send("there");
+    for (;;) {
+      pollfd asked{server->ready_fd(), POLLIN, 0};
+      ::poll(&asked, 1, -1);
+      const kfd::unique_fd peer{::accept4(server->ready_fd(), nullptr, nullptr, SOCK_CLOEXEC)};
+      (void)!::write(peer.get(), "error no\n", 9);
+    }
+  }};
+  ASSERT_TRUE(holder.says("there", 20s));
+  for (int i = 0; i < 100; ++i) {
+    const auto answer = cli::ask_holder(cli::list_holders(), target_.pid(), "status");
+    ASSERT_TRUE(answer) << "the question number " << i;
+    EXPECT_EQ(answer->holder, holder.pid());
+    EXPECT_EQ(answer->text, "error no");
+  }
+}
+
 TEST_F(SluiceSuspend, IsNotWhatReleaseMakesLetGo) {
   auto holder = start({"suspend", pid()});
   ASSERT_TRUE(holder.says("held by process")) << holder.err();
@@ -289,21 +510,30 @@ TEST_F(SluiceSuspend, IsNotWhatReleaseMakesLetGo) {
 }
 
 TEST_F(SluiceSuspend, SaysWhyItCannot) {
-  const auto none = run({"suspend", "2147483646"});
+  const auto none = run({"suspend", "4194304"});
   EXPECT_EQ(none.code, 1);
-  EXPECT_EQ(none.err, "sluice: there is no process 2147483646\n");
+  EXPECT_EQ(none.err, "sluice: there is no process 4194304\n");
   const auto unheld = run({"resume", pid()});
   EXPECT_EQ(unheld.code, 1);
   EXPECT_THAT(unheld.err, HasSubstr("no 'sluice suspend' of this network namespace holds process " +
                                     pid() + ", and nobody traces it"));
-  EXPECT_EQ(run({"suspend", pid(), "--for", "soon"}).code, 2);
+  for (const char* wrong : {"soon", "0s", "86401s"}) {
+    const auto refused = run({"suspend", pid(), "--for", wrong});
+    EXPECT_EQ(refused.code, 2) << wrong;
+    EXPECT_EQ(refused.err, "sluice: --for: '" + std::string{wrong} +
+                               "' is no time up to 24h; e.g. 30s, 10min or 2h (see --help)\n");
+  }
   EXPECT_EQ(run({"suspend"}).code, 2);
 
   auto holder = start({"suspend", pid()});
   ASSERT_TRUE(holder.says("held by process")) << holder.err();
   const auto second = run({"suspend", pid()});
   EXPECT_EQ(second.code, 1);
-  EXPECT_THAT(second.err, HasSubstr("process " + pid()));
+  EXPECT_THAT(
+      second.err,
+      ContainsRegex("^sluice: process " + pid() + " \\([^)]+\\) is held by process " +
+                    std::to_string(holder.pid()) + " already, a 'sluice suspend'; 'sluice resume " +
+                    pid() + "' makes that let go\n$"));
   EXPECT_TRUE(target_.stands_still()) << "the second one disturbed the first";
   holder.signal(SIGINT);
   EXPECT_EQ(holder.ends(), 0);
@@ -339,6 +569,18 @@ TEST(SluiceHqds, ShowsTheSlotsOfTheDriversFile) {
   EXPECT_EQ(shown.ends(), 0) << shown.err();
   EXPECT_THAT(shown.out(), HasSubstr("1 of 2 compute slots taken"));
   EXPECT_EQ(shown.err(), "");
+
+  command pictures{program, {"hqds", "--watch", "20ms"}, there};
+  const auto has_head = [&] {
+    const auto text = pictures.out();
+    return std::regex_search(
+        text, std::regex{"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}\\.[0-9]{3} [+-][0-9]{4}\nGPU "});
+  };
+  EXPECT_TRUE(eventually(20s, has_head)) << pictures.out();
+  const auto next = "\n\n" + pictures.out().substr(0, 11);  // below a blank line, of the same day
+  EXPECT_TRUE(pictures.says(next)) << pictures.out();
+  pictures.signal(SIGINT);
+  EXPECT_EQ(pictures.ends(), 0);
 
   command watch{program, {"hqds", "--json", "--watch", "20ms"}, there};
   ASSERT_TRUE(eventually(20s, [&] {
@@ -453,9 +695,35 @@ TEST(SluiceQueues, WarnsOfAProcessThatTheDriverEvicts) {
     return run(device, {"queues", "--interval", "50ms"})
                .err.find("the driver is evicting process " + pid) != std::string::npos;
   }));
+  EXPECT_TRUE(eventually(20s, [&] {
+    return std::regex_search(run(device, {"queues", "--interval", "50ms"}).out,
+                             std::regex{pid + " .* evicted "});
+  }));
+  const auto evicted_in = [&](const std::string& interval) {
+    return boost::json::parse(run(device, {"queues", "--json", "--interval", interval}).out)
+        .at("processes")
+        .at(0)
+        .at("queues")
+        .at(0)
+        .at("evicted");
+  };
+  EXPECT_TRUE(eventually(20s, [&] { return evicted_in("50ms") == true; }));
+  EXPECT_TRUE(evicted_in("0s").is_null()) << "one look does not tell";
   ASSERT_TRUE(command_device("restore " + pid + " 51110"));
   EXPECT_TRUE(target.runs(20s));
   EXPECT_EQ(run(device, {"queues", "--interval", "50ms"}).err, "");
+  EXPECT_EQ(evicted_in("50ms"), false);
+}
+
+/// As they lie beside the program.
+std::string profiles() {
+  std::set<std::string> names;
+  for (const auto& each : std::filesystem::directory_iterator{
+           std::filesystem::path{program}.parent_path() / "profiles"})
+    names.insert(each.path().stem().string());
+  std::string all;
+  for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all;
 }
 
 TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
@@ -477,12 +745,85 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
   EXPECT_EQ(wrong.ends(), 2);
   EXPECT_EQ(wrong.out(), "");
   EXPECT_THAT(wrong.err(), HasSubstr("no-such"));
+  EXPECT_THAT(wrong.err(), HasSubstr(profiles()));
+}
+
+TEST(SluiceSim, ListsTheProfilesThatThereAre) {
+  EXPECT_THAT(profiles(), HasSubstr("gfx1100, mi300x, mi300x-batch"));
+  for (const char* words : {"sim", ""}) {
+    command help{*words != 0 ? program : SLUICE_SIM_PROGRAM,
+                 *words != 0 ? std::vector<std::string>{words, "--help"}
+                             : std::vector<std::string>{"--help"},
+                 {}};
+    EXPECT_EQ(help.ends(), 0);
+    EXPECT_THAT(help.out(), HasSubstr("Profiles: " + profiles() + "\n"));
+  }
+}
+
+// CLI11 would read 0x10 as 16, 1e3 as 1000, and name the range of a double.
+TEST(Sluice, TakesPidsAndQueueIdsAsWholeNumbersOnly) {
+  const std::vector<std::vector<std::string>> before{{"suspend"},
+                                                     {"resume"},
+                                                     {"release"},
+                                                     {"queues", "--pid"},
+                                                     {"role", "set", "online", "--pid"}};
+  for (const auto& words : before) {
+    for (const std::string wrong : {"0", "4194305", "0x10", "1e3", "one", "99999999999999999999"}) {
+      auto all = words;
+      all.push_back(wrong);
+      command refused{program, all, {}};
+      EXPECT_EQ(refused.ends(), 2) << words[0] << " " << wrong;
+      EXPECT_THAT(refused.err(), HasSubstr("'" + wrong +
+                                           "' is no process id, which is a whole "
+                                           "number from 1 to 4194304 (see --help)\n"));
+    }
+  }
+  for (const char* verb : {"suspend", "resume"}) {
+    command refused{program, {verb, "1", "0x10"}, {}};
+    EXPECT_EQ(refused.ends(), 2);
+    EXPECT_THAT(refused.err(), HasSubstr("'0x10' is no queue id"));
+  }
+  command gpus{program, {"sim", "--gpus", "65"}, {}};
+  EXPECT_EQ(gpus.ends(), 2);
+  EXPECT_EQ(gpus.err(),
+            "sluice: --gpus: '65' is no number of GPUs, which is a whole number from 1 to 64 (see "
+            "--help)\n");
+}
+
+TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
+  const std::string all =
+      "doctor, queues, hqds, role, suspend, resume, release, breaker, sim (see --help)\n";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
+      {{"foo"}, "there is no subcommand 'foo'; there are " + all},
+      {{"foo", "--bar", "1"}, "there is no subcommand 'foo'; there are " + all},
+      {{}, "a subcommand is missing; there are " + all},
+      {{"--foo"}, "there is no option '--foo' (see --help)\n"},
+      {{"role", "foo"}, "there is no subcommand 'foo'; there are set, clear, list (see --help)\n"},
+      {{"role"}, "a subcommand is missing; there are set, clear, list (see --help)\n"},
+  };
+  for (const auto& [words, sentence] : wrong) {
+    command refused{program, words, {}};
+    EXPECT_EQ(refused.ends(), 2);
+    EXPECT_EQ(refused.err(), "sluice: " + sentence);
+  }
 }
 
 TEST(Sluice, ExplainsItself) {
-  const std::vector<std::vector<std::string>> subcommands{
-      {},      {"doctor"},  {"queues"}, {"hqds"},        {"suspend"},       {"resume"},
-      {"sim"}, {"release"}, {"role"},   {"role", "set"}, {"role", "clear"}, {"role", "list"}};
+  const std::vector<std::vector<std::string>> subcommands{{},
+                                                          {"doctor"},
+                                                          {"queues"},
+                                                          {"hqds"},
+                                                          {"suspend"},
+                                                          {"resume"},
+                                                          {"sim"},
+                                                          {"release"},
+                                                          {"role"},
+                                                          {"role", "set"},
+                                                          {"role", "clear"},
+                                                          {"role", "list"},
+                                                          {"breaker"},
+                                                          {"breaker", "list"},
+                                                          {"breaker", "rearm"}};
   for (auto words : subcommands) {
     words.emplace_back("--help");
     command help{program, words, {}};

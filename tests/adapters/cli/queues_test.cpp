@@ -9,6 +9,7 @@
 namespace sluice::cli {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -130,8 +131,10 @@ TEST(QueuesWarnings, TellOfLittleMemoryLeftAndOfEvictions) {
 
 TEST(QueuesText, ShowsARowForEachQueueAndProcessesWithoutAny) {
   const auto text = queues_text(
-      two_gpus(), {{4242, {.tracer = 9, .holder = 9, .suspended = {{driver_queue_id{1}}}}}},
-      {{{4242, 9}, role::offline}, {{77, 5}, role::online}}, 0);
+      two_gpus(),
+      {.held = {{4242, {.tracer = 9, .holder = 9, .suspended = {{driver_queue_id{1}}}}}},
+       .given = {{{4242, 9}, role::offline}, {{77, 5}, role::online}}},
+      0);
   EXPECT_THAT(text, HasSubstr("GPU 0: gpu_id 51110, 0000:01:00.0, unique id 0xabc, gfx 9.4.2"));
   EXPECT_THAT(
       text,
@@ -142,9 +145,34 @@ TEST(QueuesText, ShowsARowForEachQueueAndProcessesWithoutAny) {
           "4242  root   train?   offline    1      1  sdma     1.0K     -  suspended   10B\n"));
 }
 
+TEST(QueuesText, ShowsWhoseQueuesTheDriverHasTakenOff) {
+  const evictions both{{4242, first}, {4242, second}};
+  const auto rows = [&](holdings held) {
+    return queues_text(two_gpus(), {.held = std::move(held), .evicted = both}, 0);
+  };
+  EXPECT_THAT(rows({}), ContainsRegex(" compute +4.0K +7 +evicted +600B\n.* sdma .* evicted +10B"));
+  EXPECT_THAT(rows({{4242, {.tracer = 9, .holder = 9, .suspended = {{driver_queue_id{1}}}}}}),
+              ContainsRegex(" held\\+evicted +600B\n.* suspended\\+evicted +10B"));
+  auto before = two_gpus();
+  auto now = two_gpus();
+  EXPECT_THAT(evicted_between(before, now), IsEmpty());
+  now.processes[1].evicted_ms[first] = 8;
+  EXPECT_EQ(evicted_between(before, now), (evictions{{4242, first}}));
+}
+
+TEST(QueuesText, TellsAnEmptyFilterFromAnUnusedNode) {
+  auto node = two_gpus();
+  node.processes.clear();
+  EXPECT_THAT(queues_text(node, {}, 0), HasSubstr("no process uses them\n"));
+  EXPECT_THAT(queues_text(node, {.unfiltered = 2}, 0),
+              HasSubstr("2 processes use the driver, but none matches the filter\n"));
+}
+
 TEST(QueuesJson, HasWhatIsUnknownAsNull) {
-  const auto value = queues_json(two_gpus(), {{4242, {.tracer = 9, .holder = 0, .suspended = {}}}},
-                                 {{{4242, 9}, role::offline}}, {"beware"});
+  const auto value = queues_json(two_gpus(),
+                                 {.held = {{4242, {.tracer = 9, .holder = 0, .suspended = {}}}},
+                                  .given = {{{4242, 9}, role::offline}}},
+                                 {"beware"});
   EXPECT_EQ(value.at("version").as_int64(), 1);
   EXPECT_EQ(value.at("warnings").at(0).as_string(), "beware");
   EXPECT_TRUE(value.at("gpus").at(1).at("vram_bytes").is_null());
@@ -153,6 +181,7 @@ TEST(QueuesJson, HasWhatIsUnknownAsNull) {
   EXPECT_TRUE(train.at("queues").at(1).at("priority").is_null());
   EXPECT_EQ(train.at("vram_bytes").at("51110").to_number<int>(), 600);
   EXPECT_TRUE(train.at("queues").at(0).at("suspended").is_null()) << "its tracer does not tell";
+  EXPECT_TRUE(train.at("queues").at(0).at("evicted").is_null()) << "one look does not tell";
   EXPECT_EQ(train.at("traced_by").to_number<int>(), 9);
   EXPECT_TRUE(train.at("held_by").is_null());
   EXPECT_EQ(train.at("role").as_string(), "offline");

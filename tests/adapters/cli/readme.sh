@@ -24,7 +24,9 @@ done
 # What it prints is what the README shows.
 diff <(block 2 | grep '^export') exports
 # The last line of the second block holds; the third block is typed meanwhile.
-eval "$(block 2 | sed '$d')"
+eval "$(block 2 | sed '$d')" >second
+cat second
+grep -Eq "^ *$pid .* offline " second
 eval "$(block 2 | tail -n 1) > held &"
 holder=$!
 for _ in $(seq 500); do

@@ -84,8 +84,8 @@ TEST_F(SluiceRole, SetsListsAndClears) {
 TEST_F(SluiceRole, SaysWhatIsWrong) {
   EXPECT_EQ(role({"clear", "--pid", self_}), 1);
   EXPECT_THAT(err_, ContainsRegex("^sluice: the role store .* says nothing of process " + self_));
-  EXPECT_EQ(role({"set", "--pid", "4194305", "online"}), 1);
-  EXPECT_EQ(err_, "sluice: there is no process 4194305\n");
+  EXPECT_EQ(role({"set", "--pid", "4194304", "online"}), 1);
+  EXPECT_EQ(err_, "sluice: there is no process 4194304\n");
   EXPECT_EQ(role({"set", "--cgroup", "batch", "online"}), 1);
   EXPECT_THAT(err_, HasSubstr("must begin with /"));
   ASSERT_EQ(role({"set", "--cgroup", "/a", "online"}), 0);
@@ -115,8 +115,8 @@ TEST_F(SluiceRole, ListsWhatIsReleasedUntilThatEnds) {
   EXPECT_TRUE(stored().released.empty());
   EXPECT_EQ(run({"release", self_, "--end"}), 1);
   EXPECT_THAT(err_, HasSubstr("is not released"));
-  EXPECT_EQ(run({"release", "4194305"}), 1);
-  EXPECT_EQ(err_, "sluice: there is no process 4194305\n");
+  EXPECT_EQ(run({"release", "4194304"}), 1);
+  EXPECT_EQ(err_, "sluice: there is no process 4194304\n");
   for (const char* wrong : {"0s", "25h", "soon", "-1s"}) {
     EXPECT_EQ(run({"release", self_, "--for", wrong}), 2) << wrong;
     EXPECT_THAT(err_, HasSubstr("is no time up to 24h"));

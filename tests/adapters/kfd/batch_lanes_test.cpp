@@ -1,8 +1,11 @@
 // Lanes on a driver with batch commands, and on one that authorises the debugging process, when
 // things happen at the same time: nothing may stay held, and nobody may wait for ever.
 
+#include "batch_lane.hpp"
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
+
+#include <sys/eventfd.h>
 
 #include <atomic>
 #include <chrono>
@@ -33,8 +36,8 @@ class acting_lanes {
       : device_({.profile = profile, .gpus = gpus}) {}
 
   void open() {
-    node_ = std::move(*device::open(device_.roots().device, messages_to_stderr()));
-    lanes_ = std::move(*lanes::create(*node_, {}));
+    node_ = *device::open(device_.roots().device, messages_to_stderr());
+    lanes_ = *lanes::create(*node_, {});
   }
   void command(const std::string& line) const {
     std::ofstream control{device_.root() + "/sim/control"};
@@ -206,6 +209,100 @@ TEST(BatchLanes, AHardwareThatDoesNotMapIsTheOwnersToKnow) {
   enough = true;
   failing.join();
   EXPECT_TRUE(told) << "nothing but the end of this process maps it, and nobody says so";
+}
+
+/// A GPU's batch lane and nothing around it. It starts only when told, so that a test says what it
+/// finds waiting, and in which order.
+class alone_lane {
+ public:
+  explicit alone_lane(const std::string& path)
+      : node_(*device::open(path, messages_to_stderr())),
+        commands_(*node_),
+        ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        lane_(commands_, gpu_id{51110}, ready_.get(),
+              unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)}) {
+    commands_.use();
+  }
+
+  /// For queue 0. The number 0 is a remap of the lanes' own.
+  void add(std::uint64_t number, command_kind kind, const std::shared_ptr<target_holds>& whose) {
+    batch work;
+    work.id = number;
+    work.gpu = lane_.gpu();
+    work.kind = kind;
+    work.count = 1;
+    work.queues[0] = driver_queue_id{0};
+    ASSERT_TRUE(lane_.submit(work, whose));
+    ++added_;
+  }
+  /// Performs them all. \return their numbers, in the order of the driver calls.
+  std::vector<std::uint64_t> perform() {
+    lane_.flush();
+    EXPECT_TRUE(lane_.start());
+    std::vector<std::uint64_t> numbers;
+    report answer;
+    EXPECT_TRUE(within(patience, [&] {
+      while (lane_.pop(answer)) {
+        EXPECT_EQ(answer.result.outcomes[0], outcome::done) << "of " << answer.result.id;
+        numbers.push_back(answer.result.id);
+      }
+      return numbers.size() == added_;
+    }));
+    return numbers;
+  }
+
+ private:
+  std::unique_ptr<device> node_;
+  batch_commands commands_;
+  unique_fd ready_;
+  batch_lane lane_;
+  std::size_t added_ = 0;
+};
+
+/// Two targets at a lane of their own.
+class BatchLane : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(first_.says('r'));
+    ASSERT_TRUE(second_.says('r'));
+  }
+
+  test::simulated_device device_{{.profile = "mi300x-batch"}};
+  offline_target first_{device_.roots()};
+  offline_target second_{device_.roots()};
+  std::shared_ptr<target_holds> of_first_ = std::make_shared<target_holds>(first_.pid());
+  std::shared_ptr<target_holds> of_second_ = std::make_shared<target_holds>(second_.pid());
+  alone_lane lane_{device_.roots().device};
+};
+
+// The scheduler is told that the suspend is done: a remap after it would let run what is believed
+// to be held.
+TEST_F(BatchLane, ARemapOfTheLanesOwnDoesNotOvertakeTheSuspendAfterIt) {
+  lane_.add(0, command_kind::resume, of_first_);
+  lane_.add(1, command_kind::suspend, of_first_);
+  EXPECT_EQ(lane_.perform(), (std::vector<std::uint64_t>{0, 1}));
+  EXPECT_TRUE(first_.stands_still());
+  EXPECT_TRUE(of_first_->test(0)) << "nobody would map it when the target is let go of";
+  EXPECT_TRUE(second_.runs(patience));
+}
+
+TEST_F(BatchLane, ARemapOfTheLanesOwnMendsTheSuspendBeforeIt) {
+  lane_.add(1, command_kind::suspend, of_first_);
+  lane_.add(0, command_kind::resume, of_first_);
+  EXPECT_EQ(lane_.perform(), (std::vector<std::uint64_t>{1, 0}));
+  EXPECT_TRUE(first_.runs(patience));
+}
+
+// Somebody waits for the suspends; the order of different targets' batches means nothing.
+TEST_F(BatchLane, SuspendsComeFirstOnBothSidesOfSuchARemap) {
+  lane_.add(1, command_kind::resume, of_first_);
+  lane_.add(2, command_kind::suspend, of_second_);
+  lane_.add(0, command_kind::resume, of_second_);
+  lane_.add(3, command_kind::resume, of_second_);
+  lane_.add(4, command_kind::suspend, of_first_);
+  EXPECT_EQ(lane_.perform(), (std::vector<std::uint64_t>{2, 1, 0, 4, 3}));
+  EXPECT_TRUE(first_.stands_still());
+  EXPECT_TRUE(second_.runs(patience));
 }
 
 class Handshake : public ::testing::TestWithParam<bool> {};

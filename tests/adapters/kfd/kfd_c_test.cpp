@@ -4,10 +4,12 @@
 #include "simulated_device.hpp"
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <string>
@@ -35,12 +37,7 @@ using handle_ptr = std::unique_ptr<sluice_kfd, cleanup>;
 
 class CApi : public ::testing::Test {
  protected:
-  static device_settings quick() {
-    return {.profile = profile_text("",
-                                    "suspend_cost = \"1ms\"\n"
-                                    "resume_cost = \"1ms\"\n"
-                                    "cycle_cost = \"200us\"\n")};
-  }
+  static device_settings quick() { return {.profile = fast_profile()}; }
 
   handle_ptr open(std::uint32_t flags = 0) {
     const auto where = device_.roots();
@@ -293,6 +290,50 @@ TEST_F(CApi, ListsTheQueuesOfAllProcesses) {
 
   auto ref = all_of(one);
   EXPECT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), -EBADF);
+}
+
+// To attach would make it one: the driver lists it from then on.
+TEST_F(CApi, DoesNotTouchAProcessThatDoesNotUseTheDriver) {
+  const family stranger{[](int) -> int {
+    for (;;) ::pause();
+  }};
+  const std::string name = "process " + std::to_string(stranger.pid());
+  const std::string entry = device_.roots().sysfs + "/proc/" + std::to_string(stranger.pid());
+  const std::string sentence = name + " does not use the AMD compute driver (no " + entry + ")";
+  const auto handle = open();
+  for (const std::uint32_t queue : {SLUICE_KFD_ALL_QUEUES, 0U}) {
+    sluice_kfd_queue_ref ref{stranger.pid(), queue, 0, 9};
+    EXPECT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 0);
+    EXPECT_EQ(ref.status, -ESRCH);
+    EXPECT_EQ(sluice_kfd_last_error(), sentence);
+  }
+  EXPECT_FALSE(std::filesystem::exists(entry));
+  EXPECT_EQ(sluice_kfd_release(handle.get(), stranger.pid(), 0), -ESRCH) << "it is not held";
+  sluice_kfd_queue* queues = nullptr;
+  std::size_t count = 9;
+  EXPECT_EQ(sluice_kfd_find_queues_by_process(handle.get(), stranger.pid(), sizeof *queues, &queues,
+                                              &count),
+            -ESRCH);
+  EXPECT_EQ(sluice_kfd_last_error(), sentence);
+}
+
+// A tree that does not show ourselves, who have opened the driver, tells nothing of others: it has
+// the pids of another namespace.
+TEST_F(CApi, AttachesWhereTheTreeCannotTellWhoUsesTheDriver) {
+  const offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  const auto where = device_.roots();
+  const std::string other = where.sysfs + "-of-another-namespace";
+  sluice_kfd_options options{};
+  options.size = sizeof options;
+  options.device = where.device.c_str();
+  options.sysfs = other.c_str();
+  sluice_kfd* opened = nullptr;
+  ASSERT_EQ(sluice_kfd_init(&options, &opened), 0) << sluice_kfd_last_error();
+  const handle_ptr handle{opened};
+  auto ref = all_of(target);
+  EXPECT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
+  EXPECT_TRUE(target.stands_still());
 }
 
 // A caller built against an older, shorter structure, and one built against a later, longer one.

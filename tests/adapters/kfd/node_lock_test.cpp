@@ -28,6 +28,12 @@ class NodeLock : public ::testing::Test {
     return node_lock::acquire(path(), [this](std::string_view words) { message_ = words; });
   }
 
+  /// For a child: says 'y' if it has the lock, and keeps it until it is killed.
+  static int hold(int said, const result<std::unique_ptr<node_lock>>& held) {
+    (void)!::write(said, held ? "y" : "n", 1);
+    for (;;) ::pause();
+  }
+
   std::filesystem::path directory_;
   std::string message_;
 };
@@ -38,12 +44,7 @@ TEST_F(NodeLock, CreatesItsDirectory) {
 }
 
 TEST_F(NodeLock, IsHeldOncePerNodeAndNamesItsOwner) {
-  family owner{[this](int said) {
-    const auto held = acquire();
-    (void)!::write(said, held ? "y" : "n", 1);
-    for (;;) ::pause();
-    return 0;
-  }};
+  family owner{[this](int said) { return hold(said, acquire()); }};
   ASSERT_EQ(owner.heard(), 'y');
   const auto second = acquire();
   ASSERT_FALSE(second);
@@ -55,10 +56,7 @@ TEST_F(NodeLock, IsHeldOncePerNodeAndNamesItsOwner) {
 
 TEST_F(NodeLock, NamesTheProgramThatItsOwnerHoldsItFor) {
   family owner{[this](int said) {
-    const auto held = node_lock::acquire(path(), messages_to_stderr(), ::getppid());
-    (void)!::write(said, held ? "y" : "n", 1);
-    for (;;) ::pause();
-    return 0;
+    return hold(said, node_lock::acquire(path(), messages_to_stderr(), ::getppid()));
   }};
   ASSERT_EQ(owner.heard(), 'y');
   EXPECT_EQ(acquire().error(), errc::already_owned);
@@ -71,12 +69,7 @@ TEST_F(NodeLock, NamesTheProgramThatItsOwnerHoldsItFor) {
 }
 
 TEST_F(NodeLock, IsFreeOnceItsOwnerIsKilled) {
-  family owner{[this](int said) {
-    const auto held = acquire();
-    (void)!::write(said, held ? "y" : "n", 1);
-    for (;;) ::pause();
-    return 0;
-  }};
+  family owner{[this](int said) { return hold(said, acquire()); }};
   ASSERT_EQ(owner.heard(), 'y');
   ::kill(owner.pid(), SIGKILL);
   EXPECT_TRUE(within(5s, [&] { return acquire().has_value(); })) << message_;

@@ -66,6 +66,8 @@ class NodeScanner : public ::testing::Test {
       case observation_kind::gpu_seen:
         return "gpu " + std::to_string(static_cast<std::uint32_t>(seen.gpu));
       case observation_kind::gpu_lost: return "gpu lost";
+      case observation_kind::breaker_kept:
+      case observation_kind::breaker_rearmed: return "a breaker's";
       case observation_kind::resync_begin: return "begin";
       case observation_kind::resync_end: return "end";
     }

@@ -1,5 +1,14 @@
 #include "sluice/kfd/node_view.hpp"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <string>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 namespace sluice::kfd {
@@ -85,6 +94,38 @@ TEST(Priorities, AreTheQueuesOwnWhereThePatchedDriverPrintsItsId) {
   add_priorities(node, seen);
   EXPECT_EQ(node.processes[0].queues[0].priority, 11U);
   EXPECT_EQ(node.processes[0].queues[1].priority, 7U);
+}
+
+// A directory stands for the driver's tree; this process appears as its user or not.
+TEST(Listed, ProcessesAreWhereTheTreeShowsThem) {
+  std::string directory = "/tmp/sluice-node-view-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  roots where;
+  where.sysfs = directory;
+  const auto user = directory + "/proc/" + std::to_string(::getpid());
+  const pid_t parent = ::getppid();
+  EXPECT_TRUE(may_be_listed(parent, where)) << "nobody knows: we are not there either";
+  std::filesystem::create_directories(user);
+  EXPECT_FALSE(may_be_listed(parent, where));
+  EXPECT_TRUE(may_be_listed(::getpid(), where));
+
+  EXPECT_EQ(why_not_listed(parent, where), "process " + std::to_string(parent) +
+                                               " does not use the AMD compute driver (no " +
+                                               directory + "/proc/" + std::to_string(parent) + ")");
+  EXPECT_EQ(why_not_listed(4194304, where), "there is no process 4194304");
+  std::promise<pid_t> thread;
+  std::promise<void> done;
+  std::thread other{[&] {
+    thread.set_value(static_cast<pid_t>(::syscall(SYS_gettid)));
+    done.get_future().wait();
+  }};
+  const std::string id = std::to_string(thread.get_future().get());
+  EXPECT_EQ(why_not_listed(std::stoi(id), where), "there is no process " + id + "; " + id +
+                                                      " is a thread of process " +
+                                                      std::to_string(::getpid()));
+  done.set_value();
+  other.join();
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace

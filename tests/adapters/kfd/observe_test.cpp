@@ -36,11 +36,7 @@ constexpr gpu_id gpu{51110};
 
 class Observe : public ::testing::Test {
  protected:
-  Observe()
-      : device_({.profile = test::profile_text("",
-                                               "suspend_cost = \"1ms\"\n"
-                                               "resume_cost = \"1ms\"\n"
-                                               "cycle_cost = \"200us\"\n")}) {}
+  Observe() : device_({.profile = test::fast_profile()}) {}
 
   /// The target's queues as a debug session lists them.
   std::vector<queue_info> list(const offline_target& target, std::size_t count) {

@@ -140,7 +140,9 @@ class offline_target {
       for (std::size_t index = 0; index < queues.size(); ++index) {
         const auto& queue = queues[index];
         const std::uint64_t last = queue->submitted() - 1;
-        if (!queue->wait(last, 5ms) || counted[index] > last) continue;
+        const auto done = queue->wait(last, 5ms);
+        if (!done && done.error() == errc::lost) std::this_thread::sleep_for(5ms);
+        if (!done || counted[index] > last) continue;
         counted[index] = last + 1;
         if (queue->completion(last).value != 0) counters_->wrong.fetch_add(1);
         counters_->kernels.fetch_add(1);

@@ -36,11 +36,8 @@ constexpr driver_queue_id queue_0{0};
 class HolderBench : public ::testing::Test {
  protected:
   explicit HolderBench(const std::string& scheduler)
-      : device_({.profile = test::profile_text("", "scheduler = \"" + scheduler +
+      : device_({.profile = test::fast_profile("", "scheduler = \"" + scheduler +
                                                        "\"\n"
-                                                       "suspend_cost = \"1ms\"\n"
-                                                       "resume_cost = \"1ms\"\n"
-                                                       "cycle_cost = \"200us\"\n"
                                                        "reset_time = \"50ms\"\n"
                                                        "hive_id = 0\n"),
                  .gpus = 2}),

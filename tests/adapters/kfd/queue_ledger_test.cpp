@@ -62,6 +62,15 @@ TEST(QueueLedger, ReportsWhatWentAndWhatCame) {
               ElementsAre("-0", "+2"));
 }
 
+TEST(QueueLedger, RepeatsAQueueOnceWhenSomethingWentWrongWithIt) {
+  queue_ledger ledger;
+  changes(ledger, {queue(0, 0x1000), queue(1, 0x2000)});
+  entry failed = queue(1, 0x2000);
+  failed.exception_status = uapi::KFD_EC_MASK(uapi::EC_QUEUE_PREEMPTION_ERROR);
+  EXPECT_THAT(changes(ledger, {queue(0, 0x1000), failed}), ElementsAre("+1"));
+  EXPECT_THAT(changes(ledger, {queue(0, 0x1000), failed}), IsEmpty());
+}
+
 TEST(QueueLedger, TellsAReusedIdByItsRing) {
   queue_ledger ledger;
   changes(ledger, {queue(0, 0x1000)});

@@ -27,10 +27,7 @@ constexpr process_id target_id{1};
 class Refusal : public ::testing::Test {
  protected:
   Refusal()
-      : device_({.profile = test::profile_text("",
-                                               "suspend_cost = \"1ms\"\n"
-                                               "resume_cost = \"1ms\"\n"
-                                               "cycle_cost = \"200us\"\n")}),
+      : device_({.profile = test::fast_profile()}),
         target_(std::make_unique<offline_target>(device_.roots())),
         refusals_(device_.root() + "/refusals") {}
 

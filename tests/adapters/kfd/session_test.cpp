@@ -12,6 +12,8 @@
 #include <csignal>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,11 +38,7 @@ constexpr process_id target_id{1};
 
 class Session : public ::testing::Test {
  protected:
-  Session()
-      : device_({.profile = test::profile_text("",
-                                               "suspend_cost = \"1ms\"\n"
-                                               "resume_cost = \"1ms\"\n"
-                                               "cycle_cost = \"200us\"\n")}) {}
+  Session() : device_({.profile = test::fast_profile()}) {}
 
   void start() {
     loop_ = std::make_unique<backend_loop>(make_in_process_backend(
@@ -56,6 +54,14 @@ class Session : public ::testing::Test {
     if (!loop_->until([&] { return loop_->attachments.contains(id); })) return errc::busy;
     return loop_->attachments.at(id);
   }
+  /// A target, and a loop that has attached to it.
+  offline_target& attached(offline_target::options how = offline_target::options()) {
+    target_.emplace(device_.roots(), how);
+    start();
+    if (!target_->says('r') || attach(*target_))
+      throw std::runtime_error("not attached: " + message_);
+    return *target_;
+  }
   bool has_queues(std::size_t count, process_id id = target_id) {
     return loop_->until([&] { return loop_->queues[id].size() == count; });
   }
@@ -65,15 +71,13 @@ class Session : public ::testing::Test {
   }
 
   test::simulated_device device_;
-  std::unique_ptr<backend_loop> loop_;
   std::string message_;
+  std::unique_ptr<backend_loop> loop_;
+  std::optional<offline_target> target_;
 };
 
 TEST_F(Session, ReportsTheQueuesThatExist) {
-  offline_target target{device_.roots(), {.queues = 3}};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  attached({.queues = 3});
   EXPECT_TRUE(has_queues(3));
   for (const queue_info& each : loop_->added) {
     EXPECT_EQ(each.target, target_id);
@@ -85,10 +89,7 @@ TEST_F(Session, ReportsTheQueuesThatExist) {
 }
 
 TEST_F(Session, SuspendsAndResumes) {
-  offline_target target{device_.roots(), {.queues = 2}};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached({.queues = 2});
   ASSERT_TRUE(has_queues(2));
   EXPECT_TRUE(target.runs());
   for (int round = 0; round < 3; ++round) {
@@ -105,10 +106,7 @@ TEST_F(Session, SuspendsAndResumes) {
 }
 
 TEST_F(Session, AnswersForEveryIdOfABatch) {
-  offline_target target{device_.roots(), {.queues = 2}};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  attached({.queues = 2});
   ASSERT_TRUE(has_queues(2));
   EXPECT_THAT(outcomes(loop_->suspend(target_id, {1})), ElementsAre(outcome::done));
   // Suspended already, running, unknown, named twice.
@@ -120,10 +118,7 @@ TEST_F(Session, AnswersForEveryIdOfABatch) {
 }
 
 TEST_F(Session, AnswersAnEmptyBatchWithoutTheDriver) {
-  offline_target target{device_.roots()};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached();
   for (const auto kind : {command_kind::suspend, command_kind::resume}) {
     const auto answer = loop_->act(kind, target_id, {});
     ASSERT_TRUE(answer);
@@ -134,10 +129,7 @@ TEST_F(Session, AnswersAnEmptyBatchWithoutTheDriver) {
 }
 
 TEST_F(Session, HearsOfQueuesThatComeAndGo) {
-  offline_target target{device_.roots()};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached();
   ASSERT_TRUE(has_queues(1));
   ASSERT_TRUE(target.obeys('q'));
   EXPECT_TRUE(has_queues(2));
@@ -150,10 +142,7 @@ TEST_F(Session, HearsOfQueuesThatComeAndGo) {
 }
 
 TEST_F(Session, TellsAReusedIdApart) {
-  offline_target target{device_.roots()};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached();
   ASSERT_TRUE(has_queues(1));
   const std::size_t before = loop_->added.size();
   ASSERT_TRUE(target.obeys('d'));
@@ -165,10 +154,7 @@ TEST_F(Session, TellsAReusedIdApart) {
 
 // Its start blocks in RUNTIME_ENABLE until the session answers, its end in the same call again.
 TEST_F(Session, AnswersTheRuntimesHandshake) {
-  offline_target target{device_.roots(), {.open_when_told = true}};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached({.open_when_told = true});
   EXPECT_TRUE(has_queues(0));
   target.tell('o');
   ASSERT_TRUE(has_queues(1));
@@ -184,10 +170,7 @@ TEST_F(Session, AnswersTheRuntimesHandshake) {
 }
 
 TEST_F(Session, LetsGoOfADestroyThatWaitsForASuspendedQueue) {
-  offline_target target{device_.roots(), {.queues = 2}};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached({.queues = 2});
   ASSERT_TRUE(has_queues(2));
   ASSERT_THAT(outcomes(loop_->suspend(target_id, {0, 1})),
               ElementsAre(outcome::done, outcome::done));
@@ -201,10 +184,7 @@ TEST_F(Session, LetsGoOfADestroyThatWaitsForASuspendedQueue) {
 }
 
 TEST_F(Session, ResumesEverythingOnDetach) {
-  offline_target target{device_.roots(), {.queues = 2}};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached({.queues = 2});
   ASSERT_TRUE(has_queues(2));
   ASSERT_THAT(outcomes(loop_->suspend(target_id, {0, 1})),
               ElementsAre(outcome::done, outcome::done));
@@ -218,10 +198,7 @@ TEST_F(Session, ResumesEverythingOnDetach) {
 }
 
 TEST_F(Session, ResumesEverythingOnStop) {
-  offline_target target{device_.roots()};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached();
   ASSERT_TRUE(has_queues(1));
   ASSERT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::done));
   (*loop_)->stop();
@@ -245,10 +222,7 @@ TEST_F(Session, SurvivesATargetKilledWhileSuspended) {
 }
 
 TEST_F(Session, SurvivesATargetThatExecsWhileSuspended) {
-  offline_target target{device_.roots()};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached();
   ASSERT_TRUE(has_queues(1));
   ASSERT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::done));
   target.tell('x');
@@ -262,10 +236,7 @@ TEST_F(Session, SurvivesATargetThatExecsWhileSuspended) {
 }
 
 TEST_F(Session, PassesSignalsOnWhileItHoldsTheTarget) {
-  offline_target target{device_.roots()};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached();
   ::kill(target.pid(), SIGSTOP);
   auto status = target.process().status();
   ASSERT_TRUE(status);
@@ -284,10 +255,7 @@ TEST_F(Session, PassesSignalsOnWhileItHoldsTheTarget) {
 
 // Linux 6.5 and later let anybody who can open the device disable anybody's session.
 TEST_F(Session, EndsWhenAnotherProcessDisablesIt) {
-  offline_target target{device_.roots()};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached();
   ASSERT_TRUE(has_queues(1));
   ASSERT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::done));
   test::family stranger{[&](int said) {
@@ -327,10 +295,7 @@ TEST_F(Session, KeepsTwoTargetsApart) {
 }
 
 TEST_F(Session, AnswersBusyAndUnknown) {
-  offline_target target{device_.roots()};
-  ASSERT_TRUE(target.says('r'));
-  start();
-  ASSERT_FALSE(attach(target));
+  offline_target& target = attached();
   EXPECT_EQ((*loop_)->attach(target_id, target.pid(), target.start_time()).error(), errc::busy);
   batch work;
   work.id = 1;

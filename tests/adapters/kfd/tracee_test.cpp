@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 
 #include <atomic>
@@ -13,6 +14,8 @@
 #include <future>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -263,21 +266,36 @@ TEST(Tracee, RefusesAProcessThatIsGone) {
   EXPECT_EQ(tracing.error(), errc::unknown_target);
 }
 
-TEST(Tracee, RefusesATracedProcessAndNamesTheTracer) {
+// A thread traces; who it belongs to, and how to make that let go, is what the reader needs.
+TEST(Tracee, RefusesATracedProcessAndNamesTheTracersProcess) {
   family target{count_signals};
   ASSERT_EQ(target.heard(), 'r');
   const pid_t pid = target.pid();
-  family debugger{[pid](int said) {
-    if (::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0) return 1;
-    (void)!::write(said, "r", 1);
-    for (;;) ::pause();
-  }};
-  ASSERT_EQ(debugger.heard(), 'r');
-  tracer tracing{pid};
-  EXPECT_EQ(tracing.error(), errc::not_managed);
-  EXPECT_NE(tracing.message().find("traced by " + std::to_string(debugger.pid())),
-            std::string::npos)
-      << tracing.message();
+  const std::string number = std::to_string(pid);
+  const std::vector<std::pair<std::string, std::string>> advice{
+      {"sluice", "'sluice resume " + number + "' makes it let go"},
+      {"sluice-agent", "'sluice release " + number + "' makes it let go"},
+      {"gdb", "detach it, or use 'sluice release " + number + "' where it is a scheduler"}};
+  for (const auto& [name, way] : advice) {
+    ASSERT_TRUE(within(20s, [&] { return tracer_of(pid) == 0; })) << "the one before is gone";
+    family debugger{[pid, &name = name](int said) {
+      ::prctl(PR_SET_NAME, name.c_str());
+      std::thread{[pid, said] {
+        ::prctl(PR_SET_NAME, "worker");
+        if (::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0) return;
+        (void)!::write(said, "r", 1);
+        for (;;) ::pause();
+      }}.join();
+      return 1;
+    }};
+    ASSERT_EQ(debugger.heard(), 'r');
+    EXPECT_NE(tracer_of(pid), debugger.pid()) << "it is a thread of that";
+    tracer tracing{pid};
+    EXPECT_EQ(tracing.error(), errc::not_managed);
+    EXPECT_EQ(tracing.message(), "cannot manage process " + number + " (" + command_of(pid) +
+                                     "): it is traced by pid " + std::to_string(debugger.pid()) +
+                                     " (" + name + "); " + way);
+  }
 }
 
 // The kernel lets go of a tracee a little after the thread has been joined.

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include <cstdlib>
+#include <fstream>
 
 #include <gtest/gtest.h>
 
@@ -134,6 +135,29 @@ TEST(GpuQueue, DestroysAQueueWithAKernelThatStillRuns) {
   const auto index = another->submit({.length = 1ms, .waves = client->wave_slots()});
   another->ring();
   EXPECT_TRUE(index && another->wait(*index, 5s)) << "its waves were not given back";
+}
+
+// Symptom: a wait for a kernel that a reset had ended lasted as long as its time-out.
+TEST(GpuQueue, TellsThatItsGpuWasReset) {
+  const simulated_device device{{.profile = profile_text("", "reset_time = \"20ms\"\n")}};
+  const auto client = open_client(device);
+  auto queue = open_queue(*client);
+  for (int resets = 1; resets <= 2; ++resets) {
+    const auto index = queue->submit({.length = 1h, .waves = 1});
+    ASSERT_TRUE(index);
+    queue->ring();
+    EXPECT_EQ(queue->wait(*index, 30ms).error().value(), ETIMEDOUT);
+    std::ofstream{device.root() + "/sim/control"} << "reset 51110\n" << std::flush;
+    const auto before = clock::now();
+    EXPECT_EQ(queue->wait(*index, 1min).error(), errc::lost);
+    EXPECT_EQ(queue->wait(*index, 1min).error(), errc::lost) << "each time";
+    EXPECT_LT(clock::now() - before, 50s);
+    EXPECT_FALSE(queue->finished(*index));
+    queue = open_queue(*client);
+    const auto next = queue->submit({.length = 1ms, .waves = 1});
+    queue->ring();
+    EXPECT_TRUE(next && queue->wait(*next, 20s)) << "a queue made later is not told of it";
+  }
 }
 
 TEST(GpuQueue, WaitsWithoutUsingTheProcessor) {

@@ -487,80 +487,73 @@ bool sleeps_in_ioctl(pid_t tid) {
   return text.starts_with(std::to_string(SYS_ioctl) + " ");
 }
 
+/// A process that debugs itself and has suspended its queue.
+class DestroyQueue : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    handle_sigusr1(0);
+    ASSERT_EQ(kfd_.runtime_enable(true), 0);
+    ASSERT_EQ(memory_.create(kfd_.fd(), gpu), 0);
+    ASSERT_EQ(self_.enable(0), 0);
+    ASSERT_EQ(self_.clear_new(), 0);
+    ASSERT_EQ(self_.suspend(array_), 1);
+  }
+
+  /// Destroys it on a thread that gets signals until the call has returned. \return what it did.
+  int interrupted_destroy() const {
+    int value = 0;
+    std::atomic<bool> done{false};
+    std::thread owner{[&] {
+      value = destroy_queue(kfd_.fd(), 0);
+      done = true;
+    }};
+    EXPECT_TRUE(eventually(10s, [&] {
+      if (!done) pthread_kill(owner.native_handle(), SIGUSR1);
+      return done.load();
+    }));
+    owner.join();
+    return value;
+  }
+
+  const simulated_device device_{{.profile = quick_profile()}};
+  const raw_device kfd_{device_.roots().device};
+  const queue_memory memory_;
+  debugger self_{kfd_.fd(), getpid()};
+  ids array_{0};
+};
+
 // The owner's destroy waits while its queue is suspended; a signal ends the wait, and from then on
 // the queue counts as being destroyed.
-TEST(DestroyQueue, WaitsWhileSuspendedAndIsInterruptible) {
-  const simulated_device device{{.profile = quick_profile()}};
-  handle_sigusr1(0);
-  const raw_device kfd{device.roots().device};
-  const queue_memory memory;
-  ASSERT_EQ(kfd.runtime_enable(true), 0);
-  ASSERT_EQ(memory.create(kfd.fd(), gpu), 0);
-  debugger self{kfd.fd(), getpid()};
-  ASSERT_EQ(self.enable(0), 0);
-  ASSERT_EQ(self.clear_new(), 0);
-  ids array{0};
-  ASSERT_EQ(self.suspend(array), 1);
+TEST_F(DestroyQueue, WaitsWhileSuspendedAndIsInterruptible) {
+  EXPECT_EQ(interrupted_destroy(), -EINTR);
 
   int value = 0;
   std::atomic<bool> done{false};
-  std::thread owner{[&] {
-    value = destroy_queue(kfd.fd(), 0);
-    done = true;
-  }};
-  EXPECT_TRUE(eventually(10s, [&] {
-    if (!done) pthread_kill(owner.native_handle(), SIGUSR1);
-    return done.load();
-  }));
-  owner.join();
-  EXPECT_EQ(value, -EINTR);
-
-  done = false;
   std::atomic<pid_t> tid{0};
   std::thread again{[&] {
     tid = gettid();
-    value = destroy_queue(kfd.fd(), 0);
+    value = destroy_queue(kfd_.fd(), 0);
     done = true;
   }};
   EXPECT_TRUE(eventually(10s, [&] { return done || sleeps_in_ioctl(tid); }));
   std::uint32_t version = 0;
-  EXPECT_EQ(kfd.version(version, version), 0);  // By now the device has seen the call before.
+  EXPECT_EQ(kfd_.version(version, version), 0);  // By now the device has seen the call before.
   EXPECT_FALSE(done);
-  EXPECT_EQ(self.resume_all(), 1);
+  EXPECT_EQ(self_.resume_all(), 1);
   again.join();
   EXPECT_EQ(value, 0);
   ids gone{0};
-  EXPECT_EQ(self.suspend(gone), 0);
+  EXPECT_EQ(self_.suspend(gone), 0);
   EXPECT_EQ(gone, ids{0 | invalid});
-  EXPECT_EQ(self.disable(), 0);
+  EXPECT_EQ(self_.disable(), 0);
 }
 
-TEST(DestroyQueue, LeavesAnInterruptedQueueUnsuspendable) {
-  const simulated_device device{{.profile = quick_profile()}};
-  handle_sigusr1(0);
-  const raw_device kfd{device.roots().device};
-  const queue_memory memory;
-  ASSERT_EQ(kfd.runtime_enable(true), 0);
-  ASSERT_EQ(memory.create(kfd.fd(), gpu), 0);
-  debugger self{kfd.fd(), getpid()};
-  ASSERT_EQ(self.enable(0), 0);
-  ASSERT_EQ(self.clear_new(), 0);
-  ids array{0};
-  ASSERT_EQ(self.suspend(array), 1);
-  std::atomic<bool> done{false};
-  std::thread owner{[&] {
-    destroy_queue(kfd.fd(), 0);
-    done = true;
-  }};
-  EXPECT_TRUE(eventually(10s, [&] {
-    if (!done) pthread_kill(owner.native_handle(), SIGUSR1);
-    return done.load();
-  }));
-  owner.join();
-  EXPECT_EQ(self.resume(array), 1);
-  EXPECT_EQ(self.suspend(array), 0);
-  EXPECT_EQ(array, ids{0 | invalid});
-  EXPECT_EQ(self.disable(), 0);
+TEST_F(DestroyQueue, LeavesAnInterruptedQueueUnsuspendable) {
+  interrupted_destroy();
+  EXPECT_EQ(self_.resume(array_), 1);
+  EXPECT_EQ(self_.suspend(array_), 0);
+  EXPECT_EQ(array_, ids{0 | invalid});
+  EXPECT_EQ(self_.disable(), 0);
 }
 
 }  // namespace

@@ -97,7 +97,8 @@ SLUICE_KFD_API int sluice_kfd_cleanup(sluice_kfd* handle);
  *   -ENOENT     no such queue,
  *   -EBUSY      its owner is destroying it or still creating it,
  *   -EIO        the hardware failed; suspended queues were resumed again, see dmesg,
- *   -ESRCH      no such process, or it ended; for resume: not held by this handle,
+ *   -ESRCH      no such process, it ended, or it does not use the driver (then it was not touched);
+ *               for resume: not held by this handle,
  *   -EPERM      the process may not be traced, is traced by another, or cannot be debugged,
  *   -EINVAL     the process is the caller itself (see sluice_kfd_suspend_own_queues()),
  *   -ETIMEDOUT  no answer in time: the process is released as soon as there is one.

@@ -38,7 +38,8 @@ struct scheduler_config {
   /// answer) before sluice leaves it and its hive alone. The driver resets a GPU after the first.
   /// 1 to 1000.
   std::size_t breaker_after = 1;
-  /// After which time it is used again without an operator's word; 0: never. 0 to 365 days.
+  /// After which time it is used again without an operator's word; 0: never. 0 to 365 days. Over a
+  /// restart only with a source that keeps breakers (kfd::make_breaker_keeper()).
   duration breaker_rearm = std::chrono::hours(24);
   /// A policy that takes longer than this three times within a minute is removed. Wall time, so a
   /// busy machine counts against it: leave room. 10 us to 10 s.

@@ -5,9 +5,11 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 
 #include "sluice/backend.hpp"
+#include "sluice/breaker.hpp"
 #include "sluice/config.hpp"
 #include "sluice/observation.hpp"
 #include "sluice/online_client.hpp"
@@ -44,6 +46,9 @@ class scheduler_core {
   scheduler_core(const scheduler_core&) = delete;
   scheduler_core& operator=(const scheduler_core&) = delete;
 
+  /// Who hears of breakers, within step() or observe(): as source::breaker_changed(). Between
+  /// steps.
+  void on_breaker(std::function<void(const breaker_change&)> hear);
   /// Starts the backend.
   [[nodiscard]] result<void> start();
   /// One item of what source number `source` (0 to 31) saw. Between steps.

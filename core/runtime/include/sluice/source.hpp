@@ -5,6 +5,7 @@
 
 #include <string_view>
 
+#include "sluice/breaker.hpp"
 #include "sluice/inbox.hpp"
 #include "sluice/reactor.hpp"
 #include "sluice/result.hpp"
@@ -39,6 +40,9 @@ class source {
   /// the request on to it.
   virtual void resync() = 0;
   virtual void stop() = 0;
+  /// A breaker opened or closed, but for one that opened by an observation_kind::breaker_kept. For
+  /// who keeps them where a restarted scheduler and operators find them. Must not block.
+  virtual void breaker_changed(const breaker_change& what) { (void)what; }
 };
 
 }  // namespace sluice

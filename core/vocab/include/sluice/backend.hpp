@@ -72,6 +72,9 @@ struct queue_info {
   std::uint64_t ring_base = 0;  ///< In the target's address space; tells a reused id apart.
   std::uint64_t write_pointer_address = 0;
   std::uint64_t read_pointer_address = 0;
+  /// What went wrong with it while a debug session watched: KFD_EC_MASK bits of the driver's debug
+  /// interface. 0 where nothing did, or nobody tells. A queue is added again when this changes.
+  std::uint64_t exceptions = 0;
 };
 
 /// Threading: called on the reactor thread, from inside backend::drain() only.
@@ -92,7 +95,7 @@ class backend_listener {
     (void)what;
     (void)fell_back;
   }
-  /// A lane is stuck or the GPU was reset: no commands for it until an operator re-arms it.
+  /// A lane is stuck in a driver call: no commands for the GPU until an operator re-arms it.
   virtual void gpu_lost(gpu_id gpu) = 0;
   /// The acting side died: every session is closed, every queue runs, no batch in flight will
   /// complete. The backend restarts itself; restored() follows when it takes commands again.

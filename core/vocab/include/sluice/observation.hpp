@@ -21,8 +21,10 @@ enum class observation_kind : std::uint8_t {
   queue_gone,    ///< pid, start_time, queue.
   gpu_seen,      ///< gpu, group_key, count: its HQD slots for compute queues, 0: not known.
   gpu_lost,  ///< gpu: it was reset, or is about to be, at `at`. As backend_listener::gpu_lost().
-  resync_begin,  ///< All that follows up to resync_end is the whole truth of this source...
-  resync_end,    ///< ...and what was not named in between is gone.
+  breaker_kept,  ///< gpu: its breaker was open before this scheduler began, and is so until `at`.
+  breaker_rearmed,  ///< gpu: an operator said that it works again. As scheduler::rearm().
+  resync_begin,     ///< All that follows up to resync_end is the whole truth of this source...
+  resync_end,       ///< ...and what was not named in between is gone.
 };
 
 struct observation {
@@ -31,14 +33,14 @@ struct observation {
   queue_type type{};             ///< queue_seen only.
   std::uint8_t priority = 0;     ///< process_seen: 0 to 15; 0: nothing was said.
   pid_t pid = 0;                 ///< Thread-group leader.
-  gpu_id gpu{};                  ///< queue_seen, gpu_seen, gpu_lost.
+  gpu_id gpu{};                  ///< queue_seen, and all that begin with gpu_ or breaker_.
   driver_queue_id queue{};       ///< queue_seen, queue_gone.
   std::uint64_t start_time = 0;  ///< /proc/PID/stat field 22, clock ticks since boot: with the pid,
                                  ///< the identity of a process.
   std::uint64_t group_key = 0;   ///< Processes with the same non-zero key form one group (a gang),
                                  ///< GPUs with the same non-zero key one hive.
   std::uint32_t count = 0;       ///< gpu_seen.
-  time_point at{};               ///< When it was seen.
+  time_point at{};               ///< When it was seen, but for breaker_kept.
 };
 static_assert(std::is_trivially_copyable_v<observation>);
 

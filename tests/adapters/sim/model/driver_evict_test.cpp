@@ -286,6 +286,17 @@ TEST_F(DriverReset, AFailedCycleResetsTheHiveAndNobodyElse) {
   EXPECT_EQ(completed(), 2) << "a new one does";
 }
 
+// Symptom: broken_queues counted a queue again with every further reset.
+TEST_F(DriverReset, AQueueIsLostOnce) {
+  const auto queues = b.process_stat(app, "queues");
+  for (int resets = 1; resets <= 2; ++resets) {
+    ASSERT_EQ(b.sim->reset(gpu_id()), 0);
+    b.run_for(2s);
+    EXPECT_EQ(b.gpu_stat("resets", 0), resets);
+    EXPECT_EQ(b.process_stat(app, "broken_queues"), queues);
+  }
+}
+
 TEST_F(DriverReset, NobodyComesInMeanwhile) {
   ASSERT_EQ(b.sim->reset(gpu_id()), 0);
   b.run_for(100ms);

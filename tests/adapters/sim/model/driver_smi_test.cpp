@@ -328,7 +328,11 @@ TEST(DriverControl, SaysWhatIsWrongInOneSentence) {
   EXPECT_THAT(complaint("answer DBG_TRAP EWHAT"), StartsWith("'EWHAT' is none of EAGAIN"));
   EXPECT_THAT(complaint("delay DBG_TRAP soon"), StartsWith("'soon' is no time"));
   EXPECT_EQ(complaint("delay DBG_TRAP 1s times=0"),
-            "'times=0' is none of caller=PID target=PID times=N");
+            "'times=0': expected times= and a whole number from 1 to 1000000000");
+  EXPECT_EQ(complaint("delay DBG_TRAP 1s times=1000000001"),
+            "'times=1000000001': expected times= and a whole number from 1 to 1000000000");
+  EXPECT_EQ(complaint("delay DBG_TRAP 1s caller=me"),
+            "'caller=me': expected caller= and a whole number from 1 to 4194304");
   EXPECT_EQ(complaint("delay DBG_TRAP 1s who=1"),
             "'who=1' is none of caller=PID target=PID times=N");
   EXPECT_THAT(complaint("kill-target"), StartsWith("use: kill-target DURATION"));

@@ -13,7 +13,8 @@ namespace sluice::kfd {
 /// Rare: failures of start-up and attachment, never once per batch.
 using message_sink = std::function<void(std::string_view)>;
 
-/// Writes "sluice: <sentence>" to standard error in one write(2); not at all when that would block.
+/// A warning on standard error, in the form and by the rules of log_to_standard_error(): as the
+/// runtime logs where the program made no logger.
 message_sink messages_to_stderr();
 
 }  // namespace sluice::kfd

@@ -69,6 +69,15 @@ struct node_view {
 /// Threading: any thread. Cost: some system calls for each process and queue.
 [[nodiscard]] result<node_view> look_at_node(const roots& where, const std::string& proc = "/proc");
 
+/// Why the driver's tree does not list a process: there is none, it is a thread of another, or it
+/// does not use the driver. One sentence.
+std::string why_not_listed(pid_t pid, const roots& where);
+
+/// Whether the driver's tree lists the process, where that can be told: this process must have
+/// opened the driver, for whoever did is listed. Where it is not, the tree is another driver's, or
+/// shows the pids of another namespace.
+bool may_be_listed(pid_t pid, const roots& where);
+
 /// Ring bases of queues that a debug session listed, by process.
 using known_rings = std::map<pid_t, std::vector<queue_ring>>;
 

@@ -38,6 +38,9 @@ struct queue_order {
   int error = 0;
 };
 
+/// Why an order failed, and what to do: what follows "cannot suspend queue 0 of process 42: ".
+std::string reason_of(command_kind kind, const queue_order& order);
+
 struct held_queue {
   queue_info about;
   bool suspended = false;  ///< By this holder, and not resumed since.
@@ -63,8 +66,9 @@ class queue_holder {
   queue_holder& operator=(const queue_holder&) = delete;
 
   /// Attaches if that was not done yet, and waits for the list of queues.
-  /// \return ESRCH: no such process; EPERM: it may not be held, or cannot be, now or ever; EINVAL:
-  ///         it is this process; ETIMEDOUT.
+  /// \return ESRCH: no such process, or it does not use the driver (as may_be_listed() tells) and
+  ///         was not touched; EPERM: it may not be held, or cannot be, now or ever; EINVAL: it is
+  ///         this process; ETIMEDOUT.
   failure attach(pid_t pid, time_point deadline);
 
   /// The queues of a process that is held, by id; empty where it is not, or not any more.

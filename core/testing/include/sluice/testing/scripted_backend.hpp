@@ -48,6 +48,8 @@ class scripted_backend final : public backend {
   void set_delay(duration delay) noexcept { delay_ = delay; }
   /// The outcome of a queue in the next `times` batches that name it.
   void script_outcome(pid_t pid, driver_queue_id id, outcome what, int times = 1);
+  /// What the next answer has as batch_result::driver_errno.
+  void script_errno(int driver_errno) noexcept { driver_errno_ = driver_errno; }
   /// The answer to the next attach of this process.
   void script_attach(pid_t pid, error_code error) { attach_errors_[pid].push_back(error); }
   /// Attaches are held back until finish_attaches().
@@ -139,6 +141,7 @@ class scripted_backend final : public backend {
   std::uint64_t next_ring_ = 0x1000;
   std::size_t misuses_ = 0;
   duration delay_{};
+  int driver_errno_ = 0;
   bool hold_answers_ = false;
   bool hold_attaches_ = false;
   bool keep_batches_ = true;

@@ -14,10 +14,10 @@ namespace sluice::kfd {
 ///
 /// Threading: one thread.
 /// Errors:    without inotify it never tells anything: ask changed() now and then.
-class role_watch {
+class store_watch {
  public:
   /// `path` empty: watches nothing.
-  explicit role_watch(const std::string& path);
+  explicit store_watch(const std::string& path);
 
   /// Readable when changed() has something to tell; -1 when it cannot watch.
   int fd() const noexcept { return inotify_.get(); }

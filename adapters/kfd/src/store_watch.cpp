@@ -1,4 +1,4 @@
-#include "role_watch.hpp"
+#include "store_watch.hpp"
 
 #include <sys/inotify.h>
 #include <sys/stat.h>
@@ -27,7 +27,7 @@ std::string identity_of_file(const std::string& path) {
 
 }  // namespace
 
-role_watch::role_watch(const std::string& path) : path_(path) {
+store_watch::store_watch(const std::string& path) : path_(path) {
   if (path_.empty()) return;
   std::error_code ignored;
   const auto whole = std::filesystem::absolute(path_, ignored).lexically_normal();
@@ -39,7 +39,7 @@ role_watch::role_watch(const std::string& path) : path_(path) {
   watch();
 }
 
-void role_watch::watch() {
+void store_watch::watch() {
   // A watch that is there already is the same again; one on a directory that was replaced by
   // another of its name has gone with it.
   constexpr std::uint32_t above =
@@ -51,7 +51,7 @@ void role_watch::watch() {
   }
 }
 
-bool role_watch::changed() {
+bool store_watch::changed() {
   if (path_.empty()) return false;
   alignas(inotify_event) std::array<char, 4096> ignored;
   bool any = false;

@@ -1,0 +1,161 @@
+// sluice breaker: which GPUs the scheduler leaves alone, and the word that one works again.
+
+#include "breakers.hpp"
+#include "output.hpp"
+#include "subcommand.hpp"
+#include "table.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+#include "sluice/kfd/roots.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+namespace json = boost::json;
+
+struct options {
+  std::string store;
+  std::vector<std::string> gpus;
+  bool all = false;
+  bool json = false;
+};
+
+kfd::breaker_store store_of(const options& chosen) {
+  return chosen.store.empty() ? kfd::breaker_store{} : kfd::breaker_store{chosen.store};
+}
+
+/// The names of GPUs; none where the driver's tree cannot be read, which a store does not need.
+kfd::node_view node_now() {
+  auto node = kfd::look_at_node(kfd::roots::from_environment());
+  return node ? std::move(*node) : kfd::node_view{};
+}
+
+std::optional<kfd::stored_breakers> read(const kfd::breaker_store& store) {
+  std::string message;
+  auto all = store.read(message);
+  if (!all) {
+    complain(message);
+    return {};
+  }
+  drop_over(*all);
+  return std::move(*all);
+}
+
+int list(const options& chosen) {
+  const auto store = store_of(chosen);
+  const auto all = read(store);
+  if (!all) return exit_failed;
+  if (chosen.json)
+    return print(json::value(json::object{
+               {"version", 1}, {"store", store.path()}, {"breakers", breakers_json(*all)}}))
+               ? exit_done
+               : exit_failed;
+  if (all->empty()) return print(store.path() + ": no breaker is open\n") ? exit_done : exit_failed;
+  const auto node = node_now();
+  using enum table::align;
+  table rows{{{"GPU", right}, {"GPU_ID", right}, {"SINCE"}, {"UNTIL"}, {"CAUSE"}, {"OF", right}}};
+  for (const auto& [gpu, each] : *all) {
+    const auto* const known = node.find(gpu);
+    rows.add({known != nullptr ? std::to_string(known->ordinal) : "?", std::to_string(number(gpu)),
+              kfd::wall_text(each.since), each.until ? kfd::wall_text(*each.until) : "re-armed",
+              std::string{kfd::to_string(each.why)}, std::to_string(number(each.first))});
+  }
+  return print(rows.text(terminal_width())) ? exit_done : exit_failed;
+}
+
+int rearm(const options& chosen) {
+  const auto store = store_of(chosen);
+  const auto all = read(store);
+  if (!all) return exit_failed;
+  const auto node = node_now();
+  std::vector<gpu_id> ids;
+  if (chosen.all)
+    for (const auto& [gpu, each] : *all) ids.push_back(gpu);
+  for (const auto& word : chosen.gpus) {
+    const auto* const known = find_gpu(node, word);
+    // One that is not shown any more has a breaker, perhaps.
+    const auto id = known != nullptr ? number(known->id) : whole_number<std::uint32_t>(word);
+    if (!id) {
+      complain(fmt::format("{}: no such GPU; 'sluice queues' lists them", printable(word)));
+      return exit_usage;
+    }
+    if (!all->contains(gpu_id{*id})) {
+      complain(
+          fmt::format("{} has no open breaker in {}; 'sluice breaker list' shows those there "
+                      "are",
+                      gpu_name(node, gpu_id{*id}), store.path()));
+      return exit_failed;
+    }
+    ids.push_back(gpu_id{*id});
+  }
+  std::string message;
+  if (!store.change({}, ids, message)) {
+    complain(message);
+    return exit_failed;
+  }
+  kfd::stored_breakers left = *all;
+  kfd::stored_breakers gone;
+  for (const gpu_id id : ids)
+    if (auto node_of = left.extract(id)) gone.insert(std::move(node_of));
+  if (chosen.json)
+    return print(json::value(json::object{{"version", 1},
+                                          {"store", store.path()},
+                                          {"rearmed", breakers_json(gone)},
+                                          {"breakers", breakers_json(left)}}))
+               ? exit_done
+               : exit_failed;
+  std::string text;
+  for (const auto& [gpu, each] : gone)
+    text += fmt::format("{} is re-armed; a scheduler that runs uses it again at once\n",
+                        gpu_name(node, gpu));
+  if (gone.empty()) text = "no breaker is open\n";
+  for (const auto& [gpu, each] : left)
+    text += fmt::format("{} is still left alone\n", gpu_name(node, gpu));
+  return print(text) ? exit_done : exit_failed;
+}
+
+}  // namespace
+
+subcommand add_breaker(CLI::App& program) {
+  const auto chosen = std::make_shared<options>();
+  auto* const command =
+      program.add_subcommand("breaker", "Show GPUs that a scheduler leaves alone; re-arm them");
+  command->require_subcommand(1);
+  command->footer(
+      "After a preemption that failed, a reset or a stuck driver call nothing is\n"
+      "suspended on a GPU and its hive any more, until its time (breaker_rearm) or\n"
+      "your word: 'rearm', once the GPU works again. A restart changes nothing; a\n"
+      "reboot forgets all.");
+  const auto add_common = [chosen](CLI::App& to) {
+    to.add_flag("--json", chosen->json, "For scripts: one line of JSON");
+    to.add_option("--store", chosen->store,
+                  "The store's file [SLUICE_BREAKERS, /run/sluice/breakers]")
+        ->type_name("FILE");
+  };
+  auto* const list_command = command->add_subcommand("list", "Show which breakers are open");
+  add_common(*list_command);
+  auto* const rearm_command =
+      command->add_subcommand("rearm", "Say that GPUs work again; schedulers follow at once");
+  auto* const gpus =
+      rearm_command->add_option("GPU", chosen->gpus, "gpu_id, ordinal, PCI address or unique id")
+          ->type_name("");
+  rearm_command->add_flag("--all", chosen->all, "All whose breakers are open")->excludes(gpus);
+  add_common(*rearm_command);
+  return {command, [chosen, list_command] {
+            if (list_command->parsed()) return list(*chosen);
+            if (chosen->gpus.empty() && !chosen->all) {
+              complain("which GPU? name it, or say --all (see --help)");
+              return exit_usage;
+            }
+            return rearm(*chosen);
+          }};
+}
+
+}  // namespace sluice::cli

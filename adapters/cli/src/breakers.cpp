@@ -1,0 +1,97 @@
+#include "breakers.hpp"
+
+#include "output.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+#include "sluice/kfd/role_store.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+namespace json = boost::json;
+
+/// When a process began, on the wall: start times are ticks since boot.
+kfd::wall_time began(const kfd::process_description& process) {
+  const auto ticks = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
+  const std::chrono::milliseconds since_boot{process.start_time * 1000 / ticks};
+  return kfd::wall_time_now() - (kfd::boot_time_now() - since_boot);
+}
+
+}  // namespace
+
+void drop_over(kfd::stored_breakers& all) {
+  std::erase_if(all,
+                [now = kfd::wall_time_now()](const auto& each) { return each.second.over(now); });
+}
+
+std::string gpu_name(const kfd::node_view& node, gpu_id id) {
+  const auto* const gpu = node.find(id);
+  if (gpu == nullptr) return fmt::format("the GPU with gpu_id {}", number(id));
+  return fmt::format("GPU {} (gpu_id {})", gpu->ordinal, number(id));
+}
+
+std::string breaker_text(gpu_id gpu, const kfd::stored_breaker& which, const kfd::node_view& node) {
+  return fmt::format(
+      "{}{}; since {}, until {}", kfd::words_of(which.why),
+      which.first == gpu ? ""
+                         : fmt::format(" (it was {} of its hive)", gpu_name(node, which.first)),
+      kfd::wall_text(which.since), which.until ? kfd::wall_text(*which.until) : "re-armed");
+}
+
+json::value breakers_json(const kfd::stored_breakers& all) {
+  json::array list;
+  for (const auto& [gpu, each] : all)
+    list.push_back(json::object{
+        {"gpu_id", number(gpu)},
+        {"cause", kfd::to_string(each.why)},
+        {"first_gpu_id", number(each.first)},
+        {"since_unix_ms", each.since.time_since_epoch().count()},
+        {"until_unix_ms",
+         each.until ? json::value(each.until->time_since_epoch().count()) : json::value(nullptr)},
+    });
+  return list;
+}
+
+std::vector<std::string> breaker_warnings(const kfd::node_view& node,
+                                          const kfd::stored_breakers& all) {
+  std::vector<std::string> said;
+  for (const auto& [gpu, each] : all) {
+    std::string older;
+    for (const auto& process : node.processes) {
+      bool uses = false;
+      for (const auto& queue : process.queues) uses |= queue.gpu == gpu;
+      if (uses && began(process) <= each.since)
+        older += fmt::format("{}{}", older.empty() ? "" : ", ", process.pid);
+    }
+    std::string sentence = fmt::format("{}: its breaker is open: {}", gpu_name(node, gpu),
+                                       breaker_text(gpu, each, node));
+    if (!older.empty())
+      sentence += fmt::format(
+          "; process{} {} began before: queues that were lost look like any other, end those "
+          "processes",
+          older.find(',') == older.npos ? "" : "es", older);
+    said.push_back(sentence +
+                   fmt::format("; once the GPU works again: sluice breaker rearm {}", number(gpu)));
+  }
+  return said;
+}
+
+kfd::stored_breakers open_breakers() {
+  std::string message;
+  auto all = kfd::breaker_store{}.read(message);
+  if (!all) {
+    complain("warning: " + message + "; whether breakers are open is not known");
+    return {};
+  }
+  drop_over(*all);
+  return *all;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,104 @@
+#include "lost_queues.hpp"
+
+#include "breakers.hpp"
+#include "output.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "sluice/kfd/uapi.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+namespace uapi = kfd::uapi;
+
+constexpr std::array exceptions_by_name{
+    std::pair{uapi::EC_QUEUE_WAVE_ABORT, "QUEUE_WAVE_ABORT"},
+    std::pair{uapi::EC_QUEUE_WAVE_TRAP, "QUEUE_WAVE_TRAP"},
+    std::pair{uapi::EC_QUEUE_WAVE_MATH_ERROR, "QUEUE_WAVE_MATH_ERROR"},
+    std::pair{uapi::EC_QUEUE_WAVE_ILLEGAL_INSTRUCTION, "QUEUE_WAVE_ILLEGAL_INSTRUCTION"},
+    std::pair{uapi::EC_QUEUE_WAVE_MEMORY_VIOLATION, "QUEUE_WAVE_MEMORY_VIOLATION"},
+    std::pair{uapi::EC_QUEUE_WAVE_APERTURE_VIOLATION, "QUEUE_WAVE_APERTURE_VIOLATION"},
+    std::pair{uapi::EC_QUEUE_PACKET_DISPATCH_DIM_INVALID, "QUEUE_PACKET_DISPATCH_DIM_INVALID"},
+    std::pair{uapi::EC_QUEUE_PACKET_DISPATCH_GROUP_SEGMENT_SIZE_INVALID,
+              "QUEUE_PACKET_DISPATCH_GROUP_SEGMENT_SIZE_INVALID"},
+    std::pair{uapi::EC_QUEUE_PACKET_DISPATCH_CODE_INVALID, "QUEUE_PACKET_DISPATCH_CODE_INVALID"},
+    std::pair{uapi::EC_QUEUE_PACKET_RESERVED, "QUEUE_PACKET_RESERVED"},
+    std::pair{uapi::EC_QUEUE_PACKET_UNSUPPORTED, "QUEUE_PACKET_UNSUPPORTED"},
+    std::pair{uapi::EC_QUEUE_PACKET_DISPATCH_WORK_GROUP_SIZE_INVALID,
+              "QUEUE_PACKET_DISPATCH_WORK_GROUP_SIZE_INVALID"},
+    std::pair{uapi::EC_QUEUE_PACKET_DISPATCH_REGISTER_INVALID,
+              "QUEUE_PACKET_DISPATCH_REGISTER_INVALID"},
+    std::pair{uapi::EC_QUEUE_PACKET_VENDOR_UNSUPPORTED, "QUEUE_PACKET_VENDOR_UNSUPPORTED"},
+    std::pair{uapi::EC_QUEUE_PREEMPTION_ERROR, "QUEUE_PREEMPTION_ERROR"},
+};
+
+}  // namespace
+
+std::string exception_names(std::uint64_t exceptions) {
+  std::string text;
+  for (unsigned code = 1; code <= 64; ++code) {
+    if ((exceptions >> (code - 1) & 1U) == 0) continue;
+    const auto known = std::ranges::find(exceptions_by_name, code,
+                                         [](const auto& each) { return unsigned{each.first}; });
+    text += text.empty() ? "" : ", ";
+    text += known != exceptions_by_name.end() ? known->second : "exception " + std::to_string(code);
+  }
+  return text;
+}
+
+std::vector<std::string> error_states(pid_t pid, const std::vector<kfd::held_queue>& queues) {
+  std::vector<std::string> said;
+  for (const auto& queue : queues)
+    if (queue.about.exceptions != 0)
+      said.push_back(fmt::format(
+          "queue {} of process {} is in an error state ({}): it may never run again, whatever is "
+          "done with it; see the process's own messages and dmesg",
+          number(queue.about.id), pid, exception_names(queue.about.exceptions)));
+  return said;
+}
+
+std::vector<std::string> breakers_of(pid_t pid) {
+  auto all = open_breakers();
+  if (all.empty()) return {};
+  auto node = kfd::look_at_node(kfd::roots::from_environment());
+  if (!node) return {};
+  std::erase_if(node->processes, [&](const auto& process) { return process.pid != pid; });
+  std::erase_if(all, [&](const auto& each) {
+    return std::ranges::none_of(node->processes, [&](const auto& process) {
+      return std::ranges::find(process.queues, each.first, &kfd::queue_description::gpu) !=
+             process.queues.end();
+    });
+  });
+  return breaker_warnings(*node, all);
+}
+
+void reset_watch::listen(const kfd::device& node, const std::vector<kfd::held_queue>& queues) {
+  for (const auto& queue : queues) {
+    const auto [stream, fresh] = streams_.try_emplace(queue.about.gpu);
+    if (!fresh) continue;
+    if (auto opened = kfd::smi_stream::open(node, queue.about.gpu, kfd::smi_resets))
+      stream->second = std::move(*opened);
+  }
+}
+
+std::optional<gpu_id> reset_watch::heard() {
+  for (auto& [gpu, stream] : streams_) {
+    if (!stream) continue;
+    const auto events = stream->read();
+    if (!events) {
+      stream.reset();
+      continue;
+    }
+    for (const kfd::smi_event& each : *events)
+      if ((kfd::smi_bit(each.kind) & kfd::smi_resets) != 0) return gpu;
+  }
+  return {};
+}
+
+}  // namespace sluice::cli
