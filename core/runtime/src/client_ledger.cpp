@@ -39,6 +39,8 @@ void client_ledger::count_on_new_gpus(time_point now, std::vector<event>& events
 }
 
 void client_ledger::look(time_point now, std::vector<event>& events) {
+  for (const client& one : withdrawn_) table_.remove_client(one.page->id);
+  withdrawn_.clear();
   count_on_new_gpus(now, events);
   if (desk_.has_arrivals()) {
     for (auto& page : desk_.take_arrivals()) {
@@ -48,6 +50,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       one.gpus.erase(std::unique(one.gpus.begin(), one.gpus.end()), one.gpus.end());
       for (const gpu_id id : one.gpus) table_.gpu_at(id);
       one.page = std::move(page);
+      table_.add_client({one.page->id, one.page->options.name, one.gpus});
     }
     count_on_new_gpus(now, events);
   }
@@ -56,6 +59,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
     if (look_at(clients_[i], now, events)) {
       ++i;
     } else {
+      withdrawn_.push_back(std::move(clients_[i]));
       if (&clients_[i] != &clients_.back()) clients_[i] = std::move(clients_.back());
       clients_.pop_back();
     }

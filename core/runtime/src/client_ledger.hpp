@@ -57,6 +57,7 @@ class client_ledger {
   statistics& stats_;
   front_desk& desk_;
   std::vector<client> clients_;
+  std::vector<client> withdrawn_;  // In the last look: its events still name them.
   time_point last_look_{};
   time_point next_ = never;
 };

@@ -56,7 +56,8 @@ struct snapshot {
   std::uint64_t turn = 0;             ///< Increases by one per call.
   std::span<const event> events;      ///< In order of arrival; may be empty (a wake-up).
   std::span<const group_id> changed;  ///< Groups that are new, changed queues, GPUs or state, or
-                                      ///< whose declaration expired. Gone groups are not listed.
+                                      ///< whose declaration expired. Of gone groups, the offline
+                                      ///< ones that shared a GPU with them are.
   const world& table;
 };
 
