@@ -94,8 +94,25 @@ std::vector<gpu_id> front_desk::take_rearms() {
   return std::exchange(rearms_, {});
 }
 
+void front_desk::offer_policy(std::unique_ptr<policy> next) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_.load(std::memory_order_relaxed)) return;
+    policy_.swap(next);  // One that no turn has taken goes at the end, outside the lock.
+    policy_waiting_.store(true, std::memory_order_release);
+  }
+  wake_.ring_always();
+}
+
+std::unique_ptr<policy> front_desk::take_policy() {
+  const std::lock_guard lock(mutex_);
+  policy_waiting_.store(false, std::memory_order_release);
+  return std::move(policy_);
+}
+
 void front_desk::close() {
   std::vector<wait> left;
+  std::unique_ptr<policy> unused;
   {
     const std::lock_guard lock(mutex_);
     closed_.store(true, std::memory_order_release);
@@ -103,6 +120,8 @@ void front_desk::close() {
     waits_waiting_.store(0, std::memory_order_release);
     arrivals_.clear();
     arrivals_waiting_.store(false, std::memory_order_release);
+    unused.swap(policy_);
+    policy_waiting_.store(false, std::memory_order_release);
   }
   for (auto& request : left) request.done(false);
 }

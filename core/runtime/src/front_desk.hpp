@@ -14,6 +14,7 @@
 
 #include "sluice/ids.hpp"
 #include "sluice/online_client.hpp"
+#include "sluice/policy.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
@@ -106,6 +107,11 @@ class front_desk {
   /// Reactor thread.
   bool has_rearms() const noexcept { return rearms_waiting_.load(std::memory_order_acquire); }
   std::vector<gpu_id> take_rearms();
+  /// Any thread: the policy from the next turn on; null for none. Nothing once closed.
+  void offer_policy(std::unique_ptr<policy> next);
+  /// Reactor thread.
+  bool has_policy() const noexcept { return policy_waiting_.load(std::memory_order_acquire); }
+  std::unique_ptr<policy> take_policy();
   bool is_closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
   /// Reactor thread. Whether arrivals or waits are there to be looked at; no lock.
@@ -130,12 +136,14 @@ class front_desk {
   std::atomic<std::size_t> waits_waiting_{0};
   std::atomic<bool> new_waits_{false};
   std::atomic<bool> rearms_waiting_{false};
+  std::atomic<bool> policy_waiting_{false};
   std::atomic<bool> closed_{false};
   // Registration and waiting only; no begin or end passes here.
   std::mutex mutex_;
   std::vector<std::shared_ptr<client_page>> arrivals_;
   std::vector<wait> waits_;
   std::vector<gpu_id> rearms_;
+  std::unique_ptr<policy> policy_;
   std::uint64_t last_wait_ = 0;
 };
 

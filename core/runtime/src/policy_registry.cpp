@@ -8,6 +8,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "sluice/duration_text.hpp"
+#include "sluice/plugin_loader.hpp"
 
 namespace sluice {
 namespace {
@@ -110,9 +111,25 @@ std::string check_parameters(const std::vector<parameter>& schema, parameters& g
   return {};
 }
 
+result<std::unique_ptr<policy>> make_policy(const policy_kind& kind, parameters values,
+                                            std::string& message) {
+  message = check_parameters(kind.schema, values);
+  if (!message.empty()) return errc::bad_config;
+  auto made = kind.make(values, message);
+  if (made == nullptr) return errc::bad_config;
+  return made;
+}
+
 void policy_registry::add(policy_kind kind) {
   std::string name = kind.name;
   kinds_.insert_or_assign(std::move(name), std::move(kind));
+}
+
+result<const policy_kind*> policy_registry::load(const std::string& path, std::string& message) {
+  auto loaded = load_policy_plugin(path, message);
+  if (!loaded) return loaded.error();
+  std::string name = loaded->name;
+  return &kinds_.insert_or_assign(std::move(name), std::move(*loaded)).first->second;
 }
 
 const policy_kind* policy_registry::find(std::string_view name) const noexcept {
@@ -127,11 +144,7 @@ result<std::unique_ptr<policy>> policy_registry::make(std::string_view name, par
     message = fmt::format("there is no policy {}; there is {}", name, fmt::join(names(), ", "));
     return errc::unknown_target;
   }
-  message = check_parameters(kind->schema, values);
-  if (!message.empty()) return errc::bad_config;
-  auto made = kind->make(values, message);
-  if (made == nullptr) return errc::bad_config;
-  return made;
+  return make_policy(*kind, std::move(values), message);
 }
 
 std::vector<std::string_view> policy_registry::names() const {

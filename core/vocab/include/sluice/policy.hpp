@@ -86,7 +86,8 @@ class decision_sink {
 
 /// Threading: reactor thread only, never concurrently with itself.
 /// Errors:    a policy that throws, or takes longer than the configured limit three times, is
-///            removed: everything runs, and the scheduler says so once.
+///            removed: everything runs, the scheduler says so once, and its fallback takes over
+///            where it was given one.
 class policy {
  public:
   virtual ~policy() = default;
