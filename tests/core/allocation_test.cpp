@@ -12,6 +12,9 @@
 #include <gtest/gtest.h>
 
 #include "sluice/asio.hpp"
+#include "sluice/plugin_loader.hpp"
+#include "sluice/policy_plugin.hpp"
+#include "sluice/policy_registry.hpp"
 #include "sluice/scheduler.hpp"
 
 namespace sluice::tests {
@@ -65,6 +68,24 @@ TEST(Allocation, DoesNotHappenFromBeginToBatchAndBack) {
   // Four processes, a suspend and a resume each.
   EXPECT_GE(bench.driver.submitted() - before, 10'000U * 8);
   EXPECT_EQ(bench.driver.misuses(), 0U);
+}
+
+/// The bridge to a plugin and back costs none either.
+TEST(Allocation, DoesNotHappenWhenThePolicyIsAPlugin) {
+  std::string message;
+  const auto kind =
+      make_plugin_kind(plugin::exporter<fixed_timeslice_kind>::descriptor(), nullptr, message);
+  ASSERT_TRUE(kind) << message;
+  auto decider = make_policy(*kind, {}, message);
+  ASSERT_TRUE(decider) << message;
+  core_bench bench(quick_config(), std::move(*decider));
+  fill(bench, 4, 8);
+  auto client = bench.client();
+  bench.attach_all();
+  bench.driver.keep_batches(false);
+  const auto before = bench.driver.submitted();
+  EXPECT_EQ(allocations_over(bench, client, 1000), 0U);
+  EXPECT_GE(bench.driver.submitted() - before, 1000U * 8);
 }
 
 TEST(Allocation, DoesNotHappenWithFourThousandQueuesEither) {

@@ -103,6 +103,18 @@ std::int32_t plugin_policy::find_group(const sluice_snapshot* self, std::uint64_
   return 1;
 }
 
+std::int32_t plugin_policy::find_client(const sluice_snapshot* self, std::uint64_t id,
+                                        sluice_client* client) {
+  const client_view* const one = static_cast<const world*>(self->host)->find(client_id{id});
+  if (one == nullptr) return 0;
+  *client = {.id = id,
+             .name = one->name.data(),
+             .name_length = one->name.size(),
+             .gpus = numbers(one->gpus),
+             .gpu_count = one->gpus.size()};
+  return 1;
+}
+
 void plugin_policy::decide(const snapshot& seen, decision_sink& out) {
   events_.clear();
   for (const event& one : seen.events) events_.push_back(flat(one));
@@ -118,6 +130,7 @@ void plugin_policy::decide(const snapshot& seen, decision_sink& out) {
                               .gpus = gpus_.data(),
                               .gpu_count = gpus_.size(),
                               .find_group = &find_group,
+                              .find_client = &find_client,
                               .find_gpu = &find_gpu,
                               .host = &seen.table};
   const sluice_sink sink = flat(out);

@@ -33,6 +33,8 @@ class plugin_policy final : public policy {
  private:
   static std::int32_t find_group(const sluice_snapshot* self, std::uint64_t id,
                                  sluice_group* group);
+  static std::int32_t find_client(const sluice_snapshot* self, std::uint64_t id,
+                                  sluice_client* client);
 
   const std::shared_ptr<const void> library_;
   const sluice_policy_plugin& plugin_;

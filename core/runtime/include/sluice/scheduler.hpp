@@ -20,7 +20,7 @@ namespace sluice {
 struct scheduler_options {
   /// Makes the policy that takes over when one was removed because it threw or was late; as
   /// core_options::fallback.
-  std::function<std::unique_ptr<policy>()> fallback;
+  std::function<std::unique_ptr<policy>()> fallback = nullptr;
 };
 
 /// Watches sources and clients, asks the policy, and acts through the backend.

@@ -29,7 +29,7 @@ struct core_options {
   /// Makes the policy that takes over when another was removed for what it did; empty, or when it
   /// throws or gives nothing: everything runs. Called on the stepping thread, so it should not
   /// block. What it makes has no successor but by set_policy().
-  std::function<std::unique_ptr<policy>()> fallback;
+  std::function<std::unique_ptr<policy>()> fallback = nullptr;
 };
 
 /// Threading: register_client(), rearm(), set_policy(), stats() and wake() from any thread; all

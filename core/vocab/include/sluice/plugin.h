@@ -144,6 +144,15 @@ typedef struct sluice_group {
   int64_t state_since;
 } sluice_group;
 
+/** An online client. */
+typedef struct sluice_client {
+  uint64_t id;
+  const char* name; /**< As it registered; `name_length` bytes, without a final 0. */
+  size_t name_length;
+  const uint32_t* gpus; /**< Where its work runs; none: every GPU of the node. */
+  size_t gpu_count;
+} sluice_client;
+
 /** One consistent picture, taken at the start of a turn. */
 typedef struct sluice_snapshot sluice_snapshot;
 struct sluice_snapshot {
@@ -160,6 +169,8 @@ struct sluice_snapshot {
   /** Fills `group` with the group of that id. Takes constant time.
    * \return 1; 0 when there is none (any more): then `group` is left as it was. */
   int32_t (*find_group)(const sluice_snapshot* self, uint64_t id, sluice_group* group);
+  /** The same for a client; also for those that events of this turn name. */
+  int32_t (*find_client)(const sluice_snapshot* self, uint64_t id, sluice_client* client);
   /** \return the one of `gpus` with that id, or NULL. */
   const sluice_gpu* (*find_gpu)(const sluice_snapshot* self, uint32_t id);
   const void* host; /**< The scheduler's own. */

@@ -126,7 +126,8 @@ class shown_world final : public world {
  public:
   void show(const sluice_snapshot& seen) {
     seen_ = &seen;
-    used_ = 0;
+    groups_.clear();
+    clients_.clear();
     gpus_.clear();
     for (const sluice_gpu& one : std::span(seen.gpus, seen.gpu_count)) {
       gpus_.push_back({.id = gpu_id{one.id},
@@ -168,27 +169,45 @@ class shown_world final : public world {
   const group_view* find(group_id id) const noexcept override {
     sluice_group found;
     if (seen_->find_group(seen_, static_cast<std::uint64_t>(id), &found) == 0) return nullptr;
-    if (used_ == groups_.size()) {
-      try {
-        groups_.emplace_back();
-      } catch (...) {
-        return nullptr;  // No memory: as if it had gone.
-      }
-    }
-    group_view& out = groups_[used_++];
-    out = {.id = id,
-           .what = static_cast<role>(found.role),
-           .actual = static_cast<run_state>(found.state),
-           .manageable = found.manageable != 0,
-           .priority = static_cast<std::uint8_t>(found.priority),
-           .queues = found.queues,
-           .gpus = ids<gpu_id>(found.gpus, found.gpu_count),
-           .queues_on = {found.queues_on, found.gpu_count},
-           .state_since = time_from(found.state_since)};
-    return &out;
+    return groups_.add({.id = id,
+                        .what = static_cast<role>(found.role),
+                        .actual = static_cast<run_state>(found.state),
+                        .manageable = found.manageable != 0,
+                        .priority = static_cast<std::uint8_t>(found.priority),
+                        .queues = found.queues,
+                        .gpus = ids<gpu_id>(found.gpus, found.gpu_count),
+                        .queues_on = {found.queues_on, found.gpu_count},
+                        .state_since = time_from(found.state_since)});
+  }
+  const client_view* find(client_id id) const noexcept override {
+    sluice_client found;
+    if (seen_->find_client(seen_, static_cast<std::uint64_t>(id), &found) == 0) return nullptr;
+    return clients_.add({.id = id,
+                         .name = {found.name, found.name_length},
+                         .gpus = ids<gpu_id>(found.gpus, found.gpu_count)});
   }
 
  private:
+  /// What find() has returned in this turn: a deque, for pointers into it stay.
+  template <class View>
+  class pool {
+   public:
+    void clear() noexcept { used_ = 0; }
+    /// nullptr without memory: as if it had gone.
+    const View* add(const View& one) noexcept {
+      try {
+        if (used_ == all_.size()) all_.emplace_back();
+      } catch (...) {
+        return nullptr;
+      }
+      return &(all_[used_++] = one);
+    }
+
+   private:
+    std::deque<View> all_;
+    std::size_t used_ = 0;
+  };
+
   template <class Id>
   static std::span<const Id> ids(const std::underlying_type_t<Id>* first,
                                  std::size_t count) noexcept {
@@ -198,9 +217,8 @@ class shown_world final : public world {
   const sluice_snapshot* seen_ = nullptr;
   std::vector<gpu_view> gpus_;
   std::vector<event> events_;
-  // What find() has returned in this turn; a deque, for pointers into it stay.
-  mutable std::deque<group_view> groups_;
-  mutable std::size_t used_ = 0;
+  mutable pool<group_view> groups_;
+  mutable pool<client_view> clients_;
 };
 
 class c_sink final : public decision_sink {
