@@ -1,5 +1,5 @@
-// Plays half a second to the policy that a configuration file names: one GPU, one offline process,
-// and online requests. The scheduler is the real one; the driver and the time are scripted, so that
+// Plays some online requests to the policy that a configuration file names, on one GPU with one
+// offline process. The scheduler is the real one; the driver and the time are scripted, so that
 // every run prints the same.
 //
 // usage: try_policy FILE.toml
@@ -59,7 +59,8 @@ int main(int count, char** arguments) {
   bool suspended = false;
   const auto run_until = [&](sluice::duration end) {
     for (;;) {
-      const auto next = std::min(core.step(), driver.next_answer());
+      // The scripted driver says of nothing but its answers when it has something: look often.
+      const auto next = std::min({core.step(), driver.next_answer(), time.now() + 100us});
       if (const bool now = driver.suspended(pid, queue); now != suspended) {
         suspended = now;
         std::printf("%6.1f ms  offline %s\n", ms(time.now() - start),
@@ -72,8 +73,8 @@ int main(int count, char** arguments) {
   };
   auto client = core.register_client({.name = "try", .gpus = {gpu}});
   if (client.has_error()) return 1;
-  // Two requests with a short pause, then a long one.
-  for (const auto& [begin, length] : {std::pair{100ms, 30ms}, {135ms, 40ms}, {300ms, 20ms}}) {
+  // A pause of 80 ms, then one of 5 ms.
+  for (const auto& [begin, length] : {std::pair{100ms, 20ms}, {200ms, 30ms}, {235ms, 40ms}}) {
     run_until(begin);
     std::printf("%6.1f ms  online begins\n", ms(begin));
     client->begin();
@@ -81,7 +82,7 @@ int main(int count, char** arguments) {
     std::printf("%6.1f ms  online ends\n", ms(begin + length));
     client->end();
   }
-  run_until(500ms);
+  run_until(400ms);
   core.finish_stop();
   return 0;
 }
