@@ -6,11 +6,16 @@
 #include "front_desk.hpp"
 #include "holds.hpp"
 #include "log.hpp"
+#include "log_limiter.hpp"
 #include "reconciler.hpp"
 #include "table.hpp"
 
 #include <algorithm>
 #include <exception>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -91,6 +96,8 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     if (const gpu_view* const on = table_.find(gpu); on == nullptr || !on->can_reserve) return;
     backend_.reserve(gpu, offline_share);
   }
+  void listen(span_kind what, bool at_once) override { desk_->listen(what, at_once); }
+  void note(std::string_view text, std::span<const double> numbers) override;
 
   void decide(time_point now);
   void eject(std::string_view why);
@@ -111,6 +118,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   core::breaker breaker_;
   std::vector<event> events_;
   time_point policy_wake_ = never;
+  core::log_limiter notes_log_{8};
   duration pointer_interval_{};
   time_point next_tick_{};
   std::uint64_t turn_ = 0;
@@ -187,6 +195,29 @@ void scheduler_core::impl::eject(std::string_view why) {
   policy_.reset();
   policy_wake_ = never;
   holds_.forget_declarations();
+  for (std::size_t kind = 0; kind < span_kinds; ++kind) {
+    desk_->listen(static_cast<span_kind>(kind), false);
+  }
+}
+
+void scheduler_core::impl::note(std::string_view text, std::span<const double> numbers) {
+  std::uint64_t unsaid = 0;
+  if (!notes_log_.allow(table_.now(), unsaid)) return;
+  try {
+    std::string line;
+    for (auto rest = text; !rest.empty();) {
+      const auto gap = numbers.empty() ? rest.npos : rest.find("{}");
+      line += rest.substr(0, gap);
+      if (gap == rest.npos) break;
+      line += fmt::format("{:g}", numbers.front());
+      numbers = numbers.subspan(1);
+      rest.remove_prefix(gap + 2);
+    }
+    if (unsaid != 0) line += fmt::format(" ({} lines left out before)", unsaid);
+    log_line(log_level::warning, "policy {}: {}", policy_->name(), line);
+  } catch (const std::bad_alloc&) {
+    // The line is lost, the scheduler goes on.
+  }
 }
 
 /// An arrival is measured only while something makes room for it; a policy that lets offline run is

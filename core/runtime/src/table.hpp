@@ -171,6 +171,11 @@ class table final : public world {
   /// Takes an exited process out, once the backend has let go of it.
   void erase(process& which);
 
+  void add_client(client_id id, std::vector<gpu_id> gpus) {
+    clients_.insert_or_assign(id, std::move(gpus));
+  }
+  void remove_client(client_id id) { clients_.erase(id); }
+
   gpu& gpu_at(gpu_id id);
   gpu* find_gpu(gpu_id id) noexcept;
   gpu_view& view_of(const gpu& which) noexcept { return gpu_views_[which.index]; }
@@ -220,6 +225,10 @@ class table final : public world {
   std::span<const gpu_view> gpus() const noexcept override { return gpu_views_; }
   const gpu_view* find(gpu_id id) const noexcept override;
   const group_view* find(group_id id) const noexcept override;
+  std::span<const gpu_id> gpus_of(client_id id) const noexcept override {
+    const auto found = clients_.find(id);
+    return found == clients_.end() ? std::span<const gpu_id>() : found->second;
+  }
 
  private:
   struct process_key {
@@ -259,6 +268,7 @@ class table final : public world {
   std::unordered_map<process_key, process_id, process_hash> by_pid_;
   std::unordered_map<std::uint64_t, group_id> by_key_;
   std::unordered_map<gpu_id, std::uint32_t> by_gpu_;
+  std::unordered_map<client_id, std::vector<gpu_id>> clients_;
   std::deque<gpu> gpus_;
   std::vector<gpu_view> gpu_views_;
   std::size_t new_gpus_ = 0;

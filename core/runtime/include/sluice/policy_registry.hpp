@@ -41,6 +41,9 @@ class policy_registry {
   [[nodiscard]] std::vector<std::string_view> names() const;
 
  private:
+  result<std::unique_ptr<policy>> wrap(const policy_kind& kind, const parameters& values,
+                                       std::string& message) const;
+
   std::map<std::string, policy_kind, std::less<>> kinds_;
 };
 

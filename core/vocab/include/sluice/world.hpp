@@ -67,6 +67,11 @@ class world {
   virtual std::span<const gpu_view> gpus() const noexcept = 0;
   virtual const gpu_view* find(gpu_id id) const noexcept = 0;
   virtual const group_view* find(group_id id) const noexcept = 0;
+  /// Where a client's work runs. Empty: on every GPU, as in client_options, or no such client.
+  virtual std::span<const gpu_id> gpus_of(client_id id) const noexcept {
+    (void)id;
+    return {};
+  }
 
  protected:
   ~world() = default;
