@@ -140,6 +140,8 @@ class Sink(ctypes.Structure):
                 ("_wake_at", ctypes.CFUNCTYPE(None, _any, _i64)),
                 ("_poll_pointers", ctypes.CFUNCTYPE(None, _any, _i64)),
                 ("_reserve", ctypes.CFUNCTYPE(None, _any, _u32, ctypes.c_double)),
+                ("_listen", ctypes.CFUNCTYPE(None, _any, _u32, ctypes.c_int32)),
+                ("_note", ctypes.CFUNCTYPE(None, _any, _text, _any, _size)),
                 ("_host", _any)]
 
     def hold(self, group, until=NEVER):
@@ -156,6 +158,14 @@ class Sink(ctypes.Structure):
 
     def reserve(self, gpu, offline_share):
         self._reserve(ctypes.addressof(self), gpu, offline_share)
+
+    def listen(self, span_kind, at_once):
+        self._listen(ctypes.addressof(self), span_kind, at_once)
+
+    def note(self, text, *numbers):
+        """Each "{}" in the text stands for the next of the numbers."""
+        array = (ctypes.c_double * len(numbers))(*numbers)
+        self._note(ctypes.addressof(self), text.encode(), ctypes.addressof(array), len(numbers))
 
 
 _create = ctypes.CFUNCTYPE(_any, ctypes.POINTER(Value), _size, _any, _size)

@@ -99,6 +99,31 @@ TEST(Allocation, DoesNotHappenWithFourThousandQueuesEither) {
   EXPECT_EQ(bench.driver.misuses(), 0U);
 }
 
+TEST(Allocation, DoesNotHappenWithMarksOfSpans) {
+  core_bench bench;
+  fill(bench, 1, 1);
+  auto client = bench.client();
+  bench.attach_all();
+  std::uint64_t request = 0;
+  const auto cycle = [&] {
+    for (std::uint64_t i = 0; i < 300; ++i) client.begin_span(span_kind::request, ++request);
+    bench.step();
+    for (std::uint64_t i = 0; i < 300; ++i) client.begin_span(span_kind::itl, request - i);
+    for (std::uint64_t i = 0; i < 300; ++i) client.begin_span(span_kind::itl, request - i);
+    bench.time.advance(1ms);
+    bench.step();
+    for (std::uint64_t i = 0; i < 300; ++i) client.end_span(span_kind::itl, request - i);
+    for (std::uint64_t i = 0; i < 300; ++i) client.end_span(span_kind::request, request - i);
+    bench.step();
+  };
+  for (int i = 0; i < 10; ++i) cycle();
+  const counted here;
+  for (int i = 0; i < 1000; ++i) cycle();
+  EXPECT_EQ(here.so_far(), 0U);
+  EXPECT_EQ(bench.stats().span_length[0].count(), 1010U * 300);
+  EXPECT_EQ(bench.stats().lost_marks, 0U);
+}
+
 /// Asio's part: arming again, and the eventfd in between.
 TEST(Allocation, DoesNotHappenWhenAWatchOrATimerIsArmedAgain) {
   auto made = reactor::create();

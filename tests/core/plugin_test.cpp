@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -214,6 +215,17 @@ TEST_F(PluginInConfiguration, IsFoundBesideTheFileOrByItsWholePath) {
   EXPECT_EQ((*made)->name(), "hold_all");
 }
 
+TEST_F(PluginInConfiguration, CanBeWrapped) {
+  static std::string wrapped;
+  known_.add({.name = "around", .summary = "", .schema = {}, .make = {}, .wrap = [](auto other) {
+                wrapped = other->name();
+                return other;
+              }});
+  const auto made = load("[policy]\nname = \"around\"\nplugin = \"hold_all.so\"\n");
+  ASSERT_TRUE(made) << message_;
+  EXPECT_EQ(wrapped, "hold_all");
+}
+
 TEST_F(PluginInConfiguration, IsRefusedWithFileAndLine) {
   EXPECT_EQ(load("[policy]\n\nplugin = \"nonesuch.so\"\n").error().value(), ENOENT);
   EXPECT_EQ(message_, path_ + ":3: " + here_.path() +
@@ -377,20 +389,24 @@ TEST(PluginBridge, ShowsTheSameSnapshot) {
     out.wake_at(now + 61ns);
     out.poll_pointers(62ns);
     out.reserve(gpu_id{3}, 0.625);
+    out.listen(span_kind::itl, true);
+    out.note("{} of {}", std::array{63.0, 64.0});
   });
   testing::recording_sink sink;
   subject->decide(shown, sink);
   subject->decide(shown, sink);  // The second turn has nothing of the first.
   EXPECT_EQ(calls, 2);
   using verb = testing::recording_sink::verb;
-  ASSERT_EQ(sink.calls.size(), 10U);
-  sink.calls.resize(5);
+  ASSERT_EQ(sink.calls.size(), 14U);
+  sink.calls.resize(7);
   const std::vector<testing::recording_sink::call> expected{
       {.what = verb::hold, .group = group_id{0xa00000000b}, .until = never},
       {.what = verb::run, .group = group_id{21}},
       {.what = verb::wake_at, .until = now + 61ns},
       {.what = verb::poll_pointers, .every = 62ns},
-      {.what = verb::reserve, .gpu = gpu_id{3}, .offline_share = 0.625}};
+      {.what = verb::reserve, .gpu = gpu_id{3}, .offline_share = 0.625},
+      {.what = verb::listen, .span = span_kind::itl, .at_once = true},
+      {.what = verb::note, .text = "{} of {}", .numbers = {63, 64}}};
   EXPECT_EQ(sink.calls, expected);
 }
 

@@ -66,6 +66,14 @@ sluice_sink flat(decision_sink& out) noexcept {
                           std::int64_t every) { to(self).poll_pointers(duration(every)); },
       .reserve = [](const sluice_sink* self, std::uint32_t gpu,
                     double share) { to(self).reserve(gpu_id{gpu}, share); },
+      .listen =
+          [](const sluice_sink* self, std::uint32_t span, std::int32_t at_once) {
+            if (span < span_kinds) to(self).listen(static_cast<span_kind>(span), at_once != 0);
+          },
+      .note =
+          [](const sluice_sink* self, const char* text, const double* numbers, std::size_t count) {
+            to(self).note(one_line(text), {numbers, count});
+          },
       .host = &out};
 }
 

@@ -77,25 +77,29 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
     *into = *text;
     values.erase(key);
   }
-  policy_registry loaded;
+  policy_registry all = known;
   if (!library.empty()) {
     const auto line = core::line_of(*table.get("plugin"));
     const auto where = std::filesystem::path(path).parent_path() / library;
-    const auto kind = loaded.load(where.string(), message);
+    const auto kind = all.load(where.string(), message);
     if (!kind) {
       refuse(line, message);
       return kind.error();
     }
-    if (!name.empty() && (*kind)->name != name) {
+    const policy_kind* const outer = all.find(name);
+    if (outer != nullptr && outer->wrap) {
+      if (!values.has("of")) values.set("of", (*kind)->name);
+    } else if (!name.empty() && (*kind)->name != name) {
       return refuse(core::line_of(*table.get("name")),
                     fmt::format("name is {}, and {} holds the policy {}: leave one of the two out",
                                 name, where.string(), (*kind)->name));
+    } else {
+      name = (*kind)->name;
     }
-    name = (*kind)->name;
   } else if (name.empty()) {
     name = fallback;
   }
-  auto made = (library.empty() ? known : loaded).make(name, std::move(values), message);
+  auto made = all.make(name, std::move(values), message);
   if (!made) return refuse(line_for(table, message), message);
   return made;
 }

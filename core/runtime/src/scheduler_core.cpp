@@ -6,12 +6,17 @@
 #include "front_desk.hpp"
 #include "holds.hpp"
 #include "log.hpp"
+#include "log_limiter.hpp"
 #include "reconciler.hpp"
 #include "table.hpp"
 
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -100,6 +105,8 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     if (share < 1) reserved_.push_back(gpu);
     backend_.reserve(gpu, share);
   }
+  void listen(span_kind what, bool at_once) override { desk_->listen(what, at_once); }
+  void note(std::string_view text, std::span<const double> numbers) override;
 
   void decide(time_point now);
   void eject(std::string_view why);
@@ -129,6 +136,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   std::vector<gpu_id> reserved_;
   std::vector<gpu_id> stale_reservations_;  // The policy before's, not yet said anew or taken back.
   time_point policy_wake_ = never;
+  core::log_limiter notes_log_{8};
   duration pointer_interval_{};
   time_point next_tick_{};
   std::uint64_t turn_ = 0;
@@ -250,6 +258,10 @@ void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next) {
   strikes_ = 0;
   retired_ = std::exchange(policy_, std::move(next));
   policy_is_new_ = policy_ != nullptr;
+  // As decision_sink::listen() says of the start.
+  desk_->listen(span_kind::request, policy_is_new_);
+  desk_->listen(span_kind::ttft, policy_is_new_);
+  desk_->listen(span_kind::itl, false);
 }
 
 void scheduler_core::impl::withdraw_stale_reservations() {
@@ -259,6 +271,26 @@ void scheduler_core::impl::withdraw_stale_reservations() {
     }
   }
   stale_reservations_.clear();
+}
+
+void scheduler_core::impl::note(std::string_view text, std::span<const double> numbers) {
+  std::uint64_t unsaid = 0;
+  if (!notes_log_.allow(table_.now(), unsaid)) return;
+  try {
+    std::string line;
+    for (auto rest = text; !rest.empty();) {
+      const auto gap = numbers.empty() ? rest.npos : rest.find("{}");
+      line += rest.substr(0, gap);
+      if (gap == rest.npos) break;
+      line += fmt::format("{:g}", numbers.front());
+      numbers = numbers.subspan(1);
+      rest.remove_prefix(gap + 2);
+    }
+    if (unsaid != 0) line += fmt::format(" ({} lines left out before)", unsaid);
+    log_line(log_level::warning, "policy {}: {}", policy_->name(), line);
+  } catch (const std::bad_alloc&) {
+    // The line is lost, the scheduler goes on.
+  }
 }
 
 /// An arrival is measured only while something makes room for it; a policy that lets offline run is

@@ -96,6 +96,28 @@ void policy_harness::blink(gpu_id gpu, client_id by) {
        {});
 }
 
+void policy_harness::begin_span(span_kind kind, std::uint64_t request, duration ago) {
+  open_[{kind, request}] = now() - ago;
+  turn({{.kind = event_kind::span_begin,
+         .client = client_id{1},
+         .at = now() - ago,
+         .span = kind,
+         .request = request}},
+       {});
+}
+
+void policy_harness::end_span(span_kind kind, std::uint64_t request) {
+  const auto open = open_.extract({kind, request});
+  if (open.empty()) return;
+  turn({{.kind = event_kind::span_end,
+         .client = client_id{1},
+         .at = now(),
+         .span = kind,
+         .request = request,
+         .length = now() - open.mapped()}},
+       {});
+}
+
 void policy_harness::change(group_id group) { turn({}, {group}); }
 
 void policy_harness::advance(duration by) {
@@ -137,7 +159,9 @@ void policy_harness::turn(std::vector<event> events, std::vector<group_id> chang
       case recording_sink::verb::run: holds_.erase(one.group); break;
       case recording_sink::verb::wake_at: wake_ = std::min(wake_, one.until); break;
       case recording_sink::verb::poll_pointers:
-      case recording_sink::verb::reserve: break;
+      case recording_sink::verb::reserve:
+      case recording_sink::verb::listen:
+      case recording_sink::verb::note: break;
     }
   }
 }

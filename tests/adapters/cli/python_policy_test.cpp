@@ -125,6 +125,8 @@ class Mine:
         out.wake_at(52)
         out.poll_pointers(53)
         out.reserve(54, 0.5)
+        out.listen(s.ITL, True)
+        out.note("{} of {}", 55, 56.5)
 
 sluice_get_policy_plugin = s.export("mine", "all of it", [
     s.flag("a", True, "a"), s.count("b.c", -5, -9, 9, "b"), s.number("d", 0.25, 0, 1, "d"),
@@ -162,7 +164,9 @@ sluice_get_policy_plugin = s.export("mine", "all of it", [
       {.what = verb::run, .group = group_id{23}},
       {.what = verb::wake_at, .until = time_point(52ns)},
       {.what = verb::poll_pointers, .every = 53ns},
-      {.what = verb::reserve, .gpu = gpu_id{54}, .offline_share = 0.5}};
+      {.what = verb::reserve, .gpu = gpu_id{54}, .offline_share = 0.5},
+      {.what = verb::listen, .span = span_kind::itl, .at_once = true},
+      {.what = verb::note, .text = "{} of {}", .numbers = {55, 56.5}}};
   EXPECT_EQ(sink.calls, expected);
 }
 

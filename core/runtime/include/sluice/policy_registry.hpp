@@ -52,13 +52,16 @@ class policy_registry {
   [[nodiscard]] std::vector<std::string_view> names() const;
 
  private:
+  result<std::unique_ptr<policy>> wrap(const policy_kind& kind, const parameters& values,
+                                       std::string& message) const;
+
   std::map<std::string, policy_kind, std::less<>> kinds_;
 };
 
 /// Makes the policy that the table [policy] of a TOML file asks for: `name`, or `plugin`, the path
 /// of a shared library (one that is not absolute begins at the file's folder); and the parameters
-/// of that policy. With both, the plugin's name must be that one. A file without the table, or with
-/// neither, gives `fallback`.
+/// of that policy. With both, `name` is the plugin's, or that of a kind that wraps it. A file
+/// without the table, or with neither, gives `fallback`.
 ///
 /// \param message on failure, one line that names file, line, key, value and range.
 /// \return errc::bad_config, or the system's error for a file that cannot be read.

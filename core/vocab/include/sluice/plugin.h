@@ -193,6 +193,12 @@ struct sluice_sink {
   void (*poll_pointers)(const sluice_sink* self, int64_t every);
   /** Wants at most `offline_share` (0 to 1) of the GPU's slots used by offline queues; 1: all. */
   void (*reserve)(const sluice_sink* self, uint32_t gpu, double offline_share);
+  /** Whether marks of spans of this kind (SLUICE_SPAN_*) are wanted at once, from now on. At the
+   * start those of requests and first tokens are; those of tokens wait for the next turn. */
+  void (*listen)(const sluice_sink* self, uint32_t span, int32_t at_once);
+  /** Tells the operator something that the policy found out. Each "{}" in the text stands for the
+   * next of the numbers. */
+  void (*note)(const sluice_sink* self, const char* text, const double* numbers, size_t count);
   void* host; /**< The scheduler's own. */
 };
 

@@ -79,6 +79,19 @@ class decision_sink {
   /// Wants the driver to keep at most `offline_share` (0 to 1) of the GPU's HQD slots for offline
   /// queues, from now on; 1 takes it back. Nothing where gpu_view::can_reserve is false.
   virtual void reserve(gpu_id gpu, double offline_share) = 0;
+  /// Whether marks of this kind are wanted at once, from now on. At the start those of requests and
+  /// first tokens are; those of tokens wait for the next turn, for there are many.
+  virtual void listen(span_kind what, bool at_once) {
+    (void)what;
+    (void)at_once;
+  }
+  /// Tells the operator something that the policy found out; not what it does all day. It is logged
+  /// under the policy's name, a few lines at a time.
+  /// \param text valid during the call; each `{}` in it stands for the next of `numbers`.
+  virtual void note(std::string_view text, std::span<const double> numbers) {
+    (void)text;
+    (void)numbers;
+  }
 
  protected:
   ~decision_sink() = default;

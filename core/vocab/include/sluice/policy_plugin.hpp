@@ -233,8 +233,16 @@ class c_sink final : public decision_sink {
   void reserve(gpu_id gpu, double offline_share) override {
     out_.reserve(&out_, static_cast<std::uint32_t>(gpu), offline_share);
   }
+  void listen(span_kind what, bool at_once) override {
+    out_.listen(&out_, static_cast<std::uint32_t>(what), at_once ? 1 : 0);
+  }
+  void note(std::string_view text, std::span<const double> numbers) override {
+    text_ = text;
+    out_.note(&out_, text_.c_str(), numbers.data(), numbers.size());
+  }
 
  private:
+  std::string text_;
   const sluice_sink& out_;
 };
 

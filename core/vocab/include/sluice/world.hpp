@@ -77,6 +77,11 @@ class world {
   virtual const group_view* find(group_id id) const noexcept = 0;
   /// Also of the clients that events of this turn name and that have withdrawn in it.
   virtual const client_view* find(client_id id) const noexcept = 0;
+  /// Where a client's work runs. Empty: on every GPU, as in client_options, or no such client.
+  std::span<const gpu_id> gpus_of(client_id id) const noexcept {
+    const client_view* const one = find(id);
+    return one == nullptr ? std::span<const gpu_id>() : one->gpus;
+  }
 
  protected:
   ~world() = default;

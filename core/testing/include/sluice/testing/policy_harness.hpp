@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sluice/policy.hpp"
@@ -69,6 +70,9 @@ class policy_harness {
   void end(gpu_id gpu, std::uint32_t count = 1, client_id by = client_id{1});
   /// A begin and an end that the scheduler saw in one look.
   void blink(gpu_id gpu, client_id by = client_id{1});
+  /// A client on every GPU marks its requests. \param ago how long before the turn it began.
+  void begin_span(span_kind kind, std::uint64_t request, duration ago = {});
+  void end_span(span_kind kind, std::uint64_t request);
   /// Lists the group in `changed`.
   void change(group_id group);
   /// Moves time, with a turn for every wake-up and every expiry on the way.
@@ -87,6 +91,7 @@ class policy_harness {
   std::unique_ptr<policy> policy_;
   recording_sink sink_;
   std::map<group_id, time_point> holds_;
+  std::map<std::pair<span_kind, std::uint64_t>, time_point> open_;
   time_point wake_ = never;
   std::uint64_t turns_ = 0;
 };
