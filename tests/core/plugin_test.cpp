@@ -8,15 +8,16 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "sluice/plugin_loader.hpp"
+#include "sluice/policies/all.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/policy_plugin.hpp"
 #include "sluice/policy_registry.hpp"
+#include "sluice/testing/policy_check.hpp"
 #include "sluice/testing/policy_harness.hpp"
 #include "sluice/testing/recording_sink.hpp"
 
@@ -28,6 +29,11 @@ using ::testing::StartsWith;
 
 std::string plugin_path(const std::string& name) {
   return std::string(SLUICE_TEST_PLUGINS) + "/" + name + ".so";
+}
+
+/// One of the policies of this project, as a plugin.
+std::string built_in(const std::string& name) {
+  return std::string(SLUICE_POLICY_PLUGINS) + "/" + name + ".so";
 }
 
 std::string refusal(const std::string& path) {
@@ -165,29 +171,30 @@ TEST(PluginLoader, TakesSeveralLibrariesOfTheSameWrapperAtOnce) {
   std::string message;
   policy_registry registry;
   ASSERT_TRUE(registry.load(plugin_path("throwing"), message)) << message;
-  ASSERT_TRUE(registry.load(SLUICE_FIXED_TIMESLICE_PLUGIN, message)) << message;
+  ASSERT_TRUE(registry.load(built_in("fixed_timeslice"), message)) << message;
   EXPECT_EQ(registry.names(), (std::vector<std::string_view>{"fixed_timeslice", "throwing"}));
   const auto made = registry.make("fixed_timeslice", {}, message);
   ASSERT_TRUE(made) << message;
   EXPECT_EQ((*made)->name(), "fixed_timeslice/client_done");
 }
 
-TEST(PluginLoader, GivesTheSameKindThatTheLibraryWasBuiltFrom) {
-  std::string message;
-  const auto loaded = load_policy_plugin(SLUICE_FIXED_TIMESLICE_PLUGIN, message);
-  ASSERT_TRUE(loaded) << message;
-  const policy_kind direct = fixed_timeslice_kind();
-  EXPECT_EQ(loaded->name, direct.name);
-  EXPECT_EQ(loaded->summary, direct.summary);
-  ASSERT_EQ(loaded->schema.size(), direct.schema.size());
-  for (std::size_t i = 0; i < direct.schema.size(); ++i) {
-    const parameter& a = loaded->schema[i];
-    const parameter& b = direct.schema[i];
-    EXPECT_EQ(a.key, b.key);
-    EXPECT_EQ(a.fallback, b.fallback) << a.key;
-    EXPECT_EQ(a.optional, b.optional) << a.key;
-    EXPECT_EQ(a.help, b.help) << a.key;
-    EXPECT_EQ(range_text(a), range_text(b)) << a.key;
+TEST(PluginLoader, GivesTheSameKindsThatTheLibrariesWereBuiltFrom) {
+  for (const policy_kind& direct : all_policies()) {
+    std::string message;
+    const auto loaded = load_policy_plugin(built_in(direct.name), message);
+    ASSERT_TRUE(loaded) << message;
+    EXPECT_EQ(loaded->name, direct.name);
+    EXPECT_EQ(loaded->summary, direct.summary);
+    ASSERT_EQ(loaded->schema.size(), direct.schema.size());
+    for (std::size_t i = 0; i < direct.schema.size(); ++i) {
+      const parameter& a = loaded->schema[i];
+      const parameter& b = direct.schema[i];
+      EXPECT_EQ(a.key, b.key);
+      EXPECT_EQ(a.fallback, b.fallback) << a.key;
+      EXPECT_EQ(a.optional, b.optional) << a.key;
+      EXPECT_EQ(a.help, b.help) << a.key;
+      EXPECT_EQ(range_text(a), range_text(b)) << a.key;
+    }
   }
 }
 
@@ -428,29 +435,24 @@ TEST(PluginBridge, TurnsExceptionsIntoOnesOfThisSide) {
   EXPECT_EQ(run("number"), "it threw something that is no std::exception");
 }
 
-/// The same policy, once directly and once as a library, sees the same history.
+/// The check plays each sequence to two instances and compares what they say: here the second is
+/// the plugin.
 TEST(PluginBridge, DecidesAsThePolicyThatItWraps) {
-  std::string message;
-  const auto loaded = load_policy_plugin(SLUICE_FIXED_TIMESLICE_PLUGIN, message);
-  ASSERT_TRUE(loaded) << message;
-  std::vector<std::vector<testing::recording_sink::call>> runs;
-  for (const policy_kind& kind : {fixed_timeslice_kind(), *loaded}) {
-    auto made = make_policy(kind, {}, message);
-    ASSERT_TRUE(made) << message;
-    testing::policy_harness node(std::move(*made));
-    node.table().add_group(group_id{7}, role::offline, {gpu_a, gpu_b});
-    node.table().add_group(group_id{8}, role::online, {gpu_b});
-    node.change(group_id{7});
-    node.begin(gpu_a);
-    node.advance(50ms);
-    node.end(gpu_a);
-    node.blink(gpu_b);
-    EXPECT_TRUE(node.held(group_id{7}));
-    node.advance(50ms);
-    EXPECT_FALSE(node.held(group_id{7}));
-    runs.push_back(node.calls());
+  for (const policy_kind& direct : all_policies()) {
+    std::string message;
+    const auto loaded = load_policy_plugin(built_in(direct.name), message);
+    ASSERT_TRUE(loaded) << message;
+    int made = 0;
+    const auto either = [&] {
+      auto one = make_policy(++made % 2 == 0 ? *loaded : direct, {}, message);
+      EXPECT_TRUE(one) << message;
+      return std::move(*one);
+    };
+    const auto failure =
+        testing::check_policy(either, {.sequences = 300, .patience = duration::zero()});
+    EXPECT_FALSE(failure) << direct.name << ": " << failure->text();
+    EXPECT_GE(made, 600);
   }
-  EXPECT_EQ(runs[0], runs[1]);
 }
 
 // In a scheduler --------------------------------------------------------------------------------

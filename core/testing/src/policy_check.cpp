@@ -413,13 +413,16 @@ class node {
                 "it asked to reserve a share of " + std::to_string(one.offline_share));
         }
         return;
+      case recording_sink::verb::listen:
+      case recording_sink::verb::note: return;
     }
   }
 
   static std::string text_of(const std::vector<call>& calls) {
     std::string text;
     for (const call& one : calls) {
-      constexpr std::array verbs{"hold", "run", "wake_at", "poll_pointers", "reserve"};
+      constexpr std::array verbs{"hold",    "run",    "wake_at", "poll_pointers",
+                                 "reserve", "listen", "note"};
       text += (text.empty() ? "" : ", ") + std::string(verbs[static_cast<std::size_t>(one.what)]);
       if (one.group != group_id::none) text += " " + name(one.group);
       if (one.until == never) {

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/policy_registry.hpp"
+#include "sluice/testing/policy_check.hpp"
 #include "sluice/testing/policy_harness.hpp"
 
 namespace sluice::cli {
@@ -90,6 +91,18 @@ TEST_F(PythonPolicy, DecidesAsTheSameOneInCpp) {
   const auto cpp = history(make(SLUICE_BREAK_EVEN_PLUGIN, values));
   EXPECT_GT(python.size(), 100U);
   EXPECT_EQ(python, cpp);
+}
+
+/// The check plays each sequence to two instances and compares what they say: one is in Python.
+TEST_F(PythonPolicy, DecidesAsTheSameOneInCppWhateverHappens) {
+  bool python = false;
+  const auto failure = testing::check_policy(
+      [&] {
+        python = !python;
+        return make(python ? folder + "/break_even.py" : SLUICE_BREAK_EVEN_PLUGIN);
+      },
+      {.sequences = 200});
+  EXPECT_FALSE(failure) << failure->text();
 }
 
 TEST_F(PythonPolicy, IsToldAndShownEverything) {
