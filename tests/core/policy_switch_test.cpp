@@ -2,6 +2,8 @@
 
 #include "core_bench.hpp"
 
+#include <poll.h>
+
 #include <atomic>
 #include <cmath>
 #include <optional>
@@ -175,6 +177,32 @@ TEST_F(Switch, TakesBackReservationsThatTheNewOneDoesNotRepeat) {
   EXPECT_EQ(reserve({{gpu_b, -3}}), (shares{{gpu_b, 0}}));
   EXPECT_EQ(reserve({{gpu_b, std::nan("")}}), (shares{{gpu_b, 1}}));
   EXPECT_EQ(reserve({}), (shares{}));
+}
+
+TEST_F(Switch, StartsToListenAnew) {
+  auto client = bench_.client();
+  std::uint64_t token = 0;
+  // Whether a mark of a token, or of a request, wakes the sleeping scheduler.
+  const auto wakes = [&](span_kind kind) {
+    bench_.core->awake();
+    bench_.settle();
+    while (!bench_.core->fall_asleep()) bench_.step();
+    bench_.core->clear_wake_fd();
+    client.begin_span(kind, ++token);
+    pollfd bell{bench_.core->wake_fd(), POLLIN, 0};
+    return poll(&bell, 1, 0) == 1;
+  };
+  bench_.core->set_policy(make_policy([](const snapshot&, decision_sink& out) {
+    out.listen(span_kind::itl, true);
+    out.listen(span_kind::request, false);
+  }));
+  EXPECT_TRUE(wakes(span_kind::itl));
+  EXPECT_FALSE(wakes(span_kind::request));
+  bench_.core->set_policy(idler());
+  EXPECT_FALSE(wakes(span_kind::itl));
+  EXPECT_TRUE(wakes(span_kind::request));
+  bench_.core->set_policy(nullptr);
+  EXPECT_FALSE(wakes(span_kind::request));
 }
 
 TEST_F(Switch, FromAnyThreadTakesEffect) {
