@@ -53,7 +53,8 @@ scheduler_config unlimited() {
 /// Processes by number, and how long each ran.
 class node : public core_bench {
  public:
-  explicit node(std::unique_ptr<policy> decider) : core_bench(unlimited(), std::move(decider)) {}
+  explicit node(std::unique_ptr<policy> decider, scheduler_config config = unlimited())
+      : core_bench(config, std::move(decider)) {}
 
   void add(pid_t pid, std::uint8_t priority, const std::vector<gpu_id>& on,
            std::uint32_t queues = 1) {
@@ -355,6 +356,27 @@ TEST(Deadline, TakesTurnsWhereBudgetsAreEqual) {
   bench.watch(4s);
   for (pid_t pid = 100; pid < 104; ++pid) {
     EXPECT_NEAR(static_cast<double>(bench.ran[pid].count()), 1e9, 1.1e8) << pid;
+  }
+}
+
+// What the limits do to all of them
+// -----------------------------------------------------------------
+
+/// They force a run, and what forced it is over afterwards: the group is held again.
+TEST(Limits, AreFollowedByWhatThePolicyWants) {
+  for (const auto& kind : {priority_kind(), fair_share_kind(), deadline_kind()}) {
+    auto config = unlimited();
+    config.max_suspend = 100ms;
+    config.min_run = 10ms;
+    node bench(make(kind, {}), config);
+    bench.add(100, 0, {gpu_a});
+    auto client = bench.client({gpu_a});
+    client.begin();
+    bench.settle();
+    bench.ran.clear();
+    bench.watch(1100ms);
+    EXPECT_GE(bench.ran[100], 80ms) << kind.name;
+    EXPECT_LE(bench.ran[100], 120ms) << kind.name;
   }
 }
 

@@ -1,9 +1,15 @@
 #include "sluice/testing/policy_check.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -69,6 +75,67 @@ TEST_P(EveryPolicy, SaysWhatItIsInOneLine) {
 
 INSTANTIATE_TEST_SUITE_P(AllPolicies, EveryPolicy, ::testing::ValuesIn(all_policies()),
                          [](const auto& each) { return each.param.name; });
+
+/// Other values than the defaults, where they lead elsewhere.
+TEST(PolicyCheck, FindsNothingWithOtherParametersEither) {
+  struct choice {
+    std::string name;
+    std::string key;
+    parameter_value value;
+  };
+  for (const auto& one :
+       std::vector<choice>{{"fixed_timeslice", "release", std::string("slice_end")},
+                           {"fixed_timeslice", "slice_of.2", duration(300ms)},
+                           {"fixed_timeslice", "weight_of.client-*", 0.0},
+                           {"hqd_reservation", "offline_percent", std::int64_t{1}},
+                           {"hqd_reservation", "slots", std::int64_t{3}},
+                           {"hqd_reservation", "rotation", duration(30ms)},
+                           {"priority", "equal", std::string("turns")},
+                           {"priority", "linger", duration(0ms)},
+                           {"fair_share", "weight.0", 3.0},
+                           {"fair_share", "linger", duration(300ms)},
+                           {"fair_share", "quantum", duration(30ms)},
+                           {"deadline", "otherwise", duration(1ms)},
+                           {"deadline", "budget.0", duration(5s)}}) {
+    const auto kinds = all_policies();
+    const auto kind = std::find_if(kinds.begin(), kinds.end(),
+                                   [&](const auto& each) { return each.name == one.name; });
+    ASSERT_NE(kind, kinds.end()) << one.name;
+    parameters values;
+    values.set(one.key, one.value);
+    auto options = options_for(one.name);
+    options.sequences /= 20;
+    const auto failure = check_policy(maker_of(*kind, values), options);
+    EXPECT_FALSE(failure) << one.name << ", " << one.key << ": " << failure->text();
+  }
+}
+
+TEST(PoliciesReadme, ShowsConfigurationsThatLoad) {
+  std::ifstream file(SLUICE_POLICIES_README);
+  const std::string readme{std::istreambuf_iterator<char>(file), {}};
+  policy_registry known;
+  for (policy_kind& each : all_policies()) known.add(std::move(each));
+  const std::string fence = "```toml\n";
+  std::size_t found = 0;
+  for (auto at = readme.find(fence); at != std::string::npos; at = readme.find(fence, at + 1)) {
+    const auto begin = at + fence.size();
+    const auto path = std::filesystem::path(::testing::TempDir()) /
+                      ("sluice_policies_readme." + std::to_string(::getpid()) + ".toml");
+    std::ofstream(path) << readme.substr(begin, readme.find("```", begin) - begin);
+    std::string message;
+    EXPECT_TRUE(load_policy(known, path, "none", message)) << message;
+    std::filesystem::remove(path);
+    ++found;
+  }
+  EXPECT_GE(found, 2U);
+  for (const policy_kind& each : all_policies()) {
+    EXPECT_NE(readme.find("| `" + each.name + "` |"), std::string::npos) << each.name;
+    for (const parameter& one : each.schema) {
+      const auto stem = one.key.substr(0, one.key.find(".*"));
+      EXPECT_NE(readme.find("`" + stem), std::string::npos) << each.name << ": " << one.key;
+    }
+  }
+}
 
 // What the check must find ------------------------------------------------------------------------
 

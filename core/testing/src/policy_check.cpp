@@ -348,7 +348,7 @@ class node {
     changed_.clear();
     after_policy();
     for (subject& one : subjects_) {
-      const bool wished = one.hold_until > now_ && one.attached;
+      const bool wished = one.hold_until > now_ && holdable(one);
       if (wished && !one.wished) one.wished_since = now_;
       one.wished = wished;
     }

@@ -17,10 +17,11 @@ namespace sluice {
 /// smaller weight; four quanta where a gang is among those on their GPUs. To that comes what the
 /// limits forced, and the time a suspend and a resume take. Who comes, or comes back from waiting
 /// for online work, starts level with the one behind: there is no credit for time away.
-/// Does not promise: shares of work done. A group with nothing to do uses its quantum up.
-/// Choose it when several offline jobs are to progress together, and each runs fast alone (their
-/// kernels fill the GPU). A quantum costs a suspend and a resume: take 20 times that or more. With
-/// more groups than max_suspend ÷ quantum on one GPU, the limits make some run beside others.
+/// Does not promise: shares of work done: a group with nothing to do uses its quantum up. Nor
+/// shares below what the limits give to each, min_run in every max_suspend. Choose it when several
+/// offline jobs are to progress together, and each runs fast alone (their kernels fill the GPU). A
+/// quantum costs a suspend and a resume: take 20 times that or more. With more groups than
+/// max_suspend ÷ quantum on one GPU, the limits make some run beside others.
 ///
 /// Parameters: `quantum`, `weight.<0 to 15>` (the weight of groups of that priority), `linger`.
 [[nodiscard]] policy_kind fair_share_kind();

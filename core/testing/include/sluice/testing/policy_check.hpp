@@ -24,7 +24,8 @@ enum class defect : std::uint8_t {
   unknown_group,  ///< It declared something for a group that is not there.
   left_held,  ///< A group was held to the end of max_suspend while nothing online or offline ran
               ///< on its GPUs: the limits ended a hold that the policy should have.
-  starved,    ///< A group was held for longer than `patience` without online work on its GPUs.
+  starved,  ///< It wanted a group held for longer than `patience` without online work on its GPUs,
+            ///< so that it ran only when the limits forced it.
   not_repeatable,  ///< A second instance decided otherwise on the same snapshots.
   restless,        ///< It asked for turn after turn while nothing was held and nothing happened.
   busy_loop,       ///< It asked for 100 turns within a millisecond.
