@@ -1,6 +1,8 @@
 #pragma once
 /// \file
-/// The queue table as policies see it: const, consistent for one turn, cheap to ask.
+/// The queue table as policies see it: const, consistent for one turn, cheap to ask. What is added
+/// here is missing in plugins until plugin.h, policy_plugin.hpp and the runtime's plugin_policy.cpp
+/// have it, too.
 
 #include <cstdint>
 #include <span>
