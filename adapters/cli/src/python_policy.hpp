@@ -2,8 +2,8 @@
 /// \file
 /// A Python file as a policy: it defines sluice_get_policy_plugin(), which gives the address of a
 /// descriptor as sluice/plugin.h has it, made by ctypes (examples/custom_policy/sluice_policy.py
-/// does that). For trying policies out; a turn costs tens of microseconds, and all of them share one
-/// interpreter, so they take turns.
+/// does that). For trying policies out; a turn costs tens of microseconds, and all of them share
+/// one interpreter, so they take turns.
 ///
 /// Why this way: libpython is loaded when a file asks for it and never otherwise, so that neither
 /// the build nor the library needs it; ctypes' callbacks are C functions, so the rest is the same
