@@ -1,5 +1,7 @@
 #include "sluice/policies/fixed_timeslice.hpp"
 
+#include "wildcard.hpp"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -11,28 +13,6 @@ namespace sluice {
 namespace {
 
 using namespace std::chrono_literals;
-
-bool matches(std::string_view pattern, std::string_view name) noexcept {
-  std::size_t at = 0;
-  std::size_t in = 0;
-  std::size_t star = std::string_view::npos;  // The last one, and what it stands for ends at:
-  std::size_t retry = 0;
-  while (in < name.size()) {
-    if (at < pattern.size() && pattern[at] == '*') {
-      star = at++;
-      retry = in;
-    } else if (at < pattern.size() && pattern[at] == name[in]) {
-      ++at;
-      ++in;
-    } else if (star != std::string_view::npos) {
-      at = star + 1;
-      in = ++retry;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', at) == std::string_view::npos;
-}
 
 class fixed_timeslice final : public policy {
  public:
@@ -87,7 +67,7 @@ class fixed_timeslice final : public policy {
   double weight(const client_view* by) const noexcept {
     if (by == nullptr) return 1;
     for (const auto& [pattern, weight] : options_.weight_of) {
-      if (matches(pattern, by->name)) return weight;
+      if (matches_wildcard(pattern, by->name)) return weight;
     }
     return 1;
   }

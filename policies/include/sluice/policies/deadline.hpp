@@ -15,8 +15,8 @@ namespace sluice {
 /// Promises: whoever waits keeps its place while everybody who runs goes behind: a group runs at
 /// the latest when each of those that were due before it ran once more, if online work lets it. So
 /// nobody starves, with whatever budgets: a deadline that came is before every one that is made
-/// later. Where the turns fit (for each GPU: as many turns as groups fit into the least budget) it
-/// is met, but for online work.
+/// later. Where the turns fit (of groups that are connected by GPUs, one of each into the least
+/// budget) it is met, but for online work.
 /// Does not promise: shares. A group with half the budget of another runs twice as often only where
 /// the budgets, not the number of groups, set the pace.
 /// Choose it when offline jobs must move at least every so often: those that answer heartbeats,

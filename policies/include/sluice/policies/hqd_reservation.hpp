@@ -17,7 +17,7 @@ namespace sluice {
 ///
 /// Promises: apart from what follows, the limit holds on every GPU at every time, whether online
 /// work is in flight or not; so an arrival costs no suspend. Every group gets its turn, and groups
-/// of equally many queues run equally long.
+/// of equally many queues on the same GPUs run equally long.
 /// Does not promise: the limit for a group that has more queues than it alone, which runs in its
 /// turn beside nobody; for processes that are not attached (yet), whose queues count but run on;
 /// and for the runs that max_suspend and offline_floor force. That online work is not slowed by
