@@ -12,6 +12,9 @@
 #include <gtest/gtest.h>
 
 #include "sluice/asio.hpp"
+#include "sluice/plugin_loader.hpp"
+#include "sluice/policy_plugin.hpp"
+#include "sluice/policy_registry.hpp"
 #include "sluice/scheduler.hpp"
 
 namespace sluice::tests {
@@ -67,6 +70,24 @@ TEST(Allocation, DoesNotHappenFromBeginToBatchAndBack) {
   EXPECT_EQ(bench.driver.misuses(), 0U);
 }
 
+/// The bridge to a plugin and back costs none either.
+TEST(Allocation, DoesNotHappenWhenThePolicyIsAPlugin) {
+  std::string message;
+  const auto kind =
+      make_plugin_kind(plugin::exporter<fixed_timeslice_kind>::descriptor(), nullptr, message);
+  ASSERT_TRUE(kind) << message;
+  auto decider = make_policy(*kind, {}, message);
+  ASSERT_TRUE(decider) << message;
+  core_bench bench(quick_config(), std::move(*decider));
+  fill(bench, 4, 8);
+  auto client = bench.client();
+  bench.attach_all();
+  bench.driver.keep_batches(false);
+  const auto before = bench.driver.submitted();
+  EXPECT_EQ(allocations_over(bench, client, 1000), 0U);
+  EXPECT_GE(bench.driver.submitted() - before, 1000U * 8);
+}
+
 TEST(Allocation, DoesNotHappenWithFourThousandQueuesEither) {
   core_bench bench;
   fill(bench, 64, 64);
@@ -76,6 +97,31 @@ TEST(Allocation, DoesNotHappenWithFourThousandQueuesEither) {
   bench.driver.keep_batches(false);
   EXPECT_EQ(allocations_over(bench, client, 100), 0U);
   EXPECT_EQ(bench.driver.misuses(), 0U);
+}
+
+TEST(Allocation, DoesNotHappenWithMarksOfSpans) {
+  core_bench bench;
+  fill(bench, 1, 1);
+  auto client = bench.client();
+  bench.attach_all();
+  std::uint64_t request = 0;
+  const auto cycle = [&] {
+    for (std::uint64_t i = 0; i < 300; ++i) client.begin_span(span_kind::request, ++request);
+    bench.step();
+    for (std::uint64_t i = 0; i < 300; ++i) client.begin_span(span_kind::itl, request - i);
+    for (std::uint64_t i = 0; i < 300; ++i) client.begin_span(span_kind::itl, request - i);
+    bench.time.advance(1ms);
+    bench.step();
+    for (std::uint64_t i = 0; i < 300; ++i) client.end_span(span_kind::itl, request - i);
+    for (std::uint64_t i = 0; i < 300; ++i) client.end_span(span_kind::request, request - i);
+    bench.step();
+  };
+  for (int i = 0; i < 10; ++i) cycle();
+  const counted here;
+  for (int i = 0; i < 1000; ++i) cycle();
+  EXPECT_EQ(here.so_far(), 0U);
+  EXPECT_EQ(bench.stats().span_length[0].count(), 1010U * 300);
+  EXPECT_EQ(bench.stats().lost_marks, 0U);
 }
 
 /// Asio's part: arming again, and the eventfd in between.

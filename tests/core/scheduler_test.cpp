@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -103,7 +104,7 @@ scheduler_config quick() {
 class node {
  public:
   explicit node(std::unique_ptr<reactor> loop, scheduler_config config = quick(),
-                std::vector<std::unique_ptr<source>> more = {}) {
+                std::vector<std::unique_ptr<source>> more = {}, scheduler_options options = {}) {
     auto backend = std::make_unique<testing::scripted_backend>(time_);
     driver = backend.get();
     driver->add_queue(trainer, queue_0, gpu_a);
@@ -114,7 +115,8 @@ class node {
       return {};
     }));
     auto made = scheduler::create(config, std::move(loop), std::move(backend),
-                                  make_fixed_timeslice({.slice = 1ms}), std::move(more));
+                                  make_fixed_timeslice({.slice = 1ms}), std::move(more),
+                                  std::move(options));
     EXPECT_TRUE(made);
     core = std::move(*made);
   }
@@ -194,6 +196,43 @@ TEST(Scheduler, RunsOnItsOwnThreadAndStopsFromAnother) {
   EXPECT_EQ(all.core->stats().resumes, 21U);
   EXPECT_EQ(all.log.stops, 1);
   EXPECT_EQ(all.core->register_client({"late", {}, 1s}).error(), errc::stopped);
+}
+
+/// Holds everything, or throws instead.
+class blunt final : public policy {
+ public:
+  explicit blunt(bool throws) : throws_(throws) {}
+  std::string_view name() const noexcept override { return "blunt"; }
+  void decide(const snapshot& now, decision_sink& out) override {
+    for (const group_id id : now.changed) out.hold(id, never);
+    if (throws_) throw std::runtime_error("as it was told");
+  }
+
+ private:
+  const bool throws_;
+};
+
+/// The scheduler sleeps when the policies come: nothing but they wakes it.
+TEST(Scheduler, TakesAnotherPolicyWhileItSleeps) {
+  node one(own_loop(), quick(), {},
+           {.fallback = [] { return make_fixed_timeslice({.slice = 1ms}); }});
+  ASSERT_TRUE(one.core->start());
+  std::thread reactor([&] { one.core->run(); });
+  ASSERT_TRUE(eventually([&] { return one.managed(); }));
+  const auto suspends = [&] { return one.core->stats().suspends.value(); };
+  const auto resumes = [&] { return one.core->stats().resumes.value(); };
+  EXPECT_EQ(suspends(), 0U);
+  one.core->set_policy(std::make_unique<blunt>(false));
+  EXPECT_TRUE(eventually([&] { return suspends() == 1; }));
+  one.core->set_policy(std::make_unique<blunt>(true));
+  EXPECT_TRUE(eventually([&] { return resumes() == 1; }));
+  EXPECT_EQ(one.core->stats().policy_ejections, 1U);
+  // The fallback is at work.
+  auto client = one.client();
+  client.begin();
+  EXPECT_TRUE(eventually([&] { return suspends() == 2; }));
+  one.core->stop();
+  reactor.join();
 }
 
 TEST(Scheduler, RunReturnsAtOnceWhenNothingWasStarted) {

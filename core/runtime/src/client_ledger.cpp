@@ -22,7 +22,7 @@ bool client_ledger::has_news() const noexcept {
   return std::any_of(clients_.begin(), clients_.end(), [](const client& one) {
     return one.page->begun.load(std::memory_order_acquire) != one.begun ||
            one.page->ended.load(std::memory_order_acquire) != one.ended ||
-           one.page->withdrawn.load(std::memory_order_acquire);
+           one.page->withdrawn.load(std::memory_order_acquire) || !one.page->spans.empty();
   });
 }
 
@@ -40,6 +40,8 @@ void client_ledger::count_on_new_gpus(time_point now, std::vector<event>& events
 }
 
 void client_ledger::look(time_point now, std::vector<event>& events) {
+  for (const client& one : withdrawn_) table_.remove_client(one.page->id);
+  withdrawn_.clear();
   count_on_new_gpus(now, events);
   if (desk_.has_arrivals()) {
     for (auto& page : desk_.take_arrivals()) {
@@ -50,6 +52,9 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       for (const gpu_id id : one.named) table_.gpu_at(id);
       one.gpus = one.named;
       one.page = std::move(page);
+      table_.add_client({one.page->id, one.page->options.name, one.gpus});
+      // Room for what the rings can hold: a mark can be an end and a begin.
+      events.reserve(2 * span_ring::capacity * clients_.size());
     }
     count_on_new_gpus(now, events);
   }
@@ -59,6 +64,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
     if (look_at(clients_[i], now, events)) {
       ++i;
     } else {
+      withdrawn_.push_back(std::move(clients_[i]));
       if (&clients_[i] != &clients_.back()) clients_[i] = std::move(clients_.back());
       clients_.pop_back();
     }
@@ -147,6 +153,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
     one.mark_at = now;
   }
   if (withdrawn) one.counted = 0;
+  take_marks(one, now, events);
 
   if (const std::uint64_t ends = before + began - one.counted; ends != 0) {
     for_each_gpu(one, [&](gpu& each) {
@@ -163,6 +170,39 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
   }
   if (one.counted != 0) next_ = std::min(next_, one.mark_at + config_.max_busy);
   return !withdrawn;
+}
+
+void client_ledger::take_marks(client& one, time_point now, std::vector<event>& events) {
+  const auto ended = [&](const span_mark& mark, time_point begun, time_point at) {
+    const duration length = std::max(at - begun, duration::zero());
+    stats_.span_length[static_cast<std::size_t>(mark.kind)].record(length);
+    events.push_back({.kind = event_kind::span_end,
+                      .client = one.page->id,
+                      .at = begun + length,
+                      .span = mark.kind,
+                      .request = mark.request,
+                      .length = length});
+  };
+  // No more than a ringful, however fast they come.
+  for (std::uint64_t i = 0; i < span_ring::capacity; ++i) {
+    const auto mark = one.page->spans.pop();
+    if (!mark) break;
+    const time_point at{duration(mark->at)};
+    if (!mark->begins) {
+      const auto begun = one.open.end(mark->kind, mark->request);
+      begun ? ended(*mark, *begun, at) : stats_.stray_ends.add();
+      continue;
+    }
+    const auto before = one.open.begin(mark->kind, mark->request, at, now - config_.max_busy);
+    if (before) ended(*mark, *before, at);
+    events.push_back({.kind = event_kind::span_begin,
+                      .client = one.page->id,
+                      .at = at,
+                      .span = mark->kind,
+                      .request = mark->request});
+  }
+  const std::uint64_t lost = one.page->spans.lost();
+  stats_.lost_marks.add(lost - std::exchange(one.lost_marks, lost));
 }
 
 }  // namespace sluice::core

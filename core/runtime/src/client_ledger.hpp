@@ -3,6 +3,7 @@
 /// Reads the clients' counters and turns what moved into events.
 
 #include "front_desk.hpp"
+#include "open_spans.hpp"
 #include "table.hpp"
 
 #include <cstdint>
@@ -45,9 +46,12 @@ class client_ledger {
     // had begun by mark_at.
     std::uint64_t mark = 0;
     time_point mark_at{};
+    open_spans open;
+    std::uint64_t lost_marks = 0;
   };
   /// \return false when the client has left.
   bool look_at(client& one, time_point now, std::vector<event>& events);
+  void take_marks(client& one, time_point now, std::vector<event>& events);
   template <class Function>
   void for_each_gpu(const client& one, Function&& call);
   /// What counts on every GPU counts on those that came since, as arrived now.
@@ -60,6 +64,7 @@ class client_ledger {
   statistics& stats_;
   front_desk& desk_;
   std::vector<client> clients_;
+  std::vector<client> withdrawn_;  // In the last look: its events still name them.
   time_point last_look_{};
   time_point next_ = never;
 };

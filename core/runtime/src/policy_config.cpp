@@ -1,7 +1,9 @@
 #include "toml_file.hpp"
 
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
@@ -44,38 +46,61 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
                                             std::string_view fallback, std::string& message) {
   const auto file = core::read_toml(path, message);
   if (!file) return file.error();
-  const auto table = core::table_of(*file, path, "policy", message);
-  if (!table) return table.error();
-  std::string name(fallback);
-  parameters values;
-  if (*table != nullptr) {
-    if (const toml::node* const wrong = flatten(**table, "", values)) {
-      message = fmt::format("{}:{}: a parameter must be a text, a number, true or false", path,
-                            core::line_of(*wrong));
-      return errc::bad_config;
-    }
-    if (const auto* const given = (*table)->get("name")) {
-      const auto text = given->value_exact<std::string>();
-      if (!text) {
-        message = fmt::format("{}:{}: name must be a policy's name in quotes", path,
-                              core::line_of(*given));
-        return errc::bad_config;
-      }
-      name = *text;
-      parameters others;
-      for (const auto& [key, value] : values.all()) {
-        if (key != "name") others.set(key, value);
-      }
-      values = std::move(others);
-    }
-  }
-  auto made = known.make(name, std::move(values), message);
-  if (!made) {
-    message = *table == nullptr
-                  ? fmt::format("{}: {}", path, message)
-                  : fmt::format("{}:{}: {}", path, line_for(**table, message), message);
+  const auto section = core::table_of(*file, path, "policy", message);
+  if (!section) return section.error();
+  if (*section == nullptr) {
+    auto made = known.make(fallback, {}, message);
+    if (made) return made;
+    message = fmt::format("{}: {}", path, message);
     return errc::bad_config;
   }
+  const toml::table& table = **section;
+  const auto refuse = [&](std::uint32_t line, std::string_view why) {
+    message = fmt::format("{}:{}: {}", path, line, why);
+    return errc::bad_config;
+  };
+  parameters values;
+  if (const toml::node* const wrong = flatten(table, "", values)) {
+    return refuse(core::line_of(*wrong), "a parameter must be a text, a number, true or false");
+  }
+  // The two keys that are not the policy's own.
+  std::string name;
+  std::string library;
+  for (const auto& [key, into, what] :
+       {std::tuple{"name", &name, "a policy's name"}, {"plugin", &library, "a file's path"}}) {
+    const toml::node* const given = table.get(key);
+    if (given == nullptr) continue;
+    const auto text = given->value_exact<std::string>();
+    if (!text || text->empty()) {
+      return refuse(core::line_of(*given), fmt::format("{} must be {} in quotes", key, what));
+    }
+    *into = *text;
+    values.erase(key);
+  }
+  policy_registry all = known;
+  if (!library.empty()) {
+    const auto line = core::line_of(*table.get("plugin"));
+    const auto where = std::filesystem::path(path).parent_path() / library;
+    const auto kind = all.load(where.string(), message);
+    if (!kind) {
+      refuse(line, message);
+      return kind.error();
+    }
+    const policy_kind* const outer = all.find(name);
+    if (outer != nullptr && outer->wrap) {
+      if (!values.has("of")) values.set("of", (*kind)->name);
+    } else if (!name.empty() && (*kind)->name != name) {
+      return refuse(core::line_of(*table.get("name")),
+                    fmt::format("name is {}, and {} holds the policy {}: leave one of the two out",
+                                name, where.string(), (*kind)->name));
+    } else {
+      name = (*kind)->name;
+    }
+  } else if (name.empty()) {
+    name = fallback;
+  }
+  auto made = all.make(name, std::move(values), message);
+  if (!made) return refuse(line_for(table, message), message);
   return made;
 }
 

@@ -8,6 +8,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "sluice/duration_text.hpp"
+#include "sluice/plugin_loader.hpp"
 
 namespace sluice {
 namespace {
@@ -82,7 +83,9 @@ std::string range_text(const parameter& which) {
 
 std::string check_parameters(const std::vector<parameter>& schema, parameters& given) {
   parameters checked;
-  for (const auto& [key, raw] : given.all()) {
+  for (const auto& entry : given.all()) {
+    const std::string& key = entry.first;  // No structured binding: clang 14 cannot capture one.
+    const parameter_value& raw = entry.second;
     const auto wanted = std::find_if(schema.begin(), schema.end(),
                                      [&](const parameter& one) { return matches(one, key); });
     if (wanted == schema.end()) {
@@ -110,9 +113,30 @@ std::string check_parameters(const std::vector<parameter>& schema, parameters& g
   return {};
 }
 
+result<std::unique_ptr<policy>> make_policy(const policy_kind& kind, parameters values,
+                                            std::string& message) {
+  if (!kind.make) {
+    message = fmt::format("{} wraps another policy, and is made by a registry that has that one",
+                          kind.name);
+    return errc::bad_config;
+  }
+  message = check_parameters(kind.schema, values);
+  if (!message.empty()) return errc::bad_config;
+  auto made = kind.make(values, message);
+  if (made == nullptr) return errc::bad_config;
+  return made;
+}
+
 void policy_registry::add(policy_kind kind) {
   std::string name = kind.name;
   kinds_.insert_or_assign(std::move(name), std::move(kind));
+}
+
+result<const policy_kind*> policy_registry::load(const std::string& path, std::string& message) {
+  auto loaded = load_policy_plugin(path, message);
+  if (!loaded) return loaded.error();
+  std::string name = loaded->name;
+  return &kinds_.insert_or_assign(std::move(name), std::move(*loaded)).first->second;
 }
 
 const policy_kind* policy_registry::find(std::string_view name) const noexcept {
@@ -127,11 +151,35 @@ result<std::unique_ptr<policy>> policy_registry::make(std::string_view name, par
     message = fmt::format("there is no policy {}; there is {}", name, fmt::join(names(), ", "));
     return errc::unknown_target;
   }
-  message = check_parameters(kind->schema, values);
-  if (!message.empty()) return errc::bad_config;
-  auto made = kind->make(values, message);
-  if (made == nullptr) return errc::bad_config;
-  return made;
+  if (kind->wrap) return wrap(*kind, values, message);
+  return make_policy(*kind, std::move(values), message);
+}
+
+result<std::unique_ptr<policy>> policy_registry::wrap(const policy_kind& kind,
+                                                      const parameters& values,
+                                                      std::string& message) const {
+  std::string of;
+  parameters others;
+  for (const auto& [key, value] : values.all()) {
+    if (key != "of") {
+      others.set(key, value);
+    } else if (const auto* const text = std::get_if<std::string>(&value)) {
+      of = *text;
+    }
+  }
+  if (const policy_kind* const other = find(of); other == nullptr || other->wrap) {
+    std::vector<std::string_view> known;
+    for (const auto& [name, each] : kinds_) {
+      if (!each.wrap) known.push_back(name);
+    }
+    message = fmt::format("of is {}; {} needs the name of the policy to wrap: {}",
+                          values.has("of") ? to_text(values.all().find("of")->second) : "missing",
+                          kind.name, fmt::join(known, ", "));
+    return errc::bad_config;
+  }
+  auto other = make(of, std::move(others), message);
+  if (!other) return other.error();
+  return kind.wrap(std::move(*other));
 }
 
 std::vector<std::string_view> policy_registry::names() const {

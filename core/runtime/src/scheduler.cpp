@@ -237,10 +237,12 @@ result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
                                                      std::unique_ptr<reactor> loop,
                                                      std::unique_ptr<backend> driver,
                                                      std::unique_ptr<policy> decider,
-                                                     std::vector<std::unique_ptr<source>> sources) {
+                                                     std::vector<std::unique_ptr<source>> sources,
+                                                     scheduler_options options) {
   constexpr std::size_t most_sources = 32;  // Bits of the table's marks.
   if (sources.size() > most_sources) return errc::full;
-  auto core = scheduler_core::create(config, *driver, std::move(decider), {nullptr, getpid()});
+  auto core = scheduler_core::create(config, *driver, std::move(decider),
+                                     {nullptr, getpid(), std::move(options.fallback)});
   if (!core) return core.error();
   return std::unique_ptr<scheduler>(
       new scheduler(std::make_unique<impl>(std::move(config), std::move(loop), std::move(driver),
@@ -259,6 +261,9 @@ result<online_client> scheduler::register_client(client_options options) {
   return impl_->core().register_client(std::move(options));
 }
 void scheduler::rearm(gpu_id which) { impl_->core().rearm(which); }
+void scheduler::set_policy(std::unique_ptr<policy> next) {
+  impl_->core().set_policy(std::move(next));
+}
 statistics scheduler::stats() const { return impl_->core().stats(); }
 
 }  // namespace sluice

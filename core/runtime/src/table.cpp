@@ -152,7 +152,11 @@ void table::leave(process& which) {
     mark_reshaped(from);
     return;
   }
-  for (const gpu_id where : from.gpus) update_offline(from, where, false);
+  for (const gpu_id where : from.gpus) {
+    update_offline(from, where, false);
+    // There is room now, and the one that made it is no longer there to be listed.
+    for (const group_id other : gpu_at(where).offline) mark_changed(*groups_.find(other));
+  }
   if (from.key != 0) by_key_.erase(from.key);
   groups_.erase(from.id);
 }
@@ -366,6 +370,11 @@ const gpu_view* table::find(gpu_id id) const noexcept {
 const group_view* table::find(group_id id) const noexcept {
   const group* one = groups_.find(id);
   return one == nullptr ? nullptr : &one->view;
+}
+
+const client_view* table::find(client_id id) const noexcept {
+  const auto found = clients_.find(id);
+  return found == clients_.end() ? nullptr : &found->second;
 }
 
 // Bookkeeping -----------------------------------------------------------------------------------

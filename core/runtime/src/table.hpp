@@ -228,6 +228,11 @@ class table final : public world {
   std::span<const gpu_view> gpus() const noexcept override { return gpu_views_; }
   const gpu_view* find(gpu_id id) const noexcept override;
   const group_view* find(group_id id) const noexcept override;
+  const client_view* find(client_id id) const noexcept override;
+
+  /// What the view refers to stays where it is until remove_client().
+  void add_client(const client_view& one) { clients_.insert_or_assign(one.id, one); }
+  void remove_client(client_id id) noexcept { clients_.erase(id); }
 
  private:
   struct process_key {
@@ -268,6 +273,7 @@ class table final : public world {
   std::unordered_map<process_key, process_id, process_hash> by_pid_;
   std::unordered_map<std::uint64_t, group_id> by_key_;
   std::unordered_map<gpu_id, std::uint32_t> by_gpu_;
+  std::unordered_map<client_id, client_view> clients_;
   std::deque<gpu> gpus_;
   std::vector<gpu_view> gpu_views_;
   std::size_t new_gpus_ = 0;

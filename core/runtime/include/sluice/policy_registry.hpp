@@ -27,11 +27,22 @@ namespace sluice {
 /// As a user would write it: "20ms", 0.5, true, "text".
 [[nodiscard]] std::string to_text(const parameter_value& value);
 
+/// Makes a policy of that kind.
+///
+/// \param values  are checked, and defaults filled in.
+/// \param message on failure, one sentence that names key, value and range.
+/// \return errc::bad_config.
+[[nodiscard]] result<std::unique_ptr<policy>> make_policy(const policy_kind& kind,
+                                                          parameters values, std::string& message);
+
 /// Threading: none of its own. Lifetime: a plain value.
 class policy_registry {
  public:
   /// Adds or replaces.
   void add(policy_kind kind);
+  /// Adds or replaces what a plugin holds; load_policy_plugin() says what may go wrong.
+  /// \return the kind, as find() would.
+  [[nodiscard]] result<const policy_kind*> load(const std::string& path, std::string& message);
   const policy_kind* find(std::string_view name) const noexcept;
   /// \param message on failure, one sentence: which name or parameter is wrong, and what there is.
   /// \return errc::unknown_target when nobody added that name, errc::bad_config.
@@ -41,11 +52,16 @@ class policy_registry {
   [[nodiscard]] std::vector<std::string_view> names() const;
 
  private:
+  result<std::unique_ptr<policy>> wrap(const policy_kind& kind, const parameters& values,
+                                       std::string& message) const;
+
   std::map<std::string, policy_kind, std::less<>> kinds_;
 };
 
-/// Makes the policy that the table [policy] of a TOML file asks for: `name`, and the parameters of
-/// that policy. A file without the table gives `fallback` with its defaults.
+/// Makes the policy that the table [policy] of a TOML file asks for: `name`, or `plugin`, the path
+/// of a shared library (one that is not absolute begins at the file's folder); and the parameters
+/// of that policy. With both, `name` is the plugin's, or that of a kind that wraps it. A file
+/// without the table, or with neither, gives `fallback`.
 ///
 /// \param message on failure, one line that names file, line, key, value and range.
 /// \return errc::bad_config, or the system's error for a file that cannot be read.

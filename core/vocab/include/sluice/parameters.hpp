@@ -71,6 +71,9 @@ class parameters {
   void set(std::string key, parameter_value value) {
     values_.insert_or_assign(std::move(key), std::move(value));
   }
+  void erase(std::string_view key) {
+    if (const auto found = values_.find(key); found != values_.end()) values_.erase(found);
+  }
   bool has(std::string_view key) const { return values_.find(key) != values_.end(); }
 
   bool flag(std::string_view key) const { return get<bool>(key); }

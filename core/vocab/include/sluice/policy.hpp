@@ -56,7 +56,8 @@ struct snapshot {
   std::uint64_t turn = 0;             ///< Increases by one per call.
   std::span<const event> events;      ///< In order of arrival; may be empty (a wake-up).
   std::span<const group_id> changed;  ///< Groups that are new, changed queues, GPUs or state, or
-                                      ///< whose declaration expired. Gone groups are not listed.
+                                      ///< whose declaration expired. Of gone groups, the offline
+                                      ///< ones that shared a GPU with them are.
   const world& table;
 };
 
@@ -78,6 +79,19 @@ class decision_sink {
   /// Wants the driver to keep at most `offline_share` (0 to 1) of the GPU's HQD slots for offline
   /// queues, from now on; 1 takes it back. Nothing where gpu_view::can_reserve is false.
   virtual void reserve(gpu_id gpu, double offline_share) = 0;
+  /// Whether marks of this kind are wanted at once, from now on. At the start those of requests and
+  /// first tokens are; those of tokens wait for the next turn, for there are many.
+  virtual void listen(span_kind what, bool at_once) {
+    (void)what;
+    (void)at_once;
+  }
+  /// Tells the operator something that the policy found out; not what it does all day. It is logged
+  /// under the policy's name, a few lines at a time.
+  /// \param text valid during the call; each `{}` in it stands for the next of `numbers`.
+  virtual void note(std::string_view text, std::span<const double> numbers) {
+    (void)text;
+    (void)numbers;
+  }
 
  protected:
   ~decision_sink() = default;
@@ -85,7 +99,8 @@ class decision_sink {
 
 /// Threading: reactor thread only, never concurrently with itself.
 /// Errors:    a policy that throws, or takes longer than the configured limit three times, is
-///            removed: everything runs, and the scheduler says so once.
+///            removed: everything runs, the scheduler says so once, and its fallback takes over
+///            where it was given one.
 class policy {
  public:
   virtual ~policy() = default;

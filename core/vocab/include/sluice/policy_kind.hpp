@@ -20,6 +20,9 @@ struct policy_kind {
   /// \param values checked against `schema`, defaults filled in.
   /// \param problem when nullptr is returned: one sentence that names key, value and what to do.
   std::function<std::unique_ptr<policy>(const parameters& values, std::string& problem)> make;
+  /// Of a kind that wraps another, instead of `make`: the parameter `of` names the other, and all
+  /// the other parameters are the other's.
+  std::function<std::unique_ptr<policy>(std::unique_ptr<policy> other)> wrap = nullptr;
 };
 
 }  // namespace sluice

@@ -1,9 +1,12 @@
 #pragma once
 /// \file
-/// The queue table as policies see it: const, consistent for one turn, cheap to ask.
+/// The queue table as policies see it: const, consistent for one turn, cheap to ask. What is added
+/// here is missing in plugins until plugin.h, policy_plugin.hpp and the runtime's plugin_policy.cpp
+/// have it, too.
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "sluice/ids.hpp"
 #include "sluice/role.hpp"
@@ -60,6 +63,13 @@ struct gpu_view {
   std::span<const group_id> offline;  ///< Offline groups with such queues on this GPU.
 };
 
+/// An online client, from its registration to the turn in which it is seen to have withdrawn.
+struct client_view {
+  client_id id{};
+  std::string_view name;         ///< As it registered.
+  std::span<const gpu_id> gpus;  ///< Where its work runs; empty: every GPU of the node.
+};
+
 /// Threading: reactor thread, during policy::decide() only. References and spans end with the call.
 /// Cost: every query is O(1) and allocates nothing.
 class world {
@@ -67,6 +77,13 @@ class world {
   virtual std::span<const gpu_view> gpus() const noexcept = 0;
   virtual const gpu_view* find(gpu_id id) const noexcept = 0;
   virtual const group_view* find(group_id id) const noexcept = 0;
+  /// Also of the clients that events of this turn name and that have withdrawn in it.
+  virtual const client_view* find(client_id id) const noexcept = 0;
+  /// Where a client's work runs. Empty: on every GPU, as in client_options, or no such client.
+  std::span<const gpu_id> gpus_of(client_id id) const noexcept {
+    const client_view* const one = find(id);
+    return one == nullptr ? std::span<const gpu_id>() : one->gpus;
+  }
 
  protected:
   ~world() = default;
