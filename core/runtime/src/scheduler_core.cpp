@@ -6,6 +6,7 @@
 #include "front_desk.hpp"
 #include "holds.hpp"
 #include "log.hpp"
+#include "pointer_ledger.hpp"
 #include "reconciler.hpp"
 #include "table.hpp"
 
@@ -37,6 +38,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         desk_(std::make_shared<core::front_desk>(time_)),
         table_(stats_, options.own_pid, config_.suspend_sdma),
         clients_(config_, table_, stats_, *desk_),
+        pointers_(table_),
         holds_(config_, table_, stats_),
         reconciler_(config_, table_, driver, stats_, time_),
         attacher_(config_, table_, driver, stats_),
@@ -105,6 +107,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   statistics stats_;
   core::table table_;
   core::client_ledger clients_;
+  core::pointer_ledger pointers_;
   core::holds holds_;
   core::reconciler reconciler_;
   core::attacher attacher_;
@@ -133,16 +136,21 @@ time_point scheduler_core::impl::step() {
   breaker_.work(now);
 
   clients_.look(now, events_);
-  if (std::any_of(events_.begin(), events_.end(),
-                  [](const event& one) { return one.kind == event_kind::online_end; })) {
+  table_.reshape();
+  pointers_.look(now, events_);
+  if (std::any_of(events_.begin(), events_.end(), [this](const event& one) {
+        return one.kind == event_kind::online_end ||
+               (one.kind == event_kind::online_moved &&
+                !core::has_online_work(*table_.find(one.gpu)));
+      })) {
     attacher_.recheck();
   }
-  table_.reshape();
   holds_.before_policy(now);
   if (policy_ && !stopping_ &&
       (!events_.empty() || !table_.changed().empty() || policy_wake_ <= now)) {
     decide(now);
   }
+  if (pointer_interval_ == duration::zero()) pointers_.forget();
   table_.clear_changed();
   attacher_.work(now);
   table_.reshape();  // What the attacher gave back is no longer anyone's to suspend.
@@ -186,6 +194,7 @@ void scheduler_core::impl::eject(std::string_view why) {
   log_line(log_level::error, "policy {}: removed: {}; everything runs", policy_->name(), why);
   policy_.reset();
   policy_wake_ = never;
+  pointer_interval_ = {};
   holds_.forget_declarations();
 }
 
@@ -240,14 +249,22 @@ void scheduler_core::observe(unsigned source, const observation& seen) {
     impl_->breaker_.reset(seen.gpu, seen.at, impl_->table_.now());
     return;
   }
+  if (seen.kind == observation_kind::pointers_seen) {
+    // One that comes after the policy's last word on it is old.
+    if (impl_->pointer_interval_ != duration::zero()) impl_->pointers_.observe(seen);
+    return;
+  }
   impl_->table_.observe(source, seen);
 }
 
 time_point scheduler_core::step() { return impl_->step(); }
 
+duration scheduler_core::pointer_interval() const noexcept { return impl_->pointer_interval_; }
+
 void scheduler_core::begin_stop() {
   if (std::exchange(impl_->stopping_, true)) return;
   impl_->policy_wake_ = never;
+  impl_->pointer_interval_ = {};
   impl_->holds_.release_all();
   impl_->attacher_.stop();
 }

@@ -62,6 +62,7 @@ void table::observe(unsigned source, const observation& seen) {
       if (seen.count != 0) view_of(one).slots = seen.count;
       break;
     }
+    case observation_kind::pointers_seen:    // scheduler_core gives it to the pointer_ledger
     case observation_kind::gpu_lost: break;  // scheduler_core takes it for the backend's
     case observation_kind::resync_begin:
       processes_.for_each([&](process& one) { one.marked_by &= ~bit; });
@@ -153,6 +154,7 @@ void table::leave(process& which) {
   for (const gpu_id where : from.gpus) update_offline(from, where, false);
   if (from.key != 0) by_key_.erase(from.key);
   groups_.erase(from.id);
+  ++shape_;
 }
 
 queue& table::queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_type type) {
@@ -193,6 +195,11 @@ void table::forget(queue& which, std::uint32_t bit) {
   if (which.seen_by == 0 && !which.managed) erase(which);
 }
 
+process* table::find(pid_t pid, std::uint64_t start_time) noexcept {
+  const auto found = by_pid_.find({pid, start_time});
+  return found == by_pid_.end() ? nullptr : processes_.find(found->second);
+}
+
 void table::forget(process& which, std::uint32_t bit) {
   which.seen_by &= ~bit;
   vote(which, bit, role::unmatched);
@@ -203,6 +210,7 @@ void table::forget(process& which, std::uint32_t bit) {
   // The pid may belong to a successor at once; the exited one is reachable by its id only.
   by_pid_.erase({which.pid, which.start_time});
   which.gone = true;
+  ++shape_;
   mark_dirty(which);
   if (which.attach == attach_state::none) {
     erase(which);
@@ -398,6 +406,7 @@ void table::mark_dirty(process& which) noexcept {
 }
 
 void table::mark_reshaped(group& which) noexcept {
+  ++shape_;
   if (std::exchange(which.reshaped, true)) return;
   reshaped_.push_back(which.id);
 }

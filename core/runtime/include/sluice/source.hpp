@@ -8,6 +8,7 @@
 #include "sluice/inbox.hpp"
 #include "sluice/reactor.hpp"
 #include "sluice/result.hpp"
+#include "sluice/time.hpp"
 
 namespace sluice {
 
@@ -39,6 +40,10 @@ class source {
   /// the request on to it.
   virtual void resync() = 0;
   virtual void stop() = 0;
+  /// Look at the read and write pointers of online queues every `every`, from now on, and say what
+  /// changed as observation_kind::pointers_seen, everything once at first; zero: not at all, as at
+  /// the start. Must not block.
+  virtual void poll_pointers(duration every) { (void)every; }
 };
 
 }  // namespace sluice
