@@ -48,15 +48,15 @@ class pointer_polling final : public policy {
   }
 
   static bool is_work(online_work work) noexcept {
-    return work == online_work::waiting || work == online_work::consumed;
+    return work != online_work::unknown && work != online_work::finished;
   }
 
   void follow(place& at, const gpu_view& on, const event& moved) const {
     // A kernel's length is not seen. But while packets wait, those before them run; and who submits
-    // one kernel after the other lets a kernel pass between two moves, or a gap.
-    if (at.work == online_work::waiting && on.work == online_work::consumed) {
-      const auto ran = static_cast<std::int64_t>(std::max<std::uint64_t>(at.packets, 2) - 1);
-      learn(at, (moved.at - at.since) / ran, moved.at);
+    // one kernel after the other lets a kernel pass between two moves, or a gap. (A single packet
+    // may only have waited for room on the GPU.)
+    if (at.work == online_work::waiting && on.work == online_work::consumed && at.packets > 1) {
+      learn(at, (moved.at - at.since) / static_cast<std::int64_t>(at.packets - 1), moved.at);
     } else if (at.work == online_work::consumed && moved.count != 0) {
       learn(at, moved.at - at.since, moved.at);
     }
@@ -90,7 +90,8 @@ class pointer_polling final : public policy {
                                 : std::clamp(2 * longest, options_.settle_min, options_.settle_max);
     const time_point moved = std::max(on.last_move, at.since);
     switch (on.work) {
-      case online_work::waiting: return moved + options_.give_up;
+      case online_work::waiting:
+      case online_work::running: return moved + options_.give_up;
       case online_work::consumed: return moved + settle;
       case online_work::finished:
       case online_work::unknown: break;
@@ -159,7 +160,7 @@ policy_kind pointer_polling_kind() {
                      parameter::span("remember", defaults.remember, 1ms, 24h,
                                      "how long the longest kernel or gap is remembered"),
                      parameter::span("give_up", defaults.give_up, 10ms, 24h,
-                                     "when a packet that waits no longer counts")},
+                                     "when a packet that waits or runs no longer counts")},
           .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
             if (values.span("slow") < values.span("fast")) {
               problem = "slow is shorter than fast; it must be at least as long";

@@ -103,16 +103,18 @@ auto pointer_view::end_of(queue& which) noexcept -> ending {
   return ending::ended;
 }
 
-bool pointer_view::is_empty(place& where, time_point now) noexcept {
-  if (where.occupancy.empty()) return false;
+auto pointer_view::occupancy_of(place& where, time_point now) noexcept -> ending {
+  if (where.occupancy.empty()) return ending::not_shown;
   if (now >= where.occupancy_due) {
     where.occupancy_due = now + occupancy_interval;
     std::array<char, 32> text;
     const auto read = read_small_file(where.occupancy.c_str(), text);
     const auto units = read ? parse_number<std::uint32_t>(*read) : std::nullopt;
+    where.occupancy_read = units.has_value();
     where.empty_looks = units == 0U ? where.empty_looks + 1 : 0;
   }
-  return where.empty_looks >= empty_enough;
+  if (!where.occupancy_read) return ending::not_shown;
+  return where.empty_looks >= empty_enough ? ending::ended : ending::runs;
 }
 
 void pointer_view::begin_anew() noexcept {
@@ -157,7 +159,7 @@ void pointer_view::look(time_point now) noexcept {
     switch (end_of(one)) {
       case ending::ended: break;
       case ending::runs:
-        if (found != online_work::waiting) found = online_work::consumed;
+        if (found != online_work::waiting) found = online_work::running;
         break;
       case ending::not_shown: not_shown_[one.place] = 1; break;
     }
@@ -166,9 +168,12 @@ void pointer_view::look(time_point now) noexcept {
     place& where = places_[index];
     unreadable_ += hidden_[index];
     where.work = found_[index];
-    if (where.work == online_work::finished && (not_shown_[index] != 0 || hidden_[index] != 0) &&
-        !is_empty(where, now)) {
-      where.work = online_work::consumed;
+    if (where.work == online_work::finished && (not_shown_[index] != 0 || hidden_[index] != 0)) {
+      switch (occupancy_of(where, now)) {
+        case ending::ended: break;
+        case ending::runs: where.work = online_work::running; break;
+        case ending::not_shown: where.work = online_work::consumed; break;
+      }
     }
     if (known == 0) where.work = online_work::unknown;
   }

@@ -70,6 +70,7 @@ class pointer_view {
     // cu_occupancy:
     std::string occupancy{};  ///< Its path; empty: not there.
     time_point occupancy_due{};
+    bool occupancy_read = false;
     int empty_looks = 0;
   };
 
@@ -103,7 +104,7 @@ class pointer_view {
   pointer_view(const process_identity& who, std::unique_ptr<queue_pointers> pointers)
       : who_(who), pointers_(std::move(pointers)) {}
   ending end_of(queue& which) noexcept;
-  static bool is_empty(place& where, time_point now) noexcept;
+  static ending occupancy_of(place& where, time_point now) noexcept;
 
   const process_identity who_;
   std::unique_ptr<queue_pointers> pointers_;

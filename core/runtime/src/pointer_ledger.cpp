@@ -11,17 +11,18 @@ namespace {
 constexpr duration patience = std::chrono::seconds(10);
 
 /// What counts when several processes share a GPU: the highest. "unknown" also when there is none.
-constexpr std::array ranks{online_work::unknown, online_work::finished, online_work::unknown,
-                           online_work::consumed, online_work::waiting};
+constexpr std::array ranks{online_work::unknown,  online_work::finished, online_work::unknown,
+                           online_work::consumed, online_work::running,  online_work::waiting};
 
 constexpr int rank_of(online_work work) noexcept {
   switch (work) {
     case online_work::finished: return 1;
     case online_work::unknown: return 2;
     case online_work::consumed: return 3;
+    case online_work::running: return 4;
     case online_work::waiting: break;
   }
-  return 4;
+  return 5;
 }
 
 }  // namespace

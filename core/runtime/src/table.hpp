@@ -74,8 +74,8 @@ inline void note_arrival(gpu& where, time_point at) noexcept {
 
 /// Whether online work is in flight: clients say so, or pointers do.
 inline bool has_online_work(const gpu_view& where) noexcept {
-  return where.online_in_flight != 0 || where.work == online_work::waiting ||
-         where.work == online_work::consumed;
+  return where.online_in_flight != 0 ||
+         (where.work != online_work::unknown && where.work != online_work::finished);
 }
 
 struct queue {

@@ -12,6 +12,7 @@ enum class online_work : std::uint8_t {
   waiting,   ///< Some packet was not consumed yet.
   consumed,  ///< Every packet was; whether the last kernels have ended is not known.
   finished,  ///< Every packet was, and completion signals or occupancy say that nothing runs.
+  running,   ///< Every packet was, and one of these says that something still runs.
 };
 
 }  // namespace sluice

@@ -31,8 +31,8 @@ struct pointer_polling_options {
   duration settle_min = std::chrono::milliseconds(2);
   duration settle_max = std::chrono::seconds(1);
   duration remember = std::chrono::seconds(30);  ///< 1 ms to 24 h.
-  /// A packet that waits so long while no other comes no longer counts as work: it waits for
-  /// something else than this GPU. Default 60 s; 10 ms to 24 h.
+  /// A packet that waits or runs for so long while no other comes no longer counts as work: it
+  /// waits for something else than this GPU. Default 60 s; 10 ms to 24 h.
   duration give_up = std::chrono::seconds(60);
 };
 
