@@ -189,7 +189,8 @@ pointer_watch::pointer_watch(std::string sysfs, inbox_producer& inbox, message_s
       timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {}
 
 void pointer_watch::pace(duration every) noexcept {
-  every_.store(std::max(every, duration::zero()).count());
+  // Whoever forgot what it was told begins anew, however short the pause was.
+  if (every_.exchange(std::max(every, duration::zero()).count()) == 0) restate_.store(true);
   ::eventfd_write(wake_.get(), 1);
 }
 

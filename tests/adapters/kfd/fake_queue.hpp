@@ -35,14 +35,14 @@ class fake_queue {
   }
 
   void submit(bool with_signal = true) {
-    const std::uint64_t slot = write() % packets;
+    const std::uint64_t slot = write().load() % packets;
     word(0x2000 + slot * 64 + 8) = 1;
     word(0x1000 + slot * 64 + 56) = with_signal ? base_ + 0x2000 + slot * 64 : 0;
-    write() = write() + 1;
+    write().fetch_add(1);
   }
-  void consume() { word(0x80) = write(); }
+  void consume() { word(0x80) = write().load(); }
   /// The last packet's kernel ends.
-  void finish() { word(0x2000 + (write() - 1) % packets * 64 + 8) = 0; }
+  void finish() { word(0x2000 + (write().load() - 1) % packets * 64 + 8) = 0; }
 
  private:
   static constexpr std::size_t size = 0x3000;

@@ -1,6 +1,7 @@
 #include "node_scanner.hpp"
 
 #include "family.hpp"
+#include "mqds_text.hpp"
 #include "proc.hpp"
 
 #include <sys/epoll.h>
@@ -305,26 +306,10 @@ TEST_F(NodeScanner, RestatesWhatItKnows) {
 /// mqds with one compute queue of that process; `pointers` is where its amd_queue_t is.
 std::string mqds_text(pid_t pid, std::uint32_t ring_page, unsigned priority,
                       std::uint32_t pointers = 0) {
-  std::vector<std::uint32_t> words(512);
-  words[0] = 0xC0310800;
-  words[134] = priority;
-  words[136] = ring_page;
-  words[139] = pointers == 0 ? 0 : pointers + 0x80;
-  words[141] = pointers == 0 ? 0 : pointers + 0x38;
-  words[181] = 1;
-  std::string text =
-      "Process " + std::to_string(pid) + " PASID 0x8001:\n  Compute queue on device 1234\n";
-  char piece[16];
-  for (std::size_t at = 0; at < words.size(); ++at) {
-    if (at % 8 == 0) {
-      std::snprintf(piece, sizeof(piece), "    %08x:", static_cast<unsigned>(at * 4));
-      text += piece;
-    }
-    std::snprintf(piece, sizeof(piece), " %08x", words[at]);
-    text += piece;
-    if (at % 8 == 7) text += '\n';
-  }
-  return text;
+  return test::mqds_text(pid, {.ring_base = std::uint64_t{ring_page} << 8U,
+                               .priority = priority,
+                               .read_pointer = pointers == 0 ? 0U : pointers + 0x80U,
+                               .write_pointer = pointers == 0 ? 0U : pointers + 0x38U});
 }
 
 TEST_F(NodeScanner, LetsQueuesVoteByRingAndPriority) {
