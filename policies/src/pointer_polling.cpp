@@ -144,41 +144,44 @@ std::unique_ptr<policy> make_pointer_polling(pointer_polling_options options) {
 
 policy_kind pointer_polling_kind() {
   using namespace std::chrono_literals;
-  const pointer_polling_options defaults;
-  return {.name = "pointer_polling",
-          .summary = "offline work makes room for online programs that know nothing of a scheduler",
-          .schema = {parameter::span("fast", defaults.fast, 20us, 1s,
-                                     "between two looks at pointers while online work is likely"),
-                     parameter::span("slow", defaults.slow, 20us, 10s, "and else"),
-                     parameter::span("recent", defaults.recent, 0s, 1h,
-                                     "how long after online work more of it is likely"),
-                     parameter::span("linger", defaults.linger, 0s, 10s,
-                                     "how long offline work stays held after online work ended"),
-                     parameter::span("settle_min", defaults.settle_min, 0s, 60s,
-                                     "shortest wait for a kernel whose end cannot be seen"),
-                     parameter::span("settle_max", defaults.settle_max, 0s, 60s, "and the longest"),
-                     parameter::span("remember", defaults.remember, 1ms, 24h,
-                                     "how long the longest kernel or gap is remembered"),
-                     parameter::span("give_up", defaults.give_up, 10ms, 24h,
-                                     "when a packet that waits or runs no longer counts")},
-          .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
-            if (values.span("slow") < values.span("fast")) {
-              problem = "slow is shorter than fast; it must be at least as long";
-              return nullptr;
-            }
-            if (values.span("settle_max") < values.span("settle_min")) {
-              problem = "settle_max is shorter than settle_min; it must be at least as long";
-              return nullptr;
-            }
-            return make_pointer_polling({.fast = values.span("fast"),
-                                         .slow = values.span("slow"),
-                                         .recent = values.span("recent"),
-                                         .linger = values.span("linger"),
-                                         .settle_min = values.span("settle_min"),
-                                         .settle_max = values.span("settle_max"),
-                                         .remember = values.span("remember"),
-                                         .give_up = values.span("give_up")});
-          }};
+  using options = pointer_polling_options;
+  struct field {
+    const char* key;
+    duration options::*value;
+    duration low, high;
+    const char* help;
+  };
+  static constexpr field fields[] = {
+      {"fast", &options::fast, 20us, 1s, "between two looks while online work is likely"},
+      {"slow", &options::slow, 20us, 10s, "and else"},
+      {"recent", &options::recent, 0s, 1h, "how long after online work more of it is likely"},
+      {"linger", &options::linger, 0s, 10s, "how long a hold outlasts online work"},
+      {"settle_min", &options::settle_min, 0s, 60s, "shortest wait for an end that is not seen"},
+      {"settle_max", &options::settle_max, 0s, 60s, "and the longest"},
+      {"remember", &options::remember, 1ms, 24h, "how long the longest kernel or gap counts"},
+      {"give_up", &options::give_up, 10ms, 24h, "when a packet that waits or runs counts no more"}};
+  policy_kind made{
+      .name = "pointer_polling",
+      .summary = "offline work makes room for online programs that know nothing of a scheduler",
+      .schema = {},
+      .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
+        options with;
+        for (const field& each : fields) with.*each.value = values.span(each.key);
+        if (with.slow < with.fast) {
+          problem = "slow is shorter than fast; it must be at least as long";
+          return nullptr;
+        }
+        if (with.settle_max < with.settle_min) {
+          problem = "settle_max is shorter than settle_min; it must be at least as long";
+          return nullptr;
+        }
+        return make_pointer_polling(with);
+      }};
+  for (const field& each : fields) {
+    made.schema.push_back(
+        parameter::span(each.key, options{}.*each.value, each.low, each.high, each.help));
+  }
+  return made;
 }
 
 }  // namespace sluice

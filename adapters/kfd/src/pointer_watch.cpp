@@ -130,9 +130,8 @@ void pointer_view::look(time_point now) noexcept {
   if (over_) return;
   const auto read = pointers_->read();
   over_ = !read && read.error() == errc::unknown_target;
-  std::ranges::fill(found_, online_work::finished);
+  std::ranges::fill(found_, online_work::unknown);
   std::ranges::fill(not_shown_, 0);
-  std::size_t known = 0;
   unreadable_ = 0;
   for (std::size_t index = 0; index < queues_.size(); ++index) {
     queue& one = queues_[index];
@@ -143,7 +142,6 @@ void pointer_view::look(time_point now) noexcept {
       not_shown_[one.place] = 1;
       continue;
     }
-    ++known;
     // Of what was there at the first look, only what still waits came for certain.
     std::uint64_t came = one.seen ? values.write - one.write : values.pending();
     if (!one.aql && came != 0) came = 1;  // Not packets, and it may begin anew at 0.
@@ -152,6 +150,7 @@ void pointer_view::look(time_point now) noexcept {
     one.seen = true;
     one.write = values.write;
     online_work& found = found_[one.place];
+    if (found == online_work::unknown) found = online_work::finished;
     if (values.pending() != 0) {
       found = online_work::waiting;
       continue;
@@ -175,7 +174,6 @@ void pointer_view::look(time_point now) noexcept {
         case ending::not_shown: where.work = online_work::consumed; break;
       }
     }
-    if (known == 0) where.work = online_work::unknown;
   }
 }
 

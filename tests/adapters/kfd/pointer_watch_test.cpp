@@ -113,6 +113,7 @@ TEST_F(PointerView, TakesWhatWasThereAtTheFirstLookForOldUnlessItWaits) {
 
 TEST_F(PointerView, SaysOfAGpuWhatItsBusiestQueueSays) {
   make({queue_.on(gpu_a), second_.on(gpu_a)});
+  look();
   queue_.submit();
   queue_.consume();
   EXPECT_EQ(look(), online_work::running);
