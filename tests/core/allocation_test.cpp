@@ -13,6 +13,7 @@
 
 #include "sluice/asio.hpp"
 #include "sluice/plugin_loader.hpp"
+#include "sluice/policies/pointer_polling.hpp"
 #include "sluice/policy_plugin.hpp"
 #include "sluice/policy_registry.hpp"
 #include "sluice/scheduler.hpp"
@@ -86,6 +87,47 @@ TEST(Allocation, DoesNotHappenWhenThePolicyIsAPlugin) {
   const auto before = bench.driver.submitted();
   EXPECT_EQ(allocations_over(bench, client, 1000), 0U);
   EXPECT_GE(bench.driver.submitted() - before, 1000U * 8);
+}
+
+TEST(Allocation, DoesNotHappenFromPointersToBatchAndBack) {
+  core_bench bench{quick_config(), make_pointer_polling()};
+  fill(bench, 4, 8);
+  constexpr pid_t serving = 100;
+  bench.create(serving, role::online, gpu_a, {0});
+  bench.attach_all();
+  bench.driver.keep_batches(false);
+  const auto point = [&](online_work work, std::uint32_t packets) {
+    observation one;
+    one.kind = observation_kind::pointers_seen;
+    one.pid = serving;
+    one.start_time = start_time;
+    one.gpu = gpu_a;
+    one.work = work;
+    one.count = packets;
+    one.at = bench.time.now();
+    bench.core->observe(0, one);
+    bench.step();
+    bench.step();
+    bench.time.advance(2ms);
+  };
+  const auto cycle = [&] {
+    point(online_work::waiting, 2);
+    point(online_work::waiting, 1);
+    point(online_work::running, 0);
+    point(online_work::consumed, 0);
+    point(online_work::finished, 0);
+    bench.time.advance(10ms);
+    bench.step();
+    bench.step();
+    bench.time.advance(3ms);
+  };
+  for (int i = 0; i < 10; ++i) cycle();
+  const auto before = bench.driver.submitted();
+  const counted here;
+  for (int i = 0; i < 1000; ++i) cycle();
+  EXPECT_EQ(here.so_far(), 0U);
+  // Two of the processes are on its GPU.
+  EXPECT_GE(bench.driver.submitted() - before, 1000U * 4);
 }
 
 TEST(Allocation, DoesNotHappenWithFourThousandQueuesEither) {

@@ -27,6 +27,7 @@
 #include "sluice/acquire.hpp"
 #include "sluice/asio.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/policies/pointer_polling.hpp"
 #include "sluice/testing/scripted_backend.hpp"
 
 namespace sluice {
@@ -66,6 +67,7 @@ struct source_log {
   std::atomic<int> starts{0};
   std::atomic<int> resyncs{0};
   std::atomic<int> stops{0};
+  std::atomic<duration::rep> pointers{-1};  ///< As last asked for; -1: never.
 };
 
 class test_source final : public source {
@@ -84,6 +86,7 @@ class test_source final : public source {
     resync_();
   }
   void stop() override { ++log_.stops; }
+  void poll_pointers(duration every) override { log_.pointers = every.count(); }
 
  private:
   source_log& log_;
@@ -104,7 +107,8 @@ scheduler_config quick() {
 class node {
  public:
   explicit node(std::unique_ptr<reactor> loop, scheduler_config config = quick(),
-                std::vector<std::unique_ptr<source>> more = {}, scheduler_options options = {}) {
+                std::vector<std::unique_ptr<source>> more = {}, scheduler_options options = {},
+                std::unique_ptr<policy> decider = make_fixed_timeslice({.slice = 1ms})) {
     auto backend = std::make_unique<testing::scripted_backend>(time_);
     driver = backend.get();
     driver->add_queue(trainer, queue_0, gpu_a);
@@ -114,9 +118,8 @@ class node {
       to.push(seen(observation_kind::queue_seen, trainer));
       return {};
     }));
-    auto made = scheduler::create(config, std::move(loop), std::move(backend),
-                                  make_fixed_timeslice({.slice = 1ms}), std::move(more),
-                                  std::move(options));
+    auto made = scheduler::create(config, std::move(loop), std::move(backend), std::move(decider),
+                                  std::move(more), std::move(options));
     EXPECT_TRUE(made);
     core = std::move(*made);
   }
@@ -233,6 +236,19 @@ TEST(Scheduler, TakesAnotherPolicyWhileItSleeps) {
   EXPECT_TRUE(eventually([&] { return suspends() == 2; }));
   one.core->stop();
   reactor.join();
+}
+
+TEST(Scheduler, TellsItsSourcesHowOftenToLookAtPointers) {
+  node plain(own_loop());
+  ASSERT_TRUE(plain.core->start());
+  ASSERT_TRUE(plain.step_until([&] { return plain.managed(); }));
+  EXPECT_EQ(plain.log.pointers, -1);
+  node all(own_loop(), quick(), {}, {}, make_pointer_polling({.fast = 1ms, .slow = 3ms}));
+  ASSERT_TRUE(all.core->start());
+  EXPECT_TRUE(all.step_until([&] { return all.log.pointers == duration(3ms).count(); }));
+  auto client = all.client();
+  const auto busy = client.busy();
+  EXPECT_TRUE(all.step_until([&] { return all.log.pointers == duration(1ms).count(); }));
 }
 
 TEST(Scheduler, RunReturnsAtOnceWhenNothingWasStarted) {

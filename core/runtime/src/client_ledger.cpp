@@ -125,11 +125,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
     for_each_gpu(one, [&](gpu& each) {
       auto& view = table_.view_of(each);
       view.last_begin = std::max(view.last_begin, at);
-      each.begun_this_turn = true;
-      if (!each.arrival_open && each.not_off != 0) {
-        each.arrival_open = each.decision_open = true;
-        each.arrival = at;
-      }
+      note_arrival(each, at);
       events.push_back(
           {event_kind::online_begin, each.id, page.id, static_cast<std::uint32_t>(began), at});
     });

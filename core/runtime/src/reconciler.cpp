@@ -41,8 +41,8 @@ auto reconciler::need(const queue& which, time_point now, time_point& retry) noe
         retry = std::min(retry, which.hold_off);
         return urgency::none;
       }
-      return table_.view_of(*which.on).online_in_flight != 0 ? urgency::waiting_suspend
-                                                             : urgency::later_suspend;
+      return has_online_work(table_.view_of(*which.on)) ? urgency::waiting_suspend
+                                                        : urgency::later_suspend;
     case queue_state::suspended: return wanted_off ? urgency::none : urgency::resume;
     case queue_state::in_doubt:
       if (now < which.resume_off) {

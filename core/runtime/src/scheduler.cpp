@@ -96,6 +96,7 @@ class scheduler::impl {
 
     result<void> start() { return source_->start(*this); }
     void stop() { source_->stop(); }
+    void poll_pointers(duration every) { source_->poll_pointers(every); }
     std::string_view name() const noexcept { return source_->name(); }
     void breaker_changed(const breaker_change& what) { source_->breaker_changed(what); }
     void drain(statistics& stats) {
@@ -183,6 +184,10 @@ class scheduler::impl {
       for (const auto& one : sources_) one->drain(core_->live_stats());
       if (stopping) core_->begin_stop();
       next = core_->step();
+      if (const duration wanted = core_->pointer_interval();
+          wanted != std::exchange(pointer_interval_, wanted)) {
+        for (const auto& one : sources_) one->poll_pointers(wanted);
+      }
       if (stopping && may_shut_down()) {
         shut_down();
         return;
@@ -228,6 +233,7 @@ class scheduler::impl {
   std::vector<watch_id> watches_;
   timer_id timer_{};
   time_point stop_deadline_ = never;
+  duration pointer_interval_{};       // As the sources were told.
   std::atomic<bool> started_{false};  // Set once, on the reactor thread.
   std::atomic<bool> stop_asked_{false};
   std::atomic<bool> stopped_{false};

@@ -7,6 +7,7 @@
 #include "holds.hpp"
 #include "log.hpp"
 #include "log_limiter.hpp"
+#include "pointer_ledger.hpp"
 #include "reconciler.hpp"
 #include "table.hpp"
 
@@ -43,6 +44,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         desk_(std::make_shared<core::front_desk>(time_)),
         table_(stats_, options.own_pid, config_.suspend_sdma),
         clients_(config_, table_, stats_, *desk_),
+        pointers_(table_),
         holds_(config_, table_, stats_),
         reconciler_(config_, table_, driver, stats_, time_),
         attacher_(config_, table_, driver, stats_),
@@ -124,6 +126,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   statistics stats_;
   core::table table_;
   core::client_ledger clients_;
+  core::pointer_ledger pointers_;
   core::holds holds_;
   core::reconciler reconciler_;
   core::attacher attacher_;
@@ -159,11 +162,15 @@ time_point scheduler_core::impl::step() {
   breaker_.work(now);
 
   clients_.look(now, events_);
-  if (std::any_of(events_.begin(), events_.end(),
-                  [](const event& one) { return one.kind == event_kind::online_end; })) {
+  table_.reshape();
+  pointers_.look(now, events_);
+  if (std::any_of(events_.begin(), events_.end(), [this](const event& one) {
+        return one.kind == event_kind::online_end ||
+               (one.kind == event_kind::online_moved &&
+                !core::has_online_work(*table_.find(one.gpu)));
+      })) {
     attacher_.recheck();
   }
-  table_.reshape();
   holds_.before_policy(now);
   if (desk_->has_policy() && !stopping_) {
     auto next = desk_->take_policy();
@@ -181,6 +188,7 @@ time_point scheduler_core::impl::step() {
     decide(now);
   }
   withdraw_stale_reservations();
+  if (pointer_interval_ == duration::zero()) pointers_.forget();
   table_.clear_changed();
   attacher_.work(now);
   table_.reshape();  // What the attacher gave back is no longer anyone's to suspend.
@@ -348,17 +356,24 @@ void scheduler_core::observe(unsigned source, const observation& seen) {
     case observation_kind::gpu_lost: impl_->breaker_.reset(seen.gpu, seen.at, now); break;
     case observation_kind::breaker_kept: impl_->breaker_.keep(seen.gpu, seen.at, now); break;
     case observation_kind::breaker_rearmed: impl_->breaker_.rearm(seen.gpu); break;
+    case observation_kind::pointers_seen:
+      // One that comes after the policy's last word on it is old.
+      if (impl_->pointer_interval_ != duration::zero()) impl_->pointers_.observe(seen);
+      break;
     default: impl_->table_.observe(source, seen);
   }
 }
 
 time_point scheduler_core::step() { return impl_->step(); }
 
+duration scheduler_core::pointer_interval() const noexcept { return impl_->pointer_interval_; }
+
 void scheduler_core::begin_stop() {
   if (std::exchange(impl_->stopping_, true)) return;
   impl_->policy_wake_ = never;
   impl_->stale_reservations_.swap(impl_->reserved_);
   impl_->withdraw_stale_reservations();
+  impl_->pointer_interval_ = {};
   impl_->holds_.release_all();
   impl_->attacher_.stop();
 }

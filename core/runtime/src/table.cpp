@@ -64,7 +64,8 @@ void table::observe(unsigned source, const observation& seen) {
     }
     case observation_kind::gpu_lost:
     case observation_kind::breaker_kept:
-    case observation_kind::breaker_rearmed: break;  // scheduler_core takes them for the breaker
+    case observation_kind::breaker_rearmed:       // scheduler_core takes them for the breaker
+    case observation_kind::pointers_seen: break;  // and gives this to the pointer_ledger
     case observation_kind::resync_begin:
       processes_.for_each([&](process& one) { one.marked_by &= ~bit; });
       queues_.for_each([&](queue& one) { one.marked_by &= ~bit; });
@@ -159,6 +160,7 @@ void table::leave(process& which) {
   }
   if (from.key != 0) by_key_.erase(from.key);
   groups_.erase(from.id);
+  ++shape_;
 }
 
 queue& table::queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_type type) {
@@ -199,6 +201,11 @@ void table::forget(queue& which, std::uint32_t bit) {
   if (which.seen_by == 0 && !which.managed) erase(which);
 }
 
+process* table::find(pid_t pid, std::uint64_t start_time) noexcept {
+  const auto found = by_pid_.find({pid, start_time});
+  return found == by_pid_.end() ? nullptr : processes_.find(found->second);
+}
+
 void table::forget(process& which, std::uint32_t bit) {
   which.seen_by &= ~bit;
   vote(which, bit, role::unmatched);
@@ -209,6 +216,7 @@ void table::forget(process& which, std::uint32_t bit) {
   // The pid may belong to a successor at once; the exited one is reachable by its id only.
   by_pid_.erase({which.pid, which.start_time});
   which.gone = true;
+  ++shape_;
   mark_dirty(which);
   if (which.attach == attach_state::none) {
     erase(which);
@@ -409,6 +417,7 @@ void table::mark_dirty(process& which) noexcept {
 }
 
 void table::mark_reshaped(group& which) noexcept {
+  ++shape_;
   if (std::exchange(which.reshaped, true)) return;
   reshaped_.push_back(which.id);
 }

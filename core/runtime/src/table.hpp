@@ -64,6 +64,20 @@ struct gpu {
   bool begun_this_turn = false;
 };
 
+/// Online work came, at `at`: measured from now on, if it is not yet and something is to make room.
+inline void note_arrival(gpu& where, time_point at) noexcept {
+  where.begun_this_turn = true;
+  if (where.arrival_open || where.not_off == 0) return;
+  where.arrival_open = where.decision_open = true;
+  where.arrival = at;
+}
+
+/// Whether online work is in flight: clients say so, or pointers do.
+inline bool has_online_work(const gpu_view& where) noexcept {
+  return where.online_in_flight != 0 ||
+         (where.work != online_work::unknown && where.work != online_work::finished);
+}
+
 struct queue {
   queue_id id{};
   process* owner = nullptr;
@@ -189,6 +203,8 @@ class table final : public world {
   gpu& gpu_number(std::size_t index) noexcept { return gpus_[index]; }
 
   process* find(process_id id) noexcept { return processes_.find(id); }
+  /// One that a source sees; not the exited ones that the backend still holds.
+  process* find(pid_t pid, std::uint64_t start_time) noexcept;
   process* process_in(std::uint32_t slot) noexcept { return processes_.at(slot); }
   static std::uint32_t slot_of(const process& one) noexcept {
     return slot_table<process_id, process>::index_of(one.id);
@@ -215,6 +231,8 @@ class table final : public world {
   void reshape();
   /// Brings the group's run state up to date. \return whether `off` changed.
   bool refresh_state(group& which) noexcept;
+  /// Another number after processes, roles, queues or gangs changed.
+  std::uint64_t shape() const noexcept { return shape_; }
   std::span<const group_id> changed() const noexcept { return changed_; }
   void clear_changed() noexcept;
   std::vector<group_id>& touched() noexcept { return touched_; }
@@ -277,6 +295,7 @@ class table final : public world {
   std::deque<gpu> gpus_;
   std::vector<gpu_view> gpu_views_;
   std::size_t new_gpus_ = 0;
+  std::uint64_t shape_ = 0;
   std::size_t batches_in_flight_ = 0;
 
   std::vector<group_id> changed_;

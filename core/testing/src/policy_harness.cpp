@@ -118,6 +118,13 @@ void policy_harness::end_span(span_kind kind, std::uint64_t request) {
        {});
 }
 
+void policy_harness::move(gpu_id gpu, online_work work, std::uint32_t packets) {
+  auto& view = world_.add_gpu(gpu);
+  view.work = work;
+  if (packets != 0) view.last_move = now();
+  turn({{event_kind::online_moved, gpu, {}, packets, now()}}, {});
+}
+
 void policy_harness::change(group_id group) { turn({}, {group}); }
 
 void policy_harness::advance(duration by) {
@@ -158,7 +165,7 @@ void policy_harness::turn(std::vector<event> events, std::vector<group_id> chang
         break;
       case recording_sink::verb::run: holds_.erase(one.group); break;
       case recording_sink::verb::wake_at: wake_ = std::min(wake_, one.until); break;
-      case recording_sink::verb::poll_pointers:
+      case recording_sink::verb::poll_pointers: polling_ = one.every; break;
       case recording_sink::verb::reserve:
       case recording_sink::verb::listen:
       case recording_sink::verb::note: break;

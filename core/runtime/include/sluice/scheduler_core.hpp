@@ -59,6 +59,9 @@ class scheduler_core {
   void observe(unsigned source, const observation& seen);
   /// One turn. \return when the next is due at the latest.
   time_point step();
+  /// How often sources are to look at pointers, as the policy wants since the last step; zero: not
+  /// at all. See source::poll_pointers().
+  duration pointer_interval() const noexcept;
   /// Holds nothing from the next step on and attaches to nobody any more; idempotent.
   void begin_stop();
   /// Whether every queue is known to run and nothing is in flight.

@@ -97,7 +97,8 @@ enum sluice_online_work {
   SLUICE_WORK_UNKNOWN = 0,  /**< Nobody looks, or the pointers cannot be read. */
   SLUICE_WORK_WAITING = 1,  /**< Some packet was not consumed yet. */
   SLUICE_WORK_CONSUMED = 2, /**< Every packet was; the last kernels may still run. */
-  SLUICE_WORK_FINISHED = 3  /**< Every packet was, and nothing runs. */
+  SLUICE_WORK_FINISHED = 3, /**< Every packet was, and nothing runs. */
+  SLUICE_WORK_RUNNING = 4   /**< Every packet was, and something still runs. */
 };
 
 typedef struct sluice_gpu {

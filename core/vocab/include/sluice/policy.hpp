@@ -17,7 +17,8 @@ namespace sluice {
 enum class event_kind : std::uint8_t {
   online_begin,  ///< `count` busy periods began on `gpu`.
   online_end,    ///< `count` busy periods ended on `gpu`.
-  online_moved,  ///< Online queues on `gpu` got `count` packets, by their write pointers.
+  online_moved,  ///< Online queues on `gpu` got `count` packets, by their write pointers; 0: only
+                 ///< gpu_view::work changed. Sent while decision_sink::poll_pointers() asks for it.
   span_begin,    ///< `client` began the span `span` of its request `request`; on no single GPU.
   span_end,      ///< It ended; `length` is how long it took.
 };

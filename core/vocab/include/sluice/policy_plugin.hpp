@@ -61,7 +61,8 @@ static_assert(is(span_kind::request, SLUICE_SPAN_REQUEST) &&
 static_assert(is(online_work::unknown, SLUICE_WORK_UNKNOWN) &&
               is(online_work::waiting, SLUICE_WORK_WAITING) &&
               is(online_work::consumed, SLUICE_WORK_CONSUMED) &&
-              is(online_work::finished, SLUICE_WORK_FINISHED));
+              is(online_work::finished, SLUICE_WORK_FINISHED) &&
+              is(online_work::running, SLUICE_WORK_RUNNING));
 static_assert(is(role::unmatched, SLUICE_ROLE_UNMATCHED) && is(role::online, SLUICE_ROLE_ONLINE) &&
               is(role::offline, SLUICE_ROLE_OFFLINE));
 static_assert(is(run_state::running, SLUICE_STATE_RUNNING) &&

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "sluice/ids.hpp"
+#include "sluice/online_work.hpp"
 #include "sluice/role.hpp"
 #include "sluice/time.hpp"
 
@@ -39,14 +40,6 @@ struct group_view {
   time_point state_since{};                  ///< When `actual` last changed.
 };
 
-/// What the read and write pointers of a GPU's online queues say, as of the last look.
-enum class online_work : std::uint8_t {
-  unknown,   ///< Nobody looks, or the pointers cannot be read.
-  waiting,   ///< Some packet was not consumed yet.
-  consumed,  ///< Every packet was; whether the last kernels have ended is not known.
-  finished,  ///< Every packet was, and completion signals or occupancy say that nothing runs.
-};
-
 struct gpu_view {
   gpu_id id{};
   std::uint32_t online_in_flight = 0;  ///< Busy periods begun and not ended, over all clients.
@@ -56,6 +49,7 @@ struct gpu_view {
   /// Median of the last driver calls that suspended and resumed on it; zero before the first.
   duration suspend_cost{};
   duration resume_cost{};
+  /// What the pointers of online queues say, those of gangs that reach here included.
   online_work work = online_work::unknown;
   time_point last_move{};   ///< When write pointers of online queues last moved; epoch: never seen.
   time_point last_begin{};  ///< Epoch when there was none yet.

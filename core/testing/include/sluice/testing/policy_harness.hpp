@@ -73,12 +73,16 @@ class policy_harness {
   /// A client on every GPU marks its requests. \param ago how long before the turn it began.
   void begin_span(span_kind kind, std::uint64_t request, duration ago = {});
   void end_span(span_kind kind, std::uint64_t request);
+  /// The pointers of the GPU's online queues say that `packets` came, and what has become of them.
+  void move(gpu_id gpu, online_work work, std::uint32_t packets = 0);
   /// Lists the group in `changed`.
   void change(group_id group);
   /// Moves time, with a turn for every wake-up and every expiry on the way.
   void advance(duration by);
 
   bool held(group_id group) const;
+  /// How often the policy wants pointers looked at; zero: not at all.
+  duration polling() const noexcept { return polling_; }
   /// Every call the policy made, in order.
   const std::vector<recording_sink::call>& calls() const noexcept { return sink_.calls; }
   std::uint64_t turns() const noexcept { return turns_; }
@@ -93,6 +97,7 @@ class policy_harness {
   std::map<group_id, time_point> holds_;
   std::map<std::pair<span_kind, std::uint64_t>, time_point> open_;
   time_point wake_ = never;
+  duration polling_{};
   std::uint64_t turns_ = 0;
 };
 
