@@ -32,6 +32,9 @@ done
 # What the page promises about the source, and what the wrong file says.
 [ "$(wc -l <break_even.cpp)" -le 60 ]
 printf '[policy]\nplugin = "README.md"\n' >wrong.toml
-! build/try_policy wrong.toml 2>wrong
+if build/try_policy wrong.toml 2>wrong; then
+  echo "try_policy took a README for a plugin" >&2
+  exit 1
+fi
 grep -q "try_policy: wrong.toml:2: README.md: is not a shared library" wrong
 echo "every command of the page does what it says"

@@ -59,6 +59,8 @@ def sluice_load(address):
         request.message = what.encode("utf-8", "replace")[:1023]
 
 sluice_load.kept = []
+import sys
+sys.dont_write_bytecode = True  # Leave no files beside the user's.
 )python";
 
 /// The few functions of libpython that this needs; all are of its stable ABI or older than it.
