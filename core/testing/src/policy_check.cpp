@@ -66,7 +66,9 @@ class node {
   void play(const std::vector<step>& sequence) {
     for (const step& one : sequence) apply(one);
     for (std::uint32_t gpu = 1; gpu < step::most_ids; ++gpu) {
-      if (gpu_view* const on = world_.edit(gpu_id{gpu})) on->work = online_work::unknown;
+      if (gpu_view* const on = world_.edit(gpu_id{gpu}); on != nullptr && has_work(*on)) {
+        apply({.what = verb::pointers, .gpu = gpu, .work = online_work::finished});
+      }
       for (std::uint32_t client = 1; client < step::most_ids; ++client) {
         const auto open = in_flight_[gpu][client];
         if (open != 0) {
@@ -78,6 +80,10 @@ class node {
   }
 
  private:
+  static bool has_work(const gpu_view& on) {
+    return on.work != online_work::unknown && on.work != online_work::finished;
+  }
+
   [[noreturn]] void found(defect what, std::string how) const {
     throw finding{what, "after " + seconds(now_ - start) + " " + std::move(how)};
   }
@@ -170,12 +176,12 @@ class node {
 
   void move_pointers(const step& one) {
     gpu_view& on = world_.add_gpu(gpu_id{one.gpu});
-    on.work = online_work::unknown;
-    if (poll_ == duration::zero()) return;
-    on.work = one.work;
-    if (one.work != online_work::waiting) return;
-    on.last_move = now_;
-    add_event(event_kind::online_moved, one, 1);
+    // Nobody looks unless asked to; then every change is an event, with packets or without.
+    const online_work seen = poll_ == duration::zero() ? online_work::unknown : one.work;
+    const bool came = seen == online_work::waiting;
+    if (came) on.last_move = now_;
+    if (came || seen != on.work) add_event(event_kind::online_moved, one, came ? 1 : 0);
+    on.work = seen;
   }
 
   void mark(const step& one) {
@@ -461,8 +467,7 @@ class node {
       const group_view& view = *world_.find(one.id);
       for (const gpu_id id : view.gpus) {
         const gpu_view& on = *world_.find(id);
-        if (on.online_in_flight != 0 || on.work == online_work::waiting ||
-            on.work == online_work::consumed || on.last_end == now_) {
+        if (on.online_in_flight != 0 || has_work(on) || on.last_end == now_) {
           one.online_at = now_;
         }
         for (const group_id other : on.offline) {

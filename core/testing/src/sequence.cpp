@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 constexpr std::array verbs{"costs", "gpu",      "group",      "gone",     "begin", "end",
                            "blink", "pointers", "span_begin", "span_end", "wait"};
-constexpr std::array works{"unknown", "waiting", "consumed", "finished"};
+constexpr std::array works{"unknown", "waiting", "consumed", "finished", "running"};
 constexpr std::array kinds{"request", "ttft", "itl"};
 
 template <std::size_t N>
@@ -207,7 +207,7 @@ step random_step(dice& random, std::uint32_t gpus) {
       return one;
     case 4:
       one.what = verb::pointers;
-      one.work = static_cast<online_work>(random.below(4));
+      one.work = static_cast<online_work>(random.below(works.size()));
       return one;
     case 5: one.what = verb::span_begin; return one;
     case 6: one.what = verb::span_end; return one;

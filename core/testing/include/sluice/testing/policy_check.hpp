@@ -82,7 +82,7 @@ using policy_maker = std::function<std::unique_ptr<policy>()>;
 ///     group id=1 role=offline gpus=1+2 queues=4 priority=7 attached=1   (comes, or changes)
 ///     gone id=1
 ///     begin gpu=1 client=1 count=1            (end, blink: the same; client-1, client-2, ...)
-///     pointers gpu=1 work=waiting             (consumed, finished; only while it polls)
+///     pointers gpu=1 work=waiting             (running, consumed, finished; only while it polls)
 ///     span_begin client=1 kind=ttft request=1 (span_end: the same)
 ///     wait time=20ms
 ///
