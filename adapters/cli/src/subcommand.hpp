@@ -21,6 +21,7 @@ struct subcommand {
 // Each adds its options to the program's.
 subcommand add_doctor(CLI::App& program);
 subcommand add_hqds(CLI::App& program);
+subcommand add_lab(CLI::App& program);
 subcommand add_queues(CLI::App& program);
 subcommand add_release(CLI::App& program);
 subcommand add_resume(CLI::App& program);

@@ -8,7 +8,7 @@
 
 #include <boost/system/result.hpp>
 
-namespace demo {
+namespace sluice::lab {
 
 /// Made by failure() only: were it constructible from a string, checked<std::string> would be
 /// ambiguous.
@@ -26,4 +26,4 @@ inline trouble failure(std::string text) {
 template <class T>
 using checked = boost::system::result<T, trouble>;
 
-}  // namespace demo
+}  // namespace sluice::lab
