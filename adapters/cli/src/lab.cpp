@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,7 @@ struct options {
   std::string trace;
   std::string duration;
   std::string config;
+  std::string reaction, wake_up;
   std::string targets;
   std::optional<double> split;
   std::string csv_requests, csv_decisions, json;
@@ -81,7 +83,7 @@ std::vector<choice_kind> service_kinds() {
   const std::vector<parameter> shared{
       parameter::number("prefill_occupancy", 1, 0.01, 1, "share of the wave slots"),
       parameter::number("decode_occupancy", 0.5, 0.01, 1, "share of the wave slots"),
-      parameter::span("drain", 6s, 0s, 1h, "how long after the window requests are served"),
+      parameter::span("drain", 1h, 0s, 24h, "how long after the window requests are served"),
       parameter::number("prefill_rate", 0, 1, 1e9, "tokens per second").but_optional(),
       parameter::span("decode_token", 0s, 1ns, 10s, "GPU time of a token").but_optional()};
   std::vector<parameter> batching = shared;
@@ -125,9 +127,10 @@ T given_or(const parameters& values, const char* key, T fallback) {
 }
 
 /// Of text with a unit.
-checked<duration> read_duration(const std::string& text, std::string_view option) {
+checked<duration> read_duration(const std::string& text, std::string_view option,
+                                duration least = 1ns) {
   const auto value = parse_duration(text);
-  if (!value || *value <= 0s) {
+  if (!value || *value < least) {
     return failure(fmt::format("{} {}: must be a time with a unit, as 90s or 1h", option, text));
   }
   return *value;
@@ -317,6 +320,14 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
   spec.limits = *limits;
   spec.common.warm_up =
       std::max<duration>(spec.common.warm_up, spec.common.limits.attach_after + 1s);
+  for (const auto& [text, option, into] :
+       {std::tuple{&asked.reaction, "--reaction", &spec.common.reaction},
+        std::tuple{&asked.wake_up, "--wake-up", &spec.common.wake_up}}) {
+    if (text->empty()) continue;
+    const auto read = read_duration(*text, option, 0ns);
+    if (read.has_error()) return read.error();
+    *into = *read;
+  }
   spec.split = asked.split;
   spec.first_seed = asked.seed;
   spec.seeds = asked.seeds;
@@ -442,6 +453,14 @@ subcommand add_lab(CLI::App& program) {
       ->type_name("SHARE");
   command->add_option("--config", chosen->config, "TOML file with a [scheduler] table")
       ->type_name("FILE");
+  command
+      ->add_option("--reaction", chosen->reaction,
+                   "From a mark or a call's end to the scheduler's turn [100us]")
+      ->type_name("TIME");
+  command
+      ->add_option("--wake-up", chosen->wake_up,
+                   "From a kernel's end to its host's next submission, gaps aside [170us]")
+      ->type_name("TIME");
   command->add_option("--seed", chosen->seed, "The first seed")->capture_default_str();
   command->add_option("--seeds", chosen->seeds, "How many, for a mean and its 95 % interval")
       ->check(CLI::Range(1, 1000))

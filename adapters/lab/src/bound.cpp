@@ -10,12 +10,19 @@ namespace {
 
 double ns(duration value) { return static_cast<double>(value.count()); }
 
+/// A dual feasible function (Fekete and Schepers): what is above 1 - least counts as everything,
+/// what is below `least` as nothing.
+double weigh(double occupancy, double least) {
+  if (occupancy > 1 - least) return 1;
+  return occupancy < least ? 0 : occupancy;
+}
+
 }  // namespace
 
-clairvoyant::clairvoyant(const scenario& what) : what_(what) {
+clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_(what) {
   const load_shape& load = what.offline.shape;
   const auto dealt = deal(what.work, what.machine.gpus.size());
-  const double longest = ns(what.warm_up) + ns(what.work.window) + ns(what.serving.drain_limit);
+  const double longest = ns(what.warm_up) + ns(longest_stretch);
 
   // The sequences of kernels, as long as the run could need them. Of a process that keeps its
   // queues filled a step is a kernel for each queue.
@@ -26,10 +33,11 @@ clairvoyant::clairvoyant(const scenario& what) : what_(what) {
   for (std::size_t p = 0; p < processes; ++p) {
     kernel_stream stream(load, seed++);
     sequence made;
-    double serial = 0, waves = 0, elapsed = 0, work = 0;
+    double serial = 0, elapsed = 0, work = 0;
+    by_weighing<double> waves{};
     const auto push = [&] {
       made.serial.push_back(serial);
-      made.waves.push_back(waves);
+      for (std::size_t w = 0; w < waves.size(); ++w) made.waves[w].push_back(waves[w]);
       made.elapsed.push_back(elapsed);
       made.work.push_back(work);
     };
@@ -37,14 +45,17 @@ clairvoyant::clairvoyant(const scenario& what) : what_(what) {
     const std::uint32_t of_queue = std::max(load.kernels_per_step, 1u);
     const bool waits = load.kernels_per_step != 0;
     while (elapsed < longest) {
-      double step_serial = 0, step_waves = 0;
+      double step_serial = 0;
+      by_weighing<double> step_waves{};
       for (std::uint32_t q = 0; q < load.queues; ++q) {
         double sum = 0;
         for (std::uint32_t k = 0; k < of_queue; ++k) {
           const drawn_kernel one = stream.next();
           const double length = ns(one.length);
           sum += length;
-          step_waves += length * one.occupancy;
+          for (std::size_t w = 0; w < waves.size(); ++w) {
+            step_waves[w] += length * weigh(one.occupancy, weighings[w]);
+          }
           work += length;
           shortest = std::min(shortest, length);
           if (p == 0) kernels.push_back(length);
@@ -56,8 +67,12 @@ clairvoyant::clairvoyant(const scenario& what) : what_(what) {
       const double gap = waits ? ns(stream.next_gap()) + ns(what.wake_up) : 0;
       const double exchange = what.offline.gang ? ns(what.offline.all_reduce) : 0;
       serial += step_serial + exchange;
-      waves += step_waves + exchange * what.offline.all_reduce_occupancy;
-      elapsed += std::max(step_serial, step_waves) + exchange + gap;
+      for (std::size_t w = 0; w < waves.size(); ++w) {
+        waves[w] +=
+            step_waves[w] + exchange * weigh(what.offline.all_reduce_occupancy, weighings[w]);
+      }
+      elapsed += std::max(step_serial, *std::max_element(step_waves.begin(), step_waves.end())) +
+                 exchange + gap;
       if (elapsed <= ns(what.warm_up)) made.latest_begin = made.serial.size();
       push();
     }
@@ -106,7 +121,10 @@ clairvoyant::clairvoyant(const scenario& what) : what_(what) {
       const double decode = each.generated_tokens * what.costs.decode.count();
       if (excludes_prefill) exclusive_ += prefill;
       if (excludes_decode) exclusive_ += decode;
-      waves_ += prefill * what.serving.prefill_occupancy + decode * what.serving.decode_occupancy;
+      for (std::size_t w = 0; w < waves_.size(); ++w) {
+        waves_[w] += prefill * weigh(what.serving.prefill_occupancy, weighings[w]) +
+                     decode * weigh(what.serving.decode_occupancy, weighings[w]);
+      }
       const std::size_t steps = std::max<std::size_t>(each.generated_tokens, 1);
       const double kept_away = needs_holds_ ? run_of(std::min(steps - 1, most_steps)) : 0;
       requests_.push_back(
@@ -118,27 +136,54 @@ clairvoyant::clairvoyant(const scenario& what) : what_(what) {
 double clairvoyant::lost(duration p99) const {
   if (!needs_holds_ || switch_cost_ <= 0 || requests_.empty()) return 0;
   const double p = ns(p99);
-  std::vector<double> idle;  // Between needy requests, what one hold over it would waste.
-  double sum = 0;
-  const request_need* last = nullptr;
-  double between = 0;  // GPU time of the requests since.
+
+  // Of all chains of needy requests the one that loses most; any would do for a proof. Looking back
+  // is cut short: what is so far apart loses a whole switch with somebody in between as well.
+  struct link {
+    double from = 0;  ///< Its arrival, less the GPU time of all before and itself.
+    double to = 0;    ///< Its arrival, less the GPU time of all before.
+    double best = 0;  ///< Lost by the best chain that ends here.
+    std::ptrdiff_t before = -1;
+    double idle = 0;  ///< Between `before` and here, what one hold over it would waste.
+  };
+  constexpr std::ptrdiff_t farthest = 64;
+  std::vector<link> links;
+  double gone = 0;
+  std::ptrdiff_t first_of_server = 0, leader = -1;
+  std::uint32_t server = requests_.front().server;
   for (const request_need& each : requests_) {
-    if (last != nullptr && last->server != each.server) last = nullptr;
-    // One whose own time is longer than p is late in any case: not among those that p99 counts on.
-    const bool needy = each.alone > p && each.own <= p;
-    if (!needy) {
-      between += each.own;
-      continue;
+    const auto here = static_cast<std::ptrdiff_t>(links.size());
+    if (each.server != server) {  // Its GPU's time is another's; the chain goes on at no loss.
+      server = each.server;
+      first_of_server = here;
+      gone = 0;
     }
-    if (last != nullptr) {
-      const double wasted = ns(each.at - last->at) - p - between;
-      if (wasted > 0) {
-        idle.push_back(wasted);
-        sum += std::min(wasted, switch_cost_);
+    const double to = ns(each.at) - gone;
+    gone += each.own;
+    // One whose own time is longer than p is late in any case: not among those that p99 counts on.
+    if (each.alone <= p || each.own > p) continue;
+    link made{ns(each.at) - gone, to, 0, leader, 0};
+    if (leader >= 0) made.best = links[static_cast<std::size_t>(leader)].best;
+    for (std::ptrdiff_t i = here - 1; i >= std::max(first_of_server, here - farthest); --i) {
+      const link& other = links[static_cast<std::size_t>(i)];
+      const double idle = to - other.from - p;
+      if (idle <= 0) continue;
+      const double sum = other.best + std::min(idle, switch_cost_);
+      if (sum > made.best) {
+        made.best = sum;
+        made.before = i;
+        made.idle = idle;
       }
     }
-    last = &each;
-    between = 0;
+    links.push_back(made);
+    if (leader < 0 || made.best >= links[static_cast<std::size_t>(leader)].best) leader = here;
+  }
+  if (leader < 0) return 0;
+  double sum = links[static_cast<std::size_t>(leader)].best;
+  std::vector<double> idle;
+  for (auto i = leader; i >= 0; i = links[static_cast<std::size_t>(i)].before) {
+    const double wasted = links[static_cast<std::size_t>(i)].idle;
+    if (wasted > 0) idle.push_back(wasted);
   }
 
   const auto n = static_cast<double>(requests_.size());
@@ -166,7 +211,10 @@ duration clairvoyant::work(duration p99, duration stretch) const {
   const double gone = lost(p99);
   // Over all GPUs, then what each process can do of its own sequence.
   const double time = std::max(0.0, gpus * s - exclusive_ - gone);
-  const double waves = std::max(0.0, gpus * s - waves_ - gone);
+  by_weighing<double> waves{};
+  for (std::size_t w = 0; w < waves.size(); ++w) {
+    waves[w] = std::max(0.0, gpus * s - waves_[w] - gone);
+  }
   double sum = 0;
   for (const sequence& each : sequences_) {
     double best = 0;
@@ -176,9 +224,11 @@ duration clairvoyant::work(duration p99, duration stretch) const {
       std::size_t low = from, high = each.work.size() - 1;
       while (low < high) {
         const std::size_t middle = low + (high - low + 1) / 2;
-        const bool fits = each.serial[middle] - each.serial[from] <= std::min(time, s) &&
-                          each.waves[middle] - each.waves[from] <= waves &&
-                          each.elapsed[middle] - each.elapsed[from] <= s;
+        bool fits = each.serial[middle] - each.serial[from] <= std::min(time, s) &&
+                    each.elapsed[middle] - each.elapsed[from] <= s;
+        for (std::size_t w = 0; w < waves.size(); ++w) {
+          fits = fits && each.waves[w][middle] - each.waves[w][from] <= waves[w];
+        }
         fits ? low = middle : high = middle - 1;
       }
       const std::size_t ahead = load.kernels_per_step == 0 && load.queues > 1 ? load.depth : 0;
@@ -187,7 +237,7 @@ duration clairvoyant::work(duration p99, duration stretch) const {
     }
     sum += best;
   }
-  sum = std::min(sum, waves / load.occupancy_low);
+  sum = std::min(sum, waves[0] / load.occupancy_low);
   sum = std::min(sum, time * load.queues * what_.offline.processes);
   return duration(std::llround(sum));
 }

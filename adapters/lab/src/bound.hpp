@@ -5,6 +5,7 @@
 
 #include "experiment.hpp"
 
+#include <array>
 #include <vector>
 
 namespace sluice::lab {
@@ -23,11 +24,12 @@ namespace sluice::lab {
 ///    no hold touches therefore takes at least its own GPU time and the shortest g - 1 consecutive
 ///    kernels of the offline sequence. If that is more than p, some hold overlaps its life, which
 ///    ends at most p after its arrival.
-/// 3. *Between two needy requests* i and j, in order of arrival, there is then either one hold that
-///    covers [arrival of i + p, arrival of j], in which offline gets nothing and the GPU is idle
-///    but for the requests that came between the two; or two holds, and the resume and the suspend
-///    between them, in which nothing at all runs. The least of both is lost, and these losses are
-///    of disjoint times.
+/// 3. *Between two needy requests* i and j there is then either one hold that covers [arrival of i
+/// +
+///    p, arrival of j], in which offline gets nothing and the GPU is idle but for the requests that
+///    came between the two; or two holds, and the resume and the suspend between them, in which
+///    nothing at all runs. The least of both is lost. Along a chain of needy requests these losses
+///    are of disjoint times, so they add up; the chain that loses most is taken.
 /// 4. *p99 forgives one request in a hundred.* Striking one of them saves at most one resume and
 ///    suspend, and what work those do in somebody's gap is at most all of theirs: both are taken
 ///    off in the way that is best for the policy.
@@ -38,7 +40,8 @@ namespace sluice::lab {
 class clairvoyant {
  public:
   /// \param what outlives it.
-  explicit clairvoyant(const scenario& what);
+  /// \param longest stretch that it will be asked about.
+  clairvoyant(const scenario& what, duration longest);
 
   /// \param p99 that the policy reached.
   /// \param stretch that it was measured in.
@@ -57,11 +60,16 @@ class clairvoyant {
   const scenario& what_;
   std::vector<request_need> requests_;  ///< By server, then in order of arrival.
   double exclusive_ = 0;                ///< Online time beside which no offline kernel fits, ns.
-  double waves_ = 0;                    ///< Online time times occupancy, ns.
-  double switch_cost_ = 0;              ///< A resume and a suspend, ns; 0: it stops nobody.
+  /// By weighing: 0 is the occupancy itself.
+  static constexpr std::array<double, 6> weighings{0, 0.3, 0.35, 0.4, 0.45, 0.5};
+  template <class Value>
+  using by_weighing = std::array<Value, weighings.size()>;
+  by_weighing<double> waves_{};  ///< Online time, weighed, ns.
+  double switch_cost_ = 0;       ///< A resume and a suspend, ns; 0: it stops nobody.
   bool needs_holds_ = false;
   struct sequence {
-    std::vector<double> serial, waves, elapsed, work;  ///< Sums before each step, ns.
+    std::vector<double> serial, elapsed, work;  ///< Sums before each step, ns.
+    by_weighing<std::vector<double>> waves;
     std::size_t latest_begin = 0;  ///< Steps that may be over when the stretch begins.
   };
   std::vector<sequence> sequences_;  ///< By offline process.

@@ -29,7 +29,8 @@ struct base {
     return seconds(offline_alone.offline_work) / seconds(offline_alone.stretch);
   }
   double bound_share(duration p99, duration stretch) const {
-    return seconds(bound->work(p99, stretch)) / seconds(stretch) / alone_rate();
+    // More than running alone says nothing.
+    return std::min(1.0, seconds(bound->work(p99, stretch)) / seconds(stretch) / alone_rate());
   }
 };
 
@@ -63,8 +64,7 @@ double share_over(const std::vector<duration>& values, std::optional<duration> l
          static_cast<double>(values.size());
 }
 
-figures figures_of(const run_result& run, const base& alone, const targets& limits,
-                   arrangement how) {
+figures figures_of(const run_result& run, const base& alone, const targets& limits) {
   figures made;
   const double stretch = seconds(run.stretch);
   const auto gpus = static_cast<double>(alone.what.machine.gpus.size());
@@ -102,10 +102,6 @@ figures figures_of(const run_result& run, const base& alone, const targets& limi
 
   made.offline_busy = seconds(run.offline_work) / stretch;
   made.offline_share = alone.alone_rate() > 0 ? made.offline_busy / alone.alone_rate() : 0;
-  if (how != arrangement::online_alone && how != arrangement::offline_alone &&
-      how != arrangement::static_split && made.unfinished == 0 && alone.alone_rate() > 0) {
-    made.bound = alone.bound_share(made.latency.p99, run.stretch);
-  }
   made.suspends = static_cast<double>(run.suspends) / stretch;
   made.driver_calls = static_cast<double>(run.driver_calls) / stretch;
   made.switching = seconds(run.switching) / stretch / gpus;
@@ -122,7 +118,7 @@ figures figures_of(const run_result& run, const base& alone, const targets& limi
 std::vector<bound_point> curve(const base& of) {
   std::vector<duration> alone;
   for (const served& each : of.online_alone.requests) alone.push_back(each.what.latency);
-  const duration first = percentiles_of(alone).p99;
+  const duration first = percentiles_of(std::move(alone)).p99;
   std::vector<bound_point> points;
   if (first <= 0ns || of.alone_rate() <= 0) return points;
   constexpr int steps_per_double = 4, doublings = 8;
@@ -170,17 +166,13 @@ checked<study> run_study(const study_spec& spec) {
   for_each_index(bases.size() * 2, spec.threads, [&](std::size_t i) {
     base& one = bases[i / 2];
     const setting& where = made.settings[i / 2 / spec.seeds];
-    const scenario what = scenario_of(where, spec.first_seed + i / 2 % spec.seeds);
+    scenario what = scenario_of(where, spec.first_seed + i / 2 % spec.seeds);
     if (i % 2 == 0) {
       one.online_alone = simulate(what, {"online alone", arrangement::online_alone, {}, 1});
     } else {
       one.offline_alone = simulate(what, {"offline alone", arrangement::offline_alone, {}, 1});
+      one.what = std::move(what);
     }
-  });
-  for_each_index(bases.size(), spec.threads, [&](std::size_t i) {
-    base& one = bases[i];
-    one.what = scenario_of(made.settings[i / spec.seeds], spec.first_seed + i % spec.seeds);
-    one.bound = std::make_unique<clairvoyant>(one.what);
   });
 
   std::vector<std::vector<contender>> who(made.settings.size());
@@ -218,16 +210,45 @@ checked<study> run_study(const study_spec& spec) {
     }
   }
   made.runs = jobs.size() + 2 * bases.size();
+  std::vector<duration> stretches(jobs.size());
   for_each_index(jobs.size(), spec.threads, [&](std::size_t i) {
     const auto [b, c] = jobs[i];
     const std::size_t s = b / spec.seeds, k = b % spec.seeds;
     const contender& one = who[s][c];
     cell& into = made.settings[s].cells[c + 1];
     run_result run = simulate(bases[b].what, one, {spec.keep_decisions});
-    into.by_seed[k] = figures_of(run, bases[b], spec.limits, one.how);
-    run.gaps = {};
-    if (!spec.keep_requests) run.requests = {};
+    into.by_seed[k] = figures_of(run, bases[b], spec.limits);
+    stretches[i] = run.stretch;
+    run.gaps.clear();
+    run.gaps.shrink_to_fit();
+    if (!spec.keep_requests) {
+      run.requests.clear();
+      run.requests.shrink_to_fit();
+    }
     into.runs[k] = std::move(run);
+  });
+
+  // Then the bound, at the p99 and over the stretch that each had. It says nothing of whoever did
+  // not finish the requests, and does not know of compute units that are set aside.
+  for_each_index(bases.size(), spec.threads, [&](std::size_t b) {
+    base& one = bases[b];
+    const std::size_t s = b / spec.seeds, k = b % spec.seeds;
+    setting& where = made.settings[s];
+    duration longest = one.what.work.window;
+    std::vector<std::pair<figures*, duration>> asked;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      cell& each = where.cells[jobs[i].second + 1];
+      if (jobs[i].first != b || each.how == arrangement::static_split) continue;
+      if (each.by_seed[k].unfinished > 0 || one.alone_rate() <= 0) continue;
+      longest = std::max(longest, stretches[i]);
+      asked.emplace_back(&each.by_seed[k], stretches[i]);
+    }
+    one.bound = std::make_unique<clairvoyant>(one.what, longest);
+    for (const auto& [figure, stretch] : asked) {
+      figure->bound = one.bound_share(figure->latency.p99, stretch);
+    }
+    if (k == 0) where.bound = curve(one);
+    one.bound.reset();
   });
 
   for (std::size_t s = 0; s < made.settings.size(); ++s) {
@@ -235,8 +256,7 @@ checked<study> run_study(const study_spec& spec) {
     for (std::size_t k = 0; k < spec.seeds; ++k) {
       base& from = bases[s * spec.seeds + k];
       cell& alone = where.cells.front();
-      alone.by_seed[k] =
-          figures_of(from.online_alone, from, spec.limits, arrangement::online_alone);
+      alone.by_seed[k] = figures_of(from.online_alone, from, spec.limits);
       for (cell& each : where.cells) {
         if (!spec.keep_requests) break;
         for (const served& row : from.online_alone.requests) {
@@ -257,9 +277,7 @@ checked<study> run_study(const study_spec& spec) {
       }
       if (spec.keep_requests) alone.runs[k] = std::move(from.online_alone);
     }
-    base& first = bases[s * spec.seeds];
-    if (spec.keep_requests) first.online_alone.requests = where.cells.front().runs[0].requests;
-    where.bound = curve(first);
+    const base& first = bases[s * spec.seeds];
     const token_totals sum = totals(first.what.work);
     where.arrivals = fmt::format(
         "{} requests in {:.1f} s, {} context and {} generated tokens; {:.3f} us and {:.3f} us each",

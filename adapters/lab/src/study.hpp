@@ -58,7 +58,7 @@ struct study_spec {
 /// Online's compute units under a static split: its load, and half of what is left.
 double split_for(double load);
 
-/// One run's figures. Times in milliseconds, shares 0 to 1.
+/// One run's figures. Shares are 0 to 1.
 struct figures {
   double requests = 0, unfinished = 0;
   percentiles latency, ttft, itl;
@@ -68,7 +68,7 @@ struct figures {
   double offline_share = 0;                 ///< Of what offline work gets done alone.
   double offline_busy = 0;  ///< Kernel time done over the stretch, a second per second.
   /// The most offline share at this run's p99, proven (bound.hpp); empty where it says nothing:
-  /// requests were not finished, or one side ran alone.
+  /// requests were not finished, one side ran alone, or a static split.
   std::optional<double> bound;
   double suspends = 0, driver_calls = 0;  ///< Per second.
   double switching = 0;                   ///< Share of the stretch, mean over the GPUs.
