@@ -286,10 +286,16 @@ checked<lab::contender> make_policy(const policy_registry& known, const std::str
 checked<lab::study_spec> make_spec(const options& asked, const policy_registry& known) {
   lab::study_spec spec;
   for (const auto& each : asked.profiles) {
-    sim::profile machine = sim::load_profile(sim::find_profile(each));  // Throws one line.
-    if (asked.gpus != 0) sim::set_gpu_count(machine, asked.gpus);
-    if (machine.gpus.size() > 8) return failure("the laboratory has at most 8 GPUs");
-    spec.profiles.push_back({each, std::move(machine)});
+    try {
+      sim::profile machine = sim::load_profile(sim::find_profile(each));
+      if (asked.gpus != 0) sim::set_gpu_count(machine, asked.gpus);
+      if (machine.gpus.size() > 8) {
+        return failure(fmt::format("--profile {}: the laboratory has at most 8 GPUs", each));
+      }
+      spec.profiles.push_back({each, std::move(machine)});
+    } catch (const sim::profile_error& wrong) {
+      return failure(wrong.what());
+    }
   }
   for (const auto& each : asked.arrivals) {
     auto made = make_source(each, asked);

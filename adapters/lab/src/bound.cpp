@@ -117,8 +117,14 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
   constexpr std::size_t most_steps = 2000;
   for (std::size_t i = 0; i < dealt.size(); ++i) {
     for (const request& each : dealt[i].requests) {
-      const double prefill = each.context_tokens * what.costs.prefill.count();
-      const double decode = each.generated_tokens * what.costs.decode.count();
+      // Kernels are whole nanoseconds: each is up to half of one short of its share.
+      const auto at_least = [](double work, duration kernel, double pieces) {
+        return std::max(0.0, work - (work / ns(kernel) + pieces) / 2);
+      };
+      const double prefill = at_least(each.context_tokens * what.costs.prefill.count(),
+                                      what.serving.prefill_kernel, 1);
+      const double decode = at_least(each.generated_tokens * what.costs.decode.count(),
+                                     what.serving.decode_kernel, each.generated_tokens);
       if (excludes_prefill) exclusive_ += prefill;
       if (excludes_decode) exclusive_ += decode;
       for (std::size_t w = 0; w < waves_.size(); ++w) {
@@ -204,16 +210,15 @@ double clairvoyant::lost(duration p99) const {
   return std::max(sum, 0.0);
 }
 
-duration clairvoyant::work(duration p99, duration stretch) const {
+duration clairvoyant::most(double lost, duration stretch) const {
   const auto gpus = static_cast<double>(what_.machine.gpus.size());
   const double s = ns(stretch);
   const load_shape& load = what_.offline.shape;
-  const double gone = lost(p99);
   // Over all GPUs, then what each process can do of its own sequence.
-  const double time = std::max(0.0, gpus * s - exclusive_ - gone);
+  const double time = std::max(0.0, gpus * s - exclusive_ - lost);
   by_weighing<double> waves{};
   for (std::size_t w = 0; w < waves.size(); ++w) {
-    waves[w] = std::max(0.0, gpus * s - waves_[w] - gone);
+    waves[w] = std::max(0.0, gpus * s - waves_[w] - lost);
   }
   double sum = 0;
   for (const sequence& each : sequences_) {

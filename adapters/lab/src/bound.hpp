@@ -46,7 +46,9 @@ class clairvoyant {
   /// \param p99 that the policy reached.
   /// \param stretch that it was measured in.
   /// \return the most offline work (run_result::offline_work) that can be done in it.
-  duration work(duration p99, duration stretch) const;
+  duration work(duration p99, duration stretch) const { return most(lost(p99), stretch); }
+  /// The same for who has other means than suspending queues, as SIGSTOP: part 1 alone.
+  duration room(duration stretch) const { return most(0, stretch); }
 
  private:
   struct request_need {
@@ -56,6 +58,7 @@ class clairvoyant {
     double alone = 0;  ///< Own time and the offline kernels that no hold keeps away, at least.
   };
   double lost(duration p99) const;
+  duration most(double lost, duration stretch) const;
 
   const scenario& what_;
   std::vector<request_need> requests_;  ///< By server, then in order of arrival.

@@ -49,8 +49,9 @@ struct scenario {
   scheduler_config limits;
   /// From the moment a client marks work, or a driver call ends, until the scheduler acts on it.
   duration reaction = std::chrono::microseconds(100);
-  /// From a kernel's end until what its host submits next is on the GPU, host gaps aside: the host's
-  /// wake-up and the doorbell. Such is it on the simulated device (adapters/sim) in real time.
+  /// From a kernel's end until what its host submits next is on the GPU, host gaps aside: the
+  /// host's wake-up and the doorbell. Such is it on the simulated device (adapters/sim) in real
+  /// time.
   duration wake_up = std::chrono::microseconds(170);
   /// Offline work runs for so long before the first arrival, and is attached to meanwhile.
   duration warm_up = std::chrono::seconds(3);

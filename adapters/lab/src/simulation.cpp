@@ -279,11 +279,12 @@ run_result simulation::run() {
   const time_point window_end = zero + what_.work.window;
   const time_point give_up = window_end + what_.serving.drain_limit;
   result.zero = zero;
+  sums before;
+  // The first of what happens at that moment.
+  events_.at(zero, [&] { before = now_summed(); });
   for (const auto& each : offline_) each->begin();
   for (const auto& each : servers_) each->begin(zero);
-
-  events_.run_until(zero - 1ns);
-  const sums before = now_summed();
+  events_.run_until(zero);
   const auto all_served = [&] {
     return std::all_of(servers_.begin(), servers_.end(),
                        [](const auto& one) { return one->done(); });

@@ -28,9 +28,9 @@ struct base {
   double alone_rate() const {
     return seconds(offline_alone.offline_work) / seconds(offline_alone.stretch);
   }
-  double bound_share(duration p99, duration stretch) const {
+  double share(duration work, duration stretch) const {
     // More than running alone says nothing.
-    return std::min(1.0, seconds(bound->work(p99, stretch)) / seconds(stretch) / alone_rate());
+    return std::min(1.0, seconds(work) / seconds(stretch) / alone_rate());
   }
 };
 
@@ -126,7 +126,8 @@ std::vector<bound_point> curve(const base& of) {
     const auto p99 =
         std::chrono::round<duration>(std::chrono::duration<double, std::nano>(first) *
                                      std::exp2(static_cast<double>(i) / steps_per_double));
-    points.push_back({p99, of.bound_share(p99, of.what.work.window)});
+    const duration window = of.what.work.window;
+    points.push_back({p99, of.share(of.bound->work(p99, window), window)});
   }
   return points;
 }
@@ -235,17 +236,24 @@ checked<study> run_study(const study_spec& spec) {
     const std::size_t s = b / spec.seeds, k = b % spec.seeds;
     setting& where = made.settings[s];
     duration longest = one.what.work.window;
-    std::vector<std::pair<figures*, duration>> asked;
+    struct question {
+      figures* of;
+      duration stretch;
+      bool suspends;
+    };
+    std::vector<question> asked;
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       cell& each = where.cells[jobs[i].second + 1];
       if (jobs[i].first != b || each.how == arrangement::static_split) continue;
       if (each.by_seed[k].unfinished > 0 || one.alone_rate() <= 0) continue;
       longest = std::max(longest, stretches[i]);
-      asked.emplace_back(&each.by_seed[k], stretches[i]);
+      asked.push_back({&each.by_seed[k], stretches[i], each.how != arrangement::stopped});
     }
     one.bound = std::make_unique<clairvoyant>(one.what, longest);
-    for (const auto& [figure, stretch] : asked) {
-      figure->bound = one.bound_share(figure->latency.p99, stretch);
+    for (const question& each : asked) {
+      each.of->bound = one.share(each.suspends ? one.bound->work(each.of->latency.p99, each.stretch)
+                                               : one.bound->room(each.stretch),
+                                 each.stretch);
     }
     if (k == 0) where.bound = curve(one);
     one.bound.reset();

@@ -28,7 +28,7 @@ bool all_finished(const run_result& got) {
 
 /// A proof that something beats is none.
 TEST(LabBound, NobodyBeatsIt) {
-  constexpr std::uint64_t runs = 80;
+  constexpr std::uint64_t runs = 150;
   int compared = 0;
   for (std::uint64_t seed = 1000; seed < 1000 + runs; ++seed) {
     const scenario what = any_scenario(seed);
@@ -39,8 +39,9 @@ TEST(LabBound, NobodyBeatsIt) {
       const run_result got = simulate(what, who);
       if (!all_finished(got)) continue;
       const clairvoyant bound(what, got.stretch);
-      EXPECT_LE(got.offline_work, bound.work(p99_of(got), got.stretch))
-          << "seed " << seed << ", " << who.name;
+      const duration most = who.how == arrangement::stopped ? bound.room(got.stretch)
+                                                            : bound.work(p99_of(got), got.stretch);
+      EXPECT_LE(got.offline_work, most) << "seed " << seed << ", " << who.name;
       ++compared;
     }
   }
@@ -56,13 +57,13 @@ TEST(LabBound, RisesWithP99UpToTheRoomThatOnlineWorkLeaves) {
   // 30 ms of GPU time each, 6 s in all; kernels are 100 ms, so that one may be half done.
   const duration room = 100s - 6s + 100ms;
   duration last{};
-  for (const duration p99 : {35ms, 100ms, 300ms, 480ms, 1s, 3s, 10s}) {
+  for (const duration p99 : {35ms, 100ms, 300ms, 480ms, 1000ms, 3000ms, 10000ms}) {
     const duration now = bound.work(p99, what.work.window);
     EXPECT_GE(now, last) << p99.count();
     EXPECT_LE(now, room);
     last = now;
   }
-  EXPECT_EQ(last, 94s);
+  EXPECT_NEAR(std::chrono::duration<double>(last).count(), 94, 1e-3);
   // In time for 35 ms each of the 200 needs a hold of its own, but two that p99 forgives: 15 ms
   // for each, less what the forgiven ones could do meanwhile.
   const duration strict = bound.work(35ms, what.work.window);

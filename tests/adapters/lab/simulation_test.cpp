@@ -15,27 +15,33 @@ using namespace test;
 duration latency(const run_result& of) { return of.requests.at(0).what.latency; }
 
 TEST(LabKnownAnswer, ALatencyIsTheReactionTheSuspendAndTheWork) {
-  const scenario what = known({1s});
+  const scenario what = known({1s, 1500ms});
   const run_result got = simulate(what, at_once(), {.keep_decisions = true});
-  EXPECT_EQ(latency(got), what.reaction + 5ms + 10ms);
-  EXPECT_EQ(got.suspends, 1u);
-  EXPECT_EQ(got.disturbing_cycles, 1u);
-  EXPECT_EQ(got.disturbed, 5ms);
-  EXPECT_EQ(got.switching, 5ms);  // The resume is after the last request's end.
-  // Offline ran until the call began, and not after.
-  EXPECT_EQ(got.stretch, 1s + latency(got) + what.wake_up);
-  EXPECT_EQ(got.offline_work, 1s + what.reaction);
-  ASSERT_GE(got.decisions.size(), 2u);
+  const duration whole = what.reaction + 5ms + 10ms;
+  EXPECT_EQ(latency(got), whole);
+  EXPECT_EQ(got.requests[1].what.latency, whole);
+  EXPECT_EQ(got.suspends, 2u);
+  EXPECT_EQ(got.resumes, 1u);  // The other comes after the last request's end.
+  EXPECT_EQ(got.driver_calls, 3u);
+  EXPECT_EQ(got.disturbing_cycles, 2u);
+  EXPECT_EQ(got.disturbed, 10ms);
+  EXPECT_EQ(got.switching, 20ms);
+  EXPECT_EQ(got.stretch, 1500ms + whole + what.wake_up);
+  // Offline runs until a suspend begins, and from the end of a resume on.
+  const duration resumed = 1s + whole + what.wake_up + what.reaction + 10ms;
+  EXPECT_EQ(got.offline_work, 1s + what.reaction + (1500ms + what.reaction - resumed));
+  ASSERT_GE(got.decisions.size(), 3u);
+  EXPECT_EQ(got.decisions[0].kind, command_kind::suspend);
   EXPECT_EQ(got.decisions[0].decided - got.zero, 1s + what.reaction);
   EXPECT_EQ(got.decisions[0].finished - got.decisions[0].started, 5ms);
   EXPECT_EQ(got.decisions[0].online_in_flight, 1u);
   EXPECT_EQ(got.decisions[1].kind, command_kind::resume);
-  EXPECT_EQ(got.decisions[1].decided - got.zero, 1s + latency(got) + what.wake_up + what.reaction);
-  EXPECT_EQ(got.decisions[1].finished - got.decisions[1].started, 10ms);
+  EXPECT_EQ(got.decisions[1].finished - got.zero, resumed);
+  EXPECT_EQ(got.decisions[1].online_in_flight, 0u);
 }
 
 TEST(LabKnownAnswer, BatchCommandsAndMesCostWhatTheProfileSays) {
-  scenario what = known({1s});
+  scenario what = known({1050ms});  // In the middle of a kernel.
   what.machine.batch_commands = true;
   EXPECT_EQ(latency(simulate(what, at_once())), what.reaction + 500us + 10ms);
   // The firmware takes the queue off at once, and the others run on.
@@ -94,7 +100,8 @@ TEST(LabKnownAnswer, AStaticSplitStretchesWhatIsWiderThanItsPart) {
   const run_result got = simulate(what, {"", arrangement::static_split, {}, 0.5});
   EXPECT_EQ(latency(got), 20ms);
   EXPECT_EQ(got.offline_work, got.stretch);  // It runs all the time, at half the speed.
-  EXPECT_EQ(got.offline_kernels, 5u);        // In a second; alone they would be ten.
+  // They end every 200 ms, from time zero on; alone every 100 ms.
+  EXPECT_EQ(got.offline_kernels, 6u);
 }
 
 TEST(LabKnownAnswer, AGangsStepEndsWhenItsSlowestRankIsThere) {
