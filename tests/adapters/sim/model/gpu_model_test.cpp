@@ -147,6 +147,7 @@ TEST(GpuModel, KnowsTheLongestTimeThatAProcessWaited) {
   b.cycle(1ms);
   b.run(20ms);
   b.model.set_active(mine, true);
+  b.model.set_active(mine_too, true);
   b.cycle(1ms);
   b.run(1s);
   EXPECT_EQ(b.model.process_account(model_process{1}).longest_wait, 22ms);
