@@ -2,17 +2,15 @@
 // request is in flight the offline processes of the node are off the GPU. It needs no privilege of
 // its own for that; sluice-agent, which it starts, does.
 
-#include "arrivals.hpp"
-#include "checked.hpp"
 #include "control_channel.hpp"
 #include "options.hpp"
-#include "percentiles.hpp"
 #include "print.hpp"
 #include "scheduling_options.hpp"
 #include "serving_loop.hpp"
 #include "serving_options.hpp"
 #include "stop_request.hpp"
 #include "wire_report.hpp"
+#include "workload.hpp"
 
 #include <sys/prctl.h>
 #include <unistd.h>

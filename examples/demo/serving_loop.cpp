@@ -38,13 +38,12 @@ class step_runner {
       : queue_(queue), wave_slots_(wave_slots), ledger_(queue, serving_packets) {}
 
   void add(std::chrono::duration<double, std::nano> work, duration longest, double occupancy) {
-    if (work.count() <= 0) return;
-    const double kernels = std::ceil(work / std::chrono::duration<double, std::nano>(longest));
+    const cut_work pieces = cut(work, longest);
     const sluice::sim::kernel each{
-        .length = std::max<duration>(1ns, std::chrono::round<duration>(work / kernels)),
+        .length = pieces.each,
         .waves = static_cast<std::uint32_t>(std::max(1l, std::lround(occupancy * wave_slots_))),
         .notify = false};
-    step_.insert(step_.end(), static_cast<std::size_t>(kernels), each);
+    step_.insert(step_.end(), pieces.kernels, each);
   }
 
   /// Gives up at `give_up` or on a signal.

@@ -4,10 +4,9 @@
 /// has arrived, prefills it, then gives every active request one token per step, with a host gap
 /// between steps.
 
-#include "arrivals.hpp"
-#include "checked.hpp"
 #include "kernel_ledger.hpp"
 #include "serving_options.hpp"
+#include "workload.hpp"
 
 #include <cstdint>
 #include <vector>
