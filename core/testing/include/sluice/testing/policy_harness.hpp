@@ -25,12 +25,18 @@ class fake_world final : public world {
   /// \param on GPUs on which the group owns compute queues; they are added when they are new.
   group_view& add_group(group_id id, role what, std::vector<gpu_id> on);
   void remove_group(group_id id);
+  /// Without it a client works on every GPU.
+  void add_client(client_id id, std::vector<gpu_id> on) { clients_[id] = std::move(on); }
   gpu_view* edit(gpu_id id) noexcept;
   group_view* edit(group_id id) noexcept;
 
   std::span<const gpu_view> gpus() const noexcept override { return gpus_; }
   const gpu_view* find(gpu_id id) const noexcept override;
   const group_view* find(group_id id) const noexcept override;
+  std::span<const gpu_id> gpus_of(client_id id) const noexcept override {
+    const auto found = clients_.find(id);
+    return found == clients_.end() ? std::span<const gpu_id>() : found->second;
+  }
 
  private:
   struct fake_group {
@@ -41,6 +47,7 @@ class fake_world final : public world {
   std::vector<gpu_view> gpus_;
   std::map<gpu_id, std::vector<group_id>> offline_;
   std::map<group_id, fake_group> groups_;
+  std::map<client_id, std::vector<gpu_id>> clients_;
 };
 
 /// Runs a policy the way the scheduler does: turns with events and changes, declarations that stand
@@ -59,7 +66,7 @@ class policy_harness {
   void end(gpu_id gpu, std::uint32_t count = 1);
   /// A begin and an end that the scheduler saw in one look.
   void blink(gpu_id gpu);
-  /// A client on every GPU marks its requests. \param ago how long before the turn it began.
+  /// Client 1 marks its requests. \param ago how long before the turn it began.
   void begin_span(span_kind kind, std::uint64_t request, duration ago = {});
   void end_span(span_kind kind, std::uint64_t request);
   /// Lists the group in `changed`.
