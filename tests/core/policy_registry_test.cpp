@@ -170,6 +170,13 @@ TEST_F(LoadPolicy, NamesFileLineKeyValueAndRange) {
   EXPECT_EQ(message_, path_ + ":3: slice is 2h; it must be 1us to 1h");
   EXPECT_FALSE(load("[policy]\nname = \"nonesuch\"\n"));
   EXPECT_THAT(message_, HasSubstr(path_ + ":1: there is no policy nonesuch; there is "));
+  const std::string targets = "ttft.p99 = \"400ms\"\nitl.p99 = \"60ms\"\noffline = 0.1\n";
+  EXPECT_TRUE(load("[policy]\nname = \"slo\"\n" + targets)) << message_;
+  EXPECT_TRUE(load("[policy]\nname = \"shadow\"\nof = \"slo\"\n" + targets)) << message_;
+  EXPECT_FALSE(load("[policy]\nname = \"slo\"\n"));
+  EXPECT_EQ(message_, path_ +
+                          ":1: slo needs a target: at least one of request.p99, ttft.p99, "
+                          "itl.p99");
   EXPECT_FALSE(load("[policy]\nname = \"shadow\"\nof = \"slo\"\nrequest.p99 = \"1us\"\n"));
   EXPECT_EQ(message_, path_ + ":4: request.p99 is 1us; it must be 100us to 10min");
   EXPECT_FALSE(load("[policy]\nname = 5\n"));

@@ -4,6 +4,15 @@
 
 #include "service_model.hpp"
 
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <iomanip>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "sluice/policies/shadow.hpp"
@@ -86,6 +95,28 @@ TEST(Slo, DoesNotPreemptWhatDoesNoHarm) {
     EXPECT_LT(seen.suspends, 100U);
     EXPECT_GT(seen.offline, 0.69);  // Of 0.7.
   }
+}
+
+/// The table of policies/README.md is what comes out here.
+TEST(Slo, ReadmeShowsWhatItIsWorth) {
+  service_options options = how({false, 5, 5ms, 20ms});
+  options.window = 1800s;
+  const auto row = [&](const std::string& name, std::unique_ptr<policy> decider) {
+    const auto seen = serve(options, std::move(decider));
+    std::ostringstream text;
+    text << "| " << name << " | "
+         << std::chrono::round<std::chrono::milliseconds>(seen.percentile(0.99)).count() << " ms | "
+         << std::fixed << std::setprecision(1) << 100 * seen.offline << " % | "
+         << static_cast<double>(seen.suspends) / 1800 << " |\n";
+    return text.str();
+  };
+  std::string table = row("`fixed_timeslice`, 20 ms", make_fixed_timeslice({.slice = 20ms}));
+  for (const duration target : std::vector<duration>{400ms, 800ms, 1600ms}) {
+    table += row("`slo`, request.p99 = " + std::to_string(target / 1ms) + " ms", slo_with(target));
+  }
+  std::ifstream file(SLUICE_POLICIES_README);
+  const std::string readme{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(readme.find(table), std::string::npos) << table;
 }
 
 TEST(Slo, IsDeterministicInAWholeScheduler) {
