@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace demo {
 namespace {
@@ -23,10 +24,23 @@ void sleep_until(time_point when) {
 }
 
 struct active_request {
+  std::uint64_t number;  ///< For the scheduler.
   time_point arrived;
   std::uint32_t tokens_left;
+  bool first_token_seen;
   sluice::busy_token busy;
 };
+
+/// A token of the request came, perhaps the last one. What it marks is what policies know targets
+/// for.
+void mark_token(sluice::online_client& client, active_request& of, bool last) {
+  using enum sluice::span_kind;
+  const bool first = !std::exchange(of.first_token_seen, true);
+  if (first) client.end_span(ttft, of.number);
+  if (!last) client.begin_span(itl, of.number);  // Ends the one before.
+  if (last && !first) client.end_span(itl, of.number);
+  if (last) client.end_span(request, of.number);
+}
 
 enum class step_end { finished, given_up };
 
@@ -114,7 +128,10 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
     while (next < work.requests.size() && active.size() < options.most_active &&
            start + work.requests[next].at <= now) {
       const request& arrived = work.requests[next++];
-      active.push_back({start + arrived.at, arrived.generated_tokens, client.busy()});
+      const time_point at = start + arrived.at;
+      active.push_back({next, at, arrived.generated_tokens, false, client.busy()});
+      client.begin_span(sluice::span_kind::request, next, at);
+      client.begin_span(sluice::span_kind::ttft, next, at);
       step.add(arrived.context_tokens * costs.prefill, options.prefill_kernel,
                options.prefill_occupancy);
     }
@@ -142,6 +159,7 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
     step.ledger().collect();
     ++seen.steps;
     std::erase_if(active, [&](active_request& each) {
+      mark_token(client, each, each.tokens_left <= 1);
       if (each.tokens_left > 1) {
         --each.tokens_left;
         return false;

@@ -14,6 +14,8 @@
 #include "sluice/asio.hpp"
 #include "sluice/plugin_loader.hpp"
 #include "sluice/policies/pointer_polling.hpp"
+#include "sluice/policies/shadow.hpp"
+#include "sluice/policies/slo.hpp"
 #include "sluice/policy_plugin.hpp"
 #include "sluice/policy_registry.hpp"
 #include "sluice/scheduler.hpp"
@@ -164,6 +166,47 @@ TEST(Allocation, DoesNotHappenWithMarksOfSpans) {
   EXPECT_EQ(here.so_far(), 0U);
   EXPECT_EQ(bench.stats().span_length[0].count(), 1010U * 300);
   EXPECT_EQ(bench.stats().lost_marks, 0U);
+}
+
+TEST(Allocation, DoesNotHappenInSloAndItsShadow) {
+  slo_options options;
+  options.p99 = {100ms, 50ms, 20ms};
+  for (const bool in_shadow : {false, true}) {
+    core_bench bench(quick_config(),
+                     in_shadow ? make_shadow(make_slo(options)) : make_slo(options));
+    fill(bench, 4, 8);
+    auto client = bench.client();
+    bench.attach_all();
+    bench.driver.keep_batches(false);
+    std::uint64_t request = 0;
+    const auto cycle = [&] {
+      ++request;
+      client.begin();
+      client.begin_span(span_kind::request, request);
+      client.begin_span(span_kind::ttft, request);
+      bench.step();
+      bench.time.advance(1ms * (request % 7));
+      client.end_span(span_kind::ttft, request);
+      for (int token = 0; token < 5; ++token) {
+        client.begin_span(span_kind::itl, request);
+        bench.time.advance(1ms * (request % 19));
+        bench.step();
+      }
+      client.end_span(span_kind::itl, request);
+      client.end_span(span_kind::request, request);
+      client.end();
+      bench.step();
+      bench.time.advance(1ms * (request % 31));
+      bench.step();
+    };
+    for (int i = 0; i < 100; ++i) cycle();
+    const auto before = bench.driver.submitted();
+    const counted here;
+    for (int i = 0; i < 3'000; ++i) cycle();
+    // A note to the operator is a line of the log, which may allocate; there are few.
+    EXPECT_LE(here.so_far(), 300U);
+    EXPECT_EQ(bench.driver.submitted() - before > 100, !in_shadow);
+  }
 }
 
 /// Asio's part: arming again, and the eventfd in between.

@@ -168,6 +168,8 @@ TEST_F(OnlineGang, WorkOfOneMemberCountsOnEveryGpuOfTheGang) {
   bench.settle();
   EXPECT_EQ(in_flight(gpu_a), 1U);
   EXPECT_EQ(in_flight(gpu_b), 1U);
+  const auto on = bench.core->seen().gpus_of(client.id());
+  EXPECT_THAT(std::vector(on.begin(), on.end()), ElementsAre(gpu_a, gpu_b));
   EXPECT_TRUE(bench.driver.suspended(300, q(0)));
   client.end();
   bench.run_for(50ms);

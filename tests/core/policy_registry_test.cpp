@@ -118,6 +118,27 @@ TEST(PolicyRegistry, EveryPolicyIsMadeFromItsDefaultsOrSaysWhatItNeeds) {
   }
 }
 
+TEST(PolicyRegistry, WrapsOneThatIsGivenTheOtherParameters) {
+  const auto registry = everything();
+  std::string message;
+  parameters values;
+  values.set("of", std::string("fixed_timeslice"));
+  values.set("release", std::string("slice_end"));
+  const auto made = registry.make("shadow", values, message);
+  ASSERT_TRUE(made) << message;
+  EXPECT_EQ((*made)->name(), "shadow/fixed_timeslice/slice_end");
+
+  values.set("slice", 2h);
+  EXPECT_EQ(registry.make("shadow", values, message).error(), errc::bad_config);
+  EXPECT_EQ(message, "slice is 2h; it must be 1us to 1h");
+  EXPECT_EQ(registry.make("shadow", {}, message).error(), errc::bad_config);
+  EXPECT_THAT(message, HasSubstr("of is missing; shadow needs the name of the policy to wrap: "
+                                 "fixed_timeslice, "));
+  values.set("of", std::string("shadow"));
+  EXPECT_EQ(registry.make("shadow", values, message).error(), errc::bad_config);
+  EXPECT_THAT(message, HasSubstr("of is \"shadow\"; shadow needs the name"));
+}
+
 class LoadPolicy : public testing::Test {
  protected:
   result<std::unique_ptr<policy>> load(const std::string& content) {
@@ -149,6 +170,15 @@ TEST_F(LoadPolicy, NamesFileLineKeyValueAndRange) {
   EXPECT_EQ(message_, path_ + ":3: slice is 2h; it must be 1us to 1h");
   EXPECT_FALSE(load("[policy]\nname = \"nonesuch\"\n"));
   EXPECT_THAT(message_, HasSubstr(path_ + ":1: there is no policy nonesuch; there is "));
+  const std::string targets = "ttft.p99 = \"400ms\"\nitl.p99 = \"60ms\"\noffline = 0.1\n";
+  EXPECT_TRUE(load("[policy]\nname = \"slo\"\n" + targets)) << message_;
+  EXPECT_TRUE(load("[policy]\nname = \"shadow\"\nof = \"slo\"\n" + targets)) << message_;
+  EXPECT_FALSE(load("[policy]\nname = \"slo\"\n"));
+  EXPECT_EQ(message_, path_ +
+                          ":1: slo needs a target: at least one of request.p99, ttft.p99, "
+                          "itl.p99");
+  EXPECT_FALSE(load("[policy]\nname = \"shadow\"\nof = \"slo\"\nrequest.p99 = \"1us\"\n"));
+  EXPECT_EQ(message_, path_ + ":4: request.p99 is 1us; it must be 100us to 10min");
   EXPECT_FALSE(load("[policy]\nname = 5\n"));
   EXPECT_THAT(message_, HasSubstr(":2: name must be a policy's name in quotes"));
   EXPECT_FALSE(load("[policy]\nslice = [1]\n"));

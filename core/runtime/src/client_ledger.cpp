@@ -80,8 +80,10 @@ void client_ledger::follow_gang(client& one, time_point now, std::vector<event>&
            std::find(gang.begin(), gang.end(), id) != gang.end();
   };
   const auto count = static_cast<std::uint32_t>(one.counted);
+  bool changed = false;
   for (std::size_t i = one.gpus.size(); i-- != 0;) {
     if (wanted(one.gpus[i])) continue;
+    changed = true;
     if (count != 0) {
       auto& view = table_.view_of(*table_.find_gpu(one.gpus[i]));
       view.online_in_flight -= count;
@@ -93,12 +95,14 @@ void client_ledger::follow_gang(client& one, time_point now, std::vector<event>&
   for (const gpu_id id : gang) {
     if (std::find(one.gpus.begin(), one.gpus.end(), id) != one.gpus.end()) continue;
     one.gpus.push_back(id);
+    changed = true;
     if (count == 0) continue;
     auto& view = table_.view_of(table_.gpu_at(id));
     view.online_in_flight += count;
     view.last_begin = now;
     events.push_back({event_kind::online_begin, view.id, one.page->id, count, now});
   }
+  if (changed) table_.add_client({one.page->id, one.page->options.name, one.gpus});
 }
 
 bool client_ledger::look_at(client& one, time_point now, std::vector<event>& events) {

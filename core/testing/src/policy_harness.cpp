@@ -34,10 +34,11 @@ void fake_world::remove_group(group_id id) {
   refresh();
 }
 
-void fake_world::add_client(client_id id, std::string name) {
+void fake_world::add_client(client_id id, std::string name, std::vector<gpu_id> on) {
   auto& one = clients_[id];
   one.name = std::move(name);
-  one.view = {id, one.name, {}};
+  one.gpus = std::move(on);
+  one.view = {id, one.name, one.gpus};
 }
 
 void fake_world::refresh() {

@@ -28,7 +28,8 @@ class fake_world final : public world {
   group_view& add_group(group_id id, role what, std::vector<gpu_id> on,
                         std::vector<std::uint32_t> queues = {});
   void remove_group(group_id id);
-  void add_client(client_id id, std::string name);
+  /// \param on where it works; empty: on every GPU, as one that was not added.
+  void add_client(client_id id, std::string name, std::vector<gpu_id> on = {});
   gpu_view* edit(gpu_id id) noexcept;
   group_view* edit(group_id id) noexcept;
 
@@ -45,6 +46,7 @@ class fake_world final : public world {
   };
   struct fake_client {
     std::string name;
+    std::vector<gpu_id> gpus;
     client_view view;
   };
   void refresh();
@@ -70,7 +72,7 @@ class policy_harness {
   void end(gpu_id gpu, std::uint32_t count = 1, client_id by = client_id{1});
   /// A begin and an end that the scheduler saw in one look.
   void blink(gpu_id gpu, client_id by = client_id{1});
-  /// A client on every GPU marks its requests. \param ago how long before the turn it began.
+  /// Client 1 marks its requests. \param ago how long before the turn it began.
   void begin_span(span_kind kind, std::uint64_t request, duration ago = {});
   void end_span(span_kind kind, std::uint64_t request);
   /// The pointers of the GPU's online queues say that `packets` came, and what has become of them.
