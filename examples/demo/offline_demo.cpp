@@ -8,6 +8,7 @@
 #include "kernel_ledger.hpp"
 #include "options.hpp"
 #include "print.hpp"
+#include "reset_text.hpp"
 #include "stop_request.hpp"
 #include "wire_report.hpp"
 #include "workload.hpp"

@@ -1,5 +1,6 @@
 #include "serving_loop.hpp"
 
+#include "reset_text.hpp"
 #include "stop_request.hpp"
 
 #include <time.h>

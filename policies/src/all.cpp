@@ -13,8 +13,14 @@ namespace sluice {
 
 std::vector<policy_kind> all_policies() {
   return {
-      fixed_timeslice_kind(), pointer_polling_kind(), hqd_reservation_kind(), priority_kind(),
-      fair_share_kind(),      deadline_kind(),        slo_kind(),             shadow_kind(),
+      fixed_timeslice_kind(),
+      pointer_polling_kind(),
+      hqd_reservation_kind(),
+      priority_kind(),
+      fair_share_kind(),
+      deadline_kind(),
+      slo_kind(),
+      shadow_kind(),
   };
 }
 

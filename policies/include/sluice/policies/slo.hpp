@@ -40,17 +40,19 @@ struct slo_options {
 ///   room gives offline work more, until nothing is suspended at all.
 /// - **No preemption that costs more than it saves.** Between spans, offline work is released when
 ///   that loses the least offline time on average, given the lengths of the gaps seen so far and
-///   the round trip (less the patience of what comes next): shorter gaps are held through, the break
-///   after a burst is waited for. While younger spans are open, it is released only when at least
-///   half their patience and two round trips are left. Where most suspends take effect only when the
-///   spans are over, a span is not held for before it has outlasted a suspend.
+///   the round trip (less the patience of what comes next): shorter gaps are held through, the
+///   break after a burst is waited for. While younger spans are open, it is released only when at
+///   least half their patience and two round trips are left. Where most suspends take effect only
+///   when the spans are over, a span is not held for before it has outlasted a suspend.
 /// - **A burst that is predicted.** When patience is zero and spans still miss, every miss doubles,
 ///   up to eight times, the offline time that it gives to save online work a suspend: it holds
 ///   through longer gaps, and before a span begins where the gaps say when that will be.
-/// - **Giving up.** When for ten minutes, and for 64 spans, more than 1 % missed although the target
+/// - **Giving up.** When for ten minutes, and for 64 spans, more than 1 % missed although the
+/// target
 ///   left them no patience, it is out of reach: the log says so, and for ten minutes the aim is 1.1
 ///   times what 99 % of the spans needed by themselves. Then it tries the stated target again.
-/// - **The share of offline work** comes before the targets: when it has had less than `offline`, it
+/// - **The share of offline work** comes before the targets: when it has had less than `offline`,
+/// it
 ///   runs until it has not, for at least eight round trips.
 ///
 /// Work that no client marks has no target: nothing is suspended for it, and after a hundred begins
