@@ -82,7 +82,9 @@ std::string range_text(const parameter& which) {
 
 std::string check_parameters(const std::vector<parameter>& schema, parameters& given) {
   parameters checked;
-  for (const auto& [key, raw] : given.all()) {
+  for (const auto& entry : given.all()) {
+    const std::string& key = entry.first;  // No structured binding: clang 14 cannot capture one.
+    const parameter_value& raw = entry.second;
     const auto wanted = std::find_if(schema.begin(), schema.end(),
                                      [&](const parameter& one) { return matches(one, key); });
     if (wanted == schema.end()) {
