@@ -92,14 +92,13 @@ class offline_process final : public kernel_listener {
 /// The collectives of one gang, one after the other.
 class collective {
  public:
-  collective(sim::engine& events, duration exchange, double occupancy)
-      : events_(events), exchange_(exchange), occupancy_(occupancy) {}
+  collective(duration exchange, double occupancy) : exchange_(exchange), occupancy_(occupancy) {}
   void add(offline_process& rank) { ranks_.push_back(&rank); }
   double occupancy() const noexcept { return occupancy_; }
+  /// A rank's part has begun. Not from inside the model.
   void began();
 
  private:
-  sim::engine& events_;
   const duration exchange_;
   const double occupancy_;
   std::vector<offline_process*> ranks_;

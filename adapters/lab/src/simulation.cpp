@@ -151,8 +151,7 @@ void simulation::make_offline() {
   for (std::uint32_t p = 0; p < spec.processes; ++p) {
     collective* gang = nullptr;
     if (spec.gang) {
-      gangs_.push_back(
-          std::make_unique<collective>(events_, spec.all_reduce, spec.all_reduce_occupancy));
+      gangs_.push_back(std::make_unique<collective>(spec.all_reduce, spec.all_reduce_occupancy));
       gang = gangs_.back().get();
       groups_.emplace_back();
     }

@@ -114,7 +114,7 @@ figures figures_of(const run_result& run, const base& alone, const targets& limi
   return made;
 }
 
-/// From the p99 of running alone to where the bound stops rising.
+/// From the p99 of running alone on, over the stretch that this takes.
 std::vector<bound_point> curve(const base& of) {
   std::vector<duration> alone;
   for (const served& each : of.online_alone.requests) alone.push_back(each.what.latency);
@@ -126,8 +126,8 @@ std::vector<bound_point> curve(const base& of) {
     const auto p99 =
         std::chrono::round<duration>(std::chrono::duration<double, std::nano>(first) *
                                      std::exp2(static_cast<double>(i) / steps_per_double));
-    const duration window = of.what.work.window;
-    points.push_back({p99, of.share(of.bound->work(p99, window), window)});
+    const duration stretch = of.online_alone.stretch;
+    points.push_back({p99, of.share(of.bound->work(p99, stretch), stretch)});
   }
   return points;
 }
@@ -235,7 +235,7 @@ checked<study> run_study(const study_spec& spec) {
     base& one = bases[b];
     const std::size_t s = b / spec.seeds, k = b % spec.seeds;
     setting& where = made.settings[s];
-    duration longest = one.what.work.window;
+    duration longest = one.online_alone.stretch;
     struct question {
       figures* of;
       duration stretch;

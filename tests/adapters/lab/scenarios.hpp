@@ -17,6 +17,13 @@ namespace sluice::lab::test {
 
 using namespace std::chrono_literals;
 
+/// Sanitizers are debug builds, and some 50 times slower.
+#ifdef NDEBUG
+inline constexpr bool fast_build = true;
+#else
+inline constexpr bool fast_build = false;
+#endif
+
 inline sim::profile machine(std::uint32_t gpus = 1) {
   sim::profile made = sim::default_profile();
   const sim::gpu_profile first = made.gpus.front();
@@ -92,7 +99,7 @@ inline scenario any_scenario(std::uint64_t seed) {
   }
   made.costs = scale_to_load(made.work, 0.1 + 0.1 * static_cast<double>(bits() % 8));
   made.service = one_in(3) ? service_kind::fifo : service_kind::continuous;
-  made.serving.drain_limit = 1min;
+  made.serving.drain_limit = 20s;
   if (one_in(4)) made.serving.decode_occupancy = 1;
   made.offline.shape = shape_of(one_in(2) ? load_kind::training : load_kind::long_kernels);
   made.offline.processes = one_in(3) ? 2 : 1;

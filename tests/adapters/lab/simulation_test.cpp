@@ -149,7 +149,7 @@ TEST(LabModel, KernelsOfAStepInOnePieceGiveTheSameAsOneByOne) {
 }
 
 TEST(LabRandom, KernelsRunOnceAndNothingStaysSuspended) {
-  constexpr std::uint64_t runs = 60;
+  constexpr std::uint64_t runs = fast_build ? 60 : 6;
   for (std::uint64_t seed = 1; seed <= runs; ++seed) {
     const scenario what = any_scenario(seed);
     for (const contender& who :
@@ -178,7 +178,7 @@ TEST(LabRandom, APolicyIsDrivenAsTheRealCoreDrivesIt) {
 TEST(LabSpeed, AnHourOfArrivalsTakesSeconds) {
   scenario what;
   what.machine = machine();
-  what.work = poisson(1, 1h, 2.5);
+  what.work = poisson(1, fast_build ? duration(1h) : duration(1min), 2.5);
   what.costs = scale_to_load(what.work, 0.6);
   what.serving.drain_limit = 1h;
   for (const load_kind kind : {load_kind::long_kernels, load_kind::training}) {
