@@ -195,9 +195,9 @@ void scheduler_core::impl::eject(std::string_view why) {
   policy_.reset();
   policy_wake_ = never;
   holds_.forget_declarations();
-  for (std::size_t kind = 0; kind < span_kinds; ++kind) {
-    desk_->listen(static_cast<span_kind>(kind), false);
-  }
+  desk_->listen(span_kind::itl, false);  // As at the start.
+  desk_->listen(span_kind::ttft, true);
+  desk_->listen(span_kind::request, true);
 }
 
 void scheduler_core::impl::note(std::string_view text, std::span<const double> numbers) {
