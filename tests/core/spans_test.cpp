@@ -65,7 +65,8 @@ TEST_F(Spans, ComeToThePolicyWithRequestAndLength) {
   EXPECT_EQ(seen_[1].request, 7U);
   EXPECT_EQ(seen_[1].at, begun + 30ms);
   EXPECT_EQ(seen_[1].length, 30ms);
-  const auto& lengths = bench_.stats().span_length[static_cast<std::size_t>(span_kind::request)];
+  const histogram lengths =
+      bench_.stats().span_length[static_cast<std::size_t>(span_kind::request)];
   EXPECT_EQ(lengths.count(), 1U);
   EXPECT_EQ(lengths.max(), 30ms);
 }
