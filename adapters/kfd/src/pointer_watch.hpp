@@ -34,9 +34,6 @@ struct online_queue {
 
   friend bool operator==(const online_queue&, const online_queue&) = default;
 };
-inline bool operator==(const pointer_addresses& one, const pointer_addresses& other) noexcept {
-  return one.read == other.read && one.write == other.write;
-}
 
 struct online_process {
   process_identity who{};

@@ -24,6 +24,8 @@ namespace sluice::kfd {
 struct pointer_addresses {
   std::uint64_t read = 0;
   std::uint64_t write = 0;
+
+  friend bool operator==(const pointer_addresses&, const pointer_addresses&) = default;
 };
 
 /// Whether the two are the fields of one amd_queue_t, as ROCr's queues on gfx9 and later have it. A
