@@ -288,7 +288,7 @@ TEST(PolicyCheck, FindsAPolicyThatDecidesAtRandom) {
   int shared = 0;
   expect_found(
       always(yields_but([&shared](const snapshot&, const group_view& group, decision_sink& out) {
-        if (++shared % 7 != 0) return false;
+        if (++shared % 2 != 0) return false;  // Two instances in turn: replaying finds it, too.
         out.run(group.id);
         return true;
       })),
