@@ -3,6 +3,7 @@
 #include "choice.hpp"
 #include "output.hpp"
 #include "profile_file.hpp"
+#include "python_policy.hpp"
 #include "report.hpp"
 #include "study.hpp"
 #include "subcommand.hpp"
@@ -370,10 +371,31 @@ std::string command_line() {
   return text;
 }
 
-int run(const options& asked) {
+/// The project's own, and those that the command line names by file.
+checked<policy_registry> policies_for(const options& asked) {
   policy_registry known;
   for (auto& each : all_policies()) known.add(std::move(each));
-  const auto spec = make_spec(asked, known);
+  for (const std::string& text : asked.policies) {
+    const auto given = lab::parse_choice(text);
+    if (given.has_error()) return failure("--policy: " + given.error().message);
+    const std::string& file = given->name;
+    if (!file.ends_with(".so") && !file.ends_with(".py")) continue;
+    std::string message;
+    auto kind = load_policy_file(file, message);
+    if (!kind) return failure("--policy " + message);
+    kind->name = file;
+    known.add(std::move(*kind));
+  }
+  return known;
+}
+
+int run(const options& asked) {
+  const auto known = policies_for(asked);
+  if (known.has_error()) {
+    complain(known.error().message);
+    return exit_usage;
+  }
+  const auto spec = make_spec(asked, *known);
   if (spec.has_error()) {
     complain(spec.error().message);
     return exit_usage;
@@ -415,8 +437,10 @@ subcommand add_lab(CLI::App& program) {
                   lab::describe(service_kinds()) + "Offline loads:\n" +
                   lab::describe(offline_kinds()));
   command
-      ->add_option("--policy", chosen->policies, "Policy to judge; several with several --policy")
-      ->type_name("NAME[:KEY=VALUE,...]")
+      ->add_option("--policy", chosen->policies,
+                   "Policy to judge: a name (see sluice policy), or a plugin's file (.so, .py); "
+                   "several with several --policy")
+      ->type_name("NAME|FILE[:KEY=VALUE,...]")
       ->take_all();
   const auto list = [&](const char* name, std::vector<std::string>& into, const char* help) {
     command->add_option(name, into, help)

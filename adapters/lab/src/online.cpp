@@ -41,6 +41,10 @@ void online_server::admit() {
         {arrived.at, arrived.context_tokens, arrived.generated_tokens, {}, {}, {}, false});
     active_.push_back(
         {static_cast<std::uint32_t>(next_++), arrived.generated_tokens, false, {}, client_.busy()});
+    client_.begin_span(span_kind::request, active_.back().number, start_ + arrived.at);
+    if (how_.service == service_kind::continuous) {
+      client_.begin_span(span_kind::ttft, active_.back().number, start_ + arrived.at);
+    }
     changed = true;
     add(arrived.context_tokens * how_.costs.prefill, how_.shape.prefill_kernel,
         how_.shape.prefill_occupancy);
@@ -101,19 +105,19 @@ void online_server::kernel_finished(std::uint64_t cookie, time_point at) {
   events_.at(at + how_.wake_up, [this, at] { step_ended(at); });
 }
 
-/// Where spans are marked once clients can: the first token is the end of `ttft`, each further one
-/// of an `itl`, and finish() that of `request`.
+/// The first token is the end of `ttft`, each further one that of an `itl`, the last that of
+/// `request`; marked as the demo's server does it.
 void online_server::step_ended(time_point end) {
   ++steps_;
   last_end_ = end;
-  const auto before = active_.size();
   for (active_request& each : active_) {
     served_request& row = seen_[each.number];
     if (how_.service == service_kind::fifo) {
       each.tokens_left = 0;
     } else {
-      if (!each.answered) {
-        each.answered = true;
+      const bool first = !std::exchange(each.answered, true);
+      if (first) {
+        client_.end_span(span_kind::ttft, each.number);
         row.ttft = end - (start_ + row.arrived);
       } else {
         const duration gap = end - each.last_token;
@@ -122,11 +126,16 @@ void online_server::step_ended(time_point end) {
       }
       each.last_token = end;
       if (each.tokens_left > 0) --each.tokens_left;
+      if (each.tokens_left != 0) {
+        client_.begin_span(span_kind::itl, each.number);  // Ends the one before.
+      } else if (!first) {
+        client_.end_span(span_kind::itl, each.number);
+      }
     }
     if (each.tokens_left == 0) finish(each, end);
   }
   std::erase_if(active_, [](const active_request& each) { return each.tokens_left == 0; });
-  if (active_.size() != before) busy_();
+  busy_();
   if (active_.empty() || how_.shape.host_gap == duration::zero()) {
     step();
   } else {
@@ -138,6 +147,7 @@ void online_server::finish(active_request& one, time_point end) {
   served_request& row = seen_[one.number];
   row.latency = end - (start_ + row.arrived);
   row.finished = true;
+  client_.end_span(span_kind::request, one.number);
   one.busy.end();
 }
 

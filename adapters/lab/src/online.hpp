@@ -47,7 +47,7 @@ class online_server final : public kernel_listener {
     duration wake_up{};         ///< From a kernel's end until the host sees it.
     bool whole_kernels = true;  ///< False: each kernel by itself.
   };
-  /// \param busy told whenever its number of requests in flight changes.
+  /// \param busy told whenever requests came or a step ended.
   online_server(sim::engine& events, gpu& on, sim::model_process self, const arrivals& work,
                 const options& how, std::function<void()> busy);
 
