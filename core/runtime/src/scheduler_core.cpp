@@ -267,8 +267,8 @@ void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next) {
   retired_ = std::exchange(policy_, std::move(next));
   policy_is_new_ = policy_ != nullptr;
   // As decision_sink::listen() says of the start.
-  desk_->listen(span_kind::request, true);
-  desk_->listen(span_kind::ttft, true);
+  desk_->listen(span_kind::request, policy_is_new_);
+  desk_->listen(span_kind::ttft, policy_is_new_);
   desk_->listen(span_kind::itl, false);
 }
 
