@@ -76,6 +76,11 @@ class node {
         }
       }
     }
+    while (!spans_.empty()) {
+      step last = spans_.back().first;
+      last.what = verb::span_end;
+      apply(last);
+    }
     wait(3s);
   }
 
@@ -465,6 +470,7 @@ class node {
     for (subject& one : subjects_) {
       if (!one.wished) continue;
       const group_view& view = *world_.find(one.id);
+      if (!spans_.empty()) one.online_at = now_;  // Clients here work on every GPU.
       for (const gpu_id id : view.gpus) {
         const gpu_view& on = *world_.find(id);
         if (on.online_in_flight != 0 || has_work(on) || on.last_end == now_) {

@@ -67,7 +67,8 @@ using policy_maker = std::function<std::unique_ptr<policy>()>;
 /// them and three clients. The policy's declarations take effect as in the scheduler: until they
 /// expire, within max_suspend, min_run and offline_floor, after a suspend or a resume that takes
 /// its time; groups come, go, move, change their role or priority, are not attached yet; GPUs are
-/// lost. At the end all online work ends and 3 s pass.
+/// lost. At the end all online work and
+/// every span end, and 3 s pass.
 ///
 /// Threading: one thread. Cost: some 10 us for each sequence and policy, in an optimised build.
 /// \return the first failure, made short.
