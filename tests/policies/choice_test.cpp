@@ -44,7 +44,7 @@ parameters with(std::initializer_list<std::pair<const char*, parameter_value>> v
 scheduler_config unlimited() {
   auto config = quick_config();
   config.attach_after = 0s;
-  config.max_suspend = 300s;
+  config.max_suspend = 141s;
   config.min_run = 1ms;
   config.max_busy = 24h;
   return config;
