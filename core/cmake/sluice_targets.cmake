@@ -114,5 +114,7 @@ function(sluice_install_package)
   write_basic_package_version_file(${PROJECT_BINARY_DIR}/sluiceConfigVersion.cmake
     COMPATIBILITY SameMinorVersion)
   install(FILES ${PROJECT_BINARY_DIR}/sluiceConfig.cmake
-    ${PROJECT_BINARY_DIR}/sluiceConfigVersion.cmake DESTINATION ${where})
+    ${PROJECT_BINARY_DIR}/sluiceConfigVersion.cmake
+    ${PROJECT_SOURCE_DIR}/core/cmake/sluice_policy_plugin.cmake
+    ${PROJECT_SOURCE_DIR}/core/cmake/sluice_policy_plugin.map DESTINATION ${where})
 endfunction()

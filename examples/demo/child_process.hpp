@@ -3,8 +3,8 @@
 /// A program that sluice-demo started: its control channel, its end, and the promise that it does
 /// not outlive its parent.
 
-#include "checked.hpp"
 #include "control_channel.hpp"
+#include "workload.hpp"
 
 #include <sys/types.h>
 

@@ -3,7 +3,7 @@
 /// How sluice-demo steers the programs it starts: lines over one socket. A program says "ready",
 /// waits for "go", and reports as JSON; started by hand it has no channel and goes at once.
 
-#include "checked.hpp"
+#include "workload.hpp"
 
 #include <string>
 #include <string_view>

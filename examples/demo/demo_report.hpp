@@ -2,12 +2,10 @@
 /// \file
 /// What the demo measured, and its two forms: a table for people and a JSON file for programs.
 
-#include "arrivals.hpp"
 #include "device_stats.hpp"
-#include "offline_load.hpp"
 #include "options.hpp"
-#include "percentiles.hpp"
 #include "wire_report.hpp"
+#include "workload.hpp"
 
 #include <cstdint>
 #include <optional>

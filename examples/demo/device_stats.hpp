@@ -3,7 +3,7 @@
 /// What the simulated device counted: the only witness of what ran when that is neither the online
 /// nor the offline program.
 
-#include "checked.hpp"
+#include "workload.hpp"
 
 #include <sys/types.h>
 

@@ -4,14 +4,14 @@
 // It keeps books on every kernel: run exactly once, in order, for as long as it had to. Suspending
 // its queues may cost it time and nothing else; anything else ends it with a message and code 3.
 
-#include "checked.hpp"
 #include "control_channel.hpp"
 #include "kernel_ledger.hpp"
-#include "offline_load.hpp"
 #include "options.hpp"
 #include "print.hpp"
+#include "reset_text.hpp"
 #include "stop_request.hpp"
 #include "wire_report.hpp"
+#include "workload.hpp"
 
 #include <unistd.h>
 
@@ -53,7 +53,7 @@ struct lane {
 class offline_work {
  public:
   offline_work(demo::load_kind kind, std::uint64_t seed)
-      : shape_(demo::shape_of(kind)), stream_(kind, seed) {}
+      : shape_(demo::shape_of(kind)), stream_(shape_, seed) {}
 
   sluice::result<void> open() {
     auto client = sluice::sim::gpu_client::open({});

@@ -2,17 +2,15 @@
 // request is in flight the offline processes of the node are off the GPU. It needs no privilege of
 // its own for that; sluice-agent, which it starts, does.
 
-#include "arrivals.hpp"
-#include "checked.hpp"
 #include "control_channel.hpp"
 #include "options.hpp"
-#include "percentiles.hpp"
 #include "print.hpp"
 #include "scheduling_options.hpp"
 #include "serving_loop.hpp"
 #include "serving_options.hpp"
 #include "stop_request.hpp"
 #include "wire_report.hpp"
+#include "workload.hpp"
 
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -34,7 +32,9 @@
 #include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/policies/all.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/policy_registry.hpp"
 #include "sluice/scheduler.hpp"
 #include "sluice/sim/client.hpp"
 
@@ -59,6 +59,23 @@ struct settings {
   int control_fd = -1;
 };
 
+/// What the configuration's table [policy] asks for, else fixed_timeslice as the options say.
+sluice::result<std::unique_ptr<sluice::policy>> make_policy(const demo::scheduling_options& with,
+                                                            std::string& message) {
+  sluice::policy_registry known;
+  for (sluice::policy_kind& kind : sluice::all_policies()) {
+    if (kind.name == "fixed_timeslice") {
+      for (sluice::parameter& each : kind.schema) {
+        if (each.key == "slice") each.fallback = with.slice;
+        if (each.key == "release") each.fallback = with.release;
+      }
+    }
+    known.add(std::move(kind));
+  }
+  if (with.config_file.empty()) return known.make("fixed_timeslice", {}, message);
+  return sluice::load_policy(known, with.config_file, "fixed_timeslice", message);
+}
+
 /// A scheduler on a thread of its own.
 class embedded_scheduler {
  public:
@@ -82,14 +99,15 @@ class embedded_scheduler {
     const auto roots = sluice::kfd::roots::from_environment();
     auto driver = sluice::agent::make_agent_backend(
         {.roots = roots, .agent_path = with.agent, .owner_lock = with.owner_lock});
-    auto policy = sluice::make_fixed_timeslice({.slice = with.scheduling.slice,
-                                                .release = with.scheduling.release == "slice_end"
-                                                               ? sluice::release_on::slice_end
-                                                               : sluice::release_on::client_done});
+    auto policy = make_policy(with.scheduling, message);
+    if (policy.has_error()) return failure(message);
     const std::string settings_text = fmt::format(
-        "{} (slice {}, release {}), max_suspend {}, min_run {}, offline floor {:g} % of {}, attach "
-        "after {}",
-        policy->name(), demo::rounded_text(with.scheduling.slice), with.scheduling.release,
+        "{}{}, max_suspend {}, min_run {}, offline floor {:g} % of {}, attach after {}",
+        (*policy)->name(),
+        with.scheduling.config_file.empty()
+            ? fmt::format(" (slice {}, release {})", demo::rounded_text(with.scheduling.slice),
+                          with.scheduling.release)
+            : "",
         demo::rounded_text(config.max_suspend), demo::rounded_text(config.min_run),
         100 * config.offline_floor, demo::rounded_text(config.floor_window),
         demo::rounded_text(config.attach_after));
@@ -100,8 +118,9 @@ class embedded_scheduler {
     sources.push_back(sluice::kfd::make_discovery(roots, std::move(*rules)));
     sources.push_back(
         sluice::kfd::make_breaker_keeper(sluice::kfd::breaker_store::default_path(roots)));
-    auto made = sluice::scheduler::create(config, std::move(*loop), std::move(driver),
-                                          std::move(policy), std::move(sources));
+    auto made = sluice::scheduler::create(
+        config, std::move(*loop), std::move(driver), std::move(*policy), std::move(sources),
+        {.fallback = [] { return sluice::make_fixed_timeslice(); }});
     if (made.has_error()) {
       const std::string problem = config.problem();
       return failure("no scheduler: " + (problem.empty() ? made.error().message() : problem));

@@ -2,8 +2,7 @@
 /// \file
 /// Command-line options that several of the demo's programs share.
 
-#include "arrivals.hpp"
-#include "checked.hpp"
+#include "workload.hpp"
 
 #include <charconv>
 #include <cstdint>

@@ -12,8 +12,10 @@ using namespace std::chrono_literals;
 
 void scheduling_options::add_to(CLI::App& app, const std::string& attach_after_default) {
   const std::string group = "Scheduler";
-  app.add_option("--config", config_file,
-                 "TOML file with a [scheduler] table: max_suspend, min_run, offline_floor, ...")
+  app.add_option(
+         "--config", config_file,
+         "TOML file with the tables [scheduler] (max_suspend, min_run, offline_floor, ...), "
+         "[policy] (instead of --slice and --release) and [roles]")
       ->type_name("FILE")
       ->group(group);
   add_duration(app, "--attach-after", attach_after,

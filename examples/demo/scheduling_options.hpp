@@ -15,7 +15,7 @@ namespace demo {
 using sluice::duration;
 
 struct scheduling_options {
-  std::string config_file;               ///< TOML with a [scheduler] table; empty: defaults.
+  std::string config_file;               ///< TOML: [scheduler], [policy], [roles]; empty: defaults.
   std::optional<duration> attach_after;  ///< Empty: what the configuration says.
   /// As long as the longest gap inside a generated burst: a resume in the middle of one would cost
   /// both sides more than offline work could do in it.

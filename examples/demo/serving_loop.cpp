@@ -1,11 +1,13 @@
 #include "serving_loop.hpp"
 
+#include "reset_text.hpp"
 #include "stop_request.hpp"
 
 #include <time.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace demo {
 namespace {
@@ -23,10 +25,23 @@ void sleep_until(time_point when) {
 }
 
 struct active_request {
+  std::uint64_t number;  ///< For the scheduler.
   time_point arrived;
   std::uint32_t tokens_left;
+  bool first_token_seen;
   sluice::busy_token busy;
 };
+
+/// A token of the request came, perhaps the last one. What it marks is what policies know targets
+/// for.
+void mark_token(sluice::online_client& client, active_request& of, bool last) {
+  using enum sluice::span_kind;
+  const bool first = !std::exchange(of.first_token_seen, true);
+  if (first) client.end_span(ttft, of.number);
+  if (!last) client.begin_span(itl, of.number);  // Ends the one before.
+  if (last && !first) client.end_span(itl, of.number);
+  if (last) client.end_span(request, of.number);
+}
 
 enum class step_end { finished, given_up };
 
@@ -38,13 +53,12 @@ class step_runner {
       : queue_(queue), wave_slots_(wave_slots), ledger_(queue, serving_packets) {}
 
   void add(std::chrono::duration<double, std::nano> work, duration longest, double occupancy) {
-    if (work.count() <= 0) return;
-    const double kernels = std::ceil(work / std::chrono::duration<double, std::nano>(longest));
+    const cut_work pieces = cut(work, longest);
     const sluice::sim::kernel each{
-        .length = std::max<duration>(1ns, std::chrono::round<duration>(work / kernels)),
+        .length = pieces.each,
         .waves = static_cast<std::uint32_t>(std::max(1l, std::lround(occupancy * wave_slots_))),
         .notify = false};
-    step_.insert(step_.end(), static_cast<std::size_t>(kernels), each);
+    step_.insert(step_.end(), pieces.kernels, each);
   }
 
   /// Gives up at `give_up` or on a signal.
@@ -115,7 +129,10 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
     while (next < work.requests.size() && active.size() < options.most_active &&
            start + work.requests[next].at <= now) {
       const request& arrived = work.requests[next++];
-      active.push_back({start + arrived.at, arrived.generated_tokens, client.busy()});
+      const time_point at = start + arrived.at;
+      active.push_back({next, at, arrived.generated_tokens, false, client.busy()});
+      client.begin_span(sluice::span_kind::request, next, at);
+      client.begin_span(sluice::span_kind::ttft, next, at);
       step.add(arrived.context_tokens * costs.prefill, options.prefill_kernel,
                options.prefill_occupancy);
     }
@@ -143,6 +160,7 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
     step.ledger().collect();
     ++seen.steps;
     std::erase_if(active, [&](active_request& each) {
+      mark_token(client, each, each.tokens_left <= 1);
       if (each.tokens_left > 1) {
         --each.tokens_left;
         return false;

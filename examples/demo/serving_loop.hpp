@@ -4,10 +4,9 @@
 /// has arrived, prefills it, then gives every active request one token per step, with a host gap
 /// between steps.
 
-#include "arrivals.hpp"
-#include "checked.hpp"
 #include "kernel_ledger.hpp"
 #include "serving_options.hpp"
+#include "workload.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -30,7 +29,8 @@ inline constexpr std::uint32_t serving_packets = 4096;
 
 /// Serves `work` on `queue`, beginning now. Blocks until all is served, the drain limit has passed
 /// or stop_signal() is set.
-/// \param client told about every request from admission to its last token.
+/// \param client told about every request from admission to its last token, with the spans of it:
+///        request and ttft from its arrival, itl from token to token.
 checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_slots,
                               const arrivals& work, const token_costs& costs,
                               const serving_options& options, sluice::online_client& client);

@@ -1,7 +1,7 @@
 #include "serving_options.hpp"
 
-#include "arrivals.hpp"
 #include "options.hpp"
+#include "workload.hpp"
 
 #include <chrono>
 

@@ -4,18 +4,16 @@
 // Needs what mounting a FUSE file system and tracing a process need: run it as root, best in a
 // mount namespace of its own (`unshare -m`), as demo.sh does.
 
-#include "arrivals.hpp"
-#include "checked.hpp"
 #include "child_process.hpp"
 #include "demo_report.hpp"
 #include "device_stats.hpp"
-#include "offline_load.hpp"
 #include "options.hpp"
 #include "print.hpp"
 #include "scheduling_options.hpp"
 #include "serving_options.hpp"
 #include "stop_request.hpp"
 #include "wire_report.hpp"
+#include "workload.hpp"
 
 #include <stdlib.h>
 #include <sys/mount.h>

@@ -2,9 +2,8 @@
 /// \file
 /// What the demo's programs tell sluice-demo at their end: one line of JSON each.
 
-#include "checked.hpp"
 #include "kernel_ledger.hpp"
-#include "percentiles.hpp"
+#include "workload.hpp"
 
 #include <cstdint>
 #include <optional>

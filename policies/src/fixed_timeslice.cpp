@@ -1,16 +1,30 @@
 #include "sluice/policies/fixed_timeslice.hpp"
 
+#include "wildcard.hpp"
+
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <variant>
 
 namespace sluice {
 namespace {
 
-/// Keeps no state: whether a group is to be held, and until when, follows from the GPUs it lives
-/// on. A declaration that expires comes back as `changed`, so there is nothing to wake up for
-/// either.
+using namespace std::chrono_literals;
+
 class fixed_timeslice final : public policy {
  public:
-  explicit fixed_timeslice(fixed_timeslice_options options) noexcept : options_(options) {}
+  explicit fixed_timeslice(fixed_timeslice_options options) : options_(std::move(options)) {
+    std::stable_sort(options_.weight_of.begin(), options_.weight_of.end(),
+                     [](const auto& one, const auto& other) {
+                       const bool exact = one.first.find('*') == std::string::npos;
+                       const bool other_exact = other.first.find('*') == std::string::npos;
+                       if (exact != other_exact) return exact;
+                       return one.first.size() > other.first.size();
+                     });
+  }
 
   std::string_view name() const noexcept override {
     return options_.release == release_on::client_done ? "fixed_timeslice/client_done"
@@ -18,6 +32,9 @@ class fixed_timeslice final : public policy {
   }
 
   void decide(const snapshot& seen, decision_sink& out) override {
+    for (const event& one : seen.events) {
+      if (one.kind == event_kind::online_begin) earn(seen.table, one);
+    }
     for (const group_id id : seen.changed) declare(seen, id, out);
     for (const event& one : seen.events) {
       const gpu_view* const on = seen.table.find(one.gpu);
@@ -27,6 +44,35 @@ class fixed_timeslice final : public policy {
   }
 
  private:
+  struct place {
+    gpu_id id{};
+    duration slice{};
+    time_point until{};  // Earned.
+  };
+
+  void earn(const world& table, const event& arrival) {
+    auto found = std::find_if(places_.begin(), places_.end(),
+                              [&](const place& one) { return one.id == arrival.gpu; });
+    if (found == places_.end()) {
+      const auto own = std::find_if(options_.slice_of.begin(), options_.slice_of.end(),
+                                    [&](const auto& one) { return one.first == arrival.gpu; });
+      found = places_.insert(
+          found, {arrival.gpu, own == options_.slice_of.end() ? options_.slice : own->second, {}});
+    }
+    const auto earned = std::llround(static_cast<double>(found->slice.count()) *
+                                     weight(table.find(arrival.client)));
+    found->until = std::max(found->until, arrival.at + duration(earned));
+  }
+
+  double weight(const client_view* by) const noexcept {
+    if (by == nullptr) return 1;
+    for (const auto& [pattern, weight] : options_.weight_of) {
+      if (matches_wildcard(pattern, by->name)) return weight;
+    }
+    return 1;
+  }
+
+  /// A declaration that expires comes back as `changed`, so there is nothing to wake up for.
   void declare(const snapshot& seen, group_id id, decision_sink& out) const {
     const group_view* const group = seen.table.find(id);
     if (group == nullptr) return;
@@ -41,17 +87,58 @@ class fixed_timeslice final : public policy {
     const gpu_view* const on = seen.table.find(where);
     if (on == nullptr) return {};
     if (options_.release == release_on::client_done && on->online_in_flight != 0) return never;
-    return on->last_begin == time_point{} ? time_point{} : on->last_begin + options_.slice;
+    const auto found = std::find_if(places_.begin(), places_.end(),
+                                    [&](const place& one) { return one.id == where; });
+    return found == places_.end() ? time_point{} : found->until;
   }
 
-  const fixed_timeslice_options options_;
+  fixed_timeslice_options options_;
+  std::vector<place> places_;  // GPUs with an arrival.
 };
+
+std::unique_ptr<policy> make(const parameters& values, std::string& problem) {
+  fixed_timeslice_options options{.slice = values.span("slice")};
+  const std::string& release = values.text("release");
+  if (release != "client_done" && release != "slice_end") {
+    problem = "release is \"" + release + "\"; it must be client_done or slice_end";
+    return nullptr;
+  }
+  if (release == "slice_end") options.release = release_on::slice_end;
+  values.for_each_below("slice_of", [&](std::string_view key, const parameter_value& value) {
+    std::uint32_t id = 0;
+    const auto end = key.data() + key.size();
+    if (const auto read = std::from_chars(key.data(), end, id); read.ptr != end || id == 0) {
+      problem = "slice_of." + std::string(key) + " names no GPU; after the dot comes the number " +
+                "in its gpu_id file, as in slice_of.51110";
+    }
+    options.slice_of.emplace_back(gpu_id{id}, std::get<duration>(value));
+  });
+  values.for_each_below("weight_of", [&](std::string_view key, const parameter_value& value) {
+    options.weight_of.emplace_back(key, std::get<double>(value));
+  });
+  return problem.empty() ? make_fixed_timeslice(std::move(options)) : nullptr;
+}
 
 }  // namespace
 
 std::unique_ptr<policy> make_fixed_timeslice(fixed_timeslice_options options) {
-  options.slice = std::max<duration>(options.slice, std::chrono::nanoseconds(1));
-  return std::make_unique<fixed_timeslice>(options);
+  options.slice = std::max<duration>(options.slice, 1ns);
+  return std::make_unique<fixed_timeslice>(std::move(options));
+}
+
+policy_kind fixed_timeslice_kind() {
+  return {.name = "fixed_timeslice",
+          .summary = "offline work makes room for at least one slice when online work arrives",
+          .schema = {parameter::span("slice", 20ms, 1us, 1h, "shortest hold after an arrival"),
+                     parameter::text("release", "client_done",
+                                     "client_done: when the slice is over and no online work is "
+                                     "in flight; slice_end: when the slice is over"),
+                     parameter::span("slice_of.*", 20ms, 1us, 1h,
+                                     "the slice of one GPU, by its gpu_id"),
+                     parameter::number("weight_of.*", 1, 0, 1000,
+                                       "what the slice is multiplied by for a client's arrivals, "
+                                       "by its name or a pattern with *")},
+          .make = make};
 }
 
 }  // namespace sluice

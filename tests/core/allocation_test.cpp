@@ -12,6 +12,12 @@
 #include <gtest/gtest.h>
 
 #include "sluice/asio.hpp"
+#include "sluice/plugin_loader.hpp"
+#include "sluice/policies/pointer_polling.hpp"
+#include "sluice/policies/shadow.hpp"
+#include "sluice/policies/slo.hpp"
+#include "sluice/policy_plugin.hpp"
+#include "sluice/policy_registry.hpp"
 #include "sluice/scheduler.hpp"
 
 namespace sluice::tests {
@@ -67,6 +73,65 @@ TEST(Allocation, DoesNotHappenFromBeginToBatchAndBack) {
   EXPECT_EQ(bench.driver.misuses(), 0U);
 }
 
+/// The bridge to a plugin and back costs none either.
+TEST(Allocation, DoesNotHappenWhenThePolicyIsAPlugin) {
+  std::string message;
+  const auto kind =
+      make_plugin_kind(plugin::exporter<fixed_timeslice_kind>::descriptor(), nullptr, message);
+  ASSERT_TRUE(kind) << message;
+  auto decider = make_policy(*kind, {}, message);
+  ASSERT_TRUE(decider) << message;
+  core_bench bench(quick_config(), std::move(*decider));
+  fill(bench, 4, 8);
+  auto client = bench.client();
+  bench.attach_all();
+  bench.driver.keep_batches(false);
+  const auto before = bench.driver.submitted();
+  EXPECT_EQ(allocations_over(bench, client, 1000), 0U);
+  EXPECT_GE(bench.driver.submitted() - before, 1000U * 8);
+}
+
+TEST(Allocation, DoesNotHappenFromPointersToBatchAndBack) {
+  core_bench bench{quick_config(), make_pointer_polling()};
+  fill(bench, 4, 8);
+  constexpr pid_t serving = 100;
+  bench.create(serving, role::online, gpu_a, {0});
+  bench.attach_all();
+  bench.driver.keep_batches(false);
+  const auto point = [&](online_work work, std::uint32_t packets) {
+    observation one;
+    one.kind = observation_kind::pointers_seen;
+    one.pid = serving;
+    one.start_time = start_time;
+    one.gpu = gpu_a;
+    one.work = work;
+    one.count = packets;
+    one.at = bench.time.now();
+    bench.core->observe(0, one);
+    bench.step();
+    bench.step();
+    bench.time.advance(2ms);
+  };
+  const auto cycle = [&] {
+    point(online_work::waiting, 2);
+    point(online_work::waiting, 1);
+    point(online_work::running, 0);
+    point(online_work::consumed, 0);
+    point(online_work::finished, 0);
+    bench.time.advance(10ms);
+    bench.step();
+    bench.step();
+    bench.time.advance(3ms);
+  };
+  for (int i = 0; i < 10; ++i) cycle();
+  const auto before = bench.driver.submitted();
+  const counted here;
+  for (int i = 0; i < 1000; ++i) cycle();
+  EXPECT_EQ(here.so_far(), 0U);
+  // Two of the processes are on its GPU.
+  EXPECT_GE(bench.driver.submitted() - before, 1000U * 4);
+}
+
 TEST(Allocation, DoesNotHappenWithFourThousandQueuesEither) {
   core_bench bench;
   fill(bench, 64, 64);
@@ -76,6 +141,72 @@ TEST(Allocation, DoesNotHappenWithFourThousandQueuesEither) {
   bench.driver.keep_batches(false);
   EXPECT_EQ(allocations_over(bench, client, 100), 0U);
   EXPECT_EQ(bench.driver.misuses(), 0U);
+}
+
+TEST(Allocation, DoesNotHappenWithMarksOfSpans) {
+  core_bench bench;
+  fill(bench, 1, 1);
+  auto client = bench.client();
+  bench.attach_all();
+  std::uint64_t request = 0;
+  const auto cycle = [&] {
+    for (std::uint64_t i = 0; i < 300; ++i) client.begin_span(span_kind::request, ++request);
+    bench.step();
+    for (std::uint64_t i = 0; i < 300; ++i) client.begin_span(span_kind::itl, request - i);
+    for (std::uint64_t i = 0; i < 300; ++i) client.begin_span(span_kind::itl, request - i);
+    bench.time.advance(1ms);
+    bench.step();
+    for (std::uint64_t i = 0; i < 300; ++i) client.end_span(span_kind::itl, request - i);
+    for (std::uint64_t i = 0; i < 300; ++i) client.end_span(span_kind::request, request - i);
+    bench.step();
+  };
+  for (int i = 0; i < 10; ++i) cycle();
+  const counted here;
+  for (int i = 0; i < 1000; ++i) cycle();
+  EXPECT_EQ(here.so_far(), 0U);
+  EXPECT_EQ(bench.stats().span_length[0].count(), 1010U * 300);
+  EXPECT_EQ(bench.stats().lost_marks, 0U);
+}
+
+TEST(Allocation, DoesNotHappenInSloAndItsShadow) {
+  slo_options options;
+  options.p99 = {100ms, 50ms, 20ms};
+  for (const bool in_shadow : {false, true}) {
+    core_bench bench(quick_config(),
+                     in_shadow ? make_shadow(make_slo(options)) : make_slo(options));
+    fill(bench, 4, 8);
+    auto client = bench.client();
+    bench.attach_all();
+    bench.driver.keep_batches(false);
+    std::uint64_t request = 0;
+    const auto cycle = [&] {
+      ++request;
+      client.begin();
+      client.begin_span(span_kind::request, request);
+      client.begin_span(span_kind::ttft, request);
+      bench.step();
+      bench.time.advance(1ms * (request % 7));
+      client.end_span(span_kind::ttft, request);
+      for (int token = 0; token < 5; ++token) {
+        client.begin_span(span_kind::itl, request);
+        bench.time.advance(1ms * (request % 19));
+        bench.step();
+      }
+      client.end_span(span_kind::itl, request);
+      client.end_span(span_kind::request, request);
+      client.end();
+      bench.step();
+      bench.time.advance(1ms * (request % 31));
+      bench.step();
+    };
+    for (int i = 0; i < 100; ++i) cycle();
+    const auto before = bench.driver.submitted();
+    const counted here;
+    for (int i = 0; i < 3'000; ++i) cycle();
+    // A note to the operator is a line of the log, which may allocate; there are few.
+    EXPECT_LE(here.so_far(), 300U);
+    EXPECT_EQ(bench.driver.submitted() - before > 100, !in_shadow);
+  }
 }
 
 /// Asio's part: arming again, and the eventfd in between.

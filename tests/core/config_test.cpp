@@ -40,6 +40,18 @@ TEST(SchedulerConfig, NamesKeyValueAndRangeOfAProblem) {
   EXPECT_EQ(config.problem(), "min_run is 90s; it must be 1ms to 1min");
 }
 
+TEST(SchedulerConfig, RefusesToLetOfflineWorkStandStillTooLongWithTheArithmetic) {
+  scheduler_config config;
+  config.max_suspend = 141s;
+  EXPECT_EQ(config.problem(), "");
+  config.max_suspend = 200s;
+  EXPECT_EQ(
+      config.problem(),
+      "max_suspend is 200s; with the 9s that a driver call may take, an offline process could "
+      "stand still for 209s, and that must be at most 150s, half of the 5min after which "
+      "frameworks give up on a worker: set it to 141s or less");
+}
+
 TEST(SchedulerConfig, RefusesEveryFieldOutOfRange) {
   const auto broken = [](auto change) {
     scheduler_config config;

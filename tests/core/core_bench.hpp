@@ -64,9 +64,11 @@ inline scheduler_config quick_config() {
 class core_bench {
  public:
   explicit core_bench(scheduler_config config = quick_config(),
-                      std::unique_ptr<policy> decider = make_fixed_timeslice({.slice = 20ms}))
+                      std::unique_ptr<policy> decider = make_fixed_timeslice({.slice = 20ms}),
+                      std::function<std::unique_ptr<policy>()> fallback = {})
       : driver(time) {
-    auto made = scheduler_core::create(config, driver, std::move(decider), {&time, 4242});
+    auto made = scheduler_core::create(config, driver, std::move(decider),
+                                       {&time, 4242, std::move(fallback)});
     EXPECT_TRUE(made);
     core = std::move(*made);
     EXPECT_TRUE(core->start());

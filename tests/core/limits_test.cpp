@@ -161,6 +161,46 @@ TEST(Snapshot, ShowsWhatClientsDidOnEachGpu) {
   EXPECT_EQ(events[2].count, 1U);
 }
 
+TEST(Snapshot, KnowsAClientUntilTheTurnInWhichItWithdraws) {
+  std::vector<std::string> names;
+  core_bench bench(quick_config(), make_policy([&](const snapshot& seen, decision_sink&) {
+                     for (const event& one : seen.events) {
+                       const client_view* const by = seen.table.find(one.client);
+                       names.emplace_back(by == nullptr ? "nobody" : by->name);
+                     }
+                   }));
+  bench.create(100, role::offline, gpu_a, {0});
+  client_id id{};
+  {
+    auto made = bench.core->register_client({"a name that is no short string", {gpu_a}, 100ms});
+    ASSERT_TRUE(made);
+    id = made->id();
+    made->begin();
+    bench.step();
+  }
+  bench.step();
+  EXPECT_THAT(names, ::testing::ElementsAre("a name that is no short string",
+                                            "a name that is no short string"));
+  bench.step();
+  EXPECT_EQ(bench.core->seen().find(id), nullptr);
+}
+
+TEST(Snapshot, ListsWhoSharedAGpuWithAGroupThatWent) {
+  std::vector<group_id> changed;
+  core_bench bench(quick_config(), make_policy([&](const snapshot& seen, decision_sink&) {
+                     changed.assign(seen.changed.begin(), seen.changed.end());
+                   }));
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.create(101, role::offline, gpu_a, {0});
+  bench.create(102, role::offline, gpu_b, {0});
+  bench.settle();
+  const group_id stays = bench.group_of(gpu_a, 1)->id;
+  changed.clear();
+  bench.see_kind(observation_kind::process_gone, 100);
+  bench.step();
+  EXPECT_THAT(changed, ::testing::ElementsAre(stays));
+}
+
 TEST(MaxSuspend, MakesAGroupRunForMinRunAndThenBeHeldAgain) {
   core_bench bench;  // max_suspend 1 s, min_run 100 ms
   bench.create(100, role::offline, gpu_a, {0});
@@ -320,7 +360,7 @@ TEST(MaxSuspend, DoesNotForceMinRunAfterAnOrdinaryResume) {
 
 TEST(OfflineFloor, IsKeptInEveryWindowWhateverThePolicyWants) {
   auto config = quick_config();
-  config.max_suspend = 300s;  // So that only the floor acts.
+  config.max_suspend = 141s;  // So that only the floor acts.
   config.min_run = 10ms;
   config.floor_window = 1s;
   config.offline_floor = 0.2;

@@ -1,33 +1,191 @@
 #include "sluice/policy_registry.hpp"
 
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/policies/all.hpp"
 
 namespace sluice {
 namespace {
 
-TEST(PolicyRegistry, MakesWhatWasAddedByName) {
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+policy_registry everything() {
   policy_registry registry;
-  registry.add("fixed_timeslice", [] { return make_fixed_timeslice(); });
-  const auto made = registry.make("fixed_timeslice");
-  ASSERT_TRUE(made);
+  for (policy_kind& kind : all_policies()) registry.add(std::move(kind));
+  return registry;
+}
+
+class Parameters : public testing::Test {
+ protected:
+  std::string check() { return check_parameters(schema_, values_); }
+
+  const std::vector<parameter> schema_{
+      parameter::span("slice", 20ms, 1ms, 1h, "a span"),
+      parameter::span("slice_of.*", 20ms, 1ms, 1h, "spans"),
+      parameter::number("share", 0.5, 0, 1, "a number"),
+      parameter::count("depth", 4, 1, 8, "a count"),
+      parameter::flag("loud", false, "a flag"),
+      parameter::text("mode", "x", "a text"),
+      parameter::span("ttft.p99", 0ms, 1ms, 1h, "a target").but_optional()};
+  parameters values_;
+};
+
+TEST_F(Parameters, FillInDefaults) {
+  EXPECT_EQ(check(), "");
+  EXPECT_EQ(values_.span("slice"), 20ms);
+  EXPECT_EQ(values_.number("share"), 0.5);
+  EXPECT_EQ(values_.count("depth"), 4);
+  EXPECT_FALSE(values_.flag("loud"));
+  EXPECT_EQ(values_.text("mode"), "x");
+  EXPECT_FALSE(values_.has("ttft.p99"));
+  EXPECT_FALSE(values_.has("slice_of.*"));
+}
+
+TEST_F(Parameters, TakeTextForSpansAndWholeNumbersForNumbers) {
+  values_.set("slice", std::string("250ms"));
+  values_.set("share", std::int64_t{1});
+  EXPECT_EQ(check(), "");
+  EXPECT_EQ(values_.span("slice"), 250ms);
+  EXPECT_EQ(values_.number("share"), 1.0);
+}
+
+TEST_F(Parameters, BelowAPrefixAreListed) {
+  values_.set("slice_of.51110", std::string("5ms"));
+  EXPECT_EQ(check(), "");
+  int seen = 0;
+  values_.for_each_below("slice_of", [&](std::string_view key, const parameter_value& value) {
+    ++seen;
+    EXPECT_EQ(key, "51110");
+    EXPECT_EQ(std::get<duration>(value), 5ms);
+  });
+  EXPECT_EQ(seen, 1);
+}
+
+TEST_F(Parameters, NameKeyValueAndRangeOfAProblem) {
+  const auto problem = [&](std::string key, parameter_value value) {
+    parameters given;
+    given.set(std::move(key), std::move(value));
+    return check_parameters(schema_, given);
+  };
+  EXPECT_EQ(problem("slice", 2h), "slice is 2h; it must be 1ms to 1h");
+  EXPECT_EQ(problem("slice_of.1", 2h), "slice_of.1 is 2h; it must be 1ms to 1h");
+  EXPECT_EQ(problem("slice", std::string("soon")),
+            "slice is \"soon\"; it must be a duration in quotes with a unit, 1ms to 1h");
+  EXPECT_EQ(problem("slice", std::int64_t{20}),
+            "slice is 20; it must be a duration in quotes with a unit, 1ms to 1h");
+  EXPECT_EQ(problem("share", 1.5), "share is 1.5; it must be 0 to 1");
+  EXPECT_EQ(problem("share", std::nan("")), "share is nan; it must be 0 to 1");
+  EXPECT_EQ(problem("depth", 2.5), "depth is 2.5; it must be 1 to 8");
+  EXPECT_EQ(problem("loud", std::int64_t{1}), "loud is 1; it must be true or false");
+  EXPECT_EQ(problem("mode", true), "mode is true; it must be a text");
+  EXPECT_THAT(problem("slices", 5ms), HasSubstr("slices is no parameter of this policy; its "
+                                                "parameters are slice, slice_of.*, share"));
+}
+
+TEST(PolicyRegistry, MakesWhatWasAddedByName) {
+  std::string message;
+  const auto made = everything().make("fixed_timeslice", {}, message);
+  ASSERT_TRUE(made) << message;
   EXPECT_EQ((*made)->name(), "fixed_timeslice/client_done");
 }
 
-TEST(PolicyRegistry, SaysWhenItDoesNotKnowAName) {
-  const policy_registry registry;
-  EXPECT_EQ(registry.make("fair_share").error(), errc::unknown_target);
+TEST(PolicyRegistry, SaysWhatItKnowsWhenItDoesNotKnowAName) {
+  std::string message;
+  EXPECT_EQ(everything().make("nonesuch", {}, message).error(), errc::unknown_target);
+  EXPECT_THAT(message, HasSubstr("there is no policy nonesuch; there is "));
+  EXPECT_THAT(message, HasSubstr("fixed_timeslice"));
 }
 
-TEST(PolicyRegistry, ListsNamesSorted) {
-  policy_registry registry;
-  registry.add("b", [] { return make_fixed_timeslice(); });
-  registry.add("a", [] { return make_fixed_timeslice(); });
-  EXPECT_THAT(registry.names(), testing::ElementsAre("a", "b"));
+TEST(PolicyRegistry, EveryPolicyIsMadeFromItsDefaultsOrSaysWhatItNeeds) {
+  const policy_registry registry = everything();
+  for (const auto name : registry.names()) {
+    std::string message;
+    const auto made = registry.make(name, {}, message);
+    EXPECT_NE(made.has_value(), !message.empty()) << name << ": " << message;
+    EXPECT_FALSE(registry.find(name)->summary.empty()) << name;
+    for (const auto& one : registry.find(name)->schema) EXPECT_FALSE(one.help.empty()) << one.key;
+  }
+}
+
+TEST(PolicyRegistry, WrapsOneThatIsGivenTheOtherParameters) {
+  const auto registry = everything();
+  std::string message;
+  parameters values;
+  values.set("of", std::string("fixed_timeslice"));
+  values.set("release", std::string("slice_end"));
+  const auto made = registry.make("shadow", values, message);
+  ASSERT_TRUE(made) << message;
+  EXPECT_EQ((*made)->name(), "shadow/fixed_timeslice/slice_end");
+
+  values.set("slice", 2h);
+  EXPECT_EQ(registry.make("shadow", values, message).error(), errc::bad_config);
+  EXPECT_EQ(message, "slice is 2h; it must be 1us to 1h");
+  EXPECT_EQ(registry.make("shadow", {}, message).error(), errc::bad_config);
+  EXPECT_THAT(message, HasSubstr("of is missing; shadow needs the name of the policy to wrap: "));
+  values.set("of", std::string("shadow"));
+  EXPECT_EQ(registry.make("shadow", values, message).error(), errc::bad_config);
+  EXPECT_THAT(message, HasSubstr("of is \"shadow\"; shadow needs the name"));
+}
+
+class LoadPolicy : public testing::Test {
+ protected:
+  result<std::unique_ptr<policy>> load(const std::string& content) {
+    std::ofstream(path_) << content;
+    return load_policy(everything(), path_, "fixed_timeslice", message_);
+  }
+  ~LoadPolicy() override { std::filesystem::remove(path_); }
+
+  const std::string path_ = (std::filesystem::temp_directory_path() /
+                             ("sluice_policy_" + std::to_string(getpid()) + ".toml"))
+                                .string();
+  std::string message_;
+};
+
+TEST_F(LoadPolicy, TakesNameAndParameters) {
+  const auto made = load("[policy]\nname = \"fixed_timeslice\"\nrelease = \"slice_end\"\n");
+  ASSERT_TRUE(made) << message_;
+  EXPECT_EQ((*made)->name(), "fixed_timeslice/slice_end");
+}
+
+TEST_F(LoadPolicy, IsTheGivenOneWithoutTheTable) {
+  const auto made = load("[scheduler]\nmin_run = \"1s\"\n");
+  ASSERT_TRUE(made) << message_;
+  EXPECT_EQ((*made)->name(), "fixed_timeslice/client_done");
+}
+
+TEST_F(LoadPolicy, NamesFileLineKeyValueAndRange) {
+  EXPECT_EQ(load("[policy]\n\nslice = \"2h\"\n").error(), errc::bad_config);
+  EXPECT_EQ(message_, path_ + ":3: slice is 2h; it must be 1us to 1h");
+  EXPECT_FALSE(load("[policy]\nname = \"nonesuch\"\n"));
+  EXPECT_THAT(message_, HasSubstr(path_ + ":1: there is no policy nonesuch; there is "));
+  const std::string targets = "ttft.p99 = \"400ms\"\nitl.p99 = \"60ms\"\noffline = 0.1\n";
+  EXPECT_TRUE(load("[policy]\nname = \"slo\"\n" + targets)) << message_;
+  EXPECT_TRUE(load("[policy]\nname = \"shadow\"\nof = \"slo\"\n" + targets)) << message_;
+  EXPECT_FALSE(load("[policy]\nname = \"slo\"\n"));
+  EXPECT_EQ(message_, path_ +
+                          ":1: slo needs a target: at least one of request.p99, ttft.p99, "
+                          "itl.p99");
+  EXPECT_FALSE(load("[policy]\nname = \"shadow\"\nof = \"slo\"\nrequest.p99 = \"1us\"\n"));
+  EXPECT_EQ(message_, path_ + ":4: request.p99 is 1us; it must be 100us to 10min");
+  EXPECT_FALSE(load("[policy]\nname = 5\n"));
+  EXPECT_THAT(message_, HasSubstr(":2: name must be a policy's name in quotes"));
+  EXPECT_FALSE(load("[policy]\nslice = [1]\n"));
+  EXPECT_THAT(message_, HasSubstr(":2: a parameter must be a text, a number, true or false"));
+  EXPECT_FALSE(load("policy = 5\n"));
+  EXPECT_THAT(message_, HasSubstr(":1: policy must be a table: [policy]"));
+  EXPECT_FALSE(load("[policy]\nrelease = \"never\"\n"));
+  EXPECT_THAT(message_, HasSubstr(":2: release is \"never\"; it must be client_done or slice_end"));
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ std::unique_ptr<policy> random_policy(std::mt19937_64& random) {
     for (const gpu_view& on : seen.table.gpus()) {
       for (const group_id id : on.offline) wish(id);
     }
+    if (random() % 8 == 0) out.poll_pointers(std::chrono::milliseconds(random() % 2));
     if (random() % 3 == 0) out.wake_at(seen.now + std::chrono::microseconds(random() % 50'000));
   });
 }
@@ -135,6 +136,19 @@ class history {
         }
         break;
       case 10: bench_.driver.script_attach(pid, errc::lost); break;
+      case 11: {
+        // Of any process, alive or not, on any GPU.
+        observation seen;
+        seen.kind = observation_kind::pointers_seen;
+        seen.pid = pid;
+        seen.start_time = start_time;
+        seen.gpu = gpu(random_() % 3);
+        seen.work = static_cast<online_work>(random_() % 5);
+        seen.count = static_cast<std::uint32_t>(random_() % 3);
+        seen.at = bench_.time.now();
+        bench_.core->observe(0, seen);
+        break;
+      }
       default: {
         auto& client = clients_[random_() % clients_.size()];
         random_() % 2 == 0 ? client.begin() : client.end();

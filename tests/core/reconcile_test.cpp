@@ -332,7 +332,7 @@ TEST(Outcomes, InvalidIsTriedAgainWhenTheDriverAnnouncesTheQueue) {
 
 TEST(Outcomes, InvalidIsTriedAgainAfterTheBackoffAndNeverInAHotLoop) {
   auto config = quick_config();
-  config.max_suspend = 300s;
+  config.max_suspend = 141s;
   config.max_busy = 1h;
   core_bench bench(config);
   bench.create(100, role::offline, gpu_a, {0});

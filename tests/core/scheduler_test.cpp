@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "sluice/acquire.hpp"
 #include "sluice/asio.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/policies/pointer_polling.hpp"
 #include "sluice/testing/scripted_backend.hpp"
 
 namespace sluice {
@@ -65,6 +67,7 @@ struct source_log {
   std::atomic<int> starts{0};
   std::atomic<int> resyncs{0};
   std::atomic<int> stops{0};
+  std::atomic<duration::rep> pointers{-1};  ///< As last asked for; -1: never.
 };
 
 class test_source final : public source {
@@ -83,6 +86,7 @@ class test_source final : public source {
     resync_();
   }
   void stop() override { ++log_.stops; }
+  void poll_pointers(duration every) override { log_.pointers = every.count(); }
 
  private:
   source_log& log_;
@@ -103,7 +107,8 @@ scheduler_config quick() {
 class node {
  public:
   explicit node(std::unique_ptr<reactor> loop, scheduler_config config = quick(),
-                std::vector<std::unique_ptr<source>> more = {}) {
+                std::vector<std::unique_ptr<source>> more = {}, scheduler_options options = {},
+                std::unique_ptr<policy> decider = make_fixed_timeslice({.slice = 1ms})) {
     auto backend = std::make_unique<testing::scripted_backend>(time_);
     driver = backend.get();
     driver->add_queue(trainer, queue_0, gpu_a);
@@ -113,8 +118,8 @@ class node {
       to.push(seen(observation_kind::queue_seen, trainer));
       return {};
     }));
-    auto made = scheduler::create(config, std::move(loop), std::move(backend),
-                                  make_fixed_timeslice({.slice = 1ms}), std::move(more));
+    auto made = scheduler::create(config, std::move(loop), std::move(backend), std::move(decider),
+                                  std::move(more), std::move(options));
     EXPECT_TRUE(made);
     core = std::move(*made);
   }
@@ -194,6 +199,56 @@ TEST(Scheduler, RunsOnItsOwnThreadAndStopsFromAnother) {
   EXPECT_EQ(all.core->stats().resumes, 21U);
   EXPECT_EQ(all.log.stops, 1);
   EXPECT_EQ(all.core->register_client({"late", {}, 1s}).error(), errc::stopped);
+}
+
+/// Holds everything, or throws instead.
+class blunt final : public policy {
+ public:
+  explicit blunt(bool throws) : throws_(throws) {}
+  std::string_view name() const noexcept override { return "blunt"; }
+  void decide(const snapshot& now, decision_sink& out) override {
+    for (const group_id id : now.changed) out.hold(id, never);
+    if (throws_) throw std::runtime_error("as it was told");
+  }
+
+ private:
+  const bool throws_;
+};
+
+/// The scheduler sleeps when the policies come: nothing but they wakes it.
+TEST(Scheduler, TakesAnotherPolicyWhileItSleeps) {
+  node one(own_loop(), quick(), {},
+           {.fallback = [] { return make_fixed_timeslice({.slice = 1ms}); }});
+  ASSERT_TRUE(one.core->start());
+  std::thread reactor([&] { one.core->run(); });
+  ASSERT_TRUE(eventually([&] { return one.managed(); }));
+  const auto suspends = [&] { return one.core->stats().suspends.value(); };
+  const auto resumes = [&] { return one.core->stats().resumes.value(); };
+  EXPECT_EQ(suspends(), 0U);
+  one.core->set_policy(std::make_unique<blunt>(false));
+  EXPECT_TRUE(eventually([&] { return suspends() == 1; }));
+  one.core->set_policy(std::make_unique<blunt>(true));
+  EXPECT_TRUE(eventually([&] { return resumes() == 1; }));
+  EXPECT_EQ(one.core->stats().policy_ejections, 1U);
+  // The fallback is at work.
+  auto client = one.client();
+  client.begin();
+  EXPECT_TRUE(eventually([&] { return suspends() == 2; }));
+  one.core->stop();
+  reactor.join();
+}
+
+TEST(Scheduler, TellsItsSourcesHowOftenToLookAtPointers) {
+  node plain(own_loop());
+  ASSERT_TRUE(plain.core->start());
+  ASSERT_TRUE(plain.step_until([&] { return plain.managed(); }));
+  EXPECT_EQ(plain.log.pointers, -1);
+  node all(own_loop(), quick(), {}, {}, make_pointer_polling({.fast = 1ms, .slow = 3ms}));
+  ASSERT_TRUE(all.core->start());
+  EXPECT_TRUE(all.step_until([&] { return all.log.pointers == duration(3ms).count(); }));
+  auto client = all.client();
+  const auto busy = client.busy();
+  EXPECT_TRUE(all.step_until([&] { return all.log.pointers == duration(1ms).count(); }));
 }
 
 TEST(Scheduler, RunReturnsAtOnceWhenNothingWasStarted) {

@@ -1,9 +1,7 @@
-#include "arrivals.hpp"
-
-#include "offline_load.hpp"
 #include "options.hpp"
 #include "scheduling_options.hpp"
 #include "serving_options.hpp"
+#include "workload.hpp"
 
 #include <chrono>
 #include <sstream>
@@ -217,8 +215,8 @@ TEST(ScaleToLoad, MakesAllWorkTheAskedShareOfTheWindow) {
 }
 
 TEST(OfflineLoad, DrawsWithinWhatItsDescriptionSays) {
-  demo::kernel_stream long_kernels(demo::load_kind::long_kernels, 1);
-  demo::kernel_stream training(demo::load_kind::training, 1);
+  demo::kernel_stream long_kernels(demo::shape_of(demo::load_kind::long_kernels), 1);
+  demo::kernel_stream training(demo::shape_of(demo::load_kind::training), 1);
   for (int i = 0; i < 10'000; ++i) {
     const auto big = long_kernels.next();
     ASSERT_GE(big.length, 20ms);

@@ -1,6 +1,8 @@
 #include "sluice/policies/fixed_timeslice.hpp"
 
 #include <chrono>
+#include <memory>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -185,6 +187,89 @@ TEST(FixedTimeslice, MinimalSlicesStillHold) {
   harness.advance(1ms);
   harness.end(gpu_a);
   EXPECT_FALSE(harness.held(train));
+}
+
+/// Two GPUs with a group each, and two clients.
+class weighted_node : public testing::policy_harness {
+ public:
+  explicit weighted_node(std::string release = "slice_end") : policy_harness(make(release)) {
+    table().add_group(train, role::offline, {gpu_a});
+    table().add_group(other, role::offline, {gpu_b});
+    table().add_client(chat, "chat.eu-1");
+    table().add_client(scoring, "scoring");
+    table().add_client(plain, "plain");
+  }
+  /// How long the group stays held from now on, in steps of a millisecond.
+  std::chrono::milliseconds held_for(group_id id) {
+    std::chrono::milliseconds time{};
+    for (; held(id) && time < 10s; time += 1ms) advance(1ms);
+    return time;
+  }
+  static constexpr client_id chat{1}, scoring{2}, plain{3};
+
+ private:
+  static std::unique_ptr<policy> make(const std::string& release) {
+    parameters values;
+    values.set("slice", duration(20ms));
+    values.set("release", release);
+    values.set("slice_of.20", duration(30ms));
+    values.set("weight_of.chat.*", 2.0);
+    values.set("weight_of.*", 0.9);
+    values.set("weight_of.ch*1", 7.0);
+    values.set("weight_of.scoring", 0.0);
+    values.set("weight_of.plain", 1.0);
+    std::string problem;
+    return fixed_timeslice_kind().make(values, problem);
+  }
+};
+
+TEST(FixedTimeslice, GivesEachGpuItsOwnSlice) {
+  weighted_node node;
+  node.begin(gpu_a, 1, weighted_node::plain);
+  EXPECT_EQ(node.held_for(train), 20ms);
+  node.begin(gpu_b, 1, weighted_node::plain);
+  EXPECT_EQ(node.held_for(other), 30ms);
+}
+
+TEST(FixedTimeslice, MultipliesTheSliceByTheWeightOfTheLongestPattern) {
+  weighted_node node;
+  node.begin(gpu_a, 1, weighted_node::chat);
+  EXPECT_EQ(node.held_for(train), 40ms);
+  node.begin(gpu_b, 1, weighted_node::chat);
+  EXPECT_EQ(node.held_for(other), 60ms);
+}
+
+TEST(FixedTimeslice, HoldsForNothingAfterAnArrivalOfNoWeight) {
+  weighted_node node;
+  node.begin(gpu_a, 1, weighted_node::scoring);
+  EXPECT_FALSE(node.held(train));
+}
+
+TEST(FixedTimeslice, HoldsWithClientDoneWhileWorkOfNoWeightIsInFlight) {
+  weighted_node node("client_done");
+  node.begin(gpu_a, 1, weighted_node::scoring);
+  EXPECT_TRUE(node.held(train));
+  node.end(gpu_a, 1, weighted_node::scoring);
+  EXPECT_FALSE(node.held(train));
+}
+
+TEST(FixedTimeslice, NeverShortensWhatAnotherArrivalHasEarned) {
+  weighted_node node;
+  node.begin(gpu_a, 1, weighted_node::chat);
+  node.begin(gpu_a, 1, weighted_node::scoring);
+  EXPECT_EQ(node.held_for(train), 40ms);
+}
+
+TEST(FixedTimeslice, RefusesASliceOfWhatIsNoGpu) {
+  for (const std::string key : {"first", "0", "12x", "-1"}) {
+    parameters values;
+    values.set("slice", duration(20ms));
+    values.set("release", std::string("client_done"));
+    values.set("slice_of." + key, duration(30ms));
+    std::string problem;
+    EXPECT_EQ(fixed_timeslice_kind().make(values, problem), nullptr);
+    EXPECT_NE(problem.find("slice_of." + key + " names no GPU"), std::string::npos) << problem;
+  }
 }
 
 TEST(FixedTimeslice, GivesTheSameAnswersToTheSameHistory) {

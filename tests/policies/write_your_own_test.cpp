@@ -34,7 +34,7 @@ class hold_above final : public sluice::policy {
  private:
   void declare(const sluice::world& table, sluice::group_id id, sluice::decision_sink& out) const {
     const sluice::group_view* const group = table.find(id);
-    if (group == nullptr) return;
+    if (group == nullptr || group->what != sluice::role::offline) return;
     const bool crowded = std::any_of(group->gpus.begin(), group->gpus.end(), [&](auto gpu) {
       return table.find(gpu)->online_in_flight > requests_;
     });
@@ -70,6 +70,18 @@ TEST(HoldAbove, LetsOfflineRunBesideAsManyRequestsAsItWasTold) {
   EXPECT_FALSE(node.held(training));
 }
 // [test]
+
+// [check]
+#include <memory>
+
+#include "sluice/testing/policy_check.hpp"
+
+TEST(HoldAbove, KeepsWhatHoldsForEveryPolicy) {
+  const auto failure = sluice::testing::check_policy([] { return std::make_unique<hold_above>(2); },
+                                                     {.sequences = 10'000});
+  EXPECT_FALSE(failure) << failure->text();
+}
+// [check]
 // clang-format on
 
 namespace {
@@ -83,7 +95,7 @@ TEST(WriteYourOwn, ReadmeShowsTheCodeThatIsTestedHere) {
   const std::string readme = content(SLUICE_POLICIES_README);
   const std::string here = content(SLUICE_POLICIES_EXAMPLE);
   ASSERT_FALSE(readme.empty());
-  for (const std::string marker : {"// [policy]\n", "// [test]\n"}) {
+  for (const std::string marker : {"// [policy]\n", "// [test]\n", "// [check]\n"}) {
     const auto begin = here.find(marker) + marker.size();
     const auto snippet = here.substr(begin, here.find(marker, begin) - begin);
     ASSERT_GT(snippet.size(), 100U);

@@ -22,6 +22,9 @@
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
+#include "sluice/kfd/driver_trees.hpp"
+#include "sluice/kfd/mqds.hpp"
+#include "sluice/kfd/queue_pointers.hpp"
 #include "sluice/kfd/uapi.hpp"
 #include "sluice/kfd/uapi_batch.hpp"
 #include "sluice/kfd/unique_fd.hpp"
@@ -315,6 +318,55 @@ std::vector<check> check_debugfs(const machine& here) {
   return all;
 }
 
+std::vector<check> check_pointers(const machine& here, const kfd::node_view& node) {
+  std::vector<check> all;
+  const std::string name = "queue pointers";
+  const std::string how = here.where.debugfs + "/mqds; process_vm_readv(2)";
+  const std::string without = "pointer_polling notices its work only where a client reports it";
+  const auto seen = kfd::read_mqds(here.where);
+  if (!seen) {
+    all.push_back({name, verdict::note, "nobody's: where they are is not known without debugfs",
+                   how, "as for debugfs; until then " + without});
+    return all;
+  }
+  std::size_t readable = 0;
+  for (const auto& process : node.processes) {
+    const auto compute = static_cast<std::size_t>(std::ranges::count_if(
+        process.queues, [](const auto& each) { return is_compute(each.type); }));
+    if (compute == 0) continue;
+    std::vector<kfd::pointer_addresses> addresses;
+    for (const auto& each : seen->queues) {
+      if (each.pid == process.pid && each.type == kfd::mqd_type::compute &&
+          each.write_pointer_address != 0)
+        addresses.push_back({each.read_pointer_address, each.write_pointer_address});
+    }
+    std::size_t known = 0;
+    std::string why = "the driver's mqds does not show where they are";
+    auto pointers = kfd::queue_pointers::open({process.pid, process.start_time});
+    if (!pointers) {
+      if (pointers.error() == errc::unknown_target) continue;  // it has ended
+      why = "its memory may not be read: " + pointers.error().message() +
+            "; run as root, or with CAP_SYS_PTRACE";
+    } else if ((*pointers)->watch(addresses) && (*pointers)->read()) {
+      for (const auto& each : (*pointers)->values()) known += each.known ? 1U : 0U;
+      if (known < addresses.size()) why = "they lie in memory that cannot be read";
+    }
+    readable += std::min(known, compute);
+    if (known >= compute) continue;
+    all.push_back({name, verdict::note,
+                   fmt::format("process {} ({}): {} of {} compute queues cannot be read: {}",
+                               process.pid, process.command, compute - known, compute, why),
+                   how, without});
+  }
+  if (all.empty()) {
+    all.push_back({name, verdict::good,
+                   readable == 0 ? "nobody has a compute queue now"
+                                 : fmt::format("of all {} compute queues can be read", readable),
+                   how});
+  }
+  return all;
+}
+
 std::vector<check> check_io_uring(const machine& here) {
   std::vector<check> all;
   const int error = here.try_io_uring();
@@ -390,6 +442,7 @@ std::vector<check> examine(const machine& here) {
   add(check_breakers(here, node ? *node : kfd::node_view{}));
   all.push_back(check_pid_namespace(here));
   add(check_debugfs(here));
+  if (node) add(check_pointers(here, *node));
   add(check_io_uring(here));
   return all;
 }

@@ -51,6 +51,8 @@ check check_tracing(const machine& here);
 std::vector<check> check_breakers(const machine& here, const kfd::node_view& node);
 check check_pid_namespace(const machine& here);
 std::vector<check> check_debugfs(const machine& here);
+/// Whose work shows in queue pointers, so that no client need report it.
+std::vector<check> check_pointers(const machine& here, const kfd::node_view& node);
 std::vector<check> check_io_uring(const machine& here);
 
 /// All of them.

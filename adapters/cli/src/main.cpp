@@ -38,9 +38,9 @@ int main(int argc, char** argv) {
   program.require_subcommand(1);
   program.set_version_flag("--version", "sluice " SLUICE_VERSION);
   const std::vector<subcommand> all{
-      add_doctor(program),  add_queues(program),  add_hqds(program),
-      add_role(program),    add_suspend(program), add_resume(program),
-      add_release(program), add_breaker(program), add_sim(program),
+      add_doctor(program),  add_queues(program), add_hqds(program),    add_role(program),
+      add_suspend(program), add_resume(program), add_release(program), add_breaker(program),
+      add_sim(program),     add_policy(program), add_lab(program),
   };
   try {
     program.parse(argc, argv);

@@ -33,6 +33,8 @@ CLI::Validator queue_number();
 subcommand add_breaker(CLI::App& program);
 subcommand add_doctor(CLI::App& program);
 subcommand add_hqds(CLI::App& program);
+subcommand add_lab(CLI::App& program);
+subcommand add_policy(CLI::App& program);
 subcommand add_queues(CLI::App& program);
 subcommand add_release(CLI::App& program);
 subcommand add_resume(CLI::App& program);

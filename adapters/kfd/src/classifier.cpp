@@ -21,6 +21,13 @@ const std::string* value_of(const process_traits& of, std::string_view variable)
   return found == of.variables.end() ? nullptr : &found->second;
 }
 
+std::optional<unsigned> priority_in(const process_traits& of) {
+  const std::string* const text = value_of(of, priority_variable);
+  if (text == nullptr) return {};
+  const auto number = parse_number<unsigned>(*text);
+  return number && *number <= highest_priority ? number : std::nullopt;
+}
+
 }  // namespace
 
 std::set<std::string, std::less<>> classifier::wanted_variables() const {
@@ -43,6 +50,10 @@ role classifier::role_of(const process_traits& of, std::span<const queue_traits>
   return spared && *what == role::offline ? role::unmatched : *what;
 }
 
+std::uint8_t classifier::priority_of(const process_traits& of) {
+  return static_cast<std::uint8_t>(priority_in(of).value_or(0));
+}
+
 std::optional<role> classifier::said(const process_traits& of) const {
   for (const auto* const map : {&rules_.by_process, &stored_.by_process})
     if (const auto found = map->find(of.who); found != map->end()) return found->second;
@@ -54,11 +65,9 @@ std::optional<role> classifier::claimed(const process_traits& of) const {
     if (*tag == "ONLINE_AI" && granted(of, role::online)) return role::online;
     if (*tag == "OFFLINE_AI" && granted(of, role::offline)) return role::offline;
   }
-  if (const std::string* const text = value_of(of, priority_variable)) {
-    if (const auto number = parse_number<unsigned>(*text); number && *number <= highest_priority) {
-      const role what = *number >= rules_.online_priority ? role::online : role::offline;
-      if (granted(of, what)) return what;
-    }
+  if (const auto number = priority_in(of)) {
+    const role what = *number >= rules_.online_priority ? role::online : role::offline;
+    if (granted(of, what)) return what;
   }
   for (const environment_rule& each : rules_.by_environment) {
     const std::string* const value = value_of(of, each.variable);

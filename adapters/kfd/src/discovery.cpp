@@ -2,6 +2,7 @@
 
 #include "gpu_listener.hpp"
 #include "node_scanner.hpp"
+#include "pointer_watch.hpp"
 #include "proc.hpp"
 #include "quiet_thread.hpp"
 #include "store_watch.hpp"
@@ -23,6 +24,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "sluice/kfd/tree_watch.hpp"
@@ -102,13 +104,21 @@ class node_discovery final : public discovery {
     lost_.clear();
 
     inbox_ = &host.claim_inbox();
+    pointers_ = std::make_unique<pointer_watch>(where_.sysfs, host.claim_inbox(), say_);
     stopping_.store(false);
     said_changed_.store(true);  // since the rules were given
     resync_.store(true);        // the first look is the whole truth
     return start_quiet_thread(worker_, [this] { run(); });
   }
 
+  void poll_pointers(duration every) override {
+    const bool was = pointers_->pace() != duration::zero();
+    pointers_->pace(every);
+    if (was != (every != duration::zero())) ::eventfd_write(wake_.get(), 1);
+  }
+
   void resync() override {
+    pointers_->restate();
     resync_.store(true);
     ::eventfd_write(wake_.get(), 1);
   }
@@ -144,6 +154,7 @@ class node_discovery final : public discovery {
     stopping_.store(true);
     ::eventfd_write(wake_.get(), 1);
     worker_.join();
+    pointers_.reset();
     scanner_.reset();
     store_watch_.reset();
   }
@@ -209,7 +220,14 @@ class node_discovery final : public discovery {
     const node_scanner::emit push = [this](const observation& seen) { this->push(seen); };
     const node_scanner::emit drop = [](const observation&) {};
     time_point next = clock::now();
+    bool pointers = false;
     while (!stopping_.load()) {
+      // Where pointers are is found out once somebody wants to know.
+      if (const bool wanted = pointers_->pace() != duration::zero(); wanted != pointers) {
+        pointers = wanted;
+        scanner_->want_pointers(wanted);
+        next = clock::now();
+      }
       const bool whole = resync_.exchange(false);
       const time_point now = clock::now();
       const bool roles = said_changed_.exchange(false);
@@ -230,6 +248,7 @@ class node_discovery final : public discovery {
         gpus_.clear();
         for (const auto& each : scanner_->gpus()) gpus_.push_back(each.id);
         listener_->listen(gpus_);
+        if (pointers) pointers_->set(scanner_->online());
         looked_ = clock::now();
         next = looked_ + look_interval;
         // Watches what inotify does not tell of: a debugfs mounted since, say.
@@ -328,6 +347,7 @@ class node_discovery final : public discovery {
   std::map<gpu_id, time_point> lost_;  ///< When each was last heard to be reset.
   smi_counts heard_{};                 // any thread's
   std::unique_ptr<node_scanner> scanner_;
+  std::unique_ptr<pointer_watch> pointers_;  // from start() to stop()
   inbox_producer* inbox_ = nullptr;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> resync_{false};

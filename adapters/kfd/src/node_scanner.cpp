@@ -87,6 +87,8 @@ bool node_scanner::scan(const emit& out) {
       for (const queue& each : known.queues) out(about(observation_kind::queue_gone, known, each));
       known.queues.clear();
       known.details.clear();
+      ++known.change;
+      known.pointers.clear();
       read_changing_traits(known.traits);
       read_environment(known);
       known.emitted = false;
@@ -94,7 +96,11 @@ bool node_scanner::scan(const emit& out) {
       read_changing_traits(known.traits);
     }
     found->second.listed = true;
-    if (scan_queues(found->second, out)) queues_changed = true;
+    if (scan_queues(found->second, out)) {
+      queues_changed = true;
+      ++found->second.change;
+      found->second.pointer_reads_due = most_mqds_reads;
+    }
   });
   for (auto each = known_.begin(); each != known_.end();) {
     if (each->second.listed) {
@@ -109,7 +115,9 @@ bool node_scanner::scan(const emit& out) {
     if (queues_changed) mqds_reads_due_ = most_mqds_reads;
     if (mqds_reads_due_ > 0) read_mqds();
   }
-  return settle_roles(out) || queues_changed || changed;
+  if (settle_roles(out)) changed = true;
+  if (pointers_wanted_) find_pointers();
+  return queues_changed || changed;
 }
 
 void node_scanner::restate(const emit& out) const {
@@ -132,6 +140,7 @@ observation node_scanner::about(const gpu_node& seen) noexcept {
   out.kind = observation_kind::gpu_seen;
   out.gpu = seen.id;
   out.group_key = seen.hive;
+  out.count = seen.slots;
   out.at = clock::now();
   return out;
 }
@@ -153,7 +162,11 @@ bool node_scanner::scan_gpus(const emit& out) {
     std::array<char, 8192> text;
     const auto properties =
         read_small_file((nodes + "/" + std::to_string(node) + "/properties").c_str(), text);
-    gpus_.push_back({id, properties ? property(*properties, "hive_id").value_or(0) : 0});
+    const auto number_of = [&](std::string_view key) {
+      return properties ? property(*properties, key).value_or(0) : 0;
+    };
+    gpus_.push_back(
+        {id, number_of("hive_id"), static_cast<std::uint32_t>(number_of("num_cp_queues"))});
     out(about(gpus_.back()));
     changed = true;
   });
@@ -242,6 +255,60 @@ void node_scanner::read_mqds() {
     mqds_reads_due_ = 0;
 }
 
+void node_scanner::find_pointers() {
+  const auto due = [](const process& each) {
+    return each.is.what == role::online && each.pointer_reads_due > 0;
+  };
+  if (std::ranges::none_of(known_, [&](const auto& each) { return due(each.second); })) return;
+  const auto seen = kfd::read_mqds(where_);
+  if (!seen && !std::exchange(pointers_refused_, true)) {
+    say_("cannot read " + where_.debugfs + "/mqds: " + seen.error().message() +
+         "; online work is noticed only where a client reports it: run as root with debugfs "
+         "mounted");
+  }
+  if (seen) pointers_refused_ = false;
+  for (auto& [pid, known] : known_) {
+    if (!due(known)) continue;
+    --known.pointer_reads_due;
+    known.pointers.clear();
+    if (seen) {
+      for (const mqd& each : seen->queues) {
+        if (each.pid != pid || each.type != mqd_type::compute || each.write_pointer_address == 0)
+          continue;
+        known.pointers.push_back({each.gpu,
+                                  {each.read_pointer_address, each.write_pointer_address},
+                                  each.ring_base,
+                                  each.aql.value_or(false)});
+      }
+    }
+    const auto compute = std::ranges::count_if(
+        known.queues, [](const queue& each) { return is_compute(each.type); });
+    if (std::ssize(known.pointers) == compute) known.pointer_reads_due = 0;
+  }
+}
+
+std::vector<online_process> node_scanner::online() const {
+  std::vector<online_process> all;
+  for (const auto& [pid, known] : known_) {
+    if (known.is.what != role::online) continue;
+    online_process one{known.traits.who, known.change, known.pointers};
+    // Those that sysfs shows and mqds does not.
+    std::vector<gpu_id> shown;
+    for (const online_queue& each : known.pointers) shown.push_back(each.gpu);
+    for (const queue& each : known.queues) {
+      if (!is_compute(each.type)) continue;
+      const auto same = std::ranges::find(shown, each.gpu);
+      if (same != shown.end()) {
+        shown.erase(same);
+      } else {
+        one.queues.push_back({.gpu = each.gpu});
+      }
+    }
+    if (!one.queues.empty()) all.push_back(std::move(one));
+  }
+  return all;
+}
+
 bool node_scanner::details_complete(const process& of) const noexcept {
   const auto compute =
       std::ranges::count_if(of.queues, [](const queue& each) { return is_compute(each.type); });
@@ -302,6 +369,7 @@ observation node_scanner::about(observation_kind kind, const process& of) noexce
   seen.pid = of.traits.who.pid;
   seen.start_time = of.traits.who.start_time;
   seen.group_key = of.is.key;
+  seen.priority = classifier::priority_of(of.traits);
   seen.at = clock::now();
   return seen;
 }

@@ -4,6 +4,7 @@
 
 #include "classifier.hpp"
 #include "gangs.hpp"
+#include "pointer_watch.hpp"
 #include "process_traits.hpp"
 #include "sysfs.hpp"
 
@@ -30,6 +31,7 @@ class node_scanner {
   struct gpu_node {
     gpu_id id{};
     std::uint64_t hive = 0;
+    std::uint32_t slots = 0;  // for compute queues
   };
   using emit = std::function<void(const observation&)>;
 
@@ -43,6 +45,11 @@ class node_scanner {
   void set_roles(std::map<process_identity, role> said) { rules_.set_roles(std::move(said)); }
   /// What the role store says now. The next look emits what changed by it.
   void set_stored(stored_roles stored) { rules_.set_stored(std::move(stored)); }
+
+  /// Whether looks find out where the pointers of online queues are, for online().
+  void want_pointers(bool wanted) noexcept { pointers_wanted_ = wanted; }
+  /// Online processes with compute queues, as of the last look.
+  std::vector<online_process> online() const;
 
   /// Whether the tree is there at all.
   bool readable() const;
@@ -68,9 +75,12 @@ class node_scanner {
     unique_fd environment;  // reads as empty once the address space it was opened on is gone
     bool empty_environment = false;
     bool listed = false;
-    std::vector<queue> queues;          // sorted by id
-    std::vector<queue> fresh;           // of these, the ones not yet emitted
-    std::vector<queue_traits> details;  // of its compute queues, as mqds last showed them
+    std::vector<queue> queues;           // sorted by id
+    std::vector<queue> fresh;            // of these, the ones not yet emitted
+    std::vector<queue_traits> details;   // of its compute queues, as mqds last showed them
+    std::uint64_t change = 0;            // counts changes of its queues
+    int pointer_reads_due = 0;           // until mqds shows the pointers of all its queues
+    std::vector<online_queue> pointers;  // as mqds last showed them
   };
 
   bool scan_gpus(const emit& out);
@@ -78,6 +88,7 @@ class node_scanner {
   std::optional<process> admit(pid_t pid) const;
   void read_environment(process& of) const;
   void read_mqds();
+  void find_pointers();
   /// Whether mqds showed all that sysfs does, and all of it that the rules look at.
   bool details_complete(const process& of) const noexcept;
   bool settle_roles(const emit& out);
@@ -99,6 +110,8 @@ class node_scanner {
   const message_sink say_;
   int mqds_reads_due_ = 0;
   bool mqds_refused_ = false;
+  bool pointers_wanted_ = false;
+  bool pointers_refused_ = false;
   std::string generation_;
   static observation about(const gpu_node& seen) noexcept;
   std::vector<gpu_node> gpus_;

@@ -64,13 +64,12 @@ void queue_pointers::sort_out() noexcept {
   }
 }
 
-bool queue_pointers::read_slowly(std::uint64_t address, std::uint64_t& value) noexcept {
+std::optional<std::uint64_t> queue_pointers::word_at(std::uint64_t address) const noexcept {
   std::uint64_t got = 0;
   if (::pread(memory_.get(), &got, pointer_size, static_cast<off_t>(address)) !=
       static_cast<ssize_t>(pointer_size))
-    return false;
-  value = got;
-  return true;
+    return {};
+  return got;
 }
 
 result<void> queue_pointers::read() noexcept {
@@ -111,10 +110,9 @@ result<void> queue_pointers::read() noexcept {
   if (slow() == 0) return {};
   for (std::size_t index = 0; index < queues_.size(); ++index) {
     if (!queues_[index].slow) continue;
-    pointer_values now;
-    now.known = read_slowly(queues_[index].at.read, now.read) &&
-                read_slowly(queues_[index].at.write, now.write);
-    if (now.known) values_[index] = now;
+    const auto read = word_at(queues_[index].at.read);
+    const auto write = word_at(queues_[index].at.write);
+    if (read && write) values_[index] = {*read, *write, true};
   }
   return {};
 }

@@ -29,8 +29,21 @@ gpu_model::~gpu_model() {
   for (auto& [id, q] : queues_) engine_.cancel(q.end);
 }
 
+void gpu_model::meters::note(time_point now) {
+  const bool waits = unfinished.on() && !busy.on();
+  if (waits == waits_since.has_value()) return;
+  if (waits) {
+    waits_since = now;
+  } else {
+    longest_wait = std::max(longest_wait, now - *waits_since);
+    waits_since.reset();
+  }
+}
+
 account gpu_model::meters::at(time_point now) const {
-  return {busy.at(now), unfinished.at(now), disturbed.at(now), started, completed};
+  const duration waiting = waits_since ? now - *waits_since : duration{};
+  return {busy.at(now), unfinished.at(now), disturbed.at(now), std::max(longest_wait, waiting),
+          started,      completed};
 }
 
 gpu_model::queue* gpu_model::find(model_queue id) {
@@ -64,6 +77,7 @@ void gpu_model::remove_queue(model_queue id) {
     process.busy.down(now);
   }
   if (!q.waiting.empty()) process.unfinished.down(now);
+  process.note(now);
   if (q.disturbed) process.disturbed.down(now);
   const bool freed_room = q.running;
   queues_.erase(it);
@@ -83,8 +97,11 @@ void gpu_model::submit(model_queue id, const model_kernel& work) {
   if (q == nullptr) return;
   q->waiting.push_back(work);
   if (q->waiting.size() > 1) return;
-  q->sums.unfinished.up(engine_.now());
-  processes_[q->owner].unfinished.up(engine_.now());
+  meters& process = processes_[q->owner];
+  for (meters* const each : {&q->sums, &process}) {
+    each->unfinished.up(engine_.now());
+    each->note(engine_.now());
+  }
   became_head(*q);
   count_disturbed(*q);
   if (q->mapped) dispatch(false);
@@ -95,8 +112,10 @@ void gpu_model::drop_waiting(model_queue id) {
   if (q == nullptr || q->waiting.empty()) return;
   q->waiting.resize(q->begun ? 1 : 0);
   if (!q->waiting.empty()) return;
-  q->sums.unfinished.down(engine_.now());
-  processes_[q->owner].unfinished.down(engine_.now());
+  for (meters* const each : {&q->sums, &processes_[q->owner]}) {
+    each->unfinished.down(engine_.now());
+    each->note(engine_.now());
+  }
   count_disturbed(*q);
   dispatch(false);  // Others may have waited behind it.
 }
@@ -120,8 +139,21 @@ void gpu_model::lose_kernels(model_queue id) {
   q.begun = false;
   q.sums.unfinished.down(now);
   process.unfinished.down(now);
+  q.sums.note(now);
+  process.note(now);
   count_disturbed(q);
   dispatch(false);
+}
+
+void gpu_model::finish_within(model_queue id, duration left) {
+  const auto it = queues_.find(id);
+  if (it == queues_.end() || !it->second.begun) return;
+  queue& q = it->second;
+  q.left = std::max(left, duration::zero());
+  if (!q.running) return;
+  engine_.cancel(q.end);
+  q.stretch = engine_.now();
+  plan_end(*it);
 }
 
 void gpu_model::set_marked(model_queue id, bool marked) {
@@ -252,18 +284,25 @@ void gpu_model::start(entry& e) {
   q.stretch = now;
   q.sums.busy.up(now);
   process.busy.up(now);
+  q.sums.note(now);
+  process.note(now);
   free_waves_ -= waves_of(q);
-  q.end = engine_.at(now + q.left, [this, id = e.first] {
-    const auto it = queues_.find(id);
-    finish(*it);
-    dispatch(false);
-  });
+  plan_end(e);
   if (q.begun) return;
   q.begun = true;
   q.first_start = now;
   ++q.sums.started;
   ++process.started;
   on_start_(e.first, q.waiting.front().cookie, now);
+}
+
+void gpu_model::plan_end(entry& e) {
+  queue& q = e.second;
+  q.end = engine_.at(engine_.now() + q.left, [this, id = e.first] {
+    const auto it = queues_.find(id);
+    finish(*it);
+    dispatch(false);
+  });
 }
 
 void gpu_model::finish(entry& e) {
@@ -287,6 +326,8 @@ void gpu_model::finish(entry& e) {
   } else {
     became_head(q);
   }
+  q.sums.note(now);
+  process.note(now);
   on_complete_(e.first, cookie, q.first_start, now);
 }
 
@@ -304,8 +345,11 @@ void gpu_model::preempt(entry& e) {
   q.running = false;
   q.end = {};
   free_waves_ += waves_of(q);
+  meters& process = processes_[q.owner];
   q.sums.busy.down(now);
-  processes_[q.owner].busy.down(now);
+  process.busy.down(now);
+  q.sums.note(now);
+  process.note(now);
 }
 
 void gpu_model::preempt_all() {

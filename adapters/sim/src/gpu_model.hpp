@@ -30,9 +30,10 @@ struct model_kernel {
 };
 
 struct account {
-  duration busy{};        ///< At least one kernel running.
-  duration unfinished{};  ///< At least one kernel submitted and not completed.
-  duration disturbed{};   ///< Unfinished work while a debug cycle was going on.
+  duration busy{};          ///< At least one kernel running.
+  duration unfinished{};    ///< At least one kernel submitted and not completed.
+  duration disturbed{};     ///< Unfinished work while a debug cycle was going on.
+  duration longest_wait{};  ///< Longest stretch with unfinished work in which no kernel ran.
   std::uint64_t started = 0;
   std::uint64_t completed = 0;
 };
@@ -98,6 +99,10 @@ class gpu_model {
   /// Forgets everything in it; a running kernel ends without a word (the GPU was reset).
   void lose_kernels(model_queue id);
 
+  /// Its oldest kernel, if it has begun, ends when it has run for `left` from now on: a kernel that
+  /// spun until something came has got it.
+  void finish_within(model_queue id, duration left);
+
   /// Whether the queue counts as marked for limit_marked(). Takes effect as set_active() does.
   void set_marked(model_queue id, bool marked);
   /// At most so many HQD slots for marked queues at one time, from the next end_cycle() on.
@@ -157,6 +162,7 @@ class gpu_model {
     void down(time_point now) {
       if (--count_ == 0) total_ += now - since_;
     }
+    bool on() const { return count_ != 0; }
     duration at(time_point now) const { return count_ == 0 ? total_ : total_ + (now - since_); }
 
    private:
@@ -167,6 +173,10 @@ class gpu_model {
   struct meters {
     meter busy, unfinished, disturbed;
     std::uint64_t started = 0, completed = 0;
+    std::optional<time_point> waits_since;
+    duration longest_wait{};
+    /// After each change of `busy` or `unfinished`.
+    void note(time_point now);
     account at(time_point now) const;
   };
   struct queue {
@@ -195,6 +205,7 @@ class gpu_model {
   const queue* find(model_queue id) const;
   std::uint32_t waves_of(const queue& q) const;
   void start(entry& e);
+  void plan_end(entry& e);
   void finish(entry& e);
   void preempt(entry& e);
   void preempt_all();

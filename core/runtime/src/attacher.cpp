@@ -54,7 +54,7 @@ auto attacher::judge(const process& which, time_point now, time_point& again) co
     if (!is_compute(one->type)) continue;
     if (one->on->lost) return verdict::never;
     if (one->on->attaching != 0) return verdict::later;
-    if (table_.view_of(*one->on).online_in_flight != 0 && now < which.attach_latest) {
+    if (has_online_work(table_.view_of(*one->on)) && now < which.attach_latest) {
       again = which.attach_latest;
     }
   }

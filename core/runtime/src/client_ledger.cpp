@@ -3,13 +3,14 @@
 #include "log.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace sluice::core {
 
 template <class Function>
 void client_ledger::for_each_gpu(const client& one, Function&& call) {
-  if (one.gpus.empty()) {
+  if (one.named.empty()) {
     for (std::size_t i = 0; i < table_.gpu_count(); ++i) call(table_.gpu_number(i));
   } else {
     for (const gpu_id id : one.gpus) call(*table_.find_gpu(id));
@@ -21,7 +22,7 @@ bool client_ledger::has_news() const noexcept {
   return std::any_of(clients_.begin(), clients_.end(), [](const client& one) {
     return one.page->begun.load(std::memory_order_acquire) != one.begun ||
            one.page->ended.load(std::memory_order_acquire) != one.ended ||
-           one.page->withdrawn.load(std::memory_order_acquire);
+           one.page->withdrawn.load(std::memory_order_acquire) || !one.page->spans.empty();
   });
 }
 
@@ -29,7 +30,7 @@ void client_ledger::count_on_new_gpus(time_point now, std::vector<event>& events
   for (auto fresh = table_.take_new_gpus(); fresh != 0; --fresh) {
     auto& view = table_.view_of(table_.gpu_number(table_.gpu_count() - fresh));
     for (const client& one : clients_) {
-      if (!one.gpus.empty() || one.counted == 0) continue;
+      if (!one.named.empty() || one.counted == 0) continue;
       const auto count = static_cast<std::uint32_t>(one.counted);
       view.online_in_flight += count;
       view.last_begin = now;
@@ -39,28 +40,69 @@ void client_ledger::count_on_new_gpus(time_point now, std::vector<event>& events
 }
 
 void client_ledger::look(time_point now, std::vector<event>& events) {
+  for (const client& one : withdrawn_) table_.remove_client(one.page->id);
+  withdrawn_.clear();
   count_on_new_gpus(now, events);
   if (desk_.has_arrivals()) {
     for (auto& page : desk_.take_arrivals()) {
       client& one = clients_.emplace_back();
-      one.gpus = page->options.gpus;
-      std::sort(one.gpus.begin(), one.gpus.end());
-      one.gpus.erase(std::unique(one.gpus.begin(), one.gpus.end()), one.gpus.end());
-      for (const gpu_id id : one.gpus) table_.gpu_at(id);
+      one.named = page->options.gpus;
+      std::sort(one.named.begin(), one.named.end());
+      one.named.erase(std::unique(one.named.begin(), one.named.end()), one.named.end());
+      for (const gpu_id id : one.named) table_.gpu_at(id);
+      one.gpus = one.named;
       one.page = std::move(page);
+      table_.add_client({one.page->id, one.page->options.name, one.gpus});
+      // Room for what the rings can hold: a mark can be an end and a begin.
+      events.reserve(2 * span_ring::capacity * clients_.size());
     }
     count_on_new_gpus(now, events);
   }
   next_ = never;
   for (std::size_t i = 0; i < clients_.size();) {
+    follow_gang(clients_[i], now, events);
     if (look_at(clients_[i], now, events)) {
       ++i;
     } else {
+      withdrawn_.push_back(std::move(clients_[i]));
       if (&clients_[i] != &clients_.back()) clients_[i] = std::move(clients_.back());
       clients_.pop_back();
     }
   }
   last_look_ = now;
+}
+
+void client_ledger::follow_gang(client& one, time_point now, std::vector<event>& events) {
+  if (one.named.empty()) return;
+  const std::span<const gpu_id> gang = table_.own_gang();
+  const auto wanted = [&](gpu_id id) {
+    return std::binary_search(one.named.begin(), one.named.end(), id) ||
+           std::find(gang.begin(), gang.end(), id) != gang.end();
+  };
+  const auto count = static_cast<std::uint32_t>(one.counted);
+  bool changed = false;
+  for (std::size_t i = one.gpus.size(); i-- != 0;) {
+    if (wanted(one.gpus[i])) continue;
+    changed = true;
+    if (count != 0) {
+      auto& view = table_.view_of(*table_.find_gpu(one.gpus[i]));
+      view.online_in_flight -= count;
+      view.last_end = now;
+      events.push_back({event_kind::online_end, view.id, one.page->id, count, now});
+    }
+    one.gpus.erase(one.gpus.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  for (const gpu_id id : gang) {
+    if (std::find(one.gpus.begin(), one.gpus.end(), id) != one.gpus.end()) continue;
+    one.gpus.push_back(id);
+    changed = true;
+    if (count == 0) continue;
+    auto& view = table_.view_of(table_.gpu_at(id));
+    view.online_in_flight += count;
+    view.last_begin = now;
+    events.push_back({event_kind::online_begin, view.id, one.page->id, count, now});
+  }
+  if (changed) table_.add_client({one.page->id, one.page->options.name, one.gpus});
 }
 
 bool client_ledger::look_at(client& one, time_point now, std::vector<event>& events) {
@@ -87,11 +129,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
     for_each_gpu(one, [&](gpu& each) {
       auto& view = table_.view_of(each);
       view.last_begin = std::max(view.last_begin, at);
-      each.begun_this_turn = true;
-      if (!each.arrival_open && each.not_off != 0) {
-        each.arrival_open = each.decision_open = true;
-        each.arrival = at;
-      }
+      note_arrival(each, at);
       events.push_back(
           {event_kind::online_begin, each.id, page.id, static_cast<std::uint32_t>(began), at});
     });
@@ -115,6 +153,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
     one.mark_at = now;
   }
   if (withdrawn) one.counted = 0;
+  take_marks(one, now, events);
 
   if (const std::uint64_t ends = before + began - one.counted; ends != 0) {
     for_each_gpu(one, [&](gpu& each) {
@@ -131,6 +170,39 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
   }
   if (one.counted != 0) next_ = std::min(next_, one.mark_at + config_.max_busy);
   return !withdrawn;
+}
+
+void client_ledger::take_marks(client& one, time_point now, std::vector<event>& events) {
+  const auto ended = [&](const span_mark& mark, time_point begun, time_point at) {
+    const duration length = std::max(at - begun, duration::zero());
+    stats_.span_length[static_cast<std::size_t>(mark.kind)].record(length);
+    events.push_back({.kind = event_kind::span_end,
+                      .client = one.page->id,
+                      .at = begun + length,
+                      .span = mark.kind,
+                      .request = mark.request,
+                      .length = length});
+  };
+  // No more than a ringful, however fast they come.
+  for (std::uint64_t i = 0; i < span_ring::capacity; ++i) {
+    const auto mark = one.page->spans.pop();
+    if (!mark) break;
+    const time_point at{duration(mark->at)};
+    if (!mark->begins) {
+      const auto begun = one.open.end(mark->kind, mark->request);
+      begun ? ended(*mark, *begun, at) : stats_.stray_ends.add();
+      continue;
+    }
+    const auto before = one.open.begin(mark->kind, mark->request, at, now - config_.max_busy);
+    if (before) ended(*mark, *before, at);
+    events.push_back({.kind = event_kind::span_begin,
+                      .client = one.page->id,
+                      .at = at,
+                      .span = mark->kind,
+                      .request = mark->request});
+  }
+  const std::uint64_t lost = one.page->spans.lost();
+  stats_.lost_marks.add(lost - std::exchange(one.lost_marks, lost));
 }
 
 }  // namespace sluice::core

@@ -3,6 +3,7 @@
 /// Reads the clients' counters and turns what moved into events.
 
 #include "front_desk.hpp"
+#include "open_spans.hpp"
 #include "table.hpp"
 
 #include <cstdint>
@@ -34,7 +35,8 @@ class client_ledger {
  private:
   struct client {
     std::shared_ptr<client_page> page;
-    std::vector<gpu_id> gpus;  // Empty: all of them.
+    std::vector<gpu_id> named;  // Empty: all of them.
+    std::vector<gpu_id> gpus;   // What it counts on: those, and those of its gang.
     std::uint64_t begun = 0;
     std::uint64_t ended = 0;
     std::uint64_t excess_ends = 0;  // Ends without a begin: a caller's mistake that must not stick.
@@ -44,12 +46,17 @@ class client_ledger {
     // had begun by mark_at.
     std::uint64_t mark = 0;
     time_point mark_at{};
+    open_spans open;
+    std::uint64_t lost_marks = 0;
   };
   /// \return false when the client has left.
   bool look_at(client& one, time_point now, std::vector<event>& events);
+  void take_marks(client& one, time_point now, std::vector<event>& events);
   template <class Function>
   void for_each_gpu(const client& one, Function&& call);
   /// What counts on every GPU counts on those that came since, as arrived now.
+  /// Work on one member of an online gang counts on every GPU of that gang.
+  void follow_gang(client& one, time_point now, std::vector<event>& events);
   void count_on_new_gpus(time_point now, std::vector<event>& events);
 
   const scheduler_config& config_;
@@ -57,6 +64,7 @@ class client_ledger {
   statistics& stats_;
   front_desk& desk_;
   std::vector<client> clients_;
+  std::vector<client> withdrawn_;  // In the last look: its events still name them.
   time_point last_look_{};
   time_point next_ = never;
 };

@@ -1,16 +1,13 @@
 #include "sluice/config.hpp"
 
-#include <cerrno>
-#include <fstream>
-#include <iterator>
+#include "toml_file.hpp"
+
 #include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
 
-#define TOML_EXCEPTIONS 0
 #include <spdlog/fmt/fmt.h>
-#include <toml++/toml.h>
 
 #include "sluice/duration_text.hpp"
 
@@ -18,6 +15,12 @@ namespace sluice {
 namespace {
 
 using namespace std::chrono_literals;
+
+/// What workers that stand still are given by the frameworks that wait for them: the shortest of
+/// the common watchdogs is the 300 s of an RPC to a worker (collectives have 10 minutes).
+constexpr duration patience = 300s;
+/// amdgpu.queue_preemption_timeout_ms is 9000: the longest that a call for one queue takes.
+constexpr duration longest_call = 9s;
 
 /// Every setting once, for problem() and for the file: name, field, range.
 template <class Config, class Duration, class Number, class Flag>
@@ -56,6 +59,15 @@ std::string scheduler_config::problem() const {
   };
   for_each_setting(*this, span, number, [](std::string_view, bool) {});
   if (!found.empty()) return found;
+  if (const duration longest = max_suspend + longest_call; longest > patience / 2) {
+    return fmt::format(
+        "max_suspend is {}; with the {} that a driver call may take, an offline process could "
+        "stand "
+        "still for {}, and that must be at most {}, half of the {} after which frameworks give up "
+        "on a worker: set it to {} or less",
+        to_text(max_suspend), to_text(longest_call), to_text(longest), to_text(patience / 2),
+        to_text(patience), to_text(patience / 2 - longest_call));
+  }
   if (attach_at_latest < attach_after) {
     return fmt::format("attach_at_latest is {}; it must be attach_after ({}) or more",
                        to_text(attach_at_latest), to_text(attach_after));
@@ -72,30 +84,13 @@ std::string scheduler_config::problem() const {
 }
 
 result<scheduler_config> load_config(const std::string& path, std::string& message) {
-  errno = 0;
-  std::ifstream file(path);
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) {
-    const error_code why =
-        errno != 0 ? last_system_error() : error_code{EIO, boost::system::system_category()};
-    message = fmt::format("{}: cannot read the configuration: {}", path, why.message());
-    return why;
-  }
-  const toml::parse_result parsed = toml::parse(content, path);
-  if (!parsed) {
-    message = fmt::format("{}:{}:{}: {}", path, parsed.error().source().begin.line,
-                          parsed.error().source().begin.column, parsed.error().description());
-    return errc::bad_config;
-  }
+  const auto file = core::read_toml(path, message);
+  if (!file) return file.error();
+  const auto section = core::table_of(*file, path, "scheduler", message);
+  if (!section) return section.error();
   scheduler_config config;
-  const toml::node* section = parsed.table().get("scheduler");
-  if (section == nullptr) return config;
-  const auto line = [](const toml::node& node) { return node.source().begin.line; };
-  const toml::table* table = section->as_table();
-  if (table == nullptr) {
-    message = fmt::format("{}:{}: scheduler must be a table: [scheduler]", path, line(*section));
-    return errc::bad_config;
-  }
+  const toml::table* const table = *section;
+  if (table == nullptr) return config;
   for (const auto& entry : *table) {
     // No structured binding: clang 14 cannot capture one in a lambda.
     const auto& key = entry.first;
@@ -143,12 +138,13 @@ result<scheduler_config> load_config(const std::string& path, std::string& messa
     for_each_setting(config, span, number, flag);
     if (!known) wrong = "is not a setting of [scheduler]";
     if (wrong.empty()) continue;
-    message = fmt::format("{}:{}: {} {}", path, line(node), name, wrong);
+    message = fmt::format("{}:{}: {} {}", path, core::line_of(node), name, wrong);
     return errc::bad_config;
   }
   if (const std::string wrong = config.problem(); !wrong.empty()) {
     const toml::node* culprit = table->get(wrong.substr(0, wrong.find(' ')));
-    message = fmt::format("{}:{}: {}", path, line(culprit != nullptr ? *culprit : *section), wrong);
+    message = fmt::format("{}:{}: {}", path, core::line_of(culprit != nullptr ? *culprit : *table),
+                          wrong);
     return errc::bad_config;
   }
   return config;

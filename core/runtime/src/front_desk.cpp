@@ -94,8 +94,25 @@ std::vector<gpu_id> front_desk::take_rearms() {
   return std::exchange(rearms_, {});
 }
 
+void front_desk::offer_policy(std::unique_ptr<policy> next) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_.load(std::memory_order_relaxed)) return;
+    policy_.swap(next);  // One that no turn has taken goes at the end, outside the lock.
+    policy_waiting_.store(true, std::memory_order_release);
+  }
+  wake_.ring_always();
+}
+
+std::unique_ptr<policy> front_desk::take_policy() {
+  const std::lock_guard lock(mutex_);
+  policy_waiting_.store(false, std::memory_order_release);
+  return std::move(policy_);
+}
+
 void front_desk::close() {
   std::vector<wait> left;
+  std::unique_ptr<policy> unused;
   {
     const std::lock_guard lock(mutex_);
     closed_.store(true, std::memory_order_release);
@@ -103,6 +120,8 @@ void front_desk::close() {
     waits_waiting_.store(0, std::memory_order_release);
     arrivals_.clear();
     arrivals_waiting_.store(false, std::memory_order_release);
+    unused.swap(policy_);
+    policy_waiting_.store(false, std::memory_order_release);
   }
   for (auto& request : left) request.done(false);
 }
@@ -126,8 +145,17 @@ void client_page::end() noexcept {
   desk->wake().ring();
 }
 
+void client_page::mark(span_kind kind, std::uint64_t request, time_point at, bool begins) noexcept {
+  const auto pushed = spans.push({request, at.time_since_epoch().count(), kind, begins});
+  if (desk->listens(kind) || pushed == core::span_ring::pushed::half_full) desk->wake().ring();
+}
+
 void busy_token::end() noexcept {
   if (const auto page = std::exchange(page_, nullptr)) page->end();
+}
+
+void span_token::end() noexcept {
+  if (const auto page = std::move(page_)) page->mark(kind_, request_, page->desk->now(), false);
 }
 
 online_client& online_client::operator=(online_client&& other) noexcept {
@@ -154,6 +182,23 @@ busy_token online_client::busy() noexcept { return begin_on(page_); }
 busy_token online_client::begin_on(shared_page page) noexcept {
   if (page) page->begin();
   return busy_token(std::move(page));
+}
+
+void online_client::begin_span(span_kind kind, std::uint64_t request) noexcept {
+  if (page_) page_->mark(kind, request, page_->desk->now(), true);
+}
+
+void online_client::begin_span(span_kind kind, std::uint64_t request, time_point since) noexcept {
+  if (page_) page_->mark(kind, request, std::min(since, page_->desk->now()), true);
+}
+
+void online_client::end_span(span_kind kind, std::uint64_t request) noexcept {
+  if (page_) page_->mark(kind, request, page_->desk->now(), false);
+}
+
+span_token online_client::span(span_kind kind, std::uint64_t request) noexcept {
+  begin_span(kind, request);
+  return {page_, kind, request};
 }
 
 client_id online_client::id() const noexcept { return page_ ? page_->id : client_id::none; }

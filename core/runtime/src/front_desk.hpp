@@ -3,17 +3,22 @@
 /// Where other threads meet the reactor: the `sleeping` word with its eventfd, the clients' pages,
 /// and the counter where clients register and wait.
 
+#include "span_ring.hpp"
+
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "sluice/ids.hpp"
 #include "sluice/online_client.hpp"
+#include "sluice/policy.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
@@ -53,14 +58,10 @@ class front_desk;
 
 }  // namespace core
 
-/// The counters of one client: what its threads write, what the reactor reads. Owned together by
-/// the client, its tokens and the reactor, so that each may go first.
-struct client_page {
-  client_page(client_id id, client_options options, std::shared_ptr<core::front_desk> desk);
+namespace core {
 
-  void begin() noexcept;
-  void end() noexcept;
-
+/// What a client's threads and the reactor share: words without pointers.
+struct client_words {
   /// Written by clients. `first_unseen` is when the oldest begin began that the reactor has not
   /// looked at; a hint that feeds latencies, exact unless threads race to be first.
   alignas(64) std::atomic<std::uint64_t> begun{0};
@@ -69,6 +70,20 @@ struct client_page {
   /// Written by the reactor: the `begun` of its last look.
   alignas(64) std::atomic<std::uint64_t> seen{0};
   std::atomic<bool> withdrawn{false};
+  span_ring spans;
+};
+static_assert(std::is_standard_layout_v<client_words> &&
+              std::atomic<std::uint64_t>::is_always_lock_free);
+
+}  // namespace core
+
+/// One client. Owned together by the client, its tokens and the reactor, so that each may go first.
+struct client_page : core::client_words {
+  client_page(client_id id, client_options options, std::shared_ptr<core::front_desk> desk);
+
+  void begin() noexcept;
+  void end() noexcept;
+  void mark(span_kind kind, std::uint64_t request, time_point at, bool begins) noexcept;
 
   const client_id id;
   const client_options options;
@@ -93,6 +108,14 @@ class front_desk {
   wake_word& wake() noexcept { return wake_; }
   time_point now() const noexcept { return time_.now(); }
 
+  /// Whether marks of that kind ring the bell. Reactor thread; any thread asks.
+  void listen(span_kind kind, bool at_once) noexcept {
+    listened_[static_cast<std::size_t>(kind)].store(at_once, std::memory_order_relaxed);
+  }
+  bool listens(span_kind kind) const noexcept {
+    return listened_[static_cast<std::size_t>(kind)].load(std::memory_order_relaxed);
+  }
+
   void register_page(std::shared_ptr<client_page> page);
   client_id next_id() noexcept {
     return client_id{last_id_.fetch_add(1, std::memory_order_relaxed) + 1};
@@ -106,6 +129,11 @@ class front_desk {
   /// Reactor thread.
   bool has_rearms() const noexcept { return rearms_waiting_.load(std::memory_order_acquire); }
   std::vector<gpu_id> take_rearms();
+  /// Any thread: the policy from the next turn on; null for none. Nothing once closed.
+  void offer_policy(std::unique_ptr<policy> next);
+  /// Reactor thread.
+  bool has_policy() const noexcept { return policy_waiting_.load(std::memory_order_acquire); }
+  std::unique_ptr<policy> take_policy();
   bool is_closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
   /// Reactor thread. Whether arrivals or waits are there to be looked at; no lock.
@@ -130,12 +158,15 @@ class front_desk {
   std::atomic<std::size_t> waits_waiting_{0};
   std::atomic<bool> new_waits_{false};
   std::atomic<bool> rearms_waiting_{false};
+  std::atomic<bool> policy_waiting_{false};
   std::atomic<bool> closed_{false};
+  std::array<std::atomic<bool>, span_kinds> listened_{true, true, false};  // As decision_sink says.
   // Registration and waiting only; no begin or end passes here.
   std::mutex mutex_;
   std::vector<std::shared_ptr<client_page>> arrivals_;
   std::vector<wait> waits_;
   std::vector<gpu_id> rearms_;
+  std::unique_ptr<policy> policy_;
   std::uint64_t last_wait_ = 0;
 };
 

@@ -93,8 +93,12 @@ void holds::after_policy(time_point now) {
     group* const one = table_.find_group(id);
     if (one == nullptr) continue;
     one->touched = false;
-    const bool held =
-        one->hold_until > now && !one->forced && !released_ && one->view.what == role::offline;
+    // The rest of a gang, or of a process on several GPUs, would wait for the part that is off.
+    const bool parts = one->members.size() > 1 || one->gpus.size() > 1;
+    const bool whole =
+        one->view.manageable && (!parts || one->refusing == 0 || one->refusing_until <= now);
+    const bool held = one->hold_until > now && !one->forced && !released_ && whole &&
+                      one->view.what == role::offline;
     if (held != one->held) {
       one->held = held;
       for (process* const member : one->members) table_.mark_dirty(*member);
@@ -128,6 +132,7 @@ void holds::set_deadline(group& which, time_point now) {
     // Just back: the next turn starts the clock of min_run.
     at = std::min(at, which.forced_until == never ? now : which.forced_until);
   }
+  if (which.refusing != 0 && which.refusing_until > now) at = std::min(at, which.refusing_until);
   deadlines_.set(table::slot_of(which), at);
 }
 

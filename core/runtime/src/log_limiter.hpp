@@ -2,6 +2,7 @@
 /// \file
 /// Keeps a repeated message from flooding the log.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -18,21 +19,27 @@ inline std::string left_out(std::uint64_t suppressed) {
   return " (" + std::to_string(suppressed) + " such lines before it were left out)";
 }
 
-/// One line a second, and it says how many were left out.
+/// One line a second, several at once after a silence where that is asked for; and it says how many
+/// were left out.
 class log_limiter {
  public:
+  explicit log_limiter(int burst = 1) noexcept : spare_((burst - 1) * interval) {}
+
   /// \return whether to write now; then `suppressed` is how many were not written since.
   bool allow(time_point now, std::uint64_t& suppressed) noexcept {
-    if (now < next_) {
+    if (now + spare_ < next_) {
       ++suppressed_;
       return false;
     }
-    next_ = now + std::chrono::seconds(1);
+    next_ = std::max(next_, now) + interval;
     suppressed = std::exchange(suppressed_, 0);
     return true;
   }
 
  private:
+  static constexpr duration interval = std::chrono::seconds(1);
+
+  duration spare_;
   time_point next_{};
   std::uint64_t suppressed_ = 0;
 };

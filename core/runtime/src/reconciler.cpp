@@ -41,8 +41,8 @@ auto reconciler::need(const queue& which, time_point now, time_point& retry) noe
         retry = std::min(retry, which.hold_off);
         return urgency::none;
       }
-      return table_.view_of(*which.on).online_in_flight != 0 ? urgency::waiting_suspend
-                                                             : urgency::later_suspend;
+      return has_online_work(table_.view_of(*which.on)) ? urgency::waiting_suspend
+                                                        : urgency::later_suspend;
     case queue_state::suspended: return wanted_off ? urgency::none : urgency::resume;
     case queue_state::in_doubt:
       if (now < which.resume_off) {
@@ -159,7 +159,14 @@ void reconciler::note_off(gpu& on, time_point at) noexcept {
 void reconciler::completed(const batch_result& result, time_point now) {
   const bool suspend = result.kind == command_kind::suspend;
   stats_.driver_calls.add();
-  (suspend ? stats_.suspend_call : stats_.resume_call).record(result.finished - result.started);
+  const duration cost = result.finished - result.started;
+  (suspend ? stats_.suspend_call : stats_.resume_call).record(cost);
+  if (gpu* const on = table_.find_gpu(result.gpu)) {
+    (suspend ? on->suspend_cost : on->resume_cost).add(cost);
+    auto& view = table_.view_of(*on);
+    view.suspend_cost = on->suspend_cost.value();
+    view.resume_cost = on->resume_cost.value();
+  }
 
   process* const which = table_.find(result.target);
   if (which == nullptr || which->batch_in_flight != result.id) return;
@@ -184,13 +191,17 @@ void reconciler::completed(const batch_result& result, time_point now) {
     if (one == nullptr || !one->managed) continue;
     switch (got) {
       case outcome::done:
-        if (suspend) one->failures = 0;
+        if (suspend) {
+          one->failures = 0;
+          table_.set_refused(*one, false);
+        }
         table_.set_state(*one, suspend ? queue_state::suspended : queue_state::running);
         break;
       case outcome::invalid:
         if (suspend) {
           // Nothing was done. Tried again when the backend announces the queue anew, or later.
           one->hold_off = now + backoff(one->failures++);
+          table_.set_refused(*one, true);
           table_.set_state(*one, queue_state::running);
           break;
         }
@@ -201,6 +212,7 @@ void reconciler::completed(const batch_result& result, time_point now) {
         const auto wait = backoff(one->failures++);
         one->hold_off = now + wait;
         one->resume_off = suspend ? now : now + wait;
+        if (suspend) table_.set_refused(*one, true);
         table_.set_state(*one, queue_state::in_doubt);
         break;
       }

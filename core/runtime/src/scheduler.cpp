@@ -96,6 +96,7 @@ class scheduler::impl {
 
     result<void> start() { return source_->start(*this); }
     void stop() { source_->stop(); }
+    void poll_pointers(duration every) { source_->poll_pointers(every); }
     std::string_view name() const noexcept { return source_->name(); }
     void breaker_changed(const breaker_change& what) { source_->breaker_changed(what); }
     void drain(statistics& stats) {
@@ -183,6 +184,10 @@ class scheduler::impl {
       for (const auto& one : sources_) one->drain(core_->live_stats());
       if (stopping) core_->begin_stop();
       next = core_->step();
+      if (const duration wanted = core_->pointer_interval();
+          wanted != std::exchange(pointer_interval_, wanted)) {
+        for (const auto& one : sources_) one->poll_pointers(wanted);
+      }
       if (stopping && may_shut_down()) {
         shut_down();
         return;
@@ -228,6 +233,7 @@ class scheduler::impl {
   std::vector<watch_id> watches_;
   timer_id timer_{};
   time_point stop_deadline_ = never;
+  duration pointer_interval_{};       // As the sources were told.
   std::atomic<bool> started_{false};  // Set once, on the reactor thread.
   std::atomic<bool> stop_asked_{false};
   std::atomic<bool> stopped_{false};
@@ -237,10 +243,12 @@ result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
                                                      std::unique_ptr<reactor> loop,
                                                      std::unique_ptr<backend> driver,
                                                      std::unique_ptr<policy> decider,
-                                                     std::vector<std::unique_ptr<source>> sources) {
+                                                     std::vector<std::unique_ptr<source>> sources,
+                                                     scheduler_options options) {
   constexpr std::size_t most_sources = 32;  // Bits of the table's marks.
   if (sources.size() > most_sources) return errc::full;
-  auto core = scheduler_core::create(config, *driver, std::move(decider), {nullptr, getpid()});
+  auto core = scheduler_core::create(config, *driver, std::move(decider),
+                                     {nullptr, getpid(), std::move(options.fallback)});
   if (!core) return core.error();
   return std::unique_ptr<scheduler>(
       new scheduler(std::make_unique<impl>(std::move(config), std::move(loop), std::move(driver),
@@ -259,6 +267,9 @@ result<online_client> scheduler::register_client(client_options options) {
   return impl_->core().register_client(std::move(options));
 }
 void scheduler::rearm(gpu_id which) { impl_->core().rearm(which); }
+void scheduler::set_policy(std::unique_ptr<policy> next) {
+  impl_->core().set_policy(std::move(next));
+}
 statistics scheduler::stats() const { return impl_->core().stats(); }
 
 }  // namespace sluice

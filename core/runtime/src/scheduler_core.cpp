@@ -6,11 +6,18 @@
 #include "front_desk.hpp"
 #include "holds.hpp"
 #include "log.hpp"
+#include "log_limiter.hpp"
+#include "pointer_ledger.hpp"
 #include "reconciler.hpp"
 #include "table.hpp"
 
 #include <algorithm>
 #include <exception>
+#include <functional>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,10 +44,12 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         desk_(std::make_shared<core::front_desk>(time_)),
         table_(stats_, options.own_pid, config_.suspend_sdma),
         clients_(config_, table_, stats_, *desk_),
+        pointers_(table_),
         holds_(config_, table_, stats_),
         reconciler_(config_, table_, driver, stats_, time_),
         attacher_(config_, table_, driver, stats_),
-        breaker_(config_, table_, stats_) {}
+        breaker_(config_, table_, stats_),
+        fallback_(std::move(options.fallback)) {}
 
   time_point step();
 
@@ -86,9 +95,26 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     if (auto* const one = table_.find_group(id)) holds_.declare_run(*one);
   }
   void wake_at(time_point when) override { policy_wake_ = std::min(policy_wake_, when); }
+  void poll_pointers(duration every) override {
+    pointer_interval_ = std::max(every, duration::zero());
+  }
+  void reserve(gpu_id gpu, double offline_share) override {
+    if (const gpu_view* const on = table_.find(gpu); on == nullptr || !on->can_reserve) return;
+    std::erase(reserved_, gpu);
+    std::erase(stale_reservations_, gpu);
+    // Not a number takes it back, as everything in doubt.
+    const double share = offline_share < 1 ? std::max(offline_share, 0.0) : 1.0;
+    if (share < 1) reserved_.push_back(gpu);
+    backend_.reserve(gpu, share);
+  }
+  void listen(span_kind what, bool at_once) override { desk_->listen(what, at_once); }
+  void note(std::string_view text, std::span<const double> numbers) override;
 
   void decide(time_point now);
   void eject(std::string_view why);
+  std::unique_ptr<policy> make_fallback() noexcept;
+  void replace_policy(std::unique_ptr<policy> next);
+  void withdraw_stale_reservations();
   void close_arrivals();
   bool is_clear(const client_page& page);
 
@@ -100,12 +126,21 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   statistics stats_;
   core::table table_;
   core::client_ledger clients_;
+  core::pointer_ledger pointers_;
   core::holds holds_;
   core::reconciler reconciler_;
   core::attacher attacher_;
   core::breaker breaker_;
   std::vector<event> events_;
+  const std::function<std::unique_ptr<policy>()> fallback_;
+  bool is_fallback_ = false;         // policy_ was made by it.
+  bool policy_is_new_ = false;       // It has not had a turn.
+  std::unique_ptr<policy> retired_;  // Destroyed at the end of the turn.
+  std::vector<gpu_id> reserved_;
+  std::vector<gpu_id> stale_reservations_;  // The policy before's, not yet said anew or taken back.
   time_point policy_wake_ = never;
+  core::log_limiter notes_log_{8};
+  duration pointer_interval_{};
   time_point next_tick_{};
   std::uint64_t turn_ = 0;
   int strikes_ = 0;
@@ -127,16 +162,33 @@ time_point scheduler_core::impl::step() {
   breaker_.work(now);
 
   clients_.look(now, events_);
-  if (std::any_of(events_.begin(), events_.end(),
-                  [](const event& one) { return one.kind == event_kind::online_end; })) {
+  table_.reshape();
+  pointers_.look(now, events_);
+  if (std::any_of(events_.begin(), events_.end(), [this](const event& one) {
+        return one.kind == event_kind::online_end ||
+               (one.kind == event_kind::online_moved &&
+                !core::has_online_work(*table_.find(one.gpu)));
+      })) {
     attacher_.recheck();
   }
-  table_.reshape();
   holds_.before_policy(now);
+  if (desk_->has_policy() && !stopping_) {
+    auto next = desk_->take_policy();
+    log_line(log_level::info, "policy {}: replaced by {}", policy_ ? policy_->name() : "none",
+             next ? next->name() : "none");
+    replace_policy(std::move(next));
+    is_fallback_ = false;
+  }
+  if (!stopping_ && std::exchange(policy_is_new_, false)) {
+    table_.for_each_group([&](core::group& one) { table_.mark_changed(one); });
+    policy_wake_ = now;
+  }
   if (policy_ && !stopping_ &&
       (!events_.empty() || !table_.changed().empty() || policy_wake_ <= now)) {
     decide(now);
   }
+  withdraw_stale_reservations();
+  if (pointer_interval_ == duration::zero()) pointers_.forget();
   table_.clear_changed();
   attacher_.work(now);
   table_.reshape();  // What the attacher gave back is no longer anyone's to suspend.
@@ -149,8 +201,10 @@ time_point scheduler_core::impl::step() {
   if (desk_->has_waits()) {
     waits = desk_->answer_waits(now, [&](const client_page& page) { return is_clear(page); });
   }
+  retired_.reset();
   stats_.turns.add();
   stats_.turn.record(time_.now() - now);
+  if (policy_is_new_ && !stopping_) return now;
   return std::min({waits, next_tick_, policy_wake_, clients_.next(), holds_.next(),
                    reconciler_.next(), attacher_.next(), breaker_.next()});
 }
@@ -177,10 +231,74 @@ void scheduler_core::impl::decide(time_point now) {
 
 void scheduler_core::impl::eject(std::string_view why) {
   stats_.policy_ejections.add();
-  log_line(log_level::error, "policy {}: removed: {}; everything runs", policy_->name(), why);
-  policy_.reset();
-  policy_wake_ = never;
+  auto next = make_fallback();
+  if (next) {
+    log_line(log_level::error, "policy {}: removed: {}; everything is resumed, and {} takes over",
+             policy_->name(), why, next->name());
+  } else {
+    log_line(log_level::error, "policy {}: removed: {}; everything runs from now on",
+             policy_->name(), why);
+  }
+  is_fallback_ = next != nullptr;
+  // Its first turn is the next: what this one held is resumed first.
+  replace_policy(std::move(next));
+}
+
+std::unique_ptr<policy> scheduler_core::impl::make_fallback() noexcept {
+  if (is_fallback_ || !fallback_) return nullptr;
+  try {
+    return fallback_();
+  } catch (const std::exception& thrown) {
+    log_line(log_level::error, "policy: the fallback cannot be made: {}", thrown.what());
+  } catch (...) {
+    log_line(log_level::error, "policy: the fallback cannot be made");
+  }
+  return nullptr;
+}
+
+/// Nothing that the old one said is left standing.
+void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next) {
   holds_.forget_declarations();
+  withdraw_stale_reservations();
+  stale_reservations_.swap(reserved_);
+  pointer_interval_ = {};
+  policy_wake_ = never;
+  strikes_ = 0;
+  retired_ = std::exchange(policy_, std::move(next));
+  policy_is_new_ = policy_ != nullptr;
+  // As decision_sink::listen() says of the start.
+  desk_->listen(span_kind::request, policy_is_new_);
+  desk_->listen(span_kind::ttft, policy_is_new_);
+  desk_->listen(span_kind::itl, false);
+}
+
+void scheduler_core::impl::withdraw_stale_reservations() {
+  for (const gpu_id gpu : stale_reservations_) {
+    if (const gpu_view* const on = table_.find(gpu); on != nullptr && on->can_reserve) {
+      backend_.reserve(gpu, 1);
+    }
+  }
+  stale_reservations_.clear();
+}
+
+void scheduler_core::impl::note(std::string_view text, std::span<const double> numbers) {
+  std::uint64_t unsaid = 0;
+  if (!notes_log_.allow(table_.now(), unsaid)) return;
+  try {
+    std::string line;
+    for (auto rest = text; !rest.empty();) {
+      const auto gap = numbers.empty() ? rest.npos : rest.find("{}");
+      line += rest.substr(0, gap);
+      if (gap == rest.npos) break;
+      line += fmt::format("{:g}", numbers.front());
+      numbers = numbers.subspan(1);
+      rest.remove_prefix(gap + 2);
+    }
+    if (unsaid != 0) line += fmt::format(" ({} lines left out before)", unsaid);
+    log_line(log_level::warning, "policy {}: {}", policy_->name(), line);
+  } catch (const std::bad_alloc&) {
+    // The line is lost, the scheduler goes on.
+  }
 }
 
 /// An arrival is measured only while something makes room for it; a policy that lets offline run is
@@ -238,15 +356,24 @@ void scheduler_core::observe(unsigned source, const observation& seen) {
     case observation_kind::gpu_lost: impl_->breaker_.reset(seen.gpu, seen.at, now); break;
     case observation_kind::breaker_kept: impl_->breaker_.keep(seen.gpu, seen.at, now); break;
     case observation_kind::breaker_rearmed: impl_->breaker_.rearm(seen.gpu); break;
+    case observation_kind::pointers_seen:
+      // One that comes after the policy's last word on it is old.
+      if (impl_->pointer_interval_ != duration::zero()) impl_->pointers_.observe(seen);
+      break;
     default: impl_->table_.observe(source, seen);
   }
 }
 
 time_point scheduler_core::step() { return impl_->step(); }
 
+duration scheduler_core::pointer_interval() const noexcept { return impl_->pointer_interval_; }
+
 void scheduler_core::begin_stop() {
   if (std::exchange(impl_->stopping_, true)) return;
   impl_->policy_wake_ = never;
+  impl_->stale_reservations_.swap(impl_->reserved_);
+  impl_->withdraw_stale_reservations();
+  impl_->pointer_interval_ = {};
   impl_->holds_.release_all();
   impl_->attacher_.stop();
 }
@@ -271,6 +398,10 @@ result<online_client> scheduler_core::register_client(client_options options) {
 }
 
 void scheduler_core::rearm(gpu_id which) { impl_->desk_->add_rearm(which); }
+
+void scheduler_core::set_policy(std::unique_ptr<policy> next) {
+  impl_->desk_->offer_policy(std::move(next));
+}
 
 statistics scheduler_core::stats() const { return impl_->stats_; }
 statistics& scheduler_core::live_stats() noexcept { return impl_->stats_; }

@@ -25,6 +25,10 @@ void table::observe(unsigned source, const observation& seen) {
         leave(one);
         join(one, seen.group_key);
       }
+      if (one.priority != seen.priority) {
+        one.priority = seen.priority;
+        mark_reshaped(*one.in);
+      }
       vote(one, bit, seen.what);
       break;
     }
@@ -52,10 +56,16 @@ void table::observe(unsigned source, const observation& seen) {
       if (queue* one = processes_.find(found->second)->find(seen.queue)) forget(*one, bit);
       break;
     }
-    case observation_kind::gpu_seen: gpu_at(seen.gpu).hive = seen.group_key; break;
+    case observation_kind::gpu_seen: {
+      gpu& one = gpu_at(seen.gpu);
+      one.hive = seen.group_key;
+      if (seen.count != 0) view_of(one).slots = seen.count;
+      break;
+    }
     case observation_kind::gpu_lost:
     case observation_kind::breaker_kept:
-    case observation_kind::breaker_rearmed: break;  // scheduler_core takes them for the breaker
+    case observation_kind::breaker_rearmed:       // scheduler_core takes them for the breaker
+    case observation_kind::pointers_seen: break;  // and gives this to the pointer_ledger
     case observation_kind::resync_begin:
       processes_.for_each([&](process& one) { one.marked_by &= ~bit; });
       queues_.for_each([&](queue& one) { one.marked_by &= ~bit; });
@@ -83,6 +93,7 @@ process& table::process_at(const observation& seen) {
   one.pid = seen.pid;
   one.start_time = seen.start_time;
   one.own = seen.pid == own_pid_;
+  if (one.own) own_ = one.id;
   by_pid_.emplace(key, one.id);
   join(one, seen.group_key);
   return one;
@@ -142,9 +153,14 @@ void table::leave(process& which) {
     mark_reshaped(from);
     return;
   }
-  for (const gpu_id where : from.gpus) update_offline(from, where, false);
+  for (const gpu_id where : from.gpus) {
+    update_offline(from, where, false);
+    // There is room now, and the one that made it is no longer there to be listed.
+    for (const group_id other : gpu_at(where).offline) mark_changed(*groups_.find(other));
+  }
   if (from.key != 0) by_key_.erase(from.key);
   groups_.erase(from.id);
+  ++shape_;
 }
 
 queue& table::queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_type type) {
@@ -185,6 +201,11 @@ void table::forget(queue& which, std::uint32_t bit) {
   if (which.seen_by == 0 && !which.managed) erase(which);
 }
 
+process* table::find(pid_t pid, std::uint64_t start_time) noexcept {
+  const auto found = by_pid_.find({pid, start_time});
+  return found == by_pid_.end() ? nullptr : processes_.find(found->second);
+}
+
 void table::forget(process& which, std::uint32_t bit) {
   which.seen_by &= ~bit;
   vote(which, bit, role::unmatched);
@@ -195,6 +216,7 @@ void table::forget(process& which, std::uint32_t bit) {
   // The pid may belong to a successor at once; the exited one is reachable by its id only.
   by_pid_.erase({which.pid, which.start_time});
   which.gone = true;
+  ++shape_;
   mark_dirty(which);
   if (which.attach == attach_state::none) {
     erase(which);
@@ -225,6 +247,7 @@ void table::queue_added(process& owner, const queue_info& info) {
   one.type = info.type;
   one.ring_base = info.ring_base;
   one.hold_off = {};  // The driver knows it (again).
+  one.refused = false;
   count(one, true);
   mark_reshaped(*owner.in);
   mark_dirty(owner);
@@ -293,6 +316,17 @@ void table::set_state(queue& which, queue_state state) noexcept {
   touch(*which.owner->in);
 }
 
+void table::set_refused(queue& which, bool refused) noexcept {
+  group& in = *which.owner->in;
+  if (refused) in.refusing_until = std::max(in.refusing_until, which.hold_off);
+  if (which.refused != refused) {
+    count(which, false);
+    which.refused = refused;
+    count(which, true);
+  }
+  touch(in);
+}
+
 void table::set_attach(process& which, attach_state state) {
   if (which.attach == state) return;
   which.attach = state;
@@ -330,6 +364,12 @@ gpu* table::find_gpu(gpu_id id) noexcept {
   return found == by_gpu_.end() ? nullptr : &gpus_[found->second];
 }
 
+std::span<const gpu_id> table::own_gang() const noexcept {
+  const process* const self = processes_.find(own_);
+  if (self == nullptr || self->in->key == 0 || self->in->view.what != role::online) return {};
+  return self->in->gpus;
+}
+
 const gpu_view* table::find(gpu_id id) const noexcept {
   const auto found = by_gpu_.find(id);
   return found == by_gpu_.end() ? nullptr : &gpu_views_[found->second];
@@ -340,12 +380,18 @@ const group_view* table::find(group_id id) const noexcept {
   return one == nullptr ? nullptr : &one->view;
 }
 
+const client_view* table::find(client_id id) const noexcept {
+  const auto found = clients_.find(id);
+  return found == clients_.end() ? nullptr : &found->second;
+}
+
 // Bookkeeping -----------------------------------------------------------------------------------
 
 void table::count(const queue& which, bool in) noexcept {
   if (!which.managed || !suspends(which.type)) return;
   const auto step = [in](auto& number) { in ? ++number : --number; };
   step(which.owner->in->counts[static_cast<std::size_t>(which.state)]);
+  if (which.refused) step(which.owner->in->refusing);
   if (which.state != queue_state::running) {
     in ? stats_.suspended_now.add() : stats_.suspended_now.subtract(1);
   }
@@ -371,6 +417,7 @@ void table::mark_dirty(process& which) noexcept {
 }
 
 void table::mark_reshaped(group& which) noexcept {
+  ++shape_;
   if (std::exchange(which.reshaped, true)) return;
   reshaped_.push_back(which.id);
 }
@@ -405,17 +452,29 @@ void table::reshape() {
     one->reshaped = false;
     bool online = false;
     bool offline = true;
-    bool manageable = false;
+    bool attached = false;
+    bool all_attached = true;
+    bool lost = false;
     scratch_.clear();
     for (const process* member : one->members) {
       online |= member->what == role::online;
       offline &= member->what == role::offline;
-      manageable |= member->attach == attach_state::attached && !member->gone;
+      if (member->compute_queues != 0 && !member->gone) {
+        attached |= member->attach == attach_state::attached;
+        all_attached &= member->attach == attach_state::attached;
+      }
       for (const queue* each : member->queues) {
-        if (suspends(each->type)) scratch_.push_back(each->on->id);
+        if (!suspends(each->type)) continue;
+        scratch_.push_back(each->on->id);
+        lost |= each->on->lost;
       }
     }
     std::sort(scratch_.begin(), scratch_.end());
+    one->queues_on.clear();
+    for (std::size_t i = 0; i < scratch_.size(); ++i) {
+      if (i == 0 || scratch_[i] != scratch_[i - 1]) one->queues_on.push_back(0);
+      ++one->queues_on.back();
+    }
     scratch_.erase(std::unique(scratch_.begin(), scratch_.end()), scratch_.end());
 
     for (const gpu_id where : one->gpus) {
@@ -429,7 +488,12 @@ void table::reshape() {
     }
     one->view.what = online ? role::online : offline ? role::offline : role::unmatched;
     one->view.gpus = one->gpus;
-    one->view.manageable = offline && manageable;
+    one->view.queues_on = one->queues_on;
+    one->view.priority = 0;
+    for (const process* member : one->members) {
+      one->view.priority = std::max(one->view.priority, member->priority);
+    }
+    one->view.manageable = offline && attached && all_attached && !lost;
     one->view.queues = 0;
     for (const auto number : one->counts) one->view.queues += number;
     mark_changed(*one);

@@ -4,6 +4,7 @@
 /// and the backend said of them, and what changed since the last turn.
 
 #include "off_time.hpp"
+#include "recent_median.hpp"
 #include "slot_table.hpp"
 
 #include <sys/types.h>
@@ -55,11 +56,27 @@ struct gpu {
   std::uint32_t not_off = 0;    ///< Manageable offline queues that are not known to be suspended.
   std::uint32_t attaching = 0;  ///< Attaches under way that touch this GPU.
   std::vector<group_id> offline;
+  recent_median suspend_cost;
+  recent_median resume_cost;
   time_point arrival{};        ///< Of the online begin being measured.
   bool arrival_open = false;   ///< Until its last queue is off.
   bool decision_open = false;  ///< Until its first batch is handed over.
   bool begun_this_turn = false;
 };
+
+/// Online work came, at `at`: measured from now on, if it is not yet and something is to make room.
+inline void note_arrival(gpu& where, time_point at) noexcept {
+  where.begun_this_turn = true;
+  if (where.arrival_open || where.not_off == 0) return;
+  where.arrival_open = where.decision_open = true;
+  where.arrival = at;
+}
+
+/// Whether online work is in flight: clients say so, or pointers do.
+inline bool has_online_work(const gpu_view& where) noexcept {
+  return where.online_in_flight != 0 ||
+         (where.work != online_work::unknown && where.work != online_work::finished);
+}
 
 struct queue {
   queue_id id{};
@@ -75,6 +92,7 @@ struct queue {
   time_point hold_off{};    ///< No suspend before.
   time_point resume_off{};  ///< In doubt: no resume before.
   std::uint8_t failures = 0;
+  bool refused = false;  ///< Did not suspend when last asked to; see set_refused().
 };
 
 struct group {
@@ -83,7 +101,10 @@ struct group {
   group_view view;
   std::vector<process*> members;
   std::vector<gpu_id> gpus;
+  std::vector<std::uint32_t> queues_on;              ///< As many as `gpus`.
   std::array<std::uint32_t, queue_states> counts{};  ///< Managed queues by state.
+  std::uint32_t refusing = 0;                        ///< Managed queues with queue::refused.
+  time_point refusing_until{};                       ///< When to ask them again.
 
   bool listed = false;    ///< In changed().
   bool touched = false;   ///< In touched(): its state or its wishes want a look.
@@ -107,6 +128,7 @@ struct process {
   pid_t pid = 0;
   std::uint64_t start_time = 0;
   role what = role::unmatched;
+  std::uint8_t priority = 0;
   std::uint32_t seen_by = 0;
   std::uint32_t marked_by = 0;
   std::uint32_t online_votes = 0;
@@ -160,6 +182,8 @@ class table final : public world {
   void lose(gpu& which);
   void find_again(gpu& which);
   void set_state(queue& which, queue_state state) noexcept;
+  /// \param refused whether the driver did not suspend it; then it is asked again at its hold_off.
+  void set_refused(queue& which, bool refused) noexcept;
   void set_attach(process& which, attach_state state);
   /// \param batch the one handed to the backend; 0: it came back, or never will.
   void set_in_flight(process& which, std::uint64_t batch) noexcept;
@@ -173,10 +197,14 @@ class table final : public world {
   gpu& gpu_of(const gpu_view& view) noexcept {
     return gpus_[static_cast<std::size_t>(&view - gpu_views_.data())];
   }
+  /// The GPUs of the online gang that this program's own process belongs to; none without one.
+  std::span<const gpu_id> own_gang() const noexcept;
   std::size_t gpu_count() const noexcept { return gpus_.size(); }
   gpu& gpu_number(std::size_t index) noexcept { return gpus_[index]; }
 
   process* find(process_id id) noexcept { return processes_.find(id); }
+  /// One that a source sees; not the exited ones that the backend still holds.
+  process* find(pid_t pid, std::uint64_t start_time) noexcept;
   process* process_in(std::uint32_t slot) noexcept { return processes_.at(slot); }
   static std::uint32_t slot_of(const process& one) noexcept {
     return slot_table<process_id, process>::index_of(one.id);
@@ -203,6 +231,8 @@ class table final : public world {
   void reshape();
   /// Brings the group's run state up to date. \return whether `off` changed.
   bool refresh_state(group& which) noexcept;
+  /// Another number after processes, roles, queues or gangs changed.
+  std::uint64_t shape() const noexcept { return shape_; }
   std::span<const group_id> changed() const noexcept { return changed_; }
   void clear_changed() noexcept;
   std::vector<group_id>& touched() noexcept { return touched_; }
@@ -216,6 +246,11 @@ class table final : public world {
   std::span<const gpu_view> gpus() const noexcept override { return gpu_views_; }
   const gpu_view* find(gpu_id id) const noexcept override;
   const group_view* find(group_id id) const noexcept override;
+  const client_view* find(client_id id) const noexcept override;
+
+  /// What the view refers to stays where it is until remove_client().
+  void add_client(const client_view& one) { clients_.insert_or_assign(one.id, one); }
+  void remove_client(client_id id) noexcept { clients_.erase(id); }
 
  private:
   struct process_key {
@@ -247,6 +282,7 @@ class table final : public world {
 
   statistics& stats_;
   pid_t own_pid_;
+  process_id own_{};  ///< The table's process for own_pid_, as it was last seen.
   bool with_sdma_;
   time_point now_{};
   slot_table<process_id, process> processes_;
@@ -255,9 +291,11 @@ class table final : public world {
   std::unordered_map<process_key, process_id, process_hash> by_pid_;
   std::unordered_map<std::uint64_t, group_id> by_key_;
   std::unordered_map<gpu_id, std::uint32_t> by_gpu_;
+  std::unordered_map<client_id, client_view> clients_;
   std::deque<gpu> gpus_;
   std::vector<gpu_view> gpu_views_;
   std::size_t new_gpus_ = 0;
+  std::uint64_t shape_ = 0;
   std::size_t batches_in_flight_ = 0;
 
   std::vector<group_id> changed_;

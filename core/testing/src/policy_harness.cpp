@@ -1,6 +1,7 @@
 #include "sluice/testing/policy_harness.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace sluice::testing {
@@ -13,14 +14,17 @@ gpu_view& fake_world::add_gpu(gpu_id id) {
   return *edit(id);
 }
 
-group_view& fake_world::add_group(group_id id, role what, std::vector<gpu_id> on) {
+group_view& fake_world::add_group(group_id id, role what, std::vector<gpu_id> on,
+                                  std::vector<std::uint32_t> queues) {
   for (const gpu_id each : on) add_gpu(each);
+  queues.resize(on.size(), 1);
   auto& one = groups_[id];
   one.gpus = std::move(on);
   one.view.id = id;
   one.view.what = what;
   one.view.manageable = what == role::offline;
-  one.view.queues = static_cast<std::uint32_t>(one.gpus.size());
+  one.queues_on = std::move(queues);
+  one.view.queues = std::accumulate(one.queues_on.begin(), one.queues_on.end(), 0U);
   refresh();
   return one.view;
 }
@@ -30,10 +34,18 @@ void fake_world::remove_group(group_id id) {
   refresh();
 }
 
+void fake_world::add_client(client_id id, std::string name, std::vector<gpu_id> on) {
+  auto& one = clients_[id];
+  one.name = std::move(name);
+  one.gpus = std::move(on);
+  one.view = {id, one.name, one.gpus};
+}
+
 void fake_world::refresh() {
   for (auto& [id, list] : offline_) list.clear();
   for (auto& [id, one] : groups_) {
     one.view.gpus = one.gpus;
+    one.view.queues_on = one.queues_on;
     if (one.view.what != role::offline) continue;
     for (const gpu_id each : one.gpus) offline_[each].push_back(id);
   }
@@ -59,26 +71,59 @@ const group_view* fake_world::find(group_id id) const noexcept {
   return const_cast<fake_world*>(this)->edit(id);
 }
 
-void policy_harness::begin(gpu_id gpu, std::uint32_t count) {
+const client_view* fake_world::find(client_id id) const noexcept {
+  const auto found = clients_.find(id);
+  return found == clients_.end() ? nullptr : &found->second.view;
+}
+
+void policy_harness::begin(gpu_id gpu, std::uint32_t count, client_id by) {
   auto& view = world_.add_gpu(gpu);
   view.online_in_flight += count;
   view.last_begin = now();
-  turn({{event_kind::online_begin, gpu, client_id{1}, count, now()}}, {});
+  turn({{event_kind::online_begin, gpu, by, count, now()}}, {});
 }
 
-void policy_harness::end(gpu_id gpu, std::uint32_t count) {
+void policy_harness::end(gpu_id gpu, std::uint32_t count, client_id by) {
   auto& view = world_.add_gpu(gpu);
   view.online_in_flight -= std::min(count, view.online_in_flight);
   view.last_end = now();
-  turn({{event_kind::online_end, gpu, client_id{1}, count, now()}}, {});
+  turn({{event_kind::online_end, gpu, by, count, now()}}, {});
 }
 
-void policy_harness::blink(gpu_id gpu) {
+void policy_harness::blink(gpu_id gpu, client_id by) {
   auto& view = world_.add_gpu(gpu);
   view.last_begin = view.last_end = now();
-  turn({{event_kind::online_begin, gpu, client_id{1}, 1, now()},
-        {event_kind::online_end, gpu, client_id{1}, 1, now()}},
+  turn({{event_kind::online_begin, gpu, by, 1, now()}, {event_kind::online_end, gpu, by, 1, now()}},
        {});
+}
+
+void policy_harness::begin_span(span_kind kind, std::uint64_t request, duration ago) {
+  open_[{kind, request}] = now() - ago;
+  turn({{.kind = event_kind::span_begin,
+         .client = client_id{1},
+         .at = now() - ago,
+         .span = kind,
+         .request = request}},
+       {});
+}
+
+void policy_harness::end_span(span_kind kind, std::uint64_t request) {
+  const auto open = open_.extract({kind, request});
+  if (open.empty()) return;
+  turn({{.kind = event_kind::span_end,
+         .client = client_id{1},
+         .at = now(),
+         .span = kind,
+         .request = request,
+         .length = now() - open.mapped()}},
+       {});
+}
+
+void policy_harness::move(gpu_id gpu, online_work work, std::uint32_t packets) {
+  auto& view = world_.add_gpu(gpu);
+  view.work = work;
+  if (packets != 0) view.last_move = now();
+  turn({{event_kind::online_moved, gpu, {}, packets, now()}}, {});
 }
 
 void policy_harness::change(group_id group) { turn({}, {group}); }
@@ -121,6 +166,10 @@ void policy_harness::turn(std::vector<event> events, std::vector<group_id> chang
         break;
       case recording_sink::verb::run: holds_.erase(one.group); break;
       case recording_sink::verb::wake_at: wake_ = std::min(wake_, one.until); break;
+      case recording_sink::verb::poll_pointers: polling_ = one.every; break;
+      case recording_sink::verb::reserve:
+      case recording_sink::verb::listen:
+      case recording_sink::verb::note: break;
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "doctor.hpp"
 
+#include "mqds_text.hpp"
+
 #include <unistd.h>
 
 #include <cerrno>
@@ -217,6 +219,44 @@ TEST_F(Doctor, PrintsWhatIsBlockedAndWhatToDo) {
   EXPECT_TRUE(value.at("blocked").as_bool());
   EXPECT_EQ(value.at("checks").at(1).at("verdict").as_string(), "blocked");
   EXPECT_FALSE(blocks({all[0]}));
+}
+
+/// This process has the queues.
+TEST_F(Doctor, SaysWhoseQueuePointersCanBeRead) {
+  const auto look = [this] { return check_pointers(here_, *kfd::look_at_node(here_.where)); };
+  ASSERT_EQ(look().size(), 1U);
+  EXPECT_THAT(look()[0].found, HasSubstr("nobody has"));
+  const auto add_queue = [this](int id) {
+    const auto queue = "kfd/proc/" + std::to_string(::getpid()) + "/queues/" + std::to_string(id);
+    write(queue + "/gpuid", "51110");
+    write(queue + "/type", "0");
+    write(queue + "/size", "4096");
+  };
+  alignas(8) static std::uint64_t memory[10];
+  const auto text =
+      test::mqds_text(::getpid(), {.gpu = 51110,
+                                   .read_pointer = reinterpret_cast<std::uintptr_t>(&memory[9]),
+                                   .write_pointer = reinterpret_cast<std::uintptr_t>(&memory[0])});
+  add_queue(0);
+  write("debug/mqds", text);
+  ASSERT_EQ(look().size(), 1U);
+  EXPECT_EQ(look()[0].what, verdict::good);
+  EXPECT_THAT(look()[0].found, HasSubstr("of all 1 compute queues"));
+  add_queue(1);
+  const auto process = "process " + std::to_string(::getpid());
+  EXPECT_EQ(look()[0].what, verdict::note);
+  EXPECT_THAT(look()[0].found, HasSubstr(process));
+  EXPECT_THAT(look()[0].found,
+              HasSubstr("1 of 2 compute queues cannot be read: the driver's mqds"));
+  write("debug/mqds",
+        text + test::mqds_text(::getpid(),
+                               {.gpu = 51110, .read_pointer = 0x50, .write_pointer = 0x8}));
+  EXPECT_THAT(look()[0].found,
+              HasSubstr("1 of 2 compute queues cannot be read: they lie in memory"));
+  remove("debug/mqds");
+  ASSERT_EQ(look().size(), 1U);
+  EXPECT_EQ(look()[0].what, verdict::note);
+  EXPECT_THAT(look()[0].found, HasSubstr("nobody's"));
 }
 
 }  // namespace

@@ -792,7 +792,8 @@ TEST(Sluice, TakesPidsAndQueueIdsAsWholeNumbersOnly) {
 
 TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
   const std::string all =
-      "doctor, queues, hqds, role, suspend, resume, release, breaker, sim (see --help)\n";
+      "doctor, queues, hqds, role, suspend, resume, release, breaker, sim, "
+      "policy, lab (see --help)\n";
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
       {{"foo"}, "there is no subcommand 'foo'; there are " + all},
       {{"foo", "--bar", "1"}, "there is no subcommand 'foo'; there are " + all},

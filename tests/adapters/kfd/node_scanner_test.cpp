@@ -1,6 +1,7 @@
 #include "node_scanner.hpp"
 
 #include "family.hpp"
+#include "mqds_text.hpp"
 #include "proc.hpp"
 
 #include <sys/epoll.h>
@@ -65,6 +66,7 @@ class NodeScanner : public ::testing::Test {
       case observation_kind::queue_gone: return queue + " gone";
       case observation_kind::gpu_seen:
         return "gpu " + std::to_string(static_cast<std::uint32_t>(seen.gpu));
+      case observation_kind::pointers_seen: return "pointers";
       case observation_kind::gpu_lost: return "gpu lost";
       case observation_kind::breaker_kept:
       case observation_kind::breaker_rearmed: return "a breaker's";
@@ -303,21 +305,13 @@ TEST_F(NodeScanner, RestatesWhatItKnows) {
                                         "queue 7 on 4660 compute", "end"));
 }
 
-/// mqds with one compute queue of that process.
-std::string mqds_text(pid_t pid, std::uint32_t ring_page, unsigned priority) {
-  std::string text =
-      "Process " + std::to_string(pid) + " PASID 0x8001:\n  Compute queue on device 1234\n";
-  for (unsigned row = 0; row < 64; ++row) {
-    char line[96];
-    std::snprintf(line, sizeof(line),
-                  "    %08x: %08x %08x 00000000 %08x 00000000 %08x %08x 00000000\n", row * 32,
-                  row == 0    ? 0xC0310800U
-                  : row == 17 ? ring_page
-                              : 0U,
-                  0U, 0U, 0U, row == 16 ? priority : 0U);
-    text += line;
-  }
-  return text;
+/// mqds with one compute queue of that process; `pointers` is where its amd_queue_t is.
+std::string mqds_text(pid_t pid, std::uint32_t ring_page, unsigned priority,
+                      std::uint32_t pointers = 0) {
+  return test::mqds_text(pid, {.ring_base = std::uint64_t{ring_page} << 8U,
+                               .priority = priority,
+                               .read_pointer = pointers == 0 ? 0U : pointers + 0x80U,
+                               .write_pointer = pointers == 0 ? 0U : pointers + 0x38U});
 }
 
 TEST_F(NodeScanner, LetsQueuesVoteByRingAndPriority) {
@@ -347,6 +341,63 @@ TEST_F(NodeScanner, ReadsMqdsOnlyWhenQueuesComeAndGo) {
   EXPECT_THAT(look(scanner), IsEmpty());
   add_queue(target.pid(), 1, 1);
   EXPECT_THAT(look(scanner), ElementsAre("process unmatched", "queue 1 on 4660 other"));
+}
+
+// For them alone, and only when somebody wants to know.
+TEST_F(NodeScanner, FindsThePointersOfOnlineQueuesInMqds) {
+  family online{tagged("ONLINE_AI")};
+  family offline{tagged("OFFLINE_AI")};
+  for (const family* each : {&online, &offline}) {
+    wait_for_exec(*each);
+    add_queue(each->pid(), 0);
+  }
+  where_.debugfs = where_.sysfs + "/debug";
+  write("debug/mqds",
+        mqds_text(online.pid(), 0x1000, 7, 0x20000) + mqds_text(offline.pid(), 0x2000, 7, 0x30000));
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  const online_queue hidden{.gpu = gpu_id{4660}};
+  ASSERT_EQ(scanner.online().size(), 1U);
+  EXPECT_THAT(scanner.online()[0].queues, ElementsAre(hidden)) << "nobody wanted to know";
+  scanner.want_pointers(true);
+  EXPECT_THAT(look(scanner), IsEmpty());
+  const auto seen = scanner.online();
+  ASSERT_EQ(seen.size(), 1U);
+  EXPECT_EQ(seen[0].who, identity(online.pid()));
+  const online_queue found{gpu_id{4660}, {0x20080, 0x20038}, 0x100000, true};
+  EXPECT_THAT(seen[0].queues, ElementsAre(found));
+  // Not read again before a queue of an online process comes or goes.
+  write("debug/mqds", mqds_text(online.pid(), 0x1000, 7, 0x40000));
+  add_queue(offline.pid(), 1);
+  look(scanner);
+  EXPECT_EQ(scanner.online(), seen);
+  // And until it shows all that sysfs does.
+  add_queue(online.pid(), 1);
+  look(scanner);
+  const online_queue moved{gpu_id{4660}, {0x40080, 0x40038}, 0x100000, true};
+  ASSERT_THAT(scanner.online()[0].queues, ElementsAre(moved, hidden));
+  EXPECT_NE(scanner.online()[0].change, seen[0].change);
+  write("debug/mqds",
+        mqds_text(online.pid(), 0x1000, 7, 0x40000) + mqds_text(online.pid(), 0x3000, 7, 0x50000));
+  look(scanner);
+  const online_queue second{gpu_id{4660}, {0x50080, 0x50038}, 0x300000, true};
+  EXPECT_THAT(scanner.online()[0].queues, ElementsAre(moved, second));
+}
+
+TEST_F(NodeScanner, SaysOnceThatItCannotFindPointers) {
+  family online{tagged("ONLINE_AI")};
+  wait_for_exec(online);
+  add_queue(online.pid(), 0);
+  where_.debugfs = where_.sysfs + "/missing";
+  int said = 0;
+  node_scanner scanner{where_, {}, -1, [&](std::string_view line) {
+                         ++said;
+                         EXPECT_NE(line.find("/missing/mqds"), line.npos) << line;
+                       }};
+  scanner.want_pointers(true);
+  for (int looks = 0; looks < 3; ++looks) look(scanner);
+  EXPECT_EQ(said, 1);
+  EXPECT_EQ(scanner.online()[0].queues.size(), 1U);
 }
 
 // sysfs shows a queue a moment before or after mqds does.

@@ -1,6 +1,7 @@
 // Reading queue pointers allocates nothing. A program of its own, for it replaces malloc.
 
 #include "counted_allocations.hpp"
+#include "fake_queue.hpp"
 #include "family.hpp"
 
 #include <sys/mman.h>
@@ -44,6 +45,34 @@ TEST(PointerAllocations, AreNotMadeByReading) {
   EXPECT_FALSE(pointers->values()[10].known);
   const std::vector<int> one(1);  // the count does count
   EXPECT_GT(counted.so_far(), after);
+}
+
+TEST(PointerAllocations, AreNotMadeByLooks) {
+  test::fake_queue queue;
+  test::fake_queue second;
+  const test::family target{[](int) -> int {
+    for (;;) ::pause();
+  }};
+  auto view = pointer_view::make({identity_of(target.pid()).value(),
+                                  0,
+                                  {queue.on(gpu_id{1}), second.on(gpu_id{2}), {.gpu = gpu_id{2}}}},
+                                 "/nowhere")
+                  .value();
+  const test::counted_allocations counted;
+  time_point now{};
+  for (int round = 0; round < 100; ++round) {
+    queue.submit();
+    second.submit(false);
+    view->look(now);
+    queue.consume();
+    second.consume();
+    view->look(now += std::chrono::milliseconds{5});
+    queue.finish();
+    view->look(now += std::chrono::milliseconds{5});
+  }
+  EXPECT_EQ(counted.so_far(), 0U);
+  EXPECT_EQ(view->places()[0].work, online_work::finished);
+  EXPECT_EQ(view->places()[1].work, online_work::consumed);
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace sluice {
 struct scheduler_config {
   /// Longest time for which an offline group stays suspended, whatever the policy wants. Runs that
   /// are shorter than min_run pay back only their share of it: time off adds up between them.
-  /// 1 ms to 300 s: above that, frameworks' own watchdogs fire.
+  /// 1 ms to 141 s: with the 9 s that a driver call may take, an offline process stands still for
+  /// at most 150 s, half of the 300 s after which the first frameworks give up on a worker.
   duration max_suspend = std::chrono::seconds(1);
   /// How long a group runs after that before it may be suspended again. 1 ms to 60 s.
   duration min_run = std::chrono::milliseconds(100);

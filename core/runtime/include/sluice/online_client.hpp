@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// How online code tells the scheduler that it has work: two counters that any thread may bump.
+/// How online code tells the scheduler that it has work, and how its requests fare: two counters
+/// that any thread may bump, and marks where spans of requests begin and end.
 
 #include <chrono>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "sluice/ids.hpp"
+#include "sluice/policy.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
@@ -59,10 +61,42 @@ class busy_token {
   bool clear_ = false;
 };
 
+/// A span of a request, which ends with its life. Move it to where the span ends.
+///
+/// Threading: any thread may destroy it, not two at once.
+/// Lifetime:  independent of the client's and the scheduler's.
+class span_token {
+ public:
+  span_token() noexcept = default;  ///< Holds nothing.
+  span_token(span_token&& other) noexcept = default;
+  span_token& operator=(span_token&& other) noexcept {
+    if (this != &other) {
+      end();
+      page_ = std::move(other.page_);
+      kind_ = other.kind_;
+      request_ = other.request_;
+    }
+    return *this;
+  }
+  ~span_token() { end(); }
+
+  /// Ends the span before the token's life does.
+  void end() noexcept;
+  explicit operator bool() const noexcept { return page_ != nullptr; }
+
+ private:
+  friend class online_client;
+  span_token(std::shared_ptr<client_page> page, span_kind kind, std::uint64_t request) noexcept
+      : page_(std::move(page)), kind_(kind), request_(request) {}
+  std::shared_ptr<client_page> page_;
+  span_kind kind_{};
+  std::uint64_t request_ = 0;
+};
+
 /// A registered online client.
 ///
-/// Threading: begin(), end(), busy() and acquire() from any number of threads at once; moving and
-///            destroying it from one.
+/// Threading: begin(), end(), busy(), acquire() and the marks of spans from any number of threads
+///            at once; moving and destroying it from one.
 /// Lifetime:  independent of the scheduler's. Destruction withdraws the client: what it had in
 ///            flight no longer counts. The page of counters is owned together by the client, its
 ///            tokens and the scheduler.
@@ -88,6 +122,22 @@ class online_client {
   /// `void(error_code, busy_token)`.
   template <class... CompletionToken>
   auto acquire(CompletionToken&&... token);
+
+  /// The span `kind` of a request begins now, or began at `since` (not later than now). Beginning
+  /// one that is open ends it and begins it anew, so a server that marks every token needs one call
+  /// per token. One that nobody ends is forgotten after max_busy.
+  ///
+  /// Marks are for policies that know targets (slo); online work begins with begin() and busy().
+  /// Wait-free, no lock, no allocation. Marks of requests and first tokens wake the reactor as
+  /// begin() does, those of tokens only while the policy waits for them. When a thousand marks wait
+  /// to be looked at, further ones are dropped and counted (statistics::lost_marks).
+  /// \param request the caller's number; unique among this client's open spans of this kind.
+  void begin_span(span_kind kind, std::uint64_t request) noexcept;
+  void begin_span(span_kind kind, std::uint64_t request, time_point since) noexcept;
+  /// As begin_span(). One that is not open is ignored and counted.
+  void end_span(span_kind kind, std::uint64_t request) noexcept;
+  /// begin_span() now, end_span() when the token goes.
+  [[nodiscard]] span_token span(span_kind kind, std::uint64_t request) noexcept;
 
   client_id id() const noexcept;
 

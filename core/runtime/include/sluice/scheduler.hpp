@@ -2,6 +2,7 @@
 /// \file
 /// The façade that an embedding program constructs: one scheduler for one node.
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -16,12 +17,18 @@
 
 namespace sluice {
 
+struct scheduler_options {
+  /// Makes the policy that takes over when one was removed because it threw or was late; as
+  /// core_options::fallback.
+  std::function<std::unique_ptr<policy>()> fallback = nullptr;
+};
+
 /// Watches sources and clients, asks the policy, and acts through the backend.
 ///
-/// Threading: stop(), stopped(), register_client(), rearm() and stats() from any thread. start()
-/// from the
-///            thread that created it; run() and poll_once() from one thread at a time. With a
-///            hosted reactor the host's threads do the work and run() returns at once.
+/// Threading: stop(), stopped(), register_client(), rearm(), set_policy() and stats() from any
+///            thread. start() from the thread that created it; run() and poll_once() from one
+///            thread at a time. With a hosted reactor the host's threads do the work and run()
+///            returns at once.
 /// Lifetime:  owns everything it is given. Destruction without stop() is safe: it stops the sources
 ///            and the backend there and then, which resumes everything. On a hosted reactor,
 ///            destroy it before the host's io_context.
@@ -31,7 +38,8 @@ class scheduler {
   /// \return errc::bad_config when config.problem() says so.
   [[nodiscard]] static result<std::unique_ptr<scheduler>> create(
       scheduler_config config, std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
-      std::unique_ptr<policy> decider, std::vector<std::unique_ptr<source>> sources);
+      std::unique_ptr<policy> decider, std::vector<std::unique_ptr<source>> sources,
+      scheduler_options options = {});
   ~scheduler();
   scheduler(const scheduler&) = delete;
   scheduler& operator=(const scheduler&) = delete;
@@ -56,6 +64,12 @@ class scheduler {
   /// Says that the GPU works again after a preemption on it failed, it was reset, or a driver call
   /// got stuck: it is used again from the next turn on. Nothing where it was in use.
   void rearm(gpu_id which);
+  /// Another policy from the next turn on; nullptr: none, everything runs. Processes, queues,
+  /// clients and limits stay as they are. Declarations, wake-ups, reservations and pointer polling
+  /// of the old one are forgotten, and every group is listed as changed in the new one's first
+  /// turn: what both want held stays suspended throughout. The old one is destroyed on the
+  /// reactor's thread, at the end of that turn. Returns at once; nothing after stop().
+  void set_policy(std::unique_ptr<policy> next);
   /// A copy, taken without disturbing the reactor (see statistics).
   statistics stats() const;
 

@@ -27,11 +27,15 @@ struct core_options {
   const time_source* time = nullptr;
   /// Never attached to; 0: none.
   pid_t own_pid = 0;
+  /// Makes the policy that takes over when another was removed for what it did; empty, or when it
+  /// throws or gives nothing: everything runs. Called on the stepping thread, so it should not
+  /// block. What it makes has no successor but by set_policy().
+  std::function<std::unique_ptr<policy>()> fallback = nullptr;
 };
 
-/// Threading: register_client(), rearm(), stats() and wake() from any thread; all else from one
-/// thread at a
-///            time, and never from inside a policy's or the backend's call.
+/// Threading: register_client(), rearm(), set_policy(), stats() and wake() from any thread; all
+/// else
+///            from one thread at a time, and never from inside a policy's or the backend's call.
 /// Lifetime:  the backend outlives the core.
 /// Errors:    result<T>; nothing here throws.
 /// Cost:      a step costs what changed, not what exists, and allocates nothing unless something is
@@ -55,6 +59,9 @@ class scheduler_core {
   void observe(unsigned source, const observation& seen);
   /// One turn. \return when the next is due at the latest.
   time_point step();
+  /// How often sources are to look at pointers, as the policy wants since the last step; zero: not
+  /// at all. See source::poll_pointers().
+  duration pointer_interval() const noexcept;
   /// Holds nothing from the next step on and attaches to nobody any more; idempotent.
   void begin_stop();
   /// Whether every queue is known to run and nothing is in flight.
@@ -65,6 +72,8 @@ class scheduler_core {
   [[nodiscard]] result<online_client> register_client(client_options options);
   /// As scheduler::rearm().
   void rearm(gpu_id which);
+  /// As scheduler::set_policy().
+  void set_policy(std::unique_ptr<policy> next);
   statistics stats() const;
   /// For what is counted outside: inbox overflows, resyncs, the length of a turn.
   statistics& live_stats() noexcept;

@@ -9,6 +9,7 @@
 #include "sluice/inbox.hpp"
 #include "sluice/reactor.hpp"
 #include "sluice/result.hpp"
+#include "sluice/time.hpp"
 
 namespace sluice {
 
@@ -43,6 +44,10 @@ class source {
   /// A breaker opened or closed, but for one that opened by an observation_kind::breaker_kept. For
   /// who keeps them where a restarted scheduler and operators find them. Must not block.
   virtual void breaker_changed(const breaker_change& what) { (void)what; }
+  /// Look at the read and write pointers of online queues every `every`, from now on, and say what
+  /// changed as observation_kind::pointers_seen, everything once at first; zero: not at all, as at
+  /// the start. Must not block.
+  virtual void poll_pointers(duration every) { (void)every; }
 };
 
 }  // namespace sluice

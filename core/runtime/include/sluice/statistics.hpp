@@ -3,11 +3,14 @@
 /// What a scheduler counted since it was created. Every number was measured, none is derived from a
 /// model.
 
+#include <array>
+
 #include "sluice/histogram.hpp"
+#include "sluice/policy.hpp"
 
 namespace sluice {
 
-/// One object of about 100 KiB. A copy taken while the scheduler runs holds whole numbers, which
+/// One object of about 150 KiB. A copy taken while the scheduler runs holds whole numbers, which
 /// may be of slightly different moments.
 struct statistics {
   counter turns;
@@ -35,6 +38,8 @@ struct statistics {
 
   counter begins;           ///< Busy periods begun by clients.
   counter expired_begins;   ///< Begins that stopped counting after max_busy.
+  counter lost_marks;       ///< Marks of spans that found too many others waiting.
+  counter stray_ends;       ///< Marks that ended a span which was not open.
   counter inbox_overflows;  ///< Observations dropped; a resync mended it.
   counter resyncs;
 
@@ -43,6 +48,7 @@ struct statistics {
   histogram decision;        ///< Online begin to the batches it caused being handed over.
   histogram arrival_to_off;  ///< Online begin on a GPU to its last managed offline queue being off.
   histogram turn;            ///< Length of one turn.
+  std::array<histogram, span_kinds> span_length;  ///< By span_kind: of the spans that ended.
 };
 
 }  // namespace sluice

@@ -128,6 +128,11 @@ class backend {
   /// Hands over one batch. errc::busy: this target's lane has one in flight; errc::full: too many
   /// are in flight altogether; either way it is handed over again. Never blocks, never allocates.
   virtual result<void> submit(const batch& work) = 0;
+  /// decision_sink::reserve(). Only where the listener was told that the driver can. Never blocks.
+  virtual void reserve(gpu_id gpu, double offline_share) {
+    (void)gpu;
+    (void)offline_share;
+  }
   /// Nothing more will be submitted this turn: what waits for company goes out.
   virtual void flush() {}
   /// Says "the scheduler lives" (renews the lease) and checks the acting side.

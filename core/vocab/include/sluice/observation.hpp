@@ -9,17 +9,21 @@
 #include <type_traits>
 
 #include "sluice/ids.hpp"
+#include "sluice/online_work.hpp"
 #include "sluice/role.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice {
 
 enum class observation_kind : std::uint8_t {
-  process_seen,  ///< pid, start_time, what, group_key.
-  process_gone,  ///< pid, start_time.
-  queue_seen,    ///< pid, start_time, queue, gpu, type.
-  queue_gone,    ///< pid, start_time, queue.
-  gpu_seen,      ///< gpu, group_key.
+  process_seen,   ///< pid, start_time, what, group_key, priority.
+  process_gone,   ///< pid, start_time.
+  queue_seen,     ///< pid, start_time, queue, gpu, type.
+  queue_gone,     ///< pid, start_time, queue.
+  gpu_seen,       ///< gpu, group_key, count: its HQD slots for compute queues, 0: not known.
+  pointers_seen,  ///< pid, start_time, gpu, work, count: packets that the process's queues there
+                  ///< got since the last one. Only when work changed or packets came, and only
+                  ///< while source::poll_pointers() asks for it.
   gpu_lost,  ///< gpu: it was reset, or is about to be, at `at`. As backend_listener::gpu_lost().
   breaker_kept,  ///< gpu: its breaker was open before this scheduler began, and is so until `at`.
   breaker_rearmed,  ///< gpu: an operator said that it works again. As scheduler::rearm().
@@ -30,14 +34,17 @@ enum class observation_kind : std::uint8_t {
 struct observation {
   observation_kind kind{};
   role what = role::unmatched;
-  queue_type type{};             ///< queue_seen only.
-  pid_t pid = 0;                 ///< Thread-group leader.
-  gpu_id gpu{};                  ///< queue_seen, and all that begin with gpu_ or breaker_.
+  queue_type type{};          ///< queue_seen only.
+  online_work work{};         ///< pointers_seen only.
+  std::uint8_t priority = 0;  ///< process_seen: 0 to 15; 0: nothing was said.
+  pid_t pid = 0;              ///< Thread-group leader.
+  gpu_id gpu{};  ///< queue_seen, pointers_seen, and all that begin with gpu_ or breaker_.
   driver_queue_id queue{};       ///< queue_seen, queue_gone.
   std::uint64_t start_time = 0;  ///< /proc/PID/stat field 22, clock ticks since boot: with the pid,
                                  ///< the identity of a process.
   std::uint64_t group_key = 0;   ///< Processes with the same non-zero key form one group (a gang),
                                  ///< GPUs with the same non-zero key one hive.
+  std::uint32_t count = 0;       ///< gpu_seen, pointers_seen.
   time_point at{};               ///< When it was seen, but for breaker_kept.
 };
 static_assert(std::is_trivially_copyable_v<observation>);

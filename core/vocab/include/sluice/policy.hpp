@@ -3,6 +3,7 @@
 /// The policy port: a pure function of snapshots. It never performs I/O, reads a clock, blocks, or
 /// allocates per event; the same snapshots give the same decisions.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -16,14 +17,38 @@ namespace sluice {
 enum class event_kind : std::uint8_t {
   online_begin,  ///< `count` busy periods began on `gpu`.
   online_end,    ///< `count` busy periods ended on `gpu`.
+  online_moved,  ///< Online queues on `gpu` got `count` packets, by their write pointers; 0: only
+                 ///< gpu_view::work changed. Sent while decision_sink::poll_pointers() asks for it.
+  span_begin,    ///< `client` began the span `span` of its request `request`; on no single GPU.
+  span_end,      ///< It ended; `length` is how long it took.
 };
+
+/// What a client measures of its requests, and what users give targets for.
+enum class span_kind : std::uint8_t {
+  request,  ///< From arrival to the last byte of the answer.
+  ttft,     ///< From arrival to the first token.
+  itl,      ///< From one token to the next.
+};
+inline constexpr std::size_t span_kinds = 3;
+
+constexpr std::string_view to_string(span_kind value) noexcept {
+  switch (value) {
+    case span_kind::request: return "request";
+    case span_kind::ttft: return "ttft";
+    case span_kind::itl: break;
+  }
+  return "itl";
+}
 
 struct event {
   event_kind kind{};
-  gpu_id gpu{};
+  gpu_id gpu{};  ///< Not of spans.
   client_id client{};
   std::uint32_t count = 1;
   time_point at{};
+  span_kind span{};           ///< Spans only, as what follows.
+  std::uint64_t request = 0;  ///< The client's number of it.
+  duration length{};          ///< span_end.
 };
 
 /// One consistent picture, taken at the start of a reactor turn.
@@ -32,7 +57,8 @@ struct snapshot {
   std::uint64_t turn = 0;             ///< Increases by one per call.
   std::span<const event> events;      ///< In order of arrival; may be empty (a wake-up).
   std::span<const group_id> changed;  ///< Groups that are new, changed queues, GPUs or state, or
-                                      ///< whose declaration expired. Gone groups are not listed.
+                                      ///< whose declaration expired. Of gone groups, the offline
+                                      ///< ones that shared a GPU with them are.
   const world& table;
 };
 
@@ -48,6 +74,25 @@ class decision_sink {
   /// Asks for a turn at or after `when`. Of several asked times the earliest is met, once; then
   /// none is pending until the policy asks again.
   virtual void wake_at(time_point when) = 0;
+  /// Wants the read and write pointers of online queues looked at every `every`, until it says
+  /// otherwise; zero: not at all, as at the start. Looking costs a system call per online process.
+  virtual void poll_pointers(duration every) = 0;
+  /// Wants the driver to keep at most `offline_share` (0 to 1) of the GPU's HQD slots for offline
+  /// queues, from now on; 1 takes it back. Nothing where gpu_view::can_reserve is false.
+  virtual void reserve(gpu_id gpu, double offline_share) = 0;
+  /// Whether marks of this kind are wanted at once, from now on. At the start those of requests and
+  /// first tokens are; those of tokens wait for the next turn, for there are many.
+  virtual void listen(span_kind what, bool at_once) {
+    (void)what;
+    (void)at_once;
+  }
+  /// Tells the operator something that the policy found out; not what it does all day. It is logged
+  /// under the policy's name, a few lines at a time.
+  /// \param text valid during the call; each `{}` in it stands for the next of `numbers`.
+  virtual void note(std::string_view text, std::span<const double> numbers) {
+    (void)text;
+    (void)numbers;
+  }
 
  protected:
   ~decision_sink() = default;
@@ -55,7 +100,8 @@ class decision_sink {
 
 /// Threading: reactor thread only, never concurrently with itself.
 /// Errors:    a policy that throws, or takes longer than the configured limit three times, is
-///            removed: everything runs, and the scheduler says so once.
+///            removed: everything runs, the scheduler says so once, and its fallback takes over
+///            where it was given one.
 class policy {
  public:
   virtual ~policy() = default;

@@ -1,11 +1,15 @@
 #pragma once
 /// \file
-/// The queue table as policies see it: const, consistent for one turn, cheap to ask.
+/// The queue table as policies see it: const, consistent for one turn, cheap to ask. What is added
+/// here is missing in plugins until plugin.h, policy_plugin.hpp and the runtime's plugin_policy.cpp
+/// have it, too.
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "sluice/ids.hpp"
+#include "sluice/online_work.hpp"
 #include "sluice/role.hpp"
 #include "sluice/time.hpp"
 
@@ -20,26 +24,44 @@ enum class run_state : std::uint8_t {
   mixed,       ///< Some are, some are not (a partial outcome); the reconciler is mending it.
 };
 
-/// What is suspended together: a process, or a gang of processes with one group_key. Not done yet:
-/// online work on one GPU of an online gang does not count on the gang's other GPUs, and members of
-/// an offline gang that could not be attached run on while the others are held.
+/// What is suspended together: a process, or a gang of processes with one group_key, on all its
+/// GPUs. Those of a gang wait for each other, so it is held as a whole or not at all.
 struct group_view {
   group_id id{};
   role what = role::unmatched;
   run_state actual = run_state::running;
-  bool manageable = false;       ///< At least one attached process: a hold can take effect.
+  bool manageable = false;  ///< A hold can take effect: every process of it that has compute queues
+                            ///< is attached, and none of its GPUs is lost.
+  std::uint8_t priority = 0;     ///< 0 to 15, the highest of its processes': AMD_QUEUE_PRIORITY; 0
+                                 ///< where nothing was said.
   std::uint32_t queues = 0;      ///< Managed queues: compute, and SDMA where that is asked for.
-  std::span<const gpu_id> gpus;  ///< GPUs on which the group owns such queues.
-  time_point state_since{};      ///< When `actual` last changed.
+  std::span<const gpu_id> gpus;  ///< GPUs on which the group owns such queues...
+  std::span<const std::uint32_t> queues_on;  ///< ...and how many on each, in the same order.
+  time_point state_since{};                  ///< When `actual` last changed.
 };
 
 struct gpu_view {
   gpu_id id{};
   std::uint32_t online_in_flight = 0;  ///< Busy periods begun and not ended, over all clients.
   bool lost = false;                   ///< Preemption failed there: nothing on it is suspended.
-  time_point last_begin{};             ///< Epoch when there was none yet.
-  time_point last_end{};               ///< Epoch when there was none yet.
-  std::span<const group_id> offline;   ///< Offline groups with such queues on this GPU.
+  bool can_reserve = false;            ///< The driver takes decision_sink::reserve().
+  std::uint32_t slots = 0;             ///< HQD slots for compute queues; 0: not known.
+  /// Median of the last driver calls that suspended and resumed on it; zero before the first.
+  duration suspend_cost{};
+  duration resume_cost{};
+  /// What the pointers of online queues say, those of gangs that reach here included.
+  online_work work = online_work::unknown;
+  time_point last_move{};   ///< When write pointers of online queues last moved; epoch: never seen.
+  time_point last_begin{};  ///< Epoch when there was none yet.
+  time_point last_end{};    ///< Epoch when there was none yet.
+  std::span<const group_id> offline;  ///< Offline groups with such queues on this GPU.
+};
+
+/// An online client, from its registration to the turn in which it is seen to have withdrawn.
+struct client_view {
+  client_id id{};
+  std::string_view name;         ///< As it registered.
+  std::span<const gpu_id> gpus;  ///< Where its work runs; empty: every GPU of the node.
 };
 
 /// Threading: reactor thread, during policy::decide() only. References and spans end with the call.
@@ -49,6 +71,13 @@ class world {
   virtual std::span<const gpu_view> gpus() const noexcept = 0;
   virtual const gpu_view* find(gpu_id id) const noexcept = 0;
   virtual const group_view* find(group_id id) const noexcept = 0;
+  /// Also of the clients that events of this turn name and that have withdrawn in it.
+  virtual const client_view* find(client_id id) const noexcept = 0;
+  /// Where a client's work runs. Empty: on every GPU, as in client_options, or no such client.
+  std::span<const gpu_id> gpus_of(client_id id) const noexcept {
+    const client_view* const one = find(id);
+    return one == nullptr ? std::span<const gpu_id>() : one->gpus;
+  }
 
  protected:
   ~world() = default;

@@ -6,8 +6,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "sluice/ids.hpp"
 #include "sluice/policy.hpp"
+#include "sluice/policy_kind.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice {
@@ -21,13 +26,30 @@ struct fixed_timeslice_options {
   /// Shortest hold after the last arrival. Default 20 ms; above zero.
   duration slice = std::chrono::milliseconds(20);
   release_on release = release_on::client_done;
+  /// GPUs with a slice of their own.
+  std::vector<std::pair<gpu_id, duration>> slice_of{};
+  /// What the slice is multiplied by for the arrivals of a client, 0 to 1000; 1 where nothing is
+  /// said. Clients by name, or by a pattern in which * stands for any characters: the name itself
+  /// goes first, then the pattern with most characters, then the first of those.
+  std::vector<std::pair<std::string, double>> weight_of{};
 };
 
 /// On an online begin on a GPU, every offline group with compute queues there is held, until the
-/// slice after the last arrival is over and, with client_done, none of the group's GPUs has online
-/// work in flight. Groups that appear or change meanwhile are held as well.
+/// slice that each of its GPUs has earned is over and, with client_done, none of them has online
+/// work in flight. An arrival earns its GPU the time until `at + slice of the GPU × weight of the
+/// client`; what was earned is never shortened. Groups that appear or change meanwhile are held as
+/// well.
 ///
-/// Cost: a turn costs the changed groups and those of the GPUs with events, and never allocates.
+/// Promises: no offline group that can be held runs on a GPU with online work in flight
+/// (client_done), or within a slice of an arrival, but for the scheduler's limits.
+/// Choose it when arrivals come in bursts, and nothing is known of them but that: the slice should
+/// be longer than the gaps within a burst. Give a client that can wait (batch scoring) a weight
+/// below 1, one whose bursts have long gaps a weight above.
+/// Cost: a turn costs the changed groups, those of the GPUs with events and, for each begin, the
+/// weights; it allocates only for a GPU that it has not seen.
 [[nodiscard]] std::unique_ptr<policy> make_fixed_timeslice(fixed_timeslice_options options = {});
+
+/// Parameters: `slice`, `release`, `slice_of.<gpu_id>`, `weight_of.<client>`.
+[[nodiscard]] policy_kind fixed_timeslice_kind();
 
 }  // namespace sluice

@@ -129,6 +129,56 @@ TEST(GpuModel, StartsQueuesTogetherAsLongAsTheirWavesFit) {
   EXPECT_EQ(b.start_of(3), at(4ms));
 }
 
+TEST(GpuModel, KnowsTheLongestTimeThatAProcessWaited) {
+  bench b;
+  const auto mine = b.mapped_queue(1);
+  const auto mine_too = b.mapped_queue(1);
+  const auto yours = b.mapped_queue(2, 11);
+  b.model.submit(yours, {.length = 4ms, .waves = 100});
+  b.model.submit(mine, {.length = 10ms, .waves = 50});
+  b.run(2ms);
+  EXPECT_EQ(b.model.process_account(model_process{1}).longest_wait, 2ms) << "so far";
+  b.model.submit(mine_too, {.length = 3ms, .waves = 60});  // Waits, but another one runs.
+  b.run(5ms);
+  b.cycle(1ms);
+  EXPECT_EQ(b.model.process_account(model_process{1}).longest_wait, 4ms);
+  b.model.set_active(mine, false);
+  b.model.set_active(mine_too, false);
+  b.cycle(1ms);
+  b.run(20ms);
+  b.model.set_active(mine, true);
+  b.model.set_active(mine_too, true);
+  b.cycle(1ms);
+  b.run(1s);
+  EXPECT_EQ(b.model.process_account(model_process{1}).longest_wait, 22ms);
+  EXPECT_EQ(b.model.process_account(model_process{2}).longest_wait, 0ms);
+}
+
+TEST(GpuModel, EndsAKernelThatSpunWhenItIsTold) {
+  bench b;
+  const auto q = b.mapped_queue();
+  b.model.submit(q, {.length = 24h, .waves = 10, .cookie = 1});
+  b.model.submit(q, {.length = 1ms, .waves = 10, .cookie = 2});
+  b.run(7ms);
+  b.model.finish_within(q, 3ms);
+  b.run(1ms);
+  b.cycle(5ms);  // Saved and continued: it runs for what it was given.
+  b.run(1s);
+  EXPECT_EQ(b.end_of(1), at(15ms));
+  EXPECT_EQ(b.end_of(2), at(16ms));
+  EXPECT_EQ(b.completed.size(), 2U);
+
+  b.model.submit(q, {.length = 24h, .waves = 10, .cookie = 3});
+  const time_point begun = b.e.now();
+  b.run(1ms);
+  b.model.begin_cycle(cycle_kind::debug);
+  b.model.finish_within(q, 2ms);  // While it is off.
+  b.run(5ms);
+  b.model.end_cycle();
+  b.run(1s);
+  EXPECT_EQ(b.end_of(3), begun + 8ms);
+}
+
 TEST(GpuModel, CountsTheWavesOfAProcessOnlyWhileTheyRun) {
   bench b;
   const auto mine = b.mapped_queue(1);

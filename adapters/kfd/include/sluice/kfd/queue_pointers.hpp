@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,8 @@ namespace sluice::kfd {
 struct pointer_addresses {
   std::uint64_t read = 0;
   std::uint64_t write = 0;
+
+  friend bool operator==(const pointer_addresses&, const pointer_addresses&) = default;
 };
 
 /// Whether the two are the fields of one amd_queue_t, as ROCr's queues on gfx9 and later have it. A
@@ -42,7 +45,8 @@ struct pointer_values {
   [[nodiscard]] std::uint64_t pending() const noexcept { return write - read; }
 };
 
-/// One process's queue pointers. Reads the pointers alone, never a packet.
+/// One process's queue pointers. read() reads the pointers alone; whoever wants more asks for it
+/// word by word.
 ///
 /// The process is held by its memory (an open /proc/PID/mem), which another process under the same
 /// pid, or another program in the same process, does not share; it is checked after every read, so
@@ -69,6 +73,9 @@ class queue_pointers {
   [[nodiscard]] result<void> watch(std::span<const pointer_addresses> queues);
   /// Reads all of them. A queue that cannot be read is not known; the others are.
   [[nodiscard]] result<void> read() noexcept;
+  /// Eight bytes of the process's memory, of its own only: nothing when it is over, or there is
+  /// nothing to be read there. One pread; no allocation.
+  [[nodiscard]] std::optional<std::uint64_t> word_at(std::uint64_t address) const noexcept;
   /// In the order of watch(). Valid until the next call of it.
   [[nodiscard]] std::span<const pointer_values> values() const noexcept { return values_; }
 
@@ -81,7 +88,6 @@ class queue_pointers {
       : who_(who), memory_(std::move(memory)) {}
 
   void sort_out() noexcept;
-  bool read_slowly(std::uint64_t address, std::uint64_t& value) noexcept;
 
   const process_identity who_;
   const unique_fd memory_;

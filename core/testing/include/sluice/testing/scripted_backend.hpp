@@ -84,6 +84,10 @@ class scripted_backend final : public backend {
   std::size_t suspended_count() const;
   std::size_t in_flight() const noexcept { return in_flight_.size(); }
   std::size_t misuses() const noexcept { return misuses_; }
+  /// Every call of reserve().
+  const std::vector<std::pair<gpu_id, double>>& reservations() const noexcept {
+    return reservations_;
+  }
   bool started() const noexcept { return started_; }
   bool stopped() const noexcept { return stopped_; }
   std::uint64_t ticks() const noexcept { return ticks_; }
@@ -99,6 +103,9 @@ class scripted_backend final : public backend {
   result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override;
   result<void> detach(process_id target) override;
   result<void> submit(const batch& work) override;
+  void reserve(gpu_id gpu, double offline_share) override {
+    reservations_.push_back({gpu, offline_share});
+  }
   time_point tick(time_point now) override;
   void stop() override;
 
@@ -136,6 +143,7 @@ class scripted_backend final : public backend {
   std::vector<batch> batches_;
   std::vector<attach_call> attaches_;
   std::vector<process_id> detaches_;
+  std::vector<std::pair<gpu_id, double>> reservations_;
   std::uint64_t submitted_ = 0;
   std::uint64_t ticks_ = 0;
   std::uint64_t next_ring_ = 0x1000;

@@ -8,7 +8,7 @@
 
 #include <boost/system/result.hpp>
 
-namespace demo {
+namespace sluice::lab {
 
 /// Made by failure() only: were it constructible from a string, checked<std::string> would be
 /// ambiguous.
@@ -26,9 +26,4 @@ inline trouble failure(std::string text) {
 template <class T>
 using checked = boost::system::result<T, trouble>;
 
-/// What errc::lost of a wait for kernels means.
-inline constexpr const char* reset_text =
-    "a GPU of this process was reset: its queues are dead, and what they ran is lost (see dmesg); "
-    "start the program again";
-
-}  // namespace demo
+}  // namespace sluice::lab

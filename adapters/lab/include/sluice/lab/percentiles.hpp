@@ -9,18 +9,18 @@
 
 #include "sluice/time.hpp"
 
-namespace demo {
+namespace sluice::lab {
 
 struct percentiles {
-  sluice::duration p50{};
-  sluice::duration p90{};
-  sluice::duration p99{};
-  sluice::duration max{};
+  duration p50{};
+  duration p90{};
+  duration p99{};
+  duration max{};
 };
 
 /// By nearest rank: the smallest sample that at least p % of all samples do not exceed. Zeros when
 /// there is none.
-inline percentiles percentiles_of(std::vector<sluice::duration> samples) {
+inline percentiles percentiles_of(std::vector<duration> samples) {
   if (samples.empty()) return {};
   std::sort(samples.begin(), samples.end());
   auto rank = [&](double percent) {
@@ -30,4 +30,4 @@ inline percentiles percentiles_of(std::vector<sluice::duration> samples) {
   return {rank(50), rank(90), rank(99), samples.back()};
 }
 
-}  // namespace demo
+}  // namespace sluice::lab

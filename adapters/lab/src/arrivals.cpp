@@ -1,4 +1,4 @@
-#include "arrivals.hpp"
+#include "sluice/lab/arrivals.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,12 +9,13 @@
 #include <fstream>
 #include <istream>
 #include <limits>
+#include <numbers>
 #include <optional>
 #include <random>
 
 #include <fmt/format.h>
 
-namespace demo {
+namespace sluice::lab {
 namespace {
 
 using namespace std::chrono_literals;
@@ -148,6 +149,17 @@ std::uint32_t uniform_count(std::mt19937_64& bits, std::uint32_t low, std::uint3
 
 duration milliseconds(double value) { return duration{std::llround(value * 1e6)}; }
 
+/// Time to the next event of a Poisson process.
+duration exponential(std::mt19937_64& bits, double rate_per_second) {
+  const double ns = -std::log1p(-uniform(bits)) / rate_per_second * 1e9;
+  return duration{std::max<std::int64_t>(1, std::llround(std::min(ns, 1e18)))};
+}
+
+request draw_request(std::mt19937_64& bits, duration at) {
+  const std::uint32_t context = uniform_count(bits, 100, 1200);
+  return {at, context, uniform_count(bits, 4, 32)};
+}
+
 }  // namespace
 
 checked<arrivals> read_trace(std::istream& in, std::string_view name) {
@@ -258,6 +270,56 @@ arrivals generate(std::uint64_t seed, duration length) {
   return made;
 }
 
+arrivals poisson(std::uint64_t seed, duration length, double rate) {
+  std::mt19937_64 bits(seed);
+  arrivals made{length, {}};
+  for (duration at = exponential(bits, rate); at < length; at += exponential(bits, rate)) {
+    made.requests.push_back(draw_request(bits, at));
+  }
+  return made;
+}
+
+arrivals bursty(std::uint64_t seed, duration length, const burst_shape& shape) {
+  std::mt19937_64 bits(seed);
+  arrivals made{length, {}};
+  bool burst = false;
+  for (duration state = 0ns; state < length; burst = !burst) {
+    const double mean_s =
+        std::chrono::duration<double>(burst ? shape.burst_mean : shape.quiet_mean).count();
+    const duration state_end = state + exponential(bits, 1 / mean_s);
+    const double rate = burst ? shape.burst_rate : shape.quiet_rate;
+    if (rate > 0) {
+      // What is drawn beyond the state's end is forgotten: the process has no memory.
+      for (duration at = state + exponential(bits, rate); at < std::min(state_end, length);
+           at += exponential(bits, rate)) {
+        made.requests.push_back(draw_request(bits, at));
+      }
+    }
+    state = state_end;
+  }
+  return made;
+}
+
+arrivals diurnal(std::uint64_t seed, duration length, double low, double high, duration period) {
+  std::mt19937_64 bits(seed);
+  arrivals made{length, {}};
+  // Thinning: arrivals at the highest rate, of which each stays with the share due at its time.
+  for (duration at = exponential(bits, high); at < length; at += exponential(bits, high)) {
+    const double turn = std::chrono::duration<double>(at) / std::chrono::duration<double>(period);
+    const double rate = low + (high - low) * (1 - std::cos(2 * std::numbers::pi * turn)) / 2;
+    if (uniform(bits) * high < rate) made.requests.push_back(draw_request(bits, at));
+  }
+  return made;
+}
+
+std::vector<arrivals> deal(const arrivals& all, std::size_t servers) {
+  std::vector<arrivals> dealt(servers, arrivals{all.window, {}});
+  for (std::size_t i = 0; i < all.requests.size(); ++i) {
+    dealt[i % servers].requests.push_back(all.requests[i]);
+  }
+  return dealt;
+}
+
 token_costs scale_to_load(const arrivals& work, double load) {
   const token_totals all = totals(work);
   const double weighed =
@@ -279,4 +341,4 @@ token_totals totals(const arrivals& work) {
   return sum;
 }
 
-}  // namespace demo
+}  // namespace sluice::lab

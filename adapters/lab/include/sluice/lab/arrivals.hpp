@@ -3,8 +3,6 @@
 /// When requests arrive and how much work each brings: read from a trace file or generated from a
 /// seed. Pure data and arithmetic, so that a run can be repeated exactly.
 
-#include "checked.hpp"
-
 #include <chrono>
 #include <cstdint>
 #include <iosfwd>
@@ -12,11 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "sluice/lab/checked.hpp"
 #include "sluice/time.hpp"
 
-namespace demo {
-
-using sluice::duration;
+namespace sluice::lab {
 
 /// One request to a language model, as the Azure LLM traces describe it.
 struct request {
@@ -51,6 +48,27 @@ arrivals speed_up(arrivals from, double by);
 /// tokens. The same seed gives the same arrivals on every machine.
 arrivals generate(std::uint64_t seed, duration length);
 
+/// Independent arrivals at a constant rate. As below: tokens are uniform, 100 to 1200 of context
+/// and 4 to 32 generated, and the same seed gives the same arrivals on every machine. \param rate >
+/// 0, requests per second.
+arrivals poisson(std::uint64_t seed, duration length, double rate);
+
+/// A Markov-modulated Poisson process of two states: quiet and burst, each for an exponential time.
+struct burst_shape {
+  double quiet_rate = 1;  ///< Requests per second, >= 0...
+  double burst_rate = 50;
+  duration quiet_mean = std::chrono::seconds(2);  ///< Mean length of the state, > 0.
+  duration burst_mean = std::chrono::milliseconds(500);
+};
+arrivals bursty(std::uint64_t seed, duration length, const burst_shape& shape);
+
+/// Poisson arrivals whose rate goes once through low and high within each `period`, as the cosine.
+/// \param low >= 0, high > 0 and at least low: requests per second.
+arrivals diurnal(std::uint64_t seed, duration length, double low, double high, duration period);
+
+/// Deals requests in turn to `servers`, in order of arrival; each gets the whole window.
+std::vector<arrivals> deal(const arrivals& all, std::size_t servers);
+
 /// GPU time per token.
 struct token_costs {
   std::chrono::duration<double, std::nano> prefill{};  ///< Per context token.
@@ -71,4 +89,4 @@ struct token_totals {
 };
 token_totals totals(const arrivals& work);
 
-}  // namespace demo
+}  // namespace sluice::lab

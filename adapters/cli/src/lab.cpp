@@ -1,0 +1,508 @@
+// sluice lab: judges policies on a simulated node in virtual time.
+
+#include "choice.hpp"
+#include "output.hpp"
+#include "profile_file.hpp"
+#include "python_policy.hpp"
+#include "report.hpp"
+#include "study.hpp"
+#include "subcommand.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "sluice/config.hpp"
+#include "sluice/duration_text.hpp"
+#include "sluice/policies/all.hpp"
+#include "sluice/policy_registry.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+using namespace std::chrono_literals;
+using lab::checked;
+using lab::choice;
+using lab::choice_kind;
+using lab::failure;
+
+struct options {
+  std::vector<std::string> policies;
+  std::vector<std::string> profiles{"mi300x"};
+  std::vector<std::string> arrivals{"poisson"};
+  std::vector<std::string> offline{"long"};
+  std::vector<double> loads{0.3, 0.6, 0.85};
+  std::string service = "continuous";
+  std::string trace;
+  std::string duration;
+  std::string config;
+  std::string reaction, wake_up;
+  std::string targets;
+  std::optional<double> split;
+  std::string csv_requests, csv_decisions, json;
+  std::uint32_t gpus = 0;
+  std::uint64_t seed = 1;
+  std::uint32_t seeds = 1;
+  std::uint32_t threads = 0;
+};
+
+std::vector<choice_kind> arrival_kinds() {
+  return {
+      {"poisson",
+       "independent arrivals at a constant rate",
+       {parameter::number("rate", 2.5, 1e-3, 1e5, "requests per second")}},
+      {"bursty",
+       "two states, quiet and burst, each for an exponential time (MMPP)",
+       {parameter::number("quiet", 0.5, 0, 1e5, "requests per second"),
+        parameter::number("burst", 20, 1e-3, 1e5, "requests per second"),
+        parameter::span("quiet_for", 2s, 1ms, 24h, "mean length"),
+        parameter::span("burst_for", 500ms, 1ms, 24h, "mean length")}},
+      {"diurnal",
+       "Poisson, with a rate that goes from low to high and back",
+       {parameter::number("low", 0.5, 0, 1e5, "requests per second"),
+        parameter::number("high", 5, 1e-3, 1e5, "requests per second"),
+        parameter::span("period", 10min, 1s, 24h, "of the wave")}},
+      {"interactive", "what examples/demo generates: bursts of half a second", {}},
+      {"trace", "the file of --trace", {}},
+  };
+}
+
+std::vector<choice_kind> service_kinds() {
+  const std::vector<parameter> shared{
+      parameter::number("prefill_occupancy", 1, 0.01, 1, "share of the wave slots"),
+      parameter::number("decode_occupancy", 0.5, 0.01, 1, "share of the wave slots"),
+      parameter::span("drain", 1h, 0s, 24h, "how long after the window requests are served"),
+      parameter::number("prefill_rate", 0, 1, 1e9, "tokens per second").but_optional(),
+      parameter::span("decode_token", 0s, 1ns, 10s, "GPU time of a token").but_optional()};
+  std::vector<parameter> batching = shared;
+  batching.push_back(parameter::span("decode_step", 0s, 0s, 10s, "GPU time of a step beside that"));
+  batching.push_back(parameter::span("host_gap", 200us, 0s, 10s, "between two steps"));
+  batching.push_back(parameter::count("largest_batch", 64, 1, 100000, "requests in a step"));
+  return {
+      {"continuous", "continuous batching: admit, prefill, a token for each per step", batching},
+      {"fifo", "one request after the other, each in one go", shared}};
+}
+
+std::vector<choice_kind> offline_kinds() {
+  std::vector<parameter> all{
+      parameter::span("kernel_low", 0s, 100ns, 10min, "shortest kernel").but_optional(),
+      parameter::span("kernel_high", 0s, 100ns, 10min, "longest, uniform").but_optional(),
+      parameter::number("occupancy_low", 0, 0.001, 1, "share of the wave slots").but_optional(),
+      parameter::number("occupancy_high", 0, 0.001, 1, "the same").but_optional(),
+      parameter::count("queues", 0, 1, 64, "per process and GPU").but_optional(),
+      parameter::count("depth", 0, 1, 1024, "kernels in flight per queue").but_optional(),
+      parameter::count("step", 0, 0, 1024, "kernels per queue, then the host waits; 0: never")
+          .but_optional(),
+      parameter::span("gap_low", 0s, 0s, 1min, "host work between steps").but_optional(),
+      parameter::span("gap_high", 0s, 0s, 1min, "the same, uniform").but_optional(),
+      parameter::count("processes", 1, 1, 64, "on each GPU"),
+      parameter::flag("gang", false, "one process per GPU is a rank; a step ends in an all-reduce"),
+      parameter::span("all_reduce", 500us, 0s, 10s, "exchange, once all ranks are there"),
+      parameter::number("all_reduce_occupancy", 0.25, 0.001, 1, "held until all ranks are there")};
+  return {{"long", "one queue kept 4 deep, kernels of 20 to 200 ms, full occupancy", all},
+          {"train", "3 queues, steps of 8 kernels of 10 us to 5 ms, 1 ms of host work", all}};
+}
+
+template <class T>
+T given_or(const parameters& values, const char* key, T fallback) {
+  if (!values.has(key)) return fallback;
+  if constexpr (std::is_same_v<T, duration>)
+    return values.span(key);
+  else if constexpr (std::is_floating_point_v<T>)
+    return values.number(key);
+  else
+    return static_cast<T>(values.count(key));
+}
+
+/// Of text with a unit.
+checked<duration> read_duration(const std::string& text, std::string_view option,
+                                duration least = 1ns) {
+  const auto value = parse_duration(text);
+  if (!value || *value < least) {
+    return failure(fmt::format("{} {}: must be a time with a unit, as 90s or 1h", option, text));
+  }
+  return *value;
+}
+
+checked<lab::arrival_source> make_source(const std::string& text, const options& asked) {
+  auto given = lab::parse_choice(text);
+  if (given.has_error()) return failure("--arrivals: " + given.error().message);
+  const auto kind = lab::resolve(*given, arrival_kinds(), "--arrivals");
+  if (kind.has_error()) return kind.error();
+  std::optional<duration> length;
+  if (!asked.duration.empty()) {
+    const auto read = read_duration(asked.duration, "--duration");
+    if (read.has_error()) return read.error();
+    length = *read;
+  }
+  const duration window = length.value_or(10min);
+  const parameters& with = given->values;
+  if (given->name == "trace") {
+    if (asked.trace.empty()) return failure("--arrivals trace: name the file with --trace FILE");
+    auto read = lab::read_trace_file(asked.trace);
+    if (read.has_error()) return read.error();
+    lab::arrivals cut = length ? lab::busiest(*read, *length) : std::move(*read);
+    return lab::arrival_source{text, [cut = std::move(cut)](std::uint64_t) { return cut; }};
+  }
+  if (given->name == "poisson") {
+    return lab::arrival_source{text, [window, rate = with.number("rate")](std::uint64_t seed) {
+                                 return lab::poisson(seed, window, rate);
+                               }};
+  }
+  if (given->name == "bursty") {
+    const lab::burst_shape shape{with.number("quiet"), with.number("burst"), with.span("quiet_for"),
+                                 with.span("burst_for")};
+    return lab::arrival_source{
+        text, [window, shape](std::uint64_t seed) { return lab::bursty(seed, window, shape); }};
+  }
+  if (given->name == "diurnal") {
+    const double low = with.number("low"), high = with.number("high");
+    if (low > high) return failure(fmt::format("--arrivals {}: low must be at most high", text));
+    return lab::arrival_source{text, [window, low, high, period = with.span("period")](auto seed) {
+                                 return lab::diurnal(seed, window, low, high, period);
+                               }};
+  }
+  return lab::arrival_source{text,
+                             [window](std::uint64_t seed) { return lab::generate(seed, window); }};
+}
+
+checked<lab::study_spec::named_offline> make_offline(const std::string& text) {
+  auto given = lab::parse_choice(text);
+  if (given.has_error()) return failure("--offline: " + given.error().message);
+  const auto kind = lab::resolve(*given, offline_kinds(), "--offline");
+  if (kind.has_error()) return kind.error();
+  const parameters& with = given->values;
+  lab::offline_spec made{.shape = lab::shape_of(*lab::parse_load(given->name))};
+  lab::load_shape& shape = made.shape;
+  const auto wrong = [&](const char* what) {
+    return failure(fmt::format("--offline {}: {}", text, what));
+  };
+  if (with.has("kernel_low") || with.has("kernel_high")) {
+    const duration low = given_or(with, "kernel_low", given_or(with, "kernel_high", duration{}));
+    const duration high = given_or(with, "kernel_high", low);
+    if (low > high) return wrong("kernel_low must be at most kernel_high");
+    shape.lengths = {{1, low, high}};
+  }
+  shape.occupancy_low = given_or(with, "occupancy_low", shape.occupancy_low);
+  shape.occupancy_high = given_or(with, "occupancy_high", shape.occupancy_high);
+  if (shape.occupancy_low > shape.occupancy_high) {
+    if (with.has("occupancy_low")) return wrong("occupancy_low must be at most occupancy_high");
+    shape.occupancy_low = shape.occupancy_high;
+  }
+  shape.queues = given_or(with, "queues", shape.queues);
+  shape.depth = given_or(with, "depth", shape.depth);
+  shape.kernels_per_step = given_or(with, "step", shape.kernels_per_step);
+  shape.gap_low = given_or(with, "gap_low", shape.gap_low);
+  shape.gap_high = given_or(with, "gap_high", std::max(shape.gap_low, shape.gap_high));
+  if (shape.gap_low > shape.gap_high) return wrong("gap_low must be at most gap_high");
+  made.processes = given_or(with, "processes", 1u);
+  made.gang = with.flag("gang");
+  if (made.gang && shape.kernels_per_step == 0) return wrong("a gang needs steps: step=N");
+  made.all_reduce = with.span("all_reduce");
+  made.all_reduce_occupancy = with.number("all_reduce_occupancy");
+  return lab::study_spec::named_offline{text, made};
+}
+
+checked<bool> set_service(const std::string& text, lab::study_spec& spec) {
+  auto given = lab::parse_choice(text);
+  if (given.has_error()) return failure("--service: " + given.error().message);
+  const auto kind = lab::resolve(*given, service_kinds(), "--service");
+  if (kind.has_error()) return kind.error();
+  const parameters& with = given->values;
+  lab::serving_shape& shape = spec.common.serving;
+  shape.prefill_occupancy = with.number("prefill_occupancy");
+  shape.decode_occupancy = with.number("decode_occupancy");
+  shape.drain_limit = with.span("drain");
+  if (given->name == "fifo") {
+    spec.common.service = lab::service_kind::fifo;
+  } else {
+    shape.host_gap = with.span("host_gap");
+    shape.most_active = static_cast<std::uint32_t>(with.count("largest_batch"));
+    spec.common.decode_step = with.span("decode_step");
+  }
+  if (with.has("prefill_rate") != with.has("decode_token")) {
+    return failure(fmt::format(
+        "--service {}: prefill_rate and decode_token are given together, or neither", text));
+  }
+  if (with.has("prefill_rate")) {
+    spec.costs.emplace();
+    spec.costs->prefill =
+        std::chrono::duration<double, std::nano>(1e9 / with.number("prefill_rate"));
+    spec.costs->decode = with.span("decode_token");
+  }
+  return true;
+}
+
+checked<lab::targets> read_targets(const std::string& text) {
+  lab::targets made;
+  if (text.empty()) return made;
+  std::vector<choice_kind> kinds{{"targets",
+                                  "",
+                                  {parameter::span("request", 0s, 1us, 1h, "").but_optional(),
+                                   parameter::span("ttft", 0s, 1us, 1h, "").but_optional(),
+                                   parameter::span("itl", 0s, 1us, 1h, "").but_optional()}}};
+  auto given = lab::parse_choice("targets:" + text);
+  if (given.has_error()) return failure("--target: " + given.error().message);
+  if (auto known = lab::resolve(*given, kinds, "--target"); known.has_error()) {
+    return known.error();
+  }
+  for (const span_kind each : {span_kind::request, span_kind::ttft, span_kind::itl}) {
+    const std::string key(to_string(each));
+    if (given->values.has(key)) {
+      made.limit[static_cast<std::size_t>(each)] = given->values.span(key);
+    }
+  }
+  return made;
+}
+
+checked<lab::contender> make_policy(const policy_registry& known, const std::string& text) {
+  const auto given = lab::parse_choice(text);
+  if (given.has_error()) return failure("--policy: " + given.error().message);
+  std::string message;
+  const auto make = [&known, name = given->name, values = given->values](std::string& why) {
+    return known.make(name, values, why);
+  };
+  if (const auto tried = make(message); !tried) return failure("--policy " + text + ": " + message);
+  return lab::contender{text, lab::arrangement::scheduled,
+                        [make] {
+                          std::string ignored;
+                          return std::move(make(ignored).value());
+                        },
+                        1};
+}
+
+checked<lab::study_spec> make_spec(const options& asked, const policy_registry& known) {
+  lab::study_spec spec;
+  for (const auto& each : asked.profiles) {
+    try {
+      sim::profile machine = sim::load_profile(sim::find_profile(each));
+      if (asked.gpus != 0) sim::set_gpu_count(machine, asked.gpus);
+      if (machine.gpus.size() > 8) {
+        return failure(fmt::format("--profile {}: the laboratory has at most 8 GPUs", each));
+      }
+      spec.profiles.push_back({each, std::move(machine)});
+    } catch (const sim::profile_error& wrong) {
+      return failure(wrong.what());
+    }
+  }
+  for (const auto& each : asked.arrivals) {
+    auto made = make_source(each, asked);
+    if (made.has_error()) return made.error();
+    spec.sources.push_back(std::move(*made));
+  }
+  for (const auto& each : asked.offline) {
+    auto made = make_offline(each);
+    if (made.has_error()) return made.error();
+    spec.offline.push_back(std::move(*made));
+  }
+  if (auto set = set_service(asked.service, spec); set.has_error()) return set.error();
+  spec.loads = asked.loads;
+  if (spec.costs) spec.loads.resize(1);
+  for (const auto& each : asked.policies) {
+    auto made = make_policy(known, each);
+    if (made.has_error()) return made.error();
+    spec.policies.push_back(std::move(*made));
+  }
+  if (!asked.config.empty()) {
+    std::string message;
+    auto loaded = load_config(asked.config, message);
+    if (!loaded) return failure(message);
+    spec.common.limits = *loaded;
+  }
+  const auto limits = read_targets(asked.targets);
+  if (limits.has_error()) return limits.error();
+  spec.limits = *limits;
+  spec.common.warm_up =
+      std::max<duration>(spec.common.warm_up, spec.common.limits.attach_after + 1s);
+  for (const auto& [text, option, into] :
+       {std::tuple{&asked.reaction, "--reaction", &spec.common.reaction},
+        std::tuple{&asked.wake_up, "--wake-up", &spec.common.wake_up}}) {
+    if (text->empty()) continue;
+    const auto read = read_duration(*text, option, 0ns);
+    if (read.has_error()) return read.error();
+    *into = *read;
+  }
+  spec.split = asked.split;
+  spec.first_seed = asked.seed;
+  spec.seeds = asked.seeds;
+  spec.threads =
+      asked.threads != 0 ? asked.threads : std::max(1u, std::thread::hardware_concurrency());
+  spec.keep_requests = !asked.csv_requests.empty();
+  spec.keep_decisions = !asked.csv_decisions.empty();
+  return spec;
+}
+
+/// \return false after a complaint.
+bool write_file(const std::string& path,
+                const std::function<void(const std::function<void(std::string_view)>&)>& produce) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
+      std::fopen(path.c_str(), "we"),
+      [](std::FILE* f) { return f == nullptr ? 0 : std::fclose(f); });
+  bool good = file != nullptr;
+  if (good) {
+    produce([&](std::string_view text) {
+      good = good && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
+    });
+    good = good && std::fflush(file.get()) == 0;
+  }
+  if (!good) complain(fmt::format("{}: cannot be written: {}", path, error_text(errno)));
+  return good;
+}
+
+/// What was typed, for who wants to repeat it.
+std::string command_line() {
+  std::ifstream own("/proc/self/cmdline");
+  std::string text((std::istreambuf_iterator<char>(own)), {});
+  if (!text.empty()) text.pop_back();
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
+}
+
+/// The project's own, and those that the command line names by file.
+checked<policy_registry> policies_for(const options& asked) {
+  policy_registry known;
+  for (auto& each : all_policies()) known.add(std::move(each));
+  for (const std::string& text : asked.policies) {
+    const auto given = lab::parse_choice(text);
+    if (given.has_error()) return failure("--policy: " + given.error().message);
+    const std::string& file = given->name;
+    if (!file.ends_with(".so") && !file.ends_with(".py")) continue;
+    std::string message;
+    auto kind = load_policy_file(file, message);
+    if (!kind) return failure("--policy " + message);
+    kind->name = file;
+    known.add(std::move(*kind));
+  }
+  return known;
+}
+
+int run(const options& asked) {
+  const auto known = policies_for(asked);
+  if (known.has_error()) {
+    complain(known.error().message);
+    return exit_usage;
+  }
+  const auto spec = make_spec(asked, *known);
+  if (spec.has_error()) {
+    complain(spec.error().message);
+    return exit_usage;
+  }
+  const auto began = clock::now();
+  const auto made = lab::run_study(*spec);
+  if (made.has_error()) {
+    complain(made.error().message);
+    return exit_failed;
+  }
+  const auto took = std::chrono::duration<double>(clock::now() - began);
+  bool good = print(lab::text_report(*spec, *made));
+  if (!asked.json.empty()) {
+    good &= write_file(asked.json, [&](const auto& write) {
+      write(lab::json_report(*spec, *made, command_line()));
+    });
+  }
+  if (!asked.csv_requests.empty()) {
+    good &= write_file(asked.csv_requests,
+                       [&](const auto& write) { lab::csv_requests(*spec, *made, write); });
+  }
+  if (!asked.csv_decisions.empty()) {
+    good &= write_file(asked.csv_decisions,
+                       [&](const auto& write) { lab::csv_decisions(*spec, *made, write); });
+  }
+  // Not on standard output: that is the same for the same command, to the byte.
+  std::fprintf(stderr, "%llu runs in virtual time took %.2f s\n",
+               static_cast<unsigned long long>(made->runs), took.count());
+  return good ? exit_done : exit_failed;
+}
+
+}  // namespace
+
+subcommand add_lab(CLI::App& program) {
+  const auto chosen = std::make_shared<options>();
+  auto* const command =
+      program.add_subcommand("lab", "Judge policies on a simulated node in virtual time");
+  command->footer("Arrivals:\n" + lab::describe(arrival_kinds()) + "Services:\n" +
+                  lab::describe(service_kinds()) + "Offline loads:\n" +
+                  lab::describe(offline_kinds()));
+  command
+      ->add_option("--policy", chosen->policies,
+                   "Policy to judge: a name (see sluice policy), or a plugin's file (.so, .py); "
+                   "several with several --policy")
+      ->type_name("NAME|FILE[:KEY=VALUE,...]")
+      ->take_all();
+  const auto list = [&](const char* name, std::vector<std::string>& into, const char* help) {
+    command->add_option(name, into, help)
+        ->capture_default_str()
+        ->type_name("NAME[:...]")
+        ->take_all();
+  };
+  command
+      ->add_option("--profile", chosen->profiles, "mi300x, mi300x-batch, gfx1100, or a TOML file")
+      ->capture_default_str()
+      ->type_name("NAME|FILE")
+      ->take_all();
+  list("--arrivals", chosen->arrivals, "When requests come (below)");
+  list("--offline", chosen->offline, "What runs beside them (below)");
+  command->add_option("--service", chosen->service, "How requests are served (below)")
+      ->capture_default_str()
+      ->type_name("NAME[:...]");
+  command->add_option("--load", chosen->loads, "Share of the GPU's time that requests need")
+      ->delimiter(',')
+      ->check(CLI::Range(0.001, 0.99))
+      ->capture_default_str()
+      ->type_name("L,...");
+  command->add_option("--trace", chosen->trace, "Arrivals in the Azure LLM trace format")
+      ->type_name("FILE");
+  command
+      ->add_option("--duration", chosen->duration,
+                   "Length of the arrivals; of a trace its busiest stretch [10min; all]")
+      ->type_name("TIME");
+  command->add_option("--gpus", chosen->gpus, "Number of GPUs [the profile's]")
+      ->check(CLI::Range(1, 8))
+      ->type_name("N");
+  command
+      ->add_option("--target", chosen->targets,
+                   "What counts as a miss: request=1s,ttft=200ms,itl=50ms")
+      ->type_name("SPAN=TIME,...");
+  command
+      ->add_option("--split", chosen->split,
+                   "Online's share under a static split [its load and half of the rest]")
+      ->check(CLI::Range(0.05, 0.95))
+      ->type_name("SHARE");
+  command->add_option("--config", chosen->config, "TOML file with a [scheduler] table")
+      ->type_name("FILE");
+  command
+      ->add_option("--reaction", chosen->reaction,
+                   "From a mark or a call's end to the scheduler's turn [100us]")
+      ->type_name("TIME");
+  command
+      ->add_option("--wake-up", chosen->wake_up,
+                   "From a kernel's end to its host's next submission, gaps aside [170us]")
+      ->type_name("TIME");
+  command->add_option("--seed", chosen->seed, "The first seed")->capture_default_str();
+  command->add_option("--seeds", chosen->seeds, "How many, for a mean and its 95 % interval")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--threads", chosen->threads, "[one per processor] The output is the same")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--csv-requests", chosen->csv_requests, "A row per request")
+      ->type_name("FILE");
+  command->add_option("--csv-decisions", chosen->csv_decisions, "A row per driver call")
+      ->type_name("FILE");
+  command->add_option("--json", chosen->json, "All figures")->type_name("FILE");
+  return {command, [chosen] { return run(*chosen); }};
+}
+
+}  // namespace sluice::cli

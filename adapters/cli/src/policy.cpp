@@ -1,0 +1,88 @@
+// sluice policy: which policies there are, and what they can be told.
+
+#include "output.hpp"
+#include "python_policy.hpp"
+#include "subcommand.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "sluice/policies/all.hpp"
+#include "sluice/policy_registry.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+/// A path, and no policy's name.
+bool is_file(const std::string& what) {
+  return what.find('/') != std::string::npos || what.ends_with(".so") || what.ends_with(".py");
+}
+
+/// As it stands in a file: there, a duration has quotes.
+std::string file_text(const parameter_value& value) {
+  const std::string text = to_text(value);
+  return std::holds_alternative<duration>(value) ? '"' + text + '"' : text;
+}
+
+std::string describe(const policy_kind& kind) {
+  std::string text = printable(fmt::format("{}: {}", kind.name, kind.summary)) + "\n";
+  for (const parameter& one : kind.schema) {
+    const bool given = one.optional || one.key.ends_with(".*");
+    text +=
+        "  " +
+        printable(fmt::format("{} = {}  # {}{}{}", one.key, given ? "..." : file_text(one.fallback),
+                              range_text(one), one.help.empty() ? "" : ": ", one.help)) +
+        "\n";
+  }
+  return text;
+}
+
+int show(const std::string& what) {
+  policy_registry known;
+  for (policy_kind& kind : all_policies()) known.add(std::move(kind));
+  std::string text;
+  if (is_file(what)) {
+    std::string message;
+    const auto kind = load_policy_file(what, message);
+    if (!kind) {
+      complain(message);
+      return exit_failed;
+    }
+    text = describe(*kind);
+  } else if (!what.empty()) {
+    const policy_kind* const kind = known.find(what);
+    if (kind == nullptr) {
+      complain(fmt::format("there is no policy {}; there is {}; the path of a plugin has a slash",
+                           what, fmt::join(known.names(), ", ")));
+      return exit_failed;
+    }
+    text = describe(*kind);
+  } else {
+    for (const auto name : known.names()) {
+      text += fmt::format("{}: {}\n", name, known.find(name)->summary);
+    }
+  }
+  return print(text) ? exit_done : exit_failed;
+}
+
+}  // namespace
+
+subcommand add_policy(CLI::App& program) {
+  const auto what = std::make_shared<std::string>();
+  auto* const command =
+      program.add_subcommand("policy", "List policies, and what they can be told");
+  command->footer(
+      "Without an argument: every policy of this build. With one: its parameters, as\n"
+      "they stand in the table [policy] of a configuration, their defaults and ranges.\n"
+      "A plugin is loaded for that, and so checked. Exit code 0: done; 1: there is no\n"
+      "such policy, or the plugin cannot be used; 2: usage.");
+  command->add_option("POLICY", *what, "A name, or the path of a plugin (.so) or Python file (.py)")
+      ->type_name("");
+  return {command, [what] { return show(*what); }};
+}
+
+}  // namespace sluice::cli

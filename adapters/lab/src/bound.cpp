@@ -1,0 +1,250 @@
+#include "bound.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace sluice::lab {
+namespace {
+
+double ns(duration value) { return static_cast<double>(value.count()); }
+
+/// A dual feasible function (Fekete and Schepers): what is above 1 - least counts as everything,
+/// what is below `least` as nothing.
+double weigh(double occupancy, double least) {
+  if (occupancy > 1 - least) return 1;
+  return occupancy < least ? 0 : occupancy;
+}
+
+}  // namespace
+
+clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_(what) {
+  const load_shape& load = what.offline.shape;
+  const auto dealt = deal(what.work, what.machine.gpus.size());
+  const double longest = ns(what.warm_up) + ns(longest_stretch);
+
+  // The sequences of kernels, as long as the run could need them. Of a process that keeps its
+  // queues filled a step is a kernel for each queue.
+  std::vector<double> kernels;  // Of the first process, in order.
+  double shortest = std::numeric_limits<double>::max();
+  std::uint64_t seed = what.offline_seed;
+  const std::size_t processes = what.offline.processes * what.machine.gpus.size();
+  for (std::size_t p = 0; p < processes; ++p) {
+    kernel_stream stream(load, seed++);
+    sequence made;
+    double serial = 0, elapsed = 0, work = 0;
+    by_weighing<double> waves{};
+    const auto push = [&] {
+      made.serial.push_back(serial);
+      for (std::size_t w = 0; w < waves.size(); ++w) made.waves[w].push_back(waves[w]);
+      made.elapsed.push_back(elapsed);
+      made.work.push_back(work);
+    };
+    push();
+    const std::uint32_t of_queue = std::max(load.kernels_per_step, 1u);
+    const bool waits = load.kernels_per_step != 0;
+    while (elapsed < longest) {
+      double step_serial = 0;
+      by_weighing<double> step_waves{};
+      for (std::uint32_t q = 0; q < load.queues; ++q) {
+        double sum = 0;
+        for (std::uint32_t k = 0; k < of_queue; ++k) {
+          const drawn_kernel one = stream.next();
+          const double length = ns(one.length);
+          sum += length;
+          for (std::size_t w = 0; w < waves.size(); ++w) {
+            step_waves[w] += length * weigh(one.occupancy, weighings[w]);
+          }
+          work += length;
+          shortest = std::min(shortest, length);
+          if (p == 0) kernels.push_back(length);
+        }
+        // Without a barrier between steps a queue may run ahead of the others: then the sum over
+        // queues, shared out evenly, is all that is known of how long it takes.
+        step_serial = waits ? std::max(step_serial, sum) : step_serial + sum / load.queues;
+      }
+      const double gap = waits ? ns(stream.next_gap()) + ns(what.wake_up) : 0;
+      const double exchange = what.offline.gang ? ns(what.offline.all_reduce) : 0;
+      serial += step_serial + exchange;
+      for (std::size_t w = 0; w < waves.size(); ++w) {
+        waves[w] +=
+            step_waves[w] + exchange * weigh(what.offline.all_reduce_occupancy, weighings[w]);
+      }
+      elapsed += std::max(step_serial, *std::max_element(step_waves.begin(), step_waves.end())) +
+                 exchange + gap;
+      if (elapsed <= ns(what.warm_up)) made.latest_begin = made.serial.size();
+      push();
+    }
+    sequences_.push_back(std::move(made));
+  }
+
+  const bool keeps_filled = load.kernels_per_step == 0 && load.depth >= 2;
+  const bool excludes_decode = load.occupancy_low + what.serving.decode_occupancy > 1;
+  const bool excludes_prefill = load.occupancy_low + what.serving.prefill_occupancy > 1;
+  const bool has_gap = what.serving.host_gap + what.wake_up > duration::zero();
+  needs_holds_ = what.service == service_kind::continuous && keeps_filled && excludes_decode &&
+                 excludes_prefill && has_gap && !what.offline.gang;
+  const sim::gpu_profile& shape = what.machine.gpus.front();
+  if (shape.scheduler == sim::queue_scheduler::runlist) {
+    switch_cost_ = what.by() == mechanism::batch_commands
+                       ? ns(shape.batch_unmap_cost + shape.batch_remap_cost)
+                       : ns(shape.suspend_cost + shape.resume_cost);
+  }
+
+  // The shortest run of so many consecutive kernels. With several queues or processes the order in
+  // which kernels run is not the sequence's, so every one counts as the shortest.
+  const bool one_queue = load.queues == 1 && processes == 1;
+  std::vector<double> before(kernels.size() + 1);
+  std::partial_sum(kernels.begin(), kernels.end(), before.begin() + 1);
+  std::vector<double> shortest_run{0};
+  const auto run_of = [&](std::size_t count) {
+    while (shortest_run.size() <= count) {
+      const std::size_t n = shortest_run.size();
+      double least = shortest * static_cast<double>(n);
+      if (one_queue && n < before.size()) {
+        least = std::numeric_limits<double>::max();
+        for (std::size_t i = n; i < before.size(); ++i) {
+          least = std::min(least, before[i] - before[i - n]);
+        }
+      }
+      shortest_run.push_back(least);
+    }
+    return shortest_run[count];
+  };
+
+  // Beyond this many steps a request is needy at any p99 of interest, and the exact sum of no use.
+  constexpr std::size_t most_steps = 2000;
+  for (std::size_t i = 0; i < dealt.size(); ++i) {
+    for (const request& each : dealt[i].requests) {
+      // Kernels are whole nanoseconds: each is up to half of one short of its share.
+      const auto at_least = [](double work, duration kernel, double pieces) {
+        return std::max(0.0, work - (work / ns(kernel) + pieces) / 2);
+      };
+      const double prefill = at_least(each.context_tokens * what.costs.prefill.count(),
+                                      what.serving.prefill_kernel, 1);
+      const double decode = at_least(each.generated_tokens * what.costs.decode.count(),
+                                     what.serving.decode_kernel, each.generated_tokens);
+      if (excludes_prefill) exclusive_ += prefill;
+      if (excludes_decode) exclusive_ += decode;
+      for (std::size_t w = 0; w < waves_.size(); ++w) {
+        waves_[w] += prefill * weigh(what.serving.prefill_occupancy, weighings[w]) +
+                     decode * weigh(what.serving.decode_occupancy, weighings[w]);
+      }
+      const std::size_t steps = std::max<std::size_t>(each.generated_tokens, 1);
+      const double kept_away = needs_holds_ ? run_of(std::min(steps - 1, most_steps)) : 0;
+      requests_.push_back(
+          {each.at, static_cast<std::uint32_t>(i), prefill + decode, prefill + decode + kept_away});
+    }
+  }
+}
+
+double clairvoyant::lost(duration p99) const {
+  if (!needs_holds_ || switch_cost_ <= 0 || requests_.empty()) return 0;
+  const double p = ns(p99);
+
+  // Of all chains of needy requests the one that loses most; any would do for a proof. Looking back
+  // is cut short: what is so far apart loses a whole switch with somebody in between as well.
+  struct link {
+    double from = 0;  ///< Its arrival, less the GPU time of all before and itself.
+    double to = 0;    ///< Its arrival, less the GPU time of all before.
+    double best = 0;  ///< Lost by the best chain that ends here.
+    std::ptrdiff_t before = -1;
+    double idle = 0;  ///< Between `before` and here, what one hold over it would waste.
+  };
+  constexpr std::ptrdiff_t farthest = 64;
+  std::vector<link> links;
+  double gone = 0;
+  std::ptrdiff_t first_of_server = 0, leader = -1;
+  std::uint32_t server = requests_.front().server;
+  for (const request_need& each : requests_) {
+    const auto here = static_cast<std::ptrdiff_t>(links.size());
+    if (each.server != server) {  // Its GPU's time is another's; the chain goes on at no loss.
+      server = each.server;
+      first_of_server = here;
+      gone = 0;
+    }
+    const double to = ns(each.at) - gone;
+    gone += each.own;
+    // One whose own time is longer than p is late in any case: not among those that p99 counts on.
+    if (each.alone <= p || each.own > p) continue;
+    link made{ns(each.at) - gone, to, 0, leader, 0};
+    if (leader >= 0) made.best = links[static_cast<std::size_t>(leader)].best;
+    for (std::ptrdiff_t i = here - 1; i >= std::max(first_of_server, here - farthest); --i) {
+      const link& other = links[static_cast<std::size_t>(i)];
+      const double idle = to - other.from - p;
+      if (idle <= 0) continue;
+      const double sum = other.best + std::min(idle, switch_cost_);
+      if (sum > made.best) {
+        made.best = sum;
+        made.before = i;
+        made.idle = idle;
+      }
+    }
+    links.push_back(made);
+    if (leader < 0 || made.best >= links[static_cast<std::size_t>(leader)].best) leader = here;
+  }
+  if (leader < 0) return 0;
+  double sum = links[static_cast<std::size_t>(leader)].best;
+  std::vector<double> idle;
+  for (auto i = leader; i >= 0; i = links[static_cast<std::size_t>(i)].before) {
+    const double wasted = links[static_cast<std::size_t>(i)].idle;
+    if (wasted > 0) idle.push_back(wasted);
+  }
+
+  const auto n = static_cast<double>(requests_.size());
+  const auto forgiven = static_cast<std::size_t>(n - std::ceil(0.99 * n));
+  sum -= static_cast<double>(forgiven) * switch_cost_;
+  // Their work, spent where it saves most: in the shortest idle stretches.
+  std::vector<double> own;
+  for (const request_need& each : requests_) own.push_back(each.own);
+  std::sort(own.begin(), own.end(), std::greater<>());
+  double spend =
+      std::accumulate(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(forgiven), 0.0);
+  std::sort(idle.begin(), idle.end());
+  for (const double each : idle) {
+    if (spend <= 0) break;
+    sum -= std::min(each, switch_cost_) * std::min(1.0, spend / each);
+    spend -= each;
+  }
+  return std::max(sum, 0.0);
+}
+
+duration clairvoyant::most(double lost, duration stretch) const {
+  const auto gpus = static_cast<double>(what_.machine.gpus.size());
+  const double s = ns(stretch);
+  const load_shape& load = what_.offline.shape;
+  // Over all GPUs, then what each process can do of its own sequence.
+  const double time = std::max(0.0, gpus * s - exclusive_ - lost);
+  by_weighing<double> waves{};
+  for (std::size_t w = 0; w < waves.size(); ++w) {
+    waves[w] = std::max(0.0, gpus * s - waves_[w] - lost);
+  }
+  double sum = 0;
+  for (const sequence& each : sequences_) {
+    double best = 0;
+    for (std::size_t from = 0; from <= each.latest_begin && from < each.work.size(); ++from) {
+      // The last step that still fits, and one more, which may be half done. Queues that do not
+      // wait for each other may be ahead by what is in flight.
+      std::size_t low = from, high = each.work.size() - 1;
+      while (low < high) {
+        const std::size_t middle = low + (high - low + 1) / 2;
+        bool fits = each.serial[middle] - each.serial[from] <= std::min(time, s) &&
+                    each.elapsed[middle] - each.elapsed[from] <= s;
+        for (std::size_t w = 0; w < waves.size(); ++w) {
+          fits = fits && each.waves[w][middle] - each.waves[w][from] <= waves[w];
+        }
+        fits ? low = middle : high = middle - 1;
+      }
+      const std::size_t ahead = load.kernels_per_step == 0 && load.queues > 1 ? load.depth : 0;
+      const std::size_t to = std::min(low + 1 + ahead, each.work.size() - 1);
+      best = std::max(best, each.work[to] - each.work[from]);
+    }
+    sum += best;
+  }
+  sum = std::min(sum, waves[0] / load.occupancy_low);
+  sum = std::min(sum, time * load.queues * what_.offline.processes);
+  return duration(std::llround(sum));
+}
+
+}  // namespace sluice::lab

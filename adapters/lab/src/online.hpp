@@ -1,0 +1,109 @@
+#pragma once
+/// \file
+/// An online server on one GPU: takes requests as they arrive, turns them into kernels, and keeps
+/// the books on how long each took.
+
+#include "engine.hpp"
+#include "node.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "sluice/lab/arrivals.hpp"
+#include "sluice/lab/serving.hpp"
+#include "sluice/online_client.hpp"
+
+namespace sluice::lab {
+
+enum class service_kind : std::uint8_t {
+  fifo,        ///< One request after the other, each in one go.
+  continuous,  ///< Continuous batching: admit, prefill, then a token for each active one per step.
+};
+
+/// What became of one request.
+struct served_request {
+  duration arrived{};  ///< After the begin of the arrivals.
+  std::uint32_t context_tokens = 0;
+  std::uint32_t generated_tokens = 0;
+  duration latency{};    ///< Arrival to the end of its last kernel; unfinished: so far.
+  duration ttft{};       ///< Arrival to its first token; continuous only, 0: it never came.
+  duration worst_itl{};  ///< Longest time between two of its tokens.
+  bool finished = false;
+};
+
+/// Online work is in flight from a request's admission to the end of its last token, as examples/
+/// demo marks it. Kernels of one step and one occupancy are submitted as one: in the model nobody
+/// can come between them, since no queue of the same priority is there (a test compares).
+///
+/// Threading: one thread. Lifetime: all references outlive it, and it outlives the engine's events.
+class online_server final : public kernel_listener {
+ public:
+  struct options {
+    service_kind service = service_kind::continuous;
+    serving_shape shape;
+    token_costs costs;
+    duration decode_step{};     ///< GPU time of a step beside its tokens' (continuous).
+    duration wake_up{};         ///< From a kernel's end until the host sees it.
+    bool whole_kernels = true;  ///< False: each kernel by itself.
+  };
+  /// \param busy told whenever requests came or a step ended.
+  online_server(sim::engine& events, gpu& on, sim::model_process self, const arrivals& work,
+                const options& how, std::function<void()> busy);
+
+  /// Marks what it does with this client from now on.
+  void register_as(online_client client) { client_ = std::move(client); }
+  /// The first arrival's clock begins at `start`.
+  void begin(time_point start);
+  bool done() const noexcept { return next_ == work_.requests.size() && active_.empty(); }
+  std::uint32_t in_flight() const noexcept { return static_cast<std::uint32_t>(active_.size()); }
+  time_point last_end() const noexcept { return last_end_; }
+  /// What was not finished by `now` counts with its latency so far. \return all that had arrived.
+  std::vector<served_request> take_results(time_point now);
+  std::vector<duration> take_gaps() { return std::move(gaps_); }
+  std::uint64_t steps() const noexcept { return steps_; }
+
+  void kernel_started(std::uint64_t, time_point) override {}
+  void kernel_finished(std::uint64_t cookie, time_point at) override;
+
+ private:
+  struct active_request {
+    std::uint32_t number = 0;
+    std::uint32_t tokens_left = 0;
+    bool answered = false;  ///< Has its first token.
+    time_point last_token{};
+    busy_token busy;
+  };
+
+  void step();
+  void admit();
+  void step_ended(time_point end);
+  void add(std::chrono::duration<double, std::nano> work, duration longest, double occupancy);
+  void submit_step();
+  void finish(active_request& one, time_point end);
+
+  struct piece {
+    duration length{};
+    double occupancy = 1;
+  };
+
+  sim::engine& events_;
+  gpu& gpu_;
+  const arrivals& work_;
+  const options how_;
+  const std::function<void()> busy_;
+  const sim::model_queue queue_;
+  online_client client_;
+  time_point start_{};
+  std::size_t next_ = 0;
+  std::vector<active_request> active_;
+  std::vector<piece> pieces_;
+  std::uint64_t last_cookie_ = 0;
+  std::uint64_t cookies_ = 0;
+  std::uint64_t steps_ = 0;
+  time_point last_end_{};
+  std::vector<served_request> seen_;
+  std::vector<duration> gaps_;  ///< All inter-token latencies.
+};
+
+}  // namespace sluice::lab

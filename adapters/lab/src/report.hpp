@@ -1,0 +1,41 @@
+#pragma once
+/// \file
+/// A study in its forms: a table for people, JSON and CSV for programs. The same study gives the
+/// same bytes on every machine.
+
+#include "study.hpp"
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::lab {
+
+/// A figure that reports show, in the order of the table.
+struct metric {
+  std::string_view key;    ///< In JSON.
+  std::string_view title;  ///< Of the table's column; empty: in JSON only.
+  std::string_view help;   ///< One line, with the unit.
+  int decimals = 1;
+  std::function<double(const figures&)> value;
+  /// Whether the column says anything here.
+  std::function<bool(const study_spec&, const cell&)> applies;
+};
+const std::vector<metric>& metrics();
+
+/// \return one value per seed; those that are empty left out.
+std::vector<double> values_of(const metric& which, const cell& from);
+
+std::string text_report(const study_spec& spec, const study& all);
+/// One object; `command` is what was typed.
+std::string json_report(const study_spec& spec, const study& all, std::string_view command);
+
+/// Calls `write` for each piece; a row for each request of each run (study_spec::keep_requests).
+void csv_requests(const study_spec& spec, const study& all,
+                  const std::function<void(std::string_view)>& write);
+/// A row for each driver call of each run (study_spec::keep_decisions).
+void csv_decisions(const study_spec& spec, const study& all,
+                   const std::function<void(std::string_view)>& write);
+
+}  // namespace sluice::lab

@@ -1,0 +1,353 @@
+#include "experiment.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "sluice/scheduler_core.hpp"
+
+namespace sluice::lab {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Anything but the clock's zero, which means "never" to policies.
+constexpr time_point engine_start{1000s};
+
+/// Two turns of the scheduler are at least so far apart.
+constexpr duration turn_time = 1us;
+
+class at_once final : public policy {
+ public:
+  std::string_view name() const noexcept override { return "at_once"; }
+  void decide(const snapshot& seen, decision_sink& out) override {
+    for (const group_id id : seen.changed) declare(seen, id, out);
+    for (const event& one : seen.events) {
+      const gpu_view* const on = seen.table.find(one.gpu);
+      if (on == nullptr) continue;
+      for (const group_id id : on->offline) declare(seen, id, out);
+    }
+  }
+
+ private:
+  static void declare(const snapshot& seen, group_id id, decision_sink& out) {
+    const group_view* const group = seen.table.find(id);
+    if (group == nullptr) return;
+    const bool busy = std::any_of(group->gpus.begin(), group->gpus.end(), [&](gpu_id where) {
+      const gpu_view* const on = seen.table.find(where);
+      return on != nullptr && on->online_in_flight != 0;
+    });
+    busy && group->what == role::offline ? out.hold(id, never) : out.run(id);
+  }
+};
+
+/// The scheduler's turns as events: at what it asked for, and when somebody rang.
+class turns {
+ public:
+  turns(sim::engine& events, scheduler_core& core) : events_(events), core_(core) {}
+  void ring(duration after) { plan(events_.now() + after); }
+  void stop() { events_.cancel(timer_); }
+
+ private:
+  void plan(time_point when) {
+    if (when >= planned_) return;
+    events_.cancel(timer_);
+    planned_ = when;
+    timer_ = events_.at(when, [this] { turn(); });
+  }
+  void turn() {
+    planned_ = never;
+    timer_ = {};
+    const time_point next = core_.step();
+    if (next != never) plan(std::max(next, events_.now() + turn_time));
+  }
+
+  sim::engine& events_;
+  scheduler_core& core_;
+  time_point planned_ = never;
+  sim::timer_id timer_;
+};
+
+class simulation {
+ public:
+  simulation(const scenario& what, const contender& who, const run_options& options)
+      : what_(what), who_(who), events_(engine_start), time_(events_) {
+    const bool online = who.how != arrangement::offline_alone;
+    const bool offline = who.how != arrangement::online_alone;
+    const bool split = who.how == arrangement::static_split;
+    dealt_ = deal(what.work, what.machine.gpus.size());
+    for (const auto& shape : what.machine.gpus) {
+      parts_.push_back(std::make_unique<gpu>(events_, shape, split ? who.online_share : 1.0));
+      if (split) parts_.push_back(std::make_unique<gpu>(events_, shape, 1 - who.online_share));
+    }
+    if (online) make_servers();
+    if (offline) make_offline();
+    if (who.how == arrangement::scheduled) make_scheduler(options);
+  }
+
+  run_result run();
+
+ private:
+  std::size_t gpu_count() const { return what_.machine.gpus.size(); }
+  gpu& online_part(std::size_t i) {
+    return *parts_[who_.how == arrangement::static_split ? 2 * i : i];
+  }
+  gpu& offline_part(std::size_t i) {
+    return *parts_[who_.how == arrangement::static_split ? 2 * i + 1 : i];
+  }
+  sim::model_process next_process() { return sim::model_process{++processes_}; }
+  void make_servers();
+  void make_offline();
+  void make_scheduler(const run_options& options);
+  void busy_changed();
+  void stop_or_go_on();
+
+  struct sums {
+    duration offline_work{};
+    std::uint64_t offline_kernels = 0;
+    duration switching{};
+    duration disturbed{};
+    std::uint64_t disturbing_cycles = 0;
+    std::uint64_t driver_calls = 0;
+    std::uint64_t suspends = 0;
+    std::uint64_t resumes = 0;
+  };
+  sums now_summed() const;
+  void finish_scheduler(run_result& into);
+
+  const scenario& what_;
+  const contender& who_;
+  sim::engine events_;
+  const virtual_time time_;
+  std::vector<arrivals> dealt_;
+  std::vector<std::unique_ptr<gpu>> parts_;
+  std::uint64_t processes_ = 0;
+  std::vector<sim::model_process> online_processes_;
+  std::vector<std::unique_ptr<online_server>> servers_;
+  std::vector<std::unique_ptr<offline_process>> offline_;
+  std::vector<std::vector<offline_process*>> groups_;  ///< What is stopped together.
+  std::vector<std::unique_ptr<collective>> gangs_;
+  std::unique_ptr<virtual_backend> backend_;
+  std::unique_ptr<scheduler_core> core_;
+  std::unique_ptr<turns> turns_;
+  std::vector<driver_decision> decisions_;
+  bool stop_planned_ = false;
+};
+
+void simulation::make_servers() {
+  const online_server::options how{what_.service,     what_.serving, what_.costs,
+                                   what_.decode_step, what_.wake_up, what_.whole_kernels};
+  for (std::size_t i = 0; i < gpu_count(); ++i) {
+    online_processes_.push_back(next_process());
+    servers_.push_back(std::make_unique<online_server>(events_, online_part(i),
+                                                       online_processes_.back(), dealt_[i], how,
+                                                       [this] { busy_changed(); }));
+  }
+}
+
+void simulation::make_offline() {
+  const offline_spec& spec = what_.offline;
+  std::uint64_t seed = what_.offline_seed;
+  for (std::uint32_t p = 0; p < spec.processes; ++p) {
+    collective* gang = nullptr;
+    if (spec.gang) {
+      gangs_.push_back(std::make_unique<collective>(spec.all_reduce, spec.all_reduce_occupancy));
+      gang = gangs_.back().get();
+      groups_.emplace_back();
+    }
+    for (std::size_t i = 0; i < gpu_count(); ++i) {
+      offline_.push_back(std::make_unique<offline_process>(events_, offline_part(i), next_process(),
+                                                           kernel_stream(spec.shape, seed++),
+                                                           what_.wake_up));
+      if (gang != nullptr) {
+        gang->add(*offline_.back());
+        offline_.back()->join(*gang);
+      } else {
+        groups_.emplace_back();
+      }
+      groups_.back().push_back(offline_.back().get());
+    }
+  }
+}
+
+void simulation::make_scheduler(const run_options& options) {
+  backend_ = std::make_unique<virtual_backend>(events_, what_.by(),
+                                               [this] { turns_->ring(what_.reaction); });
+  if (options.keep_decisions) {
+    backend_->record_decisions(&decisions_, [this](gpu_id id) {
+      for (std::size_t i = 0; i < gpu_count(); ++i) {
+        if (online_part(i).id() == id) return servers_[i]->in_flight();
+      }
+      return 0u;
+    });
+  }
+  auto made = scheduler_core::create(what_.limits, *backend_, who_.make(), {.time = &time_});
+  core_ =
+      std::move(made.value());  // Throws when the limits have a problem, or descriptors are out.
+  core_->awake();               // Nobody sleeps here: no client has to write the eventfd.
+  turns_ = std::make_unique<turns>(events_, *core_);
+  core_->start().value();
+
+  const time_point now = events_.now();
+  const auto see = [&](observation one) {
+    one.at = now;
+    core_->observe(0, one);
+  };
+  for (const auto& shape : what_.machine.gpus) {
+    see({.kind = observation_kind::gpu_seen,
+         .gpu = gpu_id{shape.gpu_id},
+         .group_key = shape.hive_id,
+         .count = shape.hqd_slots});
+  }
+  std::uint32_t number = 0;
+  std::uint64_t key = 0;
+  for (const auto& group : groups_) {
+    ++key;
+    for (offline_process* const each : group) {
+      const auto pid = static_cast<pid_t>(1000 + number);
+      virtual_backend::target target{number++, {}};
+      see({.kind = observation_kind::process_seen,
+           .what = role::offline,
+           .pid = pid,
+           .start_time = 1,
+           .group_key = what_.offline.gang ? key : 0});
+      for (const auto& lane : each->lanes()) {
+        see({.kind = observation_kind::queue_seen,
+             .type = queue_type::compute_aql,
+             .pid = pid,
+             .gpu = each->on().id(),
+             .queue = driver_queue_id{static_cast<std::uint32_t>(target.queues.size())},
+             .start_time = 1});
+        target.queues.push_back({&each->on(), lane.queue});
+      }
+      backend_->add_target(pid, std::move(target));
+    }
+  }
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    servers_[i]->register_as(
+        core_->register_client({.name = "server", .gpus = {online_part(i).id()}}).value());
+  }
+  turns_->ring({});
+}
+
+void simulation::busy_changed() {
+  if (turns_) turns_->ring(what_.reaction);
+  if (who_.how == arrangement::stopped && !std::exchange(stop_planned_, true)) {
+    events_.at(events_.now() + what_.reaction, [this] { stop_or_go_on(); });
+  }
+}
+
+void simulation::stop_or_go_on() {
+  stop_planned_ = false;
+  for (const auto& group : groups_) {
+    const bool busy = std::any_of(group.begin(), group.end(), [&](offline_process* each) {
+      for (std::size_t i = 0; i < gpu_count(); ++i) {
+        if (&online_part(i) == &each->on()) return servers_[i]->in_flight() != 0;
+      }
+      return false;
+    });
+    for (offline_process* const each : group) busy ? each->stop() : each->go_on();
+  }
+}
+
+auto simulation::now_summed() const -> sums {
+  sums all;
+  for (const auto& each : offline_) {
+    all.offline_work += each->work();
+    all.offline_kernels += each->kernels();
+  }
+  for (const auto& part : parts_) {
+    all.switching += part->model().cycle_time();
+    all.disturbing_cycles += part->disturbing_cycles();
+    for (const auto process : online_processes_) {
+      all.disturbed += part->model().process_account(process).disturbed;
+    }
+  }
+  if (core_) {
+    all.driver_calls = backend_->calls();
+    const statistics& seen = core_->live_stats();
+    all.suspends = seen.suspends;
+    all.resumes = seen.resumes;
+  }
+  return all;
+}
+
+run_result simulation::run() {
+  run_result result;
+  const time_point zero = engine_start + what_.warm_up;
+  const time_point window_end = zero + what_.work.window;
+  const time_point give_up = window_end + what_.serving.drain_limit;
+  result.zero = zero;
+  sums before;
+  // The first of what happens at that moment.
+  events_.at(zero, [&] { before = now_summed(); });
+  for (const auto& each : offline_) each->begin();
+  for (const auto& each : servers_) each->begin(zero);
+  events_.run_until(zero);
+  const auto all_served = [&] {
+    return std::all_of(servers_.begin(), servers_.end(),
+                       [](const auto& one) { return one->done(); });
+  };
+  if (servers_.empty()) events_.run_until(window_end);
+  while (!all_served() && events_.now() < give_up) {
+    events_.run_until(std::min(events_.next().value_or(give_up), give_up));
+  }
+  const time_point end = events_.now();
+  const sums after = now_summed();
+  result.stretch = end - zero;
+  result.offline_work = after.offline_work - before.offline_work;
+  result.offline_kernels = after.offline_kernels - before.offline_kernels;
+  result.switching = after.switching - before.switching;
+  result.disturbed = after.disturbed - before.disturbed;
+  result.disturbing_cycles = after.disturbing_cycles - before.disturbing_cycles;
+  result.driver_calls = after.driver_calls - before.driver_calls;
+  result.suspends = after.suspends - before.suspends;
+  result.resumes = after.resumes - before.resumes;
+  for (const auto& each : offline_) {
+    result.longest_starvation = std::max(
+        result.longest_starvation, each->on().model().process_account(each->self()).longest_wait);
+  }
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    for (served_request& each : servers_[i]->take_results(end)) {
+      result.requests.push_back({static_cast<std::uint32_t>(i), each});
+    }
+    const auto gaps = servers_[i]->take_gaps();
+    result.gaps.insert(result.gaps.end(), gaps.begin(), gaps.end());
+    result.steps += servers_[i]->steps();
+  }
+  std::stable_sort(
+      result.requests.begin(), result.requests.end(),
+      [](const served& a, const served& b) { return a.what.arrived < b.what.arrived; });
+  std::sort(result.gaps.begin(), result.gaps.end());
+  if (core_) finish_scheduler(result);
+  result.conserved = std::all_of(offline_.begin(), offline_.end(),
+                                 [](const auto& each) { return each->conserved(); });
+  result.decisions = std::move(decisions_);
+  return result;
+}
+
+void simulation::finish_scheduler(run_result& into) {
+  core_->begin_stop();
+  turns_->ring({});
+  const time_point limit = events_.now() + what_.limits.stop_limit + 60s;
+  do {
+    events_.run_until(std::min(events_.next().value_or(limit), limit));
+  } while (!core_->all_running() && events_.now() < limit);
+  core_->finish_stop();
+  turns_->stop();
+  const statistics& seen = core_->live_stats();
+  into.forced_resumes = seen.forced_resumes;
+  into.turns = seen.turns;
+  into.policy_ejections = seen.policy_ejections;
+  into.left_suspended = backend_->suspended_queues();
+}
+
+}  // namespace
+
+std::unique_ptr<policy> make_at_once() { return std::make_unique<at_once>(); }
+
+run_result simulate(const scenario& what, const contender& who, const run_options& options) {
+  return simulation(what, who, options).run();
+}
+
+}  // namespace sluice::lab

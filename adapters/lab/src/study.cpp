@@ -1,0 +1,319 @@
+#include "study.hpp"
+
+#include "bound.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace sluice::lab {
+namespace {
+
+using namespace std::chrono_literals;
+
+double seconds(duration value) { return std::chrono::duration<double>(value).count(); }
+
+/// One scenario with what all its contenders are measured against.
+struct base {
+  scenario what;
+  run_result online_alone;
+  run_result offline_alone;
+  std::unique_ptr<clairvoyant> bound;
+  double alone_rate() const {
+    return seconds(offline_alone.offline_work) / seconds(offline_alone.stretch);
+  }
+  double share(duration work, duration stretch) const {
+    // More than running alone says nothing.
+    return std::min(1.0, seconds(work) / seconds(stretch) / alone_rate());
+  }
+};
+
+/// Calls `work(i)` for each i below `count`, on so many threads.
+template <class Work>
+void for_each_index(std::size_t count, std::uint32_t threads, const Work& work) {
+  std::atomic<std::size_t> next{0};
+  const auto loop = [&] {
+    for (std::size_t i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::jthread> others;
+  for (std::uint32_t i = 1; i < std::min<std::size_t>(threads, count); ++i) {
+    others.emplace_back(loop);
+  }
+  loop();
+}
+
+percentiles percentiles_of_sorted(const std::vector<duration>& sorted) {
+  if (sorted.empty()) return {};
+  const auto rank = [&](double percent) {
+    const double position = std::ceil(percent / 100.0 * static_cast<double>(sorted.size()));
+    return sorted[static_cast<std::size_t>(std::max(position, 1.0)) - 1];
+  };
+  return {rank(50), rank(90), rank(99), sorted.back()};
+}
+
+double share_over(const std::vector<duration>& values, std::optional<duration> limit) {
+  if (!limit || values.empty()) return 0;
+  return static_cast<double>(std::count_if(values.begin(), values.end(),
+                                           [&](duration each) { return each > *limit; })) /
+         static_cast<double>(values.size());
+}
+
+figures figures_of(const run_result& run, const base& alone, const targets& limits) {
+  figures made;
+  const double stretch = seconds(run.stretch);
+  const auto gpus = static_cast<double>(alone.what.machine.gpus.size());
+  std::vector<duration> latencies, firsts;
+  for (const served& each : run.requests) {
+    latencies.push_back(each.what.latency);
+    if (!each.what.finished) ++made.unfinished;
+    if (each.what.ttft > 0ns) firsts.push_back(each.what.ttft);
+  }
+  made.requests = static_cast<double>(latencies.size());
+  made.latency = percentiles_of(latencies);
+  made.ttft = percentiles_of(firsts);
+  made.itl = percentiles_of_sorted(run.gaps);
+  using index = std::size_t;
+  made.misses[index(span_kind::request)] =
+      share_over(latencies, limits.limit[index(span_kind::request)]);
+  made.misses[index(span_kind::ttft)] = share_over(firsts, limits.limit[index(span_kind::ttft)]);
+  made.misses[index(span_kind::itl)] = share_over(run.gaps, limits.limit[index(span_kind::itl)]);
+
+  // Requests are the same ones, in the same order.
+  std::vector<double> slower;
+  const auto& others = alone.online_alone.requests;
+  for (std::size_t i = 0; i < std::min(run.requests.size(), others.size()); ++i) {
+    if (others[i].what.latency > 0ns) {
+      slower.push_back(seconds(run.requests[i].what.latency) / seconds(others[i].what.latency));
+    }
+  }
+  if (!slower.empty()) {
+    made.slowdown_mean =
+        std::accumulate(slower.begin(), slower.end(), 0.0) / static_cast<double>(slower.size());
+    std::sort(slower.begin(), slower.end());
+    const double rank = std::ceil(0.99 * static_cast<double>(slower.size()));
+    made.slowdown_p99 = slower[static_cast<std::size_t>(rank) - 1];
+  }
+
+  made.offline_busy = seconds(run.offline_work) / stretch;
+  made.offline_share = alone.alone_rate() > 0 ? made.offline_busy / alone.alone_rate() : 0;
+  made.suspends = static_cast<double>(run.suspends) / stretch;
+  made.driver_calls = static_cast<double>(run.driver_calls) / stretch;
+  made.switching = seconds(run.switching) / stretch / gpus;
+  made.disturbed_ms = seconds(run.disturbed) * 1e3 / stretch;
+  made.disturbing_cycles = static_cast<double>(run.disturbing_cycles) / stretch;
+  made.starvation_ms = seconds(run.longest_starvation) * 1e3;
+  made.forced_resumes = static_cast<double>(run.forced_resumes) / stretch;
+  made.left_suspended = static_cast<double>(run.left_suspended);
+  made.conserved = run.conserved;
+  return made;
+}
+
+/// From the p99 of running alone on, over the stretch that this takes.
+std::vector<bound_point> curve(const base& of) {
+  std::vector<duration> alone;
+  for (const served& each : of.online_alone.requests) alone.push_back(each.what.latency);
+  const duration first = percentiles_of(std::move(alone)).p99;
+  std::vector<bound_point> points;
+  if (first <= 0ns || of.alone_rate() <= 0) return points;
+  constexpr int steps_per_double = 4, doublings = 8;
+  for (int i = 0; i <= steps_per_double * doublings; ++i) {
+    const auto p99 =
+        std::chrono::round<duration>(std::chrono::duration<double, std::nano>(first) *
+                                     std::exp2(static_cast<double>(i) / steps_per_double));
+    const duration stretch = of.online_alone.stretch;
+    points.push_back({p99, of.share(of.bound->work(p99, stretch), stretch)});
+  }
+  return points;
+}
+
+}  // namespace
+
+double split_for(double load) {
+  return std::clamp(std::round((load + (1 - load) / 2) * 20) / 20, 0.05, 0.95);
+}
+
+checked<study> run_study(const study_spec& spec) {
+  study made;
+  for (std::size_t p = 0; p < spec.profiles.size(); ++p) {
+    for (std::size_t a = 0; a < spec.sources.size(); ++a) {
+      for (std::size_t o = 0; o < spec.offline.size(); ++o) {
+        for (std::size_t l = 0; l < spec.loads.size(); ++l) {
+          made.settings.push_back({p, a, l, o, {}, {}, {}});
+        }
+      }
+    }
+  }
+  const auto scenario_of = [&](const setting& where, std::uint64_t seed) {
+    scenario one = spec.common;
+    one.machine = spec.profiles[where.profile].what;
+    one.work = spec.sources[where.source].make(seed);
+    one.costs = spec.costs
+                    ? *spec.costs
+                    : scale_to_load(one.work, spec.loads[where.load] *
+                                                  static_cast<double>(one.machine.gpus.size()));
+    one.offline = spec.offline[where.offline].what;
+    one.offline_seed = seed;
+    return one;
+  };
+
+  // First what everything is compared with, then everything else.
+  std::vector<base> bases(made.settings.size() * spec.seeds);
+  for_each_index(bases.size() * 2, spec.threads, [&](std::size_t i) {
+    base& one = bases[i / 2];
+    const setting& where = made.settings[i / 2 / spec.seeds];
+    scenario what = scenario_of(where, spec.first_seed + i / 2 % spec.seeds);
+    if (i % 2 == 0) {
+      one.online_alone = simulate(what, {"online alone", arrangement::online_alone, {}, 1});
+    } else {
+      one.offline_alone = simulate(what, {"offline alone", arrangement::offline_alone, {}, 1});
+      one.what = std::move(what);
+    }
+  });
+
+  std::vector<std::vector<contender>> who(made.settings.size());
+  std::vector<std::pair<std::size_t, std::size_t>> jobs;  // Base, contender.
+  for (std::size_t s = 0; s < made.settings.size(); ++s) {
+    setting& where = made.settings[s];
+    const double split = spec.split.value_or(split_for(spec.loads[where.load]));
+    who[s].push_back({"no scheduler", arrangement::unscheduled, {}, 1});
+    who[s].push_back({"SIGSTOP", arrangement::stopped, {}, 1});
+    who[s].push_back({fmt::format("static split {:.0f}/{:.0f}", 100 * split, 100 * (1 - split)),
+                      arrangement::static_split,
+                      {},
+                      split});
+    who[s].push_back({"suspend at once", arrangement::scheduled, make_at_once, 1});
+    who[s].insert(who[s].end(), spec.policies.begin(), spec.policies.end());
+    const auto add = [&](const std::string& name, arrangement how) {
+      where.cells.push_back({where.profile,
+                             where.source,
+                             where.load,
+                             where.offline,
+                             name,
+                             how,
+                             std::vector<figures>(spec.seeds),
+                             {},
+                             {}});
+    };
+    add("online alone", arrangement::online_alone);
+    for (const contender& each : who[s]) add(each.name, each.how);
+    for (cell& each : where.cells) {
+      each.runs.resize(spec.seeds);
+      each.alone.resize(spec.seeds);
+    }
+    for (std::size_t k = 0; k < spec.seeds; ++k) {
+      for (std::size_t c = 0; c < who[s].size(); ++c) jobs.emplace_back(s * spec.seeds + k, c);
+    }
+  }
+  made.runs = jobs.size() + 2 * bases.size();
+  std::vector<duration> stretches(jobs.size());
+  for_each_index(jobs.size(), spec.threads, [&](std::size_t i) {
+    const auto [b, c] = jobs[i];
+    const std::size_t s = b / spec.seeds, k = b % spec.seeds;
+    const contender& one = who[s][c];
+    cell& into = made.settings[s].cells[c + 1];
+    run_result run = simulate(bases[b].what, one, {spec.keep_decisions});
+    into.by_seed[k] = figures_of(run, bases[b], spec.limits);
+    stretches[i] = run.stretch;
+    run.gaps.clear();
+    run.gaps.shrink_to_fit();
+    if (!spec.keep_requests) {
+      run.requests.clear();
+      run.requests.shrink_to_fit();
+    }
+    into.runs[k] = std::move(run);
+  });
+
+  // Then the bound, at the p99 and over the stretch that each had. It says nothing of whoever did
+  // not finish the requests, and does not know of compute units that are set aside.
+  for_each_index(bases.size(), spec.threads, [&](std::size_t b) {
+    base& one = bases[b];
+    const std::size_t s = b / spec.seeds, k = b % spec.seeds;
+    setting& where = made.settings[s];
+    duration longest = one.online_alone.stretch;
+    struct question {
+      figures* of;
+      duration stretch;
+      bool suspends;
+    };
+    std::vector<question> asked;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      cell& each = where.cells[jobs[i].second + 1];
+      if (jobs[i].first != b || each.how == arrangement::static_split) continue;
+      if (each.by_seed[k].unfinished > 0 || one.alone_rate() <= 0) continue;
+      longest = std::max(longest, stretches[i]);
+      asked.push_back({&each.by_seed[k], stretches[i], each.how != arrangement::stopped});
+    }
+    one.bound = std::make_unique<clairvoyant>(one.what, longest);
+    for (const question& each : asked) {
+      each.of->bound = one.share(each.suspends ? one.bound->work(each.of->latency.p99, each.stretch)
+                                               : one.bound->room(each.stretch),
+                                 each.stretch);
+    }
+    if (k == 0) where.bound = curve(one);
+    one.bound.reset();
+  });
+
+  for (std::size_t s = 0; s < made.settings.size(); ++s) {
+    setting& where = made.settings[s];
+    for (std::size_t k = 0; k < spec.seeds; ++k) {
+      base& from = bases[s * spec.seeds + k];
+      cell& alone = where.cells.front();
+      alone.by_seed[k] = figures_of(from.online_alone, from, spec.limits);
+      for (cell& each : where.cells) {
+        if (!spec.keep_requests) break;
+        for (const served& row : from.online_alone.requests) {
+          each.alone[k].push_back(row.what.latency);
+        }
+      }
+      for (const cell& each : where.cells) {
+        if (!each.by_seed[k].conserved) {
+          return failure(
+              fmt::format("{}: kernels were lost or run twice; this is a bug of the "
+                          "laboratory",
+                          each.contender));
+        }
+        if (each.by_seed[k].left_suspended > 0) {
+          return failure(fmt::format("{}: {} queues were left suspended; this is a bug",
+                                     each.contender, each.by_seed[k].left_suspended));
+        }
+      }
+      if (spec.keep_requests) alone.runs[k] = std::move(from.online_alone);
+    }
+    const base& first = bases[s * spec.seeds];
+    const token_totals sum = totals(first.what.work);
+    where.arrivals = fmt::format(
+        "{} requests in {:.1f} s, {} context and {} generated tokens; {:.3f} us and {:.3f} us each",
+        first.what.work.requests.size(), seconds(first.what.work.window), sum.context,
+        sum.generated, first.what.costs.prefill.count() / 1e3,
+        first.what.costs.decode.count() / 1e3);
+  }
+  return made;
+}
+
+estimate estimate_of(const std::vector<double>& values) {
+  if (values.empty()) return {};
+  const auto n = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  if (values.size() == 1) return {mean, 0};
+  double squares = 0;
+  for (const double each : values) squares += (each - mean) * (each - mean);
+  // Two-sided 95 % quantiles of Student's t, by degrees of freedom.
+  constexpr double quantiles[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
+                                  2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+                                  2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
+                                  2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
+  const std::size_t freedom = values.size() - 1;
+  // Beyond the table, to three digits (Cornish and Fisher's first terms).
+  const auto f = static_cast<double>(freedom);
+  const double t = freedom <= std::size(quantiles) ? quantiles[freedom - 1]
+                                                   : 1.959964 + 2.372 / f + 2.823 / (f * f);
+  return {mean, t * std::sqrt(squares / (n - 1) / n)};
+}
+
+}  // namespace sluice::lab

@@ -1,0 +1,124 @@
+#pragma once
+/// \file
+/// Many runs, compared: policies and what always stands beside them, on profiles, arrivals and
+/// loads, over several seeds.
+
+#include "experiment.hpp"
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sluice/lab/checked.hpp"
+#include "sluice/lab/percentiles.hpp"
+#include "sluice/policy.hpp"
+
+namespace sluice::lab {
+
+/// Arrivals for a seed.
+struct arrival_source {
+  std::string name;
+  std::function<arrivals(std::uint64_t seed)> make;
+};
+
+/// "p99 of this span at most that": what counts as a miss.
+struct targets {
+  std::array<std::optional<duration>, span_kinds> limit;  ///< By span_kind.
+};
+
+struct study_spec {
+  struct named_profile {
+    std::string name;
+    sim::profile what;
+  };
+  struct named_offline {
+    std::string name;
+    offline_spec what;
+  };
+  std::vector<named_profile> profiles;
+  std::vector<arrival_source> sources;
+  std::vector<double> loads;  ///< Share of each GPU's time that online work takes; > 0.
+  std::vector<named_offline> offline;
+  std::vector<contender> policies;
+  scenario common;  ///< All but machine, work, costs, offline and offline_seed.
+  /// Fixed costs instead of a load: then `loads` has one element, which only names it.
+  std::optional<token_costs> costs;
+  targets limits;
+  std::uint64_t first_seed = 1;
+  std::uint32_t seeds = 1;
+  std::uint32_t threads = 1;
+  std::optional<double> split;  ///< Online's share of a static split; empty: see split_for().
+  bool keep_requests = false;
+  bool keep_decisions = false;
+};
+
+/// Online's compute units under a static split: its load, and half of what is left.
+double split_for(double load);
+
+/// One run's figures. Shares are 0 to 1.
+struct figures {
+  double requests = 0, unfinished = 0;
+  percentiles latency, ttft, itl;
+  double slowdown_mean = 1;  ///< Latency, request by request, over that of running alone.
+  double slowdown_p99 = 1;
+  std::array<double, span_kinds> misses{};  ///< Share of spans over their target, by span_kind.
+  double offline_share = 0;                 ///< Of what offline work gets done alone.
+  double offline_busy = 0;  ///< Kernel time done over the stretch, a second per second.
+  /// The most offline share at this run's p99, proven (bound.hpp); empty where it says nothing:
+  /// requests were not finished, one side ran alone, or a static split.
+  std::optional<double> bound;
+  double suspends = 0, driver_calls = 0;  ///< Per second.
+  double switching = 0;                   ///< Share of the stretch, mean over the GPUs.
+  double disturbed_ms = 0;                ///< Per second: online work stood still for our calls...
+  double disturbing_cycles = 0;           ///< ...so many of them per second.
+  double starvation_ms = 0;
+  double forced_resumes = 0;  ///< Per second.
+  double left_suspended = 0;
+  bool conserved = true;
+};
+
+/// A contender's runs in one setting.
+struct cell {
+  std::size_t profile = 0, source = 0, load = 0, offline = 0;  ///< Indices into the spec.
+  std::string contender;
+  arrangement how = arrangement::unscheduled;
+  std::vector<figures> by_seed;
+  std::vector<run_result> runs;              ///< By seed; what was asked to be kept.
+  std::vector<std::vector<duration>> alone;  ///< By seed: latencies of online_alone's requests.
+};
+
+/// A point of the bound's curve.
+struct bound_point {
+  duration p99{};
+  double offline_share = 0;
+};
+
+/// One setting: all that is compared with each other.
+struct setting {
+  std::size_t profile = 0, source = 0, load = 0, offline = 0;
+  std::string arrivals;  ///< How many requests, of the first seed.
+  std::vector<cell> cells;
+  std::vector<bound_point> bound;  ///< Of the first seed; rising.
+};
+
+struct study {
+  std::vector<setting> settings;
+  std::uint64_t runs = 0;
+};
+
+/// Runs everything. The result does not depend on `threads`.
+/// Errors: one sentence, when something that must never happen did: kernels lost or run twice, or
+/// queues left suspended.
+checked<study> run_study(const study_spec& spec);
+
+/// Mean and half the width of its 95 % interval (Student's t); one value: 0.
+struct estimate {
+  double mean = 0;
+  double half_width = 0;
+};
+estimate estimate_of(const std::vector<double>& values);
+
+}  // namespace sluice::lab

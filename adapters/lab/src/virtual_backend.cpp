@@ -1,0 +1,199 @@
+#include "virtual_backend.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::lab {
+
+virtual_backend::virtual_backend(sim::engine& events, mechanism how, std::function<void()> news)
+    : events_(events), how_(how), news_(std::move(news)) {}
+
+void virtual_backend::record_decisions(std::vector<driver_decision>* into,
+                                       std::function<std::uint32_t(gpu_id)> in_flight) {
+  record_ = into;
+  in_flight_ = std::move(in_flight);
+}
+
+std::size_t virtual_backend::suspended_queues() const {
+  std::size_t number = 0;
+  for (const auto& [pid, one] : targets_) {
+    number +=
+        static_cast<std::size_t>(std::count(one.suspended.begin(), one.suspended.end(), true));
+  }
+  return number;
+}
+
+auto virtual_backend::find(process_id id) -> session* {
+  for (auto& [pid, one] : targets_) {
+    if (one.id == id) return &one;
+  }
+  return nullptr;
+}
+
+gpu* virtual_backend::gpu_of(const session& whose, const batch& work) {
+  return whose.what.queues[static_cast<std::size_t>(work.queues[0])].on;
+}
+
+duration virtual_backend::cost_of(const gpu& on, command_kind kind) const {
+  const auto& shape = on.shape();
+  if (how_ == mechanism::batch_commands) {
+    return kind == command_kind::suspend ? shape.batch_unmap_cost : shape.batch_remap_cost;
+  }
+  return kind == command_kind::suspend ? shape.suspend_cost : shape.resume_cost;
+}
+
+result<void> virtual_backend::start(backend_listener& listener) {
+  listener_ = &listener;
+  return {};
+}
+
+void virtual_backend::drain() {
+  for (const auto& one : std::exchange(reports_, {})) one();
+  // Nothing comes up while the listener is told: it is told in no time at all.
+  for (const batch_result& one : results_) listener_->completed(one);
+  results_.clear();
+}
+
+/// One call per GPU of the target, side by side.
+void virtual_backend::configure(session& whose, std::function<void()> then) {
+  std::vector<gpu*> on;
+  for (const auto& each : whose.what.queues) {
+    if (std::find(on.begin(), on.end(), each.on) == on.end()) on.push_back(each.on);
+  }
+  whose.calls_left = on.size();
+  for (gpu* const each : on) {
+    ++calls_;
+    each->configure(each->shape().cycle_cost, [this, &whose, then](time_point) {
+      if (--whose.calls_left != 0) return;
+      reports_.push_back(then);
+      news_();
+    });
+  }
+}
+
+result<void> virtual_backend::attach(process_id id, pid_t pid, std::uint64_t) {
+  const auto found = targets_.find(pid);
+  if (found == targets_.end()) return errc::unknown_target;
+  session& one = found->second;
+  one.id = id;
+  one.suspended.assign(one.what.queues.size(), false);
+  configure(one, [this, &one] {
+    one.attached = true;
+    ++attached_;
+    listener_->attached(one.id, {});
+    for (std::size_t i = 0; i < one.what.queues.size(); ++i) {
+      listener_->queue_added({one.id, driver_queue_id{static_cast<std::uint32_t>(i)},
+                              one.what.queues[i].on->id(), queue_type::compute_aql,
+                              0x1000 * (i + 1), 0, 0});
+    }
+  });
+  return {};
+}
+
+result<void> virtual_backend::detach(process_id id) {
+  session* const one = find(id);
+  if (one == nullptr || !one->attached) return errc::unknown_target;
+  if (one->busy) return errc::busy;
+  one->attached = false;
+  --attached_;
+  // As DISABLE: what is suspended runs again.
+  for (std::size_t i = 0; i < one->suspended.size(); ++i) {
+    if (!one->suspended[i]) continue;
+    gpu* const on = one->what.queues[i].on;
+    gpu::queues off;
+    for (std::size_t j = i; j < one->suspended.size(); ++j) {
+      if (!one->suspended[j] || one->what.queues[j].on != on) continue;
+      off.push_back(one->what.queues[j].queue);
+      one->suspended[j] = false;
+    }
+    ++calls_;
+    on->change(std::move(off), true, cost_of(*on, command_kind::resume), [](time_point) {});
+  }
+  configure(*one, [this, id] { listener_->detached(id); });
+  return {};
+}
+
+result<void> virtual_backend::submit(const batch& work) {
+  session* const one = find(work.target);
+  if (one == nullptr || !one->attached) return errc::unknown_target;
+  if (one->busy) return errc::busy;
+  one->busy = true;
+  gpu& on = *gpu_of(*one, work);
+  const std::uint32_t in_flight = record_ != nullptr ? in_flight_(work.gpu) : 0;
+  waiting_batch waiting{work, events_.now(), in_flight};
+  if (how_ == mechanism::batch_commands) {
+    lanes_[&on].waiting.push_back(std::move(waiting));
+    if (std::find(to_flush_.begin(), to_flush_.end(), &on) == to_flush_.end()) {
+      to_flush_.push_back(&on);
+    }
+  } else {
+    call(on, work.kind, {std::move(waiting)}, [] {});
+  }
+  return {};
+}
+
+void virtual_backend::flush() {
+  for (gpu* const on : std::exchange(to_flush_, {})) serve(*on);
+}
+
+/// Of a GPU's lane: one call of all that waits for the same, suspends first.
+void virtual_backend::serve(gpu& on) {
+  gpu_lane& lane = lanes_[&on];
+  if (lane.busy || lane.waiting.empty()) return;
+  const auto resumes = std::stable_partition(
+      lane.waiting.begin(), lane.waiting.end(),
+      [](const waiting_batch& each) { return each.work.kind == command_kind::suspend; });
+  const auto end = resumes == lane.waiting.begin() ? lane.waiting.end() : resumes;
+  std::vector<waiting_batch> now(std::make_move_iterator(lane.waiting.begin()),
+                                 std::make_move_iterator(end));
+  lane.waiting.erase(lane.waiting.begin(), end);
+  lane.busy = true;
+  const command_kind kind = now.front().work.kind;
+  call(on, kind, std::move(now), [this, &on] {
+    lanes_[&on].busy = false;
+    serve(on);
+  });
+}
+
+void virtual_backend::call(gpu& on, command_kind kind, std::vector<waiting_batch> which,
+                           std::function<void()> then) {
+  gpu::queues queues;
+  for (const auto& each : which) {
+    const session& whose = *find(each.work.target);
+    for (std::size_t i = 0; i < each.work.count; ++i) {
+      queues.push_back(whose.what.queues[static_cast<std::size_t>(each.work.queues[i])].queue);
+    }
+  }
+  ++calls_;
+  on.change(std::move(queues), kind == command_kind::resume, cost_of(on, kind),
+            [this, called = events_.now(), which = std::move(which),
+             then = std::move(then)](time_point started) {
+              for (const auto& each : which) complete(each, called, started);
+              then();
+              news_();
+            });
+}
+
+void virtual_backend::complete(const waiting_batch& one, time_point called, time_point started) {
+  session& whose = *find(one.work.target);
+  whose.busy = false;
+  batch_result& said = results_.emplace_back();
+  said.id = one.work.id;
+  said.target = one.work.target;
+  said.gpu = one.work.gpu;
+  said.kind = one.work.kind;
+  said.count = one.work.count;
+  said.started = called;  // As outside: waiting for the driver's lock is part of a call.
+  said.finished = events_.now();
+  for (std::size_t i = 0; i < one.work.count; ++i) {
+    const auto queue = one.work.queues[i];
+    said.queues[i] = queue;
+    said.outcomes[i] = outcome::done;
+    whose.suspended[static_cast<std::size_t>(queue)] = one.work.kind == command_kind::suspend;
+  }
+  if (record_ == nullptr) return;
+  record_->push_back({one.decided, started, events_.now(), one.work.gpu, whose.what.number,
+                      one.work.kind, one.work.count, one.in_flight});
+}
+
+}  // namespace sluice::lab

@@ -1,0 +1,162 @@
+#include "sluice/plugin_loader.hpp"
+
+#include "plugin_policy.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "sluice/policy_plugin.hpp"
+#include "sluice/policy_registry.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr const char* entry_point = "sluice_get_policy_plugin";
+
+bool is_name(const char* text) {
+  const std::string_view name(text == nullptr ? "" : text);
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char each) {
+    return (each >= 'a' && each <= 'z') || (each >= '0' && each <= '9') || each == '_';
+  });
+}
+
+/// \return what is wrong with it, after "parameter <key>"; empty when nothing is.
+std::string read(const sluice_parameter& from, std::vector<parameter>& schema) {
+  const sluice_value& value = from.fallback;
+  const std::string_view key = value.key;
+  if (value.kind > SLUICE_PARAMETER_TEXT) return fmt::format("has no type: {}", value.kind);
+  if (key == "name" || key == "plugin") return "has a name that [policy] needs for itself";
+  if (value.kind == SLUICE_PARAMETER_TEXT && value.text == nullptr) return "has no default text";
+  const auto same = [&](const parameter& one) { return one.key == key; };
+  if (std::any_of(schema.begin(), schema.end(), same)) return "is there twice";
+  schema.push_back({.key = value.key,
+                    .fallback = plugin::value_from(value),
+                    .optional = from.optional != 0,
+                    .low = value.kind == SLUICE_PARAMETER_FLAG ? 0 : from.low,
+                    .high = value.kind == SLUICE_PARAMETER_FLAG ? 1 : from.high,
+                    .help = from.help == nullptr ? "" : core::one_line(from.help)});
+  if (schema.back().optional || key.ends_with(".*")) return {};
+  parameters fallback;
+  fallback.set(std::string(key), schema.back().fallback);
+  const std::vector<parameter> alone{schema.back()};
+  const std::string wrong = check_parameters(alone, fallback);
+  return wrong.empty() ? wrong : "has a default out of its range: " + wrong;
+}
+
+/// \return what is wrong with it, as a sentence without a subject; empty when nothing is.
+std::string read(const sluice_policy_plugin* from, policy_kind& into) {
+  if (from == nullptr) return fmt::format("{}() gave nothing", entry_point);
+  if (from->abi_version != SLUICE_PLUGIN_ABI) {
+    return fmt::format(
+        "is built for plugin ABI {}, and this sluice takes {}: build it anew with the header "
+        "sluice/plugin.h of this version",
+        from->abi_version, SLUICE_PLUGIN_ABI);
+  }
+  if (from->struct_size < sizeof(sluice_policy_plugin)) {
+    return fmt::format("has a descriptor of {} bytes; it must have {} or more", from->struct_size,
+                       sizeof(sluice_policy_plugin));
+  }
+  if (from->name == nullptr || *from->name == '\0') return "has a descriptor without a name";
+  if (!is_name(from->name)) {
+    return fmt::format("has the name \"{}\"; it must be of lower case letters, digits and _",
+                       core::one_line(from->name));
+  }
+  if (from->create == nullptr || from->decide == nullptr || from->destroy == nullptr) {
+    return fmt::format("has a descriptor without {}()", from->create == nullptr   ? "create"
+                                                        : from->decide == nullptr ? "decide"
+                                                                                  : "destroy");
+  }
+  if (from->parameters == nullptr && from->parameter_count != 0) {
+    return "has a descriptor without its parameters";
+  }
+  into.name = from->name;
+  into.summary = from->summary == nullptr ? "" : core::one_line(from->summary);
+  std::size_t number = 0;
+  for (const sluice_parameter& one : std::span(from->parameters, from->parameter_count)) {
+    ++number;
+    if (one.fallback.key == nullptr || *one.fallback.key == '\0') {
+      return fmt::format("has a parameter without a key, its number {}", number);
+    }
+    if (const std::string wrong = read(one, into.schema); !wrong.empty()) {
+      return fmt::format("has a parameter {} that {}", core::one_line(one.fallback.key), wrong);
+    }
+  }
+  return {};
+}
+
+bool is_elf(int fd) {
+  std::array<char, 4> magic{};
+  return ::read(fd, magic.data(), magic.size()) == std::ssize(magic) &&
+         std::string_view(magic.data(), magic.size()) == "\177ELF";
+}
+
+}  // namespace
+
+result<policy_kind> make_plugin_kind(const sluice_policy_plugin* descriptor,
+                                     std::shared_ptr<const void> keep, std::string& message) {
+  policy_kind kind;
+  message = read(descriptor, kind);
+  if (!message.empty()) return errc::bad_config;
+  kind.make = [plugin = descriptor, library = std::move(keep)](
+                  const parameters& given, std::string& problem) -> std::unique_ptr<policy> {
+    std::vector<sluice_value> values;
+    values.reserve(given.all().size());
+    for (const auto& [key, value] : given.all()) values.push_back(plugin::to_c(key, value));
+    std::array<char, 512> text{};
+    void* const state = plugin->create(values.data(), values.size(), text.data(), text.size());
+    if (state != nullptr) return std::make_unique<core::plugin_policy>(*plugin, state, library);
+    text.back() = '\0';
+    problem =
+        text.front() != '\0'
+            ? core::one_line(text.data())
+            : fmt::format("policy {} refused its parameters and did not say why", plugin->name);
+    return nullptr;
+  };
+  return kind;
+}
+
+result<policy_kind> load_policy_plugin(const std::string& path, std::string& message) {
+  // dlopen() looks for a name without a slash elsewhere.
+  const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
+  const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    const error_code why = last_system_error();
+    message = fmt::format("{}: cannot be read: {}", path, why.message());
+    return why;
+  }
+  const bool elf = is_elf(fd);
+  close(fd);
+  if (!elf) {
+    message = fmt::format("{}: is not a shared library", path);
+    return errc::bad_config;
+  }
+  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    std::string why = dlerror();
+    if (why.starts_with(file + ": ")) why.erase(0, file.size() + 2);
+    message = fmt::format("{}: cannot be loaded: {}", path, core::one_line(why));
+    return errc::bad_config;
+  }
+  const std::shared_ptr<const void> library(handle, [](void* which) { dlclose(which); });
+  void* const symbol = dlsym(handle, entry_point);
+  if (symbol == nullptr) {
+    message = fmt::format("{}: is no policy plugin: it does not export {}()", path, entry_point);
+    return errc::bad_config;
+  }
+  const auto entry = reinterpret_cast<decltype(&sluice_get_policy_plugin)>(symbol);
+  auto kind = make_plugin_kind(entry(), library, message);
+  if (!kind) message = fmt::format("{}: {}", path, message);
+  return kind;
+}
+
+}  // namespace sluice

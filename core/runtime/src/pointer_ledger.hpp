@@ -1,0 +1,61 @@
+#pragma once
+/// \file
+/// What sources see of online queues' pointers, as work on GPUs and as events.
+
+#include "table.hpp"
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "sluice/ids.hpp"
+#include "sluice/observation.hpp"
+#include "sluice/online_work.hpp"
+#include "sluice/policy.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::core {
+
+/// Threading: reactor thread.
+/// Cost:      look() costs a comparison when nothing was seen, else one pass over the online
+///            processes; allocates only when one appears on another GPU.
+class pointer_ledger {
+ public:
+  explicit pointer_ledger(table& world) noexcept : table_(world) {}
+
+  /// \param seen of kind pointers_seen.
+  void observe(const observation& seen);
+  /// Brings the GPUs' `work` and `last_move` up to date and appends the events. Work on one member
+  /// of an online gang counts on every GPU of that gang.
+  void look(time_point now, std::vector<event>& events);
+  /// Nobody looks any more: nothing is known.
+  void forget() noexcept;
+
+ private:
+  /// One process on one GPU.
+  struct entry {
+    pid_t pid;
+    std::uint64_t start_time;
+    gpu_id gpu;
+    online_work work;
+    std::uint32_t packets;  // Since the last look.
+    time_point at;
+  };
+  struct sum {
+    int rank = 0;
+    std::uint32_t packets = 0;
+    time_point at{};
+  };
+  void add(gpu_id where, const entry& one);
+
+  table& table_;
+  // By identity, not by process_id: it may come before its process does, by another inbox. Queues
+  // that are gone have no work, whatever was said of them last.
+  std::vector<entry> entries_;
+  std::vector<sum> sums_;  // By GPU; scratch.
+  bool news_ = false;
+  std::uint64_t shape_ = 0;
+};
+
+}  // namespace sluice::core

@@ -1,0 +1,26 @@
+#pragma once
+/// \file
+/// A TOML file and one of its tables, with errors that name file and line.
+
+#include <string>
+#include <string_view>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include "sluice/result.hpp"
+
+namespace sluice::core {
+
+/// \param message on failure, one line that names file and line.
+/// \return errc::bad_config, or the system's error for a file that cannot be read.
+result<toml::table> read_toml(const std::string& path, std::string& message);
+
+/// The table [name], nullptr when the file has none.
+/// \return errc::bad_config when it is something else than a table.
+result<const toml::table*> table_of(const toml::table& file, const std::string& path,
+                                    std::string_view name, std::string& message);
+
+inline std::uint32_t line_of(const toml::node& node) { return node.source().begin.line; }
+
+}  // namespace sluice::core

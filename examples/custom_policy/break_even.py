@@ -1,0 +1,40 @@
+"""break_even.cpp in Python, for trying it out: `sluice policy break_even.py` shows that it loads."""
+from sluice_policy import NEVER, OFFLINE, export, number, span
+
+
+class BreakEven:
+    def __init__(self, factor, least):
+        self.factor, self.least = factor, least
+
+    def decide(self, seen, out):
+        for group in seen.changed:
+            self.declare(seen, group, out)
+        for event in seen.events:
+            gpu = seen.gpu(event.gpu)
+            for group in gpu.offline if gpu else ():
+                self.declare(seen, group, out)
+
+    def declare(self, seen, number, out):
+        group = seen.group(number)
+        if group is None or group.role != OFFLINE:
+            return
+        until = max((self.wanted(seen.gpu(gpu)) for gpu in group.gpus), default=0)
+        if until > seen.now:
+            out.hold(number, until)
+        else:
+            out.run(number)
+
+    def wanted(self, gpu):
+        """Until when the GPU is to be left to online work."""
+        if gpu is None or gpu.last_begin == 0:
+            return 0
+        if gpu.online_in_flight:
+            return NEVER
+        return gpu.last_end + max(self.least,
+                                  int(self.factor * (gpu.suspend_cost + gpu.resume_cost)))
+
+
+sluice_get_policy_plugin = export(
+    "break_even", "offline returns when a pause has lasted as long as a switch",
+    [number("factor", 1, 0, 100, "pause over cost"),
+     span("least", 1_000_000, 0, 1_000_000_000, "shortest pause")], BreakEven)

@@ -1,0 +1,12 @@
+#pragma once
+/// \file
+/// What a program says when the GPU that it works on was reset.
+
+namespace demo {
+
+/// What errc::lost of a wait for kernels means.
+inline constexpr const char* reset_text =
+    "a GPU of this process was reset: its queues are dead, and what they ran is lost (see dmesg); "
+    "start the program again";
+
+}  // namespace demo

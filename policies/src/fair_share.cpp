@@ -1,0 +1,63 @@
+#include "sluice/policies/fair_share.hpp"
+
+#include "levels.hpp"
+#include "rounds.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How many quanta a group may be ahead of one that waits for another GPU and still run: enough
+/// for a gang's turn to come without leaving GPUs idle, and with the quantum it then gets, the
+/// promised four.
+constexpr double most_ahead = 3;
+
+class fair_share final : public rounds::policy_in_rounds {
+ public:
+  fair_share(const per_level<double>& weights, rounds::settings with) noexcept
+      : policy_in_rounds(with),
+        weights_(weights),
+        quantum_(static_cast<double>(with.round.count())) {}
+
+  std::string_view name() const noexcept override { return "fair_share"; }
+
+ private:
+  double weight(const rounds::contender& one) const noexcept override {
+    return weights_[std::min<std::size_t>(one.view->priority, weights_.size() - 1)];
+  }
+  bool fits(const rounds::contender& one) const noexcept override {
+    const double ahead = most_ahead * quantum_ / weight(one);
+    return everywhere(one, [&](const rounds::place& on, std::uint32_t) {
+      return on.groups == 0 && one.service <= on.waiting + ahead;
+    });
+  }
+
+  const per_level<double> weights_;
+  const double quantum_;
+};
+
+}  // namespace
+
+policy_kind fair_share_kind() {
+  return {.name = "fair_share",
+          .summary = "offline groups take turns on each GPU, in proportion to their weights",
+          .schema = {parameter::span("quantum", 200ms, 1ms, 60s, "how long a turn is"),
+                     parameter::number("weight.*", 1, 0.01, 100,
+                                       "the weight of groups of a priority, 0 to 15"),
+                     parameter::span("linger", 5ms, 0ms, 10s,
+                                     "how long a GPU stays free after online work ended")},
+          .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
+            const auto weights = read_levels(values, "weight", 1.0, problem);
+            if (!problem.empty()) return nullptr;
+            return std::make_unique<fair_share>(
+                weights, rounds::settings{values.span("quantum"), values.span("linger")});
+          }};
+}
+
+}  // namespace sluice

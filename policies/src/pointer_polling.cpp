@@ -1,0 +1,187 @@
+#include "sluice/policies/pointer_polling.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+class pointer_polling final : public policy {
+ public:
+  explicit pointer_polling(const pointer_polling_options& options) noexcept : options_(options) {}
+
+  std::string_view name() const noexcept override { return "pointer_polling"; }
+
+  void decide(const snapshot& seen, decision_sink& out) override {
+    for (const event& one : seen.events) {
+      const gpu_view* const on = seen.table.find(one.gpu);
+      if (on == nullptr) continue;
+      if (one.kind == event_kind::online_moved) follow(place_of(one.gpu), *on, one);
+      if (one.kind == event_kind::online_end) place_of(one.gpu).ended = seen.now;
+    }
+    for (const event& one : seen.events) {
+      const gpu_view* const on = seen.table.find(one.gpu);
+      if (on == nullptr) continue;
+      for (const group_id id : on->offline) declare(seen, id, out);
+    }
+    for (const group_id id : seen.changed) declare(seen, id, out);
+    poll(seen, out);
+  }
+
+ private:
+  struct place {
+    gpu_id id{};
+    online_work work = online_work::unknown;
+    time_point since{};         // When `work` became this.
+    std::uint64_t packets = 0;  // That came since.
+    time_point ended{};
+    duration longest{};  // Kernel or gap, since `window`...
+    duration before{};   // ...and in the window before.
+    time_point window{};
+  };
+
+  place& place_of(gpu_id id) {
+    const auto found = std::find_if(places_.begin(), places_.end(),
+                                    [id](const place& one) { return one.id == id; });
+    return found != places_.end() ? *found : places_.emplace_back(place{.id = id});
+  }
+
+  static bool is_work(online_work work) noexcept {
+    return work != online_work::unknown && work != online_work::finished;
+  }
+
+  void follow(place& at, const gpu_view& on, const event& moved) const {
+    // A kernel's length is not seen. But while packets wait, those before them run; and who submits
+    // one kernel after the other lets a kernel pass between two moves, or a gap. (A single packet
+    // may only have waited for room on the GPU.)
+    if (at.work == online_work::waiting && on.work == online_work::consumed && at.packets > 1) {
+      learn(at, (moved.at - at.since) / static_cast<std::int64_t>(at.packets - 1), moved.at);
+    } else if (at.work == online_work::consumed && moved.count != 0) {
+      learn(at, moved.at - at.since, moved.at);
+    }
+    at.packets += moved.count;
+    // What came and was done between two looks is work that ended now.
+    if (!is_work(on.work) && (is_work(at.work) || moved.count != 0)) at.ended = moved.at;
+    if (at.work == on.work && moved.count == 0) return;
+    if (at.work != online_work::waiting || on.work != online_work::waiting) {
+      at.since = moved.at;
+      at.packets = moved.count;
+    }
+    at.work = on.work;
+  }
+
+  void learn(place& at, duration length, time_point now) const {
+    if (now - at.window > options_.remember) {
+      at.before = now - at.window > 2 * options_.remember ? duration{} : at.longest;
+      at.longest = {};
+      at.window = now;
+    }
+    if (length < options_.settle_max) at.longest = std::max(at.longest, length);
+  }
+
+  /// When the GPU's online work counts as ended, as far as can be said now.
+  time_point busy_until(const gpu_view& on) {
+    if (on.online_in_flight != 0) return never;
+    const place& at = place_of(on.id);
+    const duration longest = std::max(at.longest, at.before);
+    const duration settle = longest == duration{}
+                                ? options_.settle_max
+                                : std::clamp(2 * longest, options_.settle_min, options_.settle_max);
+    const time_point moved = std::max(on.last_move, at.since);
+    switch (on.work) {
+      case online_work::waiting:
+      case online_work::running: return moved + options_.give_up;
+      case online_work::consumed: return moved + settle;
+      case online_work::finished:
+      case online_work::unknown: break;
+    }
+    return at.ended == time_point{} ? at.ended : at.ended + options_.linger;
+  }
+
+  void declare(const snapshot& seen, group_id id, decision_sink& out) {
+    const group_view* const group = seen.table.find(id);
+    if (group == nullptr) return;
+    time_point until{};
+    if (group->what == role::offline) {
+      for (const gpu_id where : group->gpus) {
+        const gpu_view* const on = seen.table.find(where);
+        if (on != nullptr) until = std::max(until, busy_until(*on));
+      }
+    }
+    until > seen.now ? out.hold(id, until) : out.run(id);
+  }
+
+  void poll(const snapshot& seen, decision_sink& out) {
+    bool any = false;
+    time_point likely{};  // Until when.
+    for (const gpu_view& on : seen.table.gpus()) {
+      if (on.offline.empty()) continue;
+      any = true;
+      const time_point busy = busy_until(on);
+      if (busy > seen.now) {
+        likely = never;
+      } else if (busy != time_point{}) {
+        likely = std::max(likely, busy + options_.recent);
+      }
+    }
+    const bool fast = likely > seen.now;
+    const duration every = !any ? duration::zero() : fast ? options_.fast : options_.slow;
+    if (every != every_) out.poll_pointers(every_ = every);
+    if (any && fast && likely != never) out.wake_at(likely);
+  }
+
+  const pointer_polling_options options_;
+  std::vector<place> places_;
+  duration every_{};  // As asked for.
+};
+
+}  // namespace
+
+std::unique_ptr<policy> make_pointer_polling(pointer_polling_options options) {
+  return std::make_unique<pointer_polling>(options);
+}
+
+policy_kind pointer_polling_kind() {
+  using namespace std::chrono_literals;
+  using options = pointer_polling_options;
+  struct field {
+    const char* key;
+    duration options::*value;
+    duration low, high;
+    const char* help;
+  };
+  static constexpr field fields[] = {
+      {"fast", &options::fast, 20us, 1s, "between two looks while online work is likely"},
+      {"slow", &options::slow, 20us, 10s, "and else"},
+      {"recent", &options::recent, 0s, 1h, "how long after online work more of it is likely"},
+      {"linger", &options::linger, 0s, 10s, "how long a hold outlasts online work"},
+      {"settle_min", &options::settle_min, 0s, 60s, "shortest wait for an end that is not seen"},
+      {"settle_max", &options::settle_max, 0s, 60s, "and the longest"},
+      {"remember", &options::remember, 1ms, 24h, "how long the longest kernel or gap counts"},
+      {"give_up", &options::give_up, 10ms, 24h, "when a packet that waits or runs counts no more"}};
+  policy_kind made{
+      .name = "pointer_polling",
+      .summary = "offline work makes room for online programs that know nothing of a scheduler",
+      .schema = {},
+      .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
+        options with;
+        for (const field& each : fields) with.*each.value = values.span(each.key);
+        if (with.slow < with.fast) {
+          problem = "slow is shorter than fast; it must be at least as long";
+          return nullptr;
+        }
+        if (with.settle_max < with.settle_min) {
+          problem = "settle_max is shorter than settle_min; it must be at least as long";
+          return nullptr;
+        }
+        return make_pointer_polling(with);
+      }};
+  for (const field& each : fields) {
+    made.schema.push_back(
+        parameter::span(each.key, options{}.*each.value, each.low, each.high, each.help));
+  }
+  return made;
+}
+
+}  // namespace sluice

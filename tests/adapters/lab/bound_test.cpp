@@ -1,0 +1,89 @@
+#include "bound.hpp"
+
+#include "scenarios.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sluice/lab/percentiles.hpp"
+
+namespace sluice::lab {
+namespace {
+
+using namespace test;
+
+duration p99_of(const run_result& got) {
+  std::vector<duration> all;
+  for (const served& each : got.requests) all.push_back(each.what.latency);
+  return percentiles_of(all).p99;
+}
+
+bool all_finished(const run_result& got) {
+  return std::all_of(got.requests.begin(), got.requests.end(),
+                     [](const served& each) { return each.what.finished; });
+}
+
+/// A proof that something beats is none.
+TEST(LabBound, NobodyBeatsIt) {
+  constexpr std::uint64_t runs = fast_build ? 150 : 10;
+  int compared = 0;
+  for (std::uint64_t seed = 1000; seed < 1000 + runs; ++seed) {
+    const scenario what = any_scenario(seed);
+    for (const contender& who :
+         {at_once(), timeslice(5ms), timeslice(50ms), timeslice(500ms), restless(seed),
+          contender{"unscheduled", arrangement::unscheduled, {}, 1},
+          contender{"stopped", arrangement::stopped, {}, 1}}) {
+      const run_result got = simulate(what, who);
+      if (!all_finished(got)) continue;
+      const clairvoyant bound(what, got.stretch);
+      const duration most = who.how == arrangement::stopped ? bound.room(got.stretch)
+                                                            : bound.work(p99_of(got), got.stretch);
+      EXPECT_LE(got.offline_work, most) << "seed " << seed << ", " << who.name;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, static_cast<int>(runs) * 4);
+}
+
+TEST(LabBound, RisesWithP99UpToTheRoomThatOnlineWorkLeaves) {
+  scenario what = known({}, 20);
+  what.service = service_kind::continuous;
+  what.work.window = 100s;
+  for (int i = 0; i < 200; ++i) what.work.requests.push_back({i * 500ms, 1000, 20});
+  const clairvoyant bound(what, what.work.window);
+  // 30 ms of GPU time each, 6 s in all; kernels are 100 ms, so that one may be half done.
+  const duration room = 100s - 6s + 100ms;
+  duration last{};
+  for (const duration p99 : {35ms, 100ms, 300ms, 480ms, 1000ms, 3000ms, 10000ms}) {
+    const duration now = bound.work(p99, what.work.window);
+    EXPECT_GE(now, last) << p99.count();
+    EXPECT_LE(now, room);
+    last = now;
+  }
+  EXPECT_NEAR(std::chrono::duration<double>(last).count(), 94, 1e-3);
+  // In time for 35 ms each of the 200 needs a hold of its own, but two that p99 forgives: 15 ms
+  // for each, less what the forgiven ones could do meanwhile.
+  const duration strict = bound.work(35ms, what.work.window);
+  EXPECT_LE(strict, 94s - 195 * 15ms + 100ms);
+  EXPECT_GE(strict, 94s - 200 * 15ms - 100ms);
+}
+
+/// It is of use only if it is near what can be done.
+TEST(LabBound, IsNearWhatSuspendingAtOnceReachesWhereArrivalsAreFarApart) {
+  scenario what = known({}, 20);
+  what.service = service_kind::continuous;
+  what.work.window = 100s;
+  for (int i = 0; i < 200; ++i) what.work.requests.push_back({i * 500ms, 1000, 20});
+  const run_result got = simulate(what, at_once());
+  const clairvoyant bound(what, got.stretch);
+  const double share = std::chrono::duration<double>(got.offline_work) /
+                       std::chrono::duration<double>(bound.work(p99_of(got), got.stretch));
+  EXPECT_GT(share, 0.97);
+  EXPECT_LE(share, 1);
+}
+
+}  // namespace
+}  // namespace sluice::lab

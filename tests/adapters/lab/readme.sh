@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# usage: readme.sh BIN
+# What adapters/lab/README.md says to type, and that threads do not change a byte. BIN: where the programs are.
+set -euo pipefail
+readme=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/../../../adapters/lab/README.md
+PATH=$1:$PATH
+work=$(mktemp -d)
+trap 'rm -rf --one-file-system "$work"' EXIT
+cd "$work"
+awk '/^```$/ {inside=0} inside {print} /^```sh$/ {inside=1}' "$readme" >commands
+[ "$(grep -c '^sluice lab' commands)" = 4 ]
+bash -euo pipefail commands >out 2>err
+[ "$(grep -c 'suspend at once' out)" = 8 ]
+[ "$(grep -c 'clairvoyant bound' out)" = 8 ]
+grep -q '| bursty | load 0.3 | offline long' out
+grep -q 'ttft miss%' out
+# Every request and call has its row, and the JSON is one.
+[ "$(grep -c ',online alone,' requests.csv)" -gt 50 ]
+[ "$(grep -c ',suspend,' calls.csv)" -gt 10 ]
+python3 -c 'import json; all = json.load(open("all.json")); assert all["settings"][0]["contenders"][5]["p99_ms"]["mean"] > 0; assert "--service fifo" in all["command"]'
+
+# A trace file by the flag.
+{ echo TIMESTAMP,ContextTokens,GeneratedTokens
+  for second in $(seq 10 59); do echo "2023-11-16 18:17:$second.5,1000,10"; done; } >trace.csv
+for threads in 1 2 5; do
+  sluice lab --policy fixed_timeslice --arrivals trace --trace trace.csv --seeds 3 --threads $threads --json $threads.json >$threads.txt 2>/dev/null
+  cmp 1.txt $threads.txt
+  cmp <(sed 's/--threads [0-9]* --json [0-9]*.json//' 1.json) <(sed 's/--threads [0-9]* --json [0-9]*.json//' $threads.json)
+done
+grep -q '50 requests in 49.0 s' 1.txt
+
+# What is wrong is one line, and exit code 2.
+refused() {
+  wanted=$1
+  shift
+  code=0
+  sluice lab "$@" >said 2>&1 || code=$?
+  [ $code = 2 ] && [ "$(wc -l <said)" = 1 ] && grep -qF -- "$wanted" said ||
+    { echo "refused: $* gave $code and:"; cat said; exit 1; }
+}
+refused "there is no policy none; there is " --policy none
+refused "slice is \"3 years\"" --policy "fixed_timeslice:slice=3 years"
+refused "name the file with --trace FILE" --arrivals trace
+refused "missing.csv: cannot be opened" --arrivals trace --trace missing.csv
+refused "rate is 0; it must be" --arrivals poisson:rate=0
+refused "kernel_low must be at most kernel_high" --offline long:kernel_low=2s,kernel_high=1s
+refused "a gang needs steps" --offline long:gang=true
+refused "are given together, or neither" --service continuous:prefill_rate=1000
+refused "must be a time with a unit" --duration 5
+refused "--load" --load 1.5
+refused "no-such-profile" --profile no-such-profile
+refused "speed is no parameter of targets" --target speed=1s

@@ -1,0 +1,213 @@
+#include "core_bench.hpp"
+
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice::tests {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr std::uint64_t job = 5;
+
+/// Two processes of one job, each on a GPU of its own.
+class Gang : public ::testing::Test {
+ protected:
+  Gang() {
+    bench.create(100, role::offline, gpu_a, {0}, job);
+    bench.create(200, role::offline, gpu_b, {0}, job);
+  }
+
+  bool suspended(pid_t pid) { return bench.driver.suspended(pid, q(0)); }
+
+  core_bench bench;
+  online_client client = bench.client({gpu_a});
+};
+
+TEST_F(Gang, IsNotHeldInPart) {
+  bench.driver.script_attach(200, errc::not_managed);
+  bench.attach_all();
+  ASSERT_TRUE(bench.driver.attached(100));
+  ASSERT_FALSE(bench.driver.attached(200));
+  client.begin();
+  bench.settle();
+  EXPECT_FALSE(suspended(100));
+  EXPECT_FALSE(bench.group_of(gpu_a)->manageable);
+}
+
+TEST_F(Gang, IsHeldAsSoonAsItsLastProcessIsAttached) {
+  bench.driver.script_attach(200, errc::lost);
+  bench.attach_all();
+  client.begin();
+  bench.settle();
+  EXPECT_FALSE(suspended(100));
+  bench.run_for(10s);  // The attach is tried again; the policy has not changed its mind.
+  ASSERT_TRUE(bench.driver.attached(200));
+  EXPECT_TRUE(bench.group_of(gpu_a)->manageable);
+  EXPECT_TRUE(suspended(100));
+  EXPECT_TRUE(suspended(200));
+}
+
+TEST_F(Gang, RunsAsAWholeWhileOneOfItCannotBeSuspended) {
+  bench.attach_all();
+  bench.driver.script_outcome(200, q(0), outcome::invalid);
+  client.begin();
+  bench.settle();
+  EXPECT_FALSE(suspended(100));
+  EXPECT_FALSE(suspended(200));
+  EXPECT_EQ(bench.group_of(gpu_a)->actual, run_state::running);
+  // After the backoff of one second it is asked again, and this time all of it stops.
+  bench.run_for(1010ms);
+  EXPECT_TRUE(suspended(100));
+  EXPECT_TRUE(suspended(200));
+}
+
+TEST_F(Gang, ForgetsARefusalWithTheQueueThatRefused) {
+  bench.attach_all();
+  bench.driver.script_outcome(200, q(0), outcome::invalid);
+  client.begin();
+  bench.settle();
+  ASSERT_FALSE(suspended(100));
+  bench.driver.remove_queue(200, q(0));
+  bench.see_kind(observation_kind::queue_gone, 200, q(0));
+  bench.settle();
+  EXPECT_TRUE(suspended(100));
+}
+
+TEST_F(Gang, IsLeftAloneWhileOneOfItsGpusIsLost) {
+  bench.attach_all();
+  client.begin();
+  bench.settle();
+  ASSERT_TRUE(suspended(100));
+  bench.driver.lose_gpu(gpu_b);
+  bench.settle();
+  EXPECT_FALSE(suspended(100));
+  bench.core->rearm(gpu_b);
+  bench.settle();
+  EXPECT_TRUE(suspended(100));
+  EXPECT_TRUE(suspended(200));
+}
+
+TEST_F(Gang, ThatGainsAProcessWithoutASessionRunsUntilItHasOne) {
+  bench.attach_all();
+  client.begin();
+  bench.settle();
+  ASSERT_TRUE(suspended(100));
+  bench.create(300, role::offline, gpu_b, {0}, job);
+  bench.settle();
+  EXPECT_FALSE(suspended(100));
+  bench.run_for(10s);
+  ASSERT_TRUE(bench.driver.attached(300));
+}
+
+TEST(GroupView, CountsQueuesByGpuAndTakesTheHighestPriority) {
+  core_bench bench;
+  for (const auto& [pid, priority] : {std::pair<pid_t, std::uint8_t>{100, 3}, {200, 7}}) {
+    observation seen;
+    seen.kind = observation_kind::process_seen;
+    seen.what = role::offline;
+    seen.pid = pid;
+    seen.start_time = start_time;
+    seen.group_key = job;
+    seen.priority = priority;
+    bench.core->observe(0, seen);
+  }
+  for (const auto number : {0U, 1U}) bench.create_queue(100, q(number), gpu_a);
+  bench.create_queue(200, q(0), gpu_b);
+  bench.attach_all();
+  const group_view* const group = bench.group_of(gpu_a);
+  ASSERT_NE(group, nullptr);
+  EXPECT_EQ(group->priority, 7);
+  EXPECT_THAT(std::vector(group->gpus.begin(), group->gpus.end()), ElementsAre(gpu_a, gpu_b));
+  EXPECT_THAT(std::vector(group->queues_on.begin(), group->queues_on.end()), ElementsAre(2U, 1U));
+}
+
+TEST(GpuView, KnowsItsSlotsAndWhatDriverCallsCost) {
+  core_bench bench;
+  observation seen;
+  seen.kind = observation_kind::gpu_seen;
+  seen.gpu = gpu_a;
+  seen.count = 24;
+  bench.core->observe(0, seen);
+  bench.create(100, role::offline, gpu_a, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  const gpu_view* const gpu = bench.core->seen().find(gpu_a);
+  EXPECT_EQ(gpu->slots, 24U);
+  EXPECT_EQ(gpu->suspend_cost, 0ns);
+  bench.driver.set_delay(5ms);
+  client.begin();
+  bench.run_for(30ms);
+  bench.driver.set_delay(10ms);
+  client.end();
+  bench.run_for(100ms);
+  EXPECT_EQ(gpu->suspend_cost, 5ms);
+  EXPECT_EQ(gpu->resume_cost, 10ms);
+}
+
+/// The embedding program's own process is one rank of an online gang.
+class OnlineGang : public ::testing::Test {
+ protected:
+  static constexpr pid_t self = 4242;
+  OnlineGang() {
+    bench.create(self, role::online, gpu_a, {0}, job);
+    bench.create(200, role::online, gpu_b, {0}, job);
+    bench.create(300, role::offline, gpu_b, {0});
+    bench.attach_all();
+  }
+  std::uint32_t in_flight(gpu_id gpu) { return bench.core->seen().find(gpu)->online_in_flight; }
+
+  core_bench bench;
+  online_client client = bench.client({gpu_a});
+};
+
+TEST_F(OnlineGang, WorkOfOneMemberCountsOnEveryGpuOfTheGang) {
+  client.begin();
+  bench.settle();
+  EXPECT_EQ(in_flight(gpu_a), 1U);
+  EXPECT_EQ(in_flight(gpu_b), 1U);
+  const auto on = bench.core->seen().gpus_of(client.id());
+  EXPECT_THAT(std::vector(on.begin(), on.end()), ElementsAre(gpu_a, gpu_b));
+  EXPECT_TRUE(bench.driver.suspended(300, q(0)));
+  client.end();
+  bench.run_for(50ms);
+  EXPECT_EQ(in_flight(gpu_b), 0U);
+  EXPECT_FALSE(bench.driver.suspended(300, q(0)));
+}
+
+TEST_F(OnlineGang, ThatShrinksUnderWorkStopsCountingWhereItLeft) {
+  client.begin();
+  bench.settle();
+  ASSERT_EQ(in_flight(gpu_b), 1U);
+  bench.see_kind(observation_kind::process_gone, 200);
+  bench.run_for(50ms);
+  EXPECT_EQ(in_flight(gpu_a), 1U);
+  EXPECT_EQ(in_flight(gpu_b), 0U);
+  EXPECT_FALSE(bench.driver.suspended(300, q(0)));
+}
+
+TEST_F(OnlineGang, ThatGrowsUnderWorkCountsWhereItCame) {
+  client.begin();
+  bench.settle();
+  constexpr gpu_id gpu_c{0xcc};
+  bench.create(400, role::online, gpu_c, {0}, job);
+  bench.settle();
+  EXPECT_EQ(in_flight(gpu_c), 1U);
+  client.end();
+  bench.settle();
+  EXPECT_EQ(in_flight(gpu_c), 0U);
+}
+
+TEST(OnlineProcess, OfNoGangCountsWhereItSaysOnly) {
+  core_bench bench;
+  bench.create(4242, role::online, gpu_b, {0});
+  auto client = bench.client({gpu_a});
+  client.begin();
+  bench.settle();
+  EXPECT_EQ(bench.core->seen().find(gpu_b)->online_in_flight, 0U);
+}
+
+}  // namespace
+}  // namespace sluice::tests

@@ -1,0 +1,516 @@
+// Plugins: what is refused and with which words, and that nothing is lost on the way through C.
+
+#include "core_bench.hpp"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/plugin_loader.hpp"
+#include "sluice/policies/all.hpp"
+#include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/policy_plugin.hpp"
+#include "sluice/policy_registry.hpp"
+#include "sluice/testing/policy_check.hpp"
+#include "sluice/testing/policy_harness.hpp"
+#include "sluice/testing/recording_sink.hpp"
+
+namespace sluice::tests {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string plugin_path(const std::string& name) {
+  return std::string(SLUICE_TEST_PLUGINS) + "/" + name + ".so";
+}
+
+/// One of the policies of this project, as a plugin.
+std::string built_in(const std::string& name) {
+  return std::string(SLUICE_POLICY_PLUGINS) + "/" + name + ".so";
+}
+
+std::string refusal(const std::string& path) {
+  std::string message;
+  EXPECT_FALSE(load_policy_plugin(path, message)) << path;
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  EXPECT_THAT(message, StartsWith(path + ": "));
+  return message.substr(std::min(message.size(), path.size() + 2));
+}
+
+/// A policy from a plugin's file with these parameters.
+std::unique_ptr<policy> make_from(const std::string& name, parameters values = {}) {
+  std::string message;
+  policy_registry registry;
+  const auto kind = registry.load(plugin_path(name), message);
+  EXPECT_TRUE(kind) << message;
+  if (!kind) return nullptr;
+  auto made = make_policy(**kind, std::move(values), message);
+  EXPECT_TRUE(made) << message;
+  return made ? std::move(*made) : nullptr;
+}
+
+class folder {
+ public:
+  folder() { std::filesystem::create_directories(path_); }
+  ~folder() { std::filesystem::remove_all(path_); }
+  folder(const folder&) = delete;
+  folder& operator=(const folder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string write(const std::string& name, const std::string& content) const {
+    std::ofstream(path_ + "/" + name) << content;
+    return path_ + "/" + name;
+  }
+
+ private:
+  const std::string path_ =
+      (std::filesystem::temp_directory_path() / ("sluice_plugin_test_" + std::to_string(getpid())))
+          .string();
+};
+
+// What is refused -------------------------------------------------------------------------------
+
+TEST(PluginLoader, SaysWhatIsWrongWithAFile) {
+  const folder here;
+  EXPECT_EQ(refusal(here.path() + "/nonesuch.so"), "cannot be read: No such file or directory");
+  EXPECT_EQ(refusal(here.path()), "is not a shared library");
+  EXPECT_EQ(refusal(here.write("text.so", "not a library")), "is not a shared library");
+  EXPECT_EQ(refusal(here.write("empty.so", "")), "is not a shared library");
+  EXPECT_THAT(refusal(here.write("cut.so", "\177ELF\2\1\1")), StartsWith("cannot be loaded: "));
+}
+
+TEST(PluginLoader, SaysWhatIsWrongWithALibrary) {
+  EXPECT_EQ(refusal(plugin_path("broken_no_symbol")),
+            "is no policy plugin: it does not export sluice_get_policy_plugin()");
+  EXPECT_EQ(refusal(plugin_path("broken_undefined_symbol")),
+            "cannot be loaded: undefined symbol: nobody_has_this_function");
+}
+
+TEST(PluginLoader, SaysWhatIsWrongWithADescriptor) {
+  EXPECT_EQ(refusal(plugin_path("broken_wrong_abi")),
+            "is built for plugin ABI 7, and this sluice takes 1: build it anew with the header "
+            "sluice/plugin.h of this version");
+  EXPECT_THAT(refusal(plugin_path("broken_small")), StartsWith("has a descriptor of 24 bytes"));
+  EXPECT_EQ(refusal(plugin_path("broken_null_descriptor")),
+            "sluice_get_policy_plugin() gave nothing");
+  EXPECT_EQ(refusal(plugin_path("broken_no_name")), "has a descriptor without a name");
+  EXPECT_EQ(refusal(plugin_path("broken_bad_name")),
+            "has the name \"My Policy\"; it must be of lower case letters, digits and _");
+  EXPECT_EQ(refusal(plugin_path("broken_no_decide")), "has a descriptor without decide()");
+  EXPECT_EQ(refusal(plugin_path("broken_no_parameters")),
+            "has a descriptor without its parameters");
+}
+
+TEST(PluginLoader, SaysWhatIsWrongWithASchema) {
+  EXPECT_EQ(refusal(plugin_path("broken_bad_default")),
+            "has a parameter share that has a default out of its range: share is 1.5; it must be 0 "
+            "to 1");
+  EXPECT_EQ(refusal(plugin_path("broken_twice")), "has a parameter share that is there twice");
+  EXPECT_EQ(refusal(plugin_path("broken_reserved_key")),
+            "has a parameter plugin that has a name that [policy] needs for itself");
+  EXPECT_EQ(refusal(plugin_path("broken_no_key")), "has a parameter without a key, its number 1");
+  EXPECT_EQ(refusal(plugin_path("broken_no_type")), "has a parameter share that has no type: 17");
+}
+
+TEST(PluginLoader, ChecksParametersAsThoseOfAnyPolicy) {
+  std::string message;
+  const auto kind = load_policy_plugin(plugin_path("hold_all"), message);
+  ASSERT_TRUE(kind) << message;
+  const auto problem = [&](std::string key, parameter_value value) {
+    parameters given;
+    given.set(std::move(key), std::move(value));
+    EXPECT_FALSE(make_policy(*kind, given, message));
+    return message;
+  };
+  EXPECT_EQ(problem("hold_for", 2h), "hold_for is 2h; it must be 0ns to 1min");
+  EXPECT_THAT(problem("hold", 2s), StartsWith("hold is no parameter of this policy; "));
+  // What the plugin itself refuses; one line whatever it says.
+  EXPECT_EQ(problem("hold_for", 13ms), "hold_for is 13ms, which brings bad luck; choose another");
+}
+
+TEST(PluginLoader, ReportsAPolicyThatCannotBeMadeBecauseOfAnException) {
+  std::string message;
+  const auto kind = load_policy_plugin(plugin_path("throwing"), message);
+  ASSERT_TRUE(kind) << message;
+  parameters given;
+  given.set("where", std::string("make"));
+  EXPECT_FALSE(make_policy(*kind, given, message));
+  EXPECT_EQ(message, "thrown in make()");
+}
+
+// Loading ---------------------------------------------------------------------------------------
+
+bool is_loaded(const std::string& path) {
+  void* const handle = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_NOW);
+  if (handle != nullptr) dlclose(handle);
+  return handle != nullptr;
+}
+
+TEST(PluginLoader, KeepsALibraryForAsLongAsAPolicyOfItLives) {
+  const auto path = plugin_path("hold_all");
+  ASSERT_FALSE(is_loaded(path));
+  auto made = make_from("hold_all");  // Its registry and kind are gone already.
+  EXPECT_TRUE(is_loaded(path));
+  EXPECT_EQ(made->name(), "hold_all");
+  auto second = make_from("hold_all");
+  made.reset();
+  EXPECT_TRUE(is_loaded(path));
+  EXPECT_EQ(second->name(), "hold_all");
+  second.reset();
+  EXPECT_FALSE(is_loaded(path));
+}
+
+/// The wrapper's static data is each library's own.
+TEST(PluginLoader, TakesSeveralLibrariesOfTheSameWrapperAtOnce) {
+  std::string message;
+  policy_registry registry;
+  ASSERT_TRUE(registry.load(plugin_path("throwing"), message)) << message;
+  ASSERT_TRUE(registry.load(built_in("fixed_timeslice"), message)) << message;
+  EXPECT_EQ(registry.names(), (std::vector<std::string_view>{"fixed_timeslice", "throwing"}));
+  const auto made = registry.make("fixed_timeslice", {}, message);
+  ASSERT_TRUE(made) << message;
+  EXPECT_EQ((*made)->name(), "fixed_timeslice/client_done");
+}
+
+/// All but those that wrap another, which stay in the program.
+std::vector<policy_kind> exported() {
+  auto all = all_policies();
+  std::erase_if(all, [](const policy_kind& each) { return each.wrap != nullptr; });
+  return all;
+}
+
+TEST(PluginLoader, GivesTheSameKindsThatTheLibrariesWereBuiltFrom) {
+  for (const policy_kind& direct : exported()) {
+    std::string message;
+    const auto loaded = load_policy_plugin(built_in(direct.name), message);
+    ASSERT_TRUE(loaded) << message;
+    EXPECT_EQ(loaded->name, direct.name);
+    EXPECT_EQ(loaded->summary, direct.summary);
+    ASSERT_EQ(loaded->schema.size(), direct.schema.size());
+    for (std::size_t i = 0; i < direct.schema.size(); ++i) {
+      const parameter& a = loaded->schema[i];
+      const parameter& b = direct.schema[i];
+      EXPECT_EQ(a.key, b.key);
+      EXPECT_EQ(a.fallback, b.fallback) << a.key;
+      EXPECT_EQ(a.optional, b.optional) << a.key;
+      EXPECT_EQ(a.help, b.help) << a.key;
+      EXPECT_EQ(range_text(a), range_text(b)) << a.key;
+    }
+  }
+}
+
+class PluginInConfiguration : public ::testing::Test {
+ protected:
+  PluginInConfiguration() {
+    std::filesystem::copy_file(plugin_path("hold_all"), here_.path() + "/hold_all.so");
+  }
+  result<std::unique_ptr<policy>> load(const std::string& content) {
+    path_ = here_.write("sluice.toml", content);
+    return load_policy(known_, path_, "fixed_timeslice", message_);
+  }
+  policy_registry known_;
+  const folder here_;
+  std::string path_;
+  std::string message_;
+};
+
+TEST_F(PluginInConfiguration, IsFoundBesideTheFileOrByItsWholePath) {
+  auto made = load("[policy]\nplugin = \"hold_all.so\"\nhold_for = \"5ms\"\n");
+  ASSERT_TRUE(made) << message_;
+  EXPECT_EQ((*made)->name(), "hold_all");
+  made = load("[policy]\nname = \"hold_all\"\nplugin = \"" + plugin_path("hold_all") + "\"\n");
+  ASSERT_TRUE(made) << message_;
+  EXPECT_EQ((*made)->name(), "hold_all");
+}
+
+TEST_F(PluginInConfiguration, CanBeWrapped) {
+  static std::string wrapped;
+  known_.add({.name = "around", .summary = "", .schema = {}, .make = {}, .wrap = [](auto other) {
+                wrapped = other->name();
+                return other;
+              }});
+  const auto made = load("[policy]\nname = \"around\"\nplugin = \"hold_all.so\"\n");
+  ASSERT_TRUE(made) << message_;
+  EXPECT_EQ(wrapped, "hold_all");
+}
+
+TEST_F(PluginInConfiguration, IsRefusedWithFileAndLine) {
+  EXPECT_EQ(load("[policy]\n\nplugin = \"nonesuch.so\"\n").error().value(), ENOENT);
+  EXPECT_EQ(message_, path_ + ":3: " + here_.path() +
+                          "/nonesuch.so: cannot be read: No such file or directory");
+  EXPECT_EQ(load("[policy]\nplugin = \"hold_all.so\"\n\nhold_for = \"2h\"\n").error(),
+            errc::bad_config);
+  EXPECT_EQ(message_, path_ + ":4: hold_for is 2h; it must be 0ns to 1min");
+  EXPECT_FALSE(load("[policy]\nplugin = \"hold_all.so\"\nname = \"slo\"\n"));
+  EXPECT_EQ(message_, path_ + ":3: name is slo, and " + here_.path() +
+                          "/hold_all.so holds the policy hold_all: leave one of the two out");
+  EXPECT_FALSE(load("[policy]\nplugin = 5\n"));
+  EXPECT_EQ(message_, path_ + ":2: plugin must be a file's path in quotes");
+}
+
+// Through C and back ----------------------------------------------------------------------------
+
+/// What the policy behind the bridge does, set by each test.
+function_policy::body through_c;
+
+policy_kind bridged_kind() {
+  return {.name = "bridged",
+          .summary = "what a test wants",
+          .schema = {parameter::flag("flag", false, "a flag"),
+                     parameter::count("count", 4, -5, 8, "a count"),
+                     parameter::number("number", 0.1, 0, 1, "a number"),
+                     parameter::span("span", 20ms, 1ns, 1h, "a span"),
+                     parameter::span("of.*", 20ms, 1ns, 1h, "spans"),
+                     parameter::text("text", "default", "a text"),
+                     parameter::text("more", "", "another").but_optional()},
+          .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
+            if (!values.flag("flag")) return make_policy(through_c);
+            for (const auto& [key, value] : values.all())
+              problem += key + " " + to_text(value) + ", ";
+            return nullptr;
+          }};
+}
+
+policy_kind there_and_back() {
+  std::string message;
+  auto kind = make_plugin_kind(plugin::exporter<bridged_kind>::descriptor(), nullptr, message);
+  EXPECT_TRUE(kind) << message;
+  return *kind;
+}
+
+std::unique_ptr<policy> bridged(function_policy::body body) {
+  through_c = std::move(body);
+  std::string message;
+  auto made = make_policy(there_and_back(), {}, message);
+  EXPECT_TRUE(made) << message;
+  return std::move(*made);
+}
+
+TEST(PluginBridge, CarriesParametersOfEveryType) {
+  parameters given;
+  given.set("flag", true);
+  given.set("count", std::int64_t{-5});
+  given.set("number", 0.25);
+  given.set("of.7", std::string("3us"));
+  std::string message;
+  EXPECT_FALSE(make_policy(there_and_back(), given, message));
+  EXPECT_EQ(message, "count -5, flag true, number 0.25, of.7 3us, span 20ms, text \"default\", ");
+}
+
+void expect_same(const gpu_view& a, const gpu_view& b) {
+  EXPECT_EQ(a.id, b.id);
+  EXPECT_EQ(a.online_in_flight, b.online_in_flight);
+  EXPECT_EQ(a.lost, b.lost);
+  EXPECT_EQ(a.can_reserve, b.can_reserve);
+  EXPECT_EQ(a.slots, b.slots);
+  EXPECT_EQ(a.suspend_cost, b.suspend_cost);
+  EXPECT_EQ(a.resume_cost, b.resume_cost);
+  EXPECT_EQ(a.work, b.work);
+  EXPECT_EQ(a.last_move, b.last_move);
+  EXPECT_EQ(a.last_begin, b.last_begin);
+  EXPECT_EQ(a.last_end, b.last_end);
+  EXPECT_TRUE(std::ranges::equal(a.offline, b.offline));
+}
+
+void expect_same(const group_view& a, const group_view& b) {
+  EXPECT_EQ(a.id, b.id);
+  EXPECT_EQ(a.what, b.what);
+  EXPECT_EQ(a.actual, b.actual);
+  EXPECT_EQ(a.manageable, b.manageable);
+  EXPECT_EQ(a.priority, b.priority);
+  EXPECT_EQ(a.queues, b.queues);
+  EXPECT_TRUE(std::ranges::equal(a.gpus, b.gpus));
+  EXPECT_TRUE(std::ranges::equal(a.queues_on, b.queues_on));
+  EXPECT_EQ(a.state_since, b.state_since);
+}
+
+void expect_same(const event& a, const event& b) {
+  EXPECT_EQ(a.kind, b.kind);
+  EXPECT_EQ(a.gpu, b.gpu);
+  EXPECT_EQ(a.client, b.client);
+  EXPECT_EQ(a.count, b.count);
+  EXPECT_EQ(a.at, b.at);
+  EXPECT_EQ(a.span, b.span);
+  EXPECT_EQ(a.request, b.request);
+  EXPECT_EQ(a.length, b.length);
+}
+
+/// Every field has a value of its own, so that one that is forgotten or mistaken for another shows.
+TEST(PluginBridge, ShowsTheSameSnapshot) {
+  const time_point now{5h};
+  const std::vector<event> events{
+      {event_kind::online_begin, gpu_id{3}, client_id{11}, 12, now - 13ns, {}, 0, {}},
+      {event_kind::span_end, {}, client_id{14}, 1, now - 15ns, span_kind::itl, 16, 17ns}};
+  const std::vector<group_id> offline{group_id{0xa00000000b}, group_id{21}};
+  const std::vector<group_id> changed{group_id{21}, group_id{22}};
+  const std::vector<gpu_id> group_gpus{gpu_id{3}, gpu_id{4}};
+  const std::vector<std::uint32_t> queues_on{31, 32};
+  struct table final : world {
+    std::vector<gpu_view> all;
+    group_view one;
+    client_view client;
+    std::span<const gpu_view> gpus() const noexcept override { return all; }
+    const gpu_view* find(gpu_id id) const noexcept override {
+      return id == all[0].id ? &all[0] : id == all[1].id ? &all[1] : nullptr;
+    }
+    const group_view* find(group_id id) const noexcept override {
+      return id == one.id ? &one : nullptr;
+    }
+    const client_view* find(client_id id) const noexcept override {
+      return id == client.id ? &client : nullptr;
+    }
+  } original;
+  original.all = {{gpu_id{3}, 41, false, true, 42, 43ns, 44ns, online_work::consumed, now - 45ns,
+                   now - 46ns, now - 47ns, offline},
+                  {gpu_id{4}, 0, true, false, 0, {}, {}, online_work::waiting, {}, {}, {}, {}}};
+  original.one = {group_id{21}, role::offline, run_state::mixed, true,      15,
+                  51,           group_gpus,    queues_on,        now - 52ns};
+  original.client = {client_id{14}, "a name", group_gpus};
+  const snapshot shown{now, 77, events, changed, original};
+
+  int calls = 0;
+  const auto subject = bridged([&](const snapshot& seen, decision_sink& out) {
+    ++calls;
+    EXPECT_EQ(seen.now, now);
+    EXPECT_EQ(seen.turn, 77U);
+    ASSERT_EQ(seen.events.size(), events.size());
+    for (std::size_t i = 0; i < events.size(); ++i) expect_same(seen.events[i], events[i]);
+    EXPECT_TRUE(std::ranges::equal(seen.changed, changed));
+    ASSERT_EQ(seen.table.gpus().size(), 2U);
+    for (std::size_t i = 0; i < 2; ++i) expect_same(seen.table.gpus()[i], original.all[i]);
+    ASSERT_NE(seen.table.find(gpu_id{4}), nullptr);
+    EXPECT_EQ(seen.table.find(gpu_id{4}), &seen.table.gpus()[1]);
+    EXPECT_EQ(seen.table.find(gpu_id{5}), nullptr);
+    const group_view* const group = seen.table.find(group_id{21});
+    ASSERT_NE(group, nullptr);
+    EXPECT_EQ(seen.table.find(group_id{22}), nullptr);
+    ASSERT_NE(seen.table.find(group_id{21}), nullptr);
+    expect_same(*group, original.one);
+    const client_view* const client = seen.table.find(client_id{14});
+    ASSERT_NE(client, nullptr);
+    EXPECT_EQ(seen.table.find(client_id{15}), nullptr);
+    EXPECT_EQ(client->id, client_id{14});
+    EXPECT_EQ(client->name, "a name");
+    EXPECT_TRUE(std::ranges::equal(client->gpus, group_gpus));
+    out.hold(group_id{0xa00000000b}, never);
+    out.run(group_id{21});
+    out.wake_at(now + 61ns);
+    out.poll_pointers(62ns);
+    out.reserve(gpu_id{3}, 0.625);
+    out.listen(span_kind::itl, true);
+    out.note("{} of {}", std::array{63.0, 64.0});
+  });
+  testing::recording_sink sink;
+  subject->decide(shown, sink);
+  subject->decide(shown, sink);  // The second turn has nothing of the first.
+  EXPECT_EQ(calls, 2);
+  using verb = testing::recording_sink::verb;
+  ASSERT_EQ(sink.calls.size(), 14U);
+  sink.calls.resize(7);
+  const std::vector<testing::recording_sink::call> expected{
+      {.what = verb::hold, .group = group_id{0xa00000000b}, .until = never},
+      {.what = verb::run, .group = group_id{21}},
+      {.what = verb::wake_at, .until = now + 61ns},
+      {.what = verb::poll_pointers, .every = 62ns},
+      {.what = verb::reserve, .gpu = gpu_id{3}, .offline_share = 0.625},
+      {.what = verb::listen, .span = span_kind::itl, .at_once = true},
+      {.what = verb::note, .text = "{} of {}", .numbers = {63, 64}}};
+  EXPECT_EQ(sink.calls, expected);
+}
+
+TEST(PluginBridge, TurnsExceptionsIntoOnesOfThisSide) {
+  testing::fake_world table;
+  testing::recording_sink sink;
+  const auto run = [&](const char* where) {
+    parameters given;
+    given.set("where", std::string(where));
+    const auto subject = make_from("throwing", given);
+    try {
+      subject->decide({time_point{1s}, 1, {}, {}, table}, sink);
+    } catch (const std::runtime_error& thrown) {
+      return std::string(thrown.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  EXPECT_EQ(run("decide"), "thrown in decide()");
+  EXPECT_EQ(run("number"), "it threw something that is no std::exception");
+}
+
+/// The check plays each sequence to two instances and compares what they say: here the second is
+/// the plugin.
+TEST(PluginBridge, DecidesAsThePolicyThatItWraps) {
+  for (const policy_kind& direct : exported()) {
+    std::string message;
+    const auto loaded = load_policy_plugin(built_in(direct.name), message);
+    ASSERT_TRUE(loaded) << message;
+    parameters given;
+    if (direct.name == "slo") given.set("request.p99", 100ms);  // It wants a target.
+    int made = 0;
+    const auto either = [&] {
+      auto one = make_policy(++made % 2 == 0 ? *loaded : direct, given, message);
+      EXPECT_TRUE(one) << message;
+      return std::move(*one);
+    };
+    const auto failure =
+        testing::check_policy(either, {.sequences = 300, .patience = duration::zero()});
+    EXPECT_FALSE(failure) << direct.name << ": " << failure->text();
+    EXPECT_GE(made, 600);
+  }
+}
+
+// In a scheduler --------------------------------------------------------------------------------
+
+TEST(PluginInScheduler, HoldsAndIsRemovedWhenItSaysThatItFailed) {
+  parameters given;
+  given.set("fail_at", std::int64_t{1000});
+  core_bench bench(quick_config(), make_from("hold_all", given));
+  bench.create(100, role::offline, gpu_a, {0, 1});
+  auto client = bench.client();
+  bench.attach_all();
+  EXPECT_EQ(bench.driver.suspended_count(), 2U);
+  for (int i = 0; i < 1000; ++i) {
+    client.begin();
+    client.end();
+    bench.step();
+  }
+  bench.settle();
+  EXPECT_EQ(bench.stats().policy_ejections, 1U);
+  EXPECT_EQ(bench.driver.suspended_count(), 0U);
+}
+
+TEST(PluginInScheduler, IsRemovedWhenItThrows) {
+  core_bench bench(quick_config(), make_from("throwing"));
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.settle();
+  EXPECT_EQ(bench.stats().policy_ejections, 1U);
+}
+
+TEST(PluginInScheduler, IsRemovedWhenItIsLateThreeTimes) {
+  auto config = quick_config();
+  config.policy_time_limit = 1ms;
+  config.attach_after = 0ns;
+  static const steady_time real;
+  testing::scripted_backend driver(real);
+  parameters given;
+  given.set("sleep", 2ms);
+  auto made = scheduler_core::create(config, driver, make_from("hold_all", given), {.time = &real});
+  ASSERT_TRUE(made);
+  scheduler_core& core = **made;
+  ASSERT_TRUE(core.start());
+  auto client = *core.register_client({"test", {gpu_a}, 1s});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(core.stats().policy_ejections, 0U);
+    client.begin();
+    core.step();
+  }
+  EXPECT_EQ(core.stats().policy_ejections, 1U);
+}
+
+}  // namespace
+}  // namespace sluice::tests

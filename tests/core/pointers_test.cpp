@@ -1,0 +1,228 @@
+// What sources see of online queues' pointers: which GPUs have work by it, and what policies and
+// the attacher are told.
+
+#include "core_bench.hpp"
+
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/policies/pointer_polling.hpp"
+
+namespace sluice::tests {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr std::uint64_t job = 5;
+constexpr pid_t serving = 300;
+constexpr pid_t training = 100;
+
+/// An online process on GPU a; a policy that wants pointers looked at and remembers what it hears.
+class Pointers : public ::testing::Test {
+ protected:
+  Pointers() {
+    bench.create(serving, role::online, gpu_a, {0});
+    bench.create(training, role::offline, gpu_a, {0});
+    bench.settle();
+  }
+
+  void point(pid_t pid, gpu_id gpu, online_work work, std::uint32_t packets = 0) {
+    observation one;
+    one.kind = observation_kind::pointers_seen;
+    one.pid = pid;
+    one.start_time = start_time;
+    one.gpu = gpu;
+    one.work = work;
+    one.count = packets;
+    one.at = bench.time.now();
+    bench.core->observe(0, one);
+  }
+  online_work work(gpu_id gpu = gpu_a) { return bench.core->seen().find(gpu)->work; }
+
+  struct told {
+    gpu_id gpu;
+    std::uint32_t packets;
+    bool operator==(const told&) const = default;
+  };
+  std::vector<told> moved() { return std::exchange(moved_, {}); }
+
+  std::vector<told> moved_;
+  duration interval_ = 1ms;
+  core_bench bench{quick_config(), make_policy([this](const snapshot& seen, decision_sink& out) {
+                     out.poll_pointers(interval_);
+                     for (const event& each : seen.events) {
+                       if (each.kind == event_kind::online_moved)
+                         moved_.push_back({each.gpu, each.count});
+                     }
+                   })};
+};
+
+TEST_F(Pointers, AreLookedAtAsOftenAsThePolicyWants) {
+  EXPECT_EQ(bench.core->pointer_interval(), 1ms);
+  interval_ = 5ms;
+  point(serving, gpu_a, online_work::finished);
+  bench.step();
+  EXPECT_EQ(bench.core->pointer_interval(), 5ms);
+}
+
+TEST_F(Pointers, TellOfPacketsAndOfTheirEnd) {
+  point(serving, gpu_a, online_work::waiting, 3);
+  bench.step();
+  EXPECT_EQ(work(), online_work::waiting);
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->last_move, bench.time.now());
+  EXPECT_THAT(moved(), ElementsAre(told{gpu_a, 3}));
+  const time_point came = bench.time.now();
+  bench.time.advance(1ms);
+  point(serving, gpu_a, online_work::finished);
+  bench.step();
+  EXPECT_EQ(work(), online_work::finished);
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->last_move, came);
+  EXPECT_THAT(moved(), ElementsAre(told{gpu_a, 0}));
+  bench.step();
+  EXPECT_THAT(moved(), IsEmpty());
+}
+
+TEST_F(Pointers, OfSeveralProcessesSayWhatTheBusiestSays) {
+  bench.create(301, role::online, gpu_a, {0});
+  point(serving, gpu_a, online_work::finished, 1);
+  point(301, gpu_a, online_work::consumed, 2);
+  bench.step();
+  EXPECT_EQ(work(), online_work::consumed);
+  EXPECT_THAT(moved(), ElementsAre(told{gpu_a, 3}));
+  point(serving, gpu_a, online_work::waiting, 1);
+  bench.step();
+  EXPECT_EQ(work(), online_work::waiting);
+  point(serving, gpu_a, online_work::finished);
+  point(301, gpu_a, online_work::unknown);
+  bench.step();
+  EXPECT_EQ(work(), online_work::unknown) << "one of them may well have work";
+}
+
+TEST_F(Pointers, OfProcessesThatAreNotOnlineDoNotCount) {
+  point(training, gpu_a, online_work::waiting, 9);
+  bench.step();
+  EXPECT_EQ(work(), online_work::unknown);
+  EXPECT_THAT(moved(), IsEmpty());
+  point(serving, gpu_a, online_work::waiting, 1);
+  bench.step();
+  bench.see(serving, role::unmatched);
+  bench.step();
+  EXPECT_EQ(work(), online_work::unknown);
+}
+
+TEST_F(Pointers, OfAProcessOrQueueThatIsGoneDoNotCount) {
+  bench.create(301, role::online, gpu_b, {0});
+  point(serving, gpu_a, online_work::waiting, 1);
+  point(301, gpu_b, online_work::waiting, 1);
+  bench.step();
+  bench.see_kind(observation_kind::process_gone, serving);
+  bench.driver.remove_queue(301, q(0));
+  bench.see_kind(observation_kind::queue_gone, 301, q(0));
+  bench.step();
+  EXPECT_EQ(work(gpu_a), online_work::unknown);
+  EXPECT_EQ(work(gpu_b), online_work::unknown);
+}
+
+// Two threads of one source, two inboxes.
+TEST_F(Pointers, MayComeBeforeTheirProcess) {
+  point(302, gpu_a, online_work::waiting, 4);
+  bench.step();
+  EXPECT_EQ(work(), online_work::unknown);
+  bench.create(302, role::online, gpu_a, {0});
+  bench.step();
+  EXPECT_EQ(work(), online_work::waiting);
+  EXPECT_THAT(moved(), ElementsAre(told{gpu_a, 4}));
+}
+
+TEST_F(Pointers, OfAGangCountOnAllItsGpus) {
+  bench.create(301, role::online, gpu_a, {0}, job);
+  bench.create(302, role::online, gpu_b, {0}, job);
+  bench.settle();
+  moved();
+  point(301, gpu_a, online_work::waiting, 2);
+  bench.step();
+  EXPECT_EQ(work(gpu_a), online_work::waiting);
+  EXPECT_EQ(work(gpu_b), online_work::waiting);
+  EXPECT_THAT(moved(), ElementsAre(told{gpu_a, 2}, told{gpu_b, 2}));
+  // Out of the gang: its work is its own.
+  bench.see(302, role::online);
+  bench.step();
+  EXPECT_EQ(work(gpu_a), online_work::waiting);
+  EXPECT_EQ(work(gpu_b), online_work::unknown);
+}
+
+TEST_F(Pointers, AreForgottenWhenNobodyWantsThemAnyMore) {
+  point(serving, gpu_a, online_work::waiting, 1);
+  bench.step();
+  ASSERT_EQ(work(), online_work::waiting);
+  interval_ = {};
+  point(serving, gpu_a, online_work::waiting, 1);
+  bench.step();
+  EXPECT_EQ(bench.core->pointer_interval(), duration::zero());
+  EXPECT_EQ(work(), online_work::unknown);
+  point(serving, gpu_a, online_work::waiting, 1);  // One that was under way.
+  bench.step();
+  EXPECT_EQ(work(), online_work::unknown);
+}
+
+TEST_F(Pointers, AreNotLookedAtForAPolicyThatWasRemoved) {
+  core_bench thrower{quick_config(), make_policy([](const snapshot&, decision_sink& out) {
+                       out.poll_pointers(1ms);
+                       throw std::runtime_error("no");
+                     })};
+  thrower.create(training, role::offline, gpu_a, {0});
+  thrower.step();
+  EXPECT_EQ(thrower.stats().policy_ejections.value(), 1U);
+  EXPECT_EQ(thrower.core->pointer_interval(), duration::zero());
+}
+
+// An attach costs online work a runlist cycle or two.
+TEST_F(Pointers, DelayAnAttachWhileTheySayThatWorkRuns) {
+  point(serving, gpu_a, online_work::consumed, 1);
+  bench.run_for(3s);  // attach_after is 2 s.
+  EXPECT_FALSE(bench.driver.attached(training));
+  point(serving, gpu_a, online_work::finished);
+  bench.run_for(10ms);
+  EXPECT_TRUE(bench.driver.attached(training));
+}
+
+TEST(PointerPolling, SuspendsThroughTheCoreAndIsMeasured) {
+  core_bench bench{quick_config(), make_pointer_polling()};
+  EXPECT_EQ(bench.core->pointer_interval(), duration::zero());
+  bench.create(serving, role::online, gpu_a, {0});
+  bench.settle();
+  EXPECT_EQ(bench.core->pointer_interval(), duration::zero()) << "nothing to suspend";
+  bench.create(training, role::offline, gpu_a, {0});
+  bench.attach_all();
+  EXPECT_EQ(bench.core->pointer_interval(), 2ms);
+  const auto point = [&](online_work work, std::uint32_t packets) {
+    observation one;
+    one.kind = observation_kind::pointers_seen;
+    one.pid = serving;
+    one.start_time = start_time;
+    one.gpu = gpu_a;
+    one.work = work;
+    one.count = packets;
+    one.at = bench.time.now();
+    bench.core->observe(0, one);
+    bench.settle();
+  };
+  point(online_work::waiting, 1);
+  EXPECT_TRUE(bench.driver.suspended(training, q(0)));
+  EXPECT_EQ(bench.core->pointer_interval(), 200us);
+  EXPECT_EQ(bench.stats().arrival_to_off.count(), 1U);
+  point(online_work::consumed, 0);
+  bench.run_for(500ms);
+  EXPECT_TRUE(bench.driver.suspended(training, q(0)));
+  point(online_work::finished, 0);
+  bench.run_for(20ms);
+  EXPECT_FALSE(bench.driver.suspended(training, q(0)));
+  bench.run_for(2s);
+  EXPECT_EQ(bench.core->pointer_interval(), 2ms);
+}
+
+}  // namespace
+}  // namespace sluice::tests

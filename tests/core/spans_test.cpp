@@ -1,0 +1,257 @@
+// Marks of spans, from the client's threads to the policy's events.
+
+#include "core_bench.hpp"
+#include "open_spans.hpp"
+#include "span_ring.hpp"
+
+#include <poll.h>
+
+#include <atomic>
+#include <map>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace sluice::tests {
+namespace {
+
+/// Remembers the events of spans that its policy sees.
+class Spans : public ::testing::Test {
+ protected:
+  core_bench bench_{
+      quick_config(), make_policy([this](const snapshot& seen, decision_sink& out) {
+        for (const event& one : seen.events) {
+          if (one.kind != event_kind::span_begin && one.kind != event_kind::span_end) {
+            continue;
+          }
+          seen_.push_back(one);
+          const auto on = seen.table.gpus_of(one.client);
+          gpus_.assign(on.begin(), on.end());
+        }
+        if (listen_) out.listen(span_kind::itl, *listen_);
+      })};
+  std::vector<event> seen_;
+  std::vector<gpu_id> gpus_;
+  std::optional<bool> listen_;
+
+  bool is_awake() {
+    pollfd bell{bench_.core->wake_fd(), POLLIN, 0};
+    return poll(&bell, 1, 0) == 1;
+  }
+};
+
+TEST_F(Spans, ComeToThePolicyWithRequestAndLength) {
+  auto client = bench_.client({gpu_a});
+  bench_.step();
+  const time_point begun = bench_.time.now();
+  client.begin_span(span_kind::request, 7);
+  bench_.step();
+  ASSERT_EQ(seen_.size(), 1U);
+  EXPECT_EQ(seen_[0].kind, event_kind::span_begin);
+  EXPECT_EQ(seen_[0].client, client.id());
+  EXPECT_EQ(seen_[0].span, span_kind::request);
+  EXPECT_EQ(seen_[0].request, 7U);
+  EXPECT_EQ(seen_[0].at, begun);
+  EXPECT_EQ(gpus_, std::vector{gpu_a});
+
+  bench_.time.advance(30ms);
+  client.end_span(span_kind::request, 7);
+  bench_.time.advance(5ms);  // When it is looked at does not matter.
+  bench_.step();
+  ASSERT_EQ(seen_.size(), 2U);
+  EXPECT_EQ(seen_[1].kind, event_kind::span_end);
+  EXPECT_EQ(seen_[1].request, 7U);
+  EXPECT_EQ(seen_[1].at, begun + 30ms);
+  EXPECT_EQ(seen_[1].length, 30ms);
+  const histogram lengths =
+      bench_.stats().span_length[static_cast<std::size_t>(span_kind::request)];
+  EXPECT_EQ(lengths.count(), 1U);
+  EXPECT_EQ(lengths.max(), 30ms);
+}
+
+TEST_F(Spans, MayHaveBegunEarlier) {
+  auto client = bench_.client();
+  client.begin_span(span_kind::ttft, 1, bench_.time.now() - 4ms);
+  client.begin_span(span_kind::ttft, 2, bench_.time.now() + 4ms);  // A mistake: it is now.
+  bench_.time.advance(1ms);
+  client.end_span(span_kind::ttft, 1);
+  client.end_span(span_kind::ttft, 2);
+  bench_.step();
+  ASSERT_EQ(seen_.size(), 4U);
+  EXPECT_EQ(seen_[2].length, 5ms);
+  EXPECT_EQ(seen_[3].length, 1ms);
+}
+
+TEST_F(Spans, BegunTwiceEndOnceInBetween) {
+  auto client = bench_.client();
+  for (int token = 0; token < 3; ++token) {
+    client.begin_span(span_kind::itl, 5);
+    bench_.time.advance(10ms);
+  }
+  client.end_span(span_kind::itl, 5);
+  client.end_span(span_kind::itl, 5);  // Stray.
+  bench_.step();
+  std::vector<event_kind> kinds;
+  for (const event& one : seen_) {
+    kinds.push_back(one.kind);
+    if (one.kind == event_kind::span_end) {
+      EXPECT_EQ(one.length, 10ms);
+    }
+  }
+  using enum event_kind;
+  EXPECT_EQ(kinds, (std::vector{span_begin, span_end, span_begin, span_end, span_begin, span_end}));
+  EXPECT_EQ(bench_.stats().stray_ends, 1U);
+}
+
+TEST_F(Spans, EndWithTheirToken) {
+  auto client = bench_.client();
+  {
+    auto outer = client.span(span_kind::request, 1);
+    EXPECT_TRUE(outer);
+    const auto moved = std::move(outer);
+    EXPECT_FALSE(outer);  // NOLINT: what a moved-from token is, is part of the contract
+    bench_.step();
+    EXPECT_EQ(seen_.size(), 1U);
+  }
+  bench_.step();
+  EXPECT_EQ(seen_.size(), 2U);
+  online_client nobody;
+  nobody.begin_span(span_kind::request, 1);
+  nobody.span(span_kind::request, 1).end();
+}
+
+TEST_F(Spans, BeyondTheRingAreCountedAndNeverBlock) {
+  auto client = bench_.client();
+  bench_.step();
+  for (std::uint64_t i = 0; i < core::span_ring::capacity + 10; ++i) {
+    client.begin_span(span_kind::itl, i);
+  }
+  bench_.step();
+  EXPECT_EQ(seen_.size(), core::span_ring::capacity);
+  EXPECT_EQ(bench_.stats().lost_marks, 10U);
+  client.begin_span(span_kind::itl, 5'000);
+  bench_.step();
+  EXPECT_EQ(seen_.size(), core::span_ring::capacity + 1);
+}
+
+TEST_F(Spans, OfTokensLeaveASleepingSchedulerAloneUnlessThePolicyListens) {
+  auto client = bench_.client();
+  const auto sleep = [&] {
+    bench_.core->awake();
+    bench_.step();
+    while (!bench_.core->fall_asleep()) bench_.step();
+    bench_.core->clear_wake_fd();
+  };
+  sleep();
+  client.begin_span(span_kind::itl, 1);
+  EXPECT_FALSE(is_awake());
+  client.begin_span(span_kind::ttft, 1);
+  EXPECT_TRUE(is_awake());
+  sleep();
+  client.begin_span(span_kind::request, 1);
+  EXPECT_TRUE(is_awake());
+
+  listen_ = true;
+  sleep();
+  client.begin_span(span_kind::itl, 1);
+  EXPECT_TRUE(is_awake());
+  listen_ = false;
+  sleep();
+  client.begin_span(span_kind::itl, 1);
+  EXPECT_FALSE(is_awake());
+  // Unless they fill the ring.
+  for (std::uint64_t i = 0; i < core::span_ring::capacity / 2; ++i) {
+    client.end_span(span_kind::itl, i);
+  }
+  EXPECT_TRUE(is_awake());
+}
+
+TEST_F(Spans, OfAClientThatLeavesAreStillHeard) {
+  {
+    auto client = bench_.client({gpu_b});
+    const auto span = client.span(span_kind::request, 1);
+    bench_.time.advance(2ms);
+  }
+  bench_.step();
+  // The token ended it after the client had gone, or the other way round: the begin is seen.
+  ASSERT_GE(seen_.size(), 1U);
+  EXPECT_EQ(gpus_, std::vector{gpu_b});
+}
+
+TEST(SpanRing, LosesAndMixesUpNothingBetweenThreads) {
+  constexpr std::uint64_t threads = 4;
+  constexpr std::uint64_t each = 200'000;
+  const auto ring = std::make_unique<core::span_ring>();
+  std::atomic<std::uint64_t> refused{0};
+  std::vector<std::thread> producers;
+  for (std::uint64_t t = 0; t < threads; ++t) {
+    producers.emplace_back([&, t] {
+      for (std::uint64_t i = 0; i < each; ++i) {
+        const auto request = t * each + i;
+        const auto at = static_cast<std::int64_t>(~request >> 1);
+        if (ring->push({request, at, span_kind::itl, (i & 1) != 0}) ==
+            core::span_ring::pushed::full) {
+          refused.fetch_add(1);
+        }
+      }
+    });
+  }
+  std::vector<std::uint64_t> last(threads, 0);
+  std::uint64_t taken = 0;
+  while (taken + refused < threads * each) {
+    const auto mark = ring->pop();
+    if (!mark) continue;
+    ++taken;
+    ASSERT_EQ(mark->at, static_cast<std::int64_t>(~mark->request >> 1));
+    ASSERT_EQ(mark->begins, (mark->request % each & 1) != 0);
+    auto& before = last[mark->request / each];
+    ASSERT_LE(before, mark->request % each);  // One thread's come in its order.
+    before = mark->request % each;
+  }
+  for (auto& one : producers) one.join();
+  while (ring->pop()) ++taken;
+  EXPECT_EQ(taken + refused, threads * each);
+  EXPECT_EQ(ring->lost(), refused);
+  EXPECT_TRUE(ring->empty());
+}
+
+TEST(OpenSpans, AreWhatAMapSays) {
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  core::open_spans spans;
+  std::map<std::pair<span_kind, std::uint64_t>, time_point> model;
+  for (int i = 0; i < 200'000; ++i) {
+    const auto kind = static_cast<span_kind>(random() % span_kinds);
+    const std::uint64_t request = random() % 300 << (random() % 2 * 40);
+    const std::pair key{kind, request};
+    const auto known = model.find(key);
+    const auto expected =
+        known == model.end() ? std::nullopt : std::optional<time_point>(known->second);
+    if (random() % 2 == 0) {
+      const time_point at{duration(i)};
+      ASSERT_EQ(spans.begin(kind, request, at, time_point::min()), expected);
+      model[key] = at;
+    } else {
+      ASSERT_EQ(spans.end(kind, request), expected);
+      model.erase(key);
+    }
+    ASSERT_EQ(spans.size(), model.size());
+  }
+}
+
+TEST(OpenSpans, ForgetTheOldOnesBeforeTheyGrow) {
+  core::open_spans spans;
+  for (std::uint64_t i = 0; i < 100'000; ++i) {
+    const time_point at{duration(static_cast<std::int64_t>(i))};
+    spans.begin(span_kind::request, i, at, at - 50ns);
+    ASSERT_LE(spans.size(), 300U);
+  }
+  EXPECT_TRUE(spans.end(span_kind::request, 99'999));
+  EXPECT_FALSE(spans.end(span_kind::request, 0));
+}
+
+}  // namespace
+}  // namespace sluice::tests

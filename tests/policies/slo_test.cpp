@@ -1,0 +1,307 @@
+#include "sluice/policies/slo.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sluice/testing/policy_harness.hpp"
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+using enum span_kind;
+using verb = testing::recording_sink::verb;
+
+constexpr gpu_id gpu_a{10};
+constexpr gpu_id gpu_b{20};
+constexpr group_id train{1};
+constexpr group_id other{2};
+
+slo_options with(duration request_target) {
+  slo_options options;
+  options.p99[static_cast<std::size_t>(request)] = request_target;
+  return options;
+}
+
+/// One offline group on one of two GPUs; a suspend takes 5 ms, a resume 10 ms.
+class node : public testing::policy_harness {
+ public:
+  explicit node(slo_options options = with(100ms)) : policy_harness(make_slo(options)) {
+    table().add_gpu(gpu_a);
+    table().add_gpu(gpu_b);
+    table().add_group(train, role::offline, {gpu_a});
+    change(train);
+  }
+  /// `count` spans of that length, with such gaps.
+  void serve(int count, duration length, duration gap, span_kind kind = request) {
+    for (int i = 0; i < count; ++i) {
+      begin_span(kind, ++number_);
+      advance(length);
+      end_span(kind, number_);
+      advance(gap);
+    }
+  }
+  std::vector<testing::recording_sink::call> notes() const {
+    std::vector<testing::recording_sink::call> all;
+    std::copy_if(calls().begin(), calls().end(), std::back_inserter(all),
+                 [](const auto& one) { return one.what == verb::note; });
+    return all;
+  }
+
+ private:
+  std::uint64_t number_ = 1'000'000;
+};
+
+TEST(Slo, HoldsAtOnceWhileItKnowsNothing) {
+  node harness;
+  EXPECT_FALSE(harness.held(train));
+  harness.begin_span(request, 1);
+  EXPECT_TRUE(harness.held(train));
+  harness.advance(20ms);
+  harness.end_span(request, 1);
+  harness.advance(1s);
+  EXPECT_FALSE(harness.held(train));
+}
+
+TEST(Slo, LetsOfflineRunForWhatTheTargetLeaves) {
+  node harness;
+  harness.serve(20, 10ms, 1s);
+  harness.begin_span(request, 1);
+  EXPECT_FALSE(harness.held(train));
+  harness.advance(80ms);
+  EXPECT_FALSE(harness.held(train));
+  harness.advance(10ms);  // 90 ms of patience, less what is not known of the 10 ms.
+  EXPECT_TRUE(harness.held(train));
+  harness.end_span(request, 1);
+  harness.advance(1s);
+  EXPECT_FALSE(harness.held(train));
+}
+
+TEST(Slo, CountsPatienceOnlyWhileOfflineRuns) {
+  node harness(with(200ms));
+  harness.serve(20, 10ms, 1s);
+  harness.begin_span(request, 1);
+  harness.advance(195ms);
+  ASSERT_TRUE(harness.held(train));
+  harness.begin_span(request, 2);
+  harness.advance(5ms);
+  harness.end_span(request, 1);  // The other one has not used up any of its own.
+  EXPECT_FALSE(harness.held(train));
+  harness.advance(100ms);
+  EXPECT_FALSE(harness.held(train));
+}
+
+TEST(Slo, LosesPatienceByMissesWhichItSeesBeforeTheyEnd) {
+  node harness;
+  harness.serve(20, 10ms, 1s);
+  harness.begin_span(request, 1);
+  harness.advance(101ms);  // Late now.
+  harness.begin_span(request, 2);
+  harness.end_span(request, 1);
+  harness.advance(1s);
+  harness.end_span(request, 2);
+  harness.advance(1s);
+  harness.begin_span(request, 3);
+  harness.advance(30ms);
+  EXPECT_TRUE(harness.held(train));
+}
+
+TEST(Slo, ReleasesWhileSpansAreOpenOnlyForARunThatPays) {
+  // 18 ms of patience are less than two round trips.
+  node harness(with(30ms));
+  harness.serve(20, 10ms, 1s);
+  harness.begin_span(request, 1);
+  harness.advance(25ms);
+  ASSERT_TRUE(harness.held(train));
+  harness.begin_span(request, 2);
+  harness.end_span(request, 1);
+  EXPECT_TRUE(harness.held(train));
+}
+
+TEST(Slo, HoldsThroughGapsShorterThanARoundTripAndNoOthers) {
+  node harness(with(11ms));  // It leaves nothing.
+  harness.serve(50, 11ms, 6ms);
+  EXPECT_TRUE(harness.held(train));
+  harness.advance(1s);
+  EXPECT_FALSE(harness.held(train));
+  node other_harness(with(11ms));
+  other_harness.serve(50, 11ms, 1s);
+  other_harness.begin_span(request, 1);
+  other_harness.advance(11ms);
+  other_harness.end_span(request, 1);
+  other_harness.advance(50us);  // The least that the gaps are known to.
+  EXPECT_FALSE(other_harness.held(train));
+}
+
+TEST(Slo, PlansWithTheCostsThatWereMeasured) {
+  node harness(with(11ms));
+  harness.table().edit(gpu_a)->suspend_cost = 500us;
+  harness.table().edit(gpu_a)->resume_cost = 500us;
+  harness.serve(50, 11ms, 6ms);
+  harness.begin_span(request, 1);
+  harness.advance(11ms);
+  harness.end_span(request, 1);
+  harness.advance(50us);
+  EXPECT_FALSE(harness.held(train));  // 6 ms are six round trips now.
+}
+
+TEST(Slo, SuspendsEarlyWhenItIsMissingItsTargetAndArrivalsAreRegular) {
+  node harness(with(9ms));
+  harness.serve(60, 10ms, 200ms);
+  EXPECT_TRUE(harness.held(train));
+  harness.advance(100ms);
+  EXPECT_FALSE(harness.held(train));  // Nothing came: the prediction is over.
+}
+
+TEST(Slo, GivesUpATargetThatIsOutOfReachAndSaysSo) {
+  node harness;
+  for (int i = 0; i < 700 && harness.notes().empty(); ++i) harness.serve(1, 150ms, 1s);
+  const auto notes = harness.notes();
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_NE(notes[0].text.find("request.p99 = {} ms is out of reach"), std::string::npos);
+  ASSERT_EQ(notes[0].numbers.size(), 3U);
+  EXPECT_EQ(notes[0].numbers[0], 100);
+  EXPECT_NEAR(notes[0].numbers[1], 160, 15);
+  EXPECT_NEAR(notes[0].numbers[2], notes[0].numbers[1] * 1.1, 0.1);
+  harness.serve(100, 150ms, 1s);
+  EXPECT_EQ(harness.notes().size(), 1U);  // Not twice.
+}
+
+TEST(Slo, DoesNotGiveUpForOneBadMoment) {
+  node harness;
+  harness.serve(100, 10ms, 1s);
+  harness.serve(80, 150ms, 1ms);
+  harness.serve(1'000, 10ms, 1s);
+  EXPECT_TRUE(harness.notes().empty());
+}
+
+TEST(Slo, SaysOnceThatMarksAreMissingAndHoldsNothingForUnmarkedWork) {
+  node harness;
+  for (int i = 0; i < 300; ++i) {
+    harness.begin(gpu_a);
+    EXPECT_FALSE(harness.held(train));
+    harness.advance(5ms);
+    harness.end(gpu_a);
+  }
+  ASSERT_EQ(harness.notes().size(), 1U);
+  EXPECT_NE(harness.notes()[0].text.find("no client marks spans"), std::string::npos);
+  EXPECT_EQ(harness.notes()[0].numbers, std::vector<double>{100});
+}
+
+TEST(Slo, HasNoTargetForOtherKindsOfSpans) {
+  node harness;
+  harness.begin_span(ttft, 1);
+  harness.begin_span(itl, 1);
+  EXPECT_FALSE(harness.held(train));
+}
+
+TEST(Slo, LeavesTheGpusOfOtherClientsAlone) {
+  node harness;
+  harness.table().add_client(client_id{1}, "server", {gpu_a});
+  harness.table().add_group(other, role::offline, {gpu_b});
+  harness.begin_span(request, 1);
+  EXPECT_TRUE(harness.held(train));
+  EXPECT_FALSE(harness.held(other));
+}
+
+TEST(Slo, HoldsAGangForEachOfItsGpus) {
+  node harness;
+  harness.table().add_client(client_id{1}, "server", {gpu_b});
+  harness.table().add_group(train, role::offline, {gpu_a, gpu_b});
+  harness.begin_span(request, 1);
+  EXPECT_TRUE(harness.held(train));
+}
+
+TEST(Slo, HoldsAGroupThatAppearsMeanwhileAndAgainAfterALimitMadeItRun) {
+  node harness;
+  harness.begin_span(request, 1);
+  harness.table().add_group(other, role::offline, {gpu_a});
+  harness.change(other);
+  EXPECT_TRUE(harness.held(other));
+  harness.change(other);
+  EXPECT_TRUE(harness.held(other));
+}
+
+TEST(Slo, KeepsTheShareOfOfflineWorkWhateverItCosts) {
+  auto options = with(100ms);
+  options.offline = 0.4;
+  node harness(options);
+  duration ran{};
+  int switches = 0;
+  bool before = false;
+  constexpr duration all = 60s;
+  for (duration passed = 0ms; passed < all; passed += 1ms) {
+    if (passed % 50ms == 0ms) harness.begin_span(request, static_cast<std::uint64_t>(passed / 1ms));
+    harness.advance(1ms);
+    if (!harness.held(train)) ran += 1ms;
+    switches += std::exchange(before, harness.held(train)) != harness.held(train);
+  }
+  EXPECT_NEAR(static_cast<double>(ran.count()) / static_cast<double>(duration(all).count()), 0.4,
+              0.08);
+  EXPECT_LT(switches, 2 * 60'000 / 120 / 2);  // In stretches of eight round trips.
+}
+
+TEST(Slo, ForgetsASpanThatNobodyEnds) {
+  node harness;
+  harness.begin_span(request, 1);
+  for (int i = 0; i < 70; ++i) {
+    harness.advance(1s);
+    harness.change(train);  // What the scheduler does after max_suspend.
+  }
+  EXPECT_FALSE(harness.held(train));
+}
+
+TEST(Slo, ListensForTokensOnlyWhenTheyMatter) {
+  slo_options options;
+  options.p99[static_cast<std::size_t>(itl)] = 100ms;
+  node harness(options);
+  const auto listens = [&] {
+    bool on = false;
+    for (const auto& one : harness.calls()) {
+      if (one.what == verb::listen && one.span == itl) on = one.at_once;
+    }
+    return on;
+  };
+  EXPECT_TRUE(listens());  // For the first.
+  harness.serve(20, 10ms, 1s, itl);
+  harness.begin_span(itl, 1);
+  EXPECT_FALSE(listens());  // It has patience, and a timer for when that is over.
+  harness.advance(95ms);
+  ASSERT_TRUE(harness.held(train));
+  EXPECT_TRUE(listens());  // For its end.
+}
+
+TEST(Slo, IsQuietWhenNothingHappens) {
+  node harness;
+  harness.serve(50, 10ms, 20ms);
+  harness.advance(10s);
+  const auto turns = harness.turns();
+  harness.advance(24h);
+  EXPECT_LE(harness.turns() - turns, 1U);
+}
+
+TEST(Slo, GivesTheSameAnswersToTheSameHistory) {
+  const auto play = [] {
+    node harness(with(40ms));
+    for (int i = 0; i < 300; ++i) harness.serve(1, 1ms * (7 * i % 60), 1ms * (11 * i % 90));
+    return harness.calls();
+  };
+  EXPECT_EQ(play(), play());
+}
+
+TEST(Slo, IsRefusedWithoutATarget) {
+  std::string problem;
+  parameters none;
+  none.set("offline", 0.0);
+  none.set("suspend_cost", duration(5ms));
+  none.set("resume_cost", duration(10ms));
+  EXPECT_EQ(slo_kind().make(none, problem), nullptr);
+  EXPECT_EQ(problem, "slo needs a target: at least one of request.p99, ttft.p99, itl.p99");
+}
+
+}  // namespace
+}  // namespace sluice
