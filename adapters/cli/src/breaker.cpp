@@ -62,7 +62,7 @@ int list(const options& chosen) {
   if (all->empty()) {
     const bool there = ::access(store.path().c_str(), F_OK) == 0;
     return print(fmt::format("{}: no breaker is open{}\n", store.path(),
-                             there ? "" : "; there is no such file, so none ever was"))
+                             there ? "" : "; there is no such file"))
                ? exit_done
                : exit_failed;
   }
