@@ -192,7 +192,9 @@ int main(int argc, char** argv) {
   offline_work work(kind, seed);
   if (auto opened = work.open(); opened.has_error()) {
     return fail("cannot open the device: " + opened.error().message() +
-                " (is SLUICE_KFD_DEVICE set to a simulated device's dev/kfd?)");
+                (opened.error() == boost::system::errc::resource_unavailable_try_again
+                     ? " (a GPU is being reset: try again in some seconds)"
+                     : " (is SLUICE_KFD_DEVICE set to a simulated device's dev/kfd?)"));
   }
   const time_point start = clock::now();
   bool said_ready = false;

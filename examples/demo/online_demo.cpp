@@ -223,7 +223,9 @@ checked<int> run(const settings& with, const demo::arrivals& work) {
   auto gpu = sluice::sim::gpu_client::open({});
   if (gpu.has_error()) {
     return failure("cannot open the device: " + gpu.error().message() +
-                   " (is SLUICE_KFD_DEVICE set to a simulated device's dev/kfd?)");
+                   (gpu.error() == boost::system::errc::resource_unavailable_try_again
+                        ? " (a GPU is being reset: try again in some seconds)"
+                        : " (is SLUICE_KFD_DEVICE set to a simulated device's dev/kfd?)"));
   }
   // Priority 11 is what ROCr gives a stream of high priority.
   auto queue = (*gpu)->create_queue({.packets = demo::serving_packets, .priority = 11});
@@ -243,7 +245,14 @@ checked<int> run(const settings& with, const demo::arrivals& work) {
     if (!wait_for(go_limit, [&] {
           return (*scheduler)->stats().attaches.value() >= with.wait_for_offline;
         })) {
-      return failure("the offline processes were not attached");
+      const auto left_alone = (*scheduler)->stats().open_breakers.value();
+      return failure(
+          left_alone == 0
+              ? "the offline processes were not attached"
+              : "the offline processes were not attached: nothing is suspended on " +
+                    std::to_string(left_alone) +
+                    (left_alone == 1 ? " GPU, whose breaker is" : " GPUs, whose breakers are") +
+                    " open; see 'sluice breaker list'");
     }
   }
 

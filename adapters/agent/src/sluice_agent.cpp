@@ -417,20 +417,32 @@ pid_t host_pid() {
 
 /// The operator's command. \return the exit status.
 int unpause(settings chosen) {
-  const kfd::message_sink complain = [](std::string_view words) {
-    std::fprintf(stderr, "sluice-agent: %.*s\n", static_cast<int>(words.size()), words.data());
+  const auto complain = [](const std::string& words) {
+    std::fprintf(stderr, "sluice-agent: %s\n", words.c_str());
   };
+  const std::string name = "process " + std::to_string(chosen.unpause);
   const bool trusted = ::getauxval(AT_SECURE) == 0;
-  if (chosen.device.empty())
-    chosen.device = (trusted ? kfd::roots::from_environment() : kfd::roots{}).device;
+  const kfd::roots where = trusted ? kfd::roots::from_environment() : kfd::roots{};
+  const bool own_tree = chosen.device.empty() || chosen.device == where.device;
+  if (chosen.device.empty()) chosen.device = where.device;
   if (const std::string reason = refused_privileges(chosen); !reason.empty()) {
     complain(reason);
     return 1;
   }
-  const auto found = kfd::unpause_process(chosen.device, chosen.unpause, complain);
+  // To trace is to disturb: not whom the driver does not know.
+  const std::string users = where.sysfs + "/proc";
+  const std::string user = users + "/" + std::to_string(chosen.unpause);
+  const auto there = [](const std::string& path) { return ::access(path.c_str(), F_OK) == 0; };
+  const bool lives = there("/proc/" + std::to_string(chosen.unpause));
+  if (own_tree && lives && there(users) && !there(user)) {
+    complain(name + " was not unpaused: it does not use the driver (no " + user + ")");
+    return 1;
+  }
+  std::string reason;
+  const auto found = kfd::unpause_process(chosen.device, chosen.unpause,
+                                          [&reason](std::string_view words) { reason = words; });
   if (!found) {
-    complain("process " + std::to_string(chosen.unpause) +
-             " was not unpaused: " + found.error().message());
+    complain(name + " was not unpaused: " + (reason.empty() ? found.error().message() : reason));
     return 1;
   }
   std::printf("process %d %s\n", chosen.unpause,

@@ -5,6 +5,8 @@
 #include "subcommand.hpp"
 #include "table.hpp"
 
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,7 +59,13 @@ int list(const options& chosen) {
                {"version", 1}, {"store", store.path()}, {"breakers", breakers_json(*all)}}))
                ? exit_done
                : exit_failed;
-  if (all->empty()) return print(store.path() + ": no breaker is open\n") ? exit_done : exit_failed;
+  if (all->empty()) {
+    const bool there = ::access(store.path().c_str(), F_OK) == 0;
+    return print(fmt::format("{}: no breaker is open{}\n", store.path(),
+                             there ? "" : "; there is no such file"))
+               ? exit_done
+               : exit_failed;
+  }
   const auto node = node_now();
   using enum table::align;
   table rows{{{"GPU", right}, {"GPU_ID", right}, {"SINCE"}, {"UNTIL"}, {"CAUSE"}, {"OF", right}}};
@@ -83,13 +91,14 @@ int rearm(const options& chosen) {
     // One that is not shown any more has a breaker, perhaps.
     const auto id = known != nullptr ? number(known->id) : whole_number<std::uint32_t>(word);
     if (!id) {
-      complain(fmt::format("{}: no such GPU; 'sluice queues' lists them", printable(word)));
-      return exit_usage;
+      complain(fmt::format("{}: no such GPU; 'sluice queues' lists them; nothing was re-armed",
+                           printable(word)));
+      return exit_failed;
     }
     if (!all->contains(gpu_id{*id})) {
       complain(
           fmt::format("{} has no open breaker in {}; 'sluice breaker list' shows those there "
-                      "are",
+                      "are; nothing was re-armed",
                       gpu_name(node, gpu_id{*id}), store.path()));
       return exit_failed;
     }
@@ -132,7 +141,8 @@ subcommand add_breaker(CLI::App& program) {
       "After a preemption that failed, a reset or a stuck driver call nothing is\n"
       "suspended on a GPU and its hive any more, until its time (breaker_rearm) or\n"
       "your word: 'rearm', once the GPU works again. A restart changes nothing; a\n"
-      "reboot forgets all.");
+      "reboot forgets all.\n" +
+      std::string{exit_codes});
   const auto add_common = [chosen](CLI::App& to) {
     to.add_flag("--json", chosen->json, "For scripts: one line of JSON");
     to.add_option("--store", chosen->store,

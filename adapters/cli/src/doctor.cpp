@@ -81,6 +81,19 @@ bool many_debugged(std::uint32_t gfx) {
   return gfx == 90010 || (gfx >= 90400 && gfx <= 90402) || gfx == 90500 || gfx >= 110000;
 }
 
+/// Whether this process may open the file for writing, or else make it, and the directories above
+/// it.
+bool may_change(const std::string& path) {
+  const auto may = [](const std::string& what, int how) {
+    return ::faccessat(AT_FDCWD, what.c_str(), how, AT_EACCESS) == 0;
+  };
+  if (may(path, F_OK)) return may(path, R_OK | W_OK);
+  auto above = std::filesystem::path{path}.parent_path();
+  while (!above.empty() && above.has_relative_path() && !may(above, F_OK))
+    above = above.parent_path();
+  return may(above.empty() ? "." : above.string(), W_OK | X_OK);
+}
+
 std::string gpu_name(const kfd::gpu_description& gpu) {
   return fmt::format("GPU {} ({}, gfx {}.{}.{})", gpu.ordinal, gpu.pci,
                      gpu.gfx_target_version / 10000, gpu.gfx_target_version / 100 % 100,
@@ -102,6 +115,7 @@ std::vector<check> check_device(const machine& here) {
   const kfd::unique_fd device{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
   if (!device) {
     const int error = errno;
+    std::string found = error_text(error);
     std::string advice = "see dmesg";
     if (error == ENOENT)
       advice =
@@ -110,9 +124,12 @@ std::vector<check> check_device(const machine& here) {
     else if (error == EACCES || error == EPERM)
       advice =
           "join the group that owns it (often render: usermod -aG render USER), or run as root";
-    all.push_back({"device", verdict::blocked,
-                   fmt::format("{} cannot be opened: {}", path, error_text(error)), "open(2)",
-                   advice});
+    else if (error == EAGAIN) {
+      found = "a GPU is being reset (" + found + ")";
+      advice = "try again in some seconds; dmesg says which and why";
+    }
+    all.push_back({"device", verdict::blocked, fmt::format("{} cannot be opened: {}", path, found),
+                   "open(2)", advice});
     return all;
   }
   struct stat about {};
@@ -399,6 +416,16 @@ std::vector<check> check_io_uring(const machine& here) {
   return all;
 }
 
+check check_owner_lock(const machine& here) {
+  const std::string how = "access(2); a scheduler may be told another path (owner_lock)";
+  if (may_change(here.owner_lock))
+    return {"owner lock", verdict::good, here.owner_lock + " can be taken by this user", how};
+  return {"owner lock", verdict::blocked,
+          here.owner_lock +
+              " cannot be opened by this user, so a scheduler of this user does not start",
+          how, "run the scheduler as root, or name another path with its option owner_lock"};
+}
+
 std::vector<check> check_breakers(const machine& here, const kfd::node_view& node) {
   std::string message;
   auto open = kfd::breaker_store{here.breakers}.read(message);
@@ -409,10 +436,13 @@ std::vector<check> check_breakers(const machine& here, const kfd::node_view& nod
     return {{"breakers", verdict::unknown, message, here.breakers,
              "until then a scheduler that starts does not know which GPUs to leave alone"}};
   drop_over(*open);
+  const bool none_left = !node.gpus.empty() && std::ranges::all_of(node.gpus, [&](const auto& gpu) {
+    return open->contains(gpu.id);
+  });
   std::vector<check> all;
   for (const auto& [gpu, each] : *open)
     all.push_back(
-        {"breaker", verdict::note,
+        {"breakers", none_left && node.find(gpu) != nullptr ? verdict::blocked : verdict::note,
          fmt::format("{} is left alone: {}", gpu_name(node, gpu), breaker_text(gpu, each, node)),
          how,
          fmt::format(
@@ -420,6 +450,11 @@ std::vector<check> check_breakers(const machine& here, const kfd::node_view& nod
              "processes; once it works again (dmesg): sluice breaker rearm {}",
              number(gpu))});
   if (all.empty()) all.push_back({"breakers", verdict::good, "none is open", how});
+  if (!may_change(here.breakers + ".lock"))
+    all.push_back(
+        {"breakers", verdict::note, here.breakers + " cannot be written by this user", "access(2)",
+         "a scheduler of this user forgets its open breakers when it ends, and this user "
+         "re-arms none: run as root, or name a file of this user's with SLUICE_BREAKERS"});
   return all;
 }
 
@@ -439,6 +474,7 @@ std::vector<check> examine(const machine& here) {
   all.push_back(check_scheduling(here));
   all.push_back(check_cwsr(here));
   all.push_back(check_tracing(here));
+  all.push_back(check_owner_lock(here));
   add(check_breakers(here, node ? *node : kfd::node_view{}));
   all.push_back(check_pid_namespace(here));
   add(check_debugfs(here));

@@ -109,14 +109,16 @@ int show_once(const options& chosen, picture which) {
     for (const auto& word : chosen.gpus) {
       const auto* const gpu = find_gpu(node, word);
       if (gpu == nullptr) {
-        complain(fmt::format("--gpu {}: no such GPU; 'sluice queues' lists them", word));
-        return exit_usage;
+        complain(fmt::format("--gpu {}: no such GPU; 'sluice queues' lists them", printable(word)));
+        return exit_failed;
       }
       wanted.push_back(gpu->id);
     }
     std::erase_if(slots.slots, [&](const auto& slot) {
       return std::ranges::find(wanted, slot.gpu) == wanted.end();
     });
+    std::erase_if(slots.stopped,
+                  [&](gpu_id each) { return std::ranges::find(wanted, each) == wanted.end(); });
   }
   const auto taken = taken_slots(slots, queues, node);
   const bool printed =
@@ -179,7 +181,8 @@ std::string hqds_text(const kfd::hqds& slots, const std::vector<slot_view>& take
     out += fmt::format("GPU {}: {} of {} compute slots taken\n", gpu_text(use.gpu), use.active,
                        use.slots);
   for (const auto id : slots.stopped)
-    out += fmt::format("GPU {}: stopped by the driver, nothing is known\n", gpu_text(id));
+    out += fmt::format("GPU {}: stopped by the driver (is it being reset?), nothing is known\n",
+                       gpu_text(id));
   if (out.empty()) out = "the driver shows no slots\n";
   using enum table::align;
   table rows{{{"GPU", right},
@@ -205,6 +208,8 @@ json::value hqds_json(const kfd::hqds& slots, const std::vector<slot_view>& take
   for (const auto& use : kfd::occupancy(slots))
     gpus.push_back(
         json::object{{"gpu_id", number(use.gpu)}, {"slots", use.slots}, {"taken", use.active}});
+  for (const auto id : slots.stopped)
+    gpus.push_back(json::object{{"gpu_id", number(id)}, {"slots", nullptr}, {"taken", nullptr}});
   json::array shown;
   for (const auto& each : taken)
     shown.push_back(
@@ -216,7 +221,11 @@ json::value hqds_json(const kfd::hqds& slots, const std::vector<slot_view>& take
                      {"priority", each.slot.priority},
                      {"backlog", each.backlog},
                      {"pid", each.pid != 0 ? json::value(each.pid) : json::value(nullptr)}});
-  return json::object{{"version", 1}, {"gpus", std::move(gpus)}, {"taken", std::move(shown)}};
+  const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
+  return json::object{{"version", 1},
+                      {"time_unix_ms", now.time_since_epoch().count()},
+                      {"gpus", std::move(gpus)},
+                      {"taken", std::move(shown)}};
 }
 
 subcommand add_hqds(CLI::App& program) {
@@ -226,7 +235,8 @@ subcommand add_hqds(CLI::App& program) {
   command->footer(
       "BACKLOG: packets of 64 bytes that the GPU has not taken yet (write pointer less\n"
       "read pointer). A process is named where mqds proves whose the ring is. Reads\n"
-      "registers through debugfs, which wakes the GPU; needs root.");
+      "registers through debugfs, which wakes the GPU; needs root.\n" +
+      std::string{exit_codes});
   command
       ->add_option("--gpu", chosen->gpus, "Only these: gpu_id, ordinal, PCI address or unique id")
       ->type_name("GPU");
@@ -236,7 +246,8 @@ subcommand add_hqds(CLI::App& program) {
           [chosen](const std::string& text) {
             const auto value = parse_duration(text.empty() ? "1s" : text);
             if (!value || *value < 10ms || *value > 1h)
-              throw CLI::ValidationError("--watch", "'" + text + "' is no time from 10ms to 1h");
+              throw CLI::ValidationError(
+                  "--watch", "'" + text + "' is no time from 10ms to 1h, such as 500ms or 2s");
             chosen->interval = *value;
           },
           "Again and again, until Ctrl-C; every 1s unless given")

@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
       "sluice"};
   program.get_formatter()->column_width(24);  // the subcommands', too
   program.require_subcommand(1);
+  program.footer(exit_codes);  // of those that have no other, too
   program.set_version_flag("--version", "sluice " SLUICE_VERSION);
   const std::vector<subcommand> all{
       add_doctor(program),  add_queues(program), add_hqds(program),    add_role(program),

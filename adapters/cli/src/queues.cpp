@@ -3,6 +3,7 @@
 #include "breakers.hpp"
 #include "holder_link.hpp"
 #include "output.hpp"
+#include "store_choice.hpp"
 #include "subcommand.hpp"
 #include "table.hpp"
 
@@ -133,13 +134,13 @@ std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& nod
   for (const auto& word : filter.gpus) {
     const auto* const gpu = find_gpu(node, word);
     if (gpu == nullptr)
-      return fmt::format("--gpu {}: no such GPU; 'sluice queues' lists them", word);
+      return fmt::format("--gpu {}: no such GPU; 'sluice queues' lists them", printable(word));
     gpus.push_back(gpu->id);
   }
   std::vector<uid_t> users;
   for (const auto& word : filter.users) {
     const auto user = find_user(word);
-    if (!user) return fmt::format("--user {}: no such user", word);
+    if (!user) return fmt::format("--user {}: no such user", printable(word));
     users.push_back(*user);
   }
   const auto among = [](const auto& wanted, const auto& value) {
@@ -345,7 +346,8 @@ subcommand add_queues(CLI::App& program) {
           [chosen](const std::string& text) {
             const auto value = parse_duration(text);
             if (!value || *value < 0s || *value > 1h)
-              throw CLI::ValidationError("--interval", "'" + text + "' is no time from 0s to 1h");
+              throw CLI::ValidationError(
+                  "--interval", "'" + text + "' is no time from 0s to 1h, such as 200ms or 2s");
             chosen->interval = *value;
           },
           "Between two looks, to find evictions; 0s: one [200ms]")
@@ -357,7 +359,8 @@ subcommand add_queues(CLI::App& program) {
       "STATE: suspended, or held (it runs), by 'sluice suspend'; traced by another,\n"
       "e.g. a scheduler's agent, who alone knows; evicted: taken off by the driver for\n"
       "want of memory. ROLE: what a scheduler with these rules would give, '-': none.\n"
-      "GPUs are numbered as HIP_VISIBLE_DEVICES counts. Priorities need root.");
+      "GPUs are numbered as HIP_VISIBLE_DEVICES counts. Priorities need root.\n" +
+      std::string{exit_codes});
   return {command, [chosen] {
             if (!chosen->type.empty()) chosen->filter.compute = chosen->type == "compute";
             const auto where = kfd::roots::from_environment();
@@ -391,13 +394,13 @@ subcommand add_queues(CLI::App& program) {
             std::ranges::move(breaker_warnings(*seen, breakers), std::back_inserter(warnings));
             if (const auto wrong = apply(chosen->filter, *seen)) {
               complain(*wrong);
-              return exit_usage;
+              return exit_failed;
             }
             std::string message;
-            const auto rules = kfd::load_classification(chosen->config, message);
+            const auto rules = load_rules(chosen->config, message);
             if (!rules) {
               complain(message);
-              return exit_usage;
+              return exit_failed;
             }
             known.given = kfd::roles_now(where, *rules, complain);
             known.held = ask_holders(*seen);

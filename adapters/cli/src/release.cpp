@@ -105,7 +105,7 @@ subcommand add_release(CLI::App& program) {
                 const auto value = parse_duration(text);
                 if (!value || *value <= 0s || *value > kfd::role_store::longest_release)
                   throw CLI::ValidationError(
-                      "--for", "'" + text + "' is no time up to 24h; e.g. 30s, 10m or 2h");
+                      "--for", "'" + text + "' is no time up to 24h; e.g. 30s, 10min or 2h");
                 chosen->how_long = *value;
               },
               "How long, up to 24h [10min]")

@@ -5,6 +5,7 @@
 #include "subcommand.hpp"
 #include "table.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
@@ -58,8 +59,30 @@ int change_entry(const options& chosen, Change change) {
   return exit_failed;
 }
 
+/// Whether the list of patterns is as long as the chosen position asks, its former entry aside.
+bool position_fits(const options& chosen, const kfd::role_store& store) {
+  std::string message;
+  const auto roles = store.read(message);
+  if (!roles) {
+    complain(message);
+    return false;
+  }
+  const auto others = static_cast<std::size_t>(std::ranges::count_if(
+      roles->by_cgroup, [&](const auto& each) { return each.cgroup != chosen.cgroup; }));
+  if (*chosen.position <= others) return true;
+  complain(
+      fmt::format("there is no position {}: {} says the roles of {} other pattern{}, so 0 to "
+                  "{} can be had; nothing was changed",
+                  *chosen.position, store.path(), others, others == 1 ? "" : "s", others));
+  return false;
+}
+
 int set(const options& chosen) {
   const role what = role_named(chosen.what);
+  if (chosen.position) {
+    const auto store = find_store(chosen.where);
+    if (!store || !position_fits(chosen, *store)) return exit_failed;
+  }
   return change_entry(chosen, [&](kfd::role_store& store, const auto& entry, std::string& message) {
     if constexpr (std::is_same_v<std::decay_t<decltype(entry)>, std::string>)
       return store.set(entry, what, message, chosen.position);
@@ -131,6 +154,14 @@ void add_entry(CLI::App& to, const std::shared_ptr<options>& chosen) {
       ->check(process_id())
       ->type_name("PID");
   entry->add_option("--cgroup", chosen->cgroup, "All below cgroups that match, such as '/batch/*'")
+      ->check(CLI::Validator{[](std::string& text) -> std::string {
+                               if (text.starts_with('/') && text.find('\n') == text.npos) return {};
+                               return fmt::format(
+                                   "'{}' is no pattern of cgroups: it must begin with / and be one "
+                                   "line",
+                                   printable(text));
+                             },
+                             ""})
       ->type_name("PATTERN");
   entry->require_option(1);
 }
@@ -141,6 +172,7 @@ subcommand add_role(CLI::App& program) {
   const auto chosen = std::make_shared<options>();
   auto* const command = program.add_subcommand("role", "Say which processes are online or offline");
   command->require_subcommand(1);
+  command->footer(exit_codes);  // of those below, too
 
   auto* const set_command =
       command->add_subcommand("set", "Say a role; schedulers follow within a second");

@@ -37,6 +37,7 @@ std::string find_program(const std::string& name) {
 
 std::string exports(const std::string& root) {
   return fmt::format(
+      "export SLUICE_SIM_ROOT={0}\n"
       "export SLUICE_KFD_DEVICE={0}/dev/kfd\n"
       "export SLUICE_KFD_SYSFS={0}/sys/class/kfd/kfd\n"
       "export SLUICE_KFD_DEBUGFS={0}/sys/kernel/debug/kfd\n",
@@ -81,7 +82,7 @@ int become_device(const options& chosen) {
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  ::dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is for the three lines alone
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is for the exports alone
   ::execvp(program.c_str(), arguments.data());
   complain(fmt::format("cannot start sluice-sim: {}; it is neither beside this program nor in PATH",
                        error_text(errno)));
@@ -94,13 +95,16 @@ subcommand add_sim(CLI::App& program) {
   const auto chosen = std::make_shared<options>();
   auto* const command = program.add_subcommand("sim", "Run a simulated GPU to try things on");
   command->footer([] {
-    return "Runs sluice-sim in the foreground until Ctrl-C, and prints three lines to paste\n"
+    return "Runs sluice-sim in the foreground until Ctrl-C, and prints four lines to paste\n"
            "into other shells: what is started there uses the simulated GPU. Needs root and\n"
-           "/dev/fuse. In a script: sluice sim --root DIR > env & ... . env\n"
-           "Profiles: " +
-           sim::profile_names();
+           "/dev/fuse. In a script: sluice sim --root DIR > env & ... . env\n" +
+           std::string{exit_codes} + "\nProfiles: " + sim::profile_names();
   });
   command->add_option("--root", chosen->root, "Directory to appear under [a new one in /tmp]")
+      ->check(CLI::Validator{[](std::string& text) -> std::string {
+                               return text.empty() ? "'' is no directory; name one" : "";
+                             },
+                             ""})
       ->type_name("DIR");
   command->add_option("--profile", chosen->profile, "A profile's name (below), or a TOML file")
       ->capture_default_str()

@@ -2,7 +2,8 @@
 
 #include "output.hpp"
 
-#include "sluice/kfd/classification.hpp"
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
 
 namespace sluice::cli {
 
@@ -14,10 +15,19 @@ void add_store(CLI::App& to, store_choice& chosen) {
       ->excludes(store);
 }
 
+result<kfd::classification_rules> load_rules(const std::string& config, std::string& message) {
+  auto rules = kfd::load_classification(config, message);
+  if (!rules || config.empty()) return rules;
+  const toml::parse_result file = toml::parse_file(config);
+  if (file && !file.table().contains("roles"))
+    complain("warning: " + printable(config) + " has no table [roles]: the default rules hold");
+  return rules;
+}
+
 result<kfd::role_store> find_store(const store_choice& chosen) {
   if (!chosen.store.empty()) return kfd::role_store{chosen.store};
   std::string message;
-  const auto rules = kfd::load_classification(chosen.config, message);
+  const auto rules = load_rules(chosen.config, message);
   if (!rules) {
     complain(message);
     return rules.error();

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/role_store.hpp"
 #include "sluice/result.hpp"
 
@@ -19,6 +20,10 @@ struct store_choice {
 
 /// \param chosen must outlive the parsing.
 void add_store(CLI::App& to, store_choice& chosen);
+
+/// kfd::load_classification(), with a warning where a file is named that has no table [roles]: a
+/// program may want none, but who names the file here wants its rules.
+result<kfd::classification_rules> load_rules(const std::string& config, std::string& message);
 
 /// \return an error, after a complaint, when none is configured rightly.
 result<kfd::role_store> find_store(const store_choice& chosen);

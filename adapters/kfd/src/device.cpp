@@ -18,6 +18,8 @@ result<std::unique_ptr<device>> device::open(const std::string& path, const mess
       advice = "; run as a member of the group that owns it (often render), or as root";
     else if (error == boost::system::errc::no_such_file_or_directory)
       advice = "; load the amdgpu driver, or name the device with SLUICE_KFD_DEVICE";
+    else if (error == boost::system::errc::resource_unavailable_try_again)
+      advice = "; a GPU is being reset, try again in some seconds";
     say("cannot open " + path + ": " + error.message() + advice);
     return error;
   }

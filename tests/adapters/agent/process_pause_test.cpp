@@ -164,10 +164,12 @@ class ProcessPause : public ::testing::Test {
   }
 
   /// `sluice-agent --unpause` of the target. \return its exit status; `output` is what it said.
-  int unpause(std::string& output) const {
-    const std::string command = std::string{SLUICE_AGENT_PROGRAM} + " --unpause " +
-                                std::to_string(target_->pid()) + " --device " +
-                                device_.roots().device + " 2>&1";
+  int unpause(std::string& output) const { return unpause(output, target_->pid(), ""); }
+  /// \param before goes before the program's name: "NAME=value ".
+  int unpause(std::string& output, pid_t pid, const std::string& before) const {
+    const std::string command = before + SLUICE_AGENT_PROGRAM + " --unpause " +
+                                std::to_string(pid) + " --device " + device_.roots().device +
+                                " 2>&1";
     FILE* const pipe = ::popen(command.c_str(), "r");
     if (pipe == nullptr) return -1;
     output.assign(1000, '\0');
@@ -432,6 +434,15 @@ TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilAnOperatorUndoesIt) {
   EXPECT_THAT(output, HasSubstr("was not paused"));
   EXPECT_TRUE(runs_again());
   EXPECT_EQ(kfd::tracer_of(target_->pid()), 0);
+
+  // Whom the driver does not list is not touched. Our parent may be anybody.
+  EXPECT_EQ(unpause(output, ::getppid(),
+                    "SLUICE_KFD_DEVICE=" + device_.roots().device + " " +
+                        "SLUICE_KFD_SYSFS=" + device_.roots().sysfs + " "),
+            1);
+  EXPECT_EQ(output, "sluice-agent: process " + std::to_string(::getppid()) +
+                        " was not unpaused: it does not use the driver (no " +
+                        device_.roots().sysfs + "/proc/" + std::to_string(::getppid()) + ")\n");
 }
 
 TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilTheNextSchedulerAttaches) {

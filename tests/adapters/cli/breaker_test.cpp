@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/kfd/breaker_store.hpp"
+#include "sluice/kfd/device.hpp"
 #include "sluice/sim/client.hpp"
 
 namespace sluice::test {
@@ -60,7 +61,7 @@ class SluiceBreaker : public testing::Test {
 
 TEST_F(SluiceBreaker, ListsAndRearms) {
   EXPECT_EQ(run({"breaker", "list"}), 0) << err_;
-  EXPECT_EQ(out_, store_.path() + ": no breaker is open\n");
+  EXPECT_EQ(out_, store_.path() + ": no breaker is open; there is no such file\n");
   open(first);
   open(second);
   EXPECT_EQ(run({"breaker", "list"}), 0) << err_;
@@ -79,11 +80,19 @@ TEST_F(SluiceBreaker, ListsAndRearms) {
 
   EXPECT_EQ(run({"breaker", "rearm", "51367"}), 1) << "not open any more";
   EXPECT_THAT(err_, HasSubstr("GPU 1 (gpu_id 51367) has no open breaker in " + store_.path()));
-  EXPECT_EQ(run({"breaker", "rearm", "gpu"}), 2);
+  EXPECT_EQ(run({"breaker", "rearm", "51110", "7"}), 1) << "all that are named, or none";
+  EXPECT_THAT(err_,
+              ContainsRegex("^sluice: [^\n]+ gpu_id 7 has no open breaker [^\n]+; nothing was "
+                            "re-armed\n$"));
+  EXPECT_EQ(run({"breaker", "rearm", "51110", "gpu"}), 1);
+  EXPECT_THAT(err_,
+              HasSubstr("gpu: no such GPU; 'sluice queues' lists them; nothing was re-armed"));
   EXPECT_EQ(run({"breaker", "rearm"}), 2);
   EXPECT_EQ(run({"breaker", "rearm", "--all"}), 0) << err_;
   EXPECT_THAT(out_, HasSubstr("GPU 0 (gpu_id 51110) is re-armed"));
   EXPECT_EQ(run({"breaker", "rearm", "--all"}), 0) << "none is none";
+  EXPECT_EQ(run({"breaker", "list"}), 0) << err_;
+  EXPECT_EQ(out_, store_.path() + ": no breaker is open\n");
 }
 
 TEST_F(SluiceBreaker, SaysWhatIsWrongWithTheStore) {
@@ -110,8 +119,8 @@ TEST_F(SluiceBreaker, IsShownWithTheProcessesThatMayHaveLostQueues) {
   EXPECT_THAT(err_, ContainsRegex("GPU 1 [^\n]+ until re-armed; once the GPU works again: sluice"));
   ASSERT_EQ(run({"queues", "--interval", "0s", "--json"}), 0);
   EXPECT_EQ(boost::json::parse(out_).at("breakers").as_array().size(), 2U);
-  (void)run({"doctor"});
-  EXPECT_THAT(out_, HasSubstr("note     breaker: GPU 0 (gpu_id 51110) is left alone: "));
+  EXPECT_EQ(run({"doctor"}), 1) << "no other GPU is left";
+  EXPECT_THAT(out_, HasSubstr("BLOCKED  breakers: GPU 0 (gpu_id 51110) is left alone: "));
 
   auto holder = start({"suspend", pid});
   ASSERT_TRUE(holder.says("held by process")) << holder.err();
@@ -137,6 +146,25 @@ TEST_F(SluiceBreaker, SuspendTellsOfAResetWhileItHolds) {
                                       "process " +
                                       std::to_string(target.pid()) + " had on it are dead"));
   EXPECT_THAT(holder.out(), Not(HasSubstr("runs again")));
+}
+
+TEST(SluiceReset, IsToldWhileItLasts) {
+  const simulated_device device{{.profile = profile_text("", "reset_time = \"25s\"\n")}};
+  std::ofstream{device.root() + "/sim/control"} << "reset 51110\n" << std::flush;
+  const auto says = [&](const std::string& verb, const std::string& sentence) {
+    return within(20s, [&] {
+      command made{SLUICE_PROGRAM, {verb}, device.environment()};
+      const auto code = made.ends();
+      return code == 1 && made.out().find(sentence) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(says("doctor", "BLOCKED  device: " + device.roots().device +
+                                 " cannot be opened: a GPU is being reset"));
+  std::string message;
+  const auto refused =
+      kfd::device::open(device.roots().device, [&](std::string_view words) { message = words; });
+  EXPECT_FALSE(refused);
+  EXPECT_THAT(message, HasSubstr("; a GPU is being reset, try again in some seconds"));
 }
 
 /// A process that breaks its second queue when told to. The driver remembers what went wrong only

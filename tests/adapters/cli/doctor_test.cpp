@@ -29,6 +29,7 @@ class Doctor : public testing::Test {
     here_.where = {.device = name + "/dev/kfd", .sysfs = name + "/kfd", .debugfs = name + "/debug"};
     here_.try_io_uring = [] { return 0; };
     here_.breakers = name + "/run/breakers";
+    here_.owner_lock = name + "/run/owner";
     write("proc/sys/kernel/osrelease", "6.12.0\n");
     write("proc/self/status", "Name:\tsluice\nCapEff:\t000001ffffffffff\n");
     for (const auto& [parameter, value] :
@@ -80,17 +81,44 @@ TEST_F(Doctor, ShowsOpenBreakers) {
         "open 8 8 stuck_call 1000 2000\n");
   const auto all = check_breakers(here_, node);
   ASSERT_EQ(all.size(), 2U) << "the last one's time is over";
-  EXPECT_EQ(all[0].what, verdict::note);
+  EXPECT_EQ(all[0].name, "breakers");
+  EXPECT_EQ(all[0].what, verdict::note) << "it is not shown any more";
   EXPECT_THAT(all[0].found,
               HasSubstr("the GPU with gpu_id 7 is left alone: the driver reset it (it "
                         "was GPU 0 (gpu_id 51110) of its hive)"));
   EXPECT_THAT(all[1].found, HasSubstr("GPU 0 (gpu_id 51110) is left alone: the driver reset it; "
                                       "since 1970-01-01 00:16:40 UTC, until re-armed"));
   EXPECT_THAT(all[1].advice, HasSubstr("sluice breaker rearm 51110"));
-  EXPECT_FALSE(blocks(all));
+  EXPECT_EQ(all[1].name, "breakers");
+  EXPECT_TRUE(blocks(all)) << "the node has no other GPU";
+  write("kfd/topology/nodes/2/gpu_id", "51367\n");
+  write("kfd/topology/nodes/2/properties", "domain 0\nlocation_id 512\n");
+  EXPECT_FALSE(blocks(check_breakers(here_, *kfd::look_at_node(here_.where))));
   write("run/breakers", "what\n");
   EXPECT_EQ(check_breakers(here_, node)[0].what, verdict::unknown);
   EXPECT_THAT(check_breakers(here_, node)[0].found, HasSubstr("run/breakers:1: \"what\""));
+}
+
+// Root may do all that, so this process is somebody else for a moment.
+TEST_F(Doctor, SaysWhatAnotherUserMayNotChange) {
+  const auto node = *kfd::look_at_node(here_.where);
+  EXPECT_EQ(check_owner_lock(here_).what, verdict::good) << "which is not there yet";
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/run")) << "and stays so";
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be somebody else";
+  std::filesystem::permissions(directory_, std::filesystem::perms{0755});
+  write("run/owner", "");
+  constexpr uid_t nobody = 65534;
+  ASSERT_EQ(::seteuid(nobody), 0);
+  const auto lock = check_owner_lock(here_);
+  const auto breakers = check_breakers(here_, node);
+  ASSERT_EQ(::seteuid(0), 0);
+  EXPECT_EQ(lock.what, verdict::blocked);
+  EXPECT_THAT(lock.found, HasSubstr("run/owner cannot be opened by this user"));
+  ASSERT_EQ(breakers.size(), 2U);
+  EXPECT_EQ(breakers[1].what, verdict::note);
+  EXPECT_THAT(breakers[1].found, HasSubstr("run/breakers cannot be written by this user"));
+  EXPECT_EQ(check_owner_lock(here_).what, verdict::good);
+  EXPECT_EQ(check_breakers(here_, node).size(), 1U);
 }
 
 TEST_F(Doctor, MissesTheDevice) {

@@ -77,15 +77,32 @@ TEST(SluiceQueues, ShowsTheRoleThatASchedulerWouldGive) {
   EXPECT_EQ(shown.code, 0) << shown.err;
   EXPECT_THAT(shown.out, ContainsRegex(pid + " +root +[a-z_]+ +offline +0 "));
   const auto missing = run(device, {"queues", "--config", rules + ".not"});
-  EXPECT_EQ(missing.code, 2);
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_EQ(shown.err, "");
+  std::ofstream{rules} << "[rolls]\nstore = \"\"\n";
+  EXPECT_EQ(run(device, {"queues", "--config", rules}).err,
+            "sluice: warning: " + rules + " has no table [roles]: the default rules hold\n");
   EXPECT_THAT(missing.err, HasSubstr("rules.toml.not"));
 }
 
 TEST(SluiceQueues, SaysWhatIsNotThere) {
   const simulated_device device;
   const auto wrong = run(device, {"queues", "--gpu", "17"});
-  EXPECT_EQ(wrong.code, 2);
+  EXPECT_EQ(wrong.code, 1);
   EXPECT_EQ(wrong.err, "sluice: --gpu 17: no such GPU; 'sluice queues' lists them\n");
+  const auto user = run(device, {"queues", "--user", "no-such-user"});
+  EXPECT_EQ(user.code, 1);
+  EXPECT_EQ(user.err, "sluice: --user no-such-user: no such user\n");
+  const auto slots = run(device, {"hqds", "--gpu", "17"});
+  EXPECT_EQ(slots.code, 1);
+  EXPECT_EQ(slots.err, wrong.err);
+  for (const char* const option : {"queues --interval", "hqds --watch"}) {
+    const std::string words = option;
+    const auto unitless =
+        run(device, {words.substr(0, words.find(' ')), words.substr(words.find(' ') + 1), "10"});
+    EXPECT_EQ(unitless.code, 2);
+    EXPECT_THAT(unitless.err, ContainsRegex("'10' is no time from [^\n]+, such as [0-9]+ms or 2s"));
+  }
 
   command nowhere{program, {"queues"}, {"SLUICE_KFD_SYSFS=/nonexistent/kfd"}};
   EXPECT_EQ(nowhere.ends(), 1);
@@ -593,6 +610,18 @@ TEST(SluiceHqds, ShowsTheSlotsOfTheDriversFile) {
   const auto line = boost::json::parse(text.substr(0, text.find('\n')));
   EXPECT_EQ(line.at("gpus").at(0).at("gpu_id").to_number<int>(), 0x4db5);
   EXPECT_EQ(line.at("taken").as_array().size(), 1U);
+  const std::string last = text.substr(text.rfind('\n', text.size() - 2) + 1);
+  EXPECT_GT(boost::json::parse(last).at("time_unix_ms").to_number<std::int64_t>(),
+            line.at("time_unix_ms").to_number<std::int64_t>());
+
+  // What the driver writes while a GPU is being reset.
+  std::ofstream{directory + "/hqds"} << "Node 1, gpu_id 4db5:\n Device is stopped\n";
+  command stopped{program, {"hqds", "--json"}, there};
+  EXPECT_EQ(stopped.ends(), 0) << stopped.err();
+  const auto gpu = boost::json::parse(stopped.out()).at("gpus").at(0);
+  EXPECT_EQ(gpu.at("gpu_id").to_number<int>(), 0x4db5);
+  EXPECT_TRUE(gpu.at("slots").is_null());
+  EXPECT_TRUE(gpu.at("taken").is_null());
   std::filesystem::remove_all(directory);
 }
 
@@ -731,7 +760,8 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
   std::string root = "/tmp/sluice-cli-sim-" + std::to_string(::getpid());
   command device{program, {"sim", "--root", root, "--gpus", "2"}, {}};
   ASSERT_TRUE(device.says("DEBUGFS=" + root + "/sys/kernel/debug/kfd\n")) << device.err();
-  EXPECT_EQ(device.out(), "export SLUICE_KFD_DEVICE=" + root + "/dev/kfd\n" +
+  EXPECT_EQ(device.out(), "export SLUICE_SIM_ROOT=" + root + "\n" +
+                              "export SLUICE_KFD_DEVICE=" + root + "/dev/kfd\n" +
                               "export SLUICE_KFD_SYSFS=" + root + "/sys/class/kfd/kfd\n" +
                               "export SLUICE_KFD_DEBUGFS=" + root + "/sys/kernel/debug/kfd\n");
   command seen{program, {"queues"}, {"SLUICE_KFD_SYSFS=" + root + "/sys/class/kfd/kfd"}};
@@ -746,6 +776,9 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
   EXPECT_EQ(wrong.out(), "");
   EXPECT_THAT(wrong.err(), HasSubstr("no-such"));
   EXPECT_THAT(wrong.err(), HasSubstr(profiles()));
+  command unnamed{program, {"sim", "--root", ""}, {}};
+  EXPECT_EQ(unnamed.ends(), 2);
+  EXPECT_THAT(unnamed.err(), HasSubstr("'' is no directory; name one"));
 }
 
 TEST(SluiceSim, ListsTheProfilesThatThereAre) {
@@ -830,6 +863,7 @@ TEST(Sluice, ExplainsItself) {
     command help{program, words, {}};
     EXPECT_EQ(help.ends(), 0);
     const auto text = help.out();
+    EXPECT_THAT(text, HasSubstr("Exit code 0:"));
     EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24) << text;
     for (std::size_t at = 0; at < text.size();) {
       const auto end = text.find('\n', at);

@@ -18,7 +18,7 @@ block() {
 cd "$work"
 eval "$(block 1) > exports &"
 for _ in $(seq 500); do
-  [ "$(wc -l <exports 2>/dev/null || echo 0)" -lt 3 ] || break
+  [ "$(wc -l <exports 2>/dev/null || echo 0)" -lt 4 ] || break
   sleep 0.02
 done
 # What it prints is what the README shows.

@@ -86,9 +86,16 @@ TEST_F(SluiceRole, SaysWhatIsWrong) {
   EXPECT_THAT(err_, ContainsRegex("^sluice: the role store .* says nothing of process " + self_));
   EXPECT_EQ(role({"set", "--pid", "4194304", "online"}), 1);
   EXPECT_EQ(err_, "sluice: there is no process 4194304\n");
-  EXPECT_EQ(role({"set", "--cgroup", "batch", "online"}), 1);
+  EXPECT_EQ(role({"set", "--cgroup", "batch", "online"}), 2);
   EXPECT_THAT(err_, HasSubstr("must begin with /"));
   ASSERT_EQ(role({"set", "--cgroup", "/a", "online"}), 0);
+  ASSERT_EQ(role({"set", "--cgroup", "/b", "online", "--position", "1"}), 0) << "at the end";
+  EXPECT_EQ(role({"set", "--cgroup", "/b", "offline", "--position", "2"}), 1);
+  EXPECT_EQ(err_, "sluice: there is no position 2: " + directory_ +
+                      "/lib/roles says the roles of 1 other pattern, so 0 to 1 can be had; nothing "
+                      "was changed\n");
+  EXPECT_THAT(stored().by_cgroup, ElementsAre(kfd::cgroup_rule{"/a", role::online},
+                                              kfd::cgroup_rule{"/b", role::online}));
   ::chmod((directory_ + "/lib/roles").c_str(), 0666);
   for (const char* each : {"list", "set", "clear"}) {
     std::vector<std::string> words{each};

@@ -42,6 +42,9 @@ cat "$top"/core/runtime/src/*.cpp "$top"/adapters/{agent,kfd}/src/*.cpp | tr '\n
 while IFS= read -r line; do
   grep -qF -- "$line" "$work/sources" || fail "nobody logs '$line'"
 done <"$work/lines"
+# A breaker opens, and one that was open goes on in a scheduler that starts: both are to wake somebody.
+opens=$(grep -m 1 'breaker has opened' "$page" | sed 's/^| `//; s/`.*//')
+[ "$(grep -oF -- "$opens" "$work/sources" | wc -l)" = 2 ] || fail "'$opens' is not what both log"
 first_column counter >"$work/counters"
 [ "$(wc -l <"$work/counters")" -ge 10 ]
 while IFS= read -r counter; do
