@@ -49,6 +49,14 @@ int resume(const options& chosen) {
     complain(refusal(chosen.pid, *tracer));
     return exit_failed;
   }
+  if (answer->text.empty()) {
+    complain(
+        fmt::format("process {}, which holds process {}, is a 'sluice suspend' that does not "
+                    "answer (a driver call may hang, or it is stopped); wait, or kill it, "
+                    "which resumes everything",
+                    answer->holder, chosen.pid));
+    return exit_failed;
+  }
   if (answer->text != "ok") {
     const std::string_view text = answer->text;
     complain(fmt::format("process {}, which holds process {}, says: {}", answer->holder, chosen.pid,
