@@ -344,6 +344,19 @@ TEST_F(SluiceSuspend, IsNamedWhereItDoesNotAnswer) {
   EXPECT_EQ(holder.ends(), 0) << "the request was waiting: " << holder.err();
 }
 
+TEST_F(SluiceSuspend, IsNamedWhereItCannotBeAsked) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  command holder{"/usr/bin/unshare", {"--net", program, "suspend", pid()}, device_.environment()};
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  const auto asked = run({"resume", pid()});
+  EXPECT_EQ(asked.code, 1);
+  EXPECT_THAT(asked.err, HasSubstr("is held by process " + std::to_string(holder.pid()) +
+                                   ", a 'sluice suspend' that cannot be asked"));
+  EXPECT_TRUE(target_.stands_still());
+  holder.signal(SIGTERM);
+  EXPECT_EQ(holder.ends(), 0) << holder.err();
+}
+
 // To attach would make it a user, whom the driver lists from then on.
 TEST_F(SluiceSuspend, TouchesNoProcessThatDoesNotUseTheDriver) {
   for (const std::string& stranger : {std::string{"1"}, std::to_string(device_.pid())}) {
