@@ -9,7 +9,9 @@
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
+#include "sluice/config.hpp"
 #include "sluice/kfd/role_store.hpp"
+#include "sluice/kfd/roots.hpp"
 
 namespace sluice::cli {
 
@@ -92,6 +94,42 @@ kfd::stored_breakers open_breakers() {
   }
   drop_over(*all);
   return *all;
+}
+
+void open_breakers_of(const std::vector<kfd::gpu_failure>& failed) {
+  const auto known = open_breakers();
+  kfd::node_view node;
+  if (auto seen = kfd::look_at_node(kfd::roots::from_environment())) node = std::move(*seen);
+  kfd::stored_breakers made;
+  const auto open = [&](gpu_id gpu, const kfd::gpu_failure& by) {
+    if (known.contains(gpu)) return;
+    const auto now = kfd::wall_time_now();
+    made.emplace(gpu,
+                 kfd::stored_breaker{.why = by.why,
+                                     .first = by.gpu,
+                                     .since = now,
+                                     .until = now + std::chrono::ceil<std::chrono::milliseconds>(
+                                                        scheduler_config{}.breaker_rearm)});
+  };
+  for (const auto& each : failed) {
+    open(each.gpu, each);
+    const auto* const about = node.find(each.gpu);
+    if (about == nullptr || about->hive == 0) continue;
+    for (const auto& other : node.gpus)
+      if (other.hive == about->hive) open(other.id, each);
+  }
+  if (made.empty()) return;
+  const kfd::breaker_store store;
+  std::string message;
+  if (!store.change(made, {}, message)) {
+    complain(message + "; so schedulers do not know of it: suspend nothing there");
+    return;
+  }
+  for (const auto& [gpu, each] : made)
+    complain(
+        fmt::format("{} is left alone from now on: its breaker is open in {}; once it works "
+                    "again: sluice breaker rearm {}",
+                    gpu_name(node, gpu), store.path(), number(gpu)));
 }
 
 }  // namespace sluice::cli

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// What the command says of open breakers. They are a scheduler's; the store is how it tells.
+/// What the command says of open breakers. They are a scheduler's, which tells of them by the
+/// store, or were opened by a `sluice suspend`.
 
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 
 #include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/queue_holder.hpp"
 
 namespace sluice::cli {
 
@@ -31,5 +33,9 @@ std::vector<std::string> breaker_warnings(const kfd::node_view& node,
 
 /// What `queues` and `suspend` read: none, after a complaint, where the store cannot be read.
 kfd::stored_breakers open_breakers();
+
+/// Opens the breakers of these GPUs and their hives in the store, for a scheduler's default time,
+/// and says so, or why not.
+void open_breakers_of(const std::vector<kfd::gpu_failure>& failed);
 
 }  // namespace sluice::cli

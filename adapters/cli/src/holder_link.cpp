@@ -133,6 +133,7 @@ std::optional<holder_answer> ask_holder(const holder_names& names, pid_t target,
   const time_point deadline = clock::now() + patience;
   struct stat owner {};
   if (::stat(fmt::format("/proc/{}", target).c_str(), &owner) != 0) return {};
+  std::optional<holder_answer> silent;
   const auto [first, last] = names.equal_range(target);
   for (auto each = first; each != last; ++each) {
     const address there{each->second};
@@ -148,8 +149,9 @@ std::optional<holder_answer> ask_holder(const holder_names& names, pid_t target,
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now());
     if (auto text = read_line(link.get(), std::max(static_cast<int>(left.count()), 0)))
       return holder_answer{who->pid, std::move(*text)};
+    if (clock::now() >= deadline) silent = holder_answer{who->pid, {}};
   }
-  return {};
+  return silent;
 }
 
 std::optional<std::vector<driver_queue_id>> parse_ids(std::string_view text) {

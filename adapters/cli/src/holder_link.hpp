@@ -53,13 +53,13 @@ holder_names list_holders(const std::string& proc = "/proc");
 
 struct holder_answer {
   pid_t holder = 0;
-  std::string text;
+  std::string text;  ///< Empty: it is there, but gave no answer in time.
 };
 /// Long enough for the holder's driver.
 inline constexpr duration holder_patience = std::chrono::seconds{15};
 /// Asks the `sluice suspend` that holds the process. Believed is who traces the process, and
 /// otherwise root, our own user and the process's: anybody can take the name.
-/// \return nothing when none holds it, or answers us in time.
+/// \return nothing when none holds it.
 std::optional<holder_answer> ask_holder(const holder_names& names, pid_t target,
                                         const std::string& request,
                                         duration patience = holder_patience);

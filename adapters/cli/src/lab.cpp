@@ -279,7 +279,7 @@ checked<lab::contender> make_policy(const policy_registry& known, const std::str
   return lab::contender{text, lab::arrangement::scheduled,
                         [make] {
                           std::string ignored;
-                          return std::move(make(ignored).value());
+                          return make(ignored).value();
                         },
                         1};
 }

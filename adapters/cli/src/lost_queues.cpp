@@ -78,27 +78,4 @@ std::vector<std::string> breakers_of(pid_t pid) {
   return breaker_warnings(*node, all);
 }
 
-void reset_watch::listen(const kfd::device& node, const std::vector<kfd::held_queue>& queues) {
-  for (const auto& queue : queues) {
-    const auto [stream, fresh] = streams_.try_emplace(queue.about.gpu);
-    if (!fresh) continue;
-    if (auto opened = kfd::smi_stream::open(node, queue.about.gpu, kfd::smi_resets))
-      stream->second = std::move(*opened);
-  }
-}
-
-std::optional<gpu_id> reset_watch::heard() {
-  for (auto& [gpu, stream] : streams_) {
-    if (!stream) continue;
-    const auto events = stream->read();
-    if (!events) {
-      stream.reset();
-      continue;
-    }
-    for (const kfd::smi_event& each : *events)
-      if ((kfd::smi_bit(each.kind) & kfd::smi_resets) != 0) return gpu;
-  }
-  return {};
-}
-
 }  // namespace sluice::cli

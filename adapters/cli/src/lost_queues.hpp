@@ -1,22 +1,18 @@
 #pragma once
 /// \file
 /// Signs that queues which look alive are dead, for who suspends by hand. The driver has few: an
-/// exception in a debug session's list of queues, and an SMI event while somebody listens. Of a
+/// exception in a debug session's list of queues, and an SMI event while somebody listens, as a
+/// queue_holder does. Of a
 /// reset before that nothing is left to see (assumed: the facts we have name no exception that a
-/// reset of the whole GPU raises), except by the open breaker of a scheduler that heard of it.
+/// reset of the whole GPU raises), except by the open breaker of who heard of it.
 
 #include <sys/types.h>
 
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "sluice/ids.hpp"
 #include "sluice/kfd/queue_holder.hpp"
-#include "sluice/kfd/smi_events.hpp"
 
 namespace sluice::cli {
 
@@ -28,17 +24,5 @@ std::vector<std::string> error_states(pid_t pid, const std::vector<kfd::held_que
 
 /// A sentence for each GPU of the process with an open breaker.
 std::vector<std::string> breakers_of(pid_t pid);
-
-/// Threading: one thread. Errors: where the driver gives no events it hears nothing.
-class reset_watch {
- public:
-  /// Listens to GPUs not yet listened to.
-  void listen(const kfd::device& node, const std::vector<kfd::held_queue>& queues);
-  /// \return a GPU that was reset since it is listened to.
-  std::optional<gpu_id> heard();
-
- private:
-  std::map<gpu_id, std::unique_ptr<kfd::smi_stream>> streams_;  // null: the driver gives none
-};
 
 }  // namespace sluice::cli

@@ -4,7 +4,9 @@
 #include "output.hpp"
 #include "subcommand.hpp"
 
+#include <fstream>
 #include <memory>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -17,6 +19,14 @@ struct options {
   std::vector<std::uint32_t> queues;
 };
 
+/// Whether it was started as `sluice suspend`, as far as its command line tells.
+bool is_suspend(pid_t pid) {
+  std::ifstream line{fmt::format("/proc/{}/cmdline", pid)};
+  std::string word;
+  std::getline(line, word, '\0');
+  return command_of(pid) == "sluice" && std::getline(line, word, '\0') && word == "suspend";
+}
+
 /// Why nobody could be asked to resume.
 std::string refusal(pid_t pid, pid_t tracer) {
   if (tracer == 0)
@@ -24,6 +34,13 @@ std::string refusal(pid_t pid, pid_t tracer) {
         "no 'sluice suspend' of this network namespace holds process {}, and nobody traces it; "
         "what a scheduler suspended 'sluice release {}' resumes",
         pid, pid);
+  if (is_suspend(tracer))
+    return fmt::format(
+        "process {} is held by process {}, a 'sluice suspend' that cannot be asked: it is in "
+        "another "
+        "network namespace, or still attaches (a driver call may hang); wait, or end it, and "
+        "everything resumes",
+        pid, tracer);
   const std::string who = command_of(tracer);
   return fmt::format(
       "process {} is held by process {} ({}), which is no 'sluice suspend' of this network "
@@ -47,6 +64,14 @@ int resume(const options& chosen) {
   const auto answer = ask_holder(list_holders(), chosen.pid, request);
   if (!answer) {
     complain(refusal(chosen.pid, *tracer));
+    return exit_failed;
+  }
+  if (answer->text.empty()) {
+    complain(
+        fmt::format("process {}, which holds process {}, is a 'sluice suspend' that does not "
+                    "answer (a driver call may hang, or it is stopped); wait, or kill it, "
+                    "which resumes everything",
+                    answer->holder, chosen.pid));
     return exit_failed;
   }
   if (answer->text != "ok") {

@@ -1,5 +1,6 @@
 // sluice suspend: the foreground process that holds what it suspended.
 
+#include "breakers.hpp"
 #include "holder_link.hpp"
 #include "lost_queues.hpp"
 #include "output.hpp"
@@ -42,20 +43,18 @@ constexpr duration look_interval = 100ms;
 constexpr duration longest_hold = 24h;
 /// For another 'sluice suspend' to say that it holds the process.
 constexpr duration holder_look = 1s;
+/// For the driver to tell of a reset after an attach that may have caused it.
+constexpr duration reset_look = 1s;
 
 struct options {
   pid_t pid = 0;
   std::vector<std::uint32_t> queues;
   duration limit = duration::max();
+  bool force = false;
   bool json = false;
 };
 
 time_point soon() { return clock::now() + driver_patience; }
-
-std::string outcome_text(const kfd::queue_order& order) {
-  if (order.error == 0) return "suspended";
-  return "not suspended: " + kfd::reason_of(command_kind::suspend, order);
-}
 
 /// What a line of JSON tells of.
 enum class event : std::uint8_t { suspend, resume, end };
@@ -76,25 +75,37 @@ class holding {
 
   /// \return the exit code, once everything runs again.
   int run(int signals) {
+    // To attach takes runlist cycles already, on every GPU of the process.
+    const auto open = breakers_of(chosen_.pid);
+    for (const auto& each : open) complain(chosen_.force ? "warning: " + each : each);
+    if (!open.empty() && !chosen_.force) {
+      complain(fmt::format("nothing of process {} was suspended; --force does it all the same",
+                           chosen_.pid));
+      return exit_failed;
+    }
     if (const auto no = by_->attach(chosen_.pid, soon())) {
       const auto other = ask_holder(list_holders(), chosen_.pid, "status", holder_look);
       complain(other ? fmt::format("process {} ({}) is held by process {} already, a 'sluice "
                                    "suspend'; 'sluice resume {}' makes that let go",
                                    chosen_.pid, command_of(chosen_.pid), other->holder, chosen_.pid)
                      : no.what);
+      const time_point until = clock::now() + reset_look;
+      while (!other && no.error == EPERM && !look_for_failures() && clock::now() < until)
+        ::poll(nullptr, 0, 10);
       return exit_failed;
     }
-    for (const auto& each : breakers_of(chosen_.pid)) complain("warning: " + each);
-    resets_.listen(by_->node(), by_->queues(chosen_.pid));
+    attached_ = true;
+    // Before the first suspend, in which the driver may stay for long.
+    const auto link = holder_server::open(chosen_.pid);
+    if (!link) complain("no socket can be had: 'sluice resume' will not find this process");
     const int first = suspend_first();
     if (suspended().empty()) {
+      look_for_failures();
       if (chosen_.queues.empty() && first == exit_done)
         complain(fmt::format("process {} has no compute queue", chosen_.pid));
       (void)by_->release(chosen_.pid, soon());
       return exit_failed;
     }
-    const auto link = holder_server::open(chosen_.pid);
-    if (!link) complain("no socket can be had: 'sluice resume' will not find this process");
     if (!chosen_.json)
       print(fmt::format(
           "held by process {}{}; Ctrl-C, SIGTERM or 'sluice resume {}' resumes everything\n",
@@ -139,9 +150,62 @@ class holding {
     const auto orders = change(command_kind::suspend, ids, why);
     remember_failures(orders);
     report(event::suspend, orders);
-    if (why) complain(why.what);
+    complain_of(orders, why);
     look_for_lost();
     return why ? exit_failed : exit_done;
+  }
+
+  void complain_of(const std::vector<kfd::queue_order>& orders, const kfd::failure& why) const {
+    if (why) complain(why.what);
+    // What is wrong with the whole process is said once.
+    std::set<std::string> said{why.what};
+    for (const auto& order : orders) {
+      if (order.error != ENOENT && order.error != EBUSY && order.error != EIO) continue;
+      const auto sentence =
+          fmt::format("cannot suspend queue {} of process {}: {}", number(order.queue), order.pid,
+                      kfd::reason_of(command_kind::suspend, order));
+      if (said.insert(sentence).second) complain(sentence);
+    }
+  }
+
+  /// What befell the hardware: says it, and opens breakers.
+  /// \return whether something did.
+  bool look_for_failures() {
+    const auto failed = by_->take_gpu_failures();
+    if (failed.empty()) return false;
+    lost_ = true;
+    reason_ = "reset";
+    for (const auto& each : failed) {
+      if (!failed_gpus_.insert(each.gpu).second) continue;
+      if (each.why == breaker_cause::reset)
+        complain(fmt::format(
+            "GPU {} was reset{}; see dmesg", number(each.gpu),
+            attached_ ? fmt::format(" while it was held: the queues that process {} had on it are "
+                                    "dead, and what they ran is lost",
+                                    chosen_.pid)
+                      : ": what ran there is lost"));
+      else
+        complain(
+            fmt::format("a preemption failed in hardware: the driver resets GPU {} and its "
+                        "hive, and what ran there is lost; see dmesg",
+                        number(each.gpu)));
+    }
+    open_breakers_of(failed);
+    return true;
+  }
+
+  /// Without those on GPUs whose breakers are open.
+  std::vector<driver_queue_id> allowed(std::vector<driver_queue_id> ids) {
+    if (ids.empty() || chosen_.force) return ids;
+    const auto open = open_breakers();
+    for (const auto& queue : by_->queues(chosen_.pid)) {
+      if (!open.contains(queue.about.gpu) || std::erase(ids, queue.about.id) == 0) continue;
+      let_run_.insert(queue.about.id);
+      complain(
+          fmt::format("queue {} runs: the breaker of GPU {} is open; see 'sluice breaker list'",
+                      number(queue.about.id), number(queue.about.gpu)));
+    }
+    return ids;
   }
 
   /// The driver suspends dead queues as it does live ones.
@@ -169,8 +233,9 @@ class holding {
         queues.push_back(json::object{
             {"queue_id", number(order.queue)},
             {"gpu_id", number(order.gpu)},
-            {"suspended",
-             what == event::suspend ? order.error == 0 : order.error != 0 && order.error != ENOENT},
+            {"suspended", what == event::suspend
+                              ? order.error == 0
+                              : order.error != 0 && order.error != ENOENT && !order.hardware},
             {"errno", order.error}});
       print(json::object{{"version", 1},
                          {"event", to_string(what)},
@@ -191,7 +256,7 @@ class holding {
     for (const auto& order : orders)
       rows.add({std::to_string(number(order.queue)),
                 order.gpu == gpu_id::none ? "-" : std::to_string(number(order.gpu)),
-                outcome_text(order)});
+                order.error == 0 ? "suspended" : "not suspended"});
     if (!rows.empty()) print(rows.text(terminal_width()));
   }
 
@@ -203,25 +268,15 @@ class holding {
         reason_ = "time";
         return;
       }
-      if (by_->stranded() || !by_->holds(chosen_.pid)) return;
-      if (const auto fresh = unnamed(); !fresh.empty()) {
+      if (look_for_failures() || by_->stranded() || !by_->holds(chosen_.pid)) return;
+      if (const auto fresh = allowed(unnamed()); !fresh.empty()) {
         kfd::failure why;
         const auto orders = change(command_kind::suspend, fresh, why);
         remember_failures(orders);
         report(event::suspend, orders);
-        if (why) complain(why.what);
-        resets_.listen(by_->node(), by_->queues(chosen_.pid));
+        complain_of(orders, why);
       }
       look_for_lost();
-      if (const auto gpu = resets_.heard()) {
-        complain(
-            fmt::format("GPU {} was reset while it was held: the queues that process {} had on it "
-                        "are dead, and what they ran is lost; see dmesg",
-                        number(*gpu), chosen_.pid));
-        lost_ = true;
-        reason_ = "reset";
-        return;
-      }
       const auto wait = std::min(look_interval, chosen_.limit - held);
       std::array<pollfd, 2> sources{
           {{signals, POLLIN, 0}, {link ? link->ready_fd() : -1, POLLIN, 0}}};
@@ -247,6 +302,11 @@ class holding {
     const auto ids = parse_ids(request.substr(resume.size()));
     if (!ids) return "error that is no list of queue ids";
     if (!ids->empty()) {
+      const auto queues = by_->queues(chosen_.pid);
+      for (const auto id : *ids)
+        if (std::ranges::none_of(queues, [id](const auto& each) { return each.about.id == id; }))
+          return fmt::format("error process {} has no queue {}; nothing was resumed", chosen_.pid,
+                             number(id));
       kfd::failure why;
       const auto orders = change(command_kind::resume, *ids, why);
       report(event::resume, orders);
@@ -273,15 +333,17 @@ class holding {
   }
 
   int let_go() {
+    look_for_failures();
     if (!released_ && !by_->stranded() && !by_->holds(chosen_.pid)) {
       if (::kill(chosen_.pid, 0) != 0 && errno == ESRCH) {
-        reason_ = "exit";
+        if (failed_gpus_.empty()) reason_ = "exit";
         report_end();
         say(fmt::format("process {} has ended\n", chosen_.pid));
         return exit_done;
       }
-      reason_ = "session";
+      if (failed_gpus_.empty()) reason_ = "session";
       report_end();
+      if (!failed_gpus_.empty()) return exit_failed;
       complain(
           fmt::format("the session with process {} is over: it ended its GPU runtime, or "
                       "another debugger took it; its queues run",
@@ -292,7 +354,14 @@ class holding {
       remember_suspended();
       refused_ = by_->release(chosen_.pid, soon());
     }
-    if (by_->stranded() || (refused_ && refused_.error != ESRCH)) {
+    look_for_failures();
+    const bool known = refused_.error == EIO && !failed_gpus_.empty();
+    for (auto& order : last_) {
+      if (!failed_gpus_.contains(order.gpu)) continue;
+      order.error = EIO;
+      order.hardware = breaker_cause::reset;
+    }
+    if (by_->stranded() || (refused_ && refused_.error != ESRCH && !known)) {
       reason_ = "refused";
       for (auto& order : last_) order.error = refused_ ? refused_.error : EIO;
       report_end();
@@ -313,8 +382,9 @@ class holding {
   const options& chosen_;
   const std::unique_ptr<kfd::queue_holder> by_;
   std::set<driver_queue_id> let_run_;  // resumed on request, or not to be had
+  bool attached_ = false;
   bool released_ = false;
-  reset_watch resets_;
+  std::set<gpu_id> failed_gpus_;         // in hardware, or reset
   std::set<driver_queue_id> said_;       // to be in an error state
   bool lost_ = false;                    // some queue is dead, whatever else went well
   kfd::failure refused_;                 // by release()
@@ -374,8 +444,14 @@ subcommand add_suspend(CLI::App& program) {
           },
           "Resume after this time, up to 24h")
       ->type_name("TIME");
+  command->add_flag("--force", chosen->force, "Also where a breaker is open ('sluice breaker')");
   command->add_flag("--json", chosen->json, "For scripts: a line of JSON for each change");
-  return {command, [chosen] { return hold(*chosen); }};
+  return {command, [chosen] {
+            std::ranges::sort(chosen->queues);
+            const auto twice = std::ranges::unique(chosen->queues);
+            chosen->queues.erase(twice.begin(), twice.end());
+            return hold(*chosen);
+          }};
 }
 
 }  // namespace sluice::cli

@@ -387,7 +387,9 @@ class debug_session::impl {
         forget_all();
         end();
         return refuse("the driver could not activate debugging for it (runtime state " +
-                      std::to_string(state) + "); see dmesg");
+                      std::to_string(state) +
+                      "): where a preemption failed in hardware, the driver resets the GPU and its "
+                      "hive, and what ran there is lost; see dmesg");
     }
   }
 

@@ -312,7 +312,10 @@ int sluice_kfd_cleanup(sluice_kfd* handle) {
     if (!owned->holder) return 0;
     (void)owned->own->resume();
     const time_point deadline = deadline_of(SLUICE_KFD_DEFAULT_TIMEOUT);
-    for (const pid_t pid : owned->holder->held()) (void)owned->holder->release(pid, deadline);
+    kfd::failure failed;
+    for (const pid_t pid : owned->holder->held())
+      if (auto no = owned->holder->release(pid, deadline); no.error == EIO && !failed)
+        failed = std::move(no);
     // The file's last close would do both; but a forked child may keep the file open.
     const kfd::device& node = owned->holder->node();
     bool mapped = true;
@@ -334,7 +337,7 @@ int sluice_kfd_cleanup(sluice_kfd* handle) {
       return fail(EIO,
                   "the driver refuses to resume queues that were suspended; only the end of "
                   "this process resumes them");
-    return 0;
+    return failed ? fail(failed) : 0;
   });
 }
 

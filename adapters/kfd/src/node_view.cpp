@@ -97,6 +97,7 @@ std::vector<gpu_description> read_gpus(const std::string& sysfs) {
                     .location_id = static_cast<std::uint32_t>(value_of(about, "location_id"))};
     gpu.pci = pci_address(value_of(about, "domain"), value_of(about, "location_id"));
     gpu.unique_id = value_of(about, "unique_id");
+    gpu.hive = value_of(about, "hive_id");
     gpu.gfx_target_version = static_cast<std::uint32_t>(value_of(about, "gfx_target_version"));
     gpu.capability = value_of(about, "capability");
     gpu.compute_slots = static_cast<std::uint32_t>(value_of(about, "num_cp_queues"));

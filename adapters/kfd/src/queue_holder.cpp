@@ -19,9 +19,11 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/smi_events.hpp"
 
 namespace sluice::kfd {
 
@@ -34,6 +36,7 @@ constexpr duration stop_patience = 10s;
 constexpr duration check_interval = 250ms;
 /// Sentences of the lanes that are kept until somebody asks why something failed.
 constexpr std::size_t most_sentences = 32;
+constexpr std::size_t most_failures = 64;
 
 int errno_of(const error_code& error) noexcept {
   if (error.category() != sluice_category()) return error.value();
@@ -52,6 +55,7 @@ int errno_of(const error_code& error) noexcept {
 }
 
 std::string name_of(pid_t pid) { return "process " + std::to_string(pid); }
+std::string number_of(gpu_id gpu) { return std::to_string(static_cast<std::uint32_t>(gpu)); }
 
 /// Last sentences said, from any thread. Shared with the lanes' threads.
 class sentences {
@@ -156,6 +160,7 @@ class queue_holder::impl {
     for (queue_order& order : orders) {
       order.gpu = gpu_id::none;
       order.error = EINPROGRESS;
+      order.hardware.reset();
       if (refused.contains(order.pid) || find(whom, order.pid) != nullptr) continue;
       std::shared_ptr<target> who;
       failure no;
@@ -182,6 +187,8 @@ class queue_holder::impl {
       if (const auto no = refused.find(order.pid); no != refused.end())
         order.error = no->second.error;
 
+    for (const auto& who : whom)
+      for (const auto& [id, queue] : who->queues) listen(queue.about.gpu);
     perform(lock, kind, orders, whom, deadline);
     // An id may name a queue so new that it was not registered yet. The lane has read the list
     // again because of it; what is registered now gets its turn.
@@ -216,14 +223,40 @@ class queue_holder::impl {
     if (found == targets_.end())
       return {ESRCH, name_of(pid) + " is not held here; nothing of it was changed"};
     const auto who = found->second;
+    hear();
+    // By name: of a resume of everything, as the end of the session is, the driver does not say
+    // whether the hardware did it.
+    std::vector<queue_order> orders;
+    std::map<gpu_id, unsigned> before;
+    for (const auto& [id, queue] : who->queues) {
+      before[queue.about.gpu] = failed_[queue.about.gpu];
+      if (!queue.suspended) continue;
+      orders.push_back({.pid = pid, .queue = id, .error = EINPROGRESS});
+    }
+    perform(lock, command_kind::resume, orders, {who}, deadline);
     leave(*who);
-    if (wait(lock, deadline, [&] { return who->now == phase::gone; })) return {};
+    if (wait(lock, deadline, [&] { return who->now == phase::gone; })) {
+      hear();
+      for (const auto& order : orders)
+        if (order.hardware) return {EIO, sentence_for(command_kind::resume, order)};
+      for (const auto& [gpu, times] : before)
+        if (failed_[gpu] != times)
+          return {EIO, name_of(pid) + " is let go, but GPU " + number_of(gpu) +
+                           " was reset meanwhile: what it ran there is lost, see dmesg"};
+      return {};
+    }
     if (lanes_->stranded())
       return {EIO, "the driver neither resumes the queues of " + name_of(pid) +
                        " nor ends the session with it; only the end of this process frees them"};
     return {ETIMEDOUT, name_of(pid) +
                            " is not released yet: the driver does not answer; it is "
                            "released when it does, see dmesg"};
+  }
+
+  std::vector<gpu_failure> take_gpu_failures() {
+    const std::scoped_lock lock{mutex_};
+    hear();
+    return std::exchange(failures_, {});
   }
 
   bool stranded() const {
@@ -248,6 +281,11 @@ class queue_holder::impl {
     std::map<driver_queue_id, held_queue> queues;
   };
 
+  struct gpu_ear {
+    std::unique_ptr<smi_stream> lines;  // null: the driver gives none
+    bool in_reset = false;
+  };
+
   impl(roots where, std::unique_ptr<device> node, std::unique_ptr<lanes> acting, unique_fd stop,
        std::shared_ptr<sentences> said)
       : where_(std::move(where)),
@@ -269,6 +307,7 @@ class queue_holder::impl {
       ::poll(sources.data(), sources.size(), static_cast<int>(check_interval / 1ms));
       if (sources[1].revents != 0) return;
       const std::scoped_lock lock{mutex_};
+      hear();
       while (lanes_->next(report_)) take(report_);
       lanes_->check(clock::now());
       changed_.notify_all();
@@ -290,7 +329,10 @@ class queue_holder::impl {
           who->now = phase::attached;
         }
         break;
-      case report_kind::queue_added: who->queues[what.queue.id].about = what.queue; break;
+      case report_kind::queue_added:
+        hear();  // first: a reset before it is not its own
+        who->queues[what.queue.id].about = what.queue;
+        break;
       case report_kind::queue_removed: who->queues.erase(what.queue.id); break;
       case report_kind::completed: complete(*who, what.result); break;
       case report_kind::detached:
@@ -315,6 +357,45 @@ class queue_holder::impl {
       leave(who);
     else
       who.answers.emplace(answer.id, answer);
+  }
+
+  /// Listens to a GPU's resets. Where the driver gives no events, nothing is heard.
+  void listen(gpu_id gpu) {
+    const auto [made, fresh] = ears_.try_emplace(gpu);
+    if (!fresh) return;
+    if (auto opened = smi_stream::open(*device_, gpu, smi_resets))
+      made->second.lines = std::move(*opened);
+  }
+
+  void hear() {
+    for (auto& [gpu, ear] : ears_) {
+      if (!ear.lines) continue;
+      const auto events = ear.lines->read();
+      if (!events) {
+        ear.lines.reset();
+        continue;
+      }
+      for (const smi_event& each : *events) {
+        if ((smi_bit(each.kind) & smi_resets) == 0) continue;
+        const bool begins = each.kind == smi_kind::gpu_pre_reset;
+        // The end of a reset is another one's only where its beginning was not heard.
+        if (begins || !ear.in_reset) lose(gpu);
+        ear.in_reset = begins;
+      }
+    }
+  }
+
+  void lose(gpu_id gpu) {
+    note({gpu, breaker_cause::reset});
+    for (const auto& [pid, who] : targets_)
+      for (auto& [id, queue] : who->queues)
+        if (queue.about.gpu == gpu) queue.lost = true;
+  }
+
+  void note(gpu_failure what) {
+    ++failed_[what.gpu];
+    // Nobody may ever ask.
+    if (failures_.size() < most_failures) failures_.push_back(what);
   }
 
   static target* find(const std::vector<std::shared_ptr<target>>& among, pid_t pid) {
@@ -345,6 +426,11 @@ class queue_holder::impl {
     if (!start) return {ESRCH, "there is no " + name_of(pid)};
     // To attach would make it a user, whom the driver lists from then on.
     if (!may_be_listed(pid, where_)) return {ESRCH, why_not_listed(pid, where_)};
+    // Before the attach, whose runlist cycle may be what fails.
+    if (const auto node = look_at_node(where_))
+      for (const auto& process : node->processes)
+        if (process.pid == pid)
+          for (const auto& queue : process.queues) listen(queue.gpu);
     auto made = std::make_shared<target>();
     made->id = process_id{++last_id_};
     made->pid = pid;
@@ -433,8 +519,22 @@ class queue_holder::impl {
           settle(orders, *who, work, ETIMEDOUT);
           continue;
         }
-        for (std::size_t i = 0; i < work.count; ++i)
-          settle(orders, *who, work.queues[i], error_of(*who, *answer, i));
+        hear();
+        bool failed = false;
+        for (std::size_t i = 0; i < work.count; ++i) {
+          const int error = error_of(*who, *answer, i);
+          const auto known = who->queues.find(work.queues[i]);
+          const bool lost = known != who->queues.end() && known->second.lost;
+          if (error == EIO && answer->driver_errno == 0) {
+            failed = true;
+            settle(orders, *who, work.queues[i], EIO, breaker_cause::preemption_failed);
+          } else if (lost && (error == 0 || error == EIO)) {
+            settle(orders, *who, work.queues[i], EIO, breaker_cause::reset);
+          } else {
+            settle(orders, *who, work.queues[i], error);
+          }
+        }
+        if (failed) note({work.gpu, breaker_cause::preemption_failed});
       }
     }
   }
@@ -461,11 +561,12 @@ class queue_holder::impl {
     for (std::size_t i = 0; i < work.count; ++i) settle(orders, who, work.queues[i], error);
   }
   static void settle(std::span<queue_order> orders, const target& who, driver_queue_id queue,
-                     int error) {
+                     int error, std::optional<breaker_cause> hardware = {}) {
     const auto known = who.queues.find(queue);
     for (queue_order& order : orders) {
       if (order.pid != who.pid || order.queue != queue || order.error != EINPROGRESS) continue;
       order.error = error;
+      order.hardware = hardware;
       if (known != who.queues.end()) order.gpu = known->second.about.gpu;
     }
   }
@@ -483,19 +584,23 @@ class queue_holder::impl {
     return answer.driver_errno != 0 ? answer.driver_errno : EBUSY;
   }
 
-  /// Resumes what failed to suspend: the driver takes it for suspended. Where even that fails, the
-  /// end of the session resumes it.
+  /// Resumes what failed to suspend: the driver takes it for suspended, dead or not. Where even
+  /// that fails, the end of the session resumes it.
   void mend(std::unique_lock<std::mutex>& lock, command_kind kind, std::span<queue_order> orders,
             const std::vector<std::shared_ptr<target>>& whom, time_point deadline) {
     for (const auto& who : whom) {
       std::vector<queue_order> failed;
       for (const queue_order& order : orders)
-        if (order.pid == who->pid && order.error == EIO)
+        if (order.pid == who->pid && order.error == EIO &&
+            (kind == command_kind::suspend || order.hardware != breaker_cause::reset))
           failed.push_back({.pid = order.pid, .queue = order.queue, .error = EINPROGRESS});
       if (failed.empty()) continue;
       if (kind == command_kind::suspend) {
         perform(lock, command_kind::resume, failed, {who}, deadline);
-        if (std::ranges::all_of(failed, [](const auto& each) { return each.error == 0; })) continue;
+        if (std::ranges::all_of(failed, [](const auto& each) {
+              return each.error == 0 || each.hardware == breaker_cause::reset;
+            }))
+          continue;
       }
       leave(*who);
     }
@@ -515,6 +620,9 @@ class queue_holder::impl {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<pid_t, std::shared_ptr<target>> targets_;  // guarded by mutex_, as all below
+  std::map<gpu_id, gpu_ear> ears_;
+  std::map<gpu_id, unsigned> failed_;  // how often each did
+  std::vector<gpu_failure> failures_;  // not taken yet
   std::uint64_t last_id_ = 0;
   std::uint64_t last_batch_ = 0;
   report report_;
@@ -526,11 +634,16 @@ std::string reason_of(command_kind kind, const queue_order& order) {
     case ENOENT: return "it has no such queue; 'sluice queues' lists them";
     case EBUSY: return "its owner is destroying it, or has not finished creating it";
     case EIO:
-      return "the hardware of GPU " + std::to_string(static_cast<std::uint32_t>(order.gpu)) +
-             " failed; " +
-             (kind == command_kind::suspend ? "it was resumed again"
-                                            : "its session is ended, which resumes everything") +
-             ", see dmesg";
+      if (order.hardware == breaker_cause::reset)
+        return "GPU " + number_of(order.gpu) +
+               " was reset while it was held: the queue is dead, and what it ran is lost; see "
+               "dmesg";
+      if (order.hardware)
+        return "the preemption failed in hardware: the driver resets GPU " + number_of(order.gpu) +
+               " and its hive, and what ran there is lost; see dmesg";
+      return kind == command_kind::suspend
+                 ? "the driver does not answer for it; nothing of it stays suspended, see dmesg"
+                 : "the driver refused; its session is ended, which resumes everything, see dmesg";
     case ESRCH: return "the process has ended, or the session with it";
     case ETIMEDOUT:
       return "the driver did not answer in time; everything of the process is resumed when it "
@@ -562,6 +675,7 @@ failure queue_holder::change(command_kind kind, std::span<queue_order> orders,
 failure queue_holder::release(pid_t pid, time_point deadline) {
   return impl_->release(pid, deadline);
 }
+std::vector<gpu_failure> queue_holder::take_gpu_failures() { return impl_->take_gpu_failures(); }
 bool queue_holder::stranded() const { return impl_->stranded(); }
 const device& queue_holder::node() const noexcept { return impl_->node(); }
 

@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -51,9 +52,13 @@ class SluiceBreaker : public testing::Test {
     std::string message;
     ASSERT_TRUE(store_.change({{gpu, made}}, {}, message)) << message;
   }
+  void control(const std::string& line) const {
+    std::ofstream{device_.root() + "/sim/control"} << line << std::endl;
+  }
   void write(const std::string& text) const { std::ofstream{store_.path()} << text; }
 
-  simulated_device device_{{.profile = profile_text("", "reset_time = \"20ms\"\n"), .gpus = 2}};
+  simulated_device device_{
+      {.profile = profile_text("", "reset_time = \"20ms\"\nhive_id = 7\n"), .gpus = 2}};
   const kfd::breaker_store store_{device_.root() + "/breakers"};
   std::string out_;
   std::string err_;
@@ -122,7 +127,13 @@ TEST_F(SluiceBreaker, IsShownWithTheProcessesThatMayHaveLostQueues) {
   EXPECT_EQ(run({"doctor"}), 1) << "no other GPU is left";
   EXPECT_THAT(out_, HasSubstr("BLOCKED  breakers: GPU 0 (gpu_id 51110) is left alone: "));
 
-  auto holder = start({"suspend", pid});
+  EXPECT_EQ(run({"suspend", pid}), 1);
+  EXPECT_THAT(err_, ContainsRegex("^sluice: GPU 0 \\(gpu_id 51110\\): its breaker is open: [^\n]+\n"
+                                  "sluice: nothing of process " +
+                                  pid + " was suspended; --force does it all the same\n$"));
+  EXPECT_EQ(out_, "");
+  EXPECT_TRUE(target.runs());
+  auto holder = start({"suspend", "--force", pid});
   ASSERT_TRUE(holder.says("held by process")) << holder.err();
   EXPECT_THAT(holder.err(), HasSubstr("warning: GPU 0 (gpu_id 51110): its breaker is open"));
   EXPECT_THAT(holder.err(), Not(HasSubstr("GPU 1"))) << "it has no queue there";
@@ -146,6 +157,67 @@ TEST_F(SluiceBreaker, SuspendTellsOfAResetWhileItHolds) {
                                       "process " +
                                       std::to_string(target.pid()) + " had on it are dead"));
   EXPECT_THAT(holder.out(), Not(HasSubstr("runs again")));
+  EXPECT_THAT(holder.err(), HasSubstr("GPU 0 (gpu_id 51110) is left alone from now on: its breaker "
+                                      "is open in " +
+                                      store_.path()));
+  std::string message;
+  const auto stored = store_.read(message);
+  ASSERT_TRUE(stored) << message;
+  ASSERT_TRUE(stored->contains(first));
+  EXPECT_EQ(stored->at(first).why, breaker_cause::reset);
+  ASSERT_TRUE(stored->at(first).until);
+  EXPECT_EQ(*stored->at(first).until - stored->at(first).since, 24h);
+  EXPECT_TRUE(stored->contains(second)) << "of its hive";
+  EXPECT_EQ(run({"suspend", std::to_string(target.pid())}), 1);
+  EXPECT_THAT(err_, HasSubstr("--force does it all the same"));
+}
+
+// Symptom: "runs again", exit code 0, errno 0, no breaker; and the reset ended the process.
+TEST_F(SluiceBreaker, SuspendTellsOfAResumeThatFailsInHardware) {
+  for (const std::string how : {"20ms", "20ms goes-on"}) {
+    const offline_target target{device_.roots()};
+    ASSERT_TRUE(target.says('r'));
+    auto holder = start({"suspend", "--json", std::to_string(target.pid())});
+    ASSERT_TRUE(holder.says("}\n")) << holder.err();
+    control("fail-cycle 51110 " + how);
+    holder.signal(SIGTERM);
+    EXPECT_EQ(holder.ends(), 1) << how;
+    EXPECT_THAT(holder.err(), ContainsRegex("failed in hardware|was reset")) << how;
+    const auto text = holder.out();
+    const auto end = boost::json::parse(text.substr(text.find('\n') + 1));
+    EXPECT_EQ(end.at("event"), "end");
+    EXPECT_EQ(end.at("reason"), "reset") << how;
+    EXPECT_EQ(end.at("queues").at(0).at("errno"), EIO) << how;
+    EXPECT_EQ(run({"breaker", "list"}), 0);
+    EXPECT_THAT(out_, ContainsRegex(" 0 +51110 .* (preemption_failed|reset) +51110\n")) << how;
+    ASSERT_EQ(run({"breaker", "rearm", "--all"}), 0);
+  }
+}
+
+TEST_F(SluiceBreaker, ResumeTellsOfAResumeThatFailsInHardware) {
+  const offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  const auto pid = std::to_string(target.pid());
+  auto holder = start({"suspend", pid});
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  control("fail-cycle 51110 20ms");
+  EXPECT_EQ(run({"resume", pid}), 1);
+  EXPECT_THAT(err_, ContainsRegex("failed in hardware|was reset"));
+  EXPECT_EQ(holder.ends(), 1) << holder.err();
+  EXPECT_THAT(holder.out(), Not(HasSubstr("runs again")));
+}
+
+TEST_F(SluiceBreaker, SuspendOpensItWhereTheHardwareFailsIt) {
+  const offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  control("fail-cycle 51110 20ms");  // in the attach
+  EXPECT_EQ(run({"suspend", std::to_string(target.pid())}), 1);
+  EXPECT_THAT(err_, HasSubstr("where a preemption failed in hardware, the driver resets the GPU"));
+  EXPECT_THAT(err_, HasSubstr("GPU 51110 was reset: what ran there is lost"));
+  EXPECT_THAT(err_, HasSubstr("GPU 0 (gpu_id 51110) is left alone from now on"));
+  EXPECT_THAT(err_, HasSubstr("GPU 1 (gpu_id 51367) is left alone from now on")) << "its hive";
+  EXPECT_EQ(run({"breaker", "list"}), 0);
+  EXPECT_THAT(out_, HasSubstr(" 51110"));
 }
 
 TEST(SluiceReset, IsToldWhileItLasts) {

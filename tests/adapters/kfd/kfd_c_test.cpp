@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
@@ -193,6 +194,37 @@ TEST_F(CApi, TellsOfATargetThatEndsWhileItIsHeld) {
   EXPECT_TRUE(within(10s, [&] {
     return sluice_kfd_resume_queues(handle.get(), &ref, 1, 0) == 0 && ref.status == -ESRCH;
   }));
+}
+
+void control(const simulated_device& device, const std::string& line) {
+  std::ofstream{device.root() + "/sim/control"} << line << std::endl;
+}
+
+// Symptom: "resumed", and the work was lost.
+TEST_F(CApi, TellsOfAResetWhileItHolds) {
+  const offline_target target{device_.roots(), {.queues = 2}};
+  ASSERT_TRUE(target.says('r'));
+  const auto handle = open();
+  auto ref = all_of(target);
+  ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
+  control(device_, "reset 51110");
+  ASSERT_TRUE(
+      within(20s, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
+  EXPECT_EQ(sluice_kfd_resume_queues(handle.get(), &ref, 1, 0), 0);
+  EXPECT_EQ(ref.status, -EIO);
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while it was held"));
+}
+
+TEST_F(CApi, TellsOfAResumeThatFailsWhenItIsCleanedUp) {
+  const offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  auto handle = open();
+  auto ref = all_of(target);
+  ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
+  control(device_, "fail-cycle 51110 20ms");
+  EXPECT_EQ(sluice_kfd_cleanup(handle.release()), -EIO);
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("failed in hardware"));
+  EXPECT_TRUE(untraced(target.pid()));
 }
 
 TEST_F(CApi, NamesTheOtherTracer) {

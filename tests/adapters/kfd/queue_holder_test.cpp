@@ -124,8 +124,11 @@ TEST_P(HolderFaults, UndoASuspendThatFailsAndTouchNobodyElse) {
   std::array<queue_order, 2> orders{order(0), order(1)};
   const auto no = holder_->change(command_kind::suspend, orders, soon());
   EXPECT_EQ(no.error, EIO);
-  EXPECT_THAT(no.what, HasSubstr("cannot suspend queue 0 of " + name(0) + ": the hardware of GPU " +
-                                 std::to_string(gpu_[0]) + " failed; it was resumed again"));
+  EXPECT_THAT(no.what, HasSubstr("cannot suspend queue 0 of " + name(0) +
+                                 ": the preemption failed in hardware: the driver resets GPU " +
+                                 std::to_string(gpu_[0]) + " and its hive"));
+  EXPECT_EQ(orders[0].hardware, breaker_cause::preemption_failed);
+  EXPECT_FALSE(orders[1].hardware);
   EXPECT_EQ(orders[0].error, EIO);
   EXPECT_EQ(orders[0].gpu, gpu_id{gpu_[0]});
   EXPECT_EQ(orders[1].error, 0);
@@ -149,14 +152,55 @@ TEST_P(HolderFaults, EndTheSessionWhereAResumeFails) {
   fail_next_cycle("20ms");
   EXPECT_EQ(act(command_kind::resume, order(0)), EIO);
   EXPECT_THAT(why_.what, HasSubstr("cannot resume queue 0 of " + name(0) +
-                                   ": the hardware of GPU " + std::to_string(gpu_[0])));
-  EXPECT_THAT(why_.what, HasSubstr("its session is ended, which resumes everything"));
+                                   ": the preemption failed in hardware: the driver resets GPU " +
+                                   std::to_string(gpu_[0])));
   EXPECT_TRUE(untraced(0));
   EXPECT_TRUE(within(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
   runs_after_its_reset();
   EXPECT_TRUE(target_[1]->stands_still()) << "the other one is none of it";
   EXPECT_FALSE(holder_->stranded());
   EXPECT_FALSE(holder_->attach(target_[0]->pid(), soon())) << "it can be held again";
+}
+
+// Of the resume that ends a session the driver does not say what became of it.
+TEST_P(HolderFaults, TellOfAResumeThatFailsInARelease) {
+  hold_both();
+  ASSERT_EQ(act(command_kind::suspend, order(0)), 0) << why_.what;
+  ASSERT_EQ(act(command_kind::suspend, order(1)), 0) << why_.what;
+  EXPECT_TRUE(holder_->take_gpu_failures().empty());
+  fail_next_cycle("20ms goes-on");
+  const auto no = holder_->release(target_[0]->pid(), soon());
+  EXPECT_EQ(no.error, EIO);
+  EXPECT_THAT(no.what, HasSubstr("failed in hardware"));
+  EXPECT_TRUE(untraced(0));
+  EXPECT_FALSE(holder_->stranded());
+  const auto failed = holder_->take_gpu_failures();
+  ASSERT_EQ(failed.size(), 1U);
+  EXPECT_EQ(failed[0].gpu, gpu_id{gpu_[0]});
+  EXPECT_EQ(failed[0].why, breaker_cause::preemption_failed);
+  const auto other = holder_->release(target_[1]->pid(), soon());
+  EXPECT_FALSE(other) << other.what;
+}
+
+TEST_P(HolderFaults, TellOfAResetBetweenASuspendAndItsResume) {
+  hold_both();
+  ASSERT_EQ(act(command_kind::suspend, order(0)), 0) << why_.what;
+  ASSERT_EQ(act(command_kind::suspend, order(1)), 0) << why_.what;
+  command("reset " + std::to_string(gpu_[0]));
+  EXPECT_TRUE(within(patience, [&] { return view_.gpu_count("resets") == 1; }));
+  std::array<queue_order, 2> orders{order(0), order(1)};
+  const auto no = holder_->change(command_kind::resume, orders, soon());
+  EXPECT_EQ(orders[0].error, EIO);
+  EXPECT_EQ(orders[0].hardware, breaker_cause::reset);
+  EXPECT_THAT(no.what,
+              HasSubstr("GPU " + std::to_string(gpu_[0]) + " was reset while it was held"));
+  EXPECT_EQ(orders[1].error, 0) << "the other GPU's";
+  EXPECT_FALSE(suspended(0)) << "dead or not, its owner must be able to destroy it";
+  EXPECT_TRUE(holder_->holds(target_[0]->pid()));
+  EXPECT_EQ(holder_->take_gpu_failures().size(), 1U) << "its end is not another one";
+  runs_after_its_reset();
+  EXPECT_EQ(act(command_kind::suspend, order(0, driver_queue_id{1})), 0)
+      << "what came later: " << why_.what;
 }
 
 // Nobody can interrupt the driver's call; whoever waits for it is not kept.

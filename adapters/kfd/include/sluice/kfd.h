@@ -18,6 +18,12 @@
  * Rights:    suspending another process needs the right to trace it: the same user (and, with
  *            Yama's ptrace_scope 1, an ancestor), or CAP_SYS_PTRACE. A process has one tracer, so
  *            gdb and strace cannot attach to one that is held, nor can this beside them.
+ * Resets:    a preemption that fails in hardware, or times out (9 s), makes the driver reset the
+ *            GPU and its XGMI hive, which loses the work of everybody on them. That is the risk of
+ *            every suspend, resume and first use of a process; a call that meets it, or a reset
+ *            since the last one, says -EIO. Resets are heard of by the driver's SMI events, where
+ *            it gives them. Do not go on suspending on such a GPU. The breakers of 'sluice breaker'
+ *            are neither heeded nor opened here: a program that schedules decides by itself.
  * Stability: a program built against this header works with every later library of the same
  *            SLUICE_KFD_VERSION_MAJOR. Structures grow at their end only, and say how large the
  *            caller's are: by `size`, or by an `entry_size` argument for arrays. New values may
@@ -80,8 +86,8 @@ SLUICE_KFD_API int sluice_kfd_init(const sluice_kfd_options* options, sluice_kfd
 /**
  * Resumes everything that the handle suspended, lets go of every process, and frees the handle.
  * Waits for the driver (milliseconds; at most 10 s or the rest of a driver call in flight).
- * \return 0, also for NULL; -EIO when the driver refuses to resume something: only the end of this
- *         process does then.
+ * \return 0, also for NULL; -EIO when a GPU failed or was reset meanwhile (what ran there is lost),
+ *         or when the driver refuses to resume something: only the end of this process does then.
  */
 SLUICE_KFD_API int sluice_kfd_cleanup(sluice_kfd* handle);
 
@@ -96,7 +102,9 @@ SLUICE_KFD_API int sluice_kfd_cleanup(sluice_kfd* handle);
  * status, out: 0 done, or one of (others may appear)
  *   -ENOENT     no such queue,
  *   -EBUSY      its owner is destroying it or still creating it,
- *   -EIO        the hardware failed; suspended queues were resumed again, see dmesg,
+ *   -EIO        the hardware failed, after which the driver resets the GPU and its XGMI hive; or
+ *               the GPU was reset while the queue was held. What ran there is lost, see dmesg. Or
+ *               the driver refused to resume, and the process was released,
  *   -ESRCH      no such process, it ended, or it does not use the driver (then it was not touched);
  *               for resume: not held by this handle,
  *   -EPERM      the process may not be traced, is traced by another, or cannot be debugged,
@@ -132,8 +140,9 @@ SLUICE_KFD_API int sluice_kfd_resume_queues(sluice_kfd* handle, sluice_kfd_queue
 
 /**
  * Resumes everything of a process and lets go of it, so that another may trace it.
- * \return 0; -ESRCH: not held; -ETIMEDOUT: it happens when the driver answers; -EIO: the driver
- *         refuses, only the end of this process resumes it.
+ * \return 0; -ESRCH: not held; -ETIMEDOUT: it happens when the driver answers; -EIO: it is
+ *         let go, but a GPU of it failed or was reset meanwhile, and what ran there is lost; or the
+ *         driver refuses, and only the end of this process resumes it.
  */
 SLUICE_KFD_API int sluice_kfd_release(sluice_kfd* handle, int32_t pid, uint32_t timeout_ms);
 

@@ -28,6 +28,7 @@ struct gpu_description {
   pci_location location{};
   std::string pci;                       ///< The same as "0000:c1:00.0".
   std::uint64_t unique_id = 0;           ///< 0: the driver shows none.
+  std::uint64_t hive = 0;                ///< Of XGMI: what is reset together. 0: none.
   std::uint32_t gfx_target_version = 0;  ///< major * 10000 + minor * 100 + step: 90402 is gfx942.
   std::uint64_t capability = 0;
   std::uint32_t compute_slots = 0;    ///< num_cp_queues; 0: not shown.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sluice/backend.hpp"
+#include "sluice/breaker.hpp"
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/result.hpp"
@@ -33,9 +34,12 @@ struct queue_order {
   driver_queue_id queue{};
   gpu_id gpu{};  ///< Out: none where the queue is not known.
   /// Out: 0 done; ENOENT: no such queue; EBUSY: its owner is destroying it; EIO: the hardware
-  /// failed, and the queue was resumed again as far as the driver lets it; ESRCH: the process is
-  /// gone; ETIMEDOUT: no answer in time; else why the process cannot be held.
+  /// failed (see below), or the driver refused to resume it; ESRCH: the process is gone; ETIMEDOUT:
+  /// no answer in time; else why the process cannot be held.
   int error = 0;
+  /// Out, of EIO: preemption_failed: in this call, after which the driver resets the GPU and its
+  /// hive; reset: the GPU was reset while the queue was held, which is dead. Nothing: neither.
+  std::optional<breaker_cause> hardware{};
 };
 
 /// Why an order failed, and what to do: what follows "cannot suspend queue 0 of process 42: ".
@@ -44,6 +48,13 @@ std::string reason_of(command_kind kind, const queue_order& order);
 struct held_queue {
   queue_info about;
   bool suspended = false;  ///< By this holder, and not resumed since.
+  bool lost = false;       ///< Its GPU was reset since: it never runs again.
+};
+
+/// What befell a GPU of a process that is held, or was to be.
+struct gpu_failure {
+  gpu_id gpu{};
+  breaker_cause why{};  ///< preemption_failed or reset.
 };
 
 /// Holds processes: attaches to each on its first use, by a lane of its own (lanes.hpp), and keeps
@@ -82,8 +93,15 @@ class queue_holder {
   failure change(command_kind kind, std::span<queue_order> orders, time_point deadline);
 
   /// Resumes everything of the process and lets go of it.
-  /// \return ESRCH: it is not held; ETIMEDOUT: not yet, it happens when the driver answers.
+  /// \return ESRCH: it is not held; ETIMEDOUT: not yet, it happens when the driver answers; EIO:
+  /// the
+  ///         driver refuses (see stranded()), or a GPU of the process failed or was reset
+  ///         meanwhile: then it is let go, but what it ran there is lost.
   failure release(pid_t pid, time_point deadline);
+
+  /// What befell GPUs of the processes held since the last call, in order. Resets are heard of
+  /// where the driver gives SMI events, from the first attach() to a process of that GPU on.
+  std::vector<gpu_failure> take_gpu_failures();
 
   /// The driver keeps queues suspended that it refuses to resume, and refuses to end their session.
   /// Only the end of this process frees them: end it.

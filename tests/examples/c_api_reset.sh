@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# usage: c_api_reset.sh OFFLINE_DEMO EXAMPLE...
+# An example of the C API says when what it held was lost, by a reset of the GPU meanwhile, instead of "resumed".
+set -euo pipefail
+with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../examples/with_simulated_gpu.sh
+
+# shellcheck disable=SC2016
+out=$("$with_gpu" bash -c '
+  set -euo pipefail
+  "$1" --load train & offline=$!
+  shift
+  trap "kill $offline 2>/dev/null || true" EXIT
+  for _ in $(seq 500); do
+    [ "$(ls "$SLUICE_KFD_SYSFS/proc/$offline/queues" 2>/dev/null | wc -l)" -lt 3 ] || break
+    sleep 0.02
+  done
+  "$@" "$offline" 1500 & example=$!
+  for _ in $(seq 1000); do
+    ! grep -q "\"pid\":$offline,[^}]*\"suspended_queues\":3" "$SLUICE_SIM_ROOT/sim/stats.json" || break
+    kill -0 "$example" 2>/dev/null || break
+    sleep 0.01
+  done
+  echo "reset 51110" >"$SLUICE_SIM_ROOT/sim/control"
+  code=0; wait "$example" || code=$?
+  echo "ended with $code"' bash "$@" 2>&1) || { echo "$out"; exit 1; }
+echo "$out"
+grep -Eq '^suspended .*for 1500 ms$' <<<"$out"
+grep -qx 'ended with 1' <<<"$out"
+if grep -qx 'resumed' <<<"$out"; then exit 1; fi
+grep -Eq '^(02_c_api|suspend.py): .*(was reset while it was held|has ended|is not held)' <<<"$out"
