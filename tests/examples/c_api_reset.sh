@@ -14,14 +14,16 @@ out=$("$with_gpu" bash -c '
     [ "$(ls "$SLUICE_KFD_SYSFS/proc/$offline/queues" 2>/dev/null | wc -l)" -lt 3 ] || break
     sleep 0.02
   done
-  "$@" "$offline" 1500 & example=$!
+  said=$(mktemp)
+  PYTHONUNBUFFERED=1 stdbuf -oL "$@" "$offline" 1500 >"$said" & example=$!
   for _ in $(seq 1000); do
-    ! grep -q "\"pid\":$offline,[^}]*\"suspended_queues\":3" "$SLUICE_SIM_ROOT/sim/stats.json" || break
+    ! grep -q "^suspended" "$said" || break
     kill -0 "$example" 2>/dev/null || break
     sleep 0.01
   done
   echo "reset 51110" >"$SLUICE_SIM_ROOT/sim/control"
   code=0; wait "$example" || code=$?
+  cat "$said" && rm "$said"
   echo "ended with $code"' bash "$@" 2>&1) || { echo "$out"; exit 1; }
 echo "$out"
 grep -Eq '^suspended .*for 1500 ms$' <<<"$out"

@@ -448,8 +448,8 @@ subcommand add_suspend(CLI::App& program) {
   command->add_flag("--json", chosen->json, "For scripts: a line of JSON for each change");
   return {command, [chosen] {
             std::ranges::sort(chosen->queues);
-            const auto twice = std::ranges::unique(chosen->queues);
-            chosen->queues.erase(twice.begin(), twice.end());
+            chosen->queues.erase(std::unique(chosen->queues.begin(), chosen->queues.end()),
+                                 chosen->queues.end());
             return hold(*chosen);
           }};
 }

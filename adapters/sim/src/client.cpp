@@ -16,7 +16,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <mutex>
 #include <new>
 #include <utility>
 
@@ -152,18 +151,6 @@ save_area save_area_of(const property_map& node) {
   return out;
 }
 
-/// Whether an event is, which does not take it. Which of several ended a wait the driver does not
-/// say.
-bool is_set(int fd, std::uint32_t event) noexcept {
-  uapi::kfd_event_data data{};
-  data.event_id = event;
-  uapi::kfd_ioctl_wait_events_args look{};
-  look.events_ptr = address_of(&data);
-  look.num_events = 1;
-  return call(fd, uapi::AMDKFD_IOC_WAIT_EVENTS, look) &&
-         look.wait_result == uapi::KFD_IOC_WAIT_RESULT_COMPLETE;
-}
-
 std::string setting(std::string given, const char* variable, const char* otherwise) {
   if (!given.empty()) return given;
   const char* from_environment = std::getenv(variable);  // NOLINT: nobody sets it meanwhile.
@@ -175,10 +162,6 @@ std::string setting(std::string given, const char* variable, const char* otherwi
 struct gpu_client::impl {
   int fd = -1;
   bool runtime_enabled = false;
-  std::mutex mutex;
-  // Events that tell of resets. One is set for good by the first that comes after it was made; the
-  // last one is that of queues made now.
-  std::vector<std::uint32_t> hardware_exceptions;
   std::string sysfs;
   topology_node node;
   std::uint64_t r_debug = 0;  // What a runtime's link map would be; the driver keeps its address.
@@ -187,30 +170,11 @@ struct gpu_client::impl {
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
   ~impl() {
-    for (const std::uint32_t id : hardware_exceptions) {
-      uapi::kfd_ioctl_destroy_event_args destroy{};
-      destroy.event_id = id;
-      (void)call(fd, uapi::AMDKFD_IOC_DESTROY_EVENT, destroy);
-    }
     if (runtime_enabled) {
       uapi::kfd_ioctl_runtime_enable_args disable{};
       (void)call(fd, uapi::AMDKFD_IOC_RUNTIME_ENABLE, disable);
     }
     if (fd >= 0) close(fd);
-  }
-
-  /// The event of a queue that is made now.
-  result<std::uint32_t> hardware_exception() {
-    const std::scoped_lock held{mutex};
-    if (hardware_exceptions.empty() || is_set(fd, hardware_exceptions.back())) {
-      uapi::kfd_ioctl_create_event_args exception{};
-      exception.event_type = uapi::KFD_IOC_EVENT_HW_EXCEPTION;
-      if (const auto got = call(fd, uapi::AMDKFD_IOC_CREATE_EVENT, exception); !got) {
-        return got.error();
-      }
-      hardware_exceptions.push_back(exception.event_id);
-    }
-    return hardware_exceptions.back();
   }
 };
 
@@ -260,8 +224,10 @@ struct gpu_queue::impl {
   std::uint32_t id = 0;
   std::uint64_t packets = 0;
   int doorbell = -1;
+  std::uint32_t gpu = 0;
   std::uint32_t event = 0;               // 0: none; the driver numbers signal events from 1.
-  std::uint32_t hardware_exception = 0;  // One of the client's.
+  std::uint32_t hardware_exception = 0;  // 0: none. Tells of resets, whichever GPU's.
+  std::atomic<bool> lost = false;        // This GPU was reset since the queue was made.
 
   mapping ring;
   mapping header;  // An aql::queue, and behind it the event's mailbox.
@@ -278,9 +244,10 @@ struct gpu_queue::impl {
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
   ~impl() {
-    if (event != 0) {
+    for (const std::uint32_t each : {event, hardware_exception}) {
+      if (each == 0) continue;
       uapi::kfd_ioctl_destroy_event_args destroy{};
-      destroy.event_id = event;
+      destroy.event_id = each;
       (void)call(fd, uapi::AMDKFD_IOC_DESTROY_EVENT, destroy);
     }
     if (doorbell >= 0) close(doorbell);
@@ -365,9 +332,13 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
     return got.error();
   }
   state->event = event.event_id;
-  const auto exception = impl_->hardware_exception();
-  if (!exception) return exception.error();
-  state->hardware_exception = *exception;
+  uapi::kfd_ioctl_create_event_args exception{};
+  exception.event_type = uapi::KFD_IOC_EVENT_HW_EXCEPTION;
+  exception.auto_reset = 1;
+  if (const auto got = call(impl_->fd, uapi::AMDKFD_IOC_CREATE_EVENT, exception); !got) {
+    return got.error();
+  }
+  state->hardware_exception = exception.event_id;
   auto* signals = state->signals.as<aql::signal>();
   for (std::uint32_t i = 0; i < options.packets; ++i) {
     signals[i].kind = 1;
@@ -380,7 +351,7 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
   create.ring_size = static_cast<std::uint32_t>(ring_size);
   create.write_pointer_address = address_of(&header.write_dispatch_id);
   create.read_pointer_address = address_of(&header.read_dispatch_id);
-  create.gpu_id = node->gpu;
+  create.gpu_id = state->gpu = node->gpu;
   create.queue_type = uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
   create.queue_percentage = uapi::KFD_MAX_QUEUE_PERCENTAGE;
   create.queue_priority = options.priority;
@@ -449,6 +420,7 @@ result<void> gpu_queue::wait(std::uint64_t index, duration timeout) {
     // The event is set after the signal's value, stays set until a wait takes it, and only one
     // thread waits: so a completion between this look and the call makes the call return at once.
     if (impl_->finished(index)) return {};
+    if (impl_->lost) return errc::lost;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now());
     if (left.count() <= 0) return system_error(ETIMEDOUT);
     std::array<uapi::kfd_event_data, 2> events{};
@@ -462,10 +434,9 @@ result<void> gpu_queue::wait(std::uint64_t index, duration timeout) {
     if (ioctl(impl_->fd, uapi::AMDKFD_IOC_WAIT_EVENTS, &wait) < 0 && errno != EINTR) {
       return last_system_error();
     }
-    if (wait.wait_result == uapi::KFD_IOC_WAIT_RESULT_COMPLETE && !impl_->finished(index) &&
-        is_set(impl_->fd, impl_->hardware_exception)) {
-      return errc::lost;
-    }
+    if (wait.wait_result != uapi::KFD_IOC_WAIT_RESULT_COMPLETE) continue;
+    // Left as zeros where the event was not among those that ended the wait.
+    if (events[1].hw_exception_data.gpu_id == impl_->gpu) impl_->lost = true;
   }
 }
 

@@ -103,11 +103,19 @@ std::uint32_t test_condition(bool all, const std::deque<event_waiter>& waiters) 
                                      : uapi::KFD_IOC_WAIT_RESULT_TIMEOUT;
 }
 
-/// copy_signaled_event_data: memory and hardware exceptions are never raised here.
-bool copy_ages(address_space& memory, std::uint64_t events_ptr,
+/// copy_signaled_event_data: memory exceptions are never raised here.
+bool copy_data(address_space& memory, std::uint64_t events_ptr,
                const std::deque<event_waiter>& waiters) {
   std::uint64_t at = events_ptr;
   for (const auto& waiter : waiters) {
+    if (waiter.activated && waiter.event != nullptr &&
+        waiter.event->type == uapi::KFD_IOC_EVENT_HW_EXCEPTION) {
+      // As kfd_signal_reset_event leaves it after a hang.
+      const uapi::kfd_hsa_hw_exception_data lost{0, 0, 1, waiter.event->reset_gpu};
+      if (!memory.write(at + offsetof(uapi::kfd_event_data, hw_exception_data), bytes_of(lost))) {
+        return false;
+      }
+    }
     if (waiter.activated && waiter.age_enabled && waiter.event != nullptr &&
         waiter.event->type == uapi::KFD_IOC_EVENT_SIGNAL) {
       if (!memory.write(at + offsetof(uapi::kfd_event_data, signal_event_data),
@@ -170,7 +178,7 @@ task<int> driver::impl::wait_events(call_ptr c, uapi::kfd_ioctl_wait_events_args
     break;
   }
   if (error == 0 && args.wait_result == uapi::KFD_IOC_WAIT_RESULT_COMPLETE &&
-      !copy_ages(*process.memory, args.events_ptr, waiters)) {
+      !copy_data(*process.memory, args.events_ptr, waiters)) {
     error = -EFAULT;
   }
   // A restarted call must find what this one took from auto-reset events.

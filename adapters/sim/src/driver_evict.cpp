@@ -181,7 +181,9 @@ void driver::impl::signal_reset(gpu_node& node) {
   for (const auto& [pid, process] : live_) {
     if (process->device(node.shape.gpu_id) == nullptr) continue;
     for (auto& [id, event] : process->events) {
-      if (event.type == uapi::KFD_IOC_EVENT_HW_EXCEPTION) event.set();
+      if (event.type != uapi::KFD_IOC_EVENT_HW_EXCEPTION) continue;
+      event.reset_gpu = node.shape.gpu_id;
+      event.set();
     }
   }
 }

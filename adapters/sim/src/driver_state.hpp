@@ -165,6 +165,7 @@ struct kfd_event {
   bool auto_reset = false;
   bool signaled = false;
   std::uint64_t age = 1;
+  std::uint32_t reset_gpu = 0;  ///< HW_EXCEPTION: the last GPU that was reset; 0: none yet.
   std::vector<event_waiter*> waiters;
 
   kfd_event() = default;
