@@ -770,7 +770,7 @@ TEST_P(Preemption, LetsOfflineRunForMinRunAfterMaxSuspend) {
   ASSERT_TRUE(here.becomes(*offline, 1)) << "and after min_run online has the GPU again";
   const auto again = clock::now();
   EXPECT_GE(freed - held, 200ms);
-  EXPECT_GE(again - freed, 150ms);
+  EXPECT_GE(again - freed, 140ms) << "min_run, less how late this test saw its beginning";
   EXPECT_LE(again - freed, 1s);
   EXPECT_GE(here.sluice().stats().forced_resumes.value(), 1u);
 }
