@@ -99,15 +99,7 @@ TEST(Allocation, DoesNotHappenFromPointersToBatchAndBack) {
   bench.attach_all();
   bench.driver.keep_batches(false);
   const auto point = [&](online_work work, std::uint32_t packets) {
-    observation one;
-    one.kind = observation_kind::pointers_seen;
-    one.pid = serving;
-    one.start_time = start_time;
-    one.gpu = gpu_a;
-    one.work = work;
-    one.count = packets;
-    one.at = bench.time.now();
-    bench.core->observe(0, one);
+    bench.see_pointers(serving, gpu_a, work, packets);
     bench.step();
     bench.step();
     bench.time.advance(2ms);

@@ -104,6 +104,18 @@ class core_bench {
     one.queue = id;
     core->observe(source, one);
   }
+  /// What the pointers of a process's queues on a GPU say.
+  void see_pointers(pid_t pid, gpu_id gpu, online_work work, std::uint32_t packets = 0) {
+    observation one;
+    one.kind = observation_kind::pointers_seen;
+    one.pid = pid;
+    one.start_time = start_time;
+    one.gpu = gpu;
+    one.work = work;
+    one.count = packets;
+    one.at = time.now();
+    core->observe(0, one);
+  }
   /// A queue that both the sources and the driver know.
   void create_queue(pid_t pid, driver_queue_id id, gpu_id gpu,
                     queue_type type = queue_type::compute_aql) {

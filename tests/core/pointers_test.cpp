@@ -30,15 +30,7 @@ class Pointers : public ::testing::Test {
   }
 
   void point(pid_t pid, gpu_id gpu, online_work work, std::uint32_t packets = 0) {
-    observation one;
-    one.kind = observation_kind::pointers_seen;
-    one.pid = pid;
-    one.start_time = start_time;
-    one.gpu = gpu;
-    one.work = work;
-    one.count = packets;
-    one.at = bench.time.now();
-    bench.core->observe(0, one);
+    bench.see_pointers(pid, gpu, work, packets);
   }
   online_work work(gpu_id gpu = gpu_a) { return bench.core->seen().find(gpu)->work; }
 
@@ -199,15 +191,7 @@ TEST(PointerPolling, SuspendsThroughTheCoreAndIsMeasured) {
   bench.attach_all();
   EXPECT_EQ(bench.core->pointer_interval(), 2ms);
   const auto point = [&](online_work work, std::uint32_t packets) {
-    observation one;
-    one.kind = observation_kind::pointers_seen;
-    one.pid = serving;
-    one.start_time = start_time;
-    one.gpu = gpu_a;
-    one.work = work;
-    one.count = packets;
-    one.at = bench.time.now();
-    bench.core->observe(0, one);
+    bench.see_pointers(serving, gpu_a, work, packets);
     bench.settle();
   };
   point(online_work::waiting, 1);

@@ -62,9 +62,8 @@ std::string scheduler_config::problem() const {
   if (const duration longest = max_suspend + longest_call; longest > patience / 2) {
     return fmt::format(
         "max_suspend is {}; with the {} that a driver call may take, an offline process could "
-        "stand "
-        "still for {}, and that must be at most {}, half of the {} after which frameworks give up "
-        "on a worker: set it to {} or less",
+        "stand still for {}, and that must be at most {}, half of the {} after which frameworks "
+        "give up on a worker: set it to {} or less",
         to_text(max_suspend), to_text(longest_call), to_text(longest), to_text(patience / 2),
         to_text(patience), to_text(patience / 2 - longest_call));
   }

@@ -16,8 +16,7 @@ namespace sluice::core {
 /// Threading: as policy. Lifetime: keeps the library loaded.
 /// Errors:    decide() throws std::runtime_error when the plugin's says that it failed.
 /// Cost:      a turn costs its events and the node's GPUs on top of the plugin's; it allocates
-/// while
-///            there are more of either than ever before.
+///            while there are more of either than ever before.
 class plugin_policy final : public policy {
  public:
   /// \param state from the plugin's create(); destroyed with this.

@@ -33,9 +33,9 @@ struct core_options {
   std::function<std::unique_ptr<policy>()> fallback = nullptr;
 };
 
-/// Threading: register_client(), rearm(), set_policy(), stats() and wake() from any thread; all
-/// else
-///            from one thread at a time, and never from inside a policy's or the backend's call.
+/// Threading: register_client(), rearm(), set_policy(), stats() and wake() from any thread. All
+///            else from one thread at a time, and never from inside a policy's or the backend's
+///            call.
 /// Lifetime:  the backend outlives the core.
 /// Errors:    result<T>; nothing here throws.
 /// Cost:      a step costs what changed, not what exists, and allocates nothing unless something is
