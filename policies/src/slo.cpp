@@ -24,8 +24,6 @@ constexpr int share_stretch = 8;
 constexpr duration share_window = 10s;
 /// Once released while spans are open, offline work runs for at least so many round trips.
 constexpr int least_run = 64;
-/// Of so many busy periods one shows what comes of the other choice; the first until that is known.
-constexpr std::uint64_t seldom = 256, often = 8;
 /// Begins without a mark after which it says that marks are missing.
 constexpr std::uint64_t unmarked_limit = 100;
 
@@ -121,7 +119,7 @@ class slo final : public policy {
         if (fresh) {
           state.gaps.add(one.at - state.idle_since);
           state.busy_from = state.beside_at(one.at);
-          state.trial = ++state.busy % (track.compared() ? seldom : often) == 0;
+          state.trial = ++state.busy % track.trial_every() == 0;
         }
         track.begin(one.at, seen.now, state.holding, fresh && state.trial);
       } else {
@@ -156,9 +154,8 @@ class slo final : public policy {
     if (!open && !state.idle) {
       state.idle = true;
       state.idle_since = now;
-      const auto cost = std::chrono::duration_cast<duration>(price * round_trip);
-      state.plan = {release_after(state.gaps, cost - least)};
-      if (price > 1 && least < cost) {
+      state.plan = {release_after(state.gaps, round_trip - least)};
+      if (price > 1 && least < round_trip) {
         hold_early(state.gaps, state.plan.release + round_trip, suspend, round_trip, price,
                    state.plan);
       }

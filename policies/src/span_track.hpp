@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <string_view>
 #include <vector>
@@ -33,10 +34,11 @@ class span_track {
     return std::min(held_.count, beside_.count) < few ||
            beside_.value - held_.value > static_cast<double>(round_trip_.count());
   }
-  /// Whether more trials would say anything new.
-  bool compared() const noexcept {
+  /// Of so many spans that come while none is open one is a trial: half of them until something is
+  /// known, few where it is clear.
+  std::uint64_t trial_every() const noexcept {
     const double both = std::min(held_.count, beside_.count);
-    return both >= many || (both >= 2 && beside_.value > 2 * held_.value);
+    return both >= 2 && beside_.value > 2 * held_.value ? 256 : both >= few ? 64 : 2;
   }
   /// How long a span may be open before offline work is held, while `count` are; zero: hold at
   /// once. What the target leaves of the time that spans need then, halved by every miss.
@@ -45,10 +47,11 @@ class span_track {
     return std::chrono::duration_cast<duration>(left * std::exp2(-pressure_));
   }
   /// When to hold for the open spans: when the first of them is out of patience, if that helps.
-  /// \param trial a span that is alone is treated the other way round, to see what comes of it.
+  /// \param trial one that is alone is held for at once, or not at all: what less is known of.
   /// \pre open()
   time_point hold_at(bool trial) const noexcept {
-    if (helps() ? trial && open_.size() == 1 : !trial) return never;
+    if (trial && open_.size() == 1) return spares() ? never : open_.front().begun;
+    if (!helps()) return never;
     return open_.front().begun + patience(open_.size());
   }
   /// What a nanosecond of a round trip is worth in offline time; doubled by every miss.
@@ -58,7 +61,7 @@ class span_track {
   void begin(time_point at, time_point now, bool held, bool trial) {
     const auto place = std::upper_bound(open_.begin(), open_.end(), at, later);
     if (place < open_.begin() + static_cast<std::ptrdiff_t>(late_)) ++late_;
-    open_.insert(place, {at, at, now, open_.size() + 1, held, open_.empty(), trial});
+    open_.insert(place, {at, at, now, open_.size() + 1, held, open_.empty(), trial && spares()});
   }
   /// Offline work is held from now on, or not any more.
   void set_held(bool held, time_point now) noexcept {
@@ -79,7 +82,7 @@ class span_track {
       if (one->held) needs_[level(one->among)].add(begun + length - one->from);
       const bool always = one->from == begun;
       if (one->first && (always || one->trial)) {
-        (one->held && !one->trial ? held_ : beside_).add(length);
+        (one->held && always ? held_ : beside_).add(length);
       }
       known_late = one < open_.begin() + static_cast<std::ptrdiff_t>(late_);
       erase(one, after);
@@ -109,7 +112,7 @@ class span_track {
     std::size_t among = 0;  ///< So many were open then.
     bool held = false;
     bool first = false;  ///< None was open when it began.
-    bool trial = false;
+    bool trial = false;  ///< It was not held for while it was alone, whatever else would have been.
   };
   struct mean {
     double count = 0, value = 0;
@@ -119,7 +122,7 @@ class span_track {
     }
   };
   static constexpr std::size_t levels = 10;
-  static constexpr double few = 16, many = 64;
+  static constexpr double few = 16;
   static constexpr double most_pressure = 3;
   static constexpr double relief = 0.0075;
   static constexpr double most_excess = 64;
@@ -137,6 +140,8 @@ class span_track {
   static std::size_t level(std::size_t count) noexcept {
     return std::min(static_cast<std::size_t>(std::bit_width(count)), levels) - 1;
   }
+  /// Of trials.
+  bool spares() const noexcept { return beside_.count <= held_.count; }
   /// Where nothing is known of so many: in proportion to what is known of fewer.
   duration need(std::size_t count) const noexcept {
     const std::size_t here = level(count);

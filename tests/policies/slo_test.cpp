@@ -36,11 +36,12 @@ class node : public testing::policy_harness {
     table().add_group(train, role::offline, {gpu_a});
     change(train);
   }
-  /// `count` spans of that length, with such gaps.
+  /// `count` spans of that length, or four times that beside offline work, with such gaps.
   void serve(int count, duration length, duration gap, span_kind kind = request) {
     for (int i = 0; i < count; ++i) {
       begin_span(kind, ++number_);
       advance(length);
+      if (!held(train)) advance(3 * length);
       end_span(kind, number_);
       advance(gap);
     }
@@ -123,7 +124,11 @@ TEST(Slo, StopsHoldingWhereThatSavesLessThanARoundTrip) {
       harness.end_span(request, i);
       harness.advance(1s);
     }
-    more > 15ms ? EXPECT_GE(held, 99) : EXPECT_LE(held, 1);
+    if (more > 15ms) {
+      EXPECT_GE(held, 98);
+    } else {
+      EXPECT_LE(held, 2);  // Trials.
+    }
   }
 }
 

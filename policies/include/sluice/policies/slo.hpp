@@ -42,12 +42,12 @@ struct slo_options {
 ///   given the lengths of the gaps seen so far and the round trip (less the patience of what comes
 ///   next): shorter gaps are held through, the break after a burst is waited for. And where spans
 ///   that are alone were not shorter by more than a round trip when they were held for, nothing is
-///   held: beside kernels for which nobody waits, a hold is a delay of its own. To know that, one
-///   of 8 spans that come while none is open is treated the other way round until that is clear,
-///   one of 256 from then on.
+///   held: beside kernels for which nobody waits, a hold is a delay of its own. To know that, some
+///   of the spans that come while none is open are held for at once, or not at all: every second
+///   one until 16 of both kinds are known, then one of 64, and one of 256 where it is clear.
 /// - **A burst that is predicted.** When patience is zero and spans still miss, every miss doubles,
 ///   up to eight times, the offline time that it gives to save online work a suspend: it holds
-///   through longer gaps, and before a span begins where the gaps say when that will be.
+///   before a span begins where the gaps say when that will be.
 /// - **Giving up.** When for ten minutes, and for 64 spans, more than 1 % missed although it would
 ///   have been so without offline work, the target is out of reach: the log says so, and for ten
 ///   minutes the aim is 1.1 times what 99 % of the spans needed by themselves. Then it tries the
