@@ -42,12 +42,14 @@ sim::model_queue gpu::add_queue(sim::model_process owner, std::uint32_t priority
   return made;
 }
 
-void gpu::submit(sim::model_queue queue, duration length, double occupancy, std::uint64_t cookie) {
+double gpu::submit(sim::model_queue queue, duration length, double occupancy,
+                   std::uint64_t cookie) {
   const double wanted = std::max(1.0, std::round(occupancy * whole_waves_));
   const auto there = static_cast<double>(shape_.wave_slots());
-  if (wanted > there) {
-    length = std::chrono::round<duration>(std::chrono::duration<double, std::nano>(length) *
-                                          (wanted / there));
+  const double longer = std::max(1.0, wanted / there);
+  if (longer > 1) {
+    length =
+        std::chrono::round<duration>(std::chrono::duration<double, std::nano>(length) * longer);
   }
   if (model_.in_cycle() && !counted_ &&
       std::find(watched_.begin(), watched_.end(), owners_[index_of(queue)]) != watched_.end()) {
@@ -55,6 +57,7 @@ void gpu::submit(sim::model_queue queue, duration length, double occupancy, std:
     ++disturbing_;
   }
   model_.submit(queue, {length, static_cast<std::uint32_t>(std::min(wanted, there)), cookie});
+  return longer;
 }
 
 void gpu::change(queues which, bool listed, duration cost, std::function<void(time_point)> done) {

@@ -55,12 +55,14 @@ class gpu {
   const sim::gpu_model& model() const noexcept { return model_; }
   gpu_id id() const noexcept { return gpu_id{shape_.gpu_id}; }
   const sim::gpu_profile& shape() const noexcept { return shape_; }
+  bool is_part() const noexcept { return shape_.wave_slots() < whole_waves_; }
 
   sim::model_queue add_queue(sim::model_process owner, std::uint32_t priority,
                              kernel_listener& listener);
   /// \param occupancy share of the whole GPU's wave slots. With fewer of them a kernel takes so
   ///        much longer.
-  void submit(sim::model_queue queue, duration length, double occupancy, std::uint64_t cookie);
+  /// \return how many times longer.
+  double submit(sim::model_queue queue, duration length, double occupancy, std::uint64_t cookie);
 
   /// One queue to be taken off or put up: an item of a driver call.
   using queues = std::vector<sim::model_queue>;

@@ -99,7 +99,7 @@ TEST(LabKnownAnswer, AStaticSplitStretchesWhatIsWiderThanItsPart) {
   const scenario what = known({1s});
   const run_result got = simulate(what, {"", arrangement::static_split, {}, 0.5});
   EXPECT_EQ(latency(got), 20ms);
-  EXPECT_EQ(got.offline_work, got.stretch);  // It runs all the time, at half the speed.
+  EXPECT_EQ(got.offline_work, got.stretch / 2);  // It runs all the time, at half the speed.
   // They end every 200 ms, from time zero on; alone every 100 ms.
   EXPECT_EQ(got.offline_kernels, 6u);
 }
