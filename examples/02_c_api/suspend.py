@@ -74,12 +74,11 @@ def main():
     if len(sys.argv) == 2 and sys.argv[1] == "--help":
         print(__doc__)
         return 0
-    try:
-        pid, milliseconds = int(sys.argv[1]), int((sys.argv[2:] or ["500"])[0])
-        # ctypes would cut larger numbers to 32 bits, and name another process.
-        if len(sys.argv) > 3 or not 0 < pid < 2**31 or not 0 < milliseconds <= 3_600_000:
-            raise ValueError
-    except (IndexError, ValueError):
+    given = sys.argv[1:]
+    pid, milliseconds = [int(each) if each.isdecimal() else 0 for each in (given + ["500"])[:2]] \
+        if given else (0, 0)
+    # ctypes would cut larger numbers to 32 bits, and name another process.
+    if len(given) > 2 or not 0 < pid < 2**31 or not 0 < milliseconds <= 3_600_000:
         print("suspend.py: expected PID [MILLISECONDS] (see --help)", file=sys.stderr)
         return 2
 
@@ -113,6 +112,9 @@ def main():
         time.sleep(milliseconds / 1000)
         check(kfd.sluice_kfd_resume_queues(handle, ctypes.byref(ref), 1, 0), least=1)
         print("resumed")
+    except KeyboardInterrupt:
+        print("suspend.py: interrupted; what it suspended is resumed", file=sys.stderr)
+        return 130
     except OSError as error:
         print(f"suspend.py: {error}", file=sys.stderr)
         return 1

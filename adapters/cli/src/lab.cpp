@@ -7,6 +7,7 @@
 #include "report.hpp"
 #include "study.hpp"
 #include "subcommand.hpp"
+#include "sweep.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -44,14 +45,19 @@ struct options {
   std::vector<std::string> profiles{"mi300x"};
   std::vector<std::string> arrivals{"poisson"};
   std::vector<std::string> offline{"long"};
-  std::vector<double> loads{0.3, 0.6, 0.85};
+  std::vector<double> loads;
   std::string service = "continuous";
   std::string trace;
   std::string duration;
   std::string config;
-  std::string reaction, wake_up;
+  std::string reaction, wake_up, warm_up;
+  bool no_clients = false;
   std::string targets;
   std::optional<double> split;
+  bool sweep = false;
+  std::vector<double> sweep_costs = lab::sweep_axes{}.cost_factors;
+  std::vector<std::string> sweep_kernels;
+  std::string csv_sweep;
   std::string csv_requests, csv_decisions, json;
   std::uint32_t gpus = 0;
   std::uint64_t seed = 1;
@@ -118,6 +124,17 @@ std::vector<choice_kind> offline_kinds() {
           {"train", "3 queues, steps of 8 kernels of 10 us to 5 ms, 1 ms of host work", all}};
 }
 
+/// As CLI::Range, which lets NaN pass.
+CLI::Validator number_from(double least, double most) {
+  return {[least, most](std::string& text) -> std::string {
+            double value = 0;
+            if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most)
+              return {};
+            return fmt::format("'{}' is no number from {:g} to {:g}", printable(text), least, most);
+          },
+          fmt::format("in [{:g} - {:g}]", least, most)};
+}
+
 template <class T>
 T given_or(const parameters& values, const char* key, T fallback) {
   if (!values.has(key)) return fallback;
@@ -150,7 +167,7 @@ checked<lab::arrival_source> make_source(const std::string& text, const options&
     if (read.has_error()) return read.error();
     length = *read;
   }
-  const duration window = length.value_or(10min);
+  const duration window = length.value_or(asked.sweep ? 2min : 10min);
   const parameters& with = given->values;
   if (given->name == "trace") {
     if (asked.trace.empty()) return failure("--arrivals trace: name the file with --trace FILE");
@@ -313,6 +330,7 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
   }
   if (auto set = set_service(asked.service, spec); set.has_error()) return set.error();
   spec.loads = asked.loads;
+  if (spec.loads.empty()) spec.loads = asked.sweep ? std::vector{0.6} : std::vector{0.3, 0.6, 0.85};
   if (spec.costs) spec.loads.resize(1);
   for (const auto& each : asked.policies) {
     auto made = make_policy(known, each);
@@ -332,12 +350,14 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
       std::max<duration>(spec.common.warm_up, spec.common.limits.attach_after + 1s);
   for (const auto& [text, option, into] :
        {std::tuple{&asked.reaction, "--reaction", &spec.common.reaction},
-        std::tuple{&asked.wake_up, "--wake-up", &spec.common.wake_up}}) {
+        std::tuple{&asked.wake_up, "--wake-up", &spec.common.wake_up},
+        std::tuple{&asked.warm_up, "--warm-up", &spec.common.warm_up}}) {
     if (text->empty()) continue;
     const auto read = read_duration(*text, option, 0ns);
     if (read.has_error()) return read.error();
     *into = *read;
   }
+  spec.common.clients = !asked.no_clients;
   spec.split = asked.split;
   spec.first_seed = asked.seed;
   spec.seeds = asked.seeds;
@@ -346,6 +366,37 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
   spec.keep_requests = !asked.csv_requests.empty();
   spec.keep_decisions = !asked.csv_decisions.empty();
   return spec;
+}
+
+checked<lab::sweep_axes> make_axes(const options& asked) {
+  const auto rising = [](auto& values) {
+    std::sort(values.begin(), values.end());
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+  };
+  lab::sweep_axes made;
+  made.cost_factors = asked.sweep_costs;
+  rising(made.cost_factors);
+  if (!asked.sweep_kernels.empty()) made.kernels.clear();
+  for (const std::string& each : asked.sweep_kernels) {
+    const auto length = parse_duration(each);
+    if (!length || *length < 1us || *length > 10s) {
+      return failure(
+          fmt::format("--sweep-kernel {}: must be a time with a unit from 1us to 10s", each));
+    }
+    made.kernels.push_back(*length);
+  }
+  rising(made.kernels);
+  for (const std::string& each : asked.offline) {
+    if (each.find("kernel_low=") == std::string::npos &&
+        each.find("kernel_high=") == std::string::npos) {
+      continue;
+    }
+    return failure(
+        fmt::format("--offline {}: leave kernel_low and kernel_high out; in a sweep --sweep-kernel "
+                    "says how long kernels are",
+                    each));
+  }
+  return made;
 }
 
 /// \return false after a complaint.
@@ -393,16 +444,18 @@ checked<policy_registry> policies_for(const options& asked) {
 }
 
 int run(const options& asked) {
+  const auto refuse = [](const lab::trouble& why) {
+    complain(why.message);
+    return exit_usage;
+  };
   const auto known = policies_for(asked);
-  if (known.has_error()) {
-    complain(known.error().message);
-    return exit_usage;
-  }
-  const auto spec = make_spec(asked, *known);
-  if (spec.has_error()) {
-    complain(spec.error().message);
-    return exit_usage;
-  }
+  if (known.has_error()) return refuse(known.error());
+  const auto wanted = make_spec(asked, *known);
+  if (wanted.has_error()) return refuse(wanted.error());
+  const auto axes = asked.sweep ? make_axes(asked) : checked<lab::sweep_axes>();
+  if (axes.has_error()) return refuse(axes.error());
+  const auto spec = asked.sweep ? lab::spread(*wanted, *axes) : wanted;
+  if (spec.has_error()) return refuse(spec.error());
   const auto began = clock::now();
   const auto made = lab::run_study(*spec);
   if (made.has_error()) {
@@ -410,11 +463,16 @@ int run(const options& asked) {
     return exit_failed;
   }
   const auto took = std::chrono::duration<double>(clock::now() - began);
-  bool good = print(lab::text_report(*spec, *made));
+  std::vector<lab::sweep_grid> grids;
+  if (asked.sweep) grids = lab::grids_of(*wanted, *axes, *made);
+  bool good = print(asked.sweep ? lab::text_sweep(grids) : lab::text_report(*spec, *made));
   if (!asked.json.empty()) {
     good &= write_file(asked.json, [&](const auto& write) {
-      write(lab::json_report(*spec, *made, command_line()));
+      write(lab::json_report(*spec, *made, command_line(), grids));
     });
+  }
+  if (!asked.csv_sweep.empty()) {
+    good &= write_file(asked.csv_sweep, [&](const auto& write) { lab::csv_sweep(grids, write); });
   }
   if (!asked.csv_requests.empty()) {
     good &= write_file(asked.csv_requests,
@@ -461,16 +519,18 @@ subcommand add_lab(CLI::App& program) {
   command->add_option("--service", chosen->service, "How requests are served (below)")
       ->capture_default_str()
       ->type_name("NAME[:...]");
-  command->add_option("--load", chosen->loads, "Share of the GPU's time that requests need")
+  command
+      ->add_option("--load", chosen->loads,
+                   "Share of the GPU's time that requests need [0.3,0.6,0.85; with --sweep 0.6]")
       ->delimiter(',')
-      ->check(CLI::Range(0.001, 0.99))
-      ->capture_default_str()
+      ->check(number_from(0.001, 0.99))
       ->type_name("L,...");
   command->add_option("--trace", chosen->trace, "Arrivals in the Azure LLM trace format")
       ->type_name("FILE");
   command
       ->add_option("--duration", chosen->duration,
-                   "Length of the arrivals; of a trace its busiest stretch [10min; all]")
+                   "Length of the arrivals [10min; with --sweep 2min]; of a trace its busiest "
+                   "stretch [all]")
       ->type_name("TIME");
   command->add_option("--gpus", chosen->gpus, "Number of GPUs [the profile's]")
       ->check(CLI::Range(1, 8))
@@ -482,7 +542,7 @@ subcommand add_lab(CLI::App& program) {
   command
       ->add_option("--split", chosen->split,
                    "Online's share under a static split [its load and half of the rest]")
-      ->check(CLI::Range(0.05, 0.95))
+      ->check(number_from(0.05, 0.95))
       ->type_name("SHARE");
   command->add_option("--config", chosen->config, "TOML file with a [scheduler] table")
       ->type_name("FILE");
@@ -494,12 +554,40 @@ subcommand add_lab(CLI::App& program) {
       ->add_option("--wake-up", chosen->wake_up,
                    "From a kernel's end to its host's next submission, gaps aside [170us]")
       ->type_name("TIME");
+  command
+      ->add_option("--warm-up", chosen->warm_up,
+                   "How long offline work has run before the arrivals begin [3s, and at least 1 s "
+                   "more than attach_after]")
+      ->type_name("TIME");
+  command->add_flag("--no-clients", chosen->no_clients,
+                    "Servers say nothing of their work: only policies that look at the pointers of "
+                    "their queues know of it");
   command->add_option("--seed", chosen->seed, "The first seed")->capture_default_str();
   command->add_option("--seeds", chosen->seeds, "How many, for a mean and its 95 % interval")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_option("--threads", chosen->threads, "[one per processor] The output is the same")
       ->check(CLI::Range(1, 1024));
+  auto* const sweep = command->add_flag(
+      "--sweep", chosen->sweep,
+      "Over what suspending costs and how long offline kernels are: from where on does it pay?");
+  command
+      ->add_option("--sweep-cost", chosen->sweep_costs,
+                   "Times the profile's costs of suspends and resumes")
+      ->needs(sweep)
+      ->delimiter(',')
+      ->check(number_from(0.01, 100))
+      ->capture_default_str()
+      ->type_name("FACTOR,...");
+  command
+      ->add_option("--sweep-kernel", chosen->sweep_kernels,
+                   "Lengths of offline kernels [50us,200us,1ms,5ms,20ms,50ms]")
+      ->needs(sweep)
+      ->delimiter(',')
+      ->type_name("TIME,...");
+  command->add_option("--csv-sweep", chosen->csv_sweep, "A row per contender and point of a sweep")
+      ->needs(sweep)
+      ->type_name("FILE");
   command->add_option("--csv-requests", chosen->csv_requests, "A row per request")
       ->type_name("FILE");
   command->add_option("--csv-decisions", chosen->csv_decisions, "A row per driver call")

@@ -103,6 +103,8 @@ class holding {
       look_for_failures();
       if (chosen_.queues.empty() && first == exit_done)
         complain(fmt::format("process {} has no compute queue", chosen_.pid));
+      if (reason_.empty() && first != exit_done) reason_ = "refused";
+      report_end();
       (void)by_->release(chosen_.pid, soon());
       return exit_failed;
     }
@@ -232,7 +234,8 @@ class holding {
       for (const auto& order : orders)
         queues.push_back(json::object{
             {"queue_id", number(order.queue)},
-            {"gpu_id", number(order.gpu)},
+            {"gpu_id",
+             order.gpu == gpu_id::none ? json::value(nullptr) : json::value(number(order.gpu))},
             {"suspended", what == event::suspend
                               ? order.error == 0
                               : order.error != 0 && order.error != ENOENT && !order.hardware},

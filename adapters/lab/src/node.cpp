@@ -42,12 +42,14 @@ sim::model_queue gpu::add_queue(sim::model_process owner, std::uint32_t priority
   return made;
 }
 
-void gpu::submit(sim::model_queue queue, duration length, double occupancy, std::uint64_t cookie) {
+double gpu::submit(sim::model_queue queue, duration length, double occupancy,
+                   std::uint64_t cookie) {
   const double wanted = std::max(1.0, std::round(occupancy * whole_waves_));
   const auto there = static_cast<double>(shape_.wave_slots());
-  if (wanted > there) {
-    length = std::chrono::round<duration>(std::chrono::duration<double, std::nano>(length) *
-                                          (wanted / there));
+  const double longer = std::max(1.0, wanted / there);
+  if (longer > 1) {
+    length =
+        std::chrono::round<duration>(std::chrono::duration<double, std::nano>(length) * longer);
   }
   if (model_.in_cycle() && !counted_ &&
       std::find(watched_.begin(), watched_.end(), owners_[index_of(queue)]) != watched_.end()) {
@@ -55,14 +57,16 @@ void gpu::submit(sim::model_queue queue, duration length, double occupancy, std:
     ++disturbing_;
   }
   model_.submit(queue, {length, static_cast<std::uint32_t>(std::min(wanted, there)), cookie});
+  return longer;
 }
 
 void gpu::change(queues which, bool listed, duration cost, std::function<void(time_point)> done) {
-  enter({std::move(which), listed, false, cost, std::move(done), 0, {}});
+  enter({std::move(which), listed, false, cost, std::move(done), 0, {}, {}});
 }
 
-void gpu::configure(duration cost, std::function<void(time_point)> done) {
-  enter({{}, false, true, cost, std::move(done), 0, {}});
+void gpu::configure(duration cost, std::function<void(time_point)> done,
+                    std::function<void(sim::gpu_model&)> apply) {
+  enter({{}, false, true, cost, std::move(done), 0, {}, std::move(apply)});
 }
 
 void gpu::enter(call one) {
@@ -82,6 +86,7 @@ void gpu::begin() {
     return;
   }
   for (const auto queue : one.which) model_.set_active(queue, one.listed);
+  if (one.apply) one.apply(model_);
   // As the driver: with nothing on the runlist there is nothing to wait for.
   const duration cost = model_.runlist_in_use() ? one.cost : duration::zero();
   model_.begin_cycle(sim::cycle_kind::debug);

@@ -55,20 +55,24 @@ class gpu {
   const sim::gpu_model& model() const noexcept { return model_; }
   gpu_id id() const noexcept { return gpu_id{shape_.gpu_id}; }
   const sim::gpu_profile& shape() const noexcept { return shape_; }
+  bool is_part() const noexcept { return shape_.wave_slots() < whole_waves_; }
 
   sim::model_queue add_queue(sim::model_process owner, std::uint32_t priority,
                              kernel_listener& listener);
   /// \param occupancy share of the whole GPU's wave slots. With fewer of them a kernel takes so
   ///        much longer.
-  void submit(sim::model_queue queue, duration length, double occupancy, std::uint64_t cookie);
+  /// \return how many times longer.
+  double submit(sim::model_queue queue, duration length, double occupancy, std::uint64_t cookie);
 
   /// One queue to be taken off or put up: an item of a driver call.
   using queues = std::vector<sim::model_queue>;
   /// One driver call of `cost` (MES: of `cost` per queue). \param done at its end, with the moment
   /// at which its turn came.
   void change(queues which, bool listed, duration cost, std::function<void(time_point)> done);
-  /// One call that changes settings: a debug session's begin or end.
-  void configure(duration cost, std::function<void(time_point)> done);
+  /// One call that changes settings: a debug session's begin or end, or what `apply` does to the
+  /// model (runlist only) when its turn comes.
+  void configure(duration cost, std::function<void(time_point)> done,
+                 std::function<void(sim::gpu_model&)> apply = {});
 
   /// Counts the cycles that begin or go on while this process has unfinished work.
   void watch_disturbance(sim::model_process online) { watched_.push_back(online); }
@@ -83,6 +87,7 @@ class gpu {
     std::function<void(time_point)> done;
     std::size_t next = 0;
     time_point started{};
+    std::function<void(sim::gpu_model&)> apply = {};
   };
   void enter(call one);
   void begin();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 namespace sluice::lab {
@@ -74,18 +75,27 @@ void offline_process::submit_step() {
   if (gang_ == nullptr) return;
   ++lanes_[0].in_flight;
   gpu_.submit(lanes_[0].queue, until_told, gang_->occupancy(), cookie_of(++submitted_, 0, true));
+  if (gpu_.is_part()) lanes_[0].longer.push_back(1);
 }
 
 void offline_process::submit(std::size_t lane_number) {
   lane& to = lanes_[lane_number];
   const drawn_kernel drawn = stream_.next();
   ++to.in_flight;
-  gpu_.submit(to.queue, drawn.length, drawn.occupancy, cookie_of(++submitted_, lane_number, false));
+  const double longer = gpu_.submit(to.queue, drawn.length, drawn.occupancy,
+                                    cookie_of(++submitted_, lane_number, false));
+  if (gpu_.is_part()) to.longer.push_back(longer);
+}
+
+duration offline_process::surplus_now(const lane& of) const {
+  if (of.longer.empty()) return {};
+  const double share = 1 - 1 / of.longer.front();
+  return duration(std::llround(static_cast<double>((busy(of) - of.counted).count()) * share));
 }
 
 void offline_process::kernel_started(std::uint64_t cookie, time_point) {
   if ((cookie & collective_bit) == 0) return;
-  collective_began_ = gpu_.model().queue_account(lanes_[0].queue).busy;
+  collective_began_ = busy(lanes_[0]);
   // Not from inside the model.
   events_.at(events_.now(), [this] { gang_->began(); });
 }
@@ -99,9 +109,15 @@ void offline_process::kernel_finished(std::uint64_t cookie, time_point at) {
   if (cookie <= last_finished_[number]) ++twice_;
   last_finished_[number] = cookie;
   ++finished_;
-  --lanes_[number].in_flight;
+  lane& of = lanes_[number];
+  --of.in_flight;
+  if (!of.longer.empty()) {
+    of.surplus += surplus_now(of);
+    of.counted = busy(of);
+    of.longer.pop_front();
+  }
   if ((cookie & collective_bit) != 0) {
-    collectives_ += gpu_.model().queue_account(lanes_[0].queue).busy - *collective_began_;
+    collectives_ += busy(lanes_[0]) - *collective_began_;
     collective_began_.reset();
   } else {
     ++kernels_;
@@ -121,10 +137,10 @@ void offline_process::kernel_finished(std::uint64_t cookie, time_point at) {
 
 duration offline_process::work() const {
   duration sum{};
-  for (const lane& each : lanes_) sum += gpu_.model().queue_account(each.queue).busy;
+  for (const lane& each : lanes_) sum += busy(each) - each.surplus - surplus_now(each);
   sum -= collectives_;
   if (collective_began_) {
-    sum -= gpu_.model().queue_account(lanes_[0].queue).busy - *collective_began_;
+    sum -= busy(lanes_[0]) - *collective_began_;
   }
   return sum;
 }

@@ -7,6 +7,7 @@
 #include "node.hpp"
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -35,6 +36,10 @@ class offline_process final : public kernel_listener {
   struct lane {
     sim::model_queue queue{};
     std::uint64_t in_flight = 0;
+    // Where a part of the GPU stretches kernels; else nothing is kept.
+    std::deque<double> longer;  ///< By kernel in flight: how many times.
+    duration counted{};         ///< Time its queue had been busy at the end of the last kernel.
+    duration surplus{};         ///< Time by which finished kernels were longer.
   };
   /// \param wake_up from a kernel's end until the host sees it.
   offline_process(sim::engine& events, gpu& on, sim::model_process self, kernel_stream kernels,
@@ -46,7 +51,8 @@ class offline_process final : public kernel_listener {
   /// As SIGSTOP and SIGCONT: its host does nothing, its queues go on.
   void stop();
   void go_on();
-  /// Time for which its kernels have run, without what it spent in collectives.
+  /// Time for which its kernels have run, without what it spent in collectives, and counted as on
+  /// the whole GPU where a part of it makes kernels longer.
   duration work() const;
   /// Kernels completed, collectives not among them.
   std::uint64_t kernels() const noexcept { return kernels_; }
@@ -69,6 +75,9 @@ class offline_process final : public kernel_listener {
   void refill();
   void submit_step();
   void submit(std::size_t lane_number);
+  duration busy(const lane& of) const { return gpu_.model().queue_account(of.queue).busy; }
+  /// By how much its current kernel has been longer so far.
+  duration surplus_now(const lane& of) const;
 
   sim::engine& events_;
   gpu& gpu_;

@@ -1,11 +1,17 @@
 #include "report.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "sluice/duration_text.hpp"
 
 namespace sluice::lab {
 namespace {
@@ -49,6 +55,21 @@ std::string field(std::string_view text) {
   return made + '"';
 }
 
+/// The first column to the left, the others to the right.
+std::string aligned(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows[0].size());
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    text += fmt::format("  {:<{}}", row[0], widths[0]);
+    for (std::size_t i = 1; i < row.size(); ++i) text += fmt::format("  {:>{}}", row[i], widths[i]);
+    text += '\n';
+  }
+  return text;
+}
+
 std::string setting_text(const study_spec& spec, const setting& where) {
   return fmt::format("{} | {} | load {:g} | offline {}", spec.profiles[where.profile].name,
                      spec.sources[where.source].name, spec.loads[where.load],
@@ -59,6 +80,122 @@ std::string csv_setting(const study_spec& spec, const cell& of) {
   return fmt::format("{},{},{:g},{},{}", field(spec.profiles[of.profile].name),
                      field(spec.sources[of.source].name), spec.loads[of.load],
                      field(spec.offline[of.offline].name), field(of.contender));
+}
+
+/// What a sweep says of a point.
+struct sweep_figure {
+  std::string_view key;  ///< In JSON and CSV.
+  int decimals;          ///< In the table.
+  double (*value)(const sweep_point&);
+};
+constexpr std::array sweep_figures{
+    sweep_figure{"p99_ratio", 2, [](const sweep_point& p) { return p.p99_ratio.value_or(none); }},
+    sweep_figure{"offline_percent", 1, [](const sweep_point& p) { return 100 * p.offline_share; }},
+    sweep_figure{"suspends_per_s", 2, [](const sweep_point& p) { return p.suspends; }},
+    sweep_figure{"online_saved", 3, [](const sweep_point& p) { return p.online_saved; }},
+    sweep_figure{"offline_lost", 3, [](const sweep_point& p) { return p.offline_lost; }},
+    sweep_figure{"p99_ms", 1, [](const sweep_point& p) { return p.p99_ms; }}};
+constexpr std::span compared_figures = std::span(sweep_figures).first(3);
+constexpr std::span exchanged_figures = std::span(sweep_figures).subspan(3, 2);
+
+/// A block of columns for each figure, with a column for each kernel length; a row for each cost
+/// factor, but one only for whoever suspends nothing.
+std::string sweep_table(const sweep_grid& grid, std::span<const sweep_figure> figures,
+                        const std::function<bool(const sweep_row&)>& shown) {
+  std::vector<std::vector<std::string>> table{{"", "costs"}};
+  const auto add_block = [&](const auto& text) {
+    table.back().emplace_back("|");
+    for (std::size_t k = 0; k < grid.kernels.size(); ++k) table.back().push_back(text(k));
+  };
+  for (std::size_t i = 0; i < figures.size(); ++i) {
+    add_block([&](std::size_t k) { return to_text(grid.kernels[k]); });
+  }
+  for (const sweep_row& row : grid.rows) {
+    if (!shown(row)) continue;
+    const bool suspends = row.how == arrangement::scheduled;
+    for (std::size_t f = 0; f < (suspends ? grid.cost_factors.size() : 1); ++f) {
+      table.push_back({f == 0 ? row.contender : "",
+                       suspends ? fmt::format("x{:g}", grid.cost_factors[f]) : "any"});
+      for (const sweep_figure& figure : figures) {
+        add_block([&](std::size_t k) -> std::string {
+          const sweep_point& at = row.points[grid.at(f, k)];
+          if (figure.key == "p99_ratio" && row.how == arrangement::unscheduled) {
+            return fmt::format("{:.0f}ms", at.p99_ms);
+          }
+          const double value = figure.value(at);
+          const bool silent = std::isnan(value) || (figure.key == "suspends_per_s" && !suspends);
+          return silent ? "-" : fmt::format("{:.{}f}", value, figure.decimals);
+        });
+      }
+    }
+  }
+  return aligned(table);
+}
+
+std::string_view to_string(pays where) {
+  switch (where) {
+    case pays::unknown: return "unknown";
+    case pays::from: return "from";
+    case pays::always: return "always";
+    case pays::never: return "never";
+  }
+  return "unknown";
+}
+
+/// "[a,b]".
+template <class Values, class Format>
+std::string json_list(const Values& values, const Format& format) {
+  std::string text;
+  for (const auto& each : values) text += (text.empty() ? "[" : ",") + format(each);
+  return text + ']';
+}
+
+/// A list for each cost factor, of one text for each kernel length.
+template <class Format>
+std::string json_matrix(const sweep_grid& grid, const Format& at) {
+  std::vector<std::string> rows;
+  for (std::size_t f = 0; f < grid.cost_factors.size(); ++f) {
+    std::vector<std::string> row;
+    for (std::size_t k = 0; k < grid.kernels.size(); ++k) row.push_back(at(grid.at(f, k)));
+    rows.push_back(fmt::format("[{}]", fmt::join(row, ",")));
+  }
+  return fmt::format("[{}]", fmt::join(rows, ","));
+}
+
+std::string json_of(const sweep_grid& grid) {
+  std::vector<double> kernels;
+  for (const duration each : grid.kernels) kernels.push_back(ms(each));
+  std::vector<std::string> line;
+  for (const break_even& each : grid.line) {
+    const bool within = each.where == pays::from;
+    line.push_back(
+        fmt::format("{{\"pays\":\"{}\"{}}}", to_string(each.where),
+                    within ? fmt::format(",\"kernel_ms\":{:.6f}", ms(each.kernel)) : ""));
+  }
+  std::vector<std::string> rows;
+  for (const sweep_row& row : grid.rows) {
+    std::string text = fmt::format("{{\"name\":{}", quoted(row.contender));
+    if (row.suspends_beyond) {
+      text += fmt::format(",\"suspends_beyond_per_s\":{:.4f}", *row.suspends_beyond);
+    }
+    for (const sweep_figure& each : sweep_figures) {
+      text += fmt::format(",\n    {}:{}", quoted(each.key),
+                          json_matrix(grid, [&](std::size_t i) -> std::string {
+                            const double value = each.value(row.points[i]);
+                            return std::isnan(value) ? "null" : fmt::format("{:.4f}", value);
+                          }));
+    }
+    rows.push_back(text + '}');
+  }
+  return fmt::format(
+      "{{\"profile\":{},\"arrivals\":{},\"load\":{:g},\"offline\":{},\"suspend_ms\":{:g},"
+      "\"resume_ms\":{:g},\n  \"cost_factors\":[{:g}],\"kernel_ms\":[{:g}],\n  \"settings\":{},\n  "
+      "\"break_even\":[{}],\n  \"contenders\":[\n   {}]}}",
+      quoted(grid.profile), quoted(grid.arrivals), grid.load, quoted(grid.offline),
+      ms(grid.suspend_cost), ms(grid.resume_cost), fmt::join(grid.cost_factors, ","),
+      fmt::join(kernels, ","),
+      json_matrix(grid, [&](std::size_t i) { return std::to_string(grid.settings[i]); }),
+      fmt::join(line, ","), fmt::join(rows, ",\n   "));
 }
 
 }  // namespace
@@ -81,6 +218,8 @@ const std::vector<metric>& metrics() {
       {"itl_p90_ms", "", "ms", 2, [](const figures& f) { return ms(f.itl.p90); }, by_tokens},
       {"itl_p99_ms", "itl99", "ms", 1, [](const figures& f) { return ms(f.itl.p99); }, by_tokens},
       {"itl_max_ms", "", "ms", 1, [](const figures& f) { return ms(f.itl.max); }, by_tokens},
+      {"in_flight", "", "requests in flight, mean: their latencies over the length of the arrivals",
+       3, [](const figures& f) { return f.in_flight; }, with_online},
       {"slowdown_mean", "slower", "latency over that of running alone, mean over requests", 2,
        [](const figures& f) { return f.slowdown_mean; }, with_online},
       {"slowdown_p99", "", "the same, p99", 2, [](const figures& f) { return f.slowdown_p99; },
@@ -175,17 +314,7 @@ std::string text_report(const study_spec& spec, const study& all) {
         row.push_back(std::move(cell_text));
       }
     }
-    std::vector<std::size_t> widths(rows[0].size());
-    for (const auto& row : rows) {
-      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-    }
-    for (const auto& row : rows) {
-      std::string line = fmt::format("  {:<{}}", row[0], widths[0]);
-      for (std::size_t i = 1; i < row.size(); ++i) {
-        line += fmt::format("  {:>{}}", row[i], widths[i]);
-      }
-      text += line + '\n';
-    }
+    text += aligned(rows);
     if (!where.bound.empty()) {
       text += "  clairvoyant bound, offline % at p99:";
       double last = -1;
@@ -200,7 +329,8 @@ std::string text_report(const study_spec& spec, const study& all) {
   return text;
 }
 
-std::string json_report(const study_spec& spec, const study& all, std::string_view command) {
+std::string json_report(const study_spec& spec, const study& all, std::string_view command,
+                        const std::vector<sweep_grid>& grids) {
   std::string text = fmt::format("{{\"command\":{},\"seeds\":{},\"first_seed\":{},\n\"metrics\":{{",
                                  quoted(command), spec.seeds, spec.first_seed);
   bool first = true;
@@ -242,7 +372,75 @@ std::string json_report(const study_spec& spec, const study& all, std::string_vi
     }
     text += "]}";
   }
-  return text + "]}\n";
+  text += "]";
+  for (std::size_t i = 0; i < grids.size(); ++i) {
+    text += (i == 0 ? ",\n\"sweep\":[\n " : ",\n ") + json_of(grids[i]);
+  }
+  if (!grids.empty()) text += ']';
+  return text + "}\n";
+}
+
+std::string text_sweep(const std::vector<sweep_grid>& grids) {
+  std::string text;
+  for (const sweep_grid& grid : grids) {
+    text += fmt::format(
+        "\n{} | {} | load {:g} | offline {}\n"
+        "  costs: times {:g} ms for a suspend and {:g} ms for a resume; columns: length of every "
+        "offline kernel\n"
+        "  online p99 over no scheduler's | offline work, % of alone | queues suspended per "
+        "second\n",
+        grid.profile, grid.arrivals, grid.load, grid.offline, ms(grid.suspend_cost),
+        ms(grid.resume_cost));
+    text += sweep_table(grid, compared_figures, [](const sweep_row&) { return true; });
+    text +=
+        "  s per s against no scheduler: latency that requests save | kernel time that offline "
+        "work "
+        "loses\n";
+    text += sweep_table(grid, exchanged_figures,
+                        [](const sweep_row& row) { return row.how == arrangement::scheduled; });
+    text += fmt::format(
+        "  break-even: suspending at once shortens online p99 by over {:g} % beside kernels longer "
+        "than\n   ",
+        100 - 100 * pays_below);
+    for (std::size_t f = 0; f < grid.cost_factors.size(); ++f) {
+      const break_even& at = grid.line[f];
+      text += fmt::format(" x{:g}: {};", grid.cost_factors[f],
+                          at.where == pays::from ? fmt::format("{:.2g} ms", ms(at.kernel))
+                                                 : std::string(to_string(at.where)));
+    }
+    text.back() = '\n';
+    text += "  suspends/s at most where it does not\n";
+    for (const sweep_row& row : grid.rows) {
+      if (row.how != arrangement::scheduled) continue;
+      text += fmt::format("    {}: {}\n", row.contender,
+                          row.suspends_beyond ? fmt::format("{:.2f}", *row.suspends_beyond) : "-");
+    }
+  }
+  return text;
+}
+
+void csv_sweep(const std::vector<sweep_grid>& grids,
+               const std::function<void(std::string_view)>& write) {
+  std::string header = "profile,arrivals,load,offline,policy,cost_factor,kernel_ms,pays";
+  for (const sweep_figure& each : sweep_figures) header += fmt::format(",{}", each.key);
+  write(header + '\n');
+  for (const sweep_grid& grid : grids) {
+    for (const sweep_row& row : grid.rows) {
+      for (std::size_t f = 0; f < grid.cost_factors.size(); ++f) {
+        for (std::size_t k = 0; k < grid.kernels.size(); ++k) {
+          std::string line = fmt::format(
+              "{},{},{:g},{},{},{:g},{:g},{:d}", field(grid.profile), field(grid.arrivals),
+              grid.load, field(grid.offline), field(row.contender), grid.cost_factors[f],
+              ms(grid.kernels[k]), grid.line[f].pays_beside(grid.kernels[k]));
+          for (const sweep_figure& each : sweep_figures) {
+            const double value = each.value(row.points[grid.at(f, k)]);
+            line += std::isnan(value) ? "," : fmt::format(",{:.4f}", value);
+          }
+          write(line + '\n');
+        }
+      }
+    }
+  }
 }
 
 void csv_requests(const study_spec& spec, const study& all,

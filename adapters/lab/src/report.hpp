@@ -4,6 +4,7 @@
 /// same bytes on every machine.
 
 #include "study.hpp"
+#include "sweep.hpp"
 
 #include <functional>
 #include <string>
@@ -28,10 +29,17 @@ const std::vector<metric>& metrics();
 std::vector<double> values_of(const metric& which, const cell& from);
 
 std::string text_report(const study_spec& spec, const study& all);
-/// One object; `command` is what was typed.
-std::string json_report(const study_spec& spec, const study& all, std::string_view command);
+/// One object; `command` is what was typed, `grids` are of a sweep.
+std::string json_report(const study_spec& spec, const study& all, std::string_view command,
+                        const std::vector<sweep_grid>& grids = {});
 
-/// Calls `write` for each piece; a row for each request of each run (study_spec::keep_requests).
+/// A table for each grid, with the break-even line below it.
+std::string text_sweep(const std::vector<sweep_grid>& grids);
+
+/// Calls `write` for each piece; a row for each contender at each point of each grid.
+void csv_sweep(const std::vector<sweep_grid>& grids,
+               const std::function<void(std::string_view)>& write);
+/// Likewise, a row for each request of each run (study_spec::keep_requests).
 void csv_requests(const study_spec& spec, const study& all,
                   const std::function<void(std::string_view)>& write);
 /// A row for each driver call of each run (study_spec::keep_decisions).

@@ -71,10 +71,12 @@ figures figures_of(const run_result& run, const base& alone, const targets& limi
   std::vector<duration> latencies, firsts;
   for (const served& each : run.requests) {
     latencies.push_back(each.what.latency);
+    made.in_flight += seconds(each.what.latency);
     if (!each.what.finished) ++made.unfinished;
     if (each.what.ttft > 0ns) firsts.push_back(each.what.ttft);
   }
   made.requests = static_cast<double>(latencies.size());
+  made.in_flight /= seconds(alone.what.work.window);
   made.latency = percentiles_of(latencies);
   made.ttft = percentiles_of(firsts);
   made.itl = percentiles_of_sorted(run.gaps);
@@ -162,19 +164,37 @@ checked<study> run_study(const study_spec& spec) {
     return one;
   };
 
+  // Whose runs without suspends those of a setting are; most often its own.
+  const auto same_as = [&](std::size_t s) {
+    const std::size_t p = made.settings[s].profile;
+    const std::size_t other = spec.profiles[p].same_but_for_suspends.value_or(p);
+    return s - (p - other) * (made.settings.size() / spec.profiles.size());
+  };
+
   // First what everything is compared with, then everything else.
   std::vector<base> bases(made.settings.size() * spec.seeds);
   for_each_index(bases.size() * 2, spec.threads, [&](std::size_t i) {
     base& one = bases[i / 2];
-    const setting& where = made.settings[i / 2 / spec.seeds];
-    scenario what = scenario_of(where, spec.first_seed + i / 2 % spec.seeds);
+    const std::size_t s = i / 2 / spec.seeds;
+    scenario what = scenario_of(made.settings[s], spec.first_seed + i / 2 % spec.seeds);
+    const bool own = same_as(s) == s;
     if (i % 2 == 0) {
-      one.online_alone = simulate(what, {"online alone", arrangement::online_alone, {}, 1});
+      if (own) one.online_alone = simulate(what, {"", arrangement::online_alone, {}, 1});
     } else {
-      one.offline_alone = simulate(what, {"offline alone", arrangement::offline_alone, {}, 1});
+      if (own) one.offline_alone = simulate(what, {"", arrangement::offline_alone, {}, 1});
       one.what = std::move(what);
     }
   });
+  for (std::size_t b = 0; b < bases.size(); ++b) {
+    const std::size_t s = b / spec.seeds, other = same_as(s);
+    if (other == s) {
+      made.runs += 2;
+      continue;
+    }
+    const base& from = bases[other * spec.seeds + b % spec.seeds];
+    bases[b].online_alone = from.online_alone;
+    bases[b].offline_alone = from.offline_alone;
+  }
 
   std::vector<std::vector<contender>> who(made.settings.size());
   std::vector<std::pair<std::size_t, std::size_t>> jobs;  // Base, contender.
@@ -210,9 +230,13 @@ checked<study> run_study(const study_spec& spec) {
       for (std::size_t c = 0; c < who[s].size(); ++c) jobs.emplace_back(s * spec.seeds + k, c);
     }
   }
-  made.runs = jobs.size() + 2 * bases.size();
+  const auto taken_over = [&](std::size_t i) {
+    const std::size_t s = jobs[i].first / spec.seeds;
+    return same_as(s) != s && who[s][jobs[i].second].how != arrangement::scheduled;
+  };
   std::vector<duration> stretches(jobs.size());
   for_each_index(jobs.size(), spec.threads, [&](std::size_t i) {
+    if (taken_over(i)) return;
     const auto [b, c] = jobs[i];
     const std::size_t s = b / spec.seeds, k = b % spec.seeds;
     const contender& one = who[s][c];
@@ -228,6 +252,19 @@ checked<study> run_study(const study_spec& spec) {
     }
     into.runs[k] = std::move(run);
   });
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (!taken_over(i)) {
+      ++made.runs;
+      continue;
+    }
+    const auto [b, c] = jobs[i];
+    const std::size_t s = b / spec.seeds, k = b % spec.seeds, other = same_as(s);
+    // Every setting has as many contenders, so that the other's job is as far from its first.
+    stretches[i] = stretches[i - (s - other) * spec.seeds * who[s].size()];
+    const cell& from = made.settings[other].cells[c + 1];
+    made.settings[s].cells[c + 1].by_seed[k] = from.by_seed[k];
+    made.settings[s].cells[c + 1].runs[k] = from.runs[k];
+  }
 
   // Then the bound, at the p99 and over the stretch that each had. It says nothing of whoever did
   // not finish the requests, and does not know of compute units that are set aside.

@@ -33,6 +33,9 @@ struct study_spec {
   struct named_profile {
     std::string name;
     sim::profile what;
+    /// Index of an earlier profile from which this one differs only in what suspends and resumes
+    /// cost: runs without any are taken over from there.
+    std::optional<std::size_t> same_but_for_suspends = {};
   };
   struct named_offline {
     std::string name;
@@ -62,6 +65,7 @@ double split_for(double load);
 struct figures {
   double requests = 0, unfinished = 0;
   percentiles latency, ttft, itl;
+  double in_flight = 0;      ///< Requests, mean: their latencies over the length of the arrivals.
   double slowdown_mean = 1;  ///< Latency, request by request, over that of running alone.
   double slowdown_p99 = 1;
   std::array<double, span_kinds> misses{};  ///< Share of spans over their target, by span_kind.

@@ -16,31 +16,60 @@ const std::underlying_type_t<Id>* numbers(std::span<const Id> ids) noexcept {
   return reinterpret_cast<const std::underlying_type_t<Id>*>(ids.data());
 }
 
+// Each view is taken apart by name of all its members: one that gets a new member no longer
+// compiles here, until plugins are told of it.
+
 sluice_event flat(const event& one) noexcept {
-  return {.kind = static_cast<std::uint32_t>(one.kind),
-          .gpu = static_cast<std::uint32_t>(one.gpu),
-          .client = static_cast<std::uint64_t>(one.client),
-          .count = one.count,
-          .span = static_cast<std::uint32_t>(one.span),
-          .at = plugin::to_c(one.at),
-          .request = one.request,
-          .length = one.length.count()};
+  const auto& [kind, gpu, client, count, at, span, request, length] = one;
+  return {.kind = static_cast<std::uint32_t>(kind),
+          .gpu = static_cast<std::uint32_t>(gpu),
+          .client = static_cast<std::uint64_t>(client),
+          .count = count,
+          .span = static_cast<std::uint32_t>(span),
+          .at = plugin::to_c(at),
+          .request = request,
+          .length = length.count()};
 }
 
 sluice_gpu flat(const gpu_view& one) noexcept {
-  return {.id = static_cast<std::uint32_t>(one.id),
-          .online_in_flight = one.online_in_flight,
-          .lost = one.lost ? 1U : 0U,
-          .can_reserve = one.can_reserve ? 1U : 0U,
-          .slots = one.slots,
-          .work = static_cast<std::uint32_t>(one.work),
-          .suspend_cost = one.suspend_cost.count(),
-          .resume_cost = one.resume_cost.count(),
-          .last_move = plugin::to_c(one.last_move),
-          .last_begin = plugin::to_c(one.last_begin),
-          .last_end = plugin::to_c(one.last_end),
-          .offline = numbers(one.offline),
-          .offline_count = one.offline.size()};
+  const auto& [id, online_in_flight, lost, can_reserve, slots, suspend_cost, resume_cost, work,
+               last_move, last_begin, last_end, offline] = one;
+  return {.id = static_cast<std::uint32_t>(id),
+          .online_in_flight = online_in_flight,
+          .lost = lost ? 1U : 0U,
+          .can_reserve = can_reserve ? 1U : 0U,
+          .slots = slots,
+          .work = static_cast<std::uint32_t>(work),
+          .suspend_cost = suspend_cost.count(),
+          .resume_cost = resume_cost.count(),
+          .last_move = plugin::to_c(last_move),
+          .last_begin = plugin::to_c(last_begin),
+          .last_end = plugin::to_c(last_end),
+          .offline = numbers(offline),
+          .offline_count = offline.size()};
+}
+
+sluice_group flat(const group_view& one) noexcept {
+  const auto& [id, what, actual, manageable, priority, queues, gpus, queues_on, state_since] = one;
+  return {.id = static_cast<std::uint64_t>(id),
+          .role = static_cast<std::uint32_t>(what),
+          .state = static_cast<std::uint32_t>(actual),
+          .manageable = manageable ? 1U : 0U,
+          .priority = priority,
+          .queues = queues,
+          .gpus = numbers(gpus),
+          .queues_on = queues_on.data(),
+          .gpu_count = std::min(gpus.size(), queues_on.size()),
+          .state_since = plugin::to_c(state_since)};
+}
+
+sluice_client flat(const client_view& one) noexcept {
+  const auto& [id, name, gpus] = one;
+  return {.id = static_cast<std::uint64_t>(id),
+          .name = name.data(),
+          .name_length = name.size(),
+          .gpus = numbers(gpus),
+          .gpu_count = gpus.size()};
 }
 
 const sluice_gpu* find_gpu(const sluice_snapshot* self, std::uint32_t id) {
@@ -98,16 +127,7 @@ std::int32_t plugin_policy::find_group(const sluice_snapshot* self, std::uint64_
                                        sluice_group* group) {
   const group_view* const one = static_cast<const world*>(self->host)->find(group_id{id});
   if (one == nullptr) return 0;
-  *group = {.id = id,
-            .role = static_cast<std::uint32_t>(one->what),
-            .state = static_cast<std::uint32_t>(one->actual),
-            .manageable = one->manageable ? 1U : 0U,
-            .priority = one->priority,
-            .queues = one->queues,
-            .gpus = numbers(one->gpus),
-            .queues_on = one->queues_on.data(),
-            .gpu_count = std::min(one->gpus.size(), one->queues_on.size()),
-            .state_since = plugin::to_c(one->state_since)};
+  *group = flat(*one);
   return 1;
 }
 
@@ -115,11 +135,7 @@ std::int32_t plugin_policy::find_client(const sluice_snapshot* self, std::uint64
                                         sluice_client* client) {
   const client_view* const one = static_cast<const world*>(self->host)->find(client_id{id});
   if (one == nullptr) return 0;
-  *client = {.id = id,
-             .name = one->name.data(),
-             .name_length = one->name.size(),
-             .gpus = numbers(one->gpus),
-             .gpu_count = one->gpus.size()};
+  *client = flat(*one);
   return 1;
 }
 

@@ -249,6 +249,17 @@ TEST_F(SluiceSuspend, NamesOnlyTheQueuesThatAreGiven) {
   EXPECT_THAT(holder.err(), HasSubstr("it has no such queue"));
 }
 
+TEST_F(SluiceSuspend, EndsForScriptsWhenNothingCouldBeSuspended) {
+  auto refused = start({"suspend", "--json", pid(), "42"});
+  EXPECT_EQ(refused.ends(), 1) << refused.err();
+  const auto lines = lines_of(refused);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_TRUE(lines[0].at("queues").at(0).at("gpu_id").is_null());
+  EXPECT_EQ(lines[1].at("event").as_string(), "end");
+  EXPECT_EQ(lines[1].at("reason").as_string(), "refused");
+  EXPECT_TRUE(target_.runs());
+}
+
 TEST_F(SluiceSuspend, EndsWithItsTarget) {
   auto holder = start({"suspend", pid()});
   ASSERT_TRUE(holder.says("held by process")) << holder.err();

@@ -8,9 +8,9 @@ work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
 cd "$work"
 awk '/^```$/ {inside=0} inside {print} /^```sh$/ {inside=1}' "$readme" >commands
-[ "$(grep -c '^sluice lab' commands)" = 4 ]
+[ "$(grep -c '^sluice lab' commands)" = 5 ]
 bash -euo pipefail commands >out 2>err
-[ "$(grep -c 'suspend at once' out)" = 8 ]
+[ "$(grep -c 'suspend at once  *[0-9]' out)" = 8 ]
 [ "$(grep -c 'clairvoyant bound' out)" = 8 ]
 grep -q '| bursty | load 0.3 | offline long' out
 grep -q 'ttft miss%' out
@@ -18,6 +18,36 @@ grep -q 'ttft miss%' out
 [ "$(grep -c ',online alone,' requests.csv)" -gt 50 ]
 [ "$(grep -c ',suspend,' calls.csv)" -gt 10 ]
 python3 -c 'import json; all = json.load(open("all.json")); assert all["settings"][0]["contenders"][5]["p99_ms"]["mean"] > 0; assert "--service fifo" in all["command"]'
+
+# What the README shows of a sweep is what it prints, but for what it leaves out.
+awk '/^```$/ {inside=0} inside {print} /^```text$/ {inside=1}' "$readme" | grep -vFx ... >shown
+[ "$(wc -l <shown)" -gt 10 ]
+while IFS= read -r line; do
+  grep -qFx -- "$line" out || { echo "the README shows, and the sweep does not print: $line"; exit 1; }
+done <shown
+[ "$(wc -l <sweep.csv)" = $((1 + 5 * 3 * 4)) ]
+python3 - <<'END'
+import json
+all = json.load(open("sweep.json"))
+grid, = all["sweep"]
+assert grid["cost_factors"] == [0.1, 1, 10] and grid["kernel_ms"] == [0.2, 1, 5, 20]
+line = grid["break_even"]
+assert [at["pays"] for at in line] == ["from"] * 3
+assert line[0]["kernel_ms"] < line[1]["kernel_ms"] < line[2]["kernel_ms"]
+at_once = next(one for one in grid["contenders"] if one["name"] == "suspend at once")
+for f, at in enumerate(line):
+    for k, kernel in enumerate(grid["kernel_ms"]):
+        assert (at_once["p99_ratio"][f][k] < 0.99) == (kernel > at["kernel_ms"])
+        setting = all["settings"][grid["settings"][f][k]]
+        own = next(one for one in setting["contenders"] if one["name"] == "suspend at once")
+        assert own["p99_ms"]["mean"] == at_once["p99_ms"][f][k]
+END
+for threads in 1 3; do
+  sluice lab --sweep --sweep-cost 3,0.5 --sweep-kernel 20ms,1ms --duration 20s --threads $threads --csv-sweep $threads.csv >$threads.txt 2>/dev/null
+done
+cmp 1.txt 3.txt
+cmp 1.csv 3.csv
+grep -q 'x0.5: .*; x3: ' 1.txt
 
 # A trace file by the flag.
 { echo TIMESTAMP,ContextTokens,GeneratedTokens
@@ -50,3 +80,11 @@ refused "must be a time with a unit" --duration 5
 refused "--load" --load 1.5
 refused "no-such-profile" --profile no-such-profile
 refused "speed is no parameter of targets" --target speed=1s
+refused "'nan' is no number from 0.001 to 0.99" --load nan
+refused "--sweep-cost: '300' is no number from 0.01 to 100" --sweep --sweep-cost 1,300
+refused "--sweep-kernel 11s: must be a time with a unit from 1us to 10s" --sweep --sweep-kernel 1ms,11s
+refused "--sweep-kernel 5: must be a time with a unit" --sweep --sweep-kernel 5
+refused "--sweep-cost requires --sweep" --sweep-cost 3
+refused "leave kernel_low and kernel_high out" --sweep --offline long:kernel_low=5ms
+sed 's/^resume_cost = .*/resume_cost = "2s"/' "$(dirname "$readme")"/../sim/profiles/mi300x.toml >slow.toml
+refused "--sweep-cost 10: resume_cost of profile ./slow.toml would be 20.0 s; at most 9 s" --sweep --profile ./slow.toml

@@ -1,0 +1,56 @@
+#include "policy_choice.hpp"
+
+#include <string>
+#include <string_view>
+
+#include "sluice/lab/choice.hpp"
+#include "sluice/policies/all.hpp"
+#include "sluice/policy_registry.hpp"
+
+namespace demo {
+namespace {
+
+/// A policy's name has none of these.
+bool is_file(std::string_view name) {
+  return name.find('/') != std::string_view::npos || name.ends_with(".so") || name.ends_with(".py");
+}
+
+}  // namespace
+
+checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& with) {
+  sluice::policy_registry known;
+  for (sluice::policy_kind& kind : sluice::all_policies()) {
+    if (kind.name == "fixed_timeslice") {
+      for (sluice::parameter& each : kind.schema) {
+        if (each.key == "slice") each.fallback = with.slice;
+        if (each.key == "release") each.fallback = with.release;
+      }
+    }
+    known.add(std::move(kind));
+  }
+  std::string message;
+  if (with.policy.empty()) {
+    auto made = with.config_file.empty()
+                    ? known.make("fixed_timeslice", {}, message)
+                    : sluice::load_policy(known, with.config_file, "fixed_timeslice", message);
+    if (made.has_error()) return failure(message);
+    return std::move(*made);
+  }
+
+  auto given = sluice::lab::parse_choice(with.policy);
+  if (given.has_error()) return failure("--policy: " + given.error().message);
+  if (given->name.ends_with(".py")) {
+    return failure("--policy " + given->name +
+                   ": a scheduler takes no Python files; 'sluice lab' does");
+  }
+  if (is_file(given->name)) {
+    const auto plugin = known.load(given->name, message);
+    if (plugin.has_error()) return failure("--policy " + message);
+    given->name = (*plugin)->name;
+  }
+  auto made = known.make(given->name, given->values, message);
+  if (made.has_error()) return failure("--policy " + with.policy + ": " + message);
+  return std::move(*made);
+}
+
+}  // namespace demo
