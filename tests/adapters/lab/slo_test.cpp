@@ -6,6 +6,7 @@
 #include "bound.hpp"
 #include "scenarios.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -51,14 +52,13 @@ double suspends_per_second(const run_result& got) {
 
 /// What `sluice lab --arrivals bursty|poisson --load L` runs, for long enough to learn from.
 /// max_suspend is no part of the question.
-scenario service(double load, bool in_bursts, load_kind beside = load_kind::long_kernels) {
+scenario service(double load, bool in_bursts, duration window = fast_build ? 20min : 1min) {
   scenario made;
   made.machine = machine();
-  const duration window = fast_build ? 20min : 1min;
   made.work = in_bursts ? bursty(1, window, {0.5, 20, 2s, 500ms}) : poisson(1, window, 2.5);
   made.costs = scale_to_load(made.work, load);
   made.serving.drain_limit = 1h;
-  made.offline.shape = shape_of(beside);
+  made.offline.shape = shape_of(load_kind::long_kernels);
   made.offline_seed = 1;
   made.limits.max_suspend = 30s;
   return made;
@@ -102,9 +102,10 @@ TEST(LabSlo, DoesNotPreemptBesideKernelsForWhichNobodyWaits) {
   const run_result none = simulate(what, unscheduled);
   const run_result held = simulate(what, at_once());
   for (const double part : {0.1, 1.1}) {  // Out of reach, and reached without.
-    const run_result got = simulate(what, slo(times(p99_of(none), part)));
+    const duration target = times(p99_of(none), part);
+    const run_result got = simulate(what, slo(target));
     EXPECT_LE(suspends_per_second(got), 0.2 * suspends_per_second(held)) << part;
-    EXPECT_LE(p99_of(got), times(p99_of(none), 1.03)) << part;
+    EXPECT_LE(p99_of(got), std::max(target, times(p99_of(none), 1.03))) << part;
     EXPECT_GE(got.offline_work, times(none.offline_work, 0.98)) << part;
   }
 }
@@ -114,7 +115,7 @@ TEST(LabSlo, DoesNotPreemptBesideKernelsForWhichNobodyWaits) {
 TEST(LabPolicies, NoneMakesOnlineWorkSlowerThanNoScheduler) {
   for (const bool in_bursts : {false, true}) {
     for (const double load : {0.3, 0.6, 0.85}) {
-      scenario what = service(load, in_bursts);
+      scenario what = service(load, in_bursts, fast_build ? 4min : 20s);
       what.limits.max_suspend = 1s;  // The default.
       const duration most = times(p99_of(simulate(what, unscheduled)), 1.001);
       for (const policy_kind& kind : all_policies()) {
@@ -149,10 +150,11 @@ TEST(LabSlo, DecidesTheSameEachTime) {
 /// Load that comes and goes, on several GPUs with a gang over all of them.
 TEST(LabSlo, KeepsItsTargetOnSeveralGpusWithAGangAsTheLoadComesAndGoes) {
   if (!fast_build) GTEST_SKIP() << "a minute is too short to learn from";
-  scenario what = service(0.4, false, load_kind::training);
+  scenario what = service(0.6, false);
   what.machine = machine(2);
   what.work = diurnal(1, 20min, 0.5, 8, 5min);
   what.costs = scale_to_load(what.work, 0.6);
+  what.offline.shape = shape_of(load_kind::training);
   what.offline.gang = true;
   what.offline.all_reduce = 500us;
   what.offline.shape.lengths = {{1, 20ms, 20ms}};
