@@ -105,7 +105,7 @@ TEST(LabSlo, DoesNotPreemptBesideKernelsForWhichNobodyWaits) {
     const duration target = times(p99_of(none), part);
     const run_result got = simulate(what, slo(target));
     EXPECT_LE(suspends_per_second(got), 0.2 * suspends_per_second(held)) << part;
-    EXPECT_LE(p99_of(got), std::max(target, times(p99_of(none), 1.03))) << part;
+    EXPECT_LE(p99_of(got), std::max(times(target, 1.02), times(p99_of(none), 1.03))) << part;
     EXPECT_GE(got.offline_work, times(none.offline_work, 0.98)) << part;
   }
 }
