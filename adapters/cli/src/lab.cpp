@@ -1,6 +1,7 @@
 // sluice lab: judges policies on a simulated node in virtual time.
 
 #include "choice.hpp"
+#include "html_report.hpp"
 #include "output.hpp"
 #include "profile_file.hpp"
 #include "python_policy.hpp"
@@ -10,9 +11,11 @@
 #include "sweep.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -58,7 +61,7 @@ struct options {
   std::vector<double> sweep_costs = lab::sweep_axes{}.cost_factors;
   std::vector<std::string> sweep_kernels;
   std::string csv_sweep;
-  std::string csv_requests, csv_decisions, json;
+  std::string csv_requests, csv_decisions, json, report;
   std::uint32_t gpus = 0;
   std::uint64_t seed = 1;
   std::uint32_t seeds = 1;
@@ -360,8 +363,9 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
   spec.seeds = asked.seeds;
   spec.threads =
       asked.threads != 0 ? asked.threads : std::max(1u, std::thread::hardware_concurrency());
-  spec.keep_requests = !asked.csv_requests.empty();
-  spec.keep_decisions = !asked.csv_decisions.empty();
+  const bool timelines = !asked.report.empty() && !asked.sweep;
+  spec.keep_requests = !asked.csv_requests.empty() || timelines;
+  spec.keep_decisions = !asked.csv_decisions.empty() || timelines;
   return spec;
 }
 
@@ -413,12 +417,21 @@ bool write_file(const std::string& path,
   return good;
 }
 
-/// What was typed, for who wants to repeat it.
+/// What was typed, for a shell to repeat.
 std::string command_line() {
   std::ifstream own("/proc/self/cmdline");
-  std::string text((std::istreambuf_iterator<char>(own)), {});
-  if (!text.empty()) text.pop_back();
-  std::replace(text.begin(), text.end(), '\0', ' ');
+  std::string text;
+  for (std::string word; std::getline(own, word, '\0');) {
+    const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || c > 0x7F; };
+    const bool quoted =
+        word.empty() || !std::all_of(word.begin(), word.end(), [&](char c) {
+          return plain(static_cast<unsigned char>(c)) || std::strchr("_./:=,+@%-", c) != nullptr;
+        });
+    if (!text.empty()) text += ' ';
+    if (quoted) text += '\'';
+    for (const char each : word) text += each == '\'' ? std::string("'\\''") : std::string(1, each);
+    if (quoted) text += '\'';
+  }
   return text;
 }
 
@@ -478,6 +491,11 @@ int run(const options& asked) {
   if (!asked.csv_decisions.empty()) {
     good &= write_file(asked.csv_decisions,
                        [&](const auto& write) { lab::csv_decisions(*spec, *made, write); });
+  }
+  if (!asked.report.empty()) {
+    good &= write_file(asked.report, [&](const auto& write) {
+      write(lab::html_report(*spec, *made, command_line(), grids));
+    });
   }
   // Not on standard output: that is the same for the same command, to the byte.
   std::fprintf(stderr, "%llu runs in virtual time took %.2f s\n",
@@ -590,6 +608,10 @@ subcommand add_lab(CLI::App& program) {
   command->add_option("--csv-decisions", chosen->csv_decisions, "A row per driver call")
       ->type_name("FILE");
   command->add_option("--json", chosen->json, "All figures")->type_name("FILE");
+  command
+      ->add_option("--report", chosen->report,
+                   "All of it as one HTML page: charts, bound, timelines, tables")
+      ->type_name("FILE");
   return {command, [chosen] { return run(*chosen); }};
 }
 
