@@ -85,7 +85,9 @@ std::vector<choice_kind> arrival_kinds() {
         parameter::number("high", 5, 1e-3, 1e5, "requests per second"),
         parameter::span("period", 10min, 1s, 24h, "of the wave")}},
       {"interactive", "what examples/demo generates: bursts of half a second", {}},
-      {"trace", "the file of --trace", {}},
+      {"trace",
+       "the file of --trace",
+       {parameter::number("speedup", 1, 0.01, 1000, "how much faster than they came")}},
   };
 }
 
@@ -174,7 +176,8 @@ checked<lab::arrival_source> make_source(const std::string& text, const options&
     if (asked.trace.empty()) return failure("--arrivals trace: name the file with --trace FILE");
     auto read = lab::read_trace_file(asked.trace);
     if (read.has_error()) return read.error();
-    lab::arrivals cut = length ? lab::busiest(*read, *length) : std::move(*read);
+    lab::arrivals cut = lab::speed_up(std::move(*read), with.number("speedup"));
+    if (length) cut = lab::busiest(cut, *length);
     return lab::arrival_source{text, [cut = std::move(cut)](std::uint64_t) { return cut; }};
   }
   if (given->name == "poisson") {
