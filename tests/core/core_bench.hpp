@@ -65,10 +65,11 @@ class core_bench {
  public:
   explicit core_bench(scheduler_config config = quick_config(),
                       std::unique_ptr<policy> decider = make_fixed_timeslice({.slice = 20ms}),
-                      std::function<std::unique_ptr<policy>()> fallback = {})
+                      std::function<std::unique_ptr<policy>()> fallback = {},
+                      record_sink* record = nullptr)
       : driver(time) {
     auto made = scheduler_core::create(config, driver, std::move(decider),
-                                       {&time, 4242, std::move(fallback)});
+                                       {&time, 4242, std::move(fallback), record});
     EXPECT_TRUE(made);
     core = std::move(*made);
     EXPECT_TRUE(core->start());

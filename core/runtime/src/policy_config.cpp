@@ -34,6 +34,23 @@ const toml::node* flatten(const toml::table& from, const std::string& prefix, pa
   return nullptr;
 }
 
+/// As command lines write it, with every parameter; empty where they cannot.
+/// \param kind nullptr: there is none.
+std::string command_text(std::string_view name, const policy_kind* kind, parameters values) {
+  std::string text(name);
+  // Another program's defaults may differ.
+  if (kind != nullptr && !kind->wrap) (void)check_parameters(kind->schema, values);
+  if (text.find(':') != text.npos) return {};
+  char before = ':';
+  for (const auto& [key, value] : values.all()) {
+    const auto* const words = std::get_if<std::string>(&value);
+    const std::string written = words != nullptr ? *words : to_text(value);
+    if (written.empty() || written.find(',') != written.npos) return {};
+    text += fmt::format("{}{}={}", std::exchange(before, ','), key, written);
+  }
+  return text;
+}
+
 /// The line of the parameter that a message begins with, else that of the table.
 std::uint32_t line_for(const toml::table& table, std::string_view message) {
   const auto culprit = table.at_path(message.substr(0, message.find(' ')));
@@ -43,13 +60,15 @@ std::uint32_t line_for(const toml::table& table, std::string_view message) {
 }  // namespace
 
 result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const std::string& path,
-                                            std::string_view fallback, std::string& message) {
+                                            std::string_view fallback, std::string& message,
+                                            std::string* text) {
   const auto file = core::read_toml(path, message);
   if (!file) return file.error();
   const auto section = core::table_of(*file, path, "policy", message);
   if (!section) return section.error();
   if (*section == nullptr) {
     auto made = known.make(fallback, {}, message);
+    if (made && text != nullptr) *text = command_text(fallback, known.find(fallback), {});
     if (made) return made;
     message = fmt::format("{}: {}", path, message);
     return errc::bad_config;
@@ -70,14 +89,15 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
        {std::tuple{"name", &name, "a policy's name"}, {"plugin", &library, "a file's path"}}) {
     const toml::node* const given = table.get(key);
     if (given == nullptr) continue;
-    const auto text = given->value_exact<std::string>();
-    if (!text || text->empty()) {
+    const auto word = given->value_exact<std::string>();
+    if (!word || word->empty()) {
       return refuse(core::line_of(*given), fmt::format("{} must be {} in quotes", key, what));
     }
-    *into = *text;
+    *into = *word;
     values.erase(key);
   }
   policy_registry all = known;
+  std::string written;
   if (!library.empty()) {
     const auto line = core::line_of(*table.get("plugin"));
     const auto where = std::filesystem::path(path).parent_path() / library;
@@ -96,8 +116,14 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
     } else {
       name = (*kind)->name;
     }
+    // A command line names it by its file, and so cannot name what wraps it.
+    written = name == (*kind)->name ? std::filesystem::absolute(where).string() : std::string();
   } else if (name.empty()) {
     name = fallback;
+  }
+  if (text != nullptr) {
+    if (library.empty()) written = name;
+    *text = written.empty() ? std::string() : command_text(written, all.find(name), values);
   }
   auto made = all.make(name, std::move(values), message);
   if (!made) return refuse(line_for(table, message), message);

@@ -64,10 +64,13 @@ class policy_registry {
 /// without the table, or with neither, gives `fallback`.
 ///
 /// \param message on failure, one line that names file, line, key, value and range.
+/// \param text    becomes the policy as command lines write it (NAME|FILE[:KEY=VALUE,...]), for
+///                record_options::policy; empty where they cannot.
 /// \return errc::bad_config, or the system's error for a file that cannot be read.
 [[nodiscard]] result<std::unique_ptr<policy>> load_policy(const policy_registry& known,
                                                           const std::string& path,
                                                           std::string_view fallback,
-                                                          std::string& message);
+                                                          std::string& message,
+                                                          std::string* text = nullptr);
 
 }  // namespace sluice
