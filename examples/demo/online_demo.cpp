@@ -28,6 +28,7 @@
 #include <fmt/format.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/duration_text.hpp"
 #include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/discovery.hpp"
@@ -54,14 +55,17 @@ struct settings {
   demo::scheduling_options scheduling;
   bool no_scheduler = false;
   unsigned wait_for_offline = 0;
+  std::string record_file;
   std::string agent;
   std::string owner_lock = "/run/sluice/owner";
   int control_fd = -1;
 };
 
 /// What the configuration's table [policy] asks for, else fixed_timeslice as the options say.
+/// \param text becomes the policy as a recording names it.
 sluice::result<std::unique_ptr<sluice::policy>> make_policy(const demo::scheduling_options& with,
-                                                            std::string& message) {
+                                                            std::string& message,
+                                                            std::string& text) {
   sluice::policy_registry known;
   for (sluice::policy_kind& kind : sluice::all_policies()) {
     if (kind.name == "fixed_timeslice") {
@@ -72,8 +76,12 @@ sluice::result<std::unique_ptr<sluice::policy>> make_policy(const demo::scheduli
     }
     known.add(std::move(kind));
   }
-  if (with.config_file.empty()) return known.make("fixed_timeslice", {}, message);
-  return sluice::load_policy(known, with.config_file, "fixed_timeslice", message);
+  if (with.config_file.empty()) {
+    text = fmt::format("fixed_timeslice:slice={},release={}", sluice::to_text(with.slice),
+                       with.release);
+    return known.make("fixed_timeslice", {}, message);
+  }
+  return sluice::load_policy(known, with.config_file, "fixed_timeslice", message, &text);
 }
 
 /// A scheduler on a thread of its own.
@@ -99,7 +107,8 @@ class embedded_scheduler {
     const auto roots = sluice::kfd::roots::from_environment();
     auto driver = sluice::agent::make_agent_backend(
         {.roots = roots, .agent_path = with.agent, .owner_lock = with.owner_lock});
-    auto policy = make_policy(with.scheduling, message);
+    std::string policy_text;
+    auto policy = make_policy(with.scheduling, message, policy_text);
     if (policy.has_error()) return failure(message);
     const std::string settings_text = fmt::format(
         "{}{}, max_suspend {}, min_run {}, offline floor {:g} % of {}, attach after {}",
@@ -120,9 +129,13 @@ class embedded_scheduler {
         sluice::kfd::make_breaker_keeper(sluice::kfd::breaker_store::default_path(roots)));
     auto made = sluice::scheduler::create(
         config, std::move(*loop), std::move(driver), std::move(*policy), std::move(sources),
-        {.fallback = [] { return sluice::make_fixed_timeslice(); }});
+        {.fallback = [] { return sluice::make_fixed_timeslice(); },
+         .record = {.file = with.record_file, .policy = policy_text, .device = "simulated"}});
     if (made.has_error()) {
       const std::string problem = config.problem();
+      if (problem.empty() && !with.record_file.empty()) {
+        return failure(with.record_file + ": cannot be written: " + made.error().message());
+      }
       return failure("no scheduler: " + (problem.empty() ? made.error().message() : problem));
     }
     if (auto started = (*made)->start(); started.has_error()) {
@@ -324,9 +337,14 @@ int main(int argc, char** argv) {
   with.arrivals.add_to(app);
   with.serving.add_to(app);
   with.scheduling.add_to(app, "2 s, or what the configuration says");
-  app.add_flag("--no-scheduler", with.no_scheduler, "Serve without a scheduler");
+  auto* const no_scheduler =
+      app.add_flag("--no-scheduler", with.no_scheduler, "Serve without a scheduler");
   demo::add_number(app, "--wait-for-offline", with.wait_for_offline, 0u, 1000u,
                    "Begin when so many offline processes are attached");
+  app.add_option("--record", with.record_file,
+                 "Record what the scheduler sees and does, for 'sluice replay'")
+      ->type_name("FILE")
+      ->excludes(no_scheduler);
   app.add_option("--agent", with.agent,
                  "The program that acts on the driver (default: sluice-agent beside this one)")
       ->type_name("FILE");
