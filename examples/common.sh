@@ -9,7 +9,7 @@ sluice_build_packages=(
 
 # On top of the above: sanitizer builds with clang, the format check, and AMD's own libraries as clients of
 # the simulated device.
-sluice_test_packages=(clang libclang-rt-dev clang-format git procps python3 libpython3.11 libhsakmt-dev rocminfo)
+sluice_test_packages=(clang libclang-rt-dev lld clang-format git procps python3 libpython3.11 libhsakmt-dev rocminfo)
 
 # Ctrl-C ends the script, whatever the command it waits for makes of it.
 trap 'exit 130' INT

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: tests/run.sh [--quick]
 # Installs what is missing and runs every test: format, the release build with all its tests, the unit
-# tests under the address, undefined-behaviour and thread sanitizers, and the runtime on epoll.
+# tests under the address and undefined-behaviour sanitizers, and those with threads under the thread
+# sanitizer, in a build that has no io_uring.
 # --quick: the format check and the release build's unit tests only.
 set -uo pipefail
 
@@ -51,24 +52,24 @@ build() {
   cmake --preset "$preset" >"$log" 2>&1 || { cat "$log"; return 1; }
   cmake --build --preset "$preset" ${1+--target "$@"}
 }
-# The device's tests mount file systems and trace processes.
-all_tests() { as_root ctest --preset release "$@"; }
-unit_tests() { ctest --preset "$1" -L unit -j2; }
+# The device's tests mount file systems and trace processes. They wait more than they compute, so two at a
+# time do not disturb each other; those that would are RUN_SERIAL.
+all_tests() { as_root ctest --preset release -j2; }
+# labelled_tests PRESET LABEL
+labelled_tests() { ctest --preset "$1" -L "$2" -j2; }
 
 step "format" format_check
 if [ -n "$quick" ]; then
   step "release: build of the unit tests" build release sluice_unit_tests &&
-    step "release: unit tests" unit_tests release
+    step "release: unit tests" labelled_tests release unit
 else
   step "release: build" build release all all_verify_interface_header_sets &&
     step "release: all tests" all_tests
-  for preset in asan tsan; do
-    step "$preset: build of the unit tests" build "$preset" sluice_unit_tests &&
-      step "$preset: unit tests" unit_tests "$preset"
-  done
-  # Of a build that has no io_uring at all, what stands on the reactor.
-  step "epoll: build" build epoll core_reactor_test core_scheduler_test online_demo &&
-    step "epoll: reactor tests" ctest --preset epoll -R '^core_(reactor|scheduler)_test$'
+  step "asan: build of the unit tests" build asan sluice_unit_tests &&
+    step "asan: unit tests" labelled_tests asan unit
+  # This one has Asio on epoll alone, and so is what a build without io_uring must manage, too.
+  step "tsan: build of the tests with threads" build tsan sluice_threads_tests online_demo &&
+    step "tsan: tests with threads" labelled_tests tsan threads
 fi
 
 echo

@@ -26,6 +26,11 @@ if(SLUICE_SANITIZE)
   endif()
 endif()
 
+# For programs' own parts, which wait for users, files and drivers: CLI11 is headers alone, and at -O3
+# every file that includes it takes twice as long to compile as at -O1.
+add_library(sluice_program_flags INTERFACE)
+target_compile_options(sluice_program_flags INTERFACE $<$<CONFIG:Release>:-O1>)
+
 # Asio's backend is chosen by macros, and two translation units that disagree break the one-definition
 # rule silently. So they live on exported targets and nowhere else.
 add_library(sluice_asio_uring INTERFACE)
@@ -85,24 +90,32 @@ function(sluice_add_program name)
   endif()
 endfunction()
 
-# Everything that `ctest -L unit` runs, and nothing else.
+# What `ctest -L unit` and `ctest -L threads` run, and nothing else. The latter, those of the unit tests in
+# which threads meet, are the thread sanitizer's.
 add_custom_target(sluice_unit_tests)
+add_custom_target(sluice_threads_tests)
 
 # sluice_add_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s]): one gtest program, one CTest entry.
+# `ctest -j` starts those with the longest timeouts first.
 # Tests share a precompiled header (tests/support) and are not optimised: that halves their compile time.
+# Each file is compiled by itself, whatever CMAKE_UNITY_BUILD says: helpers of different tests share names.
 function(sluice_add_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE sluice_warnings sluice_test_flags ${arg_DEPS} GTest::gtest_main)
   target_precompile_headers(${name} REUSE_FROM sluice_test_precompiled)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
-  if("unit" IN_LIST arg_LABELS)
-    add_dependencies(sluice_unit_tests ${name})
-  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+    COST ${arg_TIMEOUT})
+  foreach(label unit threads)
+    if(label IN_LIST arg_LABELS)
+      add_dependencies(sluice_${label}_tests ${name})
+    endif()
+  endforeach()
 endfunction()
 
 function(sluice_install_package)

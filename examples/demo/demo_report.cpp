@@ -49,8 +49,9 @@ std::string json_run(const online_run& online, const offline_run* offline) {
     text += fmt::format(R"(,"offline_kernels_per_s":{:.3f},"offline_gpu_share":{:.4f})",
                         offline->kernels_per_second(), offline->gpu_share());
   }
-  text += fmt::format(R"(,"unfinished":{},"wake_up_p50_us":{:.1f},"wake_up_p99_us":{:.1f})",
-                      online.unfinished, us(online.wake_up.p50), us(online.wake_up.p99));
+  text += fmt::format(
+      R"(,"unfinished":{},"wake_up_p50_us":{:.1f},"wake_up_p99_us":{:.1f},"turnaround_mean_us":{:.1f})",
+      online.unfinished, us(online.wake_up.p50), us(online.wake_up.p99), us(online.turnaround));
   return text + '}';
 }
 
@@ -59,7 +60,8 @@ std::string json_run(const online_run& online, const offline_run* offline) {
 online_run summarize(const online_report& report) {
   std::vector<duration> all = report.finished;
   all.insert(all.end(), report.unfinished.begin(), report.unfinished.end());
-  return {all.size(), report.unfinished.size(), percentiles_of(all), report.wake_up};
+  return {all.size(), report.unfinished.size(), percentiles_of(all), report.wake_up,
+          report.turnaround};
 }
 
 double offline_run::kernels_per_second() const {

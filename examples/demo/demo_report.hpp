@@ -20,6 +20,7 @@ struct online_run {
   std::uint64_t unfinished = 0;  ///< Their latencies are lower bounds.
   percentiles latency;
   percentiles wake_up;
+  sluice::duration turnaround{};  ///< Mean.
 };
 online_run summarize(const online_report& report);
 

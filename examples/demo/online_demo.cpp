@@ -4,6 +4,7 @@
 
 #include "control_channel.hpp"
 #include "options.hpp"
+#include "policy_choice.hpp"
 #include "print.hpp"
 #include "scheduling_options.hpp"
 #include "serving_loop.hpp"
@@ -19,6 +20,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -28,14 +30,12 @@
 #include <fmt/format.h>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/duration_text.hpp"
 #include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/roots.hpp"
-#include "sluice/policies/all.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
-#include "sluice/policy_registry.hpp"
+#include "sluice/policy.hpp"
 #include "sluice/scheduler.hpp"
 #include "sluice/sim/client.hpp"
 
@@ -56,38 +56,24 @@ struct settings {
   bool no_scheduler = false;
   unsigned wait_for_offline = 0;
   std::string record_file;
+  std::string policy_text;  ///< For the recording.
   std::string agent;
   std::string owner_lock = "/run/sluice/owner";
   int control_fd = -1;
 };
 
-/// What the configuration's table [policy] asks for, else fixed_timeslice as the options say.
-/// \param text becomes the policy as a recording names it.
-sluice::result<std::unique_ptr<sluice::policy>> make_policy(const demo::scheduling_options& with,
-                                                            std::string& message,
-                                                            std::string& text) {
-  sluice::policy_registry known;
-  for (sluice::policy_kind& kind : sluice::all_policies()) {
-    if (kind.name == "fixed_timeslice") {
-      for (sluice::parameter& each : kind.schema) {
-        if (each.key == "slice") each.fallback = with.slice;
-        if (each.key == "release") each.fallback = with.release;
-      }
-    }
-    known.add(std::move(kind));
-  }
-  if (with.config_file.empty()) {
-    text = fmt::format("fixed_timeslice:slice={},release={}", sluice::to_text(with.slice),
-                       with.release);
-    return known.make("fixed_timeslice", {}, message);
-  }
-  return sluice::load_policy(known, with.config_file, "fixed_timeslice", message, &text);
+/// What a policy's name leaves open.
+std::string policy_settings(const demo::scheduling_options& with) {
+  if (!with.policy.empty()) return fmt::format(" ({})", with.policy);
+  if (!with.config_file.empty()) return "";
+  return fmt::format(" (slice {}, release {})", demo::rounded_text(with.slice), with.release);
 }
 
 /// A scheduler on a thread of its own.
 class embedded_scheduler {
  public:
-  static checked<std::unique_ptr<embedded_scheduler>> start(const settings& with) {
+  static checked<std::unique_ptr<embedded_scheduler>> start(
+      const settings& with, std::unique_ptr<sluice::policy> policy) {
     sluice::scheduler_config config;
     std::string message;
     auto rules = sluice::kfd::load_classification(with.scheduling.config_file, message);
@@ -107,19 +93,11 @@ class embedded_scheduler {
     const auto roots = sluice::kfd::roots::from_environment();
     auto driver = sluice::agent::make_agent_backend(
         {.roots = roots, .agent_path = with.agent, .owner_lock = with.owner_lock});
-    std::string policy_text;
-    auto policy = make_policy(with.scheduling, message, policy_text);
-    if (policy.has_error()) return failure(message);
     const std::string settings_text = fmt::format(
         "{}{}, max_suspend {}, min_run {}, offline floor {:g} % of {}, attach after {}",
-        (*policy)->name(),
-        with.scheduling.config_file.empty()
-            ? fmt::format(" (slice {}, release {})", demo::rounded_text(with.scheduling.slice),
-                          with.scheduling.release)
-            : "",
-        demo::rounded_text(config.max_suspend), demo::rounded_text(config.min_run),
-        100 * config.offline_floor, demo::rounded_text(config.floor_window),
-        demo::rounded_text(config.attach_after));
+        policy->name(), policy_settings(with.scheduling), demo::rounded_text(config.max_suspend),
+        demo::rounded_text(config.min_run), 100 * config.offline_floor,
+        demo::rounded_text(config.floor_window), demo::rounded_text(config.attach_after));
     const std::string reactor_name =
         (*loop)->backend() == sluice::reactor_backend::io_uring ? "io_uring" : "epoll";
 
@@ -128,9 +106,9 @@ class embedded_scheduler {
     sources.push_back(
         sluice::kfd::make_breaker_keeper(sluice::kfd::breaker_store::default_path(roots)));
     auto made = sluice::scheduler::create(
-        config, std::move(*loop), std::move(driver), std::move(*policy), std::move(sources),
+        config, std::move(*loop), std::move(driver), std::move(policy), std::move(sources),
         {.fallback = [] { return sluice::make_fixed_timeslice(); },
-         .record = {.file = with.record_file, .policy = policy_text, .device = "simulated"}});
+         .record = {.file = with.record_file, .policy = with.policy_text, .device = "simulated"}});
     if (made.has_error()) {
       const std::string problem = config.problem();
       if (problem.empty() && !with.record_file.empty()) {
@@ -209,6 +187,12 @@ bool wait_for(duration limit, Condition condition) {
   return true;
 }
 
+duration mean_of(const std::vector<duration>& samples) {
+  if (samples.empty()) return {};
+  return std::accumulate(samples.begin(), samples.end(), duration{}) /
+         static_cast<duration::rep>(samples.size());
+}
+
 void print(const demo::online_report& report) {
   std::vector<duration> all = report.finished;
   all.insert(all.end(), report.unfinished.begin(), report.unfinished.end());
@@ -228,7 +212,8 @@ void print(const demo::online_report& report) {
       demo::rounded_text(by.suspend_p50), demo::rounded_text(by.resume_p50));
 }
 
-checked<int> run(const settings& with, const demo::arrivals& work) {
+checked<int> run(const settings& with, const demo::arrivals& work,
+                 std::unique_ptr<sluice::policy> policy) {
   demo::control_channel control(with.control_fd);
   // The default slack of 50 us would be a quarter of the host gap.
   prctl(PR_SET_TIMERSLACK, 1);
@@ -247,7 +232,7 @@ checked<int> run(const settings& with, const demo::arrivals& work) {
   std::unique_ptr<embedded_scheduler> scheduler;
   sluice::online_client client;
   if (!with.no_scheduler) {
-    auto started = embedded_scheduler::start(with);
+    auto started = embedded_scheduler::start(with, std::move(policy));
     if (started.has_error()) return started.error();
     scheduler = std::move(*started);
     auto registered = (*scheduler)->register_client({.name = "online_demo", .gpus = {}});
@@ -277,8 +262,12 @@ checked<int> run(const settings& with, const demo::arrivals& work) {
   control.say("done");
 
   const demo::percentiles wake_up = demo::percentiles_of(served->wake_ups);
-  demo::online_report report{std::move(served->finished), std::move(served->unfinished), wake_up,
-                             served->kernels, std::nullopt};
+  demo::online_report report{std::move(served->finished),
+                             std::move(served->unfinished),
+                             wake_up,
+                             mean_of(served->turnarounds),
+                             served->kernels,
+                             std::nullopt};
   if (scheduler) {
     // The last hold ends by itself, or at a signal by the scheduler's end.
     wait_for(with.scheduling.slice + 2s,
@@ -359,8 +348,13 @@ int main(int argc, char** argv) {
     demo::print(stderr, "online_demo: {}\n", work.error().message);
     return 2;
   }
+  auto policy = demo::make_policy(with.scheduling, &with.policy_text);
+  if (policy.has_error()) {
+    demo::print(stderr, "online_demo: {}\n", policy.error().message);
+    return 2;
+  }
   demo::catch_stop_signals();
-  const auto code = run(with, *work);
+  const auto code = run(with, *work, std::move(*policy));
   if (code.has_error()) {
     demo::print(stderr, "online_demo: {}\n", code.error().message);
     return 1;

@@ -18,6 +18,12 @@ void scheduling_options::add_to(CLI::App& app, const std::string& attach_after_d
          "[policy] (instead of --slice and --release) and [roles]")
       ->type_name("FILE")
       ->group(group);
+  auto* const chosen =
+      app.add_option("--policy", policy,
+                     "Policy, instead of the file's: a name or a plugin's path, and its parameters "
+                     "('sluice policy' lists them), such as slo:request.p99=200ms")
+          ->type_name("NAME|FILE.so[:KEY=VALUE,...]")
+          ->group(group);
   add_duration(app, "--attach-after", attach_after,
                "How long an offline process has owned a queue before it is attached; until then "
                "nothing suspends it. Attaching waits for online work to pause, at the latest until "
@@ -27,6 +33,7 @@ void scheduling_options::add_to(CLI::App& app, const std::string& attach_after_d
                {0ns, 1h})
       ->group(group);
   add_duration(app, "--slice", slice, "Shortest hold after the last online arrival", {0ns, 1h})
+      ->excludes(chosen)
       ->group(group);
   app.add_option(
          "--release", release,
@@ -34,11 +41,13 @@ void scheduling_options::add_to(CLI::App& app, const std::string& attach_after_d
          "slice_end")
       ->check(CLI::IsMember({"client_done", "slice_end"}))
       ->capture_default_str()
+      ->excludes(chosen)
       ->group(group);
 }
 
 std::vector<std::string> scheduling_options::arguments() const {
   std::vector<std::string> made{"--slice", sluice::to_text(slice), "--release", release};
+  if (!policy.empty()) made = {"--policy", policy};
   if (!config_file.empty()) made.insert(made.end(), {"--config", config_file});
   if (attach_after) {
     made.insert(made.end(), {"--attach-after", sluice::to_text(*attach_after)});

@@ -15,7 +15,8 @@ namespace demo {
 using sluice::duration;
 
 struct scheduling_options {
-  std::string config_file;               ///< TOML: [scheduler], [policy], [roles]; empty: defaults.
+  std::string config_file;  ///< TOML: [scheduler], [policy], [roles]; empty: defaults.
+  std::string policy;       ///< "name:key=value,..."; empty: the file's, else by slice and release.
   std::optional<duration> attach_after;  ///< Empty: what the configuration says.
   /// As long as the longest gap inside a generated burst: a resume in the middle of one would cost
   /// both sides more than offline work could do in it.

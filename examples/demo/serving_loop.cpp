@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 namespace demo {
@@ -63,6 +64,7 @@ class step_runner {
 
   /// Gives up at `give_up` or on a signal.
   sluice::result<step_end> run(time_point give_up) {
+    first_ = queue_.submitted();
     if (!step_.empty()) step_.back().notify = true;
     std::uint64_t last_notifying = 0;
     for (std::size_t i = 0; i < step_.size();) {
@@ -89,6 +91,12 @@ class step_runner {
   }
 
   time_point last_end() const { return queue_.completion(last_).end; }
+  /// Nothing when the step was empty, or larger than the ring, which then has forgotten it.
+  std::optional<time_point> first_start() const {
+    const std::uint64_t kernels = queue_.submitted() - first_;
+    if (kernels == 0 || kernels > serving_packets) return std::nullopt;
+    return queue_.completion(first_).start;
+  }
   kernel_ledger<sluice::sim::gpu_queue>& ledger() { return ledger_; }
 
  private:
@@ -107,6 +115,7 @@ class step_runner {
   std::uint32_t wave_slots_;
   kernel_ledger<sluice::sim::gpu_queue> ledger_;
   std::vector<sluice::sim::kernel> step_;
+  std::uint64_t first_ = 0;
   std::uint64_t last_ = 0;
 };
 
@@ -123,6 +132,7 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
   const time_point give_up = start + work.window + options.drain_limit;
   std::size_t next = 0;
   bool all_done = true;
+  time_point followed{};  // End of the step that the next one follows at once; zero: none.
   while (stop_signal() == 0) {
     const time_point now = clock::now();
     if (now >= give_up) break;
@@ -157,6 +167,9 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
     }
     const time_point end = step.last_end();
     seen.wake_ups.push_back(clock::now() - end);
+    if (const auto began = step.first_start(); followed != time_point{} && began) {
+      seen.turnarounds.push_back(*began - followed - options.host_gap);
+    }
     step.ledger().collect();
     ++seen.steps;
     std::erase_if(active, [&](active_request& each) {
@@ -168,7 +181,9 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
       seen.finished.push_back(end - each.arrived);
       return true;
     });
-    if (options.host_gap > 0ns && !active.empty()) sleep_until(clock::now() + options.host_gap);
+    followed = active.empty() ? time_point{} : end;
+    if (active.empty()) continue;
+    if (options.host_gap > 0ns) sleep_until(clock::now() + options.host_gap);
   }
 
   const time_point now = clock::now();

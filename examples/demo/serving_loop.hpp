@@ -20,6 +20,9 @@ struct serving_result {
   std::vector<duration> finished;    ///< Device end stamp of the last kernel − planned arrival.
   std::vector<duration> unfinished;  ///< Lower bounds.
   std::vector<duration> wake_ups;    ///< Per step: seen by the host − device end stamp.
+  /// Per step that followed another, no arrival waited for: its begin on the device − the other's
+  /// end, less the host gap. Alone on the GPU that is what the host and the doorbell take.
+  std::vector<duration> turnarounds;
   std::uint64_t steps = 0;
   verdict kernels;
 };

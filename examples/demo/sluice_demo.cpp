@@ -8,6 +8,7 @@
 #include "demo_report.hpp"
 #include "device_stats.hpp"
 #include "options.hpp"
+#include "policy_choice.hpp"
 #include "print.hpp"
 #include "scheduling_options.hpp"
 #include "serving_options.hpp"
@@ -238,6 +239,8 @@ class demo_run {
     demo::program what{
         {programs_ + "/online_demo", "--control-fd", std::to_string(demo::child_control_fd)},
         device_environment()};
+    // For policies that look at the pointers of online queues.
+    what.environment.emplace_back("AMD_QUEUE_TAG", "ONLINE_AI");
     auto add = [&](const std::vector<std::string>& more) {
       what.arguments.insert(what.arguments.end(), more.begin(), more.end());
     };
@@ -376,13 +379,16 @@ checked<demo::load_report> measure(demo_run& run, demo::load_kind load,
 }
 
 /// What would be found out only after a run or at the end: one line, or nothing.
-std::string problem_with_files(const settings& with) {
+std::string problem_with_settings(const settings& with) {
   std::string message;
   if (!with.scheduling.config_file.empty() &&
       sluice::load_config(with.scheduling.config_file, message).has_error())
     return message;
   if (sluice::kfd::load_classification(with.scheduling.config_file, message).has_error())
     return message;
+  if (const auto policy = demo::make_policy(with.scheduling); policy.has_error()) {
+    return policy.error().message;
+  }
   for (const std::string& each : {with.json_file, with.record_file}) {
     if (each.empty()) continue;
     std::error_code ignored;
@@ -500,7 +506,7 @@ int main(int argc, char** argv) {
     demo::print(stderr, "sluice-demo: {}\n", work.error().message);
     return 2;
   }
-  if (const std::string problem = problem_with_files(with); !problem.empty()) {
+  if (const std::string problem = problem_with_settings(with); !problem.empty()) {
     demo::print(stderr, "sluice-demo: {}\n", problem);
     return 2;
   }

@@ -57,6 +57,7 @@ void fields(online_report& of, Visitor&& visit) {
   visit("finished", of.finished);
   visit("unfinished", of.unfinished);
   visit("wake_up", of.wake_up);
+  visit("turnaround", of.turnaround);
   visit("kernels", of.kernels);
   visit("scheduler", of.scheduler);
 }

@@ -43,6 +43,7 @@ struct online_report {
   std::vector<sluice::duration> finished;    ///< Latencies.
   std::vector<sluice::duration> unfinished;  ///< Lower bounds of latencies.
   percentiles wake_up;
+  sluice::duration turnaround{};  ///< Mean; serving_result::turnarounds.
   verdict kernels;
   std::optional<scheduler_report> scheduler;
 };

@@ -1,4 +1,5 @@
-# A file that cannot be used: one line that names it and the reason, and code 2; before anything is run.
+# A file or policy that cannot be used: one line that names it and the reason, and code 2; before anything is
+# run.
 function(refused pattern)
   execute_process(COMMAND ${PROGRAM} ${ARGN}
     RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE error)
@@ -21,6 +22,17 @@ file(WRITE ${config} "[scheduler]\nmax_suspnd = \"1s\"\n")
 refused("${config}:2: max_suspnd " --config ${config})
 file(WRITE ${config} "[roles]\nonline_priority = 16\n")
 refused("${config}:2: online_priority is 16; it must be 0 to 15" --config ${config})
+file(WRITE ${config} "[policy]\nname = \"fixed_timeslice\"\nslice = \"2 years\"\n")
+refused("${config}:3: slice is " --config ${config})
+
+refused("--policy none: there is no policy none; there is deadline, " --policy none)
+refused("--policy slo:quick=1: quick is no parameter of this policy; " --policy slo:quick=1)
+refused("--policy fixed_timeslice:slice=2h: slice is 2h; it must be " --policy fixed_timeslice:slice=2h)
+refused("--policy: \"slice\" of \"fixed_timeslice:slice\" must be key=value" --policy fixed_timeslice:slice)
+refused("--policy slo: [^\n]*target" --policy slo)
+refused("--policy break_even.py: a scheduler takes no Python files" --policy break_even.py)
+refused("--policy ${trace}: is not a shared library" --policy ${trace})
+refused("--policy excludes --slice" --policy slo:itl.p99=50ms --slice 5ms)
 refused("${WORK}/nowhere.toml: cannot read" --config ${WORK}/nowhere.toml)
 
 refused("${WORK}: cannot be written: Is a directory" --json ${WORK})

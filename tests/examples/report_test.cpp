@@ -193,6 +193,7 @@ TEST(WireReport, SurvivesTheWayThroughALine) {
   sent.finished = {5ms, 6ms};
   sent.unfinished = {7s};
   sent.wake_up.p99 = 90us;
+  sent.turnaround = 150us;
   sent.kernels.repeated = 3;
   sent.scheduler.emplace();
   sent.scheduler->settings = "a, \"b\"";
@@ -206,6 +207,7 @@ TEST(WireReport, SurvivesTheWayThroughALine) {
   EXPECT_EQ(heard->finished, sent.finished);
   EXPECT_EQ(heard->unfinished, sent.unfinished);
   EXPECT_EQ(heard->wake_up.p99, 90us);
+  EXPECT_EQ(heard->turnaround, 150us);
   EXPECT_EQ(heard->kernels.repeated, 3u);
   ASSERT_TRUE(heard->scheduler.has_value());
   EXPECT_EQ(heard->scheduler->settings, "a, \"b\"");

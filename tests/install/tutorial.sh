@@ -29,6 +29,8 @@ for block in "$work"/blocks/*.sh; do
     diff -u "${block%.sh}.text" "$work/output"
   fi
 done
+# What was typed ran from the prefix.
+[ "$(command -v sluice)" = "$prefix/bin/sluice" ]
 # What the page promises about the source, and what the wrong file says.
 [ "$(wc -l <break_even.cpp)" -le 60 ]
 printf '[policy]\nplugin = "README.md"\n' >wrong.toml

@@ -48,7 +48,7 @@ struct options {
   std::string trace;
   std::string duration;
   std::string config;
-  std::string reaction, wake_up;
+  std::string reaction, wake_up, warm_up;
   std::string targets;
   std::optional<double> split;
   bool sweep = false;
@@ -328,7 +328,8 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
       std::max<duration>(spec.common.warm_up, spec.common.limits.attach_after + 1s);
   for (const auto& [text, option, into] :
        {std::tuple{&asked.reaction, "--reaction", &spec.common.reaction},
-        std::tuple{&asked.wake_up, "--wake-up", &spec.common.wake_up}}) {
+        std::tuple{&asked.wake_up, "--wake-up", &spec.common.wake_up},
+        std::tuple{&asked.warm_up, "--warm-up", &spec.common.warm_up}}) {
     if (text->empty()) continue;
     const auto read = read_duration(*text, option, 0ns);
     if (read.has_error()) return read.error();
@@ -494,6 +495,11 @@ subcommand add_lab(CLI::App& program) {
   command
       ->add_option("--wake-up", chosen->wake_up,
                    "From a kernel's end to its host's next submission, gaps aside [170us]")
+      ->type_name("TIME");
+  command
+      ->add_option("--warm-up", chosen->warm_up,
+                   "How long offline work has run before the arrivals begin [3s, and at least 1 s "
+                   "more than attach_after]")
       ->type_name("TIME");
   command->add_option("--seed", chosen->seed, "The first seed")->capture_default_str();
   command->add_option("--seeds", chosen->seeds, "How many, for a mean and its 95 % interval")

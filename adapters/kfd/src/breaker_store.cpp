@@ -12,18 +12,12 @@ namespace sluice::kfd {
 
 namespace {
 
-constexpr std::string_view first_line = "sluice breakers 1";
+constexpr std::string_view breakers_head = "sluice breakers 1";
 constexpr std::array causes{breaker_cause::preemption_failed, breaker_cause::reset,
                             breaker_cause::stuck_call};
 
-store_file file_of(const std::string& path) {
+store_file breaker_file(const std::string& path) {
   return {path, "breaker store", store_file::owners::of_directory};
-}
-
-std::string_view take_word(std::string_view& line) {
-  const std::string_view word = line.substr(0, line.find(' '));
-  line.remove_prefix(std::min(line.size(), word.size() + 1));
-  return word;
 }
 
 std::optional<gpu_id> take_gpu(std::string_view& line) {
@@ -61,7 +55,7 @@ std::string text_of(const stored_breakers& all) {
   const auto time = [](wall_time value) {
     return std::to_string(value.time_since_epoch().count());
   };
-  std::string text{first_line};
+  std::string text{breakers_head};
   text += "\n# Written by sluice; see `sluice breaker --help`.\n";
   for (const auto& [gpu, each] : all)
     text += "open " + number(gpu) + " " + number(each.first) + " " +
@@ -117,7 +111,7 @@ std::string breaker_store::default_path(const roots& where) {
 }
 
 result<stored_breakers> breaker_store::read(std::string& message) const {
-  const store_file file = file_of(path_);
+  const store_file file = breaker_file(path_);
   const auto text = file.read(message);
   if (!text) return text.error();
   stored_breakers all;
@@ -128,8 +122,8 @@ result<stored_breakers> breaker_store::read(std::string& message) const {
     const std::string_view line = rest.substr(0, end);
     rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
     std::string wrong;
-    if (number == 1 && line != first_line)
-      wrong = "is not \"" + std::string{first_line} + "\", as the first line must be";
+    if (number == 1 && line != breakers_head)
+      wrong = "is not \"" + std::string{breakers_head} + "\", as the first line must be";
     if (number != 1 && !line.empty() && line.front() != '#' && !read_entry(line, all))
       wrong = "is not \"open GPU_ID FIRST CAUSE SINCE UNTIL\"";
     if (wrong.empty()) continue;
@@ -141,7 +135,7 @@ result<stored_breakers> breaker_store::read(std::string& message) const {
 
 result<void> breaker_store::change(const stored_breakers& add, std::span<const gpu_id> remove,
                                    std::string& message) const {
-  const store_file file = file_of(path_);
+  const store_file file = breaker_file(path_);
   const auto lock = file.lock(message);
   if (!lock) return lock.error();
   auto all = read(message);

@@ -1,5 +1,7 @@
 #include "sluice/kfd/classification.hpp"
 
+#include "classifier.hpp"
+
 #include <grp.h>
 #include <pwd.h>
 
@@ -23,7 +25,6 @@ namespace sluice::kfd {
 
 namespace {
 
-constexpr unsigned highest_priority = 15;
 constexpr std::string_view cgroup_wanted =
     "; a pattern of cgroups must begin with / and be one line";
 

@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::string_view tag_variable = "AMD_QUEUE_TAG";
 constexpr std::string_view priority_variable = "AMD_QUEUE_PRIORITY";
-constexpr unsigned highest_priority = 15;
 
 const std::string* value_of(const process_traits& of, std::string_view variable) {
   const auto found = of.variables.find(variable);

@@ -17,6 +17,9 @@
 
 namespace sluice::kfd {
 
+/// Of AMD_QUEUE_PRIORITY.
+inline constexpr unsigned highest_priority = 15;
+
 /// Threading: one thread.
 class classifier {
  public:

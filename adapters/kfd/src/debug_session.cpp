@@ -36,9 +36,6 @@ constexpr std::uint64_t process_runtime = uapi::KFD_EC_MASK(uapi::EC_PROCESS_RUN
 constexpr std::uint64_t subscription = queue_new | queue_delete | process_runtime;
 static_assert(subscription == 0x00008000C0000000);
 
-/// Between the end of a target's memory, from which on the driver says ESRCH, and of the process.
-constexpr duration exit_patience = std::chrono::milliseconds{10};
-
 /// More events than this in one go cannot be: it is the driver repeating itself.
 constexpr int most_events = 16 * static_cast<int>(uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS);
 constexpr std::size_t most_queues = 1U << 20U;
@@ -261,7 +258,7 @@ class debug_session::impl {
   /// What the errno of a whole SUSPEND_QUEUES or RESUME_QUEUES call means for each of its queues.
   outcome meaning_of_refusal(uapi::kfd_dbg_trap_operations operation, int error) const noexcept {
     // ESRCH also comes back for a process that lives (an exec, a main thread that ended alone).
-    if (error == ESRCH && target_.exits_within(exit_patience)) return outcome::target_gone;
+    if (error == ESRCH && target_.exits_within(tracee::exit_patience)) return outcome::target_gone;
     const bool suspend = operation == uapi::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES;
     if (suspend && (error == EPERM || error == EINVAL || error == EFAULT || error == ENOMEM))
       return outcome::invalid;  // refused before any queue was looked at

@@ -9,13 +9,13 @@ namespace sluice::kfd {
 
 namespace {
 
-const std::string* value_of(const process_traits& of, std::string_view variable) {
+const std::string* filled_value_of(const process_traits& of, std::string_view variable) {
   const auto found = of.variables.find(variable);
   return found == of.variables.end() || found->second.empty() ? nullptr : &found->second;
 }
 
 std::optional<std::uint64_t> number_of(const process_traits& of, std::string_view variable) {
-  const std::string* const value = value_of(of, variable);
+  const std::string* const value = filled_value_of(of, variable);
   return value == nullptr ? std::nullopt : parse_number<std::uint64_t>(*value);
 }
 
@@ -45,7 +45,7 @@ bool is_loopback(std::string_view address) {
 std::optional<gang_membership> by_configuration(const gang_rules& rules,
                                                 const process_traits& process) {
   for (const std::string& variable : rules.variables) {
-    const std::string* const value = value_of(process, variable);
+    const std::string* const value = filled_value_of(process, variable);
     if (value == nullptr || !process.as) continue;
     return gang_membership{
         .name = (name_of_parts{"variable"} << process.as->user << variable << *value).take(),
@@ -61,10 +61,10 @@ std::optional<gang_membership> by_configuration(const gang_rules& rules,
 std::optional<gang_membership> by_ranks(const process_traits& process) {
   const auto rank = number_of(process, "RANK");
   const auto size = number_of(process, "WORLD_SIZE");
-  const std::string* const address = value_of(process, "MASTER_ADDR");
+  const std::string* const address = filled_value_of(process, "MASTER_ADDR");
   if (!rank || !size || address == nullptr || !process.as) return {};
   if (*size < 2 || *rank >= *size) return {};
-  const std::string* const port = value_of(process, "MASTER_PORT");
+  const std::string* const port = filled_value_of(process, "MASTER_PORT");
   name_of_parts name{"ranks"};
   name << process.as->user << *address << (port == nullptr ? "" : *port) << *size;
   if (is_loopback(*address)) name << process.network;
@@ -72,7 +72,7 @@ std::optional<gang_membership> by_ranks(const process_traits& process) {
 }
 
 std::optional<gang_membership> by_slurm(const process_traits& process) {
-  const std::string* const job = value_of(process, "SLURM_JOB_ID");
+  const std::string* const job = filled_value_of(process, "SLURM_JOB_ID");
   if (job == nullptr || !process.as) return {};
   return gang_membership{.name = (name_of_parts{"slurm"} << process.as->user << *job).take()};
 }

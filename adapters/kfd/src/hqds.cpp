@@ -22,10 +22,6 @@ constexpr std::size_t at_read = 10;
 constexpr std::size_t at_write_lo = 54;
 constexpr std::size_t at_write_hi = 55;
 
-std::uint64_t wide(std::uint32_t low, std::uint32_t high) noexcept {
-  return static_cast<std::uint64_t>(high) << 32U | low;
-}
-
 }  // namespace
 
 void hqds_parser::feed(std::string_view piece) {

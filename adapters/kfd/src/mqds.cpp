@@ -35,10 +35,6 @@ constexpr std::uint32_t line_size = 8 * 4;
 /// "    00000000:" and eight times " 00000000".
 constexpr std::size_t full_line = 4 + 8 + 1 + std::size_t{8} * 9;
 
-std::uint64_t wide(std::uint32_t low, std::uint32_t high) noexcept {
-  return static_cast<std::uint64_t>(high) << 32U | low;
-}
-
 /// "0001:01:00.0"
 bool read_location(std::string_view text, pci_location& into) noexcept {
   std::uint32_t bus = 0;

@@ -22,8 +22,6 @@ namespace {
 
 /// How often the list of queues is read.
 constexpr std::chrono::milliseconds look_every{250};
-/// Between the end of a target's memory, from which on the driver says ESRCH, and of the process.
-constexpr duration exit_patience = std::chrono::milliseconds{10};
 
 }  // namespace
 
@@ -194,8 +192,8 @@ int paused_session::unpause() noexcept {
 }
 
 outcome paused_session::refused(int error) const noexcept {
-  return error == ESRCH && target_.exits_within(exit_patience) ? outcome::target_gone
-                                                               : outcome::invalid;
+  return error == ESRCH && target_.exits_within(tracee::exit_patience) ? outcome::target_gone
+                                                                       : outcome::invalid;
 }
 
 }  // namespace sluice::kfd

@@ -14,9 +14,9 @@ namespace sluice::kfd {
 
 namespace {
 
-constexpr std::string_view first_line = "sluice roles 1";
+constexpr std::string_view roles_head = "sluice roles 1";
 
-store_file file_of(const std::string& path) { return {path, "role store"}; }
+store_file role_file(const std::string& path) { return {path, "role store"}; }
 
 std::string boot_id() {
   std::array<char, 64> buffer;
@@ -26,22 +26,10 @@ std::string boot_id() {
 
 bool lives(const process_identity& who) { return start_time_of(who.pid) == who.start_time; }
 
-error_code failed(std::string& message, const std::string& what) {
-  const error_code error = last_system_error();
-  message = what + ": " + error.message();
-  return error;
-}
-
 std::optional<role> role_named(std::string_view name) noexcept {
   for (const role each : {role::online, role::offline, role::unmatched})
     if (name == to_string(each)) return each;
   return {};
-}
-
-std::string_view take_word(std::string_view& line) {
-  const std::string_view word = line.substr(0, line.find(' '));
-  line.remove_prefix(std::min(line.size(), word.size() + 1));
-  return word;
 }
 
 /// \return what is wrong with the line; empty: nothing.
@@ -80,7 +68,7 @@ std::string read_entry(std::string_view line, const std::string& boot, stored_ro
 }
 
 std::string text_of(const stored_roles& roles, const std::string& boot) {
-  std::string text{first_line};
+  std::string text{roles_head};
   text += "\n# Written by sluice; see `sluice role --help`.\n";
   for (const auto& [who, what] : roles.by_process) {
     text += "pid " + std::to_string(who.pid) + " " + std::to_string(who.start_time) + " " + boot +
@@ -105,7 +93,7 @@ boot_time boot_time_now() noexcept {
 }
 
 result<stored_roles> role_store::read(std::string& message) const {
-  auto text = file_of(path_).read(message);
+  auto text = role_file(path_).read(message);
   if (!text) return text.error();
   stored_roles roles;
   if (!*text) return roles;
@@ -116,11 +104,11 @@ result<stored_roles> role_store::read(std::string& message) const {
     const std::string_view line = rest.substr(0, end);
     rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
     std::string wrong;
-    if (number == 1 && line != first_line)
-      wrong = "is not \"" + std::string{first_line} + "\", as the first line must be";
+    if (number == 1 && line != roles_head)
+      wrong = "is not \"" + std::string{roles_head} + "\", as the first line must be";
     if (number != 1 && !line.empty() && line.front() != '#') wrong = read_entry(line, boot, roles);
     if (wrong.empty()) continue;
-    message = file_of(path_).about_line(number, line, wrong);
+    message = role_file(path_).about_line(number, line, wrong);
     return errc::bad_config;
   }
   return roles;
@@ -132,7 +120,7 @@ result<void> role_store::change(std::string& message, Change apply) {
     message = "no role store is configured; name a file ([roles] store)";
     return errc::bad_config;
   }
-  const store_file file = file_of(path_);
+  const store_file file = role_file(path_);
   const auto lock = file.lock(message);
   if (!lock) return lock.error();
   auto roles = read(message);
@@ -140,7 +128,7 @@ result<void> role_store::change(std::string& message, Change apply) {
   if (const result<void> applied = apply(*roles); !applied) return applied;
   const std::string boot = boot_id();
   if (boot.empty() && !(roles->by_process.empty() && roles->released.empty()))
-    return failed(message, "cannot read /proc/sys/kernel/random/boot_id");
+    return with_system_error(message, "cannot read /proc/sys/kernel/random/boot_id");
   const std::string text = text_of(*roles, boot);
   if (text.size() > most_bytes) {
     message = "the role store " + path_ + " would have more than " + std::to_string(most_bytes) +

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -28,12 +29,6 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-error_code failed(std::string& message, const std::string& what) {
-  const error_code error = last_system_error();
-  message = what + ": " + error.message();
-  return error;
-}
-
 /// "root", or "user NUMBER or root".
 std::string owner_of(const std::string& directory) {
   struct stat found {};
@@ -55,6 +50,18 @@ std::string mistrust(const struct stat& found, std::optional<uid_t> also) {
 
 }  // namespace
 
+std::string_view take_word(std::string_view& line) noexcept {
+  const std::string_view word = line.substr(0, line.find(' '));
+  line.remove_prefix(std::min(line.size(), word.size() + 1));
+  return word;
+}
+
+error_code with_system_error(std::string& message, const std::string& what) {
+  const error_code error = last_system_error();
+  message = what + ": " + error.message();
+  return error;
+}
+
 result<std::optional<std::string>> store_file::read(std::string& message) const {
   const std::string named = "the " + what_ + " " + path_;
   const unique_fd fd{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
@@ -63,9 +70,9 @@ result<std::optional<std::string>> store_file::read(std::string& message) const 
     message = named + " is a symbolic link; name the file itself";
     return errc::bad_config;
   }
-  if (!fd) return failed(message, "cannot read " + named);
+  if (!fd) return with_system_error(message, "cannot read " + named);
   struct stat found {};
-  if (::fstat(fd.get(), &found) != 0) return failed(message, "cannot read " + named);
+  if (::fstat(fd.get(), &found) != 0) return with_system_error(message, "cannot read " + named);
   if (!S_ISREG(found.st_mode)) {
     message = named + " is not a regular file; remove it, or name another";
     return errc::bad_config;
@@ -73,7 +80,7 @@ result<std::optional<std::string>> store_file::read(std::string& message) const 
   const std::string directory = parent_of(path_);
   struct stat around {};
   if (::stat(directory.c_str(), &around) != 0)
-    return failed(message, "cannot read the " + what_ + "'s directory " + directory);
+    return with_system_error(message, "cannot read the " + what_ + "'s directory " + directory);
   std::optional<uid_t> also;
   if (trusted_ == owners::of_directory && ::geteuid() == 0) also = around.st_uid;
   if (const std::string why = mistrust(found, also); !why.empty()) {
@@ -89,7 +96,7 @@ result<std::optional<std::string>> store_file::read(std::string& message) const 
   for (;;) {
     const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return failed(message, "cannot read " + named);
+    if (got < 0) return with_system_error(message, "cannot read " + named);
     if (got == 0) return std::optional{std::move(text)};
     text.append(piece.data(), static_cast<std::size_t>(got));
     if (text.size() > most_bytes) {
@@ -107,9 +114,9 @@ result<void> store_file::replace(const std::string& text, std::string& message) 
   (void)::unlink(fresh.c_str());
   const unique_fd fd{
       ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)};
-  if (!fd) return failed(message, "cannot write the " + what_ + " " + fresh);
+  if (!fd) return with_system_error(message, "cannot write the " + what_ + " " + fresh);
   const auto give_up = [&] {
-    const error_code error = failed(message, "cannot write the " + what_ + " " + fresh);
+    const error_code error = with_system_error(message, "cannot write the " + what_ + " " + fresh);
     (void)::unlink(fresh.c_str());
     return error;
   };
@@ -126,7 +133,7 @@ result<void> store_file::replace(const std::string& text, std::string& message) 
   const std::string directory = parent_of(path_);
   const unique_fd around{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (!around || ::fsync(around.get()) != 0)
-    return failed(message, "cannot make the change durable in " + directory);
+    return with_system_error(message, "cannot make the change durable in " + directory);
   return {};
 }
 
@@ -149,15 +156,15 @@ result<unique_fd> store_file::lock(std::string& message) const {
     fd = unique_fd{::open(name.c_str(), flags)};
   if (!fd) {
     const bool denied = errno == EACCES || errno == EPERM;
-    const error_code error =
-        failed(message, "cannot change the " + what_ + " " + path_ + ": cannot open " + name);
+    const error_code error = with_system_error(
+        message, "cannot change the " + what_ + " " + path_ + ": cannot open " + name);
     if (denied) message += "; to write in " + directory + " takes " + owner_of(directory);
     return error;
   }
   const time_point end = clock::now() + lock_limit;
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR)
-      return failed(message, "cannot change the " + what_ + ": cannot lock " + name);
+      return with_system_error(message, "cannot change the " + what_ + ": cannot lock " + name);
     if (clock::now() >= end) {
       message = "cannot change the " + what_ + ": another program has held " + name +
                 " for 5 s; end that program";

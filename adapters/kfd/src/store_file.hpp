@@ -54,4 +54,10 @@ class store_file {
   owners trusted_;
 };
 
+/// Takes the first word off a line, with the blank after it.
+std::string_view take_word(std::string_view& line) noexcept;
+
+/// Sets `message` to `what` and the system's last error. \return that error.
+error_code with_system_error(std::string& message, const std::string& what);
+
 }  // namespace sluice::kfd

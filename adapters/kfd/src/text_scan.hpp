@@ -11,6 +11,11 @@
 
 namespace sluice::kfd {
 
+/// One number out of two words.
+constexpr std::uint64_t wide(std::uint32_t low, std::uint32_t high) noexcept {
+  return static_cast<std::uint64_t>(high) << 32U | low;
+}
+
 class text_scan {
  public:
   explicit text_scan(std::string_view text) noexcept : rest_(text) {}

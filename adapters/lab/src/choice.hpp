@@ -1,24 +1,16 @@
 #pragma once
 /// \file
-/// "name:key=value,key=value" on a command line: a choice among kinds that have parameters.
+/// A choice on a command line among kinds that have parameters.
 
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "sluice/lab/checked.hpp"
+#include "sluice/lab/choice.hpp"
 #include "sluice/parameters.hpp"
 
 namespace sluice::lab {
-
-/// The parts of the text; values are numbers, true, false or texts, not yet checked.
-struct choice {
-  std::string text;  ///< As it was given.
-  std::string name;
-  parameters values;
-};
-/// Errors: one sentence.
-checked<choice> parse_choice(std::string_view text);
 
 /// What there is to choose from, for help texts and messages.
 struct choice_kind {

@@ -34,23 +34,6 @@ const toml::node* flatten(const toml::table& from, const std::string& prefix, pa
   return nullptr;
 }
 
-/// As command lines write it, with every parameter; empty where they cannot.
-/// \param kind nullptr: there is none.
-std::string command_text(std::string_view name, const policy_kind* kind, parameters values) {
-  std::string text(name);
-  // Another program's defaults may differ.
-  if (kind != nullptr && !kind->wrap) (void)check_parameters(kind->schema, values);
-  if (text.find(':') != text.npos) return {};
-  char before = ':';
-  for (const auto& [key, value] : values.all()) {
-    const auto* const words = std::get_if<std::string>(&value);
-    const std::string written = words != nullptr ? *words : to_text(value);
-    if (written.empty() || written.find(',') != written.npos) return {};
-    text += fmt::format("{}{}={}", std::exchange(before, ','), key, written);
-  }
-  return text;
-}
-
 /// The line of the parameter that a message begins with, else that of the table.
 std::uint32_t line_for(const toml::table& table, std::string_view message) {
   const auto culprit = table.at_path(message.substr(0, message.find(' ')));
@@ -68,7 +51,7 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
   if (!section) return section.error();
   if (*section == nullptr) {
     auto made = known.make(fallback, {}, message);
-    if (made && text != nullptr) *text = command_text(fallback, known.find(fallback), {});
+    if (made && text != nullptr) *text = command_text(fallback, *known.find(fallback), {});
     if (made) return made;
     message = fmt::format("{}: {}", path, message);
     return errc::bad_config;
@@ -121,9 +104,10 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
   } else if (name.empty()) {
     name = fallback;
   }
+  if (library.empty()) written = name;
   if (text != nullptr) {
-    if (library.empty()) written = name;
-    *text = written.empty() ? std::string() : command_text(written, all.find(name), values);
+    const policy_kind* const chosen = written.empty() ? nullptr : all.find(name);
+    *text = chosen != nullptr ? command_text(written, *chosen, values) : std::string();
   }
   auto made = all.make(name, std::move(values), message);
   if (!made) return refuse(line_for(table, message), message);

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -57,6 +58,8 @@ class tracee {
   int pidfd() const noexcept { return pidfd_.get(); }
   bool traced() const noexcept { return !memory_; }
   bool alive() const noexcept;
+  /// Between the end of a target's memory, from which on the driver says ESRCH, and of the process.
+  static constexpr duration exit_patience = std::chrono::milliseconds{10};
   /// Whether it has exited, or does within `limit`. Serves no stops meanwhile.
   bool exits_within(duration limit) const noexcept;
 

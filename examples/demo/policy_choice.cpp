@@ -1,0 +1,63 @@
+#include "policy_choice.hpp"
+
+#include <string>
+#include <string_view>
+
+#include "sluice/lab/choice.hpp"
+#include "sluice/policies/all.hpp"
+#include "sluice/policy_registry.hpp"
+
+namespace demo {
+namespace {
+
+/// A policy's name has none of these.
+bool is_file(std::string_view name) {
+  return name.find('/') != std::string_view::npos || name.ends_with(".so") || name.ends_with(".py");
+}
+
+}  // namespace
+
+checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& with,
+                                                     std::string* text) {
+  sluice::policy_registry known;
+  for (sluice::policy_kind& kind : sluice::all_policies()) {
+    if (kind.name == "fixed_timeslice") {
+      for (sluice::parameter& each : kind.schema) {
+        if (each.key == "slice") each.fallback = with.slice;
+        if (each.key == "release") each.fallback = with.release;
+      }
+    }
+    known.add(std::move(kind));
+  }
+  std::string message;
+  if (with.policy.empty()) {
+    const std::string_view fallback = "fixed_timeslice";
+    if (text != nullptr) *text = sluice::command_text(fallback, *known.find(fallback), {});
+    auto made = with.config_file.empty()
+                    ? known.make(fallback, {}, message)
+                    : sluice::load_policy(known, with.config_file, fallback, message, text);
+    if (made.has_error()) return failure(message);
+    return std::move(*made);
+  }
+
+  auto given = sluice::lab::parse_choice(with.policy);
+  if (given.has_error()) return failure("--policy: " + given.error().message);
+  if (given->name.ends_with(".py")) {
+    return failure("--policy " + given->name +
+                   ": a scheduler takes no Python files; 'sluice lab' does");
+  }
+  const std::string name = given->name;
+  if (is_file(name)) {
+    const auto plugin = known.load(given->name, message);
+    if (plugin.has_error()) return failure("--policy " + message);
+    given->name = (*plugin)->name;
+  }
+  auto made = known.make(given->name, given->values, message);
+  if (made.has_error()) return failure("--policy " + with.policy + ": " + message);
+  if (text != nullptr) {
+    *text = sluice::command_text(name, *known.find(given->name), given->values);
+  }
+  return std::move(*made);
+}
+
+}  // namespace demo
