@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 /// Two turns of the scheduler are at least so far apart.
-constexpr duration turn_time = 1us;
+constexpr duration least_turn = 1us;
 
 /// How the recorded driver answered.
 struct call_time {
@@ -441,7 +441,7 @@ void replay_run::find_turn() {
 }
 
 time_point replay_run::wake_up(time_point asked) const {
-  if (asked <= time_.now()) asked = time_.now() + turn_time;
+  if (asked <= time_.now()) asked = time_.now() + least_turn;
   const auto turn = std::lower_bound(
       late_.begin(), late_.end(), asked,
       [](const oversleep& each, time_point wanted) { return each.until < wanted; });

@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 /// How long lines wait for company.
 constexpr int linger_ms = 10;
 /// How long the end waits for a file that takes nothing.
-constexpr duration patience = 1s;
+constexpr duration stop_patience = 1s;
 
 }  // namespace
 
@@ -109,7 +109,7 @@ bool recorder::write(const char* from, std::size_t size) noexcept {
     wake_.clear_eventfd();
     const bool stopping = stopping_.load(std::memory_order_acquire);
     if (stopping) {
-      give_up = std::min(give_up, clock::now() + patience);
+      give_up = std::min(give_up, clock::now() + stop_patience);
       if (clock::now() >= give_up) {
         errno = EAGAIN;
         return false;
