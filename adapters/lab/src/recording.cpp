@@ -23,7 +23,7 @@ namespace json = boost::json;
 using namespace std::chrono_literals;
 
 /// Times are no farther from a recording's beginning, and durations no longer.
-constexpr duration longest = 400 * 24h;
+constexpr duration farthest = 400 * 24h;
 /// No clock has run for longer: 30 years.
 constexpr std::int64_t oldest_clock = 1'000'000'000'000'000'000;
 /// More begins or ends than a client has between two turns.
@@ -87,7 +87,7 @@ class fields {
   }
   duration span(std::string_view name) const {
     const auto value = number<std::int64_t>(name);
-    if (value < -longest.count() || value > longest.count()) {
+    if (value < -farthest.count() || value > farthest.count()) {
       throw wrong{fmt::format("{} is more than 400 days", name)};
     }
     return duration(value);
