@@ -68,8 +68,9 @@ class core_bench {
                       std::function<std::unique_ptr<policy>()> fallback = {},
                       record_sink* record = nullptr)
       : driver(time) {
-    auto made = scheduler_core::create(config, driver, std::move(decider),
-                                       {&time, 4242, std::move(fallback), record});
+    auto made = scheduler_core::create(
+        config, driver, std::move(decider),
+        {.time = &time, .own_pid = 4242, .fallback = std::move(fallback), .record_into = record});
     EXPECT_TRUE(made);
     core = std::move(*made);
     EXPECT_TRUE(core->start());

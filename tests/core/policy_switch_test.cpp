@@ -156,10 +156,8 @@ TEST_F(Switch, TakesTheLastOfSeveralAndDestroysAllOthers) {
 }
 
 TEST_F(Switch, TakesBackReservationsThatTheNewOneDoesNotRepeat) {
-  for (const gpu_id id : {gpu_a, gpu_b}) {
-    // No source says so yet.
-    const_cast<gpu_view*>(bench_.core->seen().find(id))->can_reserve = true;
-  }
+  bench_.driver.act_by(mechanism::batch_commands);
+  bench_.settle();
   const auto reserve = [&](std::vector<std::pair<gpu_id, double>> what) {
     bench_.core->set_policy(
         make_policy([what = std::move(what)](const snapshot& seen, decision_sink& out) {
@@ -167,13 +165,13 @@ TEST_F(Switch, TakesBackReservationsThatTheNewOneDoesNotRepeat) {
           for (const auto& [gpu, share] : what) out.reserve(gpu, share);
         }));
     const auto before = bench_.driver.reservations().size();
-    bench_.step();
+    bench_.settle();
     const auto& all = bench_.driver.reservations();
     return std::vector(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
   };
   using shares = std::vector<std::pair<gpu_id, double>>;
   EXPECT_EQ(reserve({{gpu_a, 0.25}, {gpu_b, 0.5}}), (shares{{gpu_a, 0.25}, {gpu_b, 0.5}}));
-  EXPECT_EQ(reserve({{gpu_b, 0.75}}), (shares{{gpu_b, 0.75}, {gpu_a, 1}}));
+  EXPECT_EQ(reserve({{gpu_b, 0.75}}), (shares{{gpu_a, 1}, {gpu_b, 0.75}}));
   EXPECT_EQ(reserve({{gpu_b, -3}}), (shares{{gpu_b, 0}}));
   EXPECT_EQ(reserve({{gpu_b, std::nan("")}}), (shares{{gpu_b, 1}}));
   EXPECT_EQ(reserve({}), (shares{}));
@@ -324,14 +322,17 @@ TEST_F(Successor, OfNothingLetsEverythingRun) {
 
 TEST_F(Successor, TakesBackTheReservations) {
   build({});
-  const_cast<gpu_view*>(bench_->core->seen().find(gpu_a))->can_reserve = true;
-  bench_->core->set_policy(make_policy([](const snapshot&, decision_sink& out) {
+  bench_->driver.act_by(mechanism::batch_commands);
+  bench_->core->set_policy(make_policy([this](const snapshot&, decision_sink& out) {
     out.reserve(gpu_a, 0.5);
-    throw 42;
+    if (broken_) throw 42;
   }));
-  bench_->step();
+  bench_->settle();
   using shares = std::vector<std::pair<gpu_id, double>>;
-  EXPECT_EQ(bench_->driver.reservations(), (shares{{gpu_a, 0.5}, {gpu_a, 1}}));
+  EXPECT_EQ(bench_->driver.reservations().back(), (shares::value_type{gpu_a, 0.5}));
+  break_it();
+  EXPECT_EQ(bench_->stats().policy_ejections, 1U);
+  EXPECT_EQ(bench_->driver.reservations().back(), (shares::value_type{gpu_a, 1}));
 }
 
 }  // namespace

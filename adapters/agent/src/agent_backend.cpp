@@ -127,6 +127,16 @@ class agent_backend final : public backend {
     return sent;
   }
 
+  result<void> reserve(gpu_id gpu, double offline_share) override {
+    if (const auto ready = ready_for_commands(); !ready) return ready;
+    command_.type = command_type::reserve;
+    command_.gpu = gpu;
+    command_.offline_share = offline_share;
+    const auto sent = send();
+    flush();
+    return sent;
+  }
+
   void flush() override {
     if (std::exchange(unflushed_, false)) ::eventfd_write(agent_.agent_doorbell.get(), 1);
   }
@@ -253,7 +263,8 @@ class agent_backend final : public backend {
       case kfd::report_kind::queue_added:
       case kfd::report_kind::queue_removed:
       case kfd::report_kind::gpu_lost:
-      case kfd::report_kind::acts_by: break;
+      case kfd::report_kind::acts_by:
+      case kfd::report_kind::reserved: break;
     }
   }
 

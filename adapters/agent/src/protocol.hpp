@@ -20,7 +20,7 @@
 namespace sluice::agent {
 
 inline constexpr std::uint64_t protocol_magic = 0x746e'6761'636c'7573;
-inline constexpr std::uint32_t protocol_version = 4;
+inline constexpr std::uint32_t protocol_version = 5;
 
 /// The descriptors that the agent finds open when it starts.
 enum inherited_fd : int {
@@ -32,7 +32,7 @@ enum inherited_fd : int {
   first_free_fd = 8,
 };
 
-enum class command_type : std::uint8_t { attach, detach, submit };
+enum class command_type : std::uint8_t { attach, detach, submit, reserve };
 
 struct command {
   command_type type{};
@@ -40,6 +40,8 @@ struct command {
   pid_t pid = 0;                 ///< attach
   std::uint64_t start_time = 0;  ///< attach
   batch work;                    ///< submit
+  gpu_id gpu{};                  ///< reserve
+  double offline_share = 1;      ///< reserve
 };
 static_assert(std::is_trivially_copyable_v<command>);
 

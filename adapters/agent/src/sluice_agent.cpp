@@ -261,6 +261,7 @@ class agent {
           (void)lanes_->detach(command_.target);
           break;
         case command_type::submit: submit(); break;
+        case command_type::reserve: reserve(); break;
       }
     }
     again = true;
@@ -300,6 +301,17 @@ class agent {
     const outcome refused = work.kind == command_kind::suspend ? outcome::invalid : outcome::failed;
     answer.result.outcomes.fill(gone ? outcome::target_gone : refused);
     answer.result.started = answer.result.finished = clock::now();
+    own_reports_.push_back(answer);
+  }
+
+  void reserve() {
+    const auto taken = lanes_->reserve(command_.gpu, command_.offline_share);
+    if (taken) return;
+    kfd::report answer;
+    answer.kind = kfd::report_kind::reserved;
+    answer.gpu = command_.gpu;
+    answer.offline_share = command_.offline_share;
+    answer.error = kfd::plain_error{taken.error()};
     own_reports_.push_back(answer);
   }
 

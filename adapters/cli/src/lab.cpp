@@ -49,6 +49,7 @@ struct options {
   std::string duration;
   std::string config;
   std::string reaction, wake_up, warm_up;
+  bool no_clients = false;
   std::string targets;
   std::optional<double> split;
   bool sweep = false;
@@ -335,6 +336,7 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
     if (read.has_error()) return read.error();
     *into = *read;
   }
+  spec.common.clients = !asked.no_clients;
   spec.split = asked.split;
   spec.first_seed = asked.seed;
   spec.seeds = asked.seeds;
@@ -501,6 +503,9 @@ subcommand add_lab(CLI::App& program) {
                    "How long offline work has run before the arrivals begin [3s, and at least 1 s "
                    "more than attach_after]")
       ->type_name("TIME");
+  command->add_flag("--no-clients", chosen->no_clients,
+                    "Servers say nothing of their work: only policies that look at the pointers of "
+                    "their queues know of it");
   command->add_option("--seed", chosen->seed, "The first seed")->capture_default_str();
   command->add_option("--seeds", chosen->seeds, "How many, for a mean and its 95 % interval")
       ->check(CLI::Range(1, 1000))

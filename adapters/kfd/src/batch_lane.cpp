@@ -31,6 +31,16 @@ outcome outcome_of(command_kind kind, std::uint32_t asked, std::uint32_t answere
 /// Remaps of what the hardware failed to map are tried so often.
 constexpr int most_attempts = 3;
 
+constexpr std::uint32_t whole = 100;  ///< Percent.
+
+uapi::kfd_ioctl_batch_unmap_queues_args naming(std::span<entry> entries, std::uint32_t flags) {
+  uapi::kfd_ioctl_batch_unmap_queues_args args{};
+  args.num_queues = static_cast<std::uint32_t>(entries.size());
+  args.flags = flags;
+  args.queue_array_ptr = reinterpret_cast<std::uintptr_t>(entries.data());
+  return args;
+}
+
 }  // namespace
 
 // --- The commands --------------------------------------------------------------------------------
@@ -41,10 +51,26 @@ bool batch_commands::offered() const noexcept {
 }
 
 result<int> batch_commands::unmap(std::span<entry> entries) const noexcept {
-  uapi::kfd_ioctl_batch_unmap_queues_args args{};
-  args.num_queues = static_cast<std::uint32_t>(entries.size());
-  args.queue_array_ptr = reinterpret_cast<std::uintptr_t>(entries.data());
+  auto args = naming(entries, 0);
   return node_.call(uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES, &args);
+}
+
+result<int> batch_commands::mark(std::span<entry> entries) const noexcept {
+  auto args = naming(entries, uapi::KFD_BATCH_FLAG_MARK_OFFLINE | uapi::KFD_BATCH_FLAG_MARK_ONLY);
+  return node_.call(uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES, &args);
+}
+
+result<int> batch_commands::unmark(std::span<entry> entries) const noexcept {
+  auto args = naming(entries, uapi::KFD_BATCH_FLAG_UNMARK);
+  return node_.call(uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES, &args);
+}
+
+result<int> batch_commands::reserve(gpu_id gpu, std::uint32_t offline_percent) const noexcept {
+  uapi::kfd_ioctl_set_hqd_reservation_args args{};
+  args.gpu_id = static_cast<std::uint32_t>(gpu);
+  args.online_percent = whole - offline_percent;
+  args.offline_percent = offline_percent;
+  return node_.call(uapi::AMDKFD_IOC_SET_HQD_RESERVATION, &args);
 }
 
 result<int> batch_commands::remap(std::span<entry> entries) const noexcept {
@@ -66,6 +92,22 @@ void batch_commands::give_up(const error_code& why) noexcept {
 
 void batch_commands::release(target_holds& whose) noexcept {
   whose.ended.store(true);
+  map_all(whose);
+  std::array<entry, max_batch_queues> some;
+  std::size_t count = 0;
+  // Refused or INVALID: it is gone, or its mark is. What is left ends with the limit.
+  const auto flush = [&] {
+    if (count != 0) (void)unmark({some.data(), std::exchange(count, 0)});
+  };
+  whose.marked.for_each([&](std::uint32_t queue) {
+    whose.marked.clear(queue);
+    some[count++] = {whose.pid, queue};
+    if (count == some.size()) flush();
+  });
+  flush();
+}
+
+void batch_commands::map_all(target_holds& whose) noexcept {
   std::array<entry, max_batch_queues> some;
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
     bool again = false;
@@ -82,10 +124,10 @@ void batch_commands::release(target_holds& whose) noexcept {
         if ((each.queue_id & uapi::KFD_DBG_QUEUE_ERROR_MASK) != 0)
           again = true;
         else
-          whose.clear(each.queue_id & ~status_bits);
+          whose.held.clear(each.queue_id & ~status_bits);
       }
     };
-    whose.for_each([&](std::uint32_t queue) {
+    whose.held.for_each([&](std::uint32_t queue) {
       some[count++] = {whose.pid, queue};
       if (count == some.size()) flush();
     });
@@ -103,6 +145,7 @@ batch_lane::batch_lane(batch_commands& commands, gpu_id gpu, int owner_ready, un
   taken_.reserve(most_waiting);
   chosen_.reserve(most_waiting);
   entries_.reserve(uapi::KFD_BATCH_MAX_QUEUES);
+  taken_marks_.reserve(most_marks);
 }
 
 batch_lane::~batch_lane() {
@@ -119,6 +162,19 @@ bool batch_lane::submit(const batch& work, std::shared_ptr<target_holds> whose) 
   // The reports of all requests must find room.
   if (requests_.write_available() == 0) return false;
   requests_.push(request{work, std::move(whose)});
+  unflushed_ = true;
+  return true;
+}
+
+bool batch_lane::reserve(std::uint32_t offline_percent) {
+  if (requests_.write_available() == 0) return false;
+  requests_.push(request{batch{}, nullptr, offline_percent});
+  unflushed_ = true;
+  return true;
+}
+
+bool batch_lane::mark(driver_queue_id queue, std::shared_ptr<target_holds> whose) {
+  if (!marks_.push(mark_request{queue, std::move(whose)})) return false;
   unflushed_ = true;
   return true;
 }
@@ -142,6 +198,8 @@ void batch_lane::run() {
     for (request one; taken_.size() < most_waiting && requests_.pop(one);) {
       taken_.push_back(std::move(one));
     }
+    // After the requests, so that a limit finds the marks that were asked for before it.
+    mark_all();
     // A remap of the owner's own (number 0) mends what stands before it, not what comes after.
     for (std::span<request> left{taken_}; !left.empty();) {
       const auto own = std::find_if(left.begin(), left.end(),
@@ -152,12 +210,85 @@ void batch_lane::run() {
       perform(command_kind::resume, before);
       left = left.subspan(before.size());
       if (left.empty()) break;
-      perform(command_kind::resume, left.first(1));
+      if (left.front().offline_percent)
+        limit(*left.front().offline_percent);
+      else
+        perform(command_kind::resume, left.first(1));
       left = left.subspan(1);
     }
     taken_.clear();
   }
+  if (limited_) (void)set_limit(whole);
   finished_.store(true, std::memory_order_release);
+  ::eventfd_write(owner_ready_, 1);
+}
+
+void batch_lane::mark_all() {
+  for (mark_request one; taken_marks_.size() < most_marks && marks_.pop(one);) {
+    // Let go of meanwhile; its pid may be a stranger's by now.
+    if (one.whose->ended.load()) continue;
+    one.whose->marked.set(static_cast<std::uint32_t>(one.queue));
+    taken_marks_.push_back(std::move(one));
+  }
+  if (taken_marks_.empty()) return;
+  entries_.clear();
+  for (const auto& each : taken_marks_) {
+    entries_.push_back({each.whose->pid, static_cast<std::uint32_t>(each.queue)});
+  }
+  call_since_.store(clock::now().time_since_epoch().count(), std::memory_order_release);
+  const auto answered = commands_.mark(entries_);
+  call_since_.store(0, std::memory_order_release);
+  error_code refused;
+  if (!answered) refused = answered.error();
+  for (std::size_t i = 0; i < taken_marks_.size(); ++i) {
+    auto& [queue, whose] = taken_marks_[i];
+    const auto id = static_cast<std::uint32_t>(queue);
+    whose->marked.set(id);  // Again: an end in mid-call has cleared it.
+    // INVALID: gone meanwhile, or named twice.
+    if (!refused && decode_status(id, entries_[i].queue_id) == outcome::failed)
+      refused = error_code{EIO, boost::system::system_category()};
+    if (whose->ended.load()) commands_.release(*whose);
+  }
+  taken_marks_.clear();
+  // A queue that is not marked has no limit, and nobody would know.
+  if (refused && limited_) {
+    (void)set_limit(whole);
+    say_reserved(whole, refused);
+  } else if (refused) {
+    not_marked_ = refused;
+  }
+}
+
+void batch_lane::limit(std::uint32_t offline_percent) {
+  error_code refused;
+  // Given up: what is told of them last ends the limit.
+  if (offline_percent != whole && !commands_.usable())
+    refused = error_code{commands_.reason(), boost::system::system_category()};
+  else if (offline_percent != whole && not_marked_)
+    refused = std::exchange(not_marked_, {});  // The next one comes with all marks again.
+  else
+    refused = set_limit(offline_percent);
+  // Half made, perhaps.
+  if (refused && limited_) (void)set_limit(whole);
+  say_reserved(offline_percent, refused);
+}
+
+error_code batch_lane::set_limit(std::uint32_t offline_percent) {
+  call_since_.store(clock::now().time_since_epoch().count(), std::memory_order_release);
+  const auto answered = commands_.reserve(gpu_, offline_percent);
+  call_since_.store(0, std::memory_order_release);
+  limited_ = offline_percent != whole;
+  if (!answered) return answered.error();
+  return {};
+}
+
+void batch_lane::say_reserved(std::uint32_t offline_percent, const error_code& refused) {
+  report_ = report{};
+  report_.kind = report_kind::reserved;
+  report_.gpu = gpu_;
+  report_.offline_share = offline_percent / double{whole};
+  report_.error = plain_error{refused};
+  say();
   ::eventfd_write(owner_ready_, 1);
 }
 
@@ -191,7 +322,7 @@ void batch_lane::call(command_kind kind, std::span<request*> which) {
     for (std::size_t i = 0; i < each->work.count; ++i) {
       const auto queue = static_cast<std::uint32_t>(each->work.queues[i]);
       entries_.push_back({each->whose->pid, queue});
-      if (kind == command_kind::suspend) each->whose->set(queue);
+      if (kind == command_kind::suspend) each->whose->held.set(queue);
     }
   }
   error_code refused;
@@ -225,9 +356,9 @@ void batch_lane::call(command_kind kind, std::span<request*> which) {
           kind == command_kind::suspend ? what != outcome::invalid : what == outcome::failed;
       // Set again: an end in mid-call found nothing to map, and has cleared it.
       if (held && !refused)
-        each->whose->set(queue);
+        each->whose->held.set(queue);
       else
-        each->whose->clear(queue);
+        each->whose->held.clear(queue);
     }
     // Let go of while the call went on: see target_holds.
     if (kind == command_kind::suspend && each->whose->ended.load()) commands_.release(*each->whose);
@@ -260,7 +391,11 @@ void batch_lane::answer(const request& asked, const error_code& refused,
                 : outcome_of(work.kind, static_cast<std::uint32_t>(work.queues[i]),
                              entries[i].queue_id);
   }
-  // As many reports as requests fit, and the owner takes a report before it submits more.
+  say();
+}
+
+/// As many reports as requests fit, and the owner takes a report before it submits more.
+void batch_lane::say() {
   while (!reports_.push(report_) && !ending_.load(std::memory_order_acquire)) {
     std::this_thread::sleep_for(std::chrono::milliseconds{1});
   }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -32,6 +33,11 @@ class batch_commands {
   /// \return the system's error when the call was refused as a whole.
   result<int> unmap(std::span<uapi::kfd_batch_queue_entry> entries) const noexcept;
   result<int> remap(std::span<uapi::kfd_batch_queue_entry> entries) const noexcept;
+  /// Makes them count as offline, or takes that back.
+  result<int> mark(std::span<uapi::kfd_batch_queue_entry> entries) const noexcept;
+  result<int> unmark(std::span<uapi::kfd_batch_queue_entry> entries) const noexcept;
+  /// What marked queues may have of the GPU's slots; 100 ends the limit.
+  result<int> reserve(gpu_id gpu, std::uint32_t offline_percent) const noexcept;
 
   bool usable() const noexcept { return usable_.load(std::memory_order_acquire); }
   void use() noexcept { usable_.store(true, std::memory_order_release); }
@@ -42,10 +48,12 @@ class batch_commands {
   bool stranded() const noexcept { return stranded_.load(std::memory_order_acquire); }
   /// errno of the call that ended their use.
   int reason() const noexcept { return reason_.load(std::memory_order_acquire); }
-  /// Maps what is held of the target, which is let go of.
+  /// Maps what is held of the target, which is let go of, and takes its marks back.
   void release(target_holds& whose) noexcept;
 
  private:
+  void map_all(target_holds& whose) noexcept;
+
   const device& node_;
   std::atomic<bool> usable_{false};
   std::atomic<bool> stranded_{false};
@@ -53,7 +61,8 @@ class batch_commands {
 };
 
 /// Takes everything that was submitted for its GPU since the last call, of whatever targets, and
-/// performs it as one call for the suspends and one for the resumes.
+/// performs it as one call for the suspends and one for the resumes. Also limits the slots of
+/// marked queues, and marks them.
 ///
 /// Threading: the public members belong to the owner's thread.
 class batch_lane {
@@ -68,6 +77,13 @@ class batch_lane {
   gpu_id gpu() const noexcept { return gpu_; }
   /// \return false when too much waits already. Performed after flush().
   bool submit(const batch& work, std::shared_ptr<target_holds> whose);
+  /// Limits what marked queues may have of the slots, after what was submitted before, and after
+  /// the marks that were asked for before; 100 ends it. A `reserved` report answers, also later,
+  /// with an error, when a queue could not be marked: then the limit has been ended. The thread's
+  /// end ends it, too. \return false when too much waits already.
+  bool reserve(std::uint32_t offline_percent);
+  /// \return false when too many wait already.
+  bool mark(driver_queue_id queue, std::shared_ptr<target_holds> whose);
   void flush() noexcept;
   bool pop(report& out) { return reports_.pop(out); }
   /// Epoch when in no driver call.
@@ -79,8 +95,14 @@ class batch_lane {
 
  private:
   static constexpr std::size_t most_waiting = 512;  ///< Targets, for each has one batch at a time.
+  static constexpr std::size_t most_marks = uapi::KFD_BATCH_MAX_QUEUES;
   struct request {
-    batch work;
+    batch work;  ///< Number 0: of the owner's own.
+    std::shared_ptr<target_holds> whose;
+    std::optional<std::uint32_t> offline_percent = {};  ///< Then this is wanted, and no batch.
+  };
+  struct mark_request {
+    driver_queue_id queue{};
     std::shared_ptr<target_holds> whose;
   };
 
@@ -88,6 +110,12 @@ class batch_lane {
   /// Performs the requests of that kind, as many calls as the driver's limit asks for.
   void perform(command_kind kind, std::span<request> among);
   void call(command_kind kind, std::span<request*> which);
+  void mark_all();
+  void limit(std::uint32_t offline_percent);
+  /// \return what the driver said.
+  error_code set_limit(std::uint32_t offline_percent);
+  void say_reserved(std::uint32_t offline_percent, const error_code& refused);
+  void say();
   void answer(const request& asked, const error_code& refused,
               std::span<const uapi::kfd_batch_queue_entry> entries, time_point started,
               time_point finished);
@@ -98,6 +126,7 @@ class batch_lane {
   const unique_fd wake_;
   bool unflushed_ = false;  // The owner's.
   boost::lockfree::spsc_queue<request, boost::lockfree::capacity<most_waiting>> requests_;
+  boost::lockfree::spsc_queue<mark_request, boost::lockfree::capacity<most_marks>> marks_;
   boost::lockfree::spsc_queue<report, boost::lockfree::capacity<most_waiting>> reports_;
   std::atomic<bool> ending_{false};
   std::atomic<bool> finished_{false};
@@ -108,6 +137,9 @@ class batch_lane {
   std::vector<request> taken_;
   std::vector<request*> chosen_;
   std::vector<uapi::kfd_batch_queue_entry> entries_;
+  std::vector<mark_request> taken_marks_;
+  bool limited_ = false;
+  error_code not_marked_;  ///< Why queues of the limit that comes are not.
   report report_;
 };
 

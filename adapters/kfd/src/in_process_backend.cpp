@@ -62,6 +62,11 @@ class in_process_backend final : public backend {
     return lanes_->submit(work);
   }
 
+  result<void> reserve(gpu_id gpu, double offline_share) override {
+    if (!lanes_) return errc::stopped;
+    return lanes_->reserve(gpu, offline_share);
+  }
+
   void flush() override {
     if (lanes_) lanes_->flush();
   }

@@ -212,7 +212,8 @@ void lane::lose_address_space() {
   if (!session_) return;
   session_->discard();
   session_.reset();
-  holds_->clear_all();
+  holds_->held.clear_all();
+  holds_->marked.clear_all();
 }
 
 result<std::unique_ptr<tracee>> lane::find_target() const {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <vector>
 
@@ -28,6 +29,20 @@ plain_error::operator error_code() const noexcept {
   return {};
 }
 
+namespace {
+
+/// The driver's MAX_GPU_INSTANCE: more GPUs than that no process can use.
+constexpr std::size_t most_gpus = 64;
+
+/// Rounded to whole percent, but never to none or all.
+std::uint32_t percent_of(double share) noexcept {
+  if (!(share < 1)) return 100;  // Not a number, too.
+  if (share <= 0) return 0;
+  return static_cast<std::uint32_t>(std::clamp(std::lround(share * 100), 1L, 99L));
+}
+
+}  // namespace
+
 void deliver(const report& what, backend_listener& listener) {
   switch (what.kind) {
     case report_kind::attached: listener.attached(what.target, error_code{what.error}); break;
@@ -37,6 +52,9 @@ void deliver(const report& what, backend_listener& listener) {
     case report_kind::detached: listener.detached(what.target); break;
     case report_kind::gpu_lost: listener.gpu_lost(what.gpu); break;
     case report_kind::acts_by: listener.acts_by(what.acting, what.fell_back); break;
+    case report_kind::reserved:
+      listener.reserved(what.gpu, what.offline_share, error_code{what.error});
+      break;
   }
 }
 
@@ -89,6 +107,19 @@ class lanes::impl {
     if (!on) return on.error();
     if (!(*on)->submit(work, found->holds())) return errc::full;
     batched_.push_back(work);
+    return {};
+  }
+
+  result<void> reserve(gpu_id gpu, double offline_share) {
+    if (!batching_) return errc::not_supported;
+    if (!commands_.usable()) return errc::busy;
+    auto on = batch_lane_of(gpu);
+    if (!on) return on.error();
+    const std::uint32_t percent = percent_of(offline_share);
+    if (percent != 100) begin_limit(gpu);
+    if (!(*on)->reserve(percent)) return errc::full;
+    if (percent == 100) std::erase(limited_, gpu);
+    (*on)->flush();
     return {};
   }
 
@@ -207,6 +238,58 @@ class lanes::impl {
     }
     remaps_.clear();
     replaced_.clear();
+    queues_.clear();
+    to_mark_.clear();
+    for (const gpu_id gpu : std::exchange(limited_, {})) {
+      // A lane that has no room is full of what will be refused; its end ends the limit.
+      if (const auto on = batch_lane_of(gpu); on && (*on)->reserve(100)) (*on)->flush();
+    }
+  }
+
+  bool is_limited(gpu_id gpu) const noexcept {
+    return std::ranges::find(limited_, gpu) != limited_.end();
+  }
+
+  void begin_limit(gpu_id gpu) {
+    if (is_limited(gpu)) return;
+    limited_.push_back(gpu);
+    for (const auto& each : queues_) {
+      if (each.gpu == gpu) to_mark_.push_back(each);
+    }
+    send_marks();
+  }
+
+  void forget_queue(process_id target, driver_queue_id id) {
+    for (auto* const list : {&queues_, &to_mark_}) {
+      std::erase_if(
+          *list, [&](const target_queue& each) { return each.target == target && each.id == id; });
+    }
+  }
+
+  void forget_queues(process_id target) {
+    for (auto* const list : {&queues_, &to_mark_}) {
+      std::erase_if(*list, [&](const target_queue& each) { return each.target == target; });
+    }
+  }
+
+  /// Keeps the books for limits: which compute queues there are, and which are still to be marked.
+  void note_queue(const lane& of, const report& what) {
+    if (!batching_) return;
+    const queue_info& queue = what.queue;
+    forget_queue(what.target, queue.id);
+    if (what.kind == report_kind::queue_removed || !is_compute(queue.type)) return;
+    queues_.push_back({what.target, queue.id, queue.gpu, of.holds()});
+    if (is_limited(queue.gpu)) to_mark_.push_back(queues_.back());
+  }
+
+  void send_marks() {
+    while (!to_mark_.empty()) {
+      const target_queue& one = to_mark_.back();
+      const auto on = batch_lane_of(one.gpu);
+      if (!on || !(*on)->mark(one.id, one.whose)) break;  // Later.
+      to_mark_.pop_back();
+    }
+    flush();
   }
 
   /// A queue under an id that a batch may hold: the id is used again, and the hold, if there is
@@ -219,7 +302,7 @@ class lanes::impl {
       const auto end = one.queues.begin() + one.count;
       return one.target == what.target && std::find(one.queues.begin(), end, what.queue.id) != end;
     });
-    if (!in_call && !of.holds()->test(id)) return;
+    if (!in_call && !of.holds()->held.test(id)) return;
     if (in_call) replaced_.push_back({what.target, what.queue.id});
     batch work;
     work.target = what.target;
@@ -253,6 +336,7 @@ class lanes::impl {
   result<batch_lane*> batch_lane_of(gpu_id gpu) {
     const auto known = std::ranges::find(batch_lanes_, gpu, &batch_lane::gpu);
     if (known != batch_lanes_.end()) return known->get();
+    if (batch_lanes_.size() >= most_gpus) return errc::full;
     unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!wake) return last_system_error();
     auto created = std::make_unique<batch_lane>(commands_, gpu, ready_.get(), std::move(wake));
@@ -265,8 +349,16 @@ class lanes::impl {
   bool take_batched(report& out) {
     for (const auto& each : batch_lanes_) {
       bool some = each->pop(out);
-      while (some && out.result.id == 0) some = each->pop(out);
+      while (some && out.kind == report_kind::completed && out.result.id == 0)
+        some = each->pop(out);
       if (!some) continue;
+      if (out.kind == report_kind::reserved) {
+        if (out.error.where != plain_error::domain::none)
+          std::erase(limited_, out.gpu);
+        else if (out.offline_share < 1 && batching_)
+          begin_limit(out.gpu);  // One that was ended, unasked, just before it was made.
+        return true;
+      }
       std::erase_if(batched_, [&](const batch& one) { return one.target == out.target; });
       // What it says of a number that was used again is about a queue that runs.
       std::erase_if(replaced_, [&](const auto& one) {
@@ -300,6 +392,7 @@ class lanes::impl {
   bool take(report& out) {
     if (batching_ && !commands_.usable()) fall_back();
     if (!remaps_.empty()) send_remaps();
+    if (!to_mark_.empty()) send_marks();
     if (!pending_.empty()) {
       out = pending_.front();
       pending_.pop_front();
@@ -315,7 +408,10 @@ class lanes::impl {
       const bool refused =
           out.kind == report_kind::attached && out.error.where != plain_error::domain::none;
       if (out.kind == report_kind::queue_added) queue_appeared(each, out);
+      if (out.kind == report_kind::queue_added || out.kind == report_kind::queue_removed)
+        note_queue(each, out);
       if (!refused && out.kind != report_kind::detached) return true;
+      forget_queues(out.target);
       const bool wait = is_batched(out.target);
       if (wait) detached_.push_back(out);
       retire(index, out);
@@ -367,6 +463,13 @@ class lanes::impl {
   std::vector<gpu_id> lost_;
   std::size_t next_ = 0;
 
+  struct target_queue {
+    process_id target{};
+    driver_queue_id id{};
+    gpu_id gpu{};
+    std::shared_ptr<target_holds> whose;
+  };
+
   bool batching_ = false;
   bool by_process_ = false;
   std::vector<std::unique_ptr<batch_lane>> batch_lanes_;
@@ -375,6 +478,9 @@ class lanes::impl {
   std::vector<process_id> announce_later_;
   std::vector<std::pair<process_id, driver_queue_id>> replaced_;  ///< While a batch names the id.
   std::deque<std::pair<batch, std::shared_ptr<target_holds>>> remaps_;
+  std::vector<target_queue> queues_;   ///< Compute queues of all targets.
+  std::vector<target_queue> to_mark_;  ///< Of those, on GPUs with a limit.
+  std::vector<gpu_id> limited_;
 };
 
 lanes::lanes(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
@@ -394,6 +500,9 @@ result<void> lanes::attach(process_id target, pid_t pid, std::uint64_t start_tim
 result<void> lanes::detach(process_id target) { return impl_->detach(target); }
 result<void> lanes::submit(const batch& work) { return impl_->submit(work); }
 bool lanes::next(report& out) { return impl_->next(out); }
+result<void> lanes::reserve(gpu_id gpu, double offline_share) {
+  return impl_->reserve(gpu, offline_share);
+}
 void lanes::flush() noexcept { impl_->flush(); }
 void lanes::children_changed() noexcept { impl_->children_changed(); }
 time_point lanes::check(time_point now) { return impl_->check(now); }

@@ -340,7 +340,8 @@ class queue_holder::impl {
         who->queues.clear();
         targets_.erase(found);
         break;
-      case report_kind::acts_by: break;
+      case report_kind::acts_by:
+      case report_kind::reserved: break;
       case report_kind::gpu_lost: break;  // said by the lanes; a call in flight has its deadline
     }
   }

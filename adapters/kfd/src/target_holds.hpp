@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// What the batch commands hold of one target, between the target's lane and the GPUs' batch lanes.
+/// What the batch commands hold and mark of one target, between the target's lane and the GPUs'
+/// batch lanes.
 
 #include <sys/types.h>
 
@@ -14,15 +15,9 @@
 
 namespace sluice::kfd {
 
-/// Threading: batch lanes set and clear, the target's lane asks and ends. Who holds sets the bits
-///            after the driver call, then looks at `ended`; who ends sets `ended`, then collects
-///            the bits. So one of the two sees what the other did, and takes it back. The bits are
-///            set before the call as well, so that an end in mid-call need not wait for its
-///            outcome.
-class target_holds {
+/// Queue ids of one process. Threading: any thread.
+class queue_ids {
  public:
-  explicit target_holds(pid_t target) noexcept : pid(target) {}
-
   void set(std::uint32_t queue) noexcept {
     if (queue < most) words_[queue / 64].fetch_or(bit(queue));
   }
@@ -35,7 +30,7 @@ class target_holds {
   bool test(std::uint32_t queue) const noexcept {
     return queue < most && (words_[queue / 64].load() & bit(queue)) != 0;
   }
-  /// Calls `visit(queue id)` for each that may be held.
+  /// Calls `visit(queue id)` for each.
   template <class Visit>
   void for_each(Visit visit) const {
     for (std::size_t i = 0; i < words_.size(); ++i) {
@@ -45,16 +40,27 @@ class target_holds {
     }
   }
 
-  const pid_t pid;
-  /// The target is let go of: nothing of it may stay held.
-  std::atomic<bool> ended{false};
-
  private:
   static constexpr std::size_t most = uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS;
   static constexpr std::uint64_t bit(std::uint32_t queue) noexcept {
     return std::uint64_t{1} << (queue % 64);
   }
   std::array<std::atomic<std::uint64_t>, most / 64> words_{};
+};
+
+/// Threading: batch lanes set and clear, the target's lane asks and ends. Who holds or marks sets
+///            the bits after the driver call, then looks at `ended`; who ends sets `ended`, then
+///            collects the bits. So one of the two sees what the other did, and takes it back. The
+///            bits are set before the call as well, so that an end in mid-call need not wait for
+///            its outcome.
+struct target_holds {
+  explicit target_holds(pid_t target) noexcept : pid(target) {}
+
+  const pid_t pid;
+  queue_ids held;    ///< Or in doubt.
+  queue_ids marked;  ///< As offline, likewise.
+  /// The target is let go of: nothing of it may stay held or marked.
+  std::atomic<bool> ended{false};
 };
 
 }  // namespace sluice::kfd

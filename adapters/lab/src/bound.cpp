@@ -26,12 +26,13 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
 
   // The sequences of kernels, as long as the run could need them. Of a process that keeps its
   // queues filled a step is a kernel for each queue.
-  std::vector<double> kernels;  // Of the first process, in order.
+  std::vector<std::vector<double>> kernels;  // By process, in order.
   double shortest = std::numeric_limits<double>::max();
   std::uint64_t seed = what.offline_seed;
   const std::size_t processes = what.offline.processes * what.machine.gpus.size();
   for (std::size_t p = 0; p < processes; ++p) {
     kernel_stream stream(load, seed++);
+    std::vector<double>& drawn = kernels.emplace_back();
     sequence made;
     double serial = 0, elapsed = 0, work = 0;
     by_weighing<double> waves{};
@@ -58,7 +59,7 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
           }
           work += length;
           shortest = std::min(shortest, length);
-          if (p == 0) kernels.push_back(length);
+          drawn.push_back(length);
         }
         // Without a barrier between steps a queue may run ahead of the others: then the sum over
         // queues, shared out evenly, is all that is known of how long it takes.
@@ -79,7 +80,9 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
     sequences_.push_back(std::move(made));
   }
 
-  const bool keeps_filled = load.kernels_per_step == 0 && load.depth >= 2;
+  // What runs always has somebody behind it: the host refills in time.
+  const bool keeps_filled = load.kernels_per_step == 0 && load.depth >= 2 &&
+                            (load.depth - 1) * shortest > ns(what.wake_up);
   const bool excludes_decode = load.occupancy_low + what.serving.decode_occupancy > 1;
   const bool excludes_prefill = load.occupancy_low + what.serving.prefill_occupancy > 1;
   const bool has_gap = what.serving.host_gap + what.wake_up > duration::zero();
@@ -92,29 +95,24 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
                        : ns(shape.suspend_cost + shape.resume_cost);
   }
 
-  // The shortest run of so many consecutive kernels. With several queues or processes the order in
-  // which kernels run is not the sequence's, so every one counts as the shortest.
-  const bool one_queue = load.queues == 1 && processes == 1;
-  std::vector<double> before(kernels.size() + 1);
-  std::partial_sum(kernels.begin(), kernels.end(), before.begin() + 1);
-  std::vector<double> shortest_run{0};
-  const auto run_of = [&](std::size_t count) {
-    while (shortest_run.size() <= count) {
-      const std::size_t n = shortest_run.size();
-      double least = shortest * static_cast<double>(n);
-      if (one_queue && n < before.size()) {
-        least = std::numeric_limits<double>::max();
-        for (std::size_t i = n; i < before.size(); ++i) {
-          least = std::min(least, before[i] - before[i - n]);
-        }
+  // With several queues on a GPU the order in which kernels run is not the sequence's, so every one
+  // counts as the shortest.
+  const bool one_queue = load.queues == 1 && what.offline.processes == 1;
+  shortest_run_ = {0, shortest};
+  constexpr std::size_t longest_run = 512;
+  for (std::size_t n = 2; one_queue && needs_holds_ && n <= longest_run; ++n) {
+    double least = std::numeric_limits<double>::max();
+    for (const std::vector<double>& each : kernels) {
+      double sum = 0;
+      for (std::size_t i = 0; i < each.size(); ++i) {
+        sum += each[i] - (i >= n ? each[i - n] : 0);
+        if (i + 1 >= n) least = std::min(least, sum);
       }
-      shortest_run.push_back(least);
     }
-    return shortest_run[count];
-  };
+    if (least == std::numeric_limits<double>::max()) break;
+    shortest_run_.push_back(least);
+  }
 
-  // Beyond this many steps a request is needy at any p99 of interest, and the exact sum of no use.
-  constexpr std::size_t most_steps = 2000;
   for (std::size_t i = 0; i < dealt.size(); ++i) {
     for (const request& each : dealt[i].requests) {
       // Kernels are whole nanoseconds: each is up to half of one short of its share.
@@ -132,14 +130,150 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
                      decode * weigh(what.serving.decode_occupancy, weighings[w]);
       }
       const std::size_t steps = std::max<std::size_t>(each.generated_tokens, 1);
-      const double kept_away = needs_holds_ ? run_of(std::min(steps - 1, most_steps)) : 0;
-      requests_.push_back(
-          {each.at, static_cast<std::uint32_t>(i), prefill + decode, prefill + decode + kept_away});
+      const double kept_away = needs_holds_ ? run_of(steps - 1) : 0;
+      requests_.push_back({each.at, static_cast<std::uint32_t>(i), prefill + decode, decode,
+                           prefill + decode + kept_away});
+    }
+  }
+
+  if (!needs_holds_ || !one_queue || switch_cost_ <= 0) return;
+  gap_ = ns(what.serving.host_gap + what.wake_up);
+  longest_hold_ = ns(what.limits.max_suspend + 2 * what.reaction) + 1e6;
+  const double most_tokens =
+      what.serving.most_active * what.costs.decode.count() + ns(what.decode_step);
+  longest_decode_ = most_tokens + most_tokens / ns(what.serving.decode_kernel) + 1;
+  find_backlogs(dealt);
+}
+
+/// Busy periods as they would be if the server's gaps took no time.
+void clairvoyant::find_backlogs(const std::vector<arrivals>& dealt) {
+  const double token = what_.costs.decode.count();
+  const std::size_t others = what_.serving.most_active - 1;
+  std::size_t number = 0;  // In requests_.
+  for (std::size_t server = 0; server < dealt.size(); ++server) {
+    double busy_until = 0;
+    backlog* now = nullptr;
+    double work = 0, decode = 0;
+    std::vector<std::uint32_t> longest;  // Those with most tokens, of all before; descending.
+    for (const request& each : dealt[server].requests) {
+      const request_need& need = requests_[number++];
+      if (now == nullptr || ns(each.at) >= busy_until) {
+        now = &backlogs_.emplace_back();
+        now->server = static_cast<std::uint32_t>(server);
+        now->from = busy_until = ns(each.at);
+        work = decode = 0;
+        longest.clear();
+      }
+      busy_until += need.own;
+      work += need.own;
+      decode += need.decode;
+      // Who came before was admitted before: all but the others of its last batch are finished.
+      double undone = 0;
+      for (const std::uint32_t tokens : longest) {
+        if (tokens <= each.generated_tokens) break;
+        undone += token * (tokens - each.generated_tokens);
+      }
+      now->requests.push_back({ns(each.at), work - undone, decode - undone});
+      longest.insert(
+          std::upper_bound(longest.begin(), longest.end(), each.generated_tokens, std::greater<>()),
+          each.generated_tokens);
+      if (longest.size() > others) longest.pop_back();
     }
   }
 }
 
+double clairvoyant::run_of(std::size_t count) const {
+  const std::size_t longest = shortest_run_.size() - 1;
+  return static_cast<double>(count / longest) * shortest_run_.back() +
+         shortest_run_[count % longest];
+}
+
+std::size_t clairvoyant::kernels_in(double time) const {
+  const std::size_t longest = shortest_run_.size() - 1;
+  const double whole = std::floor(std::max(time, 0.0) / shortest_run_.back());
+  const double rest = std::max(time, 0.0) - whole * shortest_run_.back();
+  const auto beyond = std::upper_bound(shortest_run_.begin(), shortest_run_.end(), rest);
+  return static_cast<std::size_t>(whole) * longest +
+         static_cast<std::size_t>(beyond - shortest_run_.begin()) - 1;
+}
+
+double clairvoyant::lost_in_time(const backlog& since, const backlog::member& of,
+                                 double p99) const {
+  const double spare = of.at + p99 - since.from - of.work;
+  // Steps, and gaps between them, that its work takes at least.
+  const double steps = of.decode / longest_decode_;
+  const double idle = std::min(gap_, switch_cost_ / 2);
+  double lost = 0;
+  for (int round = 0; round < 4; ++round) {
+    const auto open = static_cast<double>(kernels_in(spare - lost)) + 1;
+    const double holds =
+        std::ceil((steps - 1 - open) / (longest_hold_ / longest_decode_ + 1) - 1e-6);
+    const double counted = std::max(holds, 2.0);
+    lost =
+        std::max(lost, switch_cost_ * (counted - 2) +
+                           idle * std::max(0.0, std::ceil(steps - 1e-6) - 1 - open - 2 * counted));
+  }
+  return lost;
+}
+
+double clairvoyant::lost_to_backlogs(duration p99) const {
+  const double p = ns(p99);
+  struct window {
+    std::uint32_t server = 0;
+    double from = 0, to = 0;
+    std::vector<double> lost;  ///< If so many of its requests are forgiven.
+  };
+  std::vector<window> windows;
+  double most = 0;
+  for (const backlog& each : backlogs_) {
+    window made{each.server, each.from, 0, {}};
+    for (const backlog::member& one : each.requests) {
+      const double lost = lost_in_time(each, one, p);
+      if (lost <= 0) continue;
+      made.lost.push_back(lost);
+      made.to = std::max(made.to, one.at + p);
+    }
+    if (made.lost.empty()) continue;
+    std::sort(made.lost.begin(), made.lost.end(), std::greater<>());
+    most = std::max(most, made.lost.front());
+    made.lost.push_back(0);
+    windows.push_back(std::move(made));
+  }
+  // A price for forgiving makes the windows independent; whatever the price, what they lose at
+  // least, less what all that may be forgiven costs, is lost.
+  const auto n = static_cast<double>(requests_.size());
+  const double forgiven = n - std::ceil(0.99 * n);
+  double best = 0;
+  for (double price = most; price > most / 1e4; price /= 1.5) {
+    double sum = 0;
+    std::vector<double> until;  // Most that windows up to here, none over another, lose.
+    std::size_t first = 0;      // Of this server.
+    for (std::size_t i = 0; i < windows.size(); ++i) {
+      const window& here = windows[i];
+      if (i > 0 && here.server != windows[i - 1].server) {
+        sum += until.back();
+        first = i;
+      }
+      double lost = here.lost.front();
+      for (std::size_t j = 1; j < here.lost.size(); ++j) {
+        lost = std::min(lost, here.lost[j] + price * static_cast<double>(j));
+      }
+      std::size_t before = i;
+      while (before > first && windows[before - 1].to > here.from) --before;
+      const double with = lost + (before > first ? until[before - 1] : 0);
+      until.push_back(i > first ? std::max(until.back(), with) : with);
+    }
+    if (!until.empty()) sum += until.back();
+    best = std::max(best, sum - price * forgiven);
+  }
+  return best;
+}
+
 double clairvoyant::lost(duration p99) const {
+  return std::max(lost_between_needy(p99), lost_to_backlogs(p99));
+}
+
+double clairvoyant::lost_between_needy(duration p99) const {
   if (!needs_holds_ || switch_cost_ <= 0 || requests_.empty()) return 0;
   const double p = ns(p99);
 

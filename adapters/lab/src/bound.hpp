@@ -54,10 +54,32 @@ class clairvoyant {
   struct request_need {
     duration at{};
     std::uint32_t server = 0;
-    double own = 0;    ///< Its GPU time, ns.
-    double alone = 0;  ///< Own time and the offline kernels that no hold keeps away, at least.
+    double own = 0;     ///< Its GPU time, ns.
+    double decode = 0;  ///< The part of it that its tokens take.
+    double alone = 0;   ///< Own time and the offline kernels that no hold keeps away, at least.
   };
+  /// Requests that came while those before them, from `from` on, could not be done yet.
+  struct backlog {
+    std::uint32_t server = 0;
+    double from = 0;
+    struct member {
+      double at = 0;
+      double work = 0;    ///< GPU time of what is done between `from` and its end, at least, ns.
+      double decode = 0;  ///< The part of it that tokens take.
+    };
+    std::vector<member> requests;
+  };
+  void find_backlogs(const std::vector<arrivals>& dealt);
+  /// The shortest run of so many consecutive offline kernels on any GPU, or less.
+  double run_of(std::size_t count) const;
+  /// The largest count for which run_of() is no more than that.
+  std::size_t kernels_in(double time) const;
+
   double lost(duration p99) const;
+  double lost_between_needy(duration p99) const;
+  double lost_to_backlogs(duration p99) const;
+  /// Between a backlog's begin and the end of that request, when it is in time.
+  double lost_in_time(const backlog& since, const backlog::member& of, double p99) const;
   duration most(double lost, duration stretch) const;
 
   const scenario& what_;
@@ -70,6 +92,11 @@ class clairvoyant {
   by_weighing<double> waves_{};  ///< Online time, weighed, ns.
   double switch_cost_ = 0;       ///< A resume and a suspend, ns; 0: it stops nobody.
   bool needs_holds_ = false;
+  std::vector<double> shortest_run_;  ///< Of 0, 1, 2... kernels, ns.
+  std::vector<backlog> backlogs_;     ///< By server, then in order of time.
+  double gap_ = 0;                    ///< Between two steps, ns.
+  double longest_hold_ = 0;           ///< Between a suspend's end and its resume's begin, ns.
+  double longest_decode_ = 0;         ///< Of one step, ns.
   struct sequence {
     std::vector<double> serial, elapsed, work;  ///< Sums before each step, ns.
     by_weighing<std::vector<double>> waves;

@@ -56,7 +56,10 @@ struct scenario {
   duration wake_up = std::chrono::microseconds(170);
   /// Offline work runs for so long before the first arrival, and is attached to meanwhile.
   duration warm_up = std::chrono::seconds(3);
-  bool whole_kernels = true;  ///< online_server::options.
+  bool whole_kernels = true;  ///< online_server::options; not of who is looked at by pointers.
+  /// The servers tell the scheduler of their work. Else only policies that ask for their queues'
+  /// pointers know of it.
+  bool clients = true;
 
   mechanism by() const {
     return machine.batch_commands ? mechanism::batch_commands : mechanism::debug_trap;

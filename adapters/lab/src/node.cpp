@@ -61,11 +61,12 @@ double gpu::submit(sim::model_queue queue, duration length, double occupancy,
 }
 
 void gpu::change(queues which, bool listed, duration cost, std::function<void(time_point)> done) {
-  enter({std::move(which), listed, false, cost, std::move(done), 0, {}});
+  enter({std::move(which), listed, false, cost, std::move(done), 0, {}, {}});
 }
 
-void gpu::configure(duration cost, std::function<void(time_point)> done) {
-  enter({{}, false, true, cost, std::move(done), 0, {}});
+void gpu::configure(duration cost, std::function<void(time_point)> done,
+                    std::function<void(sim::gpu_model&)> apply) {
+  enter({{}, false, true, cost, std::move(done), 0, {}, std::move(apply)});
 }
 
 void gpu::enter(call one) {
@@ -85,6 +86,7 @@ void gpu::begin() {
     return;
   }
   for (const auto queue : one.which) model_.set_active(queue, one.listed);
+  if (one.apply) one.apply(model_);
   // As the driver: with nothing on the runlist there is nothing to wait for.
   const duration cost = model_.runlist_in_use() ? one.cost : duration::zero();
   model_.begin_cycle(sim::cycle_kind::debug);

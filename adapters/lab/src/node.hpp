@@ -69,8 +69,10 @@ class gpu {
   /// One driver call of `cost` (MES: of `cost` per queue). \param done at its end, with the moment
   /// at which its turn came.
   void change(queues which, bool listed, duration cost, std::function<void(time_point)> done);
-  /// One call that changes settings: a debug session's begin or end.
-  void configure(duration cost, std::function<void(time_point)> done);
+  /// One call that changes settings: a debug session's begin or end, or what `apply` does to the
+  /// model (runlist only) when its turn comes.
+  void configure(duration cost, std::function<void(time_point)> done,
+                 std::function<void(sim::gpu_model&)> apply = {});
 
   /// Counts the cycles that begin or go on while this process has unfinished work.
   void watch_disturbance(sim::model_process online) { watched_.push_back(online); }
@@ -85,6 +87,7 @@ class gpu {
     std::function<void(time_point)> done;
     std::size_t next = 0;
     time_point started{};
+    std::function<void(sim::gpu_model&)> apply = {};
   };
   void enter(call one);
   void begin();

@@ -18,7 +18,8 @@ online_server::online_server(sim::engine& events, gpu& on, sim::model_process se
       work_(work),
       how_(how),
       busy_(std::move(busy)),
-      queue_(on.add_queue(self, online_priority, *this)) {
+      queue_(on.add_queue(self, online_priority, *this)),
+      whole_kernels_(how.whole_kernels) {
   on.watch_disturbance(self);
   seen_.reserve(work.requests.size());
 }
@@ -79,7 +80,7 @@ void online_server::add(std::chrono::duration<double, std::nano> work, duration 
                         double occupancy) {
   const cut_work made = cut(work, longest);
   if (made.kernels == 0) return;
-  if (!how_.whole_kernels) {
+  if (!whole_kernels_) {
     pieces_.insert(pieces_.end(), made.kernels, {made.each, occupancy});
   } else if (!pieces_.empty() && pieces_.back().occupancy == occupancy) {
     pieces_.back().length += made.total();
@@ -97,10 +98,12 @@ void online_server::submit_step() {
   for (const piece& each : pieces_) {
     gpu_.submit(queue_, each.length, each.occupancy, ++cookies_);
   }
+  move(pointers_.written, pieces_.size());
   pieces_.clear();
 }
 
 void online_server::kernel_finished(std::uint64_t cookie, time_point at) {
+  move(pointers_.finished, 1);
   if (cookie != last_cookie_) return;
   events_.at(at + how_.wake_up, [this, at] { step_ended(at); });
 }

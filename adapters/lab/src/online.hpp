@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "sluice/lab/arrivals.hpp"
@@ -63,7 +64,21 @@ class online_server final : public kernel_listener {
   std::vector<duration> take_gaps() { return std::move(gaps_); }
   std::uint64_t steps() const noexcept { return steps_; }
 
-  void kernel_started(std::uint64_t, time_point) override {}
+  /// What its queue's pointers and completion signals say.
+  struct pointers {
+    std::uint64_t written = 0;   ///< Packets.
+    std::uint64_t read = 0;      ///< Consumed: their kernels have begun.
+    std::uint64_t finished = 0;  ///< Their signals say so.
+  };
+  const pointers& seen_from_outside() const noexcept { return pointers_; }
+  /// Calls `moved` from now on when these change, sometimes from inside the model; and each kernel
+  /// is a packet of its own.
+  void show_pointers(std::function<void()> moved) {
+    moved_ = std::move(moved);
+    whole_kernels_ = false;
+  }
+
+  void kernel_started(std::uint64_t, time_point) override { move(pointers_.read, 1); }
   void kernel_finished(std::uint64_t cookie, time_point at) override;
 
  private:
@@ -75,6 +90,10 @@ class online_server final : public kernel_listener {
     busy_token busy;
   };
 
+  void move(std::uint64_t& which, std::uint64_t by) {
+    which += by;
+    if (moved_) moved_();
+  }
   void step();
   void admit();
   void step_ended(time_point end);
@@ -93,6 +112,9 @@ class online_server final : public kernel_listener {
   const options how_;
   const std::function<void()> busy_;
   const sim::model_queue queue_;
+  bool whole_kernels_;
+  pointers pointers_;
+  std::function<void()> moved_;
   online_client client_;
   time_point start_{};
   std::size_t next_ = 0;

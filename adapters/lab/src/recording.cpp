@@ -280,7 +280,8 @@ class reader {
     if (is == "rearm") return rec::rearm{from.id<gpu_id>("gpu")};
     if (is == "policy")
       return rec::new_policy{std::string(from.text("name")), from.flag("removed")};
-    if (is == "reserve") return rec::reserve{};
+    if (is == "reserve") return rec::reserve{from.id<gpu_id>("gpu"), from.error()};
+    if (is == "reserved") return rec::reserved{from.id<gpu_id>("gpu"), from.error()};
     if (is == "acts_by") {
       return rec::acts_by{from.word<mechanism>("mechanism", mechanisms), from.flag("fell_back")};
     }

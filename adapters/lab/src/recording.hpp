@@ -102,7 +102,14 @@ struct done {
   std::vector<driver_queue_id> queues;
   std::vector<outcome> outcomes;  ///< Empty: all done.
 };
-struct reserve {};
+struct reserve {
+  gpu_id gpu{};
+  error_code error;
+};
+struct reserved {
+  gpu_id gpu{};
+  error_code error;
+};
 struct acts_by {
   mechanism what{};
   bool fell_back = false;
@@ -127,8 +134,8 @@ struct turn {
 struct stop {};
 
 using what = std::variant<seen, overflow, client, work, mark, rearm, new_policy, attach, attached,
-                          detach, detached, queue, queue_gone, handed, done, reserve, acts_by,
-                          gpu_lost, lost, restored, off, forced, turn, stop>;
+                          detach, detached, queue, queue_gone, handed, done, reserve, reserved,
+                          acts_by, gpu_lost, lost, restored, off, forced, turn, stop>;
 
 }  // namespace rec
 

@@ -29,6 +29,7 @@ struct call_time {
   const rec::done* said = nullptr;
   std::size_t line = 0;
 };
+/// To attach() or reserve().
 struct attach_answer {
   error_code refused;  ///< At once.
   error_code error;
@@ -49,6 +50,7 @@ struct script {
   std::map<process_id, identity> who;  ///< By the recorded scheduler's numbers.
   std::map<identity, std::vector<attach_answer>> attaches;
   std::map<identity, std::vector<detach_answer>> detaches;
+  std::map<gpu_id, std::vector<attach_answer>> reservations;
   std::map<call_key, std::vector<call_time>> calls;
   std::map<std::pair<gpu_id, command_kind>, call_time> median_on;
   std::map<command_kind, call_time> median;
@@ -70,6 +72,7 @@ script::script(const recording& of) {
   std::map<std::uint64_t, time_point> handed;
   std::map<process_id, time_point> attaching;
   std::map<process_id, time_point> detaching;
+  std::map<gpu_id, std::vector<time_point>> reserving;
   std::map<std::pair<gpu_id, command_kind>, std::vector<call_time>> on;
   std::map<command_kind, std::vector<call_time>> of_kind;
   for (const recording::entry& each : of.entries) {
@@ -109,8 +112,20 @@ script::script(const recording& of) {
       on[{done->gpu, done->kind}].push_back(took);
       of_kind[done->kind].push_back(took);
       handed.erase(since);
+    } else if (const auto* const wish = std::get_if<rec::reserve>(&each.what)) {
+      if (wish->error) {
+        reservations[wish->gpu].push_back({wish->error, {}, {}, each.line});
+      } else {
+        reserving[wish->gpu].push_back(each.at);
+      }
+    } else if (const auto* const kept = std::get_if<rec::reserved>(&each.what)) {
+      auto& open = reserving[kept->gpu];
+      if (open.empty()) continue;  // One that could no longer be kept up.
+      reservations[kept->gpu].push_back({{}, kept->error, each.at - open.front(), each.line});
+      open.erase(open.begin());
     } else if (std::holds_alternative<rec::lost>(each.what)) {
       handed.clear();
+      reserving.clear();
       attaching.clear();
       detaching.clear();
     } else if (const auto* const seen = std::get_if<rec::seen>(&each.what)) {
@@ -177,6 +192,7 @@ class replay_backend final : public backend {
   result<void> detach(process_id target) override;
   result<void> submit(const batch& work) override;
   time_point tick(time_point) override { return never; }
+  result<void> reserve(gpu_id gpu, double offline_share) override;
   void stop() override {}
 
  private:
@@ -192,9 +208,9 @@ class replay_backend final : public backend {
     pending_.emplace(moment{due, line, ++posted_}, std::move(what));
   }
   /// The n-th of the list for the n-th to ask, and the last from then on.
-  template <class Answer>
-  const Answer* take(const std::map<identity, std::vector<Answer>>& from, const identity& whose,
-                     std::map<identity, std::size_t>& taken) {
+  template <class Key, class Answer>
+  static const Answer* take(const std::map<Key, std::vector<Answer>>& from, const Key& whose,
+                            std::map<Key, std::size_t>& taken) {
     const auto found = from.find(whose);
     if (found == from.end()) return nullptr;
     const std::size_t index = taken[whose]++;
@@ -216,6 +232,7 @@ class replay_backend final : public backend {
   std::map<identity, std::size_t> attaches_taken_;
   std::map<identity, std::size_t> detaches_taken_;
   std::map<call_key, std::size_t> calls_taken_;
+  std::map<gpu_id, std::size_t> reservations_taken_;
   std::uint64_t posted_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t estimated_ = 0;
@@ -297,6 +314,18 @@ result<void> replay_backend::submit(const batch& work) {
   post(time_.now() + took->until_seen, took->line,
        [this, work, took = *took, handed = time_.now(), life = found->second.life] {
          if (sessions_[work.target].life == life) complete(work, took, handed);
+       });
+  return {};
+}
+
+result<void> replay_backend::reserve(gpu_id gpu, double offline_share) {
+  if (!up_) return errc::lost;
+  const attach_answer* const answer = take(script_.reservations, gpu, reservations_taken_);
+  if (answer == nullptr) return errc::not_supported;
+  if (answer->refused) return answer->refused;
+  post(time_.now() + answer->until_seen, answer->line,
+       [this, gpu, offline_share, error = answer->error] {
+         if (up_) listener_->reserved(gpu, offline_share, error);
        });
   return {};
 }
@@ -385,9 +414,9 @@ bool comes_from_outside(const recording::entry& each, const script& answers) {
         return !(std::is_same_v<type, rec::attach> || std::is_same_v<type, rec::attached> ||
                  std::is_same_v<type, rec::detach> || std::is_same_v<type, rec::handed> ||
                  std::is_same_v<type, rec::done> || std::is_same_v<type, rec::reserve> ||
-                 std::is_same_v<type, rec::off> || std::is_same_v<type, rec::forced> ||
-                 std::is_same_v<type, rec::overflow> || std::is_same_v<type, rec::new_policy> ||
-                 std::is_same_v<type, rec::turn>);
+                 std::is_same_v<type, rec::reserved> || std::is_same_v<type, rec::off> ||
+                 std::is_same_v<type, rec::forced> || std::is_same_v<type, rec::overflow> ||
+                 std::is_same_v<type, rec::new_policy> || std::is_same_v<type, rec::turn>);
       },
       each.what);
 }
@@ -485,6 +514,7 @@ checked<replayed> replay_run::run(std::unique_ptr<policy> decider) {
   auto made = scheduler_core::create(what_.config, backend_, std::move(decider),
                                      {.time = &time_,
                                       .own_pid = what_.own_pid,
+                                      .quiet = true,
                                       .record_into = &written_,
                                       .record = {.device = what_.device}});
   if (!made) return failure("the replay cannot begin: " + made.error().message());

@@ -1,8 +1,10 @@
 #include "experiment.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "sluice/scheduler_core.hpp"
 
@@ -46,6 +48,8 @@ class turns {
  public:
   turns(sim::engine& events, scheduler_core& core) : events_(events), core_(core) {}
   void ring(duration after) { plan(events_.now() + after); }
+  /// Called after each turn.
+  void then(std::function<void()> what) { then_ = std::move(what); }
   void stop() { events_.cancel(timer_); }
 
  private:
@@ -60,10 +64,107 @@ class turns {
     timer_ = {};
     const time_point next = core_.step();
     if (next != never) plan(std::max(next, events_.now() + turn_time));
+    if (then_) then_();
   }
 
   sim::engine& events_;
   scheduler_core& core_;
+  std::function<void()> then_;
+  time_point planned_ = never;
+  sim::timer_id timer_;
+};
+
+/// A process that looks at the pointers of the servers' queues whenever the policy's interval says
+/// so, and tells what changed, as adapters/kfd's pointer watch does. Looks that would find nothing
+/// new are left out.
+class pointer_looks {
+ public:
+  pointer_looks(sim::engine& events, scheduler_core& core, std::function<void()> told)
+      : events_(events), core_(core), told_(std::move(told)) {}
+  ~pointer_looks() { events_.cancel(timer_); }
+  pointer_looks(const pointer_looks&) = delete;
+  pointer_looks& operator=(const pointer_looks&) = delete;
+
+  void add(online_server& server, pid_t pid, gpu_id on) { watched_.push_back({&server, pid, on}); }
+
+  /// After a turn of the scheduler: the interval may be another.
+  void follow() {
+    const duration wanted = core_.pointer_interval();
+    if (wanted == interval_) return;
+    if (interval_ == duration::zero()) {
+      for (watched& each : watched_) {
+        each.server->show_pointers([this] { plan(events_.now()); });
+        each.ever_told = false;
+        each.written = each.server->seen_from_outside().written;
+      }
+    }
+    interval_ = wanted;
+    first_ = events_.now();
+    events_.cancel(std::exchange(timer_, {}));
+    planned_ = never;
+    plan(first_);
+  }
+
+ private:
+  /// For each process and GPU.
+  static constexpr duration least_report = 1ms;
+
+  struct watched {
+    online_server* server;
+    pid_t pid;
+    gpu_id on;
+    std::uint64_t written = 0;  ///< As told.
+    online_work work = online_work::unknown;
+    bool ever_told = false;
+    time_point told_at{};
+  };
+
+  /// The first look at or after then.
+  void plan(time_point from) {
+    if (interval_ == duration::zero() || planned_ != never) return;
+    const auto intervals = (from - first_ + interval_ - 1ns) / interval_;
+    planned_ = first_ + intervals * interval_;
+    timer_ = events_.at(planned_, [this] { look(); });
+  }
+
+  void look() {
+    const time_point now = events_.now();
+    planned_ = never;
+    timer_ = {};
+    bool told = false;
+    time_point again = never;
+    for (watched& each : watched_) {
+      const auto& seen = each.server->seen_from_outside();
+      const online_work work = seen.read != seen.written       ? online_work::waiting
+                               : seen.finished != seen.written ? online_work::running
+                                                               : online_work::finished;
+      if (each.ever_told && work == each.work && seen.written == each.written) continue;
+      if (each.ever_told && now - each.told_at < least_report) {
+        again = std::min(again, each.told_at + least_report);
+        continue;
+      }
+      core_.observe(0, {.kind = observation_kind::pointers_seen,
+                        .work = work,
+                        .pid = each.pid,
+                        .gpu = each.on,
+                        .start_time = 1,
+                        .count = static_cast<std::uint32_t>(seen.written - each.written),
+                        .at = now});
+      each.written = seen.written;
+      each.work = work;
+      each.ever_told = told = true;
+      each.told_at = now;
+    }
+    if (again != never) plan(again);
+    if (told) told_();
+  }
+
+  sim::engine& events_;
+  scheduler_core& core_;
+  const std::function<void()> told_;
+  std::vector<watched> watched_;
+  duration interval_{};
+  time_point first_{};  ///< Look with this interval.
   time_point planned_ = never;
   sim::timer_id timer_;
 };
@@ -130,6 +231,7 @@ class simulation {
   std::unique_ptr<virtual_backend> backend_;
   std::unique_ptr<scheduler_core> core_;
   std::unique_ptr<turns> turns_;
+  std::unique_ptr<pointer_looks> looks_;
   std::vector<driver_decision> decisions_;
   bool stop_planned_ = false;
 };
@@ -181,9 +283,11 @@ void simulation::make_scheduler(const run_options& options) {
       return 0u;
     });
   }
-  auto made = scheduler_core::create(
-      what_.limits, *backend_, who_.make(),
-      {.time = &time_, .record_into = options.record_into, .record = {.device = "laboratory"}});
+  auto made = scheduler_core::create(what_.limits, *backend_, who_.make(),
+                                     {.time = &time_,
+                                      .quiet = true,
+                                      .record_into = options.record_into,
+                                      .record = {.device = "laboratory"}});
   core_ =
       std::move(made.value());  // Throws when the limits have a problem, or descriptors are out.
   core_->awake();               // Nobody sleeps here: no client has to write the eventfd.
@@ -225,9 +329,24 @@ void simulation::make_scheduler(const run_options& options) {
       backend_->add_target(pid, std::move(target));
     }
   }
+  looks_ =
+      std::make_unique<pointer_looks>(events_, *core_, [this] { turns_->ring(what_.reaction); });
+  turns_->then([this] { looks_->follow(); });
   for (std::size_t i = 0; i < servers_.size(); ++i) {
-    servers_[i]->register_as(
-        core_->register_client({.name = "server", .gpus = {online_part(i).id()}}).value());
+    const gpu_id on = online_part(i).id();
+    const auto pid = static_cast<pid_t>(1000 + number++);
+    see({.kind = observation_kind::process_seen,
+         .what = role::online,
+         .pid = pid,
+         .start_time = 1});
+    see({.kind = observation_kind::queue_seen,
+         .type = queue_type::compute_aql,
+         .pid = pid,
+         .gpu = on,
+         .start_time = 1});
+    looks_->add(*servers_[i], pid, on);
+    if (!what_.clients) continue;
+    servers_[i]->register_as(core_->register_client({.name = "server", .gpus = {on}}).value());
   }
   turns_->ring({});
 }

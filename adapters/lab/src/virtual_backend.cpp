@@ -1,6 +1,9 @@
 #include "virtual_backend.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <optional>
 #include <utility>
 
 namespace sluice::lab {
@@ -34,6 +37,15 @@ gpu* virtual_backend::gpu_of(const session& whose, const batch& work) {
   return whose.what.queues[static_cast<std::size_t>(work.queues[0])].on;
 }
 
+gpu* virtual_backend::find(gpu_id id) {
+  for (const auto& [pid, one] : targets_) {
+    for (const auto& each : one.what.queues) {
+      if (each.on->id() == id) return each.on;
+    }
+  }
+  return nullptr;
+}
+
 duration virtual_backend::cost_of(const gpu& on, command_kind kind) const {
   const auto& shape = on.shape();
   if (how_ == mechanism::batch_commands) {
@@ -44,6 +56,9 @@ duration virtual_backend::cost_of(const gpu& on, command_kind kind) const {
 
 result<void> virtual_backend::start(backend_listener& listener) {
   listener_ = &listener;
+  if (how_ == mechanism::batch_commands) {
+    reports_.push_back([this] { listener_->acts_by(how_, false); });
+  }
   return {};
 }
 
@@ -54,12 +69,17 @@ void virtual_backend::drain() {
   results_.clear();
 }
 
-/// One call per GPU of the target, side by side.
-void virtual_backend::configure(session& whose, std::function<void()> then) {
+std::vector<gpu*> virtual_backend::gpus_of(const session& whose) {
   std::vector<gpu*> on;
   for (const auto& each : whose.what.queues) {
     if (std::find(on.begin(), on.end(), each.on) == on.end()) on.push_back(each.on);
   }
+  return on;
+}
+
+/// One call per GPU of the target, side by side.
+void virtual_backend::configure(session& whose, std::function<void()> then) {
+  const std::vector<gpu*> on = gpus_of(whose);
   whose.calls_left = on.size();
   for (gpu* const each : on) {
     ++calls_;
@@ -80,6 +100,7 @@ result<void> virtual_backend::attach(process_id id, pid_t pid, std::uint64_t) {
   configure(one, [this, &one] {
     one.attached = true;
     ++attached_;
+    mark(one, true);
     listener_->attached(one.id, {});
     for (std::size_t i = 0; i < one.what.queues.size(); ++i) {
       listener_->queue_added({one.id, driver_queue_id{static_cast<std::uint32_t>(i)},
@@ -96,6 +117,7 @@ result<void> virtual_backend::detach(process_id id) {
   if (one->busy) return errc::busy;
   one->attached = false;
   --attached_;
+  mark(*one, false);
   // As DISABLE: what is suspended runs again.
   for (std::size_t i = 0; i < one->suspended.size(); ++i) {
     if (!one->suspended[i]) continue;
@@ -129,6 +151,66 @@ result<void> virtual_backend::submit(const batch& work) {
   } else {
     call(on, work.kind, {std::move(waiting)}, [] {});
   }
+  return {};
+}
+
+void virtual_backend::mark(const session& whose, bool marked) {
+  for (gpu* const on : gpus_of(whose)) {
+    if (!lanes_[on].limited) continue;
+    gpu::queues which;
+    for (const auto& each : whose.what.queues) {
+      if (each.on == on) which.push_back(each.queue);
+    }
+    ++calls_;
+    on->configure(
+        on->shape().cycle_cost, [](time_point) {},
+        [which = std::move(which), marked](sim::gpu_model& model) {
+          for (const auto each : which) model.set_marked(each, marked);
+        });
+  }
+}
+
+result<void> virtual_backend::reserve(gpu_id id, double offline_share) {
+  if (how_ != mechanism::batch_commands) return errc::not_supported;
+  gpu* const on = find(id);
+  const auto answer = [this, id, offline_share](int error) {
+    reports_.push_back([this, id, offline_share, error] {
+      listener_->reserved(id, offline_share, {error, boost::system::system_category()});
+    });
+    news_();
+  };
+  if (on == nullptr || on->shape().scheduler == sim::queue_scheduler::mes) {
+    answer(on == nullptr ? EINVAL : EOPNOTSUPP);
+    return {};
+  }
+  gpu_lane& lane = lanes_[on];
+  const bool limit = offline_share < 1;
+  if (!limit && !lane.limited) {
+    answer(0);
+    return {};
+  }
+  // As the driver: whole percent, rounded down, but one slot where the share is not 0.
+  std::optional<std::uint32_t> slots;
+  if (limit) {
+    const auto percent = static_cast<std::uint32_t>(std::lround(offline_share * 100));
+    slots = offline_share <= 0 ? 0 : std::max(on->shape().hqd_slots * percent / 100, 1U);
+  }
+  gpu::queues marked;
+  if (limit && !lane.limited) {
+    for (const auto& [pid, one] : targets_) {
+      for (const auto& each : one.what.queues) {
+        if (one.attached && each.on == on) marked.push_back(each.queue);
+      }
+    }
+  }
+  lane.limited = limit;
+  ++calls_;
+  on->configure(
+      on->shape().cycle_cost, [answer](time_point) { answer(0); },
+      [slots, marked = std::move(marked)](sim::gpu_model& model) {
+        for (const auto each : marked) model.set_marked(each, true);
+        model.limit_marked(slots);
+      });
   return {};
 }
 

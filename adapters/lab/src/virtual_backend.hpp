@@ -29,7 +29,9 @@ struct driver_decision {
 
 /// Each target has a lane that does one batch at a time. By debug trap a batch is a call of its
 /// own; by batch commands a lane for each GPU makes one call of all batches that wait for it,
-/// suspends first. A session costs a setting call on each GPU of the target at its begin.
+/// suspends first. A session costs a setting call on each GPU of the target at its begin. With
+/// batch commands a runlist GPU takes reservations, for the queues of attached targets; each change
+/// of one, or of who it is for, costs a cycle.
 ///
 /// Threading: one thread. Lifetime: the GPUs, engine and listener outlive it.
 class virtual_backend final : public backend {
@@ -62,6 +64,7 @@ class virtual_backend final : public backend {
   result<void> attach(process_id id, pid_t pid, std::uint64_t start_time) override;
   result<void> detach(process_id id) override;
   result<void> submit(const batch& work) override;
+  result<void> reserve(gpu_id id, double offline_share) override;
   void flush() override;
   time_point tick(time_point) override { return never; }
   void stop() override {}
@@ -83,10 +86,15 @@ class virtual_backend final : public backend {
   struct gpu_lane {
     std::vector<waiting_batch> waiting;
     bool busy = false;
+    bool limited = false;  ///< There is a reservation.
   };
 
   session* find(process_id id);
   gpu* gpu_of(const session& whose, const batch& work);
+  gpu* find(gpu_id id);
+  static std::vector<gpu*> gpus_of(const session& whose);
+  /// Makes the target's queues on its limited GPUs count as offline, or no longer.
+  void mark(const session& whose, bool marked);
   duration cost_of(const gpu& on, command_kind kind) const;
   void call(gpu& on, command_kind kind, std::vector<waiting_batch> which,
             std::function<void()> then);

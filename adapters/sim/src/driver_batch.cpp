@@ -59,11 +59,11 @@ int driver::impl::read_batch(call& c, std::uint64_t address, std::uint32_t count
 
 task<int> driver::impl::batch_unmap(call_ptr c, uapi::kfd_ioctl_batch_unmap_queues_args& args) {
   const bool mark = (args.flags & uapi::KFD_BATCH_FLAG_MARK_OFFLINE) != 0;
+  const bool unmark = args.flags == uapi::KFD_BATCH_FLAG_UNMARK;
   const bool only_mark = (args.flags & uapi::KFD_BATCH_FLAG_MARK_ONLY) != 0;
-  if ((args.flags & ~(uapi::KFD_BATCH_FLAG_MARK_OFFLINE | uapi::KFD_BATCH_FLAG_MARK_ONLY)) != 0 ||
-      (only_mark && !mark)) {
-    co_return -EINVAL;
-  }
+  constexpr std::uint32_t marking =
+      uapi::KFD_BATCH_FLAG_MARK_OFFLINE | uapi::KFD_BATCH_FLAG_MARK_ONLY;
+  if (!unmark && ((args.flags & ~marking) != 0 || (only_mark && !mark))) co_return -EINVAL;
   if (args.num_queues == 0) co_return 0;
   const file_id file = c->file;
   std::vector<uapi::kfd_batch_queue_entry> entries;
@@ -81,13 +81,19 @@ task<int> driver::impl::batch_unmap(call_ptr c, uapi::kfd_ioctl_batch_unmap_queu
     for (auto& [at, q] : items) {
       auto& entry = entries[at].queue_id;
       if (q->destroyed || q->being_destroyed || (q->held_by != 0 && q->held_by != file)) continue;
+      if (unmark) {
+        if (q->marked_by != file) continue;
+        q->marked_by = 0;
+        node.model.set_marked(q->model, false);
+        changed = changed || (runlist && node.reservation_of != 0);
+      }
       if (mark && q->marked_by == 0) {
         q->marked_by = file;
         node.model.set_marked(q->model, true);
         // A reservation takes effect with a cycle.
         changed = changed || (runlist && node.reservation_of != 0);
       }
-      if (!only_mark && q->held_by == 0) {
+      if (!only_mark && !unmark && q->held_by == 0) {
         q->held_by = file;
         ++q->owner->queue_suspends;
         if (runlist) {

@@ -39,7 +39,11 @@ void breaker::completed(const batch_result& result, time_point now) {
   if (result.driver_errno != 0) return;
   const auto end = result.outcomes.begin() + result.count;
   if (std::find(result.outcomes.begin(), end, outcome::failed) == end) return;
-  gpu& which = table_.gpu_at(result.gpu);
+  failed(result.gpu, now);
+}
+
+void breaker::failed(gpu_id id, time_point now) {
+  gpu& which = table_.gpu_at(id);
   if (which.lost) return;
   if (++which.hardware_failures < config_.breaker_after) return;
   open(which, now, breaker_cause::preemption_failed);

@@ -29,6 +29,8 @@ class breaker {
 
   /// An answer of the backend: a command that the hardware failed counts.
   void completed(const batch_result& result, time_point now);
+  /// So does one that names no queues.
+  void failed(gpu_id which, time_point now);
   void on_change(std::function<void(const breaker_change&)> hear) { hear_ = std::move(hear); }
 
   /// The acting side gave the GPU up: a driver call is stuck.

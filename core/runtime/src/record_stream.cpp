@@ -349,9 +349,14 @@ void record_stream::done(const batch_result& what) noexcept {
   put(made);
 }
 
-void record_stream::reserve(gpu_id gpu, double share) noexcept {
+void record_stream::reserve(gpu_id gpu, double share, error_code error) noexcept {
   line made(*this, "reserve");
-  put(made.add("gpu", gpu).always("share", share));
+  put(made.add("gpu", gpu).always("share", share).error(error));
+}
+
+void record_stream::reserved(gpu_id gpu, double share, error_code error) noexcept {
+  line made(*this, "reserved");
+  put(made.add("gpu", gpu).always("share", share).error(error));
 }
 
 void record_stream::acts_by(mechanism what, bool fell_back) noexcept {

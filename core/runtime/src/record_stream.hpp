@@ -53,7 +53,8 @@ class record_stream {
   void queue_gone(process_id target, driver_queue_id id) noexcept;
   void handed(const batch& work, error_code error) noexcept;
   void done(const batch_result& what) noexcept;
-  void reserve(gpu_id gpu, double share) noexcept;
+  void reserve(gpu_id gpu, double share, error_code error) noexcept;
+  void reserved(gpu_id gpu, double share, error_code error) noexcept;
   void acts_by(mechanism what, bool fell_back) noexcept;
   void gpu_lost(gpu_id gpu) noexcept;
   void lost(error_code reason) noexcept;

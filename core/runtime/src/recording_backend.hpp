@@ -36,9 +36,10 @@ class recording_backend final : public backend, private backend_listener {
     record_.handed(work, error_of(handed));
     return handed;
   }
-  void reserve(gpu_id gpu, double offline_share) override {
-    record_.reserve(gpu, offline_share);
-    other_.reserve(gpu, offline_share);
+  result<void> reserve(gpu_id gpu, double offline_share) override {
+    const auto asked = other_.reserve(gpu, offline_share);
+    record_.reserve(gpu, offline_share, error_of(asked));
+    return asked;
   }
   void flush() override { other_.flush(); }
   time_point tick(time_point now) override { return other_.tick(now); }
@@ -72,6 +73,10 @@ class recording_backend final : public backend, private backend_listener {
   void acts_by(mechanism what, bool fell_back) override {
     record_.acts_by(what, fell_back);
     listener_->acts_by(what, fell_back);
+  }
+  void reserved(gpu_id gpu, double offline_share, error_code error) override {
+    record_.reserved(gpu, offline_share, error);
+    listener_->reserved(gpu, offline_share, error);
   }
   void gpu_lost(gpu_id gpu) override {
     record_.gpu_lost(gpu);

@@ -11,6 +11,7 @@
 #include "reconciler.hpp"
 #include "record_stream.hpp"
 #include "recording_backend.hpp"
+#include "reservations.hpp"
 #include "table.hpp"
 
 #include <algorithm>
@@ -55,9 +56,11 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         pointers_(table_),
         holds_(config_, table_, stats_),
         reconciler_(config_, table_, backend_, stats_, time_, record_.get()),
+        reservations_(config_, table_, backend_, stats_, options.quiet),
         attacher_(config_, table_, backend_, stats_),
         breaker_(config_, table_, stats_),
-        fallback_(std::move(options.fallback)) {
+        fallback_(std::move(options.fallback)),
+        quiet_(options.quiet) {
     if (record_ == nullptr) return;
     record_->begin({.device = options.record.device,
                     .policy = policy_ ? policy_->name() : std::string_view(),
@@ -88,14 +91,24 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   }
   void acts_by(mechanism what, bool fell_back) override {
     if (fell_back) stats_.mechanism_fallbacks.add();
-    log_line(fell_back ? log_level::warning : log_level::info, "backend {}: {} by {}",
-             backend_.name(), fell_back ? "falls back and suspends" : "suspends", to_string(what));
+    if (fell_back || !quiet_) {
+      log_line(fell_back ? log_level::warning : log_level::info, "backend {}: {} by {}",
+               backend_.name(), fell_back ? "falls back and suspends" : "suspends",
+               to_string(what));
+    }
+    reservations_.acts_by(what);
+  }
+  void reserved(gpu_id gpu, double offline_share, error_code error) override {
+    if (reservations_.answered(gpu, offline_share, error, table_.now())) {
+      breaker_.failed(gpu, table_.now());
+    }
   }
   void gpu_lost(gpu_id id) override { breaker_.lost(id, table_.now()); }
   void lost(error_code reason) override {
     log_line(log_level::error, "backend {}: lost ({}); everything runs until it is back",
              backend_.name(), reason.message());
     attacher_.lost();
+    reservations_.lost();
   }
   void restored() override {
     stats_.backend_restarts.add();
@@ -115,13 +128,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     pointer_interval_ = std::max(every, duration::zero());
   }
   void reserve(gpu_id gpu, double offline_share) override {
-    if (const gpu_view* const on = table_.find(gpu); on == nullptr || !on->can_reserve) return;
-    std::erase(reserved_, gpu);
-    std::erase(stale_reservations_, gpu);
-    // Not a number takes it back, as everything in doubt.
-    const double share = offline_share < 1 ? std::max(offline_share, 0.0) : 1.0;
-    if (share < 1) reserved_.push_back(gpu);
-    backend_.reserve(gpu, share);
+    reservations_.want(gpu, offline_share);
   }
   void listen(span_kind what, bool at_once) override { desk_->listen(what, at_once); }
   void note(std::string_view text, std::span<const double> numbers) override;
@@ -130,7 +137,6 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void eject(std::string_view why);
   std::unique_ptr<policy> make_fallback() noexcept;
   void replace_policy(std::unique_ptr<policy> next);
-  void withdraw_stale_reservations();
   void close_arrivals();
   bool is_clear(const client_page& page);
 
@@ -148,15 +154,15 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   core::pointer_ledger pointers_;
   core::holds holds_;
   core::reconciler reconciler_;
+  core::reservations reservations_;
   core::attacher attacher_;
   core::breaker breaker_;
   std::vector<event> events_;
   const std::function<std::unique_ptr<policy>()> fallback_;
+  const bool quiet_;
   bool is_fallback_ = false;         // policy_ was made by it.
   bool policy_is_new_ = false;       // It has not had a turn.
   std::unique_ptr<policy> retired_;  // Destroyed at the end of the turn.
-  std::vector<gpu_id> reserved_;
-  std::vector<gpu_id> stale_reservations_;  // The policy before's, not yet said anew or taken back.
   time_point policy_wake_ = never;
   core::log_limiter notes_log_{8};
   duration pointer_interval_{};
@@ -213,12 +219,12 @@ time_point scheduler_core::impl::step() {
       (!events_.empty() || !table_.changed().empty() || policy_wake_ <= now)) {
     decide(now);
   }
-  withdraw_stale_reservations();
   if (pointer_interval_ == duration::zero()) pointers_.forget();
   table_.clear_changed();
   attacher_.work(now);
   table_.reshape();  // What the attacher gave back is no longer anyone's to suspend.
   holds_.after_policy(now);
+  reservations_.work(now);
   reconciler_.reconcile(now);
   holds_.after_batches(now);
   close_arrivals();
@@ -231,10 +237,11 @@ time_point scheduler_core::impl::step() {
   if (record_) record_->turn(due_);
   stats_.turns.add();
   stats_.turn.record(time_.now() - now);
-  due_ = policy_is_new_ && !stopping_
-             ? now
-             : std::min({waits, next_tick_, policy_wake_, clients_.next(), holds_.next(),
-                         reconciler_.next(), attacher_.next(), breaker_.next()});
+  due_ =
+      policy_is_new_ && !stopping_
+          ? now
+          : std::min({waits, next_tick_, policy_wake_, clients_.next(), holds_.next(),
+                      reconciler_.next(), reservations_.next(), attacher_.next(), breaker_.next()});
   return due_;
 }
 
@@ -289,8 +296,7 @@ std::unique_ptr<policy> scheduler_core::impl::make_fallback() noexcept {
 /// Nothing that the old one said is left standing.
 void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next) {
   holds_.forget_declarations();
-  withdraw_stale_reservations();
-  stale_reservations_.swap(reserved_);
+  reservations_.forget();
   pointer_interval_ = {};
   policy_wake_ = never;
   strikes_ = 0;
@@ -300,15 +306,6 @@ void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next) {
   desk_->listen(span_kind::request, policy_is_new_);
   desk_->listen(span_kind::ttft, policy_is_new_);
   desk_->listen(span_kind::itl, false);
-}
-
-void scheduler_core::impl::withdraw_stale_reservations() {
-  for (const gpu_id gpu : stale_reservations_) {
-    if (const gpu_view* const on = table_.find(gpu); on != nullptr && on->can_reserve) {
-      backend_.reserve(gpu, 1);
-    }
-  }
-  stale_reservations_.clear();
 }
 
 void scheduler_core::impl::note(std::string_view text, std::span<const double> numbers) {
@@ -417,15 +414,16 @@ void scheduler_core::begin_stop() {
     impl_->record_->stop();
   }
   impl_->policy_wake_ = never;
-  impl_->stale_reservations_.swap(impl_->reserved_);
-  impl_->withdraw_stale_reservations();
+  impl_->reservations_.forget();
+  impl_->reservations_.work(impl_->table_.now());
   impl_->pointer_interval_ = {};
   impl_->holds_.release_all();
   impl_->attacher_.stop();
 }
 
 bool scheduler_core::all_running() const noexcept {
-  return impl_->stats_.suspended_now == 0 && impl_->table_.batches_in_flight() == 0;
+  return impl_->stats_.suspended_now == 0 && impl_->table_.batches_in_flight() == 0 &&
+         impl_->reservations_.none();
 }
 
 void scheduler_core::finish_stop() {

@@ -82,6 +82,36 @@ void scripted_backend::lose_gpu(gpu_id gpu) {
   events_.push_back([this, gpu] { listener_->gpu_lost(gpu); });
 }
 
+void scripted_backend::act_by(mechanism what, bool fell_back) {
+  events_.push_back([this, what, fell_back] {
+    acts_by_ = what;
+    listener_->acts_by(what, fell_back);
+  });
+}
+
+void scripted_backend::end_reservation(gpu_id gpu, error_code why) {
+  events_.push_back([this, gpu, why] { listener_->reserved(gpu, 1, why); });
+}
+
+result<void> scripted_backend::reserve(gpu_id gpu, double offline_share) {
+  if (!up_) return errc::lost;
+  if (acts_by_ != mechanism::batch_commands) return errc::not_supported;
+  if (!reserve_refusals_.empty()) {
+    const error_code error = reserve_refusals_.front();
+    reserve_refusals_.pop_front();
+    return error;
+  }
+  reservations_.push_back({gpu, offline_share});
+  error_code error;
+  if (auto& errors = reserve_errors_[gpu]; !errors.empty()) {
+    error = errors.front();
+    errors.pop_front();
+  }
+  events_.push_back(
+      [this, gpu, offline_share, error] { listener_->reserved(gpu, offline_share, error); });
+  return {};
+}
+
 void scripted_backend::lose() {
   up_ = false;
   for (auto& [pid, one] : processes_) release(one);

@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -142,6 +143,12 @@ TEST_F(AgentsDistrust, SurvivesCommandsThatMakeNoSense) {
   send(order);
   ASSERT_TRUE(hears(kfd::report_kind::attached));
   EXPECT_EQ(error_code{report_.error}, errc::unknown_target);
+  order.type = command_type::reserve;
+  order.gpu = gpu_id{0xffff'ffff};
+  order.offline_share = std::numeric_limits<double>::quiet_NaN();
+  send(order);
+  ASSERT_TRUE(hears(kfd::report_kind::reserved));
+  EXPECT_EQ(error_code{report_.error}, errc::not_supported) << "by debug trap";
   send(suspension());
   EXPECT_TRUE(hears(kfd::report_kind::completed));
 }

@@ -211,6 +211,127 @@ TEST(BatchLanes, AHardwareThatDoesNotMapIsTheOwnersToKnow) {
   EXPECT_TRUE(told) << "nothing but the end of this process maps it, and nobody says so";
 }
 
+// A share of nothing: no marked queue is mapped, so that standing still says that it is marked.
+class LanesReservation : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const auto* each : {&first_, &second_, &other_}) ASSERT_TRUE(each->says('r'));
+    acting_.open();
+    acting_.attach(1, first_);
+  }
+  error_code answer(double share) {
+    EXPECT_TRUE(acting_->reserve(gpu_id{51110}, share));
+    EXPECT_TRUE(acting_.hears(report_kind::reserved, 0));
+    EXPECT_EQ(acting_.last.gpu, gpu_id{51110});
+    return error_code{acting_.last.error};
+  }
+
+  acting_lanes acting_{"mi300x-batch"};
+  offline_target first_{acting_.where()};
+  offline_target second_{acting_.where()};
+  offline_target other_{acting_.where()};  // Nobody's to limit.
+};
+
+TEST_F(LanesReservation, LimitsTargetsThatAreThereAndThoseThatComeAndNobodyElse) {
+  ASSERT_FALSE(answer(0));
+  EXPECT_TRUE(first_.stands_still());
+  acting_.attach(2, second_);
+  EXPECT_TRUE(within(patience, [&] {
+    report ignored;
+    while (acting_->next(ignored)) {
+    }
+    return second_.stands_still();
+  }));
+  EXPECT_TRUE(other_.runs(patience));
+  ASSERT_FALSE(answer(1));
+  EXPECT_TRUE(first_.runs(patience));
+  EXPECT_TRUE(second_.runs(patience));
+}
+
+TEST_F(LanesReservation, LimitsQueuesThatComeLater) {
+  ASSERT_FALSE(answer(0));
+  ASSERT_TRUE(first_.stands_still());
+  ASSERT_TRUE(first_.obeys('q'));
+  ASSERT_TRUE(acting_.hears(report_kind::queue_added, 1));
+  EXPECT_TRUE(within(patience, [&] {
+    report ignored;
+    while (acting_->next(ignored)) {
+    }
+    return first_.stands_still();
+  }));
+}
+
+TEST_F(LanesReservation, LetsGoOfATargetThatIsDetached) {
+  acting_.attach(2, second_);
+  ASSERT_FALSE(answer(0));
+  ASSERT_TRUE(first_.stands_still());
+  ASSERT_TRUE(acting_->detach(process_id{1}));
+  ASSERT_TRUE(acting_.hears(report_kind::detached, 1));
+  EXPECT_TRUE(first_.runs(patience));
+  EXPECT_TRUE(second_.stands_still());
+}
+
+TEST_F(LanesReservation, EndsWithTheLanes) {
+  ASSERT_FALSE(answer(0));
+  ASSERT_TRUE(first_.stands_still());
+  ASSERT_TRUE(acting_->stop(patience));
+  EXPECT_TRUE(first_.runs(patience));
+}
+
+TEST_F(LanesReservation, EndsWithTheFallBack) {
+  acting_.attach(2, second_);
+  ASSERT_FALSE(answer(0));
+  acting_.command("answer BATCH_UNMAP_QUEUES EIO");
+  ASSERT_TRUE(acting_.submit(1, command_kind::suspend));
+  ASSERT_TRUE(acting_.hears(report_kind::acts_by, 0));
+  EXPECT_TRUE(acting_.last.fell_back);
+  EXPECT_TRUE(first_.runs(patience));
+  EXPECT_TRUE(second_.runs(patience));
+  EXPECT_EQ(acting_->reserve(gpu_id{51110}, 0).error(), errc::not_supported);
+}
+
+// A queue without a mark would take the slots that were promised to others.
+TEST_F(LanesReservation, EndsAndSaysSoWhenAQueueCannotBeMarked) {
+  ASSERT_FALSE(answer(0));
+  ASSERT_TRUE(first_.stands_still());
+  acting_.command("answer BATCH_UNMAP_QUEUES EIO");
+  ASSERT_TRUE(acting_->attach(process_id{2}, second_.pid(), second_.start_time()));
+  ASSERT_TRUE(acting_.hears(report_kind::reserved, 0));
+  EXPECT_EQ(error_code{acting_.last.error}.value(), EIO);
+  EXPECT_TRUE(first_.runs(patience));
+  EXPECT_TRUE(second_.runs(patience));
+  ASSERT_FALSE(answer(0)) << "it may be tried again";
+  EXPECT_TRUE(first_.stands_still());
+  EXPECT_TRUE(second_.stands_still());
+}
+
+TEST_F(LanesReservation, IsNotMadeWhereQueuesCannotBeMarked) {
+  acting_.command("answer BATCH_UNMAP_QUEUES EIO");
+  EXPECT_EQ(answer(0).value(), EIO);
+  EXPECT_TRUE(first_.runs(patience));
+  EXPECT_FALSE(answer(0));
+  EXPECT_TRUE(first_.stands_still());
+}
+
+TEST_F(LanesReservation, TellsWhatTheDriverHasAgainstIt) {
+  const auto another = *device::open(acting_.where().device, messages_to_stderr());
+  uapi::kfd_ioctl_set_hqd_reservation_args args{51110, 50, 50, 0};
+  ASSERT_TRUE(another->call(uapi::AMDKFD_IOC_SET_HQD_RESERVATION, &args));
+  EXPECT_EQ(answer(0).value(), EBUSY);
+  EXPECT_EQ(answer(1).value(), EBUSY) << "which asks whether it could";
+  args = {51110, 0, 100, 0};
+  ASSERT_TRUE(another->call(uapi::AMDKFD_IOC_SET_HQD_RESERVATION, &args));
+  EXPECT_FALSE(answer(1));
+  EXPECT_TRUE(first_.runs(patience));
+}
+
+TEST_F(LanesReservation, HasNoLaneForMoreGpusThanThereCanBe) {
+  std::uint32_t last = 1;
+  while (last < 1000 && acting_->reserve(gpu_id{last}, 0.5)) ++last;
+  EXPECT_LT(last, 100u);
+  EXPECT_EQ(acting_->reserve(gpu_id{last}, 0.5).error(), errc::full);
+}
+
 /// A GPU's batch lane and nothing around it. It starts only when told, so that a test says what it
 /// finds waiting, and in which order.
 class alone_lane {
@@ -282,7 +403,7 @@ TEST_F(BatchLane, ARemapOfTheLanesOwnDoesNotOvertakeTheSuspendAfterIt) {
   lane_.add(1, command_kind::suspend, of_first_);
   EXPECT_EQ(lane_.perform(), (std::vector<std::uint64_t>{0, 1}));
   EXPECT_TRUE(first_.stands_still());
-  EXPECT_TRUE(of_first_->test(0)) << "nobody would map it when the target is let go of";
+  EXPECT_TRUE(of_first_->held.test(0)) << "nobody would map it when the target is let go of";
   EXPECT_TRUE(second_.runs(patience));
 }
 

@@ -2,9 +2,16 @@
 #include "scenarios.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <iostream>
+#include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
+
+#include "sluice/policies/hqd_reservation.hpp"
+#include "sluice/policies/pointer_polling.hpp"
+#include "sluice/policy_registry.hpp"
 
 namespace sluice::lab {
 namespace {
@@ -123,6 +130,70 @@ TEST(LabKnownAnswer, AGangsStepEndsWhenItsSlowestRankIsThere) {
   const run_result uneven = simulate(what, {"", arrangement::offline_alone, {}, 1});
   EXPECT_LT(uneven.offline_work, got.offline_work * 95 / 100);
   EXPECT_GT(uneven.offline_work, got.offline_work * 75 / 100);
+}
+
+/// Eight queues of kernels that leave room, on a GPU of four slots, of which one is theirs.
+scenario crowded() {
+  scenario what = known({1s, 1300ms});
+  what.machine.gpus[0].hqd_slots = 4;
+  what.offline.processes = 4;
+  what.offline.shape.queues = 2;
+  what.offline.shape.occupancy_low = what.offline.shape.occupancy_high = 0.05;
+  what.serving.prefill_occupancy = 0.5;  // Room for all: slots decide.
+  return what;
+}
+
+contender reservation() {
+  return {"reservation", arrangement::scheduled,
+          [] {
+            std::string message;
+            parameters values;
+            values.set("offline_percent", std::int64_t{25});
+            return make_policy(hqd_reservation_kind(), std::move(values), message).value();
+          },
+          1};
+}
+
+TEST(LabKnownAnswer, AReservationIsTheDriversWhereItTakesOne) {
+  scenario what = crowded();
+  const run_result held = simulate(what, reservation());
+  EXPECT_GT(held.suspends, 0u) << "by debug trap the policy does it";
+  what.machine.batch_commands = true;
+  const run_result got = simulate(what, reservation());
+  EXPECT_EQ(got.suspends, 0u);
+  EXPECT_TRUE(got.conserved);
+  // One slot: one kernel at a time, but for the switches.
+  EXPECT_LT(got.offline_work, got.stretch);
+  EXPECT_GT(got.offline_work, got.stretch * 9 / 10);
+  // No turn of the others takes the online queue's slot; all turns of the one slot cost a switch.
+  const duration most = 10ms + 2 * what.machine.gpus[0].switch_cost;
+  for (const served& each : got.requests) EXPECT_LE(each.what.latency, most);
+  const run_result bare = simulate(what, {"", arrangement::unscheduled, {}, 1});
+  EXPECT_GT(bare.requests[0].what.latency + bare.requests[1].what.latency, 2 * most)
+      << "without one it waits for its turn";
+  // Its firmware chooses slots by itself.
+  what.machine.gpus[0].scheduler = sim::queue_scheduler::mes;
+  EXPECT_GT(simulate(what, reservation()).suspends, 0u);
+}
+
+TEST(LabKnownAnswer, PointersShowTheWorkOfAServerThatSaysNothing) {
+  scenario what = known({1s, 1500ms});
+  what.clients = false;
+  EXPECT_EQ(simulate(what, at_once()).suspends, 0u) << "who only listens hears nothing";
+  const pointer_polling_options how{.fast = 100us, .slow = 1ms};
+  const contender polling{"polling", arrangement::scheduled,
+                          [how] { return make_pointer_polling(how); }, 1};
+  const run_result got = simulate(what, polling);
+  EXPECT_EQ(got.suspends, 2u);
+  for (const served& each : got.requests) {
+    EXPECT_GE(each.what.latency, what.reaction + 5ms + 10ms) << "before a look";
+    EXPECT_LE(each.what.latency, how.slow + what.reaction + 5ms + 10ms);
+  }
+  EXPECT_EQ(got.left_suspended, 0u);
+  what.clients = true;
+  for (const served& each : simulate(what, polling).requests) {
+    EXPECT_EQ(each.what.latency, what.reaction + 5ms + 10ms) << "both, the faster one counts";
+  }
 }
 
 /// What the server may do because the model allows it.

@@ -36,7 +36,8 @@
 ///              category where it was refused.
 ///   done       id, process, gpu, kind, started, finished: the driver call; errno; queues; outcomes
 ///              (left out: all done).
-///   reserve    gpu, share.
+///   reserve    gpu, share; error, category where it was refused at once.
+///   reserved   gpu, share; error, category: the answer, or that it could not be kept up.
 ///   acts_by    mechanism, fell_back.
 ///   gpu_lost   gpu. lost, restored: the acting side.
 ///   off        gpu, after: from an online arrival until its last offline queue was off.

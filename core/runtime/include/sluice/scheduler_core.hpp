@@ -33,6 +33,8 @@ struct core_options {
   /// throws or gives nothing: everything runs. Called on the stepping thread, so it should not
   /// block. What it makes has no successor but by set_policy().
   std::function<std::unique_ptr<policy>()> fallback = nullptr;
+  /// Does not log what the backend can do as it says so; for programs with many schedulers.
+  bool quiet = false;
   /// What comes in is written there; nullptr: nowhere. Of `record` only policy and device count.
   record_sink* record_into = nullptr;
   record_options record = {};

@@ -34,6 +34,8 @@ struct statistics {
   counter open_breakers;  ///< GPUs on which nothing is suspended for that reason, now.
   counter backend_restarts;
   counter mechanism_fallbacks;  ///< The better way to suspend failed; the next one is used.
+  counter reservations;         ///< Shares of slots that the driver was told to keep to.
+  counter failed_reservations;  ///< Shares that the driver refused, or no longer keeps to.
   counter policy_ejections;
 
   counter begins;           ///< Busy periods begun by clients.

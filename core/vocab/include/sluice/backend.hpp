@@ -95,6 +95,14 @@ class backend_listener {
     (void)what;
     (void)fell_back;
   }
+  /// The answer to reserve(), and unasked, with an error, where a reservation could not be kept up.
+  /// Without an error the driver keeps to `offline_share` from now on; with one it limits nobody on
+  /// that GPU. Everything runs unlimited, too, after lost() and acts_by().
+  virtual void reserved(gpu_id gpu, double offline_share, error_code error) {
+    (void)gpu;
+    (void)offline_share;
+    (void)error;
+  }
   /// A lane is stuck in a driver call: no commands for the GPU until an operator re-arms it.
   virtual void gpu_lost(gpu_id gpu) = 0;
   /// The acting side died: every session is closed, every queue runs, no batch in flight will
@@ -128,10 +136,14 @@ class backend {
   /// Hands over one batch. errc::busy: this target's lane has one in flight; errc::full: too many
   /// are in flight altogether; either way it is handed over again. Never blocks, never allocates.
   virtual result<void> submit(const batch& work) = 0;
-  /// decision_sink::reserve(). Only where the listener was told that the driver can. Never blocks.
-  virtual void reserve(gpu_id gpu, double offline_share) {
+  /// decision_sink::reserve(): limits the compute queues of attached targets, and of those that are
+  /// attached later. 1 ends it; where there is none to end, that asks whether the driver can, and
+  /// changes nothing. reserved() answers, once for each accepted call unless lost() comes first.
+  /// errc::full, errc::busy: to be handed over again. Never blocks.
+  virtual result<void> reserve(gpu_id gpu, double offline_share) {
     (void)gpu;
     (void)offline_share;
+    return errc::not_supported;
   }
   /// Nothing more will be submitted this turn: what waits for company goes out.
   virtual void flush() {}

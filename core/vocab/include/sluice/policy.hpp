@@ -78,7 +78,9 @@ class decision_sink {
   /// otherwise; zero: not at all, as at the start. Looking costs a system call per online process.
   virtual void poll_pointers(duration every) = 0;
   /// Wants the driver to keep at most `offline_share` (0 to 1) of the GPU's HQD slots for offline
-  /// queues, from now on; 1 takes it back. Nothing where gpu_view::can_reserve is false.
+  /// queues; 1 takes it back. It stands until the policy says otherwise, and has effect while
+  /// gpu_view::can_reserve is true and the GPU not lost. Limits nobody whose process is not
+  /// attached, and min_run, max_suspend and offline_floor know nothing of it.
   virtual void reserve(gpu_id gpu, double offline_share) = 0;
   /// Whether marks of this kind are wanted at once, from now on. At the start those of requests and
   /// first tokens are; those of tokens wait for the next turn, for there are many.

@@ -44,7 +44,8 @@ struct gpu_view {
   gpu_id id{};
   std::uint32_t online_in_flight = 0;  ///< Busy periods begun and not ended, over all clients.
   bool lost = false;                   ///< Preemption failed there: nothing on it is suspended.
-  bool can_reserve = false;            ///< The driver takes decision_sink::reserve().
+  bool can_reserve = false;            ///< The driver takes decision_sink::reserve(). When that
+                                       ///< changes, so has every group of `offline`.
   std::uint32_t slots = 0;             ///< HQD slots for compute queues; 0: not known.
   /// Median of the last driver calls that suspended and resumed on it; zero before the first.
   duration suspend_cost{};

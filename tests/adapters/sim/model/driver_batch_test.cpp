@@ -337,6 +337,25 @@ TEST_F(DriverReservation, AShareOfNothingMapsNoMarkedQueue) {
   EXPECT_EQ(completed(app), 2);
 }
 
+TEST_F(DriverReservation, LimitsAQueueUntilItsMarkIsTakenBack) {
+  constexpr std::uint32_t mark = uapi::KFD_BATCH_FLAG_MARK_OFFLINE | uapi::KFD_BATCH_FLAG_MARK_ONLY;
+  ASSERT_EQ(reserve(100, 0), 0);
+  cycles();
+  ASSERT_EQ(unmap({{app, 0}, {app, 1}}, mark).result, 2);
+  EXPECT_EQ(cycles(), 1) << "for both";
+  for (unsigned i = 0; i < 2; ++i) b.publish(app, i, {.length = 1ms});
+  b.run_for(1s);
+  EXPECT_EQ(completed(app), 0);
+  EXPECT_EQ(unmap({{app, 0}, {other, 0}}, uapi::KFD_BATCH_FLAG_UNMARK),
+            (answer{1, {0, invalid | 0}}))
+      << "the other was not marked";
+  EXPECT_EQ(cycles(), 1);
+  EXPECT_EQ(held(app), 0);
+  b.run_for(1s);
+  EXPECT_EQ(completed(app), 1);
+  EXPECT_EQ(unmap({{app, 1}}, uapi::KFD_BATCH_FLAG_UNMARK | mark).result, -EINVAL);
+}
+
 TEST_F(DriverReservation, EndsWithItsFile) {
   ASSERT_EQ(
       unmap({{app, 0}}, uapi::KFD_BATCH_FLAG_MARK_OFFLINE | uapi::KFD_BATCH_FLAG_MARK_ONLY).result,

@@ -26,6 +26,7 @@ enum class report_kind : std::uint8_t {
   detached,       ///< target. The lane is gone.
   gpu_lost,       ///< gpu.
   acts_by,        ///< acting, fell_back.
+  reserved,       ///< gpu, offline_share, error.
 };
 
 /// An error_code that can cross a process boundary: categories are addresses.
@@ -48,6 +49,7 @@ struct report {
   queue_info queue;
   mechanism acting{};
   bool fell_back = false;
+  double offline_share = 1;
   batch_result result{};
 };
 static_assert(std::is_trivially_copyable_v<report>);
@@ -107,6 +109,13 @@ class lanes {
   /// \return errc::busy while a batch of this target is in flight, errc::unknown_target when it has
   ///         no lane.
   [[nodiscard]] result<void> submit(const batch& work);
+
+  /// Has the driver keep at most that share (0 to 1) of the GPU's slots for compute queues of all
+  /// targets, and of those that come; 1 ends it, as stop() and the destructor do. A `reserved`
+  /// report answers; see backend_listener::reserved().
+  /// \return errc::not_supported without batch commands, errc::busy or errc::full: later, or the
+  ///         system's error when no thread can be had.
+  [[nodiscard]] result<void> reserve(gpu_id gpu, double offline_share);
 
   /// What was submitted goes out now at the latest.
   void flush() noexcept;

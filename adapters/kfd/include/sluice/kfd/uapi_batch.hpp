@@ -14,9 +14,10 @@
 ///    open file that marked it. QUEUE_IS_ACTIVE becomes: size, address and percent non-zero, not
 ///    evicted, not suspended, and not held. A hold and a debug suspension do not know of each
 ///    other.
-///  - A hold or mark ends with FAST_REMAP, with the queue, with the last close of the file, or with
-///    the death (mm release) of the process that opened it, whichever is first. Whatever ends holds
-///    maps all of them again, in one cycle per GPU. So a dead scheduler leaves nothing behind.
+///  - A hold ends with FAST_REMAP, a mark with KFD_BATCH_FLAG_UNMARK; both with the queue, with the
+///    last close of the file, or with the death (mm release) of the process that opened it,
+///    whichever is first. Whatever ends holds maps all of them again, in one cycle per GPU. So a
+///    dead scheduler leaves nothing behind.
 ///  - DESTROY_QUEUE of a held queue does not wait: it destroys.
 ///
 /// Authority, for each entry by itself: ptrace_may_access(task, PTRACE_MODE_ATTACH_REALCREDS) or
@@ -46,6 +47,8 @@ enum kfd_batch_flags : std::uint32_t {
   KFD_BATCH_FLAG_MARK_OFFLINE = 1U << 0U,
   /// Only mark (with the flag above): unmap nothing.
   KFD_BATCH_FLAG_MARK_ONLY = 1U << 1U,
+  /// Alone: takes back the marks that this file made, and unmaps nothing. INVALID: there was none.
+  KFD_BATCH_FLAG_UNMARK = 1U << 2U,
 };
 
 /// Unmaps the named queues, saving their waves (CWSR), with one runlist cycle for each GPU on which
@@ -61,7 +64,11 @@ enum kfd_batch_flags : std::uint32_t {
 /// Queues of any kind, SDMA included; marks mean something for compute queues only.
 /// QUEUE_NEW is not looked at: it belongs to debug sessions.
 ///
-/// \return how many entries are held. EINVAL: an unknown flag, MARK_ONLY alone, num_queues above
+/// A mark that is made or taken back while a reservation is in force costs a runlist cycle.
+///
+/// \return how many entries are held (with MARK_ONLY or UNMARK: were marked or unmarked). EINVAL:
+/// an
+///         unknown flag, MARK_ONLY alone, UNMARK with another, num_queues above
 ///         KFD_BATCH_MAX_QUEUES. EFAULT: the array cannot be read; then nothing was done.
 struct kfd_ioctl_batch_unmap_queues_args {
   std::uint32_t num_queues;

@@ -64,6 +64,14 @@ class scripted_backend final : public backend {
   /// The target's session ends by itself.
   void end_session(pid_t pid);
   void lose_gpu(gpu_id gpu);
+  /// Says so; by batch commands it takes reservations from then on.
+  void act_by(mechanism what, bool fell_back = false);
+  /// The answer to the next reserve() for this GPU.
+  void script_reservation(gpu_id gpu, error_code error) { reserve_errors_[gpu].push_back(error); }
+  /// The next reserve() is not accepted.
+  void refuse_reservation(error_code error) { reserve_refusals_.push_back(error); }
+  /// The driver ends a reservation by itself.
+  void end_reservation(gpu_id gpu, error_code why);
   /// The acting side dies: everything runs, nothing in flight is answered.
   void lose();
   void restore();
@@ -84,7 +92,7 @@ class scripted_backend final : public backend {
   std::size_t suspended_count() const;
   std::size_t in_flight() const noexcept { return in_flight_.size(); }
   std::size_t misuses() const noexcept { return misuses_; }
-  /// Every call of reserve().
+  /// Every call of reserve() that was accepted.
   const std::vector<std::pair<gpu_id, double>>& reservations() const noexcept {
     return reservations_;
   }
@@ -103,9 +111,7 @@ class scripted_backend final : public backend {
   result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override;
   result<void> detach(process_id target) override;
   result<void> submit(const batch& work) override;
-  void reserve(gpu_id gpu, double offline_share) override {
-    reservations_.push_back({gpu, offline_share});
-  }
+  result<void> reserve(gpu_id gpu, double offline_share) override;
   time_point tick(time_point now) override;
   void stop() override;
 
@@ -134,6 +140,9 @@ class scripted_backend final : public backend {
   backend_listener* listener_ = nullptr;
   std::map<pid_t, fake_process> processes_;
   std::map<pid_t, std::deque<error_code>> attach_errors_;
+  std::map<gpu_id, std::deque<error_code>> reserve_errors_;
+  std::deque<error_code> reserve_refusals_;
+  mechanism acts_by_ = mechanism::debug_trap;
   std::deque<error_code> submit_errors_;
   std::deque<error_code> detach_errors_;
   error_code start_error_;
