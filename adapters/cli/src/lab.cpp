@@ -3,8 +3,8 @@
 #include "choice.hpp"
 #include "html_report.hpp"
 #include "output.hpp"
+#include "policy_choice.hpp"
 #include "profile_file.hpp"
-#include "python_policy.hpp"
 #include "report.hpp"
 #include "study.hpp"
 #include "subcommand.hpp"
@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -30,7 +29,6 @@
 
 #include "sluice/config.hpp"
 #include "sluice/duration_text.hpp"
-#include "sluice/policies/all.hpp"
 #include "sluice/policy_registry.hpp"
 
 namespace sluice::cli {
@@ -291,22 +289,6 @@ checked<lab::targets> read_targets(const std::string& text) {
   return made;
 }
 
-checked<lab::contender> make_policy(const policy_registry& known, const std::string& text) {
-  const auto given = lab::parse_choice(text);
-  if (given.has_error()) return failure("--policy: " + given.error().message);
-  std::string message;
-  const auto make = [&known, name = given->name, values = given->values](std::string& why) {
-    return known.make(name, values, why);
-  };
-  if (const auto tried = make(message); !tried) return failure("--policy " + text + ": " + message);
-  return lab::contender{text, lab::arrangement::scheduled,
-                        [make] {
-                          std::string ignored;
-                          return make(ignored).value();
-                        },
-                        1};
-}
-
 checked<lab::study_spec> make_spec(const options& asked, const policy_registry& known) {
   lab::study_spec spec;
   for (const auto& each : asked.profiles) {
@@ -336,9 +318,9 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
   if (spec.loads.empty()) spec.loads = asked.sweep ? std::vector{0.6} : std::vector{0.3, 0.6, 0.85};
   if (spec.costs) spec.loads.resize(1);
   for (const auto& each : asked.policies) {
-    auto made = make_policy(known, each);
-    if (made.has_error()) return made.error();
-    spec.policies.push_back(std::move(*made));
+    auto make = policy_maker(known, each);
+    if (make.has_error()) return make.error();
+    spec.policies.push_back({each, lab::arrangement::scheduled, std::move(*make), 1});
   }
   if (!asked.config.empty()) {
     std::string message;
@@ -403,23 +385,6 @@ checked<lab::sweep_axes> make_axes(const options& asked) {
   return made;
 }
 
-/// \return false after a complaint.
-bool write_file(const std::string& path,
-                const std::function<void(const std::function<void(std::string_view)>&)>& produce) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
-      std::fopen(path.c_str(), "we"),
-      [](std::FILE* f) { return f == nullptr ? 0 : std::fclose(f); });
-  bool good = file != nullptr;
-  if (good) {
-    produce([&](std::string_view text) {
-      good = good && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
-    });
-    good = good && std::fflush(file.get()) == 0;
-  }
-  if (!good) complain(fmt::format("{}: cannot be written: {}", path, error_text(errno)));
-  return good;
-}
-
 /// What was typed, for a shell to repeat.
 std::string command_line() {
   std::ifstream own("/proc/self/cmdline");
@@ -438,30 +403,12 @@ std::string command_line() {
   return text;
 }
 
-/// The project's own, and those that the command line names by file.
-checked<policy_registry> policies_for(const options& asked) {
-  policy_registry known;
-  for (auto& each : all_policies()) known.add(std::move(each));
-  for (const std::string& text : asked.policies) {
-    const auto given = lab::parse_choice(text);
-    if (given.has_error()) return failure("--policy: " + given.error().message);
-    const std::string& file = given->name;
-    if (!file.ends_with(".so") && !file.ends_with(".py")) continue;
-    std::string message;
-    auto kind = load_policy_file(file, message);
-    if (!kind) return failure("--policy " + message);
-    kind->name = file;
-    known.add(std::move(*kind));
-  }
-  return known;
-}
-
 int run(const options& asked) {
   const auto refuse = [](const lab::trouble& why) {
     complain(why.message);
     return exit_usage;
   };
-  const auto known = policies_for(asked);
+  const auto known = policies_for(asked.policies);
   if (known.has_error()) return refuse(known.error());
   const auto wanted = make_spec(asked, *known);
   if (wanted.has_error()) return refuse(wanted.error());
