@@ -55,13 +55,15 @@ struct settings {
   demo::scheduling_options scheduling;
   bool no_scheduler = false;
   unsigned wait_for_offline = 0;
+  std::string record_file;
+  std::string policy_text;  ///< For the recording.
   std::string agent;
   std::string owner_lock = "/run/sluice/owner";
   int control_fd = -1;
 };
 
 /// What a policy's name leaves open.
-std::string policy_text(const demo::scheduling_options& with) {
+std::string policy_settings(const demo::scheduling_options& with) {
   if (!with.policy.empty()) return fmt::format(" ({})", with.policy);
   if (!with.config_file.empty()) return "";
   return fmt::format(" (slice {}, release {})", demo::rounded_text(with.slice), with.release);
@@ -93,7 +95,7 @@ class embedded_scheduler {
         {.roots = roots, .agent_path = with.agent, .owner_lock = with.owner_lock});
     const std::string settings_text = fmt::format(
         "{}{}, max_suspend {}, min_run {}, offline floor {:g} % of {}, attach after {}",
-        policy->name(), policy_text(with.scheduling), demo::rounded_text(config.max_suspend),
+        policy->name(), policy_settings(with.scheduling), demo::rounded_text(config.max_suspend),
         demo::rounded_text(config.min_run), 100 * config.offline_floor,
         demo::rounded_text(config.floor_window), demo::rounded_text(config.attach_after));
     const std::string reactor_name =
@@ -105,9 +107,13 @@ class embedded_scheduler {
         sluice::kfd::make_breaker_keeper(sluice::kfd::breaker_store::default_path(roots)));
     auto made = sluice::scheduler::create(
         config, std::move(*loop), std::move(driver), std::move(policy), std::move(sources),
-        {.fallback = [] { return sluice::make_fixed_timeslice(); }});
+        {.fallback = [] { return sluice::make_fixed_timeslice(); },
+         .record = {.file = with.record_file, .policy = with.policy_text, .device = "simulated"}});
     if (made.has_error()) {
       const std::string problem = config.problem();
+      if (problem.empty() && !with.record_file.empty()) {
+        return failure(with.record_file + ": cannot be written: " + made.error().message());
+      }
       return failure("no scheduler: " + (problem.empty() ? made.error().message() : problem));
     }
     if (auto started = (*made)->start(); started.has_error()) {
@@ -320,9 +326,14 @@ int main(int argc, char** argv) {
   with.arrivals.add_to(app);
   with.serving.add_to(app);
   with.scheduling.add_to(app, "2 s, or what the configuration says");
-  app.add_flag("--no-scheduler", with.no_scheduler, "Serve without a scheduler");
+  auto* const no_scheduler =
+      app.add_flag("--no-scheduler", with.no_scheduler, "Serve without a scheduler");
   demo::add_number(app, "--wait-for-offline", with.wait_for_offline, 0u, 1000u,
                    "Begin when so many offline processes are attached");
+  app.add_option("--record", with.record_file,
+                 "Record what the scheduler sees and does, for 'sluice replay'")
+      ->type_name("FILE")
+      ->excludes(no_scheduler);
   app.add_option("--agent", with.agent,
                  "The program that acts on the driver (default: sluice-agent beside this one)")
       ->type_name("FILE");
@@ -337,7 +348,7 @@ int main(int argc, char** argv) {
     demo::print(stderr, "online_demo: {}\n", work.error().message);
     return 2;
   }
-  auto policy = demo::make_policy(with.scheduling);
+  auto policy = demo::make_policy(with.scheduling, &with.policy_text);
   if (policy.has_error()) {
     demo::print(stderr, "online_demo: {}\n", policy.error().message);
     return 2;

@@ -17,7 +17,8 @@ bool is_file(std::string_view name) {
 
 }  // namespace
 
-checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& with) {
+checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& with,
+                                                     std::string* text) {
   sluice::policy_registry known;
   for (sluice::policy_kind& kind : sluice::all_policies()) {
     if (kind.name == "fixed_timeslice") {
@@ -30,9 +31,11 @@ checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& w
   }
   std::string message;
   if (with.policy.empty()) {
+    const std::string_view fallback = "fixed_timeslice";
+    if (text != nullptr) *text = sluice::command_text(fallback, *known.find(fallback), {});
     auto made = with.config_file.empty()
-                    ? known.make("fixed_timeslice", {}, message)
-                    : sluice::load_policy(known, with.config_file, "fixed_timeslice", message);
+                    ? known.make(fallback, {}, message)
+                    : sluice::load_policy(known, with.config_file, fallback, message, text);
     if (made.has_error()) return failure(message);
     return std::move(*made);
   }
@@ -43,13 +46,17 @@ checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& w
     return failure("--policy " + given->name +
                    ": a scheduler takes no Python files; 'sluice lab' does");
   }
-  if (is_file(given->name)) {
+  const std::string name = given->name;
+  if (is_file(name)) {
     const auto plugin = known.load(given->name, message);
     if (plugin.has_error()) return failure("--policy " + message);
     given->name = (*plugin)->name;
   }
   auto made = known.make(given->name, given->values, message);
   if (made.has_error()) return failure("--policy " + with.policy + ": " + message);
+  if (text != nullptr) {
+    *text = sluice::command_text(name, *known.find(given->name), given->values);
+  }
   return std::move(*made);
 }
 

@@ -6,6 +6,7 @@
 #include "workload.hpp"
 
 #include <memory>
+#include <string>
 
 #include "sluice/policy.hpp"
 
@@ -13,6 +14,8 @@ namespace demo {
 
 /// What --policy says, else the table [policy] of --config, else fixed_timeslice by --slice and
 /// --release. Errors: one line.
-checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& with);
+/// \param text becomes its sluice::command_text().
+checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& with,
+                                                     std::string* text = nullptr);
 
 }  // namespace demo

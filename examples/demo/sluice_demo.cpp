@@ -58,6 +58,7 @@ struct settings {
   std::string load = "both";
   std::string profile = "mi300x";
   std::string json_file;
+  std::string record_file;
   std::string root;
 };
 
@@ -248,6 +249,9 @@ class demo_run {
     if (how == scheduling::on) {
       add(with_.scheduling.arguments());
       add({"--owner-lock", owner_lock_, "--wait-for-offline", "1"});
+      // Of several loads the first one's.
+      if (!recorded_ && !with_.record_file.empty()) add({"--record", with_.record_file});
+      recorded_ = true;
     } else {
       add({"--no-scheduler"});
     }
@@ -337,6 +341,7 @@ class demo_run {
   std::string owner_lock_;
   std::string programs_;
   std::optional<demo::child_process> device_;
+  bool recorded_ = false;
 };
 
 checked<demo::load_report> measure(demo_run& run, demo::load_kind load,
@@ -384,14 +389,15 @@ std::string problem_with_settings(const settings& with) {
   if (const auto policy = demo::make_policy(with.scheduling); policy.has_error()) {
     return policy.error().message;
   }
-  if (!with.json_file.empty()) {
+  for (const std::string& each : {with.json_file, with.record_file}) {
+    if (each.empty()) continue;
     std::error_code ignored;
-    const bool was_there = std::filesystem::exists(with.json_file, ignored);
+    const bool was_there = std::filesystem::exists(each, ignored);
     errno = 0;
-    if (!std::ofstream(with.json_file, std::ios::app)) {
-      return with.json_file + ": cannot be written: " + std::strerror(errno);
+    if (!std::ofstream(each, std::ios::app)) {
+      return each + ": cannot be written: " + std::strerror(errno);
     }
-    if (!was_there) std::filesystem::remove(with.json_file, ignored);
+    if (!was_there) std::filesystem::remove(each, ignored);
   }
   return {};
 }
@@ -474,6 +480,10 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"long", "train", "both"}))
       ->capture_default_str();
   app.add_option("--json", with.json_file, "Write the figures to this file")->type_name("FILE");
+  app.add_option(
+         "--record", with.record_file,
+         "Record the scheduler of the scheduled run, for 'sluice replay'; of both loads: long")
+      ->type_name("FILE");
   app.add_option("--profile", with.profile, "The simulated GPU: a profile's name or a TOML file")
       ->capture_default_str();
   app.add_option("--root", with.root,

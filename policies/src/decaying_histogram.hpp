@@ -20,7 +20,7 @@ class decaying_histogram {
   static constexpr std::size_t buckets = 192;
 
   /// \param memory when so many have come, all weights are halved.
-  explicit decaying_histogram(double memory) noexcept : memory_(memory) {}
+  explicit decaying_histogram(double memory = 512) noexcept : memory_(memory) {}
 
   void add(duration value) noexcept {
     weights_[bucket_of(value)] += 1;
@@ -46,7 +46,6 @@ class decaying_histogram {
     }
     return {};
   }
-  void clear() noexcept { *this = decaying_histogram(memory_); }
 
  private:
   static constexpr int low_bits = 13;

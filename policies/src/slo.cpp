@@ -22,21 +22,24 @@ using namespace std::chrono_literals;
 constexpr int share_stretch = 8;
 /// `offline` is kept over about this time.
 constexpr duration share_window = 10s;
+/// Once released while spans are open, offline work runs for at least so many round trips.
+constexpr int least_run = 64;
 /// Begins without a mark after which it says that marks are missing.
 constexpr std::uint64_t unmarked_limit = 100;
 
 struct gpu_state {
   std::array<span_track, span_kinds> tracks;
   bool holding = false;
-  time_point since{};       ///< When `holding` changed.
-  time_point counted{};     ///< Up to when `beside` and `credit` are.
-  duration beside{};        ///< For how long offline work was not held, in all.
-  double credit = 0;        ///< Nanoseconds that it ran more than its share.
-  bool owed = false;        ///< It runs until that is zero again.
-  duration busy_from{};     ///< `beside` when the first of the spans that are open began.
-  double in_vain = 0;       ///< Share of holds after which no span was open when it took effect.
-  bool idle = false;        ///< No span is open...
-  time_point idle_since{};  ///< ...since then.
+  time_point since{};            ///< When `holding` changed.
+  time_point counted{};          ///< Up to when `beside` and `credit` are.
+  duration beside{};             ///< For how long offline work was not held, in all.
+  double credit = 0;             ///< Nanoseconds that it ran more than its share.
+  bool owed = false;             ///< It runs until that is zero again.
+  duration busy_from{};          ///< `beside` when the first of the spans that are open began.
+  std::uint64_t busy = 0;        ///< So often a span began when none was open...
+  bool trial = false;            ///< ...and this time holding for them is put to the test.
+  bool idle = false;             ///< No span is open...
+  time_point idle_since{};       ///< ...since then.
   decaying_histogram gaps{512};  ///< From the last span's end to the next one's begin.
   gap_plan plan;
 
@@ -68,10 +71,11 @@ class slo final : public policy {
       gpu_state& state = states_[i];
       const bool hold = !gpus[i].offline.empty() && wants_hold(state, gpus[i], seen.now, wake, out);
       const auto& tokens = state.tracks[static_cast<std::size_t>(span_kind::itl)];
-      listen |= tokens.has_target() && (hold || tokens.open().empty());
+      listen |= tokens.has_target() && (hold || !tokens.open());
       if (hold == state.holding) continue;
       state.holding = hold;
       state.since = seen.now;
+      for (span_track& each : state.tracks) each.set_held(hold, seen.now);
       for (const group_id id : gpus[i].offline) declare(seen, id, out);
     }
     for (const group_id id : seen.changed) declare(seen, id, out);
@@ -111,11 +115,13 @@ class slo final : public policy {
       gpu_state& state = states_[i];
       span_track& track = state.tracks[static_cast<std::size_t>(one.span)];
       if (begins) {
-        if (std::exchange(state.idle, false)) {
+        const bool fresh = std::exchange(state.idle, false);
+        if (fresh) {
           state.gaps.add(one.at - state.idle_since);
           state.busy_from = state.beside_at(one.at);
+          state.trial = ++state.busy % track.trial_every() == 0;
         }
-        track.begin(one.at, state.beside_at(one.at));
+        track.begin(one.at, seen.now, state.holding, fresh && state.trial);
       } else {
         track.end(one.at - one.length, one.length, state.beside - state.busy_from, seen.now,
                   one.span, out);
@@ -130,36 +136,26 @@ class slo final : public policy {
     const duration suspend = known(view.suspend_cost, options_.suspend_cost);
     const duration round_trip = suspend + known(view.resume_cost, options_.resume_cost);
 
-    // Where suspending mostly comes too late, spans that end in that time are not worth a hold.
-    const duration floor = state.in_vain > 0.5 ? suspend : 0ns;
-    bool open = false, exhausted = false, fresh = true;
+    bool open = false;
     double price = 1;
     duration least = duration::max();  // Patience of what may come.
-    duration left = duration::max();   // Of what is there.
+    time_point due = never;            // When what is there is out of it.
     for (std::size_t k = 0; k < span_kinds; ++k) {
       span_track& track = state.tracks[k];
       if (options_.p99[k] == 0ns) continue;
       track.set_round_trip(round_trip);
       at(track.look(now, static_cast<span_kind>(k), out));
-      const duration patience = std::max(track.patience(), floor);
-      least = std::min(least, patience);
+      least = std::min(least, track.helps() ? track.patience(1) : duration::max());
       price = std::max(price, track.price());
-      if (track.open().empty()) continue;
+      if (!track.open()) continue;
       open = true;
-      const duration here = patience - (state.beside - track.open().front().beside);
-      exhausted |= here <= 0ns;
-      fresh &= here >= std::max(patience / 2, 2 * round_trip);
-      left = std::min(left, here);
+      due = std::min(due, track.hold_at(state.trial));
     }
     if (!open && !state.idle) {
       state.idle = true;
       state.idle_since = now;
-      if (state.holding) {
-        state.in_vain += ((now - state.since < suspend ? 1 : 0) - state.in_vain) / 16;
-      }
-      const auto cost = std::chrono::duration_cast<duration>(price * round_trip);
-      state.plan = {release_after(state.gaps, cost - least)};
-      if (price > 1) {
+      state.plan = {release_after(state.gaps, round_trip - least)};
+      if (price > 1 && least < round_trip) {
         hold_early(state.gaps, state.plan.release + round_trip, suspend, round_trip, price,
                    state.plan);
       }
@@ -180,8 +176,10 @@ class slo final : public policy {
       if (state.holding) after(state.credit + stretch, options_.offline);
     }
     if (open) {
-      if (exhausted || (state.holding && !fresh)) return true;
-      at(now + left);
+      // What is released runs for long enough to make little of the round trip.
+      const duration worth = state.holding ? least_run * round_trip : 0ns;
+      if (due != never && due - worth <= now) return true;
+      at(due);
       return false;
     }
     const duration idle = now - state.idle_since;

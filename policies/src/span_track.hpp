@@ -1,15 +1,19 @@
 #pragma once
 /// \file
-/// What is known of one kind of span on one GPU: which are open, what they need by themselves, how
-/// many missed the target, and what patience that leaves.
+/// What is known of one kind of span on one GPU: which are open, how long they take when so many
+/// are, held for or not, how many missed the target, and until when offline work may run on.
 
 #include "decaying_histogram.hpp"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string_view>
 #include <vector>
 
 #include "sluice/policy.hpp"
@@ -19,72 +23,106 @@ namespace sluice {
 
 class span_track {
  public:
-  struct open_span {
-    time_point begun{};
-    duration beside{};  ///< gpu_state::beside at that time.
-    bool ended = false;
-  };
-
   void aim(duration target) noexcept { stated_ = target_ = target; }
   bool has_target() const noexcept { return target_ != duration::zero(); }
-  /// Said before everything else in a turn.
+  bool open() const noexcept { return !open_.empty(); }
+
+  /// Said before everything else in a turn: what a suspend and a resume cost.
   void set_round_trip(duration cost) noexcept { round_trip_ = cost; }
-  /// What the target leaves of the slowest spans, but first no more than is worth while; halved by
-  /// every miss.
-  duration patience() const noexcept {
-    if (own_.total() < few) return {};
-    const auto times = [](duration value, double factor) {
-      return std::chrono::duration_cast<duration>(value * factor);
-    };
-    const duration left = std::max(target_ - own_.quantile(0.995), duration::zero());
-    const double factor = std::exp2(-pressure_);
-    return std::min(times(left, std::min(factor, 1.0)), times(round_trip_, worthwhile * factor));
+  /// Whether a hold saves a span that is alone more time than a round trip takes, or nobody knows.
+  bool helps() const noexcept {
+    return std::min(held_.count, beside_.count) < few ||
+           beside_.value - held_.value > static_cast<double>(round_trip_.count());
+  }
+  /// Of so many spans that come while none is open one is a trial: half of them until something is
+  /// known, few where it is clear.
+  std::uint64_t trial_every() const noexcept {
+    const double both = std::min(held_.count, beside_.count);
+    return both >= 2 && beside_.value > 2 * held_.value ? 256 : both >= few ? 64 : 2;
+  }
+  /// How long a span may be open before offline work is held, while `count` are; zero: hold at
+  /// once. What the target leaves of the time that spans need then, halved by every miss.
+  duration patience(std::size_t count) const noexcept {
+    const duration left = std::max(target_ - need(count), duration::zero());
+    return std::chrono::duration_cast<duration>(left * std::exp2(-pressure_));
+  }
+  /// When to hold for the open spans: when the first of them is out of patience, if that helps.
+  /// \param trial one that is alone is held for at once, or not at all: what less is known of.
+  /// \pre open()
+  time_point hold_at(bool trial) const noexcept {
+    if (trial && open_.size() == 1) return spares() ? never : open_.front().begun;
+    if (!helps()) return never;
+    return open_.front().begun + patience(open_.size());
   }
   /// What a nanosecond of a round trip is worth in offline time; doubled by every miss.
-  double price() const noexcept { return std::exp2(std::max(pressure_, 0.0)); }
+  double price() const noexcept { return std::exp2(pressure_); }
 
-  /// By their begin: the front is the first to be out of patience.
-  const std::vector<open_span>& open() const noexcept { return open_; }
-  void begin(time_point at, duration beside) {
+  /// \param trial it is the first of those for which holding is put to the test.
+  void begin(time_point at, time_point now, bool held, bool trial) {
     const auto place = std::upper_bound(open_.begin(), open_.end(), at, later);
     if (place < open_.begin() + static_cast<std::ptrdiff_t>(late_)) ++late_;
-    open_.insert(place, {at, beside});
+    open_.insert(place, {at, at, now, open_.size() + 1, held, open_.empty(), trial && spares()});
+  }
+  /// Offline work is held from now on, or not any more.
+  void set_held(bool held, time_point now) noexcept {
+    for (open_span& one : open_) {
+      one.held = held;
+      if (one.told != now) one.from = now;
+      one.among = open_.size();
+    }
   }
   /// The span that begun then ends; another one that began at the same time would do as well.
   /// \param delay how much of its length may be offline work's doing.
   void end(time_point begun, duration length, duration delay, time_point now, span_kind kind,
            decision_sink& out) {
+    const auto after = std::upper_bound(open_.begin(), open_.end(), begun, later);
     bool known_late = false;
-    for (auto i = std::upper_bound(open_.begin(), open_.end(), begun, later);
-         i != open_.begin() && (--i)->begun == begun;) {
-      if (i->ended) continue;
-      i->ended = true;
-      known_late = i < open_.begin() + static_cast<std::ptrdiff_t>(late_);
-      break;
+    if (after != open_.begin() && std::prev(after)->begun == begun) {
+      const auto one = std::prev(after);
+      if (one->held) needs_[level(one->among)].add(begun + length - one->from);
+      const bool always = one->from == begun;
+      if (one->first && (always || one->trial)) {
+        (one->held && always ? held_ : beside_).add(length);
+      }
+      known_late = one < open_.begin() + static_cast<std::ptrdiff_t>(late_);
+      erase(one, after);
     }
-    own_.add(length - std::min({delay, length, patience()}));
+    own_.add(length - (helps() ? std::min(delay, length) : duration::zero()));
     if (!known_late) learn(length > target_, now, kind, out);
-    drop([](const open_span& one) { return one.ended; });
   }
   /// What can be said of open spans: those that are late have missed already, however late they
   /// will end; and those that nobody ends must not hold offline work for ever. \return when to look
   /// again.
   time_point look(time_point now, span_kind kind, decision_sink& out) {
-    drop([&](const open_span& one) {
-      return one.ended || one.begun + std::max(8 * target_, forget_after) < now;
-    });
+    const duration limit = std::max(8 * target_, forget_after);
+    erase(open_.begin(), std::find_if(open_.begin(), open_.end(), [&](const open_span& one) {
+            return one.begun + limit >= now;
+          }));
     for (; late_ < open_.size() && open_[late_].begun + target_ < now; ++late_) {
-      if (!open_[late_].ended) learn(true, now, kind, out);
+      learn(true, now, kind, out);
     }
     return late_ < open_.size() ? open_[late_].begun + target_ + duration(1) : never;
   }
 
  private:
+  struct open_span {
+    time_point begun{};
+    time_point from{};      ///< Since when `held` is as it is; `begun`: always.
+    time_point told{};      ///< The turn in which its begin was seen.
+    std::size_t among = 0;  ///< So many were open then.
+    bool held = false;
+    bool first = false;  ///< None was open when it began.
+    bool trial = false;  ///< It was not held for while it was alone, whatever else would have been.
+  };
+  struct mean {
+    double count = 0, value = 0;
+    void add(duration length) noexcept {
+      count = std::min(count + 1, 256.0);
+      value += (static_cast<double>(length.count()) - value) / count;
+    }
+  };
+  static constexpr std::size_t levels = 10;
   static constexpr double few = 16;
-  /// Where online work stands still beside offline work, patience is good for fewer round trips
-  /// only, and beyond so many of them it saves next to nothing.
-  static constexpr double worthwhile = 64;
-  static constexpr double least_pressure = -6;
   static constexpr double most_pressure = 3;
   static constexpr double relief = 0.0075;
   static constexpr double most_excess = 64;
@@ -99,18 +137,29 @@ class span_track {
       "aims at {} ms for the next ten minutes"};
 
   static bool later(time_point at, const open_span& one) noexcept { return at < one.begun; }
-  template <class Predicate>
-  void drop(Predicate&& over) noexcept {
-    const auto first = std::find_if_not(open_.begin(), open_.end(), over);
-    late_ -= std::min(late_, static_cast<std::size_t>(first - open_.begin()));
-    open_.erase(open_.begin(), first);
+  static std::size_t level(std::size_t count) noexcept {
+    return std::min(static_cast<std::size_t>(std::bit_width(count)), levels) - 1;
+  }
+  /// Of trials.
+  bool spares() const noexcept { return beside_.count <= held_.count; }
+  /// Where nothing is known of so many: in proportion to what is known of fewer.
+  duration need(std::size_t count) const noexcept {
+    const std::size_t here = level(count);
+    for (std::size_t i = here + 1; i-- > 0;) {
+      if (needs_[i].total() >= few / 2) return needs_[i].quantile(0.99) * (1 << (here - i));
+    }
+    return target_;
+  }
+  using where = std::vector<open_span>::iterator;
+  void erase(where from, where to) noexcept {
+    const auto late = open_.begin() + static_cast<std::ptrdiff_t>(late_);
+    if (from < late) late_ -= static_cast<std::size_t>(std::min(to, late) - from);
+    open_.erase(from, to);
   }
 
   void learn(bool miss, time_point now, span_kind kind, decision_sink& out) {
-    pressure_ = std::clamp(pressure_ + (miss ? 1 : -relief), least_pressure, most_pressure);
-    if (target_ != stated_ && now >= retry_) {
-      target_ = stated_;
-    }
+    pressure_ = std::clamp(pressure_ + (miss ? 1 : -relief), 0.0, most_pressure);
+    if (target_ != stated_ && now >= retry_) target_ = stated_;
     excess_ = std::max(0.0, excess_ + (miss && own_.quantile(0.995) > target_ ? 1 : -0.01));
     if (excess_ == 0) missing_since_ = now;
     if (!miss || excess_ < most_excess || now - missing_since_ < ten_minutes) return;
@@ -129,12 +178,16 @@ class span_track {
   duration target_{};
   duration round_trip_{};
   decaying_histogram own_{8192};  ///< Lengths without what offline work may have added.
-  double pressure_ = 0;           ///< One for each miss, less `relief` for each span that met.
-  double excess_ = 0;             ///< Misses above 1 % while the target leaves nothing.
-  time_point missing_since_{};    ///< When that began to be above zero.
-  time_point retry_ = never;      ///< When the stated target is aimed at again.
-  std::vector<open_span> open_;
-  std::size_t late_ = 0;  ///< The first so many of them were counted as missed.
+  /// How long spans take from when offline work is held on, by how many are open then: 1, 2 to 3,
+  /// 4 to 7, and so on.
+  std::array<decaying_histogram, levels> needs_;
+  mean held_, beside_;   ///< Of first spans that were held for from their begin, and that were not.
+  double pressure_ = 0;  ///< One for each miss, less `relief` for each span that met.
+  double excess_ = 0;    ///< Misses above 1 % while the target leaves nothing.
+  time_point missing_since_{};   ///< When that began to be above zero.
+  time_point retry_ = never;     ///< When the stated target is aimed at again.
+  std::vector<open_span> open_;  ///< By their begin.
+  std::size_t late_ = 0;         ///< The first so many of them were counted as missed.
 };
 
 }  // namespace sluice

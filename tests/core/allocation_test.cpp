@@ -2,6 +2,7 @@
 
 #include "core_bench.hpp"
 #include "counted_allocations.hpp"
+#include "recorder.hpp"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -71,6 +72,20 @@ TEST(Allocation, DoesNotHappenFromBeginToBatchAndBack) {
   // Four processes, a suspend and a resume each.
   EXPECT_GE(bench.driver.submitted() - before, 10'000U * 8);
   EXPECT_EQ(bench.driver.misuses(), 0U);
+}
+
+TEST(Allocation, DoesNotHappenWhileAllOfItIsRecorded) {
+  const std::string path = ::testing::TempDir() + "sluice_allocation.rec";
+  auto recorder = core::recorder::create({.file = path});
+  ASSERT_TRUE(recorder) << recorder.error().message();
+  core_bench bench(quick_config(), make_fixed_timeslice({.slice = 20ms}), {}, recorder->get());
+  fill(bench, 4, 8);
+  auto client = bench.client();
+  bench.attach_all();
+  bench.driver.keep_batches(false);
+  EXPECT_EQ(allocations_over(bench, client, 500), 0U);
+  EXPECT_EQ(bench.stats().lost_records, 0U);
+  EXPECT_EQ(unlink(path.c_str()), 0);
 }
 
 /// The bridge to a plugin and back costs none either.

@@ -212,18 +212,20 @@ class PluginInConfiguration : public ::testing::Test {
   }
   result<std::unique_ptr<policy>> load(const std::string& content) {
     path_ = here_.write("sluice.toml", content);
-    return load_policy(known_, path_, "fixed_timeslice", message_);
+    return load_policy(known_, path_, "fixed_timeslice", message_, &text_);
   }
   policy_registry known_;
   const folder here_;
   std::string path_;
   std::string message_;
+  std::string text_;
 };
 
 TEST_F(PluginInConfiguration, IsFoundBesideTheFileOrByItsWholePath) {
   auto made = load("[policy]\nplugin = \"hold_all.so\"\nhold_for = \"5ms\"\n");
   ASSERT_TRUE(made) << message_;
   EXPECT_EQ((*made)->name(), "hold_all");
+  EXPECT_EQ(text_, here_.path() + "/hold_all.so:fail_at=0,hold_for=5ms,sleep=0ns");
   made = load("[policy]\nname = \"hold_all\"\nplugin = \"" + plugin_path("hold_all") + "\"\n");
   ASSERT_TRUE(made) << message_;
   EXPECT_EQ((*made)->name(), "hold_all");
@@ -238,6 +240,7 @@ TEST_F(PluginInConfiguration, CanBeWrapped) {
   const auto made = load("[policy]\nname = \"around\"\nplugin = \"hold_all.so\"\n");
   ASSERT_TRUE(made) << message_;
   EXPECT_EQ(wrapped, "hold_all");
+  EXPECT_EQ(text_, "") << "no command line can say that";
 }
 
 TEST_F(PluginInConfiguration, IsRefusedWithFileAndLine) {

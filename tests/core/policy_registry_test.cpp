@@ -142,7 +142,7 @@ class LoadPolicy : public testing::Test {
  protected:
   result<std::unique_ptr<policy>> load(const std::string& content) {
     std::ofstream(path_) << content;
-    return load_policy(everything(), path_, "fixed_timeslice", message_);
+    return load_policy(everything(), path_, "fixed_timeslice", message_, &text_);
   }
   ~LoadPolicy() override { std::filesystem::remove(path_); }
 
@@ -150,7 +150,17 @@ class LoadPolicy : public testing::Test {
                              ("sluice_policy_" + std::to_string(getpid()) + ".toml"))
                                 .string();
   std::string message_;
+  std::string text_;
 };
+
+TEST_F(LoadPolicy, SaysItAsACommandLineDoesWithEveryParameter) {
+  ASSERT_TRUE(load("[policy]\nslice = \"5ms\"\n")) << message_;
+  EXPECT_EQ(text_, "fixed_timeslice:release=client_done,slice=5ms");
+  ASSERT_TRUE(load("")) << message_;
+  EXPECT_EQ(text_, "fixed_timeslice:release=client_done,slice=20ms");
+  ASSERT_TRUE(load("[policy]\nname = \"shadow\"\nof = \"fixed_timeslice\"\nslice = \"1ms\"\n"));
+  EXPECT_EQ(text_, "shadow:of=fixed_timeslice,slice=1ms");
+}
 
 TEST_F(LoadPolicy, TakesNameAndParameters) {
   const auto made = load("[policy]\nname = \"fixed_timeslice\"\nrelease = \"slice_end\"\n");

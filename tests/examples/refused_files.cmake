@@ -37,6 +37,7 @@ refused("${WORK}/nowhere.toml: cannot read" --config ${WORK}/nowhere.toml)
 
 refused("${WORK}: cannot be written: Is a directory" --json ${WORK})
 refused("${WORK}/nowhere/x.json: cannot be written: No such file" --json ${WORK}/nowhere/x.json)
+refused("${WORK}: cannot be written: Is a directory" --record ${WORK})
 
 # Whether the file could be written was tried without leaving one behind.
 file(REMOVE ${WORK}/refused.json)

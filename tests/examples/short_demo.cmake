@@ -8,6 +8,7 @@ endif()
 file(REMOVE ${json})
 execute_process(
   COMMAND ${PROGRAM} --load ${LOAD} --window 1.5 --drain-limit 2s --json ${json} ${policy}
+    --record ${WORK}/${LOAD}.rec
   RESULT_VARIABLE code OUTPUT_VARIABLE out)
 message("${out}")
 if(NOT code EQUAL 0)
@@ -56,6 +57,14 @@ expect("kernels ran exactly once" kernels_lost EQUAL 0 AND kernels_repeated EQUA
 expect("no driver command failed" failed_outcomes EQUAL 0)
 expect("offline was suspended" suspends GREATER 0 AND driver_calls GREATER 1)
 expect("every suspend has its resume" suspends EQUAL resumes)
+# The scheduler's own counts are what its recording says.
+execute_process(COMMAND ${SLUICE} replay ${WORK}/${LOAD}.rec --json
+  RESULT_VARIABLE code OUTPUT_VARIABLE recorded)
+expect("the recording can be replayed" code EQUAL 0)
+foreach(key suspends resumes driver_calls)
+  string(JSON recorded_${key} GET ${recorded} rows 0 ${key})
+  expect("recorded ${key}" recorded_${key} EQUAL ${key})
+endforeach()
 expect("every run served the same requests" online_alone_requests EQUAL scheduled_requests
   AND unscheduled_requests EQUAL scheduled_requests)
 

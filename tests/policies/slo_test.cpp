@@ -36,11 +36,12 @@ class node : public testing::policy_harness {
     table().add_group(train, role::offline, {gpu_a});
     change(train);
   }
-  /// `count` spans of that length, with such gaps.
+  /// `count` spans of that length, or four times that beside offline work, with such gaps.
   void serve(int count, duration length, duration gap, span_kind kind = request) {
     for (int i = 0; i < count; ++i) {
       begin_span(kind, ++number_);
       advance(length);
+      if (!held(train)) advance(3 * length);
       end_span(kind, number_);
       advance(gap);
     }
@@ -81,18 +82,54 @@ TEST(Slo, LetsOfflineRunForWhatTheTargetLeaves) {
   EXPECT_FALSE(harness.held(train));
 }
 
-TEST(Slo, CountsPatienceOnlyWhileOfflineRuns) {
-  node harness(with(200ms));
-  harness.serve(20, 10ms, 1s);
+TEST(Slo, ReleasesWhenTheOtherSpansHaveTimeForALongRun) {
+  node harness(with(2s));
+  harness.serve(20, 10ms, 3s);
   harness.begin_span(request, 1);
-  harness.advance(195ms);
+  harness.advance(1995ms);
   ASSERT_TRUE(harness.held(train));
   harness.begin_span(request, 2);
-  harness.advance(5ms);
-  harness.end_span(request, 1);  // The other one has not used up any of its own.
+  harness.advance(1ms);
+  harness.end_span(request, 1);  // The other one has nearly 2 s left, 64 round trips are 960 ms.
   EXPECT_FALSE(harness.held(train));
-  harness.advance(100ms);
+  harness.advance(1900ms);
   EXPECT_FALSE(harness.held(train));
+  harness.advance(95ms);
+  EXPECT_TRUE(harness.held(train));
+}
+
+/// A burst uses up the patience as it comes.
+TEST(Slo, HoldsEarlierTheMoreSpansAreOpen) {
+  node harness(with(200ms));
+  harness.serve(20, 10ms, 1s);
+  std::uint64_t number = 0;
+  for (int i = 0; i < 16; ++i) harness.begin_span(request, ++number);
+  harness.advance(30ms);  // 16 of them may need 160 ms.
+  EXPECT_FALSE(harness.held(train));
+  harness.advance(25ms);
+  EXPECT_TRUE(harness.held(train));
+}
+
+/// Spans take 10 ms more beside offline work, or a second.
+TEST(Slo, StopsHoldingWhereThatSavesLessThanARoundTrip) {
+  for (const duration more : std::vector<duration>{10ms, 1s}) {
+    node harness(with(50ms));
+    int held = 0;
+    for (std::uint64_t i = 1; i <= 400; ++i) {
+      harness.begin_span(request, i);
+      harness.advance(100ms);  // Too long for the target in any case.
+      const bool was_held = harness.held(train);
+      if (i > 300) held += was_held;
+      if (!was_held) harness.advance(more);
+      harness.end_span(request, i);
+      harness.advance(1s);
+    }
+    if (more > 15ms) {
+      EXPECT_GE(held, 98);
+    } else {
+      EXPECT_LE(held, 2);  // Trials.
+    }
+  }
 }
 
 TEST(Slo, LosesPatienceByMissesWhichItSeesBeforeTheyEnd) {

@@ -1,18 +1,20 @@
 // sluice lab: judges policies on a simulated node in virtual time.
 
 #include "choice.hpp"
+#include "html_report.hpp"
 #include "output.hpp"
+#include "policy_choice.hpp"
 #include "profile_file.hpp"
-#include "python_policy.hpp"
 #include "report.hpp"
 #include "study.hpp"
 #include "subcommand.hpp"
 #include "sweep.hpp"
 
 #include <algorithm>
-#include <cerrno>
+#include <cctype>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -27,7 +29,6 @@
 
 #include "sluice/config.hpp"
 #include "sluice/duration_text.hpp"
-#include "sluice/policies/all.hpp"
 #include "sluice/policy_registry.hpp"
 
 namespace sluice::cli {
@@ -58,7 +59,7 @@ struct options {
   std::vector<double> sweep_costs = lab::sweep_axes{}.cost_factors;
   std::vector<std::string> sweep_kernels;
   std::string csv_sweep;
-  std::string csv_requests, csv_decisions, json;
+  std::string csv_requests, csv_decisions, json, report;
   std::uint32_t gpus = 0;
   std::uint64_t seed = 1;
   std::uint32_t seeds = 1;
@@ -82,7 +83,9 @@ std::vector<choice_kind> arrival_kinds() {
         parameter::number("high", 5, 1e-3, 1e5, "requests per second"),
         parameter::span("period", 10min, 1s, 24h, "of the wave")}},
       {"interactive", "what examples/demo generates: bursts of half a second", {}},
-      {"trace", "the file of --trace", {}},
+      {"trace",
+       "the file of --trace",
+       {parameter::number("speedup", 1, 0.01, 1000, "how much faster than they came")}},
   };
 }
 
@@ -171,7 +174,8 @@ checked<lab::arrival_source> make_source(const std::string& text, const options&
     if (asked.trace.empty()) return failure("--arrivals trace: name the file with --trace FILE");
     auto read = lab::read_trace_file(asked.trace);
     if (read.has_error()) return read.error();
-    lab::arrivals cut = length ? lab::busiest(*read, *length) : std::move(*read);
+    lab::arrivals cut = lab::speed_up(std::move(*read), with.number("speedup"));
+    if (length) cut = lab::busiest(cut, *length);
     return lab::arrival_source{text, [cut = std::move(cut)](std::uint64_t) { return cut; }};
   }
   if (given->name == "poisson") {
@@ -285,22 +289,6 @@ checked<lab::targets> read_targets(const std::string& text) {
   return made;
 }
 
-checked<lab::contender> make_policy(const policy_registry& known, const std::string& text) {
-  const auto given = lab::parse_choice(text);
-  if (given.has_error()) return failure("--policy: " + given.error().message);
-  std::string message;
-  const auto make = [&known, name = given->name, values = given->values](std::string& why) {
-    return known.make(name, values, why);
-  };
-  if (const auto tried = make(message); !tried) return failure("--policy " + text + ": " + message);
-  return lab::contender{text, lab::arrangement::scheduled,
-                        [make] {
-                          std::string ignored;
-                          return make(ignored).value();
-                        },
-                        1};
-}
-
 checked<lab::study_spec> make_spec(const options& asked, const policy_registry& known) {
   lab::study_spec spec;
   for (const auto& each : asked.profiles) {
@@ -330,9 +318,9 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
   if (spec.loads.empty()) spec.loads = asked.sweep ? std::vector{0.6} : std::vector{0.3, 0.6, 0.85};
   if (spec.costs) spec.loads.resize(1);
   for (const auto& each : asked.policies) {
-    auto made = make_policy(known, each);
-    if (made.has_error()) return made.error();
-    spec.policies.push_back(std::move(*made));
+    auto make = policy_maker(known, each);
+    if (make.has_error()) return make.error();
+    spec.policies.push_back({each, lab::arrangement::scheduled, std::move(*make), 1});
   }
   if (!asked.config.empty()) {
     std::string message;
@@ -360,8 +348,9 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
   spec.seeds = asked.seeds;
   spec.threads =
       asked.threads != 0 ? asked.threads : std::max(1u, std::thread::hardware_concurrency());
-  spec.keep_requests = !asked.csv_requests.empty();
-  spec.keep_decisions = !asked.csv_decisions.empty();
+  const bool timelines = !asked.report.empty() && !asked.sweep;
+  spec.keep_requests = !asked.csv_requests.empty() || timelines;
+  spec.keep_decisions = !asked.csv_decisions.empty() || timelines;
   return spec;
 }
 
@@ -396,48 +385,22 @@ checked<lab::sweep_axes> make_axes(const options& asked) {
   return made;
 }
 
-/// \return false after a complaint.
-bool write_file(const std::string& path,
-                const std::function<void(const std::function<void(std::string_view)>&)>& produce) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
-      std::fopen(path.c_str(), "we"),
-      [](std::FILE* f) { return f == nullptr ? 0 : std::fclose(f); });
-  bool good = file != nullptr;
-  if (good) {
-    produce([&](std::string_view text) {
-      good = good && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
-    });
-    good = good && std::fflush(file.get()) == 0;
-  }
-  if (!good) complain(fmt::format("{}: cannot be written: {}", path, error_text(errno)));
-  return good;
-}
-
-/// What was typed, for who wants to repeat it.
+/// What was typed, for a shell to repeat.
 std::string command_line() {
   std::ifstream own("/proc/self/cmdline");
-  std::string text((std::istreambuf_iterator<char>(own)), {});
-  if (!text.empty()) text.pop_back();
-  std::replace(text.begin(), text.end(), '\0', ' ');
-  return text;
-}
-
-/// The project's own, and those that the command line names by file.
-checked<policy_registry> policies_for(const options& asked) {
-  policy_registry known;
-  for (auto& each : all_policies()) known.add(std::move(each));
-  for (const std::string& text : asked.policies) {
-    const auto given = lab::parse_choice(text);
-    if (given.has_error()) return failure("--policy: " + given.error().message);
-    const std::string& file = given->name;
-    if (!file.ends_with(".so") && !file.ends_with(".py")) continue;
-    std::string message;
-    auto kind = load_policy_file(file, message);
-    if (!kind) return failure("--policy " + message);
-    kind->name = file;
-    known.add(std::move(*kind));
+  std::string text;
+  for (std::string word; std::getline(own, word, '\0');) {
+    const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || c > 0x7F; };
+    const bool quoted =
+        word.empty() || !std::all_of(word.begin(), word.end(), [&](char c) {
+          return plain(static_cast<unsigned char>(c)) || std::strchr("_./:=,+@%-", c) != nullptr;
+        });
+    if (!text.empty()) text += ' ';
+    if (quoted) text += '\'';
+    for (const char each : word) text += each == '\'' ? std::string("'\\''") : std::string(1, each);
+    if (quoted) text += '\'';
   }
-  return known;
+  return text;
 }
 
 int run(const options& asked) {
@@ -445,7 +408,7 @@ int run(const options& asked) {
     complain(why.message);
     return exit_usage;
   };
-  const auto known = policies_for(asked);
+  const auto known = policies_for(asked.policies);
   if (known.has_error()) return refuse(known.error());
   const auto wanted = make_spec(asked, *known);
   if (wanted.has_error()) return refuse(wanted.error());
@@ -478,6 +441,11 @@ int run(const options& asked) {
   if (!asked.csv_decisions.empty()) {
     good &= write_file(asked.csv_decisions,
                        [&](const auto& write) { lab::csv_decisions(*spec, *made, write); });
+  }
+  if (!asked.report.empty()) {
+    good &= write_file(asked.report, [&](const auto& write) {
+      write(lab::html_report(*spec, *made, command_line(), grids));
+    });
   }
   // Not on standard output: that is the same for the same command, to the byte.
   std::fprintf(stderr, "%llu runs in virtual time took %.2f s\n",
@@ -590,6 +558,10 @@ subcommand add_lab(CLI::App& program) {
   command->add_option("--csv-decisions", chosen->csv_decisions, "A row per driver call")
       ->type_name("FILE");
   command->add_option("--json", chosen->json, "All figures")->type_name("FILE");
+  command
+      ->add_option("--report", chosen->report,
+                   "All of it as one HTML page: charts, bound, timelines, tables")
+      ->type_name("FILE");
   return {command, [chosen] { return run(*chosen); }};
 }
 

@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
   const std::vector<subcommand> all{
       add_doctor(program),  add_queues(program), add_hqds(program),    add_role(program),
       add_suspend(program), add_resume(program), add_release(program), add_breaker(program),
-      add_sim(program),     add_policy(program), add_lab(program),
+      add_sim(program),     add_policy(program), add_lab(program),     add_replay(program),
   };
   try {
     program.parse(argc, argv);

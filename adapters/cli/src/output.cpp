@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
@@ -30,6 +31,22 @@ bool print(std::string_view text) {
 bool print(const boost::json::value& value) { return print(boost::json::serialize(value) + "\n"); }
 
 std::string error_text(int error) { return std::generic_category().message(error); }
+
+bool write_file(const std::string& path,
+                const std::function<void(const std::function<void(std::string_view)>&)>& produce) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
+      std::fopen(path.c_str(), "we"),
+      [](std::FILE* f) { return f == nullptr ? 0 : std::fclose(f); });
+  bool good = file != nullptr;
+  if (good) {
+    produce([&](std::string_view text) {
+      good = good && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
+    });
+    good = good && std::fflush(file.get()) == 0;
+  }
+  if (!good) complain(fmt::format("{}: cannot be written: {}", path, error_text(errno)));
+  return good;
+}
 
 std::size_t terminal_width() {
   if (const char* columns = std::getenv("COLUMNS")) {  // NOLINT: nobody sets it meanwhile.

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,11 @@ void complain(std::string_view sentence);
 bool print(std::string_view text);
 /// One line of JSON.
 bool print(const boost::json::value& value);
+
+/// Writes a file anew, from the pieces that `produce` hands to what it is given.
+/// \return false, after a complaint.
+bool write_file(const std::string& path,
+                const std::function<void(const std::function<void(std::string_view)>&)>& produce);
 
 /// Columns of the terminal that standard output is, or COLUMNS; 0: no terminal, no limit.
 std::size_t terminal_width();

@@ -40,6 +40,7 @@ subcommand add_lab(CLI::App& program);
 subcommand add_policy(CLI::App& program);
 subcommand add_queues(CLI::App& program);
 subcommand add_release(CLI::App& program);
+subcommand add_replay(CLI::App& program);
 subcommand add_resume(CLI::App& program);
 subcommand add_role(CLI::App& program);
 subcommand add_sim(CLI::App& program);

@@ -16,6 +16,7 @@
 #include "sluice/config.hpp"
 #include "sluice/lab/arrivals.hpp"
 #include "sluice/policy.hpp"
+#include "sluice/recording.hpp"
 
 namespace sluice::lab {
 
@@ -102,6 +103,7 @@ struct run_result {
 
 struct run_options {
   bool keep_decisions = false;
+  record_sink* record_into = nullptr;  ///< scheduled only; nullptr: nothing is recorded.
 };
 
 /// Runs one contender through the scenario, in virtual time. The same input gives the same result

@@ -271,6 +271,42 @@ std::vector<double> values_of(const metric& which, const cell& from) {
   return values;
 }
 
+report_table table_of(const study_spec& spec, const setting& where) {
+  report_table made;
+  for (const metric& each : metrics()) {
+    if (each.title.empty()) continue;
+    // Nobody wants a column of zeros for what went well.
+    const bool shown = std::any_of(where.cells.begin(), where.cells.end(), [&](const cell& one) {
+      if (!each.applies(spec, one)) return false;
+      const auto values = values_of(each, one);
+      return each.key != "unfinished"
+                 ? !values.empty()
+                 : std::any_of(values.begin(), values.end(), [](double v) { return v > 0; });
+    });
+    if (shown) made.columns.push_back(&each);
+  }
+  for (const cell& one : where.cells) {
+    auto& row = made.rows.emplace_back();
+    const bool lower = std::any_of(one.by_seed.begin(), one.by_seed.end(),
+                                   [](const figures& f) { return f.unfinished > 0; });
+    for (const metric* const each : made.columns) {
+      const auto values = each->applies(spec, one) ? values_of(*each, one) : std::vector<double>{};
+      if (values.empty()) {
+        row.push_back({"-", {}});
+        continue;
+      }
+      const estimate got = estimate_of(values);
+      const bool latency = each->key == "p50_ms" || each->key == "p90_ms" ||
+                           each->key == "p99_ms" || each->key == "max_ms";
+      auto& field = row.emplace_back();
+      field.mean = fmt::format("{}{:.{}f}", lower && latency ? ">=" : "", got.mean, each->decimals);
+      if (values.size() > 1)
+        field.half_width = fmt::format("{:.{}f}", got.half_width, each->decimals);
+    }
+  }
+  return made;
+}
+
 std::string text_report(const study_spec& spec, const study& all) {
   std::string text;
   for (const setting& where : all.settings) {
@@ -278,40 +314,13 @@ std::string text_report(const study_spec& spec, const study& all) {
         "\n{}\n  {}{}\n", setting_text(spec, where), where.arrivals,
         spec.seeds > 1 ? fmt::format("; {} seeds, mean and half of the 95 % interval", spec.seeds)
                        : "");
-    std::vector<const metric*> columns;
-    for (const metric& each : metrics()) {
-      if (each.title.empty()) continue;
-      // Nobody wants a column of zeros for what went well.
-      const bool shown = std::any_of(where.cells.begin(), where.cells.end(), [&](const cell& one) {
-        if (!each.applies(spec, one)) return false;
-        const auto values = values_of(each, one);
-        return each.key != "unfinished"
-                   ? !values.empty()
-                   : std::any_of(values.begin(), values.end(), [](double v) { return v > 0; });
-      });
-      if (shown) columns.push_back(&each);
-    }
+    const report_table table = table_of(spec, where);
     std::vector<std::vector<std::string>> rows{{""}};
-    for (const metric* const each : columns) rows[0].emplace_back(each->title);
-    for (const cell& one : where.cells) {
-      auto& row = rows.emplace_back(std::vector<std::string>{one.contender});
-      const bool lower = std::any_of(one.by_seed.begin(), one.by_seed.end(),
-                                     [](const figures& f) { return f.unfinished > 0; });
-      for (const metric* const each : columns) {
-        const auto values =
-            each->applies(spec, one) ? values_of(*each, one) : std::vector<double>{};
-        if (values.empty()) {
-          row.emplace_back("-");
-          continue;
-        }
-        const estimate got = estimate_of(values);
-        const bool latency = each->key == "p50_ms" || each->key == "p90_ms" ||
-                             each->key == "p99_ms" || each->key == "max_ms";
-        std::string cell_text =
-            fmt::format("{}{:.{}f}", lower && latency ? ">=" : "", got.mean, each->decimals);
-        if (values.size() > 1)
-          cell_text += fmt::format("+-{:.{}f}", got.half_width, each->decimals);
-        row.push_back(std::move(cell_text));
+    for (const metric* const each : table.columns) rows[0].emplace_back(each->title);
+    for (std::size_t i = 0; i < where.cells.size(); ++i) {
+      auto& row = rows.emplace_back(std::vector<std::string>{where.cells[i].contender});
+      for (const auto& [mean, half_width] : table.rows[i]) {
+        row.push_back(half_width.empty() ? mean : mean + "+-" + half_width);
       }
     }
     text += aligned(rows);

@@ -28,6 +28,17 @@ const std::vector<metric>& metrics();
 /// \return one value per seed; those that are empty left out.
 std::vector<double> values_of(const metric& which, const cell& from);
 
+/// One setting's table: the columns that say something there.
+struct report_table {
+  struct field {
+    std::string mean;        ///< "-" where there is nothing to say.
+    std::string half_width;  ///< Of its interval; empty when there is one value.
+  };
+  std::vector<const metric*> columns;
+  std::vector<std::vector<field>> rows;  ///< For each cell of the setting, one for each column.
+};
+report_table table_of(const study_spec& spec, const setting& where);
+
 std::string text_report(const study_spec& spec, const study& all);
 /// One object; `command` is what was typed, `grids` are of a sweep.
 std::string json_report(const study_spec& spec, const study& all, std::string_view command,

@@ -283,8 +283,11 @@ void simulation::make_scheduler(const run_options& options) {
       return 0u;
     });
   }
-  auto made =
-      scheduler_core::create(what_.limits, *backend_, who_.make(), {.time = &time_, .quiet = true});
+  auto made = scheduler_core::create(what_.limits, *backend_, who_.make(),
+                                     {.time = &time_,
+                                      .quiet = true,
+                                      .record_into = options.record_into,
+                                      .record = {.device = "laboratory"}});
   core_ =
       std::move(made.value());  // Throws when the limits have a problem, or descriptors are out.
   core_->awake();               // Nobody sleeps here: no client has to write the eventfd.

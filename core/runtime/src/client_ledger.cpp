@@ -53,6 +53,9 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       one.gpus = one.named;
       one.page = std::move(page);
       table_.add_client({one.page->id, one.page->options.name, one.gpus});
+      if (record_ != nullptr) {
+        record_->client(one.page->id, one.page->options.name, one.page->options.gpus);
+      }
       // Room for what the rings can hold: a mark can be an end and a begin.
       events.reserve(2 * span_ring::capacity * clients_.size());
     }
@@ -110,12 +113,16 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
   // In this order: every end that is seen then has its begin seen as well, and what a client did
   // before it withdrew is complete.
   const bool withdrawn = page.withdrawn.load(std::memory_order_acquire);
-  one.ended = page.ended.load(std::memory_order_acquire);
+  const std::uint64_t ended_before =
+      std::exchange(one.ended, page.ended.load(std::memory_order_acquire));
   const std::uint64_t begun = page.begun.load(std::memory_order_acquire);
   const time_point stamp{duration(page.first_unseen.load(std::memory_order_relaxed))};
   page.seen.store(begun, std::memory_order_relaxed);
 
   const std::uint64_t began = begun - std::exchange(one.begun, begun);
+  if (record_ != nullptr && (began != 0 || one.ended != ended_before || withdrawn)) {
+    record_->work(page.id, begun, one.ended, began != 0 ? stamp : time_point{}, withdrawn);
+  }
   if (one.ended - one.excess_ends > begun) one.excess_ends = one.ended - begun;
   const std::uint64_t outstanding = begun - (one.ended - one.excess_ends);
   // Ends belong to what still counts first; only more ends than that are of begins written off.
@@ -188,6 +195,9 @@ void client_ledger::take_marks(client& one, time_point now, std::vector<event>& 
     const auto mark = one.page->spans.pop();
     if (!mark) break;
     const time_point at{duration(mark->at)};
+    if (record_ != nullptr) {
+      record_->mark(one.page->id, mark->kind, mark->request, mark->begins, at);
+    }
     if (!mark->begins) {
       const auto begun = one.open.end(mark->kind, mark->request);
       begun ? ended(*mark, *begun, at) : stats_.stray_ends.add();

@@ -4,6 +4,7 @@
 
 #include "front_desk.hpp"
 #include "open_spans.hpp"
+#include "record_stream.hpp"
 #include "table.hpp"
 
 #include <cstdint>
@@ -21,9 +22,10 @@ namespace sluice::core {
 /// only when a client arrives.
 class client_ledger {
  public:
-  client_ledger(const scheduler_config& config, table& world, statistics& stats,
-                front_desk& desk) noexcept
-      : config_(config), table_(world), stats_(stats), desk_(desk) {}
+  /// \param record nullptr: there is none.
+  client_ledger(const scheduler_config& config, table& world, statistics& stats, front_desk& desk,
+                record_stream* record) noexcept
+      : config_(config), table_(world), stats_(stats), desk_(desk), record_(record) {}
 
   /// Brings the GPUs' in-flight counts up to date and appends the events.
   void look(time_point now, std::vector<event>& events);
@@ -63,6 +65,7 @@ class client_ledger {
   table& table_;
   statistics& stats_;
   front_desk& desk_;
+  record_stream* const record_;
   std::vector<client> clients_;
   std::vector<client> withdrawn_;  // In the last look: its events still name them.
   time_point last_look_{};

@@ -43,13 +43,15 @@ std::uint32_t line_for(const toml::table& table, std::string_view message) {
 }  // namespace
 
 result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const std::string& path,
-                                            std::string_view fallback, std::string& message) {
+                                            std::string_view fallback, std::string& message,
+                                            std::string* text) {
   const auto file = core::read_toml(path, message);
   if (!file) return file.error();
   const auto section = core::table_of(*file, path, "policy", message);
   if (!section) return section.error();
   if (*section == nullptr) {
     auto made = known.make(fallback, {}, message);
+    if (made && text != nullptr) *text = command_text(fallback, *known.find(fallback), {});
     if (made) return made;
     message = fmt::format("{}: {}", path, message);
     return errc::bad_config;
@@ -70,14 +72,15 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
        {std::tuple{"name", &name, "a policy's name"}, {"plugin", &library, "a file's path"}}) {
     const toml::node* const given = table.get(key);
     if (given == nullptr) continue;
-    const auto text = given->value_exact<std::string>();
-    if (!text || text->empty()) {
+    const auto word = given->value_exact<std::string>();
+    if (!word || word->empty()) {
       return refuse(core::line_of(*given), fmt::format("{} must be {} in quotes", key, what));
     }
-    *into = *text;
+    *into = *word;
     values.erase(key);
   }
   policy_registry all = known;
+  std::string written;
   if (!library.empty()) {
     const auto line = core::line_of(*table.get("plugin"));
     const auto where = std::filesystem::path(path).parent_path() / library;
@@ -96,8 +99,15 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
     } else {
       name = (*kind)->name;
     }
+    // A command line names it by its file, and so cannot name what wraps it.
+    written = name == (*kind)->name ? std::filesystem::absolute(where).string() : std::string();
   } else if (name.empty()) {
     name = fallback;
+  }
+  if (library.empty()) written = name;
+  if (text != nullptr) {
+    const policy_kind* const chosen = written.empty() ? nullptr : all.find(name);
+    *text = chosen != nullptr ? command_text(written, *chosen, values) : std::string();
   }
   auto made = all.make(name, std::move(values), message);
   if (!made) return refuse(line_for(table, message), message);

@@ -113,6 +113,20 @@ std::string check_parameters(const std::vector<parameter>& schema, parameters& g
   return {};
 }
 
+std::string command_text(std::string_view name, const policy_kind& kind, parameters values) {
+  if (name.find(':') != name.npos) return {};
+  if (!kind.wrap) (void)check_parameters(kind.schema, values);
+  std::string text(name);
+  char before = ':';
+  for (const auto& [key, value] : values.all()) {
+    const auto* const words = std::get_if<std::string>(&value);
+    const std::string written = words != nullptr ? *words : to_text(value);
+    if (written.empty() || written.find(',') != written.npos) return {};
+    text += fmt::format("{}{}={}", std::exchange(before, ','), key, written);
+  }
+  return text;
+}
+
 result<std::unique_ptr<policy>> make_policy(const policy_kind& kind, parameters values,
                                             std::string& message) {
   if (!kind.make) {

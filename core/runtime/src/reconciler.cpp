@@ -154,6 +154,7 @@ void reconciler::measure_submit(gpu& on, command_kind kind) noexcept {
 void reconciler::note_off(gpu& on, time_point at) noexcept {
   if (on.not_off != 0 || !std::exchange(on.arrival_open, false)) return;
   stats_.arrival_to_off.record(at - on.arrival);
+  if (record_ != nullptr) record_->off(on.id, at - on.arrival);
 }
 
 void reconciler::completed(const batch_result& result, time_point now) {

@@ -5,6 +5,7 @@
 
 #include "deadline_heap.hpp"
 #include "log_limiter.hpp"
+#include "record_stream.hpp"
 #include "table.hpp"
 
 #include <cstddef>
@@ -24,9 +25,15 @@ namespace sluice::core {
 /// Threading: reactor thread. Cost: O(queues of dirty processes), no allocation.
 class reconciler {
  public:
+  /// \param record nullptr: there is none.
   reconciler(const scheduler_config& config, table& world, backend& driver, statistics& stats,
-             const time_source& time) noexcept
-      : config_(config), table_(world), backend_(driver), stats_(stats), time_(time) {}
+             const time_source& time, record_stream* record) noexcept
+      : config_(config),
+        table_(world),
+        backend_(driver),
+        stats_(stats),
+        time_(time),
+        record_(record) {}
 
   /// Submits what can be submitted: suspends for GPUs with waiting online work before everything
   /// else, so that the driver, which serialises per GPU, serves them first.
@@ -54,6 +61,7 @@ class reconciler {
   backend& backend_;
   statistics& stats_;
   const time_source& time_;
+  record_stream* const record_;
   deadline_heap deadlines_;  // By process slot.
   std::uint64_t last_batch_ = 0;
   batch batch_{};

@@ -2,6 +2,7 @@
 
 #include "inbox_queue.hpp"
 #include "log.hpp"
+#include "recorder.hpp"
 
 #include <unistd.h>
 
@@ -25,9 +26,11 @@ constexpr int most_rounds = 8;
 
 class scheduler::impl {
  public:
-  impl(scheduler_config config, std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
+  impl(scheduler_config config, std::unique_ptr<core::recorder> recorder,
+       std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
        std::unique_ptr<scheduler_core> core, std::vector<std::unique_ptr<source>> sources)
       : config_(std::move(config)),
+        recorder_(std::move(recorder)),
         loop_(std::move(loop)),
         backend_(std::move(driver)),
         core_(std::move(core)) {
@@ -99,16 +102,16 @@ class scheduler::impl {
     void poll_pointers(duration every) { source_->poll_pointers(every); }
     std::string_view name() const noexcept { return source_->name(); }
     void breaker_changed(const breaker_change& what) { source_->breaker_changed(what); }
-    void drain(statistics& stats) {
+    void drain() {
       bool overflow = false;
       for (const auto& one : inboxes_) {
         // The bit first: what is dropped after this look sets it again.
         overflow |= one->take_overflow();
-        stats.inbox_overflows.add(one->take_dropped());
+        owner_.core_->overflowed(number_, one->take_dropped());
         one->drain();
       }
       if (!overflow) return;
-      stats.resyncs.add();
+      owner_.core_->live_stats().resyncs.add();
       source_->resync();
       for (const auto& one : inboxes_) one->drain();
     }
@@ -181,7 +184,7 @@ class scheduler::impl {
       core_->awake();
       // Before anything is drained: what was said before stop() is still heard.
       const bool stopping = stop_asked_.load(std::memory_order_acquire);
-      for (const auto& one : sources_) one->drain(core_->live_stats());
+      for (const auto& one : sources_) one->drain();
       if (stopping) core_->begin_stop();
       next = core_->step();
       if (const duration wanted = core_->pointer_interval();
@@ -225,7 +228,8 @@ class scheduler::impl {
   }
 
   const scheduler_config config_;
-  // In this order: the core uses the backend, the sources use both and the loop.
+  // In this order: the core uses the backend and the recorder, the sources use both and the loop.
+  const std::unique_ptr<core::recorder> recorder_;
   std::unique_ptr<reactor> loop_;
   std::unique_ptr<backend> backend_;
   std::unique_ptr<scheduler_core> core_;
@@ -247,12 +251,21 @@ result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
                                                      scheduler_options options) {
   constexpr std::size_t most_sources = 32;  // Bits of the table's marks.
   if (sources.size() > most_sources) return errc::full;
+  std::unique_ptr<core::recorder> recorder;
+  if (!options.record.file.empty()) {
+    auto opened = core::recorder::create(options.record);
+    if (!opened) return opened.error();
+    recorder = std::move(*opened);
+  }
   auto core = scheduler_core::create(config, *driver, std::move(decider),
-                                     {nullptr, getpid(), std::move(options.fallback)});
+                                     {.own_pid = getpid(),
+                                      .fallback = std::move(options.fallback),
+                                      .record_into = recorder.get(),
+                                      .record = std::move(options.record)});
   if (!core) return core.error();
-  return std::unique_ptr<scheduler>(
-      new scheduler(std::make_unique<impl>(std::move(config), std::move(loop), std::move(driver),
-                                           std::move(*core), std::move(sources))));
+  return std::unique_ptr<scheduler>(new scheduler(
+      std::make_unique<impl>(std::move(config), std::move(recorder), std::move(loop),
+                             std::move(driver), std::move(*core), std::move(sources))));
 }
 
 scheduler::scheduler(std::unique_ptr<impl> body) noexcept : impl_(std::move(body)) {}

@@ -9,6 +9,8 @@
 #include "log_limiter.hpp"
 #include "pointer_ledger.hpp"
 #include "reconciler.hpp"
+#include "record_stream.hpp"
+#include "recording_backend.hpp"
 #include "reservations.hpp"
 #include "table.hpp"
 
@@ -16,6 +18,7 @@
 #include <exception>
 #include <functional>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,19 +43,32 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
        core_options options)
       : config_(config),
         time_(options.time != nullptr ? *options.time : real_time),
-        backend_(driver),
+        record_(options.record_into == nullptr ? nullptr
+                                               : std::make_unique<core::record_stream>(
+                                                     *options.record_into, stats_, time_.now())),
+        recorded_(record_ == nullptr ? nullptr
+                                     : std::make_unique<core::recording_backend>(driver, *record_)),
+        backend_(recorded_ == nullptr ? driver : *recorded_),
         policy_(std::move(decider)),
         desk_(std::make_shared<core::front_desk>(time_)),
         table_(stats_, options.own_pid, config_.suspend_sdma),
-        clients_(config_, table_, stats_, *desk_),
+        clients_(config_, table_, stats_, *desk_, record_.get()),
         pointers_(table_),
         holds_(config_, table_, stats_),
-        reconciler_(config_, table_, driver, stats_, time_),
-        reservations_(config_, table_, driver, stats_, options.quiet),
-        attacher_(config_, table_, driver, stats_),
+        reconciler_(config_, table_, backend_, stats_, time_, record_.get()),
+        reservations_(config_, table_, backend_, stats_, options.quiet),
+        attacher_(config_, table_, backend_, stats_),
         breaker_(config_, table_, stats_),
         fallback_(std::move(options.fallback)),
-        quiet_(options.quiet) {}
+        quiet_(options.quiet) {
+    if (record_ == nullptr) return;
+    record_->begin({.device = options.record.device,
+                    .policy = policy_ ? policy_->name() : std::string_view(),
+                    .policy_text = options.record.policy,
+                    .backend = driver.name(),
+                    .own_pid = options.own_pid,
+                    .config = config_});
+  }
 
   time_point step();
 
@@ -126,10 +142,13 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
 
   const scheduler_config config_;
   const time_source& time_;
+  statistics stats_;
+  const std::unique_ptr<core::record_stream>
+      record_;  // Null: nothing is recorded; as what follows.
+  const std::unique_ptr<core::recording_backend> recorded_;
   backend& backend_;
   std::unique_ptr<policy> policy_;
   const std::shared_ptr<core::front_desk> desk_;  // Shared with the clients' pages.
-  statistics stats_;
   core::table table_;
   core::client_ledger clients_;
   core::pointer_ledger pointers_;
@@ -148,6 +167,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   core::log_limiter notes_log_{8};
   duration pointer_interval_{};
   time_point next_tick_{};
+  time_point due_ = never;  // The next turn, as the last one said.
   std::uint64_t turn_ = 0;
   int strikes_ = 0;
   time_point last_strike_{};
@@ -158,12 +178,16 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
 time_point scheduler_core::impl::step() {
   const time_point now = time_.now();
   table_.set_now(now);
+  if (record_) record_->set_now(now);
   backend_.drain();
   if (now >= next_tick_) next_tick_ = backend_.tick(now);
 
   events_.clear();
   if (desk_->has_rearms()) {
-    for (const gpu_id id : desk_->take_rearms()) breaker_.rearm(id);
+    for (const gpu_id id : desk_->take_rearms()) {
+      if (record_) record_->rearm(id);
+      breaker_.rearm(id);
+    }
   }
   breaker_.work(now);
 
@@ -178,10 +202,12 @@ time_point scheduler_core::impl::step() {
     attacher_.recheck();
   }
   holds_.before_policy(now);
+  if (record_) record_->forced(stats_.forced_resumes);
   if (desk_->has_policy() && !stopping_) {
     auto next = desk_->take_policy();
     log_line(log_level::info, "policy {}: replaced by {}", policy_ ? policy_->name() : "none",
              next ? next->name() : "none");
+    if (record_) record_->new_policy(next ? next->name() : std::string_view(), false);
     replace_policy(std::move(next));
     is_fallback_ = false;
   }
@@ -208,11 +234,15 @@ time_point scheduler_core::impl::step() {
     waits = desk_->answer_waits(now, [&](const client_page& page) { return is_clear(page); });
   }
   retired_.reset();
+  if (record_) record_->turn(due_);
   stats_.turns.add();
   stats_.turn.record(time_.now() - now);
-  if (policy_is_new_ && !stopping_) return now;
-  return std::min({waits, next_tick_, policy_wake_, clients_.next(), holds_.next(),
-                   reconciler_.next(), reservations_.next(), attacher_.next(), breaker_.next()});
+  due_ =
+      policy_is_new_ && !stopping_
+          ? now
+          : std::min({waits, next_tick_, policy_wake_, clients_.next(), holds_.next(),
+                      reconciler_.next(), reservations_.next(), attacher_.next(), breaker_.next()});
+  return due_;
 }
 
 void scheduler_core::impl::decide(time_point now) {
@@ -246,6 +276,7 @@ void scheduler_core::impl::eject(std::string_view why) {
              policy_->name(), why);
   }
   is_fallback_ = next != nullptr;
+  if (record_) record_->new_policy(next ? next->name() : std::string_view(), true);
   // Its first turn is the next: what this one held is resumed first.
   replace_policy(std::move(next));
 }
@@ -330,7 +361,7 @@ result<std::unique_ptr<scheduler_core>> scheduler_core::create(const scheduler_c
                                                                std::unique_ptr<policy> decider,
                                                                core_options options) {
   if (!config.problem().empty()) return errc::bad_config;
-  auto body = std::make_unique<impl>(config, driver, std::move(decider), options);
+  auto body = std::make_unique<impl>(config, driver, std::move(decider), std::move(options));
   if (body->desk_->wake().fd() < 0) {
     return error_code{EMFILE, boost::system::system_category()};
   }
@@ -348,6 +379,10 @@ result<void> scheduler_core::start() { return impl_->backend_.start(*impl_); }
 void scheduler_core::observe(unsigned source, const observation& seen) {
   impl_->table_.set_now(std::max(impl_->table_.now(), impl_->time_.now()));
   const time_point now = impl_->table_.now();
+  if (impl_->record_) {
+    impl_->record_->set_now(now);
+    impl_->record_->seen(source, seen);
+  }
   switch (seen.kind) {
     case observation_kind::gpu_lost: impl_->breaker_.reset(seen.gpu, seen.at, now); break;
     case observation_kind::breaker_kept: impl_->breaker_.keep(seen.gpu, seen.at, now); break;
@@ -360,12 +395,24 @@ void scheduler_core::observe(unsigned source, const observation& seen) {
   }
 }
 
+void scheduler_core::overflowed(unsigned source, std::uint64_t dropped) noexcept {
+  if (dropped == 0) return;
+  impl_->stats_.inbox_overflows.add(dropped);
+  if (!impl_->record_) return;
+  impl_->record_->set_now(std::max(impl_->table_.now(), impl_->time_.now()));
+  impl_->record_->overflow(source, dropped);
+}
+
 time_point scheduler_core::step() { return impl_->step(); }
 
 duration scheduler_core::pointer_interval() const noexcept { return impl_->pointer_interval_; }
 
 void scheduler_core::begin_stop() {
   if (std::exchange(impl_->stopping_, true)) return;
+  if (impl_->record_) {
+    impl_->record_->set_now(std::max(impl_->table_.now(), impl_->time_.now()));
+    impl_->record_->stop();
+  }
   impl_->policy_wake_ = never;
   impl_->reservations_.forget();
   impl_->reservations_.work(impl_->table_.now());
@@ -384,6 +431,7 @@ void scheduler_core::finish_stop() {
   begin_stop();
   impl_->desk_->close();
   impl_->backend_.stop();
+  if (impl_->record_) impl_->record_->end();
 }
 
 result<online_client> scheduler_core::register_client(client_options options) {

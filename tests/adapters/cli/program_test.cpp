@@ -884,7 +884,7 @@ TEST(Sluice, TakesPidsAndQueueIdsAsWholeNumbersOnly) {
 TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
   const std::string all =
       "doctor, queues, hqds, role, suspend, resume, release, breaker, sim, "
-      "policy, lab (see --help)\n";
+      "policy, lab, replay (see --help)\n";
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
       {{"foo"}, "there is no subcommand 'foo'; there are " + all},
       {{"foo", "--bar", "1"}, "there is no subcommand 'foo'; there are " + all},
@@ -915,7 +915,8 @@ TEST(Sluice, ExplainsItself) {
                                                           {"role", "list"},
                                                           {"breaker"},
                                                           {"breaker", "list"},
-                                                          {"breaker", "rearm"}};
+                                                          {"breaker", "rearm"},
+                                                          {"replay"}};
   for (auto words : subcommands) {
     words.emplace_back("--help");
     command help{program, words, {}};

@@ -40,6 +40,17 @@ wait "$holder"
 cat held
 grep -q "process $pid runs again" held
 
+# Recorded and replayed.
+awk '/^## What would/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |
+  sed "s|/tmp/gpu|$work/gpu|g" >commands
+[ "$(grep -c 'sluice replay' commands)" = 2 ]
+SLUICE_ROLES="store = '$work/roles'" bash -euo pipefail commands >replayed
+cat replayed
+grep -q '^as recorded' replayed
+grep -q '^recorded policy, replayed' replayed
+grep -q '"policy":"slo:' replayed
+grep -q ',suspend,' calls.csv
+
 # Given back for some time, and taken back. The store is the machine's otherwise.
 export SLUICE_ROLES="store = '$work/roles'"
 awk '/^## Giving/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |

@@ -2,22 +2,45 @@
 # usage: readme.sh BIN
 # What adapters/lab/README.md says to type, and that threads do not change a byte. BIN: where the programs are.
 set -euo pipefail
-readme=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/../../../adapters/lab/README.md
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+readme=$here/../../../adapters/lab/README.md
 PATH=$1:$PATH
 work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
 cd "$work"
 awk '/^```$/ {inside=0} inside {print} /^```sh$/ {inside=1}' "$readme" >commands
-[ "$(grep -c '^sluice lab' commands)" = 5 ]
+[ "$(grep -c '^sluice lab' commands)" = 6 ]
 bash -euo pipefail commands >out 2>err
-[ "$(grep -c 'suspend at once  *[0-9]' out)" = 8 ]
-[ "$(grep -c 'clairvoyant bound' out)" = 8 ]
+[ "$(grep -c 'suspend at once  *[0-9]' out)" = 10 ]
+[ "$(grep -c 'clairvoyant bound' out)" = 10 ]
 grep -q '| bursty | load 0.3 | offline long' out
 grep -q 'ttft miss%' out
 # Every request and call has its row, and the JSON is one.
 [ "$(grep -c ',online alone,' requests.csv)" -gt 50 ]
 [ "$(grep -c ',suspend,' calls.csv)" -gt 10 ]
 python3 -c 'import json; all = json.load(open("all.json")); assert all["settings"][0]["contenders"][5]["p99_ms"]["mean"] > 0; assert "--service fifo" in all["command"]'
+# The page: whole, by itself, and the same each time.
+python3 "$here/check_page.py" out.html >page
+grep -qxF "$(grep -- '--report out' commands)" page
+for name in fixed_timeslice deadline 'suspend at once' 'no scheduler' SIGSTOP 'online alone'; do grep -qxF "$name" page; done
+grep -qx 'bound of what suspending can give' page
+[ "$(grep -c '^Latency of requests$' page)" = 2 ]
+mv out.html before.html
+bash -euo pipefail <(grep -- "--report out" commands) >/dev/null 2>&1
+cmp before.html out.html
+python3 "$here/check_page.py" sweep.html >page
+grep -q '^break-even: ' page
+[ "$(grep -c '<path class="turn"' sweep.html)" = 8 ]
+# A name that a shell or a browser would act on stands in the command quoted, and is text on the page.
+rude="<script>alert('1') & <b>.toml"
+cp "$here/../../../adapters/sim/profiles/mi300x.toml" "$rude"
+sluice lab --profile "$rude" --load 0.3 --duration 5s --report rude.html >/dev/null 2>&1
+python3 "$here/check_page.py" rude.html >page
+grep -qxF "$rude" page
+grep '^sluice lab --profile' page >again
+before=$(cksum <rude.html)
+bash -euo pipefail again >/dev/null 2>&1
+[ "$(cksum <rude.html)" = "$before" ]
 
 # What the README shows of a sweep is what it prints, but for what it leaves out.
 awk '/^```$/ {inside=0} inside {print} /^```text$/ {inside=1}' "$readme" | grep -vFx ... >shown

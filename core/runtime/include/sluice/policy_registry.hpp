@@ -27,6 +27,14 @@ namespace sluice {
 /// As a user would write it: "20ms", 0.5, true, "text".
 [[nodiscard]] std::string to_text(const parameter_value& value);
 
+/// A policy as command lines write it (NAME|FILE[:KEY=VALUE,...]), with every parameter, since
+/// another program's defaults may differ. For record_options::policy.
+///
+/// \param name what they call `kind`.
+/// \return empty where they cannot say it.
+[[nodiscard]] std::string command_text(std::string_view name, const policy_kind& kind,
+                                       parameters values);
+
 /// Makes a policy of that kind.
 ///
 /// \param values  are checked, and defaults filled in.
@@ -64,10 +72,12 @@ class policy_registry {
 /// without the table, or with neither, gives `fallback`.
 ///
 /// \param message on failure, one line that names file, line, key, value and range.
+/// \param text    becomes its command_text().
 /// \return errc::bad_config, or the system's error for a file that cannot be read.
 [[nodiscard]] result<std::unique_ptr<policy>> load_policy(const policy_registry& known,
                                                           const std::string& path,
                                                           std::string_view fallback,
-                                                          std::string& message);
+                                                          std::string& message,
+                                                          std::string* text = nullptr);
 
 }  // namespace sluice

@@ -11,6 +11,7 @@
 #include "sluice/online_client.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/reactor.hpp"
+#include "sluice/recording.hpp"
 #include "sluice/result.hpp"
 #include "sluice/source.hpp"
 #include "sluice/statistics.hpp"
@@ -21,6 +22,9 @@ struct scheduler_options {
   /// Makes the policy that takes over when one was removed because it threw or was late; as
   /// core_options::fallback.
   std::function<std::unique_ptr<policy>()> fallback = nullptr;
+  /// With a file: what comes in is recorded there, for `sluice replay`. Where the disk is too slow,
+  /// lines are lost (statistics::lost_records), and nothing waits for it.
+  record_options record = {};
 };
 
 /// Watches sources and clients, asks the policy, and acts through the backend.
@@ -35,7 +39,8 @@ struct scheduler_options {
 /// Errors:    result<T>; nothing here throws.
 class scheduler {
  public:
-  /// \return errc::bad_config when config.problem() says so.
+  /// \return errc::bad_config when config.problem() says so or record.buffer is out of its range; the
+  ///         system's error when record.file cannot be written.
   [[nodiscard]] static result<std::unique_ptr<scheduler>> create(
       scheduler_config config, std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
       std::unique_ptr<policy> decider, std::vector<std::unique_ptr<source>> sources,

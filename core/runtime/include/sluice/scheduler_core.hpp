@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -14,6 +15,7 @@
 #include "sluice/observation.hpp"
 #include "sluice/online_client.hpp"
 #include "sluice/policy.hpp"
+#include "sluice/recording.hpp"
 #include "sluice/result.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
@@ -33,6 +35,9 @@ struct core_options {
   std::function<std::unique_ptr<policy>()> fallback = nullptr;
   /// Does not log what the backend can do as it says so; for programs with many schedulers.
   bool quiet = false;
+  /// What comes in is written there; nullptr: nowhere. Of `record` only policy and device count.
+  record_sink* record_into = nullptr;
+  record_options record = {};
 };
 
 /// Threading: register_client(), rearm(), set_policy(), stats() and wake() from any thread. All
@@ -59,6 +64,8 @@ class scheduler_core {
   [[nodiscard]] result<void> start();
   /// One item of what source number `source` (0 to 31) saw. Between steps.
   void observe(unsigned source, const observation& seen);
+  /// Source number `source` had to drop so many. Between steps.
+  void overflowed(unsigned source, std::uint64_t dropped) noexcept;
   /// One turn. \return when the next is due at the latest.
   time_point step();
   /// How often sources are to look at pointers, as the policy wants since the last step; zero: not
@@ -77,7 +84,7 @@ class scheduler_core {
   /// As scheduler::set_policy().
   void set_policy(std::unique_ptr<policy> next);
   statistics stats() const;
-  /// For what is counted outside: inbox overflows, resyncs, the length of a turn.
+  /// For what is counted outside: resyncs, the length of a turn.
   statistics& live_stats() noexcept;
 
   /// The protocol that lets clients skip the system call while a step runs. Call awake() before a

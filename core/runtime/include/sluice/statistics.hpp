@@ -44,6 +44,7 @@ struct statistics {
   counter stray_ends;       ///< Marks that ended a span which was not open.
   counter inbox_overflows;  ///< Observations dropped; a resync mended it.
   counter resyncs;
+  counter lost_records;  ///< Lines of the recording that the writer had no room for.
 
   histogram suspend_call;    ///< Driver time of one suspend batch.
   histogram resume_call;     ///< Driver time of one resume batch.

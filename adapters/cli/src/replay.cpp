@@ -1,0 +1,321 @@
+// sluice replay: plays a recording of a scheduler to other policies in virtual time.
+
+#include "replay.hpp"
+
+#include "outcome.hpp"
+#include "output.hpp"
+#include "policy_choice.hpp"
+#include "subcommand.hpp"
+#include "table.hpp"
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "sluice/duration_text.hpp"
+#include "sluice/lab/percentiles.hpp"
+
+namespace sluice::cli {
+namespace {
+
+namespace json = boost::json;
+using namespace std::chrono_literals;
+
+constexpr const char* open_loop =
+    "Replays are open-loop: online work begins and ends when it did in the recording. Under "
+    "another "
+    "policy it would have ended earlier or later, which no recording can tell.";
+
+struct options {
+  std::string file;
+  std::vector<std::string> policies;
+  lab::replay_options costs;
+  std::string csv_decisions;
+  bool json = false;
+};
+
+struct row {
+  std::string name;
+  std::string what;  ///< "recorded", "replayed".
+  lab::outcome_summary got;
+  std::uint64_t calls = 0;
+  std::uint64_t estimated = 0;
+};
+
+double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
+double share(duration part, duration whole) {
+  return whole > 0ns ? static_cast<double>(part.count()) / static_cast<double>(whole.count()) : 0;
+}
+std::string ms_text(duration value) { return fmt::format("{:.2f}", ms(value)); }
+
+/// What a reader of the figures has to know.
+std::vector<std::string> notes_on(const lab::recording& what,
+                                  const lab::outcome_summary& recorded) {
+  std::vector<std::string> notes{open_loop};
+  if (what.why) notes.push_back(what.why->text + "; all figures are of what is before it");
+  if (recorded.replacements + recorded.removals != 0) {
+    notes.push_back(fmt::format(
+        "The recorded scheduler changed its policy {} times ({} of them because the policy was "
+        "removed); a replay keeps the same one throughout",
+        recorded.replacements + recorded.removals, recorded.removals));
+  }
+  if (recorded.refused != 0) {
+    notes.push_back(fmt::format(
+        "The recorded backend refused {} batches, which were handed over again; a replay takes all",
+        recorded.refused));
+  }
+  return notes;
+}
+
+void add_notes(const std::string& name, const lab::replayed& got, const lab::outcome_summary& sums,
+               std::vector<std::string>& notes) {
+  if (got.estimated != 0) {
+    notes.push_back(
+        fmt::format("{}: {} of {} driver calls had no recorded one left to take the "
+                    "time of, and took the median",
+                    name, got.estimated, got.calls));
+  }
+  if (got.misses_pointers) {
+    notes.push_back(
+        fmt::format("{}: the policy looks at pointers of online queues, and the "
+                    "recording has none: it saw no work by them",
+                    name));
+  }
+  if (got.unattached != 0) {
+    notes.push_back(
+        fmt::format("{}: {} attaches were to processes that the recorded scheduler never attached "
+                    "to; they ran on",
+                    name, got.unattached));
+  }
+  if (sums.removals != 0) notes.push_back(name + ": the policy threw and was removed");
+}
+
+std::string text_of(const lab::recording& what, const std::vector<row>& rows,
+                    const std::vector<std::string>& notes, std::size_t width) {
+  std::string text = fmt::format(
+      "{}: {:.3f} s under {}, backend {}; device: {}\n", printable(what.name),
+      std::chrono::duration<double>(what.end - what.base).count(),
+      printable(what.policy_text.empty() ? (what.policy.empty() ? "no policy" : what.policy)
+                                         : what.policy_text),
+      printable(what.backend),
+      what.device.empty() ? "not said, so simulated or real" : printable(what.device));
+  using align = table::align;
+  table all({{"POLICY", align::left, true},
+             {"PREEMPTIONS", align::right},
+             {"SUSPENDS", align::right},
+             {"RESUMES", align::right},
+             {"CALLS", align::right},
+             {"FAILED", align::right},
+             {"FORCED", align::right},
+             {"HELD%", align::right},
+             {"LONGEST", align::right},
+             {"OFF-P50", align::right},
+             {"OFF-P99", align::right}});
+  for (const row& each : rows) {
+    const auto off = lab::percentiles_of(each.got.to_off);
+    const bool any = !each.got.to_off.empty();
+    all.add({printable(each.name), std::to_string(each.got.preemptions),
+             std::to_string(each.got.suspends), std::to_string(each.got.resumes),
+             std::to_string(each.got.driver_calls), std::to_string(each.got.failures),
+             std::to_string(each.got.forced_resumes),
+             fmt::format("{:.1f}", 100 * share(each.got.held(), each.got.managed())),
+             ms_text(each.got.longest_hold()), any ? ms_text(off.p50) : "-",
+             any ? ms_text(off.p99) : "-"});
+  }
+  text += all.text(width);
+  table groups({{"POLICY", align::left, true},
+                {"GROUP", align::left},
+                {"PREEMPTIONS", align::right},
+                {"HELD", align::right},
+                {"HELD%", align::right},
+                {"LONGEST", align::right}});
+  for (const row& each : rows) {
+    for (const auto& one : each.got.groups) {
+      groups.add({printable(each.name), one.name, std::to_string(one.preemptions),
+                  ms_text(one.held), fmt::format("{:.1f}", 100 * share(one.held, one.managed)),
+                  ms_text(one.longest_hold)});
+    }
+  }
+  if (!groups.empty()) text += "\n" + groups.text(width);
+  text +=
+      "\nTimes in ms. OFF: from an online arrival until offline is off the GPU. HELD%: of the "
+      "time attached.\n";
+  for (const std::string& each : notes) text += printable(each) + "\n";
+  return text;
+}
+
+json::object json_of(const lab::recording& what, const std::vector<row>& rows,
+                     const std::vector<std::string>& notes) {
+  const auto text_or_null = [](const std::string& text) {
+    return text.empty() ? json::value(nullptr) : json::value(printable(text));
+  };
+  json::array all;
+  for (const row& each : rows) {
+    const auto off = lab::percentiles_of(each.got.to_off);
+    const auto off_ms = [&](duration value) {
+      return each.got.to_off.empty() ? json::value(nullptr) : json::value(ms(value));
+    };
+    json::array groups;
+    for (const auto& one : each.got.groups) {
+      groups.push_back(json::object{{"group", one.name},
+                                    {"preemptions", one.preemptions},
+                                    {"attached_ms", ms(one.managed)},
+                                    {"held_ms", ms(one.held)},
+                                    {"held_share", share(one.held, one.managed)},
+                                    {"longest_hold_ms", ms(one.longest_hold)}});
+    }
+    all.push_back(json::object{{"policy", printable(each.name)},
+                               {"what", each.what},
+                               {"preemptions", each.got.preemptions},
+                               {"suspends", each.got.suspends},
+                               {"resumes", each.got.resumes},
+                               {"driver_calls", each.got.driver_calls},
+                               {"failed_commands", each.got.failures},
+                               {"forced_resumes", each.got.forced_resumes},
+                               {"held_share", share(each.got.held(), each.got.managed())},
+                               {"longest_hold_ms", ms(each.got.longest_hold())},
+                               {"arrivals_off", each.got.to_off.size()},
+                               {"off_gpu_p50_ms", off_ms(off.p50)},
+                               {"off_gpu_p99_ms", off_ms(off.p99)},
+                               {"estimated_calls", each.estimated},
+                               {"groups", std::move(groups)}});
+  }
+  json::array said;
+  for (const std::string& each : notes) said.push_back(json::value(printable(each)));
+  return {{"version", 1},
+          {"file", printable(what.name)},
+          {"device", text_or_null(what.device)},
+          {"recorded_policy", text_or_null(what.policy)},
+          {"recorded_policy_text", text_or_null(what.policy_text)},
+          {"duration_ms", ms(what.end - what.base)},
+          {"complete", !what.why.has_value()},
+          {"missing_lines", what.why ? what.why->count : 0},
+          {"rows", std::move(all)},
+          {"notes", std::move(said)}};
+}
+
+std::string csv_of(const lab::recording& what, const std::vector<row>& rows) {
+  std::string text = "policy,at_ms,pid,gpu,kind,queues\n";
+  for (const row& each : rows) {
+    for (const lab::call_decision& one : each.got.decisions) {
+      text +=
+          fmt::format("\"{}\",{:.6f},{},{},{},{}\n", printable(each.name), ms(one.at - what.base),
+                      one.pid, number(one.gpu),
+                      one.kind == command_kind::suspend ? "suspend" : "resume", one.queues.size());
+    }
+  }
+  return text;
+}
+
+/// The replayed schedulers log as live ones do; nobody shall take it for that.
+void mark_logs() {
+  const auto logger = spdlog::stderr_logger_mt("sluice");
+  logger->set_level(spdlog::level::warn);
+  logger->set_pattern("sluice: in the replay: %v");
+}
+
+int run(const options& asked) {
+  const auto known = policies_for(asked.policies);
+  if (known.has_error()) {
+    complain(known.error().message);
+    return exit_usage;
+  }
+  std::vector<std::pair<std::string, std::function<std::unique_ptr<policy>()>>> wanted;
+  for (const std::string& each : asked.policies) {
+    auto make = policy_maker(*known, each);
+    if (make.has_error()) {
+      complain(make.error().message);
+      return exit_usage;
+    }
+    wanted.emplace_back(each, std::move(*make));
+  }
+  const auto read = lab::read_recording(asked.file);
+  if (read.has_error()) {
+    complain(read.error().message);
+    return exit_failed;
+  }
+  const lab::recording& what = *read;
+  mark_logs();
+
+  std::vector<row> rows{{"as recorded", "recorded", lab::summarize(what)}};
+  std::vector<std::string> notes = notes_on(what, rows.front().got);
+  // By name only: a recording must not say which file this program loads.
+  const auto own = policies_for({});
+  if (what.policy_text.empty()) {
+    notes.push_back(
+        "The recording does not say how its policy was made; to replay it, name it with --policy");
+  } else if (auto make = policy_maker(*own, what.policy_text)) {
+    wanted.insert(wanted.begin(), {"recorded policy, replayed", std::move(*make)});
+  } else {
+    notes.push_back(fmt::format(
+        "The recorded policy is not one of this program's own; to replay it: --policy {}",
+        what.policy_text));
+  }
+  for (const auto& [name, make] : wanted) {
+    const auto got = lab::replay(what, make(), asked.costs);
+    if (got.has_error()) {
+      complain(got.error().message);
+      return exit_failed;
+    }
+    rows.push_back({name, "replayed", lab::summarize(got->run), got->calls, got->estimated});
+    add_notes(name, *got, rows.back().got, notes);
+  }
+  if (!asked.csv_decisions.empty() &&
+      !write_file(asked.csv_decisions, [&](const auto& write) { write(csv_of(what, rows)); })) {
+    return exit_failed;
+  }
+  const bool good = asked.json ? print(json::value(json_of(what, rows, notes)))
+                               : print(text_of(what, rows, notes, terminal_width()));
+  return good ? exit_done : exit_failed;
+}
+
+}  // namespace
+
+subcommand add_replay(CLI::App& program) {
+  const auto chosen = std::make_shared<options>();
+  auto* const command =
+      program.add_subcommand("replay", "Play a recording to other policies in virtual time");
+  command->footer(
+      "The first row is what happened, the second the same policy played again. It is\n"
+      "open-loop: online work begins and ends when it did, whatever the policy.\n"
+      "A driver call takes as long as the recorded one in its place, else the median.\n" +
+      std::string{exit_codes});
+  command->add_option("FILE", chosen->file, "The recording")->required()->type_name("");
+  command
+      ->add_option("--policy", chosen->policies,
+                   "Policy to play it to, or a plugin's file; several too")
+      ->type_name("NAME|FILE[:KEY=VALUE,...]")
+      ->take_all();
+  const auto cost = [&](const char* name, std::optional<duration>& into, const char* help) {
+    command
+        ->add_option_function<std::string>(
+            name,
+            [&into, name](const std::string& text) {
+              const auto value = parse_duration(text);
+              if (!value || *value < 0ns || *value > 1min) {
+                throw CLI::ValidationError(
+                    name, "'" + text + "' is no time from 0ms to 1min, such as 5ms");
+              }
+              into = *value;
+            },
+            help)
+        ->type_name("TIME");
+  };
+  cost("--suspend-cost", chosen->costs.suspend_cost,
+       "Time of a suspend, where the recording has none");
+  cost("--resume-cost", chosen->costs.resume_cost, "Likewise of a resume");
+  command->add_option("--csv-decisions", chosen->csv_decisions, "A row per driver call asked for")
+      ->type_name("FILE");
+  command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
+  return {command, [chosen] { return run(*chosen); }};
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,340 @@
+#include "replay.hpp"
+
+#include "core_bench.hpp"
+#include "experiment.hpp"
+#include "outcome.hpp"
+#include "scenarios.hpp"
+
+#include <chrono>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+#include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/policies/pointer_polling.hpp"
+#include "sluice/recording.hpp"
+
+namespace sluice::lab {
+namespace {
+
+using namespace test;
+
+class text_sink final : public record_sink {
+ public:
+  bool put(std::string_view line) noexcept override {
+    text.append(line);
+    return true;
+  }
+  std::string text;
+};
+
+/// What a recorder beside the simulated scheduler wrote.
+std::string record(const scenario& what, const contender& who) {
+  text_sink into;
+  (void)simulate(what, who, {.record_into = &into});
+  return into.text;
+}
+
+recording read(const std::string& text) {
+  auto made = parse_recording(text, "test");
+  EXPECT_TRUE(made) << made.error().message;
+  return made ? std::move(*made) : recording{};
+}
+
+/// One GPU, an offline process, online work at 1 s and at 1.5 s.
+std::string two_requests() { return record(known({1s, 1500ms}), at_once()); }
+
+void expect_the_same(const outcome_summary& recorded, const outcome_summary& got,
+                     const std::string& where) {
+  ASSERT_EQ(recorded.decisions.size(), got.decisions.size()) << where;
+  for (std::size_t i = 0; i < got.decisions.size(); ++i) {
+    ASSERT_EQ(recorded.decisions[i], got.decisions[i]) << where << ", decision " << i;
+  }
+  EXPECT_EQ(recorded.preemptions, got.preemptions) << where;
+  EXPECT_EQ(recorded.suspends, got.suspends) << where;
+  EXPECT_EQ(recorded.resumes, got.resumes) << where;
+  EXPECT_EQ(recorded.driver_calls, got.driver_calls) << where;
+  EXPECT_EQ(recorded.forced_resumes, got.forced_resumes) << where;
+  EXPECT_EQ(recorded.to_off, got.to_off) << where;
+  EXPECT_EQ(recorded.held(), got.held()) << where;
+  EXPECT_EQ(recorded.longest_hold(), got.longest_hold()) << where;
+}
+
+TEST(Replay, TheSamePolicyDecidesTheSameToTheNanosecond) {
+  constexpr std::uint64_t runs = fast_build ? 25 : 3;
+  std::uint64_t decisions = 0;
+  for (std::uint64_t seed = 1; seed <= runs; ++seed) {
+    const scenario what = any_scenario(seed);
+    for (const contender& who : {at_once(), timeslice(20ms), restless(seed)}) {
+      const std::string where = "seed " + std::to_string(seed) + ", " + who.name;
+      const recording recorded = read(record(what, who));
+      EXPECT_FALSE(recorded.why) << where;
+      const auto got = replay(recorded, who.make());
+      ASSERT_TRUE(got) << where << ": " << got.error().message;
+      EXPECT_EQ(got->estimated, 0u) << where;
+      EXPECT_EQ(got->run.end, recorded.end) << where;
+      const outcome_summary before = summarize(recorded);
+      expect_the_same(before, summarize(got->run), where);
+      decisions += before.decisions.size();
+    }
+  }
+  EXPECT_GT(decisions, 20 * runs);
+}
+
+/// What no laboratory does: failures, sessions that end, a gang, an agent that dies, what comes and
+/// goes.
+TEST(Replay, WhatGoesWrongIsPlayedAgain) {
+  using tests::gpu_a, tests::gpu_b, tests::q;
+  text_sink into;
+  scheduler_config config = tests::quick_config();
+  config.offline_floor = 0.3;
+  config.floor_window = 1s;
+  config.breaker_after = 2;
+  const auto decider = [] { return make_fixed_timeslice({.slice = 20ms}); };
+  tests::core_bench bench(config, decider(), {}, &into);
+  bench.driver.set_delay(1ms);
+  bench.create(100, role::offline, gpu_a, {0, 1});
+  bench.create(200, role::offline, gpu_b, {7}, 55);
+  bench.create(201, role::offline, gpu_a, {3}, 55);
+  bench.create(300, role::online, gpu_a, {0});
+  auto first = bench.client({gpu_a});
+  auto second = bench.client();
+  bench.driver.script_attach(200, errc::not_managed);
+  bench.run_for(65s);
+  const auto serve = [&](online_client& by) {
+    by.begin();
+    bench.run_for(30ms);
+    by.end();
+    bench.run_for(33ms);
+  };
+  serve(first);
+  bench.driver.script_outcome(100, q(1), outcome::invalid);
+  serve(second);
+  bench.run_for(3s);
+  bench.driver.script_outcome(100, q(0), outcome::failed);
+  serve(first);
+  bench.run_for(3s);
+  bench.driver.end_session(201);
+  serve(second);
+  bench.run_for(3s);
+  bench.create_queue(100, q(2), gpu_b);
+  serve(second);
+  first.begin();  // Until it is forced to run, and on.
+  bench.run_for(2500ms);
+  bench.driver.remove_queue(100, q(0));
+  bench.run_for(500ms);
+  first = {};
+  bench.run_for(50ms);
+  second.begin();
+  bench.run_for(3ms);
+  bench.driver.lose();
+  bench.run_for(200ms);
+  bench.driver.restore();
+  bench.run_for(4s);
+  second.end();
+  bench.driver.lose_gpu(gpu_a);
+  serve(second);
+  bench.core->rearm(gpu_a);
+  serve(second);
+  bench.see_kind(observation_kind::process_gone, 200);
+  serve(second);
+  bench.core->begin_stop();
+  bench.run_for(100ms);
+  bench.core->finish_stop();
+
+  const recording recorded = read(into.text);
+  EXPECT_FALSE(recorded.why);
+  const outcome_summary was = summarize(recorded);
+  EXPECT_GE(was.preemptions, 15u);
+  EXPECT_GE(was.failures, 2u);
+  EXPECT_GE(was.forced_resumes, 2u);
+  const auto got = replay(recorded, decider());
+  ASSERT_TRUE(got) << got.error().message;
+  expect_the_same(was, summarize(got->run), "scripted");
+}
+
+TEST(Replay, TheSameRecordingGivesTheSameTextAgain) {
+  const scenario what = any_scenario(3);
+  const std::string text = record(what, timeslice(20ms));
+  EXPECT_EQ(text, record(what, timeslice(20ms)));
+  const auto once = replay(read(text), make_fixed_timeslice({.slice = 5ms}));
+  const auto again = replay(read(text), make_fixed_timeslice({.slice = 5ms}));
+  ASSERT_TRUE(once && again);
+  EXPECT_EQ(summarize(once->run).decisions, summarize(again->run).decisions);
+}
+
+TEST(ReplayKnownAnswer, WhatHappenedIsCounted) {
+  const recording recorded = read(two_requests());
+  EXPECT_EQ(recorded.policy, "at_once");
+  EXPECT_EQ(recorded.device, "laboratory");
+  const outcome_summary got = summarize(recorded);
+  EXPECT_EQ(got.preemptions, 2u);
+  EXPECT_EQ(got.suspends, 2u);
+  EXPECT_EQ(got.resumes, 2u);
+  EXPECT_EQ(got.driver_calls, 4u);
+  ASSERT_EQ(got.groups.size(), 1u);
+  EXPECT_EQ(got.groups[0].name, "pid 1000");
+  // From the turn that suspends until the resume has ended: the suspend and the request, the host's
+  // wake-up and the reaction to its end, the resume.
+  const scenario what = known({});
+  const duration held = 5ms + 10ms + what.wake_up + what.reaction + 10ms;
+  EXPECT_EQ(got.groups[0].longest_hold, held);
+  // The second one ends with the scheduler, which resumes at once.
+  EXPECT_EQ(got.groups[0].held, 2 * held - what.reaction);
+  ASSERT_EQ(got.to_off.size(), 2u);
+  EXPECT_EQ(got.to_off[0], what.reaction + 5ms);
+}
+
+TEST(ReplayKnownAnswer, ALongerSlicePreemptsOnceForBothAndHoldsOn) {
+  const auto got = replay(read(two_requests()), make_fixed_timeslice({.slice = 800ms}));
+  ASSERT_TRUE(got) << got.error().message;
+  const outcome_summary sums = summarize(got->run);
+  EXPECT_EQ(sums.preemptions, 1u);
+  EXPECT_EQ(sums.suspends, 1u);
+  EXPECT_GT(sums.longest_hold(), 500ms);
+  // The same suspend, and the resume as long as the first recorded one.
+  ASSERT_EQ(sums.to_off.size(), 1u);
+  EXPECT_EQ(sums.to_off[0], known({}).reaction + 5ms);
+}
+
+TEST(Replay, CallsBeyondTheRecordedOnesTakeTheMedian) {
+  // Recorded with one preemption for both requests, replayed with one for each.
+  const recording recorded = read(record(known({1s, 1500ms}), timeslice(800ms)));
+  EXPECT_EQ(summarize(recorded).preemptions, 1u);
+  const auto got = replay(recorded, make_at_once());
+  ASSERT_TRUE(got) << got.error().message;
+  const outcome_summary sums = summarize(got->run);
+  EXPECT_EQ(sums.preemptions, 2u);
+  EXPECT_GE(got->estimated, 1u);
+  EXPECT_EQ(sums.to_off, std::vector<duration>(2, known({}).reaction + 5ms));
+}
+
+TEST(Replay, WhatACallTakesMustComeFromSomewhere) {
+  const contender idle{"idle", arrangement::scheduled,
+                       [] { return make_fixed_timeslice({.slice = 1us}); }, 1};
+  const recording recorded = read(record(known({}), idle));
+  // Nothing came, nothing was suspended. Now something comes.
+  std::string text = record(known({}), idle);
+  const recording nothing = read(text);
+  EXPECT_EQ(summarize(nothing).driver_calls, 0u);
+  const std::string client = text.substr(text.find("\"is\":\"client\""));
+  EXPECT_NE(client, "");
+  const auto end = text.find("\"is\":\"stop\"");
+  ASSERT_NE(end, text.npos);
+  const auto line = text.rfind('\n', end) + 1;
+  const std::string t = text.substr(line, text.find(',', line) - line);
+  text.insert(line, t + ",\"is\":\"work\",\"client\":1,\"begun\":1}\n" + t + ",\"is\":\"turn\"}\n");
+  const recording begun = read(text);
+  const auto refused = replay(begun, make_at_once());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message,
+            "test: nothing was suspended in this recording, so how long that takes is not known: "
+            "say it with --suspend-cost TIME");
+  EXPECT_TRUE(replay(begun, make_at_once(), {.suspend_cost = 5ms, .resume_cost = 10ms}));
+}
+
+TEST(Replay, APolicyThatNeedsPointersSaysThatThereAreNone) {
+  const auto got = replay(read(two_requests()), make_pointer_polling());
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_TRUE(got->misses_pointers);
+}
+
+// Files ------------------------------------------------------------------------------------------
+
+TEST(Recording, IsReadUpToAGap) {
+  std::string text = two_requests();
+  const auto second = text.find("\"is\":\"batch\"", text.find("\"is\":\"batch\"") + 1);
+  const auto line = text.rfind('\n', second) + 1;
+  const auto number =
+      std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(line), '\n');
+  text.insert(line,
+              text.substr(line, text.find(',', line) - line) + ",\"is\":\"gap\",\"count\":7}\n");
+  const recording got = read(text);
+  ASSERT_TRUE(got.why);
+  EXPECT_EQ(got.why->count, 7u);
+  EXPECT_EQ(got.why->text, "test:" + std::to_string(number + 1) +
+                               ": 7 lines are missing here, because the disk was too slow");
+  EXPECT_EQ(summarize(got).suspends, 1u);
+  EXPECT_TRUE(replay(got, make_at_once()));
+}
+
+TEST(Recording, CutShortAnywhereIsReadUpToThere) {
+  const std::string text = two_requests();
+  const auto header = text.find('\n') + 1;
+  std::size_t before = 0;
+  for (std::size_t size = header; size < text.size(); size += 97) {
+    const auto got = parse_recording(text.substr(0, size), "test");
+    ASSERT_TRUE(got) << size << ": " << got.error().message;
+    ASSERT_TRUE(got->why) << size;
+    ASSERT_GE(got->entries.size(), before) << size;
+    before = got->entries.size();
+    ASSERT_TRUE(replay(*got, make_at_once(), {.suspend_cost = 5ms, .resume_cost = 5ms})) << size;
+  }
+  EXPECT_FALSE(read(text).why);
+}
+
+TEST(Recording, DamageIsNamedByFileAndLine) {
+  const std::string text = two_requests();
+  const auto says = [&](std::string_view from, std::string_view to) {
+    std::string changed = text;
+    const auto at = changed.find(from);
+    EXPECT_NE(at, changed.npos) << from;
+    changed.replace(at, from.size(), to);
+    const auto got = parse_recording(changed, "x.rec");
+    return got ? std::string("fine") : got.error().message;
+  };
+  const std::string no = "x.rec:1: this is no recording that can be read: ";
+  EXPECT_EQ(says("\"version\":1", "\"version\":2"),
+            no + "it is of version 2, and this program reads version 1");
+  EXPECT_EQ(says("recording", "recordinh"), no + "it does not begin as a recording does");
+  EXPECT_EQ(says("\"max_suspend\":1000000000", "\"max_suspend\":1"),
+            no + "max_suspend is 1ns; it must be 1ms to 5min");
+  const std::string damaged = ": the recording is damaged: ";
+  EXPECT_EQ(says("\"what\":\"gpu_seen\"", "\"what\":\"gpu_sein\""),
+            "x.rec:2" + damaged + "what is an unknown word");
+  EXPECT_EQ(says("\"is\":\"seen\"", "\"is\":\"sean\""),
+            "x.rec:2" + damaged + "'is' names no line of a recording");
+  EXPECT_EQ(parse_recording("", "x.rec").error().message,
+            "x.rec: the file is empty, it is no recording");
+  EXPECT_EQ(parse_recording("hello\n", "x.rec").error().message, no + "it is no JSON object");
+  EXPECT_EQ(read_recording("/nowhere/x.rec").error().message,
+            "/nowhere/x.rec: cannot be opened: No such file or directory");
+}
+
+/// Whatever stands in the file: a sentence, or a replay that ends.
+TEST(RecordingRandom, DamageNeverCrashes) {
+  const std::string text = two_requests();
+  constexpr int runs = fast_build ? 2000 : 100;
+  int refused = 0;
+  for (int seed = 1; seed <= runs; ++seed) {
+    std::mt19937_64 bits(static_cast<std::uint64_t>(seed));
+    std::string changed = text;
+    for (auto left = 1 + bits() % 3; left != 0; --left) {
+      const auto at = bits() % changed.size();
+      switch (bits() % 4) {
+        case 0: changed[at] = static_cast<char>(bits()); break;
+        case 1: changed[at] = static_cast<char>('0' + bits() % 10); break;
+        case 2: changed.erase(at, 1 + bits() % 40); break;
+        default: {
+          const auto line = changed.rfind('\n', at) + 1;
+          changed.insert(line, changed.substr(line, changed.find('\n', line) + 1 - line));
+        }
+      }
+    }
+    const auto got = parse_recording(changed, "x.rec");
+    if (!got) {
+      ++refused;
+      EXPECT_EQ(got.error().message.rfind("x.rec:", 0), 0u) << seed << ": " << got.error().message;
+      continue;
+    }
+    (void)summarize(*got);
+    (void)replay(*got, make_fixed_timeslice({.slice = 20ms}),
+                 {.suspend_cost = 5ms, .resume_cost = 5ms});
+  }
+  EXPECT_GT(refused, runs / 4);
+}
+
+}  // namespace
+}  // namespace sluice::lab

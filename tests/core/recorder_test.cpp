@@ -1,0 +1,172 @@
+#include "recorder.hpp"
+
+#include "core_bench.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace sluice::tests {
+namespace {
+
+class directory {
+ public:
+  directory() {
+    std::string name = ::testing::TempDir() + "sluice-recorder-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "mkdtemp";
+    path_ = name;
+  }
+  ~directory() { std::filesystem::remove_all(path_); }
+  std::string operator/(const char* name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+std::string text_of(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t number = 0;
+  for (auto at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++number;
+  return number;
+}
+
+/// Online work comes and goes beside two processes. \return the batches.
+std::vector<std::tuple<std::uint64_t, process_id, command_kind>> drive(core_bench& bench,
+                                                                       int cycles) {
+  bench.create(100, role::offline, gpu_a, {0, 1});
+  bench.create(200, role::offline, gpu_b, {7});
+  auto client = bench.client();
+  bench.attach_all();
+  bench.driver.set_delay(1ms);
+  for (int i = 0; i < cycles; ++i) {
+    client.begin();
+    client.begin_span(span_kind::ttft, static_cast<std::uint64_t>(i));
+    bench.run_for(30ms);
+    client.end_span(span_kind::ttft, static_cast<std::uint64_t>(i));
+    client.end();
+    bench.run_for(20ms);
+  }
+  std::vector<std::tuple<std::uint64_t, process_id, command_kind>> all;
+  for (const batch& each : bench.driver.batches())
+    all.emplace_back(each.id, each.target, each.kind);
+  return all;
+}
+
+TEST(Recorder, WritesWhatCameInAndWhatWasDone) {
+  const directory here;
+  {
+    const auto recorder = core::recorder::create({.file = here / "all"}).value();
+    core_bench bench(quick_config(), make_fixed_timeslice({.slice = 20ms}), {}, recorder.get());
+    EXPECT_EQ(drive(bench, 10).size(), 40U);
+    bench.core->finish_stop();
+    EXPECT_EQ(bench.stats().lost_records, 0U);
+  }
+  const std::string text = text_of(here / "all");
+  EXPECT_EQ(text.rfind("{\"t\":0,\"is\":\"recording\",\"version\":1,", 0), 0U);
+  EXPECT_EQ(count(text, "\"is\":\"batch\""), 40U);
+  EXPECT_EQ(count(text, "\"is\":\"done\""), 40U);
+  EXPECT_EQ(count(text, "\"is\":\"attached\""), 2U);
+  EXPECT_EQ(count(text, "\"is\":\"queue\""), 3U);
+  EXPECT_EQ(count(text, "\"is\":\"seen\""), 5U);
+  EXPECT_EQ(count(text, "\"is\":\"work\""), 20U);
+  EXPECT_EQ(count(text, "\"is\":\"mark\""), 20U);
+  EXPECT_EQ(count(text, "\"is\":\"off\""), 20U);
+  EXPECT_EQ(count(text, "\"is\":\"gap\""), 0U);
+  EXPECT_NE(text.find("\"client\":1,\"begun\":10,\"ended\":9,"), text.npos);
+  EXPECT_EQ(text.substr(text.rfind('{', text.size() - 2)).find(",\"is\":\"end\"}\n"),
+            text.size() - text.rfind('{', text.size() - 2) - 13);
+}
+
+TEST(Recorder, WhatNobodyReadsIsLostAndSaidAndTheSchedulerGoesOn) {
+  const directory here;
+  const std::string pipe = here / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  // What it decides when nothing is recorded.
+  core_bench other;
+  const auto expected = drive(other, 1000);
+
+  auto recorder = core::recorder::create({.file = pipe, .buffer = 8192}).value();
+  core_bench bench(quick_config(), make_fixed_timeslice({.slice = 20ms}), {}, recorder.get());
+  EXPECT_EQ(drive(bench, 1000), expected);
+  const std::uint64_t lost = bench.stats().lost_records;
+  EXPECT_GT(lost, 1000U);
+
+  // Read on: there is room again, and the next line comes after a gap. All that was lost is said.
+  std::string text;
+  const auto read_some = [&] {
+    std::array<char, 65536> some;
+    pollfd wait{reader, POLLIN, 0};
+    if (poll(&wait, 1, 200) <= 0) return false;
+    const ssize_t size = read(reader, some.data(), some.size());
+    if (size > 0) text.append(some.data(), static_cast<std::size_t>(size));
+    return size > 0;
+  };
+  while (read_some()) {
+  }
+  bench.core->finish_stop();
+  const auto deadline = clock::now() + 20s;
+  while (count(text, "\"is\":\"end\"") == 0 && clock::now() < deadline) read_some();
+  EXPECT_EQ(bench.stats().lost_records, lost);
+  std::uint64_t said = 0;
+  const std::string gap = "\"is\":\"gap\",\"count\":";
+  for (auto at = text.find(gap); at != text.npos; at = text.find(gap, at + 1)) {
+    said += std::stoull(text.substr(at + gap.size(), 20));
+  }
+  EXPECT_EQ(said, lost);
+  recorder.reset();
+  close(reader);
+}
+
+TEST(Recorder, EndsAlthoughNobodyReads) {
+  const directory here;
+  const std::string pipe = here / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  auto recorder = core::recorder::create({.file = pipe}).value();
+  const std::string line(1000, 'x');
+  for (int i = 0; i < 1000; ++i) EXPECT_TRUE(recorder->put(line));
+  recorder->pass_on();
+  const auto began = clock::now();
+  recorder.reset();
+  EXPECT_LT(clock::now() - began, 10s);
+  close(reader);
+}
+
+TEST(Recorder, AFileThatCannotBeWrittenIsAnError) {
+  const directory here;
+  EXPECT_EQ(core::recorder::create({.file = here / "no/where"}).error(),
+            boost::system::errc::no_such_file_or_directory);
+  EXPECT_EQ(core::recorder::create({.file = here / "all", .buffer = 1}).error(), errc::bad_config);
+}
+
+/// A disk that is full takes nothing more.
+TEST(Recorder, AFullDiskEndsTheRecordingAndNothingElse) {
+  auto recorder = core::recorder::create({.file = "/dev/full"});
+  if (!recorder) GTEST_SKIP() << "there is no /dev/full";
+  core_bench bench(quick_config(), make_fixed_timeslice({.slice = 20ms}), {}, recorder->get());
+  const auto deadline = clock::now() + 20s;
+  while (bench.stats().lost_records == 0 && clock::now() < deadline) {
+    bench.see(300, role::online);
+    bench.step();
+  }
+  EXPECT_GT(bench.stats().lost_records, 0U);
+}
+
+}  // namespace
+}  // namespace sluice::tests
