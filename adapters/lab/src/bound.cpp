@@ -85,22 +85,29 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
                             (load.depth - 1) * shortest > ns(what.wake_up);
   const bool excludes_decode = load.occupancy_low + what.serving.decode_occupancy > 1;
   const bool excludes_prefill = load.occupancy_low + what.serving.prefill_occupancy > 1;
-  const bool has_gap = what.serving.host_gap + what.wake_up > duration::zero();
-  needs_holds_ = what.service == service_kind::continuous && keeps_filled && excludes_decode &&
-                 excludes_prefill && has_gap && !what.offline.gang;
-  const sim::gpu_profile& shape = what.machine.gpus.front();
-  if (shape.scheduler == sim::queue_scheduler::runlist) {
-    switch_cost_ = what.by() == mechanism::batch_commands
-                       ? ns(shape.batch_unmap_cost + shape.batch_remap_cost)
-                       : ns(shape.suspend_cost + shape.resume_cost);
+  const bool continuous = what.service == service_kind::continuous;
+  // Batch commands come with reservations: another means, and one that no max_suspend ends.
+  bool by_suspends_alone = what.by() == mechanism::debug_trap;
+  double dearest = 0;
+  switch_cost_ = std::numeric_limits<double>::max();
+  for (const sim::gpu_profile& each : what.machine.gpus) {
+    const double cost = ns(each.suspend_cost + each.resume_cost);
+    switch_cost_ = std::min(switch_cost_, cost);
+    dearest = std::max(dearest, cost);
+    // With a slot for each of the two queues nobody takes turns.
+    if (each.scheduler != sim::queue_scheduler::runlist || each.hqd_slots < 2) {
+      by_suspends_alone = false;
+    }
   }
+  const bool one_queue = load.queues == 1 && what.offline.processes == 1 && !what.offline.gang;
+  needs_holds_ = by_suspends_alone && one_queue && keeps_filled && excludes_decode &&
+                 excludes_prefill && what.wake_up > duration::zero();
+  gap_ = ns(what.wake_up);
+  longest_hold_ = ns(what.limits.max_suspend + 2 * what.reaction) + 1e6 + dearest;
 
-  // With several queues on a GPU the order in which kernels run is not the sequence's, so every one
-  // counts as the shortest.
-  const bool one_queue = load.queues == 1 && what.offline.processes == 1;
   shortest_run_ = {0, shortest};
   constexpr std::size_t longest_run = 512;
-  for (std::size_t n = 2; one_queue && needs_holds_ && n <= longest_run; ++n) {
+  for (std::size_t n = 2; needs_holds_ && n <= longest_run; ++n) {
     double least = std::numeric_limits<double>::max();
     for (const std::vector<double>& each : kernels) {
       double sum = 0;
@@ -129,31 +136,29 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
         waves_[w] += prefill * weigh(what.serving.prefill_occupancy, weighings[w]) +
                      decode * weigh(what.serving.decode_occupancy, weighings[w]);
       }
-      const std::size_t steps = std::max<std::size_t>(each.generated_tokens, 1);
+      const std::size_t steps = continuous ? std::max<std::size_t>(each.generated_tokens, 1) : 1;
       const double kept_away = needs_holds_ ? run_of(steps - 1) : 0;
       requests_.push_back({each.at, static_cast<std::uint32_t>(i), prefill + decode, decode,
                            prefill + decode + kept_away});
     }
   }
 
-  if (!needs_holds_ || !one_queue || switch_cost_ <= 0) return;
-  gap_ = ns(what.serving.host_gap + what.wake_up);
-  longest_hold_ = ns(what.limits.max_suspend + 2 * what.reaction) + 1e6;
-  const double most_tokens =
-      what.serving.most_active * what.costs.decode.count() + ns(what.decode_step);
-  longest_decode_ = most_tokens + most_tokens / ns(what.serving.decode_kernel) + 1;
-  find_backlogs(dealt);
+  if (needs_holds_) find_backlogs(dealt);
 }
 
 /// Busy periods as they would be if the server's gaps took no time.
 void clairvoyant::find_backlogs(const std::vector<arrivals>& dealt) {
+  const bool continuous = what_.service == service_kind::continuous;
+  const auto at_most = [](double work, duration kernel) { return work + work / ns(kernel) + 1; };
   const double token = what_.costs.decode.count();
-  const std::size_t others = what_.serving.most_active - 1;
+  const double of_batch = at_most(what_.serving.most_active * token + ns(what_.decode_step),
+                                  what_.serving.decode_kernel);
+  const std::size_t others = continuous ? what_.serving.most_active - 1 : 0;
   std::size_t number = 0;  // In requests_.
   for (std::size_t server = 0; server < dealt.size(); ++server) {
     double busy_until = 0;
     backlog* now = nullptr;
-    double work = 0, decode = 0;
+    double work = 0, in_steps = 0, longest_step = 0;
     std::vector<std::uint32_t> longest;  // Those with most tokens, of all before; descending.
     for (const request& each : dealt[server].requests) {
       const request_need& need = requests_[number++];
@@ -161,19 +166,29 @@ void clairvoyant::find_backlogs(const std::vector<arrivals>& dealt) {
         now = &backlogs_.emplace_back();
         now->server = static_cast<std::uint32_t>(server);
         now->from = busy_until = ns(each.at);
-        work = decode = 0;
+        work = in_steps = longest_step = 0;
         longest.clear();
       }
       busy_until += need.own;
       work += need.own;
-      decode += need.decode;
+      if (continuous) {
+        in_steps += need.decode;
+        longest_step = of_batch;
+      } else {
+        in_steps += need.own;
+        longest_step = std::max(
+            longest_step, at_most(each.context_tokens * what_.costs.prefill.count(),
+                                  what_.serving.prefill_kernel) +
+                              at_most(each.generated_tokens * token, what_.serving.decode_kernel));
+      }
       // Who came before was admitted before: all but the others of its last batch are finished.
       double undone = 0;
       for (const std::uint32_t tokens : longest) {
         if (tokens <= each.generated_tokens) break;
         undone += token * (tokens - each.generated_tokens);
       }
-      now->requests.push_back({ns(each.at), work - undone, decode - undone});
+      now->requests.push_back({ns(each.at), work - undone, (in_steps - undone) / longest_step,
+                               longest_hold_ / longest_step});
       longest.insert(
           std::upper_bound(longest.begin(), longest.end(), each.generated_tokens, std::greater<>()),
           each.generated_tokens);
@@ -189,6 +204,7 @@ double clairvoyant::run_of(std::size_t count) const {
 }
 
 std::size_t clairvoyant::kernels_in(double time) const {
+  time += 1e3;  // Sums are rounded.
   const std::size_t longest = shortest_run_.size() - 1;
   const double whole = std::floor(std::max(time, 0.0) / shortest_run_.back());
   const double rest = std::max(time, 0.0) - whole * shortest_run_.back();
@@ -200,18 +216,18 @@ std::size_t clairvoyant::kernels_in(double time) const {
 double clairvoyant::lost_in_time(const backlog& since, const backlog::member& of,
                                  double p99) const {
   const double spare = of.at + p99 - since.from - of.work;
-  // Steps, and gaps between them, that its work takes at least.
-  const double steps = of.decode / longest_decode_;
   const double idle = std::min(gap_, switch_cost_ / 2);
-  double lost = 0;
+  double inside = 0, lost = 0;
+  // What is lost inside is not to spare.
   for (int round = 0; round < 4; ++round) {
-    const auto open = static_cast<double>(kernels_in(spare - lost)) + 1;
-    const double holds =
-        std::ceil((steps - 1 - open) / (longest_hold_ / longest_decode_ + 1) - 1e-6);
-    const double counted = std::max(holds, 2.0);
-    lost =
-        std::max(lost, switch_cost_ * (counted - 2) +
-                           idle * std::max(0.0, std::ceil(steps - 1e-6) - 1 - open - 2 * counted));
+    const auto open = static_cast<double>(kernels_in(spare - inside)) + 1;
+    const double suspends =
+        std::max(0.0, std::ceil((of.steps - 1 - open) / (of.steps_in_hold + 1) - 1e-6));
+    const double gaps = std::max(0.0, std::ceil(of.steps - 1e-6) - 1 - open - 2 * suspends);
+    lost = switch_cost_ * suspends + idle * gaps;
+    // The first suspend and the last resume may lie outside.
+    inside = std::max(inside,
+                      switch_cost_ * std::max(0.0, suspends - 2) + idle * std::max(0.0, gaps - 4));
   }
   return lost;
 }
@@ -245,25 +261,32 @@ double clairvoyant::lost_to_backlogs(duration p99) const {
   const double forgiven = n - std::ceil(0.99 * n);
   double best = 0;
   for (double price = most; price > most / 1e4; price /= 1.5) {
+    // On each GPU the first suspend and the last resume may lie outside the stretch.
     double sum = 0;
     std::vector<double> until;  // Most that windows up to here, none over another, lose.
     std::size_t first = 0;      // Of this server.
     for (std::size_t i = 0; i < windows.size(); ++i) {
       const window& here = windows[i];
       if (i > 0 && here.server != windows[i - 1].server) {
-        sum += until.back();
+        sum += std::max(0.0, until.back() - switch_cost_);
         first = i;
       }
       double lost = here.lost.front();
       for (std::size_t j = 1; j < here.lost.size(); ++j) {
         lost = std::min(lost, here.lost[j] + price * static_cast<double>(j));
       }
-      std::size_t before = i;
-      while (before > first && windows[before - 1].to > here.from) --before;
-      const double with = lost + (before > first ? until[before - 1] : 0);
+      // After the last one that is over; a hold may reach from that into this one.
+      double with = lost;
+      for (std::size_t before = i; before-- > first;) {
+        const double apart = here.from - windows[before].to;
+        if (apart < 0) continue;
+        const bool near = apart < longest_hold_;
+        with = std::max(with, until[before] + lost - (near ? switch_cost_ : 0));
+        if (!near) break;
+      }
       until.push_back(i > first ? std::max(until.back(), with) : with);
     }
-    if (!until.empty()) sum += until.back();
+    if (!until.empty()) sum += std::max(0.0, until.back() - switch_cost_);
     best = std::max(best, sum - price * forgiven);
   }
   return best;
@@ -274,7 +297,7 @@ double clairvoyant::lost(duration p99) const {
 }
 
 double clairvoyant::lost_between_needy(duration p99) const {
-  if (!needs_holds_ || switch_cost_ <= 0 || requests_.empty()) return 0;
+  if (!needs_holds_ || requests_.empty()) return 0;
   const double p = ns(p99);
 
   // Of all chains of needy requests the one that loses most; any would do for a proof. Looking back

@@ -33,7 +33,7 @@ TEST(LabBound, NobodyBeatsIt) {
   for (std::uint64_t seed = 1000; seed < 1000 + runs; ++seed) {
     const scenario what = any_scenario(seed);
     for (const contender& who :
-         {at_once(), timeslice(5ms), timeslice(50ms), timeslice(500ms), restless(seed),
+         {at_once(), timeslice(5ms), timeslice(50ms), timeslice(500ms), restless(seed), cutter(),
           contender{"unscheduled", arrangement::unscheduled, {}, 1},
           contender{"stopped", arrangement::stopped, {}, 1}}) {
       const run_result got = simulate(what, who);
@@ -83,6 +83,31 @@ TEST(LabBound, IsNearWhatSuspendingAtOnceReachesWhereArrivalsAreFarApart) {
                        std::chrono::duration<double>(bound.work(p99_of(got), got.stretch));
   EXPECT_GT(share, 0.97);
   EXPECT_LE(share, 1);
+}
+
+/// A backlog in which each step wants a hold of its own: who gives it just that loses little more
+/// than the bound says must be lost, and never less.
+TEST(LabBound, IsNearWhatCuttingEveryKernelShortReachesInABacklog) {
+  for (const service_kind service : {service_kind::continuous, service_kind::fifo}) {
+    scenario what = known({}, 64);
+    what.service = service;
+    what.costs = {10us, 5ms};
+    what.work.requests.assign(256, {duration{}, 1000, 64});
+    what.limits.max_suspend = 20ms;
+    what.limits.min_run = 1ms;
+    what.limits.offline_floor = 0;
+    const run_result got = simulate(what, cutter());
+    ASSERT_TRUE(all_finished(got));
+    const clairvoyant bound(what, got.stretch);
+    const duration most = bound.work(p99_of(got), got.stretch);
+    EXPECT_LE(got.offline_work, most);
+    const duration room = bound.room(got.stretch);
+    EXPECT_GT(std::chrono::duration<double>(room - most) /
+                  std::chrono::duration<double>(room - got.offline_work),
+              0.7);
+    EXPECT_GT(room - most, 200 * 15ms) << "each of 256 steps, but the few that kernels pass";
+    EXPECT_GE(bound.work(1h, got.stretch), room) << "in no hurry nothing is lost";
+  }
 }
 
 }  // namespace

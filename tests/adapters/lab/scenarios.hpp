@@ -59,7 +59,7 @@ inline contender timeslice(duration slice) {
           1};
 }
 
-/// Holds and runs groups as its dice say, and wakes itself up.
+/// Holds and runs groups, and reserves slots, as its dice say, and wakes itself up.
 inline contender restless(std::uint64_t seed) {
   class policy_of_dice final : public policy {
    public:
@@ -71,6 +71,9 @@ inline contender restless(std::uint64_t seed) {
           if (bits_() % 3 == 0) out.run(id);
           if (bits_() % 2 == 0) out.hold(id, seen.now + duration(bits_() % 400'000'000));
         }
+        if (on.can_reserve && bits_() % 4 == 0) {
+          out.reserve(on.id, 0.25 * static_cast<double>(bits_() % 5));
+        }
       }
       out.wake_at(seen.now + 1ms + duration(bits_() % 300'000'000));
     }
@@ -80,6 +83,22 @@ inline contender restless(std::uint64_t seed) {
   };
   return {"restless", arrangement::scheduled,
           [seed] { return std::make_unique<policy_of_dice>(seed); }, 1};
+}
+
+/// Takes offline work off only to end the kernel that has come between two steps.
+inline contender cutter() {
+  class policy_that_cuts final : public policy {
+   public:
+    std::string_view name() const noexcept override { return "cutter"; }
+    void decide(const snapshot& seen, decision_sink& out) override {
+      if (seen.events.empty()) return;
+      for (const gpu_view& on : seen.table.gpus()) {
+        if (on.online_in_flight == 0) continue;
+        for (const group_id id : on.offline) out.hold(id, seen.now + 1ms);
+      }
+    }
+  };
+  return {"cutter", arrangement::scheduled, [] { return std::make_unique<policy_that_cuts>(); }, 1};
 }
 
 /// Anything that the command line can make, of a few seconds.
@@ -109,6 +128,8 @@ inline scenario any_scenario(std::uint64_t seed) {
   }
   if (one_in(4)) made.offline.shape.queues += 2;
   made.offline_seed = seed;
+  if (one_in(3)) made.limits.max_suspend = duration(20ms) * (1 + bits() % 20);
+  if (one_in(4)) made.costs = scale_to_load(made.work, 0.9 + 0.1 * static_cast<double>(bits() % 4));
   return made;
 }
 
