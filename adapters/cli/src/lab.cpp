@@ -169,7 +169,18 @@ checked<lab::arrival_source> make_source(const std::string& text, const options&
     length = *read;
   }
   const duration window = length.value_or(asked.sweep ? 2min : 10min);
+  if (window > 24h) return failure(fmt::format("--duration {}: at most 24h", asked.duration));
   const parameters& with = given->values;
+  for (const char* const rate : {"rate", "quiet", "burst", "high"}) {
+    if (!with.has(rate)) continue;
+    const double most = with.number(rate) * std::chrono::duration<double>(window).count();
+    if (most > static_cast<double>(lab::most_requests)) {
+      return failure(
+          fmt::format("--arrivals {}: {} of {:g} a second may bring {:.0f} requests in {}; at most "
+                      "{} are taken: make it smaller, or --duration shorter",
+                      text, rate, with.number(rate), most, to_text(window), lab::most_requests));
+    }
+  }
   if (given->name == "trace") {
     if (asked.trace.empty()) return failure("--arrivals trace: name the file with --trace FILE");
     auto read = lab::read_trace_file(asked.trace);
@@ -416,6 +427,8 @@ int run(const options& asked) {
   if (axes.has_error()) return refuse(axes.error());
   const auto spec = asked.sweep ? lab::spread(*wanted, *axes) : wanted;
   if (spec.has_error()) return refuse(spec.error());
+  // They log as live ones do; nobody shall take it for that.
+  mark_logs("in the laboratory");
   const auto began = clock::now();
   const auto made = lab::run_study(*spec);
   if (made.has_error()) {
@@ -527,7 +540,9 @@ subcommand add_lab(CLI::App& program) {
   command->add_flag("--no-clients", chosen->no_clients,
                     "Servers say nothing of their work: only policies that look at the pointers of "
                     "their queues know of it");
-  command->add_option("--seed", chosen->seed, "The first seed")->capture_default_str();
+  command->add_option("--seed", chosen->seed, "The first seed")
+      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 53U))
+      ->capture_default_str();
   command->add_option("--seeds", chosen->seeds, "How many, for a mean and its 95 % interval")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

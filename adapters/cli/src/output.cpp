@@ -14,6 +14,8 @@
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 #include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 namespace sluice::cli {
 
@@ -64,6 +66,12 @@ std::string printable(std::string_view text) {
     out += code < 0x20 || code >= 0x7f ? '?' : each;
   }
   return out;
+}
+
+void mark_logs(std::string_view where) {
+  const auto logger = spdlog::stderr_logger_mt("sluice");
+  logger->set_level(spdlog::level::warn);
+  logger->set_pattern(fmt::format("sluice: {}: %v", where));
 }
 
 std::string command_of(pid_t pid) {

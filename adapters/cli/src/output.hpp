@@ -45,6 +45,9 @@ std::string command_of(pid_t pid);
 /// "17.3G": three digits or four, powers of 1024.
 std::string bytes_text(std::uint64_t bytes);
 
+/// The log of schedulers that are not live: warnings alone, as "sluice: WHERE: ...". Once.
+void mark_logs(std::string_view where);
+
 /// The system's word for an errno.
 std::string error_text(int error);
 

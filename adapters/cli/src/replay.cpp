@@ -5,6 +5,7 @@
 #include "outcome.hpp"
 #include "output.hpp"
 #include "policy_choice.hpp"
+#include "report.hpp"
 #include "subcommand.hpp"
 #include "table.hpp"
 
@@ -17,8 +18,6 @@
 
 #include <boost/json.hpp>
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 
 #include "sluice/duration_text.hpp"
 #include "sluice/lab/percentiles.hpp"
@@ -207,19 +206,12 @@ std::string csv_of(const lab::recording& what, const std::vector<row>& rows) {
   for (const row& each : rows) {
     for (const lab::call_decision& one : each.got.decisions) {
       text +=
-          fmt::format("\"{}\",{:.6f},{},{},{},{}\n", printable(each.name), ms(one.at - what.base),
-                      one.pid, number(one.gpu),
+          fmt::format("{},{:.6f},{},{},{},{}\n", lab::csv_field(printable(each.name)),
+                      ms(one.at - what.base), one.pid, number(one.gpu),
                       one.kind == command_kind::suspend ? "suspend" : "resume", one.queues.size());
     }
   }
   return text;
-}
-
-/// The replayed schedulers log as live ones do; nobody shall take it for that.
-void mark_logs() {
-  const auto logger = spdlog::stderr_logger_mt("sluice");
-  logger->set_level(spdlog::level::warn);
-  logger->set_pattern("sluice: in the replay: %v");
 }
 
 int run(const options& asked) {
@@ -243,7 +235,8 @@ int run(const options& asked) {
     return exit_failed;
   }
   const lab::recording& what = *read;
-  mark_logs();
+  // They log as live ones do; nobody shall take it for that.
+  mark_logs("in the replay");
 
   std::vector<row> rows{{"as recorded", "recorded", lab::summarize(what)}};
   std::vector<std::string> notes = notes_on(what, rows.front().got);

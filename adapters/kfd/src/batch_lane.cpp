@@ -277,7 +277,8 @@ error_code batch_lane::set_limit(std::uint32_t offline_percent) {
   call_since_.store(clock::now().time_since_epoch().count(), std::memory_order_release);
   const auto answered = commands_.reserve(gpu_, offline_percent);
   call_since_.store(0, std::memory_order_release);
-  limited_ = offline_percent != whole;
+  // An end that was refused is tried again, at the latest by the thread's last act.
+  limited_ = offline_percent != whole || (limited_ && !answered);
   if (!answered) return answered.error();
   return {};
 }

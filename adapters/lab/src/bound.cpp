@@ -28,10 +28,9 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
   // queues filled a step is a kernel for each queue.
   std::vector<std::vector<double>> kernels;  // By process, in order.
   double shortest = std::numeric_limits<double>::max();
-  std::uint64_t seed = what.offline_seed;
   const std::size_t processes = what.offline.processes * what.machine.gpus.size();
   for (std::size_t p = 0; p < processes; ++p) {
-    kernel_stream stream(load, seed++);
+    kernel_stream stream(load, kernel_seed(what.offline_seed, p));
     std::vector<double>& drawn = kernels.emplace_back();
     sequence made;
     double serial = 0, elapsed = 0, work = 0;

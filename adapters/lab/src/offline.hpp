@@ -26,6 +26,18 @@ struct offline_spec {
   double all_reduce_occupancy = 0.25;
 };
 
+/// What the kernels of process `number` are drawn from: the seed itself for the first one, and for
+/// the others what no other seed's processes have.
+constexpr std::uint64_t kernel_seed(std::uint64_t seed, std::uint64_t number) noexcept {
+  // splitmix64's step and mix (Steele, Lea, Flood 2014).
+  const auto mixed = [](std::uint64_t z) {
+    z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
+    z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
+    return z ^ (z >> 31U);
+  };
+  return number == 0 ? seed : mixed(mixed(seed) + number * 0x9E3779B97F4A7C15U);
+}
+
 class collective;
 
 /// One process with its queues on one GPU.

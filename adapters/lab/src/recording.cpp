@@ -415,6 +415,9 @@ checked<recording> parse_recording(std::string_view text, std::string name) {
   return made;
 }
 
+/// Hours at hundreds of requests per second; what is read is held in memory as a whole.
+constexpr std::size_t most_bytes = std::size_t{1} << 30U;
+
 checked<recording> read_recording(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       std::fopen(path.c_str(), "re"),
@@ -424,6 +427,10 @@ checked<recording> read_recording(const std::string& path) {
   std::array<char, 65536> some;
   while (const std::size_t size = std::fread(some.data(), 1, some.size(), file.get())) {
     text.append(some.data(), size);
+    if (text.size() > most_bytes) {
+      return failure(
+          fmt::format("{}: has more than {} bytes; record for a shorter time", path, most_bytes));
+    }
   }
   if (std::ferror(file.get()) != 0) {
     return failure(path + ": cannot be read: " + std::strerror(errno));

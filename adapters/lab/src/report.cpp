@@ -47,14 +47,6 @@ std::string quoted(std::string_view text) {
   return made + '"';
 }
 
-/// For CSV: in quotes where it has to be.
-std::string field(std::string_view text) {
-  if (text.find_first_of(",\"\n") == std::string_view::npos) return std::string(text);
-  std::string made = "\"";
-  for (const char each : text) made += each == '"' ? std::string("\"\"") : std::string(1, each);
-  return made + '"';
-}
-
 /// The first column to the left, the others to the right.
 std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows[0].size());
@@ -77,9 +69,9 @@ std::string setting_text(const study_spec& spec, const setting& where) {
 }
 
 std::string csv_setting(const study_spec& spec, const cell& of) {
-  return fmt::format("{},{},{:g},{},{}", field(spec.profiles[of.profile].name),
-                     field(spec.sources[of.source].name), spec.loads[of.load],
-                     field(spec.offline[of.offline].name), field(of.contender));
+  return fmt::format("{},{},{:g},{},{}", csv_field(spec.profiles[of.profile].name),
+                     csv_field(spec.sources[of.source].name), spec.loads[of.load],
+                     csv_field(spec.offline[of.offline].name), csv_field(of.contender));
 }
 
 /// What a sweep says of a point.
@@ -199,6 +191,13 @@ std::string json_of(const sweep_grid& grid) {
 }
 
 }  // namespace
+
+std::string csv_field(std::string_view text) {
+  if (text.find_first_of(",\"\n") == std::string_view::npos) return std::string(text);
+  std::string made = "\"";
+  for (const char each : text) made += each == '"' ? std::string("\"\"") : std::string(1, each);
+  return made + '"';
+}
 
 const std::vector<metric>& metrics() {
   static const std::vector<metric> all{
@@ -438,8 +437,8 @@ void csv_sweep(const std::vector<sweep_grid>& grids,
       for (std::size_t f = 0; f < grid.cost_factors.size(); ++f) {
         for (std::size_t k = 0; k < grid.kernels.size(); ++k) {
           std::string line = fmt::format(
-              "{},{},{:g},{},{},{:g},{:g},{:d}", field(grid.profile), field(grid.arrivals),
-              grid.load, field(grid.offline), field(row.contender), grid.cost_factors[f],
+              "{},{},{:g},{},{},{:g},{:g},{:d}", csv_field(grid.profile), csv_field(grid.arrivals),
+              grid.load, csv_field(grid.offline), csv_field(row.contender), grid.cost_factors[f],
               ms(grid.kernels[k]), grid.line[f].pays_beside(grid.kernels[k]));
           for (const sweep_figure& each : sweep_figures) {
             const double value = each.value(row.points[grid.at(f, k)]);

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
 /// A study in its forms: a table for people, JSON and CSV for programs. The same study gives the
-/// same bytes on every machine.
+/// same bytes wherever the same libm is.
 
 #include "study.hpp"
 #include "sweep.hpp"
@@ -46,6 +46,9 @@ std::string json_report(const study_spec& spec, const study& all, std::string_vi
 
 /// A table for each grid, with the break-even line below it.
 std::string text_sweep(const std::vector<sweep_grid>& grids);
+
+/// For CSV: in quotes where it has to be.
+std::string csv_field(std::string_view text);
 
 /// Calls `write` for each piece; a row for each contender at each point of each grid.
 void csv_sweep(const std::vector<sweep_grid>& grids,

@@ -249,7 +249,7 @@ void simulation::make_servers() {
 
 void simulation::make_offline() {
   const offline_spec& spec = what_.offline;
-  std::uint64_t seed = what_.offline_seed;
+  std::uint64_t number = 0;
   for (std::uint32_t p = 0; p < spec.processes; ++p) {
     collective* gang = nullptr;
     if (spec.gang) {
@@ -258,9 +258,9 @@ void simulation::make_offline() {
       groups_.emplace_back();
     }
     for (std::size_t i = 0; i < gpu_count(); ++i) {
-      offline_.push_back(std::make_unique<offline_process>(events_, offline_part(i), next_process(),
-                                                           kernel_stream(spec.shape, seed++),
-                                                           what_.wake_up));
+      offline_.push_back(std::make_unique<offline_process>(
+          events_, offline_part(i), next_process(),
+          kernel_stream(spec.shape, kernel_seed(what_.offline_seed, number++)), what_.wake_up));
       if (gang != nullptr) {
         gang->add(*offline_.back());
         offline_.back()->join(*gang);

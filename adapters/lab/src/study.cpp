@@ -29,8 +29,7 @@ struct base {
     return seconds(offline_alone.offline_work) / seconds(offline_alone.stretch);
   }
   double share(duration work, duration stretch) const {
-    // More than running alone says nothing.
-    return std::min(1.0, seconds(work) / seconds(stretch) / alone_rate());
+    return seconds(work) / seconds(stretch) / alone_rate();
   }
 };
 
@@ -300,6 +299,13 @@ checked<study> run_study(const study_spec& spec) {
     setting& where = made.settings[s];
     for (std::size_t k = 0; k < spec.seeds; ++k) {
       base& from = bases[s * spec.seeds + k];
+      if (from.alone_rate() <= 0) {
+        return failure(fmt::format(
+            "{}: alone, this offline work gets nothing done in {:.3f} s, so nothing compares with "
+            "it: gangs hold compute units until all ranks have begun, and may block each other; "
+            "give it fewer processes, or a smaller all_reduce_occupancy",
+            spec.offline[where.offline].name, seconds(from.offline_alone.stretch)));
+      }
       cell& alone = where.cells.front();
       alone.by_seed[k] = figures_of(from.online_alone, from, spec.limits);
       for (cell& each : where.cells) {
@@ -313,6 +319,12 @@ checked<study> run_study(const study_spec& spec) {
           return failure(
               fmt::format("{}: kernels were lost or run twice; this is a bug of the "
                           "laboratory",
+                          each.contender));
+        }
+        if (each.runs[k].policy_ejections > 0) {
+          return failure(
+              fmt::format("{}: the policy was removed in the middle of a run, because it threw or "
+                          "took too long; what came after was nobody's",
                           each.contender));
         }
         if (each.by_seed[k].left_suspended > 0) {

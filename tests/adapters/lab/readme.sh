@@ -100,6 +100,9 @@ refused "kernel_low must be at most kernel_high" --offline long:kernel_low=2s,ke
 refused "a gang needs steps" --offline long:gang=true
 refused "are given together, or neither" --service continuous:prefill_rate=1000
 refused "must be a time with a unit" --duration 5
+refused "--duration 25h: at most 24h" --duration 25h
+refused "at most 5000000 are taken" --duration 24h --arrivals poisson:rate=1000
+refused "--seed" --seed -1
 refused "--load" --load 1.5
 refused "no-such-profile" --profile no-such-profile
 refused "speed is no parameter of targets" --target speed=1s

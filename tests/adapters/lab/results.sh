@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
 cd "$work"
 awk '/^```$/ {inside=0} inside {print} /^```sh$/ {inside=1}' "$results" "$lab/../../policies/README.md" | sed 's/--duration 1h/--duration 1min/' >commands
-[ "$(grep -c 'sluice lab' commands)" = 5 ]
+[ "$(grep -c 'sluice lab' commands)" = 7 ]
 export TRACE=$work/trace.csv
 { echo TIMESTAMP,ContextTokens,GeneratedTokens
   for second in $(seq 10 59); do echo "2023-11-16 18:17:$second.5,1000,10"; done; } >"$TRACE"

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <iostream>
 #include <string>
 #include <utility>
@@ -254,12 +255,14 @@ TEST(LabSpeed, AnHourOfArrivalsTakesSeconds) {
   what.serving.drain_limit = 1h;
   for (const load_kind kind : {load_kind::long_kernels, load_kind::training}) {
     what.offline.shape = shape_of(kind);
-    const auto began = std::chrono::steady_clock::now();
+    const std::clock_t began = std::clock();
     const run_result got = simulate(what, timeslice(20ms));
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    const double took = static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
     std::cout << to_string(kind) << ": " << got.requests.size() << " requests, "
-              << got.offline_kernels << " offline kernels in " << took.count() << " s\n";
-    EXPECT_LT(took.count(), 60);
+              << got.offline_kernels << " offline kernels in " << took << " s of CPU time\n";
+    if (fast_build) {
+      EXPECT_LT(took, kind == load_kind::long_kernels ? 2 : 4);
+    }
   }
 }
 

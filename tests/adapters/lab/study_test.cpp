@@ -3,7 +3,12 @@
 #include "report.hpp"
 #include "scenarios.hpp"
 
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -83,6 +88,31 @@ TEST(LabStudy, HasEveryoneWhoStandsBesideAPolicyInEachSetting) {
     }
     EXPECT_EQ(where.cells[0].by_seed[0].slowdown_mean, 1);
   }
+}
+
+TEST(LabStudy, RefusesToJudgeAPolicyThatWasRemoved) {
+  class thrower final : public policy {
+   public:
+    std::string_view name() const noexcept override { return "thrower"; }
+    void decide(const snapshot& seen, decision_sink&) override {
+      if (seen.turn > 20) throw std::runtime_error("turn 21");
+    }
+  };
+  study_spec spec = small_study(2);
+  spec.policies[0].make = [] { return std::make_unique<thrower>(); };
+  const auto all = run_study(spec);
+  ASSERT_TRUE(all.has_error());
+  EXPECT_THAT(all.error().message, HasSubstr("timeslice: the policy was removed"));
+}
+
+TEST(LabStudy, DrawsOtherKernelsForEachProcessOfEachSeed) {
+  std::set<std::uint64_t> seeds;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    for (std::uint64_t process = 0; process < 64; ++process) {
+      seeds.insert(kernel_seed(seed, process));
+    }
+  }
+  EXPECT_EQ(seeds.size(), 6400u);
 }
 
 TEST(LabStudy, CountsTheRowsOfItsFiles) {

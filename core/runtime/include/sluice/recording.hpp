@@ -13,9 +13,8 @@
 ///              policy: its name; policy_text: as record_options says; backend; own_pid; config:
 ///              all of scheduler_config.
 ///   seen       an observation of `source`: what (observation_kind), pid, start, role, group,
-///   priority,
-///              gpu, queue, type (uapi number), work, count, at, until (of breaker_kept; left out:
-///              never). Times `at` of nothing are left out.
+///              priority, gpu, queue, type (uapi number), work, count, at, until (of
+///              breaker_kept; left out: never). Times `at` of nothing are left out.
 ///   overflow   source dropped `count` observations, which it will repeat.
 ///   client     id, name, gpus (left out: all of them): registered.
 ///   work       client, begun, ended: its counters; first: when the oldest begin since the line
@@ -23,8 +22,7 @@
 ///   mark       client, span, request, begins, at.
 ///   rearm      gpu: the embedding program said that it works again.
 ///   policy     name (left out: none): replaced, by the embedding program or (removed: true)
-///   because
-///              of what it did.
+///              because of what it did.
 ///   attach     process (the scheduler's number of it), pid, start; error, category where it was
 ///              refused at once.
 ///   attached   process; error, category where it failed.
@@ -42,8 +40,8 @@
 ///   gpu_lost   gpu. lost, restored: the acting side.
 ///   off        gpu, after: from an online arrival until its last offline queue was off.
 ///   forced     count: groups made to run by max_suspend or the offline floor.
-///   turn       a turn at t took in the lines since the one before; due: where it was asked for, and
-///              came late. Turns without any lines are left out.
+///   turn       a turn at t took in the lines since the one before; due: where it was asked for,
+///              and came late. Turns without any lines are left out.
 ///   gap        `count` lines were lost here, because the writer did not keep up.
 ///   stop       the scheduler was told to stop.
 ///   end        the last line; a file without it was cut short.

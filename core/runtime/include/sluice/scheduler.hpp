@@ -39,8 +39,8 @@ struct scheduler_options {
 /// Errors:    result<T>; nothing here throws.
 class scheduler {
  public:
-  /// \return errc::bad_config when config.problem() says so or record.buffer is out of its range; the
-  ///         system's error when record.file cannot be written.
+  /// \return errc::bad_config when config.problem() says so or record.buffer is out of its range;
+  ///         the system's error when record.file cannot be written.
   [[nodiscard]] static result<std::unique_ptr<scheduler>> create(
       scheduler_config config, std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
       std::unique_ptr<policy> decider, std::vector<std::unique_ptr<source>> sources,

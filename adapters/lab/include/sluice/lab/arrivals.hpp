@@ -28,9 +28,12 @@ struct arrivals {
   std::vector<request> requests;
 };
 
+/// More requests than this nobody gets: they are held in memory.
+inline constexpr std::size_t most_requests = 5'000'000;
+
 /// Reads the Azure LLM trace format: a header, then rows of
 /// `2023-11-16 18:17:03.9799600,4808,10` (TIMESTAMP,ContextTokens,GeneratedTokens) in order of
-/// time, at most 64 KiB a line and 5 million requests. Lines may end in CR LF; the last one needs
+/// time, at most 64 KiB a line and `most_requests`. Lines may end in CR LF; the last one needs
 /// no end. Errors: one line `NAME:LINE:COLUMN: what`, lines and columns counted from 1.
 checked<arrivals> read_trace(std::istream& in, std::string_view name);
 checked<arrivals> read_trace_file(const std::string& path);
