@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
-#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25,11 +24,6 @@ std::string percent(double share) { return decimal(100 * share) + " %"; }
 /// Of what is n times as high.
 std::string times_text(double value, double half_width) {
   return time_text(value) + (half_width > 0 ? " \xC2\xB1 " + time_text(half_width) : "");
-}
-
-template <class... Args>
-void add(std::string& to, fmt::format_string<Args...> text, Args&&... args) {
-  fmt::format_to(std::back_inserter(to), text, std::forward<Args>(args)...);
 }
 
 using text_of = std::function<std::string(double)>;

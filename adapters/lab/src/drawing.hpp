@@ -3,12 +3,22 @@
 /// What charts are made of: text, axes with their ticks, and labels that do not lie on each other.
 
 #include <cstddef>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 namespace sluice::lab::page {
+
+/// Appends.
+template <class... Args>
+void add(std::string& to, fmt::format_string<Args...> text, Args&&... args) {
+  fmt::format_to(std::back_inserter(to), text, std::forward<Args>(args)...);
+}
 
 /// For HTML, inside elements and inside quoted attributes. Bytes that HTML cannot hold (no UTF-8,
 /// control characters) are replaced by U+FFFD.

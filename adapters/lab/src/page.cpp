@@ -6,18 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace sluice::lab::page {
 namespace {
-
-template <class... Args>
-void add(std::string& to, fmt::format_string<Args...> text, Args&&... args) {
-  fmt::format_to(std::back_inserter(to), text, std::forward<Args>(args)...);
-}
 
 /// Of a section: all facets, or those in which it differs from others.
 std::string title_of(const document& of, const section& what, bool all) {
