@@ -8,6 +8,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -82,7 +83,19 @@ TEST(PluginLoader, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(refusal(here.path()), "is not a shared library");
   EXPECT_EQ(refusal(here.write("text.so", "not a library")), "is not a shared library");
   EXPECT_EQ(refusal(here.write("empty.so", "")), "is not a shared library");
-  EXPECT_THAT(refusal(here.write("cut.so", "\177ELF\2\1\1")), StartsWith("cannot be loaded: "));
+  EXPECT_EQ(refusal(here.write("magic.so", "\177ELF\2\1\1")), "is not a shared library");
+}
+
+// Symptom: a file that was still being copied killed the process by SIGBUS.
+TEST(PluginLoader, RefusesALibraryThatIsCutShort) {
+  const folder here;
+  std::ifstream file(plugin_path("broken_no_symbol"), std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(file)), {});
+  ASSERT_GT(whole.size(), 4000u);
+  for (const std::size_t size : {std::size_t{64}, std::size_t{2000}, std::size_t{4000}}) {
+    EXPECT_THAT(refusal(here.write("cut.so", whole.substr(0, size))),
+                StartsWith("is cut short: it has " + std::to_string(size) + " bytes"));
+  }
 }
 
 TEST(PluginLoader, SaysWhatIsWrongWithALibrary) {

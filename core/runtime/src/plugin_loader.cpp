@@ -4,10 +4,13 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -94,10 +97,29 @@ std::string read(const sluice_policy_plugin* from, policy_kind& into) {
   return {};
 }
 
-bool is_elf(int fd) {
-  std::array<char, 4> magic{};
-  return ::read(fd, magic.data(), magic.size()) == std::ssize(magic) &&
-         std::string_view(magic.data(), magic.size()) == "\177ELF";
+/// What dlopen() would not say: it maps what the headers speak of, and a file that ends before (one
+/// that is still being copied) then kills the process by SIGBUS.
+/// \return empty when nothing is wrong.
+std::string trouble_with_file(int fd) {
+  ElfW(Ehdr) head{};
+  if (pread(fd, &head, sizeof head, 0) != ssize_t{sizeof head} ||
+      std::string_view(reinterpret_cast<const char*>(head.e_ident), SELFMAG) != ELFMAG) {
+    return "is not a shared library";
+  }
+  // Of another machine: dlopen() says it.
+  if (head.e_ident[EI_CLASS] != (sizeof(void*) == 8 ? ELFCLASS64 : ELFCLASS32)) return {};
+  struct stat file {};
+  if (fstat(fd, &file) != 0) return "cannot be read: " + last_system_error().message();
+  const auto size = static_cast<std::uint64_t>(file.st_size);
+  for (std::uint64_t i = 0; i < head.e_phnum; ++i) {
+    ElfW(Phdr) part{};
+    const auto at = static_cast<off_t>(head.e_phoff + i * sizeof part);
+    if (pread(fd, &part, sizeof part, at) != ssize_t{sizeof part} ||
+        (part.p_type == PT_LOAD && part.p_offset + part.p_filesz > size)) {
+      return fmt::format("is cut short: it has {} bytes, fewer than its headers speak of", size);
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -134,10 +156,10 @@ result<policy_kind> load_policy_plugin(const std::string& path, std::string& mes
     message = fmt::format("{}: cannot be read: {}", path, why.message());
     return why;
   }
-  const bool elf = is_elf(fd);
+  const std::string wrong = trouble_with_file(fd);
   close(fd);
-  if (!elf) {
-    message = fmt::format("{}: is not a shared library", path);
+  if (!wrong.empty()) {
+    message = fmt::format("{}: {}", path, wrong);
     return errc::bad_config;
   }
   void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
