@@ -56,9 +56,10 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       if (record_ != nullptr) {
         record_->client(one.page->id, one.page->options.name, one.page->options.gpus);
       }
-      // Room for what the rings can hold: a mark can be an end and a begin.
-      events.reserve(2 * span_ring::capacity * clients_.size());
     }
+    // Room for what the rings can hold: a mark can be an end and a begin. Not anew for each client.
+    const std::size_t most = 2 * span_ring::capacity * clients_.size();
+    if (most > events.capacity()) events.reserve(std::max(most, 2 * events.capacity()));
     count_on_new_gpus(now, events);
   }
   next_ = never;
