@@ -85,9 +85,9 @@ with tempfile.TemporaryDirectory() as folder:
             note = {True: "", False: " (not judged)", None: " (not judged: the machine was not quiet)"}[judged]
             print(f"  {figure:48}{real:10.1f} in real time, {virtual:10.1f} in virtual time: "
                   f"{real / virtual - 1:+.1%}{note}")
-            if judged is None:
+            if judged is None and off > TOLERANCE:  # Noise disagrees; it does not agree.
                 best.setdefault(figure, None)
-            elif judged:
+            elif judged is not False:
                 best[figure] = off if best.get(figure) is None else min(off, best[figure])
         if all(off is not None and off <= TOLERANCE for off in best.values()):
             print("the laboratory and the device agree")
