@@ -30,8 +30,7 @@ using namespace std::chrono_literals;
 
 constexpr const char* open_loop =
     "Replays are open-loop: online work begins and ends when it did in the recording. Under "
-    "another "
-    "policy it would have ended earlier or later, which no recording can tell.";
+    "another policy it would have ended earlier or later, which no recording can tell.";
 
 struct options {
   std::string file;

@@ -402,8 +402,7 @@ std::string text_sweep(const std::vector<sweep_grid>& grids) {
     text += sweep_table(grid, compared_figures, [](const sweep_row&) { return true; });
     text +=
         "  s per s against no scheduler: latency that requests save | kernel time that offline "
-        "work "
-        "loses\n";
+        "work loses\n";
     text += sweep_table(grid, exchanged_figures,
                         [](const sweep_row& row) { return row.how == arrangement::scheduled; });
     text += fmt::format(
