@@ -195,6 +195,17 @@ checked<study> run_study(const study_spec& spec) {
     bases[b].offline_alone = from.offline_alone;
   }
 
+  for (std::size_t b = 0; b < bases.size(); ++b) {
+    if (bases[b].alone_rate() <= 0) {
+      return failure(fmt::format(
+          "{}: alone, this offline work gets nothing done in {:.3f} s, so nothing compares with "
+          "it: gangs hold compute units until all ranks have begun, and may block each other; "
+          "give it fewer processes, or a smaller all_reduce_occupancy",
+          spec.offline[made.settings[b / spec.seeds].offline].name,
+          seconds(bases[b].offline_alone.stretch)));
+    }
+  }
+
   std::vector<std::vector<contender>> who(made.settings.size());
   std::vector<std::pair<std::size_t, std::size_t>> jobs;  // Base, contender.
   for (std::size_t s = 0; s < made.settings.size(); ++s) {
@@ -299,13 +310,6 @@ checked<study> run_study(const study_spec& spec) {
     setting& where = made.settings[s];
     for (std::size_t k = 0; k < spec.seeds; ++k) {
       base& from = bases[s * spec.seeds + k];
-      if (from.alone_rate() <= 0) {
-        return failure(fmt::format(
-            "{}: alone, this offline work gets nothing done in {:.3f} s, so nothing compares with "
-            "it: gangs hold compute units until all ranks have begun, and may block each other; "
-            "give it fewer processes, or a smaller all_reduce_occupancy",
-            spec.offline[where.offline].name, seconds(from.offline_alone.stretch)));
-      }
       cell& alone = where.cells.front();
       alone.by_seed[k] = figures_of(from.online_alone, from, spec.limits);
       for (cell& each : where.cells) {
