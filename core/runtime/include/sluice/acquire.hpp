@@ -28,12 +28,12 @@ namespace sluice {
 /// token for `void(error_code, busy_token)`.
 ///
 /// Completes exactly once, never inline, on the handler's associated executor (the system executor
-/// when it has none). The busy period begins when the operation
-/// is started (for a coroutine, when it is awaited), not when it completes.
+/// when it has none). The busy period begins when the operation is started (for a coroutine, when
+/// it is awaited), not when it completes.
+///
 /// Errors: operation_aborted when cancelled, with an empty token: the busy period has ended.
-/// Nothing
-///         else: when acquire_limit passes first, or the scheduler stops, it completes without an
-///         error and was_clear() is false.
+///         Nothing else: when acquire_limit passes first, or the scheduler stops, it completes
+///         without an error and was_clear() is false.
 /// Cost:   allocates; begin() and busy() are the hot path.
 template <class... CompletionToken>
 auto online_client::acquire(CompletionToken&&... token) {

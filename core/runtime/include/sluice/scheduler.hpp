@@ -40,7 +40,9 @@ struct scheduler_options {
 class scheduler {
  public:
   /// \return errc::bad_config when config.problem() says so or record.buffer is out of its range;
-  ///         the system's error when record.file cannot be written.
+  ///         errc::full for more than 32 sources; the system's error when record.file cannot be
+  ///         written or no descriptor is left. record.file is as it was where the configuration or
+  ///         the buffer is at fault.
   [[nodiscard]] static result<std::unique_ptr<scheduler>> create(
       scheduler_config config, std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
       std::unique_ptr<policy> decider, std::vector<std::unique_ptr<source>> sources,
@@ -49,8 +51,10 @@ class scheduler {
   scheduler(const scheduler&) = delete;
   scheduler& operator=(const scheduler&) = delete;
 
-  /// Starts backend and sources. May block for a few hundred milliseconds. On an error nothing
-  /// stays started.
+  /// Starts backend and sources, once. May block for a few hundred milliseconds. On an error
+  /// nothing stays started. \return errc::stopped when it was started before, or after stop(); else
+  /// the first of their
+  ///         errors.
   [[nodiscard]] result<void> start();
   /// Turns until stop() has been obeyed.
   void run();

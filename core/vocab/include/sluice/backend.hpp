@@ -97,7 +97,8 @@ class backend_listener {
   }
   /// The answer to reserve(), and unasked, with an error, where a reservation could not be kept up.
   /// Without an error the driver keeps to `offline_share` from now on; with one it limits nobody on
-  /// that GPU. Everything runs unlimited, too, after lost() and acts_by().
+  /// that GPU, or the backend sees to that until the driver lets it. Everything runs unlimited,
+  /// too, after lost() and acts_by().
   virtual void reserved(gpu_id gpu, double offline_share, error_code error) {
     (void)gpu;
     (void)offline_share;
