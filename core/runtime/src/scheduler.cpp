@@ -251,6 +251,8 @@ result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
                                                      scheduler_options options) {
   constexpr std::size_t most_sources = 32;  // Bits of the table's marks.
   if (sources.size() > most_sources) return errc::full;
+  // Before the recorder empties its file.
+  if (!config.problem().empty()) return errc::bad_config;
   std::unique_ptr<core::recorder> recorder;
   if (!options.record.file.empty()) {
     auto opened = core::recorder::create(options.record);
