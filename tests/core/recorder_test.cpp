@@ -91,6 +91,45 @@ TEST(Recorder, WritesWhatCameInAndWhatWasDone) {
             text.size() - text.rfind('{', text.size() - 2) - 13);
 }
 
+/// Asked for and granted, ended by the driver, given up at once, ended.
+TEST(Recorder, WritesReservationsAndWhatTheDriverSaidToThem) {
+  const directory here;
+  {
+    const auto recorder = core::recorder::create({.file = here / "all"}).value();
+    core_bench bench(quick_config(), make_policy([](const snapshot&, decision_sink& out) {
+                       out.reserve(gpu_a, 0.25);
+                     }),
+                     {}, recorder.get());
+    bench.create(100, role::offline, gpu_a, {0});
+    bench.driver.act_by(mechanism::batch_commands);
+    bench.settle();
+    bench.driver.end_reservation(gpu_a, {EFAULT, boost::system::system_category()});
+    bench.step();
+    bench.driver.refuse_reservation(errc::full);
+    bench.run_for(10s);
+    bench.core->finish_stop();
+  }
+  std::ifstream in(here / "all");
+  std::vector<std::string> said;
+  for (std::string line; std::getline(in, line);) {
+    const auto what = line.find("\"is\":\"reserve");
+    if (what != line.npos) said.push_back(line.substr(what));
+  }
+  const std::vector<std::string> expected{
+      R"("is":"reserve","gpu":10,"share":1})",
+      R"("is":"reserved","gpu":10,"share":1})",
+      R"("is":"reserve","gpu":10,"share":0.25})",
+      R"("is":"reserved","gpu":10,"share":0.25})",
+      R"("is":"reserved","gpu":10,"share":1,"error":14,"category":"system"})",
+      R"("is":"reserve","gpu":10,"share":1,"error":2,"category":"sluice"})",
+      R"("is":"reserve","gpu":10,"share":1})",
+      R"("is":"reserved","gpu":10,"share":1})",
+      R"("is":"reserve","gpu":10,"share":0.25})",
+      R"("is":"reserved","gpu":10,"share":0.25})",
+      R"("is":"reserve","gpu":10,"share":1})"};
+  EXPECT_EQ(said, expected);
+}
+
 TEST(Recorder, WhatNobodyReadsIsLostAndSaidAndTheSchedulerGoesOn) {
   const directory here;
   const std::string pipe = here / "pipe";
