@@ -50,6 +50,10 @@ TEST(SchedulerConfig, RefusesToLetOfflineWorkStandStillTooLongWithTheArithmetic)
       "max_suspend is 200s; with the 9s that a driver call may take, an offline process could "
       "stand still for 209s, and that must be at most 150s, half of the 5min after which "
       "frameworks give up on a worker: set it to 141s or less");
+  config.max_suspend = duration::max();
+  EXPECT_NE(config.problem(), "");
+  config.max_suspend = 1us;
+  EXPECT_EQ(config.problem(), "max_suspend is 1us; it must be 1ms to 141s");
 }
 
 TEST(SchedulerConfig, RefusesEveryFieldOutOfRange) {

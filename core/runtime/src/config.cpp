@@ -2,6 +2,7 @@
 
 #include "toml_file.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -21,11 +22,12 @@ using namespace std::chrono_literals;
 constexpr duration patience = 300s;
 /// amdgpu.queue_preemption_timeout_ms is 9000: the longest that a call for one queue takes.
 constexpr duration longest_call = 9s;
+constexpr duration most_suspend = patience / 2 - longest_call;
 
 /// Every setting once, for problem() and for the file: name, field, range.
 template <class Config, class Duration, class Number, class Flag>
 void for_each_setting(Config& config, Duration&& span, Number&& number, Flag&& flag) {
-  span("max_suspend", config.max_suspend, 1ms, 300s);
+  span("max_suspend", config.max_suspend, 1ms, most_suspend);
   span("min_run", config.min_run, 1ms, 60s);
   number("offline_floor", config.offline_floor, 0.0, 0.9);
   span("floor_window", config.floor_window, 100ms, 1h);
@@ -44,6 +46,15 @@ void for_each_setting(Config& config, Duration&& span, Number&& number, Flag&& f
 }  // namespace
 
 std::string scheduler_config::problem() const {
+  if (max_suspend > most_suspend) {
+    const duration longest = std::min(max_suspend, duration::max() - longest_call) + longest_call;
+    return fmt::format(
+        "max_suspend is {}; with the {} that a driver call may take, an offline process could "
+        "stand still for {}, and that must be at most {}, half of the {} after which frameworks "
+        "give up on a worker: set it to {} or less",
+        to_text(max_suspend), to_text(longest_call), to_text(longest), to_text(patience / 2),
+        to_text(patience), to_text(most_suspend));
+  }
   std::string found;
   const auto span = [&](std::string_view key, duration value, duration low, duration high) {
     if (found.empty() && (value < low || value > high)) {
@@ -59,14 +70,6 @@ std::string scheduler_config::problem() const {
   };
   for_each_setting(*this, span, number, [](std::string_view, bool) {});
   if (!found.empty()) return found;
-  if (const duration longest = max_suspend + longest_call; longest > patience / 2) {
-    return fmt::format(
-        "max_suspend is {}; with the {} that a driver call may take, an offline process could "
-        "stand still for {}, and that must be at most {}, half of the {} after which frameworks "
-        "give up on a worker: set it to {} or less",
-        to_text(max_suspend), to_text(longest_call), to_text(longest), to_text(patience / 2),
-        to_text(patience), to_text(patience / 2 - longest_call));
-  }
   if (attach_at_latest < attach_after) {
     return fmt::format("attach_at_latest is {}; it must be attach_after ({}) or more",
                        to_text(attach_at_latest), to_text(attach_after));

@@ -290,7 +290,7 @@ TEST(Recording, DamageIsNamedByFileAndLine) {
             no + "it is of version 2, and this program reads version 1");
   EXPECT_EQ(says("recording", "recordinh"), no + "it does not begin as a recording does");
   EXPECT_EQ(says("\"max_suspend\":1000000000", "\"max_suspend\":1"),
-            no + "max_suspend is 1ns; it must be 1ms to 5min");
+            no + "max_suspend is 1ns; it must be 1ms to 141s");
   const std::string damaged = ": the recording is damaged: ";
   EXPECT_EQ(says("\"what\":\"gpu_seen\"", "\"what\":\"gpu_sein\""),
             "x.rec:2" + damaged + "what is an unknown word");
