@@ -46,8 +46,7 @@ struct agent_options {
 ///   started after a pause that grows from 100 ms to 5 s, and restored() follows.
 /// - The agent hangs or is stopped: it is killed, and only it.
 /// - With criu_pause: when the agent dies, its child, the guardian, unpauses what the driver does
-/// not
-///   resume, some milliseconds after lost() perhaps. When the guardian dies the agent ends, as
+///   not resume, some milliseconds after lost() perhaps. When the guardian dies the agent ends, as
 ///   above.
 /// - The driver refuses to resume a target and to end its session: the agent ends, as above.
 /// - Either side finds what cannot be in the memory that they share: it takes the other for gone.
