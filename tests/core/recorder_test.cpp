@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -184,6 +186,32 @@ TEST(Recorder, EndsAlthoughNobodyReads) {
   const auto began = clock::now();
   recorder.reset();
   EXPECT_LT(clock::now() - began, 10s);
+  close(reader);
+}
+
+/// Each piece of it in time, and all of it in many seconds.
+TEST(Recorder, EndsAlthoughSomebodyReadsSlowly) {
+  const directory here;
+  const std::string pipe = here / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  auto recorder = core::recorder::create({.file = pipe}).value();
+  const std::string line(1000, 'x');
+  for (int i = 0; i < 4000; ++i) EXPECT_TRUE(recorder->put(line));
+  recorder->pass_on();
+  std::atomic<bool> ended{false};
+  std::thread slow([&] {
+    std::array<char, 4096> some;
+    while (!ended) {
+      (void)!read(reader, some.data(), some.size());
+      std::this_thread::sleep_for(10ms);  // 4 MB in 10 s.
+    }
+  });
+  const auto began = clock::now();
+  recorder.reset();
+  EXPECT_LT(clock::now() - began, 5s);
+  ended = true;
+  slow.join();
   close(reader);
 }
 
