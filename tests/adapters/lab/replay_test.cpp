@@ -5,15 +5,22 @@
 #include "outcome.hpp"
 #include "scenarios.hpp"
 
+#include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/policies/hqd_reservation.hpp"
 #include "sluice/policies/pointer_polling.hpp"
+#include "sluice/policy_registry.hpp"
 #include "sluice/recording.hpp"
 
 namespace sluice::lab {
@@ -153,6 +160,55 @@ TEST(Replay, WhatGoesWrongIsPlayedAgain) {
   const auto got = replay(recorded, decider());
   ASSERT_TRUE(got) << got.error().message;
   expect_the_same(was, summarize(got->run), "scripted");
+}
+
+/// One GPU's driver takes none; the other's only once another program has let go. Until then, and
+/// there, the policy suspends in turns.
+TEST(Replay, ReservationsAreReadAndAnsweredAsTheyWere) {
+  using tests::gpu_a, tests::gpu_b;
+  const auto system_error = [](int number) {
+    return error_code{number, boost::system::system_category()};
+  };
+  const auto decider = [] {
+    parameters values;
+    values.set("slots", std::int64_t{2});
+    values.set("rotation", duration(50ms));
+    std::string message;
+    auto made = make_policy(hqd_reservation_kind(), values, message);
+    EXPECT_TRUE(made) << message;
+    return std::move(*made);
+  };
+  text_sink into;
+  tests::core_bench bench(tests::quick_config(), decider(), {}, &into);
+  bench.driver.set_delay(1ms);
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.create(101, role::offline, gpu_a, {0});
+  bench.create(200, role::offline, gpu_b, {0});
+  bench.create(201, role::offline, gpu_b, {0});
+  bench.attach_all();
+  bench.driver.script_reservation(gpu_a, system_error(EBUSY));
+  bench.driver.script_reservation(gpu_b, system_error(EOPNOTSUPP));
+  bench.driver.act_by(mechanism::batch_commands);
+  bench.run_for(3s);
+  bench.core->begin_stop();
+  bench.run_for(100ms);
+  bench.core->finish_stop();
+
+  const recording recorded = read(into.text);
+  EXPECT_FALSE(recorded.why);
+  std::vector<std::pair<gpu_id, int>> answers;  // With the errno.
+  for (const recording::entry& each : recorded.entries) {
+    const auto* const said = std::get_if<rec::reserved>(&each.what);
+    if (said != nullptr) answers.emplace_back(said->gpu, said->error.value());
+  }
+  const std::vector<std::pair<gpu_id, int>> expected{
+      {gpu_a, EBUSY}, {gpu_b, EOPNOTSUPP}, {gpu_a, 0}, {gpu_a, 0}, {gpu_a, 0}};
+  EXPECT_EQ(answers, expected) << "asked whether it can, told, and told of the end";
+  const outcome_summary was = summarize(recorded);
+  EXPECT_GE(was.suspends, 40u);
+  const auto got = replay(recorded, decider());
+  ASSERT_TRUE(got) << got.error().message;
+  expect_the_same(was, summarize(got->run), "reservations");
 }
 
 TEST(Replay, TheSameRecordingGivesTheSameTextAgain) {
