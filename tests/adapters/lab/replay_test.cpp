@@ -162,8 +162,8 @@ TEST(Replay, WhatGoesWrongIsPlayedAgain) {
   expect_the_same(was, summarize(got->run), "scripted");
 }
 
-/// One GPU's driver takes none; the other's only once another program has let go. Until then, and
-/// there, the policy suspends in turns.
+/// One GPU's driver takes none; the other's only once another program has let go, and it ends one
+/// by itself. Meanwhile, and there, the policy suspends in turns.
 TEST(Replay, ReservationsAreReadAndAnsweredAsTheyWere) {
   using tests::gpu_a, tests::gpu_b;
   const auto system_error = [](int number) {
@@ -190,6 +190,8 @@ TEST(Replay, ReservationsAreReadAndAnsweredAsTheyWere) {
   bench.driver.script_reservation(gpu_b, system_error(EOPNOTSUPP));
   bench.driver.act_by(mechanism::batch_commands);
   bench.run_for(3s);
+  bench.driver.end_reservation(gpu_a, system_error(EFAULT));
+  bench.run_for(3s);
   bench.core->begin_stop();
   bench.run_for(100ms);
   bench.core->finish_stop();
@@ -202,8 +204,9 @@ TEST(Replay, ReservationsAreReadAndAnsweredAsTheyWere) {
     if (said != nullptr) answers.emplace_back(said->gpu, said->error.value());
   }
   const std::vector<std::pair<gpu_id, int>> expected{
-      {gpu_a, EBUSY}, {gpu_b, EOPNOTSUPP}, {gpu_a, 0}, {gpu_a, 0}, {gpu_a, 0}};
-  EXPECT_EQ(answers, expected) << "asked whether it can, told, and told of the end";
+      {gpu_a, EBUSY},  {gpu_b, EOPNOTSUPP}, {gpu_a, 0}, {gpu_a, 0},
+      {gpu_a, EFAULT}, {gpu_a, 0},          {gpu_a, 0}, {gpu_a, 0}};
+  EXPECT_EQ(answers, expected) << "asked whether it can, told; both again; told of the end";
   const outcome_summary was = summarize(recorded);
   EXPECT_GE(was.suspends, 40u);
   const auto got = replay(recorded, decider());
