@@ -234,8 +234,10 @@ int run(const options& asked) {
     return exit_failed;
   }
   const lab::recording& what = *read;
+  output_file csv(asked.csv_decisions);
+  if (!csv.ready()) return exit_failed;
   // They log as live ones do; nobody shall take it for that.
-  mark_logs("in the replay");
+  const marked_logs marked("in the replay");
 
   std::vector<row> rows{{"as recorded", "recorded", lab::summarize(what)}};
   std::vector<std::string> notes = notes_on(what, rows.front().got);
@@ -260,10 +262,7 @@ int run(const options& asked) {
     rows.push_back({name, "replayed", lab::summarize(got->run), got->calls, got->estimated});
     add_notes(name, *got, rows.back().got, notes);
   }
-  if (!asked.csv_decisions.empty() &&
-      !write_file(asked.csv_decisions, [&](const auto& write) { write(csv_of(what, rows)); })) {
-    return exit_failed;
-  }
+  if (!csv.write([&](const auto& write) { write(csv_of(what, rows)); })) return exit_failed;
   const bool good = asked.json ? print(json::value(json_of(what, rows, notes)))
                                : print(text_of(what, rows, notes, terminal_width()));
   return good ? exit_done : exit_failed;
