@@ -45,8 +45,8 @@ sweep_point point_of(const cell& without, const cell& with) {
   using ms = std::chrono::duration<double, std::milli>;
   sweep_point made;
   if (with.removed()) {
-    constexpr double none = std::numeric_limits<double>::quiet_NaN();
-    return {none, {}, none, none, none, none};
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    return {nan, {}, nan, nan, nan, nan};
   }
   made.p99_ms = mean([](const figures&, const figures& f) { return ms(f.latency.p99).count(); });
   if (!any(without) && !any(with)) {
