@@ -458,6 +458,7 @@ class replay_run {
   settable_clock time_;
   replay_backend backend_;
   text_sink written_;
+  policy_faults faults_;
   std::unique_ptr<scheduler_core> core_;
   std::map<client_id, online_client> clients_;
   entry at_, turn_;
@@ -517,7 +518,8 @@ void replay_run::play(const recording::entry& each, time_point turn) {
 
 checked<replayed> replay_run::run(std::unique_ptr<policy> decider) {
   time_.set(what_.base);
-  auto made = scheduler_core::create(what_.config, backend_, std::move(decider),
+  auto watched = std::make_unique<policy_watch>(std::move(decider), faults_);
+  auto made = scheduler_core::create(what_.config, backend_, std::move(watched),
                                      {.time = &time_,
                                       .own_pid = what_.own_pid,
                                       .quiet = true,
@@ -559,6 +561,7 @@ checked<replayed> replay_run::run(std::unique_ptr<policy> decider) {
   auto run = parse_recording(written_.text(), what_.name);
   if (run.has_error()) return run.error();
   got.run = std::move(*run);
+  got.faults = faults_;
   got.calls = backend_.calls();
   got.estimated = backend_.estimated();
   got.unattached = backend_.unattached();

@@ -302,6 +302,25 @@ TEST(Replay, APolicyThatNeedsPointersSaysThatThereAreNone) {
 
 // Files ------------------------------------------------------------------------------------------
 
+// Symptom: a replay crawled on at a microsecond a turn.
+TEST(Replay, APolicyThatAsksForTurnAfterTurnIsRemovedWithTheReason) {
+  class spinner final : public policy {
+   public:
+    std::string_view name() const noexcept override { return "spinner"; }
+    void decide(const snapshot& seen, decision_sink& out) override {
+      out.run(group_id{4711});
+      out.wake_at(seen.now);
+    }
+  };
+  const auto got = replay(read(two_requests()), std::make_unique<spinner>());
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_EQ(summarize(got->run).removals, 1u);
+  EXPECT_NE(got->faults.removed_for.find("asked to be woken 1000 times within 10ms"),
+            std::string::npos)
+      << got->faults.removed_for;
+  EXPECT_EQ(got->faults.unknown_groups, got->faults.any_ignored() ? 1001u : 0u);
+}
+
 TEST(Recording, IsReadUpToAGap) {
   std::string text = two_requests();
   const auto second = text.find("\"is\":\"batch\"", text.find("\"is\":\"batch\"") + 1);
