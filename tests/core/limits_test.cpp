@@ -514,6 +514,25 @@ TEST(Client, NoLongerCountsOnceItIsWithdrawn) {
   EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 0U);
 }
 
+// Symptom: it went on counting for as long as what was moved from lived.
+TEST(Client, IsWithdrawnByTheAssignmentOfAnother) {
+  attached_bench bench;
+  auto client = bench.client();
+  client.begin();
+  bench.settle();
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 1U);
+  auto next = bench.client();
+  const auto id = next.id();
+  client = std::move(next);
+  bench.settle();
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 0U);
+  EXPECT_EQ(client.id(), id);
+  EXPECT_EQ(next.id(), client_id::none);
+  auto& same = client;
+  client = std::move(same);
+  EXPECT_EQ(client.id(), id);
+}
+
 TEST(Client, CountsOnAGpuThatAppearsLater) {
   core_bench bench;
   auto client = bench.client();

@@ -321,6 +321,47 @@ TEST(PluginBridge, TakesADescriptorThatHasGrown) {
   EXPECT_EQ(kind->name, "bridged");
 }
 
+TEST(PluginBridge, NamesTheFunctionThatADescriptorLacks) {
+  const auto without = [](auto sluice_policy_plugin::*which) {
+    sluice_policy_plugin broken = *plugin::exporter<bridged_kind>::descriptor();
+    broken.*which = nullptr;
+    std::string message;
+    EXPECT_FALSE(make_plugin_kind(&broken, nullptr, message));
+    return message;
+  };
+  EXPECT_EQ(without(&sluice_policy_plugin::create), "has a descriptor without create()");
+  EXPECT_EQ(without(&sluice_policy_plugin::decide), "has a descriptor without decide()");
+  EXPECT_EQ(without(&sluice_policy_plugin::destroy), "has a descriptor without destroy()");
+}
+
+TEST(PluginBridge, SpeaksForAPluginThatFailsWithoutAWord) {
+  static int state = 0;
+  sluice_policy_plugin mute{};
+  mute.abi_version = SLUICE_PLUGIN_ABI;
+  mute.struct_size = sizeof mute;
+  mute.name = "mute";
+  mute.create = [](const sluice_value*, size_t, char*, size_t) -> void* { return nullptr; };
+  mute.decide = [](void*, const sluice_snapshot*, const sluice_sink*, char*, size_t) { return 1; };
+  mute.destroy = [](void*) {};
+  std::string message;
+  const auto kind = make_plugin_kind(&mute, nullptr, message);
+  ASSERT_TRUE(kind) << message;
+  EXPECT_FALSE(make_policy(*kind, {}, message));
+  EXPECT_EQ(message, "policy mute refused its parameters and did not say why");
+
+  mute.create = [](const sluice_value*, size_t, char*, size_t) -> void* { return &state; };
+  const auto made = make_policy(*kind, {}, message);
+  ASSERT_TRUE(made) << message;
+  testing::fake_world table;
+  testing::recording_sink sink;
+  try {
+    (*made)->decide({time_point{1s}, 1, {}, {}, table}, sink);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::runtime_error& thrown) {
+    EXPECT_STREQ(thrown.what(), "its decide() failed and did not say why");
+  }
+}
+
 TEST(PluginBridge, CarriesParametersOfEveryType) {
   parameters given;
   given.set("flag", true);

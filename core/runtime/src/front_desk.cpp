@@ -159,7 +159,8 @@ void span_token::end() noexcept {
 }
 
 online_client& online_client::operator=(online_client&& other) noexcept {
-  std::swap(page_, other.page_);
+  online_client before(std::move(other));
+  std::swap(page_, before.page_);
   return *this;
 }
 

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-/// One object of about 150 KiB. A copy taken while the scheduler runs holds whole numbers, which
+/// One object of about 140 KiB. A copy taken while the scheduler runs holds whole numbers, which
 /// may be of slightly different moments.
 struct statistics {
   counter turns;
