@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,9 +20,14 @@ constexpr std::uint64_t unmarked_limit = 100;
 
 class slo final : public policy {
  public:
-  explicit slo(const slo_options& options) : options_(options) {}
+  explicit slo(const slo_options& options) : options_(options) {
+    for (std::size_t k = 0; k < span_kinds; ++k) {
+      if (has_target(static_cast<span_kind>(k))) targets_.push_back(static_cast<span_kind>(k));
+    }
+  }
 
   std::string_view name() const noexcept override { return "slo"; }
+  std::span<const span_kind> needs_marks() const noexcept override { return targets_; }
 
   void decide(const snapshot& seen, decision_sink& out) override {
     const auto gpus = seen.table.gpus();
@@ -43,11 +49,15 @@ class slo final : public policy {
   }
 
  private:
+  bool has_target(span_kind of) const noexcept {
+    return options_.p99[static_cast<std::size_t>(of)] != 0ns;
+  }
+
   void take(const snapshot& seen, const event& one, decision_sink& out) {
     if (one.kind == event_kind::online_begin) count_unmarked(one, out);
     const bool begins = one.kind == event_kind::span_begin;
     if (!begins && one.kind != event_kind::span_end) return;
-    marked_ |= options_.p99[static_cast<std::size_t>(one.span)] != 0ns;
+    marked_ |= has_target(one.span);
     const auto on = seen.table.gpus_of(one.client);
     for (std::size_t i = 0; i < gpus_.size(); ++i) {
       const gpu_id id = seen.table.gpus()[i].id;
@@ -81,6 +91,7 @@ class slo final : public policy {
   }
 
   const slo_options options_;
+  std::vector<span_kind> targets_;
   std::vector<slo_gpu> gpus_;  // In the order of the table's.
   bool listening_ = false;
   bool marked_ = false;
