@@ -242,15 +242,29 @@ TEST(OpenSpans, AreWhatAMapSays) {
   }
 }
 
-TEST(OpenSpans, ForgetTheOldOnesBeforeTheyGrow) {
+TEST(OpenSpans, ForgetTheOldOnesBeforeThereAreTooMany) {
   core::open_spans spans;
-  for (std::uint64_t i = 0; i < 100'000; ++i) {
+  constexpr std::uint64_t all = 100'000;
+  for (std::uint64_t i = 0; i < all; ++i) {
     const time_point at{duration(static_cast<std::int64_t>(i))};
     spans.begin(span_kind::request, i, at, at - 50ns);
-    ASSERT_LE(spans.size(), 300U);
+    ASSERT_LE(spans.size(), core::open_spans::many + 1);
   }
-  EXPECT_TRUE(spans.end(span_kind::request, 99'999));
+  EXPECT_TRUE(spans.end(span_kind::request, all - 1));
   EXPECT_FALSE(spans.end(span_kind::request, 0));
+}
+
+/// Else a policy would take requests that have waited for long, and are done, for waiting ones.
+TEST(OpenSpans, ForgetNoneOfAFewHundredThatWaitForLong) {
+  core::open_spans spans;
+  constexpr int all = 900;
+  const auto begin_of = [](int number) { return time_point{number * duration(1s)}; };
+  for (int i = 0; i < all; ++i) {
+    spans.begin(span_kind::request, static_cast<std::uint64_t>(i), begin_of(i), begin_of(i) - 1min);
+  }
+  for (int i = 0; i < all; ++i) {
+    ASSERT_EQ(spans.end(span_kind::request, static_cast<std::uint64_t>(i)), begin_of(i));
+  }
 }
 
 }  // namespace

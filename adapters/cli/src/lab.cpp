@@ -2,6 +2,7 @@
 
 #include "choice.hpp"
 #include "html_report.hpp"
+#include "marks.hpp"
 #include "output.hpp"
 #include "policy_choice.hpp"
 #include "profile_file.hpp"
@@ -402,6 +403,14 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
     *into = *read;
   }
   spec.common.clients = !asked.no_clients;
+  for (const lab::contender& each : spec.policies) {
+    const std::string need = lab::unmet_need(*each.make(), lab::marks_in(spec.common));
+    if (need.empty()) continue;
+    return failure(fmt::format(
+        "--policy {} {}: {}; choose another policy", each.name, need,
+        asked.no_clients ? "with --no-clients nobody marks anything"
+                         : "servers of --service " + asked.service + " mark request alone"));
+  }
   spec.split = asked.split;
   spec.first_seed = asked.seed;
   spec.seeds = asked.seeds;

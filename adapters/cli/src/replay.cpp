@@ -2,6 +2,7 @@
 
 #include "replay.hpp"
 
+#include "marks.hpp"
 #include "outcome.hpp"
 #include "output.hpp"
 #include "policy_choice.hpp"
@@ -245,6 +246,13 @@ int run(const options& asked) {
     return exit_failed;
   }
   const lab::recording& what = *read;
+  for (const auto& [name, make] : wanted) {
+    const std::string need = lab::unmet_need(*make(), lab::marks_in(what));
+    if (need.empty()) continue;
+    complain(fmt::format("--policy {} {}: {} has no such marks; choose another policy", name, need,
+                         printable(asked.file)));
+    return exit_usage;
+  }
   output_file csv(asked.csv_decisions);
   if (!csv.ready()) return exit_failed;
   // They log as live ones do; nobody shall take it for that.

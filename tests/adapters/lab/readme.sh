@@ -92,6 +92,8 @@ refused() {
     { echo "refused: $* gave $code and:"; cat said; exit 1; }
 }
 refused "there is no policy none; there is " --policy none
+refused "--policy slo:request.p99=1s,itl.p99=1s needs clients that mark request or itl: with --no-clients nobody marks anything; " --policy slo:request.p99=1s,itl.p99=1s --no-clients
+refused "--policy shadow:of=slo,ttft.p99=1s needs clients that mark ttft: servers of --service fifo mark request alone; " --policy shadow:of=slo,ttft.p99=1s --service fifo
 refused "slice is \"3 years\"" --policy "fixed_timeslice:slice=3 years"
 refused "name the file with --trace FILE" --arrivals trace
 refused "missing.csv: cannot be opened" --arrivals trace --trace missing.csv

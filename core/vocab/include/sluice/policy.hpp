@@ -110,6 +110,10 @@ class policy {
   /// Stable, changes when behaviour changes.
   virtual std::string_view name() const noexcept = 0;
   virtual void decide(const snapshot& seen, decision_sink& out) = 0;
+  /// Kinds of spans of which clients must mark at least one, or it does nothing: who knows before
+  /// a run that nobody marks any refuses it. Empty: it works without marks. Constant for its life;
+  /// valid as long as it is. Plugins cannot say it.
+  virtual std::span<const span_kind> needs_marks() const noexcept { return {}; }
 };
 
 }  // namespace sluice
