@@ -50,7 +50,7 @@ struct slo_options {
 ///   it, some of the spans that come while none is open are held for at once, or not at all: every
 ///   second one until enough of both are known, then one of 64, and one of 256 where it is clear.
 ///   Where a hold does not help, a trial comes after 16 of them, then 32, and so on, at last after
-///   512: in the long run 0.2 % of the suspends of who suspends at once.
+///   512: in the long run 0.2 % of the suspends that suspending at once takes.
 /// - **A burst that is predicted.** When patience is zero and spans still miss, every miss doubles,
 ///   up to eight times, the offline time that it gives to save online work a suspend: it holds
 ///   before a span begins where the gaps say when that will be.
