@@ -55,9 +55,10 @@ struct slo_options {
 ///   up to eight times, the offline time that it gives to save online work a suspend: it holds
 ///   before a span begins where the gaps say when that will be.
 /// - **Giving up.** When for ten minutes, and for 64 spans, more than 1 % missed although it would
-///   have been so without offline work, the target is out of reach: the log says so, and for ten
-///   minutes the aim is 1.1 times what 99 % of the spans needed by themselves. Then it tries the
-///   stated target again.
+///   have been so without offline work (less all the time that it ran since online work began, or
+///   since twice the target ago), the target is out of reach: the log says so, and for ten minutes
+///   the aim is 1.1 times what 99 % of the spans needed by themselves. Then it tries the stated
+///   target again.
 /// - **The share of offline work** comes before the targets: when it has had less than `offline`,
 ///   it runs until it has not, for at least eight round trips.
 ///
