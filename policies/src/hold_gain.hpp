@@ -58,6 +58,8 @@ class token_gain {
     lengths_.add(was_held, length);
     last_ = now;
   }
+  /// Whether anybody marks tokens.
+  bool come() const noexcept { return tokens_ > 0; }
   void request() noexcept {
     if (++requests_ < 512) return;
     requests_ /= 2;

@@ -53,7 +53,11 @@ class slo_gpu {
     const bool fresh = std::exchange(idle_, false);
     if (fresh) {
       gaps_.add(one.at - idle_since_);
-      busy_from_ = beside_at(one.at);
+      // What is in flight from before was delayed by offline work, too, and delays this one.
+      if (in_flight_ <= 1 || one.at - busy_since_ > 2 * track(one.span).target()) {
+        busy_since_ = one.at;
+        busy_from_ = beside_at(one.at);
+      }
       trial_ = track(one.span).begins_trial();
     } else if (track(one.span).open()) {
       trial_ = false;  // It is alone no more.
@@ -143,7 +147,8 @@ class slo_gpu {
     const bool must_run = share_.must_run(holding_, round_trip(), changes);
     if (changes != duration::max()) at(now + changes);
     if (must_run) return false;
-    return all.open ? holds_for(all.due, now, at) : holds_in_gap(now, at);
+    if (all.open) return holds_for(all.due, now, at);
+    return holds_on_trial(now, at) || holds_in_gap(now, at);
   }
   template <class Ask>
   bool holds_for(time_point due, time_point now, Ask at) const {
@@ -152,6 +157,14 @@ class slo_gpu {
     if (due != never && due - worth <= now) return true;
     at(due);
     return false;
+  }
+  /// A trial goes on while its request is alone, so that its tokens tell.
+  template <class Ask>
+  bool holds_on_trial(time_point now, Ask at) const {
+    const time_point end = idle_since_ + least_run * round_trip();
+    if (!trial_ || !holding_ || in_flight_ != 1 || !tokens_.come() || now >= end) return false;
+    at(end);
+    return true;
   }
   template <class Ask>
   bool holds_in_gap(time_point now, Ask at) const {
@@ -171,10 +184,11 @@ class slo_gpu {
   std::array<span_track, span_kinds> tracks_;
   token_gain tokens_;
   bool holding_ = false;
-  time_point since_;      ///< When `holding_` changed.
-  time_point counted_;    ///< Up to when `beside_` and `share_` are.
-  duration beside_{};     ///< For how long offline work was not held, in all.
-  duration busy_from_{};  ///< `beside_` when the first of the spans that are open began.
+  time_point since_;         ///< When `holding_` changed.
+  time_point counted_;       ///< Up to when `beside_` and `share_` are.
+  duration beside_{};        ///< For how long offline work was not held, in all.
+  time_point busy_since_{};  ///< When the first of the online work in flight began...
+  duration busy_from_{};     ///< ...and `beside_` then.
   offline_share share_;
   std::uint32_t in_flight_ = 0;
   time_point alone_from_ = never;  ///< One request has been in flight since then, and no other.

@@ -26,6 +26,7 @@ namespace sluice {
 class span_track {
  public:
   void aim(duration target) noexcept { stated_ = target_ = target; }
+  duration target() const noexcept { return target_; }
   bool has_target() const noexcept { return target_ != duration::zero(); }
   bool open() const noexcept { return !open_.empty(); }
 

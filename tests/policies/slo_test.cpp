@@ -265,6 +265,30 @@ TEST(Slo, GivesUpATargetThatIsOutOfReachAndSaysSo) {
   EXPECT_EQ(harness.notes().size(), 1U);  // Not twice.
 }
 
+/// First tokens wait for answers that offline work delayed before: that is its doing as well.
+TEST(Slo, DoesNotGiveUpForWhatOfflineWorkDelayedBefore) {
+  slo_options options;
+  options.p99[static_cast<std::size_t>(ttft)] = 100ms;
+  for (const bool in_flight : {true, false}) {
+    node harness(options);
+    for (std::uint64_t i = 1; i <= 700; ++i) {
+      harness.begin(gpu_a);
+      if (!in_flight) harness.end(gpu_a);
+      harness.begin_span(ttft, 2 * i);
+      harness.advance(10ms);
+      harness.end_span(ttft, 2 * i);
+      harness.advance(150ms);  // Its further tokens, beside offline work.
+      if (in_flight) harness.begin(gpu_a);
+      harness.begin_span(ttft, 2 * i + 1);
+      harness.advance(150ms);
+      harness.end_span(ttft, 2 * i + 1);
+      if (in_flight) harness.end(gpu_a, 2);
+      harness.advance(1s);
+    }
+    EXPECT_EQ(harness.notes().empty(), in_flight);
+  }
+}
+
 TEST(Slo, DoesNotGiveUpForOneBadMoment) {
   node harness;
   harness.serve(100, 10ms, 1s);

@@ -42,6 +42,8 @@ struct fixed_timeslice_options {
 ///
 /// Promises: no offline group that can be held runs on a GPU with online work in flight
 /// (client_done), or within a slice of an arrival, but for the scheduler's limits.
+/// It holds for online work whether that pays or not: beside kernels much shorter than a suspend
+/// and a resume, that costs online work more than it gives (adapters/lab/RESULTS.md); see slo.
 /// Choose it when arrivals come in bursts, and nothing is known of them but that: the slice should
 /// be longer than the gaps within a burst. Give a client that can wait (batch scoring) a weight
 /// below 1, one whose bursts have long gaps a weight above. What of slice_of and weight_of has

@@ -50,14 +50,15 @@ struct slo_options {
 ///   it, some of the spans that come while none is open are held for at once, or not at all: every
 ///   second one until enough of both are known, then one of 64, and one of 256 where it is clear.
 ///   Where a hold does not help, a trial comes after 16 of them, then 32, and so on, at last after
-///   512: in the long run 0.2 % of the suspends of who suspends at once.
+///   512: in the long run 0.2 % of the suspends that suspending at once takes.
 /// - **A burst that is predicted.** When patience is zero and spans still miss, every miss doubles,
 ///   up to eight times, the offline time that it gives to save online work a suspend: it holds
 ///   before a span begins where the gaps say when that will be.
 /// - **Giving up.** When for ten minutes, and for 64 spans, more than 1 % missed although it would
-///   have been so without offline work, the target is out of reach: the log says so, and for ten
-///   minutes the aim is 1.1 times what 99 % of the spans needed by themselves. Then it tries the
-///   stated target again.
+///   have been so without offline work (less all the time that it ran since online work began, or
+///   since twice the target ago), the target is out of reach: the log says so, and for ten minutes
+///   the aim is 1.1 times what 99 % of the spans needed by themselves. Then it tries the stated
+///   target again.
 /// - **The share of offline work** comes before the targets: when it has had less than `offline`,
 ///   it runs until it has not, for at least eight round trips.
 ///
