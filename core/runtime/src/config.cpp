@@ -82,6 +82,19 @@ std::string scheduler_config::problem() const {
   return {};
 }
 
+std::string scheduler_config::keep_fixed(const scheduler_config& running) {
+  std::string kept;
+  const auto keep = [&kept](std::string_view key, auto& value, const auto& now) {
+    if (value == now) return;
+    value = now;
+    kept += fmt::format("{}{} ({})", kept.empty() ? "" : ", ", key, now);
+  };
+  keep("inbox_capacity", inbox_capacity, running.inbox_capacity);
+  keep("suspend_sdma", suspend_sdma, running.suspend_sdma);
+  if (kept.empty()) return {};
+  return "what cannot change while the scheduler runs stays until it is restarted: " + kept;
+}
+
 result<scheduler_config> load_config(const std::string& path, std::string& message) {
   const auto file = core::read_toml(path, message);
   if (!file) return file.error();

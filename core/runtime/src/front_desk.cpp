@@ -110,6 +110,29 @@ std::unique_ptr<policy> front_desk::take_policy() {
   return std::move(policy_);
 }
 
+result<void> front_desk::offer_config(const scheduler_config& next) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_.load(std::memory_order_relaxed)) return errc::stopped;
+    if (scheduler_config kept = next; !kept.keep_fixed(config_).empty()) return errc::not_supported;
+    config_ = next;
+    config_waiting_.store(true, std::memory_order_release);
+  }
+  wake_.ring_always();
+  return {};
+}
+
+scheduler_config front_desk::config() const {
+  const std::lock_guard lock(mutex_);
+  return config_;
+}
+
+scheduler_config front_desk::take_config() {
+  const std::lock_guard lock(mutex_);
+  config_waiting_.store(false, std::memory_order_release);
+  return config_;
+}
+
 void front_desk::close() {
   std::vector<wait> left;
   std::unique_ptr<policy> unused;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/config.hpp"
 #include "sluice/ids.hpp"
 #include "sluice/online_client.hpp"
 #include "sluice/policy.hpp"
@@ -103,7 +104,8 @@ class front_desk {
   };
 
   /// \param time outlives every client.
-  explicit front_desk(const time_source& time) noexcept : time_(time) {}
+  front_desk(const time_source& time, const scheduler_config& config)
+      : time_(time), config_(config) {}
 
   wake_word& wake() noexcept { return wake_; }
   time_point now() const noexcept { return time_.now(); }
@@ -134,6 +136,13 @@ class front_desk {
   /// Reactor thread.
   bool has_policy() const noexcept { return policy_waiting_.load(std::memory_order_acquire); }
   std::unique_ptr<policy> take_policy();
+  /// Any thread: the settings from the next turn on, as scheduler::set_config().
+  result<void> offer_config(const scheduler_config& next);
+  /// Any thread: the latest.
+  scheduler_config config() const;
+  /// Reactor thread.
+  bool has_config() const noexcept { return config_waiting_.load(std::memory_order_acquire); }
+  scheduler_config take_config();
   bool is_closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
   /// Reactor thread. Whether arrivals or waits are there to be looked at; no lock.
@@ -159,14 +168,16 @@ class front_desk {
   std::atomic<bool> new_waits_{false};
   std::atomic<bool> rearms_waiting_{false};
   std::atomic<bool> policy_waiting_{false};
+  std::atomic<bool> config_waiting_{false};
   std::atomic<bool> closed_{false};
   std::array<std::atomic<bool>, span_kinds> listened_{true, true, false};  // As decision_sink says.
   // Registration and waiting only; no begin or end passes here.
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<std::shared_ptr<client_page>> arrivals_;
   std::vector<wait> waits_;
   std::vector<gpu_id> rearms_;
   std::unique_ptr<policy> policy_;
+  scheduler_config config_;
   std::uint64_t last_wait_ = 0;
 };
 

@@ -56,6 +56,11 @@ struct scheduler_config {
   ///         when there is none.
   [[nodiscard]] std::string problem() const;
 
+  /// Gives the settings that cannot change while a scheduler runs (inbox_capacity, suspend_sdma)
+  /// the values that they have in `running`.
+  /// \return one sentence that names those that differed; empty when none did.
+  [[nodiscard]] std::string keep_fixed(const scheduler_config& running);
+
   bool operator==(const scheduler_config&) const = default;
 };
 
