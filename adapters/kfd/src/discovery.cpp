@@ -4,8 +4,6 @@
 #include "node_scanner.hpp"
 #include "pointer_watch.hpp"
 #include "proc.hpp"
-#include "quiet_thread.hpp"
-#include "store_watch.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -27,6 +25,8 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/kfd/file_watch.hpp"
+#include "sluice/kfd/quiet_thread.hpp"
 #include "sluice/kfd/tree_watch.hpp"
 #include "sluice/kfd/unique_fd.hpp"
 #include "sluice/time.hpp"
@@ -195,7 +195,7 @@ class node_discovery final : public discovery {
   result<void> open_store(const std::string& path) {
     store_ = role_store{path};
     stored_ = {};
-    store_watch_ = std::make_unique<store_watch>(path);
+    store_watch_ = std::make_unique<file_watch>(path);
     if (store_watch_->fd() >= 0)
       if (const auto added = add(store_watch_->fd(), from_store); !added) return added;
     use_stored();
@@ -383,7 +383,7 @@ class node_discovery final : public discovery {
   std::atomic<bool> said_changed_{false};
   const message_sink say_;
   role_store store_;
-  std::unique_ptr<store_watch> store_watch_;
+  std::unique_ptr<file_watch> store_watch_;
   stored_roles stored_;    // as the store last said, less the releases that have ended since
   unique_fd release_end_;  // a timer: when the next release ends
   unique_fd waits_;

@@ -1,6 +1,8 @@
 #include "toml_file.hpp"
 
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -40,21 +42,33 @@ std::uint32_t line_for(const toml::table& table, std::string_view message) {
   return core::line_of(culprit ? *culprit.node() : static_cast<const toml::node&>(table));
 }
 
+std::function<std::unique_ptr<policy>()> maker(policy_registry from, std::string name,
+                                               parameters values) {
+  return [from = std::move(from), name = std::move(name), values = std::move(values)] {
+    std::string ignored;  // It has made one with the same values.
+    auto made = from.make(name, values, ignored);
+    return made ? std::move(*made) : nullptr;
+  };
+}
+
 }  // namespace
 
-result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const std::string& path,
-                                            std::string_view fallback, std::string& message,
-                                            std::string* text) {
+result<std::function<std::unique_ptr<policy>()>> load_policy_maker(const policy_registry& known,
+                                                                   const std::string& path,
+                                                                   std::string_view fallback,
+                                                                   std::string& message,
+                                                                   std::string* text) {
   const auto file = core::read_toml(path, message);
   if (!file) return file.error();
   const auto section = core::table_of(*file, path, "policy", message);
   if (!section) return section.error();
   if (*section == nullptr) {
-    auto made = known.make(fallback, {}, message);
-    if (made && text != nullptr) *text = command_text(fallback, *known.find(fallback), {});
-    if (made) return made;
-    message = fmt::format("{}: {}", path, message);
-    return errc::bad_config;
+    if (const auto made = known.make(fallback, {}, message); !made) {
+      message = fmt::format("{}: {}", path, message);
+      return errc::bad_config;
+    }
+    if (text != nullptr) *text = command_text(fallback, *known.find(fallback), {});
+    return maker(known, std::string(fallback), {});
   }
   const toml::table& table = **section;
   const auto refuse = [&](std::uint32_t line, std::string_view why) {
@@ -109,9 +123,18 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
     const policy_kind* const chosen = written.empty() ? nullptr : all.find(name);
     *text = chosen != nullptr ? command_text(written, *chosen, values) : std::string();
   }
-  auto made = all.make(name, std::move(values), message);
-  if (!made) return refuse(line_for(table, message), message);
-  return made;
+  if (const auto made = all.make(name, values, message); !made) {
+    return refuse(line_for(table, message), message);
+  }
+  return maker(std::move(all), std::move(name), std::move(values));
+}
+
+result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const std::string& path,
+                                            std::string_view fallback, std::string& message,
+                                            std::string* text) {
+  const auto make = load_policy_maker(known, path, fallback, message, text);
+  if (!make) return make.error();
+  return (*make)();
 }
 
 }  // namespace sluice

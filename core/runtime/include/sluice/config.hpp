@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
@@ -70,5 +71,9 @@ struct scheduler_config {
 /// \param message on failure, one line that names file, line, key and range.
 /// \return errc::bad_config, or the system's error for a file that cannot be read.
 [[nodiscard]] result<scheduler_config> load_config(const std::string& path, std::string& message);
+/// The same.
+/// \param problems on failure, one such line for every setting that is wrong is added.
+[[nodiscard]] result<scheduler_config> load_config(const std::string& path,
+                                                   std::vector<std::string>& problems);
 
 }  // namespace sluice

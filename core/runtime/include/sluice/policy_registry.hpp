@@ -3,6 +3,7 @@
 /// Policies by name, for programs that let a user choose, and the [policy] table of a
 /// configuration. main() fills the registry; nothing registers itself.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -66,14 +67,20 @@ class policy_registry {
   std::map<std::string, policy_kind, std::less<>> kinds_;
 };
 
-/// Makes the policy that the table [policy] of a TOML file asks for: `name`, or `plugin`, the path
-/// of a shared library (one that is not absolute begins at the file's folder); and the parameters
-/// of that policy. With both, `name` is the plugin's, or that of a kind that wraps it. A file
-/// without the table, or with neither, gives `fallback`.
+/// What makes the policy that the table [policy] of a TOML file asks for: `name`, or `plugin`, the
+/// path of a shared library (one that is not absolute begins at the file's folder); and the
+/// parameters of that policy. With both, `name` is the plugin's, or that of a kind that wraps it. A
+/// file without the table, or with neither, gives `fallback`.
 ///
 /// \param message on failure, one line that names file, line, key, value and range.
 /// \param text    becomes its command_text().
-/// \return errc::bad_config, or the system's error for a file that cannot be read.
+/// \return what has made it once already, and makes another one at each call, from any thread,
+///         whatever becomes of the file; errc::bad_config, or the system's error for a file that
+///         cannot be read.
+[[nodiscard]] result<std::function<std::unique_ptr<policy>()>> load_policy_maker(
+    const policy_registry& known, const std::string& path, std::string_view fallback,
+    std::string& message, std::string* text = nullptr);
+/// The same, for a program that needs one policy.
 [[nodiscard]] result<std::unique_ptr<policy>> load_policy(const policy_registry& known,
                                                           const std::string& path,
                                                           std::string_view fallback,
