@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "sluice/config.hpp"
 #include "sluice/kfd/classification.hpp"
@@ -16,6 +17,7 @@
 #include "sluice/policy.hpp"
 #include "sluice/reactor.hpp"
 #include "sluice/result.hpp"
+#include "sluice/standard_error.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
@@ -56,9 +58,11 @@ struct node_options {
   /// threads, one at a time.
   std::function<void()> alive = nullptr;
   duration alive_every = std::chrono::seconds(1);
-  /// What goes wrong, and what the node does.
+  /// What goes wrong, and what the node does. Any thread, also concurrently; must not block.
   kfd::message_sink warn = kfd::messages_to_stderr();
-  kfd::message_sink tell = kfd::messages_to_stderr();
+  kfd::message_sink tell = [](std::string_view sentence) {
+    log_to_standard_error("sluice", "info", sentence);
+  };
 };
 
 enum class node_state : std::uint8_t {
