@@ -20,6 +20,21 @@ const std::string* value_of(const process_traits& of, std::string_view variable)
   return found == of.variables.end() ? nullptr : &found->second;
 }
 
+bool grants(const claim_grant& grant, const process_traits& to) {
+  if (grant.everyone) return true;
+  if (to.as) {
+    if (std::ranges::find(grant.users, to.as->user) != grant.users.end()) return true;
+    if (std::ranges::find_first_of(to.as->groups, grant.groups) != to.as->groups.end()) return true;
+  }
+  return std::ranges::any_of(grant.cgroups, [&](const std::string& pattern) {
+    return matches_cgroup(pattern, to.cgroups);
+  });
+}
+
+const claim_grant& grant_of(const classification_rules& rules, role what) {
+  return what == role::online ? rules.may_claim_online : rules.may_claim_offline;
+}
+
 std::optional<unsigned> priority_in(const process_traits& of) {
   const std::string* const text = value_of(of, priority_variable);
   if (text == nullptr) return {};
@@ -105,16 +120,16 @@ role classifier::voted(const process_traits& of, std::span<const queue_traits> q
 }
 
 bool classifier::granted(const process_traits& to, role what) const {
-  const claim_grant& grant =
-      what == role::online ? rules_.may_claim_online : rules_.may_claim_offline;
-  if (grant.everyone) return true;
-  if (to.as) {
-    if (std::ranges::find(grant.users, to.as->user) != grant.users.end()) return true;
-    if (std::ranges::find_first_of(to.as->groups, grant.groups) != to.as->groups.end()) return true;
-  }
-  return std::ranges::any_of(grant.cgroups, [&](const std::string& pattern) {
-    return matches_cgroup(pattern, to.cgroups);
-  });
+  return grants(grant_of(rules_, what), to);
+}
+
+bool may_claim(const classification_rules& rules, const process_identity& who, role what) {
+  if (what == role::unmatched) return false;
+  process_traits traits{.who = who};
+  read_changing_traits(traits);
+  // Read before this: so it was that process's.
+  if (start_time_of(who.pid) != who.start_time) return false;
+  return grants(grant_of(rules, what), traits);
 }
 
 }  // namespace sluice::kfd

@@ -114,10 +114,13 @@ class node_discovery final : public discovery {
   result<void> set_rules(classification_rules rules, std::string& message) override {
     message = rules.problem();
     if (!message.empty()) return errc::bad_config;
-    const std::scoped_lock held{said_mutex_};
-    if (rules.role_store != rules_.role_store && !rules.role_store.empty()) {
+    std::unique_lock held{said_mutex_};
+    const bool another_store = rules.role_store != rules_.role_store && !rules.role_store.empty();
+    held.unlock();  // set_role() does not wait for files
+    if (another_store) {
       if (const auto read = role_store{rules.role_store}.read(message); !read) return read.error();
     }
+    held.lock();
     rules_ = std::move(rules);
     rules_changed_.store(true);
     ::eventfd_write(wake_.get(), 1);

@@ -1,10 +1,13 @@
 #include "sluice/daemon_config.hpp"
 
+#include <grp.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <sstream>
 #include <string_view>
 #include <tuple>
@@ -55,6 +58,8 @@ class daemon_reader {
     node_options& node = into_.node;
     if (name_ == "mode") return word(node.mode, modes);
     if (name_ == "directory") return directory(node.files.directory);
+    if (name_ == "clients") return flag(node.clients);
+    if (name_ == "socket_group") return group(node.socket_group);
     if (name_ == "agent") return text(node.agent_path);
     if (name_ == "batch_commands") return flag(node.batch_commands);
     if (name_ == "criu_pause") return flag(node.criu_pause);
@@ -96,6 +101,22 @@ class daemon_reader {
       into = std::move(*given);
     } else {
       wrong("must be the absolute path of a directory in quotes");
+    }
+    return true;
+  }
+  bool group(std::optional<gid_t>& into) {
+    const auto number = node_->value_exact<std::int64_t>();
+    const auto name = node_->value_exact<std::string>();
+    const ::group* const found =
+        name && !name->empty() ? ::getgrnam(name->c_str()) : nullptr;  // NOLINT(concurrency-*)
+    if (name && name->empty()) {
+      into.reset();
+    } else if (found != nullptr) {
+      into = found->gr_gid;
+    } else if (number && *number >= 0 && *number < std::numeric_limits<gid_t>::max()) {
+      into = static_cast<gid_t>(*number);
+    } else {
+      wrong("must be the name or number of a group of this machine, or \"\" for the daemon's own");
     }
     return true;
   }
@@ -219,6 +240,8 @@ std::string daemon_config::fixed_differences(const daemon_config& other) const {
   };
   look("mode", node.mode, other.node.mode);
   look("directory", node.files.directory, other.node.files.directory);
+  look("clients", node.clients, other.node.clients);
+  look("socket_group", node.socket_group, other.node.socket_group);
   look("agent", node.agent_path, other.node.agent_path);
   look("batch_commands", node.batch_commands, other.node.batch_commands);
   look("criu_pause", node.criu_pause, other.node.criu_pause);

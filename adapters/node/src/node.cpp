@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/client_server.hpp"
 #include "sluice/duration_text.hpp"
 #include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
@@ -243,10 +244,12 @@ class node_impl final : public node {
     sources.push_back(std::move(finder));
     sources.push_back(kfd::make_breaker_keeper(options_.breakers, sink()));
     // It follows the file from here on; what it says now is looked at next.
-    sources.push_back(make_node_source({.disabled = options_.files.disabled(),
+    sources.push_back(make_node_source({.socket = options_.clients ? options_.files.clients() : "",
+                                        .disabled = options_.files.disabled(),
                                         .look = [this] { look_at_pause(); },
                                         .alive = options_.alive,
                                         .alive_every = options_.alive_every}));
+    if (options_.clients) sources.push_back(make_clients(*discovery));
     const auto why = paused_why(options_.files);
     if (paused_.exchange(why.has_value()) != why.has_value() && why) say_paused(*why);
     auto made = scheduler::create(settings.scheduler, std::move(*loop), make_driver(),
@@ -268,6 +271,25 @@ class node_impl final : public node {
     }
     if (stopping_ || lost_) scheduler_->stop();
     return {};
+  }
+
+  std::unique_ptr<source> make_clients(kfd::discovery& roles) {
+    client::server_options with;
+    with.socket = options_.files.clients();
+    with.group = options_.socket_group;
+    with.allow = [this](const client::peer& who, role what) {
+      const std::scoped_lock held{mutex_};
+      return kfd::may_claim(settings_.roles, {who.pid, who.start_time}, what);
+    };
+    // One that is gone by then has no role.
+    with.registered = [&roles](const client::peer& who, role what) {
+      (void)roles.set_role({who.pid, who.start_time}, what);
+    };
+    with.withdrawn = [&roles](const client::peer& who, role) {
+      (void)roles.withdraw_role({who.pid, who.start_time});
+    };
+    with.say = sink();
+    return client::make_server(std::move(with));
   }
 
   std::unique_ptr<backend> make_driver() {

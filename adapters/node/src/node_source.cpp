@@ -1,5 +1,8 @@
 #include "node_source.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <utility>
 
@@ -22,6 +25,7 @@ class node_source final : public source {
 
   result<void> start(source_host& host) override {
     loop_ = &host.loop();
+    remove_socket();
     auto watched = file_.fd() < 0 ? watch_id::none : loop_->watch(file_.fd(), [this] { look(); });
     if (!watched) return watched.error();
     watch_ = *watched;
@@ -50,6 +54,13 @@ class node_source final : public source {
     into = *made;
     loop_->arm(into, clock::now() + every);
     return {};
+  }
+
+  void remove_socket() const {
+    struct stat found {};
+    if (!options_.socket.empty() && ::lstat(options_.socket.c_str(), &found) == 0 &&
+        S_ISSOCK(found.st_mode))
+      ::unlink(options_.socket.c_str());
   }
 
   void look() {

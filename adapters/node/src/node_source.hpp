@@ -12,6 +12,9 @@
 namespace sluice {
 
 struct node_source_options {
+  /// A socket that is this node's from now on: what a former owner left there goes. Its forked
+  /// children may keep it alive. Empty: none.
+  std::string socket;
   std::string disabled;         ///< The file.
   std::function<void()> look;   ///< The file may have come or gone.
   std::function<void()> alive;  ///< May be empty.

@@ -41,6 +41,7 @@ class scheduler::impl {
     core_->on_breaker([this](const breaker_change& what) {
       for (const auto& each : sources_) each->breaker_changed(what);
     });
+    core_->on_look([this] { turn(); });
   }
 
   ~impl() {
@@ -96,6 +97,8 @@ class scheduler::impl {
                        }}));
       return inboxes_.back()->producer();
     }
+
+    client_host* clients() noexcept override { return &owner_.core_->clients(); }
 
     result<void> start() { return source_->start(*this); }
     void stop() { source_->stop(); }

@@ -70,6 +70,8 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
   const std::string text{std::istreambuf_iterator<char>{file}, {}};
   for (const std::string key : {"mode",
                                 "directory",
+                                "clients",
+                                "socket_group",
                                 "agent",
                                 "batch_commands",
                                 "criu_pause",
@@ -110,7 +112,8 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
 
 TEST_F(DaemonConfig, ReadsItsTable) {
   const auto config = load(
-      "[daemon]\nmode = \"enforce\"\ndirectory = \"/tmp/x/\"\nagent = \"/opt/agent\"\n"
+      "[daemon]\nclients = false\nsocket_group = \"root\"\nmode = \"enforce\"\ndirectory = "
+      "\"/tmp/x/\"\nagent = \"/opt/agent\"\n"
       "batch_commands = false\ncriu_pause = true\nlog_level = \"error\"\n"
       "statistics_interval = \"0s\"\n[policy]\nname = \"slo\"\nrequest.p99 = \"200ms\"\n");
   ASSERT_TRUE(config) << problems_.front();
@@ -119,12 +122,14 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->node.files.disabled(), "/tmp/x/disabled");
   EXPECT_EQ(config->node.agent_path, "/opt/agent");
   EXPECT_FALSE(config->node.batch_commands);
+  EXPECT_FALSE(config->node.clients);
+  EXPECT_EQ(config->node.socket_group, gid_t{0});
   EXPECT_TRUE(config->node.criu_pause);
   EXPECT_EQ(config->log_level, daemon_log_level::error);
   EXPECT_EQ(config->statistics_interval, 0s);
   EXPECT_THAT(config->policy, StartsWith("slo:"));
   EXPECT_EQ(config->fixed_differences(daemon_config{}),
-            "mode, directory, agent, batch_commands, criu_pause");
+            "mode, directory, clients, socket_group, agent, batch_commands, criu_pause");
   // It makes policies from what was read, whatever becomes of the file.
   std::filesystem::remove(path_);
   EXPECT_EQ(config->node.settings.make_policy()->name(),

@@ -19,7 +19,7 @@ namespace sluice {
 enum class daemon_log_level : std::uint8_t { info, warning, error };
 
 struct daemon_config {
-  /// Whose `settings` a reload may change, and nothing else.
+  /// Of it a reload changes `settings` alone.
   node_options node{};
   /// How a command line would name the policy, with every parameter; empty where it cannot.
   std::string policy{};

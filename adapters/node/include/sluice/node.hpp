@@ -4,8 +4,13 @@
 /// the node; in every other one that embeds it, whoever takes over when the owner is gone. What
 /// the daemon (`sluice run`) is made of. To wire the parts otherwise, use sluice/scheduler.hpp.
 
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -46,6 +51,11 @@ struct node_options {
   node_files files{};
   /// The file of open breakers; empty: kfd::breaker_store::default_path(roots).
   std::string breakers{};
+  /// Whether clients of other processes are taken, at files.clients(), while this program is the
+  /// owner. Which of them may say that they are online or offline, settings.roles grants.
+  bool clients = true;
+  /// Of the socket, whose mode is 0660; none: this process's.
+  std::optional<gid_t> socket_group{};
   // As agent::agent_options.
   std::string agent_path{};
   bool batch_commands = true;

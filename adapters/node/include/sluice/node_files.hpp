@@ -15,6 +15,8 @@ struct node_files {
 
   /// Who holds its lock owns the node (kfd::node_lock).
   [[nodiscard]] std::string owner() const { return directory + "/owner"; }
+  /// Where whoever owns it takes clients of other processes (sluice/client.h).
+  [[nodiscard]] std::string clients() const { return directory + "/clients.sock"; }
   /// While it exists, everything runs.
   [[nodiscard]] std::string disabled() const { return directory + "/disabled"; }
 };

@@ -11,6 +11,7 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/breaker.hpp"
+#include "sluice/client_host.hpp"
 #include "sluice/config.hpp"
 #include "sluice/observation.hpp"
 #include "sluice/online_client.hpp"
@@ -79,6 +80,10 @@ class scheduler_core {
   void finish_stop();
 
   [[nodiscard]] result<online_client> register_client(client_options options);
+  /// Clients of other processes. Between steps; register_client() is for those of this one.
+  client_host& clients() noexcept;
+  /// What client_host::look() does: a step, with all that belongs to one. Nothing at first.
+  void on_look(std::function<void()> turn);
   /// As scheduler::rearm().
   void rearm(gpu_id which);
   /// As scheduler::set_policy().

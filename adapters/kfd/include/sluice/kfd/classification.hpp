@@ -139,6 +139,12 @@ struct classification_rules {
   friend bool operator==(const classification_rules&, const classification_rules&) = default;
 };
 
+/// Whether the process may say of itself that it has that role: may_claim_online or
+/// may_claim_offline grants it to its user, a group of it or its cgroup, as /proc shows them now.
+/// Any thread. False for one that is gone.
+[[nodiscard]] bool may_claim(const classification_rules& rules, const process_identity& who,
+                             role what);
+
 /// Reads the table [roles] of a TOML file, then the variable SLUICE_ROLES: TOML too, the table's
 /// content ("online_priority = 12"), each key in place of the file's. README.md lists the keys with
 /// their defaults. Names of users and groups are looked up here, and a pid means the process that
