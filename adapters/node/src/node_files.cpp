@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
@@ -14,11 +15,14 @@ result<void> pause_node(const node_files& where, const std::string& why, std::st
   std::error_code ignored;  // The file itself has the better words for it.
   std::filesystem::create_directories(where.directory, ignored);
   errno = 0;
-  std::ofstream file{path};
+  // Whole when it appears: who waits for it reads it at once.
+  const std::string beside = path + "." + std::to_string(::getpid());
+  std::ofstream file{beside};
   file << why << (why.empty() ? "" : "\n") << std::flush;
-  if (file) return {};
+  if (file && ::rename(beside.c_str(), path.c_str()) == 0) return {};
   const error_code error =
       errno != 0 ? last_system_error() : error_code{EIO, boost::system::system_category()};
+  ::unlink(beside.c_str());
   message = "cannot write " + path + ": " + error.message();
   return error;
 }

@@ -29,7 +29,7 @@ class Doctor : public testing::Test {
     here_.where = {.device = name + "/dev/kfd", .sysfs = name + "/kfd", .debugfs = name + "/debug"};
     here_.try_io_uring = [] { return 0; };
     here_.breakers = name + "/run/breakers";
-    here_.owner_lock = name + "/run/owner";
+    here_.files.directory = name + "/run";
     write("proc/sys/kernel/osrelease", "6.12.0\n");
     write("proc/self/status", "Name:\tsluice\nCapEff:\t000001ffffffffff\n");
     for (const auto& [parameter, value] :
