@@ -20,21 +20,6 @@ const std::string* value_of(const process_traits& of, std::string_view variable)
   return found == of.variables.end() ? nullptr : &found->second;
 }
 
-bool grants(const claim_grant& grant, const process_traits& to) {
-  if (grant.everyone) return true;
-  if (to.as) {
-    if (std::ranges::find(grant.users, to.as->user) != grant.users.end()) return true;
-    if (std::ranges::find_first_of(to.as->groups, grant.groups) != to.as->groups.end()) return true;
-  }
-  return std::ranges::any_of(grant.cgroups, [&](const std::string& pattern) {
-    return matches_cgroup(pattern, to.cgroups);
-  });
-}
-
-const claim_grant& grant_of(const classification_rules& rules, role what) {
-  return what == role::online ? rules.may_claim_online : rules.may_claim_offline;
-}
-
 std::optional<unsigned> priority_in(const process_traits& of) {
   const std::string* const text = value_of(of, priority_variable);
   if (text == nullptr) return {};
@@ -120,16 +105,24 @@ role classifier::voted(const process_traits& of, std::span<const queue_traits> q
 }
 
 bool classifier::granted(const process_traits& to, role what) const {
-  return grants(grant_of(rules_, what), to);
+  return grants(what == role::online ? rules_.may_claim_online : rules_.may_claim_offline, to);
 }
 
-bool may_claim(const classification_rules& rules, const process_identity& who, role what) {
-  if (what == role::unmatched) return false;
-  process_traits traits{.who = who};
-  read_changing_traits(traits);
-  // Read before this: so it was that process's.
-  if (start_time_of(who.pid) != who.start_time) return false;
-  return grants(grant_of(rules, what), traits);
+bool grants(const claim_grant& grant, pid_t pid) {
+  process_traits of{.who = {pid, 0}};
+  read_changing_traits(of);
+  return grants(grant, of);
+}
+
+bool grants(const claim_grant& grant, const process_traits& to) {
+  if (grant.everyone) return true;
+  if (to.as) {
+    if (std::ranges::find(grant.users, to.as->user) != grant.users.end()) return true;
+    if (std::ranges::find_first_of(to.as->groups, grant.groups) != to.as->groups.end()) return true;
+  }
+  return std::ranges::any_of(grant.cgroups, [&](const std::string& pattern) {
+    return matches_cgroup(pattern, to.cgroups);
+  });
 }
 
 }  // namespace sluice::kfd

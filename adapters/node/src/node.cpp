@@ -279,7 +279,9 @@ class node_impl final : public node {
     with.group = options_.socket_group;
     with.allow = [this](const client::peer& who, role what) {
       const std::scoped_lock held{mutex_};
-      return kfd::may_claim(settings_.roles, {who.pid, who.start_time}, what);
+      const auto& rules = settings_.roles;
+      return kfd::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
+                         who.pid);
     };
     // One that is gone by then has no role.
     with.registered = [&roles](const client::peer& who, role what) {

@@ -118,6 +118,10 @@ TEST_F(Doctor, SaysWhatAnotherUserMayNotChange) {
   EXPECT_EQ(breakers[1].what, verdict::note);
   EXPECT_THAT(breakers[1].found, HasSubstr("run/breakers cannot be written by this user"));
   EXPECT_EQ(check_owner_lock(here_).what, verdict::good);
+  EXPECT_EQ(check_pause(here_).what, verdict::good);
+  write("run/disabled", "new\tfirmware\n");
+  EXPECT_EQ(check_pause(here_).what, verdict::blocked);
+  EXPECT_THAT(check_pause(here_).found, HasSubstr("run/disabled exists: new?firmware"));
   EXPECT_EQ(check_breakers(here_, node).size(), 1U);
 }
 

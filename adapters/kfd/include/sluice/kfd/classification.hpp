@@ -39,6 +39,15 @@ struct claim_grant {
   friend bool operator==(const claim_grant&, const claim_grant&) = default;
 };
 
+/// Whether the process that has this pid now is granted something. For whoever decides about claims
+/// that are made elsewhere, over a client's socket, say: hold a pidfd, and see afterwards that the
+/// process has not ended meanwhile.
+///
+/// Threading: any thread.
+/// Errors:    false where its credentials and cgroups cannot be read, but for `everyone`.
+/// Cost:      two reads of /proc.
+[[nodiscard]] bool grants(const claim_grant& grant, pid_t pid);
+
 /// A process whose environment has `variable` with a value that `value` (a pattern) matches claims
 /// the role. As for getenv(), the first entry of that name counts.
 struct environment_rule {
@@ -138,12 +147,6 @@ struct classification_rules {
 
   friend bool operator==(const classification_rules&, const classification_rules&) = default;
 };
-
-/// Whether the process may say of itself that it has that role: may_claim_online or
-/// may_claim_offline grants it to its user, a group of it or its cgroup, as /proc shows them now.
-/// Any thread. False for one that is gone.
-[[nodiscard]] bool may_claim(const classification_rules& rules, const process_identity& who,
-                             role what);
 
 /// Reads the table [roles] of a TOML file, then the variable SLUICE_ROLES: TOML too, the table's
 /// content ("online_priority = 12"), each key in place of the file's. README.md lists the keys with
