@@ -71,6 +71,11 @@ class node_impl final : public node {
     state_.store(node_state::stopped);
   }
 
+  client::connection connect(client::options with, std::error_code& error) const override {
+    with.socket = options_.files.clients();
+    return client::connection::open(with, error);
+  }
+
   node_state state() const noexcept override { return state_.load(); }
   std::string owner() const override {
     if (state_.load() != node_state::following) return {};

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# usage: with_simulated_gpu.sh in_place.sh unprivileged.sh SOURCE_DIR BIN_DIR LIB_DIR
+# usage: with_simulated_gpu.sh in_place.sh unprivileged.sh BIN_DIR LIB_DIR
 # The daemon as the unit runs it: as a user of its own without capabilities, beside an agent that has
 # CAP_SYS_PTRACE by its file; offline work is another user's. The simulated GPU lies at /dev/kfd, for an
 # agent with file capabilities takes no other.
 set -euo pipefail
-source=$1 bin=$2 lib=$3
+bin=$1 lib=$2
 unset SLUICE_KFD_DEVICE SLUICE_KFD_SYSFS SLUICE_KFD_DEBUGFS
 skip() { echo "skipped: $1"; exit 77; }
 fail() { echo "FAILED: $1"; [ ! -e "$log" ] || cat "$log"; exit 1; }

@@ -13,7 +13,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
+#include "sluice/client.hpp"
 #include "sluice/config.hpp"
 #include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/message_sink.hpp"
@@ -88,7 +90,7 @@ enum class node_state : std::uint8_t {
 /// process does (and children that it forks without exec, as long as they live). A follower looks
 /// every 100 ms whether the lock is free and takes over then: within 200 ms, and the calls in
 /// flight, of an owner's death. An owner whose agent died while somebody else took the lock
-/// follows.
+/// follows. All clients go over the socket, the owner's own included (connect()).
 ///
 /// While files.disabled() exists, no policy decides and everything runs; processes stay known and
 /// attached.
@@ -114,6 +116,13 @@ class node {
   [[nodiscard]] virtual result<void> start() = 0;
   /// Everything is resumed; waits for that (with a hosted loop: while others run it). Idempotent.
   virtual void stop() = 0;
+
+  /// A client of whoever owns the node, now and later: this program or another. It is the same
+  /// object in both cases, and comes back to the next owner by itself, with what is in flight.
+  /// \param with  its `socket` is the node's, whatever it says.
+  /// \param error as client::connection::open().
+  [[nodiscard]] virtual client::connection connect(client::options with,
+                                                   std::error_code& error) const = 0;
 
   virtual node_state state() const noexcept = 0;
   /// Of whoever owns the node, as words for people; empty: nobody, or this program.

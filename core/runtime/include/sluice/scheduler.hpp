@@ -77,7 +77,8 @@ class scheduler {
   void set_policy(std::unique_ptr<policy> next);
   /// Other settings from the next turn on, all of them or none. Processes, queues, clients, holds
   /// and what groups were off stay known; limits that are tighter now hold at once. What has begun
-  /// by the old ones (a wait before an attach, a backoff, a breaker's time) ends by them.
+  /// by the old ones (a wait before an attach, a backoff, a breaker's time) ends by them. A
+  /// recording tells nothing of it.
   /// \return errc::bad_config when problem() says so; errc::not_supported when keep_fixed() would
   ///         change it; errc::stopped after stop(). Then the old ones stay.
   [[nodiscard]] result<void> set_config(const scheduler_config& next);
