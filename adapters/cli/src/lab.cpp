@@ -330,11 +330,7 @@ checked<bool> set_config(const std::string& path, const policy_registry& known,
   if (!chosen) return failure(message);
   if (!*chosen) return true;
   spec.policies.push_back({"[policy] of " + path, lab::arrangement::scheduled,
-                           [choice = std::move(**chosen)] {
-                             std::string ignored;
-                             return choice.known.make(choice.name, choice.values, ignored).value();
-                           },
-                           1});
+                           [choice = std::move(**chosen)] { return choice.make(); }, 1});
   return true;
 }
 

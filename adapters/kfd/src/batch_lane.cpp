@@ -1,7 +1,6 @@
 #include "batch_lane.hpp"
 
 #include "queue_status.hpp"
-#include "quiet_thread.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -12,6 +11,8 @@
 #include <cerrno>
 #include <chrono>
 #include <utility>
+
+#include "sluice/kfd/quiet_thread.hpp"
 
 namespace sluice::kfd {
 

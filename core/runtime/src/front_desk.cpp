@@ -43,8 +43,8 @@ void wake_word::clear_eventfd() noexcept {
   eventfd_read(fd_, &ignored);
 }
 
-front_desk::front_desk(const time_source& time) noexcept
-    : time_(time), wake_(page_.words().sleeping) {
+front_desk::front_desk(const time_source& time, const scheduler_config& config)
+    : time_(time), wake_(page_.words().sleeping), config_(config) {
   // As decision_sink::listen() says of the start.
   listen(span_kind::request, true);
   listen(span_kind::ttft, true);
@@ -119,6 +119,29 @@ std::unique_ptr<policy> front_desk::take_policy() {
   const std::lock_guard lock(mutex_);
   policy_waiting_.store(false, std::memory_order_release);
   return std::move(policy_);
+}
+
+result<void> front_desk::offer_config(const scheduler_config& next) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_.load(std::memory_order_relaxed)) return errc::stopped;
+    if (scheduler_config kept = next; !kept.keep_fixed(config_).empty()) return errc::not_supported;
+    config_ = next;
+    config_waiting_.store(true, std::memory_order_release);
+  }
+  wake_.ring_always();
+  return {};
+}
+
+scheduler_config front_desk::config() const {
+  const std::lock_guard lock(mutex_);
+  return config_;
+}
+
+scheduler_config front_desk::take_config() {
+  const std::lock_guard lock(mutex_);
+  config_waiting_.store(false, std::memory_order_release);
+  return config_;
 }
 
 void front_desk::close() {

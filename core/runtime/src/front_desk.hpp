@@ -16,6 +16,7 @@
 
 #include "sluice/client_host.hpp"
 #include "sluice/client_words.h"
+#include "sluice/config.hpp"
 #include "sluice/ids.hpp"
 #include "sluice/online_client.hpp"
 #include "sluice/policy.hpp"
@@ -104,7 +105,7 @@ class front_desk {
   };
 
   /// \param time outlives every client.
-  explicit front_desk(const time_source& time) noexcept;
+  front_desk(const time_source& time, const scheduler_config& config);
 
   wake_word& wake() noexcept { return wake_; }
   scheduler_page& shared() noexcept { return page_; }
@@ -136,6 +137,13 @@ class front_desk {
   /// Reactor thread.
   bool has_policy() const noexcept { return policy_waiting_.load(std::memory_order_acquire); }
   std::unique_ptr<policy> take_policy();
+  /// Any thread: the settings from the next turn on, as scheduler::set_config().
+  result<void> offer_config(const scheduler_config& next);
+  /// Any thread: the latest.
+  scheduler_config config() const;
+  /// Reactor thread.
+  bool has_config() const noexcept { return config_waiting_.load(std::memory_order_acquire); }
+  scheduler_config take_config();
   bool is_closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
   /// Reactor thread. Whether arrivals or waits are there to be looked at; no lock.
@@ -166,13 +174,15 @@ class front_desk {
   std::atomic<bool> new_waits_{false};
   std::atomic<bool> rearms_waiting_{false};
   std::atomic<bool> policy_waiting_{false};
+  std::atomic<bool> config_waiting_{false};
   std::atomic<bool> closed_{false};
   // Registration and waiting only; no begin or end passes here.
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<std::shared_ptr<client_page>> arrivals_;
   std::vector<wait> waits_;
   std::vector<gpu_id> rearms_;
   std::unique_ptr<policy> policy_;
+  scheduler_config config_;
   std::uint64_t last_wait_ = 0;
 };
 

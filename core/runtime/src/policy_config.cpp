@@ -143,6 +143,12 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
   return fulfil(*read, path, message);
 }
 
+std::unique_ptr<policy> policy_choice::make() const {
+  std::string ignored;  // It has made one with the same values.
+  auto made = known.make(name, values, ignored);
+  return made ? std::move(*made) : nullptr;
+}
+
 result<std::optional<policy_choice>> read_policy(const policy_registry& known,
                                                  const std::string& path, std::string& message) {
   auto read = read_wish(known, path, {}, message);

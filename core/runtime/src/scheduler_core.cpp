@@ -51,7 +51,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
                                      : std::make_unique<core::recording_backend>(driver, *record_)),
         backend_(recorded_ == nullptr ? driver : *recorded_),
         policy_(std::move(decider)),
-        desk_(std::make_shared<core::front_desk>(time_)),
+        desk_(std::make_shared<core::front_desk>(time_, config)),
         table_(stats_, options.own_pid, config_.suspend_sdma),
         remote_(desk_, table_),
         clients_(config_, table_, stats_, *desk_, record_.get()),
@@ -143,7 +143,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void publish() noexcept;
   bool is_clear(const client_page& page);
 
-  const scheduler_config config_;
+  scheduler_config config_;
   const time_source& time_;
   statistics stats_;
   const std::unique_ptr<core::record_stream>
@@ -194,6 +194,11 @@ time_point scheduler_core::impl::step() {
     }
   }
   breaker_.work(now);
+  if (desk_->has_config()) {
+    config_ = desk_->take_config();
+    // Their deadlines follow from the limits.
+    table_.for_each_group([this](core::group& one) { table_.touch(one); });
+  }
 
   clients_.look(now, events_);
   table_.reshape();
@@ -409,6 +414,7 @@ void scheduler_core::observe(unsigned source, const observation& seen) {
       break;
     default: impl_->table_.observe(source, seen);
   }
+  impl_->backend_.observed(source, seen);
 }
 
 void scheduler_core::overflowed(unsigned source, std::uint64_t dropped) noexcept {
@@ -469,6 +475,12 @@ void scheduler_core::rearm(gpu_id which) { impl_->desk_->add_rearm(which); }
 void scheduler_core::set_policy(std::unique_ptr<policy> next) {
   impl_->desk_->offer_policy(std::move(next));
 }
+
+result<void> scheduler_core::set_config(const scheduler_config& next) {
+  if (!next.problem().empty()) return errc::bad_config;
+  return impl_->desk_->offer_config(next);
+}
+scheduler_config scheduler_core::config() const { return impl_->desk_->config(); }
 
 statistics scheduler_core::stats() const { return impl_->stats_; }
 statistics& scheduler_core::live_stats() noexcept { return impl_->stats_; }

@@ -12,8 +12,9 @@
 namespace sluice::core {
 namespace {
 
-/// The tables that a configuration may have, whoever reads them. [roles] is adapters/kfd's.
-constexpr std::array<std::string_view, 3> known_tables{"scheduler", "policy", "roles"};
+/// The tables that a configuration may have, whoever reads them. [roles] is adapters/kfd's,
+/// [daemon] adapters/node's.
+constexpr std::array<std::string_view, 4> known_tables{"scheduler", "policy", "roles", "daemon"};
 
 /// A slip of the pen must not leave a node with the defaults.
 /// \return one line about the first key that nobody reads, by its place in the file; else empty.

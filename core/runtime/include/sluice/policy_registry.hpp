@@ -88,9 +88,13 @@ struct policy_choice {
   std::string name;
   parameters values;
   std::string text;  ///< Its command_text().
+
+  /// One more, whatever has become of the file. Any thread. It never fails where it gave one
+  /// before.
+  [[nodiscard]] std::unique_ptr<policy> make() const;
 };
 
-/// As load_policy() without a fallback; known.make(name, values) gave a policy once.
+/// As load_policy() without a fallback; make() gave a policy once.
 ///
 /// \return empty when the file has no table [policy].
 [[nodiscard]] result<std::optional<policy_choice>> read_policy(const policy_registry& known,

@@ -29,9 +29,9 @@ struct scheduler_options {
 
 /// Watches sources and clients, asks the policy, and acts through the backend.
 ///
-/// Threading: stop(), stopped(), register_client(), rearm(), set_policy() and stats() from any
-///            thread. start() from the thread that created it; run() and poll_once() from one
-///            thread at a time. With a hosted reactor the host's threads do the work and run()
+/// Threading: stop(), stopped(), register_client(), rearm(), set_policy(), set_config() and stats()
+///            from any thread. start() from the thread that created it; run() and poll_once() from
+///            one thread at a time. With a hosted reactor the host's threads do the work and run()
 ///            returns at once.
 /// Lifetime:  owns everything it is given. Destruction without stop() is safe: it stops the sources
 ///            and the backend there and then, which resumes everything. On a hosted reactor,
@@ -79,6 +79,15 @@ class scheduler {
   /// turn: what both want held stays suspended throughout. The old one is destroyed on the
   /// reactor's thread, at the end of that turn. Returns at once; nothing after stop().
   void set_policy(std::unique_ptr<policy> next);
+  /// Other settings from the next turn on, all of them or none. Processes, queues, clients, holds
+  /// and what groups were off stay known; limits that are tighter now hold at once. What has begun
+  /// by the old ones (a wait before an attach, a backoff, a breaker's time) ends by them. A
+  /// recording tells nothing of it.
+  /// \return errc::bad_config when problem() says so; errc::not_supported when keep_fixed() would
+  ///         change it; errc::stopped after stop(). Then the old ones stay.
+  [[nodiscard]] result<void> set_config(const scheduler_config& next);
+  /// As they are, or will be from the next turn on.
+  scheduler_config config() const;
   /// A copy, taken without disturbing the reactor (see statistics).
   statistics stats() const;
 

@@ -41,9 +41,9 @@ struct core_options {
   record_options record = {};
 };
 
-/// Threading: register_client(), rearm(), set_policy(), stats() and wake() from any thread. All
-///            else from one thread at a time, and never from inside a policy's or the backend's
-///            call.
+/// Threading: register_client(), rearm(), set_policy(), set_config(), config(), stats() and wake()
+///            from any thread. All else from one thread at a time, and never from inside a policy's
+///            or the backend's call.
 /// Lifetime:  the backend outlives the core.
 /// Errors:    result<T>; nothing here throws.
 /// Cost:      a step costs what changed, not what exists, and allocates nothing unless something is
@@ -88,6 +88,9 @@ class scheduler_core {
   void rearm(gpu_id which);
   /// As scheduler::set_policy().
   void set_policy(std::unique_ptr<policy> next);
+  /// As scheduler::set_config().
+  [[nodiscard]] result<void> set_config(const scheduler_config& next);
+  scheduler_config config() const;
   statistics stats() const;
   /// For what is counted outside: resyncs, the length of a turn.
   statistics& live_stats() noexcept;

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "sluice/ids.hpp"
+#include "sluice/observation.hpp"
 #include "sluice/result.hpp"
 #include "sluice/role.hpp"
 #include "sluice/time.hpp"
@@ -145,6 +146,12 @@ class backend {
     (void)gpu;
     (void)offline_share;
     return errc::not_supported;
+  }
+  /// What source number `source` saw, after the scheduler has taken it in: for a backend that has
+  /// no driver to tell it of queues. Never blocks.
+  virtual void observed(unsigned source, const observation& seen) {
+    (void)source;
+    (void)seen;
   }
   /// Nothing more will be submitted this turn: what waits for company goes out.
   virtual void flush() {}

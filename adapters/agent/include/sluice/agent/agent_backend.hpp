@@ -5,6 +5,7 @@
 /// wherever the host program does anything else.
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -35,6 +36,9 @@ struct agent_options {
   /// driver does not undo such a pause when the agent dies, the agent's guardian does.
   bool criu_pause = false;
   kfd::message_sink say = kfd::messages_to_stderr();
+  /// Called on the reactor thread when an agent died and none can replace it, because another
+  /// program owns the node by now. The backend goes on trying.
+  std::function<void()> owned_by_another = nullptr;
 };
 
 /// Whatever happens to either process, everything runs again within the lease plus 200 ms plus the
