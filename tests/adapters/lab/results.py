@@ -4,7 +4,7 @@
 Holds the tables of documents (adapters/lab/RESULTS.md, policies/README.md) against what the commands above them print:
 each ```sh block is run, and the table that follows it made anew from its figures, which must be within 2 % or 0.3 of
 what stands there. A column says by its head what it shows; "X: p99" is of the profile or load X, and so are those after
-it. --short: blocks that match get a minute of arrivals for an hour, and only the names of rows are compared then, as
+it. --short: blocks that match get 10 s of arrivals for an hour, and only the names of rows are compared then, as
 always without the trace file that TRACE names. --write: puts the new tables into the documents. BIN: where sluice is.
 """
 import argparse
@@ -72,7 +72,7 @@ def blocks_of(lines):
 def settings_of(commands, folder, short):
     """What the commands give: the JSON's settings, in order."""
     if short:
-        commands = commands.replace("--duration 1h", "--duration 1min")
+        commands = commands.replace("--duration 1h", "--duration 10s")
     for old in os.listdir(folder):
         if old.endswith(".json"):
             os.remove(f"{folder}/{old}")
