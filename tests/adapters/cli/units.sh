@@ -24,10 +24,13 @@ said=$(systemd-analyze verify --man=no "$work/sluice.service" 2>&1) || { echo "$
 
 root=$work/root
 mkdir -p "$root/etc"
-systemd-sysusers --root="$root" "$source/adapters/cli/systemd/sluice.sysusers"
+# The first two commands of the page, for another root.
+systemd-sysusers() { command systemd-sysusers --root="$root" "$source/adapters/cli/systemd/sluice.sysusers"; }
+systemd-tmpfiles() { command systemd-tmpfiles --root="$root" "$@" "$source/adapters/cli/systemd/sluice.tmpfiles"; }
+commands=$(grep -A 2 '^systemd-sysusers$' "$source/adapters/cli/DAEMON.md" | sed -n 1,2p)
+eval "$commands"
 grep -q '^sluice:' "$root/etc/passwd"
 grep -q '^render:.*sluice' "$root/etc/group"
-systemd-tmpfiles --root="$root" --create "$source/adapters/cli/systemd/sluice.tmpfiles"
 [ "$(stat -c %a "$root/run/sluice")" = 755 ] && [ "$(stat -c %a "$root/run/sluice/owner")" = 660 ]
 [ "$(stat -c %u "$root/run/sluice")" = "$(sed -n 's/^sluice:[^:]*:\([0-9]*\):.*/\1/p' "$root/etc/passwd")" ]
 [ "$(stat -c %u "$root/var/lib/sluice")" = 0 ]
