@@ -19,8 +19,8 @@ cp "$source/adapters/cli/systemd/transparent.conf" "$work/sluice.service.d/"
 said=$(systemd-analyze verify --man=no "$work/sluice.service" 2>&1) || { echo "$said"; exit 1; }
 [ -z "$said" ] || { echo "$said"; exit 1; }
 # What would make the kernel ignore the agent's capabilities.
-! grep -Eq '^(NoNewPrivileges=yes|SystemCall|Restrict(AddressFamilies|Namespaces|Realtime|SUIDSGID)|PrivateDevices|ProtectKernel|ProtectClock|ProtectHostname|MemoryDenyWriteExecute|LockPersonality|DynamicUser)' \
-  "$work/sluice.service"
+if grep -Eq '^(NoNewPrivileges=yes|SystemCall|Restrict(AddressFamilies|Namespaces|Realtime|SUIDSGID)|PrivateDevices|ProtectKernel|ProtectClock|ProtectHostname|MemoryDenyWriteExecute|LockPersonality|DynamicUser)' \
+  "$work/sluice.service"; then exit 1; fi
 
 root=$work/root
 mkdir -p "$root/etc"
