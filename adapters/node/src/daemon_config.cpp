@@ -179,7 +179,7 @@ result<daemon_config> load_defaults(const policy_registry& known,
   made.node.settings.roles = std::move(*roles);
   made.node.settings.make_policy = [known] {
     std::string ignored;
-    return std::move(known.make(default_policy, {}, ignored).value());
+    return known.make(default_policy, {}, ignored).value();
   };
   made.policy = command_text(default_policy, *known.find(default_policy), {});
   return made;
