@@ -72,6 +72,7 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
                                 "directory",
                                 "clients",
                                 "socket_group",
+                                "record",
                                 "agent",
                                 "batch_commands",
                                 "criu_pause",
@@ -112,7 +113,8 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
 
 TEST_F(DaemonConfig, ReadsItsTable) {
   const auto config = load(
-      "[daemon]\nclients = false\nsocket_group = \"root\"\nmode = \"enforce\"\ndirectory = "
+      "[daemon]\nclients = false\nsocket_group = \"root\"\nrecord = \"/tmp/r\"\nmode = "
+      "\"enforce\"\ndirectory = "
       "\"/tmp/x/\"\nagent = \"/opt/agent\"\n"
       "batch_commands = false\ncriu_pause = true\nlog_level = \"error\"\n"
       "statistics_interval = \"0s\"\n[policy]\nname = \"slo\"\nrequest.p99 = \"200ms\"\n");
@@ -122,6 +124,8 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->node.files.disabled(), "/tmp/x/disabled");
   EXPECT_EQ(config->node.agent_path, "/opt/agent");
   EXPECT_FALSE(config->node.batch_commands);
+  EXPECT_EQ(config->node.record.file, "/tmp/r");
+  EXPECT_EQ(config->node.record.policy, config->policy);
   EXPECT_FALSE(config->node.clients);
   EXPECT_EQ(config->node.socket_group, gid_t{0});
   EXPECT_TRUE(config->node.criu_pause);
@@ -129,7 +133,7 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->statistics_interval, 0s);
   EXPECT_THAT(config->policy, StartsWith("slo:"));
   EXPECT_EQ(config->fixed_differences(daemon_config{}),
-            "mode, directory, clients, socket_group, agent, batch_commands, criu_pause");
+            "mode, directory, clients, socket_group, record, agent, batch_commands, criu_pause");
   // It makes policies from what was read, whatever becomes of the file.
   std::filesystem::remove(path_);
   EXPECT_EQ(config->node.settings.make_policy()->name(),
