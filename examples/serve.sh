@@ -34,6 +34,7 @@ server_options=("$@")
 
 # First call: make sure that everything is there, then begin again beside a simulated GPU.
 if [ -z "${SLUICE_SIM_ROOT-}" ]; then
+  # shellcheck source=examples/common.sh
   . "$top/examples/common.sh"
   if [ -z "${SLUICE_BIN-}" ]; then
     install_missing "${sluice_build_packages[@]}" wrk
@@ -48,7 +49,7 @@ fail() {
   echo "$name: $1" >&2
   exit 1
 }
-offline= server= load=
+offline='' server='' load=''
 cleanup() {
   local each
   for each in $load $server $offline; do kill -TERM "$each" 2>/dev/null || true; done
@@ -84,6 +85,7 @@ between() {
 
 log=$SLUICE_SIM_ROOT/server.log
 start_server() {
+  rm -f "$log"  # Not what the one before wrote.
   "$bin/inference_server" --port 0 --owner-lock "$SLUICE_SIM_ROOT/owner" "$@" >"$log" &
   server=$!
   wait_until "the server listens" server_listens
@@ -91,7 +93,7 @@ start_server() {
 }
 server_listens() {
   kill -0 "$server" 2>/dev/null || fail "the server did not start"
-  grep -q '^listening on ' "$log"
+  grep -qs '^listening on ' "$log"
 }
 stop_server() {
   kill -TERM "$server"
@@ -106,9 +108,11 @@ metric() {
 }
 offline_is_attached() { [ "$(metric sluice_attaches_total)" -ge 1 ]; }
 
+row='%-20s %10s %9s %9s %9s %7s %s\n'
+nothing=$(printf '%10s %10s' - -)
 # measure ROW: loads the server and prints a row of the table.
 measure() {
-  local before='' after='' line
+  local before='' rate p50 p99 max failed
   [ -z "$offline" ] || before=$(offline_counts)
   # In the background, because bash handles no signal while a foreground command runs.
   wrk --threads 1 --connections "$connections" --duration "${seconds}s" --timeout 60s \
@@ -117,20 +121,19 @@ measure() {
   load=$!
   wait "$load" || fail "wrk failed: $(cat "$SLUICE_SIM_ROOT/wrk.log")"
   load=
-  [ -z "$offline" ] || after=$(offline_counts)
-  line=$(grep '^measured: ' "$SLUICE_SIM_ROOT/wrk.log")
-  # shellcheck disable=SC2046
-  printf '%-20s %10s %9s %9s %9s %7s %s\n' "$1" \
-    $(sed 's/measured: \(.*\) requests.s, ms p50 \(.*\) p99 \(.*\) max \(.*\), \(.*\) failed/\1 \2 \3 \4 \5/' \
-      <<<"$line") "$([ -n "$offline" ] && between "$before" "$after" || printf '%10s %10s' - -)"
-  [[ $line == *", 0 failed" ]] || fail "requests failed: $(cat "$SLUICE_SIM_ROOT/wrk.log")"
+  read -r rate p50 p99 max failed <<<"$(sed -n 's/^measured: //p' "$SLUICE_SIM_ROOT/wrk.log")"
+  # shellcheck disable=SC2059
+  printf "$row" "$1" "$rate" "$p50" "$p99" "$max" "$failed" \
+    "$([ -n "$offline" ] && between "$before" "$(offline_counts)" || echo "$nothing")"
+  [ "$failed" -eq 0 ] || fail "requests failed: $(cat "$SLUICE_SIM_ROOT/wrk.log")"
 }
 
 echo "The GPU is simulated: times were measured on this machine, none on AMD hardware."
 echo "$connections clients, $tokens tokens an answer, $think ms of thought on average; runs of $seconds s"
 echo
-echo "                                 latency until the last token, ms               offline"
-printf '%-20s %10s %9s %9s %9s %7s %10s %10s\n' '' requests/s p50 p99 max failed kernels/s 'GPU time'
+echo "                              latency to the last token, ms               offline"
+# shellcheck disable=SC2059
+printf "$row" '' requests/s p50 p99 max failed "$(printf '%10s %10s' kernels/s 'GPU time')"
 
 start_server --no-scheduler "${server_options[@]}"
 measure "online alone"
@@ -144,7 +147,8 @@ sleep "$seconds" &
 load=$!
 wait "$load"
 load=
-printf '%-20s %10s %9s %9s %9s %7s %s\n' "offline alone" - - - - - "$(between "$before" "$(offline_counts)")"
+# shellcheck disable=SC2059
+printf "$row" "offline alone" - - - - - "$(between "$before" "$(offline_counts)")"
 
 start_server --no-scheduler "${server_options[@]}"
 measure "both, no scheduler"

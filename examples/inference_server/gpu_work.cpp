@@ -16,12 +16,6 @@ namespace asio = boost::asio;
 using namespace std::chrono_literals;
 using sluice::error_code;
 
-namespace {
-
-constexpr auto no_throw = asio::as_tuple(asio::use_awaitable);
-
-}  // namespace
-
 sluice::result<std::unique_ptr<gpu>> gpu::open(asio::io_context& context) {
   auto client = sluice::sim::gpu_client::open({});
   if (client.has_error()) return client.error();
@@ -52,6 +46,7 @@ void gpu::stop() {
 asio::awaitable<error_code> gpu::run(burst work) {
   const auto last = co_await launch(work);
   if (last.has_error()) co_return last.error();
+  constexpr auto no_throw = asio::as_tuple(asio::use_awaitable);
   const auto [failed] = co_await asio::async_initiate<decltype(no_throw), void(error_code)>(
       [this, kernel = *last](auto handler) {
         pending one{kernel, std::move(handler), asio::make_work_guard(context_)};
