@@ -37,6 +37,11 @@ gpu::~gpu() {
   waiter_.join();
 }
 
+bool gpu::stopping() {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
+}
+
 void gpu::stop() {
   const std::lock_guard lock(mutex_);
   stopping_ = true;
@@ -71,6 +76,7 @@ asio::awaitable<sluice::result<std::uint64_t>> gpu::launch(burst work) {
       last = *index;
       --left;
     } else if (index.error() == sluice::errc::full) {
+      if (stopping()) co_return error_code(asio::error::operation_aborted);
       queue_->ring();
       asio::steady_timer room(context_, 1ms);
       co_await room.async_wait(asio::use_awaitable);

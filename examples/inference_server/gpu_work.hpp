@@ -56,6 +56,7 @@ class gpu {
   gpu(boost::asio::io_context& context, std::unique_ptr<sluice::sim::gpu_client> client,
       std::unique_ptr<sluice::sim::gpu_queue> queue);
   boost::asio::awaitable<sluice::result<std::uint64_t>> launch(burst work);
+  bool stopping();
   void wait_for_bursts();
   static void complete(pending which, sluice::error_code with);
 
