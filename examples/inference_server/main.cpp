@@ -6,7 +6,9 @@
 //
 // Expected output, after SIGTERM or SIGINT:
 //   listening on 127.0.0.1:8080
-//   answered 12 of 12 requests, 192 tokens; 12 queue suspends, 12 resumes
+//   answered 12 of 12 requests, 192 tokens
+//   12 queue suspends, 12 resumes, 0 of them forced; from a request's head to offline work off the
+//   GPU p50 5.3 ms, p99 5.6 ms, longest 5.6 ms
 
 #include "gpu_work.hpp"
 #include "options.hpp"
@@ -113,6 +115,17 @@ std::string scheduler_metrics(const sluice::scheduler& by) {
   return out;
 }
 
+void print_summary(const sluice::scheduler& by) {
+  const auto seen = std::make_unique<sluice::statistics>(by.stats());
+  demo::print(
+      "{} queue suspends, {} resumes, {} of them forced; from a request's head to offline work off "
+      "the GPU p50 {}, p99 {}, longest {}\n",
+      seen->suspends.value(), seen->resumes.value(), seen->forced_resumes.value(),
+      demo::rounded_text(seen->arrival_to_off.percentile(50)),
+      demo::rounded_text(seen->arrival_to_off.percentile(99)),
+      demo::rounded_text(seen->arrival_to_off.max()));
+}
+
 checked<int> run(const settings& with, std::unique_ptr<sluice::policy> policy) {
   asio::io_context context(1);  // The hint: one thread runs it.
   auto device = inference::gpu::open(context);
@@ -175,14 +188,8 @@ checked<int> run(const settings& with, std::unique_ptr<sluice::policy> policy) {
   context.run();
 
   const inference::server_counts& did = server.counts();
-  std::string also;
-  if (scheduler) {
-    const auto seen = std::make_unique<sluice::statistics>(scheduler->stats());
-    also = fmt::format("; {} queue suspends, {} resumes", seen->suspends.value(),
-                       seen->resumes.value());
-  }
-  demo::print("answered {} of {} requests, {} tokens{}\n", did.answered, did.requests, did.tokens,
-              also);
+  demo::print("answered {} of {} requests, {} tokens\n", did.answered, did.requests, did.tokens);
+  if (scheduler) print_summary(*scheduler);
   if (gpu_failure == sluice::errc::lost) return failure(demo::reset_text);
   if (gpu_failure) return failure("the GPU refused work: " + gpu_failure.message());
   return 0;

@@ -14,7 +14,7 @@ for _ in 1 2 3; do
   for row in "both, no scheduler" "both, under sluice"; do
     [ "$(figures "$row" 3)" = 0 ] || { echo "no figures of '$row'" && exit 1; }
   done
-  grep -Eq '^under sluice the server answered .* tokens; ([1-9][0-9]*) queue suspends, \1 resumes, ' <<<"$out" ||
+  grep -Eq '^([1-9][0-9]*) queue suspends, \1 resumes, ' <<<"$out" ||
     { echo "nothing was suspended, or not every suspend has its resume" && exit 1; }
   without=$(figures "both, no scheduler" 5)
   under=$(figures "both, under sluice" 5)
