@@ -183,12 +183,10 @@ server::can_go_on server::serve_request(connection& peer, request_parser& reques
   const auto& head = request.get();
   const http::verb method = head.method();
   const std::string target(head.target());
-  if (head.version() != 11) {
-    co_await send(peer, text(http::status::http_version_not_supported, "HTTP/1.1 only\n"));
-    co_return false;
-  }
   if (method == http::verb::post && target == "/generate") {
-    co_return co_await serve_generate(peer, request);
+    if (head.version() == 11) co_return co_await serve_generate(peer, request);
+    co_await send(peer, text(http::status::http_version_not_supported, "Chunks need HTTP/1.1.\n"));
+    co_return false;
   }
 
   if (const auto failed = co_await read_body(peer, request)) {

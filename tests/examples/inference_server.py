@@ -277,7 +277,8 @@ class Peers(unittest.TestCase):
         self.assertEqual(status(b"GET / HTTP/1.1\r\n\r\n"), 404)
         self.assertEqual(status(b"GET /generate HTTP/1.1\r\n\r\n"), 405)
         self.assertEqual(status(b"DELETE /metrics HTTP/1.1\r\n\r\n"), 405)
-        self.assertEqual(status(b"GET /healthz HTTP/1.0\r\n\r\n"), 505)
+        self.assertEqual(status(b"POST /generate HTTP/1.0\r\n\r\n"), 505)
+        self.assertEqual(status(b"GET /healthz HTTP/1.0\r\n\r\n"), 200)
         with server.connect() as peer, peer.makefile("rb") as file:  # All on one connection.
             for body in ['{"tokens": 0}', '{"tokens": 4097}', '{"tokens": "x"}', '[]', '{"tokens": 1']:
                 peer.sendall(post(body))
