@@ -183,29 +183,33 @@ class Plugin(ctypes.Structure):
                 ("name_of", _any)]
 
 
-def _parameter(kind, key, low, high, help_text, **value):
-    return Parameter(Value(key.encode(), kind, **value), 0, low, high, help_text.encode())
+# A fallback of None makes a parameter optional: export()'s `make` gets it only where a user gives it.
+def _parameter(kind, key, low, high, help_text, field, fallback):
+    nothing = b"" if field == "text" else 0
+    value = Value(key.encode(), kind, **{field: nothing if fallback is None else fallback})
+    return Parameter(value, fallback is None, low, high, help_text.encode())
 
 
 def number(key, fallback, low, high, help_text):
-    return _parameter(NUMBER, key, low, high, help_text, number=fallback)
+    return _parameter(NUMBER, key, low, high, help_text, "number", fallback)
 
 
 def count(key, fallback, low, high, help_text):
-    return _parameter(COUNT, key, low, high, help_text, whole=fallback)
+    return _parameter(COUNT, key, low, high, help_text, "whole", fallback)
 
 
 def span(key, fallback, low, high, help_text):
     """Nanoseconds here, "20ms" where users write it."""
-    return _parameter(SPAN, key, low, high, help_text, whole=fallback)
+    return _parameter(SPAN, key, low, high, help_text, "whole", fallback)
 
 
 def flag(key, fallback, help_text):
-    return _parameter(FLAG, key, 0, 1, help_text, whole=int(fallback))
+    return _parameter(FLAG, key, 0, 1, help_text, "whole", fallback)
 
 
 def text(key, fallback, help_text):
-    return _parameter(TEXT, key, 0, 0, help_text, text=fallback.encode())
+    held = fallback if fallback is None else fallback.encode()
+    return _parameter(TEXT, key, 0, 0, help_text, "text", held)
 
 
 def _say(problem, size, error):
@@ -232,7 +236,7 @@ def export(name, summary, parameters, make):
             handle = next(numbers)
             made[handle] = make(**given)
             return handle
-        except Exception as error:
+        except BaseException as error:  # sys.exit() must not look as if all went well.
             _say(problem, problem_size, error)
             return None
 
@@ -240,7 +244,7 @@ def export(name, summary, parameters, make):
         try:
             made[state].decide(seen.contents, out.contents)
             return 0
-        except Exception as error:
+        except BaseException as error:
             _say(problem, problem_size, error)
             return 1
 

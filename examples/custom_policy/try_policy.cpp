@@ -4,6 +4,7 @@
 //
 // usage: try_policy FILE.toml
 
+#include <sluice/policies/all.hpp>
 #include <sluice/policy_registry.hpp>
 #include <sluice/scheduler_core.hpp>
 #include <sluice/testing/manual_clock.hpp>
@@ -28,8 +29,10 @@ int main(int count, char** arguments) {
     std::fputs("try_policy: expected the path of a TOML file with a table [policy]\n", stderr);
     return 2;
   }
+  sluice::policy_registry known;
+  for (sluice::policy_kind& kind : sluice::all_policies()) known.add(std::move(kind));
   std::string message;
-  auto policy = sluice::load_policy({}, arguments[1], "none", message);
+  auto policy = sluice::load_policy(known, arguments[1], {}, message);
   if (policy.has_error()) {
     std::fprintf(stderr, "try_policy: %s\n", message.c_str());
     return 1;

@@ -25,6 +25,34 @@ void sleep_until(time_point when) {
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
 }
 
+/// Takes requests as they arrive and marks them, whatever the GPU does meanwhile: a scheduler that
+/// hears of a request only when the batch has room for it, between two steps, may hear too late.
+class request_intake {
+ public:
+  request_intake(const arrivals& work, time_point start, sluice::online_client& client)
+      : work_(work), start_(start), client_(client) {}
+
+  /// Takes what has come by now.
+  void look(time_point now) {
+    for (; next() <= now; ++accepted_) {
+      client_.begin_span(sluice::span_kind::request, accepted_, next());
+      client_.begin_span(sluice::span_kind::ttft, accepted_, next());
+    }
+  }
+  /// When the next one comes; never, when all have.
+  time_point next() const { return arrival(accepted_); }
+  std::size_t accepted() const { return accepted_; }
+  time_point arrival(std::size_t number) const {
+    return number < work_.requests.size() ? start_ + work_.requests[number].at : sluice::never;
+  }
+
+ private:
+  const arrivals& work_;
+  const time_point start_;
+  sluice::online_client& client_;
+  std::size_t accepted_ = 0;
+};
+
 struct active_request {
   std::uint64_t number;  ///< For the scheduler.
   time_point arrived;
@@ -50,8 +78,8 @@ enum class step_end { finished, given_up };
 /// one burst, and waits for the last.
 class step_runner {
  public:
-  step_runner(sluice::sim::gpu_queue& queue, std::uint32_t wave_slots)
-      : queue_(queue), wave_slots_(wave_slots), ledger_(queue, serving_packets) {}
+  step_runner(sluice::sim::gpu_queue& queue, std::uint32_t wave_slots, request_intake& intake)
+      : queue_(queue), wave_slots_(wave_slots), intake_(intake), ledger_(queue, serving_packets) {}
 
   void add(std::chrono::duration<double, std::nano> work, duration longest, double occupancy) {
     const cut_work pieces = cut(work, longest);
@@ -62,7 +90,7 @@ class step_runner {
     step_.insert(step_.end(), pieces.kernels, each);
   }
 
-  /// Gives up at `give_up` or on a signal.
+  /// Takes requests meanwhile. Gives up at `give_up` or on a signal.
   sluice::result<step_end> run(time_point give_up) {
     first_ = queue_.submitted();
     if (!step_.empty()) step_.back().notify = true;
@@ -102,10 +130,12 @@ class step_runner {
  private:
   sluice::result<step_end> finish(std::uint64_t index, time_point give_up) {
     while (!queue_.finished(index)) {
-      const duration left = give_up - clock::now();
-      if (stop_signal() != 0 || left <= 0ns) return step_end::given_up;
+      const time_point now = clock::now();
+      if (stop_signal() != 0 || now >= give_up) return step_end::given_up;
+      intake_.look(now);
       // Short waits, for a signal does not end one.
-      const auto done = queue_.wait(index, std::min<duration>(left, 100ms));
+      const time_point until = std::min({give_up, now + 100ms, intake_.next()});
+      const auto done = queue_.wait(index, until - now);
       if (done.has_error() && done.error() != boost::system::errc::timed_out) return done.error();
     }
     return step_end::finished;
@@ -113,6 +143,7 @@ class step_runner {
 
   sluice::sim::gpu_queue& queue_;
   std::uint32_t wave_slots_;
+  request_intake& intake_;
   kernel_ledger<sluice::sim::gpu_queue> ledger_;
   std::vector<sluice::sim::kernel> step_;
   std::uint64_t first_ = 0;
@@ -125,10 +156,11 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
                               const arrivals& work, const token_costs& costs,
                               const serving_options& options, sluice::online_client& client) {
   serving_result seen;
-  step_runner step(queue, wave_slots);
+  const time_point start = clock::now();
+  request_intake intake(work, start, client);
+  step_runner step(queue, wave_slots, intake);
   std::vector<active_request> active;
   active.reserve(options.most_active);
-  const time_point start = clock::now();
   const time_point give_up = start + work.window + options.drain_limit;
   std::size_t next = 0;
   bool all_done = true;
@@ -136,19 +168,17 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
   while (stop_signal() == 0) {
     const time_point now = clock::now();
     if (now >= give_up) break;
-    while (next < work.requests.size() && active.size() < options.most_active &&
-           start + work.requests[next].at <= now) {
-      const request& arrived = work.requests[next++];
-      const time_point at = start + arrived.at;
-      active.push_back({next, at, arrived.generated_tokens, false, client.busy()});
-      client.begin_span(sluice::span_kind::request, next, at);
-      client.begin_span(sluice::span_kind::ttft, next, at);
+    intake.look(now);
+    for (; next < intake.accepted() && active.size() < options.most_active; ++next) {
+      const request& arrived = work.requests[next];
+      active.push_back(
+          {next, intake.arrival(next), arrived.generated_tokens, false, client.busy()});
       step.add(arrived.context_tokens * costs.prefill, options.prefill_kernel,
                options.prefill_occupancy);
     }
     if (active.empty()) {
       if (next == work.requests.size()) break;
-      sleep_until(start + work.requests[next].at);
+      sleep_until(intake.next());
       continue;
     }
 
@@ -188,10 +218,7 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
 
   const time_point now = clock::now();
   for (const active_request& each : active) seen.unfinished.push_back(now - each.arrived);
-  for (; next < work.requests.size(); ++next) {
-    const time_point arrived = start + work.requests[next].at;
-    if (arrived < now) seen.unfinished.push_back(now - arrived);
-  }
+  for (; intake.arrival(next) < now; ++next) seen.unfinished.push_back(now - intake.arrival(next));
   active.clear();
   seen.kernels = all_done ? step.ledger().close() : step.ledger().abandon();
   return seen;

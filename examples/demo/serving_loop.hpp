@@ -1,8 +1,8 @@
 #pragma once
 /// \file
-/// The online work: continuous batching as a language-model server does it. One loop admits what
-/// has arrived, prefills it, then gives every active request one token per step, with a host gap
-/// between steps.
+/// The online work: continuous batching as a language-model server does it. Requests are taken as
+/// they come; one loop admits them to its batch, prefills them, then gives every active one a token
+/// per step, with a host gap between steps.
 
 #include "kernel_ledger.hpp"
 #include "serving_options.hpp"
@@ -32,8 +32,9 @@ inline constexpr std::uint32_t serving_packets = 4096;
 
 /// Serves `work` on `queue`, beginning now. Blocks until all is served, the drain limit has passed
 /// or stop_signal() is set.
-/// \param client told about every request from admission to its last token, with the spans of it:
-///        request and ttft from its arrival, itl from token to token.
+/// \param client told about every request: the spans request and ttft of it when it arrives, itl
+/// from
+///        token to token, and that online work is in flight from its admission to its last token.
 checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_slots,
                               const arrivals& work, const token_costs& costs,
                               const serving_options& options, sluice::online_client& client);

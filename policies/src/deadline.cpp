@@ -1,5 +1,6 @@
 #include "sluice/policies/deadline.hpp"
 
+#include "level_slips.hpp"
 #include "levels.hpp"
 #include "rounds.hpp"
 
@@ -7,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -15,8 +17,8 @@ using namespace std::chrono_literals;
 
 class deadline final : public rounds::policy_in_rounds {
  public:
-  deadline(const per_level<duration>& budgets, rounds::settings with) noexcept
-      : policy_in_rounds(with), budgets_(budgets) {}
+  deadline(const per_level<duration>& budgets, level_slips slips, rounds::settings with) noexcept
+      : policy_in_rounds(with), budgets_(budgets), slips_(std::move(slips)) {}
 
   std::string_view name() const noexcept override { return "deadline"; }
 
@@ -29,7 +31,10 @@ class deadline final : public rounds::policy_in_rounds {
     return everywhere(one, [](const rounds::place& on, std::uint32_t) { return on.groups == 0; });
   }
 
+  void prepare(decision_sink& out) override { slips_.look(groups(), out); }
+
   const per_level<duration> budgets_;
+  level_slips slips_;
 };
 
 }  // namespace
@@ -49,7 +54,8 @@ policy_kind deadline_kind() {
             const auto budgets = read_levels(values, "budget", values.span("otherwise"), problem);
             if (!problem.empty()) return nullptr;
             return std::make_unique<deadline>(
-                budgets, rounds::settings{values.span("turn"), values.span("linger")});
+                budgets, level_slips(values, "budget"),
+                rounds::settings{values.span("turn"), values.span("linger")});
           }};
 }
 

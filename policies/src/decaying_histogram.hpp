@@ -13,11 +13,11 @@
 
 namespace sluice {
 
-/// Eight buckets per power of two, from 8 us to 137 s; what lies beyond counts in the last or
-/// first. Cost: add() is constant, everything else one pass over 192 numbers; no allocation.
+/// Eight buckets per power of two, from 8 us to 73 min; what lies beyond counts in the last or
+/// first. Cost: add() is constant, everything else one pass over 232 numbers; no allocation.
 class decaying_histogram {
  public:
-  static constexpr std::size_t buckets = 192;
+  static constexpr std::size_t buckets = 232;
 
   /// \param memory when so many have come, all weights are halved.
   explicit decaying_histogram(double memory = 512) noexcept : memory_(memory) {}

@@ -1,5 +1,6 @@
 #include "sluice/policies/fair_share.hpp"
 
+#include "level_slips.hpp"
 #include "levels.hpp"
 #include "rounds.hpp"
 
@@ -7,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -20,9 +22,10 @@ constexpr double most_ahead = 3;
 
 class fair_share final : public rounds::policy_in_rounds {
  public:
-  fair_share(const per_level<double>& weights, rounds::settings with) noexcept
+  fair_share(const per_level<double>& weights, level_slips slips, rounds::settings with) noexcept
       : policy_in_rounds(with),
         weights_(weights),
+        slips_(std::move(slips)),
         quantum_(static_cast<double>(with.round.count())) {}
 
   std::string_view name() const noexcept override { return "fair_share"; }
@@ -38,7 +41,10 @@ class fair_share final : public rounds::policy_in_rounds {
     });
   }
 
+  void prepare(decision_sink& out) override { slips_.look(groups(), out); }
+
   const per_level<double> weights_;
+  level_slips slips_;
   const double quantum_;
 };
 
@@ -56,7 +62,8 @@ policy_kind fair_share_kind() {
             const auto weights = read_levels(values, "weight", 1.0, problem);
             if (!problem.empty()) return nullptr;
             return std::make_unique<fair_share>(
-                weights, rounds::settings{values.span("quantum"), values.span("linger")});
+                weights, level_slips(values, "weight"),
+                rounds::settings{values.span("quantum"), values.span("linger")});
           }};
 }
 

@@ -3,11 +3,15 @@
 #include "wildcard.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
+#include <vector>
 
 namespace sluice {
 namespace {
@@ -24,6 +28,16 @@ class fixed_timeslice final : public policy {
                        if (exact != other_exact) return exact;
                        return one.first.size() > other.first.size();
                      });
+    for (const auto& [pattern, weight] : options_.weight_of) {
+      unmatched_.push_back({pattern, "weight_of." + pattern +
+                                         " has matched no client: {} arrivals came, and none was "
+                                         "of a client of such a name"});
+    }
+    for (const auto& [gpu, slice] : options_.slice_of) {
+      unseen_.push_back(
+          {gpu, "slice_of." + std::to_string(static_cast<std::uint32_t>(gpu)) +
+                    " has had no effect: {} arrivals came, and there is no such GPU"});
+    }
   }
 
   std::string_view name() const noexcept override {
@@ -33,7 +47,9 @@ class fixed_timeslice final : public policy {
 
   void decide(const snapshot& seen, decision_sink& out) override {
     for (const event& one : seen.events) {
-      if (one.kind == event_kind::online_begin) earn(seen.table, one);
+      if (one.kind != event_kind::online_begin) continue;
+      earn(seen.table, one);
+      look_for_slips(seen.table, one, out);
     }
     for (const group_id id : seen.changed) declare(seen, id, out);
     for (const event& one : seen.events) {
@@ -64,6 +80,22 @@ class fixed_timeslice final : public policy {
     found->until = std::max(found->until, arrival.at + duration(earned));
   }
 
+  /// A key that fits nothing is most often a slip of the pen: said once, when it could have fitted.
+  void look_for_slips(const world& table, const event& arrival, decision_sink& out) {
+    if (arrivals_ >= enough_arrivals) return;
+    arrivals_ += arrival.count;
+    if (const client_view* const by = table.find(arrival.client)) {
+      std::erase_if(unmatched_,
+                    [&](const auto& each) { return matches_wildcard(each.first, by->name); });
+    }
+    if (arrivals_ < enough_arrivals) return;
+    const std::array number{static_cast<double>(arrivals_)};
+    for (const auto& [pattern, text] : unmatched_) out.note(text, number);
+    for (const auto& [gpu, text] : unseen_) {
+      if (table.find(gpu) == nullptr) out.note(text, number);
+    }
+  }
+
   double weight(const client_view* by) const noexcept {
     if (by == nullptr) return 1;
     for (const auto& [pattern, weight] : options_.weight_of) {
@@ -92,8 +124,14 @@ class fixed_timeslice final : public policy {
     return found == places_.end() ? time_point{} : found->until;
   }
 
+  static constexpr std::uint64_t enough_arrivals = 100;
+
   fixed_timeslice_options options_;
   std::vector<place> places_;  // GPUs with an arrival.
+  std::uint64_t arrivals_ = 0;
+  std::vector<std::pair<std::string, std::string>>
+      unmatched_;                                       // Patterns, and what to say of them.
+  std::vector<std::pair<gpu_id, std::string>> unseen_;  // Of slice_of, likewise.
 };
 
 std::unique_ptr<policy> make(const parameters& values, std::string& problem) {

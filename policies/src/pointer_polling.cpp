@@ -1,5 +1,7 @@
 #include "sluice/policies/pointer_polling.hpp"
 
+#include "pointer_track.hpp"
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -17,8 +19,8 @@ class pointer_polling final : public policy {
     for (const event& one : seen.events) {
       const gpu_view* const on = seen.table.find(one.gpu);
       if (on == nullptr) continue;
-      if (one.kind == event_kind::online_moved) follow(place_of(one.gpu), *on, one);
-      if (one.kind == event_kind::online_end) place_of(one.gpu).ended = seen.now;
+      if (one.kind == event_kind::online_moved) track_of(one.gpu).follow(*on, one);
+      if (one.kind == event_kind::online_end) track_of(one.gpu).end(seen.now);
     }
     for (const event& one : seen.events) {
       const gpu_view* const on = seen.table.find(one.gpu);
@@ -30,73 +32,10 @@ class pointer_polling final : public policy {
   }
 
  private:
-  struct place {
-    gpu_id id{};
-    online_work work = online_work::unknown;
-    time_point since{};         // When `work` became this.
-    std::uint64_t packets = 0;  // That came since.
-    time_point ended{};
-    duration longest{};  // Kernel or gap, since `window`...
-    duration before{};   // ...and in the window before.
-    time_point window{};
-  };
-
-  place& place_of(gpu_id id) {
-    const auto found = std::find_if(places_.begin(), places_.end(),
-                                    [id](const place& one) { return one.id == id; });
-    return found != places_.end() ? *found : places_.emplace_back(place{.id = id});
-  }
-
-  static bool is_work(online_work work) noexcept {
-    return work != online_work::unknown && work != online_work::finished;
-  }
-
-  void follow(place& at, const gpu_view& on, const event& moved) const {
-    // A kernel's length is not seen. But while packets wait, those before them run; and who submits
-    // one kernel after the other lets a kernel pass between two moves, or a gap. (A single packet
-    // may only have waited for room on the GPU.)
-    if (at.work == online_work::waiting && on.work == online_work::consumed && at.packets > 1) {
-      learn(at, (moved.at - at.since) / static_cast<std::int64_t>(at.packets - 1), moved.at);
-    } else if (at.work == online_work::consumed && moved.count != 0) {
-      learn(at, moved.at - at.since, moved.at);
-    }
-    at.packets += moved.count;
-    // What came and was done between two looks is work that ended now.
-    if (!is_work(on.work) && (is_work(at.work) || moved.count != 0)) at.ended = moved.at;
-    if (at.work == on.work && moved.count == 0) return;
-    if (at.work != online_work::waiting || on.work != online_work::waiting) {
-      at.since = moved.at;
-      at.packets = moved.count;
-    }
-    at.work = on.work;
-  }
-
-  void learn(place& at, duration length, time_point now) const {
-    if (now - at.window > options_.remember) {
-      at.before = now - at.window > 2 * options_.remember ? duration{} : at.longest;
-      at.longest = {};
-      at.window = now;
-    }
-    if (length < options_.settle_max) at.longest = std::max(at.longest, length);
-  }
-
-  /// When the GPU's online work counts as ended, as far as can be said now.
-  time_point busy_until(const gpu_view& on) {
-    if (on.online_in_flight != 0) return never;
-    const place& at = place_of(on.id);
-    const duration longest = std::max(at.longest, at.before);
-    const duration settle = longest == duration{}
-                                ? options_.settle_max
-                                : std::clamp(2 * longest, options_.settle_min, options_.settle_max);
-    const time_point moved = std::max(on.last_move, at.since);
-    switch (on.work) {
-      case online_work::waiting:
-      case online_work::running: return moved + options_.give_up;
-      case online_work::consumed: return moved + settle;
-      case online_work::finished:
-      case online_work::unknown: break;
-    }
-    return at.ended == time_point{} ? at.ended : at.ended + options_.linger;
+  pointer_track& track_of(gpu_id id) {
+    const auto found = std::find_if(tracks_.begin(), tracks_.end(),
+                                    [id](const pointer_track& one) { return one.id() == id; });
+    return found != tracks_.end() ? *found : tracks_.emplace_back(id, options_);
   }
 
   void declare(const snapshot& seen, group_id id, decision_sink& out) {
@@ -106,7 +45,7 @@ class pointer_polling final : public policy {
     if (group->what == role::offline) {
       for (const gpu_id where : group->gpus) {
         const gpu_view* const on = seen.table.find(where);
-        if (on != nullptr) until = std::max(until, busy_until(*on));
+        if (on != nullptr) until = std::max(until, track_of(where).busy_until(*on));
       }
     }
     until > seen.now ? out.hold(id, until) : out.run(id);
@@ -118,7 +57,7 @@ class pointer_polling final : public policy {
     for (const gpu_view& on : seen.table.gpus()) {
       if (on.offline.empty()) continue;
       any = true;
-      const time_point busy = busy_until(on);
+      const time_point busy = track_of(on.id).busy_until(on);
       if (busy > seen.now) {
         likely = never;
       } else if (busy != time_point{}) {
@@ -132,7 +71,7 @@ class pointer_polling final : public policy {
   }
 
   const pointer_polling_options options_;
-  std::vector<place> places_;
+  std::vector<pointer_track> tracks_;
   duration every_{};  // As asked for.
 };
 

@@ -84,6 +84,7 @@ class policy_in_rounds : public policy {
   virtual void prepare(decision_sink&) {}
 
   std::vector<place>& places() noexcept { return places_; }
+  const std::vector<contender>& groups() const noexcept { return groups_; }
   /// Whether the predicate holds for all of the group's GPUs that can be scheduled, by place and
   /// number of the group's queues there.
   template <class Predicate>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -22,6 +23,7 @@ class shadow final : public policy, private decision_sink {
       : inner_(std::move(inner)), name_("shadow/" + std::string(inner_->name())) {}
 
   std::string_view name() const noexcept override { return name_; }
+  std::span<const span_kind> needs_marks() const noexcept override { return inner_->needs_marks(); }
 
   void decide(const snapshot& seen, decision_sink& out) override {
     seen_ = &seen;

@@ -4,6 +4,7 @@
 /// are, held for or not, how many missed the target, and until when offline work may run on.
 
 #include "decaying_histogram.hpp"
+#include "hold_gain.hpp"
 
 #include <algorithm>
 #include <array>
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -24,21 +26,39 @@ namespace sluice {
 class span_track {
  public:
   void aim(duration target) noexcept { stated_ = target_ = target; }
+  duration target() const noexcept { return target_; }
   bool has_target() const noexcept { return target_ != duration::zero(); }
   bool open() const noexcept { return !open_.empty(); }
 
-  /// Said before everything else in a turn: what a suspend and a resume cost.
-  void set_round_trip(duration cost) noexcept { round_trip_ = cost; }
-  /// Whether a hold saves a span that is alone more time than a round trip takes, or nobody knows.
-  bool helps() const noexcept {
-    return std::min(held_.count, beside_.count) < few ||
-           beside_.value - held_.value > static_cast<double>(round_trip_.count());
+  /// Said before everything else in a turn: what a suspend and a resume cost, and what a hold gains
+  /// a span as far as tokens tell.
+  void set_worth(duration round_trip, std::optional<double> by_tokens) noexcept {
+    round_trip_ = static_cast<double>(round_trip.count());
+    by_tokens_ = by_tokens;
   }
-  /// Of so many spans that come while none is open one is a trial: half of them until something is
-  /// known, few where it is clear.
-  std::uint64_t trial_every() const noexcept {
-    const double both = std::min(held_.count, beside_.count);
-    return both >= 2 && beside_.value > 2 * held_.value ? 256 : both >= few ? 64 : 2;
+  /// Whether a hold gains a span that is alone more time than a round trip takes, or that is not
+  /// known. Where lengths alone tell, and leave it open, it may well be while spans are late: work
+  /// that piles up beside offline work is never alone.
+  bool helps() const noexcept {
+    if (by_tokens_) return *by_tokens_ > round_trip_;
+    if (alone_.count() < few || alone_.least_gain() > round_trip_) return true;
+    return (late_ != 0 || held_) && alone_.most_gain() > round_trip_;
+  }
+  /// A span has come while none was open: whether holding is put to the test with it. Every second
+  /// time until something is known, rarely where it is clear; and where holding does not help, each
+  /// time after twice as many.
+  bool begins_trial() noexcept {
+    const bool known = by_tokens_.has_value() || alone_.count() >= few;
+    const bool in_vain = known && !helps();
+    if (!in_vain) backed_off_ = first_back_off;
+    const std::uint64_t every = in_vain                         ? backed_off_
+                                : !known                        ? 2
+                                : alone_.twice_as_long_beside() ? 256
+                                                                : 64;
+    if (++untried_ < every) return false;
+    untried_ = 0;
+    if (in_vain) backed_off_ = std::min(2 * backed_off_, most_back_off);
+    return true;
   }
   /// How long a span may be open before offline work is held, while `count` are; zero: hold at
   /// once. What the target leaves of the time that spans need then, halved by every miss.
@@ -65,6 +85,7 @@ class span_track {
   }
   /// Offline work is held from now on, or not any more.
   void set_held(bool held, time_point now) noexcept {
+    held_ = held;
     for (open_span& one : open_) {
       one.held = held;
       if (one.told != now) one.from = now;
@@ -81,9 +102,7 @@ class span_track {
       const auto one = std::prev(after);
       if (one->held) needs_[level(one->among)].add(begun + length - one->from);
       const bool always = one->from == begun;
-      if (one->first && (always || one->trial)) {
-        (one->held && always ? held_ : beside_).add(length);
-      }
+      if (one->first && (always || one->trial)) alone_.add(one->held && always, length);
       known_late = one < open_.begin() + static_cast<std::ptrdiff_t>(late_);
       erase(one, after);
     }
@@ -114,15 +133,10 @@ class span_track {
     bool first = false;  ///< None was open when it began.
     bool trial = false;  ///< It was not held for while it was alone, whatever else would have been.
   };
-  struct mean {
-    double count = 0, value = 0;
-    void add(duration length) noexcept {
-      count = std::min(count + 1, 256.0);
-      value += (static_cast<double>(length.count()) - value) / count;
-    }
-  };
   static constexpr std::size_t levels = 10;
-  static constexpr double few = 16;
+  static constexpr double few = 8;
+  static constexpr std::uint64_t first_back_off = 16;
+  static constexpr std::uint64_t most_back_off = 512;
   static constexpr double most_pressure = 3;
   static constexpr double relief = 0.0075;
   static constexpr double most_excess = 64;
@@ -141,12 +155,12 @@ class span_track {
     return std::min(static_cast<std::size_t>(std::bit_width(count)), levels) - 1;
   }
   /// Of trials.
-  bool spares() const noexcept { return beside_.count <= held_.count; }
+  bool spares() const noexcept { return alone_.fewer_beside(); }
   /// Where nothing is known of so many: in proportion to what is known of fewer.
   duration need(std::size_t count) const noexcept {
     const std::size_t here = level(count);
     for (std::size_t i = here + 1; i-- > 0;) {
-      if (needs_[i].total() >= few / 2) return needs_[i].quantile(0.99) * (1 << (here - i));
+      if (needs_[i].total() >= few) return needs_[i].quantile(0.99) * (1 << (here - i));
     }
     return target_;
   }
@@ -176,14 +190,18 @@ class span_track {
 
   duration stated_{};
   duration target_{};
-  duration round_trip_{};
-  decaying_histogram own_{8192};  ///< Lengths without what offline work may have added.
+  double round_trip_ = 0;            ///< Nanoseconds, as the next.
+  std::optional<double> by_tokens_;  ///< What a hold gains.
+  decaying_histogram own_{8192};     ///< Lengths without what offline work may have added.
   /// How long spans take from when offline work is held on, by how many are open then: 1, 2 to 3,
   /// 4 to 7, and so on.
   std::array<decaying_histogram, levels> needs_;
-  mean held_, beside_;   ///< Of first spans that were held for from their begin, and that were not.
-  double pressure_ = 0;  ///< One for each miss, less `relief` for each span that met.
-  double excess_ = 0;    ///< Misses above 1 % while the target leaves nothing.
+  bool held_ = false;          ///< Offline work is.
+  held_and_beside alone_;      ///< First spans that were held for from their begin, or not at all.
+  std::uint64_t untried_ = 0;  ///< So many came since the last trial.
+  std::uint64_t backed_off_ = first_back_off;
+  double pressure_ = 0;          ///< One for each miss, less `relief` for each span that met.
+  double excess_ = 0;            ///< Misses above 1 % while the target leaves nothing.
   time_point missing_since_{};   ///< When that began to be above zero.
   time_point retry_ = never;     ///< When the stated target is aimed at again.
   std::vector<open_span> open_;  ///< By their begin.

@@ -162,10 +162,8 @@ TEST(Attach, IsSaidAgainAfterASessionThatEnded) {
 }
 
 TEST(Attach, IsGivenBackWhenTheProcessBecomesOnline) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.settle();
   ASSERT_TRUE(bench.driver.suspended(100, q(0)));
@@ -180,9 +178,7 @@ TEST(Attach, IsGivenBackWhenTheProcessBecomesOnline) {
 }
 
 TEST(Attach, IsGivenBackWhenAProcessWithoutQueuesBecomesOnline) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
-  bench.attach_all();
+  attached_bench bench;
   bench.driver.remove_queue(100, q(0));
   bench.see_kind(observation_kind::queue_gone, 100, q(0));
   bench.settle();
@@ -206,10 +202,8 @@ TEST(Attach, IsGivenBackWhenTheRoleChangedWhileAttaching) {
 }
 
 TEST(Attach, EndsWithTheProcess) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.settle();
   bench.see_kind(observation_kind::process_gone, 100);
@@ -220,10 +214,8 @@ TEST(Attach, EndsWithTheProcess) {
 }
 
 TEST(Attach, FollowsASessionThatEndedByItself) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.settle();
   bench.driver.end_session(100);
@@ -269,10 +261,8 @@ TEST(Observation, OfAReusedPidIsAnotherProcess) {
 }
 
 TEST(Observation, OfAQueueThatTheBackendHoldsDoesNotDisturbIt) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.settle();
   // From outside an AQL queue may look like a PM4 queue, or like anything while it is going.
@@ -339,10 +329,8 @@ TEST(Resync, LeavesWhatOtherSourcesSay) {
 }
 
 TEST(Resync, KeepsTheQueuesThatTheBackendHolds) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.settle();
   bench.see_kind(observation_kind::resync_begin);
@@ -356,10 +344,8 @@ TEST(Resync, KeepsTheQueuesThatTheBackendHolds) {
 }
 
 TEST(Resync, OfAHeldProcessThatIsGoneLetsGoOfIt) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.settle();
   bench.see_kind(observation_kind::resync_begin);

@@ -50,6 +50,10 @@ TEST(SchedulerConfig, RefusesToLetOfflineWorkStandStillTooLongWithTheArithmetic)
       "max_suspend is 200s; with the 9s that a driver call may take, an offline process could "
       "stand still for 209s, and that must be at most 150s, half of the 5min after which "
       "frameworks give up on a worker: set it to 141s or less");
+  config.max_suspend = duration::max();
+  EXPECT_NE(config.problem(), "");
+  config.max_suspend = 1us;
+  EXPECT_EQ(config.problem(), "max_suspend is 1us; it must be 1ms to 141s");
 }
 
 TEST(SchedulerConfig, RefusesEveryFieldOutOfRange) {
@@ -77,14 +81,13 @@ TEST(SchedulerConfig, RefusesEveryFieldOutOfRange) {
 
 TEST_F(LoadConfig, ReadsWhatIsNamedAndKeepsTheOtherDefaults) {
   const auto config = load(
-      "title = 'other readers have their own tables'\n"
       "[scheduler]\n"
       "max_suspend = \"250ms\"\n"
       "min_run = '1.5 ms'\n"
       "offline_floor = 0\n"
       "inbox_capacity = 512\n"
       "suspend_sdma = true\n"
-      "[kfd]\ndevice = '/dev/kfd'\n");
+      "[roles]\nstore = ''\n");
   ASSERT_TRUE(config) << message_;
   EXPECT_EQ(config->max_suspend, 250ms);
   EXPECT_EQ(config->min_run, 1500us);
@@ -92,6 +95,12 @@ TEST_F(LoadConfig, ReadsWhatIsNamedAndKeepsTheOtherDefaults) {
   EXPECT_EQ(config->inbox_capacity, 512U);
   EXPECT_TRUE(config->suspend_sdma);
   EXPECT_EQ(config->max_busy, scheduler_config{}.max_busy);
+}
+
+TEST_F(LoadConfig, RefusesWhatNoReaderOfTheFileKnows) {
+  EXPECT_EQ(load("[policy]\nname = 'slo'\n[schedular]\nmin_run = '1s'\n").error(),
+            errc::bad_config);
+  EXPECT_THAT(message_, StartsWith(path_ + ":3: schedular is no table of a configuration"));
 }
 
 TEST_F(LoadConfig, TakesAFileWithoutTheTable) { EXPECT_TRUE(load("# nothing\n")) << message_; }

@@ -174,4 +174,15 @@ class core_bench {
   time_point next_{};
 };
 
+/// With an offline process, 100, that has these queues on GPU a and is attached.
+class attached_bench : public core_bench {
+ public:
+  explicit attached_bench(std::initializer_list<std::uint32_t> queues = {0},
+                          scheduler_config config = quick_config())
+      : core_bench(std::move(config)) {
+    create(100, role::offline, gpu_a, queues);
+    attach_all();
+  }
+};
+
 }  // namespace sluice::tests

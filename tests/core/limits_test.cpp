@@ -237,10 +237,8 @@ TEST(MaxSuspend, ListsTheGroupAsChangedAndCapsEveryPolicy) {
 }
 
 TEST(MaxSuspend, CountsMinRunFromWhenTheGroupReallyRuns) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.settle();
   bench.run_for(500ms);
@@ -309,10 +307,8 @@ TEST(MaxSuspend, IsNotDodgedByArrivalsWhileTheResumeIsInFlight) {
 }
 
 TEST(MaxSuspend, AddsUpTimeOffBetweenRunsThatAreTooShort) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   // 100 ms off; 5 ms of running pay back 50 of them.
   for (int i = 0; i < 18; ++i) {
     client.begin();
@@ -329,10 +325,8 @@ TEST(MaxSuspend, AddsUpTimeOffBetweenRunsThatAreTooShort) {
 }
 
 TEST(MaxSuspend, StartsAnewAfterARunOfMinRun) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   for (int i = 0; i < 20; ++i) {  // 2 s off in all
     client.begin();
     bench.run_for(100ms);
@@ -343,10 +337,8 @@ TEST(MaxSuspend, StartsAnewAfterARunOfMinRun) {
 }
 
 TEST(MaxSuspend, DoesNotForceMinRunAfterAnOrdinaryResume) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   for (int i = 0; i < 5; ++i) {
     client.begin();
     bench.run_for(30ms);
@@ -390,10 +382,8 @@ TEST(OfflineFloor, IsKeptInEveryWindowWhateverThePolicyWants) {
 TEST(OfflineFloor, DoesNotActBelowItsShare) {
   auto config = quick_config();
   config.offline_floor = 0.05;
-  core_bench bench(config);
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench({0}, config);
   auto client = bench.client();
-  bench.attach_all();
   for (int i = 0; i < 200; ++i) {
     client.begin();
     bench.run_for(40ms);
@@ -487,18 +477,14 @@ TEST(Ejection, ForgetsLateReturnsThatAreLongPast) {
 // Clients ---------------------------------------------------------------------------------------
 
 TEST(Client, HoldsNothingWhenItNeverBegins) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.run_for(1s);
   EXPECT_TRUE(bench.driver.batches().empty());
 }
 
 TEST(Client, MayComeBeginAndGoBetweenTwoLooks) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
-  bench.attach_all();
+  attached_bench bench;
   {
     auto client = bench.client();
     const auto busy = client.busy();
@@ -511,9 +497,7 @@ TEST(Client, MayComeBeginAndGoBetweenTwoLooks) {
 }
 
 TEST(Client, NoLongerCountsOnceItIsWithdrawn) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
-  bench.attach_all();
+  attached_bench bench;
   busy_token left_behind;
   {
     auto client = bench.client();
@@ -528,6 +512,25 @@ TEST(Client, NoLongerCountsOnceItIsWithdrawn) {
   left_behind.end();
   bench.settle();
   EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 0U);
+}
+
+// Symptom: it went on counting for as long as what was moved from lived.
+TEST(Client, IsWithdrawnByTheAssignmentOfAnother) {
+  attached_bench bench;
+  auto client = bench.client();
+  client.begin();
+  bench.settle();
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 1U);
+  auto next = bench.client();
+  const auto id = next.id();
+  client = std::move(next);
+  bench.settle();
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 0U);
+  EXPECT_EQ(client.id(), id);
+  EXPECT_EQ(next.id(), client_id::none);
+  auto& same = client;
+  client = std::move(same);
+  EXPECT_EQ(client.id(), id);
 }
 
 TEST(Client, CountsOnAGpuThatAppearsLater) {
@@ -582,10 +585,8 @@ TEST(Client, RecoversFromAnEndWithoutABegin) {
 }
 
 TEST(Client, StopsCountingABeginWithoutAnEndAfterMaxBusy) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.run_for(59'999ms);
   EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 1U);

@@ -308,6 +308,60 @@ std::unique_ptr<policy> bridged(function_policy::body body) {
   return std::move(*made);
 }
 
+/// A later version of the same ABI adds members at its end.
+TEST(PluginBridge, TakesADescriptorThatHasGrown) {
+  struct grown {
+    sluice_policy_plugin known;
+    void* added;
+  } later{*plugin::exporter<bridged_kind>::descriptor(), nullptr};
+  later.known.struct_size = sizeof later;
+  std::string message;
+  const auto kind = make_plugin_kind(&later.known, nullptr, message);
+  ASSERT_TRUE(kind) << message;
+  EXPECT_EQ(kind->name, "bridged");
+}
+
+TEST(PluginBridge, NamesTheFunctionThatADescriptorLacks) {
+  const auto without = [](auto sluice_policy_plugin::*which) {
+    sluice_policy_plugin broken = *plugin::exporter<bridged_kind>::descriptor();
+    broken.*which = nullptr;
+    std::string message;
+    EXPECT_FALSE(make_plugin_kind(&broken, nullptr, message));
+    return message;
+  };
+  EXPECT_EQ(without(&sluice_policy_plugin::create), "has a descriptor without create()");
+  EXPECT_EQ(without(&sluice_policy_plugin::decide), "has a descriptor without decide()");
+  EXPECT_EQ(without(&sluice_policy_plugin::destroy), "has a descriptor without destroy()");
+}
+
+TEST(PluginBridge, SpeaksForAPluginThatFailsWithoutAWord) {
+  static int state = 0;
+  sluice_policy_plugin mute{};
+  mute.abi_version = SLUICE_PLUGIN_ABI;
+  mute.struct_size = sizeof mute;
+  mute.name = "mute";
+  mute.create = [](const sluice_value*, size_t, char*, size_t) -> void* { return nullptr; };
+  mute.decide = [](void*, const sluice_snapshot*, const sluice_sink*, char*, size_t) { return 1; };
+  mute.destroy = [](void*) {};
+  std::string message;
+  const auto kind = make_plugin_kind(&mute, nullptr, message);
+  ASSERT_TRUE(kind) << message;
+  EXPECT_FALSE(make_policy(*kind, {}, message));
+  EXPECT_EQ(message, "policy mute refused its parameters and did not say why");
+
+  mute.create = [](const sluice_value*, size_t, char*, size_t) -> void* { return &state; };
+  const auto made = make_policy(*kind, {}, message);
+  ASSERT_TRUE(made) << message;
+  testing::fake_world table;
+  testing::recording_sink sink;
+  try {
+    (*made)->decide({time_point{1s}, 1, {}, {}, table}, sink);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::runtime_error& thrown) {
+    EXPECT_STREQ(thrown.what(), "its decide() failed and did not say why");
+  }
+}
+
 TEST(PluginBridge, CarriesParametersOfEveryType) {
   parameters given;
   given.set("flag", true);
@@ -507,25 +561,59 @@ TEST(PluginInScheduler, IsRemovedWhenItThrows) {
   EXPECT_EQ(bench.stats().policy_ejections, 1U);
 }
 
-TEST(PluginInScheduler, IsRemovedWhenItIsLateThreeTimes) {
+/// The time limit is of real time, so the clock is, too.
+TEST(PluginInScheduler, IsRemovedWhenItIsLateThreeTimesAndWhatItHeldRuns) {
   auto config = quick_config();
   config.policy_time_limit = 1ms;
   config.attach_after = 0ns;
+  config.max_suspend = 60s;
   static const steady_time real;
   testing::scripted_backend driver(real);
   parameters given;
   given.set("sleep", 2ms);
-  auto made = scheduler_core::create(config, driver, make_from("hold_all", given), {.time = &real});
+  auto made = scheduler_core::create(config, driver, nullptr, {.time = &real});
   ASSERT_TRUE(made);
   scheduler_core& core = **made;
   ASSERT_TRUE(core.start());
+  driver.add_queue(100, q(0), gpu_a);
+  observation seen;
+  seen.pid = 100;
+  seen.start_time = start_time;
+  seen.kind = observation_kind::process_seen;
+  seen.what = role::offline;
+  core.observe(0, seen);
+  seen.kind = observation_kind::queue_seen;
+  seen.gpu = gpu_a;
+  core.observe(0, seen);
+  for (int turn = 0; turn < 8; ++turn) core.step();
+  ASSERT_EQ(core.stats().attaches, 1U);
+
+  core.set_policy(make_from("hold_all", given));
   auto client = *core.register_client({"test", {gpu_a}, 1s});
-  for (int i = 0; i < 3; ++i) {
+  for (int late = 0; late < 3; ++late) {
     EXPECT_EQ(core.stats().policy_ejections, 0U);
+    EXPECT_EQ(driver.suspended_count(), late == 2 ? 1U : 0U);
     client.begin();
     core.step();
   }
   EXPECT_EQ(core.stats().policy_ejections, 1U);
+  core.step();
+  EXPECT_EQ(driver.suspended_count(), 0U);
+}
+
+/// Its library can be replaced then.
+TEST(PluginInScheduler, IsUnloadedOnceAnotherPolicyHasTakenOver) {
+  core_bench bench(quick_config(), make_from("hold_all"));
+  bench.create(100, role::offline, gpu_a, {0, 1});
+  bench.attach_all();
+  ASSERT_EQ(bench.driver.suspended_count(), 2U);
+  bench.core->set_policy(make_from("throwing"));
+  EXPECT_TRUE(is_loaded(plugin_path("hold_all")));
+  bench.settle();
+  EXPECT_FALSE(is_loaded(plugin_path("hold_all")));
+  EXPECT_FALSE(is_loaded(plugin_path("throwing"))) << "it threw";
+  EXPECT_EQ(bench.stats().policy_ejections, 1U);
+  EXPECT_EQ(bench.driver.suspended_count(), 0U);
 }
 
 }  // namespace

@@ -81,9 +81,9 @@ TEST_F(Parameters, NameKeyValueAndRangeOfAProblem) {
   EXPECT_EQ(problem("slice", 2h), "slice is 2h; it must be 1ms to 1h");
   EXPECT_EQ(problem("slice_of.1", 2h), "slice_of.1 is 2h; it must be 1ms to 1h");
   EXPECT_EQ(problem("slice", std::string("soon")),
-            "slice is \"soon\"; it must be a duration in quotes with a unit, 1ms to 1h");
+            "slice is \"soon\"; it must be a duration with a unit, such as \"20ms\": 1ms to 1h");
   EXPECT_EQ(problem("slice", std::int64_t{20}),
-            "slice is 20; it must be a duration in quotes with a unit, 1ms to 1h");
+            "slice is 20; it must be a duration with a unit, such as \"20ms\": 1ms to 1h");
   EXPECT_EQ(problem("share", 1.5), "share is 1.5; it must be 0 to 1");
   EXPECT_EQ(problem("share", std::nan("")), "share is nan; it must be 0 to 1");
   EXPECT_EQ(problem("depth", 2.5), "depth is 2.5; it must be 1 to 8");
@@ -166,6 +166,39 @@ TEST_F(LoadPolicy, TakesNameAndParameters) {
   const auto made = load("[policy]\nname = \"fixed_timeslice\"\nrelease = \"slice_end\"\n");
   ASSERT_TRUE(made) << message_;
   EXPECT_EQ((*made)->name(), "fixed_timeslice/slice_end");
+}
+
+// Symptom: a mistyped [polcy] left a node with the default policy, and said nothing.
+TEST_F(LoadPolicy, RefusesWhatNoReaderOfTheFileKnows) {
+  EXPECT_EQ(load("[roles]\nstore = \"\"\n\n[polcy]\nslice = \"5ms\"\n").error(), errc::bad_config);
+  EXPECT_EQ(message_, path_ +
+                          ":4: polcy is no table of a configuration; there are [scheduler], "
+                          "[policy], [roles]");
+  EXPECT_EQ(load("zeal = 1\nmax_suspend = \"1s\"\n[policy]\n").error(), errc::bad_config);
+  EXPECT_THAT(message_, HasSubstr(":1: zeal is no table"));
+  EXPECT_TRUE(load("scheduler.min_run = \"1s\"\n[roles]\nstore = \"\"\n")) << message_;
+}
+
+TEST_F(LoadPolicy, IsMadeAsOftenAsIsWanted) {
+  const auto read = [&](const std::string& content) {
+    std::ofstream(path_) << content;
+    return read_policy(everything(), path_, message_);
+  };
+  const auto chosen = read("[policy]\nname = \"fixed_timeslice\"\nslice = \"5ms\"\n");
+  ASSERT_TRUE(chosen && *chosen) << message_;
+  EXPECT_EQ((*chosen)->text, "fixed_timeslice:release=client_done,slice=5ms");
+  EXPECT_NE((*chosen)->make(), nullptr);
+  EXPECT_NE((*chosen)->make(), nullptr);
+  const auto none = read("[scheduler]\nmin_run = \"1s\"\n");
+  EXPECT_TRUE(none && !*none) << message_;
+  EXPECT_FALSE(read("[policy]\nname = \"fixed_timeslice\"\nslice = 5\n"));
+  EXPECT_THAT(message_, HasSubstr(path_ + ":3: slice is 5; it must be a duration"));
+  EXPECT_FALSE(read("\n[policy]\nslice = \"5ms\"\n"));
+  EXPECT_EQ(message_, path_ + ":2: [policy] names no policy: it needs a name or a plugin");
+  EXPECT_FALSE(load_policy(everything(), path_, {}, message_));
+  std::ofstream(path_) << "[scheduler]\n";
+  EXPECT_FALSE(load_policy(everything(), path_, {}, message_));
+  EXPECT_EQ(message_, path_ + ": it has no table [policy]");
 }
 
 TEST_F(LoadPolicy, IsTheGivenOneWithoutTheTable) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <thread>
 
@@ -201,6 +202,51 @@ TEST_F(Switch, StartsToListenAnew) {
   EXPECT_TRUE(wakes(span_kind::request));
   bench_.core->set_policy(nullptr);
   EXPECT_FALSE(wakes(span_kind::request));
+}
+
+/// Whatever calls are under way when they come, and however many come at once.
+TEST(SwitchRandom, LeavesSuspendedWhatTheLastOneWantsAndNothingElse) {
+  constexpr unsigned processes = 5;
+  for (unsigned seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    core_bench bench(patient_config(), idler());
+    for (unsigned i = 0; i < processes; ++i) {
+      // Its number of queues tells the policy which it is.
+      const auto pid = static_cast<pid_t>(100 + i);
+      bench.see(pid, role::offline);
+      for (unsigned queue = 0; queue <= i; ++queue)
+        bench.create_queue(pid, q(queue), i % 2 == 0 ? gpu_a : gpu_b);
+    }
+    auto client = bench.client({gpu_a});
+    bench.attach_all();
+    client.begin();
+    bench.driver.set_delay(3ms);
+    for (int round = 0; round < 20; ++round) {
+      unsigned wanted = 0;
+      for (auto switches = 1 + random() % 4; switches != 0; --switches) {
+        wanted = random() % (1U << processes);
+        bench.core->set_policy(make_policy([wanted](const snapshot& seen, decision_sink& out) {
+          for (const group_id id : seen.changed) {
+            if ((wanted >> (seen.table.find(id)->queues - 1) & 1U) != 0) out.hold(id, never);
+          }
+        }));
+        bench.run_for(std::chrono::microseconds(random() % 5000));
+      }
+      bench.run_for(20ms);
+      for (unsigned i = 0; i < processes; ++i) {
+        for (unsigned queue = 0; queue <= i; ++queue) {
+          ASSERT_EQ(bench.driver.suspended(static_cast<pid_t>(100 + i), q(queue)),
+                    (wanted >> i & 1U) != 0)
+              << "process " << i << ", queue " << queue << ", round " << round;
+        }
+      }
+    }
+    EXPECT_EQ(bench.stats().attaches, processes);
+    EXPECT_EQ(bench.stats().detaches, 0U);
+    EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 1U);
+    EXPECT_EQ(bench.driver.misuses(), 0U);
+  }
 }
 
 TEST_F(Switch, FromAnyThreadTakesEffect) {

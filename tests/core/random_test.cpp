@@ -29,6 +29,7 @@ std::unique_ptr<policy> random_policy(std::mt19937_64& random) {
     for (const gpu_view& on : seen.table.gpus()) {
       for (const group_id id : on.offline) wish(id);
     }
+    if (random() % 8 == 0) out.reserve(gpu_id{1}, 0.5);
     if (random() % 8 == 0) out.poll_pointers(std::chrono::milliseconds(random() % 2));
     if (random() % 3 == 0) out.wake_at(seen.now + std::chrono::microseconds(random() % 50'000));
   });
@@ -89,7 +90,7 @@ class history {
     const auto pid = static_cast<pid_t>(100 + random_() % 8);
     const auto id = q(static_cast<std::uint32_t>(random_() % 6));
     const bool alive = alive_.contains(pid);
-    switch (random_() % 16) {
+    switch (random_() % 17) {
       case 0:
       case 1: {
         const auto what = static_cast<role>(random_() % 3);
@@ -149,6 +150,9 @@ class history {
         bench_.core->observe(0, seen);
         break;
       }
+      case 12:
+        bench_.core->set_policy(random_() % 3 == 0 ? nullptr : random_policy(random_));
+        break;
       default: {
         auto& client = clients_[random_() % clients_.size()];
         random_() % 2 == 0 ? client.begin() : client.end();

@@ -21,10 +21,8 @@ std::vector<std::uint32_t> queues_of(const batch& one) {
 }
 
 TEST(Reconcile, SuspendsWhenOnlineWorkArrivesAndResumesWhenItIsDone) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0, 1});
+  attached_bench bench({0, 1});
   auto client = bench.client();
-  bench.attach_all();
   ASSERT_TRUE(bench.driver.attached(100));
   ASSERT_TRUE(bench.driver.batches().empty());
 
@@ -88,10 +86,8 @@ TEST(Reconcile, LeavesTheOtherGpuAlone) {
 }
 
 TEST(Reconcile, LetsChangesPileUpWhileALaneIsBusyAndSendsWhatIsLeft) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.hold_answers(true);
   client.begin();
   bench.settle();
@@ -118,10 +114,8 @@ TEST(Reconcile, LetsChangesPileUpWhileALaneIsBusyAndSendsWhatIsLeft) {
 }
 
 TEST(Reconcile, SendsNothingWhenTheChangesOfABusyLaneCancel) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.hold_answers(true);
   client.begin();
   bench.run_for(30ms);
@@ -136,10 +130,8 @@ TEST(Reconcile, SendsNothingWhenTheChangesOfABusyLaneCancel) {
 }
 
 TEST(Reconcile, SuspendsAtOnceWhatOnlineWorkFindsBeingResumed) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.run_for(30ms);
   bench.driver.hold_answers(true);
@@ -225,10 +217,8 @@ TEST(Reconcile, SuspendsSdmaQueuesWhereThatIsAskedFor) {
 }
 
 TEST(Reconcile, SuspendsAQueueThatAppearsWhileItsGroupIsHeld) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.settle();
   bench.driver.add_queue(100, q(1), gpu_a);
@@ -267,10 +257,8 @@ TEST(Reconcile, NeverTouchesAGroupThatIsNotOffline) {
 // Outcomes --------------------------------------------------------------------------------------
 
 TEST(Outcomes, OfOneBatchAreTakenQueueByQueue) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0, 1, 2});
+  attached_bench bench({0, 1, 2});
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.script_outcome(100, q(1), outcome::invalid);
   bench.driver.script_outcome(100, q(2), outcome::failed);
   client.begin();
@@ -295,10 +283,8 @@ TEST(Outcomes, OfOneBatchAreTakenQueueByQueue) {
 
 // What was said once: "(driver errno 0)", "(0 more such lines left out)".
 TEST(Outcomes, AFailureIsLoggedWithWhatTheDriverSaidAndWithNothingElse) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0, 1});
+  attached_bench bench({0, 1});
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.script_outcome(100, q(1), outcome::failed);
   ::testing::internal::CaptureStderr();
   client.begin();
@@ -317,10 +303,8 @@ TEST(Outcomes, AFailureIsLoggedWithWhatTheDriverSaidAndWithNothingElse) {
 }
 
 TEST(Outcomes, InvalidIsTriedAgainWhenTheDriverAnnouncesTheQueue) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.script_outcome(100, q(0), outcome::invalid);
   client.begin();
   bench.settle();
@@ -334,10 +318,8 @@ TEST(Outcomes, InvalidIsTriedAgainAfterTheBackoffAndNeverInAHotLoop) {
   auto config = quick_config();
   config.max_suspend = 141s;
   config.max_busy = 1h;
-  core_bench bench(config);
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench({0}, config);
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.script_outcome(100, q(0), outcome::invalid, 1000);
   client.begin();
   bench.settle();
@@ -352,10 +334,8 @@ TEST(Outcomes, InvalidIsTriedAgainAfterTheBackoffAndNeverInAHotLoop) {
 }
 
 TEST(Outcomes, AFailedSuspendIsResumedAtOnceAndNotRepeatedBeforeTheBackoff) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.script_outcome(100, q(0), outcome::failed);
   client.begin();
   bench.settle();
@@ -369,10 +349,8 @@ TEST(Outcomes, AFailedSuspendIsResumedAtOnceAndNotRepeatedBeforeTheBackoff) {
 }
 
 TEST(Outcomes, AFailedResumeIsRepeatedUntilItWorks) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.run_for(30ms);
   bench.driver.script_outcome(100, q(0), outcome::failed, 2);
@@ -389,10 +367,8 @@ TEST(Outcomes, AFailedResumeIsRepeatedUntilItWorks) {
 }
 
 TEST(Outcomes, AreAboutTheQueueThatHasTheNumberNow) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.hold_answers(true);
   client.begin();
   bench.settle();
@@ -412,10 +388,8 @@ TEST(Outcomes, AreAboutTheQueueThatHasTheNumberNow) {
 }
 
 TEST(Outcomes, OfAQueueThatWentMeanwhileAreIgnored) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0, 1});
+  attached_bench bench({0, 1});
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.hold_answers(true);
   client.begin();
   bench.settle();
@@ -429,10 +403,8 @@ TEST(Outcomes, OfAQueueThatWentMeanwhileAreIgnored) {
 }
 
 TEST(Outcomes, OfATargetThatIsGoneLeaveNothingSuspended) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.script_outcome(100, q(0), outcome::target_gone, 100);
   client.begin();
   bench.step();
@@ -443,10 +415,8 @@ TEST(Outcomes, OfATargetThatIsGoneLeaveNothingSuspended) {
 }
 
 TEST(Outcomes, ABusyLaneIsTriedAgainSoon) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.refuse_submit(errc::busy);
   client.begin();
   bench.settle();
@@ -456,10 +426,8 @@ TEST(Outcomes, ABusyLaneIsTriedAgainSoon) {
 }
 
 TEST(Outcomes, AFullBackendIsTriedAgainSoonAndKeepsItsSessions) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.refuse_submit(errc::full);
   client.begin();
   bench.run_for(2ms);
@@ -472,10 +440,8 @@ TEST(Outcomes, AFullBackendIsTriedAgainSoonAndKeepsItsSessions) {
 }
 
 TEST(Outcomes, AnInvalidResumeIsNotTakenForRunning) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.run_for(30ms);
   bench.driver.script_outcome(100, q(0), outcome::invalid);
@@ -490,10 +456,8 @@ TEST(Outcomes, AnInvalidResumeIsNotTakenForRunning) {
 }
 
 TEST(Outcomes, AnInvalidResumeOfAQueueThatGoesAwayIsForgotten) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.run_for(30ms);
   bench.driver.script_outcome(100, q(0), outcome::invalid, 100);
@@ -505,10 +469,8 @@ TEST(Outcomes, AnInvalidResumeOfAQueueThatGoesAwayIsForgotten) {
 }
 
 TEST(Outcomes, AResumeThatIsRefusedEndsTheSession) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.run_for(30ms);
   bench.driver.refuse_submit(errc::lost);
@@ -522,10 +484,8 @@ TEST(Outcomes, AResumeThatIsRefusedEndsTheSession) {
 // What can be lost ------------------------------------------------------------------------------
 
 TEST(Loss, SeenByADetachFirstLeavesNothingInFlight) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.hold_answers(true);
   client.begin();
   bench.settle();
@@ -540,10 +500,8 @@ TEST(Loss, SeenByADetachFirstLeavesNothingInFlight) {
 }
 
 TEST(Loss, OfTheBackendMakesEverythingCountAsRunning) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   client.begin();
   bench.settle();
   bench.driver.forget_batches();
@@ -557,10 +515,8 @@ TEST(Loss, OfTheBackendMakesEverythingCountAsRunning) {
 }
 
 TEST(Loss, OfTheBackendIsFollowedByAttachingAgainOnceItIsBack) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.lose();
   bench.run_for(1s);
   bench.driver.restore();
@@ -573,10 +529,8 @@ TEST(Loss, OfTheBackendIsFollowedByAttachingAgainOnceItIsBack) {
 }
 
 TEST(Loss, OfTheBackendWithABatchInFlightLeavesTheLaneUsable) {
-  core_bench bench;
-  bench.create(100, role::offline, gpu_a, {0});
+  attached_bench bench;
   auto client = bench.client();
-  bench.attach_all();
   bench.driver.hold_answers(true);
   client.begin();
   bench.settle();

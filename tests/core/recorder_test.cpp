@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -31,6 +33,19 @@ class directory {
 
  private:
   std::string path_;
+};
+
+/// A named pipe that somebody has open who need not read it.
+struct pipe_file {
+  pipe_file() {
+    EXPECT_EQ(mkfifo(path.c_str(), 0600), 0);
+    reader = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    EXPECT_GE(reader, 0);
+  }
+  ~pipe_file() { close(reader); }
+  const directory here;
+  const std::string path = here / "pipe";
+  int reader = -1;
 };
 
 std::string text_of(const std::string& path) {
@@ -91,17 +106,52 @@ TEST(Recorder, WritesWhatCameInAndWhatWasDone) {
             text.size() - text.rfind('{', text.size() - 2) - 13);
 }
 
-TEST(Recorder, WhatNobodyReadsIsLostAndSaidAndTheSchedulerGoesOn) {
+/// Asked for and granted, ended by the driver, given up at once, ended.
+TEST(Recorder, WritesReservationsAndWhatTheDriverSaidToThem) {
   const directory here;
-  const std::string pipe = here / "pipe";
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  ASSERT_GE(reader, 0);
+  {
+    const auto recorder = core::recorder::create({.file = here / "all"}).value();
+    core_bench bench(quick_config(), make_policy([](const snapshot&, decision_sink& out) {
+                       out.reserve(gpu_a, 0.25);
+                     }),
+                     {}, recorder.get());
+    bench.create(100, role::offline, gpu_a, {0});
+    bench.driver.act_by(mechanism::batch_commands);
+    bench.settle();
+    bench.driver.end_reservation(gpu_a, {EFAULT, boost::system::system_category()});
+    bench.step();
+    bench.driver.refuse_reservation(errc::full);
+    bench.run_for(10s);
+    bench.core->finish_stop();
+  }
+  std::ifstream in(here / "all");
+  std::vector<std::string> said;
+  for (std::string line; std::getline(in, line);) {
+    const auto what = line.find("\"is\":\"reserve");
+    if (what != line.npos) said.push_back(line.substr(what));
+  }
+  const std::vector<std::string> expected{
+      R"("is":"reserve","gpu":10,"share":1})",
+      R"("is":"reserved","gpu":10,"share":1})",
+      R"("is":"reserve","gpu":10,"share":0.25})",
+      R"("is":"reserved","gpu":10,"share":0.25})",
+      R"("is":"reserved","gpu":10,"share":1,"error":14,"category":"system"})",
+      R"("is":"reserve","gpu":10,"share":1,"error":2,"category":"sluice"})",
+      R"("is":"reserve","gpu":10,"share":1})",
+      R"("is":"reserved","gpu":10,"share":1})",
+      R"("is":"reserve","gpu":10,"share":0.25})",
+      R"("is":"reserved","gpu":10,"share":0.25})",
+      R"("is":"reserve","gpu":10,"share":1})"};
+  EXPECT_EQ(said, expected);
+}
+
+TEST(Recorder, WhatNobodyReadsIsLostAndSaidAndTheSchedulerGoesOn) {
+  const pipe_file pipe;
   // What it decides when nothing is recorded.
   core_bench other;
   const auto expected = drive(other, 1000);
 
-  auto recorder = core::recorder::create({.file = pipe, .buffer = 8192}).value();
+  auto recorder = core::recorder::create({.file = pipe.path, .buffer = 8192}).value();
   core_bench bench(quick_config(), make_fixed_timeslice({.slice = 20ms}), {}, recorder.get());
   EXPECT_EQ(drive(bench, 1000), expected);
   const std::uint64_t lost = bench.stats().lost_records;
@@ -111,9 +161,9 @@ TEST(Recorder, WhatNobodyReadsIsLostAndSaidAndTheSchedulerGoesOn) {
   std::string text;
   const auto read_some = [&] {
     std::array<char, 65536> some;
-    pollfd wait{reader, POLLIN, 0};
+    pollfd wait{pipe.reader, POLLIN, 0};
     if (poll(&wait, 1, 200) <= 0) return false;
-    const ssize_t size = read(reader, some.data(), some.size());
+    const ssize_t size = read(pipe.reader, some.data(), some.size());
     if (size > 0) text.append(some.data(), static_cast<std::size_t>(size));
     return size > 0;
   };
@@ -130,22 +180,39 @@ TEST(Recorder, WhatNobodyReadsIsLostAndSaidAndTheSchedulerGoesOn) {
   }
   EXPECT_EQ(said, lost);
   recorder.reset();
-  close(reader);
 }
 
 TEST(Recorder, EndsAlthoughNobodyReads) {
-  const directory here;
-  const std::string pipe = here / "pipe";
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  auto recorder = core::recorder::create({.file = pipe}).value();
+  const pipe_file pipe;
+  auto recorder = core::recorder::create({.file = pipe.path}).value();
   const std::string line(1000, 'x');
   for (int i = 0; i < 1000; ++i) EXPECT_TRUE(recorder->put(line));
   recorder->pass_on();
   const auto began = clock::now();
   recorder.reset();
   EXPECT_LT(clock::now() - began, 10s);
-  close(reader);
+}
+
+/// Each piece of it in time, and all of it in many seconds.
+TEST(Recorder, EndsAlthoughSomebodyReadsSlowly) {
+  const pipe_file pipe;
+  auto recorder = core::recorder::create({.file = pipe.path}).value();
+  const std::string line(1000, 'x');
+  for (int i = 0; i < 4000; ++i) EXPECT_TRUE(recorder->put(line));
+  recorder->pass_on();
+  std::atomic<bool> ended{false};
+  std::thread slow([&] {
+    std::array<char, 4096> some;
+    while (!ended) {
+      (void)!read(pipe.reader, some.data(), some.size());
+      std::this_thread::sleep_for(10ms);  // 4 MB in 10 s.
+    }
+  });
+  const auto began = clock::now();
+  recorder.reset();
+  EXPECT_LT(clock::now() - began, 5s);
+  ended = true;
+  slow.join();
 }
 
 TEST(Recorder, AFileThatCannotBeWrittenIsAnError) {

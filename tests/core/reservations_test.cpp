@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -127,6 +128,24 @@ TEST_F(Reservations, ThatTheHardwareFailsOpenTheBreaker) {
   (void)news();
   bench_.run_for(60s);
   for (const auto& [gpu, share] : news()) EXPECT_EQ(share, 1) << "nothing more is tried there";
+}
+
+/// The backend tells the driver again (backend_listener::reserved()); nothing here waits for it.
+TEST_F(Reservations, WhoseEndIsRefusedForGoodAreSaidAndHoldUpNothing) {
+  wanted_ = {{gpu_a, 0.25}};
+  offer();
+  (void)news();
+  bench_.driver.script_reservation(gpu_a, system_error(EPERM));
+  ::testing::internal::CaptureStderr();
+  bench_.core->begin_stop();
+  bench_.settle();
+  EXPECT_NE(
+      ::testing::internal::GetCapturedStderr().find(
+          "GPU 10: the driver does not end its reservation of slots: Operation not permitted; "
+          "it is told again until it does\n"),
+      std::string::npos);
+  EXPECT_EQ(news(), (said{{gpu_a, 1}}));
+  EXPECT_TRUE(bench_.core->all_running());
 }
 
 TEST_F(Reservations, ThatAnotherHasAreAskedForAgain) {

@@ -7,9 +7,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -161,6 +166,29 @@ TEST(Scheduler, RefusesABadConfiguration) {
                               make_fixed_timeslice(), {})
                 .error(),
             errc::bad_config);
+}
+
+TEST(Scheduler, LeavesARecordingAsItIsWhenItIsNotCreated) {
+  std::string file = ::testing::TempDir() + "sluice-scheduler-XXXXXX";
+  close(mkstemp(file.data()));
+  std::ofstream(file) << "yesterday";
+  const steady_time time;
+  const auto created = [&](scheduler_config config, std::size_t buffer) {
+    return scheduler::create(config, own_loop(), std::make_unique<testing::scripted_backend>(time),
+                             nullptr, {}, {.record = {.file = file, .buffer = buffer}});
+  };
+  const auto content = [&] {
+    std::ifstream in(file);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  scheduler_config wrong;
+  wrong.max_busy = 0ns;
+  EXPECT_EQ(created(wrong, 8192).error(), errc::bad_config);
+  EXPECT_EQ(created({}, 1).error(), errc::bad_config);
+  EXPECT_EQ(content(), "yesterday");
+  EXPECT_TRUE(created({}, 8192));
+  EXPECT_EQ(content().rfind("{\"t\":0,\"is\":\"recording\"", 0), 0U) << "begun anew";
+  std::remove(file.c_str());
 }
 
 TEST(Scheduler, CanBeSteppedThroughASuspendAndAResume) {

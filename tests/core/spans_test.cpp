@@ -2,7 +2,6 @@
 
 #include "core_bench.hpp"
 #include "open_spans.hpp"
-#include "span_ring.hpp"
 
 #include <poll.h>
 
@@ -13,6 +12,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "sluice/client_words.h"
+#include "sluice/plugin.h"
 
 namespace sluice::tests {
 namespace {
@@ -125,15 +127,15 @@ TEST_F(Spans, EndWithTheirToken) {
 TEST_F(Spans, BeyondTheRingAreCountedAndNeverBlock) {
   auto client = bench_.client();
   bench_.step();
-  for (std::uint64_t i = 0; i < core::span_ring::capacity + 10; ++i) {
+  for (std::uint64_t i = 0; i < SLUICE_WORDS_MARKS + 10; ++i) {
     client.begin_span(span_kind::itl, i);
   }
   bench_.step();
-  EXPECT_EQ(seen_.size(), core::span_ring::capacity);
+  EXPECT_EQ(seen_.size(), SLUICE_WORDS_MARKS);
   EXPECT_EQ(bench_.stats().lost_marks, 10U);
   client.begin_span(span_kind::itl, 5'000);
   bench_.step();
-  EXPECT_EQ(seen_.size(), core::span_ring::capacity + 1);
+  EXPECT_EQ(seen_.size(), SLUICE_WORDS_MARKS + 1);
 }
 
 TEST_F(Spans, OfTokensLeaveASleepingSchedulerAloneUnlessThePolicyListens) {
@@ -162,7 +164,7 @@ TEST_F(Spans, OfTokensLeaveASleepingSchedulerAloneUnlessThePolicyListens) {
   client.begin_span(span_kind::itl, 1);
   EXPECT_FALSE(is_awake());
   // Unless they fill the ring.
-  for (std::uint64_t i = 0; i < core::span_ring::capacity / 2; ++i) {
+  for (std::uint64_t i = 0; i < SLUICE_WORDS_MARKS / 2; ++i) {
     client.end_span(span_kind::itl, i);
   }
   EXPECT_TRUE(is_awake());
@@ -180,10 +182,10 @@ TEST_F(Spans, OfAClientThatLeavesAreStillHeard) {
   EXPECT_EQ(gpus_, std::vector{gpu_b});
 }
 
-TEST(SpanRing, LosesAndMixesUpNothingBetweenThreads) {
+TEST(ClientWords, LosesAndMixesUpNothingBetweenThreads) {
   constexpr std::uint64_t threads = 4;
   constexpr std::uint64_t each = 200'000;
-  const auto ring = std::make_unique<core::span_ring>();
+  const auto words = std::make_unique<sluice_client_words>();
   std::atomic<std::uint64_t> refused{0};
   std::vector<std::thread> producers;
   for (std::uint64_t t = 0; t < threads; ++t) {
@@ -191,8 +193,8 @@ TEST(SpanRing, LosesAndMixesUpNothingBetweenThreads) {
       for (std::uint64_t i = 0; i < each; ++i) {
         const auto request = t * each + i;
         const auto at = static_cast<std::int64_t>(~request >> 1);
-        if (ring->push({request, at, span_kind::itl, (i & 1) != 0}) ==
-            core::span_ring::pushed::full) {
+        if (sluice_words_push(words.get(), SLUICE_SPAN_ITL, i & 1, request, at) ==
+            SLUICE_PUSHED_NOT) {
           refused.fetch_add(1);
         }
       }
@@ -200,21 +202,23 @@ TEST(SpanRing, LosesAndMixesUpNothingBetweenThreads) {
   }
   std::vector<std::uint64_t> last(threads, 0);
   std::uint64_t taken = 0;
+  std::uint64_t read = 0;
+  sluice_mark mark;
   while (taken + refused < threads * each) {
-    const auto mark = ring->pop();
-    if (!mark) continue;
+    if (sluice_words_take(words.get(), &read, &mark) == 0) continue;
     ++taken;
-    ASSERT_EQ(mark->at, static_cast<std::int64_t>(~mark->request >> 1));
-    ASSERT_EQ(mark->begins, (mark->request % each & 1) != 0);
-    auto& before = last[mark->request / each];
-    ASSERT_LE(before, mark->request % each);  // One thread's come in its order.
-    before = mark->request % each;
+    ASSERT_EQ(mark.at, static_cast<std::int64_t>(~mark.request >> 1));
+    ASSERT_EQ(mark.begins, mark.request % each & 1);
+    auto& before = last[mark.request / each];
+    ASSERT_LE(before, mark.request % each);  // One thread's come in its order.
+    before = mark.request % each;
   }
   for (auto& one : producers) one.join();
-  while (ring->pop()) ++taken;
+  while (sluice_words_take(words.get(), &read, &mark) != 0) ++taken;
   EXPECT_EQ(taken + refused, threads * each);
-  EXPECT_EQ(ring->lost(), refused);
-  EXPECT_TRUE(ring->empty());
+  EXPECT_EQ(words->lost, refused);
+  EXPECT_EQ(words->used, 0U);
+  EXPECT_EQ(words->taken, taken);
 }
 
 TEST(OpenSpans, AreWhatAMapSays) {
@@ -242,15 +246,29 @@ TEST(OpenSpans, AreWhatAMapSays) {
   }
 }
 
-TEST(OpenSpans, ForgetTheOldOnesBeforeTheyGrow) {
+TEST(OpenSpans, ForgetTheOldOnesBeforeThereAreTooMany) {
   core::open_spans spans;
-  for (std::uint64_t i = 0; i < 100'000; ++i) {
+  constexpr std::uint64_t all = 100'000;
+  for (std::uint64_t i = 0; i < all; ++i) {
     const time_point at{duration(static_cast<std::int64_t>(i))};
     spans.begin(span_kind::request, i, at, at - 50ns);
-    ASSERT_LE(spans.size(), 300U);
+    ASSERT_LE(spans.size(), 2 * core::open_spans::many);
   }
-  EXPECT_TRUE(spans.end(span_kind::request, 99'999));
+  EXPECT_TRUE(spans.end(span_kind::request, all - 1));
   EXPECT_FALSE(spans.end(span_kind::request, 0));
+}
+
+/// Else a policy would take requests that have waited for long, and are done, for waiting ones.
+TEST(OpenSpans, ForgetNoneOfAFewHundredThatWaitForLong) {
+  core::open_spans spans;
+  constexpr int all = 900;
+  const auto begin_of = [](int number) { return time_point{number * duration(1s)}; };
+  for (int i = 0; i < all; ++i) {
+    spans.begin(span_kind::request, static_cast<std::uint64_t>(i), begin_of(i), begin_of(i) - 1min);
+  }
+  for (int i = 0; i < all; ++i) {
+    ASSERT_EQ(spans.end(span_kind::request, static_cast<std::uint64_t>(i)), begin_of(i));
+  }
 }
 
 }  // namespace

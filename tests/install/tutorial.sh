@@ -39,4 +39,14 @@ if build/try_policy wrong.toml 2>wrong; then
   exit 1
 fi
 grep -q "try_policy: wrong.toml:2: README.md: is not a shared library" wrong
+# It plays to sluice's own policies, too, and says what is missing.
+printf '[policy]\nname = "fixed_timeslice"\nslice = "50ms"\n' >own.toml
+build/try_policy own.toml >played
+grep -qx ' 154.0 ms  offline resumed' played
+printf '[policy]\nname = "fixed_timeslices"\n' >own.toml
+build/try_policy own.toml 2>wrong || true
+grep -q "try_policy: own.toml:1: there is no policy fixed_timeslices; there is deadline, " wrong
+printf '[scheduler]\n' >own.toml
+build/try_policy own.toml 2>wrong || true
+grep -qx "try_policy: own.toml: it has no table \[policy\]" wrong
 echo "every command of the page does what it says"

@@ -454,5 +454,30 @@ TEST(HqdReservation, TakesTheSlotsThatTheGpuNames) {
   EXPECT_TRUE(node.held(group_id{4}));
 }
 
+// Symptom: weights for priorities that nobody has changed nothing, and nobody heard of it.
+TEST(Levels, ThatFitNoGroupAreSaidOnce) {
+  const auto notes = [](const policy_kind& kind, const char* key, parameter_value value,
+                        std::uint8_t priority) {
+    testing::policy_harness harness(make(kind, with({{key, std::move(value)}})));
+    harness.table().add_group(group_id{1}, role::offline, {gpu_a}).priority = priority;
+    harness.change(group_id{1});
+    for (int i = 0; i < 300; ++i) {
+      harness.blink(gpu_a);
+      harness.change(group_id{1});
+    }
+    std::vector<std::string> all;
+    for (const auto& one : harness.calls()) {
+      if (one.what == testing::recording_sink::verb::note) all.push_back(one.text);
+    }
+    return all;
+  };
+  EXPECT_TRUE(notes(fair_share_kind(), "weight.8", 3.0, 8).empty());
+  EXPECT_TRUE(notes(deadline_kind(), "budget.0", duration(1s), 0).empty());
+  const auto weights = notes(fair_share_kind(), "weight.8", 3.0, 0);
+  ASSERT_EQ(weights.size(), 1U);
+  EXPECT_EQ(weights[0].substr(0, 19), "weight.8: no effect");
+  EXPECT_EQ(notes(deadline_kind(), "budget.3", duration(1s), 4).size(), 1U);
+}
+
 }  // namespace
 }  // namespace sluice::tests

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -258,6 +259,31 @@ TEST(FixedTimeslice, NeverShortensWhatAnotherArrivalHasEarned) {
   node.begin(gpu_a, 1, weighted_node::chat);
   node.begin(gpu_a, 1, weighted_node::scoring);
   EXPECT_EQ(node.held_for(train), 40ms);
+}
+
+// Symptom: a mistyped client name changed nothing, and nobody heard of it.
+TEST(FixedTimeslice, SaysOnceWhichKeysHaveFittedNothing) {
+  testing::policy_harness harness(
+      make_fixed_timeslice({.slice_of = {{gpu_a, 30ms}, {gpu_id{77}, 30ms}},
+                            .weight_of = {{"chat.*", 2}, {"*", 1}, {"chit.*", 2}, {"late", 2}}}));
+  harness.table().add_gpu(gpu_a);
+  harness.table().add_group(train, role::offline, {gpu_a});
+  constexpr client_id chat{1}, late{2};
+  harness.table().add_client(chat, "chat.eu-1");
+  harness.table().add_client(late, "late");
+  const auto notes = [&] {
+    std::vector<std::string> all;
+    for (const auto& one : harness.calls()) {
+      if (one.what == testing::recording_sink::verb::note) all.push_back(one.text);
+    }
+    return all;
+  };
+  for (int i = 0; i < 99; ++i) harness.blink(gpu_a, i == 50 ? late : chat);
+  EXPECT_TRUE(notes().empty());
+  for (int i = 0; i < 200; ++i) harness.blink(gpu_a, chat);
+  ASSERT_EQ(notes().size(), 2U);
+  EXPECT_EQ(notes()[0].substr(0, 34), "weight_of.chit.* has matched no cl");
+  EXPECT_EQ(notes()[1].substr(0, 26), "slice_of.77 has had no eff");
 }
 
 TEST(FixedTimeslice, RefusesASliceOfWhatIsNoGpu) {

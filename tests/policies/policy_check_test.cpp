@@ -198,7 +198,18 @@ std::size_t lines(const std::string& text) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-/// The check finds the fault, in at most so many steps, and finds it again in what it printed.
+/// The sequence without one of its lines, once for each.
+std::vector<std::string> shorter(const std::string& sequence) {
+  std::vector<std::string> all;
+  for (std::size_t at = 0; at < sequence.size(); at = sequence.find('\n', at) + 1) {
+    all.push_back(sequence);
+    all.back().erase(at, sequence.find('\n', at) + 1 - at);
+  }
+  return all;
+}
+
+/// The check finds the fault, in at most so many steps of which none can be left out, and finds it
+/// again in what it printed.
 void expect_found(const policy_maker& make, defect what, std::size_t most_steps,
                   bool repeatable = true) {
   const auto failure = check_policy(make, {.sequences = 10'000});
@@ -210,6 +221,10 @@ void expect_found(const policy_maker& make, defect what, std::size_t most_steps,
   EXPECT_EQ(again->what, what) << again->text();
   if (!repeatable) return;
   EXPECT_EQ(again->sequence, failure->sequence);
+  for (const std::string& less : shorter(failure->sequence)) {
+    const auto other = replay_sequence(make, less);
+    EXPECT_FALSE(other && other->what == what) << less << "is enough";
+  }
   const auto by_seed = check_policy(make, {.seed = failure->seed, .sequences = 1});
   ASSERT_TRUE(by_seed);
   EXPECT_EQ(by_seed->sequence, failure->sequence);
@@ -306,6 +321,21 @@ TEST(PolicyCheck, FindsAPolicyThatDecidesAtRandom) {
       defect::not_repeatable, 12, false);
 }
 
+/// It remembers across its instances: the same input, and another decision.
+TEST(PolicyCheck, FindsAnotherDecisionOnTheSameInput) {
+  expect_found(
+      [instance = 0]() mutable {
+        const bool odd = ++instance % 2 != 0;
+        return std::make_unique<function_policy>(
+            yields_but([odd](const snapshot& seen, const group_view& group, decision_sink& out) {
+              const bool waits = seen.now - group.state_since > 1s && busy(seen.table, group);
+              if (waits && odd && group.what == role::offline) out.hold(group.id, seen.now + 1s);
+              return waits && odd;
+            }));
+      },
+      defect::not_repeatable, 4);
+}
+
 TEST(PolicyCheck, FindsABusyLoop) {
   expect_found(
       always([](const snapshot& seen, decision_sink& out) { out.wake_at(seen.now + 1us); }),
@@ -341,6 +371,15 @@ TEST(PolicyCheck, FindsAThrow) {
                defect::threw, 3);
 }
 
+TEST(PolicyCheck, FindsAThrowOfWhatIsNoException) {
+  expect_found(always([](const snapshot& seen, decision_sink&) {
+                 for (const event& one : seen.events) {
+                   if (one.kind == event_kind::span_end) throw 42;
+                 }
+               }),
+               defect::threw, 1);
+}
+
 TEST(PolicyCheck, FindsNumbersThatAreOutOfRange) {
   expect_found(always([](const snapshot& seen, decision_sink& out) {
                  for (const gpu_view& on : seen.table.gpus()) {
@@ -348,6 +387,10 @@ TEST(PolicyCheck, FindsNumbersThatAreOutOfRange) {
                  }
                }),
                defect::bad_number, 2);
+  expect_found(always([](const snapshot& seen, decision_sink& out) {
+                 for (const event& one : seen.events) out.poll_pointers(one.at - seen.now - 1ns);
+               }),
+               defect::bad_number, 1);
 }
 
 TEST(PolicyCheck, SaysWhatIsWrongForPeople) {

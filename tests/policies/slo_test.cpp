@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -46,12 +47,30 @@ class node : public testing::policy_harness {
       advance(gap);
     }
   }
-  std::vector<testing::recording_sink::call> notes() const {
+  /// A request that is alone, with its tokens; each takes that long, held for or beside offline
+  /// work.
+  void answer(std::uint64_t tokens, duration held_for, duration beside) {
+    ++number_;
+    begin(gpu_a);
+    begin_span(request, number_);
+    begin_span(ttft, number_);
+    for (std::uint64_t token = 0; token < tokens; ++token) {
+      advance(held(train) ? held_for : beside);
+      end_span(token == 0 ? ttft : itl, number_);
+      if (token + 1 < tokens) begin_span(itl, number_);
+    }
+    end_span(request, number_);
+    end(gpu_a);
+    advance(1s);
+  }
+  std::vector<testing::recording_sink::call> all_of(verb what) const {
     std::vector<testing::recording_sink::call> all;
     std::copy_if(calls().begin(), calls().end(), std::back_inserter(all),
-                 [](const auto& one) { return one.what == verb::note; });
+                 [&](const auto& one) { return one.what == what; });
     return all;
   }
+  std::vector<testing::recording_sink::call> notes() const { return all_of(verb::note); }
+  std::size_t holds() const { return all_of(verb::hold).size(); }
 
  private:
   std::uint64_t number_ = 1'000'000;
@@ -132,6 +151,44 @@ TEST(Slo, StopsHoldingWhereThatSavesLessThanARoundTrip) {
   }
 }
 
+/// Requests differ by a second, and a hold saves them nothing, or 20 % of each token's time.
+TEST(Slo, KnowsFromTokensWhatAHoldSavesAndTriesRarelyWhereThatIsNothing) {
+  for (const duration beside : {duration(10ms), duration(12ms)}) {
+    node harness;  // Out of reach in any case.
+    std::mt19937_64 random(1);
+    const auto serve = [&](int requests) {
+      const std::size_t before = harness.holds();
+      for (int i = 0; i < requests; ++i) harness.answer(5 + random() % 96, 10ms, beside);
+      return harness.holds() - before;
+    };
+    const std::size_t first = serve(50);
+    if (beside > 10ms) {
+      EXPECT_GE(serve(100), 95U);
+    } else {
+      EXPECT_LE(first, 10U);
+      EXPECT_LE(serve(3'950), 20U) << "half a percent";
+    }
+  }
+}
+
+/// And finds out when it does save something: offline kernels may become longer.
+TEST(Slo, HoldsAgainWhenThatBeginsToSaveSomething) {
+  node harness;
+  for (int i = 0; i < 300; ++i) harness.answer(20, 10ms, 10ms);
+  for (int i = 0; i < 30; ++i) harness.answer(20, 10ms, 100ms);
+  const std::size_t before = harness.holds();
+  for (int i = 0; i < 50; ++i) harness.answer(20, 10ms, 100ms);
+  EXPECT_GE(harness.holds() - before, 48U);
+}
+
+TEST(Slo, NeedsMarksOfWhatItHasTargetsFor) {
+  slo_options options = with(1s);
+  options.p99[static_cast<std::size_t>(itl)] = 100ms;
+  const auto made = make_slo(options);
+  const auto needs = made->needs_marks();
+  EXPECT_EQ(std::vector(needs.begin(), needs.end()), (std::vector{request, itl}));
+}
+
 TEST(Slo, LosesPatienceByMissesWhichItSeesBeforeTheyEnd) {
   node harness;
   harness.serve(20, 10ms, 1s);
@@ -206,6 +263,30 @@ TEST(Slo, GivesUpATargetThatIsOutOfReachAndSaysSo) {
   EXPECT_NEAR(notes[0].numbers[2], notes[0].numbers[1] * 1.1, 0.1);
   harness.serve(100, 150ms, 1s);
   EXPECT_EQ(harness.notes().size(), 1U);  // Not twice.
+}
+
+/// First tokens wait for answers that offline work delayed before: that is its doing as well.
+TEST(Slo, DoesNotGiveUpForWhatOfflineWorkDelayedBefore) {
+  slo_options options;
+  options.p99[static_cast<std::size_t>(ttft)] = 100ms;
+  for (const bool in_flight : {true, false}) {
+    node harness(options);
+    for (std::uint64_t i = 1; i <= 700; ++i) {
+      harness.begin(gpu_a);
+      if (!in_flight) harness.end(gpu_a);
+      harness.begin_span(ttft, 2 * i);
+      harness.advance(10ms);
+      harness.end_span(ttft, 2 * i);
+      harness.advance(150ms);  // Its further tokens, beside offline work.
+      if (in_flight) harness.begin(gpu_a);
+      harness.begin_span(ttft, 2 * i + 1);
+      harness.advance(150ms);
+      harness.end_span(ttft, 2 * i + 1);
+      if (in_flight) harness.end(gpu_a, 2);
+      harness.advance(1s);
+    }
+    EXPECT_EQ(harness.notes().empty(), in_flight);
+  }
 }
 
 TEST(Slo, DoesNotGiveUpForOneBadMoment) {

@@ -328,6 +328,8 @@ class agent_backend final : public backend {
     if (::eventfd_read(launched_.get(), &value) != 0) return;
     if (starter_.joinable()) starter_.join();
     bool adopted = false;
+    const bool owned_by_another = launch_result_ && launch_result_->has_error() &&
+                                  launch_result_->error() == errc::already_owned;
     if (launch_result_ && *launch_result_) adopted = adopt(std::move(**launch_result_)).has_value();
     launch_result_.reset();
     if (adopted) {
@@ -336,6 +338,7 @@ class agent_backend final : public backend {
     }
     pause_ = std::min(pause_ * 2, longest_pause);
     restart_at_ = clock::now() + pause_;
+    if (owned_by_another && options_.owned_by_another) options_.owned_by_another();
   }
 
   const agent_options options_;

@@ -416,14 +416,23 @@ std::vector<check> check_io_uring(const machine& here) {
   return all;
 }
 
+check check_pause(const machine& here) {
+  const std::string path = here.files.disabled();
+  const auto why = paused_why(here.files);
+  if (!why) return {"pause", verdict::good, "not paused", "no " + path};
+  return {"pause", verdict::blocked,
+          "paused: " + path + " exists" + (why->empty() ? "" : ": " + *why), "lstat(2)",
+          "everything runs until somebody says 'sluice unpause'"};
+}
+
 check check_owner_lock(const machine& here) {
+  const std::string path = here.files.owner();
   const std::string how = "access(2); a scheduler may be told another path (owner_lock)";
-  if (may_change(here.owner_lock))
-    return {"owner lock", verdict::good, here.owner_lock + " can be taken by this user", how};
+  if (may_change(path))
+    return {"owner lock", verdict::good, path + " can be taken by this user", how};
   return {"owner lock", verdict::blocked,
-          here.owner_lock +
-              " cannot be opened by this user, so a scheduler of this user does not start",
-          how, "run the scheduler as root, or name another path with its option owner_lock"};
+          path + " cannot be opened by this user, so a scheduler of this user does not start", how,
+          "run the scheduler as root, or name another path with its option owner_lock"};
 }
 
 std::vector<check> check_breakers(const machine& here, const kfd::node_view& node) {
@@ -475,6 +484,7 @@ std::vector<check> examine(const machine& here) {
   all.push_back(check_cwsr(here));
   all.push_back(check_tracing(here));
   all.push_back(check_owner_lock(here));
+  all.push_back(check_pause(here));
   add(check_breakers(here, node ? *node : kfd::node_view{}));
   all.push_back(check_pid_namespace(here));
   add(check_debugfs(here));
@@ -530,16 +540,24 @@ json::value doctor_json(const std::vector<check>& all) {
 }
 
 subcommand add_doctor(CLI::App& program) {
-  const auto as_json = std::make_shared<bool>(false);
+  struct options {
+    bool json = false;
+    node_files files;
+  };
+  const auto chosen = std::make_shared<options>();
   auto* const command =
       program.add_subcommand("doctor", "Say whether preemption can work here, and what to do");
   command->footer(
       "Looks at the kernel, the driver, the GPUs, rights, debugfs and io_uring; says\n"
       "how it knows. Changes nothing, traces nobody. Exit code 0: nothing blocks\n"
       "preemption (there may be notes); 1: something does; 2: usage.");
-  command->add_flag("--json", *as_json, "For scripts: one line of JSON");
-  return {command, [as_json] {
+  command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
+  command->add_option("--directory", chosen->files.directory, "Where the node's files are")
+      ->capture_default_str()
+      ->type_name("DIR");
+  return {command, [chosen] {
             machine here;
+            here.files = chosen->files;
             std::error_code error;
             const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
             const auto agent = own.parent_path() / "sluice-agent";
@@ -549,7 +567,7 @@ subcommand add_doctor(CLI::App& program) {
               return granted ? 0 : granted.error().value();
             };
             const auto all = examine(here);
-            const bool printed = *as_json ? print(doctor_json(all)) : print(doctor_text(all));
+            const bool printed = chosen->json ? print(doctor_json(all)) : print(doctor_text(all));
             return printed && !blocks(all) ? exit_done : exit_failed;
           }};
 }

@@ -9,9 +9,9 @@
 #include <boost/json/value.hpp>
 
 #include "sluice/kfd/breaker_store.hpp"
-#include "sluice/kfd/node_lock.hpp"
 #include "sluice/kfd/node_view.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/node_files.hpp"
 
 namespace sluice::cli {
 
@@ -35,7 +35,7 @@ struct machine {
   kfd::roots where = kfd::roots::from_environment();
   std::string prefix{};  ///< Goes before /proc and /sys.
   std::string breakers = kfd::breaker_store::default_path(where);
-  std::string owner_lock = kfd::default_owner_lock;
+  node_files files{};
   std::string agent{};  ///< Path of sluice-agent; empty: not found.
   /// Asks the kernel for a ring as large as the runtime's. \return 0 or an errno.
   std::function<int()> try_io_uring;
@@ -49,6 +49,8 @@ std::vector<check> check_gpus(const machine& here, const kfd::node_view& node);
 check check_scheduling(const machine& here);  ///< sched_policy
 check check_cwsr(const machine& here);
 check check_tracing(const machine& here);
+/// Whether 'sluice pause' holds.
+check check_pause(const machine& here);
 /// Whether this user may own the node by the lock that schedulers take unless told another.
 check check_owner_lock(const machine& here);
 /// What schedulers wrote down; the driver shows no reset that is over. Blocked where they leave all

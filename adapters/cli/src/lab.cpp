@@ -2,6 +2,7 @@
 
 #include "choice.hpp"
 #include "html_report.hpp"
+#include "marks.hpp"
 #include "output.hpp"
 #include "policy_choice.hpp"
 #include "profile_file.hpp"
@@ -151,8 +152,12 @@ T given_or(const parameters& values, const char* key, T fallback) {
 checked<duration> read_duration(const std::string& text, std::string_view option,
                                 duration least = 1ns) {
   const auto value = parse_duration(text);
-  if (!value || *value < least) {
+  if (!value) {
     return failure(fmt::format("{} {}: must be a time with a unit, as 90s or 1h", option, text));
+  }
+  if (*value < least) {
+    return failure(
+        fmt::format("{} {}: must be {}", option, text, least > 0ns ? "more than 0" : "0s or more"));
   }
   return *value;
 }
@@ -278,18 +283,26 @@ checked<bool> set_service(const std::string& text, lab::study_spec& spec) {
   return true;
 }
 
-checked<lab::targets> read_targets(const std::string& text) {
+checked<lab::targets> read_targets(const std::string& text, lab::service_kind service) {
   lab::targets made;
   if (text.empty()) return made;
-  std::vector<choice_kind> kinds{{"targets",
+  std::vector<choice_kind> kinds{{"--target",
                                   "",
                                   {parameter::span("request", 0s, 1us, 1h, "").but_optional(),
                                    parameter::span("ttft", 0s, 1us, 1h, "").but_optional(),
                                    parameter::span("itl", 0s, 1us, 1h, "").but_optional()}}};
-  auto given = lab::parse_choice("targets:" + text);
+  auto given = lab::parse_values(text);
   if (given.has_error()) return failure("--target: " + given.error().message);
+  given->name = kinds.front().name;
   if (auto known = lab::resolve(*given, kinds, "--target"); known.has_error()) {
     return known.error();
+  }
+  const bool tokens = given->values.has("ttft") || given->values.has("itl");
+  if (tokens && service == lab::service_kind::fifo) {
+    return failure(fmt::format(
+        "--target {}: --service fifo makes no tokens, so there is nothing that ttft and itl would "
+        "hold for; request may have a target",
+        text));
   }
   for (const span_kind each : {span_kind::request, span_kind::ttft, span_kind::itl}) {
     const std::string key(to_string(each));
@@ -298,6 +311,27 @@ checked<lab::targets> read_targets(const std::string& text) {
     }
   }
   return made;
+}
+
+/// The limits of a configuration, and its policy as one more row.
+checked<bool> set_config(const std::string& path, const policy_registry& known,
+                         lab::study_spec& spec) {
+  std::string message;
+  auto loaded = load_config(path, message);
+  if (!loaded) return failure(message);
+  spec.common.limits = *loaded;
+  if (loaded->policy_time_limit != scheduler_config{}.policy_time_limit) {
+    complain(
+        fmt::format("note: {}: policy_time_limit has no effect in the laboratory, where a "
+                    "policy's turn takes no time",
+                    path));
+  }
+  auto chosen = read_policy(known, path, message);
+  if (!chosen) return failure(message);
+  if (!*chosen) return true;
+  spec.policies.push_back({"[policy] of " + path, lab::arrangement::scheduled,
+                           [choice = std::move(**chosen)] { return choice.make(); }, 1});
+  return true;
 }
 
 checked<lab::study_spec> make_spec(const options& asked, const policy_registry& known) {
@@ -314,6 +348,14 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
       return failure(wrong.what());
     }
   }
+  const auto is_trace = [](const std::string& text) {
+    return text.substr(0, text.find(':')) == "trace";
+  };
+  if (!asked.trace.empty() &&
+      std::none_of(asked.arrivals.begin(), asked.arrivals.end(), is_trace)) {
+    return failure(fmt::format(
+        "--trace {}: nobody reads it; the arrivals are its with --arrivals trace", asked.trace));
+  }
   for (const auto& each : asked.arrivals) {
     auto made = make_source(each, asked);
     if (made.has_error()) return made.error();
@@ -325,6 +367,12 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
     spec.offline.push_back(std::move(*made));
   }
   if (auto set = set_service(asked.service, spec); set.has_error()) return set.error();
+  if (spec.costs && !asked.loads.empty()) {
+    return failure(fmt::format(
+        "--load: --service {} says with prefill_rate and decode_token what requests need, and the "
+        "load comes out of that: leave one of the two out",
+        asked.service));
+  }
   spec.loads = asked.loads;
   if (spec.loads.empty()) spec.loads = asked.sweep ? std::vector{0.6} : std::vector{0.3, 0.6, 0.85};
   if (spec.costs) spec.loads.resize(1);
@@ -334,12 +382,9 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
     spec.policies.push_back({each, lab::arrangement::scheduled, std::move(*make), 1});
   }
   if (!asked.config.empty()) {
-    std::string message;
-    auto loaded = load_config(asked.config, message);
-    if (!loaded) return failure(message);
-    spec.common.limits = *loaded;
+    if (auto set = set_config(asked.config, known, spec); set.has_error()) return set.error();
   }
-  const auto limits = read_targets(asked.targets);
+  const auto limits = read_targets(asked.targets, spec.common.service);
   if (limits.has_error()) return limits.error();
   spec.limits = *limits;
   spec.common.warm_up =
@@ -354,6 +399,14 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
     *into = *read;
   }
   spec.common.clients = !asked.no_clients;
+  for (const lab::contender& each : spec.policies) {
+    const std::string need = lab::unmet_need(*each.make(), lab::marks_in(spec.common));
+    if (need.empty()) continue;
+    return failure(fmt::format(
+        "--policy {} {}: {}; choose another policy", each.name, need,
+        asked.no_clients ? "with --no-clients nobody marks anything"
+                         : "servers of --service " + asked.service + " mark request alone"));
+  }
   spec.split = asked.split;
   spec.first_seed = asked.seed;
   spec.seeds = asked.seeds;
@@ -427,8 +480,13 @@ int run(const options& asked) {
   if (axes.has_error()) return refuse(axes.error());
   const auto spec = asked.sweep ? lab::spread(*wanted, *axes) : wanted;
   if (spec.has_error()) return refuse(spec.error());
+  output_file json(asked.json), csv_sweep(asked.csv_sweep), csv_requests(asked.csv_requests),
+      csv_decisions(asked.csv_decisions), report(asked.report);
+  for (const output_file* each : {&json, &csv_sweep, &csv_requests, &csv_decisions, &report}) {
+    if (!each->ready()) return exit_failed;
+  }
   // They log as live ones do; nobody shall take it for that.
-  mark_logs("in the laboratory");
+  const marked_logs marked("in the laboratory");
   const auto began = clock::now();
   const auto made = lab::run_study(*spec);
   if (made.has_error()) {
@@ -439,26 +497,16 @@ int run(const options& asked) {
   std::vector<lab::sweep_grid> grids;
   if (asked.sweep) grids = lab::grids_of(*wanted, *axes, *made);
   bool good = print(asked.sweep ? lab::text_sweep(grids) : lab::text_report(*spec, *made));
-  if (!asked.json.empty()) {
-    good &= write_file(asked.json, [&](const auto& write) {
-      write(lab::json_report(*spec, *made, command_line(), grids));
-    });
-  }
-  if (!asked.csv_sweep.empty()) {
-    good &= write_file(asked.csv_sweep, [&](const auto& write) { lab::csv_sweep(grids, write); });
-  }
-  if (!asked.csv_requests.empty()) {
-    good &= write_file(asked.csv_requests,
-                       [&](const auto& write) { lab::csv_requests(*spec, *made, write); });
-  }
-  if (!asked.csv_decisions.empty()) {
-    good &= write_file(asked.csv_decisions,
-                       [&](const auto& write) { lab::csv_decisions(*spec, *made, write); });
-  }
-  if (!asked.report.empty()) {
-    good &= write_file(asked.report, [&](const auto& write) {
-      write(lab::html_report(*spec, *made, command_line(), grids));
-    });
+  good &= json.write(
+      [&](const auto& write) { write(lab::json_report(*spec, *made, command_line(), grids)); });
+  good &= csv_sweep.write([&](const auto& write) { lab::csv_sweep(grids, write); });
+  good &= csv_requests.write([&](const auto& write) { lab::csv_requests(*spec, *made, write); });
+  good &= csv_decisions.write([&](const auto& write) { lab::csv_decisions(*spec, *made, write); });
+  good &= report.write(
+      [&](const auto& write) { write(lab::html_report(*spec, *made, command_line(), grids)); });
+  for (const std::string& each : lab::removed_of(*made)) {
+    complain(each);
+    good = false;
   }
   // Not on standard output: that is the same for the same command, to the byte.
   std::fprintf(stderr, "%llu runs in virtual time took %.2f s\n",
@@ -522,7 +570,9 @@ subcommand add_lab(CLI::App& program) {
                    "Online's share under a static split [its load and half of the rest]")
       ->check(number_from(0.05, 0.95))
       ->type_name("SHARE");
-  command->add_option("--config", chosen->config, "TOML file with a [scheduler] table")
+  command
+      ->add_option("--config", chosen->config,
+                   "TOML file: the limits of its [scheduler]; its [policy] is one more row")
       ->type_name("FILE");
   command
       ->add_option("--reaction", chosen->reaction,

@@ -1,5 +1,6 @@
 /// \file
-/// sluice: looks at a node's GPU queues and acts on them by hand.
+/// sluice: looks at a node's GPU queues, acts on them by hand, and is the daemon that does so by
+/// itself.
 
 #include "output.hpp"
 #include "subcommand.hpp"
@@ -31,7 +32,8 @@ std::optional<std::string> wrong_subcommand(const CLI::App& program) {
 int main(int argc, char** argv) {
   using namespace sluice::cli;
   CLI::App program{
-      "Shows what uses the AMD GPUs of this node, and suspends and resumes it by hand.\n"
+      "Shows what uses the AMD GPUs of this node, suspends and resumes it by hand, and schedules\n"
+      "it as a daemon.\n"
       "SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS name another device.",
       "sluice"};
   program.get_formatter()->column_width(24);  // the subcommands', too
@@ -41,6 +43,7 @@ int main(int argc, char** argv) {
   const std::vector<subcommand> all{
       add_doctor(program),  add_queues(program), add_hqds(program),    add_role(program),
       add_suspend(program), add_resume(program), add_release(program), add_breaker(program),
+      add_run(program),     add_check(program),  add_pause(program),   add_unpause(program),
       add_sim(program),     add_policy(program), add_lab(program),     add_replay(program),
   };
   try {

@@ -9,12 +9,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
 namespace sluice::cli {
@@ -34,19 +38,30 @@ bool print(const boost::json::value& value) { return print(boost::json::serializ
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 
-bool write_file(const std::string& path,
-                const std::function<void(const std::function<void(std::string_view)>&)>& produce) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
-      std::fopen(path.c_str(), "we"),
-      [](std::FILE* f) { return f == nullptr ? 0 : std::fclose(f); });
-  bool good = file != nullptr;
+output_file::output_file(std::string path)
+    : path_(std::move(path)),
+      file_(path_.empty() ? nullptr : std::fopen(path_.c_str(), "we"),
+            [](std::FILE* f) { return f == nullptr ? 0 : std::fclose(f); }),
+      error_(errno) {}
+
+bool output_file::ready() const {
+  if (path_.empty() || file_) return true;
+  complain(fmt::format("{}: cannot be written: {}", path_, error_text(error_)));
+  return false;
+}
+
+bool output_file::write(
+    const std::function<void(const std::function<void(std::string_view)>&)>& produce) {
+  if (path_.empty()) return true;
+  bool good = file_ != nullptr;
   if (good) {
     produce([&](std::string_view text) {
-      good = good && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
+      good = good && std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size();
     });
-    good = good && std::fflush(file.get()) == 0;
+    good = good && std::fflush(file_.get()) == 0;
   }
-  if (!good) complain(fmt::format("{}: cannot be written: {}", path, error_text(errno)));
+  if (!good) complain(fmt::format("{}: cannot be written: {}", path_, error_text(errno)));
+  file_.reset();
   return good;
 }
 
@@ -68,11 +83,47 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-void mark_logs(std::string_view where) {
-  const auto logger = spdlog::stderr_logger_mt("sluice");
+namespace {
+
+class few_alike final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit few_alike(std::string_view where) : where_(where) {}
+  ~few_alike() override {
+    if (left_out_ != 0) complain(fmt::format("{}: {} such lines were left out", where_, left_out_));
+  }
+
+ private:
+  static constexpr std::uint64_t most_alike = 3;
+
+  void sink_it_(const spdlog::details::log_msg& line) override {
+    const std::string text(line.payload.data(), line.payload.size());
+    std::string shape;
+    std::copy_if(text.begin(), text.end(), std::back_inserter(shape), [](char each) {
+      return std::string_view("0123456789.e+-").find(each) == std::string_view::npos;
+    });
+    if (++seen_[shape] > most_alike) {
+      ++left_out_;
+    } else {
+      complain(fmt::format("{}: {}", where_, text));
+    }
+  }
+  void flush_() override {}
+
+  const std::string where_;
+  std::map<std::string, std::uint64_t> seen_;
+  std::uint64_t left_out_ = 0;
+};
+
+}  // namespace
+
+marked_logs::marked_logs(std::string_view where) {
+  const auto logger =
+      std::make_shared<spdlog::logger>("sluice", std::make_shared<few_alike>(where));
   logger->set_level(spdlog::level::warn);
-  logger->set_pattern(fmt::format("sluice: {}: %v", where));
+  spdlog::register_logger(logger);
 }
+
+marked_logs::~marked_logs() { spdlog::drop("sluice"); }
 
 std::string command_of(pid_t pid) {
   std::string name;

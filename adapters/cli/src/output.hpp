@@ -7,7 +7,9 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,10 +29,24 @@ bool print(std::string_view text);
 /// One line of JSON.
 bool print(const boost::json::value& value);
 
-/// Writes a file anew, from the pieces that `produce` hands to what it is given.
-/// \return false, after a complaint.
-bool write_file(const std::string& path,
-                const std::function<void(const std::function<void(std::string_view)>&)>& produce);
+/// A file that was asked for, or not. It is opened, and emptied, at once: that it cannot be written
+/// shall be known before hours of work, not after them.
+class output_file {
+ public:
+  /// \param path empty: none was asked for.
+  explicit output_file(std::string path);
+  /// \return false, after a complaint, when it cannot be opened.
+  bool ready() const;
+  /// Writes, and closes, what `produce` hands in pieces to what it is given; nothing where no file
+  /// was asked for. Once.
+  /// \return false, after a complaint.
+  bool write(const std::function<void(const std::function<void(std::string_view)>&)>& produce);
+
+ private:
+  std::string path_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  int error_ = 0;
+};
 
 /// Columns of the terminal that standard output is, or COLUMNS; 0: no terminal, no limit.
 std::size_t terminal_width();
@@ -45,8 +61,16 @@ std::string command_of(pid_t pid);
 /// "17.3G": three digits or four, powers of 1024.
 std::string bytes_text(std::uint64_t bytes);
 
-/// The log of schedulers that are not live: warnings alone, as "sluice: WHERE: ...". Once.
-void mark_logs(std::string_view where);
+/// While it lives, the log of schedulers that are not live: warnings alone, as "sluice: WHERE:
+/// ...". What policies say every few seconds of hours that pass in one second is said three times,
+/// whatever numbers are in it; at the end it is said how much was left out. One at a time.
+class marked_logs {
+ public:
+  explicit marked_logs(std::string_view where);
+  ~marked_logs();
+  marked_logs(const marked_logs&) = delete;
+  marked_logs& operator=(const marked_logs&) = delete;
+};
 
 /// The system's word for an errno.
 std::string error_text(int error);

@@ -28,16 +28,25 @@ std::string file_text(const parameter_value& value) {
   return std::holds_alternative<duration>(value) ? '"' + text + '"' : text;
 }
 
+/// What stands before a parameter's range.
+std::string_view need(const policy_kind& kind, const parameter& one) {
+  if (kind.wrap && one.key == "of") return "required; ";
+  return one.optional || one.key.ends_with(".*") ? "optional; " : "";
+}
+
 std::string describe(const policy_kind& kind) {
   std::string text = printable(fmt::format("{}: {}", kind.name, kind.summary)) + "\n";
   for (const parameter& one : kind.schema) {
-    const bool given = one.optional || one.key.ends_with(".*");
-    text +=
-        "  " +
-        printable(fmt::format("{} = {}  # {}{}{}", one.key, given ? "..." : file_text(one.fallback),
-                              range_text(one), one.help.empty() ? "" : ": ", one.help)) +
-        "\n";
+    const std::string_view before = need(kind, one);
+    text += "  " +
+            printable(fmt::format("{} = {}  # {}{}{}{}", one.key,
+                                  before.empty() ? file_text(one.fallback) : "...", before,
+                                  range_text(one), one.help.empty() ? "" : ": ", one.help)) +
+            "\n";
   }
+  // What a schema cannot say, such as one of several: the policy's own words.
+  std::string missing;
+  if (kind.make && !make_policy(kind, {}, missing)) text += "  # " + printable(missing) + "\n";
   return text;
 }
 

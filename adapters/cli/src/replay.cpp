@@ -2,6 +2,7 @@
 
 #include "replay.hpp"
 
+#include "marks.hpp"
 #include "outcome.hpp"
 #include "output.hpp"
 #include "policy_choice.hpp"
@@ -9,6 +10,7 @@
 #include "subcommand.hpp"
 #include "table.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -73,8 +75,7 @@ std::vector<std::string> notes_on(const lab::recording& what,
   return notes;
 }
 
-void add_notes(const std::string& name, const lab::replayed& got, const lab::outcome_summary& sums,
-               std::vector<std::string>& notes) {
+void add_notes(const std::string& name, const lab::replayed& got, std::vector<std::string>& notes) {
   if (got.estimated != 0) {
     notes.push_back(
         fmt::format("{}: {} of {} driver calls had no recorded one left to take the "
@@ -93,7 +94,13 @@ void add_notes(const std::string& name, const lab::replayed& got, const lab::out
                     "to; they ran on",
                     name, got.unattached));
   }
-  if (sums.removals != 0) notes.push_back(name + ": the policy threw and was removed");
+  if (!got.faults.removed_for.empty()) {
+    notes.push_back(fmt::format("{}: the policy was removed, and nothing was held from then on: {}",
+                                name, got.faults.removed_for));
+  }
+  if (got.faults.any_ignored()) {
+    notes.push_back(fmt::format("{}: ignored: {}", name, got.faults.ignored_text()));
+  }
 }
 
 std::string text_of(const lab::recording& what, const std::vector<row>& rows,
@@ -146,6 +153,11 @@ std::string text_of(const lab::recording& what, const std::vector<row>& rows,
   text +=
       "\nTimes in ms. OFF: from an online arrival until offline is off the GPU. HELD%: of the "
       "time attached.\n";
+  if (std::any_of(rows.begin(), rows.end(), [](const row& each) {
+        return !each.got.to_off.empty() && each.got.to_off.size() < 100;
+      })) {
+    text += "Of fewer than 100 arrivals OFF-P99 is the longest.\n";
+  }
   for (const std::string& each : notes) text += printable(each) + "\n";
   return text;
 }
@@ -234,8 +246,17 @@ int run(const options& asked) {
     return exit_failed;
   }
   const lab::recording& what = *read;
+  for (const auto& [name, make] : wanted) {
+    const std::string need = lab::unmet_need(*make(), lab::marks_in(what));
+    if (need.empty()) continue;
+    complain(fmt::format("--policy {} {}: {} has no such marks; choose another policy", name, need,
+                         printable(asked.file)));
+    return exit_usage;
+  }
+  output_file csv(asked.csv_decisions);
+  if (!csv.ready()) return exit_failed;
   // They log as live ones do; nobody shall take it for that.
-  mark_logs("in the replay");
+  const marked_logs marked("in the replay");
 
   std::vector<row> rows{{"as recorded", "recorded", lab::summarize(what)}};
   std::vector<std::string> notes = notes_on(what, rows.front().got);
@@ -258,12 +279,9 @@ int run(const options& asked) {
       return exit_failed;
     }
     rows.push_back({name, "replayed", lab::summarize(got->run), got->calls, got->estimated});
-    add_notes(name, *got, rows.back().got, notes);
+    add_notes(name, *got, notes);
   }
-  if (!asked.csv_decisions.empty() &&
-      !write_file(asked.csv_decisions, [&](const auto& write) { write(csv_of(what, rows)); })) {
-    return exit_failed;
-  }
+  if (!csv.write([&](const auto& write) { write(csv_of(what, rows)); })) return exit_failed;
   const bool good = asked.json ? print(json::value(json_of(what, rows, notes)))
                                : print(text_of(what, rows, notes, terminal_width()));
   return good ? exit_done : exit_failed;

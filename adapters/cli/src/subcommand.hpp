@@ -34,16 +34,20 @@ CLI::Validator queue_number();
 
 // Each adds its options to the program's.
 subcommand add_breaker(CLI::App& program);
+subcommand add_check(CLI::App& program);
 subcommand add_doctor(CLI::App& program);
 subcommand add_hqds(CLI::App& program);
 subcommand add_lab(CLI::App& program);
+subcommand add_pause(CLI::App& program);
 subcommand add_policy(CLI::App& program);
 subcommand add_queues(CLI::App& program);
 subcommand add_release(CLI::App& program);
 subcommand add_replay(CLI::App& program);
 subcommand add_resume(CLI::App& program);
 subcommand add_role(CLI::App& program);
+subcommand add_run(CLI::App& program);
 subcommand add_sim(CLI::App& program);
 subcommand add_suspend(CLI::App& program);
+subcommand add_unpause(CLI::App& program);
 
 }  // namespace sluice::cli

@@ -1,7 +1,6 @@
 #include "batch_lane.hpp"
 
 #include "queue_status.hpp"
-#include "quiet_thread.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -12,6 +11,8 @@
 #include <cerrno>
 #include <chrono>
 #include <utility>
+
+#include "sluice/kfd/quiet_thread.hpp"
 
 namespace sluice::kfd {
 
@@ -32,6 +33,9 @@ outcome outcome_of(command_kind kind, std::uint32_t asked, std::uint32_t answere
 constexpr int most_attempts = 3;
 
 constexpr std::uint32_t whole = 100;  ///< Percent.
+
+/// Between two attempts to end a limit. A queue that it keeps from the slots stands still.
+constexpr auto end_again_after = std::chrono::milliseconds{500};
 
 uapi::kfd_ioctl_batch_unmap_queues_args naming(std::span<entry> entries, std::uint32_t flags) {
   uapi::kfd_ioctl_batch_unmap_queues_args args{};
@@ -192,7 +196,7 @@ void batch_lane::run() {
   ::pthread_setname_np(::pthread_self(), "sluice-batch");
   while (!ending_.load(std::memory_order_acquire)) {
     pollfd wake{wake_.get(), POLLIN, 0};
-    ::poll(&wake, 1, -1);
+    ::poll(&wake, 1, end_again_ == never ? -1 : int{end_again_after.count()});
     eventfd_t count = 0;
     ::eventfd_read(wake_.get(), &count);
     for (request one; taken_.size() < most_waiting && requests_.pop(one);) {
@@ -217,6 +221,7 @@ void batch_lane::run() {
       left = left.subspan(1);
     }
     taken_.clear();
+    end_unwanted_limit();
   }
   if (limited_) (void)set_limit(whole);
   finished_.store(true, std::memory_order_release);
@@ -277,10 +282,16 @@ error_code batch_lane::set_limit(std::uint32_t offline_percent) {
   call_since_.store(clock::now().time_since_epoch().count(), std::memory_order_release);
   const auto answered = commands_.reserve(gpu_, offline_percent);
   call_since_.store(0, std::memory_order_release);
-  // An end that was refused is tried again, at the latest by the thread's last act.
   limited_ = offline_percent != whole || (limited_ && !answered);
+  end_again_ = limited_ && offline_percent == whole ? clock::now() + end_again_after : never;
   if (!answered) return answered.error();
   return {};
+}
+
+void batch_lane::end_unwanted_limit() {
+  const bool unwanted = end_again_ != never || !commands_.usable();
+  if (limited_ && unwanted && (end_again_ == never || clock::now() >= end_again_))
+    (void)set_limit(whole);
 }
 
 void batch_lane::say_reserved(std::uint32_t offline_percent, const error_code& refused) {

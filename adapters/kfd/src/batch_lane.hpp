@@ -79,8 +79,9 @@ class batch_lane {
   bool submit(const batch& work, std::shared_ptr<target_holds> whose);
   /// Limits what marked queues may have of the slots, after what was submitted before, and after
   /// the marks that were asked for before; 100 ends it. A `reserved` report answers, also later,
-  /// with an error, when a queue could not be marked: then the limit has been ended. The thread's
-  /// end ends it, too. \return false when too much waits already.
+  /// with an error, when a queue could not be marked: then the limit has been ended. An end that
+  /// the driver refuses is tried again until it is taken, whatever the error; giving up the
+  /// commands and the thread's end end it, too. \return false when too much waits already.
   bool reserve(std::uint32_t offline_percent);
   /// \return false when too many wait already.
   bool mark(driver_queue_id queue, std::shared_ptr<target_holds> whose);
@@ -114,6 +115,8 @@ class batch_lane {
   void limit(std::uint32_t offline_percent);
   /// \return what the driver said.
   error_code set_limit(std::uint32_t offline_percent);
+  /// Ends a limit that nobody wants any more, when it is time to try.
+  void end_unwanted_limit();
   void say_reserved(std::uint32_t offline_percent, const error_code& refused);
   void say();
   void answer(const request& asked, const error_code& refused,
@@ -139,7 +142,8 @@ class batch_lane {
   std::vector<uapi::kfd_batch_queue_entry> entries_;
   std::vector<mark_request> taken_marks_;
   bool limited_ = false;
-  error_code not_marked_;  ///< Why queues of the limit that comes are not.
+  time_point end_again_ = never;  ///< The end of the limit was refused: when it is tried again.
+  error_code not_marked_;         ///< Why queues of the limit that comes are not.
   report report_;
 };
 

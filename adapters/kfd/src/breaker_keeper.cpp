@@ -1,6 +1,3 @@
-#include "quiet_thread.hpp"
-#include "store_watch.hpp"
-
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -14,6 +11,8 @@
 #include <vector>
 
 #include "sluice/kfd/breaker_store.hpp"
+#include "sluice/kfd/file_watch.hpp"
+#include "sluice/kfd/quiet_thread.hpp"
 #include "sluice/kfd/unique_fd.hpp"
 #include "sluice/time.hpp"
 
@@ -36,7 +35,7 @@ class breaker_keeper final : public source {
   result<void> start(source_host& host) override {
     if (!wake_) return last_system_error();
     inbox_ = &host.claim_inbox();
-    watch_ = std::make_unique<store_watch>(store_.path());
+    watch_ = std::make_unique<file_watch>(store_.path());
     stopping_.store(false);
     // Here, so that they are open before anything can be suspended.
     if (watch_->changed()) follow();
@@ -187,7 +186,7 @@ class breaker_keeper final : public source {
   const breaker_store store_;
   const message_sink say_;
   const unique_fd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  std::unique_ptr<store_watch> watch_;
+  std::unique_ptr<file_watch> watch_;
   inbox_producer* inbox_ = nullptr;
   std::mutex mutex_;
   std::vector<breaker_change> news_;  // guarded by mutex_

@@ -4,8 +4,6 @@
 #include "node_scanner.hpp"
 #include "pointer_watch.hpp"
 #include "proc.hpp"
-#include "quiet_thread.hpp"
-#include "store_watch.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -27,6 +25,8 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/kfd/file_watch.hpp"
+#include "sluice/kfd/quiet_thread.hpp"
 #include "sluice/kfd/tree_watch.hpp"
 #include "sluice/kfd/unique_fd.hpp"
 #include "sluice/time.hpp"
@@ -60,8 +60,7 @@ class node_discovery final : public discovery {
       : where_(std::move(where)),
         rules_(std::move(rules)),
         said_(rules_.by_process),
-        say_(std::move(say)),
-        store_(rules_.role_store) {}
+        say_(std::move(say)) {}
   ~node_discovery() override { stop(); }
 
   std::string_view name() const noexcept override { return "kfd discovery"; }
@@ -75,20 +74,21 @@ class node_discovery final : public discovery {
     trees_ = std::move(*trees);
     if (const auto added = add(trees_->fd(), from_trees); !added) return added;
 
-    if (const std::string wrong = rules_.problem(); !wrong.empty()) {
+    classification_rules rules;
+    {
+      const std::scoped_lock held{said_mutex_};
+      rules = rules_;
+      rules_changed_.store(false);
+    }
+    if (const std::string wrong = rules.problem(); !wrong.empty()) {
       say_("bad rules for roles: " + wrong);
       return errc::bad_config;
     }
     release_end_ = unique_fd{::timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK)};
     if (!release_end_) return last_system_error();
     if (const auto added = add(release_end_.get(), from_releases); !added) return added;
-    scanner_ = std::make_unique<node_scanner>(where_, rules_, waits_.get(), say_);
-    stored_ = {};
-    store_watch_ = std::make_unique<store_watch>(rules_.role_store);
-    if (store_watch_->fd() >= 0)
-      if (const auto added = add(store_watch_->fd(), from_store); !added) return added;
-    if (store_watch_->changed())
-      if (const auto read = read_store(); !read) return read;
+    scanner_ = std::make_unique<node_scanner>(where_, rules, waits_.get(), say_);
+    if (const auto opened = open_store(rules.role_store); !opened) return opened;
     if (!scanner_->readable()) {
       say_("cannot read " + where_.sysfs +
            "/proc; load the amdgpu driver, or name the tree with SLUICE_KFD_SYSFS");
@@ -109,6 +109,22 @@ class node_discovery final : public discovery {
     said_changed_.store(true);  // since the rules were given
     resync_.store(true);        // the first look is the whole truth
     return start_quiet_thread(worker_, [this] { run(); });
+  }
+
+  result<void> set_rules(classification_rules rules, std::string& message) override {
+    message = rules.problem();
+    if (!message.empty()) return errc::bad_config;
+    std::unique_lock held{said_mutex_};
+    const bool another_store = rules.role_store != rules_.role_store && !rules.role_store.empty();
+    held.unlock();  // set_role() does not wait for files
+    if (another_store) {
+      if (const auto read = role_store{rules.role_store}.read(message); !read) return read.error();
+    }
+    held.lock();
+    rules_ = std::move(rules);
+    rules_changed_.store(true);
+    ::eventfd_write(wake_.get(), 1);
+    return {};
   }
 
   void poll_pointers(duration every) override {
@@ -178,6 +194,17 @@ class node_discovery final : public discovery {
     ::eventfd_write(wake_.get(), 1);
   }
 
+  /// Follows that file from now on.
+  result<void> open_store(const std::string& path) {
+    store_ = role_store{path};
+    stored_ = {};
+    store_watch_ = std::make_unique<file_watch>(path);
+    if (store_watch_->fd() >= 0)
+      if (const auto added = add(store_watch_->fd(), from_store); !added) return added;
+    use_stored();
+    return store_watch_->changed() ? read_store() : result<void>{};
+  }
+
   result<void> read_store() {
     std::string message;
     auto stored = store_.read(message);
@@ -215,6 +242,26 @@ class node_discovery final : public discovery {
 
   // Everything below runs on the worker's thread.
 
+  /// \return whether there are other rules.
+  bool take_rules() {
+    if (!rules_changed_.exchange(false)) return false;
+    classification_rules rules;
+    {
+      const std::scoped_lock held{said_mutex_};
+      rules = rules_;
+    }
+    rules.by_process.clear();  // said_ has what counts
+    const std::string store = rules.role_store;
+    scanner_->set_rules(std::move(rules));
+    said_changed_.store(true);
+    if (store == store_.path()) {
+      use_stored();
+    } else {
+      (void)open_store(store);  // says what is wrong with it
+    }
+    return true;
+  }
+
   void run() {
     ::pthread_setname_np(::pthread_self(), "sluice-discover");
     const node_scanner::emit push = [this](const observation& seen) { this->push(seen); };
@@ -230,6 +277,7 @@ class node_discovery final : public discovery {
       }
       const bool whole = resync_.exchange(false);
       const time_point now = clock::now();
+      const bool rules = take_rules();
       const bool roles = said_changed_.exchange(false);
       if (roles) {
         const std::scoped_lock held{said_mutex_};
@@ -238,7 +286,7 @@ class node_discovery final : public discovery {
       // Refused: what it said before holds.
       const bool stored = store_watch_->changed() && read_store();
       const bool released = end_releases();
-      if (whole || roles || stored || released || now >= next) {
+      if (whole || rules || roles || stored || released || now >= next) {
         in_a_row_ = 0;
         scanner_->scan(whole ? drop : push);
         if (whole) {
@@ -329,14 +377,16 @@ class node_discovery final : public discovery {
   }
 
   const roots where_;
-  const classification_rules rules_;
-  // Any thread's: the mutex guards the map, and the flag says that the worker's copy is old.
+  // Any thread's: the mutex guards rules and map, and the flags say that the worker's copies are
+  // old.
   std::mutex said_mutex_;
+  classification_rules rules_;
   std::map<process_identity, role> said_;
+  std::atomic<bool> rules_changed_{false};
   std::atomic<bool> said_changed_{false};
   const message_sink say_;
-  const role_store store_;
-  std::unique_ptr<store_watch> store_watch_;
+  role_store store_;
+  std::unique_ptr<file_watch> store_watch_;
   stored_roles stored_;    // as the store last said, less the releases that have ended since
   unique_fd release_end_;  // a timer: when the next release ends
   unique_fd waits_;

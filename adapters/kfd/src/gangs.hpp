@@ -43,6 +43,9 @@ class gang_book {
     friend bool operator==(const settled&, const settled&) = default;
   };
 
+  /// As the constructor's, from the next look on.
+  void allow_partial(bool allowed) noexcept { allow_partial_ = allowed; }
+
   void begin();
   void see(const gang_membership& member);
   /// \param what its role without regard to the gang.
@@ -62,7 +65,7 @@ class gang_book {
     return place;
   }
 
-  const bool allow_partial_;
+  bool allow_partial_;
   std::map<std::string, gang> gangs_;
   std::uint64_t last_key_ =
       0x6b66'6400'0000'0000;  // "kfd", for other sources number theirs; never given twice

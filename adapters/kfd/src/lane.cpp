@@ -2,7 +2,6 @@
 
 #include "authority.hpp"
 #include "paused_session.hpp"
-#include "quiet_thread.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -14,6 +13,8 @@
 #include <cerrno>
 #include <chrono>
 #include <system_error>
+
+#include "sluice/kfd/quiet_thread.hpp"
 
 namespace sluice::kfd {
 

@@ -27,7 +27,31 @@ std::string next_process(std::string_view& text) {
   return process;
 }
 
+std::string named_owner(const std::string& path) {
+  std::array<char, 128> buffer;
+  auto text = read_small_file(path.c_str(), buffer).value_or(std::string_view{});
+  std::string owner = next_process(text);
+  if (owner.empty()) owner = "an unknown process";
+  if (const std::string holder = next_process(text); !holder.empty())
+    owner += ", whose agent is " + holder;
+  return owner;
+}
+
+struct flock whole_file() {
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  return whole;
+}
+
 }  // namespace
+
+std::optional<std::string> node_lock::owner(const std::string& path) {
+  const unique_fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct flock whole = whole_file();
+  if (!fd || ::fcntl(fd.get(), F_OFD_GETLK, &whole) != 0 || whole.l_type == F_UNLCK) return {};
+  return named_owner(path);
+}
 
 result<std::unique_ptr<node_lock>> node_lock::acquire(const std::string& path,
                                                       const message_sink& say, pid_t on_behalf_of) {
@@ -43,22 +67,14 @@ result<std::unique_ptr<node_lock>> node_lock::acquire(const std::string& path,
         "; run as root or name another path (option owner_lock)");
     return error;
   }
-  struct flock whole {};
-  whole.l_type = F_WRLCK;
-  whole.l_whence = SEEK_SET;
+  struct flock whole = whole_file();
   if (::fcntl(fd.get(), F_OFD_SETLK, &whole) != 0) {
     if (errno != EAGAIN && errno != EACCES) {
       const error_code error = last_system_error();
       say("cannot lock " + path + ": " + error.message());
       return error;
     }
-    std::array<char, 128> buffer;
-    auto text = read_small_file(path.c_str(), buffer).value_or(std::string_view{});
-    std::string owner = next_process(text);
-    if (owner.empty()) owner = "an unknown process";
-    if (const std::string holder = next_process(text); !holder.empty())
-      owner += ", whose agent is " + holder + ",";
-    say("this node is already owned by " + owner + " by the lock " + path +
+    say("this node is already owned by " + named_owner(path) + " (lock " + path + ")" +
         "; stop that program, or use its scheduler instead of a second one");
     return errc::already_owned;
   }

@@ -64,6 +64,16 @@ node_scanner::node_scanner(const roots& where, classification_rules rules, int e
       exits_(exits),
       say_(std::move(say)) {}
 
+void node_scanner::set_rules(classification_rules rules) {
+  rules_ = classifier{std::move(rules)};
+  variables_ = rules_.wanted_variables();
+  gangs_.allow_partial(rules_.rules().gangs.allow_partial);
+  // Of an environment only what the rules look at was kept.
+  for (auto& [pid, known] : known_)
+    if (!has_execed(known)) read_environment(known);
+  mqds_reads_due_ = rules_.wants_queues() ? most_mqds_reads : 0;
+}
+
 bool node_scanner::readable() const { return ::access(processes_.c_str(), R_OK | X_OK) == 0; }
 
 bool node_scanner::scan(const emit& out) {

@@ -41,6 +41,9 @@ class node_scanner {
       const roots& where, classification_rules rules, int exits,
       message_sink say = [](std::string_view) {});
 
+  /// Other rules, as if they had been given at first; what the role store says must be set anew.
+  /// The next look emits what changed by them. Gangs that fit both keep their key.
+  void set_rules(classification_rules rules);
   /// Replaces classification_rules::by_process. The next look emits what changed by it.
   void set_roles(std::map<process_identity, role> said) { rules_.set_roles(std::move(said)); }
   /// What the role store says now. The next look emits what changed by it.
@@ -104,7 +107,7 @@ class node_scanner {
   const std::string processes_;  // <sysfs>/proc
   const std::string topology_;   // <sysfs>/topology
   classifier rules_;
-  const std::set<std::string, std::less<>> variables_;
+  std::set<std::string, std::less<>> variables_;
   gang_book gangs_;
   const int exits_;
   const message_sink say_;

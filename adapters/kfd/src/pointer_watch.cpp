@@ -1,7 +1,6 @@
 #include "pointer_watch.hpp"
 
 #include "proc.hpp"
-#include "quiet_thread.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -15,6 +14,8 @@
 #include <chrono>
 #include <limits>
 #include <utility>
+
+#include "sluice/kfd/quiet_thread.hpp"
 
 namespace sluice::kfd {
 

@@ -1,7 +1,6 @@
 #include "sluice/kfd/queue_holder.hpp"
 
 #include "proc.hpp"
-#include "quiet_thread.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -23,6 +22,7 @@
 
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/quiet_thread.hpp"
 #include "sluice/kfd/smi_events.hpp"
 
 namespace sluice::kfd {

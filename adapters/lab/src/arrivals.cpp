@@ -330,6 +330,14 @@ token_costs scale_to_load(const arrivals& work, double load) {
   return costs;
 }
 
+double load_of(const arrivals& work, const token_costs& costs) {
+  if (work.window <= duration::zero()) return 0;
+  const token_totals all = totals(work);
+  return (costs.prefill * static_cast<double>(all.context) +
+          costs.decode * static_cast<double>(all.generated)) /
+         std::chrono::duration<double, std::nano>(work.window);
+}
+
 token_totals totals(const arrivals& work) {
   token_totals sum;
   for (const request& each : work.requests) {

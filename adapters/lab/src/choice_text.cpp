@@ -25,6 +25,25 @@ parameter_value value_of(std::string_view text) {
   return std::string(text);
 }
 
+/// Puts "key=value,key=value" into the choice.
+checked<bool> take(std::string_view rest, choice& into) {
+  for (;;) {
+    const auto comma = rest.find(',');
+    const auto one = rest.substr(0, comma);
+    const auto equals = one.find('=');
+    if (equals == std::string_view::npos || equals == 0 || equals + 1 == one.size()) {
+      return failure(fmt::format("\"{}\" of \"{}\" must be key=value", one, into.text));
+    }
+    std::string key(one.substr(0, equals));
+    if (into.values.has(key)) {
+      return failure(fmt::format("\"{}\" names {} twice", into.text, key));
+    }
+    into.values.set(std::move(key), value_of(one.substr(equals + 1)));
+    if (comma == std::string_view::npos) return true;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
 }  // namespace
 
 checked<choice> parse_choice(std::string_view text) {
@@ -34,22 +53,15 @@ checked<choice> parse_choice(std::string_view text) {
   made.name = text.substr(0, colon);
   if (made.name.empty()) return failure(fmt::format("\"{}\" begins with no name", text));
   if (colon == std::string_view::npos) return made;
-  std::string_view rest = text.substr(colon + 1);
-  for (;;) {
-    const auto comma = rest.find(',');
-    const auto one = rest.substr(0, comma);
-    const auto equals = one.find('=');
-    if (equals == std::string_view::npos || equals == 0 || equals + 1 == one.size()) {
-      return failure(fmt::format("\"{}\" of \"{}\" must be key=value", one, text));
-    }
-    std::string key(one.substr(0, equals));
-    if (made.values.has(key)) {
-      return failure(fmt::format("\"{}\" names {} twice", text, key));
-    }
-    made.values.set(std::move(key), value_of(one.substr(equals + 1)));
-    if (comma == std::string_view::npos) return made;
-    rest.remove_prefix(comma + 1);
-  }
+  if (const auto taken = take(text.substr(colon + 1), made); !taken) return taken.error();
+  return made;
+}
+
+checked<choice> parse_values(std::string_view text) {
+  choice made;
+  made.text = text;
+  if (const auto taken = take(text, made); !taken) return taken.error();
+  return made;
 }
 
 }  // namespace sluice::lab

@@ -65,6 +65,24 @@ std::string escaped(std::string_view text) {
   return made;
 }
 
+std::string quoted(std::string_view text) {
+  std::string made = "\"";
+  while (!text.empty()) {
+    const std::size_t length = character(text);
+    const char first = text.front();
+    if (length == 0) {
+      made += replacement;
+    } else if (length == 1 && static_cast<unsigned char>(first) < 0x20) {
+      made += fmt::format("\\u{:04x}", static_cast<unsigned>(first));
+    } else {
+      if (first == '"' || first == '\\') made += '\\';
+      made += text.substr(0, length);
+    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return made + '"';
+}
+
 std::string decimal(double value, int decimals) {
   std::string made = fmt::format("{:.{}f}", value, decimals);
   if (decimals > 0) {

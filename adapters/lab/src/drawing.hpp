@@ -23,6 +23,8 @@ void add(std::string& to, fmt::format_string<Args...> text, Args&&... args) {
 /// For HTML, inside elements and inside quoted attributes. Bytes that HTML cannot hold (no UTF-8,
 /// control characters) are replaced by U+FFFD.
 std::string escaped(std::string_view text);
+/// For JSON, with its quotes. What is no UTF-8 is replaced likewise.
+std::string quoted(std::string_view text);
 
 /// With so many decimals at most, without trailing zeros, as "12.5"; never "-0".
 std::string decimal(double value, int decimals = 1);

@@ -4,6 +4,7 @@
 
 #include "offline.hpp"
 #include "online.hpp"
+#include "policy_watch.hpp"
 #include "profile.hpp"
 #include "virtual_backend.hpp"
 
@@ -89,7 +90,7 @@ struct run_result {
   std::uint64_t driver_calls = 0;
   std::uint64_t forced_resumes = 0;
   std::uint64_t turns = 0;
-  std::uint64_t policy_ejections = 0;
+  policy_faults faults;
   duration switching{};  ///< Time in which our calls kept everything off a GPU, over all GPUs.
   duration disturbed{};  ///< The part of it while that GPU had unfinished online work.
   std::uint64_t disturbing_cycles = 0;

@@ -94,7 +94,7 @@ page::table shown(const study_spec& spec, const setting& where) {
   for (std::size_t i = 0; i < where.cells.size(); ++i) {
     auto& row = made.rows.emplace_back();
     row.who = i;
-    row.name = where.cells[i].contender;
+    row.name = where.cells[i].contender + (where.cells[i].removed() ? " (removed)" : "");
     for (const auto& [mean, half_width] : from.rows[i]) {
       row.cells.push_back(
           {mean == "-" ? "" : mean, half_width.empty() ? "" : "\xC2\xB1 " + half_width});
@@ -245,6 +245,7 @@ std::optional<page::timeline> events_of(const study_spec& spec, const setting& w
   for (std::size_t i = 0; i < where.cells.size(); ++i) {
     const arrangement how = where.cells[i].how;
     if (how == arrangement::stopped || how == arrangement::static_split) continue;
+    if (where.cells[i].removed()) continue;
     made.tracks.push_back(track_of(spec, where, i));
   }
   // As long as the page stays light.
@@ -265,8 +266,13 @@ page::section section_of(const study_spec& spec, const setting& where, std::size
   made.facets = {{"profile", spec.profiles[where.profile].name},
                  {"arrivals", spec.sources[where.source].name},
                  {"offline", spec.offline[where.offline].name},
-                 {"load", fmt::format("{:g}", spec.loads[where.load])}};
+                 {"load", fmt::format("{:g}", where.share)}};
   made.summary = where.arrivals;
+  for (const cell& each : where.cells) {
+    for (const std::string& said : remarks_on(each)) {
+      made.summary += fmt::format(". {}: {}", each.contender, said);
+    }
+  }
   const auto limit = [&](span_kind which) {
     return spec.limits.limit[static_cast<std::size_t>(which)];
   };
@@ -331,6 +337,10 @@ page::heat_maps maps_of(const sweep_grid& grid,
     for (std::size_t f = grid.cost_factors.size(); f-- > 0;) {
       for (std::size_t k = 0; k < grid.kernels.size(); ++k) {
         const sweep_point& point = row.points[grid.at(f, k)];
+        if (std::isnan(point.p99_ms)) {
+          map.fields.push_back({{}, "", row.contender + "\nremoved"});
+          continue;
+        }
         auto field = field_of(point);
         field.detail = fmt::format("{}\nkernels of {}, costs x{:g}\np99 {:.1f} ms", row.contender,
                                    to_text(grid.kernels[k]), grid.cost_factors[f], point.p99_ms);

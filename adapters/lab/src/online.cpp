@@ -27,25 +27,40 @@ online_server::online_server(sim::engine& events, gpu& on, sim::model_process se
 void online_server::begin(time_point start) {
   start_ = last_end_ = start;
   if (!work_.requests.empty()) {
-    events_.at(start + work_.requests.front().at, [this] { step(); });
+    events_.at(start + work_.requests.front().at, [this] { accept(); });
   }
+}
+
+/// What has come, as the thread does that reads the sockets: between two steps or in one.
+void online_server::accept() {
+  const time_point now = events_.now();
+  for (; accepted_ < work_.requests.size(); ++accepted_) {
+    const time_point at = start_ + work_.requests[accepted_].at;
+    if (at > now) {
+      events_.at(at, [this] { accept(); });
+      break;
+    }
+    client_.begin_span(span_kind::request, accepted_, at);
+    if (how_.service == service_kind::continuous) {
+      client_.begin_span(span_kind::ttft, accepted_, at);
+    }
+  }
+  busy_();
+  if (active_.empty()) step();
 }
 
 void online_server::admit() {
   const std::size_t most = how_.service == service_kind::fifo ? 1 : how_.shape.most_active;
-  const time_point now = events_.now();
   bool changed = false;
-  while (next_ < work_.requests.size() && active_.size() < most &&
-         start_ + work_.requests[next_].at <= now) {
-    const request& arrived = work_.requests[next_];
+  while (admitted_ < accepted_ && active_.size() < most) {
+    const request& arrived = work_.requests[admitted_];
     seen_.push_back(
         {arrived.at, arrived.context_tokens, arrived.generated_tokens, {}, {}, {}, false});
-    active_.push_back(
-        {static_cast<std::uint32_t>(next_++), arrived.generated_tokens, false, {}, client_.busy()});
-    client_.begin_span(span_kind::request, active_.back().number, start_ + arrived.at);
-    if (how_.service == service_kind::continuous) {
-      client_.begin_span(span_kind::ttft, active_.back().number, start_ + arrived.at);
-    }
+    active_.push_back({static_cast<std::uint32_t>(admitted_++),
+                       arrived.generated_tokens,
+                       false,
+                       {},
+                       client_.busy()});
     changed = true;
     add(arrived.context_tokens * how_.costs.prefill, how_.shape.prefill_kernel,
         how_.shape.prefill_occupancy);
@@ -59,12 +74,7 @@ void online_server::admit() {
 
 void online_server::step() {
   admit();
-  if (active_.empty()) {
-    if (next_ < work_.requests.size()) {
-      events_.at(start_ + work_.requests[next_].at, [this] { step(); });
-    }
-    return;
-  }
+  if (active_.empty()) return;  // The next arrival goes on.
   if (how_.service == service_kind::continuous) {
     const auto decoding = static_cast<double>(
         std::count_if(active_.begin(), active_.end(),
@@ -155,8 +165,9 @@ void online_server::finish(active_request& one, time_point end) {
 }
 
 std::vector<served_request> online_server::take_results(time_point now) {
-  for (; next_ < work_.requests.size() && start_ + work_.requests[next_].at < now; ++next_) {
-    const request& one = work_.requests[next_];
+  for (; admitted_ < work_.requests.size(); ++admitted_) {
+    const request& one = work_.requests[admitted_];
+    if (start_ + one.at >= now) break;
     seen_.push_back({one.at, one.context_tokens, one.generated_tokens, {}, {}, {}, false});
   }
   for (served_request& each : seen_) {

@@ -33,9 +33,10 @@ struct served_request {
   bool finished = false;
 };
 
-/// Online work is in flight from a request's admission to the end of its last token, as examples/
-/// demo marks it. Kernels of one step and one occupancy are submitted as one: in the model nobody
-/// can come between them, since no queue of the same priority is there (a test compares).
+/// Requests are accepted, and their spans marked, the moment they arrive, whatever the batch does
+/// meanwhile; online work is in flight from a request's admission to the end of its last token. So
+/// does examples/demo. Kernels of one step and one occupancy are submitted as one: in the model
+/// nobody can come between them, since no queue of the same priority is there (a test compares).
 ///
 /// Threading: one thread. Lifetime: all references outlive it, and it outlives the engine's events.
 class online_server final : public kernel_listener {
@@ -48,7 +49,7 @@ class online_server final : public kernel_listener {
     duration wake_up{};         ///< From a kernel's end until the host sees it.
     bool whole_kernels = true;  ///< False: each kernel by itself.
   };
-  /// \param busy told whenever requests came or a step ended.
+  /// \param busy told whenever requests came, were admitted, or a step ended.
   online_server(sim::engine& events, gpu& on, sim::model_process self, const arrivals& work,
                 const options& how, std::function<void()> busy);
 
@@ -56,7 +57,7 @@ class online_server final : public kernel_listener {
   void register_as(online_client client) { client_ = std::move(client); }
   /// The first arrival's clock begins at `start`.
   void begin(time_point start);
-  bool done() const noexcept { return next_ == work_.requests.size() && active_.empty(); }
+  bool done() const noexcept { return admitted_ == work_.requests.size() && active_.empty(); }
   std::uint32_t in_flight() const noexcept { return static_cast<std::uint32_t>(active_.size()); }
   time_point last_end() const noexcept { return last_end_; }
   /// What was not finished by `now` counts with its latency so far. \return all that had arrived.
@@ -94,6 +95,7 @@ class online_server final : public kernel_listener {
     which += by;
     if (moved_) moved_();
   }
+  void accept();
   void step();
   void admit();
   void step_ended(time_point end);
@@ -117,7 +119,8 @@ class online_server final : public kernel_listener {
   std::function<void()> moved_;
   online_client client_;
   time_point start_{};
-  std::size_t next_ = 0;
+  std::size_t accepted_ = 0;  ///< So many have arrived...
+  std::size_t admitted_ = 0;  ///< ...and so many of them were taken into the batch.
   std::vector<active_request> active_;
   std::vector<piece> pieces_;
   std::uint64_t last_cookie_ = 0;

@@ -54,7 +54,7 @@ struct script {
   std::map<call_key, std::vector<call_time>> calls;
   std::map<std::pair<gpu_id, command_kind>, call_time> median_on;
   std::map<command_kind, call_time> median;
-  std::set<std::size_t> unasked;  ///< Lines of sessions that ended by themselves.
+  std::set<std::size_t> unasked;  ///< Lines of sessions and reservations that ended by themselves.
   bool has_pointers = false;
 };
 
@@ -120,7 +120,10 @@ script::script(const recording& of) {
       }
     } else if (const auto* const kept = std::get_if<rec::reserved>(&each.what)) {
       auto& open = reserving[kept->gpu];
-      if (open.empty()) continue;  // One that could no longer be kept up.
+      if (open.empty()) {
+        unasked.insert(each.line);
+        continue;
+      }
       reservations[kept->gpu].push_back({{}, kept->error, each.at - open.front(), each.line});
       open.erase(open.begin());
     } else if (std::holds_alternative<rec::lost>(each.what)) {
@@ -385,6 +388,9 @@ void replay_backend::hear(const recording::entry& what) {
     queues_.erase(owner);
     if (!script_.unasked.contains(what.line)) return;
     if (const auto [target, at] = open(owner); at != nullptr) end_session(target, *at);
+  } else if (const auto* const ended = std::get_if<rec::reserved>(&what.what)) {
+    if (up_ && script_.unasked.contains(what.line))
+      listener_->reserved(ended->gpu, 1, ended->error);
   } else if (const auto* const by = std::get_if<rec::acts_by>(&what.what)) {
     listener_->acts_by(by->what, by->fell_back);
   } else if (const auto* const stuck = std::get_if<rec::gpu_lost>(&what.what)) {
@@ -408,15 +414,15 @@ bool comes_from_outside(const recording::entry& each, const script& answers) {
   return std::visit(
       [&](const auto& what) {
         using type = std::decay_t<decltype(what)>;
-        if constexpr (std::is_same_v<type, rec::detached>) {
+        if constexpr (std::is_same_v<type, rec::detached> || std::is_same_v<type, rec::reserved>) {
           return answers.unasked.contains(each.line);
         }
         return !(std::is_same_v<type, rec::attach> || std::is_same_v<type, rec::attached> ||
                  std::is_same_v<type, rec::detach> || std::is_same_v<type, rec::handed> ||
                  std::is_same_v<type, rec::done> || std::is_same_v<type, rec::reserve> ||
-                 std::is_same_v<type, rec::reserved> || std::is_same_v<type, rec::off> ||
-                 std::is_same_v<type, rec::forced> || std::is_same_v<type, rec::overflow> ||
-                 std::is_same_v<type, rec::new_policy> || std::is_same_v<type, rec::turn>);
+                 std::is_same_v<type, rec::off> || std::is_same_v<type, rec::forced> ||
+                 std::is_same_v<type, rec::overflow> || std::is_same_v<type, rec::new_policy> ||
+                 std::is_same_v<type, rec::turn>);
       },
       each.what);
 }
@@ -452,6 +458,7 @@ class replay_run {
   settable_clock time_;
   replay_backend backend_;
   text_sink written_;
+  policy_faults faults_;
   std::unique_ptr<scheduler_core> core_;
   std::map<client_id, online_client> clients_;
   entry at_, turn_;
@@ -511,7 +518,8 @@ void replay_run::play(const recording::entry& each, time_point turn) {
 
 checked<replayed> replay_run::run(std::unique_ptr<policy> decider) {
   time_.set(what_.base);
-  auto made = scheduler_core::create(what_.config, backend_, std::move(decider),
+  auto watched = std::make_unique<policy_watch>(std::move(decider), faults_);
+  auto made = scheduler_core::create(what_.config, backend_, std::move(watched),
                                      {.time = &time_,
                                       .own_pid = what_.own_pid,
                                       .quiet = true,
@@ -553,6 +561,7 @@ checked<replayed> replay_run::run(std::unique_ptr<policy> decider) {
   auto run = parse_recording(written_.text(), what_.name);
   if (run.has_error()) return run.error();
   got.run = std::move(*run);
+  got.faults = faults_;
   got.calls = backend_.calls();
   got.estimated = backend_.estimated();
   got.unattached = backend_.unattached();

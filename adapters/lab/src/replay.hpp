@@ -3,6 +3,7 @@
 /// A recording played to another policy, or to the same one, through the real scheduler_core in
 /// virtual time.
 
+#include "policy_watch.hpp"
 #include "recording.hpp"
 
 #include <cstdint>
@@ -24,6 +25,7 @@ struct replayed {
   recording run;                ///< What a recorder beside the replayed scheduler wrote down.
   std::uint64_t calls = 0;      ///< Driver calls that were made...
   std::uint64_t estimated = 0;  ///< ...and those of them that took the median: none was left.
+  policy_faults faults;
   /// The policy asks for the pointers of online queues, and the recording has none.
   bool misses_pointers = false;
   std::uint64_t unattached =

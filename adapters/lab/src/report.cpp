@@ -1,5 +1,7 @@
 #include "report.hpp"
 
+#include "drawing.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,6 +20,8 @@ namespace {
 
 constexpr double none = std::numeric_limits<double>::quiet_NaN();
 
+using page::quoted;
+
 double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
 
 bool always(const study_spec&, const cell&) { return true; }
@@ -31,20 +35,6 @@ auto with_target(span_kind which) {
   return [which](const study_spec& spec, const cell& of) {
     return spec.limits.limit[static_cast<std::size_t>(which)].has_value() && with_online(spec, of);
   };
-}
-
-/// For JSON.
-std::string quoted(std::string_view text) {
-  std::string made = "\"";
-  for (const char each : text) {
-    if (each == '"' || each == '\\') made += '\\';
-    if (static_cast<unsigned char>(each) < 0x20) {
-      made += fmt::format("\\u{:04x}", static_cast<unsigned>(each));
-    } else {
-      made += each;
-    }
-  }
-  return made + '"';
 }
 
 /// The first column to the left, the others to the right.
@@ -64,13 +54,13 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
 
 std::string setting_text(const study_spec& spec, const setting& where) {
   return fmt::format("{} | {} | load {:g} | offline {}", spec.profiles[where.profile].name,
-                     spec.sources[where.source].name, spec.loads[where.load],
+                     spec.sources[where.source].name, where.share,
                      spec.offline[where.offline].name);
 }
 
-std::string csv_setting(const study_spec& spec, const cell& of) {
+std::string csv_setting(const study_spec& spec, const setting& where, const cell& of) {
   return fmt::format("{},{},{:g},{},{}", csv_field(spec.profiles[of.profile].name),
-                     csv_field(spec.sources[of.source].name), spec.loads[of.load],
+                     csv_field(spec.sources[of.source].name), where.share,
                      csv_field(spec.offline[of.offline].name), csv_field(of.contender));
 }
 
@@ -261,6 +251,13 @@ const std::vector<metric>& metrics() {
   return all;
 }
 
+std::vector<std::string> remarks_on(const cell& from) {
+  std::vector<std::string> made;
+  if (from.removed()) made.push_back("removed: " + from.faults.removed_for);
+  if (from.faults.any_ignored()) made.push_back("ignored: " + from.faults.ignored_text());
+  return made;
+}
+
 std::vector<double> values_of(const metric& which, const cell& from) {
   std::vector<double> values;
   for (const figures& each : from.by_seed) {
@@ -276,7 +273,7 @@ report_table table_of(const study_spec& spec, const setting& where) {
     if (each.title.empty()) continue;
     // Nobody wants a column of zeros for what went well.
     const bool shown = std::any_of(where.cells.begin(), where.cells.end(), [&](const cell& one) {
-      if (!each.applies(spec, one)) return false;
+      if (one.removed() || !each.applies(spec, one)) return false;
       const auto values = values_of(each, one);
       return each.key != "unfinished"
                  ? !values.empty()
@@ -289,7 +286,8 @@ report_table table_of(const study_spec& spec, const setting& where) {
     const bool lower = std::any_of(one.by_seed.begin(), one.by_seed.end(),
                                    [](const figures& f) { return f.unfinished > 0; });
     for (const metric* const each : made.columns) {
-      const auto values = each->applies(spec, one) ? values_of(*each, one) : std::vector<double>{};
+      const bool says = !one.removed() && each->applies(spec, one);
+      const auto values = says ? values_of(*each, one) : std::vector<double>{};
       if (values.empty()) {
         row.push_back({"-", {}});
         continue;
@@ -323,6 +321,11 @@ std::string text_report(const study_spec& spec, const study& all) {
       }
     }
     text += aligned(rows);
+    for (const cell& each : where.cells) {
+      for (const std::string& said : remarks_on(each)) {
+        text += fmt::format("  {}: {}\n", each.contender, said);
+      }
+    }
     if (!where.bound.empty()) {
       text += "  clairvoyant bound, offline % at p99:";
       double last = -1;
@@ -353,7 +356,7 @@ std::string json_report(const study_spec& spec, const study& all, std::string_vi
         "{}\n {{\"profile\":{},\"arrivals\":{},\"load\":{:g},\"offline\":{},\"work\":{},\n  "
         "\"bound\":[",
         std::exchange(first, false) ? "" : ",", quoted(spec.profiles[where.profile].name),
-        quoted(spec.sources[where.source].name), spec.loads[where.load],
+        quoted(spec.sources[where.source].name), where.share,
         quoted(spec.offline[where.offline].name), quoted(where.arrivals));
     for (std::size_t i = 0; i < where.bound.size(); ++i) {
       text += fmt::format("{}[{:.3f},{:.3f}]", i == 0 ? "" : ",", ms(where.bound[i].p99),
@@ -364,6 +367,13 @@ std::string json_report(const study_spec& spec, const study& all, std::string_vi
     for (const cell& one : where.cells) {
       text += fmt::format("{}\n   {{\"name\":{}", std::exchange(first_cell, false) ? "" : ",",
                           quoted(one.contender));
+      if (one.removed()) {
+        text += fmt::format(",\"removed\":{}}}", quoted(one.faults.removed_for));
+        continue;
+      }
+      if (one.faults.any_ignored()) {
+        text += fmt::format(",\"ignored\":{}", quoted(one.faults.ignored_text()));
+      }
       for (const metric& each : metrics()) {
         if (!each.applies(spec, one)) continue;
         const auto values = values_of(each, one);
@@ -457,7 +467,7 @@ void csv_requests(const study_spec& spec, const study& all,
       "generated_tokens,latency_ms,ttft_ms,worst_itl_ms,alone_ms,finished\n");
   for (const setting& where : all.settings) {
     for (const cell& one : where.cells) {
-      const std::string begin = csv_setting(spec, one);
+      const std::string begin = csv_setting(spec, where, one);
       for (std::size_t k = 0; k < one.runs.size(); ++k) {
         const auto& alone = one.alone[k];
         for (std::size_t i = 0; i < one.runs[k].requests.size(); ++i) {
@@ -480,7 +490,7 @@ void csv_decisions(const study_spec& spec, const study& all,
       "command,queues,online_in_flight\n");
   for (const setting& where : all.settings) {
     for (const cell& one : where.cells) {
-      const std::string begin = csv_setting(spec, one);
+      const std::string begin = csv_setting(spec, where, one);
       for (std::size_t k = 0; k < one.runs.size(); ++k) {
         const run_result& run = one.runs[k];
         for (const driver_decision& row : run.decisions) {

@@ -28,6 +28,9 @@ const std::vector<metric>& metrics();
 /// \return one value per seed; those that are empty left out.
 std::vector<double> values_of(const metric& which, const cell& from);
 
+/// What a policy did that figures do not show: that it was removed, or declared what is ignored.
+std::vector<std::string> remarks_on(const cell& from);
+
 /// One setting's table: the columns that say something there.
 struct report_table {
   struct field {

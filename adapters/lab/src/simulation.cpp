@@ -229,6 +229,7 @@ class simulation {
   std::vector<std::vector<offline_process*>> groups_;  ///< What is stopped together.
   std::vector<std::unique_ptr<collective>> gangs_;
   std::unique_ptr<virtual_backend> backend_;
+  policy_faults faults_;
   std::unique_ptr<scheduler_core> core_;
   std::unique_ptr<turns> turns_;
   std::unique_ptr<pointer_looks> looks_;
@@ -283,7 +284,8 @@ void simulation::make_scheduler(const run_options& options) {
       return 0u;
     });
   }
-  auto made = scheduler_core::create(what_.limits, *backend_, who_.make(),
+  auto made = scheduler_core::create(what_.limits, *backend_,
+                                     std::make_unique<policy_watch>(who_.make(), faults_),
                                      {.time = &time_,
                                       .quiet = true,
                                       .record_into = options.record_into,
@@ -459,7 +461,7 @@ void simulation::finish_scheduler(run_result& into) {
   const statistics& seen = core_->live_stats();
   into.forced_resumes = seen.forced_resumes;
   into.turns = seen.turns;
-  into.policy_ejections = seen.policy_ejections;
+  into.faults = faults_;
   into.left_suspended = backend_->suspended_queues();
 }
 

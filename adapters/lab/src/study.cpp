@@ -145,7 +145,7 @@ checked<study> run_study(const study_spec& spec) {
     for (std::size_t a = 0; a < spec.sources.size(); ++a) {
       for (std::size_t o = 0; o < spec.offline.size(); ++o) {
         for (std::size_t l = 0; l < spec.loads.size(); ++l) {
-          made.settings.push_back({p, a, l, o, {}, {}, {}});
+          made.settings.push_back({p, a, l, o, spec.loads[l], {}, {}, {}});
         }
       }
     }
@@ -162,6 +162,14 @@ checked<study> run_study(const study_spec& spec) {
     one.offline_seed = seed;
     return one;
   };
+
+  if (spec.costs) {
+    for (setting& each : made.settings) {
+      const scenario first = scenario_of(each, spec.first_seed);
+      each.share =
+          load_of(first.work, first.costs) / static_cast<double>(first.machine.gpus.size());
+    }
+  }
 
   // Whose runs without suspends those of a setting are; most often its own.
   const auto same_as = [&](std::size_t s) {
@@ -210,7 +218,7 @@ checked<study> run_study(const study_spec& spec) {
   std::vector<std::pair<std::size_t, std::size_t>> jobs;  // Base, contender.
   for (std::size_t s = 0; s < made.settings.size(); ++s) {
     setting& where = made.settings[s];
-    const double split = spec.split.value_or(split_for(spec.loads[where.load]));
+    const double split = spec.split.value_or(split_for(where.share));
     who[s].push_back({"no scheduler", arrangement::unscheduled, {}, 1});
     who[s].push_back({"SIGSTOP", arrangement::stopped, {}, 1});
     who[s].push_back({fmt::format("static split {:.0f}/{:.0f}", 100 * split, 100 * (1 - split)),
@@ -227,6 +235,7 @@ checked<study> run_study(const study_spec& spec) {
                              name,
                              how,
                              std::vector<figures>(spec.seeds),
+                             {},
                              {},
                              {}});
     };
@@ -318,17 +327,12 @@ checked<study> run_study(const study_spec& spec) {
           each.alone[k].push_back(row.what.latency);
         }
       }
-      for (const cell& each : where.cells) {
+      for (cell& each : where.cells) {
+        each.faults.add(each.runs[k].faults);
         if (!each.by_seed[k].conserved) {
           return failure(
               fmt::format("{}: kernels were lost or run twice; this is a bug of the "
                           "laboratory",
-                          each.contender));
-        }
-        if (each.runs[k].policy_ejections > 0) {
-          return failure(
-              fmt::format("{}: the policy was removed in the middle of a run, because it threw or "
-                          "took too long; what came after was nobody's",
                           each.contender));
         }
         if (each.by_seed[k].left_suspended > 0) {
@@ -338,6 +342,11 @@ checked<study> run_study(const study_spec& spec) {
       }
       if (spec.keep_requests) alone.runs[k] = std::move(from.online_alone);
     }
+    for (cell& each : where.cells) {
+      if (!each.removed()) continue;
+      each.by_seed.assign(spec.seeds, {});
+      each.runs.assign(spec.seeds, {});
+    }
     const base& first = bases[s * spec.seeds];
     const token_totals sum = totals(first.what.work);
     where.arrivals = fmt::format(
@@ -345,6 +354,23 @@ checked<study> run_study(const study_spec& spec) {
         first.what.work.requests.size(), seconds(first.what.work.window), sum.context,
         sum.generated, first.what.costs.prefill.count() / 1e3,
         first.what.costs.decode.count() / 1e3);
+    const auto& alone = where.cells.front().by_seed;
+    const bool few =
+        std::any_of(alone.begin(), alone.end(), [](const figures& f) { return f.requests < 100; });
+    if (few) where.arrivals += "; of fewer than 100 requests p99 is the longest";
+  }
+  return made;
+}
+
+std::vector<std::string> removed_of(const study& all) {
+  std::vector<std::string> made;
+  for (const setting& where : all.settings) {
+    for (const cell& each : where.cells) {
+      if (!each.removed()) continue;
+      auto text = fmt::format("{}: the policy was removed in the middle of a run: {}",
+                              each.contender, each.faults.removed_for);
+      if (std::find(made.begin(), made.end(), text) == made.end()) made.push_back(std::move(text));
+    }
   }
   return made;
 }

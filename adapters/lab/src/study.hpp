@@ -47,7 +47,7 @@ struct study_spec {
   std::vector<named_offline> offline;
   std::vector<contender> policies;
   scenario common;  ///< All but machine, work, costs, offline and offline_seed.
-  /// Fixed costs instead of a load: then `loads` has one element, which only names it.
+  /// Fixed costs instead of a load: then `loads` has one element, which is not looked at.
   std::optional<token_costs> costs;
   targets limits;
   std::uint64_t first_seed = 1;
@@ -84,7 +84,8 @@ struct figures {
   bool conserved = true;
 };
 
-/// A contender's runs in one setting.
+/// A contender's runs in one setting. Of a policy that was removed in one of them there are no
+/// figures and no rows: what came after was nobody's.
 struct cell {
   std::size_t profile = 0, source = 0, load = 0, offline = 0;  ///< Indices into the spec.
   std::string contender;
@@ -92,6 +93,8 @@ struct cell {
   std::vector<figures> by_seed;
   std::vector<run_result> runs;              ///< By seed; what was asked to be kept.
   std::vector<std::vector<duration>> alone;  ///< By seed: latencies of online_alone's requests.
+  policy_faults faults;                      ///< Of all runs.
+  bool removed() const noexcept { return !faults.removed_for.empty(); }
 };
 
 /// A point of the bound's curve.
@@ -103,6 +106,7 @@ struct bound_point {
 /// One setting: all that is compared with each other.
 struct setting {
   std::size_t profile = 0, source = 0, load = 0, offline = 0;
+  double share = 0;      ///< Of each GPU's time that online work takes; the first seed's.
   std::string arrivals;  ///< How many requests, of the first seed.
   std::vector<cell> cells;
   std::vector<bound_point> bound;  ///< Of the first seed; rising.
@@ -112,6 +116,9 @@ struct study {
   std::vector<setting> settings;
   std::uint64_t runs = 0;
 };
+
+/// Who was removed and why, a sentence for each.
+std::vector<std::string> removed_of(const study& all);
 
 /// Runs everything. The result does not depend on `threads`.
 /// Errors: one sentence, when something that must never happen did: kernels lost or run twice, or

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -43,6 +44,10 @@ sweep_point point_of(const cell& without, const cell& with) {
   };
   using ms = std::chrono::duration<double, std::milli>;
   sweep_point made;
+  if (with.removed()) {
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    return {nan, {}, nan, nan, nan, nan};
+  }
   made.p99_ms = mean([](const figures&, const figures& f) { return ms(f.latency.p99).count(); });
   if (!any(without) && !any(with)) {
     made.p99_ratio = mean([](const figures& none, const figures& f) {
@@ -89,9 +94,10 @@ void read_rows(sweep_grid& grid, const study& all) {
     for (std::size_t f = 0; f < grid.cost_factors.size(); ++f) {
       for (std::size_t k = 0; k < grid.kernels.size(); ++k) {
         const break_even& line = grid.line[f];
+        const double suspends = row.points[grid.at(f, k)].suspends;
         if (line.where == pays::unknown || line.pays_beside(grid.kernels[k])) continue;
-        row.suspends_beyond =
-            std::max(row.suspends_beyond.value_or(0), row.points[grid.at(f, k)].suspends);
+        if (std::isnan(suspends)) continue;
+        row.suspends_beyond = std::max(row.suspends_beyond.value_or(0), suspends);
       }
     }
   }
@@ -145,7 +151,6 @@ std::vector<sweep_grid> grids_of(const study_spec& asked, const sweep_axes& axes
           grid.profile = asked.profiles[p].name;
           grid.arrivals = asked.sources[a].name;
           grid.offline = asked.offline[o].name;
-          grid.load = asked.loads[l];
           const sim::profile& machine = asked.profiles[p].what;
           const sim::gpu_profile& gpu = machine.gpus.front();
           grid.suspend_cost = machine.batch_commands ? gpu.batch_unmap_cost : gpu.suspend_cost;
@@ -160,6 +165,7 @@ std::vector<sweep_grid> grids_of(const study_spec& asked, const sweep_axes& axes
               continue;
             }
             grid.settings[grid.at(one.profile % factors, one.offline % kernels)] = s;
+            grid.load = one.share;
           }
           read_rows(grid, all);
         }

@@ -26,7 +26,8 @@ struct sweep_axes {
                                 std::chrono::milliseconds(20), std::chrono::milliseconds(50)};
 };
 
-/// One contender at one point of the grid; means over the seeds.
+/// One contender at one point of the grid; means over the seeds. Of a policy that was removed there
+/// all are NaN, and the ratio is empty.
 struct sweep_point {
   double p99_ms = 0;
   /// Online p99 over that without a scheduler, at the same point and seed. Empty where either has

@@ -3,10 +3,20 @@
 #include "log.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
 namespace sluice::core {
+namespace {
+
+// Of clients that are not trusted. So many in flight fit a GPU's count with thousands of clients.
+constexpr std::uint64_t most_in_flight = std::uint64_t{1} << 20;
+// Between two looks: more than could be begun in the seconds that a turn may be late.
+constexpr std::uint64_t most_begun = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t most_open_spans = 65'536;
+
+}  // namespace
 
 template <class Function>
 void client_ledger::for_each_gpu(const client& one, Function&& call) {
@@ -17,12 +27,18 @@ void client_ledger::for_each_gpu(const client& one, Function&& call) {
   }
 }
 
+client_view client_ledger::view_of(const client& one) noexcept {
+  return {one.page->id, one.page->options.name, one.gpus, one.page->options.targets};
+}
+
 bool client_ledger::has_news() const noexcept {
   if (desk_.has_arrivals() || desk_.has_new_waits()) return true;
   return std::any_of(clients_.begin(), clients_.end(), [](const client& one) {
-    return one.page->begun.load(std::memory_order_acquire) != one.begun ||
-           one.page->ended.load(std::memory_order_acquire) != one.ended ||
-           one.page->withdrawn.load(std::memory_order_acquire) || !one.page->spans.empty();
+    const sluice_client_words& words = *one.page->words;
+    return load_word(words.begun) - one.base != one.begun ||
+           load_word(words.ended) - one.base != one.ended ||
+           one.page->withdrawn.load(std::memory_order_acquire) ||
+           sluice_words_has_mark(&words, one.read) != 0;
   });
 }
 
@@ -52,13 +68,16 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       for (const gpu_id id : one.named) table_.gpu_at(id);
       one.gpus = one.named;
       one.page = std::move(page);
-      table_.add_client({one.page->id, one.page->options.name, one.gpus});
+      one.base = one.page->base;
+      one.read = one.page->taken;
+      one.lost_marks = one.page->lost;
+      table_.add_client(view_of(one));
       if (record_ != nullptr) {
         record_->client(one.page->id, one.page->options.name, one.page->options.gpus);
       }
     }
     // Room for what the rings can hold: a mark can be an end and a begin. Not anew for each client.
-    const std::size_t most = 2 * span_ring::capacity * clients_.size();
+    const std::size_t most = 2 * std::size_t{SLUICE_WORDS_MARKS} * clients_.size();
     if (most > events.capacity()) events.reserve(std::max(most, 2 * events.capacity()));
     count_on_new_gpus(now, events);
   }
@@ -106,19 +125,26 @@ void client_ledger::follow_gang(client& one, time_point now, std::vector<event>&
     view.last_begin = now;
     events.push_back({event_kind::online_begin, view.id, one.page->id, count, now});
   }
-  if (changed) table_.add_client({one.page->id, one.page->options.name, one.gpus});
+  if (changed) table_.add_client(view_of(one));
 }
 
 bool client_ledger::look_at(client& one, time_point now, std::vector<event>& events) {
   client_page& page = *one.page;
   // In this order: every end that is seen then has its begin seen as well, and what a client did
   // before it withdrew is complete.
-  const bool withdrawn = page.withdrawn.load(std::memory_order_acquire);
-  const std::uint64_t ended_before =
-      std::exchange(one.ended, page.ended.load(std::memory_order_acquire));
-  const std::uint64_t begun = page.begun.load(std::memory_order_acquire);
-  const time_point stamp{duration(page.first_unseen.load(std::memory_order_relaxed))};
-  page.seen.store(begun, std::memory_order_relaxed);
+  bool withdrawn = page.withdrawn.load(std::memory_order_acquire);
+  sluice_client_words& words = *page.words;
+  std::uint64_t ended = load_word(words.ended) - one.base;
+  std::uint64_t begun = load_word(words.begun) - one.base;
+  if (const char* const why = page.foreign ? impossible(one, begun, ended) : nullptr) {
+    throw_out(one, why);
+    withdrawn = true;
+    ended = one.ended;
+    begun = one.begun;
+  }
+  const std::uint64_t ended_before = std::exchange(one.ended, ended);
+  const time_point stamp{duration(__atomic_load_n(&words.first_unseen, __ATOMIC_RELAXED))};
+  __atomic_store_n(&words.seen, begun + one.base, __ATOMIC_RELAXED);
 
   const std::uint64_t began = begun - std::exchange(one.begun, begun);
   if (record_ != nullptr && (began != 0 || one.ended != ended_before || withdrawn)) {
@@ -176,44 +202,82 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
       in_flight = static_cast<std::uint32_t>(in_flight + one.counted - before);
     });
   }
+  if (page.remote != nullptr && (one.counted != 0) != (before != 0)) {
+    page.remote->in_flight(one.counted != 0);
+  }
   if (one.counted != 0) next_ = std::min(next_, one.mark_at + config_.max_busy);
   return !withdrawn;
 }
 
+const char* client_ledger::impossible(const client& one, std::uint64_t begun,
+                                      std::uint64_t ended) noexcept {
+  if (begun < one.begun || ended < one.ended) return "its counters went back";
+  if (begun - one.begun > most_begun || ended - one.ended > most_begun) {
+    return "its counters jumped";
+  }
+  const std::uint64_t settled = ended - one.excess_ends;
+  return begun > settled && begun - settled > most_in_flight
+             ? "more than 1048576 busy periods are in flight"
+             : nullptr;
+}
+
+void client_ledger::throw_out(client& one, const char* why) {
+  // Once: whoever has withdrawn in the same moment is gone anyway.
+  if (one.page->withdrawn.exchange(true, std::memory_order_acq_rel)) return;
+  stats_.clients_thrown_out.add();
+  log_line(log_level::warning, "client '{}': thrown out: {}", one.page->options.name, why);
+  if (auto* const remote = std::exchange(one.page->remote, nullptr)) remote->thrown_out(why);
+}
+
+bool client_ledger::check_mark(client& one, sluice_mark& mark, time_point now) {
+  if (mark.kind >= span_kinds) return false;
+  if (!one.page->foreign) return true;
+  if (one.open.size() >= most_open_spans) one.open = {};  // Nobody serves so many at once.
+  mark.at = std::clamp(mark.at, (now - config_.max_busy).time_since_epoch().count(),
+                       now.time_since_epoch().count());
+  return true;
+}
+
 void client_ledger::take_marks(client& one, time_point now, std::vector<event>& events) {
-  const auto ended = [&](const span_mark& mark, time_point begun, time_point at) {
+  const auto ended = [&](const sluice_mark& mark, time_point begun, time_point at) {
     const duration length = std::max(at - begun, duration::zero());
-    stats_.span_length[static_cast<std::size_t>(mark.kind)].record(length);
+    stats_.span_length[mark.kind].record(length);
     events.push_back({.kind = event_kind::span_end,
                       .client = one.page->id,
                       .at = begun + length,
-                      .span = mark.kind,
+                      .span = static_cast<span_kind>(mark.kind),
                       .request = mark.request,
                       .length = length});
   };
   // No more than a ringful, however fast they come.
-  for (std::uint64_t i = 0; i < span_ring::capacity; ++i) {
-    const auto mark = one.page->spans.pop();
-    if (!mark) break;
-    const time_point at{duration(mark->at)};
-    if (record_ != nullptr) {
-      record_->mark(one.page->id, mark->kind, mark->request, mark->begins, at);
-    }
-    if (!mark->begins) {
-      const auto begun = one.open.end(mark->kind, mark->request);
-      begun ? ended(*mark, *begun, at) : stats_.stray_ends.add();
+  sluice_mark mark;
+  for (int i = 0; i < SLUICE_WORDS_MARKS; ++i) {
+    if (sluice_words_take(one.page->words.get(), &one.read, &mark) == 0) break;
+    if (!check_mark(one, mark, now)) {
+      stats_.lost_marks.add();
       continue;
     }
-    const auto before = one.open.begin(mark->kind, mark->request, at, now - config_.max_busy);
-    if (before) ended(*mark, *before, at);
+    const time_point at{duration(mark.at)};
+    const auto kind = static_cast<span_kind>(mark.kind);
+    if (record_ != nullptr) {
+      record_->mark(one.page->id, kind, mark.request, mark.begins != 0, at);
+    }
+    if (mark.begins == 0) {
+      const auto begun = one.open.end(kind, mark.request);
+      begun ? ended(mark, *begun, at) : stats_.stray_ends.add();
+      continue;
+    }
+    const auto before = one.open.begin(kind, mark.request, at, now - config_.max_busy);
+    if (before) ended(mark, *before, at);
     events.push_back({.kind = event_kind::span_begin,
                       .client = one.page->id,
                       .at = at,
-                      .span = mark->kind,
-                      .request = mark->request});
+                      .span = kind,
+                      .request = mark.request});
   }
-  const std::uint64_t lost = one.page->spans.lost();
-  stats_.lost_marks.add(lost - std::exchange(one.lost_marks, lost));
+  const std::uint64_t lost = load_word(one.page->words->lost);
+  if (lost > one.lost_marks) stats_.lost_marks.add(lost - one.lost_marks);
+  one.lost_marks = lost;
 }
 
 }  // namespace sluice::core

@@ -37,6 +37,8 @@ class client_ledger {
  private:
   struct client {
     std::shared_ptr<client_page> page;
+    std::uint64_t base = 0;     // As client_page::base: those below are without it.
+    std::uint64_t read = 0;     // Marks taken.
     std::vector<gpu_id> named;  // Empty: all of them.
     std::vector<gpu_id> gpus;   // What it counts on: those, and those of its gang.
     std::uint64_t begun = 0;
@@ -51,9 +53,16 @@ class client_ledger {
     open_spans open;
     std::uint64_t lost_marks = 0;
   };
+  /// \return why that cannot be, of a client that is not trusted; nullptr when it can.
+  static const char* impossible(const client& one, std::uint64_t begun,
+                                std::uint64_t ended) noexcept;
+  void throw_out(client& one, const char* why);
   /// \return false when the client has left.
   bool look_at(client& one, time_point now, std::vector<event>& events);
+  /// \return false: it is not to be believed, or more than is remembered.
+  bool check_mark(client& one, sluice_mark& mark, time_point now);
   void take_marks(client& one, time_point now, std::vector<event>& events);
+  static client_view view_of(const client& one) noexcept;
   template <class Function>
   void for_each_gpu(const client& one, Function&& call);
   /// What counts on every GPU counts on those that came since, as arrived now.

@@ -2,10 +2,12 @@
 
 #include "toml_file.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <spdlog/fmt/fmt.h>
 
@@ -21,11 +23,12 @@ using namespace std::chrono_literals;
 constexpr duration patience = 300s;
 /// amdgpu.queue_preemption_timeout_ms is 9000: the longest that a call for one queue takes.
 constexpr duration longest_call = 9s;
+constexpr duration most_suspend = patience / 2 - longest_call;
 
 /// Every setting once, for problem() and for the file: name, field, range.
 template <class Config, class Duration, class Number, class Flag>
 void for_each_setting(Config& config, Duration&& span, Number&& number, Flag&& flag) {
-  span("max_suspend", config.max_suspend, 1ms, 300s);
+  span("max_suspend", config.max_suspend, 1ms, most_suspend);
   span("min_run", config.min_run, 1ms, 60s);
   number("offline_floor", config.offline_floor, 0.0, 0.9);
   span("floor_window", config.floor_window, 100ms, 1h);
@@ -41,53 +44,92 @@ void for_each_setting(Config& config, Duration&& span, Number&& number, Flag&& f
   flag("suspend_sdma", config.suspend_sdma);
 }
 
-}  // namespace
-
-std::string scheduler_config::problem() const {
-  std::string found;
+/// Every setting that is out of its range.
+std::vector<std::string> range_problems(const scheduler_config& config) {
+  std::vector<std::string> found;
+  if (config.max_suspend > most_suspend) {
+    const duration longest =
+        std::min(config.max_suspend, duration::max() - longest_call) + longest_call;
+    found.push_back(fmt::format(
+        "max_suspend is {}; with the {} that a driver call may take, an offline process could "
+        "stand still for {}, and that must be at most {}, half of the {} after which frameworks "
+        "give up on a worker: set it to {} or less",
+        to_text(config.max_suspend), to_text(longest_call), to_text(longest), to_text(patience / 2),
+        to_text(patience), to_text(most_suspend)));
+  }
   const auto span = [&](std::string_view key, duration value, duration low, duration high) {
-    if (found.empty() && (value < low || value > high)) {
-      found = fmt::format("{} is {}; it must be {} to {}", key, to_text(value), to_text(low),
-                          to_text(high));
+    if (key == "max_suspend" && value > high) return;  // Said above, with the arithmetic.
+    if (value < low || value > high) {
+      found.push_back(fmt::format("{} is {}; it must be {} to {}", key, to_text(value),
+                                  to_text(low), to_text(high)));
     }
   };
   const auto number = [&](std::string_view key, auto value, auto low, auto high) {
     // Written so that NaN is out of range.
-    if (found.empty() && !(value >= low && value <= high)) {
-      found = fmt::format("{} is {}; it must be {} to {}", key, value, low, high);
+    if (!(value >= low && value <= high)) {
+      found.push_back(fmt::format("{} is {}; it must be {} to {}", key, value, low, high));
     }
   };
-  for_each_setting(*this, span, number, [](std::string_view, bool) {});
-  if (!found.empty()) return found;
-  if (const duration longest = max_suspend + longest_call; longest > patience / 2) {
-    return fmt::format(
-        "max_suspend is {}; with the {} that a driver call may take, an offline process could "
-        "stand still for {}, and that must be at most {}, half of the {} after which frameworks "
-        "give up on a worker: set it to {} or less",
-        to_text(max_suspend), to_text(longest_call), to_text(longest), to_text(patience / 2),
-        to_text(patience), to_text(patience / 2 - longest_call));
-  }
-  if (attach_at_latest < attach_after) {
+  for_each_setting(config, span, number, [](std::string_view, bool) {});
+  return found;
+}
+
+/// What does not go together; of settings that are in their ranges.
+std::string relation_problem(const scheduler_config& config) {
+  if (config.attach_at_latest < config.attach_after) {
     return fmt::format("attach_at_latest is {}; it must be attach_after ({}) or more",
-                       to_text(attach_at_latest), to_text(attach_after));
+                       to_text(config.attach_at_latest), to_text(config.attach_after));
   }
   const auto off = std::chrono::duration_cast<duration>(
-      std::chrono::duration<double, std::nano>(floor_window) * (1 - offline_floor));
-  if (offline_floor > 0 && off < min_run) {
+      std::chrono::duration<double, std::nano>(config.floor_window) * (1 - config.offline_floor));
+  if (config.offline_floor > 0 && off < config.min_run) {
     return fmt::format(
         "floor_window is {}; with offline_floor {} it must leave room to suspend for "
         "min_run ({})",
-        to_text(floor_window), offline_floor, to_text(min_run));
+        to_text(config.floor_window), config.offline_floor, to_text(config.min_run));
   }
   return {};
 }
 
+}  // namespace
+
+std::string scheduler_config::problem() const {
+  const auto ranges = range_problems(*this);
+  return ranges.empty() ? relation_problem(*this) : ranges.front();
+}
+
+std::string scheduler_config::keep_fixed(const scheduler_config& running) {
+  std::string kept;
+  const auto keep = [&kept](std::string_view key, auto& value, const auto& now) {
+    if (value == now) return;
+    value = now;
+    kept += fmt::format("{}{} ({})", kept.empty() ? "" : ", ", key, now);
+  };
+  keep("inbox_capacity", inbox_capacity, running.inbox_capacity);
+  keep("suspend_sdma", suspend_sdma, running.suspend_sdma);
+  if (kept.empty()) return {};
+  return "what cannot change while the scheduler runs stays until it is restarted: " + kept;
+}
+
 result<scheduler_config> load_config(const std::string& path, std::string& message) {
+  std::vector<std::string> problems;
+  auto config = load_config(path, problems);
+  if (!config) message = problems.front();
+  return config;
+}
+
+result<scheduler_config> load_config(const std::string& path, std::vector<std::string>& problems) {
+  std::string message;
+  const auto refuse = [&](const error_code& why) {
+    problems.push_back(message);
+    return why;
+  };
   const auto file = core::read_toml(path, message);
-  if (!file) return file.error();
+  if (!file) return refuse(file.error());
   const auto section = core::table_of(*file, path, "scheduler", message);
-  if (!section) return section.error();
+  if (!section) return refuse(section.error());
   scheduler_config config;
+  const std::size_t others = problems.size();
   const toml::table* const table = *section;
   if (table == nullptr) return config;
   for (const auto& entry : *table) {
@@ -137,15 +179,19 @@ result<scheduler_config> load_config(const std::string& path, std::string& messa
     for_each_setting(config, span, number, flag);
     if (!known) wrong = "is not a setting of [scheduler]";
     if (wrong.empty()) continue;
-    message = fmt::format("{}:{}: {} {}", path, core::line_of(node), name, wrong);
-    return errc::bad_config;
+    problems.push_back(fmt::format("{}:{}: {} {}", path, core::line_of(node), name, wrong));
   }
-  if (const std::string wrong = config.problem(); !wrong.empty()) {
-    const toml::node* culprit = table->get(wrong.substr(0, wrong.find(' ')));
-    message = fmt::format("{}:{}: {}", path, core::line_of(culprit != nullptr ? *culprit : *table),
-                          wrong);
-    return errc::bad_config;
+  auto wrong = range_problems(config);
+  if (wrong.empty() && problems.size() == others) {
+    if (std::string more = relation_problem(config); !more.empty())
+      wrong.push_back(std::move(more));
   }
+  for (const std::string& each : wrong) {
+    const toml::node* culprit = table->get(each.substr(0, each.find(' ')));
+    problems.push_back(fmt::format("{}:{}: {}", path,
+                                   core::line_of(culprit != nullptr ? *culprit : *table), each));
+  }
+  if (problems.size() != others) return errc::bad_config;
   return config;
 }
 

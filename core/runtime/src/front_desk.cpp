@@ -10,16 +10,20 @@ namespace sluice {
 
 namespace core {
 
-wake_word::wake_word() noexcept : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+wake_word::wake_word(std::uint64_t& sleeping) noexcept
+    : sleeping_(sleeping),
+      last_sleep_(static_cast<std::uint64_t>(clock::now().time_since_epoch().count())),
+      fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  sleep();  // Until the first turn.
+}
 
 wake_word::~wake_word() {
   if (fd_ >= 0) close(fd_);
 }
 
 void wake_word::ring() noexcept {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (sleeping_.load(std::memory_order_relaxed) != 0 &&
-      sleeping_.exchange(0, std::memory_order_relaxed) != 0) {
+  if (sluice_words_asleep(&sleeping_) != 0 &&
+      __atomic_exchange_n(&sleeping_, 0, __ATOMIC_RELAXED) != 0) {
     ring_always();
   }
 }
@@ -30,13 +34,20 @@ void wake_word::ring_always() noexcept {
 }
 
 void wake_word::sleep() noexcept {
-  sleeping_.store(1, std::memory_order_relaxed);
+  __atomic_store_n(&sleeping_, ++last_sleep_, __ATOMIC_RELAXED);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void wake_word::clear_eventfd() noexcept {
   eventfd_t ignored = 0;
   eventfd_read(fd_, &ignored);
+}
+
+front_desk::front_desk(const time_source& time, const scheduler_config& config)
+    : time_(time), wake_(page_.words().sleeping), config_(config) {
+  // As decision_sink::listen() says of the start.
+  listen(span_kind::request, true);
+  listen(span_kind::ttft, true);
 }
 
 void front_desk::register_page(std::shared_ptr<client_page> page) {
@@ -110,6 +121,29 @@ std::unique_ptr<policy> front_desk::take_policy() {
   return std::move(policy_);
 }
 
+result<void> front_desk::offer_config(const scheduler_config& next) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_.load(std::memory_order_relaxed)) return errc::stopped;
+    if (scheduler_config kept = next; !kept.keep_fixed(config_).empty()) return errc::not_supported;
+    config_ = next;
+    config_waiting_.store(true, std::memory_order_release);
+  }
+  wake_.ring_always();
+  return {};
+}
+
+scheduler_config front_desk::config() const {
+  const std::lock_guard lock(mutex_);
+  return config_;
+}
+
+scheduler_config front_desk::take_config() {
+  const std::lock_guard lock(mutex_);
+  config_waiting_.store(false, std::memory_order_release);
+  return config_;
+}
+
 void front_desk::close() {
   std::vector<wait> left;
   std::unique_ptr<policy> unused;
@@ -128,26 +162,45 @@ void front_desk::close() {
 
 }  // namespace core
 
+namespace {
+
+/// A page that says that more ended than began is wrong, but must not count backwards.
+std::uint64_t past(const sluice_client_words& words) noexcept {
+  const std::uint64_t ended = core::load_word(words.ended);
+  return std::min(ended, core::load_word(words.begun));
+}
+
+}  // namespace
+
 client_page::client_page(client_id with_id, client_options with_options,
-                         std::shared_ptr<core::front_desk> at)
-    : id(with_id), options(std::move(with_options)), desk(std::move(at)) {}
+                         std::shared_ptr<core::front_desk> at,
+                         std::shared_ptr<sluice_client_words> with_words, remote_client* from)
+    : id(with_id),
+      options(std::move(with_options)),
+      desk(std::move(at)),
+      words(std::move(with_words)),
+      base(past(*words)),
+      taken(core::load_word(words->taken)),
+      lost(core::load_word(words->lost)),
+      foreign(from != nullptr),
+      remote(from) {}
 
 void client_page::begin() noexcept {
-  if (begun.load(std::memory_order_relaxed) == seen.load(std::memory_order_relaxed)) {
-    first_unseen.store(desk->now().time_since_epoch().count(), std::memory_order_relaxed);
+  if (sluice_words_all_seen(words.get()) != 0) {
+    sluice_words_first_unseen(words.get(), desk->now().time_since_epoch().count());
   }
-  begun.fetch_add(1, std::memory_order_release);
+  sluice_words_begin(words.get());
   desk->wake().ring();
 }
 
 void client_page::end() noexcept {
-  ended.fetch_add(1, std::memory_order_release);
-  desk->wake().ring();
+  if (sluice_words_end(words.get()) != 0) desk->wake().ring();
 }
 
 void client_page::mark(span_kind kind, std::uint64_t request, time_point at, bool begins) noexcept {
-  const auto pushed = spans.push({request, at.time_since_epoch().count(), kind, begins});
-  if (desk->listens(kind) || pushed == core::span_ring::pushed::half_full) desk->wake().ring();
+  const auto pushed = sluice_words_push(words.get(), static_cast<std::uint32_t>(kind),
+                                        begins ? 1 : 0, request, at.time_since_epoch().count());
+  if (desk->listens(kind) || pushed == SLUICE_PUSHED_HALF_FULL) desk->wake().ring();
 }
 
 void busy_token::end() noexcept {
@@ -159,7 +212,8 @@ void span_token::end() noexcept {
 }
 
 online_client& online_client::operator=(online_client&& other) noexcept {
-  std::swap(page_, other.page_);
+  online_client before(std::move(other));
+  std::swap(page_, before.page_);
   return *this;
 }
 

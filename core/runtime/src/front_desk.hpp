@@ -3,19 +3,20 @@
 /// Where other threads meet the reactor: the `sleeping` word with its eventfd, the clients' pages,
 /// and the counter where clients register and wait.
 
-#include "span_ring.hpp"
+#include "scheduler_page.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "sluice/client_host.hpp"
+#include "sluice/client_words.h"
+#include "sluice/config.hpp"
 #include "sluice/ids.hpp"
 #include "sluice/online_client.hpp"
 #include "sluice/policy.hpp"
@@ -30,10 +31,12 @@ namespace core {
 ///
 /// A producer publishes, then ring()s; the reactor says sleep(), then looks once more, then blocks.
 /// The two seq_cst fences pair: either the producer sees `sleeping`, or the reactor's second look
-/// sees what was published. The producer that takes the word from 1 to 0 is the one that writes.
+/// sees what was published. The producer here that takes the word from 1 to 0 is the one that
+/// writes; those in other processes can only read it, and each writes an eventfd of its own.
 class wake_word {
  public:
-  wake_word() noexcept;
+  /// \param sleeping where the word is; nobody else writes it.
+  explicit wake_word(std::uint64_t& sleeping) noexcept;
   ~wake_word();
   wake_word(const wake_word&) = delete;
   wake_word& operator=(const wake_word&) = delete;
@@ -45,41 +48,30 @@ class wake_word {
   /// Any thread: wakes the reactor whether it says that it sleeps or not.
   void ring_always() noexcept;
   /// Reactor thread.
-  void awake() noexcept { sleeping_.store(0, std::memory_order_relaxed); }
+  void awake() noexcept { __atomic_store_n(&sleeping_, 0, __ATOMIC_RELAXED); }
   void sleep() noexcept;
   void clear_eventfd() noexcept;
 
  private:
-  alignas(64) std::atomic<std::uint32_t> sleeping_{1};
+  std::uint64_t& sleeping_;
+  /// From the time on when it was made: later than any that a scheduler before it came to.
+  std::uint64_t last_sleep_;
   int fd_;
 };
 
 class front_desk;
 
-}  // namespace core
-
-namespace core {
-
-/// What a client's threads and the reactor share: words without pointers.
-struct client_words {
-  /// Written by clients. `first_unseen` is when the oldest begin began that the reactor has not
-  /// looked at; a hint that feeds latencies, exact unless threads race to be first.
-  alignas(64) std::atomic<std::uint64_t> begun{0};
-  std::atomic<duration::rep> first_unseen{0};
-  alignas(64) std::atomic<std::uint64_t> ended{0};
-  /// Written by the reactor: the `begun` of its last look.
-  alignas(64) std::atomic<std::uint64_t> seen{0};
-  std::atomic<bool> withdrawn{false};
-  span_ring spans;
-};
-static_assert(std::is_standard_layout_v<client_words> &&
-              std::atomic<std::uint64_t>::is_always_lock_free);
+inline std::uint64_t load_word(const std::uint64_t& word) noexcept {
+  return __atomic_load_n(&word, __ATOMIC_ACQUIRE);
+}
 
 }  // namespace core
 
 /// One client. Owned together by the client, its tokens and the reactor, so that each may go first.
-struct client_page : core::client_words {
-  client_page(client_id id, client_options options, std::shared_ptr<core::front_desk> desk);
+struct client_page {
+  /// \param from of a client in another process: its words are not to be trusted. Null: of this.
+  client_page(client_id id, client_options options, std::shared_ptr<core::front_desk> desk,
+              std::shared_ptr<sluice_client_words> words, remote_client* from);
 
   void begin() noexcept;
   void end() noexcept;
@@ -88,6 +80,16 @@ struct client_page : core::client_words {
   const client_id id;
   const client_options options;
   const std::shared_ptr<core::front_desk> desk;
+  const std::shared_ptr<sluice_client_words> words;
+  /// What the words said when it came: one that another scheduler knew before has begun and ended
+  /// `base` periods that are past; what is in flight begins now.
+  const std::uint64_t base;
+  const std::uint64_t taken;
+  const std::uint64_t lost;
+  const bool foreign;
+  std::atomic<bool> withdrawn{false};
+  /// Reactor thread. Null once the client is withdrawn.
+  remote_client* remote;
 };
 
 namespace core {
@@ -103,17 +105,18 @@ class front_desk {
   };
 
   /// \param time outlives every client.
-  explicit front_desk(const time_source& time) noexcept : time_(time) {}
+  front_desk(const time_source& time, const scheduler_config& config);
 
   wake_word& wake() noexcept { return wake_; }
+  scheduler_page& shared() noexcept { return page_; }
   time_point now() const noexcept { return time_.now(); }
 
   /// Whether marks of that kind ring the bell. Reactor thread; any thread asks.
   void listen(span_kind kind, bool at_once) noexcept {
-    listened_[static_cast<std::size_t>(kind)].store(at_once, std::memory_order_relaxed);
+    __atomic_store_n(&listened(kind), at_once ? 1U : 0U, __ATOMIC_RELAXED);
   }
-  bool listens(span_kind kind) const noexcept {
-    return listened_[static_cast<std::size_t>(kind)].load(std::memory_order_relaxed);
+  bool listens(span_kind kind) noexcept {
+    return __atomic_load_n(&listened(kind), __ATOMIC_RELAXED) != 0;
   }
 
   void register_page(std::shared_ptr<client_page> page);
@@ -134,6 +137,13 @@ class front_desk {
   /// Reactor thread.
   bool has_policy() const noexcept { return policy_waiting_.load(std::memory_order_acquire); }
   std::unique_ptr<policy> take_policy();
+  /// Any thread: the settings from the next turn on, as scheduler::set_config().
+  result<void> offer_config(const scheduler_config& next);
+  /// Any thread: the latest.
+  scheduler_config config() const;
+  /// Reactor thread.
+  bool has_config() const noexcept { return config_waiting_.load(std::memory_order_acquire); }
+  scheduler_config take_config();
   bool is_closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
   /// Reactor thread. Whether arrivals or waits are there to be looked at; no lock.
@@ -151,7 +161,12 @@ class front_desk {
   void close();
 
  private:
+  std::uint32_t& listened(span_kind kind) noexcept {
+    return page_.words().listened[static_cast<std::size_t>(kind)];
+  }
+
   const time_source& time_;
+  scheduler_page page_;
   wake_word wake_;
   std::atomic<std::uint64_t> last_id_{0};
   std::atomic<bool> arrivals_waiting_{false};
@@ -159,14 +174,15 @@ class front_desk {
   std::atomic<bool> new_waits_{false};
   std::atomic<bool> rearms_waiting_{false};
   std::atomic<bool> policy_waiting_{false};
+  std::atomic<bool> config_waiting_{false};
   std::atomic<bool> closed_{false};
-  std::array<std::atomic<bool>, span_kinds> listened_{true, true, false};  // As decision_sink says.
   // Registration and waiting only; no begin or end passes here.
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<std::shared_ptr<client_page>> arrivals_;
   std::vector<wait> waits_;
   std::vector<gpu_id> rearms_;
   std::unique_ptr<policy> policy_;
+  scheduler_config config_;
   std::uint64_t last_wait_ = 0;
 };
 

@@ -16,9 +16,12 @@ namespace sluice::core {
 /// A hash table with linear probing.
 ///
 /// Threading: reactor thread. Cost: constant; it allocates only when more are open than ever before
-///            (and old ones that nobody ended go first).
+///            (and once there are `many`, old ones that nobody ended go first: a request may wait
+///            for minutes, and whoever forgets it takes it for one that still waits).
 class open_spans {
  public:
+  static constexpr std::size_t many = 4096;
+
   /// \return when the same span had begun, if it was open already; it begins anew then.
   /// \param stale whatever began before that will not be ended any more.
   std::optional<time_point> begin(span_kind kind, std::uint64_t request, time_point at,
@@ -73,8 +76,10 @@ class open_spans {
   }
   void make_room(time_point stale) {
     std::vector<entry> before = std::move(entries_);
-    std::erase_if(before,
-                  [&](const entry& one) { return one.begun == never || one.begun < stale; });
+    const bool forget = open_ >= many;
+    std::erase_if(before, [&](const entry& one) {
+      return one.begun == never || (forget && one.begun < stale);
+    });
     std::size_t size = least;
     while (size < 4 * (before.size() + 1)) size *= 2;
     entries_.assign(size, {});

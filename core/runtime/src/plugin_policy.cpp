@@ -64,7 +64,8 @@ sluice_group flat(const group_view& one) noexcept {
 }
 
 sluice_client flat(const client_view& one) noexcept {
-  const auto& [id, name, gpus] = one;
+  const auto& [id, name, gpus, targets] = one;
+  (void)targets;  // By find_targets(), for this structure cannot grow.
   return {.id = static_cast<std::uint64_t>(id),
           .name = name.data(),
           .name_length = name.size(),
@@ -139,6 +140,14 @@ std::int32_t plugin_policy::find_client(const sluice_snapshot* self, std::uint64
   return 1;
 }
 
+std::int32_t plugin_policy::find_targets(const sluice_snapshot* self, std::uint64_t client,
+                                         std::int64_t* targets) {
+  const client_view* const one = static_cast<const world*>(self->host)->find(client_id{client});
+  if (one == nullptr) return 0;
+  for (std::size_t i = 0; i < span_kinds; ++i) targets[i] = one->targets[i].count();
+  return 1;
+}
+
 void plugin_policy::decide(const snapshot& seen, decision_sink& out) {
   events_.clear();
   for (const event& one : seen.events) events_.push_back(flat(one));
@@ -156,7 +165,8 @@ void plugin_policy::decide(const snapshot& seen, decision_sink& out) {
                               .find_group = &find_group,
                               .find_client = &find_client,
                               .find_gpu = &find_gpu,
-                              .host = &seen.table};
+                              .host = &seen.table,
+                              .find_targets = &find_targets};
   const sluice_sink sink = flat(out);
   std::array<char, 512> problem{};
   if (plugin_.decide(state_, &shown, &sink, problem.data(), problem.size()) == 0) return;

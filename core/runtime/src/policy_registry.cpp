@@ -48,6 +48,15 @@ void widen(const parameter& wanted, parameter_value& value) {
   }
 }
 
+/// What a value of the wrong type should have been. The example's quotes are a file's; a shell
+/// takes them away.
+std::string type_text(const parameter& wanted) {
+  const auto* const usual = std::get_if<duration>(&wanted.fallback);
+  if (usual == nullptr) return {};
+  const duration example = std::max(*usual, duration(std::llround(wanted.low)));
+  return fmt::format("a duration with a unit, such as \"{}\": ", to_text(example));
+}
+
 std::string key_list(const std::vector<parameter>& schema) {
   if (schema.empty()) return "it has no parameters";
   std::string all;
@@ -94,9 +103,8 @@ std::string check_parameters(const std::vector<parameter>& schema, parameters& g
     parameter_value value = raw;
     widen(*wanted, value);
     if (value.index() != wanted->fallback.index()) {
-      const bool span = std::holds_alternative<duration>(wanted->fallback);
-      return fmt::format("{} is {}; it must be {}{}", key, to_text(value),
-                         span ? "a duration in quotes with a unit, " : "", range_text(*wanted));
+      return fmt::format("{} is {}; it must be {}{}", key, to_text(value), type_text(*wanted),
+                         range_text(*wanted));
     }
     const bool ranged = !std::holds_alternative<std::string>(value);
     // Written so that NaN is out of range.

@@ -95,7 +95,6 @@ void recorder::write_what_is_there() noexcept {
 }
 
 bool recorder::write(const char* from, std::size_t size) noexcept {
-  time_point give_up = never;
   while (size != 0) {
     const ssize_t written = ::write(file_, from, size);
     if (written >= 0) {
@@ -109,8 +108,8 @@ bool recorder::write(const char* from, std::size_t size) noexcept {
     wake_.clear_eventfd();
     const bool stopping = stopping_.load(std::memory_order_acquire);
     if (stopping) {
-      give_up = std::min(give_up, clock::now() + stop_patience);
-      if (clock::now() >= give_up) {
+      give_up_ = std::min(give_up_, clock::now() + stop_patience);
+      if (clock::now() >= give_up_) {
         errno = EAGAIN;
         return false;
       }

@@ -15,6 +15,7 @@
 
 #include "sluice/recording.hpp"
 #include "sluice/result.hpp"
+#include "sluice/time.hpp"
 
 namespace sluice::core {
 
@@ -22,7 +23,7 @@ namespace sluice::core {
 /// after the first one, all at once, so a busy scheduler makes no system call for them.
 ///
 /// Threading: put() and pass_on() from one thread. Lifetime: destruction waits until everything is
-///            written, a second at most.
+///            written, but for a full pipe a second at most.
 class recorder final : public record_sink {
  public:
   /// \return the system's error where the file cannot be written.
@@ -43,9 +44,11 @@ class recorder final : public record_sink {
   const int file_;
   const std::string path_;
   boost::lockfree::spsc_queue<char> lines_;
-  wake_word wake_;  ///< The writer is who sleeps.
+  alignas(64) std::uint64_t sleeping_ = 0;
+  wake_word wake_{sleeping_};  ///< The writer is who sleeps.
   std::atomic<bool> stopping_{false};
   std::atomic<bool> broken_{false};  ///< The file takes nothing more.
+  time_point give_up_ = never;       ///< The writer's: the end waits no longer for a full pipe.
   std::thread writer_;
 };
 

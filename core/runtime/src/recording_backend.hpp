@@ -41,6 +41,9 @@ class recording_backend final : public backend, private backend_listener {
     record_.reserve(gpu, offline_share, error_of(asked));
     return asked;
   }
+  void observed(unsigned source, const observation& seen) override {
+    other_.observed(source, seen);
+  }
   void flush() override { other_.flush(); }
   time_point tick(time_point now) override { return other_.tick(now); }
   void stop() override { other_.stop(); }

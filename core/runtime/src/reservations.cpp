@@ -67,6 +67,7 @@ bool reservations::answered(gpu_id id, double share, error_code error, time_poin
   const bool was_wanted = share < 1 || one.stands < 1 || one.known;
   const bool passes = !is_lasting(error);
   const bool hardware = is(error, {EIO, ETIME});
+  const bool was_end = asked && share == 1 && one.stands < 1;
   one.stands = 1;
   one.known = !passes;
   set_can(one, false);
@@ -78,11 +79,13 @@ bool reservations::answered(gpu_id id, double share, error_code error, time_poin
   }
   if (std::exchange(one.failed, true) || (quiet_ && !was_wanted)) return hardware;
   if (std::uint64_t unsaid = 0; log_.allow(now, unsaid)) {
-    log_line(was_wanted ? log_level::warning : log_level::info,
-             "GPU {}: the driver takes no reservation of slots: {}; policies keep slots free by "
-             "suspending queues there{}{}",
-             static_cast<std::uint32_t>(id), error.message(),
-             passes ? ", and the driver is asked again" : "", left_out(unsaid));
+    log_line(was_wanted ? log_level::warning : log_level::info, "GPU {}: the driver {}: {}; {}{}{}",
+             static_cast<std::uint32_t>(id),
+             was_end ? "does not end its reservation of slots" : "takes no reservation of slots",
+             error.message(),
+             was_end ? "it is told again until it does"
+                     : "policies keep slots free by suspending queues there",
+             passes && !was_end ? ", and the driver is asked again" : "", left_out(unsaid));
   }
   return hardware;
 }

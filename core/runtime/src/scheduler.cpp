@@ -26,10 +26,10 @@ constexpr int most_rounds = 8;
 
 class scheduler::impl {
  public:
-  impl(scheduler_config config, std::unique_ptr<core::recorder> recorder,
+  impl(const scheduler_config& config, std::unique_ptr<core::recorder> recorder,
        std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
        std::unique_ptr<scheduler_core> core, std::vector<std::unique_ptr<source>> sources)
-      : config_(std::move(config)),
+      : inbox_capacity_(config.inbox_capacity),
         recorder_(std::move(recorder)),
         loop_(std::move(loop)),
         backend_(std::move(driver)),
@@ -41,6 +41,7 @@ class scheduler::impl {
     core_->on_breaker([this](const breaker_change& what) {
       for (const auto& each : sources_) each->breaker_changed(what);
     });
+    core_->on_look([this] { turn(); });
   }
 
   ~impl() {
@@ -88,7 +89,7 @@ class scheduler::impl {
     reactor& loop() override { return *owner_.loop_; }
     inbox_producer& claim_inbox() override {
       inboxes_.push_back(std::make_unique<inbox>(
-          owner_.config_.inbox_capacity,
+          owner_.inbox_capacity_,
           inbox::hooks{[core = owner_.core_.get()] { core->ring(); },
                        [loop = owner_.loop_.get()] { return loop->running_here(); },
                        [core = owner_.core_.get(), number = number_](const observation& seen) {
@@ -96,6 +97,8 @@ class scheduler::impl {
                        }}));
       return inboxes_.back()->producer();
     }
+
+    client_host* clients() noexcept override { return &owner_.core_->clients(); }
 
     result<void> start() { return source_->start(*this); }
     void stop() { source_->stop(); }
@@ -210,7 +213,7 @@ class scheduler::impl {
 
   bool may_shut_down() {
     const auto now = clock::now();
-    if (stop_deadline_ == never) stop_deadline_ = now + config_.stop_limit;
+    if (stop_deadline_ == never) stop_deadline_ = now + core_->config().stop_limit;
     if (core_->all_running()) return true;
     if (now < stop_deadline_) return false;
     log_line(log_level::warning,
@@ -227,7 +230,7 @@ class scheduler::impl {
     loop_->stop();
   }
 
-  const scheduler_config config_;
+  const std::size_t inbox_capacity_;
   // In this order: the core uses the backend and the recorder, the sources use both and the loop.
   const std::unique_ptr<core::recorder> recorder_;
   std::unique_ptr<reactor> loop_;
@@ -251,6 +254,8 @@ result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
                                                      scheduler_options options) {
   constexpr std::size_t most_sources = 32;  // Bits of the table's marks.
   if (sources.size() > most_sources) return errc::full;
+  // Before the recorder empties its file.
+  if (!config.problem().empty()) return errc::bad_config;
   std::unique_ptr<core::recorder> recorder;
   if (!options.record.file.empty()) {
     auto opened = core::recorder::create(options.record);
@@ -264,8 +269,8 @@ result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
                                       .record = std::move(options.record)});
   if (!core) return core.error();
   return std::unique_ptr<scheduler>(new scheduler(
-      std::make_unique<impl>(std::move(config), std::move(recorder), std::move(loop),
-                             std::move(driver), std::move(*core), std::move(sources))));
+      std::make_unique<impl>(config, std::move(recorder), std::move(loop), std::move(driver),
+                             std::move(*core), std::move(sources))));
 }
 
 scheduler::scheduler(std::unique_ptr<impl> body) noexcept : impl_(std::move(body)) {}
@@ -283,6 +288,10 @@ void scheduler::rearm(gpu_id which) { impl_->core().rearm(which); }
 void scheduler::set_policy(std::unique_ptr<policy> next) {
   impl_->core().set_policy(std::move(next));
 }
+result<void> scheduler::set_config(const scheduler_config& next) {
+  return impl_->core().set_config(next);
+}
+scheduler_config scheduler::config() const { return impl_->core().config(); }
 statistics scheduler::stats() const { return impl_->core().stats(); }
 
 }  // namespace sluice

@@ -11,6 +11,7 @@
 #include "reconciler.hpp"
 #include "record_stream.hpp"
 #include "recording_backend.hpp"
+#include "remote_clients.hpp"
 #include "reservations.hpp"
 #include "table.hpp"
 
@@ -50,8 +51,9 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
                                      : std::make_unique<core::recording_backend>(driver, *record_)),
         backend_(recorded_ == nullptr ? driver : *recorded_),
         policy_(std::move(decider)),
-        desk_(std::make_shared<core::front_desk>(time_)),
+        desk_(std::make_shared<core::front_desk>(time_, config)),
         table_(stats_, options.own_pid, config_.suspend_sdma),
+        remote_(desk_, table_),
         clients_(config_, table_, stats_, *desk_, record_.get()),
         pointers_(table_),
         holds_(config_, table_, stats_),
@@ -138,9 +140,10 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   std::unique_ptr<policy> make_fallback() noexcept;
   void replace_policy(std::unique_ptr<policy> next);
   void close_arrivals();
+  void publish() noexcept;
   bool is_clear(const client_page& page);
 
-  const scheduler_config config_;
+  scheduler_config config_;
   const time_source& time_;
   statistics stats_;
   const std::unique_ptr<core::record_stream>
@@ -150,6 +153,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   std::unique_ptr<policy> policy_;
   const std::shared_ptr<core::front_desk> desk_;  // Shared with the clients' pages.
   core::table table_;
+  core::remote_clients remote_;
   core::client_ledger clients_;
   core::pointer_ledger pointers_;
   core::holds holds_;
@@ -190,6 +194,11 @@ time_point scheduler_core::impl::step() {
     }
   }
   breaker_.work(now);
+  if (desk_->has_config()) {
+    config_ = desk_->take_config();
+    // Their deadlines follow from the limits.
+    table_.for_each_group([this](core::group& one) { table_.touch(one); });
+  }
 
   clients_.look(now, events_);
   table_.reshape();
@@ -235,6 +244,7 @@ time_point scheduler_core::impl::step() {
   }
   retired_.reset();
   if (record_) record_->turn(due_);
+  publish();
   stats_.turns.add();
   stats_.turn.record(time_.now() - now);
   due_ =
@@ -340,6 +350,17 @@ void scheduler_core::impl::close_arrivals() {
   }
 }
 
+/// What clients in other processes can see.
+void scheduler_core::impl::publish() noexcept {
+  sluice_scheduler_words& words = desk_->shared().words();
+  const std::uint32_t mode = stopping_ ? SLUICE_MODE_STOPPING
+                             : policy_ ? SLUICE_MODE_ACTIVE
+                                       : SLUICE_MODE_PASSIVE;
+  __atomic_store_n(&words.mode, mode, __ATOMIC_RELAXED);
+  __atomic_store_n(&words.suspended, stats_.suspended_now.value(), __ATOMIC_RELAXED);
+  __atomic_store_n(&words.turns, words.turns + 1, __ATOMIC_RELEASE);
+}
+
 bool scheduler_core::impl::is_clear(const client_page& page) {
   const auto clear = [](const core::gpu& one) { return one.not_off == 0; };
   if (page.options.gpus.empty()) {
@@ -393,6 +414,7 @@ void scheduler_core::observe(unsigned source, const observation& seen) {
       break;
     default: impl_->table_.observe(source, seen);
   }
+  impl_->backend_.observed(source, seen);
 }
 
 void scheduler_core::overflowed(unsigned source, std::uint64_t dropped) noexcept {
@@ -437,9 +459,15 @@ void scheduler_core::finish_stop() {
 result<online_client> scheduler_core::register_client(client_options options) {
   auto& desk = *impl_->desk_;
   if (desk.is_closed()) return errc::stopped;
-  auto page = std::make_shared<client_page>(desk.next_id(), std::move(options), impl_->desk_);
+  auto page = std::make_shared<client_page>(desk.next_id(), std::move(options), impl_->desk_,
+                                            std::make_shared<sluice_client_words>(), nullptr);
   desk.register_page(page);
   return online_client(std::move(page));
+}
+
+client_host& scheduler_core::clients() noexcept { return impl_->remote_; }
+void scheduler_core::on_look(std::function<void()> turn) {
+  impl_->remote_.on_look(std::move(turn));
 }
 
 void scheduler_core::rearm(gpu_id which) { impl_->desk_->add_rearm(which); }
@@ -447,6 +475,12 @@ void scheduler_core::rearm(gpu_id which) { impl_->desk_->add_rearm(which); }
 void scheduler_core::set_policy(std::unique_ptr<policy> next) {
   impl_->desk_->offer_policy(std::move(next));
 }
+
+result<void> scheduler_core::set_config(const scheduler_config& next) {
+  if (!next.problem().empty()) return errc::bad_config;
+  return impl_->desk_->offer_config(next);
+}
+scheduler_config scheduler_core::config() const { return impl_->desk_->config(); }
 
 statistics scheduler_core::stats() const { return impl_->stats_; }
 statistics& scheduler_core::live_stats() noexcept { return impl_->stats_; }

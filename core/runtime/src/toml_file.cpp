@@ -1,5 +1,7 @@
 #include "toml_file.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
@@ -8,6 +10,27 @@
 #include <spdlog/fmt/fmt.h>
 
 namespace sluice::core {
+namespace {
+
+/// The tables that a configuration may have, whoever reads them. [roles] is adapters/kfd's,
+/// [daemon] adapters/node's.
+constexpr std::array<std::string_view, 4> known_tables{"scheduler", "policy", "roles", "daemon"};
+
+/// A slip of the pen must not leave a node with the defaults.
+/// \return one line about the first key that nobody reads, by its place in the file; else empty.
+std::string unknown_key(const toml::table& file, const std::string& path) {
+  const toml::key* first = nullptr;
+  for (const auto& [key, node] : file) {
+    const bool known =
+        std::find(known_tables.begin(), known_tables.end(), key.str()) != known_tables.end();
+    if (!known && (first == nullptr || key.source().begin < first->source().begin)) first = &key;
+  }
+  if (first == nullptr) return {};
+  return fmt::format("{}:{}: {} is no table of a configuration; there are [{}]", path,
+                     first->source().begin.line, first->str(), fmt::join(known_tables, "], ["));
+}
+
+}  // namespace
 
 result<toml::table> read_toml(const std::string& path, std::string& message) {
   errno = 0;
@@ -25,6 +48,8 @@ result<toml::table> read_toml(const std::string& path, std::string& message) {
                           parsed.error().source().begin.column, parsed.error().description());
     return errc::bad_config;
   }
+  message = unknown_key(parsed.table(), path);
+  if (!message.empty()) return errc::bad_config;
   return std::move(parsed).table();
 }
 

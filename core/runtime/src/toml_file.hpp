@@ -12,6 +12,7 @@
 
 namespace sluice::core {
 
+/// A configuration of sluice; what none of its readers knows is an error.
 /// \param message on failure, one line that names file and line.
 /// \return errc::bad_config, or the system's error for a file that cannot be read.
 result<toml::table> read_toml(const std::string& path, std::string& message);

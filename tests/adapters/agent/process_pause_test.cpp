@@ -94,6 +94,19 @@ class ProcessPause : public ::testing::Test {
   static bool resume(backend_loop& loop, const std::vector<std::uint32_t>& ids = {0}) {
     return done(loop.resume(target_id, ids), ids.size());
   }
+  /// For queue 0; does not wait.
+  static bool hand_over(backend_loop& loop, command_kind kind) {
+    batch work;
+    work.id = 1000;
+    work.target = target_id;
+    work.gpu = gpu_id{51110};
+    work.kind = kind;
+    work.count = 1;
+    work.queues[0] = driver_queue_id{0};
+    if (!loop->submit(work)) return false;
+    loop->flush();
+    return true;
+  }
   static bool done(const std::optional<batch_result>& answer, std::size_t count) {
     if (!answer || answer->count != count) return false;
     return std::all_of(answer->outcomes.begin(),
@@ -141,9 +154,18 @@ class ProcessPause : public ::testing::Test {
     }
     return sum;
   }
+  /// While the driver counts so much more time, none of the target's kernels finishes. (One that
+  /// finished before may be counted late.)
   bool stays_paused() const {
-    const auto before = evicted_ms();
-    return target_->stands_still(150ms) && evicted_ms() > before;
+    constexpr std::uint64_t enough_ms = 100;  // A kernel takes 0.3 ms.
+    auto kernels = target_->kernels();
+    auto since = evicted_ms();
+    return within(soon, [&] {
+      const auto paused = evicted_ms();
+      const auto finished = target_->kernels();
+      if (std::exchange(kernels, finished) != finished) since = paused;
+      return paused >= since + enough_ms;
+    });
   }
   bool runs_again() const {
     if (!target_->runs(soon)) return false;
@@ -189,14 +211,17 @@ class ProcessPause : public ::testing::Test {
     ASSERT_TRUE(within(soon, [&] { return gone(guardian); }));
   }
 
-  child_process host_that(const std::function<void(backend_loop&)>& afterwards) {
-    return child_process{[this, afterwards](channel& line) {
+  /// A target, and a scheduler in a process of its own that has paused it.
+  child_process& paused_by_another(offline_target::options how = {.runtime = false}) {
+    begin(how);
+    host_.emplace([this](channel& line) {
       backend_loop loop{make_agent_backend(options())};
       if (!loop.start() || !attach(loop) || !suspend(loop)) return 1;
       line.send("paused");
-      afterwards(loop);
-      return 0;
-    }};
+      for (;;) loop.turn(50ms);
+    });
+    if (!host_->says("paused", 20s)) throw std::runtime_error("the target was not paused");
+    return *host_;
   }
 
   test::simulated_device device_;
@@ -206,11 +231,8 @@ class ProcessPause : public ::testing::Test {
   std::mutex mutex_;
   std::string said_;
   std::optional<backend_loop> loop_;
+  std::optional<child_process> host_;
 };
-
-void keep_turning(backend_loop& loop) {
-  for (;;) loop.turn(50ms);
-}
 
 TEST_F(ProcessPause, PausesAndUnpausesWhatNoSessionCanSuspend) {
   backend_loop& loop = attached();
@@ -339,19 +361,11 @@ TEST_F(ProcessPause, IsUndoneWheneverTheAgentIsKilled) {
     backend_loop loop{make_agent_backend(options())};
     ASSERT_TRUE(loop.start());
     ASSERT_TRUE(attach(loop));
-    batch work;
-    work.id = 1;
-    work.target = target_id;
-    work.gpu = gpu_id{51110};
-    work.count = 1;
-    work.queues[0] = driver_queue_id{0};
-    if (random() % 2 == 0) {
+    const auto kind = random() % 2 == 0 ? command_kind::resume : command_kind::suspend;
+    if (kind == command_kind::resume) {
       ASSERT_TRUE(suspend(loop));
-      work.kind = command_kind::resume;
     }
-    work.id = 1000;
-    ASSERT_TRUE(loop->submit(work));
-    loop->flush();
+    ASSERT_TRUE(hand_over(loop, kind));
     std::this_thread::sleep_for(std::chrono::microseconds{random() % 1500});
     ::kill(agent_pid(), SIGKILL);
     ASSERT_TRUE(runs_again()) << "round " << round;
@@ -359,9 +373,7 @@ TEST_F(ProcessPause, IsUndoneWheneverTheAgentIsKilled) {
 }
 
 TEST_F(ProcessPause, IsUndoneWhenTheHostIsKilled) {
-  begin();
-  child_process host = host_that(keep_turning);
-  ASSERT_TRUE(host.says("paused", 20s));
+  child_process& host = paused_by_another();
   EXPECT_TRUE(stays_paused());
   host.signal(SIGKILL);
   EXPECT_TRUE(runs_again());
@@ -369,9 +381,7 @@ TEST_F(ProcessPause, IsUndoneWhenTheHostIsKilled) {
 
 TEST_F(ProcessPause, IsUndoneWhenTheHostIsStopped) {
   lease_ = 500ms;
-  begin();
-  child_process host = host_that(keep_turning);
-  ASSERT_TRUE(host.says("paused", 20s));
+  child_process& host = paused_by_another();
   EXPECT_TRUE(stays_paused());
   host.signal(SIGSTOP);
   EXPECT_TRUE(runs_again());
@@ -380,9 +390,7 @@ TEST_F(ProcessPause, IsUndoneWhenTheHostIsStopped) {
 
 // The order in which a service manager or an operator kills is not ours to choose.
 TEST_F(ProcessPause, IsUndoneWhenHostAndAgentAreKilled) {
-  begin();
-  child_process host = host_that(keep_turning);
-  ASSERT_TRUE(host.says("paused", 20s));
+  child_process& host = paused_by_another();
   const pid_t agent = agent_pid();
   host.signal(SIGSTOP);
   ::kill(agent, SIGKILL);
@@ -407,9 +415,7 @@ TEST_F(ProcessPause, IsUndoneByTheAgentWhenItsGuardianIsKilled) {
 }
 
 TEST_F(ProcessPause, TheGuardianIsDeafToWhatEndsTheAgent) {
-  begin();
-  child_process host = host_that(keep_turning);
-  ASSERT_TRUE(host.says("paused", 20s));
+  paused_by_another();
   const pid_t guardian = guardian_of(agent_pid());
   ASSERT_NE(guardian, 0);
   EXPECT_EQ(::getsid(guardian), guardian);
@@ -419,13 +425,9 @@ TEST_F(ProcessPause, TheGuardianIsDeafToWhatEndsTheAgent) {
 }
 
 TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilAnOperatorUndoesIt) {
-  begin({.queues = 2, .runtime = false, .every_gpu = true});
-  {
-    child_process host = host_that(keep_turning);
-    ASSERT_TRUE(host.says("paused", 20s));
-    host.signal(SIGSTOP);
-    kill_agent_and_guardian();
-  }
+  paused_by_another({.queues = 2, .runtime = false, .every_gpu = true}).signal(SIGSTOP);
+  kill_agent_and_guardian();
+  host_.reset();
   EXPECT_TRUE(stays_paused());
   std::string output;
   EXPECT_EQ(unpause(output), 0) << output;
@@ -447,13 +449,9 @@ TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilAnOperatorUndoesIt) {
 }
 
 TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilTheNextSchedulerAttaches) {
-  begin();
-  {
-    child_process host = host_that(keep_turning);
-    ASSERT_TRUE(host.says("paused", 20s));
-    host.signal(SIGSTOP);
-    kill_agent_and_guardian();
-  }
+  paused_by_another().signal(SIGSTOP);
+  kill_agent_and_guardian();
+  host_.reset();
   EXPECT_TRUE(stays_paused());
   backend_loop loop{make_agent_backend(options())};
   ASSERT_TRUE(loop.start());
@@ -477,9 +475,7 @@ TEST_F(ProcessPause, EndsWithTheTarget) {
 }
 
 TEST_F(ProcessPause, EndsWithTheTargetThatTheDeadAgentPaused) {
-  begin();
-  child_process host = host_that(keep_turning);
-  ASSERT_TRUE(host.says("paused", 20s));
+  child_process& host = paused_by_another();
   const pid_t agent = agent_pid();
   const pid_t guardian = guardian_of(agent);
   host.signal(SIGSTOP);
@@ -505,14 +501,7 @@ TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
 TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilledInTheMidstOfPausing) {
   backend_loop& loop = attached();
   control("delay CRIU_OP:PROCESS_INFO 1s");
-  batch work;
-  work.id = 1000;
-  work.target = target_id;
-  work.gpu = gpu_id{51110};
-  work.count = 1;
-  work.queues[0] = driver_queue_id{0};
-  ASSERT_TRUE(loop->submit(work));
-  loop->flush();
+  ASSERT_TRUE(hand_over(loop, command_kind::suspend));
   const pid_t agent = agent_pid();
   const pid_t guardian = guardian_of(agent);
   std::this_thread::sleep_for(300ms);

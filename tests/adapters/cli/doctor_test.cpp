@@ -29,7 +29,7 @@ class Doctor : public testing::Test {
     here_.where = {.device = name + "/dev/kfd", .sysfs = name + "/kfd", .debugfs = name + "/debug"};
     here_.try_io_uring = [] { return 0; };
     here_.breakers = name + "/run/breakers";
-    here_.owner_lock = name + "/run/owner";
+    here_.files.directory = name + "/run";
     write("proc/sys/kernel/osrelease", "6.12.0\n");
     write("proc/self/status", "Name:\tsluice\nCapEff:\t000001ffffffffff\n");
     for (const auto& [parameter, value] :
@@ -118,6 +118,10 @@ TEST_F(Doctor, SaysWhatAnotherUserMayNotChange) {
   EXPECT_EQ(breakers[1].what, verdict::note);
   EXPECT_THAT(breakers[1].found, HasSubstr("run/breakers cannot be written by this user"));
   EXPECT_EQ(check_owner_lock(here_).what, verdict::good);
+  EXPECT_EQ(check_pause(here_).what, verdict::good);
+  write("run/disabled", "new\tfirmware\n");
+  EXPECT_EQ(check_pause(here_).what, verdict::blocked);
+  EXPECT_THAT(check_pause(here_).found, HasSubstr("run/disabled exists: new?firmware"));
   EXPECT_EQ(check_breakers(here_, node).size(), 1U);
 }
 

@@ -201,6 +201,62 @@ TEST_F(PythonPolicy, ThatRaisesFailsWithTheLine) {
   }
 }
 
+// Symptom: a decide() that called sys.exit() counted as done, turn after turn.
+TEST_F(PythonPolicy, ThatExitsFailsLikeOneThatRaises) {
+  const auto path = write(
+      "import sys\n"
+      "import sluice_policy as s\n"
+      "class Mine:\n"
+      "    def __init__(self, early):\n"
+      "        if early: sys.exit(3)\n"
+      "    def decide(self, seen, out):\n"
+      "        sys.exit(4)\n"
+      "sluice_get_policy_plugin = s.export('mine', 'exits', [s.flag('early', False, 'x')], "
+      "Mine)\n");
+  const auto subject = make(path);
+  ASSERT_NE(subject, nullptr);
+  testing::fake_world table;
+  testing::recording_sink sink;
+  try {
+    subject->decide({time_point(5ns), 6, {}, {}, table}, sink);
+    FAIL() << "nothing was thrown";
+  } catch (const std::exception& thrown) {
+    EXPECT_EQ(thrown.what(), "SystemExit: 4 (" + path + ":7)");
+  }
+  std::string message;
+  parameters early;
+  early.set("early", true);
+  const auto kind = load_policy_file(path, message);
+  ASSERT_TRUE(kind) << message;
+  EXPECT_FALSE(make_policy(*kind, early, message));
+  EXPECT_NE(message.find("SystemExit: 3"), std::string::npos) << message;
+}
+
+TEST_F(PythonPolicy, HasOptionalParameters) {
+  const auto path = write(R"(
+import sluice_policy as s
+
+class Mine:
+    def __init__(self, **given):
+        assert given in ({}, {"a": True, "b": 5, "c_d": 0.5, "e": 7, "f": "x"}), given
+
+    def decide(self, seen, out):
+        pass
+
+sluice_get_policy_plugin = s.export("mine", "all of it", [
+    s.flag("a", None, "a"), s.count("b", None, 1, 9, "b"), s.number("c.d", None, 0, 1, "c"),
+    s.span("e", None, 1, 10**9, "e"), s.text("f", None, "f")], Mine)
+)");
+  EXPECT_NE(make(path), nullptr);
+  parameters values;
+  values.set("a", true);
+  values.set("b", std::int64_t{5});
+  values.set("c.d", 0.5);
+  values.set("e", duration(7));
+  values.set("f", std::string("x"));
+  EXPECT_NE(make(path, values), nullptr);
+}
+
 TEST_F(PythonPolicy, ThatCannotBeLoadedIsRefusedWithTheLine) {
   EXPECT_EQ(refusal("x = 1\n"), ": it does not define sluice_get_policy_plugin()");
   EXPECT_EQ(refusal("x = 1\ny = (\n"), ":2: '(' was never closed");

@@ -39,6 +39,9 @@ refused "missing.rec: cannot be opened: No such file" 1 missing.rec
 sed '9s/"t"/"u"/' live.rec >damaged.rec
 refused "damaged.rec:9: the recording is damaged: t is missing" 1 damaged.rec
 refused "'5' is no time" 2 live.rec --suspend-cost 5
+refused "no-such-folder/1.csv: cannot be written: No such file" 1 live.rec --csv-decisions no-such-folder/1.csv
+grep -v '"is":"mark"' live.rec >unmarked.rec
+refused "--policy slo:ttft.p99=1s needs clients that mark ttft: unmarked.rec has no such marks; " 2 unmarked.rec --policy slo:ttft.p99=1s
 
 # Cut short in the middle of a line, or with a gap: played up to there.
 head -c 20000 live.rec >short.rec

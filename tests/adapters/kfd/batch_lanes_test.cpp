@@ -325,6 +325,33 @@ TEST_F(LanesReservation, TellsWhatTheDriverHasAgainstIt) {
   EXPECT_TRUE(first_.runs(patience));
 }
 
+// What it keeps from the slots would stand still, although nobody wants that any more, until the
+// lanes end; whether the driver means it for good is not to be known.
+TEST_F(LanesReservation, WhoseEndTheDriverRefusesIsEndedAsSoonAsItAllows) {
+  ASSERT_FALSE(answer(0));
+  ASSERT_TRUE(first_.stands_still());
+  acting_.command("answer SET_HQD_RESERVATION EINVAL times=1000000");
+  EXPECT_EQ(answer(1).value(), EINVAL);
+  EXPECT_TRUE(first_.stands_still());
+  acting_.command("no-faults");
+  EXPECT_TRUE(first_.runs(patience));
+  ASSERT_FALSE(answer(0)) << "it may be made again";
+  EXPECT_TRUE(first_.stands_still());
+}
+
+TEST_F(LanesReservation, WhoseEndIsRefusedInTheFallBackIsEndedAsSoonAsTheDriverAllows) {
+  ASSERT_FALSE(answer(0));
+  acting_.command("answer SET_HQD_RESERVATION EPERM times=1000000");
+  acting_.command("answer BATCH_UNMAP_QUEUES EIO");
+  ASSERT_TRUE(acting_.submit(1, command_kind::suspend));
+  ASSERT_TRUE(acting_.hears(report_kind::acts_by, 0));
+  ASSERT_TRUE(acting_.hears(report_kind::reserved, 0));
+  EXPECT_EQ(error_code{acting_.last.error}.value(), EPERM);
+  EXPECT_TRUE(first_.stands_still());
+  acting_.command("no-faults");
+  EXPECT_TRUE(first_.runs(patience));
+}
+
 TEST_F(LanesReservation, HasNoLaneForMoreGpusThanThereCanBe) {
   std::uint32_t last = 1;
   while (last < 1000 && acting_->reserve(gpu_id{last}, 0.5)) ++last;

@@ -1,7 +1,6 @@
 #include "sluice/kfd/role_store.hpp"
 
 #include "family.hpp"
-#include "store_watch.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -20,6 +19,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "sluice/kfd/file_watch.hpp"
 #include "sluice/kfd/unique_fd.hpp"
 
 namespace sluice::kfd {
@@ -356,7 +356,7 @@ TEST_F(RoleStore, GoesOnAfterAnUnfinishedChange) {
 class RoleWatch : public RoleStore {
  protected:
   /// Whether its descriptor speaks up; an event may be one of the lock's.
-  static bool tells(store_watch& watch) {
+  static bool tells(file_watch& watch) {
     return within(10s, [&] {
       pollfd readable{watch.fd(), POLLIN, 0};
       return ::poll(&readable, 1, 0) == 1 && watch.changed();
@@ -365,7 +365,7 @@ class RoleWatch : public RoleStore {
 };
 
 TEST_F(RoleWatch, TellsOfAFileWhoseDirectoriesAreMadeLater) {
-  store_watch watch{store_.path()};
+  file_watch watch{store_.path()};
   EXPECT_FALSE(watch.changed());
   ASSERT_TRUE(store_.set("/a", role::offline, message_));
   EXPECT_TRUE(tells(watch));
@@ -374,7 +374,7 @@ TEST_F(RoleWatch, TellsOfAFileWhoseDirectoriesAreMadeLater) {
 
 TEST_F(RoleWatch, TellsOfReplacementRemovalAndRights) {
   ASSERT_TRUE(store_.set("/a", role::offline, message_));
-  store_watch watch{store_.path()};
+  file_watch watch{store_.path()};
   EXPECT_TRUE(watch.changed());
   EXPECT_FALSE(watch.changed());
   ASSERT_TRUE(store_.set("/b", role::offline, message_));
@@ -388,7 +388,7 @@ TEST_F(RoleWatch, TellsOfReplacementRemovalAndRights) {
 }
 
 TEST_F(RoleWatch, TellsNothingWithoutAPath) {
-  store_watch watch{""};
+  file_watch watch{""};
   EXPECT_EQ(watch.fd(), -1);
   EXPECT_FALSE(watch.changed());
 }

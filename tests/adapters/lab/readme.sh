@@ -92,6 +92,8 @@ refused() {
     { echo "refused: $* gave $code and:"; cat said; exit 1; }
 }
 refused "there is no policy none; there is " --policy none
+refused "--policy slo:request.p99=1s,itl.p99=1s needs clients that mark request or itl: with --no-clients nobody marks anything; " --policy slo:request.p99=1s,itl.p99=1s --no-clients
+refused "--policy shadow:of=slo,ttft.p99=1s needs clients that mark ttft: servers of --service fifo mark request alone; " --policy shadow:of=slo,ttft.p99=1s --service fifo
 refused "slice is \"3 years\"" --policy "fixed_timeslice:slice=3 years"
 refused "name the file with --trace FILE" --arrivals trace
 refused "missing.csv: cannot be opened" --arrivals trace --trace missing.csv
@@ -105,7 +107,17 @@ refused "at most 5000000 are taken" --duration 24h --arrivals poisson:rate=1000
 refused "--seed" --seed -1
 refused "--load" --load 1.5
 refused "no-such-profile" --profile no-such-profile
-refused "speed is no parameter of targets" --target speed=1s
+refused '--target speed=1s: speed is no parameter of --target; its parameters are request, ttft, itl' --target speed=1s
+refused '--target: "ttft" of "ttft" must be key=value' --target ttft
+refused "--service fifo makes no tokens" --service fifo --target request=1s,ttft=200ms
+refused "--duration 0s: must be more than 0" --duration 0s
+refused "--load: --service continuous:prefill_rate=1000,decode_token=1ms says" --load 0.3 --service continuous:prefill_rate=1000,decode_token=1ms
+refused "--trace trace.csv: nobody reads it" --trace trace.csv
+refused 'slice is 20; it must be a duration with a unit, such as "20ms": 1us to 1h' --policy fixed_timeslice:slice=20
+printf '[polcy]\nname = "slo"\n' >wrong.toml
+refused "wrong.toml:1: polcy is no table of a configuration" --config wrong.toml
+printf '[policy]\nslice = "5ms"\n' >wrong.toml
+refused "wrong.toml:1: [policy] names no policy" --config wrong.toml
 refused "'nan' is no number from 0.001 to 0.99" --load nan
 refused "--sweep-cost: '300' is no number from 0.01 to 100" --sweep --sweep-cost 1,300
 refused "--sweep-kernel 11s: must be a time with a unit from 1us to 10s" --sweep --sweep-kernel 1ms,11s
@@ -114,3 +126,26 @@ refused "--sweep-cost requires --sweep" --sweep-cost 3
 refused "leave kernel_low and kernel_high out" --sweep --offline long:kernel_low=5ms
 sed 's/^resume_cost = .*/resume_cost = "2s"/' "$(dirname "$readme")"/../sim/profiles/mi300x.toml >slow.toml
 refused "--sweep-cost 10: resume_cost of profile ./slow.toml would be 20.0 s; at most 9 s" --sweep --profile ./slow.toml
+
+# What cannot be written is said before hours are simulated, and what cannot be judged takes nobody else's figures.
+code=0
+timeout 20 sluice lab --duration 24h --arrivals poisson:rate=40 --gpus 8 --seeds 50 --json no-such-folder/all.json >said 2>&1 || code=$?
+[ $code = 1 ] && [ "$(cat said)" = "sluice: no-such-folder/all.json: cannot be written: No such file or directory" ]
+printf '[scheduler]\npolicy_time_limit = "1ms"\n[policy]\nname = "fixed_timeslice"\nslice = "7ms"\n' >node.toml
+sluice lab --config node.toml --policy fixed_timeslice:slice=7ms --load 0.3 --duration 20s >said 2>err
+grep -q '^sluice: note: node.toml: policy_time_limit has no effect in the laboratory' err
+figures() { grep -F "  $1  " said | grep -o '  [0-9].*'; }
+[ -n "$(figures '[policy] of node.toml')" ] && [ "$(figures '[policy] of node.toml')" = "$(figures fixed_timeslice:slice=7ms)" ]
+# A policy that says something every ten seconds says it three times, and the rest is counted.
+sluice lab --policy shadow:of=fixed_timeslice --load 0.3 --duration 10min >said 2>err
+[ "$(grep -c 'would have held offline groups' err)" = 3 ]
+grep -qE '^sluice: in the laboratory: [1-9][0-9]* such lines were left out$' err
+# A key that fits nothing here is said.
+sluice lab --policy fixed_timeslice:weight_of.chat=2,slice_of.7=5ms --policy fair_share:weight.8=3 --load 0.3 --duration 60s >said 2>err
+grep -q 'weight_of.chat has matched no client: ' err
+grep -q 'slice_of.7 has had no effect: ' err
+grep -q 'weight.8: no effect in 100 choices' err
+# Costs that are given make a load, and that stands there.
+sluice lab --service continuous:prefill_rate=10000,decode_token=1ms --arrivals poisson:rate=5 --duration 60s >said 2>err
+grep -qE ' \| load 0\.[0-9]+ \| ' said
+[ "$(grep -c ' | load 0.3 | ' said)" = 0 ]

@@ -230,7 +230,8 @@ TEST(LabRandom, KernelsRunOnceAndNothingStaysSuspended) {
       const run_result got = simulate(what, who);
       EXPECT_TRUE(got.conserved) << "seed " << seed << ", " << who.name;
       EXPECT_EQ(got.left_suspended, 0u) << "seed " << seed << ", " << who.name;
-      EXPECT_EQ(got.policy_ejections, 0u);
+      EXPECT_EQ(got.faults.removed_for, "");
+      EXPECT_EQ(got.faults.ignored_text(), "");
       EXPECT_EQ(got.requests.size(), what.work.requests.size()) << "seed " << seed;
     }
   }

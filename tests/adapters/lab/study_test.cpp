@@ -1,14 +1,17 @@
 #include "study.hpp"
 
+#include "html_report.hpp"
 #include "report.hpp"
 #include "scenarios.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -90,19 +93,143 @@ TEST(LabStudy, HasEveryoneWhoStandsBesideAPolicyInEachSetting) {
   }
 }
 
-TEST(LabStudy, RefusesToJudgeAPolicyThatWasRemoved) {
-  class thrower final : public policy {
+/// Does in each turn what it is made from, and then nothing but be there.
+contender of_turns(const std::string& name,
+                   const std::function<void(const snapshot&, decision_sink&)>& turn) {
+  class policy_of_turns final : public policy {
    public:
-    std::string_view name() const noexcept override { return "thrower"; }
-    void decide(const snapshot& seen, decision_sink&) override {
-      if (seen.turn > 20) throw std::runtime_error("turn 21");
-    }
+    explicit policy_of_turns(std::function<void(const snapshot&, decision_sink&)> turn)
+        : turn_(std::move(turn)) {}
+    std::string_view name() const noexcept override { return "turns"; }
+    void decide(const snapshot& seen, decision_sink& out) override { turn_(seen, out); }
+
+   private:
+    const std::function<void(const snapshot&, decision_sink&)> turn_;
   };
+  return {name, arrangement::scheduled, [turn] { return std::make_unique<policy_of_turns>(turn); },
+          1};
+}
+
+study_spec one_setting() {
   study_spec spec = small_study(2);
-  spec.policies[0].make = [] { return std::make_unique<thrower>(); };
+  spec.profiles.resize(1);
+  spec.sources.resize(1);
+  spec.loads.resize(1);
+  spec.offline.resize(1);
+  spec.seeds = 2;
+  return spec;
+}
+
+// Symptom: one policy that threw took the figures of all the others with it.
+TEST(LabStudy, JudgesTheOthersBesideAPolicyThatWasRemoved) {
+  study_spec spec = one_setting();
+  spec.policies = {of_turns("thrower",
+                            [](const snapshot& seen, decision_sink&) {
+                              if (seen.turn > 20) throw std::runtime_error("turn 21 \"x\"");
+                            }),
+                   timeslice(20ms)};
   const auto all = run_study(spec);
-  ASSERT_TRUE(all.has_error());
-  EXPECT_THAT(all.error().message, HasSubstr("timeslice: the policy was removed"));
+  ASSERT_TRUE(all.has_value()) << all.error().message;
+  EXPECT_THAT(removed_of(*all),
+              testing::ElementsAre("thrower: the policy was removed in the middle of a run: turn "
+                                   "21 \"x\""));
+  const auto& cells = all->settings[0].cells;
+  EXPECT_TRUE(cells[5].removed());
+  EXPECT_FALSE(cells[6].removed());
+  EXPECT_GT(cells[6].by_seed[0].offline_share, 0);
+  const std::string text = text_report(spec, *all);
+  EXPECT_THAT(text, testing::ContainsRegex("\n  thrower +-  +-  +-[ -]+\n"));
+  EXPECT_THAT(text, HasSubstr("\n  thrower: removed: turn 21 \"x\"\n"));
+  EXPECT_THAT(json_report(spec, *all, ""),
+              HasSubstr("{\"name\":\"thrower\",\"removed\":\"turn 21 \\\"x\\\"\"}"));
+  std::string rows;
+  csv_requests(spec, *all, [&](std::string_view piece) { rows += piece; });
+  csv_decisions(spec, *all, [&](std::string_view piece) { rows += piece; });
+  EXPECT_THAT(rows, testing::Not(HasSubstr("thrower")));
+  EXPECT_THAT(rows, HasSubstr(",timeslice,"));
+  EXPECT_THAT(html_report(spec, *all, ""), HasSubstr("thrower (removed)"));
+}
+
+// Symptom: the run crawled on at a microsecond a turn, for hours.
+TEST(LabStudy, RemovesAPolicyThatAsksForTurnAfterTurn) {
+  for (const duration ahead : {duration(-1s), duration(0), duration(1us)}) {
+    study_spec spec = one_setting();
+    spec.policies = {of_turns("spinner", [ahead](const snapshot& seen, decision_sink& out) {
+      out.wake_at(seen.now + ahead);
+    })};
+    const auto all = run_study(spec);
+    ASSERT_TRUE(all.has_value()) << all.error().message;
+    ASSERT_EQ(removed_of(*all).size(), 1u);
+    EXPECT_THAT(removed_of(*all)[0], HasSubstr("it asked to be woken 1000 times within 10ms"));
+  }
+  study_spec spec = one_setting();
+  spec.policies = {of_turns("busy", [](const snapshot& seen, decision_sink& out) {
+    out.wake_at(seen.now + 50us);  // As often as the fastest policies wake up.
+  })};
+  const auto all = run_study(spec);
+  ASSERT_TRUE(all.has_value());
+  EXPECT_THAT(removed_of(*all), testing::IsEmpty());
+}
+
+TEST(LabStudy, SaysWhatASchedulerIgnores) {
+  study_spec spec = one_setting();
+  spec.seeds = 1;
+  spec.policies = {of_turns("stranger",
+                            [](const snapshot& seen, decision_sink& out) {
+                              if (seen.turn != 10) return;
+                              out.hold(group_id{4711}, never);
+                              out.run(group_id{4711});
+                              out.reserve(gpu_id{1}, 2);
+                              for (const group_id id : seen.changed) out.run(id);
+                            }),
+                   timeslice(20ms)};
+  const auto all = run_study(spec);
+  ASSERT_TRUE(all.has_value());
+  const std::string said =
+      "2 declarations for groups that are not there, 1 reservation on GPUs that are not there, 1 "
+      "number out of range";
+  EXPECT_THAT(text_report(spec, *all), HasSubstr("\n  stranger: ignored: " + said + "\n"));
+  EXPECT_THAT(json_report(spec, *all, ""), HasSubstr("\"ignored\":\"" + said + "\""));
+  EXPECT_EQ(all->settings[0].cells[6].faults.ignored_text(), "");
+}
+
+TEST(LabStudy, SaysTheLoadThatComesOutOfGivenCosts) {
+  study_spec spec = one_setting();
+  spec.seeds = 1;
+  spec.policies.clear();
+  const arrivals work = spec.sources[0].make(1);
+  spec.costs = scale_to_load(work, 0.5);
+  EXPECT_NEAR(load_of(work, *spec.costs), 0.5, 1e-9);
+  const auto all = run_study(spec);
+  ASSERT_TRUE(all.has_value());
+  EXPECT_NEAR(all->settings[0].share, 0.5, 1e-9);
+  EXPECT_THAT(text_report(spec, *all), HasSubstr(" | load 0.5 | "));
+  EXPECT_THAT(text_report(spec, *all), HasSubstr("static split 75/25"));
+}
+
+TEST(LabStudy, SaysWhereAPercentileIsTheLongest) {
+  study_spec spec = one_setting();
+  spec.policies.clear();
+  spec.sources[0].make = [](std::uint64_t seed) { return poisson(seed, 3s, 100); };
+  const auto many = run_study(spec);
+  spec.sources[0].make = [](std::uint64_t seed) { return poisson(seed, 3s, 10); };
+  const auto few = run_study(spec);
+  ASSERT_TRUE(many.has_value() && few.has_value());
+  const std::string said = "of fewer than 100 requests p99 is the longest";
+  EXPECT_THAT(text_report(spec, *few), HasSubstr(said));
+  EXPECT_THAT(text_report(spec, *many), testing::Not(HasSubstr(said)));
+}
+
+TEST(LabReport, IsJsonWhateverNamesHold) {
+  study_spec spec = one_setting();
+  spec.seeds = 1;
+  spec.policies = {timeslice(20ms)};
+  spec.policies[0].name = "caf\xe9 \xc3\xa9 \x01 \"\\";
+  const auto all = run_study(spec);
+  ASSERT_TRUE(all.has_value());
+  EXPECT_THAT(json_report(spec, *all, "\xff"),
+              HasSubstr("{\"name\":\"caf\xEF\xBF\xBD \xc3\xa9 \\u0001 \\\"\\\\\""));
+  EXPECT_THAT(json_report(spec, *all, "\xff"), HasSubstr("{\"command\":\"\xEF\xBF\xBD\""));
 }
 
 TEST(LabStudy, DrawsOtherKernelsForEachProcessOfEachSeed) {

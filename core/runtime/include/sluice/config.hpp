@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
@@ -56,14 +57,24 @@ struct scheduler_config {
   ///         when there is none.
   [[nodiscard]] std::string problem() const;
 
+  /// Gives the settings that cannot change while a scheduler runs (inbox_capacity, suspend_sdma)
+  /// the values that they have in `running`.
+  /// \return one sentence that names those that differed; empty when none did.
+  [[nodiscard]] std::string keep_fixed(const scheduler_config& running);
+
   bool operator==(const scheduler_config&) const = default;
 };
 
 /// Reads the table [scheduler] of a TOML file: the keys are the fields above, durations are strings
-/// with a unit ("250ms"; ns, us, ms, s, min, h). What the file does not name keeps its default;
-/// other tables are other readers'.
+/// with a unit ("250ms"; ns, us, ms, s, min, h). What the file does not name keeps its default.
+/// Besides it the file may have the tables [policy] (load_policy()) and [roles]
+/// (kfd::load_classification()), and nothing else: a slip of the pen is an error.
 /// \param message on failure, one line that names file, line, key and range.
 /// \return errc::bad_config, or the system's error for a file that cannot be read.
 [[nodiscard]] result<scheduler_config> load_config(const std::string& path, std::string& message);
+/// The same.
+/// \param problems on failure, one such line for every setting that is wrong is added.
+[[nodiscard]] result<scheduler_config> load_config(const std::string& path,
+                                                   std::vector<std::string>& problems);
 
 }  // namespace sluice

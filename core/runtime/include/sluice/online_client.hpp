@@ -3,6 +3,7 @@
 /// How online code tells the scheduler that it has work, and how its requests fare: two counters
 /// that any thread may bump, and marks where spans of requests begin and end.
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -26,6 +27,8 @@ struct client_options {
   std::vector<gpu_id> gpus;  ///< Where the work runs; empty means every GPU of the node.
   /// Longest time acquire() waits for the GPUs to be free.
   duration acquire_limit = std::chrono::milliseconds(100);
+  /// How long its spans should take at most, by span_kind; zero: it does not say. For policies.
+  std::array<duration, span_kinds> targets{};
 };
 
 /// "Online work is in flight", for as long as it lives. Move it to where the work ends.
@@ -125,7 +128,7 @@ class online_client {
 
   /// The span `kind` of a request begins now, or began at `since` (not later than now). Beginning
   /// one that is open ends it and begins it anew, so a server that marks every token needs one call
-  /// per token. One that nobody ends is forgotten after max_busy.
+  /// per token. One that nobody ends is forgotten after max_busy, when thousands are open.
   ///
   /// Marks are for policies that know targets (slo); online work begins with begin() and busy().
   /// Wait-free, no lock, no allocation. Marks of requests and first tokens wake the reactor as

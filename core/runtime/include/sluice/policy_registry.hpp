@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,7 +70,8 @@ class policy_registry {
 /// Makes the policy that the table [policy] of a TOML file asks for: `name`, or `plugin`, the path
 /// of a shared library (one that is not absolute begins at the file's folder); and the parameters
 /// of that policy. With both, `name` is the plugin's, or that of a kind that wraps it. A file
-/// without the table, or with neither, gives `fallback`.
+/// without the table, or with neither, gives `fallback`; where that is empty, it is an error. Other
+/// tables than load_config() names are errors.
 ///
 /// \param message on failure, one line that names file, line, key, value and range.
 /// \param text    becomes its command_text().
@@ -79,5 +81,24 @@ class policy_registry {
                                                           std::string_view fallback,
                                                           std::string& message,
                                                           std::string* text = nullptr);
+
+/// What a file asks for, for programs that make more than one of it.
+struct policy_choice {
+  policy_registry known;  ///< With the plugin that the file names.
+  std::string name;
+  parameters values;
+  std::string text;  ///< Its command_text().
+
+  /// One more, whatever has become of the file. Any thread. It never fails where it gave one
+  /// before.
+  [[nodiscard]] std::unique_ptr<policy> make() const;
+};
+
+/// As load_policy() without a fallback; make() gave a policy once.
+///
+/// \return empty when the file has no table [policy].
+[[nodiscard]] result<std::optional<policy_choice>> read_policy(const policy_registry& known,
+                                                               const std::string& path,
+                                                               std::string& message);
 
 }  // namespace sluice

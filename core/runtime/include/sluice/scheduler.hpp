@@ -29,9 +29,9 @@ struct scheduler_options {
 
 /// Watches sources and clients, asks the policy, and acts through the backend.
 ///
-/// Threading: stop(), stopped(), register_client(), rearm(), set_policy() and stats() from any
-///            thread. start() from the thread that created it; run() and poll_once() from one
-///            thread at a time. With a hosted reactor the host's threads do the work and run()
+/// Threading: stop(), stopped(), register_client(), rearm(), set_policy(), set_config() and stats()
+///            from any thread. start() from the thread that created it; run() and poll_once() from
+///            one thread at a time. With a hosted reactor the host's threads do the work and run()
 ///            returns at once.
 /// Lifetime:  owns everything it is given. Destruction without stop() is safe: it stops the sources
 ///            and the backend there and then, which resumes everything. On a hosted reactor,
@@ -40,7 +40,9 @@ struct scheduler_options {
 class scheduler {
  public:
   /// \return errc::bad_config when config.problem() says so or record.buffer is out of its range;
-  ///         the system's error when record.file cannot be written.
+  ///         errc::full for more than 32 sources; the system's error when record.file cannot be
+  ///         written or no descriptor is left. record.file is as it was where the configuration or
+  ///         the buffer is at fault.
   [[nodiscard]] static result<std::unique_ptr<scheduler>> create(
       scheduler_config config, std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
       std::unique_ptr<policy> decider, std::vector<std::unique_ptr<source>> sources,
@@ -49,8 +51,10 @@ class scheduler {
   scheduler(const scheduler&) = delete;
   scheduler& operator=(const scheduler&) = delete;
 
-  /// Starts backend and sources. May block for a few hundred milliseconds. On an error nothing
-  /// stays started.
+  /// Starts backend and sources, once. May block for a few hundred milliseconds. On an error
+  /// nothing stays started. \return errc::stopped when it was started before, or after stop(); else
+  /// the first of their
+  ///         errors.
   [[nodiscard]] result<void> start();
   /// Turns until stop() has been obeyed.
   void run();
@@ -75,6 +79,15 @@ class scheduler {
   /// turn: what both want held stays suspended throughout. The old one is destroyed on the
   /// reactor's thread, at the end of that turn. Returns at once; nothing after stop().
   void set_policy(std::unique_ptr<policy> next);
+  /// Other settings from the next turn on, all of them or none. Processes, queues, clients, holds
+  /// and what groups were off stay known; limits that are tighter now hold at once. What has begun
+  /// by the old ones (a wait before an attach, a backoff, a breaker's time) ends by them. A
+  /// recording tells nothing of it.
+  /// \return errc::bad_config when problem() says so; errc::not_supported when keep_fixed() would
+  ///         change it; errc::stopped after stop(). Then the old ones stay.
+  [[nodiscard]] result<void> set_config(const scheduler_config& next);
+  /// As they are, or will be from the next turn on.
+  scheduler_config config() const;
   /// A copy, taken without disturbing the reactor (see statistics).
   statistics stats() const;
 

@@ -11,6 +11,7 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/breaker.hpp"
+#include "sluice/client_host.hpp"
 #include "sluice/config.hpp"
 #include "sluice/observation.hpp"
 #include "sluice/online_client.hpp"
@@ -40,9 +41,9 @@ struct core_options {
   record_options record = {};
 };
 
-/// Threading: register_client(), rearm(), set_policy(), stats() and wake() from any thread. All
-///            else from one thread at a time, and never from inside a policy's or the backend's
-///            call.
+/// Threading: register_client(), rearm(), set_policy(), set_config(), config(), stats() and wake()
+///            from any thread. All else from one thread at a time, and never from inside a policy's
+///            or the backend's call.
 /// Lifetime:  the backend outlives the core.
 /// Errors:    result<T>; nothing here throws.
 /// Cost:      a step costs what changed, not what exists, and allocates nothing unless something is
@@ -79,10 +80,17 @@ class scheduler_core {
   void finish_stop();
 
   [[nodiscard]] result<online_client> register_client(client_options options);
+  /// Clients of other processes. Between steps; register_client() is for those of this one.
+  client_host& clients() noexcept;
+  /// What client_host::look() does: a step, with all that belongs to one. Nothing at first.
+  void on_look(std::function<void()> turn);
   /// As scheduler::rearm().
   void rearm(gpu_id which);
   /// As scheduler::set_policy().
   void set_policy(std::unique_ptr<policy> next);
+  /// As scheduler::set_config().
+  [[nodiscard]] result<void> set_config(const scheduler_config& next);
+  scheduler_config config() const;
   statistics stats() const;
   /// For what is counted outside: resyncs, the length of a turn.
   statistics& live_stats() noexcept;

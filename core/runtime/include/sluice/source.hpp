@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "sluice/breaker.hpp"
+#include "sluice/client_host.hpp"
 #include "sluice/inbox.hpp"
 #include "sluice/reactor.hpp"
 #include "sluice/result.hpp"
@@ -21,6 +22,8 @@ class source_host {
   virtual reactor& loop() = 0;
   /// One more inbox for this source: one per thread that pushes. Only before start() returns.
   virtual inbox_producer& claim_inbox() = 0;
+  /// For sources that bring in clients. nullptr: this host takes none.
+  virtual client_host* clients() noexcept { return nullptr; }
 
  protected:
   ~source_host() = default;

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-/// One object of about 150 KiB. A copy taken while the scheduler runs holds whole numbers, which
+/// One object of about 140 KiB. A copy taken while the scheduler runs holds whole numbers, which
 /// may be of slightly different moments.
 struct statistics {
   counter turns;
@@ -38,10 +38,11 @@ struct statistics {
   counter failed_reservations;  ///< Shares that the driver refused, or no longer keeps to.
   counter policy_ejections;
 
-  counter begins;           ///< Busy periods begun by clients.
-  counter expired_begins;   ///< Begins that stopped counting after max_busy.
-  counter lost_marks;       ///< Marks of spans that found too many others waiting.
-  counter stray_ends;       ///< Marks that ended a span which was not open.
+  counter begins;              ///< Busy periods begun by clients.
+  counter expired_begins;      ///< Begins that stopped counting after max_busy.
+  counter clients_thrown_out;  ///< Of other processes: what their pages said could not be.
+  counter lost_marks;  ///< Marks of spans that found too many others waiting, or made no sense.
+  counter stray_ends;  ///< Marks that ended a span which was not open.
   counter inbox_overflows;  ///< Observations dropped; a resync mended it.
   counter resyncs;
   counter lost_records;  ///< Lines of the recording that the writer had no room for.

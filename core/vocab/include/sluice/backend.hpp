@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "sluice/ids.hpp"
+#include "sluice/observation.hpp"
 #include "sluice/result.hpp"
 #include "sluice/role.hpp"
 #include "sluice/time.hpp"
@@ -97,7 +98,8 @@ class backend_listener {
   }
   /// The answer to reserve(), and unasked, with an error, where a reservation could not be kept up.
   /// Without an error the driver keeps to `offline_share` from now on; with one it limits nobody on
-  /// that GPU. Everything runs unlimited, too, after lost() and acts_by().
+  /// that GPU, or the backend sees to that until the driver lets it. Everything runs unlimited,
+  /// too, after lost() and acts_by().
   virtual void reserved(gpu_id gpu, double offline_share, error_code error) {
     (void)gpu;
     (void)offline_share;
@@ -144,6 +146,12 @@ class backend {
     (void)gpu;
     (void)offline_share;
     return errc::not_supported;
+  }
+  /// What source number `source` saw, after the scheduler has taken it in: for a backend that has
+  /// no driver to tell it of queues. Never blocks.
+  virtual void observed(unsigned source, const observation& seen) {
+    (void)source;
+    (void)seen;
   }
   /// Nothing more will be submitted this turn: what waits for company goes out.
   virtual void flush() {}

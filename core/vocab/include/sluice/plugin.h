@@ -175,6 +175,10 @@ struct sluice_snapshot {
   /** \return the one of `gpus` with that id, or NULL. */
   const sluice_gpu* (*find_gpu)(const sluice_snapshot* self, uint32_t id);
   const void* host; /**< The scheduler's own. */
+  /** Fills `targets` with how long the client's spans should take at most, by SLUICE_SPAN_*; 0: it
+   * did not say. Where struct_size reaches to here.
+   * \return 1; 0 when there is no such client (any more): then `targets` is left as it was. */
+  int32_t (*find_targets)(const sluice_snapshot* self, uint64_t client, int64_t targets[3]);
 };
 
 /* How it answers ---------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "sluice/ids.hpp"
+#include "sluice/span_kind.hpp"
 #include "sluice/time.hpp"
 #include "sluice/world.hpp"
 
@@ -22,23 +23,6 @@ enum class event_kind : std::uint8_t {
   span_begin,    ///< `client` began the span `span` of its request `request`; on no single GPU.
   span_end,      ///< It ended; `length` is how long it took.
 };
-
-/// What a client measures of its requests, and what users give targets for.
-enum class span_kind : std::uint8_t {
-  request,  ///< From arrival to the last byte of the answer.
-  ttft,     ///< From arrival to the first token.
-  itl,      ///< From one token to the next.
-};
-inline constexpr std::size_t span_kinds = 3;
-
-constexpr std::string_view to_string(span_kind value) noexcept {
-  switch (value) {
-    case span_kind::request: return "request";
-    case span_kind::ttft: return "ttft";
-    case span_kind::itl: break;
-  }
-  return "itl";
-}
 
 struct event {
   event_kind kind{};
@@ -110,6 +94,10 @@ class policy {
   /// Stable, changes when behaviour changes.
   virtual std::string_view name() const noexcept = 0;
   virtual void decide(const snapshot& seen, decision_sink& out) = 0;
+  /// Kinds of spans of which clients must mark at least one, or it does nothing: who knows before
+  /// a run that nobody marks any refuses it. Empty: it works without marks. Constant for its life;
+  /// valid as long as it is. Plugins cannot say it.
+  virtual std::span<const span_kind> needs_marks() const noexcept { return {}; }
 };
 
 }  // namespace sluice

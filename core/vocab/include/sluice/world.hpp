@@ -4,6 +4,7 @@
 /// here is missing in plugins until plugin.h, policy_plugin.hpp and the runtime's plugin_policy.cpp
 /// have it, too.
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "sluice/ids.hpp"
 #include "sluice/online_work.hpp"
 #include "sluice/role.hpp"
+#include "sluice/span_kind.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice {
@@ -63,6 +65,8 @@ struct client_view {
   client_id id{};
   std::string_view name;         ///< As it registered.
   std::span<const gpu_id> gpus;  ///< Where its work runs; empty: every GPU of the node.
+  /// How long its spans should take at most, by span_kind, as it registered; zero: it did not say.
+  std::array<duration, span_kinds> targets{};
 };
 
 /// Threading: reactor thread, during policy::decide() only. References and spans end with the call.

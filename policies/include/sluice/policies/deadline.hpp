@@ -19,6 +19,8 @@ namespace sluice {
 /// budget) it is met, but for online work.
 /// Does not promise: shares. A group with half the budget of another runs twice as often only where
 /// the budgets, not the number of groups, set the pace.
+/// It holds for online work whether that pays or not: beside kernels much shorter than a suspend
+/// and a resume, that costs online work more than it gives (adapters/lab/RESULTS.md); see slo.
 /// Choose it when offline jobs must move at least every so often: those that answer heartbeats,
 /// feed others, or are watched. Turns of equal budgets are plain rotation.
 ///

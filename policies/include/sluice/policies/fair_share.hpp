@@ -18,10 +18,12 @@ namespace sluice {
 /// limits forced, and the time a suspend and a resume take. Who comes, or comes back from waiting
 /// for online work, starts level with the one behind: there is no credit for time away.
 /// Does not promise: shares of work done: a group with nothing to do uses its quantum up. Nor
-/// shares below what the limits give to each, min_run in every max_suspend. Choose it when several
-/// offline jobs are to progress together, and each runs fast alone (their kernels fill the GPU). A
-/// quantum costs a suspend and a resume: take 20 times that or more. With more groups than
-/// max_suspend ÷ quantum on one GPU, the limits make some run beside others.
+/// shares below what the limits give to each, min_run in every max_suspend.
+/// It holds for online work whether that pays or not: beside kernels much shorter than a suspend
+/// and a resume, that costs online work more than it gives (adapters/lab/RESULTS.md); see slo.
+/// Choose it when several offline jobs are to progress together, and each runs fast alone (their
+/// kernels fill the GPU). A quantum costs a suspend and a resume: take 20 times that or more. With
+/// more groups than max_suspend ÷ quantum on one GPU, the limits make some run beside others.
 ///
 /// Parameters: `quantum`, `weight.<0 to 15>` (the weight of groups of that priority), `linger`.
 [[nodiscard]] policy_kind fair_share_kind();

@@ -42,9 +42,12 @@ struct fixed_timeslice_options {
 ///
 /// Promises: no offline group that can be held runs on a GPU with online work in flight
 /// (client_done), or within a slice of an arrival, but for the scheduler's limits.
+/// It holds for online work whether that pays or not: beside kernels much shorter than a suspend
+/// and a resume, that costs online work more than it gives (adapters/lab/RESULTS.md); see slo.
 /// Choose it when arrivals come in bursts, and nothing is known of them but that: the slice should
 /// be longer than the gaps within a burst. Give a client that can wait (batch scoring) a weight
-/// below 1, one whose bursts have long gaps a weight above.
+/// below 1, one whose bursts have long gaps a weight above. What of slice_of and weight_of has
+/// fitted no GPU and no client is said once, after 100 arrivals.
 /// Cost: a turn costs the changed groups, those of the GPUs with events and, for each begin, the
 /// weights; it allocates only for a GPU that it has not seen.
 [[nodiscard]] std::unique_ptr<policy> make_fixed_timeslice(fixed_timeslice_options options = {});

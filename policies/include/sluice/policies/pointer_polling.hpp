@@ -45,6 +45,8 @@ struct pointer_polling_options {
 /// seen, none in a kernel that is at most twice as long as the longest before it, or as long as
 /// settle_max while nothing was seen. Without readable pointers (`sluice doctor` says so) only what
 /// clients report counts.
+/// It holds for online work whether that pays or not: beside kernels much shorter than a suspend
+/// and a resume, that costs online work more than it gives (adapters/lab/RESULTS.md); see slo.
 ///
 /// Cost: a turn costs the changed groups, those of the GPUs with events, and a look at each GPU;
 /// allocates only for a new GPU.

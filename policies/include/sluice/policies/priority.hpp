@@ -16,6 +16,8 @@ namespace sluice {
 /// Does not promise: that a lower level ever runs, beyond what the limits (max_suspend and min_run,
 /// offline_floor) give to every group; nor that somebody else's work waits while a group that runs
 /// has none to do.
+/// It holds for online work whether that pays or not: beside kernels much shorter than a suspend
+/// and a resume, that costs online work more than it gives (adapters/lab/RESULTS.md); see slo.
 /// Choose it when some offline jobs must not be slowed by others, and the others may take what is
 /// left over. Where each is to get a share, take fair_share; where each must come in time,
 /// deadline.

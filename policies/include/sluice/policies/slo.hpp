@@ -40,23 +40,30 @@ struct slo_options {
 ///   released when none of them is out of patience for 64 round trips (a suspend and a resume, as
 ///   measured). Between spans it is released when that loses the least offline time on average,
 ///   given the lengths of the gaps seen so far and the round trip (less the patience of what comes
-///   next): shorter gaps are held through, the break after a burst is waited for. And where spans
-///   that are alone were not shorter by more than a round trip when they were held for, nothing is
-///   held: beside kernels for which nobody waits, a hold is a delay of its own. To know that, some
-///   of the spans that come while none is open are held for at once, or not at all: every second
-///   one until 16 of both kinds are known, then one of 64, and one of 256 where it is clear.
+///   next): shorter gaps are held through, the break after a burst is waited for. And where a hold
+///   does not save a span that is alone more than a round trip, nothing is held: beside kernels for
+///   which nobody waits, a hold is a delay of its own.
+/// - **Trials.** What a hold saves is known from the time between the tokens of requests that are
+///   alone on the GPU, held for and beside offline work (so mark tokens even without a target for
+///   them); where there are none, from the lengths of spans that come while none is open, where
+///   they differ by more than chance. While that leaves it open, late spans are held for. To know
+///   it, some of the spans that come while none is open are held for at once, or not at all: every
+///   second one until enough of both are known, then one of 64, and one of 256 where it is clear.
+///   Where a hold does not help, a trial comes after 16 of them, then 32, and so on, at last after
+///   512: in the long run 0.2 % of the suspends that suspending at once takes.
 /// - **A burst that is predicted.** When patience is zero and spans still miss, every miss doubles,
 ///   up to eight times, the offline time that it gives to save online work a suspend: it holds
 ///   before a span begins where the gaps say when that will be.
 /// - **Giving up.** When for ten minutes, and for 64 spans, more than 1 % missed although it would
-///   have been so without offline work, the target is out of reach: the log says so, and for ten
-///   minutes the aim is 1.1 times what 99 % of the spans needed by themselves. Then it tries the
-///   stated target again.
+///   have been so without offline work (less all the time that it ran since online work began, or
+///   since twice the target ago), the target is out of reach: the log says so, and for ten minutes
+///   the aim is 1.1 times what 99 % of the spans needed by themselves. Then it tries the stated
+///   target again.
 /// - **The share of offline work** comes before the targets: when it has had less than `offline`,
 ///   it runs until it has not, for at least eight round trips.
 ///
 /// Work that no client marks has no target: nothing is suspended for it, and after a hundred begins
-/// the log says so, once.
+/// the log says so, once. Whoever knows it before refuses the policy (policy::needs_marks()).
 ///
 /// adapters/lab/RESULTS.md has what that is worth. A target far above what requests need makes all
 /// of them slow, not only one in a hundred: state what you want. Scheduler limits act on it as on

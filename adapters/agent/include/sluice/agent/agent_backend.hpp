@@ -5,6 +5,7 @@
 /// wherever the host program does anything else.
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -35,6 +36,9 @@ struct agent_options {
   /// driver does not undo such a pause when the agent dies, the agent's guardian does.
   bool criu_pause = false;
   kfd::message_sink say = kfd::messages_to_stderr();
+  /// Called on the reactor thread when an agent died and none can replace it, because another
+  /// program owns the node by now. The backend goes on trying.
+  std::function<void()> owned_by_another = nullptr;
 };
 
 /// Whatever happens to either process, everything runs again within the lease plus 200 ms plus the
@@ -46,8 +50,7 @@ struct agent_options {
 ///   started after a pause that grows from 100 ms to 5 s, and restored() follows.
 /// - The agent hangs or is stopped: it is killed, and only it.
 /// - With criu_pause: when the agent dies, its child, the guardian, unpauses what the driver does
-/// not
-///   resume, some milliseconds after lost() perhaps. When the guardian dies the agent ends, as
+///   not resume, some milliseconds after lost() perhaps. When the guardian dies the agent ends, as
 ///   above.
 /// - The driver refuses to resume a target and to end its session: the agent ends, as above.
 /// - Either side finds what cannot be in the memory that they share: it takes the other for gone.

@@ -37,9 +37,10 @@ namespace sluice::kfd {
 /// suspended that the store says is online. A store that is refused later leaves what it said
 /// before in force.
 ///
-/// Threading: as any source's, but set_role() and withdraw_role(): those from any thread.
-/// Lifetime:  a scheduler owns its sources, so keep a pointer to call those two by, and call them
-///            no longer than the scheduler lives. Before start() and after stop() they are recorded
+/// Threading: as any source's, but set_role(), withdraw_role() and set_rules(): those from any
+///            thread.
+/// Lifetime:  a scheduler owns its sources, so keep a pointer to call those by, and call them no
+///            longer than the scheduler lives. Before start() and after stop() they are recorded
 ///            and take effect with the next start.
 class discovery : public source {
  public:
@@ -54,6 +55,14 @@ class discovery : public source {
   /// Takes back what was said, here or in the rules: the rules' other parts decide again.
   /// \return errc::unknown_target when nothing was said of it, or it has ended.
   [[nodiscard]] virtual result<void> withdraw_role(const process_identity& who) = 0;
+  /// Other rules, from the next look on (milliseconds). Processes and queues stay known, gangs that
+  /// fit both keep together, and what set_role() said stays: rules.by_process counts only at the
+  /// start. Blocks while it reads a role store that is another one than before.
+  /// \param message on failure, one sentence.
+  /// \return errc::bad_config when the rules have a problem or that store is refused, the system's
+  ///         error when it cannot be read: the old rules stay.
+  [[nodiscard]] virtual result<void> set_rules(classification_rules rules,
+                                               std::string& message) = 0;
 
   /// How many events of this kind the driver has told (resets, evictions, restores, faults,
   /// processes), of all GPUs, since this object exists. Any thread. 0 where the driver tells none,

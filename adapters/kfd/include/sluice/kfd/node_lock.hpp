@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "sluice/kfd/message_sink.hpp"
@@ -32,6 +33,11 @@ class node_lock {
   [[nodiscard]] static result<std::unique_ptr<node_lock>> acquire(const std::string& path,
                                                                   const message_sink& say,
                                                                   pid_t on_behalf_of = 0);
+
+  /// Who owns the node by that lock at this moment: "process 12 (serve), whose agent is process 13
+  /// (sluice-agent)". Changes nothing, blocks nowhere: some system calls.
+  /// \return nothing where nobody does, or where the file cannot be opened.
+  [[nodiscard]] static std::optional<std::string> owner(const std::string& path);
 
  private:
   explicit node_lock(unique_fd fd) : fd_(std::move(fd)) {}

@@ -84,6 +84,8 @@ inline constexpr double decode_weight = 100;
 
 /// Costs at which the whole stretch needs `load` of its window as GPU time.
 token_costs scale_to_load(const arrivals& work, double load);
+/// The other way round; 0 without a window.
+double load_of(const arrivals& work, const token_costs& costs);
 
 struct token_totals {
   std::uint64_t context = 0;

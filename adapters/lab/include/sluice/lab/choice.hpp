@@ -18,5 +18,7 @@ struct choice {
 };
 /// Errors: one sentence.
 checked<choice> parse_choice(std::string_view text);
+/// The same of "key=value,key=value"; its name is empty.
+checked<choice> parse_values(std::string_view text);
 
 }  // namespace sluice::lab

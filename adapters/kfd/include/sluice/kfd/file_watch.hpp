@@ -14,10 +14,10 @@ namespace sluice::kfd {
 ///
 /// Threading: one thread.
 /// Errors:    without inotify it never tells anything: ask changed() now and then.
-class store_watch {
+class file_watch {
  public:
   /// `path` empty: watches nothing.
-  explicit store_watch(const std::string& path);
+  explicit file_watch(const std::string& path);
 
   /// Readable when changed() has something to tell; -1 when it cannot watch.
   int fd() const noexcept { return inotify_.get(); }

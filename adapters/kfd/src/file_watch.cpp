@@ -1,4 +1,4 @@
-#include "store_watch.hpp"
+#include "sluice/kfd/file_watch.hpp"
 
 #include <sys/inotify.h>
 #include <sys/stat.h>
@@ -27,7 +27,7 @@ std::string identity_of_file(const std::string& path) {
 
 }  // namespace
 
-store_watch::store_watch(const std::string& path) : path_(path) {
+file_watch::file_watch(const std::string& path) : path_(path) {
   if (path_.empty()) return;
   std::error_code ignored;
   const auto whole = std::filesystem::absolute(path_, ignored).lexically_normal();
@@ -39,7 +39,7 @@ store_watch::store_watch(const std::string& path) : path_(path) {
   watch();
 }
 
-void store_watch::watch() {
+void file_watch::watch() {
   // A watch that is there already is the same again; one on a directory that was replaced by
   // another of its name has gone with it.
   constexpr std::uint32_t above =
@@ -51,7 +51,7 @@ void store_watch::watch() {
   }
 }
 
-bool store_watch::changed() {
+bool file_watch::changed() {
   if (path_.empty()) return false;
   alignas(inotify_event) std::array<char, 4096> ignored;
   bool any = false;

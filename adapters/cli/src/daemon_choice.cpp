@@ -1,0 +1,37 @@
+#include "daemon_choice.hpp"
+
+#include "output.hpp"
+
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "sluice/policies/all.hpp"
+
+namespace sluice::cli {
+
+policy_registry daemon_policies() {
+  policy_registry known;
+  for (policy_kind& kind : all_policies()) known.add(std::move(kind));
+  return known;
+}
+
+std::optional<daemon_config> load_daemon(const std::string& path, const policy_registry& known) {
+  std::vector<std::string> problems;
+  auto loaded = load_daemon_config(path, known, problems);
+  for (const std::string& each : problems) complain(printable(each));
+  if (!loaded) return {};
+  return std::move(*loaded);
+}
+
+std::string words_of(const daemon_config& config) {
+  return fmt::format(
+      "{}, policy {}, files in {}, roles said in {}",
+      config.node.mode == node_mode::enforce ? "enforce" : "observe (attaches to nothing)",
+      config.policy.empty() ? "of a plugin, wrapped" : config.policy, config.node.files.directory,
+      config.node.settings.roles.role_store.empty() ? "none"
+                                                    : config.node.settings.roles.role_store);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,240 @@
+// sluice run: the daemon. Discovers, decides, and acts through the agent, until SIGTERM.
+
+#include "daemon_choice.hpp"
+#include "daemon_log.hpp"
+#include "output.hpp"
+#include "service_manager.hpp"
+#include "subcommand.hpp"
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "sluice/node.hpp"
+#include "sluice/reactor.hpp"
+#include "sluice/statistics_text.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+struct options {
+  std::string config;
+  std::string mode;
+};
+
+/// How often the service manager is told what has changed.
+constexpr duration look_every = 1s;
+
+sigset_t awaited_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int each : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&set, each);
+  return set;
+}
+
+/// Where the kernel refuses this program its event loop, it becomes its sibling that needs less.
+/// \return false, after a complaint.
+bool has_event_loop(const options& chosen) {
+  const auto loop = reactor::create();
+  if (loop) return true;
+  const std::string why = loop.error().message();
+  std::error_code error;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string sibling = (own.parent_path() / "sluice-epoll").string();
+  if (error || own.filename() == "sluice-epoll" || ::access(sibling.c_str(), X_OK) != 0) {
+    complain("the kernel refuses the event loop: " + why);
+    return false;
+  }
+  complain(fmt::format("the kernel refuses io_uring ({}), going on as sluice-epoll", why));
+  std::vector<std::string> words{sibling, "run"};
+  if (!chosen.config.empty()) words.push_back("--config=" + chosen.config);
+  if (!chosen.mode.empty()) words.push_back("--mode=" + chosen.mode);
+  std::vector<char*> arguments;
+  for (auto& each : words) arguments.push_back(each.data());
+  arguments.push_back(nullptr);
+  ::execv(sibling.c_str(), arguments.data());
+  complain(fmt::format("{}: cannot be run: {}", sibling, error_text(errno)));
+  return false;
+}
+
+class daemon {
+ public:
+  explicit daemon(options chosen) : chosen_(std::move(chosen)) {}
+
+  int run() {
+    auto config = load();
+    if (!config || !has_event_loop(chosen_)) return exit_failed;
+    running_ = std::move(*config);
+    start_log(running_.log_level);
+    // Before any thread, so that all have them blocked and this one takes them.
+    const sigset_t awaited = awaited_signals();
+    ::pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
+    std::signal(SIGPIPE, SIG_IGN);
+    if (!start()) return exit_failed;
+    while (!ended_) {
+      const timespec wait = until_next();
+      const int signal = ::sigtimedwait(&awaited, nullptr, &wait);
+      switch (signal) {
+        case SIGTERM:
+        case SIGINT: ended_ = true; break;
+        case SIGHUP: reload(); break;
+        case SIGUSR1: say_statistics(); break;
+        default: break;
+      }
+      look();
+    }
+    service_manager::stopping();
+    node_->stop();
+    say_statistics();
+    return exit_done;
+  }
+
+ private:
+  std::optional<daemon_config> load() const {
+    auto config = load_daemon(chosen_.config, known_);
+    if (config && !chosen_.mode.empty())
+      config->node.mode = chosen_.mode == "enforce" ? node_mode::enforce : node_mode::observe;
+    return config;
+  }
+
+  bool start() {
+    node_options with = running_.node;
+    with.alive_every = service_manager::alive_every();
+    if (with.alive_every > duration::zero()) with.alive = [] { service_manager::alive(); };
+    with.warn = log_warning;
+    with.tell = log_info;
+    std::string message;
+    auto made = node::create(std::move(with), message);
+    if (!made) {
+      complain(message);
+      return false;
+    }
+    node_ = std::move(*made);
+    log_info(words_of(running_));
+    if (const auto started = node_->start(); !started) {
+      complain("cannot start: " + started.error().message());
+      return false;
+    }
+    next_statistics_ = after_interval();
+    status_ = status();
+    service_manager::ready(status_);
+    return true;
+  }
+
+  void reload() {
+    service_manager::reloading();
+    std::vector<std::string> problems;
+    auto next = load_daemon_config(chosen_.config, known_, problems);
+    for (const std::string& each : problems) log_warning("reload: " + printable(each));
+    if (!next) {
+      log_warning("reload: the old settings stay");
+    } else {
+      if (!chosen_.mode.empty()) next->node.mode = running_.node.mode;
+      take(std::move(*next));
+    }
+    service_manager::ready(status_);
+  }
+
+  void take(daemon_config next) {
+    if (next.policy_table == running_.policy_table)
+      next.node.settings.make_policy = nullptr;  // it keeps what it has learnt
+    std::string message;
+    if (!node_->change(next.node.settings, message)) {
+      log_warning("reload: " + message + "; the old settings stay");
+      return;
+    }
+    if (const std::string fixed = running_.fixed_differences(next); !fixed.empty())
+      log_warning("reload: what cannot change while the daemon runs stays until it is restarted: " +
+                  fixed);
+    running_.policy = next.policy;
+    running_.policy_table = next.policy_table;
+    running_.node.settings = next.node.settings;
+    running_.log_level = next.log_level;
+    set_log_level(next.log_level);
+    if (std::exchange(running_.statistics_interval, next.statistics_interval) !=
+        next.statistics_interval)
+      next_statistics_ = after_interval();
+    log_info("reloaded: " + words_of(running_));
+  }
+
+  void look() {
+    if (clock::now() >= next_statistics_) {
+      say_statistics();
+      next_statistics_ = after_interval();
+    }
+    if (std::string now = status(); now != status_) {
+      status_ = std::move(now);
+      service_manager::status(status_);
+    }
+  }
+
+  std::string status() const {
+    std::string text;
+    switch (node_->state()) {
+      case node_state::owning:
+        text = node_->mode() == node_mode::enforce ? "owns the node" : "observes the node";
+        break;
+      case node_state::following: text = "follows the owner, " + node_->owner(); break;
+      case node_state::idle:
+      case node_state::stopped: text = "stopped"; break;
+    }
+    return node_->paused() ? text + ", paused" : text;
+  }
+
+  void say_statistics() const { log_info(statistics_line(*node_->stats(), node_->mode())); }
+
+  time_point after_interval() const {
+    return running_.statistics_interval == duration::zero()
+               ? never
+               : clock::now() + running_.statistics_interval;
+  }
+
+  timespec until_next() const {
+    const duration left = std::clamp(next_statistics_ - clock::now(), duration::zero(), look_every);
+    const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
+    return {seconds.count(), (left - seconds).count()};
+  }
+
+  const options chosen_;
+  const policy_registry known_ = daemon_policies();
+  daemon_config running_;
+  std::unique_ptr<node> node_;
+  time_point next_statistics_ = never;
+  std::string status_;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+subcommand add_run(CLI::App& program) {
+  const auto chosen = std::make_shared<options>();
+  auto* const command =
+      program.add_subcommand("run", "Schedule this node, in the foreground, until SIGTERM");
+  command->footer(
+      "Without --config every setting has its default: it observes and touches nothing.\n"
+      "SIGHUP reads the configuration anew, SIGUSR1 logs counters, SIGTERM and SIGINT\n"
+      "resume everything and end it. Where another program owns the node it waits and\n"
+      "takes over. Needs no privileges; sluice-agent, which it starts, does.\n"
+      "Exit code 0: ended by a signal; 1: it could not be started; 2: usage.");
+  command->add_option("-c,--config", chosen->config, "The configuration (TOML)")->type_name("FILE");
+  command->add_option("--mode", chosen->mode, "Instead of the configuration's mode")
+      ->check(CLI::IsMember({"observe", "enforce"}));
+  return {command, [chosen] { return daemon{*chosen}.run(); }};
+}
+
+}  // namespace sluice::cli

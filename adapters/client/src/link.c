@@ -1,0 +1,283 @@
+/* The connection, kept by a thread of the library's own. */
+#define _GNU_SOURCE
+
+#include "connection.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MS ((int64_t)1000000)
+
+static const int64_t first_delay = 20 * MS;
+static const int64_t longest_delay = 500 * MS;
+static const int64_t refused_delay = 1000 * MS; /* Its grant may come: a cgroup, say. */
+static const int64_t answer_limit = 2000 * MS;
+
+/** The thread's own. */
+typedef struct keeper {
+  struct sluice_connection* client;
+  int64_t next; /* When to connect, or until when the welcome must be there. */
+  int64_t delay;
+} keeper;
+
+static void say(struct sluice_connection* client, int error, const char* why) {
+  client->error = -error;
+  snprintf(client->why, sizeof client->why, "%s", why);
+}
+
+/** Zeros in place of the scheduler's words, or the words of the next one. The kernel puts the one
+ * in the place of the other without a gap. */
+static bool place(struct sluice_connection* client, int fd) {
+  const int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+  void* const at = mmap(client->scheduler, sizeof *client->scheduler, PROT_READ, flags, fd, 0);
+  return at != MAP_FAILED && madvise(at, sizeof *client->scheduler, MADV_DONTFORK) == 0;
+}
+
+/** life->lock held, as in all below but those that say otherwise. */
+static void hang_up(keeper* self, int error, const char* why) {
+  struct sluice_connection* const client = self->client;
+  (void)place(client, -1);
+  sluice_client_close_file(&client->link);
+  client->connected = false;
+  client->role = 0;
+  client->scheduler_pid = 0;
+  say(client, error, why);
+  for (wait* one = client->waits; one != NULL; one = one->next) one->sent = false;
+  self->next = sluice_client_now() + self->delay;
+  self->delay = self->delay * 2 < longest_delay ? self->delay * 2 : longest_delay;
+}
+
+static bool send_message(struct sluice_connection* client, const void* what, size_t size,
+                         const int* fds, size_t fd_count) {
+  struct iovec data = {.iov_base = (void*)(uintptr_t)what, .iov_len = size};
+  union {
+    char bytes[CMSG_SPACE(SLUICE_WIRE_DESCRIPTORS * sizeof(int))];
+    struct cmsghdr align;
+  } control;
+  memset(&control, 0, sizeof control);
+  struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+  if (fd_count != 0) {
+    message.msg_control = &control;
+    message.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
+    struct cmsghdr* const head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+    memcpy(CMSG_DATA(head), fds, fd_count * sizeof(int));
+  }
+  return sendmsg(client->link.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
+}
+
+static void connect_now(keeper* self) {
+  struct sluice_connection* const client = self->client;
+  char why[SLUICE_WIRE_WHY];
+  struct sockaddr_un to = {.sun_family = AF_UNIX};
+  if (strlen(client->socket) >= sizeof to.sun_path) {
+    hang_up(self, ENAMETOOLONG, "the socket's path is too long for one");
+    return;
+  }
+  strcpy(to.sun_path, client->socket);
+  client->link =
+      sluice_client_file(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (client->link.fd < 0 ||
+      connect(client->link.fd, (const struct sockaddr*)&to, sizeof to) != 0) {
+    const int error = errno;
+    snprintf(why, sizeof why, "no scheduler at %s (%s); it is tried again", client->socket,
+             strerror(error));
+    hang_up(self, error, why);
+    return;
+  }
+  const int fds[SLUICE_WIRE_DESCRIPTORS] = {client->page.fd, client->bell.fd};
+  if (!send_message(client, &client->hello, sizeof client->hello, fds, SLUICE_WIRE_DESCRIPTORS)) {
+    hang_up(self, errno, "the scheduler does not listen; it is tried again");
+    return;
+  }
+  self->next = sluice_client_now() + answer_limit;
+}
+
+static bool is_sealed_page(int fd) {
+  struct stat about;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &about) == 0 &&
+         about.st_size >= (off_t)sizeof(sluice_scheduler_words);
+}
+
+static void welcome(keeper* self, const sluice_wire_welcome* said, int page) {
+  struct sluice_connection* const client = self->client;
+  if (said->error != 0) {
+    char why[SLUICE_WIRE_WHY];
+    memcpy(why, said->why, sizeof why);
+    why[sizeof why - 1] = '\0';
+    hang_up(self, said->error > 0 ? said->error : EPROTO, why);
+    self->next = sluice_client_now() + refused_delay;
+    return;
+  }
+  if (page < 0 || !is_sealed_page(page) || !place(client, page)) {
+    hang_up(self, EPROTO, "the scheduler's page cannot be used; it is tried again");
+    return;
+  }
+  struct ucred peer = {.pid = 0};
+  socklen_t size = sizeof peer;
+  (void)getsockopt(client->link.fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  client->scheduler_pid = peer.pid;
+  client->connected = true;
+  client->role = said->role;
+  ++client->connections;
+  say(client, 0, "");
+  self->delay = first_delay;
+  /* What began before the page was there has not rung. */
+  (void)eventfd_write(client->bell.fd, 1);
+}
+
+/** Takes the wait off the list. */
+static wait* take_wait(struct sluice_connection* client, int64_t number, int64_t due) {
+  for (wait** at = &client->waits; *at != NULL; at = &(*at)->next) {
+    wait* const one = *at;
+    if (one->number != number && one->deadline > due) continue;
+    *at = one->next;
+    --client->waiting;
+    return one;
+  }
+  return NULL;
+}
+
+/** Calls without the lock, and takes it again. */
+static void answer(struct sluice_connection* client, wait* one, int32_t clear) {
+  pthread_mutex_unlock(&client->life->lock);
+  one->done(one->context, clear);
+  free(one);
+  pthread_mutex_lock(&client->life->lock);
+}
+
+static void handle(keeper* self, const void* message, size_t size, int page) {
+  struct sluice_connection* const client = self->client;
+  sluice_wire_head head;
+  if (size < sizeof head) return;
+  memcpy(&head, message, sizeof head);
+  if (head.type == SLUICE_WIRE_WELCOME && size >= sizeof(sluice_wire_welcome) &&
+      !client->connected) {
+    sluice_wire_welcome said;
+    memcpy(&said, message, sizeof said);
+    welcome(self, &said, page);
+  } else if (head.type == SLUICE_WIRE_ANSWER && size >= sizeof(sluice_wire_answer)) {
+    sluice_wire_answer said;
+    memcpy(&said, message, sizeof said);
+    wait* const one = take_wait(client, (int64_t)said.number, INT64_MIN);
+    if (one != NULL) answer(client, one, said.clear != 0);
+  }
+}
+
+static void receive(keeper* self) {
+  struct sluice_connection* const client = self->client;
+  while (client->link.fd >= 0) {
+    union {
+      sluice_wire_welcome welcome;
+      sluice_wire_answer answer;
+    } message;
+    union {
+      char bytes[CMSG_SPACE(sizeof(int))];
+      struct cmsghdr align;
+    } control;
+    struct iovec data = {.iov_base = &message, .iov_len = sizeof message};
+    struct msghdr from = {.msg_iov = &data,
+                          .msg_iovlen = 1,
+                          .msg_control = &control,
+                          .msg_controllen = sizeof control};
+    const ssize_t got = recvmsg(client->link.fd, &from, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got <= 0) {
+      hang_up(self, got < 0 ? errno : ECONNRESET, "the scheduler hung up; it is tried again");
+      return;
+    }
+    int page = -1;
+    const struct cmsghdr* const head = CMSG_FIRSTHDR(&from);
+    if (head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
+      memcpy(&page, CMSG_DATA(head), sizeof page);
+    }
+    handle(self, &message, (size_t)got, page);
+    if (page >= 0) close(page);
+  }
+}
+
+static bool ask(struct sluice_connection* client, uint32_t type, int64_t number, int64_t timeout) {
+  sluice_wire_wait asked = {
+      .head = client->hello.head, .number = (uint64_t)number, .timeout = timeout};
+  asked.head.type = type;
+  return send_message(client, &asked, sizeof asked, NULL, 0);
+}
+
+void sluice_client_tell_stopped(struct sluice_connection* client, int64_t number) {
+  /* Else it is answered some time, to nobody. */
+  if (client->connected) (void)ask(client, SLUICE_WIRE_STOP_WAITING, number, 0);
+}
+
+static void send_waits(keeper* self) {
+  struct sluice_connection* const client = self->client;
+  for (wait* one = client->waits; one != NULL && client->connected; one = one->next) {
+    if (one->sent) continue;
+    const int64_t left = one->deadline - sluice_client_now();
+    /* Where it cannot be asked, its deadline is ours. */
+    if (!ask(client, SLUICE_WIRE_WAIT, one->number, left > 0 ? left : 0)) return;
+    one->sent = true;
+  }
+}
+
+static int64_t next_due(const keeper* self) {
+  const struct sluice_connection* const client = self->client;
+  int64_t due = client->connected ? INT64_MAX : self->next;
+  for (const wait* one = client->waits; one != NULL; one = one->next) {
+    if (one->deadline < due) due = one->deadline;
+  }
+  return due;
+}
+
+/** Without the lock: until something comes. */
+static void sleep_until(int64_t due, int kick, int link) {
+  struct pollfd both[2] = {{.fd = kick, .events = POLLIN}, {.fd = link, .events = POLLIN}};
+  const int64_t left = due - sluice_client_now();
+  struct timespec timeout = {.tv_sec = left / (1000 * MS), .tv_nsec = left % (1000 * MS)};
+  if (left <= 0) timeout = (struct timespec){0};
+  (void)ppoll(both, 2, due == INT64_MAX ? NULL : &timeout, NULL);
+  eventfd_t ignored;
+  if (both[0].revents != 0) (void)eventfd_read(kick, &ignored);
+}
+
+void* sluice_client_run(void* argument) {
+  keeper self = {.client = argument, .delay = first_delay};
+  struct sluice_connection* const client = self.client;
+  pthread_setname_np(pthread_self(), "sluice-client");
+  pthread_mutex_lock(&client->life->lock);
+  while (!client->closing) {
+    if (client->link.fd < 0 && sluice_client_now() >= self.next) connect_now(&self);
+    if (client->link.fd >= 0) receive(&self);
+    if (client->link.fd >= 0 && !client->connected && sluice_client_now() >= self.next) {
+      hang_up(&self, ETIMEDOUT, "the scheduler does not answer; it is tried again");
+    }
+    send_waits(&self);
+    wait* over = NULL;
+    while (!client->closing && (over = take_wait(client, -1, sluice_client_now())) != NULL) {
+      answer(client, over, 0);
+    }
+    if (client->closing) break;
+    const int64_t due = next_due(&self);
+    const int link = client->link.fd;
+    pthread_mutex_unlock(&client->life->lock);
+    sleep_until(due, client->kick.fd, link);
+    pthread_mutex_lock(&client->life->lock);
+  }
+  wait* left = NULL;
+  while ((left = take_wait(client, -1, INT64_MAX)) != NULL) answer(client, left, 0);
+  pthread_mutex_unlock(&client->life->lock);
+  return NULL;
+}

@@ -1,0 +1,104 @@
+#include "listener.hpp"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace sluice::client {
+namespace {
+
+/// Who waits to be accepted; further ones try again.
+constexpr int backlog = 64;
+
+bool fill(sockaddr_un& address, const std::string& path) noexcept {
+  address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return false;
+  path.copy(address.sun_path, path.size());
+  return true;
+}
+
+const sockaddr* plain(const sockaddr_un& address) noexcept {
+  return reinterpret_cast<const sockaddr*>(&address);  // NOLINT: the sockets API
+}
+
+unique_fd new_socket() noexcept {
+  return unique_fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+/// Whether somebody accepts connections there.
+bool is_served(const std::string& path) noexcept {
+  sockaddr_un address{};
+  const unique_fd probe = new_socket();
+  if (!probe || !fill(address, path)) return false;
+  // A full backlog is somebody, too.
+  return ::connect(probe.get(), plain(address), sizeof address) == 0 || errno == EAGAIN;
+}
+
+}  // namespace
+
+result<void> listener::open(const std::string& path, mode_t mode, std::optional<gid_t> group,
+                            std::string& problem) {
+  const auto failed = [&](const char* what) -> result<void> {
+    const error_code why = last_system_error();
+    problem = "the clients' socket " + path + ": " + what + ": " + why.message();
+    return why;
+  };
+  // Made beside its place and moved there, so that nobody finds it with other rights.
+  const std::string beside = path + "." + std::to_string(::getpid());
+  sockaddr_un address{};
+  if (!fill(address, beside)) {
+    problem = "the clients' socket " + path + ": the path is too long for a socket; shorten it";
+    return error_code{ENAMETOOLONG, boost::system::system_category()};
+  }
+  std::error_code ignored;
+  const auto directory = std::filesystem::path(path).parent_path();
+  if (!directory.empty()) std::filesystem::create_directories(directory, ignored);
+  struct stat there {};
+  if (::lstat(path.c_str(), &there) == 0) {
+    if (!S_ISSOCK(there.st_mode)) {
+      problem = "the clients' socket " + path + ": something else is there; remove it";
+      return error_code{EEXIST, boost::system::system_category()};
+    }
+    if (is_served(path)) {
+      problem = "the clients' socket " + path +
+                " is served by another scheduler; stop that one, or name another socket";
+      return errc::already_owned;
+    }
+  }
+  unique_fd made = new_socket();
+  if (!made) return failed("cannot make a socket");
+  // Each message then says which process sent it.
+  const int on = 1;
+  (void)::setsockopt(made.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+  ::unlink(beside.c_str());
+  if (::bind(made.get(), plain(address), sizeof address) != 0) return failed("cannot be made");
+  const bool placed = ::chmod(beside.c_str(), mode) == 0 &&
+                      (!group || ::chown(beside.c_str(), static_cast<uid_t>(-1), *group) == 0) &&
+                      ::listen(made.get(), backlog) == 0 && ::lstat(beside.c_str(), &file_) == 0 &&
+                      ::rename(beside.c_str(), path.c_str()) == 0;
+  if (!placed) {
+    const auto outcome = failed("cannot be given its rights");
+    ::unlink(beside.c_str());
+    return outcome;
+  }
+  socket_ = std::move(made);
+  path_ = path;
+  return {};
+}
+
+void listener::close() noexcept {
+  if (!socket_) return;
+  struct stat there {};
+  if (::lstat(path_.c_str(), &there) == 0 && there.st_ino == file_.st_ino &&
+      there.st_dev == file_.st_dev) {
+    ::unlink(path_.c_str());
+  }
+  socket_ = unique_fd();
+}
+
+}  // namespace sluice::client

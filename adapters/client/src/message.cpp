@@ -1,0 +1,74 @@
+#include "message.hpp"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace sluice::client {
+
+static_assert(sizeof(sluice_wire_hello) <= sizeof(message::bytes));
+
+sluice_wire_head message::head() const noexcept {
+  return as<sluice_wire_head>().value_or(sluice_wire_head{});
+}
+
+received receive(int socket, message& into) noexcept {
+  // Room for more descriptors than are wanted would let a client fill our table.
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) +
+                                        CMSG_SPACE(SLUICE_WIRE_DESCRIPTORS * sizeof(int))>
+      control;
+  iovec data{into.bytes.data(), into.bytes.size()};
+  msghdr from{};
+  from.msg_iov = &data;
+  from.msg_iovlen = 1;
+  from.msg_control = control.data();
+  from.msg_controllen = control.size();
+  into.fds = {};
+  into.sender = 0;
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(socket, &from, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0 && errno == EAGAIN) return received::none;
+  if (got <= 0) return received::hung_up;
+  into.size = static_cast<std::size_t>(got);
+  for (cmsghdr* each = CMSG_FIRSTHDR(&from); each != nullptr; each = CMSG_NXTHDR(&from, each)) {
+    if (each->cmsg_level != SOL_SOCKET) continue;
+    if (each->cmsg_type == SCM_CREDENTIALS) {
+      ucred who{};
+      std::memcpy(&who, CMSG_DATA(each), sizeof who);
+      into.sender = who.pid;
+    } else if (each->cmsg_type == SCM_RIGHTS) {
+      const std::size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t i = 0; i < count; ++i) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(each) + i * sizeof fd, sizeof fd);
+        unique_fd owned(fd);
+        if (i < into.fds.size()) into.fds[i] = std::move(owned);
+      }
+    }
+  }
+  return received::one;
+}
+
+bool send_message(int socket, const void* what, std::size_t size, int fd) noexcept {
+  iovec data{const_cast<void*>(what), size};  // NOLINT: sendmsg() only reads
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr to{};
+  to.msg_iov = &data;
+  to.msg_iovlen = 1;
+  if (fd >= 0) {
+    to.msg_control = control.data();
+    to.msg_controllen = control.size();
+    cmsghdr* const head = CMSG_FIRSTHDR(&to);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+  }
+  return ::sendmsg(socket, &to, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(size);
+}
+
+}  // namespace sluice::client

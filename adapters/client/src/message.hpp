@@ -1,0 +1,42 @@
+#pragma once
+/// \file
+/// One message off a client's socket, and one to it. Neither ever waits.
+
+#include "unique_fd.hpp"
+#include "wire.h"
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+
+namespace sluice::client {
+
+struct message {
+  std::size_t size = 0;
+  pid_t sender = 0;  ///< As the kernel says; 0: it does not.
+  std::array<unique_fd, SLUICE_WIRE_DESCRIPTORS> fds;
+  alignas(8) std::array<std::byte, 512> bytes;
+
+  sluice_wire_head head() const noexcept;
+  /// nullptr: it is shorter.
+  template <class T>
+  std::optional<T> as() const noexcept {
+    static_assert(sizeof(T) <= sizeof bytes);
+    if (size < sizeof(T)) return {};
+    T made;
+    std::memcpy(&made, bytes.data(), sizeof made);
+    return made;
+  }
+};
+
+enum class received { one, none, hung_up };
+received receive(int socket, message& into) noexcept;
+
+/// \param fd goes with it; -1: none.
+/// \return false when it cannot be sent at once.
+bool send_message(int socket, const void* what, std::size_t size, int fd) noexcept;
+
+}  // namespace sluice::client

@@ -1,0 +1,231 @@
+#include "listener.hpp"
+#include "peer_process.hpp"
+#include "session.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/client_server.hpp"
+
+namespace sluice::client {
+namespace {
+
+constexpr int accepted_at_once = 16;
+/// Connections that have not said what they are. Mostly none: a hello comes with its connection.
+constexpr std::size_t most_strangers = 64;
+
+class server final : public source, public session_home {
+ public:
+  explicit server(server_options options) : options_(std::move(options)) {}
+
+  std::string_view name() const noexcept override { return "clients"; }
+
+  result<void> start(source_host& host) override {
+    clients_ = host.clients();
+    loop_ = &host.loop();
+    if (clients_ == nullptr || clients_->scheduler_page() < 0) {
+      say("the clients' socket " + options_.socket +
+          ": the scheduler has no page for clients of other processes");
+      return errc::not_supported;
+    }
+    std::string problem;
+    if (auto opened = listener_.open(options_.socket, options_.mode, options_.group, problem);
+        !opened) {
+      say(problem);
+      return opened;
+    }
+    auto timer = loop_->add_timer([this] { tick(); });
+    if (!timer) {
+      listener_.close();
+      return timer.error();
+    }
+    timer_ = *timer;
+    auto watched = loop_->watch(listener_.fd(), [this] { accept_some(); });
+    if (!watched) {
+      stop();
+      return watched.error();
+    }
+    watch_ = *watched;
+    return {};
+  }
+
+  void resync() override {}
+
+  void stop() override {
+    if (loop_ == nullptr) return;
+    loop_->unwatch(std::exchange(watch_, watch_id::none));
+    sessions_.clear();
+    dropped_.clear();
+    loop_->remove(std::exchange(timer_, timer_id::none));
+    listener_.close();
+    loop_ = nullptr;
+  }
+
+ private:
+  struct known_process {
+    role what{};
+    std::size_t clients = 0;
+  };
+  using identity = std::pair<pid_t, std::uint64_t>;
+
+  // session_home
+  client_host& clients() override { return *clients_; }
+  reactor& loop() override { return *loop_; }
+
+  bool admit(const peer& who, role what, std::string& why) override {
+    const auto found = processes_.find({who.pid, who.start_time});
+    if (found != processes_.end() && found->second.what != what) {
+      why =
+          "the process is registered as " + std::string(to_string(found->second.what)) + " already";
+      return false;
+    }
+    if (found != processes_.end() && found->second.clients >= options_.most_of_a_process) {
+      why = "the process has " + std::to_string(found->second.clients) + " clients already";
+      return false;
+    }
+    if (admitted_ >= options_.most_clients) {
+      why = "the scheduler has " + std::to_string(admitted_) + " clients, as many as it takes";
+      return false;
+    }
+    // Asked each time: the process may have moved to another cgroup.
+    if (!options_.allow || !options_.allow(who, what)) {
+      why = "process " + std::to_string(who.pid) + " of user " + std::to_string(who.user) +
+            " may not be " + std::string(to_string(what)) +
+            ": the scheduler's configuration grants it neither its user, nor a group of it, nor "
+            "its cgroup";
+      return false;
+    }
+    ++admitted_;
+    if (found != processes_.end()) {
+      ++found->second.clients;
+      return true;
+    }
+    processes_.emplace(identity{who.pid, who.start_time}, known_process{what, 1});
+    if (options_.registered) options_.registered(who, what);
+    return true;
+  }
+
+  void dismiss(const peer& who, role what) override {
+    --admitted_;
+    const auto found = processes_.find({who.pid, who.start_time});
+    if (--found->second.clients != 0) return;
+    processes_.erase(found);
+    if (options_.withdrawn) options_.withdrawn(who, what);
+  }
+
+  void drop(std::uint64_t session) override {
+    dropped_.push_back(session);
+    loop_->arm(timer_, clock::now());
+  }
+
+  void due_changed() override {
+    if (!ticking_) rearm();
+  }
+
+  void accept_some() {
+    for (int i = 0; i < accepted_at_once; ++i) {
+      unique_fd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!socket) {
+        // Out of descriptors: those that wait would be announced again and again.
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) pause();
+        return;
+      }
+      take(std::move(socket));
+    }
+  }
+
+  void take(unique_fd socket) {
+    std::string why;
+    auto found = identify(socket.get(), why);
+    if (!found) {
+      refuse(socket.get(), why);
+      return;
+    }
+    const std::uint64_t number = ++last_session_;
+    const auto made = sessions_.emplace(
+        number, std::make_unique<session>(*this, number, std::move(socket), std::move(*found),
+                                          clock::now() + options_.hello_limit));
+    session& fresh = *made.first->second;
+    // Its hello is read first: however many say nothing, who does is heard.
+    if (!fresh.start()) {
+      sessions_.erase(number);
+    } else if (fresh.is_stranger() && sessions_.size() - admitted_ > most_strangers) {
+      fresh.refuse(EAGAIN, "too many connections have not said what they are");
+      sessions_.erase(number);
+    }
+    rearm();
+  }
+
+  static void refuse(int socket, std::string_view why) {
+    sluice_wire_welcome no{};
+    no.head = {SLUICE_WIRE_WELCOME, SLUICE_WIRE_VERSION, SLUICE_WORDS_LAYOUT, 0};
+    no.error = EAGAIN;
+    why.copy(no.why, sizeof no.why - 1);
+    (void)send_message(socket, &no, sizeof no, -1);
+  }
+
+  void pause() {
+    loop_->unwatch(std::exchange(watch_, watch_id::none));
+    resume_at_ = clock::now() + std::chrono::milliseconds(100);
+    rearm();
+  }
+
+  void tick() {
+    ticking_ = true;
+    const time_point now = clock::now();
+    for (const auto& [number, each] : sessions_) {
+      if (each->due() <= now) each->tick(now);
+    }
+    for (std::uint64_t number : std::exchange(dropped_, {})) sessions_.erase(number);
+    if (now >= resume_at_) {
+      resume_at_ = never;
+      if (auto watched = loop_->watch(listener_.fd(), [this] { accept_some(); })) watch_ = *watched;
+    }
+    ticking_ = false;
+    rearm();
+  }
+
+  void rearm() {
+    time_point next = dropped_.empty() ? resume_at_ : time_point{};
+    for (const auto& [number, each] : sessions_) next = std::min(next, each->due());
+    loop_->arm(timer_, next);
+  }
+
+  void say(const std::string& line) const {
+    if (options_.say) {
+      options_.say(line);
+    } else {
+      std::fprintf(stderr, "sluice: %s\n", line.c_str());
+    }
+  }
+
+  const server_options options_;
+  client_host* clients_ = nullptr;
+  reactor* loop_ = nullptr;  // Null while stopped.
+  listener listener_;
+  watch_id watch_{};
+  timer_id timer_{};
+  time_point resume_at_ = never;
+  std::map<identity, known_process> processes_;
+  std::map<std::uint64_t, std::unique_ptr<session>> sessions_;
+  std::vector<std::uint64_t> dropped_;
+  std::size_t admitted_ = 0;
+  std::uint64_t last_session_ = 0;
+  bool ticking_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<source> make_server(server_options options) {
+  return std::make_unique<server>(std::move(options));
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,275 @@
+#include "session.hpp"
+
+#include "shared_page.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+namespace sluice::client {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr duration core_interval = 20ms;
+/// Messages are registrations and waits: this many in that time, then the socket is left alone for
+/// as long. Their senders wait, or find it full.
+constexpr int most_messages = 128;
+constexpr duration message_window = 100ms;
+constexpr int messages_at_once = 16;
+/// A ring that is about nothing costs a turn. Threads that ring at once cause a few; after this
+/// many in a row the bell is not heard for a while.
+constexpr int most_idle_rings = 100;
+constexpr duration bell_pause = 10ms;
+constexpr duration longest_wait = 60s;
+
+/// One line, whatever it is.
+std::string name_in(const sluice_wire_hello& hello) {
+  std::string name(hello.name, ::strnlen(hello.name, sizeof hello.name));
+  for (char& each : name) {
+    if (static_cast<unsigned char>(each) < ' ' || each == '\x7f') each = '?';
+  }
+  return name;
+}
+
+sluice_wire_head head_of(sluice_wire_type type) noexcept {
+  return {type, SLUICE_WIRE_VERSION, SLUICE_WORDS_LAYOUT, 0};
+}
+
+std::uint64_t sum_of(const sluice_client_words& words) noexcept {
+  const auto load = [](const std::uint64_t& word) {
+    return __atomic_load_n(&word, __ATOMIC_RELAXED);
+  };
+  return load(words.begun) + load(words.ended) + load(words.next);
+}
+
+}  // namespace
+
+session::session(session_home& home, std::uint64_t number, unique_fd socket, identified peer,
+                 time_point hello_until)
+    : home_(home),
+      number_(number),
+      socket_(std::move(socket)),
+      peer_(std::move(peer)),
+      hello_until_(hello_until) {}
+
+session::~session() {
+  for (const auto& [number, wait] : waits_) home_.clients().stop_waiting(wait);
+  for (const watch_id each : {socket_watch_, life_watch_, bell_watch_}) home_.loop().unwatch(each);
+  if (client_ != client_id::none) home_.clients().remove(client_);
+  if (role_ != role::unmatched) home_.dismiss(peer_.who, role_);
+}
+
+bool session::start() {
+  const auto watched = home_.loop().watch(peer_.life.get(), [this] { end(); });
+  if (!watched) return false;
+  life_watch_ = *watched;
+  if (!watch_socket()) return false;
+  readable();  // The hello is there already, mostly.
+  return !over_;
+}
+
+bool session::watch_socket() {
+  const auto watched = home_.loop().watch(socket_.get(), [this] { readable(); });
+  if (watched) socket_watch_ = *watched;
+  return watched.has_value();
+}
+
+bool session::watch_bell() {
+  const auto watched = home_.loop().watch(bell_.get(), [this] { rung(); });
+  if (watched) bell_watch_ = *watched;
+  return watched.has_value();
+}
+
+void session::end() {
+  if (over_) return;
+  over_ = true;
+  // What has ended must not go on calling until it is dropped.
+  for (watch_id* const each : {&socket_watch_, &life_watch_, &bell_watch_}) {
+    home_.loop().unwatch(std::exchange(*each, watch_id::none));
+  }
+  home_.drop(number_);
+}
+
+time_point session::due() const noexcept {
+  return std::min({hello_until_, core_look_, unmute_socket_, unmute_bell_});
+}
+
+void session::tick(time_point now) {
+  if (over_) return;
+  if (now >= hello_until_) return end();
+  if (now >= core_look_) {
+    core_look_ = busy_ ? now + core_interval : never;
+    if (busy_ && is_dumping_core(peer_.who.pid)) return end();
+  }
+  if (now >= unmute_socket_) {
+    unmute_socket_ = never;
+    if (!watch_socket()) return end();
+  }
+  if (now >= unmute_bell_) {
+    unmute_bell_ = never;
+    if (!watch_bell()) return end();
+  }
+}
+
+void session::in_flight(bool any) {
+  busy_ = any;
+  if (!any || core_look_ != never) return;
+  core_look_ = clock::now() + core_interval;
+  home_.due_changed();
+}
+
+void session::thrown_out(std::string_view) {
+  client_ = client_id::none;  // The host has forgotten it.
+  over_ = true;
+  home_.drop(number_);
+}
+
+void session::rung() {
+  empty_eventfd(bell_.get());
+  const std::uint64_t moved = sum_of(*words_);
+  idle_rings_ = std::exchange(moved_, moved) == moved ? idle_rings_ + 1 : 0;
+  if (idle_rings_ > most_idle_rings) {
+    idle_rings_ = 0;
+    home_.loop().unwatch(std::exchange(bell_watch_, watch_id::none));
+    unmute_bell_ = clock::now() + bell_pause;
+    home_.due_changed();
+  }
+  home_.clients().look();
+}
+
+void session::readable() {
+  const time_point now = clock::now();
+  message what;
+  for (int i = 0; i < messages_at_once && !over_; ++i) {
+    switch (receive(socket_.get(), what)) {
+      case received::none: return;
+      case received::hung_up: return end();
+      case received::one: break;
+    }
+    if (!take(what, now)) return end();
+  }
+}
+
+bool session::take(message& what, time_point now) {
+  if (now - window_ > message_window) {
+    window_ = now;
+    messages_ = 0;
+  }
+  if (++messages_ == most_messages) {
+    home_.loop().unwatch(std::exchange(socket_watch_, watch_id::none));
+    unmute_socket_ = now + message_window;
+    home_.due_changed();
+  }
+  const sluice_wire_head head = what.head();
+  if (hello_until_ != never) return head.type == SLUICE_WIRE_HELLO && hello(what);
+  const auto asked = what.as<sluice_wire_wait>();
+  if (!asked || head.version != SLUICE_WIRE_VERSION) return false;
+  if (head.type == SLUICE_WIRE_WAIT) {
+    wait(*asked, now);
+  } else if (head.type == SLUICE_WIRE_STOP_WAITING) {
+    stop_waiting(asked->number);
+  } else {
+    return false;
+  }
+  return !over_;
+}
+
+bool session::refuse(int error, std::string_view why) {
+  sluice_wire_welcome no{};
+  no.head = head_of(SLUICE_WIRE_WELCOME);
+  no.error = error;
+  why.copy(no.why, sizeof no.why - 1);
+  (void)send_message(socket_.get(), &no, sizeof no, -1);
+  return false;
+}
+
+bool session::hello(message& what) {
+  const sluice_wire_head head = what.head();
+  const auto said = what.as<sluice_wire_hello>();
+  if (head.version != SLUICE_WIRE_VERSION || head.layout != SLUICE_WORDS_LAYOUT || !said) {
+    return refuse(
+        EPROTONOSUPPORT,
+        "client library and scheduler are of different versions; use those of one release");
+  }
+  if (what.sender != peer_.who.pid) {
+    return refuse(EACCES, "a connection is for the process that made it");
+  }
+  const role wanted = said->role == 1 ? role::online : role::offline;
+  if (said->role < 1 || said->role > 2 || said->gpu_count > SLUICE_WIRE_GPUS ||
+      std::any_of(std::begin(said->targets), std::end(said->targets),
+                  [](std::int64_t each) { return each < 0; })) {
+    return refuse(EINVAL, "the client's registration makes no sense");
+  }
+  std::string why;
+  auto words = map_client_page(what.fds[0].get(), why);
+  if (!words) return refuse(EINVAL, why);
+  if (!is_eventfd(what.fds[1].get())) return refuse(EINVAL, "its bell must be an eventfd");
+  peer_.who.name = name_in(*said);
+  if (!home_.admit(peer_.who, wanted, why)) return refuse(EACCES, why);
+  role_ = wanted;
+  // What was asked of it was answered for this process, and not for one that has its pid by now.
+  if (has_ended(peer_.life.get())) return false;
+
+  if (wanted == role::online) {
+    client_options options;
+    options.name = peer_.who.name;
+    for (std::uint32_t i = 0; i < said->gpu_count; ++i)
+      options.gpus.push_back(gpu_id{said->gpus[i]});
+    for (std::size_t i = 0; i < span_kinds; ++i) options.targets[i] = duration(said->targets[i]);
+    bell_ = std::move(what.fds[1]);
+    words_ = words;
+    moved_ = sum_of(*words_);
+    if (!watch_bell()) return refuse(EAGAIN, "the scheduler has no room for another client");
+    const auto added = home_.clients().add(std::move(options), std::move(words), *this);
+    if (!added) {
+      return added.error() == errc::unknown_target
+                 ? refuse(ENODEV, "it names a GPU that the scheduler has not seen on this node")
+                 : refuse(ESHUTDOWN, "the scheduler is stopping");
+    }
+    client_ = *added;
+  }
+  sluice_wire_welcome yes{};
+  yes.head = head_of(SLUICE_WIRE_WELCOME);
+  yes.role = said->role;
+  yes.client = static_cast<std::uint64_t>(client_);
+  hello_until_ = never;
+  return send_message(socket_.get(), &yes, sizeof yes, home_.clients().scheduler_page());
+}
+
+void session::wait(const sluice_wire_wait& asked, time_point now) {
+  const std::uint64_t number = asked.number;
+  if (client_ == client_id::none || waits_.size() >= SLUICE_WIRE_WAITS || waits_.contains(number)) {
+    return answer(number, false);
+  }
+  const duration timeout = std::clamp(duration(asked.timeout), duration::zero(), longest_wait);
+  // Inside a turn, and never in this call.
+  const auto wait =
+      home_.clients().wait_until_clear(client_, now + timeout, [this, number](bool clear) {
+        waits_.erase(number);
+        answer(number, clear);
+      });
+  if (wait == 0) return answer(number, false);
+  waits_.emplace(number, wait);
+}
+
+void session::stop_waiting(std::uint64_t number) {
+  const auto found = waits_.find(number);
+  if (found == waits_.end()) return;
+  if (home_.clients().stop_waiting(found->second)) waits_.erase(found);
+}
+
+void session::answer(std::uint64_t number, bool clear) {
+  if (over_) return;
+  sluice_wire_answer said{};
+  said.head = head_of(SLUICE_WIRE_ANSWER);
+  said.number = number;
+  said.clear = clear ? 1 : 0;
+  if (send_message(socket_.get(), &said, sizeof said, -1)) return;
+  over_ = true;  // Who does not read what it asked for.
+  home_.drop(number_);
+}
+
+}  // namespace sluice::client

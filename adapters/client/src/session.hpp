@@ -1,0 +1,107 @@
+#pragma once
+/// \file
+/// One connection: from its hello to its end.
+
+#include "message.hpp"
+#include "peer_process.hpp"
+#include "unique_fd.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "sluice/client_host.hpp"
+#include "sluice/client_server.hpp"
+#include "sluice/client_words.h"
+#include "sluice/reactor.hpp"
+#include "sluice/role.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::client {
+
+/// What a session needs of its server. Threading: reactor thread.
+class session_home {
+ public:
+  virtual client_host& clients() = 0;
+  virtual reactor& loop() = 0;
+  /// Whether the process may have another client of that role, and if so notes it.
+  /// \param why else a sentence for the client.
+  virtual bool admit(const peer& who, role what, std::string& why) = 0;
+  /// Takes back one admit().
+  virtual void dismiss(const peer& who, role what) = 0;
+  /// Ends the session, later: it is destroyed outside of all that it does.
+  virtual void drop(std::uint64_t session) = 0;
+  /// Its due() may be earlier now.
+  virtual void due_changed() = 0;
+
+ protected:
+  ~session_home() = default;
+};
+
+/// Threading: reactor thread.
+/// Lifetime:  destruction withdraws the client and ends all watches.
+class session final : private remote_client {
+ public:
+  session(session_home& home, std::uint64_t number, unique_fd socket, identified peer,
+          time_point hello_until);
+  ~session();
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+
+  /// Watches, and takes what has come already. \return false: it is over.
+  bool start();
+  /// When tick() wants to be called.
+  time_point due() const noexcept;
+  void tick(time_point now);
+  /// Whether it has not said what it is.
+  bool is_stranger() const noexcept { return hello_until_ != never; }
+  /// Says why it will be hung up on. \return false.
+  bool refuse(int error, std::string_view why);
+
+ private:
+  // remote_client
+  void in_flight(bool any) override;
+  void thrown_out(std::string_view why) override;
+
+  void readable();
+  void rung();
+  /// \return false: it is over.
+  bool take(message& what, time_point now);
+  bool hello(message& what);
+  void wait(const sluice_wire_wait& asked, time_point now);
+  void stop_waiting(std::uint64_t number);
+  void answer(std::uint64_t number, bool clear);
+  bool watch_socket();
+  bool watch_bell();
+  void end();
+
+  session_home& home_;
+  const std::uint64_t number_;
+  const unique_fd socket_;
+  identified peer_;
+  time_point hello_until_;  // Never once it was there.
+  unique_fd bell_;
+  watch_id socket_watch_{};
+  watch_id life_watch_{};
+  watch_id bell_watch_{};
+
+  role role_ = role::unmatched;  // As admitted.
+  client_id client_{};           // None: it is offline, or nothing yet.
+  std::shared_ptr<sluice_client_words> words_;
+  std::map<std::uint64_t, std::uint64_t> waits_;  // The client's number to the scheduler's.
+
+  bool busy_ = false;             // Something is in flight.
+  time_point core_look_ = never;  // Whether its core is written.
+  time_point unmute_socket_ = never;
+  time_point unmute_bell_ = never;
+  time_point window_{};  // Of the messages counted.
+  int messages_ = 0;
+  int idle_rings_ = 0;
+  std::uint64_t moved_ = 0;  // Sum of the words that a ring is about, at the last one.
+  bool over_ = false;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,50 @@
+#pragma once
+/// \file
+/// The daemon's configuration: one TOML file with the tables [daemon], [scheduler], [policy] and
+/// [roles], validated as a whole. sluice.toml beside the documentation shows every key.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sluice/node.hpp"
+#include "sluice/policy_registry.hpp"
+#include "sluice/result.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice {
+
+enum class daemon_log_level : std::uint8_t { info, warning, error };
+
+struct daemon_config {
+  /// Of it a reload changes `settings` alone.
+  node_options node{};
+  /// How a command line would name the policy, with every parameter; empty where it cannot.
+  std::string policy{};
+  /// Of the table [policy] as it stands in the file: the same text, the same policy.
+  std::string policy_table{};
+  daemon_log_level log_level = daemon_log_level::info;
+  /// How often a line of counters is logged; 0: at the end and on SIGUSR1 alone. 0 to 24 h.
+  duration statistics_interval = std::chrono::minutes(10);
+
+  daemon_config() { node.mode = node_mode::observe; }
+
+  /// Names the keys of [daemon] in which `other` differs, but for those that a reload changes.
+  [[nodiscard]] std::string fixed_differences(const daemon_config& other) const;
+};
+
+/// \param path     empty: no file, every default.
+/// \param known    the policies that [policy] may name.
+/// \param problems on failure, every error that could be found, one line each that names file,
+///                 line, key and what is allowed: all of [daemon] and [scheduler] and all unknown
+///                 tables, the first of [policy] and of [roles].
+///
+/// Threading: as load_classification(). Errors: errc::bad_config, or the system's error for a file
+/// that cannot be read.
+[[nodiscard]] result<daemon_config> load_daemon_config(const std::string& path,
+                                                       const policy_registry& known,
+                                                       std::vector<std::string>& problems);
+
+}  // namespace sluice

@@ -1,0 +1,144 @@
+#pragma once
+/// \file
+/// One GPU node's scheduler, whole: discovery, breakers, agent and policy, in the program that owns
+/// the node; in every other one that embeds it, whoever takes over when the owner is gone. What
+/// the daemon (`sluice run`) is made of. To wire the parts otherwise, use sluice/scheduler.hpp.
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "sluice/client.hpp"
+#include "sluice/config.hpp"
+#include "sluice/kfd/classification.hpp"
+#include "sluice/kfd/message_sink.hpp"
+#include "sluice/kfd/roots.hpp"
+#include "sluice/node_files.hpp"
+#include "sluice/policy.hpp"
+#include "sluice/reactor.hpp"
+#include "sluice/result.hpp"
+#include "sluice/standard_error.hpp"
+#include "sluice/statistics.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice {
+
+enum class node_mode : std::uint8_t {
+  observe,  ///< Discovers, decides, and counts what it would have done; attaches to nothing.
+  enforce,
+};
+
+using policy_maker = std::function<std::unique_ptr<policy>()>;
+
+/// What a reload changes.
+struct node_settings {
+  scheduler_config scheduler{};
+  kfd::classification_rules roles{};
+  /// Called from any thread each time a policy is needed: when this program becomes the owner, and
+  /// after a pause. Empty: make_fixed_timeslice() in node_options, the policy stays in change().
+  policy_maker make_policy = nullptr;
+};
+
+struct node_options {
+  node_mode mode = node_mode::enforce;
+  node_settings settings{};
+  kfd::roots roots = kfd::roots::from_environment();
+  node_files files{};
+  /// The file of open breakers; empty: kfd::breaker_store::default_path(roots).
+  std::string breakers{};
+  /// Whether clients of other processes are taken, at files.clients(), while this program is the
+  /// owner. Which of them may say that they are online or offline, settings.roles grants.
+  bool clients = true;
+  /// Of the socket, whose mode is 0660; none: this process's.
+  std::optional<gid_t> socket_group{};
+  // As agent::agent_options.
+  std::string agent_path{};
+  bool batch_commands = true;
+  bool criu_pause = false;
+  /// Makes the loop that the scheduler runs on, each time this program becomes the owner. Empty: a
+  /// loop and a thread of the node's own. For a host's io_context:
+  /// `[&context] { return make_reactor(context); }` (sluice/asio.hpp).
+  std::function<result<std::unique_ptr<reactor>>()> make_loop = nullptr;
+  /// Called every `alive_every` for as long as the node's loop turns: for a watchdog. Of several
+  /// threads, one at a time.
+  std::function<void()> alive = nullptr;
+  duration alive_every = std::chrono::seconds(1);
+  /// What goes wrong, and what the node does. Any thread, also concurrently; must not block.
+  kfd::message_sink warn = kfd::messages_to_stderr();
+  kfd::message_sink tell = [](std::string_view sentence) {
+    log_to_standard_error("sluice", "info", sentence);
+  };
+};
+
+enum class node_state : std::uint8_t {
+  idle,       ///< Not started.
+  following,  ///< Another program owns the node.
+  owning,
+  stopped,
+};
+
+/// Owns the node, or follows whoever does.
+///
+/// The lock files.owner() says who owns it; in enforce its agent holds the lock, in observe this
+/// process does (and children that it forks without exec, as long as they live). A follower looks
+/// every 100 ms whether the lock is free and takes over then: within 200 ms, and the calls in
+/// flight, of an owner's death. An owner whose agent died while somebody else took the lock
+/// follows. All clients go over the socket, the owner's own included (connect()).
+///
+/// While files.disabled() exists, no policy decides and everything runs; processes stay known and
+/// attached.
+///
+/// Threading: every call from any thread, but start(), stop() and destruction from one, and not
+///            from inside the node's own calls. It has a thread of its own, with a hosted loop,
+///            too, which then only waits.
+/// Lifetime:  destruction stops it. With a hosted loop destroy it before the host's io_context, and
+///            while no thread runs that one or while others do.
+/// Errors:    result<T>; nothing here throws.
+class node {
+ public:
+  /// \param message on failure, one sentence.
+  /// \return errc::bad_config for settings out of their range.
+  [[nodiscard]] static result<std::unique_ptr<node>> create(node_options options,
+                                                            std::string& message);
+  virtual ~node() = default;
+  node(const node&) = delete;
+  node& operator=(const node&) = delete;
+
+  /// Becomes the owner, or a follower where there is one. Blocks for up to a few hundred
+  /// milliseconds. \return why neither: nothing is started then, and `warn` has heard more.
+  [[nodiscard]] virtual result<void> start() = 0;
+  /// Everything is resumed; waits for that (with a hosted loop: while others run it). Idempotent.
+  virtual void stop() = 0;
+
+  /// A client of whoever owns the node, now and later: this program or another. It is the same
+  /// object in both cases, and comes back to the next owner by itself, with what is in flight.
+  /// \param with  its `socket` is the node's, whatever it says.
+  /// \param error as client::connection::open().
+  [[nodiscard]] virtual client::connection connect(client::options with,
+                                                   std::error_code& error) const = 0;
+
+  virtual node_state state() const noexcept = 0;
+  /// Of whoever owns the node, as words for people; empty: nobody, or this program.
+  virtual std::string owner() const = 0;
+  virtual bool paused() const noexcept = 0;
+  virtual node_mode mode() const noexcept = 0;
+  /// Of this program's own scheduler, the one that ran last; zeros before there was one.
+  virtual std::unique_ptr<statistics> stats() const = 0;
+
+  /// Other settings, all of them or none; processes, queues and holds stay known. What cannot
+  /// change while a scheduler runs stays until the next start, which `warn` hears.
+  /// \param message on failure, one sentence; the old settings stay.
+  [[nodiscard]] virtual result<void> change(node_settings next, std::string& message) = 0;
+
+ protected:
+  node() = default;
+};
+
+}  // namespace sluice

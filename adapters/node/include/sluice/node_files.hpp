@@ -1,0 +1,38 @@
+#pragma once
+/// \file
+/// The files by which programs on one node meet: who owns it, and whether it is paused.
+
+#include <optional>
+#include <string>
+
+#include "sluice/result.hpp"
+
+namespace sluice {
+
+/// Where they lie, and their names.
+struct node_files {
+  std::string directory = "/run/sluice";
+
+  /// Who holds its lock owns the node (kfd::node_lock).
+  [[nodiscard]] std::string owner() const { return directory + "/owner"; }
+  /// Where whoever owns it takes clients of other processes (sluice/client.h).
+  [[nodiscard]] std::string clients() const { return directory + "/clients.sock"; }
+  /// While it exists, everything runs.
+  [[nodiscard]] std::string disabled() const { return directory + "/disabled"; }
+};
+
+/// Makes the file `disabled`, with the reason in it, so that every node that looks at it lets
+/// everything run, now and when it is started anew; only a reboot forgets it. A `touch` does the
+/// same.
+///
+/// Threading: any. Errors: the system's; `message` gets one sentence. Blocks on file operations.
+[[nodiscard]] result<void> pause_node(const node_files& where, const std::string& why,
+                                      std::string& message);
+/// Removes it.
+/// \return also ENOENT where it was not there.
+[[nodiscard]] result<void> unpause_node(const node_files& where, std::string& message);
+/// The reason, if it is paused: the first line of the file, without what a terminal would act on.
+/// Empty where none was given, or where it may not be read.
+[[nodiscard]] std::optional<std::string> paused_why(const node_files& where);
+
+}  // namespace sluice

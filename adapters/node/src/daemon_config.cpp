@@ -1,0 +1,284 @@
+#include "sluice/daemon_config.hpp"
+
+#include <grp.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <sstream>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include "sluice/duration_text.hpp"
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::string_view default_policy = "pointer_polling";
+constexpr duration longest_interval = 24h;
+
+constexpr std::array modes{std::pair{std::string_view{"observe"}, node_mode::observe},
+                           std::pair{std::string_view{"enforce"}, node_mode::enforce}};
+constexpr std::array levels{std::pair{std::string_view{"info"}, daemon_log_level::info},
+                            std::pair{std::string_view{"warning"}, daemon_log_level::warning},
+                            std::pair{std::string_view{"error"}, daemon_log_level::error}};
+
+std::string place(const std::string& path, const toml::node& node) {
+  return fmt::format("{}:{}: ", path, node.source().begin.line);
+}
+
+/// Reads [daemon].
+class daemon_reader {
+ public:
+  daemon_reader(const std::string& path, daemon_config& into, std::vector<std::string>& problems)
+      : path_(path), into_(into), problems_(problems) {}
+
+  void read(const toml::table& table) {
+    for (const auto& [key, node] : table) {
+      name_ = key.str();
+      node_ = &node;
+      if (!read_key()) wrong("is not a setting of [daemon]");
+    }
+  }
+
+ private:
+  /// \return whether there is such a key.
+  bool read_key() {
+    node_options& node = into_.node;
+    if (name_ == "mode") return word(node.mode, modes);
+    if (name_ == "directory") return directory(node.files.directory);
+    if (name_ == "clients") return flag(node.clients);
+    if (name_ == "socket_group") return group(node.socket_group);
+    if (name_ == "agent") return text(node.agent_path);
+    if (name_ == "batch_commands") return flag(node.batch_commands);
+    if (name_ == "criu_pause") return flag(node.criu_pause);
+    if (name_ == "log_level") return word(into_.log_level, levels);
+    if (name_ == "statistics_interval") return span(into_.statistics_interval);
+    return false;
+  }
+
+  void wrong(std::string_view what) {
+    problems_.push_back(fmt::format("{}{} {}", place(path_, *node_), name_, what));
+  }
+
+  template <class Value, std::size_t Count>
+  bool word(Value& into, const std::array<std::pair<std::string_view, Value>, Count>& words) {
+    const auto given = node_->value_exact<std::string>();
+    const auto found = std::ranges::find_if(
+        words, [&](const auto& each) { return given && each.first == *given; });
+    if (found != words.end()) {
+      into = found->second;
+      return true;
+    }
+    std::string all;
+    for (const auto& each : words)
+      all += fmt::format("{}\"{}\"", all.empty() ? "" : " or ", each.first);
+    wrong("must be " + all);
+    return true;
+  }
+  bool text(std::string& into) {
+    if (auto given = node_->value_exact<std::string>())
+      into = std::move(*given);
+    else
+      wrong("must be a text in quotes");
+    return true;
+  }
+  bool directory(std::string& into) {
+    auto given = node_->value_exact<std::string>();
+    if (given && given->starts_with('/') && given->find('\0') == given->npos) {
+      while (given->size() > 1 && given->ends_with('/')) given->pop_back();
+      into = std::move(*given);
+    } else {
+      wrong("must be the absolute path of a directory in quotes");
+    }
+    return true;
+  }
+  bool group(std::optional<gid_t>& into) {
+    const auto number = node_->value_exact<std::int64_t>();
+    const auto name = node_->value_exact<std::string>();
+    const ::group* const found =
+        name && !name->empty() ? ::getgrnam(name->c_str()) : nullptr;  // NOLINT(concurrency-*)
+    if (name && name->empty()) {
+      into.reset();
+    } else if (found != nullptr) {
+      into = found->gr_gid;
+    } else if (number && *number >= 0 && *number < std::numeric_limits<gid_t>::max()) {
+      into = static_cast<gid_t>(*number);
+    } else {
+      wrong("must be the name or number of a group of this machine, or \"\" for the daemon's own");
+    }
+    return true;
+  }
+  bool flag(bool& into) {
+    if (const auto given = node_->value_exact<bool>())
+      into = *given;
+    else
+      wrong("must be true or false");
+    return true;
+  }
+  bool span(duration& into) {
+    const auto given = node_->value_exact<std::string>();
+    const auto value = given ? parse_duration(*given) : std::nullopt;
+    if (value && *value >= duration::zero() && *value <= longest_interval)
+      into = *value;
+    else
+      wrong(fmt::format("must be a duration in quotes with a unit, 0s to {}, such as \"10min\"",
+                        to_text(longest_interval)));
+    return true;
+  }
+
+  const std::string& path_;
+  daemon_config& into_;
+  std::vector<std::string>& problems_;
+  std::string_view name_;
+  const toml::node* node_ = nullptr;
+};
+
+void read_tables(const std::string& path, const toml::table& file, daemon_config& into,
+                 std::vector<std::string>& problems) {
+  for (const auto& [key, node] : file) {
+    const std::string_view name = key.str();
+    if (name == "daemon") {
+      if (const auto* const table = node.as_table())
+        daemon_reader{path, into, problems}.read(*table);
+      else
+        problems.push_back(place(path, node) + "daemon must be a table: [daemon]");
+    } else if (name == "policy") {
+      std::ostringstream text;
+      if (const auto* const table = node.as_table()) text << *table;
+      into.policy_table = std::move(text).str();
+    } else if (name != "scheduler" && name != "roles") {
+      problems.push_back(fmt::format(
+          "{}{} is not known; there are the tables [daemon], [scheduler], [policy] and [roles]",
+          place(path, node), name));
+    }
+  }
+}
+
+result<daemon_config> load_defaults(const policy_registry& known,
+                                    std::vector<std::string>& problems) {
+  daemon_config made;
+  std::string message;
+  auto roles = kfd::load_classification({}, message);
+  if (!roles) {
+    problems.push_back(message);
+    return roles.error();
+  }
+  made.node.settings.roles = std::move(*roles);
+  made.node.settings.make_policy = [known] {
+    std::string ignored;
+    return std::move(known.make(default_policy, {}, ignored).value());
+  };
+  made.policy = command_text(default_policy, *known.find(default_policy), {});
+  return made;
+}
+
+result<std::string> content_of(const std::string& path, std::vector<std::string>& problems) {
+  errno = 0;
+  std::ifstream file{path};
+  std::string content{std::istreambuf_iterator<char>{file}, {}};
+  if (file.is_open() && !file.bad()) return content;
+  const error_code why =
+      errno != 0 ? last_system_error() : error_code{EIO, boost::system::system_category()};
+  problems.push_back(path + ": cannot read the configuration: " + why.message());
+  return why;
+}
+
+policy_choice default_choice(const policy_registry& known) {
+  return {known, std::string(default_policy), {},
+          command_text(default_policy, *known.find(default_policy), {})};
+}
+
+result<daemon_config> load_once(const std::string& path, const std::string& content,
+                                const policy_registry& known, std::vector<std::string>& problems) {
+  const toml::parse_result parsed = toml::parse(content, path);
+  if (!parsed) {
+    const auto& error = parsed.error();
+    problems.push_back(fmt::format("{}:{}:{}: {}", path, error.source().begin.line,
+                                   error.source().begin.column, error.description()));
+    return errc::bad_config;
+  }
+  daemon_config made;
+  read_tables(path, parsed.table(), made, problems);
+  std::string message;
+  auto scheduler = load_config(path, problems);
+  if (scheduler) made.node.settings.scheduler = *scheduler;
+  auto policy = read_policy(known, path, message);
+  if (policy) {
+    policy_choice chosen = *policy ? std::move(**policy) : default_choice(known);
+    made.policy = chosen.text;
+    made.node.settings.make_policy = [chosen = std::move(chosen)] { return chosen.make(); };
+  } else {
+    problems.push_back(message);
+  }
+  auto roles = kfd::load_classification(path, message);
+  if (roles)
+    made.node.settings.roles = std::move(*roles);
+  else
+    problems.push_back(message);
+  if (!problems.empty()) return errc::bad_config;
+  return made;
+}
+
+/// "FILE:12: ..." by its line.
+int line_in(const std::string& problem, const std::string& path) {
+  int line = 0;
+  if (problem.starts_with(path + ":"))
+    (void)std::sscanf(problem.c_str() + path.size() + 1, "%d", &line);
+  return line;
+}
+
+}  // namespace
+
+std::string daemon_config::fixed_differences(const daemon_config& other) const {
+  std::string found;
+  const auto look = [&found](std::string_view key, const auto& one, const auto& another) {
+    if (!(one == another)) found += (found.empty() ? "" : ", ") + std::string{key};
+  };
+  look("mode", node.mode, other.node.mode);
+  look("directory", node.files.directory, other.node.files.directory);
+  look("clients", node.clients, other.node.clients);
+  look("socket_group", node.socket_group, other.node.socket_group);
+  look("agent", node.agent_path, other.node.agent_path);
+  look("batch_commands", node.batch_commands, other.node.batch_commands);
+  look("criu_pause", node.criu_pause, other.node.criu_pause);
+  return found;
+}
+
+result<daemon_config> load_daemon_config(const std::string& path, const policy_registry& known,
+                                         std::vector<std::string>& problems) {
+  problems.clear();
+  if (path.empty()) return load_defaults(known, problems);
+  // Each table's reader opens the file by itself: it must have been the same one throughout.
+  constexpr int most_tries = 5;
+  for (int tries = 0;; ++tries) {
+    problems.clear();
+    const auto before = content_of(path, problems);
+    if (!before) return before.error();
+    auto made = load_once(path, *before, known, problems);
+    std::vector<std::string> ignored;
+    const auto after = content_of(path, ignored);
+    if (after && *after == *before) {
+      std::ranges::stable_sort(problems, {},
+                               [&](const std::string& each) { return line_in(each, path); });
+      return made;
+    }
+    if (tries == most_tries) {
+      problems = {path + ": it changes again and again while it is read"};
+      return errc::bad_config;
+    }
+  }
+}
+
+}  // namespace sluice

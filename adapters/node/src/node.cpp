@@ -1,0 +1,392 @@
+#include "sluice/node.hpp"
+
+#include "node_source.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "sluice/agent/agent_backend.hpp"
+#include "sluice/client_server.hpp"
+#include "sluice/duration_text.hpp"
+#include "sluice/kfd/breaker_store.hpp"
+#include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/node_lock.hpp"
+#include "sluice/kfd/quiet_thread.hpp"
+#include "sluice/null_backend.hpp"
+#include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/scheduler.hpp"
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How often a follower looks whether the node has an owner.
+constexpr duration look_every = 100ms;
+/// After an attempt that failed for another reason than an owner, doubled each time.
+constexpr duration first_retry = 1s;
+constexpr duration longest_retry = 30s;
+
+/// How long a host that no longer runs its loop is waited for, beyond stop_limit.
+constexpr duration hosted_patience = 5s;
+
+std::string problem_of(const node_settings& settings) {
+  std::string found = settings.scheduler.problem();
+  return found.empty() ? settings.roles.problem() : found;
+}
+
+class node_impl final : public node {
+ public:
+  explicit node_impl(node_options options)
+      : options_(std::move(options)), settings_(std::exchange(options_.settings, {})) {
+    if (!settings_.make_policy) settings_.make_policy = [] { return make_fixed_timeslice(); };
+    if (options_.breakers.empty())
+      options_.breakers = kfd::breaker_store::default_path(options_.roots);
+  }
+  ~node_impl() override { stop(); }
+
+  result<void> start() override {
+    if (state_.load() != node_state::idle) return errc::stopped;
+    if (const auto tried = try_to_own(); !tried && tried.error() != errc::already_owned)
+      return tried;
+    return kfd::start_quiet_thread(thread_, [this] { run(); });
+  }
+
+  void stop() override {
+    {
+      const std::scoped_lock held{mutex_};
+      stopping_ = true;
+      if (scheduler_) scheduler_->stop();
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+    state_.store(node_state::stopped);
+  }
+
+  client::connection connect(client::options with, std::error_code& error) const override {
+    with.socket = options_.files.clients();
+    return client::connection::open(with, error);
+  }
+
+  node_state state() const noexcept override { return state_.load(); }
+  std::string owner() const override {
+    if (state_.load() != node_state::following) return {};
+    return kfd::node_lock::owner(options_.files.owner()).value_or("");
+  }
+  bool paused() const noexcept override { return paused_.load(); }
+  node_mode mode() const noexcept override { return options_.mode; }
+  std::unique_ptr<statistics> stats() const override {
+    const std::scoped_lock held{mutex_};
+    return scheduler_ ? std::make_unique<statistics>(scheduler_->stats())
+                      : std::make_unique<statistics>();
+  }
+
+  result<void> change(node_settings next, std::string& message) override {
+    message = problem_of(next);
+    if (!message.empty()) return errc::bad_config;
+    std::string kept;
+    {
+      const std::scoped_lock held{mutex_};
+      const bool new_policy = static_cast<bool>(next.make_policy);
+      if (!new_policy) next.make_policy = settings_.make_policy;
+      if (owning()) {
+        if (const auto done = apply(next, new_policy, kept, message); !done) return done;
+      }
+      settings_ = std::move(next);
+      ++generation_;
+    }
+    if (!kept.empty()) options_.warn(kept);
+    return {};
+  }
+
+ private:
+  // With mutex_ held.
+
+  bool owning() const noexcept { return scheduler_ && !scheduler_->stopped(); }
+
+  result<void> apply(const node_settings& next, bool new_policy, std::string& kept,
+                     std::string& message) {
+    scheduler_config config = next.scheduler;
+    kept = config.keep_fixed(scheduler_->config());
+    // What may be refused comes first.
+    if (const auto set = discovery_->set_rules(next.roles, message); !set) return set;
+    if (const auto set = scheduler_->set_config(config); !set) {
+      message = set.error().message();
+      return set;
+    }
+    if (new_policy) give_policy(next);
+    return {};
+  }
+
+  void give_policy(const node_settings& from) {
+    scheduler_->set_policy(paused_.load() ? nullptr : from.make_policy());
+  }
+
+  // On the node's thread, but for the first attempt, which is start()'s.
+
+  void run() {
+    for (;;) {
+      {
+        const std::scoped_lock held{mutex_};
+        if (stopping_ && !owning()) return;
+      }
+      if (state_.load() == node_state::owning) {
+        serve();
+      } else {
+        follow();
+      }
+    }
+  }
+
+  /// Until the scheduler has stopped, which it does when it is told to.
+  void serve() {
+    scheduler_->run();  // with a hosted loop it returns at once
+    time_point give_up = never;
+    while (!scheduler_->stopped() && clock::now() < give_up) {
+      std::unique_lock held{mutex_};
+      if (!stopping_) {
+        wake_.wait_for(held, look_every, [this] { return stopping_; });
+        continue;
+      }
+      if (give_up == never)
+        give_up = clock::now() + settings_.scheduler.stop_limit + hosted_patience;
+      held.unlock();
+      std::this_thread::sleep_for(1ms);
+    }
+    const std::scoped_lock held{mutex_};
+    // Nobody runs the host's loop any more: its end resumes everything, too.
+    if (!scheduler_->stopped()) scheduler_.reset();
+    lock_.reset();
+    if (stopping_) return;
+    options_.warn("another program has taken this node over while this one's agent was gone: " +
+                  kfd::node_lock::owner(options_.files.owner()).value_or("it has ended already") +
+                  "; following it");
+    state_.store(node_state::following);
+  }
+
+  void follow() {
+    if (options_.alive && clock::now() >= next_alive_) {
+      options_.alive();
+      next_alive_ = clock::now() + options_.alive_every;
+    }
+    if (clock::now() >= retry_at_) {
+      const auto tried = try_to_own();
+      if (tried) {
+        retry_ = first_retry;
+        return;
+      }
+      if (tried.error() != errc::already_owned) {
+        options_.warn("cannot take this node over: " + tried.error().message() +
+                      "; trying again in " + to_text(retry_));
+        retry_at_ = clock::now() + retry_;
+        retry_ = std::min(retry_ * 2, longest_retry);
+      }
+    }
+    std::unique_lock held{mutex_};
+    wake_.wait_for(held, look_every, [this] { return stopping_; });
+  }
+
+  /// \return errc::already_owned: told once, then it is no news.
+  result<void> try_to_own() {
+    if (const auto owner = kfd::node_lock::owner(options_.files.owner())) {
+      if (state_.exchange(node_state::following) == node_state::idle)
+        options_.tell("this node is owned by " + *owner + "; following it");
+      return errc::already_owned;
+    }
+    {
+      const std::scoped_lock held{said_mutex_};
+      keep_said_ = true;
+    }
+    const auto tried = own();
+    const bool outrun = !tried && tried.error() == errc::already_owned;
+    std::vector<std::string> said;
+    {
+      const std::scoped_lock held{said_mutex_};
+      keep_said_ = false;
+      said.swap(said_);
+    }
+    if (outrun) {
+      state_.store(node_state::following);
+      return tried;
+    }
+    for (const std::string& each : said) options_.warn(each);
+    if (!tried) return tried;
+    options_.tell(options_.mode == node_mode::enforce
+                      ? "this program owns the node"
+                      : "this program owns the node and observes: it attaches to nothing");
+    state_.store(node_state::owning);
+    return {};
+  }
+
+  result<void> own() {
+    std::unique_ptr<kfd::node_lock> lock;
+    if (options_.mode == node_mode::observe) {
+      auto taken = kfd::node_lock::acquire(options_.files.owner(), sink());
+      if (!taken) return taken.error();
+      lock = std::move(*taken);
+    }
+    auto loop = options_.make_loop ? options_.make_loop() : reactor::create();
+    if (!loop) return loop.error();
+    node_settings settings;
+    std::uint64_t generation = 0;
+    {
+      const std::scoped_lock held{mutex_};
+      settings = settings_;
+      generation = generation_;
+      lost_ = false;
+    }
+    auto finder = kfd::make_discovery(options_.roots, settings.roles, sink());
+    kfd::discovery* const discovery = finder.get();
+    std::vector<std::unique_ptr<source>> sources;
+    sources.push_back(std::move(finder));
+    sources.push_back(kfd::make_breaker_keeper(options_.breakers, sink()));
+    // It follows the file from here on; what it says now is looked at next.
+    sources.push_back(make_node_source({.socket = options_.clients ? options_.files.clients() : "",
+                                        .disabled = options_.files.disabled(),
+                                        .look = [this] { look_at_pause(); },
+                                        .alive = options_.alive,
+                                        .alive_every = options_.alive_every}));
+    if (options_.clients) sources.push_back(make_clients(*discovery));
+    const auto why = paused_why(options_.files);
+    if (paused_.exchange(why.has_value()) != why.has_value() && why) say_paused(*why);
+    auto made = scheduler::create(settings.scheduler, std::move(*loop), make_driver(),
+                                  why ? nullptr : settings.make_policy(), std::move(sources),
+                                  {.fallback = [] { return make_fixed_timeslice(); }});
+    if (!made) return made.error();
+    if (const auto started = (*made)->start(); !started) return started;
+
+    const std::scoped_lock held{mutex_};
+    scheduler_.swap(*made);  // the one before goes at the end, without the lock
+    discovery_ = discovery;
+    lock_ = std::move(lock);
+    if (generation != generation_) {
+      std::string kept;
+      std::string message;
+      if (!apply(settings_, true, kept, message) || !kept.empty()) options_.warn(kept + message);
+    } else if (paused_.load() != why.has_value()) {
+      give_policy(settings_);
+    }
+    if (stopping_ || lost_) scheduler_->stop();
+    return {};
+  }
+
+  std::unique_ptr<source> make_clients(kfd::discovery& roles) {
+    client::server_options with;
+    with.socket = options_.files.clients();
+    with.group = options_.socket_group;
+    with.allow = [this](const client::peer& who, role what) {
+      const std::scoped_lock held{mutex_};
+      const auto& rules = settings_.roles;
+      return kfd::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
+                         who.pid);
+    };
+    // One that is gone by then has no role.
+    with.registered = [&roles](const client::peer& who, role what) {
+      (void)roles.set_role({who.pid, who.start_time}, what);
+    };
+    with.withdrawn = [&roles](const client::peer& who, role) {
+      (void)roles.withdraw_role({who.pid, who.start_time});
+    };
+    with.say = sink();
+    return client::make_server(std::move(with));
+  }
+
+  std::unique_ptr<backend> make_driver() {
+    if (options_.mode == node_mode::observe) return make_null_backend();
+    agent::agent_options with;
+    with.roots = options_.roots;
+    with.agent_path = options_.agent_path;
+    with.owner_lock = options_.files.owner();
+    with.batch_commands = options_.batch_commands;
+    with.criu_pause = options_.criu_pause;
+    with.say = sink();
+    with.owned_by_another = [this] {
+      const std::scoped_lock held{mutex_};
+      lost_ = true;
+      if (scheduler_) scheduler_->stop();
+    };
+    return agent::make_agent_backend(std::move(with));
+  }
+
+  // On any thread, without mutex_.
+
+  void look_at_pause() {
+    const auto why = paused_why(options_.files);
+    if (paused_.exchange(why.has_value()) == why.has_value()) return;
+    if (why) {
+      say_paused(*why);
+    } else {
+      options_.tell("not paused any more: " + options_.files.disabled() + " is gone");
+    }
+    const std::scoped_lock held{mutex_};
+    if (owning()) give_policy(settings_);
+  }
+
+  void say_paused(const std::string& why) const {
+    options_.warn("paused: everything runs for as long as " + options_.files.disabled() +
+                  " exists" + (why.empty() ? "" : " (" + why + ")"));
+  }
+
+  /// What an attempt says is kept until it is known whether it is worth hearing.
+  kfd::message_sink sink() {
+    return [this](std::string_view sentence) {
+      {
+        const std::scoped_lock held{said_mutex_};
+        if (keep_said_) {
+          said_.emplace_back(sentence);
+          return;
+        }
+      }
+      options_.warn(sentence);
+    };
+  }
+
+  node_options options_;
+  std::atomic<node_state> state_{node_state::idle};
+  std::atomic<bool> paused_{false};
+
+  /// Guards what follows. Nothing that waits for the reactor happens under it, for handlers take
+  /// it.
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  node_settings settings_;
+  std::uint64_t generation_ = 0;  // of the settings
+  bool stopping_ = false;
+  bool lost_ = false;                     // another program has the lock
+  std::unique_ptr<scheduler> scheduler_;  // the last one; replaced by the node's thread only
+  kfd::discovery* discovery_ = nullptr;   // the scheduler's
+  std::unique_ptr<kfd::node_lock> lock_;  // in observe
+
+  std::mutex said_mutex_;
+  bool keep_said_ = false;
+  std::vector<std::string> said_;
+
+  // The node's thread's.
+  time_point next_alive_{};
+  time_point retry_at_{};
+  duration retry_ = first_retry;
+
+  std::thread thread_;
+};
+
+}  // namespace
+
+result<std::unique_ptr<node>> node::create(node_options options, std::string& message) {
+  message = problem_of(options.settings);
+  if (message.empty() && options.alive && options.alive_every <= duration::zero())
+    message = "alive_every must be above zero";
+  if (message.empty() && options.settings.make_policy && !options.settings.make_policy())
+    message = "make_policy makes no policy";
+  if (!message.empty()) return errc::bad_config;
+  return std::unique_ptr<node>{new node_impl{std::move(options)}};
+}
+
+}  // namespace sluice

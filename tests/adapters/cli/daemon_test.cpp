@@ -1,0 +1,406 @@
+// The daemon as an operator runs it: `sluice run`, `check`, `pause`, on the simulated device.
+
+#include "command.hpp"
+#include "device_view.hpp"
+#include "simulated_device.hpp"
+#include "target_process.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/client.h"
+#include "sluice/time.hpp"
+
+namespace sluice::test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr auto patience = 20s;
+
+std::chrono::milliseconds since(std::chrono::steady_clock::time_point then) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                               then);
+}
+
+/// This test as a model server: a client in another process than the scheduler's.
+class online_client {
+ public:
+  explicit online_client(const std::string& socket) {
+    sluice_client_options with{};
+    with.size = sizeof with;
+    with.socket = socket.c_str();
+    with.name = "test";
+    if (sluice_client_open(&with, &client_) != 0) throw std::runtime_error{"sluice_client_open"};
+  }
+  ~online_client() { sluice_client_close(client_); }
+  online_client(const online_client&) = delete;
+  online_client& operator=(const online_client&) = delete;
+
+  void begin() const { sluice_client_begin(client_); }
+  void end() const { sluice_client_end(client_); }
+  std::uint64_t connections() const {
+    const auto now = status();
+    return now.connected != 0 ? now.connections : 0;
+  }
+  std::string why() const { return status().why; }
+
+ private:
+  sluice_client_status status() const {
+    sluice_client_status now{};
+    now.size = sizeof now;
+    sluice_client_get_status(client_, &now);
+    return now;
+  }
+
+  sluice_connection* client_ = nullptr;
+};
+
+/// What a service manager hears.
+class manager_socket {
+ public:
+  explicit manager_socket(std::string path)
+      : path_(std::move(path)), fd_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path_.copy(address.sun_path, sizeof address.sun_path - 1);
+    if (::bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+      throw std::runtime_error{"bind " + path_};
+  }
+  ~manager_socket() { ::close(fd_); }
+  manager_socket(const manager_socket&) = delete;
+  manager_socket& operator=(const manager_socket&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// Whether a message that begins so comes; others are skipped.
+  bool hears(const std::string& beginning) const {
+    const auto end = std::chrono::steady_clock::now() + patience;
+    while (std::chrono::steady_clock::now() < end) {
+      pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
+      if (::poll(&ready, 1, 100) != 1) continue;
+      std::array<char, 1024> text{};
+      const auto got = ::recv(fd_, text.data(), text.size(), 0);
+      if (got > 0 && std::string(text.data(), static_cast<std::size_t>(got)).starts_with(beginning))
+        return true;
+    }
+    return false;
+  }
+
+ private:
+  std::string path_;
+  int fd_;
+};
+
+class Daemon : public testing::Test {
+ protected:
+  Daemon() {
+    std::filesystem::create_directory(directory_);
+    configure();
+  }
+
+  /// Writes the configuration: with fast attaches, and the given further lines.
+  void configure(const std::string& daemon = "", const std::string& scheduler = "",
+                 const std::string& policy = "", const std::string& roles = "") const {
+    std::ofstream{config_} << "[daemon]\ndirectory = \"" << directory_ << "\"\n"
+                           << daemon << "\n[scheduler]\nattach_after = \"50ms\"\n"
+                           << "attach_at_latest = \"100ms\"\noffline_floor = 0\n"
+                           << (scheduler.find("max_suspend") == scheduler.npos
+                                   ? "max_suspend = \"60s\"\n"
+                                   : "")
+                           << scheduler << policy << "[roles]\nstore = \"\"\n"
+                           << roles;
+  }
+  std::unique_ptr<command> start(std::vector<std::string> words) const {
+    auto environment = device_.environment();
+    environment.push_back("SLUICE_BREAKERS=" + directory_ + "/breakers");
+    environment.insert(environment.end(), daemon_environment_.begin(), daemon_environment_.end());
+    return std::make_unique<command>(SLUICE_PROGRAM, std::move(words), std::move(environment));
+  }
+  /// The daemon, once it owns the node.
+  std::unique_ptr<command> run() const {
+    auto made = start({"run", "-c", config_});
+    EXPECT_TRUE(logs(*made, "owns the node")) << made->err();
+    return made;
+  }
+  static bool logs(command& of, const std::string& text) {
+    return eventually(patience, [&] { return of.err().find(text) != std::string::npos; });
+  }
+  /// Has it read its configuration, and waits until it says so.
+  static void reload(command& daemon, const std::string& text) {
+    const auto before = daemon.err().size();
+    daemon.signal(SIGHUP);
+    ASSERT_TRUE(eventually(patience, [&] {
+      return daemon.err().find(text, before) != std::string::npos;
+    })) << daemon.err();
+  }
+  bool becomes(const target_process& one, std::uint64_t queues) const {
+    return eventually(patience,
+                      [&] { return view_.process(one.pid()).suspended_queues == queues; });
+  }
+  bool progresses(const target_process& one) const {
+    const auto before = view_.process(one.pid()).kernels_completed;
+    return eventually(patience,
+                      [&] { return view_.process(one.pid()).kernels_completed > before + 2; });
+  }
+  std::unique_ptr<target_process> target(const std::string& tag, const std::string& kernel) const {
+    auto environment = device_.environment();
+    environment.push_back("AMD_QUEUE_TAG=" + tag);
+    auto made = std::make_unique<target_process>(
+        SLUICE_INTEGRATION_TARGET, std::vector<std::string>{"1", kernel}, environment);
+    EXPECT_EQ(made->hear(patience), "ready");
+    return made;
+  }
+  std::unique_ptr<target_process> offline() const { return target("OFFLINE_AI", "2000"); }
+  std::unique_ptr<target_process> online() const { return target("ONLINE_AI", "0"); }
+  bool traced(const target_process& one) const {
+    std::ifstream status("/proc/" + std::to_string(one.pid()) + "/status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("TracerPid:")) return line != "TracerPid:\t0";
+    return false;
+  }
+
+  std::vector<std::string> daemon_environment_;
+  simulated_device device_{{.profile = "mi300x"}};
+  const device_view view_{device_.root()};
+  const std::string directory_ = device_.root() + "/run";
+  const std::string config_ = device_.root() + "/sluice.toml";
+};
+
+TEST_F(Daemon, ObservesByDefaultAndCountsWhatItWouldHaveDone) {
+  const auto trainer = offline();
+  const auto server = online();
+  const auto daemon = start({"run", "-c", config_});
+  ASSERT_TRUE(logs(*daemon, "observes: it attaches to nothing")) << daemon->err();
+  // Until the policy has decided on a burst.
+  ASSERT_TRUE(eventually(patience, [&] {
+    EXPECT_EQ(server->ask("run 20000", patience), "submitted");
+    std::this_thread::sleep_for(50ms);
+    daemon->signal(SIGUSR1);
+    return testing::Matches(ContainsRegex("would have suspended [1-9][0-9]* queues"))(
+        daemon->err());
+  })) << daemon->err();
+  EXPECT_THAT(daemon->err(), HasSubstr("would have attached to 1 processes"));
+  EXPECT_FALSE(traced(*trainer));
+  EXPECT_EQ(view_.process(trainer->pid()).queue_suspends, 0U);
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0) << daemon->err();
+  EXPECT_THAT(daemon->err(), Not(HasSubstr("[error]")));
+}
+
+TEST_F(Daemon, EnforcesForAnOnlineProcessThatKnowsNothingOfIt) {
+  const auto trainer = offline();
+  const auto server = online();
+  configure("mode = \"enforce\"\n");
+  const auto daemon = run();
+  ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); })) << daemon->err();
+  ASSERT_EQ(server->ask("run 500000", patience), "submitted");
+  EXPECT_TRUE(eventually(patience, [&] {
+    return view_.process(trainer->pid()).suspended_queues == 1;
+  })) << daemon->err();
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0) << daemon->err();
+  EXPECT_EQ(view_.process(trainer->pid()).suspended_queues, 0U) << "the end resumes everything";
+  EXPECT_FALSE(traced(*trainer));
+  EXPECT_THAT(daemon->err(), ContainsRegex(", suspended 1 queues \\(0 now\\) and resumed 1 in 2"));
+  EXPECT_EQ(trainer->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
+}
+
+TEST_F(Daemon, EnforcesForAClientAndFindsItAgainAfterARestart) {
+  configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\n");
+  const auto trainer = offline();
+  auto daemon = run();
+  const online_client client{directory_ + "/clients.sock"};
+  ASSERT_TRUE(eventually(patience, [&] { return client.connections() == 1; })) << client.why();
+  ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); }));
+  client.begin();
+  ASSERT_TRUE(becomes(*trainer, 1)) << daemon->err();
+
+  // With work in flight, and offline work suspended.
+  for (const int how : {SIGTERM, SIGKILL}) {
+    const auto connections = client.connections();
+    const auto suspends = view_.process(trainer->pid()).queue_suspends;
+    const auto killed = clock::now();
+    daemon->signal(how);
+    ASSERT_TRUE(daemon->ends());
+    ASSERT_TRUE(becomes(*trainer, 0)) << "nobody holds it";
+    const auto ran = since(killed);
+    const auto started = clock::now();
+    daemon = run();
+    const auto owns = since(started);
+    ASSERT_TRUE(eventually(patience, [&] { return client.connections() > connections; }));
+    const auto connected = since(started);
+    ASSERT_TRUE(eventually(patience, [&] {
+      const auto seen = view_.process(trainer->pid());
+      return seen.queue_suspends > suspends && seen.suspended_queues == 1;
+    })) << daemon->err();
+    std::cout << (how == SIGTERM ? "SIGTERM" : "SIGKILL") << ": offline work ran after "
+              << ran.count() << " ms; the next daemon owned the node after " << owns.count()
+              << " ms, had its client back after " << connected.count()
+              << " ms, and held offline work for what was in flight after "
+              << since(started).count() << " ms (attach_after 50 ms)\n";
+    EXPECT_LT(since(started), 2s);
+  }
+  client.end();
+  EXPECT_TRUE(becomes(*trainer, 0));
+  daemon->signal(SIGINT);
+  EXPECT_EQ(daemon->ends(), 0) << daemon->err();
+  EXPECT_EQ(trainer->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
+}
+
+TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {
+  const std::string policy = "[policy]\nname = \"fixed_timeslice\"\n";
+  configure("mode = \"enforce\"\n", "", policy + "may_be = 1\n");
+  auto daemon = start({"run", "-c", config_});
+  EXPECT_EQ(daemon->ends(), 1) << "nothing starts on a wrong configuration";
+  EXPECT_THAT(daemon->err(), HasSubstr("sluice.toml:12: may_be is no parameter"));
+
+  const std::string nobody = "may_claim_offline = { users = [] }\n";
+  configure("mode = \"enforce\"\n", "", policy, nobody);
+  const auto trainer = offline();
+  daemon = run();
+  const online_client client{directory_ + "/clients.sock"};
+  client.begin();
+  ASSERT_TRUE(eventually(patience, [&] { return client.connections() == 1; })) << client.why();
+  EXPECT_FALSE(traced(*trainer));
+
+  // Whose word counts; the process is known already.
+  configure("mode = \"enforce\"\n", "", policy);
+  reload(*daemon, "reloaded: ");
+  ASSERT_TRUE(becomes(*trainer, 1)) << daemon->err();
+
+  // Settings, under what is suspended.
+  const auto suspends = view_.process(trainer->pid()).queue_suspends;
+  configure("mode = \"observe\"\n", "min_run = \"20ms\"\ninbox_capacity = 32768\n", policy);
+  reload(*daemon, "reloaded: ");
+  EXPECT_THAT(daemon->err(), HasSubstr("until it is restarted: mode"));
+  EXPECT_THAT(daemon->err(), HasSubstr("until it is restarted: inbox_capacity (16384)"));
+  EXPECT_THAT(daemon->err(), Not(HasSubstr("policy fixed_timeslice: replaced")));
+  configure("", "min_run = 20\nfloor = 1\n", policy + "slice = \"2h\"\n", nobody + "x = 1\n");
+  reload(*daemon, "the old settings stay");
+  for (const char* const each : {"min_run must be a duration", "floor is not a setting",
+                                 "slice is 2h", "x is not a setting of [roles]"})
+    EXPECT_THAT(daemon->err(), HasSubstr(each));
+  EXPECT_TRUE(traced(*trainer));
+  EXPECT_EQ(view_.process(trainer->pid()).queue_suspends, suspends) << "it stayed suspended";
+  EXPECT_EQ(client.connections(), 1U);
+
+  // A limit that is tighter now holds at once.
+  configure("mode = \"enforce\"\n", "max_suspend = \"5ms\"\nmin_run = \"10s\"\n", policy);
+  reload(*daemon, "reloaded: ");
+  EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
+
+  configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\nslice = \"1ms\"\n");
+  reload(*daemon, "policy fixed_timeslice/client_done: replaced by fixed_timeslice/client_done");
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0);
+}
+
+TEST_F(Daemon, IsPausedOverItsRestarts) {
+  configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\n");
+  const auto trainer = offline();
+  auto daemon = run();
+  const online_client client{directory_ + "/clients.sock"};
+  client.begin();
+  ASSERT_TRUE(becomes(*trainer, 1)) << daemon->err();
+
+  auto paused = start({"pause", "--why", "new firmware", "--directory", directory_});
+  EXPECT_EQ(paused->ends(), 0) << paused->err();
+  EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
+  EXPECT_TRUE(logs(*daemon, "paused: everything runs for as long as " + directory_ +
+                                "/disabled exists (new firmware)"));
+  auto doctor = start({"doctor", "--directory", directory_});
+  doctor->ends();
+  EXPECT_THAT(doctor->out(), HasSubstr("paused: " + directory_ + "/disabled exists: new firmware"));
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0);
+
+  daemon = run();
+  EXPECT_THAT(daemon->err(), HasSubstr("exists (new firmware)"));
+  ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); }));
+  ASSERT_TRUE(eventually(patience, [&] { return client.connections() == 2; }));
+  const auto suspends = view_.process(trainer->pid()).queue_suspends;
+  EXPECT_TRUE(progresses(*trainer));
+  EXPECT_EQ(view_.process(trainer->pid()).queue_suspends, suspends);
+
+  paused = start({"unpause", "--directory", directory_});
+  EXPECT_EQ(paused->ends(), 0) << paused->err();
+  EXPECT_TRUE(becomes(*trainer, 1)) << daemon->err();
+  std::ofstream{directory_ + "/disabled"}.flush();
+  EXPECT_TRUE(becomes(*trainer, 0)) << "a touch does it as well";
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0);
+}
+
+TEST_F(Daemon, TellsItsServiceManagerHowItFares) {
+  const manager_socket manager{directory_ + "/notify"};
+  daemon_environment_ = {"NOTIFY_SOCKET=" + manager.path(), "WATCHDOG_USEC=200000"};
+  const auto daemon = start({"run", "-c", config_});
+  EXPECT_TRUE(manager.hears("READY=1\nSTATUS=observes the node")) << daemon->err();
+  EXPECT_TRUE(manager.hears("WATCHDOG=1"));
+  EXPECT_TRUE(manager.hears("WATCHDOG=1"));
+  daemon->signal(SIGHUP);
+  EXPECT_TRUE(manager.hears("RELOADING=1\nMONOTONIC_USEC="));
+  EXPECT_TRUE(manager.hears("READY=1"));
+  std::ofstream{directory_ + "/disabled"}.flush();
+  EXPECT_TRUE(manager.hears("STATUS=observes the node, paused"));
+  daemon->signal(SIGTERM);
+  EXPECT_TRUE(manager.hears("STOPPING=1"));
+  EXPECT_EQ(daemon->ends(), 0);
+}
+
+TEST_F(Daemon, FollowsAnOwnerAndTakesOver) {
+  configure("mode = \"enforce\"\n");
+  const auto first = run();
+  const auto second = start({"run", "-c", config_});
+  ASSERT_TRUE(logs(*second, "this node is owned by process " + std::to_string(first->pid()) +
+                                " (sluice), whose agent is process "))
+      << second->err();
+  first->signal(SIGKILL);
+  EXPECT_TRUE(logs(*second, "this program owns the node")) << second->err();
+  second->signal(SIGTERM);
+  EXPECT_EQ(second->ends(), 0) << second->err();
+}
+
+TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
+  auto check = start({"check", SLUICE_EXAMPLE_CONFIG});
+  EXPECT_EQ(check->ends(), 0) << check->err();
+  EXPECT_THAT(check->out(), HasSubstr("sluice.toml: ok: observe (attaches to nothing), policy "
+                                      "pointer_polling:"));
+  configure("mode = \"both\"\nspeed = 1\n", "min_run = \"2h\"\nmax_busy = 1\n");
+  check = start({"check", config_});
+  EXPECT_EQ(check->ends(), 1);
+  EXPECT_EQ(check->out(), "");
+  EXPECT_THAT(check->err(),
+              ContainsRegex("^sluice: [^\n]+:3: mode must be \"observe\" or \"enforce\"\n"
+                            "sluice: [^\n]+:4: speed is not a setting of \\[daemon\\]\n"
+                            "sluice: [^\n]+: min_run is 2h; it must be 1ms to 1min\n"
+                            "sluice: [^\n]+: max_busy must be a duration in quotes[^\n]+\n$"));
+  check = start({"check", "/nonexistent"});
+  EXPECT_EQ(check->ends(), 1);
+  EXPECT_EQ(check->err(),
+            "sluice: /nonexistent: cannot read the configuration: No such file or directory\n");
+}
+
+}  // namespace
+}  // namespace sluice::test

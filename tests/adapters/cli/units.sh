@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# usage: units.sh SOURCE_DIR BUILT_UNIT BIN_DIR
+# systemd's own programs look at the unit and its companions.
+set -euo pipefail
+source=$1 unit=$2 bin=$3
+for program in systemd-analyze systemd-tmpfiles systemd-sysusers; do
+  command -v "$program" >/dev/null || { echo "no $program here"; exit 77; }
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Where it is to be installed there is nothing yet.
+sed "s|^\(ExecStart=\)[^ ]*/sluice |\1$bin/sluice |" "$unit" >"$work/sluice.service"
+grep -q "^ExecStart=$bin/sluice run --config /etc/sluice/sluice.toml$" "$work/sluice.service"
+said=$(systemd-analyze verify --man=no "$work/sluice.service" 2>&1) || { echo "$said"; exit 1; }
+[ -z "$said" ] || { echo "$said"; exit 1; }
+mkdir "$work/sluice.service.d"
+cp "$source/adapters/cli/systemd/transparent.conf" "$work/sluice.service.d/"
+said=$(systemd-analyze verify --man=no "$work/sluice.service" 2>&1) || { echo "$said"; exit 1; }
+[ -z "$said" ] || { echo "$said"; exit 1; }
+# What would make the kernel ignore the agent's capabilities.
+! grep -Eq '^(NoNewPrivileges=yes|SystemCall|Restrict(AddressFamilies|Namespaces|Realtime|SUIDSGID)|PrivateDevices|ProtectKernel|ProtectClock|ProtectHostname|MemoryDenyWriteExecute|LockPersonality|DynamicUser)' \
+  "$work/sluice.service"
+
+root=$work/root
+mkdir -p "$root/etc"
+systemd-sysusers --root="$root" "$source/adapters/cli/systemd/sluice.sysusers"
+grep -q '^sluice:' "$root/etc/passwd"
+grep -q '^render:.*sluice' "$root/etc/group"
+systemd-tmpfiles --root="$root" --create "$source/adapters/cli/systemd/sluice.tmpfiles"
+[ "$(stat -c %a "$root/run/sluice")" = 755 ] && [ "$(stat -c %a "$root/run/sluice/owner")" = 660 ]
+[ "$(stat -c %u "$root/run/sluice")" = "$(sed -n 's/^sluice:[^:]*:\([0-9]*\):.*/\1/p' "$root/etc/passwd")" ]
+[ "$(stat -c %u "$root/var/lib/sluice")" = 0 ]

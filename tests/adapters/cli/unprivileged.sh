@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# usage: with_simulated_gpu.sh in_place.sh unprivileged.sh BIN_DIR LIB_DIR
+# The daemon as the unit runs it: as a user of its own without capabilities, beside an agent that has
+# CAP_SYS_PTRACE by its file; offline work is another user's. The simulated GPU lies at /dev/kfd, for an
+# agent with file capabilities takes no other.
+set -euo pipefail
+bin=$1 lib=$2
+unset SLUICE_KFD_DEVICE SLUICE_KFD_SYSFS SLUICE_KFD_DEBUGFS
+skip() { echo "skipped: $1"; exit 77; }
+fail() { echo "FAILED: $1"; [ ! -e "$log" ] || cat "$log"; exit 1; }
+# eventually SECONDS COMMAND...
+eventually() {
+  local end=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    [ $SECONDS -lt $end ] || return 1
+    sleep 0.02
+  done
+}
+for program in setcap setpriv python3; do
+  command -v "$program" >/dev/null || skip "no $program here"
+done
+daemon_user=(setpriv --reuid=64001 --regid=64001 --groups=64002 --bounding-set=-all,+sys_ptrace
+  --inh-caps=-all)
+work_user=(setpriv --reuid=64003 --regid=64003 --groups=64002 --bounding-set=-all --inh-caps=-all)
+
+# In this mount namespace only.
+mount -t tmpfs -o mode=755 sluice-test /run
+log=/run/log
+mkdir /run/bin
+for program in sluice sluice-epoll sluice-agent offline_demo; do cp "$bin/$program" /run/bin/; done
+cp "$lib/libsluice_client.so" /run/bin/
+# As systemd-tmpfiles makes them, and the agent as OPERATING.md says.
+install -d -m 755 -o 64001 -g 64001 /run/sluice
+install -m 660 -o 64001 -g 64001 /dev/null /run/sluice/owner
+chown root:64001 /run/bin/sluice-agent
+chmod 750 /run/bin/sluice-agent
+setcap cap_sys_ptrace+ep /run/bin/sluice-agent || skip "no file capabilities on a tmpfs here"
+cat >/run/sluice.toml <<END
+[daemon]
+mode = "enforce"
+[scheduler]
+attach_after = "50ms"
+attach_at_latest = "100ms"
+max_suspend = "60s"
+offline_floor = 0
+[policy]
+name = "fixed_timeslice"
+[roles]
+store = "/run/roles"
+may_claim_online = { users = ["root"] }
+END
+chmod 644 /run/sluice.toml
+
+pids=()
+trap 'kill -KILL "${pids[@]}" 2>/dev/null || true' EXIT
+SLUICE_KFD_DEVICE=/dev/kfd SLUICE_KFD_SYSFS=/sys/class/kfd/kfd AMD_QUEUE_TAG=OFFLINE_AI \
+  "${work_user[@]}" /run/bin/offline_demo --load train >/dev/null &
+offline=$!
+pids+=("$offline")
+"${daemon_user[@]}" /run/bin/sluice run --config /run/sluice.toml 2>$log &
+daemon=$!
+pids+=("$daemon")
+eventually 20 grep -q "this program owns the node" $log || fail "the daemon does not own the node"
+
+capabilities() { sed -n 's/^CapEff:\t//p' "/proc/$1/status"; }
+[ "$(capabilities "$daemon")" = 0000000000000000 ] || fail "the daemon has capabilities"
+agent=$(sed -n '2s/ .*//p' /run/sluice/owner)
+[ "$(capabilities "$agent")" = 0000000000080000 ] || fail "the agent has not just CAP_SYS_PTRACE"
+
+# Another user's environment is not the daemon's to read: its tag counts for nothing...
+tracer() { sed -n 's/^TracerPid:\t//p' "/proc/$offline/status"; }
+sleep 1.2
+[ "$(tracer)" = 0 ] || fail "whose word was that?"
+# ... but an operator's word does.
+/run/bin/sluice role set --store /run/roles --pid "$offline" offline >/dev/null
+traced() { [ "$(tracer)" != 0 ]; }
+eventually 20 traced || fail "the offline process is not attached"
+
+python3 - /run/bin/libsluice_client.so /run/sluice/clients.sock <<'END' &
+import ctypes, sys, time
+library = ctypes.CDLL(sys.argv[1])
+class options(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint32), ("role", ctypes.c_uint32), ("socket", ctypes.c_char_p),
+                ("name", ctypes.c_char_p), ("gpus", ctypes.c_void_p), ("gpu_count", ctypes.c_size_t),
+                ("targets", ctypes.c_int64 * 3)]
+how = options(size=ctypes.sizeof(options), socket=sys.argv[2].encode())
+client = ctypes.c_void_p()
+assert library.sluice_client_open(ctypes.byref(how), ctypes.byref(client)) == 0
+assert library.sluice_client_begin(client) == 0
+time.sleep(60)
+END
+online=$!
+pids+=("$online")
+held() { grep -q "{\"pid\":$offline,[^}]*\"suspended_queues\":[1-9]" "$SLUICE_SIM_ROOT/sim/stats.json"; }
+runs() { ! held; }
+eventually 20 held || fail "the offline process is not suspended"
+kill -TERM "$daemon"
+wait "$daemon" || fail "the daemon ended with code $?"
+eventually 20 runs || fail "the offline process stands still"
+echo passed

@@ -1,0 +1,202 @@
+// A client in a process of its own, told what to do by lines on its standard input; it answers each
+// with a line. Its first argument is the socket.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "sluice/client.h"
+
+namespace {
+
+sluice_connection* client = nullptr;
+
+std::string status_text() {
+  sluice_client_status seen{};
+  seen.size = sizeof seen;
+  if (sluice_client_get_status(client, &seen) != 0) return sluice_client_last_error();
+  std::ostringstream out;
+  out << "connected=" << seen.connected << " role=" << seen.role << " error=" << seen.error
+      << " in_flight=" << seen.in_flight << " connections=" << seen.connections
+      << " mode=" << seen.mode << " suspended=" << seen.suspended
+      << " scheduler=" << seen.scheduler_pid << " why=" << seen.why;
+  return out.str();
+}
+
+void begin_and_end(int times) {
+  for (int i = 0; i < times; ++i) {
+    sluice_client_begin(client);
+    sluice_client_end(client);
+  }
+}
+
+/// Several threads at once.
+void hammer(int threads, int times) {
+  std::vector<std::thread> all;
+  for (int i = 0; i < threads; ++i) all.emplace_back([=] { begin_and_end(times); });
+  for (auto& each : all) each.join();
+}
+
+int run_forked(const std::function<void()>& in_child) {
+  const pid_t child = fork();
+  if (child == 0) {
+    in_child();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+/// Waits for the scheduler to have seen everything, so that an exit loses nothing.
+void wait_connected() {
+  sluice_client_status seen{};
+  seen.size = sizeof seen;
+  for (int i = 0; i < 10'000; ++i) {
+    if (sluice_client_get_status(client, &seen) == 0 && seen.connected != 0) return;
+    usleep(1000);
+  }
+}
+
+/// Dies with so much memory that writing its core takes a while.
+[[noreturn]] void dump_core(std::size_t megabytes) {
+  const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
+  setrlimit(RLIMIT_CORE, &all);
+  const std::size_t bytes = megabytes << 20U;
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory != MAP_FAILED) std::memset(memory, 1, bytes);
+  std::abort();
+}
+
+std::string obey(std::istringstream& words) {
+  std::string word;
+  words >> word;
+  int a = 0;
+  int b = 0;
+  if (word == "open") {
+    std::string socket;
+    sluice_client_options options{};
+    options.size = sizeof options;
+    words >> socket >> options.role;
+    options.socket = socket.c_str();
+    options.name = "program";
+    return sluice_client_open(&options, &client) == 0 ? "ok" : sluice_client_last_error();
+  }
+  if (word == "begin") return std::to_string(sluice_client_begin(client));
+  if (word == "end") return std::to_string(sluice_client_end(client));
+  if (word == "status") return status_text();
+  if (word == "hammer") {
+    words >> a >> b;
+    hammer(a, b);
+    return "done";
+  }
+  if (word == "fork_begin") {  // A child that begins once and lives until it is told to end.
+    int line[2];
+    if (pipe(line) != 0) return "no pipe";
+    const pid_t child = fork();
+    if (child == 0) {
+      close(line[0]);
+      sluice_client_begin(client);
+      wait_connected();
+      const std::string text = std::to_string(getpid()) + " " + status_text();
+      (void)!write(line[1], text.c_str(), text.size());
+      close(line[1]);
+      for (;;) pause();
+    }
+    close(line[1]);
+    std::string text(512, '\0');
+    const auto got = read(line[0], text.data(), text.size());
+    close(line[0]);
+    text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    return text;
+  }
+  if (word == "kill") {
+    words >> a;
+    kill(a, SIGKILL);
+    waitpid(a, nullptr, 0);
+    return "done";
+  }
+  if (word == "fork_and_close") {  // A child that only closes, and one that never calls anything.
+    const int first = run_forked([] { sluice_client_close(client); });
+    const int second = run_forked([] {});
+    return first == 0 && second == 0 ? "done" : "failed";
+  }
+  if (word ==
+      "fork_and_reuse") {  // A child that has other files under the numbers of its parent's.
+    const int status = run_forked([] {
+      for (int fd = 3; fd < 64; ++fd) close(fd);
+      std::vector<int> own;
+      for (int i = 0; i < 8; ++i) own.push_back(dup(1));
+      if (sluice_client_begin(client) != 0) _exit(1);
+      for (const int fd : own) {
+        if (fcntl(fd, F_GETFD) < 0) _exit(2);
+      }
+    });
+    return status == 0 ? "done" : "failed";
+  }
+  if (word == "spawn") {  // What a program that is started has of its parent's.
+    FILE* const list = popen("ls -l /proc/self/fd", "r");
+    int found = 0;
+    char line[512];
+    while (list != nullptr && std::fgets(line, sizeof line, list) != nullptr) {
+      for (const char* each : {"sluice", "eventfd", "socket:"}) {
+        found += std::strstr(line, each) != nullptr ? 1 : 0;
+      }
+    }
+    pclose(list);
+    return std::to_string(found);
+  }
+  if (word == "wait") {
+    words >> a;
+    std::promise<int> clear;
+    const auto number = sluice_client_wait(
+        client, std::int64_t{a} * 1'000'000,
+        [](void* to, std::int32_t is) { static_cast<std::promise<int>*>(to)->set_value(is); },
+        &clear);
+    if (number < 1) return sluice_client_last_error();
+    return std::to_string(clear.get_future().get());
+  }
+  if (word == "stop_waiting") {
+    const auto number = sluice_client_wait(
+        client, 60'000'000'000, [](void*, std::int32_t) { std::abort(); }, nullptr);
+    const int first = sluice_client_stop_waiting(client, number);
+    const int second = sluice_client_stop_waiting(client, number);
+    return std::to_string(first) + std::to_string(second);
+  }
+  if (word == "close") return std::to_string(sluice_client_close(client));
+  if (word == "core") {
+    // Here, and not where the tests run.
+    std::string where;
+    words >> where;
+    if (chdir(where.c_str()) != 0) return "no directory " + where;
+    words >> a;
+    dump_core(static_cast<std::size_t>(a));
+  }
+  return "what is " + word + "?";
+}
+
+}  // namespace
+
+int main() {
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::cout << obey(words) << std::endl;
+  }
+}

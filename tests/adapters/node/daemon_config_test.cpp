@@ -1,0 +1,178 @@
+#include "sluice/daemon_config.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/policies/all.hpp"
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class DaemonConfig : public testing::Test {
+ protected:
+  DaemonConfig() {
+    for (policy_kind& kind : all_policies()) known_.add(std::move(kind));
+  }
+  ~DaemonConfig() override { std::filesystem::remove(path_); }
+
+  result<daemon_config> load(const std::string& content) {
+    std::ofstream{path_} << content;
+    return load_daemon_config(path_, known_, problems_);
+  }
+  std::string at(int line) const { return path_ + ":" + std::to_string(line) + ": "; }
+
+  policy_registry known_;
+  const std::string path_ =
+      testing::TempDir() + "sluice_daemon_" + std::to_string(::getpid()) + ".toml";
+  std::vector<std::string> problems_;
+};
+
+void expect_same(const daemon_config& one, const daemon_config& another) {
+  EXPECT_EQ(one.fixed_differences(another), "");
+  EXPECT_EQ(one.log_level, another.log_level);
+  EXPECT_EQ(one.statistics_interval, another.statistics_interval);
+  EXPECT_EQ(one.policy, another.policy);
+  EXPECT_TRUE(one.node.settings.scheduler == another.node.settings.scheduler);
+  EXPECT_TRUE(one.node.settings.roles == another.node.settings.roles);
+}
+
+TEST_F(DaemonConfig, ObservesByDefaultWithTransparentDetection) {
+  const auto config = load_daemon_config("", known_, problems_);
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->node.mode, node_mode::observe);
+  EXPECT_THAT(config->policy, StartsWith("pointer_polling:"));
+  EXPECT_NE(config->node.settings.make_policy(), nullptr);
+  const auto empty = load("");
+  ASSERT_TRUE(empty) << problems_.front();
+  expect_same(*config, *empty);
+}
+
+TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
+  const auto example = load_daemon_config(SLUICE_EXAMPLE_CONFIG, known_, problems_);
+  ASSERT_TRUE(example) << problems_.front();
+  expect_same(*example, *load_daemon_config("", known_, problems_));
+  // Each key is there once more than here: as a setting.
+  std::ifstream file{SLUICE_EXAMPLE_CONFIG};
+  const std::string text{std::istreambuf_iterator<char>{file}, {}};
+  for (const std::string key : {"mode",
+                                "directory",
+                                "clients",
+                                "socket_group",
+                                "agent",
+                                "batch_commands",
+                                "criu_pause",
+                                "log_level",
+                                "statistics_interval",
+                                "max_suspend",
+                                "min_run",
+                                "offline_floor",
+                                "floor_window",
+                                "attach_after",
+                                "attach_at_latest",
+                                "max_busy",
+                                "failure_backoff",
+                                "breaker_after",
+                                "breaker_rearm",
+                                "policy_time_limit",
+                                "stop_limit",
+                                "inbox_capacity",
+                                "suspend_sdma",
+                                "name",
+                                "store",
+                                "may_claim_online",
+                                "may_claim_offline",
+                                "environment",
+                                "pids",
+                                "cgroups",
+                                "rings",
+                                "online_priority",
+                                "queue_priority",
+                                "gangs",
+                                "gang_variables",
+                                "gang_cgroups",
+                                "allow_partial_gang"})
+    EXPECT_THAT(text, HasSubstr("\n" + key + " = "));
+  for (const parameter& each : known_.find("pointer_polling")->schema)
+    EXPECT_THAT(text, HasSubstr("\n" + each.key + " = "));
+}
+
+TEST_F(DaemonConfig, ReadsItsTable) {
+  const auto config = load(
+      "[daemon]\nclients = false\nsocket_group = \"root\"\nmode = \"enforce\"\ndirectory = "
+      "\"/tmp/x/\"\nagent = \"/opt/agent\"\n"
+      "batch_commands = false\ncriu_pause = true\nlog_level = \"error\"\n"
+      "statistics_interval = \"0s\"\n[policy]\nname = \"slo\"\nrequest.p99 = \"200ms\"\n");
+  ASSERT_TRUE(config) << problems_.front();
+  EXPECT_EQ(config->node.mode, node_mode::enforce);
+  EXPECT_EQ(config->node.files.owner(), "/tmp/x/owner");
+  EXPECT_EQ(config->node.files.disabled(), "/tmp/x/disabled");
+  EXPECT_EQ(config->node.agent_path, "/opt/agent");
+  EXPECT_FALSE(config->node.batch_commands);
+  EXPECT_FALSE(config->node.clients);
+  EXPECT_EQ(config->node.socket_group, gid_t{0});
+  EXPECT_TRUE(config->node.criu_pause);
+  EXPECT_EQ(config->log_level, daemon_log_level::error);
+  EXPECT_EQ(config->statistics_interval, 0s);
+  EXPECT_THAT(config->policy, StartsWith("slo:"));
+  EXPECT_EQ(config->fixed_differences(daemon_config{}),
+            "mode, directory, clients, socket_group, agent, batch_commands, criu_pause");
+  // It makes policies from what was read, whatever becomes of the file.
+  std::filesystem::remove(path_);
+  EXPECT_EQ(config->node.settings.make_policy()->name(),
+            config->node.settings.make_policy()->name());
+}
+
+TEST_F(DaemonConfig, ListsEveryErrorWithItsLineAndKey) {
+  EXPECT_FALSE(
+      load("[daemon]\nmode = \"watch\"\ncolour = 1\nlog_level = 3\n[scheduler]\nmin_run = 5\n"
+           "max_suspend = \"1h\"\nspeed = 1\n[policy]\nname = \"nonesuch\"\n[roles]\n"
+           "online_priority = 16\n[deamon]\nx = 1\n"));
+  EXPECT_THAT(
+      problems_,
+      ElementsAre(at(2) + "mode must be \"observe\" or \"enforce\"",
+                  at(3) + "colour is not a setting of [daemon]",
+                  at(4) + "log_level must be \"info\" or \"warning\" or \"error\"",
+                  StartsWith(at(6) + "min_run must be a duration in quotes"),
+                  StartsWith(at(7) + "max_suspend is 1h; it must be 1ms to "),
+                  at(8) + "speed is not a setting of [scheduler]", StartsWith(at(9)),
+                  StartsWith(at(12) + "online_priority is 16; it must be"),
+                  at(13) + "deamon is not known; there are the tables [daemon], [scheduler], "
+                           "[policy] and [roles]"));
+}
+
+TEST_F(DaemonConfig, SaysWhereTheTextIsNoToml) {
+  EXPECT_FALSE(load("[daemon]\nmode = \n"));
+  ASSERT_EQ(problems_.size(), 1U);
+  EXPECT_THAT(problems_.front(), StartsWith(path_ + ":2:"));
+  std::filesystem::remove(path_);
+  EXPECT_FALSE(load_daemon_config(path_, known_, problems_));
+  EXPECT_THAT(problems_, ElementsAre(path_ + ": cannot read the configuration: No such file or "
+                                             "directory"));
+}
+
+TEST_F(DaemonConfig, KnowsAPolicyByItsTable) {
+  const auto before = load("[policy]\nname = \"slo\"\nrequest.p99 = \"200ms\"\n");
+  const auto same =
+      load("# moved down\n\n[policy]\nname = \"slo\"  # as before\nrequest.p99 = \"200ms\"\n");
+  const auto other = load("[policy]\nname = \"slo\"\nrequest.p99 = \"201ms\"\n");
+  ASSERT_TRUE(before && same && other);
+  EXPECT_EQ(before->policy_table, same->policy_table);
+  EXPECT_NE(before->policy_table, other->policy_table);
+}
+
+}  // namespace
+}  // namespace sluice
