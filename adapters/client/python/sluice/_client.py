@@ -98,8 +98,7 @@ class Client:
 
     def __init__(self, library: _library.Library | _Absent, given: Settings) -> None:
         self._library = library
-        # A cell that close() empties: the functions read it while they hold the interpreter's lock,
-        # and refuse NULL, so no thread can use what another one closed.
+        # A cell that close() empties; the functions refuse NULL.
         self._handle = ctypes.c_void_p()
         self._begin = library.begin
         self._end = library.end

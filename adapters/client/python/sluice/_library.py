@@ -49,9 +49,10 @@ Clear = ctypes.CFUNCTYPE(None, c_void_p, c_int32)
 
 
 class Library:
-    """The functions. Those of the hot path keep the interpreter's lock: they never wait, and giving it
-    up and taking it again costs more than they do. The others give it up, for they take locks or
-    wait for a thread that may need it."""
+    """The functions. All but open and close keep the interpreter's lock. They wait for nothing but a
+    lock of the library's, which is held for moments and never while its thread calls Python; giving
+    the interpreter's lock up costs more than they do; and so close, which empties a client's handle
+    first, cannot come between the look at the handle and the use of the client."""
 
     def __init__(self, path: str) -> None:
         quick = ctypes.PyDLL(path)
@@ -77,9 +78,9 @@ class Library:
         self.last_error = function(quick, "last_error", c_char_p)
         self.open = function(other, "open", c_int, ctypes.POINTER(Options), ctypes.POINTER(c_void_p))
         self.close = function(other, "close", c_int, c_void_p)
-        self.wait = function(other, "wait", c_int64, c_void_p, c_int64, Clear, c_void_p)
-        self.stop_waiting = function(other, "stop_waiting", c_int, c_void_p, c_int64)
-        self.get_status = function(other, "get_status", c_int, c_void_p, ctypes.POINTER(Status))
+        self.wait = function(quick, "wait", c_int64, c_void_p, c_int64, Clear, c_void_p)
+        self.stop_waiting = function(quick, "stop_waiting", c_int, c_void_p, c_int64)
+        self.get_status = function(quick, "get_status", c_int, c_void_p, ctypes.POINTER(Status))
 
 
 def candidates() -> list[str]:
