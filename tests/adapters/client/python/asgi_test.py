@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http.client
+import itertools
 import os
 import pathlib
 import signal
@@ -185,6 +186,7 @@ class Connection(http.client.HTTPConnection):
 
 class ServerTest(NodeTest):
     workers = 1
+    _numbers = itertools.count()
 
     @classmethod
     def setUpClass(cls):
@@ -207,21 +209,29 @@ class ServerTest(NodeTest):
             cls.server.wait(PATIENCE)
         finally:
             cls.server.kill()
+            cls.server.wait()
 
     @classmethod
     def _listens(cls):
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            return cls.ask("GET", "/health?gate=open").status == 200
+        with contextlib.suppress(OSError), contextlib.closing(Connection(cls.listens_at)) as probe:
+            probe.request("GET", "/health?gate=open")
+            return probe.getresponse().status == 200
 
-    @classmethod
-    def ask(cls, method, path, **named):
-        connection = Connection(cls.listens_at)
-        connection.request(method, path, **named)
-        return connection.getresponse()
+    def connect(self):
+        connection = Connection(self.listens_at)
+        self.addCleanup(connection.close)
+        return connection
+
+    def ask(self, method, path):
+        connection = self.connect()
+        connection.request(method, path)
+        answer = connection.getresponse()
+        self.addCleanup(answer.close)
+        return answer
 
     def gate(self):
         """A new gate's name, opened at the end at the latest."""
-        name = f"{self.id()}.{len(os.listdir(self.gates))}"
+        name = str(next(self._numbers))
         self.addCleanup(self.open_gate, name)
         return name
 
@@ -241,7 +251,7 @@ class Server(ServerTest):
 
     def test_is_busy_before_a_body_has_come(self):
         with self.begun():
-            connection = Connection(self.listens_at)
+            connection = self.connect()
             connection.putrequest("POST", "/v1/plain?gate=open")
             connection.putheader("Content-Length", "1")
             connection.endheaders()
@@ -262,10 +272,12 @@ class Server(ServerTest):
 
     def test_is_no_longer_busy_when_the_peer_goes(self):
         with self.begun():
-            answer = self.ask("GET", f"/v1/stream?gate={self.gate()}")
-            self.assertEqual(answer.read(1), b"1")
-            self.suspends()
-            answer.close()
+            peer = self.connect()
+            peer.request("GET", f"/v1/stream?gate={self.gate()}")
+            with peer.getresponse() as answer:
+                self.assertEqual(answer.read(1), b"1")
+                self.suspends()
+                peer.close()
             self.resumes()
 
     def test_is_no_longer_busy_after_an_exception(self):
@@ -300,7 +312,7 @@ class Server(ServerTest):
             peer.sendall(b"\x81\x82\0\0\0\0hi")  # A text of two bytes, masked with zeros.
             self.assertEqual(peer.recv(4), b"\x81\x02hi")
             self.suspends()
-            peer.close()
+            peer.sendall(b"\x88\x80\0\0\0\0")  # This uvicorn does not report one that only hangs up.
             self.resumes()
 
     def test_marks_the_spans_of_its_requests(self):
@@ -330,10 +342,10 @@ class Workers(ServerTest):
         eventually(lambda: self.node.stats()["registered"] == 2, "two clients")
         with self.begun(2):
             # While one worker's loop is blocked, the other one takes what comes.
-            connection = Connection(self.listens_at)
+            connection = self.connect()
             connection.request("GET", f"/v1/blocks?gate={blocking}")
             self.suspends()
-            other = Connection(self.listens_at)
+            other = self.connect()
             other.request("POST", f"/v1/plain?gate={held}")
             eventually(lambda: self.node.stats()["begins"] >= 2)
             self.open_gate(blocking)
@@ -343,7 +355,7 @@ class Workers(ServerTest):
             second = int(other.getresponse().read())
         self.assertNotEqual(first, second)
         self.assertNotIn(self.server.pid, (first, second))
-        held = Connection(self.listens_at)
+        held = self.connect()
         held.request("POST", f"/v1/plain?gate={self.gate()}")
         self.suspends()
         os.kill(first, signal.SIGKILL)
