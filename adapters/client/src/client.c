@@ -279,7 +279,7 @@ int sluice_client_stop_waiting(sluice_connection* client, int64_t number) {
     --client->waiting;
     break;
   }
-  /* The scheduler answers it some time, to nobody. */
+  if (found != NULL && found->sent) sluice_client_tell_stopped(client, number);
   pthread_mutex_unlock(&client->life->lock);
   free(found);
   return found != NULL;

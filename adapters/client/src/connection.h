@@ -78,6 +78,8 @@ void sluice_client_free_pages(struct sluice_connection* client);
 file sluice_client_file(int fd);
 void sluice_client_close_file(file* which);
 
+/** life->lock held: the scheduler need not answer that wait. */
+void sluice_client_tell_stopped(struct sluice_connection* client, int64_t number);
 /** The thread: connects, and again when the connection is lost, until `closing`. */
 void* sluice_client_run(void* client);
 

@@ -210,16 +210,25 @@ static void receive(keeper* self) {
   }
 }
 
+static bool ask(struct sluice_connection* client, uint32_t type, int64_t number, int64_t timeout) {
+  sluice_wire_wait asked = {
+      .head = client->hello.head, .number = (uint64_t)number, .timeout = timeout};
+  asked.head.type = type;
+  return send_message(client, &asked, sizeof asked, NULL, 0);
+}
+
+void sluice_client_tell_stopped(struct sluice_connection* client, int64_t number) {
+  /* Else it is answered some time, to nobody. */
+  if (client->connected) (void)ask(client, SLUICE_WIRE_STOP_WAITING, number, 0);
+}
+
 static void send_waits(keeper* self) {
   struct sluice_connection* const client = self->client;
   for (wait* one = client->waits; one != NULL && client->connected; one = one->next) {
     if (one->sent) continue;
     const int64_t left = one->deadline - sluice_client_now();
-    sluice_wire_wait asked = {.head = client->hello.head,
-                              .number = (uint64_t)one->number,
-                              .timeout = left > 0 ? left : 0};
-    asked.head.type = SLUICE_WIRE_WAIT;
-    if (!send_message(client, &asked, sizeof asked, NULL, 0)) return; /* Its deadline is ours. */
+    /* Where it cannot be asked, its deadline is ours. */
+    if (!ask(client, SLUICE_WIRE_WAIT, one->number, left > 0 ? left : 0)) return;
     one->sent = true;
   }
 }

@@ -145,10 +145,6 @@ class server final : public source, public session_home {
   void take(unique_fd socket) {
     std::string why;
     auto found = identify(socket.get(), why);
-    if (found && sessions_.size() - admitted_ >= most_strangers) {
-      why = "too many connections have not said what they are";
-      found.reset();
-    }
     if (!found) {
       refuse(socket.get(), why);
       return;
@@ -157,7 +153,14 @@ class server final : public source, public session_home {
     const auto made = sessions_.emplace(
         number, std::make_unique<session>(*this, number, std::move(socket), std::move(*found),
                                           clock::now() + options_.hello_limit));
-    if (!made.first->second->start()) sessions_.erase(number);
+    session& fresh = *made.first->second;
+    // Its hello is read first: however many say nothing, who does is heard.
+    if (!fresh.start()) {
+      sessions_.erase(number);
+    } else if (fresh.is_stranger() && sessions_.size() - admitted_ > most_strangers) {
+      fresh.refuse(EAGAIN, "too many connections have not said what they are");
+      sessions_.erase(number);
+    }
     rearm();
   }
 

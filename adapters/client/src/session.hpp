@@ -56,7 +56,10 @@ class session final : private remote_client {
   /// When tick() wants to be called.
   time_point due() const noexcept;
   void tick(time_point now);
-  const peer& who() const noexcept { return peer_.who; }
+  /// Whether it has not said what it is.
+  bool is_stranger() const noexcept { return hello_until_ != never; }
+  /// Says why it will be hung up on. \return false.
+  bool refuse(int error, std::string_view why);
 
  private:
   // remote_client
@@ -68,7 +71,6 @@ class session final : private remote_client {
   /// \return false: it is over.
   bool take(message& what, time_point now);
   bool hello(message& what);
-  bool refuse(int error, std::string_view why);
   void wait(const sluice_wire_wait& asked, time_point now);
   void stop_waiting(std::uint64_t number);
   void answer(std::uint64_t number, bool clear);

@@ -105,8 +105,16 @@ role classifier::voted(const process_traits& of, std::span<const queue_traits> q
 }
 
 bool classifier::granted(const process_traits& to, role what) const {
-  const claim_grant& grant =
-      what == role::online ? rules_.may_claim_online : rules_.may_claim_offline;
+  return grants(what == role::online ? rules_.may_claim_online : rules_.may_claim_offline, to);
+}
+
+bool grants(const claim_grant& grant, pid_t pid) {
+  process_traits of{.who = {pid, 0}};
+  read_changing_traits(of);
+  return grants(grant, of);
+}
+
+bool grants(const claim_grant& grant, const process_traits& to) {
   if (grant.everyone) return true;
   if (to.as) {
     if (std::ranges::find(grant.users, to.as->user) != grant.users.end()) return true;

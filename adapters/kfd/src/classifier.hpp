@@ -20,6 +20,8 @@ namespace sluice::kfd {
 /// Of AMD_QUEUE_PRIORITY.
 inline constexpr unsigned highest_priority = 15;
 
+bool grants(const claim_grant& grant, const process_traits& to);
+
 /// Threading: one thread.
 class classifier {
  public:

@@ -1,6 +1,7 @@
 // A client in a process of its own, told what to do by lines on its standard input; it answers each
 // with a line. Its first argument is the socket.
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -136,8 +138,54 @@ std::string obey(std::istringstream& words) {
     const int second = run_forked([] {});
     return first == 0 && second == 0 ? "done" : "failed";
   }
+  if (word ==
+      "fork_and_reuse") {  // A child that has other files under the numbers of its parent's.
+    const int status = run_forked([] {
+      for (int fd = 3; fd < 64; ++fd) close(fd);
+      std::vector<int> own;
+      for (int i = 0; i < 8; ++i) own.push_back(dup(1));
+      if (sluice_client_begin(client) != 0) _exit(1);
+      for (const int fd : own) {
+        if (fcntl(fd, F_GETFD) < 0) _exit(2);
+      }
+    });
+    return status == 0 ? "done" : "failed";
+  }
+  if (word == "spawn") {  // What a program that is started has of its parent's.
+    FILE* const list = popen("ls -l /proc/self/fd", "r");
+    int found = 0;
+    char line[512];
+    while (list != nullptr && std::fgets(line, sizeof line, list) != nullptr) {
+      for (const char* each : {"sluice", "eventfd", "socket:"}) {
+        found += std::strstr(line, each) != nullptr ? 1 : 0;
+      }
+    }
+    pclose(list);
+    return std::to_string(found);
+  }
+  if (word == "wait") {
+    words >> a;
+    std::promise<int> clear;
+    const auto number = sluice_client_wait(
+        client, std::int64_t{a} * 1'000'000,
+        [](void* to, std::int32_t is) { static_cast<std::promise<int>*>(to)->set_value(is); },
+        &clear);
+    if (number < 1) return sluice_client_last_error();
+    return std::to_string(clear.get_future().get());
+  }
+  if (word == "stop_waiting") {
+    const auto number = sluice_client_wait(
+        client, 60'000'000'000, [](void*, std::int32_t) { std::abort(); }, nullptr);
+    const int first = sluice_client_stop_waiting(client, number);
+    const int second = sluice_client_stop_waiting(client, number);
+    return std::to_string(first) + std::to_string(second);
+  }
   if (word == "close") return std::to_string(sluice_client_close(client));
   if (word == "core") {
+    // Here, and not where the tests run.
+    std::string where;
+    words >> where;
+    if (chdir(where.c_str()) != 0) return "no directory " + where;
     words >> a;
     dump_core(static_cast<std::size_t>(a));
   }

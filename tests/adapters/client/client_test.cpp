@@ -1,11 +1,19 @@
 // Clients in processes of their own against a scheduler in this one.
 
+#include "cgroup.hpp"
+#include "peer_process.hpp"
 #include "program.hpp"
 #include "served_node.hpp"
 
 #include <sys/stat.h>
 
+#include <fstream>
+#include <iterator>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "sluice/kfd/classification.hpp"
 
 namespace sluice::test {
 namespace {
@@ -126,6 +134,182 @@ TEST_F(Client, WorksBeforeThereIsASchedulerAndOverItsRestart) {
     ASSERT_TRUE(becomes(one, "connected=0"));
   }
   EXPECT_THAT(one.ask("status"), HasSubstr("in_flight=1"));
+}
+
+TEST_F(Client, StartsAnewInAForkedChildAndLeavesNothingToASpawnedProgram) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_TRUE(becomes(one, "connected=1"));
+  ASSERT_EQ(one.ask("begin"), "0");
+  ASSERT_TRUE(node.suspends());
+  const std::string child = one.ask("fork_begin");
+  EXPECT_THAT(child, HasSubstr("connected=1"));
+  EXPECT_THAT(child, HasSubstr("in_flight=1 connections=1"));
+  EXPECT_TRUE(eventually(patience, [&] { return node.stats().begins == 2; }));
+  // The child's work holds offline work by itself, and ends with the child.
+  EXPECT_EQ(one.ask("end"), "0");
+  EXPECT_THAT(one.ask("status"), HasSubstr("in_flight=0"));
+  EXPECT_FALSE(eventually(50ms, [&] { return node.stats().suspended_now == 0; }));
+  EXPECT_EQ(one.ask("kill " + child.substr(0, child.find(' '))), "done");
+  EXPECT_TRUE(node.resumes());
+
+  EXPECT_EQ(one.ask("fork_and_close"), "done");
+  EXPECT_EQ(one.ask("fork_and_reuse"), "done");
+  EXPECT_EQ(one.ask("spawn"), "0");
+  EXPECT_EQ(one.ask("begin"), "0");
+  EXPECT_TRUE(node.suspends());
+}
+
+TEST_F(Client, WaitsUntilItsGpusAreClear) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  EXPECT_EQ(one.ask("wait 1"), "0");
+  ASSERT_TRUE(becomes(one, "connected=1"));
+  EXPECT_EQ(one.ask("stop_waiting"), "10");
+  ASSERT_EQ(one.ask("begin"), "0");
+  EXPECT_EQ(one.ask("wait 20000"), "1");
+  EXPECT_EQ(node.stats().suspended_now, 1U);
+  ASSERT_EQ(one.ask("end"), "0");
+  ASSERT_TRUE(node.resumes());
+  EXPECT_EQ(one.ask("wait 1"), "0");  // Nobody makes it clear.
+}
+
+TEST_F(Client, CountsAsEndedWhileItsCoreIsWritten) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_EQ(one.ask("begin"), "0");
+  ASSERT_TRUE(node.suspends());
+  one.tell("core " + place_.directory() + " 512");
+  bool ended = false;
+  ASSERT_TRUE(eventually(patience, [&] {
+    // In this order: what had not ended after the resume had not ended before it.
+    const bool resumed = node.stats().suspended_now == 0;
+    siginfo_t about{};
+    waitid(P_PID, static_cast<id_t>(one.pid()), &about, WEXITED | WNOHANG | WNOWAIT);
+    ended = about.si_pid != 0;
+    return resumed || ended;
+  }));
+  EXPECT_TRUE(node.resumes());
+  if (ended) GTEST_SKIP() << "the core was written, or refused, too fast to look";
+}
+
+TEST(CoreDumping, IsWhatTheKernelSaysInStatus) {
+  EXPECT_TRUE(client::says_core_dumping("Name:\tx\nCoreDumping:\t1\nThreads:\t1\n"));
+  EXPECT_FALSE(client::says_core_dumping("Name:\tx\nCoreDumping:\t0\nThreads:\t1\n"));
+  EXPECT_FALSE(client::says_core_dumping("Name:\tCoreDumping:\t1\nThreads:\t1\n"));
+  EXPECT_FALSE(client::says_core_dumping(""));
+  EXPECT_FALSE(client::is_dumping_core(getpid()));
+  std::ifstream status("/proc/self/status");
+  const std::string text((std::istreambuf_iterator<char>(status)), {});
+  EXPECT_THAT(text, HasSubstr("\nCoreDumping:\t0\n"));
+}
+
+// Roles ------------------------------------------------------------------------------------------
+
+/// As a main() does it: what [roles] grants decides.
+client::server_options with_grant(client::server_options made, kfd::claim_grant grant) {
+  made.allow = [grant = std::move(grant)](const client::peer& who, role what) {
+    return what == role::online && kfd::grants(grant, who.pid);
+  };
+  return made;
+}
+
+TEST_F(Client, IsOnlineOnlyWithAGrantAndSaysWhyNot) {
+  served_node node(with_grant(options(), {.users = {getuid() + 1}, .groups = {}, .cgroups = {}}));
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_TRUE(becomes(one, "error=-13"));
+  EXPECT_THAT(one.ask("status"), HasSubstr("may not be online"));
+  EXPECT_EQ(one.ask("begin"), "0");
+  EXPECT_FALSE(eventually(100ms, [&] { return node.stats().begins != 0; }));
+  EXPECT_TRUE(node.roles.lines().empty());
+}
+
+TEST_F(Client, MayBeGrantedItsRoleByUserOrGroup) {
+  for (const kfd::claim_grant& grant :
+       {kfd::claim_grant{.users = {getuid()}, .groups = {}, .cgroups = {}},
+        kfd::claim_grant{.users = {}, .groups = {getgid()}, .cgroups = {}}}) {
+    served_node node(with_grant(options(), grant));
+    ASSERT_TRUE(node.runs());
+    {
+      program one;
+      ASSERT_EQ(one.ask(open_line()), "ok");
+      ASSERT_TRUE(becomes(one, "connected=1 role=1"));
+      program offline;  // Not granted.
+      ASSERT_EQ(offline.ask(open_line(2)), "ok");
+      EXPECT_TRUE(becomes(offline, "error=-13"));
+    }
+    EXPECT_TRUE(eventually(patience, [&] { return node.roles.lines().size() == 2; }));
+  }
+}
+
+TEST_F(Client, OfOneUserAreToldApartByTheirCgroups) {
+  cgroup allowed("allowed");
+  cgroup other("other");
+  if (!allowed || !other) GTEST_SKIP() << "no cgroup can be made here";
+  served_node node(with_grant(options(), {.users = {}, .groups = {}, .cgroups = {allowed.path()}}));
+  ASSERT_TRUE(node.runs());
+  program granted([&] { allowed.enter(); });
+  program refused([&] { other.enter(); });
+  ASSERT_EQ(granted.ask(open_line()), "ok");
+  ASSERT_EQ(refused.ask(open_line()), "ok");
+  EXPECT_TRUE(becomes(granted, "connected=1 role=1"));
+  EXPECT_TRUE(becomes(refused, "error=-13"));
+}
+
+TEST_F(Client, RegistersItsProcessesRoleOnceAndTakesItBack) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  std::vector<std::string> expected;
+  {
+    program one;
+    const std::string pid = std::to_string(one.pid());
+    ASSERT_EQ(one.ask(open_line()), "ok");
+    ASSERT_TRUE(becomes(one, "connected=1"));
+    ASSERT_EQ(one.ask(open_line()), "ok");  // A second one of the same process.
+    ASSERT_TRUE(becomes(one, "connected=1"));
+    ASSERT_EQ(one.ask(open_line(2)), "ok");
+    EXPECT_TRUE(becomes(one, "registered as online already"));
+    expected = {"registered " + pid + " online", "withdrawn " + pid + " online"};
+    EXPECT_EQ(node.roles.lines().size(), 1U);
+  }
+  EXPECT_TRUE(eventually(patience, [&] { return node.roles.lines() == expected; }));
+}
+
+// The socket -------------------------------------------------------------------------------------
+
+TEST_F(Client, SocketOfADeadServerIsReplacedAndThatOfALivingOneIsNot) {
+  std::string said;
+  auto first = options();
+  served_node node(first);
+  ASSERT_TRUE(node.runs());
+  struct stat about {};
+  ASSERT_EQ(stat(place_.path().c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 07777U, 0660U);
+
+  auto again = options();
+  again.say = [&](std::string_view line) { said = line; };
+  served_node second(again);
+  EXPECT_EQ(second.start().error(), errc::already_owned);
+  EXPECT_THAT(said, HasSubstr("served by another scheduler"));
+
+  // What a server leaves that is killed.
+  node.stop();
+  EXPECT_NE(stat(place_.path().c_str(), &about), 0);
+  ASSERT_TRUE(leave_a_socket(place_.path()));
+  ASSERT_EQ(stat(place_.path().c_str(), &about), 0);
+  served_node third(options());
+  ASSERT_TRUE(third.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  EXPECT_TRUE(becomes(one, "connected=1"));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include "eventually.hpp"
 
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -48,12 +50,24 @@ class socket_place {
   }
   socket_place(const socket_place&) = delete;
   socket_place& operator=(const socket_place&) = delete;
+  const std::string& directory() const noexcept { return directory_; }
   /// In a directory that is not there yet.
   std::string path() const { return directory_ + "/run/clients.sock"; }
 
  private:
   std::string directory_;
 };
+
+/// A socket's file that nobody serves.
+inline bool leave_a_socket(const std::string& path) {
+  const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const bool bound = bind(made, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  close(made);
+  return bound;
+}
 
 /// Shows the scheduler an offline process.
 class offline_process final : public source {

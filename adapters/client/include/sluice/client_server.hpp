@@ -44,11 +44,11 @@ struct server_options {
   duration hello_limit = std::chrono::seconds(1);
   /// Whether the process may have that role (online or offline). Empty: none may have any. May read
   /// /proc of that process, for it is known to live until after the call.
-  std::function<bool(const peer&, role)> allow;
+  std::function<bool(const peer&, sluice::role)> allow;
   /// The process has the role from now on, and no longer: once per process, however many clients it
   /// has; in pairs. Offline clients are registered, but nothing that they begin counts.
-  std::function<void(const peer&, role)> registered;
-  std::function<void(const peer&, role)> withdrawn;
+  std::function<void(const peer&, sluice::role)> registered;
+  std::function<void(const peer&, sluice::role)> withdrawn;
   /// Takes lines for a log. Empty: standard error.
   std::function<void(std::string_view)> say;
 };

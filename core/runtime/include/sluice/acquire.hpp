@@ -5,6 +5,7 @@
 /// for its macros.
 
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -54,13 +55,15 @@ auto online_client::acquire(CompletionToken&&... token) {
       void complete(error_code error, bool clear) {
         busy_token result = error ? busy_token{} : acquired(std::move(token), clear);
         token.end();
-        const auto on = executor;  // The handler moves; its executor stays until the post is done.
+        // The handler moves, and a cancellation slot may keep this for long: the work ends here.
+        const work_type on = *std::exchange(executor, std::nullopt);
         asio::post(on, [to = std::move(handler), error, result = std::move(result)]() mutable {
           std::move(to)(error, std::move(result));
         });
       }
       handler_type handler;
-      work_type executor;  // Tracks work, so that the context does not run dry meanwhile.
+      // Tracks work, so that the context does not run dry meanwhile.
+      std::optional<work_type> executor;
       busy_token token;
       std::uint64_t wait = 0;
     };

@@ -39,6 +39,15 @@ struct claim_grant {
   friend bool operator==(const claim_grant&, const claim_grant&) = default;
 };
 
+/// Whether the process that has this pid now is granted something. For whoever decides about claims
+/// that are made elsewhere, over a client's socket, say: hold a pidfd, and see afterwards that the
+/// process has not ended meanwhile.
+///
+/// Threading: any thread.
+/// Errors:    false where its credentials and cgroups cannot be read, but for `everyone`.
+/// Cost:      two reads of /proc.
+[[nodiscard]] bool grants(const claim_grant& grant, pid_t pid);
+
 /// A process whose environment has `variable` with a value that `value` (a pattern) matches claims
 /// the role. As for getenv(), the first entry of that name counts.
 struct environment_rule {

@@ -1,0 +1,46 @@
+/* Problem: a server that uses the GPU tells the scheduler, which runs in another process, when it
+ * has work.
+ *
+ * Notice: nothing here waits for a scheduler, and nothing breaks without one; begin and end go
+ * through memory that the two share, so they may stand around every request.
+ *
+ * Usage: 03_client [REQUESTS]. Expected output beside a scheduler that grants this process its role:
+ *   connected: online
+ *   answered 10 requests
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "sluice/client.h"
+
+static void sleep_ms(long milliseconds) {
+  const struct timespec wait = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+  nanosleep(&wait, NULL);
+}
+
+int main(int argc, char** argv) {
+  const int requests = argc > 1 ? atoi(argv[1]) : 10;
+  const sluice_client_options options = {.size = sizeof options,
+                                         .name = "03_client",
+                                         .targets = {[SLUICE_CLIENT_REQUEST] = 200000000}};
+  sluice_connection* client = NULL;
+  if (sluice_client_open(&options, &client) < 0) {
+    fprintf(stderr, "03_client: %s\n", sluice_client_last_error());
+    return 1;
+  }
+  for (int i = 0; i < requests; ++i) {
+    sluice_client_begin_span(client, SLUICE_CLIENT_REQUEST, (uint64_t)i);
+    sluice_client_begin(client); /* Offline work makes room. */
+    sleep_ms(20);                /* Here the GPU would answer the request. */
+    sluice_client_end(client);
+    sluice_client_end_span(client, SLUICE_CLIENT_REQUEST, (uint64_t)i);
+    sleep_ms(10);
+  }
+  sluice_client_status seen = {.size = sizeof seen};
+  if (sluice_client_get_status(client, &seen) == 0)
+    printf("%s%s\n", seen.connected ? "connected: online" : "not connected: ", seen.why);
+  printf("answered %d requests\n", requests);
+  return sluice_client_close(client) < 0;
+}

@@ -1,0 +1,123 @@
+// The C++ headers over the C library, in the scheduler's own process.
+
+#include "served_node.hpp"
+
+#include <optional>
+
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/use_future.hpp>
+#include <gtest/gtest.h>
+
+#include "sluice/client_acquire.hpp"
+
+namespace sluice::test {
+namespace {
+
+namespace asio = boost::asio;
+
+class Connection : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    client::server_options options;
+    options.socket = place_.path();
+    node_.emplace(std::move(options));
+    ASSERT_TRUE(node_->runs());
+    std::error_code error;
+    client_ = client::connection::open({.socket = place_.path(), .name = "test"}, error);
+    ASSERT_FALSE(error) << sluice_client_last_error();
+    ASSERT_TRUE(eventually(patience, [&] { return client_.status().connected != 0; }));
+  }
+
+  socket_place place_;
+  std::optional<served_node> node_;
+  client::connection client_;
+};
+
+TEST_F(Connection, IsBusyAsLongAsATokenLives) {
+  auto outer = client_.busy();
+  {
+    auto inner = client_.busy();
+    const auto moved = std::move(inner);
+    EXPECT_FALSE(inner);  // NOLINT: what a moved-from token is, is part of the contract
+    EXPECT_EQ(client_.status().in_flight, 2U);
+  }
+  EXPECT_EQ(client_.status().in_flight, 1U);
+  EXPECT_TRUE(node_->suspends());
+  EXPECT_EQ(client_.status().suspended, 1U);
+  EXPECT_EQ(client_.status().mode, std::uint32_t{SLUICE_CLIENT_MODE_ACTIVE});
+  EXPECT_EQ(client_.status().scheduler_pid, getpid());
+  outer.end();
+  EXPECT_TRUE(node_->resumes());
+}
+
+TEST_F(Connection, MarksItsSpans) {
+  {
+    const auto whole = client_.span(client::span_kind::request, 7);
+    client_.begin_span(client::span_kind::ttft, 7, std::chrono::steady_clock::now() - 5ms);
+    client_.end_span(client::span_kind::ttft, 7);
+  }
+  const auto lengths = [&](sluice::span_kind kind) {
+    return node_->stats().span_length[static_cast<std::size_t>(kind)];
+  };
+  EXPECT_TRUE(
+      eventually(patience, [&] { return lengths(sluice::span_kind::request).count() == 1; }));
+  EXPECT_EQ(lengths(sluice::span_kind::ttft).count(), 1U);
+  EXPECT_GE(lengths(sluice::span_kind::ttft).max(), 5ms);
+  EXPECT_LT(lengths(sluice::span_kind::ttft).max(), 5s);
+}
+
+TEST_F(Connection, CanBeAwaited) {
+  asio::io_context context;
+  auto done = asio::co_spawn(
+      context,
+      [&]() -> asio::awaitable<bool> {
+        const auto busy = co_await client_.acquire(patience);
+        co_return busy.was_clear() && node_->stats().suspended_now == 1;
+      },
+      asio::use_future);
+  context.run();
+  EXPECT_TRUE(done.get());
+  EXPECT_TRUE(node_->resumes());
+}
+
+TEST_F(Connection, CanBeCancelledWhileItWaits) {
+  asio::io_context context;
+  asio::cancellation_signal cancel;
+  std::optional<boost::system::error_code> outcome;
+  // Nobody holds anything in this one.
+  node_->core().set_policy(nullptr);
+  ASSERT_TRUE(eventually(patience, [&] {
+    return client_.status().mode == std::uint32_t{SLUICE_CLIENT_MODE_PASSIVE};
+  }));
+  client_.acquire(60s, asio::bind_cancellation_slot(
+                           cancel.slot(),
+                           asio::bind_executor(context, [&](auto error, client::busy_token busy) {
+                             outcome = error;
+                             EXPECT_FALSE(busy);
+                           })));
+  EXPECT_EQ(client_.status().in_flight, 1U);
+  cancel.emit(asio::cancellation_type::terminal);
+  context.run();
+  ASSERT_TRUE(outcome);
+  EXPECT_EQ(*outcome, asio::error::operation_aborted);
+  EXPECT_EQ(client_.status().in_flight, 0U);
+}
+
+TEST(ConnectionOptions, AreCheckedAndNamedInASentence) {
+  std::error_code error;
+  const auto refused = client::connection::open({.name = std::string(100, 'x')}, error);
+  EXPECT_FALSE(refused);
+  EXPECT_EQ(error, std::errc::invalid_argument);
+  EXPECT_STREQ(sluice_client_last_error(), "options.name has 100 bytes; at most 63 are allowed");
+  client::connection none;
+  none.begin();
+  EXPECT_FALSE(none.busy());
+  EXPECT_FALSE(none.span(client::span_kind::itl, 1));
+}
+
+}  // namespace
+}  // namespace sluice::test

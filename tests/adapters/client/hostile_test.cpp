@@ -1,0 +1,417 @@
+// Clients that speak the protocol themselves, and badly.
+
+#include "program.hpp"
+#include "served_node.hpp"
+#include "wire.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+class descriptor {
+ public:
+  explicit descriptor(int fd) noexcept : fd_(fd) {}
+  ~descriptor() { close(fd_); }
+  descriptor(const descriptor&) = delete;
+  descriptor& operator=(const descriptor&) = delete;
+  int get() const noexcept { return fd_; }
+
+ private:
+  int fd_;
+};
+
+constexpr int good_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+int make_page(int seals = good_seals, off_t size = sizeof(sluice_client_words)) {
+  const int fd = memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  EXPECT_EQ(ftruncate(fd, size), 0);
+  EXPECT_EQ(fcntl(fd, F_ADD_SEALS, seals), 0);
+  return fd;
+}
+
+/// One connection. Nothing is sent by itself.
+class raw_client {
+ public:
+  explicit raw_client(const std::string& path) : socket_(socket_at(path)) {}
+
+  bool send(const void* what, std::size_t size, std::vector<int> fds = {}) {
+    iovec data{const_cast<void*>(what), size};
+    alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
+    msghdr to{};
+    to.msg_iov = &data;
+    to.msg_iovlen = 1;
+    if (!fds.empty()) {
+      to.msg_control = control;
+      to.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+      cmsghdr* const head = CMSG_FIRSTHDR(&to);
+      head->cmsg_level = SOL_SOCKET;
+      head->cmsg_type = SCM_RIGHTS;
+      head->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+      std::memcpy(CMSG_DATA(head), fds.data(), fds.size() * sizeof(int));
+    }
+    return sendmsg(socket_.get(), &to, MSG_NOSIGNAL) == static_cast<ssize_t>(size);
+  }
+  static sluice_wire_hello good_hello() {
+    sluice_wire_hello hello{};
+    hello.head = {SLUICE_WIRE_HELLO, SLUICE_WIRE_VERSION, SLUICE_WORDS_LAYOUT, 0};
+    hello.role = 1;
+    std::strcpy(hello.name, "raw");
+    return hello;
+  }
+  /// The scheduler's answer; its page, too, if `to` is given.
+  std::optional<sluice_wire_welcome> welcome(int* to = nullptr) {
+    sluice_wire_welcome said{};
+    iovec data{&said, sizeof said};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr from{};
+    from.msg_iov = &data;
+    from.msg_iovlen = 1;
+    from.msg_control = control;
+    from.msg_controllen = sizeof control;
+    pollfd one{socket_.get(), POLLIN, 0};
+    if (poll(&one, 1, 20'000) <= 0) return {};
+    if (recvmsg(socket_.get(), &from, MSG_CMSG_CLOEXEC) != sizeof said) return {};
+    if (const cmsghdr* const head = CMSG_FIRSTHDR(&from)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(head), sizeof fd);
+      if (to != nullptr) {
+        *to = fd;
+      } else {
+        close(fd);
+      }
+    }
+    return said;
+  }
+  /// Registers as every good client does. \return its page.
+  sluice_client_words* join() {
+    const auto hello = good_hello();
+    EXPECT_TRUE(send(&hello, sizeof hello, {page.get(), bell.get()}));
+    const auto said = welcome();
+    EXPECT_TRUE(said.has_value());
+    if (said) {
+      EXPECT_EQ(said->error, 0) << said->why;
+    }
+    void* const at = mmap(nullptr, sizeof(sluice_client_words), PROT_READ | PROT_WRITE, MAP_SHARED,
+                          page.get(), 0);
+    return static_cast<sluice_client_words*>(at);
+  }
+  void ring() const { eventfd_write(bell.get(), 1); }
+  /// Whether the scheduler hangs up before patience ends.
+  bool is_hung_up() const {
+    pollfd one{socket_.get(), 0, 0};
+    return poll(&one, 1, 20'000) == 1 && (one.revents & POLLHUP) != 0;
+  }
+  int fd() const noexcept { return socket_.get(); }
+
+  descriptor page{make_page()};
+  descriptor bell{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+
+ private:
+  static int socket_at(const std::string& path) {
+    const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    EXPECT_EQ(connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    return made;
+  }
+  descriptor socket_;
+};
+
+class Hostile : public ::testing::Test {
+ protected:
+  void start(client::server_options options = {}) {
+    options.socket = place_.path();
+    node_.emplace(std::move(options));
+    ASSERT_TRUE(node_->runs());
+  }
+  /// The scheduler's answer to a hello with these descriptors, as "error why".
+  std::string answer_to(const sluice_wire_hello& hello, std::vector<int> fds) {
+    raw_client one(place_.path());
+    EXPECT_TRUE(one.send(&hello, sizeof hello, std::move(fds)));
+    const auto said = one.welcome();
+    if (!said) return "no answer";
+    return std::to_string(said->error) + " " + said->why;
+  }
+  /// Another client's work holds offline work, and lets go of it.
+  bool others_are_served() {
+    raw_client one(place_.path());
+    auto* const words = one.join();
+    bool all = true;
+    for (int i = 0; i < 5; ++i) {
+      sluice_words_begin(words);
+      one.ring();
+      all = all && node_->suspends();
+      EXPECT_NE(sluice_words_end(words), 0);
+      one.ring();
+      all = all && node_->resumes();
+    }
+    munmap(words, sizeof *words);
+    return all;
+  }
+
+  socket_place place_;
+  std::optional<served_node> node_;
+};
+
+TEST_F(Hostile, PageThatCouldShrinkOrIsNoMemoryIsRefused) {
+  start();
+  const auto hello = raw_client::good_hello();
+  const descriptor bell(eventfd(0, EFD_CLOEXEC));
+  const descriptor no_seal(make_page(0));
+  const descriptor no_shrink(make_page(F_SEAL_GROW | F_SEAL_SEAL));
+  const descriptor small(make_page(good_seals, sizeof(sluice_client_words) - 1));
+  const descriptor large(make_page(good_seals, sizeof(sluice_client_words) + 1));
+  const descriptor read_only(make_page(good_seals | F_SEAL_WRITE));
+  const descriptor file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  for (const int each : {no_seal.get(), no_shrink.get(), small.get(), large.get(), file.get()}) {
+    EXPECT_THAT(answer_to(hello, {each, bell.get()}), HasSubstr("22 its page must be a memfd"));
+  }
+  EXPECT_THAT(answer_to(hello, {read_only.get(), bell.get()}), HasSubstr("22 its page cannot"));
+  EXPECT_THAT(answer_to(hello, {}), HasSubstr("22 its page must be"));
+  const descriptor page(make_page());
+  EXPECT_THAT(answer_to(hello, {page.get()}), HasSubstr("22 its bell must be an eventfd"));
+  EXPECT_THAT(answer_to(hello, {page.get(), file.get()}), HasSubstr("22 its bell must be"));
+  EXPECT_THAT(answer_to(hello, {page.get(), bell.get(), bell.get(), bell.get(), bell.get()}),
+              HasSubstr("0 "));  // What is too much is closed.
+  EXPECT_TRUE(others_are_served());
+}
+
+TEST_F(Hostile, RegistrationsThatMakeNoSenseAreRefused) {
+  start();
+  const descriptor page(make_page());
+  const descriptor bell(eventfd(0, EFD_CLOEXEC));
+  const std::vector fds{page.get(), bell.get()};
+  auto hello = raw_client::good_hello();
+  hello.head.layout = SLUICE_WORDS_LAYOUT + 1;
+  EXPECT_THAT(answer_to(hello, fds), HasSubstr("different versions"));
+  hello = raw_client::good_hello();
+  hello.role = 3;
+  EXPECT_THAT(answer_to(hello, fds), HasSubstr("makes no sense"));
+  hello = raw_client::good_hello();
+  hello.gpu_count = SLUICE_WIRE_GPUS + 1;
+  EXPECT_THAT(answer_to(hello, fds), HasSubstr("makes no sense"));
+  hello = raw_client::good_hello();
+  hello.gpu_count = 1;
+  hello.gpus[0] = 0xbad;
+  EXPECT_THAT(answer_to(hello, fds), HasSubstr("a GPU that the scheduler has not seen"));
+  hello.gpus[0] = static_cast<std::uint32_t>(the_gpu);
+  EXPECT_THAT(answer_to(hello, fds), HasSubstr("0 "));
+  std::memset(hello.name, '\n', sizeof hello.name);  // And no end.
+  EXPECT_THAT(answer_to(hello, fds), HasSubstr("0 "));
+}
+
+TEST_F(Hostile, NobodySpeaksForAnotherProcess) {
+  start();
+  raw_client one(place_.path());
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto hello = raw_client::good_hello();
+    one.send(&hello, sizeof hello, {one.page.get(), one.bell.get()});
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  const auto said = one.welcome();
+  ASSERT_TRUE(said);
+  EXPECT_EQ(said->error, EACCES);
+}
+
+TEST_F(Hostile, WhoSaysNothingOrNonsenseIsHungUpOn) {
+  start({.socket = {},
+         .hello_limit = 50ms,
+         .allow = {},
+         .registered = {},
+         .withdrawn = {},
+         .say = {}});
+  raw_client silent(place_.path());
+  EXPECT_TRUE(silent.is_hung_up());
+  raw_client babbling(place_.path());
+  EXPECT_TRUE(babbling.send("hello", 5));
+  EXPECT_TRUE(babbling.is_hung_up());
+  raw_client late(place_.path());
+  auto* const words = late.join();
+  EXPECT_TRUE(late.send("hello", 5));
+  EXPECT_TRUE(late.is_hung_up());
+  munmap(words, sizeof *words);
+  EXPECT_TRUE(others_are_served());
+}
+
+TEST_F(Hostile, TheSchedulersPageCannotBeWrittenByAClient) {
+  start();
+  raw_client one(place_.path());
+  const auto hello = raw_client::good_hello();
+  ASSERT_TRUE(one.send(&hello, sizeof hello, {one.page.get(), one.bell.get()}));
+  int fd = -1;
+  ASSERT_TRUE(one.welcome(&fd));
+  const descriptor page(fd);
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+  void* const seen = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
+  ASSERT_NE(seen, MAP_FAILED);
+  EXPECT_NE(mprotect(seen, 4096, PROT_READ | PROT_WRITE), 0);
+  const std::uint32_t wrong = 0;
+  EXPECT_LT(pwrite(fd, &wrong, sizeof wrong, 0), 0);
+  EXPECT_NE(ftruncate(fd, 0), 0);
+  EXPECT_NE(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+  EXPECT_GT(static_cast<const sluice_scheduler_words*>(seen)->turns, 0U);
+  munmap(seen, 4096);
+}
+
+TEST_F(Hostile, CountersThatCannotBeThrowTheClientOut) {
+  start();
+  const auto lie = [&](auto&& change) {
+    raw_client one(place_.path());
+    auto* const words = one.join();
+    sluice_words_begin(words);
+    one.ring();
+    ASSERT_TRUE(node_->suspends());
+    const std::uint64_t before = node_->stats().clients_thrown_out;
+    change(*words);
+    one.ring();
+    EXPECT_TRUE(one.is_hung_up());
+    EXPECT_TRUE(node_->resumes());
+    EXPECT_EQ(node_->stats().clients_thrown_out, before + 1);
+    munmap(words, sizeof *words);
+  };
+  lie([](auto& words) { __atomic_store_n(&words.begun, 0, __ATOMIC_RELEASE); });
+  lie([](auto& words) { __atomic_store_n(&words.begun, 1U << 21U, __ATOMIC_RELEASE); });
+  lie([](auto& words) {
+    __atomic_store_n(&words.begun, std::uint64_t{1} << 40U, __ATOMIC_RELEASE);
+  });
+  lie([](auto& words) { __atomic_store_n(&words.ended, ~std::uint64_t{0}, __ATOMIC_RELEASE); });
+  EXPECT_TRUE(others_are_served());
+}
+
+TEST_F(Hostile, GarbageInThePageHarmsNobodyElse) {
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  start();
+  std::atomic<bool> done{false};
+  std::thread garbage([&] {
+    std::mt19937_64 random(seed);
+    while (!done) {
+      raw_client one(place_.path());
+      auto* const words = one.join();
+      for (int i = 0; i < 20; ++i) {
+        // Marks that look as if they were there, with anything in them.
+        const std::uint64_t from = __atomic_load_n(&words->taken, __ATOMIC_RELAXED);
+        for (std::uint64_t ticket = from; ticket < from + SLUICE_WORDS_MARKS; ++ticket) {
+          sluice_mark& mark = words->marks[ticket % SLUICE_WORDS_MARKS];
+          mark.request = random();
+          mark.at = static_cast<std::int64_t>(random());
+          mark.kind = static_cast<std::uint32_t>(random() % 5);
+          mark.begins = static_cast<std::uint32_t>(random());
+          __atomic_store_n(&mark.number, ticket + 1, __ATOMIC_RELEASE);
+        }
+        words->used = random();
+        words->lost = random();
+        words->first_unseen = static_cast<std::int64_t>(random());
+        words->taken = random();
+        one.ring();
+      }
+      words->begun = random();
+      words->ended = random();
+      one.ring();
+      munmap(words, sizeof *words);
+    }
+  });
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(others_are_served());
+  done = true;
+  garbage.join();
+  EXPECT_TRUE(node_->resumes());
+}
+
+TEST_F(Hostile, BellThatIsNeverSilentOrBlocksDelaysNobody) {
+  start();
+  raw_client one(place_.path());
+  auto* const words = one.join();
+  // Flags belong to the open file, which both share.
+  ASSERT_EQ(fcntl(one.bell.get(), F_SETFL, 0), 0);
+  std::atomic<bool> done{false};
+  std::thread flood([&] {
+    while (!done) one.ring();
+  });
+  const std::uint64_t before = node_->stats().turns;
+  const auto begun = clock::now();
+  EXPECT_TRUE(others_are_served());
+  std::this_thread::sleep_until(begun + 200ms);
+  const std::uint64_t turns = node_->stats().turns - before;
+  const auto took = std::chrono::duration<double>(clock::now() - begun).count();
+  // A hundred rings about nothing, then ten milliseconds of peace.
+  EXPECT_LT(static_cast<double>(turns), 20'000 * took) << "in " << took << " s";
+  done = true;
+  flood.join();
+  munmap(words, sizeof *words);
+}
+
+TEST_F(Hostile, WhoFloodsTheSocketAndReadsNothingIsDroppedOrWaits) {
+  start();
+  raw_client one(place_.path());
+  auto* const words = one.join();
+  ASSERT_EQ(fcntl(one.fd(), F_SETFL, O_NONBLOCK), 0);
+  std::atomic<bool> done{false};
+  std::thread flood([&] {
+    sluice_wire_wait wait{};
+    wait.head = {SLUICE_WIRE_WAIT, SLUICE_WIRE_VERSION, SLUICE_WORDS_LAYOUT, 0};
+    for (; !done; ++wait.number) {
+      if (!one.send(&wait, sizeof wait) && errno != EAGAIN) return;
+    }
+  });
+  EXPECT_TRUE(others_are_served());
+  EXPECT_TRUE(one.is_hung_up());
+  done = true;
+  flood.join();
+  munmap(words, sizeof *words);
+}
+
+TEST_F(Hostile, ClientsAndStrangersAreBounded) {
+  client::server_options options;
+  options.most_of_a_process = 3;
+  options.hello_limit = 20s;
+  start(std::move(options));
+  std::vector<std::unique_ptr<raw_client>> strangers;
+  for (int i = 0; i < 100; ++i) strangers.push_back(std::make_unique<raw_client>(place_.path()));
+  const auto refused = strangers.back()->welcome();
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->why, HasSubstr("too many connections"));
+  // They keep nobody out who says what it is.
+  program good;
+  ASSERT_EQ(good.ask("open " + place_.path() + " 1"), "ok");
+  EXPECT_TRUE(eventually(
+      patience, [&] { return good.ask("status").find("connected=1") != std::string::npos; }));
+  strangers.resize(1);  // The others are gone once this one is alone.
+  EXPECT_TRUE(eventually(patience, [&] {
+    raw_client one(place_.path());
+    pollfd answer{one.fd(), POLLIN, 0};
+    return poll(&answer, 1, 20) == 0;
+  }));
+  std::vector<std::unique_ptr<raw_client>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<raw_client>(place_.path()));
+    auto* const words = clients.back()->join();
+    munmap(words, sizeof *words);
+  }
+  raw_client one(place_.path());
+  const auto hello = raw_client::good_hello();
+  ASSERT_TRUE(one.send(&hello, sizeof hello, {one.page.get(), one.bell.get()}));
+  const auto said = one.welcome();
+  ASSERT_TRUE(said);
+  EXPECT_THAT(said->why, HasSubstr("has 3 clients already"));
+}
+
+}  // namespace
+}  // namespace sluice::test
