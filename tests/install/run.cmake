@@ -19,7 +19,7 @@ run(${CMAKE_COMMAND} -E env "PATH=${WORK}/stage/bin:$ENV{PATH}" ${WORK}/consumer
 if(NOT out MATCHES "cannot open /nonexistent/kfd|refuses io_uring")
   message(FATAL_ERROR "the installed agent was not found in PATH")
 endif()
-foreach(program c_consumer pc_consumer)
+foreach(program c_consumer pc_consumer client_consumer static_client_consumer pc_client_consumer)
   run(${WORK}/consumer/${program})
 endforeach()
 run(${WORK}/stage/bin/sluice-agent --help)

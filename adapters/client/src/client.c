@@ -177,10 +177,13 @@ int sluice_client_close(sluice_connection* client) {
 /* Work and spans ----------------------------------------------------------------------------- */
 
 static void ring(struct sluice_connection* client) {
-  if (!sluice_words_must_ring(&client->scheduler->sleeping)) return;
+  const uint64_t sleep = sluice_words_asleep(&client->scheduler->sleeping);
+  if (sleep == 0 || __atomic_load_n(&client->rung, __ATOMIC_ACQUIRE) == sleep) return;
   const int before = errno;
   (void)eventfd_write(client->bell.fd, 1);
   errno = before;
+  /* Only now: another thread that sees this relies on the eventfd. */
+  __atomic_store_n(&client->rung, sleep, __ATOMIC_RELEASE);
 }
 
 int sluice_client_begin(sluice_connection* client) {

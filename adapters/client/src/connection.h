@@ -50,6 +50,7 @@ struct sluice_connection {
   file bell;
   file kick; /* Wakes the thread. */
   pthread_t thread;
+  uint64_t rung; /* For which of the scheduler's sleeps. */
 
   /* Guarded by life->lock. */
   file link; /* To the scheduler; fd -1: none. */

@@ -10,8 +10,10 @@ namespace sluice {
 
 namespace core {
 
-wake_word::wake_word(std::uint32_t& sleeping) noexcept
-    : sleeping_(sleeping), fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+wake_word::wake_word(std::uint64_t& sleeping) noexcept
+    : sleeping_(sleeping),
+      last_sleep_(static_cast<std::uint64_t>(clock::now().time_since_epoch().count())),
+      fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   sleep();  // Until the first turn.
 }
 
@@ -20,7 +22,7 @@ wake_word::~wake_word() {
 }
 
 void wake_word::ring() noexcept {
-  if (sluice_words_must_ring(&sleeping_) != 0 &&
+  if (sluice_words_asleep(&sleeping_) != 0 &&
       __atomic_exchange_n(&sleeping_, 0, __ATOMIC_RELAXED) != 0) {
     ring_always();
   }
@@ -32,7 +34,7 @@ void wake_word::ring_always() noexcept {
 }
 
 void wake_word::sleep() noexcept {
-  __atomic_store_n(&sleeping_, 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&sleeping_, ++last_sleep_, __ATOMIC_RELAXED);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 

@@ -35,7 +35,7 @@ namespace core {
 class wake_word {
  public:
   /// \param sleeping where the word is; nobody else writes it.
-  explicit wake_word(std::uint32_t& sleeping) noexcept;
+  explicit wake_word(std::uint64_t& sleeping) noexcept;
   ~wake_word();
   wake_word(const wake_word&) = delete;
   wake_word& operator=(const wake_word&) = delete;
@@ -52,7 +52,9 @@ class wake_word {
   void clear_eventfd() noexcept;
 
  private:
-  std::uint32_t& sleeping_;
+  std::uint64_t& sleeping_;
+  /// From the time on when it was made: later than any that a scheduler before it came to.
+  std::uint64_t last_sleep_;
   int fd_;
 };
 

@@ -43,7 +43,7 @@ class recorder final : public record_sink {
   const int file_;
   const std::string path_;
   boost::lockfree::spsc_queue<char> lines_;
-  alignas(64) std::uint32_t sleeping_ = 0;
+  alignas(64) std::uint64_t sleeping_ = 0;
   wake_word wake_{sleeping_};  ///< The writer is who sleeps.
   std::atomic<bool> stopping_{false};
   std::atomic<bool> broken_{false};  ///< The file takes nothing more.

@@ -210,6 +210,28 @@ TEST(CoreDumping, IsWhatTheKernelSaysInStatus) {
   EXPECT_THAT(text, HasSubstr("\nCoreDumping:\t0\n"));
 }
 
+#ifdef SLUICE_CLIENT_EXAMPLE
+TEST_F(Client, ExampleRunsBesideASchedulerAndWithoutOne) {
+  ASSERT_EQ(setenv("SLUICE_CLIENT_SOCKET", place_.path().c_str(), 1), 0);
+  const auto run = [] {
+    FILE* const from = popen(SLUICE_CLIENT_EXAMPLE " 3", "r");
+    std::string text(1000, '\0');
+    text.resize(from == nullptr ? 0 : std::fread(text.data(), 1, text.size(), from));
+    return pclose(from) == 0 ? text : text + "failed";
+  };
+  EXPECT_THAT(run(),
+              ::testing::MatchesRegex("not connected: no scheduler at .*\nanswered 3 requests\n"));
+  {
+    served_node node(options());
+    ASSERT_TRUE(node.runs());
+    EXPECT_EQ(run(), "connected: online\nanswered 3 requests\n");
+    EXPECT_EQ(node.stats().begins, 3U);
+    EXPECT_TRUE(node.resumes());
+  }
+  unsetenv("SLUICE_CLIENT_SOCKET");
+}
+#endif
+
 // Roles ------------------------------------------------------------------------------------------
 
 /// As a main() does it: what [roles] grants decides.

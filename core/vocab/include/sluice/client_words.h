@@ -11,7 +11,10 @@
  *
  * To begin: `begun` goes up, a seq_cst fence, `sleeping` is read, and the client's eventfd written
  * where it is set. The scheduler: `sleeping` set, a seq_cst fence, every page looked at once more,
- * then it blocks. Either the client sees `sleeping`, or that last look sees the begin.
+ * then it blocks. Either the client sees `sleeping`, or that last look sees the begin. No two
+ * sleeps have the same number, so a client that has rung for one need not ring for it again:
+ * whatever is published while that number stands is seen by the last look before the next, at the
+ * latest.
  *
  * Trust: the scheduler believes nothing that it reads in a client's page. Whatever stands there
  * costs it a bounded time and harms nobody but that client.
@@ -86,9 +89,9 @@ enum sluice_mode {
 
 /** The scheduler's page. All zeros, as where there is none, means that nobody sleeps. */
 typedef struct __attribute__((aligned(64))) sluice_scheduler_words {
-  uint32_t sleeping;                     /**< 1: who publishes something must ring. */
+  uint64_t sleeping; /**< Not 0: who publishes something must ring. The number of this sleep. */
   uint32_t listened[SLUICE_WORDS_SPANS]; /**< 1: marks of that kind of span ring, too. */
-  uint32_t unused_0[12];
+  uint32_t unused_0[11];
   uint64_t turns;     /**< Goes up with every turn: it lives. */
   uint64_t suspended; /**< Queues that are suspended now, or not known to run. */
   uint32_t mode;      /**< SLUICE_MODE_* */
@@ -174,10 +177,11 @@ static inline int sluice_words_take(sluice_client_words* words, uint64_t* read, 
   return 1;
 }
 
-/** Any thread, after publishing: whether the scheduler sleeps and must be rung. */
-static inline int sluice_words_must_ring(const uint32_t* sleeping) {
+/** Any thread, after publishing.
+ * \return the number of the sleep for which the scheduler must be rung; 0: it is awake. */
+static inline uint64_t sluice_words_asleep(const uint64_t* sleeping) {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
-  return __atomic_load_n(sleeping, __ATOMIC_RELAXED) != 0;
+  return __atomic_load_n(sleeping, __ATOMIC_RELAXED);
 }
 
 #ifdef __cplusplus
