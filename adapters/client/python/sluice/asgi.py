@@ -69,7 +69,10 @@ class Busy:
         self._lock = threading.Lock()
         if paths is None:
             paths = [one for one in os.environ.get("SLUICE_ASGI_PATHS", "").split(",") if one.strip()]
-        self._paths = tuple(one.strip().rstrip("/") for one in paths)
+        paths = [one.strip().rstrip("/") for one in paths]
+        self._only = bool(paths)
+        self._exactly = frozenset(paths or IDLE_PATHS)
+        self._below = tuple(one + "/" for one in paths or IDLE_PATHS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -110,9 +113,7 @@ class Busy:
         root = scope.get("root_path", "")
         if root and path.startswith(root + "/"):
             path = path[len(root) :]
-        if self._paths:
-            return _is_below(path, self._paths)
-        return not _is_below(path, IDLE_PATHS)
+        return (path in self._exactly or path.startswith(self._below)) == self._only
 
 
 class _Answer:
@@ -158,7 +159,3 @@ class _Answer:
             if self._token is not None:
                 self._client.end_span(self._token, self._request)
             self._client.end_span("request", self._request)
-
-
-def _is_below(path: str, prefixes: Iterable[str]) -> bool:
-    return any(path == one or path.startswith(one + "/") for one in prefixes)

@@ -6,8 +6,8 @@ import os
 import timeit
 import unittest
 
-import sluice
-from node import NodeTest, connect
+import sluice.asgi
+from node import NodeTest, connect, eventually
 
 TIMES = 20_000
 REPEATS = 5
@@ -21,6 +21,28 @@ def best(work):
             work()
 
     return min(timeit.repeat(many, number=1, repeat=REPEATS)) / TIMES * 1e9
+
+
+def request(client):
+    """Runs a request with an answer of one part through the middleware; None: without it."""
+
+    async def application(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"all"})
+
+    async def send(message):
+        pass
+
+    app = application if client is None else sluice.asgi.Busy(application, client)
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions"}
+
+    def run():
+        try:
+            app(scope, None, send).send(None)  # It waits for nothing, so no loop is needed.
+        except StopIteration:
+            pass
+
+    return run
 
 
 def works(client):
@@ -65,6 +87,15 @@ class Speed(NodeTest):
                 print(f"{what:48} {best(work):6.0f} ns", flush=True)
             mark = best(lambda: client.begin_span("itl", 1))
             print(f"{'client.begin_span()':48} {mark:6.0f} ns", flush=True)
+        with connect() as client:
+            without, run = best(request(None)), request(client)
+            measured = []
+            for _ in range(20):  # As many at once as there is room for their marks.
+                before = self.node.stats()["request"]
+                measured.append(timeit.timeit(run, number=100) / 100 * 1e9 - without)
+                eventually(lambda: client.begin() or client.end() or self.node.stats()["request"] == before + 100)
+            self.assertEqual(client.status().lost_marks, 0)
+            print(f"{'sluice.asgi.Busy, a request':48} {min(measured):6.0f} ns", flush=True)
 
 
 if __name__ == "__main__":
