@@ -13,7 +13,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     said = dict(re.findall(r'^([a-z-]+) = "(.*)"$', (HERE / "pyproject.toml").read_text(), re.M))
     called = f"{said['name']}-{said['version']}"
-    files = {f"sluice/{one.name}": one.read_bytes() for one in sorted((HERE / "sluice").iterdir()) if one.is_file()}
+    package = sorted(one for one in (HERE / "sluice").iterdir() if one.is_file())
+    files = {f"sluice/{one.name}": one.read_bytes() for one in package}
     described = f"{called}.dist-info"
     files[f"{described}/METADATA"] = (
         f"Metadata-Version: 2.1\nName: {said['name']}\nVersion: {said['version']}\n"

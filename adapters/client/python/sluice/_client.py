@@ -120,7 +120,7 @@ class Client:
     def busy(self) -> _Busy: ...
     @overload
     def busy(self, function: Function) -> Function: ...
-    def busy(self, function=None):
+    def busy(self, function: Function | None = None) -> _Busy | Function:
         """Online work, as long as the block runs:
 
             with client.busy(): ...
@@ -243,7 +243,7 @@ class Client:
         loop = asyncio.get_running_loop()
         deadline = time.monotonic() + timeout
         while not self._hopeless():
-            answer = loop.create_future()
+            answer: asyncio.Future[bool] = loop.create_future()
             one = self._start_wait(deadline, functools.partial(_answer_loop, loop, answer))
             if one is not None:
                 try:
@@ -258,11 +258,11 @@ class Client:
     def _clear_blocking(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while not self._hopeless():
-            answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
-            one = self._start_wait(deadline, answer.put)
+            answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
+            one = self._start_wait(deadline, answers.put)
             if one is not None:
                 try:
-                    return answer.get()
+                    return answers.get()
                 finally:
                     one.stop()
             if time.monotonic() >= deadline:
@@ -390,7 +390,7 @@ _tokens = itertools.count(1)
 _waits: dict[int, Callable[[bool], None]] = {}
 
 
-@_library.Clear
+@_library.Clear  # type: ignore[misc]
 def _answered(token: int, clear: int) -> None:
     done = _waits.pop(token, None)
     if done is not None:

@@ -7,6 +7,7 @@ import os
 import pathlib
 import sysconfig
 from ctypes import c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
 
 NAME = "libsluice_client.so.0"
 ABI = 0  # SLUICE_CLIENT_VERSION_MAJOR
@@ -58,7 +59,7 @@ class Library:
         quick = ctypes.PyDLL(path)
         other = ctypes.CDLL(path)
 
-        def function(source: ctypes.CDLL, name: str, result: type, *arguments: type):
+        def function(source: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
             made = getattr(source, "sluice_client_" + name)
             made.restype = result
             made.argtypes = arguments

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
@@ -37,6 +38,10 @@ IDLE_PATHS = (
     "/openapi.json",
 )
 IDLE_METHODS = ("HEAD", "OPTIONS")
+
+#: Seconds after which a stream that goes on says so: the scheduler forgets what does not end within
+#: its max_busy, 60 s unless configured.
+RENEW_AFTER = 20.0
 
 
 class Busy:
@@ -119,15 +124,16 @@ class Busy:
 class _Answer:
     """One request: busy, and its spans."""
 
-    __slots__ = ("_client", "_open", "_request", "_token")
+    __slots__ = ("_begun", "_client", "_open", "_request", "_token")
 
     def __init__(self, client: Client, spans: bool) -> None:
         self._client = client
         self._open = True
-        self._request = client.new_request() if spans else None
+        self._request = client.new_request() if spans else 0  # 0: none are marked.
         self._token: str | None = "ttft" if spans else None  # The span that waits for a token.
+        self._begun = time.monotonic()
         client.begin()
-        if self._request is not None:
+        if self._request:
             client.begin_span("request", self._request)
             client.begin_span("ttft", self._request)
 
@@ -149,13 +155,21 @@ class _Answer:
         if more:
             self._client.begin_span("itl", self._request)
             self._token = "itl"
+            self._renew()
+
+    def _renew(self) -> None:
+        now = time.monotonic()
+        if now - self._begun >= RENEW_AFTER:
+            self._begun = now
+            self._client.begin()
+            self._client.end()
 
     def end(self) -> None:
         if not self._open:
             return
         self._open = False
         self._client.end()
-        if self._request is not None:
+        if self._request:
             if self._token is not None:
                 self._client.end_span(self._token, self._request)
             self._client.end_span("request", self._request)

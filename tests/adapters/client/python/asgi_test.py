@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import sluice.asgi
 from node import PATIENCE, NodeTest, eventually
@@ -81,6 +82,19 @@ class Calls(unittest.TestCase):
             + ["ttft-", "itl+", b"1", "itl+", b"2", "itl+", b"3"]
             + ["end", "itl-", "request-", b"", "after"],
         )
+
+    def test_say_that_a_long_stream_goes_on(self):
+        async def app(scope, receive, send):
+            await send(START)
+            await send(part(b"1"))
+            await send(part(b"2", more=False))
+
+        with unittest.mock.patch("sluice.asgi.RENEW_AFTER", 0.0):
+            self.assertEqual(
+                self.run_app(app),
+                [*BEGUN, "http.response.start", "ttft-", "itl+", "begin", "end", b"1"]
+                + ["end", "itl-", "request-", b"2"],
+            )
 
     def test_know_an_answer_in_one_part(self):
         async def app(scope, receive, send):

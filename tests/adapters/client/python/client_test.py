@@ -301,7 +301,18 @@ class Processes(NodeTest):
         self.resumes()
 
     def test_a_program_ends_that_never_closes(self):
-        program = "import sluice; client = sluice.connect(required=True); client.begin()"
+        self.check_ends("import sluice; client = sluice.connect(required=True); client.begin()")
+
+    def test_a_forked_child_ends_that_never_called_anything(self):
+        self.check_ends(
+            "import os, sluice\n"
+            "client = sluice.connect(required=True)\n"
+            "client.begin()\n"
+            "child = os.fork()\n"
+            "if child: assert os.waitpid(child, 0)[1] == 0\n"
+        )
+
+    def check_ends(self, program):
         with self.begun():
             done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=20)
         self.assertEqual((done.returncode, done.stderr), (0, b""))

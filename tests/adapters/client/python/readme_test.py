@@ -57,7 +57,8 @@ class Readme(NodeTest):
             # It has found the library: what is missing is a scheduler.
             said = run(installed, PREFIX=prefix, SLUICE_CLIENT_SOCKET="/nonexistent")
             self.assertRegex(said, "^<sluice.Client (connecting to|no scheduler at) /nonexistent")
-            where = run(f"{installed}\npython3 -c 'from sluice import _client; print(_client._load().path)'", PREFIX=prefix)
+            path = "from sluice import _client; print(_client._load().path)"
+            where = run(f"{installed}\npython3 -c '{path}'", PREFIX=prefix)
             self.assertTrue(where.splitlines()[-1].startswith(prefix + "/"), where)
             # Into a folder of the test's, in place of a virtual environment.
             run(from_sources, PIP_TARGET=f"{place}/site", PIP_ROOT_USER_ACTION="ignore")
