@@ -46,7 +46,7 @@ static bool place(struct sluice_connection* client, int fd) {
 /** life->lock held, as in all below but those that say otherwise. */
 static void hang_up(keeper* self, int error, const char* why) {
   struct sluice_connection* const client = self->client;
-  (void)place(client, -1);
+  if (client->connected) (void)place(client, -1);
   sluice_client_close_file(&client->link);
   client->connected = false;
   client->role = 0;

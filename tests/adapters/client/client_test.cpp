@@ -7,6 +7,7 @@
 
 #include <sys/stat.h>
 
+#include <atomic>
 #include <fstream>
 #include <iterator>
 
@@ -14,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/kfd/classification.hpp"
+#include "sluice/kfd/discovery.hpp"
 
 namespace sluice::test {
 namespace {
@@ -284,6 +286,33 @@ TEST_F(Client, OfOneUserAreToldApartByTheirCgroups) {
   ASSERT_EQ(refused.ask(open_line()), "ok");
   EXPECT_TRUE(becomes(granted, "connected=1 role=1"));
   EXPECT_TRUE(becomes(refused, "error=-13"));
+}
+
+TEST_F(Client, RoleReachesDiscovery) {
+  const auto discovery = kfd::make_discovery({}, {});  // Not started: it records what is said.
+  client::server_options with = options();
+  kfd::classification_rules rules;
+  std::atomic<int> said{0};
+  with.allow = [&](const client::peer& who, role what) {
+    return kfd::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
+                       who.pid);
+  };
+  with.registered = [&](const client::peer& who, role what) {
+    if (discovery->set_role({who.pid, who.start_time}, what)) said = 1;
+  };
+  with.withdrawn = [&](const client::peer& who, role) {
+    if (discovery->withdraw_role({who.pid, who.start_time})) said = 2;
+  };
+  served_node node(with);
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line(2)), "ok");
+  ASSERT_TRUE(becomes(one, "connected=1 role=2"));
+  EXPECT_EQ(said, 1);
+  EXPECT_EQ(one.ask("begin"), "0");  // Counts for nothing.
+  EXPECT_EQ(one.ask("close"), "0");
+  EXPECT_TRUE(eventually(patience, [&] { return said == 2; }));
+  EXPECT_EQ(node.stats().begins, 0U);
 }
 
 TEST_F(Client, RegistersItsProcessesRoleOnceAndTakesItBack) {
