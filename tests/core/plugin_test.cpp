@@ -387,7 +387,7 @@ TEST(PluginBridge, ShowsTheSameSnapshot) {
                   {gpu_id{4}, 0, true, false, 0, {}, {}, online_work::waiting, {}, {}, {}, {}}};
   original.one = {group_id{21}, role::offline, run_state::mixed, true,      15,
                   51,           group_gpus,    queues_on,        now - 52ns};
-  original.client = {client_id{14}, "a name", group_gpus};
+  original.client = {client_id{14}, "a name", group_gpus, {65ns, 66ns, 67ns}};
   const snapshot shown{now, 77, events, changed, original};
 
   int calls = 0;
@@ -414,6 +414,7 @@ TEST(PluginBridge, ShowsTheSameSnapshot) {
     EXPECT_EQ(client->id, client_id{14});
     EXPECT_EQ(client->name, "a name");
     EXPECT_TRUE(std::ranges::equal(client->gpus, group_gpus));
+    EXPECT_EQ(client->targets, original.client.targets);
     out.hold(group_id{0xa00000000b}, never);
     out.run(group_id{21});
     out.wake_at(now + 61ns);

@@ -73,7 +73,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       one.lost_marks = one.page->lost;
       table_.add_client(view_of(one));
       if (record_ != nullptr) {
-        record_->client(one.page->id, one.page->options.name, one.page->options.gpus);
+        record_->client(one.page->id, one.page->options);
       }
     }
     // Room for what the rings can hold: a mark can be an end and a begin. Not anew for each client.

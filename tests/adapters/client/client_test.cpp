@@ -164,6 +164,19 @@ TEST_F(Client, StartsAnewInAForkedChildAndLeavesNothingToASpawnedProgram) {
   EXPECT_TRUE(node.suspends());
 }
 
+TEST_F(Client, EndsWhenItIsClosedThoughAChildHasItsSocket) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_EQ(one.ask("begin"), "0");
+  ASSERT_TRUE(node.suspends());
+  const std::string child = one.ask("fork_idle");
+  EXPECT_EQ(one.ask("close"), "0");
+  EXPECT_TRUE(node.resumes());
+  EXPECT_EQ(one.ask("kill " + child), "done");
+}
+
 TEST_F(Client, WaitsUntilItsGpusAreClear) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
