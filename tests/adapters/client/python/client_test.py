@@ -5,7 +5,6 @@ import gc
 import logging
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -189,17 +188,13 @@ class Acquire(NodeTest):
 
     def test_is_cancelled_and_leaves_nothing(self):
         async def work():
-            # A wait that nobody answers: the scheduler is stopped.
-            self.node._process.send_signal(signal.SIGSTOP)
-            try:
+            with self.node.paused():
                 entered = asyncio.ensure_future(self.client.acquire(timeout=60).__aenter__())
-                while not _client._waits:
+                while not (_client._waits or entered.done()):
                     await asyncio.sleep(0.001)
                 entered.cancel()
                 with self.assertRaises(asyncio.CancelledError):
                     await entered
-            finally:
-                self.node._process.send_signal(signal.SIGCONT)
 
         with self.begun():
             asyncio.run(work())
@@ -207,12 +202,8 @@ class Acquire(NodeTest):
         self.assertEqual(self.client.status().in_flight, 0)
 
     def test_is_answered_after_its_timeout(self):
-        self.node._process.send_signal(signal.SIGSTOP)
-        try:
-            with self.client.acquire(timeout=0.01) as clear:
-                self.assertIs(clear, False)
-        finally:
-            self.node._process.send_signal(signal.SIGCONT)
+        with self.node.paused(), self.client.acquire(timeout=0.01) as clear:
+            self.assertIs(clear, False)
         self.assertRaises(ValueError, self.client.acquire, -1)
         self.assertRaises(ValueError, self.client.acquire, 61)
 
