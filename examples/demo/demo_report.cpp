@@ -117,7 +117,11 @@ std::string table(const load_report& report) {
       "{:.2f}/{:.2f} ms; {} forced resumes, {} agent restarts\n",
       us(by.decision_p50), us(by.decision_p99), ms(by.off_p50), ms(by.off_p99), by.forced_resumes,
       by.backend_restarts);
-  if (by.policy_ejections > 0) text += "  THE POLICY WAS EJECTED: it took too long three times\n";
+  if (by.policy_ejections > 0) {
+    text +=
+        "  THE POLICY WAS REMOVED: the scheduler's log, above, says why; the scheduled figures are "
+        "not its own\n";
+  }
   const double loss = report.scheduled_offline.loss_percent();
   text += fmt::format(
       "  offline loss {:.1f} % of the time the GPU had no unfinished online work{}; offline share "
