@@ -48,7 +48,7 @@ struct row {
   lab::outcome_summary got;
   std::uint64_t calls = 0;
   std::uint64_t estimated = 0;
-  std::string removed;  ///< Why its policy was; its figures then say nothing of the policy.
+  std::string removed{};  ///< Why its policy was; its figures then say nothing of the policy.
 };
 
 double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
