@@ -480,6 +480,15 @@ int run(const options& asked) {
   if (axes.has_error()) return refuse(axes.error());
   const auto spec = asked.sweep ? lab::spread(*wanted, *axes) : wanted;
   if (spec.has_error()) return refuse(spec.error());
+  if (const std::string wrong = problem_with_files({{"--json", asked.json},
+                                                    {"--csv-sweep", asked.csv_sweep},
+                                                    {"--csv-requests", asked.csv_requests},
+                                                    {"--csv-decisions", asked.csv_decisions},
+                                                    {"--report", asked.report}});
+      !wrong.empty()) {
+    complain(wrong);
+    return exit_usage;
+  }
   output_file json(asked.json), csv_sweep(asked.csv_sweep), csv_requests(asked.csv_requests),
       csv_decisions(asked.csv_decisions), report(asked.report);
   for (const output_file* each : {&json, &csv_sweep, &csv_requests, &csv_decisions, &report}) {

@@ -269,6 +269,11 @@ int run(const options& asked) {
                          printable(asked.file)));
     return exit_usage;
   }
+  if (const std::string wrong = problem_with_files({{"--csv-decisions", asked.csv_decisions}});
+      !wrong.empty()) {
+    complain(wrong);
+    return exit_usage;
+  }
   output_file csv(asked.csv_decisions);
   if (!csv.ready()) return exit_failed;
   // They log as live ones do; nobody shall take it for that.
