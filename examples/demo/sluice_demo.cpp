@@ -255,7 +255,14 @@ class demo_run {
     } else {
       add({"--no-scheduler"});
     }
-    return start(std::move(what));
+    auto started = start(std::move(what));
+    if (how == scheduling::on && started.has_error() &&
+        started.error().message.ends_with(demo::no_answer_yet)) {
+      return failure(started.error().message +
+                     "; it waits for its scheduler to attach, which a policy whose decide() never "
+                     "returns keeps from ever doing so: no limit ends such a call");
+    }
+    return started;
   }
 
   /// Runs the online program to its end, beside `offline` if there is one.
