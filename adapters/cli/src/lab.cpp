@@ -495,7 +495,7 @@ int run(const options& asked) {
     if (!each->ready()) return exit_failed;
   }
   // They log as live ones do; nobody shall take it for that.
-  const marked_logs marked("in the laboratory");
+  const marked_logs marked("in the laboratory", lab::run_in_progress);
   const auto began = clock::now();
   const auto made = lab::run_study(*spec);
   if (made.has_error()) {
@@ -513,6 +513,10 @@ int run(const options& asked) {
   good &= csv_decisions.write([&](const auto& write) { lab::csv_decisions(*spec, *made, write); });
   good &= report.write(
       [&](const auto& write) { write(lab::html_report(*spec, *made, command_line(), grids)); });
+  // Of a sweep the grid's numbers say it.
+  if (!asked.sweep) {
+    for (const std::string& each : lab::overloaded_of(*spec, *made)) complain("note: " + each);
+  }
   for (const std::string& each : lab::removed_of(*made)) {
     complain(each);
     good = false;

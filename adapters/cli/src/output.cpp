@@ -144,7 +144,7 @@ namespace {
 
 class few_alike final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit few_alike(std::string_view where) : where_(where) {}
+  few_alike(std::string_view where, std::string_view (*which)()) : where_(where), which_(which) {}
   ~few_alike() override {
     if (left_out_ != 0) complain(fmt::format("{}: {} such lines were left out", where_, left_out_));
   }
@@ -161,21 +161,24 @@ class few_alike final : public spdlog::sinks::base_sink<std::mutex> {
     if (++seen_[shape] > most_alike) {
       ++left_out_;
     } else {
-      complain(fmt::format("{}: {}", where_, text));
+      const std::string_view which = which_();
+      complain(which.empty() ? fmt::format("{}: {}", where_, text)
+                             : fmt::format("{} ({}): {}", where_, which, text));
     }
   }
   void flush_() override {}
 
   const std::string where_;
+  std::string_view (*const which_)();
   std::map<std::string, std::uint64_t> seen_;
   std::uint64_t left_out_ = 0;
 };
 
 }  // namespace
 
-marked_logs::marked_logs(std::string_view where) {
+marked_logs::marked_logs(std::string_view where, std::string_view (*which)()) {
   const auto logger =
-      std::make_shared<spdlog::logger>("sluice", std::make_shared<few_alike>(where));
+      std::make_shared<spdlog::logger>("sluice", std::make_shared<few_alike>(where, which));
   logger->set_level(spdlog::level::warn);
   spdlog::register_logger(logger);
 }

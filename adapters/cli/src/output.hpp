@@ -72,12 +72,14 @@ std::string command_of(pid_t pid);
 /// "17.3G": three digits or four, powers of 1024.
 std::string bytes_text(std::uint64_t bytes);
 
-/// While it lives, the log of schedulers that are not live: warnings alone, as "sluice: WHERE:
-/// ...". What policies say every few seconds of hours that pass in one second is said three times,
-/// whatever numbers are in it; at the end it is said how much was left out. One at a time.
+/// While it lives, the log of schedulers that are not live: warnings alone, as "sluice: WHERE
+/// (WHICH): ...". What policies say every few seconds of hours that pass in one second is said
+/// three times, whatever numbers are in it; at the end it is said how much was left out. One at a
+/// time.
 class marked_logs {
  public:
-  explicit marked_logs(std::string_view where);
+  /// \param which of several runs the logging thread is at; empty: it need not be said.
+  marked_logs(std::string_view where, std::string_view (*which)());
   ~marked_logs();
   marked_logs(const marked_logs&) = delete;
   marked_logs& operator=(const marked_logs&) = delete;

@@ -277,7 +277,7 @@ int run(const options& asked) {
   output_file csv(asked.csv_decisions);
   if (!csv.ready()) return exit_failed;
   // They log as live ones do; nobody shall take it for that.
-  const marked_logs marked("in the replay");
+  const marked_logs marked("in the replay", [] { return std::string_view{}; });
 
   std::vector<row> rows{{"as recorded", "recorded", lab::summarize(what)}};
   std::vector<std::string> notes = notes_on(what, rows.front().got);
