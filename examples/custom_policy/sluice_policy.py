@@ -5,6 +5,7 @@ A policy is a class with `__init__(self, **parameters)` and `decide(self, seen, 
 shown ends with the call of decide(): copy numbers, keep no structures. Times are nanoseconds.
 """
 import ctypes
+import operator
 import traceback
 
 ABI = 1
@@ -132,6 +133,23 @@ class Snapshot(ctypes.Structure):
         return Gpu.from_address(found) if found else None
 
 
+def _whole(call, name, value, least=None):
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{call}(): {name} must be a whole number, not {value!r}") from None
+    if least is not None and value < least:
+        raise ValueError(f"{call}(): {name} must be {least} or more, not {value}")
+    return value
+
+
+def _number(call, name, value):
+    try:
+        return operator.truediv(value, 1)
+    except TypeError:
+        raise TypeError(f"{call}(): {name} must be a number, not {value!r}") from None
+
+
 class Sink(ctypes.Structure):
     """sluice_sink"""
 
@@ -145,26 +163,30 @@ class Sink(ctypes.Structure):
                 ("_host", _any)]
 
     def hold(self, group, until=NEVER):
-        self._hold(ctypes.addressof(self), group, until)
+        self._hold(ctypes.addressof(self), _whole("hold", "group", group, 0),
+                   _whole("hold", "until", until))
 
     def run(self, group):
-        self._run(ctypes.addressof(self), group)
+        self._run(ctypes.addressof(self), _whole("run", "group", group, 0))
 
     def wake_at(self, when):
-        self._wake_at(ctypes.addressof(self), when)
+        self._wake_at(ctypes.addressof(self), _whole("wake_at", "when", when))
 
     def poll_pointers(self, every):
-        self._poll_pointers(ctypes.addressof(self), every)
+        self._poll_pointers(ctypes.addressof(self), _whole("poll_pointers", "every", every))
 
     def reserve(self, gpu, offline_share):
-        self._reserve(ctypes.addressof(self), gpu, offline_share)
+        self._reserve(ctypes.addressof(self), _whole("reserve", "gpu", gpu, 0),
+                      _number("reserve", "offline_share", offline_share))
 
     def listen(self, span_kind, at_once):
-        self._listen(ctypes.addressof(self), span_kind, at_once)
+        self._listen(ctypes.addressof(self), _whole("listen", "span_kind", span_kind, 0),
+                     bool(at_once))
 
     def note(self, text, *numbers):
         """Each "{}" in the text stands for the next of the numbers."""
-        array = (ctypes.c_double * len(numbers))(*numbers)
+        given = [_number("note", "each value", each) for each in numbers]
+        array = (ctypes.c_double * len(given))(*given)
         self._note(ctypes.addressof(self), text.encode(), ctypes.addressof(array), len(numbers))
 
 
@@ -213,9 +235,10 @@ def text(key, fallback, help_text):
 
 
 def _say(problem, size, error):
-    """The sentence, with the line where it happened."""
+    """The sentence, with the policy's line where it happened."""
     frames = traceback.extract_tb(error.__traceback__)
-    what = f"{type(error).__name__}: {error} ({frames[-1].filename}:{frames[-1].lineno})"
+    place = next((each for each in reversed(frames) if each.filename != __file__), frames[-1])
+    what = f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
     line = what.encode("utf-8", "replace")[:size - 1] + b"\0"
     ctypes.memmove(problem, line, len(line))
 

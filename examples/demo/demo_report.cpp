@@ -15,16 +15,22 @@ double seconds(duration value) { return std::chrono::duration<double>(value).cou
 double ms(duration value) { return seconds(value) * 1e3; }
 double us(duration value) { return seconds(value) * 1e6; }
 
+/// "p50/p99", or "-" where there is nothing that they would be of.
+std::string percentile_pair(bool any, double p50, double p99, int decimals) {
+  return any ? fmt::format("{:.{}f}/{:.{}f}", p50, decimals, p99, decimals) : "-";
+}
+
 std::string row(const char* name, const online_run* online, const offline_run* offline) {
   std::string text = fmt::format("{:<20}", name);
-  if (online != nullptr) {
+  if (online != nullptr && online->requests > 0) {
     const char* const at_least = online->unfinished > 0 ? ">=" : "";
     for (const duration each :
          {online->latency.p50, online->latency.p90, online->latency.p99, online->latency.max}) {
       text += fmt::format("{:>10}", fmt::format("{}{:.1f}", at_least, ms(each)));
     }
-    text += fmt::format(
-        "{:>14}", fmt::format("{:.0f}/{:.0f}", us(online->wake_up.p50), us(online->wake_up.p99)));
+    const percentiles& wake_up = online->wake_up;
+    text += fmt::format("{:>14}", percentile_pair(wake_up.max > duration::zero(), us(wake_up.p50),
+                                                  us(wake_up.p99), 0));
   } else {
     text += fmt::format("{:>10}{:>10}{:>10}{:>10}{:>14}", "-", "-", "-", "-", "-");
   }
@@ -38,6 +44,32 @@ std::string row(const char* name, const online_run* online, const offline_run* o
     text += fmt::format("   {} of {} unfinished", online->unfinished, online->requests);
   }
   return text + '\n';
+}
+
+/// Under that share of free time the loss compares with next to nothing.
+constexpr double least_free_share = 0.05;
+
+std::string loss_text(const load_report& report) {
+  const offline_run& run = report.scheduled_offline;
+  if (seconds(run.wall - run.online_unfinished) < least_free_share * seconds(run.wall)) {
+    return "offline loss -: the GPU hardly had time without unfinished online work";
+  }
+  const double loss = run.loss_percent();
+  return fmt::format("offline loss {:.1f} % of the time the GPU had no unfinished online work{}",
+                     loss, loss < 0 ? " (offline also ran while online work was unfinished)" : "");
+}
+
+/// Of two p99 of which the first may be a lower bound.
+std::string latency_against(const online_run& unscheduled, const online_run& scheduled) {
+  if (scheduled.unfinished > 0) return "online p99 -, for requests were unfinished under it, too";
+  const double before = ms(unscheduled.latency.p99);
+  const double now = ms(scheduled.latency.p99);
+  if (!(before > 0 && now > 0)) return "online p99 -";
+  const bool bound = unscheduled.unfinished > 0;
+  if (before >= now) {
+    return fmt::format("online p99 {}{:.1f} times shorter", bound ? "at least " : "", before / now);
+  }
+  return fmt::format("online p99 {}{:.1f} times longer", bound ? "at most " : "", now / before);
 }
 
 std::string json_run(const online_run& online, const offline_run* offline) {
@@ -107,23 +139,28 @@ std::string table(const load_report& report) {
   text += row("both, no scheduler", &report.unscheduled, &report.unscheduled_offline);
   text += row("both, scheduled", &report.scheduled, &report.scheduled_offline);
   text += fmt::format(
-      "  scheduled: {} queue suspends, {} resumes in {} driver calls, p50/p99 of {} suspends "
-      "{:.2f}/{:.2f} ms, of {} resumes {:.2f}/{:.2f} ms; {} failed outcomes\n",
-      by.suspends, by.resumes, by.driver_calls, by.suspend_calls, ms(by.suspend_p50),
-      ms(by.suspend_p99), by.resume_calls, ms(by.resume_p50), ms(by.resume_p99),
+      "  scheduled: {} queue suspends, {} resumes in {} driver calls, p50/p99 of {} suspends {} "
+      "ms, "
+      "of {} resumes {} ms; {} failed outcomes\n",
+      by.suspends, by.resumes, by.driver_calls, by.suspend_calls,
+      percentile_pair(by.suspend_calls > 0, ms(by.suspend_p50), ms(by.suspend_p99), 2),
+      by.resume_calls,
+      percentile_pair(by.resume_calls > 0, ms(by.resume_p50), ms(by.resume_p99), 2),
       by.failed_outcomes);
   text += fmt::format(
-      "  online arrival to driver call p50/p99 {:.0f}/{:.0f} us, to offline off the GPU "
-      "{:.2f}/{:.2f} ms; {} forced resumes, {} agent restarts\n",
-      us(by.decision_p50), us(by.decision_p99), ms(by.off_p50), ms(by.off_p99), by.forced_resumes,
-      by.backend_restarts);
-  if (by.policy_ejections > 0) text += "  THE POLICY WAS EJECTED: it took too long three times\n";
-  const double loss = report.scheduled_offline.loss_percent();
-  text += fmt::format(
-      "  offline loss {:.1f} % of the time the GPU had no unfinished online work{}; offline share "
-      "of alone {:.2f}\n",
-      loss, loss < 0 ? " (offline also ran while online work was unfinished)" : "",
-      report.share_of_alone());
+      "  online arrival to driver call p50/p99 {} us, to offline off the GPU {} ms; {} forced "
+      "resumes, {} agent restarts\n",
+      percentile_pair(by.decision_p99 > duration::zero(), us(by.decision_p50), us(by.decision_p99),
+                      0),
+      percentile_pair(by.off_p99 > duration::zero(), ms(by.off_p50), ms(by.off_p99), 2),
+      by.forced_resumes, by.backend_restarts);
+  if (by.policy_ejections > 0) {
+    text +=
+        "  THE POLICY WAS REMOVED: the scheduler's log, above, says why; the scheduled figures are "
+        "not its own\n";
+  }
+  text += fmt::format("  {}; offline share of alone {:.2f}\n", loss_text(report),
+                      report.share_of_alone());
   text += fmt::format(
       "  until the last request was done the GPU spent {:.1f} ms in {} driver cycles, {:.1f} ms "
       "of them while online queues had work\n",
@@ -135,15 +172,13 @@ std::string table(const load_report& report) {
                           report.offline_kernels.repeated);
   text += fmt::format("  the simulated device was late by p50/p99 {:.0f}/{:.0f} us\n",
                       us(report.lateness_p50), us(report.lateness_p99));
-  const double latency = report.scheduled.latency.p99.count() > 0
-                             ? ms(report.unscheduled.latency.p99) / ms(report.scheduled.latency.p99)
-                             : 0;
   const double offline = report.unscheduled_offline.kernels_per_second();
   text += fmt::format(
-      "  against no scheduler: online p99 {}{:.1f} times shorter, offline kernels per second "
-      "{:+.0f} %\n",
-      report.unscheduled.unfinished > 0 ? "at least " : "", latency,
-      offline > 0 ? 100 * (report.scheduled_offline.kernels_per_second() / offline - 1) : 0);
+      "  against no scheduler: {}, offline kernels per second {}\n",
+      latency_against(report.unscheduled, report.scheduled),
+      offline > 0 ? fmt::format("{:+.0f} %",
+                                100 * (report.scheduled_offline.kernels_per_second() / offline - 1))
+                  : "-");
   if (report.load == load_kind::training) {
     text +=
         "  Preemption does not pay where offline kernels end sooner than a suspend takes and "

@@ -1,11 +1,8 @@
 #include "device_stats.hpp"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-
 #include <boost/json.hpp>
+
+#include "sluice/whole_file.hpp"
 
 namespace demo {
 namespace {
@@ -77,10 +74,9 @@ checked<device_stats> parse_device_stats(std::string_view text) {
 
 checked<device_stats> read_device_stats(const std::string& root) {
   const std::string path = root + "/sim/stats.json";
-  std::ifstream in(path);
-  if (!in) return failure(path + ": cannot be opened: " + std::strerror(errno));
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  return parse_device_stats(text);
+  const auto text = sluice::read_whole_file(path);
+  if (!text) return failure(path + ": cannot be read: " + text.error().message());
+  return parse_device_stats(*text);
 }
 
 }  // namespace demo

@@ -255,7 +255,14 @@ class demo_run {
     } else {
       add({"--no-scheduler"});
     }
-    return start(std::move(what));
+    auto started = start(std::move(what));
+    if (how == scheduling::on && started.has_error() &&
+        started.error().message.ends_with(demo::no_answer_yet)) {
+      return failure(started.error().message +
+                     "; it waits for its scheduler to attach, which a policy whose decide() never "
+                     "returns keeps from ever doing so: no limit ends such a call");
+    }
+    return started;
   }
 
   /// Runs the online program to its end, beside `offline` if there is one.
@@ -441,6 +448,7 @@ checked<int> run_demo(const settings& with, const demo::arrivals& work) {
   if (with.load != "train") loads.push_back(demo::load_kind::long_kernels);
   if (with.load != "long") loads.push_back(demo::load_kind::training);
   std::string broken;
+  bool removed = false;
   std::optional<demo::load_report> for_json;
   for (const demo::load_kind load : loads) {
     const auto report = measure(run, load, *online_alone->online);
@@ -453,6 +461,7 @@ checked<int> run_demo(const settings& with, const demo::arrivals& work) {
     demo::print("{}", demo::table(*report));
     std::fflush(stdout);
     if (broken.empty()) broken = report->broken_promise();
+    removed = removed || report->scheduler.policy_ejections > 0;
   }
   if (!with.json_file.empty()) {
     if (const auto done = write_file(
@@ -463,6 +472,7 @@ checked<int> run_demo(const settings& with, const demo::arrivals& work) {
   }
   if (const auto stopped = run.stop_device(); stopped.has_error()) return stopped.error();
   if (!broken.empty()) return failure("BROKEN PROMISE: " + broken);
+  if (removed) return failure("the policy was removed in the middle of a scheduled run");
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -147,6 +148,16 @@ TEST_F(LoadConfig, SaysWhichFileCannotBeRead) {
   ASSERT_FALSE(config);
   EXPECT_EQ(config.error(), boost::system::errc::no_such_file_or_directory);
   EXPECT_THAT(message, HasSubstr("/nonexistent/sluice.toml"));
+}
+
+// Symptom: both can be opened, and reading them ended the program with std::__ios_failure.
+TEST_F(LoadConfig, SaysWhyAFileThatOpensCannotBeRead) {
+  for (const auto& [path, why] :
+       {std::pair{"/tmp", "Is a directory"}, {"/proc/self/mem", "Input/output error"}}) {
+    std::string message;
+    ASSERT_FALSE(load_config(path, message)) << path;
+    EXPECT_EQ(message, std::string(path) + ": cannot read the configuration: " + why);
+  }
 }
 
 /// The README's table of settings names all of them, with their defaults.

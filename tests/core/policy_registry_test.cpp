@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -60,6 +61,25 @@ TEST_F(Parameters, TakeTextForSpansAndWholeNumbersForNumbers) {
   EXPECT_EQ(values_.number("share"), 1.0);
 }
 
+// Symptom: "std::get: wrong index for variant" and "map::at" were all that a policy's author read.
+TEST_F(Parameters, SayWhichWasAskedForAsWhat) {
+  EXPECT_EQ(check(), "");
+  const auto said = [&](auto ask) -> std::string {
+    try {
+      ask();
+    } catch (const std::logic_error& thrown) {
+      return thrown.what();
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(said([&] { values_.text("slice"); }),
+            "the parameter \"slice\" was asked for as a text; it is a span");
+  EXPECT_EQ(said([&] { values_.number("depth"); }),
+            "the parameter \"depth\" was asked for as a number; it is a count");
+  EXPECT_EQ(said([&] { values_.flag("nonesuch"); }),
+            "the parameter \"nonesuch\" was asked for, and there is no value of it");
+}
+
 TEST_F(Parameters, BelowAPrefixAreListed) {
   values_.set("slice_of.51110", std::string("5ms"));
   EXPECT_EQ(check(), "");
@@ -79,6 +99,7 @@ TEST_F(Parameters, NameKeyValueAndRangeOfAProblem) {
     return check_parameters(schema_, given);
   };
   EXPECT_EQ(problem("slice", 2h), "slice is 2h; it must be 1ms to 1h");
+  EXPECT_EQ(problem("depth", 2.5), "depth is 2.5; it must be a whole number, 1 to 8");
   EXPECT_EQ(problem("slice_of.1", 2h), "slice_of.1 is 2h; it must be 1ms to 1h");
   EXPECT_EQ(problem("slice", std::string("soon")),
             "slice is \"soon\"; it must be a duration with a unit, such as \"20ms\": 1ms to 1h");

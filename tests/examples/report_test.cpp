@@ -162,6 +162,33 @@ TEST(Table, SaysOfHowManyCallsThePercentilesAre) {
                                              "0.00/10.00 ms"));
 }
 
+// Symptoms: "offline loss -4940.9 %", "p50/p99 of 0 suspends 0.00/0.00 ms", "arrival to driver call
+// p50/p99 0/0 us", "online p99 0.9 times shorter".
+TEST(Table, HasNoFiguresOfNothing) {
+  demo::load_report report = sample();
+  const std::string text = demo::table(report);
+  EXPECT_THAT(text, HasSubstr("p50/p99 of 0 suspends - ms, of 0 resumes - ms"));
+  EXPECT_THAT(text,
+              HasSubstr("online arrival to driver call p50/p99 - us, to offline off the GPU - "
+                        "ms"));
+  EXPECT_THAT(text,
+              HasSubstr("online p99 at least 9.1 times shorter, offline kernels per second -"));
+  report.scheduled_offline.online_unfinished = 9900ms;
+  EXPECT_THAT(demo::table(report), HasSubstr("offline loss -: the GPU hardly had time without"));
+  report.scheduled.latency.p99 = 600ms;
+  EXPECT_THAT(demo::table(report), HasSubstr("online p99 at most 2.0 times longer"));
+  report.scheduled.unfinished = 1;
+  EXPECT_THAT(demo::table(report), HasSubstr("online p99 -, for requests were unfinished"));
+}
+
+// Symptom: the table said that it had taken too long, whatever it had done.
+TEST(Table, SaysThatThePolicyWasRemovedAndWhereTheReasonIs) {
+  demo::load_report report = sample();
+  EXPECT_THAT(demo::table(report), Not(HasSubstr("REMOVED")));
+  report.scheduler.policy_ejections = 1;
+  EXPECT_THAT(demo::table(report), HasSubstr("THE POLICY WAS REMOVED: the scheduler's log"));
+}
+
 // What the device counted until the last request stands apart from what the scheduler counted in
 // its whole life: the last resume comes after the last request.
 TEST(Table, SaysOverWhichTimeTheDevicesCyclesWereCounted) {

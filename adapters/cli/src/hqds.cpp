@@ -8,18 +8,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <ctime>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
 #include "sluice/duration_text.hpp"
+#include "sluice/whole_file.hpp"
 
 namespace sluice::cli {
 
@@ -35,12 +33,6 @@ struct options {
   duration interval{};  ///< 0: once.
   bool json = false;
 };
-
-std::optional<std::string> whole_file(const std::string& path) {
-  std::ifstream file{path};
-  if (!file) return {};
-  return std::string{std::istreambuf_iterator<char>{file}, {}};
-}
 
 /// The descriptor that is mapped in the slot, or else the only one that has the slot's ring;
 /// nullptr: none or several have. Processes that were forked from one often have the same
@@ -92,16 +84,17 @@ std::string head_of(picture which) {
 int show_once(const options& chosen, picture which) {
   const auto where = kfd::roots::from_environment();
   const std::string path = where.debugfs + "/hqds";
-  const auto text = whole_file(path);
+  const auto text = read_whole_file(path);
   if (!text) {
     complain(
         fmt::format("cannot read {}: {}; it takes root and a mounted debugfs, see 'sluice "
                     "doctor'",
-                    path, error_text(errno)));
+                    path, text.error().message()));
     return exit_failed;
   }
   auto slots = kfd::parse_hqds(*text);
-  const auto queues = kfd::parse_mqds(whole_file(where.debugfs + "/mqds").value_or(""));
+  const auto descriptors = read_whole_file(where.debugfs + "/mqds");
+  const auto queues = kfd::parse_mqds(descriptors ? *descriptors : std::string());
   kfd::node_view node;  // names only: slots are shown without them, too
   if (auto seen = kfd::look_at_node(where)) node = std::move(*seen);
   if (!chosen.gpus.empty()) {

@@ -480,13 +480,22 @@ int run(const options& asked) {
   if (axes.has_error()) return refuse(axes.error());
   const auto spec = asked.sweep ? lab::spread(*wanted, *axes) : wanted;
   if (spec.has_error()) return refuse(spec.error());
+  if (const std::string wrong = problem_with_files({{"--json", asked.json},
+                                                    {"--csv-sweep", asked.csv_sweep},
+                                                    {"--csv-requests", asked.csv_requests},
+                                                    {"--csv-decisions", asked.csv_decisions},
+                                                    {"--report", asked.report}});
+      !wrong.empty()) {
+    complain(wrong);
+    return exit_usage;
+  }
   output_file json(asked.json), csv_sweep(asked.csv_sweep), csv_requests(asked.csv_requests),
       csv_decisions(asked.csv_decisions), report(asked.report);
   for (const output_file* each : {&json, &csv_sweep, &csv_requests, &csv_decisions, &report}) {
     if (!each->ready()) return exit_failed;
   }
   // They log as live ones do; nobody shall take it for that.
-  const marked_logs marked("in the laboratory");
+  const marked_logs marked("in the laboratory", lab::run_in_progress);
   const auto began = clock::now();
   const auto made = lab::run_study(*spec);
   if (made.has_error()) {
@@ -504,6 +513,10 @@ int run(const options& asked) {
   good &= csv_decisions.write([&](const auto& write) { lab::csv_decisions(*spec, *made, write); });
   good &= report.write(
       [&](const auto& write) { write(lab::html_report(*spec, *made, command_line(), grids)); });
+  // Of a sweep the grid's numbers say it.
+  if (!asked.sweep) {
+    for (const std::string& each : lab::overloaded_of(*spec, *made)) complain("note: " + each);
+  }
   for (const std::string& each : lab::removed_of(*made)) {
     complain(each);
     good = false;

@@ -1,6 +1,7 @@
 #include "output.hpp"
 
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -38,14 +40,30 @@ bool print(const boost::json::value& value) { return print(boost::json::serializ
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 
-output_file::output_file(std::string path)
-    : path_(std::move(path)),
-      file_(path_.empty() ? nullptr : std::fopen(path_.c_str(), "we"),
-            [](std::FILE* f) { return f == nullptr ? 0 : std::fclose(f); }),
-      error_(errno) {}
+output_file::handle output_file::open(const std::string& path, const char* how) {
+  return {path.empty() ? nullptr : std::fopen(path.c_str(), how),
+          [](std::FILE* f) { return f == nullptr ? 0 : std::fclose(f); }};
+}
+
+output_file::output_file(std::string path) : path_(std::move(path)) {
+  if (path_.empty()) return;
+  struct stat found {};
+  const bool new_file = ::lstat(path_.c_str(), &found) != 0;
+  file_ = open(path_, "ae");
+  if (!file_) {
+    error_ = errno;
+    return;
+  }
+  // /dev/stdout may be a file that the table goes to as well.
+  const bool replaceable = ::fstat(::fileno(file_.get()), &found) == 0 && S_ISREG(found.st_mode) &&
+                           !path_.starts_with("/dev/");
+  if (!replaceable) return;
+  file_.reset();
+  if (new_file) ::unlink(path_.c_str());
+}
 
 bool output_file::ready() const {
-  if (path_.empty() || file_) return true;
+  if (error_ == 0) return true;
   complain(fmt::format("{}: cannot be written: {}", path_, error_text(error_)));
   return false;
 }
@@ -53,6 +71,20 @@ bool output_file::ready() const {
 bool output_file::write(
     const std::function<void(const std::function<void(std::string_view)>&)>& produce) {
   if (path_.empty()) return true;
+  std::string target = path_, beside;
+  if (!file_) {
+    std::error_code none;  // What a link names is replaced, not the link.
+    if (const auto real = std::filesystem::canonical(path_, none); !none) target = real.string();
+    beside = fmt::format("{}.{}", target, ::getpid());
+    file_ = open(beside, "wxe");
+    struct stat old {};
+    if (file_ && ::stat(target.c_str(), &old) == 0)
+      (void)::fchmod(::fileno(file_.get()), old.st_mode & 0777U);
+    if (!file_) {  // The file may be ours to write, and its folder not.
+      beside.clear();
+      file_ = open(target, "we");
+    }
+  }
   bool good = file_ != nullptr;
   if (good) {
     produce([&](std::string_view text) {
@@ -60,9 +92,34 @@ bool output_file::write(
     });
     good = good && std::fflush(file_.get()) == 0;
   }
-  if (!good) complain(fmt::format("{}: cannot be written: {}", path_, error_text(errno)));
+  if (good && !beside.empty()) good = ::rename(beside.c_str(), target.c_str()) == 0;
+  if (!good) {
+    complain(fmt::format("{}: cannot be written: {}", path_, error_text(errno)));
+    if (!beside.empty()) ::unlink(beside.c_str());
+  }
   file_.reset();
   return good;
+}
+
+std::string problem_with_files(
+    const std::vector<std::pair<std::string_view, std::string>>& option_and_path) {
+  std::map<std::string, std::string_view> named;
+  for (const auto& [option, path] : option_and_path) {
+    if (path.empty() || path.starts_with("/dev/")) continue;
+    if (path == "-") {
+      return fmt::format(
+          "{} -: standard output has something else on it; name a file, or /dev/stdout", option);
+    }
+    std::error_code none;
+    const auto whole =
+        std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
+    const auto [first, added] = named.emplace(none ? path : whole.string(), option);
+    if (!added) {
+      return fmt::format("{} and {} name the same file, {}; give each its own", first->second,
+                         option, path);
+    }
+  }
+  return {};
 }
 
 std::size_t terminal_width() {
@@ -87,7 +144,7 @@ namespace {
 
 class few_alike final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit few_alike(std::string_view where) : where_(where) {}
+  few_alike(std::string_view where, std::string_view (*which)()) : where_(where), which_(which) {}
   ~few_alike() override {
     if (left_out_ != 0) complain(fmt::format("{}: {} such lines were left out", where_, left_out_));
   }
@@ -104,21 +161,24 @@ class few_alike final : public spdlog::sinks::base_sink<std::mutex> {
     if (++seen_[shape] > most_alike) {
       ++left_out_;
     } else {
-      complain(fmt::format("{}: {}", where_, text));
+      const std::string_view which = which_();
+      complain(which.empty() ? fmt::format("{}: {}", where_, text)
+                             : fmt::format("{} ({}): {}", where_, which, text));
     }
   }
   void flush_() override {}
 
   const std::string where_;
+  std::string_view (*const which_)();
   std::map<std::string, std::uint64_t> seen_;
   std::uint64_t left_out_ = 0;
 };
 
 }  // namespace
 
-marked_logs::marked_logs(std::string_view where) {
+marked_logs::marked_logs(std::string_view where, std::string_view (*which)()) {
   const auto logger =
-      std::make_shared<spdlog::logger>("sluice", std::make_shared<few_alike>(where));
+      std::make_shared<spdlog::logger>("sluice", std::make_shared<few_alike>(where, which));
   logger->set_level(spdlog::level::warn);
   spdlog::register_logger(logger);
 }

@@ -14,6 +14,8 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include <boost/json/fwd.hpp>
 
@@ -29,8 +31,8 @@ bool print(std::string_view text);
 /// One line of JSON.
 bool print(const boost::json::value& value);
 
-/// A file that was asked for, or not. It is opened, and emptied, at once: that it cannot be written
-/// shall be known before hours of work, not after them.
+/// A file that was asked for, or not. Whether it can be written is tried at once, for that shall be
+/// known before hours of work, not after them; what it holds stays until all of the new is there.
 class output_file {
  public:
   /// \param path empty: none was asked for.
@@ -43,10 +45,19 @@ class output_file {
   bool write(const std::function<void(const std::function<void(std::string_view)>&)>& produce);
 
  private:
+  using handle = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+  static handle open(const std::string& path, const char* how);
+
   std::string path_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  handle file_ = open({}, "");  ///< Of a pipe, a terminal: what cannot be replaced.
   int error_ = 0;
 };
+
+/// What is wrong with the files that options name: standard output's "-", for that has the table,
+/// and one file for two.
+eturn one sentence,
+    or nothing.std::string problem_with_files(
+           const std::vector<std::pair<std::string_view, std::string>>&option_and_path);
 
 /// Columns of the terminal that standard output is, or COLUMNS; 0: no terminal, no limit.
 std::size_t terminal_width();
@@ -61,12 +72,14 @@ std::string command_of(pid_t pid);
 /// "17.3G": three digits or four, powers of 1024.
 std::string bytes_text(std::uint64_t bytes);
 
-/// While it lives, the log of schedulers that are not live: warnings alone, as "sluice: WHERE:
-/// ...". What policies say every few seconds of hours that pass in one second is said three times,
-/// whatever numbers are in it; at the end it is said how much was left out. One at a time.
+/// While it lives, the log of schedulers that are not live: warnings alone, as "sluice: WHERE
+/// (WHICH): ...". What policies say every few seconds of hours that pass in one second is said
+/// three times, whatever numbers are in it; at the end it is said how much was left out. One at a
+/// time.
 class marked_logs {
  public:
-  explicit marked_logs(std::string_view where);
+  /// \param which of several runs the logging thread is at; empty: it need not be said.
+  marked_logs(std::string_view where, std::string_view (*which)());
   ~marked_logs();
   marked_logs(const marked_logs&) = delete;
   marked_logs& operator=(const marked_logs&) = delete;

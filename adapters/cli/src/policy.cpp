@@ -34,6 +34,21 @@ std::string_view need(const policy_kind& kind, const parameter& one) {
   return one.optional || one.key.ends_with(".*") ? "optional; " : "";
 }
 
+/// Why none can be made of the defaults; empty: one can.
+std::string refusal_of_defaults(const policy_kind& kind) {
+  std::string why;
+  if (kind.make && !make_policy(kind, {}, why)) return why;
+  return {};
+}
+
+/// Whether none can be made whatever is given: there is nothing that has to be given.
+bool is_unusable(const policy_kind& kind) {
+  return std::none_of(
+             kind.schema.begin(), kind.schema.end(),
+             [](const parameter& one) { return one.optional || one.key.ends_with(".*"); }) &&
+         !refusal_of_defaults(kind).empty();
+}
+
 std::string describe(const policy_kind& kind) {
   std::string text = printable(fmt::format("{}: {}", kind.name, kind.summary)) + "\n";
   for (const parameter& one : kind.schema) {
@@ -45,8 +60,8 @@ std::string describe(const policy_kind& kind) {
             "\n";
   }
   // What a schema cannot say, such as one of several: the policy's own words.
-  std::string missing;
-  if (kind.make && !make_policy(kind, {}, missing)) text += "  # " + printable(missing) + "\n";
+  if (const std::string missing = refusal_of_defaults(kind); !missing.empty())
+    text += "  # " + printable(missing) + "\n";
   return text;
 }
 
@@ -59,6 +74,11 @@ int show(const std::string& what) {
     const auto kind = load_policy_file(what, message);
     if (!kind) {
       complain(message);
+      return exit_failed;
+    }
+    if (is_unusable(*kind)) {
+      complain(fmt::format("{}: no policy can be made of its defaults: {}", what,
+                           printable(refusal_of_defaults(*kind))));
       return exit_failed;
     }
     text = describe(*kind);
@@ -87,8 +107,8 @@ subcommand add_policy(CLI::App& program) {
   command->footer(
       "Without an argument: every policy of this build. With one: its parameters, as\n"
       "they stand in the table [policy] of a configuration, their defaults and ranges.\n"
-      "A plugin is loaded for that, and so checked. Exit code 0: done; 1: there is no\n"
-      "such policy, or the plugin cannot be used; 2: usage.");
+      "A plugin is loaded for that, and a policy made of its defaults. Exit code 0: done;\n"
+      "1: there is no such policy, or the plugin cannot be used; 2: usage.");
   command->add_option("POLICY", *what, "A name, or the path of a plugin (.so) or Python file (.py)")
       ->type_name("");
   return {command, [what] { return show(*what); }};

@@ -61,6 +61,7 @@ def sluice_load(address):
 sluice_load.kept = []
 import sys
 sys.dont_write_bytecode = True  # Leave no files beside the user's.
+sys.stdout = sys.stderr  # Standard output is for what was asked, JSON for one.
 )python";
 
 /// The few functions of libpython that this needs; all are of its stable ABI or older than it.

@@ -48,6 +48,7 @@ struct row {
   lab::outcome_summary got;
   std::uint64_t calls = 0;
   std::uint64_t estimated = 0;
+  std::string removed{};  ///< Why its policy was; its figures then say nothing of the policy.
 };
 
 double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
@@ -75,6 +76,10 @@ std::vector<std::string> notes_on(const lab::recording& what,
   return notes;
 }
 
+std::string removal(const std::string& name, const std::string& why) {
+  return fmt::format("{}: the policy was removed in the middle of the replay: {}", name, why);
+}
+
 void add_notes(const std::string& name, const lab::replayed& got, std::vector<std::string>& notes) {
   if (got.estimated != 0) {
     notes.push_back(
@@ -94,10 +99,7 @@ void add_notes(const std::string& name, const lab::replayed& got, std::vector<st
                     "to; they ran on",
                     name, got.unattached));
   }
-  if (!got.faults.removed_for.empty()) {
-    notes.push_back(fmt::format("{}: the policy was removed, and nothing was held from then on: {}",
-                                name, got.faults.removed_for));
-  }
+  if (!got.faults.removed_for.empty()) notes.push_back(removal(name, got.faults.removed_for));
   if (got.faults.any_ignored()) {
     notes.push_back(fmt::format("{}: ignored: {}", name, got.faults.ignored_text()));
   }
@@ -125,6 +127,12 @@ std::string text_of(const lab::recording& what, const std::vector<row>& rows,
              {"OFF-P50", align::right},
              {"OFF-P99", align::right}});
   for (const row& each : rows) {
+    if (!each.removed.empty()) {
+      std::vector<std::string> empty(11, "-");
+      empty.front() = printable(each.name);
+      all.add(std::move(empty));
+      continue;
+    }
     const auto off = lab::percentiles_of(each.got.to_off);
     const bool any = !each.got.to_off.empty();
     all.add({printable(each.name), std::to_string(each.got.preemptions),
@@ -143,6 +151,7 @@ std::string text_of(const lab::recording& what, const std::vector<row>& rows,
                 {"HELD%", align::right},
                 {"LONGEST", align::right}});
   for (const row& each : rows) {
+    if (!each.removed.empty()) continue;
     for (const auto& one : each.got.groups) {
       groups.add({printable(each.name), one.name, std::to_string(one.preemptions),
                   ms_text(one.held), fmt::format("{:.1f}", 100 * share(one.held, one.managed)),
@@ -154,7 +163,7 @@ std::string text_of(const lab::recording& what, const std::vector<row>& rows,
       "\nTimes in ms. OFF: from an online arrival until offline is off the GPU. HELD%: of the "
       "time attached.\n";
   if (std::any_of(rows.begin(), rows.end(), [](const row& each) {
-        return !each.got.to_off.empty() && each.got.to_off.size() < 100;
+        return each.removed.empty() && !each.got.to_off.empty() && each.got.to_off.size() < 100;
       })) {
     text += "Of fewer than 100 arrivals OFF-P99 is the longest.\n";
   }
@@ -169,6 +178,12 @@ json::object json_of(const lab::recording& what, const std::vector<row>& rows,
   };
   json::array all;
   for (const row& each : rows) {
+    if (!each.removed.empty()) {
+      all.push_back(json::object{{"policy", printable(each.name)},
+                                 {"what", each.what},
+                                 {"removed", printable(each.removed)}});
+      continue;
+    }
     const auto off = lab::percentiles_of(each.got.to_off);
     const auto off_ms = [&](duration value) {
       return each.got.to_off.empty() ? json::value(nullptr) : json::value(ms(value));
@@ -215,6 +230,7 @@ json::object json_of(const lab::recording& what, const std::vector<row>& rows,
 std::string csv_of(const lab::recording& what, const std::vector<row>& rows) {
   std::string text = "policy,at_ms,pid,gpu,kind,queues\n";
   for (const row& each : rows) {
+    if (!each.removed.empty()) continue;
     for (const lab::call_decision& one : each.got.decisions) {
       text +=
           fmt::format("{},{:.6f},{},{},{},{}\n", lab::csv_field(printable(each.name)),
@@ -253,10 +269,15 @@ int run(const options& asked) {
                          printable(asked.file)));
     return exit_usage;
   }
+  if (const std::string wrong = problem_with_files({{"--csv-decisions", asked.csv_decisions}});
+      !wrong.empty()) {
+    complain(wrong);
+    return exit_usage;
+  }
   output_file csv(asked.csv_decisions);
   if (!csv.ready()) return exit_failed;
   // They log as live ones do; nobody shall take it for that.
-  const marked_logs marked("in the replay");
+  const marked_logs marked("in the replay", [] { return std::string_view{}; });
 
   std::vector<row> rows{{"as recorded", "recorded", lab::summarize(what)}};
   std::vector<std::string> notes = notes_on(what, rows.front().got);
@@ -278,12 +299,18 @@ int run(const options& asked) {
       complain(got.error().message);
       return exit_failed;
     }
-    rows.push_back({name, "replayed", lab::summarize(got->run), got->calls, got->estimated});
+    rows.push_back({name, "replayed", lab::summarize(got->run), got->calls, got->estimated,
+                    got->faults.removed_for});
     add_notes(name, *got, notes);
   }
   if (!csv.write([&](const auto& write) { write(csv_of(what, rows)); })) return exit_failed;
-  const bool good = asked.json ? print(json::value(json_of(what, rows, notes)))
-                               : print(text_of(what, rows, notes, terminal_width()));
+  bool good = asked.json ? print(json::value(json_of(what, rows, notes)))
+                         : print(text_of(what, rows, notes, terminal_width()));
+  for (const row& each : rows) {
+    if (each.removed.empty()) continue;
+    complain(printable(removal(each.name, each.removed)));
+    good = false;
+  }
   return good ? exit_done : exit_failed;
 }
 
@@ -296,7 +323,8 @@ subcommand add_replay(CLI::App& program) {
   command->footer(
       "The first row is what happened, the second the same policy played again. It is\n"
       "open-loop: online work begins and ends when it did, whatever the policy.\n"
-      "A driver call takes as long as the recorded one in its place, else the median.\n" +
+      "A driver call takes as long as the recorded one in its place, else the median.\n"
+      "A policy that is removed gets an empty row, and the exit code is 1.\n" +
       std::string{exit_codes});
   command->add_option("FILE", chosen->file, "The recording")->required()->type_name("");
   command

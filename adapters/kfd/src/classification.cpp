@@ -6,10 +6,7 @@
 #include <pwd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -20,6 +17,7 @@
 #include <toml++/toml.h>
 
 #include "sluice/result.hpp"
+#include "sluice/whole_file.hpp"
 
 namespace sluice::kfd {
 
@@ -375,16 +373,12 @@ std::string classification_rules::problem() const {
 result<classification_rules> load_classification(const std::string& path, std::string& message) {
   classification_rules rules;
   if (!path.empty()) {
-    errno = 0;
-    std::ifstream file(path);
-    const std::string content{std::istreambuf_iterator<char>(file), {}};
-    if (!file.is_open() || file.bad()) {
-      const error_code why =
-          errno != 0 ? last_system_error() : error_code{EIO, boost::system::system_category()};
-      message = path + ": cannot read the configuration: " + why.message();
-      return why;
+    const auto content = read_whole_file(path);
+    if (!content) {
+      message = path + ": cannot read the configuration: " + content.error().message();
+      return content.error();
     }
-    if (const auto done = read_text(content, path, "roles", rules, message); !done)
+    if (const auto done = read_text(*content, path, "roles", rules, message); !done)
       return done.error();
   }
   // NOLINTNEXTLINE(concurrency-mt-unsafe): see the header

@@ -14,6 +14,7 @@ void policy_faults::add(const policy_faults& other) {
   not_offline += other.not_offline;
   unknown_gpus += other.unknown_gpus;
   bad_numbers += other.bad_numbers;
+  past_holds += other.past_holds;
   if (removed_for.empty()) removed_for = other.removed_for;
 }
 
@@ -28,6 +29,7 @@ std::string policy_faults::ignored_text() const {
   add(not_offline, "hold", "of groups that are not offline");
   add(unknown_gpus, "reservation", "on GPUs that are not there");
   add(bad_numbers, "number", "out of range");
+  add(past_holds, "hold", "until a time that is not ahead");
   return text;
 }
 
@@ -67,6 +69,7 @@ void policy_watch::hold(group_id id, time_point until) {
   } else if (group->what != role::offline) {
     ++faults_.not_offline;
   }
+  if (until <= seen_->now) ++faults_.past_holds;
   out_->hold(id, until);
 }
 

@@ -21,11 +21,12 @@ struct policy_faults {
   std::uint64_t not_offline = 0;     ///< Holds of groups that are not offline.
   std::uint64_t unknown_gpus = 0;    ///< Reservations on GPUs that are not there.
   std::uint64_t bad_numbers = 0;     ///< Shares outside 0 to 1, and negative intervals.
+  std::uint64_t past_holds = 0;      ///< Holds until a time that is not after the turn's.
   /// Why its decide() threw, or was made to; the scheduler then removes it. Empty: it did not.
   std::string removed_for;
 
   bool any_ignored() const noexcept {
-    return unknown_groups + not_offline + unknown_gpus + bad_numbers != 0;
+    return unknown_groups + not_offline + unknown_gpus + bad_numbers + past_holds != 0;
   }
   /// Adds what another run of the same policy did; the first reason stays.
   void add(const policy_faults& other);

@@ -52,12 +52,6 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-std::string setting_text(const study_spec& spec, const setting& where) {
-  return fmt::format("{} | {} | load {:g} | offline {}", spec.profiles[where.profile].name,
-                     spec.sources[where.source].name, where.share,
-                     spec.offline[where.offline].name);
-}
-
 std::string csv_setting(const study_spec& spec, const setting& where, const cell& of) {
   return fmt::format("{},{},{:g},{},{}", csv_field(spec.profiles[of.profile].name),
                      csv_field(spec.sources[of.source].name), where.share,
@@ -308,7 +302,7 @@ std::string text_report(const study_spec& spec, const study& all) {
   std::string text;
   for (const setting& where : all.settings) {
     text += fmt::format(
-        "\n{}\n  {}{}\n", setting_text(spec, where), where.arrivals,
+        "\n{}\n  {}{}\n", text_of(spec, where), where.arrivals,
         spec.seeds > 1 ? fmt::format("; {} seeds, mean and half of the 95 % interval", spec.seeds)
                        : "");
     const report_table table = table_of(spec, where);

@@ -63,6 +63,17 @@ double share_over(const std::vector<duration>& values, std::optional<duration> l
          static_cast<double>(values.size());
 }
 
+/// Of requests in the order of their arrival.
+bool is_growing(const std::vector<duration>& latencies) {
+  constexpr std::size_t fewest = 100;  // Of fewer, a burst looks like it.
+  if (latencies.size() < fewest) return false;
+  const auto middle = latencies.begin() + static_cast<std::ptrdiff_t>(latencies.size() / 2);
+  return percentiles_of({middle, latencies.end()}).p50 >
+         percentiles_of({latencies.begin(), middle}).p99;
+}
+
+thread_local std::string in_progress;
+
 figures figures_of(const run_result& run, const base& alone, const targets& limits) {
   figures made;
   const double stretch = seconds(run.stretch);
@@ -74,6 +85,7 @@ figures figures_of(const run_result& run, const base& alone, const targets& limi
     if (!each.what.finished) ++made.unfinished;
     if (each.what.ttft > 0ns) firsts.push_back(each.what.ttft);
   }
+  made.growing = is_growing(latencies);
   made.requests = static_cast<double>(latencies.size());
   made.in_flight /= seconds(alone.what.work.window);
   made.latency = percentiles_of(latencies);
@@ -260,7 +272,9 @@ checked<study> run_study(const study_spec& spec) {
     const std::size_t s = b / spec.seeds, k = b % spec.seeds;
     const contender& one = who[s][c];
     cell& into = made.settings[s].cells[c + 1];
+    in_progress = fmt::format("{}, {}", text_of(spec, made.settings[s]), one.name);
     run_result run = simulate(bases[b].what, one, {spec.keep_decisions});
+    in_progress.clear();
     into.by_seed[k] = figures_of(run, bases[b], spec.limits);
     stretches[i] = run.stretch;
     run.gaps.clear();
@@ -358,6 +372,31 @@ checked<study> run_study(const study_spec& spec) {
     const bool few =
         std::any_of(alone.begin(), alone.end(), [](const figures& f) { return f.requests < 100; });
     if (few) where.arrivals += "; of fewer than 100 requests p99 is the longest";
+  }
+  return made;
+}
+
+std::string text_of(const study_spec& spec, const setting& where) {
+  return fmt::format("{} | {} | load {:g} | offline {}", spec.profiles[where.profile].name,
+                     spec.sources[where.source].name, where.share,
+                     spec.offline[where.offline].name);
+}
+
+std::string_view run_in_progress() noexcept { return in_progress; }
+
+std::vector<std::string> overloaded_of(const study_spec& spec, const study& all) {
+  std::vector<std::string> made;
+  for (const setting& where : all.settings) {
+    const bool grows = std::any_of(where.cells.begin(), where.cells.end(), [](const cell& each) {
+      return each.how == arrangement::unscheduled &&
+             std::any_of(each.by_seed.begin(), each.by_seed.end(),
+                         [](const figures& run) { return run.growing; });
+    });
+    if (!grows) continue;
+    made.push_back(fmt::format(
+        "{}: without a scheduler requests came faster than they were served, and waited longer the "
+        "longer it went on: ratios to that row say how long the arrivals are, nothing else",
+        text_of(spec, where)));
   }
   return made;
 }

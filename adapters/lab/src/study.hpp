@@ -82,6 +82,9 @@ struct figures {
   double forced_resumes = 0;  ///< Per second.
   double left_suspended = 0;
   bool conserved = true;
+  /// Half of the requests that came in the second half waited longer than 99 % of those in the
+  /// first: the queue grew throughout, so that latencies say how long the run was.
+  bool growing = false;
 };
 
 /// A contender's runs in one setting. Of a policy that was removed in one of them there are no
@@ -116,6 +119,17 @@ struct study {
   std::vector<setting> settings;
   std::uint64_t runs = 0;
 };
+
+/// A setting in one line: profile, arrivals, load, offline work.
+std::string text_of(const study_spec& spec, const setting& where);
+
+/// "text_of(setting), contender" of what the calling thread simulates at the moment; empty:
+/// nothing. For what is logged meanwhile.
+std::string_view run_in_progress() noexcept;
+
+/// Settings in which online work without a scheduler got more than the GPUs could serve, so that
+/// what is compared with it has no meaning; a sentence for each.
+std::vector<std::string> overloaded_of(const study_spec& spec, const study& all);
 
 /// Who was removed and why, a sentence for each.
 std::vector<std::string> removed_of(const study& all);

@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <sstream>
 #include <string_view>
@@ -19,6 +16,7 @@
 #include <toml++/toml.h>
 
 #include "sluice/duration_text.hpp"
+#include "sluice/whole_file.hpp"
 
 namespace sluice {
 namespace {
@@ -186,18 +184,16 @@ result<daemon_config> load_defaults(const policy_registry& known,
 }
 
 result<std::string> content_of(const std::string& path, std::vector<std::string>& problems) {
-  errno = 0;
-  std::ifstream file{path};
-  std::string content{std::istreambuf_iterator<char>{file}, {}};
-  if (file.is_open() && !file.bad()) return content;
-  const error_code why =
-      errno != 0 ? last_system_error() : error_code{EIO, boost::system::system_category()};
-  problems.push_back(path + ": cannot read the configuration: " + why.message());
-  return why;
+  auto content = read_whole_file(path);
+  if (!content)
+    problems.push_back(path + ": cannot read the configuration: " + content.error().message());
+  return content;
 }
 
 policy_choice default_choice(const policy_registry& known) {
-  return {known, std::string(default_policy), {},
+  return {known,
+          std::string(default_policy),
+          {},
           command_text(default_policy, *known.find(default_policy), {})};
 }
 

@@ -51,6 +51,7 @@ void widen(const parameter& wanted, parameter_value& value) {
 /// What a value of the wrong type should have been. The example's quotes are a file's; a shell
 /// takes them away.
 std::string type_text(const parameter& wanted) {
+  if (std::holds_alternative<std::int64_t>(wanted.fallback)) return "a whole number, ";
   const auto* const usual = std::get_if<duration>(&wanted.fallback);
   if (usual == nullptr) return {};
   const duration example = std::max(*usual, duration(std::llround(wanted.low)));

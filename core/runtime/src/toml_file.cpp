@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
+
+#include "sluice/whole_file.hpp"
 
 namespace sluice::core {
 namespace {
@@ -33,16 +32,12 @@ std::string unknown_key(const toml::table& file, const std::string& path) {
 }  // namespace
 
 result<toml::table> read_toml(const std::string& path, std::string& message) {
-  errno = 0;
-  std::ifstream file(path);
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) {
-    const error_code why =
-        errno != 0 ? last_system_error() : error_code{EIO, boost::system::system_category()};
-    message = fmt::format("{}: cannot read the configuration: {}", path, why.message());
-    return why;
+  const auto content = read_whole_file(path);
+  if (!content) {
+    message = fmt::format("{}: cannot read the configuration: {}", path, content.error().message());
+    return content.error();
   }
-  toml::parse_result parsed = toml::parse(content, path);
+  toml::parse_result parsed = toml::parse(*content, path);
   if (!parsed) {
     message = fmt::format("{}:{}:{}: {}", path, parsed.error().source().begin.line,
                           parsed.error().source().begin.column, parsed.error().description());

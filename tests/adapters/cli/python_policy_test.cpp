@@ -201,6 +201,57 @@ TEST_F(PythonPolicy, ThatRaisesFailsWithTheLine) {
   }
 }
 
+// Symptom: a print() stood in the middle of what `sluice replay --json` printed.
+TEST_F(PythonPolicy, PrintsToStandardError) {
+  const auto path = write(
+      "import sluice_policy as s\n"
+      "print('while it is loaded')\n"
+      "class Mine:\n"
+      "    def decide(self, seen, out):\n"
+      "        print('while it decides')\n"
+      "sluice_get_policy_plugin = s.export('mine', 'prints', [], Mine)\n");
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const auto subject = make(path);
+  testing::fake_world table;
+  testing::recording_sink sink;
+  if (subject != nullptr) subject->decide({time_point(5ns), 6, {}, {}, table}, sink);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "while it is loaded\nwhile it decides\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
+}
+
+// Symptom: the error named a line of sluice_policy.py, and "argument 2" of a call of its own.
+TEST_F(PythonPolicy, ThatSaysNonsenseFailsWithItsOwnLineAndArgument) {
+  const auto said = [&](const std::string& call) -> std::string {
+    const auto subject =
+        make(write("import sluice_policy as s\n"
+                   "class Mine:\n"
+                   "    def decide(self, seen, out):\n"
+                   "        " +
+                   call +
+                   "\n"
+                   "sluice_get_policy_plugin = s.export('mine', 'fails', [], Mine)\n"));
+    testing::fake_world table;
+    testing::recording_sink sink;
+    try {
+      subject->decide({time_point(5ns), 6, {}, {}, table}, sink);
+    } catch (const std::exception& thrown) {
+      return thrown.what();
+    }
+    return "nothing";
+  };
+  const std::string where = " (" + path_ + "/mine.py:4)";
+  EXPECT_EQ(said("out.hold('a', 5)"),
+            "TypeError: hold(): group must be a whole number, not 'a'" + where);
+  EXPECT_EQ(said("out.hold(1, 2.5)"),
+            "TypeError: hold(): until must be a whole number, not 2.5" + where);
+  EXPECT_EQ(said("out.reserve(1, 'half')"),
+            "TypeError: reserve(): offline_share must be a number, not 'half'" + where);
+  EXPECT_EQ(said("out.note('{}', 'one')"),
+            "TypeError: note(): each value must be a number, not 'one'" + where);
+  EXPECT_EQ(said("out.hold(-1)"), "ValueError: hold(): group must be 0 or more, not -1" + where);
+}
+
 // Symptom: a decide() that called sys.exit() counted as done, turn after turn.
 TEST_F(PythonPolicy, ThatExitsFailsLikeOneThatRaises) {
   const auto path = write(

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# usage: replay.sh BIN, beside a simulated GPU (with_simulated_gpu.sh)
+# usage: replay.sh BIN THROWING, beside a simulated GPU (with_simulated_gpu.sh)
 # Records a live run and replays it: the same policy decides the same within some milliseconds, another one
 # differs as it should. BIN: where the programs are.
+# THROWING: a plugin whose policy throws.
 set -euo pipefail
 PATH=$1:$PATH
+throwing=$2
 work=$(mktemp -d)
 offline=
 trap 'kill $offline 2>/dev/null || true; wait || true; rm -rf --one-file-system "$work"' EXIT
@@ -42,6 +44,19 @@ refused "'5' is no time" 2 live.rec --suspend-cost 5
 refused "no-such-folder/1.csv: cannot be written: No such file" 1 live.rec --csv-decisions no-such-folder/1.csv
 grep -v '"is":"mark"' live.rec >unmarked.rec
 refused "--policy slo:ttft.p99=1s needs clients that mark ttft: unmarked.rec has no such marks; " 2 unmarked.rec --policy slo:ttft.p99=1s
+
+# Symptom: a policy that was removed had figures like any other, and the exit code was 0.
+code=0
+sluice replay live.rec --policy "$throwing" --csv-decisions removed.csv --json >removed.json 2>said || code=$?
+[ $code = 1 ] && grep -q "^sluice: $throwing: the policy was removed in the middle of the replay: thrown in decide()" said
+! grep -q "$throwing" removed.csv
+python3 - "$throwing" <<'END'
+import json, sys
+row = json.load(open("removed.json"))["rows"][-1]
+assert row == {"policy": sys.argv[1], "what": "replayed", "removed": "thrown in decide()"}, row
+END
+sluice replay live.rec --policy "$throwing" >table.txt 2>said && exit 1
+grep -qE "^$throwing +- +- " table.txt
 
 # Cut short in the middle of a line, or with a gap: played up to there.
 head -c 20000 live.rec >short.rec

@@ -127,6 +127,16 @@ refused "leave kernel_low and kernel_high out" --sweep --offline long:kernel_low
 sed 's/^resume_cost = .*/resume_cost = "2s"/' "$(dirname "$readme")"/../sim/profiles/mi300x.toml >slow.toml
 refused "--sweep-cost 10: resume_cost of profile ./slow.toml would be 20.0 s; at most 9 s" --sweep --profile ./slow.toml
 
+refused ".: cannot read the configuration: Is a directory" --config .
+refused "--json and --report name the same file, ./same; give each its own" --json same --report ./same
+refused "--csv-requests -: standard output has something else on it" --csv-requests -
+
+# Symptom: what an earlier run had written was gone once a later one had begun.
+echo earlier >kept.json
+code=0
+timeout 1 sluice lab --duration 24h --arrivals poisson:rate=40 --gpus 8 --seeds 50 --json kept.json --report new.html >said 2>&1 || code=$?
+[ $code = 124 ] && [ "$(cat kept.json)" = earlier ] && [ "$(ls kept.json* new.html* 2>/dev/null)" = kept.json ]
+
 # What cannot be written is said before hours are simulated, and what cannot be judged takes nobody else's figures.
 code=0
 timeout 20 sluice lab --duration 24h --arrivals poisson:rate=40 --gpus 8 --seeds 50 --json no-such-folder/all.json >said 2>&1 || code=$?

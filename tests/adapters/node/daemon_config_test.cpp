@@ -168,6 +168,12 @@ TEST_F(DaemonConfig, SaysWhereTheTextIsNoToml) {
                                              "directory"));
 }
 
+// Symptom: it ended with std::__ios_failure.
+TEST_F(DaemonConfig, SaysThatADirectoryIsNoConfiguration) {
+  EXPECT_FALSE(load_daemon_config("/tmp", known_, problems_));
+  EXPECT_THAT(problems_, ElementsAre("/tmp: cannot read the configuration: Is a directory"));
+}
+
 TEST_F(DaemonConfig, KnowsAPolicyByItsTable) {
   const auto before = load("[policy]\nname = \"slo\"\nrequest.p99 = \"200ms\"\n");
   const auto same =

@@ -4,8 +4,10 @@
 /// same description checks a TOML file, a command line and a plugin's caller.
 
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -65,7 +67,8 @@ struct parameter {
 /// not optional has a value of its type, in its range, and nothing else is there.
 ///
 /// Threading: a plain value. Errors: asking for what is not there, or as another type, is a bug of
-/// the caller and throws std::out_of_range or std::bad_variant_access.
+/// the caller and throws std::out_of_range or std::invalid_argument, which name the key and the
+/// types.
 class parameters {
  public:
   void set(std::string key, parameter_value value) {
@@ -102,8 +105,20 @@ class parameters {
   template <class T>
   const T& get(std::string_view key) const {
     const auto found = values_.find(key);
-    return found == values_.end() ? std::get<T>(values_.at(std::string(key)))
-                                  : std::get<T>(found->second);
+    if (found == values_.end()) {
+      throw std::out_of_range("the parameter \"" + std::string(key) +
+                              "\" was asked for, and there is no value of it");
+    }
+    if (const T* const value = std::get_if<T>(&found->second)) return *value;
+    throw std::invalid_argument("the parameter \"" + std::string(key) + "\" was asked for as a " +
+                                type_name(parameter_value(T())) + "; it is a " +
+                                type_name(found->second));
+  }
+  /// As the functions above are called.
+  static const char* type_name(const parameter_value& value) noexcept {
+    constexpr const char* names[] = {"flag", "count", "number", "span", "text"};
+    static_assert(std::size(names) == std::variant_size_v<parameter_value>);
+    return names[value.index()];
   }
   std::map<std::string, parameter_value, std::less<>> values_;
 };
