@@ -194,7 +194,7 @@ TEST_F(LoadPolicy, RefusesWhatNoReaderOfTheFileKnows) {
   EXPECT_EQ(load("[roles]\nstore = \"\"\n\n[polcy]\nslice = \"5ms\"\n").error(), errc::bad_config);
   EXPECT_EQ(message_, path_ +
                           ":4: polcy is no table of a configuration; there are [scheduler], "
-                          "[policy], [roles]");
+                          "[policy], [roles], [daemon]");
   EXPECT_EQ(load("zeal = 1\nmax_suspend = \"1s\"\n[policy]\n").error(), errc::bad_config);
   EXPECT_THAT(message_, HasSubstr(":1: zeal is no table"));
   EXPECT_TRUE(load("scheduler.min_run = \"1s\"\n[roles]\nstore = \"\"\n")) << message_;

@@ -157,10 +157,6 @@ void read_tables(const std::string& path, const toml::table& file, daemon_config
       std::ostringstream text;
       if (const auto* const table = node.as_table()) text << *table;
       into.policy_table = std::move(text).str();
-    } else if (name != "scheduler" && name != "roles") {
-      problems.push_back(fmt::format(
-          "{}{} is not known; there are the tables [daemon], [scheduler], [policy] and [roles]",
-          place(path, node), name));
     }
   }
 }
@@ -271,6 +267,8 @@ result<daemon_config> load_daemon_config(const std::string& path, const policy_r
     if (after && *after == *before) {
       std::ranges::stable_sort(problems, {},
                                [&](const std::string& each) { return line_in(each, path); });
+      // What no table's reader knows, each of them says.
+      problems.erase(std::unique(problems.begin(), problems.end()), problems.end());
       return made;
     }
     if (tries == most_tries) {

@@ -151,11 +151,11 @@ TEST_F(DaemonConfig, ListsEveryErrorWithItsLineAndKey) {
                   at(3) + "colour is not a setting of [daemon]",
                   at(4) + "log_level must be \"info\" or \"warning\" or \"error\"",
                   StartsWith(at(6) + "min_run must be a duration in quotes"),
-                  StartsWith(at(7) + "max_suspend is 1h; it must be 1ms to "),
+                  StartsWith(at(7) + "max_suspend is 1h; with the 9s that a driver call may take"),
                   at(8) + "speed is not a setting of [scheduler]", StartsWith(at(9)),
                   StartsWith(at(12) + "online_priority is 16; it must be"),
-                  at(13) + "deamon is not known; there are the tables [daemon], [scheduler], "
-                           "[policy] and [roles]"));
+                  at(13) + "deamon is no table of a configuration; there are [scheduler], "
+                           "[policy], [roles], [daemon]"));
 }
 
 TEST_F(DaemonConfig, SaysWhereTheTextIsNoToml) {
