@@ -53,11 +53,10 @@ class output_file {
   int error_ = 0;
 };
 
-/// What is wrong with the files that options name: standard output's "-", for that has the table,
-/// and one file for two.
-eturn one sentence,
-    or nothing.std::string problem_with_files(
-           const std::vector<std::pair<std::string_view, std::string>>&option_and_path);
+/// What is wrong with the files that options name: standard output's "-", for that has something
+/// else on it, or one file for two. \return one sentence, or nothing.
+std::string problem_with_files(
+    const std::vector<std::pair<std::string_view, std::string>>& option_and_path);
 
 /// Columns of the terminal that standard output is, or COLUMNS; 0: no terminal, no limit.
 std::size_t terminal_width();

@@ -1,6 +1,7 @@
 // sluice policy: which policies there are, and what they can be told.
 
 #include "output.hpp"
+#include "policy_choice.hpp"
 #include "python_policy.hpp"
 #include "subcommand.hpp"
 
@@ -12,6 +13,7 @@
 
 #include "sluice/policies/all.hpp"
 #include "sluice/policy_registry.hpp"
+#include "sluice/testing/policy_check.hpp"
 
 namespace sluice::cli {
 
@@ -98,20 +100,52 @@ int show(const std::string& what) {
   return print(text) ? exit_done : exit_failed;
 }
 
+/// Plays random sequences to it, as policy_check.hpp says.
+int check(const std::string& what) {
+  const auto known = policies_for({what});
+  if (known.has_error()) {
+    complain(known.error().message);
+    return exit_failed;
+  }
+  const auto make = policy_maker(*known, what);
+  if (make.has_error()) {
+    complain(make.error().message);
+    return exit_failed;
+  }
+  const testing::check_options options;
+  if (const auto failure = testing::check_policy(*make, options)) {
+    complain(fmt::format("{}: {}", what, failure->text()));
+    return exit_failed;
+  }
+  return print(fmt::format("{}: {} random sequences of events, and nothing wrong\n", what,
+                           options.sequences))
+             ? exit_done
+             : exit_failed;
+}
+
 }  // namespace
 
 subcommand add_policy(CLI::App& program) {
   const auto what = std::make_shared<std::string>();
+  const auto checks = std::make_shared<bool>(false);
   auto* const command =
       program.add_subcommand("policy", "List policies, and what they can be told");
   command->footer(
       "Without an argument: every policy of this build. With one: its parameters, as\n"
       "they stand in the table [policy] of a configuration, their defaults and ranges.\n"
       "A plugin is loaded for that, and a policy made of its defaults. Exit code 0: done;\n"
-      "1: there is no such policy, or the plugin cannot be used; 2: usage.");
-  command->add_option("POLICY", *what, "A name, or the path of a plugin (.so) or Python file (.py)")
-      ->type_name("");
-  return {command, [what] { return show(*what); }};
+      "1: there is no such policy, the plugin cannot be used, or the check found something; 2: "
+      "usage.");
+  auto* const named = command
+                          ->add_option("POLICY", *what,
+                                       "A name, or the path of a plugin (.so) or Python file (.py)")
+                          ->type_name("");
+  command
+      ->add_flag("--check", *checks,
+                 "Play 1000 random sequences of events to it (POLICY or POLICY:KEY=VALUE,...), "
+                 "and show the shortest in which it does what no policy may")
+      ->needs(named);
+  return {command, [what, checks] { return *checks ? check(*what) : show(*what); }};
 }
 
 }  // namespace sluice::cli
