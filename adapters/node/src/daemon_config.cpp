@@ -196,7 +196,8 @@ result<std::string> content_of(const std::string& path, std::vector<std::string>
 }
 
 policy_choice default_choice(const policy_registry& known) {
-  return {known, default_policy, {}, command_text(default_policy, *known.find(default_policy), {})};
+  return {known, std::string(default_policy), {},
+          command_text(default_policy, *known.find(default_policy), {})};
 }
 
 result<daemon_config> load_once(const std::string& path, const std::string& content,
