@@ -85,9 +85,9 @@ class decision_sink {
 };
 
 /// Threading: reactor thread only, never concurrently with itself.
-/// Errors:    a policy that throws, or takes longer than the configured limit three times, is
-///            removed: everything runs, the scheduler says so once, and its fallback takes over
-///            where it was given one.
+/// Errors:    a policy that throws, or takes longer than the configured limit three times within a
+///            minute, is removed: everything runs, the scheduler says so once, and its fallback
+///            takes over where it was given one.
 class policy {
  public:
   virtual ~policy() = default;
