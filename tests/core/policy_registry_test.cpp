@@ -107,7 +107,6 @@ TEST_F(Parameters, NameKeyValueAndRangeOfAProblem) {
             "slice is 20; it must be a duration with a unit, such as \"20ms\": 1ms to 1h");
   EXPECT_EQ(problem("share", 1.5), "share is 1.5; it must be 0 to 1");
   EXPECT_EQ(problem("share", std::nan("")), "share is nan; it must be 0 to 1");
-  EXPECT_EQ(problem("depth", 2.5), "depth is 2.5; it must be 1 to 8");
   EXPECT_EQ(problem("loud", std::int64_t{1}), "loud is 1; it must be true or false");
   EXPECT_EQ(problem("mode", true), "mode is true; it must be a text");
   EXPECT_THAT(problem("slices", 5ms), HasSubstr("slices is no parameter of this policy; its "
