@@ -2,7 +2,8 @@
 // them off it while a request is in flight.
 //
 // Notice: one line around the work, `auto busy = client.busy();`, is all that the serving code
-// sees.
+// sees. Start it twice: the second one follows the first, which counts its work, too, and takes
+// over when the first one ends.
 //
 // Expected output, after 5 s (or at SIGINT or SIGTERM), with nobody else on the GPU:
 //   answered 10 requests; 0 queue suspends, 0 resumes
@@ -13,16 +14,12 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <memory>
+#include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
-#include <vector>
 
-#include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/breaker_store.hpp"
-#include "sluice/kfd/discovery.hpp"
-#include "sluice/policies/fixed_timeslice.hpp"
-#include "sluice/scheduler.hpp"
+#include "sluice/node.hpp"
 
 namespace {
 
@@ -37,33 +34,28 @@ void answer_request() { std::this_thread::sleep_for(50ms); }
 
 sluice::result<void> serve() {
   // [embed]
-  auto loop = sluice::reactor::create();
-  if (loop.has_error()) return loop.error();
-  std::vector<std::unique_ptr<sluice::source>> sources;
-  sources.push_back(sluice::kfd::make_discovery());
-  sources.push_back(sluice::kfd::make_breaker_keeper());
-  auto made = sluice::scheduler::create({}, std::move(*loop), sluice::agent::make_agent_backend(),
-                                        sluice::make_fixed_timeslice(), std::move(sources));
+  const sluice::node_options all_defaults;
+  std::string problem;
+  const auto made = sluice::node::create(all_defaults, problem);
   if (made.has_error()) return made.error();
-  sluice::scheduler& scheduler = **made;
-  if (auto started = scheduler.start(); started.has_error()) return started.error();
-  std::thread runner([&scheduler] { scheduler.run(); });
+  sluice::node& node = **made;
+  if (auto started = node.start(); started.has_error()) return started.error();
 
-  auto client = scheduler.register_client({.name = "01_embed", .gpus = {}});
+  std::error_code error;
+  auto client = node.connect({.name = "01_embed"}, error);
   int answered = 0;
-  while (client.has_value() && answered < 10 && stop_signal == 0) {
+  while (!error && answered < 10 && stop_signal == 0) {
     wait_for_request();
-    auto busy = client->busy();  // from here on offline work makes room...
+    auto busy = client.busy();  // from here on offline work makes room...
     answer_request();
     ++answered;
   }  // ...and from here on it may come back
 
-  scheduler.stop();  // whatever is suspended is resumed
-  runner.join();
+  node.stop();  // whatever is suspended is resumed
   // [/embed]
 
-  const auto seen = std::make_unique<sluice::statistics>(scheduler.stats());
-  if (client.has_error()) return client.error();
+  if (error) return sluice::error_code{error.value(), boost::system::system_category()};
+  const auto seen = node.stats();
   std::printf("answered %d requests; %llu queue suspends, %llu resumes\n", answered,
               static_cast<unsigned long long>(seen->suspends.value()),
               static_cast<unsigned long long>(seen->resumes.value()));

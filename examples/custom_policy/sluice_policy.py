@@ -12,7 +12,8 @@ ABI = 1
 NEVER = 2**63 - 1
 
 FLAG, COUNT, NUMBER, SPAN, TEXT = range(5)  # sluice_parameter_kind
-ONLINE_BEGIN, ONLINE_END, ONLINE_MOVED, SPAN_BEGIN, SPAN_END = range(5)  # sluice_event_kind
+ONLINE_BEGIN, ONLINE_END, ONLINE_MOVED = range(3)  # sluice_event_kind, as the next line
+SPAN_BEGIN, SPAN_END, SPAN_ABANDONED = range(3, 6)
 REQUEST, TTFT, ITL = range(3)  # sluice_span_kind
 WORK_UNKNOWN, WORK_WAITING, WORK_CONSUMED, WORK_FINISHED, WORK_RUNNING = range(5)  # sluice_online_work
 UNMATCHED, ONLINE, OFFLINE = range(3)  # sluice_role

@@ -56,13 +56,20 @@ class slo final : public policy {
   void take(const snapshot& seen, const event& one, decision_sink& out) {
     if (one.kind == event_kind::online_begin) count_unmarked(one, out);
     const bool begins = one.kind == event_kind::span_begin;
-    if (!begins && one.kind != event_kind::span_end) return;
+    const bool ends = one.kind == event_kind::span_end;
+    if (!begins && !ends && one.kind != event_kind::span_abandoned) return;
     marked_ |= has_target(one.span);
     const auto on = seen.table.gpus_of(one.client);
     for (std::size_t i = 0; i < gpus_.size(); ++i) {
       const gpu_id id = seen.table.gpus()[i].id;
       if (!on.empty() && std::find(on.begin(), on.end(), id) == on.end()) continue;
-      begins ? gpus_[i].begin(one, seen.now) : gpus_[i].end(one, seen.now, out);
+      if (begins) {
+        gpus_[i].begin(one, seen.now);
+      } else if (ends) {
+        gpus_[i].end(one, seen.now, out);
+      } else {
+        gpus_[i].abandon(one);
+      }
     }
   }
 

@@ -78,6 +78,8 @@ class slo_gpu {
     if (its.has_target()) its.end(begun, one.length, beside_ - busy_from_, now, one.span, out);
   }
 
+  void abandon(const event& one) { track(one.span).abandon(one.at - one.length); }
+
   /// \param wake made earlier where it wants to be asked again. \return whether holding() changed.
   bool decide(const gpu_view& view, time_point now, time_point& wake, decision_sink& out) {
     alone_from_ = in_flight_ != 1 ? never : std::min(alone_from_, now);

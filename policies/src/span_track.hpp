@@ -109,14 +109,15 @@ class span_track {
     own_.add(length - (helps() ? std::min(delay, length) : duration::zero()));
     if (!known_late) learn(length > target_, now, kind, out);
   }
+  /// Nobody will end the span that begun then: its length tells nothing.
+  void abandon(time_point begun) {
+    const auto after = std::upper_bound(open_.begin(), open_.end(), begun, later);
+    if (after == open_.begin() || std::prev(after)->begun != begun) return;
+    erase(std::prev(after), after);
+  }
   /// What can be said of open spans: those that are late have missed already, however late they
-  /// will end; and those that nobody ends must not hold offline work for ever. \return when to look
-  /// again.
+  /// will end. \return when to look again.
   time_point look(time_point now, span_kind kind, decision_sink& out) {
-    const duration limit = std::max(8 * target_, forget_after);
-    erase(open_.begin(), std::find_if(open_.begin(), open_.end(), [&](const open_span& one) {
-            return one.begun + limit >= now;
-          }));
     for (; late_ < open_.size() && open_[late_].begun + target_ < now; ++late_) {
       learn(true, now, kind, out);
     }
@@ -141,7 +142,6 @@ class span_track {
   static constexpr double relief = 0.0075;
   static constexpr double most_excess = 64;
   static constexpr duration ten_minutes = std::chrono::minutes(10);
-  static constexpr duration forget_after = std::chrono::minutes(1);
   static constexpr std::array<std::string_view, span_kinds> texts{
       "request.p99 = {} ms is out of reach: 99 % of requests need up to {} ms with offline work "
       "held; it aims at {} ms for the next ten minutes",

@@ -458,20 +458,26 @@ TEST(Ejection, FollowsTheThirdLateReturn) {
   EXPECT_EQ(bench.driver.suspended_count(), 0U);
 }
 
-TEST(Ejection, ForgetsLateReturnsThatAreLongPast) {
-  testing::manual_clock* time = nullptr;
-  core_bench bench(quick_config(), make_policy([&](const snapshot&, decision_sink&) {
-                     if (time != nullptr) time->advance(11ms);
-                   }));
-  auto client = bench.client({gpu_a});
-  time = &bench.time;
-  for (int i = 0; i < 10; ++i) {
-    client.begin();
-    bench.step();
-    client.end();
-    bench.time.advance(61s);
-  }
-  EXPECT_EQ(bench.stats().policy_ejections, 0U);
+/// Three late returns within a minute remove a policy, not three with a minute between each two.
+TEST(Ejection, CountsLateReturnsOfOneMinute) {
+  const auto ejections_with = [](duration apart) {
+    testing::manual_clock* time = nullptr;
+    core_bench bench(quick_config(), make_policy([&](const snapshot&, decision_sink&) {
+                       if (time != nullptr) time->advance(11ms);
+                     }));
+    auto client = bench.client({gpu_a});
+    time = &bench.time;
+    for (int i = 0; i < 10; ++i) {
+      client.begin();
+      bench.step();
+      client.end();
+      bench.time.advance(apart);
+    }
+    return bench.stats().policy_ejections;
+  };
+  EXPECT_EQ(ejections_with(61s), 0U);
+  EXPECT_EQ(ejections_with(31s), 0U);
+  EXPECT_EQ(ejections_with(29s), 1U);
 }
 
 // Clients ---------------------------------------------------------------------------------------

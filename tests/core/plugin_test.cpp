@@ -321,6 +321,37 @@ TEST(PluginBridge, TakesADescriptorThatHasGrown) {
   EXPECT_EQ(kind->name, "bridged");
 }
 
+/// One from before the members that were added last.
+TEST(PluginBridge, TakesADescriptorOfBefore) {
+  sluice_policy_plugin before = *plugin::exporter<bridged_kind>::descriptor();
+  before.struct_size = offsetof(sluice_policy_plugin, needs_marks);
+  before.needs_marks = [](const void*) -> std::uint32_t { return 7; };  // Beyond its end.
+  through_c = [](const snapshot&, decision_sink&) {};
+  std::string message;
+  const auto kind = make_plugin_kind(&before, nullptr, message);
+  ASSERT_TRUE(kind) << message;
+  const auto made = make_policy(*kind, {}, message);
+  ASSERT_TRUE(made) << message;
+  EXPECT_TRUE((*made)->needs_marks().empty());
+  before.struct_size -= 1;
+  EXPECT_FALSE(make_plugin_kind(&before, nullptr, message));
+}
+
+TEST(PluginBridge, SaysWhichMarksItNeeds) {
+  std::string message;
+  const auto loaded = load_policy_plugin(built_in("slo"), message);
+  ASSERT_TRUE(loaded) << message;
+  parameters given;
+  given.set("request.p99", 1s);
+  given.set("itl.p99", 100ms);
+  const auto made = make_policy(*loaded, given, message);
+  ASSERT_TRUE(made) << message;
+  const auto needs = (*made)->needs_marks();
+  EXPECT_EQ(std::vector(needs.begin(), needs.end()),
+            (std::vector{span_kind::request, span_kind::itl}));
+  EXPECT_TRUE(bridged([](const snapshot&, decision_sink&) {})->needs_marks().empty());
+}
+
 TEST(PluginBridge, NamesTheFunctionThatADescriptorLacks) {
   const auto without = [](auto sluice_policy_plugin::*which) {
     sluice_policy_plugin broken = *plugin::exporter<bridged_kind>::descriptor();
@@ -416,7 +447,8 @@ TEST(PluginBridge, ShowsTheSameSnapshot) {
   const time_point now{5h};
   const std::vector<event> events{
       {event_kind::online_begin, gpu_id{3}, client_id{11}, 12, now - 13ns, {}, 0, {}},
-      {event_kind::span_end, {}, client_id{14}, 1, now - 15ns, span_kind::itl, 16, 17ns}};
+      {event_kind::span_end, {}, client_id{14}, 1, now - 15ns, span_kind::itl, 16, 17ns},
+      {event_kind::span_abandoned, {}, client_id{14}, 1, now, span_kind::ttft, 18, 19ns}};
   const std::vector<group_id> offline{group_id{0xa00000000b}, group_id{21}};
   const std::vector<group_id> changed{group_id{21}, group_id{22}};
   const std::vector<gpu_id> group_gpus{gpu_id{3}, gpu_id{4}};
@@ -441,7 +473,7 @@ TEST(PluginBridge, ShowsTheSameSnapshot) {
                   {gpu_id{4}, 0, true, false, 0, {}, {}, online_work::waiting, {}, {}, {}, {}}};
   original.one = {group_id{21}, role::offline, run_state::mixed, true,      15,
                   51,           group_gpus,    queues_on,        now - 52ns};
-  original.client = {client_id{14}, "a name", group_gpus};
+  original.client = {client_id{14}, "a name", group_gpus, {65ns, 66ns, 67ns}};
   const snapshot shown{now, 77, events, changed, original};
 
   int calls = 0;
@@ -468,6 +500,7 @@ TEST(PluginBridge, ShowsTheSameSnapshot) {
     EXPECT_EQ(client->id, client_id{14});
     EXPECT_EQ(client->name, "a name");
     EXPECT_TRUE(std::ranges::equal(client->gpus, group_gpus));
+    EXPECT_EQ(client->targets, original.client.targets);
     out.hold(group_id{0xa00000000b}, never);
     out.run(group_id{21});
     out.wake_at(now + 61ns);

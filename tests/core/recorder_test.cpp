@@ -106,6 +106,28 @@ TEST(Recorder, WritesWhatCameInAndWhatWasDone) {
             text.size() - text.rfind('{', text.size() - 2) - 13);
 }
 
+TEST(Recorder, WritesWhatClientsWant) {
+  const directory here;
+  {
+    const auto recorder = core::recorder::create({.file = here / "all"}).value();
+    core_bench bench(quick_config(), make_fixed_timeslice({.slice = 20ms}), {}, recorder.get());
+    client_options options;
+    options.name = "server";
+    options.targets = {400ms, 0ms, 20ms};
+    const auto client = bench.core->register_client(options);
+    ASSERT_TRUE(client);
+    bench.step();
+    const client_view* const seen = bench.core->seen().find(client->id());
+    ASSERT_NE(seen, nullptr);
+    EXPECT_EQ(seen->targets, options.targets);
+    bench.core->finish_stop();
+  }
+  EXPECT_NE(text_of(here / "all")
+                .find("\"is\":\"client\",\"id\":1,\"name\":\"server\","
+                      "\"target_request\":400000000,\"target_itl\":20000000}"),
+            std::string::npos);
+}
+
 /// Asked for and granted, ended by the driver, given up at once, ended.
 TEST(Recorder, WritesReservationsAndWhatTheDriverSaidToThem) {
   const directory here;

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <random>
@@ -22,18 +23,15 @@ namespace {
 /// Remembers the events of spans that its policy sees.
 class Spans : public ::testing::Test {
  protected:
-  core_bench bench_{
-      quick_config(), make_policy([this](const snapshot& seen, decision_sink& out) {
-        for (const event& one : seen.events) {
-          if (one.kind != event_kind::span_begin && one.kind != event_kind::span_end) {
-            continue;
-          }
-          seen_.push_back(one);
-          const auto on = seen.table.gpus_of(one.client);
-          gpus_.assign(on.begin(), on.end());
-        }
-        if (listen_) out.listen(span_kind::itl, *listen_);
-      })};
+  core_bench bench_{quick_config(), make_policy([this](const snapshot& seen, decision_sink& out) {
+                      for (const event& one : seen.events) {
+                        if (one.kind < event_kind::span_begin) continue;
+                        seen_.push_back(one);
+                        const auto on = seen.table.gpus_of(one.client);
+                        gpus_.assign(on.begin(), on.end());
+                      }
+                      if (listen_) out.listen(span_kind::itl, *listen_);
+                    })};
   std::vector<event> seen_;
   std::vector<gpu_id> gpus_;
   std::optional<bool> listen_;
@@ -182,6 +180,73 @@ TEST_F(Spans, OfAClientThatLeavesAreStillHeard) {
   EXPECT_EQ(gpus_, std::vector{gpu_b});
 }
 
+/// A policy that waits for their end would wait for ever, for a client that is gone.
+TEST_F(Spans, AreAbandonedWhenTheirClientLeaves) {
+  auto other = bench_.client();
+  other.begin_span(span_kind::request, 1);
+  {
+    auto client = bench_.client({gpu_b});
+    client.begin_span(span_kind::request, 1);
+    client.begin_span(span_kind::itl, 2);
+    client.end_span(span_kind::itl, 2);
+    bench_.step();
+    bench_.time.advance(3ms);
+    seen_.clear();
+  }
+  bench_.step();
+  ASSERT_EQ(seen_.size(), 1U);
+  EXPECT_EQ(seen_[0].kind, event_kind::span_abandoned);
+  EXPECT_NE(seen_[0].client, other.id());
+  EXPECT_EQ(seen_[0].span, span_kind::request);
+  EXPECT_EQ(seen_[0].request, 1U);
+  EXPECT_EQ(seen_[0].at, bench_.time.now());
+  EXPECT_EQ(seen_[0].length, 3ms);
+  EXPECT_EQ(gpus_, std::vector{gpu_b});
+  EXPECT_EQ(bench_.stats().abandoned_spans, 1U);
+  EXPECT_EQ(bench_.stats().expired_spans, 0U);
+  const histogram lengths =
+      bench_.stats().span_length[static_cast<std::size_t>(span_kind::request)];
+  EXPECT_EQ(lengths.count(), 0U);  // Nobody knows how long it would have taken.
+}
+
+TEST_F(Spans, ThatNobodyEndsStopCountingAfterMaxBusy) {
+  auto client = bench_.client();
+  client.begin_span(span_kind::request, 1);
+  bench_.run_for(30s);
+  client.begin_span(span_kind::request, 2);
+  bench_.run_for(29'999ms);
+  EXPECT_EQ(seen_.size(), 2U);
+  bench_.run_for(1ms);
+  ASSERT_EQ(seen_.size(), 3U);
+  EXPECT_EQ(seen_[2].kind, event_kind::span_abandoned);
+  EXPECT_EQ(seen_[2].request, 1U);
+  EXPECT_EQ(seen_[2].length, 60s);
+  bench_.run_for(30s);
+  ASSERT_EQ(seen_.size(), 4U);
+  EXPECT_EQ(seen_[3].request, 2U);
+  EXPECT_EQ(bench_.stats().expired_spans, 2U);
+  EXPECT_EQ(bench_.stats().abandoned_spans, 0U);
+}
+
+/// Else the lengths that are reported would leave out the longest.
+TEST_F(Spans, ThatEndAfterMaxBusyAreCountedAndTheirPolicyIsNotToldTwice) {
+  auto client = bench_.client();
+  client.begin_span(span_kind::request, 1);
+  bench_.run_for(70s);
+  ASSERT_EQ(seen_.size(), 2U);
+  client.end_span(span_kind::request, 1);
+  bench_.step();
+  EXPECT_EQ(seen_.size(), 2U);
+  EXPECT_EQ(bench_.stats().stray_ends, 0U);
+  const histogram lengths =
+      bench_.stats().span_length[static_cast<std::size_t>(span_kind::request)];
+  EXPECT_EQ(lengths.max(), 70s);
+  client.begin_span(span_kind::request, 1);
+  client.end_span(span_kind::request, 1);
+  bench_.step();
+  EXPECT_EQ(seen_.size(), 4U);
+}
+
 TEST(ClientWords, LosesAndMixesUpNothingBetweenThreads) {
   constexpr std::uint64_t threads = 4;
   constexpr std::uint64_t each = 200'000;
@@ -221,6 +286,10 @@ TEST(ClientWords, LosesAndMixesUpNothingBetweenThreads) {
   EXPECT_EQ(words->taken, taken);
 }
 
+std::optional<time_point> begun(const std::optional<core::open_spans::span>& which) {
+  return which ? std::optional(which->begun) : std::nullopt;
+}
+
 TEST(OpenSpans, AreWhatAMapSays) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -236,22 +305,65 @@ TEST(OpenSpans, AreWhatAMapSays) {
         known == model.end() ? std::nullopt : std::optional<time_point>(known->second);
     if (random() % 2 == 0) {
       const time_point at{duration(i)};
-      ASSERT_EQ(spans.begin(kind, request, at, time_point::min()), expected);
+      ASSERT_EQ(begun(spans.begin(kind, request, at)), expected);
       model[key] = at;
     } else {
-      ASSERT_EQ(spans.end(kind, request), expected);
+      ASSERT_EQ(begun(spans.end(kind, request)), expected);
       model.erase(key);
     }
     ASSERT_EQ(spans.size(), model.size());
   }
 }
 
-TEST(OpenSpans, ForgetTheOldOnesBeforeThereAreTooMany) {
+TEST(OpenSpans, SayEachThatIsAbandonedOnce) {
+  core::open_spans spans;
+  const auto at = [](int second) { return time_point{second * duration(1s)}; };
+  std::vector<std::uint64_t> said;
+  const auto abandon = [&](time_point by) {
+    said.clear();
+    spans.abandon(by, 1ns, [&](const auto& which) { said.push_back(which.request); });
+    std::sort(said.begin(), said.end());
+    return said;
+  };
+  using numbers = std::vector<std::uint64_t>;
+  EXPECT_EQ(spans.oldest(), never);
+  for (int i = 1; i <= 5; ++i) spans.begin(span_kind::ttft, static_cast<std::uint64_t>(i), at(i));
+  EXPECT_EQ(abandon(at(0)), numbers());
+  EXPECT_EQ(abandon(at(3)), (numbers{1, 2, 3}));
+  EXPECT_EQ(spans.oldest(), at(4));
+  EXPECT_EQ(abandon(at(3)), numbers());
+  EXPECT_TRUE(spans.end(span_kind::ttft, 1)->abandoned);
+  EXPECT_TRUE(spans.begin(span_kind::ttft, 2, at(6))->abandoned);  // It is as new.
+  EXPECT_FALSE(spans.end(span_kind::ttft, 4)->abandoned);
+  EXPECT_EQ(abandon(at(9)), (numbers{2, 5}));
+  EXPECT_EQ(spans.oldest(), never);
+  EXPECT_EQ(spans.size(), 3U);
+}
+
+/// Else every turn would go through all of them, where a client never ends what it begins.
+TEST(OpenSpans, AreNotLookedThroughForEachThatIsAbandoned) {
+  core::open_spans spans;
+  const auto at = [](int second) { return time_point{second * duration(1s)}; };
+  int said = 0;
+  const auto abandon = [&](time_point by) { spans.abandon(by, 10s, [&](const auto&) { ++said; }); };
+  for (int i = 0; i < 5; ++i) spans.begin(span_kind::ttft, static_cast<std::uint64_t>(i), at(i));
+  abandon(at(0));
+  EXPECT_EQ(said, 1);
+  spans.begin(span_kind::ttft, 9, at(0));
+  EXPECT_EQ(spans.oldest(), at(10));
+  abandon(at(9));
+  EXPECT_EQ(said, 1);
+  abandon(at(10));
+  EXPECT_EQ(said, 6);
+}
+
+TEST(OpenSpans, ForgetAbandonedOnesBeforeThereAreTooMany) {
   core::open_spans spans;
   constexpr std::uint64_t all = 100'000;
   for (std::uint64_t i = 0; i < all; ++i) {
     const time_point at{duration(static_cast<std::int64_t>(i))};
-    spans.begin(span_kind::request, i, at, at - 50ns);
+    spans.abandon(at - 50ns, 50ns, [](const auto&) {});
+    spans.begin(span_kind::request, i, at);
     ASSERT_LE(spans.size(), 2 * core::open_spans::many);
   }
   EXPECT_TRUE(spans.end(span_kind::request, all - 1));
@@ -264,10 +376,11 @@ TEST(OpenSpans, ForgetNoneOfAFewHundredThatWaitForLong) {
   constexpr int all = 900;
   const auto begin_of = [](int number) { return time_point{number * duration(1s)}; };
   for (int i = 0; i < all; ++i) {
-    spans.begin(span_kind::request, static_cast<std::uint64_t>(i), begin_of(i), begin_of(i) - 1min);
+    spans.abandon(begin_of(i) - 1min, 1ns, [](const auto&) {});
+    spans.begin(span_kind::request, static_cast<std::uint64_t>(i), begin_of(i));
   }
   for (int i = 0; i < all; ++i) {
-    ASSERT_EQ(spans.end(span_kind::request, static_cast<std::uint64_t>(i)), begin_of(i));
+    ASSERT_EQ(begun(spans.end(span_kind::request, static_cast<std::uint64_t>(i))), begin_of(i));
   }
 }
 

@@ -22,6 +22,8 @@
 
 #include "sluice/policies/all.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/policies/shadow.hpp"
+#include "sluice/policies/slo.hpp"
 #include "sluice/policy_registry.hpp"
 
 namespace sluice {
@@ -107,18 +109,38 @@ TEST(PolicyCheck, FindsNothingWithOtherParametersEither) {
                            {"fair_share", "linger", duration(300ms)},
                            {"fair_share", "quantum", duration(30ms)},
                            {"deadline", "otherwise", duration(1ms)},
-                           {"deadline", "budget.0", duration(5s)}}) {
+                           {"deadline", "budget.0", duration(5s)},
+                           {"slo", "offline", 0.3},
+                           {"slo", "request.p99", duration(10min)}}) {
     const auto kinds = all_policies();
     const auto kind = std::find_if(kinds.begin(), kinds.end(),
                                    [&](const auto& each) { return each.name == one.name; });
     ASSERT_NE(kind, kinds.end()) << one.name;
     parameters values;
+    if (one.name == "slo") values.set("request.p99", 100ms);
     values.set(one.key, one.value);
     auto options = options_for(one.name);
     options.sequences /= 20;
     const auto failure = check_policy(maker_of(*kind, values), options);
     EXPECT_FALSE(failure) << one.name << ", " << one.key << ": " << failure->text();
   }
+}
+
+policy_maker slo_with_share() {
+  parameters values;
+  values.set("request.p99", 100ms);
+  values.set("offline", 0.3);
+  return maker_of(slo_kind(), std::move(values));
+}
+
+policy_maker shadow_of(policy_maker other) {
+  return [kind = shadow_kind(), other = std::move(other)] { return kind.wrap(other()); };
+}
+
+TEST(PolicyCheck, FindsNothingInAShadowOfSloEither) {
+  check_options options{.sequences = sequences / 20};
+  const auto failure = check_policy(shadow_of(slo_with_share()), options);
+  EXPECT_FALSE(failure) << failure->text();
 }
 
 TEST(PoliciesReadme, ShowsConfigurationsThatLoad) {
@@ -289,7 +311,8 @@ TEST(PolicyCheck, FindsStarvation) {
                    for (const group_id id : on.offline) {
                      const bool first =
                          id == *std::min_element(on.offline.begin(), on.offline.end());
-                     first ? out.run(id) : out.hold(id, never);
+                     const bool gang = seen.table.find(id)->gpus.size() > 1;
+                     first || gang ? out.run(id) : out.hold(id, never);
                    }
                  }
                }),
@@ -333,7 +356,7 @@ TEST(PolicyCheck, FindsAnotherDecisionOnTheSameInput) {
               return waits && odd;
             }));
       },
-      defect::not_repeatable, 4);
+      defect::not_repeatable, 6);
 }
 
 TEST(PolicyCheck, FindsABusyLoop) {
@@ -346,6 +369,71 @@ TEST(PolicyCheck, FindsAPolicyThatIsNeverQuiet) {
   expect_found(
       always([](const snapshot& seen, decision_sink& out) { out.wake_at(seen.now + 5ms); }),
       defect::restless, 1);
+}
+
+/// Holds everything, and lets it run, by turns for ever.
+policy_maker turns(duration held, duration run) {
+  return always([held, run, next = time_point{}](const snapshot& seen, decision_sink& out) mutable {
+    if (seen.now >= next) {
+      for (const gpu_view& on : seen.table.gpus()) {
+        for (const group_id id : on.offline) out.hold(id, seen.now + held);
+      }
+      next = seen.now + held + run;
+    }
+    out.wake_at(next);
+  });
+}
+
+TEST(PolicyCheck, FindsAPolicyThatHoldsAgainAndAgainForNothing) {
+  expect_found(turns(900ms, 20ms), defect::left_held, 2);
+  expect_found(turns(20ms, 900ms), defect::restless, 3);
+}
+
+/// The rest it gets from the limits.
+TEST(PolicyCheck, FindsAPolicyThatLetsOneRunForAMomentOnly) {
+  const auto uneven =
+      always([next = time_point{}](const snapshot& seen, decision_sink& out) mutable {
+        const bool moment = seen.now >= next;
+        if (moment) next = seen.now + 1s;
+        for (const gpu_view& on : seen.table.gpus()) {
+          const auto last = std::max_element(on.offline.begin(), on.offline.end());
+          for (const group_id id : on.offline) {
+            if (on.offline.size() > 1 && id == *last && !moment && seen.now + 990ms >= next) {
+              out.hold(id, next);
+            } else {
+              out.run(id);
+            }
+          }
+        }
+        out.wake_at(moment ? seen.now + 10ms : next);
+      });
+  expect_found(uneven, defect::starved, 4);
+}
+
+/// Its client withdraws, and the end never comes.
+TEST(PolicyCheck, FindsAPolicyThatCountsOnlyBeginsAndEndsOfSpans) {
+  const auto counts = [](bool all) {
+    return always([all, open = 0](const snapshot& seen, decision_sink& out) mutable {
+      for (const event& one : seen.events) {
+        open += one.kind == event_kind::span_begin;
+        open -= one.kind == event_kind::span_end || (all && one.kind == event_kind::span_abandoned);
+      }
+      for (const gpu_view& on : seen.table.gpus()) {
+        for (const group_id id : on.offline) open > 0 ? out.hold(id, never) : out.run(id);
+      }
+    });
+  };
+  expect_found(counts(false), defect::left_held, 3);
+  const auto failure = check_policy(counts(true), {.sequences = 10'000});
+  EXPECT_FALSE(failure) << failure->text();
+}
+
+/// With an open span there is something to do, and for a policy that only watches, too.
+TEST(PolicyCheck, LetsShadowsDecideWhileASpanIsOpen) {
+  const auto failure =
+      replay_sequence(shadow_of(slo_with_share()),
+                      "group\nspan_begin client=1 kind=request request=1\nwait time=12s\n");
+  EXPECT_FALSE(failure) << failure->text();
 }
 
 TEST(PolicyCheck, FindsAWakeUpInThePast) {

@@ -363,14 +363,35 @@ TEST(Slo, KeepsTheShareOfOfflineWorkWhateverItCosts) {
   EXPECT_LT(switches, 2 * 60'000 / 120 / 2);  // In stretches of eight round trips.
 }
 
-TEST(Slo, ForgetsASpanThatNobodyEnds) {
+TEST(Slo, HoldsNothingForASpanThatNobodyWillEnd) {
   node harness;
   harness.begin_span(request, 1);
-  for (int i = 0; i < 70; ++i) {
-    harness.advance(1s);
-    harness.change(train);  // What the scheduler does after max_suspend.
-  }
+  harness.advance(2s);
+  ASSERT_TRUE(harness.held(train));
+  harness.abandon_span(request, 1);
+  harness.advance(1s);
   EXPECT_FALSE(harness.held(train));
+  const std::size_t before = harness.holds();
+  harness.advance(20min);
+  EXPECT_EQ(harness.holds(), before);
+}
+
+/// That nobody knows how long they would have taken makes them neither short nor long.
+TEST(Slo, LearnsNoLengthFromASpanThatNobodyWillEnd) {
+  const auto patience = [](bool abandons) {
+    node harness;
+    harness.serve(20, 10ms, 1s);
+    for (std::uint64_t i = 100; abandons && i < 200; ++i) {
+      harness.begin_span(request, i);
+      harness.abandon_span(request, i);
+      harness.advance(1s);
+    }
+    harness.begin_span(request, 1);
+    duration waited{};
+    for (; !harness.held(train) && waited < 1s; waited += 1ms) harness.advance(1ms);
+    return waited;
+  };
+  EXPECT_EQ(patience(true), patience(false));
 }
 
 TEST(Slo, ListensForTokensOnlyWhenTheyMatter) {

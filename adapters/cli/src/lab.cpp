@@ -313,6 +313,18 @@ checked<lab::targets> read_targets(const std::string& text, lab::service_kind se
   return made;
 }
 
+/// Of a policy that was made: are its holds longer than the limits let them last?
+void note_on_slice(const policy_registry& known, const std::string& who, const std::string& name,
+                   parameters values, duration most) {
+  if (name != "fixed_timeslice" || !check_parameters(known.find(name)->schema, values).empty()) {
+    return;
+  }
+  const duration slice = values.span("slice");
+  if (slice <= most) return;
+  complain(fmt::format("note: {}: a slice of {} never passes: max_suspend, {}, ends the hold first",
+                       who, to_text(slice), to_text(most)));
+}
+
 /// The limits of a configuration, and its policy as one more row.
 checked<bool> set_config(const std::string& path, const policy_registry& known,
                          lab::study_spec& spec) {
@@ -329,6 +341,7 @@ checked<bool> set_config(const std::string& path, const policy_registry& known,
   auto chosen = read_policy(known, path, message);
   if (!chosen) return failure(message);
   if (!*chosen) return true;
+  note_on_slice(known, path, (*chosen)->name, (*chosen)->values, loaded->max_suspend);
   spec.policies.push_back({"[policy] of " + path, lab::arrangement::scheduled,
                            [choice = std::move(**chosen)] { return choice.make(); }, 1});
   return true;
@@ -383,6 +396,11 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
   }
   if (!asked.config.empty()) {
     if (auto set = set_config(asked.config, known, spec); set.has_error()) return set.error();
+  }
+  for (const auto& each : asked.policies) {
+    const auto given = lab::parse_choice(each);
+    note_on_slice(known, "--policy " + each, given->name, given->values,
+                  spec.common.limits.max_suspend);
   }
   const auto limits = read_targets(asked.targets, spec.common.service);
   if (limits.has_error()) return limits.error();

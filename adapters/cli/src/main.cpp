@@ -32,8 +32,7 @@ std::optional<std::string> wrong_subcommand(const CLI::App& program) {
 int main(int argc, char** argv) {
   using namespace sluice::cli;
   CLI::App program{
-      "Shows what uses the AMD GPUs of this node, suspends and resumes it by hand, and schedules\n"
-      "it as a daemon.\n"
+      "Shows and suspends what uses the AMD GPUs of this node, by hand or as a daemon.\n"
       "SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS name another device.",
       "sluice"};
   program.get_formatter()->column_width(24);  // the subcommands', too

@@ -55,8 +55,8 @@ subcommand add_pause(CLI::App& program) {
   auto* const command =
       program.add_subcommand("pause", "Let everything run on this node until 'sluice unpause'");
   command->footer(
-      "Makes the file 'disabled' beside the owner lock. While it exists, 'sluice run' and\n"
-      "programs with a sluice::node suspend nothing, those that start later included.\n" +
+      "Makes the file 'disabled' beside the owner lock. While it exists, 'sluice run'\n"
+      "and programs with a sluice::node suspend nothing, nor do those that come later.\n" +
       std::string{exit_codes});
   command->add_option("--why", chosen->why, "For who finds it paused")->type_name("TEXT");
   add_directory(*command, chosen->where);

@@ -81,11 +81,17 @@ std::string removal(const std::string& name, const std::string& why) {
 }
 
 void add_notes(const std::string& name, const lab::replayed& got, std::vector<std::string>& notes) {
-  if (got.estimated != 0) {
+  if (got.estimated != got.given) {
     notes.push_back(
         fmt::format("{}: {} of {} driver calls had no recorded one left to take the "
                     "time of, and took the median",
-                    name, got.estimated, got.calls));
+                    name, got.estimated - got.given, got.calls));
+  }
+  if (got.given != 0) {
+    notes.push_back(fmt::format(
+        "{}: {} of {} driver calls took what --suspend-cost and --resume-cost say: the recording "
+        "has none of their kind",
+        name, got.given, got.calls));
   }
   if (got.misses_pointers) {
     notes.push_back(

@@ -140,7 +140,11 @@ static int start_anew(struct sluice_connection* client) {
 
 /** Before anything else that a call does. */
 static inline int ours(struct sluice_connection* client) {
-  if (__builtin_expect(__atomic_load_n(&client->life->alive, __ATOMIC_ACQUIRE) != 0, 1)) return 0;
+  if (__builtin_expect(
+          client != NULL && __atomic_load_n(&client->life->alive, __ATOMIC_ACQUIRE) != 0, 1)) {
+    return 0;
+  }
+  if (client == NULL) return sluice_client_fail(EINVAL, "client is NULL: not opened, or closed");
   return start_anew(client);
 }
 

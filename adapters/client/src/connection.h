@@ -76,6 +76,9 @@ int sluice_client_start(struct sluice_connection* client);
 void sluice_client_disown(struct sluice_connection* client);
 void sluice_client_free_pages(struct sluice_connection* client);
 
+/** Ends the connection, though a forked child may have its descriptor, too. */
+void sluice_client_hang_up(struct sluice_connection* client);
+
 file sluice_client_file(int fd);
 void sluice_client_close_file(file* which);
 

@@ -46,8 +46,8 @@ static bool place(struct sluice_connection* client, int fd) {
 /** life->lock held, as in all below but those that say otherwise. */
 static void hang_up(keeper* self, int error, const char* why) {
   struct sluice_connection* const client = self->client;
-  (void)place(client, -1);
-  sluice_client_close_file(&client->link);
+  if (client->connected) (void)place(client, -1);
+  sluice_client_hang_up(client);
   client->connected = false;
   client->role = 0;
   client->scheduler_pid = 0;

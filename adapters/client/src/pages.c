@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #ifndef MFD_NOEXEC_SEAL
@@ -77,7 +78,13 @@ void sluice_client_disown(struct sluice_connection* client) {
   client->scheduler = NULL;
 }
 
+void sluice_client_hang_up(struct sluice_connection* client) {
+  if (client->link.fd >= 0) shutdown(client->link.fd, SHUT_RDWR);
+  sluice_client_close_file(&client->link);
+}
+
 void sluice_client_free_pages(struct sluice_connection* client) {
+  sluice_client_hang_up(client);
   if (client->words != NULL) munmap(client->words, sizeof *client->words);
   if (client->scheduler != NULL) munmap(client->scheduler, sizeof *client->scheduler);
   client->words = NULL;
@@ -85,7 +92,6 @@ void sluice_client_free_pages(struct sluice_connection* client) {
   sluice_client_close_file(&client->page);
   sluice_client_close_file(&client->bell);
   sluice_client_close_file(&client->kick);
-  sluice_client_close_file(&client->link);
 }
 
 static int make_page(struct sluice_connection* client) {

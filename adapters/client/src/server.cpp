@@ -19,6 +19,7 @@ namespace sluice::client {
 namespace {
 
 constexpr int accepted_at_once = 16;
+constexpr std::size_t highest_limit = 4096;
 /// Connections that have not said what they are. Mostly none: a hello comes with its connection.
 constexpr std::size_t most_strangers = 64;
 
@@ -29,8 +30,14 @@ class server final : public source, public session_home {
   std::string_view name() const noexcept override { return "clients"; }
 
   result<void> start(source_host& host) override {
+    for (const std::size_t each : {options_.most_clients, options_.most_of_a_process}) {
+      if (each == 0 || each > highest_limit) {
+        say("the clients' socket " + options_.socket + ": a limit of " + std::to_string(each) +
+            " clients; it must be 1 to " + std::to_string(highest_limit));
+        return errc::bad_config;
+      }
+    }
     clients_ = host.clients();
-    loop_ = &host.loop();
     if (clients_ == nullptr || clients_->scheduler_page() < 0) {
       say("the clients' socket " + options_.socket +
           ": the scheduler has no page for clients of other processes");
@@ -42,9 +49,10 @@ class server final : public source, public session_home {
       say(problem);
       return opened;
     }
+    loop_ = &host.loop();
     auto timer = loop_->add_timer([this] { tick(); });
     if (!timer) {
-      listener_.close();
+      stop();
       return timer.error();
     }
     timer_ = *timer;

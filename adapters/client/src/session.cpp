@@ -24,6 +24,7 @@ constexpr int messages_at_once = 16;
 constexpr int most_idle_rings = 100;
 constexpr duration bell_pause = 10ms;
 constexpr duration longest_wait = 60s;
+constexpr duration longest_target = 24h;
 
 /// One line, whatever it is.
 std::string name_in(const sluice_wire_hello& hello) {
@@ -218,7 +219,8 @@ bool session::hello(message& what) {
     options.name = peer_.who.name;
     for (std::uint32_t i = 0; i < said->gpu_count; ++i)
       options.gpus.push_back(gpu_id{said->gpus[i]});
-    for (std::size_t i = 0; i < span_kinds; ++i) options.targets[i] = duration(said->targets[i]);
+    for (std::size_t i = 0; i < span_kinds; ++i)
+      options.targets[i] = std::min(duration(said->targets[i]), longest_target);
     bell_ = std::move(what.fds[1]);
     words_ = words;
     moved_ = sum_of(*words_);

@@ -17,36 +17,57 @@ double weigh(double occupancy, double least) {
   return occupancy < least ? 0 : occupancy;
 }
 
+/// The share of the wave slots that it is on the GPU of which it takes least: slots are whole.
+double least_share(const sim::profile& machine, double occupancy) {
+  double least = 1;
+  for (const sim::gpu_profile& each : machine.gpus) {
+    const auto slots = static_cast<double>(each.wave_slots());
+    least = std::min(least, std::max(1.0, std::round(occupancy * slots)) / slots);
+  }
+  return least;
+}
+
 }  // namespace
 
 clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_(what) {
   const load_shape& load = what.offline.shape;
   const auto dealt = deal(what.work, what.machine.gpus.size());
   const double longest = ns(what.warm_up) + ns(longest_stretch);
+  const double of_kernels = least_share(what.machine, load.occupancy_low);
+  const double of_exchange = least_share(what.machine, what.offline.all_reduce_occupancy);
+  const double of_prefill = least_share(what.machine, what.serving.prefill_occupancy);
+  const double of_decode = least_share(what.machine, what.serving.decode_occupancy);
+  least_occupancy_ = of_kernels;
 
-  // The sequences of kernels, as long as the run could need them. Of a process that keeps its
-  // queues filled a step is a kernel for each queue.
+  // The sequences of kernels, as long as the run could need them. Queues that are kept filled take
+  // theirs as they come to it, so that only of a single one the order is known.
+  const bool waits = load.kernels_per_step != 0;
   std::vector<std::vector<double>> kernels;  // By process, in order.
   double shortest = std::numeric_limits<double>::max();
   const std::size_t processes = what.offline.processes * what.machine.gpus.size();
-  for (std::size_t p = 0; p < processes; ++p) {
+  for (std::size_t p = 0; (waits || load.queues == 1) && p < processes; ++p) {
     kernel_stream stream(load, kernel_seed(what.offline_seed, p));
     std::vector<double>& drawn = kernels.emplace_back();
     sequence made;
-    double serial = 0, elapsed = 0, work = 0;
+    by_part<double> serial{};
+    double elapsed = 0, work = 0;
     by_weighing<double> waves{};
     const auto push = [&] {
-      made.serial.push_back(serial);
+      for (std::size_t i = 0; i < serial.size(); ++i) made.serial[i].push_back(serial[i]);
       for (std::size_t w = 0; w < waves.size(); ++w) made.waves[w].push_back(waves[w]);
       made.elapsed.push_back(elapsed);
       made.work.push_back(work);
     };
     push();
     const std::uint32_t of_queue = std::max(load.kernels_per_step, 1u);
-    const bool waits = load.kernels_per_step != 0;
+    const double exchange = what.offline.gang ? ns(what.offline.all_reduce) : 0;
     while (elapsed < longest) {
-      double step_serial = 0;
+      by_part<double> step{};  // Of the queue that takes longest.
+      step[exchanges] = exchange;
       by_weighing<double> step_waves{};
+      for (std::size_t w = 0; w < waves.size(); ++w) {
+        step_waves[w] = exchange * weigh(of_exchange, weighings[w]);
+      }
       for (std::uint32_t q = 0; q < load.queues; ++q) {
         double sum = 0;
         for (std::uint32_t k = 0; k < of_queue; ++k) {
@@ -54,26 +75,21 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
           const double length = ns(one.length);
           sum += length;
           for (std::size_t w = 0; w < waves.size(); ++w) {
-            step_waves[w] += length * weigh(one.occupancy, weighings[w]);
+            step_waves[w] += length * weigh(least_share(what.machine, one.occupancy), weighings[w]);
           }
           work += length;
           shortest = std::min(shortest, length);
           drawn.push_back(length);
         }
-        // Without a barrier between steps a queue may run ahead of the others: then the sum over
-        // queues, shared out evenly, is all that is known of how long it takes.
-        step_serial = waits ? std::max(step_serial, sum) : step_serial + sum / load.queues;
+        step[kernels_alone] = std::max(step[kernels_alone], sum);
+        // The first queue's end with it, while the others may still run.
+        step[all] = std::max(step[all], q == 0 ? sum + exchange : sum);
       }
       const double gap = waits ? ns(stream.next_gap()) + ns(what.wake_up) : 0;
-      const double exchange = what.offline.gang ? ns(what.offline.all_reduce) : 0;
-      serial += step_serial + exchange;
-      for (std::size_t w = 0; w < waves.size(); ++w) {
-        waves[w] +=
-            step_waves[w] + exchange * weigh(what.offline.all_reduce_occupancy, weighings[w]);
-      }
-      elapsed += std::max(step_serial, *std::max_element(step_waves.begin(), step_waves.end())) +
-                 exchange + gap;
-      if (elapsed <= ns(what.warm_up)) made.latest_begin = made.serial.size();
+      for (std::size_t i = 0; i < serial.size(); ++i) serial[i] += step[i];
+      for (std::size_t w = 0; w < waves.size(); ++w) waves[w] += step_waves[w];
+      elapsed += std::max(step[all], *std::max_element(step_waves.begin(), step_waves.end())) + gap;
+      if (elapsed <= ns(what.warm_up)) made.latest_begin = made.work.size();
       push();
     }
     sequences_.push_back(std::move(made));
@@ -82,8 +98,12 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
   // What runs always has somebody behind it: the host refills in time.
   const bool keeps_filled = load.kernels_per_step == 0 && load.depth >= 2 &&
                             (load.depth - 1) * shortest > ns(what.wake_up);
-  const bool excludes_decode = load.occupancy_low + what.serving.decode_occupancy > 1;
-  const bool excludes_prefill = load.occupancy_low + what.serving.prefill_occupancy > 1;
+  by_part<double> narrowest{};
+  narrowest[kernels_alone] = of_kernels;
+  narrowest[exchanges] = of_exchange;
+  narrowest[all] = what.offline.gang ? std::min(of_kernels, of_exchange) : of_kernels;
+  const bool excludes_decode = of_kernels + of_decode > 1;
+  const bool excludes_prefill = of_kernels + of_prefill > 1;
   const bool continuous = what.service == service_kind::continuous;
   // Batch commands come with reservations: another means, and one that no max_suspend ends.
   bool by_suspends_alone = what.by() == mechanism::debug_trap;
@@ -129,11 +149,13 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
                                       what.serving.prefill_kernel, 1);
       const double decode = at_least(each.generated_tokens * what.costs.decode.count(),
                                      what.serving.decode_kernel, each.generated_tokens);
-      if (excludes_prefill) exclusive_ += prefill;
-      if (excludes_decode) exclusive_ += decode;
+      for (std::size_t p = 0; p < narrowest.size(); ++p) {
+        if (narrowest[p] + of_prefill > 1) exclusive_[p] += prefill;
+        if (narrowest[p] + of_decode > 1) exclusive_[p] += decode;
+      }
       for (std::size_t w = 0; w < waves_.size(); ++w) {
-        waves_[w] += prefill * weigh(what.serving.prefill_occupancy, weighings[w]) +
-                     decode * weigh(what.serving.decode_occupancy, weighings[w]);
+        waves_[w] +=
+            prefill * weigh(of_prefill, weighings[w]) + decode * weigh(of_decode, weighings[w]);
       }
       const std::size_t steps = continuous ? std::max<std::size_t>(each.generated_tokens, 1) : 1;
       const double kept_away = needs_holds_ ? run_of(steps - 1) : 0;
@@ -367,40 +389,48 @@ double clairvoyant::lost_between_needy(duration p99) const {
 }
 
 duration clairvoyant::most(double lost, duration stretch) const {
-  const auto gpus = static_cast<double>(what_.machine.gpus.size());
   const double s = ns(stretch);
+  const double gpus_time = static_cast<double>(what_.machine.gpus.size()) * s;
   const load_shape& load = what_.offline.shape;
-  // Over all GPUs, then what each process can do of its own sequence.
-  const double time = std::max(0.0, gpus * s - exclusive_ - lost);
+  const auto left = [&](double online) { return std::max(0.0, gpus_time - online - lost); };
+  by_part<double> time{};
+  for (std::size_t i = 0; i < time.size(); ++i) time[i] = left(exclusive_[i]);
   by_weighing<double> waves{};
+  for (std::size_t w = 0; w < waves.size(); ++w) waves[w] = left(waves_[w]);
+
+  // Over all GPUs.
+  double most = time[kernels_alone] * load.queues * what_.offline.processes;
   for (std::size_t w = 0; w < waves.size(); ++w) {
-    waves[w] = std::max(0.0, gpus * s - waves_[w] - lost);
+    const double least = weigh(least_occupancy_, weighings[w]);
+    if (least > 0) most = std::min(most, waves[w] / least);
   }
+  if (sequences_.empty()) return duration(std::llround(most));
+
+  // What each process can do of its own sequence: whole steps that fit, one that had begun before
+  // the stretch, and one that is not done in it.
   double sum = 0;
   for (const sequence& each : sequences_) {
     double best = 0;
-    for (std::size_t from = 0; from <= each.latest_begin && from < each.work.size(); ++from) {
-      // The last step that still fits, and one more, which may be half done. Queues that do not
-      // wait for each other may be ahead by what is in flight.
-      std::size_t low = from, high = each.work.size() - 1;
+    const std::size_t last = each.work.size() - 1;
+    for (std::size_t begun = 0; begun <= each.latest_begin && begun < last; ++begun) {
+      const std::size_t from = begun + 1;
+      std::size_t low = from, high = last;
       while (low < high) {
         const std::size_t middle = low + (high - low + 1) / 2;
-        bool fits = each.serial[middle] - each.serial[from] <= std::min(time, s) &&
-                    each.elapsed[middle] - each.elapsed[from] <= s;
+        bool fits = each.elapsed[middle] - each.elapsed[from] <= s;
+        for (std::size_t i = 0; i < time.size(); ++i) {
+          fits = fits && each.serial[i][middle] - each.serial[i][from] <= time[i];
+        }
         for (std::size_t w = 0; w < waves.size(); ++w) {
           fits = fits && each.waves[w][middle] - each.waves[w][from] <= waves[w];
         }
         fits ? low = middle : high = middle - 1;
       }
-      const std::size_t ahead = load.kernels_per_step == 0 && load.queues > 1 ? load.depth : 0;
-      const std::size_t to = std::min(low + 1 + ahead, each.work.size() - 1);
-      best = std::max(best, each.work[to] - each.work[from]);
+      best = std::max(best, each.work[std::min(low + 1, last)] - each.work[begun]);
     }
     sum += best;
   }
-  sum = std::min(sum, waves[0] / load.occupancy_low);
-  sum = std::min(sum, time * load.queues * what_.offline.processes);
-  return duration(std::llround(sum));
+  return duration(std::llround(std::min(sum, most)));
 }
 
 }  // namespace sluice::lab

@@ -17,8 +17,10 @@ namespace sluice::lab {
 /// 1. *Room.* Online kernels run B seconds in S whatever the policy does: every request that is
 ///    finished has had its tokens' time. So a kernel of full occupancy leaves offline S - B at
 ///    most, and one of part of the wave slots that part. Offline work is an exact sequence of
-///    kernels; of it there is done at most what fits: kernels of one queue one after the other, all
-///    of them within the wave slots, steps with the host gaps between them.
+///    kernels (but where a process keeps several queues filled); of it there is done at most what
+///    fits: kernels of one queue one after the other, all of them within the wave slots, steps with
+///    the host gaps between them, and of a gang with an exchange, which may run beside online
+///    kernels that its kernels exclude.
 ///
 /// The rest holds where suspending is the only means and each GPU has one offline queue, always
 /// filled, none of whose kernels fits beside an online one: on a runlist, by debug trap, one
@@ -107,7 +109,12 @@ class clairvoyant {
 
   const scenario& what_;
   std::vector<request_need> requests_;  ///< By server, then in order of arrival.
-  double exclusive_ = 0;                ///< Online time beside which no offline kernel fits, ns.
+  /// What of a process's sequence: its kernels, a gang's exchanges, and both.
+  enum part : std::size_t { kernels_alone, exchanges, all, parts };
+  template <class Value>
+  using by_part = std::array<Value, parts>;
+  by_part<double> exclusive_{};  ///< Online time beside which none of that fits, ns.
+  double least_occupancy_ = 1;   ///< Of offline kernels.
   /// By weighing: 0 is the occupancy itself.
   static constexpr std::array<double, 6> weighings{0, 0.3, 0.35, 0.4, 0.45, 0.5};
   template <class Value>
@@ -120,11 +127,12 @@ class clairvoyant {
   double gap_ = 0;                    ///< Between two steps, at least, ns.
   double longest_hold_ = 0;           ///< ns.
   struct sequence {
-    std::vector<double> serial, elapsed, work;  ///< Sums before each step, ns.
+    std::vector<double> elapsed, work;  ///< Sums before each step, ns.
+    by_part<std::vector<double>> serial;
     by_weighing<std::vector<double>> waves;
     std::size_t latest_begin = 0;  ///< Steps that may be over when the stretch begins.
   };
-  std::vector<sequence> sequences_;  ///< By offline process.
+  std::vector<sequence> sequences_;  ///< By offline process; empty where no order is known.
 };
 
 }  // namespace sluice::lab

@@ -79,7 +79,7 @@ struct run_result {
   std::vector<duration> gaps;  ///< Inter-token latencies, sorted; continuous service only.
   std::uint64_t steps = 0;
   // --- Offline, in the measured stretch: from the arrivals' time zero until the last request is
-  // done (or given up), as the demo measures; alone: the window --
+  // done (or given up), as the demo measures; alone, and where no request comes: the window --
   duration stretch{};
   duration offline_work{};  ///< Over all kernels: time run, without collectives.
   std::uint64_t offline_kernels = 0;

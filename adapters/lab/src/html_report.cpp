@@ -22,9 +22,12 @@ using namespace std::chrono_literals;
 double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
 double seconds(duration value) { return std::chrono::duration<double>(value).count(); }
 
+/// Of the seeds with requests: the others have no point.
 page::estimate estimated(const cell& from, const std::function<double(const figures&)>& value) {
   std::vector<double> values;
-  for (const figures& each : from.by_seed) values.push_back(value(each));
+  for (const figures& each : from.by_seed) {
+    if (each.requests > 0) values.push_back(value(each));
+  }
   const auto [mean, half_width] = estimate_of(values);
   return {mean, half_width};
 }
@@ -72,7 +75,7 @@ page::frontier trade_of(const study_spec& spec, const setting& where) {
                                             [](const figures& f) { return f.unfinished > 0; }),
                                 {}};
     if (std::all_of(one.by_seed.begin(), one.by_seed.end(),
-                    [](const figures& f) { return f.bound.has_value(); })) {
+                    [](const figures& f) { return f.bound || f.requests <= 0; })) {
       point.most = estimated(one, [](const figures& f) { return *f.bound; }).mean;
     }
     made.points.push_back(std::move(point));
@@ -80,7 +83,7 @@ page::frontier trade_of(const study_spec& spec, const setting& where) {
   for (const bound_point& each : where.bound) {
     made.bound.emplace_back(ms(each.p99), each.offline_share);
   }
-  made.bound_title = "bound of what suspending can give";
+  made.bound_title = "bound of what suspending can give, over any row's stretch";
   if (spec.seeds > 1) made.bound_title += fmt::format(" (seed {})", spec.first_seed);
   return made;
 }
@@ -276,7 +279,7 @@ page::section section_of(const study_spec& spec, const setting& where, std::size
   const auto limit = [&](span_kind which) {
     return spec.limits.limit[static_cast<std::size_t>(which)];
   };
-  made.trade = trade_of(spec, where);
+  if (auto trade = trade_of(spec, where); !trade.points.empty()) made.trade = std::move(trade);
   made.distributions.push_back(distribution_of(
       where, "Latency of requests", limit(span_kind::request), &served_request::latency));
   if (spec.common.service == service_kind::continuous) {
@@ -338,7 +341,11 @@ page::heat_maps maps_of(const sweep_grid& grid,
       for (std::size_t k = 0; k < grid.kernels.size(); ++k) {
         const sweep_point& point = row.points[grid.at(f, k)];
         if (std::isnan(point.p99_ms)) {
-          map.fields.push_back({{}, "", row.contender + "\nremoved"});
+          map.fields.push_back(
+              {{},
+               "",
+               row.contender +
+                   (std::isnan(point.offline_share) ? "\nremoved" : "\nno request comes")});
           continue;
         }
         auto field = field_of(point);

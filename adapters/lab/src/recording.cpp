@@ -249,8 +249,11 @@ class reader {
     if (is == "done") return read_done(from);
     if (is == "off") return rec::off{from.id<gpu_id>("gpu"), from.span("after")};
     if (is == "client") {
-      rec::client made{from.id<client_id>("id"), std::string(from.text("name")),
-                       from.ids<gpu_id>("gpus")};
+      rec::client made{
+          from.id<client_id>("id"),
+          std::string(from.text("name")),
+          from.ids<gpu_id>("gpus"),
+          {from.span("target_request"), from.span("target_ttft"), from.span("target_itl")}};
       if (made.id == client_id::none || !clients_.try_emplace(made.id).second) {
         throw wrong{"this client is registered already"};
       }

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +38,7 @@ struct client {
   client_id id{};
   std::string name;
   std::vector<gpu_id> gpus;
+  std::array<duration, span_kinds> targets{};
 };
 struct work {
   client_id client{};

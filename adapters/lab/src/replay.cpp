@@ -175,6 +175,7 @@ class replay_backend final : public backend {
   }
   std::uint64_t calls() const noexcept { return calls_; }
   std::uint64_t estimated() const noexcept { return estimated_; }
+  std::uint64_t given() const noexcept { return given_; }
   std::uint64_t unattached() const noexcept { return unattached_; }
   std::optional<command_kind> unknown_cost() const noexcept { return unknown_cost_; }
 
@@ -239,6 +240,7 @@ class replay_backend final : public backend {
   std::uint64_t posted_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t estimated_ = 0;
+  std::uint64_t given_ = 0;
   std::uint64_t unattached_ = 0;
   std::optional<command_kind> unknown_cost_;
   bool up_ = true;
@@ -302,6 +304,7 @@ std::optional<call_time> replay_backend::time_of(const call_key& key) {
   if (const auto any = script_.median.find(kind); any != script_.median.end()) return any->second;
   const auto& given = kind == command_kind::suspend ? options_.suspend_cost : options_.resume_cost;
   if (!given) return std::nullopt;
+  ++given_;
   return call_time{{}, *given, *given, nullptr, std::numeric_limits<std::size_t>::max()};
 }
 
@@ -490,7 +493,8 @@ void replay_run::play(const recording::entry& each, time_point turn) {
     core_->observe(seen->source, seen->what);
     time_.set(turn);
   } else if (const auto* const came = std::get_if<rec::client>(&each.what)) {
-    auto made = core_->register_client({.name = came->name, .gpus = came->gpus});
+    auto made =
+        core_->register_client({.name = came->name, .gpus = came->gpus, .targets = came->targets});
     if (made) clients_[came->id] = std::move(*made);
   } else if (const auto* const work = std::get_if<rec::work>(&each.what)) {
     online_client& client = clients_[work->client];
@@ -564,6 +568,7 @@ checked<replayed> replay_run::run(std::unique_ptr<policy> decider) {
   got.faults = faults_;
   got.calls = backend_.calls();
   got.estimated = backend_.estimated();
+  got.given = backend_.given();
   got.unattached = backend_.unattached();
   return got;
 }

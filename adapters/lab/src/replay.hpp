@@ -24,7 +24,8 @@ struct replay_options {
 struct replayed {
   recording run;                ///< What a recorder beside the replayed scheduler wrote down.
   std::uint64_t calls = 0;      ///< Driver calls that were made...
-  std::uint64_t estimated = 0;  ///< ...and those of them that took the median: none was left.
+  std::uint64_t estimated = 0;  ///< ...and those of them for which no recorded one was left...
+  std::uint64_t given = 0;      ///< ...and of these those that took what the options say.
   policy_faults faults;
   /// The policy asks for the pointers of online queues, and the recording has none.
   bool misses_pointers = false;

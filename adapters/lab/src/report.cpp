@@ -37,6 +37,11 @@ auto with_target(span_kind which) {
   };
 }
 
+/// What only requests have: nothing where none came.
+auto of_requests(double (*value)(const figures&)) {
+  return [value](const figures& f) { return f.requests > 0 ? value(f) : none; };
+}
+
 /// The first column to the left, the others to the right.
 std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows[0].size());
@@ -96,7 +101,7 @@ std::string sweep_table(const sweep_grid& grid, std::span<const sweep_figure> fi
         add_block([&](std::size_t k) -> std::string {
           const sweep_point& at = row.points[grid.at(f, k)];
           if (figure.key == "p99_ratio" && row.how == arrangement::unscheduled) {
-            return fmt::format("{:.0f}ms", at.p99_ms);
+            return std::isnan(at.p99_ms) ? "-" : fmt::format("{:.0f}ms", at.p99_ms);
           }
           const double value = figure.value(at);
           const bool silent = std::isnan(value) || (figure.key == "suspends_per_s" && !suspends);
@@ -186,32 +191,43 @@ std::string csv_field(std::string_view text) {
 const std::vector<metric>& metrics() {
   static const std::vector<metric> all{
       {"p50_ms", "p50", "latency of requests, ms", 1,
-       [](const figures& f) { return ms(f.latency.p50); }, with_online},
-      {"p90_ms", "p90", "ms", 1, [](const figures& f) { return ms(f.latency.p90); }, with_online},
-      {"p99_ms", "p99", "ms", 1, [](const figures& f) { return ms(f.latency.p99); }, with_online},
-      {"max_ms", "max", "ms", 1, [](const figures& f) { return ms(f.latency.max); }, with_online},
+       of_requests([](const figures& f) { return ms(f.latency.p50); }), with_online},
+      {"p90_ms", "p90", "ms", 1, of_requests([](const figures& f) { return ms(f.latency.p90); }),
+       with_online},
+      {"p99_ms", "p99", "ms", 1, of_requests([](const figures& f) { return ms(f.latency.p99); }),
+       with_online},
+      {"max_ms", "max", "ms", 1, of_requests([](const figures& f) { return ms(f.latency.max); }),
+       with_online},
       {"ttft_p50_ms", "", "time to first token, ms", 1,
-       [](const figures& f) { return ms(f.ttft.p50); }, by_tokens},
-      {"ttft_p90_ms", "", "ms", 1, [](const figures& f) { return ms(f.ttft.p90); }, by_tokens},
-      {"ttft_p99_ms", "ttft99", "ms", 1, [](const figures& f) { return ms(f.ttft.p99); },
+       of_requests([](const figures& f) { return ms(f.ttft.p50); }), by_tokens},
+      {"ttft_p90_ms", "", "ms", 1, of_requests([](const figures& f) { return ms(f.ttft.p90); }),
        by_tokens},
-      {"ttft_max_ms", "", "ms", 1, [](const figures& f) { return ms(f.ttft.max); }, by_tokens},
+      {"ttft_p99_ms", "ttft99", "ms", 1,
+       of_requests([](const figures& f) { return ms(f.ttft.p99); }), by_tokens},
+      {"ttft_max_ms", "", "ms", 1, of_requests([](const figures& f) { return ms(f.ttft.max); }),
+       by_tokens},
       {"itl_p50_ms", "", "inter-token latency, ms", 2,
-       [](const figures& f) { return ms(f.itl.p50); }, by_tokens},
-      {"itl_p90_ms", "", "ms", 2, [](const figures& f) { return ms(f.itl.p90); }, by_tokens},
-      {"itl_p99_ms", "itl99", "ms", 1, [](const figures& f) { return ms(f.itl.p99); }, by_tokens},
-      {"itl_max_ms", "", "ms", 1, [](const figures& f) { return ms(f.itl.max); }, by_tokens},
+       of_requests([](const figures& f) { return ms(f.itl.p50); }), by_tokens},
+      {"itl_p90_ms", "", "ms", 2, of_requests([](const figures& f) { return ms(f.itl.p90); }),
+       by_tokens},
+      {"itl_p99_ms", "itl99", "ms", 1, of_requests([](const figures& f) { return ms(f.itl.p99); }),
+       by_tokens},
+      {"itl_max_ms", "", "ms", 1, of_requests([](const figures& f) { return ms(f.itl.max); }),
+       by_tokens},
       {"in_flight", "", "requests in flight, mean: their latencies over the length of the arrivals",
        3, [](const figures& f) { return f.in_flight; }, with_online},
       {"slowdown_mean", "slower", "latency over that of running alone, mean over requests", 2,
-       [](const figures& f) { return f.slowdown_mean; }, with_online},
-      {"slowdown_p99", "", "the same, p99", 2, [](const figures& f) { return f.slowdown_p99; },
-       with_online},
+       of_requests([](const figures& f) { return f.slowdown_mean; }), with_online},
+      {"slowdown_p99", "", "the same, p99", 2,
+       of_requests([](const figures& f) { return f.slowdown_p99; }), with_online},
       {"request_misses", "miss%", "requests over their target, %", 2,
-       [](const figures& f) { return 100 * f.misses[0]; }, with_target(span_kind::request)},
-      {"ttft_misses", "ttft miss%", "%", 2, [](const figures& f) { return 100 * f.misses[1]; },
+       of_requests([](const figures& f) { return 100 * f.misses[0]; }),
+       with_target(span_kind::request)},
+      {"ttft_misses", "ttft miss%", "%", 2,
+       of_requests([](const figures& f) { return 100 * f.misses[1]; }),
        with_target(span_kind::ttft)},
-      {"itl_misses", "itl miss%", "%", 2, [](const figures& f) { return 100 * f.misses[2]; },
+      {"itl_misses", "itl miss%", "%", 2,
+       of_requests([](const figures& f) { return 100 * f.misses[2]; }),
        with_target(span_kind::itl)},
       {"offline_percent", "offl%", "offline work done, % of running alone", 1,
        [](const figures& f) { return 100 * f.offline_share; }, with_offline},

@@ -411,7 +411,7 @@ run_result simulation::run() {
     return std::all_of(servers_.begin(), servers_.end(),
                        [](const auto& one) { return one->done(); });
   };
-  if (servers_.empty()) events_.run_until(window_end);
+  if (servers_.empty() || what_.work.requests.empty()) events_.run_until(window_end);
   while (!all_served() && events_.now() < give_up) {
     events_.run_until(std::min(events_.next().value_or(give_up), give_up));
   }

@@ -8,9 +8,12 @@
 #include <memory>
 #include <numeric>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "sluice/duration_text.hpp"
 
 namespace sluice::lab {
 namespace {
@@ -127,8 +130,12 @@ figures figures_of(const run_result& run, const base& alone, const targets& limi
   return made;
 }
 
-/// From the p99 of running alone on, over the stretch that this takes.
-std::vector<bound_point> curve(const base& of) {
+/// From the p99 of running alone on. A share is of a stretch, and who takes longer to be done has
+/// more time without online work in it: the curve is of the longest stretch, and of each row's own
+/// at the row's p99, so that no row has a bound above it.
+/// \param rows at their p99; their bounds.
+std::vector<bound_point> curve(const base& of, duration longest,
+                               const std::vector<bound_point>& rows) {
   std::vector<duration> alone;
   for (const served& each : of.online_alone.requests) alone.push_back(each.what.latency);
   const duration first = percentiles_of(std::move(alone)).p99;
@@ -139,10 +146,55 @@ std::vector<bound_point> curve(const base& of) {
     const auto p99 =
         std::chrono::round<duration>(std::chrono::duration<double, std::nano>(first) *
                                      std::exp2(static_cast<double>(i) / steps_per_double));
-    const duration stretch = of.online_alone.stretch;
-    points.push_back({p99, of.share(of.bound->work(p99, stretch), stretch)});
+    points.push_back({p99, of.share(of.bound->work(p99, longest), longest)});
   }
+  points.insert(points.end(), rows.begin(), rows.end());
+  std::sort(points.begin(), points.end(), [](const bound_point& a, const bound_point& b) {
+    return std::tie(a.p99, b.offline_share) < std::tie(b.p99, a.offline_share);
+  });
+  double most = 0;
+  for (bound_point& each : points) {
+    each.offline_share = most = std::max(most, each.offline_share);
+  }
+  points.erase(
+      std::unique(points.begin(), points.end(),
+                  [](const bound_point& a, const bound_point& b) { return a.p99 == b.p99; }),
+      points.end());
   return points;
+}
+
+/// What a reader of percentiles has to know of how many requests there are.
+std::string remark_on_requests(const std::vector<figures>& by_seed) {
+  std::string made;
+  const auto empty = std::count_if(by_seed.begin(), by_seed.end(),
+                                   [](const figures& f) { return f.requests <= 0; });
+  if (static_cast<std::size_t>(empty) == by_seed.size()) {
+    return fmt::format(
+        "; no request comes{}, so there is no figure of latencies: make the arrivals longer",
+        by_seed.size() > 1 ? " in any seed" : "");
+  }
+  if (empty > 0) {
+    made += fmt::format("; {} of the {} seeds {} no request and count{} in no figure of latencies",
+                        empty, by_seed.size(), empty == 1 ? "has" : "have", empty == 1 ? "s" : "");
+  }
+  if (std::any_of(by_seed.begin(), by_seed.end(),
+                  [](const figures& f) { return f.requests > 0 && f.requests < 100; })) {
+    made += "; of fewer than 100 requests p99 is the longest";
+  }
+  return made;
+}
+
+/// And what to do about it.
+std::string why_nothing_is_done(const offline_spec& of, duration wake_up, duration stretch) {
+  const duration pause = wake_up + (of.shape.kernels_per_step != 0 ? of.shape.gap_high : 0ns);
+  if (of.gang && pause < stretch) {
+    return "gangs hold compute units until all ranks have begun, and may block each other; give it "
+           "fewer processes, or a smaller all_reduce_occupancy";
+  }
+  return fmt::format(
+      "its host takes up to {} after a kernel (--wake-up, and the gap of a step); make that "
+      "shorter, or the arrivals longer",
+      to_text(pause));
 }
 
 }  // namespace
@@ -217,12 +269,12 @@ checked<study> run_study(const study_spec& spec) {
 
   for (std::size_t b = 0; b < bases.size(); ++b) {
     if (bases[b].alone_rate() <= 0) {
+      const auto& [name, offline] = spec.offline[made.settings[b / spec.seeds].offline];
+      const duration stretch = bases[b].offline_alone.stretch;
       return failure(fmt::format(
           "{}: alone, this offline work gets nothing done in {:.3f} s, so nothing compares with "
-          "it: gangs hold compute units until all ranks have begun, and may block each other; "
-          "give it fewer processes, or a smaller all_reduce_occupancy",
-          spec.offline[made.settings[b / spec.seeds].offline].name,
-          seconds(bases[b].offline_alone.stretch)));
+          "it: {}",
+          name, seconds(stretch), why_nothing_is_done(offline, spec.common.wake_up, stretch)));
     }
   }
 
@@ -325,7 +377,13 @@ checked<study> run_study(const study_spec& spec) {
                                                : one.bound->room(each.stretch),
                                  each.stretch);
     }
-    if (k == 0) where.bound = curve(one);
+    if (k == 0) {
+      std::vector<bound_point> rows;
+      for (const question& each : asked) {
+        if (each.suspends) rows.push_back({each.of->latency.p99, *each.of->bound});
+      }
+      where.bound = curve(one, longest, rows);
+    }
     one.bound.reset();
   });
 
@@ -368,10 +426,7 @@ checked<study> run_study(const study_spec& spec) {
         first.what.work.requests.size(), seconds(first.what.work.window), sum.context,
         sum.generated, first.what.costs.prefill.count() / 1e3,
         first.what.costs.decode.count() / 1e3);
-    const auto& alone = where.cells.front().by_seed;
-    const bool few =
-        std::any_of(alone.begin(), alone.end(), [](const figures& f) { return f.requests < 100; });
-    if (few) where.arrivals += "; of fewer than 100 requests p99 is the longest";
+    where.arrivals += remark_on_requests(where.cells.front().by_seed);
   }
   return made;
 }

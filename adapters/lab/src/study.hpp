@@ -61,7 +61,8 @@ struct study_spec {
 /// Online's compute units under a static split: its load, and half of what is left.
 double split_for(double load);
 
-/// One run's figures. Shares are 0 to 1.
+/// One run's figures. Shares are 0 to 1. Without requests there are no latencies, slowdowns and
+/// misses: what stands there says nothing.
 struct figures {
   double requests = 0, unfinished = 0;
   percentiles latency, ttft, itl;
@@ -112,7 +113,7 @@ struct setting {
   double share = 0;      ///< Of each GPU's time that online work takes; the first seed's.
   std::string arrivals;  ///< How many requests, of the first seed.
   std::vector<cell> cells;
-  std::vector<bound_point> bound;  ///< Of the first seed; rising.
+  std::vector<bound_point> bound;  ///< Of the first seed, over any row's stretch; rising.
 };
 
 struct study {

@@ -30,27 +30,34 @@ constexpr std::array scaled_costs{
     cost_member{"batch_unmap_cost", &sim::gpu_profile::batch_unmap_cost},
     cost_member{"batch_remap_cost", &sim::gpu_profile::batch_remap_cost}};
 
+constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
+
 sweep_point point_of(const cell& without, const cell& with) {
-  const auto mean = [&](const auto& value) {
+  const auto mean_where = [&](const auto& counts, const auto& value) {
     std::vector<double> values;
     for (std::size_t k = 0; k < with.by_seed.size(); ++k) {
+      if (!counts(with.by_seed[k])) continue;
       values.push_back(value(without.by_seed[k], with.by_seed[k]));
     }
-    return estimate_of(values).mean;
+    return values.empty() ? no_number : estimate_of(values).mean;
   };
-  const auto no_ratio = [](const figures& f) { return f.unfinished > 0 || f.latency.p99 <= 0ns; };
+  const auto mean = [&](const auto& value) {
+    return mean_where([](const figures&) { return true; }, value);
+  };
+  const auto has_requests = [](const figures& f) { return f.requests > 0; };
+  const auto no_ratio = [&](const figures& f) {
+    return has_requests(f) && (f.unfinished > 0 || f.latency.p99 <= 0ns);
+  };
   const auto any = [&](const cell& of) {
     return std::any_of(of.by_seed.begin(), of.by_seed.end(), no_ratio);
   };
   using ms = std::chrono::duration<double, std::milli>;
   sweep_point made;
-  if (with.removed()) {
-    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-    return {nan, {}, nan, nan, nan, nan};
-  }
-  made.p99_ms = mean([](const figures&, const figures& f) { return ms(f.latency.p99).count(); });
-  if (!any(without) && !any(with)) {
-    made.p99_ratio = mean([](const figures& none, const figures& f) {
+  if (with.removed()) return {no_number, {}, no_number, no_number, no_number, no_number};
+  made.p99_ms = mean_where(
+      has_requests, [](const figures&, const figures& f) { return ms(f.latency.p99).count(); });
+  if (!std::isnan(made.p99_ms) && !any(without) && !any(with)) {
+    made.p99_ratio = mean_where(has_requests, [](const figures& none, const figures& f) {
       return ms(f.latency.p99) / ms(none.latency.p99);
     });
   }

@@ -29,7 +29,7 @@ struct sweep_axes {
 /// One contender at one point of the grid; means over the seeds. Of a policy that was removed there
 /// all are NaN, and the ratio is empty.
 struct sweep_point {
-  double p99_ms = 0;
+  double p99_ms = 0;  ///< As the ratio, of the seeds with requests; NaN where none has any.
   /// Online p99 over that without a scheduler, at the same point and seed. Empty where either has
   /// requests that were not finished: their latencies are lower bounds.
   std::optional<double> p99_ratio;

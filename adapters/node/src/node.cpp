@@ -257,9 +257,10 @@ class node_impl final : public node {
     if (options_.clients) sources.push_back(make_clients(*discovery));
     const auto why = paused_why(options_.files);
     if (paused_.exchange(why.has_value()) != why.has_value() && why) say_paused(*why);
-    auto made = scheduler::create(settings.scheduler, std::move(*loop), make_driver(),
-                                  why ? nullptr : settings.make_policy(), std::move(sources),
-                                  {.fallback = [] { return make_fixed_timeslice(); }});
+    auto made = scheduler::create(
+        settings.scheduler, std::move(*loop), make_driver(), why ? nullptr : settings.make_policy(),
+        std::move(sources),
+        {.fallback = [] { return make_fixed_timeslice(); }, .record = options_.record});
     if (!made) return made.error();
     if (const auto started = (*made)->start(); !started) return started;
 

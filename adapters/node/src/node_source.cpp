@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 /// Where inotify tells nothing.
-constexpr duration look_every = std::chrono::seconds(1);
+constexpr duration look_anyway_every = std::chrono::seconds(1);
 
 class node_source final : public source {
  public:
@@ -29,7 +29,8 @@ class node_source final : public source {
     auto watched = file_.fd() < 0 ? watch_id::none : loop_->watch(file_.fd(), [this] { look(); });
     if (!watched) return watched.error();
     watch_ = *watched;
-    if (auto made = add_timer(look_timer_, look_every, [this] { look(); }); !made) return made;
+    if (auto made = add_timer(look_timer_, look_anyway_every, [this] { look(); }); !made)
+      return made;
     if (options_.alive) {
       if (auto made = add_timer(alive_timer_, options_.alive_every, options_.alive); !made)
         return made;

@@ -48,6 +48,7 @@ std::string statistics_line(const statistics& seen, node_mode mode) {
   add_alarm(line, "agent restarts", seen.backend_restarts.value());
   add_alarm(line, "policies removed", seen.policy_ejections.value());
   add_alarm(line, "begins without an end", seen.expired_begins.value());
+  add_alarm(line, "spans without an end", seen.expired_spans.value());
   add_alarm(line, "observations lost and mended", seen.inbox_overflows.value());
   return line;
 }

@@ -73,7 +73,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       one.lost_marks = one.page->lost;
       table_.add_client(view_of(one));
       if (record_ != nullptr) {
-        record_->client(one.page->id, one.page->options.name, one.page->options.gpus);
+        record_->client(one.page->id, one.page->options);
       }
     }
     // Room for what the rings can hold: a mark can be an end and a begin. Not anew for each client.
@@ -188,6 +188,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
   }
   if (withdrawn) one.counted = 0;
   take_marks(one, now, events);
+  settle_spans(one, withdrawn, now, events);
 
   if (const std::uint64_t ends = before + began - one.counted; ends != 0) {
     for_each_gpu(one, [&](gpu& each) {
@@ -206,6 +207,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
     page.remote->in_flight(one.counted != 0);
   }
   if (one.counted != 0) next_ = std::min(next_, one.mark_at + config_.max_busy);
+  if (one.open.oldest() != never) next_ = std::min(next_, one.open.oldest() + config_.max_busy);
   return !withdrawn;
 }
 
@@ -229,24 +231,24 @@ void client_ledger::throw_out(client& one, const char* why) {
   if (auto* const remote = std::exchange(one.page->remote, nullptr)) remote->thrown_out(why);
 }
 
-bool client_ledger::check_mark(client& one, sluice_mark& mark, time_point now) {
+bool client_ledger::check_mark(const client& one, sluice_mark& mark, time_point now) const {
   if (mark.kind >= span_kinds) return false;
   if (!one.page->foreign) return true;
-  if (one.open.size() >= most_open_spans) one.open = {};  // Nobody serves so many at once.
   mark.at = std::clamp(mark.at, (now - config_.max_busy).time_since_epoch().count(),
                        now.time_since_epoch().count());
   return true;
 }
 
 void client_ledger::take_marks(client& one, time_point now, std::vector<event>& events) {
-  const auto ended = [&](const sluice_mark& mark, time_point begun, time_point at) {
-    const duration length = std::max(at - begun, duration::zero());
-    stats_.span_length[mark.kind].record(length);
+  const auto ended = [&](const open_spans::span& which, time_point at) {
+    const duration length = std::max(at - which.begun, duration::zero());
+    stats_.span_length[static_cast<std::size_t>(which.kind)].record(length);
+    if (which.abandoned) return;  // The policy has forgotten it.
     events.push_back({.kind = event_kind::span_end,
                       .client = one.page->id,
-                      .at = begun + length,
-                      .span = static_cast<span_kind>(mark.kind),
-                      .request = mark.request,
+                      .at = which.begun + length,
+                      .span = which.kind,
+                      .request = which.request,
                       .length = length});
   };
   // No more than a ringful, however fast they come.
@@ -263,12 +265,15 @@ void client_ledger::take_marks(client& one, time_point now, std::vector<event>& 
       record_->mark(one.page->id, kind, mark.request, mark.begins != 0, at);
     }
     if (mark.begins == 0) {
-      const auto begun = one.open.end(kind, mark.request);
-      begun ? ended(mark, *begun, at) : stats_.stray_ends.add();
+      const auto open = one.open.end(kind, mark.request);
+      open ? ended(*open, at) : stats_.stray_ends.add();
       continue;
     }
-    const auto before = one.open.begin(kind, mark.request, at, now - config_.max_busy);
-    if (before) ended(mark, *before, at);
+    if (one.page->foreign && one.open.size() >= most_open_spans) {  // Nobody serves so many.
+      stats_.expired_spans.add(abandon_spans(one, never - duration(1), duration(1), now, events));
+      one.open = {};
+    }
+    if (const auto before = one.open.begin(kind, mark.request, at)) ended(*before, at);
     events.push_back({.kind = event_kind::span_begin,
                       .client = one.page->id,
                       .at = at,
@@ -278,6 +283,39 @@ void client_ledger::take_marks(client& one, time_point now, std::vector<event>& 
   const std::uint64_t lost = load_word(one.page->words->lost);
   if (lost > one.lost_marks) stats_.lost_marks.add(lost - one.lost_marks);
   one.lost_marks = lost;
+}
+
+std::uint64_t client_ledger::abandon_spans(client& one, time_point begun_by, duration grain,
+                                           time_point now, std::vector<event>& events) {
+  std::uint64_t count = 0;
+  one.open.abandon(begun_by, grain, [&](const open_spans::span& which) {
+    ++count;
+    const duration length = std::max(now - which.begun, duration::zero());
+    events.push_back({.kind = event_kind::span_abandoned,
+                      .client = one.page->id,
+                      .at = which.begun + length,
+                      .span = which.kind,
+                      .request = which.request,
+                      .length = length});
+  });
+  return count;
+}
+
+void client_ledger::settle_spans(client& one, bool withdrawn, time_point now,
+                                 std::vector<event>& events) {
+  if (withdrawn) {
+    stats_.abandoned_spans.add(abandon_spans(one, never - duration(1), duration(1), now, events));
+    return;
+  }
+  const auto expired =
+      abandon_spans(one, now - config_.max_busy, config_.max_busy / 64, now, events);
+  stats_.expired_spans.add(expired);
+  if (expired == 0 || std::exchange(one.said_expired, true)) return;
+  log_line(log_level::warning,
+           "client '{}': span(s) that nobody ended stopped counting after {} s, {} of them now; "
+           "further ones are only counted (expired_spans)",
+           one.page->options.name,
+           std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(), expired);
 }
 
 }  // namespace sluice::core

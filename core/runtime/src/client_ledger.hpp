@@ -52,6 +52,7 @@ class client_ledger {
     time_point mark_at{};
     open_spans open;
     std::uint64_t lost_marks = 0;
+    bool said_expired = false;  // That spans expired was logged.
   };
   /// \return why that cannot be, of a client that is not trusted; nullptr when it can.
   static const char* impossible(const client& one, std::uint64_t begun,
@@ -60,8 +61,12 @@ class client_ledger {
   /// \return false when the client has left.
   bool look_at(client& one, time_point now, std::vector<event>& events);
   /// \return false: it is not to be believed, or more than is remembered.
-  bool check_mark(client& one, sluice_mark& mark, time_point now);
+  bool check_mark(const client& one, sluice_mark& mark, time_point now) const;
   void take_marks(client& one, time_point now, std::vector<event>& events);
+  /// The policy forgets its open spans that have begun by then. \return how many.
+  static std::uint64_t abandon_spans(client& one, time_point begun_by, duration grain,
+                                     time_point now, std::vector<event>& events);
+  void settle_spans(client& one, bool withdrawn, time_point now, std::vector<event>& events);
   static client_view view_of(const client& one) noexcept;
   template <class Function>
   void for_each_gpu(const client& one, Function&& call);

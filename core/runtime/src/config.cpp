@@ -126,12 +126,17 @@ result<scheduler_config> load_config(const std::string& path, std::vector<std::s
   };
   const auto file = core::read_toml(path, message);
   if (!file) return refuse(file.error());
-  const auto section = core::table_of(*file, path, "scheduler", message);
-  if (!section) return refuse(section.error());
   scheduler_config config;
   const std::size_t others = problems.size();
+  if (std::string unknown = core::unknown_table(*file, path); !unknown.empty())
+    problems.push_back(std::move(unknown));
+  const auto section = core::table_of(*file, path, "scheduler", message);
+  if (!section) return refuse(section.error());
   const toml::table* const table = *section;
-  if (table == nullptr) return config;
+  if (table == nullptr) {
+    if (problems.size() != others) return errc::bad_config;
+    return config;
+  }
   for (const auto& entry : *table) {
     // No structured binding: clang 14 cannot capture one in a lambda.
     const auto& key = entry.first;

@@ -1,7 +1,9 @@
 #pragma once
 /// \file
-/// The spans of one client that have begun and not ended.
+/// The spans of one client that have begun and not ended. Those of which the policy was told that
+/// nobody will end them are kept all the same: one that does end has a length to count.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -16,29 +18,34 @@ namespace sluice::core {
 /// A hash table with linear probing.
 ///
 /// Threading: reactor thread. Cost: constant; it allocates only when more are open than ever before
-///            (and once there are `many`, old ones that nobody ended go first: a request may wait
-///            for minutes, and whoever forgets it takes it for one that still waits).
+///            (and once there are `many`, abandoned ones go first).
 class open_spans {
  public:
   static constexpr std::size_t many = 4096;
 
-  /// \return when the same span had begun, if it was open already; it begins anew then.
-  /// \param stale whatever began before that will not be ended any more.
-  std::optional<time_point> begin(span_kind kind, std::uint64_t request, time_point at,
-                                  time_point stale) {
-    if (2 * (open_ + 1) > entries_.size()) make_room(stale);
-    entry& found = entries_[find(kind, request)];
-    if (found.begun != never) return std::exchange(found.begun, at);
-    found = {request, at, kind};
+  struct span {
+    std::uint64_t request = 0;
+    time_point begun = never;  ///< Never: none.
+    span_kind kind{};
+    bool abandoned = false;
+  };
+
+  /// \return the same span as it was, if it was open already; it begins anew then.
+  std::optional<span> begin(span_kind kind, std::uint64_t request, time_point at) {
+    if (2 * (open_ + 1) > entries_.size()) make_room();
+    oldest_ = std::min(oldest_, std::max(at, swept_));
+    span& found = entries_[find(kind, request)];
+    const span before = std::exchange(found, {request, at, kind, false});
+    if (before.begun != never) return before;
     ++open_;
     return std::nullopt;
   }
-  /// \return when it had begun; nothing when it was not open.
-  std::optional<time_point> end(span_kind kind, std::uint64_t request) noexcept {
+  /// \return as it was; nothing when it was not open.
+  std::optional<span> end(span_kind kind, std::uint64_t request) noexcept {
     if (open_ == 0) return std::nullopt;
     std::size_t hole = find(kind, request);
     if (entries_[hole].begun == never) return std::nullopt;
-    const time_point begun = std::exchange(entries_[hole].begun, never);
+    const span found = std::exchange(entries_[hole], {});
     --open_;
     // What was pushed past the hole moves back, so that probing needs no tombstones.
     const std::size_t mask = entries_.size() - 1;
@@ -48,16 +55,31 @@ class open_spans {
       entries_[hole] = std::exchange(entries_[i], {});
       hole = i;
     }
-    return begun;
+    return found;
   }
+  /// Abandons those that have begun by then, and says each of them. Cost: nothing while oldest() is
+  /// later, else as many as were ever open at once.
+  /// \param grain those that began so much later at most wait for each other, to go at once.
+  template <class Say>
+  void abandon(time_point begun_by, duration grain, Say&& say) {
+    if (oldest_ > begun_by) return;
+    swept_ = begun_by + grain;
+    oldest_ = never;
+    for (span& one : entries_) {
+      if (one.begun == never || one.abandoned) continue;
+      if (one.begun <= begun_by) {
+        one.abandoned = true;
+        say(std::as_const(one));
+      } else {
+        oldest_ = std::min(oldest_, std::max(one.begun, swept_));
+      }
+    }
+  }
+  /// When abandon() has something to do: once that has begun_by reached. Never: nothing is open.
+  time_point oldest() const noexcept { return oldest_; }
   std::size_t size() const noexcept { return open_; }
 
  private:
-  struct entry {
-    std::uint64_t request = 0;
-    time_point begun = never;  ///< Never: free.
-    span_kind kind{};
-  };
   static constexpr std::size_t least = 256;
 
   std::size_t home_of(span_kind kind, std::uint64_t request) const noexcept {
@@ -74,21 +96,22 @@ class open_spans {
     }
     return i;
   }
-  void make_room(time_point stale) {
-    std::vector<entry> before = std::move(entries_);
+  void make_room() {
+    std::vector<span> before = std::move(entries_);
     const bool forget = open_ >= many;
-    std::erase_if(before, [&](const entry& one) {
-      return one.begun == never || (forget && one.begun < stale);
-    });
+    std::erase_if(before,
+                  [&](const span& one) { return one.begun == never || (forget && one.abandoned); });
     std::size_t size = least;
     while (size < 4 * (before.size() + 1)) size *= 2;
     entries_.assign(size, {});
     open_ = before.size();
-    for (const entry& one : before) entries_[find(one.kind, one.request)] = one;
+    for (const span& one : before) entries_[find(one.kind, one.request)] = one;
   }
 
-  std::vector<entry> entries_;  // A power of two of them, at most half of them used.
+  std::vector<span> entries_;  // A power of two of them, at most half of them used.
   std::size_t open_ = 0;
+  time_point oldest_ = never;
+  time_point swept_ = time_point::min();  // oldest_ is no earlier.
 };
 
 }  // namespace sluice::core

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -65,9 +66,10 @@ std::string read(const sluice_policy_plugin* from, policy_kind& into) {
         "sluice/plugin.h of this version",
         from->abi_version, SLUICE_PLUGIN_ABI);
   }
-  if (from->struct_size < sizeof(sluice_policy_plugin)) {
+  constexpr std::size_t first_size = offsetof(sluice_policy_plugin, needs_marks);
+  if (from->struct_size < first_size) {
     return fmt::format("has a descriptor of {} bytes; it must have {} or more", from->struct_size,
-                       sizeof(sluice_policy_plugin));
+                       first_size);
   }
   if (from->name == nullptr || *from->name == '\0') return "has a descriptor without a name";
   if (!is_name(from->name)) {

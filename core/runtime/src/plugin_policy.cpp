@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
@@ -122,6 +123,12 @@ plugin_policy::plugin_policy(const sluice_policy_plugin& plugin, void* state,
     : library_(std::move(library)), plugin_(plugin), state_(state) {
   const char* const own = plugin_.name_of != nullptr ? plugin_.name_of(state_) : nullptr;
   name_ = own != nullptr ? one_line(own) : plugin_.name;
+  // Descriptors from before it could be said end where it would be.
+  if (plugin_.struct_size <= offsetof(sluice_policy_plugin, needs_marks)) return;
+  const std::uint32_t kinds = plugin_.needs_marks != nullptr ? plugin_.needs_marks(state_) : 0;
+  for (unsigned each = 0; each < span_kinds; ++each) {
+    if ((kinds >> each & 1U) != 0) needs_.push_back(static_cast<span_kind>(each));
+  }
 }
 
 std::int32_t plugin_policy::find_group(const sluice_snapshot* self, std::uint64_t id,

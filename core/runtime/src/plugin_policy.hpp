@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,7 @@ class plugin_policy final : public policy {
   plugin_policy& operator=(const plugin_policy&) = delete;
 
   std::string_view name() const noexcept override { return name_; }
+  std::span<const span_kind> needs_marks() const noexcept override { return needs_; }
   void decide(const snapshot& seen, decision_sink& out) override;
 
  private:
@@ -41,6 +43,7 @@ class plugin_policy final : public policy {
   const sluice_policy_plugin& plugin_;
   void* const state_;
   std::string name_;
+  std::vector<span_kind> needs_;
   std::vector<sluice_event> events_;
   std::vector<sluice_gpu> gpus_;
 };

@@ -121,7 +121,11 @@ result<wish> read_wish(const policy_registry& known, const std::string& path,
 result<std::unique_ptr<policy>> fulfil(const wish& what, const std::string& path,
                                        std::string& message) {
   auto made = what.what.known.make(what.what.name, what.what.values, message);
-  if (made) return made;
+  if (made) {
+    message = core::unknown_table(what.file, path);
+    if (!message.empty()) return errc::bad_config;
+    return made;
+  }
   message = what.table() == nullptr
                 ? fmt::format("{}: {}", path, message)
                 : fmt::format("{}:{}: {}", path, line_for(*what.table(), message), message);
@@ -153,7 +157,11 @@ result<std::optional<policy_choice>> read_policy(const policy_registry& known,
                                                  const std::string& path, std::string& message) {
   auto read = read_wish(known, path, {}, message);
   if (!read) return read.error();
-  if (read->what.name.empty()) return std::optional<policy_choice>();
+  if (read->what.name.empty()) {
+    message = core::unknown_table(read->file, path);
+    if (!message.empty()) return errc::bad_config;
+    return std::optional<policy_choice>();
+  }
   if (const auto tried = fulfil(*read, path, message); !tried) return tried.error();
   return std::optional(std::move(read->what));
 }

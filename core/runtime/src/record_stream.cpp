@@ -249,10 +249,15 @@ void record_stream::overflow(unsigned source, std::uint64_t dropped) noexcept {
   put(made.add("source", source).add("count", dropped));
 }
 
-void record_stream::client(client_id id, std::string_view name,
-                           std::span<const gpu_id> gpus) noexcept {
+void record_stream::client(client_id id, const client_options& options) noexcept {
   line made(*this, "client");
-  put(made.add("id", id).text("name", name).numbers("gpus", gpus));
+  const auto& [request, ttft, itl] = options.targets;
+  put(made.add("id", id)
+          .text("name", options.name)
+          .numbers("gpus", options.gpus)
+          .add("target_request", request.count())
+          .add("target_ttft", ttft.count())
+          .add("target_itl", itl.count()));
 }
 
 void record_stream::work(client_id id, std::uint64_t begun, std::uint64_t ended, time_point first,

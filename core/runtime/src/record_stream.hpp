@@ -11,6 +11,7 @@
 #include "sluice/config.hpp"
 #include "sluice/ids.hpp"
 #include "sluice/observation.hpp"
+#include "sluice/online_client.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/recording.hpp"
 #include "sluice/statistics.hpp"
@@ -37,7 +38,7 @@ class record_stream {
   void begin(const beginning& what) noexcept;
   void seen(unsigned source, const observation& what) noexcept;
   void overflow(unsigned source, std::uint64_t dropped) noexcept;
-  void client(client_id id, std::string_view name, std::span<const gpu_id> gpus) noexcept;
+  void client(client_id id, const client_options& options) noexcept;
   void work(client_id id, std::uint64_t begun, std::uint64_t ended, time_point first,
             bool withdrawn) noexcept;
   void mark(client_id id, span_kind span, std::uint64_t request, bool begins,

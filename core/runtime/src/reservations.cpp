@@ -73,9 +73,9 @@ bool reservations::answered(gpu_id id, double share, error_code error, time_poin
   set_can(one, false);
   if (was_wanted) stats_.failed_reservations.add();
   if (passes) {
-    constexpr std::uint8_t most_doublings = 6;
+    constexpr std::uint8_t most_failures = 6;
     one.again = now + config_.failure_backoff * (1 << one.failures);
-    one.failures = std::min(static_cast<std::uint8_t>(one.failures + 1), most_doublings);
+    one.failures = std::min(static_cast<std::uint8_t>(one.failures + 1), most_failures);
   }
   if (std::exchange(one.failed, true) || (quiet_ && !was_wanted)) return hardware;
   if (std::uint64_t unsaid = 0; log_.allow(now, unsaid)) {

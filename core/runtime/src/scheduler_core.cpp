@@ -16,6 +16,7 @@
 #include "table.hpp"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <functional>
 #include <new>
@@ -31,9 +32,9 @@ namespace {
 
 const steady_time real_time;
 
-/// A policy that returns late this often, each time within `strike_memory` of the one before, is
-/// removed. A machine that was busy once a day must not cost it its policy.
-constexpr int most_strikes = 3;
+/// A policy that returns late this often within `strike_memory` is removed. A machine that was busy
+/// once a day must not cost it its policy.
+constexpr std::size_t most_strikes = 3;
 constexpr duration strike_memory = std::chrono::minutes(1);
 
 }  // namespace
@@ -173,8 +174,8 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   time_point next_tick_{};
   time_point due_ = never;  // The next turn, as the last one said.
   std::uint64_t turn_ = 0;
-  int strikes_ = 0;
-  time_point last_strike_{};
+  /// When it was late, the last times but the newest one to come; the latest at the end.
+  std::array<std::optional<time_point>, most_strikes - 1> strikes_;
   bool stopping_ = false;
   bool finished_ = false;
 };
@@ -270,9 +271,12 @@ void scheduler_core::impl::decide(time_point now) {
   }
   const time_point after = time_.now();
   if (after - before <= config_.policy_time_limit) return;
-  strikes_ = strikes_ != 0 && after - last_strike_ <= strike_memory ? strikes_ + 1 : 1;
-  last_strike_ = after;
-  if (strikes_ >= most_strikes) eject("it exceeded policy_time_limit three times");
+  const auto first = strikes_.front();
+  std::shift_left(strikes_.begin(), strikes_.end(), 1);
+  strikes_.back() = after;
+  if (first && after - *first <= strike_memory) {
+    eject("it exceeded policy_time_limit three times within a minute");
+  }
 }
 
 void scheduler_core::impl::eject(std::string_view why) {
@@ -309,7 +313,7 @@ void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next) {
   reservations_.forget();
   pointer_interval_ = {};
   policy_wake_ = never;
-  strikes_ = 0;
+  strikes_.fill({});
   retired_ = std::exchange(policy_, std::move(next));
   policy_is_new_ = policy_ != nullptr;
   // As decision_sink::listen() says of the start.

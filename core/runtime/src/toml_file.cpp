@@ -15,9 +15,9 @@ namespace {
 /// [daemon] adapters/node's.
 constexpr std::array<std::string_view, 4> known_tables{"scheduler", "policy", "roles", "daemon"};
 
-/// A slip of the pen must not leave a node with the defaults.
-/// \return one line about the first key that nobody reads, by its place in the file; else empty.
-std::string unknown_key(const toml::table& file, const std::string& path) {
+}  // namespace
+
+std::string unknown_table(const toml::table& file, const std::string& path) {
   const toml::key* first = nullptr;
   for (const auto& [key, node] : file) {
     const bool known =
@@ -28,8 +28,6 @@ std::string unknown_key(const toml::table& file, const std::string& path) {
   return fmt::format("{}:{}: {} is no table of a configuration; there are [{}]", path,
                      first->source().begin.line, first->str(), fmt::join(known_tables, "], ["));
 }
-
-}  // namespace
 
 result<toml::table> read_toml(const std::string& path, std::string& message) {
   const auto content = read_whole_file(path);
@@ -43,8 +41,6 @@ result<toml::table> read_toml(const std::string& path, std::string& message) {
                           parsed.error().source().begin.column, parsed.error().description());
     return errc::bad_config;
   }
-  message = unknown_key(parsed.table(), path);
-  if (!message.empty()) return errc::bad_config;
   return std::move(parsed).table();
 }
 

@@ -17,6 +17,10 @@ namespace sluice::core {
 /// \return errc::bad_config, or the system's error for a file that cannot be read.
 result<toml::table> read_toml(const std::string& path, std::string& message);
 
+/// A slip of the pen must not leave a node with the defaults.
+/// \return one line about the first key of the file that nobody reads; empty when there is none.
+std::string unknown_table(const toml::table& file, const std::string& path);
+
 /// The table [name], nullptr when the file has none.
 /// \return errc::bad_config when it is something else than a table.
 result<const toml::table*> table_of(const toml::table& file, const std::string& path,

@@ -45,21 +45,24 @@ struct subject {
   bool forced = false;
   time_point forced_until = never;
   std::deque<std::pair<time_point, time_point>> offs;  ///< Within the window; but for the current.
-  // For the verdict.
-  bool wished = false;  ///< The policy wants it held...
-  time_point wished_since{};
-  time_point online_at{};   ///< When online work was last on one of its GPUs,
-  time_point offline_at{};  ///< and when another offline group ran there.
+  // For the verdict: since online work was last on one of its GPUs.
+  bool wished = false;    ///< The policy wants it held.
+  duration waited{};      ///< For how long, less what it ran since.
+  duration alone{};       ///< How long it is held now with nothing else running on its GPUs.
+  duration in_vain{};     ///< How long it was, over all holds, and not for a gang's sake,
+  int times_in_vain = 0;  ///< and in how many of them.
 };
+
+/// So many holds with nothing to hold for, at most: one when online work has ended, and a few where
+/// a policy foresees that more will come.
+constexpr int most_times_in_vain = 8;
 
 /// Plays one sequence to two instances of a policy.
 class node {
  public:
   node(const policy_maker& make, const check_options& with)
       : with_(with), policy_(make()), twin_(make()) {
-    for (std::uint32_t id = 1; id < step::most_ids; ++id) {
-      world_.add_client(client_id{id}, "client-" + std::to_string(id));
-    }
+    for (std::uint32_t number = 1; number < step::most_ids; ++number) register_client(number);
   }
 
   /// \throws finding
@@ -95,6 +98,12 @@ class node {
 
   // What happens ------------------------------------------------------------------------------
 
+  /// One that withdrew comes again under its name, with another id.
+  void register_client(std::uint32_t number) {
+    client_[number] = client_id{++clients_};
+    world_.add_client(client_[number], "client-" + std::to_string(number));
+  }
+
   void apply(const step& one) {
     note();
     switch (one.what) {
@@ -117,6 +126,13 @@ class node {
       case verb::pointers: move_pointers(one); break;
       case verb::span_begin:
       case verb::span_end: mark(one); break;
+      case verb::withdraw: {
+        withdraw(one.client);
+        turn();
+        world_.remove_client(client_[one.client]);
+        register_client(one.client);
+        return;
+      }
       case verb::wait: wait(one.time); return;
     }
     turn();
@@ -189,13 +205,30 @@ class node {
     on.work = seen;
   }
 
+  void withdraw(std::uint32_t number) {
+    for (std::uint32_t gpu = 1; gpu < step::most_ids; ++gpu) {
+      count({.what = verb::end, .gpu = gpu, .client = number, .count = in_flight_[gpu][number]});
+    }
+    std::erase_if(spans_, [&](const std::pair<step, time_point>& open) {
+      const auto& [begun, at] = open;
+      if (begun.client != number) return false;
+      events_.push_back({.kind = event_kind::span_abandoned,
+                         .client = client_[number],
+                         .at = now_,
+                         .span = begun.kind,
+                         .request = begun.request,
+                         .length = now_ - at});
+      return true;
+    });
+  }
+
   void mark(const step& one) {
     const auto same = [&](const std::pair<step, time_point>& open) {
       return open.first.client == one.client && open.first.kind == one.kind &&
              open.first.request == one.request;
     };
     const auto open = std::find_if(spans_.begin(), spans_.end(), same);
-    event made{.client = client_id{one.client}, .at = now_, .span = one.kind};
+    event made{.client = client_[one.client], .at = now_, .span = one.kind};
     made.request = one.request;
     if (one.what == verb::span_begin && open == spans_.end()) {
       spans_.emplace_back(one, now_);
@@ -213,7 +246,7 @@ class node {
   void add_event(event_kind kind, const step& one, std::uint32_t number) {
     events_.push_back({.kind = kind,
                        .gpu = gpu_id{one.gpu},
-                       .client = client_id{one.client},
+                       .client = client_[one.client],
                        .count = number,
                        .at = now_});
   }
@@ -358,11 +391,7 @@ class node {
     events_.clear();
     changed_.clear();
     after_policy();
-    for (subject& one : subjects_) {
-      const bool wished = one.hold_until > now_ && holdable(one);
-      if (wished && !one.wished) one.wished_since = now_;
-      one.wished = wished;
-    }
+    for (subject& one : subjects_) one.wished = one.hold_until > now_ && holdable(one);
     note();
   }
 
@@ -456,7 +485,10 @@ class node {
     if (++loop_ >= 100 && woken) found(defect::busy_loop, "it had 100 turns within a millisecond");
     const bool holds = std::any_of(subjects_.begin(), subjects_.end(),
                                    [&](const subject& one) { return one.hold_until > now_; });
-    idle_ = woken && !holds ? idle_ + 1 : 0;
+    const auto& gpus = world_.gpus();
+    const bool online =
+        std::any_of(gpus.begin(), gpus.end(), [&](const gpu_view& on) { return has_online(on); });
+    idle_ = woken && !holds && !online ? idle_ + 1 : 0;
     if (idle_ == 0) idle_since_ = now_;
     if (idle_ > 32 && now_ - idle_since_ >= 1ms) {
       found(defect::restless,
@@ -465,35 +497,94 @@ class node {
     }
   }
 
-  /// What was true until now, and what that means for groups that are held.
-  void note() {
-    for (subject& one : subjects_) {
-      if (!one.wished) continue;
-      const group_view& view = *world_.find(one.id);
-      if (!spans_.empty()) one.online_at = now_;  // Clients here work on every GPU.
-      for (const gpu_id id : view.gpus) {
-        const gpu_view& on = *world_.find(id);
-        if (on.online_in_flight != 0 || has_work(on) || on.last_end == now_) {
-          one.online_at = now_;
+  bool has_online(const gpu_view& on) const {
+    // Spans count everywhere, for clients here work on every GPU.
+    return !spans_.empty() || on.online_in_flight != 0 || has_work(on) || on.last_end == now_;
+  }
+  bool others_run(const gpu_view& on, group_id but) const {
+    return std::any_of(on.offline.begin(), on.offline.end(), [&](group_id other) {
+      return other != but && world_.find(other)->actual != run_state::suspended;
+    });
+  }
+  /// On its GPUs, and those to which gangs reach from there, and so on: a GPU may be kept free for
+  /// a gang for which another one is not free yet.
+  bool others_run_in_reach(const group_view& from) const {
+    std::vector<gpu_id> reached(from.gpus.begin(), from.gpus.end());
+    for (std::size_t i = 0; i < reached.size(); ++i) {
+      const gpu_view& on = *world_.find(reached[i]);
+      if (others_run(on, from.id)) return true;
+      for (const group_id other : on.offline) {
+        for (const gpu_id to : world_.find(other)->gpus) {
+          if (std::find(reached.begin(), reached.end(), to) == reached.end()) reached.push_back(to);
         }
-        for (const group_id other : on.offline) {
-          if (other != one.id && world_.find(other)->actual != run_state::suspended) {
-            one.offline_at = now_;
-          }
-        }
-      }
-      const duration waited = now_ - std::max(one.wished_since, one.online_at);
-      if (with_.patience > 0ns && waited > with_.patience) {
-        found(defect::starved, name(one.id) + " has been held for " + seconds(waited) +
-                                   ", without online work on its GPUs, while others ran");
-      }
-      const duration alone = now_ - std::max({one.wished_since, one.online_at, one.offline_at});
-      if (alone >= with_.max_suspend) {
-        found(defect::left_held, name(one.id) + " has been held for " + seconds(alone) +
-                                     ", with nothing else running on its GPUs; only max_suspend "
-                                     "ended that");
       }
     }
+    return false;
+  }
+
+  /// What was true until now, and what that means for groups that are held.
+  void note() {
+    const duration passed = now_ - std::exchange(noted_, now_);
+    for (subject& one : subjects_) {
+      const group_view& view = *world_.find(one.id);
+      const auto anywhere = [&](auto&& is) {
+        return std::any_of(view.gpus.begin(), view.gpus.end(),
+                           [&](gpu_id id) { return is(*world_.find(id)); });
+      };
+      if (anywhere([&](const gpu_view& on) { return has_online(on); })) {
+        one.waited = one.alone = one.in_vain = duration::zero();
+        one.times_in_vain = 0;
+        continue;
+      }
+      if (!one.wished) {
+        one.alone = duration::zero();
+        one.waited = std::max(one.waited - worth_of_run(passed), duration::zero());
+        continue;
+      }
+      one.waited += passed;
+      judge_wait(one);
+      if (anywhere([&](const gpu_view& on) { return others_run(on, one.id); })) {
+        one.alone = duration::zero();
+      } else if (passed != duration::zero()) {
+        const bool anew = one.alone == duration::zero();
+        one.alone += passed;
+        judge_alone(one);
+        if (!others_run_in_reach(view)) judge_vain(one, passed, anew);
+      }
+    }
+  }
+
+  /// How long a wait is made good by running for so long: with less than its floor a group waits
+  /// ever longer.
+  duration worth_of_run(duration ran) const {
+    if (with_.offline_floor <= 0) return duration::max() / 2;
+    return std::chrono::duration_cast<duration>(std::chrono::duration<double, std::nano>(ran) *
+                                                ((1 - with_.offline_floor) / with_.offline_floor));
+  }
+
+  void judge_wait(const subject& one) const {
+    if (with_.patience <= 0ns || one.waited <= with_.patience) return;
+    found(defect::starved, name(one.id) + " has been held for " + seconds(one.waited) +
+                               " more than short runs in between make good, without online work on "
+                               "its GPUs, while others ran");
+  }
+
+  void judge_alone(const subject& one) const {
+    if (one.alone < with_.max_suspend) return;
+    found(defect::left_held, name(one.id) + " has been held for " + seconds(one.alone) +
+                                 ", with nothing else running on its GPUs; only max_suspend "
+                                 "ended that");
+  }
+
+  void judge_vain(subject& one, duration passed, bool anew) const {
+    one.in_vain += passed;
+    if (anew) ++one.times_in_vain;
+    const bool often = one.times_in_vain > most_times_in_vain;
+    if (one.in_vain < with_.max_suspend && !often) return;
+    found(often ? defect::restless : defect::left_held,
+          name(one.id) + " has been held " + std::to_string(one.times_in_vain) + " times and for " +
+              seconds(one.in_vain) +
+              " in all since online work was last on its GPUs, with nothing else running");
   }
 
   subject* find(group_id id) {
@@ -510,9 +601,12 @@ class node {
   std::vector<subject> subjects_;
   std::array<std::array<std::uint32_t, step::most_ids>, step::most_ids> in_flight_{};
   std::vector<std::pair<step, time_point>> spans_;
+  std::array<client_id, step::most_ids> client_{};
+  std::uint64_t clients_ = 0;
   duration suspend_cost_{};
   duration resume_cost_{};
   time_point now_ = start;
+  time_point noted_ = start;  ///< Up to when note() has counted.
   std::vector<event> events_;
   std::vector<group_id> changed_;
   recording_sink said_;

@@ -108,9 +108,17 @@ void policy_harness::begin_span(span_kind kind, std::uint64_t request, duration 
 }
 
 void policy_harness::end_span(span_kind kind, std::uint64_t request) {
+  finish_span(event_kind::span_end, kind, request);
+}
+
+void policy_harness::abandon_span(span_kind kind, std::uint64_t request) {
+  finish_span(event_kind::span_abandoned, kind, request);
+}
+
+void policy_harness::finish_span(event_kind how, span_kind kind, std::uint64_t request) {
   const auto open = open_.extract({kind, request});
   if (open.empty()) return;
-  turn({{.kind = event_kind::span_end,
+  turn({{.kind = how,
          .client = client_id{1},
          .at = now(),
          .span = kind,

@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::array verbs{"costs", "gpu",      "group",      "gone",     "begin", "end",
-                           "blink", "pointers", "span_begin", "span_end", "wait"};
+constexpr std::array verbs{"costs", "gpu",      "group",      "gone",     "begin",    "end",
+                           "blink", "pointers", "span_begin", "span_end", "withdraw", "wait"};
 constexpr std::array works{"unknown", "waiting", "consumed", "finished", "running"};
 constexpr std::array kinds{"request", "ttft", "itl"};
 
@@ -78,6 +78,7 @@ std::string to_text(const step& one) {
       of.with("client", one.client).with("kind", kinds[static_cast<std::size_t>(one.kind)]);
       of.with("request", one.request);
       break;
+    case verb::withdraw: of.with("client", one.client); break;
     case verb::wait: of.with("time", one.time); break;
   }
   return verbs[static_cast<std::size_t>(one.what)] + of.text_;
@@ -191,7 +192,7 @@ step random_step(dice& random, std::uint32_t gpus) {
   one.count = random.once_in(6) ? 1 + random.below(4) : 1;
   one.request = random.below(4);
   one.kind = static_cast<span_kind>(random.below(span_kinds));
-  switch (random.below(24)) {
+  switch (random.below(25)) {
     case 0:
     case 1: return random_group(random, gpus);
     case 2:
@@ -223,6 +224,7 @@ step random_step(dice& random, std::uint32_t gpus) {
     case 16:
       one = {.what = verb::wait, .time = random.once_in(20) ? duration(12s) : random.time(6)};
       return one;
+    case 17: one.what = verb::withdraw; return one;
     default: one = {.what = verb::wait, .time = random.time(4)}; return one;
   }
 }

@@ -26,6 +26,7 @@ enum class verb : std::uint8_t {
   pointers,
   span_begin,
   span_end,
+  withdraw,
   wait,
 };
 
@@ -35,7 +36,7 @@ struct step {
   verb what{};
   std::uint32_t id = 1;      ///< gpu, group, gone.
   std::uint32_t gpu = 1;     ///< begin, end, blink, pointers.
-  std::uint32_t client = 1;  ///< begin, end, blink, span_begin, span_end.
+  std::uint32_t client = 1;  ///< begin, end, blink, span_begin, span_end, withdraw.
   std::uint32_t count = 1;   ///< begin, end, blink.
   std::uint32_t gpus = 2;    ///< group: bit n is GPU n.
   std::uint32_t queues = 1;  ///< group: on each GPU.

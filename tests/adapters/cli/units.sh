@@ -19,15 +19,18 @@ cp "$source/adapters/cli/systemd/transparent.conf" "$work/sluice.service.d/"
 said=$(systemd-analyze verify --man=no "$work/sluice.service" 2>&1) || { echo "$said"; exit 1; }
 [ -z "$said" ] || { echo "$said"; exit 1; }
 # What would make the kernel ignore the agent's capabilities.
-! grep -Eq '^(NoNewPrivileges=yes|SystemCall|Restrict(AddressFamilies|Namespaces|Realtime|SUIDSGID)|PrivateDevices|ProtectKernel|ProtectClock|ProtectHostname|MemoryDenyWriteExecute|LockPersonality|DynamicUser)' \
-  "$work/sluice.service"
+if grep -Eq '^(NoNewPrivileges=yes|SystemCall|Restrict(AddressFamilies|Namespaces|Realtime|SUIDSGID)|PrivateDevices|ProtectKernel|ProtectClock|ProtectHostname|MemoryDenyWriteExecute|LockPersonality|DynamicUser)' \
+  "$work/sluice.service"; then exit 1; fi
 
 root=$work/root
 mkdir -p "$root/etc"
-systemd-sysusers --root="$root" "$source/adapters/cli/systemd/sluice.sysusers"
+# The first two commands of the page, for another root.
+systemd-sysusers() { command systemd-sysusers --root="$root" "$source/adapters/cli/systemd/sluice.sysusers"; }
+systemd-tmpfiles() { command systemd-tmpfiles --root="$root" "$@" "$source/adapters/cli/systemd/sluice.tmpfiles"; }
+commands=$(grep -A 2 '^systemd-sysusers$' "$source/adapters/cli/DAEMON.md" | sed -n 1,2p)
+eval "$commands"
 grep -q '^sluice:' "$root/etc/passwd"
 grep -q '^render:.*sluice' "$root/etc/group"
-systemd-tmpfiles --root="$root" --create "$source/adapters/cli/systemd/sluice.tmpfiles"
 [ "$(stat -c %a "$root/run/sluice")" = 755 ] && [ "$(stat -c %a "$root/run/sluice/owner")" = 660 ]
 [ "$(stat -c %u "$root/run/sluice")" = "$(sed -n 's/^sluice:[^:]*:\([0-9]*\):.*/\1/p' "$root/etc/passwd")" ]
 [ "$(stat -c %u "$root/var/lib/sluice")" = 0 ]

@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
 # usage: with_simulated_gpu.sh in_place.sh unprivileged.sh BIN_DIR LIB_DIR
-# The daemon as the unit runs it: as a user of its own without capabilities, beside an agent that has
+# What adapters/cli/DAEMON.md says to type, and the daemon as the unit runs it: as a user of its own without capabilities, beside an agent that has
 # CAP_SYS_PTRACE by its file; offline work is another user's. The simulated GPU lies at /dev/kfd, for an
 # agent with file capabilities takes no other.
 set -euo pipefail
 bin=$1 lib=$2
 unset SLUICE_KFD_DEVICE SLUICE_KFD_SYSFS SLUICE_KFD_DEBUGFS
+source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../..")
+# block N: the page's N-th block of commands.
+block() {
+  awk -v wanted="$1" '/^```$/ {inside=0} inside && n == wanted {print} /^```sh$/ {inside=1; n++}' \
+    "$source/adapters/cli/DAEMON.md"
+}
 skip() { echo "skipped: $1"; exit 77; }
 fail() { echo "FAILED: $1"; [ ! -e "$log" ] || cat "$log"; exit 1; }
 # eventually SECONDS COMMAND...
@@ -33,10 +39,22 @@ cp "$lib/libsluice_client.so" /run/bin/
 # As systemd-tmpfiles makes them, and the agent as OPERATING.md says.
 install -d -m 755 -o 64001 -g 64001 /run/sluice
 install -m 660 -o 64001 -g 64001 /dev/null /run/sluice/owner
-chown root:64001 /run/bin/sluice-agent
-chmod 750 /run/bin/sluice-agent
-setcap cap_sys_ptrace+ep /run/bin/sluice-agent || skip "no file capabilities on a tmpfs here"
-cat >/run/sluice.toml <<END
+cp "$source/adapters/node/sluice.toml" /run/
+[ "$(block 2 | grep -c .)" = 7 ] && [ -z "$(block 3)" ] || fail "commands that this test does not know"
+block 2 | sed -n '3,6p' | sed 's|/usr/local/bin|/run/bin|; s|root:sluice|root:64001|
+  s|/usr/local/share/doc/sluice|/run|; s|/etc/sluice|/run/etc|' >/run/commands
+grep -q '^setcap ' /run/commands
+bash -euo pipefail /run/commands || skip "no file capabilities on a tmpfs here"
+cmp /run/etc/sluice.toml /run/sluice.toml
+# It observes: checked, run, and ended.
+(cd /run && PATH=/run/bin:$PATH && eval "$(block 1 | sed -n 1p)" >checked &&
+  exec "${daemon_user[@]}" bash -c "PATH=$PATH; exec $(block 1 | sed -n 2p)" 2>observed) &
+observer=$!
+eventually 20 grep -qs "observes: it attaches to nothing" /run/observed || fail "it does not observe"
+grep -q "^sluice.toml: ok: observe" /run/checked || fail "its example is not ok"
+kill -TERM "$observer"
+wait "$observer" || fail "observing ended with code $?"
+cat >/run/enforce.toml <<END
 [daemon]
 mode = "enforce"
 [scheduler]
@@ -50,7 +68,7 @@ name = "fixed_timeslice"
 store = "/run/roles"
 may_claim_online = { users = ["root"] }
 END
-chmod 644 /run/sluice.toml
+chmod 644 /run/enforce.toml
 
 pids=()
 trap 'kill -KILL "${pids[@]}" 2>/dev/null || true' EXIT
@@ -58,10 +76,10 @@ SLUICE_KFD_DEVICE=/dev/kfd SLUICE_KFD_SYSFS=/sys/class/kfd/kfd AMD_QUEUE_TAG=OFF
   "${work_user[@]}" /run/bin/offline_demo --load train >/dev/null &
 offline=$!
 pids+=("$offline")
-"${daemon_user[@]}" /run/bin/sluice run --config /run/sluice.toml 2>$log &
+"${daemon_user[@]}" /run/bin/sluice run --config /run/enforce.toml 2>$log &
 daemon=$!
 pids+=("$daemon")
-eventually 20 grep -q "this program owns the node" $log || fail "the daemon does not own the node"
+eventually 20 grep -qs "this program owns the node" $log || fail "the daemon does not own the node"
 
 capabilities() { sed -n 's/^CapEff:\t//p' "/proc/$1/status"; }
 [ "$(capabilities "$daemon")" = 0000000000000000 ] || fail "the daemon has capabilities"
@@ -70,7 +88,7 @@ agent=$(sed -n '2s/ .*//p' /run/sluice/owner)
 
 # Another user's environment is not the daemon's to read: its tag counts for nothing...
 tracer() { sed -n 's/^TracerPid:\t//p' "/proc/$offline/status"; }
-sleep 1.2
+sleep 1.2  # It looks every second.
 [ "$(tracer)" = 0 ] || fail "whose word was that?"
 # ... but an operator's word does.
 /run/bin/sluice role set --store /run/roles --pid "$offline" offline >/dev/null

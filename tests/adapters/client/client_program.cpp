@@ -127,6 +127,13 @@ std::string obey(std::istringstream& words) {
     text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
     return text;
   }
+  if (word == "fork_idle") {  // A child that never calls anything.
+    const pid_t child = fork();
+    if (child == 0) {
+      for (;;) pause();
+    }
+    return std::to_string(child);
+  }
   if (word == "kill") {
     words >> a;
     kill(a, SIGKILL);

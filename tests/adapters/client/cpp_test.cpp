@@ -3,6 +3,8 @@
 #include "served_node.hpp"
 
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
@@ -51,6 +53,24 @@ TEST_F(Connection, IsBusyAsLongAsATokenLives) {
   EXPECT_EQ(client_.status().mode, std::uint32_t{SLUICE_CLIENT_MODE_ACTIVE});
   EXPECT_EQ(client_.status().scheduler_pid, getpid());
   outer.end();
+  EXPECT_TRUE(node_->resumes());
+}
+
+TEST_F(Connection, LosesNothingBetweenThreads) {
+  constexpr int threads = 4;
+  constexpr int times = 5'000;
+  std::vector<std::thread> all;
+  for (int i = 0; i < threads; ++i) {
+    all.emplace_back([&] {
+      for (int j = 0; j < times; ++j) {
+        const auto busy = client_.busy();
+        const auto span = client_.span(client::span_kind::itl, 1);
+      }
+    });
+  }
+  for (auto& each : all) each.join();
+  constexpr std::uint64_t expected = std::uint64_t{threads} * times;
+  EXPECT_TRUE(eventually(patience, [&] { return node_->stats().begins == expected; }));
   EXPECT_TRUE(node_->resumes());
 }
 

@@ -378,6 +378,18 @@ TEST_F(Hostile, WhoFloodsTheSocketAndReadsNothingIsDroppedOrWaits) {
   munmap(words, sizeof *words);
 }
 
+TEST(ServerOptions, AreChecked) {
+  const socket_place place;
+  client::server_options options;
+  options.socket = place.path();
+  options.most_clients = 0;
+  std::string said;
+  options.say = [&](std::string_view line) { said = line; };
+  served_node node(options);
+  EXPECT_EQ(node.start().error(), errc::bad_config);
+  EXPECT_THAT(said, HasSubstr("it must be 1 to 4096"));
+}
+
 TEST_F(Hostile, ClientsAndStrangersAreBounded) {
   client::server_options options;
   options.most_of_a_process = 3;

@@ -2,6 +2,7 @@
 
 #include "discovery_bench.hpp"
 #include "family.hpp"
+#include "proc.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -175,6 +176,62 @@ TEST_F(Discovery, TakesARoleBeforeTheProcessUsesAGpuAndBeforeItStarts) {
 }
 
 // What the pid's next owner would inherit otherwise.
+TEST_F(Discovery, FollowsOtherRulesAndKeepsWhatItKnows) {
+  const auto program = [](const char* variable, const char* value) {
+    return [variable, value](int said) {
+      ::fcntl(said, F_SETFD, FD_CLOEXEC);
+      ::setenv(variable, value, 1);
+      ::execl("/bin/sleep", "sleep", "60", nullptr);
+      return 1;
+    };
+  };
+  const family tagged{program("AMD_QUEUE_TAG", "OFFLINE_AI")};
+  const family said{program("JOB", "batch")};
+  for (const auto* const each : {&tagged, &said})
+    ASSERT_TRUE(within(5s, [&] { return command_of(each->pid()) == "sleep"; }));
+  add_process(tagged.pid());
+  classification_rules rules;
+  rules.role_store = "";
+  rules.may_claim_offline = {};
+  source_.make(where_, rules);
+  ASSERT_TRUE(source_.start());
+  ASSERT_TRUE(sees(observation_kind::resync_end));
+  ASSERT_TRUE(source_->set_role(identity_of(said.pid()).value(), role::online));
+  add_process(said.pid());
+  open_the_device();
+  ASSERT_TRUE(sees(observation_kind::process_seen));
+
+  const auto becomes = [&](pid_t pid, role what) {
+    return within(5s, [&] {
+      return sees(observation_kind::process_seen) && source_.last().pid == pid &&
+             source_.last().what == what;
+    });
+  };
+  std::string message;
+  rules.may_claim_offline.everyone = true;
+  ASSERT_TRUE(source_->set_rules(rules, message)) << message;
+  EXPECT_TRUE(becomes(tagged.pid(), role::offline));
+  // A variable that nobody looked at before; what was said comes first.
+  rules.by_environment = {{"JOB", "batch", role::offline}};
+  ASSERT_TRUE(source_->set_rules(rules, message)) << message;
+  ASSERT_TRUE(source_->withdraw_role(identity_of(said.pid()).value()));
+  EXPECT_TRUE(becomes(said.pid(), role::offline));
+
+  // Another store, which must be readable; then it is followed.
+  role_store store{directory_ + "/roles"};
+  rules.role_store = store.path();
+  std::ofstream{store.path()} << "nonsense\n";
+  EXPECT_FALSE(source_->set_rules(rules, message));
+  EXPECT_NE(message.find("/roles:1: "), std::string::npos) << message;
+  std::filesystem::remove(store.path());
+  ASSERT_TRUE(source_->set_rules(rules, message)) << message;
+  ASSERT_TRUE(store.set(identity_of(said.pid()).value(), role::online, message)) << message;
+  EXPECT_TRUE(becomes(said.pid(), role::online));
+  rules.online_priority = 99;
+  EXPECT_EQ(source_->set_rules(rules, message).error(), errc::bad_config);
+  EXPECT_EQ(message, rules.problem());
+}
+
 TEST_F(Discovery, TakesNoRoleForAProcessThatIsGone) {
   auto target = std::make_unique<family>(wait_here);
   start();

@@ -23,7 +23,7 @@ python3 -c 'import json; all = json.load(open("all.json")); assert all["settings
 python3 "$here/check_page.py" out.html >page
 grep -qxF "$(grep -- '--report out' commands)" page
 for name in fixed_timeslice deadline 'suspend at once' 'no scheduler' SIGSTOP 'online alone'; do grep -qxF "$name" page; done
-grep -qx 'bound of what suspending can give' page
+grep -qx "bound of what suspending can give, over any row's stretch" page
 [ "$(grep -c '^Latency of requests$' page)" = 2 ]
 mv out.html before.html
 bash -euo pipefail <(grep -- "--report out" commands) >/dev/null 2>&1
@@ -154,6 +154,19 @@ sluice lab --config node.toml --policy fixed_timeslice:slice=7ms --load 0.3 --du
 grep -q '^sluice: note: node.toml: policy_time_limit has no effect in the laboratory' err
 figures() { grep -F "  $1  " said | grep -o '  [0-9].*'; }
 [ -n "$(figures '[policy] of node.toml')" ] && [ "$(figures '[policy] of node.toml')" = "$(figures fixed_timeslice:slice=7ms)" ]
+# A slice that max_suspend (1 s) never lets pass is said.
+grep -q 'never passes' err && exit 1
+sluice lab --policy fixed_timeslice:slice=5s --load 0.3 --duration 20s >said 2>err
+grep -qF 'sluice: note: --policy fixed_timeslice:slice=5s: a slice of 5s never passes: max_suspend, 1s, ends the hold first' err
+# Offline work that gets nothing done: whose fault it is.
+code=0
+sluice lab --wake-up 100h --load 0.3 --duration 20s >said 2>&1 || code=$?
+[ $code = 1 ] && grep -q 'its host takes up to 100h after a kernel (--wake-up, ' said
+# Arrivals without a request: no figure of latencies, and JSON is JSON.
+sluice lab --load 0.3 --arrivals poisson:rate=0.001 --duration 1s --json none.json --report none.html >said 2>err
+grep -q 'no request comes, so there is no figure of latencies' said
+python3 "$here/check_page.py" none.html >page
+python3 -c 'import json; json.load(open("none.json"), parse_constant=lambda name: exit(name))'
 # A policy that says something every ten seconds says it three times, and the rest is counted.
 sluice lab --policy shadow:of=fixed_timeslice --load 0.3 --duration 10min >said 2>err
 [ "$(grep -c 'would have held offline groups' err)" = 3 ]

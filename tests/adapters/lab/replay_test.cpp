@@ -267,6 +267,7 @@ TEST(Replay, CallsBeyondTheRecordedOnesTakeTheMedian) {
   const outcome_summary sums = summarize(got->run);
   EXPECT_EQ(sums.preemptions, 2u);
   EXPECT_GE(got->estimated, 1u);
+  EXPECT_EQ(got->given, 0u);
   EXPECT_EQ(sums.to_off, std::vector<duration>(2, known({}).reaction + 5ms));
 }
 
@@ -291,7 +292,10 @@ TEST(Replay, WhatACallTakesMustComeFromSomewhere) {
   EXPECT_EQ(refused.error().message,
             "test: nothing was suspended in this recording, so how long that takes is not known: "
             "say it with --suspend-cost TIME");
-  EXPECT_TRUE(replay(begun, make_at_once(), {.suspend_cost = 5ms, .resume_cost = 10ms}));
+  const auto got = replay(begun, make_at_once(), {.suspend_cost = 5ms, .resume_cost = 10ms});
+  ASSERT_TRUE(got);
+  EXPECT_GE(got->given, 1u);
+  EXPECT_EQ(got->given, got->calls) << "none took a median: there is none";
 }
 
 TEST(Replay, APolicyThatNeedsPointersSaysThatThereAreNone) {

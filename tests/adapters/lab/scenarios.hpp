@@ -4,6 +4,8 @@
 
 #include "experiment.hpp"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <random>
@@ -122,11 +124,26 @@ inline scenario any_scenario(std::uint64_t seed) {
   if (one_in(4)) made.serving.decode_occupancy = 1;
   made.offline.shape = shape_of(one_in(2) ? load_kind::training : load_kind::long_kernels);
   made.offline.processes = one_in(3) ? 2 : 1;
-  if (made.offline.shape.kernels_per_step != 0 && one_in(2)) {
-    made.offline.gang = true;
-    made.offline.all_reduce = 500us;
+  load_shape& load = made.offline.shape;
+  if (one_in(3)) load.kernels_per_step = 1 + static_cast<std::uint32_t>(bits() % 3);
+  if (one_in(3)) {  // 5 to 100 %, by twentieths.
+    load.occupancy_low = 0.05 * static_cast<double>(1 + bits() % 20);
+    load.occupancy_high = std::max(load.occupancy_low, 0.05 * static_cast<double>(1 + bits() % 20));
   }
-  if (one_in(4)) made.offline.shape.queues += 2;
+  if (one_in(4)) load.lengths = {{1, 20ms, 20ms}};
+  if (load.kernels_per_step != 0 && one_in(2)) {
+    made.offline.gang = true;
+    made.offline.all_reduce = std::array{500us, 5000us, 20000us, 50000us}[bits() % 4];
+    made.offline.all_reduce_occupancy = 0.25 * static_cast<double>(1 + bits() % 4);
+  }
+  if (one_in(4)) load.queues += 2;
+  if (one_in(4)) {  // A gang that exchanges as long as it computes, or longer.
+    const duration kernel = std::array{1ms, 5ms, 20ms}[bits() % 3];
+    load = {.kernels_per_step = 1, .lengths = {{1, kernel, kernel}}};
+    made.offline.gang = true;
+    made.offline.all_reduce = kernel * (1 + bits() % 4);
+    made.offline.all_reduce_occupancy = one_in(2) ? 0.25 : 0.5;
+  }
   made.offline_seed = seed;
   if (one_in(3)) made.limits.max_suspend = duration(20ms) * (1 + bits() % 20);
   if (one_in(4)) made.costs = scale_to_load(made.work, 0.9 + 0.1 * static_cast<double>(bits() % 4));

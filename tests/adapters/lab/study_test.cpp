@@ -4,8 +4,10 @@
 #include "report.hpp"
 #include "scenarios.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -218,6 +220,74 @@ TEST(LabStudy, SaysWhereAPercentileIsTheLongest) {
   const std::string said = "of fewer than 100 requests p99 is the longest";
   EXPECT_THAT(text_report(spec, *few), HasSubstr(said));
   EXPECT_THAT(text_report(spec, *many), testing::Not(HasSubstr(said)));
+}
+
+/// Of a seed without requests there is no latency, and offline work had the whole window.
+TEST(LabStudy, CountsSeedsWithoutRequestsInNoLatency) {
+  study_spec spec = one_setting();
+  spec.policies = {timeslice(20ms)};
+  spec.keep_requests = spec.keep_decisions = true;  // As for a page.
+  spec.sources[0].make = [](std::uint64_t seed) {
+    return seed == 2 ? arrivals{3s, {}} : poisson(seed, 3s, 10);
+  };
+  spec.seeds = 3;
+  const auto some = run_study(spec);
+  spec.first_seed = 2;
+  spec.seeds = 1;
+  const auto none = run_study(spec);
+  ASSERT_TRUE(some.has_value() && none.has_value());
+  for (const metric& each : metrics()) {
+    const bool latency = each.key == "p50_ms" || each.key == "p99_ms" ||
+                         each.key == "ttft_p99_ms" || each.key == "itl_p99_ms" ||
+                         each.key == "slowdown_mean" || each.key == "request_misses";
+    const bool always = each.key == "offline_percent" || each.key == "forced_resumes_per_s";
+    if (!latency && !always) continue;
+    const cell& judged = some->settings[0].cells.back();
+    EXPECT_EQ(values_of(each, judged).size(), latency ? 2u : 3u) << each.key;
+    EXPECT_EQ(values_of(each, none->settings[0].cells.back()).size(), latency ? 0u : 1u)
+        << each.key;
+  }
+  EXPECT_NEAR(none->settings[0].cells.back().by_seed[0].offline_share, 1, 0.01);
+  spec.first_seed = 1;
+  spec.seeds = 3;
+  EXPECT_THAT(text_report(spec, *some),
+              HasSubstr("1 of the 3 seeds has no request and counts in no figure of latencies"));
+  EXPECT_THAT(html_report(spec, *some, ""), HasSubstr("1 of the 3 seeds has no request"));
+  spec.first_seed = 2;
+  spec.seeds = 1;
+  const std::string json = json_report(spec, *none, "");
+  EXPECT_THAT(json, HasSubstr("no request comes, so there is no figure of latencies"));
+  EXPECT_THAT(json, testing::Not(testing::AnyOf(HasSubstr(":inf"), HasSubstr(":nan"),
+                                                HasSubstr("[inf"), HasSubstr("[nan"))));
+  EXPECT_THAT(html_report(spec, *none, ""), HasSubstr("no request comes"));
+}
+
+/// Offline work's share is of the row's own stretch, and who takes longer to be done has more time
+/// without online work: the curve is of all their stretches.
+TEST(LabStudy, DrawsTheBoundAboveWhatEachRowsOwnStretchAllows) {
+  study_spec spec = one_setting();
+  spec.loads = {0.9};
+  spec.policies = {timeslice(20ms), timeslice(500ms)};
+  const auto all = run_study(spec);
+  ASSERT_TRUE(all.has_value());
+  const auto& curve = all->settings[0].bound;
+  ASSERT_FALSE(curve.empty());
+  int compared = 0;
+  for (const cell& each : all->settings[0].cells) {
+    const figures& row = each.by_seed[0];
+    if (!row.bound || each.how == arrangement::stopped) continue;
+    const auto after =
+        std::upper_bound(curve.begin(), curve.end(), row.latency.p99,
+                         [](duration p99, const bound_point& point) { return p99 < point.p99; });
+    ASSERT_NE(after, curve.begin()) << each.contender;
+    EXPECT_GE(std::prev(after)->offline_share, *row.bound) << each.contender;
+    EXPECT_LE(row.offline_share, *row.bound) << each.contender;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 4);
+  EXPECT_TRUE(std::is_sorted(curve.begin(), curve.end(), [](const auto& a, const auto& b) {
+    return a.p99 < b.p99 || a.offline_share < b.offline_share;
+  }));
 }
 
 TEST(LabReport, IsJsonWhateverNamesHold) {

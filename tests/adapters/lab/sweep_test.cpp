@@ -190,6 +190,33 @@ TEST(LabSweep, HasNoRatioOfRequestsThatWereNotFinished) {
   EXPECT_THAT(text_sweep(grids), HasSubstr("x1: unknown\n"));
 }
 
+TEST(LabSweep, LeavesSeedsWithoutRequestsOutOfLatencies) {
+  study_spec asked = waiting_study();
+  const auto some = asked.sources[0].make;
+  const sweep_axes axes{.cost_factors = {1}, .kernels = {10ms}};
+  const auto one = run_study(*spread(asked, axes));
+  asked.sources[0].make = [&](std::uint64_t seed) {
+    return seed == 1 ? some(1) : arrivals{1s, {}};
+  };
+  asked.seeds = 2;
+  const auto two = run_study(*spread(asked, axes));
+  ASSERT_TRUE(one.has_value() && two.has_value());
+  const sweep_point expected = grids_of(asked, axes, *one)[0].rows[3].points[0];
+  const sweep_point got = grids_of(asked, axes, *two)[0].rows[3].points[0];
+  EXPECT_EQ(got.p99_ms, expected.p99_ms);
+  EXPECT_EQ(got.p99_ratio, expected.p99_ratio);
+  EXPECT_GT(got.offline_share, expected.offline_share);
+  asked.first_seed = 2;
+  asked.seeds = 1;
+  const auto none = run_study(*spread(asked, axes));
+  ASSERT_TRUE(none.has_value());
+  const auto grids = grids_of(asked, axes, *none);
+  EXPECT_FALSE(grids[0].rows[3].points[0].p99_ratio.has_value());
+  EXPECT_THAT(text_sweep(grids), testing::Not(HasSubstr(" 0ms ")));
+  EXPECT_THAT(json_report(*spread(asked, axes), *none, "", grids),
+              HasSubstr("\"p99_ms\":[[null]]"));
+}
+
 TEST(LabSweep, GivesWhatEveryPointOnItsOwnWould) {
   study_spec asked = waiting_study();
   asked.profiles.push_back({"batch", machine()});

@@ -72,6 +72,7 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
                                 "directory",
                                 "clients",
                                 "socket_group",
+                                "record",
                                 "agent",
                                 "batch_commands",
                                 "criu_pause",
@@ -112,7 +113,8 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
 
 TEST_F(DaemonConfig, ReadsItsTable) {
   const auto config = load(
-      "[daemon]\nclients = false\nsocket_group = \"root\"\nmode = \"enforce\"\ndirectory = "
+      "[daemon]\nclients = false\nsocket_group = \"root\"\nrecord = \"/tmp/r\"\nmode = "
+      "\"enforce\"\ndirectory = "
       "\"/tmp/x/\"\nagent = \"/opt/agent\"\n"
       "batch_commands = false\ncriu_pause = true\nlog_level = \"error\"\n"
       "statistics_interval = \"0s\"\n[policy]\nname = \"slo\"\nrequest.p99 = \"200ms\"\n");
@@ -122,6 +124,8 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->node.files.disabled(), "/tmp/x/disabled");
   EXPECT_EQ(config->node.agent_path, "/opt/agent");
   EXPECT_FALSE(config->node.batch_commands);
+  EXPECT_EQ(config->node.record.file, "/tmp/r");
+  EXPECT_EQ(config->node.record.policy, config->policy);
   EXPECT_FALSE(config->node.clients);
   EXPECT_EQ(config->node.socket_group, gid_t{0});
   EXPECT_TRUE(config->node.criu_pause);
@@ -129,7 +133,7 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->statistics_interval, 0s);
   EXPECT_THAT(config->policy, StartsWith("slo:"));
   EXPECT_EQ(config->fixed_differences(daemon_config{}),
-            "mode, directory, clients, socket_group, agent, batch_commands, criu_pause");
+            "mode, directory, clients, socket_group, record, agent, batch_commands, criu_pause");
   // It makes policies from what was read, whatever becomes of the file.
   std::filesystem::remove(path_);
   EXPECT_EQ(config->node.settings.make_policy()->name(),
@@ -147,11 +151,11 @@ TEST_F(DaemonConfig, ListsEveryErrorWithItsLineAndKey) {
                   at(3) + "colour is not a setting of [daemon]",
                   at(4) + "log_level must be \"info\" or \"warning\" or \"error\"",
                   StartsWith(at(6) + "min_run must be a duration in quotes"),
-                  StartsWith(at(7) + "max_suspend is 1h; it must be 1ms to "),
+                  StartsWith(at(7) + "max_suspend is 1h; with the 9s that a driver call may take"),
                   at(8) + "speed is not a setting of [scheduler]", StartsWith(at(9)),
                   StartsWith(at(12) + "online_priority is 16; it must be"),
-                  at(13) + "deamon is not known; there are the tables [daemon], [scheduler], "
-                           "[policy] and [roles]"));
+                  at(13) + "deamon is no table of a configuration; there are [scheduler], "
+                           "[policy], [roles], [daemon]"));
 }
 
 TEST_F(DaemonConfig, SaysWhereTheTextIsNoToml) {

@@ -10,7 +10,7 @@
  * without one, and what is in flight counts as soon as one is there.
  *
  * Values:    a call returns what it says, or a negative errno value; then
- *            sluice_client_last_error() has a sentence.
+ *            sluice_client_last_error() has a sentence. A client that is NULL gives -EINVAL.
  * Threading: any thread may call anything at any time, but for sluice_client_close(), which must be
  *            the last call. One thread of the library's own, with every signal blocked, keeps the
  *            connection, and calls what sluice_client_wait() was given.

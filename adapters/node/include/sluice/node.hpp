@@ -23,6 +23,7 @@
 #include "sluice/node_files.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/reactor.hpp"
+#include "sluice/recording.hpp"
 #include "sluice/result.hpp"
 #include "sluice/standard_error.hpp"
 #include "sluice/statistics.hpp"
@@ -58,6 +59,8 @@ struct node_options {
   bool clients = true;
   /// Of the socket, whose mode is 0660; none: this process's.
   std::optional<gid_t> socket_group{};
+  /// As scheduler_options::record; written anew each time this program becomes the owner.
+  record_options record{};
   // As agent::agent_options.
   std::string agent_path{};
   bool batch_commands = true;

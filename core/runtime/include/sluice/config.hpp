@@ -31,7 +31,8 @@ struct scheduler_config {
   /// two, waiting much longer costs it whole offline kernels. attach_after to 1 h.
   duration attach_at_latest = std::chrono::seconds(3);
   /// A begin without an end stops counting after this time: between one and two of it where a
-  /// client's busy periods overlap, for begins are matched with ends in order. 1 ms to 24 h.
+  /// client's busy periods overlap, for begins are matched with ends in order. So does a span, up
+  /// to a 64th of it later: raise it where requests take that long. 1 ms to 24 h.
   duration max_busy = std::chrono::seconds(60);
   /// Wait after a failed driver command or attach, doubled up to 64 times. 1 ms to 10 min.
   duration failure_backoff = std::chrono::seconds(1);

@@ -128,7 +128,7 @@ class online_client {
 
   /// The span `kind` of a request begins now, or began at `since` (not later than now). Beginning
   /// one that is open ends it and begins it anew, so a server that marks every token needs one call
-  /// per token. One that nobody ends is forgotten after max_busy, when thousands are open.
+  /// per token. One that nobody ends stops counting after max_busy, or when the client withdraws.
   ///
   /// Marks are for policies that know targets (slo); online work begins with begin() and busy().
   /// Wait-free, no lock, no allocation. Marks of requests and first tokens wake the reactor as

@@ -16,7 +16,8 @@
 ///              priority, gpu, queue, type (uapi number), work, count, at, until (of
 ///              breaker_kept; left out: never). Times `at` of nothing are left out.
 ///   overflow   source dropped `count` observations, which it will repeat.
-///   client     id, name, gpus (left out: all of them): registered.
+///   client     id, name, gpus (left out: all of them), target_request, target_ttft, target_itl
+///              (nanoseconds): registered.
 ///   work       client, begun, ended: its counters; first: when the oldest begin since the line
 ///              before began; withdrawn.
 ///   mark       client, span, request, begins, at.

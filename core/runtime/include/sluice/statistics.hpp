@@ -40,6 +40,8 @@ struct statistics {
 
   counter begins;              ///< Busy periods begun by clients.
   counter expired_begins;      ///< Begins that stopped counting after max_busy.
+  counter expired_spans;       ///< Spans that did: nobody had ended them.
+  counter abandoned_spans;     ///< Spans that were open when their client withdrew.
   counter clients_thrown_out;  ///< Of other processes: what their pages said could not be.
   counter lost_marks;  ///< Marks of spans that found too many others waiting, or made no sense.
   counter stray_ends;  ///< Marks that ended a span which was not open.

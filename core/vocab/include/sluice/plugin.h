@@ -69,11 +69,13 @@ typedef struct sluice_parameter {
 /* What a policy is shown -------------------------------------------------------------------- */
 
 enum sluice_event_kind {
-  SLUICE_EVENT_ONLINE_BEGIN = 0, /**< `count` busy periods began on `gpu`. */
-  SLUICE_EVENT_ONLINE_END = 1,   /**< `count` busy periods ended on `gpu`. */
-  SLUICE_EVENT_ONLINE_MOVED = 2, /**< Online queues on `gpu` got `count` packets. */
-  SLUICE_EVENT_SPAN_BEGIN = 3,   /**< `client` began the span `span` of its request `request`. */
-  SLUICE_EVENT_SPAN_END = 4      /**< It ended; `length` is how long it took. */
+  SLUICE_EVENT_ONLINE_BEGIN = 0,  /**< `count` busy periods began on `gpu`. */
+  SLUICE_EVENT_ONLINE_END = 1,    /**< `count` busy periods ended on `gpu`. */
+  SLUICE_EVENT_ONLINE_MOVED = 2,  /**< Online queues on `gpu` got `count` packets. */
+  SLUICE_EVENT_SPAN_BEGIN = 3,    /**< `client` began the span `span` of its request `request`. */
+  SLUICE_EVENT_SPAN_END = 4,      /**< It ended; `length` is how long it took. */
+  SLUICE_EVENT_SPAN_ABANDONED = 5 /**< It was open for `length`, and nobody will end it: its client
+                                       withdrew, or it was open for max_busy. */
 };
 
 enum sluice_span_kind {
@@ -236,6 +238,10 @@ typedef struct sluice_policy_plugin {
   /** What to call this state in logs and reports; it changes when behaviour changes. May be NULL:
    * `name`. What is returned must stay until destroy(). */
   const char* (*name_of)(const void* state);
+  /** Where struct_size reaches to here. Kinds of spans of which clients must mark at least one, or
+   * the policy does nothing: the sum of 1 << SLUICE_SPAN_* over them. Called once, after create().
+   * May be NULL, as 0: it works without marks. */
+  uint32_t (*needs_marks)(const void* state);
 } sluice_policy_plugin;
 
 /** The one symbol that a library exports. NULL: it cannot be used here. */

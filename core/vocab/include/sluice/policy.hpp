@@ -22,6 +22,9 @@ enum class event_kind : std::uint8_t {
                  ///< gpu_view::work changed. Sent while decision_sink::poll_pointers() asks for it.
   span_begin,    ///< `client` began the span `span` of its request `request`; on no single GPU.
   span_end,      ///< It ended; `length` is how long it took.
+  span_abandoned,  ///< It was open for `length`, and nobody will end it: its client withdrew, or it
+                   ///< was open for max_busy. That says nothing of how long it would have taken.
+                   ///< Of one begin comes either this or a span_end.
 };
 
 struct event {
@@ -32,7 +35,7 @@ struct event {
   time_point at{};
   span_kind span{};           ///< Spans only, as what follows.
   std::uint64_t request = 0;  ///< The client's number of it.
-  duration length{};          ///< span_end.
+  duration length{};          ///< span_end, span_abandoned: from the span's begin to `at`.
 };
 
 /// One consistent picture, taken at the start of a reactor turn.
@@ -85,9 +88,9 @@ class decision_sink {
 };
 
 /// Threading: reactor thread only, never concurrently with itself.
-/// Errors:    a policy that throws, or takes longer than the configured limit three times, is
-///            removed: everything runs, the scheduler says so once, and its fallback takes over
-///            where it was given one.
+/// Errors:    a policy that throws, or takes longer than the configured limit three times within a
+///            minute, is removed: everything runs, the scheduler says so once, and its fallback
+///            takes over where it was given one.
 class policy {
  public:
   virtual ~policy() = default;
@@ -96,7 +99,7 @@ class policy {
   virtual void decide(const snapshot& seen, decision_sink& out) = 0;
   /// Kinds of spans of which clients must mark at least one, or it does nothing: who knows before
   /// a run that nobody marks any refuses it. Empty: it works without marks. Constant for its life;
-  /// valid as long as it is. Plugins cannot say it.
+  /// valid as long as it is.
   virtual std::span<const span_kind> needs_marks() const noexcept { return {}; }
 };
 

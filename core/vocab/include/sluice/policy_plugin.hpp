@@ -56,7 +56,8 @@ static_assert(is(event_kind::online_begin, SLUICE_EVENT_ONLINE_BEGIN) &&
               is(event_kind::online_end, SLUICE_EVENT_ONLINE_END) &&
               is(event_kind::online_moved, SLUICE_EVENT_ONLINE_MOVED) &&
               is(event_kind::span_begin, SLUICE_EVENT_SPAN_BEGIN) &&
-              is(event_kind::span_end, SLUICE_EVENT_SPAN_END));
+              is(event_kind::span_end, SLUICE_EVENT_SPAN_END) &&
+              is(event_kind::span_abandoned, SLUICE_EVENT_SPAN_ABANDONED));
 static_assert(is(span_kind::request, SLUICE_SPAN_REQUEST) &&
               is(span_kind::ttft, SLUICE_SPAN_TTFT) && is(span_kind::itl, SLUICE_SPAN_ITL));
 static_assert(is(online_work::unknown, SLUICE_WORK_UNKNOWN) &&
@@ -290,7 +291,8 @@ class exporter {
                 .create = &create,
                 .decide = &decide,
                 .destroy = &destroy,
-                .name_of = &name_of};
+                .name_of = &name_of,
+                .needs_marks = &needs_marks};
     }
     const policy_kind kind = Kind();
     std::vector<sluice_parameter> parameters;
@@ -334,6 +336,14 @@ class exporter {
 
   static const char* name_of(const void* state) noexcept {
     return static_cast<const instance*>(state)->name.c_str();
+  }
+
+  static std::uint32_t needs_marks(const void* state) noexcept {
+    std::uint32_t kinds = 0;
+    for (const span_kind each : static_cast<const instance*>(state)->decider->needs_marks()) {
+      kinds |= 1U << static_cast<unsigned>(each);
+    }
+    return kinds;
   }
 };
 

@@ -23,11 +23,16 @@ enum class defect : std::uint8_t {
   held_online,    ///< It held a group that is not offline.
   unknown_group,  ///< It declared something for a group that is not there.
   left_held,  ///< A group was held to the end of max_suspend while nothing online or offline ran
-              ///< on its GPUs: the limits ended a hold that the policy should have.
+              ///< on its GPUs: the limits ended a hold that the policy should have. Or it was for
+              ///< so long in several holds, with nothing online in between: whoever lets groups
+              ///< take turns must let one of them run.
   starved,  ///< It wanted a group held for longer than `patience` without online work on its GPUs,
-            ///< so that it ran only when the limits forced it.
+            ///< while others ran. Short runs in between do not make up for that: it must run for
+            ///< `offline_floor` of the time without the limits that see to it.
   not_repeatable,  ///< A second instance decided otherwise on the same snapshots.
-  restless,        ///< It asked for turn after turn while nothing was held and nothing happened.
+  restless,        ///< It asked for turn after turn while nothing was held and nothing happened, or
+                   ///< held a group more than eight times while nothing online or offline ran on
+                   ///< its GPUs, with nothing online in between.
   busy_loop,       ///< It asked for 100 turns within a millisecond.
   past_wake,       ///< It asked to be woken at a time that is not after the turn's.
   bad_number,      ///< A share to reserve, or an interval to poll, out of its range.
@@ -67,8 +72,8 @@ using policy_maker = std::function<std::unique_ptr<policy>()>;
 /// them and three clients. The policy's declarations take effect as in the scheduler: until they
 /// expire, within max_suspend, min_run and offline_floor, after a suspend or a resume that takes
 /// its time; groups come, go, move, change their role or priority, are not attached yet; GPUs are
-/// lost. At the end all online work and
-/// every span end, and 3 s pass.
+/// lost; clients withdraw with work in flight and spans open, and come again. At the end all online
+/// work and every span end, and 3 s pass.
 ///
 /// Threading: one thread. Cost: some 10 us for each sequence and policy, in an optimised build.
 /// \return the first failure, made short.
@@ -85,6 +90,7 @@ using policy_maker = std::function<std::unique_ptr<policy>()>;
 ///     begin gpu=1 client=1 count=1            (end, blink: the same; client-1, client-2, ...)
 ///     pointers gpu=1 work=waiting             (running, consumed, finished; only while it polls)
 ///     span_begin client=1 kind=ttft request=1 (span_end: the same)
+///     withdraw client=1                       (it comes again as another of the same name)
 ///     wait time=20ms
 ///
 /// Only seed, patience and limits of the options count. \throws std::invalid_argument for a line

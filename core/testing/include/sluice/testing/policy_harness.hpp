@@ -30,6 +30,7 @@ class fake_world final : public world {
   void remove_group(group_id id);
   /// \param on where it works; empty: on every GPU, as one that was not added.
   void add_client(client_id id, std::string name, std::vector<gpu_id> on = {});
+  void remove_client(client_id id) { clients_.erase(id); }
   gpu_view* edit(gpu_id id) noexcept;
   group_view* edit(group_id id) noexcept;
 
@@ -75,6 +76,8 @@ class policy_harness {
   /// Client 1 marks its requests. \param ago how long before the turn it began.
   void begin_span(span_kind kind, std::uint64_t request, duration ago = {});
   void end_span(span_kind kind, std::uint64_t request);
+  /// Nobody will end it: as when its client withdrew.
+  void abandon_span(span_kind kind, std::uint64_t request);
   /// The pointers of the GPU's online queues say that `packets` came, and what has become of them.
   void move(gpu_id gpu, online_work work, std::uint32_t packets = 0);
   /// Lists the group in `changed`.
@@ -90,6 +93,7 @@ class policy_harness {
   std::uint64_t turns() const noexcept { return turns_; }
 
  private:
+  void finish_span(event_kind how, span_kind kind, std::uint64_t request);
   void turn(std::vector<event> events, std::vector<group_id> changed);
 
   manual_clock clock_;

@@ -1,0 +1,258 @@
+// Problem: an HTTP server answers requests on a GPU that best-effort processes use as well, and has
+// an event loop already, on which the scheduler is to run, too.
+//
+// Notice: make_reactor(context) in embed(), and busy() in server.cpp: it begins when the head of a
+// request is there, before its body is.
+//
+// Expected output, after SIGTERM or SIGINT:
+//   listening on 127.0.0.1:8080
+//   answered 12 of 12 requests, 192 tokens
+//   12 queue suspends, 12 resumes, 0 of them forced; from a request's head to offline work off the
+//   GPU p50 5.3 ms, p99 5.6 ms, longest 5.6 ms
+
+#include "gpu_work.hpp"
+#include "options.hpp"
+#include "policy_choice.hpp"
+#include "print.hpp"
+#include "reset_text.hpp"
+#include "scheduling_options.hpp"
+#include "server.hpp"
+#include "workload.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
+
+#include "sluice/agent/agent_backend.hpp"
+#include "sluice/asio.hpp"
+#include "sluice/kfd/breaker_store.hpp"
+#include "sluice/kfd/classification.hpp"
+#include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/roots.hpp"
+#include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/scheduler.hpp"
+
+namespace {
+
+namespace asio = boost::asio;
+using namespace std::chrono_literals;
+using demo::checked;
+using demo::failure;
+
+struct settings {
+  unsigned short port = 8080;
+  inference::server_options serving;
+  sluice::duration drain_limit = 10s;
+  demo::scheduling_options scheduling;
+  bool no_scheduler = false;
+  std::string agent;
+  std::string owner_lock = "/run/sluice/owner";
+};
+
+/// A scheduler on the server's own io_context, started.
+checked<std::unique_ptr<sluice::scheduler>> embed(asio::io_context& context, const settings& with,
+                                                  std::unique_ptr<sluice::policy> policy) {
+  sluice::scheduler_config config;
+  const std::string& file = with.scheduling.config_file;
+  std::string message;
+  auto roles = sluice::kfd::load_classification(file, message);
+  if (roles.has_error()) return failure(message);
+  if (!file.empty()) {
+    auto loaded = sluice::load_config(file, message);
+    if (loaded.has_error()) return failure(message);
+    config = *loaded;
+  }
+  if (with.scheduling.attach_after) {
+    config.attach_after = *with.scheduling.attach_after;
+    config.attach_at_latest = std::max(config.attach_at_latest, config.attach_after);
+  }
+
+  auto loop = sluice::make_reactor(context);
+  if (loop.has_error()) return failure("no event loop: " + loop.error().message());
+  const auto roots = sluice::kfd::roots::from_environment();
+  std::vector<std::unique_ptr<sluice::source>> sources;
+  sources.push_back(sluice::kfd::make_discovery(roots, std::move(*roles)));
+  sources.push_back(
+      sluice::kfd::make_breaker_keeper(sluice::kfd::breaker_store::default_path(roots)));
+  auto made = sluice::scheduler::create(
+      config, std::move(*loop),
+      sluice::agent::make_agent_backend(
+          {.roots = roots, .agent_path = with.agent, .owner_lock = with.owner_lock}),
+      std::move(policy), std::move(sources),
+      {.fallback = [] { return sluice::make_fixed_timeslice(); }});
+  if (made.has_error()) return failure("no scheduler: " + config.problem());
+  if (auto started = (*made)->start(); started.has_error()) {
+    return failure("the scheduler does not start: " + started.error().message());
+  }
+  return std::move(*made);
+}
+
+std::string scheduler_metrics(const sluice::scheduler& by) {
+  const auto seen = std::make_unique<sluice::statistics>(by.stats());  // Large.
+  std::string out;
+  const auto line = [&out](std::string_view name, std::string_view kind, std::uint64_t value) {
+    out += fmt::format("# TYPE sluice_{0} {1}\nsluice_{0} {2}\n", name, kind, value);
+  };
+  line("suspended_queues", "gauge", seen->suspended_now);
+  line("open_breakers", "gauge", seen->open_breakers);
+  line("begins_total", "counter", seen->begins);
+  line("suspends_total", "counter", seen->suspends);
+  line("resumes_total", "counter", seen->resumes);
+  line("forced_resumes_total", "counter", seen->forced_resumes);
+  line("failed_outcomes_total", "counter", seen->failed_outcomes);
+  line("attaches_total", "counter", seen->attaches);
+  line("backend_restarts_total", "counter", seen->backend_restarts);
+  line("policy_ejections_total", "counter", seen->policy_ejections);
+  return out;
+}
+
+void print_summary(const sluice::scheduler& by) {
+  const auto seen = std::make_unique<sluice::statistics>(by.stats());
+  demo::print(
+      "{} queue suspends, {} resumes, {} of them forced; from a request's head to offline work off "
+      "the GPU p50 {}, p99 {}, longest {}\n",
+      seen->suspends.value(), seen->resumes.value(), seen->forced_resumes.value(),
+      demo::rounded_text(seen->arrival_to_off.percentile(50)),
+      demo::rounded_text(seen->arrival_to_off.percentile(99)),
+      demo::rounded_text(seen->arrival_to_off.max()));
+}
+
+checked<int> run(const settings& with, std::unique_ptr<sluice::policy> policy) {
+  asio::io_context context(1);  // The hint: one thread runs it.
+  auto device = inference::gpu::open(context);
+  if (device.has_error()) {
+    return failure("cannot use the GPU: " + device.error().message() +
+                   " (is SLUICE_KFD_DEVICE set to a simulated device's dev/kfd?)");
+  }
+  std::unique_ptr<sluice::scheduler> scheduler;
+  sluice::online_client client;  // Without a scheduler its calls do nothing.
+  if (!with.no_scheduler) {
+    auto embedded = embed(context, with, std::move(policy));
+    if (embedded.has_error()) return embedded.error();
+    scheduler = std::move(*embedded);
+    auto registered = scheduler->register_client({.name = "inference_server", .gpus = {}});
+    if (registered.has_error()) {
+      return failure("cannot register a client: " + registered.error().message());
+    }
+    client = std::move(*registered);
+  }
+
+  inference::server server(context, **device, std::move(client), with.serving);
+  const auto port = server.listen(with.port);
+  if (port.has_error()) {
+    return failure(
+        fmt::format("cannot listen on 127.0.0.1:{}: {}", with.port, port.error().message()));
+  }
+  demo::print("listening on 127.0.0.1:{}\n", *port);
+  std::fflush(stdout);
+
+  // The end: what has begun is finished, within a limit and unless a second signal comes; then the
+  // scheduler resumes what is suspended, and the io_context runs out of work.
+  sluice::error_code gpu_failure;
+  asio::signal_set signals(context, SIGINT, SIGTERM);
+  asio::steady_timer drain(context);
+  const auto give_up = [&] {
+    (*device)->stop();
+    server.abort();
+  };
+  signals.async_wait([&](const sluice::error_code& cancelled, int) {
+    if (cancelled) return;
+    server.stop();
+    drain.expires_after(with.drain_limit);
+    drain.async_wait([&](const sluice::error_code& over) {
+      if (!over) give_up();
+    });
+    signals.async_wait([&](const sluice::error_code& over, int) {
+      if (!over) give_up();
+    });
+  });
+  server.on_gpu_failure = [&](sluice::error_code why) {
+    gpu_failure = why;
+    give_up();
+  };
+  server.on_end = [&] {
+    drain.cancel();
+    signals.cancel();
+    if (scheduler) scheduler->stop();
+  };
+  if (scheduler) server.more_metrics = [&] { return scheduler_metrics(*scheduler); };
+  context.run();
+
+  const inference::server_counts& did = server.counts();
+  demo::print("answered {} of {} requests, {} tokens\n", did.answered, did.requests, did.tokens);
+  if (scheduler) print_summary(*scheduler);
+  if (gpu_failure == sluice::errc::lost) return failure(demo::reset_text);
+  if (gpu_failure) return failure("the GPU refused work: " + gpu_failure.message());
+  return 0;
+}
+
+void add_options(CLI::App& app, settings& with) {
+  using demo::add_duration;
+  using demo::add_number;
+  inference::server_options& serving = with.serving;
+  add_number<unsigned short>(app, "--port", with.port, 0, 65535,
+                             "Port on 127.0.0.1; 0: one that is free, which is printed");
+  add_number(app, "--tokens", serving.default_tokens, 1u, serving.most_tokens,
+             "Tokens of a request that does not say how many");
+  add_number(app, "--prefill-kernels", serving.prefill.kernels, 1u, 1000u,
+             "Kernels of a request's first token");
+  add_number(app, "--kernels", serving.decode.kernels, 1u, 1000u, "Kernels of each further token");
+  add_duration(app, "--kernel-length", serving.decode.length, "Length of each kernel", {1us, 1s});
+  add_number(app, "--connections", serving.most_connections, std::size_t{1}, std::size_t{100000},
+             "Most connections at a time; beyond, the one idle for longest is closed");
+  add_number(app, "--body-limit", serving.body_limit, std::size_t{2}, std::size_t{1} << 30u,
+             "Most bytes of a request's body");
+  add_duration(app, "--head-time", serving.head_time,
+               "Longest time to a request's head, idle time included", {1ms, 1h});
+  add_duration(app, "--body-time", serving.body_time,
+               "Longest time from the head to the end of the body; offline work is held off "
+               "meanwhile",
+               {1ms, 1h});
+  add_duration(app, "--write-time", serving.write_time, "Longest time for the peer to take a token",
+               {1ms, 1h});
+  add_duration(app, "--drain-limit", with.drain_limit,
+               "Longest time that requests in flight are given after SIGTERM or SIGINT", {0s, 1h});
+  with.scheduling.add_to(app, "2 s, or what the configuration says");
+  app.add_flag("--no-scheduler", with.no_scheduler, "Serve without a scheduler");
+  app.add_option("--agent", with.agent,
+                 "The program that acts on the driver (default: sluice-agent beside this one)")
+      ->type_name("FILE");
+  app.add_option("--owner-lock", with.owner_lock, "The lock that says who owns this node")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  settings with;
+  CLI::App app(
+      "An HTTP server with the scheduler on its event loop: POST /generate, GET /healthz, GET\n"
+      "/metrics. The GPU is a simulated one: SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and\n"
+      "SLUICE_KFD_DEBUGFS say where it is. SIGTERM or SIGINT ends it when what it answers is "
+      "answered.",
+      "inference_server");
+  add_options(app, with);
+  if (const int code = demo::parse(app, argc, argv); code >= 0) return code;
+  with.serving.prefill.length = with.serving.decode.length;
+
+  auto policy = demo::make_policy(with.scheduling);
+  if (policy.has_error()) {
+    demo::print(stderr, "inference_server: {}\n", policy.error().message);
+    return 2;
+  }
+  const auto code = run(with, std::move(*policy));
+  if (code.has_error()) {
+    demo::print(stderr, "inference_server: {}\n", code.error().message);
+    return 1;
+  }
+  return *code;
+}
