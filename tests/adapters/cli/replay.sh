@@ -48,14 +48,15 @@ refused "--policy slo:ttft.p99=1s needs clients that mark ttft: unmarked.rec has
 # Symptom: a policy that was removed had figures like any other, and the exit code was 0.
 code=0
 sluice replay live.rec --policy "$throwing" --csv-decisions removed.csv --json >removed.json 2>said || code=$?
-[ $code = 1 ] && grep -q "^sluice: $throwing: the policy was removed in the middle of the replay: thrown in decide()" said
-! grep -q "$throwing" removed.csv
+[ $code = 1 ]
+grep -q "^sluice: $throwing: the policy was removed in the middle of the replay: thrown in decide()" said
+if grep "$throwing" removed.csv; then exit 1; fi
 python3 - "$throwing" <<'END'
 import json, sys
 row = json.load(open("removed.json"))["rows"][-1]
 assert row == {"policy": sys.argv[1], "what": "replayed", "removed": "thrown in decide()"}, row
 END
-sluice replay live.rec --policy "$throwing" >table.txt 2>said && exit 1
+if sluice replay live.rec --policy "$throwing" >table.txt 2>said; then exit 1; fi
 grep -qE "^$throwing +- +- " table.txt
 
 # Cut short in the middle of a line, or with a gap: played up to there.

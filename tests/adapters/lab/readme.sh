@@ -135,7 +135,15 @@ refused "--csv-requests -: standard output has something else on it" --csv-reque
 echo earlier >kept.json
 code=0
 timeout 1 sluice lab --duration 24h --arrivals poisson:rate=40 --gpus 8 --seeds 50 --json kept.json --report new.html >said 2>&1 || code=$?
-[ $code = 124 ] && [ "$(cat kept.json)" = earlier ] && [ "$(ls kept.json* new.html* 2>/dev/null)" = kept.json ]
+[ $code = 124 ]
+[ "$(cat kept.json)" = earlier ]
+[ "$(find . -name 'kept.json*' -o -name 'new.html*')" = ./kept.json ]
+
+# Symptom: what had no limit but --duration looked like any other figure.
+sluice lab --arrivals interactive --load 0.3 --duration 60s >said 2>err
+grep -q '^sluice: note: mi300x | interactive | load 0.3 | offline long: without a scheduler requests came faster' err
+sluice lab --arrivals interactive --load 0.05 --offline train --duration 60s >said 2>err
+if grep 'requests came faster' err; then exit 1; fi
 
 # What cannot be written is said before hours are simulated, and what cannot be judged takes nobody else's figures.
 code=0
