@@ -68,7 +68,8 @@ class slo_gpu {
     track(one.span).begin(one.at, now, held_, trial_);
   }
 
-  /// \param suspended_since from when on every offline group there has been suspended; never: not so.
+  /// \param suspended_since from when on every offline group there has been suspended; never: not
+  /// so.
   void end(const event& one, time_point suspended_since, time_point now, decision_sink& out) {
     const time_point begun = one.at - one.length;
     if (one.span == span_kind::itl) {
@@ -119,7 +120,8 @@ class slo_gpu {
       span_track& each = tracks_[k];
       if (!each.has_target()) continue;
       const auto kind = static_cast<span_kind>(k);
-      each.set_worth(round_trip(), tokens_.of(kind, now));
+      each.set_worth(round_trip(),
+                     tokens_.of(each.for_requests() ? span_kind::request : kind, now));
       at(each.look(now, kind, out));
       all.least = std::min(all.least, each.helps() ? each.patience(1) : duration::max());
       all.price = std::max(all.price, each.price());
@@ -150,7 +152,7 @@ class slo_gpu {
     owes_ = share_.must_run(held_, round_trip(), changes);
     if (changes != duration::max()) at(now + changes);
     if (owes_) return false;
-    if (all.strict && (all.open || in_flight_ != 0)) return true;
+    if (all.strict && (all.open ? !trial_ : in_flight_ != 0)) return true;
     if (all.open) return holds_for(all.due, now, at);
     return holds_on_trial(now, at) || holds_in_gap(now, at);
   }

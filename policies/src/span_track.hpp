@@ -50,7 +50,7 @@ class span_track {
   /// time after twice as many.
   bool begins_trial() noexcept {
     const bool known = by_tokens_.has_value() || alone_.count() >= few;
-    if (known ? strict() : !near()) return false;
+    if (!near() || (known && strict())) return false;
     const bool in_vain = known && !helps();
     if (!in_vain) backed_off_ = first_back_off;
     const std::uint64_t every = in_vain                         ? backed_off_
@@ -80,6 +80,8 @@ class span_track {
   /// The target has been missed for long, and a hold helps: offline work is held whenever online
   /// work is in flight, until the misses are made up for.
   bool strict() const noexcept { return strict_ && helps(); }
+  /// A hold of that kind lasts for whole requests, and gains what they gain.
+  bool for_requests() const noexcept { return strict_; }
   /// What a nanosecond of a round trip is worth in offline time; doubled by every miss.
   double price() const noexcept { return std::exp2(pressure_); }
 
@@ -188,10 +190,9 @@ class span_track {
     ++suspended_count_;
     if (length > target_) ++suspended_misses_;
   }
-  /// More than 1 % of those that were held for throughout have missed, by more than chance.
+  /// More than 1 % of those that were held for throughout have missed, by more than one burst does.
   bool out_of_reach() const noexcept {
-    const double allowed = suspended_count_ / 100;
-    return suspended_count_ >= 64 && suspended_misses_ > allowed + 2 * std::sqrt(allowed);
+    return suspended_misses_ >= suspended_count_ / 100 + most_excess;
   }
   void set_strict(bool on, time_point now) noexcept {
     if (std::exchange(strict_, on) == on || !on) return;
@@ -230,9 +231,9 @@ class span_track {
   held_and_beside alone_;      ///< First spans that were held for from their begin, or not at all.
   std::uint64_t untried_ = 0;  ///< So many came since the last trial.
   std::uint64_t backed_off_ = first_back_off;
-  double pressure_ = 0;          ///< One for each miss, less `relief` for each span that met.
-  double excess_ = 0;            ///< Misses above 1 %.
-  bool strict_ = false;          ///< They became too many, and are not made up for.
+  double pressure_ = 0;  ///< One for each miss, less `relief` for each span that met.
+  double excess_ = 0;    ///< Misses above 1 %.
+  bool strict_ = false;  ///< They became too many, and are not made up for.
   time_point strict_since_{};
   decaying_histogram suspended_{8192};  ///< Lengths of spans held for throughout, since then.
   double suspended_count_ = 0;
