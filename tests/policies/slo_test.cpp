@@ -281,12 +281,10 @@ TEST(Slo, HoldsAtOnceForWorkInFlightWhenItsTargetIsMissedForLong) {
   harness.begin(gpu_a);
   EXPECT_FALSE(harness.held(train));
   harness.end(gpu_a);
-  for (int i = 0; i < 9; ++i) {
-    harness.begin_span(request, static_cast<std::uint64_t>(i));
-    harness.advance(3s);
-    harness.end_span(request, static_cast<std::uint64_t>(i));
-    harness.advance(1s);
-  }
+  for (std::uint64_t i = 0; i < 9; ++i) harness.begin_span(request, i);
+  harness.advance(3s);
+  for (std::uint64_t i = 0; i < 9; ++i) harness.end_span(request, i);
+  harness.advance(1s);
   harness.begin(gpu_a);
   EXPECT_TRUE(harness.held(train));
   harness.end(gpu_a);
