@@ -37,13 +37,16 @@ class slo final : public policy {
 
     time_point wake = never;
     bool listen = false;
+    bool news = !seen.changed.empty();
     for (std::size_t i = 0; i < gpus.size(); ++i) {
       const bool changed = gpus_[i].decide(gpus[i], seen.now, wake, out);
       listen |= gpus_[i].hears_tokens();
       if (!changed) continue;
+      news = true;
       for (const group_id id : gpus[i].offline) declare(seen, id, out);
     }
     for (const group_id id : seen.changed) declare(seen, id, out);
+    if (news) tell_what_is_held(seen);
     if (wake != never) out.wake_at(wake);
     if (listen != listening_) out.listen(span_kind::itl, listening_ = listen);
   }
@@ -66,7 +69,7 @@ class slo final : public policy {
       if (begins) {
         gpus_[i].begin(one, seen.now);
       } else if (ends) {
-        gpus_[i].end(one, seen.now, out);
+        gpus_[i].end(one, suspended_since(seen, seen.table.gpus()[i]), seen.now, out);
       } else {
         gpus_[i].abandon(one);
       }
@@ -87,14 +90,42 @@ class slo final : public policy {
   void declare(const snapshot& seen, group_id id, decision_sink& out) const {
     const group_view* const group = seen.table.find(id);
     if (group == nullptr) return;
-    const auto held_on = [&](gpu_id where) {
+    holds(seen, *group) ? out.hold(id, never) : out.run(id);
+  }
+
+  /// For any of its GPUs, unless it is owed time on one.
+  bool holds(const snapshot& seen, const group_view& group) const {
+    bool wanted = false;
+    for (const gpu_id where : group.gpus) {
       const gpu_view* const on = seen.table.find(where);
-      return on != nullptr &&
-             gpus_[static_cast<std::size_t>(on - seen.table.gpus().data())].holding();
+      if (on == nullptr) continue;
+      const slo_gpu& its = gpus_[static_cast<std::size_t>(on - seen.table.gpus().data())];
+      if (its.owes()) return false;
+      wanted |= its.wants();
+    }
+    return wanted && group.what == role::offline;
+  }
+
+  void tell_what_is_held(const snapshot& seen) {
+    const auto held = [&](group_id id) {
+      const group_view* const group = seen.table.find(id);
+      return group == nullptr || holds(seen, *group);
     };
-    const bool hold = group->what == role::offline &&
-                      std::any_of(group->gpus.begin(), group->gpus.end(), held_on);
-    hold ? out.hold(id, never) : out.run(id);
+    for (std::size_t i = 0; i < gpus_.size(); ++i) {
+      const auto there = seen.table.gpus()[i].offline;
+      gpus_[i].set_held(!there.empty() && std::all_of(there.begin(), there.end(), held), seen.now);
+    }
+  }
+
+  static time_point suspended_since(const snapshot& seen, const gpu_view& on) {
+    time_point since{};
+    for (const group_id id : on.offline) {
+      const group_view* const group = seen.table.find(id);
+      if (group == nullptr) continue;
+      if (group->actual != run_state::suspended) return never;
+      since = std::max(since, group->state_since);
+    }
+    return since;
   }
 
   const slo_options options_;

@@ -16,6 +16,7 @@
 #include <iterator>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sluice/policy.hpp"
@@ -49,6 +50,7 @@ class span_track {
   /// time after twice as many.
   bool begins_trial() noexcept {
     const bool known = by_tokens_.has_value() || alone_.count() >= few;
+    if (!near() || (known && strict())) return false;
     const bool in_vain = known && !helps();
     if (!in_vain) backed_off_ = first_back_off;
     const std::uint64_t every = in_vain                         ? backed_off_
@@ -63,6 +65,7 @@ class span_track {
   /// How long a span may be open before offline work is held, while `count` are; zero: hold at
   /// once. What the target leaves of the time that spans need then, halved by every miss.
   duration patience(std::size_t count) const noexcept {
+    if (strict_) return {};
     const duration left = std::max(target_ - need(count), duration::zero());
     return std::chrono::duration_cast<duration>(left * std::exp2(-pressure_));
   }
@@ -74,6 +77,11 @@ class span_track {
     if (!helps()) return never;
     return open_.front().begun + patience(open_.size());
   }
+  /// The target has been missed for long, and a hold helps: offline work is held whenever online
+  /// work is in flight, until the misses are made up for.
+  bool strict() const noexcept { return strict_ && helps(); }
+  /// A hold of that kind lasts for whole requests, and gains what they gain.
+  bool for_requests() const noexcept { return strict_; }
   /// What a nanosecond of a round trip is worth in offline time; doubled by every miss.
   double price() const noexcept { return std::exp2(pressure_); }
 
@@ -93,8 +101,8 @@ class span_track {
     }
   }
   /// The span that begun then ends; another one that began at the same time would do as well.
-  /// \param delay how much of its length may be offline work's doing.
-  void end(time_point begun, duration length, duration delay, time_point now, span_kind kind,
+  /// \param suspended offline work was, all the while.
+  void end(time_point begun, duration length, bool suspended, time_point now, span_kind kind,
            decision_sink& out) {
     const auto after = std::upper_bound(open_.begin(), open_.end(), begun, later);
     bool known_late = false;
@@ -103,10 +111,11 @@ class span_track {
       if (one->held) needs_[level(one->among)].add(begun + length - one->from);
       const bool always = one->from == begun;
       if (one->first && (always || one->trial)) alone_.add(one->held && always, length);
+      if (strict_ && suspended && always && one->held) count_suspended(length);
       known_late = one < open_.begin() + static_cast<std::ptrdiff_t>(late_);
       erase(one, after);
     }
-    own_.add(length - (helps() ? std::min(delay, length) : duration::zero()));
+    lengths_.add(length);
     if (!known_late) learn(length > target_, now, kind, out);
   }
   /// Nobody will end the span that begun then: its length tells nothing.
@@ -140,6 +149,7 @@ class span_track {
   static constexpr std::uint64_t most_back_off = 512;
   static constexpr double most_pressure = 3;
   static constexpr double relief = 0.0075;
+  static constexpr double first_excess = 8;
   static constexpr double most_excess = 64;
   static constexpr duration ten_minutes = std::chrono::minutes(10);
   static constexpr std::array<std::string_view, span_kinds> texts{
@@ -171,19 +181,40 @@ class span_track {
     open_.erase(from, to);
   }
 
+  /// Whether spans come near the target at all: only then it matters what a hold saves.
+  bool near() const noexcept {
+    return pressure_ > 0 || lengths_.total() < few || lengths_.quantile(0.99) > target_ / 2;
+  }
+  void count_suspended(duration length) noexcept {
+    suspended_.add(length);
+    ++suspended_count_;
+    if (length > target_) ++suspended_misses_;
+  }
+  /// More than 1 % of those that were held for throughout have missed, by more than one burst does.
+  bool out_of_reach() const noexcept {
+    return suspended_misses_ >= suspended_count_ / 100 + most_excess;
+  }
+  void set_strict(bool on, time_point now) noexcept {
+    if (std::exchange(strict_, on) == on || !on) return;
+    strict_since_ = now;
+    suspended_ = decaying_histogram(8192);
+    suspended_count_ = suspended_misses_ = 0;
+  }
+
   void learn(bool miss, time_point now, span_kind kind, decision_sink& out) {
     pressure_ = std::clamp(pressure_ + (miss ? 1 : -relief), 0.0, most_pressure);
     if (target_ != stated_ && now >= retry_) target_ = stated_;
-    excess_ = std::max(0.0, excess_ + (miss && own_.quantile(0.995) > target_ ? 1 : -0.01));
-    if (excess_ == 0) missing_since_ = now;
-    if (!miss || excess_ < most_excess || now - missing_since_ < ten_minutes) return;
+    excess_ = std::clamp(excess_ + (miss ? 0.99 : -0.01), 0.0, most_excess);
+    if (excess_ == 0 || excess_ >= first_excess) set_strict(excess_ > 0, now);
+    if (!strict() || now - strict_since_ < ten_minutes || !out_of_reach()) return;
     excess_ = 0;
+    set_strict(false, now);
     pressure_ = 0;
     retry_ = now + ten_minutes;
     const auto ms = [](duration value) {
       return std::chrono::duration<double, std::milli>(value).count();
     };
-    const duration own = std::max(own_.quantile(0.99), target_);
+    const duration own = suspended_.quantile(0.99);
     target_ = own + own / 10;
     out.note(texts[static_cast<std::size_t>(kind)], std::array{ms(stated_), ms(own), ms(target_)});
   }
@@ -192,7 +223,7 @@ class span_track {
   duration target_{};
   double round_trip_ = 0;            ///< Nanoseconds, as the next.
   std::optional<double> by_tokens_;  ///< What a hold gains.
-  decaying_histogram own_{8192};     ///< Lengths without what offline work may have added.
+  decaying_histogram lengths_;       ///< Of all spans.
   /// How long spans take from when offline work is held on, by how many are open then: 1, 2 to 3,
   /// 4 to 7, and so on.
   std::array<decaying_histogram, levels> needs_;
@@ -200,9 +231,13 @@ class span_track {
   held_and_beside alone_;      ///< First spans that were held for from their begin, or not at all.
   std::uint64_t untried_ = 0;  ///< So many came since the last trial.
   std::uint64_t backed_off_ = first_back_off;
-  double pressure_ = 0;          ///< One for each miss, less `relief` for each span that met.
-  double excess_ = 0;            ///< Misses above 1 % while the target leaves nothing.
-  time_point missing_since_{};   ///< When that began to be above zero.
+  double pressure_ = 0;  ///< One for each miss, less `relief` for each span that met.
+  double excess_ = 0;    ///< Misses above 1 %.
+  bool strict_ = false;  ///< They became too many, and are not made up for.
+  time_point strict_since_{};
+  decaying_histogram suspended_{8192};  ///< Lengths of spans held for throughout, since then.
+  double suspended_count_ = 0;
+  double suspended_misses_ = 0;
   time_point retry_ = never;     ///< When the stated target is aimed at again.
   std::vector<open_span> open_;  ///< By their begin.
   std::size_t late_ = 0;         ///< The first so many of them were counted as missed.

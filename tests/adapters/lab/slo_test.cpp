@@ -157,7 +157,7 @@ TEST(LabSlo, IsNotWorseThanNoSchedulerBesideShortKernels) {
     for (const duration target : {duration(3s), duration(15s)}) {
       const run_result got = simulate(what, slo(target));
       EXPECT_LE(p99_of(got), times(p99_of(none), 1.01)) << load;
-      EXPECT_LE(got.suspends, 16 * what.offline.shape.queues) << "more than some trials";
+      EXPECT_LE(got.suspends, 18 * what.offline.shape.queues) << "more than some trials";
     }
   }
 }

@@ -46,7 +46,8 @@ struct slo_options {
 /// - **Trials.** What a hold saves is known from the time between the tokens of requests that are
 ///   alone on the GPU, held for and beside offline work (so mark tokens even without a target for
 ///   them); where there are none, from the lengths of spans that come while none is open, where
-///   they differ by more than chance. While that leaves it open, late spans are held for. To know
+///   they differ by more than chance. While that leaves it open, late spans are held for. Where
+///   99 % of the spans take less than half their target, nothing is tried. Elsewhere, to know
 ///   it, some of the spans that come while none is open are held for at once, or not at all: every
 ///   second one until enough of both are known, then one of 64, and one of 256 where it is clear.
 ///   Where a hold does not help, a trial comes after 16 of them, then 32, and so on, at last after
@@ -54,13 +55,17 @@ struct slo_options {
 /// - **A burst that is predicted.** When patience is zero and spans still miss, every miss doubles,
 ///   up to eight times, the offline time that it gives to save online work a suspend: it holds
 ///   before a span begins where the gaps say when that will be.
-/// - **Giving up.** When for ten minutes, and for 64 spans, more than 1 % missed although it would
-///   have been so without offline work (less all the time that it ran since online work began, or
-///   since twice the target ago), the target is out of reach: the log says so, and for ten minutes
-///   the aim is 1.1 times what 99 % of the spans needed by themselves. Then it tries the stated
-///   target again.
+/// - **Holding at once.** When eight spans more than the 1 % have missed, and a hold saves requests
+///   more than a round trip, offline work is held for as long as online work is in flight, until
+///   the misses are made up for.
+/// - **Giving up.** When that has lasted for ten minutes, and of the spans for which offline work
+///   was suspended throughout (but for the suspend that they waited for) 64 more than 1 % have
+///   missed, the target is out of reach: the log says so, and for ten minutes the aim is 1.1 times
+///   what 99 % of those needed. Then it tries the stated target again. Where nothing is suspended,
+///   as under shadow, nothing is given up.
 /// - **The share of offline work** comes before the targets: when it has had less than `offline`,
-///   it runs until it has not, for at least eight round trips.
+///   it runs until it has not, for at least eight round trips. A group over several GPUs is held
+///   for any of them, and that counts on all.
 ///
 /// Work that no client marks has no target: nothing is suspended for it, and after a hundred begins
 /// the log says so, once. Whoever knows it before refuses the policy (policy::needs_marks()).
