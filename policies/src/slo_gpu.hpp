@@ -86,14 +86,10 @@ class slo_gpu {
     its.end(begun, one.length, suspended, now, one.span, out);
   }
 
-<<<<<<< HEAD
   void abandon(const event& one) { track(one.span).abandon(one.at - one.length); }
 
-  /// \param wake made earlier where it wants to be asked again. \return whether holding() changed.
-=======
   /// \param wake made earlier where it wants to be asked again. \return whether wants() or owes()
   /// changed.
->>>>>>> wt/slo2
   bool decide(const gpu_view& view, time_point now, time_point& wake, decision_sink& out) {
     alone_from_ = in_flight_ != 1 ? never : std::min(alone_from_, now);
     const bool owed = owes_;
