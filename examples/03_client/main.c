@@ -4,8 +4,11 @@
  * Notice: nothing here waits for a scheduler, and nothing breaks without one; begin and end go
  * through memory that the two share, so they may stand around every request.
  *
- * Usage: 03_client [REQUESTS]. Expected output beside a scheduler that grants this process its
- * role: connected: online answered 10 requests
+ * Usage: 03_client [REQUESTS]. Beside a scheduler that grants this process its role it prints
+ *
+ *   connected: online
+ *
+ *   answered 10 requests
  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>

@@ -2,6 +2,7 @@
 installed."""
 
 import asyncio
+import functools
 import os
 import pathlib
 import re
@@ -9,10 +10,12 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 from starlette.applications import Starlette
 
-from node import NodeTest
+import sluice
+from node import PATIENCE, NodeTest
 
 TREE = pathlib.Path(__file__).resolve().parents[4]
 README = TREE / "adapters/client/python/README.md"
@@ -31,7 +34,9 @@ class Readme(NodeTest):
         async def collect():
             return [word async for word in names["tokens"]("sluices")]
 
-        with self.begun(5):
+        connects = functools.partial(sluice.connect, required=True, timeout=PATIENCE)
+        # What begins and ends before a scheduler knows of the client is counted by none.
+        with self.begun(5), unittest.mock.patch("sluice.connect", connects):
             for text in texts:
                 exec(compile(text, README, "exec"), names)
             self.assertEqual(names["embed"]("x"), "what is said of x")
