@@ -26,14 +26,14 @@ const sockaddr* plain(const sockaddr_un& address) noexcept {
   return reinterpret_cast<const sockaddr*>(&address);  // NOLINT: the sockets API
 }
 
-unique_fd new_socket() noexcept {
-  return unique_fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+foreign_fd new_socket() noexcept {
+  return foreign_fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 /// Whether somebody accepts connections there.
 bool is_served(const std::string& path) noexcept {
   sockaddr_un address{};
-  const unique_fd probe = new_socket();
+  const foreign_fd probe = new_socket();
   if (!probe || !fill(address, path)) return false;
   // A full backlog is somebody, too.
   return ::connect(probe.get(), plain(address), sizeof address) == 0 || errno == EAGAIN;
@@ -70,7 +70,7 @@ result<void> listener::open(const std::string& path, mode_t mode, std::optional<
       return errc::already_owned;
     }
   }
-  unique_fd made = new_socket();
+  foreign_fd made = new_socket();
   if (!made) return failed("cannot make a socket");
   // Each message then says which process sent it.
   const int on = 1;
@@ -98,7 +98,7 @@ void listener::close() noexcept {
       there.st_dev == file_.st_dev) {
     ::unlink(path_.c_str());
   }
-  socket_ = unique_fd();
+  socket_ = foreign_fd();
 }
 
 }  // namespace sluice::client

@@ -29,7 +29,7 @@ class listener {
   int fd() const noexcept { return socket_.get(); }
 
  private:
-  unique_fd socket_;
+  foreign_fd socket_;
   std::string path_;
   struct stat file_ {};
 };

@@ -8,6 +8,9 @@
 
 namespace sluice::client {
 
+/// SCM_MAX_FD of the kernel (include/net/scm.h).
+constexpr std::size_t most_descriptors = 253;
+
 static_assert(sizeof(sluice_wire_hello) <= sizeof(message::bytes));
 
 sluice_wire_head message::head() const noexcept {
@@ -15,10 +18,10 @@ sluice_wire_head message::head() const noexcept {
 }
 
 received receive(int socket, message& into) noexcept {
-  // Room for more descriptors than are wanted would let a client fill our table.
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) +
-                                        CMSG_SPACE(SLUICE_WIRE_DESCRIPTORS * sizeof(int))>
-      control;
+  // Room for all that one message can carry: what does not fit, the kernel closes in this call.
+  alignas(cmsghdr)
+      std::array<char, CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(most_descriptors * sizeof(int))>
+          control;
   iovec data{into.bytes.data(), into.bytes.size()};
   msghdr from{};
   from.msg_iov = &data;
@@ -45,7 +48,7 @@ received receive(int socket, message& into) noexcept {
       for (std::size_t i = 0; i < count; ++i) {
         int fd = -1;
         std::memcpy(&fd, CMSG_DATA(each) + i * sizeof fd, sizeof fd);
-        unique_fd owned(fd);
+        foreign_fd owned(fd);
         if (i < into.fds.size()) into.fds[i] = std::move(owned);
       }
     }

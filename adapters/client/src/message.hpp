@@ -17,7 +17,7 @@ namespace sluice::client {
 struct message {
   std::size_t size = 0;
   pid_t sender = 0;  ///< As the kernel says; 0: it does not.
-  std::array<unique_fd, SLUICE_WIRE_DESCRIPTORS> fds;
+  std::array<foreign_fd, SLUICE_WIRE_DESCRIPTORS> fds;
   alignas(8) std::array<std::byte, 512> bytes;
 
   sluice_wire_head head() const noexcept;

@@ -22,6 +22,8 @@ constexpr int accepted_at_once = 16;
 constexpr std::size_t highest_limit = 4096;
 /// Connections that have not said what they are. Mostly none: a hello comes with its connection.
 constexpr std::size_t most_strangers = 64;
+/// What peers passed and was not closed yet; then nobody is accepted.
+constexpr std::size_t most_closes = 64;
 
 class server final : public source, public session_home {
  public:
@@ -140,7 +142,8 @@ class server final : public source, public session_home {
 
   void accept_some() {
     for (int i = 0; i < accepted_at_once; ++i) {
-      unique_fd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (closes_waiting() > most_closes) return pause();
+      foreign_fd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket) {
         // Out of descriptors: those that wait would be announced again and again.
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) pause();
@@ -150,7 +153,7 @@ class server final : public source, public session_home {
     }
   }
 
-  void take(unique_fd socket) {
+  void take(foreign_fd socket) {
     std::string why;
     auto found = identify(socket.get(), why);
     if (!found) {
@@ -178,6 +181,7 @@ class server final : public source, public session_home {
     no.error = EAGAIN;
     why.copy(no.why, sizeof no.why - 1);
     (void)send_message(socket, &no, sizeof no, -1);
+    ::shutdown(socket, SHUT_RDWR);
   }
 
   void pause() {

@@ -2,6 +2,8 @@
 
 #include "shared_page.hpp"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -48,7 +50,7 @@ std::uint64_t sum_of(const sluice_client_words& words) noexcept {
 
 }  // namespace
 
-session::session(session_home& home, std::uint64_t number, unique_fd socket, identified peer,
+session::session(session_home& home, std::uint64_t number, foreign_fd socket, identified peer,
                  time_point hello_until)
     : home_(home),
       number_(number),
@@ -61,6 +63,7 @@ session::~session() {
   for (const watch_id each : {socket_watch_, life_watch_, bell_watch_}) home_.loop().unwatch(each);
   if (client_ != client_id::none) home_.clients().remove(client_);
   if (role_ != role::unmatched) home_.dismiss(peer_.who, role_);
+  ::shutdown(socket_.get(), SHUT_RDWR);  // The client sees it at once, whenever it is closed.
 }
 
 bool session::start() {
@@ -123,7 +126,6 @@ void session::in_flight(bool any) {
 }
 
 void session::thrown_out(std::string_view) {
-  client_ = client_id::none;  // The host has forgotten it.
   over_ = true;
   home_.drop(number_);
 }

@@ -45,7 +45,7 @@ class session_home {
 /// Lifetime:  destruction withdraws the client and ends all watches.
 class session final : private remote_client {
  public:
-  session(session_home& home, std::uint64_t number, unique_fd socket, identified peer,
+  session(session_home& home, std::uint64_t number, foreign_fd socket, identified peer,
           time_point hello_until);
   ~session();
   session(const session&) = delete;
@@ -80,10 +80,10 @@ class session final : private remote_client {
 
   session_home& home_;
   const std::uint64_t number_;
-  const unique_fd socket_;
+  const foreign_fd socket_;
   identified peer_;
   time_point hello_until_;  // Never once it was there.
-  unique_fd bell_;
+  foreign_fd bell_;
   watch_id socket_watch_{};
   watch_id life_watch_{};
   watch_id bell_watch_{};

@@ -108,9 +108,10 @@ bool classifier::granted(const process_traits& to, role what) const {
   return grants(what == role::online ? rules_.may_claim_online : rules_.may_claim_offline, to);
 }
 
-bool grants(const claim_grant& grant, pid_t pid) {
+bool grants(const claim_grant& grant, pid_t pid, uid_t connected_as) {
   process_traits of{.who = {pid, 0}};
   read_changing_traits(of);
+  if (of.as && of.as->user != connected_as) of.as.reset();
   return grants(grant, of);
 }
 

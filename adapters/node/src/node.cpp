@@ -287,7 +287,7 @@ class node_impl final : public node {
       const std::scoped_lock held{mutex_};
       const auto& rules = settings_.roles;
       return kfd::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
-                         who.pid);
+                         who.pid, who.user);
     };
     // One that is gone by then has no role.
     with.registered = [&roles](const client::peer& who, role what) {

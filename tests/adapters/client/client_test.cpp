@@ -253,7 +253,7 @@ TEST_F(Client, ExampleRunsBesideASchedulerAndWithoutOne) {
 /// As a main() does it: what [roles] grants decides.
 client::server_options with_grant(client::server_options made, kfd::claim_grant grant) {
   made.allow = [grant = std::move(grant)](const client::peer& who, role what) {
-    return what == role::online && kfd::grants(grant, who.pid);
+    return what == role::online && kfd::grants(grant, who.pid, who.user);
   };
   return made;
 }
@@ -309,7 +309,7 @@ TEST_F(Client, RoleReachesDiscovery) {
   std::atomic<int> said{0};
   with.allow = [&](const client::peer& who, role what) {
     return kfd::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
-                       who.pid);
+                       who.pid, who.user);
   };
   with.registered = [&](const client::peer& who, role what) {
     if (discovery->set_role({who.pid, who.start_time}, what)) said = 1;

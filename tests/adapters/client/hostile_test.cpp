@@ -3,14 +3,18 @@
 #include "program.hpp"
 #include "served_node.hpp"
 #include "wire.h"
+#include <netinet/in.h>
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <random>
 #include <thread>
@@ -192,6 +196,61 @@ TEST_F(Hostile, PageThatCouldShrinkOrIsNoMemoryIsRefused) {
   EXPECT_TRUE(others_are_served());
 }
 
+/// A TCP connection whose close() waits for a minute, or until this goes.
+class lingering {
+ public:
+  lingering() {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const address = reinterpret_cast<sockaddr*>(&at);
+    socklen_t size = sizeof at;
+    const descriptor server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    near_.emplace(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const bool connected =
+        bind(server.get(), address, sizeof at) == 0 && listen(server.get(), 1) == 0 &&
+        getsockname(server.get(), address, &size) == 0 && connect(near_->get(), address, size) == 0;
+    EXPECT_TRUE(connected) << std::strerror(errno);
+    far_.emplace(accept4(server.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const linger slowly{1, 60};
+    EXPECT_EQ(setsockopt(near_->get(), SOL_SOCKET, SO_LINGER, &slowly, sizeof slowly), 0);
+    const std::vector<char> unread(1U << 16U);
+    while (::send(near_->get(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
+    }
+  }
+  int fd() const { return near_->get(); }
+  /// Whoever has it besides is the last to close it; if he was faster, this waits aside.
+  void let_go() {
+    letting_ = std::thread([this] { near_.reset(); });
+  }
+  ~lingering() {
+    far_.reset();
+    if (letting_.joinable()) letting_.join();
+  }
+  lingering(const lingering&) = delete;
+  lingering& operator=(const lingering&) = delete;
+
+ private:
+  std::thread letting_;
+  std::optional<descriptor> near_;
+  std::optional<descriptor> far_;
+};
+
+TEST_F(Hostile, DescriptorsThatTakeLongToCloseHoldUpNobody) {
+  start();
+  for (const bool surplus : {false, true}) {
+    lingering slow;
+    raw_client one(place_.path());
+    const auto hello = raw_client::good_hello();
+    std::vector<int> fds{slow.fd(), slow.fd()};
+    if (surplus) fds = {one.page.get(), one.bell.get(), slow.fd()};
+    ASSERT_TRUE(one.send(&hello, sizeof hello, fds));
+    slow.let_go();
+    ASSERT_TRUE(one.welcome().has_value());
+    EXPECT_TRUE(others_are_served());
+  }
+}
+
 TEST_F(Hostile, RegistrationsThatMakeNoSenseAreRefused) {
   start();
   const descriptor page(make_page());
@@ -287,12 +346,21 @@ TEST_F(Hostile, CountersThatCannotBeThrowTheClientOut) {
     EXPECT_EQ(node_->stats().clients_thrown_out, before + 1);
     munmap(words, sizeof *words);
   };
+  // What is mapped of clients' pages, which nothing shall keep.
+  const auto mapped = [] {
+    std::ifstream maps("/proc/self/maps");
+    std::size_t found = 0;
+    for (std::string line; std::getline(maps, line);) found += line.find("/memfd:") != line.npos;
+    return found;
+  };
+  const std::size_t mapped_before = mapped();
   lie([](auto& words) { __atomic_store_n(&words.begun, 0, __ATOMIC_RELEASE); });
   lie([](auto& words) { __atomic_store_n(&words.begun, 1U << 21U, __ATOMIC_RELEASE); });
   lie([](auto& words) {
     __atomic_store_n(&words.begun, std::uint64_t{1} << 40U, __ATOMIC_RELEASE);
   });
   lie([](auto& words) { __atomic_store_n(&words.ended, ~std::uint64_t{0}, __ATOMIC_RELEASE); });
+  EXPECT_TRUE(eventually(20s, [&] { return mapped() <= mapped_before; }));
   EXPECT_TRUE(others_are_served());
 }
 

@@ -43,10 +43,13 @@ struct claim_grant {
 /// that are made elsewhere, over a client's socket, say: hold a pidfd, and see afterwards that the
 /// process has not ended meanwhile.
 ///
+/// \param connected_as the user that made the claim, as SO_PEERCRED says. A process that is another
+///        user's by now (it may have run a set-uid program) is granted nothing by user or group.
+///
 /// Threading: any thread.
 /// Errors:    false where its credentials and cgroups cannot be read, but for `everyone`.
 /// Cost:      two reads of /proc.
-[[nodiscard]] bool grants(const claim_grant& grant, pid_t pid);
+[[nodiscard]] bool grants(const claim_grant& grant, pid_t pid, uid_t connected_as);
 
 /// A process whose environment has `variable` with a value that `value` (a pattern) matches claims
 /// the role. As for getenv(), the first entry of that name counts.
