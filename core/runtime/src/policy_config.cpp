@@ -154,8 +154,9 @@ std::unique_ptr<policy> policy_choice::make() const {
 }
 
 result<std::optional<policy_choice>> read_policy(const policy_registry& known,
-                                                 const std::string& path, std::string& message) {
-  auto read = read_wish(known, path, {}, message);
+                                                 const std::string& path, std::string& message,
+                                                 std::string_view fallback) {
+  auto read = read_wish(known, path, fallback, message);
   if (!read) return read.error();
   if (read->what.name.empty()) {
     message = core::unknown_table(read->file, path);

@@ -94,11 +94,12 @@ struct policy_choice {
   [[nodiscard]] std::unique_ptr<policy> make() const;
 };
 
-/// As load_policy() without a fallback; make() gave a policy once.
+/// As load_policy(); make() gave a policy once.
 ///
-/// \return empty when the file has no table [policy].
+/// \return empty when the file has no table [policy] and there is no `fallback`.
 [[nodiscard]] result<std::optional<policy_choice>> read_policy(const policy_registry& known,
                                                                const std::string& path,
-                                                               std::string& message);
+                                                               std::string& message,
+                                                               std::string_view fallback = {});
 
 }  // namespace sluice
