@@ -94,7 +94,9 @@ class Node : public testing::Test {
         }
         if (*heard == "work") work = client.busy();
         if (*heard == "rest") work.end();
-        if (*heard == "connections") {
+        if (*heard == "paused") {
+          line.send(here.paused() ? "paused" : "not paused");
+        } else if (*heard == "connections") {
           const auto seen = client.status();
           line.send(std::to_string(seen.connected != 0 ? seen.connections : 0));
         } else {
@@ -281,6 +283,70 @@ TEST_F(Node, RunsOnTheHostsLoopAndObeysAPause) {
   EXPECT_EQ(here.state(), node_state::stopped);
   work.reset();
   host.join();
+}
+
+// A plugin may take its time to make a policy; neither clients nor watchdogs wait for that.
+TEST_F(Node, MakesPoliciesWhileItsLoopGoesOn) {
+  std::atomic<int> made_slowly{0};
+  std::atomic<bool> slow{false};
+  std::atomic<int> alive{0};
+  auto with = options();
+  with.settings.make_policy = [&] {
+    if (slow) {
+      ++made_slowly;
+      eventually(patience, [&] { return !slow; });
+    }
+    return make_pointer_polling();
+  };
+  const auto settings = with.settings;
+  with.alive = [&alive] { ++alive; };
+  with.alive_every = 10ms;
+  std::string message;
+  auto made = node::create(std::move(with), message);
+  ASSERT_TRUE(made) << message;
+  node& here = **made;
+  ASSERT_TRUE(here.start());
+
+  slow = true;
+  std::thread operators([&] {
+    std::string ignored;
+    EXPECT_TRUE(here.change(settings, ignored)) << ignored;
+  });
+  EXPECT_TRUE(eventually(patience, [&] { return made_slowly == 1; }));
+  std::error_code error;
+  const auto client = here.connect({}, error);
+  EXPECT_TRUE(eventually(2s, [&] { return client.status().connected != 0; }));
+  slow = false;
+  operators.join();
+
+  const node_files files{.directory = directory_};
+  ASSERT_TRUE(pause_node(files, "", message)) << message;
+  ASSERT_TRUE(eventually(patience, [&] { return here.paused(); }));
+  slow = true;
+  ASSERT_TRUE(unpause_node(files, message)) << message;
+  EXPECT_TRUE(eventually(patience, [&] { return made_slowly == 2; }));
+  const int before = alive;
+  EXPECT_TRUE(eventually(2s, [&] { return alive > before + 2; }));
+  slow = false;
+  here.stop();
+}
+
+TEST_F(Node, KnowsThatItIsPausedWhileItFollows) {
+  const auto first = embed();
+  ASSERT_TRUE(first->says("owning", patience));
+  const auto second = embed();
+  ASSERT_TRUE(second->says("following", patience));
+  const auto both = [&](const std::string& what) {
+    return eventually(
+        patience, [&] { return ask(*first, "paused") == what && ask(*second, "paused") == what; });
+  };
+  EXPECT_TRUE(both("not paused"));
+  const node_files files{.directory = directory_};
+  std::string message;
+  ASSERT_TRUE(pause_node(files, "", message)) << message;
+  EXPECT_TRUE(both("paused"));
+  ASSERT_TRUE(unpause_node(files, message)) << message;
+  EXPECT_TRUE(both("not paused"));
 }
 
 TEST_F(Node, IsHandedOverByAnOwnerThatEndsInGoodOrder) {
