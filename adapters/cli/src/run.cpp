@@ -189,7 +189,11 @@ class daemon {
       case node_state::owning:
         text = node_->mode() == node_mode::enforce ? "owns the node" : "observes the node";
         break;
-      case node_state::following: text = "follows the owner, " + node_->owner(); break;
+      case node_state::following: {
+        const std::string owner = node_->owner();
+        text = owner.empty() ? "waits: nobody owns the node" : "follows the owner, " + owner;
+        break;
+      }
       case node_state::idle:
       case node_state::stopped: text = "stopped"; break;
     }

@@ -3,6 +3,9 @@
 #include "node_source.hpp"
 #include "pause_watch.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -180,14 +183,14 @@ class node_impl final : public node {
       next_alive_ = clock::now() + options_.alive_every;
     }
     if (clock::now() >= retry_at_) {
+      const error_code before = told_failure_;
       const auto tried = try_to_own();
-      if (tried) {
-        retry_ = first_retry;
-        return;
-      }
+      if (tried) return;
       if (tried.error() != errc::already_owned) {
-        options_.warn("cannot take this node over: " + tried.error().message() +
-                      "; trying again in " + to_text(retry_));
+        if (tried.error() != before)
+          options_.warn("cannot take this node over: " + tried.error().message() +
+                        "; trying again in " + to_text(retry_) + ", later every " +
+                        to_text(longest_retry) + ", without a word until that changes");
         retry_at_ = clock::now() + retry_;
         retry_ = std::min(retry_ * 2, longest_retry);
       }
@@ -196,9 +199,10 @@ class node_impl final : public node {
     wake_.wait_for(held, look_every, [this] { return stopping_; });
   }
 
-  /// \return errc::already_owned: told once, then it is no news.
+  /// \return errc::already_owned, or why it failed: told once, then it is no news.
   result<void> try_to_own() {
     if (const auto owner = kfd::node_lock::owner(options_.files.owner())) {
+      forget_failure();
       if (state_.exchange(node_state::following) == node_state::idle)
         options_.tell("this node is owned by " + *owner + "; following it");
       return errc::already_owned;
@@ -219,13 +223,38 @@ class node_impl final : public node {
       state_.store(node_state::following);
       return tried;
     }
+    if (!tried) {
+      if (std::exchange(told_failure_, tried.error()) != tried.error())
+        warn_of_failure(tried.error(), said);
+      return tried;
+    }
+    forget_failure();
     for (const std::string& each : said) options_.warn(each);
-    if (!tried) return tried;
     options_.tell(options_.mode == node_mode::enforce
                       ? "this program owns the node"
                       : "this program owns the node and observes: it attaches to nothing");
     state_.store(node_state::owning);
     return {};
+  }
+
+  void forget_failure() {
+    told_failure_ = {};
+    retry_ = first_retry;
+  }
+
+  void warn_of_failure(error_code why, const std::vector<std::string>& said) const {
+    const std::string lock = options_.files.owner();
+    struct stat found {};
+    const bool another_users = why == boost::system::errc::permission_denied &&
+                               ::stat(lock.c_str(), &found) == 0 && found.st_uid != ::geteuid();
+    if (another_users) {
+      options_.warn("this program cannot own the node, for " + lock + " is user " +
+                    std::to_string(found.st_uid) + "'s and it runs as user " +
+                    std::to_string(::geteuid()) +
+                    ": run it as that one; its clients count while another program owns the node");
+    } else {
+      for (const std::string& each : said) options_.warn(each);
+    }
   }
 
   result<void> own() {
@@ -394,6 +423,7 @@ class node_impl final : public node {
   time_point next_alive_{};
   time_point retry_at_{};
   duration retry_ = first_retry;
+  error_code told_failure_;  // of the last attempt
 
   std::thread thread_;
   pause_watch pause_;

@@ -7,7 +7,10 @@
 #include "simulated_device.hpp"
 #include "target_process.hpp"
 
+#include <grp.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -105,6 +108,34 @@ class Node : public testing::Test {
       }
       return 2;
     });
+  }
+  /// A replica that is another user's, and passes on what it warns of.
+  std::unique_ptr<child_process> another_users(node_mode mode) const {
+    return std::make_unique<child_process>([this, mode](channel& line) {
+      if (::setgroups(0, nullptr) != 0 || ::setresgid(64003, 64003, 64003) != 0 ||
+          ::setresuid(64003, 64003, 64003) != 0)
+        return 1;
+      auto with = options();
+      with.mode = mode;
+      with.warn = [&line](std::string_view sentence) { line.send(sentence); };
+      std::string message;
+      auto made = node::create(std::move(with), message);
+      if (!made || !(*made)->start()) return 1;
+      line.send(word((*made)->state()));
+      (void)line.receive(60s);
+      line.send(word((*made)->state()));
+      return 0;
+    });
+  }
+  /// Below the device's directory, which is its user's alone.
+  void let_others_in() const {
+    std::filesystem::permissions(std::filesystem::path(device_.root()).parent_path(),
+                                 std::filesystem::perms{0755});
+  }
+  std::string not_this_user() const {
+    return "this program cannot own the node, for " + directory_ +
+           "/owner is user 0's and it runs as user 64003: run it as that one; its clients count "
+           "while another program owns the node";
   }
   static std::string ask(child_process& of, const std::string& what) {
     of.line().send(what);
@@ -347,6 +378,34 @@ TEST_F(Node, KnowsThatItIsPausedWhileItFollows) {
   EXPECT_TRUE(both("paused"));
   ASSERT_TRUE(unpause_node(files, message)) << message;
   EXPECT_TRUE(both("not paused"));
+}
+
+// Its work counts as long as somebody owns the node, but the lock and the socket are another's.
+TEST_F(Node, IsNotTakenOverByAnotherUsersReplicaWhichSaysSoOnce) {
+  let_others_in();
+  for (const auto mode : {node_mode::enforce, node_mode::observe}) {
+    const auto own = embed();
+    ASSERT_TRUE(own->says("owning", patience));
+    const auto other = another_users(mode);
+    ASSERT_TRUE(other->says("following", patience));
+    own->signal(SIGKILL);
+    EXPECT_EQ(other->line().receive(patience), not_this_user());
+    EXPECT_EQ(other->line().receive(patience),
+              "cannot take this node over: Permission denied; trying again in 1s, later every 30s, "
+              "without a word until that changes");
+    EXPECT_FALSE(other->line().receive(1500ms)) << "it has tried again meanwhile";
+    other->line().send("?");
+    EXPECT_EQ(other->line().receive(patience), "following");
+  }
+}
+
+// Then it cannot know whether there is an owner either.
+TEST_F(Node, DoesNotStartForAnotherUserWhoMayNotReadTheLock) {
+  let_others_in();
+  const auto own = embed();
+  ASSERT_TRUE(own->says("owning", patience));
+  ASSERT_EQ(::chmod((directory_ + "/owner").c_str(), 0660), 0);
+  EXPECT_TRUE(another_users(node_mode::enforce)->says(not_this_user(), patience));
 }
 
 TEST_F(Node, IsHandedOverByAnOwnerThatEndsInGoodOrder) {

@@ -96,6 +96,10 @@ enum class node_state : std::uint8_t {
 /// flight, of an owner's death. An owner whose agent died while somebody else took the lock
 /// follows. All clients go over the socket, the owner's own included (connect()).
 ///
+/// The files are those of the user who made them: a program of another user may follow, where it
+/// may read the lock, and its clients count as far as they are granted a role, but it cannot own
+/// the node, which `warn` hears once.
+///
 /// While files.disabled() exists, no policy decides and everything runs; processes stay known and
 /// attached.
 ///
