@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -82,10 +83,8 @@ class manager_socket {
  public:
   explicit manager_socket(std::string path)
       : path_(std::move(path)), fd_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path_.copy(address.sun_path, sizeof address.sun_path - 1);
-    if (::bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    const sockaddr_un here = address();
+    if (::bind(fd_, reinterpret_cast<const sockaddr*>(&here), sizeof here) != 0)
       throw std::runtime_error{"bind " + path_};
   }
   ~manager_socket() { ::close(fd_); }
@@ -93,6 +92,15 @@ class manager_socket {
   manager_socket& operator=(const manager_socket&) = delete;
 
   const std::string& path() const { return path_; }
+  /// Until nobody can send anything more before it hears.
+  void fill() const {
+    const int other = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const sockaddr_un to = address();
+    while (::sendto(other, "x", 1, 0, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 1) {
+    }
+    EXPECT_EQ(errno, EAGAIN);
+    ::close(other);
+  }
   /// Whether a message that begins so comes; others are skipped.
   bool hears(const std::string& beginning) const {
     const auto end = std::chrono::steady_clock::now() + patience;
@@ -108,6 +116,13 @@ class manager_socket {
   }
 
  private:
+  sockaddr_un address() const {
+    sockaddr_un made{};
+    made.sun_family = AF_UNIX;
+    path_.copy(made.sun_path, sizeof made.sun_path - 1);
+    return made;
+  }
+
   std::string path_;
   int fd_;
 };
@@ -364,6 +379,28 @@ TEST_F(Daemon, TellsItsServiceManagerHowItFares) {
   EXPECT_TRUE(manager.hears("READY=1"));
   std::ofstream{directory_ + "/disabled"}.flush();
   EXPECT_TRUE(manager.hears("STATUS=observes the node, paused"));
+  daemon->signal(SIGTERM);
+  EXPECT_TRUE(manager.hears("STOPPING=1"));
+  EXPECT_EQ(daemon->ends(), 0);
+}
+
+// The scheduler does not wait for a manager that reads nothing.
+TEST_F(Daemon, SchedulesWhileItsServiceManagerHangs) {
+  const manager_socket manager{directory_ + "/notify"};
+  daemon_environment_ = {"NOTIFY_SOCKET=" + manager.path(), "WATCHDOG_USEC=20000"};
+  configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\nslice = \"1ms\"\n");
+  const auto trainer = offline();
+  const auto daemon = run();
+  EXPECT_TRUE(manager.hears("WATCHDOG=1")) << daemon->err();
+  manager.fill();
+  const online_client client{directory_ + "/clients.sock"};
+  for (int round = 0; round < 20; ++round) {  // some hundreds of milliseconds
+    client.begin();
+    ASSERT_TRUE(becomes(*trainer, 1)) << daemon->err();
+    client.end();
+    ASSERT_TRUE(becomes(*trainer, 0)) << daemon->err();
+  }
+  EXPECT_TRUE(manager.hears("WATCHDOG=1")) << "it goes on when it is heard again";
   daemon->signal(SIGTERM);
   EXPECT_TRUE(manager.hears("STOPPING=1"));
   EXPECT_EQ(daemon->ends(), 0);
