@@ -150,7 +150,7 @@ class Daemon : public testing::Test {
     auto environment = device_.environment();
     environment.push_back("SLUICE_BREAKERS=" + directory_ + "/breakers");
     environment.insert(environment.end(), daemon_environment_.begin(), daemon_environment_.end());
-    return std::make_unique<command>(SLUICE_PROGRAM, std::move(words), std::move(environment));
+    return std::make_unique<command>(program_, std::move(words), std::move(environment));
   }
   /// The daemon, once it owns the node.
   std::unique_ptr<command> run() const {
@@ -195,6 +195,7 @@ class Daemon : public testing::Test {
     return false;
   }
 
+  std::string program_ = SLUICE_PROGRAM;
   std::vector<std::string> daemon_environment_;
   simulated_device device_{{.profile = "mi300x"}};
   const device_view view_{device_.root()};
@@ -404,6 +405,29 @@ TEST_F(Daemon, SchedulesWhileItsServiceManagerHangs) {
   daemon->signal(SIGTERM);
   EXPECT_TRUE(manager.hears("STOPPING=1"));
   EXPECT_EQ(daemon->ends(), 0);
+}
+
+// As a container's seccomp filter does it. Its sibling is the same process, with the same options.
+TEST_F(Daemon, GoesOnAsItsSiblingWhereTheKernelRefusesIoUring) {
+  configure("", "", "[policy]\nname = \"fixed_timeslice\"\n");
+  program_ = SLUICE_WITHOUT_IO_URING;
+  const auto trainer = offline();
+  const auto daemon = start({SLUICE_PROGRAM, "run", "--mode", "enforce", "-c", config_});
+  ASSERT_TRUE(logs(*daemon, "this program owns the node\n")) << daemon->err();
+#ifdef SLUICE_WANTS_IO_URING
+  EXPECT_THAT(daemon->err(), HasSubstr("sluice: the kernel refuses io_uring (Operation not "
+                                       "permitted), going on as sluice-epoll\n"));
+  EXPECT_EQ(std::filesystem::read_symlink("/proc/" + std::to_string(daemon->pid()) + "/exe"),
+            std::filesystem::canonical(SLUICE_EPOLL_SIBLING));
+#endif
+  const online_client client{directory_ + "/clients.sock"};
+  client.begin();
+  EXPECT_TRUE(becomes(*trainer, 1)) << daemon->err();
+  reload(*daemon, "reloaded: enforce");
+  client.end();
+  EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0) << daemon->err();
 }
 
 TEST_F(Daemon, FollowsAnOwnerAndTakesOver) {
