@@ -102,7 +102,8 @@ result<wish> read_wish(const policy_registry& known, const std::string& path,
       if (!what.values.has("of")) what.values.set("of", (*kind)->name);
     } else if (!name->empty() && (*kind)->name != *name) {
       return refuse(core::line_of(*table.get("name")),
-                    fmt::format("name is {}, and {} holds the policy {}: leave one of the two out",
+                    fmt::format("name is {}, and plugin, {}, holds the policy {}: both are given, "
+                                "leave one of the two out",
                                 *name, where.string(), (*kind)->name));
     } else {
       what.name = (*kind)->name;
