@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "sluice/lab/choice.hpp"
 #include "sluice/policies/all.hpp"
@@ -36,8 +37,9 @@ checked<sluice::policy_choice> choose_policy(const scheduling_options& with) {
       std::string text = sluice::command_text(fallback, *known.find(fallback), {});
       return sluice::policy_choice{std::move(known), fallback, {}, std::move(text)};
     }
-    auto read = sluice::read_policy(known, with.config_file, message, fallback);
-    if (read.has_error()) return failure(message);
+    std::vector<std::string> problems;
+    auto read = sluice::read_policy(known, with.config_file, problems, fallback);
+    if (read.has_error()) return failure(problems.front());
     return std::move(**read);
   }
 

@@ -278,6 +278,68 @@ TEST_F(Node, HasOneOwnerAfterItsAgentWasKilled) {
   }
 }
 
+TEST_F(Node, KnowsThatItIsPausedWhileItFollows) {
+  const auto first = embed();
+  ASSERT_TRUE(first->says("owning", patience));
+  const auto second = embed();
+  ASSERT_TRUE(second->says("following", patience));
+  const auto both = [&](const std::string& what) {
+    return eventually(
+        patience, [&] { return ask(*first, "paused") == what && ask(*second, "paused") == what; });
+  };
+  EXPECT_TRUE(both("not paused"));
+  const node_files files{.directory = directory_};
+  std::string message;
+  ASSERT_TRUE(pause_node(files, "", message)) << message;
+  EXPECT_TRUE(both("paused"));
+  ASSERT_TRUE(unpause_node(files, message)) << message;
+  EXPECT_TRUE(both("not paused"));
+}
+
+// Its work counts as long as somebody owns the node, but the lock and the socket are another's.
+TEST_F(Node, IsNotTakenOverByAnotherUsersReplicaWhichSaysSoOnce) {
+  let_others_in();
+  for (const auto mode : {node_mode::enforce, node_mode::observe}) {
+    const auto own = embed();
+    ASSERT_TRUE(own->says("owning", patience));
+    const auto other = another_users(mode);
+    ASSERT_TRUE(other->says("following", patience));
+    own->signal(SIGKILL);
+    EXPECT_EQ(other->line().receive(patience), not_this_user());
+    EXPECT_EQ(other->line().receive(patience),
+              "cannot take this node over: Permission denied; trying again in 1s, later every 30s, "
+              "without a word until that changes");
+    EXPECT_FALSE(other->line().receive(1500ms)) << "it has tried again meanwhile";
+    other->line().send("?");
+    EXPECT_EQ(other->line().receive(patience), "following");
+  }
+}
+
+// Then it cannot know whether there is an owner either.
+TEST_F(Node, DoesNotStartForAnotherUserWhoMayNotReadTheLock) {
+  let_others_in();
+  const auto own = embed();
+  ASSERT_TRUE(own->says("owning", patience));
+  ASSERT_EQ(::chmod((directory_ + "/owner").c_str(), 0660), 0);
+  EXPECT_TRUE(another_users(node_mode::enforce)->says(not_this_user(), patience));
+}
+
+TEST_F(Node, IsHandedOverByAnOwnerThatEndsInGoodOrder) {
+  const auto first = embed();
+  ASSERT_TRUE(first->says("owning", patience));
+  const auto second = embed();
+  const auto third = embed();
+  ASSERT_TRUE(second->says("following", patience));
+  ASSERT_TRUE(third->says("following", patience));
+  first->line().send("stop");
+  EXPECT_EQ(first->line().receive(patience), "stopped");
+  ASSERT_TRUE(eventually(
+      patience, [&] { return state_of(*second) == "owning" || state_of(*third) == "owning"; }));
+  EXPECT_NE(state_of(*second), state_of(*third)) << "one of the two";
+}
+
+// The last two are in this process, whose threads no child could be forked beside.
+
 // A host's io_context, with the pause that every node obeys.
 TEST_F(Node, RunsOnTheHostsLoopAndObeysAPause) {
   const auto trainer = target("OFFLINE_AI", "2000");
@@ -360,66 +422,6 @@ TEST_F(Node, MakesPoliciesWhileItsLoopGoesOn) {
   EXPECT_TRUE(eventually(2s, [&] { return alive > before + 2; }));
   slow = false;
   here.stop();
-}
-
-TEST_F(Node, KnowsThatItIsPausedWhileItFollows) {
-  const auto first = embed();
-  ASSERT_TRUE(first->says("owning", patience));
-  const auto second = embed();
-  ASSERT_TRUE(second->says("following", patience));
-  const auto both = [&](const std::string& what) {
-    return eventually(
-        patience, [&] { return ask(*first, "paused") == what && ask(*second, "paused") == what; });
-  };
-  EXPECT_TRUE(both("not paused"));
-  const node_files files{.directory = directory_};
-  std::string message;
-  ASSERT_TRUE(pause_node(files, "", message)) << message;
-  EXPECT_TRUE(both("paused"));
-  ASSERT_TRUE(unpause_node(files, message)) << message;
-  EXPECT_TRUE(both("not paused"));
-}
-
-// Its work counts as long as somebody owns the node, but the lock and the socket are another's.
-TEST_F(Node, IsNotTakenOverByAnotherUsersReplicaWhichSaysSoOnce) {
-  let_others_in();
-  for (const auto mode : {node_mode::enforce, node_mode::observe}) {
-    const auto own = embed();
-    ASSERT_TRUE(own->says("owning", patience));
-    const auto other = another_users(mode);
-    ASSERT_TRUE(other->says("following", patience));
-    own->signal(SIGKILL);
-    EXPECT_EQ(other->line().receive(patience), not_this_user());
-    EXPECT_EQ(other->line().receive(patience),
-              "cannot take this node over: Permission denied; trying again in 1s, later every 30s, "
-              "without a word until that changes");
-    EXPECT_FALSE(other->line().receive(1500ms)) << "it has tried again meanwhile";
-    other->line().send("?");
-    EXPECT_EQ(other->line().receive(patience), "following");
-  }
-}
-
-// Then it cannot know whether there is an owner either.
-TEST_F(Node, DoesNotStartForAnotherUserWhoMayNotReadTheLock) {
-  let_others_in();
-  const auto own = embed();
-  ASSERT_TRUE(own->says("owning", patience));
-  ASSERT_EQ(::chmod((directory_ + "/owner").c_str(), 0660), 0);
-  EXPECT_TRUE(another_users(node_mode::enforce)->says(not_this_user(), patience));
-}
-
-TEST_F(Node, IsHandedOverByAnOwnerThatEndsInGoodOrder) {
-  const auto first = embed();
-  ASSERT_TRUE(first->says("owning", patience));
-  const auto second = embed();
-  const auto third = embed();
-  ASSERT_TRUE(second->says("following", patience));
-  ASSERT_TRUE(third->says("following", patience));
-  first->line().send("stop");
-  EXPECT_EQ(first->line().receive(patience), "stopped");
-  ASSERT_TRUE(eventually(
-      patience, [&] { return state_of(*second) == "owning" || state_of(*third) == "owning"; }));
-  EXPECT_NE(state_of(*second), state_of(*third)) << "one of the two";
 }
 
 }  // namespace
