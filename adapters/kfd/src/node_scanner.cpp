@@ -255,9 +255,10 @@ void node_scanner::read_environment(process& of) const {
 
 void node_scanner::say_hidden_environments() {
   if (hidden_said_) return;
-  // Whose role comes from elsewhere needs none.
+  // Whose role comes from elsewhere needs none, nor who only opened the device, as agents do.
   const auto counts = [](const auto& each) {
-    return each.second.hidden_environment && each.second.is.what == role::unmatched;
+    const process& known = each.second;
+    return known.hidden_environment && !known.queues.empty() && known.is.what == role::unmatched;
   };
   const auto first = std::ranges::find_if(known_, counts);
   if (first == known_.end()) return;

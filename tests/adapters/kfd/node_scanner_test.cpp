@@ -408,7 +408,10 @@ TEST_F(NodeScanner, SaysOnceThatEnvironmentsAreHiddenFromIt) {
   family target{tagged("OFFLINE_AI")};
   wait_for_exec(target);
   add_queue(target.pid(), 0);
-  add_process(::getpid());
+  add_queue(::getpid(), 0);
+  family agent{tagged("")};
+  wait_for_exec(agent);
+  add_process(agent.pid());
   std::filesystem::permissions(where_.sysfs, std::filesystem::perms{0755});
   const auto known = identity(target.pid());
   const auto self = identity(::getpid());
