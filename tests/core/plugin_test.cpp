@@ -266,7 +266,7 @@ TEST_F(PluginInConfiguration, IsRefusedWithFileAndLine) {
   EXPECT_FALSE(load("[policy]\nplugin = \"hold_all.so\"\nname = \"slo\"\n"));
   EXPECT_EQ(
       message_,
-      path_ + ":3: name is slo, and " + here_.path() +
+      path_ + ":3: name is slo, and plugin, " + here_.path() +
           "/hold_all.so, holds the policy hold_all: both are given, leave one of the two out");
   EXPECT_FALSE(load("[policy]\nplugin = 5\n"));
   EXPECT_EQ(message_, path_ + ":2: plugin must be a file's path in quotes");

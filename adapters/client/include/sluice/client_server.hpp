@@ -53,7 +53,7 @@ struct server_options {
   /// standard error.
   std::function<void(std::string_view)> say;
   /// Takes lines for a log: which processes register. Empty: nobody is told.
-  std::function<void(std::string_view)> tell;
+  std::function<void(std::string_view)> tell{};
 };
 
 /// A client counts as gone, and all it had in flight as ended, when its socket hangs up, when its
