@@ -22,6 +22,8 @@
 #include <thread>
 #include <unordered_map>
 
+#include "sluice/quiet_thread.hpp"
+
 namespace sluice::agent {
 
 namespace {
@@ -306,21 +308,14 @@ class agent_backend final : public backend {
   /// Spawning and the agent's start take milliseconds that the reactor does not have.
   void start_launch() {
     launch_result_.reset();
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, &before);
-    try {
-      starter_ = std::thread{[this] {
-        ::pthread_setname_np(::pthread_self(), "sluice-start");
-        launch_result_.emplace(launch(program_, options_));
-        ::eventfd_write(launched_.get(), 1);  // join() orders launch_result_
-      }};
-    } catch (const std::system_error&) {
-      launch_result_.emplace(errc::lost);
-      ::eventfd_write(launched_.get(), 1);
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const auto started = start_quiet_thread(starter_, [this] {
+      ::pthread_setname_np(::pthread_self(), "sluice-start");
+      launch_result_.emplace(launch(program_, options_));
+      ::eventfd_write(launched_.get(), 1);  // join() orders launch_result_
+    });
+    if (started) return;
+    launch_result_.emplace(errc::lost);
+    ::eventfd_write(launched_.get(), 1);
   }
 
   void take_launched() {

@@ -14,7 +14,7 @@
 #include <chrono>
 #include <system_error>
 
-#include "sluice/kfd/quiet_thread.hpp"
+#include "sluice/quiet_thread.hpp"
 
 namespace sluice::kfd {
 

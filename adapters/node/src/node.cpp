@@ -19,9 +19,9 @@
 #include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/node_lock.hpp"
-#include "sluice/kfd/quiet_thread.hpp"
 #include "sluice/null_backend.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/quiet_thread.hpp"
 #include "sluice/scheduler.hpp"
 
 namespace sluice {
@@ -57,7 +57,7 @@ class node_impl final : public node {
     if (state_.load() != node_state::idle) return errc::stopped;
     if (const auto tried = try_to_own(); !tried && tried.error() != errc::already_owned)
       return tried;
-    return kfd::start_quiet_thread(thread_, [this] { run(); });
+    return start_quiet_thread(thread_, [this] { run(); });
   }
 
   void stop() override {
