@@ -22,6 +22,8 @@ GOOGLE = ("--benchmark_format=json", "--benchmark_enable_random_interleaving=tru
 PROGRAMS = {
     "decision_path": ((*GOOGLE, "--benchmark_repetitions=9", "--benchmark_min_time=0.1"),
                       (*GOOGLE, "--benchmark_repetitions=2", "--benchmark_min_time=0.001")),
+    "hop": ((), ("--quick",)),
+    "hop_epoll": ((), ("--quick",)),
 }
 BEGIN_MARK, END_MARK = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -46,6 +48,9 @@ KEEPS = [
     Row("the same, 4096 queues, beside that at 8", "begin_to_batch/4096", "begin_to_batch/8", ratio=1.2),
     Row("serial decisions, 8 queues", "serial_decisions/8:per_second", least=300_000),
     Row("serial decisions, 4096 queues", "serial_decisions/4096:per_second", least=300_000),
+    Row("a thread woken through the reactor, io_uring, beside a blocking `read()`", "hop.io_uring",
+        "hop.io_uring.read", ratio=1.5),
+    Row("the same, epoll", "hop.epoll", "hop.epoll.read", ratio=1.5),
 ]
 GROUPS = {"What a user feels": USER, "What keeps it so": KEEPS}
 
