@@ -1,5 +1,5 @@
 // What a client's calls cost it, and how soon the scheduler acts. The client is a process of its
-// own; the backend is a scripted one, which answers at once: nothing here is a driver's or a GPU's
+// own; the backend touches nothing and answers at once: nothing here is a driver's or a GPU's
 // time. Usage: client_latency [ROUNDS]
 
 #include "../adapters/client/served_node.hpp"
