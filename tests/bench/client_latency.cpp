@@ -3,8 +3,8 @@
 // time. Usage: client_latency [ROUNDS]
 
 #include "../adapters/client/served_node.hpp"
+#include "rows.hpp"
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -20,32 +20,14 @@
 namespace {
 
 using namespace std::chrono_literals;
+using namespace sluice::test;
 using sluice::clock;
-using sluice::duration;
-using sluice::time_point;
 
 /// In memory that both processes see.
 struct stage {
   std::atomic<std::uint32_t> lives{0};  ///< Schedulers that have been started.
   std::atomic<bool> paired{false};      ///< The client is done with the first.
 };
-
-stage& make_stage() {
-  void* const at =
-      mmap(nullptr, sizeof(stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) std::abort();
-  return *new (at) stage;
-}
-
-void print(const char* what, std::vector<double> values, const char* unit) {
-  std::sort(values.begin(), values.end());
-  const auto at = [&](double share) {
-    return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
-  };
-  std::printf("| %-58s | %9.1f | %9.1f | %s |\n", what, at(0.5), at(0.99), unit);
-}
-
-double nanoseconds(duration from) { return static_cast<double>(from.count()); }
 
 /// Of batches of a thousand pairs, the time of one call.
 std::vector<double> pairs(sluice::client::connection& client, int batches) {
@@ -61,21 +43,21 @@ std::vector<double> pairs(sluice::client::connection& client, int batches) {
   return taken;
 }
 
-int run_client(stage& shared, const std::string& socket, std::uint32_t rounds) {
+int run_client(stage& seen_by_both, const std::string& socket, std::uint32_t rounds) {
   std::error_code error;
   auto client = sluice::client::connection::open({.socket = socket, .name = "bench"}, error);
   if (error) return 1;
   const int batches = static_cast<int>(std::max(rounds, 20U));
   pairs(client, 10);
-  print("one begin() or end(), no scheduler", pairs(client, batches), "ns");
+  print_row("one begin() or end(), no scheduler", pairs(client, batches), "ns");
   const auto wait_for_life = [&](std::uint32_t number) {
-    while (shared.lives != number || client.status().connections != number) {
+    while (seen_by_both.lives != number || client.status().connections != number) {
       std::this_thread::sleep_for(1ms);
     }
   };
   wait_for_life(1);
-  print("one begin() or end(), scheduler kept awake by them", pairs(client, batches), "ns");
-  shared.paired = true;
+  print_row("one begin() or end(), scheduler kept awake by them", pairs(client, batches), "ns");
+  seen_by_both.paired = true;
 
   wait_for_life(2);
   std::vector<double> asleep;
@@ -88,7 +70,7 @@ int run_client(stage& shared, const std::string& socket, std::uint32_t rounds) {
     while (client.status().suspended == 0) std::this_thread::sleep_for(100us);
     client.end();
   }
-  print("one begin(), scheduler asleep: it writes the eventfd", asleep, "ns");
+  print_row("one begin(), scheduler asleep: it writes the eventfd", asleep, "ns");
   return std::fflush(stdout);
 }
 
@@ -96,32 +78,31 @@ int run_client(stage& shared, const std::string& socket, std::uint32_t rounds) {
 
 int main(int argc, char** argv) {
   const auto rounds = static_cast<std::uint32_t>(argc > 1 ? std::atoi(argv[1]) : 1000);
-  const sluice::test::socket_place place;
-  stage& shared = make_stage();
-  std::printf("| %-58s | %9s | %9s |    |\n|---|---:|---:|---|\n", "", "p50", "p99");
-  std::fflush(stdout);
+  const socket_place place;
+  stage& seen_by_both = shared<stage>();
+  print_head();
   const pid_t child = fork();
-  if (child == 0) _exit(run_client(shared, place.path(), rounds));
+  if (child == 0) _exit(run_client(seen_by_both, place.path(), rounds));
 
   std::this_thread::sleep_for(500ms);  // The client measures alone.
   sluice::client::server_options options;
   options.socket = place.path();
   {
-    sluice::test::served_node first(options);
+    served_node first(options);
     if (!first.runs()) return 1;
-    shared.lives = 1;
-    while (!shared.paired) std::this_thread::sleep_for(1ms);
+    seen_by_both.lives = 1;
+    while (!seen_by_both.paired) std::this_thread::sleep_for(1ms);
   }
-  sluice::test::served_node second(options);
+  served_node second(options);
   if (!second.runs()) return 1;
-  shared.lives = 2;
+  seen_by_both.lives = 2;
   int status = 1;
   waitpid(child, &status, 0);
   // From the client's begin() to the batch that suspends being handed to the backend.
   const auto all = second.stats();
-  std::printf("| %-58s | %9.1f | %9.1f | us |\n", "from begin() to the suspend being submitted",
-              nanoseconds(all.decision.percentile(50)) / 1000,
-              nanoseconds(all.decision.percentile(99)) / 1000);
+  print_row("from begin() to the suspend being submitted",
+            nanoseconds(all.decision.percentile(50)) / 1000,
+            nanoseconds(all.decision.percentile(99)) / 1000, "us");
   const bool complete = status == 0 && all.suspends == rounds && all.decision.count() == rounds;
   std::printf("%llu begins, %llu suspends, %llu of them measured: %s\n",
               static_cast<unsigned long long>(all.begins.value()),
