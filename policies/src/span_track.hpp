@@ -91,7 +91,7 @@ class span_track {
   void begin(time_point at, time_point now, bool trial) {
     const auto after = open_.upper_bound(at);
     const bool late = after != open_.end() && after->second.late;
-    const open_span fresh{now, open_.size() + 1, open_.empty(), trial && spares(), late};
+    const open_span fresh{now, open_.size() + 1, changes_, open_.empty(), trial && spares(), late};
     const auto one = open_.emplace_hint(after, at, fresh);
     if (after == punctual_) punctual_ = one;
   }
@@ -100,6 +100,7 @@ class span_track {
     held_ = held;
     changed_ = now;
     among_ = open_.size();
+    ++changes_;
   }
   /// The span that begun then ends; another one that began at the same time would do as well.
   /// \param suspended offline work was, all the while.
@@ -109,7 +110,7 @@ class span_track {
     if (const auto found = find(begun); found != open_.end()) {
       const open_span one = found->second;
       const bool always = one.told >= changed_;
-      const std::size_t among = one.told > changed_ ? one.among : among_;
+      const std::size_t among = one.changes == changes_ ? one.among : among_;
       if (held_) needs_[level(among)].add(begun + length - (always ? begun : changed_));
       if (one.first && (always || one.trial)) alone_.add(held_ && always, length);
       if (strict_ && suspended && always && held_) count_suspended(length);
@@ -135,9 +136,10 @@ class span_track {
 
  private:
   struct open_span {
-    time_point told{};      ///< The turn in which its begin was seen.
-    std::size_t among = 0;  ///< So many were open then.
-    bool first = false;     ///< None was open when it began.
+    time_point told{};          ///< The turn in which its begin was seen.
+    std::size_t among = 0;      ///< So many were open then.
+    std::uint64_t changes = 0;  ///< `changes_` then.
+    bool first = false;         ///< None was open when it began.
     bool trial = false;  ///< It was not held for while it was alone, whatever else would have been.
     bool late = false;   ///< It was counted as missed, or one that began later was.
   };
@@ -231,6 +233,7 @@ class span_track {
   bool held_ = false;                       ///< Offline work is...
   time_point changed_ = time_point::min();  ///< ...or not, since this turn's end...
   std::size_t among_ = 0;                   ///< ...when so many were open.
+  std::uint64_t changes_ = 0;               ///< So often that changed.
   held_and_beside alone_;      ///< First spans that were held for from their begin, or not at all.
   std::uint64_t untried_ = 0;  ///< So many came since the last trial.
   std::uint64_t backed_off_ = first_back_off;
