@@ -60,17 +60,21 @@ int run_client(stage& seen_by_both, const std::string& socket, std::uint32_t rou
   seen_by_both.paired = true;
 
   wait_for_life(2);
-  std::vector<double> asleep;
-  for (std::uint32_t i = 0; i < rounds; ++i) {
-    while (client.status().suspended != 0) std::this_thread::sleep_for(100us);
+  std::vector<double> begins, ends;
+  const auto timed = [&](std::vector<double>& taken, auto call) {
     std::this_thread::sleep_for(2ms);  // It has gone to sleep.
     const auto before = clock::now();
-    client.begin();
-    asleep.push_back(nanoseconds(clock::now() - before));
+    call();
+    taken.push_back(nanoseconds(clock::now() - before));
+  };
+  for (std::uint32_t i = 0; i < rounds; ++i) {
+    while (client.status().suspended != 0) std::this_thread::sleep_for(100us);
+    timed(begins, [&] { client.begin(); });
     while (client.status().suspended == 0) std::this_thread::sleep_for(100us);
-    client.end();
+    timed(ends, [&] { client.end(); });
   }
-  print_row("one begin(), scheduler asleep: it writes the eventfd", asleep, "ns");
+  print_row("one begin(), scheduler asleep: it writes the eventfd", begins, "ns");
+  print_row("one end(), scheduler asleep: it writes the eventfd", ends, "ns");
   return std::fflush(stdout);
 }
 
@@ -101,8 +105,8 @@ int main(int argc, char** argv) {
   // From the client's begin() to the batch that suspends being handed to the backend.
   const auto all = second.stats();
   print_row("from begin() to the suspend being submitted",
-            nanoseconds(all.decision.percentile(50)) / 1000,
-            nanoseconds(all.decision.percentile(99)) / 1000, "us");
+            microseconds(all.decision.percentile(50)), microseconds(all.decision.percentile(99)),
+            "us");
   const bool complete = status == 0 && all.suspends == rounds && all.decision.count() == rounds;
   std::printf("%llu begins, %llu suspends, %llu of them measured: %s\n",
               static_cast<unsigned long long>(all.begins.value()),
