@@ -87,7 +87,7 @@ TEST_F(Client, LosesNoBeginAndNoEndAmongProcessesAndThreads) {
 
 // Nothing but a client's ring wakes this scheduler: one that gets lost is never made up for.
 TEST_F(Client, WakesASchedulerThatFallsAsleep) {
-  constexpr int times = 10'000;
+  constexpr int times = 5000;
   const auto seed = std::random_device{}() % 1'000'000;
   SCOPED_TRACE("seed " + std::to_string(seed));
   served_node node(options());
