@@ -7,12 +7,12 @@
 
 #include "floor_chain.hpp"
 #include "series.hpp"
+#include "shared_memory.hpp"
 #include "simulated_device.hpp"
 #include "tapped_backend.hpp"
 #include "target_process.hpp"
 
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -91,7 +91,7 @@ class other_process {
  public:
   /// Forks.
   other_process(const std::string& socket, gpu_id gpu, int floor_entry)
-      : orders_(::eventfd(0, EFD_CLOEXEC)), page_(new_page()) {
+      : orders_(::eventfd(0, EFD_CLOEXEC)), page_(shared<page>()) {
     pid_ = ::fork();
     if (pid_ == 0) ::_exit(live(socket, gpu, floor_entry));
   }
@@ -99,27 +99,20 @@ class other_process {
     tell(order::leave);
     ::waitpid(pid_, nullptr, 0);
     ::close(orders_);
-    ::munmap(page_, sizeof(page));
   }
   other_process(const other_process&) = delete;
   other_process& operator=(const other_process&) = delete;
 
   void tell(order what) const { ::eventfd_write(orders_, static_cast<eventfd_t>(what)); }
-  bool connected() const { return page_->connected; }
+  bool connected() const { return page_.connected; }
   /// When it last began what it was told to begin; for whoever has seen the consequence.
-  time_point began() const { return time_point{duration{page_->began.load()}}; }
+  time_point began() const { return time_point{duration{page_.began.load()}}; }
 
  private:
   struct page {
     std::atomic<bool> connected{false};
     std::atomic<duration::rep> began{0};
   };
-  static page* new_page() {
-    void* const at =
-        ::mmap(nullptr, sizeof(page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED) throw std::runtime_error("mmap failed");
-    return new (at) page;
-  }
 
   int live(const std::string& socket, gpu_id gpu, int floor_entry) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -131,18 +124,18 @@ class other_process {
     auto made = client::connection::open(how, error);
     if (error) return 1;
     while (made.status().connections == 0) std::this_thread::sleep_for(1ms);
-    page_->connected = true;
+    page_.connected = true;
     for (;;) {
       eventfd_t what = 0;
       ::eventfd_read(orders_, &what);
       switch (order{what}) {
         case order::begin:
-          page_->began = clock::now().time_since_epoch().count();
+          page_.began = clock::now().time_since_epoch().count();
           made.begin();
           break;
         case order::end: made.end(); break;
         case order::enter_floor:
-          page_->began = clock::now().time_since_epoch().count();
+          page_.began = clock::now().time_since_epoch().count();
           ::eventfd_write(floor_entry, 1);
           break;
         case order::leave: return 0;
@@ -151,7 +144,7 @@ class other_process {
   }
 
   const int orders_;
-  page* const page_;
+  page& page_;
   pid_t pid_ = 0;
 };
 

@@ -4,12 +4,13 @@
 /// reactor, an eventfd to another process, an eventfd to a thread of it. The same primitives wait
 /// at each as in sluice: the reactor, epoll_wait, poll.
 
+#include "shared_memory.hpp"
+
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,7 +42,7 @@ class floor_chain {
       : entry_(made_eventfd()),
         doorbell_(made_eventfd()),
         end_(made_eventfd()),
-        page_(made_page()) {
+        page_(shared<page>()) {
     acting_ = ::fork();
     if (acting_ == 0) act(acting_core);
   }
@@ -52,7 +53,6 @@ class floor_chain {
     ::kill(acting_, SIGKILL);
     ::waitpid(acting_, nullptr, 0);
     for (const int fd : {entry_, doorbell_, end_}) ::close(fd);
-    ::munmap(page_, sizeof(page));
   }
   floor_chain(const floor_chain&) = delete;
   floor_chain& operator=(const floor_chain&) = delete;
@@ -83,7 +83,7 @@ class floor_chain {
   time_point arrived() {
     eventfd_t value = 0;
     ::eventfd_read(end_, &value);
-    return time_point{duration{page_->at.load(std::memory_order_acquire)}};
+    return time_point{duration{page_.at.load(std::memory_order_acquire)}};
   }
 
  private:
@@ -95,13 +95,6 @@ class floor_chain {
     if (fd < 0) std::abort();
     return fd;
   }
-  static page* made_page() {
-    void* const at =
-        ::mmap(nullptr, sizeof(page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED) std::abort();
-    return new (at) page;
-  }
-
   /// The other process.
   [[noreturn]] void act(int core) {
     run_on(core);
@@ -113,7 +106,7 @@ class floor_chain {
         ::poll(&one, 1, -1);
         eventfd_t value = 0;
         ::eventfd_read(lane, &value);
-        page_->at.store(clock::now().time_since_epoch().count(), std::memory_order_release);
+        page_.at.store(clock::now().time_since_epoch().count(), std::memory_order_release);
         ::eventfd_write(end_, 1);
       }
     }).detach();
@@ -132,7 +125,7 @@ class floor_chain {
   const int entry_;
   const int doorbell_;
   const int end_;
-  page* const page_;
+  page& page_;
   pid_t acting_ = 0;
   std::unique_ptr<reactor> loop_;
   std::thread thread_;

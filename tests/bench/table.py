@@ -21,6 +21,7 @@ GOOGLE = ("--benchmark_format=json", "--benchmark_enable_random_interleaving=tru
 # Name: the arguments of a whole run, and of a quick one.
 PROGRAMS = {
     "chain": ((), ("--quick",)),
+    "client_calls": ((), ("--quick",)),
     "decision_path": ((*GOOGLE, "--benchmark_repetitions=9", "--benchmark_min_time=0.1"),
                       (*GOOGLE, "--benchmark_repetitions=2", "--benchmark_min_time=0.001")),
 }
@@ -48,6 +49,11 @@ USER = [
     Row("the same, p99", "chain.client/8:p99", "chain.client_floor:p99", ratio=2),
     *(Row(f"the first row at {n} queues, beside that at 8", f"chain.embedded/{n}", "chain.embedded/8", ratio=1.2, long=n > 64)
       for n in (64, 256, 1024, 4096)),
+    Row("a client's `begin()` or `end()`, scheduler awake (mean of a thousand pairs)", "client.call_awake",
+        "client.call_floor", most=500),
+    Row("the same without a scheduler", "client.call_alone", "client.call_floor", most=500),
+    Row("a client's `begin()`, scheduler asleep", "client.begin_asleep", "client.write_floor"),
+    Row("a client's `end()`, scheduler asleep", "client.end_asleep", "client.write_floor"),
 ]
 KEEPS = [
     Row("decision: inbox to batch, 8 queues", "inbox_to_batch/8", "floor_of_inbox_to_batch", most=2000),

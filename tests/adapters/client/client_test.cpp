@@ -10,6 +10,7 @@
 #include <atomic>
 #include <fstream>
 #include <iterator>
+#include <random>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -82,6 +83,48 @@ TEST_F(Client, LosesNoBeginAndNoEndAmongProcessesAndThreads) {
   constexpr std::uint64_t expected = std::uint64_t{processes} * threads * times;
   EXPECT_TRUE(eventually(patience, [&] { return node.stats().begins == expected; }))
       << node.stats().begins << " of " << expected;
+}
+
+// Nothing but a client's ring wakes this scheduler: one that gets lost is never made up for.
+TEST_F(Client, WakesASchedulerThatFallsAsleep) {
+  constexpr int times = 5000;
+  const auto seed = std::random_device{}() % 1'000'000;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_TRUE(becomes(one, "connected=1"));
+  EXPECT_EQ(one.ask("knock " + std::to_string(times) + " " + std::to_string(seed)),
+            "all were seen");
+  EXPECT_EQ(node.stats().begins, std::uint64_t{times});
+  EXPECT_EQ(node.stats().suspends, std::uint64_t{times});
+}
+
+TEST_F(Client, WakesASchedulerForABeginThatHasEndedAlready) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_TRUE(becomes(one, "connected=1"));
+  for (std::uint64_t i = 1; i <= 200; ++i) {
+    ASSERT_EQ(one.ask("hammer 1 1"), "done");
+    ASSERT_TRUE(eventually(patience, [&] { return node.stats().begins == i; })) << i;
+  }
+}
+
+TEST_F(Client, CostsNoTurnWhileNothingHappens) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_TRUE(becomes(one, "connected=1"));
+  EXPECT_TRUE(node.falls_asleep()) << "with nothing in flight";
+  ASSERT_EQ(one.ask("begin"), "0");
+  ASSERT_TRUE(node.suspends());
+  EXPECT_TRUE(node.falls_asleep()) << "with offline work suspended";
+  ASSERT_EQ(one.ask("end"), "0");
+  ASSERT_TRUE(node.resumes());
 }
 
 TEST_F(Client, CountsAsEndedWhenItIsKilled) {
