@@ -98,12 +98,17 @@ static void destroy(struct sluice_connection* client) {
   free(client);
 }
 
+static void withdraw(struct sluice_connection* client) {
+  sluice_client_unguard_forks(client);
+  destroy(client);
+}
+
 int sluice_client_open(const sluice_client_options* options, sluice_connection** to) {
   if (to == NULL) return sluice_client_fail(EINVAL, "client is NULL; it receives the client");
   *to = NULL;
   struct sluice_connection* const client = calloc(1, sizeof *client);
   if (client == NULL) return sluice_client_fail(ENOMEM, "no memory for a client");
-  client->page.fd = client->bell.fd = client->kick.fd = client->link.fd = -1;
+  client->page = client->bell = client->kick = client->link = -1;
   int error = read_options(options, client);
   if (error == 0) {
     void* const page = mmap(NULL, sizeof *client->life, PROT_READ | PROT_WRITE,
@@ -114,12 +119,18 @@ int sluice_client_open(const sluice_client_options* options, sluice_connection**
     }
   }
   if (error == 0) {
-    pthread_mutex_lock(&client->life->lock);
-    error = sluice_client_start(client);
-    pthread_mutex_unlock(&client->life->lock);
+    const int why = sluice_client_guard_forks(client);
+    if (why != 0) error = sluice_client_fail(why, "no memory for a client");
   }
   if (error != 0) {
     destroy(client);
+    return error;
+  }
+  pthread_mutex_lock(&client->life->lock);
+  error = sluice_client_start(client);
+  pthread_mutex_unlock(&client->life->lock);
+  if (error != 0) {
+    withdraw(client);
     return error;
   }
   *to = client;
@@ -150,7 +161,7 @@ static inline int ours(struct sluice_connection* client) {
 
 static void kick(struct sluice_connection* client) {
   const int before = errno;
-  (void)eventfd_write(client->kick.fd, 1);
+  (void)eventfd_write(client->kick, 1);
   errno = before;
 }
 
@@ -158,7 +169,7 @@ int sluice_client_close(sluice_connection* client) {
   if (client == NULL) return 0;
   if (!__atomic_load_n(&client->life->alive, __ATOMIC_ACQUIRE)) {
     sluice_client_disown(client);
-    destroy(client);
+    withdraw(client);
     return 0;
   }
   if (pthread_equal(client->thread, pthread_self())) {
@@ -169,8 +180,10 @@ int sluice_client_close(sluice_connection* client) {
   pthread_mutex_unlock(&client->life->lock);
   kick(client);
   pthread_join(client->thread, NULL);
+  pthread_mutex_lock(&client->life->lock);
   sluice_client_free_pages(client);
-  destroy(client);
+  pthread_mutex_unlock(&client->life->lock);
+  withdraw(client);
   return 0;
 }
 
@@ -180,7 +193,7 @@ static void ring(struct sluice_connection* client) {
   const uint64_t sleep = sluice_words_asleep(&client->scheduler->sleeping);
   if (sleep == 0 || __atomic_load_n(&client->rung, __ATOMIC_ACQUIRE) == sleep) return;
   const int before = errno;
-  (void)eventfd_write(client->bell.fd, 1);
+  (void)eventfd_write(client->bell, 1);
   errno = before;
   /* Only now: another thread that sees this relies on the eventfd. */
   __atomic_store_n(&client->rung, sleep, __ATOMIC_RELEASE);

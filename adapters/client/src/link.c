@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -75,7 +76,7 @@ static bool send_message(struct sluice_connection* client, const void* what, siz
     head->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
     memcpy(CMSG_DATA(head), fds, fd_count * sizeof(int));
   }
-  return sendmsg(client->link.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
+  return sendmsg(client->link, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
 }
 
 static void connect_now(keeper* self) {
@@ -87,17 +88,15 @@ static void connect_now(keeper* self) {
     return;
   }
   strcpy(to.sun_path, client->socket);
-  client->link =
-      sluice_client_file(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (client->link.fd < 0 ||
-      connect(client->link.fd, (const struct sockaddr*)&to, sizeof to) != 0) {
+  client->link = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (client->link < 0 || connect(client->link, (const struct sockaddr*)&to, sizeof to) != 0) {
     const int error = errno;
     snprintf(why, sizeof why, "no scheduler at %s (%s); it is tried again", client->socket,
              strerror(error));
     hang_up(self, error, why);
     return;
   }
-  const int fds[SLUICE_WIRE_DESCRIPTORS] = {client->page.fd, client->bell.fd};
+  const int fds[SLUICE_WIRE_DESCRIPTORS] = {client->page, client->bell};
   if (!send_message(client, &client->hello, sizeof client->hello, fds, SLUICE_WIRE_DESCRIPTORS)) {
     hang_up(self, errno, "the scheduler does not listen; it is tried again");
     return;
@@ -128,7 +127,7 @@ static void welcome(keeper* self, const sluice_wire_welcome* said, int page) {
   }
   struct ucred peer = {.pid = 0};
   socklen_t size = sizeof peer;
-  (void)getsockopt(client->link.fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  (void)getsockopt(client->link, SOL_SOCKET, SO_PEERCRED, &peer, &size);
   client->scheduler_pid = peer.pid;
   client->connected = true;
   client->role = said->role;
@@ -136,7 +135,7 @@ static void welcome(keeper* self, const sluice_wire_welcome* said, int page) {
   say(client, 0, "");
   self->delay = first_delay;
   /* What began before the page was there has not rung. */
-  (void)eventfd_write(client->bell.fd, 1);
+  (void)eventfd_write(client->bell, 1);
 }
 
 /** Takes the wait off the list. */
@@ -179,7 +178,7 @@ static void handle(keeper* self, const void* message, size_t size, int page) {
 
 static void receive(keeper* self) {
   struct sluice_connection* const client = self->client;
-  while (client->link.fd >= 0) {
+  while (client->link >= 0) {
     union {
       sluice_wire_welcome welcome;
       sluice_wire_answer answer;
@@ -193,7 +192,7 @@ static void receive(keeper* self) {
                           .msg_iovlen = 1,
                           .msg_control = &control,
                           .msg_controllen = sizeof control};
-    const ssize_t got = recvmsg(client->link.fd, &from, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const ssize_t got = recvmsg(client->link, &from, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) {
@@ -259,9 +258,9 @@ void* sluice_client_run(void* argument) {
   pthread_setname_np(pthread_self(), "sluice-client");
   pthread_mutex_lock(&client->life->lock);
   while (!client->closing) {
-    if (client->link.fd < 0 && sluice_client_now() >= self.next) connect_now(&self);
-    if (client->link.fd >= 0) receive(&self);
-    if (client->link.fd >= 0 && !client->connected && sluice_client_now() >= self.next) {
+    if (client->link < 0 && sluice_client_now() >= self.next) connect_now(&self);
+    if (client->link >= 0) receive(&self);
+    if (client->link >= 0 && !client->connected && sluice_client_now() >= self.next) {
       hang_up(&self, ETIMEDOUT, "the scheduler does not answer; it is tried again");
     }
     send_waits(&self);
@@ -271,9 +270,9 @@ void* sluice_client_run(void* argument) {
     }
     if (client->closing) break;
     const int64_t due = next_due(&self);
-    const int link = client->link.fd;
+    const int link = client->link;
     pthread_mutex_unlock(&client->life->lock);
-    sleep_until(due, client->kick.fd, link);
+    sleep_until(due, client->kick, link);
     pthread_mutex_lock(&client->life->lock);
   }
   wait* left = NULL;

@@ -177,6 +177,21 @@ TEST_F(Client, EndsWhenItIsClosedThoughAChildHasItsSocket) {
   EXPECT_EQ(one.ask("kill " + child), "done");
 }
 
+TEST_F(Client, CountsAsEndedWhenItCallsExecThoughAChildLives) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_EQ(one.ask("begin"), "0");
+  ASSERT_TRUE(node.suspends());
+  const pid_t child = std::stoi(one.ask("fork_idle"));
+  one.tell("exec");
+  EXPECT_TRUE(node.resumes());
+  EXPECT_TRUE(eventually(patience, [&] { return node.roles.lines().size() == 2; }));
+  EXPECT_EQ(kill(one.pid(), 0), 0);
+  EXPECT_EQ(kill(child, SIGKILL), 0);
+}
+
 TEST_F(Client, WaitsUntilItsGpusAreClear) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
