@@ -153,7 +153,10 @@ static wait* take_wait(struct sluice_connection* client, int64_t number, int64_t
 /** Calls without the lock, and takes it again. */
 static void answer(struct sluice_connection* client, wait* one, int32_t clear) {
   pthread_mutex_unlock(&client->life->lock);
+  const pid_t process = getpid();
   one->done(one->context, clear);
+  /* A child that was forked in there has no client for this thread to keep, and no other thread. */
+  if (getpid() != process) _exit(0);
   free(one);
   pthread_mutex_lock(&client->life->lock);
 }

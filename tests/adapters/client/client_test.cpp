@@ -208,6 +208,19 @@ TEST_F(Client, WaitsUntilItsGpusAreClear) {
   EXPECT_EQ(one.ask("wait 1"), "0");  // Nobody makes it clear.
 }
 
+TEST_F(Client, MayForkWhereItIsCalledBack) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_TRUE(becomes(one, "connected=1"));
+  EXPECT_EQ(one.ask("fork_in_done"), "0 0 0 ");
+  // The parent's thread has gone on.
+  EXPECT_THAT(one.ask("status"), HasSubstr("connections=1 "));
+  ASSERT_EQ(one.ask("begin"), "0");
+  EXPECT_EQ(one.ask("wait 20000"), "1");
+}
+
 TEST_F(Client, CountsAsEndedWhileItsCoreIsWritten) {
   served_node node(options());
   ASSERT_TRUE(node.runs());

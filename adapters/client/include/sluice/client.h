@@ -125,7 +125,8 @@ SLUICE_CLIENT_API int sluice_client_begin_span_since(sluice_connection* client, 
 SLUICE_CLIENT_API int sluice_client_end_span(sluice_connection* client, uint32_t kind,
                                              uint64_t request);
 
-/** Called once, on the library's thread. Do not wait in it, and do not close the client.
+/** Called once, on the library's thread. Do not wait in it, and do not close the client. It may
+ * fork(); a child in which it returns ends there, by _exit(0).
  * \param clear 1: every offline queue on the client's GPUs that can be suspended is. 0: the time
  *              was over first, or there is no scheduler. */
 typedef void (*sluice_client_clear)(void* context, int32_t clear);
