@@ -167,7 +167,8 @@ class server final : public source, public session_home {
     std::string why;
     auto found = identify(socket.get(), why);
     if (!found) {
-      refuse(socket.get(), why);
+      send_refusal(socket.get(), EAGAIN, why);
+      ::shutdown(socket.get(), SHUT_RDWR);
       return;
     }
     const std::uint64_t number = ++last_session_;
@@ -183,15 +184,6 @@ class server final : public source, public session_home {
       sessions_.erase(number);
     }
     rearm();
-  }
-
-  static void refuse(int socket, std::string_view why) {
-    sluice_wire_welcome no{};
-    no.head = {SLUICE_WIRE_WELCOME, SLUICE_WIRE_VERSION, SLUICE_WORDS_LAYOUT, 0};
-    no.error = EAGAIN;
-    why.copy(no.why, sizeof no.why - 1);
-    (void)send_message(socket, &no, sizeof no, -1);
-    ::shutdown(socket, SHUT_RDWR);
   }
 
   void pause() {

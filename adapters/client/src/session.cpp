@@ -36,10 +36,6 @@ std::string name_in(const sluice_wire_hello& hello) {
   return name;
 }
 
-sluice_wire_head head_of(sluice_wire_type type) noexcept {
-  return {type, SLUICE_WIRE_VERSION, SLUICE_WORDS_LAYOUT, 0};
-}
-
 std::uint64_t sum_of(const sluice_client_words& words) noexcept {
   const auto load = [](const std::uint64_t& word) {
     return __atomic_load_n(&word, __ATOMIC_RELAXED);
@@ -184,11 +180,7 @@ bool session::take(message& what, time_point now) {
 }
 
 bool session::refuse(int error, std::string_view why) {
-  sluice_wire_welcome no{};
-  no.head = head_of(SLUICE_WIRE_WELCOME);
-  no.error = error;
-  why.copy(no.why, sizeof no.why - 1);
-  (void)send_message(socket_.get(), &no, sizeof no, -1);
+  send_refusal(socket_.get(), error, why);
   return false;
 }
 
