@@ -3,6 +3,7 @@
 #include "cgroup.hpp"
 #include "peer_process.hpp"
 #include "program.hpp"
+#include "raw_client.hpp"
 #include "served_node.hpp"
 
 #include <sys/stat.h>
@@ -344,6 +345,29 @@ TEST_F(Client, MayBeGrantedItsRoleByUserOrGroup) {
     }
     EXPECT_TRUE(eventually(patience, [&] { return node.roles.lines().size() == 2; }));
   }
+}
+
+TEST_F(Client, HasNoGrantByAUserThatItBecameOnceItHadConnected) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  constexpr uid_t granted = 65534;
+  served_node node(with_grant(options(), {.users = {granted}, .groups = {}, .cgroups = {}}));
+  ASSERT_TRUE(node.runs());
+  ASSERT_EQ(chmod(place_.directory().c_str(), 0711), 0);
+  const auto answer_to_who_changes_user = [&](bool once_connected) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (!once_connected && setresuid(granted, granted, granted) != 0) _exit(255);
+      raw_client one(place_.path());
+      if (once_connected && setresuid(granted, granted, granted) != 0) _exit(255);
+      const auto said = one.register_itself();
+      _exit(said ? said->error : 254);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  EXPECT_EQ(answer_to_who_changes_user(false), 0);
+  EXPECT_EQ(answer_to_who_changes_user(true), EACCES);
 }
 
 TEST_F(Client, OfOneUserAreToldApartByTheirCgroups) {
