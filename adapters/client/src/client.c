@@ -16,7 +16,8 @@
 
 #define NS_PER_S 1000000000
 
-static _Thread_local char last_error[256];
+static _Thread_local char last_text[256];
+static _Thread_local const char* last_error = "";
 
 static_assert((int)SLUICE_CLIENT_ITL == (int)SLUICE_WORDS_SPANS - 1 &&
                   (int)SLUICE_CLIENT_MOST_GPUS == (int)SLUICE_WIRE_GPUS,
@@ -35,8 +36,9 @@ int64_t sluice_client_now(void) {
 int sluice_client_fail(int error, const char* format, ...) {
   va_list all;
   va_start(all, format);
-  vsnprintf(last_error, sizeof last_error, format, all);
+  vsnprintf(last_text, sizeof last_text, format, all);
   va_end(all);
+  last_error = last_text;
   return -error;
 }
 
@@ -216,6 +218,13 @@ int sluice_client_end(sluice_connection* client) {
   return 0;
 }
 
+/** Every mark of a server without a scheduler comes here: nothing is formatted. */
+static int no_room(void) {
+  static_assert(SLUICE_WORDS_MARKS == 1024, "as the sentence says");
+  last_error = "1024 marks wait for the scheduler; this one is dropped";
+  return -ENOBUFS;
+}
+
 static int push_mark(struct sluice_connection* client, uint32_t kind, uint32_t begins,
                      uint64_t request, int64_t at) {
   if (kind >= SLUICE_WORDS_SPANS) {
@@ -227,10 +236,7 @@ static int push_mark(struct sluice_connection* client, uint32_t kind, uint32_t b
   const int64_t now = sluice_client_now();
   const enum sluice_pushed pushed =
       sluice_words_push(client->words, kind, begins, request, at < now ? at : now);
-  if (pushed == SLUICE_PUSHED_NOT) {
-    return sluice_client_fail(ENOBUFS, "%d marks wait for the scheduler; this one is dropped",
-                              SLUICE_WORDS_MARKS);
-  }
+  if (pushed == SLUICE_PUSHED_NOT) return no_room();
   if (pushed == SLUICE_PUSHED_HALF_FULL ||
       __atomic_load_n(&client->scheduler->listened[kind], __ATOMIC_RELAXED)) {
     ring(client);
