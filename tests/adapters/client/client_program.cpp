@@ -23,6 +23,9 @@
 
 #include "sluice/client.h"
 
+/// A forked child that starts a thread is what is tested here.
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+
 namespace {
 
 sluice_connection* client = nullptr;
