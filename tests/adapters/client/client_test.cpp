@@ -44,6 +44,15 @@ class Client : public ::testing::Test {
     return there;
   }
 
+  /// Opens an online client, and sees it registered.
+  bool joins(program& one) {
+    EXPECT_EQ(one.ask(open_line()), "ok");
+    return becomes(one, "connected=1 role=1");
+  }
+  /// And its work holds the offline process.
+  bool begins(program& one, served_node& node) {
+    return joins(one) && one.ask("begin") == "0" && node.suspends();
+  }
   /// A client whose core is being written is withdrawn before it has been.
   void expect_end_while_core_is_written(served_node& node) {
     duration lasted{};
@@ -81,8 +90,7 @@ TEST_F(Client, SuspendsOfflineWorkFromItsOwnProcess) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
-  ASSERT_EQ(one.ask(open_line()), "ok");
-  ASSERT_TRUE(becomes(one, "connected=1 role=1"));
+  ASSERT_TRUE(joins(one));
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(one.ask("begin"), "0");
     ASSERT_TRUE(node.suspends()) << i;
@@ -119,9 +127,7 @@ TEST_F(Client, CountsAsEndedWhenItIsKilled) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
-  ASSERT_EQ(one.ask(open_line()), "ok");
-  ASSERT_EQ(one.ask("begin"), "0");
-  ASSERT_TRUE(node.suspends());
+  ASSERT_TRUE(begins(one, node));
   one.kill(SIGKILL);
   EXPECT_TRUE(node.resumes());
 }
@@ -130,12 +136,10 @@ TEST_F(Client, DelaysNobodyWhileItIsStopped) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program stopped;
-  ASSERT_EQ(stopped.ask(open_line()), "ok");
-  ASSERT_TRUE(becomes(stopped, "connected=1"));
+  ASSERT_TRUE(joins(stopped));
   stopped.kill(SIGSTOP);
   program other;
-  ASSERT_EQ(other.ask(open_line()), "ok");
-  ASSERT_TRUE(becomes(other, "connected=1"));
+  ASSERT_TRUE(joins(other));
   for (int i = 0; i < 20; ++i) {
     ASSERT_EQ(other.ask("begin"), "0");
     ASSERT_TRUE(node.suspends());
@@ -173,8 +177,7 @@ TEST_F(Client, StartsAnewInAForkedChildAndLeavesNothingToASpawnedProgram) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
-  ASSERT_EQ(one.ask(open_line()), "ok");
-  ASSERT_TRUE(becomes(one, "connected=1"));
+  ASSERT_TRUE(joins(one));
   ASSERT_EQ(one.ask("begin"), "0");
   ASSERT_TRUE(node.suspends());
   const std::string child = one.ask("fork_begin");
@@ -199,9 +202,7 @@ TEST_F(Client, EndsWhenItIsClosedThoughAChildHasItsSocket) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
-  ASSERT_EQ(one.ask(open_line()), "ok");
-  ASSERT_EQ(one.ask("begin"), "0");
-  ASSERT_TRUE(node.suspends());
+  ASSERT_TRUE(begins(one, node));
   const std::string child = one.ask("fork_idle");
   EXPECT_EQ(one.ask("close"), "0");
   EXPECT_TRUE(node.resumes());
@@ -212,9 +213,7 @@ TEST_F(Client, CountsAsEndedWhenItCallsExecThoughAChildLives) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
-  ASSERT_EQ(one.ask(open_line()), "ok");
-  ASSERT_EQ(one.ask("begin"), "0");
-  ASSERT_TRUE(node.suspends());
+  ASSERT_TRUE(begins(one, node));
   const pid_t child = std::stoi(one.ask("fork_idle"));
   one.tell("exec");
   EXPECT_TRUE(node.resumes());
@@ -243,8 +242,7 @@ TEST_F(Client, MayForkWhereItIsCalledBack) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
-  ASSERT_EQ(one.ask(open_line()), "ok");
-  ASSERT_TRUE(becomes(one, "connected=1"));
+  ASSERT_TRUE(joins(one));
   EXPECT_EQ(one.ask("fork_in_done"), "0 0 0 ");
   // The parent's thread has gone on.
   EXPECT_THAT(one.ask("status"), HasSubstr("connections=1 "));
@@ -337,8 +335,7 @@ TEST_F(Client, MayBeGrantedItsRoleByUserOrGroup) {
     ASSERT_TRUE(node.runs());
     {
       program one;
-      ASSERT_EQ(one.ask(open_line()), "ok");
-      ASSERT_TRUE(becomes(one, "connected=1 role=1"));
+      ASSERT_TRUE(joins(one));
       program offline;  // Not granted.
       ASSERT_EQ(offline.ask(open_line(2)), "ok");
       EXPECT_TRUE(becomes(offline, "error=-13"));
@@ -420,8 +417,7 @@ TEST_F(Client, RegistersItsProcessesRoleOnceAndTakesItBack) {
   {
     program one;
     const std::string pid = std::to_string(one.pid());
-    ASSERT_EQ(one.ask(open_line()), "ok");
-    ASSERT_TRUE(becomes(one, "connected=1"));
+    ASSERT_TRUE(joins(one));
     ASSERT_EQ(one.ask(open_line()), "ok");  // A second one of the same process.
     ASSERT_TRUE(becomes(one, "connected=1"));
     ASSERT_EQ(one.ask(open_line(2)), "ok");
