@@ -26,6 +26,9 @@
 
 #include "sluice/client.h"
 
+/// A forked child that starts a thread is what is tested here.
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+
 namespace {
 
 sluice_connection* client = nullptr;
@@ -121,6 +124,29 @@ void wait_connected() {
   std::abort();
 }
 
+/// How a child ends that a wait's function forks and in which that returns; -1: not in a while.
+int fork_in_done(int (*in_child)()) {
+  struct call {
+    int (*in_child)();
+    std::promise<pid_t> child{};
+  } one{in_child};
+  const auto done = [](void* context, std::int32_t) {
+    auto& to = *static_cast<call*>(context);
+    const pid_t child = fork();
+    if (child != 0) return to.child.set_value(child);
+    if (to.in_child() != 0) _exit(1);
+  };
+  if (sluice_client_wait(client, 1, done, &one) < 1) return -2;
+  const pid_t child = one.child.get_future().get();
+  int status = -1;
+  for (int i = 0; i < 3000 && waitpid(child, &status, WNOHANG) == 0; ++i) usleep(1000);
+  if (status == -1) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
+  return status;
+}
+
 std::string obey(std::istringstream& words) {
   std::string word;
   words >> word;
@@ -174,6 +200,10 @@ std::string obey(std::istringstream& words) {
     }
     return std::to_string(child);
   }
+  if (word == "exec") {  // Goes on as a program that knows nothing of clients.
+    execlp("sleep", "sleep", "60", nullptr);
+    return "no sleep to exec";
+  }
   if (word == "kill") {
     words >> a;
     kill(a, SIGKILL);
@@ -219,6 +249,14 @@ std::string obey(std::istringstream& words) {
         &clear);
     if (number < 1) return sluice_client_last_error();
     return std::to_string(clear.get_future().get());
+  }
+  if (word == "fork_in_done") {  // Children forked on the library's own thread.
+    std::string outcome;
+    for (const auto in_child : {+[] { return 0; }, +[] { return sluice_client_begin(client); },
+                                +[] { return sluice_client_close(client); }}) {
+      outcome += std::to_string(fork_in_done(in_child)) + " ";
+    }
+    return outcome;
   }
   if (word == "stop_waiting") {
     const auto number = sluice_client_wait(
