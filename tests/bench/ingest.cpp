@@ -86,7 +86,7 @@ class account {
 };
 
 /// Keeps account of what the core hears.
-class listening_backend final : public instant_backend {
+class listening_backend final : public test::instant_backend {
  public:
   void observed(unsigned source, const observation& one) override {
     if (source < producers) accounts[source].hear(one);

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <liburing.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -77,7 +78,8 @@ class ring_reader {
     one->flags |= IOSQE_IO_LINK;
     one->user_data = 0;
     one = io_uring_get_sqe(&ring_);
-    io_uring_prep_read(one, static_cast<int>(slot), into.data(), into.size(), 0);
+    io_uring_prep_read(one, static_cast<int>(slot), into.data(), static_cast<unsigned>(into.size()),
+                       0);
     // Shorter than asked for, as a small file always is, would break a plain link.
     one->flags |= IOSQE_FIXED_FILE | IOSQE_IO_HARDLINK;
     one->user_data = first + slot + 1;
@@ -120,10 +122,10 @@ std::vector<kfd::listed_queue> list_by_ring(ring_reader& ring, const std::string
 /// same ones; empty where there are none.
 std::vector<std::string> own_attributes() {
   std::vector<std::string> some;
-  for (const auto& cache : std::filesystem::directory_iterator("/sys/devices/virtual/net/lo")) {
-    const std::string path = cache.path();
+  for (const auto& each : std::filesystem::directory_iterator("/sys/devices/virtual/net/lo")) {
+    const std::string path = each.path();
     std::array<char, 64> text;
-    if (cache.is_regular_file() && kfd::read_small_file(path.c_str(), text)) some.push_back(path);
+    if (each.is_regular_file() && kfd::read_small_file(path.c_str(), text)) some.push_back(path);
   }
   for (std::size_t i = 0; !some.empty() && some.size() < files; ++i) some.push_back(some[i]);
   return some;

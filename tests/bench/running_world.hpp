@@ -25,7 +25,7 @@
 namespace sluice::bench {
 
 /// Tells another thread of the batches, which may sleep until they come.
-class announcing_backend final : public instant_backend {
+class announcing_backend final : public test::instant_backend {
  public:
   struct news {
     std::atomic<std::uint64_t> suspends{0};
@@ -41,7 +41,7 @@ class announcing_backend final : public instant_backend {
   explicit announcing_backend(news& to) : to_(to) {}
 
   result<void> submit(const batch& work) override {
-    auto done = instant_backend::submit(work);
+    auto done = test::instant_backend::submit(work);
     if (work.kind == command_kind::resume) {
       to_.resumed_at.store(submitted_at());
       to_.resumes.fetch_add(1);
