@@ -65,8 +65,6 @@ class online_client {
     return now.connected != 0 ? now.connections : 0;
   }
   std::string why() const { return status().why; }
-
- private:
   sluice_client_status status() const {
     sluice_client_status now{};
     now.size = sizeof now;
@@ -74,6 +72,7 @@ class online_client {
     return now;
   }
 
+ private:
   sluice_connection* client_ = nullptr;
 };
 
@@ -201,6 +200,10 @@ TEST_F(Daemon, ObservesByDefaultAndCountsWhatItWouldHaveDone) {
         daemon->err());
   })) << daemon->err();
   EXPECT_THAT(daemon->err(), HasSubstr("would have attached to 1 processes"));
+  const online_client client{directory_ + "/clients.sock"};
+  EXPECT_TRUE(eventually(patience, [&] {
+    return client.status().mode == std::uint32_t{SLUICE_CLIENT_MODE_OBSERVING};
+  })) << client.why();
   EXPECT_FALSE(traced(*trainer));
   EXPECT_EQ(view_.process(trainer->pid()).queue_suspends, 0U);
   daemon->signal(SIGTERM);

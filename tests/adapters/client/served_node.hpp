@@ -23,6 +23,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/backend.hpp"
 #include "sluice/client_server.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
@@ -110,11 +111,12 @@ class role_log {
 
 class served_node {
  public:
-  explicit served_node(client::server_options options, scheduler_config config = quick()) {
+  /// \param driver none: a scripted backend that knows the offline process's queue.
+  explicit served_node(client::server_options options, scheduler_config config = quick(),
+                       std::unique_ptr<backend> driver = nullptr) {
     auto loop = reactor::create();
     if (!loop) throw std::system_error(loop.error().value(), std::generic_category(), "reactor");
-    auto driver = std::make_unique<testing::scripted_backend>(time_);
-    driver->add_queue(trainer, driver_queue_id{0}, the_gpu);
+    if (!driver) driver = make_scripted();
     if (!options.allow) options.allow = [](const client::peer&, role) { return true; };
     if (!options.registered) {
       options.registered = [this](const auto& who, role as) { roles.add("registered", who, as); };
@@ -167,6 +169,12 @@ class served_node {
   role_log roles;
 
  private:
+  std::unique_ptr<backend> make_scripted() const {
+    auto made = std::make_unique<testing::scripted_backend>(time_);
+    made->add_queue(trainer, driver_queue_id{0}, the_gpu);
+    return made;
+  }
+
   const steady_time time_;
   std::unique_ptr<scheduler> core_;
   std::thread runner_;

@@ -143,10 +143,11 @@ SLUICE_CLIENT_API int sluice_client_stop_waiting(sluice_connection* client, int6
 
 /** What the scheduler does. New values may appear. */
 enum {
-  SLUICE_CLIENT_MODE_NONE = 0,    /**< There is none, or it refused the client. */
-  SLUICE_CLIENT_MODE_ACTIVE = 1,  /**< A policy decides. */
-  SLUICE_CLIENT_MODE_PASSIVE = 2, /**< No policy: everything runs. */
-  SLUICE_CLIENT_MODE_STOPPING = 3 /**< It resumes everything and goes. */
+  SLUICE_CLIENT_MODE_NONE = 0,     /**< There is none, or it refused the client. */
+  SLUICE_CLIENT_MODE_ACTIVE = 1,   /**< A policy decides. */
+  SLUICE_CLIENT_MODE_PASSIVE = 2,  /**< No policy: everything runs. */
+  SLUICE_CLIENT_MODE_STOPPING = 3, /**< It resumes everything and goes. */
+  SLUICE_CLIENT_MODE_OBSERVING = 4 /**< It decides, and acts on nothing: everything runs. */
 };
 
 typedef struct sluice_client_status {
@@ -158,7 +159,7 @@ typedef struct sluice_client_status {
   int32_t scheduler_pid; /**< As the socket says; 0: not connected. */
   uint64_t in_flight;    /**< Begun and not ended. */
   uint64_t connections;  /**< How often the client has been registered. */
-  uint64_t suspended;    /**< Queues on the node that are suspended now. */
+  uint64_t suspended;    /**< Queues on the node that are suspended now; observing: 0. */
   uint64_t turns;        /**< Of the scheduler: it goes up while that lives. */
   uint64_t lost_marks;   /**< Spans' marks that found no room. */
   char why[240];         /**< While not connected: one sentence. */

@@ -36,7 +36,7 @@ class Status(NamedTuple):
 
     connected: bool  #: The scheduler knows the client.
     role: str | None  #: "online" or "offline", as granted.
-    mode: str  #: "active": a policy decides; "passive": everything runs; "stopping"; "none".
+    mode: str  #: "active": a policy decides; "passive", "observing": everything runs; "stopping"; "none".
     error: int  #: While not connected: an errno value. EACCES: refused.
     scheduler_pid: int
     in_flight: int  #: Begun and not ended, in this process.

@@ -387,6 +387,19 @@ class Without(unittest.TestCase):
             del os.environ[name]
 
 
+class Observing(NodeTest):
+    def test_is_never_clear(self):
+        socket = self.socket + ".observing"
+        node = Node(socket, "observe")
+        self.addCleanup(node.stop)
+        started = time.monotonic()
+        with connect(socket=socket) as client, client.acquire(timeout=60) as clear:
+            self.assertIs(clear, False)
+            eventually(lambda: node.stats()["suspended"] == 1, "it would have suspended")
+            self.assertEqual((client.status().mode, client.status().suspended), ("observing", 0))
+        self.assertLess(time.monotonic() - started, 30)
+
+
 class Refused(NodeTest):
     def test_says_so(self):
         socket = self.socket + ".refusing"
