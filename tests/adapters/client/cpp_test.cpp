@@ -153,6 +153,27 @@ TEST_F(ConnectionToAnObserver, IsNotToldThatItsGpusAreClear) {
   EXPECT_EQ(client_.status().mode, std::uint32_t{SLUICE_CLIENT_MODE_OBSERVING});
 }
 
+TEST(ConnectionWithoutAScheduler, IsNotKeptWaiting) {
+  const socket_place place;
+  std::error_code error;
+  auto client = client::connection::open({.socket = place.path()}, error);
+  ASSERT_FALSE(error) << sluice_client_last_error();
+  asio::io_context context;
+  const auto began = std::chrono::steady_clock::now();
+  int answers = 0;
+  for (int i = 0; i < 100; ++i) {
+    client.acquire(60s, asio::bind_executor(context, [&](auto failed, client::busy_token busy) {
+                     EXPECT_FALSE(failed);
+                     EXPECT_TRUE(busy);
+                     EXPECT_FALSE(busy.was_clear());
+                     ++answers;
+                   }));
+  }
+  context.run();
+  EXPECT_EQ(answers, 100);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, patience);
+}
+
 TEST(ConnectionWithoutAScheduler, SaysWhichMarkFoundNoRoom) {
   const socket_place place;
   const std::string path = place.path();

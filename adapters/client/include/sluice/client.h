@@ -128,11 +128,14 @@ SLUICE_CLIENT_API int sluice_client_end_span(sluice_connection* client, uint32_t
 /** Called once, on the library's thread. Do not wait in it, and do not close the client. It may
  * fork(); a child in which it returns ends there, by _exit(0).
  * \param clear 1: every offline queue on the client's GPUs that can be suspended is. 0: the time
- *              was over first, or there is no scheduler. */
+ *              was over first, or nobody makes room. */
 typedef void (*sluice_client_clear)(void* context, int32_t clear);
 
 /**
  * Waits, without blocking, for the GPUs to be clear. Begin first: that is what makes them so.
+ * Answered 0 at once, whatever the timeout, where nobody makes room: there is no scheduler, or the
+ * client is not registered yet, or it was refused; the scheduler only observes; the client is
+ * offline. So are waits that are open when the scheduler goes.
  * \param timeout nanoseconds, up to 60 s; more counts as that.
  * \return a number, 1 or more, for sluice_client_stop_waiting(); -EINVAL; -EAGAIN: 64 wait already.
  */

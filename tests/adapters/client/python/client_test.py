@@ -5,6 +5,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -385,6 +386,26 @@ class Without(unittest.TestCase):
             with self.subTest(name), self.assertRaisesRegex(ValueError, name):
                 sluice.connect()
             del os.environ[name]
+
+
+class Gone(NodeTest):
+    def test_answers_who_waits(self):
+        socket = self.socket + ".gone"
+        node = Node(socket)
+        self.addCleanup(node.stop)
+        answers = queue.SimpleQueue()
+
+        def wait():
+            with client.acquire(timeout=60) as clear:
+                answers.put(clear)
+
+        with connect(socket=socket) as client, node.paused():
+            waiter = threading.Thread(target=wait)
+            waiter.start()
+            eventually(lambda: _client._waits, "it waits")
+            node.kill()
+            self.assertIs(answers.get(timeout=30), False)
+            waiter.join()
 
 
 class Observing(NodeTest):
