@@ -115,7 +115,6 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   }
   void restored() override {
     stats_.backend_restarts.add();
-    log_line(log_level::warning, "backend {}: back", backend_.name());
     if (!stopping_) attacher_.restored();
   }
 
