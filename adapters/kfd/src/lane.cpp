@@ -13,8 +13,9 @@
 #include <cerrno>
 #include <chrono>
 #include <system_error>
+#include <utility>
 
-#include "sluice/kfd/quiet_thread.hpp"
+#include "sluice/quiet_thread.hpp"
 
 namespace sluice::kfd {
 
@@ -303,7 +304,7 @@ bool lane::goes_on(const result<void>& answered) {
 
 /// \return false when the session is over and the target lives on.
 bool lane::read_events() {
-  if (!session_) return true;
+  if (!session_ || !std::exchange(may_have_events_, true)) return true;
   pollfd event{session_->event_fd(), POLLIN, 0};
   if (::poll(&event, 1, 0) == 0) return true;
   const call_scope inside{*this};
@@ -428,6 +429,7 @@ void lane::wait(std::optional<duration> retry) {
     at_most = milliseconds(look_for_stops);
   ::poll(sources.data(), sources.size(), at_most);
   if (sources[0].revents != 0) drain(wake_.get());
+  may_have_events_ = !session_ || sources[2].revents != 0;
 }
 
 void lane::say(const report& what) {

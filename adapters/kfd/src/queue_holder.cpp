@@ -22,8 +22,8 @@
 
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/node_view.hpp"
-#include "sluice/kfd/quiet_thread.hpp"
 #include "sluice/kfd/smi_events.hpp"
+#include "sluice/quiet_thread.hpp"
 
 namespace sluice::kfd {
 

@@ -3,12 +3,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -16,6 +18,7 @@
 #include <future>
 #include <iostream>
 #include <map>
+#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -54,6 +57,39 @@ void hammer(int threads, int times) {
   std::vector<std::thread> all;
   for (int i = 0; i < threads; ++i) all.emplace_back([=] { begin_and_end(times); });
   for (auto& each : all) each.join();
+}
+
+/// Whether the offline process comes to be suspended, or to run, within five seconds.
+bool becomes_suspended(bool wanted) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  sluice_client_status seen{};
+  seen.size = sizeof seen;
+  while (sluice_client_get_status(client, &seen) == 0 && (seen.suspended != 0) != wanted) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    sched_yield();
+  }
+  return true;
+}
+
+/// Begins and ends, each as soon as the one before was obeyed, or a little later: within the very
+/// microseconds in which the scheduler falls asleep, and sometimes when it does sleep.
+std::string knock(int times, unsigned seed) {
+  std::minstd_rand random(seed);
+  const auto pause = [&] {
+    const unsigned most = 1U << (random() % 16);
+    const auto length = std::chrono::nanoseconds(random() % 16 == 0 ? 300'000 : random() % most);
+    const auto end = std::chrono::steady_clock::now() + length;
+    while (std::chrono::steady_clock::now() < end) continue;
+  };
+  for (int i = 0; i < times; ++i) {
+    pause();
+    sluice_client_begin(client);
+    if (!becomes_suspended(true)) return "begin " + std::to_string(i) + " was not seen";
+    pause();
+    sluice_client_end(client);
+    if (!becomes_suspended(false)) return "end " + std::to_string(i) + " was not seen";
+  }
+  return "all were seen";
 }
 
 int run_forked(const std::function<void()>& in_child) {
@@ -132,6 +168,10 @@ std::string obey(std::istringstream& words) {
     words >> a >> b;
     hammer(a, b);
     return "done";
+  }
+  if (word == "knock") {
+    words >> a >> b;
+    return knock(a, static_cast<unsigned>(b));
   }
   if (word == "fork_begin") {  // A child that begins once and lives until it is told to end.
     int line[2];

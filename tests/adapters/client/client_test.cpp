@@ -11,6 +11,7 @@
 #include <atomic>
 #include <fstream>
 #include <iterator>
+#include <random>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,6 +45,15 @@ class Client : public ::testing::Test {
     return there;
   }
 
+  /// Opens an online client, and sees it registered.
+  bool joins(program& one) {
+    EXPECT_EQ(one.ask(open_line()), "ok");
+    return becomes(one, "connected=1 role=1");
+  }
+  /// And its work holds the offline process.
+  bool begins(program& one, served_node& node) {
+    return joins(one) && one.ask("begin") == "0" && node.suspends();
+  }
   /// A client whose core is being written is withdrawn before it has been.
   void expect_end_while_core_is_written(served_node& node) {
     duration lasted{};
@@ -81,8 +91,7 @@ TEST_F(Client, SuspendsOfflineWorkFromItsOwnProcess) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
-  ASSERT_EQ(one.ask(open_line()), "ok");
-  ASSERT_TRUE(becomes(one, "connected=1 role=1"));
+  ASSERT_TRUE(joins(one));
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(one.ask("begin"), "0");
     ASSERT_TRUE(node.suspends()) << i;
@@ -115,13 +124,53 @@ TEST_F(Client, LosesNoBeginAndNoEndAmongProcessesAndThreads) {
       << node.stats().begins << " of " << expected;
 }
 
-TEST_F(Client, CountsAsEndedWhenItIsKilled) {
+// Nothing but a client's ring wakes this scheduler: one that gets lost is never made up for.
+TEST_F(Client, WakesASchedulerThatFallsAsleep) {
+  constexpr int times = 5000;
+  const auto seed = std::random_device{}() % 1'000'000;
+  SCOPED_TRACE("seed " + std::to_string(seed));
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
   ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_TRUE(becomes(one, "connected=1"));
+  EXPECT_EQ(one.ask("knock " + std::to_string(times) + " " + std::to_string(seed)),
+            "all were seen");
+  EXPECT_EQ(node.stats().begins, std::uint64_t{times});
+  EXPECT_EQ(node.stats().suspends, std::uint64_t{times});
+}
+
+TEST_F(Client, WakesASchedulerForABeginThatHasEndedAlready) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_TRUE(becomes(one, "connected=1"));
+  for (std::uint64_t i = 1; i <= 200; ++i) {
+    ASSERT_EQ(one.ask("hammer 1 1"), "done");
+    ASSERT_TRUE(eventually(patience, [&] { return node.stats().begins == i; })) << i;
+  }
+}
+
+TEST_F(Client, CostsNoTurnWhileNothingHappens) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  ASSERT_TRUE(becomes(one, "connected=1"));
+  EXPECT_TRUE(node.falls_asleep()) << "with nothing in flight";
   ASSERT_EQ(one.ask("begin"), "0");
   ASSERT_TRUE(node.suspends());
+  EXPECT_TRUE(node.falls_asleep()) << "with offline work suspended";
+  ASSERT_EQ(one.ask("end"), "0");
+  ASSERT_TRUE(node.resumes());
+}
+
+TEST_F(Client, CountsAsEndedWhenItIsKilled) {
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_TRUE(begins(one, node));
   one.kill(SIGKILL);
   EXPECT_TRUE(node.resumes());
 }
@@ -130,12 +179,10 @@ TEST_F(Client, DelaysNobodyWhileItIsStopped) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program stopped;
-  ASSERT_EQ(stopped.ask(open_line()), "ok");
-  ASSERT_TRUE(becomes(stopped, "connected=1"));
+  ASSERT_TRUE(joins(stopped));
   stopped.kill(SIGSTOP);
   program other;
-  ASSERT_EQ(other.ask(open_line()), "ok");
-  ASSERT_TRUE(becomes(other, "connected=1"));
+  ASSERT_TRUE(joins(other));
   for (int i = 0; i < 20; ++i) {
     ASSERT_EQ(other.ask("begin"), "0");
     ASSERT_TRUE(node.suspends());
@@ -173,8 +220,7 @@ TEST_F(Client, StartsAnewInAForkedChildAndLeavesNothingToASpawnedProgram) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
-  ASSERT_EQ(one.ask(open_line()), "ok");
-  ASSERT_TRUE(becomes(one, "connected=1"));
+  ASSERT_TRUE(joins(one));
   ASSERT_EQ(one.ask("begin"), "0");
   ASSERT_TRUE(node.suspends());
   const std::string child = one.ask("fork_begin");
@@ -199,9 +245,7 @@ TEST_F(Client, EndsWhenItIsClosedThoughAChildHasItsSocket) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
-  ASSERT_EQ(one.ask(open_line()), "ok");
-  ASSERT_EQ(one.ask("begin"), "0");
-  ASSERT_TRUE(node.suspends());
+  ASSERT_TRUE(begins(one, node));
   const std::string child = one.ask("fork_idle");
   EXPECT_EQ(one.ask("close"), "0");
   EXPECT_TRUE(node.resumes());
@@ -212,9 +256,7 @@ TEST_F(Client, CountsAsEndedWhenItCallsExecThoughAChildLives) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
-  ASSERT_EQ(one.ask(open_line()), "ok");
-  ASSERT_EQ(one.ask("begin"), "0");
-  ASSERT_TRUE(node.suspends());
+  ASSERT_TRUE(begins(one, node));
   const pid_t child = std::stoi(one.ask("fork_idle"));
   one.tell("exec");
   EXPECT_TRUE(node.resumes());
@@ -266,8 +308,7 @@ TEST_F(Client, MayForkWhereItIsCalledBack) {
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
-  ASSERT_EQ(one.ask(open_line()), "ok");
-  ASSERT_TRUE(becomes(one, "connected=1"));
+  ASSERT_TRUE(joins(one));
   EXPECT_EQ(one.ask("fork_in_done"), "0 0 0 ");
   // The parent's thread has gone on.
   EXPECT_THAT(one.ask("status"), HasSubstr("connections=1 "));
@@ -360,8 +401,7 @@ TEST_F(Client, MayBeGrantedItsRoleByUserOrGroup) {
     ASSERT_TRUE(node.runs());
     {
       program one;
-      ASSERT_EQ(one.ask(open_line()), "ok");
-      ASSERT_TRUE(becomes(one, "connected=1 role=1"));
+      ASSERT_TRUE(joins(one));
       program offline;  // Not granted.
       ASSERT_EQ(offline.ask(open_line(2)), "ok");
       EXPECT_TRUE(becomes(offline, "error=-13"));
@@ -443,8 +483,7 @@ TEST_F(Client, RegistersItsProcessesRoleOnceAndTakesItBack) {
   {
     program one;
     const std::string pid = std::to_string(one.pid());
-    ASSERT_EQ(one.ask(open_line()), "ok");
-    ASSERT_TRUE(becomes(one, "connected=1"));
+    ASSERT_TRUE(joins(one));
     ASSERT_EQ(one.ask(open_line()), "ok");  // A second one of the same process.
     ASSERT_TRUE(becomes(one, "connected=1"));
     ASSERT_EQ(one.ask(open_line(2)), "ok");

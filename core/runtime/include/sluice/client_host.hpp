@@ -23,8 +23,8 @@ class remote_client {
  public:
   /// Whether something that it began counts, whenever that changes.
   virtual void in_flight(bool any) = 0;
-  /// What its page says cannot be, `why` being a clause for a log line: it counts no longer, as
-  /// after client_host::remove(). The last call.
+  /// What its page says cannot be, `why` being a clause for a log line: it counts no longer. The
+  /// last call; remove() is still owed, and frees its page.
   virtual void thrown_out(std::string_view why) = 0;
 
  protected:
