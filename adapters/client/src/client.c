@@ -24,7 +24,8 @@ static_assert((int)SLUICE_CLIENT_ITL == (int)SLUICE_WORDS_SPANS - 1 &&
               "the API's numbers are the wire's");
 static_assert((int)SLUICE_CLIENT_MODE_ACTIVE == (int)SLUICE_MODE_ACTIVE &&
                   (int)SLUICE_CLIENT_MODE_PASSIVE == (int)SLUICE_MODE_PASSIVE &&
-                  (int)SLUICE_CLIENT_MODE_STOPPING == (int)SLUICE_MODE_STOPPING,
+                  (int)SLUICE_CLIENT_MODE_STOPPING == (int)SLUICE_MODE_STOPPING &&
+                  (int)SLUICE_CLIENT_MODE_OBSERVING == (int)SLUICE_MODE_OBSERVING,
               "the API's numbers are the page's");
 
 int64_t sluice_client_now(void) {

@@ -73,7 +73,6 @@ static void hang_up(keeper* self, int error, const char* why) {
   client->role = 0;
   client->scheduler_pid = 0;
   say(client, error, why);
-  for (wait* one = client->waits; one != NULL; one = one->next) one->sent = false;
   self->next = sluice_client_now() + self->delay;
   self->delay = self->delay * 2 < longest_delay ? self->delay * 2 : longest_delay;
 }
@@ -255,9 +254,20 @@ static void send_waits(keeper* self) {
   }
 }
 
+/** While nobody knows the client, nobody will make room either: then that is every wait. */
+static void answer_what_is_over(struct sluice_connection* client) {
+  wait* over = NULL;
+  while (!client->closing &&
+         (over = take_wait(client, -1, client->connected ? sluice_client_now() : INT64_MAX)) !=
+             NULL) {
+    answer(client, over, 0);
+  }
+}
+
 static int64_t next_due(const keeper* self) {
   const struct sluice_connection* const client = self->client;
-  int64_t due = client->connected ? INT64_MAX : self->next;
+  if (!client->connected) return self->next;
+  int64_t due = INT64_MAX;
   for (const wait* one = client->waits; one != NULL; one = one->next) {
     if (one->deadline < due) due = one->deadline;
   }
@@ -287,10 +297,7 @@ void* sluice_client_run(void* argument) {
       hang_up(&self, ETIMEDOUT, "the scheduler does not answer; it is tried again");
     }
     send_waits(&self);
-    wait* over = NULL;
-    while (!client->closing && (over = take_wait(client, -1, sluice_client_now())) != NULL) {
-      answer(client, over, 0);
-    }
+    answer_what_is_over(client);
     if (client->closing) break;
     const int64_t due = next_due(&self);
     const int link = client->link;

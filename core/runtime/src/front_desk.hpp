@@ -99,7 +99,8 @@ namespace core {
 class front_desk {
  public:
   /// \param time outlives every client.
-  front_desk(const time_source& time, const scheduler_config& config);
+  /// \param acts backend::acts(): whether somebody makes room for those who wait.
+  front_desk(const time_source& time, const scheduler_config& config, bool acts);
 
   wake_word& wake() noexcept { return wake_; }
   scheduler_page& shared() noexcept { return page_; }
@@ -118,7 +119,8 @@ class front_desk {
     return client_id{last_id_.fetch_add(1, std::memory_order_relaxed) + 1};
   }
   /// As client_host::wait_until_clear().
-  /// \return the wait's number, or 0 when the desk is closed: then `done` was not taken.
+  /// \return the wait's number, or 0 when nobody will make room or the desk is closed: then `done`
+  /// was not taken.
   std::uint64_t add_wait(std::shared_ptr<client_page> page, time_point deadline,
                          std::function<void(bool)> done);
   /// \return whether the wait was still there: then `done` will not be called.
@@ -162,6 +164,7 @@ class front_desk {
   }
 
   const time_source& time_;
+  const bool acts_;
   scheduler_page page_;
   wake_word wake_;
   std::atomic<std::uint64_t> last_id_{0};

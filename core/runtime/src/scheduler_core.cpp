@@ -52,7 +52,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
                                      : std::make_unique<core::recording_backend>(driver, *record_)),
         backend_(recorded_ == nullptr ? driver : *recorded_),
         policy_(std::move(decider)),
-        desk_(std::make_shared<core::front_desk>(time_, config)),
+        desk_(std::make_shared<core::front_desk>(time_, config, backend_.acts())),
         table_(stats_, options.own_pid, config_.suspend_sdma),
         remote_(desk_, table_),
         clients_(config_, table_, stats_, *desk_, record_.get()),
@@ -115,7 +115,6 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   }
   void restored() override {
     stats_.backend_restarts.add();
-    log_line(log_level::warning, "backend {}: back", backend_.name());
     if (!stopping_) attacher_.restored();
   }
 
@@ -357,11 +356,13 @@ void scheduler_core::impl::close_arrivals() {
 /// What clients in other processes can see.
 void scheduler_core::impl::publish() noexcept {
   sluice_scheduler_words& words = desk_->shared().words();
+  const bool acts = backend_.acts();
   const std::uint32_t mode = stopping_ ? SLUICE_MODE_STOPPING
+                             : !acts   ? SLUICE_MODE_OBSERVING
                              : policy_ ? SLUICE_MODE_ACTIVE
                                        : SLUICE_MODE_PASSIVE;
   __atomic_store_n(&words.mode, mode, __ATOMIC_RELAXED);
-  __atomic_store_n(&words.suspended, stats_.suspended_now.value(), __ATOMIC_RELAXED);
+  __atomic_store_n(&words.suspended, acts ? stats_.suspended_now.value() : 0, __ATOMIC_RELAXED);
   __atomic_store_n(&words.turns, words.turns + 1, __ATOMIC_RELEASE);
 }
 

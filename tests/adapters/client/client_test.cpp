@@ -281,6 +281,29 @@ TEST_F(Client, WaitsUntilItsGpusAreClear) {
   EXPECT_EQ(one.ask("wait 1"), "0");  // Nobody makes it clear.
 }
 
+// Symptom: who waited for clear GPUs waited for the whole timeout where nobody would make room.
+TEST_F(Client, IsToldAtOnceThatNobodyMakesRoom) {
+  program one;  // It is heard for 20 s.
+  ASSERT_EQ(one.ask(open_line()), "ok");
+  EXPECT_EQ(one.ask("wait 60000"), "0");
+  ASSERT_TRUE(becomes(one, "no scheduler"));
+  EXPECT_EQ(one.ask("wait 60000"), "0");
+  {
+    auto refusing = options();
+    refusing.allow = [](const client::peer&, role) { return false; };
+    served_node node(std::move(refusing));
+    ASSERT_TRUE(node.runs());
+    ASSERT_TRUE(becomes(one, "error=-13"));
+    EXPECT_EQ(one.ask("wait 60000"), "0");
+  }
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  ASSERT_TRUE(becomes(one, "connected=1"));
+  one.tell("wait 60000");  // It has begun nothing.
+  node.stop();
+  EXPECT_EQ(one.hear(), "0");
+}
+
 TEST_F(Client, MayForkWhereItIsCalledBack) {
   served_node node(options());
   ASSERT_TRUE(node.runs());

@@ -26,6 +26,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/backend.hpp"
 #include "sluice/client_server.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
@@ -112,7 +113,9 @@ class role_log {
 
 class served_node {
  public:
-  explicit served_node(client::server_options options, scheduler_config config = quick()) {
+  /// \param driver none: one that answers at once and knows the offline process's queue.
+  explicit served_node(client::server_options options, scheduler_config config = quick(),
+                       std::unique_ptr<backend> driver = nullptr) {
     auto loop = reactor::create();
     if (!loop) throw std::system_error(loop.error().value(), std::generic_category(), "reactor");
     if (!options.allow) options.allow = [](const client::peer&, role) { return true; };
@@ -120,8 +123,7 @@ class served_node {
       options.registered = [this](const auto& who, role as) { roles.add("registered", who, as); };
       options.withdrawn = [this](const auto& who, role as) { roles.add("withdrawn", who, as); };
     }
-    auto driver = std::make_unique<instant_backend>();
-    driver->add(trainer, the_gpu, 1);
+    if (!driver) driver = make_instant();
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(std::make_unique<offline_process>());
     sources.push_back(client::make_server(std::move(options)));
@@ -177,6 +179,12 @@ class served_node {
   role_log roles;
 
  private:
+  static std::unique_ptr<backend> make_instant() {
+    auto made = std::make_unique<instant_backend>();
+    made->add(trainer, the_gpu, 1);
+    return made;
+  }
+
   std::unique_ptr<scheduler> core_;
   std::thread runner_;
 };

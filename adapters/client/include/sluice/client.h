@@ -128,11 +128,14 @@ SLUICE_CLIENT_API int sluice_client_end_span(sluice_connection* client, uint32_t
 /** Called once, on the library's thread. Do not wait in it, and do not close the client. It may
  * fork(); a child in which it returns ends there, by _exit(0).
  * \param clear 1: every offline queue on the client's GPUs that can be suspended is. 0: the time
- *              was over first, or there is no scheduler. */
+ *              was over first, or nobody makes room. */
 typedef void (*sluice_client_clear)(void* context, int32_t clear);
 
 /**
  * Waits, without blocking, for the GPUs to be clear. Begin first: that is what makes them so.
+ * Answered 0 at once, whatever the timeout, where nobody makes room: there is no scheduler, or the
+ * client is not registered yet, or it was refused; the scheduler only observes; the client is
+ * offline. So are waits that are open when the scheduler goes.
  * \param timeout nanoseconds, up to 60 s; more counts as that.
  * \return a number, 1 or more, for sluice_client_stop_waiting(); -EINVAL; -EAGAIN: 64 wait already.
  */
@@ -143,10 +146,11 @@ SLUICE_CLIENT_API int sluice_client_stop_waiting(sluice_connection* client, int6
 
 /** What the scheduler does. New values may appear. */
 enum {
-  SLUICE_CLIENT_MODE_NONE = 0,    /**< There is none, or it refused the client. */
-  SLUICE_CLIENT_MODE_ACTIVE = 1,  /**< A policy decides. */
-  SLUICE_CLIENT_MODE_PASSIVE = 2, /**< No policy: everything runs. */
-  SLUICE_CLIENT_MODE_STOPPING = 3 /**< It resumes everything and goes. */
+  SLUICE_CLIENT_MODE_NONE = 0,     /**< There is none, or it refused the client. */
+  SLUICE_CLIENT_MODE_ACTIVE = 1,   /**< A policy decides. */
+  SLUICE_CLIENT_MODE_PASSIVE = 2,  /**< No policy: everything runs. */
+  SLUICE_CLIENT_MODE_STOPPING = 3, /**< It resumes everything and goes. */
+  SLUICE_CLIENT_MODE_OBSERVING = 4 /**< It decides, and acts on nothing: everything runs. */
 };
 
 typedef struct sluice_client_status {
@@ -158,7 +162,7 @@ typedef struct sluice_client_status {
   int32_t scheduler_pid; /**< As the socket says; 0: not connected. */
   uint64_t in_flight;    /**< Begun and not ended. */
   uint64_t connections;  /**< How often the client has been registered. */
-  uint64_t suspended;    /**< Queues on the node that are suspended now. */
+  uint64_t suspended;    /**< Queues on the node that are suspended now; observing: 0. */
   uint64_t turns;        /**< Of the scheduler: it goes up while that lives. */
   uint64_t lost_marks;   /**< Spans' marks that found no room. */
   char why[240];         /**< While not connected: one sentence. */

@@ -183,8 +183,9 @@ class connection {
     return seen;
   }
 
-  /// Begins, then completes when every offline queue on its GPUs that can be suspended is, or after
-  /// `limit`. Include client_acquire.hpp to use it.
+  /// Begins, then completes when every offline queue on its GPUs that can be suspended is, after
+  /// `limit`, or at once where nobody makes room (as sluice_client_wait() says): without a
+  /// scheduler it delays nothing. Include client_acquire.hpp to use it.
   template <class... CompletionToken>
   auto acquire(std::chrono::nanoseconds limit, CompletionToken&&... token);
 

@@ -19,7 +19,9 @@ namespace sluice::client {
 /// Completes exactly once, never inline, on the handler's associated executor (the system executor
 /// when it has none). The busy period begins when the operation is started, not when it completes.
 /// Errors: operation_aborted when cancelled, with an empty token. Nothing else: when `limit` passes
-///         first, or there is no scheduler, it completes without an error and was_clear() is false.
+///         first, it completes without an error and was_clear() is false. So it does at once, and
+///         whenever that becomes so, where nobody makes room: there is no scheduler, it has not
+///         registered the client yet or refused it, or it only observes.
 /// Cost:   allocates, and goes over the socket; begin() and busy() are the hot path.
 template <class... CompletionToken>
 auto connection::acquire(std::chrono::nanoseconds limit, CompletionToken&&... token) {

@@ -22,7 +22,8 @@ namespace sluice {
 ///
 /// Errors: operation_aborted when cancelled, with an empty token: the busy period has ended.
 ///         Nothing else: when acquire_limit passes first, or the scheduler stops, it completes
-///         without an error and was_clear() is false.
+///         without an error and was_clear() is false; at once where the scheduler has stopped
+///         already or only observes (backend::acts()), for then nobody makes room.
 /// Cost:   allocates; begin() and busy() are the hot path.
 template <class... CompletionToken>
 auto online_client::acquire(CompletionToken&&... token) {

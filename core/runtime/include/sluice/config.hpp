@@ -28,7 +28,8 @@ struct scheduler_config {
   /// How long an offline process has owned a compute queue before we attach. 0 to 1 h.
   duration attach_after = std::chrono::seconds(2);
   /// When we attach even though online work is in flight: an attach costs it a runlist cycle or
-  /// two, waiting much longer costs it whole offline kernels. attach_after to 1 h.
+  /// two, waiting much longer costs it whole offline kernels. attach_after to 1 h. What was
+  /// attached when the acting side died does not wait for either.
   duration attach_at_latest = std::chrono::seconds(3);
   /// A begin without an end stops counting after this time: between one and two of it where a
   /// client's busy periods overlap, for begins are matched with ends in order. So does a span, up
