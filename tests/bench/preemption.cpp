@@ -29,6 +29,9 @@
 #include <utility>
 #include <vector>
 
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
@@ -265,6 +268,7 @@ void measure(std::size_t targets, bool quick) {
 
 int main(int argc, char** argv) {
   const bool quick = argc > 1 && std::string_view{argv[1]} == "--quick";
+  spdlog::stderr_logger_mt("sluice")->set_level(spdlog::level::warn);
   try {
     for (const std::size_t targets : {1U, 4U, 16U}) sluice::bench::measure(targets, quick);
   } catch (const std::exception& error) {
