@@ -162,6 +162,8 @@ class deciding_side {
   struct cost {
     duration total{};
     duration driver{};
+    duration before{};  ///< Until the first driver call began.
+    duration after{};   ///< From the end of the last one on.
   };
   /// Off the GPU and back on. \return what the first half took.
   cost preempt() {
@@ -175,7 +177,7 @@ class deciding_side {
     client_->end();
     watch_.wait();
     where_.check_off(0);
-    return {off.ended - began, off.driver};
+    return {off.ended - began, off.driver, off.first - began, off.ended - off.last};
   }
 
  private:
@@ -204,13 +206,16 @@ class comparison {
         const auto took = scheduler.preempt();
         const auto after = where_.now();
         arrival_.add(took.total);
+        before_driver_.add(took.before);
+        after_driver_.add(took.after);
         driver_.add(took.driver);
         calls_.add(after.cycles - before.cycles);
         disturbed_.add(after.disturbed - before.disturbed);
       }
     }
     acting_side bare{where_.device().roots(), batch_commands_};
-    for (const auto& each : where_.offline()) bare.attach(each->pid(), queues_each);
+    for (auto each = where_.offline().rbegin(); each != where_.offline().rend(); ++each)
+      bare.attach((*each)->pid(), queues_each);
     for (int i = 0; i < preemptions; ++i) {
       std::this_thread::sleep_for(rest);
       const auto before = where_.now();
@@ -231,8 +236,9 @@ class comparison {
   }
 
  private:
-  std::array<series*, 7> all() {
-    return {&arrival_, &driver_, &bare_, &calls_, &least_, &disturbed_, &least_disturbed_};
+  std::array<series*, 9> all() {
+    return {&arrival_, &before_driver_, &driver_,    &after_driver_,   &bare_,
+            &calls_,   &least_,         &disturbed_, &least_disturbed_};
   }
 
   const node& where_;
@@ -240,7 +246,9 @@ class comparison {
   const double least_cycles_;
   const std::string name_;
   series arrival_{"arrival_" + name_};
+  series before_driver_{"before_driver_" + name_};
   series driver_{"driver_" + name_};
+  series after_driver_{"after_driver_" + name_};
   series bare_{"bare_lanes_" + name_};
   series calls_{"cycles_" + name_, "calls"};
   series least_{"least_cycles_" + name_, "calls"};

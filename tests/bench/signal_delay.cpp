@@ -224,9 +224,9 @@ void measure(bool quick) {
   series in_call{"signal_in_call"};
   series call_left{"rest_of_call"};
   series in_process{"signal_in_process"};
-  const int rounds = quick ? 1 : 9;
-  const int each = quick ? 20 : 300;
-  const int calls = quick ? 3 : 20;
+  const int rounds = quick ? 2 : 25;
+  const int each = quick ? 20 : 100;
+  const int calls = quick ? 3 : 8;
   for (int i = 0; i < rounds; ++i) {
     signals(target, each, untraced);
     {

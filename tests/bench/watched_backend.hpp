@@ -25,6 +25,8 @@ class backend_watch {
   struct preemption {
     time_point ended{};  ///< The scheduler was told of the last queue.
     duration driver{};   ///< That some driver call took: what overlaps counts once.
+    time_point first{};  ///< A driver call began.
+    time_point last{};   ///< The last one had returned.
   };
 
   /// From now on, until wait(): so many queues.
@@ -42,12 +44,13 @@ class backend_watch {
       throw std::runtime_error("the scheduler's commands do not come or do not end");
     if (failed_) throw std::runtime_error("the driver did not do what it was told");
     std::sort(calls_.begin(), calls_.end());
-    preemption all{.ended = ended_};
+    preemption all{.ended = ended_, .first = calls_.front().first};
     time_point covered{};
     for (const auto& [started, finished] : calls_) {
       all.driver += std::max(finished - std::max(started, covered), duration{});
       covered = std::max(covered, finished);
     }
+    all.last = covered;
     return all;
   }
 

@@ -3,15 +3,20 @@
 #include "authority.hpp"
 #include "batch_lane.hpp"
 #include "lane.hpp"
+#include "proc.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 namespace sluice::kfd {
@@ -41,6 +46,21 @@ std::uint32_t percent_of(double share) noexcept {
   return static_cast<std::uint32_t>(std::clamp(std::lround(share * 100), 1L, 99L));
 }
 
+/// The node's GPUs as the driver goes through them: in the order of its topology.
+std::vector<gpu_id> gpus_in_order(const std::string& sysfs) {
+  std::map<std::uint32_t, gpu_id> found;
+  const std::string nodes = sysfs + "/topology/nodes/";
+  (void)for_each_numbered_entry<std::uint32_t>(nodes, [&](std::uint32_t node) {
+    std::array<char, 32> text{};
+    const auto read = read_small_file((nodes + std::to_string(node) + "/gpu_id").c_str(), text);
+    const auto id = read ? parse_number<std::uint32_t>(*read) : std::nullopt;
+    if (id && *id != 0) found.emplace(node, gpu_id{*id});  // 0: a processor
+  });
+  std::vector<gpu_id> all;
+  for (const auto& [node, gpu] : found) all.push_back(gpu);
+  return all;
+}
+
 }  // namespace
 
 void deliver(const report& what, backend_listener& listener) {
@@ -61,7 +81,11 @@ void deliver(const report& what, backend_listener& listener) {
 class lanes::impl {
  public:
   impl(const device& node, lanes_options options, unique_fd ready)
-      : node_(node), options_(std::move(options)), ready_(std::move(ready)), commands_(node) {
+      : node_(node),
+        options_(std::move(options)),
+        order_(options_.sysfs.empty() ? std::vector<gpu_id>{} : gpus_in_order(options_.sysfs)),
+        ready_(std::move(ready)),
+        commands_(node) {
     if (options_.batch_commands && commands_.offered()) {
       batching_ = true;
       commands_.use();
@@ -82,6 +106,7 @@ class lanes::impl {
                                           std::move(wake), target, pid, start_time);
     if (const auto started = created->start(); !started) return started.error();
     active_.push_back(std::move(created));
+    handed_.reserve(active_.size());
     return {};
   }
 
@@ -100,6 +125,7 @@ class lanes::impl {
     if (batching_ && !commands_.usable()) return errc::busy;
     if (!batching_ || found->pauses()) {
       if (!found->submit(work)) return errc::busy;
+      handed_.push_back({place_of(work.gpu), work.target});
       return {};
     }
     if (found->in_flight()) return errc::busy;
@@ -123,7 +149,14 @@ class lanes::impl {
     return {};
   }
 
+  /// A call of the debug trap goes through all GPUs of its target in the driver's order, and waits
+  /// at each while another target's queues are being preempted there. So whoever has most to pass
+  /// goes first, and finds them free; who comes later waits behind its own GPU.
   void flush() noexcept {
+    std::ranges::sort(handed_, std::greater{}, &handed::place);
+    for (const handed& each : handed_)
+      if (lane* const found = find(each.target)) found->ring();
+    handed_.clear();
     for (const auto& each : batch_lanes_) each->flush();
   }
 
@@ -453,8 +486,14 @@ class lanes::impl {
     });
   }
 
+  /// In the driver's order.
+  std::size_t place_of(gpu_id gpu) const noexcept {
+    return static_cast<std::size_t>(std::ranges::find(order_, gpu) - order_.begin());
+  }
+
   const device& node_;
   const lanes_options options_;
+  const std::vector<gpu_id> order_;
   const unique_fd ready_;
   batch_commands commands_;  // Before the lanes, whose threads use it to their end.
   std::vector<std::unique_ptr<lane>> active_;
@@ -462,6 +501,11 @@ class lanes::impl {
   std::deque<report> pending_;
   std::vector<gpu_id> lost_;
   std::size_t next_ = 0;
+  struct handed {
+    std::size_t place = 0;  ///< Of its GPU.
+    process_id target{};
+  };
+  std::vector<handed> handed_;  ///< Batches that lanes have and do not know of.
 
   struct target_queue {
     process_id target{};

@@ -421,7 +421,9 @@ class SlowLanes : public ::testing::Test {
     work.gpu = gpu_id{51110};
     work.count = 1;
     work.queues[0] = driver_queue_id{0};
-    return lanes_->submit(work).has_value();
+    const bool taken = lanes_->submit(work).has_value();
+    lanes_->flush();
+    return taken;
   }
 
   test::simulated_device device_;

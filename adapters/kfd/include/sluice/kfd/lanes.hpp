@@ -62,6 +62,11 @@ struct lanes_options {
   /// (a host program's SIGCHLD is its own), every lane looks for itself every 10 ms: a signal to a
   /// target's main thread then waits that long.
   bool owner_watches_children = false;
+  /// Of such an owner, where it has one: the signalfd by which it hears of SIGCHLD, and which it
+  /// alone reads. Lanes watch it too, and pass a signal on to their target without waiting for the
+  /// owner: one thread less to wake. Every SIGCHLD then wakes every lane for some microseconds. It
+  /// outlives the lanes; -1: none.
+  int child_signals = -1;
   /// A driver call longer than this takes its GPU for lost. The driver itself gives up after
   /// queue_preemption_timeout_ms (9 s) and resets the GPU; a healthy call takes milliseconds.
   duration stuck_after = std::chrono::seconds{3};
@@ -71,7 +76,8 @@ struct lanes_options {
   /// runtime, are paused as a whole (process_pause.hpp), and only they. The guard outlives the
   /// lanes; once it is gone, stop() them.
   const pause_guard* guard = nullptr;
-  /// Where those targets' queues are listed.
+  /// Where those targets' queues are listed, and in which order the driver goes through GPUs. Empty:
+  /// that is not known, and targets on different GPUs may wait for each other.
   std::string sysfs = {};
   message_sink say = messages_to_stderr();
 };
@@ -117,7 +123,8 @@ class lanes {
   ///         system's error when no thread can be had.
   [[nodiscard]] result<void> reserve(gpu_id gpu, double offline_share);
 
-  /// What was submitted goes out now at the latest.
+  /// What was submitted goes out now at the latest. Of targets on different GPUs those go first
+  /// that otherwise would wait for the others in the driver.
   void flush() noexcept;
 
   /// Takes one report. \return false when there is none.
