@@ -119,7 +119,7 @@ void floor_of_inbox_to_batch(benchmark::State& state) {
     void lost(error_code) override {}
     void restored() override {}
   } listener;
-  instant_backend driver;
+  test::instant_backend driver;
   if (!driver.start(listener)) return state.SkipWithError("the driver does not start");
   batch work;
   work.count = affected_queues;

@@ -10,10 +10,12 @@
 // usage: preemption [--quick]
 
 #include "acting_side.hpp"
+#include "eventually.hpp"
+#include "preemption_watch.hpp"
 #include "series.hpp"
 #include "simulated_device.hpp"
+#include "tapped_backend.hpp"
 #include "target_process.hpp"
-#include "watched_backend.hpp"
 
 #include <array>
 #include <chrono>
@@ -138,15 +140,18 @@ class deciding_side {
         kfd::make_discovery(device.roots(), {.role_store = device.root() + "/roles"}));
     auto loop = reactor::create();
     if (!loop) throw std::runtime_error("reactor: " + loop.error().message());
-    auto made = scheduler::create(config, std::move(*loop),
-                                  std::make_unique<watched_backend>(std::move(driver), watch_),
+    auto tapped = std::make_unique<tapped_backend>(
+        std::move(driver), [this](const batch_result& what) { watch_.heard(what); });
+    const tapped_backend& tap = *tapped;
+    auto made = scheduler::create(config, std::move(*loop), std::move(tapped),
                                   make_fixed_timeslice({.slice = 1ms}), std::move(sources));
     if (!made) throw std::runtime_error("scheduler: " + made.error().message());
     scheduler_ = std::move(*made);
     if (const auto started = scheduler_->start(); !started)
       throw std::runtime_error("start: " + started.error().message());
     thread_ = std::thread([this] { scheduler_->run(); });
-    watch_.wait_for_queues(where.queues());
+    if (!test::eventually(60s, [&] { return tap.queues() == where.queues(); }))
+      throw std::runtime_error("the targets were not attached");
     auto client = scheduler_->register_client({.name = "bench", .gpus = {}});
     if (!client) throw std::runtime_error("client: " + client.error().message());
     client_ = std::move(*client);
@@ -182,7 +187,7 @@ class deciding_side {
 
  private:
   const node& where_;
-  backend_watch watch_;
+  preemption_watch watch_;
   std::unique_ptr<scheduler> scheduler_;
   std::thread thread_;
   std::optional<online_client> client_;

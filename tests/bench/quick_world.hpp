@@ -106,7 +106,7 @@ class quick_world {
   }
 
   warped_clock time;
-  instant_backend driver;
+  test::instant_backend driver;
   std::unique_ptr<scheduler_core> core;
 };
 

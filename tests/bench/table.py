@@ -20,6 +20,8 @@ import time
 GOOGLE = ("--benchmark_format=json", "--benchmark_enable_random_interleaving=true")
 # Name: the arguments of a whole run, and of a quick one.
 PROGRAMS = {
+    "chain": ((), ("--quick",)),
+    "client_calls": ((), ("--quick",)),
     "decision_path": ((*GOOGLE, "--benchmark_repetitions=9", "--benchmark_min_time=0.1"),
                       (*GOOGLE, "--benchmark_repetitions=2", "--benchmark_min_time=0.001")),
 }
@@ -35,9 +37,23 @@ class Row:
     extra: float = 0  # at most so much above the floor
     most: float = 0
     least: float = 0
+    long: bool = False  # a quick run has none
 
 
 USER = [
+    Row("`begin()` in an embedding program to the agent's suspend call, p50", "chain.embedded/8", "chain.embedded_floor",
+        extra=2000),
+    Row("the same, p99", "chain.embedded/8:p99", "chain.embedded_floor:p99", ratio=2),
+    Row("`begin()` in a client process to the agent's suspend call, p50", "chain.client/8", "chain.client_floor",
+        extra=2000),
+    Row("the same, p99", "chain.client/8:p99", "chain.client_floor:p99", ratio=2),
+    *(Row(f"the first row at {n} queues, beside that at 8", f"chain.embedded/{n}", "chain.embedded/8", ratio=1.2, long=n > 64)
+      for n in (64, 256, 1024, 4096)),
+    Row("a client's `begin()` or `end()`, scheduler awake (mean of a thousand pairs)", "client.call_awake",
+        "client.call_floor", most=500),
+    Row("the same without a scheduler", "client.call_alone", "client.call_floor", most=500),
+    Row("a client's `begin()`, scheduler asleep", "client.begin_asleep", "client.write_floor"),
+    Row("a client's `end()`, scheduler asleep", "client.end_asleep", "client.write_floor"),
 ]
 KEEPS = [
     Row("decision: inbox to batch, 8 queues", "inbox_to_batch/8", "floor_of_inbox_to_batch", most=2000),
@@ -195,7 +211,7 @@ def main():
         write(chosen.write, said)
     if not chosen.only:
         known = {each.partition(":")[0] for group in GROUPS.values() for row in group
-                 for each in (row.figure, row.floor) if each}
+                 for each in (row.figure, row.floor) if each and not (chosen.quick and row.long)}
         failed += [f"no figure for {each}" for each in sorted(known - set(found))]
     for each in failed:
         print(f"bench: {each}", file=sys.stderr)

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <chrono>
 #include <system_error>
+#include <utility>
 
 #include "sluice/quiet_thread.hpp"
 
@@ -316,7 +317,7 @@ bool lane::goes_on(const result<void>& answered) {
 
 /// \return false when the session is over and the target lives on.
 bool lane::read_events() {
-  if (!session_) return true;
+  if (!session_ || !std::exchange(may_have_events_, true)) return true;
   pollfd event{session_->event_fd(), POLLIN, 0};
   if (::poll(&event, 1, 0) == 0) return true;
   const call_scope inside{*this};
@@ -444,6 +445,7 @@ void lane::wait(std::optional<duration> retry) {
   if (sources[0].revents != 0) drain(wake_.get());
   epoll_event taken{};
   if (sources[1].revents != 0) ::epoll_wait(children_.get(), &taken, 1, 0);
+  may_have_events_ = !session_ || sources[3].revents != 0;
 }
 
 void lane::say(const report& what) {

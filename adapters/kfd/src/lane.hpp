@@ -135,9 +135,10 @@ class lane final : private session_listener {
   std::unique_ptr<target_session> session_;
   tracee::change pending_change_ = tracee::change::none;
   enum class state : std::uint8_t { unanswered, refused, attached } state_ = state::unanswered;
-  bool look_again_ = false;  ///< The last batch named a queue that the driver does not know so.
-  bool opening_ = true;      ///< There is no session, and it is wanted.
-  time_point open_until_{};  ///< When to stop trying.
+  bool look_again_ = false;      ///< The last batch named a queue that the driver does not know so.
+  bool may_have_events_ = true;  ///< Unless the last wait() saw that there are none.
+  bool opening_ = true;          ///< There is no session, and it is wanted.
+  time_point open_until_{};      ///< When to stop trying.
   report scratch_;
   report queue_report_;  ///< Said from inside a session's calls.
 };

@@ -6,6 +6,7 @@
 #include "proc.hpp"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,9 @@ namespace {
 
 /// The driver's MAX_GPU_INSTANCE: more GPUs than that no process can use.
 constexpr std::size_t most_gpus = 64;
+
+/// For lanes that were woken to begin their driver calls. A fraction of what a preemption takes.
+constexpr duration pass_limit = std::chrono::microseconds{200};
 
 /// Rounded to whole percent, but never to none or all.
 std::uint32_t percent_of(double share) noexcept {
@@ -154,8 +159,15 @@ class lanes::impl {
   /// goes first, and finds them free; who comes later waits behind its own GPU.
   void flush() noexcept {
     std::ranges::sort(handed_, std::greater{}, &handed::place);
-    for (const handed& each : handed_)
-      if (lane* const found = find(each.target)) found->ring();
+    for (auto from = handed_.begin(); from != handed_.end();) {
+      const auto to = std::find_if(from, handed_.end(),
+                                   [&](const handed& each) { return each.place != from->place; });
+      const std::span<const handed> together{from, to};
+      for (const handed& each : together)
+        if (lane* const found = find(each.target)) found->ring();
+      if (to != handed_.end()) let_pass(together);
+      from = to;
+    }
     handed_.clear();
     for (const auto& each : batch_lanes_) each->flush();
   }
@@ -227,6 +239,11 @@ class lanes::impl {
   }
 
  private:
+  struct handed {
+    std::size_t place = 0;  ///< Of its GPU.
+    process_id target{};
+  };
+
   bool is_stuck(time_point since, time_point now) const noexcept {
     return since != time_point{} && now - since >= options_.stuck_after;
   }
@@ -486,6 +503,17 @@ class lanes::impl {
     });
   }
 
+  /// Returns once all of them are in the driver: threads do not begin in the order in which they
+  /// are woken. Who is kept from it by something else is not waited for.
+  void let_pass(std::span<const handed> some) const noexcept {
+    const time_point give_up = clock::now() + pass_limit;
+    const auto passed = [this](const handed& each) {
+      const lane* const found = find(each.target);
+      return found == nullptr || !found->in_flight() || found->seen().call_since != time_point{};
+    };
+    while (!std::ranges::all_of(some, passed) && clock::now() < give_up) ::sched_yield();
+  }
+
   /// In the driver's order.
   std::size_t place_of(gpu_id gpu) const noexcept {
     return static_cast<std::size_t>(std::ranges::find(order_, gpu) - order_.begin());
@@ -501,10 +529,6 @@ class lanes::impl {
   std::deque<report> pending_;
   std::vector<gpu_id> lost_;
   std::size_t next_ = 0;
-  struct handed {
-    std::size_t place = 0;  ///< Of its GPU.
-    process_id target{};
-  };
   std::vector<handed> handed_;  ///< Batches that lanes have and do not know of.
 
   struct target_queue {

@@ -127,6 +127,26 @@ TEST_F(Connection, CanBeCancelledWhileItWaits) {
   EXPECT_EQ(client_.status().in_flight, 0U);
 }
 
+TEST(ConnectionWithoutAScheduler, SaysWhichMarkFoundNoRoom) {
+  const socket_place place;
+  const std::string path = place.path();
+  sluice_client_options options{};
+  options.size = sizeof options;
+  options.socket = path.c_str();
+  sluice_connection* one = nullptr;
+  ASSERT_EQ(sluice_client_open(&options, &one), 0);
+  for (std::uint64_t request = 0; request < 1024; ++request) {
+    ASSERT_EQ(sluice_client_begin_span(one, SLUICE_CLIENT_REQUEST, request), 0) << request;
+  }
+  EXPECT_EQ(sluice_client_begin_span(one, 3, 0), -EINVAL);
+  EXPECT_EQ(sluice_client_end_span(one, SLUICE_CLIENT_REQUEST, 0), -ENOBUFS);
+  EXPECT_STREQ(sluice_client_last_error(),
+               "1024 marks wait for the scheduler; this one is dropped");
+  EXPECT_EQ(sluice_client_begin_span(one, 3, 0), -EINVAL);
+  EXPECT_STREQ(sluice_client_last_error(), "a span of kind 3; there are 0 to 2");
+  EXPECT_EQ(sluice_client_close(one), 0);
+}
+
 TEST(ConnectionOptions, AreCheckedAndNamedInASentence) {
   std::error_code error;
   const auto refused = client::connection::open({.name = std::string(100, 'x')}, error);

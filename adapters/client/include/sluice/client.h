@@ -15,7 +15,10 @@
  *            the last call. One thread of the library's own, with every signal blocked, keeps the
  *            connection, and calls what sluice_client_wait() was given.
  * Process:   after fork() the child's first call starts anew: nothing that its parent had in flight
- *            is the child's, and waits stay the parent's. Nothing is passed on over exec.
+ *            is the child's, and waits stay the parent's. fork() closes the child's descriptors of
+ *            its parent's clients, so that those end with the parent, whether that exits or calls
+ *            exec, over which nothing is passed on. Whoever makes processes with clone() himself
+ *            runs no such handler: his child keeps the parent registered until it calls exec.
  * Cost:      begin, end and spans take no lock, do not allocate and do not wait, and make no system
  *            call while the scheduler is awake: one write to an eventfd while it sleeps. The first
  *            call in a forked child is the exception.
@@ -122,7 +125,8 @@ SLUICE_CLIENT_API int sluice_client_begin_span_since(sluice_connection* client, 
 SLUICE_CLIENT_API int sluice_client_end_span(sluice_connection* client, uint32_t kind,
                                              uint64_t request);
 
-/** Called once, on the library's thread. Do not wait in it, and do not close the client.
+/** Called once, on the library's thread. Do not wait in it, and do not close the client. It may
+ * fork(); a child in which it returns ends there, by _exit(0).
  * \param clear 1: every offline queue on the client's GPUs that can be suspended is. 0: the time
  *              was over first, or there is no scheduler. */
 typedef void (*sluice_client_clear)(void* context, int32_t clear);

@@ -1,6 +1,7 @@
-// A scheduler with one offline queue on a scripted backend, for clients in other languages. It says
-// "ready" when the queue is attached, and answers each line on its standard input with what it
-// counts, as JSON. Its argument is the socket; with a second one, "refuse", it grants no role.
+// A scheduler with one offline queue on a backend that answers at once, for clients in other
+// languages. It says "ready" when the queue is attached, and answers each line on its standard
+// input with what it counts, as JSON. Its argument is the socket; with a second one, "refuse", it
+// grants no role.
 
 #include "served_node.hpp"
 

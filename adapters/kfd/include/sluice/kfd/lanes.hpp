@@ -93,7 +93,7 @@ struct lanes_options {
 /// Threading: one thread at a time, the owner's. Lanes have every signal blocked.
 /// Lifetime:  the device outlives it. The destructor resumes everything, ends every session and
 ///            joins the threads, for which it waits as long as the driver makes it (up to 9 s).
-/// Cost:      submit() and next() neither allocate, lock nor wait; each is a system call at most.
+/// Cost:      submit(), flush() and next() neither allocate nor lock. Only flush() waits, as it says.
 class lanes {
  public:
   /// \return the system's error when no descriptor is left.
@@ -124,7 +124,8 @@ class lanes {
   [[nodiscard]] result<void> reserve(gpu_id gpu, double offline_share);
 
   /// What was submitted goes out now at the latest. Of targets on different GPUs those go first
-  /// that otherwise would wait for the others in the driver.
+  /// that otherwise would wait for the others in the driver; to see them begin takes up to 200 us
+  /// for each GPU but the last.
   void flush() noexcept;
 
   /// Takes one report. \return false when there is none.

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -14,7 +15,7 @@
 #include "sluice/backend.hpp"
 #include "sluice/time.hpp"
 
-namespace sluice::bench {
+namespace sluice::test {
 
 /// Threading: as every backend's; add() before start().
 class instant_backend final : public backend {
@@ -96,4 +97,4 @@ class instant_backend final : public backend {
   time_point submitted_at_{};
 };
 
-}  // namespace sluice::bench
+}  // namespace sluice::test
