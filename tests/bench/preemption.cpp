@@ -270,7 +270,7 @@ void measure(std::size_t targets, bool quick) {
     all.push_back(std::make_unique<comparison>(two, targets, 2, batch_commands));
   }
   const int rounds = quick ? 1 : 5;
-  const int preemptions = quick ? 1 : targets == 1 ? 40 : targets == 4 ? 10 : 3;
+  const int preemptions = quick ? 1 : targets == 1 ? 30 : targets == 4 ? 8 : 3;
   for (int i = 0; i < rounds; ++i)
     for (const auto& each : all) each->round(preemptions);
   for (const auto& each : all) each->print();
