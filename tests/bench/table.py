@@ -53,10 +53,11 @@ USER = [
     *(Row(f"the first row at {n} queues, beside that at 8", f"chain.embedded/{n}", "chain.embedded/8", ratio=1.2, long=n > 64)
       for n in (64, 256, 1024, 4096)),
     *(Row(f"arrival to offline off the GPU: {targets} target{'s'[:targets > 1]}, {way}; floor: the driver's part",
-          f"arrival_{key}_{targets}x1", f"driver_{key}_{targets}x1", ratio=1.01 if targets == 1 else 0)
+          f"arrival_{key}_{targets}x1", f"driver_{key}_{targets}x1", ratio=1.01 if targets == 1 else 0,
+          long=targets == 16)
       for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
     *(Row(f"the same on two GPUs at once, {targets} target{'s'[:targets > 1]} on each, {way}, beside one GPU",
-          f"arrival_{key}_{targets}x2", f"arrival_{key}_{targets}x1", ratio=1.1)
+          f"arrival_{key}_{targets}x2", f"arrival_{key}_{targets}x1", ratio=1.1, long=targets == 16)
       for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
     Row("a signal to the main thread of a seized process, beside a bare tracer", "signal_agent", "signal_bare_tracer",
         ratio=1.5),
@@ -71,7 +72,7 @@ USER = [
 ]
 KEEPS = [
     *(Row(f"runlist cycles of a preemption and its end: {targets} target{'s'[:targets > 1]}, {way}, beside the fewest",
-          f"cycles_{key}_{targets}x1", f"least_cycles_{key}_{targets}x1", ratio=1)
+          f"cycles_{key}_{targets}x1", f"least_cycles_{key}_{targets}x1", ratio=1, long=targets == 16)
       for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
     *(Row(f"online stands still for it: 4 targets, {way}, beside bare lanes", f"disturbed_{key}_4x1",
           f"least_disturbed_{key}_4x1", ratio=1.01)
