@@ -76,8 +76,8 @@ struct lanes_options {
   /// runtime, are paused as a whole (process_pause.hpp), and only they. The guard outlives the
   /// lanes; once it is gone, stop() them.
   const pause_guard* guard = nullptr;
-  /// Where those targets' queues are listed, and in which order the driver goes through GPUs. Empty:
-  /// that is not known, and targets on different GPUs may wait for each other.
+  /// Where those targets' queues are listed, and in which order the driver goes through GPUs.
+  /// Empty: that is not known, and targets on different GPUs may wait for each other.
   std::string sysfs = {};
   message_sink say = messages_to_stderr();
 };
@@ -93,7 +93,8 @@ struct lanes_options {
 /// Threading: one thread at a time, the owner's. Lanes have every signal blocked.
 /// Lifetime:  the device outlives it. The destructor resumes everything, ends every session and
 ///            joins the threads, for which it waits as long as the driver makes it (up to 9 s).
-/// Cost:      submit(), flush() and next() neither allocate nor lock. Only flush() waits, as it says.
+/// Cost:      submit(), flush() and next() neither allocate nor lock. Only flush() waits, as it
+/// says.
 class lanes {
  public:
   /// \return the system's error when no descriptor is left.
