@@ -86,7 +86,7 @@ between() {
 log=$SLUICE_SIM_ROOT/server.log
 start_server() {
   rm -f "$log"  # Not what the one before wrote.
-  "$bin/inference_server" --port 0 --owner-lock "$SLUICE_SIM_ROOT/owner" "$@" >"$log" &
+  "$bin/inference_server" --port 0 --directory "$SLUICE_SIM_ROOT/run" "$@" >"$log" &
   server=$!
   wait_until "the server listens" server_listens
   port=$(sed -n 's/^listening on 127.0.0.1://p' "$log")

@@ -2,6 +2,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "sluice/lab/choice.hpp"
 #include "sluice/policies/all.hpp"
@@ -17,8 +19,7 @@ bool is_file(std::string_view name) {
 
 }  // namespace
 
-checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& with,
-                                                     std::string* text) {
+checked<sluice::policy_choice> choose_policy(const scheduling_options& with) {
   sluice::policy_registry known;
   for (sluice::policy_kind& kind : sluice::all_policies()) {
     if (kind.name == "fixed_timeslice") {
@@ -31,13 +32,15 @@ checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& w
   }
   std::string message;
   if (with.policy.empty()) {
-    const std::string_view fallback = "fixed_timeslice";
-    if (text != nullptr) *text = sluice::command_text(fallback, *known.find(fallback), {});
-    auto made = with.config_file.empty()
-                    ? known.make(fallback, {}, message)
-                    : sluice::load_policy(known, with.config_file, fallback, message, text);
-    if (made.has_error()) return failure(message);
-    return std::move(*made);
+    const std::string fallback = "fixed_timeslice";
+    if (with.config_file.empty()) {
+      std::string text = sluice::command_text(fallback, *known.find(fallback), {});
+      return sluice::policy_choice{std::move(known), fallback, {}, std::move(text)};
+    }
+    std::vector<std::string> problems;
+    auto read = sluice::read_policy(known, with.config_file, problems, fallback);
+    if (read.has_error()) return failure(problems.front());
+    return std::move(**read);
   }
 
   auto given = sluice::lab::parse_choice(with.policy);
@@ -52,12 +55,18 @@ checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& w
     if (plugin.has_error()) return failure("--policy " + message);
     given->name = (*plugin)->name;
   }
-  auto made = known.make(given->name, given->values, message);
-  if (made.has_error()) return failure("--policy " + with.policy + ": " + message);
-  if (text != nullptr) {
-    *text = sluice::command_text(name, *known.find(given->name), given->values);
-  }
-  return std::move(*made);
+  if (const auto tried = known.make(given->name, given->values, message); tried.has_error())
+    return failure("--policy " + with.policy + ": " + message);
+  std::string text = sluice::command_text(name, *known.find(given->name), given->values);
+  return sluice::policy_choice{std::move(known), given->name, given->values, std::move(text)};
+}
+
+checked<std::unique_ptr<sluice::policy>> make_policy(const scheduling_options& with,
+                                                     std::string* text) {
+  const auto chosen = choose_policy(with);
+  if (chosen.has_error()) return chosen.error();
+  if (text != nullptr) *text = chosen->text;
+  return chosen->make();
 }
 
 }  // namespace demo

@@ -1,5 +1,6 @@
 // Problem: an HTTP server answers requests on a GPU that best-effort processes use as well, and has
-// an event loop already, on which the scheduler is to run, too.
+// an event loop already, on which the scheduler is to run, too. Several of these servers share a
+// node: one owns it, the others follow and take over.
 //
 // Notice: make_reactor(context) in embed(), and busy() in server.cpp: it begins when the head of a
 // request is there, before its body is.
@@ -24,22 +25,24 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <vector>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include <CLI/CLI.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
-#include "sluice/agent/agent_backend.hpp"
 #include "sluice/asio.hpp"
-#include "sluice/kfd/breaker_store.hpp"
+#include "sluice/client.hpp"
+#include "sluice/config.hpp"
 #include "sluice/kfd/classification.hpp"
-#include "sluice/kfd/discovery.hpp"
-#include "sluice/kfd/roots.hpp"
-#include "sluice/policies/fixed_timeslice.hpp"
-#include "sluice/scheduler.hpp"
+#include "sluice/node.hpp"
+#include "sluice/policy_registry.hpp"
 
 namespace {
 
@@ -55,53 +58,45 @@ struct settings {
   demo::scheduling_options scheduling;
   bool no_scheduler = false;
   std::string agent;
-  std::string owner_lock = "/run/sluice/owner";
+  std::string directory = sluice::node_files{}.directory;
 };
 
-/// A scheduler on the server's own io_context, started.
-checked<std::unique_ptr<sluice::scheduler>> embed(asio::io_context& context, const settings& with,
-                                                  std::unique_ptr<sluice::policy> policy) {
-  sluice::scheduler_config config;
+/// A node on the server's own io_context, not yet started.
+checked<std::unique_ptr<sluice::node>> embed(asio::io_context& context, const settings& with,
+                                             sluice::policy_choice policy) {
+  sluice::node_options options;
+  sluice::node_settings& settings = options.settings;
   const std::string& file = with.scheduling.config_file;
   std::string message;
   auto roles = sluice::kfd::load_classification(file, message);
   if (roles.has_error()) return failure(message);
+  settings.roles = std::move(*roles);
   if (!file.empty()) {
     auto loaded = sluice::load_config(file, message);
     if (loaded.has_error()) return failure(message);
-    config = *loaded;
+    settings.scheduler = *loaded;
   }
-  if (with.scheduling.attach_after) {
-    config.attach_after = *with.scheduling.attach_after;
-    config.attach_at_latest = std::max(config.attach_at_latest, config.attach_after);
+  if (const auto after = with.scheduling.attach_after) {
+    settings.scheduler.attach_after = *after;
+    settings.scheduler.attach_at_latest = std::max(settings.scheduler.attach_at_latest, *after);
   }
-
-  auto loop = sluice::make_reactor(context);
-  if (loop.has_error()) return failure("no event loop: " + loop.error().message());
-  const auto roots = sluice::kfd::roots::from_environment();
-  std::vector<std::unique_ptr<sluice::source>> sources;
-  sources.push_back(sluice::kfd::make_discovery(roots, std::move(*roles)));
-  sources.push_back(
-      sluice::kfd::make_breaker_keeper(sluice::kfd::breaker_store::default_path(roots)));
-  auto made = sluice::scheduler::create(
-      config, std::move(*loop),
-      sluice::agent::make_agent_backend(
-          {.roots = roots, .agent_path = with.agent, .owner_lock = with.owner_lock}),
-      std::move(policy), std::move(sources),
-      {.fallback = [] { return sluice::make_fixed_timeslice(); }});
-  if (made.has_error()) return failure("no scheduler: " + config.problem());
-  if (auto started = (*made)->start(); started.has_error()) {
-    return failure("the scheduler does not start: " + started.error().message());
-  }
+  settings.make_policy = [policy = std::move(policy)] { return policy.make(); };
+  options.files.directory = with.directory;
+  options.agent_path = with.agent;
+  options.make_loop = [&context] { return sluice::make_reactor(context); };
+  auto made = sluice::node::create(std::move(options), message);
+  if (made.has_error()) return failure("no scheduler: " + message);
   return std::move(*made);
 }
 
-std::string scheduler_metrics(const sluice::scheduler& by) {
-  const auto seen = std::make_unique<sluice::statistics>(by.stats());  // Large.
+/// Of this program's own scheduler: where another program owns the node, they stand still.
+std::string scheduler_metrics(const sluice::node& of) {
+  const auto seen = of.stats();
   std::string out;
   const auto line = [&out](std::string_view name, std::string_view kind, std::uint64_t value) {
     out += fmt::format("# TYPE sluice_{0} {1}\nsluice_{0} {2}\n", name, kind, value);
   };
+  line("owns_node", "gauge", of.state() == sluice::node_state::owning ? 1 : 0);
   line("suspended_queues", "gauge", seen->suspended_now);
   line("open_breakers", "gauge", seen->open_breakers);
   line("begins_total", "counter", seen->begins);
@@ -115,8 +110,12 @@ std::string scheduler_metrics(const sluice::scheduler& by) {
   return out;
 }
 
-void print_summary(const sluice::scheduler& by) {
-  const auto seen = std::make_unique<sluice::statistics>(by.stats());
+void print_summary(const sluice::node& of) {
+  const auto seen = of.stats();
+  if (seen->turns == 0) {
+    demo::print("another program owned this node throughout\n");
+    return;
+  }
   demo::print(
       "{} queue suspends, {} resumes, {} of them forced; from a request's head to offline work off "
       "the GPU p50 {}, p99 {}, longest {}\n",
@@ -126,24 +125,22 @@ void print_summary(const sluice::scheduler& by) {
       demo::rounded_text(seen->arrival_to_off.max()));
 }
 
-checked<int> run(const settings& with, std::unique_ptr<sluice::policy> policy) {
+checked<int> run(const settings& with, sluice::policy_choice policy) {
   asio::io_context context(1);  // The hint: one thread runs it.
   auto device = inference::gpu::open(context);
   if (device.has_error()) {
     return failure("cannot use the GPU: " + device.error().message() +
                    " (is SLUICE_KFD_DEVICE set to a simulated device's dev/kfd?)");
   }
-  std::unique_ptr<sluice::scheduler> scheduler;
-  sluice::online_client client;  // Without a scheduler its calls do nothing.
+  std::unique_ptr<sluice::node> node;
+  sluice::client::connection client;  // Without a scheduler its calls do nothing.
   if (!with.no_scheduler) {
     auto embedded = embed(context, with, std::move(policy));
     if (embedded.has_error()) return embedded.error();
-    scheduler = std::move(*embedded);
-    auto registered = scheduler->register_client({.name = "inference_server", .gpus = {}});
-    if (registered.has_error()) {
-      return failure("cannot register a client: " + registered.error().message());
-    }
-    client = std::move(*registered);
+    node = std::move(*embedded);
+    std::error_code error;
+    client = node->connect({.name = "inference_server"}, error);
+    if (error) return failure("cannot make a client: " + error.message());
   }
 
   inference::server server(context, **device, std::move(client), with.serving);
@@ -152,11 +149,16 @@ checked<int> run(const settings& with, std::unique_ptr<sluice::policy> policy) {
     return failure(
         fmt::format("cannot listen on 127.0.0.1:{}: {}", with.port, port.error().message()));
   }
-  demo::print("listening on 127.0.0.1:{}\n", *port);
-  std::fflush(stdout);
+  if (node) {
+    if (auto started = node->start(); started.has_error())
+      return failure("the scheduler does not start: " + started.error().message());
+  }
 
   // The end: what has begun is finished, within a limit and unless a second signal comes; then the
-  // scheduler resumes what is suspended, and the io_context runs out of work.
+  // scheduler resumes what is suspended, on this loop, for which node->stop() waits on a thread of
+  // its own.
+  auto until_stopped = asio::make_work_guard(context);
+  std::jthread stopper;
   sluice::error_code gpu_failure;
   asio::signal_set signals(context, SIGINT, SIGTERM);
   asio::steady_timer drain(context);
@@ -182,14 +184,20 @@ checked<int> run(const settings& with, std::unique_ptr<sluice::policy> policy) {
   server.on_end = [&] {
     drain.cancel();
     signals.cancel();
-    if (scheduler) scheduler->stop();
+    stopper = std::jthread([&] {
+      if (node) node->stop();
+      until_stopped.reset();
+    });
   };
-  if (scheduler) server.more_metrics = [&] { return scheduler_metrics(*scheduler); };
+  if (node) server.more_metrics = [&] { return scheduler_metrics(*node); };
+  demo::print("listening on 127.0.0.1:{}\n", *port);
+  std::fflush(stdout);
   context.run();
+  stopper.join();
 
   const inference::server_counts& did = server.counts();
   demo::print("answered {} of {} requests, {} tokens\n", did.answered, did.requests, did.tokens);
-  if (scheduler) print_summary(*scheduler);
+  if (node) print_summary(*node);
   if (gpu_failure == sluice::errc::lost) return failure(demo::reset_text);
   if (gpu_failure) return failure("the GPU refused work: " + gpu_failure.message());
   return 0;
@@ -226,7 +234,10 @@ void add_options(CLI::App& app, settings& with) {
   app.add_option("--agent", with.agent,
                  "The program that acts on the driver (default: sluice-agent beside this one)")
       ->type_name("FILE");
-  app.add_option("--owner-lock", with.owner_lock, "The lock that says who owns this node")
+  app.add_option("--directory", with.directory,
+                 "Where the programs that share this node's GPUs meet: one owns it, the others "
+                 "follow")
+      ->type_name("DIRECTORY")
       ->capture_default_str();
 }
 
@@ -244,7 +255,7 @@ int main(int argc, char** argv) {
   if (const int code = demo::parse(app, argc, argv); code >= 0) return code;
   with.serving.prefill.length = with.serving.decode.length;
 
-  auto policy = demo::make_policy(with.scheduling);
+  auto policy = demo::choose_policy(with.scheduling);
   if (policy.has_error()) {
     demo::print(stderr, "inference_server: {}\n", policy.error().message);
     return 2;

@@ -29,7 +29,7 @@ namespace http = beast::http;
 using asio::ip::tcp;
 using namespace std::chrono_literals;
 using sluice::error_code;
-using sluice::span_kind;
+using sluice::client::span_kind;
 
 namespace {
 
@@ -70,7 +70,7 @@ http::response<http::string_body> text(http::status status, std::string body) {
 
 }  // namespace
 
-server::server(asio::io_context& context, gpu& device, sluice::online_client client,
+server::server(asio::io_context& context, gpu& device, sluice::client::connection client,
                server_options options)
     : context_(context),
       gpu_(device),
@@ -256,7 +256,7 @@ asio::awaitable<error_code> server::read_body(connection& peer, request_parser& 
 asio::awaitable<error_code> server::stream_tokens(connection& peer, unsigned tokens,
                                                   std::uint64_t number, bool keep_alive) {
   auto first_token = client_.span(span_kind::ttft, number);
-  sluice::span_token between_tokens;
+  sluice::client::span_token between_tokens;
   http::response<http::empty_body> head{http::status::ok, 11};
   head.set(http::field::content_type, "application/x-ndjson");
   head.chunked(true);

@@ -22,7 +22,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
-#include "sluice/online_client.hpp"
+#include "sluice/client.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
@@ -59,7 +59,7 @@ struct server_counts {
 /// Lifetime:  outlives context.run(), as `device` does.
 class server {
  public:
-  server(boost::asio::io_context& context, gpu& device, sluice::online_client client,
+  server(boost::asio::io_context& context, gpu& device, sluice::client::connection client,
          server_options options);
 
   /// Listens on 127.0.0.1. \return the port: the given one, or for 0 one that was free.
@@ -104,7 +104,7 @@ class server {
 
   boost::asio::io_context& context_;
   gpu& gpu_;
-  sluice::online_client client_;
+  sluice::client::connection client_;
   server_options options_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer room_;  // Never expires; cancelled when a connection has ended.

@@ -78,7 +78,8 @@ void inbox_to_batch(benchmark::State& state) {
   quick_world world(queues_of(state), make_pointer_polling({.linger = 0ns}));
   inbox box(1024, {.wake = [] {},
                    .on_reactor_thread = [] { return false; },
-                   .deliver = [&](const observation& one) { world.core->observe(0, one); }});
+                   .deliver = [&](const observation& one,
+                                  time_point now) { world.core->observe(0, one, now); }});
   world.step();
   distribution taken(state);
   observation seen = process_seen(serving_pid, role::online);
@@ -126,7 +127,7 @@ void floor_of_inbox_to_batch(benchmark::State& state) {
   observation heard;
   inbox box(1024, {.wake = [] {},
                    .on_reactor_thread = [] { return false; },
-                   .deliver = [&](const observation& one) { heard = one; }});
+                   .deliver = [&](const observation& one, time_point) { heard = one; }});
   distribution taken(state);
   observation seen = process_seen(serving_pid, role::online);
   for (auto _ : state) {

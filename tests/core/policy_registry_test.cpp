@@ -202,7 +202,10 @@ TEST_F(LoadPolicy, RefusesWhatNoReaderOfTheFileKnows) {
 TEST_F(LoadPolicy, IsMadeAsOftenAsIsWanted) {
   const auto read = [&](const std::string& content) {
     std::ofstream(path_) << content;
-    return read_policy(everything(), path_, message_);
+    std::vector<std::string> problems;
+    auto done = read_policy(everything(), path_, problems);
+    if (!done) message_ = problems.front();
+    return done;
   };
   const auto chosen = read("[policy]\nname = \"fixed_timeslice\"\nslice = \"5ms\"\n");
   ASSERT_TRUE(chosen && *chosen) << message_;

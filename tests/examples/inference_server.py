@@ -43,7 +43,7 @@ class Server:
         config.write(UNLIMITED)
         config.flush()
         with_scheduler = ["--config", config.name, "--policy", "fixed_timeslice:slice=1ms",
-                          "--owner-lock", ROOT + "/owner"]
+                          "--directory", ROOT + "/run"]
         self.test = test
         self.process = subprocess.Popen(
             [SERVER, "--port", "0", *(with_scheduler if scheduler else ["--no-scheduler"]), *options],
@@ -149,6 +149,8 @@ class Offline:
 
 
 class BesideOfflineWork(unittest.TestCase):
+    """Without tests of its own."""
+
     def setUp(self):
         self.offline = Offline()
 
@@ -160,6 +162,8 @@ class BesideOfflineWork(unittest.TestCase):
         self.offline.attached_to(made)
         return made
 
+
+class OneServer(BesideOfflineWork):
     def test_room_is_made_when_the_head_is_there(self):
         server = self.server("--body-time", "60s")
         with server.connect() as peer:
@@ -257,6 +261,45 @@ class BesideOfflineWork(unittest.TestCase):
             self.assertRegex(out, r"^answered 0 of 1 requests, ")
             self.assertFalse(Answer(peer).whole)
         self.assertTrue(self.offline.runs())
+
+
+class Replicas(BesideOfflineWork):
+    def test_the_second_follows_causes_suspends_and_takes_over(self):
+        first, second = self.server(), Server(self)
+        self.assertEqual((first.metric("sluice_owns_node"), second.metric("sluice_owns_node")), (1, 0))
+        with second.connect() as peer, peer.makefile("rb") as file:
+            def ask_while(what):
+                peer.sendall(HEAD)
+                wait_until("offline work is suspended for a follower's request", self.offline.is_suspended)
+                what()
+                peer.sendall(BODY)
+                self.assertEqual(Answer(peer, file).tokens(), [1, 2, 3])
+                wait_until("offline work is resumed", self.offline.runs)
+
+            def lose_the_owner():
+                first.process.kill()
+                killed = time.monotonic()
+                wait_until("the second owns the node", lambda: second.metric("sluice_owns_node") == 1)
+                owned = time.monotonic()
+                wait_until("it holds offline work for the request it has had all along",
+                           lambda: second.metric("sluice_suspended_queues") == 1)
+                print(f"\nthe owner was killed: taken over after {1000 * (owned - killed):.0f} ms, "
+                      f"offline work held again after {1000 * (time.monotonic() - killed):.0f} ms")
+
+            ask_while(lambda: None)
+            self.assertGreater(first.metric("sluice_suspends_total"), 0)
+            ask_while(lose_the_owner)
+            ask_while(lambda: None)
+        code, out, _ = second.stop()
+        self.assertEqual(code, 0)
+        self.assertRegex(out, r"answered 3 of 3 requests, 9 tokens\n([1-9]\d*) queue suspends, \1 resumes, ")
+
+    def test_a_follower_ends_in_good_order(self):
+        first, second = self.server(), Server(self)
+        code, out, _ = second.stop()
+        self.assertEqual(code, 0)
+        self.assertIn("another program owned this node throughout\n", out)
+        self.assertEqual(first.metric("sluice_owns_node"), 1)
 
 
 class Peers(unittest.TestCase):

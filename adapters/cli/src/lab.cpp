@@ -338,8 +338,9 @@ checked<bool> set_config(const std::string& path, const policy_registry& known,
                     "policy's turn takes no time",
                     path));
   }
-  auto chosen = read_policy(known, path, message);
-  if (!chosen) return failure(message);
+  std::vector<std::string> problems;
+  auto chosen = read_policy(known, path, problems);
+  if (!chosen) return failure(problems.front());
   if (!*chosen) return true;
   note_on_slice(known, path, (*chosen)->name, (*chosen)->values, loaded->max_suspend);
   spec.policies.push_back({"[policy] of " + path, lab::arrangement::scheduled,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -38,7 +39,7 @@ struct options {
 };
 
 /// How often the service manager is told what has changed.
-constexpr duration look_every = 1s;
+constexpr duration usual_look_every = 1s;
 
 sigset_t awaited_signals() {
   sigset_t set;
@@ -114,8 +115,12 @@ class daemon {
 
   bool start() {
     node_options with = running_.node;
-    with.alive_every = service_manager::alive_every();
-    if (with.alive_every > duration::zero()) with.alive = [] { service_manager::alive(); };
+    if (const duration every = service_manager::alive_every(); every > duration::zero()) {
+      // Half of it here and half in this thread, which looks as often: never later than wanted.
+      look_every_ = std::min(look_every_, every / 2);
+      with.alive_every = every / 2;
+      with.alive = [this] { alive_ = true; };
+    }
     with.warn = log_warning;
     with.tell = log_info;
     std::string message;
@@ -173,6 +178,7 @@ class daemon {
   }
 
   void look() {
+    if (alive_.exchange(false)) service_manager::alive();
     if (clock::now() >= next_statistics_) {
       say_statistics();
       next_statistics_ = after_interval();
@@ -189,7 +195,11 @@ class daemon {
       case node_state::owning:
         text = node_->mode() == node_mode::enforce ? "owns the node" : "observes the node";
         break;
-      case node_state::following: text = "follows the owner, " + node_->owner(); break;
+      case node_state::following: {
+        const std::string owner = node_->owner();
+        text = owner.empty() ? "waits: nobody owns the node" : "follows the owner, " + owner;
+        break;
+      }
       case node_state::idle:
       case node_state::stopped: text = "stopped"; break;
     }
@@ -205,7 +215,8 @@ class daemon {
   }
 
   timespec until_next() const {
-    const duration left = std::clamp(next_statistics_ - clock::now(), duration::zero(), look_every);
+    const duration left =
+        std::clamp(next_statistics_ - clock::now(), duration::zero(), look_every_);
     const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
     return {seconds.count(), (left - seconds).count()};
   }
@@ -214,6 +225,8 @@ class daemon {
   const policy_registry known_ = daemon_policies();
   daemon_config running_;
   std::unique_ptr<node> node_;
+  duration look_every_ = usual_look_every;
+  std::atomic<bool> alive_{false};  ///< The node's loop has turned: for this thread to pass on.
   time_point next_statistics_ = never;
   std::string status_;
   bool ended_ = false;

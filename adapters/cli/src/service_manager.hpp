@@ -8,7 +8,8 @@
 
 namespace sluice::cli::service_manager {
 
-// Any thread. Errors are not the daemon's business: it runs without a manager, too.
+// Never on the scheduler's loop: sd_notify() waits where the manager reads nothing (libsystemd has
+// no call that does not). Errors are not the daemon's business: it runs without a manager, too.
 void ready(std::string_view status);
 void status(std::string_view status);
 /// Until the next ready().

@@ -12,6 +12,8 @@
 #include <sstream>
 #include <string_view>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
@@ -56,19 +58,18 @@ std::string value_text(const toml::node& node) {
   return line.size() <= most ? line : line.substr(0, most) + "...";
 }
 
-/// Reads the settings of one table into `rules`. The first trouble ends it.
+/// Reads the settings of one table into `rules`, what is right of them.
 class table_reader {
  public:
   table_reader(const toml::table& from, classification_rules& rules) : from_(from), rules_(rules) {}
 
-  std::optional<trouble> read() {
-    for (const auto& entry : from_) {
-      if (!key(std::string_view{entry.first.str()}, entry.second)) break;
-    }
-    return trouble_;
+  std::vector<trouble> read() {
+    for (const auto& entry : from_) (void)key(std::string_view{entry.first.str()}, entry.second);
+    return std::move(troubles_);
   }
 
  private:
+  /// As all that follow: \return whether nothing was wrong.
   bool key(std::string_view name, const toml::node& node) {
     name_ = name;
     if (name == "store") return text(node, rules_.role_store, "a path in quotes, or \"\" for none");
@@ -99,12 +100,12 @@ class table_reader {
     if (name == "gang_variables") return texts(node, rules_.gangs.variables);
     if (name == "gang_cgroups") return texts(node, rules_.gangs.cgroups);
     if (name == "allow_partial_gang") return flag(node, rules_.gangs.allow_partial);
-    trouble_ = {&node, std::string{name} + " is not a setting of [roles]"};
+    troubles_.push_back({&node, std::string{name} + " is not a setting of [roles]"});
     return false;
   }
 
   bool wrong(const toml::node& node, const std::string& allowed) {
-    trouble_ = {&node, name_ + " is " + value_text(node) + "; it must be " + allowed};
+    troubles_.push_back({&node, name_ + " is " + value_text(node) + "; it must be " + allowed});
     return false;
   }
 
@@ -125,12 +126,15 @@ class table_reader {
     const toml::array* const array = node.as_array();
     if (array == nullptr) return wrong(node, "a list: [ ... ]");
     into.clear();
+    bool right = true;
     for (const toml::node& each : *array) {
       Value value{};
-      if (!read_one(each, value)) return false;
-      into.push_back(std::move(value));
+      if (read_one(each, value))
+        into.push_back(std::move(value));
+      else
+        right = false;
     }
-    return true;
+    return right;
   }
   bool texts(const toml::node& node, std::vector<std::string>& into) {
     return list(node, into, [this](const toml::node& each, std::string& value) {
@@ -145,47 +149,49 @@ class table_reader {
     if (table == nullptr) return wrong(node, allowed);
     const std::string outer = name_;
     into = {};
+    bool right = true;
     for (const auto& entry : *table) {
       const std::string_view part = entry.first.str();
       name_ = outer + "." + std::string{part};
       if (part == "users") {
-        if (!users(entry.second, into)) return false;
+        right &= users(entry.second, into);
       } else if (part == "groups") {
-        if (!list(entry.second, into.groups,
-                  [this](const toml::node& each, gid_t& value) { return group(each, value); }))
-          return false;
+        right &= list(entry.second, into.groups,
+                      [this](const toml::node& each, gid_t& value) { return group(each, value); });
       } else if (part == "cgroups") {
-        if (!texts(entry.second, into.cgroups)) return false;
+        right &= texts(entry.second, into.cgroups);
       } else {
         name_ = outer;
-        return wrong(node, allowed);
+        right = wrong(node, allowed);
       }
     }
-    return true;
+    return right;
   }
   bool users(const toml::node& node, claim_grant& into) {
     constexpr auto allowed =
         "a list of user names or numbers, \"@self\" (whom sluice runs as) or \"*\" (everyone)";
     const toml::array* const array = node.as_array();
     if (array == nullptr) return wrong(node, allowed);
+    bool right = true;
     for (const toml::node& each : *array) {
       if (const auto number = id_number(each)) {
         into.users.push_back(*number);
         continue;
       }
       const auto name = each.value_exact<std::string>();
-      if (!name) return wrong(each, allowed);
-      if (*name == "*") {
+      if (!name) {
+        right = wrong(each, allowed);
+      } else if (*name == "*") {
         into.everyone = true;
       } else if (*name == "@self") {
         into.users.push_back(::getuid());
       } else if (const passwd* const found = ::getpwnam(name->c_str())) {  // NOLINT(concurrency-*)
         into.users.push_back(found->pw_uid);
       } else {
-        return wrong(each, "the name or number of a user of this machine, \"@self\" or \"*\"");
+        right = wrong(each, "the name or number of a user of this machine, \"@self\" or \"*\"");
       }
     }
-    return true;
+    return right;
   }
   bool group(const toml::node& node, gid_t& into) {
     if (const auto number = id_number(node)) {
@@ -206,7 +212,7 @@ class table_reader {
     return static_cast<std::uint32_t>(*value);
   }
 
-  /// \return the entry's role, nothing (and trouble) unless the table has just `keys` and a role.
+  /// \return the entry's role, nothing (and a trouble) unless the table has just `keys` and a role.
   std::optional<role> entry(const toml::node& node, std::vector<std::string_view> keys,
                             const std::string& allowed, bool may_be_unmatched) {
     const toml::table* const table = node.as_table();
@@ -262,16 +268,19 @@ class table_reader {
     const toml::array* const array = node.as_array();
     if (array == nullptr) return wrong(node, "a list: [ ... ]");
     rules_.by_pid.clear();
-    for (const toml::node& each : *array) {
-      const std::string allowed = "{ pid = NUMBER";
-      const auto what = entry(each, {"pid"}, allowed, true);
-      if (!what) return false;
-      const auto pid = each.as_table()->get("pid")->value_exact<std::int64_t>();
-      if (!pid || *pid <= 0 || *pid > std::numeric_limits<pid_t>::max())
-        return wrong(each, "a list of " + allowed + ", role = ... }");
-      // One that is gone is no mistake: the file outlives it, and its pid's next owner is another.
-      if (const auto who = identity_of(static_cast<pid_t>(*pid))) rules_.by_pid[*who] = *what;
-    }
+    bool right = true;
+    for (const toml::node& each : *array) right &= pid(each);
+    return right;
+  }
+  bool pid(const toml::node& node) {
+    const std::string allowed = "{ pid = NUMBER";
+    const auto what = entry(node, {"pid"}, allowed, true);
+    if (!what) return false;
+    const auto number = node.as_table()->get("pid")->value_exact<std::int64_t>();
+    if (!number || *number <= 0 || *number > std::numeric_limits<pid_t>::max())
+      return wrong(node, "a list of " + allowed + ", role = ... }");
+    // One that is gone is no mistake: the file outlives it, and its pid's next owner is another.
+    if (const auto who = identity_of(static_cast<pid_t>(*number))) rules_.by_pid[*who] = *what;
     return true;
   }
   bool gangs(const toml::node& node) {
@@ -296,18 +305,57 @@ class table_reader {
   const toml::table& from_;
   classification_rules& rules_;
   std::string name_;  // the key being read
-  std::optional<trouble> trouble_;
+  std::vector<trouble> troubles_;
 };
 
-/// Reads TOML text whose table (`section` empty: the whole) holds settings.
-result<void> read_text(std::string_view content, const std::string& where, std::string_view section,
-                       classification_rules& into, std::string& message) {
+/// Every setting that cannot be: one sentence each, which begins with its key.
+std::vector<std::string> rule_problems(const classification_rules& rules) {
+  std::vector<std::string> found;
+  for (const auto& [key, patterns] :
+       {std::pair{"may_claim_online.cgroups", &rules.may_claim_online.cgroups},
+        std::pair{"may_claim_offline.cgroups", &rules.may_claim_offline.cgroups},
+        std::pair{"gang_cgroups", &rules.gangs.cgroups}}) {
+    for (const std::string& each : *patterns)
+      if (!is_cgroup_pattern(each))
+        found.push_back(std::string{key} + " has " + quoted(each) + std::string{cgroup_wanted});
+  }
+  for (const cgroup_rule& each : rules.by_cgroup)
+    if (!is_cgroup_pattern(each.cgroup))
+      found.push_back("cgroups has " + quoted(each.cgroup) + std::string{cgroup_wanted});
+  const auto claims = [](role what) { return what == role::online || what == role::offline; };
+  for (const environment_rule& each : rules.by_environment) {
+    if (!is_variable(each.variable) || !claims(each.what))
+      found.push_back("environment has " + quoted(each.variable + "=" + each.value) + " as " +
+                      std::string{to_string(each.what)} +
+                      "; it must be KEY=pattern, and online or offline");
+  }
+  for (const std::string& each : rules.gangs.variables)
+    if (!is_variable(each))
+      found.push_back("gang_variables has " + quoted(each) + "; it must be the name of a variable");
+  for (const ring_rule& each : rules.by_ring) {
+    if (each.first > each.last || !claims(each.what))
+      found.push_back("rings has " + hexadecimal(each.first) + " to " + hexadecimal(each.last) +
+                      " as " + std::string{to_string(each.what)} +
+                      "; the first address must not be above the last, and the role online or "
+                      "offline");
+  }
+  if (rules.online_priority > highest_priority)
+    found.push_back("online_priority is " + std::to_string(rules.online_priority) +
+                    "; it must be 0 to " + std::to_string(highest_priority));
+  if (rules.role_store.find('\0') != rules.role_store.npos)
+    found.emplace_back("store has a zero byte; it must be a path");
+  return found;
+}
+
+/// Reads TOML text whose table (`section` empty: the whole) holds settings, and adds what is wrong.
+void read_text(std::string_view content, const std::string& where, std::string_view section,
+               classification_rules& into, std::vector<std::string>& problems) {
   const toml::parse_result parsed = toml::parse(content, where);
   if (!parsed) {
-    message = where + ":" + std::to_string(parsed.error().source().begin.line) + ":" +
-              std::to_string(parsed.error().source().begin.column) + ": " +
-              std::string{parsed.error().description()};
-    return errc::bad_config;
+    problems.push_back(where + ":" + std::to_string(parsed.error().source().begin.line) + ":" +
+                       std::to_string(parsed.error().source().begin.column) + ": " +
+                       std::string{parsed.error().description()});
+    return;
   }
   const toml::table* table = &parsed.table();
   const auto line = [&](const toml::node& node) {
@@ -315,77 +363,53 @@ result<void> read_text(std::string_view content, const std::string& where, std::
   };
   if (!section.empty()) {
     const toml::node* const found = table->get(section);
-    if (found == nullptr) return {};
+    if (found == nullptr) return;
     if (found->as_table() == nullptr) {
-      message = line(*found) + "roles is " + value_text(*found) + "; it must be a table: [roles]";
-      return errc::bad_config;
+      problems.push_back(line(*found) + "roles is " + value_text(*found) +
+                         "; it must be a table: [roles]");
+      return;
     }
     table = found->as_table();
   }
-  if (const auto trouble = table_reader{*table, into}.read()) {
-    message = line(*trouble->at) + trouble->words;
-    return errc::bad_config;
+  for (const trouble& each : table_reader{*table, into}.read())
+    problems.push_back(line(*each.at) + each.words);
+  for (const std::string& each : rule_problems(into)) {
+    const toml::node* const culprit = table->get(each.substr(0, each.find_first_of(" .")));
+    problems.push_back(line(culprit != nullptr ? *culprit : *table) + each);
   }
-  if (const std::string wrong = into.problem(); !wrong.empty()) {
-    const toml::node* const culprit = table->get(wrong.substr(0, wrong.find_first_of(" .")));
-    message = line(culprit != nullptr ? *culprit : *table) + wrong;
-    return errc::bad_config;
-  }
-  return {};
 }
 
 }  // namespace
 
 std::string classification_rules::problem() const {
-  for (const auto& [key, patterns] :
-       {std::pair{"may_claim_online.cgroups", &may_claim_online.cgroups},
-        std::pair{"may_claim_offline.cgroups", &may_claim_offline.cgroups},
-        std::pair{"gang_cgroups", &gangs.cgroups}}) {
-    for (const std::string& each : *patterns)
-      if (!is_cgroup_pattern(each))
-        return std::string{key} + " has " + quoted(each) + std::string{cgroup_wanted};
-  }
-  for (const cgroup_rule& each : by_cgroup)
-    if (!is_cgroup_pattern(each.cgroup))
-      return "cgroups has " + quoted(each.cgroup) + std::string{cgroup_wanted};
-  const auto claims = [](role what) { return what == role::online || what == role::offline; };
-  for (const environment_rule& each : by_environment) {
-    if (!is_variable(each.variable) || !claims(each.what))
-      return "environment has " + quoted(each.variable + "=" + each.value) + " as " +
-             std::string{to_string(each.what)} + "; it must be KEY=pattern, and online or offline";
-  }
-  for (const std::string& each : gangs.variables)
-    if (!is_variable(each))
-      return "gang_variables has " + quoted(each) + "; it must be the name of a variable";
-  for (const ring_rule& each : by_ring) {
-    if (each.first > each.last || !claims(each.what))
-      return "rings has " + hexadecimal(each.first) + " to " + hexadecimal(each.last) + " as " +
-             std::string{to_string(each.what)} +
-             "; the first address must not be above the last, and the role online or offline";
-  }
-  if (online_priority > highest_priority)
-    return "online_priority is " + std::to_string(online_priority) + "; it must be 0 to " +
-           std::to_string(highest_priority);
-  if (role_store.find('\0') != role_store.npos) return "store has a zero byte; it must be a path";
-  return {};
+  const auto found = rule_problems(*this);
+  return found.empty() ? std::string{} : found.front();
 }
 
-result<classification_rules> load_classification(const std::string& path, std::string& message) {
+result<classification_rules> load_classification(const std::string& path,
+                                                 std::vector<std::string>& problems) {
   classification_rules rules;
+  const std::size_t others = problems.size();
   if (!path.empty()) {
     const auto content = read_whole_file(path);
     if (!content) {
-      message = path + ": cannot read the configuration: " + content.error().message();
+      problems.push_back(path + ": cannot read the configuration: " + content.error().message());
       return content.error();
     }
-    if (const auto done = read_text(*content, path, "roles", rules, message); !done)
-      return done.error();
+    read_text(*content, path, "roles", rules, problems);
+    if (problems.size() != others) return errc::bad_config;
   }
   // NOLINTNEXTLINE(concurrency-mt-unsafe): see the header
-  if (const char* const text = std::getenv("SLUICE_ROLES"); text != nullptr) {
-    if (const auto done = read_text(text, "SLUICE_ROLES", {}, rules, message); !done)
-      return done.error();
-  }
+  if (const char* const text = std::getenv("SLUICE_ROLES"); text != nullptr)
+    read_text(text, "SLUICE_ROLES", {}, rules, problems);
+  if (problems.size() != others) return errc::bad_config;
+  return rules;
+}
+
+result<classification_rules> load_classification(const std::string& path, std::string& message) {
+  std::vector<std::string> problems;
+  auto rules = load_classification(path, problems);
+  if (!rules) message = problems.front();
   return rules;
 }
 

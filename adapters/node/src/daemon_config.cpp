@@ -161,24 +161,6 @@ void read_tables(const std::string& path, const toml::table& file, daemon_config
   }
 }
 
-result<daemon_config> load_defaults(const policy_registry& known,
-                                    std::vector<std::string>& problems) {
-  daemon_config made;
-  std::string message;
-  auto roles = kfd::load_classification({}, message);
-  if (!roles) {
-    problems.push_back(message);
-    return roles.error();
-  }
-  made.node.settings.roles = std::move(*roles);
-  made.node.settings.make_policy = [known] {
-    std::string ignored;
-    return known.make(default_policy, {}, ignored).value();
-  };
-  made.policy = command_text(default_policy, *known.find(default_policy), {});
-  return made;
-}
-
 result<std::string> content_of(const std::string& path, std::vector<std::string>& problems) {
   auto content = read_whole_file(path);
   if (!content)
@@ -193,6 +175,21 @@ policy_choice default_choice(const policy_registry& known) {
           command_text(default_policy, *known.find(default_policy), {})};
 }
 
+void take(policy_choice chosen, daemon_config& into) {
+  into.policy = chosen.text;
+  into.node.settings.make_policy = [chosen = std::move(chosen)] { return chosen.make(); };
+}
+
+result<daemon_config> load_defaults(const policy_registry& known,
+                                    std::vector<std::string>& problems) {
+  daemon_config made;
+  auto roles = kfd::load_classification({}, problems);
+  if (!roles) return roles.error();
+  made.node.settings.roles = std::move(*roles);
+  take(default_choice(known), made);
+  return made;
+}
+
 result<daemon_config> load_once(const std::string& path, const std::string& content,
                                 const policy_registry& known, std::vector<std::string>& problems) {
   const toml::parse_result parsed = toml::parse(content, path);
@@ -204,22 +201,12 @@ result<daemon_config> load_once(const std::string& path, const std::string& cont
   }
   daemon_config made;
   read_tables(path, parsed.table(), made, problems);
-  std::string message;
   auto scheduler = load_config(path, problems);
   if (scheduler) made.node.settings.scheduler = *scheduler;
-  auto policy = read_policy(known, path, message);
-  if (policy) {
-    policy_choice chosen = *policy ? std::move(**policy) : default_choice(known);
-    made.policy = chosen.text;
-    made.node.settings.make_policy = [chosen = std::move(chosen)] { return chosen.make(); };
-  } else {
-    problems.push_back(message);
-  }
-  auto roles = kfd::load_classification(path, message);
-  if (roles)
-    made.node.settings.roles = std::move(*roles);
-  else
-    problems.push_back(message);
+  auto policy = read_policy(known, path, problems);
+  if (policy) take(*policy ? std::move(**policy) : default_choice(known), made);
+  auto roles = kfd::load_classification(path, problems);
+  if (roles) made.node.settings.roles = std::move(*roles);
   if (!problems.empty()) return errc::bad_config;
   made.node.record.policy = made.policy;
   return made;

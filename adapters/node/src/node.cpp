@@ -1,6 +1,10 @@
 #include "sluice/node.hpp"
 
 #include "node_source.hpp"
+#include "pause_watch.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -46,7 +50,9 @@ std::string problem_of(const node_settings& settings) {
 class node_impl final : public node {
  public:
   explicit node_impl(node_options options)
-      : options_(std::move(options)), settings_(std::exchange(options_.settings, {})) {
+      : options_(std::move(options)),
+        settings_(std::exchange(options_.settings, {})),
+        pause_(options_.files, [this](const auto& why) { take_pause(why); }) {
     if (!settings_.make_policy) settings_.make_policy = [] { return make_fixed_timeslice(); };
     if (options_.breakers.empty())
       options_.breakers = kfd::breaker_store::default_path(options_.roots);
@@ -55,9 +61,12 @@ class node_impl final : public node {
 
   result<void> start() override {
     if (state_.load() != node_state::idle) return errc::stopped;
-    if (const auto tried = try_to_own(); !tried && tried.error() != errc::already_owned)
-      return tried;
-    return start_quiet_thread(thread_, [this] { run(); });
+    if (const auto watched = pause_.start(); !watched) return watched;
+    auto done = try_to_own();
+    if (done || done.error() == errc::already_owned)
+      done = start_quiet_thread(thread_, [this] { run(); });
+    if (!done) pause_.stop();
+    return done;
   }
 
   void stop() override {
@@ -67,6 +76,7 @@ class node_impl final : public node {
       if (scheduler_) scheduler_->stop();
     }
     wake_.notify_all();
+    pause_.stop();
     if (thread_.joinable()) thread_.join();
     state_.store(node_state::stopped);
   }
@@ -92,18 +102,19 @@ class node_impl final : public node {
   result<void> change(node_settings next, std::string& message) override {
     message = problem_of(next);
     if (!message.empty()) return errc::bad_config;
+    const bool new_policy = static_cast<bool>(next.make_policy);
     std::string kept;
     {
       const std::scoped_lock held{mutex_};
-      const bool new_policy = static_cast<bool>(next.make_policy);
       if (!new_policy) next.make_policy = settings_.make_policy;
       if (owning()) {
-        if (const auto done = apply(next, new_policy, kept, message); !done) return done;
+        if (const auto done = apply(next, kept, message); !done) return done;
       }
       settings_ = std::move(next);
       ++generation_;
     }
     if (!kept.empty()) options_.warn(kept);
+    if (new_policy) renew_policy();
     return {};
   }
 
@@ -112,8 +123,7 @@ class node_impl final : public node {
 
   bool owning() const noexcept { return scheduler_ && !scheduler_->stopped(); }
 
-  result<void> apply(const node_settings& next, bool new_policy, std::string& kept,
-                     std::string& message) {
+  result<void> apply(const node_settings& next, std::string& kept, std::string& message) {
     scheduler_config config = next.scheduler;
     kept = config.keep_fixed(scheduler_->config());
     // What may be refused comes first.
@@ -122,12 +132,7 @@ class node_impl final : public node {
       message = set.error().message();
       return set;
     }
-    if (new_policy) give_policy(next);
     return {};
-  }
-
-  void give_policy(const node_settings& from) {
-    scheduler_->set_policy(paused_.load() ? nullptr : from.make_policy());
   }
 
   // On the node's thread, but for the first attempt, which is start()'s.
@@ -178,14 +183,14 @@ class node_impl final : public node {
       next_alive_ = clock::now() + options_.alive_every;
     }
     if (clock::now() >= retry_at_) {
+      const error_code before = told_failure_;
       const auto tried = try_to_own();
-      if (tried) {
-        retry_ = first_retry;
-        return;
-      }
+      if (tried) return;
       if (tried.error() != errc::already_owned) {
-        options_.warn("cannot take this node over: " + tried.error().message() +
-                      "; trying again in " + to_text(retry_));
+        if (tried.error() != before)
+          options_.warn("cannot take this node over: " + tried.error().message() +
+                        "; trying again in " + to_text(retry_) + ", later every " +
+                        to_text(longest_retry) + ", without a word until that changes");
         retry_at_ = clock::now() + retry_;
         retry_ = std::min(retry_ * 2, longest_retry);
       }
@@ -194,9 +199,10 @@ class node_impl final : public node {
     wake_.wait_for(held, look_every, [this] { return stopping_; });
   }
 
-  /// \return errc::already_owned: told once, then it is no news.
+  /// \return errc::already_owned, or why it failed: told once, then it is no news.
   result<void> try_to_own() {
     if (const auto owner = kfd::node_lock::owner(options_.files.owner())) {
+      forget_failure();
       if (state_.exchange(node_state::following) == node_state::idle)
         options_.tell("this node is owned by " + *owner + "; following it");
       return errc::already_owned;
@@ -217,13 +223,38 @@ class node_impl final : public node {
       state_.store(node_state::following);
       return tried;
     }
+    if (!tried) {
+      if (std::exchange(told_failure_, tried.error()) != tried.error())
+        warn_of_failure(tried.error(), said);
+      return tried;
+    }
+    forget_failure();
     for (const std::string& each : said) options_.warn(each);
-    if (!tried) return tried;
     options_.tell(options_.mode == node_mode::enforce
                       ? "this program owns the node"
                       : "this program owns the node and observes: it attaches to nothing");
     state_.store(node_state::owning);
     return {};
+  }
+
+  void forget_failure() {
+    told_failure_ = {};
+    retry_ = first_retry;
+  }
+
+  void warn_of_failure(error_code why, const std::vector<std::string>& said) const {
+    const std::string lock = options_.files.owner();
+    struct stat found {};
+    const bool another_users = why == boost::system::errc::permission_denied &&
+                               ::stat(lock.c_str(), &found) == 0 && found.st_uid != ::geteuid();
+    if (another_users) {
+      options_.warn("this program cannot own the node, for " + lock + " is user " +
+                    std::to_string(found.st_uid) + "'s and it runs as user " +
+                    std::to_string(::geteuid()) +
+                    ": run it as that one; its clients count while another program owns the node");
+    } else {
+      for (const std::string& each : said) options_.warn(each);
+    }
   }
 
   result<void> own() {
@@ -237,10 +268,12 @@ class node_impl final : public node {
     if (!loop) return loop.error();
     node_settings settings;
     std::uint64_t generation = 0;
+    bool paused = false;
     {
       const std::scoped_lock held{mutex_};
       settings = settings_;
       generation = generation_;
+      paused = paused_.load();
       lost_ = false;
     }
     auto finder = kfd::make_discovery(options_.roots, settings.roles, sink());
@@ -248,34 +281,32 @@ class node_impl final : public node {
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(std::move(finder));
     sources.push_back(kfd::make_breaker_keeper(options_.breakers, sink()));
-    // It follows the file from here on; what it says now is looked at next.
     sources.push_back(make_node_source({.socket = options_.clients ? options_.files.clients() : "",
-                                        .disabled = options_.files.disabled(),
-                                        .look = [this] { look_at_pause(); },
                                         .alive = options_.alive,
                                         .alive_every = options_.alive_every}));
     if (options_.clients) sources.push_back(make_clients(*discovery));
-    const auto why = paused_why(options_.files);
-    if (paused_.exchange(why.has_value()) != why.has_value() && why) say_paused(*why);
     auto made = scheduler::create(
-        settings.scheduler, std::move(*loop), make_driver(), why ? nullptr : settings.make_policy(),
-        std::move(sources),
+        settings.scheduler, std::move(*loop), make_driver(),
+        paused ? nullptr : settings.make_policy(), std::move(sources),
         {.fallback = [] { return make_fixed_timeslice(); }, .record = options_.record});
     if (!made) return made.error();
     if (const auto started = (*made)->start(); !started) return started;
 
-    const std::scoped_lock held{mutex_};
-    scheduler_.swap(*made);  // the one before goes at the end, without the lock
-    discovery_ = discovery;
-    lock_ = std::move(lock);
-    if (generation != generation_) {
-      std::string kept;
-      std::string message;
-      if (!apply(settings_, true, kept, message) || !kept.empty()) options_.warn(kept + message);
-    } else if (paused_.load() != why.has_value()) {
-      give_policy(settings_);
+    bool changed = false;
+    {
+      const std::scoped_lock held{mutex_};
+      scheduler_.swap(*made);  // the one before goes at the end, without the lock
+      discovery_ = discovery;
+      lock_ = std::move(lock);
+      changed = generation != generation_;
+      if (changed) {
+        std::string kept;
+        std::string message;
+        if (!apply(settings_, kept, message) || !kept.empty()) options_.warn(kept + message);
+      }
+      if (stopping_ || lost_) scheduler_->stop();
     }
-    if (stopping_ || lost_) scheduler_->stop();
+    if (changed) renew_policy();
     return {};
   }
 
@@ -319,21 +350,39 @@ class node_impl final : public node {
 
   // On any thread, without mutex_.
 
-  void look_at_pause() {
-    const auto why = paused_why(options_.files);
-    if (paused_.exchange(why.has_value()) == why.has_value()) return;
+  void take_pause(const std::optional<std::string>& why) {
+    {
+      const std::scoped_lock held{mutex_};
+      if (paused_.exchange(why.has_value()) == why.has_value()) return;
+      ++generation_;
+    }
     if (why) {
-      say_paused(*why);
+      options_.warn("paused: everything runs for as long as " + options_.files.disabled() +
+                    " exists" + (why->empty() ? "" : " (" + *why + ")"));
     } else {
       options_.tell("not paused any more: " + options_.files.disabled() + " is gone");
     }
-    const std::scoped_lock held{mutex_};
-    if (owning()) give_policy(settings_);
+    renew_policy();
   }
 
-  void say_paused(const std::string& why) const {
-    options_.warn("paused: everything runs for as long as " + options_.files.disabled() +
-                  " exists" + (why.empty() ? "" : " (" + why + ")"));
+  /// Gives the scheduler, where there is one, the policy of what is set now. It is made without the
+  /// mutex, which the reactor waits for: a plugin may take its time.
+  void renew_policy() {
+    for (;;) {
+      policy_maker make;
+      std::uint64_t generation = 0;
+      {
+        const std::scoped_lock held{mutex_};
+        if (!owning()) return;
+        if (!paused_.load()) make = settings_.make_policy;
+        generation = generation_;
+      }
+      auto made = make ? make() : nullptr;
+      const std::scoped_lock held{mutex_};
+      if (generation != generation_) continue;
+      if (owning()) scheduler_->set_policy(std::move(made));
+      return;
+    }
   }
 
   /// What an attempt says is kept until it is known whether it is worth hearing.
@@ -352,14 +401,14 @@ class node_impl final : public node {
 
   node_options options_;
   std::atomic<node_state> state_{node_state::idle};
-  std::atomic<bool> paused_{false};
+  std::atomic<bool> paused_{false};  // changed with mutex_ held
 
   /// Guards what follows. Nothing that waits for the reactor happens under it, for handlers take
   /// it.
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   node_settings settings_;
-  std::uint64_t generation_ = 0;  // of the settings
+  std::uint64_t generation_ = 0;  // of the settings, and of paused_
   bool stopping_ = false;
   bool lost_ = false;                     // another program has the lock
   std::unique_ptr<scheduler> scheduler_;  // the last one; replaced by the node's thread only
@@ -374,8 +423,10 @@ class node_impl final : public node {
   time_point next_alive_{};
   time_point retry_at_{};
   duration retry_ = first_retry;
+  error_code told_failure_;  // of the last attempt
 
   std::thread thread_;
+  pause_watch pause_;
 };
 
 }  // namespace

@@ -1,12 +1,16 @@
 #include "sluice/node_files.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+
+#include "sluice/kfd/unique_fd.hpp"
 
 namespace sluice {
 
@@ -37,14 +41,22 @@ result<void> unpause_node(const node_files& where, std::string& message) {
 
 std::optional<std::string> paused_why(const node_files& where) {
   const std::string path = where.disabled();
+  // Whatever somebody put there: a pipe would not let go of who opens it, nor a terminal.
+  const kfd::unique_fd file{
+      ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
   struct stat found {};
-  if (::lstat(path.c_str(), &found) != 0) return {};
+  if (!file) {
+    // It pauses the node also where it cannot be opened.
+    if (::lstat(path.c_str(), &found) != 0) return {};
+    return std::string{};
+  }
   std::string line;
-  // Whatever else somebody put there: a pipe would not let go of who reads it.
-  if (!S_ISREG(found.st_mode)) return line;
-  std::getline(std::ifstream{path}, line);
+  if (::fstat(file.get(), &found) != 0 || !S_ISREG(found.st_mode)) return line;
   constexpr std::size_t most = 200;
-  if (line.size() > most) line.resize(most);
+  line.resize(most);
+  const ssize_t got = ::read(file.get(), line.data(), line.size());
+  line.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  line.resize(std::min(line.find('\n'), line.size()));
   for (char& each : line) {
     const auto code = static_cast<unsigned char>(each);
     if (code < 0x20 || code >= 0x7f) each = '?';

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a node does on its scheduler's loop: it looks whether it is paused, and says that it lives.
+/// What a node does on its scheduler's loop: it takes its place, and says that it lives.
 
 #include <functional>
 #include <memory>
@@ -15,15 +15,11 @@ struct node_source_options {
   /// A socket that is this node's from now on: what a former owner left there goes. Its forked
   /// children may keep it alive. Empty: none.
   std::string socket;
-  std::string disabled;         ///< The file.
-  std::function<void()> look;   ///< The file may have come or gone.
   std::function<void()> alive;  ///< May be empty.
   duration alive_every{};
 };
 
-/// Tells of what changes after it was made.
-///
-/// Threading: as any source's; calls `look` and `alive` on the reactor thread.
+/// Threading: as any source's; calls `alive` on the reactor thread.
 [[nodiscard]] std::unique_ptr<source> make_node_source(node_source_options options);
 
 }  // namespace sluice

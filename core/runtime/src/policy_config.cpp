@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include <spdlog/fmt/fmt.h>
 
@@ -13,12 +15,14 @@
 namespace sluice {
 namespace {
 
-/// Fills `into` with the leaves of a table, by their paths. \return what cannot be a parameter.
-const toml::node* flatten(const toml::table& from, const std::string& prefix, parameters& into) {
+/// Fills `into` with the leaves of a table, by their paths, and `wrong` with what cannot be a
+/// parameter.
+void flatten(const toml::table& from, const std::string& prefix, parameters& into,
+             std::vector<const toml::node*>& wrong) {
   for (const auto& [key, node] : from) {
     const std::string path = prefix + std::string(key.str());
     if (const auto* const table = node.as_table()) {
-      if (const toml::node* wrong = flatten(*table, path + ".", into)) return wrong;
+      flatten(*table, path + ".", into, wrong);
     } else if (const auto* const text = node.as_string()) {
       into.set(path, text->get());
     } else if (const auto* const whole = node.as_integer()) {
@@ -28,10 +32,9 @@ const toml::node* flatten(const toml::table& from, const std::string& prefix, pa
     } else if (const auto* const flag = node.as_boolean()) {
       into.set(path, flag->get());
     } else {
-      return &node;
+      wrong.push_back(&node);
     }
   }
-  return nullptr;
 }
 
 /// The line of the parameter that a message begins with, else that of the table.
@@ -43,93 +46,155 @@ std::uint32_t line_for(const toml::table& table, std::string_view message) {
 /// What a file asks for, and where it says so.
 struct wish {
   policy_choice what;
-  toml::table file;  ///< Kept whole: a copy of a table knows no lines.
+  toml::table file;                     ///< Kept whole: a copy of a table knows no lines.
+  error_code wrong = errc::bad_config;  ///< What to answer where it cannot be had.
 
   const toml::table* table() const { return file.get_as<toml::table>("policy"); }
 };
 
-result<std::string> word_of(const toml::table& table, const char* key, const char* what,
-                            const std::string& path, std::string& message) {
-  const toml::node* const given = table.get(key);
-  if (given == nullptr) return std::string();
-  const auto word = given->value_exact<std::string>();
-  if (word && !word->empty()) return *word;
-  message = fmt::format("{}:{}: {} must be {} in quotes", path, core::line_of(*given), key, what);
-  return errc::bad_config;
-}
+/// Reads [policy]. What is wrong is added to `problems`.
+class wish_reader {
+ public:
+  wish_reader(const std::string& path, wish& into, std::vector<std::string>& problems)
+      : path_(path), into_(into), table_(*into.table()), problems_(problems) {}
 
-result<wish> read_wish(const policy_registry& known, const std::string& path,
-                       std::string_view fallback, std::string& message) {
-  auto file = core::read_toml(path, message);
-  if (!file) return file.error();
-  const auto section = core::table_of(*file, path, "policy", message);
-  if (!section) return section.error();
-  wish made{{known, std::string(fallback), {}, {}}, std::move(*file)};
-  policy_choice& what = made.what;
-  if (made.table() == nullptr) {
-    if (const policy_kind* const kind = known.find(fallback)) {
-      what.text = command_text(fallback, *kind, {});
+  void read() {
+    policy_choice& what = into_.what;
+    std::vector<const toml::node*> wrong;
+    flatten(table_, "", what.values, wrong);
+    for (const toml::node* const each : wrong) {
+      // The two keys that are not the policy's own have a better word for it.
+      if (each != table_.get("name") && each != table_.get("plugin"))
+        refuse(each, "a parameter must be a text, a number, true or false");
     }
-    return made;
+    what.values.erase("name");
+    what.values.erase("plugin");
+    const auto name = word("name", "a policy's name");
+    const auto library = word("plugin", "a file's path");
+    if (!name || !library) return forget_name();
+    if (!name->empty()) what.name = *name;
+    std::string written = what.name;
+    if (!library->empty()) {
+      if (!load(*name, *library, written)) return forget_name();
+    } else if (what.name.empty()) {
+      refuse(&table_, "[policy] names no policy: it needs a name or a plugin");
+    }
+    const policy_kind* const chosen = written.empty() ? nullptr : what.known.find(what.name);
+    if (chosen != nullptr) what.text = command_text(written, *chosen, what.values);
   }
-  const toml::table& table = *made.table();
-  const auto refuse = [&](std::uint32_t line, std::string_view why) {
-    message = fmt::format("{}:{}: {}", path, line, why);
-    return errc::bad_config;
-  };
-  if (const toml::node* const wrong = flatten(table, "", what.values)) {
-    return refuse(core::line_of(*wrong), "a parameter must be a text, a number, true or false");
+
+ private:
+  /// Whose parameters they are is not known.
+  void forget_name() { into_.what.name.clear(); }
+
+  void refuse(const toml::node* where, std::string_view why) {
+    problems_.push_back(fmt::format("{}:{}: {}", path_, core::line_of(*where), why));
   }
-  // The two keys that are not the policy's own.
-  const auto name = word_of(table, "name", "a policy's name", path, message);
-  if (!name) return name.error();
-  const auto library = word_of(table, "plugin", "a file's path", path, message);
-  if (!library) return library.error();
-  what.values.erase("name");
-  what.values.erase("plugin");
-  if (!name->empty()) what.name = *name;
-  std::string written = what.name;
-  if (!library->empty()) {
-    const auto line = core::line_of(*table.get("plugin"));
-    const auto where = std::filesystem::path(path).parent_path() / *library;
+
+  /// \return empty where the key is missing, nothing where it is wrong.
+  std::optional<std::string> word(const char* key, const char* what) {
+    const toml::node* const given = table_.get(key);
+    if (given == nullptr) return std::string();
+    auto text = given->value_exact<std::string>();
+    if (text && !text->empty()) return text;
+    refuse(given, fmt::format("{} must be {} in quotes", key, what));
+    return {};
+  }
+
+  bool load(const std::string& name, const std::string& library, std::string& written) {
+    policy_choice& what = into_.what;
+    const auto where = std::filesystem::path(path_).parent_path() / library;
+    std::string message;
     const auto kind = what.known.load(where.string(), message);
     if (!kind) {
-      refuse(line, message);
-      return kind.error();
+      refuse(table_.get("plugin"), message);
+      into_.wrong = kind.error();
+      return false;
     }
-    const policy_kind* const outer = what.known.find(*name);
+    const policy_kind* const outer = what.known.find(name);
     if (outer != nullptr && outer->wrap) {
       if (!what.values.has("of")) what.values.set("of", (*kind)->name);
-    } else if (!name->empty() && (*kind)->name != *name) {
-      return refuse(core::line_of(*table.get("name")),
-                    fmt::format("name is {}, and {} holds the policy {}: leave one of the two out",
-                                *name, where.string(), (*kind)->name));
+    } else if (!name.empty() && (*kind)->name != name) {
+      refuse(table_.get("name"),
+             fmt::format("name is {}, and {} holds the policy {}: leave one of the two out", name,
+                         where.string(), (*kind)->name));
+      return false;
     } else {
       what.name = (*kind)->name;
     }
     // A command line names it by its file, and so cannot name what wraps it.
     written =
         what.name == (*kind)->name ? std::filesystem::absolute(where).string() : std::string();
-  } else if (what.name.empty()) {
-    return refuse(core::line_of(table), "[policy] names no policy: it needs a name or a plugin");
+    return true;
   }
-  const policy_kind* const chosen = written.empty() ? nullptr : what.known.find(what.name);
-  if (chosen != nullptr) what.text = command_text(written, *chosen, what.values);
+
+  const std::string& path_;
+  wish& into_;
+  const toml::table& table_;
+  std::vector<std::string>& problems_;
+};
+
+result<wish> read_wish(const policy_registry& known, const std::string& path,
+                       std::string_view fallback, std::vector<std::string>& problems) {
+  std::string message;
+  auto file = core::read_toml(path, message);
+  if (!file) {
+    problems.push_back(message);
+    return file.error();
+  }
+  const auto section = core::table_of(*file, path, "policy", message);
+  if (!section) {
+    problems.push_back(message);
+    return section.error();
+  }
+  wish made{{known, std::string(fallback), {}, {}}, std::move(*file), errc::bad_config};
+  if (made.table() == nullptr) {
+    if (const policy_kind* const kind = known.find(fallback))
+      made.what.text = command_text(fallback, *kind, {});
+  } else {
+    wish_reader{path, made, problems}.read();
+  }
   return made;
 }
 
-result<std::unique_ptr<policy>> fulfil(const wish& what, const std::string& path,
-                                       std::string& message) {
-  auto made = what.what.known.make(what.what.name, what.what.values, message);
-  if (made) {
-    message = core::unknown_table(what.file, path);
-    if (!message.empty()) return errc::bad_config;
-    return made;
+/// Every parameter that is wrong; of what a policy wraps, where it wraps one.
+std::vector<std::string> wrong_parameters(const policy_choice& what) {
+  const policy_kind* kind = what.known.find(what.name);
+  parameters values = what.values;
+  if (kind != nullptr && kind->wrap) {
+    const auto of = values.all().find("of");
+    const auto* const name =
+        of == values.all().end() ? nullptr : std::get_if<std::string>(&of->second);
+    kind = name != nullptr ? what.known.find(*name) : nullptr;
+    values.erase("of");
   }
-  message = what.table() == nullptr
-                ? fmt::format("{}: {}", path, message)
-                : fmt::format("{}:{}: {}", path, line_for(*what.table(), message), message);
-  return errc::bad_config;
+  if (kind == nullptr || kind->wrap) return {};
+  return parameter_problems(kind->schema, values);
+}
+
+/// \param others how many problems there were before the file was read.
+result<std::unique_ptr<policy>> fulfil(const wish& what, const std::string& path,
+                                       std::vector<std::string>& problems, std::size_t others) {
+  const policy_choice& chosen = what.what;
+  std::vector<std::string> wrong = wrong_parameters(chosen);
+  std::unique_ptr<policy> made;
+  // What is missing would be blamed on top of what was not understood.
+  if (wrong.empty() && problems.size() == others) {
+    std::string message;
+    if (auto tried = chosen.known.make(chosen.name, chosen.values, message))
+      made = std::move(*tried);
+    else
+      wrong.push_back(std::move(message));
+  }
+  for (const std::string& each : wrong) {
+    problems.push_back(what.table() == nullptr
+                           ? fmt::format("{}: {}", path, each)
+                           : fmt::format("{}:{}: {}", path, line_for(*what.table(), each), each));
+  }
+  if (std::string unknown = core::unknown_table(what.file, path); !unknown.empty())
+    problems.push_back(std::move(unknown));
+  if (problems.size() != others) return what.wrong;
+  return made;
 }
 
 }  // namespace
@@ -137,14 +202,20 @@ result<std::unique_ptr<policy>> fulfil(const wish& what, const std::string& path
 result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const std::string& path,
                                             std::string_view fallback, std::string& message,
                                             std::string* text) {
-  auto read = read_wish(known, path, fallback, message);
-  if (!read) return read.error();
-  if (read->what.name.empty()) {
-    message = path + ": it has no table [policy]";
-    return errc::bad_config;
-  }
-  if (text != nullptr) *text = std::move(read->what.text);
-  return fulfil(*read, path, message);
+  std::vector<std::string> problems;
+  const auto made = [&]() -> result<std::unique_ptr<policy>> {
+    auto read = read_wish(known, path, fallback, problems);
+    if (!read) return read.error();
+    if (read->what.name.empty() && problems.empty()) {
+      problems.push_back(path + ": it has no table [policy]");
+      return errc::bad_config;
+    }
+    if (text != nullptr) *text = std::move(read->what.text);
+    return fulfil(*read, path, problems, 0);
+  };
+  auto policy = made();
+  if (!policy) message = problems.front();
+  return policy;
 }
 
 std::unique_ptr<policy> policy_choice::make() const {
@@ -154,15 +225,20 @@ std::unique_ptr<policy> policy_choice::make() const {
 }
 
 result<std::optional<policy_choice>> read_policy(const policy_registry& known,
-                                                 const std::string& path, std::string& message) {
-  auto read = read_wish(known, path, {}, message);
+                                                 const std::string& path,
+                                                 std::vector<std::string>& problems,
+                                                 std::string_view fallback) {
+  const std::size_t others = problems.size();
+  auto read = read_wish(known, path, fallback, problems);
   if (!read) return read.error();
-  if (read->what.name.empty()) {
-    message = core::unknown_table(read->file, path);
-    if (!message.empty()) return errc::bad_config;
+  if (read->what.name.empty() && problems.size() == others) {
+    if (std::string unknown = core::unknown_table(read->file, path); !unknown.empty()) {
+      problems.push_back(std::move(unknown));
+      return errc::bad_config;
+    }
     return std::optional<policy_choice>();
   }
-  if (const auto tried = fulfil(*read, path, message); !tried) return tried.error();
+  if (const auto tried = fulfil(*read, path, problems, others); !tried) return tried.error();
   return std::optional(std::move(read->what));
 }
 

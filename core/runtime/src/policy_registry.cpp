@@ -91,7 +91,9 @@ std::string range_text(const parameter& which) {
   return fmt::format("{} to {}", which.low, which.high);
 }
 
-std::string check_parameters(const std::vector<parameter>& schema, parameters& given) {
+std::vector<std::string> parameter_problems(const std::vector<parameter>& schema,
+                                            parameters& given) {
+  std::vector<std::string> problems;
   parameters checked;
   for (const auto& entry : given.all()) {
     const std::string& key = entry.first;  // No structured binding: clang 14 cannot capture one.
@@ -99,27 +101,38 @@ std::string check_parameters(const std::vector<parameter>& schema, parameters& g
     const auto wanted = std::find_if(schema.begin(), schema.end(),
                                      [&](const parameter& one) { return matches(one, key); });
     if (wanted == schema.end()) {
-      return fmt::format("{} is no parameter of this policy; {}", key, key_list(schema));
+      problems.push_back(
+          fmt::format("{} is no parameter of this policy; {}", key, key_list(schema)));
+      continue;
     }
     parameter_value value = raw;
     widen(*wanted, value);
     if (value.index() != wanted->fallback.index()) {
-      return fmt::format("{} is {}; it must be {}{}", key, to_text(value), type_text(*wanted),
-                         range_text(*wanted));
+      problems.push_back(fmt::format("{} is {}; it must be {}{}", key, to_text(value),
+                                     type_text(*wanted), range_text(*wanted)));
+      continue;
     }
     const bool ranged = !std::holds_alternative<std::string>(value);
     // Written so that NaN is out of range.
     if (ranged && !(magnitude(value) >= wanted->low && magnitude(value) <= wanted->high)) {
-      return fmt::format("{} is {}; it must be {}", key, to_text(value), range_text(*wanted));
+      problems.push_back(
+          fmt::format("{} is {}; it must be {}", key, to_text(value), range_text(*wanted)));
+      continue;
     }
     checked.set(key, std::move(value));
   }
+  if (!problems.empty()) return problems;
   for (const auto& one : schema) {
     if (one.optional || is_wildcard(one) || checked.has(one.key)) continue;
     checked.set(one.key, one.fallback);
   }
   given = std::move(checked);
-  return {};
+  return problems;
+}
+
+std::string check_parameters(const std::vector<parameter>& schema, parameters& given) {
+  const auto problems = parameter_problems(schema, given);
+  return problems.empty() ? std::string() : problems.front();
 }
 
 std::string command_text(std::string_view name, const policy_kind& kind, parameters values) {

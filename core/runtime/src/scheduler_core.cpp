@@ -402,8 +402,12 @@ void scheduler_core::on_breaker(std::function<void(const breaker_change&)> hear)
 result<void> scheduler_core::start() { return impl_->backend_.start(*impl_); }
 
 void scheduler_core::observe(unsigned source, const observation& seen) {
-  impl_->table_.set_now(std::max(impl_->table_.now(), impl_->time_.now()));
-  const time_point now = impl_->table_.now();
+  observe(source, seen, impl_->time_.now());
+}
+
+void scheduler_core::observe(unsigned source, const observation& seen, time_point now) {
+  now = std::max(impl_->table_.now(), now);
+  impl_->table_.set_now(now);
   if (impl_->record_) {
     impl_->record_->set_now(now);
     impl_->record_->seen(source, seen);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -82,10 +83,8 @@ class manager_socket {
  public:
   explicit manager_socket(std::string path)
       : path_(std::move(path)), fd_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path_.copy(address.sun_path, sizeof address.sun_path - 1);
-    if (::bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    const sockaddr_un here = address();
+    if (::bind(fd_, reinterpret_cast<const sockaddr*>(&here), sizeof here) != 0)
       throw std::runtime_error{"bind " + path_};
   }
   ~manager_socket() { ::close(fd_); }
@@ -93,6 +92,15 @@ class manager_socket {
   manager_socket& operator=(const manager_socket&) = delete;
 
   const std::string& path() const { return path_; }
+  /// Until nobody can send anything more before it hears.
+  void fill() const {
+    const int other = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const sockaddr_un to = address();
+    while (::sendto(other, "x", 1, 0, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 1) {
+    }
+    EXPECT_EQ(errno, EAGAIN);
+    ::close(other);
+  }
   /// Whether a message that begins so comes; others are skipped.
   bool hears(const std::string& beginning) const {
     const auto end = std::chrono::steady_clock::now() + patience;
@@ -108,6 +116,13 @@ class manager_socket {
   }
 
  private:
+  sockaddr_un address() const {
+    sockaddr_un made{};
+    made.sun_family = AF_UNIX;
+    path_.copy(made.sun_path, sizeof made.sun_path - 1);
+    return made;
+  }
+
   std::string path_;
   int fd_;
 };
@@ -135,7 +150,7 @@ class Daemon : public testing::Test {
     auto environment = device_.environment();
     environment.push_back("SLUICE_BREAKERS=" + directory_ + "/breakers");
     environment.insert(environment.end(), daemon_environment_.begin(), daemon_environment_.end());
-    return std::make_unique<command>(SLUICE_PROGRAM, std::move(words), std::move(environment));
+    return std::make_unique<command>(program_, std::move(words), std::move(environment));
   }
   /// The daemon, once it owns the node.
   std::unique_ptr<command> run() const {
@@ -180,6 +195,7 @@ class Daemon : public testing::Test {
     return false;
   }
 
+  std::string program_ = SLUICE_PROGRAM;
   std::vector<std::string> daemon_environment_;
   simulated_device device_{{.profile = "mi300x"}};
   const device_view view_{device_.root()};
@@ -367,6 +383,51 @@ TEST_F(Daemon, TellsItsServiceManagerHowItFares) {
   daemon->signal(SIGTERM);
   EXPECT_TRUE(manager.hears("STOPPING=1"));
   EXPECT_EQ(daemon->ends(), 0);
+}
+
+// The scheduler does not wait for a manager that reads nothing.
+TEST_F(Daemon, SchedulesWhileItsServiceManagerHangs) {
+  const manager_socket manager{directory_ + "/notify"};
+  daemon_environment_ = {"NOTIFY_SOCKET=" + manager.path(), "WATCHDOG_USEC=20000"};
+  configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\nslice = \"1ms\"\n");
+  const auto trainer = offline();
+  const auto daemon = run();
+  EXPECT_TRUE(manager.hears("WATCHDOG=1")) << daemon->err();
+  manager.fill();
+  const online_client client{directory_ + "/clients.sock"};
+  for (int round = 0; round < 20; ++round) {  // some hundreds of milliseconds
+    client.begin();
+    ASSERT_TRUE(becomes(*trainer, 1)) << daemon->err();
+    client.end();
+    ASSERT_TRUE(becomes(*trainer, 0)) << daemon->err();
+  }
+  EXPECT_TRUE(manager.hears("WATCHDOG=1")) << "it goes on when it is heard again";
+  daemon->signal(SIGTERM);
+  EXPECT_TRUE(manager.hears("STOPPING=1"));
+  EXPECT_EQ(daemon->ends(), 0);
+}
+
+// As a container's seccomp filter does it. Its sibling is the same process, with the same options.
+TEST_F(Daemon, GoesOnAsItsSiblingWhereTheKernelRefusesIoUring) {
+  configure("", "", "[policy]\nname = \"fixed_timeslice\"\n");
+  program_ = SLUICE_WITHOUT_IO_URING;
+  const auto trainer = offline();
+  const auto daemon = start({SLUICE_PROGRAM, "run", "--mode", "enforce", "-c", config_});
+  ASSERT_TRUE(logs(*daemon, "this program owns the node\n")) << daemon->err();
+#ifdef SLUICE_WANTS_IO_URING
+  EXPECT_THAT(daemon->err(), HasSubstr("sluice: the kernel refuses io_uring (Operation not "
+                                       "permitted), going on as sluice-epoll\n"));
+  EXPECT_EQ(std::filesystem::read_symlink("/proc/" + std::to_string(daemon->pid()) + "/exe"),
+            std::filesystem::canonical(SLUICE_EPOLL_SIBLING));
+#endif
+  const online_client client{directory_ + "/clients.sock"};
+  client.begin();
+  EXPECT_TRUE(becomes(*trainer, 1)) << daemon->err();
+  reload(*daemon, "reloaded: enforce");
+  client.end();
+  EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0) << daemon->err();
 }
 
 TEST_F(Daemon, FollowsAnOwnerAndTakesOver) {

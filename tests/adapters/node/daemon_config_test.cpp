@@ -158,6 +158,37 @@ TEST_F(DaemonConfig, ListsEveryErrorWithItsLineAndKey) {
                            "[policy], [roles], [daemon]"));
 }
 
+TEST_F(DaemonConfig, ListsEveryErrorOfPolicyAndRoles) {
+  EXPECT_FALSE(
+      load("[policy]\nname = \"fixed_timeslice\"\nslice = 5\nspeed = 1\nmore = [1]\n"
+           "release = true\n[roles]\nstore = 1\n"
+           "may_claim_online = { users = [\n\"nobody-here\",\n0, 1.5], groups = [\n-1] }\n"
+           "cgroups = [{ when = \"/a\", role = \"online\" },\n{ when = \"/b\" },\n{}]\n"
+           "gang_cgroups = [\"x\"]\nonline_priority = 16\n"));
+  EXPECT_THAT(
+      problems_,
+      ElementsAre(StartsWith(at(3) + "slice is 5; it must be a duration"),
+                  StartsWith(at(4) + "speed is no parameter of this policy"),
+                  at(5) + "a parameter must be a text, a number, true or false",
+                  StartsWith(at(6) + "release is true; it must be"),
+                  StartsWith(at(8) + "store is 1; it must be a path"),
+                  StartsWith(at(10) + "may_claim_online.users is 'nobody-here'; it must be"),
+                  StartsWith(at(11) + "may_claim_online.users is 1.5; it must be"),
+                  StartsWith(at(12) + "may_claim_online.groups is -1; it must be"),
+                  StartsWith(at(14) + "cgroups is { when = '/b' }; it must be"),
+                  StartsWith(at(15) + "cgroups is {}; it must be"),
+                  StartsWith(at(16) + "gang_cgroups has \"x\"; a pattern"),
+                  StartsWith(at(17) + "online_priority is 16; it must be")));
+  // Whose parameters these are nobody knows.
+  EXPECT_FALSE(load("[policy]\nname = 1\nplugin = \"\"\nspeed = 1\n"));
+  EXPECT_THAT(problems_, ElementsAre(at(2) + "name must be a policy's name in quotes",
+                                     at(3) + "plugin must be a file's path in quotes"));
+  // Of what a policy wraps.
+  EXPECT_FALSE(
+      load("[policy]\nname = \"shadow\"\nof = \"fixed_timeslice\"\nspeed = 1\nslice = 5\n"));
+  EXPECT_THAT(problems_, ElementsAre(StartsWith(at(4) + "speed is no"), StartsWith(at(5))));
+}
+
 TEST_F(DaemonConfig, SaysWhereTheTextIsNoToml) {
   EXPECT_FALSE(load("[daemon]\nmode = \n"));
   ASSERT_EQ(problems_.size(), 1U);

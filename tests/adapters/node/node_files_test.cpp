@@ -1,7 +1,9 @@
 #include "sluice/node_files.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -36,6 +38,25 @@ TEST_F(NodeFiles, TakeATouchForAPauseAndShowNothingThatATerminalActsOn) {
   EXPECT_EQ(paused_why(where_), "");
   std::ofstream{where_.disabled()} << "a\033[31mb\nsecond line\n";
   EXPECT_EQ(paused_why(where_), "a?[31mb");
+}
+
+// Whoever reads the reason neither waits for a pipe's other end, nor follows, nor reads on and on.
+TEST_F(NodeFiles, ArePausedByWhateverLiesThere) {
+  std::filesystem::create_directories(where_.directory);
+  const std::string path = where_.disabled();
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(paused_why(where_), "");
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("/nonexistent", path);
+  EXPECT_EQ(paused_why(where_), "");
+  std::filesystem::remove(path);
+  std::filesystem::create_directory(path);
+  EXPECT_EQ(paused_why(where_), "");
+  std::filesystem::remove(path);
+  // Sparse, and no line ever ends: as a whole it would not fit into memory.
+  std::ofstream{path}.flush();
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 36);
+  EXPECT_EQ(paused_why(where_), std::string(200, '?'));
 }
 
 TEST_F(NodeFiles, SayWhatCannotBeWritten) {

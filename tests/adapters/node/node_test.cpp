@@ -7,7 +7,10 @@
 #include "simulated_device.hpp"
 #include "target_process.hpp"
 
+#include <grp.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -94,7 +97,9 @@ class Node : public testing::Test {
         }
         if (*heard == "work") work = client.busy();
         if (*heard == "rest") work.end();
-        if (*heard == "connections") {
+        if (*heard == "paused") {
+          line.send(here.paused() ? "paused" : "not paused");
+        } else if (*heard == "connections") {
           const auto seen = client.status();
           line.send(std::to_string(seen.connected != 0 ? seen.connections : 0));
         } else {
@@ -103,6 +108,34 @@ class Node : public testing::Test {
       }
       return 2;
     });
+  }
+  /// A replica that is another user's, and passes on what it warns of.
+  std::unique_ptr<child_process> another_users(node_mode mode) const {
+    return std::make_unique<child_process>([this, mode](channel& line) {
+      if (::setgroups(0, nullptr) != 0 || ::setresgid(64003, 64003, 64003) != 0 ||
+          ::setresuid(64003, 64003, 64003) != 0)
+        return 1;
+      auto with = options();
+      with.mode = mode;
+      with.warn = [&line](std::string_view sentence) { line.send(sentence); };
+      std::string message;
+      auto made = node::create(std::move(with), message);
+      if (!made || !(*made)->start()) return 1;
+      line.send(word((*made)->state()));
+      (void)line.receive(60s);
+      line.send(word((*made)->state()));
+      return 0;
+    });
+  }
+  /// Below the device's directory, which is its user's alone.
+  void let_others_in() const {
+    std::filesystem::permissions(std::filesystem::path(device_.root()).parent_path(),
+                                 std::filesystem::perms{0755});
+  }
+  std::string not_this_user() const {
+    return "this program cannot own the node, for " + directory_ +
+           "/owner is user 0's and it runs as user 64003: run it as that one; its clients count "
+           "while another program owns the node";
   }
   static std::string ask(child_process& of, const std::string& what) {
     of.line().send(what);
@@ -245,6 +278,68 @@ TEST_F(Node, HasOneOwnerAfterItsAgentWasKilled) {
   }
 }
 
+TEST_F(Node, KnowsThatItIsPausedWhileItFollows) {
+  const auto first = embed();
+  ASSERT_TRUE(first->says("owning", patience));
+  const auto second = embed();
+  ASSERT_TRUE(second->says("following", patience));
+  const auto both = [&](const std::string& what) {
+    return eventually(
+        patience, [&] { return ask(*first, "paused") == what && ask(*second, "paused") == what; });
+  };
+  EXPECT_TRUE(both("not paused"));
+  const node_files files{.directory = directory_};
+  std::string message;
+  ASSERT_TRUE(pause_node(files, "", message)) << message;
+  EXPECT_TRUE(both("paused"));
+  ASSERT_TRUE(unpause_node(files, message)) << message;
+  EXPECT_TRUE(both("not paused"));
+}
+
+// Its work counts as long as somebody owns the node, but the lock and the socket are another's.
+TEST_F(Node, IsNotTakenOverByAnotherUsersReplicaWhichSaysSoOnce) {
+  let_others_in();
+  for (const auto mode : {node_mode::enforce, node_mode::observe}) {
+    const auto own = embed();
+    ASSERT_TRUE(own->says("owning", patience));
+    const auto other = another_users(mode);
+    ASSERT_TRUE(other->says("following", patience));
+    own->signal(SIGKILL);
+    EXPECT_EQ(other->line().receive(patience), not_this_user());
+    EXPECT_EQ(other->line().receive(patience),
+              "cannot take this node over: Permission denied; trying again in 1s, later every 30s, "
+              "without a word until that changes");
+    EXPECT_FALSE(other->line().receive(1500ms)) << "it has tried again meanwhile";
+    other->line().send("?");
+    EXPECT_EQ(other->line().receive(patience), "following");
+  }
+}
+
+// Then it cannot know whether there is an owner either.
+TEST_F(Node, DoesNotStartForAnotherUserWhoMayNotReadTheLock) {
+  let_others_in();
+  const auto own = embed();
+  ASSERT_TRUE(own->says("owning", patience));
+  ASSERT_EQ(::chmod((directory_ + "/owner").c_str(), 0660), 0);
+  EXPECT_TRUE(another_users(node_mode::enforce)->says(not_this_user(), patience));
+}
+
+TEST_F(Node, IsHandedOverByAnOwnerThatEndsInGoodOrder) {
+  const auto first = embed();
+  ASSERT_TRUE(first->says("owning", patience));
+  const auto second = embed();
+  const auto third = embed();
+  ASSERT_TRUE(second->says("following", patience));
+  ASSERT_TRUE(third->says("following", patience));
+  first->line().send("stop");
+  EXPECT_EQ(first->line().receive(patience), "stopped");
+  ASSERT_TRUE(eventually(
+      patience, [&] { return state_of(*second) == "owning" || state_of(*third) == "owning"; }));
+  EXPECT_NE(state_of(*second), state_of(*third)) << "one of the two";
+}
+
+// The last two are in this process, whose threads no child could be forked beside.
+
 // A host's io_context, with the pause that every node obeys.
 TEST_F(Node, RunsOnTheHostsLoopAndObeysAPause) {
   const auto trainer = target("OFFLINE_AI", "2000");
@@ -283,18 +378,50 @@ TEST_F(Node, RunsOnTheHostsLoopAndObeysAPause) {
   host.join();
 }
 
-TEST_F(Node, IsHandedOverByAnOwnerThatEndsInGoodOrder) {
-  const auto first = embed();
-  ASSERT_TRUE(first->says("owning", patience));
-  const auto second = embed();
-  const auto third = embed();
-  ASSERT_TRUE(second->says("following", patience));
-  ASSERT_TRUE(third->says("following", patience));
-  first->line().send("stop");
-  EXPECT_EQ(first->line().receive(patience), "stopped");
-  ASSERT_TRUE(eventually(
-      patience, [&] { return state_of(*second) == "owning" || state_of(*third) == "owning"; }));
-  EXPECT_NE(state_of(*second), state_of(*third)) << "one of the two";
+// A plugin may take its time to make a policy; neither clients nor watchdogs wait for that.
+TEST_F(Node, MakesPoliciesWhileItsLoopGoesOn) {
+  std::atomic<int> made_slowly{0};
+  std::atomic<bool> slow{false};
+  std::atomic<int> alive{0};
+  auto with = options();
+  with.settings.make_policy = [&] {
+    if (slow) {
+      ++made_slowly;
+      eventually(patience, [&] { return !slow; });
+    }
+    return make_pointer_polling();
+  };
+  const auto settings = with.settings;
+  with.alive = [&alive] { ++alive; };
+  with.alive_every = 10ms;
+  std::string message;
+  auto made = node::create(std::move(with), message);
+  ASSERT_TRUE(made) << message;
+  node& here = **made;
+  ASSERT_TRUE(here.start());
+
+  slow = true;
+  std::thread operators([&] {
+    std::string ignored;
+    EXPECT_TRUE(here.change(settings, ignored)) << ignored;
+  });
+  EXPECT_TRUE(eventually(patience, [&] { return made_slowly == 1; }));
+  std::error_code error;
+  const auto client = here.connect({}, error);
+  EXPECT_TRUE(eventually(2s, [&] { return client.status().connected != 0; }));
+  slow = false;
+  operators.join();
+
+  const node_files files{.directory = directory_};
+  ASSERT_TRUE(pause_node(files, "", message)) << message;
+  ASSERT_TRUE(eventually(patience, [&] { return here.paused(); }));
+  slow = true;
+  ASSERT_TRUE(unpause_node(files, message)) << message;
+  EXPECT_TRUE(eventually(patience, [&] { return made_slowly == 2; }));
+  const int before = alive;
+  EXPECT_TRUE(eventually(2s, [&] { return alive > before + 2; }));
+  slow = false;
+  here.stop();
 }
 
 }  // namespace

@@ -38,8 +38,7 @@ struct daemon_config {
 /// \param path     empty: no file, every default.
 /// \param known    the policies that [policy] may name.
 /// \param problems on failure, every error that could be found, one line each that names file,
-///                 line, key and what is allowed: all of [daemon] and [scheduler] and all unknown
-///                 tables, the first of [policy] and of [roles].
+///                 line, key and what is allowed.
 ///
 /// Threading: as load_classification(). Errors: errc::bad_config, or the system's error for a file
 /// that cannot be read.

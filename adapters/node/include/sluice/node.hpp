@@ -43,7 +43,8 @@ struct node_settings {
   scheduler_config scheduler{};
   kfd::classification_rules roles{};
   /// Called from any thread each time a policy is needed: when this program becomes the owner, and
-  /// after a pause. Empty: make_fixed_timeslice() in node_options, the policy stays in change().
+  /// after a pause. It may take its time: no lock is held, and the loop turns meanwhile. Empty:
+  /// make_fixed_timeslice() in node_options, the policy stays in change().
   policy_maker make_policy = nullptr;
 };
 
@@ -95,12 +96,16 @@ enum class node_state : std::uint8_t {
 /// flight, of an owner's death. An owner whose agent died while somebody else took the lock
 /// follows. All clients go over the socket, the owner's own included (connect()).
 ///
+/// The files are those of the user who made them: a program of another user may follow, where it
+/// may read the lock, and its clients count as far as they are granted a role, but it cannot own
+/// the node, which `warn` hears once.
+///
 /// While files.disabled() exists, no policy decides and everything runs; processes stay known and
 /// attached.
 ///
 /// Threading: every call from any thread, but start(), stop() and destruction from one, and not
-///            from inside the node's own calls. It has a thread of its own, with a hosted loop,
-///            too, which then only waits.
+///            from inside the node's own calls. It has two threads of its own, which with a hosted
+///            loop do no more than wait, make policies and take the node over.
 /// Lifetime:  destruction stops it. With a hosted loop destroy it before the host's io_context, and
 ///            while no thread runs that one or while others do.
 /// Errors:    result<T>; nothing here throws.
@@ -130,9 +135,11 @@ class node {
   virtual node_state state() const noexcept = 0;
   /// Of whoever owns the node, as words for people; empty: nobody, or this program.
   virtual std::string owner() const = 0;
+  /// Whether files.disabled() exists; also of a node that follows. False before start().
   virtual bool paused() const noexcept = 0;
   virtual node_mode mode() const noexcept = 0;
-  /// Of this program's own scheduler, the one that ran last; zeros before there was one.
+  /// Of this program's own scheduler: while it follows, of the one that ran last, zeros before
+  /// there was one. Not the owner's, which its clients' status has some of.
   virtual std::unique_ptr<statistics> stats() const = 0;
 
   /// Other settings, all of them or none; processes, queues and holds stay known. What cannot

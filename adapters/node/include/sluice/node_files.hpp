@@ -31,8 +31,9 @@ struct node_files {
 /// Removes it.
 /// \return also ENOENT where it was not there.
 [[nodiscard]] result<void> unpause_node(const node_files& where, std::string& message);
-/// The reason, if it is paused: the first line of the file, without what a terminal would act on.
-/// Empty where none was given, or where it may not be read.
+/// The reason, if it is paused: the first line of the file, at most 200 bytes of it, without what a
+/// terminal would act on. Empty where none was given, or where it may not be read. Blocks on file
+/// operations.
 [[nodiscard]] std::optional<std::string> paused_why(const node_files& where);
 
 }  // namespace sluice

@@ -22,6 +22,9 @@ namespace sluice {
 /// \return one sentence that names key, value and range (or the known keys) of the first value that
 ///         is wrong; empty when there is none.
 [[nodiscard]] std::string check_parameters(const std::vector<parameter>& schema, parameters& given);
+/// The same. \return such a sentence for every value that is wrong.
+[[nodiscard]] std::vector<std::string> parameter_problems(const std::vector<parameter>& schema,
+                                                          parameters& given);
 
 /// "20ms to 1h", "0 to 0.9", "true or false", for help texts and messages.
 [[nodiscard]] std::string range_text(const parameter& which);
@@ -94,11 +97,13 @@ struct policy_choice {
   [[nodiscard]] std::unique_ptr<policy> make() const;
 };
 
-/// As load_policy() without a fallback; make() gave a policy once.
+/// As load_policy(); make() gave a policy once.
 ///
-/// \return empty when the file has no table [policy].
+/// \param problems on failure, one such line for every error that could be found is added.
+/// \return empty when the file has no table [policy] and there is no `fallback`.
 [[nodiscard]] result<std::optional<policy_choice>> read_policy(const policy_registry& known,
                                                                const std::string& path,
-                                                               std::string& message);
+                                                               std::vector<std::string>& problems,
+                                                               std::string_view fallback = {});
 
 }  // namespace sluice

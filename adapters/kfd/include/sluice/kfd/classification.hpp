@@ -163,5 +163,10 @@ struct classification_rules {
 /// Errors:    errc::bad_config, or the system's error for a file that cannot be read.
 [[nodiscard]] result<classification_rules> load_classification(const std::string& path,
                                                                std::string& message);
+/// The same.
+/// \param problems on failure, one such line for every error is added: the file's, or where it has
+///                 none, the variable's.
+[[nodiscard]] result<classification_rules> load_classification(const std::string& path,
+                                                               std::vector<std::string>& problems);
 
 }  // namespace sluice::kfd
