@@ -22,6 +22,9 @@ GOOGLE = ("--benchmark_format=json", "--benchmark_enable_random_interleaving=tru
 PROGRAMS = {
     "chain": ((), ("--quick",)),
     "client_calls": ((), ("--quick",)),
+    "pointer_poll": ((), ("--quick",)),
+    "preemption": ((), ("--quick",)),
+    "signal_delay": ((), ("--quick",)),
     "decision_path": ((*GOOGLE, "--benchmark_repetitions=9", "--benchmark_min_time=0.1"),
                       (*GOOGLE, "--benchmark_repetitions=2", "--benchmark_min_time=0.001")),
     "ingest": ((), ("--quick",)),
@@ -57,6 +60,18 @@ USER = [
     Row("the same, p99", "chain.client/8:p99", "chain.client_floor:p99", ratio=2),
     *(Row(f"the first row at {n} queues, beside that at 8", f"chain.embedded/{n}", "chain.embedded/8", ratio=1.2, long=n > 64)
       for n in (64, 256, 1024, 4096)),
+    *(Row(f"arrival to offline off the GPU: {targets} target{'s'[:targets > 1]}, {way}; floor: the driver's part",
+          f"arrival_{key}_{targets}x1", f"driver_{key}_{targets}x1", ratio=1.01 if targets == 1 else 0,
+          long=targets == 16)
+      for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
+    *(Row(f"the same on two GPUs at once, {targets} target{'s'[:targets > 1]} on each, {way}, beside one GPU",
+          f"arrival_{key}_{targets}x2", f"arrival_{key}_{targets}x1", ratio=1.1, long=targets == 16)
+      for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
+    Row("a signal to the main thread of a seized process, beside a bare tracer", "signal_agent", "signal_bare_tracer",
+        ratio=1.5),
+    Row("the same while its lane is in a driver call of 5 ms, beside the rest of that call", "signal_in_call",
+        "rest_of_call"),
+    Row("a signal to a process that nobody traces", "signal_untraced"),
     Row("a client's `begin()` or `end()`, scheduler awake (mean of a thousand pairs)", "client.call_awake",
         "client.call_floor", most=500),
     Row("the same without a scheduler", "client.call_alone", "client.call_floor", most=500),
@@ -64,6 +79,15 @@ USER = [
     Row("a client's `end()`, scheduler asleep", "client.end_asleep", "client.write_floor"),
 ]
 KEEPS = [
+    *(Row(f"runlist cycles of a preemption and its end: {targets} target{'s'[:targets > 1]}, {way}, beside the fewest",
+          f"cycles_{key}_{targets}x1", f"least_cycles_{key}_{targets}x1", ratio=1, long=targets == 16)
+      for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
+    *(Row(f"online stands still for it: 4 targets, {way}, beside bare lanes", f"disturbed_{key}_4x1",
+          f"least_disturbed_{key}_4x1", ratio=1.01)
+      for key, way in (("trap", "debug trap"), ("batch", "batch commands"))),
+    Row("a look at the pointers of 64 queues at rest, beside one `process_vm_readv`", "look_at_rest",
+        "floor_of_look_at_rest", ratio=1.5),
+    Row("the same with a kernel running in each", "look_running", "floor_of_look_running", ratio=1.5),
     Row("decision: inbox to batch, 8 queues", "inbox_to_batch/8", "floor_of_inbox_to_batch", most=2000),
     Row("the same, 4096 queues", "inbox_to_batch/4096", "floor_of_inbox_to_batch", most=2000),
     Row("decision: `begin()` to batch, 8 queues", "begin_to_batch/8", "floor_of_inbox_to_batch", most=2000),

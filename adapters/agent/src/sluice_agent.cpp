@@ -408,7 +408,7 @@ std::string refused_privileges(const settings& chosen) {
   const kfd::roots own;
   const bool lock_fits =
       chosen.unpause != 0 || chosen.owner_lock == std::string_view{kfd::default_owner_lock};
-  const bool sysfs_fits = !chosen.criu_pause || chosen.sysfs == own.sysfs;
+  const bool sysfs_fits = chosen.unpause != 0 || chosen.sysfs == own.sysfs;
   if (chosen.device == own.device && sysfs_fits && lock_fits) return {};
   return std::string{
              "the agent's program has file capabilities, and then takes no other device than "} +
@@ -536,6 +536,7 @@ int run(const settings& chosen) {
   }
   auto lanes = kfd::lanes::create(
       **opened, {.owner_watches_children = true,
+                 .child_signals = signals.get(),
                  .batch_commands = chosen.batch_commands,
                  .guard = guard.get(),
                  .sysfs = chosen.sysfs,

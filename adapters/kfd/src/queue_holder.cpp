@@ -480,6 +480,7 @@ class queue_holder::impl {
     work.id = ++last_batch_;
     work.target = who.id;
     if (!lanes_->submit(work)) return false;
+    lanes_->flush();
     who.in_flight = work.id;
     who.overdue = false;
     return true;
