@@ -201,6 +201,7 @@ TEST_F(Daemon, ObservesByDefaultAndCountsWhatItWouldHaveDone) {
         daemon->err());
   })) << daemon->err();
   EXPECT_THAT(daemon->err(), HasSubstr("would have attached to 1 processes"));
+  EXPECT_THAT(daemon->err(), ContainsRegex("knows [0-9]+ processes with 2 queues; "));
   EXPECT_FALSE(traced(*trainer));
   EXPECT_EQ(view_.process(trainer->pid()).queue_suspends, 0U);
   daemon->signal(SIGTERM);
