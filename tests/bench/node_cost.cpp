@@ -325,10 +325,10 @@ class node_bench {
   }
 
   void measure_idle() const {
-    // The lease, which is renewed four times as often as it must be (500 ms / 4), and one look a
-    // second each of the daemon's main thread and of discovery.
+    // The daemon renews its lease (500 ms) four times as often as it must, and its main thread and
+    // discovery look once a second each; the agent's heart beats five times in a lease.
     const child daemon_floor{[] { only_wake(100ms); }};
-    const child agent_floor{[] { only_wake(125ms); }};
+    const child agent_floor{[] { only_wake(100ms); }};
     series daemon{"node.idle.daemon", "percent"};
     series daemon_wakes{"node.idle.daemon_wakes", "per_second"};
     series acting{"node.idle.agent", "percent"};
