@@ -25,6 +25,8 @@ PROGRAMS = {
     "pointer_poll": ((), ("--quick",)),
     "preemption": ((), ("--quick",)),
     "signal_delay": ((), ("--quick",)),
+    "node_cost": ((), ("--quick",)),
+    "preemption_cpu": ((), ("--quick",)),
     "decision_path": ((*GOOGLE, "--benchmark_repetitions=9", "--benchmark_min_time=0.1"),
                       (*GOOGLE, "--benchmark_repetitions=2", "--benchmark_min_time=0.001")),
     "ingest": ((), ("--quick",)),
@@ -112,6 +114,20 @@ KEEPS = [
     Row("a thread woken through the reactor, io_uring, beside a blocking `read()`", "hop.io_uring",
         "hop.io_uring.read", ratio=1.5),
     Row("the same, epoll", "hop.epoll", "hop.epoll.read", ratio=1.5),
+    Row("idle, 64 processes × 64 queues: daemon, of a core", "node.idle.daemon", "node.idle.daemon_floor", most=0.1),
+    Row("the same: agent", "node.idle.agent", "node.idle.agent_floor", most=0.1),
+    Row("wake-ups of the daemon", "node.idle.daemon_wakes"),
+    Row("wake-ups of the agent", "node.idle.agent_wakes"),
+    Row("the same with transparent polling of 64 queues: daemon", "node.polling.daemon", "node.polling.floor", most=1),
+    Row("memory at 4096 queues: daemon, anonymous", "node.memory.daemon", most=6e6),
+    Row("the same, of files", "node.memory.daemon.files"),
+    Row("agent, anonymous", "node.memory.agent", most=6e6),
+    Row("of that, threads' stacks", "node.memory.agent.stacks"),
+    Row("the same, of files", "node.memory.agent.files"),
+    Row("daemon killed to all known and clients back, 64 processes", "node.restart", most=1e9),
+    Row("the same: clients alone", "node.restart.clients", most=1e9),
+    Row("the same, and all attached again (`attach_after` 50 ms)", "node.restart.attached"),
+    Row("processor time of a preemption, both processes", "preemption_cpu", "preemption_cpu.floor", most=15_000),
 ]
 GROUPS = {"What a user feels": USER, "What keeps it so": KEEPS}
 
@@ -176,7 +192,9 @@ def text(value, unit):
     if unit == "percent":
         return f"{value:.3g} %"
     if unit == "per_second":
-        return f"{value / 1e6:.2f} M/s" if value >= 1e6 else f"{value / 1e3:.0f} k/s"
+        if value >= 1e6:
+            return f"{value / 1e6:.2f} M/s"
+        return f"{value / 1e3:.0f} k/s" if value >= 1e3 else f"{value:.3g} /s"
     return f"{value:.3g}" if value != int(value) else f"{value:.0f}"
 
 

@@ -155,9 +155,10 @@ int main(int argc, char** argv) {
   const bool no_runtime = argc == 4 && std::strcmp(argv[3], "no-runtime") == 0;
   const bool one_gpu = argc == 4 && std::strncmp(argv[3], "gpu=", 4) == 0;
   if (argc != 3 && !all_gpus && !no_runtime && !one_gpu) {
-    std::cerr << "usage: integration_target QUEUES KERNEL_MICROSECONDS [all-gpus|gpu=N|no-runtime]\n"
-                 "0 us: idle queues. all-gpus: on all of them in turn. gpu=N: on that one, else on\n"
-                 "the first. no-runtime: without the runtime's debug support.\n";
+    std::cerr
+        << "usage: integration_target QUEUES KERNEL_MICROSECONDS [all-gpus|gpu=N|no-runtime]\n"
+           "0 us: idle queues. all-gpus: on all of them in turn. gpu=N: on that one, else on\n"
+           "the first. no-runtime: without the runtime's debug support.\n";
     return 2;
   }
   sluice::sim::client_options how;

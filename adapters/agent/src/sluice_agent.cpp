@@ -213,7 +213,8 @@ class agent {
       // Nothing but this process's death resumes what the driver refuses to. The host is told,
       // takes it for lost, which is the truth, and starts another.
       if (lanes_->stranded()) return "the driver refuses to resume a target while the agent lives";
-      if (now >= next_check) next_check = lanes_->check(now);
+      // A little early rather than by a wake-up of its own.
+      if (now + heartbeat_interval_ / 2 >= next_check) next_check = lanes_->check(now);
       lease_.renew(time_point{duration{page_.lease_renewed.load(std::memory_order_acquire)}}, now);
       if (lease_.lapsed(now)) return "the host has been silent for longer than its lease";
 

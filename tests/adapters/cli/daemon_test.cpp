@@ -226,6 +226,7 @@ TEST_F(Daemon, ObservesByDefaultAndCountsWhatItWouldHaveDone) {
   EXPECT_TRUE(eventually(patience, [&] {
     return client.status().mode == std::uint32_t{SLUICE_CLIENT_MODE_OBSERVING};
   })) << client.why();
+  EXPECT_THAT(daemon->err(), ContainsRegex("knows [0-9]+ processes with 2 queues; "));
   EXPECT_FALSE(traced(*trainer));
   EXPECT_EQ(view_.process(trainer->pid()).queue_suspends, 0U);
   daemon->signal(SIGTERM);
