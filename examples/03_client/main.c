@@ -11,8 +11,10 @@
  *   answered 10 requests
  */
 #define _POSIX_C_SOURCE 200809L
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "sluice/client.h"
@@ -22,8 +24,26 @@ static void sleep_ms(long milliseconds) {
   nanosleep(&wait, NULL);
 }
 
+/* A whole decimal number from 1 to `most`, or 0. */
+static long number(const char* text, long most) {
+  char* end = NULL;
+  errno = 0;
+  const long value = strtol(text, &end, 10);
+  return errno == 0 && end != text && *end == '\0' && value > 0 && value <= most ? value : 0;
+}
+
 int main(int argc, char** argv) {
-  const int requests = argc > 1 ? atoi(argv[1]) : 10;
+  if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+    printf(
+        "usage: 03_client [REQUESTS]\n"
+        "Pretends to answer so many requests (10), and tells the scheduler of each.\n");
+    return 0;
+  }
+  const long requests = argc == 1 ? 10 : argc == 2 ? number(argv[1], 1000000) : 0;
+  if (requests == 0) {
+    fprintf(stderr, "03_client: expected [REQUESTS], 1 to 1000000 (see --help)\n");
+    return 2;
+  }
   const sluice_client_options options = {.size = sizeof options,
                                          .name = "03_client",
                                          .targets = {[SLUICE_CLIENT_REQUEST] = 200000000}};
@@ -32,7 +52,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "03_client: %s\n", sluice_client_last_error());
     return 1;
   }
-  for (int i = 0; i < requests; ++i) {
+  for (long i = 0; i < requests; ++i) {
     sluice_client_begin_span(client, SLUICE_CLIENT_REQUEST, (uint64_t)i);
     sluice_client_begin(client); /* Offline work makes room. */
     sleep_ms(20);                /* Here the GPU would answer the request. */
@@ -43,6 +63,6 @@ int main(int argc, char** argv) {
   sluice_client_status seen = {.size = sizeof seen};
   if (sluice_client_get_status(client, &seen) == 0)
     printf("%s%s\n", seen.connected ? "connected: online" : "not connected: ", seen.why);
-  printf("answered %d requests\n", requests);
+  printf("answered %ld requests\n", requests);
   return sluice_client_close(client) < 0;
 }

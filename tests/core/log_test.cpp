@@ -2,8 +2,6 @@
 
 #include "log.hpp"
 
-#include "log_limiter.hpp"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -13,6 +11,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "sluice/log_limiter.hpp"
 
 namespace sluice {
 namespace {

@@ -264,8 +264,10 @@ TEST_F(PluginInConfiguration, IsRefusedWithFileAndLine) {
             errc::bad_config);
   EXPECT_EQ(message_, path_ + ":4: hold_for is 2h; it must be 0ns to 1min");
   EXPECT_FALSE(load("[policy]\nplugin = \"hold_all.so\"\nname = \"slo\"\n"));
-  EXPECT_EQ(message_, path_ + ":3: name is slo, and " + here_.path() +
-                          "/hold_all.so holds the policy hold_all: leave one of the two out");
+  EXPECT_EQ(
+      message_,
+      path_ + ":3: name is slo, and plugin, " + here_.path() +
+          "/hold_all.so, holds the policy hold_all: both are given, leave one of the two out");
   EXPECT_FALSE(load("[policy]\nplugin = 5\n"));
   EXPECT_EQ(message_, path_ + ":2: plugin must be a file's path in quotes");
 }

@@ -25,3 +25,21 @@ endforeach()
 run(${WORK}/stage/bin/sluice-agent --help)
 run(${WORK}/stage/bin/sluice --help)
 run(${WORK}/stage/bin/sluice-sim --help)
+
+# The unit starts what was installed with it, whatever prefix the build was configured for.
+file(STRINGS ${WORK}/stage/lib/systemd/system/sluice.service starts REGEX "^ExecStart=")
+if(NOT starts STREQUAL "ExecStart=${WORK}/stage/bin/sluice run --config /etc/sluice/sluice.toml")
+  message(FATAL_ERROR "the installed unit says: ${starts}")
+endif()
+file(STRINGS ${WORK}/stage/lib/systemd/system/sluice.service says REGEX "^Documentation=")
+string(REPLACE "Documentation=file:" "" page "${says}")
+if(NOT EXISTS "${page}")
+  message(FATAL_ERROR "the installed unit names a page that is not there: ${says}")
+endif()
+
+# What the page of the client says to type, for this prefix.
+file(STRINGS ${SOURCE}/../../../adapters/client/README.md commands REGEX "^(export PKG_CONFIG_PATH|cc )")
+list(JOIN commands " && " commands)
+string(REPLACE "/opt/sluice" "${WORK}/stage" commands "${commands}")
+file(COPY_FILE ${SOURCE}/client.c ${WORK}/consumer/main.c)
+run(sh -c "cd ${WORK}/consumer && ${commands} && env -u LD_LIBRARY_PATH ./server")

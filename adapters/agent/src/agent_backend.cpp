@@ -65,7 +65,7 @@ class agent_backend final : public backend {
     program_ = find_agent(options_.agent_path, tried);
     if (program_.empty()) {
       options_.say("cannot find the program sluice-agent (tried " + tried +
-                   "); name it with SLUICE_AGENT");
+                   "); name it with SLUICE_AGENT, or as agent of [daemon]");
       return error_code{ENOENT, boost::system::system_category()};
     }
     events_ = kfd::unique_fd{::epoll_create1(EPOLL_CLOEXEC)};

@@ -113,6 +113,7 @@ error_code spawn(const std::string& program, const agent_options& options,
                                      lease.c_str()};
   if (!options.batch_commands) arguments.push_back("--no-batch");
   if (options.criu_pause) arguments.push_back("--criu-pause");
+  if (options.of_a_node) arguments.push_back("--of-a-node");
   arguments.push_back(nullptr);
   std::vector<char*> environment = agent_environment();
   pid_t child = 0;

@@ -56,6 +56,7 @@ struct settings {
   std::string owner_lock;
   bool batch_commands = true;
   bool criu_pause = false;
+  bool of_a_node = false;
   duration lease = 500ms;
   pid_t unpause = 0;
 };
@@ -67,6 +68,7 @@ constexpr std::string_view usage =
     "  --device PATH       the KFD device node\n"
     "  --sysfs PATH        the driver's sysfs tree\n"
     "  --owner-lock PATH   the lock that says who owns this node; empty for none\n"
+    "  --of-a-node         the lock is to say that the host obeys 'sluice pause'\n"
     "  --no-batch          suspend by the debug trap even where the driver offers batch commands\n"
     "  --criu-pause        pause processes as a whole whose queues cannot be suspended, because\n"
     "                      they use the driver without the ROCm runtime's debug support\n"
@@ -105,6 +107,10 @@ settings parse(int argc, char** argv) {
     }
     if (name == "--criu-pause") {
       chosen.criu_pause = true;
+      continue;
+    }
+    if (name == "--of-a-node") {
+      chosen.of_a_node = true;
       continue;
     }
     if (name != "--device" && name != "--sysfs" && name != "--owner-lock" && name != "--lease-ms" &&
@@ -523,7 +529,10 @@ int run(const settings& chosen) {
 
   std::unique_ptr<kfd::node_lock> lock;
   if (!chosen.owner_lock.empty()) {
-    auto taken = kfd::node_lock::acquire(chosen.owner_lock, keep, host_pid());
+    using kind = kfd::node_lock::kind;
+    auto taken = kfd::node_lock::acquire(
+        chosen.owner_lock, keep,
+        {.on_behalf_of = host_pid(), .what = chosen.of_a_node ? kind::node : kind::scheduler});
     if (!taken) {
       error = taken.error();
       return refuse();

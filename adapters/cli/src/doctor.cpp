@@ -427,12 +427,13 @@ check check_pause(const machine& here) {
 
 check check_owner_lock(const machine& here) {
   const std::string path = here.files.owner();
-  const std::string how = "access(2); a scheduler may be told another path (owner_lock)";
+  const std::string how = "access(2); a scheduler may be told another path";
   if (may_change(path))
     return {"owner lock", verdict::good, path + " can be taken by this user", how};
   return {"owner lock", verdict::blocked,
           path + " cannot be opened by this user, so a scheduler of this user does not start", how,
-          "run the scheduler as root, or name another path with its option owner_lock"};
+          "run the scheduler as a user who may, or name another path: directory of [daemon] for 'sluice "
+          "run' (and --directory here), a program's option owner_lock"};
 }
 
 std::vector<check> check_breakers(const machine& here, const kfd::node_view& node) {

@@ -81,10 +81,13 @@ std::string head_of(picture which) {
   return fmt::format("{}{}.{:03} {}\n", before, date.data(), part.count(), zone.data());
 }
 
+/// The driver's tables of a large node; far below what it prints.
+constexpr std::size_t largest_table = std::size_t{1} << 30U;
+
 int show_once(const options& chosen, picture which) {
   const auto where = kfd::roots::from_environment();
   const std::string path = where.debugfs + "/hqds";
-  const auto text = read_whole_file(path);
+  const auto text = read_whole_file(path, largest_table);
   if (!text) {
     complain(
         fmt::format("cannot read {}: {}; it takes root and a mounted debugfs, see 'sluice "
@@ -93,7 +96,7 @@ int show_once(const options& chosen, picture which) {
     return exit_failed;
   }
   auto slots = kfd::parse_hqds(*text);
-  const auto descriptors = read_whole_file(where.debugfs + "/mqds");
+  const auto descriptors = read_whole_file(where.debugfs + "/mqds", largest_table);
   const auto queues = kfd::parse_mqds(descriptors ? *descriptors : std::string());
   kfd::node_view node;  // names only: slots are shown without them, too
   if (auto seen = kfd::look_at_node(where)) node = std::move(*seen);

@@ -1,14 +1,20 @@
-// sluice pause, sluice unpause: everything runs on this node, whichever scheduler owns it.
+// sluice pause, sluice unpause: everything runs on this node, whichever node's program owns it.
 
 #include "output.hpp"
 #include "subcommand.hpp"
 
+#include <sys/stat.h>
+
 #include <cerrno>
+#include <ctime>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "sluice/kfd/node_lock.hpp"
 #include "sluice/node_files.hpp"
 
 namespace sluice::cli {
@@ -21,21 +27,99 @@ struct options {
 };
 
 void add_directory(CLI::App& to, node_files& where) {
-  to.add_option("--directory", where.directory, "Where the node's files are")
+  to.add_option("--directory", where.directory,
+                "Where the node's files are: [daemon] directory of its configuration")
       ->capture_default_str()
       ->type_name("DIR");
 }
 
+/// What the file can hold for who finds it.
+CLI::Validator one_line() {
+  return {[](std::string& given) -> std::string {
+            if (given.size() <= longest_reason && given == printable(given)) return {};
+            return fmt::format("must be one line of at most {} ASCII characters", longest_reason);
+          },
+          ""};
+}
+
+/// "2026-02-03 04:05:06", as in the log; empty: it is not there.
+std::string time_of(const std::string& path) {
+  struct stat found {};
+  std::tm parts{};
+  if (::lstat(path.c_str(), &found) != 0 || ::localtime_r(&found.st_mtime, &parts) == nullptr)
+    return {};
+  std::string text(sizeof "2026-02-03 04:05:06", '\0');
+  text.resize(std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &parts));
+  return text;
+}
+
+/// Agents of this machine: somebody acts, by whatever lock.
+std::string agents_here() {
+  std::string all;
+  std::error_code error;
+  for (const auto& each : std::filesystem::directory_iterator{"/proc", error}) {
+    const auto pid = whole_number<pid_t>(each.path().filename().string());
+    if (pid && command_of(*pid) == "sluice-agent")
+      all += fmt::format("{}{}", all.empty() ? "" : ", ", *pid);
+  }
+  return all;
+}
+
+/// What the pause does to whoever owns the node. \return the exit code.
+int say_who_obeys(const node_files& where) {
+  using kind = kfd::node_lock::kind;
+  const auto found = kfd::node_lock::look(where.owner());
+  if (!found) {
+    complain(fmt::format("who owns the node is not known: {}: {}", printable(where.owner()),
+                         found.error().message()));
+    return exit_failed;
+  }
+  if (!*found) {
+    const std::string agents = agents_here();
+    complain(fmt::format(
+        "nobody owns a node here ({}); a node that starts with this directory will not act until "
+        "'sluice unpause'{}",
+        printable(where.owner()),
+        agents.empty() ? ""
+                       : "; not paused are those whose agents run here (sluice-agent, process " +
+                             agents + "): they have their files elsewhere (--directory)"));
+    return exit_failed;
+  }
+  const std::string who = printable((*found)->words);
+  switch ((*found)->what) {
+    case kind::node: return print(who + " owns the node and obeys\n") ? exit_done : exit_failed;
+    case kind::observing:
+      return print(who + " owns the node and only observes: it suspends nothing anyway\n")
+                 ? exit_done
+                 : exit_failed;
+    case kind::scheduler: break;
+  }
+  complain(
+      who +
+      " owns the node and does not obey, for its scheduler is none of a sluice::node: end that "
+      "program to let everything run");
+  return exit_failed;
+}
+
 int do_pause(const options& chosen) {
+  const std::string file = chosen.where.disabled();
+  const auto before = paused_why(chosen.where);
+  if (before && chosen.why.empty()) {
+    const std::string since =
+        fmt::format("already paused since {}{}{}; 'sluice unpause' ends that\n", time_of(file),
+                    before->empty() ? "" : ": ", *before);
+    return print(since) ? say_who_obeys(chosen.where) : exit_failed;
+  }
   std::string message;
   if (!pause_node(chosen.where, chosen.why, message)) {
     complain(printable(message));
     return exit_failed;
   }
-  return print(fmt::format("paused: everything runs while {} exists; 'sluice unpause' ends that\n",
-                           printable(chosen.where.disabled())))
-             ? exit_done
-             : exit_failed;
+  const bool said = print(fmt::format(
+      "paused: a sluice::node (as 'sluice run' is) lets everything run while {} exists; 'sluice "
+      "unpause' ends that\n",
+      printable(file)));
+  return said ? say_who_obeys(chosen.where) : exit_failed;
 }
 
 int do_unpause(const options& chosen) {
@@ -43,6 +127,11 @@ int do_unpause(const options& chosen) {
   const auto done = unpause_node(chosen.where, message);
   if (!done && done.error() != boost::system::errc::no_such_file_or_directory) {
     complain(printable(message));
+    return exit_failed;
+  }
+  std::error_code error;
+  if (!done && !std::filesystem::is_directory(chosen.where.directory, error)) {
+    complain(fmt::format("there is no directory {}", printable(chosen.where.directory)));
     return exit_failed;
   }
   return print(done ? "not paused any more\n" : "it was not paused\n") ? exit_done : exit_failed;
@@ -56,9 +145,14 @@ subcommand add_pause(CLI::App& program) {
       program.add_subcommand("pause", "Let everything run on this node until 'sluice unpause'");
   command->footer(
       "Makes the file 'disabled' beside the owner lock. While it exists, 'sluice run'\n"
-      "and programs with a sluice::node suspend nothing, nor do those that come later.\n" +
-      std::string{exit_codes});
-  command->add_option("--why", chosen->why, "For who finds it paused")->type_name("TEXT");
+      "and programs with a sluice::node suspend nothing, nor do those that come later.\n"
+      "Programs that embed a scheduler without a node do not look at it: end them.\n"
+      "Exit code 0: whoever owns the node obeys; 1: the file is there, but nobody owns\n"
+      "the node by that directory, or a program that does not obey; or it cannot be\n"
+      "made; 2: wrong command line.");
+  command->add_option("--why", chosen->why, "For who finds it paused; else a former reason stays")
+      ->type_name("TEXT")
+      ->check(one_line());
   add_directory(*command, chosen->where);
   return {command, [chosen] { return do_pause(*chosen); }};
 }

@@ -81,6 +81,9 @@ class daemon {
     auto config = load();
     if (!config || !has_event_loop(chosen_)) return exit_failed;
     running_ = std::move(*config);
+    const auto missing = running_.missing_here();
+    for (const std::string& each : missing) complain(printable(chosen_.config + ": " + each));
+    if (!missing.empty()) return exit_failed;
     start_log(running_.log_level);
     // Before any thread, so that all have them blocked and this one takes them.
     const sigset_t awaited = awaited_signals();
@@ -92,7 +95,10 @@ class daemon {
       const int signal = ::sigtimedwait(&awaited, nullptr, &wait);
       switch (signal) {
         case SIGTERM:
-        case SIGINT: ended_ = true; break;
+        case SIGINT:
+          log_info(signal == SIGTERM ? "stopping: SIGTERM" : "stopping: SIGINT");
+          ended_ = true;
+          break;
         case SIGHUP: reload(); break;
         case SIGUSR1: say_statistics(); break;
         default: break;
@@ -100,8 +106,10 @@ class daemon {
       look();
     }
     service_manager::stopping();
+    const bool follows = node_->state() == node_state::following;
+    if (follows) say_statistics();
     node_->stop();
-    say_statistics();
+    if (!follows) say_statistics();
     return exit_done;
   }
 
@@ -206,7 +214,11 @@ class daemon {
     return node_->paused() ? text + ", paused" : text;
   }
 
-  void say_statistics() const { log_info(statistics_line(*node_->stats(), node_->mode())); }
+  void say_statistics() const {
+    log_info(node_->state() == node_state::following
+                 ? "statistics: the owner's, for this daemon " + status()
+                 : statistics_line(*node_->stats(), node_->mode()));
+  }
 
   time_point after_interval() const {
     return running_.statistics_interval == duration::zero()

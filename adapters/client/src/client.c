@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -91,6 +92,12 @@ static int read_options(const sluice_client_options* options, struct sluice_conn
   const char* path = given.socket;
   if (path == NULL) path = secure_getenv("SLUICE_CLIENT_SOCKET");
   if (path == NULL || *path == '\0') path = SLUICE_WIRE_DEFAULT_SOCKET;
+  const size_t room = sizeof((struct sockaddr_un*)NULL)->sun_path;
+  if (strlen(path) >= room) {
+    return sluice_client_fail(ENAMETOOLONG,
+                              "the socket's path has %zu bytes; at most %zu are allowed",
+                              strlen(path), room - 1);
+  }
   client->socket = strdup(path);
   return client->socket != NULL ? 0 : sluice_client_fail(ENOMEM, "no memory for a client");
 }

@@ -98,20 +98,33 @@ static bool send_message(struct sluice_connection* client, const void* what, siz
   return sendmsg(client->link, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
 }
 
+/** Why nobody was reached there. */
+static void why_not(const char* path, int error, char why[SLUICE_WIRE_WHY]) {
+  struct stat there;
+  const char* const cause = strerror(error);
+  if (error == EACCES || error == EPERM) {
+    snprintf(
+        why, SLUICE_WIRE_WHY,
+        "%s may not be opened by this user (%s); its group is the scheduler's socket_group; it "
+        "is tried again",
+        path, cause);
+  } else if (error == EPROTOTYPE || (stat(path, &there) == 0 && !S_ISSOCK(there.st_mode))) {
+    snprintf(why, SLUICE_WIRE_WHY,
+             "something else than a scheduler is at %s (%s); it is tried again", path, cause);
+  } else {
+    snprintf(why, SLUICE_WIRE_WHY, "no scheduler at %s (%s); it is tried again", path, cause);
+  }
+}
+
 static void connect_now(keeper* self) {
   struct sluice_connection* const client = self->client;
   char why[SLUICE_WIRE_WHY];
   struct sockaddr_un to = {.sun_family = AF_UNIX};
-  if (strlen(client->socket) >= sizeof to.sun_path) {
-    hang_up(self, ENAMETOOLONG, "the socket's path is too long for one");
-    return;
-  }
-  strcpy(to.sun_path, client->socket);
+  strcpy(to.sun_path, client->socket); /* It fits: read_options(). */
   client->link = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (client->link < 0 || connect(client->link, (const struct sockaddr*)&to, sizeof to) != 0) {
     const int error = errno;
-    snprintf(why, sizeof why, "no scheduler at %s (%s); it is tried again", client->socket,
-             strerror(error));
+    why_not(client->socket, error, why);
     hang_up(self, error, why);
     return;
   }

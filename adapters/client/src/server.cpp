@@ -9,11 +9,13 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "sluice/client_server.hpp"
+#include "sluice/log_limiter.hpp"
 
 namespace sluice::client {
 namespace {
@@ -24,6 +26,10 @@ constexpr std::size_t highest_limit = 4096;
 constexpr std::size_t most_strangers = 64;
 /// What peers passed and was not closed yet; then nobody is accepted.
 constexpr std::size_t most_closes = 64;
+/// Of those that were refused, so many are remembered.
+constexpr std::size_t most_refused = 1024;
+/// Lines about clients at once; then one a second.
+constexpr int lines_at_once = 32;
 
 /// Whether busy clients' cores are being written is looked at so often, at so many at a time.
 constexpr duration core_interval = std::chrono::milliseconds(20);
@@ -95,6 +101,15 @@ class server final : public source, public session_home {
   reactor& loop() override { return *loop_; }
 
   bool admit(const peer& who, role what, std::string& why) override {
+    if (may_enter(who, what, why)) return true;
+    // Who is refused asks again and again.
+    if (refused_.size() == most_refused) refused_.clear();
+    if (refused_.insert({who.pid, who.start_time}).second && allow_line())
+      say("refused a client, " + words_of(who) + ": " + why + line_end_);
+    return false;
+  }
+
+  bool may_enter(const peer& who, role what, std::string& why) {
     const auto found = processes_.find({who.pid, who.start_time});
     if (found != processes_.end() && found->second.what != what) {
       why =
@@ -123,6 +138,10 @@ class server final : public source, public session_home {
       return true;
     }
     processes_.emplace(identity{who.pid, who.start_time}, known_process{what, 1});
+    refused_.erase({who.pid, who.start_time});
+    if (options_.tell && allow_line())
+      options_.tell(words_of(who) + " is " + std::string(to_string(what)) + " by its client" +
+                    line_end_);
     if (options_.registered) options_.registered(who, what);
     return true;
   }
@@ -238,6 +257,19 @@ class server final : public source, public session_home {
     loop_->arm(timer_, next);
   }
 
+  static std::string words_of(const peer& who) {
+    return "process " + std::to_string(who.pid) + " (" + who.name + ") of user " +
+           std::to_string(who.user);
+  }
+
+  /// Whether the log takes a line about a client now, which then ends in line_end_.
+  bool allow_line() {
+    std::uint64_t suppressed = 0;
+    if (!lines_.allow(clock::now(), suppressed)) return false;
+    line_end_ = core::left_out(suppressed);
+    return true;
+  }
+
   void say(const std::string& line) const {
     if (options_.say) {
       options_.say(line);
@@ -260,6 +292,9 @@ class server final : public source, public session_home {
   std::map<std::uint64_t, std::unique_ptr<session>> sessions_;
   std::vector<std::uint64_t> dropped_;
   std::size_t admitted_ = 0;
+  std::set<identity> refused_;  // And said so.
+  core::log_limiter lines_{lines_at_once};
+  std::string line_end_;
   std::uint64_t last_session_ = 0;
   bool ticking_ = false;
 };

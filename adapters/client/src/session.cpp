@@ -222,12 +222,15 @@ bool session::hello(message& what) {
     words_ = words;
     moved_ = sum_of(*words_);
     if (!watch_bell()) return refuse(EAGAIN, "the scheduler has no room for another client");
-    const auto added = home_.clients().add(std::move(options), std::move(words), *this);
-    if (!added) {
-      return added.error() == errc::unknown_target
-                 ? refuse(ENODEV, "it names a GPU that the scheduler has not seen on this node")
-                 : refuse(ESHUTDOWN, "the scheduler is stopping");
+    const auto unknown = std::find_if(options.gpus.begin(), options.gpus.end(),
+                                      [this](gpu_id each) { return !home_.clients().knows(each); });
+    if (unknown != options.gpus.end()) {
+      return refuse(ENODEV, "it names the gpu_id " +
+                                std::to_string(static_cast<std::uint32_t>(*unknown)) +
+                                ", a GPU that the scheduler has not seen on this node");
     }
+    const auto added = home_.clients().add(std::move(options), std::move(words), *this);
+    if (!added) return refuse(ESHUTDOWN, "the scheduler is stopping");
     client_ = *added;
   }
   sluice_wire_welcome yes{};

@@ -27,14 +27,25 @@ std::string next_process(std::string_view& text) {
   return process;
 }
 
-std::string named_owner(const std::string& path) {
+constexpr std::string_view node_enforces = "node enforces\n";
+constexpr std::string_view node_observes = "node observes\n";
+
+node_lock::holder named_holder(const std::string& path) {
   std::array<char, 128> buffer;
   auto text = read_small_file(path.c_str(), buffer).value_or(std::string_view{});
-  std::string owner = next_process(text);
-  if (owner.empty()) owner = "an unknown process";
-  if (const std::string holder = next_process(text); !holder.empty())
-    owner += ", whose agent is " + holder;
-  return owner;
+  node_lock::holder found;
+  for (const auto& [line, what] : {std::pair{node_enforces, node_lock::kind::node},
+                                   std::pair{node_observes, node_lock::kind::observing}}) {
+    if (!text.ends_with(line)) continue;
+    found.what = what;
+    text.remove_suffix(line.size());
+  }
+  found.program = parse_number<pid_t>(text.substr(0, text.find(' '))).value_or(0);
+  found.words = next_process(text);
+  if (found.words.empty()) found.words = "an unknown process";
+  if (const std::string agent = next_process(text); !agent.empty())
+    found.words += ", whose agent is " + agent;
+  return found;
 }
 
 struct flock whole_file() {
@@ -46,15 +57,24 @@ struct flock whole_file() {
 
 }  // namespace
 
-std::optional<std::string> node_lock::owner(const std::string& path) {
+result<std::optional<node_lock::holder>> node_lock::look(const std::string& path) {
+  std::optional<holder> nobody;
   const unique_fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!fd && errno == ENOENT) return nobody;
   struct flock whole = whole_file();
-  if (!fd || ::fcntl(fd.get(), F_OFD_GETLK, &whole) != 0 || whole.l_type == F_UNLCK) return {};
-  return named_owner(path);
+  if (!fd || ::fcntl(fd.get(), F_OFD_GETLK, &whole) != 0) return last_system_error();
+  if (whole.l_type == F_UNLCK) return nobody;
+  return std::optional{named_holder(path)};
+}
+
+std::optional<std::string> node_lock::owner(const std::string& path) {
+  auto found = look(path);
+  if (!found || !*found) return {};
+  return std::move((*found)->words);
 }
 
 result<std::unique_ptr<node_lock>> node_lock::acquire(const std::string& path,
-                                                      const message_sink& say, pid_t on_behalf_of) {
+                                                      const message_sink& say, claim as) {
   const std::filesystem::path parent = std::filesystem::path{path}.parent_path();
   if (!parent.empty()) {
     std::error_code ignored;  // open() below has the better words for it
@@ -64,7 +84,8 @@ result<std::unique_ptr<node_lock>> node_lock::acquire(const std::string& path,
   if (!fd) {
     const error_code error = last_system_error();
     say("cannot open the owner lock " + path + ": " + error.message() +
-        "; run as root or name another path (option owner_lock)");
+        "; run as a user who may write it, or name another path (the owner_lock of a program's "
+        "options, of sluice run the directory of [daemon])");
     return error;
   }
   struct flock whole = whole_file();
@@ -74,12 +95,13 @@ result<std::unique_ptr<node_lock>> node_lock::acquire(const std::string& path,
       say("cannot lock " + path + ": " + error.message());
       return error;
     }
-    say("this node is already owned by " + named_owner(path) + " (lock " + path + ")" +
+    say("this node is already owned by " + named_holder(path).words + " (lock " + path + ")" +
         "; stop that program, or use its scheduler instead of a second one");
     return errc::already_owned;
   }
-  std::string who = on_behalf_of > 0 ? line_about(on_behalf_of) : "";
+  std::string who = as.on_behalf_of > 0 ? line_about(as.on_behalf_of) : "";
   who += line_about(::getpid());
+  if (as.what != kind::scheduler) who += as.what == kind::node ? node_enforces : node_observes;
   if (::ftruncate(fd.get(), 0) != 0 ||
       ::pwrite(fd.get(), who.data(), who.size(), 0) != static_cast<ssize_t>(who.size())) {
     const error_code error = last_system_error();

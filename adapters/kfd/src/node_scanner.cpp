@@ -74,6 +74,16 @@ void node_scanner::set_rules(classification_rules rules) {
   mqds_reads_due_ = rules_.wants_queues() ? most_mqds_reads : 0;
 }
 
+void node_scanner::want_pointers(bool wanted) {
+  if (wanted && !pointers_wanted_) {
+    // Said now: there may be no online process for long, or none that is seen to be one.
+    const std::string path = where_.debugfs + "/mqds";
+    const unique_fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    if (!file) say_no_pointers(last_system_error());
+  }
+  pointers_wanted_ = wanted;
+}
+
 bool node_scanner::readable() const { return ::access(processes_.c_str(), R_OK | X_OK) == 0; }
 
 bool node_scanner::scan(const emit& out) {
@@ -126,6 +136,7 @@ bool node_scanner::scan(const emit& out) {
     if (mqds_reads_due_ > 0) read_mqds();
   }
   if (settle_roles(out)) changed = true;
+  say_hidden_environments();
   if (pointers_wanted_) find_pointers();
   return queues_changed || changed;
 }
@@ -246,10 +257,36 @@ std::optional<node_scanner::process> node_scanner::admit(pid_t pid) const {
 
 void node_scanner::read_environment(process& of) const {
   of.environment = open_environment(of.traits.who.pid);
+  of.hidden_environment = !of.environment && (errno == EACCES || errno == EPERM);
   const std::string environment = of.environment ? read_whole(of.environment.get()) : "";
   of.empty_environment = environment.empty();
   of.traits.variables = parse_environment(environment, variables_);
   of.traits.network = network_of(of.traits.who.pid);
+}
+
+void node_scanner::say_hidden_environments() {
+  if (hidden_said_) return;
+  // Whose role comes from elsewhere needs none, nor who only opened the device, as agents do.
+  const auto counts = [](const auto& each) {
+    const process& known = each.second;
+    return known.hidden_environment && !known.queues.empty() && known.is.what == role::unmatched;
+  };
+  const auto first = std::ranges::find_if(known_, counts);
+  if (first == known_.end()) return;
+  hidden_said_ = true;
+  const std::string pid = std::to_string(first->first);
+  say_("cannot read the environment of " + std::to_string(std::ranges::count_if(known_, counts)) +
+       " processes that use a GPU (process " + pid + ", " + command_of(first->first) +
+       ", is one): AMD_QUEUE_TAG and other variables say no role of such processes, now and later; "
+       "give CAP_SYS_PTRACE, or say roles by cgroups, sluice role or clients: DAEMON.md, \"What "
+       "works less without root\"");
+}
+
+void node_scanner::say_no_pointers(error_code why) {
+  if (std::exchange(pointers_refused_, true)) return;
+  say_("cannot read " + where_.debugfs + "/mqds: " + why.message() +
+       "; online work is noticed only where a client reports it: mount debugfs and run as root, or "
+       "give CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE: DAEMON.md, \"What works less without root\"");
 }
 
 void node_scanner::read_mqds() {
@@ -282,12 +319,10 @@ void node_scanner::find_pointers() {
   };
   if (std::ranges::none_of(known_, [&](const auto& each) { return due(each.second); })) return;
   const auto seen = kfd::read_mqds(where_);
-  if (!seen && !std::exchange(pointers_refused_, true)) {
-    say_("cannot read " + where_.debugfs + "/mqds: " + seen.error().message() +
-         "; online work is noticed only where a client reports it: run as root with debugfs "
-         "mounted");
-  }
-  if (seen) pointers_refused_ = false;
+  if (seen)
+    pointers_refused_ = false;
+  else
+    say_no_pointers(seen.error());
   for (auto& [pid, known] : known_) {
     if (!due(known)) continue;
     --known.pointer_reads_due;

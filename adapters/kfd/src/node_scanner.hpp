@@ -22,6 +22,7 @@
 #include "sluice/kfd/roots.hpp"
 #include "sluice/kfd/unique_fd.hpp"
 #include "sluice/observation.hpp"
+#include "sluice/result.hpp"
 
 namespace sluice::kfd {
 
@@ -50,7 +51,7 @@ class node_scanner {
   void set_stored(stored_roles stored) { rules_.set_stored(std::move(stored)); }
 
   /// Whether looks find out where the pointers of online queues are, for online().
-  void want_pointers(bool wanted) noexcept { pointers_wanted_ = wanted; }
+  void want_pointers(bool wanted);
   /// Online processes with compute queues, as of the last look.
   std::vector<online_process> online() const;
 
@@ -78,6 +79,7 @@ class node_scanner {
     unique_fd directory;    // of its queues
     unique_fd environment;  // reads as empty once the address space it was opened on is gone
     bool empty_environment = false;
+    bool hidden_environment = false;  // its owner's alone
     bool listed = false;
     std::vector<queue> queues;           // sorted by id
     std::vector<queue> fresh;            // of these, the ones not yet emitted
@@ -91,7 +93,9 @@ class node_scanner {
   bool scan_queues(process& of, const emit& out);
   std::optional<process> admit(pid_t pid) const;
   void read_environment(process& of) const;
+  void say_hidden_environments();
   void read_mqds();
+  void say_no_pointers(error_code why);
   void find_pointers();
   /// Whether mqds showed all that sysfs does, and all of it that the rules look at.
   bool details_complete(const process& of) const noexcept;
@@ -118,6 +122,7 @@ class node_scanner {
   bool mqds_refused_ = false;
   bool pointers_wanted_ = false;
   bool pointers_refused_ = false;
+  bool hidden_said_ = false;
   std::string generation_;
   static observation about(const gpu_node& seen) noexcept;
   std::vector<gpu_node> gpus_;

@@ -48,7 +48,8 @@ int errno_of(const error_code& error) noexcept {
     case errc::unknown_target: return ESRCH;
     case errc::lost: return EIO;
     case errc::stopped: return ECANCELED;
-    case errc::bad_config: return EINVAL;
+    case errc::bad_config:
+    case errc::no_file: return EINVAL;
     case errc::not_managed: return EPERM;
   }
   return EIO;

@@ -41,7 +41,10 @@ std::string name_of(pid_t pid) {
 std::string way_out(const std::string& tracer, pid_t pid) {
   const std::string number = std::to_string(pid);
   if (tracer == "sluice") return "'sluice resume " + number + "' makes it let go";
-  if (tracer == "sluice-agent") return "'sluice release " + number + "' makes it let go";
+  if (tracer == "sluice-agent")
+    return "it acts for a scheduler: 'sluice release " + number +
+           "' makes that one let go; two schedulers on one node must have one owner lock (the "
+           "directory of [daemon])";
   return "detach it, or use 'sluice release " + number + "' where it is a scheduler";
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <limits>
 #include <sstream>
 #include <string_view>
@@ -24,7 +25,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::string_view default_policy = "pointer_polling";
+constexpr duration shortest_interval = 1s;
 constexpr duration longest_interval = 24h;
+/// "/clients.sock" there is a socket, which is made as "/clients.sock.PID" first: of a path the
+/// kernel takes 107 bytes.
+constexpr std::size_t longest_directory = 107 - std::string_view{"/clients.sock.4194304"}.size();
 
 constexpr std::array modes{std::pair{std::string_view{"observe"}, node_mode::observe},
                            std::pair{std::string_view{"enforce"}, node_mode::enforce}};
@@ -101,6 +106,9 @@ class daemon_reader {
     } else {
       wrong("must be the absolute path of a directory in quotes");
     }
+    if (into.size() > longest_directory)
+      wrong(fmt::format("has {} bytes; sockets are made in it, so it may have {}", into.size(),
+                        longest_directory));
     return true;
   }
   bool group(std::optional<gid_t>& into) {
@@ -129,11 +137,14 @@ class daemon_reader {
   bool span(duration& into) {
     const auto given = node_->value_exact<std::string>();
     const auto value = given ? parse_duration(*given) : std::nullopt;
-    if (value && *value >= duration::zero() && *value <= longest_interval)
+    const bool any = value && *value >= shortest_interval && *value <= longest_interval;
+    if (any || value == duration::zero())
       into = *value;
     else
-      wrong(fmt::format("must be a duration in quotes with a unit, 0s to {}, such as \"10min\"",
-                        to_text(longest_interval)));
+      wrong(
+          fmt::format("must be a duration in quotes with a unit, {} to {}, such as \"10min\", or "
+                      "\"0s\" for none",
+                      to_text(shortest_interval), to_text(longest_interval)));
     return true;
   }
 
@@ -221,6 +232,32 @@ int line_in(const std::string& problem, const std::string& path) {
 }
 
 }  // namespace
+
+std::vector<std::string> daemon_config::missing_here() const {
+  std::vector<std::string> found;
+  const auto say = [&](std::string_view key, const std::string& value, std::string_view what) {
+    found.push_back(fmt::format("{} of [daemon] is {}: {}", key, value, what));
+  };
+  std::error_code error;
+  const std::string& agent = node.agent_path;
+  if (node.mode == node_mode::enforce && !agent.empty()) {
+    const auto status = std::filesystem::status(agent, error);
+    constexpr auto any_x = std::filesystem::perms::owner_exec | std::filesystem::perms::group_exec |
+                           std::filesystem::perms::others_exec;
+    if (status.type() != std::filesystem::file_type::regular)
+      say("agent", agent, "there is no such program");
+    else if ((status.permissions() & any_x) == std::filesystem::perms::none)
+      say("agent", agent, "nobody may execute it");
+  }
+  const std::string& record = node.record.file;
+  if (record.empty()) return found;
+  const auto above = std::filesystem::path{record}.parent_path();
+  if (!above.empty() && !std::filesystem::is_directory(above, error))
+    say("record", record, "there is no directory " + above.string());
+  else if (std::filesystem::is_directory(record, error))
+    say("record", record, "it is a directory; it must be a file's path");
+  return found;
+}
 
 std::string daemon_config::fixed_differences(const daemon_config& other) const {
   std::string found;

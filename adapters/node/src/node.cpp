@@ -201,10 +201,11 @@ class node_impl final : public node {
 
   /// \return errc::already_owned, or why it failed: told once, then it is no news.
   result<void> try_to_own() {
-    if (const auto owner = kfd::node_lock::owner(options_.files.owner())) {
+    if (const auto owner = kfd::node_lock::look(options_.files.owner()); owner && *owner) {
       forget_failure();
       if (state_.exchange(node_state::following) == node_state::idle)
-        options_.tell("this node is owned by " + *owner + "; following it");
+        options_.tell("this node is owned by " + (*owner)->words + "; following it");
+      warn_of_observer(**owner);
       return errc::already_owned;
     }
     {
@@ -237,6 +238,17 @@ class node_impl final : public node {
     return {};
   }
 
+  /// Once for each that owns the node.
+  void warn_of_observer(const kfd::node_lock::holder& owner) {
+    const bool observes = owner.what == kfd::node_lock::kind::observing;
+    const std::string who = observes ? owner.words : "";
+    if (std::exchange(observer_, who) == who || who.empty()) return;
+    if (options_.mode == node_mode::enforce)
+      options_.warn("the owner, " + who +
+                    ", only observes: nothing will be suspended until it is told to enforce, or "
+                    "ends");
+  }
+
   void forget_failure() {
     told_failure_ = {};
     retry_ = first_retry;
@@ -260,7 +272,8 @@ class node_impl final : public node {
   result<void> own() {
     std::unique_ptr<kfd::node_lock> lock;
     if (options_.mode == node_mode::observe) {
-      auto taken = kfd::node_lock::acquire(options_.files.owner(), sink());
+      auto taken = kfd::node_lock::acquire(options_.files.owner(), sink(),
+                                           {.what = kfd::node_lock::kind::observing});
       if (!taken) return taken.error();
       lock = std::move(*taken);
     }
@@ -289,7 +302,12 @@ class node_impl final : public node {
         settings.scheduler, std::move(*loop), make_driver(),
         paused ? nullptr : settings.make_policy(), std::move(sources),
         {.fallback = [] { return make_fixed_timeslice(); }, .record = options_.record});
-    if (!made) return made.error();
+    if (!made) {
+      if (!options_.record.file.empty() &&
+          made.error().category() == boost::system::system_category())
+        sink()("cannot record into " + options_.record.file + ": " + made.error().message());
+      return made.error();
+    }
     if (const auto started = (*made)->start(); !started) return started;
 
     bool changed = false;
@@ -328,6 +346,7 @@ class node_impl final : public node {
       (void)roles.withdraw_role({who.pid, who.start_time});
     };
     with.say = sink();
+    with.tell = options_.tell;
     return client::make_server(std::move(with));
   }
 
@@ -337,6 +356,7 @@ class node_impl final : public node {
     with.roots = options_.roots;
     with.agent_path = options_.agent_path;
     with.owner_lock = options_.files.owner();
+    with.of_a_node = true;
     with.batch_commands = options_.batch_commands;
     with.criu_pause = options_.criu_pause;
     with.say = sink();
@@ -424,6 +444,7 @@ class node_impl final : public node {
   time_point retry_at_{};
   duration retry_ = first_retry;
   error_code told_failure_;  // of the last attempt
+  std::string observer_;     // the owner, where it only observes
 
   std::thread thread_;
   pause_watch pause_;

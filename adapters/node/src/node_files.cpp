@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 
 #include "sluice/kfd/unique_fd.hpp"
@@ -16,8 +15,6 @@ namespace sluice {
 
 result<void> pause_node(const node_files& where, const std::string& why, std::string& message) {
   const std::string path = where.disabled();
-  std::error_code ignored;  // The file itself has the better words for it.
-  std::filesystem::create_directories(where.directory, ignored);
   errno = 0;
   // Whole when it appears: who waits for it reads it at once.
   const std::string beside = path + "." + std::to_string(::getpid());
@@ -52,8 +49,7 @@ std::optional<std::string> paused_why(const node_files& where) {
   }
   std::string line;
   if (::fstat(file.get(), &found) != 0 || !S_ISREG(found.st_mode)) return line;
-  constexpr std::size_t most = 200;
-  line.resize(most);
+  line.resize(longest_reason);
   const ssize_t got = ::read(file.get(), line.data(), line.size());
   line.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
   line.resize(std::min(line.find('\n'), line.size()));

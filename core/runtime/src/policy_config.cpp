@@ -116,8 +116,9 @@ class wish_reader {
       if (!what.values.has("of")) what.values.set("of", (*kind)->name);
     } else if (!name.empty() && (*kind)->name != name) {
       refuse(table_.get("name"),
-             fmt::format("name is {}, and {} holds the policy {}: leave one of the two out", name,
-                         where.string(), (*kind)->name));
+             fmt::format("name is {}, and plugin, {}, holds the policy {}: both are given, leave "
+                         "one of the two out",
+                         name, where.string(), (*kind)->name));
       return false;
     } else {
       what.name = (*kind)->name;

@@ -4,7 +4,6 @@
 /// calls.
 
 #include "deadline_heap.hpp"
-#include "log_limiter.hpp"
 #include "record_stream.hpp"
 #include "table.hpp"
 
@@ -13,6 +12,7 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/config.hpp"
+#include "sluice/log_limiter.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 

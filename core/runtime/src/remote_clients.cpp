@@ -10,7 +10,7 @@ result<client_id> remote_clients::add(client_options options,
                                       remote_client& hears) {
   if (desk_->is_closed()) return errc::stopped;
   if (std::any_of(options.gpus.begin(), options.gpus.end(),
-                  [&](gpu_id id) { return table_.find(id) == nullptr; })) {
+                  [&](gpu_id id) { return !knows(id); })) {
     return errc::unknown_target;
   }
   auto page = std::make_shared<client_page>(desk_->next_id(), std::move(options), desk_,

@@ -22,6 +22,7 @@ class remote_clients final : public client_host {
   void on_look(std::function<void()> turn) { turn_ = std::move(turn); }
 
   int scheduler_page() const noexcept override { return desk_->shared().fd(); }
+  bool knows(gpu_id which) const override { return table_.find(which) != nullptr; }
   result<client_id> add(client_options options, std::shared_ptr<sluice_client_words> words,
                         remote_client& hears) override;
   void remove(client_id id) override;

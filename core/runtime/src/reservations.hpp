@@ -2,7 +2,6 @@
 /// \file
 /// What the driver is told of slots: which share of each GPU's offline queues may have.
 
-#include "log_limiter.hpp"
 #include "table.hpp"
 
 #include <cstdint>
@@ -11,6 +10,7 @@
 #include "sluice/backend.hpp"
 #include "sluice/config.hpp"
 #include "sluice/ids.hpp"
+#include "sluice/log_limiter.hpp"
 #include "sluice/result.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"

@@ -6,7 +6,6 @@
 #include "front_desk.hpp"
 #include "holds.hpp"
 #include "log.hpp"
-#include "log_limiter.hpp"
 #include "pointer_ledger.hpp"
 #include "reconciler.hpp"
 #include "record_stream.hpp"
@@ -26,6 +25,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "sluice/log_limiter.hpp"
 
 namespace sluice {
 namespace {

@@ -221,7 +221,7 @@ TEST_F(Daemon, ObservesByDefaultAndCountsWhatItWouldHaveDone) {
     return testing::Matches(ContainsRegex("would have suspended [1-9][0-9]* queues"))(
         daemon->err());
   })) << daemon->err();
-  EXPECT_THAT(daemon->err(), HasSubstr("would have attached to 1 processes"));
+  EXPECT_THAT(daemon->err(), HasSubstr("would have attached 1 times"));
   const online_client client{directory_ + "/clients.sock"};
   EXPECT_TRUE(eventually(patience, [&] {
     return client.status().mode == std::uint32_t{SLUICE_CLIENT_MODE_OBSERVING};
@@ -246,6 +246,7 @@ TEST_F(Daemon, EnforcesForAnOnlineProcessThatKnowsNothingOfIt) {
   })) << daemon->err();
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0) << daemon->err();
+  EXPECT_THAT(daemon->err(), HasSubstr("stopping: SIGTERM\n"));
   EXPECT_EQ(view_.process(trainer->pid()).suspended_queues, 0U) << "the end resumes everything";
   EXPECT_FALSE(traced(*trainer));
   EXPECT_THAT(daemon->err(), ContainsRegex(", suspended 1 queues \\(0 now\\) and resumed 1 in 2"));
@@ -395,6 +396,9 @@ TEST_F(Daemon, IsPausedOverItsRestarts) {
 
   auto paused = start({"pause", "--why", "new firmware", "--directory", directory_});
   EXPECT_EQ(paused->ends(), 0) << paused->err();
+  EXPECT_THAT(paused->out(), HasSubstr("process " + std::to_string(daemon->pid()) +
+                                       " (sluice), whose agent is process "));
+  EXPECT_THAT(paused->out(), HasSubstr(" (sluice-agent) owns the node and obeys\n"));
   EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
   EXPECT_TRUE(logs(*daemon, "paused: everything runs for as long as " + directory_ +
                                 "/disabled exists (new firmware)"));
@@ -490,10 +494,33 @@ TEST_F(Daemon, FollowsAnOwnerAndTakesOver) {
   ASSERT_TRUE(logs(*second, "this node is owned by process " + std::to_string(first->pid()) +
                                 " (sluice), whose agent is process "))
       << second->err();
+  second->signal(SIGUSR1);
+  EXPECT_TRUE(logs(*second, "statistics: the owner's, for this daemon follows the owner, process " +
+                                std::to_string(first->pid())))
+      << second->err();
   first->signal(SIGKILL);
   EXPECT_TRUE(logs(*second, "this program owns the node")) << second->err();
   second->signal(SIGTERM);
   EXPECT_EQ(second->ends(), 0) << second->err();
+}
+
+TEST_F(Daemon, WarnsOnceWhereItsOwnerOnlyObserves) {
+  const auto first = start({"run", "-c", config_});
+  ASSERT_TRUE(logs(*first, "observes: it attaches to nothing")) << first->err();
+  const auto second = start({"run", "--mode", "enforce", "-c", config_});
+  const std::string warning = "[warning] the owner, process " + std::to_string(first->pid()) +
+                              " (sluice), only observes: nothing will be suspended";
+  ASSERT_TRUE(logs(*second, warning)) << second->err();
+  auto paused = start({"pause", "--directory", directory_});
+  EXPECT_EQ(paused->ends(), 0) << paused->err();
+  EXPECT_THAT(paused->out(), HasSubstr("owns the node and only observes"));
+  std::filesystem::remove(directory_ + "/disabled");
+  first->signal(SIGTERM);
+  EXPECT_EQ(first->ends(), 0);
+  EXPECT_TRUE(logs(*second, "this program owns the node\n")) << second->err();
+  EXPECT_EQ(second->err().find(warning), second->err().rfind(warning)) << "some looks later";
+  second->signal(SIGTERM);
+  EXPECT_EQ(second->ends(), 0);
 }
 
 TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
@@ -510,6 +537,20 @@ TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
                             "sluice: [^\n]+:4: speed is not a setting of \\[daemon\\]\n"
                             "sluice: [^\n]+: min_run is 2h; it must be 1ms to 1min\n"
                             "sluice: [^\n]+: max_busy must be a duration in quotes[^\n]+\n$"));
+  configure("mode = \"enforce\"\nagent = \"/nope\"\nrecord = \"/nope/x.rec\"\n");
+  for (const char* const word : {"check", "run"}) {
+    check = word == std::string{"run"} ? start({"run", "-c", config_}) : start({"check", config_});
+    EXPECT_EQ(check->ends(), 1);
+    EXPECT_EQ(check->err(),
+              "sluice: " + config_ + ": agent of [daemon] is /nope: there is no such program\n" +
+                  "sluice: " + config_ +
+                  ": record of [daemon] is /nope/x.rec: there is no directory /nope\n");
+  }
+  configure("record = \"/proc/x.rec\"\n");  // where nobody makes files
+  check = start({"run", "-c", config_});
+  EXPECT_EQ(check->ends(), 1);
+  EXPECT_THAT(check->err(),
+              HasSubstr("cannot record into /proc/x.rec: No such file or directory\n"));
   check = start({"check", "/nonexistent"});
   EXPECT_EQ(check->ends(), 1);
   EXPECT_EQ(check->err(),

@@ -51,6 +51,9 @@ cmp /run/etc/sluice.toml /run/sluice.toml
   exec "${daemon_user[@]}" bash -c "PATH=$PATH; exec $(block 1 | sed -n 2p)" 2>observed) &
 observer=$!
 eventually 20 grep -qs "observes: it attaches to nothing" /run/observed || fail "it does not observe"
+# What it cannot see as that user, it says.
+eventually 20 grep -q "cannot read /sys/kernel/debug/kfd/mqds: Permission denied; online work is noticed only" /run/observed ||
+  fail "it does not say that it sees no pointers"
 grep -q "^sluice.toml: ok: observe" /run/checked || fail "its example is not ok"
 kill -TERM "$observer"
 wait "$observer" || fail "observing ended with code $?"
@@ -90,6 +93,8 @@ agent=$(sed -n '2s/ .*//p' /run/sluice/owner)
 tracer() { sed -n 's/^TracerPid:\t//p' "/proc/$offline/status"; }
 sleep 1.2  # It looks every second.
 [ "$(tracer)" = 0 ] || fail "whose word was that?"
+grep -q "cannot read the environment of 1 processes that use a GPU (process $offline, offline_demo" $log ||
+  fail "it does not say that it sees no tags"
 # ... but an operator's word does.
 /run/bin/sluice role set --store /run/roles --pid "$offline" offline >/dev/null
 traced() { [ "$(tracer)" != 0 ]; }

@@ -1,17 +1,28 @@
 // Clients in processes of their own against a scheduler in this one.
 
+#include "sluice/client.h"
+
 #include "cgroup.hpp"
 #include "peer_process.hpp"
 #include "program.hpp"
 #include "raw_client.hpp"
 #include "served_node.hpp"
 
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -347,6 +358,112 @@ TEST(CoreDumping, IsWhatTheKernelSaysInStatus) {
   std::ifstream status("/proc/self/status");
   const std::string text((std::istreambuf_iterator<char>(status)), {});
   EXPECT_THAT(text, HasSubstr("\nCoreDumping:\t0\n"));
+}
+
+// What it is told, and the log
+// ----------------------------------------------------------------------
+
+/// A client of this process, closed at the end.
+class own_client {
+ public:
+  explicit own_client(const std::string& socket) {
+    sluice_client_options with{};
+    with.size = sizeof with;
+    with.socket = socket.c_str();
+    with.name = "own";
+    outcome = sluice_client_open(&with, &client_);
+  }
+  ~own_client() { sluice_client_close(client_); }
+  own_client(const own_client&) = delete;
+  own_client& operator=(const own_client&) = delete;
+
+  /// Why it is not connected, once that has been tried.
+  std::string why() const {
+    EXPECT_TRUE(eventually(patience, [this] { return status().error != 0; }));
+    return status().why;
+  }
+  sluice_client_status status() const {
+    sluice_client_status now{};
+    now.size = sizeof now;
+    sluice_client_get_status(client_, &now);
+    return now;
+  }
+
+  int outcome = 0;
+
+ private:
+  sluice_connection* client_ = nullptr;
+};
+
+TEST_F(Client, IsRefusedAPathThatNoSocketCanHave) {
+  EXPECT_EQ(own_client("/" + std::string(107, 'x')).outcome, -ENAMETOOLONG);
+  EXPECT_STREQ(sluice_client_last_error(),
+               "the socket's path has 108 bytes; at most 107 are allowed");
+  EXPECT_EQ(own_client("/" + std::string(106, 'x')).outcome, 0);
+}
+
+TEST_F(Client, IsToldWhatIsWhereItsSchedulerShouldBe) {
+  const std::string file = place_.directory() + "/file";
+  std::ofstream{file}.flush();
+  EXPECT_THAT(own_client(file).why(), HasSubstr("something else than a scheduler is at " + file));
+  const std::string datagrams = place_.directory() + "/datagrams";
+  const int other = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  datagrams.copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_EQ(bind(other, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_THAT(own_client(datagrams).why(),
+              HasSubstr("something else than a scheduler is at " + datagrams));
+  close(other);
+  EXPECT_THAT(own_client(place_.directory() + "/nothing").why(), HasSubstr("no scheduler at"));
+}
+
+TEST_F(Client, IsToldWhoseTheSocketIsThatItMayNotOpen) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  served_node node(options());
+  ASSERT_TRUE(node.runs());
+  std::filesystem::permissions(place_.directory(), std::filesystem::perms{0755});
+  int words[2];
+  ASSERT_EQ(pipe(words), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (setresgid(64003, 64003, 64003) != 0 || setresuid(64003, 64003, 64003) != 0) _exit(1);
+    const own_client stranger(place_.path());
+    const std::string why = stranger.why();
+    _exit(write(words[1], why.data(), why.size()) > 0 ? 0 : 1);
+  }
+  close(words[1]);
+  std::string why(300, '\0');
+  why.resize(std::size_t(std::max<ssize_t>(read(words[0], why.data(), why.size()), 0)));
+  close(words[0]);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(why, place_.path() +
+                     " may not be opened by this user (Permission denied); its group is the "
+                     "scheduler's socket_group; it is tried again");
+}
+
+TEST_F(Client, IsNamedInTheLogWhenItRegistersAndOnceWhenItIsRefused) {
+  std::vector<std::string> said;  // the scheduler's thread's, until it has ended
+  std::vector<std::string> told;
+  std::atomic<bool> granted{false};
+  auto with = options();
+  with.allow = [&](const client::peer&, role) { return granted.load(); };
+  with.say = [&](std::string_view line) { said.emplace_back(line); };
+  with.tell = [&](std::string_view line) { told.emplace_back(line); };
+  const std::string self =
+      "process " + std::to_string(getpid()) + " (own) of user " + std::to_string(getuid());
+  served_node node(with);
+  ASSERT_TRUE(node.runs());
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(own_client(place_.path()).why(), HasSubstr("may not be"));
+  granted = true;
+  for (int i = 0; i < 2; ++i) {
+    const own_client one(place_.path());
+    EXPECT_TRUE(eventually(patience, [&] { return one.status().connected == 1; }));
+  }
+  node.stop();
+  EXPECT_THAT(said,
+              ::testing::ElementsAre(::testing::StartsWith("refused a client, " + self + ": ")));
+  EXPECT_THAT(told, ::testing::Contains(self + " is online by its client"));
 }
 
 #ifdef SLUICE_CLIENT_EXAMPLE

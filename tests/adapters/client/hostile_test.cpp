@@ -158,7 +158,8 @@ TEST_F(Hostile, RegistrationsThatMakeNoSenseAreRefused) {
   hello = raw_client::good_hello();
   hello.gpu_count = 1;
   hello.gpus[0] = 0xbad;
-  EXPECT_THAT(answer_to(hello, fds), HasSubstr("a GPU that the scheduler has not seen"));
+  EXPECT_THAT(answer_to(hello, fds),
+              HasSubstr("the gpu_id 2989, a GPU that the scheduler has not seen"));
   hello.gpus[0] = static_cast<std::uint32_t>(the_gpu);
   EXPECT_THAT(answer_to(hello, fds), HasSubstr("0 "));
   std::memset(hello.name, '\n', sizeof hello.name);  // And no end.

@@ -3,6 +3,7 @@
 #include "family.hpp"
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -56,7 +57,8 @@ TEST_F(NodeLock, IsHeldOncePerNodeAndNamesItsOwner) {
 
 TEST_F(NodeLock, NamesTheProgramThatItsOwnerHoldsItFor) {
   family owner{[this](int said) {
-    return hold(said, node_lock::acquire(path(), messages_to_stderr(), ::getppid()));
+    return hold(said,
+                node_lock::acquire(path(), messages_to_stderr(), {.on_behalf_of = ::getppid()}));
   }};
   ASSERT_EQ(owner.heard(), 'y');
   EXPECT_EQ(acquire().error(), errc::already_owned);
@@ -66,6 +68,32 @@ TEST_F(NodeLock, NamesTheProgramThatItsOwnerHoldsItFor) {
   ASSERT_NE(program, std::string::npos) << message_;
   EXPECT_LT(program, holder) << message_;
   EXPECT_NE(program + 9, holder) << message_;
+}
+
+TEST_F(NodeLock, SaysWhatItsOwnerDoes) {
+  using kind = node_lock::kind;
+  EXPECT_FALSE(node_lock::look(path()).value());
+  for (const kind what : {kind::node, kind::observing, kind::scheduler}) {
+    family owner{[this, what](int said) {
+      return hold(said, node_lock::acquire(path(), messages_to_stderr(),
+                                           {.on_behalf_of = ::getppid(), .what = what}));
+    }};
+    ASSERT_EQ(owner.heard(), 'y');
+    const auto found = node_lock::look(path());
+    ASSERT_TRUE(found && *found);
+    EXPECT_EQ((*found)->what, what);
+    EXPECT_EQ((*found)->words, node_lock::owner(path()));
+    EXPECT_TRUE((*found)->words.ends_with(")")) << (*found)->words;
+    EXPECT_NE((*found)->words.find("whose agent is process " + std::to_string(owner.pid())),
+              std::string::npos);
+  }
+}
+
+TEST_F(NodeLock, CannotBeLookedAtThroughWhatIsNoDirectory) {
+  std::ofstream{directory_ / "run"} << "a file";
+  const auto found = node_lock::look(path());
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error(), boost::system::errc::not_a_directory);
 }
 
 TEST_F(NodeLock, IsFreeOnceItsOwnerIsKilled) {

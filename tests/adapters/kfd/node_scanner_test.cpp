@@ -6,6 +6,8 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -395,9 +397,46 @@ TEST_F(NodeScanner, SaysOnceThatItCannotFindPointers) {
                          EXPECT_NE(line.find("/missing/mqds"), line.npos) << line;
                        }};
   scanner.want_pointers(true);
+  EXPECT_EQ(said, 1) << "at once, whether there is an online process or not";
   for (int looks = 0; looks < 3; ++looks) look(scanner);
   EXPECT_EQ(said, 1);
   EXPECT_EQ(scanner.online()[0].queues.size(), 1U);
+}
+
+// To another user, tags show nothing; that this is so shows.
+TEST_F(NodeScanner, SaysOnceThatEnvironmentsAreHiddenFromIt) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  family target{tagged("OFFLINE_AI")};
+  wait_for_exec(target);
+  add_queue(target.pid(), 0);
+  add_queue(::getpid(), 0);
+  family agent{tagged("")};
+  wait_for_exec(agent);
+  add_process(agent.pid());
+  std::filesystem::permissions(where_.sysfs, std::filesystem::perms{0755});
+  const auto known = identity(target.pid());
+  const auto self = identity(::getpid());
+  const std::string name = "(process " + std::to_string(std::min(target.pid(), ::getpid())) + ", ";
+  family other{[&](int said) {
+    if (::setresgid(64003, 64003, 64003) != 0 || ::setresuid(64003, 64003, 64003) != 0) return 1;
+    std::vector<std::string> lines;
+    node_scanner scanner{where_, {}, -1, [&](std::string_view line) { lines.emplace_back(line); }};
+    for (int looks = 0; looks < 3; ++looks) look(scanner);
+    const bool right =
+        lines.size() == 1 &&
+        lines[0].starts_with("cannot read the environment of 2 processes that use a GPU " + name);
+    // Roles that come from elsewhere want no environment.
+    node_scanner told{where_, {}, -1, [&](std::string_view line) { lines.emplace_back(line); }};
+    told.set_roles({{known, role::offline}, {self, role::offline}});
+    look(told);
+    const bool silent = lines.size() == 1;
+    if (!right || !silent) {
+      for (const std::string& line : lines) std::fprintf(stderr, "%s\n", line.c_str());
+    }
+    (void)!::write(said, right && silent ? "y" : "n", 1);
+    return 0;
+  }};
+  EXPECT_EQ(other.heard(), 'y');
 }
 
 // sysfs shows a queue a moment before or after mqds does.

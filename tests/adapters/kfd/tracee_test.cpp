@@ -274,7 +274,9 @@ TEST(Tracee, RefusesATracedProcessAndNamesTheTracersProcess) {
   const std::string number = std::to_string(pid);
   const std::vector<std::pair<std::string, std::string>> advice{
       {"sluice", "'sluice resume " + number + "' makes it let go"},
-      {"sluice-agent", "'sluice release " + number + "' makes it let go"},
+      {"sluice-agent", "it acts for a scheduler: 'sluice release " + number +
+                           "' makes that one let go; two schedulers on one node must have one "
+                           "owner lock (the directory of [daemon])"},
       {"gdb", "detach it, or use 'sluice release " + number + "' where it is a scheduler"}};
   for (const auto& [name, way] : advice) {
     ASSERT_TRUE(within(20s, [&] { return tracer_of(pid) == 0; })) << "the one before is gone";

@@ -1,5 +1,6 @@
 #include "sluice/daemon_config.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -202,7 +203,52 @@ TEST_F(DaemonConfig, SaysWhereTheTextIsNoToml) {
 // Symptom: it ended with std::__ios_failure.
 TEST_F(DaemonConfig, SaysThatADirectoryIsNoConfiguration) {
   EXPECT_FALSE(load_daemon_config("/tmp", known_, problems_));
-  EXPECT_THAT(problems_, ElementsAre("/tmp: cannot read the configuration: Is a directory"));
+  EXPECT_THAT(problems_, ElementsAre("/tmp: cannot read the configuration: it is no regular file"));
+}
+
+// Symptom: the one waited for ever, the other took all memory.
+TEST_F(DaemonConfig, ReadsRegularFilesOfSomeSizeOnly) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  for (const std::string& path : {path_, std::string{"/dev/zero"}}) {
+    EXPECT_FALSE(load_daemon_config(path, known_, problems_));
+    EXPECT_THAT(problems_,
+                ElementsAre(path + ": cannot read the configuration: it is no regular file"));
+  }
+  std::filesystem::remove(path_);
+  EXPECT_FALSE(load("# " + std::string(1 << 20, 'x') + "\n"));
+  EXPECT_THAT(problems_, ElementsAre(path_ + ": cannot read the configuration: File too large"));
+}
+
+TEST_F(DaemonConfig, BoundsWhatWouldNotWork) {
+  EXPECT_FALSE(load("[daemon]\ndirectory = \"/" + std::string(86, 'd') +
+                    "\"\nstatistics_interval = \"999ms\"\n"));
+  EXPECT_THAT(
+      problems_,
+      ElementsAre(at(2) + "directory has 87 bytes; sockets are made in it, so it may have 86",
+                  at(3) + "statistics_interval must be a duration in quotes with a unit, "
+                          "1s to 24h, such as \"10min\", or \"0s\" for none"));
+  EXPECT_TRUE(load("[daemon]\ndirectory = \"/" + std::string(85, 'd') +
+                   "\"\nstatistics_interval = \"1s\"\n"));
+}
+
+TEST_F(DaemonConfig, SaysWhatTheMachineDoesNotHave) {
+  auto config = load("[daemon]\nmode = \"enforce\"\nagent = \"/nope\"\nrecord = \"/nope/x\"\n");
+  ASSERT_TRUE(config);
+  EXPECT_THAT(config->missing_here(),
+              ElementsAre("agent of [daemon] is /nope: there is no such program",
+                          "record of [daemon] is /nope/x: there is no directory /nope"));
+  config->node.mode = node_mode::observe;  // which needs no agent
+  config->node.record.file = "/tmp";
+  EXPECT_THAT(
+      config->missing_here(),
+      ElementsAre("record of [daemon] is /tmp: it is a directory; it must be a file's path"));
+  config->node.mode = node_mode::enforce;
+  config->node.agent_path = "/proc/self/exe";
+  config->node.record.file = testing::TempDir() + "x.rec";
+  EXPECT_THAT(config->missing_here(), ElementsAre());
+  config->node.agent_path = "/proc/version";
+  EXPECT_THAT(config->missing_here(),
+              ElementsAre("agent of [daemon] is /proc/version: nobody may execute it"));
 }
 
 TEST_F(DaemonConfig, KnowsAPolicyByItsTable) {

@@ -22,6 +22,10 @@ class NodeFiles : public testing::Test {
 };
 
 TEST_F(NodeFiles, SayThatANodeIsPausedAndWhy) {
+  EXPECT_FALSE(pause_node(where_, "", message_)) << "no directory is made for it";
+  EXPECT_EQ(message_, "cannot write " + where_.disabled() + ": No such file or directory");
+  EXPECT_FALSE(std::filesystem::exists(where_.directory));
+  std::filesystem::create_directories(where_.directory);
   EXPECT_FALSE(paused_why(where_));
   ASSERT_TRUE(pause_node(where_, "firmware update", message_)) << message_;
   EXPECT_EQ(paused_why(where_), "firmware update");

@@ -49,8 +49,11 @@ struct server_options {
   /// has; in pairs. Offline clients are registered, but nothing that they begin counts.
   std::function<void(const peer&, sluice::role)> registered;
   std::function<void(const peer&, sluice::role)> withdrawn;
-  /// Takes lines for a log. Empty: standard error.
+  /// Takes lines for a log: what goes wrong, and whom it refused a role, once per process. Empty:
+  /// standard error.
   std::function<void(std::string_view)> say;
+  /// Takes lines for a log: which processes register. Empty: nobody is told.
+  std::function<void(std::string_view)> tell{};
 };
 
 /// A client counts as gone, and all it had in flight as ended, when its socket hangs up, when its

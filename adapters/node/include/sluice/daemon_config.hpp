@@ -26,11 +26,16 @@ struct daemon_config {
   /// Of the table [policy] as it stands in the file: the same text, the same policy.
   std::string policy_table{};
   daemon_log_level log_level = daemon_log_level::info;
-  /// How often a line of counters is logged; 0: at the end and on SIGUSR1 alone. 0 to 24 h.
+  /// How often a line of counters is logged; 0: at the end and on SIGUSR1 alone.
+  /// Or 1 s to 24 h.
   duration statistics_interval = std::chrono::minutes(10);
 
   daemon_config() { node.mode = node_mode::observe; }
 
+  /// What it names and this machine does not have (an agent to enforce with, the directory of a
+  /// recording), one sentence each: it cannot start like that. Rights are not looked at, for it may
+  /// run as another user. Blocks on file operations.
+  [[nodiscard]] std::vector<std::string> missing_here() const;
   /// Names the keys of [daemon] in which `other` differs, but for those that a reload changes.
   [[nodiscard]] std::string fixed_differences(const daemon_config& other) const;
 };

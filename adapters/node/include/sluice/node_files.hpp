@@ -2,6 +2,7 @@
 /// \file
 /// The files by which programs on one node meet: who owns it, and whether it is paused.
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -23,7 +24,9 @@ struct node_files {
 
 /// Makes the file `disabled`, with the reason in it, so that every node that looks at it lets
 /// everything run, now and when it is started anew; only a reboot forgets it. A `touch` does the
-/// same.
+/// same. The directory is not made: no node has its files where there is none.
+///
+/// \param why one line: paused_why() shows no more.
 ///
 /// Threading: any. Errors: the system's; `message` gets one sentence. Blocks on file operations.
 [[nodiscard]] result<void> pause_node(const node_files& where, const std::string& why,
@@ -35,5 +38,7 @@ struct node_files {
 /// terminal would act on. Empty where none was given, or where it may not be read. Blocks on file
 /// operations.
 [[nodiscard]] std::optional<std::string> paused_why(const node_files& where);
+/// Of which paused_why() shows so many bytes.
+inline constexpr std::size_t longest_reason = 200;
 
 }  // namespace sluice

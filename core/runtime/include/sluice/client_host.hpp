@@ -37,6 +37,8 @@ class client_host {
   /// The page with the scheduler's words (see client_words.h): a memfd that only this process can
   /// write. -1: the system gave none.
   virtual int scheduler_page() const noexcept = 0;
+  /// Whether a source has seen that GPU.
+  virtual bool knows(gpu_id which) const = 0;
   /// A client whose words another process writes. They may have been another scheduler's before:
   /// what is in flight in them begins now, and only the rest is past.
   /// \param words they must stay readable whatever that process does; kept until the turn after

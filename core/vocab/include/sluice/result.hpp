@@ -27,6 +27,7 @@ enum class errc {
   bad_config,      ///< A setting is out of its range.
   not_managed,     ///< The target cannot be suspended (no runtime, traced by another, busy debug
                    ///< VMID).
+  no_file,         ///< A file is wanted, and something else is there: a directory, a pipe.
 };
 
 /// The category of sluice::errc. Any thread; never destroyed.
@@ -55,6 +56,7 @@ struct category final : boost::system::error_category {
       case errc::stopped: return "the scheduler has stopped";
       case errc::bad_config: return "a setting is out of its range";
       case errc::not_managed: return "the target cannot be suspended";
+      case errc::no_file: return "it is no regular file";
     }
     return "unknown sluice error";
   }

@@ -24,6 +24,8 @@ struct agent_options {
   std::string agent_path;
   /// Who holds this lock owns the node. Empty: take none (tests with devices of their own).
   std::string owner_lock = kfd::default_owner_lock;
+  /// Whether it acts for a sluice::node: the lock then says so, for `sluice pause`.
+  bool of_a_node = false;
   /// How long the agent goes on without tick() before it resumes everything and ends, and how long
   /// tick() goes on without the agent's heartbeat before it kills the agent. 50 ms to 60 s.
   duration lease = std::chrono::milliseconds{500};
