@@ -68,7 +68,7 @@ class shown_process final : public source {
 void serve(const std::string& socket) {
   auto loop = reactor::create();
   expect(loop.has_value(), "no reactor");
-  auto driver = std::make_unique<instant_backend>();
+  auto driver = std::make_unique<test::instant_backend>();
   driver->add(affected_pid, shared_gpu, affected_queues);
   client::server_options options;
   options.socket = socket;
