@@ -141,6 +141,29 @@ TEST_F(Hostile, DescriptorsThatTakeLongToCloseHoldUpNobody) {
   }
 }
 
+TEST_F(Hostile, DescriptorsThatAreNeverClosedKeepNobodyOut) {
+  start();
+  // All but one of the threads that close are kept, and each client after that leaves three.
+  std::vector<std::unique_ptr<lingering>> slow;
+  for (int i = 0; i < 7; ++i) slow.push_back(std::make_unique<lingering>());
+  {
+    raw_client one(place_.path());
+    const auto hello = raw_client::good_hello();
+    std::vector<int> fds;
+    for (const auto& each : slow) fds.push_back(each->fd());
+    ASSERT_TRUE(one.send(&hello, sizeof hello, fds));
+    for (const auto& each : slow) each->let_go();
+    ASSERT_TRUE(one.welcome().has_value());
+  }
+  for (int i = 0; i < 100; ++i) {
+    raw_client one(place_.path());
+    const auto said = one.register_itself();
+    ASSERT_TRUE(said) << "client " << i;
+    EXPECT_EQ(said->error, 0) << said->why;
+  }
+  EXPECT_TRUE(others_are_served());
+}
+
 TEST_F(Hostile, RegistrationsThatMakeNoSenseAreRefused) {
   start();
   const descriptor page(make_page());
