@@ -15,6 +15,8 @@ constexpr std::uint64_t most_in_flight = std::uint64_t{1} << 20;
 // Between two looks: more than could be begun in the seconds that a turn may be late.
 constexpr std::uint64_t most_begun = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t most_open_spans = 65'536;
+// Looked at in one turn, of all of them together.
+constexpr std::size_t most_marks = SLUICE_WORDS_MARKS;
 
 }  // namespace
 
@@ -82,6 +84,11 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
     count_on_new_gpus(now, events);
   }
   next_ = never;
+  marks_left_ = most_marks;
+  with_marks_ = static_cast<std::size_t>(
+      std::count_if(clients_.begin(), clients_.end(), [](const client& one) {
+        return one.page->foreign && sluice_words_has_mark(one.page->words.get(), one.read) != 0;
+      }));
   for (std::size_t i = 0; i < clients_.size();) {
     follow_gang(clients_[i], now, events);
     if (look_at(clients_[i], now, events)) {
@@ -187,7 +194,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
     one.mark_at = now;
   }
   if (withdrawn) one.counted = 0;
-  take_marks(one, now, events);
+  take_marks(one, withdrawn, now, events);
   settle_spans(one, withdrawn, now, events);
 
   if (const std::uint64_t ends = before + began - one.counted; ends != 0) {
@@ -239,7 +246,14 @@ bool client_ledger::check_mark(const client& one, sluice_mark& mark, time_point 
   return true;
 }
 
-void client_ledger::take_marks(client& one, time_point now, std::vector<event>& events) {
+std::size_t client_ledger::share_of(const client& one, bool withdrawn) noexcept {
+  // Of one that leaves all, for nobody comes back to the rest.
+  if (!one.page->foreign || withdrawn) return SLUICE_WORDS_MARKS;
+  return std::max<std::size_t>(1, marks_left_ / std::max<std::size_t>(1, with_marks_));
+}
+
+void client_ledger::take_marks(client& one, bool withdrawn, time_point now,
+                               std::vector<event>& events) {
   const auto ended = [&](const open_spans::span& which, time_point at) {
     const duration length = std::max(at - which.begun, duration::zero());
     stats_.span_length[static_cast<std::size_t>(which.kind)].record(length);
@@ -251,10 +265,12 @@ void client_ledger::take_marks(client& one, time_point now, std::vector<event>& 
                       .request = which.request,
                       .length = length});
   };
-  // No more than a ringful, however fast they come.
+  // However fast they come. What is left keeps the scheduler awake (has_news()).
+  const std::size_t share = share_of(one, withdrawn);
+  std::size_t taken = 0;
   sluice_mark mark;
-  for (int i = 0; i < SLUICE_WORDS_MARKS; ++i) {
-    if (sluice_words_take(one.page->words.get(), &one.read, &mark) == 0) break;
+  while (taken < share && sluice_words_take(one.page->words.get(), &one.read, &mark) != 0) {
+    ++taken;
     if (!check_mark(one, mark, now)) {
       stats_.lost_marks.add();
       continue;
@@ -279,6 +295,10 @@ void client_ledger::take_marks(client& one, time_point now, std::vector<event>& 
                       .at = at,
                       .span = kind,
                       .request = mark.request});
+  }
+  if (one.page->foreign && taken != 0) {
+    marks_left_ -= std::min(taken, marks_left_);
+    with_marks_ -= with_marks_ != 0 ? 1 : 0;
   }
   const std::uint64_t lost = load_word(one.page->words->lost);
   if (lost > one.lost_marks) stats_.lost_marks.add(lost - one.lost_marks);
