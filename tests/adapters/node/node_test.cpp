@@ -247,6 +247,8 @@ TEST_F(Node, IsTakenFromAnOwnerThatHangs) {
   ASSERT_TRUE(second->says("following", patience));
   first->signal(SIGSTOP);
   ASSERT_TRUE(eventually(patience, [&] { return state_of(*second) == "owning"; }));
+  // Its client hears nothing from the first, and goes to the second all the same.
+  EXPECT_TRUE(eventually(patience, [&] { return ask(*second, "connections") == "2"; }));
   first->signal(SIGCONT);
   ASSERT_TRUE(eventually(patience, [&] { return state_of(*first) == "following"; }));
   EXPECT_EQ(state_of(*second), "owning");
