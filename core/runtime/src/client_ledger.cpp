@@ -144,7 +144,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
   std::uint64_t ended = load_word(words.ended) - one.base;
   std::uint64_t begun = load_word(words.begun) - one.base;
   if (const char* const why = page.foreign ? impossible(one, begun, ended) : nullptr) {
-    throw_out(one, why);
+    throw_out(one, why, now);
     withdrawn = true;
     ended = one.ended;
     begun = one.begun;
@@ -230,11 +230,14 @@ const char* client_ledger::impossible(const client& one, std::uint64_t begun,
              : nullptr;
 }
 
-void client_ledger::throw_out(client& one, const char* why) {
+void client_ledger::throw_out(client& one, const char* why, time_point now) {
   // Once: whoever has withdrawn in the same moment is gone anyway.
   if (one.page->withdrawn.exchange(true, std::memory_order_acq_rel)) return;
   stats_.clients_thrown_out.add();
-  log_line(log_level::warning, "client '{}': thrown out: {}", one.page->options.name, why);
+  if (std::uint64_t suppressed = 0; thrown_out_log_.allow(now, suppressed)) {
+    log_line(log_level::warning, "client '{}': thrown out: {}{}", one.page->options.name, why,
+             left_out(suppressed));
+  }
   if (auto* const remote = std::exchange(one.page->remote, nullptr)) remote->thrown_out(why);
 }
 
@@ -330,12 +333,15 @@ void client_ledger::settle_spans(client& one, bool withdrawn, time_point now,
   const auto expired =
       abandon_spans(one, now - config_.max_busy, config_.max_busy / 64, now, events);
   stats_.expired_spans.add(expired);
+  std::uint64_t suppressed = 0;
   if (expired == 0 || std::exchange(one.said_expired, true)) return;
+  if (!expired_log_.allow(now, suppressed)) return;
   log_line(log_level::warning,
            "client '{}': span(s) that nobody ended stopped counting after {} s, {} of them now; "
-           "further ones are only counted (expired_spans)",
+           "further ones are only counted (expired_spans){}",
            one.page->options.name,
-           std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(), expired);
+           std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(), expired,
+           left_out(suppressed));
 }
 
 }  // namespace sluice::core

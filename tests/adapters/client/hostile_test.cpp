@@ -275,6 +275,30 @@ TEST_F(Hostile, CountersThatCannotBeThrowTheClientOut) {
   EXPECT_TRUE(others_are_served());
 }
 
+TEST_F(Hostile, WhoLiesAgainAndAgainFillsNoLog) {
+  start();
+  const auto begun = clock::now();
+  constexpr std::uint64_t lies = 50;
+  ::testing::internal::CaptureStderr();
+  for (std::uint64_t i = 0; i < lies; ++i) {
+    raw_client one(place_.path());
+    auto* const words = one.join();
+    __atomic_store_n(&words->begun, 1U << 21U, __ATOMIC_RELEASE);
+    one.ring();
+    EXPECT_TRUE(one.is_hung_up());
+    munmap(words, sizeof *words);
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(node_->stats().clients_thrown_out, lies);
+  std::size_t lines = 0;
+  for (auto at = log.find("thrown out:"); at != log.npos; at = log.find("thrown out:", at + 1)) {
+    ++lines;
+  }
+  // Eight at once, and one a second.
+  EXPECT_GE(lines, 1U);
+  EXPECT_LE(lines, 9U + static_cast<std::size_t>((clock::now() - begun) / 1s));
+}
+
 TEST_F(Hostile, GarbageInThePageHarmsNobodyElse) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
