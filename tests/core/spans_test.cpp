@@ -294,6 +294,32 @@ TEST_F(Spans, ThatEndAfterMaxBusyAreCountedAndTheirPolicyIsNotToldTwice) {
   EXPECT_EQ(seen_.size(), 4U);
 }
 
+TEST(ClientWords, CountsNoEndThatHasNoBegin) {
+  constexpr int rounds = 5000;
+  const auto words = std::make_unique<sluice_client_words>();
+  std::atomic<int> round{0};
+  std::atomic<int> ended{0};
+  std::atomic<int> done{0};
+  std::vector<std::thread> all;
+  for (int i = 0; i < 2; ++i) {
+    all.emplace_back([&] {
+      for (int next = 1; next <= rounds; ++next) {
+        while (round < next) std::this_thread::yield();
+        ended += sluice_words_end(words.get());
+        ++done;
+      }
+    });
+  }
+  for (int i = 1; i <= rounds; ++i) {
+    sluice_words_begin(words.get());
+    round = i;
+    while (done < 2 * i) std::this_thread::yield();
+  }
+  for (auto& each : all) each.join();
+  EXPECT_EQ(ended, rounds);
+  EXPECT_EQ(words->ended, words->begun);
+}
+
 TEST(ClientWords, LosesAndMixesUpNothingBetweenThreads) {
   constexpr std::uint64_t threads = 4;
   constexpr std::uint64_t each = 200'000;
