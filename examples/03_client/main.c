@@ -22,6 +22,10 @@ static void sleep_ms(long milliseconds) {
   nanosleep(&wait, NULL);
 }
 
+static const char* name_of(uint32_t role) {
+  return role == SLUICE_CLIENT_ONLINE ? "online" : "offline";
+}
+
 int main(int argc, char** argv) {
   const int requests = argc > 1 ? atoi(argv[1]) : 10;
   const sluice_client_options options = {.size = sizeof options,
@@ -42,7 +46,8 @@ int main(int argc, char** argv) {
   }
   sluice_client_status seen = {.size = sizeof seen};
   if (sluice_client_get_status(client, &seen) == 0)
-    printf("%s%s\n", seen.connected ? "connected: online" : "not connected: ", seen.why);
+    printf("%s%s\n", seen.connected ? "connected: " : "not connected: ",
+           seen.connected ? name_of(seen.role) : seen.why);
   printf("answered %d requests\n", requests);
   return sluice_client_close(client) < 0;
 }
