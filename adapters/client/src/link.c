@@ -210,11 +210,11 @@ static void handle(keeper* self, const void* message, size_t size, int page) {
   sluice_wire_head head;
   if (size < sizeof head) return;
   memcpy(&head, message, sizeof head);
-  if (head.type == SLUICE_WIRE_WELCOME && size >= sizeof(sluice_wire_welcome) &&
-      !client->connected) {
+  if (head.type == SLUICE_WIRE_WELCOME && size >= sizeof(sluice_wire_welcome)) {
     sluice_wire_welcome said;
     memcpy(&said, message, sizeof said);
-    welcome(self, &said, page);
+    /* Later it is a farewell: what was granted is so no more. */
+    if (!client->connected || said.error != 0) welcome(self, &said, page);
   } else if (head.type == SLUICE_WIRE_ANSWER && size >= sizeof(sluice_wire_answer)) {
     sluice_wire_answer said;
     memcpy(&said, message, sizeof said);

@@ -448,6 +448,35 @@ TEST_F(Client, IsOnlineOnlyWithAGrantAndSaysWhyNot) {
   EXPECT_TRUE(node.roles.lines().empty());
 }
 
+TEST_F(Client, LosesItsGrantWhenTheRulesChange) {
+  std::atomic<bool> online_is_granted{true};
+  std::atomic<int> asked{0};
+  auto with = options();
+  with.allow = [&](const client::peer&, role what) {
+    ++asked;
+    return what == role::offline || online_is_granted;
+  };
+  served_node node(with);
+  ASSERT_TRUE(node.runs());
+  program offline;
+  ASSERT_EQ(offline.ask(open_line(2)), "ok");
+  ASSERT_TRUE(becomes(offline, "connected=1 role=2"));
+  program one;
+  ASSERT_TRUE(begins(one, node));
+  node.clients().rules_changed();  // As they were.
+  EXPECT_TRUE(eventually(patience, [&] { return asked == 4; }));
+  EXPECT_THAT(one.ask("status"), HasSubstr("connected=1"));
+  online_is_granted = false;
+  node.clients().rules_changed();
+  EXPECT_TRUE(becomes(one, "connected=0 role=0 error=-13 in_flight=1"));
+  EXPECT_THAT(one.ask("status"), HasSubstr("may not be online"));
+  EXPECT_TRUE(node.resumes());
+  online_is_granted = true;
+  EXPECT_TRUE(becomes(one, "connected=1 role=1"));
+  EXPECT_TRUE(node.suspends());
+  EXPECT_THAT(offline.ask("status"), HasSubstr("connections=1"));
+}
+
 TEST_F(Client, MayBeGrantedItsRoleByUserOrGroup) {
   for (const kfd::claim_grant& grant :
        {kfd::claim_grant{.users = {getuid()}, .groups = {}, .cgroups = {}},
