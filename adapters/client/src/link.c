@@ -40,32 +40,22 @@ static void say(struct sluice_connection* client, int error, const char* why) {
   snprintf(client->why, sizeof client->why, "%s", why);
 }
 
-/* The thread sanitizer takes mmap() for a write of the whole page. No thread can see it half done:
- * who touches the page meanwhile waits in the kernel, and each word is read by one atomic load. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SLUICE_THREAD_SANITIZER
-#endif
-#elif defined(__SANITIZE_THREAD__)
-#define SLUICE_THREAD_SANITIZER
-#endif
-#ifdef SLUICE_THREAD_SANITIZER
-void AnnotateIgnoreWritesBegin(const char* file, int line);
-void AnnotateIgnoreWritesEnd(const char* file, int line);
-#else
-#define AnnotateIgnoreWritesBegin(file, line) ((void)0)
-#define AnnotateIgnoreWritesEnd(file, line) ((void)0)
-#endif
-
 /** Zeros in place of the scheduler's words, or the words of the next one. The kernel puts the one
  * in the place of the other without a gap. Who still reads the former's has not rung the next one,
- * and need not: it is rung after this in any case. */
+ * and need not: it is rung after this in any case.
+ * \return false: the former is still there, which does no harm. What can fail does so elsewhere,
+ * for a failed MAP_FIXED may leave nothing. */
 static bool place(struct sluice_connection* client, int fd) {
-  const int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
-  AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
-  void* const at = mmap(client->scheduler, sizeof *client->scheduler, PROT_READ, flags, fd, 0);
-  AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
-  return at != MAP_FAILED && madvise(at, sizeof *client->scheduler, MADV_DONTFORK) == 0;
+  const size_t size = sizeof *client->scheduler;
+  const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void* const made = mmap(NULL, size, PROT_READ, flags, fd, 0);
+  if (made == MAP_FAILED) return false;
+  if (madvise(made, size, MADV_DONTFORK) == 0 &&
+      mremap(made, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, client->scheduler) != MAP_FAILED) {
+    return true;
+  }
+  munmap(made, size);
+  return false;
 }
 
 /** life->lock held, as in all below but those that say otherwise. */
