@@ -32,6 +32,10 @@ static long number(const char* text, long most) {
   return errno == 0 && end != text && *end == '\0' && value > 0 && value <= most ? value : 0;
 }
 
+static const char* name_of(uint32_t role) {
+  return role == SLUICE_CLIENT_ONLINE ? "online" : "offline";
+}
+
 int main(int argc, char** argv) {
   if (argc == 2 && strcmp(argv[1], "--help") == 0) {
     printf(
@@ -62,7 +66,8 @@ int main(int argc, char** argv) {
   }
   sluice_client_status seen = {.size = sizeof seen};
   if (sluice_client_get_status(client, &seen) == 0)
-    printf("%s%s\n", seen.connected ? "connected: online" : "not connected: ", seen.why);
+    printf("%s%s\n", seen.connected ? "connected: " : "not connected: ",
+           seen.connected ? name_of(seen.role) : seen.why);
   printf("answered %ld requests\n", requests);
   return sluice_client_close(client) < 0;
 }

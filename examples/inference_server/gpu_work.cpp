@@ -111,8 +111,8 @@ void gpu::wait_for_bursts() {
 
 void gpu::complete(pending which, error_code with) {
   // With the work guard: the io_context has work until the handler has run.
-  asio::post(which.work.get_executor(),
-             [all = std::move(which), with]() mutable { std::move(all.done)(with); });
+  const auto executor = which.work.get_executor();
+  asio::post(executor, [all = std::move(which), with]() mutable { std::move(all.done)(with); });
 }
 
 }  // namespace inference

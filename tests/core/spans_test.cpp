@@ -136,6 +136,53 @@ TEST_F(Spans, BeyondTheRingAreCountedAndNeverBlock) {
   EXPECT_EQ(seen_.size(), SLUICE_WORDS_MARKS + 1);
 }
 
+/// Whoever floods the scheduler has his turns last longer by so much, and no more, with however
+/// many clients.
+TEST_F(Spans, OfOtherProcessesAreLookedAtInEqualShares) {
+  struct : remote_client {
+    void in_flight(bool) override {}
+    void thrown_out(std::string_view) override {}
+  } nobody;
+  constexpr std::uint64_t few = 100;
+  std::vector<std::shared_ptr<sluice_client_words>> pages;
+  std::vector<client_id> ids;
+  for (int i = 0; i < 8; ++i) {
+    pages.push_back(std::make_shared<sluice_client_words>());
+    const auto added = bench_.core->clients().add({"other", {}, {}}, pages.back(), nobody);
+    ASSERT_TRUE(added);
+    ids.push_back(*added);
+  }
+  bench_.step();
+  const auto at = bench_.time.now().time_since_epoch().count();
+  for (const auto& each : pages) {
+    const auto marks = each == pages.back() ? few : std::uint64_t{SLUICE_WORDS_MARKS};
+    for (std::uint64_t i = 0; i < marks; ++i) {
+      ASSERT_NE(sluice_words_push(each.get(), 0, 1, i, at), SLUICE_PUSHED_NOT);
+    }
+  }
+  const auto seen_of = [&](client_id which) {
+    return std::count_if(seen_.begin(), seen_.end(),
+                         [&](const event& one) { return one.client == which; });
+  };
+  bench_.step();
+  EXPECT_LE(seen_.size(), SLUICE_WORDS_MARKS);
+  for (const client_id each : ids) EXPECT_GE(seen_of(each), std::min<long>(few, 1024 / 8));
+  EXPECT_EQ(seen_of(ids.back()), few);
+  for (int turn = 0; turn < 7; ++turn) bench_.step();
+  EXPECT_EQ(seen_.size(), 7 * SLUICE_WORDS_MARKS + few);
+  // One that leaves is heard to its end, whatever the others do.
+  const std::size_t before = seen_.size();
+  for (const auto& each : pages) {
+    for (std::uint64_t i = 5000; i < 5600; ++i) sluice_words_push(each.get(), 0, 1, i, at);
+  }
+  bench_.core->clients().remove(ids[0]);
+  bench_.step();
+  const auto begun = std::count_if(
+      seen_.begin() + static_cast<long>(before), seen_.end(),
+      [&](const event& one) { return one.client == ids[0] && one.kind == event_kind::span_begin; });
+  EXPECT_EQ(begun, 600);
+}
+
 TEST_F(Spans, OfTokensLeaveASleepingSchedulerAloneUnlessThePolicyListens) {
   auto client = bench_.client();
   const auto sleep = [&] {
@@ -247,6 +294,32 @@ TEST_F(Spans, ThatEndAfterMaxBusyAreCountedAndTheirPolicyIsNotToldTwice) {
   EXPECT_EQ(seen_.size(), 4U);
 }
 
+TEST(ClientWords, CountsNoEndThatHasNoBegin) {
+  constexpr int rounds = 5000;
+  const auto words = std::make_unique<sluice_client_words>();
+  std::atomic<int> round{0};
+  std::atomic<int> ended{0};
+  std::atomic<int> done{0};
+  std::vector<std::thread> all;
+  for (int i = 0; i < 2; ++i) {
+    all.emplace_back([&] {
+      for (int next = 1; next <= rounds; ++next) {
+        while (round < next) std::this_thread::yield();
+        ended += sluice_words_end(words.get());
+        ++done;
+      }
+    });
+  }
+  for (int i = 1; i <= rounds; ++i) {
+    sluice_words_begin(words.get());
+    round = i;
+    while (done < 2 * i) std::this_thread::yield();
+  }
+  for (auto& each : all) each.join();
+  EXPECT_EQ(ended, rounds);
+  EXPECT_EQ(words->ended, words->begun);
+}
+
 TEST(ClientWords, LosesAndMixesUpNothingBetweenThreads) {
   constexpr std::uint64_t threads = 4;
   constexpr std::uint64_t each = 200'000;
@@ -313,6 +386,38 @@ TEST(OpenSpans, AreWhatAMapSays) {
     }
     ASSERT_EQ(spans.size(), model.size());
   }
+}
+
+/// The inverse of an odd number, modulo 2^64.
+constexpr std::uint64_t inverse(std::uint64_t of) {
+  std::uint64_t found = of;
+  for (int i = 0; i < 5; ++i) found *= 2 - of * found;
+  return found;
+}
+
+/// Numbers that share one place by a multiplier that everybody can read in the source, as here.
+TEST(OpenSpans, AreFoundAsFastWhateverNumbersAClientChooses) {
+  constexpr std::uint64_t count = 8192;
+  std::mt19937_64 random(1);
+  std::vector<std::uint64_t> any;
+  std::vector<std::uint64_t> chosen;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    any.push_back(random());
+    chosen.push_back(i * inverse(0x9e3779b97f4a7c15) * inverse(span_kinds));
+  }
+  const auto time_of = [](const std::vector<std::uint64_t>& requests) {
+    duration best = duration::max();
+    for (int i = 0; i < 3; ++i) {
+      core::open_spans spans;
+      const auto before = clock::now();
+      for (const auto each : requests) spans.begin(span_kind{}, each, before);
+      for (const auto each : requests) EXPECT_TRUE(spans.end(span_kind{}, each));
+      best = std::min<duration>(best, clock::now() - before);
+    }
+    return best;
+  };
+  const duration usual = time_of(any);
+  EXPECT_LT(time_of(chosen), 10 * usual) << "random ones took " << usual.count() << " ns";
 }
 
 TEST(OpenSpans, SayEachThatIsAbandonedOnce) {

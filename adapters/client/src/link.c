@@ -23,12 +23,16 @@ static const int64_t first_delay = 20 * MS;
 static const int64_t longest_delay = 500 * MS;
 static const int64_t refused_delay = 1000 * MS; /* Its grant may come: a cgroup, say. */
 static const int64_t answer_limit = 2000 * MS;
+static const int64_t look_interval = 500 * MS; /* At the socket's path, while connected. */
 
 /** The thread's own. */
 typedef struct keeper {
   struct sluice_connection* client;
   int64_t next; /* When to connect, or until when the welcome must be there. */
   int64_t delay;
+  int64_t look; /* When to look whether another scheduler has taken the path. */
+  dev_t device; /* What was there when this one was connected to. */
+  ino_t file;
 } keeper;
 
 static void say(struct sluice_connection* client, int error, const char* why) {
@@ -36,32 +40,22 @@ static void say(struct sluice_connection* client, int error, const char* why) {
   snprintf(client->why, sizeof client->why, "%s", why);
 }
 
-/* The thread sanitizer takes mmap() for a write of the whole page. No thread can see it half done:
- * who touches the page meanwhile waits in the kernel, and each word is read by one atomic load. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SLUICE_THREAD_SANITIZER
-#endif
-#elif defined(__SANITIZE_THREAD__)
-#define SLUICE_THREAD_SANITIZER
-#endif
-#ifdef SLUICE_THREAD_SANITIZER
-void AnnotateIgnoreWritesBegin(const char* file, int line);
-void AnnotateIgnoreWritesEnd(const char* file, int line);
-#else
-#define AnnotateIgnoreWritesBegin(file, line) ((void)0)
-#define AnnotateIgnoreWritesEnd(file, line) ((void)0)
-#endif
-
 /** Zeros in place of the scheduler's words, or the words of the next one. The kernel puts the one
  * in the place of the other without a gap. Who still reads the former's has not rung the next one,
- * and need not: it is rung after this in any case. */
+ * and need not: it is rung after this in any case.
+ * \return false: the former is still there, which does no harm. What can fail does so elsewhere,
+ * for a failed MAP_FIXED may leave nothing. */
 static bool place(struct sluice_connection* client, int fd) {
-  const int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
-  AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
-  void* const at = mmap(client->scheduler, sizeof *client->scheduler, PROT_READ, flags, fd, 0);
-  AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
-  return at != MAP_FAILED && madvise(at, sizeof *client->scheduler, MADV_DONTFORK) == 0;
+  const size_t size = sizeof *client->scheduler;
+  const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void* const made = mmap(NULL, size, PROT_READ, flags, fd, 0);
+  if (made == MAP_FAILED) return false;
+  if (madvise(made, size, MADV_DONTFORK) == 0 &&
+      mremap(made, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, client->scheduler) != MAP_FAILED) {
+    return true;
+  }
+  munmap(made, size);
+  return false;
 }
 
 /** life->lock held, as in all below but those that say otherwise. */
@@ -121,6 +115,11 @@ static void connect_now(keeper* self) {
   char why[SLUICE_WIRE_WHY];
   struct sockaddr_un to = {.sun_family = AF_UNIX};
   strcpy(to.sun_path, client->socket); /* It fits: read_options(). */
+  /* Before, so that one that comes in between is taken for another. */
+  struct stat there;
+  const bool found = stat(client->socket, &there) == 0;
+  self->device = found ? there.st_dev : 0;
+  self->file = found ? there.st_ino : 0;
   client->link = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (client->link < 0 || connect(client->link, (const struct sockaddr*)&to, sizeof to) != 0) {
     const int error = errno;
@@ -150,7 +149,8 @@ static void welcome(keeper* self, const sluice_wire_welcome* said, int page) {
     memcpy(why, said->why, sizeof why);
     why[sizeof why - 1] = '\0';
     hang_up(self, said->error > 0 ? said->error : EPROTO, why);
-    self->next = sluice_client_now() + refused_delay;
+    /* A GPU may only not be known yet: the scheduler has just started. */
+    if (said->error != ENODEV) self->next = sluice_client_now() + refused_delay;
     return;
   }
   if (page < 0 || !is_sealed_page(page) || !place(client, page)) {
@@ -166,8 +166,23 @@ static void welcome(keeper* self, const sluice_wire_welcome* said, int page) {
   ++client->connections;
   say(client, 0, "");
   self->delay = first_delay;
+  self->look = sluice_client_now() + look_interval;
   /* What began before the page was there has not rung. */
   (void)eventfd_write(client->bell, 1);
+}
+
+/** A scheduler that hangs hangs up on nobody, though another has taken its place. As long as it has
+ * its socket, no other file gets that number. */
+static void look_for_another(keeper* self) {
+  struct sluice_connection* const client = self->client;
+  if (!client->connected || sluice_client_now() < self->look) return;
+  self->look = sluice_client_now() + look_interval;
+  struct stat there;
+  if (stat(client->socket, &there) != 0 ||
+      (there.st_dev == self->device && there.st_ino == self->file)) {
+    return;
+  }
+  hang_up(self, ECONNRESET, "another scheduler has taken the socket over; it is connected to");
 }
 
 /** Takes the wait off the list. */
@@ -198,11 +213,11 @@ static void handle(keeper* self, const void* message, size_t size, int page) {
   sluice_wire_head head;
   if (size < sizeof head) return;
   memcpy(&head, message, sizeof head);
-  if (head.type == SLUICE_WIRE_WELCOME && size >= sizeof(sluice_wire_welcome) &&
-      !client->connected) {
+  if (head.type == SLUICE_WIRE_WELCOME && size >= sizeof(sluice_wire_welcome)) {
     sluice_wire_welcome said;
     memcpy(&said, message, sizeof said);
-    welcome(self, &said, page);
+    /* Later it is a farewell: what was granted is so no more. */
+    if (!client->connected || said.error != 0) welcome(self, &said, page);
   } else if (head.type == SLUICE_WIRE_ANSWER && size >= sizeof(sluice_wire_answer)) {
     sluice_wire_answer said;
     memcpy(&said, message, sizeof said);
@@ -280,7 +295,7 @@ static void answer_what_is_over(struct sluice_connection* client) {
 static int64_t next_due(const keeper* self) {
   const struct sluice_connection* const client = self->client;
   if (!client->connected) return self->next;
-  int64_t due = INT64_MAX;
+  int64_t due = self->look;
   for (const wait* one = client->waits; one != NULL; one = one->next) {
     if (one->deadline < due) due = one->deadline;
   }
@@ -293,7 +308,7 @@ static void sleep_until(int64_t due, int kick, int link) {
   const int64_t left = due - sluice_client_now();
   struct timespec timeout = {.tv_sec = left / (1000 * MS), .tv_nsec = left % (1000 * MS)};
   if (left <= 0) timeout = (struct timespec){0};
-  (void)ppoll(both, 2, due == INT64_MAX ? NULL : &timeout, NULL);
+  (void)ppoll(both, 2, &timeout, NULL);
   eventfd_t ignored;
   if (both[0].revents != 0) (void)eventfd_read(kick, &ignored);
 }
@@ -309,6 +324,7 @@ void* sluice_client_run(void* argument) {
     if (client->link >= 0 && !client->connected && sluice_client_now() >= self.next) {
       hang_up(&self, ETIMEDOUT, "the scheduler does not answer; it is tried again");
     }
+    look_for_another(&self);
     send_waits(&self);
     answer_what_is_over(client);
     if (client->closing) break;

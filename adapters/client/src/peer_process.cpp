@@ -43,12 +43,13 @@ std::uint64_t start_time_in(std::string_view stat) noexcept {
   return found;
 }
 
-/// Before Linux 6.5 by number; then the hello's credentials say that it was this process's when
-/// that was sent.
+/// Before Linux 6.5 by number, and only then: a process that has ended may be another by it. There
+/// the hello's credentials say that it was this process's when that was sent.
 unique_fd pidfd_of(int socket, pid_t pid) noexcept {
   int fd = -1;
   socklen_t size = sizeof fd;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) return unique_fd(fd);
+  if (errno != ENOPROTOOPT) return {};
   return unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 

@@ -2,6 +2,7 @@
 #include "peer_process.hpp"
 #include "session.hpp"
 
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -35,9 +36,9 @@ constexpr int lines_at_once = 32;
 constexpr duration core_interval = std::chrono::milliseconds(20);
 constexpr std::ptrdiff_t cores_at_once = 16;
 
-class server final : public source, public session_home {
+class server_impl final : public server, public session_home {
  public:
-  explicit server(server_options options) : options_(std::move(options)) {}
+  explicit server_impl(server_options options) : options_(std::move(options)) {}
 
   std::string_view name() const noexcept override { return "clients"; }
 
@@ -54,6 +55,10 @@ class server final : public source, public session_home {
       say("the clients' socket " + options_.socket +
           ": the scheduler has no page for clients of other processes");
       return errc::not_supported;
+    }
+    if (!rules_bell_) {
+      say("the clients' socket " + options_.socket + ": no descriptor is left for it");
+      return error_code{EMFILE, boost::system::system_category()};
     }
     std::string problem;
     if (auto opened = listener_.open(options_.socket, options_.mode, options_.group, problem);
@@ -74,14 +79,23 @@ class server final : public source, public session_home {
       return watched.error();
     }
     watch_ = *watched;
+    auto rules = loop_->watch(rules_bell_.get(), [this] { ask_again(); });
+    if (!rules) {
+      stop();
+      return rules.error();
+    }
+    rules_watch_ = *rules;
     return {};
   }
 
   void resync() override {}
 
+  void rules_changed() noexcept override { (void)::eventfd_write(rules_bell_.get(), 1); }
+
   void stop() override {
     if (loop_ == nullptr) return;
     loop_->unwatch(std::exchange(watch_, watch_id::none));
+    loop_->unwatch(std::exchange(rules_watch_, watch_id::none));
     sessions_.clear();
     dropped_.clear();
     loop_->remove(std::exchange(timer_, timer_id::none));
@@ -125,13 +139,7 @@ class server final : public source, public session_home {
       return false;
     }
     // Asked each time: the process may have moved to another cgroup.
-    if (!options_.allow || !options_.allow(who, what)) {
-      why = "process " + std::to_string(who.pid) + " of user " + std::to_string(who.user) +
-            " may not be " + std::string(to_string(what)) +
-            ": the scheduler's configuration grants it neither its user, nor a group of it, nor "
-            "its cgroup";
-      return false;
-    }
+    if (!allows(who, what, why)) return false;
     ++admitted_;
     if (found != processes_.end()) {
       ++found->second.clients;
@@ -144,6 +152,15 @@ class server final : public source, public session_home {
                     line_end_);
     if (options_.registered) options_.registered(who, what);
     return true;
+  }
+
+  bool allows(const peer& who, role what, std::string& why) override {
+    if (options_.allow && options_.allow(who, what)) return true;
+    why = "process " + std::to_string(who.pid) + " of user " + std::to_string(who.user) +
+          " may not be " + std::string(to_string(what)) +
+          ": the scheduler's configuration grants it neither its user, nor a group of it, nor "
+          "its cgroup";
+    return false;
   }
 
   void dismiss(const peer& who, role what) override {
@@ -167,6 +184,12 @@ class server final : public source, public session_home {
     if (core_look_ != never) return;
     core_look_ = clock::now() + core_interval;
     due_changed();
+  }
+
+  void ask_again() {
+    eventfd_t ignored = 0;
+    (void)::eventfd_read(rules_bell_.get(), &ignored);
+    for (const auto& [number, each] : sessions_) each->ask_again();
   }
 
   void accept_some() {
@@ -279,10 +302,12 @@ class server final : public source, public session_home {
   }
 
   const server_options options_;
+  const unique_fd rules_bell_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   client_host* clients_ = nullptr;
   reactor* loop_ = nullptr;  // Null while stopped.
   listener listener_;
   watch_id watch_{};
+  watch_id rules_watch_{};
   timer_id timer_{};
   time_point resume_at_ = never;
   time_point core_look_ = never;
@@ -301,8 +326,8 @@ class server final : public source, public session_home {
 
 }  // namespace
 
-std::unique_ptr<source> make_server(server_options options) {
-  return std::make_unique<server>(std::move(options));
+std::unique_ptr<server> make_server(server_options options) {
+  return std::make_unique<server_impl>(std::move(options));
 }
 
 }  // namespace sluice::client

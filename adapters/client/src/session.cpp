@@ -124,6 +124,13 @@ void session::look_for_core() {
   if (is_dumping_core(peer_.who.pid)) end();
 }
 
+void session::ask_again() {
+  std::string why;
+  if (over_ || role_ == role::unmatched || home_.allows(peer_.who, role_, why)) return;
+  refuse(EACCES, why);
+  end();
+}
+
 void session::thrown_out(std::string_view) {
   over_ = true;
   home_.drop(number_);

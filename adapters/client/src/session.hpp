@@ -30,6 +30,9 @@ class session_home {
   /// Whether the process may have another client of that role, and if so notes it.
   /// \param why else a sentence for the client.
   virtual bool admit(const peer& who, role what, std::string& why) = 0;
+  /// Whether the process may have that role by the rules of now.
+  /// \param why else a sentence for the client.
+  virtual bool allows(const peer& who, role what, std::string& why) = 0;
   /// Takes back one admit().
   virtual void dismiss(const peer& who, role what) = 0;
   /// Ends the session, later: it is destroyed outside of all that it does.
@@ -65,6 +68,8 @@ class session final : private remote_client {
   bool is_busy() const noexcept { return busy_ && !over_; }
   /// Whether its page says the same as at the last call, as while its core is written.
   bool is_silent() noexcept;
+  /// Ends it if it would not be admitted now.
+  void ask_again();
   /// Ends it if its core is being written. Reads a file of /proc: 10 to 40 us.
   void look_for_core();
   /// Says why it will be hung up on. \return false.

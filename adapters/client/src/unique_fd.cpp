@@ -1,36 +1,83 @@
 #include "unique_fd.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <deque>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "sluice/quiet_thread.hpp"
 
 namespace sluice::client {
 namespace {
 
-/// Never destroyed, and its thread never joined: a peer may keep it in a close() for hours.
-struct closer {
-  std::mutex mutex;
-  std::condition_variable news;
-  std::vector<int> fds;
-  bool has_thread = false;
-  std::atomic<std::size_t> waiting{0};
+constexpr std::size_t most_threads = 8;
+/// Once nothing was taken off the queue for so long, a further thread does it.
+constexpr std::chrono::milliseconds patience(100);
+
+/// Never destroyed, and its threads never joined: a peer may keep each in a close() for hours.
+class closer {
+ public:
+  /// \return false: no thread is to be had.
+  bool add(int fd) {
+    const std::lock_guard lock(mutex_);
+    if (threads_ == 0) {
+      if (!start([this] { run(); })) return false;
+      ++threads_;
+      (void)start([this] { mind(); });
+    }
+    waiting_.fetch_add(1, std::memory_order_relaxed);
+    fds_.push_back(fd);
+    work_.notify_one();
+    minder_.notify_one();
+    return true;
+  }
+  std::size_t waiting() const noexcept { return waiting_.load(std::memory_order_relaxed); }
+
+ private:
+  template <class Function>
+  static bool start(Function run) {
+    std::thread made;
+    if (!start_quiet_thread(made, run)) return false;
+    made.detach();
+    return true;
+  }
 
   void run() {
-    std::unique_lock lock(mutex);
+    std::unique_lock lock(mutex_);
     for (;;) {
-      news.wait(lock, [&] { return !fds.empty(); });
-      const int fd = fds.back();
-      fds.pop_back();
+      work_.wait(lock, [&] { return !fds_.empty(); });
+      const int fd = fds_.front();
+      fds_.pop_front();
+      ++taken_;
       lock.unlock();
       ::close(fd);
-      waiting.fetch_sub(1, std::memory_order_relaxed);
+      waiting_.fetch_sub(1, std::memory_order_relaxed);
       lock.lock();
     }
   }
+  /// Starts further threads, until there are as many as may be.
+  void mind() {
+    std::unique_lock lock(mutex_);
+    while (threads_ < most_threads) {
+      minder_.wait(lock, [&] { return !fds_.empty(); });
+      const std::uint64_t before = taken_;
+      lock.unlock();
+      std::this_thread::sleep_for(patience);
+      lock.lock();
+      if (!fds_.empty() && taken_ == before && start([this] { run(); })) ++threads_;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable minder_;
+  std::deque<int> fds_;
+  std::uint64_t taken_ = 0;
+  std::size_t threads_ = 0;  // That close.
+  std::atomic<std::size_t> waiting_{0};
 };
 
 closer& the_closer() {
@@ -38,35 +85,12 @@ closer& the_closer() {
   return *one;
 }
 
-bool start_thread(closer& on) {
-  std::thread made;
-  if (!start_quiet_thread(made, [&on] { on.run(); })) return false;
-  made.detach();
-  return true;
-}
-
 }  // namespace
 
 void close_elsewhere(int fd) noexcept {
-  closer& on = the_closer();
-  {
-    const std::lock_guard lock(on.mutex);
-    if (!on.has_thread) on.has_thread = start_thread(on);
-    if (on.has_thread) {
-      on.waiting.fetch_add(1, std::memory_order_relaxed);
-      on.fds.push_back(fd);
-      fd = -1;
-    }
-  }
-  if (fd >= 0) {
-    ::close(fd);  // No thread is to be had.
-  } else {
-    on.news.notify_one();
-  }
+  if (!the_closer().add(fd)) ::close(fd);
 }
 
-std::size_t closes_waiting() noexcept {
-  return the_closer().waiting.load(std::memory_order_relaxed);
-}
+std::size_t closes_waiting() noexcept { return the_closer().waiting(); }
 
 }  // namespace sluice::client

@@ -8,6 +8,7 @@
  * One SEQPACKET message is one structure. The client speaks first: a hello with two descriptors,
  * its page (a memfd of sizeof(sluice_client_words), sealed against every change of its size) and
  * its eventfd. The scheduler answers with a welcome, and its own page where it grants the role.
+ * When it grants that no longer, it sends another welcome, with an error, and hangs up.
  *
  * Why the client makes its page, and not the scheduler: so its counters work before there is a
  * scheduler, what is in flight outlives one, and coming back to the next changes no page under the

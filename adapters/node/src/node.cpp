@@ -132,6 +132,7 @@ class node_impl final : public node {
       message = set.error().message();
       return set;
     }
+    if (clients_ != nullptr) clients_->rules_changed();  // who asks waits for mutex_
     return {};
   }
 
@@ -297,7 +298,12 @@ class node_impl final : public node {
     sources.push_back(make_node_source({.socket = options_.clients ? options_.files.clients() : "",
                                         .alive = options_.alive,
                                         .alive_every = options_.alive_every}));
-    if (options_.clients) sources.push_back(make_clients(*discovery));
+    client::server* clients = nullptr;
+    if (options_.clients) {
+      auto server = make_clients(*discovery);
+      clients = server.get();
+      sources.push_back(std::move(server));
+    }
     auto made = scheduler::create(
         settings.scheduler, std::move(*loop), make_driver(),
         paused ? nullptr : settings.make_policy(), std::move(sources),
@@ -315,6 +321,7 @@ class node_impl final : public node {
       const std::scoped_lock held{mutex_};
       scheduler_.swap(*made);  // the one before goes at the end, without the lock
       discovery_ = discovery;
+      clients_ = clients;
       lock_ = std::move(lock);
       changed = generation != generation_;
       if (changed) {
@@ -328,7 +335,7 @@ class node_impl final : public node {
     return {};
   }
 
-  std::unique_ptr<source> make_clients(kfd::discovery& roles) {
+  std::unique_ptr<client::server> make_clients(kfd::discovery& roles) {
     client::server_options with;
     with.socket = options_.files.clients();
     with.group = options_.socket_group;
@@ -433,6 +440,7 @@ class node_impl final : public node {
   bool lost_ = false;                     // another program has the lock
   std::unique_ptr<scheduler> scheduler_;  // the last one; replaced by the node's thread only
   kfd::discovery* discovery_ = nullptr;   // the scheduler's
+  client::server* clients_ = nullptr;     // the scheduler's, if it takes any
   std::unique_ptr<kfd::node_lock> lock_;  // in observe
 
   std::mutex said_mutex_;

@@ -180,7 +180,7 @@ void attacher::lost() {
 
 void attacher::restored() {
   up_ = true;
-  returning_.emplace();
+  returning_ = returns{};  // clang 14 finds no constructor for emplace()
   table_.for_each_process([&](process& one) {
     table_.attach_candidates().push_back(one.id);
     if (one.was_attached) returning_->awaited.push_back(one.id);

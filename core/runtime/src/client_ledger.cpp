@@ -15,6 +15,8 @@ constexpr std::uint64_t most_in_flight = std::uint64_t{1} << 20;
 // Between two looks: more than could be begun in the seconds that a turn may be late.
 constexpr std::uint64_t most_begun = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t most_open_spans = 65'536;
+// Looked at in one turn, of all of them together.
+constexpr std::size_t most_marks = SLUICE_WORDS_MARKS;
 
 }  // namespace
 
@@ -82,6 +84,11 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
     count_on_new_gpus(now, events);
   }
   next_ = never;
+  marks_left_ = most_marks;
+  with_marks_ = static_cast<std::size_t>(
+      std::count_if(clients_.begin(), clients_.end(), [](const client& one) {
+        return one.page->foreign && sluice_words_has_mark(one.page->words.get(), one.read) != 0;
+      }));
   for (std::size_t i = 0; i < clients_.size();) {
     follow_gang(clients_[i], now, events);
     if (look_at(clients_[i], now, events)) {
@@ -137,7 +144,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
   std::uint64_t ended = load_word(words.ended) - one.base;
   std::uint64_t begun = load_word(words.begun) - one.base;
   if (const char* const why = page.foreign ? impossible(one, begun, ended) : nullptr) {
-    throw_out(one, why);
+    throw_out(one, why, now);
     withdrawn = true;
     ended = one.ended;
     begun = one.begun;
@@ -187,7 +194,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
     one.mark_at = now;
   }
   if (withdrawn) one.counted = 0;
-  take_marks(one, now, events);
+  take_marks(one, withdrawn, now, events);
   settle_spans(one, withdrawn, now, events);
 
   if (const std::uint64_t ends = before + began - one.counted; ends != 0) {
@@ -223,11 +230,14 @@ const char* client_ledger::impossible(const client& one, std::uint64_t begun,
              : nullptr;
 }
 
-void client_ledger::throw_out(client& one, const char* why) {
+void client_ledger::throw_out(client& one, const char* why, time_point now) {
   // Once: whoever has withdrawn in the same moment is gone anyway.
   if (one.page->withdrawn.exchange(true, std::memory_order_acq_rel)) return;
   stats_.clients_thrown_out.add();
-  log_line(log_level::warning, "client '{}': thrown out: {}", one.page->options.name, why);
+  if (std::uint64_t suppressed = 0; thrown_out_log_.allow(now, suppressed)) {
+    log_line(log_level::warning, "client '{}': thrown out: {}{}", one.page->options.name, why,
+             left_out(suppressed));
+  }
   if (auto* const remote = std::exchange(one.page->remote, nullptr)) remote->thrown_out(why);
 }
 
@@ -239,7 +249,14 @@ bool client_ledger::check_mark(const client& one, sluice_mark& mark, time_point 
   return true;
 }
 
-void client_ledger::take_marks(client& one, time_point now, std::vector<event>& events) {
+std::size_t client_ledger::share_of(const client& one, bool withdrawn) noexcept {
+  // Of one that leaves all, for nobody comes back to the rest.
+  if (!one.page->foreign || withdrawn) return SLUICE_WORDS_MARKS;
+  return std::max<std::size_t>(1, marks_left_ / std::max<std::size_t>(1, with_marks_));
+}
+
+void client_ledger::take_marks(client& one, bool withdrawn, time_point now,
+                               std::vector<event>& events) {
   const auto ended = [&](const open_spans::span& which, time_point at) {
     const duration length = std::max(at - which.begun, duration::zero());
     stats_.span_length[static_cast<std::size_t>(which.kind)].record(length);
@@ -251,10 +268,12 @@ void client_ledger::take_marks(client& one, time_point now, std::vector<event>& 
                       .request = which.request,
                       .length = length});
   };
-  // No more than a ringful, however fast they come.
+  // However fast they come. What is left keeps the scheduler awake (has_news()).
+  const std::size_t share = share_of(one, withdrawn);
+  std::size_t taken = 0;
   sluice_mark mark;
-  for (int i = 0; i < SLUICE_WORDS_MARKS; ++i) {
-    if (sluice_words_take(one.page->words.get(), &one.read, &mark) == 0) break;
+  while (taken < share && sluice_words_take(one.page->words.get(), &one.read, &mark) != 0) {
+    ++taken;
     if (!check_mark(one, mark, now)) {
       stats_.lost_marks.add();
       continue;
@@ -279,6 +298,10 @@ void client_ledger::take_marks(client& one, time_point now, std::vector<event>& 
                       .at = at,
                       .span = kind,
                       .request = mark.request});
+  }
+  if (one.page->foreign && taken != 0) {
+    marks_left_ -= std::min(taken, marks_left_);
+    with_marks_ -= with_marks_ != 0 ? 1 : 0;
   }
   const std::uint64_t lost = load_word(one.page->words->lost);
   if (lost > one.lost_marks) stats_.lost_marks.add(lost - one.lost_marks);
@@ -310,12 +333,15 @@ void client_ledger::settle_spans(client& one, bool withdrawn, time_point now,
   const auto expired =
       abandon_spans(one, now - config_.max_busy, config_.max_busy / 64, now, events);
   stats_.expired_spans.add(expired);
+  std::uint64_t suppressed = 0;
   if (expired == 0 || std::exchange(one.said_expired, true)) return;
+  if (!expired_log_.allow(now, suppressed)) return;
   log_line(log_level::warning,
            "client '{}': span(s) that nobody ended stopped counting after {} s, {} of them now; "
-           "further ones are only counted (expired_spans)",
+           "further ones are only counted (expired_spans){}",
            one.page->options.name,
-           std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(), expired);
+           std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(), expired,
+           left_out(suppressed));
 }
 
 }  // namespace sluice::core

@@ -3,6 +3,7 @@
 /// Reads the clients' counters and turns what moved into events.
 
 #include "front_desk.hpp"
+#include "log_limiter.hpp"
 #include "open_spans.hpp"
 #include "record_stream.hpp"
 #include "table.hpp"
@@ -57,12 +58,14 @@ class client_ledger {
   /// \return why that cannot be, of a client that is not trusted; nullptr when it can.
   static const char* impossible(const client& one, std::uint64_t begun,
                                 std::uint64_t ended) noexcept;
-  void throw_out(client& one, const char* why);
+  void throw_out(client& one, const char* why, time_point now);
   /// \return false when the client has left.
   bool look_at(client& one, time_point now, std::vector<event>& events);
   /// \return false: it is not to be believed, or more than is remembered.
   bool check_mark(const client& one, sluice_mark& mark, time_point now) const;
-  void take_marks(client& one, time_point now, std::vector<event>& events);
+  void take_marks(client& one, bool withdrawn, time_point now, std::vector<event>& events);
+  /// How many marks of that client are looked at in this turn.
+  std::size_t share_of(const client& one, bool withdrawn) noexcept;
   /// The policy forgets its open spans that have begun by then. \return how many.
   static std::uint64_t abandon_spans(client& one, time_point begun_by, duration grain,
                                      time_point now, std::vector<event>& events);
@@ -82,6 +85,13 @@ class client_ledger {
   record_stream* const record_;
   std::vector<client> clients_;
   std::vector<client> withdrawn_;  // In the last look: its events still name them.
+  // Of one look(): what is left of its marks for clients that are not trusted, and how many of
+  // those that have some were not come to.
+  std::size_t marks_left_ = 0;
+  std::size_t with_marks_ = 0;
+  // One client may come back as often as it likes, to lie again.
+  log_limiter thrown_out_log_{8};
+  log_limiter expired_log_{8};
   time_point last_look_{};
   time_point next_ = never;
 };

@@ -82,12 +82,17 @@ class open_spans {
  private:
   static constexpr std::size_t least = 256;
 
+  /// Where the numbers of another process's requests lead is this process's secret: who could
+  /// choose ones that collide would make the scheduler's thread probe for him.
   std::size_t home_of(span_kind kind, std::uint64_t request) const noexcept {
-    constexpr std::uint64_t golden_ratio = 0x9e3779b97f4a7c15;
-    const std::uint64_t mixed =
-        (request * span_kinds + static_cast<std::uint64_t>(kind)) * golden_ratio;
-    return (mixed >> 32) & (entries_.size() - 1);
+    static const std::uint64_t seed = secret();
+    std::uint64_t mixed = (request * span_kinds + static_cast<std::uint64_t>(kind)) ^ seed;
+    // The finaliser of splitmix64 (Steele, Lea, Flood 2014; constants by Stafford).
+    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+    return (mixed ^ (mixed >> 31)) & (entries_.size() - 1);
   }
+  static std::uint64_t secret() noexcept;
   std::size_t find(span_kind kind, std::uint64_t request) const noexcept {
     std::size_t i = home_of(kind, request);
     while (entries_[i].begun != never &&

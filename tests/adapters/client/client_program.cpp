@@ -159,6 +159,11 @@ std::string obey(std::istringstream& words) {
     words >> socket >> options.role;
     options.socket = socket.c_str();
     options.name = "program";
+    std::uint32_t gpu = 0;
+    if (words >> gpu) {
+      options.gpus = &gpu;
+      options.gpu_count = 1;
+    }
     return sluice_client_open(&options, &client) == 0 ? "ok" : sluice_client_last_error();
   }
   if (word == "begin") return std::to_string(sluice_client_begin(client));

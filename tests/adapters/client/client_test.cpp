@@ -19,7 +19,9 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
+#include <mutex>
 #include <random>
 #include <string>
 #include <vector>
@@ -225,6 +227,59 @@ TEST_F(Client, WorksBeforeThereIsASchedulerAndOverItsRestart) {
     ASSERT_TRUE(becomes(one, "connected=0"));
   }
   EXPECT_THAT(one.ask("status"), HasSubstr("in_flight=1"));
+}
+
+/// A scheduler that hangs hangs up on nobody.
+TEST_F(Client, GoesToWhoeverTookTheSocketFromASchedulerThatHangs) {
+  std::promise<void> go_on;
+  std::atomic<bool> hangs{false};
+  auto hanging = options();
+  hanging.allow = [&, until = go_on.get_future().share()](const client::peer&, role) {
+    if (hangs) until.wait();
+    return true;
+  };
+  served_node first(hanging);
+  ASSERT_TRUE(first.runs());
+  program one;
+  ASSERT_TRUE(begins(one, first));
+  hangs = true;
+  program another;
+  ASSERT_EQ(another.ask(open_line()), "ok");
+  ASSERT_EQ(unlink(place_.path().c_str()), 0);
+  // Gone is not taken over: the first may be well.
+  EXPECT_FALSE(eventually(
+      1200ms, [&] { return one.ask("status").find("connected=1") == std::string::npos; }));
+  served_node second(options());
+  EXPECT_TRUE(second.runs());
+  EXPECT_TRUE(becomes(one, "connected=1 role=1 error=0 in_flight=1 connections=2"));
+  EXPECT_TRUE(second.suspends());
+  EXPECT_TRUE(becomes(another, "connected=1"));
+  go_on.set_value();
+  first.stop();
+  EXPECT_THAT(one.ask("status"), HasSubstr("connections=2"));
+}
+
+// Its hello comes before the scheduler's first look at the node, where both start at once.
+TEST_F(Client, ThatNamesAGpuWhichIsNotSeenYetAsksAgainSoon) {
+  std::mutex mutex;
+  std::vector<time_point> asked;
+  auto with = options();
+  with.allow = [&](const client::peer&, role) {
+    const std::scoped_lock lock(mutex);
+    asked.push_back(clock::now());
+    return true;
+  };
+  served_node node(with);
+  ASSERT_TRUE(node.runs());
+  program one;
+  ASSERT_EQ(one.ask(open_line() + " 2989"), "ok");
+  ASSERT_TRUE(eventually(patience, [&] {
+    const std::scoped_lock lock(mutex);
+    return asked.size() >= 2;
+  }));
+  EXPECT_THAT(one.ask("status"), HasSubstr("a GPU that the scheduler has not seen"));
+  const std::scoped_lock lock(mutex);
+  EXPECT_LT(asked[1] - asked[0], 900ms);  // The second that other refusals take.
 }
 
 TEST_F(Client, StartsAnewInAForkedChildAndLeavesNothingToASpawnedProgram) {
@@ -512,6 +567,35 @@ TEST_F(Client, IsOnlineOnlyWithAGrantAndSaysWhyNot) {
   EXPECT_EQ(one.ask("begin"), "0");
   EXPECT_FALSE(eventually(100ms, [&] { return node.stats().begins != 0; }));
   EXPECT_TRUE(node.roles.lines().empty());
+}
+
+TEST_F(Client, LosesItsGrantWhenTheRulesChange) {
+  std::atomic<bool> online_is_granted{true};
+  std::atomic<int> asked{0};
+  auto with = options();
+  with.allow = [&](const client::peer&, role what) {
+    ++asked;
+    return what == role::offline || online_is_granted;
+  };
+  served_node node(with);
+  ASSERT_TRUE(node.runs());
+  program offline;
+  ASSERT_EQ(offline.ask(open_line(2)), "ok");
+  ASSERT_TRUE(becomes(offline, "connected=1 role=2"));
+  program one;
+  ASSERT_TRUE(begins(one, node));
+  node.clients().rules_changed();  // As they were.
+  EXPECT_TRUE(eventually(patience, [&] { return asked == 4; }));
+  EXPECT_THAT(one.ask("status"), HasSubstr("connected=1"));
+  online_is_granted = false;
+  node.clients().rules_changed();
+  EXPECT_TRUE(becomes(one, "connected=0 role=0 error=-13 in_flight=1"));
+  EXPECT_THAT(one.ask("status"), HasSubstr("may not be online"));
+  EXPECT_TRUE(node.resumes());
+  online_is_granted = true;
+  EXPECT_TRUE(becomes(one, "connected=1 role=1"));
+  EXPECT_TRUE(node.suspends());
+  EXPECT_THAT(offline.ask("status"), HasSubstr("connections=1"));
 }
 
 TEST_F(Client, MayBeGrantedItsRoleByUserOrGroup) {

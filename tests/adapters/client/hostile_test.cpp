@@ -141,6 +141,29 @@ TEST_F(Hostile, DescriptorsThatTakeLongToCloseHoldUpNobody) {
   }
 }
 
+TEST_F(Hostile, DescriptorsThatAreNeverClosedKeepNobodyOut) {
+  start();
+  // All but one of the threads that close are kept, and each client after that leaves three.
+  std::vector<std::unique_ptr<lingering>> slow;
+  for (int i = 0; i < 7; ++i) slow.push_back(std::make_unique<lingering>());
+  {
+    raw_client one(place_.path());
+    const auto hello = raw_client::good_hello();
+    std::vector<int> fds;
+    for (const auto& each : slow) fds.push_back(each->fd());
+    ASSERT_TRUE(one.send(&hello, sizeof hello, fds));
+    for (const auto& each : slow) each->let_go();
+    ASSERT_TRUE(one.welcome().has_value());
+  }
+  for (int i = 0; i < 100; ++i) {
+    raw_client one(place_.path());
+    const auto said = one.register_itself();
+    ASSERT_TRUE(said) << "client " << i;
+    EXPECT_EQ(said->error, 0) << said->why;
+  }
+  EXPECT_TRUE(others_are_served());
+}
+
 TEST_F(Hostile, RegistrationsThatMakeNoSenseAreRefused) {
   start();
   const descriptor page(make_page());
@@ -251,6 +274,30 @@ TEST_F(Hostile, CountersThatCannotBeThrowTheClientOut) {
   lie([](auto& words) { __atomic_store_n(&words.ended, ~std::uint64_t{0}, __ATOMIC_RELEASE); });
   EXPECT_TRUE(eventually(20s, [&] { return mapped() <= mapped_before; }));
   EXPECT_TRUE(others_are_served());
+}
+
+TEST_F(Hostile, WhoLiesAgainAndAgainFillsNoLog) {
+  start();
+  const auto begun = clock::now();
+  constexpr std::uint64_t lies = 50;
+  ::testing::internal::CaptureStderr();
+  for (std::uint64_t i = 0; i < lies; ++i) {
+    raw_client one(place_.path());
+    auto* const words = one.join();
+    __atomic_store_n(&words->begun, 1U << 21U, __ATOMIC_RELEASE);
+    one.ring();
+    EXPECT_TRUE(one.is_hung_up());
+    munmap(words, sizeof *words);
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(node_->stats().clients_thrown_out, lies);
+  std::size_t lines = 0;
+  for (auto at = log.find("thrown out:"); at != log.npos; at = log.find("thrown out:", at + 1)) {
+    ++lines;
+  }
+  // Eight at once, and one a second.
+  EXPECT_GE(lines, 1U);
+  EXPECT_LE(lines, 9U + static_cast<std::size_t>((clock::now() - begun) / 1s));
 }
 
 TEST_F(Hostile, GarbageInThePageHarmsNobodyElse) {

@@ -126,7 +126,9 @@ class served_node {
     if (!driver) driver = make_instant();
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(std::make_unique<offline_process>());
-    sources.push_back(client::make_server(std::move(options)));
+    auto server = client::make_server(std::move(options));
+    clients_ = server.get();
+    sources.push_back(std::move(server));
     auto made = scheduler::create(
         config, std::move(*loop), std::move(driver),
         make_fixed_timeslice({.slice = 1us, .slice_of = {}, .weight_of = {}}), std::move(sources));
@@ -166,6 +168,7 @@ class served_node {
     });
   }
   scheduler& core() { return *core_; }
+  client::server& clients() { return *clients_; }
 
   static scheduler_config quick() {
     scheduler_config config;
@@ -185,6 +188,7 @@ class served_node {
     return made;
   }
 
+  client::server* clients_ = nullptr;  // The scheduler's.
   std::unique_ptr<scheduler> core_;
   std::thread runner_;
 };

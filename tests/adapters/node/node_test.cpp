@@ -245,8 +245,11 @@ TEST_F(Node, IsTakenFromAnOwnerThatHangs) {
   ASSERT_TRUE(first->says("owning", patience));
   const auto second = embed();
   ASSERT_TRUE(second->says("following", patience));
+  ASSERT_TRUE(eventually(patience, [&] { return ask(*second, "connections") == "1"; }));
   first->signal(SIGSTOP);
   ASSERT_TRUE(eventually(patience, [&] { return state_of(*second) == "owning"; }));
+  // Its client hears nothing from the first, and goes to the second all the same.
+  EXPECT_TRUE(eventually(patience, [&] { return ask(*second, "connections") == "2"; }));
   first->signal(SIGCONT);
   ASSERT_TRUE(eventually(patience, [&] { return state_of(*first) == "following"; }));
   EXPECT_EQ(state_of(*second), "owning");
@@ -376,6 +379,25 @@ TEST_F(Node, RunsOnTheHostsLoopAndObeysAPause) {
   EXPECT_EQ(here.state(), node_state::stopped);
   work.reset();
   host.join();
+}
+
+TEST_F(Node, TakesAGrantBackThatItsNewSettingsNoLongerGive) {
+  const auto with = options();
+  std::string message;
+  auto made = node::create(with, message);
+  ASSERT_TRUE(made) << message;
+  node& here = **made;
+  ASSERT_TRUE(here.start());
+  std::error_code error;
+  const auto client = here.connect({}, error);
+  ASSERT_TRUE(eventually(patience, [&] { return client.status().connected != 0; }));
+  auto settings = with.settings;
+  settings.roles.may_claim_online = {.users = {::getuid() + 1}};
+  ASSERT_TRUE(here.change(settings, message)) << message;
+  EXPECT_TRUE(eventually(patience, [&] { return client.status().error == -EACCES; }));
+  ASSERT_TRUE(here.change(with.settings, message)) << message;
+  EXPECT_TRUE(eventually(patience, [&] { return client.status().connected != 0; }));
+  here.stop();
 }
 
 // A plugin may take its time to make a policy; neither clients nor watchdogs wait for that.

@@ -56,6 +56,17 @@ struct server_options {
   std::function<void(std::string_view)> tell{};
 };
 
+/// What make_server() makes.
+class server : public source {
+ public:
+  /// What `allow` says may have changed: it is asked again, on the reactor thread and soon, of
+  /// every client, and those that it would refuse now are told so and hung up on. Cost there: an
+  /// `allow` for each.
+  ///
+  /// Threading: any thread. Never blocks.
+  virtual void rules_changed() noexcept = 0;
+};
+
 /// A client counts as gone, and all it had in flight as ended, when its socket hangs up, when its
 /// process ends, or when the kernel writes its core, which can take seconds in which nobody ends
 /// anything: looked at every 20 ms while it has something in flight. Where more than 16 clients
@@ -64,6 +75,6 @@ struct server_options {
 /// start() fails with errc::already_owned when another server answers at the socket, with
 /// errc::not_supported when the host takes no clients, else with the system's error; each with a
 /// sentence to `say`.
-[[nodiscard]] std::unique_ptr<source> make_server(server_options options);
+[[nodiscard]] std::unique_ptr<server> make_server(server_options options);
 
 }  // namespace sluice::client

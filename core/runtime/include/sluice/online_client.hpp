@@ -120,7 +120,7 @@ class online_client {
   /// Online work begins. Wait-free but for one eventfd write when the reactor sleeps; no lock, no
   /// allocation.
   void begin() noexcept;
-  /// Online work ended; as begin().
+  /// Online work ended; as begin(), but that it is lock-free where several end at once.
   void end() noexcept;
   /// begin() now, end() when the token goes.
   [[nodiscard]] busy_token busy() noexcept;

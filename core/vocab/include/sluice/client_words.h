@@ -122,11 +122,15 @@ static inline void sluice_words_begin(sluice_client_words* words) {
  * \return 0: nothing was in flight, so there is nothing to end. */
 static inline int sluice_words_end(sluice_client_words* words) {
   /* In this order: when nothing is left that began before the first load, the caller's own begin
-   * has been ended, or never was. */
-  const uint64_t ended = __atomic_load_n(&words->ended, __ATOMIC_ACQUIRE);
-  if (ended >= __atomic_load_n(&words->begun, __ATOMIC_RELAXED)) return 0;
-  (void)__atomic_fetch_add(&words->ended, 1, __ATOMIC_RELEASE);
-  return 1;
+   * has been ended, or never was. Two ends of one begin: only one of them finds it. */
+  uint64_t ended = __atomic_load_n(&words->ended, __ATOMIC_ACQUIRE);
+  while (ended < __atomic_load_n(&words->begun, __ATOMIC_RELAXED)) {
+    if (__atomic_compare_exchange_n(&words->ended, &ended, ended + 1, 1, __ATOMIC_RELEASE,
+                                    __ATOMIC_ACQUIRE)) {
+      return 1;
+    }
+  }
+  return 0;
 }
 
 enum sluice_pushed {
