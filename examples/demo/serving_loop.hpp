@@ -32,9 +32,9 @@ inline constexpr std::uint32_t serving_packets = 4096;
 
 /// Serves `work` on `queue`, beginning now. Blocks until all is served, the drain limit has passed
 /// or stop_signal() is set.
-/// \param client told about every request: the spans request and ttft of it when it arrives, itl
-/// from
-///        token to token, and that online work is in flight from its admission to its last token.
+/// \param client told about every request: the spans request and ttft of it when it arrives,
+///        itl from token to token, and that online work is in flight from its admission to its last
+///        token.
 checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_slots,
                               const arrivals& work, const token_costs& costs,
                               const serving_options& options, sluice::online_client& client);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <span>
 #include <string>
 #include <string_view>
@@ -130,7 +131,7 @@ class slo final : public policy {
 
   const slo_options options_;
   std::vector<span_kind> targets_;
-  std::vector<slo_gpu> gpus_;  // In the order of the table's.
+  std::deque<slo_gpu> gpus_;  // In the order of the table's; they stay where they are.
   bool listening_ = false;
   bool marked_ = false;
   bool warned_ = false;

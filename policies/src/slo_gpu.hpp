@@ -65,7 +65,7 @@ class slo_gpu {
     } else if (track(one.span).open()) {
       trial_ = false;  // It is alone no more.
     }
-    track(one.span).begin(one.at, now, held_, trial_);
+    track(one.span).begin(one.at, now, trial_);
   }
 
   /// \param suspended_since from when on every offline group there has been suspended; never: not

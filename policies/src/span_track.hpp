@@ -14,10 +14,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <map>
+#include <memory_resource>
 #include <optional>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "sluice/policy.hpp"
 #include "sluice/time.hpp"
@@ -27,7 +28,6 @@ namespace sluice {
 class span_track {
  public:
   void aim(duration target) noexcept { stated_ = target_ = target; }
-  duration target() const noexcept { return target_; }
   bool has_target() const noexcept { return target_ != duration::zero(); }
   bool open() const noexcept { return !open_.empty(); }
 
@@ -43,7 +43,8 @@ class span_track {
   bool helps() const noexcept {
     if (by_tokens_) return *by_tokens_ > round_trip_;
     if (alone_.count() < few || alone_.least_gain() > round_trip_) return true;
-    return (late_ != 0 || held_) && alone_.most_gain() > round_trip_;
+    const bool some_late = !open_.empty() && open_.begin()->second.late;
+    return (some_late || held_) && alone_.most_gain() > round_trip_;
   }
   /// A span has come while none was open: whether holding is put to the test with it. Every second
   /// time until something is known, rarely where it is clear; and where holding does not help, each
@@ -73,9 +74,10 @@ class span_track {
   /// \param trial one that is alone is held for at once, or not at all: what less is known of.
   /// \pre open()
   time_point hold_at(bool trial) const noexcept {
-    if (trial && open_.size() == 1) return spares() ? never : open_.front().begun;
+    const time_point first = open_.begin()->first;
+    if (trial && open_.size() == 1) return spares() ? never : first;
     if (!helps()) return never;
-    return open_.front().begun + patience(open_.size());
+    return first + patience(open_.size());
   }
   /// The target has been missed for long, and a hold helps: offline work is held whenever online
   /// work is in flight, until the misses are made up for.
@@ -86,63 +88,62 @@ class span_track {
   double price() const noexcept { return std::exp2(pressure_); }
 
   /// \param trial it is the first of those for which holding is put to the test.
-  void begin(time_point at, time_point now, bool held, bool trial) {
-    const auto place = std::upper_bound(open_.begin(), open_.end(), at, later);
-    if (place < open_.begin() + static_cast<std::ptrdiff_t>(late_)) ++late_;
-    open_.insert(place, {at, at, now, open_.size() + 1, held, open_.empty(), trial && spares()});
+  void begin(time_point at, time_point now, bool trial) {
+    const auto after = open_.upper_bound(at);
+    const bool late = after != open_.end() && after->second.late;
+    const open_span fresh{now, open_.size() + 1, changes_, open_.empty(), trial && spares(), late};
+    const auto one = open_.emplace_hint(after, at, fresh);
+    if (after == punctual_) punctual_ = one;
   }
   /// Offline work is held from now on, or not any more.
   void set_held(bool held, time_point now) noexcept {
     held_ = held;
-    for (open_span& one : open_) {
-      one.held = held;
-      if (one.told != now) one.from = now;
-      one.among = open_.size();
-    }
+    changed_ = now;
+    among_ = open_.size();
+    ++changes_;
   }
   /// The span that begun then ends; another one that began at the same time would do as well.
   /// \param suspended offline work was, all the while.
   void end(time_point begun, duration length, bool suspended, time_point now, span_kind kind,
            decision_sink& out) {
-    const auto after = std::upper_bound(open_.begin(), open_.end(), begun, later);
     bool known_late = false;
-    if (after != open_.begin() && std::prev(after)->begun == begun) {
-      const auto one = std::prev(after);
-      if (one->held) needs_[level(one->among)].add(begun + length - one->from);
-      const bool always = one->from == begun;
-      if (one->first && (always || one->trial)) alone_.add(one->held && always, length);
-      if (strict_ && suspended && always && one->held) count_suspended(length);
-      known_late = one < open_.begin() + static_cast<std::ptrdiff_t>(late_);
-      erase(one, after);
+    if (const auto found = find(begun); found != open_.end()) {
+      const open_span one = found->second;
+      const bool always = one.told >= changed_;
+      const std::size_t among = one.changes == changes_ ? one.among : among_;
+      if (held_) needs_[level(among)].add(begun + length - (always ? begun : changed_));
+      if (one.first && (always || one.trial)) alone_.add(held_ && always, length);
+      if (strict_ && suspended && always && held_) count_suspended(length);
+      known_late = one.late;
+      erase(found);
     }
     lengths_.add(length);
     if (!known_late) learn(length > target_, now, kind, out);
   }
   /// Nobody will end the span that begun then: its length tells nothing.
   void abandon(time_point begun) {
-    const auto after = std::upper_bound(open_.begin(), open_.end(), begun, later);
-    if (after == open_.begin() || std::prev(after)->begun != begun) return;
-    erase(std::prev(after), after);
+    if (const auto found = find(begun); found != open_.end()) erase(found);
   }
   /// What can be said of open spans: those that are late have missed already, however late they
   /// will end. \return when to look again.
   time_point look(time_point now, span_kind kind, decision_sink& out) {
-    for (; late_ < open_.size() && open_[late_].begun + target_ < now; ++late_) {
+    for (; punctual_ != open_.end() && punctual_->first + target_ < now; ++punctual_) {
+      punctual_->second.late = true;
       learn(true, now, kind, out);
     }
-    return late_ < open_.size() ? open_[late_].begun + target_ + duration(1) : never;
+    return punctual_ != open_.end() ? punctual_->first + target_ + duration(1) : never;
   }
 
  private:
   struct open_span {
-    time_point begun{};
-    time_point from{};      ///< Since when `held` is as it is; `begun`: always.
-    time_point told{};      ///< The turn in which its begin was seen.
-    std::size_t among = 0;  ///< So many were open then.
-    bool held = false;
-    bool first = false;  ///< None was open when it began.
+    time_point told{};          ///< The turn in which its begin was seen.
+    std::size_t among = 0;      ///< So many were open then.
+    std::uint64_t changes = 0;  ///< `changes_` then.
+    bool first = false;         ///< None was open when it began.
     bool trial = false;  ///< It was not held for while it was alone, whatever else would have been.
+    bool late = false;   ///< It was counted as missed, or one that began later was.
   };
+  using open_spans = std::pmr::multimap<time_point, open_span>;
   static constexpr std::size_t levels = 10;
   static constexpr double few = 8;
   static constexpr std::uint64_t first_back_off = 16;
@@ -160,7 +161,6 @@ class span_track {
       "itl.p99 = {} ms is out of reach: 99 % of tokens need up to {} ms with offline work held; it "
       "aims at {} ms for the next ten minutes"};
 
-  static bool later(time_point at, const open_span& one) noexcept { return at < one.begun; }
   static std::size_t level(std::size_t count) noexcept {
     return std::min(static_cast<std::size_t>(std::bit_width(count)), levels) - 1;
   }
@@ -174,11 +174,14 @@ class span_track {
     }
     return target_;
   }
-  using where = std::vector<open_span>::iterator;
-  void erase(where from, where to) noexcept {
-    const auto late = open_.begin() + static_cast<std::ptrdiff_t>(late_);
-    if (from < late) late_ -= static_cast<std::size_t>(std::min(to, late) - from);
-    open_.erase(from, to);
+  open_spans::iterator find(time_point begun) {
+    const auto after = open_.upper_bound(begun);
+    if (after == open_.begin() || std::prev(after)->first != begun) return open_.end();
+    return std::prev(after);
+  }
+  void erase(open_spans::iterator one) noexcept {
+    if (one == punctual_) ++punctual_;
+    open_.erase(one);
   }
 
   /// Whether spans come near the target at all: only then it matters what a hold saves.
@@ -227,7 +230,10 @@ class span_track {
   /// How long spans take from when offline work is held on, by how many are open then: 1, 2 to 3,
   /// 4 to 7, and so on.
   std::array<decaying_histogram, levels> needs_;
-  bool held_ = false;          ///< Offline work is.
+  bool held_ = false;                       ///< Offline work is...
+  time_point changed_ = time_point::min();  ///< ...or not, since this turn's end...
+  std::size_t among_ = 0;                   ///< ...when so many were open.
+  std::uint64_t changes_ = 0;               ///< So often that changed.
   held_and_beside alone_;      ///< First spans that were held for from their begin, or not at all.
   std::uint64_t untried_ = 0;  ///< So many came since the last trial.
   std::uint64_t backed_off_ = first_back_off;
@@ -238,9 +244,10 @@ class span_track {
   decaying_histogram suspended_{8192};  ///< Lengths of spans held for throughout, since then.
   double suspended_count_ = 0;
   double suspended_misses_ = 0;
-  time_point retry_ = never;     ///< When the stated target is aimed at again.
-  std::vector<open_span> open_;  ///< By their begin.
-  std::size_t late_ = 0;         ///< The first so many of them were counted as missed.
+  time_point retry_ = never;                      ///< When the stated target is aimed at again.
+  std::pmr::unsynchronized_pool_resource nodes_;  ///< Keeps what it has had: no allocation later.
+  open_spans open_{&nodes_};                      ///< By their begin.
+  open_spans::iterator punctual_ = open_.end();   ///< The first that is not late.
 };
 
 }  // namespace sluice

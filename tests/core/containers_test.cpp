@@ -1,8 +1,9 @@
-// The runtime's own containers: slot_table, deadline_heap, off_time.
+// The runtime's own containers: slot_table, deadline_heap, off_time, wait_list.
 
 #include "deadline_heap.hpp"
 #include "off_time.hpp"
 #include "slot_table.hpp"
+#include "wait_list.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -126,6 +127,51 @@ TEST(OffTime, IsNeverBelowTheTruthAndAboveItByAtMostOneStep) {
       measured.turn_on(now, window);
       offs.back().second = now;
     }
+  }
+}
+
+TEST(WaitList, AnswersWhoIsClearOrDueAndAsksOncePerClient) {
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  wait_list list;
+  struct expected {
+    client_id client{};
+    time_point deadline{};
+  };
+  std::map<std::uint64_t, expected> model;
+  std::uint64_t last = 0;
+  for (int turn = 0; turn < 1'000; ++turn) {
+    const time_point now = at(std::chrono::milliseconds(turn));
+    for (auto fresh = random() % 5; fresh != 0; --fresh) {
+      const expected one{client_id{1 + random() % 8},
+                         now + std::chrono::milliseconds(random() % 50)};
+      list.add({++last, one.client, one.deadline, {}}, {});
+      model.emplace(last, one);
+    }
+    const std::uint64_t stopped = 1 + random() % (last + 1);
+    EXPECT_EQ(list.take(stopped).number, model.erase(stopped) != 0 ? stopped : 0);
+
+    const client_id clear{random() % 60};  // Mostly nobody.
+    std::set<client_id> asked;
+    std::map<std::uint64_t, bool> answers;
+    for (const auto& [one, was_clear] : list.take_answered(now, [&](client_id of, const auto&) {
+           EXPECT_TRUE(asked.insert(of).second);
+           return of == clear;
+         })) {
+      answers.emplace(one.number, was_clear);
+    }
+    std::map<std::uint64_t, bool> wanted;
+    time_point next = never;
+    std::erase_if(model, [&](const auto& each) {
+      const bool answered = each.second.client == clear || each.second.deadline <= now;
+      if (answered) wanted.emplace(each.first, each.second.client == clear);
+      if (!answered) next = std::min(next, each.second.deadline);
+      return answered;
+    });
+    ASSERT_EQ(answers, wanted);
+    ASSERT_EQ(list.next(), next);
+    ASSERT_EQ(list.size(), model.size());
   }
 }
 

@@ -21,8 +21,9 @@ observation numbered(std::uint64_t number) {
 
 struct receiver {
   explicit receiver(std::size_t capacity, bool same_thread = false)
-      : box(capacity, {[this] { ++wakes; }, [same_thread] { return same_thread; },
-                       [this](const observation& one) { got.push_back(one.start_time); }}) {}
+      : box(capacity,
+            {[this] { ++wakes; }, [same_thread] { return same_thread; },
+             [this](const observation& one, time_point) { got.push_back(one.start_time); }}) {}
   std::atomic<int> wakes{0};
   std::vector<std::uint64_t> got;
   inbox box;

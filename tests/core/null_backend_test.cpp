@@ -88,6 +88,8 @@ class NullBackend : public testing::Test, private backend_listener {
   std::vector<std::string> said_;
 };
 
+TEST_F(NullBackend, SaysThatItOnlyPretends) { EXPECT_FALSE(driver_->acts()); }
+
 TEST_F(NullBackend, KnowsTheQueuesThatSourcesSee) {
   EXPECT_EQ(driver_->attach(trainer, 100, 7).error(), errc::unknown_target);
   see(observation_kind::process_seen);

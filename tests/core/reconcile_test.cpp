@@ -528,6 +528,54 @@ TEST(Loss, OfTheBackendIsFollowedByAttachingAgainOnceItIsBack) {
   EXPECT_TRUE(bench.driver.suspended(100, q(0)));
 }
 
+// Symptom: after the agent's death under load nothing made room for attach_at_latest -
+// attach_after.
+TEST(Loss, OfTheBackendUnderLoadIsFollowedByAttachingAgainAtOnce) {
+  attached_bench bench;
+  auto client = bench.client();
+  client.begin();
+  bench.settle();
+  bench.create(200, role::offline, gpu_a, {0});
+  bench.run_for(500ms);
+  bench.driver.lose();
+  bench.settle();
+  ::testing::internal::CaptureStderr();
+  bench.driver.restore();
+  bench.settle();
+  EXPECT_TRUE(bench.driver.suspended(100, q(0)));
+  client.end();
+  bench.run_for(1s);
+  EXPECT_FALSE(bench.driver.attached(200)) << "a new one goes on waiting";
+  bench.run_for(1s);
+  EXPECT_TRUE(bench.driver.attached(200));
+  const auto said = ::testing::internal::GetCapturedStderr();
+  const auto at = said.find("backend scripted: back; 1 processes attached again\n");
+  ASSERT_NE(at, std::string::npos) << said;
+  EXPECT_EQ(said.find("back;", at + 30), std::string::npos) << "once";
+}
+
+TEST(Loss, OfTheBackendIsMadeUpForUnderLoadThoughAnAttachFails) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.create(200, role::offline, gpu_a, {0});
+  bench.attach_all();
+  auto client = bench.client({gpu_a});
+  client.begin();
+  bench.settle();
+  bench.driver.lose();
+  bench.settle();
+  bench.driver.script_attach(100, errc::lost);
+  ::testing::internal::CaptureStderr();
+  bench.driver.restore();
+  bench.settle();
+  EXPECT_FALSE(bench.driver.attached(100));
+  EXPECT_TRUE(bench.driver.attached(200));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::HasSubstr("back; 1 of 2 processes attached again\n"));
+  bench.run_for(quick_config().failure_backoff);
+  EXPECT_TRUE(bench.driver.suspended(100, q(0)));
+}
+
 TEST(Loss, OfTheBackendWithABatchInFlightLeavesTheLaneUsable) {
   attached_bench bench;
   auto client = bench.client();

@@ -31,6 +31,7 @@
 
 #include "sluice/acquire.hpp"
 #include "sluice/asio.hpp"
+#include "sluice/null_backend.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/policies/pointer_polling.hpp"
 #include "sluice/testing/scripted_backend.hpp"
@@ -499,6 +500,18 @@ TEST(Acquire, CompletesAtOnceWhenThereIsNothingToSuspend) {
   context.run();  // Runs dry once the scheduler has stopped.
   EXPECT_TRUE(clear);
   EXPECT_TRUE((*core)->stopped());
+}
+
+// Symptom: was_clear() of one whose scheduler only observed.
+TEST(Acquire, CompletesAtOnceAndIsNotClearWhereTheSchedulerObserves) {
+  host threads(1);
+  auto core = scheduler::create(quick(), *make_reactor(threads.context), make_null_backend(),
+                                make_fixed_timeslice(), {});
+  ASSERT_TRUE((*core)->start());
+  auto client = *(*core)->register_client({"test", {}, 1h});
+  const auto busy = client.acquire(asio::use_future).get();
+  EXPECT_TRUE(busy);
+  EXPECT_FALSE(busy.was_clear());
 }
 
 TEST(Acquire, GivesUpWaitingAfterItsLimitAndIsBusyAllTheSame) {

@@ -153,10 +153,12 @@ std::string epoll_once(int timeout_ms) {
 int main(int argc, char** argv) {
   const bool all_gpus = argc == 4 && std::strcmp(argv[3], "all-gpus") == 0;
   const bool no_runtime = argc == 4 && std::strcmp(argv[3], "no-runtime") == 0;
-  if (argc != 3 && !all_gpus && !no_runtime) {
-    std::cerr << "usage: integration_target QUEUES KERNEL_MICROSECONDS [all-gpus|no-runtime]\n"
-                 "0 us: idle queues. all-gpus: on all of them in turn. no-runtime: without the\n"
-                 "runtime's debug support.\n";
+  const bool one_gpu = argc == 4 && std::strncmp(argv[3], "gpu=", 4) == 0;
+  if (argc != 3 && !all_gpus && !no_runtime && !one_gpu) {
+    std::cerr
+        << "usage: integration_target QUEUES KERNEL_MICROSECONDS [all-gpus|gpu=N|no-runtime]\n"
+           "0 us: idle queues. all-gpus: on all of them in turn. gpu=N: on that one, else on\n"
+           "the first. no-runtime: without the runtime's debug support.\n";
     return 2;
   }
   sluice::sim::client_options how;
@@ -166,10 +168,11 @@ int main(int argc, char** argv) {
     std::cerr << "open: " << client.error().message() << '\n';
     return 3;
   }
+  std::vector<std::uint32_t> gpus = (*client)->gpus();
+  if (!all_gpus) gpus = {gpus.at(one_gpu ? std::strtoul(argv[3] + 4, nullptr, 10) : 0)};
   {
     feeder fed(**client, std::strtoul(argv[1], nullptr, 10),
-               std::chrono::microseconds(std::strtol(argv[2], nullptr, 10)),
-               all_gpus ? (*client)->gpus() : std::vector<std::uint32_t>{0});
+               std::chrono::microseconds(std::strtol(argv[2], nullptr, 10)), gpus);
     say("ready");
     std::string line;
     while (std::getline(std::cin, line)) {

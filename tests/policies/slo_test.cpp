@@ -474,5 +474,40 @@ TEST(Slo, IsRefusedWithoutATarget) {
   EXPECT_EQ(problem, "slo needs a target: at least one of request.p99, ttft.p99, itl.p99");
 }
 
+/// What a client had open that withdraws: all of it ends in one turn.
+duration time_to_open_and_abandon(std::uint64_t spans) {
+  const auto subject = make_slo(with(100ms));
+  testing::fake_world table;
+  table.add_gpu(gpu_a);
+  testing::recording_sink sink;
+  std::vector<event> begins;
+  for (std::uint64_t i = 0; i < spans; ++i) {  // The last one told is the first that began.
+    event one{event_kind::span_begin, gpu_a, client_id{1}, 1, time_point(1h) - duration(i)};
+    one.span = request;
+    begins.push_back(one);
+  }
+  std::vector<event> ends(begins.rbegin(), begins.rend());
+  for (event& one : ends) one.kind = event_kind::span_abandoned;
+  const time_point before = clock::now();
+  subject->decide({time_point(1h), 1, begins, {}, table}, sink);
+  subject->decide({time_point(1h) + 1ms, 2, ends, {}, table}, sink);
+  return clock::now() - before;
+}
+
+TEST(Slo, TakesTimeInProportionToTheSpansThatAreToldInOneTurn) {
+  constexpr std::uint64_t few = 1024;
+  constexpr std::uint64_t times = 64;
+  const auto least_of = [](int tries, std::uint64_t spans) {
+    duration least = duration::max();
+    for (int i = 0; i < tries; ++i) least = std::min(least, time_to_open_and_abandon(spans));
+    return least;
+  };
+  const double ratio = static_cast<double>(least_of(3, times * few).count()) /
+                       static_cast<double>(least_of(10, few).count());
+  RecordProperty("ratio", std::to_string(ratio));
+  // The logarithm and caches; were the open spans moved for each of them, some 4000.
+  EXPECT_LT(ratio, 10 * times);
+}
+
 }  // namespace
 }  // namespace sluice

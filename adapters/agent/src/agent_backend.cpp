@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -21,6 +22,8 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+
+#include "sluice/quiet_thread.hpp"
 
 namespace sluice::agent {
 
@@ -81,12 +84,23 @@ class agent_backend final : public backend {
     if (phase_ == phase::restarting) take_launched();
     if (phase_ != phase::running && phase_ != phase::dying) return;
     flush();  // For whoever submits without it.
-    // Before the reports are taken: what the agent pushed before it ended is taken after.
-    const bool gone = readable_within(agent_.pidfd.get(), duration{});
-    eventfd_t value = 0;
-    ::eventfd_read(agent_.host_doorbell.get(), &value);
+    bool gone = false;
+    bool notes = false;
+    // Before the reports are taken: what the agent pushed before it ended is taken after. One call,
+    // for most turns have nothing to do with the agent, and begin with this.
+    std::array<epoll_event, 4> events;
+    const int count =
+        ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), 0);
+    for (int index = 0; index < count; ++index) {
+      const int fd = events[static_cast<std::size_t>(index)].data.fd;
+      eventfd_t value = 0;
+      if (fd == agent_.host_doorbell.get()) ::eventfd_read(fd, &value);
+      gone |= fd == agent_.pidfd.get();
+      notes |= fd == agent_.control.get();
+    }
     take_reports();
-    read_notes();
+    // What it said last is still to be read, though the hang-up is no longer listened to.
+    if (notes || gone) read_notes();
     if (gone) lose();
   }
 
@@ -306,21 +320,14 @@ class agent_backend final : public backend {
   /// Spawning and the agent's start take milliseconds that the reactor does not have.
   void start_launch() {
     launch_result_.reset();
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, &before);
-    try {
-      starter_ = std::thread{[this] {
-        ::pthread_setname_np(::pthread_self(), "sluice-start");
-        launch_result_.emplace(launch(program_, options_));
-        ::eventfd_write(launched_.get(), 1);  // join() orders launch_result_
-      }};
-    } catch (const std::system_error&) {
-      launch_result_.emplace(errc::lost);
-      ::eventfd_write(launched_.get(), 1);
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const auto started = start_quiet_thread(starter_, [this] {
+      ::pthread_setname_np(::pthread_self(), "sluice-start");
+      launch_result_.emplace(launch(program_, options_));
+      ::eventfd_write(launched_.get(), 1);  // join() orders launch_result_
+    });
+    if (started) return;
+    launch_result_.emplace(errc::lost);
+    ::eventfd_write(launched_.get(), 1);
   }
 
   void take_launched() {

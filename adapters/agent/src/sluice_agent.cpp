@@ -219,7 +219,8 @@ class agent {
       // Nothing but this process's death resumes what the driver refuses to. The host is told,
       // takes it for lost, which is the truth, and starts another.
       if (lanes_->stranded()) return "the driver refuses to resume a target while the agent lives";
-      if (now >= next_check) next_check = lanes_->check(now);
+      // A little early rather than by a wake-up of its own.
+      if (now + heartbeat_interval_ / 2 >= next_check) next_check = lanes_->check(now);
       lease_.renew(time_point{duration{page_.lease_renewed.load(std::memory_order_acquire)}}, now);
       if (lease_.lapsed(now)) return "the host has been silent for longer than its lease";
 
@@ -414,7 +415,7 @@ std::string refused_privileges(const settings& chosen) {
   const kfd::roots own;
   const bool lock_fits =
       chosen.unpause != 0 || chosen.owner_lock == std::string_view{kfd::default_owner_lock};
-  const bool sysfs_fits = !chosen.criu_pause || chosen.sysfs == own.sysfs;
+  const bool sysfs_fits = chosen.unpause != 0 || chosen.sysfs == own.sysfs;
   if (chosen.device == own.device && sysfs_fits && lock_fits) return {};
   return std::string{
              "the agent's program has file capabilities, and then takes no other device than "} +
@@ -545,6 +546,7 @@ int run(const settings& chosen) {
   }
   auto lanes = kfd::lanes::create(
       **opened, {.owner_watches_children = true,
+                 .child_signals = signals.get(),
                  .batch_commands = chosen.batch_commands,
                  .guard = guard.get(),
                  .sysfs = chosen.sysfs,

@@ -17,14 +17,16 @@
 
 #define NS_PER_S 1000000000
 
-static _Thread_local char last_error[256];
+static _Thread_local char last_text[256];
+static _Thread_local const char* last_error = "";
 
 static_assert((int)SLUICE_CLIENT_ITL == (int)SLUICE_WORDS_SPANS - 1 &&
                   (int)SLUICE_CLIENT_MOST_GPUS == (int)SLUICE_WIRE_GPUS,
               "the API's numbers are the wire's");
 static_assert((int)SLUICE_CLIENT_MODE_ACTIVE == (int)SLUICE_MODE_ACTIVE &&
                   (int)SLUICE_CLIENT_MODE_PASSIVE == (int)SLUICE_MODE_PASSIVE &&
-                  (int)SLUICE_CLIENT_MODE_STOPPING == (int)SLUICE_MODE_STOPPING,
+                  (int)SLUICE_CLIENT_MODE_STOPPING == (int)SLUICE_MODE_STOPPING &&
+                  (int)SLUICE_CLIENT_MODE_OBSERVING == (int)SLUICE_MODE_OBSERVING,
               "the API's numbers are the page's");
 
 int64_t sluice_client_now(void) {
@@ -36,8 +38,9 @@ int64_t sluice_client_now(void) {
 int sluice_client_fail(int error, const char* format, ...) {
   va_list all;
   va_start(all, format);
-  vsnprintf(last_error, sizeof last_error, format, all);
+  vsnprintf(last_text, sizeof last_text, format, all);
   va_end(all);
+  last_error = last_text;
   return -error;
 }
 
@@ -105,12 +108,17 @@ static void destroy(struct sluice_connection* client) {
   free(client);
 }
 
+static void withdraw(struct sluice_connection* client) {
+  sluice_client_unguard_forks(client);
+  destroy(client);
+}
+
 int sluice_client_open(const sluice_client_options* options, sluice_connection** to) {
   if (to == NULL) return sluice_client_fail(EINVAL, "client is NULL; it receives the client");
   *to = NULL;
   struct sluice_connection* const client = calloc(1, sizeof *client);
   if (client == NULL) return sluice_client_fail(ENOMEM, "no memory for a client");
-  client->page.fd = client->bell.fd = client->kick.fd = client->link.fd = -1;
+  client->page = client->bell = client->kick = client->link = -1;
   int error = read_options(options, client);
   if (error == 0) {
     void* const page = mmap(NULL, sizeof *client->life, PROT_READ | PROT_WRITE,
@@ -121,12 +129,18 @@ int sluice_client_open(const sluice_client_options* options, sluice_connection**
     }
   }
   if (error == 0) {
-    pthread_mutex_lock(&client->life->lock);
-    error = sluice_client_start(client);
-    pthread_mutex_unlock(&client->life->lock);
+    const int why = sluice_client_guard_forks(client);
+    if (why != 0) error = sluice_client_fail(why, "no memory for a client");
   }
   if (error != 0) {
     destroy(client);
+    return error;
+  }
+  pthread_mutex_lock(&client->life->lock);
+  error = sluice_client_start(client);
+  pthread_mutex_unlock(&client->life->lock);
+  if (error != 0) {
+    withdraw(client);
     return error;
   }
   *to = client;
@@ -157,7 +171,7 @@ static inline int ours(struct sluice_connection* client) {
 
 static void kick(struct sluice_connection* client) {
   const int before = errno;
-  (void)eventfd_write(client->kick.fd, 1);
+  (void)eventfd_write(client->kick, 1);
   errno = before;
 }
 
@@ -165,7 +179,7 @@ int sluice_client_close(sluice_connection* client) {
   if (client == NULL) return 0;
   if (!__atomic_load_n(&client->life->alive, __ATOMIC_ACQUIRE)) {
     sluice_client_disown(client);
-    destroy(client);
+    withdraw(client);
     return 0;
   }
   if (pthread_equal(client->thread, pthread_self())) {
@@ -176,8 +190,10 @@ int sluice_client_close(sluice_connection* client) {
   pthread_mutex_unlock(&client->life->lock);
   kick(client);
   pthread_join(client->thread, NULL);
+  pthread_mutex_lock(&client->life->lock);
   sluice_client_free_pages(client);
-  destroy(client);
+  pthread_mutex_unlock(&client->life->lock);
+  withdraw(client);
   return 0;
 }
 
@@ -187,7 +203,7 @@ static void ring(struct sluice_connection* client) {
   const uint64_t sleep = sluice_words_asleep(&client->scheduler->sleeping);
   if (sleep == 0 || __atomic_load_n(&client->rung, __ATOMIC_ACQUIRE) == sleep) return;
   const int before = errno;
-  (void)eventfd_write(client->bell.fd, 1);
+  (void)eventfd_write(client->bell, 1);
   errno = before;
   /* Only now: another thread that sees this relies on the eventfd. */
   __atomic_store_n(&client->rung, sleep, __ATOMIC_RELEASE);
@@ -210,6 +226,13 @@ int sluice_client_end(sluice_connection* client) {
   return 0;
 }
 
+/** Every mark of a server without a scheduler comes here: nothing is formatted. */
+static int no_room(void) {
+  static_assert(SLUICE_WORDS_MARKS == 1024, "as the sentence says");
+  last_error = "1024 marks wait for the scheduler; this one is dropped";
+  return -ENOBUFS;
+}
+
 static int push_mark(struct sluice_connection* client, uint32_t kind, uint32_t begins,
                      uint64_t request, int64_t at) {
   if (kind >= SLUICE_WORDS_SPANS) {
@@ -221,10 +244,7 @@ static int push_mark(struct sluice_connection* client, uint32_t kind, uint32_t b
   const int64_t now = sluice_client_now();
   const enum sluice_pushed pushed =
       sluice_words_push(client->words, kind, begins, request, at < now ? at : now);
-  if (pushed == SLUICE_PUSHED_NOT) {
-    return sluice_client_fail(ENOBUFS, "%d marks wait for the scheduler; this one is dropped",
-                              SLUICE_WORDS_MARKS);
-  }
+  if (pushed == SLUICE_PUSHED_NOT) return no_room();
   if (pushed == SLUICE_PUSHED_HALF_FULL ||
       __atomic_load_n(&client->scheduler->listened[kind], __ATOMIC_RELAXED)) {
     ring(client);

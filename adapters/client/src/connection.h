@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/stat.h>
 
 #include "sluice/client.h"
 
@@ -29,31 +28,26 @@ typedef struct wait {
   bool sent;
 } wait;
 
-/** A descriptor with what tells it from another that has its number later. */
-typedef struct file {
-  int fd;
-  dev_t device;
-  ino_t inode;
-  long long eventfd; /* Its id where it is one, else -1: all eventfds share an inode. */
-} file;
-
 struct sluice_connection {
+  struct sluice_connection* next; /* Of those that fork() is told of (forks.c). */
+
   /* Made by open() and never changed. */
   life* life;
   char* socket;
   sluice_wire_hello hello;
 
-  /* Of this process: made by open() or the child's first call, before `alive` is set. */
+  /* Of this process: made by open() or the child's first call, before `alive` is set. Descriptors
+   * come and go under life->lock only, so that fork() finds all there are; -1: none. */
   sluice_client_words* words;
   sluice_scheduler_words* scheduler; /* Always readable: zeros while there is no scheduler. */
-  file page;
-  file bell;
-  file kick; /* Wakes the thread. */
+  int page;
+  int bell;
+  int kick; /* Wakes the thread. */
   pthread_t thread;
   uint64_t rung; /* For which of the scheduler's sleeps. */
 
   /* Guarded by life->lock. */
-  file link; /* To the scheduler; fd -1: none. */
+  int link; /* To the scheduler. */
   bool closing;
   bool connected;
   uint32_t role;
@@ -72,15 +66,18 @@ int sluice_client_fail(int error, const char* format, ...) __attribute__((format
 
 /** Pages, descriptors and the thread of this process, life->lock held, with nothing in flight. */
 int sluice_client_start(struct sluice_connection* client);
-/** What a forked child has of its parent's: its descriptors, and its waits. */
+/** Forgets what a forked child has of its parent's memory. */
 void sluice_client_disown(struct sluice_connection* client);
+/** life->lock held, as for all that closes. */
 void sluice_client_free_pages(struct sluice_connection* client);
-
-/** Ends the connection, though a forked child may have its descriptor, too. */
+/** Ends the connection, whoever else may have its descriptor. */
 void sluice_client_hang_up(struct sluice_connection* client);
+void sluice_client_close_fd(int* fd);
 
-file sluice_client_file(int fd);
-void sluice_client_close_file(file* which);
+/** From here to the other the client's descriptors are closed in every child that fork() makes.
+ * \return 0, or an errno value. */
+int sluice_client_guard_forks(struct sluice_connection* client);
+void sluice_client_unguard_forks(struct sluice_connection* client);
 
 /** life->lock held: the scheduler need not answer that wait. */
 void sluice_client_tell_stopped(struct sluice_connection* client, int64_t number);

@@ -36,11 +36,31 @@ static void say(struct sluice_connection* client, int error, const char* why) {
   snprintf(client->why, sizeof client->why, "%s", why);
 }
 
+/* The thread sanitizer takes mmap() for a write of the whole page. No thread can see it half done:
+ * who touches the page meanwhile waits in the kernel, and each word is read by one atomic load. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SLUICE_THREAD_SANITIZER
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define SLUICE_THREAD_SANITIZER
+#endif
+#ifdef SLUICE_THREAD_SANITIZER
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+#else
+#define AnnotateIgnoreWritesBegin(file, line) ((void)0)
+#define AnnotateIgnoreWritesEnd(file, line) ((void)0)
+#endif
+
 /** Zeros in place of the scheduler's words, or the words of the next one. The kernel puts the one
- * in the place of the other without a gap. */
+ * in the place of the other without a gap. Who still reads the former's has not rung the next one,
+ * and need not: it is rung after this in any case. */
 static bool place(struct sluice_connection* client, int fd) {
   const int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+  AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
   void* const at = mmap(client->scheduler, sizeof *client->scheduler, PROT_READ, flags, fd, 0);
+  AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
   return at != MAP_FAILED && madvise(at, sizeof *client->scheduler, MADV_DONTFORK) == 0;
 }
 
@@ -53,7 +73,6 @@ static void hang_up(keeper* self, int error, const char* why) {
   client->role = 0;
   client->scheduler_pid = 0;
   say(client, error, why);
-  for (wait* one = client->waits; one != NULL; one = one->next) one->sent = false;
   self->next = sluice_client_now() + self->delay;
   self->delay = self->delay * 2 < longest_delay ? self->delay * 2 : longest_delay;
 }
@@ -76,7 +95,7 @@ static bool send_message(struct sluice_connection* client, const void* what, siz
     head->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
     memcpy(CMSG_DATA(head), fds, fd_count * sizeof(int));
   }
-  return sendmsg(client->link.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
+  return sendmsg(client->link, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
 }
 
 /** Why nobody was reached there. */
@@ -102,16 +121,14 @@ static void connect_now(keeper* self) {
   char why[SLUICE_WIRE_WHY];
   struct sockaddr_un to = {.sun_family = AF_UNIX};
   strcpy(to.sun_path, client->socket); /* It fits: read_options(). */
-  client->link =
-      sluice_client_file(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (client->link.fd < 0 ||
-      connect(client->link.fd, (const struct sockaddr*)&to, sizeof to) != 0) {
+  client->link = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (client->link < 0 || connect(client->link, (const struct sockaddr*)&to, sizeof to) != 0) {
     const int error = errno;
     why_not(client->socket, error, why);
     hang_up(self, error, why);
     return;
   }
-  const int fds[SLUICE_WIRE_DESCRIPTORS] = {client->page.fd, client->bell.fd};
+  const int fds[SLUICE_WIRE_DESCRIPTORS] = {client->page, client->bell};
   if (!send_message(client, &client->hello, sizeof client->hello, fds, SLUICE_WIRE_DESCRIPTORS)) {
     hang_up(self, errno, "the scheduler does not listen; it is tried again");
     return;
@@ -142,7 +159,7 @@ static void welcome(keeper* self, const sluice_wire_welcome* said, int page) {
   }
   struct ucred peer = {.pid = 0};
   socklen_t size = sizeof peer;
-  (void)getsockopt(client->link.fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  (void)getsockopt(client->link, SOL_SOCKET, SO_PEERCRED, &peer, &size);
   client->scheduler_pid = peer.pid;
   client->connected = true;
   client->role = said->role;
@@ -150,7 +167,7 @@ static void welcome(keeper* self, const sluice_wire_welcome* said, int page) {
   say(client, 0, "");
   self->delay = first_delay;
   /* What began before the page was there has not rung. */
-  (void)eventfd_write(client->bell.fd, 1);
+  (void)eventfd_write(client->bell, 1);
 }
 
 /** Takes the wait off the list. */
@@ -168,7 +185,10 @@ static wait* take_wait(struct sluice_connection* client, int64_t number, int64_t
 /** Calls without the lock, and takes it again. */
 static void answer(struct sluice_connection* client, wait* one, int32_t clear) {
   pthread_mutex_unlock(&client->life->lock);
+  const pid_t process = getpid();
   one->done(one->context, clear);
+  /* A child that was forked in there has no client for this thread to keep, and no other thread. */
+  if (getpid() != process) _exit(0);
   free(one);
   pthread_mutex_lock(&client->life->lock);
 }
@@ -193,7 +213,7 @@ static void handle(keeper* self, const void* message, size_t size, int page) {
 
 static void receive(keeper* self) {
   struct sluice_connection* const client = self->client;
-  while (client->link.fd >= 0) {
+  while (client->link >= 0) {
     union {
       sluice_wire_welcome welcome;
       sluice_wire_answer answer;
@@ -207,7 +227,7 @@ static void receive(keeper* self) {
                           .msg_iovlen = 1,
                           .msg_control = &control,
                           .msg_controllen = sizeof control};
-    const ssize_t got = recvmsg(client->link.fd, &from, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const ssize_t got = recvmsg(client->link, &from, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) {
@@ -247,9 +267,20 @@ static void send_waits(keeper* self) {
   }
 }
 
+/** While nobody knows the client, nobody will make room either: then that is every wait. */
+static void answer_what_is_over(struct sluice_connection* client) {
+  wait* over = NULL;
+  while (!client->closing &&
+         (over = take_wait(client, -1, client->connected ? sluice_client_now() : INT64_MAX)) !=
+             NULL) {
+    answer(client, over, 0);
+  }
+}
+
 static int64_t next_due(const keeper* self) {
   const struct sluice_connection* const client = self->client;
-  int64_t due = client->connected ? INT64_MAX : self->next;
+  if (!client->connected) return self->next;
+  int64_t due = INT64_MAX;
   for (const wait* one = client->waits; one != NULL; one = one->next) {
     if (one->deadline < due) due = one->deadline;
   }
@@ -273,21 +304,18 @@ void* sluice_client_run(void* argument) {
   pthread_setname_np(pthread_self(), "sluice-client");
   pthread_mutex_lock(&client->life->lock);
   while (!client->closing) {
-    if (client->link.fd < 0 && sluice_client_now() >= self.next) connect_now(&self);
-    if (client->link.fd >= 0) receive(&self);
-    if (client->link.fd >= 0 && !client->connected && sluice_client_now() >= self.next) {
+    if (client->link < 0 && sluice_client_now() >= self.next) connect_now(&self);
+    if (client->link >= 0) receive(&self);
+    if (client->link >= 0 && !client->connected && sluice_client_now() >= self.next) {
       hang_up(&self, ETIMEDOUT, "the scheduler does not answer; it is tried again");
     }
     send_waits(&self);
-    wait* over = NULL;
-    while (!client->closing && (over = take_wait(client, -1, sluice_client_now())) != NULL) {
-      answer(client, over, 0);
-    }
+    answer_what_is_over(client);
     if (client->closing) break;
     const int64_t due = next_due(&self);
-    const int link = client->link.fd;
+    const int link = client->link;
     pthread_mutex_unlock(&client->life->lock);
-    sleep_until(due, client->kick.fd, link);
+    sleep_until(due, client->kick, link);
     pthread_mutex_lock(&client->life->lock);
   }
   wait* left = NULL;

@@ -56,6 +56,10 @@ received receive(int socket, message& into) noexcept {
   return received::one;
 }
 
+sluice_wire_head head_of(sluice_wire_type type) noexcept {
+  return {type, SLUICE_WIRE_VERSION, SLUICE_WORDS_LAYOUT, 0};
+}
+
 bool send_message(int socket, const void* what, std::size_t size, int fd) noexcept {
   iovec data{const_cast<void*>(what), size};  // NOLINT: sendmsg() only reads
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -72,6 +76,14 @@ bool send_message(int socket, const void* what, std::size_t size, int fd) noexce
     std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
   }
   return ::sendmsg(socket, &to, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(size);
+}
+
+void send_refusal(int socket, int error, std::string_view why) noexcept {
+  sluice_wire_welcome no{};
+  no.head = head_of(SLUICE_WIRE_WELCOME);
+  no.error = error;
+  std::memcpy(no.why, why.data(), std::min(why.size(), sizeof no.why - 1));
+  (void)send_message(socket, &no, sizeof no, -1);
 }
 
 }  // namespace sluice::client

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
+#include <string_view>
 
 namespace sluice::client {
 
@@ -35,8 +36,16 @@ struct message {
 enum class received { one, none, hung_up };
 received receive(int socket, message& into) noexcept;
 
+/// Of a message to a client.
+sluice_wire_head head_of(sluice_wire_type type) noexcept;
+
 /// \param fd goes with it; -1: none.
 /// \return false when it cannot be sent at once.
 bool send_message(int socket, const void* what, std::size_t size, int fd) noexcept;
+
+/// The answer to a hello that is not granted, where it can be sent.
+/// \param error a positive errno.
+/// \param why   one sentence; what is longer than the message holds is cut off.
+void send_refusal(int socket, int error, std::string_view why) noexcept;
 
 }  // namespace sluice::client

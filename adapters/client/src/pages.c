@@ -17,56 +17,15 @@
 #define MFD_NOEXEC_SEAL 8U
 #endif
 
-/** The eventfd's number, by which /proc tells it from others; -1: it is none. */
-static long long eventfd_id(int fd) {
-  char path[64];
-  snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
-  FILE* const from = fopen(path, "re");
-  if (from == NULL) return -1;
-  long long found = -1;
-  char line[128];
-  while (fgets(line, sizeof line, from) != NULL) {
-    if (sscanf(line, "eventfd-id: %lld", &found) == 1) break;
-  }
-  fclose(from);
-  return found;
-}
-
-file sluice_client_file(int fd) {
-  file made = {.fd = fd, .eventfd = -1};
-  struct stat about;
-  if (fd < 0 || fstat(fd, &about) != 0) return made;
-  made.device = about.st_dev;
-  made.inode = about.st_ino;
-  return made;
-}
-
-static file eventfd_file(void) {
-  file made = sluice_client_file(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (made.fd >= 0) made.eventfd = eventfd_id(made.fd);
-  return made;
-}
-
-void sluice_client_close_file(file* which) {
-  if (which->fd >= 0) close(which->fd);
-  which->fd = -1;
-}
-
-/** Closes an inherited descriptor, unless its number is somebody else's by now. */
-static void close_inherited(file* which) {
-  const file now = sluice_client_file(which->fd);
-  if (which->fd >= 0 && now.device == which->device && now.inode == which->inode &&
-      (which->eventfd < 0 || eventfd_id(which->fd) == which->eventfd)) {
-    close(which->fd);
-  }
-  which->fd = -1;
+void sluice_client_close_fd(int* fd) {
+  if (*fd >= 0) close(*fd);
+  *fd = -1;
 }
 
 void sluice_client_disown(struct sluice_connection* client) {
-  close_inherited(&client->page);
-  close_inherited(&client->bell);
-  close_inherited(&client->kick);
-  close_inherited(&client->link);
+  /* Those that fork() has not closed (forks.c) are left alone: by now the numbers may be somebody
+   * else's. */
+  client->page = client->bell = client->kick = client->link = -1;
   while (client->waits != NULL) {
     wait* const one = client->waits;
     client->waits = one->next;
@@ -79,8 +38,8 @@ void sluice_client_disown(struct sluice_connection* client) {
 }
 
 void sluice_client_hang_up(struct sluice_connection* client) {
-  if (client->link.fd >= 0) shutdown(client->link.fd, SHUT_RDWR);
-  sluice_client_close_file(&client->link);
+  if (client->link >= 0) shutdown(client->link, SHUT_RDWR);
+  sluice_client_close_fd(&client->link);
 }
 
 void sluice_client_free_pages(struct sluice_connection* client) {
@@ -89,16 +48,16 @@ void sluice_client_free_pages(struct sluice_connection* client) {
   if (client->scheduler != NULL) munmap(client->scheduler, sizeof *client->scheduler);
   client->words = NULL;
   client->scheduler = NULL;
-  sluice_client_close_file(&client->page);
-  sluice_client_close_file(&client->bell);
-  sluice_client_close_file(&client->kick);
+  sluice_client_close_fd(&client->page);
+  sluice_client_close_fd(&client->bell);
+  sluice_client_close_fd(&client->kick);
 }
 
 static int make_page(struct sluice_connection* client) {
   const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   int fd = memfd_create("sluice-client", flags | MFD_NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create("sluice-client", flags); /* Before Linux 6.3. */
-  client->page = sluice_client_file(fd);
+  client->page = fd;
   if (fd < 0 || ftruncate(fd, sizeof *client->words) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return -1;
@@ -139,9 +98,9 @@ int sluice_client_start(struct sluice_connection* client) {
   if (make_page(client) != 0) {
     error = sluice_client_fail(errno, "no memory to share with the scheduler: %s", strerror(errno));
   } else {
-    client->bell = eventfd_file();
-    client->kick = eventfd_file();
-    if (client->bell.fd < 0 || client->kick.fd < 0) {
+    client->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    client->kick = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (client->bell < 0 || client->kick < 0) {
       error = sluice_client_fail(errno, "no eventfd: %s", strerror(errno));
     } else {
       const int why = start_thread(client);

@@ -31,6 +31,10 @@ constexpr std::size_t most_refused = 1024;
 /// Lines about clients at once; then one a second.
 constexpr int lines_at_once = 32;
 
+/// Whether busy clients' cores are being written is looked at so often, at so many at a time.
+constexpr duration core_interval = std::chrono::milliseconds(20);
+constexpr std::ptrdiff_t cores_at_once = 16;
+
 class server final : public source, public session_home {
  public:
   explicit server(server_options options) : options_(std::move(options)) {}
@@ -159,6 +163,12 @@ class server final : public source, public session_home {
     if (!ticking_) rearm();
   }
 
+  void has_begun() override {
+    if (core_look_ != never) return;
+    core_look_ = clock::now() + core_interval;
+    due_changed();
+  }
+
   void accept_some() {
     for (int i = 0; i < accepted_at_once; ++i) {
       if (closes_waiting() > most_closes) return pause();
@@ -176,7 +186,8 @@ class server final : public source, public session_home {
     std::string why;
     auto found = identify(socket.get(), why);
     if (!found) {
-      refuse(socket.get(), why);
+      send_refusal(socket.get(), EAGAIN, why);
+      ::shutdown(socket.get(), SHUT_RDWR);
       return;
     }
     const std::uint64_t number = ++last_session_;
@@ -194,15 +205,6 @@ class server final : public source, public session_home {
     rearm();
   }
 
-  static void refuse(int socket, std::string_view why) {
-    sluice_wire_welcome no{};
-    no.head = {SLUICE_WIRE_WELCOME, SLUICE_WIRE_VERSION, SLUICE_WORDS_LAYOUT, 0};
-    no.error = EAGAIN;
-    why.copy(no.why, sizeof no.why - 1);
-    (void)send_message(socket, &no, sizeof no, -1);
-    ::shutdown(socket, SHUT_RDWR);
-  }
-
   void pause() {
     loop_->unwatch(std::exchange(watch_, watch_id::none));
     resume_at_ = clock::now() + std::chrono::milliseconds(100);
@@ -215,6 +217,7 @@ class server final : public source, public session_home {
     for (const auto& [number, each] : sessions_) {
       if (each->due() <= now) each->tick(now);
     }
+    if (now >= core_look_) look_for_cores(now);
     for (std::uint64_t number : std::exchange(dropped_, {})) sessions_.erase(number);
     if (now >= resume_at_) {
       resume_at_ = never;
@@ -224,8 +227,32 @@ class server final : public source, public session_home {
     rearm();
   }
 
+  /// Few are all looked at. Of many, those that are silent, in turn, from the first on that the
+  /// last call did not come to.
+  void look_for_cores(time_point now) {
+    looked_at_.clear();
+    const auto busy = std::count_if(sessions_.begin(), sessions_.end(),
+                                    [](const auto& each) { return each.second->is_busy(); });
+    for (const auto& [number, each] : sessions_) {
+      const bool silent = each->is_silent();
+      if (each->is_busy() && (silent || busy <= cores_at_once)) looked_at_.push_back(each.get());
+    }
+    if (std::ssize(looked_at_) > cores_at_once) {
+      const auto first =
+          std::partition_point(looked_at_.begin(), looked_at_.end(),
+                               [&](session* each) { return each->number() <= last_looked_at_; });
+      std::rotate(looked_at_.begin(), first, looked_at_.end());
+      looked_at_.resize(std::size_t{cores_at_once});
+    }
+    for (session* const each : looked_at_) {
+      last_looked_at_ = each->number();
+      each->look_for_core();
+    }
+    core_look_ = busy == 0 ? never : now + core_interval;
+  }
+
   void rearm() {
-    time_point next = dropped_.empty() ? resume_at_ : time_point{};
+    time_point next = dropped_.empty() ? std::min(resume_at_, core_look_) : time_point{};
     for (const auto& [number, each] : sessions_) next = std::min(next, each->due());
     loop_->arm(timer_, next);
   }
@@ -258,6 +285,9 @@ class server final : public source, public session_home {
   watch_id watch_{};
   timer_id timer_{};
   time_point resume_at_ = never;
+  time_point core_look_ = never;
+  std::uint64_t last_looked_at_ = 0;  // The session.
+  std::vector<session*> looked_at_;   // Of one look_for_cores().
   std::map<identity, known_process> processes_;
   std::map<std::uint64_t, std::unique_ptr<session>> sessions_;
   std::vector<std::uint64_t> dropped_;

@@ -15,7 +15,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr duration core_interval = 20ms;
 /// Messages are registrations and waits: this many in that time, then the socket is left alone for
 /// as long. Their senders wait, or find it full.
 constexpr int most_messages = 128;
@@ -35,10 +34,6 @@ std::string name_in(const sluice_wire_hello& hello) {
     if (static_cast<unsigned char>(each) < ' ' || each == '\x7f') each = '?';
   }
   return name;
-}
-
-sluice_wire_head head_of(sluice_wire_type type) noexcept {
-  return {type, SLUICE_WIRE_VERSION, SLUICE_WORDS_LAYOUT, 0};
 }
 
 std::uint64_t sum_of(const sluice_client_words& words) noexcept {
@@ -98,16 +93,12 @@ void session::end() {
 }
 
 time_point session::due() const noexcept {
-  return std::min({hello_until_, core_look_, unmute_socket_, unmute_bell_});
+  return std::min({hello_until_, unmute_socket_, unmute_bell_});
 }
 
 void session::tick(time_point now) {
   if (over_) return;
   if (now >= hello_until_) return end();
-  if (now >= core_look_) {
-    core_look_ = busy_ ? now + core_interval : never;
-    if (busy_ && is_dumping_core(peer_.who.pid)) return end();
-  }
   if (now >= unmute_socket_) {
     unmute_socket_ = never;
     if (!watch_socket()) return end();
@@ -120,9 +111,17 @@ void session::tick(time_point now) {
 
 void session::in_flight(bool any) {
   busy_ = any;
-  if (!any || core_look_ != never) return;
-  core_look_ = clock::now() + core_interval;
-  home_.due_changed();
+  if (any) home_.has_begun();
+}
+
+bool session::is_silent() noexcept {
+  if (!is_busy()) return false;
+  const std::uint64_t sum = sum_of(*words_);
+  return std::exchange(seen_, sum) == sum;
+}
+
+void session::look_for_core() {
+  if (is_dumping_core(peer_.who.pid)) end();
 }
 
 void session::thrown_out(std::string_view) {
@@ -181,11 +180,7 @@ bool session::take(message& what, time_point now) {
 }
 
 bool session::refuse(int error, std::string_view why) {
-  sluice_wire_welcome no{};
-  no.head = head_of(SLUICE_WIRE_WELCOME);
-  no.error = error;
-  why.copy(no.why, sizeof no.why - 1);
-  (void)send_message(socket_.get(), &no, sizeof no, -1);
+  send_refusal(socket_.get(), error, why);
   return false;
 }
 

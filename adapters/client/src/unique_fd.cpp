@@ -1,14 +1,12 @@
 #include "unique_fd.hpp"
 
-#include <pthread.h>
-
 #include <atomic>
 #include <condition_variable>
-#include <csignal>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "sluice/quiet_thread.hpp"
 
 namespace sluice::client {
 namespace {
@@ -40,20 +38,11 @@ closer& the_closer() {
   return *one;
 }
 
-/// The host's signals are for the host's threads.
 bool start_thread(closer& on) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = true;
-  try {
-    std::thread([&on] { on.run(); }).detach();
-  } catch (const std::system_error&) {
-    started = false;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  std::thread made;
+  if (!start_quiet_thread(made, [&on] { on.run(); })) return false;
+  made.detach();
+  return true;
 }
 
 }  // namespace

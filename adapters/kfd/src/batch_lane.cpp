@@ -12,7 +12,7 @@
 #include <chrono>
 #include <utility>
 
-#include "sluice/kfd/quiet_thread.hpp"
+#include "sluice/quiet_thread.hpp"
 
 namespace sluice::kfd {
 

@@ -12,8 +12,8 @@
 
 #include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/file_watch.hpp"
-#include "sluice/kfd/quiet_thread.hpp"
 #include "sluice/kfd/unique_fd.hpp"
+#include "sluice/quiet_thread.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::kfd {

@@ -39,6 +39,9 @@ static_assert(subscription == 0x00008000C0000000);
 /// More events than this in one go cannot be: it is the driver repeating itself.
 constexpr int most_events = 16 * static_cast<int>(uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS);
 constexpr std::size_t most_queues = 1U << 20U;
+/// What a process rarely has more of. Room for the driver's most would be 64 KiB of every target,
+/// all of it touched.
+constexpr std::size_t usual_queues = 64;
 
 std::uint64_t address_of(const void* object) noexcept {
   return reinterpret_cast<std::uintptr_t>(object);
@@ -76,7 +79,7 @@ class debug_session::impl {
         listener_(listener),
         say_(say),
         without_runtime_(without_runtime) {
-    snapshot_.resize(uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS);
+    snapshot_.resize(usual_queues);
   }
 
   result<void> open() {

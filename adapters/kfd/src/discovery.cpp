@@ -26,9 +26,9 @@
 #include <vector>
 
 #include "sluice/kfd/file_watch.hpp"
-#include "sluice/kfd/quiet_thread.hpp"
 #include "sluice/kfd/tree_watch.hpp"
 #include "sluice/kfd/unique_fd.hpp"
+#include "sluice/quiet_thread.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::kfd {

@@ -21,7 +21,7 @@ auto read_through(const std::string& path) -> result<decltype(std::declval<Parse
   const unique_fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (!file) return last_system_error();
   Parser parser;
-  std::array<char, 16384> piece;
+  std::array<char, tree_read_size> piece;
   for (;;) {
     const ssize_t got = ::read(file.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;

@@ -32,8 +32,9 @@ class in_process_backend final : public backend {
     auto opened = device::open(options_.roots.device, options_.say);
     if (!opened) return give_up(opened.error());
     device_ = std::move(*opened);
-    auto created =
-        lanes::create(*device_, {.batch_commands = options_.batch_commands, .say = options_.say});
+    auto created = lanes::create(*device_, {.batch_commands = options_.batch_commands,
+                                            .sysfs = options_.roots.sysfs,
+                                            .say = options_.say});
     if (!created) return give_up(created.error());
     lanes_ = std::move(*created);
     return {};

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
 
@@ -13,8 +14,9 @@
 #include <cerrno>
 #include <chrono>
 #include <system_error>
+#include <utility>
 
-#include "sluice/kfd/quiet_thread.hpp"
+#include "sluice/quiet_thread.hpp"
 
 namespace sluice::kfd {
 
@@ -82,14 +84,26 @@ lane::~lane() {
 }
 
 result<void> lane::start() {
+  if (options_.child_signals >= 0 && !by_process_)
+    if (const auto watched = watch_children(); !watched) return watched;
   return start_quiet_thread(thread_, [this] { run(); });
+}
+
+/// By edges: by level a lane would be awake until the owner has read the signal.
+result<void> lane::watch_children() {
+  children_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
+  if (!children_) return last_system_error();
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  if (::epoll_ctl(children_.get(), EPOLL_CTL_ADD, options_.child_signals, &event) != 0)
+    return last_system_error();
+  return {};
 }
 
 bool lane::submit(const batch& work) noexcept {
   if (in_flight()) return false;
   slot_ = work;
   in_flight_.store(true, std::memory_order_release);
-  ring();
   return true;
 }
 
@@ -303,7 +317,7 @@ bool lane::goes_on(const result<void>& answered) {
 
 /// \return false when the session is over and the target lives on.
 bool lane::read_events() {
-  if (!session_) return true;
+  if (!session_ || !std::exchange(may_have_events_, true)) return true;
   pollfd event{session_->event_fd(), POLLIN, 0};
   if (::poll(&event, 1, 0) == 0) return true;
   const call_scope inside{*this};
@@ -416,7 +430,8 @@ int lane::answer_batch(bool call) {
 
 void lane::wait(std::optional<duration> retry) {
   if (pending_change_ != tracee::change::none) return;  // seen while a report had to wait
-  std::array<pollfd, 3> sources{{{wake_.get(), POLLIN, 0},
+  std::array<pollfd, 4> sources{{{wake_.get(), POLLIN, 0},
+                                 {children_.get(), POLLIN, 0},
                                  {traced_->pidfd(), POLLIN, 0},
                                  {session_ ? session_->event_fd() : -1, POLLIN, 0}}};
   int at_most = -1;
@@ -428,6 +443,9 @@ void lane::wait(std::optional<duration> retry) {
     at_most = milliseconds(look_for_stops);
   ::poll(sources.data(), sources.size(), at_most);
   if (sources[0].revents != 0) drain(wake_.get());
+  epoll_event taken{};
+  if (sources[1].revents != 0) ::epoll_wait(children_.get(), &taken, 1, 0);
+  may_have_events_ = !session_ || sources[3].revents != 0;
 }
 
 void lane::say(const report& what) {

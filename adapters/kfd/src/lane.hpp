@@ -36,6 +36,7 @@ class lane final : private session_listener {
   result<void> start();
 
   process_id target() const noexcept { return target_; }
+  /// Performed at the latest once it is rung for.
   /// \return false while the previous batch is in flight.
   bool submit(const batch& work) noexcept;
   bool pop(report& out) { return reports_.pop(out); }
@@ -74,6 +75,7 @@ class lane final : private session_listener {
  private:
   class call_scope;
 
+  result<void> watch_children();
   void run();
   void live();
   bool serve_target();
@@ -104,6 +106,10 @@ class lane final : private session_listener {
   const int owner_ready_;
   const bool by_process_;  ///< Sessions are this process's, not the tracing thread's.
   const unique_fd wake_;
+  /// Readable once for every SIGCHLD, though others read the signal. What is missed,
+  /// child_changed() makes the owner ring for. Not open where the owner does not say how it hears
+  /// of them.
+  unique_fd children_;
   const process_id target_;
   const pid_t pid_;
   const std::uint64_t start_time_;
@@ -129,9 +135,10 @@ class lane final : private session_listener {
   std::unique_ptr<target_session> session_;
   tracee::change pending_change_ = tracee::change::none;
   enum class state : std::uint8_t { unanswered, refused, attached } state_ = state::unanswered;
-  bool look_again_ = false;  ///< The last batch named a queue that the driver does not know so.
-  bool opening_ = true;      ///< There is no session, and it is wanted.
-  time_point open_until_{};  ///< When to stop trying.
+  bool look_again_ = false;      ///< The last batch named a queue that the driver does not know so.
+  bool may_have_events_ = true;  ///< Unless the last wait() saw that there are none.
+  bool opening_ = true;          ///< There is no session, and it is wanted.
+  time_point open_until_{};      ///< When to stop trying.
   report scratch_;
   report queue_report_;  ///< Said from inside a session's calls.
 };

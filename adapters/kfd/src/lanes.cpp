@@ -3,15 +3,22 @@
 #include "authority.hpp"
 #include "batch_lane.hpp"
 #include "lane.hpp"
+#include "proc.hpp"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace sluice::kfd {
@@ -34,11 +41,29 @@ namespace {
 /// The driver's MAX_GPU_INSTANCE: more GPUs than that no process can use.
 constexpr std::size_t most_gpus = 64;
 
+/// For lanes that were woken to begin their driver calls. A fraction of what a preemption takes.
+constexpr duration pass_limit = std::chrono::microseconds{200};
+
 /// Rounded to whole percent, but never to none or all.
 std::uint32_t percent_of(double share) noexcept {
   if (!(share < 1)) return 100;  // Not a number, too.
   if (share <= 0) return 0;
   return static_cast<std::uint32_t>(std::clamp(std::lround(share * 100), 1L, 99L));
+}
+
+/// The node's GPUs as the driver goes through them: in the order of its topology.
+std::vector<gpu_id> gpus_in_order(const std::string& sysfs) {
+  std::map<std::uint32_t, gpu_id> found;
+  const std::string nodes = sysfs + "/topology/nodes/";
+  (void)for_each_numbered_entry<std::uint32_t>(nodes, [&](std::uint32_t node) {
+    std::array<char, 32> text{};
+    const auto read = read_small_file((nodes + std::to_string(node) + "/gpu_id").c_str(), text);
+    const auto id = read ? parse_number<std::uint32_t>(*read) : std::nullopt;
+    if (id && *id != 0) found.emplace(node, gpu_id{*id});  // 0: a processor
+  });
+  std::vector<gpu_id> all;
+  for (const auto& [node, gpu] : found) all.push_back(gpu);
+  return all;
 }
 
 }  // namespace
@@ -61,7 +86,11 @@ void deliver(const report& what, backend_listener& listener) {
 class lanes::impl {
  public:
   impl(const device& node, lanes_options options, unique_fd ready)
-      : node_(node), options_(std::move(options)), ready_(std::move(ready)), commands_(node) {
+      : node_(node),
+        options_(std::move(options)),
+        order_(options_.sysfs.empty() ? std::vector<gpu_id>{} : gpus_in_order(options_.sysfs)),
+        ready_(std::move(ready)),
+        commands_(node) {
     if (options_.batch_commands && commands_.offered()) {
       batching_ = true;
       commands_.use();
@@ -82,6 +111,7 @@ class lanes::impl {
                                           std::move(wake), target, pid, start_time);
     if (const auto started = created->start(); !started) return started.error();
     active_.push_back(std::move(created));
+    handed_.reserve(active_.size());
     return {};
   }
 
@@ -100,6 +130,7 @@ class lanes::impl {
     if (batching_ && !commands_.usable()) return errc::busy;
     if (!batching_ || found->pauses()) {
       if (!found->submit(work)) return errc::busy;
+      handed_.push_back({place_of(work.gpu), work.target});
       return {};
     }
     if (found->in_flight()) return errc::busy;
@@ -123,7 +154,21 @@ class lanes::impl {
     return {};
   }
 
+  /// A call of the debug trap goes through all GPUs of its target in the driver's order, and waits
+  /// at each while another target's queues are being preempted there. So whoever has most to pass
+  /// goes first, and finds them free; who comes later waits behind its own GPU.
   void flush() noexcept {
+    std::ranges::sort(handed_, std::greater{}, &handed::place);
+    for (auto from = handed_.begin(); from != handed_.end();) {
+      const auto to = std::find_if(from, handed_.end(),
+                                   [&](const handed& each) { return each.place != from->place; });
+      const std::span<const handed> together{from, to};
+      for (const handed& each : together)
+        if (lane* const found = find(each.target)) found->ring();
+      if (to != handed_.end()) let_pass(together);
+      from = to;
+    }
+    handed_.clear();
     for (const auto& each : batch_lanes_) each->flush();
   }
 
@@ -194,6 +239,11 @@ class lanes::impl {
   }
 
  private:
+  struct handed {
+    std::size_t place = 0;  ///< Of its GPU.
+    process_id target{};
+  };
+
   bool is_stuck(time_point since, time_point now) const noexcept {
     return since != time_point{} && now - since >= options_.stuck_after;
   }
@@ -453,8 +503,25 @@ class lanes::impl {
     });
   }
 
+  /// Returns once all of them are in the driver: threads do not begin in the order in which they
+  /// are woken. Who is kept from it by something else is not waited for.
+  void let_pass(std::span<const handed> some) const noexcept {
+    const time_point give_up = clock::now() + pass_limit;
+    const auto passed = [this](const handed& each) {
+      const lane* const found = find(each.target);
+      return found == nullptr || !found->in_flight() || found->seen().call_since != time_point{};
+    };
+    while (!std::ranges::all_of(some, passed) && clock::now() < give_up) ::sched_yield();
+  }
+
+  /// In the driver's order.
+  std::size_t place_of(gpu_id gpu) const noexcept {
+    return static_cast<std::size_t>(std::ranges::find(order_, gpu) - order_.begin());
+  }
+
   const device& node_;
   const lanes_options options_;
+  const std::vector<gpu_id> order_;
   const unique_fd ready_;
   batch_commands commands_;  // Before the lanes, whose threads use it to their end.
   std::vector<std::unique_ptr<lane>> active_;
@@ -462,6 +529,7 @@ class lanes::impl {
   std::deque<report> pending_;
   std::vector<gpu_id> lost_;
   std::size_t next_ = 0;
+  std::vector<handed> handed_;  ///< Batches that lanes have and do not know of.
 
   struct target_queue {
     process_id target{};

@@ -3,6 +3,8 @@
 #include "text_scan.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <utility>
 
 namespace sluice::kfd {
@@ -35,6 +37,63 @@ constexpr std::uint32_t line_size = 8 * 4;
 /// "    00000000:" and eight times " 00000000".
 constexpr std::size_t full_line = 4 + 8 + 1 + std::size_t{8} * 9;
 
+/// That line: where digits are, and what stands between them.
+struct full_line_shape {
+  std::array<unsigned char, full_line> digits{};  // 0xff or 0
+  std::array<unsigned char, full_line> between{};
+};
+constexpr auto shape = [] {
+  full_line_shape made;
+  for (std::size_t at = 0; at < full_line; ++at) {
+    const std::size_t in_word = at < 13 ? at - 4 : (at - 13) % 9 - 1;
+    if (in_word < 8) {
+      made.digits[at] = 0xff;
+    } else {
+      made.between[at] = at == 12 ? ':' : ' ';
+    }
+  }
+  return made;
+}();
+
+/// Nearly every byte of the text is of such lines. Byte by byte without a branch and in bytes
+/// alone, which compilers make into a few vector instructions.
+template <std::size_t from, std::size_t count>
+unsigned char wrong_in_full_line(const char* text) noexcept {
+  unsigned char wrong = 0;
+  for (std::size_t at = from; at < from + count; ++at) {
+    const auto each = static_cast<unsigned char>(text[at]);
+    const auto from_0 = static_cast<unsigned char>(each - '0');
+    const auto from_a = static_cast<unsigned char>(each - 'a');
+    const unsigned char no_digit = from_0 < 10 ? 0 : 0xff;
+    const unsigned char no_letter = from_a < 6 ? 0 : 0xff;
+    const unsigned char digits = shape.digits[at];
+    wrong = static_cast<unsigned char>(wrong | (digits & no_digit & no_letter) |
+                                       (~digits & (each ^ shape.between[at])));
+  }
+  return wrong;
+}
+bool is_full_line(const char* text) noexcept {
+  // In whole vectors: some of it twice.
+  return (wrong_in_full_line<0, 80>(text) | wrong_in_full_line<full_line - 16, 16>(text)) == 0;
+}
+
+/// Eight digits of a full line, all at once: a digit is in each byte, the first in the lowest.
+std::uint32_t full_line_word(const char* digits) noexcept {
+  static_assert(std::endian::native == std::endian::little);
+  std::uint64_t all = 0;
+  std::memcpy(&all, digits, sizeof all);
+  // '0' to '9' are 0x30 to 0x39, 'a' to 'f' 0x61 to 0x66.
+  all = (all & 0x0f0f0f0f0f0f0f0f) + (all >> 6U & 0x0101010101010101) * 9;
+  all = (all << 4U | all >> 8U) & 0x00ff00ff00ff00ff;
+  all = (all << 8U | all >> 16U) & 0x0000ffff0000ffff;
+  return static_cast<std::uint32_t>(all << 16U | all >> 32U);
+}
+
+/// Whether of the full line that begins with this dword anything is looked at.
+constexpr bool is_kept(std::uint32_t first) noexcept {
+  return first == mqd_base_lo || first == hqd_pq_base_lo || first == aql_control / 8 * 8;
+}
+
 /// "0001:01:00.0"
 bool read_location(std::string_view text, pci_location& into) noexcept {
   std::uint32_t bus = 0;
@@ -57,7 +116,37 @@ bool may_hide_header(std::string_view text) noexcept {
 }  // namespace
 
 void mqds_parser::feed(std::string_view piece) {
-  lines_.feed(piece, [this](const text_line& each) { line(each); });
+  while (!piece.empty()) {
+    piece.remove_prefix(take_full_lines(piece));
+    // One line, or what is there of it.
+    const std::string_view next = piece.substr(0, piece.find('\n') + 1);
+    lines_.feed(next.empty() ? piece : next, [this](const text_line& each) { line(each); });
+    piece.remove_prefix(next.empty() ? piece.size() : next.size());
+  }
+}
+
+/// What dump_line() would make of them, sooner: nearly every line of the text is one that goes on
+/// with a descriptor as it should.
+/// \return how many bytes they have.
+std::size_t mqds_parser::take_full_lines(std::string_view piece) {
+  constexpr std::size_t with_end = full_line + 1;
+  if (body_ != body::dump || next_offset_ == 0 || lines_.within_line()) return 0;
+  std::size_t taken = 0;
+  for (; piece.size() - taken >= with_end; taken += with_end) {
+    const char* const text = piece.data() + taken;
+    if (text[full_line] != '\n' || full_line_word(text + 4) != next_offset_ ||
+        next_offset_ % line_size != 0 || !is_full_line(text))
+      break;
+    lines_.pass_line();
+    if (is_kept(next_offset_ / 4)) {
+      std::array<std::uint32_t, 8> words;
+      for (std::size_t at = 0; at < words.size(); ++at)
+        words[at] = full_line_word(text + full_line - 9 * (words.size() - at) + 1);
+      keep({{text, full_line}, lines_.number(), true}, words);
+    }
+    next_offset_ += line_size;
+  }
+  return taken;
 }
 
 mqds mqds_parser::finish() {
@@ -168,14 +257,19 @@ bool mqds_parser::dump_line(const text_line& from) {
     next_offset_ = offset + line_size;
     return true;
   }
-  for (std::uint32_t index = 0; index < count && queue_.descriptors == 1; ++index) {
-    const std::uint32_t at = offset / 4 + index;
+  keep(from, words);
+  next_offset_ = offset + 4 * count;
+  return true;
+}
+
+/// Of the line at next_offset_.
+void mqds_parser::keep(const text_line& from, std::span<const std::uint32_t, 8> words) {
+  for (std::size_t index = 0; index < words.size() && queue_.descriptors == 1; ++index) {
+    const std::size_t at = next_offset_ / 4 + index;
     if (at == 1 || at == 2) head_[at - 1] = words[index];
     if (at >= first_dword && at <= last_dword) kept_[at - first_dword] = words[index];
   }
   if (queue_.type == mqd_type::compute && queue_.descriptors > 1) check_ring(from, words);
-  next_offset_ = offset + 4 * count;
-  return true;
 }
 
 bool mqds_parser::label_line(std::string_view text) {

@@ -45,9 +45,9 @@ unique_fd open_environment(pid_t pid) {
 }
 
 template <class Number>
-std::optional<Number> read_number(const std::string& path) {
+std::optional<Number> read_number(const std::string& path, int directory = AT_FDCWD) {
   std::array<char, 64> buffer;
-  const auto text = read_small_file(path.c_str(), buffer);
+  const auto text = read_small_file(path.c_str(), buffer, directory);
   return text ? parse_number<Number>(*text) : std::nullopt;
 }
 
@@ -194,27 +194,38 @@ bool node_scanner::scan_gpus(const emit& out) {
   return changed;
 }
 
+/// To open the directory anew for every look costs more than to read it.
+void node_scanner::list_queues(process& of) {
+  const auto list = [&] {
+    listed_.clear();
+    return for_each_numbered_entry<std::uint32_t>(
+        of.directory, [this](std::uint32_t id, ino_t inode) { listed_.emplace_back(id, inode); });
+  };
+  // An empty one may be what is left of one that has another in its place, after an exec.
+  if (!list() || listed_.empty()) {
+    of.directory = open_directory(processes_ + "/" + std::to_string(of.traits.who.pid) + "/queues");
+    (void)list();
+  }
+  std::ranges::sort(listed_);
+}
+
 bool node_scanner::scan_queues(process& of, const emit& out) {
-  const std::string directory = processes_ + "/" + std::to_string(of.traits.who.pid) + "/queues";
-  std::vector<std::pair<std::uint32_t, ino_t>> listed;
-  for_each_numbered_entry<std::uint32_t>(
-      directory, [&](std::uint32_t id, ino_t inode) { listed.emplace_back(id, inode); });
-  std::ranges::sort(listed);
+  list_queues(of);
   const auto number = [](const queue& each) { return static_cast<std::uint32_t>(each.id); };
   bool changed = false;
   of.fresh.clear();
   // A driver gives a freed id to the next queue at once: the same id in another directory is
   // another queue.
   std::erase_if(of.queues, [&](const queue& each) {
-    if (std::ranges::binary_search(listed, std::pair{number(each), each.inode})) return false;
+    if (std::ranges::binary_search(listed_, std::pair{number(each), each.inode})) return false;
     out(about(observation_kind::queue_gone, of, each));
     changed = true;
     return true;
   });
-  for (const auto& [id, inode] : listed) {
+  for (const auto& [id, inode] : listed_) {
     const auto place = std::ranges::lower_bound(of.queues, id, {}, number);
     if (place != of.queues.end() && number(*place) == id) continue;
-    auto seen = read_queue(of.traits.who.pid, id);
+    auto seen = read_queue(of, id);
     if (!seen) continue;  // gone again, or not complete yet: the next look tells
     seen->inode = inode;
     of.queues.insert(place, *seen);
@@ -398,11 +409,10 @@ bool node_scanner::has_execed(const process& known) noexcept {
   return now && ::pread(now.get(), &first, 1, 0) == 1;
 }
 
-std::optional<node_scanner::queue> node_scanner::read_queue(pid_t pid, std::uint32_t id) const {
-  const std::string directory =
-      processes_ + "/" + std::to_string(pid) + "/queues/" + std::to_string(id);
-  const auto gpu = read_number<std::uint32_t>(directory + "/gpuid");
-  const auto type = read_number<int>(directory + "/type");
+std::optional<node_scanner::queue> node_scanner::read_queue(const process& of, std::uint32_t id) {
+  const std::string name = std::to_string(id);
+  const auto gpu = read_number<std::uint32_t>(name + "/gpuid", of.directory.get());
+  const auto type = read_number<int>(name + "/type", of.directory.get());
   if (!gpu || !type) return {};
   return queue{driver_queue_id{id}, gpu_id{*gpu}, type_from_sysfs(*type), 0};
 }

@@ -76,6 +76,7 @@ class node_scanner {
     gang_book::settled is{};  // as last emitted
     bool emitted = false;     // `is` holds
     unique_fd pidfd;
+    unique_fd directory;    // of its queues
     unique_fd environment;  // reads as empty once the address space it was opened on is gone
     bool empty_environment = false;
     bool hidden_environment = false;  // its owner's alone
@@ -101,15 +102,17 @@ class node_scanner {
   bool settle_roles(const emit& out);
   static bool exited(const process& known) noexcept;
   static bool has_execed(const process& known) noexcept;
-  std::optional<queue> read_queue(pid_t pid, std::uint32_t id) const;
+  void list_queues(process& of);
+  static std::optional<queue> read_queue(const process& of, std::uint32_t id);
 
   static observation about(observation_kind kind, const process& of) noexcept;
   static observation about(observation_kind kind, const process& of, const queue& which) noexcept;
   static void say_gone(const process& gone, const emit& out);
 
   const roots where_;
-  const std::string processes_;  // <sysfs>/proc
-  const std::string topology_;   // <sysfs>/topology
+  const std::string processes_;                          // <sysfs>/proc
+  const std::string topology_;                           // <sysfs>/topology
+  std::vector<std::pair<std::uint32_t, ino_t>> listed_;  // scratch
   classifier rules_;
   std::set<std::string, std::less<>> variables_;
   gang_book gangs_;

@@ -15,7 +15,7 @@
 #include <limits>
 #include <utility>
 
-#include "sluice/kfd/quiet_thread.hpp"
+#include "sluice/quiet_thread.hpp"
 
 namespace sluice::kfd {
 

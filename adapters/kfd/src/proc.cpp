@@ -22,18 +22,16 @@ struct proc_path {
 
 }  // namespace
 
-std::optional<std::string_view> read_small_file(const char* path, std::span<char> into) noexcept {
-  const unique_fd fd{::open(path, O_RDONLY | O_CLOEXEC)};
+std::optional<std::string_view> read_small_file(const char* path, std::span<char> into,
+                                                int directory) noexcept {
+  const unique_fd fd{::openat(directory, path, O_RDONLY | O_CLOEXEC)};
   if (!fd) return {};
-  std::size_t have = 0;
-  while (have < into.size()) {
-    const ssize_t got = ::read(fd.get(), into.data() + have, into.size() - have);
+  for (;;) {
+    const ssize_t got = ::read(fd.get(), into.data(), into.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return {};
-    if (got == 0) break;
-    have += static_cast<std::size_t>(got);
+    return std::string_view{into.data(), static_cast<std::size_t>(got)};
   }
-  return std::string_view{into.data(), have};
 }
 
 std::optional<std::uint64_t> parse_start_time(std::string_view line) noexcept {

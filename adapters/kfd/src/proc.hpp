@@ -3,8 +3,11 @@
 /// Small readers of /proc and of attribute files: plain reads, no seeking, no state.
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/types.h>
+#include <unistd.h>
 
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -12,11 +15,17 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
+
+#include "sluice/kfd/unique_fd.hpp"
 
 namespace sluice::kfd {
 
-/// Reads up to `into.size()` bytes. \return the text read, nothing when the file cannot be read.
-std::optional<std::string_view> read_small_file(const char* path, std::span<char> into) noexcept;
+/// Reads up to `into.size()` bytes of an attribute file, or of one of /proc that is one record:
+/// what their first read leaves free shows that it was all. A relative path is one below
+/// `directory`. \return the text read, nothing when the file cannot be read.
+std::optional<std::string_view> read_small_file(const char* path, std::span<char> into,
+                                                int directory = AT_FDCWD) noexcept;
 
 /// Field 22 of /proc/PID/stat: clock ticks from boot to the process's start; with the pid, its
 /// identity. An exec keeps it.
@@ -49,24 +58,39 @@ std::optional<Number> parse_number(std::string_view text) noexcept {
   return value;
 }
 
-/// Calls `visit(n)`, or `visit(n, inode)`, for every directory entry whose whole name is a decimal
-/// number.
+/// \return no descriptor when there is no such directory, or it cannot be read.
+inline unique_fd open_directory(const std::string& path) {
+  return unique_fd{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+}
+
+/// Calls `visit(n)`, or `visit(n, inode)`, for every entry of an open directory whose whole name is
+/// a decimal number.
 /// \return false when the directory cannot be read.
 template <class Number, class Visit>
-bool for_each_numbered_entry(const std::string& directory, Visit visit) {
-  DIR* const open = ::opendir(directory.c_str());
-  if (open == nullptr) return false;
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): readdir is safe on a stream of one's own
-  while (const dirent* entry = ::readdir(open))
-    if (const auto number = parse_number<Number>(entry->d_name)) {
+bool for_each_numbered_entry(const unique_fd& directory, Visit visit) {
+  if (!directory || ::lseek(directory.get(), 0, SEEK_SET) != 0) return false;
+  alignas(dirent64) std::array<char, 8192> piece;
+  for (;;) {
+    const ssize_t got = ::getdents64(directory.get(), piece.data(), piece.size());
+    if (got <= 0) return got == 0;
+    for (ssize_t at = 0; at < got;) {
+      const auto* const entry = reinterpret_cast<const dirent64*>(piece.data() + at);
+      at += entry->d_reclen;
+      const auto number = parse_number<Number>(entry->d_name);
+      if (!number) continue;
       if constexpr (std::is_invocable_v<Visit, Number, ino_t>) {
         visit(*number, entry->d_ino);
       } else {
         visit(*number);
       }
     }
-  ::closedir(open);
-  return true;
+  }
+}
+
+/// The same by its name.
+template <class Number, class Visit>
+bool for_each_numbered_entry(const std::string& directory, Visit visit) {
+  return for_each_numbered_entry<Number>(open_directory(directory), std::move(visit));
 }
 
 }  // namespace sluice::kfd

@@ -22,8 +22,8 @@
 
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/node_view.hpp"
-#include "sluice/kfd/quiet_thread.hpp"
 #include "sluice/kfd/smi_events.hpp"
+#include "sluice/quiet_thread.hpp"
 
 namespace sluice::kfd {
 
@@ -481,6 +481,7 @@ class queue_holder::impl {
     work.id = ++last_batch_;
     work.target = who.id;
     if (!lanes_->submit(work)) return false;
+    lanes_->flush();
     who.in_flight = work.id;
     who.overdue = false;
     return true;

@@ -16,11 +16,6 @@ class queue_ledger {
  public:
   using entry = uapi::kfd_queue_snapshot_entry;
 
-  queue_ledger() {
-    known_.reserve(uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS);
-    seen_.reserve(uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS);
-  }
-
   /// Compares a complete snapshot with the previous one, calling `removed(entry)` for every queue
   /// that is gone, then `added(entry)` for every one that is new. A queue id whose queue is another
   /// one than before (other ring, other pointers, or QUEUE_NEW once more) is first removed, then

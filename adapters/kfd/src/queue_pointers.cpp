@@ -15,6 +15,9 @@ namespace sluice::kfd {
 namespace {
 
 constexpr std::size_t pointer_size = sizeof(std::uint64_t);
+/// From ROCr's write pointer to the end of its read pointer. To find the page of a piece costs the
+/// kernel far more than to copy a few words more of it.
+constexpr std::size_t rocr_words = 0x48 / pointer_size + 1;
 
 bool is_pointer_address(std::uint64_t address) noexcept {
   return address != 0 && address % pointer_size == 0;
@@ -45,7 +48,9 @@ result<void> queue_pointers::watch(std::span<const pointer_addresses> queues) {
   values_.assign(queues.size(), {});
   direct_.reserve(queues.size());
   remote_.reserve(2 * queues.size());
-  copied_.resize(2 * queues.size());
+  owner_.reserve(2 * queues.size());
+  begin_.reserve(2 * queues.size() + 1);
+  copied_.resize(rocr_words * queues.size());
   sort_out();
   return {};
 }
@@ -54,14 +59,30 @@ result<void> queue_pointers::watch(std::span<const pointer_addresses> queues) {
 void queue_pointers::sort_out() noexcept {
   direct_.clear();
   remote_.clear();
+  owner_.clear();
+  begin_.assign(1, 0);
   for (std::size_t index = 0; index < queues_.size(); ++index) {
     if (queues_[index].slow) continue;
-    direct_.push_back(index);
-    for (const std::uint64_t address : {queues_[index].at.read, queues_[index].at.write}) {
-      // NOLINTNEXTLINE(performance-no-int-to-ptr): another process's address
-      remote_.push_back({reinterpret_cast<void*>(address), pointer_size});
+    const pointer_addresses& at = queues_[index].at;
+    if (is_rocr_layout(at)) {
+      const std::size_t write = add_piece(index, at.write, rocr_words);
+      direct_.push_back({index, write + rocr_words - 1, write});
+    } else {
+      const std::size_t read = add_piece(index, at.read, 1);
+      direct_.push_back({index, read, add_piece(index, at.write, 1)});
     }
   }
+}
+
+/// \return where in copied_ it will be.
+std::size_t queue_pointers::add_piece(std::size_t of, std::uint64_t address,
+                                      std::size_t words) noexcept {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): another process's address
+  remote_.push_back({reinterpret_cast<void*>(address), words * pointer_size});
+  owner_.push_back(of);
+  const std::size_t begin = begin_.back();
+  begin_.push_back(begin + words);
+  return begin;
 }
 
 std::optional<std::uint64_t> queue_pointers::word_at(std::uint64_t address) const noexcept {
@@ -77,22 +98,23 @@ result<void> queue_pointers::read() noexcept {
   bool found_slow = false;
   error_code failure;
   for (std::size_t at = 0; at < remote_.size();) {
-    const std::size_t count = std::min<std::size_t>(remote_.size() - at, IOV_MAX);
-    const iovec local{copied_.data() + at, count * pointer_size};
-    ssize_t got = ::process_vm_readv(who_.pid, &local, 1, remote_.data() + at, count, 0);
+    const std::size_t end = at + std::min<std::size_t>(remote_.size() - at, IOV_MAX);
+    const iovec local{copied_.data() + begin_[at], (begin_[end] - begin_[at]) * pointer_size};
+    ssize_t got = ::process_vm_readv(who_.pid, &local, 1, remote_.data() + at, end - at, 0);
     if (got < 0 && errno != EFAULT) {
       failure = last_system_error();
       break;
     }
     got = std::max<ssize_t>(got, 0);
-    const std::size_t copied = static_cast<std::size_t>(got) / pointer_size;
-    at += copied;
-    if (copied == count) continue;
-    // It ends at the first pointer that it cannot read. That queue is for the slow way, from now
+    const std::size_t copied = begin_[at] + static_cast<std::size_t>(got) / pointer_size;
+    while (at < end && begin_[at + 1] <= copied) ++at;
+    if (at == end) continue;
+    // It ends at the first piece that it cannot read. That queue is for the slow way, from now
     // on; the others go on behind it.
-    queues_[direct_[at / 2]].slow = true;
+    const std::size_t unreadable = owner_[at];
+    queues_[unreadable].slow = true;
     found_slow = true;
-    at = (at / 2 + 1) * 2;
+    while (at < owner_.size() && owner_[at] == unreadable) ++at;
   }
 
   // Whose values they are. Nothing is read from a program that is over: not even an error. An
@@ -102,9 +124,13 @@ result<void> queue_pointers::read() noexcept {
   if (::pread(memory_.get(), &none, 1, static_cast<off_t>(some)) == 0) return errc::unknown_target;
   if (failure) return failure.value() == ESRCH ? make_error_code(errc::unknown_target) : failure;
 
-  for (std::size_t index = 0; index < direct_.size(); ++index) {
-    if (queues_[direct_[index]].slow) continue;
-    values_[direct_[index]] = {copied_[2 * index], copied_[2 * index + 1], true};
+  for (const direct& each : direct_) {
+    if (queues_[each.queue].slow) continue;
+    const std::uint64_t read = copied_[each.read];
+    std::uint64_t write = copied_[each.write];
+    // Copied in one piece, the write pointer may be the older of the two, and be overtaken.
+    if (each.read > each.write && static_cast<std::int64_t>(write - read) < 0) write = read;
+    values_[each.queue] = {read, write, true};
   }
   if (found_slow) sort_out();
   if (slow() == 0) return {};

@@ -23,9 +23,9 @@
 #include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/node_lock.hpp"
-#include "sluice/kfd/quiet_thread.hpp"
 #include "sluice/null_backend.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
+#include "sluice/quiet_thread.hpp"
 #include "sluice/scheduler.hpp"
 
 namespace sluice {
@@ -64,7 +64,7 @@ class node_impl final : public node {
     if (const auto watched = pause_.start(); !watched) return watched;
     auto done = try_to_own();
     if (done || done.error() == errc::already_owned)
-      done = kfd::start_quiet_thread(thread_, [this] { run(); });
+      done = start_quiet_thread(thread_, [this] { run(); });
     if (!done) pause_.stop();
     return done;
   }

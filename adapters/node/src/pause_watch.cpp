@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "sluice/kfd/quiet_thread.hpp"
+#include "sluice/quiet_thread.hpp"
 
 namespace sluice {
 namespace {
@@ -23,7 +23,7 @@ result<void> pause_watch::start() {
   ended_ = kfd::unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!ended_) return last_system_error();
   look();
-  return kfd::start_quiet_thread(thread_, [this] { run(); });
+  return start_quiet_thread(thread_, [this] { run(); });
 }
 
 void pause_watch::stop() {

@@ -24,11 +24,12 @@ std::string statistics_line(const statistics& seen, node_mode mode) {
   std::string line = acts ? "statistics: " : "statistics, observing, nothing was touched: ";
   const std::string_view would = acts ? "" : "would have ";
   line += fmt::format(
-      "{} turns, {} begins; {}attached {} times, {}suspended {} queues ({} "
+      "{} turns, {} begins; knows {} processes with {} queues; {}attached to {} processes, "
+      "{}suspended {} queues ({} "
       "now) and {}resumed {} in {} calls",
-      seen.turns.value(), seen.begins.value(), would, seen.attaches.value(), would,
-      seen.suspends.value(), seen.suspended_now.value(), would, seen.resumes.value(),
-      seen.driver_calls.value());
+      seen.turns.value(), seen.begins.value(), seen.processes.value(), seen.queues.value(), would,
+      seen.attaches.value(), would, seen.suspends.value(), seen.suspended_now.value(), would,
+      seen.resumes.value(), seen.driver_calls.value());
   if (acts && seen.suspend_call.count() != 0)
     line += fmt::format("; a suspend took p50/p99 {:.2f}/{:.2f} ms",
                         milliseconds(seen.suspend_call.percentile(50)),

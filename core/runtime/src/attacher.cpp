@@ -18,6 +18,11 @@ bool attacher::wanted(const process& which) const noexcept {
   return which.what == role::offline && !which.own && !which.gone && which.compute_queues != 0;
 }
 
+/// How long it may wait for its GPUs to have no online work in flight.
+duration attacher::patience_of(const process& which) const noexcept {
+  return which.was_attached ? duration::zero() : config_.attach_at_latest - config_.attach_after;
+}
+
 void attacher::work(time_point now) {
   // Looking at one may make it, or another, a candidate again.
   for (auto& candidates = table_.attach_candidates(); !candidates.empty();) {
@@ -30,16 +35,18 @@ void attacher::work(time_point now) {
   for (std::uint32_t slot = 0; deadlines_.pop_due(now, slot);) {
     if (process* const one = table_.process_in(slot)) consider(*one, now);
   }
-  if (!std::exchange(recheck_, false)) return;
-  // In the order they came; consider() puts those back that still have to wait.
-  looking_.clear();
-  looking_.swap(waiting_);
-  for (const process_id id : looking_) {
-    if (process* const one = table_.find(id)) {
-      one->attach_waiting = false;
-      consider(*one, now);
+  if (std::exchange(recheck_, false)) {
+    // In the order they came; consider() puts those back that still have to wait.
+    looking_.clear();
+    looking_.swap(waiting_);
+    for (const process_id id : looking_) {
+      if (process* const one = table_.find(id)) {
+        one->attach_waiting = false;
+        consider(*one, now);
+      }
     }
   }
+  if (returning_) report_returns(now);
 }
 
 auto attacher::judge(const process& which, time_point now, time_point& again) const noexcept
@@ -109,7 +116,7 @@ void attacher::attached(process& which, error_code error, time_point now) {
   if (which.session_ended || which.attach_failures != 0) {
     log_line(log_level::warning, "attach: process {}: managed again", which.pid);
   }
-  which.session_ended = false;
+  which.session_ended = which.was_attached = false;
   which.attach_failures = 0;
   which.attach_refused = false;
   table_.set_attach(which, attach_state::attached);
@@ -125,7 +132,7 @@ void attacher::failed(process& which, error_code error, time_point now) {
   which.attach_failures =
       std::min(static_cast<std::uint8_t>(which.attach_failures + 1), most_doublings);
   which.attach_from = now + wait;
-  which.attach_latest = which.attach_from + (config_.attach_at_latest - config_.attach_after);
+  which.attach_latest = which.attach_from + patience_of(which);
   deadlines_.set(table::slot_of(which), which.attach_from);
   if (refused) {
     if (std::exchange(which.attach_refused, true)) return;
@@ -152,30 +159,56 @@ void attacher::detached(process& which, time_point now) {
     return;
   }
   which.attach_from = now + std::max(config_.attach_after, config_.failure_backoff);
-  which.attach_latest = which.attach_from + (config_.attach_at_latest - config_.attach_after);
+  which.attach_latest = which.attach_from + patience_of(which);
   table_.attach_candidates().push_back(which.id);
 }
 
 void attacher::lost() {
   up_ = false;
+  returning_.reset();
   table_.for_each_process([&](process& one) {
     table_.release(one);
+    one.was_attached = wanted(one) && (one.attach == attach_state::attached || one.was_attached);
     table_.set_attach(one, attach_state::none);
     if (one.gone) {
       table_.erase(one);
       return;
     }
-    // It had waited its time already.
-    if (one.attach_from != never) one.attach_from = table_.now();
-    if (one.attach_from != never) {
-      one.attach_latest = one.attach_from + (config_.attach_at_latest - config_.attach_after);
-    }
+    if (one.was_attached) one.attach_from = one.attach_latest = table_.now();
   });
 }
 
-void attacher::restored() noexcept {
+void attacher::restored() {
   up_ = true;
-  table_.for_each_process([&](process& one) { table_.attach_candidates().push_back(one.id); });
+  returning_.emplace();
+  table_.for_each_process([&](process& one) {
+    table_.attach_candidates().push_back(one.id);
+    if (one.was_attached) returning_->awaited.push_back(one.id);
+  });
+  returning_->all = returning_->awaited.size();
+}
+
+void attacher::report_returns(time_point now) {
+  std::erase_if(returning_->awaited, [&](process_id id) {
+    const process* const one = table_.find(id);
+    if (one == nullptr) return true;
+    if (one->attach == attach_state::attaching) return false;
+    if (one->attach == attach_state::attached) {
+      ++returning_->attached;
+      return true;
+    }
+    time_point again = never;
+    return one->attach_failures != 0 || judge(*one, now, again) == verdict::never;
+  });
+  if (!returning_->awaited.empty()) return;
+  const returns seen = *std::exchange(returning_, std::nullopt);
+  if (seen.attached == seen.all) {
+    log_line(log_level::warning, "backend {}: back; {} processes attached again", backend_.name(),
+             seen.all);
+  } else {
+    log_line(log_level::warning, "backend {}: back; {} of {} processes attached again",
+             backend_.name(), seen.attached, seen.all);
+  }
 }
 
 }  // namespace sluice::core

@@ -5,6 +5,7 @@
 #include "deadline_heap.hpp"
 #include "table.hpp"
 
+#include <optional>
 #include <vector>
 
 #include "sluice/backend.hpp"
@@ -18,6 +19,10 @@ namespace sluice::core {
 /// tracers, so: offline processes only, once they have owned a compute queue for attach_after, with
 /// no online work in flight on their GPUs (but at the latest at attach_at_latest), one at a time
 /// per GPU. A process that stops being offline is given back.
+///
+/// What was attached when the backend was lost is attached again as soon as that is back, one after
+/// the other on each GPU, but whatever online work is in flight: until then nothing makes room for
+/// it, which costs it more than the cycles that attaching does.
 ///
 /// Threading: reactor thread.
 class attacher {
@@ -33,11 +38,15 @@ class attacher {
   void detached(process& which, time_point now);
   /// The acting side died: nobody is attached, and nothing can be until restored().
   void lost();
-  void restored() noexcept;
+  /// Says so in the log once it is known who is attached again.
+  void restored();
   /// A GPU has no online work in flight any more, or an attach has ended: look again.
   void recheck() noexcept { recheck_ = true; }
   /// No attaching from now on.
-  void stop() noexcept { up_ = false; }
+  void stop() noexcept {
+    up_ = false;
+    returning_.reset();
+  }
   time_point next() const noexcept { return deadlines_.next(); }
 
  private:
@@ -46,7 +55,15 @@ class attacher {
   void consider(process& which, time_point now);
   void failed(process& which, error_code error, time_point now);
   bool wanted(const process& which) const noexcept;
+  duration patience_of(const process& which) const noexcept;
+  void report_returns(time_point now);
 
+  /// Who was attached when the backend was lost, since it is back.
+  struct returns {
+    std::vector<process_id> awaited;  // Whose first attach has not been answered.
+    std::size_t all = 0;
+    std::size_t attached = 0;
+  };
   const scheduler_config& config_;
   table& table_;
   backend& backend_;
@@ -54,6 +71,7 @@ class attacher {
   deadline_heap deadlines_;          // By process slot.
   std::vector<process_id> waiting_;  // For a GPU to become free.
   std::vector<process_id> looking_;  // What work() goes through; kept for its memory.
+  std::optional<returns> returning_;
   bool recheck_ = false;
   bool up_ = true;
 };

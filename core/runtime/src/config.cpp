@@ -44,22 +44,24 @@ void for_each_setting(Config& config, Duration&& span, Number&& number, Flag&& f
   flag("suspend_sdma", config.suspend_sdma);
 }
 
+/// Said with the arithmetic.
+std::string too_long_a_suspend(duration max_suspend) {
+  const duration longest = std::min(max_suspend, duration::max() - longest_call) + longest_call;
+  return fmt::format(
+      "max_suspend is {}; with the {} that a driver call may take, an offline process could stand "
+      "still for {}, and that must be at most {}, half of the {} after which frameworks give up on "
+      "a worker: set it to {} or less",
+      to_text(max_suspend), to_text(longest_call), to_text(longest), to_text(patience / 2),
+      to_text(patience), to_text(most_suspend));
+}
+
 /// Every setting that is out of its range.
 std::vector<std::string> range_problems(const scheduler_config& config) {
   std::vector<std::string> found;
-  if (config.max_suspend > most_suspend) {
-    const duration longest =
-        std::min(config.max_suspend, duration::max() - longest_call) + longest_call;
-    found.push_back(fmt::format(
-        "max_suspend is {}; with the {} that a driver call may take, an offline process could "
-        "stand still for {}, and that must be at most {}, half of the {} after which frameworks "
-        "give up on a worker: set it to {} or less",
-        to_text(config.max_suspend), to_text(longest_call), to_text(longest), to_text(patience / 2),
-        to_text(patience), to_text(most_suspend)));
-  }
   const auto span = [&](std::string_view key, duration value, duration low, duration high) {
-    if (key == "max_suspend" && value > high) return;  // Said above, with the arithmetic.
-    if (value < low || value > high) {
+    if (key == "max_suspend" && value > high) {
+      found.push_back(too_long_a_suspend(value));
+    } else if (value < low || value > high) {
       found.push_back(fmt::format("{} is {}; it must be {} to {}", key, to_text(value),
                                   to_text(low), to_text(high)));
     }

@@ -43,8 +43,8 @@ void wake_word::clear_eventfd() noexcept {
   eventfd_read(fd_, &ignored);
 }
 
-front_desk::front_desk(const time_source& time, const scheduler_config& config)
-    : time_(time), wake_(page_.words().sleeping), config_(config) {
+front_desk::front_desk(const time_source& time, const scheduler_config& config, bool acts)
+    : time_(time), acts_(acts), wake_(page_.words().sleeping), config_(config) {
   // As decision_sink::listen() says of the start.
   listen(span_kind::request, true);
   listen(span_kind::ttft, true);
@@ -59,14 +59,16 @@ void front_desk::register_page(std::shared_ptr<client_page> page) {
   wake_.ring();
 }
 
-std::uint64_t front_desk::add_wait(wait request) {
+std::uint64_t front_desk::add_wait(std::shared_ptr<client_page> page, time_point deadline,
+                                   std::function<void(bool)> done) {
+  if (!acts_) return 0;
   std::uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
     if (closed_.load(std::memory_order_relaxed)) return 0;
     number = ++last_wait_;
-    request.number = number;
-    waits_.push_back(std::move(request));
+    const client_id client = page->id;
+    waits_.add({number, client, deadline, std::move(done)}, std::move(page));
     new_waits_.store(true, std::memory_order_release);
     waits_waiting_.store(waits_.size(), std::memory_order_release);
   }
@@ -75,13 +77,11 @@ std::uint64_t front_desk::add_wait(wait request) {
 }
 
 bool front_desk::remove_wait(std::uint64_t number) {
+  wait_list::wait taken;  // Ends outside the lock.
   const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(waits_.begin(), waits_.end(),
-                                  [&](const wait& one) { return one.number == number; });
-  if (found == waits_.end()) return false;
-  waits_.erase(found);
+  taken = waits_.take(number);
   waits_waiting_.store(waits_.size(), std::memory_order_release);
-  return true;
+  return taken.number != 0;
 }
 
 std::vector<std::shared_ptr<client_page>> front_desk::take_arrivals() {
@@ -145,19 +145,19 @@ scheduler_config front_desk::take_config() {
 }
 
 void front_desk::close() {
-  std::vector<wait> left;
+  std::vector<wait_list::answer> left;
   std::unique_ptr<policy> unused;
   {
     const std::lock_guard lock(mutex_);
     closed_.store(true, std::memory_order_release);
-    left.swap(waits_);
+    left = waits_.take_answered(never, [](const auto&...) { return false; });
     waits_waiting_.store(0, std::memory_order_release);
     arrivals_.clear();
     arrivals_waiting_.store(false, std::memory_order_release);
     unused.swap(policy_);
     policy_waiting_.store(false, std::memory_order_release);
   }
-  for (auto& request : left) request.done(false);
+  for (auto& [request, clear] : left) request.done(clear);
 }
 
 }  // namespace core
@@ -261,7 +261,7 @@ std::uint64_t online_client::wait_until_clear(const shared_page& page,
                                               std::function<void(bool)> done) {
   if (!page) return 0;
   auto& desk = *page->desk;
-  return desk.add_wait({0, page, desk.now() + page->options.acquire_limit, std::move(done)});
+  return desk.add_wait(page, desk.now() + page->options.acquire_limit, std::move(done));
 }
 
 bool online_client::stop_waiting(const shared_page& page, std::uint64_t wait) {

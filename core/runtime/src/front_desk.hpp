@@ -4,6 +4,7 @@
 /// and the counter where clients register and wait.
 
 #include "scheduler_page.hpp"
+#include "wait_list.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -97,15 +98,9 @@ namespace core {
 /// Threading: any thread, but for what says "reactor thread".
 class front_desk {
  public:
-  struct wait {
-    std::uint64_t number = 0;
-    std::shared_ptr<client_page> page;
-    time_point deadline{};
-    std::function<void(bool)> done;
-  };
-
   /// \param time outlives every client.
-  front_desk(const time_source& time, const scheduler_config& config);
+  /// \param acts backend::acts(): whether somebody makes room for those who wait.
+  front_desk(const time_source& time, const scheduler_config& config, bool acts);
 
   wake_word& wake() noexcept { return wake_; }
   scheduler_page& shared() noexcept { return page_; }
@@ -123,8 +118,11 @@ class front_desk {
   client_id next_id() noexcept {
     return client_id{last_id_.fetch_add(1, std::memory_order_relaxed) + 1};
   }
-  /// \return the wait's number, or 0 when the desk is closed: then `done` was not taken.
-  std::uint64_t add_wait(wait request);
+  /// As client_host::wait_until_clear().
+  /// \return the wait's number, or 0 when nobody will make room or the desk is closed: then `done`
+  /// was not taken.
+  std::uint64_t add_wait(std::shared_ptr<client_page> page, time_point deadline,
+                         std::function<void(bool)> done);
   /// \return whether the wait was still there: then `done` will not be called.
   bool remove_wait(std::uint64_t number);
   /// Any thread: an operator's word that a GPU works again.
@@ -166,6 +164,7 @@ class front_desk {
   }
 
   const time_source& time_;
+  const bool acts_;
   scheduler_page page_;
   wake_word wake_;
   std::atomic<std::uint64_t> last_id_{0};
@@ -179,7 +178,7 @@ class front_desk {
   // Registration and waiting only; no begin or end passes here.
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<client_page>> arrivals_;
-  std::vector<wait> waits_;
+  wait_list waits_;
   std::vector<gpu_id> rearms_;
   std::unique_ptr<policy> policy_;
   scheduler_config config_;
@@ -189,21 +188,13 @@ class front_desk {
 template <class Predicate>
 time_point front_desk::answer_waits(time_point now, Predicate&& is_clear) {
   time_point next = never;
-  std::vector<std::pair<wait, bool>> answered;
+  std::vector<wait_list::answer> answered;
   {
     const std::lock_guard lock(mutex_);
     new_waits_.store(false, std::memory_order_relaxed);
-    for (std::size_t i = 0; i < waits_.size();) {
-      const bool clear = is_clear(*waits_[i].page);
-      if (clear || now >= waits_[i].deadline) {
-        answered.emplace_back(std::move(waits_[i]), clear);
-        waits_[i] = std::move(waits_.back());
-        waits_.pop_back();
-      } else {
-        next = std::min(next, waits_[i].deadline);
-        ++i;
-      }
-    }
+    answered = waits_.take_answered(
+        now, [&](client_id, const std::shared_ptr<client_page>& page) { return is_clear(*page); });
+    next = waits_.next();
     waits_waiting_.store(waits_.size(), std::memory_order_release);
   }
   for (auto& [request, clear] : answered) request.done(clear);

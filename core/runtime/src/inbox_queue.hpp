@@ -11,6 +11,7 @@
 
 #include "sluice/inbox.hpp"
 #include "sluice/observation.hpp"
+#include "sluice/time.hpp"
 
 namespace sluice {
 
@@ -21,7 +22,8 @@ class inbox {
   struct hooks {
     std::function<void()> wake;               ///< Any thread: the reactor shall drain().
     std::function<bool()> on_reactor_thread;  ///< Any thread.
-    std::function<void(const observation&)> deliver;
+    /// With the time, which is read once for all that a drain() hands over.
+    std::function<void(const observation&, time_point now)> deliver;
   };
   inbox(std::size_t capacity, hooks calls) : queue_(capacity), hooks_(std::move(calls)) {}
 
@@ -29,10 +31,13 @@ class inbox {
 
   /// Reactor thread: hands over what is there now; what arrives meanwhile is for the next call.
   void drain() {
-    for (auto left = queue_.read_available(); left != 0; --left) {
+    auto left = queue_.read_available();
+    if (left == 0) return;
+    const time_point now = clock::now();
+    for (; left != 0; --left) {
       observation one;
       if (!queue_.pop(one)) break;
-      hooks_.deliver(one);
+      hooks_.deliver(one, now);
     }
   }
   /// Reactor thread. Whether something was dropped since the last call.

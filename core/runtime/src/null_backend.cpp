@@ -23,6 +23,7 @@ class null_backend final : public backend {
   null_backend& operator=(const null_backend&) = delete;
 
   std::string_view name() const noexcept override { return "none, observing"; }
+  bool acts() const noexcept override { return false; }
 
   result<void> start(backend_listener& listener) override {
     listener_ = &listener;

@@ -4,8 +4,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 
+#include "sluice/quiet_thread.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::core {
@@ -37,13 +36,8 @@ result<std::unique_ptr<recorder>> recorder::create(const record_options& with) {
   if (file < 0) return last_system_error();
   auto made = std::unique_ptr<recorder>(new recorder(file, with));
   if (made->wake_.fd() < 0) return error_code{EMFILE, boost::system::system_category()};
-  // The program's signals are for its own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
-  made->writer_ = std::thread([self = made.get()] { self->run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const auto started = start_quiet_thread(made->writer_, [self = made.get()] { self->run(); });
+  if (!started) return started.error();
   return made;
 }
 

@@ -15,6 +15,7 @@ class recording_backend final : public backend, private backend_listener {
       : other_(other), record_(record) {}
 
   std::string_view name() const noexcept override { return other_.name(); }
+  bool acts() const noexcept override { return other_.acts(); }
   result<void> start(backend_listener& listener) override {
     listener_ = &listener;
     return other_.start(*this);

@@ -34,7 +34,7 @@ std::uint64_t remote_clients::wait_until_clear(client_id id, time_point deadline
                                                std::function<void(bool)> done) {
   const auto found = pages_.find(id);
   if (found == pages_.end()) return 0;
-  return desk_->add_wait({0, found->second, deadline, std::move(done)});
+  return desk_->add_wait(found->second, deadline, std::move(done));
 }
 
 }  // namespace sluice::core

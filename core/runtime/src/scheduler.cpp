@@ -90,11 +90,11 @@ class scheduler::impl {
     inbox_producer& claim_inbox() override {
       inboxes_.push_back(std::make_unique<inbox>(
           owner_.inbox_capacity_,
-          inbox::hooks{[core = owner_.core_.get()] { core->ring(); },
-                       [loop = owner_.loop_.get()] { return loop->running_here(); },
-                       [core = owner_.core_.get(), number = number_](const observation& seen) {
-                         core->observe(number, seen);
-                       }}));
+          inbox::hooks{
+              [core = owner_.core_.get()] { core->ring(); },
+              [loop = owner_.loop_.get()] { return loop->running_here(); },
+              [core = owner_.core_.get(), number = number_](
+                  const observation& seen, time_point now) { core->observe(number, seen, now); }}));
       return inboxes_.back()->producer();
     }
 

@@ -53,7 +53,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
                                      : std::make_unique<core::recording_backend>(driver, *record_)),
         backend_(recorded_ == nullptr ? driver : *recorded_),
         policy_(std::move(decider)),
-        desk_(std::make_shared<core::front_desk>(time_, config)),
+        desk_(std::make_shared<core::front_desk>(time_, config, backend_.acts())),
         table_(stats_, options.own_pid, config_.suspend_sdma),
         remote_(desk_, table_),
         clients_(config_, table_, stats_, *desk_, record_.get()),
@@ -116,7 +116,6 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   }
   void restored() override {
     stats_.backend_restarts.add();
-    log_line(log_level::warning, "backend {}: back", backend_.name());
     if (!stopping_) attacher_.restored();
   }
 
@@ -358,11 +357,13 @@ void scheduler_core::impl::close_arrivals() {
 /// What clients in other processes can see.
 void scheduler_core::impl::publish() noexcept {
   sluice_scheduler_words& words = desk_->shared().words();
+  const bool acts = backend_.acts();
   const std::uint32_t mode = stopping_ ? SLUICE_MODE_STOPPING
+                             : !acts   ? SLUICE_MODE_OBSERVING
                              : policy_ ? SLUICE_MODE_ACTIVE
                                        : SLUICE_MODE_PASSIVE;
   __atomic_store_n(&words.mode, mode, __ATOMIC_RELAXED);
-  __atomic_store_n(&words.suspended, stats_.suspended_now.value(), __ATOMIC_RELAXED);
+  __atomic_store_n(&words.suspended, acts ? stats_.suspended_now.value() : 0, __ATOMIC_RELAXED);
   __atomic_store_n(&words.turns, words.turns + 1, __ATOMIC_RELEASE);
 }
 
@@ -403,8 +404,12 @@ void scheduler_core::on_breaker(std::function<void(const breaker_change&)> hear)
 result<void> scheduler_core::start() { return impl_->backend_.start(*impl_); }
 
 void scheduler_core::observe(unsigned source, const observation& seen) {
-  impl_->table_.set_now(std::max(impl_->table_.now(), impl_->time_.now()));
-  const time_point now = impl_->table_.now();
+  observe(source, seen, impl_->time_.now());
+}
+
+void scheduler_core::observe(unsigned source, const observation& seen, time_point now) {
+  now = std::max(impl_->table_.now(), now);
+  impl_->table_.set_now(now);
   if (impl_->record_) {
     impl_->record_->set_now(now);
     impl_->record_->seen(source, seen);

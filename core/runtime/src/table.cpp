@@ -89,6 +89,7 @@ process& table::process_at(const observation& seen) {
     return *processes_.find(found->second);
   }
   auto& one = processes_.insert();
+  stats_.processes.add();
   dirty_.reserve(processes_.capacity());
   one.pid = seen.pid;
   one.start_time = seen.start_time;
@@ -170,6 +171,7 @@ queue& table::queue_at(process& owner, driver_queue_id driver_id, gpu_id on, que
     erase(*known);  // The number was used again for something else.
   }
   auto& one = queues_.insert();
+  stats_.queues.add();
   one.owner = &owner;
   one.on = &gpu_at(on);
   one.driver_id = driver_id;
@@ -194,6 +196,7 @@ void table::erase(queue& which) {
   if (is_compute(which.type) && --owner.compute_queues == 0) reconsider_attach(owner);
   mark_reshaped(*owner.in);
   queues_.erase(which.id);
+  stats_.queues.subtract(1);
 }
 
 void table::forget(queue& which, std::uint32_t bit) {
@@ -232,6 +235,7 @@ void table::erase(process& which) {
   leave(which);
   if (!which.gone) by_pid_.erase({which.pid, which.start_time});
   processes_.erase(which.id);
+  stats_.processes.subtract(1);
 }
 
 // What the backend says -------------------------------------------------------------------------

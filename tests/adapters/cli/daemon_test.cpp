@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -17,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -66,8 +68,6 @@ class online_client {
     return now.connected != 0 ? now.connections : 0;
   }
   std::string why() const { return status().why; }
-
- private:
   sluice_client_status status() const {
     sluice_client_status now{};
     now.size = sizeof now;
@@ -75,6 +75,7 @@ class online_client {
     return now;
   }
 
+ private:
   sluice_connection* client_ = nullptr;
 };
 
@@ -137,14 +138,15 @@ class Daemon : public testing::Test {
   /// Writes the configuration: with fast attaches, and the given further lines.
   void configure(const std::string& daemon = "", const std::string& scheduler = "",
                  const std::string& policy = "", const std::string& roles = "") const {
-    std::ofstream{config_} << "[daemon]\ndirectory = \"" << directory_ << "\"\n"
-                           << daemon << "\n[scheduler]\nattach_after = \"50ms\"\n"
-                           << "attach_at_latest = \"100ms\"\noffline_floor = 0\n"
-                           << (scheduler.find("max_suspend") == scheduler.npos
-                                   ? "max_suspend = \"60s\"\n"
-                                   : "")
-                           << scheduler << policy << "[roles]\nstore = \"\"\n"
-                           << roles;
+    std::ofstream{config_}
+        << "[daemon]\ndirectory = \"" << directory_ << "\"\n"
+        << daemon << "\n[scheduler]\nattach_after = \"50ms\"\n"
+        << (scheduler.find("attach_at_latest") == scheduler.npos ? "attach_at_latest = \"100ms\"\n"
+                                                                 : "")
+        << "offline_floor = 0\n"
+        << (scheduler.find("max_suspend") == scheduler.npos ? "max_suspend = \"60s\"\n" : "")
+        << scheduler << policy << "[roles]\nstore = \"\"\n"
+        << roles;
   }
   std::unique_ptr<command> start(std::vector<std::string> words) const {
     auto environment = device_.environment();
@@ -188,12 +190,15 @@ class Daemon : public testing::Test {
   }
   std::unique_ptr<target_process> offline() const { return target("OFFLINE_AI", "2000"); }
   std::unique_ptr<target_process> online() const { return target("ONLINE_AI", "0"); }
-  bool traced(const target_process& one) const {
+  /// 0: nobody.
+  static pid_t tracer_of(const target_process& one) {
     std::ifstream status("/proc/" + std::to_string(one.pid()) + "/status");
+    const std::string head = "TracerPid:";
     for (std::string line; std::getline(status, line);)
-      if (line.starts_with("TracerPid:")) return line != "TracerPid:\t0";
-    return false;
+      if (line.starts_with(head)) return std::stoi(line.substr(head.size()));
+    return 0;
   }
+  static bool traced(const target_process& one) { return tracer_of(one) != 0; }
 
   std::string program_ = SLUICE_PROGRAM;
   std::vector<std::string> daemon_environment_;
@@ -216,7 +221,12 @@ TEST_F(Daemon, ObservesByDefaultAndCountsWhatItWouldHaveDone) {
     return testing::Matches(ContainsRegex("would have suspended [1-9][0-9]* queues"))(
         daemon->err());
   })) << daemon->err();
-  EXPECT_THAT(daemon->err(), HasSubstr("would have attached 1 times"));
+  EXPECT_THAT(daemon->err(), HasSubstr("would have attached to 1 processes"));
+  const online_client client{directory_ + "/clients.sock"};
+  EXPECT_TRUE(eventually(patience, [&] {
+    return client.status().mode == std::uint32_t{SLUICE_CLIENT_MODE_OBSERVING};
+  })) << client.why();
+  EXPECT_THAT(daemon->err(), ContainsRegex("knows [0-9]+ processes with 2 queues; "));
   EXPECT_FALSE(traced(*trainer));
   EXPECT_EQ(view_.process(trainer->pid()).queue_suspends, 0U);
   daemon->signal(SIGTERM);
@@ -283,6 +293,49 @@ TEST_F(Daemon, EnforcesForAClientAndFindsItAgainAfterARestart) {
   daemon->signal(SIGINT);
   EXPECT_EQ(daemon->ends(), 0) << daemon->err();
   EXPECT_EQ(trainer->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
+}
+
+// Symptom: offline work ran beside online work for seconds after a new agent was there.
+TEST_F(Daemon, HoldsOfflineWorkAgainAtOnceAfterItsAgentWasKilled) {
+  configure("mode = \"enforce\"\n", "attach_at_latest = \"1h\"\n",
+            "[policy]\nname = \"fixed_timeslice\"\n");
+  std::vector<std::unique_ptr<target_process>> trainers;
+  for (int i = 0; i < 4; ++i) trainers.push_back(offline());
+  const auto all = [&](auto&& holds) {
+    return eventually(patience, [&] {
+      return std::all_of(trainers.begin(), trainers.end(),
+                         [&](const auto& each) { return holds(*each); });
+    });
+  };
+  std::map<pid_t, std::uint64_t> suspends;  // Before the agent was killed.
+  const auto held = [&](const auto& one) {
+    const auto seen = view_.process(one.pid());
+    return seen.suspended_queues == 1 && seen.queue_suspends > suspends[one.pid()];
+  };
+  const auto daemon = run();
+  const online_client client{directory_ + "/clients.sock"};
+  ASSERT_TRUE(eventually(patience, [&] { return client.connections() == 1; })) << client.why();
+  ASSERT_TRUE(all(traced)) << daemon->err();
+  client.begin();
+  ASSERT_TRUE(all(held)) << daemon->err();
+
+  for (const auto& each : trainers)
+    suspends[each->pid()] = view_.process(each->pid()).queue_suspends;
+  const auto killed = clock::now();
+  ASSERT_EQ(::kill(tracer_of(*trainers[0]), SIGKILL), 0);  // A thread's id reaches its process.
+  ASSERT_TRUE(all([&](const auto& one) {
+    return view_.process(one.pid()).suspended_queues == 0 || held(one);
+  })) << "nobody holds them";
+  const auto ran = since(killed);
+  ASSERT_TRUE(all(held)) << daemon->err();
+  std::cout << "the agent's SIGKILL: offline work ran after " << ran.count()
+            << " ms, and all of it was held again after " << since(killed).count() << " ms\n";
+  EXPECT_TRUE(logs(*daemon, "agent: back; 4 processes attached again")) << daemon->err();
+  EXPECT_EQ(client.connections(), 1U);
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0) << daemon->err();
+  for (const auto& each : trainers)
+    EXPECT_EQ(each->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
 }
 
 TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -32,11 +33,15 @@ class cgroup {
       for (const std::string& mount :
            {"/sys/fs/cgroup/" + controllers, std::string("/sys/fs/cgroup/unified")}) {
         directory_ = mount + path;
-        if (::mkdir(directory_.c_str(), 0755) != 0) continue;
+        if (::mkdir(directory_.c_str(), 0755) != 0) {
+          if (errno != ENOENT) why_not_ = directory_ + ": " + std::strerror(errno);
+          continue;
+        }
         // A directory of the mount point itself is no cgroup.
         procs_ = ::open((directory_ + "/cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC);
         path_ = path;
         if (procs_ >= 0 && can_enter()) return;
+        can_be_made_ = can_be_made_ || procs_ >= 0;
         leave();
       }
     }
@@ -46,6 +51,10 @@ class cgroup {
   cgroup& operator=(const cgroup&) = delete;
 
   explicit operator bool() const noexcept { return procs_ >= 0; }
+  /// Whether the system lets this process have one, though none may have become of it.
+  bool can_be_made() const noexcept { return procs_ >= 0 || can_be_made_; }
+  /// What the system said else; empty where no hierarchy is mounted.
+  const std::string& why_not() const noexcept { return why_not_; }
   /// As /proc/PID/cgroup shows it.
   const std::string& path() const noexcept { return path_; }
   /// Moves the calling process. Async-signal-safe.
@@ -68,6 +77,8 @@ class cgroup {
 
   std::string directory_;
   std::string path_;
+  std::string why_not_;
+  bool can_be_made_ = false;
   int procs_ = -1;
 };
 

@@ -3,12 +3,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -16,12 +18,16 @@
 #include <future>
 #include <iostream>
 #include <map>
+#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "sluice/client.h"
+
+/// A forked child that starts a thread is what is tested here.
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
 
 namespace {
 
@@ -51,6 +57,39 @@ void hammer(int threads, int times) {
   std::vector<std::thread> all;
   for (int i = 0; i < threads; ++i) all.emplace_back([=] { begin_and_end(times); });
   for (auto& each : all) each.join();
+}
+
+/// Whether the offline process comes to be suspended, or to run, within five seconds.
+bool becomes_suspended(bool wanted) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  sluice_client_status seen{};
+  seen.size = sizeof seen;
+  while (sluice_client_get_status(client, &seen) == 0 && (seen.suspended != 0) != wanted) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    sched_yield();
+  }
+  return true;
+}
+
+/// Begins and ends, each as soon as the one before was obeyed, or a little later: within the very
+/// microseconds in which the scheduler falls asleep, and sometimes when it does sleep.
+std::string knock(int times, unsigned seed) {
+  std::minstd_rand random(seed);
+  const auto pause = [&] {
+    const unsigned most = 1U << (random() % 16);
+    const auto length = std::chrono::nanoseconds(random() % 16 == 0 ? 300'000 : random() % most);
+    const auto end = std::chrono::steady_clock::now() + length;
+    while (std::chrono::steady_clock::now() < end) continue;
+  };
+  for (int i = 0; i < times; ++i) {
+    pause();
+    sluice_client_begin(client);
+    if (!becomes_suspended(true)) return "begin " + std::to_string(i) + " was not seen";
+    pause();
+    sluice_client_end(client);
+    if (!becomes_suspended(false)) return "end " + std::to_string(i) + " was not seen";
+  }
+  return "all were seen";
 }
 
 int run_forked(const std::function<void()>& in_child) {
@@ -85,6 +124,29 @@ void wait_connected() {
   std::abort();
 }
 
+/// How a child ends that a wait's function forks and in which that returns; -1: not in a while.
+int fork_in_done(int (*in_child)()) {
+  struct call {
+    int (*in_child)();
+    std::promise<pid_t> child{};
+  } one{in_child};
+  const auto done = [](void* context, std::int32_t) {
+    auto& to = *static_cast<call*>(context);
+    const pid_t child = fork();
+    if (child != 0) return to.child.set_value(child);
+    if (to.in_child() != 0) _exit(1);
+  };
+  if (sluice_client_wait(client, 1, done, &one) < 1) return -2;
+  const pid_t child = one.child.get_future().get();
+  int status = -1;
+  for (int i = 0; i < 3000 && waitpid(child, &status, WNOHANG) == 0; ++i) usleep(1000);
+  if (status == -1) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
+  return status;
+}
+
 std::string obey(std::istringstream& words) {
   std::string word;
   words >> word;
@@ -106,6 +168,10 @@ std::string obey(std::istringstream& words) {
     words >> a >> b;
     hammer(a, b);
     return "done";
+  }
+  if (word == "knock") {
+    words >> a >> b;
+    return knock(a, static_cast<unsigned>(b));
   }
   if (word == "fork_begin") {  // A child that begins once and lives until it is told to end.
     int line[2];
@@ -133,6 +199,10 @@ std::string obey(std::istringstream& words) {
       for (;;) pause();
     }
     return std::to_string(child);
+  }
+  if (word == "exec") {  // Goes on as a program that knows nothing of clients.
+    execlp("sleep", "sleep", "60", nullptr);
+    return "no sleep to exec";
   }
   if (word == "kill") {
     words >> a;
@@ -179,6 +249,14 @@ std::string obey(std::istringstream& words) {
         &clear);
     if (number < 1) return sluice_client_last_error();
     return std::to_string(clear.get_future().get());
+  }
+  if (word == "fork_in_done") {  // Children forked on the library's own thread.
+    std::string outcome;
+    for (const auto in_child : {+[] { return 0; }, +[] { return sluice_client_begin(client); },
+                                +[] { return sluice_client_close(client); }}) {
+      outcome += std::to_string(fork_in_done(in_child)) + " ";
+    }
+    return outcome;
   }
   if (word == "stop_waiting") {
     const auto number = sluice_client_wait(

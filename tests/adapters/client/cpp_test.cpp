@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/client_acquire.hpp"
+#include "sluice/null_backend.hpp"
 
 namespace sluice::test {
 namespace {
@@ -23,10 +24,12 @@ namespace asio = boost::asio;
 
 class Connection : public ::testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { serve(nullptr); }
+
+  void serve(std::unique_ptr<backend> driver) {
     client::server_options options;
     options.socket = place_.path();
-    node_.emplace(std::move(options));
+    node_.emplace(std::move(options), served_node::quick(), std::move(driver));
     ASSERT_TRUE(node_->runs());
     std::error_code error;
     client_ = client::connection::open({.socket = place_.path(), .name = "test"}, error);
@@ -125,6 +128,70 @@ TEST_F(Connection, CanBeCancelledWhileItWaits) {
   ASSERT_TRUE(outcome);
   EXPECT_EQ(*outcome, asio::error::operation_aborted);
   EXPECT_EQ(client_.status().in_flight, 0U);
+}
+
+class ConnectionToAnObserver : public Connection {
+ protected:
+  void SetUp() override { serve(make_null_backend()); }
+};
+
+// Symptom: it was told that the GPUs were clear, and that a queue was suspended, while all ran.
+TEST_F(ConnectionToAnObserver, IsNotToldThatItsGpusAreClear) {
+  asio::io_context context;
+  bool was_clear = true;
+  const auto began = std::chrono::steady_clock::now();
+  client_.acquire(60s, asio::bind_executor(context, [&](auto error, client::busy_token busy) {
+                    EXPECT_FALSE(error);
+                    was_clear = busy.was_clear();
+                    // The scheduler has decided and believes that it has acted.
+                    EXPECT_TRUE(node_->suspends());
+                    EXPECT_EQ(client_.status().suspended, 0U);
+                  }));
+  context.run();
+  EXPECT_FALSE(was_clear);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, patience) << "at once: nobody makes room";
+  EXPECT_EQ(client_.status().mode, std::uint32_t{SLUICE_CLIENT_MODE_OBSERVING});
+}
+
+TEST(ConnectionWithoutAScheduler, IsNotKeptWaiting) {
+  const socket_place place;
+  std::error_code error;
+  auto client = client::connection::open({.socket = place.path()}, error);
+  ASSERT_FALSE(error) << sluice_client_last_error();
+  asio::io_context context;
+  const auto began = std::chrono::steady_clock::now();
+  int answers = 0;
+  for (int i = 0; i < 100; ++i) {
+    client.acquire(60s, asio::bind_executor(context, [&](auto failed, client::busy_token busy) {
+                     EXPECT_FALSE(failed);
+                     EXPECT_TRUE(busy);
+                     EXPECT_FALSE(busy.was_clear());
+                     ++answers;
+                   }));
+  }
+  context.run();
+  EXPECT_EQ(answers, 100);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, patience);
+}
+
+TEST(ConnectionWithoutAScheduler, SaysWhichMarkFoundNoRoom) {
+  const socket_place place;
+  const std::string path = place.path();
+  sluice_client_options options{};
+  options.size = sizeof options;
+  options.socket = path.c_str();
+  sluice_connection* one = nullptr;
+  ASSERT_EQ(sluice_client_open(&options, &one), 0);
+  for (std::uint64_t request = 0; request < 1024; ++request) {
+    ASSERT_EQ(sluice_client_begin_span(one, SLUICE_CLIENT_REQUEST, request), 0) << request;
+  }
+  EXPECT_EQ(sluice_client_begin_span(one, 3, 0), -EINVAL);
+  EXPECT_EQ(sluice_client_end_span(one, SLUICE_CLIENT_REQUEST, 0), -ENOBUFS);
+  EXPECT_STREQ(sluice_client_last_error(),
+               "1024 marks wait for the scheduler; this one is dropped");
+  EXPECT_EQ(sluice_client_begin_span(one, 3, 0), -EINVAL);
+  EXPECT_STREQ(sluice_client_last_error(), "a span of kind 3; there are 0 to 2");
+  EXPECT_EQ(sluice_client_close(one), 0);
 }
 
 TEST(ConnectionOptions, AreCheckedAndNamedInASentence) {

@@ -1,9 +1,12 @@
 #pragma once
 /// \file
-/// A scheduler on a thread of its own, over one offline process with one queue on a scripted
-/// backend, and its clients' socket in a directory of the test's.
+/// A scheduler on a thread of its own, over one offline process with one queue on a backend that
+/// answers at once, and its clients' socket in a directory of the test's. Nothing in it is
+/// periodic: the scheduler takes a turn when something happens, so that a wake-up that gets lost is
+/// seen.
 
 #include "eventually.hpp"
+#include "instant_backend.hpp"
 
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -23,10 +26,10 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/backend.hpp"
 #include "sluice/client_server.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
-#include "sluice/testing/scripted_backend.hpp"
 
 namespace sluice::test {
 
@@ -110,16 +113,17 @@ class role_log {
 
 class served_node {
  public:
-  explicit served_node(client::server_options options, scheduler_config config = quick()) {
+  /// \param driver none: one that answers at once and knows the offline process's queue.
+  explicit served_node(client::server_options options, scheduler_config config = quick(),
+                       std::unique_ptr<backend> driver = nullptr) {
     auto loop = reactor::create();
     if (!loop) throw std::system_error(loop.error().value(), std::generic_category(), "reactor");
-    auto driver = std::make_unique<testing::scripted_backend>(time_);
-    driver->add_queue(trainer, driver_queue_id{0}, the_gpu);
     if (!options.allow) options.allow = [](const client::peer&, role) { return true; };
     if (!options.registered) {
       options.registered = [this](const auto& who, role as) { roles.add("registered", who, as); };
       options.withdrawn = [this](const auto& who, role as) { roles.add("withdrawn", who, as); };
     }
+    if (!driver) driver = make_instant();
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(std::make_unique<offline_process>());
     sources.push_back(client::make_server(std::move(options)));
@@ -153,6 +157,14 @@ class served_node {
   bool resumes() {
     return eventually(patience, [&] { return stats().suspended_now == 0; });
   }
+  /// Whether a fifth of a second comes, before patience ends, in which it takes no turn.
+  bool falls_asleep() {
+    return eventually(patience, [&] {
+      const auto before = stats().turns.value();
+      std::this_thread::sleep_for(200ms);
+      return stats().turns.value() == before;
+    });
+  }
   scheduler& core() { return *core_; }
 
   static scheduler_config quick() {
@@ -167,7 +179,12 @@ class served_node {
   role_log roles;
 
  private:
-  const steady_time time_;
+  static std::unique_ptr<backend> make_instant() {
+    auto made = std::make_unique<instant_backend>();
+    made->add(trainer, the_gpu, 1);
+    return made;
+  }
+
   std::unique_ptr<scheduler> core_;
   std::thread runner_;
 };

@@ -218,7 +218,7 @@ class BreakerKeeper : public BreakerStore, public source_host {
   inbox inbox_{64,
                {.wake = [] {},
                 .on_reactor_thread = [] { return false; },
-                .deliver = [this](const observation& each) { seen_.push_back(each); }}};
+                .deliver = [this](const observation& each, time_point) { seen_.push_back(each); }}};
   std::vector<observation> seen_;
   observation last_;
   std::mutex mutex_;

@@ -20,7 +20,8 @@ class discovery_bench : public source_host {
   discovery_bench()
       : inbox_(1024, {.wake = [] {},
                       .on_reactor_thread = [] { return false; },
-                      .deliver = [this](const observation& each) { seen_.push_back(each); }}) {}
+                      .deliver = [this](const observation& each,
+                                        time_point) { seen_.push_back(each); }}) {}
   ~discovery_bench() { stop(); }
 
   void make(const kfd::roots& where, kfd::classification_rules rules = {},

@@ -40,6 +40,10 @@ class fake_queue {
     word(0x1000 + slot * 64 + 56) = with_signal ? base_ + 0x2000 + slot * 64 : 0;
     write().fetch_add(1);
   }
+  /// Where the value of the next packet's completion signal is.
+  std::uint64_t next_signal_value() const {
+    return base_ + 0x2000 + write().load() % packets * 64 + 8;
+  }
   void consume() { word(0x80) = write().load(); }
   /// The last packet's kernel ends.
   void finish() { word(0x2000 + (write().load() - 1) % packets * 64 + 8) = 0; }

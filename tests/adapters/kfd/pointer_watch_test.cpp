@@ -215,8 +215,9 @@ class PointerWatch : public PointerView {
   }
 
   std::vector<observation> heard_;
-  inbox inbox_{4096, inbox::hooks{[] {}, [] { return false; },
-                                  [this](const observation& each) { heard_.push_back(each); }}};
+  inbox inbox_{
+      4096, inbox::hooks{[] {}, [] { return false; },
+                         [this](const observation& each, time_point) { heard_.push_back(each); }}};
   std::string said_;
   pointer_watch watch_{sysfs_, inbox_.producer(),
                        [this](std::string_view line) { said_ += std::string(line) + "\n"; }};

@@ -65,7 +65,9 @@ class Refusal : public ::testing::Test {
     work.kind = kind;
     work.count = 1;
     work.queues[0] = driver_queue_id{0};
-    if (!lanes_->submit(work) || !hears(report_kind::completed)) return {};
+    if (!lanes_->submit(work)) return {};
+    lanes_->flush();
+    if (!hears(report_kind::completed)) return {};
     return report_.result.outcomes[0];
   }
 

@@ -421,7 +421,9 @@ class SlowLanes : public ::testing::Test {
     work.gpu = gpu_id{51110};
     work.count = 1;
     work.queues[0] = driver_queue_id{0};
-    return lanes_->submit(work).has_value();
+    const bool taken = lanes_->submit(work).has_value();
+    lanes_->flush();
+    return taken;
   }
 
   test::simulated_device device_;
@@ -465,6 +467,59 @@ TEST_F(SlowLanes, AnswerABatchBeforeTheySayThatTheTargetIsGone) {
   EXPECT_EQ(report_.result.id, 1U);
   EXPECT_TRUE(hears(report_kind::detached));
   EXPECT_EQ(lanes_->submit(batch{}).error(), errc::unknown_target);
+}
+
+// The driver's call for the second GPU's target waits at the first GPU while that is preempted, so
+// whoever is handed over first must not go first. A busy machine may upset it now and then.
+TEST(LanesOnTwoGpus, PreemptThemAtTheSameTime) {
+  const test::simulated_device device{{.profile = test::profile_text("",
+                                                                     "suspend_cost = \"100ms\"\n"
+                                                                     "resume_cost = \"1ms\"\n"
+                                                                     "cycle_cost = \"200us\"\n"),
+                                       .gpus = 2}};
+  backend_loop loop{make_in_process_backend({.roots = device.roots(), .owner_lock = ""})};
+  ASSERT_TRUE(loop.start());
+  const auto gpus = [&] {
+    std::vector<std::uint32_t> ids;
+    for (const char* node : {"1", "2"})
+      ids.push_back(static_cast<std::uint32_t>(std::stoul(
+          test::read_file(device.roots().sysfs + "/topology/nodes/" + node + "/gpu_id"))));
+    return ids;
+  }();
+  std::vector<std::unique_ptr<offline_target>> targets;
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    targets.push_back(
+        std::make_unique<offline_target>(device.roots(), offline_target::options{.gpu = gpus[i]}));
+    ASSERT_TRUE(targets.back()->says('r'));
+    ASSERT_TRUE(
+        loop->attach(process_id{i + 1}, targets.back()->pid(), targets.back()->start_time()));
+    ASSERT_TRUE(loop.until([&] { return loop.added.size() == i + 1; }));
+    ASSERT_EQ(loop.added[i].gpu, gpu_id{gpus[i]});
+  }
+  std::uint64_t id = 0;
+  const auto act = [&](command_kind kind) {
+    const time_point began = clock::now();
+    for (std::size_t i = 0; i < gpus.size(); ++i) {
+      batch work;
+      work.id = ++id;
+      work.target = process_id{i + 1};
+      work.gpu = gpu_id{gpus[i]};
+      work.kind = kind;
+      work.count = 1;
+      work.queues[0] = loop.added[i].id;
+      EXPECT_TRUE(loop->submit(work));
+    }
+    loop->flush();
+    EXPECT_TRUE(
+        loop.until([&] { return loop.results.contains(id - 1) && loop.results.contains(id); }));
+    return clock::now() - began;
+  };
+  bool at_once = false;
+  for (int attempt = 0; attempt < 10 && !at_once; ++attempt) {
+    at_once = act(command_kind::suspend) < 190ms;
+    act(command_kind::resume);
+  }
+  EXPECT_TRUE(at_once) << "one GPU after the other, each time";
 }
 
 }  // namespace

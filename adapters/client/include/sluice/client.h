@@ -15,7 +15,10 @@
  *            the last call. One thread of the library's own, with every signal blocked, keeps the
  *            connection, and calls what sluice_client_wait() was given.
  * Process:   after fork() the child's first call starts anew: nothing that its parent had in flight
- *            is the child's, and waits stay the parent's. Nothing is passed on over exec.
+ *            is the child's, and waits stay the parent's. fork() closes the child's descriptors of
+ *            its parent's clients, so that those end with the parent, whether that exits or calls
+ *            exec, over which nothing is passed on. Whoever makes processes with clone() himself
+ *            runs no such handler: his child keeps the parent registered until it calls exec.
  * Cost:      begin, end and spans take no lock, do not allocate and do not wait, and make no system
  *            call while the scheduler is awake: one write to an eventfd while it sleeps. The first
  *            call in a forked child is the exception.
@@ -122,13 +125,17 @@ SLUICE_CLIENT_API int sluice_client_begin_span_since(sluice_connection* client, 
 SLUICE_CLIENT_API int sluice_client_end_span(sluice_connection* client, uint32_t kind,
                                              uint64_t request);
 
-/** Called once, on the library's thread. Do not wait in it, and do not close the client.
+/** Called once, on the library's thread. Do not wait in it, and do not close the client. It may
+ * fork(); a child in which it returns ends there, by _exit(0).
  * \param clear 1: every offline queue on the client's GPUs that can be suspended is. 0: the time
- *              was over first, or there is no scheduler. */
+ *              was over first, or nobody makes room. */
 typedef void (*sluice_client_clear)(void* context, int32_t clear);
 
 /**
  * Waits, without blocking, for the GPUs to be clear. Begin first: that is what makes them so.
+ * Answered 0 at once, whatever the timeout, where nobody makes room: there is no scheduler, or the
+ * client is not registered yet, or it was refused; the scheduler only observes; the client is
+ * offline. So are waits that are open when the scheduler goes.
  * \param timeout nanoseconds, up to 60 s; more counts as that.
  * \return a number, 1 or more, for sluice_client_stop_waiting(); -EINVAL; -EAGAIN: 64 wait already.
  */
@@ -139,10 +146,11 @@ SLUICE_CLIENT_API int sluice_client_stop_waiting(sluice_connection* client, int6
 
 /** What the scheduler does. New values may appear. */
 enum {
-  SLUICE_CLIENT_MODE_NONE = 0,    /**< There is none, or it refused the client. */
-  SLUICE_CLIENT_MODE_ACTIVE = 1,  /**< A policy decides. */
-  SLUICE_CLIENT_MODE_PASSIVE = 2, /**< No policy: everything runs. */
-  SLUICE_CLIENT_MODE_STOPPING = 3 /**< It resumes everything and goes. */
+  SLUICE_CLIENT_MODE_NONE = 0,     /**< There is none, or it refused the client. */
+  SLUICE_CLIENT_MODE_ACTIVE = 1,   /**< A policy decides. */
+  SLUICE_CLIENT_MODE_PASSIVE = 2,  /**< No policy: everything runs. */
+  SLUICE_CLIENT_MODE_STOPPING = 3, /**< It resumes everything and goes. */
+  SLUICE_CLIENT_MODE_OBSERVING = 4 /**< It decides, and acts on nothing: everything runs. */
 };
 
 typedef struct sluice_client_status {
@@ -154,7 +162,7 @@ typedef struct sluice_client_status {
   int32_t scheduler_pid; /**< As the socket says; 0: not connected. */
   uint64_t in_flight;    /**< Begun and not ended. */
   uint64_t connections;  /**< How often the client has been registered. */
-  uint64_t suspended;    /**< Queues on the node that are suspended now. */
+  uint64_t suspended;    /**< Queues on the node that are suspended now; observing: 0. */
   uint64_t turns;        /**< Of the scheduler: it goes up while that lives. */
   uint64_t lost_marks;   /**< Spans' marks that found no room. */
   char why[240];         /**< While not connected: one sentence. */

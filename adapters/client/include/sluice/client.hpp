@@ -15,6 +15,11 @@
 
 #include "sluice/client.h"
 
+namespace sluice::detail {
+template <class Token, class Handler>
+class acquire_operation;
+}
+
 namespace sluice::client {
 
 enum class role : std::uint32_t { online = SLUICE_CLIENT_ONLINE, offline = SLUICE_CLIENT_OFFLINE };
@@ -69,6 +74,8 @@ class busy_token {
 
  private:
   friend class connection;
+  template <class Token, class Handler>
+  friend class sluice::detail::acquire_operation;
   explicit busy_token(detail::shared client) noexcept : client_(std::move(client)) {
     if (client_ && sluice_client_begin(client_.get()) != 0) client_.reset();
   }
@@ -176,17 +183,14 @@ class connection {
     return seen;
   }
 
-  /// Begins, then completes when every offline queue on its GPUs that can be suspended is, or after
-  /// `limit`. Include client_acquire.hpp to use it.
+  /// Begins, then completes when every offline queue on its GPUs that can be suspended is, after
+  /// `limit`, or at once where nobody makes room (as sluice_client_wait() says): without a
+  /// scheduler it delays nothing. Include client_acquire.hpp to use it.
   template <class... CompletionToken>
   auto acquire(std::chrono::nanoseconds limit, CompletionToken&&... token);
 
  private:
   explicit connection(sluice_connection* made) : client_(made, detail::closer{}) {}
-  static busy_token acquired(busy_token token, bool clear) noexcept {
-    token.clear_ = clear;
-    return token;
-  }
   detail::shared client_;
 };
 

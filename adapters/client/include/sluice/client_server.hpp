@@ -57,8 +57,9 @@ struct server_options {
 };
 
 /// A client counts as gone, and all it had in flight as ended, when its socket hangs up, when its
-/// process ends, or when the kernel writes its core (looked at every 20 ms while it has something
-/// in flight, for that can take seconds in which nobody ends anything).
+/// process ends, or when the kernel writes its core, which can take seconds in which nobody ends
+/// anything: looked at every 20 ms while it has something in flight. Where more than 16 clients
+/// have, only those are looked at that wrote nothing in their page since, 16 at a time, in turn.
 ///
 /// start() fails with errc::already_owned when another server answers at the socket, with
 /// errc::not_supported when the host takes no clients, else with the system's error; each with a

@@ -36,7 +36,7 @@ class Status(NamedTuple):
 
     connected: bool  #: The scheduler knows the client.
     role: str | None  #: "online" or "offline", as granted.
-    mode: str  #: "active": a policy decides; "passive": everything runs; "stopping"; "none".
+    mode: str  #: "active": a policy decides; "passive", "observing": everything runs; "stopping"; "none".
     error: int  #: While not connected: an errno value. EACCES: refused.
     scheduler_pid: int
     in_flight: int  #: Begun and not ended, in this process.
@@ -139,7 +139,8 @@ class Client:
 
             async with client.acquire(timeout=0.05) as clear: ...
 
-        Without a scheduler it says False at once. `with` blocks the thread instead.
+        Where nobody makes room it says False at once: there is no scheduler, it has not registered the
+        client yet or refused it, or it only observes. `with` blocks the thread instead.
         """
         return _Acquire(self, timeout)
 
@@ -220,11 +221,6 @@ class Client:
 
     # Waits -----------------------------------------------------------------------------------------
 
-    def _hopeless(self) -> bool:
-        """Nobody would answer. ENOTCONN: it has not been tried yet."""
-        seen = self.status()
-        return not seen.connected and seen.error != errno.ENOTCONN
-
     def _start_wait(self, deadline: float, done: Callable[[bool], None]) -> _Wait | None:
         """None: too many wait already."""
         token = next(_tokens)
@@ -242,7 +238,7 @@ class Client:
     async def _clear(self, timeout: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline = time.monotonic() + timeout
-        while not self._hopeless():
+        while True:
             answer: asyncio.Future[bool] = loop.create_future()
             one = self._start_wait(deadline, functools.partial(_answer_loop, loop, answer))
             if one is not None:
@@ -251,13 +247,12 @@ class Client:
                 finally:
                     one.stop()
             if time.monotonic() >= deadline:
-                break
+                return False
             await asyncio.sleep(RETRY)
-        return False
 
     def _clear_blocking(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
-        while not self._hopeless():
+        while True:
             answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
             one = self._start_wait(deadline, answers.put)
             if one is not None:
@@ -266,9 +261,8 @@ class Client:
                 finally:
                     one.stop()
             if time.monotonic() >= deadline:
-                break
+                return False
             time.sleep(RETRY)
-        return False
 
 
 class _Busy:

@@ -13,7 +13,7 @@ NAME = "libsluice_client.so.0"
 ABI = 0  # SLUICE_CLIENT_VERSION_MAJOR
 ROLES = {"online": 1, "offline": 2}
 SPANS = {"request": 0, "ttft": 1, "itl": 2}
-MODES = {0: "none", 1: "active", 2: "passive", 3: "stopping"}
+MODES = {0: "none", 1: "active", 2: "passive", 3: "stopping", 4: "observing"}
 MOST_GPUS = 64
 
 

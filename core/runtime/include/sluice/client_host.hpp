@@ -23,8 +23,8 @@ class remote_client {
  public:
   /// Whether something that it began counts, whenever that changes.
   virtual void in_flight(bool any) = 0;
-  /// What its page says cannot be, `why` being a clause for a log line: it counts no longer, as
-  /// after client_host::remove(). The last call.
+  /// What its page says cannot be, `why` being a clause for a log line: it counts no longer. The
+  /// last call; remove() is still owed, and frees its page.
   virtual void thrown_out(std::string_view why) = 0;
 
  protected:
@@ -53,7 +53,8 @@ class client_host {
   virtual void remove(client_id id) = 0;
   /// As online_client::acquire(): calls `done(clear)` once, inside a turn, when every offline queue
   /// on the client's GPUs that can be suspended is, or at `deadline`.
-  /// \return a number for stop_waiting(); 0: nobody will answer, and `done` was not taken.
+  /// \return a number for stop_waiting(); 0: nobody will answer (the scheduler only observes, say),
+  /// and `done` was not taken.
   virtual std::uint64_t wait_until_clear(client_id id, time_point deadline,
                                          std::function<void(bool)> done) = 0;
   /// \return whether it was in time: `done` will not be called then.

@@ -28,7 +28,8 @@ struct scheduler_config {
   /// How long an offline process has owned a compute queue before we attach. 0 to 1 h.
   duration attach_after = std::chrono::seconds(2);
   /// When we attach even though online work is in flight: an attach costs it a runlist cycle or
-  /// two, waiting much longer costs it whole offline kernels. attach_after to 1 h.
+  /// two, waiting much longer costs it whole offline kernels. attach_after to 1 h. What was
+  /// attached when the acting side died does not wait for either.
   duration attach_at_latest = std::chrono::seconds(3);
   /// A begin without an end stops counting after this time: between one and two of it where a
   /// client's busy periods overlap, for begins are matched with ends in order. So does a span, up
@@ -69,9 +70,9 @@ struct scheduler_config {
 /// Reads the table [scheduler] of a TOML file: the keys are the fields above, durations are strings
 /// with a unit ("250ms"; ns, us, ms, s, min, h). What the file does not name keeps its default.
 /// Besides it the file may have the tables [policy] (load_policy()), [roles]
-/// (kfd::load_classification()) and [daemon] (the daemon's), and no other: a slip is an error.
-/// \param message on failure, one line that names file, line, key and range.
-/// \return errc::bad_config, or the system's error for a file that cannot be read.
+/// (kfd::load_classification()) and [daemon] (load_daemon_config()), and no other: a slip is an
+/// error. \param message on failure, one line that names file, line, key and range. \return
+/// errc::bad_config, or the system's error for a file that cannot be read.
 [[nodiscard]] result<scheduler_config> load_config(const std::string& path, std::string& message);
 /// The same.
 /// \param problems on failure, one such line for every setting that is wrong is added.

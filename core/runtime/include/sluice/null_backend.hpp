@@ -21,7 +21,8 @@ struct null_backend_options {
 
 /// Every attach succeeds at once, with the queues that the sources saw; every batch is done after
 /// what it is assumed to cost. It opens no driver, traces nobody and takes no lock. What the
-/// scheduler counts then is what it would have done: say so wherever it is shown.
+/// scheduler counts then is what it would have done: say so wherever it is shown. Clients are told
+/// that it observes, and never that a GPU is clear: who waits for that is answered at once.
 ///
 /// What it cannot know: how online and offline work would have fared. A policy that learns from
 /// requests (slo) learns how they fare without preemption.

@@ -19,6 +19,10 @@
 
 namespace sluice {
 
+namespace detail {
+template <class Token, class Handler>
+class acquire_operation;
+}
 struct client_page;
 class scheduler_core;
 
@@ -59,6 +63,8 @@ class busy_token {
 
  private:
   friend class online_client;
+  template <class Token, class Handler>
+  friend class detail::acquire_operation;
   explicit busy_token(std::shared_ptr<client_page> page) noexcept : page_(std::move(page)) {}
   std::shared_ptr<client_page> page_;
   bool clear_ = false;
@@ -157,10 +163,6 @@ class online_client {
   static std::uint64_t wait_until_clear(const shared_page& page, std::function<void(bool)> done);
   /// \return whether it was in time: `done` will not be called then.
   static bool stop_waiting(const shared_page& page, std::uint64_t wait);
-  static busy_token acquired(busy_token token, bool clear) noexcept {
-    token.clear_ = clear;
-    return token;
-  }
   std::shared_ptr<client_page> page_;
 };
 

@@ -52,8 +52,8 @@ class scheduler {
   scheduler& operator=(const scheduler&) = delete;
 
   /// Starts backend and sources, once. May block for a few hundred milliseconds. On an error
-  /// nothing stays started. \return errc::stopped when it was started before, or after stop(); else
-  /// the first of their
+  /// nothing stays started.
+  /// \return errc::stopped when it was started before, or after stop(); else the first of their
   ///         errors.
   [[nodiscard]] result<void> start();
   /// Turns until stop() has been obeyed.

@@ -65,6 +65,8 @@ class scheduler_core {
   [[nodiscard]] result<void> start();
   /// One item of what source number `source` (0 to 31) saw. Between steps.
   void observe(unsigned source, const observation& seen);
+  /// The same, for who has just read the core's clock: many at once need it but once.
+  void observe(unsigned source, const observation& seen, time_point now);
   /// Source number `source` had to drop so many. Between steps.
   void overflowed(unsigned source, std::uint64_t dropped) noexcept;
   /// One turn. \return when the next is due at the latest.

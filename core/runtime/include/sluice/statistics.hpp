@@ -15,6 +15,9 @@ namespace sluice {
 struct statistics {
   counter turns;
 
+  counter processes;  ///< That use a GPU, known now; whatever their role, our own too.
+  counter queues;     ///< Theirs, of all types, known now.
+
   counter suspends;      ///< Queues that were suspended.
   counter resumes;       ///< Queues that were resumed.
   counter driver_calls;  ///< Batches that were answered.

@@ -123,6 +123,9 @@ class backend {
  public:
   virtual ~backend() = default;
   virtual std::string_view name() const noexcept = 0;
+  /// Whether what it reports as done happens. False: it only pretends, everything runs, and clients
+  /// are told so. Always the same.
+  virtual bool acts() const noexcept { return true; }
   /// Opens the driver (or starts the agent). May block for up to a few hundred milliseconds.
   virtual result<void> start(backend_listener& listener) = 0;
   /// Readable whenever drain() has something; -1 when the caller must drain every turn. The same

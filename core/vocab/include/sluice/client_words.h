@@ -81,10 +81,13 @@ SLUICE_WORDS_ASSERT(sizeof(sluice_mark) == 32 && sizeof(sluice_client_words) == 
 
 /** What the scheduler does. */
 enum sluice_mode {
-  SLUICE_MODE_NONE = 0,    /**< There is none. */
-  SLUICE_MODE_ACTIVE = 1,  /**< A policy decides. */
-  SLUICE_MODE_PASSIVE = 2, /**< No policy: everything runs. */
-  SLUICE_MODE_STOPPING = 3 /**< It resumes everything and goes. */
+  SLUICE_MODE_NONE = 0,     /**< There is none. */
+  SLUICE_MODE_ACTIVE = 1,   /**< A policy decides. */
+  SLUICE_MODE_PASSIVE = 2,  /**< No policy: everything runs. */
+  SLUICE_MODE_STOPPING = 3, /**< It resumes everything and goes. */
+  /** It decides, and acts on nothing: everything runs. A value more changes no layout: who does not
+   * know it takes it for a number that he does not know. */
+  SLUICE_MODE_OBSERVING = 4
 };
 
 /** The scheduler's page. All zeros, as where there is none, means that nobody sleeps. */
@@ -93,7 +96,7 @@ typedef struct __attribute__((aligned(64))) sluice_scheduler_words {
   uint32_t listened[SLUICE_WORDS_SPANS]; /**< 1: marks of that kind of span ring, too. */
   uint32_t unused_0[11];
   uint64_t turns;     /**< Goes up with every turn: it lives. */
-  uint64_t suspended; /**< Queues that are suspended now, or not known to run. */
+  uint64_t suspended; /**< Queues that are suspended now, or not known to run; observing: 0. */
   uint32_t mode;      /**< SLUICE_MODE_* */
   uint32_t unused_1[11];
 } sluice_scheduler_words;

@@ -5,6 +5,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -385,6 +386,39 @@ class Without(unittest.TestCase):
             with self.subTest(name), self.assertRaisesRegex(ValueError, name):
                 sluice.connect()
             del os.environ[name]
+
+
+class Gone(NodeTest):
+    def test_answers_who_waits(self):
+        socket = self.socket + ".gone"
+        node = Node(socket)
+        self.addCleanup(node.stop)
+        answers = queue.SimpleQueue()
+
+        def wait():
+            with client.acquire(timeout=60) as clear:
+                answers.put(clear)
+
+        with connect(socket=socket) as client, node.paused():
+            waiter = threading.Thread(target=wait)
+            waiter.start()
+            eventually(lambda: _client._waits, "it waits")
+            node.kill()
+            self.assertIs(answers.get(timeout=30), False)
+            waiter.join()
+
+
+class Observing(NodeTest):
+    def test_is_never_clear(self):
+        socket = self.socket + ".observing"
+        node = Node(socket, "observe")
+        self.addCleanup(node.stop)
+        started = time.monotonic()
+        with connect(socket=socket) as client, client.acquire(timeout=60) as clear:
+            self.assertIs(clear, False)
+            eventually(lambda: node.stats()["suspended"] == 1, "it would have suspended")
+            self.assertEqual((client.status().mode, client.status().suspended), ("observing", 0))
+        self.assertLess(time.monotonic() - started, 30)
 
 
 class Refused(NodeTest):

@@ -42,6 +42,10 @@ class Node:
         finally:
             self._process.send_signal(signal.SIGCONT)
 
+    def kill(self):
+        self._process.kill()
+        self._process.wait(PATIENCE)
+
     def stop(self):
         self._process.stdin.close()
         self._process.stdout.close()

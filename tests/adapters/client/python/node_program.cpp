@@ -1,12 +1,16 @@
-// A scheduler with one offline queue on a scripted backend, for clients in other languages. It says
-// "ready" when the queue is attached, and answers each line on its standard input with what it
-// counts, as JSON. Its argument is the socket; with a second one, "refuse", it grants no role.
+// A scheduler with one offline queue on a backend that answers at once, for clients in other
+// languages. It says "ready" when the queue is attached, and answers each line on its standard
+// input with what it counts, as JSON. Its argument is the socket; with a second one, "refuse", it
+// grants no role, and with "observe" it only pretends to act.
 
 #include "served_node.hpp"
 
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <string_view>
+
+#include "sluice/null_backend.hpp"
 
 namespace {
 
@@ -37,8 +41,10 @@ int main(int count, char** words) {
   if (count < 2) return 2;
   sluice::client::server_options options;
   options.socket = words[1];
-  options.allow = [refuse = count > 2](const auto&, sluice::role) { return !refuse; };
-  sluice::test::served_node node(std::move(options));
+  const std::string_view how = count > 2 ? words[2] : "";
+  options.allow = [how](const auto&, sluice::role) { return how != "refuse"; };
+  sluice::test::served_node node(std::move(options), sluice::test::served_node::quick(),
+                                 how == "observe" ? sluice::make_null_backend() : nullptr);
   if (!node.runs()) return 1;
   std::puts("ready");
   std::fflush(stdout);

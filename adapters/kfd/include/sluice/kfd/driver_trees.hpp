@@ -17,6 +17,9 @@
 
 namespace sluice::kfd {
 
+/// How much of debugfs is read at a time, in bytes.
+inline constexpr std::size_t tree_read_size = 16384;
+
 /// One queue of one process, as sysfs shows it to everybody.
 struct listed_queue {
   pid_t pid = 0;  ///< In the initial pid namespace.

@@ -62,6 +62,11 @@ struct lanes_options {
   /// (a host program's SIGCHLD is its own), every lane looks for itself every 10 ms: a signal to a
   /// target's main thread then waits that long.
   bool owner_watches_children = false;
+  /// Of such an owner, where it has one: the signalfd by which it hears of SIGCHLD, and which it
+  /// alone reads. Lanes watch it too, and pass a signal on to their target without waiting for the
+  /// owner: one thread less to wake. Every SIGCHLD then wakes every lane for some microseconds. It
+  /// outlives the lanes; -1: none.
+  int child_signals = -1;
   /// A driver call longer than this takes its GPU for lost. The driver itself gives up after
   /// queue_preemption_timeout_ms (9 s) and resets the GPU; a healthy call takes milliseconds.
   duration stuck_after = std::chrono::seconds{3};
@@ -71,7 +76,8 @@ struct lanes_options {
   /// runtime, are paused as a whole (process_pause.hpp), and only they. The guard outlives the
   /// lanes; once it is gone, stop() them.
   const pause_guard* guard = nullptr;
-  /// Where those targets' queues are listed.
+  /// Where those targets' queues are listed, and in which order the driver goes through GPUs.
+  /// Empty: that is not known, and targets on different GPUs may wait for each other.
   std::string sysfs = {};
   message_sink say = messages_to_stderr();
 };
@@ -87,7 +93,8 @@ struct lanes_options {
 /// Threading: one thread at a time, the owner's. Lanes have every signal blocked.
 /// Lifetime:  the device outlives it. The destructor resumes everything, ends every session and
 ///            joins the threads, for which it waits as long as the driver makes it (up to 9 s).
-/// Cost:      submit() and next() neither allocate, lock nor wait; each is a system call at most.
+/// Cost:      submit(), flush() and next() neither allocate nor lock. Only flush() waits, as it
+/// says.
 class lanes {
  public:
   /// \return the system's error when no descriptor is left.
@@ -117,7 +124,9 @@ class lanes {
   ///         system's error when no thread can be had.
   [[nodiscard]] result<void> reserve(gpu_id gpu, double offline_share);
 
-  /// What was submitted goes out now at the latest.
+  /// What was submitted goes out now at the latest. Of targets on different GPUs those go first
+  /// that otherwise would wait for the others in the driver; to see them begin takes up to 200 us
+  /// for each GPU but the last.
   void flush() noexcept;
 
   /// Takes one report. \return false when there is none.

@@ -90,10 +90,12 @@ class mqds_parser {
   static constexpr std::uint32_t first_dword = 128;  // what is kept: cp_mqd_base_addr...
   static constexpr std::uint32_t last_dword = 183;   // ...cp_hqd_pq_wptr_hi
 
+  std::size_t take_full_lines(std::string_view piece);
   void line(const text_line& from);
   bool process_line(std::string_view text);
   bool queue_line(const text_line& from);
   bool dump_line(const text_line& from);
+  void keep(const text_line& from, std::span<const std::uint32_t, 8> words);
   bool label_line(std::string_view text);
   void begin_descriptor();
   void end_descriptor();

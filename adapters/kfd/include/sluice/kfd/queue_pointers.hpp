@@ -61,8 +61,9 @@ struct pointer_values {
 /// Errors:    errc::unknown_target: the process has ended, or exec'd: start anew. Otherwise the
 ///            system's: EPERM, EACCES when it may not be traced (the rights needed are the same).
 /// Cost:      watch() allocates; read() does not, and is one process_vm_readv for every 512 queues
-///            and one pread. A queue whose memory only /proc/PID/mem can read (or nothing can)
-///            costs two preads from then on.
+///            (1024 of ROCr's, whose two pointers are read as one piece) and one pread. A queue
+///            whose memory only /proc/PID/mem can read (or nothing can) costs two preads from then
+///            on.
 class queue_pointers {
  public:
   [[nodiscard]] static result<std::unique_ptr<queue_pointers>> open(const process_identity& who);
@@ -88,6 +89,7 @@ class queue_pointers {
       : who_(who), memory_(std::move(memory)) {}
 
   void sort_out() noexcept;
+  std::size_t add_piece(std::size_t of, std::uint64_t address, std::size_t words) noexcept;
 
   const process_identity who_;
   const unique_fd memory_;
@@ -97,9 +99,17 @@ class queue_pointers {
   };
   std::vector<queue> queues_{};
   std::vector<pointer_values> values_{};
-  // Two entries each for every queue that is not slow; direct_ says which queue.
-  std::vector<std::size_t> direct_{};
+  /// One that is not slow, and which words of copied_ its pointers are.
+  struct direct {
+    std::size_t queue = 0;
+    std::size_t read = 0;
+    std::size_t write = 0;
+  };
+  std::vector<direct> direct_{};
+  // What is copied; for each piece its queue, and where in copied_ it begins (and the last ends).
   std::vector<iovec> remote_{};
+  std::vector<std::size_t> owner_{};
+  std::vector<std::size_t> begin_{};
   std::vector<std::uint64_t> copied_{};
 };
 

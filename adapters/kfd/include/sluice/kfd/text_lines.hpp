@@ -57,6 +57,11 @@ class line_splitter {
       give(each, true);
     }
   }
+  /// Whether a line has begun, and not ended.
+  bool within_line() const noexcept { return seen_ != 0; }
+  /// Counts a whole line that its caller took itself.
+  void pass_line() noexcept { ++number_; }
+  std::uint64_t number() const noexcept { return number_; }
   /// The text ends here: what is left is a line without an end.
   template <class Each>
   void finish(Each each) {

@@ -9,7 +9,7 @@
 
 #include "sluice/result.hpp"
 
-namespace sluice::kfd {
+namespace sluice {
 
 /// Starts a thread with every signal blocked. \return the system's error when none can be had. (No
 /// result<std::thread>: an error code, too, makes a std::thread.)
@@ -29,4 +29,4 @@ result<void> start_quiet_thread(std::thread& into, Body body) {
   return answer;
 }
 
-}  // namespace sluice::kfd
+}  // namespace sluice

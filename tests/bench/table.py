@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""usage: table.py BIN [--quick] [--only REGEX] [--json FILE] [--write DOCUMENT]
+
+Runs the benchmarks in BIN and prints a table: each figure, its floor measured in the same run, and the target. Both are
+medians of the rounds' percentiles; a ratio is the median of the rounds' ratios. --quick: as short as gives a figure, to
+see that they work. --only: programs whose name matches. --json: everything measured, for other tools. --write: puts the
+table between the marks of that document. Ends with 1 when a program fails or gives no figure, not when one is missed.
+"""
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+GOOGLE = ("--benchmark_format=json", "--benchmark_enable_random_interleaving=true")
+# Name: the arguments of a whole run, and of a quick one.
+PROGRAMS = {
+    "chain": ((), ("--quick",)),
+    "client_calls": ((), ("--quick",)),
+    "pointer_poll": ((), ("--quick",)),
+    "preemption": ((), ("--quick",)),
+    "signal_delay": ((), ("--quick",)),
+    "node_cost": ((), ("--quick",)),
+    "preemption_cpu": ((), ("--quick",)),
+    "decision_path": ((*GOOGLE, "--benchmark_repetitions=9", "--benchmark_min_time=0.1"),
+                      (*GOOGLE, "--benchmark_repetitions=2", "--benchmark_min_time=0.001")),
+    "ingest": ((), ("--quick",)),
+    "lateness": ((), ("--quick",)),
+    "lateness_epoll": ((), ("--quick",)),
+    "allocations": ((), ("--quick",)),
+    "mqds_read": ((), ("--quick",)),
+    "rescan": ((), ("--quick",)),
+    "hop": ((), ("--quick",)),
+    "hop_epoll": ((), ("--quick",)),
+}
+BEGIN_MARK, END_MARK = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+@dataclasses.dataclass
+class Row:
+    what: str
+    figure: str  # series, or series:p99
+    floor: str = ""
+    ratio: float = 0  # at most so many times the floor
+    extra: float = 0  # at most so much above the floor
+    most: float | None = None
+    least: float = 0
+    long: bool = False  # a quick run has none
+
+
+USER = [
+    Row("`begin()` in an embedding program to the agent's suspend call, p50", "chain.embedded/8", "chain.embedded_floor",
+        extra=2000),
+    Row("the same, p99", "chain.embedded/8:p99", "chain.embedded_floor:p99", ratio=2),
+    Row("`begin()` in a client process to the agent's suspend call, p50", "chain.client/8", "chain.client_floor",
+        extra=2000),
+    Row("the same, p99", "chain.client/8:p99", "chain.client_floor:p99", ratio=2),
+    *(Row(f"the first row at {n} queues, beside that at 8", f"chain.embedded/{n}", "chain.embedded/8", ratio=1.2, long=n > 64)
+      for n in (64, 256, 1024, 4096)),
+    *(Row(f"arrival to offline off the GPU: {targets} target{'s'[:targets > 1]}, {way}; floor: the driver's part",
+          f"arrival_{key}_{targets}x1", f"driver_{key}_{targets}x1", ratio=1.01 if targets == 1 else 0,
+          long=targets == 16)
+      for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
+    *(Row(f"the same on two GPUs at once, {targets} target{'s'[:targets > 1]} on each, {way}, beside one GPU",
+          f"arrival_{key}_{targets}x2", f"arrival_{key}_{targets}x1", ratio=1.1, long=targets == 16)
+      for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
+    Row("a signal to the main thread of a seized process, beside a bare tracer", "signal_agent", "signal_bare_tracer",
+        ratio=1.5),
+    Row("the same while its lane is in a driver call of 5 ms, beside the rest of that call", "signal_in_call",
+        "rest_of_call"),
+    Row("a signal to a process that nobody traces", "signal_untraced"),
+    Row("a client's `begin()` or `end()`, scheduler awake (mean of a thousand pairs)", "client.call_awake",
+        "client.call_floor", most=500),
+    Row("the same without a scheduler", "client.call_alone", "client.call_floor", most=500),
+    Row("a client's `begin()`, scheduler asleep", "client.begin_asleep", "client.write_floor"),
+    Row("a client's `end()`, scheduler asleep", "client.end_asleep", "client.write_floor"),
+]
+KEEPS = [
+    *(Row(f"runlist cycles of a preemption and its end: {targets} target{'s'[:targets > 1]}, {way}, beside the fewest",
+          f"cycles_{key}_{targets}x1", f"least_cycles_{key}_{targets}x1", ratio=1, long=targets == 16)
+      for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
+    *(Row(f"online stands still for it: 4 targets, {way}, beside bare lanes", f"disturbed_{key}_4x1",
+          f"least_disturbed_{key}_4x1", ratio=1.01)
+      for key, way in (("trap", "debug trap"), ("batch", "batch commands"))),
+    Row("a look at the pointers of 64 queues at rest, beside one `process_vm_readv`", "look_at_rest",
+        "floor_of_look_at_rest", ratio=1.5),
+    Row("the same with a kernel running in each", "look_running", "floor_of_look_running", ratio=1.5),
+    Row("decision: inbox to batch, 8 queues", "inbox_to_batch/8", "floor_of_inbox_to_batch", most=2000),
+    Row("the same, 4096 queues", "inbox_to_batch/4096", "floor_of_inbox_to_batch", most=2000),
+    Row("decision: `begin()` to batch, 8 queues", "begin_to_batch/8", "floor_of_inbox_to_batch", most=2000),
+    Row("the same, 4096 queues, beside that at 8", "begin_to_batch/4096", "begin_to_batch/8", ratio=1.2),
+    Row("serial decisions, 8 queues", "serial_decisions/8:per_second", least=300_000),
+    Row("serial decisions, 4096 queues", "serial_decisions/4096:per_second", least=300_000),
+    Row("observations from 4 threads to the core", "ingest", "ingest.bare_queues", least=5_000_000),
+    Row("the same, in a second of the core's own thread", "ingest.per_cpu_second",
+        "ingest.bare_queues.per_cpu_second"),
+    *(Row(f"end of a slice of {words}, {backend}{tail}", f"lateness.{backend}.{slice}{which}",
+          f"lateness.{backend}.{slice}.timerfd{which}", extra=extra)
+      for backend in ("io_uring", "epoll")
+      for slice, words in (("2500us", "2.5 ms"), ("20000us", "20 ms"))
+      for which, tail, extra in (("", "", 20_000), (":p99", ", p99", 150_000))),
+    Row("`mqds` of 64 processes with 16 queues, read and parsed, beside read alone", "mqds",
+        "mqds.read_alone", ratio=2),
+    Row("sysfs of 64 processes with 64 queues, beside by io_uring", "rescan", "rescan.io_uring", ratio=1),
+    Row("as many attributes of the kernel's sysfs, likewise", "rescan.sysfs_files",
+        "rescan.sysfs_files.io_uring", ratio=1),
+    Row("heap allocations in 1000 times event to batch and back", "allocations", most=0),
+    Row("seen of one `asio::post` from another thread", "allocations.foreign_post", least=1),
+    Row("a thread woken through the reactor, io_uring, beside a blocking `read()`", "hop.io_uring",
+        "hop.io_uring.read", ratio=1.5),
+    Row("the same, epoll", "hop.epoll", "hop.epoll.read", ratio=1.5),
+    Row("idle, 64 processes × 64 queues: daemon, of a core", "node.idle.daemon", "node.idle.daemon_floor", most=0.1),
+    Row("the same: agent", "node.idle.agent", "node.idle.agent_floor", most=0.1),
+    Row("wake-ups of the daemon", "node.idle.daemon_wakes"),
+    Row("wake-ups of the agent", "node.idle.agent_wakes"),
+    Row("the same with transparent polling of 64 queues: daemon", "node.polling.daemon", "node.polling.floor", most=1),
+    Row("memory at 4096 queues: daemon, anonymous", "node.memory.daemon", most=6e6),
+    Row("the same, of files", "node.memory.daemon.files"),
+    Row("agent, anonymous", "node.memory.agent", most=6e6),
+    Row("of that, threads' stacks", "node.memory.agent.stacks"),
+    Row("the same, of files", "node.memory.agent.files"),
+    Row("daemon killed to all known and clients back, 64 processes", "node.restart", most=1e9),
+    Row("the same: clients alone", "node.restart.clients", most=1e9),
+    Row("the same, and all attached again (`attach_after` 50 ms)", "node.restart.attached"),
+    Row("processor time of a preemption, both processes", "preemption_cpu", "preemption_cpu.floor", most=15_000),
+]
+GROUPS = {"What a user feels": USER, "What keeps it so": KEEPS}
+
+
+def take_line(line, found):
+    """A line of series.hpp."""
+    one = json.loads(line)
+    found[one.pop("name")] = one
+
+
+def take_google(text, found):
+    """What Google Benchmark printed: its repetitions are rounds."""
+    for each in json.loads(text)["benchmarks"]:
+        if each["run_type"] != "iteration":
+            continue
+        if each.get("error_occurred"):
+            raise ValueError(f"{each['name']}: {each['error_message']}")
+        name = re.sub(r"/manual_time|/real_time|/repeats:\d+", "", each["run_name"])
+        one = found.setdefault(name, {"unit": "ns", "samples": 0, "p50": [], "p99": [], "per_second": []})
+        one["samples"] += each["iterations"]
+        one["p50"].append(each.get("p50", each["real_time"]))
+        one["p99"].append(each.get("p99", each["real_time"]))
+        if "per_second" in each:
+            one["per_second"].append(each["per_second"])
+
+
+def measure(folder, quick, only):
+    found, failed = {}, []
+    for name, arguments in PROGRAMS.items():
+        if not re.search(only, name):
+            continue
+        print(f"running {name}", file=sys.stderr, flush=True)
+        ran = subprocess.run([f"{folder}/{name}", *arguments[quick]], stdout=subprocess.PIPE, text=True)
+        try:
+            if ran.returncode != 0:
+                raise ValueError(f"it ended with {ran.returncode}")
+            if ran.stdout.startswith("{\n"):
+                take_google(ran.stdout, found)
+            else:
+                for line in ran.stdout.splitlines():
+                    take_line(line, found)
+        except (ValueError, KeyError) as problem:
+            failed.append(f"{name}: {problem}")
+    return found, failed
+
+
+def values_of(name, found):
+    """The rounds' values, and their unit."""
+    series, _, which = name.partition(":")
+    one = found[series]
+    return one[which or "p50"], "per_second" if which == "per_second" else one["unit"]
+
+
+def text(value, unit):
+    if unit == "ns":
+        for size, word in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+            if abs(value) >= size:
+                return f"{value / size:.3g} {word}" if abs(value) < 1000 * size else f"{value / size:.0f} {word}"
+        return f"{value:.3g} ns"
+    if unit == "bytes":
+        return f"{value / 2**20:.2f} MiB" if value >= 2**20 else f"{value / 1024:.1f} KiB"
+    if unit == "percent":
+        return f"{value:.3g} %"
+    if unit == "per_second":
+        if value >= 1e6:
+            return f"{value / 1e6:.2f} M/s"
+        return f"{value / 1e3:.0f} k/s" if value >= 1e3 else f"{value:.3g} /s"
+    return f"{value:.3g}" if value != int(value) else f"{value:.0f}"
+
+
+def judge(row, found):
+    """What the table says of a row: figure, floor, ratio, target, and whether it was met."""
+    figures, unit = values_of(row.figure, found)
+    figure = statistics.median(figures)
+    said = {"what": row.what, "figure": figure, "unit": unit}
+    floors = values_of(row.floor, found)[0] if row.floor else []
+    if floors:
+        said["floor"] = statistics.median(floors)
+        said["ratio"] = statistics.median(a / b for a, b in zip(figures, floors))
+        said["extra"] = statistics.median(a - b for a, b in zip(figures, floors))
+    wants = []
+    if row.ratio:
+        wants.append((f"at most {row.ratio:g} ×", said["ratio"] <= row.ratio))
+    if row.extra:
+        wants.append((f"at most {text(row.extra, unit)} more", said["extra"] <= row.extra))
+    if row.most is not None:
+        wants.append((f"at most {text(row.most, unit)}", figure <= row.most))
+    if row.least:
+        wants.append((f"at least {text(row.least, unit)}", figure >= row.least))
+    said["target"] = ", ".join(each for each, _ in wants)
+    said["met"] = all(met for _, met in wants) if wants else None
+    return said
+
+
+def table_of(found):
+    lines, rows = [], []
+    for title, group in GROUPS.items():
+        said = []
+        for row in group:
+            names = [each.partition(":")[0] for each in (row.figure, row.floor) if each]
+            if all(each in found for each in names):
+                said.append(judge(row, found))
+        if not said:
+            continue
+        rows += said
+        lines += ["", f"| {title} | figure | floor | ratio | target | |", "|---|---:|---:|---:|---|---|"]
+        for each in said:
+            floor = text(each["floor"], each["unit"]) if "floor" in each else ""
+            ratio = f"{each['ratio']:.2f}" if "ratio" in each else ""
+            met = {True: "met", False: "**missed**", None: ""}[each["met"]]
+            lines.append(f"| {each['what']} | {text(each['figure'], each['unit'])} | {floor} | {ratio} | "
+                         f"{each['target']} | {met} |")
+    return lines[1:], rows
+
+
+def machine():
+    with open("/proc/cpuinfo") as info:
+        model = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "unknown")
+    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "load": os.getloadavg()[0]}
+
+
+def write(document, lines):
+    with open(document) as file:
+        old = file.read()
+    before, rest = old.split(BEGIN_MARK)
+    after = rest.split(END_MARK)[1]
+    with open(document, "w") as file:
+        file.write(before + BEGIN_MARK + "\n" + "\n".join(lines) + "\n" + END_MARK + after)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bin")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json")
+    parser.add_argument("--write")
+    chosen = parser.parse_args()
+    where = machine()
+    found, failed = measure(chosen.bin, chosen.quick, chosen.only)
+    lines, rows = table_of(found)
+    said = [f"{where['cores']} cores of {where['cpu']}, Linux {where['kernel']}, load {where['load']:.1f} at the start; "
+            f"{time.strftime('%Y-%m-%d')}.", "The driver and its GPUs are simulated.", ""] + lines
+    print("\n".join(said))
+    if chosen.json:
+        with open(chosen.json, "w") as file:
+            json.dump({"machine": where, "rows": rows, "series": found}, file, indent=1)
+    if chosen.write:
+        write(chosen.write, said)
+    if not chosen.only:
+        known = {each.partition(":")[0] for group in GROUPS.values() for row in group
+                 for each in (row.figure, row.floor) if each and not (chosen.quick and row.long)}
+        failed += [f"no figure for {each}" for each in sorted(known - set(found))]
+    for each in failed:
+        print(f"bench: {each}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
