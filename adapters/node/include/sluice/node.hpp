@@ -143,7 +143,8 @@ class node {
   virtual std::unique_ptr<statistics> stats() const = 0;
 
   /// Other settings, all of them or none; processes, queues and holds stay known. What cannot
-  /// change while a scheduler runs stays until the next start, which `warn` hears.
+  /// change while a scheduler runs stays until the next start, which `warn` hears. Blocks on file
+  /// operations where the role store is another one; the loop turns meanwhile.
   /// \param message on failure, one sentence; the old settings stay.
   [[nodiscard]] virtual result<void> change(node_settings next, std::string& message) = 0;
 
