@@ -24,7 +24,7 @@ std::string statistics_line(const statistics& seen, node_mode mode) {
   std::string line = acts ? "statistics: " : "statistics, observing, nothing was touched: ";
   const std::string_view would = acts ? "" : "would have ";
   line += fmt::format(
-      "{} turns, {} begins; knows {} processes with {} queues; {}attached to {} processes, "
+      "{} turns, {} begins; knows {} processes with {} queues; {}attached {} times, "
       "{}suspended {} queues ({} "
       "now) and {}resumed {} in {} calls",
       seen.turns.value(), seen.begins.value(), seen.processes.value(), seen.queues.value(), would,

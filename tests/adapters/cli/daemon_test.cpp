@@ -221,7 +221,7 @@ TEST_F(Daemon, ObservesByDefaultAndCountsWhatItWouldHaveDone) {
     return testing::Matches(ContainsRegex("would have suspended [1-9][0-9]* queues"))(
         daemon->err());
   })) << daemon->err();
-  EXPECT_THAT(daemon->err(), HasSubstr("would have attached to 1 processes"));
+  EXPECT_THAT(daemon->err(), HasSubstr("would have attached 1 times"));
   const online_client client{directory_ + "/clients.sock"};
   EXPECT_TRUE(eventually(patience, [&] {
     return client.status().mode == std::uint32_t{SLUICE_CLIENT_MODE_OBSERVING};

@@ -379,8 +379,12 @@ class own_client {
 
   /// Why it is not connected, once that has been tried.
   std::string why() const {
-    EXPECT_TRUE(eventually(patience, [this] { return status().error != 0; }));
-    return status().why;
+    std::string said;
+    EXPECT_TRUE(eventually(patience, [&] {
+      said = status().why;
+      return !said.empty() && !said.starts_with("connecting to ");
+    }));
+    return said;
   }
   sluice_client_status status() const {
     sluice_client_status now{};

@@ -71,8 +71,9 @@ struct scheduler_config {
 /// with a unit ("250ms"; ns, us, ms, s, min, h). What the file does not name keeps its default.
 /// Besides it the file may have the tables [policy] (load_policy()), [roles]
 /// (kfd::load_classification()) and [daemon] (load_daemon_config()), and no other: a slip is an
-/// error. \param message on failure, one line that names file, line, key and range. \return
-/// errc::bad_config, or the system's error for a file that cannot be read.
+/// error.
+/// \param message on failure, one line that names file, line, key and range.
+/// \return errc::bad_config, or the system's error for a file that cannot be read.
 [[nodiscard]] result<scheduler_config> load_config(const std::string& path, std::string& message);
 /// The same.
 /// \param problems on failure, one such line for every setting that is wrong is added.
