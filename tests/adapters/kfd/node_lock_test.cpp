@@ -130,6 +130,8 @@ TEST_F(NodeLock, CanBeOpenedByNobodyElse) {
   EXPECT_EQ(mode(), 0660U) << "whom to trust is the administrator's word";
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   std::filesystem::permissions(directory_, std::filesystem::perms{0755});
+  std::filesystem::remove(path());
+  { ASSERT_TRUE(acquire()); }
   constexpr uid_t nobody = 65534;
   ASSERT_EQ(::seteuid(nobody), 0);
   const int fd = ::open(path().c_str(), O_RDONLY | O_CLOEXEC);
