@@ -153,7 +153,7 @@ TEST_F(LoadConfig, SaysWhichFileCannotBeRead) {
 // Symptom: both can be opened, and reading them ended the program with std::__ios_failure.
 TEST_F(LoadConfig, SaysWhyAFileThatOpensCannotBeRead) {
   for (const auto& [path, why] :
-       {std::pair{"/tmp", "Is a directory"}, {"/proc/self/mem", "Input/output error"}}) {
+       {std::pair{"/tmp", "it is no regular file"}, {"/proc/self/mem", "Input/output error"}}) {
     std::string message;
     ASSERT_FALSE(load_config(path, message)) << path;
     EXPECT_EQ(message, std::string(path) + ": cannot read the configuration: " + why);

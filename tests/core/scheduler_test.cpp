@@ -514,6 +514,27 @@ TEST(Acquire, CompletesAtOnceAndIsNotClearWhereTheSchedulerObserves) {
   EXPECT_FALSE(busy.was_clear());
 }
 
+// Symptom: a pause made every request late by acquire_limit.
+TEST(Acquire, IsAnsweredAtOnceWithoutAPolicyAndWhileTheSchedulerStops) {
+  using stopper = void (*)(node&);
+  for (const stopper end : {stopper{[](node& one) { one.core->set_policy(nullptr); }},
+                            stopper{[](node& one) { one.core->stop(); }}}) {
+    host threads(2);
+    auto config = quick();
+    config.stop_limit = 30s;
+    node all(*make_reactor(threads.context), config);
+    all.driver->hold_answers(true);
+    ASSERT_TRUE(all.core->start());
+    auto client = *all.core->register_client({"test", {}, 1h});
+    ASSERT_TRUE(eventually([&] { return all.managed(); }));
+    auto waiting = client.acquire(asio::use_future);
+    EXPECT_EQ(waiting.wait_for(1ms), std::future_status::timeout);
+    end(all);
+    ASSERT_EQ(waiting.wait_for(patience), std::future_status::ready);
+    EXPECT_FALSE(waiting.get().was_clear());
+  }
+}
+
 TEST(Acquire, GivesUpWaitingAfterItsLimitAndIsBusyAllTheSame) {
   host threads(2);
   node all(*make_reactor(threads.context));

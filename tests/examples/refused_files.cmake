@@ -34,7 +34,7 @@ refused("--policy break_even.py: a scheduler takes no Python files" --policy bre
 refused("--policy ${trace}: is not a shared library" --policy ${trace})
 refused("--policy excludes --slice" --policy slo:itl.p99=50ms --slice 5ms)
 refused("${WORK}/nowhere.toml: cannot read" --config ${WORK}/nowhere.toml)
-refused("${WORK}: cannot read the configuration: Is a directory" --config ${WORK})
+refused("${WORK}: cannot read the configuration: it is no regular file" --config ${WORK})
 
 refused("${WORK}: cannot be written: Is a directory" --json ${WORK})
 refused("${WORK}/nowhere/x.json: cannot be written: No such file" --json ${WORK}/nowhere/x.json)

@@ -28,7 +28,7 @@ struct options {
 
 void add_directory(CLI::App& to, node_files& where) {
   to.add_option("--directory", where.directory,
-                "Where the node's files are: [daemon] directory of its configuration")
+                "Where the node's files are ([daemon] directory)")
       ->capture_default_str()
       ->type_name("DIR");
 }
@@ -70,8 +70,10 @@ int say_who_obeys(const node_files& where) {
   using kind = kfd::node_lock::kind;
   const auto found = kfd::node_lock::look(where.owner());
   if (!found) {
-    complain(fmt::format("who owns the node is not known: {}: {}", printable(where.owner()),
-                         found.error().message()));
+    const bool denied = found.error() == boost::system::errc::permission_denied;
+    complain(fmt::format("who owns the node is not known: {}: {}{}", printable(where.owner()),
+                         found.error().message(),
+                         denied ? "; ask as root or as the user who owns the node" : ""));
     return exit_failed;
   }
   if (!*found) {

@@ -1,8 +1,10 @@
 #include "listener.hpp"
 
+#include <grp.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -37,6 +39,25 @@ bool is_served(const std::string& path) noexcept {
   if (!probe || !fill(address, path)) return false;
   // A full backlog is somebody, too.
   return ::connect(probe.get(), plain(address), sizeof address) == 0 || errno == EAGAIN;
+}
+
+/// The name, or the number.
+std::string text_of(gid_t id) {
+  ::group entry{};
+  ::group* found = nullptr;
+  std::array<char, 4096> buffer;
+  (void)::getgrgid_r(id, &entry, buffer.data(), buffer.size(), &found);
+  return found != nullptr ? found->gr_name : std::to_string(id);
+}
+
+std::string not_given_to(gid_t id, error_code why) {
+  const std::string group = text_of(id);
+  std::string said = "cannot be given to group " + group + " (" + why.message() + ")";
+  if (why != boost::system::errc::operation_not_permitted) return said;
+  const std::string user = std::to_string(::geteuid());
+  return said + ", for this program runs as user " + user +
+         ", who is no member of it: usermod -aG " + group + " USER, or a line \"m USER " + group +
+         "\" in sysusers.d, or SupplementaryGroups=" + group + " in its unit; then start it anew";
 }
 
 }  // namespace
@@ -77,9 +98,14 @@ result<void> listener::open(const std::string& path, mode_t mode, std::optional<
   (void)::setsockopt(made.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
   ::unlink(beside.c_str());
   if (::bind(made.get(), plain(address), sizeof address) != 0) return failed("cannot be made");
-  const bool placed = ::chmod(beside.c_str(), mode) == 0 &&
-                      (!group || ::chown(beside.c_str(), static_cast<uid_t>(-1), *group) == 0) &&
-                      ::listen(made.get(), backlog) == 0 && ::lstat(beside.c_str(), &file_) == 0 &&
+  if (group && ::lchown(beside.c_str(), static_cast<uid_t>(-1), *group) != 0) {
+    const error_code why = last_system_error();
+    ::unlink(beside.c_str());
+    problem = "the clients' socket " + path + ": " + not_given_to(*group, why);
+    return why;
+  }
+  const bool placed = ::chmod(beside.c_str(), mode) == 0 && ::listen(made.get(), backlog) == 0 &&
+                      ::lstat(beside.c_str(), &file_) == 0 &&
                       ::rename(beside.c_str(), path.c_str()) == 0;
   if (!placed) {
     const auto outcome = failed("cannot be given its rights");

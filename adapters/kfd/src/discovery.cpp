@@ -111,20 +111,11 @@ class node_discovery final : public discovery {
     return start_quiet_thread(worker_, [this] { run(); });
   }
 
-  result<void> set_rules(classification_rules rules, std::string& message) override {
-    message = rules.problem();
-    if (!message.empty()) return errc::bad_config;
-    std::unique_lock held{said_mutex_};
-    const bool another_store = rules.role_store != rules_.role_store && !rules.role_store.empty();
-    held.unlock();  // set_role() does not wait for files
-    if (another_store) {
-      if (const auto read = role_store{rules.role_store}.read(message); !read) return read.error();
-    }
-    held.lock();
+  void set_rules(classification_rules rules) override {
+    const std::scoped_lock held{said_mutex_};
     rules_ = std::move(rules);
     rules_changed_.store(true);
     ::eventfd_write(wake_.get(), 1);
-    return {};
   }
 
   void poll_pointers(duration every) override {
@@ -417,6 +408,15 @@ result<process_identity> identity_of(pid_t pid) {
 std::unique_ptr<discovery> make_discovery(roots where, classification_rules rules,
                                           message_sink say) {
   return std::make_unique<node_discovery>(std::move(where), std::move(rules), std::move(say));
+}
+
+result<void> check_rules(const classification_rules& rules, const classification_rules& before,
+                         std::string& message) {
+  message = rules.problem();
+  if (!message.empty()) return errc::bad_config;
+  if (rules.role_store.empty() || rules.role_store == before.role_store) return {};
+  const auto read = role_store{rules.role_store}.read(message);
+  return read ? result<void>{} : read.error();
 }
 
 std::map<process_identity, role> roles_now(const roots& where, const classification_rules& rules,

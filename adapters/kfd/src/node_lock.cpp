@@ -3,6 +3,7 @@
 #include "proc.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,6 +49,19 @@ node_lock::holder named_holder(const std::string& path) {
   return found;
 }
 
+/// Nobody else may open the file: who may read it may take a read lock, and nobody would own the
+/// node.
+result<unique_fd> open_lock(const std::string& path) {
+  unique_fd fd{::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600)};
+  struct stat found {};
+  if (!fd || ::fstat(fd.get(), &found) != 0) return last_system_error();
+  if (!S_ISREG(found.st_mode)) return error_code{EINVAL, boost::system::system_category()};
+  const bool shut = (found.st_mode & S_IRWXO) == 0 || found.st_uid != ::geteuid() ||
+                    ::fchmod(fd.get(), found.st_mode & (S_IRWXU | S_IRWXG)) == 0;
+  if (!shut) return last_system_error();
+  return fd;
+}
+
 struct flock whole_file() {
   struct flock whole {};
   whole.l_type = F_WRLCK;
@@ -80,14 +94,15 @@ result<std::unique_ptr<node_lock>> node_lock::acquire(const std::string& path,
     std::error_code ignored;  // open() below has the better words for it
     std::filesystem::create_directories(parent, ignored);
   }
-  unique_fd fd{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)};
-  if (!fd) {
-    const error_code error = last_system_error();
+  auto opened = open_lock(path);
+  if (!opened) {
+    const error_code error = opened.error();
     say("cannot open the owner lock " + path + ": " + error.message() +
         "; run as a user who may write it, or name another path (the owner_lock of a program's "
         "options, of sluice run the directory of [daemon])");
     return error;
   }
+  unique_fd fd = std::move(*opened);
   struct flock whole = whole_file();
   if (::fcntl(fd.get(), F_OFD_SETLK, &whole) != 0) {
     if (errno != EAGAIN && errno != EACCES) {

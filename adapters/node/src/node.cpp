@@ -102,6 +102,7 @@ class node_impl final : public node {
   result<void> change(node_settings next, std::string& message) override {
     message = problem_of(next);
     if (!message.empty()) return errc::bad_config;
+    if (const auto done = check_roles(next.roles, message); !done) return done;
     const bool new_policy = static_cast<bool>(next.make_policy);
     std::string kept;
     {
@@ -123,15 +124,17 @@ class node_impl final : public node {
 
   bool owning() const noexcept { return scheduler_ && !scheduler_->stopped(); }
 
+  /// \param next its roles are checked already: that reads a file, and the reactor waits for the
+  ///        mutex.
   result<void> apply(const node_settings& next, std::string& kept, std::string& message) {
     scheduler_config config = next.scheduler;
     kept = config.keep_fixed(scheduler_->config());
     // What may be refused comes first.
-    if (const auto set = discovery_->set_rules(next.roles, message); !set) return set;
     if (const auto set = scheduler_->set_config(config); !set) {
       message = set.error().message();
       return set;
     }
+    discovery_->set_rules(next.roles);
     if (clients_ != nullptr) clients_->rules_changed();  // who asks waits for mutex_
     return {};
   }
@@ -376,6 +379,15 @@ class node_impl final : public node {
   }
 
   // On any thread, without mutex_.
+
+  result<void> check_roles(const kfd::classification_rules& next, std::string& message) const {
+    kfd::classification_rules before;
+    {
+      const std::scoped_lock held{mutex_};
+      before = settings_.roles;
+    }
+    return kfd::check_rules(next, before, message);
+  }
 
   void take_pause(const std::optional<std::string>& why) {
     {

@@ -6,26 +6,58 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
-#include <fstream>
+#include <random>
+#include <string>
 
 #include "sluice/kfd/unique_fd.hpp"
 
 namespace sluice {
 
-result<void> pause_node(const node_files& where, const std::string& why, std::string& message) {
-  const std::string path = where.disabled();
-  errno = 0;
+namespace {
+
+struct fresh_file {
+  kfd::unique_fd fd;
+  std::string name;
+};
+
+/// Makes a file that was not there: whoever owns the directory may have put links into it, and the
+/// caller may be root.
+result<fresh_file> make_fresh(int directory, const std::string& name) {
+  constexpr int most_tries = 100;
+  std::random_device random;
+  for (int tries = 1;; ++tries) {
+    fresh_file made;
+    made.name = name + "." + std::to_string(random());
+    made.fd.reset(::openat(directory, made.name.c_str(),
+                           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (made.fd) return made;
+    if (errno != EEXIST || tries == most_tries) return last_system_error();
+  }
+}
+
+result<void> replace_file(const std::string& directory, const std::string& name,
+                          const std::string& text) {
+  const kfd::unique_fd in{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (!in) return last_system_error();
+  const auto fresh = make_fresh(in.get(), name);
+  if (!fresh) return fresh.error();
+  errno = EIO;  // of a write that was cut short
+  const ssize_t wrote = ::write(fresh->fd.get(), text.data(), text.size());
   // Whole when it appears: who waits for it reads it at once.
-  const std::string beside = path + "." + std::to_string(::getpid());
-  std::ofstream file{beside};
-  file << why << (why.empty() ? "" : "\n") << std::flush;
-  if (file && ::rename(beside.c_str(), path.c_str()) == 0) return {};
-  const error_code error =
-      errno != 0 ? last_system_error() : error_code{EIO, boost::system::system_category()};
-  ::unlink(beside.c_str());
-  message = "cannot write " + path + ": " + error.message();
+  if (wrote == static_cast<ssize_t>(text.size()) &&
+      ::renameat(in.get(), fresh->name.c_str(), in.get(), name.c_str()) == 0)
+    return {};
+  const error_code error = last_system_error();
+  ::unlinkat(in.get(), fresh->name.c_str(), 0);
   return error;
+}
+
+}  // namespace
+
+result<void> pause_node(const node_files& where, const std::string& why, std::string& message) {
+  const auto done = replace_file(where.directory, "disabled", why + (why.empty() ? "" : "\n"));
+  if (!done) message = "cannot write " + where.disabled() + ": " + done.error().message();
+  return done;
 }
 
 result<void> unpause_node(const node_files& where, std::string& message) {

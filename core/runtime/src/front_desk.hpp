@@ -151,7 +151,8 @@ class front_desk {
   bool has_new_waits() const noexcept { return new_waits_.load(std::memory_order_acquire); }
   /// Reactor thread.
   std::vector<std::shared_ptr<client_page>> take_arrivals();
-  /// Reactor thread. Answers the waits for which `is_clear(page)` holds or whose time is over.
+  /// Reactor thread. Answers the waits for which `is_clear(page)` holds or whose time is over at
+  /// `now`; never: all of them.
   /// \return the earliest deadline that is left.
   template <class Predicate>
   time_point answer_waits(time_point now, Predicate&& is_clear);

@@ -241,7 +241,10 @@ time_point scheduler_core::impl::step() {
 
   time_point waits = never;
   if (desk_->has_waits()) {
-    waits = desk_->answer_waits(now, [&](const client_page& page) { return is_clear(page); });
+    // Nobody makes room: no wait is worth its time.
+    const bool in_vain = !policy_ || stopping_;
+    waits = desk_->answer_waits(in_vain ? never : now,
+                                [&](const client_page& page) { return is_clear(page); });
   }
   retired_.reset();
   if (record_) record_->turn(due_);

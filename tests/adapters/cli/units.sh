@@ -32,6 +32,9 @@ commands=$(grep -A 2 '^systemd-sysusers$' "$source/adapters/cli/DAEMON.md" | sed
 eval "$commands"
 grep -q '^sluice:' "$root/etc/passwd"
 grep -q '^render:.*sluice' "$root/etc/group"
+# Who may be a client is not therefore one who may run the agent; the daemon may give its socket away.
+grep -q '^sluice-clients:.*:sluice$' "$root/etc/group"
+grep -q '^sluice:[^:]*:[^:]*:$' "$root/etc/group"
 [ "$(stat -c %a "$root/run/sluice")" = 755 ] && [ "$(stat -c %a "$root/run/sluice/owner")" = 660 ]
 [ "$(stat -c %u "$root/run/sluice")" = "$(sed -n 's/^sluice:[^:]*:\([0-9]*\):.*/\1/p' "$root/etc/passwd")" ]
 [ "$(stat -c %u "$root/var/lib/sluice")" = 0 ]

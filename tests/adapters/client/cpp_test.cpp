@@ -2,7 +2,10 @@
 
 #include "served_node.hpp"
 
+#include <atomic>
+#include <memory>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -16,6 +19,7 @@
 
 #include "sluice/client_acquire.hpp"
 #include "sluice/null_backend.hpp"
+#include "sluice/policy.hpp"
 
 namespace sluice::test {
 namespace {
@@ -107,15 +111,24 @@ TEST_F(Connection, CanBeAwaited) {
   EXPECT_TRUE(node_->resumes());
 }
 
+/// Decides, and lets everything run, so that who waits goes on waiting.
+class idle final : public policy {
+ public:
+  explicit idle(std::atomic<bool>& decides) : decides_(decides) {}
+  std::string_view name() const noexcept override { return "idle"; }
+  void decide(const snapshot&, decision_sink&) override { decides_ = true; }
+
+ private:
+  std::atomic<bool>& decides_;
+};
+
 TEST_F(Connection, CanBeCancelledWhileItWaits) {
   asio::io_context context;
   asio::cancellation_signal cancel;
   std::optional<boost::system::error_code> outcome;
-  // Nobody holds anything in this one.
-  node_->core().set_policy(nullptr);
-  ASSERT_TRUE(eventually(patience, [&] {
-    return client_.status().mode == std::uint32_t{SLUICE_CLIENT_MODE_PASSIVE};
-  }));
+  std::atomic<bool> idles{false};
+  node_->core().set_policy(std::make_unique<idle>(idles));
+  ASSERT_TRUE(eventually(patience, [&] { return idles.load(); }));
   client_.acquire(60s, asio::bind_cancellation_slot(
                            cancel.slot(),
                            asio::bind_executor(context, [&](auto error, client::busy_token busy) {
@@ -128,6 +141,34 @@ TEST_F(Connection, CanBeCancelledWhileItWaits) {
   ASSERT_TRUE(outcome);
   EXPECT_EQ(*outcome, asio::error::operation_aborted);
   EXPECT_EQ(client_.status().in_flight, 0U);
+}
+
+// Symptom: while a node was paused, every request of a server that waits for clear GPUs was late by
+// its whole limit.
+TEST_F(Connection, IsNotKeptWaitingWhileNothingDecides) {
+  std::atomic<bool> idles{false};
+  node_->core().set_policy(std::make_unique<idle>(idles));
+  ASSERT_TRUE(eventually(patience, [&] { return idles.load(); }));
+  asio::io_context context;
+  int answers = 0;
+  const auto acquire = [&] {
+    client_.acquire(60s, asio::bind_executor(context, [&](auto error, client::busy_token busy) {
+                      EXPECT_FALSE(error);
+                      EXPECT_TRUE(busy);
+                      EXPECT_FALSE(busy.was_clear());
+                      ++answers;
+                    }));
+  };
+  const auto began = std::chrono::steady_clock::now();
+  acquire();
+  EXPECT_EQ(context.run_for(50ms), 0U) << "it waits";
+  node_->core().set_policy(nullptr);
+  context.run();
+  acquire();
+  context.restart();
+  context.run();
+  EXPECT_EQ(answers, 2);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, patience);
 }
 
 class ConnectionToAnObserver : public Connection {

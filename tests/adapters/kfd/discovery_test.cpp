@@ -209,26 +209,30 @@ TEST_F(Discovery, FollowsOtherRulesAndKeepsWhatItKnows) {
   };
   std::string message;
   rules.may_claim_offline.everyone = true;
-  ASSERT_TRUE(source_->set_rules(rules, message)) << message;
+  source_->set_rules(rules);
   EXPECT_TRUE(becomes(tagged.pid(), role::offline));
   // A variable that nobody looked at before; what was said comes first.
   rules.by_environment = {{"JOB", "batch", role::offline}};
-  ASSERT_TRUE(source_->set_rules(rules, message)) << message;
+  source_->set_rules(rules);
   ASSERT_TRUE(source_->withdraw_role(identity_of(said.pid()).value()));
   EXPECT_TRUE(becomes(said.pid(), role::offline));
 
-  // Another store, which must be readable; then it is followed.
+  // Another store, which must be readable; then it is followed, and not looked at again.
+  const auto before = rules;
   role_store store{directory_ + "/roles"};
   rules.role_store = store.path();
   std::ofstream{store.path()} << "nonsense\n";
-  EXPECT_FALSE(source_->set_rules(rules, message));
+  EXPECT_FALSE(check_rules(rules, before, message));
+  EXPECT_TRUE(check_rules(rules, rules, message)) << message;
+  EXPECT_FALSE(check_rules(rules, before, message));
   EXPECT_NE(message.find("/roles:1: "), std::string::npos) << message;
   std::filesystem::remove(store.path());
-  ASSERT_TRUE(source_->set_rules(rules, message)) << message;
+  ASSERT_TRUE(check_rules(rules, before, message)) << message;
+  source_->set_rules(rules);
   ASSERT_TRUE(store.set(identity_of(said.pid()).value(), role::online, message)) << message;
   EXPECT_TRUE(becomes(said.pid(), role::online));
   rules.online_priority = 99;
-  EXPECT_EQ(source_->set_rules(rules, message).error(), errc::bad_config);
+  EXPECT_EQ(check_rules(rules, rules, message).error(), errc::bad_config);
   EXPECT_EQ(message, rules.problem());
 }
 

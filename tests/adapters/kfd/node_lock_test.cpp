@@ -2,6 +2,10 @@
 
 #include "family.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -106,6 +110,48 @@ TEST_F(NodeLock, IsFreeOnceItsOwnerIsKilled) {
 TEST_F(NodeLock, IsFreeOnceReleased) {
   { ASSERT_TRUE(acquire()); }
   EXPECT_TRUE(acquire());
+}
+
+// Who may read it may take a read lock, and nobody owns the node.
+TEST_F(NodeLock, CanBeOpenedByNobodyElse) {
+  const auto mode = [this] {
+    struct stat found {};
+    EXPECT_EQ(::stat(path().c_str(), &found), 0);
+    return found.st_mode & 07777U;
+  };
+  { ASSERT_TRUE(acquire()); }
+  EXPECT_EQ(mode(), 0600U);
+  // As an earlier version made it.
+  ASSERT_EQ(::chmod(path().c_str(), 0644), 0);
+  { ASSERT_TRUE(acquire()); }
+  EXPECT_EQ(mode(), 0640U);
+  ASSERT_EQ(::chmod(path().c_str(), 0660), 0);
+  { ASSERT_TRUE(acquire()); }
+  EXPECT_EQ(mode(), 0660U) << "whom to trust is the administrator's word";
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  std::filesystem::permissions(directory_, std::filesystem::perms{0755});
+  std::filesystem::remove(path());
+  { ASSERT_TRUE(acquire()); }
+  constexpr uid_t nobody = 65534;
+  ASSERT_EQ(::seteuid(nobody), 0);
+  const int fd = ::open(path().c_str(), O_RDONLY | O_CLOEXEC);
+  const int why = errno;
+  const auto found = node_lock::look(path());
+  ASSERT_EQ(::seteuid(0), 0);
+  EXPECT_EQ(fd, -1);
+  EXPECT_EQ(why, EACCES);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error(), boost::system::errc::permission_denied);
+}
+
+TEST_F(NodeLock, IsWrittenThroughNobodysLink) {
+  std::filesystem::create_directories(std::filesystem::path{path()}.parent_path());
+  const auto victim = directory_ / "victim";
+  std::ofstream{victim} << "whole";
+  std::filesystem::create_symlink(victim, path());
+  EXPECT_FALSE(acquire());
+  EXPECT_EQ(std::filesystem::file_size(victim), 5U);
+  EXPECT_NE(message_.find(path()), std::string::npos) << message_;
 }
 
 TEST_F(NodeLock, SaysWhereItCannotBe) {

@@ -127,7 +127,7 @@ refused "leave kernel_low and kernel_high out" --sweep --offline long:kernel_low
 sed 's/^resume_cost = .*/resume_cost = "2s"/' "$(dirname "$readme")"/../sim/profiles/mi300x.toml >slow.toml
 refused "--sweep-cost 10: resume_cost of profile ./slow.toml would be 20.0 s; at most 9 s" --sweep --profile ./slow.toml
 
-refused ".: cannot read the configuration: Is a directory" --config .
+refused ".: cannot read the configuration: it is no regular file" --config .
 refused "--json and --report name the same file, ./same; give each its own" --json same --report ./same
 refused "--csv-requests -: standard output has something else on it" --csv-requests -
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -61,6 +62,25 @@ TEST_F(NodeFiles, ArePausedByWhateverLiesThere) {
   std::ofstream{path}.flush();
   std::filesystem::resize_file(path, std::uintmax_t{1} << 36);
   EXPECT_EQ(paused_why(where_), std::string(200, '?'));
+}
+
+// Whoever owns the directory may plant links for root, who pauses.
+TEST_F(NodeFiles, AreWrittenThroughNobodysLinks) {
+  std::filesystem::create_directories(where_.directory);
+  const std::string victim = where_.directory + "/victim";
+  std::ofstream{victim} << "whole";
+  for (const std::string& name :
+       {where_.disabled(), where_.disabled() + "." + std::to_string(::getpid())})
+    std::filesystem::create_symlink(victim, name);
+  ASSERT_TRUE(pause_node(where_, "firmware update", message_)) << message_;
+  EXPECT_EQ(paused_why(where_), "firmware update");
+  EXPECT_FALSE(std::filesystem::is_symlink(where_.disabled()));
+  std::string left;
+  std::getline(std::ifstream{victim}, left);
+  EXPECT_EQ(left, "whole");
+  std::filesystem::remove(where_.disabled() + "." + std::to_string(::getpid()));
+  const std::filesystem::directory_iterator entries{where_.directory};
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 2) << "nothing is left but those two";
 }
 
 TEST_F(NodeFiles, SayWhatCannotBeWritten) {

@@ -305,6 +305,9 @@ TEST_F(Node, IsNotTakenOverByAnotherUsersReplicaWhichSaysSoOnce) {
   for (const auto mode : {node_mode::enforce, node_mode::observe}) {
     const auto own = embed();
     ASSERT_TRUE(own->says("owning", patience));
+    const std::string lock = directory_ + "/owner";
+    ASSERT_EQ(::chown(lock.c_str(), 0, 64003), 0);
+    ASSERT_EQ(::chmod(lock.c_str(), 0640), 0);
     const auto other = another_users(mode);
     ASSERT_TRUE(other->says("following", patience));
     own->signal(SIGKILL);
@@ -323,7 +326,6 @@ TEST_F(Node, DoesNotStartForAnotherUserWhoMayNotReadTheLock) {
   let_others_in();
   const auto own = embed();
   ASSERT_TRUE(own->says("owning", patience));
-  ASSERT_EQ(::chmod((directory_ + "/owner").c_str(), 0660), 0);
   EXPECT_TRUE(another_users(node_mode::enforce)->says(not_this_user(), patience));
 }
 

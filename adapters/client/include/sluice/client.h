@@ -135,7 +135,9 @@ typedef void (*sluice_client_clear)(void* context, int32_t clear);
  * Waits, without blocking, for the GPUs to be clear. Begin first: that is what makes them so.
  * Answered 0 at once, whatever the timeout, where nobody makes room: there is no scheduler, or the
  * client is not registered yet, or it was refused; the scheduler only observes; the client is
- * offline. So are waits that are open when the scheduler goes.
+ * offline. So are waits that are open when the scheduler goes. A scheduler without a policy (mode
+ * passive, as while the node is paused), or that stops, answers at once, too, waits that are open
+ * included: 1 where nothing runs on the GPUs anyway.
  * \param timeout nanoseconds, up to 60 s; more counts as that.
  * \return a number, 1 or more, for sluice_client_stop_waiting(); -EINVAL; -EAGAIN: 64 wait already.
  */

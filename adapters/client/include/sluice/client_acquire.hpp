@@ -21,7 +21,7 @@ namespace sluice::client {
 /// Errors: operation_aborted when cancelled, with an empty token. Nothing else: when `limit` passes
 ///         first, it completes without an error and was_clear() is false. So it does at once, and
 ///         whenever that becomes so, where nobody makes room: there is no scheduler, it has not
-///         registered the client yet or refused it, or it only observes.
+///         registered the client yet or refused it, or it only observes, is paused or stops.
 /// Cost:   allocates, and goes over the socket; begin() and busy() are the hot path.
 template <class... CompletionToken>
 auto connection::acquire(std::chrono::nanoseconds limit, CompletionToken&&... token) {

@@ -140,7 +140,7 @@ class Client:
             async with client.acquire(timeout=0.05) as clear: ...
 
         Where nobody makes room it says False at once: there is no scheduler, it has not registered the
-        client yet or refused it, or it only observes. `with` blocks the thread instead.
+        client yet or refused it, or it only observes or is paused. `with` blocks the thread instead.
         """
         return _Acquire(self, timeout)
 

@@ -144,7 +144,8 @@ class node {
 
   /// Other settings, all of them or none; processes, queues and holds stay known. What cannot
   /// change while a scheduler runs stays until the next start, which `warn` hears. Clients that
-  /// the new roles would refuse are told so and lose theirs.
+  /// the new roles would refuse are told so and lose theirs. Blocks on file operations where the
+  /// role store is another one; the loop turns meanwhile.
   /// \param message on failure, one sentence; the old settings stay.
   [[nodiscard]] virtual result<void> change(node_settings next, std::string& message) = 0;
 

@@ -21,9 +21,10 @@ namespace sluice {
 /// it is awaited), not when it completes.
 ///
 /// Errors: operation_aborted when cancelled, with an empty token: the busy period has ended.
-///         Nothing else: when acquire_limit passes first, or the scheduler stops, it completes
-///         without an error and was_clear() is false; at once where the scheduler has stopped
-///         already or only observes (backend::acts()), for then nobody makes room.
+///         Nothing else: when acquire_limit passes first, it completes without an error and
+///         was_clear() is false. So it does at once, and as soon as that becomes so, where nobody
+///         makes room: the scheduler stops, has no policy (as while a node is paused), or only
+///         observes (backend::acts()). Without a policy it is clear where nothing ran anyway.
 /// Cost:   allocates; begin() and busy() are the hot path.
 template <class... CompletionToken>
 auto online_client::acquire(CompletionToken&&... token) {

@@ -52,7 +52,7 @@ class client_host {
   /// What it had in flight counts as ended. Fine for one that is gone.
   virtual void remove(client_id id) = 0;
   /// As online_client::acquire(): calls `done(clear)` once, inside a turn, when every offline queue
-  /// on the client's GPUs that can be suspended is, or at `deadline`.
+  /// on the client's GPUs that can be suspended is, at `deadline`, or while nobody makes room.
   /// \return a number for stop_waiting(); 0: nobody will answer (the scheduler only observes, say),
   /// and `done` was not taken.
   virtual std::uint64_t wait_until_clear(client_id id, time_point deadline,

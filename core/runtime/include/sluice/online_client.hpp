@@ -29,7 +29,8 @@ class scheduler_core;
 struct client_options {
   std::string name;          ///< For logs.
   std::vector<gpu_id> gpus;  ///< Where the work runs; empty means every GPU of the node.
-  /// Longest time acquire() waits for the GPUs to be free.
+  /// Longest time acquire() waits for the GPUs to be free; while nobody makes room it waits for
+  /// none.
   duration acquire_limit = std::chrono::milliseconds(100);
   /// How long its spans should take at most, by span_kind; zero: it does not say. For policies.
   std::array<duration, span_kinds> targets{};
@@ -126,7 +127,9 @@ class online_client {
   [[nodiscard]] busy_token busy() noexcept;
 
   /// Begins, then completes when every offline queue that can be suspended on the client's GPUs
-  /// is, or after client_options::acquire_limit. Include acquire.hpp to use it:
+  /// is, after client_options::acquire_limit, or at once where nobody makes room (no policy, as
+  /// while a node is paused; a scheduler that stops or only observes). Include acquire.hpp to use
+  /// it:
   /// `auto busy = co_await client.acquire();` or with any completion token for
   /// `void(error_code, busy_token)`.
   template <class... CompletionToken>

@@ -57,12 +57,9 @@ class discovery : public source {
   [[nodiscard]] virtual result<void> withdraw_role(const process_identity& who) = 0;
   /// Other rules, from the next look on (milliseconds). Processes and queues stay known, gangs that
   /// fit both keep together, and what set_role() said stays: rules.by_process counts only at the
-  /// start. Blocks while it reads a role store that is another one than before.
-  /// \param message on failure, one sentence.
-  /// \return errc::bad_config when the rules have a problem or that store is refused, the system's
-  ///         error when it cannot be read: the old rules stay.
-  [[nodiscard]] virtual result<void> set_rules(classification_rules rules,
-                                               std::string& message) = 0;
+  /// start. Costs a mutex and a copy.
+  /// \param rules check_rules() has nothing against them.
+  virtual void set_rules(classification_rules rules) = 0;
 
   /// How many events of this kind the driver has told (resets, evictions, restores, faults,
   /// processes), of all GPUs, since this object exists. Any thread. 0 where the driver tells none,
@@ -73,6 +70,15 @@ class discovery : public source {
 std::unique_ptr<discovery> make_discovery(roots where = roots::from_environment(),
                                           classification_rules rules = {},
                                           message_sink say = messages_to_stderr());
+
+/// Whether a discovery can follow these rules. Any thread. Blocks on file operations where the role
+/// store is another one.
+/// \param before whose role store is followed already: that one is not read again.
+/// \param message on failure, one sentence.
+/// \return errc::bad_config when the rules have a problem or their store is refused, the system's
+///         error when it cannot be read.
+[[nodiscard]] result<void> check_rules(const classification_rules& rules,
+                                       const classification_rules& before, std::string& message);
 
 /// One look: the roles that a scheduler with these rules would give now, without what is only said
 /// inside it (set_role()). Starts no thread and follows nothing.

@@ -42,8 +42,9 @@ class node_lock {
     kind what = kind::scheduler;
   };
 
-  /// Takes the lock, creating the file and the directories above it (0755) where they are missing.
-  /// Never waits.
+  /// Takes the lock, creating the file (0600) and the directories above it (0755) where they are
+  /// missing. Never waits. Of a file of this user's, what others may do is taken away: who may read
+  /// it may lock it against everybody. Whom to trust so far, the file's group says (0660).
   /// \return errc::already_owned when somebody else has it (`say` names the owner), else the
   ///         system's error.
   [[nodiscard]] static result<std::unique_ptr<node_lock>> acquire(const std::string& path,
@@ -57,7 +58,7 @@ class node_lock {
   /// Who owns the node by that lock at this moment. Changes nothing, blocks nowhere: some system
   /// calls.
   /// \return nothing where nobody does. Errors: the system's, where the file cannot be opened but
-  ///         for ENOENT.
+  ///         for ENOENT; EACCES for who is neither its owner nor of its group.
   [[nodiscard]] static result<std::optional<holder>> look(const std::string& path);
   /// Its words. \return nothing where nobody does, or where the file cannot be opened.
   [[nodiscard]] static std::optional<std::string> owner(const std::string& path);
