@@ -432,7 +432,8 @@ check check_owner_lock(const machine& here) {
     return {"owner lock", verdict::good, path + " can be taken by this user", how};
   return {"owner lock", verdict::blocked,
           path + " cannot be opened by this user, so a scheduler of this user does not start", how,
-          "run the scheduler as a user who may, or name another path: directory of [daemon] for 'sluice "
+          "run the scheduler as a user who may, or name another path: directory of [daemon] for "
+          "'sluice "
           "run' (and --directory here), a program's option owner_lock"};
 }
 

@@ -27,8 +27,7 @@ struct options {
 };
 
 void add_directory(CLI::App& to, node_files& where) {
-  to.add_option("--directory", where.directory,
-                "Where the node's files are ([daemon] directory)")
+  to.add_option("--directory", where.directory, "Where the node's files are ([daemon] directory)")
       ->capture_default_str()
       ->type_name("DIR");
 }

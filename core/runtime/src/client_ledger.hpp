@@ -3,7 +3,6 @@
 /// Reads the clients' counters and turns what moved into events.
 
 #include "front_desk.hpp"
-#include "log_limiter.hpp"
 #include "open_spans.hpp"
 #include "record_stream.hpp"
 #include "table.hpp"
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "sluice/config.hpp"
+#include "sluice/log_limiter.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"

@@ -37,7 +37,7 @@ first_column() {
 first_column contains >"$work/lines"
 [ "$(wc -l <"$work/lines")" -ge 8 ]
 # Literals that are split over lines are joined.
-cat "$top"/core/runtime/src/*.cpp "$top"/adapters/{agent,kfd}/src/*.cpp | tr '\n' ' ' |
+cat "$top"/core/runtime/src/*.cpp "$top"/adapters/{agent,kfd,node}/src/*.cpp | tr '\n' ' ' |
   sed -E 's/" +"//g' >"$work/sources"
 while IFS= read -r line; do
   grep -qF -- "$line" "$work/sources" || fail "nobody logs '$line'"
