@@ -83,8 +83,8 @@ lane::~lane() {
   thread_.join();
 }
 
-result<void> lane::start() {
-  if (options_.child_signals >= 0 && !by_process_)
+result<void> lane::start(bool hears_children) {
+  if (hears_children && options_.child_signals >= 0 && !by_process_)
     if (const auto watched = watch_children(); !watched) return watched;
   return start_quiet_thread(thread_, [this] { run(); });
 }

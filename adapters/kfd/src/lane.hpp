@@ -33,7 +33,8 @@ class lane final : private session_listener {
   lane& operator=(const lane&) = delete;
 
   /// \return the system's error when no thread can be had.
-  result<void> start();
+  /// \param hears_children whether it watches lanes_options::child_signals itself.
+  result<void> start(bool hears_children);
 
   process_id target() const noexcept { return target_; }
   /// Performed at the latest once it is rung for.

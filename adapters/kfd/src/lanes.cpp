@@ -45,6 +45,9 @@ constexpr std::size_t most_gpus = 64;
 constexpr duration pass_limit = std::chrono::microseconds{200};
 
 /// Rounded to whole percent, but never to none or all.
+/// Lanes that hear of SIGCHLD themselves: each signal to any target wakes them all.
+constexpr std::size_t most_hearing = 8;
+
 std::uint32_t percent_of(double share) noexcept {
   if (!(share < 1)) return 100;  // Not a number, too.
   if (share <= 0) return 0;
@@ -109,7 +112,8 @@ class lanes::impl {
     if (!wake) return last_system_error();
     auto created = std::make_unique<lane>(node_, options_, commands_, ready_.get(), by_process_,
                                           std::move(wake), target, pid, start_time);
-    if (const auto started = created->start(); !started) return started.error();
+    const bool hears = active_.size() < most_hearing;
+    if (const auto started = created->start(hears); !started) return started.error();
     active_.push_back(std::move(created));
     handed_.reserve(active_.size());
     return {};

@@ -48,10 +48,21 @@ bash -euo pipefail /run/commands || skip "no file capabilities on a tmpfs here"
 [ "$(diff /run/sluice.toml /run/etc/sluice.toml | grep '^[<>]' | cut -d '#' -f 1 | tr -s ' ')" = \
   '< socket_group = "" 
 > socket_group = "sluice-clients" ' ] || fail "another configuration is installed"
-# It observes: checked, run, and ended.
+pids=()
+trap 'kill -KILL "${pids[@]}" 2>/dev/null || true' EXIT
+# offline_work COMMAND...: by that command, in the background.
+offline_work() {
+  SLUICE_KFD_DEVICE=/dev/kfd SLUICE_KFD_SYSFS=/sys/class/kfd/kfd AMD_QUEUE_TAG=OFFLINE_AI \
+    "$@" /run/bin/offline_demo --load train >/dev/null &
+  offline=$!
+  pids+=("$offline")
+}
+# It observes: checked, run, and ended. There is work that would want online queues watched.
+offline_work "${daemon_user[@]}"
 (cd /run && PATH=/run/bin:$PATH && eval "$(block 1 | sed -n 1p)" >checked &&
   exec "${daemon_user[@]}" bash -c "PATH=$PATH; exec $(block 1 | sed -n 2p)" 2>observed) &
 observer=$!
+pids+=("$observer")
 eventually 20 grep -qs "observes: it attaches to nothing" /run/observed || fail "it does not observe"
 # What it cannot see as that user, it says.
 eventually 20 grep -q "cannot read /sys/kernel/debug/kfd/mqds: [A-Z][a-z ]*; online work is noticed only" /run/observed ||
@@ -59,6 +70,8 @@ eventually 20 grep -q "cannot read /sys/kernel/debug/kfd/mqds: [A-Z][a-z ]*; onl
 grep -q "^sluice.toml: ok: observe" /run/checked || fail "its example is not ok"
 kill -TERM "$observer"
 wait "$observer" || fail "observing ended with code $?"
+kill -KILL "$offline"
+wait "$offline" || true
 cat >/run/enforce.toml <<END
 [daemon]
 mode = "enforce"
@@ -83,12 +96,7 @@ timeout 20 "${daemon_user[@]}" /run/bin/sluice run --config /run/strange.toml 2>
 grep -q "clients' socket /run/sluice/clients.sock: cannot be given to group 64005 (Operation not permitted), for this program runs as user 64001, who is no member of it: usermod -aG" $log ||
   fail "it does not say which group"
 
-pids=()
-trap 'kill -KILL "${pids[@]}" 2>/dev/null || true' EXIT
-SLUICE_KFD_DEVICE=/dev/kfd SLUICE_KFD_SYSFS=/sys/class/kfd/kfd AMD_QUEUE_TAG=OFFLINE_AI \
-  "${work_user[@]}" /run/bin/offline_demo --load train >/dev/null &
-offline=$!
-pids+=("$offline")
+offline_work "${work_user[@]}"
 "${daemon_user[@]}" /run/bin/sluice run --config /run/enforce.toml 2>$log &
 daemon=$!
 pids+=("$daemon")

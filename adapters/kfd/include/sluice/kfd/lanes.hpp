@@ -64,8 +64,8 @@ struct lanes_options {
   bool owner_watches_children = false;
   /// Of such an owner, where it has one: the signalfd by which it hears of SIGCHLD, and which it
   /// alone reads. Lanes watch it too, and pass a signal on to their target without waiting for the
-  /// owner: one thread less to wake. Every SIGCHLD then wakes every lane for some microseconds. It
-  /// outlives the lanes; -1: none.
+  /// owner: one thread less to wake. Every SIGCHLD then wakes all of them for some microseconds, so
+  /// only the first eight do. It outlives the lanes; -1: none.
   int child_signals = -1;
   /// A driver call longer than this takes its GPU for lost. The driver itself gives up after
   /// queue_preemption_timeout_ms (9 s) and resets the GPU; a healthy call takes milliseconds.
