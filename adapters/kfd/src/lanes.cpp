@@ -44,10 +44,10 @@ constexpr std::size_t most_gpus = 64;
 /// For lanes that were woken to begin their driver calls. A fraction of what a preemption takes.
 constexpr duration pass_limit = std::chrono::microseconds{200};
 
-/// Rounded to whole percent, but never to none or all.
 /// Lanes that hear of SIGCHLD themselves: each signal to any target wakes them all.
 constexpr std::size_t most_hearing = 8;
 
+/// Rounded to whole percent, but never to none or all.
 std::uint32_t percent_of(double share) noexcept {
   if (!(share < 1)) return 100;  // Not a number, too.
   if (share <= 0) return 0;
