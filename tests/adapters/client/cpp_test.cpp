@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <boost/asio/bind_cancellation_slot.hpp>
@@ -114,21 +115,26 @@ TEST_F(Connection, CanBeAwaited) {
 /// Decides, and lets everything run, so that who waits goes on waiting.
 class idle final : public policy {
  public:
-  explicit idle(std::atomic<bool>& decides) : decides_(decides) {}
+  explicit idle(std::shared_ptr<std::atomic<bool>> decides) : decides_(std::move(decides)) {}
   std::string_view name() const noexcept override { return "idle"; }
-  void decide(const snapshot&, decision_sink&) override { decides_ = true; }
+  void decide(const snapshot&, decision_sink&) override { *decides_ = true; }
 
  private:
-  std::atomic<bool>& decides_;
+  const std::shared_ptr<std::atomic<bool>> decides_;
 };
+
+/// From here on.
+void served_by_idle(served_node& node) {
+  const auto idles = std::make_shared<std::atomic<bool>>(false);
+  node.core().set_policy(std::make_unique<idle>(idles));
+  ASSERT_TRUE(eventually(patience, [&] { return idles->load(); }));
+}
 
 TEST_F(Connection, CanBeCancelledWhileItWaits) {
   asio::io_context context;
   asio::cancellation_signal cancel;
   std::optional<boost::system::error_code> outcome;
-  std::atomic<bool> idles{false};
-  node_->core().set_policy(std::make_unique<idle>(idles));
-  ASSERT_TRUE(eventually(patience, [&] { return idles.load(); }));
+  served_by_idle(*node_);
   client_.acquire(60s, asio::bind_cancellation_slot(
                            cancel.slot(),
                            asio::bind_executor(context, [&](auto error, client::busy_token busy) {
@@ -146,9 +152,7 @@ TEST_F(Connection, CanBeCancelledWhileItWaits) {
 // Symptom: while a node was paused, every request of a server that waits for clear GPUs was late by
 // its whole limit.
 TEST_F(Connection, IsNotKeptWaitingWhileNothingDecides) {
-  std::atomic<bool> idles{false};
-  node_->core().set_policy(std::make_unique<idle>(idles));
-  ASSERT_TRUE(eventually(patience, [&] { return idles.load(); }));
+  served_by_idle(*node_);
   asio::io_context context;
   int answers = 0;
   const auto acquire = [&] {
