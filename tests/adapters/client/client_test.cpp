@@ -479,19 +479,26 @@ TEST_F(Client, IsToldWhatIsWhereItsSchedulerShouldBe) {
 
 TEST_F(Client, IsToldWhoseTheSocketIsThatItMayNotOpen) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  served_node node(options());
-  ASSERT_TRUE(node.runs());
-  std::filesystem::permissions(place_.directory(), std::filesystem::perms{0755});
+  int go[2];
   int words[2];
+  ASSERT_EQ(pipe(go), 0);
   ASSERT_EQ(pipe(words), 0);
-  const pid_t child = fork();
+  const pid_t child = fork();  // Before there are threads.
   if (child == 0) {
+    char told = 0;
+    if (read(go[0], &told, 1) != 1) _exit(1);
     if (setresgid(64003, 64003, 64003) != 0 || setresuid(64003, 64003, 64003) != 0) _exit(1);
     const own_client stranger(place_.path());
     const std::string why = stranger.why();
     _exit(write(words[1], why.data(), why.size()) > 0 ? 0 : 1);
   }
+  close(go[0]);
   close(words[1]);
+  served_node node(options());
+  EXPECT_TRUE(node.runs());
+  std::filesystem::permissions(place_.directory(), std::filesystem::perms{0755});
+  EXPECT_EQ(write(go[1], "!", 1), 1);
+  close(go[1]);
   std::string why(300, '\0');
   why.resize(std::size_t(std::max<ssize_t>(read(words[0], why.data(), why.size()), 0)));
   close(words[0]);
