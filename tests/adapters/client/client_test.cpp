@@ -32,6 +32,9 @@
 #include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/discovery.hpp"
 
+/// A forked child starts a client here, whose thread is the only other one.
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+
 namespace sluice::test {
 namespace {
 
