@@ -181,7 +181,7 @@ class node {
     if (const auto started = scheduler_->start(); !started)
       throw std::runtime_error("start: " + started.error().message());
     thread_ = std::thread([this] {
-      run_on(reactor_core);
+      pin_to_core(reactor_core);
       scheduler_->run();
     });
   }
@@ -324,8 +324,8 @@ void measure(const std::vector<std::uint32_t>& sizes, int rounds, int samples) {
   floor_chain floor(caller_core);
   std::vector<std::unique_ptr<world>> worlds;
   for (const auto each : sizes) worlds.push_back(std::make_unique<world>(each, floor));
-  run_on(caller_core);  // And so the agents, and the floor's lane.
-  if (!floor.start([] { run_on(reactor_core); })) throw std::runtime_error("no reactor");
+  pin_to_core(caller_core);  // And so the agents, and the floor's lane.
+  if (!floor.start([] { pin_to_core(reactor_core); })) throw std::runtime_error("no reactor");
   for (const auto& each : worlds) each->start();
   series embedded_floor("chain.embedded_floor");
   series client_floor("chain.client_floor");

@@ -4,6 +4,7 @@
 // client_calls [--quick]
 
 #include "../adapters/client/served_node.hpp"
+#include "child.hpp"
 #include "series.hpp"
 #include "shared_memory.hpp"
 
@@ -51,31 +52,11 @@ double one_of_pairs(Begin begin, End end) {
   return static_cast<double>((clock::now() - before).count()) / (2 * pairs);
 }
 
-/// A process that sleeps in read().
-class sleeper {
- public:
-  sleeper() : bell_(::eventfd(0, EFD_CLOEXEC)) {
-    pid_ = ::fork();
-    if (pid_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (eventfd_t value = 0;;) ::eventfd_read(bell_, &value);
-  }
-  ~sleeper() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    ::close(bell_);
-  }
-  sleeper(const sleeper&) = delete;
-  sleeper& operator=(const sleeper&) = delete;
-  void ring() const { ::eventfd_write(bell_, 1); }
-
- private:
-  const int bell_;
-  pid_t pid_;
-};
-
 int live(stage& both, const std::string& socket, length how) {
-  const sleeper other;
+  const int bell = ::eventfd(0, EFD_CLOEXEC);
+  const child other([bell] {  // It sleeps in read().
+    for (eventfd_t value = 0;;) ::eventfd_read(bell, &value);
+  });
   auto& counter = shared<std::atomic<std::uint64_t>>();
   std::error_code error;
   auto client = client::connection::open({.socket = socket, .name = "bench"}, error);
@@ -118,7 +99,7 @@ int live(stage& both, const std::string& socket, length how) {
       timed(begins, begin);
       while (client.status().suspended == 0) std::this_thread::sleep_for(100us);
       timed(ends, end);
-      timed(writes, [&] { other.ring(); });
+      timed(writes, [&] { ::eventfd_write(bell, 1); });
     }
     for (auto* each : {&begins, &ends, &writes}) each->end_round();
   }

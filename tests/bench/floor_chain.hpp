@@ -4,10 +4,10 @@
 /// reactor, an eventfd to another process, an eventfd to a thread of it. The same primitives wait
 /// at each as in sluice: the reactor, epoll_wait, poll.
 
+#include "pinned.hpp"
 #include "shared_memory.hpp"
 
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -24,14 +24,6 @@
 #include "sluice/time.hpp"
 
 namespace sluice::bench {
-
-/// Binds the calling thread, and what it starts, to one processor.
-inline void run_on(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<unsigned>(core), &set);
-  if (::sched_setaffinity(0, sizeof set, &set) != 0) std::abort();
-}
 
 /// Threading: construct before any thread of this process runs, for it forks; arrive() from one
 /// thread. start() begins the reactor's thread, with that thread's processors.
@@ -97,7 +89,7 @@ class floor_chain {
   }
   /// The other process.
   [[noreturn]] void act(int core) {
-    run_on(core);
+    pin_to_core(core);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int lane = made_eventfd();
     std::thread([this, lane] {

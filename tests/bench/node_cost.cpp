@@ -6,6 +6,7 @@
 // A restart: from SIGKILL, with a new daemon started at once, until that says that it knows every
 // process and queue, and every client is registered again. --quick: fewer and shorter.
 
+#include "child.hpp"
 #include "command.hpp"
 #include "device_view.hpp"
 #include "series.hpp"
@@ -127,29 +128,6 @@ memory memory_of(pid_t pid) {
   });
   return found;
 }
-
-/// Forked from this process, and killed with it.
-class child {
- public:
-  template <class Body>
-  explicit child(Body body) : pid_(::fork()) {
-    if (pid_ < 0) throw std::runtime_error{"fork"};
-    if (pid_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    body();
-    ::_exit(1);
-  }
-  ~child() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  child(const child&) = delete;
-  child& operator=(const child&) = delete;
-  pid_t pid() const noexcept { return pid_; }
-
- private:
-  pid_t pid_;
-};
 
 /// Wakes so often, and does nothing.
 void only_wake(duration every) {

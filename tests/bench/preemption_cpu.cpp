@@ -4,6 +4,7 @@
 // The floor: this process wakes another one by an eventfd as often, with the same sleeps, and that
 // has nothing to do. usage: preemption_cpu [--quick]
 
+#include "child.hpp"
 #include "quick_world.hpp"
 #include "series.hpp"
 
@@ -97,48 +98,23 @@ void be_woken(int doorbell) {
   }
 }
 
-/// Forked from this process, and killed with it.
-class child {
- public:
-  template <class Body>
-  explicit child(Body body) : pid_(::fork()) {
-    expect(pid_ >= 0, "fork");
-    if (pid_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    try {
-      body();
-    } catch (const std::exception& problem) {
-      std::fprintf(stderr, "preemption_cpu: %s\n", problem.what());
-    }
-    ::_exit(1);
-  }
-  ~child() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  child(const child&) = delete;
-  child& operator=(const child&) = delete;
-
-  /// What its threads have used.
-  duration used() const {
-    clockid_t of{};
-    expect(::clock_getcpuclockid(pid_, &of) == 0, "a child ended");
-    return used_by(of);
-  }
-  static duration used_by(clockid_t clock) {
-    timespec now{};
-    ::clock_gettime(clock, &now);
-    return std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
-  }
-
- private:
-  pid_t pid_;
-};
+/// What a clock of processor time says.
+duration used_by(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
+}
+/// What the threads of that process have used.
+duration used_by(const child& other) {
+  clockid_t of{};
+  expect(::clock_getcpuclockid(other.pid(), &of) == 0, "a child ended");
+  return used_by(of);
+}
 
 /// Of this process and that one, for each call of `one`.
 template <class One>
 duration cost(const child& other, int times, One one) {
-  const auto now = [&] { return other.used() + child::used_by(CLOCK_PROCESS_CPUTIME_ID); };
+  const auto now = [&] { return used_by(other) + used_by(CLOCK_PROCESS_CPUTIME_ID); };
   const duration before = now();
   for (int i = 0; i < times; ++i) one();
   return (now() - before) / times;

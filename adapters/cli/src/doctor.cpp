@@ -433,8 +433,7 @@ check check_owner_lock(const machine& here) {
   return {"owner lock", verdict::blocked,
           path + " cannot be opened by this user, so a scheduler of this user does not start", how,
           "run the scheduler as a user who may, or name another path: directory of [daemon] for "
-          "'sluice "
-          "run' (and --directory here), a program's option owner_lock"};
+          "'sluice run' (and --directory here), a program's option owner_lock"};
 }
 
 std::vector<check> check_breakers(const machine& here, const kfd::node_view& node) {
