@@ -133,6 +133,7 @@ void run_device(const device_options& options, const std::function<void()>& read
     }
     exec_watch.process_changed(appeared);
   };
+  simulated.on_queue = [&files](pid_t pid) { files.queues_changed(pid); };
   system.set_file_folder(root.mountpoint() + "/" + fuse_fs::smi_folder);
   simulated.on_smi_event = [&files](std::uint64_t client) { files.smi_event(client); };
   loop.on_late = [&simulated](duration late) { simulated.record_lateness(late); };
@@ -147,6 +148,7 @@ void run_device(const device_options& options, const std::function<void()>& read
   loop.run();
   // The processes that still use the device must not announce their end to what is being removed.
   simulated.on_process = nullptr;
+  simulated.on_queue = nullptr;
   simulated.on_smi_event = nullptr;
   if (unmounted) {
     throw std::runtime_error{"somebody else unmounted " + root.mountpoint() + ": stopping"};

@@ -102,6 +102,8 @@ class driver {
   /// Called (on the engine's thread) when a kfd_process appears (true) or disappears (false). An
   /// exec'd process disappears before it appears anew.
   std::function<void(pid_t, bool)> on_process;
+  /// Called (on the engine's thread) when a queue of that process was made or destroyed.
+  std::function<void(pid_t)> on_queue;
 
   // --- Descriptors of SMI events: SMI_EVENTS numbers them, and has its caller open that number ---
   /// Is that client's file there for thread `tid`? For nobody else, and only until it is open.

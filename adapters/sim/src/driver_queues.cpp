@@ -194,6 +194,7 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
     }
   }
   process->queues.insert(process->queues.begin(), q);
+  if (outer_.on_queue) outer_.on_queue(process->pid);
   args.queue_id = id;
   args.doorbell_offset =
       mmap_offset(mmap_type::doorbell, process->pasid, node.index) | id * sizeof(std::uint64_t);
@@ -263,6 +264,7 @@ void driver::impl::drop_queue(kfd_process& process, const std::shared_ptr<kfd_qu
   --keep->gpu->queue_count;
   process.queue_ids.reset(keep->id);
   std::erase(process.queues, keep);
+  if (outer_.on_queue) outer_.on_queue(process.pid);
 }
 
 task<int> driver::impl::destroy_queue(call_ptr c, uapi::kfd_ioctl_destroy_queue_args& args) {

@@ -55,11 +55,13 @@ enum generated_kind : std::uint8_t {
 // Of files without a poll operation (DEFAULT_POLLMASK).
 constexpr unsigned always_ready = POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM;
 
-struct stat attributes(std::uint64_t id, bool directory, std::uint32_t mode, std::int64_t size) {
+/// \param within of a directory: how many directories are in it; kernfs counts them as links.
+struct stat attributes(std::uint64_t id, bool directory, std::uint32_t mode, std::int64_t size,
+                       std::size_t within = 0) {
   struct stat out {};
   out.st_ino = id;
   out.st_mode = (directory ? S_IFDIR : S_IFREG) | mode;
-  out.st_nlink = directory ? 2 : 1;
+  out.st_nlink = directory ? 2 + within : 1;
   out.st_size = size;
   out.st_blksize = 4096;
   return out;
@@ -71,19 +73,22 @@ constexpr std::int64_t sysfs_size = 4096;
 // The device node is a regular file, and only what lies below a file's size can be mapped.
 constexpr std::int64_t device_size = static_cast<std::int64_t>(driver::mmap_end);
 
-struct stat generated_attributes(std::uint64_t id, bool directory) {
+struct stat generated_attributes(std::uint64_t id, bool directory, std::size_t within = 0) {
   const auto kind = static_cast<std::uint8_t>(id >> 56U);
   if (kind == smi_directory) return attributes(id, true, 0111, 0);
   if (kind == smi_file) return attributes(id, false, 0666, 0);  // Only its client finds it.
-  return attributes(id, directory, directory ? 0555 : 0444, directory ? 0 : sysfs_size);
+  return attributes(id, directory, directory ? 0555 : 0444, directory ? 0 : sysfs_size, within);
 }
 
-struct stat static_attributes(std::uint64_t id, const static_node& node) {
-  const bool directory = node.kind == node_kind::directory || node.kind == node_kind::processes;
+bool is_directory(const static_node& node) {
+  return node.kind == node_kind::directory || node.kind == node_kind::processes;
+}
+
+struct stat static_attributes(std::uint64_t id, const static_node& node, std::size_t within) {
   const auto size = node.kind == node_kind::text     ? sysfs_size
                     : node.kind == node_kind::device ? device_size
                                                      : 0;
-  auto out = attributes(id, directory, node.mode, size);
+  auto out = attributes(id, is_directory(node), node.mode, size, within);
   if (node.kind == node_kind::control) out.st_uid = geteuid();  // Who runs the device commands it.
   return out;
 }
@@ -147,8 +152,22 @@ bool fuse_fs::is_directory(generated node) noexcept {
 
 // --- What the driver knows, on the loop's thread ------------------------------------------------
 
+void fuse_fs::forget_attributes(std::uint64_t id) const {
+  // Refused where the kernel keeps none.
+  (void)fuse_lowlevel_notify_inval_inode(session_, id, -1, 0);
+}
+
+void fuse_fs::queues_changed(pid_t pid) const {
+  if (const auto found = process_numbers_.find(pid); found != process_numbers_.end())
+    forget_attributes(pack({queues_directory, found->second, 0}));
+}
+
 void fuse_fs::process_changed(pid_t pid, bool appeared) {
+  forget_attributes(names_.processes());
   if (const auto old = process_numbers_.find(pid); old != process_numbers_.end()) {
+    // Whoever has them open sees that nothing is in them.
+    forget_attributes(pack({process_directory, old->second, 0}));
+    forget_attributes(pack({queues_directory, old->second, 0}));
     process_pids_.erase(old->second);
     process_numbers_.erase(old);
   }
@@ -220,6 +239,22 @@ std::vector<fuse_fs::entry> fuse_fs::list(std::uint64_t directory) const {
   return out;
 }
 
+std::size_t fuse_fs::directories_in(std::uint64_t directory) const {
+  if (const auto* node = names_.find(directory)) {
+    if (node->kind == node_kind::processes) return process_numbers_.size();
+    return static_cast<std::size_t>(std::count_if(
+        node->children.begin(), node->children.end(),
+        [this](std::uint64_t child) { return sim::is_directory(*names_.find(child)); }));
+  }
+  const auto node = unpack(directory);
+  const auto pid = pid_of(node.process);
+  if (!pid) return 0;
+  if (node.kind == queues_directory) return kfd_.queues_of(*pid).size();
+  // Its queues, and of each GPU the statistics and the counters.
+  if (node.kind == process_directory) return 1 + 2 * kfd_.gpus_of(*pid).size();
+  return 0;
+}
+
 std::optional<fuse_fs::entry> fuse_fs::look_up(std::uint64_t directory,
                                                std::string_view name) const {
   if (!is_generated(directory)) {  // Need not list every process.
@@ -228,6 +263,18 @@ std::optional<fuse_fs::entry> fuse_fs::look_up(std::uint64_t directory,
     const auto number = process_numbers_.find(*pid);
     if (number == process_numbers_.end()) return std::nullopt;
     return entry{std::string{name}, pack({process_directory, number->second, 0}), true};
+  }
+  if (const auto node = unpack(directory); node.kind == queues_directory) {
+    const auto pid = pid_of(node.process);
+    const auto id = parse_number<std::uint32_t>(name);
+    if (!pid || !id || std::to_string(*id) != name) return std::nullopt;
+    for (const auto& queue : kfd_.queues_of(*pid)) {
+      if (queue.id != *id) continue;
+      return entry{std::string{name},
+                   pack({queue_directory, node.process, static_cast<std::uint32_t>(queue.serial)}),
+                   true};
+    }
+    return std::nullopt;
   }
   for (auto& each : list(directory)) {
     if (each.name == name) return std::move(each);
@@ -314,7 +361,8 @@ struct fuse_fs::requests {
     connection->want |= connection->capable & FUSE_CAP_PARALLEL_DIROPS;
   }
 
-  static void reply_entry(fuse_req_t request, const std::optional<entry>& found) {
+  static void reply_entry(fuse_req_t request, const std::optional<entry>& found,
+                          std::size_t within = 0) {
     fuse_entry_param out{};
     if (!found) {
       fuse_reply_err(request, ENOENT);
@@ -324,7 +372,7 @@ struct fuse_fs::requests {
     out.entry_timeout = kind == process_directory || kind == queue_directory ? 0.0 : for_good;
     out.attr_timeout = for_good;
     out.ino = found->id;
-    out.attr = generated_attributes(found->id, found->directory);
+    out.attr = generated_attributes(found->id, found->directory, within);
     fuse_reply_entry(request, &out);
   }
 
@@ -417,30 +465,39 @@ struct fuse_fs::requests {
         fuse_reply_err(request, ENOENT);
         return;
       }
+      const auto& node = *fs.names_.find(id);
+      const bool counted = node.kind != node_kind::processes;  // Those are the loop's to count.
       fuse_entry_param out{};
       out.ino = id;
-      out.attr = static_attributes(id, *fs.names_.find(id));
-      out.attr_timeout = for_good;
+      out.attr = static_attributes(id, node, counted ? fs.directories_in(id) : 0);
+      out.attr_timeout = counted ? for_good : 0.0;
       out.entry_timeout = for_good;
       fuse_reply_entry(request, &out);
       return;
     }
     fs.loop_.post([&fs, request, parent, wanted = std::string{name}] {
-      reply_entry(request, fs.look_up(parent, wanted));
+      const auto found = fs.look_up(parent, wanted);
+      reply_entry(request, found, found ? fs.directories_in(found->id) : 0);
     });
   }
 
   static void getattr(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
     auto& fs = self(request);
-    if (const auto* node = fs.names_.find(id)) {
-      const auto out = static_attributes(id, *node);
-      fuse_reply_attr(request, &out, for_good);
-    } else if (is_generated(id)) {
-      const auto out = generated_attributes(id, is_directory(unpack(id)));
-      fuse_reply_attr(request, &out, for_good);
-    } else {
+    const auto* node = fs.names_.find(id);
+    if (node == nullptr && !is_generated(id)) {
       fuse_reply_err(request, ENOENT);
+      return;
     }
+    const auto reply = [&fs, request, id, node] {
+      const auto within = fs.directories_in(id);
+      const auto out = node != nullptr ? static_attributes(id, *node, within)
+                                       : generated_attributes(id, is_directory(unpack(id)), within);
+      fuse_reply_attr(request, &out, for_good);
+    };
+    if (node != nullptr && node->kind != node_kind::processes)
+      reply();
+    else
+      fs.loop_.post(reply);
   }
 
   static void setattr(fuse_req_t request, fuse_ino_t id, struct stat*, int what,
@@ -619,8 +676,7 @@ struct fuse_fs::requests {
       std::vector<entry> entries;
       for (const auto child : node->children) {
         const auto& each = *fs.names_.find(child);
-        entries.push_back({each.name, child,
-                           each.kind == node_kind::directory || each.kind == node_kind::processes});
+        entries.push_back({each.name, child, sim::is_directory(each)});
       }
       reply_listing(request, id, size, offset, entries);
       return;

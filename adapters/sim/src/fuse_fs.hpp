@@ -56,6 +56,9 @@ class fuse_fs {
   /// The driver's process came or went: gives it a new identity in the tree, so that a pid that
   /// comes back is another directory.
   void process_changed(pid_t pid, bool appeared);
+  /// A queue of that process came or went. Before the driver's call for it is answered: whoever
+  /// asks then is told.
+  void queues_changed(pid_t pid) const;
 
   /// Something was queued for that client of SMI events.
   void smi_event(std::uint64_t client);
@@ -92,6 +95,10 @@ class fuse_fs {
   // --- The loop's thread ---
   std::optional<pid_t> pid_of(std::uint32_t process) const;
   std::vector<entry> list(std::uint64_t directory) const;
+  /// Any thread's for a directory whose names never change.
+  std::size_t directories_in(std::uint64_t directory) const;
+  /// The kernel keeps them for good otherwise.
+  void forget_attributes(std::uint64_t id) const;
   std::optional<entry> look_up(std::uint64_t directory, std::string_view name) const;
   /// nullopt: what the file speaks of is gone.
   std::optional<std::string> content(std::uint64_t file) const;

@@ -80,6 +80,7 @@ void gpu_model::remove_queue(model_queue id) {
   process.note(now);
   if (q.disturbed) process.disturbed.down(now);
   const bool freed_room = q.running;
+  std::erase(mapped_, &*it);
   queues_.erase(it);
   if (freed_room) dispatch(false);
 }
@@ -165,7 +166,8 @@ duration gpu_model::begin_drain(duration grace) {
   turn_ = {};
   draining_ = true;
   duration longest{};
-  for (const auto& [id, q] : queues_) {
+  for (const entry* e : mapped_) {
+    const queue& q = e->second;
     if (q.running) longest = std::max(longest, q.left - (engine_.now() - q.stretch));
   }
   return std::min(longest, grace);
@@ -230,8 +232,8 @@ std::uint32_t gpu_model::saved_waves(model_queue id) const {
 
 std::uint32_t gpu_model::running_waves(model_process id) const {
   std::uint32_t sum = 0;
-  for (const auto& [number, q] : queues_) {
-    if (q.owner == id && q.running) sum += waves_of(q);
+  for (const entry* e : mapped_) {
+    if (e->second.owner == id && e->second.running) sum += waves_of(e->second);
   }
   return sum;
 }
@@ -353,7 +355,8 @@ void gpu_model::preempt(entry& e) {
 }
 
 void gpu_model::preempt_all() {
-  for (entry& e : queues_) preempt(e);
+  for (entry* e : mapped_) preempt(*e);
+  mapped_.clear();
 }
 
 void gpu_model::set_listed(model_queue id, bool listed, cycle_kind kind) {
@@ -370,22 +373,30 @@ void gpu_model::set_listed(model_queue id, bool listed, cycle_kind kind) {
 }
 
 /// Those who are mapped stay where they are.
-void gpu_model::take_seat(entry& e) {
+void gpu_model::seat_all(const std::vector<entry*>& arriving) {
+  if (arriving.empty()) return;
   std::vector<bool> slots(shape_.hqd_slots);
   std::vector<bool> vmids(shape_.vmids);
-  std::optional<std::uint32_t> vmid;
-  for (const auto& [id, q] : queues_) {
-    if (!q.mapped) continue;
+  std::map<model_process, std::uint32_t> vmid_of;
+  const auto take = [&](const queue& q) {
     slots[q.place.slot] = true;
     vmids[q.place.vmid] = true;
-    if (q.owner == e.second.owner) vmid = q.place.vmid;
-  }
+    vmid_of[q.owner] = q.place.vmid;
+  };
+  for (const entry* e : mapped_) take(e->second);
   const auto lowest_free = [](const std::vector<bool>& taken) {
     const auto found = std::find(taken.begin(), taken.end(), false);
     return static_cast<std::uint32_t>(found - taken.begin());
   };
-  e.second.place = {lowest_free(slots), vmid ? *vmid : lowest_free(vmids)};
-  e.second.mapped = true;
+  for (entry* const e : arriving) {
+    queue& q = e->second;
+    const auto known = vmid_of.find(q.owner);
+    q.place = {lowest_free(slots), known != vmid_of.end() ? known->second : lowest_free(vmids)};
+    q.mapped = true;
+    take(q);
+    mapped_.push_back(e);
+  }
+  std::sort(mapped_.begin(), mapped_.end(), is_older);
 }
 
 bool gpu_model::choose(ring& turns, const std::vector<entry*>& runlist, std::size_t slots,
@@ -435,13 +446,18 @@ void gpu_model::put_up() {
       choose(others_, others,
              shape_.hqd_slots - std::min<std::size_t>(for_marked, shape_.hqd_slots), processes);
   const bool marked_wait = choose(marked_, marked, for_marked, processes);
-  std::vector<entry*> arriving;
-  for (entry& e : queues_) {
-    const bool chosen = std::exchange(e.second.chosen, false);
-    if (e.second.mapped && !chosen) preempt(e);
-    if (chosen && !e.second.mapped) arriving.push_back(&e);
+  for (entry* e : mapped_) {
+    if (!e->second.chosen) preempt(*e);
   }
-  for (entry* e : arriving) take_seat(*e);
+  std::erase_if(mapped_, [](const entry* e) { return !e->second.mapped; });
+  std::vector<entry*> arriving;
+  for (const auto* list : {&others, &marked}) {
+    for (entry* e : *list) {
+      if (std::exchange(e->second.chosen, false) && !e->second.mapped) arriving.push_back(e);
+    }
+  }
+  std::sort(arriving.begin(), arriving.end(), is_older);
+  seat_all(arriving);
 
   const auto now = engine_.now();
   oversubscribed_ = others_wait || marked_wait;
@@ -472,10 +488,10 @@ void gpu_model::change_set() {
 void gpu_model::dispatch(bool saved_only) {
   if (in_cycle_ || switching_ || draining_) return;
   order_.clear();
-  for (entry& e : queues_) {
-    const queue& q = e.second;
+  for (entry* e : mapped_) {
+    const queue& q = e->second;
     if (q.mapped && !q.running && !q.waiting.empty() && (q.begun || !saved_only)) {
-      order_.push_back(&e);
+      order_.push_back(e);
     }
   }
   const auto rank = [](const entry* e) {

@@ -200,6 +200,7 @@ class gpu_model {
     meters sums;
   };
   using entry = std::pair<const model_queue, queue>;
+  static bool is_older(const entry* a, const entry* b) { return a->first < b->first; }
 
   queue* find(model_queue id);
   const queue* find(model_queue id) const;
@@ -209,7 +210,7 @@ class gpu_model {
   void finish(entry& e);
   void preempt(entry& e);
   void preempt_all();
-  void take_seat(entry& e);
+  void seat_all(const std::vector<entry*>& arriving);
   void put_up();      ///< Chooses who is mapped, continues saved kernels, then dispatches.
   void change_set();  ///< The quantum is over.
   void dispatch(bool saved_only);
@@ -224,7 +225,8 @@ class gpu_model {
   std::map<model_queue, queue> queues_;
   std::map<model_process, meters> processes_;
   std::uint32_t free_waves_;
-  std::vector<entry*> order_;  ///< Scratch of dispatch().
+  std::vector<entry*> mapped_;  ///< From the oldest on: few of many, and walked through often.
+  std::vector<entry*> order_;   ///< Scratch of dispatch().
 
   bool in_cycle_ = false;
   bool debug_cycle_ = false;

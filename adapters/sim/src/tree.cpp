@@ -18,7 +18,7 @@ static_tree::static_tree(const profile& node) {
 
   const auto kfd = add_directory(
       add_directory(add_directory(add_directory(root, "sys"), "class"), "kfd"), "kfd");
-  add(kfd, "proc", node_kind::processes, 0555);
+  processes_ = add(kfd, "proc", node_kind::processes, 0555);
   const auto topology = add_directory(kfd, "topology");
   add(topology, "generation_id", node_kind::text, 0444, "2\n");
   add(topology, "system_properties", node_kind::text, 0444, system_properties());

@@ -41,6 +41,8 @@ class static_tree {
   const static_node* find(std::uint64_t id) const noexcept {
     return id >= 1 && id <= nodes_.size() ? &nodes_[id - 1] : nullptr;
   }
+  /// The one node of that kind.
+  std::uint64_t processes() const noexcept { return processes_; }
   /// \return 0 when there is no such child.
   std::uint64_t child(std::uint64_t parent, std::string_view name) const noexcept;
 
@@ -50,6 +52,7 @@ class static_tree {
   std::uint64_t add_directory(std::uint64_t parent, std::string name, std::uint32_t mode = 0555);
 
   std::vector<static_node> nodes_;
+  std::uint64_t processes_ = 0;
 };
 
 }  // namespace sluice::sim

@@ -239,6 +239,47 @@ TEST(SimulatedDevice, GivesARecreatedQueueAnotherInode) {
   close(old);
 }
 
+// As kernfs does: that is how one sees without a listing whether there is something new to list.
+TEST(SimulatedDevice, CountsTheDirectoriesInOneAsLinksToIt) {
+  const simulated_device device{{.gpus = 2}};
+  const auto processes = device.roots().sysfs + "/proc";
+  const auto links = [](int directory) {
+    struct stat found {};
+    return fstat(directory, &found) == 0 ? static_cast<int>(found.st_nlink) : -1;
+  };
+  const int all = open(processes.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  EXPECT_EQ(links(all), 2);
+  child_process child{[&](channel& line) {
+    const raw_device kfd{device.roots().device};
+    const std::array<queue_memory, 2> memory;
+    line.send("opened");
+    line.receive(10s);
+    const bool made = memory[0].create(kfd.fd(), gpu) == 0 && memory[1].create(kfd.fd(), gpu) == 1;
+    line.send(made ? "made" : "not made");
+    line.receive(10s);
+    line.send(destroy_queue(kfd.fd(), 0) == 0 ? "destroyed" : "not destroyed");
+    line.receive(10s);
+    return 0;
+  }};
+  ASSERT_TRUE(child.says("opened", 10s));
+  EXPECT_EQ(links(all), 3);
+  const auto path = processes + "/" + std::to_string(child.pid());
+  const int process = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int queues = openat(process, "queues", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  EXPECT_EQ(links(process), 2 + 1 + 2 * 2) << "queues, and of each GPU stats and counters";
+  EXPECT_EQ(links(queues), 2);
+  child.line().send("make");
+  ASSERT_TRUE(child.says("made", 10s));
+  EXPECT_EQ(links(queues), 4);
+  child.line().send("destroy");
+  ASSERT_TRUE(child.says("destroyed", 10s));
+  EXPECT_EQ(links(queues), 3);
+  child.line().send("exit");
+  ASSERT_TRUE(child.succeeds(10s));
+  EXPECT_TRUE(eventually(1s, [&] { return links(queues) == 2 && links(all) == 2; }));
+  for (const int each : {all, process, queues}) close(each);
+}
+
 TEST(SimulatedDevice, KeepsTheProcessDirectoryAfterCloseUntilExit) {
   const simulated_device device;
   child_process child{[&](channel& line) {

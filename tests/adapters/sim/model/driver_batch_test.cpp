@@ -410,6 +410,24 @@ TEST_F(DriverBatchMes, HasNoReservation) {
   EXPECT_EQ(reserve(50, 50), -EOPNOTSUPP);
 }
 
+TEST_F(DriverBatch, AClosedFilesHoldsEndHoweverOftenTheGpuFails) {
+  ASSERT_EQ(unmap({{app, 0}, {app, 1}}).result, 2);
+  b.publish(app, 0, {.length = 1ms});
+  const auto fail_next = [this] {
+    b.sim->fail_next_cycle(b.profile_.gpus[0].gpu_id, 5ms, driver::after_failure::goes_on);
+  };
+  fail_next();
+  b.sim->release(b.file(scheduler));
+  for (int i = 0; i < 4; ++i) {
+    fail_next();  // The one before is under way.
+    b.run_for(5ms);
+    EXPECT_EQ(completed(app), 0) << i;
+  }
+  b.run_for(10ms);
+  EXPECT_EQ(completed(app), 1);
+  EXPECT_EQ(held(app), 0);
+}
+
 // Invariant: whatever holds, closes, destroys and failures do, once every holder has gone every
 // packet of a living queue completes, exactly once.
 TEST_F(DriverBatch, LosesNothingUnderRandomHolds) {
