@@ -245,6 +245,40 @@ TEST(Reactor, MovesATimerInAndOut) {
   EXPECT_GE(fired, later);
 }
 
+TEST(Reactor, NeverFiresAPunctualTimerEarlyWhateverItHasLearned) {
+  const auto loop = make();
+  time_point fired{};
+  const auto timer = loop->add_timer([&] { fired = clock::now(); }, true);
+  ASSERT_TRUE(timer);
+  for (int i = 0; i < 300; ++i) {
+    fired = {};
+    const auto when = clock::now() + 200us + i * 1us;
+    loop->arm(*timer, when);
+    ASSERT_TRUE(run_until(*loop, [&] { return fired != time_point{}; }));
+    ASSERT_GE(fired, when);
+    // As if the loop had been kept from it, so that it learns to be early.
+    loop->arm(*timer, clock::now() + 10us);
+    std::this_thread::sleep_for(100us);
+    fired = {};
+    ASSERT_TRUE(run_until(*loop, [&] { return fired != time_point{}; }));
+  }
+}
+
+TEST(Reactor, AWatchByEdgesIsCalledForEachWriteAndNeedsNoRead) {
+  const auto loop = make();
+  const owned_fd bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  int calls = 0;
+  ASSERT_TRUE(loop->watch(
+      bell, [&] { ++calls; }, reactor::trigger::edge));
+  for (int i = 1; i <= 100; ++i) {
+    eventfd_write(bell, 1);
+    ASSERT_TRUE(run_until(*loop, [&] { return calls == i; }));
+    while (loop->poll_once()) {
+    }
+    ASSERT_EQ(calls, i);
+  }
+}
+
 TEST(Reactor, DoesNotFireADisarmedOrRemovedTimer) {
   const auto loop = make();
   int fired = 0;

@@ -20,6 +20,49 @@ std::vector<std::uint32_t> queues_of(const batch& one) {
   return ids;
 }
 
+TEST(Reconcile, WakesTheBackendForAnArrivalThatNeedsRoomAndForNoOther) {
+  attached_bench bench({0});
+  auto client = bench.client();
+  bench.settle();
+  ASSERT_EQ(bench.driver.expectations(), 0U);
+  client.begin();
+  bench.step();
+  EXPECT_EQ(bench.driver.expectations(), 1U);
+  bench.settle();
+  client.begin();  // Nothing runs any more.
+  bench.settle();
+  EXPECT_EQ(bench.driver.expectations(), 1U);
+}
+
+TEST(Reconcile, NoLongerWakesTheBackendForArrivalsOfWhichThePolicyMakesNothing) {
+  bool hold = false;
+  core_bench bench(quick_config(), make_policy([&](const snapshot& seen, decision_sink& out) {
+                     for (const gpu_view& on : seen.table.gpus()) {
+                       for (const group_id id : on.offline)
+                         hold ? out.hold(id, never) : out.run(id);
+                     }
+                   }));
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.attach_all();
+  auto client = bench.client();
+  bench.settle();
+  const auto arrive = [&] {
+    const auto before = bench.driver.expectations();
+    client.begin();
+    bench.settle();
+    return bench.driver.expectations() - before;
+  };
+  EXPECT_EQ(arrive(), 1U);
+  EXPECT_EQ(arrive(), 0U);
+  hold = true;
+  EXPECT_EQ(arrive(), 0U);  // This one suspends.
+  hold = false;
+  client.end();
+  bench.settle();
+  ASSERT_EQ(bench.driver.suspended_count(), 0U);
+  EXPECT_EQ(arrive(), 1U);
+}
+
 TEST(Reconcile, SuspendsWhenOnlineWorkArrivesAndResumesWhenItIsDone) {
   attached_bench bench({0, 1});
   auto client = bench.client();

@@ -44,6 +44,21 @@ bool client_ledger::has_news() const noexcept {
   });
 }
 
+bool client_ledger::wants_room() const noexcept {
+  const auto runs = [](const gpu* on) { return on != nullptr && on->not_off != 0; };
+  return std::any_of(clients_.begin(), clients_.end(), [&](const client& one) {
+    if (load_word(one.page->words->begun) - one.base == one.begun) return false;
+    if (!one.named.empty()) {
+      return std::any_of(one.gpus.begin(), one.gpus.end(),
+                         [&](gpu_id id) { return runs(table_.find_gpu(id)); });
+    }
+    for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
+      if (runs(&table_.gpu_number(i))) return true;
+    }
+    return false;
+  });
+}
+
 void client_ledger::count_on_new_gpus(time_point now, std::vector<event>& events) {
   for (auto fresh = table_.take_new_gpus(); fresh != 0; --fresh) {
     auto& view = table_.view_of(table_.gpu_number(table_.gpu_count() - fresh));

@@ -32,6 +32,8 @@ class client_ledger {
   void look(time_point now, std::vector<event>& events);
   /// Whether a counter moved, or somebody came, since the last look; no lock.
   bool has_news() const noexcept;
+  /// Whether somebody has begun since the last look for whom something would have to make room.
+  bool wants_room() const noexcept;
   /// When the next begin stops counting.
   time_point next() const noexcept { return next_; }
 

@@ -182,7 +182,7 @@ struct watch_set {
   watch_set(Executor executor, std::shared_ptr<turnstile> at)
       : home(std::move(at)), bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), set(executor) {
     const int fd = epoll_create1(EPOLL_CLOEXEC);
-    if (fd < 0 || bell < 0 || !add(fd, bell, watch_id::none)) {
+    if (fd < 0 || bell < 0 || !add(fd, bell, watch_id::none, reactor::trigger::level)) {
       const error_code why = last_system_error();
       if (fd >= 0) close(fd);
       if (bell >= 0) close(bell);
@@ -194,9 +194,9 @@ struct watch_set {
   watch_set(const watch_set&) = delete;
   watch_set& operator=(const watch_set&) = delete;
 
-  static bool add(int to, int fd, watch_id id) noexcept {
+  static bool add(int to, int fd, watch_id id, reactor::trigger by) noexcept {
     epoll_event wanted{};
-    wanted.events = EPOLLIN;
+    wanted.events = by == reactor::trigger::edge ? EPOLLIN | EPOLLET : EPOLLIN;
     wanted.data.u64 = static_cast<std::uint64_t>(id);
     return epoll_ctl(to, EPOLL_CTL_ADD, fd, &wanted) == 0;
   }
@@ -263,10 +263,31 @@ struct watch_set {
   bool alive = true;
 };
 
+/// How much earlier than wanted a punctual timer is set: about as late as one wake-up in ten comes
+/// at least, so that few come early and wait awake for the rest.
+class wake_lead {
+ public:
+  static constexpr duration most = std::chrono::microseconds{100};
+
+  duration length() const noexcept { return length_; }
+  void learn(duration late) noexcept {
+    length_ = late < length_ ? length_ - std::min<duration>(length_ - late, 9 * step)
+                             : std::min<duration>(length_ + step, most);
+  }
+
+ private:
+  static constexpr duration step = std::chrono::microseconds{1};
+  duration length_{};
+};
+
 template <class Executor>
 struct timer_state {
-  timer_state(Executor executor, std::shared_ptr<turnstile> at, std::function<void()> call)
-      : home(std::move(at)), expired(std::move(call)), timer(std::move(executor)) {}
+  timer_state(Executor executor, std::shared_ptr<turnstile> at, std::function<void()> call,
+              bool on_time)
+      : home(std::move(at)),
+        expired(std::move(call)),
+        timer(std::move(executor)),
+        punctual(on_time) {}
 
   /// A wait that ends early enough is left alone: most re-arming moves a deadline out, and then
   /// costs nothing.
@@ -275,16 +296,23 @@ struct timer_state {
     if (when == never || self->armed <= when) return;
     self->armed = when;
     ++self->round;
-    self->timer.expires_at(when);
+    self->asked = self->punctual ? std::max(when - self->lead.length(), clock::now()) : when;
+    self->timer.expires_at(self->asked);
     self->timer.async_wait(handler<timer_state>(self, self->round));
   }
   static void fired(const std::shared_ptr<timer_state>& self, error_code, std::uint64_t round) {
     if (round != self->round) return;  // Superseded by an earlier deadline.
     self->armed = never;
+    time_point now = clock::now();
+    self->lead.learn(now - self->asked);
     if (self->wanted == never) return;
-    if (clock::now() < self->wanted) {
-      arm(self, self->wanted);
-      return;
+    if (now < self->wanted) {
+      if (!self->punctual || self->wanted - now > wake_lead::most) {
+        arm(self, self->wanted);
+        return;
+      }
+      while (clock::now() < self->wanted) {
+      }
     }
     self->wanted = never;
     ++self->home->handled;
@@ -305,6 +333,9 @@ struct timer_state {
   asio::basic_waitable_timer<clock, asio::wait_traits<clock>, Executor> timer;
   time_point wanted = never;
   time_point armed = never;
+  time_point asked = never;  // Of Asio, for `armed`.
+  const bool punctual;
+  wake_lead lead;
   std::uint64_t round = 0;
   bool alive = true;
 };
@@ -328,12 +359,12 @@ class asio_reactor final : public reactor {
   reactor_backend backend() const noexcept override { return built_backend; }
   bool hosted() const noexcept override { return own_ == nullptr; }
 
-  result<watch_id> watch(int fd, std::function<void()> ready) override {
+  result<watch_id> watch(int fd, std::function<void()> ready, trigger by) override {
     const watch_id id{++last_id_};
     const auto made = set_->watches.emplace(
         id, typename watch_set<Executor>::watch{
                 fd, std::make_shared<std::function<void()>>(std::move(ready))});
-    if (!set_->add(set_->set.native_handle(), fd, id)) {
+    if (!set_->add(set_->set.native_handle(), fd, id, by)) {
       const error_code why = last_system_error();
       set_->watches.erase(made.first);
       return why;
@@ -343,11 +374,11 @@ class asio_reactor final : public reactor {
   }
   void unwatch(watch_id id) noexcept override { set_->remove(id); }
 
-  result<timer_id> add_timer(std::function<void()> expired) override {
+  result<timer_id> add_timer(std::function<void()> expired, bool punctual) override {
     try {
       const timer_id id{++last_id_};
-      timers_.emplace(
-          id, std::make_shared<timer_state<Executor>>(executor_, home_, std::move(expired)));
+      timers_.emplace(id, std::make_shared<timer_state<Executor>>(executor_, home_,
+                                                                  std::move(expired), punctual));
       return id;
     } catch (const boost::system::system_error& refused) {
       return refused.code();

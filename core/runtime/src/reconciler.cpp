@@ -75,7 +75,7 @@ auto reconciler::choose(process& which, time_point now) -> choice {
   return best;
 }
 
-void reconciler::reconcile(time_point now) {
+bool reconciler::reconcile(time_point now) {
   for (std::uint32_t slot = 0; deadlines_.pop_due(now, slot);) {
     if (process* const due = table_.process_in(slot)) table_.mark_dirty(*due);
   }
@@ -97,7 +97,9 @@ void reconciler::reconcile(time_point now) {
   pass(true);
   const auto done = pass(false);
   dirty.erase(dirty.begin(), dirty.begin() + static_cast<std::ptrdiff_t>(done));
-  if (std::exchange(unflushed_, false)) backend_.flush();
+  if (!std::exchange(unflushed_, false)) return false;
+  backend_.flush();
+  return true;
 }
 
 void reconciler::send(process& which, const choice& what, time_point now) {

@@ -37,7 +37,8 @@ class reconciler {
 
   /// Submits what can be submitted: suspends for GPUs with waiting online work before everything
   /// else, so that the driver, which serialises per GPU, serves them first.
-  void reconcile(time_point now);
+  /// \return whether there was something.
+  bool reconcile(time_point now);
   void completed(const batch_result& result, time_point now);
   time_point next() const noexcept { return deadlines_.next(); }
 

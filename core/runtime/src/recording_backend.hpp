@@ -32,6 +32,7 @@ class recording_backend final : public backend, private backend_listener {
     record_.detach(target, error_of(asked));
     return asked;
   }
+  void expect() override { other_.expect(); }
   result<void> submit(const batch& work) override {
     const auto handed = other_.submit(work);
     record_.handed(work, error_of(handed));

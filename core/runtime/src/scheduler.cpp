@@ -154,21 +154,19 @@ class scheduler::impl {
   }
 
   result<void> arm() {
-    const auto watch = [this](int fd, std::function<void()> ready) -> result<void> {
-      auto made = loop_->watch(fd, std::move(ready));
+    const auto watch = [this](int fd, reactor::trigger by) -> result<void> {
+      auto made = loop_->watch(
+          fd, [this] { turn(); }, by);
       if (!made) return made.error();
       watches_.push_back(*made);
       return {};
     };
-    auto made = watch(core_->wake_fd(), [this] {
-      core_->clear_wake_fd();
-      turn();
-    });
+    auto made = watch(core_->wake_fd(), reactor::trigger::edge);
     if (made && backend_->ready_fd() >= 0) {
-      made = watch(backend_->ready_fd(), [this] { turn(); });
+      made = watch(backend_->ready_fd(), reactor::trigger::level);
     }
     if (!made) return made;
-    auto timer = loop_->add_timer([this] { turn(); });
+    auto timer = loop_->add_timer([this] { turn(); }, true);
     if (!timer) return timer.error();
     timer_ = *timer;
     return {};

@@ -176,6 +176,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   std::uint64_t turn_ = 0;
   /// When it was late, the last times but the newest one to come; the latest at the end.
   std::array<std::optional<time_point>, most_strikes - 1> strikes_;
+  bool room_was_made_ = true;  // When a client last wanted it.
   bool stopping_ = false;
   bool finished_ = false;
 };
@@ -183,6 +184,10 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
 time_point scheduler_core::impl::step() {
   const time_point now = time_.now();
   table_.set_now(now);
+  // A guess: as it was the last time, so that a policy which mostly lets everything run wakes
+  // nobody.
+  const bool room_wanted = policy_ && !stopping_ && clients_.wants_room();
+  if (room_wanted && room_was_made_) backend_.expect();
   if (record_) record_->set_now(now);
   backend_.drain();
   if (now >= next_tick_) next_tick_ = backend_.tick(now);
@@ -235,7 +240,8 @@ time_point scheduler_core::impl::step() {
   table_.reshape();  // What the attacher gave back is no longer anyone's to suspend.
   holds_.after_policy(now);
   reservations_.work(now);
-  reconciler_.reconcile(now);
+  const bool handed_over = reconciler_.reconcile(now);
+  if (room_wanted) room_was_made_ = handed_over;
   holds_.after_batches(now);
   close_arrivals();
 

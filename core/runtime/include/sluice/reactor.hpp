@@ -45,15 +45,22 @@ class reactor {
   /// Whether somebody else's loop drives this reactor: then run() and poll_once() do nothing.
   virtual bool hosted() const noexcept = 0;
 
-  /// Calls `ready` whenever `fd` is readable, level-triggered: again and again until it is not.
-  /// Reactor thread. One watch per descriptor.
-  [[nodiscard]] virtual result<watch_id> watch(int fd, std::function<void()> ready) = 0;
+  enum class trigger : std::uint8_t {
+    level,  ///< Again and again, until it is not readable any more.
+    edge,   ///< Once for each time that it was written to, or more at once: nobody has to read it.
+  };
+  /// Calls `ready` whenever `fd` is readable. Reactor thread. One watch per descriptor.
+  [[nodiscard]] virtual result<watch_id> watch(int fd, std::function<void()> ready,
+                                               trigger by = trigger::level) = 0;
   /// Ends a watch; `ready` is not called afterwards. Reactor thread; fine inside `ready` itself,
   /// and for an id that is gone.
   virtual void unwatch(watch_id id) noexcept = 0;
 
   /// A timer, not armed yet. Reactor thread.
-  [[nodiscard]] virtual result<timer_id> add_timer(std::function<void()> expired) = 0;
+  /// \param punctual it is set earlier by what wake-ups take at least, as it learns from them; the
+  ///                 rest, on average a few microseconds, is waited for awake.
+  [[nodiscard]] virtual result<timer_id> add_timer(std::function<void()> expired,
+                                                   bool punctual = false) = 0;
   /// Calls `expired` once, at or after `when`; replaces what was asked before; `never` disarms.
   /// Reactor thread.
   virtual void arm(timer_id id, time_point when) = 0;

@@ -5,7 +5,9 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
@@ -32,6 +34,18 @@ struct batch {
   command_kind kind{};
   std::uint16_t count = 0;
   std::array<driver_queue_id, max_batch_queues> queues;  ///< The first `count` are meaningful.
+
+  /// As the assignment, but for what means nothing: a kilobyte that nobody has looked at for a
+  /// while takes longer to copy than all else takes that is done with a batch.
+  void assign(const batch& other) noexcept {
+    id = other.id;
+    target = other.target;
+    gpu = other.gpu;
+    kind = other.kind;
+    count = other.count;
+    std::copy_n(other.queues.begin(), std::min<std::size_t>(count, max_batch_queues),
+                queues.begin());
+  }
 };
 
 enum class outcome : std::uint8_t {
@@ -138,6 +152,9 @@ class backend {
   virtual result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) = 0;
   /// Ends the session (everything of it runs); detached() answers. Never blocks.
   virtual result<void> detach(process_id target) = 0;
+  /// submit() is likely to follow within microseconds: wakes who performs it, so that it comes out
+  /// of its sleep while the scheduler decides. Never blocks.
+  virtual void expect() {}
   /// Hands over one batch. errc::busy: this target's lane has one in flight; errc::full: too many
   /// are in flight altogether; either way it is handed over again. Never blocks, never allocates.
   virtual result<void> submit(const batch& work) = 0;

@@ -99,6 +99,8 @@ class scripted_backend final : public backend {
   bool started() const noexcept { return started_; }
   bool stopped() const noexcept { return stopped_; }
   std::uint64_t ticks() const noexcept { return ticks_; }
+  /// Calls of expect().
+  std::uint64_t expectations() const noexcept { return expectations_; }
   /// When the next held-back answer is due, for tests that advance a clock; never when none is.
   time_point next_answer() const noexcept;
 
@@ -110,6 +112,7 @@ class scripted_backend final : public backend {
   void drain() override;
   result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override;
   result<void> detach(process_id target) override;
+  void expect() override { ++expectations_; }
   result<void> submit(const batch& work) override;
   result<void> reserve(gpu_id gpu, double offline_share) override;
   time_point tick(time_point now) override;
@@ -155,6 +158,7 @@ class scripted_backend final : public backend {
   std::vector<std::pair<gpu_id, double>> reservations_;
   std::uint64_t submitted_ = 0;
   std::uint64_t ticks_ = 0;
+  std::uint64_t expectations_ = 0;
   std::uint64_t next_ring_ = 0x1000;
   std::size_t misuses_ = 0;
   duration delay_{};
