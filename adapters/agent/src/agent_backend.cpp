@@ -128,6 +128,10 @@ class agent_backend final : public backend {
     return sent;
   }
 
+  void expect() override {
+    if (phase_ == phase::running) ::eventfd_write(agent_.agent_doorbell.get(), 1);
+  }
+
   result<void> submit(const batch& work) override {
     if (const auto ready = ready_for_commands(); !ready) return ready;
     const auto found = targets_.find(work.target);
@@ -135,7 +139,7 @@ class agent_backend final : public backend {
     if (found->second) return errc::busy;
     command_.type = command_type::submit;
     command_.target = work.target;
-    command_.work = work;
+    command_.work.assign(work);
     const auto sent = send();
     if (sent) found->second = true;
     return sent;
@@ -247,8 +251,7 @@ class agent_backend final : public backend {
         case ring_status::would_wait: return;
         case ring_status::broken: distrust_agent(); return;
       }
-      // What the rest of the program indexes by.
-      report_.result.count = std::min<std::uint16_t>(report_.result.count, max_batch_queues);
+      bound_count(report_);
       note_report();
       kfd::deliver(report_, *listener_);
     }

@@ -20,7 +20,7 @@
 namespace sluice::agent {
 
 inline constexpr std::uint64_t protocol_magic = 0x746e'6761'636c'7573;
-inline constexpr std::uint32_t protocol_version = 5;
+inline constexpr std::uint32_t protocol_version = 6;
 
 /// The descriptors that the agent finds open when it starts.
 enum inherited_fd : int {
@@ -39,11 +39,24 @@ struct command {
   process_id target{};
   pid_t pid = 0;                 ///< attach
   std::uint64_t start_time = 0;  ///< attach
-  batch work;                    ///< submit
   gpu_id gpu{};                  ///< reserve
   double offline_share = 1;      ///< reserve
+  batch work;                    ///< submit
+
+  /// What has to be known to tell used_bytes().
+  static std::size_t least_bytes() noexcept;
+  /// Up to the last queue that means something. Of a count that cannot be, no more than there are.
+  std::size_t used_bytes() const noexcept;
 };
-static_assert(std::is_trivially_copyable_v<command>);
+static_assert(std::is_trivially_copyable_v<command> && std::is_standard_layout_v<command>);
+
+inline std::size_t command::least_bytes() noexcept {
+  return offsetof(command, work) + offsetof(batch, queues);
+}
+inline std::size_t command::used_bytes() const noexcept {
+  return least_bytes() +
+         std::min<std::size_t>(work.count, max_batch_queues) * sizeof(work.queues[0]);
+}
 
 inline constexpr std::uint32_t most_commands = 128;
 inline constexpr std::uint32_t most_reports = 256;
@@ -79,6 +92,11 @@ using command_writer = ring_writer<command, most_commands>;
 using command_reader = ring_reader<command, most_commands>;
 using report_writer = ring_writer<kfd::report, most_reports>;
 using report_reader = ring_reader<kfd::report, most_reports>;
+
+/// What has come out of the ring is indexed by this, whoever wrote it.
+inline void bound_count(kfd::report& heard) noexcept {
+  heard.result.count = std::min<std::uint16_t>(heard.result.count, max_batch_queues);
+}
 
 /// What travels through the socket, upwards only.
 enum class note_kind : std::uint32_t {

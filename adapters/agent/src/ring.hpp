@@ -7,8 +7,10 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 namespace sluice::agent {
@@ -32,6 +34,19 @@ struct ring_memory {
   alignas(cache_line) std::array<T, Capacity> slots{};
 };
 
+/// Elements that say how much of them has to be copied: the rest means nothing.
+template <class T>
+concept partly_used = requires(const T& one) {
+  { T::least_bytes() } -> std::same_as<std::size_t>;
+  { one.used_bytes() } -> std::same_as<std::size_t>;
+};
+
+template <class T>
+void copy_bytes(T& to, const T& from, std::size_t begin, std::size_t end) noexcept {
+  std::memcpy(reinterpret_cast<std::byte*>(&to) + begin,
+              reinterpret_cast<const std::byte*>(&from) + begin, end - begin);
+}
+
 enum class ring_status : std::uint8_t {
   done,
   would_wait,  ///< Full for a push, empty for a pop.
@@ -43,7 +58,7 @@ enum class ring_status : std::uint8_t {
 /// Threading: one thread, and one such object at a time, for the count that it goes by is in here.
 /// Lifetime:  the memory outlives it. It begins where its own published count stands; wherever that
 ///            is, the checks hold.
-/// Cost:      no lock, no allocation, no system call; one copy of T.
+/// Cost:      no lock, no allocation, no system call; one copy of T, or of what is used of it.
 template <class T, std::uint32_t Capacity>
 class ring_writer {
  public:
@@ -55,7 +70,11 @@ class ring_writer {
     const std::uint32_t waiting = written_ - shared_->taken.load(std::memory_order_acquire);
     if (waiting > Capacity) return ring_status::broken;
     if (waiting == Capacity) return ring_status::would_wait;
-    shared_->slots[written_ % Capacity] = what;
+    T& slot = shared_->slots[written_ % Capacity];
+    if constexpr (partly_used<T>)
+      copy_bytes(slot, what, 0, what.used_bytes());
+    else
+      slot = what;
     ++written_;
     // Release: the element is there before the count says so.
     shared_->written.store(written_, std::memory_order_release);
@@ -81,7 +100,15 @@ class ring_reader {
     const std::uint32_t waiting = shared_->written.load(std::memory_order_acquire) - taken_;
     if (waiting > Capacity) return ring_status::broken;
     if (waiting == 0) return ring_status::would_wait;
-    into = shared_->slots[taken_ % Capacity];
+    const T& slot = shared_->slots[taken_ % Capacity];
+    if constexpr (partly_used<T>) {
+      copy_bytes(into, slot, 0, T::least_bytes());
+      // The copy tells how much there is, not the slot, which may say something else by now.
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      copy_bytes(into, slot, T::least_bytes(), into.used_bytes());
+    } else {
+      into = slot;
+    }
     ++taken_;
     // Release: the copy is complete before the slot is given back. It also keeps the compiler from
     // reading the slot again in place of the copy, for it may belong to the other side by then.

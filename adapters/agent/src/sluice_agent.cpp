@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +29,7 @@
 #include <deque>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -182,7 +184,8 @@ shared_page* map_page() {
 class agent {
  public:
   agent(shared_page& page, std::unique_ptr<kfd::lanes> lanes, duration lease_length,
-        const kfd::pause_guard* guard, kfd::unique_fd signals, kfd::unique_fd events)
+        const kfd::pause_guard* guard, kfd::unique_fd signals, kfd::unique_fd events,
+        kfd::unique_fd timer)
       : page_(page),
         commands_(page.commands),
         reports_(page.reports),
@@ -191,14 +194,16 @@ class agent {
         heartbeat_interval_(std::min<duration>(100ms, lease_length / 5)),
         guard_fd_(guard != nullptr ? guard->gone_fd() : -1),
         signals_(std::move(signals)),
-        events_(std::move(events)) {}
+        events_(std::move(events)),
+        timer_(std::move(timer)) {}
 
   result<void> prepare() const {
     for (const int fd : {int{control_fd}, int{agent_doorbell_fd}, int{host_pidfd}, signals_.get(),
-                         lanes_->ready_fd(), guard_fd_}) {
+                         lanes_->ready_fd(), guard_fd_, timer_.get()}) {
       if (fd < 0) continue;
       epoll_event event{};
-      event.events = EPOLLIN;
+      // The doorbell by edges: nobody has to read it.
+      event.events = fd == agent_doorbell_fd ? EPOLLIN | EPOLLET : EPOLLIN;
       event.data.fd = fd;
       if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return last_system_error();
     }
@@ -207,30 +212,41 @@ class agent {
 
   /// \return why it ended.
   std::string_view run() {
-    time_point next_check{};
+    constexpr std::string_view damaged =
+        "the memory shared with the host is damaged, so the host is taken for gone";
+    bool only_rung = false;
     for (;;) {
       const time_point now = clock::now();
       page_.heartbeat.store(now.time_since_epoch().count(), std::memory_order_release);
       bool again = false;  // soon, without anybody ringing
-      const bool intact = take_commands(again);
+      if (!take_commands(again)) return damaged;
       lanes_->flush();
-      if (!intact || !pass_reports_on(again))
-        return "the memory shared with the host is damaged, so the host is taken for gone";
-      // Nothing but this process's death resumes what the driver refuses to. The host is told,
-      // takes it for lost, which is the truth, and starts another.
-      if (lanes_->stranded()) return "the driver refuses to resume a target while the agent lives";
-      // A little early rather than by a wake-up of its own.
-      if (now + heartbeat_interval_ / 2 >= next_check) next_check = lanes_->check(now);
-      lease_.renew(time_point{duration{page_.lease_renewed.load(std::memory_order_acquire)}}, now);
-      if (lease_.lapsed(now)) return "the host has been silent for longer than its lease";
+      // The lanes begin, and may need this processor for it: what else there is to do announces
+      // itself, or has its time.
+      if (!only_rung || again || !own_reports_.empty()) {
+        bool pushed = false;
+        if (!pass_reports_on(again, pushed)) return damaged;
+        if (pushed) ring_host();
+        // Nothing but this process's death resumes what the driver refuses to. The host is told,
+        // takes it for lost, which is the truth, and starts another.
+        if (lanes_->stranded())
+          return "the driver refuses to resume a target while the agent lives";
+        // A little early rather than by a wake-up of its own.
+        if (now + heartbeat_interval_ / 2 >= next_check_) next_check_ = lanes_->check(now);
+        lease_.renew(time_point{duration{page_.lease_renewed.load(std::memory_order_acquire)}},
+                     now);
+        if (lease_.lapsed(now)) return "the host has been silent for longer than its lease";
+        wake_by(std::min({lease_.deadline(), now + heartbeat_interval_, next_check_,
+                          again ? now + full_ring_retry : never}),
+                now);
+      }
 
-      time_point until = std::min({lease_.deadline(), now + heartbeat_interval_, next_check});
-      if (again) until = std::min(until, now + full_ring_retry);
-      const duration left = std::max(until - clock::now(), duration{});
       std::array<epoll_event, 8> events;
-      const int count = ::epoll_wait(
-          events_.get(), events.data(), static_cast<int>(events.size()),
-          static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+      turn_.unlock();
+      const int count =
+          ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), -1);
+      turn_.lock();
+      only_rung = true;
       for (int index = 0; index < count; ++index) {
         const int fd = events[static_cast<std::size_t>(index)].data.fd;
         if (fd == host_pidfd) return "the host is gone";
@@ -238,12 +254,23 @@ class agent {
         if (fd == guard_fd_) return "its guardian is gone";
         if (fd == control_fd && host_is_done()) return "the host has closed the connection";
         if (fd == signals_.get() && told_to_end()) return "told to by a signal";
-        if (fd == agent_doorbell_fd) {
-          eventfd_t value = 0;
-          ::eventfd_read(agent_doorbell_fd, &value);
-        }
+        only_rung &= fd == agent_doorbell_fd;
       }
     }
+  }
+
+  /// For lanes_options: by a lane, while the loop sleeps. Else, and where the loop has more to do
+  /// about it, the loop is told.
+  bool take_reports() {
+    std::unique_lock turn{mutex_, std::try_to_lock};
+    if (!turn) return false;
+    bool again = false;
+    bool pushed = false;
+    const bool intact = pass_reports_on(again, pushed);
+    const bool all = intact && !again && !lanes_->stranded();
+    turn.unlock();  // Before somebody is woken in this thread's place.
+    if (pushed) ring_host();
+    return all;
   }
 
   /// \return false when a lane is stuck: then the end of the process must do.
@@ -273,6 +300,17 @@ class agent {
     }
     again = true;
     return true;
+  }
+
+  /// At the latest. A timer that is early enough is left alone: most deadlines only move out.
+  void wake_by(time_point when, time_point now) {
+    if (timer_at_ > now && timer_at_ <= when) return;
+    timer_at_ = when;
+    const auto since = std::max(when.time_since_epoch(), duration{1});  // 0 would be none
+    const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
+    itimerspec at{};
+    at.it_value = {seconds.count(), (since - seconds).count()};
+    ::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &at, nullptr);
   }
 
   void attach() {
@@ -323,9 +361,8 @@ class agent {
   }
 
   /// \return false when the ring is broken. `again` is set when the host must take some before the
-  /// rest fits.
-  bool pass_reports_on(bool& again) {
-    bool pushed = false;
+  /// rest fits, `pushed` when there is something to ring for.
+  bool pass_reports_on(bool& again, bool& pushed) {
     ring_status last = ring_status::done;
     for (;;) {
       if (!held_) {
@@ -344,10 +381,11 @@ class agent {
       held_ = false;
       pushed = true;
     }
-    if (pushed) ::eventfd_write(host_doorbell_fd, 1);
     if (last == ring_status::would_wait) again = true;
     return last != ring_status::broken;
   }
+
+  static void ring_host() noexcept { ::eventfd_write(host_doorbell_fd, 1); }
 
   static bool host_is_done() {
     std::array<char, 64> bytes;
@@ -370,6 +408,11 @@ class agent {
     return end;
   }
 
+  /// Whoever has it may use what follows: the loop but for while it sleeps, or a lane. No lane
+  /// waits for it. The loop may, for as long as a lane hands a report over: the one lock on the way
+  /// from an event to its batch.
+  std::mutex mutex_;
+  std::unique_lock<std::mutex> turn_{mutex_};
   shared_page& page_;
   command_reader commands_;
   report_writer reports_;
@@ -379,6 +422,9 @@ class agent {
   const int guard_fd_;  ///< -1: there is none.
   kfd::unique_fd signals_;
   kfd::unique_fd events_;
+  kfd::unique_fd timer_;
+  time_point timer_at_{};
+  time_point next_check_{};
   command command_;
   kfd::report report_;
   bool held_ = false;  // report_ waits for room
@@ -400,6 +446,12 @@ void leave_the_host() {
   // A core dump would keep every target as it is for as long as the dump takes.
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
+  // Each target takes several descriptors.
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
 }
 
 /// What the agent refuses to do for a host that has fewer rights than itself: who may start it may
@@ -501,19 +553,26 @@ int run(const settings& chosen) {
     guard = std::move(*started);
   }
 
-  // A blocked SIGCHLD and the default disposition: an ignored one, inherited from the host, would
-  // never be sent. Before the first thread, so that all have it.
-  std::signal(SIGCHLD, SIG_DFL);
+  // Not ignored, as it may be inherited from the host: it would never be sent. It is sent for stops
+  // only where lanes do not hear of them in a better way: to all of the process, it wakes the loop.
+  const bool lanes_hear = kfd::lanes::hear_stops();
+  struct sigaction of_children {};
+  of_children.sa_handler = SIG_DFL;
+  of_children.sa_flags = lanes_hear ? SA_NOCLDSTOP : 0;
+  ::sigaction(SIGCHLD, &of_children, nullptr);
+  // Before the first thread, so that all have it.
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   sigset_t read_here;
   sigemptyset(&read_here);
-  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&read_here, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&read_here, signal);
+  if (!lanes_hear) sigaddset(&read_here, SIGCHLD);
   kfd::unique_fd signals{::signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK)};
   kfd::unique_fd events{::epoll_create1(EPOLL_CLOEXEC)};
+  kfd::unique_fd timer{::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)};
   const kfd::unique_fd self{static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0))};
-  if (!signals || !events || !self) {
+  if (!signals || !events || !timer || !self) {
     error = last_system_error();
     return refuse();
   }
@@ -544,9 +603,10 @@ int run(const settings& chosen) {
     error = opened.error();
     return refuse();
   }
+  agent* owner = nullptr;  // Before the first lane.
   auto lanes = kfd::lanes::create(
-      **opened, {.owner_watches_children = true,
-                 .child_signals = signals.get(),
+      **opened, {.owner_watches_children = !lanes_hear,
+                 .take_reports = [&owner] { return owner->take_reports(); },
                  .batch_commands = chosen.batch_commands,
                  .guard = guard.get(),
                  .sysfs = chosen.sysfs,
@@ -555,8 +615,10 @@ int run(const settings& chosen) {
     error = lanes.error();
     return refuse();
   }
-  agent acting{*page,       std::move(*lanes),  chosen.lease,
-               guard.get(), std::move(signals), std::move(events)};
+  agent acting{*page,           std::move(*lanes),  chosen.lease,
+               guard.get(),     std::move(signals), std::move(events),
+               std::move(timer)};
+  owner = &acting;
   if (const auto prepared = acting.prepare(); !prepared) {
     error = prepared.error();
     return refuse();

@@ -213,6 +213,9 @@ int sluice_client_begin(sluice_connection* client) {
   const int error = ours(client);
   if (error != 0) return error;
   sluice_client_words* const words = client->words;
+  /* For ring(), while the other pages are waited for: a process that has slept finds none of them
+   * near. */
+  __builtin_prefetch(&client->scheduler->sleeping);
   if (sluice_words_all_seen(words)) sluice_words_first_unseen(words, sluice_client_now());
   sluice_words_begin(words);
   ring(client);

@@ -68,7 +68,9 @@ static void hang_up(keeper* self, int error, const char* why) {
   client->scheduler_pid = 0;
   say(client, error, why);
   self->next = sluice_client_now() + self->delay;
-  self->delay = self->delay * 2 < longest_delay ? self->delay * 2 : longest_delay;
+  /* So that the next one is found late by a sixteenth of the time that there was none. */
+  self->delay += self->delay / 16;
+  if (self->delay > longest_delay) self->delay = longest_delay;
 }
 
 static bool send_message(struct sluice_connection* client, const void* what, size_t size,

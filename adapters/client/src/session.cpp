@@ -77,7 +77,8 @@ bool session::watch_socket() {
 }
 
 bool session::watch_bell() {
-  const auto watched = home_.loop().watch(bell_.get(), [this] { rung(); });
+  const auto watched = home_.loop().watch(
+      bell_.get(), [this] { rung(); }, reactor::trigger::edge);
   if (watched) bell_watch_ = *watched;
   return watched.has_value();
 }
@@ -137,7 +138,6 @@ void session::thrown_out(std::string_view) {
 }
 
 void session::rung() {
-  empty_eventfd(bell_.get());
   const std::uint64_t moved = sum_of(*words_);
   idle_rings_ = std::exchange(moved_, moved) == moved ? idle_rings_ + 1 : 0;
   if (idle_rings_ > most_idle_rings) {
@@ -146,6 +146,7 @@ void session::rung() {
     unmute_bell_ = clock::now() + bell_pause;
     home_.due_changed();
   }
+  // Last: it is a whole turn, which may be the scheduler's last one, and then this session's end.
   home_.clients().look();
 }
 

@@ -4,7 +4,6 @@
 #include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -49,13 +48,6 @@ bool is_eventfd(int fd) noexcept {
   const ssize_t length = ::readlink(path.data(), text.data(), text.size());
   return length > 0 &&
          std::string_view(text.data(), static_cast<std::size_t>(length)) == "anon_inode:[eventfd]";
-}
-
-void empty_eventfd(int fd) noexcept {
-  std::uint64_t ignored = 0;
-  iovec into{&ignored, sizeof ignored};
-  // O_NONBLOCK belongs to the open file, which the client shares and can change.
-  (void)::preadv2(fd, &into, 1, -1, RWF_NOWAIT);
 }
 
 }  // namespace sluice::client

@@ -14,7 +14,5 @@ namespace sluice::client {
 /// \return nullptr when it is not what it must be: memory whose size nobody can change.
 std::shared_ptr<sluice_client_words> map_client_page(int fd, std::string& why);
 bool is_eventfd(int fd) noexcept;
-/// Takes what stands in the eventfd. Never waits, whatever its owner does to its flags.
-void empty_eventfd(int fd) noexcept;
 
 }  // namespace sluice::client

@@ -144,8 +144,9 @@ void batch_commands::map_all(target_holds& whose) noexcept {
 
 // --- The lane ------------------------------------------------------------------------------------
 
-batch_lane::batch_lane(batch_commands& commands, gpu_id gpu, int owner_ready, unique_fd wake)
-    : commands_(commands), gpu_(gpu), owner_ready_(owner_ready), wake_(std::move(wake)) {
+batch_lane::batch_lane(batch_commands& commands, gpu_id gpu, const owner_bell& owner,
+                       unique_fd wake)
+    : commands_(commands), gpu_(gpu), owner_(owner), wake_(std::move(wake)) {
   taken_.reserve(most_waiting);
   chosen_.reserve(most_waiting);
   entries_.reserve(uapi::KFD_BATCH_MAX_QUEUES);
@@ -225,7 +226,7 @@ void batch_lane::run() {
   }
   if (limited_) (void)set_limit(whole);
   finished_.store(true, std::memory_order_release);
-  ::eventfd_write(owner_ready_, 1);
+  owner_.ring();
 }
 
 void batch_lane::mark_all() {
@@ -301,7 +302,7 @@ void batch_lane::say_reserved(std::uint32_t offline_percent, const error_code& r
   report_.offline_share = offline_percent / double{whole};
   report_.error = plain_error{refused};
   say();
-  ::eventfd_write(owner_ready_, 1);
+  owner_.report();
 }
 
 void batch_lane::perform(command_kind kind, std::span<request> among) {
@@ -318,7 +319,7 @@ void batch_lane::perform(command_kind kind, std::span<request> among) {
       // Let go of meanwhile; its pid may be a stranger's by now.
       const time_point now = clock::now();
       answer(each, error_code{ESRCH, boost::system::system_category()}, {}, now, now);
-      ::eventfd_write(owner_ready_, 1);
+      owner_.report();
       continue;
     }
     if (queues + each.work.count > uapi::KFD_BATCH_MAX_QUEUES) send();
@@ -376,7 +377,7 @@ void batch_lane::call(command_kind kind, std::span<request*> which) {
     if (kind == command_kind::suspend && each->whose->ended.load()) commands_.release(*each->whose);
     answer(*each, refused, own, started, finished);
   }
-  ::eventfd_write(owner_ready_, 1);
+  owner_.report();
 }
 
 void batch_lane::answer(const request& asked, const error_code& refused,

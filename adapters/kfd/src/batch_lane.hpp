@@ -2,6 +2,7 @@
 /// \file
 /// One GPU's thread for the batch commands of a patched driver (uapi_batch.hpp).
 
+#include "owner_bell.hpp"
 #include "target_holds.hpp"
 
 #include <atomic>
@@ -64,10 +65,10 @@ class batch_commands {
 /// performs it as one call for the suspends and one for the resumes. Also limits the slots of
 /// marked queues, and marks them.
 ///
-/// Threading: the public members belong to the owner's thread.
+/// Threading: as lane's.
 class batch_lane {
  public:
-  batch_lane(batch_commands& commands, gpu_id gpu, int owner_ready, unique_fd wake);
+  batch_lane(batch_commands& commands, gpu_id gpu, const owner_bell& owner, unique_fd wake);
   ~batch_lane();
   batch_lane(const batch_lane&) = delete;
   batch_lane& operator=(const batch_lane&) = delete;
@@ -125,7 +126,7 @@ class batch_lane {
 
   batch_commands& commands_;
   const gpu_id gpu_;
-  const int owner_ready_;
+  const owner_bell& owner_;
   const unique_fd wake_;
   bool unflushed_ = false;  // The owner's.
   boost::lockfree::spsc_queue<request, boost::lockfree::capacity<most_waiting>> requests_;

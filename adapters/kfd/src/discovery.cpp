@@ -65,30 +65,32 @@ class node_discovery final : public discovery {
 
   std::string_view name() const noexcept override { return "kfd discovery"; }
 
+  void look_ahead() override {
+    if (make_scanner())
+      (void)start_quiet_thread(ahead_, [this] {
+        ::pthread_setname_np(::pthread_self(), "sluice-discover");
+        scanner_->scan([](const observation&) {});
+      });
+  }
+
   result<void> start(source_host& host) override {
-    waits_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
-    if (!waits_ || !wake_) return last_system_error();
+    if (!ahead_.joinable())
+      if (const auto made = make_scanner(); !made) return made;
     if (const auto added = add(wake_.get(), from_wake); !added) return added;
     auto trees = tree_watch::create();
     if (!trees) return trees.error();
     trees_ = std::move(*trees);
     if (const auto added = add(trees_->fd(), from_trees); !added) return added;
 
-    classification_rules rules;
-    {
-      const std::scoped_lock held{said_mutex_};
-      rules = rules_;
-      rules_changed_.store(false);
-    }
-    if (const std::string wrong = rules.problem(); !wrong.empty()) {
-      say_("bad rules for roles: " + wrong);
-      return errc::bad_config;
-    }
     release_end_ = unique_fd{::timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK)};
     if (!release_end_) return last_system_error();
     if (const auto added = add(release_end_.get(), from_releases); !added) return added;
-    scanner_ = std::make_unique<node_scanner>(where_, rules, waits_.get(), say_);
-    if (const auto opened = open_store(rules.role_store); !opened) return opened;
+    std::string store;
+    {
+      const std::scoped_lock held{said_mutex_};
+      store = rules_.role_store;
+    }
+    if (const auto opened = open_store(store); !opened) return opened;
     if (!scanner_->readable()) {
       say_("cannot read " + where_.sysfs +
            "/proc; load the amdgpu driver, or name the tree with SLUICE_KFD_SYSFS");
@@ -157,7 +159,10 @@ class node_discovery final : public discovery {
   }
 
   void stop() override {
-    if (!worker_.joinable()) return;
+    if (!worker_.joinable()) {
+      if (ahead_.joinable()) ahead_.join();
+      return;
+    }
     stopping_.store(true);
     ::eventfd_write(wake_.get(), 1);
     worker_.join();
@@ -167,6 +172,23 @@ class node_discovery final : public discovery {
   }
 
  private:
+  result<void> make_scanner() {
+    classification_rules rules;
+    {
+      const std::scoped_lock held{said_mutex_};
+      rules = rules_;
+      rules_changed_.store(false);
+    }
+    if (const std::string wrong = rules.problem(); !wrong.empty()) {
+      say_("bad rules for roles: " + wrong);
+      return errc::bad_config;
+    }
+    waits_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
+    if (!waits_ || !wake_) return last_system_error();
+    scanner_ = std::make_unique<node_scanner>(where_, std::move(rules), waits_.get(), say_);
+    return {};
+  }
+
   result<void> add(int fd, std::uint64_t data) const {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -185,14 +207,13 @@ class node_discovery final : public discovery {
     ::eventfd_write(wake_.get(), 1);
   }
 
-  /// Follows that file from now on.
+  /// Follows that file from now on. use_stored() comes after this and read_store().
   result<void> open_store(const std::string& path) {
     store_ = role_store{path};
     stored_ = {};
     store_watch_ = std::make_unique<file_watch>(path);
     if (store_watch_->fd() >= 0)
       if (const auto added = add(store_watch_->fd(), from_store); !added) return added;
-    use_stored();
     return store_watch_->changed() ? read_store() : result<void>{};
   }
 
@@ -204,9 +225,10 @@ class node_discovery final : public discovery {
       return stored.error();
     }
     stored_ = std::move(*stored);
-    use_stored();
     return {};
   }
+
+  // Everything below runs on the worker's thread.
 
   void use_stored() {
     scanner_->set_stored(stored_);
@@ -231,8 +253,6 @@ class node_discovery final : public discovery {
     return true;
   }
 
-  // Everything below runs on the worker's thread.
-
   /// \return whether there are other rules.
   bool take_rules() {
     if (!rules_changed_.exchange(false)) return false;
@@ -245,16 +265,15 @@ class node_discovery final : public discovery {
     const std::string store = rules.role_store;
     scanner_->set_rules(std::move(rules));
     said_changed_.store(true);
-    if (store == store_.path()) {
-      use_stored();
-    } else {
-      (void)open_store(store);  // says what is wrong with it
-    }
+    if (store != store_.path()) (void)open_store(store);  // says what is wrong with it
+    use_stored();
     return true;
   }
 
   void run() {
     ::pthread_setname_np(::pthread_self(), "sluice-discover");
+    if (ahead_.joinable()) ahead_.join();
+    use_stored();
     const node_scanner::emit push = [this](const observation& seen) { this->push(seen); };
     const node_scanner::emit drop = [](const observation&) {};
     time_point next = clock::now();
@@ -276,6 +295,7 @@ class node_discovery final : public discovery {
       }
       // Refused: what it said before holds.
       const bool stored = store_watch_->changed() && read_store();
+      if (stored) use_stored();
       const bool released = end_releases();
       if (whole || rules || roles || stored || released || now >= next) {
         in_a_row_ = 0;
@@ -394,6 +414,7 @@ class node_discovery final : public discovery {
   std::atomic<bool> resync_{false};
   int in_a_row_ = 0;
   time_point looked_{};
+  std::thread ahead_;  // has scanner_ until it ends
   std::thread worker_;
 };
 

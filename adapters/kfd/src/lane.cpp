@@ -24,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How often a lane looks for stops of its target when nobody tells it.
+/// How often a lane looks for stops of its target where nobody tells it.
 constexpr duration look_for_stops = 10ms;
 /// A session of a scheduler that has just died may still be there: the driver ends it with the
 /// last reference to that process's memory. Also covers a target in the middle of an exec.
@@ -39,11 +39,6 @@ constexpr duration report_retry = 1ms;
 
 int milliseconds(duration span) noexcept {
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(span).count());
-}
-
-void drain(int eventfd) noexcept {
-  eventfd_t count = 0;
-  ::eventfd_read(eventfd, &count);
 }
 
 }  // namespace
@@ -64,12 +59,12 @@ class lane::call_scope {
 };
 
 lane::lane(const device& node, const lanes_options& options, batch_commands& commands,
-           int owner_ready, bool by_process, unique_fd wake, process_id target, pid_t pid,
+           const owner_bell& owner, bool by_process, unique_fd wake, process_id target, pid_t pid,
            std::uint64_t start_time)
     : node_(node),
       options_(options),
       commands_(commands),
-      owner_ready_(owner_ready),
+      owner_(owner),
       by_process_(by_process),
       wake_(std::move(wake)),
       target_(target),
@@ -83,26 +78,25 @@ lane::~lane() {
   thread_.join();
 }
 
-result<void> lane::start(bool hears_children) {
-  if (hears_children && options_.child_signals >= 0 && !by_process_)
-    if (const auto watched = watch_children(); !watched) return watched;
+result<void> lane::start() {
+  sources_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
+  if (!sources_) return last_system_error();
+  // By edges: a bell that nobody reads costs no call.
+  if (const auto added = listen_to(wake_.get(), heard::bell, EPOLLET); !added) return added;
   return start_quiet_thread(thread_, [this] { run(); });
 }
 
-/// By edges: by level a lane would be awake until the owner has read the signal.
-result<void> lane::watch_children() {
-  children_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
-  if (!children_) return last_system_error();
+result<void> lane::listen_to(int fd, heard what, std::uint32_t how) const noexcept {
   epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;
-  if (::epoll_ctl(children_.get(), EPOLL_CTL_ADD, options_.child_signals, &event) != 0)
-    return last_system_error();
+  event.events = EPOLLIN | how;
+  event.data.u32 = static_cast<std::uint32_t>(what);
+  if (::epoll_ctl(sources_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return last_system_error();
   return {};
 }
 
 bool lane::submit(const batch& work) noexcept {
   if (in_flight()) return false;
-  slot_ = work;
+  slot_.assign(work);
   in_flight_.store(true, std::memory_order_release);
   return true;
 }
@@ -146,7 +140,8 @@ void lane::run() {
   ::pthread_setname_np(::pthread_self(), "sluice-lane");
   auto seized = find_target();
   if (seized) {
-    traced_ = std::move(*seized);
+    follow(std::move(*seized));
+    if (!options_.owner_watches_children) bell_ = stop_bell::hang(wake_.get());
     open_until_ = clock::now() + open_patience;
     live();
     {
@@ -165,8 +160,9 @@ void lane::run() {
   } else {
     say_attached(seized.error());
   }
+  bell_.reset();
   finished_.store(true, std::memory_order_release);
-  ::eventfd_write(owner_ready_, 1);
+  owner_.ring();
   // With the end of this thread the kernel lets go of the target.
 }
 
@@ -176,7 +172,11 @@ void lane::live() {
   for (;;) {
     // Read before in_flight_, so that a batch submitted before leave() is performed.
     const bool leaving = leaving_.load(std::memory_order_acquire);
-    // First, for until then a stopped target stands still.
+    // Whoever waits for a batch waits for nothing else where the target has given no sign.
+    if (target_is_quiet_ && !leaving && in_flight() &&
+        !announce_again_.load(std::memory_order_acquire) && !perform())
+      return;
+    // First of all else, for until then a stopped target stands still.
     if (!serve_target()) return;
     if (opening_ && !leaving && !open_session()) return;
     if (!read_events()) return;
@@ -216,15 +216,24 @@ bool lane::serve_target() {
       if (state_ == state::unanswered) say_attached(again.error());
       return false;
     }
-    traced_ = std::move(*again);
+    follow(std::move(*again));
   }
   opening_ = true;
   open_until_ = clock::now() + open_patience;
   return true;
 }
 
+/// With the one before, its descriptor is closed, and so no longer listened to.
+void lane::follow(std::unique_ptr<tracee> target) {
+  traced_ = std::move(target);
+  deaf_ = !listen_to(traced_->pidfd(), heard::target);
+}
+
 void lane::lose_address_space() {
   if (!session_) return;
+  // The driver may have it open, too.
+  if (session_->event_fd() >= 0)
+    (void)::epoll_ctl(sources_.get(), EPOLL_CTL_DEL, session_->event_fd(), nullptr);
   session_->discard();
   session_.reset();
   holds_->held.clear_all();
@@ -264,7 +273,7 @@ result<std::unique_ptr<target_session>> lane::open_pause() {
   if (!traced_->traced()) {
     auto seized = tracee::seize(pid_, start_time_, options_.say);
     if (!seized) return seized.error();
-    traced_ = std::move(*seized);
+    follow(std::move(*seized));
   }
   return paused_session::open({.device = node_.path(),
                                .sysfs = options_.sysfs,
@@ -300,6 +309,7 @@ bool lane::open_session() {
     return false;
   }
   session_ = std::move(*opened);
+  if (session_->event_fd() >= 0) deaf_ |= !listen_to(session_->event_fd(), heard::session);
   opening_ = false;
   if (state_ == state::unanswered) say_attached({});
   const call_scope inside{*this};
@@ -350,7 +360,7 @@ void lane::close_session() {
         if (!stranded_.exchange(true, std::memory_order_acq_rel)) {
           options_.say("the driver neither resumes the queues of process " + std::to_string(pid_) +
                        " nor ends the session with it; only the end of this process frees them");
-          ::eventfd_write(owner_ready_, 1);
+          owner_.ring();
         }
       } else if (!std::exchange(said, true)) {
         options_.say("the driver refuses to unpause process " + std::to_string(pid_) +
@@ -393,22 +403,12 @@ int lane::answer_batch(bool call) {
   const batch& work = slot_;
   const std::size_t count = std::min<std::size_t>(work.count, max_batch_queues);
   report& done = scratch_;
-  done = report{};
-  done.kind = report_kind::completed;
-  done.target = target_;
-  done.gpu = work.gpu;
   batch_result& answer = done.result;
-  answer.id = work.id;
-  answer.target = work.target;
-  answer.gpu = work.gpu;
-  answer.kind = work.kind;
-  answer.count = static_cast<std::uint16_t>(count);
-  std::copy_n(work.queues.begin(), count, answer.queues.begin());
   const std::span<const driver_queue_id> queues{work.queues.data(), count};
   const std::span<outcome> outcomes{answer.outcomes.data(), count};
   std::ranges::fill(outcomes, call ? outcome::invalid : outcome::failed);
   // Not performed, which says nothing of the hardware.
-  if (!call) answer.driver_errno = ECANCELED;
+  answer.driver_errno = call ? 0 : ECANCELED;
   answer.started = clock::now();
   if (call && session_) {
     const call_scope inside{*this, work.gpu};
@@ -417,6 +417,17 @@ int lane::answer_batch(bool call) {
     answer.driver_errno = called.driver_errno;
   }
   answer.finished = clock::now();
+  // The rest of the answer after the call, which somebody waits for.
+  done.kind = report_kind::completed;
+  done.error = {};
+  done.target = target_;
+  done.gpu = work.gpu;
+  answer.id = work.id;
+  answer.target = work.target;
+  answer.gpu = work.gpu;
+  answer.kind = work.kind;
+  answer.count = static_cast<std::uint16_t>(count);
+  std::copy_n(work.queues.begin(), count, answer.queues.begin());
   // Of a queue that failed, the list tells what the driver has against it.
   look_again_ = call && session_ && std::ranges::any_of(outcomes, [](outcome each) {
                   return each == outcome::invalid || each == outcome::failed;
@@ -429,23 +440,29 @@ int lane::answer_batch(bool call) {
 }
 
 void lane::wait(std::optional<duration> retry) {
+  target_is_quiet_ = false;
   if (pending_change_ != tracee::change::none) return;  // seen while a report had to wait
-  std::array<pollfd, 4> sources{{{wake_.get(), POLLIN, 0},
-                                 {children_.get(), POLLIN, 0},
-                                 {traced_->pidfd(), POLLIN, 0},
-                                 {session_ ? session_->event_fd() : -1, POLLIN, 0}}};
+  const bool hears_stops =
+      options_.owner_watches_children || !traced_->traced() || (bell_ && bell_->arm());
   int at_most = -1;
   if (retry)
     at_most = milliseconds(*retry);
   else if (opening_)
     at_most = milliseconds(open_retry);
-  else if (!options_.owner_watches_children && !only_watches())
+  else if (deaf_ || !hears_stops)
     at_most = milliseconds(look_for_stops);
-  ::poll(sources.data(), sources.size(), at_most);
-  if (sources[0].revents != 0) drain(wake_.get());
-  epoll_event taken{};
-  if (sources[1].revents != 0) ::epoll_wait(children_.get(), &taken, 1, 0);
-  may_have_events_ = !session_ || sources[3].revents != 0;
+  std::array<epoll_event, 3> events;
+  const int count =
+      ::epoll_wait(sources_.get(), events.data(), static_cast<int>(events.size()), at_most);
+  may_have_events_ = !session_ || deaf_;
+  // Where stops do not ring a bell of their own, any ring may be for one.
+  bool sign = deaf_ || (traced_->traced() && (!bell_ || bell_->has_rung()));
+  for (int index = 0; index < count; ++index) {
+    const auto what = static_cast<heard>(events[static_cast<std::size_t>(index)].data.u32);
+    may_have_events_ |= what == heard::session;
+    sign |= what != heard::bell;
+  }
+  target_is_quiet_ = session_ && !sign;
 }
 
 void lane::say(const report& what) {
@@ -455,7 +472,7 @@ void lane::say(const report& what) {
     if (traced_) look_at_target();
     std::this_thread::sleep_for(report_retry);
   }
-  ::eventfd_write(owner_ready_, 1);
+  owner_.report();
 }
 
 void lane::say_attached(const error_code& error) {

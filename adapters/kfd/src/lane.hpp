@@ -3,6 +3,8 @@
 /// One target's thread.
 
 #include "batch_lane.hpp"
+#include "owner_bell.hpp"
+#include "stop_bell.hpp"
 #include "target_holds.hpp"
 
 #include <atomic>
@@ -22,19 +24,20 @@ namespace sluice::kfd {
 /// The thread seizes the target, holds its debug session, performs its batches, and ends to let go
 /// of it.
 ///
-/// Threading: the public members belong to the owner's thread; `run` and what it calls to the
-///            lane's. Between them: one batch slot, one ring of reports, atomics and eventfds.
+/// Threading: the public members belong to the owner's thread, or to a lane's that takes reports in
+///            its place (lanes_options::take_reports); `run` and what it calls to the lane's.
+///            Between them: one batch slot, one ring of reports, atomics and eventfds.
 class lane final : private session_listener {
  public:
-  lane(const device& node, const lanes_options& options, batch_commands& commands, int owner_ready,
-       bool by_process, unique_fd wake, process_id target, pid_t pid, std::uint64_t start_time);
+  lane(const device& node, const lanes_options& options, batch_commands& commands,
+       const owner_bell& owner, bool by_process, unique_fd wake, process_id target, pid_t pid,
+       std::uint64_t start_time);
   ~lane();
   lane(const lane&) = delete;
   lane& operator=(const lane&) = delete;
 
   /// \return the system's error when no thread can be had.
-  /// \param hears_children whether it watches lanes_options::child_signals itself.
-  result<void> start(bool hears_children);
+  result<void> start();
 
   process_id target() const noexcept { return target_; }
   /// Performed at the latest once it is rung for.
@@ -76,7 +79,10 @@ class lane final : private session_listener {
  private:
   class call_scope;
 
-  result<void> watch_children();
+  /// What its thread waits for.
+  enum class heard : std::uint32_t { bell, target, session };
+
+  result<void> listen_to(int fd, heard what, std::uint32_t how = 0) const noexcept;
   void run();
   void live();
   bool serve_target();
@@ -94,6 +100,7 @@ class lane final : private session_listener {
   bool explain_refused_resume(int error);
   void wait(std::optional<duration> retry = {});
   tracee::change look_at_target() noexcept;
+  void follow(std::unique_ptr<tracee> target);
   void lose_address_space();
   void say(const report& what);
   void say_attached(const error_code& error);
@@ -104,13 +111,10 @@ class lane final : private session_listener {
   const device& node_;
   const lanes_options& options_;
   batch_commands& commands_;
-  const int owner_ready_;
+  const owner_bell& owner_;
   const bool by_process_;  ///< Sessions are this process's, not the tracing thread's.
   const unique_fd wake_;
-  /// Readable once for every SIGCHLD, though others read the signal. What is missed,
-  /// child_changed() makes the owner ring for. Not open where the owner does not say how it hears
-  /// of them.
-  unique_fd children_;
+  unique_fd sources_;  ///< The epoll set of what the thread waits for.
   const process_id target_;
   const pid_t pid_;
   const std::uint64_t start_time_;
@@ -133,13 +137,16 @@ class lane final : private session_listener {
 
   // The lane's thread only.
   std::unique_ptr<tracee> traced_;
+  std::unique_ptr<stop_bell> bell_;  ///< Null: the owner rings, or there are none here.
   std::unique_ptr<target_session> session_;
   tracee::change pending_change_ = tracee::change::none;
   enum class state : std::uint8_t { unanswered, refused, attached } state_ = state::unanswered;
   bool look_again_ = false;      ///< The last batch named a queue that the driver does not know so.
   bool may_have_events_ = true;  ///< Unless the last wait() saw that there are none.
-  bool opening_ = true;          ///< There is no session, and it is wanted.
-  time_point open_until_{};      ///< When to stop trying.
+  bool target_is_quiet_ = false;  ///< The last wait() would have heard of a change, and has not.
+  bool deaf_ = false;             ///< Something could not be listened to: look now and then.
+  bool opening_ = true;           ///< There is no session, and it is wanted.
+  time_point open_until_{};       ///< When to stop trying.
   report scratch_;
   report queue_report_;  ///< Said from inside a session's calls.
 };

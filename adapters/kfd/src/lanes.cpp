@@ -3,7 +3,9 @@
 #include "authority.hpp"
 #include "batch_lane.hpp"
 #include "lane.hpp"
+#include "owner_bell.hpp"
 #include "proc.hpp"
+#include "stop_bell.hpp"
 
 #include <poll.h>
 #include <sched.h>
@@ -44,9 +46,6 @@ constexpr std::size_t most_gpus = 64;
 /// For lanes that were woken to begin their driver calls. A fraction of what a preemption takes.
 constexpr duration pass_limit = std::chrono::microseconds{200};
 
-/// Lanes that hear of SIGCHLD themselves: each signal to any target wakes them all.
-constexpr std::size_t most_hearing = 8;
-
 /// Rounded to whole percent, but never to none or all.
 std::uint32_t percent_of(double share) noexcept {
   if (!(share < 1)) return 100;  // Not a number, too.
@@ -79,7 +78,7 @@ void deliver(const report& what, backend_listener& listener) {
     case report_kind::completed: listener.completed(what.result); break;
     case report_kind::detached: listener.detached(what.target); break;
     case report_kind::gpu_lost: listener.gpu_lost(what.gpu); break;
-    case report_kind::acts_by: listener.acts_by(what.acting, what.fell_back); break;
+    case report_kind::acts_by: listener.acts_by(what.acting, what.fell_back != 0); break;
     case report_kind::reserved:
       listener.reserved(what.gpu, what.offline_share, error_code{what.error});
       break;
@@ -110,10 +109,9 @@ class lanes::impl {
     if (pid == ::getpid()) return errc::not_managed;
     unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!wake) return last_system_error();
-    auto created = std::make_unique<lane>(node_, options_, commands_, ready_.get(), by_process_,
+    auto created = std::make_unique<lane>(node_, options_, commands_, bell_, by_process_,
                                           std::move(wake), target, pid, start_time);
-    const bool hears = active_.size() < most_hearing;
-    if (const auto started = created->start(hears); !started) return started.error();
+    if (const auto started = created->start(); !started) return started.error();
     active_.push_back(std::move(created));
     handed_.reserve(active_.size());
     return {};
@@ -259,7 +257,7 @@ class lanes::impl {
     lost.kind = report_kind::gpu_lost;
     lost.gpu = gpu;
     pending_.push_back(lost);
-    ::eventfd_write(ready_.get(), 1);
+    bell_.ring();
     options_.say("GPU " + std::to_string(static_cast<std::uint32_t>(gpu)) +
                  " does not answer: a driver call has lasted " +
                  std::to_string(std::chrono::ceil<std::chrono::milliseconds>(stuck).count()) +
@@ -270,9 +268,9 @@ class lanes::impl {
     report what;
     what.kind = report_kind::acts_by;
     what.acting = batching_ ? mechanism::batch_commands : mechanism::debug_trap;
-    what.fell_back = fell_back;
+    what.fell_back = fell_back ? 1 : 0;
     pending_.push_back(what);
-    ::eventfd_write(ready_.get(), 1);
+    bell_.ring();
   }
 
   /// The batch commands have been given up, and all that they held runs.
@@ -393,7 +391,7 @@ class lanes::impl {
     if (batch_lanes_.size() >= most_gpus) return errc::full;
     unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!wake) return last_system_error();
-    auto created = std::make_unique<batch_lane>(commands_, gpu, ready_.get(), std::move(wake));
+    auto created = std::make_unique<batch_lane>(commands_, gpu, bell_, std::move(wake));
     if (const auto started = created->start(); !started) return started.error();
     batch_lanes_.push_back(std::move(created));
     return batch_lanes_.back().get();
@@ -496,7 +494,7 @@ class lanes::impl {
     }
     ending_.push_back(std::move(active_[index]));
     active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(index));
-    join_finished();
+    // Joined by check() or the next attach(): a lane may be here, which nobody must keep waiting.
   }
 
   void join_finished() {
@@ -527,6 +525,7 @@ class lanes::impl {
   const lanes_options options_;
   const std::vector<gpu_id> order_;
   const unique_fd ready_;
+  const owner_bell bell_{ready_.get(), options_.take_reports};
   batch_commands commands_;  // Before the lanes, whose threads use it to their end.
   std::vector<std::unique_ptr<lane>> active_;
   std::vector<std::unique_ptr<lane>> ending_;  // said their last, or told to stop
@@ -564,6 +563,8 @@ result<std::unique_ptr<lanes>> lanes::create(const device& node, lanes_options o
   return std::unique_ptr<lanes>{
       new lanes{std::make_unique<impl>(node, std::move(options), std::move(ready))}};
 }
+
+bool lanes::hear_stops() noexcept { return stop_bell::offered(); }
 
 int lanes::ready_fd() const noexcept { return impl_->ready_fd(); }
 result<void> lanes::attach(process_id target, pid_t pid, std::uint64_t start_time) {

@@ -37,44 +37,60 @@ constexpr std::uint32_t line_size = 8 * 4;
 /// "    00000000:" and eight times " 00000000".
 constexpr std::size_t full_line = 4 + 8 + 1 + std::size_t{8} * 9;
 
-/// That line: where digits are, and what stands between them.
-struct full_line_shape {
-  std::array<unsigned char, full_line> digits{};  // 0xff or 0
-  std::array<unsigned char, full_line> between{};
+/// Sixteen bytes at once: one register on x86-64 and on AArch64, plain code elsewhere.
+using byte_vector [[gnu::vector_size(16)]] = unsigned char;
+using signed_vector [[gnu::vector_size(16)]] = signed char;
+using vector_bytes = std::array<unsigned char, sizeof(byte_vector)>;
+
+/// Where in a full line its vectors begin; the last repeats some bytes.
+constexpr std::array<std::size_t, 6> vectors{0, 16, 32, 48, 64, full_line - 16};
+
+/// What stands in such a vector: bytes of one of two ranges, each by what is taken off a byte so
+/// that the range begins at -128, and where it then ends. Signed comparisons of what is too high
+/// take the fewest instructions.
+struct vector_shape {
+  vector_bytes decimal{};  ///< '0' to '9', or the one character that stands there.
+  vector_bytes decimal_end{};
+  vector_bytes letter{};  ///< 'a' to 'f', or that character.
+  vector_bytes letter_end{};
 };
 constexpr auto shape = [] {
-  full_line_shape made;
-  for (std::size_t at = 0; at < full_line; ++at) {
-    const std::size_t in_word = at < 13 ? at - 4 : (at - 13) % 9 - 1;
-    if (in_word < 8) {
-      made.digits[at] = 0xff;
-    } else {
-      made.between[at] = at == 12 ? ':' : ' ';
+  std::array<vector_shape, vectors.size()> made;
+  for (std::size_t index = 0; index < vectors.size(); ++index) {
+    for (std::size_t byte = 0; byte < sizeof(byte_vector); ++byte) {
+      const std::size_t at = vectors[index] + byte;
+      const bool digit = at < 13 ? at - 4 < 8 : (at - 13) % 9 != 0;
+      const char other = at == 12 ? ':' : ' ';
+      made[index].decimal[byte] = static_cast<unsigned char>((digit ? '0' : other) + 128);
+      made[index].decimal_end[byte] = digit ? 128 + 9 : 128;
+      made[index].letter[byte] = static_cast<unsigned char>((digit ? 'a' : other) + 128);
+      made[index].letter_end[byte] = digit ? 128 + 5 : 128;
     }
   }
   return made;
 }();
 
-/// Nearly every byte of the text is of such lines. Byte by byte without a branch and in bytes
-/// alone, which compilers make into a few vector instructions.
-template <std::size_t from, std::size_t count>
-unsigned char wrong_in_full_line(const char* text) noexcept {
-  unsigned char wrong = 0;
-  for (std::size_t at = from; at < from + count; ++at) {
-    const auto each = static_cast<unsigned char>(text[at]);
-    const auto from_0 = static_cast<unsigned char>(each - '0');
-    const auto from_a = static_cast<unsigned char>(each - 'a');
-    const unsigned char no_digit = from_0 < 10 ? 0 : 0xff;
-    const unsigned char no_letter = from_a < 6 ? 0 : 0xff;
-    const unsigned char digits = shape.digits[at];
-    wrong = static_cast<unsigned char>(wrong | (digits & no_digit & no_letter) |
-                                       (~digits & (each ^ shape.between[at])));
-  }
-  return wrong;
+template <class Vector>
+Vector load(const void* from) noexcept {
+  Vector loaded;
+  std::memcpy(&loaded, from, sizeof loaded);
+  return loaded;
 }
+
+/// Nearly every byte of the text is of such lines. \return whether all of its 85 bytes fit.
 bool is_full_line(const char* text) noexcept {
-  // In whole vectors: some of it twice.
-  return (wrong_in_full_line<0, 80>(text) | wrong_in_full_line<full_line - 16, 16>(text)) == 0;
+  signed_vector wrong{};
+  for (std::size_t index = 0; index < vectors.size(); ++index) {
+    const vector_shape& wanted = shape[index];
+    const auto bytes = load<byte_vector>(text + vectors[index]);
+    const byte_vector decimal = bytes - load<byte_vector>(wanted.decimal.data());
+    const byte_vector letter = bytes - load<byte_vector>(wanted.letter.data());
+    wrong |=
+        (std::bit_cast<signed_vector>(decimal) > load<signed_vector>(wanted.decimal_end.data())) &
+        (std::bit_cast<signed_vector>(letter) > load<signed_vector>(wanted.letter_end.data()));
+  }
+  const auto halves = std::bit_cast<std::array<std::uint64_t, 2>>(wrong);
+  return (halves[0] | halves[1]) == 0;
 }
 
 /// Eight digits of a full line, all at once: a digit is in each byte, the first in the lowest.
@@ -87,6 +103,44 @@ std::uint32_t full_line_word(const char* digits) noexcept {
   all = (all << 4U | all >> 8U) & 0x00ff00ff00ff00ff;
   all = (all << 8U | all >> 16U) & 0x0000ffff0000ffff;
   return static_cast<std::uint32_t>(all << 16U | all >> 32U);
+}
+
+std::array<std::uint32_t, 8> full_line_words(const char* text) noexcept {
+  std::array<std::uint32_t, 8> words;
+  for (std::size_t at = 0; at < words.size(); ++at)
+    words[at] = full_line_word(text + full_line - 9 * (words.size() - at) + 1);
+  return words;
+}
+
+/// The eight digits of the offset in each line of a compute descriptor.
+constexpr auto offsets = [] {
+  std::array<std::array<char, 8>, compute_size / line_size> made{};
+  for (std::uint32_t line = 0; line < made.size(); ++line) {
+    for (std::uint32_t at = 0; at < 8; ++at)
+      made[line][at] = "0123456789abcdef"[line * line_size >> (28 - 4 * at) & 15U];
+  }
+  return made;
+}();
+
+/// A line of a dump.
+struct dumped {
+  std::uint32_t offset = 0;
+  std::uint32_t count = 0;  ///< Of words; 0: they are not what they should be.
+  std::array<std::uint32_t, 8> words{};
+};
+
+/// \return whether it is one at all.
+bool read_dump(std::string_view text, dumped& into) noexcept {
+  if (text.size() == full_line && is_full_line(text.data())) {
+    into = {full_line_word(text.data() + 4), 8, full_line_words(text.data())};
+    return true;
+  }
+  text_scan scan{text};
+  if (scan.literal("    ").word(into.offset).literal(":").failed()) return false;
+  while (into.count < into.words.size() && !scan.failed() && !scan.rest().empty())
+    scan.literal(" ").word(into.words[into.count++]);
+  if (!scan.done()) into.count = 0;
+  return true;
 }
 
 /// Whether of the full line that begins with this dword anything is looked at.
@@ -130,20 +184,18 @@ void mqds_parser::feed(std::string_view piece) {
 /// \return how many bytes they have.
 std::size_t mqds_parser::take_full_lines(std::string_view piece) {
   constexpr std::size_t with_end = full_line + 1;
-  if (body_ != body::dump || next_offset_ == 0 || lines_.within_line()) return 0;
+  if (body_ != body::dump || next_offset_ == 0 || next_offset_ % line_size != 0 ||
+      lines_.within_line())
+    return 0;
   std::size_t taken = 0;
-  for (; piece.size() - taken >= with_end; taken += with_end) {
+  for (std::uint32_t line = next_offset_ / line_size;
+       line < offsets.size() && piece.size() - taken >= with_end; ++line, taken += with_end) {
     const char* const text = piece.data() + taken;
-    if (text[full_line] != '\n' || full_line_word(text + 4) != next_offset_ ||
-        next_offset_ % line_size != 0 || !is_full_line(text))
+    if (text[full_line] != '\n' || std::memcmp(text + 4, offsets[line].data(), 8) != 0 ||
+        !is_full_line(text))
       break;
     lines_.pass_line();
-    if (is_kept(next_offset_ / 4)) {
-      std::array<std::uint32_t, 8> words;
-      for (std::size_t at = 0; at < words.size(); ++at)
-        words[at] = full_line_word(text + full_line - 9 * (words.size() - at) + 1);
-      keep({{text, full_line}, lines_.number(), true}, words);
-    }
+    if (is_kept(line * 8)) keep({{text, full_line}, lines_.number(), true}, full_line_words(text));
     next_offset_ += line_size;
   }
   return taken;
@@ -232,9 +284,9 @@ bool mqds_parser::queue_line(const text_line& from) {
 }
 
 bool mqds_parser::dump_line(const text_line& from) {
-  std::uint32_t offset = 0;
-  text_scan scan{from.text};
-  if (scan.literal("    ").word(offset).literal(":").failed()) return false;
+  dumped read;
+  if (!read_dump(from.text, read)) return false;
+  const std::uint32_t offset = read.offset;
   if (body_ == body::none || body_ == body::labels) return false;
   body_ = body::dump;
   if (queue_.descriptors == 0 || (offset == 0 && next_offset_ != 0)) {
@@ -245,11 +297,7 @@ bool mqds_parser::dump_line(const text_line& from) {
     out_.problems.note(from.number, from.text);
     lose_queue();
   }
-  std::uint32_t count = 0;
-  std::array<std::uint32_t, 8> words{};
-  while (count < words.size() && !scan.failed() && !scan.rest().empty())
-    scan.literal(" ").word(words[count++]);
-  if (!scan.done() || count == 0) {
+  if (read.count == 0) {
     out_.problems.note(from.number, from.text);
     // In its place and of its length: only this queue is spoilt.
     damaged_ = true;
@@ -257,8 +305,8 @@ bool mqds_parser::dump_line(const text_line& from) {
     next_offset_ = offset + line_size;
     return true;
   }
-  keep(from, words);
-  next_offset_ = offset + 4 * count;
+  keep(from, read.words);
+  next_offset_ = offset + 4 * read.count;
   return true;
 }
 

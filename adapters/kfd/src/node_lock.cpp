@@ -3,7 +3,9 @@
 #include "proc.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +33,14 @@ std::string next_process(std::string_view& text) {
 constexpr std::string_view node_enforces = "node enforces\n";
 constexpr std::string_view node_observes = "node observes\n";
 
+/// Reaped or not.
+bool has_ended(pid_t pid) noexcept {
+  const unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
+  if (!pidfd) return errno == ESRCH;
+  pollfd ended{pidfd.get(), POLLIN, 0};
+  return ::poll(&ended, 1, 0) > 0;
+}
+
 node_lock::holder named_holder(const std::string& path) {
   std::array<char, 128> buffer;
   auto text = read_small_file(path.c_str(), buffer).value_or(std::string_view{});
@@ -42,6 +52,7 @@ node_lock::holder named_holder(const std::string& path) {
     text.remove_suffix(line.size());
   }
   found.program = parse_number<pid_t>(text.substr(0, text.find(' '))).value_or(0);
+  found.ended = found.program > 0 && has_ended(found.program);
   found.words = next_process(text);
   if (found.words.empty()) found.words = "an unknown process";
   if (const std::string agent = next_process(text); !agent.empty())

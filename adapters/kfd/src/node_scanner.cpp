@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -72,6 +73,7 @@ void node_scanner::set_rules(classification_rules rules) {
   for (auto& [pid, known] : known_)
     if (!has_execed(known)) read_environment(known);
   mqds_reads_due_ = rules_.wants_queues() ? most_mqds_reads : 0;
+  settled_ = false;
 }
 
 void node_scanner::want_pointers(bool wanted) {
@@ -89,9 +91,15 @@ bool node_scanner::readable() const { return ::access(processes_.c_str(), R_OK |
 bool node_scanner::scan(const emit& out) {
   bool changed = scan_gpus(out);
   bool queues_changed = false;
-  for (auto& [pid, known] : known_) known.listed = false;
-  for_each_numbered_entry<pid_t>(processes_, [&](pid_t pid) {
+  bool any = false;
+  begin_turns();
+  const auto see = [&](pid_t pid) {
+    any = true;
     auto found = known_.find(pid);
+    if (found != known_.end() && is_as_before(found->second)) {
+      found->second.listed = true;
+      return;
+    }
     if (found != known_.end() && exited(found->second)) {
       // The directory may outlive the process for a moment, or belong to the pid's next owner.
       say_gone(found->second, out);
@@ -103,17 +111,19 @@ bool node_scanner::scan(const emit& out) {
       auto admitted = admit(pid);
       if (!admitted) return;
       found = known_.emplace(pid, std::move(*admitted)).first;
+      settled_ = false;
     } else if (process& known = found->second; has_execed(known)) {
       for (const queue& each : known.queues) out(about(observation_kind::queue_gone, known, each));
       known.queues.clear();
       known.details.clear();
       ++known.change;
       known.pointers.clear();
-      read_changing_traits(known.traits);
+      (void)read_traits(known);
       read_environment(known);
       known.emitted = false;
-    } else {
-      read_changing_traits(known.traits);
+      settled_ = false;
+    } else if (read_traits(known)) {
+      settled_ = false;
     }
     found->second.listed = true;
     if (scan_queues(found->second, out)) {
@@ -121,7 +131,12 @@ bool node_scanner::scan(const emit& out) {
       ++found->second.change;
       found->second.pointer_reads_due = most_mqds_reads;
     }
-  });
+  };
+  // An empty one may be that of a driver that is no longer loaded.
+  if (!for_each_numbered_entry<pid_t>(processes_directory_, see) || !any) {
+    processes_directory_ = open_directory(processes_);
+    (void)for_each_numbered_entry<pid_t>(processes_directory_, see);
+  }
   for (auto each = known_.begin(); each != known_.end();) {
     if (each->second.listed) {
       ++each;
@@ -131,14 +146,42 @@ bool node_scanner::scan(const emit& out) {
     each = known_.erase(each);
     changed = true;
   }
+  if (changed || queues_changed) settled_ = false;
   if (rules_.wants_queues()) {
     if (queues_changed) mqds_reads_due_ = most_mqds_reads;
     if (mqds_reads_due_ > 0) read_mqds();
   }
-  if (settle_roles(out)) changed = true;
+  if (!settled_ && settle_roles(out)) changed = true;
   say_hidden_environments();
   if (pointers_wanted_) find_pointers();
   return queues_changed || changed;
+}
+
+void node_scanner::begin_turns() {
+  for (auto& [pid, known] : known_) known.listed = known.whole = false;
+  auto next = known_.upper_bound(last_turn_);
+  const std::size_t share = (known_.size() + longest_turn - 1) / longest_turn;
+  for (std::size_t left = std::min(std::max(whole_looks, share), known_.size()); left > 0;
+       --left, ++next) {
+    if (next == known_.end()) next = known_.begin();
+    next->second.whole = true;
+    last_turn_ = next->first;
+  }
+}
+
+/// As far as a short look tells: a queue that has another in its place does not show, nor do
+/// supplementary groups and cgroups of version 1.
+bool node_scanner::is_as_before(const process& known) const noexcept {
+  // Nobody else tells of an online process's queues, and rules about queues go by each.
+  if (known.whole || known.is.what == role::online || rules_.wants_queues()) return false;
+  if (exited(known)) return false;
+  // With a program's memory its queues go; one that has none may have begun another program.
+  if (known.queues.empty() && (!known.environment || has_execed(known))) return false;
+  struct stat directory {};
+  // kernfs counts the directories in one as links to it.
+  return ::fstat(known.directory.get(), &directory) == 0 &&
+         directory.st_nlink == 2 + known.queues.size() && known.stands &&
+         standing_of(known.pidfd.get()) == known.stands;
 }
 
 void node_scanner::restate(const emit& out) const {
@@ -166,10 +209,22 @@ observation node_scanner::about(const gpu_node& seen) noexcept {
   return out;
 }
 
+/// The file stays open; it fails when it was of a driver that is no longer loaded.
+std::optional<std::string_view> node_scanner::read_generation(std::span<char> into) {
+  const auto read = [&] { return ::pread(generation_file_.get(), into.data(), into.size(), 0); };
+  ssize_t got = read();
+  if (got <= 0) {
+    const std::string path = topology_ + "/generation_id";
+    generation_file_ = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    got = read();
+  }
+  if (got < 0) return {};
+  return std::string_view{into.data(), static_cast<std::size_t>(got)};
+}
+
 bool node_scanner::scan_gpus(const emit& out) {
   std::array<char, 64> buffer;
-  const std::string generation_path = topology_ + "/generation_id";
-  const auto generation = read_small_file(generation_path.c_str(), buffer);
+  const auto generation = read_generation(buffer);
   if (generation && *generation == generation_ && !gpus_.empty()) return false;
   if (generation) generation_ = *generation;
   bool changed = false;
@@ -241,7 +296,7 @@ std::optional<node_scanner::process> node_scanner::admit(pid_t pid) const {
   const auto start = start_time_of(pid);
   if (!fresh.pidfd || !start) return {};
   fresh.traits.who = {pid, *start};
-  read_changing_traits(fresh.traits);
+  (void)read_traits(fresh);
   read_environment(fresh);
   // Only now is it certain that all of that was its own, and not that of the pid's next owner.
   if (exited(fresh)) return {};
@@ -253,6 +308,15 @@ std::optional<node_scanner::process> node_scanner::admit(pid_t pid) const {
     (void)::epoll_ctl(exits_, EPOLL_CTL_ADD, fresh.pidfd.get(), &event);
   }
   return fresh;
+}
+
+bool node_scanner::read_traits(process& of) {
+  // Asked first, so that a change in between shows at the next look.
+  of.stands = standing_of(of.pidfd.get());
+  const auto as = std::move(of.traits.as);
+  const auto cgroups = std::move(of.traits.cgroups);
+  read_changing_traits(of.traits);
+  return of.traits.as != as || of.traits.cgroups != cgroups;
 }
 
 void node_scanner::read_environment(process& of) const {
@@ -291,6 +355,7 @@ void node_scanner::say_no_pointers(error_code why) {
 
 void node_scanner::read_mqds() {
   --mqds_reads_due_;
+  settled_ = false;
   const auto seen = kfd::read_mqds(where_);
   if (!seen) {
     if (!std::exchange(mqds_refused_, true)) {
@@ -382,6 +447,7 @@ bool node_scanner::settle_roles(const emit& out) {
     gangs_.see(member->second);
   }
   bool changed = false;
+  settled_ = true;
   for (auto& [pid, known] : known_) {
     const role what = rules_.role_of(known.traits, known.details, details_complete(known));
     const gang_book::settled now = gangs_.settle(members[pid], what);
@@ -410,9 +476,12 @@ bool node_scanner::has_execed(const process& known) noexcept {
 }
 
 std::optional<node_scanner::queue> node_scanner::read_queue(const process& of, std::uint32_t id) {
-  const std::string name = std::to_string(id);
-  const auto gpu = read_number<std::uint32_t>(name + "/gpuid", of.directory.get());
-  const auto type = read_number<int>(name + "/type", of.directory.get());
+  // So that its name is looked up once.
+  const unique_fd directory{
+      ::openat(of.directory.get(), std::to_string(id).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)};
+  if (!directory) return {};
+  const auto gpu = read_number<std::uint32_t>("gpuid", directory.get());
+  const auto type = read_number<int>("type", directory.get());
   if (!gpu || !type) return {};
   return queue{driver_queue_id{id}, gpu_id{*gpu}, type_from_sysfs(*type), 0};
 }

@@ -26,6 +26,9 @@
 
 namespace sluice::kfd {
 
+/// A look is short at a process of which nothing can have changed but what is rare and harms little
+/// if it is found late; in turns, processes get a whole one.
+///
 /// Threading: one thread. Blocks on file reads.
 class node_scanner {
  public:
@@ -35,6 +38,11 @@ class node_scanner {
     std::uint32_t slots = 0;  // for compute queues
   };
   using emit = std::function<void(const observation&)>;
+
+  /// So many processes get a whole look at each look, as do all that are online.
+  static constexpr std::size_t whole_looks = 4;
+  /// Or more, so that everybody's turn comes after so many looks at the latest.
+  static constexpr std::size_t longest_turn = 16;
 
   /// `exits` is an epoll descriptor (or -1) to which the pidfd of every known process is added,
   /// with the pid as its data. `say` hears, once, why queues cannot count.
@@ -46,9 +54,15 @@ class node_scanner {
   /// The next look emits what changed by them. Gangs that fit both keep their key.
   void set_rules(classification_rules rules);
   /// Replaces classification_rules::by_process. The next look emits what changed by it.
-  void set_roles(std::map<process_identity, role> said) { rules_.set_roles(std::move(said)); }
+  void set_roles(std::map<process_identity, role> said) {
+    rules_.set_roles(std::move(said));
+    settled_ = false;
+  }
   /// What the role store says now. The next look emits what changed by it.
-  void set_stored(stored_roles stored) { rules_.set_stored(std::move(stored)); }
+  void set_stored(stored_roles stored) {
+    rules_.set_stored(std::move(stored));
+    settled_ = false;
+  }
 
   /// Whether looks find out where the pointers of online queues are, for online().
   void want_pointers(bool wanted);
@@ -73,14 +87,16 @@ class node_scanner {
   };
   struct process {
     process_traits traits;
-    gang_book::settled is{};  // as last emitted
-    bool emitted = false;     // `is` holds
+    std::optional<standing> stands{};  // as the traits were read
+    gang_book::settled is{};           // as last emitted
+    bool emitted = false;              // `is` holds
     unique_fd pidfd;
     unique_fd directory;    // of its queues
     unique_fd environment;  // reads as empty once the address space it was opened on is gone
     bool empty_environment = false;
     bool hidden_environment = false;  // its owner's alone
     bool listed = false;
+    bool whole = false;                  // its turn for a whole look
     std::vector<queue> queues;           // sorted by id
     std::vector<queue> fresh;            // of these, the ones not yet emitted
     std::vector<queue_traits> details;   // of its compute queues, as mqds last showed them
@@ -89,9 +105,14 @@ class node_scanner {
     std::vector<online_queue> pointers;  // as mqds last showed them
   };
 
+  void begin_turns();
+  bool is_as_before(const process& known) const noexcept;
+  std::optional<std::string_view> read_generation(std::span<char> into);
   bool scan_gpus(const emit& out);
   bool scan_queues(process& of, const emit& out);
   std::optional<process> admit(pid_t pid) const;
+  /// \return whether any are other than before.
+  static bool read_traits(process& of);
   void read_environment(process& of) const;
   void say_hidden_environments();
   void read_mqds();
@@ -110,8 +131,12 @@ class node_scanner {
   static void say_gone(const process& gone, const emit& out);
 
   const roots where_;
-  const std::string processes_;                          // <sysfs>/proc
-  const std::string topology_;                           // <sysfs>/topology
+  const std::string processes_;  // <sysfs>/proc
+  const std::string topology_;   // <sysfs>/topology
+  unique_fd processes_directory_;
+  unique_fd generation_file_;
+  pid_t last_turn_ = 0;
+  bool settled_ = false;  // roles and gangs are those of what is known
   std::vector<std::pair<std::uint32_t, ino_t>> listed_;  // scratch
   classifier rules_;
   std::set<std::string, std::less<>> variables_;

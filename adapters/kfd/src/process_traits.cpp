@@ -3,6 +3,7 @@
 #include "proc.hpp"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -33,6 +34,20 @@ std::string read_text(const std::string& path) {
   }
   return text;
 }
+
+/// struct pidfd_info as its first version (Linux 6.13, include/uapi/linux/pidfd.h), which later
+/// kernels go on to fill: libraries' headers are older.
+struct pidfd_info {
+  std::uint64_t mask;
+  std::uint64_t cgroupid;
+  std::uint32_t pid, tgid, ppid;
+  std::uint32_t ruid, rgid, euid, egid, suid, sgid, fsuid, fsgid;
+  std::int32_t exit_code;
+};
+static_assert(sizeof(pidfd_info) == 64);
+constexpr unsigned long get_pidfd_info = _IOWR(0xFF, 11, pidfd_info);
+constexpr std::uint64_t with_credentials = 1U << 1U;
+constexpr std::uint64_t with_cgroup = 1U << 2U;
 
 /// Takes what comes before `end` off the text.
 std::string_view take(std::string_view& text, char end) {
@@ -101,6 +116,14 @@ void read_changing_traits(process_traits& of) {
   const std::string directory = "/proc/" + std::to_string(of.who.pid);
   of.as = parse_credentials(read_text(directory + "/status"));
   of.cgroups = parse_cgroups(read_text(directory + "/cgroup"));
+}
+
+std::optional<standing> standing_of(int pidfd) noexcept {
+  constexpr std::uint64_t wanted = with_credentials | with_cgroup;
+  pidfd_info info{};
+  info.mask = wanted;
+  if (::ioctl(pidfd, get_pidfd_info, &info) != 0 || (info.mask & wanted) != wanted) return {};
+  return standing{info.ruid, info.rgid, info.cgroupid};
 }
 
 std::uint64_t network_of(pid_t pid) noexcept {

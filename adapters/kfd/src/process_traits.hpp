@@ -19,6 +19,8 @@ namespace sluice::kfd {
 struct credentials {
   uid_t user = 0;               ///< Real: who started it and made its environment.
   std::vector<gid_t> groups{};  ///< The real one, then the supplementary ones.
+
+  friend bool operator==(const credentials&, const credentials&) = default;
 };
 
 /// What it is that a process's owner can neither see nor change while it is being looked at.
@@ -28,6 +30,16 @@ struct process_traits {
   std::vector<std::string> cgroups{};  ///< Paths, the unified hierarchy's first; no path twice.
   std::map<std::string, std::string, std::less<>> variables{};  ///< Of its environment: the wanted.
   std::uint64_t network = 0;  ///< Inode of its network namespace; 0: not readable.
+};
+
+/// Of what may change, what the kernel says in one call and without text. It does not say
+/// supplementary groups, nor the cgroups of version 1.
+struct standing {
+  uid_t user = 0;
+  gid_t group = 0;
+  std::uint64_t cgroup = 0;  ///< In the unified hierarchy.
+
+  friend bool operator==(const standing&, const standing&) = default;
 };
 
 struct queue_traits {
@@ -45,6 +57,8 @@ std::map<std::string, std::string, std::less<>> parse_environment(
 
 /// Reads what may change in a process's life: credentials and cgroups.
 void read_changing_traits(process_traits& of);
+/// \return nothing when the process has ended, or the kernel cannot say (before Linux 6.13).
+std::optional<standing> standing_of(int pidfd) noexcept;
 /// Inode of the network namespace, 0 when it may not be read.
 std::uint64_t network_of(pid_t pid) noexcept;
 

@@ -35,6 +35,11 @@ using namespace std::chrono_literals;
 
 /// How often a follower looks whether the node has an owner.
 constexpr duration look_every = 100ms;
+/// And when the owner's program has ended, but its agent is still resuming.
+constexpr duration look_soon = 10ms;
+/// An agent that has not let go of the node by then (a driver call takes 9 s at most) has a host
+/// that lives, in a pid namespace where this program cannot see it.
+constexpr duration longest_end = 15s;
 /// After an attempt that failed for another reason than an owner, doubled each time.
 constexpr duration first_retry = 1s;
 constexpr duration longest_retry = 30s;
@@ -78,6 +83,7 @@ class node_impl final : public node {
     wake_.notify_all();
     pause_.stop();
     if (thread_.joinable()) thread_.join();
+    ahead_.reset();
     state_.store(node_state::stopped);
   }
 
@@ -200,7 +206,7 @@ class node_impl final : public node {
       }
     }
     std::unique_lock held{mutex_};
-    wake_.wait_for(held, look_every, [this] { return stopping_; });
+    wake_.wait_for(held, ahead_ ? look_soon : look_every, [this] { return stopping_; });
   }
 
   /// \return errc::already_owned, or why it failed: told once, then it is no news.
@@ -210,6 +216,7 @@ class node_impl final : public node {
       if (state_.exchange(node_state::following) == node_state::idle)
         options_.tell("this node is owned by " + (*owner)->words + "; following it");
       warn_of_observer(**owner);
+      look_ahead((*owner)->ended);
       return errc::already_owned;
     }
     {
@@ -240,6 +247,23 @@ class node_impl final : public node {
                       : "this program owns the node and observes: it attaches to nothing");
     state_.store(node_state::owning);
     return {};
+  }
+
+  /// What is there can be read while the last owner's agent lets go of it.
+  void look_ahead(bool ended) {
+    const time_point now = clock::now();
+    ended_at_ = ended ? std::min(ended_at_, now) : never;
+    const bool ends = ended && now - ended_at_ < longest_end;
+    if (!ends) ahead_.reset();
+    if (!ends || ahead_) return;
+    kfd::classification_rules roles;
+    {
+      const std::scoped_lock held{mutex_};
+      roles = settings_.roles;
+      ahead_of_ = generation_;
+    }
+    ahead_ = kfd::make_discovery(options_.roots, std::move(roles), sink());
+    ahead_->look_ahead();
   }
 
   /// Once for each that owns the node.
@@ -293,7 +317,9 @@ class node_impl final : public node {
       paused = paused_.load();
       lost_ = false;
     }
-    auto finder = kfd::make_discovery(options_.roots, settings.roles, sink());
+    auto finder = ahead_of_ == generation ? std::move(ahead_) : nullptr;
+    if (!finder) finder = kfd::make_discovery(options_.roots, settings.roles, sink());
+    ahead_.reset();
     kfd::discovery* const discovery = finder.get();
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(std::move(finder));
@@ -463,8 +489,11 @@ class node_impl final : public node {
   time_point next_alive_{};
   time_point retry_at_{};
   duration retry_ = first_retry;
-  error_code told_failure_;  // of the last attempt
-  std::string observer_;     // the owner, where it only observes
+  error_code told_failure_;                // of the last attempt
+  std::string observer_;                   // the owner, where it only observes
+  std::unique_ptr<kfd::discovery> ahead_;  // has looked already
+  std::uint64_t ahead_of_ = 0;             // its generation of the settings
+  time_point ended_at_ = never;            // when the owner's program was seen to have ended
 
   std::thread thread_;
   pause_watch pause_;

@@ -1,5 +1,6 @@
 #include "ring.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -176,6 +177,45 @@ TEST(Ring, CarriesEverythingInOrderBetweenTwoThreads) {
   producer.join();
   EXPECT_EQ(wrong, 0U);
   EXPECT_EQ(out.pop(each), ring_status::would_wait);
+}
+
+/// Says how much of it is used; nothing behind that is to be read or written.
+struct partial {
+  std::uint32_t count = 0;
+  std::array<std::uint32_t, 8> words{};
+
+  static std::size_t least_bytes() noexcept { return sizeof(std::uint32_t); }
+  std::size_t used_bytes() const noexcept {
+    return least_bytes() + std::min<std::size_t>(count, words.size()) * sizeof(std::uint32_t);
+  }
+};
+
+TEST(Ring, CopiesWhatAnElementSaysIsUsedOfIt) {
+  ring_memory<partial, capacity> shared;
+  ring_writer<partial, capacity> in{shared};
+  ring_reader<partial, capacity> out{shared};
+  partial sent{.count = 3, .words = {1, 2, 3, 4, 5, 6, 7, 8}};
+  ASSERT_EQ(in.push(sent), ring_status::done);
+  EXPECT_EQ(shared.slots[0].words, (std::array<std::uint32_t, 8>{1, 2, 3}));
+  partial got{.count = 9, .words = {9, 9, 9, 9, 9, 9, 9, 9}};
+  ASSERT_EQ(out.pop(got), ring_status::done);
+  EXPECT_EQ(got.count, 3U);
+  EXPECT_EQ(got.words, (std::array<std::uint32_t, 8>{1, 2, 3, 9, 9, 9, 9, 9}));
+}
+
+TEST(Ring, CopiesNoMoreThanThereIsOfAnElementThatLies) {
+  struct with_neighbour {
+    partial got;
+    std::uint64_t behind = 7;
+  } mine;
+  ring_memory<partial, capacity> shared;
+  ring_reader<partial, capacity> out{shared};
+  shared.slots[0].count = 1'000'000;
+  shared.slots[0].words.fill(5);
+  shared.written = 1;
+  ASSERT_EQ(out.pop(mine.got), ring_status::done);
+  EXPECT_EQ(mine.got.words.back(), 5U);
+  EXPECT_EQ(mine.behind, 7U);
 }
 
 }  // namespace

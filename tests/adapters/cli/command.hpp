@@ -10,11 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -68,7 +69,8 @@ class command {
 
   pid_t pid() const { return pid_; }
   std::string out() const { return read(directory_ + "/out"); }
-  std::string err() const { return read(directory_ + "/err"); }
+  /// \param from so many bytes are left out.
+  std::string err(std::size_t from = 0) const { return read(directory_ + "/err", from); }
   void signal(int number) const { ::kill(pid_, number); }
 
   /// Its exit code, 128 + the signal that killed it, or nothing when it goes on.
@@ -93,9 +95,14 @@ class command {
   }
 
  private:
-  static std::string read(const std::string& path) {
+  static std::string read(const std::string& path, std::size_t from = 0) {
     std::ifstream file{path};
-    return {std::istreambuf_iterator<char>{file}, {}};
+    file.seekg(0, std::ios::end);
+    const auto size = static_cast<std::size_t>(std::max<std::streamoff>(file.tellg(), 0));
+    std::string text(size - std::min(from, size), '\0');
+    file.seekg(static_cast<std::streamoff>(from));
+    file.read(text.data(), static_cast<std::streamsize>(text.size()));
+    return text;
   }
 
   std::string directory_;

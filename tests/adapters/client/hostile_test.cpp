@@ -86,6 +86,28 @@ TEST_F(Hostile, PageThatCouldShrinkOrIsNoMemoryIsRefused) {
   EXPECT_TRUE(others_are_served());
 }
 
+TEST_F(Hostile, BellThatRingsAsTheSchedulerStopsHarmsNobody) {
+  client::server_options options;
+  options.socket = place_.path();
+  served_node here(std::move(options));
+  auto& core = here.core();
+  ASSERT_TRUE(core.start());
+  raw_client one(place_.path());
+  const auto hello = raw_client::good_hello();
+  ASSERT_TRUE(one.send(&hello, sizeof hello, {one.page.get(), one.bell.get()}));
+  pollfd answer{one.fd(), POLLIN, 0};
+  ASSERT_TRUE(eventually(patience, [&] {
+    core.poll_once();
+    return poll(&answer, 1, 0) == 1;
+  }));
+  one.ring();
+  core.stop();  // The turn that the bell makes is the last, and ends the session.
+  EXPECT_TRUE(eventually(patience, [&] {
+    core.poll_once();
+    return core.stopped();
+  }));
+}
+
 /// A TCP connection whose close() waits for a minute, or until this goes.
 class lingering {
  public:

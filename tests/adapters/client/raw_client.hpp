@@ -2,6 +2,7 @@
 /// \file
 /// A client that speaks the protocol itself, well or badly.
 
+#include "send_with.hpp"
 #include "wire.h"
 
 #include <fcntl.h>
@@ -47,22 +48,8 @@ class raw_client {
  public:
   explicit raw_client(const std::string& path) : socket_(socket_at(path)) {}
 
-  bool send(const void* what, std::size_t size, std::vector<int> fds = {}) {
-    iovec data{const_cast<void*>(what), size};
-    alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
-    msghdr to{};
-    to.msg_iov = &data;
-    to.msg_iovlen = 1;
-    if (!fds.empty()) {
-      to.msg_control = control;
-      to.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-      cmsghdr* const head = CMSG_FIRSTHDR(&to);
-      head->cmsg_level = SOL_SOCKET;
-      head->cmsg_type = SCM_RIGHTS;
-      head->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(head), fds.data(), fds.size() * sizeof(int));
-    }
-    return sendmsg(socket_.get(), &to, MSG_NOSIGNAL) == static_cast<ssize_t>(size);
+  bool send(const void* what, std::size_t size, const std::vector<int>& fds = {}) {
+    return send_with(socket_.get(), what, size, fds, MSG_NOSIGNAL);
   }
   static sluice_wire_hello good_hello() {
     sluice_wire_hello hello{};

@@ -5,13 +5,17 @@
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -82,6 +86,84 @@ class acting_lanes {
   std::unique_ptr<lanes> lanes_;
   std::uint64_t last_id_ = 0;
 };
+
+/// By batch commands or without.
+class LanesWithoutTheOwner : public ::testing::TestWithParam<bool> {};
+
+TEST_P(LanesWithoutTheOwner, ReportsAreTakenOnTheLanesThreadOrElseRungFor) {
+  const test::simulated_device device({.profile = "mi300x-batch"});
+  offline_target target(device.roots());
+  ASSERT_TRUE(target.says('r'));
+  std::mutex mutex;
+  bool takes = true;
+  std::vector<report> answers;
+  std::set<std::thread::id> takers;
+  std::size_t queues = 0;
+  const auto node = *device::open(device.roots().device, messages_to_stderr());
+  std::unique_ptr<lanes> acting;  // To go first, for its threads use the others.
+  const auto take = [&] {
+    for (report one; acting->next(one);) {
+      if (one.kind == report_kind::queue_added) ++queues;
+      if (one.kind == report_kind::completed) answers.push_back(one);
+    }
+  };
+  acting = *lanes::create(*node, {.take_reports =
+                                      [&] {
+                                        const std::scoped_lock held(mutex);
+                                        if (takes) take();
+                                        takers.insert(std::this_thread::get_id());
+                                        return takes;
+                                      },
+                                  .batch_commands = GetParam()});
+  const auto holds = [&](auto condition) {
+    return within(patience, [&] {
+      const std::scoped_lock held(mutex);
+      return condition();
+    });
+  };
+  const auto submit = [&](command_kind kind) {
+    batch work;
+    work.id = 1;
+    work.target = process_id{1};
+    work.gpu = gpu_id{51110};
+    work.kind = kind;
+    work.count = 1;
+    work.queues[0] = driver_queue_id{0};
+    const std::scoped_lock held(mutex);
+    ASSERT_TRUE(acting->submit(work));
+    acting->flush();
+  };
+  {
+    const std::scoped_lock held(mutex);
+    take();  // How it acts.
+    ASSERT_TRUE(acting->attach(process_id{1}, target.pid(), target.start_time()));
+  }
+  ASSERT_TRUE(holds([&] { return queues == 1; }));
+  for (const auto kind : {command_kind::suspend, command_kind::resume, command_kind::suspend}) {
+    const std::size_t before = answers.size();
+    submit(kind);
+    ASSERT_TRUE(holds([&] { return answers.size() == before + 1; }));
+    EXPECT_EQ(answers.back().result.kind, kind);
+    EXPECT_EQ(answers.back().result.outcomes[0], outcome::done);
+  }
+  EXPECT_EQ(takers.count(std::this_thread::get_id()), 0U);
+  pollfd ready{acting->ready_fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&ready, 1, 0), 0) << "the owner was woken as well";
+
+  // Its thread is at it already, say.
+  {
+    const std::scoped_lock held(mutex);
+    takes = false;
+  }
+  submit(command_kind::resume);
+  ASSERT_EQ(::poll(&ready, 1, static_cast<int>(patience / 1ms)), 1);
+  const std::scoped_lock held(mutex);
+  take();
+  ASSERT_EQ(answers.size(), 4U);
+  EXPECT_EQ(answers.back().result.kind, command_kind::resume);
+}
+
+INSTANTIATE_TEST_SUITE_P(ByEitherMechanism, LanesWithoutTheOwner, ::testing::Bool());
 
 TEST(BatchLanes, ADetachWhileAnUnmapIsOnItsWayLeavesNothingHeld) {
   acting_lanes acting("mi300x-batch");
@@ -367,7 +449,7 @@ class alone_lane {
       : node_(*device::open(path, messages_to_stderr())),
         commands_(*node_),
         ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        lane_(commands_, gpu_id{51110}, ready_.get(),
+        lane_(commands_, gpu_id{51110}, bell_,
               unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)}) {
     commands_.use();
   }
@@ -403,6 +485,8 @@ class alone_lane {
   std::unique_ptr<device> node_;
   batch_commands commands_;
   unique_fd ready_;
+  std::function<bool()> nobody_;
+  owner_bell bell_{ready_.get(), nobody_};
   batch_lane lane_;
   std::size_t added_ = 0;
 };

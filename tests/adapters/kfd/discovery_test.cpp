@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -77,6 +78,39 @@ TEST_F(Discovery, BeginsWithTheWholeTruth) {
   ASSERT_TRUE(sees(observation_kind::process_seen));
   EXPECT_EQ(source_.last().pid, target.pid());
   EXPECT_TRUE(sees(observation_kind::resync_end));
+}
+
+TEST_F(Discovery, LooksAheadAndFindsWhatHasChangedSince) {
+  family stays{wait_here};
+  auto ends = std::make_unique<family>(wait_here);
+  family comes{wait_here};
+  add_process(stays.pid());
+  add_process(ends->pid());
+  source_.make(where_, {.by_process = {{identity_of(stays.pid()).value(), role::offline}}});
+  source_->look_ahead();
+  ASSERT_TRUE(source_->set_role(identity_of(comes.pid()).value(), role::online));
+  ends.reset();
+  add_process(comes.pid());
+  ASSERT_TRUE(source_.start());
+  std::map<pid_t, role> found;
+  for (int process = 0; process < 2; ++process) {
+    ASSERT_TRUE(sees(observation_kind::process_seen));
+    found[source_.last().pid] = source_.last().what;
+  }
+  EXPECT_EQ(found, (std::map{std::pair{stays.pid(), role::offline}, {comes.pid(), role::online}}));
+  EXPECT_TRUE(sees(observation_kind::resync_end));
+  EXPECT_TRUE(source_.silent());
+}
+
+TEST_F(Discovery, NeedNotStartAfterItLookedAhead) {
+  family target{wait_here};
+  add_process(target.pid());
+  source_.make(where_);
+  source_->look_ahead();
+  source_.stop();
+  ASSERT_TRUE(source_.start()) << "as one that never did";
+  ASSERT_TRUE(sees(observation_kind::process_seen));
+  EXPECT_EQ(source_.last().pid, target.pid());
 }
 
 // Well before the next look by the clock, a second after the first.

@@ -2,6 +2,7 @@
 
 #include "parser_pieces.hpp"
 
+#include <cctype>
 #include <cstdio>
 
 namespace sluice::kfd {
@@ -236,6 +237,31 @@ TEST(Mqds, DamagedDigitsSpoilOnlyTheirQueue) {
   ASSERT_EQ(seen.queues.size(), 1U);
   EXPECT_EQ(seen.queues[0].pid, 7);
   EXPECT_EQ(seen.problems.count, 2U);  // the line and its queue
+}
+
+TEST(Mqds, RefusesEveryByteThatDoesNotBelongWhereItStands) {
+  // A queue of a kind whose descriptor may have any length. Its first line and those after it are
+  // not read in the same way.
+  const std::string header = "Process 7 PASID 0x8001:\n  DIQ on device 4db5\n";
+  constexpr std::size_t line = 86;
+  const std::string text = header + descriptor{}.text().substr(0, 3 * line);
+  for (std::size_t at = 0; at < 2 * line; ++at) {
+    const std::size_t column = at % line;
+    if (column == line - 1) continue;
+    const bool digit = column >= 13 && (column - 13) % 9 != 0;
+    for (int byte = 0; byte <= 0xff; ++byte) {
+      if (byte == '\n') continue;  // Makes two lines of it, and the first may be a short one.
+      std::string changed = text;
+      changed[header.size() + at] = static_cast<char>(byte);
+      const bool fits = digit ? std::isxdigit(byte) != 0 : changed == text;
+      const mqds seen = parse_mqds(changed);
+      ASSERT_EQ(seen.problems.count == 0, fits) << "byte " << byte << " at " << at;
+      // What comes before a line that is none may be a queue of its own.
+      if (fits || at < line) {
+        ASSERT_EQ(seen.queues.size(), fits ? 1U : 0U) << "byte " << byte << " at " << at;
+      }
+    }
+  }
 }
 
 TEST(Mqds, ReadsOfATruncatedTextOnlyWhatIsComplete) {

@@ -93,6 +93,22 @@ TEST_F(NodeLock, SaysWhatItsOwnerDoes) {
   }
 }
 
+// Whoever waits for the lock will have it soon.
+TEST_F(NodeLock, SaysThatTheProgramHasEndedForWhichItIsHeld) {
+  family program{[](int) -> int {
+    for (;;) ::pause();
+  }};
+  family agent{[&](int said) {
+    return hold(said,
+                node_lock::acquire(path(), messages_to_stderr(), {.on_behalf_of = program.pid()}));
+  }};
+  ASSERT_EQ(agent.heard(), 'y');
+  const auto ended = [this] { return node_lock::look(path()).value().value().ended; };
+  EXPECT_FALSE(ended());
+  ::kill(program.pid(), SIGKILL);
+  EXPECT_TRUE(within(5s, ended)) << "though nobody has waited for it yet";
+}
+
 TEST_F(NodeLock, CannotBeLookedAtThroughWhatIsNoDirectory) {
   std::ofstream{directory_ / "run"} << "a file";
   const auto found = node_lock::look(path());

@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -154,6 +156,120 @@ TEST_F(NodeScanner, TellsAQueueFromTheNextOneUnderItsId) {
   add_queue(target.pid(), 0, 1);
   EXPECT_THAT(look(scanner), ElementsAre("queue 0 gone", "queue 0 on 4660 other"));
   EXPECT_THAT(look(scanner), IsEmpty());
+}
+
+int execs_when_told(int said, int told) {
+  (void)!::write(said, "r", 1);
+  char go = 0;
+  if (::read(told, &go, 1) != 1) return 1;
+  ::setenv("AMD_QUEUE_TAG", "OFFLINE_AI", 1);
+  ::execl("/bin/sleep", "sleep", "60", nullptr);
+  return 1;
+}
+
+/// The name of the new program shows a moment before its environment does.
+void wait_for_environment(const family& target) {
+  ASSERT_TRUE(within(5s, [&] {
+    std::ifstream file{"/proc/" + std::to_string(target.pid()) + "/environ"};
+    const std::string text{std::istreambuf_iterator<char>{file}, {}};
+    return text.find("AMD_QUEUE_TAG=OFFLINE_AI") != text.npos;
+  }));
+}
+
+/// More than get a whole look at each look, each with a queue.
+class NodeScannerOfMany : public NodeScanner {
+ protected:
+  template <class Body>
+  void start(const Body& body) {
+    for (std::size_t i = 0; i < 2 * node_scanner::whole_looks + 1; ++i) {
+      many_.push_back(std::make_unique<family>(body));
+      add_queue(many_.back()->pid(), 0);
+    }
+  }
+  void start_tagged(const std::string& tag) {
+    start(tagged(tag));
+    for (const auto& each : many_) wait_for_exec(*each);
+  }
+  void replace_queue(pid_t pid) const {
+    const std::string queues = process(pid) + "/queues/";
+    std::filesystem::rename(queues + "0", where_.sysfs + "/old" + std::to_string(pid));
+    add_queue(pid, 0, 1);
+  }
+
+  std::vector<std::unique_ptr<family>> many_;
+};
+
+TEST_F(NodeScannerOfMany, SeesAtOnceThatAnyGotOrLostAQueue) {
+  start_tagged("OFFLINE_AI");
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  for (const auto& each : many_) {
+    add_queue(each->pid(), 1);
+    EXPECT_THAT(look(scanner), ElementsAre("queue 1 on 4660 compute"));
+  }
+  for (const auto& each : many_) {
+    remove(process(each->pid()) + "/queues/0");
+    EXPECT_THAT(look(scanner), ElementsAre("queue 0 gone"));
+  }
+  EXPECT_THAT(look(scanner), IsEmpty());
+}
+
+TEST_F(NodeScannerOfMany, SeesAQueueInAnothersPlaceWhenItsProcessHasItsTurn) {
+  start_tagged("OFFLINE_AI");
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  for (const auto& each : many_) replace_queue(each->pid());
+  std::vector<std::string> seen;
+  for (std::size_t looks = 0; looks * node_scanner::whole_looks < many_.size(); ++looks)
+    for (auto& each : look(scanner)) seen.push_back(std::move(each));
+  EXPECT_EQ(std::ranges::count(seen, "queue 0 gone"), std::ssize(many_));
+  EXPECT_EQ(std::ranges::count(seen, "queue 0 on 4660 other"), std::ssize(many_));
+}
+
+// Nobody else tells of it, and there its pointers are to be looked at.
+TEST_F(NodeScannerOfMany, SeesAtOnceAnOnlineQueueInAnothersPlace) {
+  start_tagged("ONLINE_AI");
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  for (const auto& each : many_) {
+    replace_queue(each->pid());
+    EXPECT_THAT(look(scanner), ElementsAre("queue 0 gone", "queue 0 on 4660 other"));
+  }
+}
+
+// With the program the driver takes its directory away, and makes another.
+TEST_F(NodeScannerOfMany, SeesAtOnceThatOneExeced) {
+  start(execs_when_told);
+  for (const auto& each : many_) ASSERT_EQ(each->heard(), 'r');
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  for (const auto& each : many_) {
+    each->tell('g');
+    wait_for_environment(*each);
+    remove(process(each->pid()));
+    add_queue(each->pid(), 0);
+    EXPECT_THAT(look(scanner),
+                ElementsAre("queue 0 gone", "process offline", "queue 0 on 4660 compute"));
+  }
+}
+
+TEST_F(NodeScannerOfMany, SeesAtOnceWhatBecomesOfThoseWithoutQueues) {
+  start(execs_when_told);
+  for (const auto& each : many_) {
+    ASSERT_EQ(each->heard(), 'r');
+    remove(process(each->pid()) + "/queues/0");
+  }
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  for (const auto& each : many_) {
+    each->tell('g');
+    wait_for_environment(*each);
+    EXPECT_THAT(look(scanner), ElementsAre("process offline"));
+  }
+  for (const auto& each : many_) {
+    add_queue(each->pid(), 0);
+    EXPECT_THAT(look(scanner), ElementsAre("queue 0 on 4660 compute"));
+  }
 }
 
 TEST_F(NodeScanner, WaitsForAQueueWhoseFilesAreNotThereYet) {

@@ -1,15 +1,20 @@
 #include "process_traits.hpp"
 
+#include "family.hpp"
 #include "pattern.hpp"
 
 #include <grp.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "sluice/kfd/unique_fd.hpp"
 
 namespace sluice::kfd {
 namespace {
@@ -57,6 +62,36 @@ TEST(ReadChangingTraits, ReadsThisProcess) {
   (void)::getgroups(static_cast<int>(more.size()), more.data());
   EXPECT_THAT(self.as->groups, IsSupersetOf(more));
   EXPECT_NE(network_of(::getpid()), 0U);
+}
+
+TEST(Standing, IsAnotherOnceTheProcessIsAnotherUsersOrGroups) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  constexpr uid_t other = 64003;
+  test::family target{[](int said, int told) {
+    char order = 0;
+    (void)!::write(said, "r", 1);
+    while (::read(told, &order, 1) == 1) {
+      const int changed =
+          order == 'g' ? ::setresgid(other, other, other) : ::setresuid(other, other, other);
+      (void)!::write(said, changed == 0 ? "y" : "n", 1);
+    }
+    return 0;
+  }};
+  ASSERT_EQ(target.heard(), 'r');
+  const unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, target.pid(), 0))};
+  const auto before = standing_of(pidfd.get());
+  if (!before) GTEST_SKIP() << "this kernel does not say";
+  EXPECT_EQ(before->user, ::getuid());
+  EXPECT_EQ(before->group, ::getgid());
+  EXPECT_EQ(standing_of(pidfd.get()), before);
+  target.tell('g');
+  ASSERT_EQ(target.heard(), 'y');
+  EXPECT_EQ(standing_of(pidfd.get()), (standing{before->user, other, before->cgroup}));
+  target.tell('u');
+  ASSERT_EQ(target.heard(), 'y');
+  EXPECT_EQ(standing_of(pidfd.get()), (standing{other, other, before->cgroup}));
+  ::kill(target.pid(), SIGKILL);
+  EXPECT_TRUE(test::within(std::chrono::seconds{5}, [&] { return !standing_of(pidfd.get()); }));
 }
 
 TEST(Pattern, HoldsForAllBelowWhatItMatches) {

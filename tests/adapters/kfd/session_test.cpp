@@ -304,12 +304,16 @@ TEST_F(Session, AnswersBusyAndUnknown) {
   EXPECT_EQ((*loop_)->detach(process_id{77}).error(), errc::unknown_target);
 }
 
-/// Lanes whose owner has SIGCHLD to itself, as the agent has. Here it comes to the test's thread.
-class WatchedLanes : public ::testing::Test {
+/// Who tells lanes of their targets' stops.
+enum class told_by { kernel, owner };
+
+/// With told_by::owner, one who has SIGCHLD to itself: here it comes to the test's thread.
+class ToldLanes : public ::testing::TestWithParam<told_by> {
  protected:
-  WatchedLanes() : first_(device_.roots()), second_(device_.roots()) {}
+  ToldLanes() : first_(device_.roots()), second_(device_.roots()) {}
 
   void SetUp() override {
+    if (!watches() && !lanes::hear_stops()) GTEST_SKIP() << "needs Linux 6.7 and io_uring";
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
@@ -320,8 +324,8 @@ class WatchedLanes : public ::testing::Test {
     auto opened = device::open(device_.roots().device, messages_to_stderr());
     ASSERT_TRUE(opened);
     node_ = std::move(*opened);
-    auto created =
-        lanes::create(*node_, {.owner_watches_children = true, .say = [](std::string_view) {}});
+    auto created = lanes::create(
+        *node_, {.owner_watches_children = watches(), .say = [](std::string_view) {}});
     ASSERT_TRUE(created);
     lanes_ = std::move(*created);
     for (const auto& [id, target] : {std::pair{1U, &first_}, std::pair{2U, &second_}}) {
@@ -334,11 +338,13 @@ class WatchedLanes : public ::testing::Test {
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
 
+  static bool watches() { return GetParam() == told_by::owner; }
   /// The owner's loop.
   bool until(const std::function<bool()>& condition) {
     return within(5s, [&] {
       signalfd_siginfo info;
-      while (::read(signals_.get(), &info, sizeof(info)) > 0) lanes_->children_changed();
+      while (watches() && ::read(signals_.get(), &info, sizeof(info)) > 0)
+        lanes_->children_changed();
       report each;
       while (lanes_->next(each)) queues_ += each.kind == report_kind::queue_added ? 1 : 0;
       return condition();
@@ -363,7 +369,12 @@ class WatchedLanes : public ::testing::Test {
   unsigned queues_ = 0;
 };
 
-TEST_F(WatchedLanes, AreWokenForTheirOwnTargetOnly) {
+INSTANTIATE_TEST_SUITE_P(By, ToldLanes, ::testing::Values(told_by::kernel, told_by::owner),
+                         [](const auto& of) {
+                           return of.param == told_by::owner ? "owner" : "kernel";
+                         });
+
+TEST_P(ToldLanes, AreWokenForTheirOwnTargetOnly) {
   // Both lanes are past what the attach gave them to do once they stop moving.
   std::uint64_t idle = 0;
   ASSERT_TRUE(until([&] { return std::exchange(idle, sleeps(second_)) == sleeps(second_); }));

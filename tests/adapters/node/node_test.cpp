@@ -218,6 +218,31 @@ TEST_F(Node, IsTakenOverByTheOtherReplicaWithinASecondOfItsOwnersDeath) {
   EXPECT_EQ(trainer->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
 }
 
+// Its agent takes its time, and the other looks at the node meanwhile, but only looks.
+TEST_F(Node, IsTakenOverOnceItsLastOwnersAgentHasLetGoOfEverything) {
+  const auto trainer = target("OFFLINE_AI", "2000");
+  const auto first = embed();
+  ASSERT_TRUE(first->says("owning", patience));
+  const auto second = embed();
+  ASSERT_TRUE(second->says("following", patience));
+  ask(*second, "work");
+  ASSERT_TRUE(becomes(*trainer, 1));
+  const auto suspends = view_.process(trainer->pid()).queue_suspends;
+  std::ofstream{device_.root() + "/sim/control"} << "delay DBG_TRAP:DISABLE 700ms times=1\n";
+  const time_point killed = clock::now();
+  first->signal(SIGKILL);
+  const auto late = target("OFFLINE_AI", "2000");
+  ASSERT_TRUE(eventually(patience, [&] { return state_of(*second) == "owning"; }));
+  EXPECT_GE(since(killed), 700ms);
+  EXPECT_TRUE(eventually(patience, [&] {
+    return view_.process(trainer->pid()).queue_suspends > suspends && suspended(*trainer) == 1 &&
+           suspended(*late) == 1;
+  }));
+  ask(*second, "rest");
+  EXPECT_TRUE(becomes(*trainer, 0));
+  EXPECT_TRUE(becomes(*late, 0));
+}
+
 // What the owner needs no word for: its work shows in its queues.
 TEST_F(Node, HoldsForAnOnlineKernelThatOutlivesItsOwner) {
   const auto trainer = target("OFFLINE_AI", "2000");

@@ -21,11 +21,18 @@ namespace sluice::kfd {
 /// (inotify), when debugfs shows a process, or the driver itself, come or go (where the kernel has
 /// that), when the driver tells of a process or a fault (SMI, where it does), when a known process
 /// exits (pidfd), when the role store changes (inotify) or a release in it ends, and every second.
-/// A look lists directories, reads files only of what is new, and of each process its credentials
-/// and cgroups, which may have changed: such a change shows at the next look. A process is known by
-/// its pid and start time; its environment is read again when it has exec'd; a queue by its id and
-/// the inode of its directory, for ids are used again. Members of a gang (see classification.hpp)
-/// get the same group_key.
+/// A process is known by its pid and start time; its environment is read again when it has exec'd;
+/// a queue by its id and the inode of its directory, for ids are used again. Members of a gang (see
+/// classification.hpp) get the same group_key.
+///
+/// A look lists processes, and of each that is online its queues; reads files of what is new; and
+/// reads what may have changed of a process, its credentials and cgroups. Of the others it only
+/// asks the kernel for the number of queues, the user, the group and the cgroup, and goes on where
+/// one is another. What does not show in these (a queue in another's place, though the session of
+/// an attached process tells of that; supplementary groups; cgroups of version 1) is found when the
+/// process has its turn: at each look four have, or a sixteenth of all. So all that can be seen is
+/// seen within a second on a node with up to four such processes, else within 16, and at every look
+/// where rules go by queues, or the kernel (before Linux 6.13) does not say.
 ///
 /// A GPU whose reset the driver tells becomes an observation_kind::gpu_lost, once, and again in
 /// every resync. To hear of it this process opens the device for a moment for each GPU that
@@ -44,6 +51,10 @@ namespace sluice::kfd {
 ///            and take effect with the next start.
 class discovery : public source {
  public:
+  /// Takes the first look now, on a thread of its own, so that start() finds most of it done: for
+  /// who is about to be started. Without the store, which start() reads. Once, before start().
+  virtual void look_ahead() = 0;
+
   /// Says what the process is from now on, until it ends or withdraw_role(); an exec changes
   /// nothing. It need not use a GPU yet. role::unmatched says that it is not to be touched. The
   /// scheduler hears of it within milliseconds, or when the process first appears among those that

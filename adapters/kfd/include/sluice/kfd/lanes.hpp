@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -40,7 +41,8 @@ struct plain_error {
   explicit operator error_code() const noexcept;
 };
 
-/// What the acting side has to say: backend_listener's calls as values.
+/// What the acting side has to say: backend_listener's calls as values. It crosses a process
+/// boundary, so it has no bool: one that is neither true nor false is undefined behaviour.
 struct report {
   report_kind kind{};
   plain_error error;
@@ -48,7 +50,7 @@ struct report {
   gpu_id gpu{};
   queue_info queue;
   mechanism acting{};
-  bool fell_back = false;
+  std::uint8_t fell_back = 0;  ///< Not 0: it did.
   double offline_share = 1;
   batch_result result{};
 };
@@ -58,15 +60,15 @@ static_assert(std::is_trivially_copyable_v<report>);
 void deliver(const report& what, backend_listener& listener);
 
 struct lanes_options {
-  /// Whether the owner blocks SIGCHLD in every thread and calls children_changed() on each. If not
-  /// (a host program's SIGCHLD is its own), every lane looks for itself every 10 ms: a signal to a
-  /// target's main thread then waits that long.
+  /// Whether the owner blocks SIGCHLD in every thread and calls children_changed() on each: for
+  /// where lanes do not hear_stops() themselves. If neither does, every lane looks for itself every
+  /// 10 ms, and a signal to a target's main thread waits that long.
   bool owner_watches_children = false;
-  /// Of such an owner, where it has one: the signalfd by which it hears of SIGCHLD, and which it
-  /// alone reads. Lanes watch it too, and pass a signal on to their target without waiting for the
-  /// owner: one thread less to wake. Every SIGCHLD then wakes all of them for some microseconds, so
-  /// only the first eight do. It outlives the lanes; -1: none.
-  int child_signals = -1;
+  /// Of an owner that can take reports on any thread while its own sleeps. A lane that has said
+  /// something calls it, from its own thread: one thread less to wake. It takes all that next()
+  /// has, or returns false; then ready_fd() becomes readable, as it does without it. It keeps to
+  /// the threading of `lanes`, and returns false rather than wait for its turn.
+  std::function<bool()> take_reports = {};
   /// A driver call longer than this takes its GPU for lost. The driver itself gives up after
   /// queue_preemption_timeout_ms (9 s) and resets the GPU; a healthy call takes milliseconds.
   duration stuck_after = std::chrono::seconds{3};
@@ -90,7 +92,7 @@ struct lanes_options {
 /// way: they tell of queues, and are what is fallen back to when a batch command is refused for no
 /// known reason.
 ///
-/// Threading: one thread at a time, the owner's. Lanes have every signal blocked.
+/// Threading: one thread at a time. Lanes have every signal blocked.
 /// Lifetime:  the device outlives it. The destructor resumes everything, ends every session and
 ///            joins the threads, for which it waits as long as the driver makes it (up to 9 s).
 /// Cost:      submit(), flush() and next() neither allocate nor lock. Only flush() waits, as it
@@ -103,6 +105,11 @@ class lanes {
   ~lanes();
   lanes(const lanes&) = delete;
   lanes& operator=(const lanes&) = delete;
+
+  /// Whether lanes hear here of their targets' stops by themselves, unless
+  /// lanes_options::owner_watches_children (stop_bell.hpp: Linux 6.7, and io_uring is allowed). The
+  /// owner then needs no SIGCHLD.
+  static bool hear_stops() noexcept;
 
   /// Readable when next() may have something; next() makes it unreadable.
   int ready_fd() const noexcept;

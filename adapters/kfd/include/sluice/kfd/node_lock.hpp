@@ -37,8 +37,9 @@ class node_lock {
     kind what = kind::scheduler;
   };
   struct holder {
-    std::string words;  ///< "process 12 (serve), whose agent is process 13 (sluice-agent)"
-    pid_t program = 0;  ///< 0: unknown.
+    std::string words;   ///< "process 12 (serve), whose agent is process 13 (sluice-agent)"
+    pid_t program = 0;   ///< 0: unknown.
+    bool ended = false;  ///< That program has; who holds the lock for it is about to.
     kind what = kind::scheduler;
   };
 

@@ -49,8 +49,8 @@ class tracee {
   };
 
   /// Serves every stop that is pending: passes signals on, leaves a stopped target stopped, lets
-  /// everything else continue. Never blocks; call it soon after each SIGCHLD, for until then a
-  /// stopped target stands still.
+  /// everything else continue. Never blocks; call it soon after each sign of a stop, for until
+  /// then a stopped target stands still.
   change service() noexcept;
 
   pid_t pid() const noexcept { return pid_; }

@@ -1,0 +1,205 @@
+#include "stop_bell.hpp"
+
+#include "family.hpp"
+#include "proc.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <csignal>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "sluice/kfd/tracee.hpp"
+
+namespace sluice::kfd {
+namespace {
+
+using namespace std::chrono_literals;
+using test::family;
+
+/// Says 's' for each SIGUSR1.
+int say_signals(int said) {
+  static int to = said;
+  struct sigaction action {};
+  action.sa_handler = [](int) { (void)!::write(to, "s", 1); };
+  ::sigaction(SIGUSR1, &action, nullptr);
+  (void)!::write(said, "r", 1);
+  for (;;) ::pause();
+}
+
+/// Waits for a stop of this thread's tracee, and leaves it to be served.
+bool stands(const family& target) {
+  siginfo_t stop{};
+  return ::waitid(P_PID, static_cast<id_t>(target.pid()), &stop, WSTOPPED | WNOWAIT | __WALL) == 0;
+}
+
+/// What a tracer's thread has. Made and used on a thread that ends, since only that lets go of the
+/// target.
+struct listener {
+  explicit listener(const family& target) {
+    auto seized =
+        tracee::seize(target.pid(), start_time_of(target.pid()).value_or(0), messages_to_stderr());
+    if (seized) traced = std::move(*seized);
+    bell = stop_bell::hang(rings.get());
+  }
+  bool ready() const { return traced && bell; }
+  bool rung(duration limit = 5s) const {
+    pollfd waiting{rings.get(), POLLIN, 0};
+    eventfd_t count = 0;
+    return ::poll(&waiting, 1, static_cast<int>(limit / 1ms)) == 1 &&
+           ::eventfd_read(rings.get(), &count) == 0;
+  }
+
+  unique_fd rings{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::unique_ptr<tracee> traced;
+  std::unique_ptr<stop_bell> bell;
+};
+
+class StopBell : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!stop_bell::offered()) GTEST_SKIP() << "needs Linux 6.7 and io_uring";
+  }
+  static void on_a_thread(const std::function<void()>& body) { std::thread{body}.join(); }
+};
+
+TEST_F(StopBell, RingsOnceForAStop) {
+  const family target{say_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  on_a_thread([&] {
+    listener here{target};
+    ASSERT_TRUE(here.ready());
+    for (int round = 0; round < 3; ++round) {
+      ASSERT_TRUE(here.bell->arm());
+      EXPECT_FALSE(here.rung(10ms));
+      ::kill(target.pid(), SIGUSR1);
+      ASSERT_TRUE(here.rung());
+      here.traced->service();
+      EXPECT_EQ(target.heard(), 's');
+    }
+  });
+}
+
+TEST_F(StopBell, RingsForAStopThatCameBefore) {
+  const family target{say_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  on_a_thread([&] {
+    listener here{target};
+    ASSERT_TRUE(here.ready());
+    ::kill(target.pid(), SIGUSR1);
+    ASSERT_TRUE(stands(target));
+    ASSERT_TRUE(here.bell->arm());
+    EXPECT_TRUE(here.rung(0ms));
+    here.traced->service();
+  });
+}
+
+TEST_F(StopBell, GoesOnListeningWhenItsStopWasServedInPassing) {
+  const family target{say_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  on_a_thread([&] {
+    listener here{target};
+    ASSERT_TRUE(here.ready());
+    ASSERT_TRUE(here.bell->arm());
+    ::kill(target.pid(), SIGUSR1);
+    ASSERT_TRUE(stands(target));
+    here.traced->service();
+    EXPECT_TRUE(here.rung());
+    ASSERT_TRUE(here.bell->arm());
+    EXPECT_FALSE(here.rung(10ms));
+    ::kill(target.pid(), SIGUSR1);
+    EXPECT_TRUE(here.rung());
+    here.traced->service();
+  });
+}
+
+TEST_F(StopBell, DoesNotRingForAnotherThreadsTracee) {
+  const family quiet{say_signals};
+  const family loud{say_signals};
+  ASSERT_EQ(quiet.heard(), 'r');
+  ASSERT_EQ(loud.heard(), 'r');
+  on_a_thread([&] {
+    listener here{quiet};
+    ASSERT_TRUE(here.ready());
+    ASSERT_TRUE(here.bell->arm());
+    on_a_thread([&] {
+      listener there{loud};
+      ASSERT_TRUE(there.ready());
+      ASSERT_TRUE(there.bell->arm());
+      ::kill(loud.pid(), SIGUSR1);
+      EXPECT_TRUE(there.rung());
+      there.traced->service();
+    });
+    EXPECT_FALSE(here.rung(10ms));
+  });
+}
+
+TEST_F(StopBell, RingsForTheEndAndWhenThereIsNobodyLeft) {
+  const family target{say_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  on_a_thread([&] {
+    listener here{target};
+    ASSERT_TRUE(here.ready());
+    ASSERT_TRUE(here.bell->arm());
+    ::kill(target.pid(), SIGKILL);
+    // Threads that a sanitizer added to the target ring for themselves before it.
+    auto seen = tracee::change::none;
+    while (seen == tracee::change::none && here.rung()) {
+      seen = here.traced->service();
+      ASSERT_TRUE(here.bell->arm());
+    }
+    EXPECT_EQ(seen, tracee::change::exited);
+    EXPECT_TRUE(here.rung(0ms));
+  });
+}
+
+TEST_F(StopBell, RingsWhenAnotherThreadsExecTakesTheTraceeAway) {
+  const family target{[](int said, int told) {
+    std::thread other{[told] {
+      char order = 0;
+      (void)!::read(told, &order, 1);
+      ::execl("/bin/sleep", "sleep", "60", nullptr);
+    }};
+    (void)!::write(said, "r", 1);
+    for (;;) ::pause();
+    return 0;
+  }};
+  ASSERT_EQ(target.heard(), 'r');
+  on_a_thread([&] {
+    listener here{target};
+    ASSERT_TRUE(here.ready());
+    ASSERT_TRUE(here.bell->arm());
+    target.tell('x');
+    ASSERT_TRUE(here.rung());
+    EXPECT_TRUE(test::within(5s, [&] { return here.traced->service() == tracee::change::lost; }));
+  });
+}
+
+// The thread may be in a driver call, which signals and what is made like them would break off.
+TEST_F(StopBell, InterruptsNoCall) {
+  const family target{say_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  on_a_thread([&] {
+    listener here{target};
+    ASSERT_TRUE(here.ready());
+    ASSERT_TRUE(here.bell->arm());
+    std::thread signalling{[&] {
+      std::this_thread::sleep_for(20ms);
+      ::kill(target.pid(), SIGUSR1);
+    }};
+    timespec left{};
+    const timespec whole{0, 200'000'000};
+    EXPECT_EQ(::clock_nanosleep(CLOCK_MONOTONIC, 0, &whole, &left), 0);
+    signalling.join();
+    EXPECT_TRUE(here.rung(0ms)) << "no stop came meanwhile";
+    here.traced->service();
+  });
+}
+
+}  // namespace
+}  // namespace sluice::kfd
