@@ -67,6 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
         malformed{header + "2023-11-16 24:17:03,1,1\n", "t.csv:2:12: the time must be"},
         malformed{header + "2023-11-16 18:17:03.,1,1\n", "t.csv:2:21: the fraction"},
         malformed{header + "2023-11-16 18:17:03.1234567890,1,1\n", "t.csv:2:21: the fraction"},
+        malformed{header + "2023-11-16 18:17:03.9999999999999999999999,1,1\n",
+                  "t.csv:2:21: the fraction"},
         malformed{header + "2023-11-16 18:17:03;1,1\n", "t.csv:2:20: a comma"},
         malformed{header + "2023-11-16 18:17:03,-1,1\n", "t.csv:2:21: ContextTokens"},
         malformed{header + "2023-11-16 18:17:03,1\n", "t.csv:2:22: a comma must follow Cont"},

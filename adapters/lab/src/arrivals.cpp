@@ -68,7 +68,9 @@ class line_reader {
     if (failed() || !next_is('.')) return 0ns;
     const std::size_t start = ++next_;
     std::int64_t value = 0;
-    while (!at_end() && is_digit(line_[next_])) value = value * 10 + (line_[next_++] - '0');
+    for (; !at_end() && is_digit(line_[next_]); ++next_) {
+      if (next_ - start < 9) value = value * 10 + (line_[next_] - '0');
+    }
     const std::size_t digits = next_ - start;
     if (digits == 0 || digits > 9) {
       fail(start, "the fraction of a second must have 1 to 9 digits");

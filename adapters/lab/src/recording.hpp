@@ -165,7 +165,7 @@ struct recording {
   std::string device, policy, policy_text, backend;
   pid_t own_pid = 0;
   scheduler_config config;
-  /// In order. The last is a turn.
+  /// In order. The last is a turn; none where it breaks off before the first one.
   std::vector<entry> entries;
   time_point end{};  ///< Of the last line that counts.
   std::optional<cut>

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# usage: tests/fuzz.sh [--seconds N] [--build DIRECTORY] [NAME...]
+# Runs fuzz targets (all, or those named), N seconds each (default 20; 0: the known inputs alone), from the
+# corpus in tests/fuzz/corpus and from what earlier runs found. Builds them first, unless --build says
+# where they are. A finding stops it, is kept as DIRECTORY/fuzz/NAME.finding-*, and exits with 1.
+set -uo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+. examples/common.sh
+
+seconds=20
+build=
+names=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --seconds) seconds=${2-}; shift ;;
+    --build) build=${2-}; shift ;;
+    -h | --help) sed -n '2,5s/^# //p' tests/fuzz.sh; exit 0 ;;
+    -*) sed -n '2s/^# //p' tests/fuzz.sh >&2; exit 2 ;;
+    *) names+=("$1") ;;
+  esac
+  shift || break
+done
+set -- "${names[@]}"
+[[ $seconds =~ ^[0-9]+$ ]] || { echo "fuzz.sh: --seconds needs a number" >&2; exit 2; }
+for name; do
+  [ -f "tests/fuzz/$name.cpp" ] || { echo "fuzz.sh: there is no target '$name'; names are those of tests/fuzz/*.cpp" >&2; exit 2; }
+done
+if [ -z "$build" ]; then
+  install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}" || exit 1
+  build=$PWD/build/asan
+  [ -f "$build/build.ninja" ] || cmake --preset asan >/dev/null || exit 1
+  cmake --build --preset asan --target sluice_fuzz_targets || exit 1
+fi
+if [ $# -eq 0 ]; then
+  for source in tests/fuzz/*.cpp; do
+    set -- "$@" "$(basename "$source" .cpp)"
+  done
+fi
+
+for name; do
+  program=$build/bin/fuzz_$name
+  [ -x "$program" ] || { echo "fuzz.sh: there is no $program; without --build the targets are built" >&2; exit 2; }
+  found=$build/fuzz/$name
+  seeds=tests/fuzz/corpus/$name
+  mkdir -p "$found"
+  [ -d "$seeds" ] || { echo "fuzz.sh: $seeds is missing" >&2; exit 2; }
+  echo "=== $name, $seconds s"
+  how_long=(-max_total_time="$seconds")
+  [ "$seconds" -gt 0 ] || how_long=(-runs=0)
+  UBSAN_OPTIONS=print_stacktrace=1 "$program" "${how_long[@]}" -timeout=10 -rss_limit_mb=2048 \
+    -print_final_stats=1 -verbosity=0 -artifact_prefix="$found.finding-" "$found" "$seeds" || exit 1
+done
