@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# usage: tests/bench.sh [--quick] [--only REGEX] [--json FILE] [--write DOCUMENT]
-# Installs what is missing, builds the benchmarks and runs them: a table of figures, each beside its floor, and the same
-# as JSON in build/bench.json. Needs root for the simulated device. Give it a machine that does nothing else.
+# Installs what is missing, builds the benchmarks and runs them: see tests/bench.sh --help.
 set -euo pipefail
 
+caller=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-case ${1-} in -h | --help) sed -n '2,4s/^# //p' tests/bench.sh && exit 0 ;; esac
+top=$PWD
 . examples/common.sh
 
+install_missing python3
+# Help and mistakes before anything is built.
+case " $* " in *" -h "* | *" --help "*) exec python3 tests/bench/table.py --help ;; esac
+python3 tests/bench/table.py --check "$@"
 install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}"
 mkdir -p build
 cmake --preset release >build/bench.configure.log 2>&1 || { cat build/bench.configure.log; exit 1; }
 cmake --build --preset release --target benchmarks
-as_root python3 tests/bench/table.py build/release/bin --json build/bench.json "$@"
+cd "$caller"
+as_root python3 "$top/tests/bench/table.py" "$@"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # usage: tests/run.sh [--quick]
 # Installs what is missing and runs every test: format, the release build with all its tests, the unit
-# tests under the address and undefined-behaviour sanitizers, and those with threads under the thread
-# sanitizer, in a build that has no io_uring.
+# tests under the address and undefined-behaviour sanitizers, the fuzz targets on known inputs, and the tests
+# with threads under the thread sanitizer, in a build that has no io_uring.
 # --quick: the format check and the release build's unit tests only.
 set -uo pipefail
 
@@ -13,8 +13,8 @@ quick=
 case ${1-} in
   '') ;;
   --quick) quick=yes ;;
-  -h | --help) sed -n '2,5s/^# //p' "$0" && exit 0 ;;
-  *) sed -n '2s/^# //p' "$0" >&2 && exit 2 ;;
+  -h | --help) sed -n '2,6s/^# //p' tests/run.sh; exit 0 ;;
+  *) sed -n '2s/^# //p' tests/run.sh >&2; exit 2 ;;
 esac
 
 install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}" || exit 1
@@ -65,8 +65,10 @@ if [ -n "$quick" ]; then
 else
   step "release: build" build release all all_verify_interface_header_sets &&
     step "release: all tests" all_tests
-  step "asan: build of the unit tests" build asan sluice_unit_tests &&
+  if step "asan: build of unit tests and fuzz targets" build asan sluice_unit_tests sluice_fuzz_targets; then
     step "asan: unit tests" labelled_tests asan unit
+    step "asan: fuzz targets, known inputs" labelled_tests asan fuzz
+  fi
   # This one has Asio on epoll alone, and so is what a build without io_uring must manage, too.
   step "tsan: build of the tests with threads" build tsan sluice_threads_tests online_demo &&
     step "tsan: tests with threads" labelled_tests tsan threads

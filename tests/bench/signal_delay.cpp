@@ -2,7 +2,7 @@
 // kill() to the handler's stamp, for a process on the simulated device whose main thread sleeps.
 // Nobody traces it; a bare tracer does, which only waits and passes signals on (the floor); the
 // agent does, with its lane idle, and inside a driver call of 5 ms (whose floor is what was left of
-// that call); the in-process backend does, which looks for stops at a pace of its own.
+// that call); the in-process backend does.
 // usage: signal_delay [--quick]
 
 #include "backend_loop.hpp"

@@ -1,10 +1,7 @@
 #!/usr/bin/env python3
-"""usage: table.py BIN [--quick] [--only REGEX] [--json FILE] [--write DOCUMENT]
-
-Runs the benchmarks in BIN and prints a table: each figure, its floor measured in the same run, and the target. Both are
-medians of the rounds' percentiles; a ratio is the median of the rounds' ratios. --quick: as short as gives a figure, to
-see that they work. --only: programs whose name matches. --json: everything measured, for other tools. --write: puts the
-table between the marks of that document. Ends with 1 when a program fails or gives no figure, not when one is missed.
+"""Runs the benchmarks and prints a table: each figure, what stands beside it from the same run, and the target. Both are
+medians of the rounds' percentiles (p50 unless the row says otherwise); ratios and differences are medians of the rounds' own, so
+they need not divide out. Ends with 1 when a program fails or gives no figure, not when a target is missed.
 """
 import argparse
 import dataclasses
@@ -17,6 +14,7 @@ import subprocess
 import sys
 import time
 
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 GOOGLE = ("--benchmark_format=json", "--benchmark_enable_random_interleaving=true")
 # Name: the arguments of a whole run, and of a quick one.
 PROGRAMS = {
@@ -107,26 +105,26 @@ KEEPS = [
     Row("`mqds` of 64 processes with 16 queues, read and parsed, beside read alone", "mqds",
         "mqds.read_alone", ratio=2),
     Row("sysfs of 64 processes with 64 queues, beside by io_uring", "rescan", "rescan.io_uring", ratio=1),
-    Row("as many attributes of the kernel's sysfs, likewise", "rescan.sysfs_files",
+    Row("as many attributes of the kernel's own sysfs, beside by io_uring", "rescan.sysfs_files",
         "rescan.sysfs_files.io_uring", ratio=1),
     Row("heap allocations in 1000 times event to batch and back", "allocations", most=0),
-    Row("seen of one `asio::post` from another thread", "allocations.foreign_post", least=1),
+    Row("what that counter sees of one `asio::post` from another thread", "allocations.foreign_post", least=1),
     Row("a thread woken through the reactor, io_uring, beside a blocking `read()`", "hop.io_uring",
         "hop.io_uring.read", ratio=1.5),
-    Row("the same, epoll", "hop.epoll", "hop.epoll.read", ratio=1.5),
+    Row("a thread woken through the reactor, epoll, beside a blocking `read()`", "hop.epoll", "hop.epoll.read", ratio=1.5),
     Row("idle, 64 processes × 64 queues: daemon, of a core", "node.idle.daemon", "node.idle.daemon_floor", most=0.1),
-    Row("the same: agent", "node.idle.agent", "node.idle.agent_floor", most=0.1),
+    Row("idle, 64 processes × 64 queues: agent, of a core", "node.idle.agent", "node.idle.agent_floor", most=0.1),
     Row("wake-ups of the daemon", "node.idle.daemon_wakes"),
     Row("wake-ups of the agent", "node.idle.agent_wakes"),
-    Row("the same with transparent polling of 64 queues: daemon", "node.polling.daemon", "node.polling.floor", most=1),
+    Row("idle with transparent polling of 64 queues: daemon, of a core", "node.polling.daemon", "node.polling.floor", most=1),
     Row("memory at 4096 queues: daemon, anonymous", "node.memory.daemon", most=6e6),
-    Row("the same, of files", "node.memory.daemon.files"),
-    Row("agent, anonymous", "node.memory.agent", most=6e6),
-    Row("of that, threads' stacks", "node.memory.agent.stacks"),
-    Row("the same, of files", "node.memory.agent.files"),
+    Row("memory at 4096 queues: daemon, of files", "node.memory.daemon.files"),
+    Row("memory at 4096 queues: agent, anonymous", "node.memory.agent", most=6e6),
+    Row("agent, threads' stacks", "node.memory.agent.stacks"),
+    Row("memory at 4096 queues: agent, of files", "node.memory.agent.files"),
     Row("daemon killed to all known and clients back, 64 processes", "node.restart", most=1e9),
-    Row("the same: clients alone", "node.restart.clients", most=1e9),
-    Row("the same, and all attached again (`attach_after` 50 ms)", "node.restart.attached"),
+    Row("daemon killed to clients back", "node.restart.clients", most=1e9),
+    Row("daemon killed to all attached again (`attach_after` 50 ms)", "node.restart.attached"),
     Row("processor time of a preemption, both processes", "preemption_cpu", "preemption_cpu.floor", most=15_000),
 ]
 GROUPS = {"What a user feels": USER, "What keeps it so": KEEPS}
@@ -154,14 +152,12 @@ def take_google(text, found):
             one["per_second"].append(each["per_second"])
 
 
-def measure(folder, quick, only):
+def measure(folder, quick, names):
     found, failed = {}, []
-    for name, arguments in PROGRAMS.items():
-        if not re.search(only, name):
-            continue
-        print(f"running {name}", file=sys.stderr, flush=True)
-        ran = subprocess.run([f"{folder}/{name}", *arguments[quick]], stdout=subprocess.PIPE, text=True)
+    for number, name in enumerate(names, 1):
+        print(f"running {name} ({number} of {len(names)})", file=sys.stderr, flush=True)
         try:
+            ran = subprocess.run([f"{folder}/{name}", *PROGRAMS[name][quick]], stdout=subprocess.PIPE, text=True)
             if ran.returncode != 0:
                 raise ValueError(f"it ended with {ran.returncode}")
             if ran.stdout.startswith("{\n"):
@@ -169,7 +165,7 @@ def measure(folder, quick, only):
             else:
                 for line in ran.stdout.splitlines():
                     take_line(line, found)
-        except (ValueError, KeyError) as problem:
+        except (OSError, ValueError, KeyError) as problem:
             failed.append(f"{name}: {problem}")
     return found, failed
 
@@ -188,7 +184,7 @@ def text(value, unit):
                 return f"{value / size:.3g} {word}" if abs(value) < 1000 * size else f"{value / size:.0f} {word}"
         return f"{value:.3g} ns"
     if unit == "bytes":
-        return f"{value / 2**20:.2f} MiB" if value >= 2**20 else f"{value / 1024:.1f} KiB"
+        return f"{value / 1e6:.2f} MB" if value >= 1e6 else f"{value / 1e3:.1f} kB"
     if unit == "percent":
         return f"{value:.3g} %"
     if unit == "per_second":
@@ -202,7 +198,7 @@ def judge(row, found):
     """What the table says of a row: figure, floor, ratio, target, and whether it was met."""
     figures, unit = values_of(row.figure, found)
     figure = statistics.median(figures)
-    said = {"what": row.what, "figure": figure, "unit": unit}
+    said = {"what": row.what, "series": row.figure, "figure": figure, "unit": unit}
     floors = values_of(row.floor, found)[0] if row.floor else []
     if floors:
         said["floor"] = statistics.median(floors)
@@ -219,27 +215,39 @@ def judge(row, found):
         wants.append((f"at least {text(row.least, unit)}", figure >= row.least))
     said["target"] = ", ".join(each for each, _ in wants)
     said["met"] = all(met for _, met in wants) if wants else None
+    said["out_of_reach"] = row.most is not None and bool(floors) and said["floor"] > row.most
     return said
 
 
-def table_of(found):
+def beside(said, row):
+    """How a figure stands to what is beside it, in the terms of its target."""
+    if "ratio" not in said:
+        return ""
+    if not row.extra:
+        return f"{said['ratio']:.2f}"
+    return f"{'+' if said['extra'] >= 0 else '−'}{text(abs(said['extra']), said['unit'])}"
+
+
+def table_of(found, quick):
     lines, rows = [], []
     for title, group in GROUPS.items():
         said = []
         for row in group:
             names = [each.partition(":")[0] for each in (row.figure, row.floor) if each]
             if all(each in found for each in names):
-                said.append(judge(row, found))
+                said.append((row, judge(row, found)))
         if not said:
             continue
-        rows += said
-        lines += ["", f"| {title} | figure | floor | ratio | target | |", "|---|---:|---:|---:|---|---|"]
-        for each in said:
+        rows += [each for _, each in said]
+        lines += ["", f"| {title} | figure | floor, or what it is beside | ratio or difference | target | |",
+                  "|---|---:|---:|---:|---|---|"]
+        for row, each in said:
             floor = text(each["floor"], each["unit"]) if "floor" in each else ""
-            ratio = f"{each['ratio']:.2f}" if "ratio" in each else ""
             met = {True: "met", False: "**missed**", None: ""}[each["met"]]
-            lines.append(f"| {each['what']} | {text(each['figure'], each['unit'])} | {floor} | {ratio} | "
-                         f"{each['target']} | {met} |")
+            if each["met"] is False and each["out_of_reach"]:
+                met = "**missed**, the floor alone is more"
+            lines.append(f"| {each['what']} | {text(each['figure'], each['unit'])} | {floor} | {beside(each, row)} | "
+                         f"{each['target']} | {'' if quick else met} |")
     return lines[1:], rows
 
 
@@ -259,22 +267,41 @@ def write(document, lines):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bin")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--json")
-    parser.add_argument("--write")
+    parser = argparse.ArgumentParser(prog="tests/bench.sh", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="Installs what is missing and builds first. Needs root for the simulated device. "
+                                     "A whole run takes ten minutes:\ngive it a machine that does nothing else.")
+    parser.add_argument("--quick", action="store_true",
+                        help="20 seconds, to see that all works: too short to judge by, with smaller worlds in some rows")
+    parser.add_argument("--only", default="", metavar="REGEX", help="programs in whose names this is found: " +
+                        ", ".join(PROGRAMS))
+    parser.add_argument("--json", metavar="FILE", help="everything measured (default: build/bench.json, with -quick or "
+                        "-part in its name where the run is not whole)")
+    parser.add_argument("--write", metavar="DOCUMENT", help="put the table of a whole run between the marks of a document")
+    parser.add_argument("--bin", default=os.path.join(TOP, "build/release/bin"), help=argparse.SUPPRESS)
+    parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    try:
+        names = [name for name in PROGRAMS if re.search(chosen.only, name)]
+    except re.error as problem:
+        parser.error(f"--only '{chosen.only}': {problem}")
+    if not names:
+        parser.error(f"no program's name has '{chosen.only}' in it; there are: {', '.join(PROGRAMS)}")
+    if chosen.write and (chosen.quick or chosen.only):
+        parser.error("--write takes the table of a whole run: without --quick and --only")
+    if chosen.check:
+        return 0
     where = machine()
-    found, failed = measure(chosen.bin, chosen.quick, chosen.only)
-    lines, rows = table_of(found)
+    found, failed = measure(chosen.bin, chosen.quick, names)
+    lines, rows = table_of(found, chosen.quick)
     said = [f"{where['cores']} cores of {where['cpu']}, Linux {where['kernel']}, load {where['load']:.1f} at the start; "
             f"{time.strftime('%Y-%m-%d')}.", "The driver and its GPUs are simulated.", ""] + lines
+    if chosen.quick:
+        said.insert(0, "A quick run: too short to judge by, and with smaller worlds than some rows say.")
     print("\n".join(said))
-    if chosen.json:
-        with open(chosen.json, "w") as file:
-            json.dump({"machine": where, "rows": rows, "series": found}, file, indent=1)
+    part = ("-quick" if chosen.quick else "") + ("-part" if chosen.only else "")
+    with open(chosen.json or os.path.join(TOP, "build", f"bench{part}.json"), "w") as file:
+        json.dump({"machine": where, "quick": chosen.quick, "rows": rows, "series": found}, file, indent=1)
     if chosen.write:
         write(chosen.write, said)
     if not chosen.only:

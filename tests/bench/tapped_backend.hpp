@@ -33,6 +33,7 @@ class tapped_backend final : public backend, private backend_listener {
     return real_->attach(target, pid, start_time);
   }
   result<void> detach(process_id target) override { return real_->detach(target); }
+  void expect() override { real_->expect(); }
   result<void> submit(const batch& work) override { return real_->submit(work); }
   result<void> reserve(gpu_id gpu, double offline_share) override {
     return real_->reserve(gpu, offline_share);
