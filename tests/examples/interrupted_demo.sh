@@ -69,8 +69,8 @@ nothing_left "--root made"
 "$demo" --root "$TMPDIR/made" --load long --window 2 --drain-limit 100ms >"$TMPDIR/out" 2>"$TMPDIR/error" &
 pid=$!
 for _ in $(seq 300); do
-  children=$(pgrep -P "$pid" | tr '\n' ' ')
-  # The device, the offline and the online program.
+  # The device, the offline and the online program; none at first, which pgrep calls a failure.
+  children=$(pgrep -P "$pid" | tr '\n' ' ') || true
   if grep -q 'both, scheduled' "$TMPDIR/error" && [ "$(wc -w <<<"$children")" -eq 3 ]; then break; fi
   kill -0 "$pid" || fail "it ended before it could be interrupted"
   sleep 0.1

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -77,9 +78,15 @@ class family {
     orders_ = orders[1];
     if (::read(pids[0], &child_, sizeof(child_)) != sizeof(child_)) std::abort();
     ::close(pids[0]);
+    ended_ = ::pidfd_open(child_, 0);
   }
+  /// Returns when both have ended, and so have let go of their files and locks.
   ~family() {
-    ::kill(child_, SIGKILL);
+    if (ended_ >= 0) {
+      ::pidfd_send_signal(ended_, SIGKILL, nullptr, 0);
+      (void)readable(ended_, std::chrono::seconds{30});
+      ::close(ended_);
+    }
     ::kill(parent_, SIGKILL);
     ::waitpid(parent_, nullptr, 0);
     ::close(statuses_);
@@ -116,6 +123,7 @@ class family {
 
   pid_t parent_ = 0;
   pid_t child_ = 0;
+  int ended_ = -1;  // the child's pidfd; none if it ended at once
   int statuses_ = -1;
   int words_ = -1;
   int orders_ = -1;
