@@ -5,8 +5,8 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -78,12 +78,12 @@ class family {
     orders_ = orders[1];
     if (::read(pids[0], &child_, sizeof(child_)) != sizeof(child_)) std::abort();
     ::close(pids[0]);
-    ended_ = ::pidfd_open(child_, 0);
+    ended_ = static_cast<int>(::syscall(SYS_pidfd_open, child_, 0));
   }
   /// Returns when both have ended, and so have let go of their files and locks.
   ~family() {
     if (ended_ >= 0) {
-      ::pidfd_send_signal(ended_, SIGKILL, nullptr, 0);
+      ::syscall(SYS_pidfd_send_signal, ended_, SIGKILL, nullptr, 0);
       (void)readable(ended_, std::chrono::seconds{30});
       ::close(ended_);
     }
