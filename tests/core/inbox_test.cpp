@@ -67,6 +67,30 @@ TEST(Inbox, IsNeverFullForTheReactorThreadItself) {
   for (std::uint64_t i = 0; i < 1000; ++i) ASSERT_EQ(to.got[i], i);
 }
 
+/// Every one that it has is handed over once, and what does not fit meanwhile is counted.
+TEST(Inbox, TakesWhatIsSaidWhileItIsEmptied) {
+  struct answering {
+    std::vector<std::uint64_t> got;
+    int refused = 0;
+    inbox box{16,
+              {[] {}, [] { return true; },
+               [this](const observation& one, time_point) {
+                 got.push_back(one.start_time);
+                 if (one.start_time < 100 && !box.producer().push(numbered(100 + one.start_time)))
+                   ++refused;
+               }}};
+  } to;
+  for (std::uint64_t i = 0; i < 10; ++i) ASSERT_TRUE(to.box.producer().push(numbered(i)));
+  to.box.drain();
+  EXPECT_EQ(to.got, (std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(to.refused, 4);
+  EXPECT_EQ(to.box.take_dropped(), 4U);
+  EXPECT_TRUE(to.box.take_overflow());
+  to.got.clear();
+  to.box.drain();
+  EXPECT_EQ(to.got, (std::vector<std::uint64_t>{100, 101, 102, 103, 104, 105}));
+}
+
 /// What is delivered and what is counted as dropped add up, whatever the threads do.
 TEST(Inbox, LosesNothingSilentlyBetweenTwoThreads) {
   constexpr std::uint64_t total = 200'000;

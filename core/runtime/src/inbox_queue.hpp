@@ -30,15 +30,13 @@ class inbox {
   inbox_producer& producer() noexcept { return producer_; }
 
   /// Reactor thread: hands over what is there now; what arrives meanwhile is for the next call.
+  /// Their room is free again when all are handed over. Within `deliver` it does nothing.
   void drain() {
-    auto left = queue_.read_available();
-    if (left == 0) return;
+    if (draining_ || queue_.read_available() == 0) return;
+    draining_ = true;
     const time_point now = clock::now();
-    for (; left != 0; --left) {
-      observation one;
-      if (!queue_.pop(one)) break;
-      hooks_.deliver(one, now);
-    }
+    queue_.consume_all([&](const observation& one) { hooks_.deliver(one, now); });
+    draining_ = false;
   }
   /// Reactor thread. Whether something was dropped since the last call.
   bool take_overflow() noexcept { return overflow_.exchange(false, std::memory_order_acq_rel); }
@@ -53,6 +51,7 @@ class inbox {
   boost::lockfree::spsc_queue<observation> queue_;
   std::atomic<bool> overflow_{false};
   std::atomic<std::uint64_t> dropped_{0};
+  bool draining_ = false;
   hooks hooks_;
   inbox_producer producer_{*this};
 };

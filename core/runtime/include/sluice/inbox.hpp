@@ -24,8 +24,9 @@ class inbox_producer {
   inbox_producer& operator=(const inbox_producer&) = delete;
 
   /// \return false when the inbox is full: this observation is dropped and counted, and
-  ///         source::resync() will be called. On the reactor thread it is never full: there the
-  ///         inbox is emptied into the table first.
+  ///         source::resync() will be called. On the reactor thread it is never full, for it is
+  ///         emptied into the table first; but in source::breaker_changed(), which may be called
+  ///         while that goes on.
   bool push(const observation& seen) noexcept;
 
  private:
