@@ -127,6 +127,7 @@ class world {
     place where{};
     std::uint32_t queues = 0;
     std::unique_ptr<worker> who{};
+    time_point again_at{};  ///< When the next one starts.
   };
   struct errand {
     std::string what;
