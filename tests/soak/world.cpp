@@ -132,6 +132,10 @@ findings world::run() {
   start_daemon();
   const auto whole = std::chrono::duration_cast<duration>(
       std::chrono::duration<double, std::ratio<60>>(plan_.minutes));
+  // As agent and device are before anything has happened. The daemon makes some of its threads when
+  // it first needs them, and so is looked at later.
+  rest();
+  figures_["daemon"] = {};
   const time_point start = clock::now();
   warm_at_["device"] = start + whole / 5;
   say("sluice's daemon and agent die");
@@ -142,7 +146,6 @@ findings world::run() {
   say("its agent dies, the daemon lives");
   live(act::agents_die, start + whole / 2 - clock::now());
   rest();
-  figures_["agent"] = {};
   warm_at_["agent"] = clock::now() + (start + whole - clock::now()) / 5;
   say("both live");
   const duration at_the_end = std::min<duration>(whole / 20, 10s);
@@ -381,11 +384,16 @@ void world::live(act now, duration length) {
   const time_point end = clock::now() + length;
   now_ = now;
   next_fault_ = clock::now() + 2s;
+  next_silence_ = clock::now() + between(10s, 40s);
   while (clock::now() < end) {
     const time_point began = clock::now();
     keep_slots();
     make_fault(now);
     turn();
+    if (began >= next_silence_) {
+      silence();
+      next_silence_ = clock::now() + between(20s, 60s);
+    }
     std::this_thread::sleep_until(began + tick);
   }
 }
@@ -458,7 +466,8 @@ void world::keep_slots() {
       each.who.reset();
       each.again_at = now + between(0ms, 200ms);
     }
-    if (!each.who && now >= each.again_at) each.who = start_worker(each);
+    if (!each.who && now >= each.again_at && !(silence_ && each.where == place::online))
+      each.who = start_worker(each);
   }
   for (auto each = visitors_.begin(); each != visitors_.end();)
     each = ended(**each) ? visitors_.erase(each) : each + 1;
@@ -486,7 +495,7 @@ void world::sample() {
     const usage now = usage_of(pid);
     if (!now) continue;  // It is not there at the moment.
     auto& of = figures_[name];
-    if (of.pid != pid) of = {.pid = pid};
+    if (std::exchange(of.pid, pid) != pid) of.resident = of.descriptors = of.threads = {};
     of.resident.add(clock::now(), now.resident);
     of.descriptors.add(clock::now(), now.descriptors);
     of.threads.add(clock::now(), now.threads);
@@ -544,9 +553,58 @@ void world::end_workers() {
   visitors_.clear();
 }
 
+/// Of the workers that live.
+std::uint64_t world::suspended() const {
+  const std::string all = view_.text();
+  std::uint64_t sum = 0;
+  for (const auto& each : slots_)
+    if (each.who) sum += test::device_view::process(each.who->process->pid(), all).suspended_queues;
+  for (const auto& each : visitors_)
+    sum += test::device_view::process(each->process->pid(), all).suspended_queues;
+  return sum;
+}
+
+/// Online work ends, under a policy that suspends for that alone: offline work must all come back.
+/// In the bustle a queue that was forgotten would be resumed after the next request.
+void world::silence() {
+  silence_ = true;
+  configure(policies_by_default);
+  daemon_->signal(SIGHUP);
+  const auto goes_on_until = [&](duration limit, auto&& holds) {
+    return eventually(limit, [&] {
+      keep_slots();
+      turn();
+      return holds();
+    });
+  };
+  for (auto& each : slots_) {
+    if (!each.who || each.where != place::online || each.who->told) continue;
+    each.who->how = ending::finish;
+    tell(*each.who);
+  }
+  const bool is_silent = goes_on_until(ending_limit, [&] {
+    return std::none_of(slots_.begin(), slots_.end(),
+                        [](const auto& each) { return each.who && each.where == place::online; });
+  });
+  if (!is_silent) problem("online workers do not end");
+  time_point next{};
+  if (!goes_on_until(longest_allowed_suspension, [&] {
+        if (clock::now() < next) return false;
+        next = clock::now() + 50ms;
+        return suspended() == 0;
+      })) {
+    ++found_.stuck;
+    problem(std::to_string(suspended()) + " queues stay suspended without online work");
+  }
+  silence_ = false;
+}
+
 /// No worker, no fault, the configuration of the beginning: what is there now is there for good.
 void world::rest() {
   control("no-faults");
+  if (std::any_of(slots_.begin(), slots_.end(),
+                  [](const auto& each) { return each.who != nullptr; }))
+    silence();
   end_workers();
   const auto quiet = [&](duration limit, auto&& holds) {
     return eventually(limit, [&] {
@@ -601,20 +659,11 @@ void world::rest() {
 /// The daemon is told to end while queues are suspended.
 void world::shut_down() {
   control("no-faults");
-  const auto suspended = [&](const std::string& all) {
-    std::uint64_t sum = 0;
-    for (const auto& each : slots_)
-      if (each.who)
-        sum += test::device_view::process(each.who->process->pid(), all).suspended_queues;
-    for (const auto& each : visitors_)
-      sum += test::device_view::process(each->process->pid(), all).suspended_queues;
-    return sum;
-  };
   // Under online work that goes on, unless all workers are between two phases.
   if (!eventually(30s, [&] {
         keep_slots();
         turn();
-        return suspended(view_.text()) > 0;
+        return suspended() > 0;
       }))
     problem("nothing is suspended at the end");
   const pid_t acting = agent();
@@ -632,7 +681,7 @@ void world::shut_down() {
         return ::kill(acting, 0) != 0;
       }))
     problem("the agent outlives its daemon");
-  if (!eventually(longest_allowed_suspension, [&] { return suspended(view_.text()) == 0; }))
+  if (!eventually(longest_allowed_suspension, [&] { return suspended() == 0; }))
     problem("queues are suspended " + seconds(clock::now() - gone) + " after the daemon's end");
   end_workers();
   look();

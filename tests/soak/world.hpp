@@ -147,8 +147,8 @@ class world {
   };
   struct figures_of {
     pid_t pid = 0;
-    series resident{}, descriptors{}, threads{};
-    std::vector<double> resident_at_rest{}, descriptors_at_rest{}, threads_at_rest{};
+    series resident, descriptors, threads;                                       // Of that process,
+    std::vector<double> resident_at_rest, descriptors_at_rest, threads_at_rest;  // of all.
   };
 
   // Chance.
@@ -175,6 +175,8 @@ class world {
   void look();
   void sample();
   void make_fault(act now);
+  std::uint64_t suspended() const;
+  void silence();
   void rest();
   void end_workers();
   void shut_down();
@@ -216,6 +218,8 @@ class world {
   time_point next_fault_{};
   time_point next_visitor_{};
   time_point next_look_{};
+  time_point next_silence_{};
+  bool silence_ = false;  ///< No online worker starts.
   time_point next_sample_{};
   std::map<std::string, figures_of> figures_;
   std::map<std::string, time_point> warm_at_;
