@@ -21,6 +21,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sluice/time.hpp"
@@ -34,8 +35,11 @@ struct plan {
   bool verbose = false;  ///< Says each fault, and each suspension that exceeds max_suspend much.
 };
 
-/// How far a process's memory may rise: a part once, for what is allocated when it is first needed,
-/// and a part with time.
+/// What is measured of a process: see usage_of().
+inline constexpr std::size_t measures = 4;
+
+/// How far a figure may rise: a part once, for what is allocated when it is first needed, and a
+/// part with time.
 struct bound {
   double once = 0;
   double per_hour = 0;
@@ -147,8 +151,8 @@ class world {
   };
   struct figures_of {
     pid_t pid = 0;
-    series resident, descriptors, threads;                                       // Of that process,
-    std::vector<double> resident_at_rest, descriptors_at_rest, threads_at_rest;  // of all.
+    std::array<series, measures> samples;               ///< Of that process,
+    std::array<std::vector<double>, measures> at_rest;  ///< and of all of that name.
   };
 
   // Chance.
@@ -161,6 +165,8 @@ class world {
   void configure(const std::string& policy) const;
   void start_daemon();
   pid_t agent() const;
+  /// With the device; 0 for what is not there.
+  std::vector<std::pair<std::string, pid_t>> sluice_processes() const;
   std::unique_ptr<worker> start_worker(const slot& where);
   void tell(worker& one);
   void settle(worker& one, int status);
