@@ -66,6 +66,9 @@ class kernel_ledger {
     }
   }
 
+  /// What was settled so far: the oldest, that the queue no longer holds.
+  const verdict& settled() const { return sum_; }
+
   /// Closes the books: what has not finished by now is lost.
   verdict close() {
     collect();

@@ -252,7 +252,7 @@ void driver::impl::bury(process_ptr process) {
   process->memory = std::make_unique<released_address_space>(process->pid);
   live_.erase(process->pid);
   exited_.push_back(process);
-  static constexpr std::size_t remembered = 4096;
+  static constexpr std::size_t remembered = 256;
   for (auto it = exited_.begin(); exited_.size() > remembered && it != exited_.end();) {
     if (!(*it)->torn_down) {
       ++it;

@@ -95,7 +95,7 @@ task<int> driver::impl::batch_unmap(call_ptr c, uapi::kfd_ioctl_batch_unmap_queu
       }
       if (!only_mark && !unmark && q->held_by == 0) {
         q->held_by = file;
-        ++q->owner->queue_suspends;
+        suspension_began(*q);
         if (runlist) {
           changed = changed || q->active;
           refresh_active(*q);
@@ -136,6 +136,7 @@ task<int> driver::impl::end_holds(gpu_node& node, file_id file,
   int error = 0;
   for (const auto& q : held) {
     q->held_by = 0;
+    if (!q->destroyed) suspension_ended(*q);
     int one = 0;
     if (!q->destroyed && q->should_be_active() && !q->active) {
       if (runlist) {

@@ -447,7 +447,7 @@ task<int> driver::impl::suspend_on_runlist(process_ptr target, gpu_node& node,
     if (!q->suspended) {
       if (!may_be_suspended(*q)) continue;
       q->suspended = true;
-      ++target->queue_suspends;
+      suspension_began(*q);
       refresh_active(*q);
     }
     *entry &= ~uapi::KFD_DBG_QUEUE_INVALID_MASK;
@@ -479,7 +479,7 @@ task<int> driver::impl::suspend_on_mes(process_ptr target, gpu_node& node,
     if (!q->suspended) {
       if (!may_be_suspended(*q)) continue;
       q->suspended = true;
-      ++target->queue_suspends;
+      suspension_began(*q);
       const int error = co_await change_queue(q, false, cycle_kind::debug, node.shape.suspend_cost);
       if (error != 0) {  // It counts as suspended and runs on; nobody behind it is looked at.
         *entry |= uapi::KFD_DBG_QUEUE_ERROR_MASK;
@@ -572,6 +572,7 @@ task<int> driver::impl::resume_on_runlist(process_ptr target, gpu_node& node,
     if (ids != nullptr && entry == nullptr) continue;
     if (q->suspended) {
       q->suspended = false;
+      suspension_ended(*q);
       refresh_active(*q);
     }
     if (entry != nullptr) *entry &= ~uapi::KFD_DBG_QUEUE_INVALID_MASK;
@@ -600,6 +601,7 @@ task<int> driver::impl::resume_on_mes(process_ptr target, gpu_node& node,
     if (ids != nullptr && entry == nullptr) continue;
     if (q->suspended) {
       q->suspended = false;
+      suspension_ended(*q);
       if (q->should_be_active()) {
         const int error = co_await change_queue(q, true, cycle_kind::debug, node.shape.resume_cost);
         if (error != 0) {

@@ -98,6 +98,7 @@ struct kfd_queue {
   std::uint32_t control_stack_size = 0;
 
   bool suspended = false;
+  time_point off_since{};  ///< While suspended or held.
   bool evicted = false;    ///< By memory management, or for CRIU; comes back with restore.
   bool was_reset = false;  ///< Its GPU was reset under it: it never runs again.
   bool gws = false;        ///< Owns the global wave sync.
@@ -249,6 +250,7 @@ struct kfd_process : std::enable_shared_from_this<kfd_process> {
   std::vector<memory_update> updates;
   std::uint64_t broken_queues = 0;
   std::uint64_t queue_suspends = 0;  ///< Queues that were taken off the runlist by a debugger.
+  duration longest_suspension{};     ///< Of one queue without a break; what goes on is not in it.
 
   process_device* device(std::uint32_t gpu_id);
   memory_object* memory_of(std::uint64_t handle);
@@ -472,6 +474,9 @@ class driver::impl {
   task<int> refresh_debugger(gpu_node& node);
   /// Brings `active` in line with the queue's properties; takes effect with the next cycle.
   void refresh_active(kfd_queue& queue);
+  /// Said after `suspended` or `held_by` changed, for the accounts.
+  void suspension_began(kfd_queue& queue) const;
+  void suspension_ended(kfd_queue& queue) const;
   void set_active(kfd_queue& queue, bool active);
 
   // --- Packets (driver_aql.cpp) ---

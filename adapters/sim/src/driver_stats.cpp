@@ -90,6 +90,17 @@ std::string json_array(const std::vector<std::string>& items) {
 
 }  // namespace
 
+void driver::impl::suspension_began(kfd_queue& queue) const {
+  ++queue.owner->queue_suspends;
+  if (!queue.suspended || queue.held_by == 0) queue.off_since = engine_.now();
+}
+
+void driver::impl::suspension_ended(kfd_queue& queue) const {
+  if (queue.suspended || queue.held_by != 0) return;
+  auto& longest = queue.owner->longest_suspension;
+  longest = std::max(longest, engine_.now() - queue.off_since);
+}
+
 std::string driver::impl::stats_json() const {
   std::vector<std::string> gpus;
   for (const auto& node : gpus_) {
@@ -117,6 +128,11 @@ std::string driver::impl::stats_json() const {
                                          [](const auto& q) { return q->suspended; });
     const auto held = std::count_if(process.queues.begin(), process.queues.end(),
                                     [](const auto& q) { return q->held_by != 0; });
+    duration longest = process.longest_suspension;
+    for (const auto& q : process.queues) {
+      if (q->suspended || q->held_by != 0)
+        longest = std::max(longest, engine_.now() - q->off_since);
+    }
     processes.push_back(json_object{}
                             .add("pid", process.pid)
                             .add("alive", std::string{process.gone ? "false" : "true"})
@@ -124,6 +140,7 @@ std::string driver::impl::stats_json() const {
                             .add("suspended_queues", suspended)
                             .add("held_queues", held)
                             .add("queue_suspends", process.queue_suspends)
+                            .add("longest_suspension_ns", longest)
                             .add("kernels_started", sum.started)
                             .add("kernels_completed", sum.completed)
                             .add("busy_ns", sum.busy)

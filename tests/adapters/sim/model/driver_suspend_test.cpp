@@ -46,6 +46,26 @@ TEST_F(DriverSuspend, IsCountedForGoodWheneverAQueueStops) {
   EXPECT_EQ(count(scheduler), 0);
 }
 
+TEST_F(DriverSuspend, IsTimedWithoutABreak) {
+  const auto longest = [&] { return duration{b.process_stat(app, "longest_suspension_ns")}; };
+  b.resume({2});
+  const auto before = longest();
+  b.suspend({0});
+  b.run_for(before + 1s);
+  EXPECT_GE(longest(), before + 1s) << "while it goes on";
+  b.suspend({0});
+  b.run_for(1s);
+  EXPECT_GE(longest(), before + 2s) << "to suspend again is no break";
+  b.resume({0});
+  const auto after = longest();
+  for (int i = 0; i < 3; ++i) {
+    b.suspend({0});
+    b.run_for(after / 2);
+    b.resume({0});
+  }
+  EXPECT_EQ(longest(), after) << "shorter ones do not add up";
+}
+
 TEST_F(DriverSuspend, DoesNothingToANewQueue) {
   EXPECT_EQ(b.suspend({1}), (ids_result{0, {invalid | 1}}));
   EXPECT_EQ(cycles(), 0);
