@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
@@ -23,6 +24,7 @@ class device_view {
     std::uint64_t suspended_queues = 0;  ///< Or held by batch commands.
     std::uint64_t queue_suspends = 0;    ///< Ever: what a look at the state now would miss.
     std::uint64_t kernels_completed = 0;
+    std::chrono::nanoseconds busy{};  ///< With at least one of its kernels running.
   };
 
   /// All zero for a process that the device does not know (any more).
@@ -36,7 +38,8 @@ class device_view {
             .queues = number(entry, "queues"),
             .suspended_queues = number(entry, "suspended_queues") + number(entry, "held_queues"),
             .queue_suspends = number(entry, "queue_suspends"),
-            .kernels_completed = number(entry, "kernels_completed")};
+            .kernels_completed = number(entry, "kernels_completed"),
+            .busy = std::chrono::nanoseconds(number(entry, "busy_ns"))};
   }
 
   /// A number of the (first) GPU.
