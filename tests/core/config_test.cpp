@@ -142,6 +142,14 @@ TEST_F(LoadConfig, PointsAtASyntaxError) {
   EXPECT_THAT(message_, StartsWith(path_ + ":2:"));
 }
 
+// Symptom: an assertion of the TOML library ended programs that are built with assertions.
+TEST_F(LoadConfig, PointsAtAMissingValue) {
+  for (const char* const instead : {",", "]", "}", "#", "\n", ""}) {
+    ASSERT_FALSE(load(std::string("[scheduler]\nmax_busy = ") + instead)) << instead;
+    EXPECT_THAT(message_, StartsWith(path_ + ":2:")) << instead;
+  }
+}
+
 TEST_F(LoadConfig, SaysWhichFileCannotBeRead) {
   std::string message;
   const auto config = load_config("/nonexistent/sluice.toml", message);

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
@@ -26,6 +27,7 @@ class device_view {
     bool alive = false;
     std::uint64_t kernels_started = 0;
     std::uint64_t longest_suspension = 0;  ///< ns, of one queue without a break.
+    std::chrono::nanoseconds busy{};       ///< With at least one of its kernels running.
   };
 
   /// All zero for a process that the device does not know (any more).
@@ -43,7 +45,8 @@ class device_view {
             .kernels_completed = number(entry, "kernels_completed"),
             .alive = entry.find("\"alive\":true") != std::string::npos,
             .kernels_started = number(entry, "kernels_started"),
-            .longest_suspension = number(entry, "longest_suspension_ns")};
+            .longest_suspension = number(entry, "longest_suspension_ns"),
+            .busy = std::chrono::nanoseconds(number(entry, "busy_ns"))};
   }
 
   /// All of it, as JSON.

@@ -165,7 +165,7 @@ result<void> receive(int control, note& into, kfd::unique_fd& pidfd) {
   message.msg_iov = &data;
   message.msg_iovlen = 1;
   message.msg_control = room.data();
-  message.msg_controllen = room.size();
+  message.msg_controllen = CMSG_LEN(sizeof(int));  // in the padding a second one would fit
   ssize_t got = 0;
   do {
     got = ::recvmsg(control, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);

@@ -24,6 +24,9 @@ static const int64_t longest_delay = 500 * MS;
 static const int64_t refused_delay = 1000 * MS; /* Its grant may come: a cgroup, say. */
 static const int64_t answer_limit = 2000 * MS;
 static const int64_t look_interval = 500 * MS; /* At the socket's path, while connected. */
+static const int64_t talk_pause = 1 * MS;
+
+enum { most_at_once = 2 * SLUICE_WIRE_WAITS }; /* Messages of a scheduler before such a pause. */
 
 /** The thread's own. */
 typedef struct keeper {
@@ -228,9 +231,12 @@ static void handle(keeper* self, const void* message, size_t size, int page) {
   }
 }
 
-static void receive(keeper* self) {
+/** \return whether there may be more. Not all at once: a scheduler that never stops talking must
+ * not keep the lock from the program's calls. */
+static bool receive(keeper* self) {
   struct sluice_connection* const client = self->client;
-  while (client->link >= 0) {
+  for (int count = 0; client->link >= 0; ++count) {
+    if (count == most_at_once) return true;
     union {
       sluice_wire_welcome welcome;
       sluice_wire_answer answer;
@@ -243,13 +249,14 @@ static void receive(keeper* self) {
     struct msghdr from = {.msg_iov = &data,
                           .msg_iovlen = 1,
                           .msg_control = &control,
-                          .msg_controllen = sizeof control};
+                          /* Not all of its room: a second descriptor would fit in the padding. */
+                          .msg_controllen = CMSG_LEN(sizeof(int))};
     const ssize_t got = recvmsg(client->link, &from, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN) return;
+    if (got < 0 && errno == EAGAIN) return false;
     if (got <= 0) {
       hang_up(self, got < 0 ? errno : ECONNRESET, "the scheduler hung up; it is tried again");
-      return;
+      return false;
     }
     int page = -1;
     const struct cmsghdr* const head = CMSG_FIRSTHDR(&from);
@@ -259,6 +266,7 @@ static void receive(keeper* self) {
     handle(self, &message, (size_t)got, page);
     if (page >= 0) close(page);
   }
+  return false;
 }
 
 static bool ask(struct sluice_connection* client, uint32_t type, int64_t number, int64_t timeout) {
@@ -322,7 +330,7 @@ void* sluice_client_run(void* argument) {
   pthread_mutex_lock(&client->life->lock);
   while (!client->closing) {
     if (client->link < 0 && sluice_client_now() >= self.next) connect_now(&self);
-    if (client->link >= 0) receive(&self);
+    const bool talks_on = client->link >= 0 && receive(&self);
     if (client->link >= 0 && !client->connected && sluice_client_now() >= self.next) {
       hang_up(&self, ETIMEDOUT, "the scheduler does not answer; it is tried again");
     }
@@ -330,8 +338,10 @@ void* sluice_client_run(void* argument) {
     send_waits(&self);
     answer_what_is_over(client);
     if (client->closing) break;
-    const int64_t due = next_due(&self);
-    const int link = client->link;
+    const int64_t pause_end = sluice_client_now() + talk_pause;
+    int64_t due = next_due(&self);
+    if (talks_on && pause_end < due) due = pause_end;
+    const int link = talks_on ? -1 : client->link;
     pthread_mutex_unlock(&client->life->lock);
     sleep_until(due, client->kick, link);
     pthread_mutex_lock(&client->life->lock);

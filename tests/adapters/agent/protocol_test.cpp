@@ -1,6 +1,11 @@
 #include "protocol.hpp"
 
+#include "launch.hpp"
+#include "open_descriptors.hpp"
+#include "send_with.hpp"
+
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,6 +70,25 @@ TEST(Protocol, CutsALongTextAndKeepsItsEnd) {
   EXPECT_EQ(what.get_text(), std::string(what.text.size() - 1, 'x'));
   what.set_text("short");
   EXPECT_EQ(what.get_text(), "short");
+}
+
+// Symptom: a note with two descriptors left one open in the host.
+TEST(Protocol, ANoteBringsOneDescriptorAtMost) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const kfd::unique_fd host{ends[0]};
+  const kfd::unique_fd agent{ends[1]};
+  const std::size_t before = test::open_descriptors();
+  const note said;
+  ASSERT_TRUE(test::send_with(agent.get(), &said, sizeof said,
+                              {STDERR_FILENO, STDERR_FILENO, STDERR_FILENO}, 0));
+  note heard;
+  {
+    kfd::unique_fd pidfd;
+    EXPECT_TRUE(receive(host.get(), heard, pidfd));
+    EXPECT_TRUE(pidfd);
+  }
+  EXPECT_EQ(test::open_descriptors(), before);
 }
 
 }  // namespace

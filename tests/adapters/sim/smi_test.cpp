@@ -1,6 +1,7 @@
 // SMI events and the control file through the mount: real descriptors in real processes.
 
 #include "kfd_calls.hpp"
+#include "open_descriptors.hpp"
 #include "simulated_device.hpp"
 
 #include <poll.h>
@@ -67,12 +68,6 @@ int command(const simulated_device& device, const std::string& text) {
 }
 
 std::string vm_fault(pid_t pid) { return "vmfault " + std::to_string(pid) + " 51110\n"; }
-
-/// Descriptors this process has open.
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator all{"/proc/self/fd"};
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
 
 TEST(SmiEvents, IsADescriptorOfTheCallersOwn) {
   const simulated_device device;

@@ -1,0 +1,107 @@
+// A client and a scheduler that speaks the protocol badly.
+
+#include "lying_scheduler.hpp"
+#include "open_descriptors.hpp"
+#include "served_node.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sluice/client.h"
+
+namespace sluice::test {
+namespace {
+
+struct closer {
+  void operator()(sluice_connection* client) const { EXPECT_EQ(sluice_client_close(client), 0); }
+};
+
+class HostileScheduler : public ::testing::Test {
+ protected:
+  HostileScheduler() {
+    sluice_client_options options{};
+    options.size = sizeof options;
+    options.socket = scheduler_.path().c_str();
+    sluice_connection* made = nullptr;
+    EXPECT_EQ(sluice_client_open(&options, &made), 0) << sluice_client_last_error();
+    client_.reset(made);
+    EXPECT_TRUE(scheduler_.accept(patience));
+  }
+  sluice_client_status status() const {
+    sluice_client_status seen{};
+    seen.size = sizeof seen;
+    EXPECT_EQ(sluice_client_get_status(client_.get(), &seen), 0);
+    return seen;
+  }
+  bool connected() const {
+    return eventually(patience, [&] { return status().connected != 0; });
+  }
+
+  const socket_place place_;
+  lying_scheduler scheduler_{place_.directory() + "/clients.sock"};
+  std::unique_ptr<sluice_connection, closer> client_;
+};
+
+// Symptom: each message with two descriptors left one open in the client.
+TEST_F(HostileScheduler, KeepsNothingOpenInItsClient) {
+  scheduler_.welcome();
+  ASSERT_TRUE(connected());
+  const std::size_t before = open_descriptors();
+  for (int i = 0; i < 20; ++i) {
+    sluice_wire_answer nothing{};
+    nothing.head = scheduler_.head(SLUICE_WIRE_ANSWER);
+    const int fd = scheduler_.page();
+    ASSERT_TRUE(scheduler_.send(&nothing, sizeof nothing, {fd, fd, fd}));
+  }
+  EXPECT_TRUE(eventually(patience, [&] { return scheduler_.all_was_read(); }));
+  (void)status();  // After which the last message has been dealt with.
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+// Symptom: no call returned for as long as the scheduler talked.
+TEST_F(HostileScheduler, HoldsNoCallUpByTalkingOnAndOn) {
+  scheduler_.welcome();
+  ASSERT_TRUE(connected());
+  std::atomic<bool> over{false};
+  std::vector<std::thread> voices;
+  for (int i = 0; i < 3; ++i) {
+    voices.emplace_back([&] {
+      sluice_wire_answer nothing{};
+      nothing.head = scheduler_.head(SLUICE_WIRE_ANSWER);
+      const auto until = clock::now() + patience;
+      while (!over && clock::now() < until) (void)scheduler_.send(&nothing, sizeof nothing, {});
+      over = true;
+    });
+  }
+  for (int i = 0; i < 20; ++i) (void)status();
+  EXPECT_FALSE(over) << "the calls had to wait for its end";
+  client_.reset();
+  EXPECT_FALSE(over) << "close had to wait for its end";
+  over = true;
+  for (auto& each : voices) each.join();
+}
+
+// And the client goes on to the next one.
+TEST_F(HostileScheduler, IsLeftForABetterOne) {
+  for (const auto type : {SLUICE_WIRE_WELCOME, SLUICE_WIRE_ANSWER, SLUICE_WIRE_HELLO}) {
+    sluice_wire_welcome said{};
+    said.head = scheduler_.head(static_cast<std::uint32_t>(type));
+    // No page, too short, or nothing a scheduler says; then it hangs up.
+    (void)scheduler_.send(&said, sizeof said, {});
+    (void)scheduler_.send(&said, 3, {});
+    scheduler_.hang_up();
+    ASSERT_TRUE(scheduler_.accept(patience)) << "it does not come back";
+  }
+  EXPECT_EQ(status().connected, 0U);
+  scheduler_.welcome();
+  EXPECT_TRUE(connected());
+}
+
+}  // namespace
+}  // namespace sluice::test
