@@ -597,6 +597,19 @@ TEST(Loss, OfTheBackendUnderLoadIsFollowedByAttachingAgainAtOnce) {
   EXPECT_EQ(said.find("back;", at + 30), std::string::npos) << "once";
 }
 
+// Symptom: a process that ended while the agent died hung in its runtime's last call for ever.
+TEST(Loss, OfTheBackendIsMadeUpForOfAProcessThatHasNoQueuesAnyMore) {
+  attached_bench bench;
+  bench.driver.remove_queue(100, q(0));
+  bench.see_kind(observation_kind::queue_gone, 100, q(0));
+  bench.settle();
+  bench.driver.lose();
+  bench.settle();
+  bench.driver.restore();
+  bench.settle();
+  EXPECT_TRUE(bench.driver.attached(100));
+}
+
 TEST(Loss, OfTheBackendIsMadeUpForUnderLoadThoughAnAttachFails) {
   core_bench bench;
   bench.create(100, role::offline, gpu_a, {0});

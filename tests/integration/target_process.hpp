@@ -67,7 +67,7 @@ class target_process {
   target_process& operator=(const target_process&) = delete;
 
   ~target_process() {
-    close(in_);
+    finish();
     close(out_);
     if (!reaped_) {
       kill(pid_, SIGKILL);
@@ -76,6 +76,12 @@ class target_process {
   }
 
   pid_t pid() const { return pid_; }
+
+  /// Tells it that nothing more is asked: it finishes what is in flight and ends.
+  void finish() {
+    if (in_ >= 0) close(in_);
+    in_ = -1;
+  }
 
   void send(const std::string& command) const {
     const std::string line = command + "\n";

@@ -42,7 +42,7 @@ constexpr auto look_every = 500ms;
 constexpr auto sample_every = 1s;
 constexpr auto rest_every = 5min;
 /// Of what a process does when asked to end: its kernels may have to wait for online work.
-constexpr auto ending_limit = 120s;
+constexpr auto ending_limit = 90s;
 constexpr std::size_t most_problems = 40;
 
 enum : std::size_t { resident, anonymous, descriptors, threads };
@@ -341,6 +341,30 @@ void world::settle(worker& one, int status) {
   std::filesystem::remove(one.path);
 }
 
+/// What it waits for, for a problem's text.
+std::string world::state_of(const worker& one) const {
+  const pid_t pid = one.process->pid();
+  const std::string of = "/proc/" + std::to_string(pid);
+  std::ostringstream text;
+  text << (one.where == place::online ? "online" : "offline") << " worker " << pid << " (";
+  std::ifstream status{of + "/status"};
+  for (std::string line; std::getline(status, line);) {
+    for (const char* const key : {"State:", "TracerPid:"})
+      if (line.starts_with(key)) text << line << ", ";
+  }
+  const auto seen = view_.process(pid);
+  text << seen.queues << " queues, " << seen.suspended_queues << " suspended, "
+       << one.seen->submitted << " kernels submitted, " << one.seen->finished << " finished";
+  std::error_code failed;
+  for (const auto& task : std::filesystem::directory_iterator{of + "/task", failed}) {
+    std::string call;
+    std::getline(std::ifstream{task.path() / "syscall"} >> std::ws, call);
+    text << "; a thread in " << call;
+  }
+  text << ")";
+  return text.str();
+}
+
 void world::look_at(worker& one, const test::device_view::process_view& seen) {
   const std::string who = "worker " + std::to_string(one.process->pid());
   const duration longest{static_cast<duration::rep>(seen.longest_suspension)};
@@ -366,7 +390,8 @@ void world::look_at(worker& one, const test::device_view::process_view& seen) {
 void world::run_errand(const std::string& what, const std::vector<std::string>& words) {
   std::vector<std::string> all{SLUICE_PROGRAM};
   all.insert(all.end(), words.begin(), words.end());
-  errands_.push_back({what, now_ != act::daemons_die, start(all, "", "errands.log"), clock::now()});
+  errands_.push_back(
+      {what, now_ == act::nobody_of_sluice_dies, start(all, "", "errands.log"), clock::now()});
 }
 
 void world::reap_orphans() {
@@ -465,7 +490,7 @@ void world::keep_slots() {
       tell(one);
       return false;
     }
-    problem("worker " + std::to_string(one.process->pid()) + " does not end");
+    problem(state_of(one) + " does not end");
     one.process->signal(SIGKILL);
     one.how = ending::be_killed;
     one.ends_at = now + ending_limit;
@@ -554,7 +579,9 @@ void world::end_workers() {
                                              [](const auto& each) { return each.who != nullptr; });
   });
   if (gone) return;
-  problem("workers do not end");
+  for (const auto& each : slots_)
+    if (each.who) problem(state_of(*each.who) + " does not end");
+  for (const auto& each : visitors_) problem(state_of(*each) + " does not end");
   for (auto& each : slots_) each.who.reset();  // Kills.
   visitors_.clear();
 }

@@ -170,6 +170,7 @@ class world {
   std::unique_ptr<worker> start_worker(const slot& where);
   void tell(worker& one);
   void settle(worker& one, int status);
+  std::string state_of(const worker& one) const;
   void look_at(worker& one, const test::device_view::process_view& seen);
   void run_errand(const std::string& what, const std::vector<std::string>& words);
   void reap_orphans();

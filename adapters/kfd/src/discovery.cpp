@@ -307,7 +307,10 @@ class node_discovery final : public discovery {
         gpus_.clear();
         for (const auto& each : scanner_->gpus()) gpus_.push_back(each.id);
         listener_->listen(gpus_);
-        if (pointers) pointers_->set(scanner_->online());
+        if (pointers)
+          pointers_->set(scanner_->online());
+        else
+          pointers_->retain(scanner_->online());
         looked_ = clock::now();
         next = looked_ + look_interval;
         // Watches what inotify does not tell of: a debugfs mounted since, say.

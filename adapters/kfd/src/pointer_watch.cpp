@@ -243,6 +243,14 @@ void pointer_watch::set(std::vector<online_process> who) {
   }
 }
 
+void pointer_watch::retain(const std::vector<online_process>& who) {
+  auto still = known_;
+  std::erase_if(still, [&](const online_process& each) {
+    return std::ranges::find(who, each.who, &online_process::who) == who.end();
+  });
+  set(std::move(still));
+}
+
 void pointer_watch::stop() noexcept {
   if (!worker_.joinable()) return;
   stopping_.store(true);

@@ -136,6 +136,9 @@ class pointer_watch {
   /// Whom to look at. One thread; it starts the thread when there is somebody and pace() is not
   /// zero. Opens what is new, so it may block.
   void set(std::vector<online_process> who);
+  /// Forgets who is none of these, for while nobody calls set(): what is open of a process would
+  /// stay so after its end. On set()'s thread.
+  void retain(const std::vector<online_process>& who);
   void stop() noexcept;
 
  private:

@@ -15,7 +15,8 @@ constexpr duration unmanaged_retry = std::chrono::minutes(1);
 }  // namespace
 
 bool attacher::wanted(const process& which) const noexcept {
-  return which.what == role::offline && !which.own && !which.gone && which.compute_queues != 0;
+  return which.what == role::offline && !which.own && !which.gone &&
+         (which.compute_queues != 0 || which.was_attached);
 }
 
 /// How long it may wait for its GPUs to have no online work in flight.
@@ -168,7 +169,11 @@ void attacher::lost() {
   returning_.reset();
   table_.for_each_process([&](process& one) {
     table_.release(one);
-    one.was_attached = wanted(one) && (one.attach == attach_state::attached || one.was_attached);
+    // Queues or not: one that ends destroys its queues, and then waits for an answer to its
+    // runtime's last call, which only a session gives.
+    one.was_attached = one.what == role::offline && !one.own && !one.gone &&
+                       (one.was_attached || one.attach == attach_state::attached ||
+                        one.attach == attach_state::attaching);
     table_.set_attach(one, attach_state::none);
     if (one.gone) {
       table_.erase(one);

@@ -22,7 +22,9 @@ namespace sluice::core {
 ///
 /// What was attached when the backend was lost is attached again as soon as that is back, one after
 /// the other on each GPU, but whatever online work is in flight: until then nothing makes room for
-/// it, which costs it more than the cycles that attaching does.
+/// it, which costs it more than the cycles that attaching does. A process that has no queues by
+/// then is, too: the driver lets one that is about to end wait for its debugger's answer, whoever
+/// that is.
 ///
 /// Threading: reactor thread.
 class attacher {

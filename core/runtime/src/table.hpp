@@ -147,7 +147,7 @@ struct process {
   bool attach_waiting = false;    ///< In the attacher's list.
   bool attach_refused = false;    ///< Said to be unmanaged, and not yet attached since.
   bool session_ended = false;     ///< Without our asking, and not attached since.
-  bool was_attached = false;      ///< When the backend was lost, and not since.
+  bool was_attached = false;      ///< Or about to be, when the backend was lost, and not since.
   std::vector<gpu*> attach_gpus;  ///< Counted in gpu::attaching.
 
   std::uint64_t batch_in_flight = 0;  ///< Its number; 0 for none.

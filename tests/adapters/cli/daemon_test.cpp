@@ -338,6 +338,44 @@ TEST_F(Daemon, HoldsOfflineWorkAgainAtOnceAfterItsAgentWasKilled) {
     EXPECT_EQ(each->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
 }
 
+// Symptom: a process that ended while the agent hung stayed in its runtime's last call for ever.
+TEST_F(Daemon, AnswersAProcessThatEndedWhileItsAgentHung) {
+  configure("mode = \"enforce\"\n");
+  const auto trainer = target("OFFLINE_AI", "0");
+  const auto daemon = run();
+  ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); })) << daemon->err();
+  ASSERT_EQ(trainer->ask("destroy 0", patience), "destroyed");
+  ASSERT_TRUE(eventually(patience, [&] {
+    daemon->signal(SIGUSR1);
+    return daemon->err().find(" processes with 0 queues; ") != std::string::npos;
+  })) << daemon->err();
+  ASSERT_EQ(::kill(tracer_of(*trainer), SIGSTOP), 0);
+  trainer->finish();
+  EXPECT_EQ(trainer->wait_for(patience), 0) << daemon->err();
+}
+
+// Symptom: under a policy without pointers /proc/PID/mem of ended online processes stayed open.
+TEST_F(Daemon, KeepsNothingOpenOfAnOnlineProcessThatEnded) {
+  const std::string enforce = "mode = \"enforce\"\n";
+  configure(enforce);
+  const auto trainer = offline();
+  auto server = online();
+  const std::string memory = "/proc/" + std::to_string(server->pid()) + "/mem";
+  const auto daemon = run();
+  const auto is_open = [&] {
+    std::error_code gone;
+    for (const auto& each : std::filesystem::directory_iterator{
+             "/proc/" + std::to_string(daemon->pid()) + "/fd", gone})
+      if (std::filesystem::read_symlink(each, gone) == memory) return true;
+    return false;
+  };
+  ASSERT_TRUE(eventually(patience, is_open)) << daemon->err();
+  configure(enforce, "", "[policy]\nname = \"fixed_timeslice\"\n");
+  reload(*daemon, "reloaded: ");
+  server.reset();
+  EXPECT_TRUE(eventually(patience, [&] { return !is_open(); })) << daemon->err();
+}
+
 TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {
   const std::string policy = "[policy]\nname = \"fixed_timeslice\"\n";
   configure("mode = \"enforce\"\n", "", policy + "may_be = 1\n");
