@@ -5,7 +5,7 @@
 sluice_build_packages=(
   cmake ninja-build g++ pkg-config
   libboost1.81-dev liburing-dev libspdlog-dev libfmt-dev libfuse3-dev libcli11-dev
-  libtomlplusplus-dev libsystemd-dev libgtest-dev libgmock-dev libbenchmark-dev)
+  libtomlplusplus-dev libsystemd-dev libseccomp-dev libgtest-dev libgmock-dev libbenchmark-dev)
 
 # On top of the above: sanitizer builds with clang, valgrind, the format check, a load for HTTP servers, Python servers as
 # clients of the scheduler, and AMD's own libraries as clients of the simulated device.

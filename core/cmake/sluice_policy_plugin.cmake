@@ -8,6 +8,9 @@ function(sluice_add_policy_plugin target)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${target} MODULE ${arg_SOURCES})
   target_link_libraries(${target} PRIVATE sluice::vocab ${arg_DEPS})
+  if(TARGET sluice_hardening)  # Within sluice's own build.
+    target_link_libraries(${target} PRIVATE sluice_hardening)
+  endif()
   target_link_options(${target} PRIVATE -Wl,--version-script=${SLUICE_POLICY_PLUGIN_MAP})
   set_target_properties(${target} PROPERTIES
     PREFIX ""

@@ -26,6 +26,19 @@ if(SLUICE_SANITIZE)
   endif()
 endif()
 
+# What makes a flaw harder to use, in all that is installed: programs, shared libraries and what they are made
+# of. Position-independent is all of it already, and PIE the programs. Not with sanitizers, which bring checks of
+# their own that these would hide. tests/install/hardening.sh looks at what was built.
+include(CheckPIESupported)
+check_pie_supported(LANGUAGES C CXX)
+add_library(sluice_hardening INTERFACE)
+if(NOT SLUICE_SANITIZE)
+  target_compile_options(sluice_hardening INTERFACE -fstack-protector-strong -fstack-clash-protection
+    # glibc's checks need an optimising compiler.
+    "$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3>")
+  target_link_options(sluice_hardening INTERFACE LINKER:-z,relro,-z,now,-z,noexecstack)
+endif()
+
 # For programs' own parts, which wait for users, files and drivers: CLI11 is headers alone, and at -O3
 # every file that includes it takes twice as long to compile as at -O1.
 add_library(sluice_program_flags INTERFACE)
@@ -67,7 +80,8 @@ function(sluice_add_library name)
   if(arg_SOURCES)
     add_library(${target} ${arg_SOURCES})
     set(scope PUBLIC)
-    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:sluice_warnings> ${arg_PRIVATE_DEPS})
+    target_link_libraries(${target} PRIVATE
+      $<BUILD_INTERFACE:sluice_warnings> $<BUILD_INTERFACE:sluice_hardening> ${arg_PRIVATE_DEPS})
     target_include_directories(${target} PRIVATE src)
   else()
     add_library(${target} INTERFACE)
@@ -89,7 +103,7 @@ endfunction()
 function(sluice_add_program name)
   cmake_parse_arguments(arg "INSTALL" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE sluice_warnings ${arg_DEPS})
+  target_link_libraries(${name} PRIVATE sluice_warnings sluice_hardening ${arg_DEPS})
   if(arg_INSTALL)
     install(TARGETS ${name})
   endif()

@@ -106,6 +106,16 @@ TEST(Recorder, WritesWhatCameInAndWhatWasDone) {
             text.size() - text.rfind('{', text.size() - 2) - 13);
 }
 
+TEST(Recorder, WritesThroughNobodysLink) {
+  const directory here;
+  std::ofstream{here / "kept"} << "kept";
+  ASSERT_EQ(symlink((here / "kept").c_str(), (here / "all").c_str()), 0);
+  const auto made = core::recorder::create({.file = here / "all"});
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error(), boost::system::errc::too_many_symbolic_link_levels);
+  EXPECT_EQ(text_of(here / "kept"), "kept");
+}
+
 TEST(Recorder, WritesWhatClientsWant) {
   const directory here;
   {

@@ -111,6 +111,10 @@ error_code spawn(const std::string& program, const agent_options& options,
                                      options.owner_lock.c_str(),
                                      "--lease-ms",
                                      lease.c_str()};
+  if (!options.roles.empty()) {
+    arguments.push_back("--roles");
+    arguments.push_back(options.roles.c_str());
+  }
   if (!options.batch_commands) arguments.push_back("--no-batch");
   if (options.criu_pause) arguments.push_back("--criu-pause");
   if (options.of_a_node) arguments.push_back("--of-a-node");
@@ -198,18 +202,23 @@ result<connection> launch(const std::string& program, const agent_options& optio
   made.control = kfd::unique_fd{ends[0]};
   kfd::unique_fd agent_end{ends[1]};
   made.agent_doorbell = kfd::unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  made.host_doorbell = kfd::unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  int bell_ends[2];
+  if (::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, bell_ends) != 0)
+    return last_system_error();
+  made.host_doorbell = kfd::unique_fd{bell_ends[0]};
+  kfd::unique_fd agents_bell{bell_ends[1]};
   const kfd::unique_fd self{static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0))};
-  if (!made.agent_doorbell || !made.host_doorbell || !self) return last_system_error();
+  if (!made.agent_doorbell || !self) return last_system_error();
 
-  const error_code spawned = spawn(program, options,
-                                   {agent_end.get(), memory.get(), made.agent_doorbell.get(),
-                                    made.host_doorbell.get(), self.get()});
+  const error_code spawned = spawn(
+      program, options,
+      {agent_end.get(), memory.get(), made.agent_doorbell.get(), agents_bell.get(), self.get()});
   if (spawned) {
     options.say("cannot start " + program + ": " + spawned.message());
     return spawned;
   }
   agent_end.reset();
+  agents_bell.reset();
 
   const time_point give_up = clock::now() + start_patience;
   for (;;) {

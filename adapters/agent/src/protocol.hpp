@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What host and agent share: one page of memory, two eventfds and a socket. The agent is started
+/// What host and agent share: one page of memory, an eventfd and two sockets. The agent is started
 /// by the host and is of the same build; version and size say so, and anything else is refused.
 
 #include "ring.hpp"
@@ -20,15 +20,18 @@
 namespace sluice::agent {
 
 inline constexpr std::uint64_t protocol_magic = 0x746e'6761'636c'7573;
-inline constexpr std::uint32_t protocol_version = 6;
+inline constexpr std::uint32_t protocol_version = 7;
 
 /// The descriptors that the agent finds open when it starts.
 enum inherited_fd : int {
-  control_fd = 3,  ///< SOCK_SEQPACKET; carries notes up; its end means that the host is done.
+  control_fd = 3,  ///< SOCK_SEQPACKET; carries notes up only; its end means that the host is done.
   memory_fd = 4,   ///< memfd of one shared_page, size sealed.
   agent_doorbell_fd = 5,  ///< eventfd: commands are there.
-  host_doorbell_fd = 6,   ///< eventfd: reports are there.
-  host_pidfd = 7,         ///< Readable once the host is gone.
+  /// SOCK_DGRAM: reports are there. No eventfd: whether a write to one waits is up to all who have
+  /// it, and a host that fills it and has it wait would keep the agent from resuming for good. A
+  /// send() says itself that it does not wait.
+  host_doorbell_fd = 6,
+  host_pidfd = 7,  ///< Readable once the host is gone.
   first_free_fd = 8,
 };
 

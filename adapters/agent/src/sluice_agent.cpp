@@ -2,6 +2,7 @@
 /// sluice-agent: the process that acts. It owns the node's lock, opens the device, traces the
 /// targets and performs the batches; it resumes everything and ends as soon as its host seems gone.
 
+#include "confinement.hpp"
 #include "lease.hpp"
 #include "protocol.hpp"
 
@@ -20,6 +21,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -28,6 +30,7 @@
 #include <cstring>
 #include <deque>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -39,6 +42,7 @@
 #include "sluice/kfd/node_lock.hpp"
 #include "sluice/kfd/process_pause.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/kfd/target_rules.hpp"
 #include "sluice/standard_error.hpp"
 
 namespace sluice::agent {
@@ -56,6 +60,7 @@ struct settings {
   std::string device;
   std::string sysfs;
   std::string owner_lock;
+  std::string roles;
   bool batch_commands = true;
   bool criu_pause = false;
   bool of_a_node = false;
@@ -70,6 +75,9 @@ constexpr std::string_view usage =
     "  --device PATH       the KFD device node\n"
     "  --sysfs PATH        the driver's sysfs tree\n"
     "  --owner-lock PATH   the lock that says who owns this node; empty for none\n"
+    "  --roles FILE        attach only to what the table [roles] of this file calls offline, by "
+    "the\n"
+    "                      process itself: its queues and its client's word count for nothing\n"
     "  --of-a-node         the lock is to say that the host obeys 'sluice pause'\n"
     "  --no-batch          suspend by the debug trap even where the driver offers batch commands\n"
     "  --criu-pause        pause processes as a whole whose queues cannot be suspended, because\n"
@@ -116,13 +124,14 @@ settings parse(int argc, char** argv) {
       continue;
     }
     if (name != "--device" && name != "--sysfs" && name != "--owner-lock" && name != "--lease-ms" &&
-        name != "--unpause")
+        name != "--unpause" && name != "--roles")
       fail("unknown argument '" + std::string{name} + "'; see --help");
     if (++index == argc) fail(std::string{name} + " needs a value; see --help");
     const std::string_view value = argv[index];
     if (name == "--device") chosen.device = value;
     if (name == "--sysfs") chosen.sysfs = value;
     if (name == "--owner-lock") chosen.owner_lock = value;
+    if (name == "--roles") chosen.roles = value;
     if (name == "--lease-ms") chosen.lease = std::chrono::milliseconds{positive(name, value)};
     if (name == "--unpause") chosen.unpause = positive(name, value);
   }
@@ -166,6 +175,36 @@ void say(note_kind kind, std::string_view words, const error_code& error = {}) n
   send(what);
 }
 
+/// Whether a descriptor is what its name in /proc says that it is, such as "anon_inode:[eventfd]".
+bool is_named(int fd, std::string_view name) {
+  std::array<char, 64> text;
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  const ssize_t length = ::readlink(link.c_str(), text.data(), text.size());
+  return length > 0 &&
+         std::string_view{text.data(), static_cast<std::size_t>(length)}.starts_with(name);
+}
+
+bool is_local_socket(int fd, int type) {
+  const auto option = [fd](int which) {
+    int value = -1;
+    socklen_t size = sizeof(value);
+    return ::getsockopt(fd, SOL_SOCKET, which, &value, &size) == 0 ? value : -1;
+  };
+  return option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == type;
+}
+
+/// What the host passed is waited for and written to without any more thought, so it is of kinds
+/// that make nobody wait: not a file of a file system that answers when it likes, say. And nothing
+/// is received from the host: a message may bring descriptors along whose closing takes as long as
+/// it wants to.
+bool are_as_agreed() {
+  return is_local_socket(control_fd, SOCK_SEQPACKET) &&
+         is_local_socket(host_doorbell_fd, SOCK_DGRAM) &&
+         is_named(agent_doorbell_fd, "anon_inode:[eventfd]") &&
+         (is_named(host_pidfd, "anon_inode:[pidfd]") || is_named(host_pidfd, "pidfd:")) &&
+         ::shutdown(control_fd, SHUT_RD) == 0 && ::shutdown(host_doorbell_fd, SHUT_RD) == 0;
+}
+
 shared_page* map_page() {
   struct stat file {};
   if (::fstat(memory_fd, &file) != 0 || file.st_size != off_t{sizeof(shared_page)}) return nullptr;
@@ -202,8 +241,11 @@ class agent {
                          lanes_->ready_fd(), guard_fd_, timer_.get()}) {
       if (fd < 0) continue;
       epoll_event event{};
+      event.events = EPOLLIN;
       // The doorbell by edges: nobody has to read it.
-      event.events = fd == agent_doorbell_fd ? EPOLLIN | EPOLLET : EPOLLIN;
+      if (fd == agent_doorbell_fd) event.events |= EPOLLET;
+      // Of the connection only its end, which is told in any case: nothing is received from it.
+      if (fd == control_fd) event.events = 0;
       event.data.fd = fd;
       if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return last_system_error();
     }
@@ -252,7 +294,7 @@ class agent {
         if (fd == host_pidfd) return "the host is gone";
         // Nothing may stay paused without it. The next agent has another one.
         if (fd == guard_fd_) return "its guardian is gone";
-        if (fd == control_fd && host_is_done()) return "the host has closed the connection";
+        if (fd == control_fd) return "the host has closed the connection";
         if (fd == signals_.get() && told_to_end()) return "told to by a signal";
         only_rung &= fd == agent_doorbell_fd;
       }
@@ -385,12 +427,9 @@ class agent {
     return last != ring_status::broken;
   }
 
-  static void ring_host() noexcept { ::eventfd_write(host_doorbell_fd, 1); }
-
-  static bool host_is_done() {
-    std::array<char, 64> bytes;
-    const ssize_t got = ::recv(control_fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+  /// Full: it has been rung for, and has not looked.
+  static void ring_host() noexcept {
+    (void)::send(host_doorbell_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 
   bool told_to_end() {
@@ -430,6 +469,23 @@ class agent {
   bool held_ = false;  // report_ waits for room
   std::deque<kfd::report> own_reports_;
 };
+
+result<void> confine(const confinement& how) {
+  if (const auto dropped = drop_capabilities(how); !dropped) return dropped;
+  return filter_system_calls(how);
+}
+
+/// Gives the pidfd of the maker of bells the highest number that there is, which nothing else can
+/// then come to have. The others are enough for some thousand targets.
+bool set_apart(kfd::bell_maker& bells) {
+  constexpr rlim_t most = 16384;
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return false;
+  const rlim_t highest = std::min(files.rlim_cur, most) - 1;
+  if (!bells.move_pidfd(static_cast<int>(highest))) return false;
+  const rlimit below{highest, highest};
+  return ::setrlimit(RLIMIT_NOFILE, &below) == 0;
+}
 
 /// Not a child of the host, so that the host's wait calls never meet it; in a session of its own,
 /// so that neither Ctrl-C nor the terminal's end reaches it before the host has decided.
@@ -474,6 +530,46 @@ std::string refused_privileges(const settings& chosen) {
          own.device + ", no other sysfs tree than " + own.sysfs + " and no other owner lock than " +
          kfd::default_owner_lock;
 }
+
+/// With more rights than its host the agent does not do whatever that says: whom it attaches to is
+/// what this file says, which is root's, or the defaults.
+constexpr const char* own_configuration = "/etc/sluice/sluice.toml";
+
+/// Whom the agent attaches to.
+class admission {
+ public:
+  /// \return null: whomever the host names and the kernel lets it trace.
+  static result<std::unique_ptr<admission>> make(const settings& chosen, std::string& reason) {
+    using trust = kfd::target_rules::trust;
+    const bool privileged = ::getauxval(AT_SECURE) != 0;
+    const std::string path = privileged ? own_configuration : chosen.roles;
+    if (path.empty()) return std::unique_ptr<admission>{};
+    auto rules =
+        kfd::target_rules::load(path, privileged ? trust::roots_files : trust::any_file, reason);
+    if (!rules) return rules.error();
+    return std::unique_ptr<admission>{new admission{path, std::move(*rules)}};
+  }
+
+  /// Any thread.
+  bool admits(pid_t pid, std::uint64_t start_time) {
+    const role what = rules_->role_of({pid, start_time});
+    if (what == role::offline) return true;
+    const auto count = refused_.fetch_add(1) + 1;
+    say(note_kind::message, "refused to attach to process " + std::to_string(pid) +
+                                ": by the agent's own rules, " + path_ + ", it is " +
+                                (what == role::online ? "online" : "not offline") + " (" +
+                                std::to_string(count) + " refused so far)");
+    return false;
+  }
+
+ private:
+  admission(std::string path, std::unique_ptr<kfd::target_rules> rules)
+      : path_(std::move(path)), rules_(std::move(rules)) {}
+
+  const std::string path_;
+  const std::unique_ptr<kfd::target_rules> rules_;
+  std::atomic<std::uint64_t> refused_{0};
+};
 
 /// The host's pid, which its pidfd knows and nobody can fake. \return 0 when it cannot be had (no
 /// /proc) or the host is gone: the agent then names itself.
@@ -540,11 +636,20 @@ int run(const settings& chosen) {
     return refuse();
   }
 
-  // First of all: it shall have nothing of ours, neither threads nor the lock. It has this
-  // process's rights and its standard error.
+  // Here, where names of users may still be looked up.
+  auto rules = admission::make(chosen, reason);
+  if (!rules) {
+    error = rules.error();
+    return refuse();
+  }
+  const std::unique_ptr<admission> admitted = std::move(*rules);
+
+  // First of all: it shall have nothing of ours, neither threads nor the lock. It has of this
+  // process's rights those that it needs, and its standard error.
   std::unique_ptr<kfd::pause_guard> guard;
   if (chosen.criu_pause) {
-    auto started = kfd::pause_guard::start();
+    auto started = kfd::pause_guard::start(
+        [] { return confine({.who = confined::guardian, .criu_pause = true}).has_value(); });
     if (!started) {
       error = started.error();
       reason = "the agent cannot start its guardian: " + error.message();
@@ -555,7 +660,15 @@ int run(const settings& chosen) {
 
   // Not ignored, as it may be inherited from the host: it would never be sent. It is sent for stops
   // only where lanes do not hear of them in a better way: to all of the process, it wakes the loop.
-  const bool lanes_hear = kfd::lanes::hear_stops();
+  // For that they need rings, and no filter sees what goes through those: so this process makes
+  // none.
+  std::unique_ptr<kfd::bell_maker> bells;
+  if (kfd::lanes::hear_stops()) {
+    auto started =
+        kfd::bell_maker::start([] { return confine({.who = confined::bell_maker}).has_value(); });
+    if (started && set_apart(**started)) bells = std::move(*started);
+  }
+  const bool lanes_hear = bells != nullptr;
   struct sigaction of_children {};
   of_children.sa_handler = SIG_DFL;
   of_children.sa_flags = lanes_hear ? SA_NOCLDSTOP : 0;
@@ -577,7 +690,7 @@ int run(const settings& chosen) {
     return refuse();
   }
 
-  shared_page* const page = map_page();
+  shared_page* const page = are_as_agreed() ? map_page() : nullptr;
   if (page == nullptr) {
     error = errc::not_supported;
     reason =
@@ -604,15 +717,30 @@ int run(const settings& chosen) {
     return refuse();
   }
   agent* owner = nullptr;  // Before the first lane.
+  std::function<bool(pid_t, std::uint64_t)> admits;
+  if (admitted)
+    admits = [&](pid_t pid, std::uint64_t start) { return admitted->admits(pid, start); };
   auto lanes = kfd::lanes::create(
       **opened, {.owner_watches_children = !lanes_hear,
+                 .bells = bells.get(),
                  .take_reports = [&owner] { return owner->take_reports(); },
                  .batch_commands = chosen.batch_commands,
                  .guard = guard.get(),
+                 .admits = admits,
                  .sysfs = chosen.sysfs,
                  .say = [](std::string_view words) { say(note_kind::message, words); }});
   if (!lanes) {
     error = lanes.error();
+    return refuse();
+  }
+  // All that needs more than to act is done: what was to be opened is open, and every thread is
+  // still to come.
+  const auto alone = confine({.criu_pause = chosen.criu_pause,
+                              .reservations = (*lanes)->takes_reservations(),
+                              .bells = bells ? bells->pidfd() : -1});
+  if (!alone) {
+    error = alone.error();
+    reason = "the agent cannot give up the rights that it does not need: " + error.message();
     return refuse();
   }
   agent acting{*page,           std::move(*lanes),  chosen.lease,

@@ -1,5 +1,6 @@
 #include "listener.hpp"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -62,6 +63,21 @@ std::string not_given_to(gid_t id, error_code why) {
 
 }  // namespace
 
+result<void> give_rights(const std::string& path, mode_t mode, std::optional<gid_t> group,
+                         struct stat& file) {
+  // Held by itself, not by its name. What has a second name may be anybody's socket.
+  const unique_fd made(::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!made || ::fstat(made.get(), &file) != 0) return last_system_error();
+  if (!S_ISSOCK(file.st_mode) || file.st_uid != ::geteuid() || file.st_nlink != 1)
+    return error_code{EPERM, boost::system::system_category()};
+  if (group && ::fchownat(made.get(), "", static_cast<uid_t>(-1), *group, AT_EMPTY_PATH) != 0)
+    return last_system_error();
+  // fchmod() takes no such descriptor.
+  const std::string itself = "/proc/self/fd/" + std::to_string(made.get());
+  if (::chmod(itself.c_str(), mode) != 0) return last_system_error();
+  return {};
+}
+
 result<void> listener::open(const std::string& path, mode_t mode, std::optional<gid_t> group,
                             std::string& problem) {
   const auto failed = [&](const char* what) -> result<void> {
@@ -98,19 +114,23 @@ result<void> listener::open(const std::string& path, mode_t mode, std::optional<
   (void)::setsockopt(made.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
   ::unlink(beside.c_str());
   if (::bind(made.get(), plain(address), sizeof address) != 0) return failed("cannot be made");
-  if (group && ::lchown(beside.c_str(), static_cast<uid_t>(-1), *group) != 0) {
-    const error_code why = last_system_error();
+  if (const auto given = give_rights(beside, mode, group, file_); !given) {
     ::unlink(beside.c_str());
-    problem = "the clients' socket " + path + ": " + not_given_to(*group, why);
+    const error_code why = given.error();
+    problem = "the clients' socket " + path + ": " +
+              (group ? not_given_to(*group, why) : "cannot be given its rights: " + why.message());
     return why;
   }
-  const bool placed = ::chmod(beside.c_str(), mode) == 0 && ::listen(made.get(), backlog) == 0 &&
-                      ::lstat(beside.c_str(), &file_) == 0 &&
-                      ::rename(beside.c_str(), path.c_str()) == 0;
-  if (!placed) {
-    const auto outcome = failed("cannot be given its rights");
+  struct stat placed {};
+  if (::listen(made.get(), backlog) != 0 || ::rename(beside.c_str(), path.c_str()) != 0) {
+    const auto outcome = failed("cannot be put in its place");
     ::unlink(beside.c_str());
     return outcome;
+  }
+  if (::lstat(path.c_str(), &placed) != 0 || placed.st_ino != file_.st_ino ||
+      placed.st_dev != file_.st_dev) {
+    problem = "the clients' socket " + path + ": something else has been put in its place";
+    return error_code{EPERM, boost::system::system_category()};
   }
   socket_ = std::move(made);
   path_ = path;

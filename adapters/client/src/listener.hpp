@@ -14,6 +14,12 @@
 
 namespace sluice::client {
 
+/// Sets mode and group of the socket's file there that this user has just made. Of that file and of
+/// no other, whatever is put in its place meanwhile by who owns the directory. \return EPERM where
+/// something else is there.
+result<void> give_rights(const std::string& path, mode_t mode, std::optional<gid_t> group,
+                         struct stat& file);
+
 /// Threading: one thread. Destruction removes the socket's file, if it is still this one's.
 class listener {
  public:

@@ -14,7 +14,9 @@ constexpr std::size_t most_descriptors = 253;
 static_assert(sizeof(sluice_wire_hello) <= sizeof(message::bytes));
 
 sluice_wire_head message::head() const noexcept {
-  return as<sluice_wire_head>().value_or(sluice_wire_head{});
+  sluice_wire_head made{};
+  if (size >= sizeof made) std::memcpy(&made, bytes.data(), sizeof made);
+  return made;
 }
 
 received receive(int socket, message& into) noexcept {
@@ -36,6 +38,7 @@ received receive(int socket, message& into) noexcept {
   } while (got < 0 && errno == EINTR);
   if (got < 0 && errno == EAGAIN) return received::none;
   if (got <= 0) return received::hung_up;
+  // Of more than there is room for, more than any message is.
   into.size = static_cast<std::size_t>(got);
   for (cmsghdr* each = CMSG_FIRSTHDR(&from); each != nullptr; each = CMSG_NXTHDR(&from, each)) {
     if (each->cmsg_level != SOL_SOCKET) continue;

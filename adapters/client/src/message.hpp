@@ -21,12 +21,13 @@ struct message {
   std::array<foreign_fd, SLUICE_WIRE_DESCRIPTORS> fds;
   alignas(8) std::array<std::byte, 512> bytes;
 
+  /// Zeros: it is shorter.
   sluice_wire_head head() const noexcept;
-  /// nullptr: it is shorter.
+  /// Nothing: it is shorter, or longer.
   template <class T>
   std::optional<T> as() const noexcept {
     static_assert(sizeof(T) <= sizeof bytes);
-    if (size < sizeof(T)) return {};
+    if (size != sizeof(T)) return {};
     T made;
     std::memcpy(&made, bytes.data(), sizeof made);
     return made;

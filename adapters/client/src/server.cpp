@@ -43,7 +43,8 @@ class server_impl final : public server, public session_home {
   std::string_view name() const noexcept override { return "clients"; }
 
   result<void> start(source_host& host) override {
-    for (const std::size_t each : {options_.most_clients, options_.most_of_a_process}) {
+    for (const std::size_t each :
+         {options_.most_clients, options_.most_of_a_process, options_.most_of_a_user}) {
       if (each == 0 || each > highest_limit) {
         say("the clients' socket " + options_.socket + ": a limit of " + std::to_string(each) +
             " clients; it must be 1 to " + std::to_string(highest_limit));
@@ -134,6 +135,12 @@ class server_impl final : public server, public session_home {
       why = "the process has " + std::to_string(found->second.clients) + " clients already";
       return false;
     }
+    if (const auto of_user = users_.find(who.user);
+        of_user != users_.end() && of_user->second >= options_.most_of_a_user) {
+      why = "user " + std::to_string(who.user) + " has " + std::to_string(of_user->second) +
+            " clients already";
+      return false;
+    }
     if (admitted_ >= options_.most_clients) {
       why = "the scheduler has " + std::to_string(admitted_) + " clients, as many as it takes";
       return false;
@@ -141,6 +148,7 @@ class server_impl final : public server, public session_home {
     // Asked each time: the process may have moved to another cgroup.
     if (!allows(who, what, why)) return false;
     ++admitted_;
+    ++users_[who.user];
     if (found != processes_.end()) {
       ++found->second.clients;
       return true;
@@ -165,6 +173,7 @@ class server_impl final : public server, public session_home {
 
   void dismiss(const peer& who, role what) override {
     --admitted_;
+    if (const auto of_user = users_.find(who.user); --of_user->second == 0) users_.erase(of_user);
     const auto found = processes_.find({who.pid, who.start_time});
     if (--found->second.clients != 0) return;
     processes_.erase(found);
@@ -314,6 +323,7 @@ class server_impl final : public server, public session_home {
   std::uint64_t last_looked_at_ = 0;  // The session.
   std::vector<session*> looked_at_;   // Of one look_for_cores().
   std::map<identity, known_process> processes_;
+  std::map<uid_t, std::size_t> users_;  // Clients of each that has any.
   std::map<std::uint64_t, std::unique_ptr<session>> sessions_;
   std::vector<std::uint64_t> dropped_;
   std::size_t admitted_ = 0;

@@ -26,6 +26,8 @@ constexpr int most_idle_rings = 100;
 constexpr duration bell_pause = 10ms;
 constexpr duration longest_wait = 60s;
 constexpr duration longest_target = 24h;
+constexpr std::string_view no_message =
+    "that is no message of a client; a registration is its first only";
 
 /// One line, whatever it is.
 std::string name_in(const sluice_wire_hello& hello) {
@@ -99,7 +101,10 @@ time_point session::due() const noexcept {
 
 void session::tick(time_point now) {
   if (over_) return;
-  if (now >= hello_until_) return end();
+  if (now >= hello_until_) {
+    refuse(ETIMEDOUT, "it has not said what it is in time");
+    return end();
+  }
   if (now >= unmute_socket_) {
     unmute_socket_ = never;
     if (!watch_socket()) return end();
@@ -174,15 +179,18 @@ bool session::take(message& what, time_point now) {
     home_.due_changed();
   }
   const sluice_wire_head head = what.head();
-  if (hello_until_ != never) return head.type == SLUICE_WIRE_HELLO && hello(what);
+  if (hello_until_ != never) {
+    if (head.type == SLUICE_WIRE_HELLO) return hello(what);
+    return refuse(EPROTO, "a client's first message is its registration");
+  }
   const auto asked = what.as<sluice_wire_wait>();
-  if (!asked || head.version != SLUICE_WIRE_VERSION) return false;
+  if (!asked || head.version != SLUICE_WIRE_VERSION) return refuse(EPROTO, no_message);
   if (head.type == SLUICE_WIRE_WAIT) {
     wait(*asked, now);
   } else if (head.type == SLUICE_WIRE_STOP_WAITING) {
     stop_waiting(asked->number);
   } else {
-    return false;
+    return refuse(EPROTO, no_message);
   }
   return !over_;
 }

@@ -386,7 +386,7 @@ std::string classification_rules::problem() const {
   return found.empty() ? std::string{} : found.front();
 }
 
-result<classification_rules> load_classification(const std::string& path,
+result<classification_rules> read_classification(const std::string& path,
                                                  std::vector<std::string>& problems) {
   classification_rules rules;
   const std::size_t others = problems.size();
@@ -399,6 +399,15 @@ result<classification_rules> load_classification(const std::string& path,
     read_text(*content, path, "roles", rules, problems);
     if (problems.size() != others) return errc::bad_config;
   }
+  return rules;
+}
+
+result<classification_rules> load_classification(const std::string& path,
+                                                 std::vector<std::string>& problems) {
+  auto read = read_classification(path, problems);
+  if (!read) return read.error();
+  classification_rules rules = std::move(*read);
+  const std::size_t others = problems.size();
   // NOLINTNEXTLINE(concurrency-mt-unsafe): see the header
   if (const char* const text = std::getenv("SLUICE_ROLES"); text != nullptr)
     read_text(text, "SLUICE_ROLES", {}, rules, problems);

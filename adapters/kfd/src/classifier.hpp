@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/role_store.hpp"
@@ -21,6 +22,10 @@ namespace sluice::kfd {
 inline constexpr unsigned highest_priority = 15;
 
 bool grants(const claim_grant& grant, const process_traits& to);
+
+/// As load_classification(), without the environment's say.
+result<classification_rules> read_classification(const std::string& path,
+                                                 std::vector<std::string>& problems);
 
 /// Threading: one thread.
 class classifier {

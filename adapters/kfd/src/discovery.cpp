@@ -423,12 +423,6 @@ class node_discovery final : public discovery {
 
 }  // namespace
 
-result<process_identity> identity_of(pid_t pid) {
-  const auto start = start_time_of(pid);
-  if (!start) return errc::unknown_target;
-  return process_identity{pid, *start};
-}
-
 std::unique_ptr<discovery> make_discovery(roots where, classification_rules rules,
                                           message_sink say) {
   return std::make_unique<node_discovery>(std::move(where), std::move(rules), std::move(say));

@@ -141,7 +141,7 @@ void lane::run() {
   auto seized = find_target();
   if (seized) {
     follow(std::move(*seized));
-    if (!options_.owner_watches_children) bell_ = stop_bell::hang(wake_.get());
+    if (!options_.owner_watches_children) bell_ = stop_bell::hang(wake_.get(), options_.bells);
     open_until_ = clock::now() + open_patience;
     live();
     {
@@ -210,6 +210,10 @@ bool lane::serve_target() {
   }
   pending_change_ = tracee::change::none;
   lose_address_space();
+  if (change == tracee::change::exec && !is_admitted()) {
+    if (state_ == state::unanswered) say_attached(errc::not_managed);
+    return false;
+  }
   if (change == tracee::change::lost) {
     auto again = find_target();
     if (!again) {
@@ -240,7 +244,10 @@ void lane::lose_address_space() {
   holds_->marked.clear_all();
 }
 
+bool lane::is_admitted() const { return !options_.admits || options_.admits(pid_, start_time_); }
+
 result<std::unique_ptr<tracee>> lane::find_target() const {
+  if (!is_admitted()) return errc::not_managed;
   return only_watches() ? tracee::watch(pid_, start_time_)
                         : tracee::seize(pid_, start_time_, options_.say);
 }

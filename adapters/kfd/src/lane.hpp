@@ -86,6 +86,8 @@ class lane final : private session_listener {
   void run();
   void live();
   bool serve_target();
+  /// As lanes_options::admits says.
+  bool is_admitted() const;
   result<std::unique_ptr<tracee>> find_target() const;
   bool open_session();
   /// Nobody is traced beyond the ENABLE: the session is this process's.

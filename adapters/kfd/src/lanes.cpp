@@ -211,6 +211,8 @@ class lanes::impl {
     return now + std::chrono::milliseconds{250};
   }
 
+  bool takes_reservations() const noexcept { return batching_; }
+
   bool stranded() const noexcept {
     return commands_.stranded() ||
            std::ranges::any_of(active_, [](const auto& each) { return each->stranded(); });
@@ -579,6 +581,7 @@ result<void> lanes::reserve(gpu_id gpu, double offline_share) {
 void lanes::flush() noexcept { impl_->flush(); }
 void lanes::children_changed() noexcept { impl_->children_changed(); }
 time_point lanes::check(time_point now) { return impl_->check(now); }
+bool lanes::takes_reservations() const noexcept { return impl_->takes_reservations(); }
 bool lanes::stranded() const noexcept { return impl_->stranded(); }
 std::size_t lanes::size() const noexcept { return impl_->size(); }
 bool lanes::stop(duration at_most) { return impl_->stop(at_most); }

@@ -41,9 +41,11 @@ bool has_ended(pid_t pid) noexcept {
   return ::poll(&ended, 1, 0) > 0;
 }
 
-node_lock::holder named_holder(const std::string& path) {
+/// By the file that is locked, whatever its name leads to by now.
+node_lock::holder named_holder(const unique_fd& lock) {
   std::array<char, 128> buffer;
-  auto text = read_small_file(path.c_str(), buffer).value_or(std::string_view{});
+  const ssize_t got = ::pread(lock.get(), buffer.data(), buffer.size(), 0);
+  std::string_view text{buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
   node_lock::holder found;
   for (const auto& [line, what] : {std::pair{node_enforces, node_lock::kind::node},
                                    std::pair{node_observes, node_lock::kind::observing}}) {
@@ -84,12 +86,18 @@ struct flock whole_file() {
 
 result<std::optional<node_lock::holder>> node_lock::look(const std::string& path) {
   std::optional<holder> nobody;
-  const unique_fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // Its directory may be another user's than the one who asks, who is root, say. Whatever that put
+  // there: a pipe would not let go of who opens it, and a link leads anywhere.
+  const unique_fd fd{
+      ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
   if (!fd && errno == ENOENT) return nobody;
+  struct stat found {};
+  if (fd && (::fstat(fd.get(), &found) != 0 || !S_ISREG(found.st_mode)))
+    return error_code{EINVAL, boost::system::system_category()};
   struct flock whole = whole_file();
   if (!fd || ::fcntl(fd.get(), F_OFD_GETLK, &whole) != 0) return last_system_error();
   if (whole.l_type == F_UNLCK) return nobody;
-  return std::optional{named_holder(path)};
+  return std::optional{named_holder(fd)};
 }
 
 std::optional<std::string> node_lock::owner(const std::string& path) {
@@ -121,7 +129,7 @@ result<std::unique_ptr<node_lock>> node_lock::acquire(const std::string& path,
       say("cannot lock " + path + ": " + error.message());
       return error;
     }
-    say("this node is already owned by " + named_holder(path).words + " (lock " + path + ")" +
+    say("this node is already owned by " + named_holder(fd).words + " (lock " + path + ")" +
         "; stop that program, or use its scheduler instead of a second one");
     return errc::already_owned;
   }

@@ -145,13 +145,14 @@ void undo(const process_key& which, int device) {
 }
 
 /// The guard's life.
-[[noreturn]] void watch(unique_fd line) {
+[[noreturn]] void watch(unique_fd line, const std::function<bool()>& confine) {
   ::setsid();
   ::prctl(PR_SET_NAME, "sluice-guardian");
   // What the other process has open, its sockets and its locks, ends with it and not with us.
   const auto kept = static_cast<unsigned>(line.get());
   if (kept > 3) ::syscall(SYS_close_range, 3U, kept - 1, 0U);
   ::syscall(SYS_close_range, kept + 1, ~0U, 0U);
+  if (confine && !confine()) ::_exit(1);
   std::map<process_key, unique_fd> held;
   message heard;
   unique_fd device;
@@ -176,7 +177,7 @@ void undo(const process_key& which, int device) {
 
 }  // namespace
 
-result<std::unique_ptr<pause_guard>> pause_guard::start() {
+result<std::unique_ptr<pause_guard>> pause_guard::start(const std::function<bool()>& confine) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return last_system_error();
@@ -190,7 +191,7 @@ result<std::unique_ptr<pause_guard>> pause_guard::start() {
   const error_code error = child < 0 ? last_system_error() : error_code{};
   if (child == 0) {
     ours.reset();
-    watch(std::move(theirs));
+    watch(std::move(theirs), confine);
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error) return error;

@@ -59,6 +59,12 @@ std::string_view take(std::string_view& text, char end) {
 
 }  // namespace
 
+result<process_identity> identity_of(pid_t pid) {
+  const auto start = start_time_of(pid);
+  if (!start) return errc::unknown_target;
+  return process_identity{pid, *start};
+}
+
 std::optional<credentials> parse_credentials(std::string_view status) {
   const auto user = status_number(status, "Uid");
   const auto group = status_number(status, "Gid");
@@ -116,6 +122,11 @@ void read_changing_traits(process_traits& of) {
   const std::string directory = "/proc/" + std::to_string(of.who.pid);
   of.as = parse_credentials(read_text(directory + "/status"));
   of.cgroups = parse_cgroups(read_text(directory + "/cgroup"));
+}
+
+std::map<std::string, std::string, std::less<>> read_variables(
+    pid_t pid, const std::set<std::string, std::less<>>& wanted) {
+  return parse_environment(read_text("/proc/" + std::to_string(pid) + "/environ"), wanted);
 }
 
 std::optional<standing> standing_of(int pidfd) noexcept {

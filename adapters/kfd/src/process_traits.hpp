@@ -57,6 +57,9 @@ std::map<std::string, std::string, std::less<>> parse_environment(
 
 /// Reads what may change in a process's life: credentials and cgroups.
 void read_changing_traits(process_traits& of);
+/// Of its environment as it is now: what is wanted of it. Empty where that may not be read.
+std::map<std::string, std::string, std::less<>> read_variables(
+    pid_t pid, const std::set<std::string, std::less<>>& wanted);
 /// \return nothing when the process has ended, or the kernel cannot say (before Linux 6.13).
 std::optional<standing> standing_of(int pidfd) noexcept;
 /// Inode of the network namespace, 0 when it may not be read.

@@ -1,7 +1,10 @@
 #include "stop_bell.hpp"
 
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <new>
 
 namespace sluice::kfd {
@@ -10,6 +13,10 @@ namespace {
 
 /// IORING_OP_WAITID, which older headers do not have.
 constexpr int waitid_operation = 50;
+
+// Otherwise a status that comes while the thread is in a driver call would interrupt that call.
+constexpr unsigned ring_flags =
+    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
 
 bool knows_waitid(io_uring& ring) noexcept {
   io_uring_probe* const known = io_uring_get_probe_ring(&ring);
@@ -22,21 +29,58 @@ bool knows_waitid(io_uring& ring) noexcept {
 
 bool stop_bell::offered() noexcept { return make() != nullptr; }
 
-std::unique_ptr<stop_bell> stop_bell::hang(int rings) noexcept {
-  auto made = make();
-  if (made && io_uring_register_eventfd(&made->ring_, rings) != 0) made.reset();
+int make_restricted_ring(io_uring_params& how) noexcept {
+  how = {};
+  how.flags = ring_flags | IORING_SETUP_R_DISABLED;
+  unique_fd ring{static_cast<int>(::syscall(SYS_io_uring_setup, 1U, &how))};
+  if (!ring) return -1;
+  // What is not listed is refused: other requests, requests with flags, further registrations.
+  std::array<io_uring_restriction, 1> allowed{};
+  allowed[0].opcode = IORING_RESTRICTION_SQE_OP;
+  allowed[0].sqe_op = waitid_operation;
+  if (::syscall(SYS_io_uring_register, ring.get(), IORING_REGISTER_RESTRICTIONS, allowed.data(),
+                allowed.size()) != 0)
+    return -1;
+  return ring.release();
+}
+
+int enable_ring(int ring) noexcept {
+  // Not all libraries that have the others have a function for it.
+  return static_cast<int>(
+      ::syscall(SYS_io_uring_register, ring, IORING_REGISTER_ENABLE_RINGS, nullptr, 0U));
+}
+
+std::unique_ptr<stop_bell> stop_bell::hang(int rings, bell_maker* maker) noexcept {
+  if (maker == nullptr) {
+    auto made = make();
+    if (made && io_uring_register_eventfd(&made->ring_, rings) != 0) made.reset();
+    return made;
+  }
+  made_bell given;
+  io_uring ring{};
+  if (!maker->make(given) || io_uring_queue_mmap(given.fd.get(), &given.how, &ring) != 0)
+    return nullptr;
+  const int given_ring = given.fd.release();  // Closed with the ring from here on.
+  auto made = own(ring);
+  if (made && (io_uring_register_eventfd(&made->ring_, rings) != 0 || enable_ring(given_ring) != 0))
+    made.reset();
   return made;
 }
 
 std::unique_ptr<stop_bell> stop_bell::make() noexcept {
-  // Otherwise a status that comes while the thread is in a driver call would interrupt that call.
-  constexpr unsigned flags =
-      IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
   io_uring ring{};
-  if (io_uring_queue_init(1, &ring, flags) != 0) return nullptr;
-  std::unique_ptr<stop_bell> made{new (std::nothrow) stop_bell{ring}};
-  if (!made) io_uring_queue_exit(&ring);
+  if (io_uring_queue_init(1, &ring, ring_flags) != 0) return nullptr;
+  auto made = own(ring);
   if (!made || !knows_waitid(made->ring_)) return nullptr;
+  return made;
+}
+
+std::unique_ptr<stop_bell> stop_bell::own(const io_uring& ring) noexcept {
+  std::unique_ptr<stop_bell> made{new (std::nothrow) stop_bell{ring}};
+  if (!made) {
+    io_uring lost = ring;
+    io_uring_queue_exit(&lost);
+  }
   return made;
 }
 

@@ -6,7 +6,22 @@
 
 #include <memory>
 
+#include "sluice/kfd/bell_maker.hpp"
+#include "sluice/kfd/unique_fd.hpp"
+
 namespace sluice::kfd {
+
+struct made_bell {
+  io_uring_params how{};
+  unique_fd fd;
+};
+
+/// A ring that takes no request but waitid, and that nobody can make take others; it is to be
+/// enabled by the thread that will use it. System calls only.
+/// \return its descriptor, -1 where the kernel refuses.
+int make_restricted_ring(io_uring_params& how) noexcept;
+/// \return 0.
+int enable_ring(int ring) noexcept;
 
 /// Writes an eventfd when a tracee of this thread has a status to take: the kernel's waitid as a
 /// request of an io_uring (Linux 6.7), which wakes nobody but the thread concerned. SIGCHLD comes
@@ -23,8 +38,9 @@ class stop_bell {
   static bool offered() noexcept;
 
   /// \param rings an eventfd that outlives it.
+  /// \param maker where this process makes no rings itself; null: it does.
   /// \return nothing where the kernel refuses.
-  static std::unique_ptr<stop_bell> hang(int rings) noexcept;
+  static std::unique_ptr<stop_bell> hang(int rings, bell_maker* maker = nullptr) noexcept;
   ~stop_bell();
   stop_bell(const stop_bell&) = delete;
   stop_bell& operator=(const stop_bell&) = delete;
@@ -39,6 +55,7 @@ class stop_bell {
  private:
   explicit stop_bell(const io_uring& ring) noexcept : ring_(ring) {}
   static std::unique_ptr<stop_bell> make() noexcept;
+  static std::unique_ptr<stop_bell> own(const io_uring& ring) noexcept;
 
   io_uring ring_;
   bool armed_ = false;

@@ -85,8 +85,8 @@ void root_directory::process_appeared(pid_t pid, std::span<const process_pasid> 
     const bool nameless = static_cast<bool>(file);
     if (!nameless) file = unique_fd{open(name.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0444)};
     if (!file || write(file.get(), text.data(), text.size()) < 0 || !nameless) continue;
-    linkat(AT_FDCWD, ("/proc/self/fd/" + std::to_string(file.get())).c_str(), AT_FDCWD,
-           name.c_str(), AT_SYMLINK_FOLLOW);
+    (void)!linkat(AT_FDCWD, ("/proc/self/fd/" + std::to_string(file.get())).c_str(), AT_FDCWD,
+                  name.c_str(), AT_SYMLINK_FOLLOW);
   }
 }
 

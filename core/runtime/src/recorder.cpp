@@ -30,9 +30,10 @@ result<std::unique_ptr<recorder>> recorder::create(const record_options& with) {
   if (with.buffer < (std::size_t{4} << 10) || with.buffer > (std::size_t{1} << 30)) {
     return errc::bad_config;
   }
-  // Not to wait for the reader of a pipe, neither here nor later.
-  const int file =
-      open(with.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
+  // Not to wait for the reader of a pipe, neither here nor later. Nor through a link, which
+  // somebody else may have put there for a file that is ours to empty.
+  const int file = open(with.file.c_str(),
+                        O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0644);
   if (file < 0) return last_system_error();
   auto made = std::unique_ptr<recorder>(new recorder(file, with));
   if (made->wake_.fd() < 0) return error_code{EMFILE, boost::system::system_category()};

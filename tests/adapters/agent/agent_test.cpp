@@ -2,19 +2,28 @@
 /// target when one of the others fails.
 
 #include "backend_loop.hpp"
+#include "launch.hpp"
 #include "offline_target.hpp"
 #include "refusing_driver.hpp"
 #include "simulated_device.hpp"
 
+#include <linux/capability.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +32,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/role_store.hpp"
 #include "sluice/kfd/uapi.hpp"
 
 namespace sluice::agent {
@@ -139,6 +149,56 @@ TEST_F(Agent, ResumesEverythingWhenTheHostStops) {
   EXPECT_TRUE(target_.runs());
   EXPECT_TRUE(within(5s, [&] { return ::kill(agent, 0) != 0; }));
   EXPECT_EQ(kfd::tracer_of(target_.pid()), 0);
+}
+
+/// The value of a key of /proc/PID/status.
+std::string status_of(pid_t pid, const std::string& key) {
+  std::ifstream status{"/proc/" + std::to_string(pid) + "/status"};
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(key + ":\t")) return line.substr(key.size() + 2);
+  return "?";
+}
+
+/// CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or what of it there is here.
+std::string rights_of_an_agent() {
+  constexpr unsigned long kept = 1UL << 19U | 1UL << 2U;
+  std::array<char, 17> text;
+  std::snprintf(text.data(), text.size(), "%016lx",
+                std::stoul(status_of(::getpid(), "CapEff"), nullptr, 16) & kept);
+  return text.data();
+}
+
+TEST_F(Agent, HasGivenUpWhatItsWorkDoesNotNeed) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  const pid_t agent = agent_pid();
+  // Of every thread: the loop's and the lane's.
+  int threads = 0;
+  for (const auto& each :
+       std::filesystem::directory_iterator{"/proc/" + std::to_string(agent) + "/task"}) {
+    const auto thread = kfd::parse_number<pid_t>(each.path().filename().string()).value_or(0);
+    SCOPED_TRACE(status_of(thread, "Name"));
+    ++threads;
+    for (const char* const set : {"CapEff", "CapPrm", "CapBnd"})
+      EXPECT_EQ(status_of(thread, set), rights_of_an_agent()) << set;
+    for (const char* const set : {"CapInh", "CapAmb"})
+      EXPECT_EQ(status_of(thread, set), "0000000000000000") << set;
+    EXPECT_EQ(status_of(thread, "NoNewPrivs"), "1");
+    EXPECT_EQ(status_of(thread, "Seccomp"), SLUICE_FILTERED ? "2" : "0");
+  }
+  EXPECT_GE(threads, 2);
+  // Its helper has nothing at all.
+  for (const auto& each : std::filesystem::directory_iterator{"/proc"}) {
+    const auto pid = kfd::parse_number<pid_t>(each.path().filename().string());
+    if (!pid || status_of(*pid, "PPid") != std::to_string(agent)) continue;
+    EXPECT_EQ(status_of(*pid, "Name"), "sluice-bells");
+    EXPECT_EQ(status_of(*pid, "CapPrm"), "0000000000000000");
+    EXPECT_EQ(status_of(*pid, "CapBnd"), "0000000000000000");
+    EXPECT_EQ(status_of(*pid, "Seccomp"), SLUICE_FILTERED ? "2" : "0");
+  }
+  EXPECT_TRUE(resume(loop));
 }
 
 TEST_F(Agent, AnswersBusyAndUnknown) {
@@ -356,6 +416,171 @@ TEST_F(Agent, OutlivesItsTargets) {
   ASSERT_TRUE(status);
   EXPECT_EQ(WTERMSIG(*status), SIGKILL);
   EXPECT_EQ(loop.losses, 0);
+}
+
+/// An agent with rules of its own, whatever its host asks for.
+class AgentsRules : public Agent {
+ protected:
+  void SetUp() override {
+    Agent::SetUp();
+    ASSERT_TRUE(online_.says('r'));
+    ASSERT_TRUE(unmatched_.says('r'));
+    std::ofstream{file_} << "[roles]\nstore = \"" << store_
+                         << "\"\npids = [{pid = " << online_.pid() << ", role = \"online\"}]\n";
+    say_offline(target_);
+  }
+  void say_offline(const offline_target& whom, role what = role::offline) {
+    std::string message;
+    ASSERT_TRUE(kfd::role_store{store_}.set(kfd::process_identity{whom.pid(), whom.start_time()},
+                                            what, message))
+        << message;
+  }
+  agent_options own_rules() {
+    agent_options with = options();
+    with.roles = file_;
+    with.say = [this](std::string_view words) { said_ += std::string{words} + "\n"; };
+    return with;
+  }
+  /// How an attempt to attach ends.
+  static error_code answer_to(backend_loop& loop, process_id id, const offline_target& whom) {
+    EXPECT_TRUE(loop->attach(id, whom.pid(), whom.start_time()));
+    EXPECT_TRUE(loop.until([&] { return loop.attachments.contains(id); }));
+    return loop.attachments[id];
+  }
+  static bool is_traced(const offline_target& whom) {
+    return kfd::tracer_of(whom.pid()).value_or(-1) != 0;
+  }
+
+  offline_target online_{device_.roots()};
+  offline_target unmatched_{device_.roots()};
+  const std::string file_ = device_.root() + "/sluice.toml";
+  const std::string store_ = device_.root() + "/roles";
+  std::string said_;
+};
+
+TEST_F(AgentsRules, AllowNoHostToTouchOnlineOrUnmatchedProcesses) {
+  backend_loop loop{make_agent_backend(own_rules())};
+  ASSERT_TRUE(loop.start());
+  EXPECT_EQ(answer_to(loop, process_id{2}, online_), errc::not_managed);
+  EXPECT_EQ(answer_to(loop, process_id{3}, unmatched_), errc::not_managed);
+  for (const auto* each : {&online_, &unmatched_}) {
+    EXPECT_FALSE(is_traced(*each));
+    EXPECT_TRUE(each->runs());
+  }
+  EXPECT_FALSE(acted(loop.suspend(process_id{2}, {0})));
+  EXPECT_TRUE(online_.runs());
+  EXPECT_TRUE(loop.until([&] { return said_.find("2 refused") != std::string::npos; })) << said_;
+  const std::string words = "refused to attach to process ";
+  const std::string why = ": by the agent's own rules, " + file_ + ", it is ";
+  EXPECT_THAT(said_, ::testing::HasSubstr(words + std::to_string(online_.pid()) + why + "online"));
+  EXPECT_THAT(said_,
+              ::testing::HasSubstr(words + std::to_string(unmatched_.pid()) + why + "not offline"));
+  // And serve whom they call offline.
+  ASSERT_TRUE(attach(loop));
+  EXPECT_TRUE(suspend(loop));
+  EXPECT_TRUE(resume(loop));
+}
+
+TEST_F(AgentsRules, AreAskedAgainWhenATargetRunsAnotherProgram) {
+  backend_loop loop{make_agent_backend(own_rules())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  say_offline(target_, role::online);
+  EXPECT_TRUE(target_.obeys('x'));
+  EXPECT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
+  EXPECT_TRUE(within(5s, [&] { return !is_traced(target_); }));
+  EXPECT_EQ(::kill(target_.pid(), 0), 0);
+  EXPECT_THAT(said_, ::testing::HasSubstr("it is online (1 refused so far)"));
+}
+
+TEST_F(AgentsRules, AreToBeReadable) {
+  agent_options with = own_rules();
+  std::ofstream{file_} << "[roles]\nqueue_priority = 7\n";
+  EXPECT_EQ(backend_loop{make_agent_backend(with)}.start().error(), errc::bad_config);
+  EXPECT_THAT(said_, ::testing::HasSubstr(file_ + ":2: "));
+  with.roles = device_.root() + "/nowhere";
+  EXPECT_EQ(backend_loop{make_agent_backend(with)}.start().error(),
+            boost::system::errc::no_such_file_or_directory);
+}
+
+/// What an agent can do that has no other capabilities than these, for a target of another user.
+struct rights {
+  const char* name;
+  std::vector<int> capabilities;
+  const char* driver;  ///< Lines of the profile.
+  bool attaches = true;
+  std::optional<bool> reserves{};
+};
+
+void PrintTo(const rights& what, std::ostream* to) { *to << what.name; }
+
+class AgentsCapabilities : public ::testing::TestWithParam<rights> {};
+
+constexpr const char* by_process = "authority = \"debugger_process\"\n";
+constexpr const char* in_batches = "batch_commands = true\n";
+
+// Each of SECURITY.md's list is needed for what is said there: with it that works, without it does
+// not. (CAP_CHECKPOINT_RESTORE: the tests of process pauses, and NamesTheCapabilityThatIsMissing.)
+INSTANTIATE_TEST_SUITE_P(
+    Of, AgentsCapabilities,
+    ::testing::Values(
+        rights{"NothingTracesNobody", {}, "", false},
+        rights{"SysPtraceTraces", {CAP_SYS_PTRACE}, ""},
+        rights{"SysPtraceAloneCannotTellExecs", {CAP_SYS_PTRACE}, by_process, false},
+        rights{"DacReadSearchTellsExecs", {CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH}, by_process},
+        rights{"WithoutSysAdminNothingIsReserved", {CAP_SYS_PTRACE}, in_batches, true, false},
+        rights{"SysAdminReserves", {CAP_SYS_PTRACE, CAP_SYS_ADMIN}, in_batches, true, true}),
+    [](const auto& each) { return each.param.name; });
+
+TEST_P(AgentsCapabilities, AreNeeded) {
+  const rights& given = GetParam();
+  const test::simulated_device device{{.profile = test::fast_profile(given.driver)}};
+  const offline_target target{device.roots(), {.user = 65534}};
+  ASSERT_TRUE(target.says('r'));
+  child_process host{[&](channel& line) {
+    // A program of root's gets by an exec what is in here.
+    for (int each = 0; ::prctl(PR_CAPBSET_READ, each) >= 0; ++each) {
+      if (std::ranges::find(given.capabilities, each) == given.capabilities.end() &&
+          ::prctl(PR_CAPBSET_DROP, each) != 0)
+        return 2;
+    }
+    auto made =
+        launch(SLUICE_AGENT_PROGRAM, {.roots = device.roots(), .owner_lock = "", .lease = 30s});
+    if (!made) return 3;
+    command_writer commands{made->page->commands};
+    report_reader reports{made->page->reports};
+    kfd::report heard;
+    const auto answered = [&](const command& order, kfd::report_kind answer) {
+      if (commands.push(order) != ring_status::done) return false;
+      ::eventfd_write(made->agent_doorbell.get(), 1);
+      return within(10s, [&] {
+        while (reports.pop(heard) == ring_status::done)
+          if (heard.kind == answer) return true;
+        return false;
+      });
+    };
+    command order;
+    order.type = command_type::attach;
+    order.target = target_id;
+    order.pid = target.pid();
+    order.start_time = target.start_time();
+    if (!answered(order, kfd::report_kind::attached)) return 4;
+    line.send(error_code{heard.error} ? "does not attach" : "attaches");
+    if (!given.reserves) return 0;
+    order.type = command_type::reserve;
+    order.gpu = gpu_id{51110};
+    order.offline_share = 0.5;
+    if (!answered(order, kfd::report_kind::reserved)) return 5;
+    line.send(error_code{heard.error} ? "does not reserve" : "reserves");
+    return 0;
+  }};
+  EXPECT_EQ(host.line().receive(20s).value_or("nothing"),
+            given.attaches ? "attaches" : "does not attach");
+  if (given.reserves) {
+    EXPECT_EQ(host.line().receive(20s).value_or("nothing"),
+              *given.reserves ? "reserves" : "does not reserve");
+  }
+  EXPECT_TRUE(host.succeeds(10s));
 }
 
 }  // namespace

@@ -8,7 +8,9 @@
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
+#include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <limits>
@@ -69,6 +71,7 @@ class AgentsDistrust : public Distrust {
     ASSERT_TRUE(target_.stands_still());
   }
 
+  friend class Distrust_ResumesForAHostThatDoesNotHearItsBell_Test;
   static command suspension() {
     command order;
     order.type = command_type::submit;
@@ -151,6 +154,52 @@ TEST_F(AgentsDistrust, SurvivesCommandsThatMakeNoSense) {
   EXPECT_EQ(error_code{report_.error}, errc::not_supported) << "by debug trap";
   send(suspension());
   EXPECT_TRUE(hears(kfd::report_kind::completed));
+}
+
+// A host that never looks at what rings for it, and so fills what the kernel keeps of that: the
+// agent rings on, and sees that its host is silent.
+TEST_F(Distrust, ResumesForAHostThatDoesNotHearItsBell) {
+  agent_options with = options();
+  with.lease = 2s;
+  auto made = launch(SLUICE_AGENT_PROGRAM, with);
+  ASSERT_TRUE(made) << message_;
+  command_writer commands{made->page->commands};
+  report_reader reports{made->page->reports};
+  kfd::report heard;
+  const auto order = [&](const command& what, kfd::report_kind answer) {
+    made->page->lease_renewed.store(clock::now().time_since_epoch().count());
+    if (commands.push(what) != ring_status::done) return false;
+    ::eventfd_write(made->agent_doorbell.get(), 1);
+    return within(5s, [&] {
+      while (reports.pop(heard) == ring_status::done)
+        if (heard.kind == answer) return true;
+      return false;
+    });
+  };
+  command what;
+  what.type = command_type::attach;
+  what.target = target_id;
+  what.pid = target_.pid();
+  what.start_time = target_.start_time();
+  ASSERT_TRUE(order(what, kfd::report_kind::queue_added));
+  what = AgentsDistrust::suspension();
+  ASSERT_TRUE(order(what, kfd::report_kind::completed));
+  // Each answer rings: net.unix.max_dgram_qlen is 10, or some hundreds.
+  what.work.queues[0] = driver_queue_id{77};
+  for (int round = 0; round < 600; ++round)
+    ASSERT_TRUE(order(what, kfd::report_kind::completed)) << round;
+  EXPECT_TRUE(target_.stands_still());
+  EXPECT_TRUE(target_.runs(10s));  // The lease lapses.
+}
+
+// What would come with a message is closed by who drops it, which takes as long as its peer wants.
+TEST_F(Distrust, TakesNothingFromItsHostButCommands) {
+  auto made = launch(SLUICE_AGENT_PROGRAM, options());
+  ASSERT_TRUE(made) << message_;
+  for (const int line : {made->control.get(), made->host_doorbell.get()}) {
+    EXPECT_LT(::send(line, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT), 0);
+    EXPECT_EQ(errno, EPIPE);
+  }
 }
 
 TEST_F(Distrust, MakesTheHostReplaceAnAgentThatForgesCounts) {

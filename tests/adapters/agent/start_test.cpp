@@ -2,10 +2,16 @@
 
 #include "backend_loop.hpp"
 #include "family.hpp"
+#include "launch.hpp"
 
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -112,6 +118,72 @@ TEST_F(AgentStart, LeavesTheHostNoChild) {
   EXPECT_EQ(start(), boost::system::errc::inappropriate_io_control_operation);
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
   EXPECT_EQ(errno, ECHILD);
+}
+
+/// What a host of one's own passes to the agent.
+class PassedDescriptors : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int control[2];
+    int bell[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, control), 0);
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, bell), 0);
+    ours_[0].reset(control[0]);
+    ours_[1].reset(bell[0]);
+    kfd::unique_fd memory{::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    ASSERT_EQ(::ftruncate(memory.get(), sizeof(shared_page)), 0);
+    ASSERT_EQ(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+    void* const mapped =
+        ::mmap(nullptr, sizeof(shared_page), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    new (mapped) shared_page;
+    ::munmap(mapped, sizeof(shared_page));
+    theirs_[control_fd - 3].reset(control[1]);
+    theirs_[memory_fd - 3] = std::move(memory);
+    theirs_[agent_doorbell_fd - 3].reset(::eventfd(0, EFD_CLOEXEC));
+    theirs_[host_doorbell_fd - 3].reset(bell[1]);
+    theirs_[host_pidfd - 3].reset(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  }
+  /// What the agent says to them.
+  std::string answer() {
+    std::array<int, 5> numbers{};
+    for (std::size_t index = 0; index < numbers.size(); ++index)
+      numbers[index] = ::fcntl(theirs_[index].get(), F_DUPFD_CLOEXEC, 100);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (std::size_t index = 0; index < numbers.size(); ++index)
+        ::dup2(numbers[index], 3 + static_cast<int>(index));
+      ::execl(SLUICE_AGENT_PROGRAM, "sluice-agent", "--device", "/dev/null", "--sysfs", "/nowhere",
+              "--owner-lock", "", nullptr);
+      ::_exit(127);
+    }
+    for (const int each : numbers) ::close(each);
+    for (auto& each : theirs_) each.reset();
+    ::waitpid(child, nullptr, 0);
+    pollfd line{ours_[0].get(), POLLIN, 0};
+    note heard;
+    kfd::unique_fd unexpected;
+    if (::poll(&line, 1, 10'000) != 1 || !receive(ours_[0].get(), heard, unexpected))
+      return "nothing";
+    return std::string{heard.kind == note_kind::refused ? heard.get_text() : "no refusal"};
+  }
+
+  std::array<kfd::unique_fd, 2> ours_;
+  std::array<kfd::unique_fd, 5> theirs_;
+};
+
+TEST_F(PassedDescriptors, AreTakenAsAgreed) {
+  EXPECT_THAT(answer(), HasSubstr("/dev/null is not a KFD device"));
+}
+
+// A file of a file system that answers when it likes, say, would have the agent wait for it.
+TEST_F(PassedDescriptors, AreTakenOfTheAgreedKindsOnly) {
+  for (const int wrong : {memory_fd, agent_doorbell_fd, host_doorbell_fd, host_pidfd}) {
+    SCOPED_TRACE(wrong);
+    SetUp();
+    theirs_[static_cast<std::size_t>(wrong - 3)].reset(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+    EXPECT_THAT(answer(), HasSubstr("are not of the same build"));
+  }
 }
 
 /// A copy of the agent's program that has more rights than who starts it.

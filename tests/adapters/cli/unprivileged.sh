@@ -88,6 +88,11 @@ store = "/run/roles"
 may_claim_online = { users = ["root"] }
 END
 chmod 644 /run/enforce.toml
+# The agent has rights that the daemon has not, and so goes by the node's own configuration, which is root's.
+cp -a /etc /run/etc.copy
+install -d -m 755 /run/etc.copy/sluice
+install -m 644 /run/enforce.toml /run/etc.copy/sluice/sluice.toml
+mount --bind /run/etc.copy /etc
 # A group that is not one of the daemon's.
 sed 's/^socket_group.*/socket_group = 64005/' /run/enforce.toml >/run/strange.toml
 code=0
@@ -97,6 +102,19 @@ grep -q "clients' socket /run/sluice/clients.sock: cannot be given to group 6400
   fail "it does not say which group"
 
 offline_work "${work_user[@]}"
+tracer() { sed -n 's/^TracerPid:\t//p' "/proc/$offline/status"; }
+
+# A daemon that says otherwise, of a process that the node's configuration does not call offline.
+sed '/^store/a pids = [{pid = '"$offline"', role = "offline"}]' /run/enforce.toml >/run/hostile.toml
+"${daemon_user[@]}" /run/bin/sluice run --config /run/hostile.toml 2>$log &
+daemon=$!
+pids+=("$daemon")
+eventually 20 grep -q "refused to attach to process $offline: by the agent's own rules, /etc/sluice/sluice.toml, it is not offline (1 refused so far)" $log ||
+  fail "the agent attaches to what its host names"
+[ "$(tracer)" = 0 ] || fail "it is traced all the same"
+kill -TERM "$daemon"
+wait "$daemon" || fail "the daemon ended with code $?"
+
 "${daemon_user[@]}" /run/bin/sluice run --config /run/enforce.toml 2>$log &
 daemon=$!
 pids+=("$daemon")
@@ -107,9 +125,10 @@ capabilities() { sed -n 's/^CapEff:\t//p' "/proc/$1/status"; }
 [ "$(capabilities "$daemon")" = 0000000000000000 ] || fail "the daemon has capabilities"
 agent=$(sed -n '2s/ .*//p' /run/sluice/owner)
 [ "$(capabilities "$agent")" = 0000000000080000 ] || fail "the agent has not just CAP_SYS_PTRACE"
+grep -q '^Seccomp:.2$' "/proc/$agent/status" || fail "the agent has no filter"
+grep -q '^NoNewPrivs:.1$' "/proc/$agent/status" || fail "the agent could gain privileges"
 
 # Another user's environment is not the daemon's to read: its tag counts for nothing...
-tracer() { sed -n 's/^TracerPid:\t//p' "/proc/$offline/status"; }
 sleep 1.2  # It looks every second.
 [ "$(tracer)" = 0 ] || fail "whose word was that?"
 grep -q "cannot read the environment of 1 processes that use a GPU (process $offline, offline_demo" $log ||

@@ -116,6 +116,16 @@ TEST_F(NodeLock, CannotBeLookedAtThroughWhatIsNoDirectory) {
   EXPECT_EQ(found.error(), boost::system::errc::not_a_directory);
 }
 
+// Whoever owns the directory may put there what he likes, and root looks.
+TEST_F(NodeLock, IsLookedAtThroughNobodysPipeOrLink) {
+  std::filesystem::create_directories(directory_ / "run" / "sluice");
+  ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
+  EXPECT_EQ(node_lock::look(path()).error(), boost::system::errc::invalid_argument);
+  ASSERT_EQ(::unlink(path().c_str()), 0);
+  ASSERT_EQ(::symlink("/etc/hostname", path().c_str()), 0);
+  EXPECT_EQ(node_lock::look(path()).error(), boost::system::errc::too_many_symbolic_link_levels);
+}
+
 TEST_F(NodeLock, IsFreeOnceItsOwnerIsKilled) {
   family owner{[this](int said) { return hold(said, acquire()); }};
   ASSERT_EQ(owner.heard(), 'y');

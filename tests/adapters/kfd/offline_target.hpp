@@ -32,6 +32,7 @@ class offline_target {
     bool open_when_told = false;  ///< 'o' then opens the device; else it is open from the start.
     bool runtime = true;          ///< False: no debug session can suspend its queues.
     bool every_gpu = false;       ///< Its queues lie on all GPUs in turn.
+    uid_t user = 0;  ///< Not 0: whose it is once it has opened the device at the start.
   };
 
   explicit offline_target(const kfd::roots& where) : offline_target(where, options()) {}
@@ -106,6 +107,10 @@ class offline_target {
     };
     const auto answer = [said](char letter) { (void)!::write(said, &letter, 1); };
     if (!how.open_when_told && !open()) return 3;
+    // As any program of that user, and not as one that had root's rights.
+    if (how.user != 0 &&
+        (::setgid(how.user) != 0 || ::setuid(how.user) != 0 || ::prctl(PR_SET_DUMPABLE, 1) != 0))
+      return 9;
     answer('r');
     for (;;) {
       pollfd order{told, POLLIN, 0};

@@ -3,9 +3,12 @@
 #include "family.hpp"
 #include "proc.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <csignal>
 #include <ctime>
 #include <functional>
@@ -41,11 +44,11 @@ bool stands(const family& target) {
 /// What a tracer's thread has. Made and used on a thread that ends, since only that lets go of the
 /// target.
 struct listener {
-  explicit listener(const family& target) {
+  explicit listener(const family& target, bell_maker* maker = nullptr) {
     auto seized =
         tracee::seize(target.pid(), start_time_of(target.pid()).value_or(0), messages_to_stderr());
     if (seized) traced = std::move(*seized);
-    bell = stop_bell::hang(rings.get());
+    bell = stop_bell::hang(rings.get(), maker);
   }
   bool ready() const { return traced && bell; }
   bool rung(duration limit = 5s) const {
@@ -199,6 +202,67 @@ TEST_F(StopBell, InterruptsNoCall) {
     EXPECT_TRUE(here.rung(0ms)) << "no stop came meanwhile";
     here.traced->service();
   });
+}
+
+// For an agent that may not make rings itself.
+TEST_F(StopBell, IsMadeByAnotherProcess) {
+  int confined = 0;
+  const auto maker = bell_maker::start([&] { return ++confined == 1; });
+  ASSERT_TRUE(maker);
+  const family target{say_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  for (int round = 0; round < 3; ++round) {
+    on_a_thread([&] {
+      listener here{target, maker->get()};
+      ASSERT_TRUE(here.ready());
+      ASSERT_TRUE(here.bell->arm());
+      EXPECT_FALSE(here.rung(10ms));
+      ::kill(target.pid(), SIGUSR1);
+      EXPECT_TRUE(here.rung());
+      here.traced->service();
+    });
+    EXPECT_EQ(target.heard(), 's');
+  }
+  EXPECT_EQ(confined, 0) << "that was for the child";
+}
+
+TEST_F(StopBell, IsDoneWithoutWhereItsMakerDoesNotConfineItself) {
+  const auto maker = bell_maker::start([] { return false; });
+  ASSERT_TRUE(maker);
+  const unique_fd rings{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  EXPECT_EQ(stop_bell::hang(rings.get(), maker->get()), nullptr);
+  EXPECT_EQ(stop_bell::hang(rings.get(), maker->get()), nullptr) << "and it is not asked again";
+}
+
+// Else whoever has the agent's ring could do by it what the filter forbids.
+TEST_F(StopBell, RingsOfItsMakerTakeNoOtherRequest) {
+  io_uring_params how{};
+  unique_fd made{make_restricted_ring(how)};
+  ASSERT_TRUE(made);
+  const auto allow_more = [&] {
+    io_uring_restriction more{};
+    more.opcode = IORING_RESTRICTION_SQE_OP;
+    more.sqe_op = IORING_OP_OPENAT;
+    return ::syscall(SYS_io_uring_register, made.get(), IORING_REGISTER_RESTRICTIONS, &more, 1);
+  };
+  EXPECT_LT(allow_more(), 0);
+  io_uring ring{};
+  ASSERT_EQ(io_uring_queue_mmap(made.get(), &how, &ring), 0);
+  ASSERT_EQ(enable_ring(made.get()), 0);
+  EXPECT_LT(allow_more(), 0);
+  for (const auto operation :
+       {IORING_OP_NOP, IORING_OP_OPENAT, IORING_OP_SOCKET, IORING_OP_WRITE}) {
+    io_uring_sqe* const request = io_uring_get_sqe(&ring);
+    ASSERT_NE(request, nullptr);
+    io_uring_prep_rw(operation, request, AT_FDCWD, "/dev/null", 0, 0);
+    ASSERT_EQ(io_uring_submit_and_wait(&ring, 1), 1);
+    io_uring_cqe* answer = nullptr;
+    ASSERT_EQ(io_uring_peek_cqe(&ring, &answer), 0);
+    EXPECT_EQ(answer->res, -EACCES) << "operation " << operation;
+    io_uring_cqe_seen(&ring, answer);
+  }
+  (void)made.release();
+  io_uring_queue_exit(&ring);
 }
 
 }  // namespace

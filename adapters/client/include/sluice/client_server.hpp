@@ -40,6 +40,8 @@ struct server_options {
   std::size_t most_clients = 256;
   /// Of one process. 1 to 4096.
   std::size_t most_of_a_process = 16;
+  /// Of all processes of one user, so that none keeps the others out. 1 to 4096.
+  std::size_t most_of_a_user = 192;
   /// Who has not said what it is by then is hung up on.
   duration hello_limit = std::chrono::seconds(1);
   /// Whether the process may have that role (online or offline). Empty: none may have any. May read

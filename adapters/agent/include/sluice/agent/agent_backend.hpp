@@ -21,11 +21,18 @@ struct agent_options {
   kfd::roots roots = kfd::roots::from_environment();
   /// The program sluice-agent. Empty: SLUICE_AGENT from the environment, else beside this program's
   /// own file, else in the prefix that the build was configured for, else in PATH.
-  std::string agent_path;
+  std::string agent_path{};
   /// Who holds this lock owns the node. Empty: take none (tests with devices of their own).
   std::string owner_lock = kfd::default_owner_lock;
   /// Whether it acts for a sluice::node: the lock then says so, for `sluice pause`.
   bool of_a_node = false;
+  /// A configuration file whose table [roles] the agent itself applies to each process before it
+  /// traces it, and again when that runs another program: what it does not call offline by the
+  /// process's pid, environment, cgroup or by the role store is refused (errc::not_managed, with a
+  /// sentence), whatever the scheduler says. Empty: the agent attaches to what it is told to and
+  /// the kernel lets it trace. An agent with file capabilities takes /etc/sluice/sluice.toml in any
+  /// case, or where there is none the defaults.
+  std::string roles{};
   /// How long the agent goes on without tick() before it resumes everything and ends, and how long
   /// tick() goes on without the agent's heartbeat before it kills the agent. 50 ms to 60 s.
   duration lease = std::chrono::milliseconds{500};

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "sluice/backend.hpp"
+#include "sluice/kfd/bell_maker.hpp"
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/message_sink.hpp"
 #include "sluice/kfd/process_pause.hpp"
@@ -64,6 +65,9 @@ struct lanes_options {
   /// where lanes do not hear_stops() themselves. If neither does, every lane looks for itself every
   /// 10 ms, and a signal to a target's main thread waits that long.
   bool owner_watches_children = false;
+  /// Of an owner that may make no io_uring: who makes those of the lanes. It outlives them. Null:
+  /// they make their own.
+  bell_maker* bells = nullptr;
   /// Of an owner that can take reports on any thread while its own sleeps. A lane that has said
   /// something calls it, from its own thread: one thread less to wake. It takes all that next()
   /// has, or returns false; then ready_fd() becomes readable, as it does without it. It keeps to
@@ -78,6 +82,9 @@ struct lanes_options {
   /// runtime, are paused as a whole (process_pause.hpp), and only they. The guard outlives the
   /// lanes; once it is gone, stop() them.
   const pause_guard* guard = nullptr;
+  /// Asked before a process is traced, and each time it runs another program: whether it may be
+  /// managed. On its lane's thread, of several lanes at once. Empty: any may.
+  std::function<bool(pid_t pid, std::uint64_t start_time)> admits = {};
   /// Where those targets' queues are listed, and in which order the driver goes through GPUs.
   /// Empty: that is not known, and targets on different GPUs may wait for each other.
   std::string sysfs = {};
@@ -130,6 +137,9 @@ class lanes {
   /// \return errc::not_supported without batch commands, errc::busy or errc::full: later, or the
   ///         system's error when no thread can be had.
   [[nodiscard]] result<void> reserve(gpu_id gpu, double offline_share);
+
+  /// Whether reserve() can come to anything: there are batch commands.
+  bool takes_reservations() const noexcept;
 
   /// What was submitted goes out now at the latest. Of targets on different GPUs those go first
   /// that otherwise would wait for the others in the driver; to see them begin takes up to 200 us

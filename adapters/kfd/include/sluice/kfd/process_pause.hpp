@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -30,7 +31,9 @@ namespace sluice::kfd {
 /// Cost:      a message for each pause and one for its end, a few microseconds.
 class pause_guard {
  public:
-  [[nodiscard]] static result<std::unique_ptr<pause_guard>> start();
+  /// \param confine what the guard takes from itself first; false: it ends. Empty: nothing.
+  [[nodiscard]] static result<std::unique_ptr<pause_guard>> start(
+      const std::function<bool()>& confine = {});
 
   /// Of the process that is about to be paused by this thread. `device` is the target's own
   /// descriptor of the device node.
