@@ -42,7 +42,7 @@ constexpr auto look_every = 500ms;
 constexpr auto sample_every = 1s;
 constexpr auto rest_every = 5min;
 /// Of what a process does when asked to end: its kernels may have to wait for online work.
-constexpr auto ending_limit = 90s;
+constexpr auto ending_limit = 150s;
 constexpr std::size_t most_problems = 40;
 
 enum : std::size_t { resident, anonymous, descriptors, threads };
@@ -192,6 +192,14 @@ std::unique_ptr<test::child_process> world::start(const std::vector<std::string>
     ::setenv("SLUICE_BREAKERS", (directory_ + "/breakers").c_str(), 1);
     ::setenv("SLUICE_AGENT", SLUICE_AGENT_PROGRAM, 1);
     if (!tag.empty()) ::setenv("AMD_QUEUE_TAG", tag.c_str(), 1);
+    // What a worker is told before it listens waits until it does.
+    if (words[0] == SLUICE_SOAK_WORKER) {
+      sigset_t endings;
+      sigemptyset(&endings);
+      sigaddset(&endings, SIGTERM);
+      sigaddset(&endings, SIGINT);
+      ::sigprocmask(SIG_BLOCK, &endings, nullptr);
+    }
     const int out =
         ::open((logs_ + "/" + log).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     ::dup2(out, STDOUT_FILENO);
@@ -660,7 +668,7 @@ void world::rest() {
           const usage now = usage_of(pid);
           const auto& first = figures_[name].at_rest;
           for (const std::size_t what : {descriptors, threads}) {
-            if (now[what] != last[name][what] ||
+            if (now == usage{} || now[what] != last[name][what] ||
                 (!first[what].empty() && now[what] > first[what].front()))
               same_since = clock::now();
           }

@@ -16,6 +16,8 @@ namespace {
 constexpr std::size_t most_threads = 8;
 /// Once nothing was taken off the queue for so long, a further thread does it.
 constexpr std::chrono::milliseconds patience(100);
+/// And once that thread had nothing to do for so long, it ends.
+constexpr std::chrono::seconds idle(3);
 
 /// Never destroyed, and its threads never joined: a peer may keep each in a close() for hours.
 class closer {
@@ -24,7 +26,7 @@ class closer {
   bool add(int fd) {
     const std::lock_guard lock(mutex_);
     if (threads_ == 0) {
-      if (!start([this] { run(); })) return false;
+      if (!start([this] { run(true); })) return false;
       ++threads_;
       (void)start([this] { mind(); });
     }
@@ -45,10 +47,16 @@ class closer {
     return true;
   }
 
-  void run() {
+  void run(bool stays) {
     std::unique_lock lock(mutex_);
+    const auto any = [&] { return !fds_.empty(); };
     for (;;) {
-      work_.wait(lock, [&] { return !fds_.empty(); });
+      if (stays) {
+        work_.wait(lock, any);
+      } else if (!work_.wait_for(lock, idle, any)) {
+        --threads_;
+        return;
+      }
       const int fd = fds_.front();
       fds_.pop_front();
       ++taken_;
@@ -58,16 +66,16 @@ class closer {
       lock.lock();
     }
   }
-  /// Starts further threads, until there are as many as may be.
+  /// Starts further threads, as many as may be.
   void mind() {
     std::unique_lock lock(mutex_);
-    while (threads_ < most_threads) {
-      minder_.wait(lock, [&] { return !fds_.empty(); });
+    for (;;) {
+      minder_.wait(lock, [&] { return !fds_.empty() && threads_ < most_threads; });
       const std::uint64_t before = taken_;
       lock.unlock();
       std::this_thread::sleep_for(patience);
       lock.lock();
-      if (!fds_.empty() && taken_ == before && start([this] { run(); })) ++threads_;
+      if (!fds_.empty() && taken_ == before && start([this] { run(false); })) ++threads_;
     }
   }
 

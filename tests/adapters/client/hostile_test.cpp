@@ -14,7 +14,9 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <thread>
@@ -165,6 +167,10 @@ TEST_F(Hostile, DescriptorsThatTakeLongToCloseHoldUpNobody) {
 
 TEST_F(Hostile, DescriptorsThatAreNeverClosedKeepNobodyOut) {
   start();
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator{"/proc/self/task"}, {});
+  };
+  const auto before = threads();
   // All but one of the threads that close are kept, and each client after that leaves three.
   std::vector<std::unique_ptr<lingering>> slow;
   for (int i = 0; i < 7; ++i) slow.push_back(std::make_unique<lingering>());
@@ -184,6 +190,9 @@ TEST_F(Hostile, DescriptorsThatAreNeverClosedKeepNobodyOut) {
     EXPECT_EQ(said->error, 0) << said->why;
   }
   EXPECT_TRUE(others_are_served());
+  slow.clear();
+  EXPECT_TRUE(eventually(patience, [&] { return threads() <= before + 2; }))
+      << "those that closed stay for good";
 }
 
 TEST_F(Hostile, RegistrationsThatMakeNoSenseAreRefused) {
