@@ -65,10 +65,11 @@ done
 # That the stack's guard page is never jumped over leaves no mark in a file: how was it compiled?
 commands=$build/compile_commands.json
 if [ -e "$commands" ]; then
-  # Sources of this tree's products, one line each.
-  product='"command".* -o (CMakeFiles|core|policies|adapters)/'
-  compiled=$(grep -Ec "$product" "$commands") || true
-  bare=$(grep -E "$product" "$commands" | grep -vc -- ' -fstack-clash-protection ') || true
+  # Sources of this tree's products, one line each; not those that only show that each header compiles alone.
+  product='"command".* -o (core|policies|adapters)/'
+  grep -E "$product" "$commands" | grep -v '_verify_interface_header_sets' >"$work/commands" || true
+  compiled=$(wc -l <"$work/commands")
+  bare=$(grep -vc -- ' -fstack-clash-protection ' "$work/commands") || true
   [ "$compiled" -ge 100 ] || { echo "FAILED: only $compiled files in $commands"; failed=yes; }
   [ "$bare" = 0 ] || { echo "FAILED: $bare files without -fstack-clash-protection"; failed=yes; }
 fi
