@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -204,6 +205,15 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   for (auto& each : connections) each.reset();
   one.turn();
   static unsigned inputs = 0;
+  static int descriptors = 0;  // Once all has been made that is made once.
   if (++inputs % 64 == 0) one.require_service();
+  if (inputs == 64) descriptors = fuzz::descriptors();
+  // Threads of the server's close what it was passed.
+  const auto until = clock::now() + 5s;
+  while (inputs > 64 && fuzz::descriptors() > descriptors) {
+    fuzz::require(clock::now() < until, "no descriptor stays open");
+    one.turn();
+    std::this_thread::sleep_for(100us);
+  }
   return 0;
 }
