@@ -165,8 +165,8 @@ class connection {
     send(&what, sizeof what, {});
   }
   void anything() {
-    const auto bytes =
-        input_.ConsumeBytes<std::uint8_t>(input_.ConsumeIntegralInRange<std::size_t>(0, 700));
+    const auto bytes = input_.ConsumeBytes<std::uint8_t>(
+        few() ? 0 : input_.ConsumeIntegralInRange<std::size_t>(1, 700));
     std::vector<int> fds;
     for (int i = input_.ConsumeIntegralInRange<int>(0, 4); i > 0; --i) {
       fds.push_back(input_.PickValueInArray({page_, bell_, socket_, STDERR_FILENO}));
