@@ -3,6 +3,7 @@
 /// What the fuzz targets share. Each is one function that libFuzzer calls with inputs of its own
 /// making; it looks for crashes, for what the sanitizers report, and for broken promises.
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -29,6 +30,13 @@ inline void require(bool promise, const char* what) {
   if (promise) return;
   std::fprintf(stderr, "broken promise: %s\n", what);
   std::abort();
+}
+
+/// Open ones of the first few, which are given in order.
+inline int descriptors() {
+  int count = 0;
+  for (int fd = 0; fd < 128; ++fd) count += fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+  return count;
 }
 
 /// Feeds a parser the text in pieces, whose lengths the text itself says.

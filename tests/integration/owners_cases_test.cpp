@@ -59,10 +59,10 @@ constexpr auto patience = 30s;
 
 /// What sluice may add to the driver's part, in the median: some wake-ups of threads, a tenth of
 /// this on an idle machine.
-constexpr duration own_share = 1ms;
+constexpr duration own_share = 2ms;
 
 /// A busy machine only adds to a latency, so a target that was missed is tried again.
-constexpr int most_attempts = 8;
+constexpr int most_attempts = 12;
 
 std::chrono::seconds length_of_frequent_preemption() {
   const char* const said = std::getenv("SLUICE_OWNERS_SECONDS");
@@ -227,6 +227,9 @@ class world {
     scheduler_config config;
     config.attach_after = 0ns;
     config.attach_at_latest = 0ns;
+    // A machine that stands still shall not meet the limits, which are no part of this.
+    config.max_suspend = 10s;
+    config.offline_floor = 0;
     auto driver = agent::make_agent_backend({.roots = device_.roots(),
                                              .agent_path = SLUICE_AGENT_PROGRAM,
                                              .owner_lock = device_.root() + "/owner",
@@ -550,14 +553,19 @@ TEST_P(OwnersCases, SlotsAreUsedUnderOversubscription) {
   slot_watch quiet{here};
   std::this_thread::sleep_for(3s);
   const auto alone = quiet.end();
+  const auto cycle_time = [&] {
+    return std::chrono::nanoseconds(here.view().gpu_count("cycle_ns"));
+  };
+  const duration before = cycle_time();
   slot_watch busy{here};
   const account all = preempt_every(here, 100ms, 5s);
   const auto preempted = busy.end();
-  const double driver =
-      static_cast<double>(all.driver.count()) / static_cast<double>(all.elapsed.count());
+  const double cycles = static_cast<double>((cycle_time() - before).count()) /
+                        static_cast<double>(all.elapsed.count());
   char because[64] = "";
   if (preempted.use <= 0.8)
-    std::snprintf(because, sizeof because, ": driver calls take %.1f %% of the time", 100 * driver);
+    std::snprintf(because, sizeof because, ": runlist cycles take %.0f %% of the time",
+                  100 * cycles);
   share_row("HQD utilisation, 31 queues on 24 slots", name_of(GetParam()), alone.use, "> 80 %",
             met(alone.use > 0.8));
   share_row("the same, preempted every 100 ms", name_of(GetParam()), preempted.use, "> 80 %",
@@ -565,7 +573,10 @@ TEST_P(OwnersCases, SlotsAreUsedUnderOversubscription) {
   EXPECT_GT(alone.looks, 50);
   EXPECT_GT(preempted.looks, 50);
   EXPECT_GT(alone.use, 0.8);
-  EXPECT_GT(preempted.use + (batched ? 0 : driver), 0.8) << "by the debug trap, beside its calls";
+  if (batched) {
+    EXPECT_GT(preempted.use, 0.8);
+  }
+  EXPECT_GT(preempted.use, 0.8 * (1 - cycles)) << "in a cycle nothing is mapped";
   EXPECT_TRUE(here.all_run());
   EXPECT_TRUE(here.results_are_whole());
 }
@@ -603,7 +614,8 @@ TEST(OwnersComparison, TraditionalAgainstBatch) {
   }
   const way& traditional = ways[0];
   const auto speed_up = [](const histogram& of, const histogram& against) {
-    return static_cast<double>(against.mean().count()) / static_cast<double>(of.mean().count());
+    return static_cast<double>(against.percentile(50).count()) /
+           static_cast<double>(of.percentile(50).count());
   };
   for (const auto& each : ways) {
     for (const auto half : {&way::suspend, &way::resume}) {

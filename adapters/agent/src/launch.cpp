@@ -175,7 +175,7 @@ result<void> receive(int control, note& into, kfd::unique_fd& pidfd) {
     got = ::recvmsg(control, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
   if (got < 0 && errno == EAGAIN) return last_system_error();
-  if (got <= 0) return errc::lost;
+  if (got < 0) return errc::lost;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
@@ -183,6 +183,7 @@ result<void> receive(int control, note& into, kfd::unique_fd& pidfd) {
     std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
     pidfd.reset(fd);
   }
+  if (got == 0) return errc::lost;  // or an empty note, which may have brought a descriptor
   if (static_cast<std::size_t>(got) != sizeof(into) || into.magic != protocol_magic)
     return errc::not_supported;
   into.text.back() = '\0';

@@ -254,8 +254,8 @@ static bool receive(keeper* self) {
     const ssize_t got = recvmsg(client->link, &from, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return false;
-    if (got <= 0) {
-      hang_up(self, got < 0 ? errno : ECONNRESET, "the scheduler hung up; it is tried again");
+    if (got < 0) {
+      hang_up(self, errno, "the scheduler hung up; it is tried again");
       return false;
     }
     int page = -1;
@@ -263,7 +263,12 @@ static bool receive(keeper* self) {
     if (head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
       memcpy(&page, CMSG_DATA(head), sizeof page);
     }
-    handle(self, &message, (size_t)got, page);
+    /* An empty message looks like the end, but may bring a descriptor. */
+    if (got == 0) {
+      hang_up(self, ECONNRESET, "the scheduler hung up; it is tried again");
+    } else {
+      handle(self, &message, (size_t)got, page);
+    }
     if (page >= 0) close(page);
   }
   return false;

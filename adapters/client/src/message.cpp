@@ -36,8 +36,7 @@ received receive(int socket, message& into) noexcept {
   do {
     got = ::recvmsg(socket, &from, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
-  if (got < 0 && errno == EAGAIN) return received::none;
-  if (got <= 0) return received::hung_up;
+  if (got < 0) return errno == EAGAIN ? received::none : received::hung_up;
   // Of more than there is room for, more than any message is.
   into.size = static_cast<std::size_t>(got);
   for (cmsghdr* each = CMSG_FIRSTHDR(&from); each != nullptr; each = CMSG_NXTHDR(&from, each)) {
@@ -56,7 +55,8 @@ received receive(int socket, message& into) noexcept {
       }
     }
   }
-  return received::one;
+  // An empty message looks like the end, but may have brought descriptors.
+  return got == 0 ? received::hung_up : received::one;
 }
 
 sluice_wire_head head_of(sluice_wire_type type) noexcept {

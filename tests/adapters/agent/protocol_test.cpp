@@ -82,10 +82,12 @@ TEST(Protocol, ANoteBringsOneDescriptorAtMost) {
   const note said;
   ASSERT_TRUE(test::send_with(agent.get(), &said, sizeof said,
                               {STDERR_FILENO, STDERR_FILENO, STDERR_FILENO}, 0));
+  // Nor does an empty one, which looks like the end.
+  ASSERT_TRUE(test::send_with(agent.get(), nullptr, 0, {STDERR_FILENO}, 0));
   note heard;
-  {
+  for (const bool whole : {true, false}) {
     kfd::unique_fd pidfd;
-    EXPECT_TRUE(receive(host.get(), heard, pidfd));
+    EXPECT_EQ(receive(host.get(), heard, pidfd).has_value(), whole);
     EXPECT_TRUE(pidfd);
   }
   EXPECT_EQ(test::open_descriptors(), before);

@@ -1,5 +1,6 @@
 // Clients that speak the protocol themselves, and badly.
 
+#include "open_descriptors.hpp"
 #include "program.hpp"
 #include "raw_client.hpp"
 #include "served_node.hpp"
@@ -193,6 +194,21 @@ TEST_F(Hostile, DescriptorsThatAreNeverClosedKeepNobodyOut) {
   slow.clear();
   EXPECT_TRUE(eventually(patience, [&] { return threads() <= before + 2; }))
       << "those that closed stay for good";
+}
+
+// Symptom: an empty message looks like the end of a connection, and left its descriptors open.
+TEST_F(Hostile, EmptyMessagesLeaveNothingOpen) {
+  start();
+  const std::size_t before = open_descriptors();
+  for (int i = 0; i < 5; ++i) {
+    raw_client one(place_.path());
+    const int fd = one.page.get();
+    ASSERT_TRUE(one.send(nullptr, 0, {fd, fd, fd}));
+    EXPECT_TRUE(one.is_hung_up());
+  }
+  // Threads of their own close what was passed.
+  EXPECT_TRUE(eventually(patience, [&] { return open_descriptors() <= before; }));
+  EXPECT_TRUE(others_are_served());
 }
 
 TEST_F(Hostile, RegistrationsThatMakeNoSenseAreRefused) {

@@ -110,10 +110,10 @@ class lying_scheduler {
     said.role = 1;
     (void)send(&said, sizeof said, {page_});
   }
-  /// Whether the client has taken everything off its socket, or hung up.
-  bool all_was_read() const {
+  /// What the client has not taken off its socket yet, in bytes; 0 when it hung up.
+  int unread() const {
     int left = 0;
-    return client_ < 0 || ioctl(client_, SIOCOUTQ, &left) != 0 || left == 0;
+    return client_ < 0 || ioctl(client_, SIOCOUTQ, &left) != 0 ? 0 : left;
   }
 
  private:
