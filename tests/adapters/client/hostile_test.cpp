@@ -191,6 +191,7 @@ TEST_F(Hostile, DescriptorsThatAreNeverClosedKeepNobodyOut) {
     EXPECT_EQ(said->error, 0) << said->why;
   }
   EXPECT_TRUE(others_are_served());
+  EXPECT_TRUE(eventually(patience, [&] { return threads() >= before + 4; }));
   slow.clear();
   EXPECT_TRUE(eventually(patience, [&] { return threads() <= before + 2; }))
       << "those that closed stay for good";
