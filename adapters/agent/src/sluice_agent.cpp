@@ -596,6 +596,10 @@ int unpause(settings chosen) {
     complain(reason);
     return 1;
   }
+  if (const auto dropped = drop_capabilities({.criu_pause = true}); !dropped) {
+    complain("cannot give up the rights that it does not need: " + dropped.error().message());
+    return 1;
+  }
   // To trace is to disturb: not whom the driver does not know.
   const std::string users = where.sysfs + "/proc";
   const std::string user = users + "/" + std::to_string(chosen.unpause);
