@@ -8,10 +8,10 @@ sluice_build_packages=(
   libtomlplusplus-dev libsystemd-dev libgtest-dev libgmock-dev libbenchmark-dev)
 
 # On top of the above: sanitizer builds with clang, the format check, a load for HTTP servers, Python servers as
-# clients of the scheduler, and AMD's own libraries as clients of the simulated device.
+# clients of the scheduler, AMD's own libraries as clients of the simulated device, and a model checker.
 sluice_test_packages=(
   clang libclang-rt-dev lld clang-format git procps python3 libpython3.11 wrk
-  python3-pip python3-starlette python3-uvicorn libhsakmt-dev rocminfo)
+  python3-pip python3-starlette python3-uvicorn libhsakmt-dev rocminfo spin)
 
 # Ctrl-C ends the script, whatever the command it waits for makes of it.
 trap 'exit 130' INT
