@@ -7,11 +7,11 @@ sluice_build_packages=(
   libboost1.81-dev liburing-dev libspdlog-dev libfmt-dev libfuse3-dev libcli11-dev
   libtomlplusplus-dev libsystemd-dev libseccomp-dev libgtest-dev libgmock-dev libbenchmark-dev)
 
-# On top of the above: sanitizer builds with clang, valgrind, the format check, a load for HTTP servers, Python servers as
-# clients of the scheduler, and AMD's own libraries as clients of the simulated device.
+# On top of the above: sanitizer builds with clang, valgrind, the format check, a load for HTTP servers, Python
+# servers as clients of the scheduler, AMD's own libraries as clients of the simulated device, and a model checker.
 sluice_test_packages=(
   clang libclang-rt-dev lld valgrind clang-format git procps python3 libpython3.11 wrk
-  python3-pip python3-starlette python3-uvicorn libhsakmt-dev rocminfo)
+  python3-pip python3-starlette python3-uvicorn libhsakmt-dev rocminfo spin)
 
 # Ctrl-C ends the script, whatever the command it waits for makes of it.
 trap 'exit 130' INT

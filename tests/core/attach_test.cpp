@@ -355,5 +355,38 @@ TEST(Resync, OfAHeldProcessThatIsGoneLetsGoOfIt) {
   EXPECT_EQ(bench.stats().suspended_now, 0U);
 }
 
+/// It had queues on two GPUs, one was lost, and it let go of its queue there.
+TEST(Attach, ComesOnceTheQueueOnALostGpuIsGone) {
+  core_bench bench;
+  bench.see(100, role::offline);
+  bench.create_queue(100, q(0), gpu_a);
+  bench.create_queue(100, q(1), gpu_b);
+  bench.settle();
+  bench.driver.lose_gpu(gpu_a);
+  bench.run_for(5s);
+  ASSERT_FALSE(bench.driver.attached(100));
+  bench.driver.remove_queue(100, q(0));
+  bench.see_kind(observation_kind::queue_gone, 100, q(0));
+  bench.run_for(5s);
+  EXPECT_TRUE(bench.driver.attached(100));
+}
+
+/// A queue that a source sees was forgotten with the session, and so was its process never attached
+/// again: its number had been another queue's, and the source had said so before the driver did.
+TEST(Attach, ComesBackToAQueueWhoseNumberWasUsedAgain) {
+  for (const gpu_id where : {gpu_a, gpu_b}) {
+    attached_bench bench;
+    bench.see_kind(observation_kind::queue_gone, 100, q(0));
+    bench.see_queue(100, q(0), where);
+    bench.driver.add_queue(100, q(0), where);
+    bench.settle();
+    bench.driver.lose();
+    bench.settle();
+    bench.driver.restore();
+    bench.run_for(5s);
+    EXPECT_TRUE(bench.driver.attached(100));
+  }
+}
+
 }  // namespace
 }  // namespace sluice::tests

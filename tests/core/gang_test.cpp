@@ -102,6 +102,23 @@ TEST_F(Gang, ThatGainsAProcessWithoutASessionRunsUntilItHasOne) {
   ASSERT_TRUE(bench.driver.attached(300));
 }
 
+/// A process that came to another gang while it was suspended began to count its time off anew, and
+/// was off for twice max_suspend, or as often as it changed.
+TEST(GangChange, OfAProcessThatIsOffLetsItRunFirst) {
+  attached_bench bench;
+  auto client = bench.client();
+  client.begin();
+  bench.run_for(900ms);
+  ASSERT_TRUE(bench.driver.suspended(100, q(0)));
+  bench.see(100, role::offline, job);
+  bench.settle();
+  EXPECT_FALSE(bench.driver.suspended(100, q(0)));
+  bench.run_for(90ms);
+  EXPECT_FALSE(bench.driver.suspended(100, q(0)));  // min_run
+  bench.run_for(20ms);
+  EXPECT_TRUE(bench.driver.suspended(100, q(0)));
+}
+
 TEST(GroupView, CountsQueuesByGpuAndTakesTheHighestPriority) {
   core_bench bench;
   for (const auto& [pid, priority] : {std::pair<pid_t, std::uint8_t>{100, 3}, {200, 7}}) {

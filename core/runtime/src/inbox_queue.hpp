@@ -24,6 +24,7 @@ class inbox {
     std::function<bool()> on_reactor_thread;  ///< Any thread.
     /// With the time, which is read once for all that a drain() hands over.
     std::function<void(const observation&, time_point now)> deliver;
+    const time_source* time = nullptr;  ///< nullptr: the steady clock.
   };
   inbox(std::size_t capacity, hooks calls) : queue_(capacity), hooks_(std::move(calls)) {}
 
@@ -34,7 +35,7 @@ class inbox {
   void drain() {
     if (draining_ || queue_.read_available() == 0) return;
     draining_ = true;
-    const time_point now = clock::now();
+    const time_point now = hooks_.time != nullptr ? hooks_.time->now() : clock::now();
     queue_.consume_all([&](const observation& one) { hooks_.deliver(one, now); });
     draining_ = false;
   }

@@ -26,10 +26,12 @@ constexpr int most_rounds = 8;
 
 class scheduler::impl {
  public:
-  impl(const scheduler_config& config, std::unique_ptr<core::recorder> recorder,
-       std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
-       std::unique_ptr<scheduler_core> core, std::vector<std::unique_ptr<source>> sources)
+  impl(const scheduler_config& config, const time_source& time,
+       std::unique_ptr<core::recorder> recorder, std::unique_ptr<reactor> loop,
+       std::unique_ptr<backend> driver, std::unique_ptr<scheduler_core> core,
+       std::vector<std::unique_ptr<source>> sources)
       : inbox_capacity_(config.inbox_capacity),
+        time_(time),
         recorder_(std::move(recorder)),
         loop_(std::move(loop)),
         backend_(std::move(driver)),
@@ -94,7 +96,8 @@ class scheduler::impl {
               [core = owner_.core_.get()] { core->ring(); },
               [loop = owner_.loop_.get()] { return loop->running_here(); },
               [core = owner_.core_.get(), number = number_](
-                  const observation& seen, time_point now) { core->observe(number, seen, now); }}));
+                  const observation& seen, time_point now) { core->observe(number, seen, now); },
+              &owner_.time_}));
       return inboxes_.back()->producer();
     }
 
@@ -197,11 +200,11 @@ class scheduler::impl {
         return;
       }
       if (stopping) next = std::min(next, stop_deadline_);
-      if (backend_->ready_fd() < 0) next = std::min(next, clock::now() + drain_interval);
+      if (backend_->ready_fd() < 0) next = std::min(next, time_.now() + drain_interval);
       const bool asleep = core_->fall_asleep();
       const bool news = std::any_of(sources_.begin(), sources_.end(),
                                     [](const auto& one) { return one->has_news(); });
-      if (asleep && !news && next > clock::now()) {
+      if (asleep && !news && next > time_.now()) {
         loop_->arm(timer_, next);
         return;
       }
@@ -210,7 +213,7 @@ class scheduler::impl {
   }
 
   bool may_shut_down() {
-    const auto now = clock::now();
+    const auto now = time_.now();
     if (stop_deadline_ == never) stop_deadline_ = now + core_->config().stop_limit;
     if (core_->all_running()) return true;
     if (now < stop_deadline_) return false;
@@ -229,6 +232,7 @@ class scheduler::impl {
   }
 
   const std::size_t inbox_capacity_;
+  const time_source& time_;
   // In this order: the core uses the backend and the recorder, the sources use both and the loop.
   const std::unique_ptr<core::recorder> recorder_;
   std::unique_ptr<reactor> loop_;
@@ -260,14 +264,17 @@ result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
     if (!opened) return opened.error();
     recorder = std::move(*opened);
   }
+  static const steady_time real_time;
+  const time_source& time = options.time != nullptr ? *options.time : real_time;
   auto core = scheduler_core::create(config, *driver, std::move(decider),
-                                     {.own_pid = getpid(),
+                                     {.time = &time,
+                                      .own_pid = getpid(),
                                       .fallback = std::move(options.fallback),
                                       .record_into = recorder.get(),
                                       .record = std::move(options.record)});
   if (!core) return core.error();
   return std::unique_ptr<scheduler>(new scheduler(
-      std::make_unique<impl>(config, std::move(recorder), std::move(loop), std::move(driver),
+      std::make_unique<impl>(config, time, std::move(recorder), std::move(loop), std::move(driver),
                              std::move(*core), std::move(sources))));
 }
 

@@ -24,6 +24,12 @@ void table::observe(unsigned source, const observation& seen) {
       if (one.in->key != seen.group_key) {
         leave(one);
         join(one, seen.group_key);
+        // Its time off is in the other group's books: before it is held with this one, it runs.
+        if (std::any_of(one.queues.begin(), one.queues.end(),
+                        [](const queue* each) { return each->state != queue_state::running; })) {
+          one.in->forced = true;
+          one.in->forced_until = never;
+        }
       }
       if (one.priority != seen.priority) {
         one.priority = seen.priority;
@@ -164,13 +170,23 @@ void table::leave(process& which) {
   ++shape_;
 }
 
-queue& table::queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_type type) {
+queue& table::queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_type type,
+                       bool another) {
+  std::uint32_t seen_by = 0;
+  std::uint32_t marked_by = 0;
   if (queue* known = owner.find(driver_id)) {
     // PM4 or AQL is not told apart by every source, and makes no difference here.
-    if (known->on->id == on && is_compute(known->type) == is_compute(type)) return *known;
-    erase(*known);  // The number was used again for something else.
+    another |= known->on->id != on || is_compute(known->type) != is_compute(type);
+    if (!another) return *known;
+    // The number was used again for something else. Who sees it may have said so already: it is
+    // not said twice.
+    seen_by = known->seen_by;
+    marked_by = known->marked_by;
+    erase(*known);
   }
   auto& one = queues_.insert();
+  one.seen_by = seen_by;
+  one.marked_by = marked_by;
   stats_.queues.add();
   one.owner = &owner;
   one.on = &gpu_at(on);
@@ -193,7 +209,10 @@ void table::erase(queue& which) {
   process& owner = *which.owner;
   count(which, false);
   std::erase(owner.queues, &which);
-  if (is_compute(which.type) && --owner.compute_queues == 0) reconsider_attach(owner);
+  // One on a lost GPU kept it from being attached.
+  if (is_compute(which.type) && (--owner.compute_queues == 0 || which.on->lost)) {
+    reconsider_attach(owner);
+  }
   mark_reshaped(*owner.in);
   queues_.erase(which.id);
   stats_.queues.subtract(1);
@@ -241,11 +260,9 @@ void table::erase(process& which) {
 // What the backend says -------------------------------------------------------------------------
 
 void table::queue_added(process& owner, const queue_info& info) {
-  if (queue* known = owner.find(info.id);
-      known != nullptr && known->managed && known->ring_base != info.ring_base) {
-    erase(*known);  // Another queue under the same number.
-  }
-  queue& one = queue_at(owner, info.id, info.gpu, info.type);
+  const queue* const known = owner.find(info.id);
+  const bool another = known != nullptr && known->managed && known->ring_base != info.ring_base;
+  queue& one = queue_at(owner, info.id, info.gpu, info.type, another);
   count(one, false);
   one.managed = true;
   one.type = info.type;

@@ -271,7 +271,9 @@ class table final : public world {
   void set_role(process& which, role what);
   void join(process& which, std::uint64_t key);
   void leave(process& which);
-  queue& queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_type type);
+  /// \param another it is not the one that is known under that number.
+  queue& queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_type type,
+                  bool another = false);
   void erase(queue& which);
   void forget(process& which, std::uint32_t bit);
   void forget(queue& which, std::uint32_t bit);

@@ -15,6 +15,7 @@
 #include "sluice/result.hpp"
 #include "sluice/source.hpp"
 #include "sluice/statistics.hpp"
+#include "sluice/time.hpp"
 
 namespace sluice {
 
@@ -25,6 +26,9 @@ struct scheduler_options {
   /// With a file: what comes in is recorded there, for `sluice replay`. Where the disk is too slow,
   /// lines are lost (statistics::lost_records), and nothing waits for it.
   record_options record = {};
+  /// nullptr: the steady clock. Another one is for tests and simulations, with a reactor whose
+  /// timers follow it; outlives the scheduler and its clients.
+  const time_source* time = nullptr;
 };
 
 /// Watches sources and clients, asks the policy, and acts through the backend.

@@ -1,0 +1,187 @@
+// Random histories of a node, played to a whole scheduler in virtual time and judged by a reference
+// model; what fails is made small and printed as a test.
+
+#include "model/history.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <spdlog/sinks/null_sink.h>
+#include <spdlog/spdlog.h>
+
+namespace sluice::tests {
+namespace {
+
+constexpr std::size_t steps_of_history = 2000;
+// With sanitizers a step takes fifteen times as long.
+#if defined(SLUICE_SANITIZED)
+constexpr std::uint64_t usual_steps = 10'000;
+constexpr std::uint64_t fixed_seeds = 2;
+#else
+constexpr std::uint64_t usual_steps = 100'000;
+constexpr std::uint64_t fixed_seeds = 10;
+#endif
+/// What is found by then is printed, small or not.
+constexpr std::chrono::seconds shrink_limit{120};
+
+class Model : public ::testing::Test {
+ protected:
+  // What goes wrong here on purpose is not worth thousands of lines.
+  static void SetUpTestSuite() {
+    spdlog::drop("sluice");
+    spdlog::null_logger_mt("sluice");
+  }
+  static void TearDownTestSuite() { spdlog::drop("sluice"); }
+
+  /// The fewest steps to a complaint of the same kind: another one would lead elsewhere.
+  static steps make_small(const steps& all, const verdict& found,
+                          model_driver::planted bug = model_driver::planted::none) {
+    const std::string kind = found.complaint.substr(0, found.complaint.find(':') + 1);
+    const auto give_up = std::chrono::steady_clock::now() + shrink_limit;
+    return shrink({all.begin(), all.begin() + static_cast<std::ptrdiff_t>(found.at)},
+                  [&](const steps& some) {
+                    return std::chrono::steady_clock::now() < give_up &&
+                           play(some, bug).complaint.starts_with(kind);
+                  });
+  }
+  static void report(const steps& all, const verdict& found) {
+    const steps least = make_small(all, found);
+    FAIL() << found.complaint << "\nmade smaller, from " << found.at << " to " << least.size()
+           << " steps: " << play(least).complaint << "\n  play({\n"
+           << to_text(least) << "  })";
+  }
+};
+
+struct sums {
+  std::uint64_t commands = 0;
+  std::uint64_t turns = 0;
+  std::uint64_t overflows = 0;
+  std::uint64_t forced = 0;
+  std::uint64_t restarts = 0;
+  void add(const verdict& one) {
+    commands += one.commands;
+    turns += one.turns;
+    overflows += one.overflows;
+    forced += one.forced;
+    restarts += one.restarts;
+  }
+};
+
+/// No event lost or doubled, no command that makes no sense, no limit exceeded, nobody left
+/// suspended. SLUICE_TEST_SEED repeats a run, SLUICE_TEST_STEPS makes it longer.
+TEST_F(Model, AgreesThroughAHundredThousandRandomSteps) {
+  const char* const given = std::getenv("SLUICE_TEST_SEED");
+  const char* const longer = std::getenv("SLUICE_TEST_STEPS");
+  const std::uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  const std::uint64_t total = longer != nullptr ? std::strtoull(longer, nullptr, 10) : usual_steps;
+  std::printf("SLUICE_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);
+  sums all;
+  std::uint64_t number = 0;
+  for (std::uint64_t done = 0; done < total; done += steps_of_history, ++number) {
+    const steps history = make_steps(seed + number, steps_of_history);
+    const verdict found = play(history);
+    if (!found.well()) {
+      std::printf("history %llu failed: SLUICE_TEST_SEED=%llu begins with it\n",
+                  static_cast<unsigned long long>(number),
+                  static_cast<unsigned long long>(seed + number));
+      std::fflush(stdout);
+      return report(history, found);
+    }
+    all.add(found);
+  }
+  std::printf(
+      "%llu turns, %llu commands, %llu dropped observations, %llu forced resumes, %llu "
+      "agent restarts\n",
+      static_cast<unsigned long long>(all.turns), static_cast<unsigned long long>(all.commands),
+      static_cast<unsigned long long>(all.overflows), static_cast<unsigned long long>(all.forced),
+      static_cast<unsigned long long>(all.restarts));
+  // Else the histories prove little.
+  EXPECT_GT(all.commands, total / 20);
+  EXPECT_GT(all.overflows, total / 1000);
+  EXPECT_GT(all.forced, total / 2000);
+  EXPECT_GT(all.restarts, total / 2000);
+}
+
+/// The same ones always, so that a change shows at once.
+TEST_F(Model, AgreesThroughHistoriesOfFixedSeeds) {
+  for (std::uint64_t seed = 1; seed <= fixed_seeds; ++seed) {
+    const steps history = make_steps(seed, steps_of_history);
+    const verdict found = play(history);
+    if (!found.well()) return report(history, found);
+  }
+}
+
+/// As they were printed; attach_test.cpp and gang_test.cpp have the same by hand.
+TEST_F(Model, AgreesThroughHistoriesThatOnceFailed) {
+  const steps histories[] = {
+      // A number used again on another GPU, then the session's end: the queue was forgotten.
+      {
+          {op::start, 5, 24},
+          {op::create, 5, 3},
+          {op::wait, 8000},
+          {op::destroy, 5},
+          {op::create, 5, 4},
+          {op::wait, 100},
+          {op::exec, 5, 0, 1},
+      },
+      // The queue on a lost GPU went, and its process was never attached.
+      {
+          {op::start, 2, 96},
+          {op::configure, 1},
+          {op::create, 2, 411},
+          {op::wait},
+          {op::lose_gpu},
+          {op::create, 2, 28},
+          {op::destroy, 2, 0, 1},
+          {op::rest},
+      },
+      // Another gang, and another max_suspend.
+      {
+          {op::start, 2},
+          {op::enlist},
+          {op::begin},
+          {op::create, 2, 3},
+          {op::role, 2, 96},
+          {op::wait, 9649},
+          {op::role, 2, 6},
+          {op::wait, 98354},
+      },
+  };
+  for (const steps& each : histories) EXPECT_EQ(play(each).complaint, "");
+}
+
+/// What a driver's bug comes to in a long history is found, and made so small that it can be read.
+TEST_F(Model, MakesTheHistoryOfAPlantedBugSmall) {
+  for (const auto bug :
+       {model_driver::planted::loses_a_resume, model_driver::planted::forgets_a_removal}) {
+    std::uint64_t seed = 0;
+    steps all;
+    verdict found;
+    do {
+      all = make_steps(++seed, 500);
+      found = play(all, bug);
+    } while (found.well() && seed < 20);
+    ASSERT_FALSE(found.well()) << "bug " << static_cast<int>(bug);
+    const steps least = make_small(all, found, bug);
+    std::printf("from %zu to %zu steps: %s\n%s", found.at, least.size(),
+                play(least, bug).complaint.c_str(), to_text(least).c_str());
+    EXPECT_LE(least.size(), 10U);
+    EXPECT_TRUE(play(least).well()) << "without the bug: " << play(least).complaint;
+    // Every step is needed.
+    for (std::size_t i = 0; i < least.size(); ++i) {
+      steps without = least;
+      without.erase(without.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_NE(play(without, bug).complaint.substr(0, 5), play(least, bug).complaint.substr(0, 5))
+          << "step " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::tests
