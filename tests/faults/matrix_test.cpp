@@ -5,6 +5,8 @@
 
 #include "world.hpp"
 
+#include <sys/ptrace.h>
+
 #include <cstdlib>
 
 namespace sluice::test {
@@ -287,7 +289,7 @@ void FaultMatrix::check_aftermath() {
   }
   for (const auto* each : survivors()) {
     EXPECT_EQ(world_.suspended(*each), 0U);
-    EXPECT_EQ(tracer_of((*each)->pid()), 0);
+    EXPECT_TRUE(eventually(patience, [&] { return tracer_of((*each)->pid()) == 0; }));
     EXPECT_EQ((*each)->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
   }
 }
@@ -313,6 +315,36 @@ TEST_P(FaultMatrix, OfflineRunsAgainAndNobodyHangs) {
   recover();
   check_aftermath();
   if (HasFailure()) std::printf("%s", world_.log().c_str());
+}
+
+// Whose memory is large takes seconds to exit, in which the driver knows it no more and it is not
+// gone: the agent took that for a driver that refuses, and ended, with which everybody ran.
+TEST(FaultsOfExit, AProcessThatTakesLongToExitCostsTheOthersNothing) {
+  const world here{{.how = mechanism_used::trap_agent, .lease = 500ms}};
+  const auto stayer = here.gpu_process("OFFLINE_AI");
+  const auto victim = here.gpu_process("OFFLINE_AI");
+  const auto host = here.host(2);
+  const auto client = here.client();
+  EXPECT_EQ(client->ask("begin", patience), "begun");
+  ASSERT_TRUE(here.all_held({&stayer, &victim})) << here.log();
+  const pid_t agent = here.agent();
+  // A thread of it that has a tracer who does not wait for it keeps it from being gone.
+  pid_t thread = 0;
+  for (const auto& each :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(victim->pid()) + "/task"))
+    thread = std::max(thread, static_cast<pid_t>(std::stol(each.path().filename().string())));
+  ASSERT_NE(thread, victim->pid());
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, thread, nullptr, nullptr), 0);
+  ::kill(victim->pid(), SIGKILL);
+  const time_point until = clock::now() + 1500ms;
+  ASSERT_TRUE(eventually(patience, [&] { return here.suspended(victim) == 0; }));
+  while (clock::now() < until) ASSERT_TRUE(here.is_held(stayer)) << here.log();
+  EXPECT_EQ(here.agent(), agent);
+  EXPECT_EQ(here.log().find("refuses"), std::string::npos) << here.log();
+  ::waitpid(thread, nullptr, __WALL);
+  EXPECT_TRUE(victim->wait_for(patience));
+  EXPECT_EQ(client->ask("end", patience), "ended");
+  EXPECT_TRUE(here.run_again({&stayer}, clock::now()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cells, FaultMatrix, testing::ValuesIn(chosen_combinations()),

@@ -3,6 +3,7 @@
 /// A node on the simulated device, all of it in processes of their own, for whoever wants to break
 /// one of them; and what the machine adds to every bound meanwhile.
 
+#include "affliction.hpp"
 #include "cells.hpp"
 #include "device_view.hpp"
 #include "simulated_device.hpp"
@@ -212,14 +213,6 @@ inline duration slow_down(pid_t pid, duration each, int rounds) {
     std::this_thread::sleep_for(each);
   }
   return longest;
-}
-
-/// As `suffer descriptors` and `suffer recover`, from outside.
-inline void limit_descriptors(pid_t pid, bool limited) {
-  rlimit now{};
-  ::prlimit(pid, RLIMIT_NOFILE, nullptr, &now);
-  now.rlim_cur = limited ? 0 : now.rlim_max;
-  ::prlimit(pid, RLIMIT_NOFILE, &now, nullptr);
 }
 
 /// Asserts a bound: the promise, and how late the machine was, five times over: a timer, an agent,

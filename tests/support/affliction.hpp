@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -17,6 +18,21 @@ namespace sluice::test {
 /// Enough for a dump that takes longer than a lease of 100 ms.
 inline constexpr std::size_t core_bytes = std::size_t{1} << 30U;
 
+/// Lets a process open no more descriptors, or as many as it may again. Its limit becomes the
+/// lowest number that is free, and no less: poll() fails for more descriptors than the limit.
+inline void limit_descriptors(pid_t pid, bool limited) {
+  rlimit now{};
+  ::prlimit(pid, RLIMIT_NOFILE, nullptr, &now);
+  now.rlim_cur = now.rlim_max;
+  if (limited) {
+    const std::string open = "/proc/" + std::to_string(pid) + "/fd/";
+    rlim_t free = 0;
+    for (struct stat found{}; ::lstat((open + std::to_string(free)).c_str(), &found) == 0;) ++free;
+    now.rlim_cur = free;
+  }
+  ::prlimit(pid, RLIMIT_NOFILE, &now, nullptr);
+}
+
 /// A line to do so, `suffer WHAT`:
 ///   exit          at once, nothing ends in good order
 ///   exec          another program, which lives on under the same pid
@@ -27,12 +43,6 @@ inline constexpr std::size_t core_bytes = std::size_t{1} << 30U;
 /// \return what to answer; empty where it is not one of these.
 /// Threading: any thread; a forked child does nothing but system calls.
 inline std::string suffer(std::string_view what) {
-  const auto limit_descriptors = [](bool all) {
-    rlimit now{};
-    ::getrlimit(RLIMIT_NOFILE, &now);
-    now.rlim_cur = all ? now.rlim_max : 0;
-    ::setrlimit(RLIMIT_NOFILE, &now);
-  };
   if (what == "exit") ::_exit(0);
   if (what == "exec") {
     ::execl("/bin/sleep", "sleep", "1000", nullptr);
@@ -45,7 +55,7 @@ inline std::string suffer(std::string_view what) {
     ::_exit(0);
   }
   if (what == "descriptors" || what == "recover") {
-    limit_descriptors(what == "recover");
+    limit_descriptors(::getpid(), what == "descriptors");
     return "done";
   }
   if (what.starts_with("core ")) {

@@ -24,8 +24,8 @@ inline constexpr std::uint32_t protocol_version = 6;
 
 /// The descriptors that the agent finds open when it starts.
 enum inherited_fd : int {
-  control_fd = 3,  ///< SOCK_SEQPACKET; carries notes up; its end means that the host is done.
-  memory_fd = 4,   ///< memfd of one shared_page, size sealed.
+  control_fd = 3,         ///< SOCK_SEQPACKET; notes up, a goodbye down; its end: the host is done.
+  memory_fd = 4,          ///< memfd of one shared_page, size sealed.
   agent_doorbell_fd = 5,  ///< eventfd: commands are there.
   host_doorbell_fd = 6,   ///< eventfd: reports are there.
   host_pidfd = 7,         ///< Readable once the host is gone.
@@ -98,7 +98,10 @@ inline void bound_count(kfd::report& heard) noexcept {
   heard.result.count = std::min<std::uint16_t>(heard.result.count, max_batch_queues);
 }
 
-/// What travels through the socket, upwards only.
+/// The one thing that the host says through the socket: it ends in good order.
+inline constexpr char goodbye = 'g';
+
+/// What travels through the socket upwards.
 enum class note_kind : std::uint32_t {
   ready,     ///< The agent takes commands. Carries a pidfd of the agent.
   refused,   ///< It cannot start; error and text say why.

@@ -54,6 +54,7 @@ constexpr duration full_ring_retry = 1ms;
 constexpr duration close_patience = 2s;
 
 constexpr std::string_view host_is_gone = "the host is gone";
+constexpr std::string_view host_has_closed = "the host has closed the connection";
 constexpr std::string_view host_is_silent = "the host has been silent for longer than its lease";
 
 struct settings {
@@ -256,7 +257,7 @@ class agent {
         if (fd == host_pidfd) return host_is_gone;
         // Nothing may stay paused without it. The next agent has another one.
         if (fd == guard_fd_) return "its guardian is gone";
-        if (fd == control_fd && host_is_done()) return "the host has closed the connection";
+        if (fd == control_fd && host_is_done()) return host_has_closed;
         if (fd == signals_.get() && told_to_end()) return "told to by a signal";
         only_rung &= fd == agent_doorbell_fd;
       }
@@ -279,6 +280,9 @@ class agent {
 
   /// \return false when a lane is stuck: then the end of the process must do.
   bool close() { return lanes_->stop(close_patience); }
+
+  /// Whether the host ended in good order.
+  bool goodbye_heard() const noexcept { return goodbye_heard_; }
 
  private:
   /// Takes what is there, at most one ring's worth, so that no host keeps the loop from its checks.
@@ -391,9 +395,10 @@ class agent {
 
   static void ring_host() noexcept { ::eventfd_write(host_doorbell_fd, 1); }
 
-  static bool host_is_done() {
+  bool host_is_done() {
     std::array<char, 64> bytes;
     const ssize_t got = ::recv(control_fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got > 0) goodbye_heard_ = true;
     return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
   }
 
@@ -431,6 +436,7 @@ class agent {
   time_point next_check_{};
   command command_;
   kfd::report report_;
+  bool goodbye_heard_ = false;
   bool held_ = false;  // report_ waits for room
   std::deque<kfd::report> own_reports_;
 };
@@ -494,13 +500,13 @@ pid_t host_pid() {
 }
 
 /// A host that is gone or hangs reads no farewell: what became of it goes where operators read.
-void say_if_the_host_failed(std::string_view why) {
+void say_if_the_host_failed(std::string_view why, bool goodbye_heard) {
+  if (goodbye_heard) return;
   pollfd gone{host_pidfd, POLLIN, 0};
-  const bool ended = ::poll(&gone, 1, 0) > 0;
-  if (!ended && why != host_is_silent) return;
+  if (::poll(&gone, 1, 0) > 0) why = host_is_gone;
+  if (why != host_is_gone && why != host_is_silent && why != host_has_closed) return;
   log_to_standard_error("sluice-agent", "warning",
-                        (ended ? std::string{host_is_gone} : std::string{why}) +
-                            "; what it held runs again, and this agent ends");
+                        std::string{why} + "; what it held runs again, and this agent ends");
 }
 
 /// The operator's command. \return the exit status.
@@ -648,7 +654,7 @@ int run(const settings& chosen) {
   const std::string_view why = acting.run();
   const bool closed = acting.close();
   say(note_kind::farewell, why);
-  say_if_the_host_failed(why);
+  say_if_the_host_failed(why, acting.goodbye_heard());
   // A stuck lane cannot be joined. The end of the process makes the kernel do what is left.
   if (!closed) ::_exit(1);
   return 0;

@@ -491,7 +491,7 @@ bool node_scanner::settle_roles(const emit& out) {
 
 bool node_scanner::exited(const process& known) noexcept {
   pollfd ended{known.pidfd.get(), POLLIN, 0};
-  return ::poll(&ended, 1, 0) != 0;
+  return ::poll(&ended, 1, 0) > 0;
 }
 
 bool node_scanner::has_execed(const process& known) noexcept {

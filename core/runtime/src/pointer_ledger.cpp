@@ -88,15 +88,6 @@ void pointer_ledger::look(time_point now, std::vector<event>& events) {
   }
 }
 
-bool pointer_ledger::has_work(pid_t pid, std::uint64_t start_time) const noexcept {
-  const process* const owner = table_.find(pid, start_time);
-  if (owner == nullptr || owner->what != role::online) return false;
-  return std::any_of(entries_.begin(), entries_.end(), [&](const entry& one) {
-    return one.pid == pid && one.start_time == start_time &&
-           (one.work == online_work::waiting || one.work == online_work::running);
-  });
-}
-
 void pointer_ledger::forget() noexcept {
   if (entries_.empty()) return;
   entries_.clear();

@@ -29,8 +29,6 @@ class pointer_ledger {
   /// Brings the GPUs' `work` and `last_move` up to date and appends the events. Work on one member
   /// of an online gang counts on every GPU of that gang.
   void look(time_point now, std::vector<event>& events);
-  /// Whether it is online and had work when it was last seen.
-  bool has_work(pid_t pid, std::uint64_t start_time) const noexcept;
   /// Nobody looks any more: nothing is known.
   void forget() noexcept;
 

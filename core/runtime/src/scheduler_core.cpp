@@ -84,10 +84,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     if (auto* const one = table_.find(info.target)) table_.queue_added(*one, info);
   }
   void queue_removed(process_id target, driver_queue_id id) override {
-    auto* const one = table_.find(target);
-    if (one == nullptr) return;
-    say_if_suspended(*one, id);
-    table_.queue_removed(*one, id);
+    if (auto* const one = table_.find(target)) table_.queue_removed(*one, id);
   }
   void completed(const batch_result& result) override {
     reconciler_.completed(result, table_.now());
@@ -139,8 +136,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void listen(span_kind what, bool at_once) override { desk_->listen(what, at_once); }
   void note(std::string_view text, std::span<const double> numbers) override;
 
-  void say_if_suspended(const core::process& owner, driver_queue_id id);
-  void say_if_busy(const observation& gone);
+  void say_if_online(const observation& gone);
   void decide(time_point now);
   void eject(std::string_view why);
   std::unique_ptr<policy> make_fallback() noexcept;
@@ -271,26 +267,14 @@ time_point scheduler_core::impl::step() {
   return due_;
 }
 
-/// Its owner cannot have destroyed it, which waits for a resume.
-void scheduler_core::impl::say_if_suspended(const core::process& owner, driver_queue_id id) {
-  const core::queue* const which = owner.find(id);
+void scheduler_core::impl::say_if_online(const observation& gone) {
+  const core::process* const one = table_.find(gone.pid, gone.start_time);
   std::uint64_t unsaid = 0;
-  if (quiet_ || which == nullptr || which->state == core::queue_state::running ||
+  if (quiet_ || one == nullptr || one->what != role::online ||
       !gone_log_.allow(table_.now(), unsaid))
     return;
-  log_line(log_level::info,
-           "process {}: ended, or began another program, while its queue {} was suspended{}",
-           owner.pid, static_cast<std::uint32_t>(id), core::left_out(unsaid));
-}
-
-void scheduler_core::impl::say_if_busy(const observation& gone) {
-  std::uint64_t unsaid = 0;
-  if (quiet_ || !pointers_.has_work(gone.pid, gone.start_time) ||
-      !gone_log_.allow(table_.now(), unsaid))
-    return;
-  log_line(log_level::info,
-           "process {}: its queues are gone with online work in flight, which counts as ended{}",
-           gone.pid, core::left_out(unsaid));
+  log_line(log_level::info, "process {}: online, has ended; its queues count as idle{}", gone.pid,
+           core::left_out(unsaid));
 }
 
 void scheduler_core::impl::decide(time_point now) {
@@ -459,7 +443,7 @@ void scheduler_core::observe(unsigned source, const observation& seen, time_poin
       // One that comes after the policy's last word on it is old.
       if (impl_->pointer_interval_ != duration::zero()) impl_->pointers_.observe(seen);
       break;
-    case observation_kind::queue_gone: impl_->say_if_busy(seen); [[fallthrough]];
+    case observation_kind::process_gone: impl_->say_if_online(seen); [[fallthrough]];
     default: impl_->table_.observe(source, seen);
   }
   impl_->backend_.observed(source, seen);

@@ -158,7 +158,9 @@ TEST_F(NodeScanner, TakesNobodyByHalfAPictureWhenDescriptorsRunOut) {
     }
     EXPECT_THAT(seen, ::testing::AnyOf(IsEmpty(), ElementsAre("process online")))
         << more << " descriptors left";
-    if (more == 0) EXPECT_THAT(said, ElementsAre(::testing::StartsWith("no descriptor is left")));
+    if (more == 0) {
+      EXPECT_THAT(said, ElementsAre(::testing::StartsWith("no descriptor is left")));
+    }
     look(scanner);
     EXPECT_THAT(all(scanner), ::testing::Contains("process online")) << more;
     {
