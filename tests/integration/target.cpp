@@ -1,6 +1,8 @@
 // An ordinary GPU process for the integration tests: opens the device, creates queues, keeps them
 // busy from a feeder thread, and obeys one-line commands on stdin. Every answer is one line.
 
+#include "affliction.hpp"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -203,6 +205,8 @@ int main(int argc, char** argv) {
         say("exec");
         execl("/bin/sleep", "sleep", "1000", nullptr);
         say("exec failed");
+      } else if (verb == "suffer") {
+        say(sluice::test::suffer(line.substr(7)));
       } else if (verb == "exit") {
         _exit(number);
       } else {

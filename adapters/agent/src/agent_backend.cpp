@@ -196,6 +196,8 @@ class agent_backend final : public backend {
       if (launch_result_ && *launch_result_) agent_ = std::move(**launch_result_);
     }
     if (agent_.pidfd) {
+      // A host that ends, crashes or execs does not say so.
+      agent_.page->goodbye.store(1, std::memory_order_release);
       // Its end of the connection says so at once, even if a forked child has a copy of ours.
       ::shutdown(agent_.control.get(), SHUT_RDWR);
       if (!readable_within(agent_.pidfd.get(), stop_patience)) {

@@ -76,6 +76,8 @@ struct shared_page {
   /// When the host last said that it lives (clock's nanoseconds). Release by the host, acquire by
   /// the agent, as for the heartbeat the other way; nothing else hangs on either.
   alignas(cache_line) std::atomic<duration::rep> lease_renewed{0};
+  /// Not 0: the host ends in good order, and shuts its socket down next.
+  std::atomic<std::uint32_t> goodbye{0};
   alignas(cache_line) std::atomic<duration::rep> heartbeat{0};
 
   alignas(cache_line) ring_memory<command, most_commands> commands;

@@ -7,6 +7,7 @@
 #include "protocol.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/auxv.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -55,6 +56,10 @@ using namespace std::chrono_literals;
 constexpr duration full_ring_retry = 1ms;
 /// How long the sessions may take to close before the kernel is left to close them.
 constexpr duration close_patience = 2s;
+
+constexpr std::string_view host_is_gone = "the host is gone";
+constexpr std::string_view host_has_closed = "the host has closed the connection";
+constexpr std::string_view host_is_silent = "the host has been silent for longer than its lease";
 
 struct settings {
   std::string device;
@@ -277,7 +282,7 @@ class agent {
         if (now + heartbeat_interval_ / 2 >= next_check_) next_check_ = lanes_->check(now);
         lease_.renew(time_point{duration{page_.lease_renewed.load(std::memory_order_acquire)}},
                      now);
-        if (lease_.lapsed(now)) return "the host has been silent for longer than its lease";
+        if (lease_.lapsed(now)) return host_is_silent;
         wake_by(std::min({lease_.deadline(), now + heartbeat_interval_, next_check_,
                           again ? now + full_ring_retry : never}),
                 now);
@@ -291,10 +296,10 @@ class agent {
       only_rung = true;
       for (int index = 0; index < count; ++index) {
         const int fd = events[static_cast<std::size_t>(index)].data.fd;
-        if (fd == host_pidfd) return "the host is gone";
+        if (fd == host_pidfd) return host_is_gone;
         // Nothing may stay paused without it. The next agent has another one.
         if (fd == guard_fd_) return "its guardian is gone";
-        if (fd == control_fd) return "the host has closed the connection";
+        if (fd == control_fd) return host_has_closed;
         if (fd == signals_.get() && told_to_end()) return "told to by a signal";
         only_rung &= fd == agent_doorbell_fd;
       }
@@ -317,6 +322,9 @@ class agent {
 
   /// \return false when a lane is stuck: then the end of the process must do.
   bool close() { return lanes_->stop(close_patience); }
+
+  /// Whether the host ended in good order.
+  bool goodbye_heard() const noexcept { return page_.goodbye.load(std::memory_order_acquire) != 0; }
 
  private:
   /// Takes what is there, at most one ring's worth, so that no host keeps the loop from its checks.
@@ -499,9 +507,12 @@ void leave_the_host() {
   if (child > 0) ::_exit(0);
   ::setsid();
   if (::chdir("/") != 0) say(note_kind::message, "the agent cannot change to /");
-  // A core dump would keep every target as it is for as long as the dump takes.
-  const rlimit none{0, 0};
-  ::setrlimit(RLIMIT_CORE, &none);
+  // A core dump would keep every target as it is for as long as the dump takes. Not 0, which says
+  // nothing to a program that takes dumps by a pipe (core_pattern); of 1 the kernel makes neither.
+  if (const rlimit none{1, 1}; ::setrlimit(RLIMIT_CORE, &none) != 0) {
+    const rlimit no_file{0, 0};
+    ::setrlimit(RLIMIT_CORE, &no_file);
+  }
   // Each target takes several descriptors.
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
@@ -580,6 +591,16 @@ pid_t host_pid() {
     if (std::sscanf(line.c_str(), "Pid: %d", &pid) == 1) return std::max(pid, 0);
   }
   return 0;
+}
+
+/// A host that is gone or hangs reads no farewell: what became of it goes where operators read.
+void say_if_the_host_failed(std::string_view why, bool goodbye_heard) {
+  if (goodbye_heard) return;
+  pollfd gone{host_pidfd, POLLIN, 0};
+  if (::poll(&gone, 1, 0) > 0) why = host_is_gone;
+  if (why != host_is_gone && why != host_is_silent && why != host_has_closed) return;
+  log_to_standard_error("sluice-agent", "warning",
+                        std::string{why} + "; what it held runs again, and this agent ends");
 }
 
 /// The operator's command. \return the exit status.
@@ -763,6 +784,7 @@ int run(const settings& chosen) {
   const std::string_view why = acting.run();
   const bool closed = acting.close();
   say(note_kind::farewell, why);
+  say_if_the_host_failed(why, acting.goodbye_heard());
   // A stuck lane cannot be joined. The end of the process makes the kernel do what is left.
   if (!closed) ::_exit(1);
   return 0;

@@ -57,7 +57,7 @@ unique_fd pidfd_of(int socket, pid_t pid) noexcept {
 
 bool has_ended(int pidfd) noexcept {
   pollfd one{pidfd, POLLIN, 0};
-  return ::poll(&one, 1, 0) != 0;
+  return ::poll(&one, 1, 0) > 0;
 }
 
 std::optional<identified> identify(int socket, std::string& why) {

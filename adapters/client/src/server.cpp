@@ -195,6 +195,12 @@ class server_impl final : public server, public session_home {
     due_changed();
   }
 
+  void has_lost(const peer& who, std::uint64_t in_flight, std::string_view how) override {
+    if (options_.tell && allow_line())
+      options_.tell(words_of(who) + " " + std::string(how) + " with " + std::to_string(in_flight) +
+                    " in flight, which count as ended" + line_end_);
+  }
+
   void ask_again() {
     eventfd_t ignored = 0;
     (void)::eventfd_read(rules_bell_.get(), &ignored);

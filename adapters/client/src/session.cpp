@@ -45,6 +45,13 @@ std::uint64_t sum_of(const sluice_client_words& words) noexcept {
   return load(words.begun) + load(words.ended) + load(words.next);
 }
 
+/// As its page says: by now it may have ended what the scheduler still counts.
+std::uint64_t in_flight_of(const sluice_client_words& words) noexcept {
+  const std::uint64_t ended = __atomic_load_n(&words.ended, __ATOMIC_ACQUIRE);
+  const std::uint64_t begun = __atomic_load_n(&words.begun, __ATOMIC_RELAXED);
+  return begun > ended ? begun - ended : 0;
+}
+
 }  // namespace
 
 session::session(session_home& home, std::uint64_t number, foreign_fd socket, identified peer,
@@ -64,7 +71,7 @@ session::~session() {
 }
 
 bool session::start() {
-  const auto watched = home_.loop().watch(peer_.life.get(), [this] { end(); });
+  const auto watched = home_.loop().watch(peer_.life.get(), [this] { end("has ended"); });
   if (!watched) return false;
   life_watch_ = *watched;
   if (!watch_socket()) return false;
@@ -85,9 +92,11 @@ bool session::watch_bell() {
   return watched.has_value();
 }
 
-void session::end() {
+void session::end(std::string_view how) {
   if (over_) return;
   over_ = true;
+  if (const std::uint64_t left = words_ ? in_flight_of(*words_) : 0; left != 0)
+    home_.has_lost(peer_.who, left, how);
   // What has ended must not go on calling until it is dropped.
   for (watch_id* const each : {&socket_watch_, &life_watch_, &bell_watch_}) {
     home_.loop().unwatch(std::exchange(*each, watch_id::none));
@@ -103,15 +112,15 @@ void session::tick(time_point now) {
   if (over_) return;
   if (now >= hello_until_) {
     refuse(ETIMEDOUT, "it has not said what it is in time");
-    return end();
+    return end("has not said what it is");
   }
   if (now >= unmute_socket_) {
     unmute_socket_ = never;
-    if (!watch_socket()) return end();
+    if (!watch_socket()) return end("has no room in the loop");
   }
   if (now >= unmute_bell_) {
     unmute_bell_ = never;
-    if (!watch_bell()) return end();
+    if (!watch_bell()) return end("has no room in the loop");
   }
 }
 
@@ -127,14 +136,14 @@ bool session::is_silent() noexcept {
 }
 
 void session::look_for_core() {
-  if (is_dumping_core(peer_.who.pid)) end();
+  if (is_dumping_core(peer_.who.pid)) end("is being written to a core file");
 }
 
 void session::ask_again() {
   std::string why;
   if (over_ || role_ == role::unmatched || home_.allows(peer_.who, role_, why)) return;
   refuse(EACCES, why);
-  end();
+  end("has lost its role");
 }
 
 void session::thrown_out(std::string_view) {
@@ -161,10 +170,10 @@ void session::readable() {
   for (int i = 0; i < messages_at_once && !over_; ++i) {
     switch (receive(socket_.get(), what)) {
       case received::none: return;
-      case received::hung_up: return end();
+      case received::hung_up: return end("has closed its connection");
       case received::one: break;
     }
-    if (!take(what, now)) return end();
+    if (!take(what, now)) return end("has said what makes no sense");
   }
 }
 

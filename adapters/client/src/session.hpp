@@ -41,6 +41,8 @@ class session_home {
   virtual void due_changed() = 0;
   /// Something of its is in flight from now on.
   virtual void has_begun() = 0;
+  /// It is gone, and what it had in flight counts as ended.
+  virtual void has_lost(const peer& who, std::uint64_t in_flight, std::string_view how) = 0;
 
  protected:
   ~session_home() = default;
@@ -90,7 +92,8 @@ class session final : private remote_client {
   void answer(std::uint64_t number, bool clear);
   bool watch_socket();
   bool watch_bell();
-  void end();
+  /// \param how for the log, where something was in flight.
+  void end(std::string_view how);
 
   session_home& home_;
   const std::uint64_t number_;

@@ -110,7 +110,7 @@ bool classifier::granted(const process_traits& to, role what) const {
 
 bool grants(const claim_grant& grant, pid_t pid, uid_t connected_as) {
   process_traits of{.who = {pid, 0}};
-  read_changing_traits(of);
+  (void)read_changing_traits(of);
   if (of.as && of.as->user != connected_as) of.as.reset();
   return grants(grant, of);
 }

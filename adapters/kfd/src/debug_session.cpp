@@ -261,7 +261,9 @@ class debug_session::impl {
   /// What the errno of a whole SUSPEND_QUEUES or RESUME_QUEUES call means for each of its queues.
   outcome meaning_of_refusal(uapi::kfd_dbg_trap_operations operation, int error) const noexcept {
     // ESRCH also comes back for a process that lives (an exec, a main thread that ended alone).
-    if (error == ESRCH && target_.exits_within(tracee::exit_patience)) return outcome::target_gone;
+    if (error == ESRCH &&
+        (target_.exits_within(tracee::exit_patience) || is_exiting(target_.pid())))
+      return outcome::target_gone;
     const bool suspend = operation == uapi::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES;
     if (suspend && (error == EPERM || error == EINVAL || error == EFAULT || error == ENOMEM))
       return outcome::invalid;  // refused before any queue was looked at

@@ -2,6 +2,7 @@
 
 #include "authority.hpp"
 #include "paused_session.hpp"
+#include "proc.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -180,6 +181,7 @@ void lane::live() {
     if (!serve_target()) return;
     if (opening_ && !leaving && !open_session()) return;
     if (!read_events()) return;
+    if (list_again_ && session_ && !list_queues()) return;
     // In this order: whoever submits after announce_again() finds its batch performed after it.
     const bool wanted = in_flight() && !abandoned_.load(std::memory_order_acquire);
     if (announce_again_.exchange(false, std::memory_order_acq_rel) && session_) {
@@ -203,6 +205,7 @@ tracee::change lane::look_at_target() noexcept {
 bool lane::serve_target() {
   const auto change = look_at_target();
   if (change == tracee::change::none) return true;
+  say_what_was_suspended(change);
   if (change == tracee::change::exited) {
     lose_address_space();
     if (state_ == state::unanswered) say_attached(errc::unknown_target);
@@ -227,6 +230,13 @@ bool lane::serve_target() {
   return true;
 }
 
+void lane::say_what_was_suspended(tracee::change how) {
+  if (suspended_.none() && !holds_->held.any()) return;
+  options_.say("process " + std::to_string(pid_) +
+               (how == tracee::change::exited ? " has ended" : " has begun another program") +
+               " while queues of it were suspended; they are gone with its memory");
+}
+
 /// With the one before, its descriptor is closed, and so no longer listened to.
 void lane::follow(std::unique_ptr<tracee> target) {
   traced_ = std::move(target);
@@ -240,6 +250,7 @@ void lane::lose_address_space() {
     (void)::epoll_ctl(sources_.get(), EPOLL_CTL_DEL, session_->event_fd(), nullptr);
   session_->discard();
   session_.reset();
+  suspended_.reset();
   holds_->held.clear_all();
   holds_->marked.clear_all();
 }
@@ -320,16 +331,30 @@ bool lane::open_session() {
   opening_ = false;
   if (state_ == state::unanswered) say_attached({});
   const call_scope inside{*this};
+  // A target that is gone shows in serve_target().
   const auto started = session_->start();
-  if (!started && started.error() == errc::not_managed) return false;
-  return true;  // a target that is gone shows in serve_target()
+  list_again_ = !started;
+  return started || started.error() != errc::not_managed;
 }
 
 /// Whether the session stands after this answer. Where nobody is traced, an exec may have been
 /// faster than our look at the target.
 bool lane::goes_on(const result<void>& answered) {
+  if (!answered) list_again_ = true;
   return answered || answered.error() != errc::not_managed ||
          (only_watches() && look_at_target() != tracee::change::none);
+}
+
+/// What was refused before: queues that nobody knows of are never suspended.
+bool lane::list_queues() {
+  const call_scope inside{*this};
+  list_again_ = false;
+  const auto read = session_->refresh();
+  if (!read && read.error() != errc::not_managed && !is_exiting(pid_) &&
+      !std::exchange(said_unlisted_, true))
+    options_.say("cannot list the queues of process " + std::to_string(pid_) + ": " +
+                 read.error().message() + "; trying again");
+  return goes_on(read);
 }
 
 /// \return false when the session is over and the target lives on.
@@ -356,12 +381,16 @@ void lane::close_session() {
       // The driver writes a line to the kernel's log for each.
       next_try = clock::now() + (stranded() || said ? stranded_retry : close_retry);
     }
-    if (look_at_target() != tracee::change::none) {
+    if (const auto change = look_at_target(); change != tracee::change::none) {
+      say_what_was_suspended(change);
       lose_address_space();  // and with it the queues
       break;
     }
-    if (in_flight()) answer_batch(false);
-    if (clock::now() >= give_up) {
+    // Its queues went with its memory: there is nothing that this process could hold back. Whoever
+    // waits for a batch is answered with its end.
+    const bool exits = (in_flight() || clock::now() >= give_up) && is_exiting(pid_);
+    if (in_flight() && !exits) answer_batch(false);
+    if (clock::now() >= give_up && !exits) {
       if (abandoned_.load(std::memory_order_acquire)) return;
       if (session_->ends_with_process()) {
         if (!stranded_.exchange(true, std::memory_order_acq_rel)) {
@@ -395,6 +424,7 @@ bool lane::perform() {
 /// runtime was disabled in between, all of which end every suspension. Else the session must end.
 bool lane::explain_refused_resume(int error) {
   if (look_at_target() != tracee::change::none) return true;
+  if (error == ESRCH && is_exiting(pid_)) return true;
   const call_scope inside{*this};
   const auto read = session_->read_events();
   if (!session_->may_be_suspended()) return goes_on(read);
@@ -424,6 +454,11 @@ int lane::answer_batch(bool call) {
     answer.driver_errno = called.driver_errno;
   }
   answer.finished = clock::now();
+  for (std::size_t index = 0; index < count; ++index) {
+    const auto id = static_cast<std::uint32_t>(queues[index]);
+    if (outcomes[index] == outcome::done && id < suspended_.size())
+      suspended_[id] = work.kind == command_kind::suspend;
+  }
   // The rest of the answer after the call, which somebody waits for.
   done.kind = report_kind::completed;
   done.error = {};
@@ -458,6 +493,8 @@ void lane::wait(std::optional<duration> retry) {
     at_most = milliseconds(open_retry);
   else if (deaf_ || !hears_stops)
     at_most = milliseconds(look_for_stops);
+  else if (list_again_)
+    at_most = milliseconds(stranded_retry);
   std::array<epoll_event, 3> events;
   const int count =
       ::epoll_wait(sources_.get(), events.data(), static_cast<int>(events.size()), at_most);

@@ -8,6 +8,7 @@
 #include "target_holds.hpp"
 
 #include <atomic>
+#include <bitset>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -95,6 +96,8 @@ class lane final : private session_listener {
   result<std::unique_ptr<target_session>> open_by_helper(bool* without_runtime);
   result<std::unique_ptr<target_session>> open_pause();
   bool goes_on(const result<void>& answered);
+  bool list_queues();
+  void say_what_was_suspended(tracee::change how);
   bool read_events();
   void close_session();
   bool perform();
@@ -126,6 +129,7 @@ class lane final : private session_listener {
   batch slot_;
   std::atomic<bool> in_flight_{false};
   const std::shared_ptr<target_holds> holds_;
+  std::bitset<uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS> suspended_;  ///< By this lane's batches.
   std::atomic<bool> announce_again_{false};
   std::atomic<bool> leaving_{false};
   std::atomic<bool> abandoned_{false};
@@ -143,8 +147,10 @@ class lane final : private session_listener {
   std::unique_ptr<target_session> session_;
   tracee::change pending_change_ = tracee::change::none;
   enum class state : std::uint8_t { unanswered, refused, attached } state_ = state::unanswered;
-  bool look_again_ = false;      ///< The last batch named a queue that the driver does not know so.
-  bool may_have_events_ = true;  ///< Unless the last wait() saw that there are none.
+  bool look_again_ = false;  ///< The last batch named a queue that the driver does not know so.
+  bool list_again_ = false;  ///< The driver has refused to list the queues.
+  bool said_unlisted_ = false;
+  bool may_have_events_ = true;   ///< Unless the last wait() saw that there are none.
   bool target_is_quiet_ = false;  ///< The last wait() would have heard of a change, and has not.
   bool deaf_ = false;             ///< Something could not be listened to: look now and then.
   bool opening_ = true;           ///< There is no session, and it is wanted.

@@ -278,9 +278,12 @@ class lanes::impl {
   /// The batch commands have been given up, and all that they held runs.
   void fall_back() {
     batching_ = false;
-    options_.say("the driver refused a batch command: " +
-                 boost::system::system_category().message(commands_.reason()) +
-                 "; everything runs, and queues are suspended by the debug trap from now on");
+    options_.say(
+        "the driver refused a batch command: " +
+        boost::system::system_category().message(commands_.reason()) +
+        (commands_.stranded()
+             ? "; it does not map what they held either, only the end of this process does"
+             : "; everything runs, and queues are suspended by the debug trap from now on"));
     say_mechanism(true);
     // Before anything else is done for it: the lane says its queues again, as running. But what a
     // batch lane has still to say of a target comes before that.

@@ -100,8 +100,9 @@ bool node_scanner::scan(const emit& out) {
       found->second.listed = true;
       return;
     }
-    if (found != known_.end() && exited(found->second)) {
-      // The directory may outlive the process for a moment, or belong to the pid's next owner.
+    if (found != known_.end() && (exited(found->second) || found->second.missed_environment)) {
+      // The directory may outlive the process for a moment, or belong to the pid's next owner. One
+      // whose environment could not be read is as good as new.
       say_gone(found->second, out);
       known_.erase(found);
       found = known_.end();
@@ -120,6 +121,13 @@ bool node_scanner::scan(const emit& out) {
       known.pointers.clear();
       (void)read_traits(known);
       read_environment(known);
+      if (known.missed_environment) {
+        say_no_descriptors();
+        say_gone(known, out);
+        known_.erase(found);
+        changed = true;
+        return;
+      }
       known.emitted = false;
       settled_ = false;
     } else if (read_traits(known)) {
@@ -173,7 +181,9 @@ void node_scanner::begin_turns() {
 /// supplementary groups and cgroups of version 1.
 bool node_scanner::is_as_before(const process& known) const noexcept {
   // Nobody else tells of an online process's queues, and rules about queues go by each.
-  if (known.whole || known.is.what == role::online || rules_.wants_queues()) return false;
+  if (known.whole || known.is.what == role::online || rules_.wants_queues() ||
+      known.missed_environment)
+    return false;
   if (exited(known)) return false;
   // With a program's memory its queues go; one that has none may have begun another program.
   if (known.queues.empty() && (!known.environment || has_execed(known))) return false;
@@ -290,14 +300,21 @@ bool node_scanner::scan_queues(process& of, const emit& out) {
   return changed;
 }
 
-std::optional<node_scanner::process> node_scanner::admit(pid_t pid) const {
+std::optional<node_scanner::process> node_scanner::admit(pid_t pid) {
   process fresh;
   fresh.pidfd = unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
+  if (!fresh.pidfd && is_for_want_of_descriptors(errno)) say_no_descriptors();
   const auto start = start_time_of(pid);
   if (!fresh.pidfd || !start) return {};
   fresh.traits.who = {pid, *start};
-  (void)read_traits(fresh);
+  fresh.stands = standing_of(fresh.pidfd.get());  // as in read_traits()
+  const bool all = read_changing_traits(fresh.traits);
   read_environment(fresh);
+  // By half of what it is made of, its role might be another. The next look tells.
+  if (!all || fresh.missed_environment) {
+    say_no_descriptors();
+    return {};
+  }
   // Only now is it certain that all of that was its own, and not that of the pid's next owner.
   if (exited(fresh)) return {};
   if (exits_ >= 0) {
@@ -313,19 +330,29 @@ std::optional<node_scanner::process> node_scanner::admit(pid_t pid) const {
 bool node_scanner::read_traits(process& of) {
   // Asked first, so that a change in between shows at the next look.
   of.stands = standing_of(of.pidfd.get());
-  const auto as = std::move(of.traits.as);
-  const auto cgroups = std::move(of.traits.cgroups);
-  read_changing_traits(of.traits);
+  const auto as = of.traits.as;
+  const auto cgroups = of.traits.cgroups;
+  if (!read_changing_traits(of.traits)) of.stands.reset();  // so that the next look reads again
   return of.traits.as != as || of.traits.cgroups != cgroups;
 }
 
 void node_scanner::read_environment(process& of) const {
   of.environment = open_environment(of.traits.who.pid);
-  of.hidden_environment = !of.environment && (errno == EACCES || errno == EPERM);
+  const int error = of.environment ? 0 : errno;
+  of.hidden_environment = error == EACCES || error == EPERM;
+  of.missed_environment = is_for_want_of_descriptors(error);
   const std::string environment = of.environment ? read_whole(of.environment.get()) : "";
   of.empty_environment = environment.empty();
   of.traits.variables = parse_environment(environment, variables_);
   of.traits.network = network_of(of.traits.who.pid);
+}
+
+void node_scanner::say_no_descriptors() {
+  if (std::exchange(no_descriptors_said_, true)) return;
+  say_(
+      "no descriptor is left: processes that begin to use a GPU are not seen, and run as if sluice "
+      "were not there, until there is one; close some, or raise the limit (ulimit -n, "
+      "LimitNOFILE)");
 }
 
 void node_scanner::say_hidden_environments() {
@@ -464,7 +491,7 @@ bool node_scanner::settle_roles(const emit& out) {
 
 bool node_scanner::exited(const process& known) noexcept {
   pollfd ended{known.pidfd.get(), POLLIN, 0};
-  return ::poll(&ended, 1, 0) != 0;
+  return ::poll(&ended, 1, 0) > 0;
 }
 
 bool node_scanner::has_execed(const process& known) noexcept {

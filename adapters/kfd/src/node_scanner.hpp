@@ -95,6 +95,7 @@ class node_scanner {
     unique_fd environment;  // reads as empty once the address space it was opened on is gone
     bool empty_environment = false;
     bool hidden_environment = false;  // its owner's alone
+    bool missed_environment = false;  // no descriptor was left
     bool listed = false;
     bool whole = false;                  // its turn for a whole look
     std::vector<queue> queues;           // sorted by id
@@ -110,7 +111,8 @@ class node_scanner {
   std::optional<std::string_view> read_generation(std::span<char> into);
   bool scan_gpus(const emit& out);
   bool scan_queues(process& of, const emit& out);
-  std::optional<process> admit(pid_t pid) const;
+  std::optional<process> admit(pid_t pid);
+  void say_no_descriptors();
   /// \return whether any are other than before.
   static bool read_traits(process& of);
   void read_environment(process& of) const;
@@ -148,6 +150,7 @@ class node_scanner {
   bool pointers_wanted_ = false;
   bool pointers_refused_ = false;
   bool hidden_said_ = false;
+  bool no_descriptors_said_ = false;
   std::string generation_;
   static observation about(const gpu_node& seen) noexcept;
   std::vector<gpu_node> gpus_;

@@ -34,21 +34,46 @@ std::optional<std::string_view> read_small_file(const char* path, std::span<char
   }
 }
 
-std::optional<std::uint64_t> parse_start_time(std::string_view line) noexcept {
+namespace {
+
+/// A number from field 3 on of a stat line.
+std::optional<std::uint64_t> stat_field(std::string_view line, int wanted) noexcept {
   const std::size_t command_end = line.rfind(')');
   if (command_end == std::string_view::npos) return {};
   line.remove_prefix(command_end + 1);
   // The next field, the state, is number 3.
-  for (int field = 3; field <= 22; ++field) {
+  for (int field = 3; field <= wanted; ++field) {
     const std::size_t begin = line.find_first_not_of(' ');
     if (begin == std::string_view::npos) return {};
     line.remove_prefix(begin);
     const std::size_t end = line.find_first_of(" \n");
     const std::string_view text = line.substr(0, end);
-    if (field == 22) return parse_number<std::uint64_t>(text);
+    if (field == wanted) return parse_number<std::uint64_t>(text);
     line.remove_prefix(text.size());
   }
   return {};
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> parse_start_time(std::string_view line) noexcept {
+  return stat_field(line, 22);
+}
+
+bool is_exiting(pid_t pid) {
+  constexpr std::uint64_t kernels_pf_exiting = 0x4;  // include/linux/sched.h, in field 9
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  bool any = false;
+  bool all = true;
+  (void)for_each_numbered_entry<pid_t>(tasks, [&](pid_t thread) {
+    std::array<char, 1024> buffer;
+    const auto text =
+        read_small_file((tasks + "/" + std::to_string(thread) + "/stat").c_str(), buffer);
+    if (!text) return;  // ended meanwhile
+    any = true;
+    all &= (stat_field(*text, 9).value_or(0) & kernels_pf_exiting) != 0;
+  });
+  return any && all;
 }
 
 std::optional<std::uint64_t> start_time_of(pid_t pid) noexcept {

@@ -33,6 +33,11 @@ std::optional<std::uint64_t> start_time_of(pid_t pid) noexcept;
 /// Field 22 of a stat line; the command in field 2 may hold spaces and parentheses.
 std::optional<std::uint64_t> parse_start_time(std::string_view stat_line) noexcept;
 
+/// Whether all threads of the process are on their way out: it has no memory any more, though it
+/// may be seconds until it has ended (its memory is large, or a tracer has not waited for a thread
+/// of it). False for one of which only the main thread has ended, and for one that is gone.
+bool is_exiting(pid_t pid);
+
 /// TracerPid of /proc/PID/status: a thread's id, 0 when nobody traces the process.
 std::optional<pid_t> tracer_of(pid_t pid) noexcept;
 /// The process that a thread belongs to, or the process itself. \return nothing: there is none.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 
 #include "sluice/kfd/unique_fd.hpp"
 
@@ -20,15 +21,17 @@ namespace {
 /// dozen hierarchies.
 constexpr std::size_t most_text = 1U << 20U;
 
-std::string read_text(const std::string& path) {
+/// \return nothing when no descriptor is left, an empty text when it cannot be read otherwise.
+std::optional<std::string> read_text(const std::string& path) {
   std::string text;
   const unique_fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!fd && is_for_want_of_descriptors(errno)) return {};
   if (!fd) return text;
   std::array<char, 4096> piece;
   while (text.size() < most_text) {
     const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return {};
+    if (got < 0) return "";
     if (got == 0) break;
     text.append(piece.data(), static_cast<std::size_t>(got));
   }
@@ -118,10 +121,13 @@ std::map<std::string, std::string, std::less<>> parse_environment(
   return found;
 }
 
-void read_changing_traits(process_traits& of) {
+bool read_changing_traits(process_traits& of) {
   const std::string directory = "/proc/" + std::to_string(of.who.pid);
-  of.as = parse_credentials(read_text(directory + "/status"));
-  of.cgroups = parse_cgroups(read_text(directory + "/cgroup"));
+  const auto status = read_text(directory + "/status");
+  const auto cgroup = read_text(directory + "/cgroup");
+  if (status) of.as = parse_credentials(*status);
+  if (cgroup) of.cgroups = parse_cgroups(*cgroup);
+  return status && cgroup;
 }
 
 std::map<std::string, std::string, std::less<>> read_variables(

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -56,7 +57,13 @@ std::map<std::string, std::string, std::less<>> parse_environment(
     std::string_view environment, const std::set<std::string, std::less<>>& wanted);
 
 /// Reads what may change in a process's life: credentials and cgroups.
-void read_changing_traits(process_traits& of);
+/// \return false when no descriptor was left for one of them, which then stays as it was: half of a
+///         picture would give the process another role.
+bool read_changing_traits(process_traits& of);
+/// Of an errno.
+inline bool is_for_want_of_descriptors(int error) noexcept {
+  return error == EMFILE || error == ENFILE;
+}
 /// Of its environment as it is now: what is wanted of it. Empty where that may not be read.
 std::map<std::string, std::string, std::less<>> read_variables(
     pid_t pid, const std::set<std::string, std::less<>>& wanted);

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -29,6 +30,10 @@ class queue_ids {
   }
   bool test(std::uint32_t queue) const noexcept {
     return queue < most && (words_[queue / 64].load() & bit(queue)) != 0;
+  }
+  bool any() const noexcept {
+    return std::any_of(words_.begin(), words_.end(),
+                       [](const auto& each) { return each.load() != 0; });
   }
   /// Calls `visit(queue id)` for each.
   template <class Visit>

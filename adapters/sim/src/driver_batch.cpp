@@ -25,13 +25,18 @@ duration batch_grace(const gpu_profile& shape, std::uint32_t microseconds) {
 }  // namespace
 
 int driver::impl::read_batch(call& c, std::uint64_t address, std::uint32_t count,
-                             std::vector<uapi::kfd_batch_queue_entry>& entries, batch_plan& plan) {
+                             std::vector<uapi::kfd_batch_queue_entry>& entries, batch_plan& plan,
+                             bool frees) {
   if (count > uapi::KFD_BATCH_MAX_QUEUES) return -EINVAL;
   entries.resize(count);
   if (!c.caller->memory->read(address, std::as_writable_bytes(std::span{entries}))) return -EFAULT;
   const bool admin = os_.has_capability(c.tid, CAP_SYS_ADMIN);
   // One look per process, not per entry.
-  std::map<std::int32_t, process_ptr> known;
+  struct named {
+    process_ptr process;
+    bool authorised = false;
+  };
+  std::map<std::int32_t, named> known;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     auto& entry = entries[i];
     entry.queue_id = (entry.queue_id & ~status_bits) | uapi::KFD_DBG_QUEUE_INVALID_MASK;
@@ -39,12 +44,14 @@ int driver::impl::read_batch(call& c, std::uint64_t address, std::uint32_t count
     if (found == known.end()) {
       const pid_t leader = entry.pid <= 0 ? 0 : os_.leader_of(entry.pid);
       process_ptr process = leader == 0 ? nullptr : lookup(leader);
-      if (process && !admin && !os_.may_attach(c.tid, leader)) process = nullptr;
-      found = known.emplace(entry.pid, std::move(process)).first;
+      const bool authorised = process && (admin || os_.may_attach(c.tid, leader));
+      found = known.emplace(entry.pid, named{std::move(process), authorised}).first;
     }
-    if (!found->second) continue;
-    auto queue = found->second->queue(entry.queue_id & ~status_bits);
+    const auto& [process, authorised] = found->second;
+    if (!process) continue;
+    auto queue = process->queue(entry.queue_id & ~status_bits);
     if (!queue) continue;
+    if (!authorised && !(frees && queue->held_by == c.file)) continue;
     gpu_node* node = queue->gpu;
     auto place = std::find_if(plan.begin(), plan.end(),
                               [node](const auto& each) { return each.first == node; });
@@ -68,7 +75,8 @@ task<int> driver::impl::batch_unmap(call_ptr c, uapi::kfd_ioctl_batch_unmap_queu
   const file_id file = c->file;
   std::vector<uapi::kfd_batch_queue_entry> entries;
   batch_plan plan;
-  if (const int error = read_batch(*c, args.queue_array_ptr, args.num_queues, entries, plan)) {
+  if (const int error =
+          read_batch(*c, args.queue_array_ptr, args.num_queues, entries, plan, false)) {
     co_return error;
   }
   int total = 0;
@@ -179,7 +187,8 @@ task<int> driver::impl::fast_remap(call_ptr c, uapi::kfd_ioctl_fast_remap_args& 
   if (args.num_queues == 0) co_return 0;
   std::vector<uapi::kfd_batch_queue_entry> entries;
   batch_plan plan;
-  if (const int error = read_batch(*c, args.queue_array_ptr, args.num_queues, entries, plan)) {
+  if (const int error =
+          read_batch(*c, args.queue_array_ptr, args.num_queues, entries, plan, true)) {
     co_return error;
   }
   for (auto& [gpu, items] : plan) {

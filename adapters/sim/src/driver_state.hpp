@@ -433,7 +433,7 @@ class driver::impl {
   /// The entries that exist and that the caller may name, GPU by GPU as the array first names them.
   using batch_plan = std::vector<std::pair<gpu_node*, std::vector<batch_item>>>;
   int read_batch(call& c, std::uint64_t address, std::uint32_t count,
-                 std::vector<uapi::kfd_batch_queue_entry>& entries, batch_plan& plan);
+                 std::vector<uapi::kfd_batch_queue_entry>& entries, batch_plan& plan, bool frees);
   task<int> batch_unmap(call_ptr c, uapi::kfd_ioctl_batch_unmap_queues_args& args);
   task<int> fast_remap(call_ptr c, uapi::kfd_ioctl_fast_remap_args& args);
   task<int> set_hqd_reservation(call_ptr c, uapi::kfd_ioctl_set_hqd_reservation_args& args);

@@ -136,6 +136,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void listen(span_kind what, bool at_once) override { desk_->listen(what, at_once); }
   void note(std::string_view text, std::span<const double> numbers) override;
 
+  void say_if_online(const observation& gone);
   void decide(time_point now);
   void eject(std::string_view why);
   std::unique_ptr<policy> make_fallback() noexcept;
@@ -170,6 +171,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   std::unique_ptr<policy> retired_;  // Destroyed at the end of the turn.
   time_point policy_wake_ = never;
   core::log_limiter notes_log_{8};
+  core::log_limiter gone_log_{8};
   duration pointer_interval_{};
   time_point next_tick_{};
   time_point due_ = never;  // The next turn, as the last one said.
@@ -263,6 +265,16 @@ time_point scheduler_core::impl::step() {
           : std::min({waits, next_tick_, policy_wake_, clients_.next(), holds_.next(),
                       reconciler_.next(), reservations_.next(), attacher_.next(), breaker_.next()});
   return due_;
+}
+
+void scheduler_core::impl::say_if_online(const observation& gone) {
+  const core::process* const one = table_.find(gone.pid, gone.start_time);
+  std::uint64_t unsaid = 0;
+  if (quiet_ || one == nullptr || one->what != role::online ||
+      !gone_log_.allow(table_.now(), unsaid))
+    return;
+  log_line(log_level::info, "process {}: online, has ended; its queues count as idle{}", gone.pid,
+           core::left_out(unsaid));
 }
 
 void scheduler_core::impl::decide(time_point now) {
@@ -431,6 +443,7 @@ void scheduler_core::observe(unsigned source, const observation& seen, time_poin
       // One that comes after the policy's last word on it is old.
       if (impl_->pointer_interval_ != duration::zero()) impl_->pointers_.observe(seen);
       break;
+    case observation_kind::process_gone: impl_->say_if_online(seen); [[fallthrough]];
     default: impl_->table_.observe(source, seen);
   }
   impl_->backend_.observed(source, seen);

@@ -375,6 +375,15 @@ TEST_F(Agent, EndsWhenTheDriverRefusesToResumeAndToEndTheSession) {
   EXPECT_TRUE(loop.until([&] { return loop.restorations == 1; }));
 }
 
+// A dump keeps every target as it is. RLIMIT_CORE 0 says nothing to a program that takes dumps by a
+// pipe (core_pattern), of 1 the kernel makes none for it either.
+TEST_F(Agent, MakesNoCoreForAPipeEither) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  EXPECT_THAT(test::read_file("/proc/" + std::to_string(agent_pid()) + "/limits"),
+              ::testing::ContainsRegex("Max core file size +1 +1 "));
+}
+
 TEST_F(Agent, ResumesEverythingWhenToldToEnd) {
   backend_loop loop{make_agent_backend(options())};
   ASSERT_TRUE(loop.start());

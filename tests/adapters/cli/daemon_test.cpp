@@ -502,6 +502,31 @@ TEST_F(Daemon, SchedulesWhileItsServiceManagerHangs) {
   EXPECT_EQ(daemon->ends(), 0);
 }
 
+// Then systemd kills and restarts it; what it held runs long before.
+TEST_F(Daemon, DoesNotCallItselfAliveWhileItsLoopHangs) {
+  const manager_socket manager{directory_ + "/notify"};
+  daemon_environment_ = {"NOTIFY_SOCKET=" + manager.path(), "WATCHDOG_USEC=200000"};
+  configure("mode = \"enforce\"\n", "",
+            "[policy]\nplugin = \"" SLUICE_HOLD_ALL "\"\nsleep = \"1s\"\n");
+  const auto trainer = offline();
+  const auto daemon = start({"run", "-c", config_});
+  ASSERT_TRUE(manager.hears("READY=1")) << daemon->err();
+  std::chrono::milliseconds longest{};
+  auto last = std::chrono::steady_clock::now();
+  const auto give_up = last + patience;
+  while (daemon->err().find("policy hold_all: removed") == std::string::npos) {
+    ASSERT_LT(std::chrono::steady_clock::now(), give_up) << daemon->err();
+    ASSERT_TRUE(manager.hears("WATCHDOG=1")) << daemon->err();
+    longest = std::max(longest, since(std::exchange(last, std::chrono::steady_clock::now())));
+  }
+  EXPECT_GE(longest, 800ms) << "each turn of its policy takes a second";
+  EXPECT_TRUE(logs(*daemon, "the host has been silent for longer than its lease"));
+  EXPECT_TRUE(becomes(*trainer, 0));
+  EXPECT_TRUE(progresses(*trainer));
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0);
+}
+
 // As a container's seccomp filter does it. Its sibling is the same process, with the same options.
 TEST_F(Daemon, GoesOnAsItsSiblingWhereTheKernelRefusesIoUring) {
   configure("", "", "[policy]\nname = \"fixed_timeslice\"\n");

@@ -4,7 +4,9 @@
 #include "mqds_text.hpp"
 #include "proc.hpp"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -116,6 +118,58 @@ TEST_F(NodeScanner, SeesGpusAndNotTheCpuNode) {
   node_scanner scanner{where_, {}, -1};
   EXPECT_THAT(look(scanner), ElementsAre("gpu 4660"));
   EXPECT_THAT(look(scanner), IsEmpty());
+}
+
+/// While it lives no more than so many descriptors can be opened.
+class few_descriptors {
+ public:
+  explicit few_descriptors(rlim_t more) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    // The lowest that is free: all below are taken.
+    const unique_fd next{::open("/", O_PATH | O_CLOEXEC)};
+    const rlimit few{static_cast<rlim_t>(next.get()) + more, before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+  }
+  ~few_descriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  few_descriptors(const few_descriptors&) = delete;
+  few_descriptors& operator=(const few_descriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// An online process in a cgroup that says offline was taken for offline where its environment could
+// not be read for want of a descriptor, and stayed it.
+TEST_F(NodeScanner, TakesNobodyByHalfAPictureWhenDescriptorsRunOut) {
+  const family target{tagged("ONLINE_AI")};
+  wait_for_exec(target);
+  classification_rules rules;
+  rules.by_cgroup = {{"/*", role::offline}};
+  for (rlim_t more = 0; more <= 5; ++more) {
+    std::vector<std::string> said;
+    node_scanner scanner{where_, rules, -1,
+                         [&](std::string_view words) { said.emplace_back(words); }};
+    look(scanner);
+    add_process(target.pid());
+    std::vector<std::string> seen;
+    {
+      const few_descriptors limit{more};
+      seen = look(scanner);
+    }
+    EXPECT_THAT(seen, ::testing::AnyOf(IsEmpty(), ElementsAre("process online")))
+        << more << " descriptors left";
+    if (more == 0) {
+      EXPECT_THAT(said, ElementsAre(::testing::StartsWith("no descriptor is left")));
+    }
+    look(scanner);
+    EXPECT_THAT(all(scanner), ::testing::Contains("process online")) << more;
+    {
+      const few_descriptors none{0};
+      look(scanner);
+      EXPECT_THAT(all(scanner), ::testing::Contains("process online")) << "it is known";
+    }
+    remove(process(target.pid()));
+  }
 }
 
 TEST_F(NodeScanner, SeesAGpuThatAppears) {

@@ -1,6 +1,17 @@
 #include "proc.hpp"
 
+#include "family.hpp"
+
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -25,6 +36,50 @@ TEST(Proc, KnowsTheOwnStartTime) {
 }
 
 TEST(Proc, KnowsNoStartTimeOfNobody) { EXPECT_FALSE(start_time_of(0x3fffffff)); }
+
+/// A child that runs this, until the end.
+class child {
+ public:
+  explicit child(void (*body)()) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    body();
+    ::_exit(0);
+  }
+  ~child() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  child(const child&) = delete;
+  child& operator=(const child&) = delete;
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_;
+};
+
+TEST(Proc, KnowsAProcessThatIsExiting) {
+  EXPECT_FALSE(is_exiting(::getpid()));
+  EXPECT_FALSE(is_exiting(0x3fffffff));
+  const child lives{[] { ::pause(); }};
+  EXPECT_FALSE(is_exiting(lives.pid()));
+  const child zombie{[] {}};
+  EXPECT_TRUE(test::within(std::chrono::seconds{10}, [&] { return is_exiting(zombie.pid()); }));
+}
+
+TEST(Proc, DoesNotTakeAProcessForExitingOfWhichOnlyTheMainThreadHasEnded) {
+  const child one{[] {
+    std::thread{[] { ::pause(); }}.detach();
+    ::syscall(SYS_exit, 0);
+  }};
+  const std::string main_thread = "/proc/" + std::to_string(one.pid()) + "/status";
+  ASSERT_TRUE(test::within(std::chrono::seconds{10}, [&] {
+    std::ifstream file{main_thread};
+    const std::string text{std::istreambuf_iterator<char>{file}, {}};
+    return text.find("State:\tZ") != text.npos;
+  }));
+  EXPECT_FALSE(is_exiting(one.pid()));
+}
 
 TEST(Proc, ReadsANumberFromAStatusText) {
   constexpr std::string_view text = "Name:\tcat\nTracerPid:\t17\nUid:\t1000\t0\t0\t0\n";

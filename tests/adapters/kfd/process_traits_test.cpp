@@ -54,7 +54,7 @@ TEST(ParseEnvironment, TakesTheFirstOfEachWantedName) {
 
 TEST(ReadChangingTraits, ReadsThisProcess) {
   process_traits self{.who = {::getpid(), 0}};
-  read_changing_traits(self);
+  EXPECT_TRUE(read_changing_traits(self));
   ASSERT_TRUE(self.as);
   EXPECT_EQ(self.as->user, ::getuid());
   EXPECT_EQ(self.as->groups.front(), ::getgid());

@@ -54,7 +54,8 @@ struct server_options {
   /// Takes lines for a log: what goes wrong, and whom it refused a role, once per process. Empty:
   /// standard error.
   std::function<void(std::string_view)> say;
-  /// Takes lines for a log: which processes register. Empty: nobody is told.
+  /// Takes lines for a log: which processes register, and which are gone with something in flight.
+  /// Empty: nobody is told.
   std::function<void(std::string_view)> tell{};
 };
 

@@ -148,6 +148,15 @@ TEST_F(DriverBatch, SaysOfEachEntryWhatBecameOfIt) {
   EXPECT_EQ(cycles(), 1);
 }
 
+// A process that is held and then becomes another user's stayed held for ever.
+TEST_F(DriverBatch, WhatAFileHoldsItMayMapAgainWithoutAuthority) {
+  ASSERT_EQ(unmap({{app, 0}}), (answer{1, {0}}));
+  b.machine.may_trace.erase({scheduler, app});
+  EXPECT_EQ(remap({{app, 0}}), (answer{1, {0}}));
+  EXPECT_EQ(remap({{app, 0}}), (answer{0, {invalid | 0}}));
+  EXPECT_EQ(unmap({{app, 0}}), (answer{0, {invalid | 0}}));
+}
+
 TEST_F(DriverBatch, WithoutAuthorityNothingIsToldOfAProcess) {
   b.machine.may_trace.clear();
   EXPECT_EQ(unmap({{app, 0}, {app, 9}}), (answer{0, {invalid | 0, invalid | 9}}));

@@ -22,6 +22,8 @@
 ///
 /// Authority, for each entry by itself: ptrace_may_access(task, PTRACE_MODE_ATTACH_REALCREDS) or
 /// CAP_SYS_ADMIN. Without it the entry is INVALID like one that does not exist: nothing is told.
+/// What a file holds it may always map again: its process may have become another user's since, and
+/// would stay held.
 /// Pids are looked up in the caller's namespace, and a pid may be given to a stranger; a caller
 /// keeps a pidfd of each process it names, and remaps what it held of one that has ended.
 

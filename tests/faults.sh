@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# usage: tests/faults.sh [--long] [--calm SECONDS] [--build DIRECTORY]
+# The fault matrix (tests/faults/README.md) on real processes: the part that CTest runs, or with --long all
+# cells, all faults of the device under all mechanisms, and ten minutes for false alarms instead of 15 s.
+# --calm says how many seconds instead; 0: none. Builds the programs first, unless --build says where they are.
+set -uo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+. examples/common.sh
+
+which=pairs
+calm=
+build=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --long) which=all ;;
+    --calm) calm=${2-}; [[ $calm =~ ^[0-9]+$ ]] || { echo "faults.sh: --calm needs a number" >&2; exit 2; }; shift ;;
+    --build) build=${2-}; [ -n "$build" ] || { echo "faults.sh: --build needs a directory" >&2; exit 2; }; shift ;;
+    -h | --help) sed -n '2,5s/^# //p' tests/faults.sh; exit 0 ;;
+    *) sed -n '2s/^# //p' tests/faults.sh >&2; exit 2 ;;
+  esac
+  shift
+done
+if [ -z "$calm" ]; then
+  calm=15
+  [ "$which" = all ] && calm=600
+fi
+if [ -z "$build" ]; then
+  install_missing "${sluice_build_packages[@]}" || exit 1
+  build=$PWD/build/release
+  [ -f "$build/build.ninja" ] || cmake --preset release >/dev/null || exit 1
+  cmake --build --preset release --target faults_unit_test faults_matrix_test faults_injections_test \
+    faults_calm_test || exit 1
+fi
+
+failed=
+for name in unit matrix injections calm; do
+  program=$build/bin/faults_${name}_test
+  [ -x "$program" ] || { echo "faults.sh: there is no $program; without --build it is built" >&2; exit 2; }
+  [ "$name" = calm ] && [ "$calm" -eq 0 ] && continue
+  echo "=== $name"
+  as_root env SLUICE_FAULTS="$which" SLUICE_CALM_SECONDS="$calm" "$program" --gtest_brief=1 || failed="$failed $name"
+done
+[ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }

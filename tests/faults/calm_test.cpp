@@ -1,0 +1,123 @@
+// No false alarms: host and agent watch each other on a machine that is busy to its last processor,
+// while both get little of it, and neither takes the other for dead. For 15 s, or as many as
+// SLUICE_CALM_SECONDS says (tests/faults.sh --long: 600).
+
+#include "child_process.hpp"
+#include "world.hpp"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+
+namespace sluice::test {
+namespace {
+
+/// A cgroup that gives its processes so much of a processor, where one can be made: of version 1 or
+/// 2. Removed at the end, once its processes are gone.
+class cpu_limit {
+ public:
+  /// \param name of the cgroup. \param share in percent of one processor.
+  cpu_limit(const std::string& name, int share) {
+    const std::string quota = std::to_string(share * 1000);
+    for (const std::string& mount :
+         {std::string{"/sys/fs/cgroup/cpu"}, std::string{"/sys/fs/cgroup"}}) {
+      directory_ = mount + "/sluice-test-" + std::to_string(::getpid()) + "-" + name;
+      if (::mkdir(directory_.c_str(), 0755) != 0) continue;
+      const bool limited =
+          write("cpu.max", quota + " 100000") ||
+          (write("cpu.cfs_period_us", "100000") && write("cpu.cfs_quota_us", quota));
+      if (limited) return;
+      ::rmdir(directory_.c_str());
+    }
+    directory_.clear();
+  }
+  ~cpu_limit() {
+    if (!directory_.empty())
+      eventually(patience, [this] { return ::rmdir(directory_.c_str()) == 0; });
+  }
+  cpu_limit(const cpu_limit&) = delete;
+  cpu_limit& operator=(const cpu_limit&) = delete;
+
+  bool take(pid_t pid) const {
+    return !directory_.empty() && write("cgroup.procs", std::to_string(pid));
+  }
+  /// How often the kernel held them back.
+  std::string throttled() const {
+    std::ifstream file{directory_ + "/cpu.stat"};
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with("nr_throttled ")) return line.substr(13);
+    }
+    return "0";
+  }
+
+ private:
+  bool write(const std::string& file, const std::string& text) const {
+    const std::string path = directory_ + "/" + file;
+    if (::access(path.c_str(), W_OK) != 0) return false;
+    std::ofstream out{path};
+    out << text << std::flush;
+    return out.good();
+  }
+  std::string directory_;
+};
+
+constexpr int share = 10;  // percent of a processor, for the host and for the agent
+
+TEST(Calm, NobodyIsTakenForDeadOnABusyMachineWithLittleOfIt) {
+  const char* const given = std::getenv("SLUICE_CALM_SECONDS");  // NOLINT: nobody sets it now.
+  const auto seconds = std::chrono::seconds{given != nullptr ? std::atol(given) : 15};
+  const cpu_limit for_host{"host", share};
+  const cpu_limit for_agent{"agent", share};
+  std::vector<std::unique_ptr<child_process>> spinners;
+  for (long i = 0; i < 2 * ::sysconf(_SC_NPROCESSORS_ONLN); ++i) {
+    spinners.push_back(std::make_unique<child_process>([](channel&) {
+      for (;;) {
+      }
+      return 0;
+    }));
+  }
+  machine_watch machine;
+  world here{{.how = mechanism_used::trap_agent, .lease = 500ms}};
+  const auto offline = here.gpu_process("OFFLINE_AI");
+  const auto host = here.host(1);
+  const auto client = here.client();
+  const pid_t agent = here.agent();
+  const bool limited = for_host.take(host->pid()) && for_agent.take(agent);
+  if (!limited) {
+    // Last in line for every processor, then.
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(host->pid()), 19);
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(agent), 19);
+  }
+  machine.worst();
+  int bursts = 0;
+  const time_point until = clock::now() + seconds;
+  while (clock::now() < until) {
+    EXPECT_EQ(client->ask("begin", patience), "begun");
+    ASSERT_TRUE(here.all_held({&offline})) << here.log();
+    EXPECT_EQ(client->ask("end", patience), "ended");
+    ASSERT_TRUE(here.run_again({&offline}, clock::now())) << here.log();
+    ++bursts;
+    std::this_thread::sleep_for(50ms);
+  }
+  const duration late = machine.worst();
+  const std::string log = here.log();
+  std::size_t alarms = 0;
+  for (auto found = log.find("silent"); found != log.npos; found = log.find("silent", found + 1))
+    ++alarms;
+  std::printf(
+      "  %ld s, %zu processes that spin on %ld processors, lease 500 ms, host and agent %s: "
+      "%zu alarms in %d preemptions; held back %s and %s times; the machine was late by up to "
+      "%.0f ms\n",
+      static_cast<long>(seconds.count()), spinners.size(), ::sysconf(_SC_NPROCESSORS_ONLN),
+      limited ? "with 10 % of a processor each" : "at nice 19", alarms, bursts,
+      limited ? for_host.throttled().c_str() : "0", limited ? for_agent.throttled().c_str() : "0",
+      std::chrono::duration<double, std::milli>(late).count());
+  EXPECT_EQ(alarms, 0U) << log;
+  EXPECT_EQ(here.agent(), agent) << log;
+  EXPECT_NE(host->ask("stats", patience).find("restarts 0"), std::string::npos) << log;
+  host->send("stop");
+  EXPECT_EQ(host->hear(patience), "stopped");
+}
+
+}  // namespace
+}  // namespace sluice::test
