@@ -184,7 +184,14 @@ duration world::between(duration low, duration high) {
 std::unique_ptr<test::child_process> world::start(const std::vector<std::string>& words,
                                                   const std::string& tag,
                                                   const std::string& log) const {
-  return std::make_unique<test::child_process>([&](test::channel&) {
+  // Until the program is another, our own handlers would take what it is told. What a worker is
+  // told before it listens waits until it does.
+  sigset_t endings;
+  sigset_t before;
+  sigemptyset(&endings);
+  for (const int each : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&endings, each);
+  ::sigprocmask(SIG_BLOCK, &endings, &before);
+  auto started = std::make_unique<test::child_process>([&](test::channel&) {
     for (std::string setting : device_.environment()) {
       const auto equals = setting.find('=');
       ::setenv(setting.substr(0, equals).c_str(), setting.c_str() + equals + 1, 1);
@@ -192,13 +199,9 @@ std::unique_ptr<test::child_process> world::start(const std::vector<std::string>
     ::setenv("SLUICE_BREAKERS", (directory_ + "/breakers").c_str(), 1);
     ::setenv("SLUICE_AGENT", SLUICE_AGENT_PROGRAM, 1);
     if (!tag.empty()) ::setenv("AMD_QUEUE_TAG", tag.c_str(), 1);
-    // What a worker is told before it listens waits until it does.
-    if (words[0] == SLUICE_SOAK_WORKER) {
-      sigset_t endings;
-      sigemptyset(&endings);
-      sigaddset(&endings, SIGTERM);
-      sigaddset(&endings, SIGINT);
-      ::sigprocmask(SIG_BLOCK, &endings, nullptr);
+    if (words[0] != SLUICE_SOAK_WORKER) {
+      for (const int each : {SIGTERM, SIGINT, SIGHUP}) ::signal(each, SIG_DFL);
+      ::sigprocmask(SIG_SETMASK, &before, nullptr);
     }
     const int out =
         ::open((logs_ + "/" + log).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -211,6 +214,8 @@ std::unique_ptr<test::child_process> world::start(const std::vector<std::string>
     ::execv(arguments[0], arguments.data());
     return 99;
   });
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  return started;
 }
 
 void world::configure(const std::string& policy) const {
@@ -398,8 +403,10 @@ void world::look_at(worker& one, const test::device_view::process_view& seen) {
 void world::run_errand(const std::string& what, const std::vector<std::string>& words) {
   std::vector<std::string> all{SLUICE_PROGRAM};
   all.insert(all.end(), words.begin(), words.end());
-  errands_.push_back(
-      {what, now_ == act::nobody_of_sluice_dies, start(all, "", "errands.log"), clock::now()});
+  // Without an agent, which also ends by itself where the driver refuses to resume, nobody obeys.
+  const bool wants_agent = what == "pause";
+  errands_.push_back({what, now_ == act::nobody_of_sluice_dies && !wants_agent,
+                      start(all, "", "errands.log"), clock::now()});
 }
 
 void world::reap_orphans() {
