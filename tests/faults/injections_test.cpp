@@ -40,8 +40,8 @@ constexpr std::string_view gpu = "51110";
 constexpr duration a_reset = 1100ms;
 
 constexpr std::array injections{
-    injection{"fail_cycle", "fail-cycle GPU 100ms", at::suspend, then::dead, "the hardware failed",
-              a_reset},
+    injection{"fail_cycle", "fail-cycle GPU 100ms", at::suspend, then::dead,
+              "nothing on it is suspended any more", a_reset},
     injection{"fail_cycle_goes_on", "fail-cycle GPU 100ms goes-on", at::suspend, then::left,
               "the hardware failed"},
     injection{"fail_cycle_of_a_resume", "fail-cycle GPU 100ms", at::resume, then::dead,

@@ -347,6 +347,43 @@ TEST(FaultsOfExit, AProcessThatTakesLongToExitCostsTheOthersNothing) {
   EXPECT_TRUE(here.run_again({&stayer}, clock::now()));
 }
 
+/// Two offline processes, of which the suspend of one lasts 2 s and the other is held already.
+class FaultsInACall : public testing::Test {
+ protected:
+  void SetUp() override {
+    here_.command("delay DBG_TRAP:SUSPEND_QUEUES 2s target=" + std::to_string(slow_->pid()));
+    began_ = clock::now();
+    EXPECT_EQ(client_->ask("begin", patience), "begun");
+    ASSERT_TRUE(here_.all_held({&held_})) << here_.log();
+    machine_.worst();
+  }
+  void expect_within_of(duration promised, time_point since, const std::string& what) {
+    expect_within(here_.run_again({&held_}, since), promised, machine_, what);
+  }
+
+  machine_watch machine_;
+  const world here_{{.how = mechanism_used::trap_agent, .lease = 500ms}};
+  const world::process slow_ = here_.gpu_process("OFFLINE_AI");
+  const world::process held_ = here_.gpu_process("OFFLINE_AI");
+  const world::process host_ = here_.host(2);
+  const world::process client_ = here_.client();
+  time_point began_{};
+};
+
+// A process in a driver call cannot even be killed: its sessions end with the call.
+TEST_F(FaultsInACall, AKilledAgentLetsGoWhenTheCallIsOver) {
+  ::kill(here_.agent(), SIGKILL);
+  expect_within_of(2s + own_work + calls, began_, "the agent is killed in a call of 2 s");
+  EXPECT_TRUE(here_.log_says("lost")) << here_.log();
+}
+
+// A stuck lane keeps no other from letting go.
+TEST_F(FaultsInACall, AnAgentWithoutAHostLetsGoOfTheOthersAtOnce) {
+  const time_point since = clock::now();
+  ::kill(host_->pid(), SIGKILL);
+  expect_within_of(own_work + calls, since, "the host is killed in a call of 2 s");
+}
+
 INSTANTIATE_TEST_SUITE_P(Cells, FaultMatrix, testing::ValuesIn(chosen_combinations()),
                          [](const auto& each) { return name_of(each.param); });
 
