@@ -172,6 +172,8 @@ void model_driver::act_by(mechanism what) {
   global_.push_back({.what = global_report::kind::acts_by, .acting = what, .fell_back = fell_back});
   for (lane& one : lanes_) {
     if (one.now != lane::phase::open) continue;
+    // What was under way is answered before everything runs and is said again.
+    if (one.work) perform(one);
     run_all(one);
     say_all_again(one);
   }
