@@ -132,7 +132,8 @@ bool read_changing_traits(process_traits& of) {
 
 std::map<std::string, std::string, std::less<>> read_variables(
     pid_t pid, const std::set<std::string, std::less<>>& wanted) {
-  return parse_environment(read_text("/proc/" + std::to_string(pid) + "/environ"), wanted);
+  return parse_environment(read_text("/proc/" + std::to_string(pid) + "/environ").value_or(""),
+                           wanted);
 }
 
 std::optional<standing> standing_of(int pidfd) noexcept {
