@@ -104,7 +104,7 @@ TEST(Calm, NobodyIsTakenForDeadOnABusyMachineWithLittleOfIt) {
   // The agent's of the host, and the host's of the agent.
   std::size_t alarms = 0;
   for (const std::string_view alarm : {"[sluice-agent] [warning] the host has been silent",
-                                  "the agent has been silent for longer than its lease"}) {
+                                       "the agent has been silent for longer than its lease"}) {
     for (auto found = log.find(alarm); found != log.npos; found = log.find(alarm, found + 1))
       ++alarms;
   }
