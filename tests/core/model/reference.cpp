@@ -215,6 +215,7 @@ void reference::attached(process_id target, bool well) {
   process* const one = find(target);
   if (one == nullptr || one->has != session::attaching) return;
   one->has = well ? session::attached : session::none;
+  if (well) one->returns = false;
   if (!well && one->gone) erase(*one);
 }
 
@@ -310,6 +311,8 @@ void reference::detached(process_id target) {
 void reference::lost() {
   for (auto each = known_.begin(); each != known_.end();) {
     process& one = *each++;
+    const bool had = one.has == session::attached || one.has == session::attaching;
+    one.returns = one.what() == role::offline && !one.gone && (one.returns || had);
     if (one.has == session::none) continue;
     release(one);
     one.has = session::none;
@@ -551,7 +554,9 @@ void reference::attach_called(process_id target, pid_t pid, std::uint64_t start_
   }
   if (one->what() != role::offline) complain("attach: " + name(*one) + " is not offline");
   if (one->has != session::none) complain("attach: " + name(*one) + " has a session");
-  if (one->compute_queues() == 0) complain("attach: " + name(*one) + " has no compute queue");
+  if (one->compute_queues() == 0 && !one->returns) {
+    complain("attach: " + name(*one) + " has no compute queue");
+  }
   if (stopping_) complain("attach: " + name(*one) + " after the stop");
   for (const auto& [id, queue] : one->queues) {
     if (is_compute(queue.type) && is_lost(queue.gpu)) {

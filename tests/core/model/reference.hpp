@@ -143,6 +143,7 @@ class reference {
     bool gone = false;
     process_id target{};
     session has = session::none;
+    bool returns = false;  // Had one, or one under way, when the agent died, and not since.
     std::optional<batch> in_flight;
     time_point lane_from{};    // A command was refused.
     time_point detach_from{};  // So was a detach.
