@@ -702,6 +702,13 @@ void world::rest() {
 /// The daemon is told to end while queues are suspended.
 void world::shut_down() {
   control("no-faults");
+  // Whoever is evicted comes back: nobody would see to it later.
+  if (!eventually(60s, [&] {
+        keep_slots();
+        turn();
+        return later_.empty() && errands_.empty();
+      }))
+    problem("errands do not end");
   // Under online work that goes on, unless all workers are between two phases.
   if (!eventually(30s, [&] {
         keep_slots();
