@@ -258,11 +258,14 @@ class inherited {
     host_ = move_up(ends[0]);
     put(ends[1], agent::control_fd);
     put(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), agent::agent_doorbell_fd);
-    put(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), agent::host_doorbell_fd);
+    fuzz::require(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) == 0, "a bell");
+    bell_ = move_up(ends[0]);  // Which this host never looks at: it fills.
+    put(ends[1], agent::host_doorbell_fd);
     put(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)), agent::host_pidfd);
   }
   ~inherited() {
     hang_up();
+    close(bell_);
     leave_free();
   }
   inherited(const inherited&) = delete;
@@ -291,6 +294,7 @@ class inherited {
     return made;
   }
   int host_ = -1;
+  int bell_ = -1;
 };
 
 class host {
