@@ -130,10 +130,11 @@ bool read_changing_traits(process_traits& of) {
   return status && cgroup;
 }
 
-std::map<std::string, std::string, std::less<>> read_variables(
+std::optional<std::map<std::string, std::string, std::less<>>> read_variables(
     pid_t pid, const std::set<std::string, std::less<>>& wanted) {
-  return parse_environment(read_text("/proc/" + std::to_string(pid) + "/environ").value_or(""),
-                           wanted);
+  const auto environment = read_text("/proc/" + std::to_string(pid) + "/environ");
+  if (!environment) return {};
+  return parse_environment(*environment, wanted);
 }
 
 std::optional<standing> standing_of(int pidfd) noexcept {

@@ -64,8 +64,9 @@ bool read_changing_traits(process_traits& of);
 inline bool is_for_want_of_descriptors(int error) noexcept {
   return error == EMFILE || error == ENFILE;
 }
-/// Of its environment as it is now: what is wanted of it. Empty where that may not be read.
-std::map<std::string, std::string, std::less<>> read_variables(
+/// Of its environment as it is now: what is wanted of it. Empty where that may not be
+/// read; nothing when no descriptor was left.
+std::optional<std::map<std::string, std::string, std::less<>>> read_variables(
     pid_t pid, const std::set<std::string, std::less<>>& wanted);
 /// \return nothing when the process has ended, or the kernel cannot say (before Linux 6.13).
 std::optional<standing> standing_of(int pidfd) noexcept;

@@ -54,12 +54,17 @@ class target_rules::impl {
     const unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0))};
     if (!pidfd || start_time_of(who.pid) != who.start_time) return role::unmatched;
     process_traits of{.who = who};
-    read_changing_traits(of);
-    of.variables = read_variables(who.pid, wanted_);
+    // Half of a picture might make an online process offline.
+    if (!read_changing_traits(of)) return role::unmatched;
+    auto variables = read_variables(who.pid, wanted_);
+    if (!variables) return role::unmatched;
+    of.variables = std::move(*variables);
     classifier by{rules_};
     if (!store_.empty() && (trust_ == trust::any_file || is_roots(store_))) {
       std::string ignored;
-      if (auto stored = role_store{store_}.read(ignored)) by.set_stored(std::move(*stored));
+      auto stored = role_store{store_}.read(ignored);
+      if (!stored) return role::unmatched;
+      by.set_stored(std::move(*stored));
     }
     const role what = by.role_of(of, {}, false);
     pollfd ended{pidfd.get(), POLLIN, 0};

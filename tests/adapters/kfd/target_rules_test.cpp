@@ -75,6 +75,14 @@ TEST_F(TargetRules, SayNothingOfWhoHasTheNumberOfAProcess) {
   EXPECT_EQ(found(trust::any_file), role::unmatched);
 }
 
+// It may be what says that it is online.
+TEST_F(TargetRules, TakeNobodyWhileTheStoreCannotBeRead) {
+  write("pids = [{pid = " + std::to_string(who_.pid) + ", role = \"offline\"}]\n");
+  EXPECT_EQ(found(trust::any_file), role::offline);
+  std::ofstream{store()} << "no role store\n";
+  EXPECT_EQ(found(trust::any_file), role::unmatched);
+}
+
 // It is the host's, which the rules are against.
 TEST_F(TargetRules, DoNotHeedTheEnvironment) {
   write();
