@@ -57,16 +57,16 @@ sweep_point point_of(const cell& without, const cell& with) {
   made.p99_ms = mean_where(
       has_requests, [](const figures&, const figures& f) { return ms(f.latency.p99).count(); });
   if (!std::isnan(made.p99_ms) && !any(without) && !any(with)) {
-    made.p99_ratio = mean_where(has_requests, [](const figures& none, const figures& f) {
-      return ms(f.latency.p99) / ms(none.latency.p99);
+    made.p99_ratio = mean_where(has_requests, [](const figures& alone, const figures& f) {
+      return ms(f.latency.p99) / ms(alone.latency.p99);
     });
   }
   made.offline_share = mean([](const figures&, const figures& f) { return f.offline_share; });
   made.suspends = mean([](const figures&, const figures& f) { return f.suspends; });
   made.online_saved =
-      mean([](const figures& none, const figures& f) { return none.in_flight - f.in_flight; });
+      mean([](const figures& alone, const figures& f) { return alone.in_flight - f.in_flight; });
   made.offline_lost = mean(
-      [](const figures& none, const figures& f) { return none.offline_busy - f.offline_busy; });
+      [](const figures& alone, const figures& f) { return alone.offline_busy - f.offline_busy; });
   return made;
 }
 

@@ -542,17 +542,17 @@ TEST_F(DriverDebug, ASnapshotListsNewestFirstAndReportsThePreviousStatus) {
   for (unsigned i = 0; i < 3; ++i) ASSERT_EQ(b.create_queue(app, i), static_cast<int>(i));
   ASSERT_EQ(b.enable(), 0);
   EXPECT_EQ(b.snapshot(new_bit), (std::vector{2U, 1U, 0U}));
-  const auto entry = b.snapshot_entry(0);
+  const auto listed = b.snapshot_entry(0);
   const auto q = b.queue_args(2);
-  EXPECT_EQ(entry.exception_status, new_bit);
-  EXPECT_EQ(entry.ring_base_address, q.ring_base_address);
-  EXPECT_EQ(entry.write_pointer_address, q.write_pointer_address);
-  EXPECT_EQ(entry.read_pointer_address, q.read_pointer_address);
-  EXPECT_EQ(entry.ctx_save_restore_address, q.ctx_save_restore_address);
-  EXPECT_EQ(entry.gpu_id, gpu_id());
-  EXPECT_EQ(entry.ring_size, ring_bytes);
-  EXPECT_EQ(entry.queue_type, uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL);
-  EXPECT_EQ(entry.ctx_save_restore_area_size, 0x8000U);
+  EXPECT_EQ(listed.exception_status, new_bit);
+  EXPECT_EQ(listed.ring_base_address, q.ring_base_address);
+  EXPECT_EQ(listed.write_pointer_address, q.write_pointer_address);
+  EXPECT_EQ(listed.read_pointer_address, q.read_pointer_address);
+  EXPECT_EQ(listed.ctx_save_restore_address, q.ctx_save_restore_address);
+  EXPECT_EQ(listed.gpu_id, gpu_id());
+  EXPECT_EQ(listed.ring_size, ring_bytes);
+  EXPECT_EQ(listed.queue_type, uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL);
+  EXPECT_EQ(listed.ctx_save_restore_area_size, 0x8000U);
   b.snapshot();
   EXPECT_EQ(b.snapshot_entry(0).exception_status, 0U);
 }
@@ -605,11 +605,11 @@ TEST_F(DriverDebug, ADeviceSnapshotDescribesTheGpus) {
   EXPECT_EQ(ask(scratch, 4, 128), 0);
   EXPECT_EQ(args.device_snapshot.num_devices, 1U);
   EXPECT_EQ(args.device_snapshot.entry_size, 120U);
-  const auto entry = b.machine.memory(scheduler).get<uapi::kfd_dbg_device_info_entry>(scratch);
-  EXPECT_EQ(entry.gpu_id, gpu_id());
-  EXPECT_EQ(entry.gfx_target_version, 90402U);
-  EXPECT_EQ(entry.simd_count, 304U * 4);
-  EXPECT_EQ(entry.num_xcc, 8U);
+  const auto listed = b.machine.memory(scheduler).get<uapi::kfd_dbg_device_info_entry>(scratch);
+  EXPECT_EQ(listed.gpu_id, gpu_id());
+  EXPECT_EQ(listed.gfx_target_version, 90402U);
+  EXPECT_EQ(listed.simd_count, 304U * 4);
+  EXPECT_EQ(listed.num_xcc, 8U);
 }
 
 // --- The other hardware operations ---
