@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: tests/run.sh [--quick]
 # Installs what is missing and runs every test: format, the release build with all its tests, the unit
-# tests under the address and undefined-behaviour sanitizers, the fuzz targets on known inputs, and the tests
+# tests under the address and undefined-behaviour sanitizers, the fuzz targets for 20 s each, and the tests
 # with threads under the thread sanitizer, in a build that has no io_uring.
 # --quick: the format check and the release build's unit tests only.
 set -uo pipefail
@@ -67,7 +67,7 @@ else
     step "release: all tests" all_tests
   if step "asan: build of unit tests and fuzz targets" build asan sluice_unit_tests sluice_fuzz_targets; then
     step "asan: unit tests" labelled_tests asan unit
-    step "asan: fuzz targets, known inputs" labelled_tests asan fuzz
+    step "asan: fuzz targets, 20 s each" labelled_tests asan fuzz
   fi
   # This one has Asio on epoll alone, and so is what a build without io_uring must manage, too.
   step "tsan: build of the tests with threads" build tsan sluice_threads_tests online_demo &&
