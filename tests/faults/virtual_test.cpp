@@ -27,6 +27,9 @@ constexpr std::string_view word(moment when) {
 }
 
 constexpr duration lease_length = 100ms;
+// As often as host and agent look at each other.
+constexpr duration tick_interval = lease_length / 4;
+constexpr duration beat_interval = lease_length / 5;
 constexpr duration call = 5ms;        // each driver call
 constexpr duration own_work = 200ms;  // as promised
 constexpr duration stuck_after = 3s;  // lanes_options
@@ -45,8 +48,8 @@ class virtual_node {
   explicit virtual_node(const combination& what)
       : what_(what),
         bench_(config_for(what), make_pointer_polling()),
-        host_lease_(lease_length, bench_.time.now()),
-        heartbeat_(lease_length, bench_.time.now()) {
+        host_lease_(lease_length, beat_interval, bench_.time.now()),
+        heartbeat_(lease_length, tick_interval, bench_.time.now()) {
     bench_.driver.act_by(by_batch(what.how) ? mechanism::batch_commands : mechanism::debug_trap);
     bench_.driver.set_delay(call);
     bench_.create(stayer, role::offline, gpu_a, {0});
@@ -137,15 +140,15 @@ class virtual_node {
   }
 
   void watch_agent(time_point now) {
-    if (now - lease_renewed_ >= lease_length / 4) lease_renewed_ = now;
+    if (now - lease_renewed_ >= tick_interval) lease_renewed_ = now;
     if (!agent_lives_) {
       if (now < relaunch_at_ || device_gone_) return;
       agent_lives_ = true;
       agent_stopped_ = false;
       agent_ends_at_ = never;
       ++agents_;
-      host_lease_ = agent::lease{lease_length, now};
-      heartbeat_ = agent::lease{lease_length, now};
+      host_lease_ = agent::lease{lease_length, beat_interval, now};
+      heartbeat_ = agent::lease{lease_length, tick_interval, now};
       beat_ = lease_renewed_ = now;
       bench_.driver.restore();
       return;
@@ -154,7 +157,7 @@ class virtual_node {
     if (heartbeat_.lapsed(now)) end_agent(now);  // killed
   }
   void watch_host(time_point now) {
-    if (now - beat_ >= lease_length / 5) beat_ = now;
+    if (now - beat_ >= beat_interval) beat_ = now;
     host_lease_.renew(lease_renewed_, now);
     if (!host_lives_ || host_lease_.lapsed(now)) end_agent(now);
   }

@@ -172,7 +172,7 @@ class agent_backend final : public backend {
         heartbeat_->renew(
             time_point{duration{agent_.page->heartbeat.load(std::memory_order_acquire)}}, now);
         if (!heartbeat_->lapsed(now))
-          return std::min(now + options_.lease / 4, heartbeat_->deadline());
+          return std::min(now + tick_interval(), heartbeat_->deadline());
         options_.say(
             "the agent has been silent for longer than its lease and is killed; the driver "
             "resumes everything");
@@ -187,7 +187,7 @@ class agent_backend final : public backend {
       case phase::idle:
       case phase::stopped: return never;
     }
-    return now + options_.lease / 4;
+    return now + tick_interval();
   }
 
   void stop() override {
@@ -215,6 +215,8 @@ class agent_backend final : public backend {
  private:
   enum class phase : std::uint8_t { idle, running, dying, restarting, stopped };
 
+  duration tick_interval() const noexcept { return options_.lease / 4; }
+
   result<void> ready_for_commands() const noexcept {
     if (phase_ == phase::running) return {};
     return phase_ == phase::stopped ? errc::stopped : errc::lost;
@@ -237,7 +239,7 @@ class agent_backend final : public backend {
     started_at_ = clock::now();
     agent_.page->lease_renewed.store(started_at_.time_since_epoch().count(),
                                      std::memory_order_release);
-    heartbeat_.emplace(options_.lease, started_at_);
+    heartbeat_.emplace(options_.lease, tick_interval(), started_at_);
     phase_ = phase::running;
     return {};
   }

@@ -234,8 +234,8 @@ class agent {
         commands_(page.commands),
         reports_(page.reports),
         lanes_(std::move(lanes)),
-        lease_(lease_length, clock::now()),
         heartbeat_interval_(std::min<duration>(100ms, lease_length / 5)),
+        lease_(lease_length, heartbeat_interval_, clock::now()),
         guard_fd_(guard != nullptr ? guard->gone_fd() : -1),
         signals_(std::move(signals)),
         events_(std::move(events)),
@@ -464,8 +464,8 @@ class agent {
   command_reader commands_;
   report_writer reports_;
   std::unique_ptr<kfd::lanes> lanes_;
-  lease lease_;
   const duration heartbeat_interval_;
+  lease lease_;
   const int guard_fd_;  ///< -1: there is none.
   kfd::unique_fd signals_;
   kfd::unique_fd events_;
