@@ -40,6 +40,15 @@ constexpr std::array<unsigned, 2> ring_registrations{4, 12};
 /// The type of all commands of the driver: 'K', in the second byte.
 constexpr std::uint64_t ioctl_type = _IOC_TYPEMASK << _IOC_TYPESHIFT;
 constexpr std::uint64_t driver_type = std::uint64_t{'K'} << _IOC_TYPESHIFT;
+/// A console's commands have that type, too (linux/kd.h), but no direction, which all that are used
+/// here have.
+constexpr std::uint64_t ioctl_direction = std::uint64_t{_IOC_DIRMASK} << _IOC_DIRSHIFT;
+constexpr std::array<std::uint64_t, 3> directions{_IOC_READ, _IOC_WRITE, _IOC_READ | _IOC_WRITE};
+#ifdef __x86_64__
+/// By which the kernel's own code returns to it from where an operator has put a probe into a
+/// library (uretprobe, Linux 6.11; uprobe, 6.18). Not in older headers.
+constexpr std::array<int, 2> probe_returns{335, 336};
+#endif
 
 struct release_filter {
   void operator()(void* filter) const noexcept { ::seccomp_release(filter); }
@@ -99,6 +108,9 @@ void let_run(allow_list& list) {
   list.let({SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(exit), SCMP_SYS(exit_group),
             SCMP_SYS(rt_sigreturn), SCMP_SYS(restart_syscall), SCMP_SYS(clock_gettime),
             SCMP_SYS(poll), SCMP_SYS(getpid), SCMP_SYS(gettid), SCMP_SYS(rt_sigprocmask)});
+#ifdef __x86_64__
+  for (const int each : probe_returns) list.let({each});
+#endif
 }
 
 /// Threads, and memory that is never both written and run.
@@ -129,13 +141,18 @@ void let_trace(allow_list& list) {
   list.let(SCMP_SYS(openat), {has(2, changes, O_RDONLY)});
   list.let({SCMP_SYS(pread64), SCMP_SYS(lseek), SCMP_SYS(getdents64), SCMP_SYS(newfstatat),
             SCMP_SYS(fstat), SCMP_SYS(readlink)});
-  list.let(SCMP_SYS(ioctl), {has(1, ioctl_type, driver_type)});
+  for (const std::uint64_t each : directions) {
+    const std::uint64_t command = driver_type | each << _IOC_DIRSHIFT;
+    list.let(SCMP_SYS(ioctl), {has(1, ioctl_type | ioctl_direction, command)});
+  }
 }
 
 void let_agent(allow_list& list, const confinement& how) {
   list.let({SCMP_SYS(epoll_wait), SCMP_SYS(epoll_ctl), SCMP_SYS(epoll_create1), SCMP_SYS(eventfd2),
             SCMP_SYS(pipe2), SCMP_SYS(timerfd_create), SCMP_SYS(timerfd_settime), SCMP_SYS(sendmsg),
-            SCMP_SYS(sendto), SCMP_SYS(recvfrom), SCMP_SYS(process_vm_readv)});
+            SCMP_SYS(sendto), SCMP_SYS(recvfrom), SCMP_SYS(process_vm_readv),
+            // Whether a role store that is not root's is this user's.
+            SCMP_SYS(geteuid)});
   if (how.criu_pause) list.let({SCMP_SYS(pidfd_getfd)});
   if (how.bells < 0) {
     list.let({SCMP_SYS(close)});

@@ -563,12 +563,14 @@ class admission {
 
   /// Any thread.
   bool admits(pid_t pid, std::uint64_t start_time) {
-    const role what = rules_->role_of({pid, start_time});
+    std::string why;
+    const role what = rules_->role_of({pid, start_time}, why);
     if (what == role::offline) return true;
     const auto count = refused_.fetch_add(1) + 1;
+    if (!why.empty()) why.insert(0, ": ");
     say(note_kind::message, "refused to attach to process " + std::to_string(pid) +
                                 ": by the agent's own rules, " + path_ + ", it is " +
-                                (what == role::online ? "online" : "not offline") + " (" +
+                                (what == role::online ? "online" : "not offline") + why + " (" +
                                 std::to_string(count) + " refused so far)");
     return false;
   }

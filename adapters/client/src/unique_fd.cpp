@@ -28,8 +28,8 @@ class closer {
     if (threads_ == 0) {
       if (!start([this] { run(true); })) return false;
       ++threads_;
-      (void)start([this] { mind(); });
     }
+    if (!minded_) minded_ = start([this] { mind(); });
     waiting_.fetch_add(1, std::memory_order_relaxed);
     fds_.push_back(fd);
     work_.notify_one();
@@ -85,6 +85,7 @@ class closer {
   std::deque<int> fds_;
   std::uint64_t taken_ = 0;
   std::size_t threads_ = 0;  // That close.
+  bool minded_ = false;
   std::atomic<std::size_t> waiting_{0};
 };
 

@@ -10,7 +10,8 @@
 namespace sluice::client {
 
 inline void close_here(int fd) noexcept { ::close(fd); }
-/// On threads that do nothing else: one, and up to eight while those before are kept. Any thread.
+/// On threads that do nothing else: one, and up to eight, as far as they are to be had, while those
+/// before are kept. Any thread.
 void close_elsewhere(int fd) noexcept;
 /// How many of those were not closed yet. Any thread.
 std::size_t closes_waiting() noexcept;

@@ -42,11 +42,20 @@ role classifier::role_of(const process_traits& of, std::span<const queue_traits>
   if (std::ranges::find(rules_.never_touch, of.who) != rules_.never_touch.end())
     return role::unmatched;
   std::optional<role> what = said(of);
-  if (!what) what = claimed(of);
-  if (!what) what = mapped(of);
-  if (!what) what = voted(of, queues, all_queues_known);
+  if (!what) {
+    what = claimed(of);
+    if (!what) what = mapped(of);
+    if (!what) what = voted(of, queues, all_queues_known);
+    // What it claims where nobody sees it may be that it is online.
+    if (*what == role::offline && of.hidden_environment && granted(of, role::online))
+      what = role::unmatched;
+  }
   const bool spared = of.who.pid == ::getpid() || stored_.released.contains(of.who);
   return spared && *what == role::offline ? role::unmatched : *what;
+}
+
+bool classifier::may_claim(const process_traits& of) const {
+  return granted(of, role::online) || granted(of, role::offline);
 }
 
 std::uint8_t classifier::priority_of(const process_traits& of) {

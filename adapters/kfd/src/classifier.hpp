@@ -45,6 +45,8 @@ class classifier {
   /// \param queues the compute queues as far as they are known, and whether these are all.
   role role_of(const process_traits& of, std::span<const queue_traits> queues,
                bool all_queues_known) const;
+  /// Whether its word counts at all, for one role or the other.
+  bool may_claim(const process_traits& of) const;
   /// AMD_QUEUE_PRIORITY, 0 to 15; 0 where it says nothing else. It orders offline groups among
   /// themselves, so nobody need be granted it.
   static std::uint8_t priority_of(const process_traits& of);

@@ -339,7 +339,7 @@ bool node_scanner::read_traits(process& of) {
 void node_scanner::read_environment(process& of) const {
   of.environment = open_environment(of.traits.who.pid);
   const int error = of.environment ? 0 : errno;
-  of.hidden_environment = error == EACCES || error == EPERM;
+  of.traits.hidden_environment = error == EACCES || error == EPERM;
   of.missed_environment = is_for_want_of_descriptors(error);
   const std::string environment = of.environment ? read_whole(of.environment.get()) : "";
   of.empty_environment = environment.empty();
@@ -360,7 +360,8 @@ void node_scanner::say_hidden_environments() {
   // Whose role comes from elsewhere needs none, nor who only opened the device, as agents do.
   const auto counts = [](const auto& each) {
     const process& known = each.second;
-    return known.hidden_environment && !known.queues.empty() && known.is.what == role::unmatched;
+    return known.traits.hidden_environment && !known.queues.empty() &&
+           known.is.what == role::unmatched;
   };
   const auto first = std::ranges::find_if(known_, counts);
   if (first == known_.end()) return;
@@ -369,8 +370,8 @@ void node_scanner::say_hidden_environments() {
   say_("cannot read the environment of " + std::to_string(std::ranges::count_if(known_, counts)) +
        " processes that use a GPU (process " + pid + ", " + command_of(first->first) +
        ", is one): AMD_QUEUE_TAG and other variables say no role of such processes, now and later; "
-       "give CAP_SYS_PTRACE, or say roles by cgroups, sluice role or clients: DAEMON.md, \"What "
-       "works less without root\"");
+       "give CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or say roles by cgroups, sluice role or "
+       "clients: DAEMON.md, \"What works less without root\"");
 }
 
 void node_scanner::say_no_pointers(error_code why) {

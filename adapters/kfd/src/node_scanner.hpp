@@ -94,7 +94,6 @@ class node_scanner {
     unique_fd directory;    // of its queues
     unique_fd environment;  // reads as empty once the address space it was opened on is gone
     bool empty_environment = false;
-    bool hidden_environment = false;  // its owner's alone
     bool missed_environment = false;  // no descriptor was left
     bool listed = false;
     bool whole = false;                  // its turn for a whole look

@@ -21,17 +21,15 @@ namespace {
 /// dozen hierarchies.
 constexpr std::size_t most_text = 1U << 20U;
 
-/// \return nothing when no descriptor is left, an empty text when it cannot be read otherwise.
-std::optional<std::string> read_text(const std::string& path) {
+result<std::string> read_text(const std::string& path) {
   std::string text;
   const unique_fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (!fd && is_for_want_of_descriptors(errno)) return {};
-  if (!fd) return text;
+  if (!fd) return last_system_error();
   std::array<char, 4096> piece;
   while (text.size() < most_text) {
     const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return "";
+    if (got < 0) return last_system_error();
     if (got == 0) break;
     text.append(piece.data(), static_cast<std::size_t>(got));
   }
@@ -123,17 +121,23 @@ std::map<std::string, std::string, std::less<>> parse_environment(
 
 bool read_changing_traits(process_traits& of) {
   const std::string directory = "/proc/" + std::to_string(of.who.pid);
-  const auto status = read_text(directory + "/status");
-  const auto cgroup = read_text(directory + "/cgroup");
-  if (status) of.as = parse_credentials(*status);
-  if (cgroup) of.cgroups = parse_cgroups(*cgroup);
-  return status && cgroup;
+  bool all = true;
+  const auto read = [&](const char* name) -> std::optional<std::string> {
+    auto text = read_text(directory + name);
+    if (text) return std::move(*text);
+    if (!is_for_want_of_descriptors(text.error().value())) return "";
+    all = false;
+    return {};
+  };
+  if (const auto status = read("/status")) of.as = parse_credentials(*status);
+  if (const auto cgroup = read("/cgroup")) of.cgroups = parse_cgroups(*cgroup);
+  return all;
 }
 
-std::optional<std::map<std::string, std::string, std::less<>>> read_variables(
+result<std::map<std::string, std::string, std::less<>>> read_variables(
     pid_t pid, const std::set<std::string, std::less<>>& wanted) {
   const auto environment = read_text("/proc/" + std::to_string(pid) + "/environ");
-  if (!environment) return {};
+  if (!environment) return environment.error();
   return parse_environment(*environment, wanted);
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sluice/kfd/process_identity.hpp"
+#include "sluice/result.hpp"
 
 namespace sluice::kfd {
 
@@ -30,6 +31,8 @@ struct process_traits {
   std::optional<credentials> as{};     ///< Not readable: nothing is granted.
   std::vector<std::string> cgroups{};  ///< Paths, the unified hierarchy's first; no path twice.
   std::map<std::string, std::string, std::less<>> variables{};  ///< Of its environment: the wanted.
+  /// Its environment may not be read, so what it claims there is not known.
+  bool hidden_environment = false;
   std::uint64_t network = 0;  ///< Inode of its network namespace; 0: not readable.
 };
 
@@ -64,9 +67,9 @@ bool read_changing_traits(process_traits& of);
 inline bool is_for_want_of_descriptors(int error) noexcept {
   return error == EMFILE || error == ENFILE;
 }
-/// Of its environment as it is now: what is wanted of it. Empty where that may not be
-/// read; nothing when no descriptor was left.
-std::optional<std::map<std::string, std::string, std::less<>>> read_variables(
+/// Of its environment as it is now: what is wanted of it. Of another user's process that takes
+/// CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: the file is its owner's alone.
+result<std::map<std::string, std::string, std::less<>>> read_variables(
     pid_t pid, const std::set<std::string, std::less<>>& wanted);
 /// \return nothing when the process has ended, or the kernel cannot say (before Linux 6.13).
 std::optional<standing> standing_of(int pidfd) noexcept;

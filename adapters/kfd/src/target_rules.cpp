@@ -49,26 +49,34 @@ class target_rules::impl {
         rules_(std::move(rules)),
         wanted_(classifier{rules_}.wanted_variables()) {}
 
-  role role_of(const process_identity& who) const {
+  role role_of(const process_identity& who, std::string& why) const {
     // Held while it is looked at: nobody else comes to have the pid.
     const unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0))};
     if (!pidfd || start_time_of(who.pid) != who.start_time) return role::unmatched;
     process_traits of{.who = who};
     // Half of a picture might make an online process offline.
-    if (!read_changing_traits(of)) return role::unmatched;
+    if (!read_changing_traits(of)) {
+      why = "no descriptor is left to read what it is by";
+      return role::unmatched;
+    }
     auto variables = read_variables(who.pid, wanted_);
-    if (!variables) return role::unmatched;
-    of.variables = std::move(*variables);
+    if (variables) of.variables = std::move(*variables);
+    of.hidden_environment = !variables;
     classifier by{rules_};
     if (!store_.empty() && (trust_ == trust::any_file || is_roots(store_))) {
-      std::string ignored;
-      auto stored = role_store{store_}.read(ignored);
+      auto stored = role_store{store_}.read(why);
       if (!stored) return role::unmatched;
       by.set_stored(std::move(*stored));
     }
     const role what = by.role_of(of, {}, false);
     pollfd ended{pidfd.get(), POLLIN, 0};
-    return ::poll(&ended, 1, 0) == 0 ? what : role::unmatched;
+    if (::poll(&ended, 1, 0) != 0) return role::unmatched;
+    if (what == role::unmatched && of.hidden_environment && by.may_claim(of)) {
+      why = "its environment, where it may claim a role, cannot be read (" +
+            variables.error().message() +
+            "): that takes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other users' processes";
+    }
+    return what;
   }
 
  private:
@@ -81,7 +89,9 @@ class target_rules::impl {
 target_rules::target_rules(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
 target_rules::~target_rules() = default;
 
-role target_rules::role_of(const process_identity& who) const { return impl_->role_of(who); }
+role target_rules::role_of(const process_identity& who, std::string& why) const {
+  return impl_->role_of(who, why);
+}
 
 result<std::unique_ptr<target_rules>> target_rules::load(const std::string& path, trust whom,
                                                          std::string& message) {

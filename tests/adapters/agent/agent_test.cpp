@@ -502,6 +502,40 @@ TEST_F(AgentsRules, AreAskedAgainWhenATargetRunsAnotherProgram) {
   EXPECT_THAT(said_, ::testing::HasSubstr("it is online (1 refused so far)"));
 }
 
+// A store that is not root's has its owner looked at, which the filter took for an attack.
+TEST_F(AgentsRules, AreThoseOfAHostThatIsNotRootToo) {
+  if (test::read_file("/proc/sys/kernel/yama/ptrace_scope").find_first_of("123") !=
+      std::string::npos)
+    GTEST_SKIP() << "here no user may trace his own processes";
+  constexpr uid_t user = 64003;
+  const std::string own = device_.root() + "/own";
+  const offline_target theirs{device_.roots(), {.user = user}};
+  ASSERT_TRUE(theirs.says('r'));
+  // The directory above is the test's alone.
+  ASSERT_EQ(::chmod((device_.root() + "/..").c_str(), 0755), 0);
+  ASSERT_TRUE(std::filesystem::create_directory(own));
+  std::filesystem::copy_file(SLUICE_AGENT_PROGRAM, own + "/sluice-agent");
+  ASSERT_EQ(::chown(own.c_str(), user, user), 0);
+  child_process host{[&](channel& line) {
+    if (::setgid(user) != 0 || ::setuid(user) != 0 || ::prctl(PR_SET_DUMPABLE, 1) != 0) return 2;
+    std::ofstream{own + "/sluice.toml"} << "[roles]\nstore = \"" << own << "/roles\"\n";
+    const kfd::process_identity who{theirs.pid(), theirs.start_time()};
+    std::string message;
+    if (!kfd::role_store{own + "/roles"}.set(who, role::offline, message)) return 3;
+    agent_options with = options();
+    with.agent_path = own + "/sluice-agent";
+    with.owner_lock = "";
+    with.roles = own + "/sluice.toml";
+    backend_loop loop{make_agent_backend(with)};
+    if (!loop.start() || !loop->attach(target_id, who.pid, who.start_time)) return 4;
+    if (!loop.until([&] { return loop.losses > 0 || !loop.attachments.empty(); })) return 5;
+    line.send(loop.losses > 0 ? "the agent has died" : loop.attachments[target_id].message());
+    return 0;
+  }};
+  EXPECT_EQ(host.line().receive(20s).value_or("nothing"), error_code{}.message());
+  EXPECT_TRUE(host.succeeds(10s));
+}
+
 TEST_F(AgentsRules, AreToBeReadable) {
   agent_options with = own_rules();
   std::ofstream{file_} << "[roles]\nqueue_priority = 7\n";

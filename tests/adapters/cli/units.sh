@@ -22,6 +22,13 @@ said=$(systemd-analyze verify --man=no "$work/sluice.service" 2>&1) || { echo "$
 # What would make the kernel ignore the agent's capabilities.
 if grep -Eq '^(NoNewPrivileges=yes|SystemCall|Restrict(AddressFamilies|Namespaces|Realtime|SUIDSGID)|PrivateDevices|ProtectKernel|ProtectClock|ProtectHostname|MemoryDenyWriteExecute|LockPersonality|DynamicUser)' \
   "$work/sluice.service"; then exit 1; fi
+# What the page gives the agent by its file, which cannot be started with more than the unit's bound.
+bound=$(sed -n 's/^CapabilityBoundingSet=//p' "$work/sluice.service")
+given=$(grep -o 'setcap cap[a-z_,]*' "$source/adapters/cli/DAEMON.md" | sed 's/^setcap //' | tr 'a-z,' 'A-Z\n' | sort -u)
+[ -n "$given" ]
+for each in $given; do
+  case " $bound " in *" $each "*) ;; *) echo "the unit's bound has no $each"; exit 1 ;; esac
+done
 
 root=$work/root
 mkdir -p "$root/etc"

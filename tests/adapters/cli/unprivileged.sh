@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: with_simulated_gpu.sh in_place.sh unprivileged.sh BIN_DIR LIB_DIR
 # What adapters/cli/DAEMON.md says to type, and the daemon as the unit runs it: as a user of its own without capabilities, beside an agent that has
-# CAP_SYS_PTRACE by its file; offline work is another user's. The simulated GPU lies at /dev/kfd, for an
+# CAP_SYS_PTRACE by its file (in the end more); offline work is another user's. The simulated GPU lies at /dev/kfd, for an
 # agent with file capabilities takes no other.
 set -euo pipefail
 bin=$1 lib=$2
@@ -149,7 +149,7 @@ how = options(size=ctypes.sizeof(options), socket=sys.argv[2].encode())
 client = ctypes.c_void_p()
 assert library.sluice_client_open(ctypes.byref(how), ctypes.byref(client)) == 0
 assert library.sluice_client_begin(client) == 0
-time.sleep(60)
+time.sleep(100)
 END
 online=$!
 pids+=("$online")
@@ -159,4 +159,56 @@ eventually 20 held || fail "the offline process is not suspended"
 kill -TERM "$daemon"
 wait "$daemon" || fail "the daemon ended with code $?"
 eventually 20 runs || fail "the offline process stands still"
+
+# Two failures at once, which nobody finds out; what tests/faults/README.md says to type then.
+start() {
+  "$@" /run/bin/sluice run --config /run/enforce.toml 2>$log &
+  daemon=$!
+  pids+=("$daemon")
+}
+start "${daemon_user[@]}"
+eventually 20 held || fail "the next daemon does not suspend the offline process"
+stopped_while_held() {
+  agent=$(sed -n '2s/ .*//p' /run/sluice/owner)
+  kill -STOP "$agent" "$daemon"
+  sleep 0.1
+  held && return
+  kill -CONT "$agent" "$daemon"
+  return 1
+}
+eventually 20 stopped_while_held || fail "it is never held"
+kill -KILL "$daemon"
+wait "$daemon" || true
+start "${daemon_user[@]}"
+sleep 1.5  # More than the lease and 200 ms.
+held || fail "somebody has found it out"
+eval "$(grep -o 'kill -KILL \$(sed [^`]*' "$source/tests/faults/README.md")"
+eventually 20 runs || fail "what the page says to type does not help"
+eventually 20 grep -qs "this program owns the node" $log || fail "the follower does not take over"
+kill -TERM "$daemon"
+wait "$daemon" || fail "the follower ended with code $?"
+kill -KILL "$online"
+wait "$online" || true
+
+# Tags, as the page says: with transparent.conf for the daemon, and not enough for the agent, then enough.
+rm /run/roles
+sed -i '/^may_claim_online/a may_claim_offline = { users = [64003] }' /run/enforce.toml
+install -m 644 /run/enforce.toml /etc/sluice/sluice.toml
+# of_unit KEY FILE: as setpriv wants capabilities.
+of_unit() { sed -n "s/^$1=//p" "$source/adapters/cli/systemd/$2" | tr 'A-Z ' 'a-z\n' | sed 's/^cap_/+/' | paste -sd,; }
+ambient=$(of_unit AmbientCapabilities transparent.conf)
+transparent=(setpriv --reuid=64001 --regid=64001 --groups=64002
+  --bounding-set="-all,$(of_unit CapabilityBoundingSet sluice.service.in)" --inh-caps="-all,$ambient" --ambient-caps="-all,$ambient")
+start "${transparent[@]}"
+eventually 20 grep -q "refused to attach to process $offline: by the agent's own rules, /etc/sluice/sluice.toml, it is not offline: its environment, where it may claim a role, cannot be read (Permission denied)" $log ||
+  fail "the agent does not say that it sees no tags"
+[ "$(tracer)" = 0 ] || fail "it is traced without a reason"
+kill -TERM "$daemon"
+wait "$daemon" || fail "the daemon ended with code $?"
+eval "$(grep -o 'setcap [a-z_,]*+ep /usr/local/bin/sluice-agent' "$source/adapters/cli/DAEMON.md" | tail -n 1 |
+  sed 's|/usr/local/bin|/run/bin|')"
+start "${transparent[@]}"
+eventually 20 traced || fail "the agent does not go by a tag that it can read"
+kill -TERM "$daemon"
+wait "$daemon" || fail "the daemon ended with code $?"
 echo passed

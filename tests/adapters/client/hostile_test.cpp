@@ -4,14 +4,17 @@
 #include "program.hpp"
 #include "raw_client.hpp"
 #include "served_node.hpp"
+#include "unique_fd.hpp"
 #include <netinet/in.h>
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -195,6 +198,31 @@ TEST_F(Hostile, DescriptorsThatAreNeverClosedKeepNobodyOut) {
   slow.clear();
   EXPECT_TRUE(eventually(patience, [&] { return threads() <= before + 2; }))
       << "those that closed stay for good";
+}
+
+// What closes was one thread for good where none could be had to look after it at first.
+TEST(ClosesElsewhere, AreSharedOutOnceThreadsAreToBeHad) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become a user who has no threads yet";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // In a program begun anew.
+  const auto run = [] {
+    lingering slow;
+    std::array<int, 2> ends{};
+    rlimit threads{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0 || getrlimit(RLIMIT_NPROC, &threads) != 0 ||
+        setuid(1'000'000 + static_cast<uid_t>(getpid())) != 0)
+      _exit(2);
+    const auto running = std::distance(std::filesystem::directory_iterator{"/proc/self/task"}, {});
+    const rlimit one_more{static_cast<rlim_t>(running) + 1, threads.rlim_max};
+    if (setrlimit(RLIMIT_NPROC, &one_more) != 0) _exit(3);
+    client::close_elsewhere(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!eventually(patience, [] { return client::closes_waiting() == 0; })) _exit(4);
+    if (setrlimit(RLIMIT_NPROC, &threads) != 0) _exit(5);
+    client::close_elsewhere(slow.fd());
+    client::close_elsewhere(ends[1]);
+    pollfd closed{ends[0], POLLIN, 0};
+    _exit(poll(&closed, 1, 10'000) == 1 ? 0 : 6);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
 }
 
 // Symptom: an empty message looks like the end of a connection, and left its descriptors open.

@@ -614,6 +614,30 @@ TEST_F(NodeScanner, SaysOnceThatEnvironmentsAreHiddenFromIt) {
   EXPECT_EQ(other.heard(), 'y');
 }
 
+// Its tag, which another user cannot see, says that it is online.
+TEST_F(NodeScanner, TakesNobodyForOfflineWhoMayClaimToBeOnlineUnseen) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  family target{tagged("ONLINE_AI")};
+  wait_for_exec(target);
+  add_process(target.pid());
+  std::filesystem::permissions(where_.sysfs, std::filesystem::perms{0755});
+  const auto role_for_another = [&](claim_grant online) {
+    const family other{[&](int said) {
+      if (::setresgid(64003, 64003, 64003) != 0 || ::setresuid(64003, 64003, 64003) != 0) return 1;
+      node_scanner scanner{
+          where_, {.may_claim_online = online, .by_cgroup = {{"/", role::offline}}}, -1};
+      const auto seen = look(scanner);
+      for (const auto& [line, letter] :
+           {std::pair{"process offline", "o"}, {"process unmatched", "u"}, {"process online", "a"}})
+        if (std::ranges::find(seen, line) != seen.end()) (void)!::write(said, letter, 1);
+      return 0;
+    }};
+    return other.heard();
+  };
+  EXPECT_EQ(role_for_another({.users = {::getuid()}}), 'u');
+  EXPECT_EQ(role_for_another({}), 'o') << "its word does not count anyway";
+}
+
 // sysfs shows a queue a moment before or after mqds does.
 TEST_F(NodeScanner, LooksAgainWhenMqdsDoesNotShowAQueueYet) {
   family target{tagged("")};

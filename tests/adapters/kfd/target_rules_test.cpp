@@ -2,12 +2,17 @@
 
 #include "family.hpp"
 
+#include <linux/capability.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -49,11 +54,12 @@ class TargetRules : public ::testing::Test {
   role found(trust whom) {
     const auto rules = target_rules::load(file(), whom, message_);
     EXPECT_TRUE(rules) << message_;
-    return rules ? (*rules)->role_of(who_) : role::unmatched;
+    return rules ? (*rules)->role_of(who_, why_) : role::unmatched;
   }
 
   std::string directory_;
   std::string message_;
+  std::string why_;
   const test::family process_{sleep_on};
   process_identity who_;
 };
@@ -81,6 +87,70 @@ TEST_F(TargetRules, TakeNobodyWhileTheStoreCannotBeRead) {
   EXPECT_EQ(found(trust::any_file), role::offline);
   std::ofstream{store()} << "no role store\n";
   EXPECT_EQ(found(trust::any_file), role::unmatched);
+  EXPECT_THAT(why_, HasSubstr(store() + ":1: "));
+}
+
+/// Of this thread, while it lives.
+class without_capabilities {
+ public:
+  explicit without_capabilities(std::initializer_list<unsigned> which) {
+    EXPECT_EQ(::syscall(SYS_capget, &about_, before_.data()), 0);
+    auto less = before_;
+    for (const unsigned each : which) less[each / 32].effective &= ~(1U << each % 32);
+    EXPECT_EQ(::syscall(SYS_capset, &about_, less.data()), 0);
+  }
+  ~without_capabilities() { EXPECT_EQ(::syscall(SYS_capset, &about_, before_.data()), 0); }
+  without_capabilities(const without_capabilities&) = delete;
+  without_capabilities& operator=(const without_capabilities&) = delete;
+
+ private:
+  __user_cap_header_struct about_{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> before_{};
+};
+
+// With CAP_SYS_PTRACE alone another user's environment cannot be read, and was taken for empty.
+TEST_F(TargetRules, MakeNobodyOfflineWhoMayClaimToBeOnlineUnseen) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  constexpr uid_t user = 64003;
+  const test::family tagged{[](int) {
+    const char* const arguments[] = {"sleep", "60", nullptr};
+    const char* const environment[] = {"AMD_QUEUE_TAG=ONLINE_AI", nullptr};
+    if (::setgid(user) != 0 || ::setuid(user) != 0) return 1;
+    return ::execve("/bin/sleep", const_cast<char**>(arguments), const_cast<char**>(environment));
+  }};
+  const std::string environment = "/proc/" + std::to_string(tagged.pid()) + "/environ";
+  ASSERT_TRUE(test::within(std::chrono::seconds{10}, [&] {
+    std::string text;
+    return std::getline(std::ifstream{environment}, text, '\0') && text.ends_with("ONLINE_AI");
+  }));
+  who_ = identity_of(tagged.pid()).value();
+  // Matches every cgroup.
+  const std::string everybody = "cgroups = [{when = \"/\", role = \"offline\"}]\n";
+  const std::string granted = "may_claim_online = {users = [" + std::to_string(user) + "]}\n";
+  const auto hidden = [&] {
+    const without_capabilities those{CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE};
+    EXPECT_FALSE(std::ifstream{environment}.is_open());
+    why_.clear();
+    return found(trust::any_file);
+  };
+  write(everybody + granted);
+  EXPECT_EQ(found(trust::any_file), role::online);
+  EXPECT_EQ(hidden(), role::unmatched);
+  EXPECT_THAT(why_, HasSubstr("its environment, where it may claim a role, cannot be read "
+                              "(Permission denied)"));
+  // Whose word does not count need not be heard.
+  write(everybody);
+  EXPECT_EQ(hidden(), role::offline);
+  EXPECT_EQ(why_, "");
+  // Nor what it claims to be when it is said what it is.
+  write(everybody + granted);
+  say_offline();
+  EXPECT_EQ(hidden(), role::offline);
+  // Of one that may be offline by its tag alone the reason is said.
+  ASSERT_EQ(::unlink(store().c_str()), 0);
+  write("may_claim_offline = {users = [" + std::to_string(user) + "]}\n");
+  EXPECT_EQ(hidden(), role::unmatched);
+  EXPECT_THAT(why_, HasSubstr("CAP_DAC_READ_SEARCH"));
 }
 
 // It is the host's, which the rules are against.

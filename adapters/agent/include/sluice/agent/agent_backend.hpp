@@ -51,7 +51,11 @@ struct agent_options {
 };
 
 /// Whatever happens to either process, everything runs again within the lease plus 200 ms plus the
-/// driver calls in flight (each at most the driver's own limit, 9 s).
+/// driver calls in flight (each at most the driver's own limit, 9 s). Where one has to find out
+/// that the other is silent, plus the longest time for which it was held up itself since the other
+/// last said that it lives: once, so that nobody is taken for dead after both stood still. Where
+/// the agent is stopped and its host dies or hangs for good, nobody is left to find out: what it
+/// holds stands still until the agent goes on or is killed.
 ///
 /// - The host exits, is killed, is stopped, hangs, or dumps core: the agent resumes everything and
 ///   ends.

@@ -121,6 +121,9 @@ struct gang_rules {
 ///    set and its priority is online_priority or more. One online queue makes the process online;
 ///    otherwise one offline makes it offline, once all its queues are known.
 ///
+/// Where its environment may not be read and its claim to be online would be granted, 4 and 5 make
+/// it online or nothing: it may claim just that.
+///
 /// What none applies to stays unmatched and is never touched. This process itself may be online but
 /// is never offline, nor is one while the role store says that it is released.
 struct classification_rules {

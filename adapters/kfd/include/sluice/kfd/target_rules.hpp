@@ -34,8 +34,10 @@ class target_rules {
   target_rules(const target_rules&) = delete;
   target_rules& operator=(const target_rules&) = delete;
 
-  /// \return unmatched also for a process that is gone or cannot be read.
-  [[nodiscard]] role role_of(const process_identity& who) const;
+  /// \param why where it is unmatched because something could not be read: what, and what to do.
+  ///            Else it stays as it is.
+  /// \return unmatched also for a process that is gone.
+  [[nodiscard]] role role_of(const process_identity& who, std::string& why) const;
 
  private:
   class impl;
