@@ -32,7 +32,7 @@ struct injection {
   duration lasts = 0ns;  ///< Of the call.
   bool batch = true;     ///< Whether it can befall with batch commands.
   bool trap = true;
-  bool in_process = true;  ///< Else only the end of the acting process helps.
+  bool ends_agent = false;  ///< Only the end of the acting process helps: in process there is none.
 };
 
 constexpr std::string_view gpu = "51110";
@@ -76,7 +76,7 @@ constexpr std::array injections{
     injection{"remap_refused", "answer FAST_REMAP EIO", at::resume, then::served,
               "the driver refused a batch command", 0ns, true, false},
     injection{"remap_refused_again", "answer FAST_REMAP EIO times=2", at::resume, then::served,
-              "the driver refuse", 0ns, true, false, false},
+              "the driver refuse", 0ns, true, false, true},
     injection{"slow_suspend", "delay DBG_TRAP:SUSPEND_QUEUES 1s target=PID", at::suspend,
               then::served, "", 1s, false},
     injection{"stuck_suspend", "delay DBG_TRAP:SUSPEND_QUEUES 4s target=PID", at::suspend,
@@ -102,7 +102,7 @@ std::vector<case_of> all_cases() {
   std::vector<case_of> all;
   for (const injection& what : injections) {
     for (const mechanism_used how : mechanisms) {
-      if ((by_batch(how) ? what.batch : what.trap) && (in_agent(how) || what.in_process))
+      if ((by_batch(how) ? what.batch : what.trap) && (in_agent(how) || !what.ends_agent))
         all.push_back({&what, how});
     }
   }
@@ -127,12 +127,20 @@ std::vector<case_of> chosen_cases() {
   return some;
 }
 
-class Injection : public testing::TestWithParam<case_of> {
- protected:
-  Injection() : world_{{.how = GetParam().how, .lease = 500ms}} {}
+/// One try of a case.
+class injection_try {
+ public:
+  injection_try(const case_of& one, trial& with)
+      : one_(one), trial_(with), world_{{.how = one.how, .lease = 500ms}} {}
+  void run() {
+    check();
+    if (trial_.failed()) std::printf("%s", world_.log().c_str());
+  }
 
+ private:
+  void check();
   std::string line() const {
-    std::string text{GetParam().what->line};
+    std::string text{one_.what->line};
     const auto put = [&text](std::string_view word, const std::string& value) {
       if (const auto found = text.find(word); found != text.npos)
         text.replace(found, word.size(), value);
@@ -161,7 +169,8 @@ class Injection : public testing::TestWithParam<case_of> {
     EXPECT_TRUE(world_.run_again(some, clock::now())) << world_.log();
   }
 
-  machine_watch machine_;
+  const case_of one_;
+  trial& trial_;
   world world_;
   world::process first_;
   world::process second_;
@@ -169,15 +178,16 @@ class Injection : public testing::TestWithParam<case_of> {
   world::process host_;
 };
 
-TEST_P(Injection, EndsWithEverythingRunning) {
-  const injection& what = *GetParam().what;
+void injection_try::check() {
+  const injection& what = *one_.what;
   first_ = world_.gpu_process("OFFLINE_AI");
   second_ = world_.gpu_process("OFFLINE_AI");
   const std::vector<const world::process*> both{&first_, &second_};
   if (what.when == at::attach) inject();
   host_ = world_.host(what.what == then::refused ? 1 : 2);
   client_ = world_.client();
-  machine_.worst();
+  const pid_t agent = in_agent(one_.how) ? world_.agent() : 0;
+  trial_.begin();
 
   if (what.when == at::rest) {
     inject();
@@ -210,15 +220,15 @@ TEST_P(Injection, EndsWithEverythingRunning) {
         break;
       }
       EXPECT_TRUE(eventually(patience, [&] { return breaker_is_open(); })) << world_.log();
-      expect_within(world_.run_again(both, since), what.lasts + own_work + calls + 100ms, machine_,
-                    std::string{what.name} + ", in flight");
+      trial_.expect_within(world_.run_again(both, since), what.lasts + own_work + calls + 100ms,
+                           std::string{what.name} + ", in flight");
       break;
   }
   if (what.when == at::resume) inject();
   since = clock::now();
   EXPECT_EQ(client_->ask("end", patience), "ended");
-  expect_within(world_.run_again(both, since), what.lasts + own_work + calls + 100ms, machine_,
-                std::string{what.name});
+  trial_.expect_within(world_.run_again(both, since), what.lasts + own_work + calls + 100ms,
+                       std::string{what.name});
 
   // And after it.
   switch (what.what) {
@@ -236,9 +246,11 @@ TEST_P(Injection, EndsWithEverythingRunning) {
   if (!what.log.empty()) {
     EXPECT_TRUE(world_.log_says(what.log)) << world_.log();
   }
-  if (in_agent(GetParam().how)) {
-    EXPECT_EQ(world_.log().find("silent"), std::string::npos)
-        << "a stuck lane is not a missing heartbeat: " << world_.log();
+  if (what.ends_agent && in_agent(one_.how)) {
+    EXPECT_NE(world_.agent(), agent) << "the agent was to end: " << world_.log();
+  } else {
+    // A stuck lane is no missing heartbeat, either.
+    trial_.expect_nobody_replaced(world_, host_, agent);
   }
   world_.command("no-faults");
   if (what.line.starts_with("evict"))
@@ -253,7 +265,12 @@ TEST_P(Injection, EndsWithEverythingRunning) {
     if (what.what == then::dead || (what.what == then::killed && each == &first_)) continue;
     EXPECT_EQ((*each)->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
   }
-  if (HasFailure()) std::printf("%s", world_.log().c_str());
+}
+
+class Injection : public testing::TestWithParam<case_of> {};
+
+TEST_P(Injection, EndsWithEverythingRunning) {
+  until_measured([](trial& once) { injection_try{GetParam(), once}.run(); });
 }
 
 INSTANTIATE_TEST_SUITE_P(OfTheDevice, Injection, testing::ValuesIn(chosen_cases()),
