@@ -6,6 +6,7 @@
 #include "driver_backend.hpp"
 #include "injections.hpp"
 
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
@@ -77,7 +78,7 @@ class injected_node {
     const time_point begin = time_.now();
     while (!holds()) {
       if (time_.now() - begin >= limit) return {};
-      turn();
+      run_for(5ms);  // The driver's accounts are a text.
     }
     return time_.now() - begin;
   }
@@ -89,7 +90,11 @@ class injected_node {
   bool runs(pid_t pid) const { return off(pid) == 0; }
   bool lives(pid_t pid) const { return !dead_.contains(pid); }
   bool breaker_is_open() const { return core_->stats().open_breakers.value() != 0; }
-  std::int64_t resets() const { return bench_.gpu_stat("resets"); }
+  std::uint64_t resets() const {
+    constexpr std::string_view key = "\"resets\":";
+    const std::string all = bench_.sim->stats_json();
+    return std::strtoull(all.c_str() + all.find(key) + key.size(), nullptr, 10);
+  }
   int restarts() const { return static_cast<int>(core_->stats().backend_restarts.value()); }
   int ends() const { return driver_.ends(); }
 
@@ -146,7 +151,7 @@ class injected_node {
   std::unique_ptr<scheduler_core> core_;
   std::optional<online_client> client_;
   std::set<pid_t> dead_;
-  std::int64_t resets_ = 0;
+  std::uint64_t resets_ = 0;
   std::uint64_t turns_ = 0;
 };
 
@@ -215,7 +220,7 @@ TEST_P(VirtualInjection, EndsWithEverythingRunning) {
         EXPECT_TRUE(both_run());
       }
       node.end();
-      EXPECT_LE(node.resets(), 1) << "one at most";
+      EXPECT_LE(node.resets(), 1U) << "one at most";
       break;
   }
   node.run_for(1s);
