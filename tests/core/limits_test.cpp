@@ -220,6 +220,21 @@ TEST(MaxSuspend, MakesAGroupRunForMinRunAndThenBeHeldAgain) {
   EXPECT_EQ(bench.stats().forced_run_ns, 100'000'000U);
 }
 
+TEST(MaxSuspend, SaysWhoRunsAgainAndWhy) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  client.begin();
+  ::testing::internal::CaptureStderr();
+  bench.run_for(1001ms);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("process 100 (1 in its group): runs again although it is to be held, because "
+                     "of max_suspend; for 100 ms at least"),
+            std::string::npos)
+      << log;
+}
+
 TEST(MaxSuspend, ListsTheGroupAsChangedAndCapsEveryPolicy) {
   std::vector<duration> changes;
   const auto began = testing::manual_clock{}.now();

@@ -78,14 +78,15 @@ struct cell {
   fault what{};
   effect then{};              ///< With the agent.
   effect in_process{};        ///< Where the scheduler's own process acts.
-  std::string_view log = "";  ///< What its log says (of the agent's mechanisms), a part of a line.
+  std::string_view log = "";  ///< What host or agent says of it, a part of a line: see log_of().
   fault like{};               ///< Of `same`: the same party's.
 };
 
 inline constexpr std::array cells{
     cell{party::client, fault::exit, effect::ends, effect::ends, "with 1 in flight"},
     cell{party::client, fault::kill, effect::same, effect::same, "", fault::exit},
-    cell{party::client, fault::stop, effect::max_suspend, effect::max_suspend},
+    cell{party::client, fault::stop, effect::max_suspend, effect::max_suspend,
+         "because of max_suspend"},
     cell{party::client, fault::exec, effect::ends, effect::ends, "with 1 in flight"},
     cell{party::client, fault::fork, effect::ends, effect::ends, "with 1 in flight"},
     cell{party::client, fault::descriptors, effect::goes_on, effect::goes_on},
@@ -96,11 +97,13 @@ inline constexpr std::array cells{
     cell{party::online, fault::exit, effect::ends, effect::ends, "online, has ended"},
     cell{party::online, fault::kill, effect::same, effect::same, "", fault::exit},
     cell{party::online, fault::stop, effect::goes_on, effect::goes_on},
-    cell{party::online, fault::exec, effect::is_looked_up, effect::is_looked_up},
+    cell{party::online, fault::exec, effect::is_looked_up, effect::is_looked_up,
+         "online, has ended"},
     cell{party::online, fault::fork, effect::ends, effect::ends, "online, has ended"},
     cell{party::online, fault::descriptors, effect::goes_on, effect::goes_on},
     cell{party::online, fault::slow, effect::goes_on, effect::goes_on},
-    cell{party::online, fault::core, effect::max_suspend, effect::max_suspend},
+    cell{party::online, fault::core, effect::max_suspend, effect::max_suspend,
+         "because of max_suspend"},
 
     cell{party::offline, fault::exit, effect::goes_on, effect::goes_on,
          "has ended while queues of it"},
@@ -122,7 +125,7 @@ inline constexpr std::array cells{
     cell{party::gang, fault::fork, effect::breaks, effect::breaks, "has ended while queues of it"},
     cell{party::gang, fault::descriptors, effect::goes_on, effect::goes_on},
     cell{party::gang, fault::slow, effect::goes_on, effect::goes_on},
-    cell{party::gang, fault::core, effect::breaks, effect::breaks},
+    cell{party::gang, fault::core, effect::breaks, effect::breaks, "has ended while queues of it"},
 
     cell{party::host, fault::exit, effect::releases, effect::releases, "the host is gone"},
     cell{party::host, fault::kill, effect::same, effect::same, "", fault::exit},
@@ -143,8 +146,8 @@ inline constexpr std::array cells{
     cell{party::agent, fault::slow, effect::goes_on, effect::same},
     cell{party::agent, fault::core, effect::same, effect::same, "", fault::kill},
 
-    cell{party::device, fault::exit, effect::gone, effect::gone},
-    cell{party::device, fault::kill, effect::gone, effect::gone},
+    cell{party::device, fault::exit, effect::gone, effect::gone, "only the end of this process"},
+    cell{party::device, fault::kill, effect::gone, effect::gone, "only the end of this process"},
     cell{party::device, fault::stop, effect::calls, effect::calls, "does not answer"},
     cell{party::device, fault::exec, effect::same, effect::same, "", fault::kill},
     cell{party::device, fault::fork, effect::same, effect::same, "", fault::exit},
@@ -171,6 +174,18 @@ struct combination {
 constexpr effect effect_of(const combination& one) {
   const cell* const found = find_cell(one.who, one.what);
   return in_agent(one.how) ? found->then : found->in_process;
+}
+
+/// What has to be in the log. Nothing where the host was the acting side, and who failed: nobody is
+/// left to say it. Nor where its discovery may see the end of a process before its lane does, and
+/// lets go of the queues: batch commands do so at once.
+constexpr std::string_view log_of(const combination& one) {
+  const effect then = effect_of(one);
+  const bool nobody_says_it = !in_agent(one.how) && one.who == party::host &&
+                              (then == effect::releases || then == effect::stays);
+  const bool may_be_unsaid = one.how == mechanism_used::batch_in_process &&
+                             (one.who == party::offline || one.who == party::gang);
+  return nobody_says_it || may_be_unsaid ? std::string_view{} : find_cell(one.who, one.what)->log;
 }
 
 /// All that can be told from their neighbours.

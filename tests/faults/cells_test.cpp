@@ -30,6 +30,13 @@ TEST(FaultCells, NameAnotherThatIsRunWhereTheyCannotBeToldFromIt) {
   }
 }
 
+TEST(FaultCells, AreToldByTheLogWhereSomethingElseThanBeforeGoesOn) {
+  for (const cell& each : cells) {
+    if (each.then == effect::goes_on || each.then == effect::same) continue;
+    EXPECT_FALSE(each.log.empty()) << word(each.who) << ' ' << word(each.what);
+  }
+}
+
 TEST(FaultCells, OccurInPairsInTheSubsetAsInAll) {
   std::set<pair_of> wanted;
   std::set<pair_of> found;

@@ -28,6 +28,10 @@ std::atomic<int> stop_signal{0};
 
 double seconds(sluice::duration value) { return std::chrono::duration<double>(value).count(); }
 
+const char* mechanism_of(const plan& what) {
+  return what.by_batch() ? "batch commands" : "debug sessions";
+}
+
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char each : text) {
@@ -52,10 +56,16 @@ std::string numbers(const std::vector<double>& all) {
 }
 
 void print(const plan& what, const findings& seen) {
-  fmt::print("soak: {:.1f} min, seed {}, simulated device (2 GPUs, costs of profile mi300x)\n",
-             seen.minutes, what.seed);
+  fmt::print("soak: {:.1f} min, seed {}, {}, simulated device (2 GPUs, costs of profile {})\n",
+             seen.minutes, what.seed, mechanism_of(what),
+             what.by_batch() ? "mi300x-batch" : "mi300x");
   fmt::print("workers      {}; {} queues\n", listed(seen.workers), seen.queues);
   fmt::print("faults       {}\n", listed(seen.faults));
+  fmt::print(
+      "agents       {} died that nobody had ended (bound {}: resumes refused), {} more on a "
+      "machine "
+      "that was late by half of their lease; it was late by up to {:.3f} s\n",
+      seen.agents_died, seen.refused_resumes, seen.agents_died_late, seconds(seen.latest));
   fmt::print(
       "kernels      {} submitted, {} executed exactly once, {} lost, {} repeated, {} out of order, "
       "{} too short\n"
@@ -105,11 +115,15 @@ bool write_json(const std::string& path, const plan& what, const findings& seen)
   for (const auto& each : seen.problems) problems += (problems.empty() ? "" : ", ") + quoted(each);
   std::ofstream file{path};
   file << fmt::format(
-      "{{\n  \"version\": 1, \"device\": \"simulated\", \"seed\": {}, \"minutes\": {:.2f}, "
-      "\"passed\": {},\n",
-      what.seed, seen.minutes, seen.problems.empty());
+      "{{\n  \"version\": 1, \"device\": \"simulated\", \"seed\": {}, \"mechanism\": {}, "
+      "\"minutes\": {:.2f}, \"passed\": {},\n",
+      what.seed, quoted(mechanism_of(what)), seen.minutes, seen.problems.empty());
   file << fmt::format("  \"workers\": {},\n  \"faults\": {},\n", json_counts(seen.workers),
                       json_counts(seen.faults));
+  file << fmt::format(
+      "  \"agents\": {{\"died\": {}, \"bound\": {}, \"died_on_a_late_machine\": {}, "
+      "\"machine_late_ns\": {}}},\n",
+      seen.agents_died, seen.refused_resumes, seen.agents_died_late, seen.latest.count());
   file << fmt::format(
       "  \"kernels\": {{\"submitted\": {}, \"executed\": {}, \"lost\": {}, \"repeated\": {}, "
       "\"out_of_order\": {}, \"too_short\": {}, \"with_their_queue\": {}, "
@@ -142,7 +156,8 @@ int main(int argc, char** argv) {
   app.add_option("--minutes", what.minutes, "How long; fractions will do")
       ->check(CLI::Range(0.5, 10080.0))
       ->capture_default_str();
-  app.add_option("--seed", what.seed, "Of what happens when (default: another each time)");
+  app.add_option("--seed", what.seed,
+                 "Of what happens when (default: another each time); even: by batch commands");
   app.add_option("--json", json, "Also write what was found to this file");
   app.add_option("--logs", what.logs, "Keep what daemon and workers print in this directory")
       ->check(CLI::ExistingDirectory);
@@ -162,7 +177,7 @@ int main(int argc, char** argv) {
   for (const int each : {SIGINT, SIGTERM, SIGHUP})
     ::signal(each, [](int number) { stop_signal = number; });
   try {
-    fmt::print("soak: {} min, seed {}\n", what.minutes, what.seed);
+    fmt::print("soak: {} min, seed {}, {}\n", what.minutes, what.seed, mechanism_of(what));
     std::fflush(stdout);
     const findings seen = sluice::soak::world{what, stop_signal}.run();
     print(what, seen);

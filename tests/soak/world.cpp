@@ -31,11 +31,13 @@ using test::eventually;
 
 constexpr std::array<std::uint32_t, 2> gpus{51110, 51367};
 /// Two GPUs of different hives, so that a reset of one leaves the other alone; all else is as in
-/// the profile mi300x.
-constexpr const char* profile =
-    "name = \"soak\"\n"
-    "[[gpu]]\ngpu_id = 51110\nhive_id = 1\n"
+/// the profile mi300x, and in that with batch commands.
+constexpr const char* profile = "name = \"soak\"\n[driver]\nbatch_commands = ";
+constexpr const char* profile_gpus =
+    "\n[[gpu]]\ngpu_id = 51110\nhive_id = 1\n"
     "[[gpu]]\ngpu_id = 51367\nhive_id = 2\n";
+/// The agent's, by default: where the machine is as late as half of it, it may lapse.
+constexpr auto lease = 500ms;
 
 constexpr auto tick = 10ms;
 constexpr auto look_every = 500ms;
@@ -62,6 +64,8 @@ constexpr std::array<measure, measures> measured{
      {"threads", "", {.once = 3, .per_hour = 3}}}};
 /// It keeps the accounts of the last 256 processes that ended.
 constexpr bound device_memory{.once = 4096, .per_hour = 256};
+
+constexpr const char* resume_refused = "a resume is refused";
 
 const std::string policies_by_default = "name = \"pointer_polling\"\n";
 
@@ -115,7 +119,9 @@ world::world(const plan& what, const std::atomic<int>& stop)
     : plan_(what),
       stop_(stop),
       bits_(what.seed),
-      device_({.profile = profile}),
+      machine_(std::make_unique<lateness>()),
+      device_(
+          {.profile = std::string{profile} + (what.by_batch() ? "true" : "false") + profile_gpus}),
       directory_(device_.root() + "/run"),
       config_(device_.root() + "/sluice.toml"),
       logs_(what.logs.empty() ? directory_ : what.logs) {
@@ -167,6 +173,10 @@ findings world::run() {
   shut_down();
   found_.minutes = std::chrono::duration<double, std::ratio<60>>(clock::now() - start).count();
   if (found_.queue_suspends == 0) problem("nothing was ever suspended");
+  if (plan_.by_batch() && found_.looks_by_batch == 0)
+    problem("nothing was held by batch commands in " + std::to_string(found_.looks) + " looks");
+  if (!plan_.by_batch() && found_.looks_by_batch != 0)
+    problem("there were batch commands, which the device does not offer");
   return std::move(found_);
 }
 
@@ -230,6 +240,7 @@ void world::configure(const std::string& policy) const {
 void world::start_daemon() {
   daemon_ = start({SLUICE_PROGRAM, "run", "-c", config_}, "", "daemon.log");
   daemon_may_end_ = false;
+  agent_ = 0;  // Its own; that of the last one ended with it.
   // Or it cannot be told anything yet: SIGHUP would end it.
   if (!eventually(20s, [&] { return agent() > 0 || daemon_->wait(0ms); }) || daemon_->wait(0ms))
     problem("the daemon does not come to own the node");
@@ -403,7 +414,7 @@ void world::look_at(worker& one, const test::device_view::process_view& seen) {
 void world::run_errand(const std::string& what, const std::vector<std::string>& words) {
   std::vector<std::string> all{SLUICE_PROGRAM};
   all.insert(all.end(), words.begin(), words.end());
-  // Without an agent, which also ends by itself where the driver refuses to resume, nobody obeys.
+  // Without an agent, which may end by itself where the driver refuses to resume, nobody obeys.
   const bool wants_agent = what == "pause";
   errands_.push_back({what, now_ == act::nobody_of_sluice_dies && !wants_agent,
                       start(all, "", "errands.log"), clock::now()});
@@ -412,6 +423,7 @@ void world::run_errand(const std::string& what, const std::vector<std::string>& 
 void world::reap_orphans() {
   const auto ours = [&](pid_t pid) {
     if (pid == device_.pid() || (daemon_ && pid == daemon_->pid())) return true;
+    if (machine_ && machine_->is_one_of_its(pid)) return true;
     const auto is = [pid](const auto& each) { return each.process->pid() == pid; };
     return std::any_of(slots_.begin(), slots_.end(),
                        [&](const auto& each) { return each.who && is(*each.who); }) ||
@@ -478,6 +490,7 @@ void world::turn() {
       problem("the daemon ended with wait status " + std::to_string(*daemon_->wait(0ms)));
     start_daemon();
   }
+  mind_agent();
   if (now >= next_look_) {
     next_look_ = now + look_every;
     look();
@@ -487,6 +500,36 @@ void world::turn() {
     sample();
   }
   reap_orphans();
+}
+
+/// Counts the agents that died without our having ended them. A resume that was refused may do it,
+/// once: where no other way is left to make the target run, the agent ends by itself. So does a
+/// host that is held up for longer than the lease while its agent is not, as where one of two
+/// virtual processors stands still (what holds up both is nobody's silence: lease.hpp).
+void world::mind_agent() {
+  const time_point now = clock::now();
+  const duration late = machine_->worst();
+  found_.latest = std::max(found_.latest, late);
+  if (late >= lease / 2) late_at_ = now;
+  const pid_t acting = agent();
+  if (agent_ > 0 && (::kill(agent_, 0) != 0 || (acting > 0 && acting != agent_))) {
+    const pid_t dead = std::exchange(agent_, 0);
+    // Our faults of these processes are 4 s apart; on a busy machine they take a while.
+    const bool ours = now < sluice_is_whole_at_ + 2s && std::exchange(agent_may_die_, false);
+    if (!ours) {
+      agent_died_at_ = now;
+      const bool was_late = late_at_ && now < *late_at_ + 2s;
+      ++(was_late ? found_.agents_died_late : found_.agents_died);
+      const std::string what = "the agent, process " + std::to_string(dead) +
+                               ", has died, and nobody had ended it" +
+                               (was_late ? "; the machine was late" : "");
+      say(what);
+      if (found_.agents_died > found_.refused_resumes)
+        problem(what + ": " + std::to_string(found_.agents_died) + " so far, and " +
+                std::to_string(found_.refused_resumes) + " resumes were refused");
+    }
+  }
+  if (agent_ == 0 && acting > 0 && ::kill(acting, 0) == 0) agent_ = acting;
 }
 
 void world::keep_slots() {
@@ -528,7 +571,16 @@ void world::keep_slots() {
 }
 
 void world::look() {
+  static constexpr std::string_view held_queues = "\"held_queues\":";
   const std::string all = view_.text();
+  if (now_ == act::nobody_of_sluice_dies) {
+    ++found_.looks;
+    for (auto at = all.find(held_queues); at != all.npos; at = all.find(held_queues, at + 1)) {
+      if (std::strtoul(all.c_str() + at + held_queues.size(), nullptr, 10) == 0) continue;
+      ++found_.looks_by_batch;
+      break;
+    }
+  }
   const auto look_in = [&](worker& one) {
     const auto seen = test::device_view::process(one.process->pid(), all);
     if (seen.alive && one.seen->queues != 0) look_at(one, seen);
@@ -560,6 +612,7 @@ void world::make_fault(act now) {
     if (drawn < each.weight) {
       if (each.inject()) {
         ++found_.faults[each.name];
+        if (each.name == resume_refused) ++found_.refused_resumes;
         if (plan_.verbose) say(each.name);
       }
       return;
@@ -742,6 +795,7 @@ void world::shut_down() {
   for (auto& each : errands_)
     if (!each.process->wait(20s)) problem("'" + each.what + "' does not end");
   errands_.clear();
+  machine_.reset();
   reap_orphans();
   const pid_t self = ::getpid();
   const std::string left = test::read_file("/proc/" + std::to_string(self) + "/task/" +
@@ -767,10 +821,10 @@ void world::judge() {
                   .at_rest = of.at_rest[i]};
       one.bound_per_hour = (accounts ? device_memory : measured[i].most).over(one.seen.hours);
       const std::string which = std::string{name} + ": " + one.what;
-      // An agent may have ended by itself a moment ago: where the driver refuses to resume, or
-      // where the machine let its host wait for longer than the lease.
-      if (one.seen.samples < 10 && name != std::string_view{"agent"})
-        problem(which + " has too few samples");
+      // Of an agent that died a moment ago there cannot be more: mind_agent() judges its death.
+      const bool is_new = name == std::string_view{"agent"} && agent_died_at_ &&
+                          clock::now() < *agent_died_at_ + 2 * 10 * sample_every;
+      if (one.seen.samples < 10 && !is_new) problem(which + " has too few samples");
       if (one.seen.rises(one.bound_per_hour)) problem(which + " rises");
       found_.figures.push_back(std::move(one));
     }
@@ -826,6 +880,7 @@ std::vector<world::fault> world::every_fault() {
     return [this, act_on] {
       if (clock::now() < sluice_is_whole_at_ || !act_on()) return false;
       sluice_is_whole_at_ = clock::now() + 4s;
+      agent_may_die_ = true;
       return true;
     };
   };
@@ -855,6 +910,12 @@ std::vector<world::fault> world::every_fault() {
   const auto call = [this](const std::string& line) {
     return [this, line] { return control(line); };
   };
+  const bool batch = plan_.by_batch();
+  const std::string suspend = batch ? "BATCH_UNMAP_QUEUES" : "DBG_TRAP:SUSPEND_QUEUES";
+  const std::string resume = batch ? "FAST_REMAP" : "DBG_TRAP:RESUME_QUEUES";
+  // Whose batch command was refused uses debug sessions from then on: the agents of the last act
+  // shall not.
+  const act refused_until = batch ? act::daemons_die : steady;
 
   return {
       {"the daemon is killed", 6, act::daemons_die, to_sluice(end_daemon(SIGKILL))},
@@ -869,7 +930,7 @@ std::vector<world::fault> world::every_fault() {
       {"an online worker stands still", 4, steady, at_worker(place::online, stop_it)},
       {"an offline worker is killed", 4, steady, at_worker(place::offline, kill_it)},
       {"an offline worker stands still", 4, steady, at_worker(place::offline, stop_it)},
-      {"an offline worker is killed within a suspend", 3, steady,
+      {"an offline worker is killed within a suspend", batch ? 0U : 3U, steady,
        at_worker(place::offline,
                  [this](worker& one) {
                    one.may_be_killed =
@@ -899,11 +960,11 @@ std::vector<world::fault> world::every_fault() {
                    return control("activation " + std::to_string(one.process->pid()) + " error");
                  })},
       {"a suspend takes long", 4, steady,
-       [=, this] { return control("delay DBG_TRAP:SUSPEND_QUEUES " + time_text(20ms, 300ms)); }},
+       [=, this] { return control("delay " + suspend + " " + time_text(20ms, 300ms)); }},
       {"a resume takes long", 4, steady,
-       [=, this] { return control("delay DBG_TRAP:RESUME_QUEUES " + time_text(20ms, 300ms)); }},
-      {"a suspend is refused", 3, steady, call("answer DBG_TRAP:SUSPEND_QUEUES ENOMEM")},
-      {"a resume is refused", 2, steady, call("answer DBG_TRAP:RESUME_QUEUES ENOMEM")},
+       [=, this] { return control("delay " + resume + " " + time_text(20ms, 300ms)); }},
+      {"a suspend is refused", 3, refused_until, call("answer " + suspend + " ENOMEM")},
+      {resume_refused, 2, refused_until, call("answer " + resume + " ENOMEM")},
       {"a session is refused", 2, steady, call("answer DBG_TRAP:ENABLE EBUSY")},
       {"a list of queues is refused", 2, steady, call("answer DBG_TRAP:GET_QUEUE_SNAPSHOT ENOMEM")},
       {"queues come and go slowly", 2, steady,

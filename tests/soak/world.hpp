@@ -6,6 +6,7 @@
 #include "books.hpp"
 #include "child_process.hpp"
 #include "device_view.hpp"
+#include "lateness.hpp"
 #include "simulated_device.hpp"
 #include "trend.hpp"
 
@@ -33,6 +34,9 @@ struct plan {
   std::uint64_t seed = 0;
   std::string logs;      ///< A directory for what the programs print; "": it is not kept.
   bool verbose = false;  ///< Says each fault, and each suspension that exceeds max_suspend much.
+
+  /// Else by debug sessions. Both have to be tried, and the seed says which it is.
+  bool by_batch() const { return seed % 2 == 0; }
 };
 
 /// What is measured of a process: see usage_of().
@@ -61,6 +65,15 @@ struct findings {
   double minutes = 0;                            ///< That it ran, rests included.
   std::map<std::string, std::uint64_t> workers;  ///< By how they ended.
   std::map<std::string, std::uint64_t> faults;
+
+  /// Agents that died without one of our faults having ended them: where a refused resume may have,
+  /// and on a machine that was as late as half of their lease.
+  std::uint64_t agents_died = 0;
+  std::uint64_t agents_died_late = 0;
+  std::uint64_t refused_resumes = 0;  ///< As many of the former are explained.
+  duration latest{};                  ///< That the machine woke who was ready.
+  std::uint64_t looks = 0;            ///< At the device, since nobody of sluice dies;
+  std::uint64_t looks_by_batch = 0;   ///< and that saw a queue held by batch commands.
 
   std::uint64_t submitted = 0;
   std::uint64_t executed = 0;  ///< As the device says.
@@ -178,6 +191,7 @@ class world {
   // Acts.
   void live(act now, duration length);
   void turn();
+  void mind_agent();
   void keep_slots();
   void look();
   void sample();
@@ -203,6 +217,7 @@ class world {
   const std::atomic<int>& stop_;
   const time_point began_ = clock::now();
   std::mt19937_64 bits_;
+  std::unique_ptr<lateness> machine_;
   test::simulated_device device_;
   const test::device_view view_{device_.root()};
   const std::string directory_;
@@ -212,7 +227,11 @@ class world {
   std::unique_ptr<test::child_process> daemon_;
   bool daemon_may_end_ = false;
   act now_{};
-  time_point sluice_is_whole_at_{};  ///< Its processes die one at a time.
+  time_point sluice_is_whole_at_{};          ///< Its processes die one at a time.
+  pid_t agent_ = 0;                          ///< That lived when it was looked at last.
+  bool agent_may_die_ = false;               ///< By our last fault of sluice's processes.
+  std::optional<time_point> late_at_;        ///< When the machine was as late as half the lease.
+  std::optional<time_point> agent_died_at_;  ///< The last one that nobody had ended.
   std::vector<slot> slots_;
   std::vector<errand> errands_;
   std::vector<later> later_;

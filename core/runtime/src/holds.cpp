@@ -1,5 +1,7 @@
 #include "holds.hpp"
 
+#include "log.hpp"
+
 #include <algorithm>
 #include <chrono>
 
@@ -53,6 +55,20 @@ void holds::refresh(group& which) noexcept {
   which.history.turn_off(now, config_.floor_window);
 }
 
+/// Who sees offline work run beside online work asks why.
+void holds::say_forced(const group& which, time_point now) noexcept {
+  std::uint64_t unsaid = 0;
+  if (quiet_ || which.members.empty() || !forced_log_.allow(now, unsaid)) return;
+  log_line(
+      log_level::info,
+      "process {} ({} in its group): runs again although it is to be held, because of {}; for {} "
+      "ms at least{}",
+      which.members.front()->pid, which.members.size(),
+      now >= must_run_at(which) ? "max_suspend" : "offline_floor",
+      std::chrono::duration_cast<std::chrono::milliseconds>(config_.min_run).count(),
+      left_out(unsaid));
+}
+
 void holds::before_policy(time_point now) {
   for (std::uint32_t slot = 0; deadlines_.pop_due(now, slot);) {
     if (group* const due = table_.group_in(slot)) table_.touch(*due);
@@ -67,7 +83,10 @@ void holds::before_policy(time_point now) {
     }
     if (!one->forced) {
       if (one->off && (now >= must_run_at(*one) || allowance(*one, now) <= negligible)) {
-        if (one->held) stats_.forced_resumes.add();
+        if (one->held) {
+          stats_.forced_resumes.add();
+          say_forced(*one, now);
+        }
         one->forced = true;
         one->forced_until = never;
         one->hold_until = {};

@@ -7,6 +7,7 @@
 #include "table.hpp"
 
 #include "sluice/config.hpp"
+#include "sluice/log_limiter.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
@@ -20,11 +21,13 @@ namespace sluice::core {
 /// runs, and min_run counts from when it does run. So a run of no length between two suspensions
 /// relieves nobody, and a group that runs often enough by itself is never forced.
 ///
-/// Threading: reactor thread. Cost: O(touched groups), no allocation once a group was seen.
+/// Threading: reactor thread. Cost: O(touched groups), no allocation once a group was seen, but for
+/// the line about a forced one, once a second at most in the long run.
 class holds {
  public:
-  holds(const scheduler_config& config, table& world, statistics& stats) noexcept
-      : config_(config), table_(world), stats_(stats) {}
+  /// \param quiet nothing is logged.
+  holds(const scheduler_config& config, table& world, statistics& stats, bool quiet) noexcept
+      : config_(config), table_(world), stats_(stats), quiet_(quiet) {}
 
   // The policy's words.
   void declare_hold(group& which, time_point until) noexcept;
@@ -52,10 +55,13 @@ class holds {
   }
   void set_deadline(group& which, time_point now);
   void account_cost(group& which, time_point now) noexcept;
+  void say_forced(const group& which, time_point now) noexcept;
 
   const scheduler_config& config_;
   table& table_;
   statistics& stats_;
+  const bool quiet_;
+  log_limiter forced_log_{8};
   deadline_heap deadlines_;  // By group slot.
   bool released_ = false;
 };

@@ -58,7 +58,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         remote_(desk_, table_),
         clients_(config_, table_, stats_, *desk_, record_.get()),
         pointers_(table_),
-        holds_(config_, table_, stats_),
+        holds_(config_, table_, stats_, options.quiet),
         reconciler_(config_, table_, backend_, stats_, time_, record_.get()),
         reservations_(config_, table_, backend_, stats_, options.quiet),
         attacher_(config_, table_, backend_, stats_),
