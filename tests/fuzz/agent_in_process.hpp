@@ -351,7 +351,8 @@ class acting_agent {
     require(acting.prepare().has_value(), "an agent");
     ready_.count_down();
     acting.run();
-    closed_ = acting.close();
+    // Some times the agent's patience: a machine may stand still.
+    for (int i = 0; i < 10 && !closed_; ++i) closed_ = acting.close();
     over_ = true;
   }
 
