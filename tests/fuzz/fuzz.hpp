@@ -43,7 +43,7 @@ inline int descriptors() {
 template <class Parser>
 void feed_in_pieces(Parser& parser, std::string_view text) {
   while (!text.empty()) {
-    const auto length = std::size_t{1} + static_cast<unsigned char>(text.front()) * 5 % 97;
+    const auto length = std::size_t{1} + static_cast<unsigned char>(text.front()) * 5U % 97U;
     parser.feed(text.substr(0, length));
     text.remove_prefix(std::min(length, text.size()));
   }

@@ -125,13 +125,14 @@ void batch_commands::map_all(target_holds& whose) noexcept {
       }
       // INVALID: it is gone, or was never held after all.
       for (const auto& each : named) {
-        if ((each.queue_id & uapi::KFD_DBG_QUEUE_ERROR_MASK) != 0)
-          again = true;
-        else
-          whose.held.clear(each.queue_id & ~status_bits);
+        if ((each.queue_id & uapi::KFD_DBG_QUEUE_ERROR_MASK) == 0) continue;
+        again = true;
+        whose.held.set(each.queue_id & ~status_bits);
       }
     };
     whose.held.for_each([&](std::uint32_t queue) {
+      // Before the call: what a batch lane holds from now on is still to be known.
+      whose.held.clear(queue);
       some[count++] = {whose.pid, queue};
       if (count == some.size()) flush();
     });

@@ -49,12 +49,13 @@ class batch_commands {
   bool stranded() const noexcept { return stranded_.load(std::memory_order_acquire); }
   /// errno of the call that ended their use.
   int reason() const noexcept { return reason_.load(std::memory_order_acquire); }
+  /// Maps what is held of the target, whose memory is gone: nothing, then, unless a batch has met
+  /// queues of the program that it runs now.
+  void map_all(target_holds& whose) noexcept;
   /// Maps what is held of the target, which is let go of, and takes its marks back.
   void release(target_holds& whose) noexcept;
 
  private:
-  void map_all(target_holds& whose) noexcept;
-
   const device& node_;
   std::atomic<bool> usable_{false};
   std::atomic<bool> stranded_{false};

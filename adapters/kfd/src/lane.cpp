@@ -251,8 +251,12 @@ void lane::lose_address_space() {
   session_->discard();
   session_.reset();
   suspended_.reset();
-  holds_->held.clear_all();
   holds_->marked.clear_all();
+  // Not for nothing: the target goes on before this thread comes here, and has queues of the same
+  // numbers again, perhaps, which a batch lane may have been faster to hold.
+  if (!holds_->held.any()) return;
+  const call_scope inside{*this};
+  commands_.map_all(*holds_);
 }
 
 bool lane::is_admitted() const { return !options_.admits || options_.admits(pid_, start_time_); }
@@ -312,6 +316,13 @@ bool lane::open_session() {
     else
       opened = debug_session::open(node_, *traced_, *this, options_.say, ask);
     if (!opened && without_runtime) opened = open_pause();
+  }
+  // Nobody holds up who is not traced: if it runs another program since serve_target() looked, this
+  // is that one's session, which would be forgotten with the memory of the one before.
+  if (opened && only_watches() && look_at_target() != tracee::change::none) {
+    const call_scope inside{*this};
+    (void)(*opened)->close();  // Nothing is suspended yet.
+    return true;
   }
   if (!opened) {
     const error_code error = opened.error();
