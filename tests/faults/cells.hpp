@@ -177,13 +177,13 @@ constexpr effect effect_of(const combination& one) {
 }
 
 /// What has to be in the log. Nothing where the host was the acting side, and who failed: nobody is
-/// left to say it. Nor where its discovery may see the end of a process before its lane does, and
+/// left to say it. Nor where discovery may see the end of a process before its lane does, and
 /// lets go of the queues: batch commands do so at once.
 constexpr std::string_view log_of(const combination& one) {
   const effect then = effect_of(one);
   const bool nobody_says_it = !in_agent(one.how) && one.who == party::host &&
                               (then == effect::releases || then == effect::stays);
-  const bool may_be_unsaid = one.how == mechanism_used::batch_in_process &&
+  const bool may_be_unsaid = by_batch(one.how) && (!in_agent(one.how) || one.what == fault::core) &&
                              (one.who == party::offline || one.who == party::gang);
   return nobody_says_it || may_be_unsaid ? std::string_view{} : find_cell(one.who, one.what)->log;
 }

@@ -241,7 +241,9 @@ void matrix_try::check_stays(time_point since) {
 void matrix_try::check_device_stop() {
   EXPECT_EQ(client_->ask("end", patience), "ended");
   EXPECT_TRUE(world_.log_says("does not answer")) << world_.log();
-  EXPECT_TRUE(host_->ask("stats", patience).find("breakers 1") != std::string::npos);
+  EXPECT_TRUE(eventually(patience, [&] {
+    return host_->ask("stats", patience).find("breakers 1") != std::string::npos;
+  }));
   EXPECT_TRUE(lives(host_->pid()));
   const time_point since = clock::now();
   ::kill(world_.device().pid(), SIGCONT);
