@@ -193,31 +193,32 @@ result<void> receive(int control, note& into, kfd::unique_fd& pidfd) {
 result<connection> launch(const std::string& program, const agent_options& options) {
   connection made;
   kfd::unique_fd memory;
+  const auto refused = [&](error_code why) {
+    options.say("cannot start " + program + ": " + why.message());
+    return why;
+  };
   auto page = create_page(memory);
-  if (!page) return page.error();
+  if (!page) return refused(page.error());
   made.page = std::move(*page);
   made.page->lease_renewed.store(clock::now().time_since_epoch().count());
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-    return last_system_error();
+    return refused(last_system_error());
   made.control = kfd::unique_fd{ends[0]};
   kfd::unique_fd agent_end{ends[1]};
   made.agent_doorbell = kfd::unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   int bell_ends[2];
   if (::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, bell_ends) != 0)
-    return last_system_error();
+    return refused(last_system_error());
   made.host_doorbell = kfd::unique_fd{bell_ends[0]};
   kfd::unique_fd agents_bell{bell_ends[1]};
   const kfd::unique_fd self{static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0))};
-  if (!made.agent_doorbell || !self) return last_system_error();
+  if (!made.agent_doorbell || !self) return refused(last_system_error());
 
   const error_code spawned = spawn(
       program, options,
       {agent_end.get(), memory.get(), made.agent_doorbell.get(), agents_bell.get(), self.get()});
-  if (spawned) {
-    options.say("cannot start " + program + ": " + spawned.message());
-    return spawned;
-  }
+  if (spawned) return refused(spawned);
   agent_end.reset();
   agents_bell.reset();
 

@@ -69,9 +69,9 @@ int resume(const options& chosen) {
   if (answer->text.empty()) {
     complain(
         fmt::format("process {}, which holds process {}, is a 'sluice suspend' that does not "
-                    "answer (a driver call may hang, or it is stopped); wait, or kill it, "
+                    "answer (a driver call may hang, or it is stopped); wait, or 'kill -KILL {}', "
                     "which resumes everything",
-                    answer->holder, chosen.pid));
+                    answer->holder, chosen.pid, answer->holder));
     return exit_failed;
   }
   if (answer->text != "ok") {

@@ -401,6 +401,8 @@ int hold(const options& chosen) {
   sigemptyset(&ends);
   for (const int each : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&ends, each);
   ::sigprocmask(SIG_BLOCK, &ends, nullptr);
+  // Stopped from its terminal it would hold for as long as it stood still, whatever --for says.
+  for (const int each : {SIGTSTP, SIGTTIN, SIGTTOU}) ::signal(each, SIG_IGN);
   const kfd::unique_fd signals{::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK)};
   if (!signals) {
     complain("no descriptor is left");

@@ -1,6 +1,8 @@
 #include "sluice/daemon_config.hpp"
 
 #include <grp.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -172,7 +174,24 @@ void read_tables(const std::string& path, const toml::table& file, daemon_config
   }
 }
 
+/// It names programs to run, and whom to suspend. \return why it is not to be trusted; empty: it
+/// is, or is no regular file: a pipe of who starts this program.
+std::string mistrust(const std::string& path) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return {};
+  if (found.st_uid != 0 && found.st_uid != ::geteuid())
+    return fmt::format("it belongs to user {}; root or user {} must own it (chown)", found.st_uid,
+                       ::geteuid());
+  if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+    return "it may be written by others than its owner; take that away (chmod go-w)";
+  return {};
+}
+
 result<std::string> content_of(const std::string& path, std::vector<std::string>& problems) {
+  if (const std::string why = mistrust(path); !why.empty()) {
+    problems.push_back(path + ": cannot trust the configuration: " + why);
+    return errc::bad_config;
+  }
   auto content = read_whole_file(path);
   if (!content)
     problems.push_back(path + ": cannot read the configuration: " + content.error().message());

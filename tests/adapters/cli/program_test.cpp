@@ -372,6 +372,21 @@ TEST_F(SluiceSuspend, IsNamedWhereItDoesNotAnswer) {
   EXPECT_EQ(holder.ends(), 0) << "the request was waiting: " << holder.err();
 }
 
+// Symptom: after Ctrl-Z --for passed, and the queues stood still until 'fg'.
+TEST_F(SluiceSuspend, IsNotStoppedFromItsTerminal) {
+  auto holder = start({"suspend", pid()});
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  std::ifstream status{"/proc/" + std::to_string(holder.pid()) + "/status"};
+  std::uint64_t ignored = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigIgn:")) ignored = std::stoull(line.substr(7), nullptr, 16);
+  }
+  for (const int each : {SIGTSTP, SIGTTIN, SIGTTOU})
+    EXPECT_NE(ignored & (std::uint64_t{1} << (each - 1)), 0U) << each;
+  holder.signal(SIGTERM);
+  EXPECT_EQ(holder.ends(), 0) << holder.err();
+}
+
 TEST_F(SluiceSuspend, IsNamedWhereItCannotBeAsked) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   command holder{"/usr/bin/unshare", {"--net", program, "suspend", pid()}, device_.environment()};

@@ -51,6 +51,24 @@ void expect_same(const daemon_config& one, const daemon_config& another) {
   EXPECT_TRUE(one.node.settings.roles == another.node.settings.roles);
 }
 
+// It names the program that becomes the agent.
+TEST_F(DaemonConfig, IsNobodyElsesToWrite) {
+  ASSERT_TRUE(load(""));
+  using std::filesystem::perms;
+  for (const perms more : {perms::group_write, perms::others_write}) {
+    std::filesystem::permissions(path_, more, std::filesystem::perm_options::add);
+    EXPECT_EQ(load_daemon_config(path_, known_, problems_).error(), errc::bad_config);
+    EXPECT_THAT(problems_, ElementsAre(HasSubstr("may be written by others than its owner")));
+    std::filesystem::permissions(path_, more, std::filesystem::perm_options::remove);
+  }
+  EXPECT_TRUE(load_daemon_config(path_, known_, problems_));
+  if (::geteuid() != 0) return;  // Who is not cannot give files away.
+  constexpr uid_t another = 64003;
+  ASSERT_EQ(::chown(path_.c_str(), another, static_cast<gid_t>(-1)), 0);
+  EXPECT_EQ(load_daemon_config(path_, known_, problems_).error(), errc::bad_config);
+  EXPECT_THAT(problems_, ElementsAre(HasSubstr("belongs to user 64003")));
+}
+
 TEST_F(DaemonConfig, ObservesByDefaultWithTransparentDetection) {
   const auto config = load_daemon_config("", known_, problems_);
   ASSERT_TRUE(config);
