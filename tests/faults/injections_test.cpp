@@ -132,6 +132,10 @@ void injection_try::check() {
   if (what.when == at::resume) inject();
   since = clock::now();
   EXPECT_EQ(client_->ask("end", patience), "ended");
+  // A resume by batch that fails lets go for a moment, and holds again until the reset is over.
+  if (what.when == at::resume && what.what == then::dead) {
+    EXPECT_TRUE(eventually(patience, [&] { return breaker_is_open(); })) << world_.log();
+  }
   trial_.expect_within(world_.run_again(both, since), what.lasts + own_work + calls + 100ms,
                        std::string{what.name});
 
