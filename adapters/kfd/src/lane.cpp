@@ -141,6 +141,7 @@ void lane::run() {
   ::pthread_setname_np(::pthread_self(), "sluice-lane");
   auto seized = find_target();
   if (seized) {
+    admitted_.store(true, std::memory_order_release);
     follow(std::move(*seized));
     if (!options_.owner_watches_children) bell_ = stop_bell::hang(wake_.get(), options_.bells);
     open_until_ = clock::now() + open_patience;

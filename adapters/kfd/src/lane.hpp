@@ -52,6 +52,9 @@ class lane final : private session_listener {
   /// Its queues run, whatever was said of them: reports each removed and added before it performs
   /// anything that is submitted from now on.
   void announce_again() noexcept;
+  /// The target is there, is who it is said to be, and may be acted on. Until then nobody may hold
+  /// anything of it: this lane would not let go of it.
+  bool admitted() const noexcept { return admitted_.load(std::memory_order_acquire); }
   /// What batch commands hold of the target; let go of before the lane says its last.
   const std::shared_ptr<target_holds>& holds() const noexcept { return holds_; }
   void ring() noexcept;
@@ -138,6 +141,7 @@ class lane final : private session_listener {
   std::atomic<bool> pauses_{false};
   std::atomic<duration::rep> call_since_{0};
   std::atomic<std::uint32_t> call_gpu_{0};
+  std::atomic<bool> admitted_{false};
   boost::lockfree::spsc_queue<report, boost::lockfree::capacity<32>> reports_;
   std::thread thread_;
 

@@ -135,7 +135,7 @@ class lanes::impl {
       handed_.push_back({place_of(work.gpu), work.target});
       return {};
     }
-    if (found->in_flight()) return errc::busy;
+    if (!found->admitted() || found->in_flight()) return errc::busy;
     auto on = batch_lane_of(work.gpu);
     if (!on) return on.error();
     if (!(*on)->submit(work, found->holds())) return errc::full;

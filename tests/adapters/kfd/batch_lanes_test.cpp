@@ -12,6 +12,7 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,9 +40,9 @@ class acting_lanes {
   explicit acting_lanes(const std::string& profile, std::uint32_t gpus = 0)
       : device_({.profile = profile, .gpus = gpus}) {}
 
-  void open() {
+  void open(std::function<bool(pid_t, std::uint64_t)> admits = {}) {
     node_ = *device::open(device_.roots().device, messages_to_stderr());
-    lanes_ = *lanes::create(*node_, {});
+    lanes_ = *lanes::create(*node_, {.admits = std::move(admits)});
   }
   void command(const std::string& line) const {
     std::ofstream control{device_.root() + "/sim/control"};
@@ -164,6 +165,23 @@ TEST_P(LanesWithoutTheOwner, ReportsAreTakenOnTheLanesThreadOrElseRungFor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(ByEitherMechanism, LanesWithoutTheOwner, ::testing::Bool());
+
+// A host that did not wait for the answer had queues of anybody held, whom the rules then refused,
+// for as long as the agent lived.
+TEST(BatchLanes, HoldNothingOfWhoIsNotAdmittedYetOrEver) {
+  acting_lanes acting("mi300x-batch");
+  offline_target target(acting.where());
+  ASSERT_TRUE(target.says('r'));
+  std::promise<bool> verdict;
+  acting.open([&](pid_t, std::uint64_t) { return verdict.get_future().get(); });
+  ASSERT_TRUE(acting->attach(process_id{1}, target.pid(), target.start_time()));
+  const auto early = acting.submit(1, command_kind::suspend);
+  verdict.set_value(false);
+  EXPECT_EQ(early.error(), errc::busy);
+  ASSERT_TRUE(acting.hears(report_kind::attached, 1));
+  EXPECT_NE(acting.last.error.where, plain_error::domain::none);
+  EXPECT_TRUE(target.runs(patience));
+}
 
 TEST(BatchLanes, ADetachWhileAnUnmapIsOnItsWayLeavesNothingHeld) {
   acting_lanes acting("mi300x-batch");

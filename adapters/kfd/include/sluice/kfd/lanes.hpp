@@ -127,8 +127,8 @@ class lanes {
   [[nodiscard]] result<void> attach(process_id target, pid_t pid, std::uint64_t start_time);
   /// Makes the lane end its session, after the batch in flight if there is one.
   [[nodiscard]] result<void> detach(process_id target);
-  /// \return errc::busy while a batch of this target is in flight, errc::unknown_target when it has
-  ///         no lane.
+  /// \return errc::busy while a batch of this target is in flight or it is not attached yet,
+  ///         errc::unknown_target when it has no lane.
   [[nodiscard]] result<void> submit(const batch& work);
 
   /// Has the driver keep at most that share (0 to 1) of the GPU's slots for compute queues of all
