@@ -70,7 +70,8 @@ if [ -e "$commands" ]; then
   grep -E "$product" "$commands" | grep -v '_verify_interface_header_sets' >"$work/commands" || true
   compiled=$(wc -l <"$work/commands")
   bare=$(grep -vc -- ' -fstack-clash-protection ' "$work/commands") || true
-  [ "$compiled" -ge 100 ] || { echo "FAILED: only $compiled files in $commands"; failed=yes; }
+  # A unity build has one for several of them.
+  [ "$compiled" -ge 50 ] || { echo "FAILED: only $compiled files in $commands"; failed=yes; }
   [ "$bare" = 0 ] || { echo "FAILED: $bare files without -fstack-clash-protection"; failed=yes; }
 fi
 [ -z "$failed" ] || exit 1
