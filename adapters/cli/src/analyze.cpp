@@ -113,9 +113,8 @@ bool may_count_twice(const log_usage& usage) {
   bool unused = false, unmade = false;
   for (const auto& each : usage.queues) {
     if (each.object != 0 || each.of_runtime) continue;
-    const bool used = each.dispatches + each.barriers != 0;
-    unused = unused || (each.created != 0 && !used);
-    unmade = unmade || (each.created == 0 && used);
+    unused = unused || (each.created != 0 && each.dispatches == 0);
+    unmade = unmade || (each.created == 0 && each.dispatches != 0);
   }
   return unused && unmade;
 }

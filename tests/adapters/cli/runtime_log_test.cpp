@@ -127,7 +127,7 @@ TEST(RuntimeLog, CountsWhatItDoesNotKnowAndGoesOn) {
        {"SWq=0x10, HWq=0x20", "SWq=0x, HWq=0x20, Dispatch Header = 0x1", "HWq=0x20, id=1",
         "HWq=0x20, id=1, Unheard Header = 0x1", "Created SWq=0x10 to map on HWq=nil",
         "acquireQueue refCount: (nil) (1)", "acquireQueue refCount: 0x20",
-        "Deleting hardware queue "})
+        "acquireQueue refCount: 0x20 (1", "Deleting hardware queue "})
     text += line(each);
   text += std::string(
               "\0\x7f"
@@ -136,8 +136,8 @@ TEST(RuntimeLog, CountsWhatItDoesNotKnowAndGoesOn) {
           "\n:\n::::\n:4:x.cpp:1: us:\n";
   text += ":4:x.cpp:1: 99999999999999999999999 us: a time beyond 64 bits\n";
   const auto usage = read(text + dispatch(1, 2));
-  EXPECT_EQ(usage.lines, 15U);
-  EXPECT_EQ(usage.count(line_kind::unknown), 14U);
+  EXPECT_EQ(usage.lines, 16U);
+  EXPECT_EQ(usage.count(line_kind::unknown), 15U);
   EXPECT_EQ(usage.first_unknown, 1U);
   EXPECT_EQ(usage.count(line_kind::dispatch), 1U);
   ASSERT_THAT(usage.queues, SizeIs(1));
@@ -231,7 +231,8 @@ TEST(FtraceText, TakesATasksNameForWhatItIs) {
   EXPECT_EQ(probe.what, trace_line::is::call);
   EXPECT_EQ(driver_functions[probe.function], "pqm_create_queue");
   const auto ended = read_trace_line(
-      "  sh-9 [000] d..2. 176.000001: made: (kfd_ioctl+0x1/0x7b0 <- pqm_create_queue)");
+      "  sh-9 [000] d..2. 176.000001: made: (kfd_ioctl_create_queue+0x1/0x7b0 <- "
+      "pqm_create_queue)");
   EXPECT_EQ(ended.what, trace_line::is::other);
   for (const char* const each : {"", " [", "x [000] 1.2: y", "sh-9 [000] d..2.", "1)", "|", "# x"})
     EXPECT_EQ(read_trace_line(each).what, trace_line::is::nothing) << each;
