@@ -277,6 +277,10 @@ TEST(Analysis, HoldsQueuesOfAKindAgainstEachOther) {
 TEST(Analysis, SaysWhereAQueueMayCountTwice) {
   std::string old = sample("hip_ages.log");
   EXPECT_THAT(analysis_text({{"old", read(old)}}, 0), HasSubstr("may be counted\ntwice"));
+  const std::string same = line("created hardware queue 0x20 with size 4 with priority 1") +
+                           line("HWq=0x20, Dispatch Header = 0xb02 (type=2)") +
+                           line("HWq=0x30, Dispatch Header = 0xb02 (type=2)");
+  EXPECT_THAT(analysis_text({{"same", read(same)}}, 0), testing::Not(HasSubstr("twice")));
   EXPECT_THAT(analysis_text({{"new", read(sample("hip_shared.log"))}}, 0),
               testing::Not(HasSubstr("twice")));
 }
