@@ -51,6 +51,17 @@ grep -q '^recorded policy, replayed' replayed
 grep -q '"policy":"slo:' replayed
 grep -q ',suspend,' calls.csv
 
+# Logs of two runs.
+samples=$(dirname "$readme")/../../tests/adapters/cli/samples
+cp "$samples/hip_alone.log" alone.log
+cp "$samples/hip_shared.log" shared.log
+awk '/^## Which hardware/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" >commands
+[ "$(grep -c 'sluice analyze' commands)" = 2 ]
+bash -euo pipefail commands >analyzed
+cat analyzed
+grep -q 'sharing, backlog' analyzed
+grep -q '"most_users":2' analyzed
+
 # Given back for some time, and taken back. The store is the machine's otherwise.
 export SLUICE_ROLES="store = '$work/roles'"
 awk '/^## Giving/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |
