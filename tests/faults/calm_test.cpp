@@ -3,7 +3,6 @@
 // SLUICE_CALM_SECONDS says (tests/faults.sh --long: 600).
 
 #include "child_process.hpp"
-#include "processor_watch.hpp"
 #include "world.hpp"
 
 #include <signal.h>
@@ -150,7 +149,7 @@ TEST(Calm, NobodyIsTakenForDeadOnABusyMachineWithLittleOfIt) {
       return 0;
     }));
   }
-  processor_watch machine;
+  machine_watch machine;
   world here{{.how = mechanism_used::trap_agent, .lease = 500ms}};
   const auto offline = here.gpu_process("OFFLINE_AI");
   const auto host = here.host(1);

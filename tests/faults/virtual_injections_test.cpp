@@ -32,7 +32,7 @@ constexpr std::uint64_t start_time = 77;
 class injected_node {
  public:
   explicit injected_node(mechanism_used how)
-      : how_(how), bench_(profile_of(how)), driver_(made_ready(), by_batch(how), in_agent(how)) {
+      : bench_(profile_of(how)), driver_(made_ready(), by_batch(how), in_agent(how)) {
     scheduler_config config;
     config.attach_after = 50ms;
     config.attach_at_latest = 100ms;
@@ -144,7 +144,6 @@ class injected_node {
     time_.advance(1ms);
   }
 
-  const mechanism_used how_;
   testing::manual_clock time_;
   sim::test::driver_bench bench_;
   driver_backend driver_;

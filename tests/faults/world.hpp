@@ -6,6 +6,7 @@
 #include "affliction.hpp"
 #include "cells.hpp"
 #include "device_view.hpp"
+#include "processor_watch.hpp"
 #include "simulated_device.hpp"
 #include "target_process.hpp"
 
@@ -45,40 +46,8 @@ inline constexpr duration calls = 30ms;
 /// What each bound has for our own work.
 inline constexpr duration own_work = 200ms;
 
-/// How late this machine wakes a thread that sleeps for a millisecond: what no bound of ours can
-/// help. On each processor, for a virtual one may stand still while the others go on.
-class machine_watch {
- public:
-  machine_watch() {
-    cpu_set_t usable;
-    CPU_ZERO(&usable);
-    ::sched_getaffinity(0, sizeof(usable), &usable);
-    for (std::size_t each = 0; each < CPU_SETSIZE; ++each) {
-      if (CPU_ISSET(each, &usable))
-        threads_.emplace_back([this, each](std::stop_token stop) { run(stop, each); });
-    }
-  }
-  /// Since it began, or the last call.
-  duration worst() { return duration{worst_.exchange(0)}; }
-
- private:
-  void run(const std::stop_token& stop, std::size_t processor) {
-    cpu_set_t only;
-    CPU_ZERO(&only);
-    CPU_SET(processor, &only);
-    ::sched_setaffinity(0, sizeof(only), &only);
-    while (!stop.stop_requested()) {
-      const time_point before = clock::now();
-      std::this_thread::sleep_for(1ms);
-      const auto late = (clock::now() - before - 1ms).count();
-      for (auto worst = worst_.load();
-           late > worst && !worst_.compare_exchange_weak(worst, late);) {
-      }
-    }
-  }
-  std::atomic<duration::rep> worst_{0};
-  std::vector<std::jthread> threads_;
-};
+/// What no bound of ours can help.
+using machine_watch = processor_watch;
 
 inline pid_t tracer_of(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
