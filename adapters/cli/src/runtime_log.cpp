@@ -224,8 +224,8 @@ line_kind runtime_log_parser::packet(const log_line& from) {
   if (!dispatch && !kind.starts_with("Barrier")) return line_kind::unknown;
   const line_kind is = dispatch ? line_kind::dispatch : line_kind::barrier;
   hardware_queue* queue = nullptr;
-  if (object == 0 &&
-      kind == "BarrierValue") {  // Names the hsa_queue_t, so nothing new is made of it.
+  // Without SWq it names the hsa_queue_t, so nothing new is made of it.
+  if (object == 0 && kind == "BarrierValue") {
     queue = known(from.pid, address);
     if (queue == nullptr) ++out_.left_out;
   } else {
