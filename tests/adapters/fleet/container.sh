@@ -55,13 +55,43 @@ END
 sed -i '/^\[policy\]/,/^$/d' /etc/sluice/sluice.toml
 printf '[policy]\nname = "fixed_timeslice"\n' >>/etc/sluice/sluice.toml
 
-pids=()
-trap 'kill -KILL "${pids[@]}" 2>/dev/null || true' EXIT
-SLUICE_KFD_DEVICE=/dev/kfd SLUICE_KFD_SYSFS=/sys/class/kfd/kfd setpriv --reuid=64003 --regid=64003 --groups=70002 \
+pids=() cgroups=()
+ended() {
+  kill -KILL "${pids[@]}" 2>/dev/null || true
+  wait
+  for each in "${cgroups[@]}"; do rmdir "$each"; done
+  rmdir "$top" "$all" 2>/dev/null || true
+}
+trap ended EXIT
+# Two pods, as kubelet makes their cgroups with systemd's driver.
+mkdir /run/cgroup
+mount -t cgroup2 sluice-test /run/cgroup || skip "no cgroup v2 here"
+all=/run/cgroup/kubepods.slice top=$all/kubepods-besteffort.slice
+pod() { echo "$top/kubepods-besteffort-pod${1//-/_}.slice"; }
+uids=("$(</proc/sys/kernel/random/uuid)" "$(</proc/sys/kernel/random/uuid)")
+for each in "${uids[@]}"; do
+  cgroups=("$(pod "$each")" "${cgroups[@]}")
+  mkdir -p "$(pod "$each")" || skip "no cgroups can be made here"
+done
+# in_pod UID COMMAND...: becomes that command.
+in_pod() {
+  echo $BASHPID >"$(pod "$1")/cgroup.procs"
+  shift
+  exec "$@"
+}
+SLUICE_KFD_DEVICE=/dev/kfd SLUICE_KFD_SYSFS=/sys/class/kfd/kfd in_pod "${uids[0]}" setpriv --reuid=64003 --regid=64003 --groups=70002 \
   --bounding-set=-all --inh-caps=-all /run/bin/offline_demo --load train >/dev/null &
 offline=$!
 pids+=("$offline")
-/run/bin/sluice role set --store /run/roles/roles --pid "$offline" offline
+# Its role, as the container `pods` says it.
+printf '#!/bin/sh\ncat /run/pods.json\n' >/run/bin/kubectl
+chmod +x /run/bin/kubectl
+cat >/run/pods.json <<END
+{"items": [{"metadata": {"name": "train", "namespace": "batch", "uid": "${uids[0]}"}, "status": {"qosClass": "BestEffort"},
+            "spec": {"nodeName": "gpu-1", "priorityClassName": "sluice-offline"}}]}
+END
+PATH=/run/bin:$PATH /usr/bin/python3 "$fleet/kubernetes/pod_roles.py" --once --node gpu-1 --class sluice-offline=offline \
+  --store /run/roles/roles
 cat >/run/online.py <<'END'
 import ctypes, sys, time
 library = ctypes.CDLL(sys.argv[1])
@@ -86,7 +116,7 @@ try() {
   local name=$1 began=$SECONDS
   shift
   : >$log
-  SLUICE_HOST_PID=$$ PATH=/run/bin:$PATH unshare --cgroup setpriv --bounding-set="$bound" --inh-caps=-all \
+  SLUICE_HOST_PID=$$ PATH=/run/bin:$PATH in_pod "${uids[1]}" unshare --cgroup setpriv --bounding-set="$bound" --inh-caps=-all \
     "$@" "$fleet/entry.sh" --config /etc/sluice/sluice.toml 2>$log &
   daemon=$!
   pids+=("$daemon")
