@@ -53,7 +53,8 @@ inline constexpr std::string_view suspend_call = "suspend call";
 inline constexpr std::string_view resume_call = "resume call";
 inline constexpr std::string_view attach_time = "attach";
 inline constexpr std::string_view stall_per_attach = "bystander's stall per attach";
-inline constexpr std::string_view stall_per_call = "bystander's stall per call";
+inline constexpr std::string_view stall_per_suspend = "bystander's stall per suspend";
+inline constexpr std::string_view stall_per_resume = "bystander's stall per resume";
 
 struct step;
 class bench;

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -313,6 +314,7 @@ victim::victim(hands& by, const settings& chosen, unsigned queues) : by_(by) {
   pid_ = ::fork();
   if (pid_ < 0) fail("the victim cannot be started: " + error_text(errno));
   if (pid_ == 0) become(argv[0], argv.data(), envp.data(), in.get(), out.get(), self);
+  life_ = kfd::unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))};
   // From here on the destructor does not run where this throws.
   try {
     ::fcntl(from_.get(), F_SETFL, O_NONBLOCK);
@@ -412,7 +414,8 @@ victim::counted victim::count() {
 }
 
 std::optional<int> victim::ends(duration limit) {
-  by_.wait_for(limit, [this] { return reap(); });
+  by_.wait_for(
+      limit, [this] { return reap(); }, life_.get());
   return status_;
 }
 

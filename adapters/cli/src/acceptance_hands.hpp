@@ -154,6 +154,7 @@ class victim {
   hands& by_;
   pid_t pid_ = -1;
   std::optional<int> status_;
+  kfd::unique_fd life_;  // readable once it has ended
   kfd::unique_fd to_;
   kfd::unique_fd from_;
   std::string said_;

@@ -30,6 +30,13 @@ std::string firmware_text(const device_facts& of) {
                      copies != 0 ? std::to_string(copies) : "not shown");
 }
 
+/// In quotes that TOML understands.
+std::string quoted(std::string text) {
+  for (char& each : text)
+    if (each == '"' || each == '\\') each = '?';
+  return '"' + text + '"';
+}
+
 std::string driver_text(const device_facts& of) {
   return fmt::format("KFD 1.{}, Linux {}{}", of.abi_minor, of.kernel,
                      of.module.empty() ? "" : ", amdgpu " + of.module);
@@ -173,10 +180,11 @@ std::string profile_text(const report& about) {
       "# What 'sluice accept' measured on a {}, for 'sluice sim', 'sluice lab' and the\n"
       "# policy slo. Times are of {} and {} driver calls. What is not here was not measured: the\n"
       "# defaults of adapters/sim/src/profile.hpp stand.\n"
-      "name = \"measured\"\n\n[measured]\nsimulated = {}\nat = \"{}\"\ndriver = \"{}\"\n"
-      "firmware = \"{}\"\n",
+      "name = \"measured\"\n\n[measured]\nsimulated = {}\nat = {}\ndriver = {}\n"
+      "firmware = {}\n",
       device.simulated ? "SIMULATED device" : "GPU", suspend.samples.size(), resume.samples.size(),
-      device.simulated, about.when, driver_text(device), firmware_text(device));
+      device.simulated, quoted(about.when), quoted(driver_text(device)),
+      quoted(firmware_text(device)));
   const auto also = [&](std::string_view key, std::string_view name) {
     for (const auto& each : about.findings) {
       const auto* const found = each.find(name);
@@ -188,35 +196,43 @@ std::string profile_text(const report& about) {
     }
   };
   also("attach", attach_time);
-  also("stall_per_attach", stall_per_attach);
-  also("stall_per_call", stall_per_call);
+  also("attach_stall", stall_per_attach);
+  also("suspend_stall", stall_per_suspend);
+  also("resume_stall", stall_per_resume);
   text += fmt::format(
       "\n[driver]\nabi_minor = {}\n\n[[gpu]]\ngpu_id = {}\nscheduler = \"{}\"\n"
       "gfx_target_version = {}\nper_vmid_debug = {}\n",
       device.abi_minor, static_cast<std::uint32_t>(gpu.id), device.mes ? "mes" : "runlist",
       gpu.gfx_target_version, device.many_debugged);
-  const auto number = [&](std::string_view key, std::uint64_t value) {
-    if (value != 0) text += fmt::format("{} = {}\n", key, value);
+  // What a profile would refuse is left out: newer drivers put more than a bus into location_id.
+  const auto number = [&](std::string_view key, std::uint64_t value, std::uint64_t most) {
+    if (value != 0 && value <= most) text += fmt::format("{} = {}\n", key, value);
   };
+  const auto shown = [&](std::string_view key, std::string_view name, std::uint64_t most) {
+    number(key, property(device, name), most);
+  };
+  constexpr auto any = std::numeric_limits<std::int32_t>::max();
   const auto simds = property(device, "simd_per_cu");
-  number("compute_units", simds == 0 ? 0 : property(device, "simd_count") / simds);
-  number("num_xcc", property(device, "num_xcc"));
-  number("simd_per_cu", simds);
-  number("waves_per_simd", property(device, "max_waves_per_simd"));
-  number("hqd_slots", gpu.compute_slots);
-  number("device_id", property(device, "device_id"));
-  number("domain", property(device, "domain"));
-  number("location_id", property(device, "location_id"));
-  if (gpu.hive <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-    number("hive_id", gpu.hive);
-  number("memory_mib", gpu.vram.value_or(0) >> 20U);
-  number("shader_arrays", property(device, "array_count"));
-  number("arrays_per_engine", property(device, "simd_arrays_per_engine"));
-  number("wave_front_size", property(device, "wave_front_size"));
-  number("sdma_engines", property(device, "num_sdma_engines"));
-  text += fmt::format("sdma_xgmi_engines = {}\n", property(device, "num_sdma_xgmi_engines"));
-  number("sdma_queues_per_engine", property(device, "num_sdma_queues_per_engine"));
-  number("gpu_clock_mhz", property(device, "max_engine_clk_fcompute"));
+  number("compute_units", simds == 0 ? 0 : property(device, "simd_count") / simds, 4096);
+  shown("num_xcc", "num_xcc", 64);
+  shown("simd_per_cu", "simd_per_cu", 16);
+  shown("waves_per_simd", "max_waves_per_simd", 64);
+  number("hqd_slots", gpu.compute_slots, 1024);
+  shown("device_id", "device_id", 0xffff);
+  shown("domain", "domain", 0xffff);
+  shown("location_id", "location_id", 0xffff);
+  number("hive_id", gpu.hive, std::numeric_limits<std::int64_t>::max());
+  number("memory_mib", gpu.vram.value_or(0) >> 20U, 1U << 24U);
+  shown("shader_arrays", "array_count", 1024);
+  shown("arrays_per_engine", "simd_arrays_per_engine", 64);
+  shown("wave_front_size", "wave_front_size", 64);
+  shown("sdma_engines", "num_sdma_engines", 64);
+  if (const auto engines = property(device, "num_sdma_xgmi_engines"); engines <= 64)
+    text += fmt::format("sdma_xgmi_engines = {}\n", engines);
+  shown("sdma_queues_per_engine", "num_sdma_queues_per_engine", 64);
+  shown("gpu_clock_mhz", "max_engine_clk_fcompute", 100000);
+  shown("fw_version", "fw_version", any);
+  shown("sdma_fw_version", "sdma_fw_version", any);
   const auto cost = [&](std::string_view key, const figure& of) {
     text += fmt::format("{0} = \"{1}\"\n{0}_p99 = \"{2}\"\n", key, cost_text(of.quantile(0.5), 9s),
                         cost_text(of.quantile(0.99), 9s));

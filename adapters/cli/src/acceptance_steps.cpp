@@ -241,9 +241,11 @@ void call_stall(bench& here, finding& found) {
   found.notes.push_back(watch.text());
   for (int i = 0; i < here.chosen.repeat; ++i)
     for (const auto kind : {command_kind::suspend, command_kind::resume})
-      found.measured(stall_per_call, watch.of([&] { here.by.change(kind); }));
+      found.measured(kind == command_kind::suspend ? stall_per_suspend : stall_per_resume,
+                     watch.of([&] { here.by.change(kind); }));
   here.by.detach();
-  expect_short(found, stall_per_call);
+  expect_short(found, stall_per_suspend);
+  expect_short(found, stall_per_resume);
 }
 
 /// How a victim ends that is told `word`, and how long that takes.
