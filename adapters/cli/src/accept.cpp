@@ -186,11 +186,17 @@ class acceptance_run {
 
   /// Whether the node is such that one may begin. What it finds out of the device is kept.
   bool look() {
+    if (auto seen = kfd::look_at_node(how_.where); seen) node_ = std::move(*seen);
+    // First, for while a GPU is reset it cannot be opened.
+    if (const auto open = open_breakers(); !open.empty() && !chosen_.force) {
+      for (const auto& each : breaker_warnings(node_, open)) complain(each);
+      complain("nothing was done; --force begins all the same");
+      return false;
+    }
     const machine here{.where = how_.where, .try_io_uring = {}};
     auto checks = check_device(here);
     if (auto opened = kfd::device::open(how_.where.device, [](std::string_view) {}); opened)
       device_ = std::move(*opened);
-    if (auto seen = kfd::look_at_node(how_.where); seen) node_ = std::move(*seen);
     for (auto& each : check_gpus(here, node_)) checks.push_back(std::move(each));
     checks.push_back(check_scheduling(here));
     checks.push_back(check_cwsr(here));
@@ -201,11 +207,6 @@ class acceptance_run {
     }
     if (!device_) {
       complain(how_.where.device + " cannot be opened; see 'sluice doctor'");
-      return false;
-    }
-    if (const auto open = open_breakers(); !open.empty() && !chosen_.force) {
-      for (const auto& each : breaker_warnings(node_, open)) complain(each);
-      complain("nothing was done; --force begins all the same");
       return false;
     }
     if (const auto there = others(how_.where, false); !there.empty() && !chosen_.beside_others) {
@@ -252,6 +253,7 @@ class acceptance_run {
     try {
       expect_nobody_else(here.by);
       which.work(here, found);
+      here.by.end_step();
       found.what = acceptance::verdict::passed;
     } catch (const step_end& end) {
       found.what = end.came_to;

@@ -37,7 +37,11 @@ using namespace std::chrono_literals;
 constexpr duration lease = 5s;
 /// Between two looks at what nobody wakes us for.
 constexpr duration look_interval = 5ms;
+/// For a reset that follows what failed: a preemption, or anything else.
 constexpr duration reset_look = 1s;
+constexpr duration short_look = 300ms;
+/// For a kernel of a running victim to end.
+constexpr duration progress_patience = 3s;
 /// For a killed victim to be gone: the driver may keep it in a call for as long as its own limit.
 constexpr duration kill_patience = 10s;
 
@@ -69,6 +73,11 @@ bool hands::start(const kfd::device& node, const kfd::node_view& gpus) {
 
 void hands::begin_step() { deadline_ = clock::now() + chosen_.limit; }
 
+void hands::end_step() {
+  hear();
+  (void)wait_for({}, [] { return true; });
+}
+
 void hands::hear() {
   driver_->drain();
   driver_->flush();
@@ -79,8 +88,8 @@ void hands::hear() {
       if (each.kind != kfd::smi_kind::gpu_pre_reset && each.kind != kfd::smi_kind::gpu_post_reset)
         continue;
       failures_.push_back({stream->gpu(), breaker_cause::reset});
-      if (trouble_.empty())
-        trouble_ = fmt::format("the driver reset GPU {}; see dmesg", number(stream->gpu()));
+      if (reset_.empty())
+        reset_ = fmt::format("the driver reset GPU {}; see dmesg", number(stream->gpu()));
     }
   }
 }
@@ -111,6 +120,8 @@ bool hands::wait_for(duration limit, const std::function<bool()>& until, int als
   const time_point end = std::min(clock::now() + limit, deadline_);
   for (;;) {
     if (!trouble_.empty()) fail(trouble_);
+    // The call that led to it says more.
+    if (!reset_.empty() && !calling_) fail(reset_);
     if (until()) return true;
     if (clock::now() >= end) return false;
     turn(also, end);
@@ -184,6 +195,8 @@ duration hands::detach() {
 
 void hands::let_go() noexcept {
   trouble_.clear();
+  reset_.clear();
+  calling_ = false;
   deadline_ = time_point::max();
   try {
     if (attached() && lives_ && driver_->detach(target_))
@@ -218,7 +231,9 @@ duration hands::change(command_kind kind) {
     if (const auto given = driver_->submit(work); !given)
       fail(fmt::format("the agent does not take a {}: {}", verb, given.error().message()));
     driver_->flush();
+    calling_ = true;
     wait(fmt::format("the driver to {}", verb), [this] { return result_.has_value(); });
+    calling_ = false;
     const auto& got = *result_;
     for (std::size_t i = 0; i < got.count; ++i) {
       const auto outcome = got.outcomes[i];
@@ -261,7 +276,7 @@ time_point hands::kill_agent(pid_t which) {
 }
 
 void hands::look_for_reset() {
-  const time_point end = clock::now() + reset_look;
+  const time_point end = clock::now() + (failures_.empty() ? short_look : reset_look);
   while (clock::now() < end && std::ranges::none_of(failures_, [](const auto& each) {
            return each.why == breaker_cause::reset;
          }))
@@ -437,7 +452,7 @@ void bench::expect_quiet(victim& held, duration for_, std::string_view while_) {
 }
 
 void bench::expect_progress(victim& running, std::string_view when) {
-  const time_point end = clock::now() + 5s;
+  const time_point end = clock::now() + progress_patience;
   (void)running.count();
   while (clock::now() < end) {
     by.pause(1ms);

@@ -57,6 +57,8 @@ class hands final : private backend_listener {
   bool start(const kfd::device& node, const kfd::node_view& gpus);
 
   void begin_step();
+  /// Throws for what has come up and was not waited for.
+  void end_step();
   /// Until it is so. Throws step_end at the step's limit, which names `what`, and for all above.
   void wait(std::string_view what, const std::function<bool()>& until, int also = -1);
   /// The same with a limit of its own. \return whether it came to be so.
@@ -117,7 +119,9 @@ class hands final : private backend_listener {
   bool lives_ = true;
   bool killed_ = false;  // by us
   bool interrupted_ = false;
+  bool calling_ = false;
   std::string trouble_;  // what ends the step
+  std::string reset_;    // likewise, but for a call that is under way
   std::vector<kfd::gpu_failure> failures_;
   std::vector<std::string> words_;  // the agent's
 };

@@ -27,12 +27,14 @@ constexpr unsigned light = 10;  ///< Percent of the GPU, so that a bystander has
 constexpr unsigned full = 100;
 /// An attached victim that is slower than this share of its speed has not only lost a call's time.
 constexpr double least_speed = 0.5;
+/// From a kernel that failed to a reset for it.
+constexpr duration aftermath = 300ms;
 /// For an attached victim to end, beyond what it takes unattached.
 constexpr duration end_patience = 10s;
 
 /// As many hardware queues as the victim was told to make, or more: a runtime has some of its own.
 std::vector<queue_info> queues_of(bench& here, finding& found, unsigned wanted) {
-  here.by.wait_for(2s, [&] { return here.by.queues().size() >= wanted; });
+  here.by.wait_for(500ms, [&] { return here.by.queues().size() >= wanted; });
   auto queues = here.by.queues();
   if (queues.size() < wanted)
     throw step_end{
@@ -263,7 +265,7 @@ ending end_of(bench& here, const std::string& word, bool attached, duration limi
   const auto status = target.ends(limit);
   if (!status)
     fail(fmt::format("{}, the victim was told to '{}' and is still there after {}",
-                     attached ? "attached" : "unattached", word, time_text(limit)));
+                     attached ? "attached" : "unattached", word, time_text(clock::now() - begin)));
   const duration took = clock::now() - begin;
   if (attached)
     here.by.wait("the agent to see that the victim has ended", [&] { return !here.by.attached(); });
@@ -273,6 +275,7 @@ ending end_of(bench& here, const std::string& word, bool attached, duration limi
 void end_as_alone(bench& here, finding& found, const std::string& word) {
   const auto alone = end_of(here, word, false, here.chosen.limit);
   const auto attached = end_of(here, word, true, alone.took + end_patience);
+  here.by.pause(aftermath);
   found.measured("unattached, to its end", alone.took);
   found.measured("attached, to its end", attached.took);
   found.notes.push_back("it ends with " + status_text(alone.status));
@@ -302,6 +305,7 @@ void agent_killed(bench& here, finding& found) {
   // The next agent must find nothing in its way.
   here.by.attach(target.pid());
   here.by.detach();
+  here.by.pause(aftermath);
 }
 
 }  // namespace

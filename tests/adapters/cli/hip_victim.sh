@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# usage: hip_victim.sh SOURCE
+# That hipcc compiles the victim of `sluice accept` for AMD GPUs. Skipped where there is no hipcc.
+set -euo pipefail
+if ! command -v hipcc >/dev/null; then
+  echo "skipped: hipcc is not installed (Debian: apt install hipcc libamdhip64-dev)"
+  exit 77
+fi
+work=$(mktemp -d)
+trap 'rm -rf --one-file-system "$work"' EXIT
+hipcc -std=c++17 -O2 -Wall -Wextra -Werror --offload-arch=gfx90a -o "$work/victim" "$1"
+# Without a GPU it says so in one line; that much of it can be run anywhere.
+code=0
+"$work/victim" --queues 2 2>"$work/said" || code=$?
+[ "$code" = 1 ] && [ "$(wc -l <"$work/said")" -le 1 ] || { cat "$work/said" && exit 1; }
