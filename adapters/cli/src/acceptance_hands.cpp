@@ -177,6 +177,7 @@ duration hands::attach(pid_t pid) {
     fail("the agent does not take an attach: " + asked.error().message());
   }
   wait("the agent to attach", [this] { return answer_.has_value(); });
+  if (*answer_ == errc::unknown_target) fail("the victim has ended");
   if (*answer_) {
     std::string why;
     for (const auto& each : words_) why += "; " + each;
