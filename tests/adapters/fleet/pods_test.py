@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import signal
 import stat
 import subprocess
 import sys
@@ -144,16 +145,20 @@ class Streams(unittest.TestCase):
             rounds += 1
             seen = node()
             pods = [damaged(each) for each in events]
+            listed = []
             if chance.random() < 0.3:
-                seen.relist(damaged({"items": [pod_roles.dig(each, "object") for each in pods]}))
+                listed = damaged([pod_roles.dig(each, "object") for each in pods])
+                seen.relist({"items": listed})
+                listed = listed if isinstance(listed, list) else []
             for each in pods:
                 seen.event(each)
             for pattern, role in seen.patterns().items():
                 self.assertTrue(pod_roles.OURS.fullmatch(pattern), pattern)
                 self.assertIn(role, pod_roles.ROLES)
-            granted = {pod_roles.text_of(each, "object", "metadata", "uid") for each in pods
-                       if pod_roles.text_of(each, "object", "metadata", "namespace") == "serving"
-                       or pod_roles.text_of(each, "object", "spec", "priorityClassName") == "sluice-online"}
+            granted = {pod_roles.text_of(each, "metadata", "uid")
+                       for each in [*listed, *(pod_roles.dig(each, "object") for each in pods)]
+                       if pod_roles.text_of(each, "metadata", "namespace") == "serving"
+                       or pod_roles.text_of(each, "spec", "priorityClassName") == "sluice-online"}
             for pod, patterns in seen.wanted.items():
                 if not {"online", "unmatched"}.isdisjoint(patterns.values()):
                     self.assertIn(pod, granted)
@@ -213,10 +218,11 @@ esac
             time.sleep(0.05)
 
     def start(self, *more):
-        program = subprocess.Popen(self.command(*more), stderr=subprocess.PIPE, text=True)
+        program = subprocess.Popen(self.command(*more), stderr=subprocess.PIPE, text=True, start_new_session=True)
         self.addCleanup(program.stderr.close)
         self.addCleanup(program.wait)
-        self.addCleanup(program.kill)
+        # And what it has just started, which would write to the scratch directory.
+        self.addCleanup(os.killpg, program.pid, signal.SIGKILL)
         return program
 
     FIRST = {1: "online", 2: "offline", 3: "offline", 4: "offline", 10: "offline"}
