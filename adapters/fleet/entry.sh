@@ -10,8 +10,8 @@ user=70001 clients=70002  # as in Containerfile
 [ "$(stat -c %u /run/sluice)" = $user ] || chown $user:$user /run/sluice
 # /dev/kfd is its group's, which has another number on each host.
 groups=$clients,$(stat -c %g /dev/kfd)
-keep=-all,+sys_ptrace
-[ -z "${SLUICE_READ_ENVIRONMENTS-}" ] || keep=$keep,+dac_read_search
+# The most that the agent may have by its file, as far as the container has it.
+keep=-all,+sys_ptrace,+dac_read_search
 # With cgroup v2 a container has a cgroup namespace of its own, where paths of other pods begin with /../ and
 # lack what both have in common: no pattern of /kubepods fits.
 exec nsenter --cgroup="/proc/${SLUICE_HOST_PID:-1}/ns/cgroup" \
