@@ -8,7 +8,9 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/config.hpp"
+#include "sluice/journal.hpp"
 #include "sluice/online_client.hpp"
+#include "sluice/picture.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/reactor.hpp"
 #include "sluice/recording.hpp"
@@ -26,6 +28,9 @@ struct scheduler_options {
   /// With a file: what comes in is recorded there, for `sluice replay`. Where the disk is too slow,
   /// lines are lost (statistics::lost_records), and nothing waits for it.
   record_options record = {};
+  /// Hears what is seen, decided, told the driver and answered; nullptr: nobody. Outlives the
+  /// scheduler.
+  journal_sink* journal = nullptr;
   /// nullptr: the steady clock. Another one is for tests and simulations, with a reactor whose
   /// timers follow it; outlives the scheduler and its clients.
   const time_source* time = nullptr;
@@ -33,10 +38,10 @@ struct scheduler_options {
 
 /// Watches sources and clients, asks the policy, and acts through the backend.
 ///
-/// Threading: stop(), stopped(), register_client(), rearm(), set_policy(), set_config() and stats()
-///            from any thread. start() from the thread that created it; run() and poll_once() from
-///            one thread at a time. With a hosted reactor the host's threads do the work and run()
-///            returns at once.
+/// Threading: stop(), stopped(), register_client(), rearm(), set_policy(), set_config(), look() and
+///            stats() from any thread. start() from the thread that created it; run() and
+///            poll_once() from one thread at a time. With a hosted reactor the host's threads do
+///            the work and run() returns at once.
 /// Lifetime:  owns everything it is given. Destruction without stop() is safe: it stops the sources
 ///            and the backend there and then, which resumes everything. On a hosted reactor,
 ///            destroy it before the host's io_context.
@@ -92,6 +97,10 @@ class scheduler {
   [[nodiscard]] result<void> set_config(const scheduler_config& next);
   /// As they are, or will be from the next turn on.
   scheduler_config config() const;
+  /// What it knows, as it is between two turns. Waits for the next turn, which this asks for and
+  /// which copies it: some microseconds for each process. Never on the reactor's thread.
+  /// \return errc::stopped unless it runs; errc::busy when `patience` is over.
+  [[nodiscard]] result<picture> look(duration patience);
   /// A copy, taken without disturbing the reactor (see statistics).
   statistics stats() const;
 

@@ -13,8 +13,10 @@
 #include "sluice/breaker.hpp"
 #include "sluice/client_host.hpp"
 #include "sluice/config.hpp"
+#include "sluice/journal.hpp"
 #include "sluice/observation.hpp"
 #include "sluice/online_client.hpp"
+#include "sluice/picture.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/recording.hpp"
 #include "sluice/result.hpp"
@@ -39,6 +41,8 @@ struct core_options {
   /// What comes in is written there; nullptr: nowhere. Of `record` only policy and device count.
   record_sink* record_into = nullptr;
   record_options record = {};
+  /// As scheduler_options::journal.
+  journal_sink* journal = nullptr;
 };
 
 /// Threading: register_client(), rearm(), set_policy(), set_config(), config(), stats() and wake()
@@ -94,6 +98,8 @@ class scheduler_core {
   [[nodiscard]] result<void> set_config(const scheduler_config& next);
   scheduler_config config() const;
   statistics stats() const;
+  /// What it knows. Between steps.
+  picture look() const;
   /// For what is counted outside: resyncs, the length of a turn.
   statistics& live_stats() noexcept;
 
