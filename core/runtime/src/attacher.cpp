@@ -24,6 +24,14 @@ duration attacher::patience_of(const process& which) const noexcept {
   return which.was_attached ? duration::zero() : config_.attach_at_latest - config_.attach_after;
 }
 
+void attacher::tell(const process& which, journal_kind kind, time_point now,
+                    error_code error) noexcept {
+  if (!journal_.on()) return;
+  auto entry = entry_of(which, kind);
+  set_error(entry, error);
+  journal_.put(entry, now);
+}
+
 void attacher::work(time_point now) {
   // Looking at one may make it, or another, a candidate again.
   for (auto& candidates = table_.attach_candidates(); !candidates.empty();) {
@@ -75,6 +83,7 @@ void attacher::consider(process& which, time_point now) {
     const auto asked = backend_.detach(which.id);
     if (asked) {
       stats_.detaches.add();
+      tell(which, journal_kind::detach, now);
       table_.set_attach(which, attach_state::detaching);
     } else if (asked.error() == errc::unknown_target || asked.error() == errc::lost) {
       detached(which, now);
@@ -96,6 +105,7 @@ void attacher::consider(process& which, time_point now) {
   }
   if (what != verdict::now) return;
   const auto asked = backend_.attach(which.id, which.pid, which.start_time);
+  tell(which, journal_kind::attach, now, asked ? error_code{} : asked.error());
   if (asked) {
     table_.set_attach(which, attach_state::attaching);
   } else {
@@ -106,6 +116,7 @@ void attacher::consider(process& which, time_point now) {
 void attacher::attached(process& which, error_code error, time_point now) {
   if (which.attach != attach_state::attaching) return;
   recheck_ = true;
+  tell(which, journal_kind::attached, now, error);
   if (error) {
     table_.set_attach(which, attach_state::none);
     failed(which, error, now);
@@ -150,6 +161,7 @@ void attacher::failed(process& which, error_code error, time_point now) {
 }
 
 void attacher::detached(process& which, time_point now) {
+  tell(which, journal_kind::detached, now);
   which.session_ended = which.attach == attach_state::attached;
   table_.release(which);
   recheck_ = true;

@@ -3,6 +3,7 @@
 /// Decides which processes are traced, and when.
 
 #include "deadline_heap.hpp"
+#include "journalist.hpp"
 #include "table.hpp"
 
 #include <optional>
@@ -29,9 +30,9 @@ namespace sluice::core {
 /// Threading: reactor thread.
 class attacher {
  public:
-  attacher(const scheduler_config& config, table& world, backend& driver,
-           statistics& stats) noexcept
-      : config_(config), table_(world), backend_(driver), stats_(stats) {}
+  attacher(const scheduler_config& config, table& world, backend& driver, statistics& stats,
+           journalist& journal) noexcept
+      : config_(config), table_(world), backend_(driver), stats_(stats), journal_(journal) {}
 
   void work(time_point now);
   /// The backend's answer to attach().
@@ -59,6 +60,8 @@ class attacher {
   bool wanted(const process& which) const noexcept;
   duration patience_of(const process& which) const noexcept;
   void report_returns(time_point now);
+  void tell(const process& which, journal_kind kind, time_point now,
+            error_code error = {}) noexcept;
 
   /// Who was attached when the backend was lost, since it is back.
   struct returns {
@@ -70,6 +73,7 @@ class attacher {
   table& table_;
   backend& backend_;
   statistics& stats_;
+  journalist& journal_;
   deadline_heap deadlines_;          // By process slot.
   std::vector<process_id> waiting_;  // For a GPU to become free.
   std::vector<process_id> looking_;  // What work() goes through; kept for its memory.

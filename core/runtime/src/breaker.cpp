@@ -63,7 +63,7 @@ void breaker::keep(gpu_id id, time_point until, time_point now) {
   gpu& which = table_.gpu_at(id);
   until = std::min(until, end(now));
   if (which.lost || until <= now) return;
-  lose(which, until);
+  lose(which, until, {});
   log_line(log_level::warning,
            "GPU {}: its breaker was opened before this scheduler began; nothing on it is suspended "
            "until it is re-armed{}",
@@ -74,11 +74,13 @@ time_point breaker::end(time_point now) const noexcept {
   return config_.breaker_rearm == duration::zero() ? never : now + config_.breaker_rearm;
 }
 
-void breaker::lose(gpu& which, time_point until) {
+void breaker::lose(gpu& which, time_point until, breaker_cause why) {
   next_ = std::min(next_, until);
   stats_.open_breakers.add();
   which.rearm_at = until;
   table_.lose(which);
+  journal_.put({.kind = journal_kind::breaker_open, .cause = why, .gpu = which.id, .until = until},
+               table_.now());
 }
 
 void breaker::open(gpu& which, time_point now, breaker_cause why) {
@@ -87,7 +89,7 @@ void breaker::open(gpu& which, time_point now, breaker_cause why) {
     gpu& each = table_.gpu_number(i);
     if (each.lost || (&each != &which && (which.hive == 0 || each.hive != which.hive))) continue;
     stats_.gpus_lost.add();
-    lose(each, until);
+    lose(each, until, why);
     log_line(log_level::error,
              "GPU {}: {}{}; nothing on it is suspended any more, and what was is resumed (after a "
              "reset its queues are lost to their owners), until it is re-armed{}",
@@ -101,6 +103,7 @@ void breaker::close(gpu& which, std::string_view why) {
   stats_.open_breakers.subtract(1);
   which.rearmed = table_.now();
   table_.find_again(which);
+  journal_.put({.kind = journal_kind::breaker_closed, .gpu = which.id}, table_.now());
   hear_({.gpu = which.id, .open = false});
   log_line(log_level::warning, "GPU {}: in use again ({})", static_cast<std::uint32_t>(which.id),
            why);

@@ -29,6 +29,12 @@ void client_ledger::for_each_gpu(const client& one, Function&& call) {
   }
 }
 
+void client_ledger::tell(const client& one, journal_kind kind, time_point now) noexcept {
+  journal_entry entry{.kind = kind, .client = one.page->id};
+  if (kind == journal_kind::client) entry.set_text(one.page->options.name);
+  journal_.put(entry, now);
+}
+
 client_view client_ledger::view_of(const client& one) noexcept {
   return {one.page->id, one.page->options.name, one.gpus, one.page->options.targets};
 }
@@ -92,6 +98,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       if (record_ != nullptr) {
         record_->client(one.page->id, one.page->options);
       }
+      tell(one, journal_kind::client, now);
     }
     // Room for what the rings can hold: a mark can be an end and a begin. Not anew for each client.
     const std::size_t most = 2 * std::size_t{SLUICE_WORDS_MARKS} * clients_.size();
@@ -109,6 +116,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
     if (look_at(clients_[i], now, events)) {
       ++i;
     } else {
+      tell(clients_[i], journal_kind::client_gone, now);
       withdrawn_.push_back(std::move(clients_[i]));
       if (&clients_[i] != &clients_.back()) clients_[i] = std::move(clients_.back());
       clients_.pop_back();
