@@ -109,7 +109,8 @@ TEST(Histogram, CountsValuesUpToEachBound) {
   std::vector<duration> values;
   histogram some;
   for (int i = 0; i < 20'000; ++i) {
-    values.emplace_back(std::int64_t{1} << (random() % 34) | static_cast<std::int64_t>(random() % 1000));
+    values.emplace_back(std::int64_t{1} << (random() % 34) |
+                        static_cast<std::int64_t>(random() % 1000));
     some.record(values.back());
   }
   const std::vector<duration> bounds{0ns, 100ns, 5us, 1ms, 100ms, 1s, 24h};
@@ -117,7 +118,8 @@ TEST(Histogram, CountsValuesUpToEachBound) {
   EXPECT_EQ(some.counts_up_to(bounds, counts), values.size());
   for (std::size_t i = 0; i < bounds.size(); ++i) {
     const auto up_to = [&](duration most) {
-      return static_cast<std::uint64_t>(std::ranges::count_if(values, [&](duration each) { return each <= most; }));
+      return static_cast<std::uint64_t>(
+          std::ranges::count_if(values, [&](duration each) { return each <= most; }));
     };
     EXPECT_GE(counts[i], up_to(bounds[i])) << bounds[i].count();
     EXPECT_LE(counts[i], up_to(bounds[i] + bounds[i] / 50)) << bounds[i].count();

@@ -1,5 +1,7 @@
 #include "sluice/observe/job_log.hpp"
 
+#include "descriptor.hpp"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,15 +9,13 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "descriptor.hpp"
-
 namespace sluice::observe {
 
 result<void> job_log::write(const job_record& record) {
   std::string line = to_json(record) + "\n";
   const auto open = [this] {
-    return descriptor{
-        ::open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644)};
+    return descriptor{::open(
+        path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644)};
   };
   descriptor file = open();
   struct stat about {};
@@ -26,8 +26,8 @@ result<void> job_log::write(const job_record& record) {
     if (std::rename(path_.c_str(), (path_ + ".1").c_str()) != 0) return last_system_error();
     file = open();
     if (!file) return last_system_error();
-  } else if (char last = '\n'; size > 0 && ::pread(file.get(), &last, 1, about.st_size - 1) == 1 &&
-                               last != '\n') {
+  } else if (char last = '\n';
+             size > 0 && ::pread(file.get(), &last, 1, about.st_size - 1) == 1 && last != '\n') {
     line.insert(0, 1, '\n');
   }
   errno = EIO;  // of a write that was cut short

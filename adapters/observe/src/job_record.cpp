@@ -1,6 +1,7 @@
 #include "sluice/observe/job_record.hpp"
 
 #include "json_text.hpp"
+#include "seconds.hpp"
 
 #include <ctime>
 
@@ -8,8 +9,6 @@
 
 namespace sluice::observe {
 namespace {
-
-double seconds(duration value) { return std::chrono::duration<double>(value).count(); }
 
 void append_text(std::string& to, std::string_view name, std::string_view value) {
   to += ",\"";

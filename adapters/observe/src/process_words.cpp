@@ -52,8 +52,9 @@ std::string name_of_user(uid_t user) {
 
 /// The digits, letters and dashes at the front.
 std::string_view word(std::string_view text) {
-  const auto end = std::ranges::find_if_not(
-      text, [](unsigned char each) { return std::isalnum(each) != 0 || each == '-' || each == '_'; });
+  const auto end = std::ranges::find_if_not(text, [](unsigned char each) {
+    return std::isalnum(each) != 0 || each == '-' || each == '_';
+  });
   return text.substr(0, static_cast<std::size_t>(end - text.begin()));
 }
 

@@ -1,12 +1,12 @@
 #include "sluice/observe/text_file.hpp"
 
+#include "descriptor.hpp"
+
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-
-#include "descriptor.hpp"
 
 namespace sluice::observe {
 
@@ -14,7 +14,8 @@ result<void> replace_text_file(const std::string& path, std::string_view text) {
   const std::string fresh = path + ".tmp";
   // What a crash left there; a link of somebody else's is not followed.
   ::unlink(fresh.c_str());
-  const descriptor file{::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644)};
+  const descriptor file{
+      ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644)};
   if (!file) return last_system_error();
   while (!text.empty()) {
     const ssize_t wrote = ::write(file.get(), text.data(), text.size());

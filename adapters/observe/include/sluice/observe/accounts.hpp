@@ -41,11 +41,11 @@ class accounts {
 
  private:
   struct account {
-    job_record part;         ///< Since the last line.
+    job_record part;  ///< Since the last line.
     time_point part_since{};
     time_point off_since = never;  ///< Or since the last line.
     time_point off_began = never;
-    duration written{};             ///< Of suspended, in earlier lines.
+    duration written{};  ///< Of suspended, in earlier lines.
     std::uint64_t written_count = 0;
     group_id group{};
   };

@@ -41,7 +41,7 @@ struct job_record {
   std::uint64_t start = 0;  ///< As observation::start_time.
   std::string command{};
   std::string user{};
-  std::string group{};  ///< As process_words::group.
+  std::string group{};          ///< As process_words::group.
   role what = role::unmatched;  ///< At the end.
   std::vector<gpu_id> gpus{};   ///< On which it had queues when somebody looked, or was suspended.
   job_end end{};
