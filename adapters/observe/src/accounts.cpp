@@ -5,6 +5,13 @@
 
 namespace sluice::observe {
 
+namespace {
+
+/// Who has had no queue by then may never have one.
+constexpr int most_looks = 30;
+
+}  // namespace
+
 accounts::accounts(accounts_options options) : options_(std::move(options)) {
   if (!options_.wall)
     options_.wall = [] {
@@ -81,8 +88,16 @@ void accounts::mend(account& which, const journal_entry& gone) {
 void accounts::see(const picture& now) {
   for (const group_picture& group : now.groups)
     for (const process_picture& each : group.processes)
-      if (const auto found = open_.find(each.id); found != open_.end())
+      if (const auto found = open_.find(each.id); found != open_.end()) {
+        ++found->second.looks;
         for (const queues_on_gpu& queues : each.queues) add_gpu(found->second, queues.gpu);
+      }
+}
+
+bool accounts::curious() const noexcept {
+  return std::ranges::any_of(open_, [](const auto& each) {
+    return each.second.part.gpus.empty() && each.second.looks < most_looks;
+  });
 }
 
 void accounts::tick(time_point now) {

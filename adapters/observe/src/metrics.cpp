@@ -111,8 +111,9 @@ struct metrics::counts {
   std::string shown(const std::string& name) const {
     return groups.contains(name) || groups.size() < most_groups ? name : "other";
   }
-  void end_suspension(member& of, time_point at, duration length) {
+  void end_suspension(member& of, time_point at) {
     if (!of.off.open()) return;
+    const duration length = of.off.until(at);
     per_group& in = group(of.group);
     in.suspended += length;
     in.last = at;
@@ -120,7 +121,7 @@ struct metrics::counts {
     of.off = {};
   }
   void drop(member& of, time_point at) {
-    end_suspension(of, at, of.off.until(at));
+    end_suspension(of, at);
     per_group& in = group(of.group);
     --in.processes;
     in.last = at;
@@ -159,7 +160,7 @@ void metrics::hear(const journal_entry& entry) {
       ++to.group(process->second.group).suspensions;
       break;
     case journal_kind::process_on:
-      if (process != to.processes.end()) to.end_suspension(process->second, entry.at, entry.length);
+      if (process != to.processes.end()) to.end_suspension(process->second, entry.at);
       break;
     case journal_kind::held: ++to.held; break;
     case journal_kind::let_go:

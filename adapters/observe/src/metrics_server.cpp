@@ -73,7 +73,10 @@ class metrics_server::impl {
   impl(std::function<std::string(metrics_form)> page, std::string unix_path)
       : page_(std::move(page)), unix_path_(std::move(unix_path)) {}
   ~impl() {
-    if (listener_ && !unix_path_.empty()) ::unlink(unix_path_.c_str());
+    // Unless it is another one's by now.
+    struct stat found {};
+    if (inode_ != 0 && ::lstat(unix_path_.c_str(), &found) == 0 && found.st_ino == inode_)
+      ::unlink(unix_path_.c_str());
   }
 
   result<void> start(const metrics_address& at) {
@@ -83,6 +86,8 @@ class metrics_server::impl {
     auto made = unix_path_.empty() ? listen_at_address(at) : listen_at_path(unix_path_);
     if (!made) return made.error();
     listener_ = std::move(*made);
+    struct stat found {};
+    if (!unix_path_.empty() && ::lstat(unix_path_.c_str(), &found) == 0) inode_ = found.st_ino;
     if (!watch(listener_.get(), EPOLLIN, &listener_) || !watch(timer_.get(), EPOLLIN, &timer_))
       return last_system_error();
     return {};
@@ -209,6 +214,7 @@ class metrics_server::impl {
 
   std::function<std::string(metrics_form)> page_;
   std::string unix_path_;
+  ino_t inode_ = 0;
   descriptor ring_;
   descriptor timer_;
   descriptor listener_;

@@ -35,6 +35,8 @@ class accounts {
   void hear(const journal_entry& entry);
   /// GPUs are known by this, and by what is suspended.
   void see(const picture& now);
+  /// Whether there is somebody whose GPUs are not known, and see() may tell.
+  bool curious() const noexcept;
   void tick(time_point now);
   /// No more of the scheduler that was heard until now: everybody left gets a line.
   void leave(time_point now);
@@ -48,6 +50,7 @@ class accounts {
     duration written{};  ///< Of suspended, in earlier lines.
     std::uint64_t written_count = 0;
     group_id group{};
+    int looks = 0;  ///< That told nothing of its GPUs.
   };
 
   void write(account& which, time_point now, job_end why);
