@@ -11,7 +11,7 @@ sluice_build_packages=(
 # servers as clients of the scheduler, AMD's own libraries as clients of the simulated device, and a model checker.
 sluice_test_packages=(
   clang libclang-rt-dev lld valgrind clang-format git procps python3 libpython3.11 wrk
-  python3-pip python3-starlette python3-uvicorn libhsakmt-dev rocminfo spin)
+  python3-pip python3-prometheus-client python3-starlette python3-uvicorn libhsakmt-dev rocminfo spin)
 
 # Ctrl-C ends the script, whatever the command it waits for makes of it.
 trap 'exit 130' INT

@@ -86,6 +86,11 @@ job_record record_of(const json::object& from) {
   return made;
 }
 
+/// Whatever a file says: a sum has an end.
+duration sum_of(duration one, duration other) {
+  return one > duration::max() - other ? duration::max() : one + other;
+}
+
 /// \param next not before `to`.
 void add(job_record& to, const job_record& next) {
   const job_record before = std::move(to);
@@ -93,8 +98,8 @@ void add(job_record& to, const job_record& next) {
   to.gpus.clear();
   std::ranges::set_union(before.gpus, next.gpus, std::back_inserter(to.gpus));
   to.observed = before.observed || next.observed;
-  to.wall += before.wall;
-  to.suspended += before.suspended;
+  to.wall = sum_of(to.wall, before.wall);
+  to.suspended = sum_of(to.suspended, before.suspended);
   to.suspensions += before.suspensions;
   to.longest = std::max(before.longest, next.longest);
   to.by_max_suspend += before.by_max_suspend;
@@ -119,7 +124,10 @@ std::optional<job_record> parse_job_line(std::string_view line) {
   const auto at = line.find(beginning);
   if (at == line.npos || line.size() > longest_line) return {};
   json::error_code wrong;
-  const json::value parsed = json::parse(line.substr(at), wrong);
+  // A log goes on after it.
+  const auto end = line.rfind('}');
+  if (end == line.npos || end < at) return {};
+  const json::value parsed = json::parse(line.substr(at, end + 1 - at), wrong);
   if (wrong || !parsed.is_object()) return {};
   try {
     job_record made = record_of(parsed.get_object());
