@@ -271,7 +271,7 @@ subcommand add_run(CLI::App& program) {
       ->check(CLI::IsMember({"observe", "enforce"}));
   command
       ->add_option("--trace-out", chosen->trace,
-                   "A timeline for ui.perfetto.dev, instead of the configuration's")
+                   "A timeline for ui.perfetto.dev, of what it does")
       ->type_name("FILE");
   return {command, [chosen] { return daemon{*chosen}.run(); }};
 }
