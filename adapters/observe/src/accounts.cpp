@@ -122,6 +122,10 @@ void accounts::write(account& which, time_point now, job_end why) {
     part.longest = std::max(part.longest, now - which.off_began);
     which.off_since = now;
   }
+  // Such as the daemon and its agent, who have the driver open and no queue.
+  if (part.what == role::unmatched && part.gpus.empty() && which.looks != 0 &&
+      part.suspensions == 0 && part.suspended == duration::zero())
+    return;
   part.time = options_.wall();
   part.end = why;
   part.observed = options_.observed;

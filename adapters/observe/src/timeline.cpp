@@ -69,7 +69,8 @@ struct lane {
   lane_state state = lane_state::unknown;
   time_point since{};
   std::uint64_t turn = 0;
-  point suspended_by{};  ///< row 0: by nothing that is shown.
+  bool makes_room = false;  ///< Online work was in flight when the suspend was handed over.
+  point suspended_by{};     ///< row 0: by nothing that is shown.
 };
 
 struct process_row {
@@ -94,6 +95,7 @@ struct gpu_row {
   track breaker;
   time_point busy_since = never;
   std::uint64_t busy_turn = 0;
+  point last_online{};         ///< row 0: none was yet.
   std::vector<point> effects;  ///< Suspends that no arrow leads to yet.
 };
 
@@ -338,6 +340,7 @@ class timeline::impl {
   }
   void hand_over(process_row& which, const journal_entry& entry) {
     lane& on = lane_of(which, entry.gpu);
+    on.makes_room = gpu_of(entry.gpu).busy_since != never;
     if (entry.error != 0)
       mark(on.calls, "driver", fmt::format("refused: {}", entry.words()), entry);
     else
@@ -365,9 +368,7 @@ class timeline::impl {
     if (!done) return;
     if (suspend) {
       on.suspended_by = call;
-      gpu_row& at_gpu = gpu_of(entry.gpu);
-      if (at_gpu.busy_since != never && at_gpu.effects.size() < most_effects)
-        at_gpu.effects.push_back(call);
+      if (on.makes_room) lead_from_online(gpu_of(entry.gpu), call);
     } else if (on.suspended_by.row != 0) {
       arrow("resumed by", std::exchange(on.suspended_by, {}), call);
     }
@@ -425,8 +426,17 @@ class timeline::impl {
   }
   void end_busy(gpu_row& which, time_point when) {
     if (which.busy_since == never) return;
-    lead_to(which, slice(which.online, "online", "online work",
-                         std::exchange(which.busy_since, never), when, which.busy_turn));
+    which.last_online = slice(which.online, "online", "online work",
+                              std::exchange(which.busy_since, never), when, which.busy_turn);
+    lead_to(which, which.last_online);
+  }
+  /// From the online work that is in flight, once its stretch is written, or from what was.
+  void lead_from_online(gpu_row& which, const point& effect) {
+    if (which.busy_since == never) {
+      if (which.last_online.row != 0) arrow("makes room", which.last_online, effect);
+    } else if (which.effects.size() < most_effects) {
+      which.effects.push_back(effect);
+    }
   }
   void lead_to(gpu_row& which, const point& cause) {
     for (const point& each : std::exchange(which.effects, {})) arrow("makes room", cause, each);

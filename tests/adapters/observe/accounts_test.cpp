@@ -108,6 +108,20 @@ TEST_F(Accounts, SayWhatIsKnownOfThoseWhoAreThereInTheEnd) {
   EXPECT_EQ(lines.size(), 2U);
 }
 
+// The daemon itself and its agent have the driver open.
+TEST_F(Accounts, LeaveOutWhoHasNoQueueAndNoRole) {
+  auto agent = of_process(journal_kind::process, 0s, 1);
+  agent.what = role::unmatched;
+  made.hear(agent);
+  EXPECT_TRUE(made.curious());
+  picture now;
+  now.groups.push_back({.id = group_id{1}});
+  now.groups[0].processes.push_back({.id = process_id{1}});
+  made.see(now);
+  made.leave(start + 8s);
+  EXPECT_TRUE(lines.empty());
+}
+
 TEST_F(Accounts, KnowGpusByWhatIsSeen) {
   made.hear(of_process(journal_kind::process, 0s, 1));
   picture now;

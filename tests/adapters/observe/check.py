@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """usage: check.py trace FILE | metrics FILE
 trace: reads a timeline as a viewer does, and says how many arrivals, suspends and resumes hang together.
 metrics: has Prometheus' own Python client read a page in the form OpenMetrics."""
@@ -81,7 +81,11 @@ def check_trace(path):
 
 
 def check_metrics(path):
-    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+    try:
+        from prometheus_client.openmetrics.parser import text_string_to_metric_families
+    except ImportError:
+        print("not read: python3-prometheus-client is not installed")
+        return
     with open(path, encoding="utf-8") as file:
         families = list(text_string_to_metric_families(file.read()))
     need(len(families) > 20, "few metrics")

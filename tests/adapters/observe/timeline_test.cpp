@@ -226,6 +226,30 @@ TEST_F(Timeline, ShowsAPreemptionFromArrivalToResume) {
   EXPECT_EQ(seen.arrows[1].second.second.name, "resume 2 queues");
 }
 
+// Symptom: no arrow where online work had ended before the driver had answered.
+TEST_F(Timeline, LeadsFromOnlineWorkThatEndedBeforeTheDriverAnswered) {
+  {
+    const auto to = file();
+    timeline made(*to, {.read = words});
+    made.hear(of_process(journal_kind::process, 0ms, 1));
+    made.hear(of_gpu(journal_kind::busy, 10ms));
+    made.hear(batch(10ms, 1, command_kind::suspend, 1));
+    made.hear(of_gpu(journal_kind::idle, 12ms));
+    made.hear(done(13ms, 1, command_kind::suspend, 1, 11ms, 12500us));
+    // Nothing was in flight: no arrow.
+    made.hear(batch(20ms, 1, command_kind::resume, 2));
+    made.hear(done(21ms, 1, command_kind::resume, 2, 20ms, 21ms));
+    made.hear(batch(30ms, 1, command_kind::suspend, 3));
+    made.hear(done(31ms, 1, command_kind::suspend, 3, 30ms, 31ms));
+    made.finish(start + 60ms);
+  }
+  const trace seen = read_trace(content());
+  ASSERT_EQ(seen.arrows.size(), 2U);
+  EXPECT_EQ(seen.arrows[0].second.first.name, "online work");
+  EXPECT_EQ(seen.arrows[0].second.second.begin, 11'000);
+  EXPECT_EQ(seen.arrows[1].first, "resumed by");
+}
+
 TEST_F(Timeline, IsATraceWhateverComes) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
