@@ -44,7 +44,9 @@ observe::wall_time parse_time(const std::string& text) {
   // What the digits are, to the letter, the way back shows.
   std::tm parts{};
   const char* const rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
-  if (rest == nullptr || text.size() != 24) throw std::out_of_range{"time"};
+  // The system's clock counts nanoseconds, until the year 2262.
+  if (rest == nullptr || text.size() != 24 || parts.tm_year < 70 || parts.tm_year > 300)
+    throw std::out_of_range{"time"};
   int ms = 0;
   for (int i = 1; i <= 3; ++i) ms = ms * 10 + (rest[i] - '0');
   const auto made = std::chrono::floor<std::chrono::milliseconds>(

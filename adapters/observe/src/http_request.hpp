@@ -47,7 +47,9 @@ inline http_request read_request(std::string_view so_far) {
     constexpr std::string_view accept = "accept:";
     constexpr std::string_view openmetrics = "application/openmetrics-text";
     if (!std::ranges::equal(line.substr(0, accept.size()), accept, same)) continue;
-    if (!std::ranges::search(line, openmetrics, same).empty())
+    // clang 14 cannot compile std::ranges::search.
+    if (std::search(line.begin(), line.end(), openmetrics.begin(), openmetrics.end(), same) !=
+        line.end())
       made.form = metrics_form::openmetrics;
   }
   return made;
