@@ -33,6 +33,7 @@ CLI::Validator process_id();
 CLI::Validator queue_number();
 
 // Each adds its options to the program's.
+subcommand add_accept(CLI::App& program);
 subcommand add_analyze(CLI::App& program);
 subcommand add_breaker(CLI::App& program);
 subcommand add_check(CLI::App& program);

@@ -246,7 +246,7 @@ TEST_F(Daemon, EnforcesForAnOnlineProcessThatKnowsNothingOfIt) {
   })) << daemon->err();
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0) << daemon->err();
-  EXPECT_THAT(daemon->err(), HasSubstr("stopping: SIGTERM\n"));
+  EXPECT_THAT(daemon->err(), HasSubstr("stopping: SIGTERM part=node\n"));
   EXPECT_EQ(view_.process(trainer->pid()).suspended_queues, 0U) << "the end resumes everything";
   EXPECT_FALSE(traced(*trainer));
   EXPECT_THAT(daemon->err(), ContainsRegex(", suspended 1 queues \\(0 now\\) and resumed 1 in 2"));
@@ -633,7 +633,7 @@ TEST_F(Daemon, GoesOnAsItsSiblingWhereTheKernelRefusesIoUring) {
   program_ = SLUICE_WITHOUT_IO_URING;
   const auto trainer = offline();
   const auto daemon = start({SLUICE_PROGRAM, "run", "--mode", "enforce", "-c", config_});
-  ASSERT_TRUE(logs(*daemon, "this program owns the node\n")) << daemon->err();
+  ASSERT_TRUE(logs(*daemon, "this program owns the node part=node\n")) << daemon->err();
 #ifdef SLUICE_WANTS_IO_URING
   EXPECT_THAT(daemon->err(), HasSubstr("sluice: the kernel refuses io_uring (Operation not "
                                        "permitted), going on as sluice-epoll\n"));
@@ -680,7 +680,7 @@ TEST_F(Daemon, WarnsOnceWhereItsOwnerOnlyObserves) {
   std::filesystem::remove(directory_ + "/disabled");
   first->signal(SIGTERM);
   EXPECT_EQ(first->ends(), 0);
-  EXPECT_TRUE(logs(*second, "this program owns the node\n")) << second->err();
+  EXPECT_TRUE(logs(*second, "this program owns the node part=node\n")) << second->err();
   EXPECT_EQ(second->err().find(warning), second->err().rfind(warning)) << "some looks later";
   second->signal(SIGTERM);
   EXPECT_EQ(second->ends(), 0);
@@ -713,7 +713,7 @@ TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
   check = start({"run", "-c", config_});
   EXPECT_EQ(check->ends(), 1);
   EXPECT_THAT(check->err(),
-              HasSubstr("cannot record into /proc/x.rec: No such file or directory\n"));
+              HasSubstr("cannot record into /proc/x.rec: No such file or directory part=node\n"));
   check = start({"check", "/nonexistent"});
   EXPECT_EQ(check->ends(), 1);
   EXPECT_EQ(check->err(),
