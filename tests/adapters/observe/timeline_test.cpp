@@ -149,7 +149,7 @@ class Timeline : public testing::Test {
     return all.str();
   }
   std::unique_ptr<trace_file> file(std::uint64_t most = trace_file::usual_most) const {
-    return std::move(trace_file::create(path_, most).value());
+    return trace_file::create(path_, most).value();
   }
 
   std::string directory_;
