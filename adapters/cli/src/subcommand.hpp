@@ -39,6 +39,7 @@ subcommand add_breaker(CLI::App& program);
 subcommand add_check(CLI::App& program);
 subcommand add_doctor(CLI::App& program);
 subcommand add_hqds(CLI::App& program);
+subcommand add_jobs(CLI::App& program);
 subcommand add_lab(CLI::App& program);
 subcommand add_pause(CLI::App& program);
 subcommand add_policy(CLI::App& program);

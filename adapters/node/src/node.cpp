@@ -1,6 +1,8 @@
 #include "sluice/node.hpp"
 
 #include "node_source.hpp"
+#include "observer.hpp"
+#include "observing.hpp"
 #include "pause_watch.hpp"
 
 #include <sys/stat.h>
@@ -44,6 +46,9 @@ constexpr duration longest_end = 15s;
 constexpr duration first_retry = 1s;
 constexpr duration longest_retry = 30s;
 
+/// How long who shows the node waits for its scheduler's next turn.
+constexpr duration look_patience = 200ms;
+
 /// How long a host that no longer runs its loop is waited for, beyond stop_limit.
 constexpr duration hosted_patience = 5s;
 
@@ -52,25 +57,36 @@ std::string problem_of(const node_settings& settings) {
   return found.empty() ? settings.roles.problem() : found;
 }
 
-class node_impl final : public node {
+class node_impl final : public node, private observed_node {
  public:
-  explicit node_impl(node_options options)
+  node_impl(node_options options, std::unique_ptr<observer> watcher)
       : options_(std::move(options)),
+        observer_(std::move(watcher)),
         settings_(std::exchange(options_.settings, {})),
         pause_(options_.files, [this](const auto& why) { take_pause(why); }) {
     if (!settings_.make_policy) settings_.make_policy = [] { return make_fixed_timeslice(); };
     if (options_.breakers.empty())
       options_.breakers = kfd::breaker_store::default_path(options_.roots);
+    add_readers(*observer_, *this,
+                {.what = options_.observing,
+                 .enforces = options_.mode == node_mode::enforce,
+                 .paused = [this] { return paused_.load(); },
+                 .warn = options_.warn,
+                 .tell = options_.tell});
   }
   ~node_impl() override { stop(); }
 
   result<void> start() override {
     if (state_.load() != node_state::idle) return errc::stopped;
     if (const auto watched = pause_.start(); !watched) return watched;
-    auto done = try_to_own();
+    auto done = observer_->start();
+    if (done) done = try_to_own();
     if (done || done.error() == errc::already_owned)
       done = start_quiet_thread(thread_, [this] { run(); });
-    if (!done) pause_.stop();
+    if (!done) {
+      pause_.stop();
+      observer_->stop();
+    }
     return done;
   }
 
@@ -83,6 +99,7 @@ class node_impl final : public node {
     wake_.notify_all();
     pause_.stop();
     if (thread_.joinable()) thread_.join();
+    observer_->stop();
     ahead_.reset();
     state_.store(node_state::stopped);
   }
@@ -103,6 +120,15 @@ class node_impl final : public node {
     const std::scoped_lock held{mutex_};
     return scheduler_ ? std::make_unique<statistics>(scheduler_->stats())
                       : std::make_unique<statistics>();
+  }
+
+  // observed_node
+
+  result<picture> look() override {
+    // The scheduler stays while it is looked at; without mutex_, which its turns may wait for.
+    const std::scoped_lock stays{look_mutex_};
+    if (state_.load() != node_state::owning || !scheduler_) return errc::stopped;
+    return scheduler_->look(look_patience);
   }
 
   result<void> change(node_settings next, std::string& message) override {
@@ -176,7 +202,8 @@ class node_impl final : public node {
       held.unlock();
       std::this_thread::sleep_for(1ms);
     }
-    const std::scoped_lock held{mutex_};
+    observer_->owns(false);
+    const std::scoped_lock held{look_mutex_, mutex_};
     // Nobody runs the host's loop any more: its end resumes everything, too.
     if (!scheduler_->stopped()) scheduler_.reset();
     lock_.reset();
@@ -246,6 +273,7 @@ class node_impl final : public node {
                       ? "this program owns the node"
                       : "this program owns the node and observes: it attaches to nothing");
     state_.store(node_state::owning);
+    observer_->owns(true);
     return {};
   }
 
@@ -270,7 +298,7 @@ class node_impl final : public node {
   void warn_of_observer(const kfd::node_lock::holder& owner) {
     const bool observes = owner.what == kfd::node_lock::kind::observing;
     const std::string who = observes ? owner.words : "";
-    if (std::exchange(observer_, who) == who || who.empty()) return;
+    if (std::exchange(observing_owner_, who) == who || who.empty()) return;
     if (options_.mode == node_mode::enforce)
       options_.warn("the owner, " + who +
                     ", only observes: nothing will be suspended until it is told to enforce, or "
@@ -333,10 +361,11 @@ class node_impl final : public node {
       clients = server.get();
       sources.push_back(std::move(server));
     }
-    auto made = scheduler::create(
-        settings.scheduler, std::move(*loop), make_driver(),
-        paused ? nullptr : settings.make_policy(), std::move(sources),
-        {.fallback = [] { return make_fixed_timeslice(); }, .record = options_.record});
+    auto made = scheduler::create(settings.scheduler, std::move(*loop), make_driver(),
+                                  paused ? nullptr : settings.make_policy(), std::move(sources),
+                                  {.fallback = [] { return make_fixed_timeslice(); },
+                                   .record = options_.record,
+                                   .journal = &observer_->sink()});
     if (!made) {
       if (!options_.record.file.empty() &&
           made.error().category() == boost::system::system_category())
@@ -347,7 +376,7 @@ class node_impl final : public node {
 
     bool changed = false;
     {
-      const std::scoped_lock held{mutex_};
+      const std::scoped_lock held{look_mutex_, mutex_};
       scheduler_.swap(*made);  // the one before goes at the end, without the lock
       discovery_ = discovery;
       clients_ = clients;
@@ -465,9 +494,12 @@ class node_impl final : public node {
   }
 
   node_options options_;
+  const std::unique_ptr<observer> observer_;  // outlives the scheduler, which writes to it
   std::atomic<node_state> state_{node_state::idle};
   std::atomic<bool> paused_{false};  // changed with mutex_ held
 
+  /// Whoever replaces scheduler_ holds it, and who looks at that one; taken before mutex_.
+  std::mutex look_mutex_;
   /// Guards what follows. Nothing that waits for the reactor happens under it, for handlers take
   /// it.
   mutable std::mutex mutex_;
@@ -490,7 +522,7 @@ class node_impl final : public node {
   time_point retry_at_{};
   duration retry_ = first_retry;
   error_code told_failure_;                // of the last attempt
-  std::string observer_;                   // the owner, where it only observes
+  std::string observing_owner_;            // the owner, where it only observes
   std::unique_ptr<kfd::discovery> ahead_;  // has looked already
   std::uint64_t ahead_of_ = 0;             // its generation of the settings
   time_point ended_at_ = never;            // when the owner's program was seen to have ended
@@ -508,7 +540,12 @@ result<std::unique_ptr<node>> node::create(node_options options, std::string& me
   if (message.empty() && options.settings.make_policy && !options.settings.make_policy())
     message = "make_policy makes no policy";
   if (!message.empty()) return errc::bad_config;
-  return std::unique_ptr<node>{new node_impl{std::move(options)}};
+  auto watcher = observer::create();
+  if (!watcher) {
+    message = "the thread that shows the node cannot be had: " + watcher.error().message();
+    return watcher.error();
+  }
+  return std::unique_ptr<node>{new node_impl{std::move(options), std::move(*watcher)}};
 }
 
 }  // namespace sluice
