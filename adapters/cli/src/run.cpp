@@ -85,12 +85,22 @@ class daemon {
     const auto missing = running_.missing_here();
     for (const std::string& each : missing) complain(printable(chosen_.config + ": " + each));
     if (!missing.empty()) return exit_failed;
-    start_log(running_.log_level);
     // Before any thread, so that all have them blocked and this one takes them.
     const sigset_t awaited = awaited_signals();
     ::pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
-    if (!start()) return exit_failed;
+    std::string failure;
+    const int code = serve(awaited, failure);
+    if (!failure.empty()) complain(failure);  // after what led to it
+    return code;
+  }
+
+ private:
+  /// \param failure why it could not be started.
+  int serve(const sigset_t& awaited, std::string& failure) {
+    const daemon_log log{running_};
+    failure = start();
+    if (!failure.empty()) return exit_failed;
     while (!ended_) {
       const timespec wait = until_next();
       const int signal = ::sigtimedwait(&awaited, nullptr, &wait);
@@ -114,7 +124,6 @@ class daemon {
     return exit_done;
   }
 
- private:
   std::optional<daemon_config> load() const {
     auto config = load_daemon(chosen_.config, known_);
     if (config && !chosen_.mode.empty())
@@ -122,7 +131,8 @@ class daemon {
     return config;
   }
 
-  bool start() {
+  /// \return why not; empty: it is started.
+  std::string start() {
     node_options with = running_.node;
     if (const duration every = service_manager::alive_every(); every > duration::zero()) {
       // Half of it here and half in this thread, which looks as often: never later than wanted.
@@ -137,20 +147,15 @@ class daemon {
     with.tell = log_info;
     std::string message;
     auto made = node::create(std::move(with), message);
-    if (!made) {
-      complain(message);
-      return false;
-    }
+    if (!made) return message;
     node_ = std::move(*made);
     log_info(words_of(running_));
-    if (const auto started = node_->start(); !started) {
-      complain("cannot start: " + started.error().message());
-      return false;
-    }
+    if (const auto started = node_->start(); !started)
+      return "cannot start: " + started.error().message();
     next_statistics_ = after_interval();
     status_ = status();
     service_manager::ready(status_);
-    return true;
+    return {};
   }
 
   /// Of the policies that a configuration may name; a plugin is for the configuration, which an
@@ -203,7 +208,8 @@ class daemon {
     running_.policy_table = next.policy_table;
     running_.node.settings = next.node.settings;
     running_.log_level = next.log_level;
-    set_log_level(next.log_level);
+    running_.log_levels = next.log_levels;
+    set_log_levels(next);
     if (std::exchange(running_.statistics_interval, next.statistics_interval) !=
         next.statistics_interval)
       next_statistics_ = after_interval();

@@ -70,6 +70,7 @@ class daemon_reader {
     if (name_ == "batch_commands") return flag(node.batch_commands);
     if (name_ == "criu_pause") return flag(node.criu_pause);
     if (name_ == "log_level") return word(into_.log_level, levels);
+    if (name_ == "log_levels") return parts();
     if (name_ == "statistics_interval") return span(into_.statistics_interval);
     return false;
   }
@@ -92,6 +93,35 @@ class daemon_reader {
       all += fmt::format("{}\"{}\"", all.empty() ? "" : " or ", each.first);
     wrong("must be " + all);
     return true;
+  }
+  bool parts() {
+    const auto* const table = node_->as_table();
+    if (table == nullptr) wrong("must be a table such as { attach = \"error\" }");
+    if (table == nullptr) return true;
+    for (const auto& [key, node] : *table) {
+      const std::string_view part = key.str();
+      const auto found =
+          std::ranges::find(all_log_parts, part, [](log_part each) { return to_string(each); });
+      const std::string name = fmt::format("log_levels.{}", part);
+      name_ = name;
+      node_ = &node;
+      if (found == all_log_parts.end()) {
+        wrong("is no part that logs; there are " + part_names());
+      } else {
+        daemon_log_level level{};
+        const std::size_t before = problems_.size();
+        (void)word(level, levels);
+        if (problems_.size() == before)
+          into_.log_levels[static_cast<std::size_t>(found - all_log_parts.begin())] = level;
+      }
+    }
+    return true;
+  }
+  static std::string part_names() {
+    std::string all;
+    for (const log_part each : all_log_parts)
+      all += fmt::format("{}{}", all.empty() ? "" : ", ", to_string(each));
+    return all;
   }
   bool text(std::string& into) {
     if (auto given = node_->value_exact<std::string>())

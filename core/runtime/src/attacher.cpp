@@ -126,7 +126,8 @@ void attacher::attached(process& which, error_code error, time_point now) {
   stats_.attaches.add();
   // Whoever read that it could not be managed, or that its session was ended, waits for this.
   if (which.session_ended || which.attach_failures != 0) {
-    log_line(log_level::warning, "attach: process {}: managed again", which.pid);
+    log_line(log_level::warning, log_part::attach, {{"pid", which.pid}},
+             "process {}: managed again", which.pid);
   }
   which.session_ended = which.was_attached = false;
   which.attach_failures = 0;
@@ -146,18 +147,22 @@ void attacher::failed(process& which, error_code error, time_point now) {
   which.attach_from = now + wait;
   which.attach_latest = which.attach_from + patience_of(which);
   deadlines_.set(table::slot_of(which), which.attach_from);
+  if (refused && std::exchange(which.attach_refused, true)) return;
+  std::uint64_t unsaid = 0;
+  if (!failures_log_.allow(now, unsaid)) return;
+  const std::string words = error.message();
   if (refused) {
-    if (std::exchange(which.attach_refused, true)) return;
     log_line(
-        log_level::warning,
-        "attach: process {} cannot be managed now: {}; it runs as if sluice were not there, and "
-        "is tried again every {} s",
-        which.pid, error.message(),
-        std::chrono::duration_cast<std::chrono::seconds>(unmanaged_retry).count());
+        log_level::warning, log_part::attach, {{"pid", which.pid}, {"error", words}},
+        "process {} cannot be managed now: {}; it runs as if sluice were not there, and is tried "
+        "again every {} s{}",
+        which.pid, words, std::chrono::duration_cast<std::chrono::seconds>(unmanaged_retry).count(),
+        left_out(unsaid));
     return;
   }
-  log_line(log_level::warning, "attach: process {}: {}; trying again in {} ms", which.pid,
-           error.message(), std::chrono::duration_cast<std::chrono::milliseconds>(wait).count());
+  log_line(log_level::warning, log_part::attach, {{"pid", which.pid}, {"error", words}},
+           "process {} cannot be attached: {}; trying again in {} ms{}", which.pid, words,
+           std::chrono::duration_cast<std::chrono::milliseconds>(wait).count(), left_out(unsaid));
 }
 
 void attacher::detached(process& which, time_point now) {
@@ -220,11 +225,12 @@ void attacher::report_returns(time_point now) {
   if (!returning_->awaited.empty()) return;
   const returns seen = *std::exchange(returning_, std::nullopt);
   if (seen.attached == seen.all) {
-    log_line(log_level::warning, "backend {}: back; {} processes attached again", backend_.name(),
-             seen.all);
+    log_line(log_level::warning, log_part::driver, {{"attached", seen.all}},
+             "backend {}: back; {} processes attached again", backend_.name(), seen.all);
   } else {
-    log_line(log_level::warning, "backend {}: back; {} of {} processes attached again",
-             backend_.name(), seen.attached, seen.all);
+    log_line(log_level::warning, log_part::driver, {{"attached", seen.attached}},
+             "backend {}: back; {} of {} processes attached again", backend_.name(), seen.attached,
+             seen.all);
   }
 }
 

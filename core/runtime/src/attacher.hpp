@@ -11,6 +11,7 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/config.hpp"
+#include "sluice/log_limiter.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
@@ -78,6 +79,7 @@ class attacher {
   std::vector<process_id> waiting_;  // For a GPU to become free.
   std::vector<process_id> looking_;  // What work() goes through; kept for its memory.
   std::optional<returns> returning_;
+  log_limiter failures_log_{16};
   bool recheck_ = false;
   bool up_ = true;
 };

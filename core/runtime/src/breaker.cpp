@@ -64,7 +64,7 @@ void breaker::keep(gpu_id id, time_point until, time_point now) {
   until = std::min(until, end(now));
   if (which.lost || until <= now) return;
   lose(which, until, {});
-  log_line(log_level::warning,
+  log_line(log_level::warning, log_part::breaker, {{"gpu", id}, {"open", 1}},
            "GPU {}: its breaker was opened before this scheduler began; nothing on it is suspended "
            "until it is re-armed{}",
            static_cast<std::uint32_t>(id), or_for(until, now));
@@ -90,7 +90,8 @@ void breaker::open(gpu& which, time_point now, breaker_cause why) {
     if (each.lost || (&each != &which && (which.hive == 0 || each.hive != which.hive))) continue;
     stats_.gpus_lost.add();
     lose(each, until, why);
-    log_line(log_level::error,
+    log_line(log_level::error, log_part::breaker,
+             {{"gpu", each.id}, {"open", 1}, {"why", words_of(why)}},
              "GPU {}: {}{}; nothing on it is suspended any more, and what was is resumed (after a "
              "reset its queues are lost to their owners), until it is re-armed{}",
              static_cast<std::uint32_t>(each.id), words_of(why),
@@ -105,8 +106,8 @@ void breaker::close(gpu& which, std::string_view why) {
   table_.find_again(which);
   journal_.put({.kind = journal_kind::breaker_closed, .gpu = which.id}, table_.now());
   hear_({.gpu = which.id, .open = false});
-  log_line(log_level::warning, "GPU {}: in use again ({})", static_cast<std::uint32_t>(which.id),
-           why);
+  log_line(log_level::warning, log_part::breaker, {{"gpu", which.id}, {"open", 0}},
+           "GPU {}: in use again ({})", static_cast<std::uint32_t>(which.id), why);
 }
 
 bool breaker::rearm(gpu_id id) {

@@ -102,6 +102,7 @@ class client_ledger {
   // One client may come back as often as it likes, to lie again.
   log_limiter thrown_out_log_{8};
   log_limiter expired_log_{8};
+  log_limiter expired_begins_log_{8};
   time_point last_look_{};
   time_point next_ = never;
 };

@@ -62,7 +62,10 @@ void holds::say_forced(const group& which, time_point now) noexcept {
   std::uint64_t unsaid = 0;
   if (quiet_ || which.members.empty() || !forced_log_.allow(now, unsaid)) return;
   log_line(
-      log_level::info,
+      log_level::info, log_part::scheduler,
+      {{"pid", which.members.front()->pid},
+       {"group", which.id},
+       {"rule", to_string(limit_of(which, now))}},
       "process {} ({} in its group): runs again although it is to be held, because of {}; for {} "
       "ms at least{}",
       which.members.front()->pid, which.members.size(), to_string(limit_of(which, now)),

@@ -130,8 +130,9 @@ void reconciler::send(process& which, const choice& what, time_point now) {
       journal_.put(entry_of(which, journal_kind::detach), now);
     }
     if (std::uint64_t unsaid = 0; !busy && failures_log_.allow(now, unsaid)) {
-      log_line(log_level::warning,
-               "reconciler: process {}: the {} of {} queues on GPU {} was refused: {}{}", which.pid,
+      log_line(log_level::warning, log_part::driver,
+               {{"pid", which.pid}, {"gpu", what.on->id}, {"queues", batch_.count}},
+               "process {}: the {} of {} queues on GPU {} was refused: {}{}", which.pid,
                what.kind == command_kind::suspend ? "suspend" : "resume", batch_.count,
                static_cast<std::uint32_t>(what.on->id), handed.error().message(), left_out(unsaid));
     }
@@ -267,8 +268,13 @@ void reconciler::completed(const batch_result& result, time_point now) {
     if (gpu* const on = table_.find_gpu(result.gpu)) note_off(*on, result.finished);
   }
   if (std::uint64_t unsaid = 0; failed != 0 && failures_log_.allow(now, unsaid)) {
-    log_line(log_level::warning,
-             "reconciler: process {}: the {} of {} of {} queues on GPU {} failed{}; they are being "
+    log_line(log_level::warning, log_part::driver,
+             {{"pid", which->pid},
+              {"gpu", result.gpu},
+              {"queues", result.count},
+              {"failed", failed},
+              {"errno", result.driver_errno}},
+             "process {}: the {} of {} of {} queues on GPU {} failed{}; they are being "
              "resumed{}",
              which->pid, suspend ? "suspend" : "resume", failed, result.count,
              static_cast<std::uint32_t>(result.gpu), refusal(result.driver_errno),

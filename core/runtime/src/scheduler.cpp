@@ -159,8 +159,8 @@ class scheduler::impl {
     for (; made && running < sources_.size(); ++running) {
       made = sources_[running]->start();
       if (!made) {
-        log_line(log_level::error, "source {}: cannot start: {}", sources_[running]->name(),
-                 made.error().message());
+        log_line(log_level::error, log_part::scheduler, {{"source", sources_[running]->name()}},
+                 "source {}: cannot start: {}", sources_[running]->name(), made.error().message());
         break;
       }
     }
@@ -252,8 +252,8 @@ class scheduler::impl {
     if (stop_deadline_ == never) stop_deadline_ = now + core_->config().stop_limit;
     if (core_->all_running()) return true;
     if (now < stop_deadline_) return false;
-    log_line(log_level::warning,
-             "scheduler: not every queue was resumed within stop_limit; the backend ends its "
+    log_line(log_level::warning, log_part::scheduler, {},
+             "not every queue was resumed within stop_limit; the backend ends its "
              "sessions now, which resumes them");
     return true;
   }

@@ -102,9 +102,9 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     journal_.put(entry, table_.now());
     if (fell_back) stats_.mechanism_fallbacks.add();
     if (fell_back || !quiet_) {
-      log_line(fell_back ? log_level::warning : log_level::info, "backend {}: {} by {}",
-               backend_.name(), fell_back ? "falls back and suspends" : "suspends",
-               to_string(what));
+      log_line(fell_back ? log_level::warning : log_level::info, log_part::driver,
+               {{"mechanism", to_string(what)}}, "backend {}: {} by {}", backend_.name(),
+               fell_back ? "falls back and suspends" : "suspends", to_string(what));
     }
     reservations_.acts_by(what);
   }
@@ -115,8 +115,9 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   }
   void gpu_lost(gpu_id id) override { breaker_.lost(id, table_.now()); }
   void lost(error_code reason) override {
-    log_line(log_level::error, "backend {}: lost ({}); everything runs until it is back",
-             backend_.name(), reason.message());
+    log_line(log_level::error, log_part::driver, {{"error", reason.message()}},
+             "backend {}: lost ({}); everything runs until it is back", backend_.name(),
+             reason.message());
     backend_up_ = false;
     if (journal_.on()) {
       journal_entry entry{.kind = journal_kind::backend_lost};
@@ -245,7 +246,8 @@ time_point scheduler_core::impl::step() {
   if (record_) record_->forced(stats_.forced_resumes);
   if (desk_->has_policy() && !stopping_) {
     auto next = desk_->take_policy();
-    log_line(log_level::info, "policy {}: replaced by {}", policy_ ? policy_->name() : "none",
+    log_line(log_level::info, log_part::policy, {{"policy", next ? next->name() : "none"}},
+             "policy {}: replaced by {}", policy_ ? policy_->name() : "none",
              next ? next->name() : "none");
     if (record_) record_->new_policy(next ? next->name() : std::string_view(), false);
     replace_policy(std::move(next), false);
@@ -297,7 +299,8 @@ void scheduler_core::impl::say_if_online(const observation& gone) {
   if (quiet_ || one == nullptr || one->what != role::online ||
       !gone_log_.allow(table_.now(), unsaid))
     return;
-  log_line(log_level::info, "process {}: online, has ended; its queues count as idle{}", gone.pid,
+  log_line(log_level::info, log_part::scheduler, {{"pid", gone.pid}},
+           "process {}: online, has ended; its queues count as idle{}", gone.pid,
            core::left_out(unsaid));
 }
 
@@ -328,11 +331,12 @@ void scheduler_core::impl::eject(std::string_view why) {
   stats_.policy_ejections.add();
   auto next = make_fallback();
   if (next) {
-    log_line(log_level::error, "policy {}: removed: {}; everything is resumed, and {} takes over",
-             policy_->name(), why, next->name());
+    log_line(log_level::error, log_part::policy, {{"policy", next->name()}},
+             "policy {}: removed: {}; everything is resumed, and {} takes over", policy_->name(),
+             why, next->name());
   } else {
-    log_line(log_level::error, "policy {}: removed: {}; everything runs from now on",
-             policy_->name(), why);
+    log_line(log_level::error, log_part::policy, {{"policy", "none"}},
+             "policy {}: removed: {}; everything runs from now on", policy_->name(), why);
   }
   is_fallback_ = next != nullptr;
   if (record_) record_->new_policy(next ? next->name() : std::string_view(), true);
@@ -345,9 +349,10 @@ std::unique_ptr<policy> scheduler_core::impl::make_fallback() noexcept {
   try {
     return fallback_();
   } catch (const std::exception& thrown) {
-    log_line(log_level::error, "policy: the fallback cannot be made: {}", thrown.what());
+    log_line(log_level::error, log_part::policy, {}, "the fallback cannot be made: {}",
+             thrown.what());
   } catch (...) {
-    log_line(log_level::error, "policy: the fallback cannot be made");
+    log_line(log_level::error, log_part::policy, {}, "the fallback cannot be made");
   }
   return nullptr;
 }
@@ -382,7 +387,8 @@ void scheduler_core::impl::note(std::string_view text, std::span<const double> n
       rest.remove_prefix(gap + 2);
     }
     if (unsaid != 0) line += fmt::format(" ({} lines left out before)", unsaid);
-    log_line(log_level::warning, "policy {}: {}", policy_->name(), line);
+    log_line(log_level::warning, log_part::policy, {{"policy", policy_->name()}}, "policy {}: {}",
+             policy_->name(), line);
   } catch (const std::bad_alloc&) {
     // The line is lost, the scheduler goes on.
   }

@@ -424,6 +424,23 @@ TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {
   EXPECT_EQ(daemon->ends(), 0);
 }
 
+TEST_F(Daemon, LogsEachPartAtItsLevel) {
+  const std::string policy = "[policy]\nname = \"fixed_timeslice\"\nslice = \"";
+  const std::string replaced = "policy fixed_timeslice/client_done: replaced";
+  configure("log_levels = { policy = \"error\" }\n", "", policy + "1ms\"\n");
+  const auto daemon = run();
+  configure("log_levels = { policy = \"error\" }\n", "", policy + "2ms\"\n");
+  reload(*daemon, "reloaded: ");
+  configure("", "", policy + "3ms\"\n");
+  reload(*daemon, replaced);
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0);
+  const std::string said = daemon->err();
+  EXPECT_EQ(said.find(replaced), said.rfind(replaced)) << said;
+  EXPECT_THAT(said, HasSubstr("client_done part=policy policy=fixed_timeslice/client_done\n"));
+  EXPECT_THAT(said, HasSubstr("stopping: SIGTERM part=node\n")) << "what waits is written";
+}
+
 TEST_F(Daemon, IsPausedOverItsRestarts) {
   configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\n");
   const auto trainer = offline();
