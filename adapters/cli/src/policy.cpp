@@ -189,25 +189,21 @@ subcommand add_policy(CLI::App& program) {
   auto* const command = program.add_subcommand(
       "policy", "List policies and what they can be told; switch the daemon's");
   command->footer(
-      "Without an argument: every policy of this build, and what a daemon here runs. With\n"
-      "one: its parameters, as they stand in the table [policy] of a configuration, their\n"
-      "defaults and ranges. A plugin is loaded for that, and a policy made of its defaults.\n"
-      "--use asks the daemon, which hears root and its own user, and keeps to it until its\n"
-      "configuration is read anew. Exit code 0: done; 1: there is no such policy, the plugin\n"
-      "cannot be used, the check found something, or the daemon does not; 2: usage.");
-  auto* const named = command
-                          ->add_option("POLICY", chosen->what,
-                                       "A name, or the path of a plugin (.so) or Python file (.py)")
-                          ->type_name("");
+      "Without an argument: every policy of this build, and what a daemon here runs.\n"
+      "With one: its parameters, as they stand in the table [policy] of a configuration,\n"
+      "their defaults and ranges. A plugin is loaded for that, and a policy made of its\n"
+      "defaults. --check plays 1000 random sequences of events to it, and shows the\n"
+      "shortest in which it does what no policy may. --use asks the daemon, which hears\n"
+      "root and its own user, and keeps to it until its configuration is read anew.\n"
+      "Exit code 0: done; 1: there is no such policy, the plugin cannot be used, the\n"
+      "check found something, or the daemon refuses; 2: usage.");
+  auto* const named =
+      command->add_option("POLICY", chosen->what, "A name, or the path of a plugin (.so, .py)")
+          ->type_name("");
   auto* const checks =
-      command
-          ->add_flag("--check", chosen->checks,
-                     "Play 1000 random sequences of events to it (POLICY or POLICY:KEY=VALUE,...), "
-                     "and show the shortest in which it does what no policy may")
+      command->add_flag("--check", chosen->checks, "Try to find a defect (POLICY[:KEY=VALUE,...])")
           ->needs(named);
-  command
-      ->add_flag("--use", chosen->uses,
-                 "Have the running daemon take it (NAME or NAME:KEY=VALUE,...)")
+  command->add_flag("--use", chosen->uses, "Have the daemon take it (NAME[:KEY=VALUE,...])")
       ->needs(named)
       ->excludes(checks);
   add_directory(*command, chosen->where);

@@ -69,10 +69,10 @@ subcommand add_status(CLI::App& program) {
   const auto chosen = std::make_shared<options>();
   auto* const command = program.add_subcommand("status", "Show what the daemon knows and does");
   command->footer(
-      "Asks the program that owns the node, over /run/sluice/control.sock. OFF/MIN: share\n"
-      "of the last minute in which offline work was off; LOST: GPU time that a group was\n"
-      "off; GAINED: time for which offline work was off while online work was in flight on\n"
-      "the group's GPUs. Exit code 0: done; 1: nobody answers, or not to this user; 2: usage.");
+      "Asks the program that owns the node, over the socket control.sock. OFF/MIN: share of\n"
+      "the last minute in which offline work was off; LOST: GPU time that a group was off;\n"
+      "GAINED: time for which offline work was off while online work was in flight on the\n"
+      "group's GPUs. Exit code 0: done; 1: nobody answers, or not to this user; 2: usage.");
   add_common(*command, *chosen);
   return {command, [chosen] { return do_status(*chosen); }};
 }
@@ -82,8 +82,8 @@ subcommand add_why(CLI::App& program) {
   auto* const command =
       program.add_subcommand("why", "Say why a process or a group runs, or does not");
   command->footer(
-      "What is true now, and the last decisions: what came, by which rule it was decided,\n"
-      "what the driver was told, and what it answered. Processes that ended are remembered\n"
+      "What is true now, and the last decisions: what came, the rule it was decided by,\n"
+      "what the driver was told, and what it answered. Processes that ended are known\n"
       "for 10 min. Exit code 0: done; 1: nobody answers, or knows it; 2: usage.");
   command->add_option("PID|GROUP", chosen->what, "A process id, or a group as status shows it (g7)")
       ->required()

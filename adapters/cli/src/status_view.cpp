@@ -120,7 +120,7 @@ std::string state_of(const json::object& group) {
 }
 
 std::string group_name(const json::object& group) {
-  return fmt::format("g{}", count_of(group, "group"));
+  return has(group, "group") ? fmt::format("g{}", count_of(group, "group")) : "-";
 }
 
 std::string gpus_text(const json::object& group) {
@@ -139,8 +139,14 @@ std::string pids_text(const json::object& group) {
                                : fmt::format("{}+{}", first, processes.size() - 1);
 }
 
+int role_rank(const json::object& group) {
+  const std::string role = text_of(group, "role");
+  return role == "offline" ? 0 : role == "online" ? 1 : 2;
+}
+
 bool matches(const json::object& group, const std::string& filter) {
-  if (filter.empty()) return true;
+  // Who only has the device open, as the scheduler's own programs, is shown to who asks for it.
+  if (filter.empty()) return role_rank(group) < 2 || count_of(group, "compute_queues") != 0;
   const auto holds = [&](const std::string& text) { return text.find(filter) != text.npos; };
   if (group_name(group) == filter || holds(text_of(group, "name")) ||
       holds(text_of(group, "role")) || holds(state_of(group)))
@@ -149,11 +155,6 @@ bool matches(const json::object& group, const std::string& filter) {
   return std::any_of(processes.begin(), processes.end(), [&](const json::object* each) {
     return std::to_string(count_of(*each, "pid")) == filter || holds(text_of(*each, "command"));
   });
-}
-
-int role_rank(const json::object& group) {
-  const std::string role = text_of(group, "role");
-  return role == "offline" ? 0 : role == "online" ? 1 : 2;
 }
 
 std::string outcome_text(const json::object& command) {
@@ -232,9 +233,12 @@ std::vector<std::string> node_lines(const json::object& status) {
   } else {
     const std::string full = text_of(node, "policy_text");
     const std::string name = text_of(node, "policy");
-    std::string line = "policy " + (name.empty()             ? "none: everything runs"
-                                    : full.starts_with(name) ? full
-                                                             : name);
+    // The text is what was asked for; another one runs where that was removed.
+    const std::string kind = full.substr(0, full.find(':'));
+    std::string line = "policy ";
+    line += name.empty()                              ? "none: everything runs"
+            : !kind.empty() && name.starts_with(kind) ? full
+                                                      : name;
     if (has(node, "policy_by")) line += ", chosen by " + text_of(node, "policy_by");
     lines.push_back(line);
   }

@@ -161,7 +161,7 @@ json::object control_desk::explain(const json::object& request, failure& why) {
   const wall_moment now;
   const auto paused =
       node_.facts().paused ? std::optional(paused_why(options_.files).value_or("")) : std::nullopt;
-  group_id id{group_number};
+  group_id id = past_.group_numbered(group_number);
   const group_picture* group = nullptr;
   const process_picture* process = nullptr;
   for (const group_picture& each : found->groups) {
@@ -191,18 +191,18 @@ json::object control_desk::explain(const json::object& request, failure& why) {
     id = known->group;
     state = {"ended", fmt::format("process {}{} has ended", pid,
                                   known->command.empty() ? "" : " (" + known->command + ")")};
-  } else if (past_.find(id) != nullptr) {
-    state = {"ended", fmt::format("the processes of group {} have ended", group_number)};
+  } else if (id != group_id::none) {
+    state = {"ended", fmt::format("the processes of group g{} have ended", group_number)};
   } else {
-    why = {"unknown", fmt::format("the scheduler knows no group {}; 'sluice status' shows which "
-                                  "there are",
-                                  group_number)};
+    why = {"unknown",
+           fmt::format("the scheduler knows no group g{}; 'sluice status' shows which there are",
+                       group_number)};
     return {};
   }
   json::object told{{"state", state.state}, {"sentence", state.sentence}};
   told["pid"] = pid != 0 ? json::value(pid) : json::value(nullptr);
-  told["group"] = static_cast<std::uint64_t>(id);
   const auto* const remembered = past_.find(id);
+  told["group"] = remembered != nullptr ? json::value(remembered->number) : json::value(nullptr);
   told["decisions"] =
       remembered != nullptr ? decisions_json(*remembered, past_, now) : json::array();
   return {{"why", std::move(told)}, {"time_unix_ms", now.unix_ms(now.steady)}};

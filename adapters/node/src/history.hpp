@@ -93,6 +93,7 @@ class history final : public journal_reader {
     std::string attach_failure{};  ///< Of the last attach; empty: it did not fail.
   };
   struct known_group {
+    std::uint64_t number = 0;  ///< From 1, for people.
     std::deque<decision> decisions{};
     std::size_t processes = 0;  ///< That are remembered.
     duration lost{};  ///< GPU time: of each process on each GPU, while it is suspended there.
@@ -112,6 +113,8 @@ class history final : public journal_reader {
   const known_process* find(pid_t pid) const;
   const known_process* find(process_id id) const;
   const known_group* find(group_id id) const;
+  /// By known_group::number. \return none: there is no such group any more.
+  group_id group_numbered(std::uint64_t number) const;
   const std::deque<node_event>& node_events() const noexcept { return node_events_; }
   std::uint64_t missed_entries() const noexcept { return missed_; }
   /// "client 'llama' is busy on GPU 51110", of those GPUs that have online work; empty: none has.
@@ -149,6 +152,7 @@ class history final : public journal_reader {
     time_point since{};
   };
 
+  known_group& group_of(group_id id);
   void take_process(const journal_entry& entry);
   void take_decision(const journal_entry& entry);
   void take_attached(const journal_entry& entry);
@@ -182,6 +186,7 @@ class history final : public journal_reader {
   std::vector<journal_entry> came_;  // in this turn
   std::uint64_t turn_ = 0;
   std::uint64_t next_sequence_ = 1;
+  std::uint64_t next_number_ = 1;
   std::uint64_t missed_ = 0;
   std::string policy_;
   time_point began_ = clock::now();

@@ -44,6 +44,17 @@ std::string clock_text(const wall_moment& now, time_point at) {
   return fmt::format("{:02}:{:02}:{:02}", parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
+/// For people; null where the journal has not told of it yet.
+json::value group_number(const history& past, group_id id) {
+  const auto* const known = past.find(id);
+  return known == nullptr ? json::value(nullptr) : json::value(known->number);
+}
+
+std::string group_words(const history& past, group_id id) {
+  const auto* const known = past.find(id);
+  return known == nullptr ? "a new group" : fmt::format("group g{}", known->number);
+}
+
 json::value time_or_null(const wall_moment& now, time_point at) {
   return at == never || at == time_point{} ? json::value(nullptr) : json::value(now.unix_ms(at));
 }
@@ -283,7 +294,8 @@ json::object group_json(const group_picture& group, const history& past, const w
   }
   json::array gpus;
   for (const gpu_id each : on) gpus.push_back(number(each));
-  return {{"group", number(group.id)},
+  return {{"group", group_number(past, group.id)},
+          {"group_id", number(group.id)},
           {"role", to_string(group.what)},
           {"gang", group.gang},
           {"name", name},
@@ -409,7 +421,7 @@ json::object status_json(const picture& seen, const statistics& counted, const h
 state_now state_of_group(const picture& seen, const group_picture& group,
                          const process_picture* process, const history& past,
                          const std::optional<std::string>& paused, const wall_moment& now) {
-  std::string subject = fmt::format("group {}", number(group.id));
+  std::string subject = group_words(past, group.id);
   if (process != nullptr) {
     const std::string name = name_of(*process, past);
     subject = fmt::format("process {}{}", process->pid, name.empty() ? "" : " (" + name + ")");
