@@ -261,10 +261,9 @@ std::string gpu_table(const json::object& status, std::size_t width) {
               {"OFF", right},
               {"STATE", left, true},
               {"BACKLOG", right},
-              {"BUSY", right},
-              {"OFF/MIN", right},
-              {"VRAM", right},
-              {"BREAKER"}}};
+              {"BUSY%", right},
+              {"OFF%", right},
+              {"VRAM", right}}};
   for (const json::object* each : objects_of(status, "gpus")) {
     const json::object& gpu = *each;
     const std::string work = text_of(gpu, "online_work");
@@ -277,10 +276,11 @@ std::string gpu_table(const json::object& status, std::size_t width) {
               std::to_string(count_of(gpu, "online_queues")),
               std::to_string(count_of(gpu, "offline_queues")),
               std::to_string(count_of(gpu, "suspended_queues")),
-              flag_of(gpu, "busy") ? "online" : "free", backlog,
-              share_text(number_of(gpu, "busy_share")),
-              share_text(number_of(gpu, "suspended_share")), vram,
-              flag_of(gpu, "breaker_open") ? "OPEN" : "-"});
+              flag_of(gpu, "breaker_open") ? "BREAKER"
+              : flag_of(gpu, "busy")       ? "online"
+                                           : "free",
+              backlog, share_text(number_of(gpu, "busy_share")),
+              share_text(number_of(gpu, "suspended_share")), vram});
   }
   return rows.text(width);
 }
@@ -308,9 +308,8 @@ std::string group_table(const json::object& status, const std::string& filter, g
               {"FOR", right},
               {"GPU", right},
               {"OFF", right},
-              {"OFF/MIN", right},
-              {"LOST", right},
-              {"GAINED", right}}};
+              {"OFF%", right},
+              {"GPU TIME", right}}};
   const double now = number_of(status, "time_unix_ms");
   for (const json::object* each : groups) {
     const json::object& group = *each;
@@ -326,8 +325,9 @@ std::string group_table(const json::object& status, const std::string& filter, g
               fmt::format("{}/{}", count_of(group, "suspended_queues"),
                           count_of(group, "compute_queues")),
               offline ? share_text(number_of(group, "lost_share")) : "-",
-              offline ? span_text(number_of(group, "lost_ms")) : "-",
-              online ? span_text(number_of(group, "gained_ms")) : "-"});
+              offline  ? "-" + span_text(number_of(group, "lost_ms"))
+              : online ? "+" + span_text(number_of(group, "gained_ms"))
+                       : "-"});
   }
   return rows.text(width);
 }

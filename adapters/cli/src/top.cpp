@@ -121,10 +121,10 @@ class viewer {
             "p          pause the node (everything runs), or end the pause; asks first",
             "P          switch the policy: NAME or NAME:KEY=VALUE,...", "?          this, and back",
             "", "OFF        queues that are suspended; of a group: of all its compute queues",
-            "OFF/MIN    share of the last minute in which offline work was off",
+            "OFF%       share of the last minute in which offline work was off",
             "BACKLOG    busy periods of clients in flight; +: packets wait in online queues",
-            "LOST       GPU time that an offline group was off",
-            "GAINED     time for which offline work was off while online work ran on its GPUs"})
+            "GPU TIME   -: for which an offline group was off; +: for which offline work was",
+            "           off while online work was in flight on this group's GPUs"})
         lines.emplace_back(each);
     } else {
       for (auto& each : lines_of(gpu_table(status_, columns))) lines.push_back(std::move(each));

@@ -11,7 +11,7 @@ namespace {
 
 /// What came in one turn: the first so many are told.
 constexpr std::size_t most_told = 3;
-constexpr std::size_t most_kept = 16;
+constexpr std::size_t most_kept = 64;
 
 std::uint32_t number(gpu_id id) { return static_cast<std::uint32_t>(id); }
 
@@ -446,6 +446,15 @@ std::string history::what_came() const {
         return other.kind == kind && (other.gpu == each.gpu || other.gpu == gpu_id::none);
       });
     };
+    // Of a client on many GPUs once.
+    const auto alike = [&](const journal_entry& other) {
+      return other.kind == each.kind && other.client == each.client;
+    };
+    std::size_t gpus = 1;
+    if (each.kind == journal_kind::begin || each.kind == journal_kind::end) {
+      if (&*std::find_if(came_.begin(), came_.end(), alike) != &each) continue;
+      gpus = static_cast<std::size_t>(std::count_if(came_.begin(), came_.end(), alike));
+    }
     if (each.kind == journal_kind::busy && names_it(journal_kind::begin)) continue;
     if (each.kind == journal_kind::idle && names_it(journal_kind::end)) continue;
     if (told == most_told) {
@@ -453,8 +462,9 @@ std::string history::what_came() const {
       continue;
     }
     all += (told++ == 0 ? "" : ", ") + words_of(each);
+    if (gpus > 1) all += fmt::format(" and {} more", gpus - 1);
   }
-  if (more != 0) all += fmt::format(" and {} more", more);
+  if (more != 0) all += fmt::format(", and {} more events", more);
   return all;
 }
 

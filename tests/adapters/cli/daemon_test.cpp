@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -645,7 +646,10 @@ TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
 // `sluice status`, `why`, `policy --use`, `pause` and `top`, of a daemon that runs.
 class DaemonShown : public Daemon {
  protected:
-  DaemonShown() { configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\n"); }
+  DaemonShown() {
+    configure("mode = \"enforce\"\n", "",
+              "[policy]\nname = \"fixed_timeslice\"\nslice = \"30s\"\n");
+  }
 
   std::unique_ptr<command> ask(std::vector<std::string> words, int code = 0) const {
     words.insert(words.end(), {"--directory", directory_});
@@ -683,7 +687,7 @@ TEST_F(DaemonShown, SaysHowItIsAndWhy) {
                                   "work on GPU [0-9]+[^\n]*; rule: policy fixed_timeslice"));
   const std::string status = ask({"status"})->out();
   EXPECT_THAT(status, HasSubstr("enforces for"));
-  EXPECT_THAT(status, HasSubstr("policy fixed_timeslice:release=client_done,slice=20ms\n"));
+  EXPECT_THAT(status, HasSubstr("policy fixed_timeslice:release=client_done,slice=30s\n"));
   EXPECT_THAT(status, ContainsRegex("\ng[0-9]+ +offline +" + pid + " .* held .* 1/1 "));
   EXPECT_THAT(status, HasSubstr("clients: 1 (test)"));
   EXPECT_THAT(ask({"status", "--json"})->out(), ContainsRegex("^\\{.*\"held\":true.*\\}\n$"));
@@ -765,6 +769,8 @@ class top_terminal {
     pid_ = ::fork();
     if (pid_ == 0) {
       ::login_tty(other_);
+      const rlimit no_core{};
+      ::setrlimit(RLIMIT_CORE, &no_core);
       ::execl(program.c_str(), "sluice", "top", "--interval", "100ms", "--directory",
               directory.c_str(), nullptr);
       ::_exit(127);
@@ -801,6 +807,7 @@ class top_terminal {
   /// The last whole page.
   std::string page() {
     std::string last;
+    text_.clear();
     eventually(patience, [&] {
       read();
       const auto end = text_.rfind("\x1b[H");

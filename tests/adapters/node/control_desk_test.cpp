@@ -28,10 +28,7 @@ constexpr asker other{.pid = 3, .user = 64003};
 
 class ControlDesk : public testing::Test {
  protected:
-  ControlDesk() {
-    files_.directory = testing::TempDir() + "control_desk_" + std::to_string(::getpid());
-    std::filesystem::create_directory(files_.directory);
-  }
+  ControlDesk() { std::filesystem::create_directory(files_.directory); }
   ~ControlDesk() override { std::filesystem::remove_all(files_.directory); }
 
   json::object ask(const std::string& line, const asker& who = other) {
@@ -60,7 +57,7 @@ class ControlDesk : public testing::Test {
   }
   group_picture& group() { return node_.shown.groups[0]; }
 
-  node_files files_;
+  const node_files files_{testing::TempDir() + "control_desk_" + std::to_string(::getpid())};
   std::vector<std::string> told_;
   fake_node node_;
   history past_{name_of_test};

@@ -54,6 +54,18 @@ TEST_F(History, TellsOfOnlineWorkThatOnlyPointersShow) {
   EXPECT_EQ(last().event, "online work came on GPU 51110");
 }
 
+TEST_F(History, TellsOfAClientOnManyGpusOnce) {
+  journal_.process();
+  journal_.turn();
+  for (std::uint32_t i = 1; i <= 8; ++i)
+    journal_.put(
+        {.kind = journal_kind::begin, .gpu = gpu_id{i}, .count = 1, .client = client_id{5}});
+  for (std::uint32_t i = 1; i <= 8; ++i)
+    journal_.put({.kind = journal_kind::busy, .gpu = gpu_id{i}});
+  journal_.held();
+  EXPECT_EQ(last().event, "client 5 began work on GPU 1 and 7 more");
+}
+
 // An event belongs to the decisions of its own turn.
 TEST_F(History, ForgetsWhatCameInEarlierTurns) {
   journal_.process();
