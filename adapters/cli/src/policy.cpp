@@ -186,15 +186,16 @@ subcommand add_policy(CLI::App& program) {
     node_files where;
   };
   const auto chosen = std::make_shared<options>();
-  auto* const command = program.add_subcommand(
-      "policy", "List policies and what they can be told; switch the daemon's");
+  auto* const command =
+      program.add_subcommand("policy", "List policies, what they can be told; switch to one");
   command->footer(
       "Without an argument: every policy of this build, and what a daemon here runs.\n"
-      "With one: its parameters, as they stand in the table [policy] of a configuration,\n"
-      "their defaults and ranges. A plugin is loaded for that, and a policy made of its\n"
-      "defaults. --check plays 1000 random sequences of events to it, and shows the\n"
-      "shortest in which it does what no policy may. --use asks the daemon, which hears\n"
-      "root and its own user, and keeps to it until its configuration is read anew.\n"
+      "With one: its parameters, as they stand in the table [policy] of a\n"
+      "configuration, their defaults and ranges. A plugin is loaded for that, and a\n"
+      "policy made of its defaults. --check plays 1000 random sequences of events to\n"
+      "it, and shows the shortest in which it does what no policy may. --use asks the\n"
+      "daemon, which hears root and its own user, and keeps to it until its\n"
+      "configuration is read anew.\n"
       "Exit code 0: done; 1: there is no such policy, the plugin cannot be used, the\n"
       "check found something, or the daemon refuses; 2: usage.");
   auto* const named =

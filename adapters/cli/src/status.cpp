@@ -69,10 +69,11 @@ subcommand add_status(CLI::App& program) {
   const auto chosen = std::make_shared<options>();
   auto* const command = program.add_subcommand("status", "Show what the daemon knows and does");
   command->footer(
-      "Asks the program that owns the node, over the socket control.sock. OFF%: share of\n"
-      "the last minute in which offline work was off. GPU TIME: -, for which a group was\n"
+      "Asks the program that owns the node, over its control socket. OFF%: share of the\n"
+      "last minute in which offline work was off. GPU TIME: -, for which a group was\n"
       "off; +, for which offline work was off while online work was in flight on the\n"
-      "group's GPUs. Exit code 0: done; 1: nobody answers, or not to this user; 2: usage.");
+      "group's GPUs.\n"
+      "Exit code 0: done; 1: nobody answers, or not to this user; 2: usage.");
   add_common(*command, *chosen);
   return {command, [chosen] { return do_status(*chosen); }};
 }

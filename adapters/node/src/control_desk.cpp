@@ -21,6 +21,7 @@ using namespace std::chrono_literals;
 
 /// For so long one look serves all who ask.
 constexpr duration picture_lasts = 50ms;
+constexpr duration picture_lasts_with_news = 5ms;
 constexpr duration memory_lasts = 1s;
 constexpr std::size_t deepest_request = 4;
 
@@ -93,8 +94,9 @@ json::object control_desk::do_request(const json::object& request, const asker& 
 }
 
 const picture* control_desk::seen(failure& why) {
-  const time_point now = clock::now();
-  if (picture_ && now < picture_until_) return &*picture_;
+  const bool news = past_.heard() != pictured_after_;
+  const duration lasts = news ? picture_lasts_with_news : picture_lasts;
+  if (picture_ && clock::now() - pictured_ < lasts) return &*picture_;
   auto looked = node_.look();
   if (!looked) {
     picture_.reset();
@@ -102,7 +104,8 @@ const picture* control_desk::seen(failure& why) {
     return nullptr;
   }
   picture_ = std::move(*looked);
-  picture_until_ = clock::now() + picture_lasts;
+  pictured_ = clock::now();
+  pictured_after_ = past_.heard();
   return &*picture_;
 }
 

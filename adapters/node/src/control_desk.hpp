@@ -86,7 +86,8 @@ class control_desk {
     std::string_view code;
     std::string sentence;
   };
-  /// Who asks often gets the same for some time: each look is a turn of the scheduler.
+  /// Who asks often gets the same for some time, a short one where the journal has told of news:
+  /// each look is a turn of the scheduler.
   const picture* seen(failure& why);
   const kfd::node_view* memory();
 
@@ -105,7 +106,8 @@ class control_desk {
   const history& past_;
   const time_point started_ = clock::now();
   std::optional<picture> picture_;
-  time_point picture_until_{};
+  time_point pictured_{};
+  std::uint64_t pictured_after_ = 0;  // entries of the journal
   std::optional<kfd::node_view> memory_;
   time_point memory_until_{};
 };

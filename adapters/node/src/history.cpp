@@ -69,6 +69,7 @@ std::string command_of_process(pid_t pid) {
 }
 
 void history::hear(const journal_entry& entry) {
+  ++heard_;
   if (entry.turn != turn_) {
     turn_ = entry.turn;
     came_.clear();
@@ -121,6 +122,7 @@ void history::hear(const journal_entry& entry) {
 void history::begin_anew() {
   history fresh{name_of_};
   fresh.missed_ = missed_;
+  fresh.heard_ = heard_;
   *this = std::move(fresh);
 }
 

@@ -117,6 +117,8 @@ class history final : public journal_reader {
   group_id group_numbered(std::uint64_t number) const;
   const std::deque<node_event>& node_events() const noexcept { return node_events_; }
   std::uint64_t missed_entries() const noexcept { return missed_; }
+  /// How many entries it has heard.
+  std::uint64_t heard() const noexcept { return heard_; }
   /// "client 'llama' is busy on GPU 51110", of those GPUs that have online work; empty: none has.
   std::string online_work_on(const std::vector<gpu_id>& gpus, time_point now) const;
 
@@ -188,6 +190,7 @@ class history final : public journal_reader {
   std::uint64_t next_sequence_ = 1;
   std::uint64_t next_number_ = 1;
   std::uint64_t missed_ = 0;
+  std::uint64_t heard_ = 0;
   std::string policy_;
   time_point began_ = clock::now();
 };

@@ -647,8 +647,7 @@ TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
 class DaemonShown : public Daemon {
  protected:
   DaemonShown() {
-    configure("mode = \"enforce\"\n", "",
-              "[policy]\nname = \"fixed_timeslice\"\nslice = \"30s\"\n");
+    configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\n");
   }
 
   std::unique_ptr<command> ask(std::vector<std::string> words, int code = 0) const {
@@ -687,7 +686,7 @@ TEST_F(DaemonShown, SaysHowItIsAndWhy) {
                                   "work on GPU [0-9]+[^\n]*; rule: policy fixed_timeslice"));
   const std::string status = ask({"status"})->out();
   EXPECT_THAT(status, HasSubstr("enforces for"));
-  EXPECT_THAT(status, HasSubstr("policy fixed_timeslice:release=client_done,slice=30s\n"));
+  EXPECT_THAT(status, HasSubstr("policy fixed_timeslice:release=client_done,slice=20ms\n"));
   EXPECT_THAT(status, ContainsRegex("\ng[0-9]+ +offline +" + pid + " .* held .* 1/1 "));
   EXPECT_THAT(status, HasSubstr("clients: 1 (test)"));
   EXPECT_THAT(ask({"status", "--json"})->out(), ContainsRegex("^\\{.*\"held\":true.*\\}\n$"));
