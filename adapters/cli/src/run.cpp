@@ -23,6 +23,7 @@
 
 #include <fmt/format.h>
 
+#include "sluice/lab/choice.hpp"
 #include "sluice/node.hpp"
 #include "sluice/reactor.hpp"
 #include "sluice/statistics_text.hpp"
@@ -142,6 +143,9 @@ class daemon {
       with.alive_every = every / 2;
       with.alive = [this] { alive_ = true; };
     }
+    with.find_policy = [this](const std::string& text, std::string& message) {
+      return find_policy(text, message);
+    };
     with.warn = log_warning;
     with.tell = log_info;
     std::string message;
@@ -155,6 +159,27 @@ class daemon {
     status_ = status();
     service_manager::ready(status_);
     return {};
+  }
+
+  /// Of the policies that a configuration may name; a plugin is for the configuration, which an
+  /// administrator wrote.
+  result<named_policy> find_policy(const std::string& text, std::string& message) const {
+    const auto given = lab::parse_choice(text);
+    if (given.has_error()) {
+      message = given.error().message;
+      return errc::bad_config;
+    }
+    const auto make = [this, name = given->name, values = given->values](std::string& why) {
+      return known_.make(name, values, why);
+    };
+    if (const auto tried = make(message); !tried) return tried.error();
+    return named_policy{
+        .make =
+            [make] {
+              std::string ignored;
+              return make(ignored).value();
+            },
+        .text = command_text(given->name, *known_.find(given->name), given->values)};
   }
 
   void reload() {

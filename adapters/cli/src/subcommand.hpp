@@ -50,7 +50,10 @@ subcommand add_resume(CLI::App& program);
 subcommand add_role(CLI::App& program);
 subcommand add_run(CLI::App& program);
 subcommand add_sim(CLI::App& program);
+subcommand add_status(CLI::App& program);
 subcommand add_suspend(CLI::App& program);
+subcommand add_top(CLI::App& program);
 subcommand add_unpause(CLI::App& program);
+subcommand add_why(CLI::App& program);
 
 }  // namespace sluice::cli

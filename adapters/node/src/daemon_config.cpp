@@ -270,6 +270,7 @@ policy_choice default_choice(const policy_registry& known) {
 
 void take(policy_choice chosen, daemon_config& into) {
   into.policy = chosen.text;
+  into.node.settings.policy_text = chosen.text;
   into.node.settings.make_policy = [chosen = std::move(chosen)] { return chosen.make(); };
 }
 

@@ -1,5 +1,8 @@
 #include "sluice/node.hpp"
 
+#include "control_desk.hpp"
+#include "control_server.hpp"
+#include "history.hpp"
 #include "node_source.hpp"
 #include "observer.hpp"
 #include "observing.hpp"
@@ -25,6 +28,7 @@
 #include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/node_lock.hpp"
+#include "sluice/kfd/node_view.hpp"
 #include "sluice/null_backend.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/quiet_thread.hpp"
@@ -57,7 +61,7 @@ std::string problem_of(const node_settings& settings) {
   return found.empty() ? settings.roles.problem() : found;
 }
 
-class node_impl final : public node, private observed_node {
+class node_impl final : public node, private steered_node {
  public:
   node_impl(node_options options, std::unique_ptr<observer> watcher)
       : options_(std::move(options)),
@@ -73,6 +77,7 @@ class node_impl final : public node, private observed_node {
                  .paused = [this] { return paused_.load(); },
                  .warn = options_.warn,
                  .tell = options_.tell});
+    if (options_.control) add_control();
   }
   ~node_impl() override { stop(); }
 
@@ -122,7 +127,7 @@ class node_impl final : public node, private observed_node {
                       : std::make_unique<statistics>();
   }
 
-  // observed_node
+  // steered_node
 
   result<picture> look() override {
     // The scheduler stays while it is looked at; without mutex_, which its turns may wait for.
@@ -131,11 +136,40 @@ class node_impl final : public node, private observed_node {
     return scheduler_->look(look_patience);
   }
 
+  node_facts facts() const override {
+    const std::scoped_lock held{mutex_};
+    node_facts made{.mode = options_.mode, .paused = paused_.load(), .policy = {}, .policy_by = {}};
+    made.policy = chosen_ ? chosen_->text : settings_.policy_text;
+    if (chosen_) made.policy_by = chosen_by_;
+    return made;
+  }
+
+  result<std::string> use_policy(const std::string& text, const std::string& who,
+                                 std::string& message) override {
+    if (!options_.find_policy) {
+      message = "the program that owns the node chooses its policy itself";
+      return errc::not_supported;
+    }
+    auto found = options_.find_policy(text, message);
+    if (!found) return found.error();
+    const std::string full = found->text;
+    {
+      const std::scoped_lock held{mutex_};
+      chosen_ = std::move(*found);
+      chosen_by_ = who;
+      ++generation_;
+    }
+    options_.tell(who + " chose the policy " + full +
+                  ", until the configuration is read anew or this program ends");
+    renew_policy();
+    return full;
+  }
+
   result<void> change(node_settings next, std::string& message) override {
     message = problem_of(next);
     if (!message.empty()) return errc::bad_config;
     if (const auto done = check_roles(next.roles, message); !done) return done;
-    const bool new_policy = static_cast<bool>(next.make_policy);
+    bool new_policy = static_cast<bool>(next.make_policy);
     std::string kept;
     {
       const std::scoped_lock held{mutex_};
@@ -144,6 +178,8 @@ class node_impl final : public node, private observed_node {
         if (const auto done = apply(next, kept, message); !done) return done;
       }
       settings_ = std::move(next);
+      new_policy = chosen_.has_value() || new_policy;
+      chosen_.reset();
       ++generation_;
     }
     if (!kept.empty()) options_.warn(kept);
@@ -155,6 +191,10 @@ class node_impl final : public node, private observed_node {
   // With mutex_ held.
 
   bool owning() const noexcept { return scheduler_ && !scheduler_->stopped(); }
+
+  const policy_maker& maker() const noexcept {
+    return chosen_ ? chosen_->make : settings_.make_policy;
+  }
 
   /// \param next its roles are checked already: that reads a file, and the reactor waits for the
   ///        mutex.
@@ -169,6 +209,25 @@ class node_impl final : public node, private observed_node {
     discovery_->set_rules(next.roles);
     if (clients_ != nullptr) clients_->rules_changed();  // who asks waits for mutex_
     return {};
+  }
+
+  void add_control() {
+    auto past = std::make_unique<history>();
+    desk_ = std::make_unique<control_desk>(
+        desk_options{.files = options_.files,
+                     .version = SLUICE_VERSION,
+                     .owner = ::geteuid(),
+                     .look_at_memory = [this] { return kfd::look_at_node(options_.roots); },
+                     .tell = options_.tell},
+        static_cast<steered_node&>(*this), *past);
+    control_server_options with;
+    with.socket = options_.files.control();
+    with.group = options_.socket_group;
+    with.say = options_.warn;
+    observer_->add(std::move(past));
+    observer_->add(std::make_unique<control_server>(
+        std::move(with), observer_->loop(),
+        [this](std::string_view line, const asker& who) { return desk_->answer(line, who); }));
   }
 
   // On the node's thread, but for the first attempt, which is start()'s.
@@ -341,6 +400,7 @@ class node_impl final : public node, private observed_node {
     {
       const std::scoped_lock held{mutex_};
       settings = settings_;
+      settings.make_policy = maker();
       generation = generation_;
       paused = paused_.load();
       lost_ = false;
@@ -468,7 +528,7 @@ class node_impl final : public node, private observed_node {
       {
         const std::scoped_lock held{mutex_};
         if (!owning()) return;
-        if (!paused_.load()) make = settings_.make_policy;
+        if (!paused_.load()) make = maker();
         generation = generation_;
       }
       auto made = make ? make() : nullptr;
@@ -494,6 +554,7 @@ class node_impl final : public node, private observed_node {
   }
 
   node_options options_;
+  std::unique_ptr<control_desk> desk_;        // outlives the observer, whose thread it is on
   const std::unique_ptr<observer> observer_;  // outlives the scheduler, which writes to it
   std::atomic<node_state> state_{node_state::idle};
   std::atomic<bool> paused_{false};  // changed with mutex_ held
@@ -505,7 +566,9 @@ class node_impl final : public node, private observed_node {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   node_settings settings_;
-  std::uint64_t generation_ = 0;  // of the settings, and of paused_
+  std::optional<named_policy> chosen_;  // at the control socket, instead of the settings'
+  std::string chosen_by_;
+  std::uint64_t generation_ = 0;  // of the settings, of chosen_ and of paused_
   bool stopping_ = false;
   bool lost_ = false;                     // another program has the lock
   std::unique_ptr<scheduler> scheduler_;  // the last one; replaced by the node's thread only

@@ -898,8 +898,8 @@ TEST(Sluice, TakesPidsAndQueueIdsAsWholeNumbersOnly) {
 
 TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
   const std::string all =
-      "doctor, queues, hqds, role, suspend, resume, release, breaker, run, check, pause, unpause, "
-      "jobs, sim, policy, lab, replay, analyze, accept (see --help)\n";
+      "doctor, queues, hqds, role, suspend, resume, release, breaker, run, check, status, top, "
+      "why, pause, unpause, jobs, sim, policy, lab, replay, analyze, accept (see --help)\n";
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
       {{"foo"}, "there is no subcommand 'foo'; there are " + all},
       {{"foo", "--bar", "1"}, "there is no subcommand 'foo'; there are " + all},
@@ -937,6 +937,10 @@ TEST(Sluice, ExplainsItself) {
                                                           {"accept"},
                                                           {"run"},
                                                           {"check"},
+                                                          {"status"},
+                                                          {"top"},
+                                                          {"why"},
+                                                          {"policy"},
                                                           {"pause"},
                                                           {"unpause"}};
   for (auto words : subcommands) {

@@ -62,6 +62,31 @@ cat analyzed
 grep -q 'sharing, backlog' analyzed
 grep -q '"most_users":2' analyzed
 
+# A daemon, looked at and steered; here it has its files elsewhere.
+export work
+mkdir "$work/run"
+printf '[daemon]\ndirectory = "%s"\n[roles]\nstore = ""\n' "$work/run" >daemon.toml
+build/release/bin/sluice run --config daemon.toml 2>daemon.log &
+daemon=$!
+sluice() { "$work/build/release/bin/sluice" "$@" --directory "$work/run"; }
+export -f sluice
+for _ in $(seq 500); do
+  ! sluice why "$pid" >/dev/null 2>&1 || break
+  sleep 0.02
+done
+awk '/^## What is it doing/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |
+  sed "s/PID/$pid/" >commands
+[ "$(grep -c '^sluice' commands)" = 4 ]
+bash -euo pipefail commands >shown
+cat shown
+grep -q "^sluice .*, observes, touches nothing" shown
+grep -q "^process $pid (offline_demo) " shown
+[ "$(grep -c "^g[0-9]* .* $pid " shown)" = 2 ]
+grep -q "^the daemon runs fixed_timeslice:.*slice=5ms until" shown
+unset -f sluice
+kill "$daemon"
+wait "$daemon"
+
 # Given back for some time, and taken back. The store is the machine's otherwise.
 export SLUICE_ROLES="store = '$work/roles'"
 awk '/^## Giving/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |
