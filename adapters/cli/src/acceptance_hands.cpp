@@ -219,6 +219,8 @@ duration hands::change(command_kind kind) {
   const std::string_view verb = kind == command_kind::suspend ? "suspend" : "resume";
   std::map<gpu_id, std::vector<driver_queue_id>> where;
   for (const auto& each : queues()) where[each.gpu].push_back(each.id);
+  if (where.empty())
+    fail(attached() ? "the victim has no queues any more" : "the victim has ended");
   duration took{};
   for (const auto& [gpu, ids] : where) {
     batch work;

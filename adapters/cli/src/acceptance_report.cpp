@@ -185,6 +185,7 @@ std::string profile_text(const report& about) {
       device.simulated ? "SIMULATED device" : "GPU", suspend.samples.size(), resume.samples.size(),
       device.simulated, quoted(about.when), quoted(driver_text(device)),
       quoted(firmware_text(device)));
+  if (!about.good()) text.insert(0, "# NOT ACCEPTED: a step failed; the report says which.\n");
   const auto also = [&](std::string_view key, std::string_view name) {
     for (const auto& each : about.findings) {
       const auto* const found = each.find(name);

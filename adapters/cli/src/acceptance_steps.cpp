@@ -36,6 +36,7 @@ constexpr duration end_patience = 10s;
 std::vector<queue_info> queues_of(bench& here, finding& found, unsigned wanted) {
   here.by.wait_for(500ms, [&] { return here.by.queues().size() >= wanted; });
   auto queues = here.by.queues();
+  if (!here.by.attached()) fail("the victim has ended");
   if (queues.size() < wanted)
     throw step_end{
         verdict::not_possible,

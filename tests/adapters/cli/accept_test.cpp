@@ -257,7 +257,7 @@ TEST_F(SluiceAcceptOnMes, MeasuresWhatOneQueueCosts) {
   const auto measured = sim::load_profile(file("measured.toml"));
   EXPECT_EQ(measured.gpus[0].scheduler, sim::queue_scheduler::mes);
   EXPECT_GE(measured.gpus[0].suspend_cost, 1ms);
-  EXPECT_LT(measured.gpus[0].suspend_cost, 2ms);
+  EXPECT_LT(measured.gpus[0].suspend_cost, 3ms);
 }
 
 // Both quantiles are kept, so that a simulation of what was measured measures it again.
