@@ -2,6 +2,7 @@
 """usage: manifests_test.py BIN_DIR LIB_DIR: what can be seen of the container's files without a cluster: that they
 fit together, and what they may and may not say."""
 
+import ctypes
 import json
 import pathlib
 import re
@@ -137,6 +138,19 @@ class Profiles(unittest.TestCase):
         # What the agent's own filter lets through, its container must, too.
         source = (FLEET.parent / "agent/src/confinement.cpp").read_text(encoding="utf-8")
         self.assertEqual(set(re.findall(r"SCMP_SYS\((\w+)\)", source)) - set(rules), set())
+
+    def test_for_seccomp_allows_what_the_programs_import(self):
+        with open(FLEET / "kubernetes/seccomp.json", encoding="utf-8") as opened:
+            allowed = {name for rule in json.load(opened)["syscalls"] for name in rule["names"]}
+        library = ctypes.CDLL("libseccomp.so.2")
+        imported = set()
+        for program in ("sluice", "sluice-epoll", "sluice-agent"):
+            said = subprocess.run(["nm", "-D", "--undefined-only", BIN_DIR / program], check=True, capture_output=True,
+                                  text=True).stdout
+            imported |= {re.sub("^_+", "", line.split()[-1].split("@")[0]) for line in said.splitlines()}
+        calls = {name for name in imported if library.seccomp_syscall_resolve_name(name.encode()) >= 0}
+        self.assertGreater(len(calls), 50)
+        self.assertEqual(calls - allowed, set())
 
     def test_for_apparmor_can_be_parsed(self):
         parser = shutil.which("apparmor_parser", path="/usr/sbin:/sbin:/usr/bin")
