@@ -12,8 +12,8 @@ sluice_build_packages=(
 # AMD's compiler (65 MB, 350 MB once installed).
 sluice_test_packages=(
   clang libclang-rt-dev lld valgrind clang-format git procps python3 libpython3.11 wrk
-  python3-pip python3-starlette python3-uvicorn python3-yaml apparmor doxygen libhsakmt-dev rocminfo spin
-  hipcc libamdhip64-dev)
+  python3-pip python3-prometheus-client python3-starlette python3-uvicorn python3-yaml apparmor doxygen
+  libhsakmt-dev rocminfo spin hipcc libamdhip64-dev)
 
 # Ctrl-C ends the script, whatever the command it waits for makes of it.
 trap 'exit 130' INT

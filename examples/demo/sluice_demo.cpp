@@ -61,6 +61,7 @@ struct settings {
   std::string profile = "mi300x";
   std::string json_file;
   std::string record_file;
+  std::string trace_file;
   std::string report_file;
   std::string command;  ///< As it was given.
   std::string root;
@@ -255,6 +256,7 @@ class demo_run {
       add({"--owner-lock", owner_lock_, "--wait-for-offline", "1"});
       // Of several loads the first one's.
       if (!recorded_ && !with_.record_file.empty()) add({"--record", with_.record_file});
+      if (!recorded_ && !with_.trace_file.empty()) add({"--trace-out", with_.trace_file});
       recorded_ = true;
     } else {
       add({"--no-scheduler"});
@@ -400,7 +402,8 @@ std::string problem_with_settings(const settings& with) {
   if (const auto policy = demo::make_policy(with.scheduling); policy.has_error()) {
     return policy.error().message;
   }
-  for (const std::string& each : {with.json_file, with.record_file, with.report_file}) {
+  for (const std::string& each :
+       {with.json_file, with.record_file, with.trace_file, with.report_file}) {
     if (each.empty()) continue;
     std::error_code ignored;
     const bool was_there = std::filesystem::exists(each, ignored);
@@ -505,6 +508,9 @@ int main(int argc, char** argv) {
   app.add_option(
          "--record", with.record_file,
          "Record the scheduler of the scheduled run, for 'sluice replay'; of both loads: long")
+      ->type_name("FILE");
+  app.add_option("--trace-out", with.trace_file,
+                 "A timeline of the scheduled run, for ui.perfetto.dev; of both loads: long")
       ->type_name("FILE");
   app.add_option("--profile", with.profile, "The simulated GPU: a profile's name or a TOML file")
       ->capture_default_str();

@@ -39,6 +39,7 @@ subcommand add_breaker(CLI::App& program);
 subcommand add_check(CLI::App& program);
 subcommand add_doctor(CLI::App& program);
 subcommand add_hqds(CLI::App& program);
+subcommand add_jobs(CLI::App& program);
 subcommand add_lab(CLI::App& program);
 subcommand add_pause(CLI::App& program);
 subcommand add_policy(CLI::App& program);
@@ -49,7 +50,10 @@ subcommand add_resume(CLI::App& program);
 subcommand add_role(CLI::App& program);
 subcommand add_run(CLI::App& program);
 subcommand add_sim(CLI::App& program);
+subcommand add_status(CLI::App& program);
 subcommand add_suspend(CLI::App& program);
+subcommand add_top(CLI::App& program);
 subcommand add_unpause(CLI::App& program);
+subcommand add_why(CLI::App& program);
 
 }  // namespace sluice::cli

@@ -9,6 +9,7 @@ unset SLUICE_KFD_DEVICE SLUICE_KFD_SYSFS SLUICE_KFD_DEBUGFS
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 fleet=$(realpath "$here/../../../adapters/fleet")
 log=/run/log
+python=$(PATH=/usr/bin:$PATH command -v python3) || true  # Debian's, for its python3-yaml; other users may run it, too
 skip() { echo "skipped: $1"; exit 77; }
 fail() { echo "FAILED: $1"; [ ! -e "$log" ] || cat "$log"; exit 1; }
 # eventually SECONDS COMMAND...
@@ -20,10 +21,10 @@ eventually() {
     sleep 0.02
   done
 }
-for program in setcap setpriv nsenter python3; do
+for program in setcap setpriv nsenter "${python:-python3}"; do
   command -v "$program" >/dev/null || skip "no $program here"
 done
-python3 -c 'import yaml' 2>/dev/null || skip "no python3-yaml here"
+"$python" -c 'import yaml' 2>/dev/null || skip "no python3-yaml here"
 
 # In this mount namespace only: the image's programs, and its directories of the host.
 mount -t tmpfs -o mode=755 sluice-test /run
@@ -37,7 +38,7 @@ setcap "$(sed -n 's/^ARG AGENT_CAPABILITIES=//p' "$fleet/Containerfile")" /run/b
 cp -a /etc/. /run/etc.copy/
 install -d -m 755 /run/etc.copy/sluice
 # said WHAT: of the manifest.
-said() { python3 "$here/manifest.py" "$fleet/kubernetes/sluice.yaml" "$1"; }
+said() { "$python" "$here/manifest.py" "$fleet/kubernetes/sluice.yaml" "$1"; }
 # Its own configuration, which observes; then one that acts, in a hurry, by a role store of this test.
 said configuration >/run/etc.copy/sluice/sluice.toml
 grep -q '^mode = "observe"' /run/etc.copy/sluice/sluice.toml
@@ -90,7 +91,7 @@ cat >/run/pods.json <<END
 {"items": [{"metadata": {"name": "train", "namespace": "batch", "uid": "${uids[0]}"}, "status": {"qosClass": "BestEffort"},
             "spec": {"nodeName": "gpu-1", "priorityClassName": "sluice-offline"}}]}
 END
-PATH=/run/bin:$PATH /usr/bin/python3 "$fleet/kubernetes/pod_roles.py" --once --node gpu-1 --class sluice-offline=offline \
+PATH=/run/bin:$PATH "$python" "$fleet/kubernetes/pod_roles.py" --once --node gpu-1 --class sluice-offline=offline \
   --store /run/roles/roles
 cat >/run/online.py <<'END'
 import ctypes, sys, time
@@ -130,7 +131,7 @@ try() {
   filters=$(sed -n 's/^Seccomp_filters:\t//p' "/proc/$agent/status")
   [ "${filters:-2}" -ge 2 ] || fail "$name: the agent has $filters filters, not the container's and its own"
   setpriv --reuid=64004 --regid=64004 --groups=70002 --bounding-set=-all --inh-caps=-all \
-    /usr/bin/python3 /run/online.py /run/bin/libsluice_client.so /run/sluice/clients.sock &
+    "$python" /run/online.py /run/bin/libsluice_client.so /run/sluice/clients.sock &
   online=$!
   pids+=("$online")
   eventually 20 held || fail "$name: the offline process is not suspended"
@@ -158,10 +159,10 @@ if [ -n "${SLUICE_STRACE-}" ]; then  # How seccomp.json came to be.
   try strace strace -D -f -qq -o "$SLUICE_STRACE"
   exit
 fi
-try profile "$here/under_seccomp.py" "$fleet/kubernetes/seccomp.json"
+try profile "$python" "$here/under_seccomp.py" "$fleet/kubernetes/seccomp.json"
 ! grep -q "refuses io_uring" $log || fail "seccomp.json refuses io_uring"
 # As the runtimes' own profiles do.
-python3 - "$fleet/kubernetes/seccomp.json" >/run/default.json <<'END'
+"$python" - "$fleet/kubernetes/seccomp.json" >/run/default.json <<'END'
 import json, sys
 profile = json.load(open(sys.argv[1]))
 for rule in profile["syscalls"]:
@@ -169,7 +170,7 @@ for rule in profile["syscalls"]:
 profile["syscalls"] = [rule for rule in profile["syscalls"] if rule["names"]]
 json.dump(profile, sys.stdout)
 END
-try default "$here/under_seccomp.py" /run/default.json
+try default "$python" "$here/under_seccomp.py" /run/default.json
 grep -q "the kernel refuses io_uring (Operation not permitted), going on as sluice-epoll" $log ||
   fail "it does not say that io_uring is refused"
 echo passed

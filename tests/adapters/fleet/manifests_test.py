@@ -80,6 +80,14 @@ class Manifest(unittest.TestCase):
         # Nobody's annotation counts unless somebody says so.
         self.assertFalse([each for each in PODS["args"] if "may-claim" in each])
 
+    def test_starts_what_names_pods_with_options_that_it_has(self):
+        program = [sys.executable, "-B", FLEET / "kubernetes/pod_roles.py", *PODS["args"], "--once"]
+        names = {each["name"] for each in PODS["env"]}
+        self.assertEqual(names, {"NODE_NAME"})
+        done = subprocess.run([*program, "--kubectl=/bin/false"], env={"NODE_NAME": "gpu-1"}, check=False,
+                              capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (1, "pod_roles: kubectl failed\n"))
+
     def test_agrees_with_the_image_about_users(self):
         user, clients = re.search(r"^user=(\d+) clients=(\d+) ", ENTRY, re.M).groups()
         self.assertIn(f"groupadd -g {user} sluice && groupadd -g {clients} sluice-clients", CONTAINERFILE)
