@@ -57,7 +57,11 @@ hands::hands(const settings& chosen, int signals)
            .owner_lock = chosen.owner_lock,
            .lease = lease,
            .batch_commands = false,  // the stock driver's way is what is tried
-           .say = [this](std::string_view text) { words_.emplace_back(text); }})) {}
+           // Also from the thread that starts the agent anew.
+           .say = [this](std::string_view text) {
+             const std::lock_guard held{words_mutex_};
+             words_.emplace_back(text);
+           }})) {}
 
 hands::~hands() { driver_->stop(); }
 
@@ -69,6 +73,11 @@ bool hands::start(const kfd::device& node, const kfd::node_view& gpus) {
   for (const auto& each : take_words()) complain(each);
   if (!started) complain("the agent cannot be started: " + started.error().message());
   return started.has_value();
+}
+
+std::vector<std::string> hands::take_words() {
+  const std::lock_guard held{words_mutex_};
+  return std::exchange(words_, {});
 }
 
 void hands::begin_step() { deadline_ = clock::now() + chosen_.limit; }
@@ -180,7 +189,7 @@ duration hands::attach(pid_t pid) {
   if (*answer_ == errc::unknown_target) fail("the victim has ended");
   if (*answer_) {
     std::string why;
-    for (const auto& each : words_) why += "; " + each;
+    for (const auto& each : take_words()) why += "; " + each;
     fail("attaching is refused: " + answer_->message() + why);
   }
   return clock::now() - begin;
@@ -343,13 +352,14 @@ victim::victim(hands& by, const settings& chosen, unsigned queues) : by_(by) {
     if (ready != fmt::format("ready 1 {}", queues))
       fail(fmt::format("the victim says '{}' instead of 'ready 1 {}'", printable(ready), queues));
   } catch (...) {
-    ::kill(pid_, SIGKILL);
-    (void)ends(kill_patience);
+    kill();
     throw;
   }
 }
 
-victim::~victim() {
+victim::~victim() { kill(); }
+
+void victim::kill() {
   if (status_) return;
   ::kill(pid_, SIGKILL);
   const time_point end = clock::now() + kill_patience;

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -86,7 +87,8 @@ class hands final : private backend_listener {
   void look_for_reset();
   bool interrupted() const noexcept { return interrupted_; }
   bool hears_resets() const noexcept { return !resets_.empty(); }
-  std::vector<std::string> take_words() { return std::exchange(words_, {}); }
+  /// What the agent had to say since the last call.
+  std::vector<std::string> take_words();
   /// Where the victims' queues were.
   gpu_id gpu() const noexcept { return gpu_; }
   /// Lets go of what is attached, whatever the step came to.
@@ -123,6 +125,7 @@ class hands final : private backend_listener {
   std::string trouble_;  // what ends the step
   std::string reset_;    // likewise, but for a call that is under way
   std::vector<kfd::gpu_failure> failures_;
+  std::mutex words_mutex_;
   std::vector<std::string> words_;  // the agent's
 };
 
@@ -154,6 +157,7 @@ class victim {
   std::string ask(const std::string& line);
   std::string hear(const std::string& what);
   bool reap();
+  void kill();
 
   hands& by_;
   pid_t pid_ = -1;
