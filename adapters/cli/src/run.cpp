@@ -37,6 +37,7 @@ using namespace std::chrono_literals;
 struct options {
   std::string config;
   std::string mode;
+  std::string trace;
 };
 
 /// How often the service manager is told what has changed.
@@ -66,6 +67,7 @@ bool has_event_loop(const options& chosen) {
   std::vector<std::string> words{sibling, "run"};
   if (!chosen.config.empty()) words.push_back("--config=" + chosen.config);
   if (!chosen.mode.empty()) words.push_back("--mode=" + chosen.mode);
+  if (!chosen.trace.empty()) words.push_back("--trace-out=" + chosen.trace);
   std::vector<char*> arguments;
   for (auto& each : words) arguments.push_back(each.data());
   arguments.push_back(nullptr);
@@ -128,6 +130,7 @@ class daemon {
     auto config = load_daemon(chosen_.config, known_);
     if (config && !chosen_.mode.empty())
       config->node.mode = chosen_.mode == "enforce" ? node_mode::enforce : node_mode::observe;
+    if (config && !chosen_.trace.empty()) config->node.observing.trace = chosen_.trace;
     return config;
   }
 
@@ -188,6 +191,7 @@ class daemon {
       log_warning("reload: the old settings stay");
     } else {
       if (!chosen_.mode.empty()) next->node.mode = running_.node.mode;
+      if (!chosen_.trace.empty()) next->node.observing.trace = chosen_.trace;
       take(std::move(*next));
     }
     service_manager::ready(status_);
@@ -290,6 +294,10 @@ subcommand add_run(CLI::App& program) {
   command->add_option("-c,--config", chosen->config, "The configuration (TOML)")->type_name("FILE");
   command->add_option("--mode", chosen->mode, "Instead of the configuration's mode")
       ->check(CLI::IsMember({"observe", "enforce"}));
+  command
+      ->add_option("--trace-out", chosen->trace,
+                   "A timeline for ui.perfetto.dev, of what it does")
+      ->type_name("FILE");
   return {command, [chosen] { return daemon{*chosen}.run(); }};
 }
 

@@ -5,6 +5,7 @@
 #include "history.hpp"
 #include "node_source.hpp"
 #include "observer.hpp"
+#include "observing.hpp"
 #include "pause_watch.hpp"
 
 #include <sys/stat.h>
@@ -70,6 +71,12 @@ class node_impl final : public node, private steered_node {
     if (!settings_.make_policy) settings_.make_policy = [] { return make_fixed_timeslice(); };
     if (options_.breakers.empty())
       options_.breakers = kfd::breaker_store::default_path(options_.roots);
+    add_readers(*observer_, *this,
+                {.what = options_.observing,
+                 .enforces = options_.mode == node_mode::enforce,
+                 .paused = [this] { return paused_.load(); },
+                 .warn = options_.warn,
+                 .tell = options_.tell});
     if (options_.control) add_control();
   }
   ~node_impl() override { stop(); }

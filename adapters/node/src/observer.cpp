@@ -45,7 +45,10 @@ void observer::stop() {
 }
 
 void observer::owns(bool does) {
-  loop_->post([this, does] { tell_owns(does); });
+  loop_->post([this, does] {
+    drain();  // what was written before it is heard before it
+    tell_owns(does);
+  });
 }
 
 result<void> observer::prepare() {

@@ -252,7 +252,7 @@ TEST_F(Daemon, EnforcesForAnOnlineProcessThatKnowsNothingOfIt) {
   })) << daemon->err();
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0) << daemon->err();
-  EXPECT_THAT(daemon->err(), HasSubstr("stopping: SIGTERM\n"));
+  EXPECT_THAT(daemon->err(), HasSubstr("stopping: SIGTERM part=node\n"));
   EXPECT_EQ(view_.process(trainer->pid()).suspended_queues, 0U) << "the end resumes everything";
   EXPECT_FALSE(traced(*trainer));
   EXPECT_THAT(daemon->err(), ContainsRegex(", suspended 1 queues \\(0 now\\) and resumed 1 in 2"));
@@ -380,6 +380,89 @@ TEST_F(Daemon, KeepsNothingOpenOfAnOnlineProcessThatEnded) {
   reload(*daemon, "reloaded: ");
   server.reset();
   EXPECT_TRUE(eventually(patience, [&] { return !is_open(); })) << daemon->err();
+}
+
+/// What a GET of the metrics answers, without its head.
+std::string metrics_of(const std::string& socket, const std::string& accept) {
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  socket.copy(to.sun_path, sizeof to.sun_path - 1);
+  std::string all;
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) {
+    const std::string asked = "GET /metrics HTTP/1.1\r\nAccept: " + accept + "\r\n\r\n";
+    EXPECT_EQ(::send(fd, asked.data(), asked.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(asked.size()));
+    std::array<char, 4096> some{};
+    for (ssize_t got = 0; (got = ::recv(fd, some.data(), some.size(), 0)) > 0;)
+      all.append(some.data(), static_cast<std::size_t>(got));
+  }
+  ::close(fd);
+  const auto head = all.find("\r\n\r\n");
+  return head == all.npos ? "" : all.substr(head + 4);
+}
+
+// What people ask afterwards: who was kept off for how long, how often, and why.
+TEST_F(Daemon, AccountsForJobsCountsAndDrawsWhatHappened) {
+  const std::string jobs = directory_ + "/jobs";
+  const std::string socket = directory_ + "/metrics.sock";
+  const std::string file = directory_ + "/sluice.prom";
+  const std::string trace = directory_ + "/trace.json";
+  configure("mode = \"enforce\"\njobs = \"" + jobs + "\"\nmetrics = \"unix:" + socket +
+                "\"\nmetrics_file = \"" + file + "\"\n",
+            "", "[policy]\nname = \"fixed_timeslice\"\n");
+  const auto trainer = offline();
+  const auto daemon = start({"run", "-c", config_, "--trace-out", trace});
+  ASSERT_TRUE(logs(*daemon, "owns the node")) << daemon->err();
+  {
+    const online_client client{directory_ + "/clients.sock"};
+    ASSERT_TRUE(eventually(patience, [&] { return client.connections() == 1; })) << client.why();
+    ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); })) << daemon->err();
+    for (int i = 0; i < 3; ++i) {
+      client.begin();
+      ASSERT_TRUE(becomes(*trainer, 1)) << daemon->err();
+      client.end();
+      ASSERT_TRUE(becomes(*trainer, 0)) << daemon->err();
+    }
+  }
+  // The picture in it is up to a second old.
+  std::string page;
+  EXPECT_TRUE(eventually(patience, [&] {
+    page = metrics_of(socket, "text/plain");
+    return testing::Matches(testing::AllOf(
+        HasSubstr("\nsluice_owns_node 1\n"),
+        HasSubstr("sluice_group_suspensions_total{group=\"integration_tar\"} 3\n"),
+        ContainsRegex("sluice_queues.gpu=\"[0-9]+\",role=\"offline\",state=\"running\". 1\n"),
+        ContainsRegex("sluice_arrival_to_off_seconds_count.gpu=\"[0-9]+\". [1-3]\n")))(page);
+  })) << page;
+  std::ofstream{directory_ + "/page"} << metrics_of(socket, "application/openmetrics-text");
+  command parsed{SLUICE_OBSERVE_CHECK, {"metrics", directory_ + "/page"}, {}};
+  EXPECT_EQ(parsed.ends(), 0) << parsed.err();
+  EXPECT_TRUE(std::filesystem::exists(file));
+
+  const auto look = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"jobs", jobs});
+    command asked{program_, std::move(words), {}};
+    (void)asked.ends();
+    return asked.out();
+  };
+  trainer->finish();
+  EXPECT_EQ(trainer->wait_for(patience), 0);
+  EXPECT_TRUE(eventually(patience, [&] { return look({}).find("ended") != std::string::npos; }))
+      << daemon->err();
+  const std::string told = look({"--since", "1h"});
+  EXPECT_THAT(told,
+              ContainsRegex("integration_tar \\([a-z]+\\): .* wall, suspended .*, 3 times, "));
+  EXPECT_THAT(look({"--json"}), ContainsRegex("\"gpus\":\\[[0-9]+\\]"));
+  EXPECT_THAT(look({"--user", "nobody"}), HasSubstr("no process ended"));
+
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0) << daemon->err();
+  EXPECT_FALSE(std::filesystem::exists(file)) << "nobody keeps it up to date";
+  EXPECT_FALSE(std::filesystem::exists(socket));
+  command drawn{SLUICE_OBSERVE_CHECK, {"trace", trace}, {}};
+  EXPECT_EQ(drawn.ends(), 0) << drawn.err();
+  std::cout << parsed.out() << drawn.out() << told;
 }
 
 TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {
@@ -556,7 +639,7 @@ TEST_F(Daemon, GoesOnAsItsSiblingWhereTheKernelRefusesIoUring) {
   program_ = SLUICE_WITHOUT_IO_URING;
   const auto trainer = offline();
   const auto daemon = start({SLUICE_PROGRAM, "run", "--mode", "enforce", "-c", config_});
-  ASSERT_TRUE(logs(*daemon, "this program owns the node\n")) << daemon->err();
+  ASSERT_TRUE(logs(*daemon, "this program owns the node part=node\n")) << daemon->err();
 #ifdef SLUICE_WANTS_IO_URING
   EXPECT_THAT(daemon->err(), HasSubstr("sluice: the kernel refuses io_uring (Operation not "
                                        "permitted), going on as sluice-epoll\n"));
@@ -603,7 +686,7 @@ TEST_F(Daemon, WarnsOnceWhereItsOwnerOnlyObserves) {
   std::filesystem::remove(directory_ + "/disabled");
   first->signal(SIGTERM);
   EXPECT_EQ(first->ends(), 0);
-  EXPECT_TRUE(logs(*second, "this program owns the node\n")) << second->err();
+  EXPECT_TRUE(logs(*second, "this program owns the node part=node\n")) << second->err();
   EXPECT_EQ(second->err().find(warning), second->err().rfind(warning)) << "some looks later";
   second->signal(SIGTERM);
   EXPECT_EQ(second->ends(), 0);
@@ -636,7 +719,7 @@ TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
   check = start({"run", "-c", config_});
   EXPECT_EQ(check->ends(), 1);
   EXPECT_THAT(check->err(),
-              HasSubstr("cannot record into /proc/x.rec: No such file or directory\n"));
+              HasSubstr("cannot record into /proc/x.rec: No such file or directory part=node\n"));
   check = start({"check", "/nonexistent"});
   EXPECT_EQ(check->ends(), 1);
   EXPECT_EQ(check->err(),

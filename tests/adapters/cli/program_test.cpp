@@ -899,7 +899,7 @@ TEST(Sluice, TakesPidsAndQueueIdsAsWholeNumbersOnly) {
 TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
   const std::string all =
       "doctor, queues, hqds, role, suspend, resume, release, breaker, run, check, status, top, "
-      "why, pause, unpause, sim, policy, lab, replay, analyze (see --help)\n";
+      "why, pause, unpause, jobs, sim, policy, lab, replay, analyze, accept (see --help)\n";
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
       {{"foo"}, "there is no subcommand 'foo'; there are " + all},
       {{"foo", "--bar", "1"}, "there is no subcommand 'foo'; there are " + all},
@@ -932,7 +932,9 @@ TEST(Sluice, ExplainsItself) {
                                                           {"breaker", "list"},
                                                           {"breaker", "rearm"},
                                                           {"replay"},
+                                                          {"jobs"},
                                                           {"analyze"},
+                                                          {"accept"},
                                                           {"run"},
                                                           {"check"},
                                                           {"status"},

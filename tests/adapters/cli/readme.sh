@@ -96,6 +96,20 @@ bash -euo pipefail commands >given
 grep -q "process $pid is left alone for 30min" given
 grep -q "schedulers manage process $pid again" given
 
+# What became of jobs: the commands of adapters/observe, on lines of a file and of a log.
+now=$(date -u +%Y-%m-%dT%H:%M:%S.000Z)
+line="{\"time\":\"$now\",\"pid\":48123,\"start\":1,\"command\":\"python3\",\"user\":\"ann\",\"group\":\"slurm:4242\",\"role\":\"offline\",\"gpus\":[51110],\"end\":\"ended\",\"wall_s\":11520,\"suspended_s\":2465.3,\"share\":0.214,\"suspensions\":812,\"longest_s\":1.0,\"max_suspend\":9,\"offline_floor\":0}"
+echo "$line" >jobs
+echo "2026-01-31 13:37:00.123 [sluice] [info] job: $line part=node" >log
+observe=$(dirname "$readme")/../observe/README.md
+awk '/^## Why was/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$observe" |
+  sed 's|^sluice jobs --since 24h$|& jobs|; s|journalctl -u sluice|cat log|; s|sluice jobs|build/release/bin/&|' >commands
+[ "$(grep -c 'sluice jobs' commands)" = 2 ]
+bash -euo pipefail commands >told
+# What the page shows, twice.
+awk '/^## Why was/ {on=1} on && /^```$/ && n++ {inside=!inside; next} inside {print} inside == 0 && n > 2 {exit}' "$observe" >shown
+diff <(cat shown shown) told
+
 # The README above: a look and a hold.
 awk '/^## Look at a node/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' \
   "$(dirname "$readme")/../../README.md" | sed "s/PID/$pid/" >commands

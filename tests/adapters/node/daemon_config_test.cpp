@@ -93,6 +93,10 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
                                 "clients",
                                 "socket_group",
                                 "record",
+                                "jobs",
+                                "metrics",
+                                "metrics_file",
+                                "trace",
                                 "agent",
                                 "batch_commands",
                                 "criu_pause",
@@ -134,7 +138,8 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
 
 TEST_F(DaemonConfig, ReadsItsTable) {
   const auto config = load(
-      "[daemon]\nclients = false\nsocket_group = \"root\"\nrecord = \"/tmp/r\"\nmode = "
+      "[daemon]\nclients = false\nsocket_group = \"root\"\nrecord = \"/tmp/r\"\njobs = \"/tmp/j\"\n"
+      "metrics = \"127.0.0.1:9464\"\nmetrics_file = \"/tmp/m\"\ntrace = \"/tmp/t\"\nmode = "
       "\"enforce\"\ndirectory = "
       "\"/tmp/x/\"\nagent = \"/opt/agent\"\n"
       "batch_commands = false\ncriu_pause = true\nlog_level = \"error\"\n"
@@ -148,6 +153,10 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_FALSE(config->node.batch_commands);
   EXPECT_EQ(config->node.record.file, "/tmp/r");
   EXPECT_EQ(config->node.record.policy, config->policy);
+  EXPECT_EQ(config->node.observing, (observing_options{.jobs = "/tmp/j",
+                                                       .metrics = "127.0.0.1:9464",
+                                                       .metrics_file = "/tmp/m",
+                                                       .trace = "/tmp/t"}));
   EXPECT_FALSE(config->node.clients);
   EXPECT_EQ(config->node.socket_group, gid_t{0});
   EXPECT_TRUE(config->node.criu_pause);
@@ -161,7 +170,8 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->statistics_interval, 0s);
   EXPECT_THAT(config->policy, StartsWith("slo:"));
   EXPECT_EQ(config->fixed_differences(daemon_config{}),
-            "mode, directory, clients, socket_group, record, agent, batch_commands, criu_pause");
+            "mode, directory, clients, socket_group, record, jobs, metrics, metrics_file, trace, "
+            "agent, batch_commands, criu_pause");
   // It makes policies from what was read, whatever becomes of the file.
   std::filesystem::remove(path_);
   EXPECT_EQ(config->node.settings.make_policy()->name(),

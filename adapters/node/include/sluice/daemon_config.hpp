@@ -34,7 +34,10 @@ struct daemon_config {
   /// Or 1 s to 24 h.
   duration statistics_interval = std::chrono::minutes(10);
 
-  daemon_config() { node.mode = node_mode::observe; }
+  daemon_config() {
+    node.mode = node_mode::observe;
+    node.observing.jobs = observing_options::jobs_to_log;
+  }
 
   /// What it names and this machine does not have (an agent to enforce with, the directory of a
   /// recording), one sentence each: it cannot start like that. Rights are not looked at, for it may

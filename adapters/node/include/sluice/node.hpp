@@ -55,6 +55,24 @@ struct node_settings {
   std::string policy_text{};
 };
 
+/// What is written down and shown of what happens while this program owns the node. A thread of the
+/// node's own does that, at no cost to the scheduler's but for its journal.
+struct observing_options {
+  static constexpr std::string_view jobs_to_log = "log";
+
+  /// A file that gets a JSON line for each process when it ends (sluice/observe/job_record.hpp);
+  /// jobs_to_log: `tell` hears them, of those that were suspended; empty: nobody.
+  std::string jobs{};
+  /// Where metrics are asked for: "unix:/PATH", "ADDRESS:PORT"; empty: nowhere.
+  std::string metrics{};
+  /// A file for node_exporter's textfile collector, written every 15 s; empty: none.
+  std::string metrics_file{};
+  /// A timeline for ui.perfetto.dev, written anew by each node, of 1 GiB at most; empty: none.
+  std::string trace{};
+
+  friend bool operator==(const observing_options&, const observing_options&) = default;
+};
+
 struct node_options {
   node_mode mode = node_mode::enforce;
   node_settings settings{};
@@ -77,6 +95,7 @@ struct node_options {
       nullptr;
   /// As scheduler_options::record; written anew each time this program becomes the owner.
   record_options record{};
+  observing_options observing{};
   // As agent::agent_options.
   std::string agent_path{};
   bool batch_commands = true;
