@@ -729,9 +729,7 @@ TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
 // `sluice status`, `why`, `policy --use`, `pause` and `top`, of a daemon that runs.
 class DaemonShown : public Daemon {
  protected:
-  DaemonShown() {
-    configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\n");
-  }
+  DaemonShown() { configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\n"); }
 
   std::unique_ptr<command> ask(std::vector<std::string> words, int code = 0) const {
     words.insert(words.end(), {"--directory", directory_});

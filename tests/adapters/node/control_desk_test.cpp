@@ -177,7 +177,7 @@ TEST_F(ControlDesk, SaysWhyAProcessRuns) {
 
   for (const auto& [what, word] :
        {std::pair{role::online, "online"}, std::pair{role::unmatched, "unmatched"}}) {
-    show([&](picture& seen) { seen.groups[0].processes[0].what = what; });
+    show([says = what](picture& seen) { seen.groups[0].processes[0].what = says; });
     EXPECT_EQ(state(), word);
   }
   show([](picture& seen) { seen.groups[0].processes[0].own = true; });
