@@ -14,6 +14,7 @@
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 enum class daemon_log_level : std::uint8_t { info, warning, error };
@@ -52,3 +53,4 @@ struct daemon_config {
                                                        std::vector<std::string>& problems);
 
 }  // namespace sluice
+#pragma GCC visibility pop

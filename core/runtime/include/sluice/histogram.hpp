@@ -10,6 +10,7 @@
 
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// A number that one thread advances and any thread may read. Costs what a plain one costs.
@@ -70,3 +71,4 @@ class histogram {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop
