@@ -13,6 +13,9 @@ sluice_test_packages=(
   clang libclang-rt-dev lld valgrind clang-format git procps python3 libpython3.11 wrk
   python3-pip python3-starlette python3-uvicorn libhsakmt-dev rocminfo spin)
 
+# For tests of Debian packages: what looks at them, and the manual and completions in them.
+sluice_package_packages=(abigail-tools binutils dpkg-dev fish lintian make man-db xz-utils zsh)
+
 # Ctrl-C ends the script, whatever the command it waits for makes of it.
 trap 'exit 130' INT
 trap 'exit 143' TERM
