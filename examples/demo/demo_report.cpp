@@ -59,19 +59,6 @@ std::string loss_text(const load_report& report) {
                      loss, loss < 0 ? " (offline also ran while online work was unfinished)" : "");
 }
 
-/// Of two p99 of which the first may be a lower bound.
-std::string latency_against(const online_run& unscheduled, const online_run& scheduled) {
-  if (scheduled.unfinished > 0) return "online p99 -, for requests were unfinished under it, too";
-  const double before = ms(unscheduled.latency.p99);
-  const double now = ms(scheduled.latency.p99);
-  if (!(before > 0 && now > 0)) return "online p99 -";
-  const bool bound = unscheduled.unfinished > 0;
-  if (before >= now) {
-    return fmt::format("online p99 {}{:.1f} times shorter", bound ? "at least " : "", before / now);
-  }
-  return fmt::format("online p99 {}{:.1f} times longer", bound ? "at most " : "", now / before);
-}
-
 std::string json_run(const online_run& online, const offline_run* offline) {
   std::string text = fmt::format(
       R"({{"requests":{},"p50_ms":{:.3f},"p90_ms":{:.3f},"p99_ms":{:.3f},"max_ms":{:.3f})",
@@ -89,11 +76,24 @@ std::string json_run(const online_run& online, const offline_run* offline) {
 
 }  // namespace
 
+std::string latency_against(const online_run& unscheduled, const online_run& scheduled) {
+  if (scheduled.unfinished > 0) return "online p99 -, for requests were unfinished under it, too";
+  const double before = ms(unscheduled.latency.p99);
+  const double now = ms(scheduled.latency.p99);
+  if (!(before > 0 && now > 0)) return "online p99 -";
+  const bool bound = unscheduled.unfinished > 0;
+  if (before >= now) {
+    return fmt::format("online p99 {}{:.1f} times shorter", bound ? "at least " : "", before / now);
+  }
+  return fmt::format("online p99 {}{:.1f} times longer", bound ? "at most " : "", now / before);
+}
+
 online_run summarize(const online_report& report) {
   std::vector<duration> all = report.finished;
   all.insert(all.end(), report.unfinished.begin(), report.unfinished.end());
-  return {all.size(), report.unfinished.size(), percentiles_of(all), report.wake_up,
-          report.turnaround};
+  const percentiles latency = percentiles_of(all);
+  return {all.size(),     report.unfinished.size(), latency,
+          report.wake_up, report.turnaround,        std::move(all)};
 }
 
 double offline_run::kernels_per_second() const {

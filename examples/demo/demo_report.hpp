@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the demo measured, and its two forms: a table for people and a JSON file for programs.
+/// What the demo measured, and two of its forms: a table for people and a JSON file for programs.
 
 #include "device_stats.hpp"
 #include "options.hpp"
@@ -20,7 +20,8 @@ struct online_run {
   std::uint64_t unfinished = 0;  ///< Their latencies are lower bounds.
   percentiles latency;
   percentiles wake_up;
-  sluice::duration turnaround{};  ///< Mean.
+  sluice::duration turnaround{};               ///< Mean.
+  std::vector<sluice::duration> samples = {};  ///< Latencies, those of unfinished ones last.
 };
 online_run summarize(const online_report& report);
 
@@ -62,6 +63,9 @@ struct load_report {
   /// Empty, or what went wrong in a way that no scheduler may ever cause.
   std::string broken_promise() const;
 };
+
+/// "online p99 4.1 times shorter"; the first may be a lower bound.
+std::string latency_against(const online_run& unscheduled, const online_run& scheduled);
 
 std::string table(const load_report& report);
 /// \param window of the arrivals as they were played.

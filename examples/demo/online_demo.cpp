@@ -34,6 +34,7 @@
 #include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/observe/timeline_thread.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/scheduler.hpp"
@@ -56,6 +57,7 @@ struct settings {
   bool no_scheduler = false;
   unsigned wait_for_offline = 0;
   std::string record_file;
+  std::string trace_file;
   std::string policy_text;  ///< For the recording.
   std::string agent;
   std::string owner_lock = "/run/sluice/owner";
@@ -101,6 +103,14 @@ class embedded_scheduler {
     const std::string reactor_name =
         (*loop)->backend() == sluice::reactor_backend::io_uring ? "io_uring" : "epoll";
 
+    std::unique_ptr<sluice::observe::timeline_thread> timeline;
+    if (!with.trace_file.empty()) {
+      auto begun = sluice::observe::timeline_thread::start(with.trace_file);
+      if (begun.has_error())
+        return failure(with.trace_file + ": cannot be written: " + begun.error().message());
+      timeline = std::move(*begun);
+    }
+
     std::vector<std::unique_ptr<sluice::source>> sources;
     sources.push_back(sluice::kfd::make_discovery(roots, std::move(*rules)));
     sources.push_back(
@@ -108,7 +118,8 @@ class embedded_scheduler {
     auto made = sluice::scheduler::create(
         config, std::move(*loop), std::move(driver), std::move(policy), std::move(sources),
         {.fallback = [] { return sluice::make_fixed_timeslice(); },
-         .record = {.file = with.record_file, .policy = with.policy_text, .device = "simulated"}});
+         .record = {.file = with.record_file, .policy = with.policy_text, .device = "simulated"},
+         .journal = timeline ? &timeline->sink() : nullptr});
     if (made.has_error()) {
       const std::string problem = config.problem();
       if (problem.empty() && !with.record_file.empty()) {
@@ -120,7 +131,7 @@ class embedded_scheduler {
       return failure("the scheduler does not start: " + started.error().message());
     }
     return std::unique_ptr<embedded_scheduler>(
-        new embedded_scheduler(std::move(*made), settings_text, reactor_name));
+        new embedded_scheduler(std::move(timeline), std::move(*made), settings_text, reactor_name));
   }
 
   ~embedded_scheduler() { stop(); }
@@ -163,13 +174,18 @@ class embedded_scheduler {
   }
 
  private:
-  embedded_scheduler(std::unique_ptr<sluice::scheduler> made, std::string settings,
+  embedded_scheduler(std::unique_ptr<sluice::observe::timeline_thread> timeline,
+                     std::unique_ptr<sluice::scheduler> made, std::string settings,
                      std::string reactor)
-      : scheduler_(std::move(made)), settings_(std::move(settings)), reactor_(std::move(reactor)) {
+      : timeline_(std::move(timeline)),
+        scheduler_(std::move(made)),
+        settings_(std::move(settings)),
+        reactor_(std::move(reactor)) {
     const demo::signals_for_main_only blocked;
     thread_ = std::thread([this] { scheduler_->run(); });
   }
 
+  std::unique_ptr<sluice::observe::timeline_thread> timeline_;  // the scheduler writes to it
   std::unique_ptr<sluice::scheduler> scheduler_;
   std::string settings_;
   std::string reactor_;
@@ -332,6 +348,10 @@ int main(int argc, char** argv) {
                    "Begin when so many offline processes are attached");
   app.add_option("--record", with.record_file,
                  "Record what the scheduler sees and does, for 'sluice replay'")
+      ->type_name("FILE")
+      ->excludes(no_scheduler);
+  app.add_option("--trace-out", with.trace_file,
+                 "A timeline of what it sees and does, for ui.perfetto.dev")
       ->type_name("FILE")
       ->excludes(no_scheduler);
   app.add_option("--agent", with.agent,

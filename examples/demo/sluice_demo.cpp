@@ -5,6 +5,7 @@
 // mount namespace of its own (`unshare -m`), as demo.sh does.
 
 #include "child_process.hpp"
+#include "demo_page.hpp"
 #include "demo_report.hpp"
 #include "device_stats.hpp"
 #include "options.hpp"
@@ -37,6 +38,7 @@
 
 #include "sluice/config.hpp"
 #include "sluice/kfd/classification.hpp"
+#include "sluice/lab/page.hpp"
 
 namespace {
 
@@ -59,6 +61,9 @@ struct settings {
   std::string profile = "mi300x";
   std::string json_file;
   std::string record_file;
+  std::string trace_file;
+  std::string report_file;
+  std::string command;  ///< As it was given.
   std::string root;
 };
 
@@ -251,6 +256,7 @@ class demo_run {
       add({"--owner-lock", owner_lock_, "--wait-for-offline", "1"});
       // Of several loads the first one's.
       if (!recorded_ && !with_.record_file.empty()) add({"--record", with_.record_file});
+      if (!recorded_ && !with_.trace_file.empty()) add({"--trace-out", with_.trace_file});
       recorded_ = true;
     } else {
       add({"--no-scheduler"});
@@ -396,7 +402,8 @@ std::string problem_with_settings(const settings& with) {
   if (const auto policy = demo::make_policy(with.scheduling); policy.has_error()) {
     return policy.error().message;
   }
-  for (const std::string& each : {with.json_file, with.record_file}) {
+  for (const std::string& each :
+       {with.json_file, with.record_file, with.trace_file, with.report_file}) {
     if (each.empty()) continue;
     std::error_code ignored;
     const bool was_there = std::filesystem::exists(each, ignored);
@@ -449,26 +456,31 @@ checked<int> run_demo(const settings& with, const demo::arrivals& work) {
   if (with.load != "long") loads.push_back(demo::load_kind::training);
   std::string broken;
   bool removed = false;
-  std::optional<demo::load_report> for_json;
+  std::vector<demo::load_report> reports;
   for (const demo::load_kind load : loads) {
     const auto report = measure(run, load, *online_alone->online);
     if (report.has_error()) return report.error();
     if (load == loads.front()) {
       demo::print("scheduler: {}; reactor on {}\n", report->scheduler.settings,
                   report->scheduler.reactor);
-      for_json = *report;
     }
     demo::print("{}", demo::table(*report));
     std::fflush(stdout);
     if (broken.empty()) broken = report->broken_promise();
     removed = removed || report->scheduler.policy_ejections > 0;
+    reports.push_back(*report);
   }
   if (!with.json_file.empty()) {
-    if (const auto done = write_file(
-            with.json_file, demo::json(*for_json, device->profile, with.arrivals, work.window));
+    if (const auto done = write_file(with.json_file, demo::json(reports.front(), device->profile,
+                                                                with.arrivals, work.window));
         done.has_error()) {
       return done.error();
     }
+  }
+  if (!with.report_file.empty()) {
+    const demo::page_head head{device->profile, with.command, with.arrivals.description(work)};
+    if (const auto done = write_file(with.report_file, demo::page(head, reports)); done.has_error())
+      return done.error();
   }
   if (const auto stopped = run.stop_device(); stopped.has_error()) return stopped.error();
   if (!broken.empty()) return failure("BROKEN PROMISE: " + broken);
@@ -490,9 +502,15 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"long", "train", "both"}))
       ->capture_default_str();
   app.add_option("--json", with.json_file, "Write the figures to this file")->type_name("FILE");
+  app.add_option("--report", with.report_file,
+                 "Write a page (HTML) that shows the runs side by side")
+      ->type_name("FILE");
   app.add_option(
          "--record", with.record_file,
          "Record the scheduler of the scheduled run, for 'sluice replay'; of both loads: long")
+      ->type_name("FILE");
+  app.add_option("--trace-out", with.trace_file,
+                 "A timeline of the scheduled run, for ui.perfetto.dev; of both loads: long")
       ->type_name("FILE");
   app.add_option("--profile", with.profile, "The simulated GPU: a profile's name or a TOML file")
       ->capture_default_str();
@@ -506,6 +524,9 @@ int main(int argc, char** argv) {
   with.serving.add_to(app);
   with.scheduling.add_to(app, "200 ms; with --config what that says");
   if (const int code = demo::parse(app, argc, argv); code >= 0) return code;
+  std::vector<std::string> words(argv, argv + argc);
+  words.front() = "examples/demo.sh";
+  with.command = sluice::lab::page::shell_text(words);
   // A demo of seconds cannot wait for seconds until it attaches.
   if (with.scheduling.config_file.empty() && !with.scheduling.attach_after) {
     with.scheduling.attach_after = 200ms;

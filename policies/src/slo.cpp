@@ -155,7 +155,9 @@ policy_kind slo_kind() {
                      parameter::number("offline", 0, 0, 0.9,
                                        "share of the time that offline work runs in any case"),
                      parameter::span("suspend_cost", 5ms, 1us, 10s, "until it was measured"),
-                     parameter::span("resume_cost", 10ms, 1us, 10s, "until it was measured")},
+                     parameter::span("resume_cost", 10ms, 1us, 10s, "until it was measured"),
+                     parameter::text("profile", "", "file of sluice accept: says these costs")
+                         .but_optional()},
           .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
             slo_options options;
             bool any = false;

@@ -6,6 +6,7 @@
 #include "quick_world.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -52,8 +53,12 @@ std::uint32_t queues_of(const benchmark::State& state) {
 }
 
 /// begin() by a client in the program, a turn, and the suspends have been handed over.
-void begin_to_batch(benchmark::State& state) {
-  quick_world world(queues_of(state), make_fixed_timeslice({.slice = 1us}));
+void begin_to_batch(benchmark::State& state, bool with_journal) {
+  auto kept = journal::create();
+  if (!kept) return state.SkipWithError("no journal");
+  quick_world world(queues_of(state), make_fixed_timeslice({.slice = 1us}),
+                    with_journal ? kept->get() : nullptr);
+  std::array<journal_entry, 64> read;
   auto client = world.core->register_client({"bench", {shared_gpu}});
   if (!client) return state.SkipWithError("no client");
   world.step();
@@ -69,6 +74,7 @@ void begin_to_batch(benchmark::State& state) {
     client->end();
     world.step(10us);
     world.step(2s);  // Whatever it was off is forgiven.
+    while ((*kept)->take(read) == read.size()) continue;
     if (world.driver.submitted() != before + 2) return state.SkipWithError("not resumed");
   }
 }
@@ -167,7 +173,18 @@ void serial_decisions(benchmark::State& state) {
 
 constexpr int few = 8;
 constexpr int many = 4096;
-BENCHMARK(begin_to_batch)->Arg(few)->Arg(64)->Arg(256)->Arg(1024)->Arg(many)->UseManualTime();
+BENCHMARK_CAPTURE(begin_to_batch, , false)
+    ->Name("begin_to_batch")
+    ->Arg(few)
+    ->Arg(64)
+    ->Arg(256)
+    ->Arg(1024)
+    ->Arg(many)
+    ->UseManualTime();
+BENCHMARK_CAPTURE(begin_to_batch, , true)
+    ->Name("begin_to_batch_with_journal")
+    ->Arg(few)
+    ->UseManualTime();
 BENCHMARK(inbox_to_batch)->Arg(few)->Arg(many)->UseManualTime();
 BENCHMARK(floor_of_inbox_to_batch)->UseManualTime();
 BENCHMARK(serial_decisions)->Arg(few)->Arg(many);

@@ -80,11 +80,12 @@ void each_process(std::uint32_t queues, Add&& add) {
 
 class quick_world {
  public:
-  quick_world(std::uint32_t queues, std::unique_ptr<policy> decider) {
+  quick_world(std::uint32_t queues, std::unique_ptr<policy> decider,
+              journal_sink* journal = nullptr) {
     each_process(queues,
                  [&](pid_t pid, gpu_id gpu, std::uint32_t count) { driver.add(pid, gpu, count); });
     auto made = scheduler_core::create(bench_config(), driver, std::move(decider),
-                                       {.time = &time, .quiet = true});
+                                       {.time = &time, .quiet = true, .journal = journal});
     if (!made) std::abort();
     core = std::move(*made);
     if (!core->start()) std::abort();

@@ -92,6 +92,8 @@ KEEPS = [
     Row("the same, 4096 queues", "inbox_to_batch/4096", "floor_of_inbox_to_batch", most=2000),
     Row("decision: `begin()` to batch, 8 queues", "begin_to_batch/8", "floor_of_inbox_to_batch", most=2000),
     Row("the same, 4096 queues, beside that at 8", "begin_to_batch/4096", "begin_to_batch/8", ratio=1.2),
+    Row("`begin()` to batch with the journal on, beside without", "begin_to_batch_with_journal/8",
+        "begin_to_batch/8", ratio=1.5),
     Row("serial decisions, 8 queues", "serial_decisions/8:per_second", least=300_000),
     Row("serial decisions, 4096 queues", "serial_decisions/4096:per_second", least=300_000),
     Row("observations from 4 threads to the core", "ingest", "ingest.bare_queues", least=5_000_000),

@@ -88,6 +88,18 @@ TEST(Allocation, DoesNotHappenWhileAllOfItIsRecorded) {
   EXPECT_EQ(unlink(path.c_str()), 0);
 }
 
+TEST(Allocation, DoesNotHappenWhileTheJournalIsWritten) {
+  auto kept = journal::create();
+  ASSERT_TRUE(kept);
+  core_bench bench(quick_config(), make_fixed_timeslice({.slice = 20ms}), {}, nullptr, kept->get());
+  fill(bench, 4, 8);
+  auto client = bench.client();
+  bench.attach_all();
+  bench.driver.keep_batches(false);
+  EXPECT_EQ(allocations_over(bench, client, 100), 0U);
+  EXPECT_EQ((*kept)->lost(), 0U);
+}
+
 /// The bridge to a plugin and back costs none either.
 TEST(Allocation, DoesNotHappenWhenThePolicyIsAPlugin) {
   std::string message;

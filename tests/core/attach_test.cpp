@@ -156,7 +156,7 @@ TEST(Attach, IsSaidAgainAfterASessionThatEnded) {
   ASSERT_TRUE(bench.driver.attached(100));
   bench.run_for(10s);
   const auto said = ::testing::internal::GetCapturedStderr();
-  const auto at = said.find("attach: process 100: managed again\n");
+  const auto at = said.find("process 100: managed again part=attach pid=100\n");
   ASSERT_NE(at, std::string::npos) << said;
   EXPECT_EQ(said.find("managed again", at + 30), std::string::npos) << "once";
 }

@@ -66,11 +66,14 @@ class core_bench {
   explicit core_bench(scheduler_config config = quick_config(),
                       std::unique_ptr<policy> decider = make_fixed_timeslice({.slice = 20ms}),
                       std::function<std::unique_ptr<policy>()> fallback = {},
-                      record_sink* record = nullptr)
+                      record_sink* record = nullptr, journal_sink* journal = nullptr)
       : driver(time) {
-    auto made = scheduler_core::create(
-        config, driver, std::move(decider),
-        {.time = &time, .own_pid = 4242, .fallback = std::move(fallback), .record_into = record});
+    auto made = scheduler_core::create(config, driver, std::move(decider),
+                                       {.time = &time,
+                                        .own_pid = 4242,
+                                        .fallback = std::move(fallback),
+                                        .record_into = record,
+                                        .journal = journal});
     EXPECT_TRUE(made);
     core = std::move(*made);
     EXPECT_TRUE(core->start());

@@ -102,5 +102,33 @@ TEST(Histogram, MergingAnEmptyOneChangesNothing) {
   EXPECT_EQ(seen.max(), 5us);
 }
 
+// What buckets are made of: each count is that of the values up to the bound, but for those within
+// 2 % of it, and the whole is there in the end.
+TEST(Histogram, CountsValuesUpToEachBound) {
+  std::mt19937_64 random(7);
+  std::vector<duration> values;
+  histogram some;
+  for (int i = 0; i < 20'000; ++i) {
+    values.emplace_back(std::int64_t{1} << (random() % 34) |
+                        static_cast<std::int64_t>(random() % 1000));
+    some.record(values.back());
+  }
+  const std::vector<duration> bounds{0ns, 100ns, 5us, 1ms, 100ms, 1s, 24h};
+  std::vector<std::uint64_t> counts(bounds.size());
+  EXPECT_EQ(some.counts_up_to(bounds, counts), values.size());
+  for (std::size_t i = 0; i < bounds.size(); ++i) {
+    const auto up_to = [&](duration most) {
+      return static_cast<std::uint64_t>(
+          std::ranges::count_if(values, [&](duration each) { return each <= most; }));
+    };
+    EXPECT_GE(counts[i], up_to(bounds[i])) << bounds[i].count();
+    EXPECT_LE(counts[i], up_to(bounds[i] + bounds[i] / 50)) << bounds[i].count();
+  }
+  EXPECT_EQ(counts.back(), values.size());
+  duration sum{};
+  for (const duration each : values) sum += each;
+  EXPECT_EQ(some.sum(), sum);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "sluice/ids.hpp"
 #include "sluice/log_limiter.hpp"
 
 namespace sluice {
@@ -62,13 +63,16 @@ class stderr_pipe {
 
 TEST(Log, GoesToStandardErrorWhereTheProgramMadeNoLogger) {
   const stderr_pipe errors;
-  log_line(log_level::warning, "GPU {}: {}", 7, "lost");
-  EXPECT_THAT(errors.read(), MatchesRegex(stamp + R"( \[sluice\] \[warning\] GPU 7: lost.)"));
+  log_line(log_level::warning, log_part::breaker, {{"gpu", gpu_id{7}}, {"why", "a \"reset\""}},
+           "GPU {}: {}", 7, "lost");
+  EXPECT_THAT(errors.read(),
+              MatchesRegex(stamp + R"( \[sluice\] \[warning\] GPU 7: lost part=breaker gpu=7 )" +
+                           R"(why="a ..reset..".)"));
 }
 
 TEST(Log, CutsALineThatAPipeDoesNotTakeAtOnceAndEndsIt) {
   const stderr_pipe errors;
-  log_line(log_level::info, "{}", std::string(10'000, 'x'));
+  log_line(log_level::info, log_part::node, {}, "{}", std::string(10'000, 'x'));
   const auto said = errors.read();
   EXPECT_EQ(said.size(), 4096U);
   EXPECT_TRUE(said.ends_with("xxx\n")) << said;
@@ -90,22 +94,24 @@ TEST(Log, SaysHowManyLinesAreLeftOutOnlyWhereSomeAre) {
 
 TEST(Log, LosesLinesRatherThanWaitingForTheirReader) {
   const stderr_pipe errors;
-  for (int i = 0; i < 5000; ++i) log_line(log_level::error, "line {} of a long story", i);
+  for (int i = 0; i < 5000; ++i)
+    log_line(log_level::error, log_part::node, {}, "line {} of a long story", i);
   const auto first = errors.read();
   EXPECT_NE(first.find("line 0 of"), std::string::npos);
   EXPECT_EQ(first.find("line 4999 of"), std::string::npos) << "the pipe was never full";
   EXPECT_EQ(first.back(), '\n') << "a line was cut";
-  log_line(log_level::error, "afterwards");
+  log_line(log_level::error, log_part::node, {}, "afterwards");
   const auto then = errors.read();
-  EXPECT_THAT(then, MatchesRegex(
-                        stamp + R"( \[sluice\] \[warning\] [0-9]+ log lines were lost: standard )" +
-                        "error was blocked." + stamp + R"( \[sluice\] \[error\] afterwards.)"));
+  EXPECT_THAT(then,
+              MatchesRegex(
+                  stamp + R"( \[sluice\] \[warning\] [0-9]+ log lines were lost: standard )" +
+                  "error was blocked." + stamp + R"( \[sluice\] \[error\] afterwards part=node.)"));
 }
 
 TEST(Log, SurvivesAReaderThatWentAway) {
   stderr_pipe errors;
   errors.close_reader();
-  log_line(log_level::error, "to nobody");  // And no SIGPIPE.
+  log_line(log_level::error, log_part::node, {}, "to nobody");  // And no SIGPIPE.
 }
 
 }  // namespace

@@ -31,7 +31,9 @@ TEST(Notes, AreLoggedAtABoundedRate) {
   bench.time.advance(3s);
   lines(1);
   const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(log.find("policy function: 2.5 of 7 lost; {}\n"), std::string::npos) << log;
+  EXPECT_NE(log.find("policy function: 2.5 of 7 lost; {} part=policy policy=function\n"),
+            std::string::npos)
+      << log;
   EXPECT_NE(log.find("(92 lines left out before)"), std::string::npos) << log;
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 9);
 }

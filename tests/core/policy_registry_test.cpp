@@ -230,6 +230,43 @@ TEST_F(LoadPolicy, IsTheGivenOneWithoutTheTable) {
   EXPECT_EQ((*made)->name(), "fixed_timeslice/client_done");
 }
 
+// What `sluice accept` measured, of the dearer GPU, and beside it what is said by hand.
+TEST_F(LoadPolicy, TakesCostsFromAMeasuredProfile) {
+  const std::string profile = path_ + ".profile";
+  const auto said = [&](const std::string& text) { std::ofstream(profile) << text; };
+  const std::string slo = "[policy]\nname = \"slo\"\nrequest.p99 = \"1s\"\nprofile = \"" +
+                          std::filesystem::path(profile).filename().string() + "\"\n";
+  said(
+      "[measured]\nsimulated = true\n"
+      "[[gpu]]\nsuspend_cost = \"2ms\"\nresume_cost = \"7ms\"\n"
+      "[[gpu]]\nsuspend_cost = \"3ms\"\nresume_cost = \"6ms\"\n");
+  ASSERT_TRUE(load(slo)) << message_;
+  EXPECT_EQ(text_, "slo:offline=0,request.p99=1s,resume_cost=7ms,suspend_cost=3ms");
+  ASSERT_TRUE(load(slo + "resume_cost = \"1ms\"\n")) << message_;
+  EXPECT_THAT(text_, HasSubstr("resume_cost=1ms,suspend_cost=3ms"));
+  // By a command line, and under another policy.
+  parameters values;
+  values.set("request.p99", 1s);
+  values.set("profile", profile);
+  EXPECT_TRUE(everything().make("slo", values, message_)) << message_;
+  values.set("of", std::string("slo"));
+  EXPECT_TRUE(everything().make("shadow", values, message_)) << message_;
+
+  said("[[gpu]]\nsuspend_cost = \"3min\"\n");
+  EXPECT_EQ(load(slo).error(), errc::bad_config);
+  EXPECT_EQ(message_, path_ + ":4: profile " + profile +
+                          ":2: suspend_cost must be a duration in quotes, from 1us to 10s");
+  EXPECT_FALSE(everything().make("slo", values, message_));
+  said("[[gpu]]\ngpu_id = 5\n");
+  EXPECT_FALSE(load(slo));
+  EXPECT_THAT(message_, HasSubstr(profile + " says no costs of a [[gpu]]"));
+  std::filesystem::remove(profile);
+  EXPECT_FALSE(load(slo));
+  EXPECT_THAT(message_, HasSubstr(profile + ": cannot read"));
+  EXPECT_FALSE(load("[policy]\nname = \"fixed_timeslice\"\nprofile = \"x\"\n"));
+  EXPECT_THAT(message_, HasSubstr(":3: profile is no parameter of this policy"));
+}
+
 TEST_F(LoadPolicy, NamesFileLineKeyValueAndRange) {
   EXPECT_EQ(load("[policy]\n\nslice = \"2h\"\n").error(), errc::bad_config);
   EXPECT_EQ(message_, path_ + ":3: slice is 2h; it must be 1us to 1h");

@@ -335,14 +335,14 @@ TEST(Outcomes, AFailureIsLoggedWithWhatTheDriverSaidAndWithNothingElse) {
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
       HasSubstr("process 100: the suspend of 1 of 2 queues on GPU 10 failed; they are being "
-                "resumed\n"));
+                "resumed part=driver pid=100 gpu=10 queues=2 failed=1 errno=0\n"));
   bench.run_for(2s);
   bench.driver.script_outcome(100, q(1), outcome::failed);
   bench.driver.script_errno(EIO);
   ::testing::internal::CaptureStderr();
   bench.run_for(2s);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr(" failed: Input/output error; they are being resumed\n"));
+              HasSubstr(" failed: Input/output error; they are being resumed part=driver"));
 }
 
 TEST(Outcomes, InvalidIsTriedAgainWhenTheDriverAnnouncesTheQueue) {
@@ -592,7 +592,8 @@ TEST(Loss, OfTheBackendUnderLoadIsFollowedByAttachingAgainAtOnce) {
   bench.run_for(1s);
   EXPECT_TRUE(bench.driver.attached(200));
   const auto said = ::testing::internal::GetCapturedStderr();
-  const auto at = said.find("backend scripted: back; 1 processes attached again\n");
+  const auto at =
+      said.find("backend scripted: back; 1 processes attached again part=driver attached=1\n");
   ASSERT_NE(at, std::string::npos) << said;
   EXPECT_EQ(said.find("back;", at + 30), std::string::npos) << "once";
 }
@@ -626,8 +627,9 @@ TEST(Loss, OfTheBackendIsMadeUpForUnderLoadThoughAnAttachFails) {
   bench.settle();
   EXPECT_FALSE(bench.driver.attached(100));
   EXPECT_TRUE(bench.driver.attached(200));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              ::testing::HasSubstr("back; 1 of 2 processes attached again\n"));
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      ::testing::HasSubstr("back; 1 of 2 processes attached again part=driver attached=1\n"));
   bench.run_for(quick_config().failure_backoff);
   EXPECT_TRUE(bench.driver.suspended(100, q(0)));
 }

@@ -142,7 +142,7 @@ TEST_F(Reservations, WhoseEndIsRefusedForGoodAreSaidAndHoldUpNothing) {
   EXPECT_NE(
       ::testing::internal::GetCapturedStderr().find(
           "GPU 10: the driver does not end its reservation of slots: Operation not permitted; "
-          "it is told again until it does\n"),
+          "it is told again until it does part=driver gpu=10\n"),
       std::string::npos);
   EXPECT_EQ(news(), (said{{gpu_a, 1}}));
   EXPECT_TRUE(bench_.core->all_running());

@@ -2,9 +2,12 @@
 
 #include "sluice/scheduler.hpp"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -228,6 +231,74 @@ TEST(Scheduler, RunsOnItsOwnThreadAndStopsFromAnother) {
   EXPECT_EQ(all.core->stats().resumes, 21U);
   EXPECT_EQ(all.log.stops, 1);
   EXPECT_EQ(all.core->register_client({"late", {}, 1s}).error(), errc::stopped);
+}
+
+/// From a thread of their own somebody reads the journal and somebody looks, while clients begin.
+TEST(Scheduler, IsLookedAtAndReadWhileItRuns) {
+  auto made = journal::create();
+  ASSERT_TRUE(made);
+  journal& read = **made;
+  node all(own_loop(), quick(), {}, {.journal = &read});
+  EXPECT_EQ(all.core->look(1s).error(), errc::stopped) << "not started";
+  ASSERT_TRUE(all.core->start());
+  std::thread runner([&] { all.core->run(); });
+  std::vector<journal_entry> story;
+  std::atomic<bool> done{false};
+  std::thread reader([&] {
+    std::array<journal_entry, 16> some;
+    for (;;) {
+      const bool last = done.load();
+      pollfd ready{read.ready_fd(), POLLIN, 0};
+      if (!last && read.sleep()) (void)poll(&ready, 1, 10'000);
+      while (const std::size_t count = read.take(some))
+        story.insert(story.end(), some.begin(), some.begin() + count);
+      if (last) return;
+    }
+  });
+  auto client = all.client();
+  EXPECT_TRUE(eventually([&] { return all.managed(); }));
+  std::atomic<std::uint64_t> looks{0};
+  std::vector<std::thread> lookers;
+  for (int i = 0; i < 2; ++i) {
+    lookers.emplace_back([&] {
+      for (;;) {
+        const auto seen = all.core->look(patience);
+        if (!seen) {
+          EXPECT_EQ(seen.error(), errc::stopped);
+          return;
+        }
+        EXPECT_EQ(seen->groups.size(), 1U);
+        ++looks;
+      }
+    });
+  }
+  constexpr std::size_t times = 50;
+  for (std::size_t i = 1; i <= times; ++i) {
+    client.begin();
+    EXPECT_TRUE(eventually([&] { return all.core->stats().suspends == i; }));
+    client.end();
+    EXPECT_TRUE(eventually([&] { return all.core->stats().resumes == i; }));
+  }
+  EXPECT_TRUE(eventually([&] { return looks > 100; }));
+  all.core->stop();
+  runner.join();
+  for (auto& each : lookers) each.join();
+  // Only the journal itself wakes its reader: it has all of it by now, or does when it looks.
+  done = true;
+  read.pass_on();
+  reader.join();
+  EXPECT_EQ(read.lost(), 0U);
+  const auto number_of = [&](journal_kind kind) {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(story, [&](const auto& one) { return one.kind == kind; }));
+  };
+  EXPECT_EQ(number_of(journal_kind::begin), times);
+  EXPECT_EQ(number_of(journal_kind::process_off), times);
+  EXPECT_EQ(number_of(journal_kind::process_on), times);
+  EXPECT_EQ(number_of(journal_kind::batch), 2 * times);
+  EXPECT_EQ(number_of(journal_kind::done), 2 * times);
+  EXPECT_EQ(number_of(journal_kind::stop), 1U);
+  EXPECT_EQ(all.core->look(1s).error(), errc::stopped);
 }
 
 /// Holds everything, or throws instead.

@@ -8,7 +8,7 @@ endif()
 file(REMOVE ${json})
 execute_process(
   COMMAND ${PROGRAM} --load ${LOAD} --window 1.5 --drain-limit 2s --json ${json} ${policy}
-    --record ${WORK}/${LOAD}.rec
+    --record ${WORK}/${LOAD}.rec --trace-out ${WORK}/${LOAD}.json.trace --report ${WORK}/${LOAD}.html
   RESULT_VARIABLE code OUTPUT_VARIABLE out)
 message("${out}")
 if(NOT code EQUAL 0)
@@ -25,6 +25,14 @@ if(POLICY)
   endif()
 endif()
 
+file(READ ${WORK}/${LOAD}.html page)
+foreach(said "The GPU is simulated" "examples/demo.sh --load ${LOAD} --window 1.5" "both, scheduled"
+    "What online latency costs in offline work")
+  string(FIND "${page}" "${said}" at)
+  if(at LESS 0)
+    message(SEND_ERROR "the page does not say '${said}'")
+  endif()
+endforeach()
 file(READ ${json} text)
 function(expect what)
   if(NOT (${ARGN}))
@@ -65,6 +73,10 @@ foreach(key suspends resumes driver_calls)
   string(JSON recorded_${key} GET ${recorded} rows 0 ${key})
   expect("recorded ${key}" recorded_${key} EQUAL ${key})
 endforeach()
+if(CHECK_TRACE)
+  execute_process(COMMAND ${CHECK_TRACE} trace ${WORK}/${LOAD}.json.trace RESULT_VARIABLE code)
+  expect("its timeline is one" code EQUAL 0)
+endif()
 expect("every run served the same requests" online_alone_requests EQUAL scheduled_requests
   AND unscheduled_requests EQUAL scheduled_requests)
 

@@ -99,7 +99,7 @@ def layout(root, compiler, work):
     source = work / "types.cpp"
     source.write_text(
         "".join(f'#include "{str(one).split("/include/")[1]}"\n' for one in headers)
-        + "".join(f"{name}* type_{number};\n" for number, name in enumerate(types))
+        + "".join(f"{name}* pointer_to_{re.sub('[^a-z0-9_]+', '_', name)};\n" for name in types)
     )
     library = work / "types.so"
     must(

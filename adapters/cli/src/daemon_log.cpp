@@ -1,7 +1,12 @@
 #include "daemon_log.hpp"
 
-#include <memory>
+#include <signal.h>
 
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include <spdlog/async.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
@@ -36,17 +41,41 @@ class standard_error_sink final : public spdlog::sinks::sink {
   void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
 };
 
-}  // namespace
+constexpr std::size_t most_lines_waiting = 8192;
 
-void start_log(daemon_log_level least) {
-  spdlog::register_logger(
-      std::make_shared<spdlog::logger>("sluice", std::make_shared<standard_error_sink>()));
-  set_log_level(least);
+std::string name_of(log_part part) { return "sluice." + std::string(to_string(part)); }
+
+void log(spdlog::level::level_enum level, std::string_view sentence) {
+  if (const auto logger = spdlog::get(name_of(log_part::node)))
+    logger->log(level, "{} part={}", sentence, to_string(log_part::node));
 }
 
-void set_log_level(daemon_log_level least) { spdlog::get("sluice")->set_level(level_of(least)); }
+}  // namespace
 
-void log_info(std::string_view sentence) { spdlog::get("sluice")->info(sentence); }
-void log_warning(std::string_view sentence) { spdlog::get("sluice")->warn(sentence); }
+daemon_log::daemon_log(const daemon_config& levels) {
+  spdlog::init_thread_pool(most_lines_waiting, 1, [] {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  });
+  const auto sink = std::make_shared<standard_error_sink>();
+  for (const log_part each : all_log_parts)
+    spdlog::register_logger(std::make_shared<spdlog::async_logger>(
+        name_of(each), sink, spdlog::thread_pool(), spdlog::async_overflow_policy::overrun_oldest));
+  set_log_levels(levels);
+}
+
+daemon_log::~daemon_log() { spdlog::shutdown(); }
+
+void set_log_levels(const daemon_config& levels) {
+  for (const log_part each : all_log_parts) {
+    const auto own = levels.log_levels[static_cast<std::size_t>(each)];
+    if (const auto logger = spdlog::get(name_of(each)))
+      logger->set_level(level_of(own.value_or(levels.log_level)));
+  }
+}
+
+void log_info(std::string_view sentence) { log(spdlog::level::info, sentence); }
+void log_warning(std::string_view sentence) { log(spdlog::level::warn, sentence); }
 
 }  // namespace sluice::cli

@@ -75,12 +75,6 @@ bool file_may_trace(const std::string& path) {
   return got >= 8 && (data[1] >> cap_sys_ptrace & 1U) != 0;
 }
 
-/// Gfx versions whose GPUs let several processes be debugged at once (kfd_dbg_is_per_vmid_supported
-/// of the driver: GC 9.4.2, 9.4.3, 9.4.4, 9.5.0, 11.0.0 and later).
-bool many_debugged(std::uint32_t gfx) {
-  return gfx == 90010 || (gfx >= 90400 && gfx <= 90402) || gfx == 90500 || gfx >= 110000;
-}
-
 /// Whether this process may open the file for writing, or else make it, and the directories above
 /// it.
 bool may_change(const std::string& path) {
@@ -101,6 +95,16 @@ std::string gpu_name(const kfd::gpu_description& gpu) {
 }
 
 }  // namespace
+
+/// Gfx versions whose GPUs let several processes be debugged at once (kfd_dbg_is_per_vmid_supported
+/// of the driver: GC 9.4.2, 9.4.3, 9.4.4, 9.5.0, 11.0.0 and later).
+bool many_debugged(std::uint32_t gfx) {
+  return gfx == 90010 || (gfx >= 90400 && gfx <= 90402) || gfx == 90500 || gfx >= 110000;
+}
+
+bool uses_mes(const machine& here, std::uint32_t gfx) {
+  return gfx >= 110000 || parameter(here, "mes") == 1;
+}
 
 check check_kernel(const machine& here) {
   const std::string path = "/proc/sys/kernel/osrelease";
@@ -175,20 +179,18 @@ std::vector<check> check_gpus(const machine& here, const kfd::node_view& node) {
                    "/dev/dri/renderD*"});
     return all;
   }
-  const auto mes = parameter(here, "mes");
   for (const auto& gpu : node.gpus) {
     const std::string name = gpu_name(gpu);
     // No interface says which of the two it is.
     const bool by_generation = gpu.gfx_target_version >= 110000;
-    const bool by_parameter = mes && *mes == 1;
+    const bool mes = uses_mes(here, gpu.gfx_target_version);
     all.push_back({"scheduler", verdict::good,
                    fmt::format("{}: {}", name,
-                               by_generation || by_parameter
-                                   ? "MES (firmware): a suspend is one command per queue"
+                               mes ? "MES (firmware): a suspend is one command per queue"
                                    : "runlist: each suspend takes everybody off for a moment"),
-                   by_generation  ? "derived: MES is the default from gfx 11 on"
-                   : by_parameter ? "derived: " + parameter_path("mes") + " is 1"
-                                  : "derived: the runlist is the default before gfx 11"});
+                   by_generation ? "derived: MES is the default from gfx 11 on"
+                   : mes         ? "derived: " + parameter_path("mes") + " is 1"
+                                 : "derived: the runlist is the default before gfx 11"});
 
     constexpr std::uint64_t trap_debug = 0x8000;
     constexpr std::uint64_t trap_debug_firmware = 0x20000000;

@@ -41,6 +41,11 @@ struct machine {
   std::function<int()> try_io_uring;
 };
 
+/// Whether the driver can debug several processes of such a GPU at once.
+bool many_debugged(std::uint32_t gfx_target_version);
+/// Whether MES schedules such a GPU's queues: derived, for no interface tells.
+bool uses_mes(const machine& here, std::uint32_t gfx_target_version);
+
 // Each looks at one thing. None changes anything or traces anybody; that the device is opened shows
 // in sysfs as a process without queues.
 check check_kernel(const machine& here);

@@ -12,10 +12,8 @@
 #include "sweep.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -471,19 +469,9 @@ checked<lab::sweep_axes> make_axes(const options& asked) {
 /// What was typed, for a shell to repeat.
 std::string command_line() {
   std::ifstream own("/proc/self/cmdline");
-  std::string text;
-  for (std::string word; std::getline(own, word, '\0');) {
-    const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || c > 0x7F; };
-    const bool quoted =
-        word.empty() || !std::all_of(word.begin(), word.end(), [&](char c) {
-          return plain(static_cast<unsigned char>(c)) || std::strchr("_./:=,+@%-", c) != nullptr;
-        });
-    if (!text.empty()) text += ' ';
-    if (quoted) text += '\'';
-    for (const char each : word) text += each == '\'' ? std::string("'\\''") : std::string(1, each);
-    if (quoted) text += '\'';
-  }
-  return text;
+  std::vector<std::string> words;
+  for (std::string word; std::getline(own, word, '\0');) words.push_back(word);
+  return lab::page::shell_text(words);
 }
 
 int run(const options& asked) {

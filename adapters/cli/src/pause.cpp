@@ -1,5 +1,6 @@
 // sluice pause, sluice unpause: everything runs on this node, whichever node's program owns it.
 
+#include "control_link.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 
@@ -9,9 +10,12 @@
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <boost/json/object.hpp>
 #include <fmt/format.h>
 
 #include "sluice/kfd/node_lock.hpp"
@@ -25,12 +29,6 @@ struct options {
   node_files where;
   std::string why;
 };
-
-void add_directory(CLI::App& to, node_files& where) {
-  to.add_option("--directory", where.directory, "Where the node's files are ([daemon] directory)")
-      ->capture_default_str()
-      ->type_name("DIR");
-}
 
 /// What the file can hold for who finds it.
 CLI::Validator one_line() {
@@ -64,6 +62,41 @@ std::string agents_here() {
   return all;
 }
 
+std::string unpause_words(const node_files& where) {
+  return "'sluice unpause" + directory_words(where) + "'";
+}
+
+/// Asks whoever owns the node, who can where the directory is not this user's to write. \return
+/// nothing where nobody hears: then it is done by the file.
+std::optional<result<void>> ask_owner(const options& chosen, boost::json::object request,
+                                      bool& was_there, std::string& message) {
+  control_failure failed;
+  const auto answer = control_link{chosen.where}.ask(std::move(request), failed);
+  if (answer) {
+    const auto* const before = answer->if_contains("before");
+    was_there = before != nullptr && before->is_bool() && before->as_bool();
+    return result<void>{};
+  }
+  if (failed.what == control_problem::nobody || failed.what == control_problem::broken) return {};
+  message = failed.sentence;
+  return result<void>{error_code{EACCES, boost::system::system_category()}};
+}
+
+result<void> make_pause(const options& chosen, std::string& message) {
+  bool was_there = false;
+  const auto asked = ask_owner(chosen, {{"ask", "pause"}, {"why", chosen.why}}, was_there, message);
+  return asked ? *asked : pause_node(chosen.where, chosen.why, message);
+}
+
+/// \return ENOENT where it was not paused.
+result<void> end_pause(const options& chosen, std::string& message) {
+  bool was_there = false;
+  const auto asked = ask_owner(chosen, {{"ask", "unpause"}}, was_there, message);
+  if (!asked) return unpause_node(chosen.where, message);
+  if (*asked && !was_there) return error_code{ENOENT, boost::system::system_category()};
+  return *asked;
+}
+
 /// What the pause does to whoever owns the node. \return the exit code.
 int say_who_obeys(const node_files& where) {
   using kind = kfd::node_lock::kind;
@@ -79,8 +112,8 @@ int say_who_obeys(const node_files& where) {
     const std::string agents = agents_here();
     complain(fmt::format(
         "nobody owns a node here ({}); a node that starts with this directory will not act until "
-        "'sluice unpause'{}",
-        printable(where.owner()),
+        "{}{}",
+        printable(where.owner()), unpause_words(where),
         agents.empty() ? ""
                        : "; not paused are those whose agents run here (sluice-agent, process " +
                              agents + "): they have their files elsewhere (--directory)"));
@@ -107,25 +140,25 @@ int do_pause(const options& chosen) {
   const auto before = paused_why(chosen.where);
   if (before && chosen.why.empty()) {
     const std::string since =
-        fmt::format("already paused since {}{}{}; 'sluice unpause' ends that\n", time_of(file),
-                    before->empty() ? "" : ": ", *before);
+        fmt::format("already paused since {}{}{}; {} ends that\n", time_of(file),
+                    before->empty() ? "" : ": ", *before, unpause_words(chosen.where));
     return print(since) ? say_who_obeys(chosen.where) : exit_failed;
   }
   std::string message;
-  if (!pause_node(chosen.where, chosen.why, message)) {
+  if (!make_pause(chosen, message)) {
     complain(printable(message));
     return exit_failed;
   }
   const bool said = print(fmt::format(
-      "paused: a sluice::node (as 'sluice run' is) lets everything run while {} exists; 'sluice "
-      "unpause' ends that\n",
-      printable(file)));
+      "paused: a sluice::node (as 'sluice run' is) lets everything run while {} exists; {} ends "
+      "that\n",
+      printable(file), unpause_words(chosen.where)));
   return said ? say_who_obeys(chosen.where) : exit_failed;
 }
 
 int do_unpause(const options& chosen) {
   std::string message;
-  const auto done = unpause_node(chosen.where, message);
+  const auto done = end_pause(chosen, message);
   if (!done && done.error() != boost::system::errc::no_such_file_or_directory) {
     complain(printable(message));
     return exit_failed;
@@ -135,7 +168,9 @@ int do_unpause(const options& chosen) {
     complain(fmt::format("there is no directory {}", printable(chosen.where.directory)));
     return exit_failed;
   }
-  return print(done ? "not paused any more\n" : "it was not paused\n") ? exit_done : exit_failed;
+  return print(std::string_view(done ? "not paused any more\n" : "it was not paused\n"))
+             ? exit_done
+             : exit_failed;
 }
 
 }  // namespace

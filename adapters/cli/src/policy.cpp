@@ -1,5 +1,6 @@
-// sluice policy: which policies there are, and what they can be told.
+// sluice policy: which policies there are, what they can be told, and which one runs.
 
+#include "control_link.hpp"
 #include "output.hpp"
 #include "policy_choice.hpp"
 #include "python_policy.hpp"
@@ -9,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include <boost/json.hpp>
 #include <fmt/format.h>
 
 #include "sluice/policies/all.hpp"
@@ -67,7 +69,38 @@ std::string describe(const policy_kind& kind) {
   return text;
 }
 
-int show(const std::string& what) {
+/// What a daemon says runs, as command lines write it; empty: none answers, or it does not know.
+struct running_policy {
+  std::string text;
+  std::string by;  ///< Who chose it, where that was not its configuration.
+  bool paused = false;
+};
+
+running_policy running_in(const boost::json::object& answer) {
+  running_policy found;
+  const auto* const said = answer.if_contains("policy");
+  const auto* const about = said != nullptr ? said->if_object() : nullptr;
+  if (about == nullptr) return found;
+  const auto text = [&](std::string_view key) {
+    const auto* const in = about->if_contains(key);
+    return in != nullptr && in->is_string() ? printable(in->as_string()) : std::string();
+  };
+  const auto* const paused = about->if_contains("paused");
+  return {text("text"), text("by"), paused != nullptr && paused->is_bool() && paused->as_bool()};
+}
+
+running_policy ask_running(const node_files& where) {
+  control_failure ignored;
+  const auto answer = control_link{where}.ask({{"ask", "policy"}}, ignored);
+  return answer ? running_in(*answer) : running_policy{};
+}
+
+std::string running_words(const running_policy& running) {
+  return fmt::format("{}{}{}", running.text, running.by.empty() ? "" : ", chosen by " + running.by,
+                     running.paused ? "; but the node is paused" : "");
+}
+
+int show(const std::string& what, const node_files& where) {
   policy_registry known;
   for (policy_kind& kind : all_policies()) known.add(std::move(kind));
   std::string text;
@@ -92,12 +125,32 @@ int show(const std::string& what) {
       return exit_failed;
     }
     text = describe(*kind);
+    const auto running = ask_running(where);
+    if (running.text == what || running.text.starts_with(what + ":"))
+      text += "  # the daemon runs " + running_words(running) + "\n";
   } else {
     for (const auto name : known.names()) {
       text += fmt::format("{}: {}\n", name, known.find(name)->summary);
     }
+    const auto running = ask_running(where);
+    if (!running.text.empty()) text += "the daemon runs " + running_words(running) + "\n";
   }
   return print(text) ? exit_done : exit_failed;
+}
+
+/// Has a running daemon take it.
+int use(const std::string& what, const node_files& where) {
+  control_failure failed;
+  const auto answer = control_link{where}.ask({{"ask", "policy"}, {"use", what}}, failed);
+  if (!answer) {
+    complain(failed.sentence);
+    return exit_failed;
+  }
+  const auto running = running_in(*answer);
+  return print(fmt::format("the daemon runs {} until its configuration is read anew or it ends{}\n",
+                           running.text, running.paused ? "; but the node is paused" : ""))
+             ? exit_done
+             : exit_failed;
 }
 
 /// Plays random sequences to it, as policy_check.hpp says.
@@ -126,26 +179,40 @@ int check(const std::string& what) {
 }  // namespace
 
 subcommand add_policy(CLI::App& program) {
-  const auto what = std::make_shared<std::string>();
-  const auto checks = std::make_shared<bool>(false);
+  struct options {
+    std::string what;
+    bool checks = false;
+    bool uses = false;
+    node_files where;
+  };
+  const auto chosen = std::make_shared<options>();
   auto* const command =
-      program.add_subcommand("policy", "List policies, and what they can be told");
+      program.add_subcommand("policy", "List policies, what they can be told; switch to one");
   command->footer(
-      "Without an argument: every policy of this build. With one: its parameters, as\n"
-      "they stand in the table [policy] of a configuration, their defaults and ranges.\n"
-      "A plugin is loaded for that, and a policy made of its defaults. Exit code 0: done;\n"
-      "1: there is no such policy, the plugin cannot be used, or the check found something; 2: "
-      "usage.");
-  auto* const named = command
-                          ->add_option("POLICY", *what,
-                                       "A name, or the path of a plugin (.so) or Python file (.py)")
-                          ->type_name("");
-  command
-      ->add_flag("--check", *checks,
-                 "Play 1000 random sequences of events to it (POLICY or POLICY:KEY=VALUE,...), "
-                 "and show the shortest in which it does what no policy may")
-      ->needs(named);
-  return {command, [what, checks] { return *checks ? check(*what) : show(*what); }};
+      "Without an argument: every policy of this build, and what a daemon here runs.\n"
+      "With one: its parameters, as they stand in the table [policy] of a\n"
+      "configuration, their defaults and ranges. A plugin is loaded for that, and a\n"
+      "policy made of its defaults. --check plays 1000 random sequences of events to\n"
+      "it, and shows the shortest in which it does what no policy may. --use asks the\n"
+      "daemon, which hears root and its own user, and keeps to it until its\n"
+      "configuration is read anew.\n"
+      "Exit code 0: done; 1: there is no such policy, the plugin cannot be used, the\n"
+      "check found something, or the daemon refuses; 2: usage.");
+  auto* const named =
+      command->add_option("POLICY", chosen->what, "A name, or the path of a plugin (.so, .py)")
+          ->type_name("");
+  auto* const checks =
+      command->add_flag("--check", chosen->checks, "Try to find a defect (POLICY[:KEY=VALUE,...])")
+          ->needs(named);
+  command->add_flag("--use", chosen->uses, "Have the daemon take it (NAME[:KEY=VALUE,...])")
+      ->needs(named)
+      ->excludes(checks);
+  add_directory(*command, chosen->where);
+  return {command, [chosen] {
+            if (chosen->checks) return check(chosen->what);
+            return chosen->uses ? use(chosen->what, chosen->where)
+                                : show(chosen->what, chosen->where);
+          }};
 }
 
 }  // namespace sluice::cli

@@ -23,6 +23,7 @@
 
 #include <fmt/format.h>
 
+#include "sluice/lab/choice.hpp"
 #include "sluice/node.hpp"
 #include "sluice/reactor.hpp"
 #include "sluice/statistics_text.hpp"
@@ -36,6 +37,7 @@ using namespace std::chrono_literals;
 struct options {
   std::string config;
   std::string mode;
+  std::string trace;
 };
 
 /// How often the service manager is told what has changed.
@@ -65,6 +67,7 @@ bool has_event_loop(const options& chosen) {
   std::vector<std::string> words{sibling, "run"};
   if (!chosen.config.empty()) words.push_back("--config=" + chosen.config);
   if (!chosen.mode.empty()) words.push_back("--mode=" + chosen.mode);
+  if (!chosen.trace.empty()) words.push_back("--trace-out=" + chosen.trace);
   std::vector<char*> arguments;
   for (auto& each : words) arguments.push_back(each.data());
   arguments.push_back(nullptr);
@@ -84,12 +87,22 @@ class daemon {
     const auto missing = running_.missing_here();
     for (const std::string& each : missing) complain(printable(chosen_.config + ": " + each));
     if (!missing.empty()) return exit_failed;
-    start_log(running_.log_level);
     // Before any thread, so that all have them blocked and this one takes them.
     const sigset_t awaited = awaited_signals();
     ::pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
-    if (!start()) return exit_failed;
+    std::string failure;
+    const int code = serve(awaited, failure);
+    if (!failure.empty()) complain(failure);  // after what led to it
+    return code;
+  }
+
+ private:
+  /// \param failure why it could not be started.
+  int serve(const sigset_t& awaited, std::string& failure) {
+    const daemon_log log{running_};
+    failure = start();
+    if (!failure.empty()) return exit_failed;
     while (!ended_) {
       const timespec wait = until_next();
       const int signal = ::sigtimedwait(&awaited, nullptr, &wait);
@@ -113,15 +126,16 @@ class daemon {
     return exit_done;
   }
 
- private:
   std::optional<daemon_config> load() const {
     auto config = load_daemon(chosen_.config, known_);
     if (config && !chosen_.mode.empty())
       config->node.mode = chosen_.mode == "enforce" ? node_mode::enforce : node_mode::observe;
+    if (config && !chosen_.trace.empty()) config->node.observing.trace = chosen_.trace;
     return config;
   }
 
-  bool start() {
+  /// \return why not; empty: it is started.
+  std::string start() {
     node_options with = running_.node;
     if (const duration every = service_manager::alive_every(); every > duration::zero()) {
       // Half of it here and half in this thread, which looks as often: never later than wanted.
@@ -129,24 +143,43 @@ class daemon {
       with.alive_every = every / 2;
       with.alive = [this] { alive_ = true; };
     }
+    with.find_policy = [this](const std::string& text, std::string& message) {
+      return find_policy(text, message);
+    };
     with.warn = log_warning;
     with.tell = log_info;
     std::string message;
     auto made = node::create(std::move(with), message);
-    if (!made) {
-      complain(message);
-      return false;
-    }
+    if (!made) return message;
     node_ = std::move(*made);
     log_info(words_of(running_));
-    if (const auto started = node_->start(); !started) {
-      complain("cannot start: " + started.error().message());
-      return false;
-    }
+    if (const auto started = node_->start(); !started)
+      return "cannot start: " + started.error().message();
     next_statistics_ = after_interval();
     status_ = status();
     service_manager::ready(status_);
-    return true;
+    return {};
+  }
+
+  /// Of the policies that a configuration may name; a plugin is for the configuration, which an
+  /// administrator wrote.
+  result<named_policy> find_policy(const std::string& text, std::string& message) const {
+    const auto given = lab::parse_choice(text);
+    if (given.has_error()) {
+      message = given.error().message;
+      return errc::bad_config;
+    }
+    const auto make = [this, name = given->name, values = given->values](std::string& why) {
+      return known_.make(name, values, why);
+    };
+    if (const auto tried = make(message); !tried) return tried.error();
+    return named_policy{
+        .make =
+            [make] {
+              std::string ignored;
+              return make(ignored).value();
+            },
+        .text = command_text(given->name, *known_.find(given->name), given->values)};
   }
 
   void reload() {
@@ -158,6 +191,7 @@ class daemon {
       log_warning("reload: the old settings stay");
     } else {
       if (!chosen_.mode.empty()) next->node.mode = running_.node.mode;
+      if (!chosen_.trace.empty()) next->node.observing.trace = chosen_.trace;
       take(std::move(*next));
     }
     service_manager::ready(status_);
@@ -178,7 +212,8 @@ class daemon {
     running_.policy_table = next.policy_table;
     running_.node.settings = next.node.settings;
     running_.log_level = next.log_level;
-    set_log_level(next.log_level);
+    running_.log_levels = next.log_levels;
+    set_log_levels(next);
     if (std::exchange(running_.statistics_interval, next.statistics_interval) !=
         next.statistics_interval)
       next_statistics_ = after_interval();
@@ -259,6 +294,10 @@ subcommand add_run(CLI::App& program) {
   command->add_option("-c,--config", chosen->config, "The configuration (TOML)")->type_name("FILE");
   command->add_option("--mode", chosen->mode, "Instead of the configuration's mode")
       ->check(CLI::IsMember({"observe", "enforce"}));
+  command
+      ->add_option("--trace-out", chosen->trace,
+                   "A timeline for ui.perfetto.dev, of what it does")
+      ->type_name("FILE");
   return {command, [chosen] { return daemon{*chosen}.run(); }};
 }
 

@@ -33,11 +33,13 @@ CLI::Validator process_id();
 CLI::Validator queue_number();
 
 // Each adds its options to the program's.
+subcommand add_accept(CLI::App& program);
 subcommand add_analyze(CLI::App& program);
 subcommand add_breaker(CLI::App& program);
 subcommand add_check(CLI::App& program);
 subcommand add_doctor(CLI::App& program);
 subcommand add_hqds(CLI::App& program);
+subcommand add_jobs(CLI::App& program);
 subcommand add_lab(CLI::App& program);
 subcommand add_manual(CLI::App& program);
 subcommand add_pause(CLI::App& program);
@@ -49,7 +51,10 @@ subcommand add_resume(CLI::App& program);
 subcommand add_role(CLI::App& program);
 subcommand add_run(CLI::App& program);
 subcommand add_sim(CLI::App& program);
+subcommand add_status(CLI::App& program);
 subcommand add_suspend(CLI::App& program);
+subcommand add_top(CLI::App& program);
 subcommand add_unpause(CLI::App& program);
+subcommand add_why(CLI::App& program);
 
 }  // namespace sluice::cli

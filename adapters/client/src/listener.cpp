@@ -29,14 +29,14 @@ const sockaddr* plain(const sockaddr_un& address) noexcept {
   return reinterpret_cast<const sockaddr*>(&address);  // NOLINT: the sockets API
 }
 
-foreign_fd new_socket() noexcept {
-  return foreign_fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+foreign_fd new_socket(int type) noexcept {
+  return foreign_fd(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 /// Whether somebody accepts connections there.
-bool is_served(const std::string& path) noexcept {
+bool is_served(const std::string& path, int type) noexcept {
   sockaddr_un address{};
-  const foreign_fd probe = new_socket();
+  const foreign_fd probe = new_socket(type);
   if (!probe || !fill(address, path)) return false;
   // A full backlog is somebody, too.
   return ::connect(probe.get(), plain(address), sizeof address) == 0 || errno == EAGAIN;
@@ -82,14 +82,14 @@ result<void> listener::open(const std::string& path, mode_t mode, std::optional<
                             std::string& problem) {
   const auto failed = [&](const char* what) -> result<void> {
     const error_code why = last_system_error();
-    problem = "the clients' socket " + path + ": " + what + ": " + why.message();
+    problem = what_ + " " + path + ": " + what + ": " + why.message();
     return why;
   };
   // Made beside its place and moved there, so that nobody finds it with other rights.
   const std::string beside = path + "." + std::to_string(::getpid());
   sockaddr_un address{};
   if (!fill(address, beside)) {
-    problem = "the clients' socket " + path + ": the path is too long for a socket; shorten it";
+    problem = what_ + " " + path + ": the path is too long for a socket; shorten it";
     return error_code{ENAMETOOLONG, boost::system::system_category()};
   }
   std::error_code ignored;
@@ -98,16 +98,16 @@ result<void> listener::open(const std::string& path, mode_t mode, std::optional<
   struct stat there {};
   if (::lstat(path.c_str(), &there) == 0) {
     if (!S_ISSOCK(there.st_mode)) {
-      problem = "the clients' socket " + path + ": something else is there; remove it";
+      problem = what_ + " " + path + ": something else is there; remove it";
       return error_code{EEXIST, boost::system::system_category()};
     }
-    if (is_served(path)) {
-      problem = "the clients' socket " + path +
+    if (is_served(path, type_)) {
+      problem = what_ + " " + path +
                 " is served by another scheduler; stop that one, or name another socket";
       return errc::already_owned;
     }
   }
-  foreign_fd made = new_socket();
+  foreign_fd made = new_socket(type_);
   if (!made) return failed("cannot make a socket");
   // Each message then says which process sent it.
   const int on = 1;
@@ -117,7 +117,7 @@ result<void> listener::open(const std::string& path, mode_t mode, std::optional<
   if (const auto given = give_rights(beside, mode, group, file_); !given) {
     ::unlink(beside.c_str());
     const error_code why = given.error();
-    problem = "the clients' socket " + path + ": " +
+    problem = what_ + " " + path + ": " +
               (group ? not_given_to(*group, why) : "cannot be given its rights: " + why.message());
     return why;
   }
@@ -129,7 +129,7 @@ result<void> listener::open(const std::string& path, mode_t mode, std::optional<
   }
   if (::lstat(path.c_str(), &placed) != 0 || placed.st_ino != file_.st_ino ||
       placed.st_dev != file_.st_dev) {
-    problem = "the clients' socket " + path + ": something else has been put in its place";
+    problem = what_ + " " + path + ": something else has been put in its place";
     return error_code{EPERM, boost::system::system_category()};
   }
   socket_ = std::move(made);

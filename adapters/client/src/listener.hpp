@@ -9,6 +9,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "sluice/result.hpp"
 
@@ -23,7 +24,9 @@ result<void> give_rights(const std::string& path, mode_t mode, std::optional<gid
 /// Threading: one thread. Destruction removes the socket's file, if it is still this one's.
 class listener {
  public:
-  listener() = default;
+  /// \param type as of socket(2).
+  /// \param what it is, for sentences.
+  listener(int type, std::string what) : type_(type), what_(std::move(what)) {}
   listener(const listener&) = delete;
   listener& operator=(const listener&) = delete;
   ~listener() { close(); }
@@ -35,6 +38,8 @@ class listener {
   int fd() const noexcept { return socket_.get(); }
 
  private:
+  const int type_;
+  const std::string what_;
   foreign_fd socket_;
   std::string path_;
   struct stat file_ {};

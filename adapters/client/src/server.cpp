@@ -320,7 +320,7 @@ class server_impl final : public server, public session_home {
   const unique_fd rules_bell_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   client_host* clients_ = nullptr;
   reactor* loop_ = nullptr;  // Null while stopped.
-  listener listener_;
+  listener listener_{SOCK_SEQPACKET, "the clients' socket"};
   watch_id watch_{};
   watch_id rules_watch_{};
   timer_id timer_{};

@@ -335,10 +335,15 @@ std::string draw(const frontier& what, const cast& who, const extent& shown, std
     const double share = bound_at(what, latency);
     if (share >= shown.least && share <= shown.most) lines.push_back({px, y.at(share) - 1, 8, 2});
   }
+  const box bounds{x.from, y.to, x.to - x.from, y.from - y.to};
+  auto off_all = lines;
   if (what.alone_ms && *what.alone_ms >= shown.low_ms && *what.alone_ms <= shown.high_ms) {
-    lines.push_back({x.at(*what.alone_ms) - 1, y.to, 2, y.from - y.to});
+    off_all.push_back({x.at(*what.alone_ms) - 1, y.to, 2, y.from - y.to});
   }
-  const auto places = place_labels(wanted, {x.from, y.to, x.to - x.from, y.from - y.to}, lines);
+  auto places = place_labels(wanted, bounds, off_all);
+  // A point beside the upright line has its name across it rather than none.
+  if (std::find(places.begin(), places.end(), std::nullopt) != places.end())
+    places = place_labels(wanted, bounds, lines);
   std::string texts;
   for (std::size_t i = 0; i < points.size(); ++i) {
     const auto& one = *points[i];

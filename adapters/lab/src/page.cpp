@@ -5,7 +5,9 @@
 #include "page_assets.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
@@ -84,6 +86,22 @@ std::vector<duration> quantiles_of(std::vector<duration> samples) {
     made.push_back(samples[rank - 1]);
     if (rank == samples.size()) return made;
   }
+}
+
+std::string shell_text(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || c > 0x7F; };
+    const bool quoted =
+        word.empty() || !std::all_of(word.begin(), word.end(), [&](char c) {
+          return plain(static_cast<unsigned char>(c)) || std::strchr("_./:=,+@%-", c) != nullptr;
+        });
+    if (!text.empty()) text += ' ';
+    if (quoted) text += '\'';
+    for (const char each : word) text += each == '\'' ? std::string("'\\''") : std::string(1, each);
+    if (quoted) text += '\'';
+  }
+  return text;
 }
 
 std::string render(const document& what) {

@@ -67,6 +67,7 @@ section{content-visibility:auto;contain-intrinsic-size:auto 90rem;padding:1.2rem
 .summary{color:var(--dim);margin:0 0 .8rem}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(24rem,100%),1fr));gap:1.2rem 2rem;
 margin-top:1.2rem}
+.figures:not(.two)>figure:only-child{max-width:40rem}
 .figures.two{grid-template-columns:repeat(auto-fit,minmax(min(27rem,100%),40rem));margin-top:0}
 figure{margin:0;min-width:0}
 figure.wide,.scroll,figure+figure:has(.maps){margin-top:1.4rem}

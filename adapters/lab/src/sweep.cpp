@@ -27,6 +27,8 @@ struct cost_member {
 constexpr std::array scaled_costs{
     cost_member{"suspend_cost", &sim::gpu_profile::suspend_cost},
     cost_member{"resume_cost", &sim::gpu_profile::resume_cost},
+    cost_member{"suspend_cost_p99", &sim::gpu_profile::suspend_cost_p99},
+    cost_member{"resume_cost_p99", &sim::gpu_profile::resume_cost_p99},
     cost_member{"batch_unmap_cost", &sim::gpu_profile::batch_unmap_cost},
     cost_member{"batch_remap_cost", &sim::gpu_profile::batch_remap_cost}};
 

@@ -46,12 +46,13 @@ gpu* virtual_backend::find(gpu_id id) {
   return nullptr;
 }
 
-duration virtual_backend::cost_of(const gpu& on, command_kind kind) const {
+duration virtual_backend::cost_of(const gpu& on, command_kind kind) {
   const auto& shape = on.shape();
   if (how_ == mechanism::batch_commands) {
     return kind == command_kind::suspend ? shape.batch_unmap_cost : shape.batch_remap_cost;
   }
-  return kind == command_kind::suspend ? shape.suspend_cost : shape.resume_cost;
+  return kind == command_kind::suspend ? suspends_.next(shape.suspend_cost, shape.suspend_cost_p99)
+                                       : resumes_.next(shape.resume_cost, shape.resume_cost_p99);
 }
 
 result<void> virtual_backend::start(backend_listener& listener) {

@@ -3,6 +3,7 @@
 /// The backend of the laboratory: what the agent does to a real driver, done to the model of one,
 /// in virtual time and without ever failing.
 
+#include "cost_draw.hpp"
 #include "node.hpp"
 
 #include <cstdint>
@@ -95,7 +96,7 @@ class virtual_backend final : public backend {
   static std::vector<gpu*> gpus_of(const session& whose);
   /// Makes the target's queues on its limited GPUs count as offline, or no longer.
   void mark(const session& whose, bool marked);
-  duration cost_of(const gpu& on, command_kind kind) const;
+  duration cost_of(const gpu& on, command_kind kind);
   void call(gpu& on, command_kind kind, std::vector<waiting_batch> which,
             std::function<void()> then);
   void serve(gpu& on);
@@ -108,6 +109,7 @@ class virtual_backend final : public backend {
   backend_listener* listener_ = nullptr;
   std::map<pid_t, session> targets_;
   std::map<gpu*, gpu_lane> lanes_;
+  sim::cost_draw suspends_, resumes_;
   std::vector<gpu*> to_flush_;
   std::vector<std::function<void()>> reports_;  ///< For the next drain().
   std::vector<batch_result> results_;           ///< Likewise, after these.

@@ -19,6 +19,7 @@
 #include <toml++/toml.h>
 
 #include "sluice/duration_text.hpp"
+#include "sluice/observe/metrics_address.hpp"
 #include "sluice/whole_file.hpp"
 
 namespace sluice {
@@ -66,10 +67,15 @@ class daemon_reader {
     if (name_ == "clients") return flag(node.clients);
     if (name_ == "socket_group") return group(node.socket_group);
     if (name_ == "record") return text(node.record.file);
+    if (name_ == "jobs") return jobs(node.observing.jobs);
+    if (name_ == "metrics") return metrics(node.observing.metrics);
+    if (name_ == "metrics_file") return file(node.observing.metrics_file);
+    if (name_ == "trace") return file(node.observing.trace);
     if (name_ == "agent") return text(node.agent_path);
     if (name_ == "batch_commands") return flag(node.batch_commands);
     if (name_ == "criu_pause") return flag(node.criu_pause);
     if (name_ == "log_level") return word(into_.log_level, levels);
+    if (name_ == "log_levels") return parts();
     if (name_ == "statistics_interval") return span(into_.statistics_interval);
     return false;
   }
@@ -93,12 +99,69 @@ class daemon_reader {
     wrong("must be " + all);
     return true;
   }
+  bool parts() {
+    const auto* const table = node_->as_table();
+    if (table == nullptr) wrong("must be a table such as { attach = \"error\" }");
+    if (table == nullptr) return true;
+    for (const auto& [key, node] : *table) {
+      const std::string_view part = key.str();
+      const auto found =
+          std::ranges::find(all_log_parts, part, [](log_part each) { return to_string(each); });
+      const std::string name = fmt::format("log_levels.{}", part);
+      name_ = name;
+      node_ = &node;
+      if (found == all_log_parts.end()) {
+        wrong("is no part that logs; there are " + part_names());
+      } else {
+        daemon_log_level level{};
+        const std::size_t before = problems_.size();
+        (void)word(level, levels);
+        if (problems_.size() == before)
+          into_.log_levels[static_cast<std::size_t>(found - all_log_parts.begin())] = level;
+      }
+    }
+    return true;
+  }
+  static std::string part_names() {
+    std::string all;
+    for (const log_part each : all_log_parts)
+      all += fmt::format("{}{}", all.empty() ? "" : ", ", to_string(each));
+    return all;
+  }
   bool text(std::string& into) {
     if (auto given = node_->value_exact<std::string>())
       into = std::move(*given);
     else
       wrong("must be a text in quotes");
     return true;
+  }
+  bool file(std::string& into) {
+    if (auto given = node_->value_exact<std::string>(); given && is_path(*given))
+      into = std::move(*given);
+    else
+      wrong("must be the absolute path of a file in quotes, or \"\" for none");
+    return true;
+  }
+  bool jobs(std::string& into) {
+    if (auto given = node_->value_exact<std::string>();
+        given && (*given == observing_options::jobs_to_log || is_path(*given)))
+      into = std::move(*given);
+    else
+      wrong("must be \"log\", the absolute path of a file in quotes, or \"\" for none");
+    return true;
+  }
+  bool metrics(std::string& into) {
+    if (auto given = node_->value_exact<std::string>();
+        given && (given->empty() || observe::parse_metrics_address(*given)))
+      into = std::move(*given);
+    else
+      wrong(
+          "must be \"unix:/PATH\", an address with a port such as \"127.0.0.1:9464\" or "
+          "\"[::1]:9464\", or \"\" for none");
+    return true;
+  }
+  static bool is_path(const std::string& given) {
+    return given.empty() || (given.starts_with('/') && given.find('\0') == given.npos);
   }
   bool directory(std::string& into) {
     auto given = node_->value_exact<std::string>();
@@ -207,6 +270,7 @@ policy_choice default_choice(const policy_registry& known) {
 
 void take(policy_choice chosen, daemon_config& into) {
   into.policy = chosen.text;
+  into.node.settings.policy_text = chosen.text;
   into.node.settings.make_policy = [chosen = std::move(chosen)] { return chosen.make(); };
 }
 
@@ -268,13 +332,19 @@ std::vector<std::string> daemon_config::missing_here() const {
     else if ((status.permissions() & any_x) == std::filesystem::perms::none)
       say("agent", agent, "nobody may execute it");
   }
-  const std::string& record = node.record.file;
-  if (record.empty()) return found;
-  const auto above = std::filesystem::path{record}.parent_path();
-  if (!above.empty() && !std::filesystem::is_directory(above, error))
-    say("record", record, "there is no directory " + above.string());
-  else if (std::filesystem::is_directory(record, error))
-    say("record", record, "it is a directory; it must be a file's path");
+  const auto look_at_file = [&](std::string_view key, const std::string& file) {
+    if (file.empty()) return;
+    const auto above = std::filesystem::path{file}.parent_path();
+    if (!above.empty() && !std::filesystem::is_directory(above, error))
+      say(key, file, "there is no directory " + above.string());
+    else if (std::filesystem::is_directory(file, error))
+      say(key, file, "it is a directory; it must be a file's path");
+  };
+  look_at_file("record", node.record.file);
+  if (node.observing.jobs != observing_options::jobs_to_log)
+    look_at_file("jobs", node.observing.jobs);
+  look_at_file("metrics_file", node.observing.metrics_file);
+  look_at_file("trace", node.observing.trace);
   return found;
 }
 
@@ -288,6 +358,10 @@ std::string daemon_config::fixed_differences(const daemon_config& other) const {
   look("clients", node.clients, other.node.clients);
   look("socket_group", node.socket_group, other.node.socket_group);
   look("record", node.record.file, other.node.record.file);
+  look("jobs", node.observing.jobs, other.node.observing.jobs);
+  look("metrics", node.observing.metrics, other.node.observing.metrics);
+  look("metrics_file", node.observing.metrics_file, other.node.observing.metrics_file);
+  look("trace", node.observing.trace, other.node.observing.trace);
   look("agent", node.agent_path, other.node.agent_path);
   look("batch_commands", node.batch_commands, other.node.batch_commands);
   look("criu_pause", node.criu_pause, other.node.criu_pause);

@@ -1,6 +1,11 @@
 #include "sluice/node.hpp"
 
+#include "control_desk.hpp"
+#include "control_server.hpp"
+#include "history.hpp"
 #include "node_source.hpp"
+#include "observer.hpp"
+#include "observing.hpp"
 #include "pause_watch.hpp"
 
 #include <sys/stat.h>
@@ -23,6 +28,7 @@
 #include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/node_lock.hpp"
+#include "sluice/kfd/node_view.hpp"
 #include "sluice/null_backend.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/quiet_thread.hpp"
@@ -44,6 +50,9 @@ constexpr duration longest_end = 15s;
 constexpr duration first_retry = 1s;
 constexpr duration longest_retry = 30s;
 
+/// How long who shows the node waits for its scheduler's next turn.
+constexpr duration look_patience = 200ms;
+
 /// How long a host that no longer runs its loop is waited for, beyond stop_limit.
 constexpr duration hosted_patience = 5s;
 
@@ -52,25 +61,37 @@ std::string problem_of(const node_settings& settings) {
   return found.empty() ? settings.roles.problem() : found;
 }
 
-class node_impl final : public node {
+class node_impl final : public node, private steered_node {
  public:
-  explicit node_impl(node_options options)
+  node_impl(node_options options, std::unique_ptr<observer> watcher)
       : options_(std::move(options)),
+        observer_(std::move(watcher)),
         settings_(std::exchange(options_.settings, {})),
         pause_(options_.files, [this](const auto& why) { take_pause(why); }) {
     if (!settings_.make_policy) settings_.make_policy = [] { return make_fixed_timeslice(); };
     if (options_.breakers.empty())
       options_.breakers = kfd::breaker_store::default_path(options_.roots);
+    add_readers(*observer_, *this,
+                {.what = options_.observing,
+                 .enforces = options_.mode == node_mode::enforce,
+                 .paused = [this] { return paused_.load(); },
+                 .warn = options_.warn,
+                 .tell = options_.tell});
+    if (options_.control) add_control();
   }
   ~node_impl() override { stop(); }
 
   result<void> start() override {
     if (state_.load() != node_state::idle) return errc::stopped;
     if (const auto watched = pause_.start(); !watched) return watched;
-    auto done = try_to_own();
+    auto done = observer_->start();
+    if (done) done = try_to_own();
     if (done || done.error() == errc::already_owned)
       done = start_quiet_thread(thread_, [this] { run(); });
-    if (!done) pause_.stop();
+    if (!done) {
+      pause_.stop();
+      observer_->stop();
+    }
     return done;
   }
 
@@ -83,6 +104,7 @@ class node_impl final : public node {
     wake_.notify_all();
     pause_.stop();
     if (thread_.joinable()) thread_.join();
+    observer_->stop();
     ahead_.reset();
     state_.store(node_state::stopped);
   }
@@ -105,11 +127,49 @@ class node_impl final : public node {
                       : std::make_unique<statistics>();
   }
 
+  // steered_node
+
+  result<picture> look() override {
+    // The scheduler stays while it is looked at; without mutex_, which its turns may wait for.
+    const std::scoped_lock stays{look_mutex_};
+    if (state_.load() != node_state::owning || !scheduler_) return errc::stopped;
+    return scheduler_->look(look_patience);
+  }
+
+  node_facts facts() const override {
+    const std::scoped_lock held{mutex_};
+    node_facts made{.mode = options_.mode, .paused = paused_.load(), .policy = {}, .policy_by = {}};
+    made.policy = chosen_ ? chosen_->text : settings_.policy_text;
+    if (chosen_) made.policy_by = chosen_by_;
+    return made;
+  }
+
+  result<std::string> use_policy(const std::string& text, const std::string& who,
+                                 std::string& message) override {
+    if (!options_.find_policy) {
+      message = "the program that owns the node chooses its policy itself";
+      return errc::not_supported;
+    }
+    auto found = options_.find_policy(text, message);
+    if (!found) return found.error();
+    const std::string full = found->text;
+    {
+      const std::scoped_lock held{mutex_};
+      chosen_ = std::move(*found);
+      chosen_by_ = who;
+      ++generation_;
+    }
+    options_.tell(who + " chose the policy " + full +
+                  ", until the configuration is read anew or this program ends");
+    renew_policy();
+    return full;
+  }
+
   result<void> change(node_settings next, std::string& message) override {
     message = problem_of(next);
     if (!message.empty()) return errc::bad_config;
     if (const auto done = check_roles(next.roles, message); !done) return done;
-    const bool new_policy = static_cast<bool>(next.make_policy);
+    bool new_policy = static_cast<bool>(next.make_policy);
     std::string kept;
     {
       const std::scoped_lock held{mutex_};
@@ -118,6 +178,8 @@ class node_impl final : public node {
         if (const auto done = apply(next, kept, message); !done) return done;
       }
       settings_ = std::move(next);
+      new_policy = chosen_.has_value() || new_policy;
+      chosen_.reset();
       ++generation_;
     }
     if (!kept.empty()) options_.warn(kept);
@@ -129,6 +191,10 @@ class node_impl final : public node {
   // With mutex_ held.
 
   bool owning() const noexcept { return scheduler_ && !scheduler_->stopped(); }
+
+  const policy_maker& maker() const noexcept {
+    return chosen_ ? chosen_->make : settings_.make_policy;
+  }
 
   /// \param next its roles are checked already: that reads a file, and the reactor waits for the
   ///        mutex.
@@ -143,6 +209,25 @@ class node_impl final : public node {
     discovery_->set_rules(next.roles);
     if (clients_ != nullptr) clients_->rules_changed();  // who asks waits for mutex_
     return {};
+  }
+
+  void add_control() {
+    auto past = std::make_unique<history>();
+    desk_ = std::make_unique<control_desk>(
+        desk_options{.files = options_.files,
+                     .version = SLUICE_VERSION,
+                     .owner = ::geteuid(),
+                     .look_at_memory = [this] { return kfd::look_at_node(options_.roots); },
+                     .tell = options_.tell},
+        static_cast<steered_node&>(*this), *past);
+    control_server_options with;
+    with.socket = options_.files.control();
+    with.group = options_.socket_group;
+    with.say = options_.warn;
+    observer_->add(std::move(past));
+    observer_->add(std::make_unique<control_server>(
+        std::move(with), observer_->loop(),
+        [this](std::string_view line, const asker& who) { return desk_->answer(line, who); }));
   }
 
   // On the node's thread, but for the first attempt, which is start()'s.
@@ -176,7 +261,8 @@ class node_impl final : public node {
       held.unlock();
       std::this_thread::sleep_for(1ms);
     }
-    const std::scoped_lock held{mutex_};
+    observer_->owns(false);
+    const std::scoped_lock held{look_mutex_, mutex_};
     // Nobody runs the host's loop any more: its end resumes everything, too.
     if (!scheduler_->stopped()) scheduler_.reset();
     lock_.reset();
@@ -246,6 +332,7 @@ class node_impl final : public node {
                       ? "this program owns the node"
                       : "this program owns the node and observes: it attaches to nothing");
     state_.store(node_state::owning);
+    observer_->owns(true);
     return {};
   }
 
@@ -270,7 +357,7 @@ class node_impl final : public node {
   void warn_of_observer(const kfd::node_lock::holder& owner) {
     const bool observes = owner.what == kfd::node_lock::kind::observing;
     const std::string who = observes ? owner.words : "";
-    if (std::exchange(observer_, who) == who || who.empty()) return;
+    if (std::exchange(observing_owner_, who) == who || who.empty()) return;
     if (options_.mode == node_mode::enforce)
       options_.warn("the owner, " + who +
                     ", only observes: nothing will be suspended until it is told to enforce, or "
@@ -313,6 +400,7 @@ class node_impl final : public node {
     {
       const std::scoped_lock held{mutex_};
       settings = settings_;
+      settings.make_policy = maker();
       generation = generation_;
       paused = paused_.load();
       lost_ = false;
@@ -333,10 +421,11 @@ class node_impl final : public node {
       clients = server.get();
       sources.push_back(std::move(server));
     }
-    auto made = scheduler::create(
-        settings.scheduler, std::move(*loop), make_driver(),
-        paused ? nullptr : settings.make_policy(), std::move(sources),
-        {.fallback = [] { return make_fixed_timeslice(); }, .record = options_.record});
+    auto made = scheduler::create(settings.scheduler, std::move(*loop), make_driver(),
+                                  paused ? nullptr : settings.make_policy(), std::move(sources),
+                                  {.fallback = [] { return make_fixed_timeslice(); },
+                                   .record = options_.record,
+                                   .journal = &observer_->sink()});
     if (!made) {
       if (!options_.record.file.empty() &&
           made.error().category() == boost::system::system_category())
@@ -347,7 +436,7 @@ class node_impl final : public node {
 
     bool changed = false;
     {
-      const std::scoped_lock held{mutex_};
+      const std::scoped_lock held{look_mutex_, mutex_};
       scheduler_.swap(*made);  // the one before goes at the end, without the lock
       discovery_ = discovery;
       clients_ = clients;
@@ -439,7 +528,7 @@ class node_impl final : public node {
       {
         const std::scoped_lock held{mutex_};
         if (!owning()) return;
-        if (!paused_.load()) make = settings_.make_policy;
+        if (!paused_.load()) make = maker();
         generation = generation_;
       }
       auto made = make ? make() : nullptr;
@@ -465,15 +554,21 @@ class node_impl final : public node {
   }
 
   node_options options_;
+  std::unique_ptr<control_desk> desk_;        // outlives the observer, whose thread it is on
+  const std::unique_ptr<observer> observer_;  // outlives the scheduler, which writes to it
   std::atomic<node_state> state_{node_state::idle};
   std::atomic<bool> paused_{false};  // changed with mutex_ held
 
+  /// Whoever replaces scheduler_ holds it, and who looks at that one; taken before mutex_.
+  std::mutex look_mutex_;
   /// Guards what follows. Nothing that waits for the reactor happens under it, for handlers take
   /// it.
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   node_settings settings_;
-  std::uint64_t generation_ = 0;  // of the settings, and of paused_
+  std::optional<named_policy> chosen_;  // at the control socket, instead of the settings'
+  std::string chosen_by_;
+  std::uint64_t generation_ = 0;  // of the settings, of chosen_ and of paused_
   bool stopping_ = false;
   bool lost_ = false;                     // another program has the lock
   std::unique_ptr<scheduler> scheduler_;  // the last one; replaced by the node's thread only
@@ -490,7 +585,7 @@ class node_impl final : public node {
   time_point retry_at_{};
   duration retry_ = first_retry;
   error_code told_failure_;                // of the last attempt
-  std::string observer_;                   // the owner, where it only observes
+  std::string observing_owner_;            // the owner, where it only observes
   std::unique_ptr<kfd::discovery> ahead_;  // has looked already
   std::uint64_t ahead_of_ = 0;             // its generation of the settings
   time_point ended_at_ = never;            // when the owner's program was seen to have ended
@@ -508,7 +603,12 @@ result<std::unique_ptr<node>> node::create(node_options options, std::string& me
   if (message.empty() && options.settings.make_policy && !options.settings.make_policy())
     message = "make_policy makes no policy";
   if (!message.empty()) return errc::bad_config;
-  return std::unique_ptr<node>{new node_impl{std::move(options)}};
+  auto watcher = observer::create();
+  if (!watcher) {
+    message = "the thread that shows the node cannot be had: " + watcher.error().message();
+    return watcher.error();
+  }
+  return std::unique_ptr<node>{new node_impl{std::move(options), std::move(*watcher)}};
 }
 
 }  // namespace sluice

@@ -455,7 +455,7 @@ task<int> driver::impl::suspend_on_runlist(process_ptr target, gpu_node& node,
   }
   if (count == 0) co_return 0;
   // Even if every one of them was suspended before.
-  const int error = co_await cycle(node, cycle_kind::debug, node.shape.suspend_cost,
+  const int error = co_await cycle(node, cycle_kind::debug, node.suspend_cost(),
                                    grace_of(node.shape, grace_period));
   for (const auto& q : target->queues) {
     std::uint32_t* entry = q->gpu == &node ? entry_of(ids, q->id) : nullptr;
@@ -480,7 +480,7 @@ task<int> driver::impl::suspend_on_mes(process_ptr target, gpu_node& node,
       if (!may_be_suspended(*q)) continue;
       q->suspended = true;
       suspension_began(*q);
-      const int error = co_await change_queue(q, false, cycle_kind::debug, node.shape.suspend_cost);
+      const int error = co_await change_queue(q, false, cycle_kind::debug, node.suspend_cost());
       if (error != 0) {  // It counts as suspended and runs on; nobody behind it is looked at.
         *entry |= uapi::KFD_DBG_QUEUE_ERROR_MASK;
         co_return count;
@@ -579,7 +579,7 @@ task<int> driver::impl::resume_on_runlist(process_ptr target, gpu_node& node,
     ++count;
   }
   if (count == 0) co_return 0;
-  const int error = co_await cycle(node, cycle_kind::debug, node.shape.resume_cost);
+  const int error = co_await cycle(node, cycle_kind::debug, node.resume_cost());
   if (error == 0) {
     node.destroy_wait.wake_all();
     co_return count;
@@ -603,7 +603,7 @@ task<int> driver::impl::resume_on_mes(process_ptr target, gpu_node& node,
       q->suspended = false;
       suspension_ended(*q);
       if (q->should_be_active()) {
-        const int error = co_await change_queue(q, true, cycle_kind::debug, node.shape.resume_cost);
+        const int error = co_await change_queue(q, true, cycle_kind::debug, node.resume_cost());
         if (error != 0) {
           if (entry != nullptr) *entry |= uapi::KFD_DBG_QUEUE_ERROR_MASK;
           co_return count;

@@ -3,6 +3,7 @@
 /// The driver's private state: its objects under KFD's own ideas, shared by the driver_*.cpp files.
 /// Everything on the engine's thread.
 
+#include "cost_draw.hpp"
 #include "driver.hpp"
 #include "gpu_model.hpp"
 #include "os.hpp"
@@ -75,6 +76,17 @@ struct gpu_node {
   std::uint32_t reset_sequence = 0;  ///< KFD's reset_seq_num: begun.
   std::uint64_t reservation_of = 0;  ///< The open file that made it; 0: none.
   std::uint32_t reserved_slots = 0;  ///< For marked queues.
+
+  duration suspend_cost() noexcept {
+    return suspends_.next(shape.suspend_cost, shape.suspend_cost_p99);
+  }
+  duration resume_cost() noexcept {
+    return resumes_.next(shape.resume_cost, shape.resume_cost_p99);
+  }
+
+ private:
+  cost_draw suspends_{};
+  cost_draw resumes_{};
 };
 
 struct kfd_queue {

@@ -95,6 +95,9 @@ struct gpu_profile {
   std::uint32_t sdma_engines = 2;
   std::uint32_t sdma_xgmi_engines = 14;
   std::uint32_t sdma_queues_per_engine = 8;
+  /// Versions of the firmware. 0: not known.
+  std::uint32_t fw_version = 0;
+  std::uint32_t sdma_fw_version = 0;
 
   // --- Costs ------------------------------------------------------------------------------------
   /// One debug SUSPEND (unmap everything, save contexts, map the rest) and one RESUME: the project
@@ -102,6 +105,10 @@ struct gpu_profile {
   /// MES: one REMOVE_QUEUE and one ADD_QUEUE, for each queue.
   duration suspend_cost = std::chrono::milliseconds{5};
   duration resume_cost = std::chrono::milliseconds{10};
+  /// Where they were measured (sluice accept): the two above are medians, and 99 of 100 calls cost
+  /// no more than this. 0: every call costs the same.
+  duration suspend_cost_p99{};
+  duration resume_cost_p99{};
   /// Every other runlist cycle (queue created, updated, destroyed; session enabled, disabled); MES:
   /// every other command.
   /// Assumption: 1 ms, the upper end of the owner's figure for one batched cycle.

@@ -77,6 +77,13 @@ class table_reader {
     into = *value;
   }
 
+  /// Of a quantity with that median.
+  void read_p99(std::string_view key, duration& into, duration median, duration most) {
+    read(key, into, duration{0}, most);
+    if (const auto* node = table_.get(key); node != nullptr && into != duration{0} && into < median)
+      bad(*node, key, "no less than the median, " + to_text(median));
+  }
+
   template <class Enum>
   void read(std::string_view key, Enum& into,
             std::initializer_list<std::pair<std::string_view, Enum>> names) {
@@ -163,8 +170,12 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   in.read("sdma_engines", gpu.sdma_engines, 1, 64);
   in.read("sdma_xgmi_engines", gpu.sdma_xgmi_engines, 0, 64);
   in.read("sdma_queues_per_engine", gpu.sdma_queues_per_engine, 1, 64);
+  in.read("fw_version", gpu.fw_version, 0, any);
+  in.read("sdma_fw_version", gpu.sdma_fw_version, 0, any);
   in.read("suspend_cost", gpu.suspend_cost, duration{0}, seconds{9});
   in.read("resume_cost", gpu.resume_cost, duration{0}, seconds{9});
+  in.read_p99("suspend_cost_p99", gpu.suspend_cost_p99, gpu.suspend_cost, seconds{60});
+  in.read_p99("resume_cost_p99", gpu.resume_cost_p99, gpu.resume_cost, seconds{60});
   in.read("cycle_cost", gpu.cycle_cost, duration{0}, seconds{9});
   in.read("quantum", gpu.quantum, microseconds{100}, seconds{10});
   in.read("switch_cost", gpu.switch_cost, duration{0}, seconds{1});
@@ -173,6 +184,27 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   in.read("reset_time", gpu.reset_time, duration{0}, seconds{60});
   in.finish();
   return gpu;
+}
+
+/// What `sluice accept` says of its measurement beside what is simulated: checked, and not used.
+void check_measured(const std::string& file, const toml::table& table) {
+  table_reader in{file, table, "measured."};
+  bool simulated = false;
+  in.read("simulated", simulated);
+  for (const char* const key : {"at", "driver", "firmware"}) {
+    std::string text;
+    in.read(key, text);
+  }
+  using text_pair = std::pair<const char*, const char*>;
+  for (const auto& [median_key, p99_key] :
+       {text_pair{"attach_p50", "attach_p99"}, text_pair{"attach_stall_p50", "attach_stall_p99"},
+        text_pair{"suspend_stall_p50", "suspend_stall_p99"},
+        text_pair{"resume_stall_p50", "resume_stall_p99"}}) {
+    duration median{}, p99{};
+    in.read(median_key, median, duration{0}, std::chrono::seconds{60});
+    in.read_p99(p99_key, p99, median, std::chrono::seconds{60});
+  }
+  in.finish();
 }
 
 }  // namespace
@@ -240,6 +272,7 @@ profile load_profile(const std::string& path) {
     device.read("poll_idle", node.poll_idle, microseconds{10}, seconds{1});
     device.finish();
   }
+  if (const auto* table = in.read_table("measured")) check_measured(path, *table);
   const auto* gpus = in.take("gpu");
   in.finish();  // Before a missing [[gpu]] is: a misspelt one is an unknown key.
   if (gpus == nullptr) throw profile_error{path + ": no [[gpu]] table: at least one is needed"};

@@ -162,10 +162,10 @@ std::string gpu_properties(const gpu_profile& gpu, std::size_t index, std::size_
       gpu.unique_id != 0 ? gpu.unique_id : 0x5a00'0000'0000'0000U | std::uint64_t{gpu.gpu_id};
   return common(p) + properties({{"max_engine_clk_fcompute", 2100},
                                  {"local_mem_size", 0},  // Always: the memory banks tell it.
-                                 {"fw_version", 0},
+                                 {"fw_version", gpu.fw_version},
                                  {"capability", gpu_capability},
                                  {"debug_prop", 0},
-                                 {"sdma_fw_version", 0},
+                                 {"sdma_fw_version", gpu.sdma_fw_version},
                                  {"unique_id", unique_id},
                                  {"num_xcc", gpu.num_xcc},
                                  {"max_engine_clk_ccompute", 2400}});

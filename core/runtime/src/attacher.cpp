@@ -24,6 +24,14 @@ duration attacher::patience_of(const process& which) const noexcept {
   return which.was_attached ? duration::zero() : config_.attach_at_latest - config_.attach_after;
 }
 
+void attacher::tell(const process& which, journal_kind kind, time_point now,
+                    error_code error) noexcept {
+  if (!journal_.on()) return;
+  auto entry = entry_of(which, kind);
+  set_error(entry, error);
+  journal_.put(entry, now);
+}
+
 void attacher::work(time_point now) {
   // Looking at one may make it, or another, a candidate again.
   for (auto& candidates = table_.attach_candidates(); !candidates.empty();) {
@@ -75,6 +83,7 @@ void attacher::consider(process& which, time_point now) {
     const auto asked = backend_.detach(which.id);
     if (asked) {
       stats_.detaches.add();
+      tell(which, journal_kind::detach, now);
       table_.set_attach(which, attach_state::detaching);
     } else if (asked.error() == errc::unknown_target || asked.error() == errc::lost) {
       detached(which, now);
@@ -96,6 +105,7 @@ void attacher::consider(process& which, time_point now) {
   }
   if (what != verdict::now) return;
   const auto asked = backend_.attach(which.id, which.pid, which.start_time);
+  tell(which, journal_kind::attach, now, asked ? error_code{} : asked.error());
   if (asked) {
     table_.set_attach(which, attach_state::attaching);
   } else {
@@ -106,6 +116,7 @@ void attacher::consider(process& which, time_point now) {
 void attacher::attached(process& which, error_code error, time_point now) {
   if (which.attach != attach_state::attaching) return;
   recheck_ = true;
+  tell(which, journal_kind::attached, now, error);
   if (error) {
     table_.set_attach(which, attach_state::none);
     failed(which, error, now);
@@ -115,7 +126,8 @@ void attacher::attached(process& which, error_code error, time_point now) {
   stats_.attaches.add();
   // Whoever read that it could not be managed, or that its session was ended, waits for this.
   if (which.session_ended || which.attach_failures != 0) {
-    log_line(log_level::warning, "attach: process {}: managed again", which.pid);
+    log_line(log_level::warning, log_part::attach, {{"pid", which.pid}},
+             "process {}: managed again", which.pid);
   }
   which.session_ended = which.was_attached = false;
   which.attach_failures = 0;
@@ -135,21 +147,26 @@ void attacher::failed(process& which, error_code error, time_point now) {
   which.attach_from = now + wait;
   which.attach_latest = which.attach_from + patience_of(which);
   deadlines_.set(table::slot_of(which), which.attach_from);
+  if (refused && std::exchange(which.attach_refused, true)) return;
+  std::uint64_t unsaid = 0;
+  if (!failures_log_.allow(now, unsaid)) return;
+  const std::string words = error.message();
   if (refused) {
-    if (std::exchange(which.attach_refused, true)) return;
     log_line(
-        log_level::warning,
-        "attach: process {} cannot be managed now: {}; it runs as if sluice were not there, and "
-        "is tried again every {} s",
-        which.pid, error.message(),
-        std::chrono::duration_cast<std::chrono::seconds>(unmanaged_retry).count());
+        log_level::warning, log_part::attach, {{"pid", which.pid}, {"error", words}},
+        "process {} cannot be managed now: {}; it runs as if sluice were not there, and is tried "
+        "again every {} s{}",
+        which.pid, words, std::chrono::duration_cast<std::chrono::seconds>(unmanaged_retry).count(),
+        left_out(unsaid));
     return;
   }
-  log_line(log_level::warning, "attach: process {}: {}; trying again in {} ms", which.pid,
-           error.message(), std::chrono::duration_cast<std::chrono::milliseconds>(wait).count());
+  log_line(log_level::warning, log_part::attach, {{"pid", which.pid}, {"error", words}},
+           "process {} cannot be attached: {}; trying again in {} ms{}", which.pid, words,
+           std::chrono::duration_cast<std::chrono::milliseconds>(wait).count(), left_out(unsaid));
 }
 
 void attacher::detached(process& which, time_point now) {
+  tell(which, journal_kind::detached, now);
   which.session_ended = which.attach == attach_state::attached;
   table_.release(which);
   recheck_ = true;
@@ -208,11 +225,12 @@ void attacher::report_returns(time_point now) {
   if (!returning_->awaited.empty()) return;
   const returns seen = *std::exchange(returning_, std::nullopt);
   if (seen.attached == seen.all) {
-    log_line(log_level::warning, "backend {}: back; {} processes attached again", backend_.name(),
-             seen.all);
+    log_line(log_level::warning, log_part::driver, {{"attached", seen.all}},
+             "backend {}: back; {} processes attached again", backend_.name(), seen.all);
   } else {
-    log_line(log_level::warning, "backend {}: back; {} of {} processes attached again",
-             backend_.name(), seen.attached, seen.all);
+    log_line(log_level::warning, log_part::driver, {{"attached", seen.attached}},
+             "backend {}: back; {} of {} processes attached again", backend_.name(), seen.attached,
+             seen.all);
   }
 }
 

@@ -3,6 +3,7 @@
 /// Decides which processes are traced, and when.
 
 #include "deadline_heap.hpp"
+#include "journalist.hpp"
 #include "table.hpp"
 
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/config.hpp"
+#include "sluice/log_limiter.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
@@ -29,9 +31,9 @@ namespace sluice::core {
 /// Threading: reactor thread.
 class attacher {
  public:
-  attacher(const scheduler_config& config, table& world, backend& driver,
-           statistics& stats) noexcept
-      : config_(config), table_(world), backend_(driver), stats_(stats) {}
+  attacher(const scheduler_config& config, table& world, backend& driver, statistics& stats,
+           journalist& journal) noexcept
+      : config_(config), table_(world), backend_(driver), stats_(stats), journal_(journal) {}
 
   void work(time_point now);
   /// The backend's answer to attach().
@@ -59,6 +61,8 @@ class attacher {
   bool wanted(const process& which) const noexcept;
   duration patience_of(const process& which) const noexcept;
   void report_returns(time_point now);
+  void tell(const process& which, journal_kind kind, time_point now,
+            error_code error = {}) noexcept;
 
   /// Who was attached when the backend was lost, since it is back.
   struct returns {
@@ -70,10 +74,12 @@ class attacher {
   table& table_;
   backend& backend_;
   statistics& stats_;
+  journalist& journal_;
   deadline_heap deadlines_;          // By process slot.
   std::vector<process_id> waiting_;  // For a GPU to become free.
   std::vector<process_id> looking_;  // What work() goes through; kept for its memory.
   std::optional<returns> returning_;
+  log_limiter failures_log_{16};
   bool recheck_ = false;
   bool up_ = true;
 };

@@ -63,8 +63,8 @@ void breaker::keep(gpu_id id, time_point until, time_point now) {
   gpu& which = table_.gpu_at(id);
   until = std::min(until, end(now));
   if (which.lost || until <= now) return;
-  lose(which, until);
-  log_line(log_level::warning,
+  lose(which, until, {});
+  log_line(log_level::warning, log_part::breaker, {{"gpu", id}, {"open", 1}},
            "GPU {}: its breaker was opened before this scheduler began; nothing on it is suspended "
            "until it is re-armed{}",
            static_cast<std::uint32_t>(id), or_for(until, now));
@@ -74,11 +74,13 @@ time_point breaker::end(time_point now) const noexcept {
   return config_.breaker_rearm == duration::zero() ? never : now + config_.breaker_rearm;
 }
 
-void breaker::lose(gpu& which, time_point until) {
+void breaker::lose(gpu& which, time_point until, breaker_cause why) {
   next_ = std::min(next_, until);
   stats_.open_breakers.add();
   which.rearm_at = until;
   table_.lose(which);
+  journal_.put({.kind = journal_kind::breaker_open, .cause = why, .gpu = which.id, .until = until},
+               table_.now());
 }
 
 void breaker::open(gpu& which, time_point now, breaker_cause why) {
@@ -87,8 +89,9 @@ void breaker::open(gpu& which, time_point now, breaker_cause why) {
     gpu& each = table_.gpu_number(i);
     if (each.lost || (&each != &which && (which.hive == 0 || each.hive != which.hive))) continue;
     stats_.gpus_lost.add();
-    lose(each, until);
-    log_line(log_level::error,
+    lose(each, until, why);
+    log_line(log_level::error, log_part::breaker,
+             {{"gpu", each.id}, {"open", 1}, {"why", words_of(why)}},
              "GPU {}: {}{}; nothing on it is suspended any more, and what was is resumed (after a "
              "reset its queues are lost to their owners), until it is re-armed{}",
              static_cast<std::uint32_t>(each.id), words_of(why),
@@ -101,9 +104,10 @@ void breaker::close(gpu& which, std::string_view why) {
   stats_.open_breakers.subtract(1);
   which.rearmed = table_.now();
   table_.find_again(which);
+  journal_.put({.kind = journal_kind::breaker_closed, .gpu = which.id}, table_.now());
   hear_({.gpu = which.id, .open = false});
-  log_line(log_level::warning, "GPU {}: in use again ({})", static_cast<std::uint32_t>(which.id),
-           why);
+  log_line(log_level::warning, log_part::breaker, {{"gpu", which.id}, {"open", 0}},
+           "GPU {}: in use again ({})", static_cast<std::uint32_t>(which.id), why);
 }
 
 bool breaker::rearm(gpu_id id) {

@@ -2,6 +2,7 @@
 /// \file
 /// Which GPUs sluice leaves alone, and for how long.
 
+#include "journalist.hpp"
 #include "table.hpp"
 
 #include <functional>
@@ -24,8 +25,9 @@ namespace sluice::core {
 /// Threading: reactor thread. Cost: O(GPUs), and nothing while no breaker is open.
 class breaker {
  public:
-  breaker(const scheduler_config& config, table& world, statistics& stats) noexcept
-      : config_(config), table_(world), stats_(stats) {}
+  breaker(const scheduler_config& config, table& world, statistics& stats,
+          journalist& journal) noexcept
+      : config_(config), table_(world), stats_(stats), journal_(journal) {}
 
   /// An answer of the backend: a command that the hardware failed counts.
   void completed(const batch_result& result, time_point now);
@@ -49,12 +51,13 @@ class breaker {
  private:
   void open(gpu& which, time_point now, breaker_cause why);
   time_point end(time_point now) const noexcept;
-  void lose(gpu& which, time_point until);
+  void lose(gpu& which, time_point until, breaker_cause why);
   void close(gpu& which, std::string_view why);
 
   const scheduler_config& config_;
   table& table_;
   statistics& stats_;
+  journalist& journal_;
   std::function<void(const breaker_change&)> hear_ = [](const breaker_change&) {};
   time_point next_ = never;
 };

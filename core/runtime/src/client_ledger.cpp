@@ -29,6 +29,12 @@ void client_ledger::for_each_gpu(const client& one, Function&& call) {
   }
 }
 
+void client_ledger::tell(const client& one, journal_kind kind, time_point now) noexcept {
+  journal_entry entry{.kind = kind, .client = one.page->id};
+  if (kind == journal_kind::client) entry.set_text(one.page->options.name);
+  journal_.put(entry, now);
+}
+
 client_view client_ledger::view_of(const client& one) noexcept {
   return {one.page->id, one.page->options.name, one.gpus, one.page->options.targets};
 }
@@ -92,6 +98,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       if (record_ != nullptr) {
         record_->client(one.page->id, one.page->options);
       }
+      tell(one, journal_kind::client, now);
     }
     // Room for what the rings can hold: a mark can be an end and a begin. Not anew for each client.
     const std::size_t most = 2 * std::size_t{SLUICE_WORDS_MARKS} * clients_.size();
@@ -109,6 +116,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
     if (look_at(clients_[i], now, events)) {
       ++i;
     } else {
+      tell(clients_[i], journal_kind::client_gone, now);
       withdrawn_.push_back(std::move(clients_[i]));
       if (&clients_[i] != &clients_.back()) clients_[i] = std::move(clients_.back());
       clients_.pop_back();
@@ -201,10 +209,14 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
     one.written_off += expired;
     one.counted -= expired;
     stats_.expired_begins.add(expired);
-    log_line(log_level::warning,
-             "client '{}': {} begin(s) without an end stopped counting after {} s",
-             page.options.name, expired,
-             std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count());
+    if (std::uint64_t unsaid = 0; expired_begins_log_.allow(now, unsaid)) {
+      log_line(log_level::warning, log_part::clients,
+               {{"client", page.options.name}, {"expired", expired}},
+               "client '{}': {} begin(s) without an end stopped counting after {} s{}",
+               page.options.name, expired,
+               std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(),
+               left_out(unsaid));
+    }
     one.mark = begun;
     one.mark_at = now;
   }
@@ -250,8 +262,8 @@ void client_ledger::throw_out(client& one, const char* why, time_point now) {
   if (one.page->withdrawn.exchange(true, std::memory_order_acq_rel)) return;
   stats_.clients_thrown_out.add();
   if (std::uint64_t suppressed = 0; thrown_out_log_.allow(now, suppressed)) {
-    log_line(log_level::warning, "client '{}': thrown out: {}{}", one.page->options.name, why,
-             left_out(suppressed));
+    log_line(log_level::warning, log_part::clients, {{"client", one.page->options.name}},
+             "client '{}': thrown out: {}{}", one.page->options.name, why, left_out(suppressed));
   }
   if (auto* const remote = std::exchange(one.page->remote, nullptr)) remote->thrown_out(why);
 }
@@ -351,7 +363,8 @@ void client_ledger::settle_spans(client& one, bool withdrawn, time_point now,
   std::uint64_t suppressed = 0;
   if (expired == 0 || std::exchange(one.said_expired, true)) return;
   if (!expired_log_.allow(now, suppressed)) return;
-  log_line(log_level::warning,
+  log_line(log_level::warning, log_part::clients,
+           {{"client", one.page->options.name}, {"expired", expired}},
            "client '{}': span(s) that nobody ended stopped counting after {} s, {} of them now; "
            "further ones are only counted (expired_spans){}",
            one.page->options.name,

@@ -3,6 +3,7 @@
 /// Reads the clients' counters and turns what moved into events.
 
 #include "front_desk.hpp"
+#include "journalist.hpp"
 #include "open_spans.hpp"
 #include "record_stream.hpp"
 #include "table.hpp"
@@ -25,8 +26,13 @@ class client_ledger {
  public:
   /// \param record nullptr: there is none.
   client_ledger(const scheduler_config& config, table& world, statistics& stats, front_desk& desk,
-                record_stream* record) noexcept
-      : config_(config), table_(world), stats_(stats), desk_(desk), record_(record) {}
+                journalist& journal, record_stream* record) noexcept
+      : config_(config),
+        table_(world),
+        stats_(stats),
+        desk_(desk),
+        journal_(journal),
+        record_(record) {}
 
   /// Brings the GPUs' in-flight counts up to date and appends the events.
   void look(time_point now, std::vector<event>& events);
@@ -73,6 +79,7 @@ class client_ledger {
                                      time_point now, std::vector<event>& events);
   void settle_spans(client& one, bool withdrawn, time_point now, std::vector<event>& events);
   static client_view view_of(const client& one) noexcept;
+  void tell(const client& one, journal_kind kind, time_point now) noexcept;
   template <class Function>
   void for_each_gpu(const client& one, Function&& call);
   /// What counts on every GPU counts on those that came since, as arrived now.
@@ -84,6 +91,7 @@ class client_ledger {
   table& table_;
   statistics& stats_;
   front_desk& desk_;
+  journalist& journal_;
   record_stream* const record_;
   std::vector<client> clients_;
   std::vector<client> withdrawn_;  // In the last look: its events still name them.
@@ -94,6 +102,7 @@ class client_ledger {
   // One client may come back as often as it likes, to lie again.
   log_limiter thrown_out_log_{8};
   log_limiter expired_log_{8};
+  log_limiter expired_begins_log_{8};
   time_point last_look_{};
   time_point next_ = never;
 };

@@ -49,6 +49,24 @@ duration histogram::mean() const noexcept {
   return duration(count_ == 0 ? 0 : static_cast<duration::rep>(sum_ / count_));
 }
 
+duration histogram::sum() const noexcept {
+  return duration(static_cast<duration::rep>(sum_.value()));
+}
+
+std::uint64_t histogram::counts_up_to(std::span<const duration> bounds,
+                                      std::span<std::uint64_t> into) const noexcept {
+  std::uint64_t passed = 0;
+  std::size_t bucket = 0;
+  for (std::size_t i = 0; i < bounds.size(); ++i) {
+    const auto ns = static_cast<std::uint64_t>(std::max<duration::rep>(bounds[i].count(), 0));
+    for (const std::size_t last = bucket_of(ns); bucket <= last; ++bucket)
+      passed += counts_[bucket];
+    into[i] = passed;
+  }
+  for (; bucket < buckets; ++bucket) passed += counts_[bucket];
+  return passed;
+}
+
 duration histogram::percentile(double percent) const noexcept {
   // The counts' own total, not count_: in a copy taken while another thread records, only the
   // counts agree with themselves.

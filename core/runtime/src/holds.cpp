@@ -18,12 +18,14 @@ constexpr duration negligible = 10us;
 void holds::declare_hold(group& which, time_point until) noexcept {
   which.hold_until = std::min(until, table_.now() + config_.max_suspend);
   if (which.hold_until <= table_.now()) which.hold_until = {};
+  which.ended_by = journal_rule::policy;
   table_.touch(which);
 }
 
 void holds::declare_run(group& which) noexcept {
   if (which.hold_until == time_point{}) return;
   which.hold_until = {};
+  which.ended_by = journal_rule::policy;
   table_.touch(which);
 }
 
@@ -60,13 +62,45 @@ void holds::say_forced(const group& which, time_point now) noexcept {
   std::uint64_t unsaid = 0;
   if (quiet_ || which.members.empty() || !forced_log_.allow(now, unsaid)) return;
   log_line(
-      log_level::info,
+      log_level::info, log_part::scheduler,
+      {{"pid", which.members.front()->pid},
+       {"group", which.id},
+       {"rule", to_string(limit_of(which, now))}},
       "process {} ({} in its group): runs again although it is to be held, because of {}; for {} "
       "ms at least{}",
-      which.members.front()->pid, which.members.size(),
-      now >= must_run_at(which) ? "max_suspend" : "offline_floor",
+      which.members.front()->pid, which.members.size(), to_string(limit_of(which, now)),
       std::chrono::duration_cast<std::chrono::milliseconds>(config_.min_run).count(),
       left_out(unsaid));
+}
+
+journal_rule holds::limit_of(const group& which, time_point now) const noexcept {
+  return now >= must_run_at(which) ? journal_rule::max_suspend : journal_rule::offline_floor;
+}
+
+journal_rule holds::rule_of(const group& which, time_point now) const noexcept {
+  if (released_) return journal_rule::stop;
+  if (which.view.what != role::offline) return journal_rule::not_offline;
+  if (!which.view.manageable) return journal_rule::not_manageable;
+  if (which.forced) return which.forced_by;
+  return which.hold_until > now ? journal_rule::refused : which.ended_by;
+}
+
+void holds::tell(const group& which, journal_kind kind, journal_rule why, time_point now) noexcept {
+  if (!journal_.on()) return;
+  journal_entry entry{.kind = kind,
+                      .why = why,
+                      .what = which.view.what,
+                      .count = static_cast<std::uint32_t>(which.members.size()),
+                      .group = which.id};
+  if (!which.members.empty()) {
+    const process& first = *which.members.front();
+    entry.pid = first.pid;
+    entry.process = first.id;
+    entry.start_time = first.start_time;
+  }
+  if (kind == journal_kind::held) entry.until = which.hold_until;
+  if (kind == journal_kind::let_go) entry.since = which.held_since;
+  journal_.put(entry, now);
 }
 
 void holds::before_policy(time_point now) {
@@ -79,13 +113,16 @@ void holds::before_policy(time_point now) {
     refresh(*one);
     if (one->hold_until != time_point{} && one->hold_until <= now) {
       one->hold_until = {};
+      one->ended_by = journal_rule::expired;
       table_.mark_changed(*one);
     }
     if (!one->forced) {
       if (one->off && (now >= must_run_at(*one) || allowance(*one, now) <= negligible)) {
+        one->forced_by = limit_of(*one, now);
         if (one->held) {
           stats_.forced_resumes.add();
           say_forced(*one, now);
+          tell(*one, journal_kind::forced, one->forced_by, now);
         }
         one->forced = true;
         one->forced_until = never;
@@ -120,6 +157,9 @@ void holds::after_policy(time_point now) {
                       one->view.what == role::offline;
     if (held != one->held) {
       one->held = held;
+      if (held) one->held_since = now;
+      held ? tell(*one, journal_kind::held, journal_rule::policy, now)
+           : tell(*one, journal_kind::let_go, rule_of(*one, now), now);
       for (process* const member : one->members) table_.mark_dirty(*member);
     }
     account_cost(*one, now);
@@ -171,6 +211,7 @@ void holds::release_all() {
 void holds::forget_declarations() {
   table_.for_each_group([&](group& one) {
     one.hold_until = {};
+    one.ended_by = journal_rule::no_policy;
     table_.touch(one);
   });
 }

@@ -4,9 +4,11 @@
 /// policy (max_suspend, min_run, offline_floor).
 
 #include "deadline_heap.hpp"
+#include "journalist.hpp"
 #include "table.hpp"
 
 #include "sluice/config.hpp"
+#include "sluice/journal.hpp"
 #include "sluice/log_limiter.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
@@ -26,8 +28,9 @@ namespace sluice::core {
 class holds {
  public:
   /// \param quiet nothing is logged.
-  holds(const scheduler_config& config, table& world, statistics& stats, bool quiet) noexcept
-      : config_(config), table_(world), stats_(stats), quiet_(quiet) {}
+  holds(const scheduler_config& config, table& world, statistics& stats, journalist& journal,
+        bool quiet) noexcept
+      : config_(config), table_(world), stats_(stats), journal_(journal), quiet_(quiet) {}
 
   // The policy's words.
   void declare_hold(group& which, time_point until) noexcept;
@@ -56,10 +59,15 @@ class holds {
   void set_deadline(group& which, time_point now);
   void account_cost(group& which, time_point now) noexcept;
   void say_forced(const group& which, time_point now) noexcept;
+  journal_rule limit_of(const group& which, time_point now) const noexcept;
+  /// Why a group that was held no longer is.
+  journal_rule rule_of(const group& which, time_point now) const noexcept;
+  void tell(const group& which, journal_kind kind, journal_rule why, time_point now) noexcept;
 
   const scheduler_config& config_;
   table& table_;
   statistics& stats_;
+  journalist& journal_;
   const bool quiet_;
   log_limiter forced_log_{8};
   deadline_heap deadlines_;  // By group slot.

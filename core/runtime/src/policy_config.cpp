@@ -1,3 +1,4 @@
+#include "measured_costs.hpp"
 #include "toml_file.hpp"
 
 #include <filesystem>
@@ -79,6 +80,7 @@ class wish_reader {
     } else if (what.name.empty()) {
       refuse(&table_, "[policy] names no policy: it needs a name or a plugin");
     }
+    use_costs();
     const policy_kind* const chosen = written.empty() ? nullptr : what.known.find(what.name);
     if (chosen != nullptr) what.text = command_text(written, *chosen, what.values);
   }
@@ -99,6 +101,22 @@ class wish_reader {
     if (text && !text->empty()) return text;
     refuse(given, fmt::format("{} must be {} in quotes", key, what));
     return {};
+  }
+
+  /// As a plugin's, the path of a profile begins at the file's folder.
+  void use_costs() {
+    policy_choice& what = into_.what;
+    const policy_kind* kind = what.known.find(what.name);
+    if (kind != nullptr && kind->wrap) {
+      const auto of = what.values.all().find("of");
+      const auto* const name =
+          of == what.values.all().end() ? nullptr : std::get_if<std::string>(&of->second);
+      kind = name == nullptr ? nullptr : what.known.find(*name);
+    }
+    if (kind == nullptr) return;
+    const auto wrong =
+        core::use_profile(*kind, what.values, std::filesystem::path(path_).parent_path());
+    if (!wrong.empty()) refuse(table_.get("profile"), wrong);
   }
 
   bool load(const std::string& name, const std::string& library, std::string& written) {

@@ -1,5 +1,7 @@
 #include "sluice/policy_registry.hpp"
 
+#include "measured_costs.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -188,6 +190,8 @@ result<std::unique_ptr<policy>> policy_registry::make(std::string_view name, par
     return errc::unknown_target;
   }
   if (kind->wrap) return wrap(*kind, values, message);
+  message = core::use_profile(*kind, values);
+  if (!message.empty()) return errc::bad_config;
   return make_policy(*kind, std::move(values), message);
 }
 

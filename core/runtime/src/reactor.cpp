@@ -211,8 +211,8 @@ struct watch_set {
     self->armed = false;
     if (error) {
       // Not from anything that watched descriptors do.
-      log_line(log_level::error, "reactor: no longer waiting for any descriptor: {}",
-               error.message());
+      log_line(log_level::error, log_part::scheduler, {},
+               "reactor: no longer waiting for any descriptor: {}", error.message());
       return;
     }
     std::array<epoll_event, 32> ready;

@@ -119,6 +119,7 @@ void reconciler::send(process& which, const choice& what, time_point now) {
     if (fits(*one)) batch_.queues[batch_.count++] = one->driver_id;
   }
   const auto handed = backend_.submit(batch_);
+  tell_handed(which, handed ? error_code{} : handed.error(), now);
   if (!handed) {
     const bool busy = handed.error() == errc::busy || handed.error() == errc::full;
     which.lane_off = now + (busy ? busy_retry : config_.failure_backoff);
@@ -126,10 +127,12 @@ void reconciler::send(process& which, const choice& what, time_point now) {
     if (what.kind == command_kind::resume && !busy) {
       // It must run, and cannot be told to: ending the session makes it.
       if (backend_.detach(which.id)) table_.set_attach(which, attach_state::detaching);
+      journal_.put(entry_of(which, journal_kind::detach), now);
     }
     if (std::uint64_t unsaid = 0; !busy && failures_log_.allow(now, unsaid)) {
-      log_line(log_level::warning,
-               "reconciler: process {}: the {} of {} queues on GPU {} was refused: {}{}", which.pid,
+      log_line(log_level::warning, log_part::driver,
+               {{"pid", which.pid}, {"gpu", what.on->id}, {"queues", batch_.count}},
+               "process {}: the {} of {} queues on GPU {} was refused: {}{}", which.pid,
                what.kind == command_kind::suspend ? "suspend" : "resume", batch_.count,
                static_cast<std::uint32_t>(what.on->id), handed.error().message(), left_out(unsaid));
     }
@@ -157,6 +160,43 @@ void reconciler::note_off(gpu& on, time_point at) noexcept {
   if (on.not_off != 0 || !std::exchange(on.arrival_open, false)) return;
   stats_.arrival_to_off.record(at - on.arrival);
   if (record_ != nullptr) record_->off(on.id, at - on.arrival);
+  journal_.put({.kind = journal_kind::off, .gpu = on.id, .length = at - on.arrival}, table_.now());
+}
+
+void reconciler::tell_handed(const process& which, error_code error, time_point now) noexcept {
+  // Busy lanes are asked again within a millisecond: no news.
+  if (!journal_.on() || error == errc::busy || error == errc::full) return;
+  auto entry = entry_of(which, journal_kind::batch);
+  entry.number = batch_.id;
+  entry.gpu = batch_.gpu;
+  entry.command = batch_.kind;
+  entry.count = batch_.count;
+  set_error(entry, error);
+  journal_.put(entry, now);
+}
+
+void reconciler::tell_done(const process* which, const batch_result& result,
+                           time_point now) noexcept {
+  if (!journal_.on()) return;
+  auto entry =
+      which != nullptr ? entry_of(*which, journal_kind::done) : journal_entry{journal_kind::done};
+  entry.process = result.target;
+  entry.number = result.id;
+  entry.gpu = result.gpu;
+  entry.command = result.kind;
+  entry.count = result.count;
+  entry.since = result.started;
+  entry.until = result.finished;
+  entry.error = result.driver_errno;
+  for (std::uint16_t i = 0; i < result.count; ++i) {
+    switch (result.outcomes[i]) {
+      case outcome::done: break;
+      case outcome::invalid: ++entry.invalid; break;
+      case outcome::failed: ++entry.failed; break;
+      case outcome::target_gone: ++entry.gone; break;
+    }
+  }
+  journal_.put(entry, now);
 }
 
 void reconciler::completed(const batch_result& result, time_point now) {
@@ -172,6 +212,7 @@ void reconciler::completed(const batch_result& result, time_point now) {
   }
 
   process* const which = table_.find(result.target);
+  tell_done(which, result, now);
   if (which == nullptr || which->batch_in_flight != result.id) return;
   table_.set_in_flight(*which, 0);
   table_.mark_dirty(*which);
@@ -227,8 +268,13 @@ void reconciler::completed(const batch_result& result, time_point now) {
     if (gpu* const on = table_.find_gpu(result.gpu)) note_off(*on, result.finished);
   }
   if (std::uint64_t unsaid = 0; failed != 0 && failures_log_.allow(now, unsaid)) {
-    log_line(log_level::warning,
-             "reconciler: process {}: the {} of {} of {} queues on GPU {} failed{}; they are being "
+    log_line(log_level::warning, log_part::driver,
+             {{"pid", which->pid},
+              {"gpu", result.gpu},
+              {"queues", result.count},
+              {"failed", failed},
+              {"errno", result.driver_errno}},
+             "process {}: the {} of {} of {} queues on GPU {} failed{}; they are being "
              "resumed{}",
              which->pid, suspend ? "suspend" : "resume", failed, result.count,
              static_cast<std::uint32_t>(result.gpu), refusal(result.driver_errno),

@@ -4,6 +4,7 @@
 /// calls.
 
 #include "deadline_heap.hpp"
+#include "journalist.hpp"
 #include "record_stream.hpp"
 #include "table.hpp"
 
@@ -27,11 +28,12 @@ class reconciler {
  public:
   /// \param record nullptr: there is none.
   reconciler(const scheduler_config& config, table& world, backend& driver, statistics& stats,
-             const time_source& time, record_stream* record) noexcept
+             journalist& journal, const time_source& time, record_stream* record) noexcept
       : config_(config),
         table_(world),
         backend_(driver),
         stats_(stats),
+        journal_(journal),
         time_(time),
         record_(record) {}
 
@@ -56,11 +58,14 @@ class reconciler {
   void measure_submit(gpu& on, command_kind kind) noexcept;
   duration backoff(std::uint8_t failures) const noexcept;
   void note_off(gpu& on, time_point at) noexcept;
+  void tell_handed(const process& which, error_code error, time_point now) noexcept;
+  void tell_done(const process* which, const batch_result& result, time_point now) noexcept;
 
   const scheduler_config& config_;
   table& table_;
   backend& backend_;
   statistics& stats_;
+  journalist& journal_;
   const time_source& time_;
   record_stream* const record_;
   deadline_heap deadlines_;  // By process slot.

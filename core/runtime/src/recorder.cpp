@@ -83,7 +83,7 @@ void recorder::write_what_is_there() noexcept {
     if (broken_.load(std::memory_order_relaxed) || write(some.data(), size)) continue;
     broken_.store(true, std::memory_order_relaxed);
     const error_code why = last_system_error();
-    log_line(log_level::error,
+    log_line(log_level::error, log_part::scheduler, {{"file", path_}},
              "recording {}: cannot be written: {}; nothing more is recorded, the scheduler goes on",
              path_, why.message());
   }

@@ -57,8 +57,8 @@ bool reservations::answered(gpu_id id, double share, error_code error, time_poin
     one.failures = 0;
     if (share < 1) stats_.reservations.add();
     if (std::exchange(one.failed, false)) {
-      log_line(log_level::warning, "GPU {}: the driver takes reservations again",
-               static_cast<std::uint32_t>(id));
+      log_line(log_level::warning, log_part::driver, {{"gpu", id}},
+               "GPU {}: the driver takes reservations again", static_cast<std::uint32_t>(id));
     }
     set_can(one, true);
     return false;
@@ -79,8 +79,8 @@ bool reservations::answered(gpu_id id, double share, error_code error, time_poin
   }
   if (std::exchange(one.failed, true) || (quiet_ && !was_wanted)) return hardware;
   if (std::uint64_t unsaid = 0; log_.allow(now, unsaid)) {
-    log_line(was_wanted ? log_level::warning : log_level::info, "GPU {}: the driver {}: {}; {}{}{}",
-             static_cast<std::uint32_t>(id),
+    log_line(was_wanted ? log_level::warning : log_level::info, log_part::driver, {{"gpu", id}},
+             "GPU {}: the driver {}: {}; {}{}{}", static_cast<std::uint32_t>(id),
              was_end ? "does not end its reservation of slots" : "takes no reservation of slots",
              error.message(),
              was_end ? "it is told again until it does"

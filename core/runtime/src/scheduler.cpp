@@ -8,6 +8,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -78,6 +82,21 @@ class scheduler::impl {
 
   bool stopped() const noexcept { return stopped_.load(std::memory_order_acquire); }
 
+  result<picture> look(duration patience) {
+    std::unique_lock held{look_mutex_};
+    // Whoever comes while one is being made waits for the next.
+    const std::uint64_t wanted = pictures_begun_ + 1;
+    if (!started_ || stopped()) return errc::stopped;
+    picture_wanted_.store(true, std::memory_order_release);
+    core_->wake();
+    const auto there = [&] { return pictures_made_ >= wanted || stopped(); };
+    if (!picture_made_.wait_for(held, patience, there)) return errc::busy;
+    if (pictures_made_ < wanted) return errc::stopped;
+    const auto made = picture_;
+    held.unlock();
+    return *made;
+  }
+
   scheduler_core& core() noexcept { return *core_; }
   const scheduler_core& core() const noexcept { return *core_; }
 
@@ -140,8 +159,8 @@ class scheduler::impl {
     for (; made && running < sources_.size(); ++running) {
       made = sources_[running]->start();
       if (!made) {
-        log_line(log_level::error, "source {}: cannot start: {}", sources_[running]->name(),
-                 made.error().message());
+        log_line(log_level::error, log_part::scheduler, {{"source", sources_[running]->name()}},
+                 "source {}: cannot start: {}", sources_[running]->name(), made.error().message());
         break;
       }
     }
@@ -195,6 +214,7 @@ class scheduler::impl {
           wanted != std::exchange(pointer_interval_, wanted)) {
         for (const auto& one : sources_) one->poll_pointers(wanted);
       }
+      if (picture_wanted_.load(std::memory_order_relaxed)) show();
       if (stopping && may_shut_down()) {
         shut_down();
         return;
@@ -212,13 +232,28 @@ class scheduler::impl {
     core_->wake();  // More to do, after the others.
   }
 
+  void show() {
+    {
+      const std::scoped_lock held{look_mutex_};
+      picture_wanted_.store(false, std::memory_order_relaxed);
+      ++pictures_begun_;
+    }
+    auto made = std::make_shared<const picture>(core_->look());
+    {
+      const std::scoped_lock held{look_mutex_};
+      picture_ = std::move(made);
+      pictures_made_ = pictures_begun_;
+    }
+    picture_made_.notify_all();
+  }
+
   bool may_shut_down() {
     const auto now = time_.now();
     if (stop_deadline_ == never) stop_deadline_ = now + core_->config().stop_limit;
     if (core_->all_running()) return true;
     if (now < stop_deadline_) return false;
-    log_line(log_level::warning,
-             "scheduler: not every queue was resumed within stop_limit; the backend ends its "
+    log_line(log_level::warning, log_part::scheduler, {},
+             "not every queue was resumed within stop_limit; the backend ends its "
              "sessions now, which resumes them");
     return true;
   }
@@ -227,7 +262,11 @@ class scheduler::impl {
     for (auto one = sources_.rbegin(); one != sources_.rend(); ++one) (*one)->stop();
     disarm();
     core_->finish_stop();
-    stopped_.store(true, std::memory_order_release);
+    {
+      const std::scoped_lock held{look_mutex_};
+      stopped_.store(true, std::memory_order_release);
+    }
+    picture_made_.notify_all();
     loop_->stop();
   }
 
@@ -246,6 +285,13 @@ class scheduler::impl {
   std::atomic<bool> started_{false};  // Set once, on the reactor thread.
   std::atomic<bool> stop_asked_{false};
   std::atomic<bool> stopped_{false};
+
+  std::atomic<bool> picture_wanted_{false};
+  std::mutex look_mutex_;  // Guards what follows; held for moments only.
+  std::condition_variable picture_made_;
+  std::shared_ptr<const picture> picture_;
+  std::uint64_t pictures_begun_ = 0;
+  std::uint64_t pictures_made_ = 0;
 };
 
 result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
@@ -271,7 +317,8 @@ result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
                                       .own_pid = getpid(),
                                       .fallback = std::move(options.fallback),
                                       .record_into = recorder.get(),
-                                      .record = std::move(options.record)});
+                                      .record = std::move(options.record),
+                                      .journal = options.journal});
   if (!core) return core.error();
   return std::unique_ptr<scheduler>(new scheduler(
       std::make_unique<impl>(config, time, std::move(recorder), std::move(loop), std::move(driver),
@@ -289,6 +336,7 @@ bool scheduler::stopped() const noexcept { return impl_->stopped(); }
 result<online_client> scheduler::register_client(client_options options) {
   return impl_->core().register_client(std::move(options));
 }
+result<picture> scheduler::look(duration patience) { return impl_->look(patience); }
 void scheduler::rearm(gpu_id which) { impl_->core().rearm(which); }
 void scheduler::set_policy(std::unique_ptr<policy> next) {
   impl_->core().set_policy(std::move(next));

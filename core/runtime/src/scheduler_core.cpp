@@ -5,6 +5,7 @@
 #include "client_ledger.hpp"
 #include "front_desk.hpp"
 #include "holds.hpp"
+#include "journalist.hpp"
 #include "log.hpp"
 #include "pointer_ledger.hpp"
 #include "reconciler.hpp"
@@ -52,19 +53,21 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         recorded_(record_ == nullptr ? nullptr
                                      : std::make_unique<core::recording_backend>(driver, *record_)),
         backend_(recorded_ == nullptr ? driver : *recorded_),
+        journal_(options.journal),
         policy_(std::move(decider)),
         desk_(std::make_shared<core::front_desk>(time_, config, backend_.acts())),
-        table_(stats_, options.own_pid, config_.suspend_sdma),
+        table_(stats_, journal_, options.own_pid, config_.suspend_sdma),
         remote_(desk_, table_),
-        clients_(config_, table_, stats_, *desk_, record_.get()),
+        clients_(config_, table_, stats_, *desk_, journal_, record_.get()),
         pointers_(table_),
-        holds_(config_, table_, stats_, options.quiet),
-        reconciler_(config_, table_, backend_, stats_, time_, record_.get()),
+        holds_(config_, table_, stats_, journal_, options.quiet),
+        reconciler_(config_, table_, backend_, stats_, journal_, time_, record_.get()),
         reservations_(config_, table_, backend_, stats_, options.quiet),
-        attacher_(config_, table_, backend_, stats_),
-        breaker_(config_, table_, stats_),
+        attacher_(config_, table_, backend_, stats_, journal_),
+        breaker_(config_, table_, stats_, journal_),
         fallback_(std::move(options.fallback)),
         quiet_(options.quiet) {
+    tell_policy(false, time_.now());
     if (record_ == nullptr) return;
     record_->begin({.device = options.record.device,
                     .policy = policy_ ? policy_->name() : std::string_view(),
@@ -94,11 +97,14 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     if (auto* const one = table_.find(target)) attacher_.detached(*one, table_.now());
   }
   void acts_by(mechanism what, bool fell_back) override {
+    journal_entry entry{.kind = journal_kind::acts_by, .how = what};
+    entry.set_text(to_string(what));
+    journal_.put(entry, table_.now());
     if (fell_back) stats_.mechanism_fallbacks.add();
     if (fell_back || !quiet_) {
-      log_line(fell_back ? log_level::warning : log_level::info, "backend {}: {} by {}",
-               backend_.name(), fell_back ? "falls back and suspends" : "suspends",
-               to_string(what));
+      log_line(fell_back ? log_level::warning : log_level::info, log_part::driver,
+               {{"mechanism", to_string(what)}}, "backend {}: {} by {}", backend_.name(),
+               fell_back ? "falls back and suspends" : "suspends", to_string(what));
     }
     reservations_.acts_by(what);
   }
@@ -109,13 +115,22 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   }
   void gpu_lost(gpu_id id) override { breaker_.lost(id, table_.now()); }
   void lost(error_code reason) override {
-    log_line(log_level::error, "backend {}: lost ({}); everything runs until it is back",
-             backend_.name(), reason.message());
+    log_line(log_level::error, log_part::driver, {{"error", reason.message()}},
+             "backend {}: lost ({}); everything runs until it is back", backend_.name(),
+             reason.message());
+    backend_up_ = false;
+    if (journal_.on()) {
+      journal_entry entry{.kind = journal_kind::backend_lost};
+      core::set_error(entry, reason);
+      journal_.put(entry, table_.now());
+    }
     attacher_.lost();
     reservations_.lost();
   }
   void restored() override {
     stats_.backend_restarts.add();
+    backend_up_ = true;
+    journal_.put({.kind = journal_kind::backend_back}, table_.now());
     if (!stopping_) attacher_.restored();
   }
 
@@ -140,9 +155,14 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void decide(time_point now);
   void eject(std::string_view why);
   std::unique_ptr<policy> make_fallback() noexcept;
-  void replace_policy(std::unique_ptr<policy> next);
+  /// \param removed the one before is, for what it did.
+  void replace_policy(std::unique_ptr<policy> next, bool removed);
   void close_arrivals();
   void publish() noexcept;
+  /// What came of online work in this turn.
+  void tell_events(time_point now);
+  void tell_policy(bool removed, time_point now);
+  picture look() const;
   bool is_clear(const client_page& page);
 
   scheduler_config config_;
@@ -152,6 +172,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
       record_;  // Null: nothing is recorded; as what follows.
   const std::unique_ptr<core::recording_backend> recorded_;
   backend& backend_;
+  core::journalist journal_;
   std::unique_ptr<policy> policy_;
   const std::shared_ptr<core::front_desk> desk_;  // Shared with the clients' pages.
   core::table table_;
@@ -181,11 +202,13 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   bool room_was_made_ = true;  // When a client last wanted it.
   bool stopping_ = false;
   bool finished_ = false;
+  bool backend_up_ = true;
 };
 
 time_point scheduler_core::impl::step() {
   const time_point now = time_.now();
   table_.set_now(now);
+  journal_.set_turn(stats_.turns + 1);
   // A guess: as it was the last time, so that a policy which mostly lets everything run wakes
   // nobody.
   const bool room_wanted = policy_ && !stopping_ && clients_.wants_room();
@@ -211,6 +234,7 @@ time_point scheduler_core::impl::step() {
   clients_.look(now, events_);
   table_.reshape();
   pointers_.look(now, events_);
+  tell_events(now);
   if (std::any_of(events_.begin(), events_.end(), [this](const event& one) {
         return one.kind == event_kind::online_end ||
                (one.kind == event_kind::online_moved &&
@@ -222,10 +246,11 @@ time_point scheduler_core::impl::step() {
   if (record_) record_->forced(stats_.forced_resumes);
   if (desk_->has_policy() && !stopping_) {
     auto next = desk_->take_policy();
-    log_line(log_level::info, "policy {}: replaced by {}", policy_ ? policy_->name() : "none",
+    log_line(log_level::info, log_part::policy, {{"policy", next ? next->name() : "none"}},
+             "policy {}: replaced by {}", policy_ ? policy_->name() : "none",
              next ? next->name() : "none");
     if (record_) record_->new_policy(next ? next->name() : std::string_view(), false);
-    replace_policy(std::move(next));
+    replace_policy(std::move(next), false);
     is_fallback_ = false;
   }
   if (!stopping_ && std::exchange(policy_is_new_, false)) {
@@ -257,6 +282,7 @@ time_point scheduler_core::impl::step() {
   retired_.reset();
   if (record_) record_->turn(due_);
   publish();
+  journal_.pass_on();
   stats_.turns.add();
   stats_.turn.record(time_.now() - now);
   due_ =
@@ -273,7 +299,8 @@ void scheduler_core::impl::say_if_online(const observation& gone) {
   if (quiet_ || one == nullptr || one->what != role::online ||
       !gone_log_.allow(table_.now(), unsaid))
     return;
-  log_line(log_level::info, "process {}: online, has ended; its queues count as idle{}", gone.pid,
+  log_line(log_level::info, log_part::scheduler, {{"pid", gone.pid}},
+           "process {}: online, has ended; its queues count as idle{}", gone.pid,
            core::left_out(unsaid));
 }
 
@@ -304,16 +331,17 @@ void scheduler_core::impl::eject(std::string_view why) {
   stats_.policy_ejections.add();
   auto next = make_fallback();
   if (next) {
-    log_line(log_level::error, "policy {}: removed: {}; everything is resumed, and {} takes over",
-             policy_->name(), why, next->name());
+    log_line(log_level::error, log_part::policy, {{"policy", next->name()}},
+             "policy {}: removed: {}; everything is resumed, and {} takes over", policy_->name(),
+             why, next->name());
   } else {
-    log_line(log_level::error, "policy {}: removed: {}; everything runs from now on",
-             policy_->name(), why);
+    log_line(log_level::error, log_part::policy, {{"policy", "none"}},
+             "policy {}: removed: {}; everything runs from now on", policy_->name(), why);
   }
   is_fallback_ = next != nullptr;
   if (record_) record_->new_policy(next ? next->name() : std::string_view(), true);
   // Its first turn is the next: what this one held is resumed first.
-  replace_policy(std::move(next));
+  replace_policy(std::move(next), true);
 }
 
 std::unique_ptr<policy> scheduler_core::impl::make_fallback() noexcept {
@@ -321,15 +349,16 @@ std::unique_ptr<policy> scheduler_core::impl::make_fallback() noexcept {
   try {
     return fallback_();
   } catch (const std::exception& thrown) {
-    log_line(log_level::error, "policy: the fallback cannot be made: {}", thrown.what());
+    log_line(log_level::error, log_part::policy, {}, "the fallback cannot be made: {}",
+             thrown.what());
   } catch (...) {
-    log_line(log_level::error, "policy: the fallback cannot be made");
+    log_line(log_level::error, log_part::policy, {}, "the fallback cannot be made");
   }
   return nullptr;
 }
 
 /// Nothing that the old one said is left standing.
-void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next) {
+void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next, bool removed) {
   holds_.forget_declarations();
   reservations_.forget();
   pointer_interval_ = {};
@@ -337,6 +366,7 @@ void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next) {
   strikes_.fill({});
   retired_ = std::exchange(policy_, std::move(next));
   policy_is_new_ = policy_ != nullptr;
+  tell_policy(removed, table_.now());
   // As decision_sink::listen() says of the start.
   desk_->listen(span_kind::request, policy_is_new_);
   desk_->listen(span_kind::ttft, policy_is_new_);
@@ -357,7 +387,8 @@ void scheduler_core::impl::note(std::string_view text, std::span<const double> n
       rest.remove_prefix(gap + 2);
     }
     if (unsaid != 0) line += fmt::format(" ({} lines left out before)", unsaid);
-    log_line(log_level::warning, "policy {}: {}", policy_->name(), line);
+    log_line(log_level::warning, log_part::policy, {{"policy", policy_->name()}}, "policy {}: {}",
+             policy_->name(), line);
   } catch (const std::bad_alloc&) {
     // The line is lost, the scheduler goes on.
   }
@@ -386,6 +417,57 @@ void scheduler_core::impl::publish() noexcept {
   __atomic_store_n(&words.mode, mode, __ATOMIC_RELAXED);
   __atomic_store_n(&words.suspended, acts ? stats_.suspended_now.value() : 0, __ATOMIC_RELAXED);
   __atomic_store_n(&words.turns, words.turns + 1, __ATOMIC_RELEASE);
+}
+
+void scheduler_core::impl::tell_events(time_point now) {
+  if (!journal_.on()) return;
+  for (const event& one : events_) {
+    journal_entry entry{.span = one.span,
+                        .gpu = one.gpu,
+                        .count = one.count,
+                        .client = one.client,
+                        .number = one.request,
+                        .since = one.at - one.length,
+                        .until = one.at,
+                        .length = one.length};
+    switch (one.kind) {
+      case event_kind::online_begin: entry.kind = journal_kind::begin; break;
+      case event_kind::online_end: entry.kind = journal_kind::end; break;
+      case event_kind::online_moved: continue;  // as often as pointers are looked at
+      case event_kind::span_begin: entry.kind = journal_kind::span_begin; break;
+      case event_kind::span_end: entry.kind = journal_kind::span_end; break;
+      case event_kind::span_abandoned: entry.kind = journal_kind::span_abandoned; break;
+    }
+    journal_.put(entry, now);
+  }
+  for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
+    core::gpu& each = table_.gpu_number(i);
+    const gpu_view& view = table_.view_of(each);
+    const bool busy = core::has_online_work(view);
+    if (busy == std::exchange(each.told_busy, busy)) continue;
+    if (busy) each.busy_since = now;
+    journal_.put({.kind = busy ? journal_kind::busy : journal_kind::idle,
+                  .gpu = each.id,
+                  .since = each.busy_since},
+                 now);
+  }
+}
+
+void scheduler_core::impl::tell_policy(bool removed, time_point now) {
+  journal_entry entry{.kind = journal_kind::policy, .count = removed ? 1U : 0U};
+  if (policy_) entry.set_text(policy_->name());
+  journal_.put(entry, now);
+}
+
+picture scheduler_core::impl::look() const {
+  picture made = table_.picture_of();
+  made.turns = stats_.turns;
+  made.policy = policy_ ? policy_->name() : std::string_view();
+  made.backend = backend_.name();
+  made.acts = backend_.acts();
+  made.backend_up = backend_up_;
+  made.stopping = stopping_;
+  return made;
 }
 
 bool scheduler_core::impl::is_clear(const client_page& page) {
@@ -463,6 +545,8 @@ duration scheduler_core::pointer_interval() const noexcept { return impl_->point
 
 void scheduler_core::begin_stop() {
   if (std::exchange(impl_->stopping_, true)) return;
+  impl_->journal_.put({.kind = journal_kind::stop},
+                      std::max(impl_->table_.now(), impl_->time_.now()));
   if (impl_->record_) {
     impl_->record_->set_now(std::max(impl_->table_.now(), impl_->time_.now()));
     impl_->record_->stop();
@@ -485,6 +569,7 @@ void scheduler_core::finish_stop() {
   begin_stop();
   impl_->desk_->close();
   impl_->backend_.stop();
+  impl_->journal_.pass_on();
   if (impl_->record_) impl_->record_->end();
 }
 
@@ -513,6 +598,8 @@ result<void> scheduler_core::set_config(const scheduler_config& next) {
   return impl_->desk_->offer_config(next);
 }
 scheduler_config scheduler_core::config() const { return impl_->desk_->config(); }
+
+picture scheduler_core::look() const { return impl_->look(); }
 
 statistics scheduler_core::stats() const { return impl_->stats_; }
 statistics& scheduler_core::live_stats() noexcept { return impl_->stats_; }

@@ -59,6 +59,12 @@ class slot_table {
       if (place.value) call(*place.value);
     }
   }
+  template <class Function>
+  void for_each(Function&& call) const {
+    for (const auto& place : slots_) {
+      if (place.value) call(*place.value);
+    }
+  }
   std::size_t size() const noexcept { return size_; }
   std::size_t capacity() const noexcept { return slots_.size(); }
 

@@ -28,6 +28,7 @@ void table::observe(unsigned source, const observation& seen) {
         if (std::any_of(one.queues.begin(), one.queues.end(),
                         [](const queue* each) { return each->state != queue_state::running; })) {
           one.in->forced = true;
+          one.in->forced_by = journal_rule::not_manageable;
           one.in->forced_until = never;
         }
       }
@@ -36,6 +37,7 @@ void table::observe(unsigned source, const observation& seen) {
         mark_reshaped(*one.in);
       }
       vote(one, bit, seen.what);
+      tell(one);
       break;
     }
     case observation_kind::process_gone: {
@@ -54,6 +56,7 @@ void table::observe(unsigned source, const observation& seen) {
       }
       known->seen_by |= bit;
       known->marked_by |= bit;
+      tell(owner);
       break;
     }
     case observation_kind::queue_gone: {
@@ -99,6 +102,7 @@ process& table::process_at(const observation& seen) {
   dirty_.reserve(processes_.capacity());
   one.pid = seen.pid;
   one.start_time = seen.start_time;
+  one.seen_since = now_;
   one.own = seen.pid == own_pid_;
   if (one.own) own_ = one.id;
   by_pid_.emplace(key, one.id);
@@ -207,7 +211,9 @@ queue& table::queue_at(process& owner, driver_queue_id driver_id, gpu_id on, que
 
 void table::erase(queue& which) {
   process& owner = *which.owner;
+  const bool was_off = owner.not_running != 0;
   count(which, false);
+  keep_books(owner, was_off);
   std::erase(owner.queues, &which);
   // One on a lost GPU kept it from being attached.
   if (is_compute(which.type) && (--owner.compute_queues == 0 || which.on->lost)) {
@@ -233,8 +239,10 @@ void table::forget(process& which, std::uint32_t bit) {
   vote(which, bit, role::unmatched);
   if (which.seen_by != 0) {
     for (std::size_t i = which.queues.size(); i-- != 0;) forget(*which.queues[i], bit);
+    tell(which);
     return;
   }
+  tell_gone(which);
   // The pid may belong to a successor at once; the exited one is reachable by its id only.
   by_pid_.erase({which.pid, which.start_time});
   which.gone = true;
@@ -331,9 +339,11 @@ void table::find_again(gpu& which) {
 
 void table::set_state(queue& which, queue_state state) noexcept {
   if (which.state == state) return;
+  const bool was_off = which.owner->not_running != 0;
   count(which, false);
   which.state = state;
   count(which, true);
+  keep_books(*which.owner, was_off);
   touch(*which.owner->in);
 }
 
@@ -414,6 +424,7 @@ void table::count(const queue& which, bool in) noexcept {
   step(which.owner->in->counts[static_cast<std::size_t>(which.state)]);
   if (which.refused) step(which.owner->in->refusing);
   if (which.state != queue_state::running) {
+    step(which.owner->not_running);
     in ? stats_.suspended_now.add() : stats_.suspended_now.subtract(1);
   }
   if (which.owner->what == role::offline && which.state != queue_state::suspended &&
@@ -550,6 +561,132 @@ bool table::refresh_state(group& which) noexcept {
     mark_changed(which);
   }
   return std::exchange(which.off, actual != run_state::running) != which.off;
+}
+
+// For who looks ---------------------------------------------------------------------------------
+
+void table::tell(process& which) {
+  if (which.gone || (which.told_group == which.in->id && which.told_role == which.what)) return;
+  which.told_group = which.in->id;
+  which.told_role = which.what;
+  journal_.put(entry_of(which, journal_kind::process), now_);
+}
+
+void table::tell_gone(process& which) {
+  const duration last = which.not_running != 0 ? now_ - which.off_since : duration::zero();
+  auto entry = entry_of(which, journal_kind::process_gone);
+  entry.what = which.told_role;  // its sources have taken their votes back
+  entry.count = static_cast<std::uint32_t>(which.off_count);
+  entry.since = which.seen_since;
+  entry.length = which.off_total + last;
+  entry.longest = std::max(which.off_longest, last);
+  journal_.put(entry, now_);
+}
+
+void table::keep_books(process& which, bool was_off) noexcept {
+  const bool off = which.not_running != 0;
+  if (off == was_off || which.gone) return;
+  auto entry = entry_of(which, off ? journal_kind::process_off : journal_kind::process_on);
+  if (off) {
+    which.off_since = now_;
+    ++which.off_count;
+  } else {
+    entry.since = which.off_since;
+    entry.length = now_ - which.off_since;
+    which.off_total += entry.length;
+    which.off_longest = std::max(which.off_longest, entry.length);
+  }
+  journal_.put(entry, now_);
+}
+
+namespace {
+
+attach_picture picture_of(attach_state value) noexcept {
+  switch (value) {
+    case attach_state::none: break;
+    case attach_state::attaching: return attach_picture::attaching;
+    case attach_state::attached: return attach_picture::attached;
+    case attach_state::detaching: return attach_picture::detaching;
+  }
+  return attach_picture::none;
+}
+
+process_picture picture_of(const process& one, time_point now) {
+  process_picture made{.id = one.id,
+                       .pid = one.pid,
+                       .start_time = one.start_time,
+                       .what = one.what,
+                       .priority = one.priority,
+                       .own = one.own,
+                       .attach = picture_of(one.attach),
+                       .attach_refused = one.attach_refused,
+                       .attach_failures = one.attach_failures,
+                       .seen_since = one.seen_since,
+                       .off = one.not_running != 0,
+                       .off_count = one.off_count,
+                       .off_total = one.off_total,
+                       .off_longest = one.off_longest};
+  if (made.off) {
+    made.off_since = one.off_since;
+    made.off_total += now - one.off_since;
+    made.off_longest = std::max(made.off_longest, now - one.off_since);
+  }
+  for (const queue* const each : one.queues) {
+    auto on = std::find_if(made.queues.begin(), made.queues.end(),
+                           [&](const queues_on_gpu& known) { return known.gpu == each->on->id; });
+    if (on == made.queues.end()) on = made.queues.insert(on, {.gpu = each->on->id});
+    ++(is_compute(each->type) ? on->compute : on->others);
+    if (!each->managed || each->state == queue_state::running) continue;
+    ++(each->state == queue_state::suspended ? on->suspended : on->in_doubt);
+  }
+  std::sort(made.queues.begin(), made.queues.end(),
+            [](const auto& left, const auto& right) { return left.gpu < right.gpu; });
+  return made;
+}
+
+group_picture picture_of(const group& one, time_point now) {
+  group_picture made{.id = one.id,
+                     .what = one.view.what,
+                     .gang = one.key != 0,
+                     .actual = one.view.actual,
+                     .state_since = one.view.state_since,
+                     .manageable = one.view.manageable,
+                     .wanted_off = one.hold_until > now,
+                     .wanted_until = one.hold_until,
+                     .held = one.held,
+                     .forced = one.forced};
+  for (const process* const member : one.members)
+    if (!member->gone) made.processes.push_back(picture_of(*member, now));
+  return made;
+}
+
+}  // namespace
+
+picture table::picture_of() const {
+  picture made{.at = now_};
+  for (const gpu& one : gpus_) {
+    const gpu_view& view = gpu_views_[one.index];
+    made.gpus.push_back({.id = one.id,
+                         .slots = view.slots,
+                         .online_in_flight = view.online_in_flight,
+                         .work = view.work,
+                         .busy = has_online_work(view),
+                         .last_begin = view.last_begin,
+                         .last_end = view.last_end,
+                         .suspend_cost = view.suspend_cost,
+                         .resume_cost = view.resume_cost,
+                         .breaker_open = one.lost,
+                         .breaker_until = one.rearm_at,
+                         .not_off = one.not_off});
+  }
+  groups_.for_each([&](const group& one) {
+    auto each = core::picture_of(one, now_);
+    if (!each.processes.empty()) made.groups.push_back(std::move(each));
+  });
+  for (const auto& [id, one] : clients_)
+    made.clients.push_back(
+        {.id = id, .name = std::string(one.name), .gpus = {one.gpus.begin(), one.gpus.end()}});
+  return made;
 }
 
 }  // namespace sluice::core

@@ -3,6 +3,7 @@
 /// The queue table: the one model of the world. Processes, GPUs, queues and groups, what sources
 /// and the backend said of them, and what changed since the last turn.
 
+#include "journalist.hpp"
 #include "off_time.hpp"
 #include "recent_median.hpp"
 #include "slot_table.hpp"
@@ -19,7 +20,9 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/ids.hpp"
+#include "sluice/journal.hpp"
 #include "sluice/observation.hpp"
+#include "sluice/picture.hpp"
 #include "sluice/role.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
@@ -62,6 +65,8 @@ struct gpu {
   bool arrival_open = false;   ///< Until its last queue is off.
   bool decision_open = false;  ///< Until its first batch is handed over.
   bool begun_this_turn = false;
+  bool told_busy = false;  ///< In the journal.
+  time_point busy_since{};
 };
 
 /// Online work came, at `at`: measured from now on, if it is not yet and something is to make room.
@@ -118,6 +123,9 @@ struct group {
   time_point on_since{};
   duration debt{};  ///< As of the last change of `off`; see holds.hpp.
   bool forced = false;
+  journal_rule forced_by{};  ///< Meaningful while forced.
+  journal_rule ended_by{};   ///< Why there is no declaration any more.
+  time_point held_since{};
   time_point forced_until = never;
   time_point costs_since = never;
   off_time history;
@@ -154,15 +162,36 @@ struct process {
   time_point lane_off{};              ///< No batch before.
   bool dirty = false;                 ///< In dirty().
 
+  // For who looks: decisions do not depend on it.
+  time_point seen_since{};
+  std::uint32_t not_running = 0;  ///< Managed queues that are suspended at times, and are not known
+                                  ///< to run.
+  time_point off_since{};         ///< Meaningful while not_running is not 0.
+  std::uint64_t off_count = 0;    ///< Times off that have begun.
+  duration off_total{};           ///< Of those that are over.
+  duration off_longest{};
+  role told_role = role::unmatched;  ///< In the journal.
+  group_id told_group{};
+
   queue* find(driver_queue_id driver_id) const noexcept;
 };
+
+/// Of that process.
+inline journal_entry entry_of(const process& which, journal_kind kind) noexcept {
+  return {.kind = kind,
+          .what = which.what,
+          .pid = which.pid,
+          .process = which.id,
+          .group = which.in->id,
+          .start_time = which.start_time};
+}
 
 /// Threading: reactor thread.
 /// Cost:      observations allocate for what is new; everything else is free of allocation.
 class table final : public world {
  public:
-  table(statistics& stats, pid_t own_pid, bool with_sdma)
-      : stats_(stats), own_pid_(own_pid), with_sdma_(with_sdma) {}
+  table(statistics& stats, journalist& journal, pid_t own_pid, bool with_sdma)
+      : stats_(stats), journal_(journal), own_pid_(own_pid), with_sdma_(with_sdma) {}
 
   /// Whether queues of that type are suspended at all.
   bool suspends(queue_type type) const noexcept { return with_sdma_ || is_compute(type); }
@@ -224,6 +253,9 @@ class table final : public world {
     groups_.for_each(call);
   }
 
+  /// For scheduler_core::look().
+  picture picture_of() const;
+
   // What wants a look. Each list holds an object once; ids may have died meanwhile.
   void touch(group& which) noexcept;
   void mark_changed(group& which) noexcept;
@@ -282,8 +314,14 @@ class table final : public world {
   void mark_reshaped(group& which) noexcept;
   void reconsider_attach(process& which);
   void update_offline(group& which, gpu_id where, bool listed);
+  /// What the journal says of the process, where that is news.
+  void tell(process& which);
+  void tell_gone(process& which);
+  /// \param was_off whether it was, before one of its queues changed.
+  void keep_books(process& which, bool was_off) noexcept;
 
   statistics& stats_;
+  journalist& journal_;
   pid_t own_pid_;
   process_id own_{};  ///< The table's process for own_pid_, as it was last seen.
   bool with_sdma_;

@@ -6,9 +6,15 @@
 #include "target_process.hpp"
 
 #include <poll.h>
+#include <pty.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
+#include <utmp.h>
 
 #include <algorithm>
 #include <array>
@@ -246,7 +252,7 @@ TEST_F(Daemon, EnforcesForAnOnlineProcessThatKnowsNothingOfIt) {
   })) << daemon->err();
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0) << daemon->err();
-  EXPECT_THAT(daemon->err(), HasSubstr("stopping: SIGTERM\n"));
+  EXPECT_THAT(daemon->err(), HasSubstr("stopping: SIGTERM part=node\n"));
   EXPECT_EQ(view_.process(trainer->pid()).suspended_queues, 0U) << "the end resumes everything";
   EXPECT_FALSE(traced(*trainer));
   EXPECT_THAT(daemon->err(), ContainsRegex(", suspended 1 queues \\(0 now\\) and resumed 1 in 2"));
@@ -376,6 +382,89 @@ TEST_F(Daemon, KeepsNothingOpenOfAnOnlineProcessThatEnded) {
   EXPECT_TRUE(eventually(patience, [&] { return !is_open(); })) << daemon->err();
 }
 
+/// What a GET of the metrics answers, without its head.
+std::string metrics_of(const std::string& socket, const std::string& accept) {
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  socket.copy(to.sun_path, sizeof to.sun_path - 1);
+  std::string all;
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) {
+    const std::string asked = "GET /metrics HTTP/1.1\r\nAccept: " + accept + "\r\n\r\n";
+    EXPECT_EQ(::send(fd, asked.data(), asked.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(asked.size()));
+    std::array<char, 4096> some{};
+    for (ssize_t got = 0; (got = ::recv(fd, some.data(), some.size(), 0)) > 0;)
+      all.append(some.data(), static_cast<std::size_t>(got));
+  }
+  ::close(fd);
+  const auto head = all.find("\r\n\r\n");
+  return head == all.npos ? "" : all.substr(head + 4);
+}
+
+// What people ask afterwards: who was kept off for how long, how often, and why.
+TEST_F(Daemon, AccountsForJobsCountsAndDrawsWhatHappened) {
+  const std::string jobs = directory_ + "/jobs";
+  const std::string socket = directory_ + "/metrics.sock";
+  const std::string file = directory_ + "/sluice.prom";
+  const std::string trace = directory_ + "/trace.json";
+  configure("mode = \"enforce\"\njobs = \"" + jobs + "\"\nmetrics = \"unix:" + socket +
+                "\"\nmetrics_file = \"" + file + "\"\n",
+            "", "[policy]\nname = \"fixed_timeslice\"\n");
+  const auto trainer = offline();
+  const auto daemon = start({"run", "-c", config_, "--trace-out", trace});
+  ASSERT_TRUE(logs(*daemon, "owns the node")) << daemon->err();
+  {
+    const online_client client{directory_ + "/clients.sock"};
+    ASSERT_TRUE(eventually(patience, [&] { return client.connections() == 1; })) << client.why();
+    ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); })) << daemon->err();
+    for (int i = 0; i < 3; ++i) {
+      client.begin();
+      ASSERT_TRUE(becomes(*trainer, 1)) << daemon->err();
+      client.end();
+      ASSERT_TRUE(becomes(*trainer, 0)) << daemon->err();
+    }
+  }
+  // The picture in it is up to a second old.
+  std::string page;
+  EXPECT_TRUE(eventually(patience, [&] {
+    page = metrics_of(socket, "text/plain");
+    return testing::Matches(testing::AllOf(
+        HasSubstr("\nsluice_owns_node 1\n"),
+        HasSubstr("sluice_group_suspensions_total{group=\"integration_tar\"} 3\n"),
+        ContainsRegex("sluice_queues.gpu=\"[0-9]+\",role=\"offline\",state=\"running\". 1\n"),
+        ContainsRegex("sluice_arrival_to_off_seconds_count.gpu=\"[0-9]+\". [1-3]\n")))(page);
+  })) << page;
+  std::ofstream{directory_ + "/page"} << metrics_of(socket, "application/openmetrics-text");
+  command parsed{SLUICE_OBSERVE_CHECK, {"metrics", directory_ + "/page"}, {}};
+  EXPECT_EQ(parsed.ends(), 0) << parsed.err();
+  EXPECT_TRUE(std::filesystem::exists(file));
+
+  const auto look = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"jobs", jobs});
+    command asked{program_, std::move(words), {}};
+    (void)asked.ends();
+    return asked.out();
+  };
+  trainer->finish();
+  EXPECT_EQ(trainer->wait_for(patience), 0);
+  EXPECT_TRUE(eventually(patience, [&] { return look({}).find("ended") != std::string::npos; }))
+      << daemon->err();
+  const std::string told = look({"--since", "1h"});
+  EXPECT_THAT(told,
+              ContainsRegex("integration_tar \\([a-z]+\\): .* wall, suspended .*, 3 times, "));
+  EXPECT_THAT(look({"--json"}), ContainsRegex("\"gpus\":\\[[0-9]+\\]"));
+  EXPECT_THAT(look({"--user", "nobody"}), HasSubstr("no process ended"));
+
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0) << daemon->err();
+  EXPECT_FALSE(std::filesystem::exists(file)) << "nobody keeps it up to date";
+  EXPECT_FALSE(std::filesystem::exists(socket));
+  command drawn{SLUICE_OBSERVE_CHECK, {"trace", trace}, {}};
+  EXPECT_EQ(drawn.ends(), 0) << drawn.err();
+  std::cout << parsed.out() << drawn.out() << told;
+}
+
 TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {
   const std::string policy = "[policy]\nname = \"fixed_timeslice\"\n";
   configure("mode = \"enforce\"\n", "", policy + "may_be = 1\n");
@@ -422,6 +511,23 @@ TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {
   reload(*daemon, "policy fixed_timeslice/client_done: replaced by fixed_timeslice/client_done");
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0);
+}
+
+TEST_F(Daemon, LogsEachPartAtItsLevel) {
+  const std::string policy = "[policy]\nname = \"fixed_timeslice\"\nslice = \"";
+  const std::string replaced = "policy fixed_timeslice/client_done: replaced";
+  configure("log_levels = { policy = \"error\" }\n", "", policy + "1ms\"\n");
+  const auto daemon = run();
+  configure("log_levels = { policy = \"error\" }\n", "", policy + "2ms\"\n");
+  reload(*daemon, "reloaded: ");
+  configure("", "", policy + "3ms\"\n");
+  reload(*daemon, replaced);
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0);
+  const std::string said = daemon->err();
+  EXPECT_EQ(said.find(replaced), said.rfind(replaced)) << said;
+  EXPECT_THAT(said, HasSubstr("client_done part=policy policy=fixed_timeslice/client_done\n"));
+  EXPECT_THAT(said, HasSubstr("stopping: SIGTERM part=node\n")) << "what waits is written";
 }
 
 TEST_F(Daemon, IsPausedOverItsRestarts) {
@@ -533,7 +639,7 @@ TEST_F(Daemon, GoesOnAsItsSiblingWhereTheKernelRefusesIoUring) {
   program_ = SLUICE_WITHOUT_IO_URING;
   const auto trainer = offline();
   const auto daemon = start({SLUICE_PROGRAM, "run", "--mode", "enforce", "-c", config_});
-  ASSERT_TRUE(logs(*daemon, "this program owns the node\n")) << daemon->err();
+  ASSERT_TRUE(logs(*daemon, "this program owns the node part=node\n")) << daemon->err();
 #ifdef SLUICE_WANTS_IO_URING
   EXPECT_THAT(daemon->err(), HasSubstr("sluice: the kernel refuses io_uring (Operation not "
                                        "permitted), going on as sluice-epoll\n"));
@@ -580,7 +686,7 @@ TEST_F(Daemon, WarnsOnceWhereItsOwnerOnlyObserves) {
   std::filesystem::remove(directory_ + "/disabled");
   first->signal(SIGTERM);
   EXPECT_EQ(first->ends(), 0);
-  EXPECT_TRUE(logs(*second, "this program owns the node\n")) << second->err();
+  EXPECT_TRUE(logs(*second, "this program owns the node part=node\n")) << second->err();
   EXPECT_EQ(second->err().find(warning), second->err().rfind(warning)) << "some looks later";
   second->signal(SIGTERM);
   EXPECT_EQ(second->ends(), 0);
@@ -613,11 +719,279 @@ TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
   check = start({"run", "-c", config_});
   EXPECT_EQ(check->ends(), 1);
   EXPECT_THAT(check->err(),
-              HasSubstr("cannot record into /proc/x.rec: No such file or directory\n"));
+              HasSubstr("cannot record into /proc/x.rec: No such file or directory part=node\n"));
   check = start({"check", "/nonexistent"});
   EXPECT_EQ(check->ends(), 1);
   EXPECT_EQ(check->err(),
             "sluice: /nonexistent: cannot read the configuration: No such file or directory\n");
+}
+
+// `sluice status`, `why`, `policy --use`, `pause` and `top`, of a daemon that runs.
+class DaemonShown : public Daemon {
+ protected:
+  DaemonShown() {
+    configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\n");
+  }
+
+  std::unique_ptr<command> ask(std::vector<std::string> words, int code = 0) const {
+    words.insert(words.end(), {"--directory", directory_});
+    auto made = std::make_unique<command>(program_, std::move(words), std::vector<std::string>{});
+    EXPECT_EQ(made->ends(), code) << made->out() << made->err();
+    return made;
+  }
+  std::string why(const target_process& one) const {
+    return ask({"why", std::to_string(one.pid())})->out();
+  }
+};
+
+TEST_F(DaemonShown, SaysHowItIsAndWhy) {
+  const auto trainer = offline();
+  const std::string pid = std::to_string(trainer->pid());
+  const auto daemon = run();
+  const online_client client{directory_ + "/clients.sock"};
+  ASSERT_TRUE(eventually(patience, [&] { return client.connections() == 1; })) << client.why();
+  ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); })) << daemon->err();
+  EXPECT_THAT(why(*trainer), ContainsRegex("^process " + pid +
+                                           " \\(.*\\) runs: the policy fixed_timeslice[^\n]* does "
+                                           "not want it held\n[0-9:.]+ +[0-9.]+m?s ago  attach "
+                                           "process " +
+                                           pid + ": done\n"));
+  client.begin();
+  ASSERT_TRUE(becomes(*trainer, 1)) << daemon->err();
+  EXPECT_TRUE(eventually(patience, [&] {
+    const std::string told = why(*trainer);
+    return told.find("suspend 1 queue on GPU") != told.npos && told.find("done in") != told.npos;
+  })) << why(*trainer);
+  const std::string held = why(*trainer);
+  EXPECT_THAT(held, ContainsRegex("^process " + pid + " \\(.*\\) is held since [0-9:]+ \\("));
+  EXPECT_THAT(held, HasSubstr("client 'test' is busy on GPU "));
+  EXPECT_THAT(held, ContainsRegex("\n[0-9:.]+ +[0-9.]+m?s ago  held; event: client 'test' began "
+                                  "work on GPU [0-9]+[^\n]*; rule: policy fixed_timeslice"));
+  const std::string status = ask({"status"})->out();
+  EXPECT_THAT(status, HasSubstr("enforces for"));
+  EXPECT_THAT(status, HasSubstr("policy fixed_timeslice:release=client_done,slice=20ms\n"));
+  EXPECT_THAT(status, ContainsRegex("\ng[0-9]+ +offline +" + pid + " .* held .* 1/1 "));
+  EXPECT_THAT(status, HasSubstr("clients: 1 (test)"));
+  EXPECT_THAT(ask({"status", "--json"})->out(), ContainsRegex("^\\{.*\"held\":true.*\\}\n$"));
+  EXPECT_THAT(ask({"top", "--once", "--filter", "offline"})->out(), HasSubstr(pid));
+  EXPECT_THAT(ask({"top", "--once", "--filter", "no-such"})->out(), Not(HasSubstr(pid)));
+
+  client.end();
+  ASSERT_TRUE(becomes(*trainer, 0)) << daemon->err();
+  EXPECT_TRUE(eventually(patience, [&] {
+    const std::string told = why(*trainer);
+    return told.find("does not want it held\n") != told.npos &&
+           told.find("let go; event: client 'test' ended work") != told.npos;
+  })) << why(*trainer);
+  EXPECT_THAT(ask({"why", "1"}, 1)->err(), HasSubstr("the scheduler knows no process 1: "));
+  EXPECT_THAT(ask({"why", "g0"}, 2)->err(), HasSubstr("'g0' is neither"));
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0) << daemon->err();
+  EXPECT_THAT(ask({"status"}, 1)->err(),
+              "sluice: nobody answers at " + directory_ +
+                  "/control.sock: no 'sluice run' or other sluice::node owns a node by that "
+                  "directory; start one, or name its directory (--directory)\n");
+}
+
+TEST_F(DaemonShown, SwitchesItsPolicyUntilItReadsItsConfigurationAnew) {
+  const auto trainer = offline();
+  const auto daemon = run();
+  const online_client client{directory_ + "/clients.sock"};
+  ASSERT_TRUE(eventually(patience, [&] { return client.connections() == 1; })) << client.why();
+  ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); })) << daemon->err();
+  // This one goes by other things than what clients have in flight.
+  const auto used = ask({"policy", "--use", "slo:request.p99=300ms"});
+  EXPECT_THAT(used->out(),
+              ContainsRegex("^the daemon runs slo:[^\n]*request\\.p99=300ms[^\n]* until "
+                            "its configuration is read anew or it ends\n$"));
+  EXPECT_TRUE(logs(*daemon, "chose the policy slo:")) << daemon->err();
+  EXPECT_THAT(ask({"policy"})->out(),
+              ContainsRegex("\nthe daemon runs slo:[^\n]*, chosen by user "));
+  client.begin();
+  std::this_thread::sleep_for(300ms);
+  EXPECT_EQ(view_.process(trainer->pid()).suspended_queues, 0U)
+      << "fixed_timeslice would have suspended it";
+  reload(*daemon, "reloaded: ");
+  EXPECT_TRUE(becomes(*trainer, 1)) << daemon->err();
+  EXPECT_THAT(ask({"policy"})->out(), HasSubstr("\nthe daemon runs fixed_timeslice:"));
+  EXPECT_THAT(ask({"policy", "--use", "no_such"}, 1)->err(), HasSubstr("no_such"));
+  EXPECT_THAT(ask({"policy", "--use", "fixed_timeslice:slice=99h"}, 1)->err(), HasSubstr("slice"));
+  EXPECT_THAT(ask({"policy", "--use", "/tmp/some.so"}, 1)->err(), HasSubstr("/tmp/some.so"));
+  client.end();
+}
+
+TEST_F(DaemonShown, PausesThroughItsSocket) {
+  const auto trainer = offline();
+  const auto daemon = run();
+  const online_client client{directory_ + "/clients.sock"};
+  ASSERT_TRUE(eventually(patience, [&] { return client.connections() == 1; })) << client.why();
+  ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); })) << daemon->err();
+  client.begin();
+  ASSERT_TRUE(becomes(*trainer, 1)) << daemon->err();
+  EXPECT_THAT(ask({"pause", "--why", "new disks"})->out(),
+              HasSubstr("'sluice unpause --directory " + directory_ + "' ends that"));
+  EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
+  EXPECT_THAT(daemon->err(), ContainsRegex("user 0 \\(process [0-9]+\\) asked for a pause"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/disabled"));
+  EXPECT_THAT(ask({"status"})->out(), HasSubstr("PAUSED: everything runs (new disks)\n"));
+  EXPECT_THAT(why(*trainer), HasSubstr("runs: the node is paused: new disks\n"));
+  EXPECT_EQ(ask({"unpause"})->out(), "not paused any more\n");
+  EXPECT_EQ(ask({"unpause"})->out(), "it was not paused\n");
+  EXPECT_TRUE(becomes(*trainer, 1)) << daemon->err();
+  client.end();
+}
+
+/// `sluice top` in a terminal of its own.
+class top_terminal {
+ public:
+  top_terminal(const std::string& program, const std::string& directory) {
+    winsize room{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+    if (::openpty(&fd_, &other_, nullptr, nullptr, &room) != 0) throw std::runtime_error{"openpty"};
+    ::tcgetattr(other_, &before_);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::login_tty(other_);
+      const rlimit no_core{};
+      ::setrlimit(RLIMIT_CORE, &no_core);
+      ::execl(program.c_str(), "sluice", "top", "--interval", "100ms", "--directory",
+              directory.c_str(), nullptr);
+      ::_exit(127);
+    }
+  }
+  ~top_terminal() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    ::close(fd_);
+    ::close(other_);
+  }
+  top_terminal(const top_terminal&) = delete;
+  top_terminal& operator=(const top_terminal&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void type(std::string_view keys) {
+    text_.clear();
+    EXPECT_EQ(::write(fd_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  }
+  void resize(unsigned short rows, unsigned short columns) {
+    text_.clear();
+    const winsize room{.ws_row = rows, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    EXPECT_EQ(::ioctl(fd_, TIOCSWINSZ, &room), 0);
+  }
+  /// Whether it shows that from the last key on.
+  bool shows(const std::string& what) {
+    return eventually(patience, [&] {
+      read();
+      return text_.find(what) != text_.npos;
+    });
+  }
+  /// The last whole page.
+  std::string page() {
+    std::string last;
+    text_.clear();
+    eventually(patience, [&] {
+      read();
+      const auto end = text_.rfind("\x1b[H");
+      const auto begin =
+          end == text_.npos || end == 0 ? text_.npos : text_.rfind("\x1b[H", end - 1);
+      if (begin == text_.npos) return false;
+      last = text_.substr(begin, end - begin);
+      return true;
+    });
+    return last;
+  }
+  /// \return its exit code.
+  int ends() {
+    int status = -1;
+    eventually(patience, [&] {
+      read();
+      return ::waitpid(pid_, &status, WNOHANG) == pid_;
+    });
+    pid_ = 0;
+    read();
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  /// The terminal is as it was, and the shell's page is back.
+  bool restored() const {
+    termios now{};
+    ::tcgetattr(other_, &now);
+    return now.c_lflag == before_.c_lflag && text_.ends_with("\x1b[?25h\x1b[?1049l");
+  }
+
+ private:
+  void read() {
+    std::array<char, 65536> room;
+    for (pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
+         ::poll(&ready, 1, 0) == 1 && (ready.revents & POLLIN) != 0;) {
+      const auto got = ::read(fd_, room.data(), room.size());
+      if (got <= 0) return;
+      text_.append(room.data(), static_cast<std::size_t>(got));
+    }
+  }
+
+  int fd_ = -1;
+  int other_ = -1;
+  termios before_{};
+  pid_t pid_ = 0;
+  std::string text_;
+};
+
+TEST_F(DaemonShown, IsWatchedAndSteeredInATerminal) {
+  const auto trainer = offline();
+  const std::string pid = std::to_string(trainer->pid());
+  const auto daemon = run();
+  top_terminal top{program_, directory_};
+  ASSERT_TRUE(top.shows(" " + pid + " "));
+  ASSERT_TRUE(top.shows("q quit"));
+  top.type("fonline\r");
+  ASSERT_TRUE(top.shows("(by role, online)"));
+  EXPECT_THAT(top.page(), Not(HasSubstr(" " + pid + " ")));
+  top.type("f\x7f\x7f\x7f\x7f\x7f\x7f\r");
+  EXPECT_TRUE(top.shows(" " + pid + " "));
+  top.type("?");
+  EXPECT_TRUE(top.shows("end the pause; asks first"));
+  top.type("?s");
+  EXPECT_TRUE(top.shows("(by time off)"));
+  top.type("pn");
+  EXPECT_TRUE(top.shows("y/n"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/disabled"));
+  top.type("py");
+  EXPECT_TRUE(top.shows("PAUSED: everything runs"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/disabled"));
+  top.type("py");
+  EXPECT_TRUE(top.shows("policy fixed_timeslice"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/disabled"));
+  top.type("Pfixed_timeslice:slice=7ms\r");
+  EXPECT_TRUE(top.shows("slice=7ms, chosen by user 0"));
+  top.type("Pnonesuch\r");
+  EXPECT_TRUE(top.shows("nonesuch;"));
+  top.resize(10, 40);
+  EXPECT_TRUE(top.shows("lines more"));
+  const std::string small = top.page();
+  EXPECT_EQ(std::count(small.begin(), small.end(), '\n'), 9) << small;
+  top.type("q");
+  EXPECT_EQ(top.ends(), 0);
+  EXPECT_TRUE(top.restored());
+}
+
+TEST_F(DaemonShown, GivesTheTerminalBackWhateverEndsIt) {
+  const auto daemon = run();
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT, SIGSEGV}) {
+    top_terminal top{program_, directory_};
+    ASSERT_TRUE(top.shows("q quit"));
+    ::kill(top.pid(), signal);
+    EXPECT_EQ(top.ends(), signal == SIGSEGV ? 128 + SIGSEGV : 0);
+    EXPECT_TRUE(top.restored()) << signal;
+  }
+  top_terminal top{program_, directory_};
+  ASSERT_TRUE(top.shows("q quit"));
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0);
+  EXPECT_TRUE(top.shows("nobody answers at ")) << "and it goes on";
+  top.type("\x03");
+  EXPECT_EQ(top.ends(), 0);
+  EXPECT_TRUE(top.restored());
 }
 
 }  // namespace

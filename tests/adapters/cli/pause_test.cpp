@@ -53,7 +53,8 @@ TEST_F(SluicePause, SaysThatNobodyOwnsANodeThere) {
   const auto run = pause(1);
   EXPECT_THAT(run->err(), StartsWith("sluice: nobody owns a node here (" + where_.owner() +
                                      "); a node that starts with this directory will not act "
-                                     "until 'sluice unpause'"));
+                                     "until 'sluice unpause --directory " +
+                                     where_.directory + "'"));
   EXPECT_TRUE(paused_why(where_)) << "whoever comes is paused";
 }
 
@@ -88,7 +89,8 @@ TEST_F(SluicePause, KeepsAReasonUnlessItHearsAnother) {
   const auto lock = own(node_lock::kind::node);
   (void)ended({"pause", "--why", "new firmware"}, 0);
   EXPECT_THAT(pause(0)->out(), ContainsRegex("^already paused since 20[0-9-]+ [0-9:]+: new "
-                                             "firmware; 'sluice unpause' ends that\n"));
+                                             "firmware; 'sluice unpause --directory " +
+                                             where_.directory + "' ends that\n"));
   EXPECT_EQ(paused_why(where_), "new firmware");
   (void)ended({"pause", "--why", "new disks"}, 0);
   EXPECT_EQ(paused_why(where_), "new disks");

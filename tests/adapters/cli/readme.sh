@@ -62,6 +62,31 @@ cat analyzed
 grep -q 'sharing, backlog' analyzed
 grep -q '"most_users":2' analyzed
 
+# A daemon, looked at and steered; here it has its files elsewhere.
+export work
+mkdir "$work/run"
+printf '[daemon]\ndirectory = "%s"\n[roles]\nstore = ""\n' "$work/run" >daemon.toml
+build/release/bin/sluice run --config daemon.toml 2>daemon.log &
+daemon=$!
+sluice() { "$work/build/release/bin/sluice" "$@" --directory "$work/run"; }
+export -f sluice
+for _ in $(seq 500); do
+  ! sluice why "$pid" >/dev/null 2>&1 || break
+  sleep 0.02
+done
+awk '/^## What is it doing/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |
+  sed "s/PID/$pid/" >commands
+[ "$(grep -c '^sluice' commands)" = 4 ]
+bash -euo pipefail commands >shown
+cat shown
+grep -q "^sluice .*, observes, touches nothing" shown
+grep -q "^process $pid (offline_demo) " shown
+[ "$(grep -c "^g[0-9]* .* $pid " shown)" = 2 ]
+grep -q "^the daemon runs fixed_timeslice:.*slice=5ms until" shown
+unset -f sluice
+kill "$daemon"
+wait "$daemon"
+
 # Given back for some time, and taken back. The store is the machine's otherwise.
 export SLUICE_ROLES="store = '$work/roles'"
 awk '/^## Giving/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |
@@ -70,6 +95,20 @@ awk '/^## Giving/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {in
 bash -euo pipefail commands >given
 grep -q "process $pid is left alone for 30min" given
 grep -q "schedulers manage process $pid again" given
+
+# What became of jobs: the commands of adapters/observe, on lines of a file and of a log.
+now=$(date -u +%Y-%m-%dT%H:%M:%S.000Z)
+line="{\"time\":\"$now\",\"pid\":48123,\"start\":1,\"command\":\"python3\",\"user\":\"ann\",\"group\":\"slurm:4242\",\"role\":\"offline\",\"gpus\":[51110],\"end\":\"ended\",\"wall_s\":11520,\"suspended_s\":2465.3,\"share\":0.214,\"suspensions\":812,\"longest_s\":1.0,\"max_suspend\":9,\"offline_floor\":0}"
+echo "$line" >jobs
+echo "2026-01-31 13:37:00.123 [sluice] [info] job: $line part=node" >log
+observe=$(dirname "$readme")/../observe/README.md
+awk '/^## Why was/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$observe" |
+  sed 's|^sluice jobs --since 24h$|& jobs|; s|journalctl -u sluice|cat log|; s|sluice jobs|build/release/bin/&|' >commands
+[ "$(grep -c 'sluice jobs' commands)" = 2 ]
+bash -euo pipefail commands >told
+# What the page shows, twice.
+awk '/^## Why was/ {on=1} on && /^```$/ && n++ {inside=!inside; next} inside {print} inside == 0 && n > 2 {exit}' "$observe" >shown
+diff <(cat shown shown) told
 
 # The README above: a look and a hold.
 awk '/^## Look at a node/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' \

@@ -45,6 +45,7 @@ class DaemonConfig : public testing::Test {
 void expect_same(const daemon_config& one, const daemon_config& another) {
   EXPECT_EQ(one.fixed_differences(another), "");
   EXPECT_EQ(one.log_level, another.log_level);
+  EXPECT_EQ(one.log_levels, another.log_levels);
   EXPECT_EQ(one.statistics_interval, another.statistics_interval);
   EXPECT_EQ(one.policy, another.policy);
   EXPECT_TRUE(one.node.settings.scheduler == another.node.settings.scheduler);
@@ -92,10 +93,15 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
                                 "clients",
                                 "socket_group",
                                 "record",
+                                "jobs",
+                                "metrics",
+                                "metrics_file",
+                                "trace",
                                 "agent",
                                 "batch_commands",
                                 "criu_pause",
                                 "log_level",
+                                "log_levels",
                                 "statistics_interval",
                                 "max_suspend",
                                 "min_run",
@@ -132,10 +138,12 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
 
 TEST_F(DaemonConfig, ReadsItsTable) {
   const auto config = load(
-      "[daemon]\nclients = false\nsocket_group = \"root\"\nrecord = \"/tmp/r\"\nmode = "
+      "[daemon]\nclients = false\nsocket_group = \"root\"\nrecord = \"/tmp/r\"\njobs = \"/tmp/j\"\n"
+      "metrics = \"127.0.0.1:9464\"\nmetrics_file = \"/tmp/m\"\ntrace = \"/tmp/t\"\nmode = "
       "\"enforce\"\ndirectory = "
       "\"/tmp/x/\"\nagent = \"/opt/agent\"\n"
       "batch_commands = false\ncriu_pause = true\nlog_level = \"error\"\n"
+      "log_levels = { attach = \"warning\", node = \"info\" }\n"
       "statistics_interval = \"0s\"\n[policy]\nname = \"slo\"\nrequest.p99 = \"200ms\"\n");
   ASSERT_TRUE(config) << problems_.front();
   EXPECT_EQ(config->node.mode, node_mode::enforce);
@@ -145,14 +153,25 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_FALSE(config->node.batch_commands);
   EXPECT_EQ(config->node.record.file, "/tmp/r");
   EXPECT_EQ(config->node.record.policy, config->policy);
+  EXPECT_EQ(config->node.observing, (observing_options{.jobs = "/tmp/j",
+                                                       .metrics = "127.0.0.1:9464",
+                                                       .metrics_file = "/tmp/m",
+                                                       .trace = "/tmp/t"}));
   EXPECT_FALSE(config->node.clients);
   EXPECT_EQ(config->node.socket_group, gid_t{0});
   EXPECT_TRUE(config->node.criu_pause);
   EXPECT_EQ(config->log_level, daemon_log_level::error);
+  for (const log_part each : all_log_parts) {
+    const auto expected = each == log_part::attach ? std::optional{daemon_log_level::warning}
+                          : each == log_part::node ? std::optional{daemon_log_level::info}
+                                                   : std::nullopt;
+    EXPECT_EQ(config->log_levels[static_cast<std::size_t>(each)], expected) << to_string(each);
+  }
   EXPECT_EQ(config->statistics_interval, 0s);
   EXPECT_THAT(config->policy, StartsWith("slo:"));
   EXPECT_EQ(config->fixed_differences(daemon_config{}),
-            "mode, directory, clients, socket_group, record, agent, batch_commands, criu_pause");
+            "mode, directory, clients, socket_group, record, jobs, metrics, metrics_file, trace, "
+            "agent, batch_commands, criu_pause");
   // It makes policies from what was read, whatever becomes of the file.
   std::filesystem::remove(path_);
   EXPECT_EQ(config->node.settings.make_policy()->name(),

@@ -131,6 +131,12 @@ TEST(ProfileFile, NamesLineKeyAndExpectationOfWhatIsWrong) {
               ":3: gpu.resume_cost: expected a time such as \"5ms\" (ns, us, ms, s, min, h) from "
               "0ns to 9s");
   }
+  EXPECT_EQ(complaint(gpu + "suspend_cost = \"3ms\"\nsuspend_cost_p99 = \"2ms\"\n"),
+            ":4: gpu.suspend_cost_p99: expected no less than the median, 3ms");
+  EXPECT_EQ(complaint("[measured]\nattach_p50 = \"2min\"\n" + gpu),
+            ":2: measured.attach_p50: expected a time such as \"5ms\" (ns, us, ms, s, min, h) from "
+            "0ns to 1min");
+  EXPECT_EQ(complaint("[measured]\nluck = 1\n" + gpu), ":2: measured.luck: unknown key");
   EXPECT_EQ(complaint(gpu + "per_vmid_debug = 1\n"),
             ":3: gpu.per_vmid_debug: expected true or false");
   EXPECT_EQ(complaint("[driver]\nmqds_header = \"new\"\n" + gpu),

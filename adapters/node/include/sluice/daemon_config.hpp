@@ -3,12 +3,14 @@
 /// The daemon's configuration: one TOML file with the tables [daemon], [scheduler], [policy] and
 /// [roles], validated as a whole. sluice.toml beside the documentation shows every key.
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "sluice/log_part.hpp"
 #include "sluice/node.hpp"
 #include "sluice/policy_registry.hpp"
 #include "sluice/result.hpp"
@@ -27,11 +29,16 @@ struct daemon_config {
   /// Of the table [policy] as it stands in the file: the same text, the same policy.
   std::string policy_table{};
   daemon_log_level log_level = daemon_log_level::info;
+  /// By log_part, where a part has a level of its own.
+  std::array<std::optional<daemon_log_level>, all_log_parts.size()> log_levels{};
   /// How often a line of counters is logged; 0: at the end and on SIGUSR1 alone.
   /// Or 1 s to 24 h.
   duration statistics_interval = std::chrono::minutes(10);
 
-  daemon_config() { node.mode = node_mode::observe; }
+  daemon_config() {
+    node.mode = node_mode::observe;
+    node.observing.jobs = observing_options::jobs_to_log;
+  }
 
   /// What it names and this machine does not have (an agent to enforce with, the directory of a
   /// recording), one sentence each: it cannot start like that. Rights are not looked at, for it may

@@ -39,6 +39,11 @@ enum class node_mode : std::uint8_t {
 
 using policy_maker = std::function<std::unique_ptr<policy>()>;
 
+struct named_policy {
+  policy_maker make;
+  std::string text;  ///< As a command line would name it, with every parameter.
+};
+
 /// What a reload changes.
 struct node_settings {
   scheduler_config scheduler{};
@@ -47,6 +52,26 @@ struct node_settings {
   /// after a pause. It may take its time: no lock is held, and the loop turns meanwhile. Empty:
   /// make_fixed_timeslice() in node_options, the policy stays in change().
   policy_maker make_policy = nullptr;
+  /// As named_policy::text, for who asks which one decides; empty: not known.
+  std::string policy_text{};
+};
+
+/// What is written down and shown of what happens while this program owns the node. A thread of the
+/// node's own does that, at no cost to the scheduler's but for its journal.
+struct observing_options {
+  static constexpr std::string_view jobs_to_log = "log";
+
+  /// A file that gets a JSON line for each process when it ends (sluice/observe/job_record.hpp);
+  /// jobs_to_log: `tell` hears them, of those that were suspended; empty: nobody.
+  std::string jobs{};
+  /// Where metrics are asked for: "unix:/PATH", "ADDRESS:PORT"; empty: nowhere.
+  std::string metrics{};
+  /// A file for node_exporter's textfile collector, written every 15 s; empty: none.
+  std::string metrics_file{};
+  /// A timeline for ui.perfetto.dev, written anew by each node, of 1 GiB at most; empty: none.
+  std::string trace{};
+
+  friend bool operator==(const observing_options&, const observing_options&) = default;
 };
 
 struct node_options {
@@ -59,10 +84,19 @@ struct node_options {
   /// Whether clients of other processes are taken, at files.clients(), while this program is the
   /// owner. Which of them may say that they are online or offline, settings.roles grants.
   bool clients = true;
-  /// Of the socket, whose mode is 0660; none: this process's.
+  /// Whether whoever may open the socket files.control() is shown the node while this program is
+  /// the owner, and root and this program's user may pause it there and switch its policy.
+  bool control = true;
+  /// Of both sockets, whose mode is 0660; none: this process's.
   std::optional<gid_t> socket_group{};
+  /// Finds the policy that somebody names at the control socket (NAME[:KEY=VALUE,...]). On a thread
+  /// of the node's own; may take its time. Where it fails, `message` gets one sentence. Empty: the
+  /// policy cannot be switched.
+  std::function<result<named_policy>(const std::string& text, std::string& message)> find_policy =
+      nullptr;
   /// As scheduler_options::record; written anew each time this program becomes the owner.
   record_options record{};
+  observing_options observing{};
   // As agent::agent_options.
   std::string agent_path{};
   bool batch_commands = true;
@@ -105,8 +139,8 @@ enum class node_state : std::uint8_t {
 /// attached.
 ///
 /// Threading: every call from any thread, but start(), stop() and destruction from one, and not
-///            from inside the node's own calls. It has two threads of its own, which with a hosted
-///            loop do no more than wait, make policies and take the node over.
+///            from inside the node's own calls. It has three threads of its own, which with a
+///            hosted loop do no more than wait, make policies, take the node over and show it.
 /// Lifetime:  destruction stops it. With a hosted loop destroy it before the host's io_context, and
 ///            while no thread runs that one or while others do.
 /// Errors:    result<T>; nothing here throws.
@@ -143,11 +177,11 @@ class node {
   /// there was one. Not the owner's, which its clients' status has some of.
   virtual std::unique_ptr<statistics> stats() const = 0;
 
-  /// Other settings, all of them or none; processes, queues and holds stay known. What cannot
-  /// change while a scheduler runs stays until the next start, which `warn` hears. Clients that
-  /// the new roles would refuse are told so and lose theirs. Blocks on file operations where the
-  /// role store is another one; the loop turns meanwhile.
-  /// \param message on failure, one sentence; the old settings stay.
+  /// Other settings, all of them or none; processes, queues and holds stay known. A policy that was
+  /// chosen at the control socket ends. What cannot change while a scheduler runs stays until the
+  /// next start, which `warn` hears. Clients that the new roles would refuse are told so and lose
+  /// theirs. Blocks on file operations where the role store is another one; the loop turns
+  /// meanwhile. \param message on failure, one sentence; the old settings stay.
   [[nodiscard]] virtual result<void> change(node_settings next, std::string& message) = 0;
 
  protected:

@@ -19,6 +19,8 @@ struct node_files {
   [[nodiscard]] std::string owner() const { return directory + "/owner"; }
   /// Where whoever owns it takes clients of other processes (sluice/client.h).
   [[nodiscard]] std::string clients() const { return directory + "/clients.sock"; }
+  /// Where whoever owns it answers `sluice status` and the like.
+  [[nodiscard]] std::string control() const { return directory + "/control.sock"; }
   /// While it exists, everything runs.
   [[nodiscard]] std::string disabled() const { return directory + "/disabled"; }
 };

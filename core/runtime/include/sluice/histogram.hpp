@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "sluice/time.hpp"
 
@@ -54,6 +55,13 @@ class histogram {
   /// The value that `percent` of the values do not exceed, to within 1 %; zero when empty.
   /// \param percent 0 to 100.
   duration percentile(double percent) const noexcept;
+  duration sum() const noexcept;  ///< Exact.
+  /// How many values are at most each bound, to within 2 % of the bound: what cumulative buckets
+  /// are made of. Bounds that ascend give counts that ascend, also while another thread records.
+  /// \param into as many as there are bounds.
+  /// \return how many there are in all, by the same counts.
+  std::uint64_t counts_up_to(std::span<const duration> bounds,
+                             std::span<std::uint64_t> into) const noexcept;
 
  private:
   static constexpr int step_bits = 6;

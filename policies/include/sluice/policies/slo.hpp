@@ -81,7 +81,8 @@ struct slo_options {
 ///       GPU; it allocates when more spans are open than ever before.
 [[nodiscard]] std::unique_ptr<policy> make_slo(slo_options options);
 
-/// Parameters: `request.p99`, `ttft.p99`, `itl.p99`, `offline`, `suspend_cost`, `resume_cost`.
+/// Parameters: `request.p99`, `ttft.p99`, `itl.p99`, `offline`, `suspend_cost`, `resume_cost`, and
+/// `profile`, a file in whose place a policy_registry puts the two costs that it says.
 [[nodiscard]] policy_kind slo_kind();
 
 }  // namespace sluice

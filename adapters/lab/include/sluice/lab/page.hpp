@@ -164,4 +164,7 @@ struct document {
 /// anything; what is no UTF-8 is replaced.
 std::string render(const document& what);
 
+/// A command as a shell takes it, for document::command.
+std::string shell_text(const std::vector<std::string>& words);
+
 }  // namespace sluice::lab::page

@@ -1,0 +1,346 @@
+// sluice accept: the first hour on a GPU that nobody has suspended anything on yet.
+
+#include "acceptance.hpp"
+#include "acceptance_hands.hpp"
+#include "breakers.hpp"
+#include "doctor.hpp"
+#include "output.hpp"
+#include "subcommand.hpp"
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "sluice/duration_text.hpp"
+#include "sluice/kfd/device.hpp"
+#include "sluice/kfd/node_lock.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace acceptance;
+
+struct options {
+  settings how{
+      .where = {}, .victim = {}, .owner_lock = {}, .repeat = 100, .window = 2s, .limit = 60s};
+  std::string steps;
+  std::string report = "accept.md";
+  std::string profile = "profile.toml";
+  bool beside_others = false;
+  bool force = false;
+  bool list = false;
+  bool dry_run = false;
+};
+
+/// Beside this program.
+std::string sibling(const std::string& name) {
+  std::error_code error;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
+  auto path = (own.parent_path() / name).string();
+  return !error && ::access(path.c_str(), X_OK) == 0 ? path : "";
+}
+
+/// The kernel's device is one of characters, which no user can make without being root.
+bool is_simulated(const std::string& device) {
+  struct stat about {};
+  return ::stat(device.c_str(), &about) == 0 && !S_ISCHR(about.st_mode);
+}
+
+std::string first_line(const std::string& path) {
+  std::ifstream file{path};
+  std::string line;
+  std::getline(file, line);
+  return printable(line);
+}
+
+/// In the order of all_steps(). \return nothing, after a complaint, for a name that is none.
+std::optional<std::vector<const step*>> choose(const std::string& names) {
+  std::vector<const step*> chosen;
+  if (names.empty()) {
+    for (const auto& each : all_steps()) chosen.push_back(&each);
+    return chosen;
+  }
+  std::set<std::string, std::less<>> wanted;
+  std::istringstream words{names};
+  for (std::string word; std::getline(words, word, ',');) wanted.insert(word);
+  for (const auto& each : all_steps())
+    if (const auto found = wanted.find(each.name); found != wanted.end()) {
+      chosen.push_back(&each);
+      wanted.erase(found);
+    }
+  if (wanted.empty() && !chosen.empty()) return chosen;
+  std::string all;
+  for (const auto& each : all_steps())
+    all += fmt::format("{}{}", all.empty() ? "" : ", ", each.name);
+  complain(fmt::format("--steps: there is no step '{}'; there are {}",
+                       printable(wanted.empty() ? "" : *wanted.begin()), all));
+  return {};
+}
+
+int list(const std::vector<const step*>& chosen, duration limit) {
+  print(fmt::format("In order of rising risk; each at most {}:\n", to_text(limit)));
+  for (const auto* each : chosen)
+    print(
+        fmt::format("{:<16} {}\n{:<16}   at worst: {}\n", each->name, each->does, "", each->risk));
+  return exit_done;
+}
+
+/// The driver lists everyone who has opened it, this process among them.
+std::vector<std::string> others(const kfd::roots& where, bool after_start) {
+  std::vector<std::string> all;
+  const auto node = kfd::look_at_node(where);
+  if (!node) return all;
+  for (const auto& each : node->processes)
+    if (each.pid != ::getpid() && !(after_start && each.command == "sluice-agent"))
+      all.push_back(fmt::format("{} ({})", each.pid, printable(each.command)));
+  return all;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string all;
+  for (const auto& each : words) all += (all.empty() ? "" : ", ") + each;
+  return all;
+}
+
+class acceptance_run {
+ public:
+  acceptance_run(const options& chosen, std::vector<const step*> steps)
+      : chosen_(chosen), how_(chosen.how), steps_(std::move(steps)) {}
+
+  int run() {
+    if (const auto wrong =
+            problem_with_files({{"--report", chosen_.report}, {"--profile", chosen_.profile}});
+        !wrong.empty()) {
+      complain(wrong);
+      return exit_usage;
+    }
+    about_.device.simulated = is_simulated(how_.where.device);
+    if (!find_victim() || !look()) return exit_failed;
+    if (chosen_.dry_run) {
+      std::string names;
+      for (const auto* each : steps_)
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", each->name);
+      print(fmt::format("Nothing was started. With {} as the victim it would run {}\n", how_.victim,
+                        names));
+      return exit_done;
+    }
+    output_file report{chosen_.report}, profile{chosen_.profile};
+    if (!report.ready() || !profile.ready()) return exit_failed;
+    // Before any thread starts, so that each has them blocked.
+    sigset_t ends;
+    sigemptyset(&ends);
+    for (const int each : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&ends, each);
+    ::sigprocmask(SIG_BLOCK, &ends, nullptr);
+    for (const int each : {SIGPIPE, SIGTSTP, SIGTTIN, SIGTTOU}) ::signal(each, SIG_IGN);
+    const kfd::unique_fd signals{::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK)};
+    {
+      hands by{how_, signals.get()};
+      if (!by.start(*device_, node_)) return exit_failed;
+      if (!by.hears_resets()) {
+        about_.notes.emplace_back(
+            "the driver tells this process of no resets (SMI): only errors show");
+        complain("warning: " + about_.notes.back());
+      }
+      if (about_.device.simulated)
+        print(std::string{"The device is SIMULATED: nothing of this is measured on hardware.\n"});
+      go(by);
+      if (auto failures = by.take_failures(); !failures.empty()) open_breakers_of(failures);
+    }
+    bool written = report.write([this](const auto& put) { put(report_text(about_)); });
+    const auto text = acceptance::profile_text(about_);
+    if (text.empty())
+      print(fmt::format("{} is not written: no suspend was measured\n", chosen_.profile));
+    else
+      written = profile.write([&](const auto& put) { put(text); }) && written;
+    print(fmt::format("{}; see {}\n", about_.good() ? "accepted" : "NOT ACCEPTED", chosen_.report));
+    return about_.good() && written ? exit_done : exit_failed;
+  }
+
+ private:
+  bool find_victim() {
+    if (how_.victim.empty() && about_.device.simulated) how_.victim = sibling("sluice-sim-victim");
+    if (how_.victim.empty()) {
+      complain(
+          "--victim names no program: compile adapters/cli/accept/victim.hip.cpp with hipcc (its "
+          "first lines say how) and name what comes of it");
+      return false;
+    }
+    if (::access(how_.victim.c_str(), X_OK) == 0) return true;
+    complain(fmt::format("{}: cannot be run: {}", how_.victim, error_text(errno)));
+    return false;
+  }
+
+  /// Whether the node is such that one may begin. What it finds out of the device is kept.
+  bool look() {
+    if (auto seen = kfd::look_at_node(how_.where); seen) node_ = std::move(*seen);
+    // First, for while a GPU is reset it cannot be opened.
+    if (const auto open = open_breakers(); !open.empty() && !chosen_.force) {
+      for (const auto& each : breaker_warnings(node_, open)) complain(each);
+      complain("nothing was done; --force begins all the same");
+      return false;
+    }
+    const machine here{.where = how_.where, .try_io_uring = {}};
+    auto checks = check_device(here);
+    if (auto opened = kfd::device::open(how_.where.device, [](std::string_view) {}); opened)
+      device_ = std::move(*opened);
+    for (auto& each : check_gpus(here, node_)) checks.push_back(std::move(each));
+    checks.push_back(check_scheduling(here));
+    checks.push_back(check_cwsr(here));
+    for (const auto& each : checks) {
+      if (each.what != cli::verdict::blocked) continue;
+      complain(fmt::format("{}: {}; {} (see 'sluice doctor')", each.name, each.found, each.advice));
+      return false;
+    }
+    if (!device_) {
+      complain(how_.where.device + " cannot be opened; see 'sluice doctor'");
+      return false;
+    }
+    if (const auto there = others(how_.where, false); !there.empty() && !chosen_.beside_others) {
+      complain(
+          fmt::format("other processes use the driver: {}; end them, or say --beside-others "
+                      "if they may be lost",
+                      joined(there)));
+      return false;
+    }
+    about_.device.kernel = first_line("/proc/sys/kernel/osrelease");
+    if (!about_.device.simulated) about_.device.module = first_line("/sys/module/amdgpu/version");
+    about_.device.abi_minor = device_->minor_version();
+    about_.victim = printable(how_.victim);
+    about_.when = kfd::wall_text(kfd::wall_time_now());
+    set_gpu(node_.gpus.front());
+    return true;
+  }
+
+  void set_gpu(const kfd::gpu_description& gpu) {
+    about_.device.gpu = gpu;
+    about_.device.properties = read_properties(how_.where, gpu.node);
+    const machine here{.where = how_.where, .try_io_uring = {}};
+    about_.device.mes = uses_mes(here, gpu.gfx_target_version);
+    about_.device.many_debugged = many_debugged(gpu.gfx_target_version);
+  }
+
+  void go(hands& by) {
+    bench here{by, how_};
+    bool stopped = false;
+    for (const auto* each : steps_) {
+      finding found{.step = std::string{each->name}};
+      if (!stopped) {
+        stopped = !run_one(*each, here, found);
+        print(line_of(found));
+      }
+      about_.findings.push_back(std::move(found));
+    }
+  }
+
+  /// \return whether the next may follow.
+  bool run_one(const step& which, bench& here, finding& found) {
+    const time_point begin = clock::now();
+    here.by.begin_step();
+    try {
+      expect_nobody_else(here.by);
+      which.work(here, found);
+      here.by.end_step();
+      found.what = acceptance::verdict::passed;
+    } catch (const step_end& end) {
+      found.what = end.came_to;
+      found.why = end.what();
+    }
+    found.took = clock::now() - begin;
+    const bool good = found.what != acceptance::verdict::failed;
+    // The victims are gone by now, and with them what was suspended.
+    here.by.let_go();
+    if (!good && !here.by.interrupted()) here.by.look_for_reset();
+    for (auto& each : here.by.take_words()) found.notes.push_back("the agent: " + printable(each));
+    if (const auto* const gpu = node_.find(here.by.gpu()); gpu != nullptr) set_gpu(*gpu);
+    return good;
+  }
+
+  void expect_nobody_else(hands& by) {
+    if (chosen_.beside_others) return;
+    std::vector<std::string> there;
+    // Of a victim that has just ended the driver may not know yet.
+    if (!by.wait_for(2s, [&] { return (there = others(how_.where, true)).empty(); }))
+      fail(fmt::format("other processes use the driver: {}", joined(there)));
+  }
+
+  const options& chosen_;
+  settings how_;
+  const std::vector<const step*> steps_;
+  std::unique_ptr<kfd::device> device_;
+  kfd::node_view node_;
+  acceptance::report about_;
+};
+
+}  // namespace
+
+subcommand add_accept(CLI::App& program) {
+  const auto chosen = std::make_shared<options>();
+  auto* const command =
+      program.add_subcommand("accept", "Try suspending on a GPU for the first time, step by step");
+  command->footer(
+      "Starts victims of its own, suspends them and no one else, and stops at the\n"
+      "first ERROR, reset or failed step. What each step risks, and what to do when it\n"
+      "fails: adapters/cli/ACCEPT.md. Exit code 0: accepted; 1: not; 2: usage.");
+  command
+      ->add_option("--victim", chosen->how.victim, "What to suspend [simulated: sluice-sim-victim]")
+      ->type_name("PROGRAM");
+  command->add_option("--steps", chosen->steps, "Only these, by name [all]")->type_name("A,B,...");
+  command->add_flag("--list", chosen->list, "Show the steps and what they risk; do nothing");
+  command->add_flag("--dry-run", chosen->dry_run, "Only say whether it would begin, and with what");
+  command->add_option("--repeat", chosen->how.repeat, "How often each call is measured")
+      ->check(whole_number_of("number", 1, 10000))
+      ->capture_default_str()
+      ->type_name("N");
+  const auto time = [&](const char* name, duration& into, duration least, duration most,
+                        const char* help) {
+    command
+        ->add_option_function<std::string>(
+            name,
+            [name, &into, least, most](const std::string& text) {
+              const auto value = parse_duration(text);
+              if (!value || *value < least || *value > most)
+                throw CLI::ValidationError(name, fmt::format("'{}' is no time from {} to {}", text,
+                                                             to_text(least), to_text(most)));
+              into = *value;
+            },
+            fmt::format("{} [{}]", help, to_text(into)))
+        ->type_name("TIME");
+  };
+  time("--window", chosen->how.window, 10ms, 1min, "How long speeds are measured");
+  time("--limit", chosen->how.limit, 1s, 1h, "Longest time of a step");
+  command->add_option("--report", chosen->report, "Written at the end")
+      ->capture_default_str()
+      ->type_name("FILE");
+  command->add_option("--profile", chosen->profile, "Likewise, for sim, lab and slo")
+      ->capture_default_str()
+      ->type_name("FILE");
+  command->add_flag("--beside-others", chosen->beside_others,
+                    "Though other processes use the driver");
+  command->add_flag("--force", chosen->force, "Though a breaker is open ('sluice breaker')");
+  command->add_option("--owner-lock", chosen->how.owner_lock, "The node's")
+      ->default_val(kfd::default_owner_lock)
+      ->type_name("FILE");
+  return {command, [chosen] {
+            chosen->how.where = kfd::roots::from_environment();
+            const auto steps = choose(chosen->steps);
+            if (!steps) return exit_usage;
+            if (chosen->list) return list(*steps, chosen->how.limit);
+            return acceptance_run{*chosen, *steps}.run();
+          }};
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,107 @@
+#pragma once
+/// \file
+/// `sluice accept` without its command line: its steps, what they found, and how that is written
+/// down.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/roots.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::cli::acceptance {
+
+enum class verdict : std::uint8_t {
+  passed,
+  failed,        ///< Nothing more is done.
+  not_possible,  ///< The victim, or this machine, has not what it takes; the next step follows.
+  not_run,
+};
+std::string_view to_string(verdict what);
+
+/// What was measured several times.
+struct figure {
+  std::string name;
+  std::vector<duration> samples{};
+
+  /// Of the sorted samples the first that as many are not above. \param share 0 to 1.
+  /// \return zero where there are none.
+  duration quantile(double share) const;
+};
+
+struct finding {
+  std::string step;
+  verdict what = verdict::not_run;
+  std::string why{};  ///< One sentence, unless it passed.
+  duration took{};
+  std::vector<figure> figures{};
+  std::vector<std::string> notes{};
+
+  /// Adds to the figure of that name.
+  void measured(std::string_view name, duration sample);
+  const figure* find(std::string_view name) const;
+};
+
+// Names of figures.
+inline constexpr std::string_view suspend_call = "suspend call";
+inline constexpr std::string_view resume_call = "resume call";
+inline constexpr std::string_view attach_time = "attach";
+inline constexpr std::string_view stall_per_attach = "bystander's stall per attach";
+inline constexpr std::string_view stall_per_suspend = "bystander's stall per suspend";
+inline constexpr std::string_view stall_per_resume = "bystander's stall per resume";
+
+struct step;
+class bench;
+
+/// One step. `work` throws step_end (acceptance_hands.hpp) unless it passed.
+struct step {
+  std::string_view name;
+  std::string_view risk;  ///< What may happen at the worst.
+  std::string_view does;
+  void (*work)(bench&, finding&);
+};
+/// In order of rising risk.
+const std::vector<step>& all_steps();
+
+/// What is known of the device under test, and of where the run took place.
+struct device_facts {
+  bool simulated = false;
+  std::string kernel;           ///< Release.
+  std::string module;           ///< Version of the module amdgpu; empty: it shows none.
+  std::uint32_t abi_minor = 0;  ///< KFD 1.x
+  bool mes = false;             ///< Derived, see doctor.
+  bool many_debugged = false;
+  kfd::gpu_description gpu;
+  /// The topology's `properties` of that GPU; firmware versions are among them.
+  std::map<std::string, std::uint64_t, std::less<>> properties;
+};
+/// Reads the topology. \return an empty map where it cannot.
+std::map<std::string, std::uint64_t, std::less<>> read_properties(const kfd::roots& where,
+                                                                  std::uint32_t node);
+
+struct report {
+  device_facts device;
+  std::string victim;
+  std::string when;                 ///< UTC.
+  std::vector<finding> findings{};  ///< As many as there are steps that were asked for.
+  std::vector<std::string> notes{};
+
+  bool good() const;
+};
+
+/// "5.21 ms": three digits.
+std::string time_text(duration value);
+/// One line for a step, as it is shown when it is done.
+std::string line_of(const finding& which);
+std::string report_text(const report& about);  ///< Markdown.
+/// A profile of the device (adapters/sim) with the measured costs. \return empty where no suspend
+/// was measured.
+std::string profile_text(const report& about);
+
+}  // namespace sluice::cli::acceptance

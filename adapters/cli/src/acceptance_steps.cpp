@@ -1,0 +1,349 @@
+// The steps of `sluice accept`.
+
+#include "acceptance_hands.hpp"
+#include "output.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "sluice/duration_text.hpp"
+#include "sluice/kfd/process_identity.hpp"
+#include "sluice/kfd/queue_pointers.hpp"
+
+namespace sluice::cli::acceptance {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Of the victims' kernels: of what the bystander is measured by, and of what fills the GPU.
+constexpr duration short_kernel = 1ms;
+constexpr duration long_kernel = 5ms;
+/// How long nothing may run to count as suspended: several kernels.
+constexpr duration quiet = 15ms;
+constexpr unsigned light = 10;  ///< Percent of the GPU, so that a bystander has room.
+constexpr unsigned full = 100;
+/// An attached victim that is slower than this share of its speed has not only lost a call's time.
+constexpr double least_speed = 0.5;
+/// From a kernel that failed to a reset for it.
+constexpr duration aftermath = 300ms;
+/// For an attached victim to end, beyond what it takes unattached.
+constexpr duration end_patience = 10s;
+
+/// As many hardware queues as the victim was told to make, or more: a runtime has some of its own.
+std::vector<queue_info> queues_of(bench& here, finding& found, unsigned wanted) {
+  here.by.wait_for(500ms, [&] { return here.by.queues().size() >= wanted; });
+  auto queues = here.by.queues();
+  if (!here.by.attached()) fail("the victim has ended");
+  if (queues.size() < wanted)
+    throw step_end{
+        verdict::not_possible,
+        fmt::format("the victim was told to make {} queues and has {}", wanted, queues.size())};
+  if (queues.size() > wanted)
+    found.notes.push_back(fmt::format("the victim has {} compute queues, {} of them its runtime's",
+                                      queues.size(), queues.size() - wanted));
+  return queues;
+}
+
+void attach(bench& here, finding&) {
+  victim target{here.by, here.chosen, 1};
+  target.run(short_kernel, light);
+  here.by.attach(target.pid());
+  here.expect_progress(target, "once it is attached");
+  here.by.detach();
+  here.expect_progress(target, "after the detach");
+}
+
+void pointers(bench& here, finding& found) {
+  victim target{here.by, here.chosen, 2};
+  here.by.attach(target.pid());
+  const auto queues = queues_of(here, found, 2);
+  const auto who = kfd::identity_of(target.pid());
+  if (!who) fail("the victim is gone");
+  auto open = kfd::queue_pointers::open(*who);
+  if (!open) fail("the victim's memory cannot be read: " + open.error().message());
+  auto& reader = **open;
+  std::vector<kfd::pointer_addresses> at;
+  for (const auto& each : queues)
+    at.push_back({each.read_pointer_address, each.write_pointer_address});
+  if (const auto watched = reader.watch(at); !watched)
+    fail("the driver's addresses of the queues' pointers are none: " + watched.error().message());
+  const auto sum = [&](std::uint64_t kfd::pointer_values::*which) {
+    if (const auto done = reader.read(); !done)
+      fail("the victim's memory cannot be read: " + done.error().message());
+    std::uint64_t all = 0;
+    for (const auto& each : reader.values()) {
+      if (!each.known) fail("the pointers of a queue cannot be read");
+      all += each.*which;
+    }
+    return all;
+  };
+  const auto before = sum(&kfd::pointer_values::write);
+  target.run(short_kernel, light);
+  here.expect_progress(target, "while its pointers are read");
+  if (sum(&kfd::pointer_values::write) == before)
+    fail("the write pointers stand still while kernels are submitted");
+  target.idle();
+  here.by.wait("the read pointers to reach the write pointers", [&] {
+    (void)sum(&kfd::pointer_values::write);
+    return std::ranges::all_of(reader.values(),
+                               [](const auto& each) { return each.pending() == 0; });
+  });
+  const auto rocr = static_cast<std::size_t>(std::ranges::count_if(at, kfd::is_rocr_layout));
+  found.notes.push_back(
+      fmt::format("{} of {} queues have the layout of ROCr's; {} are read through "
+                  "/proc/PID/mem",
+                  rocr, at.size(), reader.slow()));
+  here.by.detach();
+}
+
+double kernels_per_second(bench& here, victim& of) {
+  (void)of.count();
+  const time_point begin = clock::now();
+  here.by.pause(here.chosen.window);
+  const auto done = of.count().done;
+  return static_cast<double>(done) / std::chrono::duration<double>(clock::now() - begin).count();
+}
+
+void speed(bench& here, finding& found) {
+  victim target{here.by, here.chosen, 4};
+  target.run(short_kernel, full);
+  here.expect_progress(target, "at its start");
+  const double before = kernels_per_second(here, target);
+  here.by.attach(target.pid());
+  const double attached = kernels_per_second(here, target);
+  here.by.detach();
+  const double after = kernels_per_second(here, target);
+  const double alone = std::max((before + after) / 2, 1e-9);
+  found.notes.push_back(
+      fmt::format("kernels per second: {:.1f} before, {:.1f} attached, {:.1f} after: attached "
+                  "{:.1f} % of unattached",
+                  before, attached, after, 100 * attached / alone));
+  if (attached < least_speed * alone)
+    fail(fmt::format("attached, the victim has {:.0f} % of its speed", 100 * attached / alone));
+}
+
+void suspend(bench& here, finding& found, unsigned queues, bool busy) {
+  victim target{here.by, here.chosen, queues};
+  if (busy) {
+    target.run(long_kernel, full);
+    here.expect_progress(target, "at its start");
+  }
+  here.by.attach(target.pid());
+  queues_of(here, found, queues);
+  for (int i = 0; i < here.chosen.repeat; ++i) {
+    found.measured(suspend_call, here.by.change(command_kind::suspend));
+    if (busy) here.expect_quiet(target, quiet, "though its queues are suspended");
+    found.measured(resume_call, here.by.change(command_kind::resume));
+    if (busy) here.expect_progress(target, "after the resume");
+  }
+  here.by.detach();
+}
+template <unsigned queues, bool busy>
+void suspend(bench& here, finding& found) {
+  suspend(here, found, queues, busy);
+}
+
+void doorbell(bench& here, finding& found) {
+  constexpr unsigned queues = 4;
+  victim target{here.by, here.chosen, queues};
+  here.by.attach(target.pid());
+  queues_of(here, found, queues);
+  for (int i = 0; i < std::min(here.chosen.repeat, 10); ++i) {
+    here.by.change(command_kind::suspend);
+    target.once(short_kernel, light);
+    here.expect_quiet(target, quiet, "on queues that are suspended");
+    here.by.change(command_kind::resume);
+    const time_point resumed = clock::now();
+    std::uint64_t done = 0;
+    here.by.wait("kernels that were submitted while suspended to run",
+                 [&] { return (done += target.count().done) >= queues; });
+    found.measured("resume to the kernels' end", clock::now() - resumed);
+    if (done != queues) fail(fmt::format("{} kernels were submitted, and {} ran", queues, done));
+  }
+  here.by.detach();
+}
+
+/// By how much longer than usual the bystander waited for a kernel while `act` was done.
+class stall_watch {
+ public:
+  stall_watch(bench& here, victim& bystander) : here_(here), bystander_(bystander) {
+    here.expect_progress(bystander, "though nobody touches it");
+    (void)bystander.count();
+    const time_point begin = clock::now();
+    here.by.pause(here.chosen.window);
+    const auto seen = bystander.count();
+    usual_ =
+        (clock::now() - begin) / std::max<std::int64_t>(static_cast<std::int64_t>(seen.done), 1);
+    undisturbed_ = seen.longest;
+  }
+  duration of(const std::function<void()>& act) {
+    (void)bystander_.count();
+    act();
+    // What was held up shows when it ends.
+    auto longest = bystander_.count().longest;
+    const time_point end = clock::now() + 5s;
+    for (std::uint64_t ended = 0; ended < 2;) {
+      if (clock::now() >= end) fail("the bystander's kernels do not end any more");
+      here_.by.pause(usual_);
+      const auto seen = bystander_.count();
+      ended += seen.done;
+      longest = std::max(longest, seen.longest);
+    }
+    return std::max(longest - usual_, duration::zero());
+  }
+  /// Beyond this a bystander has not only waited for a runlist cycle or two.
+  static constexpr duration most = 1s;
+  std::string text() const {
+    return fmt::format(
+        "undisturbed, a kernel of the bystander ended every {}, the longest wait "
+        "was {}",
+        time_text(usual_), time_text(undisturbed_));
+  }
+
+ private:
+  bench& here_;
+  victim& bystander_;
+  duration usual_{};
+  duration undisturbed_{};
+};
+
+void expect_short(const finding& found, std::string_view what) {
+  const auto* const seen = found.find(what);
+  if (seen == nullptr || seen->quantile(1) <= stall_watch::most) return;
+  fail(fmt::format("the bystander stood still for {}; more than {} is no runlist cycle",
+                   time_text(seen->quantile(1)), to_text(stall_watch::most)));
+}
+
+void attach_stall(bench& here, finding& found) {
+  victim bystander{here.by, here.chosen, 1};
+  victim target{here.by, here.chosen, 1};
+  bystander.run(short_kernel, light);
+  target.run(short_kernel, light);
+  stall_watch watch{here, bystander};
+  found.notes.push_back(watch.text());
+  for (int i = 0; i < here.chosen.repeat; ++i) {
+    found.measured(stall_per_attach,
+                   watch.of([&] { found.measured(attach_time, here.by.attach(target.pid())); }));
+    here.by.detach();
+    here.expect_progress(target, "after a detach");
+  }
+  expect_short(found, stall_per_attach);
+}
+
+void call_stall(bench& here, finding& found) {
+  victim bystander{here.by, here.chosen, 1};
+  victim target{here.by, here.chosen, 4};
+  bystander.run(short_kernel, light);
+  target.run(short_kernel, light);
+  here.by.attach(target.pid());
+  queues_of(here, found, 4);
+  stall_watch watch{here, bystander};
+  found.notes.push_back(watch.text());
+  for (int i = 0; i < here.chosen.repeat; ++i)
+    for (const auto kind : {command_kind::suspend, command_kind::resume})
+      found.measured(kind == command_kind::suspend ? stall_per_suspend : stall_per_resume,
+                     watch.of([&] { here.by.change(kind); }));
+  here.by.detach();
+  expect_short(found, stall_per_suspend);
+  expect_short(found, stall_per_resume);
+}
+
+/// How a victim ends that is told `word`, and how long that takes.
+struct ending {
+  int status = 0;
+  duration took{};
+};
+ending end_of(bench& here, const std::string& word, bool attached, duration limit) {
+  victim target{here.by, here.chosen, 2};
+  target.run(short_kernel, light);
+  if (attached) here.by.attach(target.pid());
+  here.expect_progress(target, "at its start");
+  const time_point begin = clock::now();
+  target.tell(word);
+  const auto status = target.ends(limit);
+  if (!status)
+    fail(fmt::format("{}, the victim was told to '{}' and is still there after {}",
+                     attached ? "attached" : "unattached", word, time_text(clock::now() - begin)));
+  const duration took = clock::now() - begin;
+  if (attached)
+    here.by.wait("the agent to see that the victim has ended", [&] { return !here.by.attached(); });
+  return {*status, took};
+}
+
+void end_as_alone(bench& here, finding& found, const std::string& word) {
+  const auto alone = end_of(here, word, false, here.chosen.limit);
+  const auto attached = end_of(here, word, true, alone.took + end_patience);
+  here.by.pause(aftermath);
+  found.measured("unattached, to its end", alone.took);
+  found.measured("attached, to its end", attached.took);
+  found.notes.push_back("it ends with " + status_text(alone.status));
+  if (alone.status != attached.status)
+    fail(fmt::format("unattached it ends with {}, attached with {}", status_text(alone.status),
+                     status_text(attached.status)));
+}
+void exiting(bench& here, finding& found) { end_as_alone(here, found, "exit"); }
+void asserting(bench& here, finding& found) { end_as_alone(here, found, "assert"); }
+void faulting(bench& here, finding& found) { end_as_alone(here, found, "fault"); }
+
+void agent_killed(bench& here, finding& found) {
+  victim target{here.by, here.chosen, 4};
+  target.run(short_kernel, full);
+  here.expect_progress(target, "at its start");
+  here.by.attach(target.pid());
+  queues_of(here, found, 4);
+  const pid_t agent = here.by.agent();
+  if (agent == 0)
+    throw step_end{verdict::not_possible,
+                   "the driver lists no process sluice-agent, or more than one"};
+  here.by.change(command_kind::suspend);
+  here.expect_quiet(target, quiet, "though its queues are suspended");
+  const time_point killed = here.by.kill_agent(agent);
+  here.expect_progress(target, "after the agent was killed: the driver did not resume it");
+  found.measured("SIGKILL to the first kernel's end", clock::now() - killed);
+  // The next agent must find nothing in its way.
+  here.by.attach(target.pid());
+  here.by.detach();
+  here.by.pause(aftermath);
+}
+
+}  // namespace
+
+const std::vector<step>& all_steps() {
+  static const std::vector<step> all{
+      {"attach", "everyone on the GPU waits for a runlist cycle or two",
+       "a session with a running victim, and its end", attach},
+      {"pointers", "none beyond that of attach", "the victim's queue pointers follow its work",
+       pointers},
+      {"speed", "none beyond that of attach", "the victim's speed attached and not attached",
+       speed},
+      {"attach-stall", "the same, often", "how long a bystander stands still at each attach",
+       attach_stall},
+      {"suspend-1-idle", "a preemption that fails, and a reset of the GPU and its hive",
+       "suspends and resumes 1 idle queue", suspend<1, false>},
+      {"suspend-4-idle", "the same", "suspends and resumes 4 idle queues", suspend<4, false>},
+      {"suspend-10-idle", "the same", "suspends and resumes 10 idle queues", suspend<10, false>},
+      {"doorbell", "the same", "kernels submitted while suspended run after the resume", doorbell},
+      {"suspend-1-busy", "the same, and likelier: running waves are saved",
+       "suspends and resumes 1 queue that fills the GPU", suspend<1, true>},
+      {"suspend-4-busy", "the same", "suspends and resumes 4 queues that fill the GPU",
+       suspend<4, true>},
+      {"suspend-10-busy", "the same", "suspends and resumes 10 queues that fill the GPU",
+       suspend<10, true>},
+      {"call-stall", "the same", "how long a bystander stands still at each suspend and resume",
+       call_stall},
+      {"exit", "a victim that hangs in its exit", "an attached victim exits as one alone does",
+       exiting},
+      {"assert", "a victim that hangs, or a GPU that does",
+       "a kernel's assertion ends an attached victim as one alone", asserting},
+      {"fault", "the same, and a reset", "a memory fault ends an attached victim as one alone",
+       faulting},
+      {"agent-killed", "queues that stay suspended until the victim is killed, or a reset",
+       "the agent is killed while it holds a victim: the driver resumes that", agent_killed},
+  };
+  return all;
+}
+
+}  // namespace sluice::cli::acceptance

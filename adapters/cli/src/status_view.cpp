@@ -1,0 +1,365 @@
+#include "status_view.hpp"
+
+#include "output.hpp"
+#include "table.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <string_view>
+#include <utility>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+namespace sluice::cli {
+
+namespace {
+
+namespace json = boost::json;
+
+// What is not there, or of another kind, is nothing.
+
+const json::value* find(const json::object& in, std::string_view key) {
+  return in.if_contains(key);
+}
+
+double number_of(const json::object& in, std::string_view key) {
+  const auto* const found = find(in, key);
+  if (found == nullptr || !found->is_number()) return 0;
+  boost::system::error_code error;
+  const double value = found->to_number<double>(error);
+  return error ? 0 : value;
+}
+
+std::uint64_t count_of(const json::object& in, std::string_view key) {
+  const double value = number_of(in, key);
+  return value > 0 && value < 1e18 ? static_cast<std::uint64_t>(value) : 0;
+}
+
+bool has(const json::object& in, std::string_view key) {
+  const auto* const found = find(in, key);
+  return found != nullptr && !found->is_null();
+}
+
+bool flag_of(const json::object& in, std::string_view key) {
+  const auto* const found = find(in, key);
+  return found != nullptr && found->is_bool() && found->as_bool();
+}
+
+std::string text_of(const json::object& in, std::string_view key) {
+  const auto* const found = find(in, key);
+  return found != nullptr && found->is_string() ? printable(found->as_string()) : std::string();
+}
+
+const json::object& object_of(const json::object& in, std::string_view key) {
+  static const json::object none;
+  const auto* const found = find(in, key);
+  return found != nullptr && found->is_object() ? found->as_object() : none;
+}
+
+std::vector<const json::object*> objects_of(const json::object& in, std::string_view key) {
+  std::vector<const json::object*> all;
+  const auto* const found = find(in, key);
+  if (found == nullptr || !found->is_array()) return all;
+  for (const json::value& each : found->as_array())
+    if (each.is_object()) all.push_back(&each.as_object());
+  return all;
+}
+
+/// "5.3ms", "3.2s", "12m", "3h5m".
+std::string span_text(double ms) {
+  if (ms < 0) ms = 0;
+  if (ms < 1000) return fmt::format("{:.{}f}ms", ms, ms < 100 ? 1 : 0);
+  const double s = ms / 1000;
+  if (s < 100) return fmt::format("{:.1f}s", s);
+  const auto whole = static_cast<std::uint64_t>(s);
+  if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
+  if (whole < 86400) return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
+  return fmt::format("{}d{:02}h", whole / 86400, whole / 3600 % 24);
+}
+
+std::string share_text(double share) { return fmt::format("{:.0f}%", share * 100); }
+
+std::string dash_if_zero(std::uint64_t value) { return value == 0 ? "-" : std::to_string(value); }
+
+/// "12:00:01.123" here.
+std::string clock_text(double unix_ms) {
+  const auto seconds = static_cast<std::time_t>(std::floor(unix_ms / 1000));
+  std::tm parts{};
+  if (std::abs(unix_ms) > 1e15 || ::localtime_r(&seconds, &parts) == nullptr) return "?";
+  return fmt::format("{:02}:{:02}:{:02}.{:03}", parts.tm_hour, parts.tm_min, parts.tm_sec,
+                     static_cast<int>(unix_ms - static_cast<double>(seconds) * 1000));
+}
+
+std::string latency(const json::object& statistics, std::string_view key, std::string_view what) {
+  const auto& one = object_of(statistics, key);
+  if (count_of(one, "count") == 0) return {};
+  return fmt::format("{} p50/p99 {:.2f}/{:.2f} ms", what, number_of(one, "p50_ms"),
+                     number_of(one, "p99_ms"));
+}
+
+std::string failures(const json::object& statistics) {
+  std::string all;
+  for (const auto& [key, value] : object_of(statistics, "failures")) {
+    if (!value.is_number() || value.to_number<double>() == 0) continue;
+    std::string name(key);
+    std::replace(name.begin(), name.end(), '_', ' ');
+    all +=
+        fmt::format("{}{} {}", all.empty() ? "" : ", ", value.to_number<double>(), printable(name));
+  }
+  return all;
+}
+
+std::string state_of(const json::object& group) {
+  const std::string state = text_of(group, "state");
+  if (flag_of(group, "held")) return state == "suspended" ? "held" : "held, " + state;
+  if (flag_of(group, "forced")) return "forced";
+  if (text_of(group, "role") == "offline" && !flag_of(group, "manageable")) return "unmanaged";
+  return state == "running" ? "runs" : state;
+}
+
+std::string group_name(const json::object& group) {
+  return has(group, "group") ? fmt::format("g{}", count_of(group, "group")) : "-";
+}
+
+std::string gpus_text(const json::object& group) {
+  const auto* const found = find(group, "gpus");
+  if (found == nullptr || !found->is_array() || found->as_array().empty()) return "-";
+  const auto& all = found->as_array();
+  if (all.size() > 1) return fmt::format("{} GPUs", all.size());
+  return all[0].is_number() ? fmt::format("{}", all[0].to_number<std::uint32_t>()) : "-";
+}
+
+std::string pids_text(const json::object& group) {
+  const auto processes = objects_of(group, "processes");
+  if (processes.empty()) return "-";
+  const auto first = count_of(*processes.front(), "pid");
+  return processes.size() == 1 ? std::to_string(first)
+                               : fmt::format("{}+{}", first, processes.size() - 1);
+}
+
+int role_rank(const json::object& group) {
+  const std::string role = text_of(group, "role");
+  return role == "offline" ? 0 : role == "online" ? 1 : 2;
+}
+
+bool matches(const json::object& group, const std::string& filter) {
+  // Who only has the device open, as the scheduler's own programs, is shown to who asks for it.
+  if (filter.empty()) return role_rank(group) < 2 || count_of(group, "compute_queues") != 0;
+  const auto holds = [&](const std::string& text) { return text.find(filter) != text.npos; };
+  if (group_name(group) == filter || holds(text_of(group, "name")) ||
+      holds(text_of(group, "role")) || holds(state_of(group)))
+    return true;
+  const auto processes = objects_of(group, "processes");
+  return std::any_of(processes.begin(), processes.end(), [&](const json::object* each) {
+    return std::to_string(count_of(*each, "pid")) == filter || holds(text_of(*each, "command"));
+  });
+}
+
+std::string outcome_text(const json::object& command) {
+  const std::string outcome = text_of(command, "outcome");
+  std::string text = fmt::format(
+      "{} {} queue{} on GPU {}: ", text_of(command, "command"), count_of(command, "queues"),
+      count_of(command, "queues") == 1 ? "" : "s", count_of(command, "gpu_id"));
+  if (outcome == "done") return text + "done in " + span_text(number_of(command, "ms"));
+  if (outcome == "pending") return text + "not answered yet";
+  if (outcome == "unknown") return text + "the answer is not known";
+  if (outcome == "refused") return text + "refused: " + text_of(command, "text");
+  if (outcome == "failed")
+    return text + "failed: " + error_text(static_cast<int>(count_of(command, "errno")));
+  return text + fmt::format("in {}, but {} failed, {} unknown to the driver, {} gone",
+                            span_text(number_of(command, "ms")), count_of(command, "failed"),
+                            count_of(command, "invalid"), count_of(command, "gone"));
+}
+
+std::string decision_text(const json::object& decision) {
+  const std::string what = text_of(decision, "decision");
+  const std::string event = text_of(decision, "event");
+  if (what == "node") return event;
+  const std::string rule = text_of(decision, "rule");
+  const std::string policy = text_of(decision, "policy");
+  const std::string by = rule != "policy" ? "rule: " + rule
+                         : policy.empty() ? "rule: the policy"
+                                          : "rule: policy " + policy;
+  std::string text;
+  if (what == "attach" || what == "detach") {
+    text = fmt::format("{} process {}", what, count_of(decision, "pid"));
+    const std::string outcome = text_of(decision, "outcome");
+    if (what == "attach")
+      text += ": " + (outcome == "done"      ? std::string("done")
+                      : outcome == "pending" ? std::string("not answered yet")
+                                             : outcome + ": " + text_of(decision, "text"));
+    return text;
+  }
+  if (what == "held") text = "held";
+  if (what == "let_go") text = "let go";
+  if (what == "forced") text = "made to run";
+  if (what == "mend") text = "set right";
+  text += "; event: " + (event.empty() ? std::string("the time that somebody asked for") : event);
+  if (what != "mend") text += "; " + by;
+  for (const json::object* each : objects_of(decision, "commands"))
+    text += "; " + outcome_text(*each);
+  if (const auto more = count_of(decision, "more_commands"); more != 0)
+    text += fmt::format("; and {} commands more", more);
+  return text;
+}
+
+}  // namespace
+
+std::string_view to_string(group_order value) {
+  switch (value) {
+    case group_order::role: return "role";
+    case group_order::lost: return "time off";
+    case group_order::state: return "state";
+    case group_order::name: break;
+  }
+  return "name";
+}
+
+std::vector<std::string> node_lines(const json::object& status) {
+  const auto& node = object_of(status, "node");
+  const auto& statistics = object_of(status, "statistics");
+  std::vector<std::string> lines;
+  const bool acts = text_of(node, "mode") == "enforce";
+  lines.push_back(fmt::format(
+      "sluice {}, process {} of user {}, {} for {}{}", text_of(node, "program_version"),
+      count_of(node, "pid"), count_of(node, "user"),
+      acts ? "enforces" : "observes, touches nothing,", span_text(number_of(node, "up_ms")),
+      flag_of(node, "backend_up") ? "" : "; what acts for it is gone now"));
+  if (has(node, "paused")) {
+    const std::string why = text_of(object_of(node, "paused"), "why");
+    lines.push_back("PAUSED: everything runs" + (why.empty() ? "" : " (" + why + ")"));
+  } else {
+    const std::string full = text_of(node, "policy_text");
+    const std::string name = text_of(node, "policy");
+    // The text is what was asked for; another one runs where that was removed.
+    const std::string kind = full.substr(0, full.find(':'));
+    std::string line = "policy ";
+    line += name.empty()                              ? "none: everything runs"
+            : !kind.empty() && name.starts_with(kind) ? full
+                                                      : name;
+    if (has(node, "policy_by")) line += ", chosen by " + text_of(node, "policy_by");
+    lines.push_back(line);
+  }
+  std::string times = latency(statistics, "decision", "decision");
+  if (const auto off = latency(statistics, "arrival_to_off", "online arrival to offline off");
+      !off.empty())
+    times += (times.empty() ? "" : "; ") + off;
+  lines.push_back(times.empty() ? "no decision yet" : times);
+  const std::string failed = failures(statistics);
+  lines.push_back("failures: " + (failed.empty() ? "none" : failed));
+  return lines;
+}
+
+std::string gpu_table(const json::object& status, std::size_t width) {
+  using enum table::align;
+  table rows{{{"GPU", right},
+              {"SLOTS", right},
+              {"ONLINE", right},
+              {"OFFLINE", right},
+              {"OFF", right},
+              {"STATE", left, true},
+              {"BACKLOG", right},
+              {"BUSY%", right},
+              {"OFF%", right},
+              {"VRAM", right}}};
+  for (const json::object* each : objects_of(status, "gpus")) {
+    const json::object& gpu = *each;
+    const std::string work = text_of(gpu, "online_work");
+    std::string backlog = std::to_string(count_of(gpu, "online_in_flight"));
+    if (work == "waiting") backlog += "+";
+    std::string vram = "-";
+    if (has(gpu, "vram_used_bytes")) vram = bytes_text(count_of(gpu, "vram_used_bytes"));
+    if (has(gpu, "vram_bytes")) vram += "/" + bytes_text(count_of(gpu, "vram_bytes"));
+    rows.add({std::to_string(count_of(gpu, "gpu_id")), dash_if_zero(count_of(gpu, "slots")),
+              std::to_string(count_of(gpu, "online_queues")),
+              std::to_string(count_of(gpu, "offline_queues")),
+              std::to_string(count_of(gpu, "suspended_queues")),
+              flag_of(gpu, "breaker_open") ? "BREAKER"
+              : flag_of(gpu, "busy")       ? "online"
+                                           : "free",
+              backlog, share_text(number_of(gpu, "busy_share")),
+              share_text(number_of(gpu, "suspended_share")), vram});
+  }
+  return rows.text(width);
+}
+
+std::string group_table(const json::object& status, const std::string& filter, group_order order,
+                        std::size_t width) {
+  using enum table::align;
+  auto groups = objects_of(status, "groups");
+  std::erase_if(groups, [&](const json::object* each) { return !matches(*each, filter); });
+  std::stable_sort(groups.begin(), groups.end(), [&](const json::object* a, const json::object* b) {
+    switch (order) {
+      case group_order::lost: return number_of(*a, "lost_share") > number_of(*b, "lost_share");
+      case group_order::state: return flag_of(*a, "held") > flag_of(*b, "held");
+      case group_order::name: return text_of(*a, "name") < text_of(*b, "name");
+      case group_order::role: break;
+    }
+    return std::pair(role_rank(*a), count_of(*a, "group")) <
+           std::pair(role_rank(*b), count_of(*b, "group"));
+  });
+  table rows{{{"GROUP"},
+              {"ROLE"},
+              {"PID", right},
+              {"COMMAND", left, true},
+              {"STATE", left, true},
+              {"FOR", right},
+              {"GPU", right},
+              {"OFF", right},
+              {"OFF%", right},
+              {"GPU TIME", right}}};
+  const double now = number_of(status, "time_unix_ms");
+  for (const json::object* each : groups) {
+    const json::object& group = *each;
+    const std::string role = text_of(group, "role");
+    const bool offline = role == "offline";
+    const bool online = role == "online";
+    rows.add({group_name(group), offline || online ? role : "-", pids_text(group),
+              text_of(group, "name"), state_of(group),
+              has(group, "state_since_unix_ms")
+                  ? span_text(now - number_of(group, "state_since_unix_ms"))
+                  : "-",
+              gpus_text(group),
+              fmt::format("{}/{}", count_of(group, "suspended_queues"),
+                          count_of(group, "compute_queues")),
+              offline ? share_text(number_of(group, "lost_share")) : "-",
+              offline  ? "-" + span_text(number_of(group, "lost_ms"))
+              : online ? "+" + span_text(number_of(group, "gained_ms"))
+                       : "-"});
+  }
+  return rows.text(width);
+}
+
+std::string clients_line(const json::object& status) {
+  std::string all;
+  const auto clients = objects_of(status, "clients");
+  for (const json::object* each : clients)
+    all += (all.empty() ? "" : ", ") + text_of(*each, "name");
+  return clients.empty() ? "clients: none" : fmt::format("clients: {} ({})", clients.size(), all);
+}
+
+std::string status_text(const json::object& status, std::size_t width) {
+  std::string text;
+  for (const std::string& each : node_lines(status)) text += each + "\n";
+  text += clients_line(status) + "\n\n" + gpu_table(status, width) + "\n" +
+          group_table(status, "", group_order::role, width);
+  return text;
+}
+
+std::string why_text(const json::object& answer) {
+  const auto& why = object_of(answer, "why");
+  const double now = number_of(answer, "time_unix_ms");
+  std::string text = text_of(why, "sentence") + "\n";
+  const auto decisions = objects_of(why, "decisions");
+  if (decisions.empty()) text += "nothing was decided about it yet\n";
+  for (const json::object* each : decisions) {
+    const double at = number_of(*each, "time_unix_ms");
+    text += fmt::format("{}  {:>7} ago  {}\n", clock_text(at), span_text(now - at),
+                        decision_text(*each));
+  }
+  return text;
+}
+
+}  // namespace sluice::cli

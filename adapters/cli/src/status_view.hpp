@@ -1,0 +1,38 @@
+#pragma once
+/// \file
+/// A daemon's answers as people read them: what `sluice status`, `sluice top` and `sluice why`
+/// show. They are another program's, perhaps of another version: what is missing is shown as "-".
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <boost/json/object.hpp>
+
+namespace sluice::cli {
+
+enum class group_order : std::uint8_t {
+  role,   ///< Offline, online, the rest; then by number.
+  lost,   ///< What was off most of the last minute comes first.
+  state,  ///< What is held comes first.
+  name,
+};
+inline constexpr group_order group_orders[] = {group_order::role, group_order::lost,
+                                               group_order::state, group_order::name};
+std::string_view to_string(group_order value);
+
+/// A few lines: who owns the node, what it decides by, how long that takes, what failed.
+std::vector<std::string> node_lines(const boost::json::object& status);
+std::string gpu_table(const boost::json::object& status, std::size_t width);
+/// \param filter groups whose number (g7), name, role, state, a pid or a command of which holds the
+///               text; empty: all.
+std::string group_table(const boost::json::object& status, const std::string& filter,
+                        group_order order, std::size_t width);
+std::string clients_line(const boost::json::object& status);
+/// All of it.
+std::string status_text(const boost::json::object& status, std::size_t width);
+/// A sentence and a line for each decision.
+std::string why_text(const boost::json::object& answer);
+
+}  // namespace sluice::cli

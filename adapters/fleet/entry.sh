@@ -1,0 +1,19 @@
+#!/bin/sh
+# usage: entry.sh [ARGUMENT...]
+# What the daemon's container starts with, as root with the capabilities of kubernetes/sluice.yaml: does the three
+# things that take them, and becomes `sluice run` with those arguments, as a user of its own without any.
+# What is entered is the cgroup namespace of the process SLUICE_HOST_PID, 1 unless said.
+set -eu
+user=70001 clients=70002  # as in Containerfile
+
+# A directory of the host, made by kubelet as root's.
+[ "$(stat -c %u /run/sluice)" = $user ] || chown $user:$user /run/sluice
+# /dev/kfd is its group's, which has another number on each host.
+groups=$clients,$(stat -c %g /dev/kfd)
+keep=-all,+sys_ptrace
+[ -z "${SLUICE_READ_ENVIRONMENTS-}" ] || keep=$keep,+dac_read_search
+# With cgroup v2 a container has a cgroup namespace of its own, where paths of other pods begin with /../ and
+# lack what both have in common: no pattern of /kubepods fits.
+exec nsenter --cgroup="/proc/${SLUICE_HOST_PID:-1}/ns/cgroup" \
+  setpriv --reuid=$user --regid=$user --groups="$groups" --bounding-set="$keep" --inh-caps=-all -- \
+  sluice run "$@"

@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+"""Says which pods of a node are online and which offline: from what kubectl tells to `sluice role`.
+
+A pod's role is what its annotation sluice/role says (online, offline, or unmatched: not to be touched),
+where its namespace may claim that, and else what its PriorityClass stands for. It is said of the pod's
+cgroup, before a process of the pod needs it, and taken back when the pod has ended. Nothing is kept
+between runs: the role store says what was said, kubectl what there is. While kubectl fails, and when
+this program ends, what was said stays.
+
+Python's standard library only. Not run on a cluster: adapters/fleet/README.md says what was tried.
+"""
+
+import argparse
+import codecs
+import json
+import os
+import re
+import selectors
+import subprocess
+import sys
+import time
+
+ANNOTATION = "sluice/role"
+ROLES = ("online", "offline", "unmatched")
+# A static pod's cgroup is named after a hash, which its API object has only as an annotation.
+MIRROR = "kubernetes.io/config.mirror"
+SLICE_OF_QOS = {"Guaranteed": [], "Burstable": ["burstable"], "BestEffort": ["besteffort"]}
+UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# What this program writes: nobody else should write patterns of this form.
+OURS = re.compile(
+    r"/(?:[^/*?\[]+/)*(?:"
+    r"(?:[^/*?\[]+-)?kubepods(?:-burstable|-besteffort)?-pod[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12}\.slice"
+    r"|kubepods/(?:burstable/|besteffort/)?pod[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+MOST_CHARACTERS = 8 << 20  # of one JSON object; a Kubernetes object has 1.5 MiB at most
+LONGEST_WAIT = 30  # seconds between two tries
+# Of kubectl and `sluice role`, and of what they write.
+FAILURES = (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError)
+
+
+def say(text):
+    """One line on standard error. Names of pods are their owners': nothing in them ends the line."""
+    printable = "".join(c if c.isprintable() else "?" for c in text)
+    print(f"pod_roles: {printable}", file=sys.stderr, flush=True)
+
+
+def dig(of, *keys):
+    """What lies below these keys, or None where there is something else on the way."""
+    for key in keys:
+        if not isinstance(of, dict):
+            return None
+        of = of.get(key)
+    return of
+
+
+def text_of(of, *keys):
+    found = dig(of, *keys)
+    return found if isinstance(found, str) else ""
+
+
+def cgroups_of(uid, qos, root=()):
+    """The cgroups of a pod, as kubelet's two drivers name them: systemd's, then cgroupfs's.
+
+    Both are said, as a node has one of them and the other one matches nothing. The path is the same in
+    cgroup v2 and in each hierarchy of v1.
+    """
+    parts = [*root, "kubepods", *SLICE_OF_QOS[qos], f"pod{uid}"]
+    slices = []
+    name = ""
+    for part in parts:  # systemd reads a dash in a slice's name as a level, so kubelet writes _ for it
+        name += ("-" if name else "") + part.replace("-", "_")
+        slices.append(f"/{name}.slice")
+    return ["".join(slices), "/" + "/".join(parts)]
+
+
+class Rules:
+    def __init__(self, may_claim_online=(), may_claim_offline=(), classes=None, root=()):
+        self.grants = {
+            "online": frozenset(may_claim_online),
+            "offline": frozenset(may_claim_offline),
+            # Who is left alone is not offline: that takes what it takes to be online.
+            "unmatched": frozenset(may_claim_online),
+        }
+        self.classes = dict(classes or {})
+        self.root = tuple(root)
+
+    def role_of(self, pod):
+        """The pod's role, or None, and what was claimed in vain, or ''."""
+        namespace = text_of(pod, "metadata", "namespace")
+        claim = dig(pod, "metadata", "annotations", ANNOTATION)
+        otherwise = self.classes.get(text_of(pod, "spec", "priorityClassName"))
+        if claim is None:
+            return otherwise, ""
+        if claim not in ROLES:
+            return otherwise, f"its annotation {ANNOTATION} is none of {', '.join(ROLES)}"
+        granted = self.grants[claim]
+        if namespace in granted or "*" in granted:
+            return claim, ""
+        return otherwise, f"namespace {namespace} may not claim {claim}"
+
+
+class Node:
+    """The pods of one node, as the last documents said, and what they ask of the role store."""
+
+    def __init__(self, name, rules):
+        self.name = name
+        self.rules = rules
+        self.wanted = {}  # patterns with their roles, by uid
+        self.complaints = {}
+
+    def relist(self, document):
+        """Takes the whole list. False where it is none: then everything stays as it was."""
+        items = dig(document, "items")
+        if not isinstance(items, list):
+            return False
+        self.wanted = {}
+        here = set()
+        for pod in items:
+            self.see(pod)
+            here.add(text_of(pod, "metadata", "uid"))
+        self.complaints = {uid: said for uid, said in self.complaints.items() if uid in here}
+        return True
+
+    def event(self, document):
+        """Takes one event of a watch. False where it is none."""
+        pod = dig(document, "object")
+        kind = dig(document, "type")
+        if not isinstance(pod, dict) or kind not in ("ADDED", "MODIFIED", "DELETED"):
+            return False
+        if kind == "DELETED":
+            self.forget(text_of(pod, "metadata", "uid"))
+        else:
+            self.see(pod)
+        return True
+
+    def forget(self, uid):
+        self.wanted.pop(uid, None)
+        self.complaints.pop(uid, None)
+
+    def see(self, pod):
+        uid = text_of(pod, "metadata", "uid")
+        # Into a pattern goes only what cannot be one.
+        if not UID.fullmatch(uid) or text_of(pod, "spec", "nodeName") != self.name:
+            return
+        self.wanted.pop(uid, None)
+        if text_of(pod, "status", "phase") in ("Succeeded", "Failed"):
+            return
+        role, complaint = self.rules.role_of(pod)
+        qos = text_of(pod, "status", "qosClass")
+        if role and dig(pod, "metadata", "annotations", MIRROR) is not None:
+            role, complaint = None, "it is a static pod, which gets no role here"
+        if role and qos not in SLICE_OF_QOS:
+            role, complaint = None, f"its QoS class is {qos or 'not known yet'}"
+        if complaint and self.complaints.get(uid) != complaint:
+            self.complaints[uid] = complaint
+            say(f"pod {text_of(pod, 'metadata', 'namespace')}/{text_of(pod, 'metadata', 'name')}: "
+                f"{complaint}")
+        if role:
+            self.wanted[uid] = dict.fromkeys(cgroups_of(uid, qos, self.rules.root), role)
+
+    def patterns(self):
+        return {pattern: role for each in self.wanted.values() for pattern, role in each.items()}
+
+
+class Store:
+    """The role store, through the command `sluice role`."""
+
+    def __init__(self, program, path):
+        self.command = [program, "role"]
+        self.path = ["--store", path] if path else []
+
+    def _run(self, *words):
+        done = subprocess.run([*self.command, *words, *self.path], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, check=False)
+        if done.returncode != 0:
+            raise OSError(done.stderr.strip() or f"sluice role ended with code {done.returncode}")
+        return done.stdout
+
+    def ours(self):
+        said = json.loads(self._run("list", "--json"))
+        return {each["cgroup"]: each["role"] for each in said["cgroups"]
+                if OURS.fullmatch(each["cgroup"])}
+
+    def become(self, wanted):
+        """Makes the store say just that of pods. \\return how many entries were changed."""
+        there = self.ours()
+        changes = [("set", "--cgroup", pattern, role) for pattern, role in sorted(wanted.items())
+                   if there.get(pattern) != role]
+        changes += [("clear", "--cgroup", pattern) for pattern in sorted(there)
+                    if pattern not in wanted]
+        for words in changes:
+            self._run(*words)
+            say(" ".join(words))
+        return len(changes)
+
+
+class Documents:
+    """Cuts what kubectl writes, one JSON object after the other, into objects."""
+
+    def __init__(self):
+        self.text = ""
+        self.characters = codecs.getincrementaldecoder("utf-8")()
+        self.decoder = json.JSONDecoder()
+
+    def take(self, chunk):
+        """The objects that are complete now. ValueError where there is something else, or too much."""
+        self.text = (self.text + self.characters.decode(chunk)).lstrip()
+        found = []
+        while self.text:
+            if self.text[0] != "{":
+                raise ValueError("kubectl wrote something else than JSON objects")
+            try:
+                document, end = self.decoder.raw_decode(self.text)
+            except RecursionError as error:
+                raise ValueError("kubectl wrote JSON of too many levels") from error
+            except json.JSONDecodeError:
+                break  # not complete, or wrong: then it grows until it is too much
+            found.append(document)
+            self.text = self.text[end:].lstrip()
+        if len(self.text) > MOST_CHARACTERS:
+            raise ValueError(f"kubectl wrote {MOST_CHARACTERS} characters that are no JSON object")
+        return found
+
+
+class Watcher:
+    def __init__(self, node, store, kubectl, relist):
+        self.node = node
+        self.store = store
+        self.get = [kubectl, "get", "pods", "--all-namespaces", "--output=json",
+                    f"--field-selector=spec.nodeName={node.name}"]
+        self.relist_after = relist
+
+    def list_once(self):
+        done = subprocess.run(self.get, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+        if done.returncode != 0:
+            raise OSError(done.stderr.decode(errors="replace").strip() or "kubectl failed")
+        try:
+            document = json.loads(done.stdout)
+        except RecursionError as error:
+            raise ValueError("kubectl wrote JSON of too many levels") from error
+        if not self.node.relist(document):
+            raise ValueError("kubectl wrote no list of pods")
+        self.store.become(self.node.patterns())
+
+    def watch(self):
+        """Follows changes until it is time to list again, or kubectl ends."""
+        until = time.monotonic() + self.relist_after
+        documents = Documents()
+        ended = 0
+        with subprocess.Popen([*self.get, "--watch", "--output-watch-events"], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE) as kubectl, selectors.DefaultSelector() as ready:
+            try:
+                ready.register(kubectl.stdout, selectors.EVENT_READ)
+                while (left := until - time.monotonic()) > 0:
+                    if not ready.select(left):
+                        continue
+                    chunk = os.read(kubectl.stdout.fileno(), 1 << 16)
+                    if not chunk:
+                        ended = kubectl.wait(LONGEST_WAIT)
+                        break
+                    seen = [self.node.event(each) for each in documents.take(chunk)]
+                    if not all(seen):
+                        raise ValueError("kubectl wrote something else than events of pods")
+                    if seen:
+                        self.store.become(self.node.patterns())
+            finally:
+                kubectl.kill()
+        if ended != 0:
+            raise OSError(f"kubectl ended with code {ended}")
+
+    def run(self):
+        wait = 1
+        while True:
+            try:
+                self.list_once()
+                self.watch()
+                wait = 1
+                time.sleep(wait)  # kubectl may have ended at once
+            except FAILURES as error:
+                say(f"{error}; what was said of pods stays, next try in {wait} s")
+                time.sleep(wait)
+                wait = min(2 * wait, LONGEST_WAIT)
+
+
+def class_role(text):
+    name, _, role = text.partition("=")
+    if not name or role not in ROLES:
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=ROLE with one of {', '.join(ROLES)}")
+    return name, role
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--node", default=os.environ.get("NODE_NAME"),
+                        help="whose pods; $NODE_NAME unless given")
+    parser.add_argument("--may-claim-online", action="append", default=[], metavar="NAMESPACE",
+                        help="its pods' annotations may say online or unmatched; '*': all")
+    parser.add_argument("--may-claim-offline", action="append", default=[], metavar="NAMESPACE",
+                        help="its pods' annotations may say offline; '*': all")
+    parser.add_argument("--class", action="append", default=[], type=class_role, dest="classes",
+                        metavar="NAME=ROLE", help="what a PriorityClass stands for")
+    parser.add_argument("--cgroup-root", default="/", metavar="PATH", help="kubelet's --cgroup-root")
+    parser.add_argument("--kubectl", default="kubectl", metavar="PROGRAM")
+    parser.add_argument("--sluice", default="sluice", metavar="PROGRAM")
+    parser.add_argument("--store", default="", metavar="FILE", help="of roles; as `sluice role` otherwise")
+    parser.add_argument("--relist", type=float, default=300, metavar="SECONDS",
+                        help="after which everything is looked at anew")
+    parser.add_argument("--once", action="store_true", help="list the pods once, say their roles, end")
+    chosen = parser.parse_args()
+    if not chosen.node:
+        parser.error("say --node, or set NODE_NAME")
+    rules = Rules(chosen.may_claim_online, chosen.may_claim_offline, chosen.classes,
+                  [part for part in chosen.cgroup_root.split("/") if part])
+    watcher = Watcher(Node(chosen.node, rules), Store(chosen.sluice, chosen.store), chosen.kubectl,
+                      chosen.relist)
+    if not chosen.once:
+        watcher.run()
+    try:
+        watcher.list_once()
+    except FAILURES as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,527 @@
+#include "history.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include <spdlog/fmt/fmt.h>
+
+namespace sluice {
+namespace {
+
+/// What came in one turn: the first so many are told.
+constexpr std::size_t most_told = 3;
+constexpr std::size_t most_kept = 64;
+
+std::uint32_t number(gpu_id id) { return static_cast<std::uint32_t>(id); }
+
+/// Whether it may be what a decision of the same turn answers to.
+bool is_cause(journal_kind kind) {
+  switch (kind) {
+    case journal_kind::process:
+    case journal_kind::process_gone:
+    case journal_kind::attached:
+    case journal_kind::detached:
+    case journal_kind::client_gone:
+    case journal_kind::begin:
+    case journal_kind::end:
+    case journal_kind::span_begin:
+    case journal_kind::span_end:
+    case journal_kind::span_abandoned:
+    case journal_kind::busy:
+    case journal_kind::idle:
+    case journal_kind::policy:
+    case journal_kind::breaker_open:
+    case journal_kind::breaker_closed:
+    case journal_kind::backend_lost:
+    case journal_kind::backend_back:
+    case journal_kind::stop: return true;
+    default: return false;
+  }
+}
+
+std::string printable(std::string_view text) {
+  std::string made(text);
+  for (char& each : made)
+    if (each < 0x20 || each >= 0x7f) each = '?';
+  return made;
+}
+
+std::string on_gpu(gpu_id id) {
+  return id == gpu_id::none ? "every GPU" : fmt::format("GPU {}", number(id));
+}
+
+std::string_view words_of_cause(breaker_cause cause) {
+  switch (cause) {
+    case breaker_cause::preemption_failed: return "a preemption on it failed";
+    case breaker_cause::reset: return "it was reset";
+    case breaker_cause::stuck_call: break;
+  }
+  return "a driver call got stuck";
+}
+
+}  // namespace
+
+std::string command_of_process(pid_t pid) {
+  std::string name;
+  std::getline(std::ifstream{fmt::format("/proc/{}/comm", pid)}, name);
+  return printable(name);
+}
+
+void history::hear(const journal_entry& entry) {
+  ++heard_;
+  if (entry.turn != turn_) {
+    turn_ = entry.turn;
+    came_.clear();
+  }
+  if (is_cause(entry.kind) && came_.size() < most_kept) came_.push_back(entry);
+  switch (entry.kind) {
+    case journal_kind::process:
+    case journal_kind::process_gone: take_process(entry); break;
+    case journal_kind::held:
+    case journal_kind::let_go:
+    case journal_kind::forced:
+    case journal_kind::attach:
+    case journal_kind::detach: take_decision(entry); break;
+    case journal_kind::attached: take_attached(entry); break;
+    case journal_kind::detached: forget_place(entry.process, entry.at); break;
+    case journal_kind::batch: take_batch(entry); break;
+    case journal_kind::done: take_done(entry); break;
+    case journal_kind::client: clients_[entry.client] = printable(entry.words()); break;
+    case journal_kind::client_gone: clients_.erase(entry.client); break;
+    case journal_kind::begin: {
+      if (entry.gpu != gpu_id::none) gpus_[entry.gpu].last_client = entry.client;
+      break;
+    }
+    case journal_kind::busy:
+    case journal_kind::idle: {
+      book& on = gpus_[entry.gpu];
+      on.close(entry.at);
+      on.busy = entry.kind == journal_kind::busy;
+      on.busy_since = entry.at;
+      if (!on.busy) on.last_client = client_id::none;
+      break;
+    }
+    case journal_kind::policy:
+    case journal_kind::breaker_open:
+    case journal_kind::breaker_closed:
+    case journal_kind::acts_by:
+    case journal_kind::backend_lost:
+    case journal_kind::backend_back:
+    case journal_kind::stop: take_node_event(entry); break;
+    case journal_kind::process_off:
+    case journal_kind::process_on:
+    case journal_kind::end:
+    case journal_kind::span_begin:
+    case journal_kind::span_end:
+    case journal_kind::span_abandoned:
+    case journal_kind::off: break;
+  }
+}
+
+void history::begin_anew() {
+  history fresh{name_of_};
+  fresh.missed_ = missed_;
+  fresh.heard_ = heard_;
+  *this = std::move(fresh);
+}
+
+void history::missed(std::uint64_t entries) {
+  missed_ += entries;
+  end_commands(outcome::unknown);
+}
+
+void history::tick(time_point now) {
+  while (!ended_.empty()) {
+    const auto oldest = processes_.find(ended_.front());
+    if (oldest != processes_.end()) {
+      const bool keep = ended_.size() <= most_ended && now - oldest->second.ended < remember_ended;
+      if (keep) break;
+      drop_process(oldest);
+    }
+    ended_.pop_front();
+  }
+}
+
+const history::known_process* history::find(pid_t pid) const {
+  const auto id = by_pid_.find(pid);
+  return id == by_pid_.end() ? nullptr : find(id->second);
+}
+
+const history::known_process* history::find(process_id id) const {
+  const auto found = processes_.find(id);
+  return found == processes_.end() ? nullptr : &found->second;
+}
+
+const history::known_group* history::find(group_id id) const {
+  const auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : &found->second;
+}
+
+group_id history::group_numbered(std::uint64_t number) const {
+  const auto found = std::find_if(groups_.begin(), groups_.end(),
+                                  [&](const auto& each) { return each.second.number == number; });
+  return found == groups_.end() ? group_id::none : found->first;
+}
+
+history::known_group& history::group_of(group_id id) {
+  known_group& one = groups_[id];
+  if (one.number == 0) one.number = next_number_++;
+  return one;
+}
+
+std::string history::online_work_on(const std::vector<gpu_id>& gpus, time_point now) const {
+  std::string all;
+  for (const gpu_id gpu : gpus) {
+    const auto found = gpus_.find(gpu);
+    if (found == gpus_.end() || !found->second.busy) continue;
+    const book& on = found->second;
+    const std::string who = on.last_client == client_id::none
+                                ? std::string("online work is")
+                                : client_words(on.last_client) + " is";
+    all += fmt::format("{}{} busy on GPU {} for {:.3f} s", all.empty() ? "" : ", ", who,
+                       number(gpu), std::chrono::duration<double>(now - on.busy_since).count());
+  }
+  return all;
+}
+
+duration history::lost(group_id id, time_point now) const {
+  const known_group* const group = find(id);
+  if (group == nullptr) return {};
+  duration all = group->lost;
+  for (const auto& [where, off] : suspended_) {
+    const known_process* const one = find(where.first);
+    if (one != nullptr && one->group == id) all += now - off.since;
+  }
+  return all;
+}
+
+duration history::lost_lately(group_id id, time_point now) const {
+  const known_group* const group = find(id);
+  if (group == nullptr) return {};
+  last_minute lately = group->lost_lately;
+  for (const auto& [where, off] : suspended_) {
+    const known_process* const one = find(where.first);
+    if (one != nullptr && one->group == id) lately.add(off.since, now);
+  }
+  return lately.total(now);
+}
+
+history::gpu_times history::times_of(gpu_id id, time_point now) const {
+  const auto found = gpus_.find(id);
+  if (found == gpus_.end()) return {};
+  book until_now = found->second;
+  until_now.close(now);
+  return {.gained = until_now.gained,
+          .gained_lately = until_now.gained_lately.total(now),
+          .busy_lately = until_now.busy_lately.total(now),
+          .suspended_lately = until_now.suspended_lately.total(now)};
+}
+
+void history::book::close(time_point now) {
+  if (busy) busy_lately.add(mark, now);
+  if (suspended != 0) suspended_lately.add(mark, now);
+  if (busy && suspended != 0) {
+    gained += now - mark;
+    gained_lately.add(mark, now);
+  }
+  mark = now;
+}
+
+void history::take_process(const journal_entry& entry) {
+  if (entry.kind == journal_kind::process_gone) {
+    forget_place(entry.process, entry.at);
+    const auto found = processes_.find(entry.process);
+    if (found == processes_.end()) return;
+    found->second.ended = entry.at;
+    ended_.push_back(entry.process);
+    return;
+  }
+  const auto [found, fresh] = processes_.try_emplace(entry.process);
+  known_process& one = found->second;
+  if (fresh || one.group != entry.group) {
+    if (!fresh) {
+      const auto before = groups_.find(one.group);
+      if (before != groups_.end() && --before->second.processes == 0) groups_.erase(before);
+    }
+    ++group_of(entry.group).processes;
+  }
+  one.pid = entry.pid;
+  one.start_time = entry.start_time;
+  one.group = entry.group;
+  one.what = entry.what;
+  if (std::string name = name_of_(entry.pid); !name.empty()) one.command = std::move(name);
+  by_pid_[entry.pid] = entry.process;
+}
+
+void history::drop_process(std::map<process_id, known_process>::iterator which) {
+  const known_process& one = which->second;
+  const auto group = groups_.find(one.group);
+  if (group != groups_.end() && --group->second.processes == 0) groups_.erase(group);
+  if (const auto named = by_pid_.find(one.pid);
+      named != by_pid_.end() && named->second == which->first)
+    by_pid_.erase(named);
+  processes_.erase(which);
+}
+
+history::decision& history::add(group_id group, const journal_entry& entry) {
+  auto& of_group = group_of(group).decisions;
+  if (of_group.size() == most_of_a_group) of_group.pop_front();
+  order_.emplace_back(group, next_sequence_);
+  while (order_.size() > most_decisions) {
+    const auto [oldest, sequence] = order_.front();
+    order_.pop_front();
+    const auto found = groups_.find(oldest);
+    if (found == groups_.end() || found->second.decisions.empty() ||
+        found->second.decisions.front().sequence != sequence)
+      continue;
+    found->second.decisions.pop_front();
+  }
+  of_group.push_back({.sequence = next_sequence_++,
+                      .what = entry.kind,
+                      .rule = entry.why,
+                      .pid = entry.pid,
+                      .at = entry.at,
+                      .since = entry.since,
+                      .until = entry.until,
+                      .policy = policy_,
+                      .event = what_came()});
+  return of_group.back();
+}
+
+history::decision* history::find(group_id group, std::uint64_t sequence) {
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return nullptr;
+  auto& all = found->second.decisions;
+  const auto one = std::lower_bound(
+      all.begin(), all.end(), sequence,
+      [](const decision& each, std::uint64_t wanted) { return each.sequence < wanted; });
+  return one != all.end() && one->sequence == sequence ? &*one : nullptr;
+}
+
+void history::take_decision(const journal_entry& entry) {
+  if (!groups_.contains(entry.group)) return;  // of one that was never seen, or is forgotten
+  decision& made = add(entry.group, entry);
+  if (entry.kind != journal_kind::attach) return;
+  made.ended = entry.error != 0 ? outcome::refused : outcome::pending;
+  made.text = printable(entry.words());
+  if (const auto one = processes_.find(entry.process); one != processes_.end())
+    one->second.attach_failure = made.text;
+}
+
+void history::take_attached(const journal_entry& entry) {
+  const std::string why = entry.error != 0 ? printable(entry.words()) : std::string();
+  if (const auto one = processes_.find(entry.process); one != processes_.end())
+    one->second.attach_failure = why;
+  const auto group = groups_.find(entry.group);
+  if (group == groups_.end()) return;
+  auto& all = group->second.decisions;
+  const auto asked = std::find_if(all.rbegin(), all.rend(), [&](const decision& each) {
+    return each.what == journal_kind::attach && each.pid == entry.pid &&
+           each.ended == outcome::pending;
+  });
+  if (asked == all.rend()) return;
+  asked->ended = entry.error != 0 ? outcome::failed : outcome::done;
+  asked->text = why;
+}
+
+void history::take_batch(const journal_entry& entry) {
+  const auto group = groups_.find(entry.group);
+  if (group == groups_.end()) return;
+  if (group->second.decisions.empty()) (void)add(entry.group, entry);
+  decision& because = group->second.decisions.back();
+  if (because.commands.size() == most_commands) {
+    ++because.more_commands;
+    return;
+  }
+  const bool refused = entry.error != 0;
+  because.commands.push_back({.number = entry.number,
+                              .pid = entry.pid,
+                              .gpu = entry.gpu,
+                              .kind = entry.command,
+                              .queues = entry.count,
+                              .ended = refused ? outcome::refused : outcome::pending,
+                              .error = entry.error,
+                              .text = printable(entry.words())});
+  if (!refused) pending_[entry.number] = {entry.group, because.sequence};
+}
+
+void history::take_done(const journal_entry& entry) {
+  count_queues(entry);
+  const auto found = pending_.find(entry.number);
+  if (found == pending_.end()) return;
+  decision* const because = find(found->second.first, found->second.second);
+  pending_.erase(found);
+  if (because == nullptr) return;
+  for (command& each : because->commands) {
+    if (each.number != entry.number || each.ended != outcome::pending) continue;
+    each.length = entry.until - entry.since;
+    each.error = entry.error;
+    each.failed = entry.failed;
+    each.invalid = entry.invalid;
+    each.gone = entry.gone;
+    each.ended = entry.error != 0                                        ? outcome::failed
+                 : entry.failed != 0 || entry.invalid != 0 || entry.gone ? outcome::partly
+                                                                         : outcome::done;
+    return;
+  }
+}
+
+void history::count_queues(const journal_entry& entry) {
+  const std::uint32_t others = std::uint32_t{entry.failed} + entry.invalid + entry.gone;
+  const std::uint32_t done = entry.count - std::min(entry.count, others);
+  if (entry.error != 0 || done == 0 || find(entry.process) == nullptr) return;
+  const place where{entry.process, entry.gpu};
+  const auto found = suspended_.find(where);
+  const std::uint32_t before = found == suspended_.end() ? 0 : found->second.queues;
+  set_queues(
+      where,
+      entry.command == command_kind::suspend ? before + done : before - std::min(before, done),
+      entry.until);
+}
+
+void history::set_queues(place where, std::uint32_t queues, time_point at) {
+  book& on = gpus_[where.second];
+  on.close(std::max(at, on.mark));
+  const auto found = suspended_.find(where);
+  if (queues != 0) {
+    if (found != suspended_.end()) {
+      found->second.queues = queues;
+    } else {
+      suspended_[where] = {queues, at};
+      ++on.suspended;
+    }
+    return;
+  }
+  if (found == suspended_.end()) return;
+  --on.suspended;
+  const known_process* const one = find(where.first);
+  const auto group = one != nullptr ? groups_.find(one->group) : groups_.end();
+  if (group != groups_.end() && at > found->second.since) {
+    group->second.lost += at - found->second.since;
+    group->second.lost_lately.add(found->second.since, at);
+  }
+  suspended_.erase(found);
+}
+
+void history::forget_place(process_id which, time_point at) {
+  auto next = suspended_.lower_bound({which, gpu_id::none});
+  while (next != suspended_.end() && next->first.first == which) {
+    const place where = next->first;
+    ++next;
+    set_queues(where, 0, at);
+  }
+}
+
+void history::forget_all_places(time_point at) {
+  while (!suspended_.empty()) set_queues(suspended_.begin()->first, 0, at);
+}
+
+void history::end_commands(outcome how) {
+  for (const auto& [number, where] : pending_) {
+    decision* const because = find(where.first, where.second);
+    if (because == nullptr) continue;
+    for (command& each : because->commands)
+      if (each.ended == outcome::pending) each.ended = how;
+  }
+  pending_.clear();
+}
+
+void history::take_node_event(const journal_entry& entry) {
+  if (entry.kind == journal_kind::policy) policy_ = printable(entry.words());
+  if (entry.kind == journal_kind::backend_lost) {
+    end_commands(outcome::unknown);
+    forget_all_places(entry.at);
+  }
+  if (node_events_.size() == most_node_events) node_events_.pop_front();
+  node_events_.push_back({entry.at, words_of(entry)});
+}
+
+std::string history::what_came() const {
+  // What says who comes before what says only where.
+  std::string all;
+  std::size_t told = 0;
+  std::size_t more = 0;
+  for (const journal_entry& each : came_) {
+    const auto names_it = [&](journal_kind kind) {
+      return std::any_of(came_.begin(), came_.end(), [&](const journal_entry& other) {
+        return other.kind == kind && (other.gpu == each.gpu || other.gpu == gpu_id::none);
+      });
+    };
+    // Of a client on many GPUs once.
+    const auto alike = [&](const journal_entry& other) {
+      return other.kind == each.kind && other.client == each.client;
+    };
+    std::size_t gpus = 1;
+    if (each.kind == journal_kind::begin || each.kind == journal_kind::end) {
+      if (&*std::find_if(came_.begin(), came_.end(), alike) != &each) continue;
+      gpus = static_cast<std::size_t>(std::count_if(came_.begin(), came_.end(), alike));
+    }
+    if (each.kind == journal_kind::busy && names_it(journal_kind::begin)) continue;
+    if (each.kind == journal_kind::idle && names_it(journal_kind::end)) continue;
+    if (told == most_told) {
+      ++more;
+      continue;
+    }
+    all += (told++ == 0 ? "" : ", ") + words_of(each);
+    if (gpus > 1) all += fmt::format(" and {} more", gpus - 1);
+  }
+  if (more != 0) all += fmt::format(", and {} more events", more);
+  return all;
+}
+
+std::string history::client_words(client_id which) const {
+  const auto found = clients_.find(which);
+  if (found == clients_.end()) return fmt::format("client {}", static_cast<std::uint64_t>(which));
+  return fmt::format("client '{}'", found->second);
+}
+
+std::string history::process_words(const journal_entry& entry) const {
+  const known_process* const one = find(entry.process);
+  if (one == nullptr || one->command.empty()) return fmt::format("process {}", entry.pid);
+  return fmt::format("process {} ({})", entry.pid, one->command);
+}
+
+std::string history::words_of(const journal_entry& entry) const {
+  switch (entry.kind) {
+    case journal_kind::process:
+      return fmt::format("{} is {}", process_words(entry), to_string(entry.what));
+    case journal_kind::process_gone: return process_words(entry) + " ended";
+    case journal_kind::attached:
+      return process_words(entry) + (entry.error != 0 ? " was not attached" : " was attached");
+    case journal_kind::detached: return process_words(entry) + " was let go of";
+    case journal_kind::client_gone:
+      return fmt::format("client {} withdrew", static_cast<std::uint64_t>(entry.client));
+    case journal_kind::begin:
+      return fmt::format("{} began work on {}", client_words(entry.client), on_gpu(entry.gpu));
+    case journal_kind::end:
+      return fmt::format("{} ended work on {}", client_words(entry.client), on_gpu(entry.gpu));
+    case journal_kind::span_begin:
+      return fmt::format("{} began a {}", client_words(entry.client), to_string(entry.span));
+    case journal_kind::span_end:
+      return fmt::format("{} ended a {}", client_words(entry.client), to_string(entry.span));
+    case journal_kind::span_abandoned:
+      return fmt::format("{} left a {}", client_words(entry.client), to_string(entry.span));
+    case journal_kind::busy: return "online work came on " + on_gpu(entry.gpu);
+    case journal_kind::idle: return "online work ended on " + on_gpu(entry.gpu);
+    case journal_kind::policy: {
+      const std::string name = printable(entry.words());
+      return (entry.count != 0 ? "the policy was removed; now " : "") +
+             (name.empty() ? "no policy" : "the policy " + name) + " decides";
+    }
+    case journal_kind::breaker_open:
+      return fmt::format("the breaker of {} opened: {}", on_gpu(entry.gpu),
+                         words_of_cause(entry.cause));
+    case journal_kind::breaker_closed:
+      return fmt::format("the breaker of {} closed", on_gpu(entry.gpu));
+    case journal_kind::acts_by:
+      return fmt::format("{} acts by {}", printable(entry.words()), to_string(entry.how));
+    case journal_kind::backend_lost:
+      return fmt::format("the acting side was lost: {}", printable(entry.words()));
+    case journal_kind::backend_back: return "the acting side is back";
+    case journal_kind::stop: return "the scheduler was told to stop";
+    default: return {};
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,242 @@
+#include "observing.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "sluice/observe/accounts.hpp"
+#include "sluice/observe/job_log.hpp"
+#include "sluice/observe/metrics.hpp"
+#include "sluice/observe/metrics_server.hpp"
+#include "sluice/observe/text_file.hpp"
+#include "sluice/observe/timeline.hpp"
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr duration metrics_file_every = 15s;
+/// A picture for metrics is as old as this at most.
+constexpr duration picture_age = 1s;
+/// After a socket could not be had.
+constexpr duration listen_again = 10s;
+constexpr duration flush_every = 1s;
+
+/// Says a failure once, until it is another one or over.
+class failure {
+ public:
+  failure(kfd::message_sink warn, std::string what)
+      : warn_(std::move(warn)), what_(std::move(what)) {}
+  void is(error_code now) {
+    if (std::exchange(last_, now) != now && now) warn_(what_ + ": " + now.message());
+  }
+
+ private:
+  kfd::message_sink warn_;
+  std::string what_;
+  error_code last_;
+};
+
+class jobs_reader final : public journal_reader {
+ public:
+  jobs_reader(observed_node& from, const observing& how, observe::process_reader read)
+      : from_(from),
+        tell_(how.tell),
+        file_(how.what.jobs),
+        failure_(how.warn, "cannot write the jobs file " + how.what.jobs),
+        accounts_({.write = [this](const auto& record) { write(record); },
+                   .read = std::move(read),
+                   .observed = !how.enforces}) {}
+
+  void hear(const journal_entry& entry) override { accounts_.hear(entry); }
+  void begin_anew() override { accounts_.leave(clock::now()); }
+  void tick(time_point now) override {
+    accounts_.tick(now);
+    if (!accounts_.curious() || now < next_look_) return;
+    next_look_ = now + picture_age;
+    if (const auto seen = from_.look()) accounts_.see(*seen);
+  }
+  void owns(bool does) override {
+    if (!does) accounts_.leave(clock::now());
+  }
+
+ private:
+  void write(const observe::job_record& record) {
+    if (file_ != observing_options::jobs_to_log) {
+      const auto wrote = observe::job_log{file_}.write(record);
+      failure_.is(wrote ? error_code{} : wrote.error());
+    } else if (record.suspensions != 0 || record.suspended != duration::zero()) {
+      tell_("job: " + observe::to_json(record));
+    }
+  }
+
+  observed_node& from_;
+  kfd::message_sink tell_;
+  std::string file_;
+  failure failure_;
+  observe::accounts accounts_;
+  time_point next_look_{};
+};
+
+class metrics_reader final : public journal_reader {
+ public:
+  metrics_reader(observed_node& from, reactor& loop, const observing& how,
+                 observe::process_reader read)
+      : from_(from),
+        loop_(loop),
+        how_(how),
+        not_served_(how.warn, "metrics cannot be served at " + how.what.metrics),
+        not_written_(how.warn, "cannot write the metrics file " + how.what.metrics_file),
+        metrics_(std::move(read)) {
+    if (how.what.metrics.empty()) return;
+    address_ = observe::parse_metrics_address(how.what.metrics);
+    if (!address_) {
+      how.warn("metrics are not served: " + how.what.metrics +
+               " is no \"unix:/PATH\" and no ADDRESS:PORT");
+    } else if (!address_->local) {
+      how.warn("metrics are served at " + how.what.metrics +
+               ", to everybody who reaches this machine: names of jobs, and how busy they are");
+    }
+  }
+  ~metrics_reader() override { shut(); }
+
+  void hear(const journal_entry& entry) override { metrics_.hear(entry); }
+  void missed(std::uint64_t entries) override { metrics_.missed(entries); }
+  void begin_anew() override { metrics_.begin_anew(clock::now()); }
+  void tick(time_point now) override {
+    metrics_.tick(now);
+    if (!owns_) return;
+    if (address_ && !server_ && now >= next_listen_) listen(now);
+    if (!how_.what.metrics_file.empty() && now >= next_file_) write(now);
+  }
+  void owns(bool does) override {
+    owns_ = does;
+    counted_.reset();
+    seen_.reset();
+    next_look_ = {};
+    if (does) {
+      next_listen_ = next_file_ = {};
+      tick(clock::now());
+    } else {
+      metrics_.begin_anew(clock::now());
+      shut();
+      // What nobody keeps up to date says what is not so.
+      if (!how_.what.metrics_file.empty()) ::unlink(how_.what.metrics_file.c_str());
+    }
+  }
+
+ private:
+  void listen(time_point now) {
+    next_listen_ = now + listen_again;
+    auto made = observe::metrics_server::listen(
+        *address_, [this](observe::metrics_form form) { return page(form); });
+    if (made) {
+      server_ = std::move(*made);
+      const auto watched = loop_.watch(server_->ready_fd(), [this] { server_->serve(); });
+      if (!watched) server_.reset();
+      not_served_.is(watched ? error_code{} : watched.error());
+      if (watched) watch_ = *watched;
+    } else {
+      not_served_.is(made.error());
+    }
+  }
+  void shut() {
+    if (!server_) return;
+    loop_.unwatch(watch_);
+    server_.reset();
+  }
+  void write(time_point now) {
+    next_file_ = now + metrics_file_every;
+    const auto wrote =
+        observe::replace_text_file(how_.what.metrics_file, page(observe::metrics_form::prometheus));
+    not_written_.is(wrote ? error_code{} : wrote.error());
+  }
+  std::string page(observe::metrics_form form) {
+    const time_point now = clock::now();
+    if (now >= next_look_) {
+      next_look_ = now + picture_age;
+      counted_ = from_.stats();
+      auto looked = from_.look();
+      seen_ = looked ? std::make_unique<picture>(std::move(*looked)) : nullptr;
+    }
+    return metrics_.text(form,
+                         {.counted = counted_.get(),
+                          .seen = seen_.get(),
+                          .owns = owns_,
+                          .paused = how_.paused(),
+                          .enforces = how_.enforces},
+                         now);
+  }
+
+  observed_node& from_;
+  reactor& loop_;
+  observing how_;
+  failure not_served_;
+  failure not_written_;
+  observe::metrics metrics_;
+  std::optional<observe::metrics_address> address_;
+  std::unique_ptr<observe::metrics_server> server_;
+  watch_id watch_{};
+  std::unique_ptr<statistics> counted_;
+  std::unique_ptr<picture> seen_;
+  time_point next_look_{};
+  time_point next_listen_{};
+  time_point next_file_{};
+  bool owns_ = false;
+};
+
+class trace_reader final : public journal_reader {
+ public:
+  trace_reader(std::unique_ptr<observe::trace_file> to, const observing& how,
+               observe::process_reader read)
+      : how_(how),
+        to_(std::move(to)),
+        timeline_(*to_, {.read = std::move(read), .observed = !how.enforces}) {}
+
+  void hear(const journal_entry& entry) override { timeline_.hear(entry); }
+  void missed(std::uint64_t entries) override { timeline_.missed(entries); }
+  void begin_anew() override { timeline_.finish(clock::now()); }
+  void tick(time_point now) override {
+    if (now < next_flush_) return;
+    next_flush_ = now + flush_every;
+    to_->flush();
+    if (said_ || !(to_->full() || to_->error())) return;
+    said_ = true;
+    how_.warn("the trace " + how_.what.trace +
+              (to_->full() ? " is full and ends here"
+                           : " ends here, it cannot be written: " + to_->error().message()));
+  }
+  void owns(bool does) override {
+    if (does) return;
+    timeline_.finish(clock::now());
+    to_->flush();
+  }
+
+ private:
+  observing how_;
+  std::unique_ptr<observe::trace_file> to_;
+  observe::timeline timeline_;
+  time_point next_flush_{};
+  bool said_ = false;
+};
+
+}  // namespace
+
+void add_readers(observer& to, observed_node& from, const observing& how) {
+  const auto read = observe::reads_once();
+  if (!how.what.jobs.empty()) to.add(std::make_unique<jobs_reader>(from, how, read));
+  if (!how.what.metrics.empty() || !how.what.metrics_file.empty())
+    to.add(std::make_unique<metrics_reader>(from, to.loop(), how, read));
+  if (how.what.trace.empty()) return;
+  auto file = observe::trace_file::create(how.what.trace);
+  if (file)
+    to.add(std::make_unique<trace_reader>(std::move(*file), how, read));
+  else
+    how.warn("cannot write the trace " + how.what.trace + ": " + file.error().message());
+}
+
+}  // namespace sluice

@@ -1,0 +1,26 @@
+#pragma once
+/// \file
+/// The readers of the journal that write down and show what happens: jobs' accounts, metrics, a
+/// timeline (adapters/observe).
+
+#include "observer.hpp"
+
+#include <functional>
+
+#include "sluice/kfd/message_sink.hpp"
+#include "sluice/node.hpp"
+
+namespace sluice {
+
+struct observing {
+  observing_options what{};
+  bool enforces = false;
+  std::function<bool()> paused{};
+  kfd::message_sink warn{};
+  kfd::message_sink tell{};
+};
+
+/// Those that are asked for. \param from outlives the observer.
+void add_readers(observer& to, observed_node& from, const observing& how);
+
+}  // namespace sluice

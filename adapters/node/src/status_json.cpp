@@ -1,0 +1,516 @@
+#include "status_json.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include <boost/json.hpp>
+#include <spdlog/fmt/fmt.h>
+
+#include "sluice/duration_text.hpp"
+
+namespace sluice {
+namespace {
+
+namespace json = boost::json;
+
+std::uint32_t number(gpu_id id) { return static_cast<std::uint32_t>(id); }
+template <class Id>
+std::uint64_t number(Id id) {
+  return static_cast<std::uint64_t>(id);
+}
+
+double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
+
+/// As people say it: "5.3 ms", "3.2 s", "2 min 5 s".
+std::string span_text(duration value) {
+  using namespace std::chrono_literals;
+  const double seconds = std::chrono::duration<double>(value).count();
+  if (value < 1s) return fmt::format("{:.1f} ms", ms(value));
+  if (value < 100s) return fmt::format("{:.1f} s", seconds);
+  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(value).count();
+  if (whole < 6000) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
+}
+
+/// "12:00:01" here.
+std::string clock_text(const wall_moment& now, time_point at) {
+  const std::time_t seconds = now.unix_ms(at) / 1000;
+  std::tm parts{};
+  if (::localtime_r(&seconds, &parts) == nullptr) return "?";
+  return fmt::format("{:02}:{:02}:{:02}", parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+/// For people; null where the journal has not told of it yet.
+json::value group_number(const history& past, group_id id) {
+  const auto* const known = past.find(id);
+  return known == nullptr ? json::value(nullptr) : json::value(known->number);
+}
+
+std::string group_words(const history& past, group_id id) {
+  const auto* const known = past.find(id);
+  return known == nullptr ? "a new group" : fmt::format("group g{}", known->number);
+}
+
+json::value time_or_null(const wall_moment& now, time_point at) {
+  return at == never || at == time_point{} ? json::value(nullptr) : json::value(now.unix_ms(at));
+}
+
+std::string_view text_of(run_state value) {
+  switch (value) {
+    case run_state::running: return "running";
+    case run_state::suspending: return "suspending";
+    case run_state::suspended: return "suspended";
+    case run_state::resuming: return "resuming";
+    case run_state::mixed: break;
+  }
+  return "mixed";
+}
+
+std::string_view text_of(online_work value) {
+  switch (value) {
+    case online_work::unknown: return "unknown";
+    case online_work::waiting: return "waiting";
+    case online_work::consumed: return "consumed";
+    case online_work::finished: return "finished";
+    case online_work::running: break;
+  }
+  return "running";
+}
+
+std::string_view text_of(attach_picture value) {
+  switch (value) {
+    case attach_picture::none: return "none";
+    case attach_picture::attaching: return "attaching";
+    case attach_picture::attached: return "attached";
+    case attach_picture::detaching: break;
+  }
+  return "detaching";
+}
+
+std::string_view text_of(history::outcome value) {
+  switch (value) {
+    case history::outcome::pending: return "pending";
+    case history::outcome::done: return "done";
+    case history::outcome::partly: return "partly";
+    case history::outcome::failed: return "failed";
+    case history::outcome::refused: return "refused";
+    case history::outcome::unknown: break;
+  }
+  return "unknown";
+}
+
+std::string_view text_of(journal_kind value) {
+  switch (value) {
+    case journal_kind::held: return "held";
+    case journal_kind::let_go: return "let_go";
+    case journal_kind::forced: return "forced";
+    case journal_kind::attach: return "attach";
+    case journal_kind::detach: return "detach";
+    default: return "mend";
+  }
+}
+
+json::object histogram_json(const histogram& of) {
+  return {{"count", of.count()},
+          {"p50_ms", ms(of.percentile(50))},
+          {"p99_ms", ms(of.percentile(99))},
+          {"max_ms", ms(of.max())}};
+}
+
+json::object statistics_json(const statistics& of) {
+  return {{"turns", of.turns.value()},
+          {"begins", of.begins.value()},
+          {"suspends", of.suspends.value()},
+          {"resumes", of.resumes.value()},
+          {"driver_calls", of.driver_calls.value()},
+          {"attaches", of.attaches.value()},
+          {"failures", json::object{{"failed_outcomes", of.failed_outcomes.value()},
+                                    {"invalid_outcomes", of.invalid_outcomes.value()},
+                                    {"attach_failures", of.attach_failures.value()},
+                                    {"forced_resumes", of.forced_resumes.value()},
+                                    {"gpus_lost", of.gpus_lost.value()},
+                                    {"backend_restarts", of.backend_restarts.value()},
+                                    {"policy_ejections", of.policy_ejections.value()},
+                                    {"expired_begins", of.expired_begins.value()},
+                                    {"expired_spans", of.expired_spans.value()},
+                                    {"clients_thrown_out", of.clients_thrown_out.value()}}},
+          {"decision", histogram_json(of.decision)},
+          {"arrival_to_off", histogram_json(of.arrival_to_off)},
+          {"suspend_call", histogram_json(of.suspend_call)},
+          {"resume_call", histogram_json(of.resume_call)}};
+}
+
+/// Of what can be lately: the window, or less where the history began later.
+double share(duration part, const history& past, time_point now, std::size_t places = 1) {
+  const duration window = std::min(last_minute::window(now), now - past.began());
+  if (window <= duration::zero() || places == 0) return 0;
+  const double whole = static_cast<double>(window.count()) * static_cast<double>(places);
+  return std::clamp(static_cast<double>(part.count()) / whole, 0.0, 1.0);
+}
+
+struct queue_count {
+  std::uint64_t online = 0;
+  std::uint64_t offline = 0;
+  std::uint64_t suspended = 0;
+  std::uint64_t in_doubt = 0;
+};
+
+std::map<gpu_id, queue_count> count_queues(const picture& seen) {
+  std::map<gpu_id, queue_count> counts;
+  for (const group_picture& group : seen.groups) {
+    for (const process_picture& process : group.processes) {
+      for (const queues_on_gpu& on : process.queues) {
+        queue_count& here = counts[on.gpu];
+        if (process.what == role::online) here.online += on.compute;
+        if (process.what == role::offline) here.offline += on.compute;
+        here.suspended += on.suspended;
+        here.in_doubt += on.in_doubt;
+      }
+    }
+  }
+  return counts;
+}
+
+json::object gpu_json(const gpu_picture& gpu, const queue_count& queues, const history& past,
+                      const kfd::node_view* memory, const wall_moment& now) {
+  json::object made{
+      {"gpu_id", number(gpu.id)},
+      {"slots", gpu.slots == 0 ? json::value(nullptr) : json::value(gpu.slots)},
+      {"online_queues", queues.online},
+      {"offline_queues", queues.offline},
+      {"suspended_queues", queues.suspended},
+      {"in_doubt_queues", queues.in_doubt},
+      {"not_off_queues", gpu.not_off},
+      {"online_in_flight", gpu.online_in_flight},
+      {"online_work", text_of(gpu.work)},
+      {"busy", gpu.busy},
+      {"last_begin_unix_ms", time_or_null(now, gpu.last_begin)},
+      {"last_end_unix_ms", time_or_null(now, gpu.last_end)},
+      {"suspend_cost_ms", ms(gpu.suspend_cost)},
+      {"resume_cost_ms", ms(gpu.resume_cost)},
+      {"breaker_open", gpu.breaker_open},
+      {"breaker_until_unix_ms",
+       gpu.breaker_open ? time_or_null(now, gpu.breaker_until) : json::value(nullptr)}};
+  const auto times = past.times_of(gpu.id, now.steady);
+  made["busy_share"] = share(times.busy_lately, past, now.steady);
+  made["suspended_share"] = share(times.suspended_lately, past, now.steady);
+  made["gained_ms"] = ms(times.gained);
+  json::value total(nullptr);
+  json::value used(nullptr);
+  if (memory != nullptr) {
+    std::uint64_t sum = 0;
+    for (const auto& process : memory->processes)
+      if (const auto found = process.vram.find(gpu.id); found != process.vram.end())
+        sum += found->second;
+    used = sum;
+    if (const auto* const board = memory->find(gpu.id); board != nullptr && board->vram)
+      total = *board->vram;
+  }
+  made["vram_bytes"] = std::move(total);
+  made["vram_used_bytes"] = std::move(used);
+  return made;
+}
+
+std::string name_of(const process_picture& process, const history& past) {
+  if (std::string name = command_of_process(process.pid); !name.empty()) return name;
+  const auto* const known = past.find(process.id);
+  return known != nullptr ? known->command : std::string();
+}
+
+json::object process_json(const process_picture& process, const std::string& name,
+                          const history& past, const wall_moment& now) {
+  const auto* const known = past.find(process.id);
+  json::array queues;
+  for (const queues_on_gpu& on : process.queues)
+    queues.push_back(json::object{{"gpu_id", number(on.gpu)},
+                                  {"compute", on.compute},
+                                  {"others", on.others},
+                                  {"suspended", on.suspended},
+                                  {"in_doubt", on.in_doubt}});
+  return {{"pid", process.pid},
+          {"start_time", process.start_time},
+          {"command", name},
+          {"role", to_string(process.what)},
+          {"priority", process.priority},
+          {"own", process.own},
+          {"attach", text_of(process.attach)},
+          {"attach_refused", process.attach_refused},
+          {"attach_failures", process.attach_failures},
+          {"attach_failure", known != nullptr ? known->attach_failure : std::string()},
+          {"seen_since_unix_ms", now.unix_ms(process.seen_since)},
+          {"off", process.off},
+          {"off_since_unix_ms",
+           process.off ? json::value(now.unix_ms(process.off_since)) : json::value(nullptr)},
+          {"off_count", process.off_count},
+          {"off_ms", ms(process.off_total)},
+          {"off_longest_ms", ms(process.off_longest)},
+          {"queues", std::move(queues)}};
+}
+
+std::vector<gpu_id> gpus_of(const group_picture& group) {
+  std::vector<gpu_id> all;
+  for (const auto& process : group.processes)
+    for (const auto& on : process.queues)
+      if (on.compute != 0 && std::find(all.begin(), all.end(), on.gpu) == all.end())
+        all.push_back(on.gpu);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+json::object group_json(const group_picture& group, const history& past, const wall_moment& now) {
+  const auto on = gpus_of(group);
+  std::uint64_t queues = 0;
+  std::uint64_t suspended = 0;
+  std::size_t places = 0;
+  std::string name;
+  bool one_name = true;
+  json::array processes;
+  for (const auto& process : group.processes) {
+    for (const auto& each : process.queues) {
+      queues += each.compute;
+      suspended += each.suspended;
+      if (each.compute != 0) ++places;
+    }
+    const std::string of_process = name_of(process, past);
+    if (processes.empty()) name = of_process;
+    one_name = one_name && of_process == name;
+    processes.push_back(process_json(process, of_process, past, now));
+  }
+  if (!one_name) name += ",...";
+  if (group.processes.size() > 1) name = fmt::format("{} x{}", name, group.processes.size());
+
+  duration gained{};
+  duration gained_lately{};
+  if (group.what == role::online) {
+    for (const gpu_id each : on) {
+      const auto times = past.times_of(each, now.steady);
+      gained += times.gained;
+      gained_lately += times.gained_lately;
+    }
+  }
+  json::array gpus;
+  for (const gpu_id each : on) gpus.push_back(number(each));
+  return {{"group", group_number(past, group.id)},
+          {"group_id", number(group.id)},
+          {"role", to_string(group.what)},
+          {"gang", group.gang},
+          {"name", name},
+          {"state", text_of(group.actual)},
+          {"state_since_unix_ms", time_or_null(now, group.state_since)},
+          {"manageable", group.manageable},
+          {"wanted_off", group.wanted_off},
+          {"wanted_until_unix_ms",
+           group.wanted_off ? time_or_null(now, group.wanted_until) : json::value(nullptr)},
+          {"held", group.held},
+          {"forced", group.forced},
+          {"gpus", std::move(gpus)},
+          {"compute_queues", queues},
+          {"suspended_queues", suspended},
+          {"lost_ms", ms(past.lost(group.id, now.steady))},
+          {"lost_share", share(past.lost_lately(group.id, now.steady), past, now.steady, places)},
+          {"gained_ms", ms(gained)},
+          {"gained_share", share(gained_lately, past, now.steady, on.size())},
+          {"processes", std::move(processes)}};
+}
+
+/// Why not all of an offline group can be held.
+std::string obstacle(const picture& seen, const group_picture& group, const history& past,
+                     const wall_moment& now) {
+  bool has_queues = false;
+  for (const auto& process : group.processes) {
+    const bool computes = std::any_of(process.queues.begin(), process.queues.end(),
+                                      [](const auto& on) { return on.compute != 0; });
+    has_queues = has_queues || computes;
+    if (!computes || process.attach == attach_picture::attached) continue;
+    const auto* const known = past.find(process.id);
+    const std::string failure =
+        known != nullptr && !known->attach_failure.empty() ? ": " + known->attach_failure : "";
+    if (process.attach_refused || process.attach_failures != 0)
+      return fmt::format("process {} cannot be attached{}{}", process.pid, failure,
+                         process.attach_failures > 1
+                             ? fmt::format(" ({} times in a row)", process.attach_failures)
+                             : "");
+    if (process.attach == attach_picture::attaching)
+      return fmt::format("process {} is being attached", process.pid);
+    if (process.attach == attach_picture::detaching)
+      return fmt::format("process {} is being let go of", process.pid);
+    return fmt::format("process {} is not attached", process.pid);
+  }
+  for (const gpu_id id : gpus_of(group)) {
+    for (const auto& gpu : seen.gpus) {
+      if (gpu.id != id || !gpu.breaker_open) continue;
+      return fmt::format("the breaker of GPU {} is open{}; 'sluice breaker' shows it", number(id),
+                         gpu.breaker_until == never
+                             ? std::string()
+                             : " until " + clock_text(now, gpu.breaker_until));
+    }
+  }
+  return has_queues ? "not all of it can be suspended" : "it has no compute queues";
+}
+
+const history::decision* last_of(const history& past, group_id group, journal_kind kind) {
+  const auto* const known = past.find(group);
+  if (known == nullptr) return nullptr;
+  const auto found = std::find_if(known->decisions.rbegin(), known->decisions.rend(),
+                                  [&](const auto& each) { return each.what == kind; });
+  return found == known->decisions.rend() ? nullptr : &*found;
+}
+
+std::string held_sentence(const picture& seen, const group_picture& group, const history& past,
+                          const wall_moment& now) {
+  const auto* const by = last_of(past, group.id, journal_kind::held);
+  std::string text = seen.acts ? "is held" : "would be held";
+  if (by != nullptr)
+    text += fmt::format(" since {} ({})", clock_text(now, by->at), span_text(now.steady - by->at));
+  if (group.wanted_until > now.steady && group.wanted_until != never)
+    text += fmt::format(", for {} at most unless the policy says so again",
+                        span_text(group.wanted_until - now.steady));
+  text += fmt::format(", by the policy {}", seen.policy);
+  const std::string work = past.online_work_on(gpus_of(group), now.steady);
+  if (!work.empty()) {
+    text += ": " + work;
+  } else if (by != nullptr && !by->event.empty()) {
+    text += ", after: " + by->event;
+  }
+  if (!seen.acts) return text + "; nothing is touched, for the daemon only observes";
+  if (group.actual != run_state::suspended)
+    text += fmt::format("; its queues are {} now", text_of(group.actual));
+  return text;
+}
+
+}  // namespace
+
+std::int64_t wall_moment::unix_ms(time_point at) const noexcept {
+  const auto there =
+      wall + std::chrono::duration_cast<std::chrono::system_clock::duration>(at - steady);
+  return std::chrono::duration_cast<std::chrono::milliseconds>(there.time_since_epoch()).count();
+}
+
+json::object status_json(const picture& seen, const statistics& counted, const history& past,
+                         const kfd::node_view* memory, const wall_moment& now) {
+  const auto counts = count_queues(seen);
+  json::array gpus;
+  for (const auto& gpu : seen.gpus) {
+    const auto found = counts.find(gpu.id);
+    gpus.push_back(
+        gpu_json(gpu, found == counts.end() ? queue_count{} : found->second, past, memory, now));
+  }
+  json::array groups;
+  for (const auto& group : seen.groups) groups.push_back(group_json(group, past, now));
+  json::array clients;
+  for (const auto& client : seen.clients) {
+    json::array on;
+    for (const gpu_id each : client.gpus) on.push_back(number(each));
+    std::string name = client.name;
+    for (char& each : name)
+      if (each < 0x20 || each >= 0x7f) each = '?';
+    clients.push_back(
+        json::object{{"client", number(client.id)}, {"name", name}, {"gpus", std::move(on)}});
+  }
+  return {{"gpus", std::move(gpus)},
+          {"groups", std::move(groups)},
+          {"clients", std::move(clients)},
+          {"statistics", statistics_json(counted)},
+          {"missed_journal_entries", past.missed_entries()}};
+}
+
+state_now state_of_group(const picture& seen, const group_picture& group,
+                         const process_picture* process, const history& past,
+                         const std::optional<std::string>& paused, const wall_moment& now) {
+  std::string subject = group_words(past, group.id);
+  if (process != nullptr) {
+    const std::string name = name_of(*process, past);
+    subject = fmt::format("process {}{}", process->pid, name.empty() ? "" : " (" + name + ")");
+    if (group.processes.size() > 1)
+      subject +=
+          fmt::format(", of group {} with {} processes,", number(group.id), group.processes.size());
+  }
+  const auto say = [&](std::string state, const std::string& rest) {
+    return state_now{std::move(state), subject + " " + rest};
+  };
+  if (process != nullptr && process->own)
+    return say("own", "is the program that the scheduler runs in: it is never held");
+  const role what = process != nullptr ? process->what : group.what;
+  if (what == role::online)
+    return say("online", "runs: it is online, and online work is never held");
+  if (what == role::unmatched)
+    return say("unmatched",
+               "runs: nothing says whether it is online or offline, so it is never touched");
+  if (group.held)
+    return say(seen.acts ? "held" : "would_be_held", held_sentence(seen, group, past, now));
+  if (!seen.backend_up)
+    return say("unmanaged", "runs: what acts for the scheduler is gone for the moment");
+  if (seen.stopping) return say("runs", "runs: the scheduler stops");
+  if (paused)
+    return say("runs", "runs: the node is paused" + (paused->empty() ? "" : ": " + *paused));
+  if (group.forced) {
+    const auto* const by = last_of(past, group.id, journal_kind::forced);
+    return say("forced",
+               fmt::format("runs, whatever the policy wants: {} made it run{}",
+                           by != nullptr ? to_string(by->rule) : "a limit of the configuration",
+                           by != nullptr ? " at " + clock_text(now, by->at) : std::string()));
+  }
+  if (!group.manageable)
+    return say("unmanaged", "runs, for it cannot be held: " + obstacle(seen, group, past, now));
+  if (seen.policy.empty()) return say("runs", "runs: no policy decides");
+  if (group.wanted_off)
+    return say("unmanaged", "runs, although the policy wants it held: the driver refused a part");
+  return say("runs", "runs: the policy " + seen.policy + " does not want it held");
+}
+
+json::array decisions_json(const history::known_group& group, const history& past,
+                           const wall_moment& now) {
+  json::array all;
+  const auto& events = past.node_events();
+  auto event = events.begin();
+  const auto put_events = [&](time_point before) {
+    for (; event != events.end() && event->at < before; ++event) {
+      if (group.decisions.empty() || event->at < group.decisions.front().at) continue;
+      all.push_back(json::object{
+          {"decision", "node"}, {"time_unix_ms", now.unix_ms(event->at)}, {"event", event->text}});
+    }
+  };
+  for (const auto& each : group.decisions) {
+    put_events(each.at);
+    json::array commands;
+    for (const auto& told : each.commands) {
+      commands.push_back(json::object{
+          {"command", told.kind == command_kind::suspend ? "suspend" : "resume"},
+          {"pid", told.pid},
+          {"gpu_id", number(told.gpu)},
+          {"queues", told.queues},
+          {"outcome", text_of(told.ended)},
+          {"ms", told.ended == history::outcome::pending ? json::value(nullptr)
+                                                         : json::value(ms(told.length))},
+          {"errno", told.error},
+          {"failed", told.failed},
+          {"invalid", told.invalid},
+          {"gone", told.gone},
+          {"text", told.text}});
+    }
+    json::object made{
+        {"decision", text_of(each.what)},
+        {"time_unix_ms", now.unix_ms(each.at)},
+        {"event", each.event},
+        {"rule", to_string(each.rule)},
+        {"policy", each.policy},
+        {"until_unix_ms",
+         each.what == journal_kind::held ? time_or_null(now, each.until) : json::value(nullptr)},
+        {"commands", std::move(commands)},
+        {"more_commands", each.more_commands}};
+    if (each.what == journal_kind::attach || each.what == journal_kind::detach) {
+      made["pid"] = each.pid;
+      made["outcome"] = text_of(each.ended);
+      made["text"] = each.text;
+    }
+    all.push_back(std::move(made));
+  }
+  put_events(never);
+  return all;
+}
+
+}  // namespace sluice

@@ -1,0 +1,441 @@
+#include "sluice/observe/metrics.hpp"
+
+#include "metrics_text.hpp"
+#include "seconds.hpp"
+#include "time_buckets.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace sluice::observe {
+namespace {
+
+std::string name_of(gpu_id gpu) { return std::to_string(static_cast<std::uint32_t>(gpu)); }
+
+constexpr std::array commands{command_kind::suspend, command_kind::resume};
+constexpr std::string_view name_of(command_kind what) {
+  return what == command_kind::suspend ? "suspend" : "resume";
+}
+
+constexpr std::array causes{breaker_cause::preemption_failed, breaker_cause::reset,
+                            breaker_cause::stuck_call};
+constexpr std::string_view name_of(breaker_cause why) {
+  switch (why) {
+    case breaker_cause::preemption_failed: return "preemption_failed";
+    case breaker_cause::reset: return "reset";
+    case breaker_cause::stuck_call: break;
+  }
+  return "stuck_call";
+}
+
+/// As a label: one word.
+constexpr std::array rules{
+    std::pair{journal_rule::policy, std::string_view{"policy"}},
+    std::pair{journal_rule::expired, std::string_view{"expired"}},
+    std::pair{journal_rule::no_policy, std::string_view{"no_policy"}},
+    std::pair{journal_rule::max_suspend, std::string_view{"max_suspend"}},
+    std::pair{journal_rule::offline_floor, std::string_view{"offline_floor"}},
+    std::pair{journal_rule::not_manageable, std::string_view{"not_manageable"}},
+    std::pair{journal_rule::refused, std::string_view{"refused"}},
+    std::pair{journal_rule::not_offline, std::string_view{"not_offline"}},
+    std::pair{journal_rule::stop, std::string_view{"stop"}}};
+
+/// Times in one state, whose current one counts as well.
+class stretch {
+ public:
+  void begin(time_point at) {
+    if (since_ == never) since_ = at;
+  }
+  void end(time_point at) {
+    if (since_ != never) total_ += std::max(at - since_, duration::zero());
+    since_ = never;
+  }
+  bool open() const { return since_ != never; }
+  duration until(time_point now) const {
+    return total_ + (since_ == never ? duration::zero() : std::max(now - since_, duration::zero()));
+  }
+
+ private:
+  time_point since_ = never;
+  duration total_{};
+};
+
+struct per_command {
+  time_buckets calls;
+  std::uint64_t errors = 0;
+  std::uint64_t queues = 0;
+};
+
+struct per_gpu {
+  std::array<per_command, commands.size()> by_command;
+  std::array<std::uint64_t, causes.size()> breakers{};
+  std::uint64_t failed = 0;
+  std::uint64_t invalid = 0;
+  std::uint64_t gone = 0;
+  time_buckets off;
+  stretch busy;
+};
+
+struct per_group {
+  std::uint64_t processes = 0;  ///< Now.
+  std::uint64_t suspensions = 0;
+  duration suspended{};
+  time_point last{};
+};
+
+struct member {
+  std::string group;
+  role what = role::unmatched;
+  stretch off;
+};
+
+}  // namespace
+
+struct metrics::counts {
+  std::map<gpu_id, per_gpu> gpus;
+  std::map<std::string, per_group> groups;
+  std::map<process_id, member> processes;
+  std::array<std::uint64_t, rules.size()> let_go{};
+  std::array<std::uint64_t, rules.size()> forced{};
+  std::uint64_t held = 0;
+  std::uint64_t missed = 0;
+  time_buckets suspensions;
+
+  per_group& group(const std::string& name) { return groups[name]; }
+  /// Under which name a group counts.
+  std::string shown(const std::string& name) const {
+    return groups.contains(name) || groups.size() < most_groups ? name : "other";
+  }
+  void end_suspension(member& of, time_point at) {
+    if (!of.off.open()) return;
+    const duration length = of.off.until(at);
+    per_group& in = group(of.group);
+    in.suspended += length;
+    in.last = at;
+    suspensions.record(length);
+    of.off = {};
+  }
+  void drop(member& of, time_point at) {
+    end_suspension(of, at);
+    per_group& in = group(of.group);
+    --in.processes;
+    in.last = at;
+  }
+};
+
+metrics::metrics(process_reader read)
+    : counts_(std::make_unique<counts>()), read_(std::move(read)) {}
+metrics::~metrics() = default;
+
+void metrics::hear(const journal_entry& entry) {
+  counts& to = *counts_;
+  const auto process = to.processes.find(entry.process);
+  const auto rule = static_cast<std::size_t>(entry.why);
+  switch (entry.kind) {
+    case journal_kind::process: {
+      if (process != to.processes.end()) {
+        process->second.what = entry.what;
+        break;
+      }
+      const std::string name = to.shown(read_(entry.pid, entry.start_time).group);
+      to.processes[entry.process] = {name, entry.what, {}};
+      per_group& in = to.group(name);
+      ++in.processes;
+      in.last = entry.at;
+      break;
+    }
+    case journal_kind::process_gone:
+      if (process == to.processes.end()) break;
+      to.drop(process->second, entry.at);
+      to.processes.erase(process);
+      break;
+    case journal_kind::process_off:
+      if (process == to.processes.end()) break;
+      process->second.off.begin(entry.at);
+      ++to.group(process->second.group).suspensions;
+      break;
+    case journal_kind::process_on:
+      if (process != to.processes.end()) to.end_suspension(process->second, entry.at);
+      break;
+    case journal_kind::held: ++to.held; break;
+    case journal_kind::let_go:
+      if (rule < rules.size()) ++to.let_go[rule];
+      break;
+    case journal_kind::forced:
+      if (rule < rules.size()) ++to.forced[rule];
+      break;
+    case journal_kind::done: {
+      per_gpu& on = to.gpus[entry.gpu];
+      per_command& by = on.by_command[entry.command == command_kind::suspend ? 0 : 1];
+      by.calls.record(entry.until - entry.since);
+      if (entry.error != 0) ++by.errors;
+      const auto not_done = static_cast<std::uint32_t>(entry.failed + entry.invalid + entry.gone);
+      if (entry.error == 0) by.queues += entry.count - std::min(entry.count, not_done);
+      on.failed += entry.failed;
+      on.invalid += entry.invalid;
+      on.gone += entry.gone;
+      break;
+    }
+    case journal_kind::busy: to.gpus[entry.gpu].busy.begin(entry.at); break;
+    case journal_kind::idle: to.gpus[entry.gpu].busy.end(entry.at); break;
+    case journal_kind::off: to.gpus[entry.gpu].off.record(entry.length); break;
+    case journal_kind::breaker_open:
+      if (const auto cause = static_cast<std::size_t>(entry.cause); cause < causes.size())
+        ++to.gpus[entry.gpu].breakers[cause];
+      break;
+    default: break;
+  }
+}
+
+void metrics::missed(std::uint64_t entries) { counts_->missed += entries; }
+
+void metrics::begin_anew(time_point now) {
+  for (auto& [id, each] : counts_->processes) counts_->drop(each, now);
+  counts_->processes.clear();
+  for (auto& [id, each] : counts_->gpus) each.busy.end(now);
+}
+
+void metrics::tick(time_point now) {
+  std::erase_if(counts_->groups, [&](const auto& each) {
+    return each.second.processes == 0 && now - each.second.last > forget_after;
+  });
+}
+
+namespace {
+
+/// Writes everything, in one order.
+class page {
+ public:
+  page(metrics_form form, const metrics_moment& moment, time_point now)
+      : text_(form), moment_(moment), now_(now) {}
+
+  void of_node() {
+    const auto flag = [this](std::string_view name, bool is, std::string_view help) {
+      text_.family(name, metric_type::gauge, help);
+      text_.sample({}, std::uint64_t{is ? 1U : 0U});
+    };
+    flag("sluice_owns_node", moment_.owns, "Whether this program owns the node.");
+    flag("sluice_paused", moment_.paused, "Whether everything runs because of 'sluice pause'.");
+    flag("sluice_enforces", moment_.enforces,
+         "Whether it acts: where it only observes, what is suspended would have been.");
+  }
+
+  void of_statistics() {
+    if (moment_.counted == nullptr) return;
+    const statistics& from = *moment_.counted;
+    for (const auto& [name, help, value] :
+         std::initializer_list<std::tuple<std::string_view, std::string_view, std::uint64_t>>{
+             {"turns", "Turns of the scheduler.", from.turns},
+             {"attaches", "Processes attached to.", from.attaches},
+             {"attach_failures", "Attaches that failed.", from.attach_failures},
+             {"detaches", "Sessions ended.", from.detaches},
+             {"backend_restarts", "Times that the acting side was lost and came back.",
+              from.backend_restarts},
+             {"mechanism_fallbacks", "Times that the better way to suspend failed.",
+              from.mechanism_fallbacks},
+             {"policy_ejections", "Policies removed for what they did.", from.policy_ejections},
+             {"online_begins", "Busy periods that clients began.", from.begins},
+             {"expired_begins", "Busy periods that nobody ended within max_busy.",
+              from.expired_begins},
+             {"expired_spans", "Spans that nobody ended within max_busy.", from.expired_spans},
+             {"clients_thrown_out", "Clients whose pages said what could not be.",
+              from.clients_thrown_out},
+             {"inbox_overflows", "Observations lost, which a resync mended.", from.inbox_overflows},
+             {"lost_records", "Lines of the recording lost because the disk was slow.",
+              from.lost_records}})
+      counter(name, help, value);
+    counter("forced_run_seconds",
+            "Time for which groups ran by force: what limits cost online work.",
+            seconds(duration(static_cast<duration::rep>(from.forced_run_ns.value()))));
+    histogram_of("sluice_turn_seconds", "Length of a turn of the scheduler.", from.turn);
+    histogram_of("sluice_decision_seconds",
+                 "From an online begin until the commands that it caused were handed over.",
+                 from.decision);
+    text_.family("sluice_span_seconds", metric_type::histogram,
+                 "Spans of requests, as clients measured them.");
+    for (std::size_t i = 0; i < span_kinds; ++i) {
+      const auto kind = static_cast<span_kind>(i);
+      buckets_of({{"span", to_string(kind)}}, from.span_length[i]);
+    }
+  }
+
+  void of_picture() {
+    if (moment_.seen == nullptr) return;
+    const picture& seen = *moment_.seen;
+    text_.family("sluice_scheduler", metric_type::info, "What decides and what acts.");
+    text_.sample({{"policy", seen.policy}, {"backend", seen.backend}}, std::uint64_t{1});
+    gauge_of_gpus("sluice_online_in_flight", "Busy periods of clients in flight.",
+                  [](const gpu_picture& each) { return each.online_in_flight; });
+    gauge_of_gpus("sluice_online_busy", "Whether online work is in flight, by clients or pointers.",
+                  [](const gpu_picture& each) { return each.busy ? 1U : 0U; });
+    gauge_of_gpus("sluice_breaker_open", "Whether nothing on the GPU is suspended after a failure.",
+                  [](const gpu_picture& each) { return each.breaker_open ? 1U : 0U; });
+    gauge_of_gpus("sluice_offline_queues_on",
+                  "Manageable offline queues not known to be suspended.",
+                  [](const gpu_picture& each) { return each.not_off; });
+    queues(seen);
+    text_.family("sluice_clients", metric_type::gauge, "Registered online clients.");
+    text_.sample({}, std::uint64_t{seen.clients.size()});
+  }
+
+  template <class Gpus>
+  void of_gpus(const Gpus& gpus) {
+    text_.family("sluice_driver_call_seconds", metric_type::histogram,
+                 "Driver time of one suspend or resume of a process's queues on one GPU.");
+    by_command(gpus, [this](labels with, const per_command& of) {
+      text_.buckets(with, bound_words, of.calls.counts(), of.calls.all(), of.calls.sum());
+    });
+    text_.family("sluice_driver_call_errors", metric_type::counter, "Driver calls that failed.");
+    by_command(gpus, [this](labels with, const per_command& of) { text_.sample(with, of.errors); });
+    text_.family("sluice_queue_commands", metric_type::counter,
+                 "Queues that were suspended or resumed.");
+    by_command(gpus, [this](labels with, const per_command& of) { text_.sample(with, of.queues); });
+    text_.family("sluice_queue_failures", metric_type::counter,
+                 "Queues that a command did not suspend or resume.");
+    for (const auto& [gpu, of] : gpus) {
+      const std::string name = name_of(gpu);
+      text_.sample({{"gpu", name}, {"outcome", "failed"}}, of.failed);
+      text_.sample({{"gpu", name}, {"outcome", "invalid"}}, of.invalid);
+      text_.sample({{"gpu", name}, {"outcome", "target_gone"}}, of.gone);
+    }
+    text_.family("sluice_arrival_to_off_seconds", metric_type::histogram,
+                 "From an online arrival until the GPU's last managed offline queue was off.");
+    for (const auto& [gpu, of] : gpus)
+      text_.buckets({{"gpu", name_of(gpu)}}, bound_words, of.off.counts(), of.off.all(),
+                    of.off.sum());
+    text_.family("sluice_online_busy_seconds", metric_type::counter,
+                 "Time in which online work was in flight.");
+    for (const auto& [gpu, of] : gpus)
+      text_.sample({{"gpu", name_of(gpu)}}, seconds(of.busy.until(now_)));
+    text_.family("sluice_breaker_opens", metric_type::counter, "Breakers opened.");
+    for (const auto& [gpu, of] : gpus)
+      for (std::size_t i = 0; i < causes.size(); ++i)
+        text_.sample({{"gpu", name_of(gpu)}, {"cause", name_of(causes[i])}}, of.breakers[i]);
+  }
+
+  template <class Groups, class Processes>
+  void of_groups(const Groups& groups, const Processes& processes) {
+    text_.family("sluice_group_processes", metric_type::gauge, "Processes that use a GPU.");
+    for (const auto& [name, of] : groups) text_.sample({{"group", name}}, of.processes);
+    text_.family("sluice_group_suspensions", metric_type::counter,
+                 "Times that a process of the group was kept off.");
+    for (const auto& [name, of] : groups) text_.sample({{"group", name}}, of.suspensions);
+    std::map<std::string, duration> now_off;
+    std::array<std::uint64_t, 3> by_role{};
+    for (const auto& [id, each] : processes) {
+      now_off[each.group] += each.off.until(now_);
+      if (const auto what = static_cast<std::size_t>(each.what); what < by_role.size())
+        ++by_role[what];
+    }
+    text_.family("sluice_group_suspended_seconds", metric_type::counter,
+                 "Time for which processes of the group were kept off, added up.");
+    for (const auto& [name, of] : groups)
+      text_.sample({{"group", name}}, seconds(of.suspended + now_off[name]));
+    text_.family("sluice_processes", metric_type::gauge, "Processes that use a GPU.");
+    for (std::size_t i = 0; i < by_role.size(); ++i)
+      text_.sample({{"role", to_string(static_cast<role>(i))}}, by_role[i]);
+  }
+
+  void of_decisions(std::uint64_t held, std::span<const std::uint64_t> let_go,
+                    std::span<const std::uint64_t> forced) {
+    counter("holds", "Times that a group was to be off.", held);
+    by_rule("sluice_releases", "Times that a group was let go, and why.", let_go);
+    by_rule("sluice_forced_runs", "Times that a limit made a group run that the policy held.",
+            forced);
+  }
+
+  void of_suspensions(const time_buckets& from) {
+    text_.family("sluice_suspension_seconds", metric_type::histogram,
+                 "How long a process was kept off at a time.");
+    text_.buckets({}, bound_words, from.counts(), from.all(), from.sum());
+  }
+
+  template <class Number>
+  void counter(std::string_view name, std::string_view help, Number value) {
+    text_.family("sluice_" + std::string{name}, metric_type::counter, help);
+    text_.sample({}, value);
+  }
+
+  std::string take() { return text_.take(); }
+
+ private:
+  void histogram_of(std::string_view name, std::string_view help, const histogram& of) {
+    text_.family(name, metric_type::histogram, help);
+    buckets_of({}, of);
+  }
+  void buckets_of(labels with, const histogram& of) {
+    std::array<std::uint64_t, bounds.size()> counts{};
+    const std::uint64_t all = of.counts_up_to(bounds, counts);
+    text_.buckets(with, bound_words, counts, all, of.sum());
+  }
+  template <class Value>
+  void gauge_of_gpus(std::string_view name, std::string_view help, Value value) {
+    text_.family(name, metric_type::gauge, help);
+    for (const gpu_picture& each : moment_.seen->gpus)
+      text_.sample({{"gpu", name_of(each.id)}}, std::uint64_t{value(each)});
+  }
+  template <class Gpus, class Write>
+  void by_command(const Gpus& gpus, Write write) {
+    for (const auto& [gpu, of] : gpus)
+      for (std::size_t i = 0; i < commands.size(); ++i)
+        write({{"gpu", name_of(gpu)}, {"command", name_of(commands[i])}}, of.by_command[i]);
+  }
+  void by_rule(std::string_view name, std::string_view help,
+               std::span<const std::uint64_t> values) {
+    text_.family(name, metric_type::counter, help);
+    for (const auto& [rule, word] : rules)
+      if (const std::uint64_t value = values[static_cast<std::size_t>(rule)]; value != 0)
+        text_.sample({{"why", word}}, value);
+  }
+  void queues(const picture& seen) {
+    struct states {
+      std::uint64_t running = 0, suspended = 0, in_doubt = 0;
+    };
+    std::map<std::pair<gpu_id, role>, states> found;
+    for (const group_picture& group : seen.groups)
+      for (const process_picture& each : group.processes)
+        for (const queues_on_gpu& on : each.queues) {
+          states& to = found[{on.gpu, each.what}];
+          const std::uint64_t all = std::uint64_t{on.compute} + on.others;
+          to.suspended += on.suspended;
+          to.in_doubt += on.in_doubt;
+          to.running += all - std::min<std::uint64_t>(all, on.suspended + on.in_doubt);
+        }
+    text_.family("sluice_queues", metric_type::gauge, "Queues by what is known of them.");
+    for (const auto& [key, of] : found) {
+      const std::string gpu = name_of(key.first);
+      const std::string_view what = to_string(key.second);
+      text_.sample({{"gpu", gpu}, {"role", what}, {"state", "running"}}, of.running);
+      text_.sample({{"gpu", gpu}, {"role", what}, {"state", "suspended"}}, of.suspended);
+      text_.sample({{"gpu", gpu}, {"role", what}, {"state", "in_doubt"}}, of.in_doubt);
+    }
+  }
+
+  metrics_text text_;
+  const metrics_moment& moment_;
+  time_point now_;
+};
+
+}  // namespace
+
+std::string metrics::text(metrics_form form, const metrics_moment& moment, time_point now) const {
+  const counts& from = *counts_;
+  page made(form, moment, now);
+  made.of_node();
+  made.of_picture();
+  made.of_gpus(from.gpus);
+  made.of_groups(from.groups, from.processes);
+  made.of_suspensions(from.suspensions);
+  made.of_decisions(from.held, from.let_go, from.forced);
+  made.of_statistics();
+  made.counter("journal_lost", "Entries that this page does not count, for they came too fast.",
+               from.missed);
+  return made.take();
+}
+
+}  // namespace sluice::observe

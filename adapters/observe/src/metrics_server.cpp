@@ -1,0 +1,238 @@
+#include "sluice/observe/metrics_server.hpp"
+
+#include "descriptor.hpp"
+#include "http_request.hpp"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <list>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+namespace sluice::observe {
+namespace {
+
+constexpr std::string_view reason_of(int status) {
+  switch (status) {
+    case 200: return "OK";
+    case 400: return "Bad Request";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    default: return "Request Header Fields Too Large";
+  }
+}
+
+result<descriptor> listen_at_path(const std::string& path) {
+  descriptor made{::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+  if (!made) return last_system_error();
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) == 0 && !S_ISSOCK(found.st_mode))
+    return error_code{EEXIST, boost::system::system_category()};
+  // Under another name until it is as it should be.
+  const std::string fresh = fmt::format("{}.{}", path, ::getpid());
+  sockaddr_un at{};
+  at.sun_family = AF_UNIX;
+  std::memcpy(at.sun_path, fresh.c_str(), std::min(fresh.size() + 1, sizeof at.sun_path - 1));
+  ::unlink(fresh.c_str());
+  if (::bind(made.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0)
+    return last_system_error();
+  if (::chmod(fresh.c_str(), 0660) != 0 || ::listen(made.get(), SOMAXCONN) != 0 ||
+      std::rename(fresh.c_str(), path.c_str()) != 0) {
+    const error_code error = last_system_error();
+    ::unlink(fresh.c_str());
+    return error;
+  }
+  return made;
+}
+
+result<descriptor> listen_at_address(const metrics_address& at) {
+  const int family = at.ip.any.sa_family;
+  descriptor made{::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+  if (!made) return last_system_error();
+  const int yes = 1;
+  ::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (family == AF_INET6) ::setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
+  const socklen_t size = family == AF_INET6 ? sizeof at.ip.v6 : sizeof at.ip.v4;
+  if (::bind(made.get(), &at.ip.any, size) != 0 || ::listen(made.get(), SOMAXCONN) != 0)
+    return last_system_error();
+  return made;
+}
+
+}  // namespace
+
+class metrics_server::impl {
+ public:
+  impl(std::function<std::string(metrics_form)> page, std::string unix_path)
+      : page_(std::move(page)), unix_path_(std::move(unix_path)) {}
+  ~impl() {
+    // Unless it is another one's by now.
+    struct stat found {};
+    if (inode_ != 0 && ::lstat(unix_path_.c_str(), &found) == 0 && found.st_ino == inode_)
+      ::unlink(unix_path_.c_str());
+  }
+
+  result<void> start(const metrics_address& at) {
+    ring_ = descriptor{::epoll_create1(EPOLL_CLOEXEC)};
+    timer_ = descriptor{::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)};
+    if (!ring_ || !timer_) return last_system_error();
+    auto made = unix_path_.empty() ? listen_at_address(at) : listen_at_path(unix_path_);
+    if (!made) return made.error();
+    listener_ = std::move(*made);
+    struct stat found {};
+    if (!unix_path_.empty() && ::lstat(unix_path_.c_str(), &found) == 0) inode_ = found.st_ino;
+    if (!watch(listener_.get(), EPOLLIN, &listener_) || !watch(timer_.get(), EPOLLIN, &timer_))
+      return last_system_error();
+    return {};
+  }
+
+  int ready_fd() const { return ring_.get(); }
+
+  void serve() {
+    std::array<epoll_event, most_connections + 2> ready;
+    const int count = ::epoll_wait(ring_.get(), ready.data(), static_cast<int>(ready.size()), 0);
+    for (int i = 0; i < count; ++i) {
+      void* const what = ready[static_cast<std::size_t>(i)].data.ptr;
+      if (what == &listener_) {
+        take_in();
+      } else if (what == &timer_) {
+        std::uint64_t ignored = 0;
+        (void)!::read(timer_.get(), &ignored, sizeof ignored);
+      } else {
+        go_on(*static_cast<connection*>(what));
+      }
+    }
+    const time_point now = clock::now();
+    connections_.remove_if([&](const connection& each) { return each.over || each.until <= now; });
+    set_timer();
+  }
+
+  std::uint16_t port() const {
+    metrics_address at;
+    socklen_t size = sizeof at.ip;
+    if (!unix_path_.empty() || ::getsockname(listener_.get(), &at.ip.any, &size) != 0) return 0;
+    return ntohs(at.ip.any.sa_family == AF_INET6 ? at.ip.v6.sin6_port : at.ip.v4.sin_port);
+  }
+
+ private:
+  struct connection {
+    descriptor fd;
+    time_point until{};
+    std::string in{};
+    std::string out{};
+    std::size_t sent = 0;
+    bool over = false;
+  };
+
+  bool watch(int fd, std::uint32_t events, void* what) {
+    epoll_event wanted{};
+    wanted.events = events;
+    wanted.data.ptr = what;
+    return ::epoll_ctl(ring_.get(), EPOLL_CTL_ADD, fd, &wanted) == 0;
+  }
+
+  void take_in() {
+    // As many as there may be: the others stay where they are, or are turned away.
+    for (std::size_t i = 0; i < most_connections; ++i) {
+      descriptor fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+      if (!fd) return;
+      if (connections_.size() >= most_connections) continue;
+      connection& made = connections_.emplace_back();
+      made.fd = std::move(fd);
+      made.until = clock::now() + longest_connection;
+      if (!watch(made.fd.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, &made)) made.over = true;
+    }
+  }
+
+  void go_on(connection& with) {
+    if (with.out.empty()) hear(with);
+    if (!with.out.empty()) say(with);
+  }
+
+  void hear(connection& with) {
+    std::array<char, 2048> some;
+    for (;;) {
+      const ssize_t got = ::recv(with.fd.get(), some.data(), some.size(), 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return;
+      if (got <= 0) {
+        with.over = true;
+        return;
+      }
+      with.in.append(some.data(), static_cast<std::size_t>(got));
+      const http_request asked = read_request(with.in);
+      if (asked.status == 0) continue;
+      answer(with, asked);
+      return;
+    }
+  }
+
+  void answer(connection& to, const http_request& asked) {
+    const bool good = asked.status == 200;
+    const std::string body =
+        good ? page_(asked.form)
+             : fmt::format("{}; ask for GET /metrics\n", reason_of(asked.status));
+    to.out = fmt::format(
+        "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}Connection: close\r\n\r\n",
+        asked.status, reason_of(asked.status),
+        good ? content_type(asked.form) : "text/plain; charset=utf-8", body.size(),
+        asked.status == 405 ? "Allow: GET, HEAD\r\n" : "");
+    if (!asked.head) to.out += body;
+  }
+
+  void say(connection& to) {
+    while (to.sent < to.out.size()) {
+      const ssize_t sent =
+          ::send(to.fd.get(), to.out.data() + to.sent, to.out.size() - to.sent, MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0 && errno == EAGAIN) return;
+      if (sent < 0) break;
+      to.sent += static_cast<std::size_t>(sent);
+    }
+    if (to.sent == to.out.size()) ::shutdown(to.fd.get(), SHUT_WR);
+    to.over = true;
+  }
+
+  void set_timer() {
+    itimerspec when{};
+    if (!connections_.empty()) {
+      // In order of their coming, so the first is the first to end.
+      const duration left =
+          std::max(connections_.front().until - clock::now(), duration(1'000'000));
+      const auto whole = std::chrono::floor<std::chrono::seconds>(left);
+      when.it_value = {whole.count(), (left - whole).count()};
+    }
+    ::timerfd_settime(timer_.get(), 0, &when, nullptr);
+  }
+
+  std::function<std::string(metrics_form)> page_;
+  std::string unix_path_;
+  ino_t inode_ = 0;
+  descriptor ring_;
+  descriptor timer_;
+  descriptor listener_;
+  std::list<connection> connections_;
+};
+
+metrics_server::metrics_server(std::unique_ptr<impl> body) noexcept : impl_(std::move(body)) {}
+metrics_server::~metrics_server() = default;
+
+result<std::unique_ptr<metrics_server>> metrics_server::listen(
+    const metrics_address& at, std::function<std::string(metrics_form)> page) {
+  auto body = std::make_unique<impl>(std::move(page), at.unix_path);
+  if (const auto started = body->start(at); !started) return started.error();
+  return std::unique_ptr<metrics_server>{new metrics_server{std::move(body)}};
+}
+
+int metrics_server::ready_fd() const noexcept { return impl_->ready_fd(); }
+void metrics_server::serve() { impl_->serve(); }
+std::uint16_t metrics_server::port() const noexcept { return impl_->port(); }
+
+}  // namespace sluice::observe

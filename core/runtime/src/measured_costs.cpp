@@ -1,0 +1,72 @@
+#include "measured_costs.hpp"
+
+#include "toml_file.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <variant>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "sluice/duration_text.hpp"
+
+namespace sluice::core {
+namespace {
+
+const parameter* find(const policy_kind& kind, std::string_view key) {
+  const auto found = std::ranges::find(kind.schema, key, &parameter::key);
+  return found == kind.schema.end() ? nullptr : &*found;
+}
+
+/// The largest of the GPUs'. \return nothing where no GPU says it.
+std::optional<duration> cost_of(const toml::table& profile, const std::string& path,
+                                const parameter& which, std::string& wrong) {
+  std::optional<duration> most;
+  const auto* const gpus = profile.get_as<toml::array>("gpu");
+  if (gpus == nullptr) return {};
+  for (const auto& each : *gpus) {
+    const auto* const gpu = each.as_table();
+    const auto* const node = gpu == nullptr ? nullptr : gpu->get(which.key);
+    if (node == nullptr) continue;
+    const auto text = node->value_exact<std::string>();
+    const auto value = text ? parse_duration(*text) : std::nullopt;
+    const auto length = value ? static_cast<double>(value->count()) : -1;
+    if (!(length >= which.low && length <= which.high)) {
+      wrong = fmt::format("profile {}:{}: {} must be a duration in quotes, from {} to {}", path,
+                          line_of(*node), which.key,
+                          to_text(duration(static_cast<std::int64_t>(which.low))),
+                          to_text(duration(static_cast<std::int64_t>(which.high))));
+      return {};
+    }
+    most = std::max(most.value_or(*value), *value);
+  }
+  return most;
+}
+
+}  // namespace
+
+std::string use_profile(const policy_kind& kind, parameters& values,
+                        const std::filesystem::path& folder) {
+  const auto given = values.all().find("profile");
+  if (given == values.all().end() || find(kind, "profile") == nullptr) return {};
+  const auto* const name = std::get_if<std::string>(&given->second);
+  if (name == nullptr) return {};  // which check_parameters() says
+  const std::string path = (folder / *name).string();
+  std::string message;
+  const auto file = read_toml(path, message);
+  if (!file) return "profile " + message;
+  values.erase("profile");
+  bool any = false;
+  for (const char* const key : {"suspend_cost", "resume_cost"}) {
+    const parameter* const which = find(kind, key);
+    if (which == nullptr) continue;
+    const auto cost = cost_of(*file, path, *which, message);
+    if (!message.empty()) return message;
+    any |= cost.has_value();
+    if (cost && !values.has(key)) values.set(key, *cost);
+  }
+  return any ? "" : fmt::format("profile {} says no costs of a [[gpu]]", path);
+}
+
+}  // namespace sluice::core

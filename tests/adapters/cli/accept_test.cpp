@@ -1,0 +1,277 @@
+// `sluice accept` on the simulated device: that all steps pass there, and that whatever goes wrong
+// in a step ends it with the right word, with nothing suspended and no victim left.
+
+#include "command.hpp"
+#include "cost_draw.hpp"
+#include "profile_file.hpp"
+#include "simulated_device.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/sim/client.hpp"
+
+namespace sluice::test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class SluiceAccept : public testing::Test {
+ protected:
+  explicit SluiceAccept(const std::string& profile = fast_profile())
+      : device_{{.profile = profile}} {}
+
+  std::string file(const std::string& name) const { return device_.root() + "/../" + name; }
+  void control(const std::string& line) const {
+    std::ofstream{device_.root() + "/sim/control"} << line << std::endl;
+  }
+  command start(std::vector<std::string> words, const std::string& victim = "") const {
+    auto environment = device_.environment();
+    environment.push_back("SLUICE_SIM_ROOT=" + device_.root());
+    environment.push_back("SLUICE_BREAKERS=" + file("breakers"));
+    if (!victim.empty()) environment.push_back("BAD_VICTIM=" + victim);
+    const std::vector<std::string> first{"accept", "--owner-lock=" + file("owner"),
+                                         "--report=" + file("accept.md"),
+                                         "--profile=" + file("measured.toml"), "--window=200ms"};
+    words.insert(words.begin(), first.begin(), first.end());
+    if (!victim.empty()) words.push_back(std::string{"--victim="} + SLUICE_BAD_VICTIM);
+    return {SLUICE_PROGRAM, std::move(words), std::move(environment)};
+  }
+  std::string report() const { return read_file(file("accept.md")); }
+
+  /// Whether nobody has the device open any more, so that nothing is suspended.
+  bool all_gone() const {
+    return eventually(
+        5s, [this] { return device_.stats().find("\"alive\":true") == std::string::npos; });
+  }
+
+  simulated_device device_;
+};
+
+const char* const every_step =
+    "attach pointers speed attach-stall suspend-1-idle suspend-4-idle suspend-10-idle doorbell "
+    "suspend-1-busy suspend-4-busy suspend-10-busy call-stall exit assert fault agent-killed";
+
+TEST_F(SluiceAccept, PassesEveryStepOnTheSimulatedDevice) {
+  auto all = start({"--repeat=3"});
+  ASSERT_EQ(all.ends(60s), 0) << all.out() << all.err();
+  std::istringstream names{every_step};
+  for (std::string name; names >> name;) {
+    EXPECT_THAT(all.out(), ContainsRegex("(^|\n)" + name + " +passed\n"));
+    EXPECT_THAT(report(), HasSubstr("| " + name + " | passed |"));
+  }
+  EXPECT_THAT(all.out(), HasSubstr("The device is SIMULATED"));
+  EXPECT_THAT(report(), StartsWith("# sluice accept, on a SIMULATED device"));
+  EXPECT_TRUE(all_gone());
+
+  // The costs of fast_profile(), and what a call takes besides; the size of what was measured.
+  EXPECT_THAT(read_file(file("measured.toml")), HasSubstr("simulated = true"));
+  const auto measured = sim::load_profile(file("measured.toml"));
+  ASSERT_EQ(measured.gpus.size(), 1U);
+  const auto& gpu = measured.gpus[0];
+  EXPECT_GE(gpu.suspend_cost, 1ms);
+  EXPECT_LT(gpu.suspend_cost, 3ms);
+  EXPECT_GE(gpu.resume_cost, 1ms);
+  EXPECT_GE(gpu.resume_cost_p99, gpu.resume_cost);
+  EXPECT_EQ(gpu.gpu_id, 51110U);
+  EXPECT_EQ(gpu.wave_slots(), sim::default_profile().gpus[0].wave_slots());
+}
+
+TEST_F(SluiceAccept, IsReadByTheSimulatorTheLaboratoryAndThePolicySlo) {
+  auto measures = start({"--repeat=2", "--steps=suspend-1-busy"});
+  ASSERT_EQ(measures.ends(), 0) << measures.out() << measures.err();
+  const auto cost = sim::load_profile(file("measured.toml")).gpus[0].suspend_cost;
+  const simulated_device again{{.profile = file("measured.toml")}};
+  EXPECT_THAT(again.output(), HasSubstr("profile 'measured'"));
+  command lab{SLUICE_PROGRAM,
+              {"lab", "--profile", file("measured.toml"), "--policy",
+               "slo:request.p99=300ms,profile=" + file("measured.toml"), "--duration=10s",
+               "--load=0.3", "--json", file("lab.json")},
+              {}};
+  EXPECT_EQ(lab.ends(), 0) << lab.err();
+  std::ofstream{file("node.toml")} << "[policy]\nname = \"slo\"\nrequest.p99 = \"300ms\"\n"
+                                      "profile = \"measured.toml\"\n";
+  command shows{SLUICE_PROGRAM, {"check", file("node.toml")}, {}};
+  EXPECT_EQ(shows.ends(), 0) << shows.err();
+  EXPECT_THAT(shows.out(), HasSubstr("suspend_cost=" + std::to_string(cost / 1us) + "us"));
+}
+
+/// What goes wrong, where, and what is said of it.
+struct fault {
+  const char* step;
+  std::vector<std::string> control;  ///< Before the start.
+  const char* victim;                ///< Of bad_victim; "": the good one.
+  const char* says;
+  std::vector<std::string> words{};
+};
+void PrintTo(const fault& which, std::ostream* out) { *out << which.step << ": " << which.says; }
+
+class SluiceAcceptFault : public SluiceAccept, public testing::WithParamInterface<fault> {};
+
+TEST_P(SluiceAcceptFault, EndsTheStepAndWhatWouldFollow) {
+  const auto& what = GetParam();
+  for (const auto& line : what.control) control(line);
+  std::vector<std::string> words{"--repeat=60", std::string{"--steps=agent-killed,"} + what.step};
+  const bool last = std::string{what.step} == "agent-killed";
+  if (last) words.back() = "--steps=agent-killed";
+  words.insert(words.end(), what.words.begin(), what.words.end());
+  auto run = start(words, what.victim);
+  EXPECT_EQ(run.ends(40s), 1) << run.out();
+  EXPECT_THAT(run.out(),
+              ContainsRegex(std::string{"(^|\n)"} + what.step + " +FAILED: [^\n]*" + what.says));
+  EXPECT_THAT(run.out(), HasSubstr("NOT ACCEPTED"));
+  EXPECT_THAT(report(), HasSubstr(std::string{"| "} + what.step + " | FAILED |"));
+  if (!last) {
+    EXPECT_THAT(report(), HasSubstr("| agent-killed | not run |"));
+  }
+  EXPECT_TRUE(all_gone()) << device_.stats();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EveryStep, SluiceAcceptFault,
+    testing::Values(
+        fault{"attach", {"answer DBG_TRAP:ENABLE EPERM times=100"}, "", "attaching is refused"},
+        fault{"attach",
+              {},
+              "silent",
+              "after 1s it still waits for the victim to come up",
+              {"--limit=1s"}},
+        fault{"pointers", {}, "pretends", "the write pointers stand still"},
+        fault{"speed", {}, "slow", "attached, the victim has [0-9]+ % of its speed"},
+        fault{"attach-stall", {}, "pauses", "the bystander stood still for 1"},
+        fault{"suspend-1-idle", {}, "fail-cycle 51110 20ms", "the driver says ERROR"},
+        fault{"suspend-4-idle",
+              {"delay DBG_TRAP:SUSPEND_QUEUES 3500ms"},
+              "",
+              "a driver call for GPU 51110 does not come back"},
+        fault{"suspend-10-idle", {}, "reset 51110", "the driver reset GPU 51110"},
+        fault{"doorbell", {"kill-target 0ms"}, "", "the victim has ended"},
+        fault{"suspend-1-busy", {}, "fail-cycle 51110 20ms goes-on", "the driver says ERROR"},
+        fault{"suspend-4-busy",
+              {"answer DBG_TRAP:SUSPEND_QUEUES EINVAL"},
+              "",
+              "does not suspend queue [0-9]: Invalid argument"},
+        fault{"suspend-10-busy", {}, "dies", "the victim has ended"},
+        fault{"call-stall", {}, "pauses", "the bystander stood still for 1"},
+        fault{"exit",
+              {},
+              "stays",
+              "attached, the victim was told to 'exit' and is still there",
+              {"--limit=2s"}},
+        fault{"assert", {}, "differs", "unattached it ends with signal 6 .*exit code 7"},
+        fault{"fault", {}, "reset 51110", "the driver reset GPU 51110"},
+        fault{"agent-killed", {}, "stops", "none of the victim's kernels ends after the agent"}),
+    [](const auto& each) {
+      std::string name = each.param.step;
+      name.erase(std::ranges::remove(name, '-').begin(), name.end());
+      return name + "N" + std::to_string(each.index);
+    });
+
+TEST_F(SluiceAccept, OpensTheBreakerOfAGpuThatFailed) {
+  auto fails = start({"--steps=suspend-1-idle", "--repeat=60"}, "fail-cycle 51110 20ms");
+  EXPECT_EQ(fails.ends(), 1);
+  EXPECT_THAT(fails.err(), HasSubstr("its breaker is open"));
+  auto refused = start({"--steps=attach"});
+  EXPECT_EQ(refused.ends(), 1);
+  EXPECT_THAT(refused.err(), HasSubstr("nothing was done; --force begins all the same"));
+}
+
+TEST_F(SluiceAccept, GoesOnWhereTheVictimHasTooFewQueues) {
+  auto few = start({"--steps=suspend-4-idle,agent-killed", "--repeat=1"}, "few");
+  EXPECT_EQ(few.ends(), 0) << few.out();
+  EXPECT_THAT(few.out(),
+              HasSubstr("not possible here: the victim was told to make 4 queues and has "
+                        "2"));
+  EXPECT_TRUE(all_gone());
+}
+
+TEST_F(SluiceAccept, RefusesBesideOtherProcesses) {
+  const auto where = device_.roots();
+  auto other = sim::gpu_client::open({.device = where.device, .sysfs = where.sysfs});
+  ASSERT_TRUE(other);
+  auto refused = start({"--steps=attach"});
+  EXPECT_EQ(refused.ends(), 1);
+  EXPECT_THAT(refused.err(),
+              HasSubstr("other processes use the driver: " + std::to_string(::getpid()) + " ("));
+  auto told = start({"--steps=attach", "--beside-others"});
+  EXPECT_EQ(told.ends(), 0) << told.out() << told.err();
+}
+
+TEST_F(SluiceAccept, LeavesNothingSuspendedHoweverItEnds) {
+  for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
+    auto run = start({"--steps=attach,suspend-4-busy", "--repeat=10000"});
+    ASSERT_TRUE(run.says("attach           passed"));
+    // In the midst of its suspends.
+    ASSERT_TRUE(eventually(10s, [&] {
+      return device_.stats().find("\"suspended_queues\":4") != std::string::npos;
+    })) << device_.stats();
+    run.signal(signal);
+    EXPECT_EQ(run.ends(), signal == SIGKILL ? 128 + SIGKILL : 1);
+    EXPECT_TRUE(all_gone()) << device_.stats();
+    if (signal == SIGKILL) break;
+    EXPECT_THAT(run.out(), HasSubstr("FAILED: this command was told to end"));
+    EXPECT_THAT(report(), HasSubstr("NOT ACCEPTED"));
+  }
+}
+
+TEST_F(SluiceAccept, SaysWhatItWouldDoWithoutDoingIt) {
+  auto list = start({"--list"});
+  EXPECT_EQ(list.ends(), 0);
+  std::istringstream names{every_step};
+  for (std::string name; names >> name;)
+    EXPECT_THAT(list.out(), ContainsRegex("\n" + name + " +[^\n]+\n +at worst: "));
+  auto dry = start({"--dry-run", "--steps=fault,attach"});
+  EXPECT_EQ(dry.ends(), 0) << dry.err();
+  EXPECT_THAT(dry.out(), HasSubstr("it would run attach, fault\n"));
+  EXPECT_EQ(report(), "");
+  auto wrong = start({"--steps=attach,nonesuch"});
+  EXPECT_EQ(wrong.ends(), 2);
+  EXPECT_THAT(wrong.err(), HasSubstr("there is no step 'nonesuch'; there are attach, pointers,"));
+  auto time = start({"--limit=5"});
+  EXPECT_EQ(time.ends(), 2);
+  auto none = start({"--steps=attach", "--victim=/no/such/program"});
+  EXPECT_EQ(none.ends(), 1);
+  EXPECT_THAT(none.err(), HasSubstr("/no/such/program: cannot be run"));
+}
+
+class SluiceAcceptOnMes : public SluiceAccept {
+ protected:
+  SluiceAcceptOnMes() : SluiceAccept{"gfx1100"} {}
+};
+
+// A call takes four commands there, and the profile has what one costs.
+TEST_F(SluiceAcceptOnMes, MeasuresWhatOneQueueCosts) {
+  auto run = start({"--steps=suspend-4-busy", "--repeat=5"});
+  ASSERT_EQ(run.ends(), 0) << run.out() << run.err();
+  const auto measured = sim::load_profile(file("measured.toml"));
+  EXPECT_EQ(measured.gpus[0].scheduler, sim::queue_scheduler::mes);
+  EXPECT_GE(measured.gpus[0].suspend_cost, 1ms);
+  EXPECT_LT(measured.gpus[0].suspend_cost, 3ms);
+}
+
+// Both quantiles are kept, so that a simulation of what was measured measures it again.
+TEST(CostDraw, KeepsTheMedianAndTheNinetyNinthPercentile) {
+  sim::cost_draw draw;
+  std::vector<duration> all;
+  for (int i = 0; i < 100000; ++i) all.push_back(draw.next(2ms, 50ms));
+  std::ranges::sort(all);
+  EXPECT_EQ(all.front(), 2ms);
+  EXPECT_NEAR(static_cast<double>(all[50000].count()), 2e6, 1e5);
+  EXPECT_NEAR(static_cast<double>(all[98999].count()), 50e6, 5e6);
+  EXPECT_LT(all.back(), 55ms);
+  EXPECT_EQ(sim::cost_draw{}.next(2ms, 0ms), 2ms);
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,109 @@
+// bad_victim: a victim of `sluice accept` on the simulated device that does what BAD_VICTIM says:
+//
+// | BAD_VICTIM | what it does |
+// |---|---|
+// | `silent` | does not come up |
+// | `few` | makes 2 queues, however many it is told to |
+// | `pretends` | counts kernels that it never submits |
+// | `slow` | while it is traced its kernels take five times as long |
+// | `pauses` | unless it is traced, submits nothing for 1.5 s, 0.6 s after its start |
+// | `dies` | ends with 9 as soon as it is traced |
+// | `stays` | while it is traced does not exit |
+// | `differs` | while it is traced ends with 7 instead of failing an assertion |
+// | `stops` | ends nothing any more once it was traced and is not |
+// | else | when it is traced, or has a fault then, writes that to the device's control file |
+
+#include "sim_work.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace sluice::accept;
+
+bool traced() {
+  std::ifstream status{"/proc/self/status"};
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("TracerPid:")) return line.find_first_of("123456789") != line.npos;
+  return false;
+}
+
+class bad_work final : public sim_work {
+ public:
+  bad_work(unsigned queues, std::string how)
+      : sim_work(how == "few" ? 2 : queues), how_(std::move(how)) {
+    std::thread{[this] { watch(); }}.detach();
+  }
+
+  void submit(unsigned queue, std::chrono::nanoseconds length, unsigned percent) override {
+    if (how_ == "pauses" && !traced_ && std::chrono::steady_clock::now() >= begin_ + 600ms &&
+        !paused_.exchange(true))
+      std::this_thread::sleep_for(1500ms);
+    if (pretends(queue)) return;
+    sim_work::submit(queue, how_ == "slow" && traced_ ? length * 5 : length, percent);
+  }
+  void wait(unsigned queue) override {
+    while (over_) std::this_thread::sleep_for(1s);
+    if (pretends(queue))
+      std::this_thread::sleep_for(1ms);
+    else
+      sim_work::wait(queue);
+    while (over_) std::this_thread::sleep_for(1s);
+  }
+  void close() override {
+    while (how_ == "stays" && traced_) std::this_thread::sleep_for(1s);
+    sim_work::close();
+  }
+  [[noreturn]] void fail_assertion() override {
+    if (how_ == "differs" && traced_) std::_Exit(7);
+    std::abort();
+  }
+  [[noreturn]] void fault() override {
+    if (injects() && traced_) inject();
+    std::abort();
+  }
+
+ private:
+  bool pretends(unsigned queue) const {
+    return how_ == "pretends" || (how_ == "few" && queue >= 2);
+  }
+  void watch() {
+    while (!traced()) std::this_thread::sleep_for(1ms);
+    traced_ = true;
+    if (how_ == "dies") std::_Exit(9);
+    if (how_ == "stops") {
+      while (traced()) std::this_thread::sleep_for(100us);
+      over_ = true;
+    }
+    if (!injects()) return;
+    // While it is being attached to the device has other calls to fail.
+    std::this_thread::sleep_for(20ms);
+    inject();
+  }
+  bool injects() const { return how_.find(' ') != how_.npos; }
+  void inject() const {
+    const char* const root = std::getenv("SLUICE_SIM_ROOT");
+    std::ofstream{std::string{root} + "/sim/control"} << how_ << std::endl;
+  }
+
+  const std::string how_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::atomic<bool> traced_{false};
+  std::atomic<bool> paused_{false};
+  std::atomic<bool> over_{false};
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const unsigned queues = queues_of(argc, argv);
+  const char* const how = std::getenv("BAD_VICTIM");
+  if (how == nullptr) cannot("BAD_VICTIM says nothing");
+  if (std::string{how} == "silent") std::this_thread::sleep_for(1h);
+  bad_work work{queues, how};
+  return victim{work, queues}.obey();
+}

@@ -1,0 +1,247 @@
+#include "control_desk.hpp"
+
+#include "steered.hpp"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <boost/json.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice::test {
+namespace {
+
+namespace json = boost::json;
+using testing::ContainsRegex;
+using testing::EndsWith;
+using testing::HasSubstr;
+
+constexpr asker root{.pid = 1, .user = 0};
+constexpr asker owner{.pid = 2, .user = 700};
+constexpr asker other{.pid = 3, .user = 64003};
+
+class ControlDesk : public testing::Test {
+ protected:
+  ControlDesk() { std::filesystem::create_directory(files_.directory); }
+  ~ControlDesk() override { std::filesystem::remove_all(files_.directory); }
+
+  json::object ask(const std::string& line, const asker& who = other) {
+    const std::string text = desk_.answer(line, who);
+    EXPECT_THAT(text, EndsWith("\n"));
+    EXPECT_EQ(text.find('\n'), text.size() - 1) << "one line";
+    json::object answer = json::parse(text).as_object();
+    EXPECT_EQ(answer.at("version"), 1);
+    return answer;
+  }
+  std::string code(const std::string& line, const asker& who = other) {
+    const json::object answer = ask(line, who);
+    const auto* const error = answer.if_contains("error");
+    return error == nullptr ? "" : std::string(error->at("code").as_string());
+  }
+  json::object why() {
+    return ask(R"({"version":1,"ask":"why","pid":4242})").at("why").as_object();
+  }
+  std::string state() { return std::string(why().at("state").as_string()); }
+  std::string sentence() { return std::string(why().at("sentence").as_string()); }
+  /// What is shown changes: the last look is not served again.
+  template <class Change>
+  void show(Change change) {
+    change(node_.shown);
+    std::this_thread::sleep_for(60ms);
+  }
+  group_picture& group() { return node_.shown.groups[0]; }
+
+  const node_files files_{testing::TempDir() + "control_desk_" + std::to_string(::getpid())};
+  std::vector<std::string> told_;
+  fake_node node_;
+  history past_{name_of_test};
+  script journal_{past_};
+  control_desk desk_{{.files = files_,
+                      .version = "9.9",
+                      .owner = owner.user,
+                      .tell = [this](std::string_view line) { told_.emplace_back(line); }},
+                     node_,
+                     past_};
+};
+
+TEST_F(ControlDesk, RefusesWhatIsNoRequest) {
+  for (const std::string& line :
+       {std::string{},
+        std::string{"hello"},
+        std::string{"[]"},
+        std::string{"{"},
+        std::string{"{}"},
+        std::string{"\0\xff", 2},
+        std::string(4000, '['),
+        std::string{R"({"version":"1","ask":"status"})"},
+        std::string{R"({"version":2})"},
+        std::string{R"({"version":1})"},
+        std::string{R"({"version":1,"ask":7})"},
+        std::string{R"({"version":1,"ask":"reboot"})"},
+        std::string{R"({"version":1,"ask":"why"})"},
+        std::string{R"({"version":1,"ask":"why","pid":-1})"},
+        std::string{R"({"version":1,"ask":"why","pid":1e300})"},
+        std::string{R"({"version":1,"ask":"why","pid":18446744073709551615})"},
+        std::string{R"({"version":1,"ask":"why","pid":1,"group":1})"},
+        std::string{R"({"version":1,"ask":"policy","use":{}})"},
+        std::string{R"({"version":1,"ask":"policy","use":"a\nb"})"},
+        std::string{R"({"version":1,"ask":"pause","why":"a\nb"})"}})
+    EXPECT_THAT(code(line, root), ContainsRegex("^bad_(request|version)$")) << line;
+  EXPECT_EQ(node_.changes, 0);
+}
+
+TEST_F(ControlDesk, ShowsTheNodeToEverybody) {
+  journal_.process();
+  journal_.begin();
+  journal_.held();
+  const json::object status = ask(R"({"version":1,"ask":"status"})");
+  const auto& node = status.at("node").as_object();
+  EXPECT_EQ(node.at("program_version"), "9.9");
+  EXPECT_EQ(node.at("policy"), "fixed_timeslice");
+  EXPECT_EQ(node.at("policy_text"), "fixed_timeslice:slice=20ms");
+  EXPECT_TRUE(node.at("paused").is_null());
+  const auto& group = status.at("groups").at(0).as_object();
+  EXPECT_EQ(group.at("group"), 1);
+  EXPECT_EQ(group.at("processes").at(0).at("pid"), trainer_pid);
+  EXPECT_GT(group.at("lost_ms").as_double(), 9000) << "since ten seconds ago";
+  const auto& gpu = status.at("gpus").at(0).as_object();
+  EXPECT_EQ(gpu.at("gpu_id"), 51110);
+  EXPECT_EQ(gpu.at("offline_queues"), 2);
+  EXPECT_GT(gpu.at("gained_ms").as_double(), 9000);
+  EXPECT_TRUE(gpu.at("vram_used_bytes").is_null()) << "nobody looks";
+}
+
+TEST_F(ControlDesk, SaysWhyAProcessIsHeld) {
+  journal_.policy("fixed_timeslice");
+  journal_.client("llama");
+  journal_.process();
+  journal_.begin();
+  journal_.held();
+  node_.shown.groups[0].held = true;
+  node_.shown.groups[0].wanted_off = true;
+  node_.shown.groups[0].wanted_until = clock::now() + 5s;
+  node_.shown.groups[0].actual = run_state::suspended;
+  const auto told = why();
+  EXPECT_EQ(told.at("state"), "held");
+  EXPECT_THAT(std::string(told.at("sentence").as_string()),
+              ContainsRegex("^process 4242 \\(train\\) is held since [0-9:]+ \\([0-9.]+ s\\), for "
+                            "[45]\\.[0-9] s at most unless the policy says so again, by the policy "
+                            "fixed_timeslice: client 'llama' is busy on GPU 51110 for "));
+  const auto& decision = told.at("decisions").at(0);
+  EXPECT_EQ(decision.at("decision"), "held");
+  EXPECT_EQ(decision.at("rule"), "policy");
+  EXPECT_EQ(decision.at("commands").at(0).at("outcome"), "done");
+  const auto by_group = ask(R"({"version":1,"ask":"why","group":1})").at("why").as_object();
+  EXPECT_EQ(by_group.at("state"), "held");
+  EXPECT_THAT(std::string(by_group.at("sentence").as_string()), HasSubstr("group g1 is held"));
+}
+
+TEST_F(ControlDesk, SaysWhyAProcessRuns) {
+  journal_.process();
+  EXPECT_EQ(sentence(),
+            "process 4242 (train) runs: the policy fixed_timeslice does not want it held");
+  show([](picture& seen) { seen.policy.clear(); });
+  EXPECT_THAT(sentence(), HasSubstr("no policy decides"));
+  node_.paused = true;
+  ASSERT_EQ(code(R"({"version":1,"ask":"pause","why":"new disks"})", root), "");
+  EXPECT_THAT(sentence(), EndsWith("runs: the node is paused: new disks"));
+  node_.paused = false;
+
+  journal_.decide(journal_kind::forced, journal_rule::max_suspend);
+  show([](picture& seen) { seen.groups[0].forced = true; });
+  EXPECT_EQ(state(), "forced");
+  EXPECT_THAT(sentence(), HasSubstr("max_suspend made it run"));
+  group().forced = false;
+
+  show([](picture& seen) {
+    seen.groups[0].manageable = false;
+    seen.gpus[0].breaker_open = true;
+  });
+  EXPECT_EQ(state(), "unmanaged");
+  EXPECT_THAT(sentence(), HasSubstr("the breaker of GPU 51110 is open"));
+
+  journal_.attached(error_code{EPERM, boost::system::system_category()});
+  show([](picture& seen) {
+    auto& process = seen.groups[0].processes[0];
+    process.attach = attach_picture::none;
+    process.attach_failures = 3;
+  });
+  EXPECT_THAT(sentence(), EndsWith("it cannot be held: process 4242 cannot be attached: Operation "
+                                   "not permitted (3 times in a row)"));
+
+  for (const auto& [what, word] :
+       {std::pair{role::online, "online"}, std::pair{role::unmatched, "unmatched"}}) {
+    show([&](picture& seen) { seen.groups[0].processes[0].what = what; });
+    EXPECT_EQ(state(), word);
+  }
+  show([](picture& seen) { seen.groups[0].processes[0].own = true; });
+  EXPECT_EQ(state(), "own");
+}
+
+TEST_F(ControlDesk, SaysWhatItWouldDoWhereItOnlyObserves) {
+  journal_.process();
+  journal_.begin();
+  journal_.held();
+  show([](picture& seen) {
+    seen.acts = false;
+    seen.groups[0].held = true;
+  });
+  EXPECT_EQ(state(), "would_be_held");
+  EXPECT_THAT(sentence(), HasSubstr("would be held"));
+  EXPECT_THAT(sentence(), EndsWith("nothing is touched, for the daemon only observes"));
+}
+
+TEST_F(ControlDesk, KnowsWhoEndedAndNobodyElse) {
+  journal_.process();
+  journal_.begin();
+  journal_.held();
+  journal_.gone();
+  node_.shown.groups.clear();
+  EXPECT_EQ(sentence(), "process 4242 (train) has ended");
+  EXPECT_EQ(why().at("decisions").as_array().size(), 1U);
+  EXPECT_EQ(code(R"({"version":1,"ask":"why","pid":4243})"), "unknown");
+  EXPECT_EQ(code(R"({"version":1,"ask":"why","group":77})"), "unknown");
+  node_.broken = true;
+  std::this_thread::sleep_for(60ms);
+  EXPECT_EQ(code(R"({"version":1,"ask":"status"})"), "failed");
+}
+
+TEST_F(ControlDesk, LetsOnlyRootAndTheOwnerChangeAnything) {
+  for (const char* const line :
+       {R"({"version":1,"ask":"pause"})", R"({"version":1,"ask":"unpause"})",
+        R"({"version":1,"ask":"policy","use":"fair_share"})"})
+    EXPECT_EQ(code(line, other), "denied") << line;
+  EXPECT_FALSE(paused_why(files_));
+  EXPECT_EQ(node_.changes, 0);
+  EXPECT_EQ(code(R"({"version":1,"ask":"policy"})", other), "") << "who may connect may look";
+
+  EXPECT_EQ(code(R"({"version":1,"ask":"pause","why":"new disks"})", owner), "");
+  EXPECT_EQ(paused_why(files_), "new disks");
+  EXPECT_EQ(ask(R"({"version":1,"ask":"pause"})", root).at("before"), true);
+  EXPECT_EQ(paused_why(files_), "new disks") << "a former reason stays";
+  EXPECT_EQ(ask(R"({"version":1,"ask":"unpause"})", root).at("before"), true);
+  EXPECT_EQ(ask(R"({"version":1,"ask":"unpause"})", root).at("before"), false);
+  EXPECT_THAT(told_, testing::ElementsAre("user 700 (process 2) asked for a pause",
+                                          "user 0 (process 1) asked for the end of the pause"));
+
+  const auto used = ask(R"({"version":1,"ask":"policy","use":"fair_share:a=1"})", owner);
+  EXPECT_EQ(used.at("policy").at("text"), "fair_share:a=1");
+  EXPECT_EQ(used.at("policy").at("by"), "user 700 (process 2)");
+  EXPECT_EQ(code(R"({"version":1,"ask":"policy","use":"no_such"})", root), "refused");
+}
+
+// Each look is a turn of the scheduler.
+TEST_F(ControlDesk, LooksOnceForWhoAsksOften) {
+  const time_point begin = clock::now();
+  for (int i = 0; i < 1000; ++i) (void)ask(R"({"version":1,"ask":"status"})");
+  EXPECT_LE(node_.looks, 1 + (clock::now() - begin) / 50ms);
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,313 @@
+#include "sluice/observe/timeline.hpp"
+
+#include "entries.hpp"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <boost/json.hpp>
+#include <gtest/gtest.h>
+
+namespace sluice::observe {
+namespace {
+
+namespace json = boost::json;
+using namespace test;
+
+struct stretch {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::string name;
+};
+using track_id = std::pair<std::int64_t, std::int64_t>;
+
+/// What is in a trace; reading it checks that it is one.
+struct trace {
+  std::map<std::int64_t, std::string> rows;
+  std::map<track_id, std::string> tracks;
+  std::map<track_id, std::vector<stretch>> slices;
+  std::vector<std::string> marks;
+  std::vector<std::pair<std::string, std::pair<stretch, stretch>>> arrows;
+  std::vector<stretch> spans;
+
+  const std::vector<stretch>& of(std::string_view row, std::string_view track) const {
+    static const std::vector<stretch> none;
+    for (const auto& [id, name] : tracks)
+      if (name == track && rows.at(id.first).find(row) != std::string::npos) {
+        const auto found = slices.find(id);
+        return found == slices.end() ? none : found->second;
+      }
+    return none;
+  }
+};
+
+const json::value& field(const json::object& of, std::string_view name) {
+  static const json::value missing;
+  const json::value* const found = of.if_contains(name);
+  EXPECT_NE(found, nullptr) << name << " is missing in " << json::serialize(of);
+  return found == nullptr ? missing : *found;
+}
+std::int64_t number(const json::object& of, std::string_view name) {
+  return field(of, name).to_number<std::int64_t>();
+}
+std::string text(const json::object& of, std::string_view name) {
+  return std::string{field(of, name).as_string()};
+}
+
+/// What a viewer makes of it: events in order of time, and of the file where that is the same.
+trace read_trace(const std::string& content) {
+  trace made;
+  const json::value parsed = json::parse(content);
+  std::map<std::string, std::vector<std::pair<char, json::object>>> ends;  // of arrows and spans
+  for (const json::value& each : parsed.as_array()) {
+    const json::object& event = each.as_object();
+    const std::string what = text(event, "ph");
+    const track_id on{number(event, "pid"), number(event, "tid")};
+    EXPECT_GE(number(event, "ts"), 0);
+    if (what == "M") {
+      const std::string kind = text(event, "name");
+      const json::object& with = field(event, "args").as_object();
+      if (kind == "process_name") {
+        EXPECT_TRUE(made.rows.try_emplace(on.first, text(with, "name")).second) << "twice";
+      } else if (kind == "thread_name") {
+        EXPECT_TRUE(made.tracks.try_emplace(on, text(with, "name")).second) << "twice";
+        EXPECT_TRUE(made.rows.contains(on.first));
+      }
+      continue;
+    }
+    EXPECT_TRUE(made.rows.contains(on.first)) << "a row without a name: " << json::serialize(event);
+    if (what == "X") {
+      EXPECT_TRUE(made.tracks.contains(on)) << "a track without a name";
+      const std::int64_t begin = number(event, "ts");
+      EXPECT_GT(number(event, "dur"), 0);
+      made.slices[on].push_back({begin, begin + number(event, "dur"), text(event, "name")});
+    } else if (what == "i") {
+      EXPECT_TRUE(made.tracks.contains(on));
+      made.marks.push_back(text(event, "name"));
+    } else if (what == "C") {
+      EXPECT_GE(number(field(event, "args").as_object(), "busy periods"), 0);
+    } else if (what == "s" || what == "f" || what == "b" || what == "e") {
+      ends[text(event, "cat") + std::to_string(number(event, "id"))].emplace_back(what[0], event);
+    } else {
+      ADD_FAILURE() << "no event of this form: " << what;
+    }
+  }
+  for (auto& [on, all] : made.slices) {
+    std::ranges::stable_sort(all, {}, &stretch::begin);
+    for (std::size_t i = 1; i < all.size(); ++i)
+      EXPECT_GE(all[i].begin, all[i - 1].end) << "stretches of one track overlap";
+  }
+  const auto slice_at = [&](const json::object& event) -> stretch {
+    const auto found = made.slices.find({number(event, "pid"), number(event, "tid")});
+    const std::int64_t at = number(event, "ts");
+    if (found != made.slices.end())
+      for (const stretch& each : found->second)
+        if (each.begin <= at && at < each.end) return each;
+    ADD_FAILURE() << "an arrow that is on no stretch: " << json::serialize(event);
+    return {};
+  };
+  for (const auto& [id, pair] : ends) {
+    EXPECT_EQ(pair.size(), 2U) << id;
+    if (pair.size() != 2) continue;
+    const auto& [begin, end] = std::pair{pair[0], pair[1]};
+    EXPECT_LE(number(begin.second, "ts"), number(end.second, "ts"));
+    EXPECT_EQ(text(begin.second, "name"), text(end.second, "name"));
+    if (begin.first == 's') {
+      EXPECT_EQ(end.first, 'f');
+      made.arrows.emplace_back(text(begin.second, "name"),
+                               std::pair{slice_at(begin.second), slice_at(end.second)});
+    } else {
+      EXPECT_EQ(begin.first, 'b');
+      EXPECT_EQ(end.first, 'e');
+      made.spans.push_back(
+          {number(begin.second, "ts"), number(end.second, "ts"), text(begin.second, "name")});
+    }
+  }
+  return made;
+}
+
+class Timeline : public testing::Test {
+ protected:
+  Timeline() {
+    std::string name = "/tmp/sluice-timeline-XXXXXX";
+    directory_ = ::mkdtemp(name.data());
+    path_ = directory_ + "/trace.json";
+  }
+  ~Timeline() override { std::filesystem::remove_all(directory_); }
+
+  std::string content() const {
+    std::ostringstream all;
+    all << std::ifstream{path_}.rdbuf();
+    return all.str();
+  }
+  std::unique_ptr<trace_file> file(std::uint64_t most = trace_file::usual_most) const {
+    return trace_file::create(path_, most).value();
+  }
+
+  std::string directory_;
+  std::string path_;
+};
+
+/// Online work comes and goes, one process makes room for it and runs again.
+std::vector<journal_entry> one_preemption() {
+  auto busy = of_gpu(journal_kind::busy, 10ms);
+  auto off = of_gpu(journal_kind::off, 13ms);
+  off.length = 3ms;
+  auto span = of_gpu(journal_kind::span_end, 40ms);
+  span.client = client_id{3};
+  span.since = start + 10ms;
+  span.until = start + 40ms;
+  auto client = entry(journal_kind::client, 0ms);
+  client.client = client_id{3};
+  client.set_text("server");
+  return {of_process(journal_kind::process, 0ms, 1),
+          client,
+          of_process(journal_kind::attach, 1ms, 1),
+          of_process(journal_kind::attached, 2ms, 1),
+          busy,
+          of_process(journal_kind::held, 10ms, 1),
+          batch(10ms, 1, command_kind::suspend, 1),
+          of_process(journal_kind::process_off, 10ms, 1),
+          done(13ms, 1, command_kind::suspend, 1, 11ms, 12500us),
+          off,
+          span,
+          of_gpu(journal_kind::idle, 40ms),
+          of_process(journal_kind::let_go, 40ms, 1),
+          batch(40ms, 1, command_kind::resume, 2),
+          done(42ms, 1, command_kind::resume, 2, 40100us, 41ms),
+          on(42ms, 1, 32ms),
+          of_process(journal_kind::process_gone, 50ms, 1),
+          entry(journal_kind::stop, 60ms)};
+}
+
+TEST_F(Timeline, ShowsAPreemptionFromArrivalToResume) {
+  {
+    const auto to = file();
+    timeline made(*to, {.read = words});
+    for (const journal_entry& each : one_preemption()) made.hear(each);
+    made.finish(start + 60ms);
+  }
+  const trace seen = read_trace(content());
+  const auto is = [](const std::vector<stretch>& all, std::size_t i, std::string_view name,
+                     std::int64_t begin, std::int64_t end) {
+    return i < all.size() && all[i].name == name && all[i].begin == begin && all[i].end == end;
+  };
+  const auto& states = seen.of("train", "queues on GPU 7");
+  EXPECT_EQ(states.size(), 4U);
+  EXPECT_TRUE(is(states, 0, "suspending", 10'000, 12'500));
+  EXPECT_TRUE(is(states, 1, "suspended", 12'500, 40'000));
+  EXPECT_TRUE(is(states, 2, "resuming", 40'000, 41'000));
+  EXPECT_TRUE(is(states, 3, "running", 41'000, 50'000));
+  const auto& calls = seen.of("train", "driver calls, GPU 7");
+  EXPECT_EQ(calls.size(), 2U);
+  EXPECT_TRUE(is(calls, 0, "suspend 2 queues", 11'000, 12'500));
+  EXPECT_TRUE(is(calls, 1, "resume 2 queues", 40'100, 41'000));
+  EXPECT_TRUE(is(seen.of("GPU 7", "online work"), 0, "online work", 10'000, 40'000));
+  EXPECT_TRUE(is(seen.of("GPU 7", "preemption"), 0, "arrival to offline off", 10'000, 13'000));
+  EXPECT_TRUE(is(seen.of("train", "process"), 0, "not all queues run", 10'000, 42'000));
+  EXPECT_TRUE(is(seen.of("train", "session"), 0, "attaching", 1'000, 2'000));
+  EXPECT_TRUE(is(seen.of("train", "session"), 1, "attached", 2'000, 50'000));
+  EXPECT_EQ(seen.marks, (std::vector<std::string>{"hold", "let go: policy", "stop"}));
+  EXPECT_EQ(seen.spans.size(), 1U);
+  ASSERT_EQ(seen.arrows.size(), 2U);
+  EXPECT_EQ(seen.arrows[0].first, "makes room");
+  EXPECT_EQ(seen.arrows[0].second.first.name, "arrival to offline off");
+  EXPECT_EQ(seen.arrows[0].second.second.name, "suspend 2 queues");
+  EXPECT_EQ(seen.arrows[1].first, "resumed by");
+  EXPECT_EQ(seen.arrows[1].second.first.name, "suspend 2 queues");
+  EXPECT_EQ(seen.arrows[1].second.second.name, "resume 2 queues");
+}
+
+// Symptom: no arrow where online work had ended before the driver had answered.
+TEST_F(Timeline, LeadsFromOnlineWorkThatEndedBeforeTheDriverAnswered) {
+  {
+    const auto to = file();
+    timeline made(*to, {.read = words});
+    made.hear(of_process(journal_kind::process, 0ms, 1));
+    made.hear(of_gpu(journal_kind::busy, 10ms));
+    made.hear(batch(10ms, 1, command_kind::suspend, 1));
+    made.hear(of_gpu(journal_kind::idle, 12ms));
+    made.hear(done(13ms, 1, command_kind::suspend, 1, 11ms, 12500us));
+    // Nothing was in flight: no arrow.
+    made.hear(batch(20ms, 1, command_kind::resume, 2));
+    made.hear(done(21ms, 1, command_kind::resume, 2, 20ms, 21ms));
+    made.hear(batch(30ms, 1, command_kind::suspend, 3));
+    made.hear(done(31ms, 1, command_kind::suspend, 3, 30ms, 31ms));
+    made.finish(start + 60ms);
+  }
+  const trace seen = read_trace(content());
+  ASSERT_EQ(seen.arrows.size(), 2U);
+  EXPECT_EQ(seen.arrows[0].second.first.name, "online work");
+  EXPECT_EQ(seen.arrows[0].second.second.begin, 11'000);
+  EXPECT_EQ(seen.arrows[1].first, "resumed by");
+}
+
+TEST_F(Timeline, IsATraceWhateverComes) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  for (unsigned round = 0; round < 20; ++round) {
+    {
+      const auto to = file();
+      timeline made(*to, {.read = words});
+      random_entries some(seed + round);
+      time_point last = start;
+      for (int i = 0; i < 500; ++i) {
+        const journal_entry next = some.next();
+        made.hear(next);
+        last = next.at;
+        if (some.below(100) == 0) made.missed(3);
+        if (some.below(200) == 0) made.finish(last);
+      }
+      made.finish(last);
+    }
+    const trace seen = read_trace(content());
+    EXPECT_FALSE(seen.slices.empty());
+    if (HasFailure()) FAIL() << "round " << round;
+  }
+}
+
+/// A program that is killed writes no end: what is there lacks the bracket alone.
+TEST_F(Timeline, LacksTheBracketAloneWhereTheProgramWasKilled) {
+  const auto to = file();
+  timeline made(*to, {.read = words});
+  for (const journal_entry& each : one_preemption()) made.hear(each);
+  to->flush();
+  const trace seen = read_trace(content() + "]");
+  EXPECT_EQ(seen.of("train", "driver calls, GPU 7").size(), 2U);
+}
+
+TEST_F(Timeline, EndsWholeWhereItIsFull) {
+  constexpr std::uint64_t most = 20'000;
+  {
+    const auto to = file(most);
+    timeline made(*to, {.read = words});
+    random_entries some(1);
+    for (int i = 0; i < 1000; ++i) made.hear(some.next());
+    EXPECT_TRUE(to->full());
+    EXPECT_FALSE(to->error());
+  }
+  EXPECT_LE(std::filesystem::file_size(path_), most);
+  EXPECT_GT(std::filesystem::file_size(path_), most - 1000);
+  EXPECT_GT(json::parse(content()).as_array().size(), 100U);
+}
+
+TEST_F(Timeline, SaysWhereEntriesAreMissing) {
+  {
+    const auto to = file();
+    timeline made(*to, {.read = words});
+    made.hear(entry(journal_kind::backend_back, 0ms));
+    made.missed(12);
+  }
+  EXPECT_EQ(read_trace(content()).marks.back(), "12 entries are missing here");
+}
+
+}  // namespace
+}  // namespace sluice::observe

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""usage: commands_test.py SOURCE_DIR: every block of shell commands (```sh) in a page is in commands.txt beside this, which
+says who runs it or why nobody does; nothing else is there; and a test that is named is one of CTest's and reads the page."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+source = pathlib.Path(sys.argv[1])
+here = pathlib.Path(__file__).resolve().parent
+wrong = []
+
+
+def listed(*patterns):
+    files = subprocess.run(["git", "-c", "safe.directory=*", "-C", source, "ls-files", "--cached", "--others",
+                            "--exclude-standard", *patterns], check=True, capture_output=True, text=True).stdout.split("\n")
+    return [each for each in files if each]
+
+
+def text(path):
+    return (source / path).read_text(encoding="utf-8")
+
+
+blocks = []  # (page, line, first command)
+for page in listed("*.md"):
+    for found in re.finditer(r"^ *```sh\n(.*?)^ *```$", text(page), re.M | re.S):
+        line = text(page)[:found.start()].count("\n") + 1
+        blocks.append((page, line, found[1].split("\n")[0].strip()))
+# Blocks of another name are nobody's business here, so none of them may hide commands.
+for page in listed("*.md"):
+    for name in re.findall(r"^ *```(\w+)$", text(page), re.M):
+        if name in ("bash", "shell", "console"):
+            wrong.append(f"{page}: a block of commands begins with ```{name}, not ```sh")
+
+ctest = "\n".join(text(each) for each in listed("*CMakeLists.txt"))
+entries = []
+for line in (here / "commands.txt").read_text(encoding="utf-8").split("\n"):
+    if not line or line.startswith("#"):
+        continue
+    page, begins, who = (part.strip() for part in line.split(" | "))
+    kind, _, what = who.partition(" ")
+    entries.append((page, begins))
+    if kind not in ("page", "like", "long", "setup") or not what:
+        wrong.append(f"commands.txt: '{who}' is none of page TEST, like TEST, long WHY, setup WHY")
+    elif kind in ("page", "like"):
+        name = pathlib.PurePath(what).name
+        if not (source / what).is_file():
+            wrong.append(f"commands.txt: there is no {what}")
+            continue
+        # Some are named by a loop over their first words.
+        if name != "CMakeLists.txt" and name not in ctest and re.sub("^[a-z]+_", "${name}_", name) not in ctest:
+            wrong.append(f"commands.txt: {what} is none of CTest's tests")
+        if kind == "page" and pathlib.PurePath(page).name not in text(what) and page not in ctest:
+            wrong.append(f"commands.txt: {what} does not read {page}")
+
+for page, line, first in blocks:
+    matching = [begins for of, begins in entries if of == page and first.startswith(begins)]
+    if len(matching) != 1:
+        wrong.append(f"{page}:{line}: '{first[:60]}' fits {len(matching)} lines of {here.name}/commands.txt, not one")
+for page, begins in entries:
+    if not any(page == of and first.startswith(begins) for of, _, first in blocks):
+        wrong.append(f"commands.txt: no block of {page} begins with '{begins}'")
+
+print(*wrong, sep="\n")
+print(f"{len(blocks)} blocks of commands, {len(wrong)} wrong")
+sys.exit(1 if wrong or not blocks else 0)
