@@ -15,6 +15,9 @@ sluice_test_packages=(
   python3-pip python3-prometheus-client python3-starlette python3-uvicorn python3-yaml apparmor doxygen
   libhsakmt-dev rocminfo spin hipcc libamdhip64-dev)
 
+# For tests of Debian packages: what looks at them, and the manual and completions in them.
+sluice_package_packages=(abigail-tools binutils dpkg-dev fish lintian make man-db xz-utils zsh)
+
 # Ctrl-C ends the script, whatever the command it waits for makes of it.
 trap 'exit 130' INT
 trap 'exit 143' TERM

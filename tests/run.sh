@@ -17,7 +17,8 @@ case ${1-} in
   *) sed -n '2s/^# //p' tests/run.sh >&2; exit 2 ;;
 esac
 
-install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}" || exit 1
+install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}" \
+  "${sluice_package_packages[@]}" || exit 1
 
 summary=()
 failed=

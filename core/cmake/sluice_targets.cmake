@@ -114,7 +114,7 @@ function(sluice_add_program name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE sluice_warnings sluice_hardening ${arg_DEPS})
   if(arg_INSTALL)
-    install(TARGETS ${name})
+    install(TARGETS ${name} COMPONENT tools)
   endif()
 endfunction()
 

@@ -18,7 +18,8 @@ std::optional<std::string> wrong_subcommand(const CLI::App& program) {
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
   std::string all;
   for (const auto* each : at->get_subcommands({}))
-    if (!each->get_name().empty()) all += (all.empty() ? "" : ", ") + each->get_name();
+    if (!each->get_name().empty() && !each->get_group().empty())
+      all += (all.empty() ? "" : ", ") + each->get_name();
   if (all.empty()) return {};
   const auto rest = at->remaining();
   if (rest.empty()) return "a subcommand is missing; there are " + all;
@@ -45,7 +46,7 @@ int main(int argc, char** argv) {
       add_run(program),     add_check(program),  add_status(program),  add_top(program),
       add_why(program),     add_pause(program),  add_unpause(program), add_jobs(program),
       add_sim(program),     add_policy(program), add_lab(program),     add_replay(program),
-      add_analyze(program), add_accept(program),
+      add_analyze(program), add_accept(program), add_manual(program),
   };
   try {
     program.parse(argc, argv);

@@ -41,6 +41,7 @@ subcommand add_doctor(CLI::App& program);
 subcommand add_hqds(CLI::App& program);
 subcommand add_jobs(CLI::App& program);
 subcommand add_lab(CLI::App& program);
+subcommand add_manual(CLI::App& program);
 subcommand add_pause(CLI::App& program);
 subcommand add_policy(CLI::App& program);
 subcommand add_queues(CLI::App& program);

@@ -18,6 +18,7 @@
 #include "sluice/source.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::client {
 
 /// The process at the other end, as the kernel says; only the name is its own word.
@@ -81,3 +82,4 @@ class server : public source {
 [[nodiscard]] std::unique_ptr<server> make_server(server_options options);
 
 }  // namespace sluice::client
+#pragma GCC visibility pop

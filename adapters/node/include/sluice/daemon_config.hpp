@@ -16,6 +16,7 @@
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 enum class daemon_log_level : std::uint8_t { info, warning, error };
@@ -59,3 +60,4 @@ struct daemon_config {
                                                        std::vector<std::string>& problems);
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -29,6 +29,7 @@
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 enum class node_mode : std::uint8_t {
@@ -188,3 +189,4 @@ class node {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

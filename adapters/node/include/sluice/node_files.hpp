@@ -8,6 +8,7 @@
 
 #include "sluice/result.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Where they lie, and their names.
@@ -44,3 +45,4 @@ struct node_files {
 inline constexpr std::size_t longest_reason = 200;
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include "sluice/node.hpp"
 #include "sluice/statistics.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// What matters to who watches a node; counters that an operator should be alarmed by only where
@@ -14,3 +15,4 @@ namespace sluice {
 [[nodiscard]] std::string statistics_line(const statistics& seen, node_mode mode);
 
 }  // namespace sluice
+#pragma GCC visibility pop

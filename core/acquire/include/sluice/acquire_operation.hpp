@@ -18,6 +18,7 @@
 #include <boost/asio/system_executor.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#pragma GCC visibility push(default)
 namespace sluice::detail {
 
 /// One acquire() on its way: a handler, the token that it will get, and the work that keeps its
@@ -82,3 +83,4 @@ auto initiate_acquire(const Initiate& initiate, CompletionToken&&... token) {
 }
 
 }  // namespace sluice::detail
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 #include "sluice/online_client.hpp"
 #include "sluice/result.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// `busy_token busy = co_await client.acquire();`, or `client.acquire(token)` with any completion
@@ -49,3 +50,4 @@ auto online_client::acquire(CompletionToken&&... token) {
 }
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 
 #include "sluice/reactor.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// A reactor on the host's loop. Its handlers run on a strand: one at a time, however many threads
@@ -20,3 +21,4 @@ namespace sluice {
 [[nodiscard]] result<std::unique_ptr<reactor>> make_reactor(boost::asio::io_context& context);
 
 }  // namespace sluice
+#pragma GCC visibility pop

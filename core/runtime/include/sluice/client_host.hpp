@@ -14,6 +14,7 @@
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Hears of the client that it brought in.
@@ -67,3 +68,4 @@ class client_host {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

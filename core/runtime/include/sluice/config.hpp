@@ -10,6 +10,7 @@
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// A plain value; copy it, change fields, ask problem().
@@ -81,3 +82,4 @@ struct scheduler_config {
                                                    std::vector<std::string>& problems);
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// A number that one thread advances and any thread may read. Costs what a plain one costs.
@@ -78,3 +79,4 @@ class histogram {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 
 #include "sluice/observation.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 class inbox;
@@ -34,3 +35,4 @@ class inbox_producer {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

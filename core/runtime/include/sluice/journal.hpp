@@ -22,6 +22,7 @@
 #include "sluice/span_kind.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Each says which fields it has, beside `kind`, `at` and `turn`.
@@ -184,9 +185,10 @@ class journal final : public journal_sink {
   std::uint64_t lost() const noexcept;
 
  private:
-  class impl;
+  class [[gnu::visibility("hidden")]] impl;
   explicit journal(std::unique_ptr<impl> body) noexcept;
   std::unique_ptr<impl> impl_;
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -10,6 +10,7 @@
 #include "sluice/backend.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 struct null_backend_options {
@@ -32,3 +33,4 @@ struct null_backend_options {
 [[nodiscard]] std::unique_ptr<backend> make_null_backend(null_backend_options options = {});
 
 }  // namespace sluice
+#pragma GCC visibility pop

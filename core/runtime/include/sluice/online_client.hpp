@@ -17,6 +17,7 @@
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 namespace detail {
@@ -170,3 +171,4 @@ class online_client {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

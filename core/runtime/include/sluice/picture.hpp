@@ -14,6 +14,7 @@
 #include "sluice/time.hpp"
 #include "sluice/world.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Queues of one process on one GPU.
@@ -100,3 +101,4 @@ struct picture {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 #include "sluice/policy_kind.hpp"
 #include "sluice/result.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Loads a library. It stays loaded for as long as a copy of the kind or a policy made by it lives,
@@ -31,3 +32,4 @@ namespace sluice {
                                                    std::string& message);
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -15,6 +15,7 @@
 #include "sluice/policy_kind.hpp"
 #include "sluice/result.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Checks values against a schema and fills in the defaults.
@@ -107,3 +108,4 @@ struct policy_choice {
                                                                std::string_view fallback = {});
 
 }  // namespace sluice
+#pragma GCC visibility pop

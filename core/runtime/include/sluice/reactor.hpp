@@ -10,6 +10,7 @@
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 enum class watch_id : std::uint64_t { none = 0 };
@@ -87,3 +88,4 @@ class reactor {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

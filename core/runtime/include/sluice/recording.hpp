@@ -51,6 +51,7 @@
 #include <string>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Where a recording goes. For files there is record_options::file.
@@ -82,3 +83,4 @@ struct record_options {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -19,6 +19,7 @@
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 struct scheduler_options {
@@ -105,9 +106,10 @@ class scheduler {
   statistics stats() const;
 
  private:
-  class impl;
+  class [[gnu::visibility("hidden")]] impl;
   explicit scheduler(std::unique_ptr<impl> body) noexcept;
   std::unique_ptr<impl> impl_;
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

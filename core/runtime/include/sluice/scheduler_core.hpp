@@ -24,6 +24,7 @@
 #include "sluice/time.hpp"
 #include "sluice/world.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 struct core_options {
@@ -120,9 +121,10 @@ class scheduler_core {
   const world& seen() const noexcept;
 
  private:
-  class impl;
+  class [[gnu::visibility("hidden")]] impl;
   explicit scheduler_core(std::unique_ptr<impl> body) noexcept;
   std::unique_ptr<impl> impl_;
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -12,6 +12,7 @@
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// What a source gets to work with.
@@ -54,3 +55,4 @@ class source {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

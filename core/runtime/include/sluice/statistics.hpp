@@ -8,6 +8,7 @@
 #include "sluice/histogram.hpp"
 #include "sluice/policy.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// One object of about 140 KiB. A copy taken while the scheduler runs holds whole numbers, which
@@ -61,3 +62,4 @@ struct statistics {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -18,6 +18,7 @@
 #include "sluice/role.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Most queues a process can own on one GPU is 255 on the largest generation (127 elsewhere;
@@ -183,3 +184,4 @@ class backend {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include "sluice/ids.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 enum class breaker_cause : std::uint8_t {
@@ -25,3 +26,4 @@ struct breaker_change {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

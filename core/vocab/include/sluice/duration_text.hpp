@@ -14,6 +14,7 @@
 
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 struct duration_unit {
@@ -58,3 +59,4 @@ inline std::string to_text(duration value) {
 }
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// KFD's gpu_id of a node (`/sys/class/kfd/kfd/topology/nodes/N/gpu_id`); 0 is the CPU node.
@@ -26,3 +27,4 @@ enum class client_id : std::uint64_t { none = 0 };
 enum class driver_queue_id : std::uint32_t {};
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -10,6 +10,7 @@
 
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::core {
 
 /// The end of the next line that is written: nothing where none was left out before it.
@@ -45,3 +46,4 @@ class log_limiter {
 };
 
 }  // namespace sluice::core
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// A program sets the level of one by making spdlog's logger "sluice.PART"; what has none of its
@@ -38,3 +39,4 @@ constexpr std::string_view to_string(log_part value) noexcept {
 }
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -13,6 +13,7 @@
 #include "sluice/role.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 enum class observation_kind : std::uint8_t {
@@ -50,3 +51,4 @@ struct observation {
 static_assert(std::is_trivially_copyable_v<observation>);
 
 }  // namespace sluice
+#pragma GCC visibility pop

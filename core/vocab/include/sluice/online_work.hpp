@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// As of the last look.
@@ -16,3 +17,4 @@ enum class online_work : std::uint8_t {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

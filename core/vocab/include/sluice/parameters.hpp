@@ -16,6 +16,7 @@
 
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// The order is that of sluice_parameter_kind in plugin.h.
@@ -124,3 +125,4 @@ class parameters {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

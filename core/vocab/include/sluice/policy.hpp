@@ -13,6 +13,7 @@
 #include "sluice/time.hpp"
 #include "sluice/world.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 enum class event_kind : std::uint8_t {
@@ -104,3 +105,4 @@ class policy {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -10,6 +10,7 @@
 #include "sluice/parameters.hpp"
 #include "sluice/policy.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Threading: a plain value; make() from any thread.
@@ -26,3 +27,4 @@ struct policy_kind {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

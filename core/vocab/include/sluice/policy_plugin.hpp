@@ -33,6 +33,7 @@
   }                                                                                            \
   static_assert(true, "takes the semicolon")
 
+#pragma GCC visibility push(default)
 namespace sluice::plugin {
 
 /// sluice_value::kind is the index in parameter_value.
@@ -348,3 +349,4 @@ class exporter {
 };
 
 }  // namespace sluice::plugin
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 
 #include "sluice/result.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Starts a thread with every signal blocked. \return the system's error when none can be had. (No
@@ -30,3 +31,4 @@ result<void> start_quiet_thread(std::thread& into, Body body) {
 }
 
 }  // namespace sluice
+#pragma GCC visibility pop

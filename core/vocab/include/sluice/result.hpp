@@ -9,6 +9,7 @@
 #include <boost/system/error_code.hpp>
 #include <boost/system/result.hpp>
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 using error_code = boost::system::error_code;
@@ -71,6 +72,7 @@ inline const boost::system::error_category& sluice_category() noexcept {
 }
 
 }  // namespace sluice
+#pragma GCC visibility pop
 
 template <>
 struct boost::system::is_error_code_enum<sluice::errc> : std::true_type {};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 enum class role : std::uint8_t {
@@ -38,3 +39,4 @@ constexpr bool is_compute(queue_type type) noexcept {
 }
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// What a client measures of its requests, and what users give targets for.
@@ -26,3 +27,4 @@ constexpr std::string_view to_string(span_kind value) noexcept {
 }
 
 }  // namespace sluice
+#pragma GCC visibility pop

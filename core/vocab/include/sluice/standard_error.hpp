@@ -14,6 +14,7 @@
 #include <ctime>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Writes a line if standard error takes it at once: a full pipe or a stopped terminal costs the
@@ -71,3 +72,4 @@ inline bool log_to_standard_error(std::string_view program, std::string_view lev
 }
 
 }  // namespace sluice
+#pragma GCC visibility pop

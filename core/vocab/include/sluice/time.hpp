@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 using clock = std::chrono::steady_clock;
@@ -29,3 +30,4 @@ class steady_time final : public time_source {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

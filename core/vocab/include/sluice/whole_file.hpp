@@ -13,6 +13,7 @@
 
 #include "sluice/result.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Far above what anybody writes by hand.
@@ -47,3 +48,4 @@ inline result<std::string> read_whole_file(const std::string& path,
 }
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -15,6 +15,7 @@
 #include "sluice/span_kind.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// What a group's queues do right now, as far as the driver has answered.
@@ -89,3 +90,4 @@ class world {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

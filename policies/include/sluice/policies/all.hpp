@@ -6,8 +6,10 @@
 
 #include "sluice/policy_kind.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 [[nodiscard]] std::vector<policy_kind> all_policies();
 
 }  // namespace sluice
+#pragma GCC visibility pop

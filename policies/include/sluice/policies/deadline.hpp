@@ -4,6 +4,7 @@
 
 #include "sluice/policy_kind.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// A group is due `budget` after it came, or was last let run. One group at a time runs on a GPU,
@@ -29,3 +30,4 @@ namespace sluice {
 [[nodiscard]] policy_kind deadline_kind();
 
 }  // namespace sluice
+#pragma GCC visibility pop

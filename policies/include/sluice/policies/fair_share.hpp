@@ -4,6 +4,7 @@
 
 #include "sluice/policy_kind.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// One group at a time runs on a GPU, for a `quantum`; next is the one that ran least, counted in
@@ -29,3 +30,4 @@ namespace sluice {
 [[nodiscard]] policy_kind fair_share_kind();
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -15,6 +15,7 @@
 #include "sluice/policy_kind.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 enum class release_on : std::uint8_t {
@@ -56,3 +57,4 @@ struct fixed_timeslice_options {
 [[nodiscard]] policy_kind fixed_timeslice_kind();
 
 }  // namespace sluice
+#pragma GCC visibility pop

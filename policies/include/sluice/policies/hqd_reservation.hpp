@@ -4,6 +4,7 @@
 
 #include "sluice/policy_kind.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// A GPU runs as many queues at once as it has slots (HQDs); with more, the firmware switches
@@ -32,3 +33,4 @@ namespace sluice {
 [[nodiscard]] policy_kind hqd_reservation_kind();
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 #include "sluice/policy_kind.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 struct pointer_polling_options {
@@ -56,3 +57,4 @@ struct pointer_polling_options {
 [[nodiscard]] policy_kind pointer_polling_kind();
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 
 #include "sluice/policy_kind.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// The level of a group is its priority, 0 to 15 (AMD_QUEUE_PRIORITY, or the rules of the
@@ -26,3 +27,4 @@ namespace sluice {
 [[nodiscard]] policy_kind priority_kind();
 
 }  // namespace sluice
+#pragma GCC visibility pop

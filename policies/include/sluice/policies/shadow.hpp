@@ -8,6 +8,7 @@
 #include "sluice/policy.hpp"
 #include "sluice/policy_kind.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// Runs `inner` on what really happens and keeps its decisions to itself. Every ten seconds in
@@ -32,3 +33,4 @@ namespace sluice {
 [[nodiscard]] policy_kind shadow_kind();
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -12,6 +12,7 @@
 #include "sluice/policy_kind.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 struct slo_options {
@@ -85,3 +86,4 @@ struct slo_options {
 [[nodiscard]] policy_kind slo_kind();
 
 }  // namespace sluice
+#pragma GCC visibility pop

@@ -15,6 +15,7 @@
 #include "sluice/kfd/roots.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::agent {
 
 struct agent_options {
@@ -80,3 +81,4 @@ struct agent_options {
 std::unique_ptr<backend> make_agent_backend(agent_options options = {});
 
 }  // namespace sluice::agent
+#pragma GCC visibility pop

@@ -19,6 +19,7 @@
 #include "sluice/result.hpp"
 #include "sluice/source.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::kfd {
 
 /// The clock on the wall: what operators read, and what goes on while no scheduler runs. Where it
@@ -97,3 +98,4 @@ class breaker_store {
     std::string path = breaker_store::default_path(), message_sink say = messages_to_stderr());
 
 }  // namespace sluice::kfd
+#pragma GCC visibility pop

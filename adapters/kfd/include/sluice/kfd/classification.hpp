@@ -15,6 +15,7 @@
 #include "sluice/result.hpp"
 #include "sluice/role.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::kfd {
 
 /// Patterns are those of fnmatch(3): `*` any characters, `/` included, `?` one, `[a-z]` one of
@@ -173,3 +174,4 @@ struct classification_rules {
                                                                std::vector<std::string>& problems);
 
 }  // namespace sluice::kfd
+#pragma GCC visibility pop

@@ -14,6 +14,7 @@
 #include "sluice/role.hpp"
 #include "sluice/source.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::kfd {
 
 /// A source (see sluice/source.hpp) with a thread of its own, which does everything that may block:
@@ -99,3 +100,4 @@ std::unique_ptr<discovery> make_discovery(roots where = roots::from_environment(
                                                          const message_sink& say);
 
 }  // namespace sluice::kfd
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 #include "sluice/kfd/node_lock.hpp"
 #include "sluice/kfd/roots.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::kfd {
 
 struct in_process_options {
@@ -34,3 +35,4 @@ struct in_process_options {
 std::unique_ptr<backend> make_in_process_backend(in_process_options options = {});
 
 }  // namespace sluice::kfd
+#pragma GCC visibility pop

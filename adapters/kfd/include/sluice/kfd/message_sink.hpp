@@ -5,6 +5,7 @@
 #include <functional>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace sluice::kfd {
 
 /// Receives one sentence without a line end: what, where, and what to do about it.
@@ -18,3 +19,4 @@ using message_sink = std::function<void(std::string_view)>;
 message_sink messages_to_stderr();
 
 }  // namespace sluice::kfd
+#pragma GCC visibility pop

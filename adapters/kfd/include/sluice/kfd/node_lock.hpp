@@ -13,6 +13,7 @@
 #include "sluice/kfd/unique_fd.hpp"
 #include "sluice/result.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::kfd {
 
 inline constexpr const char* default_owner_lock = "/run/sluice/owner";
@@ -70,3 +71,4 @@ class node_lock {
 };
 
 }  // namespace sluice::kfd
+#pragma GCC visibility pop

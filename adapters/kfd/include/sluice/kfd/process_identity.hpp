@@ -9,6 +9,7 @@
 
 #include "sluice/result.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::kfd {
 
 /// A pid may be given to a stranger; its start time comes with that pid only once until the machine
@@ -29,3 +30,4 @@ struct process_identity {
 [[nodiscard]] result<process_identity> identity_of(pid_t pid);
 
 }  // namespace sluice::kfd
+#pragma GCC visibility pop

@@ -15,6 +15,7 @@
 #include "sluice/result.hpp"
 #include "sluice/role.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::kfd {
 
 /// Since the machine was started, sleep included (CLOCK_BOOTTIME): what start times count, and what
@@ -102,3 +103,4 @@ class role_store {
 };
 
 }  // namespace sluice::kfd
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace sluice::kfd {
 
 struct roots {
@@ -18,3 +19,4 @@ struct roots {
 };
 
 }  // namespace sluice::kfd
+#pragma GCC visibility pop

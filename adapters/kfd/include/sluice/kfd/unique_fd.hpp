@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#pragma GCC visibility push(default)
 namespace sluice::kfd {
 
 class unique_fd {
@@ -32,3 +33,4 @@ class unique_fd {
 };
 
 }  // namespace sluice::kfd
+#pragma GCC visibility pop

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# usage: tests/packages.sh [FOLDER]
+# Makes the Debian packages, in build/package, installs them in a clean Debian in
+# FOLDER (a new one in /tmp, removed at the end), builds examples/embed_minimal there by find_package and by pkg-config,
+# and runs the daemon there as its service does, beside a simulated GPU. A quarter of an hour on 2 cores; needs
+# root, and Debian's mirror as apt has it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. examples/common.sh
+
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+# Inside the clean system, where the tree lies at /sluice.
+inside() {
+  export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+  echo "--- installs"
+  quietly() { "$@" >/tmp/said 2>&1 || { cat /tmp/said; fail "$*"; }; }
+  quietly apt-get update -q
+  # The library, and what a service needs; then what one builds with.
+  quietly apt-get install -y -q --no-install-recommends /packages/{libsluice0.1,libsluice-client0,sluice-tools}_*.deb
+  [ "$(stat -c '%a %U %G' /usr/bin/sluice-agent)" = '750 root sluice' ] || fail "the agent's mode"
+  [ "$(getcap /usr/bin/sluice-agent)" = '/usr/bin/sluice-agent cap_sys_ptrace=ep' ] || fail "the agent's capability"
+  [ "$(stat -c '%a %U' /run/sluice/owner)" = '660 sluice' ] || fail "the owner lock"
+  grep -q '^socket_group = "sluice-clients" ' /etc/sluice/sluice.toml || fail "the configuration"
+  sluice check /etc/sluice/sluice.toml || fail "the configuration is not ok"
+  systemd-analyze verify --man=no /usr/lib/systemd/system/sluice.service || fail "the unit"
+  quietly apt-get install -y -q --no-install-recommends /packages/*.deb g++ cmake make ninja-build python3
+  # Nothing of the tree is used to build.
+  cp -r /sluice/examples/embed_minimal /root/
+  cd /root/embed_minimal
+  echo "--- builds examples/embed_minimal by pkg-config and by find_package"
+  make -s
+  make -s -B SLUICE=sluice-epoll embed_minimal && mv embed_minimal by_make-epoll && make -s && mv embed_minimal by_make
+  cmake -G Ninja -S . -B build >/dev/null && cmake --build build >/dev/null
+  local program
+  for program in by_make by_make-epoll build/embed_minimal build/embed_minimal-epoll; do
+    ldd "$program" | grep -q 'libsluice\(-epoll\)\?.so.0.1 => /' || fail "$program has no libsluice"
+    ! ldd "$program" | grep 'not found' || fail "$program"
+  done
+  python3 -c 'import sluice; print("python:", sluice.__file__)'
+  echo "--- runs"
+  SLUICE_SIM=/usr/bin/sluice-sim /sluice/examples/with_simulated_gpu.sh /sluice/adapters/sim/in_place.sh \
+    /sluice/tests/packages.sh --beside-a-gpu
+  echo "--- removes"
+  cd /
+  quietly apt-get purge -y -q sluice-tools 'libsluice*' python3-sluice
+  [ ! -e /etc/sluice/sluice.toml ] && [ ! -e /usr/bin/sluice ] || fail "something stays"
+}
+
+# eventually SECONDS COMMAND...
+eventually() {
+  local end=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    [ $SECONDS -lt $end ] || return 1
+    sleep 0.02
+  done
+}
+
+beside_a_gpu() {
+  unset SLUICE_KFD_DEVICE SLUICE_KFD_SYSFS SLUICE_KFD_DEBUGFS
+  local log=/tmp/log program
+  sed -i 's/^mode = "observe"/mode = "enforce"/; s/^attach_after = .*/attach_after = "50ms"/
+    s/^attach_at_latest = .*/attach_at_latest = "100ms"/
+    s/^may_claim_online = .*/may_claim_online = { users = ["root"] }/' /etc/sluice/sluice.toml
+  systemd-tmpfiles --create sluice.conf
+  # As the service: its user, without capabilities but in the bound.
+  local as_service=(setpriv --reuid=sluice --regid=sluice --init-groups --inh-caps=-all
+    --bounding-set=-all,+sys_ptrace,+dac_read_search,+checkpoint_restore,+sys_admin)
+  "${as_service[@]}" sluice run --config /etc/sluice/sluice.toml 2>$log &
+  local daemon=$!
+  eventually 20 grep -qs "this program owns the node" $log || { cat $log; fail "the daemon does not own the node"; }
+  # Offline work of another user, by an operator's word; what it is made of is no part of the packages.
+  AMD_QUEUE_TAG=OFFLINE_AI setpriv --reuid=nobody --regid=nogroup --clear-groups \
+    env SLUICE_KFD_DEVICE=/dev/kfd SLUICE_KFD_SYSFS=/sys/class/kfd/kfd \
+    /sluice/build/package/bin/offline_demo --load train >/dev/null &
+  local offline=$!
+  sluice role set --pid $offline offline || fail "sluice role"
+  traced() { [ "$(sed -n 's/^TracerPid:\t//p' "/proc/$offline/status")" != 0 ]; }
+  eventually 20 traced || { cat $log; fail "the offline process is not attached"; }
+  # Programs of root, which follow the daemon: what they have in flight counts there.
+  for program in by_make by_make-epoll build/embed_minimal build/embed_minimal-epoll; do
+    "/root/embed_minimal/$program" >/tmp/said 2>&1 || { cat /tmp/said $log; fail "$program"; }
+    echo "$program: $(tail -n 1 /tmp/said)"
+  done
+  kill -TERM $daemon
+  wait $daemon || { cat $log; fail "the daemon ended with code $?"; }
+  grep 'statistics: ' $log | tail -n 1
+  grep -Eq 'statistics: .* suspended [1-9][0-9]* queues \(0 now\)' $log || { cat $log; fail "nothing was suspended"; }
+  kill -KILL $offline
+  wait $offline || true
+}
+
+case ${1-} in
+  -h | --help) sed -n '2,7s/^# //p' tests/packages.sh; exit 0 ;;
+  --inside) inside; exit ;;
+  --beside-a-gpu) beside_a_gpu; exit ;;
+esac
+
+# The system's mounts are the script's own, and its processes end with it.
+if [ "${1-}" = --in-chroot ]; then
+  root=$2
+  mount -t proc proc "$root/proc"
+  mount --rbind /sys "$root/sys"
+  mount -t tmpfs -o mode=755 dev "$root/dev"
+  mknod -m 666 "$root/dev/null" c 1 3
+  mknod -m 666 "$root/dev/zero" c 1 5
+  mknod -m 666 "$root/dev/full" c 1 7
+  mknod -m 666 "$root/dev/random" c 1 8
+  mknod -m 666 "$root/dev/urandom" c 1 9
+  mknod -m 666 "$root/dev/fuse" c 10 229
+  mkdir "$root/dev/shm" && mount -t tmpfs shm "$root/dev/shm"
+  mount -t tmpfs -o mode=755 run "$root/run"
+  mkdir -p "$root/sluice" && mount --bind "$PWD" "$root/sluice" && mount -o remount,bind,ro "$root/sluice"
+  exec chroot "$root" /sluice/tests/packages.sh --inside
+fi
+
+install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}" "${sluice_package_packages[@]}" debootstrap
+echo "--- builds the packages"
+cmake --preset package -DSLUICE_BUILD_EXAMPLES=ON >build/package.configure.log 2>&1 || { cat build/package.configure.log; exit 1; }
+cmake --build --preset package -- --quiet
+work=${1:-$(mktemp -d /tmp/sluice-packages-XXXXXX)}
+trap '[ -n "'"${1-}"'" ] || as_root rm -rf --one-file-system "$work"' EXIT
+tests/install/packages.sh "$PWD" "$PWD/build/package" "$work/looked_at"
+echo "--- makes a clean Debian"
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
+as_root debootstrap --variant=minbase bookworm "$work/root" "${mirror:-http://deb.debian.org/debian}" >"$work/debootstrap.log" 2>&1 ||
+  { tail "$work/debootstrap.log"; exit 1; }
+# How apt reaches the mirror from here.
+for file in /etc/apt/apt.conf.d/*proxy*; do [ ! -e "$file" ] || as_root cp "$file" "$work/root/etc/apt/apt.conf.d/"; done
+as_root mkdir "$work/root/packages"
+as_root cp "$work"/looked_at/packages/*.deb "$work/root/packages/"
+as_root unshare --mount --pid --fork --kill-child tests/packages.sh --in-chroot "$work/root"
+echo "the packages install, build and run in a clean Debian"
