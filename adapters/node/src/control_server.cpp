@@ -52,7 +52,8 @@ void control_server::owns(bool does) {
 }
 
 void control_server::open() {
-  if (!wanted_ || opened_) return;
+  if (!wanted_) return;
+  if (opened_) return accept_again();
   const auto failed = [&](const std::string& problem) {
     close();
     if (options_.say && !std::exchange(complained_, true))
@@ -81,6 +82,19 @@ void control_server::open() {
   opened_ = true;
 }
 
+void control_server::accept_again() {
+  if (accepting_ != watch_id::none) return;
+  if (const auto made = loop_.watch(listener_.fd(), [this] { accept_some(); }))
+    accepting_ = *made;
+  else
+    loop_.arm(again_, clock::now() + retry_every);
+}
+
+void control_server::pause() {
+  loop_.unwatch(std::exchange(accepting_, watch_id::none));
+  loop_.arm(again_, clock::now() + retry_every);
+}
+
 void control_server::close() {
   loop_.unwatch(std::exchange(accepting_, watch_id::none));
   loop_.unwatch(std::exchange(looking_, watch_id::none));
@@ -104,11 +118,15 @@ bool control_server::admit(const asker& who) const {
 }
 
 void control_server::accept_some() {
-  if (client::closes_waiting() >= most_closes) return;
+  if (client::closes_waiting() >= most_closes) return pause();
   for (int i = 0; i < accepted_at_once; ++i) {
     client::foreign_fd socket(
         ::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket) return;
+    if (!socket) {
+      // Out of descriptors: those that wait would be announced again and again.
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) pause();
+      return;
+    }
     ucred peer{};
     socklen_t size = sizeof peer;
     if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;

@@ -72,6 +72,9 @@ class control_server final : public journal_reader {
 
   void open();
   void close();
+  void accept_again();
+  /// Accepts nobody for a moment.
+  void pause();
   void accept_some();
   bool admit(const asker& who) const;
   void look_at_connections();
