@@ -111,6 +111,7 @@ class metrics_server::impl {
     }
     const time_point now = clock::now();
     connections_.remove_if([&](const connection& each) { return each.over || each.until <= now; });
+    if (accept_at_ <= now && watch(listener_.get(), EPOLLIN, &listener_)) accept_at_ = never;
     set_timer();
   }
 
@@ -142,13 +143,22 @@ class metrics_server::impl {
     // As many as there may be: the others stay where they are, or are turned away.
     for (std::size_t i = 0; i < most_connections; ++i) {
       descriptor fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
-      if (!fd) return;
+      if (!fd) {
+        // Out of descriptors: those that wait would be announced again and again.
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) pause();
+        return;
+      }
       if (connections_.size() >= most_connections) continue;
       connection& made = connections_.emplace_back();
       made.fd = std::move(fd);
       made.until = clock::now() + longest_connection;
       if (!watch(made.fd.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, &made)) made.over = true;
     }
+  }
+
+  void pause() {
+    ::epoll_ctl(ring_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+    accept_at_ = clock::now() + std::chrono::milliseconds(100);
   }
 
   void go_on(connection& with) {
@@ -202,16 +212,18 @@ class metrics_server::impl {
 
   void set_timer() {
     itimerspec when{};
-    if (!connections_.empty()) {
-      // In order of their coming, so the first is the first to end.
-      const duration left =
-          std::max(connections_.front().until - clock::now(), duration(1'000'000));
+    // In order of their coming, so the first is the first to end.
+    const time_point next =
+        std::min(accept_at_, connections_.empty() ? never : connections_.front().until);
+    if (next != never) {
+      const duration left = std::max(next - clock::now(), duration(1'000'000));
       const auto whole = std::chrono::floor<std::chrono::seconds>(left);
       when.it_value = {whole.count(), (left - whole).count()};
     }
     ::timerfd_settime(timer_.get(), 0, &when, nullptr);
   }
 
+  time_point accept_at_ = never;  // Again; never: it accepts.
   std::function<std::string(metrics_form)> page_;
   std::string unix_path_;
   ino_t inode_ = 0;
