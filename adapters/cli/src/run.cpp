@@ -201,7 +201,9 @@ class daemon {
     if (next.policy_table == running_.policy_table)
       next.node.settings.make_policy = nullptr;  // it keeps what it has learnt
     std::string message;
+    set_log_levels(next);  // before the change, of which the scheduler's thread tells
     if (!node_->change(next.node.settings, message)) {
+      set_log_levels(running_);
       log_warning("reload: " + message + "; the old settings stay");
       return;
     }
@@ -213,7 +215,6 @@ class daemon {
     running_.node.settings = next.node.settings;
     running_.log_level = next.log_level;
     running_.log_levels = next.log_levels;
-    set_log_levels(next);
     if (std::exchange(running_.statistics_interval, next.statistics_interval) !=
         next.statistics_interval)
       next_statistics_ = after_interval();
@@ -295,8 +296,7 @@ subcommand add_run(CLI::App& program) {
   command->add_option("--mode", chosen->mode, "Instead of the configuration's mode")
       ->check(CLI::IsMember({"observe", "enforce"}));
   command
-      ->add_option("--trace-out", chosen->trace,
-                   "A timeline for ui.perfetto.dev, of what it does")
+      ->add_option("--trace-out", chosen->trace, "A timeline for ui.perfetto.dev, of what it does")
       ->type_name("FILE");
   return {command, [chosen] { return daemon{*chosen}.run(); }};
 }
