@@ -295,8 +295,7 @@ subcommand add_run(CLI::App& program) {
   command->add_option("--mode", chosen->mode, "Instead of the configuration's mode")
       ->check(CLI::IsMember({"observe", "enforce"}));
   command
-      ->add_option("--trace-out", chosen->trace,
-                   "A timeline for ui.perfetto.dev, of what it does")
+      ->add_option("--trace-out", chosen->trace, "A timeline for ui.perfetto.dev, of what it does")
       ->type_name("FILE");
   return {command, [chosen] { return daemon{*chosen}.run(); }};
 }
