@@ -79,6 +79,11 @@ std::string span_text(double ms) {
   return fmt::format("{}d{:02}h", whole / 86400, whole / 3600 % 24);
 }
 
+std::string signed_span(char sign, double ms) {
+  const std::string text = span_text(ms);
+  return text == "0.0ms" ? "0" : sign + text;
+}
+
 std::string share_text(double share) { return fmt::format("{:.0f}%", share * 100); }
 
 std::string dash_if_zero(std::uint64_t value) { return value == 0 ? "-" : std::to_string(value); }
@@ -325,8 +330,8 @@ std::string group_table(const json::object& status, const std::string& filter, g
               fmt::format("{}/{}", count_of(group, "suspended_queues"),
                           count_of(group, "compute_queues")),
               offline ? share_text(number_of(group, "lost_share")) : "-",
-              offline  ? "-" + span_text(number_of(group, "lost_ms"))
-              : online ? "+" + span_text(number_of(group, "gained_ms"))
+              offline  ? signed_span('-', number_of(group, "lost_ms"))
+              : online ? signed_span('+', number_of(group, "gained_ms"))
                        : "-"});
   }
   return rows.text(width);
