@@ -15,7 +15,8 @@ constexpr std::string_view the_end = "\n]\n";
 
 result<std::unique_ptr<trace_file>> trace_file::create(const std::string& path,
                                                        std::uint64_t most) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY | O_CLOEXEC, 0644);
+  const int fd = ::open(path.c_str(),
+                        O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
   if (fd < 0) return last_system_error();
   std::unique_ptr<trace_file> made{new trace_file{fd, most}};
   made->waiting_ = "[\n";
