@@ -60,7 +60,7 @@ bool control_link::connect(control_failure& failed) {
   } else if (error == EACCES) {
     failed = {control_problem::denied,
               fmt::format("{}: permission denied: ask as root, as the daemon's user or as a member "
-                          "of the socket's group ([daemon] socket_group)",
+                          "of the socket's group ([daemon] control_group)",
                           printable(path))};
   } else {
     failed = {control_problem::broken, fmt::format("{}: {}", printable(path), error_text(error))};

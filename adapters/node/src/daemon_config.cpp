@@ -66,6 +66,8 @@ class daemon_reader {
     if (name_ == "directory") return directory(node.files.directory);
     if (name_ == "clients") return flag(node.clients);
     if (name_ == "socket_group") return group(node.socket_group);
+    if (name_ == "control") return flag(node.control);
+    if (name_ == "control_group") return group(node.control_group);
     if (name_ == "record") return text(node.record.file);
     if (name_ == "jobs") return jobs(node.observing.jobs);
     if (name_ == "metrics") return metrics(node.observing.metrics);
@@ -357,6 +359,8 @@ std::string daemon_config::fixed_differences(const daemon_config& other) const {
   look("directory", node.files.directory, other.node.files.directory);
   look("clients", node.clients, other.node.clients);
   look("socket_group", node.socket_group, other.node.socket_group);
+  look("control", node.control, other.node.control);
+  look("control_group", node.control_group, other.node.control_group);
   look("record", node.record.file, other.node.record.file);
   look("jobs", node.observing.jobs, other.node.observing.jobs);
   look("metrics", node.observing.metrics, other.node.observing.metrics);

@@ -222,7 +222,7 @@ class node_impl final : public node, private steered_node {
         static_cast<steered_node&>(*this), *past);
     control_server_options with;
     with.socket = options_.files.control();
-    with.group = options_.socket_group;
+    with.group = options_.control_group;
     with.say = options_.warn;
     observer_->add(std::move(past));
     observer_->add(std::make_unique<control_server>(

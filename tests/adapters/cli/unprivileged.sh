@@ -120,6 +120,10 @@ daemon=$!
 pids+=("$daemon")
 eventually 20 grep -qs "this program owns the node" $log || fail "the daemon does not own the node"
 [ "$(stat -c '%a %g' /run/sluice/clients.sock)" = "660 64002" ] || fail "whose is the clients' socket?"
+# Who may be a client may not therefore look at everybody.
+[ "$(stat -c '%a %g' /run/sluice/control.sock)" = "660 64001" ] || fail "whose is the control socket?"
+if "${work_user[@]}" /run/bin/sluice status >/dev/null 2>/run/denied; then fail "a client may look"; fi
+grep -q "permission denied: ask as .*control_group" /run/denied || fail "it does not say what to do"
 
 capabilities() { sed -n 's/^CapEff:\t//p' "/proc/$1/status"; }
 [ "$(capabilities "$daemon")" = 0000000000000000 ] || fail "the daemon has capabilities"

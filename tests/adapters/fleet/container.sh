@@ -135,6 +135,7 @@ try() {
   online=$!
   pids+=("$online")
   eventually 20 held || fail "$name: the offline process is not suspended"
+  [ ! -e /run/sluice/control.sock ] || fail "$name: pods that see the clients' socket may look and steer"
   # The agent's bells need what the profiles of container runtimes refuse; it does without them.
   if [ "$name" = profile ] && printf '6.7\n%s\n' "$(uname -r)" | sort -CV; then
     ls -l "/proc/$agent/fd" | grep -q 'anon_inode:\[io_uring\]' || fail "$name: the agent has no bells"

@@ -95,6 +95,10 @@ class Manifest(unittest.TestCase):
         self.assertIn(f"useradd -u {user} -g sluice", CONTAINERFILE)
         self.assertIn(f"socket_group = {clients} ", only("ConfigMap")["data"]["sluice.toml"])
 
+    def test_lets_no_pod_look_or_steer(self):
+        # A client's pod sees the directory, and root of it is root to whoever asks the kernel.
+        self.assertIn("\ncontrol = false ", only("ConfigMap")["data"]["sluice.toml"])
+
 
 class Containerfile(unittest.TestCase):
     def test_installs_the_libraries_of_the_programs(self):

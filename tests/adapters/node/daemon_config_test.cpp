@@ -92,6 +92,8 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
                                 "directory",
                                 "clients",
                                 "socket_group",
+                                "control",
+                                "control_group",
                                 "record",
                                 "jobs",
                                 "metrics",
@@ -138,7 +140,8 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
 
 TEST_F(DaemonConfig, ReadsItsTable) {
   const auto config = load(
-      "[daemon]\nclients = false\nsocket_group = \"root\"\nrecord = \"/tmp/r\"\njobs = \"/tmp/j\"\n"
+      "[daemon]\nclients = false\nsocket_group = \"root\"\ncontrol = false\ncontrol_group = 4242\n"
+      "record = \"/tmp/r\"\njobs = \"/tmp/j\"\n"
       "metrics = \"127.0.0.1:9464\"\nmetrics_file = \"/tmp/m\"\ntrace = \"/tmp/t\"\nmode = "
       "\"enforce\"\ndirectory = "
       "\"/tmp/x/\"\nagent = \"/opt/agent\"\n"
@@ -159,6 +162,8 @@ TEST_F(DaemonConfig, ReadsItsTable) {
                                                        .trace = "/tmp/t"}));
   EXPECT_FALSE(config->node.clients);
   EXPECT_EQ(config->node.socket_group, gid_t{0});
+  EXPECT_FALSE(config->node.control);
+  EXPECT_EQ(config->node.control_group, gid_t{4242});
   EXPECT_TRUE(config->node.criu_pause);
   EXPECT_EQ(config->log_level, daemon_log_level::error);
   for (const log_part each : all_log_parts) {
@@ -170,8 +175,8 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->statistics_interval, 0s);
   EXPECT_THAT(config->policy, StartsWith("slo:"));
   EXPECT_EQ(config->fixed_differences(daemon_config{}),
-            "mode, directory, clients, socket_group, record, jobs, metrics, metrics_file, trace, "
-            "agent, batch_commands, criu_pause");
+            "mode, directory, clients, socket_group, control, control_group, record, jobs, metrics, "
+            "metrics_file, trace, agent, batch_commands, criu_pause");
   // It makes policies from what was read, whatever becomes of the file.
   std::filesystem::remove(path_);
   EXPECT_EQ(config->node.settings.make_policy()->name(),

@@ -87,8 +87,11 @@ struct node_options {
   /// Whether whoever may open the socket files.control() is shown the node while this program is
   /// the owner, and root and this program's user may pause it there and switch its policy.
   bool control = true;
-  /// Of both sockets, whose mode is 0660; none: this process's.
+  /// Of files.clients(), whose mode is 0660; none: this process's.
   std::optional<gid_t> socket_group{};
+  /// Of files.control(), likewise. Not the clients': who may connect sees everybody's processes, and
+  /// root of a container may be root here.
+  std::optional<gid_t> control_group{};
   /// Finds the policy that somebody names at the control socket (NAME[:KEY=VALUE,...]). On a thread
   /// of the node's own; may take its time. Where it fails, `message` gets one sentence. Empty: the
   /// policy cannot be switched.
