@@ -22,6 +22,7 @@ inside() {
   [ "$(getcap /usr/bin/sluice-agent)" = '/usr/bin/sluice-agent cap_sys_ptrace=ep' ] || fail "the agent's capability"
   [ "$(stat -c '%a %U' /run/sluice/owner)" = '660 sluice' ] || fail "the owner lock"
   grep -q '^socket_group = "sluice-clients" ' /etc/sluice/sluice.toml || fail "the configuration"
+  grep -q '^jobs = "/var/log/sluice/jobs" ' /etc/sluice/sluice.toml || fail "sluice jobs would find nothing"
   sluice check /etc/sluice/sluice.toml || fail "the configuration is not ok"
   systemd-analyze verify --man=no /usr/lib/systemd/system/sluice.service || fail "the unit"
   quietly apt-get install -y -q --no-install-recommends /packages/*.deb g++ cmake make ninja-build python3
@@ -86,6 +87,7 @@ beside_a_gpu() {
   kill -TERM $daemon
   wait $daemon || { cat $log; fail "the daemon ended with code $?"; }
   grep 'statistics: ' $log | tail -n 1
+  sluice jobs | grep 'offline_demo' || fail "sluice jobs does not find what the daemon wrote"
   grep -Eq 'statistics: .* suspended [1-9][0-9]* queues \(0 now\)' $log || { cat $log; fail "nothing was suspended"; }
   kill -KILL $offline
   wait $offline || true

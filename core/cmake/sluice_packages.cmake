@@ -108,9 +108,10 @@ foreach(script postinst prerm postrm)
 endforeach()
 list(APPEND CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA ${folder}/conffiles)
 
-# The configuration of the service, with the one key that DAEMON.md changes for it.
+# The configuration of the service, with the keys that DAEMON.md changes for it.
 file(READ ${PROJECT_SOURCE_DIR}/adapters/node/sluice.toml text)
-string(REPLACE "socket_group = \"\" " "socket_group = \"sluice-clients\" " text "${text}")
+string(REPLACE "\nsocket_group = \"\" " "\nsocket_group = \"sluice-clients\" " text "${text}")
+string(REPLACE "\njobs = \"log\" " "\njobs = \"/var/log/sluice/jobs\" " text "${text}")
 file(CONFIGURE OUTPUT ${made}/sluice.toml CONTENT "${text}" @ONLY)
 install(FILES ${made}/sluice.toml DESTINATION /etc/sluice COMPONENT debian_tools EXCLUDE_FROM_ALL)
 

@@ -39,6 +39,11 @@ for library in libsluice libsluice-epoll; do
     fail "$library shows more than its own"
 done
 
+# The service's configuration: a command as it is installed finds what the daemon writes.
+for key in 'socket_group = "sluice-clients"' 'jobs = "/var/log/sluice/jobs"'; do
+  grep -q "^$key " root/etc/sluice/sluice.toml || fail "the configuration does not say $key"
+done
+
 # The manual: a page for each command there is, none with a warning.
 export MANROFFSEQ='' MAN_KEEP_FORMATTING='' LC_ALL=C.UTF-8
 sluice=root/usr/bin/sluice

@@ -148,9 +148,13 @@ int show(const options& chosen) {
     const int error = errno;
     if (!read_lines(file, book) && !moved) {
       complain(fmt::format(
-          "{}: cannot be read: {}; name the file that [daemon] jobs names, or give the log: "
-          "journalctl -u sluice | sluice jobs -",
-          printable(chosen.file), std::strerror(error)));
+          "{}: cannot be read: {}; {}, or give the log: journalctl -u sluice | sluice jobs -",
+          printable(chosen.file), std::strerror(error),
+          error == ENOENT ? fmt::format("no process has ended yet, or the daemon writes elsewhere: "
+                                        "set jobs = \"{}\" in [daemon] of its configuration and "
+                                        "start it anew, name the file that stands there",
+                                        printable(chosen.file))
+                          : "name the file that [daemon] jobs names"));
       return exit_failed;
     }
   }

@@ -45,3 +45,5 @@ grep -q '^sluice:[^:]*:[^:]*:$' "$root/etc/group"
 [ "$(stat -c %a "$root/run/sluice")" = 755 ] && [ "$(stat -c %a "$root/run/sluice/owner")" = 660 ]
 [ "$(stat -c %u "$root/run/sluice")" = "$(sed -n 's/^sluice:[^:]*:\([0-9]*\):.*/\1/p' "$root/etc/passwd")" ]
 [ "$(stat -c %u "$root/var/lib/sluice")" = 0 ]
+# Where the service's configuration has jobs' accounts: `sluice check` finds it before the first start.
+[ "$(stat -c '%a %u' "$root/var/log/sluice")" = "755 $(stat -c %u "$root/run/sluice")" ]

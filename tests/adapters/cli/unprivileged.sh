@@ -47,7 +47,9 @@ grep -q '^setcap ' /run/commands
 bash -euo pipefail /run/commands || skip "no file capabilities on a tmpfs here"
 [ "$(diff /run/sluice.toml /run/etc/sluice.toml | grep '^[<>]' | cut -d '#' -f 1 | tr -s ' ')" = \
   '< socket_group = "" 
-> socket_group = "sluice-clients" ' ] || fail "another configuration is installed"
+> socket_group = "sluice-clients" 
+< jobs = "log" 
+> jobs = "/var/log/sluice/jobs" ' ] || fail "another configuration is installed"
 pids=()
 trap 'kill -KILL "${pids[@]}" 2>/dev/null || true' EXIT
 # offline_work COMMAND...: by that command, in the background.
