@@ -33,6 +33,7 @@ OURS = re.compile(
     r"|kubepods/(?:burstable/|besteffort/)?pod[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 MOST_CHARACTERS = 8 << 20  # of one JSON object; a Kubernetes object has 1.5 MiB at most
 LONGEST_WAIT = 30  # seconds between two tries
+LONGEST_CALL = 60  # seconds that a command may take, before it is a failure: a server that takes calls and answers none
 # Of kubectl and `sluice role`, and of what they write.
 FAILURES = (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError)
 
@@ -170,7 +171,7 @@ class Store:
 
     def _run(self, *words):
         done = subprocess.run([*self.command, *words, *self.path], capture_output=True, text=True,
-                              stdin=subprocess.DEVNULL, check=False)
+                              stdin=subprocess.DEVNULL, check=False, timeout=LONGEST_CALL)
         if done.returncode != 0:
             raise OSError(done.stderr.strip() or f"sluice role ended with code {done.returncode}")
         return done.stdout
@@ -230,7 +231,9 @@ class Watcher:
         self.relist_after = relist
 
     def list_once(self):
-        done = subprocess.run(self.get, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+        # kubectl's own limit, which says more, and ours, should kubectl itself hang.
+        done = subprocess.run([*self.get, f"--request-timeout={LONGEST_CALL / 2:g}s"], capture_output=True,
+                              stdin=subprocess.DEVNULL, check=False, timeout=LONGEST_CALL)
         if done.returncode != 0:
             raise OSError(done.stderr.decode(errors="replace").strip() or "kubectl failed")
         try:

@@ -252,6 +252,21 @@ esac
         self.eventually(self.THEN)
         self.eventually(self.FIRST)
 
+    def test_gives_up_commands_that_hang_and_tries_again(self):
+        silent = self.directory / "silent"
+        silent.write_text("#!/bin/sh\nexec sleep 100\n")
+        silent.chmod(0o755)
+        self.addCleanup(setattr, pod_roles, "LONGEST_CALL", pod_roles.LONGEST_CALL)
+        pod_roles.LONGEST_CALL = 0.2
+        began = time.monotonic()
+        for kubectl, sluice in ((silent, SLUICE), (self.directory / "kubectl", silent)):
+            watcher = pod_roles.Watcher(node(), pod_roles.Store(str(sluice), str(self.store)), str(kubectl), 1)
+            with self.assertRaises(pod_roles.FAILURES):
+                watcher.list_once()
+        self.assertLess(time.monotonic() - began, PATIENCE)
+        # Without kubectl's own limit a server that is silent would be noticed by ours alone.
+        self.assertRegex((self.directory / "asked").read_text(), "--request-timeout=")
+
     def test_keeps_what_was_said_where_kubectl_fails(self):
         subprocess.run(self.command("--once"), check=True, stderr=subprocess.DEVNULL)
         for pods, code in (("pods.json", 1), ("watch.json", 0)):
