@@ -146,6 +146,13 @@ function(sluice_add_test name)
   endforeach()
 endfunction()
 
+# A test for which this machine lacks a program: CTest shows that it was skipped, instead of nothing.
+function(sluice_add_skipped_test name why)
+  cmake_parse_arguments(arg "" "" "LABELS" ${ARGN})
+  add_test(NAME ${name} COMMAND sh -c "echo 'skipped: ${why}'; exit 77")
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77)
+endfunction()
+
 function(sluice_install_package)
   include(CMakePackageConfigHelpers)
   set(where ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """usage: check.py trace FILE | metrics FILE
 trace: reads a timeline as a viewer does, and says how many arrivals, suspends and resumes hang together.
-metrics: has Prometheus' own Python client read a page in the form OpenMetrics."""
+metrics: has Prometheus' own Python client read a page in the form OpenMetrics; ends with 77 where that is not installed."""
 import collections
 import json
 import sys
@@ -85,7 +85,7 @@ def check_metrics(path):
         from prometheus_client.openmetrics.parser import text_string_to_metric_families
     except ImportError:
         print("not read: python3-prometheus-client is not installed")
-        return
+        sys.exit(77)
     with open(path, encoding="utf-8") as file:
         families = list(text_string_to_metric_families(file.read()))
     need(len(families) > 20, "few metrics")
