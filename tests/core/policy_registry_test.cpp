@@ -252,6 +252,16 @@ TEST_F(LoadPolicy, TakesCostsFromAMeasuredProfile) {
   values.set("of", std::string("slo"));
   EXPECT_TRUE(everything().make("shadow", values, message_)) << message_;
 
+  const std::string costs = "[[gpu]]\nsuspend_cost = \"2ms\"\nresume_cost = \"7ms\"\n";
+  said("[measured]\naccepted = true\n" + costs);
+  EXPECT_TRUE(load(slo)) << message_;
+  said("[measured]\naccepted = false\n" + costs);
+  EXPECT_EQ(load(slo).error(), errc::bad_config);
+  EXPECT_THAT(message_, HasSubstr(":4: profile " + profile + " says accepted = false: a step"));
+  said("[measured]\naccepted = \"yes\"\n" + costs);
+  EXPECT_FALSE(load(slo));
+  EXPECT_THAT(message_, HasSubstr(profile + ":2: accepted must be true or false"));
+
   said("[[gpu]]\nsuspend_cost = \"3min\"\n");
   EXPECT_EQ(load(slo).error(), errc::bad_config);
   EXPECT_EQ(message_, path_ + ":4: profile " + profile +

@@ -100,14 +100,19 @@ int list(const std::vector<const step*>& chosen, duration limit) {
 }
 
 /// The driver lists everyone who has opened it, this process among them.
-std::vector<std::string> others(const kfd::roots& where, bool after_start) {
+result<std::vector<std::string>> others(const kfd::roots& where, bool after_start) {
   std::vector<std::string> all;
   const auto node = kfd::look_at_node(where);
-  if (!node) return all;
+  if (!node) return node.error();
   for (const auto& each : node->processes)
     if (each.pid != ::getpid() && !(after_start && each.command == "sluice-agent"))
       all.push_back(fmt::format("{} ({})", each.pid, printable(each.command)));
   return all;
+}
+
+std::string unread_text(const kfd::roots& where, error_code why) {
+  return fmt::format("who else uses the driver cannot be read from {}/proc: {}", where.sysfs,
+                     why.message());
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -139,6 +144,7 @@ class acceptance_run {
       return exit_done;
     }
     output_file report{chosen_.report}, profile{chosen_.profile};
+    report_ = &report;
     if (!report.ready() || !profile.ready()) return exit_failed;
     // Before any thread starts, so that each has them blocked.
     sigset_t ends;
@@ -150,9 +156,11 @@ class acceptance_run {
     {
       hands by{how_, signals.get()};
       if (!by.start(*device_, node_)) return exit_failed;
-      if (!by.hears_resets()) {
-        about_.notes.emplace_back(
-            "the driver tells this process of no resets (SMI): only errors show");
+      if (const auto deaf = node_.gpus.size() - by.gpus_heard(); deaf != 0) {
+        about_.notes.push_back(
+            fmt::format("of {} of {} GPUs the driver tells this process no resets (SMI): only "
+                        "errors show there",
+                        deaf, node_.gpus.size()));
         complain("warning: " + about_.notes.back());
       }
       if (about_.device.simulated)
@@ -166,7 +174,7 @@ class acceptance_run {
       print(fmt::format("{} is not written: no suspend was measured\n", chosen_.profile));
     else
       written = profile.write([&](const auto& put) { put(text); }) && written;
-    print(fmt::format("{}; see {}\n", about_.good() ? "accepted" : "NOT ACCEPTED", chosen_.report));
+    print(fmt::format("{}; see {}\n", result_text(about_), chosen_.report));
     return about_.good() && written ? exit_done : exit_failed;
   }
 
@@ -209,13 +217,7 @@ class acceptance_run {
       complain(how_.where.device + " cannot be opened; see 'sluice doctor'");
       return false;
     }
-    if (const auto there = others(how_.where, false); !there.empty() && !chosen_.beside_others) {
-      complain(
-          fmt::format("other processes use the driver: {}; end them, or say --beside-others "
-                      "if they may be lost",
-                      joined(there)));
-      return false;
-    }
+    if (!chosen_.beside_others && !alone()) return false;
     about_.device.kernel = first_line("/proc/sys/kernel/osrelease");
     if (!about_.device.simulated) about_.device.module = first_line("/sys/module/amdgpu/version");
     about_.device.abi_minor = device_->minor_version();
@@ -223,6 +225,18 @@ class acceptance_run {
     about_.when = kfd::wall_text(kfd::wall_time_now());
     set_gpu(node_.gpus.front());
     return true;
+  }
+
+  /// \return false, after a complaint.
+  bool alone() const {
+    const auto there = others(how_.where, false);
+    if (there && there->empty()) return true;
+    complain(there ? fmt::format("other processes use the driver: {}; end them, or say "
+                                 "--beside-others if they may be lost",
+                                 joined(*there))
+                   : unread_text(how_.where, there.error()) +
+                         "; say --beside-others if nobody does, or they may be lost");
+    return false;
   }
 
   void set_gpu(const kfd::gpu_description& gpu) {
@@ -235,19 +249,21 @@ class acceptance_run {
 
   void go(hands& by) {
     bench here{by, how_};
-    bool stopped = false;
-    for (const auto* each : steps_) {
-      finding found{.step = std::string{each->name}};
-      if (!stopped) {
-        stopped = !run_one(*each, here, found);
-        print(line_of(found));
-      }
-      about_.findings.push_back(std::move(found));
+    for (const auto* each : steps_) about_.findings.push_back({.step = std::string{each->name}});
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      const bool next = run_one(*steps_[i], here, about_.findings[i]);
+      print(line_of(about_.findings[i]));
+      if (!next) return;
     }
   }
 
+  /// The machine may hang in the next step: what was found so far is on the disk by then.
+  void keep_report() { keeps_ = keeps_ && report_->keep(report_text(about_)); }
+
   /// \return whether the next may follow.
   bool run_one(const step& which, bench& here, finding& found) {
+    found.what = acceptance::verdict::begun;
+    keep_report();
     const time_point begin = clock::now();
     here.by.begin_step();
     try {
@@ -261,6 +277,7 @@ class acceptance_run {
     }
     found.took = clock::now() - begin;
     const bool good = found.what != acceptance::verdict::failed;
+    if (!good) keep_report();
     // The victims are gone by now, and with them what was suspended.
     here.by.let_go();
     if (!good && !here.by.interrupted()) here.by.look_for_reset();
@@ -271,10 +288,11 @@ class acceptance_run {
 
   void expect_nobody_else(hands& by) {
     if (chosen_.beside_others) return;
-    std::vector<std::string> there;
+    result<std::vector<std::string>> there = errc::unknown_target;
     // Of a victim that has just ended the driver may not know yet.
-    if (!by.wait_for(2s, [&] { return (there = others(how_.where, true)).empty(); }))
-      fail(fmt::format("other processes use the driver: {}", joined(there)));
+    (void)by.wait_for(2s, [&] { return !(there = others(how_.where, true)) || there->empty(); });
+    if (!there) fail(unread_text(how_.where, there.error()));
+    if (!there->empty()) fail(fmt::format("other processes use the driver: {}", joined(*there)));
   }
 
   const options& chosen_;
@@ -283,6 +301,8 @@ class acceptance_run {
   std::unique_ptr<kfd::device> device_;
   kfd::node_view node_;
   acceptance::report about_;
+  output_file* report_ = nullptr;
+  bool keeps_ = true;
 };
 
 }  // namespace
@@ -294,7 +314,8 @@ subcommand add_accept(CLI::App& program) {
   command->footer(
       "Starts victims of its own, suspends them and no one else, and stops at the\n"
       "first ERROR, reset or failed step. What each step risks, and what to do when it\n"
-      "fails: adapters/cli/ACCEPT.md. Exit code 0: accepted; 1: not; 2: usage.");
+      "fails: adapters/cli/ACCEPT.md. Exit code 0: accepted, though steps may not have\n"
+      "been possible, which the last line says; 1: not, or none was possible; 2: usage.");
   command
       ->add_option("--victim", chosen->how.victim, "What to suspend [simulated: sluice-sim-victim]")
       ->type_name("PROGRAM");
@@ -322,10 +343,10 @@ subcommand add_accept(CLI::App& program) {
   };
   time("--window", chosen->how.window, 10ms, 1min, "How long speeds are measured");
   time("--limit", chosen->how.limit, 1s, 1h, "Longest time of a step");
-  command->add_option("--report", chosen->report, "Written at the end")
+  command->add_option("--report", chosen->report, "Written anew before each step, and at the end")
       ->capture_default_str()
       ->type_name("FILE");
-  command->add_option("--profile", chosen->profile, "Likewise, for sim, lab and slo")
+  command->add_option("--profile", chosen->profile, "Written at the end, for sim, lab and slo")
       ->capture_default_str()
       ->type_name("FILE");
   command->add_flag("--beside-others", chosen->beside_others,

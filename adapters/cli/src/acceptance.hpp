@@ -22,6 +22,7 @@ enum class verdict : std::uint8_t {
   failed,        ///< Nothing more is done.
   not_possible,  ///< The victim, or this machine, has not what it takes; the next step follows.
   not_run,
+  begun,  ///< In a report that is read while it runs, or after the machine hung.
 };
 std::string_view to_string(verdict what);
 
@@ -92,8 +93,12 @@ struct report {
   std::vector<finding> findings{};  ///< As many as there are steps that were asked for.
   std::vector<std::string> notes{};
 
+  /// At least one step passed, and none failed or was left out.
   bool good() const;
 };
+
+/// "accepted", what it leaves open, or why not: one clause.
+std::string result_text(const report& about);
 
 /// "5.21 ms": three digits.
 std::string time_text(duration value);

@@ -86,7 +86,8 @@ class hands final : private backend_listener {
   /// Waits a moment for a reset that a failure may bring.
   void look_for_reset();
   bool interrupted() const noexcept { return interrupted_; }
-  bool hears_resets() const noexcept { return !resets_.empty(); }
+  /// How many GPUs' resets are heard of.
+  std::size_t gpus_heard() const noexcept { return resets_.size(); }
   /// What the agent had to say since the last call.
   std::vector<std::string> take_words();
   /// Where the victims' queues were.

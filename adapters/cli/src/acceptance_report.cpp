@@ -79,6 +79,7 @@ std::string_view to_string(verdict what) {
     case verdict::passed: return "passed";
     case verdict::failed: return "FAILED";
     case verdict::not_possible: return "not possible here";
+    case verdict::begun: return "begun, not ended";
     case verdict::not_run: break;
   }
   return "not run";
@@ -113,10 +114,33 @@ std::map<std::string, std::uint64_t, std::less<>> read_properties(const kfd::roo
   return all;
 }
 
+namespace {
+std::vector<std::string_view> steps_with(const report& about, verdict what) {
+  std::vector<std::string_view> all;
+  for (const auto& each : about.findings)
+    if (each.what == what) all.emplace_back(each.step);
+  return all;
+}
+}  // namespace
+
 bool report::good() const {
-  return std::ranges::all_of(findings, [](const auto& each) {
-    return each.what == verdict::passed || each.what == verdict::not_possible;
-  });
+  const auto is = [this](verdict what) { return steps_with(*this, what).size(); };
+  return is(verdict::passed) != 0 &&
+         is(verdict::passed) + is(verdict::not_possible) == findings.size();
+}
+
+std::string result_text(const report& about) {
+  const auto missing = steps_with(about, verdict::not_possible);
+  if (about.good() && missing.empty()) return "accepted";
+  if (about.good())
+    return fmt::format("accepted, but {} step{} not possible here: {}", missing.size(),
+                       missing.size() == 1 ? " was" : "s were", fmt::join(missing, ", "));
+  if (const auto failed = steps_with(about, verdict::failed); !failed.empty())
+    return fmt::format("NOT ACCEPTED: {} failed", fmt::join(failed, ", "));
+  if (missing.size() == about.findings.size()) return "NOT ACCEPTED: no step was possible here";
+  if (const auto begun = steps_with(about, verdict::begun); !begun.empty())
+    return fmt::format("NOT ACCEPTED so far: {} was begun and has not ended", begun.front());
+  return "NOT ACCEPTED so far: steps are left";
 }
 
 std::string time_text(duration value) {
@@ -141,9 +165,7 @@ std::string report_text(const report& about) {
       about.device.simulated
           ? "# sluice accept, on a SIMULATED device: nothing here was measured on hardware\n\n"
           : "# sluice accept\n\n";
-  text += fmt::format(
-      "- result: {}\n",
-      about.good() ? "every step that was asked for passed, or is marked below" : "NOT ACCEPTED");
+  text += fmt::format("- result: {}\n", result_text(about));
   text += fmt::format("- when: {}\n- device: {}\n- driver: {}\n- firmware: {}\n- victim: {}\n",
                       about.when, device_text(about.device), driver_text(about.device),
                       firmware_text(about.device), about.victim);
@@ -154,7 +176,7 @@ std::string report_text(const report& about) {
   for (const auto& each : about.findings) {
     const std::string first =
         fmt::format("| {} | {} | {} ", each.step, to_string(each.what),
-                    each.what == verdict::not_run ? "" : time_text(each.took));
+                    each.took == duration::zero() ? "" : time_text(each.took));
     if (each.figures.empty()) text += first + "| | | | |\n";
     for (const auto& one : each.figures)
       text += fmt::format(
@@ -180,10 +202,10 @@ std::string profile_text(const report& about) {
       "# What 'sluice accept' measured on a {}, for 'sluice sim', 'sluice lab' and the\n"
       "# policy slo. Times are of {} and {} driver calls. What is not here was not measured: the\n"
       "# defaults of adapters/sim/src/profile.hpp stand.\n"
-      "name = \"measured\"\n\n[measured]\nsimulated = {}\nat = {}\ndriver = {}\n"
+      "name = \"measured\"\n\n[measured]\nsimulated = {}\naccepted = {}\nat = {}\ndriver = {}\n"
       "firmware = {}\n",
       device.simulated ? "SIMULATED device" : "GPU", suspend.samples.size(), resume.samples.size(),
-      device.simulated, quoted(about.when), quoted(driver_text(device)),
+      device.simulated, about.good(), quoted(about.when), quoted(driver_text(device)),
       quoted(firmware_text(device)));
   if (!about.good()) text.insert(0, "# NOT ACCEPTED: a step failed; the report says which.\n");
   const auto also = [&](std::string_view key, std::string_view name) {

@@ -1,5 +1,6 @@
 #include "output.hpp"
 
+#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -40,6 +41,20 @@ bool print(const boost::json::value& value) { return print(boost::json::serializ
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 
+namespace {
+
+/// So that the file's name is there after a crash, too, as far as the file system takes that.
+void sync_directory_of(const std::string& path) {
+  const auto above = std::filesystem::path{path}.parent_path();
+  const int directory =
+      ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return;
+  (void)::fsync(directory);
+  ::close(directory);
+}
+
+}  // namespace
+
 output_file::handle output_file::open(const std::string& path, const char* how) {
   return {path.empty() ? nullptr : std::fopen(path.c_str(), how),
           [](std::FILE* f) { return f == nullptr ? 0 : std::fclose(f); }};
@@ -70,6 +85,16 @@ bool output_file::ready() const {
 
 bool output_file::write(
     const std::function<void(const std::function<void(std::string_view)>&)>& produce) {
+  return put(produce, false);
+}
+
+bool output_file::keep(std::string_view text) {
+  return file_ || put([text](const auto& give) { give(text); }, true);
+}
+
+bool output_file::put(
+    const std::function<void(const std::function<void(std::string_view)>&)>& produce,
+    bool onto_disk) {
   if (path_.empty()) return true;
   std::string target = path_, beside;
   if (!file_) {
@@ -91,8 +116,10 @@ bool output_file::write(
       good = good && std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size();
     });
     good = good && std::fflush(file_.get()) == 0;
+    good = good && (!onto_disk || ::fsync(::fileno(file_.get())) == 0);
   }
   if (good && !beside.empty()) good = ::rename(beside.c_str(), target.c_str()) == 0;
+  if (good && onto_disk) sync_directory_of(target);
   if (!good) {
     complain(fmt::format("{}: cannot be written: {}", path_, error_text(errno)));
     if (!beside.empty()) ::unlink(beside.c_str());

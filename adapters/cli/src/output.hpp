@@ -43,8 +43,15 @@ class output_file {
   /// was asked for. Once.
   /// \return false, after a complaint.
   bool write(const std::function<void(const std::function<void(std::string_view)>&)>& produce);
+  /// Has the file hold this meanwhile, and be on the disk with it, before what may hang the
+  /// machine; any number of times before write(). Does nothing to a pipe or a terminal. \return
+  /// false, after a complaint.
+  bool keep(std::string_view text);
 
  private:
+  bool put(const std::function<void(const std::function<void(std::string_view)>&)>& produce,
+           bool onto_disk);
+
   using handle = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
   static handle open(const std::string& path, const char* how);
 

@@ -189,8 +189,9 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
 /// What `sluice accept` says of its measurement beside what is simulated: checked, and not used.
 void check_measured(const std::string& file, const toml::table& table) {
   table_reader in{file, table, "measured."};
-  bool simulated = false;
+  bool simulated = false, accepted = false;
   in.read("simulated", simulated);
+  in.read("accepted", accepted);
   for (const char* const key : {"at", "driver", "firmware"}) {
     std::string text;
     in.read(key, text);

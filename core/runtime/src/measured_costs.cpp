@@ -1,5 +1,6 @@
 #include "measured_costs.hpp"
 
+#include "log.hpp"
 #include "toml_file.hpp"
 
 #include <algorithm>
@@ -44,6 +45,18 @@ std::optional<duration> cost_of(const toml::table& profile, const std::string& p
   return most;
 }
 
+/// \return `otherwise` where [measured] does not say it.
+bool measured_flag(const toml::table& profile, const std::string& path, const char* key,
+                   bool otherwise, std::string& wrong) {
+  const auto* const measured = profile.get_as<toml::table>("measured");
+  const auto* const node = measured == nullptr ? nullptr : measured->get(key);
+  if (node == nullptr) return otherwise;
+  const auto said = node->value_exact<bool>();
+  if (!said)
+    wrong = fmt::format("profile {}:{}: {} must be true or false", path, line_of(*node), key);
+  return said.value_or(otherwise);
+}
+
 }  // namespace
 
 std::string use_profile(const policy_kind& kind, parameters& values,
@@ -56,6 +69,17 @@ std::string use_profile(const policy_kind& kind, parameters& values,
   std::string message;
   const auto file = read_toml(path, message);
   if (!file) return "profile " + message;
+  const bool accepted = measured_flag(*file, path, "accepted", true, message);
+  const bool simulated = measured_flag(*file, path, "simulated", false, message);
+  if (!message.empty()) return message;
+  if (!accepted)
+    return fmt::format(
+        "profile {} says accepted = false: a step of 'sluice accept' failed there, "
+        "so its costs are not to be relied on; measure anew",
+        path);
+  if (simulated)
+    log_line(log_level::warning, log_part::policy, {{"profile", path}},
+             "profile {} was measured on a simulated device: its costs are no GPU's", path);
   values.erase("profile");
   bool any = false;
   for (const char* const key : {"suspend_cost", "resume_cost"}) {

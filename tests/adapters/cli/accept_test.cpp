@@ -7,6 +7,7 @@
 #include "simulated_device.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
@@ -36,8 +37,10 @@ class SluiceAccept : public testing::Test {
   void control(const std::string& line) const {
     std::ofstream{device_.root() + "/sim/control"} << line << std::endl;
   }
-  command start(std::vector<std::string> words, const std::string& victim = "") const {
+  command start(std::vector<std::string> words, const std::string& victim = "",
+                const std::string& sysfs = "") const {
     auto environment = device_.environment();
+    if (!sysfs.empty()) environment.insert(environment.begin(), "SLUICE_KFD_SYSFS=" + sysfs);
     environment.push_back("SLUICE_SIM_ROOT=" + device_.root());
     environment.push_back("SLUICE_BREAKERS=" + file("breakers"));
     if (!victim.empty()) environment.push_back("BAD_VICTIM=" + victim);
@@ -76,7 +79,9 @@ TEST_F(SluiceAccept, PassesEveryStepOnTheSimulatedDevice) {
   EXPECT_TRUE(all_gone());
 
   // The costs of fast_profile(), and what a call takes besides; the size of what was measured.
-  EXPECT_THAT(read_file(file("measured.toml")), HasSubstr("simulated = true"));
+  EXPECT_THAT(all.out(), HasSubstr("\naccepted; see "));
+  EXPECT_THAT(report(), HasSubstr("- result: accepted\n"));
+  EXPECT_THAT(read_file(file("measured.toml")), HasSubstr("simulated = true\naccepted = true\n"));
   const auto measured = sim::load_profile(file("measured.toml"));
   ASSERT_EQ(measured.gpus.size(), 1U);
   const auto& gpu = measured.gpus[0];
@@ -105,6 +110,19 @@ TEST_F(SluiceAccept, IsReadByTheSimulatorTheLaboratoryAndThePolicySlo) {
   command shows{SLUICE_PROGRAM, {"check", file("node.toml")}, {}};
   EXPECT_EQ(shows.ends(), 0) << shows.err();
   EXPECT_THAT(shows.out(), HasSubstr("suspend_cost=" + std::to_string(cost / 1us) + "us"));
+  EXPECT_THAT(shows.err(), HasSubstr("was measured on a simulated device"));
+}
+
+TEST_F(SluiceAccept, GivesThePolicySloNoCostsOfARunThatFailed) {
+  auto measures = start({"--repeat=2", "--steps=suspend-1-idle,exit", "--limit=2s"}, "stays");
+  ASSERT_EQ(measures.ends(), 1) << measures.out() << measures.err();
+  EXPECT_THAT(measures.out(), HasSubstr("\nNOT ACCEPTED: exit failed; see "));
+  EXPECT_EQ(sim::load_profile(file("measured.toml")).gpus.size(), 1U);
+  std::ofstream{file("node.toml")} << "[policy]\nname = \"slo\"\nrequest.p99 = \"300ms\"\n"
+                                      "profile = \"measured.toml\"\n";
+  command shows{SLUICE_PROGRAM, {"check", file("node.toml")}, {}};
+  EXPECT_EQ(shows.ends(), 1);
+  EXPECT_THAT(shows.out() + shows.err(), HasSubstr("measured.toml says accepted = false"));
 }
 
 /// What goes wrong, where, and what is said of it.
@@ -188,12 +206,38 @@ TEST_F(SluiceAccept, OpensTheBreakerOfAGpuThatFailed) {
 }
 
 TEST_F(SluiceAccept, GoesOnWhereTheVictimHasTooFewQueues) {
-  auto few = start({"--steps=suspend-4-idle,agent-killed", "--repeat=1"}, "few");
+  auto few = start({"--steps=attach,suspend-4-idle,agent-killed", "--repeat=1"}, "few");
   EXPECT_EQ(few.ends(), 0) << few.out();
   EXPECT_THAT(few.out(),
               HasSubstr("not possible here: the victim was told to make 4 queues and has "
                         "2"));
+  const std::string but =
+      "accepted, but 2 steps were not possible here: suspend-4-idle, agent-killed";
+  EXPECT_THAT(few.out(), HasSubstr("\n" + but + "; see "));
+  EXPECT_THAT(report(), HasSubstr("- result: " + but + "\n"));
   EXPECT_TRUE(all_gone());
+}
+
+// Symptom: it said "accepted" of a node where it could try nothing.
+TEST_F(SluiceAccept, AcceptsNothingWhereNothingWasPossible) {
+  auto none = start({"--steps=suspend-4-idle", "--repeat=1"}, "few");
+  EXPECT_EQ(none.ends(), 1) << none.out();
+  EXPECT_THAT(none.out(), HasSubstr("\nNOT ACCEPTED: no step was possible here; see "));
+}
+
+// Symptom: where the driver's list could not be read, nobody was on it.
+TEST_F(SluiceAccept, FailsWhereItCannotSeeWhoElseIsThere) {
+  const auto where = device_.roots();
+  const auto seen = file("sysfs");
+  std::filesystem::create_directory(seen);
+  std::filesystem::create_symlink(where.sysfs + "/topology", seen + "/topology");
+  std::filesystem::create_symlink(where.sysfs + "/proc", seen + "/proc");
+  auto run = start({"--steps=attach-stall,speed", "--repeat=2"}, "", seen);
+  ASSERT_TRUE(eventually(10s, [&] { return report().find("| speed | begun") != report().npos; }));
+  std::filesystem::remove(seen + "/proc");
+  EXPECT_EQ(run.ends(), 1) << run.out();
+  EXPECT_THAT(run.out(), HasSubstr("FAILED: who else uses the driver cannot be read from " + seen +
+                                   "/proc: No such file or directory"));
 }
 
 TEST_F(SluiceAccept, RefusesBesideOtherProcesses) {
@@ -219,7 +263,13 @@ TEST_F(SluiceAccept, LeavesNothingSuspendedHoweverItEnds) {
     run.signal(signal);
     EXPECT_EQ(run.ends(), signal == SIGKILL ? 128 + SIGKILL : 1);
     EXPECT_TRUE(all_gone()) << device_.stats();
-    if (signal == SIGKILL) break;
+    // As when the machine hangs: what was found before is there, and where it stood.
+    if (signal == SIGKILL) {
+      EXPECT_THAT(report(), HasSubstr("| attach | passed |"));
+      EXPECT_THAT(report(), HasSubstr("| suspend-4-busy | begun, not ended |"));
+      EXPECT_THAT(report(), HasSubstr("NOT ACCEPTED so far: suspend-4-busy was begun"));
+      break;
+    }
     EXPECT_THAT(run.out(), HasSubstr("FAILED: this command was told to end"));
     EXPECT_THAT(report(), HasSubstr("NOT ACCEPTED"));
   }
@@ -243,6 +293,22 @@ TEST_F(SluiceAccept, SaysWhatItWouldDoWithoutDoingIt) {
   auto none = start({"--steps=attach", "--victim=/no/such/program"});
   EXPECT_EQ(none.ends(), 1);
   EXPECT_THAT(none.err(), HasSubstr("/no/such/program: cannot be run"));
+}
+
+// Symptom: one GPU whose resets it heard of was enough.
+TEST(SluiceAcceptOnTwoGpus, SaysOfHowManyItHearsNoResets) {
+  const simulated_device two{{.profile = fast_profile(), .gpus = 2}};
+  std::ofstream{two.root() + "/sim/control"} << "answer SMI_EVENTS EPERM" << std::endl;
+  auto environment = two.environment();
+  environment.push_back("SLUICE_SIM_ROOT=" + two.root());
+  environment.push_back("SLUICE_BREAKERS=" + two.root() + "/../breakers");
+  command run{
+      SLUICE_PROGRAM,
+      {"accept", "--steps=attach", "--owner-lock=" + two.root() + "/../owner",
+       "--report=" + two.root() + "/../accept.md", "--profile=" + two.root() + "/../measured.toml"},
+      std::move(environment)};
+  EXPECT_EQ(run.ends(), 0) << run.out() << run.err();
+  EXPECT_THAT(run.err(), HasSubstr("of 1 of 2 GPUs the driver tells this process no resets"));
 }
 
 class SluiceAcceptOnMes : public SluiceAccept {

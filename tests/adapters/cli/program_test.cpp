@@ -915,6 +915,14 @@ TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
   }
 }
 
+TEST(SluiceJobs, SaysWhatToDoWhereThereIsNoFile) {
+  command jobs{program, {"jobs", "/nonexistent/jobs"}, {}};
+  EXPECT_EQ(jobs.ends(), 1);
+  EXPECT_THAT(jobs.err(),
+              HasSubstr("/nonexistent/jobs: cannot be read: No such file or directory"));
+  EXPECT_THAT(jobs.err(), HasSubstr("set jobs = \"/nonexistent/jobs\" in [daemon]"));
+}
+
 TEST(Sluice, ExplainsItself) {
   const std::vector<std::vector<std::string>> subcommands{{},
                                                           {"doctor"},
