@@ -1,6 +1,5 @@
 #include "measured_costs.hpp"
 
-#include "log.hpp"
 #include "toml_file.hpp"
 
 #include <algorithm>
@@ -59,7 +58,7 @@ bool measured_flag(const toml::table& profile, const std::string& path, const ch
 
 }  // namespace
 
-std::string use_profile(const policy_kind& kind, parameters& values,
+profile_use use_profile(const policy_kind& kind, parameters& values,
                         const std::filesystem::path& folder) {
   const auto given = values.all().find("profile");
   if (given == values.all().end() || find(kind, "profile") == nullptr) return {};
@@ -68,29 +67,29 @@ std::string use_profile(const policy_kind& kind, parameters& values,
   const std::string path = (folder / *name).string();
   std::string message;
   const auto file = read_toml(path, message);
-  if (!file) return "profile " + message;
+  if (!file) return {.wrong = "profile " + message};
   const bool accepted = measured_flag(*file, path, "accepted", true, message);
   const bool simulated = measured_flag(*file, path, "simulated", false, message);
-  if (!message.empty()) return message;
-  if (!accepted)
-    return fmt::format(
-        "profile {} says accepted = false: a step of 'sluice accept' failed there, "
-        "so its costs are not to be relied on; measure anew",
+  if (message.empty() && !accepted)
+    message = fmt::format(
+        "profile {} says accepted = false: a step of 'sluice accept' failed there, so its costs "
+        "are not to be relied on; measure anew",
         path);
-  if (simulated)
-    log_line(log_level::warning, log_part::policy, {{"profile", path}},
-             "profile {} was measured on a simulated device: its costs are no GPU's", path);
+  if (!message.empty()) return {.wrong = message};
   values.erase("profile");
   bool any = false;
   for (const char* const key : {"suspend_cost", "resume_cost"}) {
     const parameter* const which = find(kind, key);
     if (which == nullptr) continue;
     const auto cost = cost_of(*file, path, *which, message);
-    if (!message.empty()) return message;
+    if (!message.empty()) return {.wrong = message};
     any |= cost.has_value();
     if (cost && !values.has(key)) values.set(key, *cost);
   }
-  return any ? "" : fmt::format("profile {} says no costs of a [[gpu]]", path);
+  if (!any) return {.wrong = fmt::format("profile {} says no costs of a [[gpu]]", path)};
+  if (!simulated) return {};
+  return {.note = fmt::format(
+              "profile {} was measured on a simulated device: its costs are no GPU's", path)};
 }
 
 }  // namespace sluice::core

@@ -9,13 +9,17 @@
 
 namespace sluice::core {
 
+struct profile_use {
+  std::string wrong{};  ///< One sentence that begins with "profile"; empty: nothing is wrong.
+  std::string note{};   ///< What whoever schedules a GPU by it should know; may be empty.
+};
+
 /// For a policy with the parameters `profile`, `suspend_cost` and `resume_cost`: puts the costs
 /// that the profile says in the place of its path. Of several GPUs the dearest; what is said beside
-/// it stands. Refuses a profile whose [measured] says that the run was not accepted; where it says
-/// that the device was simulated, the log warns: which device is to be scheduled is not known here.
+/// it stands. Refuses a profile whose [measured] says that the run was not accepted, and notes
+/// where it says that the device was simulated: which device is to be scheduled is not known here.
 /// \param folder where a relative path begins.
-/// \return one sentence that begins with "profile"; empty where nothing is wrong.
-std::string use_profile(const policy_kind& kind, parameters& values,
+profile_use use_profile(const policy_kind& kind, parameters& values,
                         const std::filesystem::path& folder = {});
 
 }  // namespace sluice::core

@@ -1,3 +1,4 @@
+#include "log.hpp"
 #include "measured_costs.hpp"
 #include "toml_file.hpp"
 
@@ -114,9 +115,11 @@ class wish_reader {
       kind = name == nullptr ? nullptr : what.known.find(*name);
     }
     if (kind == nullptr) return;
-    const auto wrong =
+    const auto used =
         core::use_profile(*kind, what.values, std::filesystem::path(path_).parent_path());
-    if (!wrong.empty()) refuse(table_.get("profile"), wrong);
+    if (!used.wrong.empty()) refuse(table_.get("profile"), used.wrong);
+    if (!used.note.empty())
+      log_line(log_level::warning, log_part::policy, {{"config", path_}}, "{}", used.note);
   }
 
   bool load(const std::string& name, const std::string& library, std::string& written) {

@@ -190,7 +190,7 @@ result<std::unique_ptr<policy>> policy_registry::make(std::string_view name, par
     return errc::unknown_target;
   }
   if (kind->wrap) return wrap(*kind, values, message);
-  message = core::use_profile(*kind, values);
+  message = core::use_profile(*kind, values).wrong;
   if (!message.empty()) return errc::bad_config;
   return make_policy(*kind, std::move(values), message);
 }
