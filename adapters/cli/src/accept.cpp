@@ -314,8 +314,7 @@ subcommand add_accept(CLI::App& program) {
   command->footer(
       "Starts victims of its own, suspends them and no one else, and stops at the\n"
       "first ERROR, reset or failed step. What each step risks, and what to do when it\n"
-      "fails: adapters/cli/ACCEPT.md. Exit code 0: accepted, though steps may not have\n"
-      "been possible, which the last line says; 1: not, or none was possible; 2: usage.");
+      "fails: adapters/cli/ACCEPT.md. Exit code 0: accepted; 1: not; 2: usage.");
   command
       ->add_option("--victim", chosen->how.victim, "What to suspend [simulated: sluice-sim-victim]")
       ->type_name("PROGRAM");
