@@ -67,7 +67,7 @@ std::string unpause_words(const node_files& where) {
 }
 
 /// Asks whoever owns the node, who can where the directory is not this user's to write. \return
-/// nothing where nobody hears: then it is done by the file.
+/// nothing where nobody hears, or whoever does cannot do it: then it is done by the file.
 std::optional<result<void>> ask_owner(const options& chosen, boost::json::object request,
                                       bool& was_there, std::string& message) {
   control_failure failed;
@@ -77,7 +77,7 @@ std::optional<result<void>> ask_owner(const options& chosen, boost::json::object
     was_there = before != nullptr && before->is_bool() && before->as_bool();
     return result<void>{};
   }
-  if (failed.what == control_problem::nobody || failed.what == control_problem::broken) return {};
+  if (failed.what != control_problem::denied) return {};
   message = failed.sentence;
   return result<void>{error_code{EACCES, boost::system::system_category()}};
 }

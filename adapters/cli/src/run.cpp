@@ -169,16 +169,21 @@ class daemon {
       message = given.error().message;
       return errc::bad_config;
     }
+    // A file that may be gone when the policy is made again, and that somebody else chose.
+    if (given->values.all().contains("profile")) {
+      message = "profile is for the configuration, as plugins are; say the costs themselves";
+      return errc::bad_config;
+    }
     const auto make = [this, name = given->name, values = given->values](std::string& why) {
       return known_.make(name, values, why);
     };
     if (const auto tried = make(message); !tried) return tried.error();
     return named_policy{
-        .make =
-            [make] {
-              std::string ignored;
-              return make(ignored).value();
-            },
+        .make = [make]() -> std::unique_ptr<policy> {
+          std::string ignored;
+          auto made = make(ignored);
+          return made ? std::move(*made) : nullptr;
+        },
         .text = command_text(given->name, *known_.find(given->name), given->values)};
   }
 

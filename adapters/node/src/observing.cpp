@@ -1,11 +1,13 @@
 #include "observing.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "sluice/observe/accounts.hpp"
 #include "sluice/observe/job_log.hpp"
@@ -124,8 +126,12 @@ class metrics_reader final : public journal_reader {
     } else {
       metrics_.begin_anew(clock::now());
       shut();
-      // What nobody keeps up to date says what is not so.
-      if (!how_.what.metrics_file.empty()) ::unlink(how_.what.metrics_file.c_str());
+      // What nobody keeps up to date says what is not so; the next owner's is another file.
+      struct stat found {};
+      const std::string& file = how_.what.metrics_file;
+      if (inode_ != 0 && ::stat(file.c_str(), &found) == 0 && found.st_ino == inode_)
+        ::unlink(file.c_str());
+      inode_ = 0;
     }
   }
 
@@ -154,6 +160,8 @@ class metrics_reader final : public journal_reader {
     const auto wrote =
         observe::replace_text_file(how_.what.metrics_file, page(observe::metrics_form::prometheus));
     not_written_.is(wrote ? error_code{} : wrote.error());
+    struct stat found {};
+    inode_ = wrote && ::stat(how_.what.metrics_file.c_str(), &found) == 0 ? found.st_ino : 0;
   }
   std::string page(observe::metrics_form form) {
     const time_point now = clock::now();
@@ -186,22 +194,35 @@ class metrics_reader final : public journal_reader {
   time_point next_look_{};
   time_point next_listen_{};
   time_point next_file_{};
+  ino_t inode_ = 0;  // Of the metrics file as it was written.
   bool owns_ = false;
 };
 
+/// The file is made anew when this program comes to own the node: until then it may be the owner's.
 class trace_reader final : public journal_reader {
  public:
-  trace_reader(std::unique_ptr<observe::trace_file> to, const observing& how,
-               observe::process_reader read)
+  trace_reader(const observing& how, observe::process_reader read)
       : how_(how),
-        to_(std::move(to)),
-        timeline_(*to_, {.read = std::move(read), .observed = !how.enforces}) {}
+        read_(std::move(read)),
+        not_written_(how.warn, "cannot write the trace " + how.what.trace) {}
+  ~trace_reader() override { end(); }
 
-  void hear(const journal_entry& entry) override { timeline_.hear(entry); }
-  void missed(std::uint64_t entries) override { timeline_.missed(entries); }
-  void begin_anew() override { timeline_.finish(clock::now()); }
+  void hear(const journal_entry& entry) override {
+    if (timeline_) return timeline_->hear(entry);
+    // A scheduler begins before it is known to have the node.
+    if (owns_) return;
+    if (entry.kind == journal_kind::policy && entry.turn == 0) early_.clear();
+    if (early_.size() < most_early) early_.push_back(entry);
+  }
+  void missed(std::uint64_t entries) override {
+    if (timeline_) timeline_->missed(entries);
+  }
+  void begin_anew() override {
+    early_.clear();
+    if (timeline_) timeline_->finish(clock::now());
+  }
   void tick(time_point now) override {
-    if (now < next_flush_) return;
+    if (!to_ || now < next_flush_) return;
     next_flush_ = now + flush_every;
     to_->flush();
     if (said_ || !(to_->full() || to_->error())) return;
@@ -211,17 +232,43 @@ class trace_reader final : public journal_reader {
                            : " ends here, it cannot be written: " + to_->error().message()));
   }
   void owns(bool does) override {
-    if (does) return;
-    timeline_.finish(clock::now());
-    to_->flush();
+    owns_ = does;
+    if (does) {
+      begin();
+    } else {
+      end();
+    }
+    early_.clear();
   }
 
  private:
+  static constexpr std::size_t most_early = 4096;
+
+  void begin() {
+    auto made = observe::trace_file::create(how_.what.trace);
+    not_written_.is(made ? error_code{} : made.error());
+    if (!made) return;
+    to_ = std::move(*made);
+    said_ = false;
+    timeline_ = std::make_unique<observe::timeline>(
+        *to_, observe::timeline_options{.read = read_, .observed = !how_.enforces});
+    for (const journal_entry& each : early_) timeline_->hear(each);
+  }
+  void end() {
+    if (timeline_) timeline_->finish(clock::now());
+    timeline_.reset();
+    to_.reset();
+  }
+
   observing how_;
+  observe::process_reader read_;
+  failure not_written_;
   std::unique_ptr<observe::trace_file> to_;
-  observe::timeline timeline_;
+  std::unique_ptr<observe::timeline> timeline_;
+  std::vector<journal_entry> early_;
   time_point next_flush_{};
   bool said_ = false;
+  bool owns_ = false;
 };
 
 }  // namespace
@@ -231,12 +278,7 @@ void add_readers(observer& to, observed_node& from, const observing& how) {
   if (!how.what.jobs.empty()) to.add(std::make_unique<jobs_reader>(from, how, read));
   if (!how.what.metrics.empty() || !how.what.metrics_file.empty())
     to.add(std::make_unique<metrics_reader>(from, to.loop(), how, read));
-  if (how.what.trace.empty()) return;
-  auto file = observe::trace_file::create(how.what.trace);
-  if (file)
-    to.add(std::make_unique<trace_reader>(std::move(*file), how, read));
-  else
-    how.warn("cannot write the trace " + how.what.trace + ": " + file.error().message());
+  if (!how.what.trace.empty()) to.add(std::make_unique<trace_reader>(how, read));
 }
 
 }  // namespace sluice

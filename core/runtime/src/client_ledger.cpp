@@ -79,7 +79,10 @@ void client_ledger::count_on_new_gpus(time_point now, std::vector<event>& events
 }
 
 void client_ledger::look(time_point now, std::vector<event>& events) {
-  for (const client& one : withdrawn_) table_.remove_client(one.page->id);
+  for (const client& one : withdrawn_) {
+    table_.remove_client(one.page->id);
+    tell(one, journal_kind::client_gone, now);  // after what it did last
+  }
   withdrawn_.clear();
   count_on_new_gpus(now, events);
   if (desk_.has_arrivals()) {
@@ -116,7 +119,6 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
     if (look_at(clients_[i], now, events)) {
       ++i;
     } else {
-      tell(clients_[i], journal_kind::client_gone, now);
       withdrawn_.push_back(std::move(clients_[i]));
       if (&clients_[i] != &clients_.back()) clients_[i] = std::move(clients_.back());
       clients_.pop_back();

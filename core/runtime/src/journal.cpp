@@ -13,9 +13,10 @@ namespace sluice {
 
 class journal::impl {
  public:
-  explicit impl(std::size_t capacity) : entries(capacity) {}
+  explicit impl(std::size_t capacity) : entries(capacity), half(capacity / 2) {}
 
   boost::lockfree::spsc_queue<journal_entry> entries;
+  const std::size_t half;
   alignas(64) std::uint64_t sleeping = 0;
   core::wake_word wake{sleeping};  // The reader is who sleeps.
   counter lost;
@@ -32,6 +33,8 @@ journal::~journal() = default;
 
 void journal::put(const journal_entry& entry) noexcept {
   if (!impl_->entries.push(entry)) impl_->lost.add();
+  // A turn that makes many does not end before the reader has begun.
+  if (impl_->entries.write_available() < impl_->half) impl_->wake.ring();
 }
 
 void journal::pass_on() noexcept { impl_->wake.ring(); }

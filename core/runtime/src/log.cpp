@@ -1,6 +1,7 @@
 #include "log.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
 #include <spdlog/spdlog.h>
@@ -36,7 +37,31 @@ void append_value(std::string& line, std::string_view text) {
   line += '"';
 }
 
+/// Looked up each time: the program may set it up after the runtime started.
+std::shared_ptr<spdlog::logger> logger_of(log_part part) {
+  auto own = spdlog::get("sluice." + std::string(to_string(part)));
+  return own ? own : spdlog::get("sluice");
+}
+
+spdlog::level::level_enum grade(log_level level) noexcept {
+  switch (level) {
+    case log_level::info: return spdlog::level::info;
+    case log_level::warning: return spdlog::level::warn;
+    case log_level::error: break;
+  }
+  return spdlog::level::err;
+}
+
 }  // namespace
+
+bool is_logged(log_level level, log_part part) noexcept {
+  try {
+    const auto logger = logger_of(part);
+    return !logger || logger->should_log(grade(level));
+  } catch (...) {
+    return true;
+  }
+}
 
 void write_log(log_level level, log_part part, log_fields about,
                std::string_view sentence) noexcept {
@@ -53,20 +78,14 @@ void write_log(log_level level, log_part part, log_fields about,
       else
         append_value(line, each.text);
     }
-    // Looked up each time: the program may set it up after the runtime started.
-    auto logger = spdlog::get("sluice." + std::string(to_string(part)));
-    if (!logger) logger = spdlog::get("sluice");
+    const auto logger = logger_of(part);
     if (!logger) {
       // The reactor logs from its turns, and must not wait for a terminal or a pipe.
       log_to_standard_error("sluice", name(level), line);
       return;
     }
     const spdlog::string_view_t text{line.data(), line.size()};
-    switch (level) {
-      case log_level::info: logger->info(text); break;
-      case log_level::warning: logger->warn(text); break;
-      case log_level::error: logger->error(text); break;
-    }
+    logger->log(grade(level), text);
   } catch (...) {
     // A sink that fails must not take the scheduler with it.
   }

@@ -38,6 +38,8 @@ struct log_field {
 };
 using log_fields = std::initializer_list<log_field>;
 
+/// Whether a line would be written at all. Any thread.
+bool is_logged(log_level level, log_part part) noexcept;
 /// Any thread; never throws.
 void write_log(log_level level, log_part part, log_fields about,
                std::string_view sentence) noexcept;
@@ -46,6 +48,7 @@ template <class... Args>
 void log_line(log_level level, log_part part, log_fields about, fmt::format_string<Args...> format,
               Args&&... args) noexcept {
   try {
+    if (!is_logged(level, part)) return;
     write_log(level, part, about, fmt::format(format, std::forward<Args>(args)...));
   } catch (...) {
     // Out of memory: the line is lost, the scheduler goes on.

@@ -126,8 +126,10 @@ void reconciler::send(process& which, const choice& what, time_point now) {
     deadlines_.set(table::slot_of(which), which.lane_off);
     if (what.kind == command_kind::resume && !busy) {
       // It must run, and cannot be told to: ending the session makes it.
-      if (backend_.detach(which.id)) table_.set_attach(which, attach_state::detaching);
-      journal_.put(entry_of(which, journal_kind::detach), now);
+      if (backend_.detach(which.id)) {
+        table_.set_attach(which, attach_state::detaching);
+        journal_.put(entry_of(which, journal_kind::detach), now);
+      }
     }
     if (std::uint64_t unsaid = 0; !busy && failures_log_.allow(now, unsaid)) {
       log_line(log_level::warning, log_part::driver,

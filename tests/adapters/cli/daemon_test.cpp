@@ -573,6 +573,30 @@ TEST_F(Daemon, IsPausedOverItsRestarts) {
   EXPECT_EQ(daemon->ends(), 0);
 }
 
+TEST_F(Daemon, LeavesTheOwnersTraceAlone) {
+  const std::string trace = directory_ + "/trace.json";
+  const auto size = [&] {
+    std::error_code error;
+    const auto found = std::filesystem::file_size(trace, error);
+    return error ? 0 : found;
+  };
+  auto owner = start({"run", "-c", config_, "--trace-out", trace});
+  ASSERT_TRUE(eventually(patience, [&] { return size() != 0; })) << owner->err();
+  const auto before = size();
+  const auto second = start({"run", "-c", config_, "--trace-out", trace});
+  ASSERT_TRUE(logs(*second, "following it")) << second->err();
+  EXPECT_GE(size(), before);
+  owner->signal(SIGTERM);
+  EXPECT_EQ(owner->ends(), 0);
+  ASSERT_TRUE(logs(*second, "owns the node and observes")) << second->err();
+  second->signal(SIGTERM);
+  EXPECT_EQ(second->ends(), 0);
+  std::ifstream file{trace};
+  const std::string text{std::istreambuf_iterator<char>{file}, {}};
+  EXPECT_TRUE(text.starts_with("[\n{")) << text;
+  EXPECT_TRUE(text.ends_with("}\n]\n")) << text;
+}
+
 TEST_F(Daemon, TellsItsServiceManagerHowItFares) {
   const manager_socket manager{directory_ + "/notify"};
   daemon_environment_ = {"NOTIFY_SOCKET=" + manager.path(), "WATCHDOG_USEC=200000"};
@@ -819,6 +843,8 @@ TEST_F(DaemonShown, SwitchesItsPolicyUntilItReadsItsConfigurationAnew) {
   EXPECT_THAT(ask({"policy", "--use", "no_such"}, 1)->err(), HasSubstr("no_such"));
   EXPECT_THAT(ask({"policy", "--use", "fixed_timeslice:slice=99h"}, 1)->err(), HasSubstr("slice"));
   EXPECT_THAT(ask({"policy", "--use", "/tmp/some.so"}, 1)->err(), HasSubstr("/tmp/some.so"));
+  EXPECT_THAT(ask({"policy", "--use", "slo:request.p99=300ms,profile=/x.toml"}, 1)->err(),
+              HasSubstr("profile is for the configuration"));
   client.end();
 }
 

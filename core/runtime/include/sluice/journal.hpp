@@ -156,12 +156,13 @@ class journal_sink {
 ///
 /// Threading: put() and pass_on() from one thread; take(), sleep() and lost() from another one.
 ///            Schedulers may follow each other: each ends before the next begins.
-/// Cost:      put() copies some 200 bytes; pass_on() makes a system call only where the reader
-///            sleeps.
+/// Cost:      put() copies some 200 bytes; pass_on(), and put() where it is half full, makes a
+///            system call only where the reader sleeps.
 class journal final : public journal_sink {
  public:
-  /// Entries that wait at most. A turn makes a few for each process that it touches.
-  static constexpr std::size_t usual_capacity = 8192;
+  /// Entries that wait at most, of some 200 bytes. A turn that holds everybody makes three for each
+  /// process: enough for 4096 of them, with nobody reading meanwhile.
+  static constexpr std::size_t usual_capacity = 16384;
 
   /// \return EMFILE when no descriptor is left.
   [[nodiscard]] static result<std::unique_ptr<journal>> create(
