@@ -74,7 +74,7 @@ class ControlServer : public testing::Test {
  protected:
   ControlServer() {
     std::filesystem::create_directory(directory_);
-    loop_ = std::move(reactor::create().value());
+    loop_ = reactor::create().value();
     make({});
   }
   ~ControlServer() override {
