@@ -46,6 +46,7 @@ class jobs_reader final : public journal_reader {
   jobs_reader(observed_node& from, const observing& how, observe::process_reader read)
       : from_(from),
         tell_(how.tell),
+        simulated_(how.simulated),
         file_(how.what.jobs),
         failure_(how.warn, "cannot write the jobs file " + how.what.jobs),
         accounts_({.write = [this](const auto& record) { write(record); },
@@ -53,6 +54,7 @@ class jobs_reader final : public journal_reader {
                    .observed = !how.enforces}) {}
 
   void hear(const journal_entry& entry) override { accounts_.hear(entry); }
+  void mend(const picture& seen) override { accounts_.mend(seen); }
   void begin_anew() override { accounts_.leave(clock::now()); }
   void tick(time_point now) override {
     accounts_.tick(now);
@@ -65,7 +67,8 @@ class jobs_reader final : public journal_reader {
   }
 
  private:
-  void write(const observe::job_record& record) {
+  void write(observe::job_record record) {
+    record.simulated = simulated_();
     if (file_ != observing_options::jobs_to_log) {
       const auto wrote = observe::job_log{file_}.write(record);
       failure_.is(wrote ? error_code{} : wrote.error());
@@ -76,6 +79,7 @@ class jobs_reader final : public journal_reader {
 
   observed_node& from_;
   kfd::message_sink tell_;
+  std::function<bool()> simulated_;
   std::string file_;
   failure failure_;
   observe::accounts accounts_;
@@ -106,6 +110,7 @@ class metrics_reader final : public journal_reader {
 
   void hear(const journal_entry& entry) override { metrics_.hear(entry); }
   void missed(std::uint64_t entries) override { metrics_.missed(entries); }
+  void mend(const picture& seen) override { metrics_.mend(seen); }
   void begin_anew() override { metrics_.begin_anew(clock::now()); }
   void tick(time_point now) override {
     metrics_.tick(now);
@@ -168,7 +173,8 @@ class metrics_reader final : public journal_reader {
                           .seen = seen_.get(),
                           .owns = owns_,
                           .paused = how_.paused(),
-                          .enforces = how_.enforces},
+                          .enforces = how_.enforces,
+                          .simulated = how_.simulated()},
                          now);
   }
 
@@ -195,10 +201,13 @@ class trace_reader final : public journal_reader {
                observe::process_reader read)
       : how_(how),
         to_(std::move(to)),
-        timeline_(*to_, {.read = std::move(read), .observed = !how.enforces}) {}
+        timeline_(
+            *to_,
+            {.read = std::move(read), .observed = !how.enforces, .simulated = how.simulated}) {}
 
   void hear(const journal_entry& entry) override { timeline_.hear(entry); }
   void missed(std::uint64_t entries) override { timeline_.missed(entries); }
+  void mend(const picture& seen) override { timeline_.mend(seen); }
   void begin_anew() override { timeline_.finish(clock::now()); }
   void tick(time_point now) override {
     if (now < next_flush_) return;
