@@ -105,7 +105,8 @@ class embedded_scheduler {
 
     std::unique_ptr<sluice::observe::timeline_thread> timeline;
     if (!with.trace_file.empty()) {
-      auto begun = sluice::observe::timeline_thread::start(with.trace_file);
+      auto begun = sluice::observe::timeline_thread::start(
+          with.trace_file, {.simulated = [roots] { return sluice::kfd::is_simulated(roots); }});
       if (begun.has_error())
         return failure(with.trace_file + ": cannot be written: " + begun.error().message());
       timeline = std::move(*begun);

@@ -319,8 +319,10 @@ TEST_F(Successor, TakesOverInTheTurnAfterEverythingWasResumed) {
     });
   });
   const auto resumes = bench_->stats().resumes;
+  EXPECT_FALSE(bench_->core->look().policy_is_fallback);
   const auto next = break_it();
   EXPECT_EQ(bench_->stats().policy_ejections, 1U);
+  EXPECT_TRUE(bench_->core->look().policy_is_fallback);
   EXPECT_EQ(turns, 0);
   EXPECT_LE(next, bench_->time.now());  // Its turn is due.
   bench_->settle();
@@ -344,6 +346,8 @@ TEST_F(Successor, HasNoSuccessorItself) {
   EXPECT_EQ(made, 1);
   EXPECT_EQ(bench_->stats().policy_ejections, 2U);
   EXPECT_EQ(bench_->driver.suspended_count(), 0U);
+  EXPECT_EQ(bench_->core->look().policy, "");
+  EXPECT_FALSE(bench_->core->look().policy_is_fallback);
   // A policy that an operator sets has one again.
   bench_->core->set_policy(make_policy([](const snapshot&, decision_sink&) { throw 43; }));
   bench_->run_for(1s);

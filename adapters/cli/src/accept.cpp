@@ -9,7 +9,6 @@
 
 #include <signal.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -52,12 +51,6 @@ std::string sibling(const std::string& name) {
   const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
   auto path = (own.parent_path() / name).string();
   return !error && ::access(path.c_str(), X_OK) == 0 ? path : "";
-}
-
-/// The kernel's device is one of characters, which no user can make without being root.
-bool is_simulated(const std::string& device) {
-  struct stat about {};
-  return ::stat(device.c_str(), &about) == 0 && !S_ISCHR(about.st_mode);
 }
 
 std::string first_line(const std::string& path) {
@@ -133,7 +126,7 @@ class acceptance_run {
       complain(wrong);
       return exit_usage;
     }
-    about_.device.simulated = is_simulated(how_.where.device);
+    about_.device.simulated = kfd::is_simulated(how_.where);
     if (!find_victim() || !look()) return exit_failed;
     if (chosen_.dry_run) {
       std::string names;

@@ -79,6 +79,8 @@ job_record record_of(const json::object& from) {
   made.end = word(from, "end", {job_end::ended, job_end::runs, job_end::left});
   if (const auto* const observed = from.if_contains("observed"))
     made.observed = observed->as_bool();
+  if (const auto* const simulated = from.if_contains("simulated"))
+    made.simulated = simulated->as_bool();
   made.wall = span(from, "wall_s");
   made.suspended = span(from, "suspended_s");
   made.suspensions = number<std::uint64_t>(from, "suspensions");
@@ -100,6 +102,7 @@ void add(job_record& to, const job_record& next) {
   to.gpus.clear();
   std::ranges::set_union(before.gpus, next.gpus, std::back_inserter(to.gpus));
   to.observed = before.observed || next.observed;
+  to.simulated = before.simulated || next.simulated;
   to.wall = sum_of(to.wall, before.wall);
   to.suspended = sum_of(to.suspended, before.suspended);
   to.suspensions += before.suspensions;

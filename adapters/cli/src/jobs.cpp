@@ -87,6 +87,7 @@ std::string sentence_of(const job_sum& sum) {
                       of.suspensions, words_of(of.longest));
   if (const std::string limits = limits_of(of); !limits.empty())
     made += "; made to run by the limits: " + limits;
+  if (of.simulated) made += "; on a simulated device";
   return made + "\n";
 }
 
@@ -110,6 +111,7 @@ json::object json_of(const job_sum& sum, bool one) {
   for (const gpu_id each : of.gpus) gpus.emplace_back(number(each));
   made["gpus"] = std::move(gpus);
   made["observed"] = of.observed;
+  made["simulated"] = of.simulated;
   made["wall_s"] = seconds(of.wall);
   made["suspended_s"] = seconds(of.suspended);
   made["share"] = suspended_share(of);

@@ -4,6 +4,7 @@
 #include "output.hpp"
 #include "policy_choice.hpp"
 #include "python_policy.hpp"
+#include "status_view.hpp"
 #include "subcommand.hpp"
 
 #include <algorithm>
@@ -74,6 +75,7 @@ struct running_policy {
   std::string text;
   std::string by;  ///< Who chose it, where that was not its configuration.
   bool paused = false;
+  std::string decides;  ///< In words, where that is another one or none.
 };
 
 running_policy running_in(const boost::json::object& answer) {
@@ -85,8 +87,17 @@ running_policy running_in(const boost::json::object& answer) {
     const auto* const in = about->if_contains(key);
     return in != nullptr && in->is_string() ? printable(in->as_string()) : std::string();
   };
-  const auto* const paused = about->if_contains("paused");
-  return {text("text"), text("by"), paused != nullptr && paused->is_bool() && paused->as_bool()};
+  const auto flag = [&](std::string_view key) {
+    const auto* const in = about->if_contains(key);
+    return in != nullptr && in->is_bool() && in->as_bool();
+  };
+  running_policy made{
+      .text = text("text"), .by = text("by"), .paused = flag("paused"), .decides = {}};
+  const auto* const decides = about->if_contains("decides");
+  const bool known = decides != nullptr && decides->is_string();
+  if (known && !made.paused && (flag("is_fallback") || decides->as_string().empty()))
+    made.decides = decider_words(text("decides"), flag("is_fallback"), made.text);
+  return made;
 }
 
 running_policy ask_running(const node_files& where) {
@@ -96,7 +107,8 @@ running_policy ask_running(const node_files& where) {
 }
 
 std::string running_words(const running_policy& running) {
-  return fmt::format("{}{}{}", running.text, running.by.empty() ? "" : ", chosen by " + running.by,
+  return fmt::format("{}{}{}", running.decides.empty() ? running.text : running.decides,
+                     running.by.empty() ? "" : ", chosen by " + running.by,
                      running.paused ? "; but the node is paused" : "");
 }
 

@@ -212,6 +212,13 @@ std::string decision_text(const json::object& decision) {
 
 }  // namespace
 
+std::string decider_words(const std::string& name, bool is_fallback, const std::string& asked_for) {
+  if (name.empty())
+    return "none: everything runs" + (asked_for.empty() ? "" : ", instead of " + asked_for);
+  if (!is_fallback) return name;
+  return name + ", the fallback" + (asked_for.empty() ? "" : ", for " + asked_for + " was removed");
+}
+
 std::string_view to_string(group_order value) {
   switch (value) {
     case group_order::role: return "role";
@@ -228,9 +235,10 @@ std::vector<std::string> node_lines(const json::object& status) {
   std::vector<std::string> lines;
   const bool acts = text_of(node, "mode") == "enforce";
   lines.push_back(fmt::format(
-      "sluice {}, process {} of user {}, {} for {}{}", text_of(node, "program_version"),
+      "sluice {}, process {} of user {}, {} for {}{}{}", text_of(node, "program_version"),
       count_of(node, "pid"), count_of(node, "user"),
       acts ? "enforces" : "observes, touches nothing,", span_text(number_of(node, "up_ms")),
+      flag_of(node, "simulated") ? ", on a simulated device" : "",
       flag_of(node, "backend_up") ? "" : "; what acts for it is gone now"));
   if (has(node, "paused")) {
     const std::string why = text_of(object_of(node, "paused"), "why");
@@ -238,12 +246,10 @@ std::vector<std::string> node_lines(const json::object& status) {
   } else {
     const std::string full = text_of(node, "policy_text");
     const std::string name = text_of(node, "policy");
-    // The text is what was asked for; another one runs where that was removed.
+    const bool fallback = flag_of(node, "policy_is_fallback");
     const std::string kind = full.substr(0, full.find(':'));
-    std::string line = "policy ";
-    line += name.empty()                              ? "none: everything runs"
-            : !kind.empty() && name.starts_with(kind) ? full
-                                                      : name;
+    const bool asked_for = !fallback && !kind.empty() && name.starts_with(kind);
+    std::string line = "policy " + (asked_for ? full : decider_words(name, fallback, full));
     if (has(node, "policy_by")) line += ", chosen by " + text_of(node, "policy_by");
     lines.push_back(line);
   }
@@ -357,6 +363,7 @@ std::string why_text(const json::object& answer) {
   const auto& why = object_of(answer, "why");
   const double now = number_of(answer, "time_unix_ms");
   std::string text = text_of(why, "sentence") + "\n";
+  if (flag_of(why, "simulated")) text += "the device is simulated\n";
   const auto decisions = objects_of(why, "decisions");
   if (decisions.empty()) text += "nothing was decided about it yet\n";
   for (const json::object* each : decisions) {

@@ -22,6 +22,8 @@ inline constexpr group_order group_orders[] = {group_order::role, group_order::l
                                                group_order::state, group_order::name};
 std::string_view to_string(group_order value);
 
+/// What decides, where that is not simply what was asked for. \param name empty: nothing does.
+std::string decider_words(const std::string& name, bool is_fallback, const std::string& asked_for);
 /// A few lines: who owns the node, what it decides by, how long that takes, what failed.
 std::vector<std::string> node_lines(const boost::json::object& status);
 std::string gpu_table(const boost::json::object& status, std::size_t width);

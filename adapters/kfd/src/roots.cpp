@@ -1,5 +1,7 @@
 #include "sluice/kfd/roots.hpp"
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 
 namespace sluice::kfd {
@@ -14,6 +16,11 @@ roots roots::from_environment() {
   replace(where.sysfs, "SLUICE_KFD_SYSFS");
   replace(where.debugfs, "SLUICE_KFD_DEBUGFS");
   return where;
+}
+
+bool is_simulated(const roots& where) {
+  struct stat about {};
+  return ::stat(where.device.c_str(), &about) == 0 && !S_ISCHR(about.st_mode);
 }
 
 }  // namespace sluice::kfd

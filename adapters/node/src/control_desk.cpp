@@ -19,9 +19,12 @@ namespace {
 namespace json = boost::json;
 using namespace std::chrono_literals;
 
-/// For so long one look serves all who ask.
+/// For so long one look serves all who ask, at least.
 constexpr duration picture_lasts = 50ms;
 constexpr duration picture_lasts_with_news = 5ms;
+/// And for so many times what it took: whoever asks without end gets a 20th of the scheduler's
+/// time.
+constexpr int picture_lasts_looks = 20;
 constexpr duration memory_lasts = 1s;
 constexpr std::size_t deepest_request = 4;
 
@@ -39,6 +42,16 @@ std::uint64_t number_in(const json::object& from, std::string_view key) {
     return static_cast<std::uint64_t>(*plain);
   const auto* const large = found->if_uint64();
   return large != nullptr ? *large : 0;
+}
+
+std::string_view ask_of(const json::object& request) {
+  const json::string* const ask = text_in(request, "ask");
+  return ask != nullptr ? std::string_view(*ask) : std::string_view();
+}
+
+std::string line_of(json::object answer) {
+  answer["version"] = control_desk::protocol;
+  return json::serialize(answer) + "\n";
 }
 
 bool is_one_line(std::string_view text) {
@@ -69,6 +82,8 @@ std::string control_desk::answer(std::string_view line, const asker& who) {
     } else if (number_in(*asked, "version") != protocol) {
       why = {"bad_version",
              fmt::format("this daemon speaks version {} of the control protocol", protocol)};
+    } else if (ask_of(*asked) == "status") {
+      if (const std::string& made_before = status(why); why.code.empty()) return made_before;
     } else {
       made = do_request(*asked, who, why);
     }
@@ -77,14 +92,11 @@ std::string control_desk::answer(std::string_view line, const asker& who) {
   }
   if (!why.code.empty())
     made = {{"error", json::object{{"code", why.code}, {"sentence", why.sentence}}}};
-  made["version"] = protocol;
-  return json::serialize(made) + "\n";
+  return line_of(std::move(made));
 }
 
 json::object control_desk::do_request(const json::object& request, const asker& who, failure& why) {
-  const json::string* const ask = text_in(request, "ask");
-  const std::string_view what = ask != nullptr ? std::string_view(*ask) : std::string_view();
-  if (what == "status") return status(why);
+  const std::string_view what = ask_of(request);
   if (what == "why") return explain(request, why);
   if (what == "policy") return policy(request, who, why);
   if (what == "pause") return pause(request, who, why);
@@ -95,9 +107,12 @@ json::object control_desk::do_request(const json::object& request, const asker& 
 
 const picture* control_desk::seen(failure& why) {
   const bool news = past_.heard() != pictured_after_;
-  const duration lasts = news ? picture_lasts_with_news : picture_lasts;
+  const duration lasts =
+      std::max(news ? picture_lasts_with_news : picture_lasts, picture_lasts_looks * look_took_);
   if (picture_ && clock::now() - pictured_ < lasts) return &*picture_;
+  const time_point begin = clock::now();
   auto looked = node_.look();
+  status_.clear();
   if (!looked) {
     picture_.reset();
     why = {"failed", "the scheduler does not show itself: " + looked.error().message()};
@@ -105,6 +120,7 @@ const picture* control_desk::seen(failure& why) {
   }
   picture_ = std::move(*looked);
   pictured_ = clock::now();
+  look_took_ = pictured_ - begin;
   pictured_after_ = past_.heard();
   return &*picture_;
 }
@@ -130,25 +146,28 @@ json::object control_desk::node_words() const {
       {"program_version", options_.version},
       {"directory", options_.files.directory},
       {"mode", facts.mode == node_mode::enforce ? "enforce" : "observe"},
+      {"simulated", facts.simulated},
       {"up_ms", std::chrono::duration<double, std::milli>(clock::now() - started_).count()},
       {"paused", std::move(paused)},
       {"policy_text", facts.policy},
       {"policy_by", facts.policy_by.empty() ? json::value(nullptr) : json::value(facts.policy_by)}};
 }
 
-json::object control_desk::status(failure& why) {
+const std::string& control_desk::status(failure& why) {
   const picture* const found = seen(why);
-  if (found == nullptr) return {};
+  if (found == nullptr || !status_.empty()) return status_;
   const wall_moment now;
   json::object made = status_json(*found, *node_.stats(), past_, memory(), now);
   json::object node = node_words();
   node["policy"] = found->policy;
+  node["policy_is_fallback"] = found->policy_is_fallback;
   node["backend"] = found->backend;
   node["backend_up"] = found->backend_up;
   node["acts"] = found->acts;
   made["node"] = std::move(node);
   made["time_unix_ms"] = now.unix_ms(now.steady);
-  return made;
+  status_ = line_of(std::move(made));
+  return status_;
 }
 
 json::object control_desk::explain(const json::object& request, failure& why) {
@@ -203,6 +222,7 @@ json::object control_desk::explain(const json::object& request, failure& why) {
     return {};
   }
   json::object told{{"state", state.state}, {"sentence", state.sentence}};
+  told["simulated"] = node_.facts().simulated;
   told["pid"] = pid != 0 ? json::value(pid) : json::value(nullptr);
   const auto* const remembered = past_.find(id);
   told["group"] = remembered != nullptr ? json::value(remembered->number) : json::value(nullptr);
@@ -221,7 +241,8 @@ bool control_desk::may_change(const asker& who, failure& why) const {
 }
 
 json::object control_desk::policy(const json::object& request, const asker& who, failure& why) {
-  if (request.contains("use")) {
+  const bool uses = request.contains("use");
+  if (uses) {
     const json::string* const use = text_in(request, "use");
     if (use == nullptr || use->empty() || !is_one_line(*use)) {
       why = {"bad_request", "'use' must be NAME or NAME:KEY=VALUE,..."};
@@ -234,12 +255,22 @@ json::object control_desk::policy(const json::object& request, const asker& who,
       why = {"refused", message};
       return {};
     }
+    status_.clear();
   }
   const node_facts facts = node_.facts();
-  return {{"policy", json::object{{"text", facts.policy},
-                                  {"by", facts.policy_by.empty() ? json::value(nullptr)
-                                                                 : json::value(facts.policy_by)},
-                                  {"paused", facts.paused}}}};
+  json::object told{
+      {"text", facts.policy},
+      {"by", facts.policy_by.empty() ? json::value(nullptr) : json::value(facts.policy_by)},
+      {"paused", facts.paused},
+      {"decides", nullptr},
+      {"is_fallback", false}};
+  // One that was just chosen decides from the next turn on.
+  failure ignored;
+  if (const picture* const found = uses ? nullptr : seen(ignored)) {
+    told["decides"] = found->policy;
+    told["is_fallback"] = found->policy_is_fallback;
+  }
+  return {{"policy", std::move(told)}};
 }
 
 json::object control_desk::pause(const json::object& request, const asker& who, failure& why) {
@@ -261,6 +292,7 @@ json::object control_desk::pause(const json::object& request, const asker& who, 
       why = {"failed", message};
       return {};
     }
+    status_.clear();
     if (options_.tell) options_.tell(words_of(who) + " asked for a pause");
   }
   return {{"paused", true}, {"before", before.has_value()}};
@@ -274,6 +306,7 @@ json::object control_desk::unpause(const asker& who, failure& why) {
     why = {"failed", message};
     return {};
   }
+  status_.clear();
   if (done && options_.tell) options_.tell(words_of(who) + " asked for the end of the pause");
   return {{"paused", false}, {"before", done.has_value()}};
 }

@@ -35,6 +35,7 @@ struct asker {
 struct node_facts {
   node_mode mode{};
   bool paused = false;
+  bool simulated = false;   ///< The device is.
   std::string policy{};     ///< As a command line would name it; empty where that is not known.
   std::string policy_by{};  ///< Who asked for it, where it is not the configuration's.
 };
@@ -86,14 +87,16 @@ class control_desk {
     std::string_view code;
     std::string sentence;
   };
-  /// Who asks often gets the same for some time, a short one where the journal has told of news:
-  /// each look is a turn of the scheduler.
+  /// Who asks often gets the same for some time, a short one where the journal has told of news,
+  /// but no shorter than a few looks take: each is a turn of the scheduler, which copies
+  /// everything.
   const picture* seen(failure& why);
   const kfd::node_view* memory();
 
   boost::json::object do_request(const boost::json::object& request, const asker& who,
                                  failure& why);
-  boost::json::object status(failure& why);
+  /// The whole line, the same for as long as the picture. \return empty after a failure.
+  const std::string& status(failure& why);
   boost::json::object explain(const boost::json::object& request, failure& why);
   boost::json::object policy(const boost::json::object& request, const asker& who, failure& why);
   boost::json::object pause(const boost::json::object& request, const asker& who, failure& why);
@@ -106,7 +109,9 @@ class control_desk {
   const history& past_;
   const time_point started_ = clock::now();
   std::optional<picture> picture_;
+  std::string status_;  // of picture_; empty: nobody asked for it yet
   time_point pictured_{};
+  duration look_took_{};
   std::uint64_t pictured_after_ = 0;  // entries of the journal
   std::optional<kfd::node_view> memory_;
   time_point memory_until_{};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <set>
 
 #include <spdlog/fmt/fmt.h>
 
@@ -76,30 +77,29 @@ void history::hear(const journal_entry& entry) {
   }
   if (is_cause(entry.kind) && came_.size() < most_kept) came_.push_back(entry);
   switch (entry.kind) {
-    case journal_kind::process:
-    case journal_kind::process_gone: take_process(entry); break;
+    case journal_kind::process: take_process(entry); break;
+    case journal_kind::process_gone: take_end(entry.process, entry.at); break;
     case journal_kind::held:
     case journal_kind::let_go:
     case journal_kind::forced:
     case journal_kind::attach:
     case journal_kind::detach: take_decision(entry); break;
     case journal_kind::attached: take_attached(entry); break;
+    case journal_kind::process_on:  // also where queues ended while they were suspended
     case journal_kind::detached: forget_place(entry.process, entry.at); break;
     case journal_kind::batch: take_batch(entry); break;
     case journal_kind::done: take_done(entry); break;
     case journal_kind::client: clients_[entry.client] = printable(entry.words()); break;
-    case journal_kind::client_gone: clients_.erase(entry.client); break;
-    case journal_kind::begin: {
-      if (entry.gpu != gpu_id::none) gpus_[entry.gpu].last_client = entry.client;
-      break;
-    }
+    case journal_kind::client_gone: forget_client(entry.client); break;
+    case journal_kind::begin:
+    case journal_kind::end: take_work(entry); break;
     case journal_kind::busy:
     case journal_kind::idle: {
       book& on = gpus_[entry.gpu];
       on.close(entry.at);
       on.busy = entry.kind == journal_kind::busy;
       on.busy_since = entry.at;
-      if (!on.busy) on.last_client = client_id::none;
+      if (!on.busy) on.in_flight.clear();
       break;
     }
     case journal_kind::policy:
@@ -110,8 +110,6 @@ void history::hear(const journal_entry& entry) {
     case journal_kind::backend_back:
     case journal_kind::stop: take_node_event(entry); break;
     case journal_kind::process_off:
-    case journal_kind::process_on:
-    case journal_kind::end:
     case journal_kind::span_begin:
     case journal_kind::span_end:
     case journal_kind::span_abandoned:
@@ -129,6 +127,53 @@ void history::begin_anew() {
 void history::missed(std::uint64_t entries) {
   missed_ += entries;
   end_commands(outcome::unknown);
+}
+
+void history::mend(const picture& seen) {
+  ++heard_;
+  policy_ = printable(seen.policy);
+  std::set<process_id> there;
+  std::map<place, std::uint32_t> suspended;
+  for (const group_picture& group : seen.groups) {
+    for (const process_picture& each : group.processes) {
+      there.insert(each.id);
+      const known_process* const known = find(each.id);
+      if (known == nullptr || known->group != group.id || known->what != each.what)
+        take_process({.kind = journal_kind::process,
+                      .what = each.what,
+                      .pid = each.pid,
+                      .process = each.id,
+                      .group = group.id,
+                      .start_time = each.start_time,
+                      .at = seen.at});
+      for (const queues_on_gpu& on : each.queues)
+        if (on.suspended != 0) suspended[{each.id, on.gpu}] = on.suspended;
+    }
+  }
+  std::vector<process_id> ended;
+  for (const auto& [id, each] : processes_)
+    if (each.ended == never && !there.contains(id)) ended.push_back(id);
+  for (const process_id each : ended) take_end(each, seen.at);
+  std::vector<place> resumed;
+  for (const auto& [where, off] : suspended_)
+    if (!suspended.contains(where)) resumed.push_back(where);
+  for (const place& each : resumed) set_queues(each, 0, seen.at);
+  for (const auto& [where, queues] : suspended) set_queues(where, queues, seen.at);
+
+  clients_.clear();
+  for (const client_picture& each : seen.clients) clients_[each.id] = printable(each.name);
+  for (const gpu_picture& each : seen.gpus) {
+    book& on = gpus_[each.id];
+    on.close(std::max(seen.at, on.mark));
+    if (each.busy && !on.busy)
+      on.busy_since = each.last_begin == time_point{} ? seen.at : each.last_begin;
+    on.busy = each.busy;
+    std::erase_if(on.in_flight, [&](const auto& of) { return !clients_.contains(of.first); });
+    std::uint64_t sum = 0;
+    for (const auto& [client, periods] : on.in_flight) sum += periods;
+    // Whose the difference is, nothing says.
+    if (sum != each.online_in_flight) on.in_flight.clear();
+  }
 }
 
 void history::tick(time_point now) {
@@ -176,35 +221,39 @@ std::string history::online_work_on(const std::vector<gpu_id>& gpus, time_point 
     const auto found = gpus_.find(gpu);
     if (found == gpus_.end() || !found->second.busy) continue;
     const book& on = found->second;
-    const std::string who = on.last_client == client_id::none
-                                ? std::string("online work is")
-                                : client_words(on.last_client) + " is";
-    all += fmt::format("{}{} busy on GPU {} for {:.3f} s", all.empty() ? "" : ", ", who,
-                       number(gpu), std::chrono::duration<double>(now - on.busy_since).count());
+    std::string who;
+    std::size_t told = 0;
+    for (const auto& [client, periods] : on.in_flight) {
+      if (told++ == most_told) break;
+      who += (who.empty() ? "" : ", ") + client_words(client);
+    }
+    if (on.in_flight.size() > most_told)
+      who += fmt::format(" and {} more", on.in_flight.size() - most_told);
+    if (who.empty()) who = "online work";
+    all += fmt::format("{}{} {} busy on GPU {} for {:.3f} s", all.empty() ? "" : ", ", who,
+                       on.in_flight.size() > 1 ? "are" : "is", number(gpu),
+                       std::chrono::duration<double>(now - on.busy_since).count());
   }
   return all;
 }
 
-duration history::lost(group_id id, time_point now) const {
-  const known_group* const group = find(id);
-  if (group == nullptr) return {};
-  duration all = group->lost;
+std::map<group_id, history::loss> history::losses(time_point now) const {
+  struct sums {
+    duration all{};
+    last_minute lately{};
+  };
+  std::map<group_id, sums> of;
+  for (const auto& [id, group] : groups_) of[id] = {group.lost, group.lost_lately};
   for (const auto& [where, off] : suspended_) {
     const known_process* const one = find(where.first);
-    if (one != nullptr && one->group == id) all += now - off.since;
+    const auto group = one != nullptr ? of.find(one->group) : of.end();
+    if (group == of.end()) continue;
+    group->second.all += now - off.since;
+    group->second.lately.add(off.since, now);
   }
-  return all;
-}
-
-duration history::lost_lately(group_id id, time_point now) const {
-  const known_group* const group = find(id);
-  if (group == nullptr) return {};
-  last_minute lately = group->lost_lately;
-  for (const auto& [where, off] : suspended_) {
-    const known_process* const one = find(where.first);
-    if (one != nullptr && one->group == id) lately.add(off.since, now);
-  }
-  return lately.total(now);
+  std::map<group_id, loss> made;
+  for (auto& [id, each] : of) made[id] = {each.all, each.lately.total(now)};
+  return made;
 }
 
 history::gpu_times history::times_of(gpu_id id, time_point now) const {
@@ -229,14 +278,6 @@ void history::book::close(time_point now) {
 }
 
 void history::take_process(const journal_entry& entry) {
-  if (entry.kind == journal_kind::process_gone) {
-    forget_place(entry.process, entry.at);
-    const auto found = processes_.find(entry.process);
-    if (found == processes_.end()) return;
-    found->second.ended = entry.at;
-    ended_.push_back(entry.process);
-    return;
-  }
   const auto [found, fresh] = processes_.try_emplace(entry.process);
   known_process& one = found->second;
   if (fresh || one.group != entry.group) {
@@ -252,6 +293,32 @@ void history::take_process(const journal_entry& entry) {
   one.what = entry.what;
   if (std::string name = name_of_(entry.pid); !name.empty()) one.command = std::move(name);
   by_pid_[entry.pid] = entry.process;
+}
+
+void history::take_end(process_id which, time_point at) {
+  forget_place(which, at);
+  const auto found = processes_.find(which);
+  if (found == processes_.end() || found->second.ended != never) return;
+  found->second.ended = at;
+  ended_.push_back(which);
+}
+
+void history::take_work(const journal_entry& entry) {
+  if (entry.gpu == gpu_id::none) return;
+  auto& in_flight = gpus_[entry.gpu].in_flight;
+  if (entry.kind == journal_kind::begin) {
+    in_flight[entry.client] += entry.count;
+    return;
+  }
+  const auto found = in_flight.find(entry.client);
+  if (found == in_flight.end()) return;
+  found->second -= std::min<std::uint64_t>(found->second, entry.count);
+  if (found->second == 0) in_flight.erase(found);
+}
+
+void history::forget_client(client_id which) {
+  clients_.erase(which);
+  for (auto& [gpu, on] : gpus_) on.in_flight.erase(which);
 }
 
 void history::drop_process(std::map<process_id, known_process>::iterator which) {
@@ -328,8 +395,11 @@ void history::take_attached(const journal_entry& entry) {
 void history::take_batch(const journal_entry& entry) {
   const auto group = groups_.find(entry.group);
   if (group == groups_.end()) return;
-  if (group->second.decisions.empty()) (void)add(entry.group, entry);
-  decision& because = group->second.decisions.back();
+  auto& all = group->second.decisions;
+  const auto last = std::find_if(all.rbegin(), all.rend(), [](const decision& each) {
+    return each.what != journal_kind::attach && each.what != journal_kind::detach;
+  });
+  decision& because = last != all.rend() ? *last : add(entry.group, entry);
   if (because.commands.size() == most_commands) {
     ++because.more_commands;
     return;

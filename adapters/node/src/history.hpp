@@ -107,6 +107,7 @@ class history final : public journal_reader {
   void hear(const journal_entry& entry) override;
   void begin_anew() override;
   void missed(std::uint64_t entries) override;
+  void mend(const picture& seen) override;
   void tick(time_point now) override;
 
   /// Of this pid the one that came last. \return nullptr: none is remembered.
@@ -122,9 +123,12 @@ class history final : public journal_reader {
   /// "client 'llama' is busy on GPU 51110", of those GPUs that have online work; empty: none has.
   std::string online_work_on(const std::vector<gpu_id>& gpus, time_point now) const;
 
-  /// GPU time that the group was held off, what goes on included.
-  duration lost(group_id id, time_point now) const;
-  duration lost_lately(group_id id, time_point now) const;
+  struct loss {
+    duration all{};
+    duration lately{};
+  };
+  /// GPU time for which each group was held off, what goes on included. One pass over everything.
+  std::map<group_id, loss> losses(time_point now) const;
   struct gpu_times {
     duration gained{};  ///< Online work was in flight, and some offline process was suspended.
     duration gained_lately{};
@@ -145,7 +149,7 @@ class history final : public journal_reader {
     last_minute gained_lately{};
     last_minute busy_lately{};
     last_minute suspended_lately{};
-    client_id last_client{};
+    std::map<client_id, std::uint64_t> in_flight{};  ///< Busy periods; none is zero.
     void close(time_point now);
   };
   using place = std::pair<process_id, gpu_id>;
@@ -156,6 +160,9 @@ class history final : public journal_reader {
 
   known_group& group_of(group_id id);
   void take_process(const journal_entry& entry);
+  void take_end(process_id which, time_point at);
+  void take_work(const journal_entry& entry);
+  void forget_client(client_id which);
   void take_decision(const journal_entry& entry);
   void take_attached(const journal_entry& entry);
   void take_batch(const journal_entry& entry);

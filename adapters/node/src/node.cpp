@@ -75,9 +75,11 @@ class node_impl final : public node, private steered_node {
                 {.what = options_.observing,
                  .enforces = options_.mode == node_mode::enforce,
                  .paused = [this] { return paused_.load(); },
+                 .simulated = [this] { return simulated_.load(); },
                  .warn = options_.warn,
                  .tell = options_.tell});
     if (options_.control) add_control();
+    observer_->show(static_cast<steered_node&>(*this));
   }
   ~node_impl() override { stop(); }
 
@@ -138,7 +140,11 @@ class node_impl final : public node, private steered_node {
 
   node_facts facts() const override {
     const std::scoped_lock held{mutex_};
-    node_facts made{.mode = options_.mode, .paused = paused_.load(), .policy = {}, .policy_by = {}};
+    node_facts made{.mode = options_.mode,
+                    .paused = paused_.load(),
+                    .simulated = simulated_.load(),
+                    .policy = {},
+                    .policy_by = {}};
     made.policy = chosen_ ? chosen_->text : settings_.policy_text;
     if (chosen_) made.policy_by = chosen_by_;
     return made;
@@ -394,6 +400,7 @@ class node_impl final : public node, private steered_node {
     }
     auto loop = options_.make_loop ? options_.make_loop() : reactor::create();
     if (!loop) return loop.error();
+    simulated_.store(kfd::is_simulated(options_.roots));
     node_settings settings;
     std::uint64_t generation = 0;
     bool paused = false;
@@ -557,7 +564,8 @@ class node_impl final : public node, private steered_node {
   std::unique_ptr<control_desk> desk_;        // outlives the observer, whose thread it is on
   const std::unique_ptr<observer> observer_;  // outlives the scheduler, which writes to it
   std::atomic<node_state> state_{node_state::idle};
-  std::atomic<bool> paused_{false};  // changed with mutex_ held
+  std::atomic<bool> paused_{false};     // changed with mutex_ held
+  std::atomic<bool> simulated_{false};  // the device, when this program last became the owner
 
   /// Whoever replaces scheduler_ holds it, and who looks at that one; taken before mutex_.
   std::mutex look_mutex_;

@@ -52,13 +52,19 @@ void observer::owns(bool does) {
 }
 
 result<void> observer::prepare() {
-  const auto late = loop_->add_timer([this] { drain(); });
+  const auto late = loop_->add_timer([this] {
+    drain();
+    look_again();
+  });
   if (!late) return late.error();
   linger_ = *late;
   const auto ticker = loop_->add_timer([this] { tick(); });
   if (!ticker) return ticker.error();
   ticker_ = *ticker;
-  const auto watched = loop_->watch(journal_->ready_fd(), [this] { drain(); });
+  const auto watched = loop_->watch(journal_->ready_fd(), [this] {
+    drain();
+    look_again();
+  });
   if (!watched) return watched.error();
   // Nobody rings for what was written before the first sleep().
   loop_->arm(linger_, clock::now());
@@ -86,10 +92,16 @@ void observer::hand_on(std::span<const journal_entry> entries) {
   if (const std::uint64_t lost = journal_->lost(); lost != lost_) {
     for (const auto& each : readers_) each->missed(lost - lost_);
     lost_ = lost;
+    look_owed_ = true;
   }
   for (const journal_entry& entry : entries) {
     const bool another = entry.turn < last_turn_;
     last_turn_ = entry.turn;
+    if (another && seen_) {
+      seen_.reset();
+      look_owed_ = true;
+    }
+    if (seen_ && entry.turn > seen_->turns) mend();
     for (const auto& each : readers_) {
       if (another) each->begin_anew();
       each->hear(entry);
@@ -97,9 +109,28 @@ void observer::hand_on(std::span<const journal_entry> entries) {
   }
 }
 
+void observer::look_again() {
+  if (!look_owed_ || !owns_ || shown_ == nullptr || clock::now() < next_look_) return;
+  look_owed_ = false;
+  auto looked = shown_->look();
+  next_look_ = clock::now() + mend_every;
+  // One of fewer turns is of a scheduler of which nothing was heard yet.
+  look_owed_ = !looked || looked->turns < last_turn_;
+  if (look_owed_) return;
+  seen_ = std::move(*looked);
+  drain();
+  if (seen_) mend();
+}
+
+void observer::mend() {
+  for (const auto& each : readers_) each->mend(*seen_);
+  seen_.reset();
+}
+
 void observer::tick() {
   const time_point now = clock::now();
   for (const auto& each : readers_) each->tick(now);
+  look_again();
   loop_->arm(ticker_, now + tick_every);
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -47,6 +48,9 @@ class journal_reader {
   virtual void begin_anew() {}
   /// So many entries are missing about here, for the observer was too slow.
   virtual void missed(std::uint64_t entries) { (void)entries; }
+  /// After missed(): what is so, between the entries heard before and those heard after. Who is not
+  /// in it is gone.
+  virtual void mend(const picture& seen) { (void)seen; }
   /// After each lot of entries, and every observer::tick_every.
   virtual void tick(time_point now) { (void)now; }
   /// This program owns the node from now on, or does not any more. Also called before the thread
@@ -60,6 +64,8 @@ class journal_reader {
 class observer {
  public:
   static constexpr duration tick_every = std::chrono::seconds(1);
+  /// Where entries go on being lost, each look being a turn of the scheduler.
+  static constexpr duration mend_every = std::chrono::seconds(1);
 
   /// \return the system's error for a journal or a loop that cannot be had.
   [[nodiscard]] static result<std::unique_ptr<observer>> create();
@@ -69,6 +75,9 @@ class observer {
 
   /// Readers are called in the order of add(). Before start().
   void add(std::unique_ptr<journal_reader> reader) { readers_.push_back(std::move(reader)); }
+  /// Is looked at where entries were lost, until stop(). Before start(). Without one readers only
+  /// hear missed().
+  void show(observed_node& from) noexcept { shown_ = &from; }
   /// For descriptors and timers of readers. On the thread it is the reactor; before start(), any.
   reactor& loop() noexcept { return *loop_; }
   journal_sink& sink() noexcept { return *journal_; }
@@ -86,6 +95,9 @@ class observer {
   result<void> prepare();
   void drain();
   void hand_on(std::span<const journal_entry> entries);
+  /// Looks, where entries were lost, and has what was written until then heard first.
+  void look_again();
+  void mend();
   void tick();
   void tell_owns(bool does);
 
@@ -97,6 +109,10 @@ class observer {
   timer_id ticker_{};
   std::uint64_t last_turn_ = 0;
   std::uint64_t lost_ = 0;
+  observed_node* shown_ = nullptr;
+  bool look_owed_ = false;
+  time_point next_look_{};
+  std::optional<picture> seen_;  // until what was written before it has been heard
   bool owns_ = false;
   std::thread thread_;
 };

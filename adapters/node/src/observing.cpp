@@ -48,6 +48,7 @@ class jobs_reader final : public journal_reader {
   jobs_reader(observed_node& from, const observing& how, observe::process_reader read)
       : from_(from),
         tell_(how.tell),
+        simulated_(how.simulated),
         file_(how.what.jobs),
         failure_(how.warn, "cannot write the jobs file " + how.what.jobs),
         accounts_({.write = [this](const auto& record) { write(record); },
@@ -55,6 +56,7 @@ class jobs_reader final : public journal_reader {
                    .observed = !how.enforces}) {}
 
   void hear(const journal_entry& entry) override { accounts_.hear(entry); }
+  void mend(const picture& seen) override { accounts_.mend(seen); }
   void begin_anew() override { accounts_.leave(clock::now()); }
   void tick(time_point now) override {
     accounts_.tick(now);
@@ -67,7 +69,8 @@ class jobs_reader final : public journal_reader {
   }
 
  private:
-  void write(const observe::job_record& record) {
+  void write(observe::job_record record) {
+    record.simulated = simulated_();
     if (file_ != observing_options::jobs_to_log) {
       const auto wrote = observe::job_log{file_}.write(record);
       failure_.is(wrote ? error_code{} : wrote.error());
@@ -78,6 +81,7 @@ class jobs_reader final : public journal_reader {
 
   observed_node& from_;
   kfd::message_sink tell_;
+  std::function<bool()> simulated_;
   std::string file_;
   failure failure_;
   observe::accounts accounts_;
@@ -108,6 +112,7 @@ class metrics_reader final : public journal_reader {
 
   void hear(const journal_entry& entry) override { metrics_.hear(entry); }
   void missed(std::uint64_t entries) override { metrics_.missed(entries); }
+  void mend(const picture& seen) override { metrics_.mend(seen); }
   void begin_anew() override { metrics_.begin_anew(clock::now()); }
   void tick(time_point now) override {
     metrics_.tick(now);
@@ -176,7 +181,8 @@ class metrics_reader final : public journal_reader {
                           .seen = seen_.get(),
                           .owns = owns_,
                           .paused = how_.paused(),
-                          .enforces = how_.enforces},
+                          .enforces = how_.enforces,
+                          .simulated = how_.simulated()},
                          now);
   }
 
@@ -217,6 +223,9 @@ class trace_reader final : public journal_reader {
   void missed(std::uint64_t entries) override {
     if (timeline_) timeline_->missed(entries);
   }
+  void mend(const picture& seen) override {
+    if (timeline_) timeline_->mend(seen);
+  }
   void begin_anew() override {
     early_.clear();
     if (timeline_) timeline_->finish(clock::now());
@@ -251,7 +260,8 @@ class trace_reader final : public journal_reader {
     to_ = std::move(*made);
     said_ = false;
     timeline_ = std::make_unique<observe::timeline>(
-        *to_, observe::timeline_options{.read = read_, .observed = !how_.enforces});
+        *to_, observe::timeline_options{
+                  .read = read_, .observed = !how_.enforces, .simulated = how_.simulated});
     for (const journal_entry& each : early_) timeline_->hear(each);
   }
   void end() {

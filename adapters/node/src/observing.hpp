@@ -16,6 +16,7 @@ struct observing {
   observing_options what{};
   bool enforces = false;
   std::function<bool()> paused{};
+  std::function<bool()> simulated{};  ///< Whether the device is, known while something is heard.
   kfd::message_sink warn{};
   kfd::message_sink tell{};
 };

@@ -216,7 +216,6 @@ json::object gpu_json(const gpu_picture& gpu, const queue_count& queues, const h
 }
 
 std::string name_of(const process_picture& process, const history& past) {
-  if (std::string name = command_of_process(process.pid); !name.empty()) return name;
   const auto* const known = past.find(process.id);
   return known != nullptr ? known->command : std::string();
 }
@@ -261,7 +260,8 @@ std::vector<gpu_id> gpus_of(const group_picture& group) {
   return all;
 }
 
-json::object group_json(const group_picture& group, const history& past, const wall_moment& now) {
+json::object group_json(const group_picture& group, const history::loss& lost, const history& past,
+                        const wall_moment& now) {
   const auto on = gpus_of(group);
   std::uint64_t queues = 0;
   std::uint64_t suspended = 0;
@@ -310,8 +310,8 @@ json::object group_json(const group_picture& group, const history& past, const w
           {"gpus", std::move(gpus)},
           {"compute_queues", queues},
           {"suspended_queues", suspended},
-          {"lost_ms", ms(past.lost(group.id, now.steady))},
-          {"lost_share", share(past.lost_lately(group.id, now.steady), past, now.steady, places)},
+          {"lost_ms", ms(lost.all)},
+          {"lost_share", share(lost.lately, past, now.steady, places)},
           {"gained_ms", ms(gained)},
           {"gained_share", share(gained_lately, past, now.steady, on.size())},
           {"processes", std::move(processes)}};
@@ -400,7 +400,12 @@ json::object status_json(const picture& seen, const statistics& counted, const h
         gpu_json(gpu, found == counts.end() ? queue_count{} : found->second, past, memory, now));
   }
   json::array groups;
-  for (const auto& group : seen.groups) groups.push_back(group_json(group, past, now));
+  const auto losses = past.losses(now.steady);
+  for (const auto& group : seen.groups) {
+    const auto lost = losses.find(group.id);
+    groups.push_back(
+        group_json(group, lost == losses.end() ? history::loss{} : lost->second, past, now));
+  }
   json::array clients;
   for (const auto& client : seen.clients) {
     json::array on;
@@ -426,8 +431,8 @@ state_now state_of_group(const picture& seen, const group_picture& group,
     const std::string name = name_of(*process, past);
     subject = fmt::format("process {}{}", process->pid, name.empty() ? "" : " (" + name + ")");
     if (group.processes.size() > 1)
-      subject +=
-          fmt::format(", of group {} with {} processes,", number(group.id), group.processes.size());
+      subject += fmt::format(", of {} with {} processes,", group_words(past, group.id),
+                             group.processes.size());
   }
   const auto say = [&](std::string state, const std::string& rest) {
     return state_now{std::move(state), subject + " " + rest};

@@ -85,6 +85,39 @@ void accounts::mend(account& which, const journal_entry& gone) {
   if (which.written_count == 0) part.longest = std::max(part.longest, gone.longest);
 }
 
+void accounts::mend(const picture& now) {
+  std::map<process_id, std::pair<const process_picture*, group_id>> there;
+  for (const group_picture& group : now.groups)
+    for (const process_picture& each : group.processes) there[each.id] = {&each, group.id};
+  for (auto next = open_.begin(); next != open_.end();) {
+    const auto one = next++;
+    if (there.contains(one->first)) continue;
+    write(one->second, std::max(now.at, one->second.part_since), job_end::ended);
+    open_.erase(one);
+  }
+  for (const auto& [id, one] : there) {
+    const auto& [seen, group] = one;
+    hear({.kind = journal_kind::process,
+          .what = seen->what,
+          .pid = seen->pid,
+          .process = id,
+          .group = group,
+          .start_time = seen->start_time,
+          .at = seen->seen_since});
+    mend(open_.at(id), *seen, now.at);
+  }
+  see(now);
+}
+
+void accounts::mend(account& which, const process_picture& seen, time_point now) {
+  job_record& part = which.part;
+  part.suspended = std::max(seen.off_total - which.written, duration::zero());
+  if (seen.off_count > which.written_count) part.suspensions = seen.off_count - which.written_count;
+  if (which.written_count == 0) part.longest = std::max(part.longest, seen.off_longest);
+  which.off_since = seen.off ? now : never;
+  which.off_began = seen.off ? seen.off_since : never;
+}
+
 void accounts::see(const picture& now) {
   for (const group_picture& group : now.groups)
     for (const process_picture& each : group.processes)

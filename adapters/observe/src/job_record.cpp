@@ -44,6 +44,7 @@ std::string to_json(const job_record& record) {
   line += "]";
   append_text(line, "end", to_string(record.end));
   if (record.observed) line += ",\"observed\":true";
+  if (record.simulated) line += ",\"simulated\":true";
   const double wall = seconds(record.wall);
   line += fmt::format(
       ",\"wall_s\":{:.3f},\"suspended_s\":{:.6f},\"share\":{:.4f},\"suspensions\":{},"

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -85,6 +86,7 @@ struct per_group {
   std::uint64_t processes = 0;  ///< Now.
   std::uint64_t suspensions = 0;
   duration suspended{};
+  duration shown{};  ///< At most: one that went on although it had ended is not taken back.
   time_point last{};
 };
 
@@ -92,6 +94,8 @@ struct member {
   std::string group;
   role what = role::unmatched;
   stretch off;
+  std::uint64_t suspensions = 0;
+  duration suspended{};  ///< But for `off`.
 };
 
 }  // namespace
@@ -111,17 +115,20 @@ struct metrics::counts {
   std::string shown(const std::string& name) const {
     return groups.contains(name) || groups.size() < most_groups ? name : "other";
   }
-  void end_suspension(member& of, time_point at) {
-    if (!of.off.open()) return;
-    const duration length = of.off.until(at);
+  void begin_suspensions(member& of, std::uint64_t count) {
+    group(of.group).suspensions += count;
+    of.suspensions += count;
+  }
+  void end_suspension(member& of, duration length, time_point at) {
     per_group& in = group(of.group);
     in.suspended += length;
     in.last = at;
     suspensions.record(length);
+    of.suspended += length;
     of.off = {};
   }
   void drop(member& of, time_point at) {
-    end_suspension(of, at);
+    if (of.off.open()) end_suspension(of, of.off.until(at), at);
     per_group& in = group(of.group);
     --in.processes;
     in.last = at;
@@ -143,7 +150,7 @@ void metrics::hear(const journal_entry& entry) {
         break;
       }
       const std::string name = to.shown(read_(entry.pid, entry.start_time).group);
-      to.processes[entry.process] = {name, entry.what, {}};
+      to.processes[entry.process] = {.group = name, .what = entry.what, .off = {}};
       per_group& in = to.group(name);
       ++in.processes;
       in.last = entry.at;
@@ -157,10 +164,12 @@ void metrics::hear(const journal_entry& entry) {
     case journal_kind::process_off:
       if (process == to.processes.end()) break;
       process->second.off.begin(entry.at);
-      ++to.group(process->second.group).suspensions;
+      to.begin_suspensions(process->second, 1);
       break;
     case journal_kind::process_on:
-      if (process != to.processes.end()) to.end_suspension(process->second, entry.at);
+      if (process == to.processes.end()) break;
+      if (!process->second.off.open()) to.begin_suspensions(process->second, 1);  // that was lost
+      to.end_suspension(process->second, entry.length, entry.at);
       break;
     case journal_kind::held: ++to.held; break;
     case journal_kind::let_go:
@@ -193,6 +202,40 @@ void metrics::hear(const journal_entry& entry) {
 }
 
 void metrics::missed(std::uint64_t entries) { counts_->missed += entries; }
+
+void metrics::mend(const picture& now) {
+  counts& to = *counts_;
+  std::set<process_id> there;
+  for (const group_picture& group : now.groups) {
+    for (const process_picture& each : group.processes) {
+      there.insert(each.id);
+      hear({.kind = journal_kind::process,
+            .what = each.what,
+            .pid = each.pid,
+            .process = each.id,
+            .start_time = each.start_time,
+            .at = now.at});
+      member& of = to.processes.at(each.id);
+      const duration current = each.off ? now.at - each.off_since : duration::zero();
+      const duration lost = each.off_total - current - of.suspended;
+      if (each.off_count > of.suspensions)
+        to.begin_suspensions(of, each.off_count - of.suspensions);
+      if (lost > duration::zero()) to.end_suspension(of, lost, now.at);
+      of.off = {};
+      if (each.off) of.off.begin(each.off_since);
+    }
+  }
+  for (auto& [id, each] : to.processes)
+    if (!there.contains(id)) to.drop(each, now.at);
+  std::erase_if(to.processes, [&](const auto& each) { return !there.contains(each.first); });
+  for (const gpu_picture& each : now.gpus) {
+    stretch& busy = to.gpus[each.id].busy;
+    if (each.busy)
+      busy.begin(now.at);
+    else
+      busy.end(now.at);
+  }
+}
 
 void metrics::begin_anew(time_point now) {
   for (auto& [id, each] : counts_->processes) counts_->drop(each, now);
@@ -267,8 +310,12 @@ class page {
   void of_picture() {
     if (moment_.seen == nullptr) return;
     const picture& seen = *moment_.seen;
-    text_.family("sluice_scheduler", metric_type::info, "What decides and what acts.");
-    text_.sample({{"policy", seen.policy}, {"backend", seen.backend}}, std::uint64_t{1});
+    text_.family("sluice_scheduler", metric_type::info,
+                 "What decides and what acts, and whether on a simulated device.");
+    text_.sample({{"policy", seen.policy},
+                  {"backend", seen.backend},
+                  {"simulated", moment_.simulated ? "true" : "false"}},
+                 std::uint64_t{1});
     gauge_of_gpus("sluice_online_in_flight", "Busy periods of clients in flight.",
                   [](const gpu_picture& each) { return each.online_in_flight; });
     gauge_of_gpus("sluice_online_busy", "Whether online work is in flight, by clients or pointers.",
@@ -319,7 +366,7 @@ class page {
   }
 
   template <class Groups, class Processes>
-  void of_groups(const Groups& groups, const Processes& processes) {
+  void of_groups(Groups& groups, const Processes& processes) {
     text_.family("sluice_group_processes", metric_type::gauge, "Processes that use a GPU.");
     for (const auto& [name, of] : groups) text_.sample({{"group", name}}, of.processes);
     text_.family("sluice_group_suspensions", metric_type::counter,
@@ -334,8 +381,10 @@ class page {
     }
     text_.family("sluice_group_suspended_seconds", metric_type::counter,
                  "Time for which processes of the group were kept off, added up.");
-    for (const auto& [name, of] : groups)
-      text_.sample({{"group", name}}, seconds(of.suspended + now_off[name]));
+    for (auto& [name, of] : groups) {
+      of.shown = std::max(of.shown, of.suspended + now_off[name]);
+      text_.sample({{"group", name}}, seconds(of.shown));
+    }
     text_.family("sluice_processes", metric_type::gauge, "Processes that use a GPU.");
     for (std::size_t i = 0; i < by_role.size(); ++i)
       text_.sample({{"role", to_string(static_cast<role>(i))}}, by_role[i]);
@@ -424,7 +473,7 @@ class page {
 }  // namespace
 
 std::string metrics::text(metrics_form form, const metrics_moment& moment, time_point now) const {
-  const counts& from = *counts_;
+  counts& from = *counts_;
   page made(form, moment, now);
   made.of_node();
   made.of_picture();

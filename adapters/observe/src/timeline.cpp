@@ -148,6 +148,42 @@ class timeline::impl {
     note(fmt::format("{} entries are missing here", entries), {.at = last_});
   }
 
+  void mend(const picture& seen) {
+    if (base_ == never) return;
+    const time_point now = std::max(seen.at, last_);
+    std::set<process_id> there;
+    for (const group_picture& group : seen.groups) {
+      for (const process_picture& each : group.processes) {
+        there.insert(each.id);
+        see_process({.kind = journal_kind::process,
+                     .what = each.what,
+                     .pid = each.pid,
+                     .process = each.id,
+                     .group = group.id,
+                     .start_time = each.start_time,
+                     .turn = seen.turns,
+                     .at = now});
+        mend(processes_.at(each.id), each, now, seen.turns);
+      }
+    }
+    for (auto& [id, each] : processes_)
+      if (!there.contains(id)) end(each, now);
+    std::erase_if(processes_, [&](const auto& each) { return !there.contains(each.first); });
+    for (const gpu_picture& each : seen.gpus) {
+      if (!each.busy) {
+        if (const auto found = gpus_.find(each.id); found != gpus_.end())
+          end_busy(found->second, now);
+      } else if (gpu_row& which = gpu_of(each.id); which.busy_since == never) {
+        which.busy_since = now;
+        which.busy_turn = seen.turns;
+      }
+    }
+    std::erase_if(clients_, [&](const auto& each) {
+      return std::ranges::none_of(seen.clients,
+                                  [&](const client_picture& one) { return one.id == each.first; });
+    });
+  }
+
   void finish(time_point now) {
     if (base_ == never) return;
     now = std::max(now, last_);
@@ -243,8 +279,10 @@ class timeline::impl {
   void note(std::string_view words, const journal_entry& entry) {
     if (scheduler_.number == 0) {
       const int row = new_row();
-      name_row(row, options_.observed ? "scheduler (observes: nothing is touched)" : "scheduler",
-               0);
+      std::string name = "scheduler";
+      if (options_.observed) name += " (observes: nothing is touched)";
+      if (options_.simulated && options_.simulated()) name += ", on a simulated device";
+      name_row(row, name, 0);
       need(scheduler_, row, "events", 0);
     }
     mark(scheduler_, "scheduler", words, entry);
@@ -388,6 +426,21 @@ class timeline::impl {
       each.suspended_by = {};
     }
   }
+  void mend(process_row& which, const process_picture& seen, time_point now, std::uint64_t turn) {
+    if (seen.attach == attach_picture::none) end_session(which, now);
+    if (!seen.off) end_off(which, now, turn);
+    if (seen.off && which.off_since == never && which.row != 0) which.off_since = now;
+    for (auto& [gpu, each] : which.lanes) {
+      if (each.state == lane_state::unknown) continue;
+      const auto on = std::ranges::find(seen.queues, gpu, &queues_on_gpu::gpu);
+      const bool suspended = on != seen.queues.end() && on->suspended != 0;
+      const bool in_doubt = on != seen.queues.end() && on->in_doubt != 0;
+      // Of a command that is under way its answer will tell.
+      if (in_doubt) continue;
+      set_state(each, suspended ? lane_state::suspended : lane_state::running, now, turn);
+      if (!suspended) each.suspended_by = {};
+    }
+  }
   void end(process_row& which, time_point when) {
     end_session(which, when);
     end_off(which, when, 0);
@@ -499,6 +552,7 @@ timeline::~timeline() = default;
 
 void timeline::hear(const journal_entry& entry) { impl_->hear(entry); }
 void timeline::missed(std::uint64_t entries) { impl_->missed(entries); }
+void timeline::mend(const picture& now) { impl_->mend(now); }
 void timeline::finish(time_point now) { impl_->finish(now); }
 
 }  // namespace sluice::observe

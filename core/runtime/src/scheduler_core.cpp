@@ -463,6 +463,7 @@ picture scheduler_core::impl::look() const {
   picture made = table_.picture_of();
   made.turns = stats_.turns;
   made.policy = policy_ ? policy_->name() : std::string_view();
+  made.policy_is_fallback = is_fallback_;
   made.backend = backend_.name();
   made.acts = backend_.acts();
   made.backend_up = backend_up_;

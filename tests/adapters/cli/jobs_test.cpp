@@ -36,6 +36,11 @@ TEST(JobLines, AreReadAsTheyWereWritten) {
       parse_job_line("2026-01-31 13:37:00.123 [sluice] [info] job: " + line + " part=node");
   ASSERT_TRUE(logged);
   EXPECT_EQ(to_json(*logged), line);
+  job_record simulated = record();
+  simulated.simulated = true;
+  const auto read_again = parse_job_line(to_json(simulated));
+  ASSERT_TRUE(read_again);
+  EXPECT_TRUE(read_again->simulated);
 }
 
 TEST(JobLines, AreRefusedWhereTheyAreDamaged) {

@@ -105,6 +105,8 @@ TEST_F(ControlDesk, ShowsTheNodeToEverybody) {
   EXPECT_EQ(node.at("program_version"), "9.9");
   EXPECT_EQ(node.at("policy"), "fixed_timeslice");
   EXPECT_EQ(node.at("policy_text"), "fixed_timeslice:slice=20ms");
+  EXPECT_EQ(node.at("policy_is_fallback"), false);
+  EXPECT_EQ(node.at("simulated"), true);
   EXPECT_TRUE(node.at("paused").is_null());
   const auto& group = status.at("groups").at(0).as_object();
   EXPECT_EQ(group.at("group"), 1);
@@ -234,6 +236,45 @@ TEST_F(ControlDesk, LetsOnlyRootAndTheOwnerChangeAnything) {
   EXPECT_EQ(used.at("policy").at("text"), "fair_share:a=1");
   EXPECT_EQ(used.at("policy").at("by"), "user 700 (process 2)");
   EXPECT_EQ(code(R"({"version":1,"ask":"policy","use":"no_such"})", root), "refused");
+}
+
+TEST_F(ControlDesk, SaysOfWhichGroupAProcessIs) {
+  journal_.process();
+  show([](picture& seen) {
+    seen.groups[0].processes.push_back({.id = process_id{801}, .pid = 4243});
+  });
+  EXPECT_THAT(sentence(), HasSubstr("process 4242 (train), of group g1 with 2 processes, runs"));
+}
+
+TEST_F(ControlDesk, SaysThatAnotherPolicyDecidesThanWasAskedFor) {
+  show([](picture& seen) {
+    seen.policy = "something";
+    seen.policy_is_fallback = true;
+  });
+  const auto told = ask(R"({"version":1,"ask":"policy"})").at("policy").as_object();
+  EXPECT_EQ(told.at("text"), "fixed_timeslice:slice=20ms");
+  EXPECT_EQ(told.at("decides"), "something");
+  EXPECT_EQ(told.at("is_fallback"), true);
+  const auto status = ask(R"({"version":1,"ask":"status"})");
+  EXPECT_EQ(status.at("node").at("policy_is_fallback"), true);
+  const auto used = ask(R"({"version":1,"ask":"policy","use":"fair_share"})", root);
+  EXPECT_TRUE(used.at("policy").at("decides").is_null()) << "it has had no turn yet";
+  EXPECT_EQ(ask(R"({"version":1,"ask":"status"})").at("node").at("policy_text"), "fair_share")
+      << "what was kept of the former one is not served";
+}
+
+// A flood costs the scheduler a 20th of its time at most.
+TEST_F(ControlDesk, LooksTheLessOftenTheLongerALookTakes) {
+  node_.takes = 5ms;
+  journal_.process();
+  const time_point begin = clock::now();
+  while (clock::now() - begin < 250ms) {
+    journal_.turn();
+    journal_.begin();
+    (void)ask(R"({"version":1,"ask":"status"})");
+  }
+  EXPECT_GE(node_.looks, 2);
+  EXPECT_LE(node_.looks, 1 + (clock::now() - begin) / 100ms);
 }
 
 // Each look is a turn of the scheduler.

@@ -19,6 +19,13 @@ class History : public testing::Test {
  protected:
   const history::known_group& group() const { return *past_.find(trainers); }
   const history::decision& last() const { return group().decisions.back(); }
+  duration lost() const { return past_.losses(journal_.at)[trainers].all; }
+  /// What a scheduler shows after everything that was heard.
+  picture shown() const {
+    picture made = usual_picture();
+    made.at = journal_.at;
+    return made;
+  }
 
   history past_{name_of_test};
   script journal_{past_};
@@ -193,20 +200,20 @@ TEST_F(History, CountsWhatHoldsCostAndGave) {
   journal_.held();
   const time_point off = journal_.at;
   journal_.turn(1s);
-  EXPECT_EQ(past_.lost(trainers, journal_.at), 1s) << "what goes on counts";
+  EXPECT_EQ(lost(), 1s) << "what goes on counts";
   journal_.end();
   const time_point idle = journal_.at;
   journal_.turn(500ms);
   journal_.let_go();
   const time_point on = journal_.at;
   journal_.turn(2s);
-  EXPECT_EQ(past_.lost(trainers, journal_.at), on - off);
-  EXPECT_EQ(past_.lost_lately(trainers, journal_.at), on - off);
+  EXPECT_EQ(lost(), on - off);
+  EXPECT_EQ(past_.losses(journal_.at)[trainers].lately, on - off);
   const auto times = past_.times_of(gpu_one, journal_.at);
   EXPECT_EQ(times.gained, idle - off);
   EXPECT_EQ(times.busy_lately, idle - busy);
   EXPECT_EQ(times.suspended_lately, on - off);
-  EXPECT_EQ(past_.lost_lately(trainers, journal_.at + 2min), 0s);
+  EXPECT_EQ(past_.losses(journal_.at + 2min)[trainers].lately, 0s);
 }
 
 TEST_F(History, CountsNothingMoreForWhoIsGone) {
@@ -215,10 +222,103 @@ TEST_F(History, CountsNothingMoreForWhoIsGone) {
   journal_.held();
   journal_.turn(1s);
   journal_.gone();
-  const auto lost = past_.lost(trainers, journal_.at);
+  const auto before = lost();
   journal_.turn(5s);
-  EXPECT_EQ(past_.lost(trainers, journal_.at), lost);
-  EXPECT_EQ(past_.times_of(gpu_one, journal_.at).gained, lost);
+  EXPECT_EQ(lost(), before);
+  EXPECT_EQ(past_.times_of(gpu_one, journal_.at).gained, before);
+}
+
+// Queues that end while they are suspended are answered as invalid or gone.
+TEST_F(History, CountsNothingMoreForWhoRunsAgainWhateverWasAnswered) {
+  journal_.process();
+  journal_.held();
+  journal_.turn(1s);
+  journal_.put(journal_.of_process(journal_kind::process_on));
+  EXPECT_EQ(lost(), 1s);
+  journal_.turn(5s);
+  EXPECT_EQ(lost(), 1s);
+}
+
+TEST_F(History, CountsNothingMoreWhereAnAnswerWasLost) {
+  journal_.process();
+  journal_.begin();
+  journal_.held();
+  past_.missed(10);
+  journal_.turn(1s);
+  picture seen = shown();
+  past_.mend(seen);
+  EXPECT_EQ(lost(), 1s);
+  journal_.turn(5s);
+  EXPECT_EQ(lost(), 1s);
+  EXPECT_EQ(past_.times_of(gpu_one, journal_.at).gained, 1s);
+  EXPECT_EQ(past_.online_work_on({gpu_one}, journal_.at), "") << "the end of it was lost, too";
+
+  // What is suspended, and nobody told of it.
+  seen.groups[0].processes[0].off = true;
+  seen.groups[0].processes[0].queues[0].suspended = 2;
+  seen.at = journal_.at;
+  past_.mend(seen);
+  journal_.turn(2s);
+  EXPECT_EQ(lost(), 3s);
+}
+
+TEST_F(History, LetsGoOfThoseWhoseEndWasLost) {
+  journal_.process();
+  journal_.begin();
+  journal_.held();
+  past_.missed(10);
+  journal_.turn(1s);
+  picture seen = shown();
+  seen.groups.clear();
+  past_.mend(seen);
+  journal_.turn(5s);
+  EXPECT_EQ(lost(), 1s);
+  past_.tick(journal_.at + history::remember_ended);
+  EXPECT_EQ(past_.find(trainer_pid), nullptr);
+  EXPECT_EQ(past_.find(trainers), nullptr);
+}
+
+TEST_F(History, LearnsOfThoseWhoseBeginWasLost) {
+  past_.missed(10);
+  picture seen = shown();
+  seen.gpus[0].busy = true;
+  seen.clients.push_back({.id = client_id{5}, .name = "llama"});
+  past_.mend(seen);
+  ASSERT_NE(past_.find(trainer_pid), nullptr);
+  EXPECT_EQ(past_.find(trainer_pid)->command, "train");
+  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("online work is busy"));
+  journal_.begin();
+  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("client 'llama' is busy"));
+}
+
+TEST_F(History, NamesThoseWhoHaveWorkInFlight) {
+  const auto other = [&](journal_kind kind, std::uint32_t count) {
+    journal_.turn();
+    journal_.put({.kind = kind, .gpu = gpu_one, .count = count, .client = client_id{6}});
+  };
+  journal_.client("llama");
+  journal_.begin();
+  other(journal_kind::begin, 2);
+  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at),
+              HasSubstr("client 'llama', client 6 are busy on GPU 51110"));
+  other(journal_kind::end, 1);
+  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("client 6 are busy"));
+  other(journal_kind::end, 1);
+  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("client 'llama' is busy"));
+  journal_.turn();
+  journal_.put({.kind = journal_kind::client_gone, .client = client_id{5}});
+  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("online work is busy"));
+}
+
+TEST_F(History, CountsCommandsToNoAttach) {
+  journal_.process();
+  journal_.begin();
+  journal_.decide(journal_kind::held);
+  journal_.attached();
+  journal_.hand(command_kind::suspend, 1);
+  ASSERT_EQ(group().decisions.size(), 2U);
+  EXPECT_EQ(group().decisions[0].commands.size(), 1U);
+  EXPECT_TRUE(last().commands.empty());
 }
 
 TEST_F(History, KnowsNothingOfTheSchedulerBefore) {
@@ -228,7 +328,7 @@ TEST_F(History, KnowsNothingOfTheSchedulerBefore) {
   past_.begin_anew();
   EXPECT_EQ(past_.find(trainers), nullptr);
   EXPECT_EQ(past_.find(trainer_pid), nullptr);
-  EXPECT_EQ(past_.lost(trainers, journal_.at), 0s);
+  EXPECT_EQ(lost(), 0s);
   journal_.process();
   EXPECT_EQ(past_.find(trainers)->number, 1U);
   EXPECT_EQ(past_.group_numbered(1), trainers);

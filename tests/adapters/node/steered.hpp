@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "sluice/journal.hpp"
 #include "sluice/picture.hpp"
@@ -160,12 +161,17 @@ class fake_node final : public steered_node {
   result<picture> look() override {
     ++looks;
     if (broken) return errc::busy;
+    std::this_thread::sleep_for(takes);
     shown.at = clock::now();
     return shown;
   }
   std::unique_ptr<statistics> stats() const override { return std::make_unique<statistics>(); }
   node_facts facts() const override {
-    return {.mode = node_mode::enforce, .paused = paused, .policy = policy, .policy_by = by};
+    return {.mode = node_mode::enforce,
+            .paused = paused,
+            .simulated = true,
+            .policy = policy,
+            .policy_by = by};
   }
   result<std::string> use_policy(const std::string& text, const std::string& who,
                                  std::string& message) override {
@@ -181,6 +187,7 @@ class fake_node final : public steered_node {
 
   picture shown = usual_picture();
   bool broken = false;
+  duration takes{};  ///< A look.
   bool paused = false;
   std::string policy = "fixed_timeslice:slice=20ms";
   std::string by;

@@ -72,6 +72,41 @@ TEST_F(Accounts, TakeTheSumsOfTheSchedulerWhereEntriesWereLost) {
   EXPECT_EQ(lines[0].longest, 2s);
 }
 
+// Where the journal lost entries, the scheduler's picture says who is there, and how they are.
+TEST_F(Accounts, GoByAPictureWhereEntriesWereLost) {
+  made.hear(of_process(journal_kind::process, 0s, 1));
+  made.hear(of_process(journal_kind::process, 0s, 2));
+  made.hear(of_process(journal_kind::process_off, 5s, 2));  // and on at 7 s, and off at 9 s
+  picture now{.at = start + 10s};
+  now.groups.push_back({.id = group_id{2}});
+  process_picture two{.id = process_id{2}, .pid = 2, .start_time = 2, .what = role::offline};
+  two.off = true;
+  two.off_since = start + 9s;
+  two.off_count = 2;
+  two.off_total = 3s;
+  two.off_longest = 2s;
+  process_picture three{.id = process_id{3}, .pid = 3, .start_time = 3, .what = role::offline};
+  three.seen_since = start + 6s;
+  three.off_count = 1;
+  three.off_total = three.off_longest = 1s;
+  now.groups[0].processes = {two, three};
+  made.mend(now);
+  ASSERT_EQ(lines.size(), 1U) << "its end was lost";
+  EXPECT_EQ(lines[0].pid, 1);
+  EXPECT_EQ(lines[0].end, job_end::ended);
+  EXPECT_EQ(lines[0].wall, 10s);
+  made.hear(on(12s, 2, 3s));
+  made.leave(start + 20s);
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[1].suspended, 5s);
+  EXPECT_EQ(lines[1].suspensions, 2U);
+  EXPECT_EQ(lines[1].longest, 3s);
+  EXPECT_EQ(lines[2].pid, 3);
+  EXPECT_EQ(lines[2].wall, 14s);
+  EXPECT_EQ(lines[2].suspended, 1s);
+  EXPECT_EQ(lines[2].suspensions, 1U);
+}
+
 // The lines of a process add up to what was, wherever they are cut.
 TEST_F(Accounts, CutALongLifeIntoPartsThatAddUp) {
   made.hear(of_process(journal_kind::process, 0s, 1));
@@ -153,6 +188,8 @@ TEST(JobRecord, IsOneLineOfJson) {
             R"("wall_s":100.000,"suspended_s":25.000000,"share":0.2500,"suspensions":7,)"
             R"("longest_s":1.500000,"max_suspend":0,"offline_floor":0})");
   EXPECT_TRUE(boost::json::parse(to_json(record)).is_object());
+  const job_record simulated{.simulated = true};
+  EXPECT_TRUE(boost::json::parse(to_json(simulated)).at("simulated").as_bool());
 }
 
 class JobLog : public testing::Test {

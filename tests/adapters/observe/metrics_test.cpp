@@ -132,7 +132,8 @@ struct filled {
     sums.forced_run_ns = 1'500'000'000;
   }
   scrape page(metrics_form form = metrics_form::prometheus) {
-    const metrics_moment moment{.counted = &sums, .seen = &seen, .owns = true, .enforces = true};
+    const metrics_moment moment{
+        .counted = &sums, .seen = &seen, .owns = true, .enforces = true, .simulated = true};
     return read_page(counted.text(form, moment, start + 10s), form);
   }
 };
@@ -146,7 +147,7 @@ TEST(Metrics, SayWhatHappened) {
   };
   is("sluice_owns_node", 1);
   is("sluice_paused", 0);
-  is(R"(sluice_scheduler_info{policy="pointer_polling",backend="agent"})", 1);
+  is(R"(sluice_scheduler_info{policy="pointer_polling",backend="agent",simulated="true"})", 1);
   is(R"(sluice_queues{gpu="7",role="offline",state="running"})", 2);
   is(R"(sluice_queues{gpu="7",role="offline",state="suspended"})", 2);
   is(R"(sluice_queues{gpu="7",role="offline",state="in_doubt"})", 1);
@@ -172,6 +173,50 @@ TEST(Metrics, SayWhatHappened) {
   is(R"(sluice_turn_seconds_bucket{le="2.5e-05"})", 1);
   is(R"(sluice_span_seconds_count{span="request"})", 1);
   is("sluice_journal_lost_total", 5);
+}
+
+TEST(Metrics, TakeTheLengthOfASuspensionWhoseBeginWasLost) {
+  metrics counted{words};
+  counted.hear(of_process(journal_kind::process, 0s, 1));
+  counted.hear(on(3s, 1, 2s));
+  auto values =
+      read_page(counted.text(metrics_form::prometheus, {}, start + 10s), metrics_form::prometheus)
+          .values;
+  EXPECT_EQ(values[R"(sluice_group_suspensions_total{group="slurm:42"})"], 1);
+  EXPECT_EQ(values[R"(sluice_group_suspended_seconds_total{group="slurm:42"})"], 2);
+  EXPECT_EQ(values["sluice_suspension_seconds_sum"], 2);
+}
+
+TEST(Metrics, GoByAPictureWhereEntriesWereLost) {
+  metrics counted{words};
+  const auto at = [&](duration when, const std::string& name) {
+    return read_page(counted.text(metrics_form::prometheus, {}, start + when),
+                     metrics_form::prometheus)
+        .values[name];
+  };
+  const std::string processes = R"(sluice_group_processes{group="slurm:42"})";
+  const std::string suspended = R"(sluice_group_suspended_seconds_total{group="slurm:42"})";
+  const std::string busy = R"(sluice_online_busy_seconds_total{gpu="7"})";
+  for (unsigned id = 1; id <= 2; ++id) counted.hear(of_process(journal_kind::process, 0s, id));
+  counted.hear(of_process(journal_kind::process_off, 5s, 2));  // and on at 6 s
+  counted.hear(of_gpu(journal_kind::busy, 5s));
+  EXPECT_EQ(at(10s, suspended), 5);
+  picture now{.at = start + 10s};
+  now.gpus.push_back({.id = gpu_id{7}});
+  now.groups.push_back({.id = group_id{2}});
+  process_picture two{.id = process_id{2}, .pid = 2, .start_time = 2, .what = role::offline};
+  two.off_count = 1;
+  two.off_total = 1s;
+  now.groups[0].processes = {two};
+  counted.mend(now);
+  EXPECT_EQ(at(20s, processes), 1);
+  EXPECT_EQ(at(20s, suspended), 5) << "a counter does not go back";
+  EXPECT_EQ(at(20s, "sluice_suspension_seconds_sum"), 1);
+  EXPECT_EQ(at(20s, busy), 5);
+  counted.hear(of_process(journal_kind::process_off, 20s, 2));
+  counted.hear(on(29s, 2, 9s));
+  EXPECT_EQ(at(30s, suspended), 10) << "1 s and 9 s";
+  EXPECT_EQ(at(30s, R"(sluice_group_suspensions_total{group="slurm:42"})"), 2);
 }
 
 TEST(Metrics, AreTheSameInBothForms) {

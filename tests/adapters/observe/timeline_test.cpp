@@ -250,6 +250,45 @@ TEST_F(Timeline, LeadsFromOnlineWorkThatEndedBeforeTheDriverAnswered) {
   EXPECT_EQ(seen.arrows[1].first, "resumed by");
 }
 
+// Stretches whose end was lost end where somebody looked.
+TEST_F(Timeline, GoesByAPictureWhereEntriesWereLost) {
+  {
+    const auto to = file();
+    timeline made(*to, {.read = words, .simulated = [] { return true; }});
+    made.hear(entry(journal_kind::backend_back, 0ms));
+    for (unsigned id = 1; id <= 2; ++id) {
+      made.hear(of_process(journal_kind::process, 0ms, id));
+      made.hear(batch(10ms, id, command_kind::suspend, id));
+      made.hear(of_process(journal_kind::process_off, 10ms, id));
+      made.hear(done(13ms, id, command_kind::suspend, id, 11ms, 12ms));
+    }
+    made.hear(of_gpu(journal_kind::busy, 10ms));
+    picture now{.at = start + 20ms};
+    now.gpus.push_back({.id = gpu_id{7}});
+    now.groups.push_back({.id = group_id{2}});
+    now.groups[0].processes.push_back({.id = process_id{2},
+                                       .pid = 2,
+                                       .what = role::offline,
+                                       .attach = attach_picture::attached,
+                                       .queues = {{.gpu = gpu_id{7}, .compute = 2}}});
+    made.mend(now);
+    made.finish(start + 60ms);
+  }
+  const trace seen = read_trace(content());
+  EXPECT_EQ(seen.of("GPU 7", "online work").at(0).end, 20'000);
+  EXPECT_EQ(seen.of("train\"1", "process").at(0).end, 20'000);
+  EXPECT_EQ(seen.of("train\"1", "queues on GPU 7").back().end, 20'000);
+  EXPECT_EQ(seen.of("train\"2", "process").at(0).end, 20'000);
+  const auto& states = seen.of("train\"2", "queues on GPU 7");
+  ASSERT_EQ(states.size(), 3U);
+  EXPECT_EQ(states[1].end, 20'000);
+  EXPECT_EQ(states[2].name, "running");
+  bool named = false;
+  for (const auto& [row, name] : seen.rows)
+    named = named || name == "scheduler, on a simulated device";
+  EXPECT_TRUE(named);
+}
+
 TEST_F(Timeline, IsATraceWhateverComes) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -265,6 +304,14 @@ TEST_F(Timeline, IsATraceWhateverComes) {
         last = next.at;
         if (some.below(100) == 0) made.missed(3);
         if (some.below(200) == 0) made.finish(last);
+        if (some.below(100) != 0) continue;
+        picture now{.at = last};
+        now.gpus.push_back({.id = gpu_id{some.below(3)}, .busy = some.below(2) == 0});
+        now.groups.push_back({.id = group_id{1}});
+        now.groups[0].processes.push_back({.id = process_id{1 + some.below(5)},
+                                           .pid = static_cast<pid_t>(1 + some.below(3)),
+                                           .off = some.below(2) == 0});
+        made.mend(now);
       }
       made.finish(last);
     }

@@ -90,10 +90,11 @@ struct client_picture {
 struct picture {
   time_point at{};
   std::uint64_t turns = 0;
-  std::string policy{};     ///< Its name; empty: none, everything runs.
-  std::string backend{};    ///< Its name.
-  bool acts = false;        ///< As backend::acts().
-  bool backend_up = false;  ///< False between backend_listener's lost() and restored().
+  std::string policy{};             ///< Its name; empty: none, everything runs.
+  bool policy_is_fallback = false;  ///< The one that was set was removed for what it did.
+  std::string backend{};            ///< Its name.
+  bool acts = false;                ///< As backend::acts().
+  bool backend_up = false;          ///< False between backend_listener's lost() and restored().
   bool stopping = false;
   std::vector<gpu_picture> gpus{};
   std::vector<group_picture> groups{};

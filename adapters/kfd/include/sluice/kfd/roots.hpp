@@ -1,7 +1,6 @@
 #pragma once
 /// \file
-/// Where the driver's interfaces are. Nothing else says whether a real or a simulated device is
-/// behind them.
+/// Where the driver's interfaces are, and whether a real or a simulated device is behind them.
 
 #include <string>
 
@@ -17,6 +16,10 @@ struct roots {
   /// that is set and not empty. Reads the environment: not while another thread writes it.
   static roots from_environment();
 };
+
+/// Whether `device` is there and is a simulated one: the kernel's is one of characters, which no
+/// user can make without being root.
+[[nodiscard]] bool is_simulated(const roots& where);
 
 }  // namespace sluice::kfd
 #pragma GCC visibility pop

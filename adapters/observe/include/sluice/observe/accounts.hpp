@@ -35,6 +35,9 @@ class accounts {
   void hear(const journal_entry& entry);
   /// GPUs are known by this, and by what is suspended.
   void see(const picture& now);
+  /// Where entries were lost: who is not in it has ended, and its sums hold for who is. What was
+  /// heard before is older than it, what comes is newer.
+  void mend(const picture& now);
   /// Whether there is somebody whose GPUs are not known, and see() may tell.
   bool curious() const noexcept;
   void tick(time_point now);
@@ -56,6 +59,7 @@ class accounts {
   void write(account& which, time_point now, job_end why);
   void add_gpu(account& to, gpu_id which);
   void count_limit(const journal_entry& entry);
+  void mend(account& which, const process_picture& seen, time_point now);
   /// The scheduler's own sums, which hold what the journal may have lost.
   static void mend(account& which, const journal_entry& gone);
 

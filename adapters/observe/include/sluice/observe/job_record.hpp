@@ -45,9 +45,10 @@ struct job_record {
   role what = role::unmatched;  ///< At the end.
   std::vector<gpu_id> gpus{};   ///< On which it had queues when somebody looked, or was suspended.
   job_end end{};
-  bool observed = false;  ///< Nothing was touched: it would have been.
-  duration wall{};        ///< Of the period.
-  duration suspended{};   ///< Not all of its queues ran.
+  bool observed = false;   ///< Nothing was touched: it would have been.
+  bool simulated = false;  ///< The device was.
+  duration wall{};         ///< Of the period.
+  duration suspended{};    ///< Not all of its queues ran.
   std::uint64_t suspensions = 0;
   duration longest{};
   // How often a limit made its group run although the policy wanted it held.

@@ -32,6 +32,7 @@ struct metrics_moment {
   bool owns = false;
   bool paused = false;
   bool enforces = false;
+  bool simulated = false;  ///< The device is.
 };
 
 /// Counts what the journal tells, by GPU and by group; what has neither comes from `statistics`,
@@ -56,6 +57,8 @@ class metrics {
   void hear(const journal_entry& entry);
   /// So many entries of the journal were lost.
   void missed(std::uint64_t entries);
+  /// As accounts::mend(). No counter goes back.
+  void mend(const picture& now);
   /// What comes is another scheduler's. Counts stay.
   void begin_anew(time_point now);
   void tick(time_point now);

@@ -2,12 +2,14 @@
 /// \file
 /// What a scheduler saw, decided and did, as tracks over time (trace_file.hpp).
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
 #include "sluice/journal.hpp"
 #include "sluice/observe/process_words.hpp"
 #include "sluice/observe/trace_file.hpp"
+#include "sluice/picture.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::observe {
@@ -16,6 +18,8 @@ struct timeline_options {
   process_reader read = read_process;
   /// Of a scheduler that only observes: what it shows as suspended would have been.
   bool observed = false;
+  /// Whether the device is, asked when the first row is written. Empty: it is not.
+  std::function<bool()> simulated = nullptr;
 };
 
 /// One row of tracks for each GPU (online work; preemption, from an arrival until all offline
@@ -39,6 +43,8 @@ class timeline {
   void hear(const journal_entry& entry);
   /// A marker: so many entries of the journal were lost here.
   void missed(std::uint64_t entries);
+  /// As accounts::mend(): stretches whose end was lost end here.
+  void mend(const picture& now);
   /// Ends what is open: no more of the scheduler that was heard until now.
   void finish(time_point now);
 
