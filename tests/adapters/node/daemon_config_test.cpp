@@ -174,9 +174,10 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   }
   EXPECT_EQ(config->statistics_interval, 0s);
   EXPECT_THAT(config->policy, StartsWith("slo:"));
-  EXPECT_EQ(config->fixed_differences(daemon_config{}),
-            "mode, directory, clients, socket_group, control, control_group, record, jobs, metrics, "
-            "metrics_file, trace, agent, batch_commands, criu_pause");
+  EXPECT_EQ(
+      config->fixed_differences(daemon_config{}),
+      "mode, directory, clients, socket_group, control, control_group, record, jobs, metrics, "
+      "metrics_file, trace, agent, batch_commands, criu_pause");
   // It makes policies from what was read, whatever becomes of the file.
   std::filesystem::remove(path_);
   EXPECT_EQ(config->node.settings.make_policy()->name(),

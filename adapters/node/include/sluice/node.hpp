@@ -89,8 +89,8 @@ struct node_options {
   bool control = true;
   /// Of files.clients(), whose mode is 0660; none: this process's.
   std::optional<gid_t> socket_group{};
-  /// Of files.control(), likewise. Not the clients': who may connect sees everybody's processes, and
-  /// root of a container may be root here.
+  /// Of files.control(), likewise. Not the clients': who may connect sees everybody's processes,
+  /// and root of a container may be root here.
   std::optional<gid_t> control_group{};
   /// Finds the policy that somebody names at the control socket (NAME[:KEY=VALUE,...]). On a thread
   /// of the node's own; may take its time. Where it fails, `message` gets one sentence. Empty: the
