@@ -68,7 +68,7 @@ class Observer : public testing::Test {
     made_->owns(true);
   }
 
-  std::unique_ptr<observer> made_ = std::move(*observer::create());
+  std::unique_ptr<observer> made_ = observer::create().value();
   shown_node node_{*made_};
   std::string told_;
   std::atomic<bool> done_{false};
