@@ -150,7 +150,8 @@ void control_server::look_at_connections() {
   const int count = ::epoll_wait(events_.get(), events.data(), events_at_once, 0);
   for (int i = 0; i < count; ++i) {
     const auto& event = events[static_cast<std::size_t>(i)];
-    const auto found = connections_.find(event.data.u64);
+    const std::uint64_t number = event.data.u64;  // the struct is packed: no reference to it
+    const auto found = connections_.find(number);
     if (found == connections_.end()) continue;
     if ((event.events & ~(EPOLLIN | EPOLLOUT)) != 0 || !serve(found)) drop(found);
   }
