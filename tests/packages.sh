@@ -119,6 +119,7 @@ fi
 
 install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}" "${sluice_package_packages[@]}" debootstrap
 echo "--- builds the packages"
+mkdir -p build
 cmake --preset package -DSLUICE_BUILD_EXAMPLES=ON >build/package.configure.log 2>&1 || { cat build/package.configure.log; exit 1; }
 cmake --build --preset package -- --quiet
 work=${1:-$(mktemp -d /tmp/sluice-packages-XXXXXX)}
