@@ -21,6 +21,7 @@
 #include <sstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "sluice/duration_text.hpp"
 #include "sluice/kfd/device.hpp"
@@ -28,12 +29,12 @@
 
 namespace sluice::cli {
 
+namespace acceptance {
 namespace {
 
 using namespace std::chrono_literals;
-using namespace acceptance;
 
-struct options {
+struct accept_options {
   settings how{
       .where = {}, .victim = {}, .owner_lock = {}, .repeat = 100, .window = 2s, .limit = 60s};
   std::string steps;
@@ -108,15 +109,9 @@ std::string unread_text(const kfd::roots& where, error_code why) {
                      why.message());
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string all;
-  for (const auto& each : words) all += (all.empty() ? "" : ", ") + each;
-  return all;
-}
-
 class acceptance_run {
  public:
-  acceptance_run(const options& chosen, std::vector<const step*> steps)
+  acceptance_run(const accept_options& chosen, std::vector<const step*> steps)
       : chosen_(chosen), how_(chosen.how), steps_(std::move(steps)) {}
 
   int run() {
@@ -226,7 +221,7 @@ class acceptance_run {
     if (there && there->empty()) return true;
     complain(there ? fmt::format("other processes use the driver: {}; end them, or say "
                                  "--beside-others if they may be lost",
-                                 joined(*there))
+                                 fmt::join(*there, ", "))
                    : unread_text(how_.where, there.error()) +
                          "; say --beside-others if nobody does, or they may be lost");
     return false;
@@ -255,7 +250,7 @@ class acceptance_run {
 
   /// \return whether the next may follow.
   bool run_one(const step& which, bench& here, finding& found) {
-    found.what = acceptance::verdict::begun;
+    found.what = verdict::begun;
     keep_report();
     const time_point begin = clock::now();
     here.by.begin_step();
@@ -263,13 +258,13 @@ class acceptance_run {
       expect_nobody_else(here.by);
       which.work(here, found);
       here.by.end_step();
-      found.what = acceptance::verdict::passed;
+      found.what = verdict::passed;
     } catch (const step_end& end) {
       found.what = end.came_to;
       found.why = end.what();
     }
     found.took = clock::now() - begin;
-    const bool good = found.what != acceptance::verdict::failed;
+    const bool good = found.what != verdict::failed;
     if (!good) keep_report();
     // The victims are gone by now, and with them what was suspended.
     here.by.let_go();
@@ -285,10 +280,11 @@ class acceptance_run {
     // Of a victim that has just ended the driver may not know yet.
     (void)by.wait_for(2s, [&] { return !(there = others(how_.where, true)) || there->empty(); });
     if (!there) fail(unread_text(how_.where, there.error()));
-    if (!there->empty()) fail(fmt::format("other processes use the driver: {}", joined(*there)));
+    if (!there->empty())
+      fail(fmt::format("other processes use the driver: {}", fmt::join(*there, ", ")));
   }
 
-  const options& chosen_;
+  const accept_options& chosen_;
   settings how_;
   const std::vector<const step*> steps_;
   std::unique_ptr<kfd::device> device_;
@@ -299,9 +295,11 @@ class acceptance_run {
 };
 
 }  // namespace
+}  // namespace acceptance
 
 subcommand add_accept(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  using namespace std::chrono_literals;
+  const auto chosen = std::make_shared<acceptance::accept_options>();
   auto* const command =
       program.add_subcommand("accept", "Try suspending on a GPU for the first time, step by step");
   command->footer(
@@ -349,10 +347,10 @@ subcommand add_accept(CLI::App& program) {
       ->type_name("FILE");
   return {command, [chosen] {
             chosen->how.where = kfd::roots::from_environment();
-            const auto steps = choose(chosen->steps);
+            const auto steps = acceptance::choose(chosen->steps);
             if (!steps) return exit_usage;
-            if (chosen->list) return list(*steps, chosen->how.limit);
-            return acceptance_run{*chosen, *steps}.run();
+            if (chosen->list) return acceptance::list(*steps, chosen->how.limit);
+            return acceptance::acceptance_run{*chosen, *steps}.run();
           }};
 }
 

@@ -25,7 +25,7 @@ namespace {
 
 namespace json = boost::json;
 
-struct options {
+struct analyze_options {
   std::vector<std::string> files;
   bool json = false;
 };
@@ -379,7 +379,7 @@ bool read_log(const std::string& path, log_usage& usage) {
   return true;
 }
 
-int analyze(const options& chosen) {
+int analyze(const analyze_options& chosen) {
   if (std::ranges::count(chosen.files, "-") > 1) {
     complain("'-' is given twice, and standard input is read once (see --help)");
     return exit_usage;
@@ -468,7 +468,7 @@ json::value analysis_json(const std::vector<analyzed_file>& files) {
 }
 
 subcommand add_analyze(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<analyze_options>();
   auto* const command =
       program.add_subcommand("analyze", "Tell from logs of runs which hardware queues they used");
   command->footer(

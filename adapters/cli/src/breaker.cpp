@@ -22,14 +22,14 @@ namespace {
 
 namespace json = boost::json;
 
-struct options {
+struct breaker_options {
   std::string store;
   std::vector<std::string> gpus;
   bool all = false;
   bool json = false;
 };
 
-kfd::breaker_store store_of(const options& chosen) {
+kfd::breaker_store store_of(const breaker_options& chosen) {
   return chosen.store.empty() ? kfd::breaker_store{} : kfd::breaker_store{chosen.store};
 }
 
@@ -50,7 +50,7 @@ std::optional<kfd::stored_breakers> read(const kfd::breaker_store& store) {
   return std::move(*all);
 }
 
-int list(const options& chosen) {
+int list(const breaker_options& chosen) {
   const auto store = store_of(chosen);
   const auto all = read(store);
   if (!all) return exit_failed;
@@ -78,7 +78,7 @@ int list(const options& chosen) {
   return print(rows.text(terminal_width())) ? exit_done : exit_failed;
 }
 
-int rearm(const options& chosen) {
+int rearm(const breaker_options& chosen) {
   const auto store = store_of(chosen);
   const auto all = read(store);
   if (!all) return exit_failed;
@@ -133,7 +133,7 @@ int rearm(const options& chosen) {
 }  // namespace
 
 subcommand add_breaker(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<breaker_options>();
   auto* const command =
       program.add_subcommand("breaker", "Show GPUs that a scheduler leaves alone; re-arm them");
   command->require_subcommand(1);

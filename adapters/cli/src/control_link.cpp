@@ -21,7 +21,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr timeval patience{.tv_sec = 5, .tv_usec = 0};
+constexpr timeval answer_patience{.tv_sec = 5, .tv_usec = 0};
 /// Nodes with thousands of processes say as much.
 constexpr std::size_t longest_answer = 64U << 20U;
 constexpr int protocol = 1;
@@ -43,8 +43,8 @@ bool control_link::connect(control_failure& failed) {
     failed = {control_problem::broken, "no socket can be had: " + error_text(errno)};
     return false;
   }
-  (void)::setsockopt(made, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  (void)::setsockopt(made, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  (void)::setsockopt(made, SOL_SOCKET, SO_RCVTIMEO, &answer_patience, sizeof answer_patience);
+  (void)::setsockopt(made, SOL_SOCKET, SO_SNDTIMEO, &answer_patience, sizeof answer_patience);
   if (::connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
     socket_ = made;
     rest_.clear();

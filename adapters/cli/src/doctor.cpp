@@ -40,15 +40,15 @@ namespace uapi = kfd::uapi;
 // linux/capability.h
 constexpr unsigned cap_sys_ptrace = 19;
 
-std::optional<std::string> first_line(const std::string& path) {
+std::optional<std::string> first_line_in(const std::string& path) {
   std::ifstream file{path};
   std::string line;
   if (!std::getline(file, line)) return {};
   return line;
 }
 
-std::optional<int> parameter(const machine& here, const std::string& name) {
-  const auto line = first_line(here.prefix + "/sys/module/amdgpu/parameters/" + name);
+std::optional<int> module_parameter(const machine& here, const std::string& name) {
+  const auto line = first_line_in(here.prefix + "/sys/module/amdgpu/parameters/" + name);
   return line ? whole_number<int>(*line) : std::nullopt;
 }
 
@@ -103,12 +103,12 @@ bool many_debugged(std::uint32_t gfx) {
 }
 
 bool uses_mes(const machine& here, std::uint32_t gfx) {
-  return gfx >= 110000 || parameter(here, "mes") == 1;
+  return gfx >= 110000 || module_parameter(here, "mes") == 1;
 }
 
 check check_kernel(const machine& here) {
   const std::string path = "/proc/sys/kernel/osrelease";
-  const auto release = first_line(here.prefix + path);
+  const auto release = first_line_in(here.prefix + path);
   return {"kernel", release ? verdict::good : verdict::unknown, release.value_or("not shown"),
           path};
 }
@@ -223,7 +223,7 @@ std::vector<check> check_gpus(const machine& here, const kfd::node_view& node) {
 
 check check_scheduling(const machine& here) {
   const std::string how = parameter_path("sched_policy");
-  const auto policy = parameter(here, "sched_policy");
+  const auto policy = module_parameter(here, "sched_policy");
   if (!policy)
     return {"sched_policy", verdict::unknown,
             "not shown: no amdgpu module here (built in, or the "
@@ -241,7 +241,7 @@ check check_scheduling(const machine& here) {
 
 check check_cwsr(const machine& here) {
   const std::string how = parameter_path("cwsr_enable");
-  const auto enabled = parameter(here, "cwsr_enable");
+  const auto enabled = module_parameter(here, "cwsr_enable");
   if (!enabled) return {"cwsr_enable", verdict::unknown, "not shown", how};
   if (*enabled == 0)
     return {"cwsr_enable", verdict::blocked,
@@ -252,7 +252,7 @@ check check_cwsr(const machine& here) {
 }
 
 check check_tracing(const machine& here) {
-  const auto scope_line = first_line(here.prefix + "/proc/sys/kernel/yama/ptrace_scope");
+  const auto scope_line = first_line_in(here.prefix + "/proc/sys/kernel/yama/ptrace_scope");
   const int scope = scope_line ? whole_number<int>(*scope_line).value_or(0) : 0;
   const auto mask = own_status(here, "CapEff");
   const bool own =
@@ -307,7 +307,7 @@ std::vector<check> check_debugfs(const machine& here) {
   const std::string without =
       "without it, queue priorities and pointer addresses are not known: only clients say when "
       "online work begins";
-  const auto lockdown = first_line(here.prefix + "/sys/kernel/security/lockdown");
+  const auto lockdown = first_line_in(here.prefix + "/sys/kernel/security/lockdown");
   if (mqds) {
     all.push_back({"debugfs", verdict::good, path + " can be read", "open(2)"});
   } else if (lockdown && lockdown->find("[confidentiality]") != std::string::npos) {
@@ -389,7 +389,7 @@ std::vector<check> check_pointers(const machine& here, const kfd::node_view& nod
 std::vector<check> check_io_uring(const machine& here) {
   std::vector<check> all;
   const int error = here.try_io_uring();
-  const auto setting = first_line(here.prefix + "/proc/sys/kernel/io_uring_disabled");
+  const auto setting = first_line_in(here.prefix + "/proc/sys/kernel/io_uring_disabled");
   const std::string how =
       "io_uring_setup(2)" +
       (setting ? "; /proc/sys/kernel/io_uring_disabled is " + *setting : std::string{});

@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 
 volatile std::sig_atomic_t interrupted = 0;
 
-struct options {
+struct hqds_options {
   std::vector<std::string> gpus;
   duration interval{};  ///< 0: once.
   bool json = false;
@@ -84,7 +84,7 @@ std::string head_of(picture which) {
 /// The driver's tables of a large node; far below what it prints.
 constexpr std::size_t largest_table = std::size_t{1} << 30U;
 
-int show_once(const options& chosen, picture which) {
+int show_once(const hqds_options& chosen, picture which) {
   const auto where = kfd::roots::from_environment();
   const std::string path = where.debugfs + "/hqds";
   const auto text = read_whole_file(path, largest_table);
@@ -127,7 +127,7 @@ int show_once(const options& chosen, picture which) {
   return printed ? exit_done : exit_failed;
 }
 
-int show(const options& chosen) {
+int show(const hqds_options& chosen) {
   if (chosen.interval <= 0s) return show_once(chosen, picture::only);
   // Without SA_RESTART: it interrupts the sleep.
   struct sigaction on_end {};
@@ -225,7 +225,7 @@ json::value hqds_json(const kfd::hqds& slots, const std::vector<slot_view>& take
 }
 
 subcommand add_hqds(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<hqds_options>();
   auto* const command =
       program.add_subcommand("hqds", "Show the hardware queue slots and what waits in them");
   command->footer(

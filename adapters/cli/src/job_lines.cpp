@@ -19,19 +19,19 @@ using observe::job_record;
 
 constexpr std::string_view beginning = "{\"time\":\"";
 /// No line that sluice writes is as long.
-constexpr std::size_t longest_line = std::size_t{64} << 10U;
+constexpr std::size_t longest_job_line = std::size_t{64} << 10U;
 constexpr std::size_t most_gpus = 1024;
 /// 30 years.
-constexpr double longest = 1e9;
+constexpr double longest_span = 1e9;
 
 template <class Number>
-Number number(const json::object& of, std::string_view name) {
+Number number_in(const json::object& of, std::string_view name) {
   return of.at(name).to_number<Number>();
 }
 
 duration span(const json::object& of, std::string_view name) {
-  const double value = number<double>(of, name);
-  if (!(value >= 0 && value <= longest)) throw std::out_of_range{std::string{name}};
+  const double value = number_in<double>(of, name);
+  if (!(value >= 0 && value <= longest_span)) throw std::out_of_range{std::string{name}};
   return duration(std::llround(value * 1e9));
 }
 
@@ -67,8 +67,8 @@ Enum word(const json::object& of, std::string_view name, const Enum (&all)[N]) {
 job_record record_of(const json::object& from) {
   job_record made;
   made.time = parse_time(text(from, "time"));
-  made.pid = number<pid_t>(from, "pid");
-  made.start = number<std::uint64_t>(from, "start");
+  made.pid = number_in<pid_t>(from, "pid");
+  made.start = number_in<std::uint64_t>(from, "start");
   made.command = text(from, "command");
   made.user = text(from, "user");
   made.group = text(from, "group");
@@ -83,10 +83,10 @@ job_record record_of(const json::object& from) {
     made.simulated = simulated->as_bool();
   made.wall = span(from, "wall_s");
   made.suspended = span(from, "suspended_s");
-  made.suspensions = number<std::uint64_t>(from, "suspensions");
+  made.suspensions = number_in<std::uint64_t>(from, "suspensions");
   made.longest = span(from, "longest_s");
-  made.by_max_suspend = number<std::uint64_t>(from, "max_suspend");
-  made.by_offline_floor = number<std::uint64_t>(from, "offline_floor");
+  made.by_max_suspend = number_in<std::uint64_t>(from, "max_suspend");
+  made.by_offline_floor = number_in<std::uint64_t>(from, "offline_floor");
   return made;
 }
 
@@ -127,7 +127,7 @@ bool is_job_line(std::string_view line) { return line.find(beginning) != line.np
 
 std::optional<job_record> parse_job_line(std::string_view line) {
   const auto at = line.find(beginning);
-  if (at == line.npos || line.size() > longest_line) return {};
+  if (at == line.npos || line.size() > longest_job_line) return {};
   json::error_code wrong;
   // A log goes on after it.
   const auto end = line.rfind('}');

@@ -29,7 +29,7 @@ namespace json = boost::json;
 using namespace std::chrono_literals;
 using observe::job_record;
 
-struct options {
+struct jobs_options {
   std::string file = "/var/log/sluice/jobs";
   std::string since = "24h";
   std::string user;
@@ -47,7 +47,7 @@ CLI::Validator a_span() {
 }
 
 /// "3 h 12 min", "41 min", "1.0 s", "12 ms".
-std::string words_of(duration value) {
+std::string span_text(duration value) {
   const double seconds = std::chrono::duration<double>(value).count();
   const auto minutes = static_cast<std::int64_t>(seconds / 60 + 0.5);
   if (seconds >= 3600) return fmt::format("{} h {} min", minutes / 60, minutes % 60);
@@ -80,11 +80,11 @@ std::string gpus_of(const job_record& of) {
 std::string sentence_of(const job_sum& sum) {
   const job_record& of = sum.whole;
   std::string made =
-      fmt::format("{} ({}): {} wall", printable(of.group), printable(of.user), words_of(of.wall));
+      fmt::format("{} ({}): {} wall", printable(of.group), printable(of.user), span_text(of.wall));
   if (sum.processes > 1) made += fmt::format(" of {} processes", sum.processes);
   made += fmt::format(", {}suspended {} ({}), {} times, longest {}",
-                      of.observed ? "would have been " : "", words_of(of.suspended), share_of(of),
-                      of.suspensions, words_of(of.longest));
+                      of.observed ? "would have been " : "", span_text(of.suspended), share_of(of),
+                      of.suspensions, span_text(of.longest));
   if (const std::string limits = limits_of(of); !limits.empty())
     made += "; made to run by the limits: " + limits;
   if (of.simulated) made += "; on a simulated device";
@@ -135,7 +135,7 @@ void keep_user(Sums& sums, const std::string& user) {
   std::erase_if(sums, [&](const job_sum& each) { return each.whole.user != user; });
 }
 
-int show(const options& chosen) {
+int show(const jobs_options& chosen) {
   const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
   const auto since =
       now - std::chrono::floor<std::chrono::milliseconds>(*parse_duration(chosen.since));
@@ -198,8 +198,8 @@ int show(const options& chosen) {
                {"NOW"}});
   for (const job_sum& each : processes) {
     const job_record& of = each.whole;
-    shown.add({share_of(of), words_of(of.suspended), std::to_string(of.suspensions),
-               words_of(of.longest), words_of(of.wall), std::to_string(of.pid),
+    shown.add({share_of(of), span_text(of.suspended), std::to_string(of.suspensions),
+               span_text(of.longest), span_text(of.wall), std::to_string(of.pid),
                printable(of.command), printable(of.user), printable(of.group),
                std::string{to_string(of.what)}, gpus_of(of),
                of.end == observe::job_end::ended ? "ended" : "ran on"});
@@ -213,7 +213,7 @@ int show(const options& chosen) {
 }  // namespace
 
 subcommand add_jobs(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<jobs_options>();
   auto* const command =
       program.add_subcommand("jobs", "Show how long jobs were suspended, and why they ran");
   command->footer(

@@ -40,7 +40,7 @@ using lab::choice;
 using lab::choice_kind;
 using lab::failure;
 
-struct options {
+struct lab_options {
   std::vector<std::string> policies;
   std::vector<std::string> profiles{"mi300x"};
   std::vector<std::string> arrivals{"poisson"};
@@ -160,7 +160,7 @@ checked<duration> read_duration(const std::string& text, std::string_view option
   return *value;
 }
 
-checked<lab::arrival_source> make_source(const std::string& text, const options& asked) {
+checked<lab::arrival_source> make_source(const std::string& text, const lab_options& asked) {
   auto given = lab::parse_choice(text);
   if (given.has_error()) return failure("--arrivals: " + given.error().message);
   const auto kind = lab::resolve(*given, arrival_kinds(), "--arrivals");
@@ -346,7 +346,7 @@ checked<bool> set_config(const std::string& path, const policy_registry& known,
   return true;
 }
 
-checked<lab::study_spec> make_spec(const options& asked, const policy_registry& known) {
+checked<lab::study_spec> make_spec(const lab_options& asked, const policy_registry& known) {
   lab::study_spec spec;
   for (const auto& each : asked.profiles) {
     try {
@@ -435,7 +435,7 @@ checked<lab::study_spec> make_spec(const options& asked, const policy_registry& 
   return spec;
 }
 
-checked<lab::sweep_axes> make_axes(const options& asked) {
+checked<lab::sweep_axes> make_axes(const lab_options& asked) {
   const auto rising = [](auto& values) {
     std::sort(values.begin(), values.end());
     values.erase(std::unique(values.begin(), values.end()), values.end());
@@ -474,7 +474,7 @@ std::string command_line() {
   return lab::page::shell_text(words);
 }
 
-int run(const options& asked) {
+int run(const lab_options& asked) {
   const auto refuse = [](const lab::trouble& why) {
     complain(why.message);
     return exit_usage;
@@ -537,7 +537,7 @@ int run(const options& asked) {
 }  // namespace
 
 subcommand add_lab(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<lab_options>();
   auto* const command =
       program.add_subcommand("lab", "Judge policies on a simulated node in virtual time");
   command->footer("Arrivals:\n" + lab::describe(arrival_kinds()) + "Services:\n" +

@@ -66,15 +66,15 @@ std::string head(const std::string& name, const std::string& section, const std:
                      roff(name), roff(summary));
 }
 
-std::string words_of(const std::string& program, const described_command& command,
-                     const char* between) {
+std::string name_of_page(const std::string& program, const described_command& command,
+                         const char* between) {
   std::string text = program;
   for (const auto& word : command.path) text += between + word;
   return text;
 }
 
 std::string synopsis(const std::string& program, const described_command& command) {
-  std::string text = fmt::format(".B {}\n", roff(words_of(program, command, " ")));
+  std::string text = fmt::format(".B {}\n", roff(name_of_page(program, command, " ")));
   text += "[\\fIOPTIONS\\fR]\n";
   for (const auto& option : command.options)
     if (option.positional)
@@ -124,7 +124,7 @@ int write_all(const CLI::App& program, const options_of_manual& chosen) {
   };
   for (std::size_t index = 0; index < all.size(); ++index) {
     if (all[index].path.size() > 1) continue;
-    if (!write(page_at(words_of(name, all[index], "-"), "1"),
+    if (!write(page_at(name_of_page(name, all[index], "-"), "1"),
                manual_page(all, index, name, program.version())))
       return exit_failed;
   }
@@ -158,7 +158,7 @@ std::string manual_page(const std::vector<described_command>& all, std::size_t f
   // Of the program the first line says what it is, and there is more.
   auto first_line = top.summary.substr(0, top.summary.find('\n'));
   if (first_line.ends_with('.')) first_line.pop_back();
-  std::string text = head(words_of(program, top, "-"), "1", first_line, version) +
+  std::string text = head(name_of_page(program, top, "-"), "1", first_line, version) +
                      ".SH SYNOPSIS\n" + synopsis(program, top);
   std::string footer = top.footer;
   std::string exit_status;
@@ -184,7 +184,7 @@ std::string manual_page(const std::vector<described_command>& all, std::size_t f
   } else {
     for (std::size_t index = first + 1; index < all.size() && all[index].path.size() > 1; ++index) {
       const auto& each = all[index];
-      text += fmt::format(".SH {}\n{}.PP\n{}\n", roff(capitals(words_of(program, each, " "))),
+      text += fmt::format(".SH {}\n{}.PP\n{}\n", roff(capitals(name_of_page(program, each, " "))),
                           synopsis(program, each), roff(each.summary));
       // Exit codes that are the program's have been said.
       if (each.footer != top.footer) text += ".PP\n" + filled(each.footer);

@@ -25,7 +25,7 @@ namespace sluice::cli {
 
 namespace {
 
-struct options {
+struct pause_options {
   node_files where;
   std::string why;
 };
@@ -68,7 +68,7 @@ std::string unpause_words(const node_files& where) {
 
 /// Asks whoever owns the node, who can where the directory is not this user's to write. \return
 /// nothing where nobody hears, or whoever does cannot do it: then it is done by the file.
-std::optional<result<void>> ask_owner(const options& chosen, boost::json::object request,
+std::optional<result<void>> ask_owner(const pause_options& chosen, boost::json::object request,
                                       bool& was_there, std::string& message) {
   control_failure failed;
   const auto answer = control_link{chosen.where}.ask(std::move(request), failed);
@@ -82,14 +82,14 @@ std::optional<result<void>> ask_owner(const options& chosen, boost::json::object
   return result<void>{error_code{EACCES, boost::system::system_category()}};
 }
 
-result<void> make_pause(const options& chosen, std::string& message) {
+result<void> make_pause(const pause_options& chosen, std::string& message) {
   bool was_there = false;
   const auto asked = ask_owner(chosen, {{"ask", "pause"}, {"why", chosen.why}}, was_there, message);
   return asked ? *asked : pause_node(chosen.where, chosen.why, message);
 }
 
 /// \return ENOENT where it was not paused.
-result<void> end_pause(const options& chosen, std::string& message) {
+result<void> end_pause(const pause_options& chosen, std::string& message) {
   bool was_there = false;
   const auto asked = ask_owner(chosen, {{"ask", "unpause"}}, was_there, message);
   if (!asked) return unpause_node(chosen.where, message);
@@ -135,7 +135,7 @@ int say_who_obeys(const node_files& where) {
   return exit_failed;
 }
 
-int do_pause(const options& chosen) {
+int do_pause(const pause_options& chosen) {
   const std::string file = chosen.where.disabled();
   const auto before = paused_why(chosen.where);
   if (before && chosen.why.empty()) {
@@ -156,7 +156,7 @@ int do_pause(const options& chosen) {
   return said ? say_who_obeys(chosen.where) : exit_failed;
 }
 
-int do_unpause(const options& chosen) {
+int do_unpause(const pause_options& chosen) {
   std::string message;
   const auto done = end_pause(chosen, message);
   if (!done && done.error() != boost::system::errc::no_such_file_or_directory) {
@@ -176,7 +176,7 @@ int do_unpause(const options& chosen) {
 }  // namespace
 
 subcommand add_pause(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<pause_options>();
   auto* const command =
       program.add_subcommand("pause", "Let everything run on this node until 'sluice unpause'");
   command->footer(
@@ -194,7 +194,7 @@ subcommand add_pause(CLI::App& program) {
 }
 
 subcommand add_unpause(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<pause_options>();
   auto* const command = program.add_subcommand("unpause", "End 'sluice pause'");
   command->footer(exit_codes);
   add_directory(*command, chosen->where);

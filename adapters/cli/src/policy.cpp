@@ -166,7 +166,7 @@ int use(const std::string& what, const node_files& where) {
 }
 
 /// Plays random sequences to it, as policy_check.hpp says.
-int check(const std::string& what) {
+int check_policy(const std::string& what) {
   const auto known = policies_for({what});
   if (known.has_error()) {
     complain(known.error().message);
@@ -221,7 +221,7 @@ subcommand add_policy(CLI::App& program) {
       ->excludes(checks);
   add_directory(*command, chosen->where);
   return {command, [chosen] {
-            if (chosen->checks) return check(chosen->what);
+            if (chosen->checks) return check_policy(chosen->what);
             return chosen->uses ? use(chosen->what, chosen->where)
                                 : show(chosen->what, chosen->where);
           }};

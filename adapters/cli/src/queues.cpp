@@ -329,7 +329,7 @@ subcommand add_queues(CLI::App& program) {
   auto* const command =
       program.add_subcommand("queues", "List the processes that use GPUs, and their queues");
   command->add_option("--pid", chosen->filter.pids, "Only these processes")
-      ->check(process_id())
+      ->check(a_process_id())
       ->type_name("PID");
   command
       ->add_option("--gpu", chosen->filter.gpus,

@@ -21,9 +21,9 @@ using namespace std::chrono_literals;
 
 /// A scheduler's own wait for a driver call in flight, and some more.
 constexpr duration let_go_patience = 15s;
-constexpr duration look_interval = 20ms;
+constexpr duration poll_interval = 20ms;
 
-struct options {
+struct release_options {
   pid_t pid = 0;
   duration how_long = 10min;
   bool end = false;
@@ -36,11 +36,11 @@ pid_t wait_for_tracer(pid_t pid) {
   for (;;) {
     const pid_t tracer = tracer_of(pid).value_or(0);
     if (tracer == 0 || clock::now() >= deadline) return tracer;
-    std::this_thread::sleep_for(look_interval);
+    std::this_thread::sleep_for(poll_interval);
   }
 }
 
-int release(const options& chosen) {
+int release(const release_options& chosen) {
   const auto who = kfd::identity_of(chosen.pid);
   if (!who) {
     complain(fmt::format("there is no process {}", chosen.pid));
@@ -84,7 +84,7 @@ int release(const options& chosen) {
 }  // namespace
 
 subcommand add_release(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<release_options>();
   auto* const command =
       program.add_subcommand("release", "Make schedulers leave a process alone for some time");
   command->footer(
@@ -95,7 +95,7 @@ subcommand add_release(CLI::App& program) {
       "done; 1: it could not be done, or is still traced; 2: usage.");
   command->add_option("PID", chosen->pid, "The process")
       ->required()
-      ->check(process_id())
+      ->check(a_process_id())
       ->type_name("");
   auto* const limit =
       command

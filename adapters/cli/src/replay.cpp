@@ -34,7 +34,7 @@ constexpr const char* open_loop =
     "Replays are open-loop: online work begins and ends when it did in the recording. Under "
     "another policy it would have ended earlier or later, which no recording can tell.";
 
-struct options {
+struct replay_options {
   std::string file;
   std::vector<std::string> policies;
   lab::replay_options costs;
@@ -247,7 +247,7 @@ std::string csv_of(const lab::recording& what, const std::vector<row>& rows) {
   return text;
 }
 
-int run(const options& asked) {
+int run(const replay_options& asked) {
   const auto known = policies_for(asked.policies);
   if (known.has_error()) {
     complain(known.error().message);
@@ -323,7 +323,7 @@ int run(const options& asked) {
 }  // namespace
 
 subcommand add_replay(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<replay_options>();
   auto* const command =
       program.add_subcommand("replay", "Play a recording to other policies in virtual time");
   command->footer(

@@ -14,7 +14,7 @@ namespace sluice::cli {
 
 namespace {
 
-struct options {
+struct resume_options {
   pid_t pid = 0;
   std::vector<std::uint32_t> queues;
 };
@@ -53,7 +53,7 @@ std::string refusal(pid_t pid, pid_t tracer) {
                         pid));
 }
 
-int resume(const options& chosen) {
+int resume(const resume_options& chosen) {
   const auto tracer = tracer_of(chosen.pid);
   if (!tracer) {
     complain(fmt::format("there is no process {}", chosen.pid));
@@ -91,7 +91,7 @@ int resume(const options& chosen) {
 }  // namespace
 
 subcommand add_resume(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<resume_options>();
   auto* const command =
       program.add_subcommand("resume", "Make a running 'sluice suspend' let go of a process");
   command->footer(
@@ -101,7 +101,7 @@ subcommand add_resume(CLI::App& program) {
       "failed; 2: usage.");
   command->add_option("PID", chosen->pid, "The suspended process")
       ->required()
-      ->check(process_id())
+      ->check(a_process_id())
       ->type_name("");
   command->add_option("QID", chosen->queues, "Only these queues; else everything")
       ->check(queue_number())

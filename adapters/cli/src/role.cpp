@@ -23,7 +23,7 @@ namespace {
 
 namespace json = boost::json;
 
-struct options {
+struct role_options {
   store_choice where;
   pid_t pid = 0;
   std::string cgroup;
@@ -39,7 +39,7 @@ role role_named(const std::string& name) {
 
 /// Sets or clears the one entry that the options name.
 template <class Change>
-int change_entry(const options& chosen, Change change) {
+int change_entry(const role_options& chosen, Change change) {
   auto store = find_store(chosen.where);
   if (!store) return exit_failed;
   std::string message;
@@ -60,7 +60,7 @@ int change_entry(const options& chosen, Change change) {
 }
 
 /// Whether the list of patterns is as long as the chosen position asks, its former entry aside.
-bool position_fits(const options& chosen, const kfd::role_store& store) {
+bool position_fits(const role_options& chosen, const kfd::role_store& store) {
   std::string message;
   const auto roles = store.read(message);
   if (!roles) {
@@ -77,7 +77,7 @@ bool position_fits(const options& chosen, const kfd::role_store& store) {
   return false;
 }
 
-int set(const options& chosen) {
+int set(const role_options& chosen) {
   const role what = role_named(chosen.what);
   if (chosen.position) {
     const auto store = find_store(chosen.where);
@@ -91,13 +91,13 @@ int set(const options& chosen) {
   });
 }
 
-int clear(const options& chosen) {
+int clear(const role_options& chosen) {
   return change_entry(chosen, [](kfd::role_store& store, const auto& entry, std::string& message) {
     return store.clear(entry, message);
   });
 }
 
-int list(const options& chosen) {
+int list(const role_options& chosen) {
   const auto store = find_store(chosen.where);
   if (!store) return exit_failed;
   std::string message;
@@ -140,7 +140,7 @@ int list(const options& chosen) {
   }
   for (const auto& [who, until] : roles->released) {
     const auto left = std::chrono::ceil<std::chrono::seconds>(until - kfd::boot_time_now());
-    rows.add({"-", fmt::format("released for {}", to_text(left)), std::to_string(who.pid),
+    rows.add({"-", fmt::format("released for {}", to_text(duration{left})), std::to_string(who.pid),
               command_of(who.pid)});
   }
   const std::string text =
@@ -148,10 +148,10 @@ int list(const options& chosen) {
   return print(text) ? exit_done : exit_failed;
 }
 
-void add_entry(CLI::App& to, const std::shared_ptr<options>& chosen) {
+void add_entry(CLI::App& to, const std::shared_ptr<role_options>& chosen) {
   auto* const entry = to.add_option_group("Whose");
   entry->add_option("--pid", chosen->pid, "One process, until it ends")
-      ->check(process_id())
+      ->check(a_process_id())
       ->type_name("PID");
   entry->add_option("--cgroup", chosen->cgroup, "All below cgroups that match, such as '/batch/*'")
       ->check(CLI::Validator{[](std::string& text) -> std::string {
@@ -169,7 +169,7 @@ void add_entry(CLI::App& to, const std::shared_ptr<options>& chosen) {
 }  // namespace
 
 subcommand add_role(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<role_options>();
   auto* const command = program.add_subcommand("role", "Say which processes are online or offline");
   command->require_subcommand(1);
   command->footer(exit_codes);  // of those below, too

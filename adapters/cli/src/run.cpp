@@ -34,7 +34,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-struct options {
+struct run_options {
   std::string config;
   std::string mode;
   std::string trace;
@@ -52,7 +52,7 @@ sigset_t awaited_signals() {
 
 /// Where the kernel refuses this program its event loop, it becomes its sibling that needs less.
 /// \return false, after a complaint.
-bool has_event_loop(const options& chosen) {
+bool has_event_loop(const run_options& chosen) {
   const auto loop = reactor::create();
   if (loop) return true;
   const std::string why = loop.error().message();
@@ -78,7 +78,7 @@ bool has_event_loop(const options& chosen) {
 
 class daemon {
  public:
-  explicit daemon(options chosen) : chosen_(std::move(chosen)) {}
+  explicit daemon(run_options chosen) : chosen_(std::move(chosen)) {}
 
   int run() {
     auto config = load();
@@ -274,7 +274,7 @@ class daemon {
     return {seconds.count(), (left - seconds).count()};
   }
 
-  const options chosen_;
+  const run_options chosen_;
   const policy_registry known_ = daemon_policies();
   daemon_config running_;
   std::unique_ptr<node> node_;
@@ -288,7 +288,7 @@ class daemon {
 }  // namespace
 
 subcommand add_run(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<run_options>();
   auto* const command =
       program.add_subcommand("run", "Schedule this node, in the foreground, until SIGTERM");
   command->footer(

@@ -20,7 +20,7 @@ namespace sluice::cli {
 
 namespace {
 
-struct options {
+struct sim_options {
   std::string root;
   std::string profile = "mi300x";
   std::uint32_t gpus = 0;
@@ -46,7 +46,7 @@ std::string exports(const std::string& root) {
 
 /// The device becomes this process, so that signals and the exit code are its own. What to export
 /// is printed by a grandchild that waits until the device is ready; nobody has to reap it.
-int become_device(const options& chosen) {
+int become_device(const sim_options& chosen) {
   std::string root = chosen.root;
   if (root.empty()) {
     root = (std::filesystem::temp_directory_path() / "sluice-sim-XXXXXX").string();
@@ -92,7 +92,7 @@ int become_device(const options& chosen) {
 }  // namespace
 
 subcommand add_sim(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<sim_options>();
   auto* const command = program.add_subcommand("sim", "Run a simulated GPU to try things on");
   command->footer([] {
     return "Runs sluice-sim in the foreground until Ctrl-C, and prints four lines to paste\n"

@@ -18,26 +18,26 @@ namespace {
 
 namespace json = boost::json;
 
-struct options {
+struct status_options {
   node_files where;
   bool as_json = false;
   std::string what;
 };
 
-void add_common(CLI::App& to, options& chosen) {
+void add_common(CLI::App& to, status_options& chosen) {
   to.add_flag("--json", chosen.as_json, "One object on one line");
   add_directory(to, chosen.where);
 }
 
 /// \return nothing, after a complaint.
-std::optional<json::object> ask(const options& chosen, json::object request) {
+std::optional<json::object> ask(const status_options& chosen, json::object request) {
   control_failure failed;
   auto answer = control_link{chosen.where}.ask(std::move(request), failed);
   if (!answer) complain(failed.sentence);
   return answer;
 }
 
-int do_status(const options& chosen) {
+int do_status(const status_options& chosen) {
   const auto answer = ask(chosen, {{"ask", "status"}});
   if (!answer) return exit_failed;
   const bool said =
@@ -55,7 +55,7 @@ std::optional<std::pair<std::string_view, std::uint64_t>> target_of(std::string_
   return std::pair(group ? std::string_view("group") : std::string_view("pid"), *number);
 }
 
-int do_why(const options& chosen) {
+int do_why(const status_options& chosen) {
   const auto target = target_of(chosen.what);
   const auto answer = ask(chosen, {{"ask", "why"}, {target->first, target->second}});
   if (!answer) return exit_failed;
@@ -66,7 +66,7 @@ int do_why(const options& chosen) {
 }  // namespace
 
 subcommand add_status(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<status_options>();
   auto* const command = program.add_subcommand("status", "Show what the daemon knows and does");
   command->footer(
       "Asks the program that owns the node, over its control socket. OFF%: share of the\n"
@@ -79,7 +79,7 @@ subcommand add_status(CLI::App& program) {
 }
 
 subcommand add_why(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<status_options>();
   auto* const command =
       program.add_subcommand("why", "Say why a process or a group runs, or does not");
   command->footer(

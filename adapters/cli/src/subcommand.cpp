@@ -18,7 +18,7 @@ CLI::Validator whole_number_of(std::string what, std::uint64_t least, std::uint6
           ""};
 }
 
-CLI::Validator process_id() { return whole_number_of("process id", 1, 4'194'304); }
+CLI::Validator a_process_id() { return whole_number_of("process id", 1, 4'194'304); }
 
 // The driver has no more than 1024 for a process; what it does not have, it says itself.
 CLI::Validator queue_number() {

@@ -28,7 +28,7 @@ struct subcommand {
 /// \param what it is, for the sentence: "process id".
 CLI::Validator whole_number_of(std::string what, std::uint64_t least, std::uint64_t most);
 /// The same for process ids, up to the kernel's PID_MAX_LIMIT.
-CLI::Validator process_id();
+CLI::Validator a_process_id();
 /// For queue ids.
 CLI::Validator queue_number();
 

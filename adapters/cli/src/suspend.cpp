@@ -46,7 +46,7 @@ constexpr duration holder_look = 1s;
 /// For the driver to tell of a reset after an attach that may have caused it.
 constexpr duration reset_look = 1s;
 
-struct options {
+struct suspend_options {
   pid_t pid = 0;
   std::vector<std::uint32_t> queues;
   duration limit = duration::max();
@@ -70,7 +70,7 @@ std::string_view to_string(event what) {
 
 class holding {
  public:
-  holding(const options& chosen, std::unique_ptr<kfd::queue_holder> by)
+  holding(const suspend_options& chosen, std::unique_ptr<kfd::queue_holder> by)
       : chosen_(chosen), by_(std::move(by)) {}
 
   /// \return the exit code, once everything runs again.
@@ -382,7 +382,7 @@ class holding {
     if (!chosen_.json) print(text);
   }
 
-  const options& chosen_;
+  const suspend_options& chosen_;
   const std::unique_ptr<kfd::queue_holder> by_;
   std::set<driver_queue_id> let_run_;  // resumed on request, or not to be had
   bool attached_ = false;
@@ -395,7 +395,7 @@ class holding {
   std::string_view reason_ = "refused";  // of the end
 };
 
-int hold(const options& chosen) {
+int hold(const suspend_options& chosen) {
   // Before any thread starts, so that each has them blocked.
   sigset_t ends;
   sigemptyset(&ends);
@@ -420,7 +420,7 @@ int hold(const options& chosen) {
 }  // namespace
 
 subcommand add_suspend(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<suspend_options>();
   auto* const command =
       program.add_subcommand("suspend", "Suspend a process's GPU queues while this command runs");
   command->footer(
@@ -432,7 +432,7 @@ subcommand add_suspend(CLI::App& program) {
       "suspended and run again; 1: some were not; 2: usage.");
   command->add_option("PID", chosen->pid, "The process")
       ->required()
-      ->check(process_id())
+      ->check(a_process_id())
       ->type_name("");
   command->add_option("QID", chosen->queues, "Only these queues; else all compute queues")
       ->check(queue_number())

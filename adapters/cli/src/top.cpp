@@ -31,7 +31,7 @@ using namespace std::chrono_literals;
 
 constexpr std::string_view keys = "q quit  f filter  s sort  p pause  P policy  ? help";
 
-struct options {
+struct top_options {
   node_files where;
   std::string interval = "1s";
   bool once = false;
@@ -50,7 +50,7 @@ std::vector<std::string> lines_of(std::string_view text) {
 
 class viewer {
  public:
-  explicit viewer(const options& chosen)
+  explicit viewer(const top_options& chosen)
       : link_(chosen.where),
         every_(std::chrono::duration_cast<std::chrono::milliseconds>(
             parse_duration(chosen.interval).value_or(1s))),
@@ -234,7 +234,7 @@ class viewer {
 }  // namespace
 
 subcommand add_top(CLI::App& program) {
-  const auto chosen = std::make_shared<options>();
+  const auto chosen = std::make_shared<top_options>();
   auto* const command =
       program.add_subcommand("top", "Show the same as it changes, with keys; ? lists them");
   command->footer(
