@@ -339,14 +339,13 @@ class acting_agent {
     sigset_t read_here;
     sigemptyset(&read_here);
     if (how.watches_children) sigaddset(&read_here, SIGCHLD);
-    agent::agent acting{
-        page,
-        std::move(*lanes),
-        60s,
-        nullptr,
-        kfd::unique_fd{signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK)},
-        kfd::unique_fd{epoll_create1(EPOLL_CLOEXEC)},
-        kfd::unique_fd{timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)}};
+    agent::agent acting{page,
+                        std::move(*lanes),
+                        60s,
+                        nullptr,
+                        unique_fd{signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK)},
+                        unique_fd{epoll_create1(EPOLL_CLOEXEC)},
+                        unique_fd{timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)}};
     owner = &acting;
     require(acting.prepare().has_value(), "an agent");
     ready_.count_down();

@@ -75,8 +75,8 @@ class agent_backend final : public backend {
                    "); name it with SLUICE_AGENT, or as agent of [daemon]");
       return error_code{ENOENT, boost::system::system_category()};
     }
-    events_ = kfd::unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
-    launched_ = kfd::unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    events_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
+    launched_ = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!events_ || !launched_) return last_system_error();
     if (const auto added = add(launched_.get()); !added) return added;
     auto made = launch(program_, options_);
@@ -298,7 +298,7 @@ class agent_backend final : public backend {
   void read_notes() {
     for (;;) {
       note heard;
-      kfd::unique_fd unexpected;
+      unique_fd unexpected;
       const auto received = receive(agent_.control.get(), heard, unexpected);
       if (!received) {
         // A closed connection stays readable until the agent is gone, which its pidfd says.
@@ -365,8 +365,8 @@ class agent_backend final : public backend {
   std::string program_;
   backend_listener* listener_ = nullptr;
   phase phase_ = phase::idle;
-  kfd::unique_fd events_;
-  kfd::unique_fd launched_;  // the starter thread is done
+  unique_fd events_;
+  unique_fd launched_;  // the starter thread is done
   connection agent_;
   std::optional<command_writer> commands_;  // these two: of agent_.page
   std::optional<report_reader> reports_;

@@ -30,8 +30,8 @@ using namespace std::chrono_literals;
 constexpr duration start_patience = 5s;
 
 /// A duplicate out of the way of the numbers that the agent expects.
-kfd::unique_fd out_of_the_way(int fd) {
-  return kfd::unique_fd{::fcntl(fd, F_DUPFD_CLOEXEC, 2 * first_free_fd)};
+unique_fd out_of_the_way(int fd) {
+  return unique_fd{::fcntl(fd, F_DUPFD_CLOEXEC, 2 * first_free_fd)};
 }
 
 struct spawn_actions {
@@ -62,8 +62,8 @@ std::vector<char*> agent_environment() {
   return kept;
 }
 
-result<std::unique_ptr<shared_page, unmap_page>> create_page(kfd::unique_fd& memory) {
-  memory = kfd::unique_fd{::memfd_create("sluice-agent", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+result<std::unique_ptr<shared_page, unmap_page>> create_page(unique_fd& memory) {
+  memory = unique_fd{::memfd_create("sluice-agent", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   if (!memory || ::ftruncate(memory.get(), sizeof(shared_page)) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return last_system_error();
@@ -77,7 +77,7 @@ result<std::unique_ptr<shared_page, unmap_page>> create_page(kfd::unique_fd& mem
 
 error_code spawn(const std::string& program, const agent_options& options,
                  const std::array<int, 5>& descriptors) {
-  std::array<kfd::unique_fd, 5> copies;
+  std::array<unique_fd, 5> copies;
   for (std::size_t index = 0; index < copies.size(); ++index) {
     copies[index] = out_of_the_way(descriptors[index]);
     if (!copies[index]) return last_system_error();
@@ -162,7 +162,7 @@ std::string find_agent(const std::string& option, std::string& tried) {
   return "";
 }
 
-result<void> receive(int control, note& into, kfd::unique_fd& pidfd) {
+result<void> receive(int control, note& into, unique_fd& pidfd) {
   iovec data{&into, sizeof(into)};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> room{};
   msghdr message{};
@@ -192,7 +192,7 @@ result<void> receive(int control, note& into, kfd::unique_fd& pidfd) {
 
 result<connection> launch(const std::string& program, const agent_options& options) {
   connection made;
-  kfd::unique_fd memory;
+  unique_fd memory;
   const auto refused = [&](error_code why) {
     options.say("cannot start " + program + ": " + why.message());
     return why;
@@ -204,15 +204,15 @@ result<connection> launch(const std::string& program, const agent_options& optio
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return refused(last_system_error());
-  made.control = kfd::unique_fd{ends[0]};
-  kfd::unique_fd agent_end{ends[1]};
-  made.agent_doorbell = kfd::unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  made.control = unique_fd{ends[0]};
+  unique_fd agent_end{ends[1]};
+  made.agent_doorbell = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   int bell_ends[2];
   if (::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, bell_ends) != 0)
     return refused(last_system_error());
-  made.host_doorbell = kfd::unique_fd{bell_ends[0]};
-  kfd::unique_fd agents_bell{bell_ends[1]};
-  const kfd::unique_fd self{static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0))};
+  made.host_doorbell = unique_fd{bell_ends[0]};
+  unique_fd agents_bell{bell_ends[1]};
+  const unique_fd self{static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0))};
   if (!made.agent_doorbell || !self) return refused(last_system_error());
 
   const error_code spawned = spawn(

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/result.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::agent {
 
@@ -23,10 +23,10 @@ struct unmap_page {
 /// One agent, from the host's side. Closing it tells the agent to resume everything and end.
 struct connection {
   std::unique_ptr<shared_page, unmap_page> page;
-  kfd::unique_fd control;
-  kfd::unique_fd agent_doorbell;
-  kfd::unique_fd host_doorbell;
-  kfd::unique_fd pidfd;  ///< Of the agent, which is no child of ours.
+  unique_fd control;
+  unique_fd agent_doorbell;
+  unique_fd host_doorbell;
+  unique_fd pidfd;  ///< Of the agent, which is no child of ours.
 };
 
 /// The agent's program: the option, SLUICE_AGENT, beside this program, where it was to be
@@ -39,6 +39,6 @@ result<connection> launch(const std::string& program, const agent_options& optio
 
 /// Receives one note without blocking. \return errc::lost when the other end is closed, EAGAIN when
 /// there is none. `pidfd` takes the descriptor that came along.
-result<void> receive(int control, note& into, kfd::unique_fd& pidfd);
+result<void> receive(int control, note& into, unique_fd& pidfd);
 
 }  // namespace sluice::agent

@@ -228,8 +228,7 @@ shared_page* map_page() {
 class agent {
  public:
   agent(shared_page& page, std::unique_ptr<kfd::lanes> lanes, duration lease_length,
-        const kfd::pause_guard* guard, kfd::unique_fd signals, kfd::unique_fd events,
-        kfd::unique_fd timer)
+        const kfd::pause_guard* guard, unique_fd signals, unique_fd events, unique_fd timer)
       : page_(page),
         commands_(page.commands),
         reports_(page.reports),
@@ -467,9 +466,9 @@ class agent {
   const duration heartbeat_interval_;
   lease lease_;
   const int guard_fd_;  ///< -1: there is none.
-  kfd::unique_fd signals_;
-  kfd::unique_fd events_;
-  kfd::unique_fd timer_;
+  unique_fd signals_;
+  unique_fd events_;
+  unique_fd timer_;
   time_point timer_at_{};
   time_point next_check_{};
   command command_;
@@ -708,10 +707,10 @@ int run(const settings& chosen) {
   sigemptyset(&read_here);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&read_here, signal);
   if (!lanes_hear) sigaddset(&read_here, SIGCHLD);
-  kfd::unique_fd signals{::signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK)};
-  kfd::unique_fd events{::epoll_create1(EPOLL_CLOEXEC)};
-  kfd::unique_fd timer{::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)};
-  const kfd::unique_fd self{static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0))};
+  unique_fd signals{::signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK)};
+  unique_fd events{::epoll_create1(EPOLL_CLOEXEC)};
+  unique_fd timer{::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)};
+  const unique_fd self{static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0))};
   if (!signals || !events || !timer || !self) {
     error = last_system_error();
     return refuse();

@@ -140,7 +140,7 @@ class acceptance_run {
     for (const int each : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&ends, each);
     ::sigprocmask(SIG_BLOCK, &ends, nullptr);
     for (const int each : {SIGPIPE, SIGTSTP, SIGTTIN, SIGTTOU}) ::signal(each, SIG_IGN);
-    const kfd::unique_fd signals{::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK)};
+    const unique_fd signals{::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK)};
     {
       hands by{how_, signals.get()};
       if (!by.start(*device_, node_)) return exit_failed;

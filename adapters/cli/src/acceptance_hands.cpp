@@ -322,11 +322,11 @@ namespace {
 victim::victim(hands& by, const settings& chosen, unsigned queues) : by_(by) {
   std::array<int, 2> to{}, from{};
   if (::pipe2(to.data(), O_CLOEXEC) != 0) fail("no descriptor is left");
-  to_ = kfd::unique_fd{to[1]};
-  kfd::unique_fd in{to[0]};
+  to_ = unique_fd{to[1]};
+  unique_fd in{to[0]};
   if (::pipe2(from.data(), O_CLOEXEC) != 0) fail("no descriptor is left");
-  from_ = kfd::unique_fd{from[0]};
-  kfd::unique_fd out{from[1]};
+  from_ = unique_fd{from[0]};
+  unique_fd out{from[1]};
   std::vector<std::string> words{chosen.victim, "--queues", std::to_string(queues)};
   // Offline by the default rules, which an agent with file capabilities asks for.
   std::vector<std::string> settings{"AMD_QUEUE_TAG=OFFLINE_AI"};
@@ -341,7 +341,7 @@ victim::victim(hands& by, const settings& chosen, unsigned queues) : by_(by) {
   pid_ = ::fork();
   if (pid_ < 0) fail("the victim cannot be started: " + error_text(errno));
   if (pid_ == 0) become(argv[0], argv.data(), envp.data(), in.get(), out.get(), self);
-  life_ = kfd::unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))};
+  life_ = unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))};
   // From here on the destructor does not run where this throws.
   try {
     ::fcntl(from_.get(), F_SETFL, O_NONBLOCK);

@@ -22,7 +22,7 @@
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/queue_holder.hpp"
 #include "sluice/kfd/smi_events.hpp"
-#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::cli::acceptance {
 
@@ -163,9 +163,9 @@ class victim {
   hands& by_;
   pid_t pid_ = -1;
   std::optional<int> status_;
-  kfd::unique_fd life_;  // readable once it has ended
-  kfd::unique_fd to_;
-  kfd::unique_fd from_;
+  unique_fd life_;  // readable once it has ended
+  unique_fd to_;
+  unique_fd from_;
   std::string said_;
 };
 

@@ -27,8 +27,8 @@
 #include "sluice/kfd/queue_pointers.hpp"
 #include "sluice/kfd/uapi.hpp"
 #include "sluice/kfd/uapi_batch.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/reactor.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::cli {
 
@@ -116,7 +116,7 @@ check check_kernel(const machine& here) {
 std::vector<check> check_device(const machine& here) {
   std::vector<check> all;
   const std::string& path = here.where.device;
-  const kfd::unique_fd device{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
+  const unique_fd device{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
   if (!device) {
     const int error = errno;
     std::string found = error_text(error);
@@ -302,7 +302,7 @@ check check_pid_namespace(const machine& here) {
 std::vector<check> check_debugfs(const machine& here) {
   std::vector<check> all;
   const std::string path = here.where.debugfs + "/mqds";
-  const kfd::unique_fd mqds{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const unique_fd mqds{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   const int error = errno;
   const std::string without =
       "without it, queue priorities and pointer addresses are not known: only clients say when "

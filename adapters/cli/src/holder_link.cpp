@@ -20,8 +20,6 @@ namespace sluice::cli {
 
 namespace {
 
-using kfd::unique_fd;
-
 constexpr int peer_patience_ms = 100;
 constexpr std::size_t longest_line = 16384;
 constexpr std::string_view name_prefix = "sluice-suspend.";

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "sluice/ids.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/time.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::cli {
 
@@ -40,8 +40,8 @@ class holder_server {
   void serve(const std::function<std::string(std::string_view)>& answer) const;
 
  private:
-  explicit holder_server(kfd::unique_fd listener) : listener_(std::move(listener)) {}
-  kfd::unique_fd listener_;
+  explicit holder_server(unique_fd listener) : listener_(std::move(listener)) {}
+  unique_fd listener_;
 };
 
 /// The process whose thread traces this one, 0: nobody does. \return nothing: there is none.

@@ -403,7 +403,7 @@ int hold(const suspend_options& chosen) {
   ::sigprocmask(SIG_BLOCK, &ends, nullptr);
   // Stopped from its terminal it would hold for as long as it stood still, whatever --for says.
   for (const int each : {SIGTSTP, SIGTTIN, SIGTTOU}) ::signal(each, SIG_IGN);
-  const kfd::unique_fd signals{::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK)};
+  const unique_fd signals{::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK)};
   if (!signals) {
     complain("no descriptor is left");
     return exit_failed;

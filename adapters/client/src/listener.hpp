@@ -2,7 +2,7 @@
 /// \file
 /// The listening socket in the file system.
 
-#include "unique_fd.hpp"
+#include "foreign_fd.hpp"
 
 #include <sys/stat.h>
 #include <sys/types.h>

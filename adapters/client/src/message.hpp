@@ -2,7 +2,7 @@
 /// \file
 /// One message off a client's socket, and one to it. Neither ever waits.
 
-#include "unique_fd.hpp"
+#include "foreign_fd.hpp"
 #include "wire.h"
 
 #include <sys/types.h>

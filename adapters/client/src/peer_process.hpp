@@ -2,8 +2,6 @@
 /// \file
 /// Who is at the other end of a socket, and whether it still lives.
 
-#include "unique_fd.hpp"
-
 #include <sys/types.h>
 
 #include <optional>
@@ -11,6 +9,7 @@
 #include <string_view>
 
 #include "sluice/client_server.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::client {
 

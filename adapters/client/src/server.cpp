@@ -17,6 +17,7 @@
 
 #include "sluice/client_server.hpp"
 #include "sluice/log_limiter.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::client {
 namespace {

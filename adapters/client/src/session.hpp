@@ -2,9 +2,9 @@
 /// \file
 /// One connection: from its hello to its end.
 
+#include "foreign_fd.hpp"
 #include "message.hpp"
 #include "peer_process.hpp"
-#include "unique_fd.hpp"
 
 #include <cstddef>
 #include <cstdint>

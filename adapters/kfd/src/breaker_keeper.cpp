@@ -12,9 +12,9 @@
 
 #include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/file_watch.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/quiet_thread.hpp"
 #include "sluice/time.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -27,9 +27,9 @@
 
 #include "sluice/kfd/file_watch.hpp"
 #include "sluice/kfd/tree_watch.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/quiet_thread.hpp"
 #include "sluice/time.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

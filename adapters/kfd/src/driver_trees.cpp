@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -20,9 +20,9 @@
 #include "sluice/kfd/message_sink.hpp"
 #include "sluice/kfd/role_store.hpp"
 #include "sluice/kfd/roots.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/observation.hpp"
 #include "sluice/result.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

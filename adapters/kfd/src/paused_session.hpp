@@ -11,7 +11,7 @@
 #include "sluice/kfd/process_pause.hpp"
 #include "sluice/kfd/target_session.hpp"
 #include "sluice/kfd/tracee.hpp"
-#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -18,10 +18,10 @@
 #include "sluice/kfd/message_sink.hpp"
 #include "sluice/kfd/process_identity.hpp"
 #include "sluice/kfd/queue_pointers.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/online_work.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -17,7 +17,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

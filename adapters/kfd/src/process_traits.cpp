@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <optional>
 
-#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

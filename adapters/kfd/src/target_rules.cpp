@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "sluice/kfd/role_store.hpp"
-#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -3,9 +3,9 @@
 /// The control socket: lines in, lines out, whoever is at the other end.
 
 #include "control_desk.hpp"
+#include "foreign_fd.hpp"
 #include "listener.hpp"
 #include "observer.hpp"
-#include "unique_fd.hpp"
 
 #include <sys/types.h>
 
@@ -20,6 +20,7 @@
 
 #include "sluice/reactor.hpp"
 #include "sluice/time.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice {
 

@@ -9,14 +9,14 @@
 #include <random>
 #include <string>
 
-#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice {
 
 namespace {
 
 struct fresh_file {
-  kfd::unique_fd fd;
+  unique_fd fd;
   std::string name;
 };
 
@@ -37,7 +37,7 @@ result<fresh_file> make_fresh(int directory, const std::string& name) {
 
 result<void> replace_file(const std::string& directory, const std::string& name,
                           const std::string& text) {
-  const kfd::unique_fd in{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  const unique_fd in{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (!in) return last_system_error();
   const auto fresh = make_fresh(in.get(), name);
   if (!fresh) return fresh.error();
@@ -71,7 +71,7 @@ result<void> unpause_node(const node_files& where, std::string& message) {
 std::optional<std::string> paused_why(const node_files& where) {
   const std::string path = where.disabled();
   // Whatever somebody put there: a pipe would not let go of who opens it, nor a terminal.
-  const kfd::unique_fd file{
+  const unique_fd file{
       ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
   struct stat found {};
   if (!file) {

@@ -20,7 +20,7 @@ pause_watch::pause_watch(node_files where, listener tell)
     : where_(std::move(where)), tell_(std::move(tell)), file_(where_.disabled()) {}
 
 result<void> pause_watch::start() {
-  ended_ = kfd::unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  ended_ = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!ended_) return last_system_error();
   look();
   return start_quiet_thread(thread_, [this] { run(); });

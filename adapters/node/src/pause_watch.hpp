@@ -8,9 +8,9 @@
 #include <thread>
 
 #include "sluice/kfd/file_watch.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/node_files.hpp"
 #include "sluice/result.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice {
 
@@ -40,7 +40,7 @@ class pause_watch {
   const node_files where_;
   const listener tell_;
   kfd::file_watch file_;
-  kfd::unique_fd ended_;  // an eventfd: written once
+  unique_fd ended_;  // an eventfd: written once
   std::thread thread_;
 };
 

@@ -1,7 +1,5 @@
 #include "sluice/observe/job_log.hpp"
 
-#include "descriptor.hpp"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,15 +7,17 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "sluice/unique_fd.hpp"
+
 namespace sluice::observe {
 
 result<void> job_log::write(const job_record& record) {
   std::string line = to_json(record) + "\n";
   const auto open = [this] {
-    return descriptor{::open(
+    return unique_fd{::open(
         path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644)};
   };
-  descriptor file = open();
+  unique_fd file = open();
   struct stat about {};
   if (!file || ::fstat(file.get(), &about) != 0) return last_system_error();
   if (!S_ISREG(about.st_mode)) return errc::no_file;

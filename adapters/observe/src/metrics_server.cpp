@@ -1,6 +1,5 @@
 #include "sluice/observe/metrics_server.hpp"
 
-#include "descriptor.hpp"
 #include "http_request.hpp"
 
 #include <fcntl.h>
@@ -17,6 +16,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "sluice/unique_fd.hpp"
+
 namespace sluice::observe {
 namespace {
 
@@ -30,8 +31,8 @@ constexpr std::string_view reason_of(int status) {
   }
 }
 
-result<descriptor> listen_at_path(const std::string& path) {
-  descriptor made{::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+result<unique_fd> listen_at_path(const std::string& path) {
+  unique_fd made{::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
   if (!made) return last_system_error();
   struct stat found {};
   if (::lstat(path.c_str(), &found) == 0 && !S_ISSOCK(found.st_mode))
@@ -53,9 +54,9 @@ result<descriptor> listen_at_path(const std::string& path) {
   return made;
 }
 
-result<descriptor> listen_at_address(const metrics_address& at) {
+result<unique_fd> listen_at_address(const metrics_address& at) {
   const int family = at.ip.any.sa_family;
-  descriptor made{::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+  unique_fd made{::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
   if (!made) return last_system_error();
   const int yes = 1;
   ::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -80,8 +81,8 @@ class metrics_server::impl {
   }
 
   result<void> start(const metrics_address& at) {
-    ring_ = descriptor{::epoll_create1(EPOLL_CLOEXEC)};
-    timer_ = descriptor{::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)};
+    ring_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
+    timer_ = unique_fd{::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)};
     if (!ring_ || !timer_) return last_system_error();
     auto made = unix_path_.empty() ? listen_at_address(at) : listen_at_path(unix_path_);
     if (!made) return made.error();
@@ -124,7 +125,7 @@ class metrics_server::impl {
 
  private:
   struct connection {
-    descriptor fd;
+    unique_fd fd;
     time_point until{};
     std::string in{};
     std::string out{};
@@ -142,7 +143,7 @@ class metrics_server::impl {
   void take_in() {
     // As many as there may be: the others stay where they are, or are turned away.
     for (std::size_t i = 0; i < most_connections; ++i) {
-      descriptor fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+      unique_fd fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
       if (!fd) {
         // Out of descriptors: those that wait would be announced again and again.
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) pause();
@@ -227,9 +228,9 @@ class metrics_server::impl {
   std::function<std::string(metrics_form)> page_;
   std::string unix_path_;
   ino_t inode_ = 0;
-  descriptor ring_;
-  descriptor timer_;
-  descriptor listener_;
+  unique_fd ring_;
+  unique_fd timer_;
+  unique_fd listener_;
   std::list<connection> connections_;
 };
 

@@ -1,12 +1,12 @@
 #include "sluice/observe/text_file.hpp"
 
-#include "descriptor.hpp"
-
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::observe {
 
@@ -14,7 +14,7 @@ result<void> replace_text_file(const std::string& path, std::string_view text) {
   const std::string fresh = path + ".tmp";
   // What a crash left there; a link of somebody else's is not followed.
   ::unlink(fresh.c_str());
-  const descriptor file{
+  const unique_fd file{
       ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644)};
   if (!file) return last_system_error();
   while (!text.empty()) {

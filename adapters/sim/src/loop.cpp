@@ -44,20 +44,6 @@ timespec to_timespec(time_point when) {
 
 }  // namespace
 
-unique_fd& unique_fd::operator=(unique_fd&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) close(fd_);
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-unique_fd::~unique_fd() {
-  if (fd_ >= 0) close(fd_);
-}
-
-int unique_fd::release() noexcept { return std::exchange(fd_, -1); }
-
 realtime_loop::realtime_loop(engine& planned)
     : planned_{planned},
       epoll_{checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")},

@@ -121,7 +121,7 @@ const sleepers& the_sleepers() {
 struct target {
   pid_t pid = 0;
   std::uint64_t start_time = 0;
-  kfd::unique_fd pidfd;
+  unique_fd pidfd;
   process_id id{};  ///< 0: not attached to, as far as the host knows.
 };
 
@@ -189,7 +189,7 @@ class host {
     target made;
     made.pid = the_sleepers().make();
     made.start_time = start_time_of(made.pid);
-    made.pidfd = kfd::unique_fd{static_cast<int>(syscall(SYS_pidfd_open, made.pid, 0))};
+    made.pidfd = unique_fd{static_cast<int>(syscall(SYS_pidfd_open, made.pid, 0))};
     require(bool{made.pidfd}, "a process's descriptor");
     return made;
   }

@@ -101,7 +101,7 @@ class AgentsDistrust : public Distrust {
     std::string farewell;
     EXPECT_TRUE(within(5s, [&] {
       note heard;
-      kfd::unique_fd unexpected;
+      unique_fd unexpected;
       if (!receive(agent_.control.get(), heard, unexpected)) return false;
       if (heard.kind == note_kind::farewell) farewell = heard.get_text();
       return heard.kind == note_kind::farewell;
@@ -214,7 +214,7 @@ TEST_F(Distrust, MakesTheHostReplaceAnAgentThatForgesCounts) {
 
   const pid_t agent = kfd::tracer_of(target_.pid()).value_or(0);  // a thread's id does for /proc
   const std::string path = "/proc/" + std::to_string(agent) + "/fd/" + std::to_string(memory_fd);
-  const kfd::unique_fd memory{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
+  const unique_fd memory{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
   ASSERT_TRUE(memory);
   void* const mapped =
       ::mmap(nullptr, sizeof(shared_page), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);

@@ -76,8 +76,8 @@ TEST(Protocol, CutsALongTextAndKeepsItsEnd) {
 TEST(Protocol, ANoteBringsOneDescriptorAtMost) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  const kfd::unique_fd host{ends[0]};
-  const kfd::unique_fd agent{ends[1]};
+  const unique_fd host{ends[0]};
+  const unique_fd agent{ends[1]};
   const std::size_t before = test::open_descriptors();
   const note said;
   ASSERT_TRUE(test::send_with(agent.get(), &said, sizeof said,
@@ -86,7 +86,7 @@ TEST(Protocol, ANoteBringsOneDescriptorAtMost) {
   ASSERT_TRUE(test::send_with(agent.get(), nullptr, 0, {STDERR_FILENO}, 0));
   note heard;
   for (const bool whole : {true, false}) {
-    kfd::unique_fd pidfd;
+    unique_fd pidfd;
     EXPECT_EQ(receive(host.get(), heard, pidfd).has_value(), whole);
     EXPECT_TRUE(pidfd);
   }

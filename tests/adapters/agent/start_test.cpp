@@ -130,7 +130,7 @@ class PassedDescriptors : public ::testing::Test {
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, bell), 0);
     ours_[0].reset(control[0]);
     ours_[1].reset(bell[0]);
-    kfd::unique_fd memory{::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    unique_fd memory{::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
     ASSERT_EQ(::ftruncate(memory.get(), sizeof(shared_page)), 0);
     ASSERT_EQ(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     void* const mapped =
@@ -162,14 +162,14 @@ class PassedDescriptors : public ::testing::Test {
     ::waitpid(child, nullptr, 0);
     pollfd line{ours_[0].get(), POLLIN, 0};
     note heard;
-    kfd::unique_fd unexpected;
+    unique_fd unexpected;
     if (::poll(&line, 1, 10'000) != 1 || !receive(ours_[0].get(), heard, unexpected))
       return "nothing";
     return std::string{heard.kind == note_kind::refused ? heard.get_text() : "no refusal"};
   }
 
-  std::array<kfd::unique_fd, 2> ours_;
-  std::array<kfd::unique_fd, 5> theirs_;
+  std::array<unique_fd, 2> ours_;
+  std::array<unique_fd, 5> theirs_;
 };
 
 TEST_F(PassedDescriptors, AreTakenAsAgreed) {

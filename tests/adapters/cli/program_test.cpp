@@ -570,7 +570,7 @@ TEST_F(SluiceSuspend, IsHeardEvenWhereTheAnswerComesBeforeTheQuestion) {
     for (;;) {
       pollfd asked{server->ready_fd(), POLLIN, 0};
       ::poll(&asked, 1, -1);
-      const kfd::unique_fd peer{::accept4(server->ready_fd(), nullptr, nullptr, SOCK_CLOEXEC)};
+      const unique_fd peer{::accept4(server->ready_fd(), nullptr, nullptr, SOCK_CLOEXEC)};
       (void)!::write(peer.get(), "error no\n", 9);
     }
   }};

@@ -71,19 +71,19 @@ class rogue {
       }
       case manner::without_descriptors: send(&hello, sizeof hello, {}); return;
       case manner::files_for_descriptors: {
-        const descriptor file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+        const unique_fd file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
         send(&hello, sizeof hello, {file.get(), line_.fd()});
         return;
       }
       case manner::unsealed_page: {
-        const descriptor loose(make_page(0));
+        const unique_fd loose(make_page(0));
         send(&hello, sizeof hello, {loose.get(), bell});
         // Where it were mapped by now, a read would be the server's end.
         EXPECT_EQ(ftruncate(loose.get(), 0), 0);
         return;
       }
       case manner::shrunk_page: {
-        const descriptor small(make_page(good_seals, 64));
+        const unique_fd small(make_page(good_seals, 64));
         send(&hello, sizeof hello, {small.get(), bell});
         return;
       }

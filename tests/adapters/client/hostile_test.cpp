@@ -1,10 +1,10 @@
 // Clients that speak the protocol themselves, and badly.
 
+#include "foreign_fd.hpp"
 #include "open_descriptors.hpp"
 #include "program.hpp"
 #include "raw_client.hpp"
 #include "served_node.hpp"
-#include "unique_fd.hpp"
 #include <netinet/in.h>
 
 #include <fcntl.h>
@@ -72,19 +72,19 @@ class Hostile : public ::testing::Test {
 TEST_F(Hostile, PageThatCouldShrinkOrIsNoMemoryIsRefused) {
   start();
   const auto hello = raw_client::good_hello();
-  const descriptor bell(eventfd(0, EFD_CLOEXEC));
-  const descriptor no_seal(make_page(0));
-  const descriptor no_shrink(make_page(F_SEAL_GROW | F_SEAL_SEAL));
-  const descriptor small(make_page(good_seals, sizeof(sluice_client_words) - 1));
-  const descriptor large(make_page(good_seals, sizeof(sluice_client_words) + 1));
-  const descriptor read_only(make_page(good_seals | F_SEAL_WRITE));
-  const descriptor file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  const unique_fd bell(eventfd(0, EFD_CLOEXEC));
+  const unique_fd no_seal(make_page(0));
+  const unique_fd no_shrink(make_page(F_SEAL_GROW | F_SEAL_SEAL));
+  const unique_fd small(make_page(good_seals, sizeof(sluice_client_words) - 1));
+  const unique_fd large(make_page(good_seals, sizeof(sluice_client_words) + 1));
+  const unique_fd read_only(make_page(good_seals | F_SEAL_WRITE));
+  const unique_fd file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
   for (const int each : {no_seal.get(), no_shrink.get(), small.get(), large.get(), file.get()}) {
     EXPECT_THAT(answer_to(hello, {each, bell.get()}), HasSubstr("22 its page must be a memfd"));
   }
   EXPECT_THAT(answer_to(hello, {read_only.get(), bell.get()}), HasSubstr("22 its page cannot"));
   EXPECT_THAT(answer_to(hello, {}), HasSubstr("22 its page must be"));
-  const descriptor page(make_page());
+  const unique_fd page(make_page());
   EXPECT_THAT(answer_to(hello, {page.get()}), HasSubstr("22 its bell must be an eventfd"));
   EXPECT_THAT(answer_to(hello, {page.get(), file.get()}), HasSubstr("22 its bell must be"));
   EXPECT_THAT(answer_to(hello, {page.get(), bell.get(), bell.get(), bell.get(), bell.get()}),
@@ -123,7 +123,7 @@ class lingering {
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     auto* const address = reinterpret_cast<sockaddr*>(&at);
     socklen_t size = sizeof at;
-    const descriptor server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const unique_fd server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     near_.emplace(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const bool connected =
         bind(server.get(), address, sizeof at) == 0 && listen(server.get(), 1) == 0 &&
@@ -242,8 +242,8 @@ TEST_F(Hostile, EmptyMessagesLeaveNothingOpen) {
 
 TEST_F(Hostile, RegistrationsThatMakeNoSenseAreRefused) {
   start();
-  const descriptor page(make_page());
-  const descriptor bell(eventfd(0, EFD_CLOEXEC));
+  const unique_fd page(make_page());
+  const unique_fd bell(eventfd(0, EFD_CLOEXEC));
   const std::vector fds{page.get(), bell.get()};
   auto hello = raw_client::good_hello();
   hello.head.layout = SLUICE_WORDS_LAYOUT + 1;
@@ -305,7 +305,7 @@ TEST_F(Hostile, TheSchedulersPageCannotBeWrittenByAClient) {
   raw_client one(place_.path());
   int fd = -1;
   ASSERT_TRUE(one.register_itself(&fd));
-  const descriptor page(fd);
+  const unique_fd page(fd);
   EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
   void* const seen = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
   ASSERT_NE(seen, MAP_FAILED);

@@ -20,19 +20,9 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/unique_fd.hpp"
+
 namespace sluice::test {
-
-class descriptor {
- public:
-  explicit descriptor(int fd) noexcept : fd_(fd) {}
-  ~descriptor() { close(fd_); }
-  descriptor(const descriptor&) = delete;
-  descriptor& operator=(const descriptor&) = delete;
-  int get() const noexcept { return fd_; }
-
- private:
-  int fd_;
-};
 
 inline constexpr int good_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -107,8 +97,8 @@ class raw_client {
   }
   int fd() const noexcept { return socket_.get(); }
 
-  descriptor page{make_page()};
-  descriptor bell{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  unique_fd page{make_page()};
+  unique_fd bell{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
 
  private:
   static int socket_at(const std::string& path) {
@@ -119,7 +109,7 @@ class raw_client {
     EXPECT_EQ(connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
     return made;
   }
-  descriptor socket_;
+  unique_fd socket_;
 };
 
 }  // namespace sluice::test

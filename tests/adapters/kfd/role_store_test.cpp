@@ -20,7 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/kfd/file_watch.hpp"
-#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 namespace {

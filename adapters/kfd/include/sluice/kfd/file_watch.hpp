@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sluice/kfd/unique_fd.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

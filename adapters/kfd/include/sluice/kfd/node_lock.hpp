@@ -10,8 +10,8 @@
 #include <string>
 
 #include "sluice/kfd/message_sink.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/result.hpp"
+#include "sluice/unique_fd.hpp"
 
 #pragma GCC visibility push(default)
 namespace sluice::kfd {

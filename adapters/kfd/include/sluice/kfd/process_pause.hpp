@@ -12,8 +12,8 @@
 #include <string>
 
 #include "sluice/kfd/message_sink.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/result.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "sluice/kfd/process_identity.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/result.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

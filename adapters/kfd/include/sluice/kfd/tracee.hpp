@@ -9,9 +9,9 @@
 #include <memory>
 
 #include "sluice/kfd/message_sink.hpp"
-#include "sluice/kfd/unique_fd.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -1,13 +1,14 @@
 #pragma once
 /// \file
-/// Owner of one file descriptor.
+/// Owner of one file descriptor, which is closed with it.
+/// Threading: one thread at a time, as an int. Errors: what close() says is not told.
 
 #include <unistd.h>
 
 #include <utility>
 
 #pragma GCC visibility push(default)
-namespace sluice::kfd {
+namespace sluice {
 
 class unique_fd {
  public:
@@ -32,5 +33,5 @@ class unique_fd {
   int fd_ = -1;
 };
 
-}  // namespace sluice::kfd
+}  // namespace sluice
 #pragma GCC visibility pop

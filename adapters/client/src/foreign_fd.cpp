@@ -1,4 +1,4 @@
-#include "unique_fd.hpp"
+#include "foreign_fd.hpp"
 
 #include <atomic>
 #include <chrono>
