@@ -8,8 +8,14 @@ user=70001 clients=70002  # as in Containerfile
 
 # A directory of the host, made by kubelet as root's.
 [ "$(stat -c %u /run/sluice)" = $user ] || chown $user:$user /run/sluice
-# /dev/kfd is its group's, which has another number on each host.
-groups=$clients,$(stat -c %g /dev/kfd)
+# /dev/kfd is its group's, which has another number on each host; but root's group opens more than that. Nothing
+# here opens a render node.
+groups=$clients
+kfd=$(stat -c %g /dev/kfd)
+[ "$kfd" = 0 ] || groups=$groups,$kfd
+if [ "$kfd" = 0 ] && [ $((0$(stat -c %a /dev/kfd) & 6)) != 6 ]; then
+  echo "sluice-entry: /dev/kfd is root's alone, and the daemon is not: give it a group of its own on the host (udev)" >&2
+fi
 # The most that the agent may have by its file, as far as the container has it.
 keep=-all,+sys_ptrace,+dac_read_search
 # With cgroup v2 a container has a cgroup namespace of its own, where paths of other pods begin with /../ and

@@ -108,10 +108,12 @@ time.sleep(100)
 END
 held() { grep -q "{\"pid\":$offline,[^}]*\"suspended_queues\":[1-9]" "$SLUICE_SIM_ROOT/sim/stats.json"; }
 runs() { ! held; }
+groups() { sed -n 's/^Groups:\t\(.*[0-9]\) *$/\1/p' "/proc/$1/status"; }
 capabilities() { sed -n 's/^CapEff:\t//p' "/proc/$1/status"; }
 # capabilities_of_container: as setpriv wants them.
 bound=-all$(said capabilities | tr 'A-Z' 'a-z' | sed 's/^/,+/' | tr -d '\n')
 
+groups_expected=70002
 # try NAME FILTER...: the daemon under that filter, from its start to its end.
 try() {
   local name=$1 began=$SECONDS
@@ -125,6 +127,7 @@ try() {
   [ "$(readlink "/proc/$daemon/ns/cgroup")" = "$(readlink /proc/$$/ns/cgroup)" ] || fail "$name: which cgroup namespace?"
   [ "$(capabilities "$daemon")" = 0000000000000000 ] || fail "$name: the daemon has capabilities"
   [ "$(stat -c %u "/proc/$daemon")" = 70001 ] || fail "$name: whose is the daemon?"
+  [ "$(groups "$daemon")" = "$groups_expected" ] || fail "$name: the daemon's groups are $(groups "$daemon")"
   agent=$(sed -n '2s/ .*//p' /run/sluice/owner)
   [ "$(capabilities "$agent")" = 0000000000080000 ] || fail "$name: the agent has not just CAP_SYS_PTRACE"
   local filters
@@ -171,6 +174,10 @@ for rule in profile["syscalls"]:
 profile["syscalls"] = [rule for rule in profile["syscalls"] if rule["names"]]
 json.dump(profile, sys.stdout)
 END
+# The simulated node is root's group's; as if it were another's.
+printf '#!/bin/sh\n[ "$*" = "-c %%g /dev/kfd" ] && echo 70003 || exec %s "$@"\n' "$(command -v stat)" >/run/bin/stat
+chmod +x /run/bin/stat
+groups_expected="70002 70003"
 try default "$python" "$here/under_seccomp.py" /run/default.json
 grep -q "the kernel refuses io_uring (Operation not permitted), going on as sluice-epoll" $log ||
   fail "it does not say that io_uring is refused"
