@@ -9,6 +9,7 @@
 #include "pause_watch.hpp"
 
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,6 +60,13 @@ constexpr duration hosted_patience = 5s;
 std::string problem_of(const node_settings& settings) {
   std::string found = settings.scheduler.problem();
   return found.empty() ? settings.roles.problem() : found;
+}
+
+/// For a recording.
+std::string device_name(bool simulated) {
+  utsname machine{};
+  if (simulated) return "simulated";
+  return ::uname(&machine) == 0 ? machine.nodename : "";
 }
 
 class node_impl final : public node, private steered_node {
@@ -428,10 +436,12 @@ class node_impl final : public node, private steered_node {
       clients = server.get();
       sources.push_back(std::move(server));
     }
+    auto record = options_.record;
+    if (record.device.empty()) record.device = device_name(simulated_.load());
     auto made = scheduler::create(settings.scheduler, std::move(*loop), make_driver(),
                                   paused ? nullptr : settings.make_policy(), std::move(sources),
                                   {.fallback = [] { return make_fixed_timeslice(); },
-                                   .record = options_.record,
+                                   .record = std::move(record),
                                    .journal = &observer_->sink()});
     if (!made) {
       if (!options_.record.file.empty() &&

@@ -408,8 +408,9 @@ TEST_F(Daemon, AccountsForJobsCountsAndDrawsWhatHappened) {
   const std::string socket = directory_ + "/metrics.sock";
   const std::string file = directory_ + "/sluice.prom";
   const std::string trace = directory_ + "/trace.json";
+  const std::string recording = directory_ + "/node.rec";
   configure("mode = \"enforce\"\njobs = \"" + jobs + "\"\nmetrics = \"unix:" + socket +
-                "\"\nmetrics_file = \"" + file + "\"\n",
+                "\"\nmetrics_file = \"" + file + "\"\nrecord = \"" + recording + "\"\n",
             "", "[policy]\nname = \"fixed_timeslice\"\n");
   const auto trainer = offline();
   const auto daemon = start({"run", "-c", config_, "--trace-out", trace});
@@ -463,6 +464,10 @@ TEST_F(Daemon, AccountsForJobsCountsAndDrawsWhatHappened) {
   EXPECT_EQ(daemon->ends(), 0) << daemon->err();
   EXPECT_FALSE(std::filesystem::exists(file)) << "nobody keeps it up to date";
   EXPECT_FALSE(std::filesystem::exists(socket));
+  // Whose figures these are.
+  command replayed{program_, {"replay", recording}, {}};
+  EXPECT_EQ(replayed.ends(), 0) << replayed.err();
+  EXPECT_THAT(replayed.out(), HasSubstr("; device: simulated\n"));
   command drawn{SLUICE_OBSERVE_CHECK, {"trace", trace}, {}};
   EXPECT_EQ(drawn.ends(), 0) << drawn.err();
   std::cout << parsed.out() << drawn.out() << told;

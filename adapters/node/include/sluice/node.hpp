@@ -97,7 +97,8 @@ struct node_options {
   /// policy cannot be switched.
   std::function<result<named_policy>(const std::string& text, std::string& message)> find_policy =
       nullptr;
-  /// As scheduler_options::record; written anew each time this program becomes the owner.
+  /// As scheduler_options::record; written anew each time this program becomes the owner. An empty
+  /// `device` is filled in: "simulated", or the machine's name.
   record_options record{};
   observing_options observing{};
   // As agent::agent_options.
