@@ -272,7 +272,11 @@ TEST_F(LoadPolicy, TakesCostsFromAMeasuredProfile) {
   EXPECT_THAT(message_, HasSubstr(profile + " says no costs of a [[gpu]]"));
   std::filesystem::remove(profile);
   EXPECT_FALSE(load(slo));
-  EXPECT_THAT(message_, HasSubstr(profile + ": cannot read"));
+  EXPECT_EQ(message_, path_ + ":4: profile " + profile +
+                          " cannot be read: No such file or directory; a relative path begins at "
+                          "the configuration's folder");
+  EXPECT_FALSE(everything().make("slo", values, message_));
+  EXPECT_EQ(message_, "profile " + profile + " cannot be read: No such file or directory");
   EXPECT_FALSE(load("[policy]\nname = \"fixed_timeslice\"\nprofile = \"x\"\n"));
   EXPECT_THAT(message_, HasSubstr(":3: profile is no parameter of this policy"));
 }

@@ -10,6 +10,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "sluice/duration_text.hpp"
+#include "sluice/whole_file.hpp"
 
 namespace sluice::core {
 namespace {
@@ -66,7 +67,13 @@ profile_use use_profile(const policy_kind& kind, parameters& values,
   if (name == nullptr) return {};  // which check_parameters() says
   const std::string path = (folder / *name).string();
   std::string message;
-  const auto file = read_toml(path, message);
+  const auto content = read_whole_file(path);
+  if (!content)
+    return {.wrong = fmt::format("profile {} cannot be read: {}{}", path, content.error().message(),
+                                 folder.empty() || std::filesystem::path(*name).is_absolute()
+                                     ? ""
+                                     : "; a relative path begins at the configuration's folder")};
+  const auto file = parse_toml(*content, path, message);
   if (!file) return {.wrong = "profile " + message};
   const bool accepted = measured_flag(*file, path, "accepted", true, message);
   const bool simulated = measured_flag(*file, path, "simulated", false, message);

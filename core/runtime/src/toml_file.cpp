@@ -35,7 +35,12 @@ result<toml::table> read_toml(const std::string& path, std::string& message) {
     message = fmt::format("{}: cannot read the configuration: {}", path, content.error().message());
     return content.error();
   }
-  toml::parse_result parsed = toml::parse(*content, path);
+  return parse_toml(*content, path, message);
+}
+
+result<toml::table> parse_toml(const std::string& text, const std::string& path,
+                               std::string& message) {
+  toml::parse_result parsed = toml::parse(text, path);
   if (!parsed) {
     message = fmt::format("{}:{}:{}: {}", path, parsed.error().source().begin.line,
                           parsed.error().source().begin.column, parsed.error().description());

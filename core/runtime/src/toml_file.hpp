@@ -12,6 +12,11 @@
 
 namespace sluice::core {
 
+/// A text of TOML.
+/// \param path for the message: on failure, one line that names file and line.
+result<toml::table> parse_toml(const std::string& text, const std::string& path,
+                               std::string& message);
+
 /// A configuration of sluice; what none of its readers knows is an error.
 /// \param message on failure, one line that names file and line.
 /// \return errc::bad_config, or the system's error for a file that cannot be read.
