@@ -78,6 +78,8 @@ class bad_work final : public sim_work {
       std::this_thread::sleep_for(1ms);
     else
       sim_work::wait(queue);
+    // Here, too, for watch() may be late.
+    if (how_ == "stops" && traced_ && !traced()) over_ = true;
     while (over_) std::this_thread::sleep_for(1s);
   }
   void close() override {
