@@ -98,6 +98,16 @@ bash -euo pipefail commands >given
 grep -q "process $pid is left alone for 30min" given
 grep -q "schedulers manage process $pid again" given
 
+# Roles by hand, and a process that is not paused stays as it is: adapters/kfd.
+kfd=$(dirname "$readme")/../kfd/README.md
+sed -n 's/^ *//; /^sluice-agent --unpause PID$/p; /^sluice role /p' "$kfd" | sed "s/[$]*PID/$pid/" >commands
+[ "$(grep -c . commands)" = 5 ]
+bash -euo pipefail commands >said
+cat said
+grep -q "^process $pid was not paused$" said
+grep -q "online *$pid " said
+grep -q 'job_\*' said
+
 # What became of jobs: the commands of adapters/observe, on lines of a file and of a log.
 now=$(date -u +%Y-%m-%dT%H:%M:%S.000Z)
 line="{\"time\":\"$now\",\"pid\":48123,\"start\":1,\"command\":\"python3\",\"user\":\"ann\",\"group\":\"slurm:4242\",\"role\":\"offline\",\"gpus\":[51110],\"end\":\"ended\",\"wall_s\":11520,\"suspended_s\":2465.3,\"share\":0.214,\"suspensions\":812,\"longest_s\":1.0,\"max_suspend\":9,\"offline_floor\":0}"
@@ -124,6 +134,22 @@ sed -i 1d commands
 bash -euo pipefail commands >looked
 grep -q 'nothing blocks preemption' looked
 grep -q "process $pid runs again" looked
+
+# A reset while something is held opens a breaker, which is listed and closed.
+sluice suspend "$pid" --for 20s >held &
+holder=$!
+for _ in $(seq 500); do
+  ! grep -q '^held by' held 2>/dev/null || break
+  sleep 0.02
+done
+echo 'reset 51110' >gpu/sim/control
+wait "$holder" || true
+awk '/^## After a reset/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" >commands
+[ "$(grep -c '^sluice breaker' commands)" = 2 ]
+bash -euo pipefail commands >closed
+cat closed
+grep -Eq ' 51110 .* reset ' closed
+grep -Eq '51110.* is re-armed' closed
 
 # The daemon with everything around it, typed into the shell that its first line opens. It needs no programs that
 # the README does not say to build.
