@@ -36,6 +36,10 @@ if(POLICY)
   endif()
 endif()
 
+string(FIND "${out}" "\nwritten: ${json}, ${WORK}/${LOAD}.html, ${WORK}/${LOAD}.rec, ${WORK}/${LOAD}.json.trace\n" at)
+if(at LESS 0)
+  message(FATAL_ERROR "it does not say what it has written")
+endif()
 file(READ ${WORK}/${LOAD}.html page)
 foreach(said "The GPU is simulated" "examples/demo.sh --load ${LOAD} --window " "both, scheduled"
     "What online latency costs in offline work")

@@ -2,6 +2,7 @@
 // that an installation has.
 
 #include "command_tree.hpp"
+#include "manual_texts.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 
@@ -100,6 +101,16 @@ std::string options(const described_command& command) {
   return text;
 }
 
+/// What a page says beyond its options.
+std::string added(const std::string& page, bool description = false) {
+  std::string text;
+  for (const auto& each : added_sections()) {
+    if (each.page != page || (each.title == "DESCRIPTION") != description) continue;
+    text += ".SH " + std::string{each.title} + "\n" + filled(std::string{each.text});
+  }
+  return text;
+}
+
 struct options_of_manual {
   std::string folder;
   std::vector<std::string> pages;
@@ -192,6 +203,7 @@ std::string manual_page(const std::vector<described_command>& all, std::size_t f
     }
     others += fmt::format(".BR {} (1),\n", roff(program));
   }
+  text += added(name_of_page(program, top, "-"));
   if (!exit_status.empty()) text += ".SH EXIT STATUS\n" + filled(exit_status);
   return text + ".SH SEE ALSO\n" + others + ".BR sluice.toml (5)\n";
 }
@@ -199,8 +211,11 @@ std::string manual_page(const std::vector<described_command>& all, std::size_t f
 std::string manual_page_of_text(const std::string& name, const std::string& section,
                                 const std::string& summary, const std::string& text,
                                 const std::string& version) {
-  return head(name, section, summary, version) + ".SH DESCRIPTION\n.nf\n" + roff(text) +
-         ".fi\n.SH SEE ALSO\n.BR sluice (1)\n";
+  const std::string description = added(name, true);
+  return head(name, section, summary, version) + description +
+         (description.empty() ? ".SH DESCRIPTION\n" : ".SH ALL KEYS AND DEFAULTS\n") + ".nf\n" +
+         roff(text) + ".fi\n" + added(name) +
+         ".SH SEE ALSO\n.BR sluice (1),\n.BR sluice\\-run (1),\n.BR sluice\\-check (1)\n";
 }
 
 subcommand add_manual(CLI::App& program) {
