@@ -71,6 +71,15 @@ TEST_F(CommandTree, PageTakesNoTextForAnInstruction) {
   EXPECT_NE(text.find("\n\\&'x' = \\-1\n"), std::string::npos) << text;
 }
 
+TEST_F(CommandTree, TextOfAFileComesAfterItsIntroduction) {
+  const auto text = manual_page_of_text("sluice.toml", "5", "a file", "[daemon]\n", "try 1");
+  const auto introduction = text.find(".SH DESCRIPTION\nThe configuration of the daemon, ");
+  const auto keys = text.find(".SH ALL KEYS AND DEFAULTS\n.nf\n[daemon]\n.fi\n.SH FILES\n");
+  EXPECT_NE(introduction, std::string::npos) << text;
+  EXPECT_NE(keys, std::string::npos) << text;
+  EXPECT_LT(introduction, keys);
+}
+
 TEST_F(CommandTree, CompletionQuotesWhatItSays) {
   EXPECT_NE(zsh_completion(all_, "try").find("'set:Say it'\\''s so'"), std::string::npos);
   EXPECT_NE(fish_completion(all_, "try").find("-a set -d 'Say it'\\''s so'"), std::string::npos);
