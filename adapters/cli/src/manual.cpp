@@ -17,14 +17,17 @@ namespace sluice::cli {
 
 namespace {
 
-/// As text of a page: nothing in it is an instruction.
+/// As text of a page: nothing in it is an instruction, and quotes and hyphens can be copied to a
+/// shell.
 std::string roff(const std::string& text) {
   std::string made;
   bool line_begins = true;
   for (const char letter : text) {
-    if (line_begins && (letter == '.' || letter == '\'')) made += "\\&";
+    if (line_begins && letter == '.') made += "\\&";
     if (letter == '\\') {
       made += "\\e";
+    } else if (letter == '\'') {
+      made += "\\(aq";
     } else if (letter == '-') {
       made += "\\-";
     } else {

@@ -74,8 +74,8 @@ As a service:
   systemctl reload sluice
 )"},
     {"sluice-status", "COLUMNS", columns_of_status},
-    {"sluice-status", "EXAMPLES", R"(How often were groups suspended for longer than they should be?
-  sluice status --json | jq .status.statistics
+    {"sluice-status", "EXAMPLES", R"(How long did suspends and resumes take, and what failed, for a script:
+  sluice status --json | jq .statistics
 )"},
     {"sluice-top", "KEYS", R"(  q, Ctrl-C  end
   f          show groups by number (g7), pid, command, role or state
