@@ -5,7 +5,9 @@ namespace sluice::cli {
 namespace {
 
 constexpr std::string_view columns_of_status =
-    R"(  ONLINE, OFFLINE  compute queues of such processes
+    R"(  SLOTS            compute queues that the hardware takes at a time, as
+                   the topology says; 'sluice hqds' counts all dies'
+  ONLINE, OFFLINE  compute queues of such processes
   OFF              suspended queues, as far as the driver has answered;
                    of a group: of all its compute queues
   BACKLOG          busy periods of clients in flight; +: packets wait in
