@@ -725,6 +725,15 @@ TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
   EXPECT_EQ(check->ends(), 0) << check->err();
   EXPECT_THAT(check->out(), HasSubstr("sluice.toml: ok: observe (attaches to nothing), policy "
                                       "pointer_polling:"));
+  std::ofstream{config_} << "[daemon]\ndirectory = \"" << directory_
+                         << "/nowhere\"\nsocket_group = \"root\"\n"
+                         << "[roles]\nstore = \"\"\nmay_claim_offline = { users = [] }\n";
+  check = start({"check", config_});
+  EXPECT_EQ(check->ends(), 0) << check->err();
+  EXPECT_THAT(check->out(),
+              AllOf(HasSubstr("not ready here: there is no directory " + directory_ + "/nowhere"),
+                    HasSubstr("socket_group of [daemon] lets gid 0 connect, but may_claim_online"),
+                    HasSubstr("no rule of [roles] can make a process offline")));
   configure("mode = \"both\"\nspeed = 1\n", "min_run = \"2h\"\nmax_busy = 1\n");
   check = start({"check", config_});
   EXPECT_EQ(check->ends(), 1);
