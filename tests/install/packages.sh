@@ -57,6 +57,20 @@ while read -r page; do
   (cd root/usr/share/man && MANWIDTH=80 man --warnings -E UTF-8 -l "../../../../$file") >page 2>warnings
   [ ! -s warnings ] || { cat warnings; fail "$page has warnings"; }
   [ "$(wc -l <page)" -ge 8 ] || fail "$page is empty"
+  # What examples say is what commands take.
+  awk '/^EXAMPLES/ {on=1; next} /^[A-Z]/ {on=0} on' page | grep -oE '^ +sluice [a-z]+.*' >examples || true
+  case $page in
+    sluice-doctor.1 | sluice-resume.1 | sluice-unpause.1 | sluice-epoll.1 | *.[58]) ;;
+    *) [ -s examples ] || fail "$page has no examples" ;;
+  esac
+  while read -r _ command words; do
+    "$sluice" "$command" --help >help || fail "$page: there is no $command"
+    word=${words%% *}
+    ! grep -q "^  $word  " help || "$sluice" "$command" "$word" --help >>help
+    for option in $(grep -oE -- '(^| )--[a-z-]+' <<<"$words"); do
+      grep -qE -- "^ +(-., *)?$option( |$)" help || fail "$page: $command has no $option"
+    done
+  done <examples
 done <pages
 man -E UTF-8 -l root/usr/share/man/man1/sluice-run.1.gz >page
 grep -q 'SIGHUP reads the configuration anew' page || fail "sluice-run(1) does not say what --help does"

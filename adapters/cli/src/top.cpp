@@ -236,7 +236,7 @@ class viewer {
 subcommand add_top(CLI::App& program) {
   const auto chosen = std::make_shared<top_options>();
   auto* const command =
-      program.add_subcommand("top", "Show the same as it changes, with keys; ? lists them");
+      program.add_subcommand("top", "Show what the daemon does as it changes; keys steer it");
   command->footer(
       "Without a terminal, or with --once, it prints one page and ends. To pause and to\n"
       "switch the policy is for root and the daemon's user.\n"
