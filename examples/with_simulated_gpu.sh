@@ -99,11 +99,12 @@ exit_if_stopped
 (trap - INT QUIT && exec "$@") <&0 &
 command_pid=$!
 [ -z "$stopped_by" ] || kill -s "$stopped_by" "$command_pid" 2>/dev/null || true
-interrupted=1
-while [ -n "$interrupted" ]; do
+while :; do
   interrupted=
   code=0
   wait "$command_pid" || code=$?
+  # Where the signal came just as wait had reaped the command, bash 5.2 has lost that and would wait for ever.
+  [ -n "$interrupted" ] && kill -0 "$command_pid" 2>/dev/null || break
 done
 exit_if_stopped
 exit "$code"

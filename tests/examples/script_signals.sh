@@ -2,9 +2,9 @@
 # SIGINT or SIGTERM to with_simulated_gpu.sh alone reaches the command at once, once, and the script ends with
 # 130 or 143 when the command has, leaving no mount and no directory. Ctrl-C on a terminal reaches the command
 # once, and standard input is the command's. Killed, the script takes the device along. Runs in a mount namespace
-# of its own.
+# of its own. The second argument is the library lost_wait.
 set -euo pipefail
-script=$1
+script=$1 lost_wait=$2
 TMPDIR=$(mktemp -d)
 export TMPDIR
 trap 'rm -rf --one-file-system "$TMPDIR"' EXIT
@@ -66,6 +66,12 @@ for expected in INT:130 TERM:143; do
   [ $((SECONDS - began)) -le 5 ] || fail "SIG$signal: took $((SECONDS - began)) s"
   nothing_left "SIG$signal"
 done
+
+# Symptom: it waited for ever where the signal came as the command ended: from timeout, which tells both.
+code=0
+LD_PRELOAD=$lost_wait timeout -s KILL 10 "$script" bash -c 'sleep 0.3; exit 42' >"$TMPDIR/log" 2>&1 || code=$?
+[ "$code" -eq 143 ] || fail "SIGTERM as the command ends: ended with $code"
+nothing_left "SIGTERM as the command ends"
 
 # A terminal's Ctrl-C goes to the whole foreground group; so to the shell as well, which must be bash: dash would
 # end at once. script takes $SHELL, else /bin/sh.

@@ -6,17 +6,21 @@
 ///
 /// The program is started as `VICTIM --queues N`, makes N hardware queues and speaks in lines:
 ///
-/// | standard input | answer on standard output | what it does |
+/// | standard input | answer | what it does |
 /// |---|---|---|
 /// | (its start) | `ready 1 N` | version of this protocol; queues made, all idle |
-/// | `run NS PERCENT` | `ok` | from now on each queue has one kernel of about NS nanoseconds; those
-/// of all queues together take PERCENT of what fits on the GPU at once | | `idle` | `ok` | lets the
-/// kernels end, and submits no more | | `once NS PERCENT` | `ok` | an idle queue each gets one
-/// kernel; answered when all are submitted | | `count` | `count DONE NS` | kernels that ended since
-/// the last `count`, and the longest time between two of one queue (what has lasted until now
-/// included, idle times not) | | `exit` | none | gives everything back, and ends with 0 | |
-/// `assert` | none | an assertion fails in a kernel | | `fault` | none | a kernel writes where no
-/// memory is |
+/// | `run NS PERCENT` | `ok` | from now on each queue has one kernel of about NS nanoseconds [1] |
+/// | `idle` | `ok` | lets the kernels end, and submits no more |
+/// | `once NS PERCENT` | `ok` | an idle queue each gets one kernel; answered once submitted [1] |
+/// | `count` | `count DONE NS` | kernels that ended since the last `count`, and a time [2] |
+/// | `exit` | none | gives everything back, and ends with 0 |
+/// | `assert` | none | an assertion fails in a kernel |
+/// | `fault` | none | a kernel writes where no memory is |
+///
+/// Answers are lines on standard output.
+/// [1] The kernels of all queues together take PERCENT of what fits on the GPU at once.
+/// [2] The longest between the ends of two kernels of one queue since the last `count`, what has
+///     lasted until now included, idle times not.
 ///
 /// What it cannot do it says in one line on standard error, and ends with 1. Other output may go to
 /// standard error only.

@@ -35,8 +35,13 @@ namespace {
 using namespace std::chrono_literals;
 
 struct accept_options {
-  settings how{
-      .where = {}, .victim = {}, .owner_lock = {}, .repeat = 100, .window = 2s, .limit = 60s};
+  settings how{.where = {},
+               .victim = {},
+               .owner_lock = {},
+               .repeat = 100,
+               .window = 2s,
+               .limit = 60s,
+               .settle = 1s};
   std::string steps;
   std::string report = "accept.md";
   std::string profile = "profile.toml";
@@ -93,13 +98,13 @@ int list(const std::vector<const step*>& chosen, duration limit) {
   return exit_done;
 }
 
-/// The driver lists everyone who has opened it, this process among them.
-result<std::vector<std::string>> others(const kfd::roots& where, bool after_start) {
+/// The driver lists everyone who has opened it, this process among them, and `agent`.
+result<std::vector<std::string>> others(const kfd::roots& where, pid_t agent = 0) {
   std::vector<std::string> all;
   const auto node = kfd::look_at_node(where);
   if (!node) return node.error();
   for (const auto& each : node->processes)
-    if (each.pid != ::getpid() && !(after_start && each.command == "sluice-agent"))
+    if (each.pid != ::getpid() && each.pid != agent)
       all.push_back(fmt::format("{} ({})", each.pid, printable(each.command)));
   return all;
 }
@@ -217,7 +222,7 @@ class acceptance_run {
 
   /// \return false, after a complaint.
   bool alone() const {
-    const auto there = others(how_.where, false);
+    const auto there = others(how_.where);
     if (there && there->empty()) return true;
     complain(there ? fmt::format("other processes use the driver: {}; end them, or say "
                                  "--beside-others if they may be lost",
@@ -257,28 +262,30 @@ class acceptance_run {
     try {
       expect_nobody_else(here.by);
       which.work(here, found);
-      here.by.end_step();
       found.what = verdict::passed;
     } catch (const step_end& end) {
       found.what = end.came_to;
       found.why = end.what();
     }
     found.took = clock::now() - begin;
-    const bool good = found.what != verdict::failed;
-    if (!good) keep_report();
+    if (found.what == verdict::failed) keep_report();
     // The victims are gone by now, and with them what was suspended.
     here.by.let_go();
-    if (!good && !here.by.interrupted()) here.by.look_for_reset();
+    if (auto late = here.by.aftermath(); !late.empty() && found.what != verdict::failed) {
+      found.what = verdict::failed;
+      found.why = std::move(late);
+    }
     for (auto& each : here.by.take_words()) found.notes.push_back("the agent: " + printable(each));
     if (const auto* const gpu = node_.find(here.by.gpu()); gpu != nullptr) set_gpu(*gpu);
-    return good;
+    return found.what != verdict::failed;
   }
 
   void expect_nobody_else(hands& by) {
     if (chosen_.beside_others) return;
     result<std::vector<std::string>> there = errc::unknown_target;
     // Of a victim that has just ended the driver may not know yet.
-    (void)by.wait_for(2s, [&] { return !(there = others(how_.where, true)) || there->empty(); });
+    (void)by.wait_for(2s,
+                      [&] { return !(there = others(how_.where, by.agent())) || there->empty(); });
     if (!there) fail(unread_text(how_.where, there.error()));
     if (!there->empty())
       fail(fmt::format("other processes use the driver: {}", fmt::join(*there, ", ")));
@@ -333,6 +340,7 @@ subcommand add_accept(CLI::App& program) {
   };
   time("--window", chosen->how.window, 10ms, 1min, "How long speeds are measured");
   time("--limit", chosen->how.limit, 1s, 1h, "Longest time of a step");
+  time("--settle", chosen->how.settle, 1ms, 1min, "How long a reset is waited for after a step");
   command->add_option("--report", chosen->report, "Written anew before each step, and at the end")
       ->capture_default_str()
       ->type_name("FILE");

@@ -37,9 +37,6 @@ using namespace std::chrono_literals;
 constexpr duration lease = 5s;
 /// Between two looks at what nobody wakes us for.
 constexpr duration look_interval = 5ms;
-/// For a reset that follows what failed: a preemption, or anything else.
-constexpr duration reset_look = 1s;
-constexpr duration short_look = 300ms;
 /// For a kernel of a running victim to end.
 constexpr duration progress_patience = 3s;
 /// For a killed victim to be gone: the driver may keep it in a call for as long as its own limit.
@@ -82,11 +79,6 @@ std::vector<std::string> hands::take_words() {
 
 void hands::begin_step() { deadline_ = clock::now() + chosen_.limit; }
 
-void hands::end_step() {
-  hear();
-  (void)wait_for({}, [] { return true; });
-}
-
 void hands::hear() {
   driver_->drain();
   driver_->flush();
@@ -108,8 +100,9 @@ void hands::turn(int also, time_point until) {
   const time_point next = driver_->tick(now);
   const duration sleep = std::clamp<duration>(std::min({next, until, now + look_interval}) - now,
                                               duration::zero(), look_interval);
-  std::vector<pollfd> sources{
-      {driver_->ready_fd(), POLLIN, 0}, {signals_, POLLIN, 0}, {also, POLLIN, 0}};
+  std::vector<pollfd> sources{{driver_->ready_fd(), POLLIN, 0},
+                              {interrupted_ ? -1 : signals_, POLLIN, 0},
+                              {also, POLLIN, 0}};
   for (const auto& each : resets_) sources.push_back({each->fd(), POLLIN, 0});
   const timespec limit{0, sleep.count()};
   ::ppoll(sources.data(), sources.size(), &limit, nullptr);
@@ -204,17 +197,27 @@ duration hands::detach() {
 }
 
 void hands::let_go() noexcept {
-  trouble_.clear();
-  reset_.clear();
   calling_ = false;
-  deadline_ = time_point::max();
   try {
+    const time_point end = clock::now() + kill_patience;
     if (attached() && lives_ && driver_->detach(target_))
-      wait_for(kill_patience, [this] { return !attached(); });
+      while (attached() && clock::now() < end) turn(-1, end);
   } catch (const std::exception&) {
-    trouble_.clear();  // The victim is killed next, and the agent ends with us.
+    // The agent ends with us.
   }
   target_ = {};
+}
+
+std::string hands::aftermath() {
+  const time_point end = clock::now() + chosen_.settle;
+  hear();
+  while (reset_.empty() && !interrupted_ && clock::now() < end) turn(-1, end);
+  return reset_.empty() ? trouble_ : reset_;
+}
+
+void hands::still_there(pid_t victim) {
+  if (trouble_.empty())
+    trouble_ = fmt::format("process {}, the victim, was killed and is still there", victim);
 }
 
 std::vector<queue_info> hands::queues() const {
@@ -287,14 +290,6 @@ time_point hands::kill_agent(pid_t which) {
   return now;
 }
 
-void hands::look_for_reset() {
-  const time_point end = clock::now() + (failures_.empty() ? short_look : reset_look);
-  while (clock::now() < end && std::ranges::none_of(failures_, [](const auto& each) {
-           return each.why == breaker_cause::reset;
-         }))
-    turn(-1, end);
-}
-
 // --- victim -------------------------------------------------------------------------------------
 
 namespace {
@@ -364,8 +359,9 @@ void victim::kill() {
   ::kill(pid_, SIGKILL);
   const time_point end = clock::now() + kill_patience;
   while (!reap() && clock::now() < end) ::usleep(1000);
-  if (!status_)
-    complain(fmt::format("process {}, the victim, was killed and is still there", pid_));
+  if (status_) return;
+  complain(fmt::format("process {}, the victim, was killed and is still there", pid_));
+  by_.still_there(pid_);
 }
 
 bool victim::reap() {

@@ -40,6 +40,7 @@ struct settings {
   int repeat = 100;
   duration window{};  ///< How long speeds are measured.
   duration limit{};   ///< Of a step.
+  duration settle{};  ///< How long a reset is waited for once a step's victims are gone.
 };
 
 /// The agent, and whatever ends a step early: its limit, a signal, a reset, a preemption that
@@ -58,8 +59,6 @@ class hands final : private backend_listener {
   bool start(const kfd::device& node, const kfd::node_view& gpus);
 
   void begin_step();
-  /// Throws for what has come up and was not waited for.
-  void end_step();
   /// Until it is so. Throws step_end at the step's limit, which names `what`, and for all above.
   void wait(std::string_view what, const std::function<bool()>& until, int also = -1);
   /// The same with a limit of its own. \return whether it came to be so.
@@ -76,24 +75,27 @@ class hands final : private backend_listener {
   /// \return how long the driver took.
   duration change(command_kind kind);
 
-  /// Of the agent. \return 0 where it cannot be told.
+  /// Of the agent. \return 0 where it cannot be told: the driver lists nobody of its name, or more.
   pid_t agent() const;
   /// Kills it; then nothing is attached. \return when the kill was sent.
   time_point kill_agent(pid_t which);
 
   /// What was heard of since the last call: for the breakers.
   std::vector<kfd::gpu_failure> take_failures() { return std::exchange(failures_, {}); }
-  /// Waits a moment for a reset that a failure may bring.
-  void look_for_reset();
-  bool interrupted() const noexcept { return interrupted_; }
+  /// Lets go of what is attached, whatever the step came to. Of its victims none lives any more.
+  void let_go() noexcept;
+  /// Waits for a reset that the step may bring: its last preemptions were those of its victims'
+  /// end. \return why the step has failed, though all else of it passed; empty where nothing came
+  /// up.
+  std::string aftermath();
+  /// A victim that not even SIGKILL ends.
+  void still_there(pid_t victim);
   /// How many GPUs' resets are heard of.
   std::size_t gpus_heard() const noexcept { return resets_.size(); }
   /// What the agent had to say since the last call.
   std::vector<std::string> take_words();
   /// Where the victims' queues were.
   gpu_id gpu() const noexcept { return gpu_; }
-  /// Lets go of what is attached, whatever the step came to.
-  void let_go() noexcept;
 
  private:
   void attached(process_id target, error_code error) override;
@@ -125,6 +127,7 @@ class hands final : private backend_listener {
   bool calling_ = false;
   std::string trouble_;  // what ends the step
   std::string reset_;    // likewise, but for a call that is under way
+  // Neither is ever cleared: after either no step follows.
   std::vector<kfd::gpu_failure> failures_;
   std::mutex words_mutex_;
   std::vector<std::string> words_;  // the agent's

@@ -27,8 +27,6 @@ constexpr unsigned light = 10;  ///< Percent of the GPU, so that a bystander has
 constexpr unsigned full = 100;
 /// An attached victim that is slower than this share of its speed has not only lost a call's time.
 constexpr double least_speed = 0.5;
-/// From a kernel that failed to a reset for it.
-constexpr duration aftermath = 300ms;
 /// For an attached victim to end, beyond what it takes unattached.
 constexpr duration end_patience = 10s;
 
@@ -276,7 +274,6 @@ ending end_of(bench& here, const std::string& word, bool attached, duration limi
 void end_as_alone(bench& here, finding& found, const std::string& word) {
   const auto alone = end_of(here, word, false, here.chosen.limit);
   const auto attached = end_of(here, word, true, alone.took + end_patience);
-  here.by.pause(aftermath);
   found.measured("unattached, to its end", alone.took);
   found.measured("attached, to its end", attached.took);
   found.notes.push_back("it ends with " + status_text(alone.status));
@@ -306,7 +303,6 @@ void agent_killed(bench& here, finding& found) {
   // The next agent must find nothing in its way.
   here.by.attach(target.pid());
   here.by.detach();
-  here.by.pause(aftermath);
 }
 
 }  // namespace

@@ -6,7 +6,11 @@
 #include "profile_file.hpp"
 #include "simulated_device.hpp"
 
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -38,15 +42,20 @@ class SluiceAccept : public testing::Test {
     std::ofstream{device_.root() + "/sim/control"} << line << std::endl;
   }
   command start(std::vector<std::string> words, const std::string& victim = "",
-                const std::string& sysfs = "") const {
+                const std::string& sysfs = "", const std::string& leaves = "") const {
     auto environment = device_.environment();
     if (!sysfs.empty()) environment.insert(environment.begin(), "SLUICE_KFD_SYSFS=" + sysfs);
     environment.push_back("SLUICE_SIM_ROOT=" + device_.root());
     environment.push_back("SLUICE_BREAKERS=" + file("breakers"));
     if (!victim.empty()) environment.push_back("BAD_VICTIM=" + victim);
-    const std::vector<std::string> first{"accept", "--owner-lock=" + file("owner"),
+    if (!leaves.empty()) environment.push_back("BAD_VICTIM_LEAVES=" + leaves);
+    // Of a reset it hears as soon as it comes: so long waits only who expects one.
+    const std::vector<std::string> first{"accept",
+                                         "--owner-lock=" + file("owner"),
                                          "--report=" + file("accept.md"),
-                                         "--profile=" + file("measured.toml"), "--window=200ms"};
+                                         "--profile=" + file("measured.toml"),
+                                         "--window=200ms",
+                                         leaves.empty() ? "--settle=100ms" : "--settle=20s"};
     words.insert(words.begin(), first.begin(), first.end());
     if (!victim.empty()) words.push_back(std::string{"--victim="} + SLUICE_BAD_VICTIM);
     return {SLUICE_PROGRAM, std::move(words), std::move(environment)};
@@ -196,6 +205,24 @@ INSTANTIATE_TEST_SUITE_P(
       return name + "N" + std::to_string(each.index);
     });
 
+// Symptom: it said "accepted" where the GPU was reset for the last preemption, that of the victim's
+// end.
+TEST_F(SluiceAccept, HearsOfAResetThatComesOnceTheVictimIsGone) {
+  auto run = start({"--steps=suspend-1-idle", "--repeat=1"}, "good", "", "reset 51110");
+  EXPECT_EQ(run.ends(), 1) << run.out();
+  EXPECT_THAT(run.out(), HasSubstr("suspend-1-idle   FAILED: the driver reset GPU 51110"));
+  EXPECT_THAT(run.out(), HasSubstr("\nNOT ACCEPTED: suspend-1-idle failed; see "));
+  EXPECT_THAT(report(), HasSubstr("| suspend-1-idle | FAILED |"));
+  EXPECT_THAT(run.err(), HasSubstr("its breaker is open"));
+}
+
+TEST_F(SluiceAccept, HearsOfAResetAfterAStepThatWasNotPossible) {
+  auto run = start({"--steps=suspend-4-idle,exit", "--repeat=1"}, "few", "", "reset 51110");
+  EXPECT_EQ(run.ends(), 1) << run.out();
+  EXPECT_THAT(run.out(), HasSubstr("suspend-4-idle   FAILED: the driver reset GPU 51110"));
+  EXPECT_THAT(report(), HasSubstr("| exit | not run |"));
+}
+
 TEST_F(SluiceAccept, OpensTheBreakerOfAGpuThatFailed) {
   auto fails = start({"--steps=suspend-1-idle", "--repeat=60"}, "fail-cycle 51110 20ms");
   EXPECT_EQ(fails.ends(), 1);
@@ -250,6 +277,22 @@ TEST_F(SluiceAccept, RefusesBesideOtherProcesses) {
               HasSubstr("other processes use the driver: " + std::to_string(::getpid()) + " ("));
   auto told = start({"--steps=attach", "--beside-others"});
   EXPECT_EQ(told.ends(), 0) << told.out() << told.err();
+}
+
+// Symptom: whoever was named as the agent is, once that was there, might use the driver beside it.
+TEST_F(SluiceAccept, TakesNobodyForItsAgentByTheName) {
+  auto run = start({"--steps=speed,attach-stall", "--repeat=2"});
+  ASSERT_TRUE(eventually(10s, [&] { return report().find("| speed | begun") != report().npos; }));
+  std::array<char, 16> own{};
+  ::prctl(PR_GET_NAME, own.data());
+  ::prctl(PR_SET_NAME, "sluice-agent");
+  const auto where = device_.roots();
+  auto other = sim::gpu_client::open({.device = where.device, .sysfs = where.sysfs});
+  ASSERT_TRUE(other);
+  EXPECT_EQ(run.ends(), 1) << run.out();
+  ::prctl(PR_SET_NAME, own.data());
+  EXPECT_THAT(run.out(), ContainsRegex(" +FAILED: other processes use the driver: .*" +
+                                       std::to_string(::getpid()) + " \\(sluice-agent\\)"));
 }
 
 TEST_F(SluiceAccept, LeavesNothingSuspendedHoweverItEnds) {

@@ -3,6 +3,7 @@
 // | BAD_VICTIM | what it does |
 // |---|---|
 // | `silent` | does not come up |
+// | `good` | nothing bad |
 // | `few` | makes 2 queues, however many it is told to |
 // | `pretends` | counts kernels that it never submits |
 // | `slow` | while it is traced its kernels take five times as long |
@@ -11,10 +12,16 @@
 // | `stays` | while it is traced does not exit |
 // | `differs` | while it is traced ends with 7 instead of failing an assertion |
 // | `stops` | ends nothing any more once it was traced and is not |
-// | else | when it is traced, or has a fault then, writes that to the device's control file |
+// | several words | once it is traced, and at a fault then, tells them the device's control file |
+//
+// BAD_VICTIM_LEAVES: what is written to the control file 20 ms after the victim has ended, however
+// it ends: by then who killed it has seen that it is gone.
 
 #include "sim_work.hpp"
 
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
@@ -30,6 +37,25 @@ bool traced() {
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("TracerPid:")) return line.find_first_of("123456789") != line.npos;
   return false;
+}
+
+void inject(const std::string& line) {
+  const char* const root = std::getenv("SLUICE_SIM_ROOT");
+  std::ofstream{std::string{root} + "/sim/control"} << line << std::endl;
+}
+
+/// Before the device is opened: whoever has that counts as one who uses it.
+void leave_behind(const char* line) {
+  std::array<int, 2> life{};
+  if (line == nullptr) return;
+  if (::pipe(life.data()) != 0) cannot("no pipe");
+  if (::fork() != 0) return;  // The end that is written to closes when this process ends.
+  ::close(life[1]);
+  char nothing{};
+  (void)!::read(life[0], &nothing, 1);
+  std::this_thread::sleep_for(20ms);
+  inject(line);
+  std::_Exit(0);
 }
 
 class bad_work final : public sim_work {
@@ -63,7 +89,7 @@ class bad_work final : public sim_work {
     std::abort();
   }
   [[noreturn]] void fault() override {
-    if (injects() && traced_) inject();
+    if (injects() && traced_) inject(how_);
     std::abort();
   }
 
@@ -82,13 +108,9 @@ class bad_work final : public sim_work {
     if (!injects()) return;
     // While it is being attached to the device has other calls to fail.
     std::this_thread::sleep_for(20ms);
-    inject();
+    inject(how_);
   }
   bool injects() const { return how_.find(' ') != how_.npos; }
-  void inject() const {
-    const char* const root = std::getenv("SLUICE_SIM_ROOT");
-    std::ofstream{std::string{root} + "/sim/control"} << how_ << std::endl;
-  }
 
   const std::string how_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
@@ -104,6 +126,7 @@ int main(int argc, char** argv) {
   const char* const how = std::getenv("BAD_VICTIM");
   if (how == nullptr) cannot("BAD_VICTIM says nothing");
   if (std::string{how} == "silent") std::this_thread::sleep_for(1h);
+  leave_behind(std::getenv("BAD_VICTIM_LEAVES"));
   bad_work work{queues, how};
   return victim{work, queues}.obey();
 }
