@@ -24,6 +24,8 @@ severity=error
 lintian --fail-on $severity --suppress-tags maintscript-calls-ldconfig --tag-display-limit 0 --allow-root packages/*.deb || fail "lintian objects"
 
 # What programs need of what: by the libraries' own names.
+dpkg-deb -f packages/libsluice0.1_*.deb Breaks | grep -q "sluice-tools (<< $version), sluice-tools (>> $version)" ||
+  fail "a host may meet an agent of another build"
 dpkg-deb -f packages/libsluice0.1_*.deb Depends | grep -q 'libc6' || fail "libsluice0.1 has no dependencies"
 dpkg-deb -f packages/sluice-tools_*.deb Depends | grep -q 'libseccomp2' || fail "sluice-tools has no dependencies"
 [ "$(dpkg-deb -f packages/sluice-tools_*.deb Depends | grep -c 'libboost')" = 0 ] || fail "tools want Boost"
@@ -40,7 +42,10 @@ for library in libsluice libsluice-epoll; do
 done
 
 # The service's configuration: a command as it is installed finds what the daemon writes.
-for key in 'socket_group = "sluice-clients"' 'jobs = "/var/log/sluice/jobs"'; do
+# It works for whom the socket is for, and needs no capability of the daemon's.
+grep -q '^may_claim_online = { users = \["@self"\], groups = \["sluice-clients"\], ' root/etc/sluice/sluice.toml ||
+  fail "the configuration refuses the group that its socket is for"
+for key in 'socket_group = "sluice-clients"' 'jobs = "/var/log/sluice/jobs"' 'name = "fixed_timeslice"'; do
   grep -q "^$key " root/etc/sluice/sluice.toml || fail "the configuration does not say $key"
 done
 

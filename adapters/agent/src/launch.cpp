@@ -6,8 +6,10 @@
 #include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <array>
@@ -178,6 +180,12 @@ std::string find_agent(const std::string& option, std::string& tried) {
     if (std::string path = folder + "/sluice-agent"; usable(path)) return path;
   }
   return "";
+}
+
+bool is_everybodys(const std::string& program) {
+  struct stat about {};
+  return ::stat(program.c_str(), &about) == 0 && (about.st_mode & S_IXOTH) != 0 &&
+         ::getxattr(program.c_str(), "security.capability", nullptr, 0) > 0;
 }
 
 result<void> receive(int control, note& into, unique_fd& pidfd) {

@@ -29,6 +29,10 @@ struct connection {
   unique_fd pidfd;  ///< Of the agent, which is no child of ours.
 };
 
+/// Whether everybody may execute a program that has capabilities by its file, an agent with which
+/// he could suspend anybody's queues.
+bool is_everybodys(const std::string& program);
+
 /// Starts an agent and waits until it is ready or refuses. Blocks: a few milliseconds, 5 s at most.
 /// Any thread. \return the agent's error; `say` gets its sentence.
 result<connection> launch(const std::string& program, const agent_options& options);
