@@ -32,7 +32,7 @@ if(NOT starts STREQUAL "ExecStart=${WORK}/stage/bin/sluice run --config /etc/slu
   message(FATAL_ERROR "the installed unit says: ${starts}")
 endif()
 file(STRINGS ${WORK}/stage/lib/systemd/system/sluice.service says REGEX "^Documentation=")
-string(REPLACE "Documentation=file:" "" page "${says}")
+string(REGEX REPLACE "^Documentation=.* file:" "" page "${says}")
 if(NOT EXISTS "${page}")
   message(FATAL_ERROR "the installed unit names a page that is not there: ${says}")
 endif()
