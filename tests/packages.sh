@@ -32,7 +32,8 @@ inside() {
   echo "--- builds examples/embed_minimal by pkg-config and by find_package"
   make -s
   make -s -B SLUICE=sluice-epoll embed_minimal && mv embed_minimal by_make-epoll && make -s && mv embed_minimal by_make
-  cmake -G Ninja -S . -B build >/dev/null && cmake --build build >/dev/null
+  quietly cmake -G Ninja -S . -B build
+  quietly cmake --build build
   local program
   for program in by_make by_make-epoll build/embed_minimal build/embed_minimal-epoll; do
     ldd "$program" | grep -q 'libsluice\(-epoll\)\?.so.0.1 => /' || fail "$program has no libsluice"
@@ -42,10 +43,33 @@ inside() {
   echo "--- runs"
   SLUICE_SIM=/usr/bin/sluice-sim /sluice/examples/with_simulated_gpu.sh /sluice/adapters/sim/in_place.sh \
     /sluice/tests/packages.sh --beside-a-gpu
-  echo "--- removes"
+  echo "--- upgrades"
   cd /
+  # Roles by tags: what DAEMON.md gives the agent stays, and nothing where that was taken.
+  local package=(/packages/sluice-tools_*.deb) agent=/usr/bin/sluice-agent
+  upgrade() { quietly apt-get install -y -q --no-install-recommends --reinstall "${package[@]}"; }
+  setcap cap_sys_ptrace,cap_dac_read_search+ep $agent
+  upgrade
+  [ "$(getcap $agent)" = "$agent cap_dac_read_search,cap_sys_ptrace=ep" ] || fail "an upgrade takes the agent's capabilities"
+  grep -q 'sluice-agent has cap_dac_read_search,cap_sys_ptrace=ep, as you gave it' /tmp/said || fail "and says nothing of it"
+  setcap cap_sys_ptrace+ep $agent
+  dpkg-statoverride --update --add root sluice 0750 $agent
+  setcap cap_sys_ptrace+ep $agent # a chown takes them
+  upgrade
+  [ "$(getcap $agent)" = "$agent cap_sys_ptrace=ep" ] || fail "with a statoverride an upgrade takes the agent's capabilities"
+  [ "$(stat -c '%a %U %G' $agent)" = '750 root sluice' ] || fail "the agent's mode after an upgrade"
+  dpkg-statoverride --remove $agent
+  setcap -r $agent
+  upgrade
+  [ -z "$(getcap $agent)" ] || fail "an upgrade gives the agent what was taken from it"
+  echo "--- removes"
+  sluice pause --why "before a purge" >/dev/null || true # nobody owns the node, which it says
+  [ -e /run/sluice/disabled ] || fail "it is not paused"
   quietly apt-get purge -y -q sluice-tools 'libsluice*' python3-sluice
-  [ ! -e /etc/sluice/sluice.toml ] && [ ! -e /usr/bin/sluice ] || fail "something stays"
+  local each
+  for each in /etc/sluice/sluice.toml /usr/bin/sluice /run/sluice /var/lib/sluice /var/log/sluice /var/lib/sluice-agent.capabilities; do
+    [ ! -e $each ] || fail "$each stays"
+  done
 }
 
 # eventually SECONDS COMMAND...
@@ -63,7 +87,7 @@ beside_a_gpu() {
   local log=/tmp/log program
   sed -i 's/^mode = "observe"/mode = "enforce"/; s/^attach_after = .*/attach_after = "50ms"/
     s/^attach_at_latest = .*/attach_at_latest = "100ms"/
-    s/^may_claim_online = .*/may_claim_online = { users = ["root"] }/' /etc/sluice/sluice.toml
+    s/^may_claim_online = { users = \["@self"\],/may_claim_online = { users = ["root"],/' /etc/sluice/sluice.toml
   systemd-tmpfiles --create sluice.conf
   # As the service: its user, without capabilities but in the bound.
   local as_service=(setpriv --reuid=sluice --regid=sluice --init-groups --inh-caps=-all
@@ -79,6 +103,11 @@ beside_a_gpu() {
   sluice role set --pid $offline offline || fail "sluice role"
   traced() { [ "$(sed -n 's/^TracerPid:\t//p' "/proc/$offline/status")" != 0 ]; }
   eventually 20 traced || { cat $log; fail "the offline process is not attached"; }
+  # A client of the group that the packages make for that, as DAEMON.md types it.
+  setpriv --reuid=games --regid=games --groups=sluice-clients python3 -c '
+import sluice
+with sluice.connect(name="first").acquire(timeout=10) as clear:
+    assert clear' || { cat $log; fail "no client of group sluice-clients has offline work suspended"; }
   # Programs of root, which follow the daemon: what they have in flight counts there.
   for program in by_make by_make-epoll build/embed_minimal build/embed_minimal-epoll; do
     "/root/embed_minimal/$program" >/tmp/said 2>&1 || { cat /tmp/said $log; fail "$program"; }
@@ -90,7 +119,7 @@ beside_a_gpu() {
   sluice jobs | grep 'offline_demo' || fail "sluice jobs does not find what the daemon wrote"
   grep -Eq 'statistics: .* suspended [1-9][0-9]* queues \(0 now\)' $log || { cat $log; fail "nothing was suspended"; }
   kill -KILL $offline
-  wait $offline || true
+  wait $offline 2>/dev/null || true
 }
 
 case ${1-} in
@@ -114,7 +143,9 @@ if [ "${1-}" = --in-chroot ]; then
   mkdir "$root/dev/shm" && mount -t tmpfs shm "$root/dev/shm"
   mount -t tmpfs -o mode=755 run "$root/run"
   mkdir -p "$root/sluice" && mount --bind "$PWD" "$root/sluice" && mount -o remount,bind,ro "$root/sluice"
-  exec chroot "$root" /sluice/tests/packages.sh --inside
+  # Nothing of the caller's: a compiler's launcher, say, is not in there.
+  exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root ${http_proxy:+"http_proxy=$http_proxy"} \
+    ${https_proxy:+"https_proxy=$https_proxy"} chroot "$root" /sluice/tests/packages.sh --inside
 fi
 
 install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}" "${sluice_package_packages[@]}" debootstrap

@@ -6,6 +6,8 @@
 set -eu
 user=70001 clients=70002  # as in Containerfile
 
+case ${1-} in -h | --help) exec sluice run --help ;; esac
+[ -e /dev/kfd ] || { echo "sluice-entry: there is no /dev/kfd in this container: give it that device, and /dev/dri" >&2; exit 1; }
 # A directory of the host, made by kubelet as root's.
 [ "$(stat -c %u /run/sluice)" = $user ] || chown $user:$user /run/sluice
 # /dev/kfd is its group's, which has another number on each host; but root's group opens more than that. Nothing

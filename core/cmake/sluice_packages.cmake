@@ -37,6 +37,8 @@ and resumes them afterwards. It exists for two event loops: libsluice on
 io_uring, and libsluice-epoll.")
 set(CPACK_DEBIAN_EMBED_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_EMBED_PACKAGE_RECOMMENDS "sluice-tools (= ${version})")
+# A host and its agent are of one build.
+set(CPACK_DEBIAN_EMBED_PACKAGE_BREAKS "sluice-tools (<< ${version}), sluice-tools (>> ${version})")
 set(CPACK_DEBIAN_EMBED_PACKAGE_DEPENDS "libsluice-client0 (>= ${PROJECT_VERSION})")
 
 set(CPACK_COMPONENT_CLIENT_DESCRIPTION "With libsluice_client a program tells the scheduler in another process when
@@ -103,15 +105,31 @@ foreach(component embed client kfd)
   file(CONFIGURE OUTPUT ${made}/${component}/shlibs CONTENT "${lines}" @ONLY)
   set(CPACK_DEBIAN_${upper}_PACKAGE_CONTROL_EXTRA ${made}/${component}/shlibs ${folder}/triggers)
 endforeach()
-foreach(script postinst prerm postrm)
+foreach(script preinst postinst prerm postrm)
   list(APPEND CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA ${folder}/${script})
 endforeach()
 list(APPEND CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA ${folder}/conffiles)
 
-# The configuration of the service, with the keys that DAEMON.md changes for it.
+# The configuration of the service: what DAEMON.md changes for it, and a policy that a daemon without capabilities
+# can follow, for those whom its socket is for.
 file(READ ${PROJECT_SOURCE_DIR}/adapters/node/sluice.toml text)
-string(REPLACE "\nsocket_group = \"\" " "\nsocket_group = \"sluice-clients\" " text "${text}")
-string(REPLACE "\njobs = \"log\" " "\njobs = \"/var/log/sluice/jobs\" " text "${text}")
+function(say former now)
+  string(FIND "${text}" "${former}" found)
+  if(found EQUAL -1)
+    message(FATAL_ERROR "sluice.toml has no '${former}', which the packages change")
+  endif()
+  string(REPLACE "${former}" "${now}" text "${text}")
+  set(text "${text}" PARENT_SCOPE)
+endfunction()
+say("\nsocket_group = \"\"            #" "\nsocket_group = \"sluice-clients\"  #")
+say("\njobs = \"log\"                 #" "\njobs = \"/var/log/sluice/jobs\"   #")
+say("\nmay_claim_online = { users = [\"@self\"], groups = []," "\nmay_claim_online = { users = [\"@self\"], groups = [\"sluice-clients\"],")
+string(REGEX REPLACE "(\n\\[policy\\])\n.*(\n\n# Which processes)" "\\1
+name = \"fixed_timeslice\"     # clients say when work comes and ends (group sluice-clients)
+slice = \"20ms\"               # shortest hold after work came
+release = \"client_done\"      # offline work runs again when that is over and no client has work in flight
+# name = \"pointer_polling\"   # online work is noticed without clients; needs what transparent.conf gives the daemon\\2"
+  text "${text}")
 file(CONFIGURE OUTPUT ${made}/sluice.toml CONTENT "${text}" @ONLY)
 install(FILES ${made}/sluice.toml DESTINATION /etc/sluice COMPONENT debian_tools EXCLUDE_FROM_ALL)
 

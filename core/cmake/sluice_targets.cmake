@@ -46,7 +46,7 @@ endif()
 # For programs' own parts, which wait for users, files and drivers: CLI11 is headers alone, and at -O3
 # every file that includes it takes twice as long to compile as at -O1.
 add_library(sluice_program_flags INTERFACE)
-target_compile_options(sluice_program_flags INTERFACE $<$<CONFIG:Release>:-O1>)
+target_compile_options(sluice_program_flags INTERFACE $<$<CONFIG:Release>:-O1> $<$<CONFIG:Debug>:-O0>)
 
 # For whoever includes toml++: 3.3 asserts what malformed text makes untrue ("x = ,"), and goes on to refuse
 # it with a sentence where assertions are off. So they are off in every build.

@@ -482,6 +482,12 @@ checked<int> run_demo(const settings& with, const demo::arrivals& work) {
     if (const auto done = write_file(with.report_file, demo::page(head, reports)); done.has_error())
       return done.error();
   }
+  std::string files;
+  for (const std::string& each :
+       {with.json_file, with.report_file, with.record_file, with.trace_file}) {
+    if (!each.empty()) files += (files.empty() ? "" : ", ") + each;
+  }
+  if (!files.empty()) demo::print("written: {}\n", files);
   if (const auto stopped = run.stop_device(); stopped.has_error()) return stopped.error();
   if (!broken.empty()) return failure("BROKEN PROMISE: " + broken);
   if (removed) return failure("the policy was removed in the middle of a scheduled run");

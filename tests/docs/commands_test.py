@@ -2,6 +2,7 @@
 """usage: commands_test.py SOURCE_DIR: every block of shell commands (```sh) in a page is in commands.txt beside this, which
 says who runs it or why nobody does; nothing else is there; and a test that is named is one of CTest's and reads the page."""
 
+import datetime
 import pathlib
 import re
 import subprocess
@@ -56,7 +57,15 @@ for line in (here / "commands.txt").read_text(encoding="utf-8").split("\n"):
     kind, _, what = who.partition(" ")
     entries.append((page, begins))
     if kind not in ("page", "like", "long", "setup") or not what:
-        wrong.append(f"commands.txt: '{who}' is none of page TEST, like TEST, long WHY, setup WHY")
+        wrong.append(f"commands.txt: '{who}' is none of page TEST, like TEST, long DATE RESULT: WHY, setup DATE RESULT: WHY")
+    elif kind in ("long", "setup"):
+        said = re.fullmatch(r"(\d{4}-\d\d-\d\d) (passed|failed): .+|never tried: .+", what)
+        try:
+            if not said or said[1] and not datetime.date.fromisoformat(said[1]):
+                raise ValueError
+        except ValueError:
+            wrong.append(f"commands.txt: '{who}' does not begin with when it was tried and what came of it, as in "
+                         f"'{kind} 2026-11-23 passed: WHY'")
     elif kind in ("page", "like"):
         name = pathlib.PurePath(what).name
         if not (source / what).is_file():

@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
 # usage: c_api.sh OFFLINE_DEMO EXAMPLE...
-# Runs an example of the C API on a process that works on a simulated GPU: while it is suspended the GPU
-# finishes nothing of its work, afterwards it goes on, and it keeps its books right to the end.
+# Runs an example of the C API, as examples/README.md says to (for longer), on a process that works on a
+# simulated GPU: while it is suspended the GPU finishes nothing of its work, afterwards it goes on, and it keeps its
+# books right to the end.
 set -euo pipefail
-with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../examples/with_simulated_gpu.sh
+top=$(dirname "${BASH_SOURCE[0]}")/../..
+with_gpu=$top/examples/with_simulated_gpu.sh
+example=$(basename "${@: -1}")
+grep -Eq "^([A-Z_]+=[^ ]+ )?[a-z/]+/([a-z0-9_]+/)?$example PID 500$" "$top/examples/README.md" ||
+  { echo "the page does not say '$example PID 500'" && exit 1; }
 
 # shellcheck disable=SC2016
 out=$("$with_gpu" bash -c '

@@ -1,14 +1,25 @@
 # The whole demo, shortened: what may never happen did not, and preemption did what it is for.
-# With POLICY, under that one.
+# With POLICY, under that one. Load long by itself is what adapters/observe says to type.
 set(json ${WORK}/${LOAD}.json)
 set(policy)
 if(POLICY)
   set(policy --policy ${POLICY})
 endif()
+set(typed --load ${LOAD} --window 1.5 --trace-out trace.json)
+if(LOAD STREQUAL "long" AND NOT POLICY)
+  file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/../../adapters/observe/README.md typed
+    REGEX "^examples/demo.sh --load long --window 2 --trace-out trace.json$")
+  if(NOT typed)
+    message(FATAL_ERROR "adapters/observe/README.md says something else")
+  endif()
+  string(REPLACE "examples/demo.sh " "" typed "${typed}")
+  separate_arguments(typed)
+endif()
+string(REPLACE "trace.json" "${WORK}/${LOAD}.json.trace" typed "${typed}")
 file(REMOVE ${json})
 execute_process(
-  COMMAND ${PROGRAM} --load ${LOAD} --window 1.5 --drain-limit 2s --json ${json} ${policy}
-    --record ${WORK}/${LOAD}.rec --trace-out ${WORK}/${LOAD}.json.trace --report ${WORK}/${LOAD}.html
+  COMMAND ${PROGRAM} ${typed} --drain-limit 2s --json ${json} ${policy}
+    --record ${WORK}/${LOAD}.rec --report ${WORK}/${LOAD}.html
   RESULT_VARIABLE code OUTPUT_VARIABLE out)
 message("${out}")
 if(NOT code EQUAL 0)
@@ -25,8 +36,12 @@ if(POLICY)
   endif()
 endif()
 
+string(FIND "${out}" "\nwritten: ${json}, ${WORK}/${LOAD}.html, ${WORK}/${LOAD}.rec, ${WORK}/${LOAD}.json.trace\n" at)
+if(at LESS 0)
+  message(FATAL_ERROR "it does not say what it has written")
+endif()
 file(READ ${WORK}/${LOAD}.html page)
-foreach(said "The GPU is simulated" "examples/demo.sh --load ${LOAD} --window 1.5" "both, scheduled"
+foreach(said "The GPU is simulated" "examples/demo.sh --load ${LOAD} --window " "both, scheduled"
     "What online latency costs in offline work")
   string(FIND "${page}" "${said}" at)
   if(at LESS 0)

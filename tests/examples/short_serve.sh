@@ -4,10 +4,13 @@
 # the figures must be what preemption is for: under sluice p99 is at most half of that without a scheduler, and
 # offline work goes on. What others do on the machine counts as latency, so one run of three is enough.
 set -euo pipefail
-serve=$(dirname "${BASH_SOURCE[0]}")/../../examples/serve.sh
+top=$(dirname "${BASH_SOURCE[0]}")/../..
+# What examples/inference_server/README.md says to type.
+typed=$(awk '/^```$/ && inside {exit} inside {print} /^```sh$/ {inside=1}' "$top/examples/inference_server/README.md")
+[ "$typed" = "examples/serve.sh --seconds 30" ] || { echo "the page says '$typed'" && exit 1; }
 
 for _ in 1 2 3; do
-  out=$("$serve" --seconds 3 2>&1) || { echo "$out" && exit 1; }
+  out=$("$top"/${typed/30/3} 2>&1) || { echo "$out" && exit 1; }
   echo "$out"
   # Columns from the right: GPU time (2), kernels per second, failed, max, p99, p50, requests per second.
   figures() { awk -v row="$1" 'index($0, row) == 1 {print $(NF-'"$2"')}' <<<"$out"; }

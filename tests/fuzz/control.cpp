@@ -1,7 +1,10 @@
-// Requests at the control socket, one to a line.
+// Requests at the control socket, one to a line; each line is also a daemon's answer to the command
+// line's programs.
 
 #include "control_desk.hpp"
+#include "control_link.hpp"
 #include "fuzz.hpp"
+#include "status_view.hpp"
 #include "steered.hpp"
 
 #include <string>
@@ -10,6 +13,29 @@
 #include <boost/json.hpp>
 
 #include "sluice/node_files.hpp"
+
+namespace {
+
+/// What a daemon says, as `sluice status`, `why` and `top` show it.
+void show(std::string_view line, bool is_ours) {
+  using namespace sluice;
+  cli::control_failure failed;
+  const auto answer = cli::parse_answer(line, failed);
+  fuzz::require(answer.has_value() == failed.sentence.empty(), "an answer, or a sentence");
+  if (is_ours)
+    fuzz::require(answer || failed.what != cli::control_problem::broken, "we understand us");
+  if (!answer) return;
+  const auto lines = [](const std::string& text) {
+    fuzz::require(!text.empty() && text.back() == '\n', "whole lines");
+    for (const char each : text)
+      fuzz::require(each == '\n' || static_cast<unsigned char>(each) >= ' ', "a terminal's text");
+  };
+  lines(cli::status_text(*answer, 80));
+  lines(cli::why_text(*answer));
+  for (const auto order : cli::group_orders) lines(cli::group_table(*answer, "g1", order, 40));
+}
+
+}  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace sluice;
@@ -29,9 +55,11 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const bool root = text.front() == '!';
     if (root) text.remove_prefix(1);
     const auto end = std::min(text.find('\n'), text.size());
+    show(text.substr(0, end), false);
     const auto line = text.substr(0, std::min(end, control_desk::longest_request));
     const std::string answer = desk.answer(line, {.pid = 1, .user = root ? uid_t{0} : uid_t{1000}});
     fuzz::require(answer.find('\n') + 1 == answer.size(), "an answer is one line");
+    show(std::string_view(answer).substr(0, answer.find('\n')), true);
     boost::system::error_code error;
     const auto said = boost::json::parse(answer, error);
     fuzz::require(!error && said.is_object() && said.as_object().contains("version"),

@@ -24,6 +24,8 @@ severity=error
 lintian --fail-on $severity --suppress-tags maintscript-calls-ldconfig --tag-display-limit 0 --allow-root packages/*.deb || fail "lintian objects"
 
 # What programs need of what: by the libraries' own names.
+dpkg-deb -f packages/libsluice0.1_*.deb Breaks | grep -q "sluice-tools (<< $version), sluice-tools (>> $version)" ||
+  fail "a host may meet an agent of another build"
 dpkg-deb -f packages/libsluice0.1_*.deb Depends | grep -q 'libc6' || fail "libsluice0.1 has no dependencies"
 dpkg-deb -f packages/sluice-tools_*.deb Depends | grep -q 'libseccomp2' || fail "sluice-tools has no dependencies"
 [ "$(dpkg-deb -f packages/sluice-tools_*.deb Depends | grep -c 'libboost')" = 0 ] || fail "tools want Boost"
@@ -40,7 +42,10 @@ for library in libsluice libsluice-epoll; do
 done
 
 # The service's configuration: a command as it is installed finds what the daemon writes.
-for key in 'socket_group = "sluice-clients"' 'jobs = "/var/log/sluice/jobs"'; do
+# It works for whom the socket is for, and needs no capability of the daemon's.
+grep -q '^may_claim_online = { users = \["@self"\], groups = \["sluice-clients"\], ' root/etc/sluice/sluice.toml ||
+  fail "the configuration refuses the group that its socket is for"
+for key in 'socket_group = "sluice-clients"' 'jobs = "/var/log/sluice/jobs"' 'name = "fixed_timeslice"'; do
   grep -q "^$key " root/etc/sluice/sluice.toml || fail "the configuration does not say $key"
 done
 
@@ -57,6 +62,20 @@ while read -r page; do
   (cd root/usr/share/man && MANWIDTH=80 man --warnings -E UTF-8 -l "../../../../$file") >page 2>warnings
   [ ! -s warnings ] || { cat warnings; fail "$page has warnings"; }
   [ "$(wc -l <page)" -ge 8 ] || fail "$page is empty"
+  # What examples say is what commands take.
+  awk '/^EXAMPLES/ {on=1; next} /^[A-Z]/ {on=0} on' page | grep -oE '^ +sluice [a-z]+.*' >examples || true
+  case $page in
+    sluice-doctor.1 | sluice-resume.1 | sluice-unpause.1 | sluice-epoll.1 | *.[58]) ;;
+    *) [ -s examples ] || fail "$page has no examples" ;;
+  esac
+  while read -r _ command words; do
+    "$sluice" "$command" --help >help || fail "$page: there is no $command"
+    word=${words%% *}
+    ! grep -q "^  $word  " help || "$sluice" "$command" "$word" --help >>help
+    for option in $(grep -oE -- '(^| )--[a-z-]+' <<<"$words"); do
+      grep -qE -- "^ +(-., *)?$option( |$)" help || fail "$page: $command has no $option"
+    done
+  done <examples
 done <pages
 man -E UTF-8 -l root/usr/share/man/man1/sluice-run.1.gz >page
 grep -q 'SIGHUP reads the configuration anew' page || fail "sluice-run(1) does not say what --help does"
@@ -97,8 +116,9 @@ make -s -C by_make
 cp -r "$source/examples/embed_minimal" by_cmake
 cmake -S by_cmake -B by_cmake/build -G Ninja -D CMAKE_PREFIX_PATH="$work/root/usr" >cmake.log 2>&1 || { cat cmake.log; exit 1; }
 cmake --build by_cmake/build >cmake.log 2>&1 || { cat cmake.log; exit 1; }
+# The agent is found by where the library lies.
 for program in by_make/embed_minimal by_cmake/build/embed_minimal by_cmake/build/embed_minimal-epoll; do
-  ! SLUICE_KFD_DEVICE=/nonexistent/kfd "$program" >said 2>&1 || fail "$program works without a GPU"
+  ! SLUICE_KFD_DEVICE=/nonexistent/kfd PATH=/usr/bin:/bin "$program" >said 2>&1 || fail "$program works without a GPU"
   grep -Eq 'cannot open /nonexistent/kfd|Operation not permitted' said || { cat said; fail "$program says something else"; }
 done
 echo "the packages are as they should be"

@@ -75,6 +75,10 @@ class agent_backend final : public backend {
                    "); name it with SLUICE_AGENT, or as agent of [daemon]");
       return error_code{ENOENT, boost::system::system_category()};
     }
+    if (is_everybodys(program_))
+      options_.say("everybody may execute " + program_ +
+                   ", which has capabilities, and so suspend other users' work: chmod o-x " +
+                   program_ + ", and give it to the group of who starts it");
     events_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
     launched_ = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!events_ || !launched_) return last_system_error();

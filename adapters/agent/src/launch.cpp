@@ -1,12 +1,15 @@
 #include "launch.hpp"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <array>
@@ -60,6 +63,20 @@ std::vector<char*> agent_environment() {
   }
   kept.push_back(nullptr);
   return kept;
+}
+
+/// Where this code is part of PREFIX/lib/libsluice.so, or of one in a folder of an architecture in
+/// PREFIX/lib: PREFIX, wherever it was moved since it was built. Else empty.
+std::filesystem::path prefix_of_this_library() {
+  Dl_info here{};
+  if (::dladdr(reinterpret_cast<void*>(&agent_environment), &here) == 0 || !here.dli_fname)
+    return {};
+  std::error_code ignored;
+  const auto file = std::filesystem::canonical(here.dli_fname, ignored);
+  if (ignored || !file.filename().string().starts_with("libsluice")) return {};
+  for (auto folder = file.parent_path(); folder.has_relative_path(); folder = folder.parent_path())
+    if (folder.filename().string().starts_with("lib")) return folder.parent_path();
+  return {};
 }
 
 result<std::unique_ptr<shared_page, unmap_page>> create_page(unique_fd& memory) {
@@ -150,6 +167,9 @@ std::string find_agent(const std::string& option, std::string& tried) {
   if (!ignored) {
     if (auto path = (self.parent_path() / "sluice-agent").string(); usable(path)) return path;
   }
+  if (const auto prefix = prefix_of_this_library(); !prefix.empty()) {
+    if (auto path = (prefix / "bin/sluice-agent").string(); usable(path)) return path;
+  }
   if (std::string path = SLUICE_INSTALLED_AGENT; usable(path)) return path;
   // NOLINTNEXTLINE(concurrency-mt-unsafe): make_agent_backend() says so
   const char* const listed = std::getenv("PATH");
@@ -160,6 +180,12 @@ std::string find_agent(const std::string& option, std::string& tried) {
     if (std::string path = folder + "/sluice-agent"; usable(path)) return path;
   }
   return "";
+}
+
+bool is_everybodys(const std::string& program) {
+  struct stat about {};
+  return ::stat(program.c_str(), &about) == 0 && (about.st_mode & S_IXOTH) != 0 &&
+         ::getxattr(program.c_str(), "security.capability", nullptr, 0) > 0;
 }
 
 result<void> receive(int control, note& into, unique_fd& pidfd) {

@@ -29,9 +29,9 @@ struct connection {
   unique_fd pidfd;  ///< Of the agent, which is no child of ours.
 };
 
-/// The agent's program: the option, SLUICE_AGENT, beside this program, where it was to be
-/// installed. \return an empty string when there is none; `tried` then lists the places.
-std::string find_agent(const std::string& option, std::string& tried);
+/// Whether everybody may execute a program that has capabilities by its file, an agent with which
+/// he could suspend anybody's queues.
+bool is_everybodys(const std::string& program);
 
 /// Starts an agent and waits until it is ready or refuses. Blocks: a few milliseconds, 5 s at most.
 /// Any thread. \return the agent's error; `say` gets its sentence.

@@ -89,6 +89,7 @@ constexpr std::string_view usage =
     "                      they use the driver without the ROCm runtime's debug support\n"
     "  --lease-ms N        resume everything and end when the host is silent for so long\n"
     "  --help              this text\n"
+    "  --version           the host must be of the same build\n"
     "SIGTERM and SIGINT make it resume everything and end. What --criu-pause paused is unpaused "
     "by\n"
     "a child of the agent when the agent is killed. Were both killed, an operator has to:\n"
@@ -114,6 +115,10 @@ settings parse(int argc, char** argv) {
     const std::string_view name = argv[index];
     if (name == "--help") {
       std::fwrite(usage.data(), 1, usage.size(), stdout);
+      std::exit(0);  // NOLINT(concurrency-mt-unsafe): there is one thread yet
+    }
+    if (name == "--version") {
+      std::puts("sluice-agent " SLUICE_VERSION);
       std::exit(0);  // NOLINT(concurrency-mt-unsafe): there is one thread yet
     }
     if (name == "--no-batch") {

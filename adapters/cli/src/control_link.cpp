@@ -2,14 +2,17 @@
 
 #include "output.hpp"
 
+#include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
+#include <thread>
 #include <utility>
 
 #include <boost/json.hpp>
@@ -21,10 +24,18 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr timeval answer_patience{.tv_sec = 5, .tv_usec = 0};
+constexpr duration answer_patience = std::chrono::seconds(5);
+constexpr duration meanwhile_every = std::chrono::milliseconds(50);
 /// Nodes with thousands of processes say as much.
 constexpr std::size_t longest_answer = 64U << 20U;
 constexpr int protocol = 1;
+
+/// \return false: nobody wants to wait.
+bool wait_a_little(const std::function<bool()>& meanwhile) {
+  if (meanwhile && !meanwhile()) return false;
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return true;
+}
 
 }  // namespace
 
@@ -38,19 +49,24 @@ bool control_link::connect(control_failure& failed) {
     return false;
   }
   path.copy(address.sun_path, path.size());
-  const int made = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int made = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) {
     failed = {control_problem::broken, "no socket can be had: " + error_text(errno)};
     return false;
   }
-  (void)::setsockopt(made, SOL_SOCKET, SO_RCVTIMEO, &answer_patience, sizeof answer_patience);
-  (void)::setsockopt(made, SOL_SOCKET, SO_SNDTIMEO, &answer_patience, sizeof answer_patience);
-  if (::connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+  const time_point end = clock::now() + answer_patience;
+  int error = 0;
+  // With as many before it as the daemon lets wait, there is nothing to be woken by.
+  do {
+    error = ::connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0
+                ? 0
+                : errno;
+  } while (error == EAGAIN && wait_a_little(meanwhile_) && clock::now() < end);
+  if (error == 0) {
     socket_ = made;
     rest_.clear();
     return true;
   }
-  const int error = errno;
   ::close(made);
   if (error == ENOENT || error == ECONNREFUSED) {
     failed = {control_problem::nobody,
@@ -62,10 +78,24 @@ bool control_link::connect(control_failure& failed) {
               fmt::format("{}: permission denied: ask as root, as the daemon's user or as a member "
                           "of the socket's group ([daemon] control_group)",
                           printable(path))};
+  } else if (error == EAGAIN) {
+    failed = {control_problem::broken, printable(path) + ": the daemon does not answer within 5 s"};
   } else {
     failed = {control_problem::broken, fmt::format("{}: {}", printable(path), error_text(error))};
   }
   return false;
+}
+
+int control_link::wait(short events, time_point end) const {
+  for (;;) {
+    const duration left = end - clock::now();
+    if (left <= duration::zero()) return ETIMEDOUT;
+    pollfd one{.fd = socket_, .events = events, .revents = 0};
+    const auto most = std::chrono::ceil<std::chrono::milliseconds>(
+        meanwhile_ ? std::min(left, meanwhile_every) : left);
+    if (::poll(&one, 1, static_cast<int>(most.count())) > 0) return 0;
+    if (meanwhile_ && !meanwhile_()) return ECANCELED;
+  }
 }
 
 void control_link::hang_up() {
@@ -79,11 +109,17 @@ std::optional<json::object> control_link::ask(json::object request, control_fail
     failed = {control_problem::broken, printable(where_.control() + ": " + what)};
     return {};
   };
+  const auto late = [&](int error) {
+    return broken(error == ETIMEDOUT ? "the daemon does not answer within 5 s"
+                                     : "nobody waits for the answer any more");
+  };
   request["version"] = protocol;
   const std::string line = json::serialize(request) + "\n";
   for (std::size_t sent = 0; sent < line.size();) {
+    if (const int error = wait(POLLOUT, clock::now() + answer_patience); error != 0)
+      return late(error);
     const ssize_t done = ::send(socket_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
-    if (done < 0 && errno == EINTR) continue;
+    if (done < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     // Who refuses a connection says why and closes it: that is read below.
     if (done < 0 && errno == EPIPE) break;
     if (done < 0) return broken("the daemon does not hear: " + error_text(errno));
@@ -92,18 +128,28 @@ std::optional<json::object> control_link::ask(json::object request, control_fail
   std::array<char, 65536> room;
   for (std::size_t from = 0; rest_.find('\n', from) == rest_.npos;) {
     from = rest_.size();
+    if (const int error = wait(POLLIN, clock::now() + answer_patience); error != 0)
+      return late(error);
     const ssize_t got = ::recv(socket_, room.data(), room.size(), 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN) return broken("the daemon does not answer within 5 s");
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got <= 0) return broken("the daemon hung up");
     rest_.append(room.data(), static_cast<std::size_t>(got));
     if (rest_.size() > longest_answer) return broken("the answer is too long");
   }
   const auto end = rest_.find('\n');
-  boost::system::error_code error;
-  json::value said = json::parse(std::string_view(rest_).substr(0, end), error);
+  auto answer = parse_answer(std::string_view(rest_).substr(0, end), failed);
   rest_.erase(0, end + 1);
-  if (error || !said.is_object()) return broken("the answer is no JSON object");
+  if (!answer && failed.what == control_problem::broken) return broken(failed.sentence);
+  return answer;
+}
+
+std::optional<json::object> parse_answer(std::string_view line, control_failure& failed) {
+  boost::system::error_code error;
+  json::value said = json::parse(line, error);
+  if (error || !said.is_object()) {
+    failed = {control_problem::broken, "the answer is no JSON object"};
+    return {};
+  }
   json::object& answer = said.as_object();
   const auto* const refusal = answer.if_contains("error");
   if (refusal == nullptr) return std::move(answer);

@@ -3,13 +3,17 @@
 /// Asks the program that owns the node, over its control socket.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 #include <boost/json/object.hpp>
 
 #include "sluice/node_files.hpp"
+#include "sluice/time.hpp"
 
 namespace sluice::cli {
 
@@ -27,10 +31,12 @@ struct control_failure {
 
 /// One connection, made by the first question and anew after it broke.
 ///
-/// Threading: one thread. Blocks for some seconds at most.
+/// Threading: one thread. Blocks until the daemon has said nothing for 5 s.
 class control_link {
  public:
-  explicit control_link(node_files where) : where_(std::move(where)) {}
+  /// \param meanwhile called some 20 times a second while an answer is awaited; false gives it up.
+  explicit control_link(node_files where, std::function<bool()> meanwhile = nullptr)
+      : where_(std::move(where)), meanwhile_(std::move(meanwhile)) {}
   ~control_link() { hang_up(); }
   control_link(const control_link&) = delete;
   control_link& operator=(const control_link&) = delete;
@@ -41,12 +47,18 @@ class control_link {
 
  private:
   bool connect(control_failure& failed);
+  /// Until the socket is ready, or `end`. \return 0, ETIMEDOUT or ECANCELED.
+  int wait(short events, time_point end) const;
   void hang_up();
 
   const node_files where_;
+  const std::function<bool()> meanwhile_;
   int socket_ = -1;
   std::string rest_;
 };
+
+/// What one line of a daemon says. \return nothing where it is no answer, or a refusal.
+std::optional<boost::json::object> parse_answer(std::string_view line, control_failure& failed);
 
 /// The option --directory.
 void add_directory(CLI::App& to, node_files& where);

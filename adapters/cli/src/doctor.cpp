@@ -287,6 +287,24 @@ check check_tracing(const machine& here) {
   return made;
 }
 
+std::vector<check> check_agent(const machine& here) {
+  struct stat about {};
+  if (here.agent.empty() || ::stat(here.agent.c_str(), &about) != 0) return {};
+  if (::getxattr(here.agent.c_str(), "security.capability", nullptr, 0) <= 0) return {};
+  check made{"agent", verdict::good,
+             fmt::format("{} has capabilities, and not everybody may execute it", here.agent),
+             fmt::format("its mode is {:04o}; its file capabilities", about.st_mode & 07777U)};
+  if ((about.st_mode & S_IXOTH) != 0) {
+    made.what = verdict::note;
+    made.found = fmt::format(
+        "everybody may execute {}, which has capabilities, and so suspend other users' work",
+        here.agent);
+    made.advice =
+        fmt::format("chmod o-x {}, and give it to the group of who starts it", here.agent);
+  }
+  return {made};
+}
+
 check check_pid_namespace(const machine& here) {
   // PROC_PID_INIT_INO of linux/proc_ns.h.
   constexpr std::string_view initial = "pid:[4026531836]";
@@ -486,6 +504,7 @@ std::vector<check> examine(const machine& here) {
   all.push_back(check_scheduling(here));
   all.push_back(check_cwsr(here));
   all.push_back(check_tracing(here));
+  add(check_agent(here));
   all.push_back(check_owner_lock(here));
   all.push_back(check_pause(here));
   add(check_breakers(here, node ? *node : kfd::node_view{}));

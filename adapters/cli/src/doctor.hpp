@@ -54,6 +54,8 @@ std::vector<check> check_gpus(const machine& here, const kfd::node_view& node);
 check check_scheduling(const machine& here);  ///< sched_policy
 check check_cwsr(const machine& here);
 check check_tracing(const machine& here);
+/// Whether an agent with capabilities is everybody's to execute; nothing of one that has none.
+std::vector<check> check_agent(const machine& here);
 /// Whether 'sluice pause' holds.
 check check_pause(const machine& here);
 /// Whether this user may own the node by the lock that schedulers take unless told another.

@@ -2,6 +2,7 @@
 // that an installation has.
 
 #include "command_tree.hpp"
+#include "manual_texts.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 
@@ -16,14 +17,17 @@ namespace sluice::cli {
 
 namespace {
 
-/// As text of a page: nothing in it is an instruction.
+/// As text of a page: nothing in it is an instruction, and quotes and hyphens can be copied to a
+/// shell.
 std::string roff(const std::string& text) {
   std::string made;
   bool line_begins = true;
   for (const char letter : text) {
-    if (line_begins && (letter == '.' || letter == '\'')) made += "\\&";
+    if (line_begins && letter == '.') made += "\\&";
     if (letter == '\\') {
       made += "\\e";
+    } else if (letter == '\'') {
+      made += "\\(aq";
     } else if (letter == '-') {
       made += "\\-";
     } else {
@@ -96,6 +100,16 @@ std::string options(const described_command& command) {
       names += ": " + roff(CLI::detail::join(option.choices, ", "));
     text += fmt::format(".TP\n{}{}\n{}\n", names, option.required ? " (required)" : "",
                         roff(option.text));
+  }
+  return text;
+}
+
+/// What a page says beyond its options.
+std::string added(const std::string& page, bool description = false) {
+  std::string text;
+  for (const auto& each : added_sections()) {
+    if (each.page != page || (each.title == "DESCRIPTION") != description) continue;
+    text += ".SH " + std::string{each.title} + "\n" + filled(std::string{each.text});
   }
   return text;
 }
@@ -192,6 +206,7 @@ std::string manual_page(const std::vector<described_command>& all, std::size_t f
     }
     others += fmt::format(".BR {} (1),\n", roff(program));
   }
+  text += added(name_of_page(program, top, "-"));
   if (!exit_status.empty()) text += ".SH EXIT STATUS\n" + filled(exit_status);
   return text + ".SH SEE ALSO\n" + others + ".BR sluice.toml (5)\n";
 }
@@ -199,8 +214,11 @@ std::string manual_page(const std::vector<described_command>& all, std::size_t f
 std::string manual_page_of_text(const std::string& name, const std::string& section,
                                 const std::string& summary, const std::string& text,
                                 const std::string& version) {
-  return head(name, section, summary, version) + ".SH DESCRIPTION\n.nf\n" + roff(text) +
-         ".fi\n.SH SEE ALSO\n.BR sluice (1)\n";
+  const std::string description = added(name, true);
+  return head(name, section, summary, version) + description +
+         (description.empty() ? ".SH DESCRIPTION\n" : ".SH ALL KEYS AND DEFAULTS\n") + ".nf\n" +
+         roff(text) + ".fi\n" + added(name) +
+         ".SH SEE ALSO\n.BR sluice (1),\n.BR sluice\\-run (1),\n.BR sluice\\-check (1)\n";
 }
 
 subcommand add_manual(CLI::App& program) {

@@ -66,8 +66,16 @@ std::string unpause_words(const node_files& where) {
   return "'sluice unpause" + directory_words(where) + "'";
 }
 
-/// Asks whoever owns the node, who can where the directory is not this user's to write. \return
-/// nothing where nobody hears, or whoever does cannot do it: then it is done by the file.
+/// Whether whoever owns the node may be able to do what this user may not.
+bool may_be_anothers(error_code error) {
+  return error == boost::system::errc::permission_denied ||
+         error == boost::system::errc::operation_not_permitted ||
+         error == boost::system::errc::read_only_file_system;
+}
+
+/// Asks whoever owns the node, where the directory is not this user's to write: whoever hangs must
+/// not keep anybody else from pausing it. \return nothing where nobody hears, or whoever does
+/// cannot do it: then what became of the file stands.
 std::optional<result<void>> ask_owner(const pause_options& chosen, boost::json::object request,
                                       bool& was_there, std::string& message) {
   control_failure failed;
@@ -83,16 +91,20 @@ std::optional<result<void>> ask_owner(const pause_options& chosen, boost::json::
 }
 
 result<void> make_pause(const pause_options& chosen, std::string& message) {
+  const auto made = pause_node(chosen.where, chosen.why, message);
+  if (made || !may_be_anothers(made.error())) return made;
   bool was_there = false;
   const auto asked = ask_owner(chosen, {{"ask", "pause"}, {"why", chosen.why}}, was_there, message);
-  return asked ? *asked : pause_node(chosen.where, chosen.why, message);
+  return asked ? *asked : made;
 }
 
 /// \return ENOENT where it was not paused.
 result<void> end_pause(const pause_options& chosen, std::string& message) {
+  const auto ended = unpause_node(chosen.where, message);
+  if (ended || !may_be_anothers(ended.error())) return ended;
   bool was_there = false;
   const auto asked = ask_owner(chosen, {{"ask", "unpause"}}, was_there, message);
-  if (!asked) return unpause_node(chosen.where, message);
+  if (!asked) return ended;
   if (*asked && !was_there) return error_code{ENOENT, boost::system::system_category()};
   return *asked;
 }

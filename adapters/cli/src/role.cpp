@@ -29,6 +29,7 @@ struct role_options {
   std::string cgroup;
   std::string what;
   std::optional<std::size_t> position;
+  bool all = false;
   bool json = false;
 };
 
@@ -91,7 +92,29 @@ int set(const role_options& chosen) {
   });
 }
 
+/// All roles. What somebody says meanwhile stays.
+int clear_all(const role_options& chosen) {
+  auto store = find_store(chosen.where);
+  if (!store) return exit_failed;
+  std::string message;
+  const auto roles = store->read(message);
+  const auto cleared = [&](const result<void>& done) {
+    return done || done.error() == errc::unknown_target;  // it is gone, which is as good
+  };
+  const bool all = roles &&
+                   std::ranges::all_of(roles->by_process,
+                                       [&](const auto& each) {
+                                         return cleared(store->clear(each.first, message));
+                                       }) &&
+                   std::ranges::all_of(roles->by_cgroup, [&](const auto& each) {
+                     return cleared(store->clear(each.cgroup, message));
+                   });
+  if (!all) complain(message);
+  return all ? exit_done : exit_failed;
+}
+
 int clear(const role_options& chosen) {
+  if (chosen.all) return clear_all(chosen);
   return change_entry(chosen, [](kfd::role_store& store, const auto& entry, std::string& message) {
     return store.clear(entry, message);
   });
@@ -148,7 +171,7 @@ int list(const role_options& chosen) {
   return print(text) ? exit_done : exit_failed;
 }
 
-void add_entry(CLI::App& to, const std::shared_ptr<role_options>& chosen) {
+CLI::Option_group* add_entry(CLI::App& to, const std::shared_ptr<role_options>& chosen) {
   auto* const entry = to.add_option_group("Whose");
   entry->add_option("--pid", chosen->pid, "One process, until it ends")
       ->check(a_process_id())
@@ -164,6 +187,7 @@ void add_entry(CLI::App& to, const std::shared_ptr<role_options>& chosen) {
                              ""})
       ->type_name("PATTERN");
   entry->require_option(1);
+  return entry;
 }
 
 }  // namespace
@@ -190,7 +214,8 @@ subcommand add_role(CLI::App& program) {
   add_store(*set_command, chosen->where);
 
   auto* const clear_command = command->add_subcommand("clear", "Take back what was said");
-  add_entry(*clear_command, chosen);
+  add_entry(*clear_command, chosen)
+      ->add_flag("--all", chosen->all, "All roles; what is released stays so");
   add_store(*clear_command, chosen->where);
 
   auto* const list_command = command->add_subcommand("list", "Show what was said");

@@ -24,12 +24,16 @@ const json::value* find(const json::object& in, std::string_view key) {
   return in.if_contains(key);
 }
 
+double as_number(const json::value& of) {
+  if (!of.is_number()) return 0;
+  boost::system::error_code error;
+  const auto value = of.to_number<double>(error);
+  return error ? 0 : value;
+}
+
 double number_of(const json::object& in, std::string_view key) {
   const auto* const found = find(in, key);
-  if (found == nullptr || !found->is_number()) return 0;
-  boost::system::error_code error;
-  const double value = found->to_number<double>(error);
-  return error ? 0 : value;
+  return found == nullptr ? 0 : as_number(*found);
 }
 
 std::uint64_t count_of(const json::object& in, std::string_view key) {
@@ -69,7 +73,7 @@ std::vector<const json::object*> objects_of(const json::object& in, std::string_
 
 /// "5.3ms", "3.2s", "12m", "3h5m".
 std::string span_text(double ms) {
-  if (ms < 0) ms = 0;
+  ms = std::clamp(ms, 0.0, 1e15);
   if (ms < 1000) return fmt::format("{:.{}f}ms", ms, ms < 100 ? 1 : 0);
   const double s = ms / 1000;
   if (s < 100) return fmt::format("{:.1f}s", s);
@@ -90,9 +94,10 @@ std::string dash_if_zero(std::uint64_t value) { return value == 0 ? "-" : std::t
 
 /// "12:00:01.123" here.
 std::string clock_text(double unix_ms) {
+  if (std::abs(unix_ms) > 1e15) return "?";
   const auto seconds = static_cast<std::time_t>(std::floor(unix_ms / 1000));
   std::tm parts{};
-  if (std::abs(unix_ms) > 1e15 || ::localtime_r(&seconds, &parts) == nullptr) return "?";
+  if (::localtime_r(&seconds, &parts) == nullptr) return "?";
   return fmt::format("{:02}:{:02}:{:02}.{:03}", parts.tm_hour, parts.tm_min, parts.tm_sec,
                      static_cast<int>(unix_ms - static_cast<double>(seconds) * 1000));
 }
@@ -107,11 +112,11 @@ std::string latency(const json::object& statistics, std::string_view key, std::s
 std::string failures(const json::object& statistics) {
   std::string all;
   for (const auto& [key, value] : object_of(statistics, "failures")) {
-    if (!value.is_number() || value.to_number<double>() == 0) continue;
+    const double count = as_number(value);
+    if (count == 0) continue;
     std::string name(key);
     std::replace(name.begin(), name.end(), '_', ' ');
-    all +=
-        fmt::format("{}{} {}", all.empty() ? "" : ", ", value.to_number<double>(), printable(name));
+    all += fmt::format("{}{} {}", all.empty() ? "" : ", ", count, printable(name));
   }
   return all;
 }
@@ -133,7 +138,8 @@ std::string gpus_text(const json::object& group) {
   if (found == nullptr || !found->is_array() || found->as_array().empty()) return "-";
   const auto& all = found->as_array();
   if (all.size() > 1) return fmt::format("{} GPUs", all.size());
-  return all[0].is_number() ? fmt::format("{}", all[0].to_number<std::uint32_t>()) : "-";
+  const double id = as_number(all[0]);
+  return id > 0 && id <= UINT32_MAX ? fmt::format("{}", static_cast<std::uint32_t>(id)) : "-";
 }
 
 std::string pids_text(const json::object& group) {
@@ -239,7 +245,7 @@ std::vector<std::string> node_lines(const json::object& status) {
       count_of(node, "pid"), count_of(node, "user"),
       acts ? "enforces" : "observes, touches nothing,", span_text(number_of(node, "up_ms")),
       flag_of(node, "simulated") ? ", on a simulated device" : "",
-      flag_of(node, "backend_up") ? "" : "; what acts for it is gone now"));
+      flag_of(node, "backend_up") ? "" : "; the agent is gone"));
   if (has(node, "paused")) {
     const std::string why = text_of(object_of(node, "paused"), "why");
     lines.push_back("PAUSED: everything runs" + (why.empty() ? "" : " (" + why + ")"));

@@ -45,6 +45,29 @@ void restore_and_die(int signal) {
   (void)::raise(signal);
 }
 
+constexpr char escape_key = '\x1b';
+/// Milliseconds. One key's bytes come at once; who types Esc takes longer for the next.
+constexpr int sequence_patience = 50;
+
+/// Of what one key sent, which begins with an escape: an arrow "ESC [ A", F1 "ESC O P" (of the
+/// Linux console "ESC [ [ A"), F5 "ESC [ 15 ~", Alt-x "ESC x". \return 0: more is to come.
+std::size_t sequence_length(std::string_view bytes) {
+  if (bytes.size() < 2) return 0;
+  const auto at = [&](std::size_t index) -> std::size_t {
+    return index < bytes.size() ? index + 1 : 0;
+  };
+  switch (bytes[1]) {
+    case escape_key: return 1;
+    case 'O': return at(2);
+    case '[': break;
+    default: return 2;
+  }
+  if (bytes.size() > 2 && bytes[2] == '[') return at(3);
+  for (std::size_t index = 2; index < bytes.size(); ++index)
+    if (bytes[index] >= 0x40 && bytes[index] < 0x7f) return index + 1;
+  return 0;
+}
+
 sigset_t awaited() {
   sigset_t set;
   sigemptyset(&set);
@@ -116,6 +139,7 @@ void terminal::show(const std::vector<std::string>& lines) {
 }
 
 terminal::heard terminal::wait(std::chrono::milliseconds patience) {
+  if (next_key()) return heard::key;
   std::array<pollfd, 2> any{{{.fd = signals_, .events = POLLIN, .revents = 0},
                              {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0}}};
   const int count =
@@ -131,10 +155,39 @@ terminal::heard terminal::wait(std::chrono::milliseconds patience) {
       default: return heard::end;
     }
   }
-  const ssize_t got = ::read(STDIN_FILENO, &key_, 1);
-  if (got == 1) return heard::key;
   // Readable, and nothing to read: it is gone.
-  return got < 0 && errno == EINTR ? heard::nothing : heard::end;
+  if (!read()) return heard::end;
+  return next_key() ? heard::key : heard::nothing;
+}
+
+/// \return false: nobody types there any more.
+bool terminal::read() {
+  std::array<char, 256> room;
+  const ssize_t got = ::read(STDIN_FILENO, room.data(), room.size());
+  if (got > 0) ahead_.append(room.data(), static_cast<std::size_t>(got));
+  return got > 0 || (got < 0 && errno == EINTR);
+}
+
+bool terminal::next_key() {
+  while (!ahead_.empty()) {
+    if (ahead_.front() != escape_key) {
+      key_ = ahead_.front();
+      ahead_.erase(0, 1);
+      return true;
+    }
+    if (const std::size_t length = sequence_length(ahead_); length != 0) {
+      ahead_.erase(0, length);
+      continue;
+    }
+    pollfd more{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    if (::poll(&more, 1, sequence_patience) == 1 && read()) continue;
+    const bool alone = ahead_.size() == 1;
+    ahead_.clear();
+    if (!alone) continue;
+    key_ = escape_key;
+    return true;
+  }
+  return false;
 }
 
 }  // namespace sluice::cli

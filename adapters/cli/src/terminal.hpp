@@ -37,7 +37,7 @@ class terminal {
   void show(const std::vector<std::string>& lines);
 
   enum class heard : std::uint8_t {
-    key,      ///< last_key().
+    key,      ///< last_key(); what a function key or an arrow sends is none.
     nothing,  ///< The time is over.
     resized,  ///< Or it was away: show a page again.
     end,      ///< A signal asked for the end, or nobody types there any more.
@@ -49,9 +49,12 @@ class terminal {
   void enter();
   void leave();
   void stop();
+  bool read();
+  bool next_key();
 
   termios before_{};
   int signals_ = -1;
+  std::string ahead_;  // read, and not told yet
   char key_ = 0;
 };
 

@@ -51,7 +51,7 @@ std::vector<std::string> lines_of(std::string_view text) {
 class viewer {
  public:
   explicit viewer(const top_options& chosen)
-      : link_(chosen.where),
+      : link_(chosen.where, [this] { return hear_meanwhile(); }),
         every_(std::chrono::duration_cast<std::chrono::milliseconds>(
             parse_duration(chosen.interval).value_or(1s))),
         filter_(chosen.filter) {}
@@ -73,26 +73,50 @@ class viewer {
       return exit_failed;
     }
     terminal screen;
+    screen_ = &screen;
     time_point next = clock::now() + every_;
     while (!ended_) {
       const auto room = terminal::now();
       screen.show(page(room.columns, room.rows));
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - clock::now());
-      switch (screen.wait(std::max(left, 0ms))) {
-        case terminal::heard::key: take(screen.last_key()); break;
+      switch (screen.wait(typed_ahead_.empty() ? std::max(left, 0ms) : 0ms)) {
+        case terminal::heard::key: typed_ahead_ += screen.last_key(); break;
         case terminal::heard::end: ended_ = true; break;
         case terminal::heard::resized:
         case terminal::heard::nothing: break;
       }
-      if (clock::now() < next) continue;
+      while (!ended_ && !typed_ahead_.empty()) {
+        const char key = typed_ahead_.front();
+        typed_ahead_.erase(0, 1);
+        take(key);
+      }
+      if (ended_ || clock::now() < next) continue;
       (void)look();
       next = clock::now() + every_;
     }
+    screen_ = nullptr;
     return exit_done;
   }
 
  private:
   enum class mode : std::uint8_t { plain, help, filter, pause, policy };
+
+  /// A daemon that hangs keeps nobody here. What else is typed meanwhile counts afterwards.
+  bool hear_meanwhile() {
+    if (screen_ == nullptr) return true;
+    switch (screen_->wait(0ms)) {
+      case terminal::heard::key: {
+        const bool commands = typed_ahead_.empty() && (mode_ == mode::plain || mode_ == mode::help);
+        typed_ahead_ += screen_->last_key();
+        if (commands && typed_ahead_ == "q") ended_ = true;
+        break;
+      }
+      case terminal::heard::end: ended_ = true; break;
+      case terminal::heard::resized:
+      case terminal::heard::nothing: break;
+    }
+    return !ended_;
+  }
 
   bool look() {
     control_failure failed;
@@ -226,6 +250,8 @@ class viewer {
   std::string said_;     // of the last change
   std::string filter_;
   std::string typed_;
+  std::string typed_ahead_;
+  terminal* screen_ = nullptr;
   group_order order_ = group_order::role;
   mode mode_ = mode::plain;
   bool ended_ = false;
@@ -236,7 +262,7 @@ class viewer {
 subcommand add_top(CLI::App& program) {
   const auto chosen = std::make_shared<top_options>();
   auto* const command =
-      program.add_subcommand("top", "Show the same as it changes, with keys; ? lists them");
+      program.add_subcommand("top", "Show what the daemon does as it changes; keys steer it");
   command->footer(
       "Without a terminal, or with --once, it prints one page and ends. To pause and to\n"
       "switch the policy is for root and the daemon's user.\n"

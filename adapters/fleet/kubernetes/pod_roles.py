@@ -151,6 +151,10 @@ class Node:
             role, complaint = None, "it is a static pod, which gets no role here"
         if role and qos not in SLICE_OF_QOS:
             role, complaint = None, f"its QoS class is {qos or 'not known yet'}"
+        if role == "offline" and qos == "Guaranteed":
+            complaint += "; " if complaint else ""
+            complaint += ("it is Guaranteed, and offline: where such pods may claim to be online, as in sluice.yaml, "
+                          "the agent leaves it alone; give it another QoS class")
         if complaint and self.complaints.get(uid) != complaint:
             self.complaints[uid] = complaint
             say(f"pod {text_of(pod, 'metadata', 'namespace')}/{text_of(pod, 'metadata', 'name')}: "
@@ -240,8 +244,12 @@ class Watcher:
             document = json.loads(done.stdout)
         except RecursionError as error:
             raise ValueError("kubectl wrote JSON of too many levels") from error
+        except ValueError as error:
+            raise ValueError(f"kubectl wrote no list of pods, but what is no JSON: {error}") from error
         if not self.node.relist(document):
             raise ValueError("kubectl wrote no list of pods")
+        if not document["items"]:
+            say(f"kubectl shows no pod of node {self.node.name}: is that how Kubernetes calls it (--node)?")
         self.store.become(self.node.patterns())
 
     def watch(self):

@@ -3,6 +3,7 @@
 # Slurm's Prolog, run by slurmd as root before a job's first step on a node: says the job's role, of its
 # cgroup, by the first line that fits in RULES, /etc/sluice/slurm_roles unless given. epilog.sh takes it back.
 # Always ends with 0, for a prolog that fails takes the node out of service: a job without a role is left alone.
+# A `sluice` that hangs, or waits for the store's lock, is given up after 5 s, and is the last.
 # Not run on a cluster: adapters/fleet/README.md.
 set -u
 PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin  # slurmd sets none
@@ -48,6 +49,7 @@ for cgroup in "/system.slice/slurmstepd.scope/job_$SLURM_JOB_ID" \
   "/system.slice/${SLURMD_NODENAME:-_}_slurmstepd.scope/job_$SLURM_JOB_ID" \
   "/slurm/uid_$SLURM_JOB_UID/job_$SLURM_JOB_ID"; do
   case $cgroup in *[!A-Za-z0-9._/-]*) continue ;; esac
-  said=$(sluice role set --cgroup "$cgroup" "$role" ${store:+--store "$store"} 2>&1) || leave "$said"
+  said=$(timeout -k 1 4 sluice role set --cgroup "$cgroup" "$role" ${store:+--store "$store"} 2>&1) ||
+    leave "${said:-'sluice role set' took longer than 4 s}"
 done
 exit 0

@@ -3,7 +3,8 @@
 namespace sluice::lab::page {
 
 // --c0 to --c5 stay apart in simulated protanopia, deuteranopia and tritanopia (CIE76 distances of
-// 33 and more), with a contrast of 3:1 or more on their background; text has 4.5:1.
+// 33 and more), with a contrast of 3:1 or more on their background; text has 4.5:1. No chart is
+// wider than its viewBox, so that the labels of all are of one size.
 const std::string_view style_sheet = R"css(
 :root{
 --bg:#fff;--soft:#f4f6f8;--ink:#171b21;--dim:#58616d;--rule:#cfd5dc;--grid:#e3e7ec;--focus:#0b62c4;
@@ -67,13 +68,13 @@ section{content-visibility:auto;contain-intrinsic-size:auto 90rem;padding:1.2rem
 .summary{color:var(--dim);margin:0 0 .8rem}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(24rem,100%),1fr));gap:1.2rem 2rem;
 margin-top:1.2rem}
-.figures:not(.two)>figure:only-child{max-width:40rem}
-.figures.two{grid-template-columns:repeat(auto-fit,minmax(min(27rem,100%),40rem));margin-top:0}
+.figures.two{grid-template-columns:repeat(auto-fit,minmax(min(27rem,100%),35rem));margin-top:0}
 figure{margin:0;min-width:0}
 figure.wide,.scroll,figure+figure:has(.maps){margin-top:1.4rem}
 figcaption{font-weight:600;margin-bottom:.35rem}
 .hint{font-weight:400;color:var(--dim);font-size:.87rem}
-.chart{display:block;width:100%;height:auto;overflow:visible}
+.chart{display:block;width:100%;height:auto;overflow:visible;max-width:35rem}
+.dist{max-width:26.25rem}.heat{max-width:25rem}.small{max-width:16.25rem}
 .chart text{fill:var(--ink);font-size:12px}
 .tick text{fill:var(--dim)}
 .axis text{fill:var(--dim);font-size:12.5px}

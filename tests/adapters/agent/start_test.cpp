@@ -234,6 +234,10 @@ TEST_F(PrivilegedAgent, TakesOnlyTheNodesOwnDeviceAndLockWithFileCapabilities) {
   EXPECT_EQ(says_to_nobody("takes no other device"), 'y') << "no lock";
   options_.owner_lock = kfd::default_owner_lock;
   EXPECT_EQ(says_to_nobody("takes no other device"), 'n');
+  // Of mode 0755 here: who is nobody could not start it as DAEMON.md has it.
+  EXPECT_EQ(says_to_nobody("everybody may execute " + options_.agent_path), 'y');
+  ASSERT_EQ(::chmod(options_.agent_path.c_str(), 0750), 0);
+  EXPECT_FALSE(is_everybodys(options_.agent_path));
 }
 
 /// What the program says when it is run by hand, and its exit status.
@@ -250,6 +254,12 @@ TEST(AgentProgram, SaysWhoStartsIt) {
   int status = 0;
   EXPECT_THAT(run_by_hand("", status), HasSubstr("started by the program that embeds"));
   EXPECT_EQ(status, 2);
+}
+
+TEST(AgentProgram, SaysItsVersion) {
+  int status = -1;
+  EXPECT_THAT(run_by_hand("--version", status), testing::MatchesRegex("sluice-agent [0-9.]+\n"));
+  EXPECT_EQ(status, 0);
 }
 
 TEST(AgentProgram, HelpsWithWhatIsPaused) {

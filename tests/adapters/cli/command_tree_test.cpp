@@ -68,7 +68,16 @@ TEST_F(CommandTree, PageTakesNoTextForAnInstruction) {
   EXPECT_NE(page.find(".SH TRY SET ROLE\n"), std::string::npos) << page;
   EXPECT_NE(page.find("\\fB\\-p\\fR, \\fB\\-\\-pid\\fR \\fIPID\\fR"), std::string::npos) << page;
   const auto text = manual_page_of_text("a.conf", "5", "a file", "'x' = -1\n", "try 1");
-  EXPECT_NE(text.find("\n\\&'x' = \\-1\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n\\(aqx\\(aq = \\-1\n"), std::string::npos) << text;
+}
+
+TEST_F(CommandTree, TextOfAFileComesAfterItsIntroduction) {
+  const auto text = manual_page_of_text("sluice.toml", "5", "a file", "[daemon]\n", "try 1");
+  const auto introduction = text.find(".SH DESCRIPTION\nThe configuration of the daemon, ");
+  const auto keys = text.find(".SH ALL KEYS AND DEFAULTS\n.nf\n[daemon]\n.fi\n.SH FILES\n");
+  EXPECT_NE(introduction, std::string::npos) << text;
+  EXPECT_NE(keys, std::string::npos) << text;
+  EXPECT_LT(introduction, keys);
 }
 
 TEST_F(CommandTree, CompletionQuotesWhatItSays) {

@@ -730,6 +730,15 @@ TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
   EXPECT_EQ(check->ends(), 0) << check->err();
   EXPECT_THAT(check->out(), HasSubstr("sluice.toml: ok: observe (attaches to nothing), policy "
                                       "pointer_polling:"));
+  std::ofstream{config_} << "[daemon]\ndirectory = \"" << directory_
+                         << "/nowhere\"\nsocket_group = \"root\"\n"
+                         << "[roles]\nstore = \"\"\nmay_claim_offline = { users = [] }\n";
+  check = start({"check", config_});
+  EXPECT_EQ(check->ends(), 0) << check->err();
+  EXPECT_THAT(check->out(),
+              AllOf(HasSubstr("not ready here: there is no directory " + directory_ + "/nowhere"),
+                    HasSubstr("socket_group of [daemon] lets gid 0 connect, but may_claim_online"),
+                    HasSubstr("no rule of [roles] can make a process offline")));
   configure("mode = \"both\"\nspeed = 1\n", "min_run = \"2h\"\nmax_busy = 1\n");
   check = start({"check", config_});
   EXPECT_EQ(check->ends(), 1);
@@ -855,7 +864,7 @@ TEST_F(DaemonShown, SwitchesItsPolicyUntilItReadsItsConfigurationAnew) {
   client.end();
 }
 
-TEST_F(DaemonShown, PausesThroughItsSocket) {
+TEST_F(DaemonShown, PausesAtOnce) {
   const auto trainer = offline();
   const auto daemon = run();
   const online_client client{directory_ + "/clients.sock"};
@@ -866,7 +875,8 @@ TEST_F(DaemonShown, PausesThroughItsSocket) {
   EXPECT_THAT(ask({"pause", "--why", "new disks"})->out(),
               HasSubstr("'sluice unpause --directory " + directory_ + "' ends that"));
   EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
-  EXPECT_THAT(daemon->err(), ContainsRegex("user 0 \\(process [0-9]+\\) asked for a pause"));
+  EXPECT_THAT(daemon->err(),
+              ContainsRegex("paused: everything runs [^\n]*\\(new disks\\) part=node"));
   EXPECT_TRUE(std::filesystem::exists(directory_ + "/disabled"));
   EXPECT_THAT(ask({"status"})->out(), HasSubstr("PAUSED: everything runs (new disks)\n"));
   EXPECT_THAT(why(*trainer), HasSubstr("runs: the node is paused: new disks\n"));
@@ -874,6 +884,18 @@ TEST_F(DaemonShown, PausesThroughItsSocket) {
   EXPECT_EQ(ask({"unpause"})->out(), "it was not paused\n");
   EXPECT_TRUE(becomes(*trainer, 1)) << daemon->err();
   client.end();
+}
+
+// `sluice pause` asked the daemon first, and waited 5 s for one that hung.
+TEST_F(DaemonShown, PausesAtOnceAlsoWhereTheDaemonHangs) {
+  const auto daemon = run();
+  daemon->signal(SIGSTOP);
+  const auto before = std::chrono::steady_clock::now();
+  EXPECT_THAT(ask({"pause"})->out(), HasSubstr("paused: "));
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/disabled"));
+  EXPECT_EQ(ask({"unpause"})->out(), "not paused any more\n");
+  EXPECT_LT(since(before), 4s);
+  daemon->signal(SIGCONT);
 }
 
 /// `sluice top` in a terminal of its own.
@@ -1008,6 +1030,44 @@ TEST_F(DaemonShown, IsWatchedAndSteeredInATerminal) {
   top.type("q");
   EXPECT_EQ(top.ends(), 0);
   EXPECT_TRUE(top.restored());
+}
+
+// F1 is ESC O P, and P opens the prompt for a policy.
+TEST_F(DaemonShown, TakesNoFunctionKeyForACommand) {
+  const auto daemon = run();
+  top_terminal top{program_, directory_};
+  ASSERT_TRUE(top.shows("q quit"));
+  for (const std::string key :
+       {"\x1bOP", "\x1b[A", "\x1b[15~", "\x1b[[A", "\x1b[1;5P", "\x1bq", "\x1b\x1b[P"}) {
+    top.type(key + "s");  // the next key is one again
+    EXPECT_TRUE(top.shows("(by ")) << "after ESC " << key.substr(1);
+    EXPECT_THAT(top.page(), HasSubstr("q quit")) << "after ESC " << key.substr(1);
+  }
+  top.type("P");
+  EXPECT_TRUE(top.shows("policy NAME"));
+  top.type("ab\x1b[D\x1bOPc");
+  EXPECT_TRUE(top.shows("]: abc_")) << "arrows are no letters";
+  top.type("\x1b");
+  EXPECT_TRUE(top.shows("q quit")) << "Esc alone cancels";
+  top.type("q");
+  EXPECT_EQ(top.ends(), 0);
+}
+
+// It waited 5 s for a daemon that hung, deaf to keys and signals.
+TEST_F(DaemonShown, LetsGoOfWhoWatchesADaemonThatHangs) {
+  const auto daemon = run();
+  for (const std::string key : {"q", "\x03"}) {
+    top_terminal top{program_, directory_};
+    ASSERT_TRUE(top.shows("q quit"));
+    daemon->signal(SIGSTOP);
+    std::this_thread::sleep_for(300ms);  // it asks every 100 ms
+    const auto before = std::chrono::steady_clock::now();
+    top.type(key);
+    EXPECT_EQ(top.ends(), 0);
+    EXPECT_LT(since(before), 3s);
+    EXPECT_TRUE(top.restored());
+    daemon->signal(SIGCONT);
+  }
 }
 
 TEST_F(DaemonShown, GivesTheTerminalBackWhateverEndsIt) {

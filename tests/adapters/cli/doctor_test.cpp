@@ -2,10 +2,14 @@
 
 #include "mqds_text.hpp"
 
+#include <linux/capability.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -203,6 +207,28 @@ TEST_F(Doctor, KnowsWhoMayTrace) {
   EXPECT_EQ(check_tracing(here_).what, verdict::good);
   capabilities("00000000fff7ffff");  // everything else
   EXPECT_EQ(check_tracing(here_).what, verdict::blocked);
+}
+
+TEST_F(Doctor, SaysThatEverybodyMayRunAnAgentWithCapabilities) {
+  write("agent", "");
+  here_.agent = directory_ + "/agent";
+  ASSERT_EQ(::chmod(here_.agent.c_str(), 0751), 0);
+  EXPECT_TRUE(check_agent(here_).empty()) << "it has none";
+  // cap_sys_ptrace+ep, as setcap writes it.
+  vfs_cap_data data{};
+  data.magic_etc = VFS_CAP_REVISION_2 | VFS_CAP_FLAGS_EFFECTIVE;
+  data.data[0].permitted = 1U << CAP_SYS_PTRACE;
+  if (::setxattr(here_.agent.c_str(), "security.capability", &data, sizeof(data), 0) != 0)
+    GTEST_SKIP() << "no file capabilities here: " << std::strerror(errno);
+  auto all = check_agent(here_);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].what, verdict::note);
+  EXPECT_THAT(all[0].found, HasSubstr("everybody may execute " + here_.agent));
+  EXPECT_THAT(all[0].advice, HasSubstr("chmod o-x " + here_.agent));
+  ASSERT_EQ(::chmod(here_.agent.c_str(), 0750), 0);
+  all = check_agent(here_);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].what, verdict::good);
 }
 
 TEST_F(Doctor, SaysWhatDebugfsLacks) {

@@ -8,14 +8,16 @@ work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait || true; rm -rf --one-file-system "$work"' EXIT
 mkdir -p "$work/build/release"
 ln -s "$1" "$work/build/release/bin"
+ln -s "$(realpath "$(dirname "$readme")/../../examples")" "$work/examples"
 
 # block N: the N-th block of commands below "Try it".
 block() {
   awk -v wanted="$1" '/^## Try it/ {on=1} on && /^```$/ {inside=0} inside && n == wanted
-    on && /^```sh$/ {inside=1; n++} on && /^## Susp/ {exit}' "$readme" |
+    on && /^```sh$/ {inside=1; n++} on && /^## A daemon/ {exit}' "$readme" |
     sed "s|/tmp/gpu|$work/gpu|g"
 }
 cd "$work"
+eval "$(grep -o 'export PATH=[^`]*' "$readme" | head -n 1)"
 eval "$(block 1) > exports &"
 for _ in $(seq 500); do
   [ "$(wc -l <exports 2>/dev/null || echo 0)" -lt 4 ] || break
@@ -66,9 +68,9 @@ grep -q '"most_users":2' analyzed
 export work
 mkdir "$work/run"
 printf '[daemon]\ndirectory = "%s"\n[roles]\nstore = ""\n' "$work/run" >daemon.toml
-build/release/bin/sluice run --config daemon.toml 2>daemon.log &
+sluice run --config daemon.toml 2>daemon.log &
 daemon=$!
-sluice() { "$work/build/release/bin/sluice" "$@" --directory "$work/run"; }
+sluice() { command sluice "$@" --directory "$work/run"; }
 export -f sluice
 for _ in $(seq 500); do
   ! sluice why "$pid" >/dev/null 2>&1 || break
@@ -96,6 +98,16 @@ bash -euo pipefail commands >given
 grep -q "process $pid is left alone for 30min" given
 grep -q "schedulers manage process $pid again" given
 
+# Roles by hand, and a process that is not paused stays as it is: adapters/kfd.
+kfd=$(dirname "$readme")/../kfd/README.md
+sed -n 's/^ *//; /^sluice-agent --unpause PID$/p; /^sluice role /p' "$kfd" | sed "s/[$]*PID/$pid/" >commands
+[ "$(grep -c . commands)" = 5 ]
+bash -euo pipefail commands >said
+cat said
+grep -q "^process $pid was not paused$" said
+grep -q "online *$pid " said
+grep -q 'job_\*' said
+
 # What became of jobs: the commands of adapters/observe, on lines of a file and of a log.
 now=$(date -u +%Y-%m-%dT%H:%M:%S.000Z)
 line="{\"time\":\"$now\",\"pid\":48123,\"start\":1,\"command\":\"python3\",\"user\":\"ann\",\"group\":\"slurm:4242\",\"role\":\"offline\",\"gpus\":[51110],\"end\":\"ended\",\"wall_s\":11520,\"suspended_s\":2465.3,\"share\":0.214,\"suspensions\":812,\"longest_s\":1.0,\"max_suspend\":9,\"offline_floor\":0}"
@@ -103,17 +115,55 @@ echo "$line" >jobs
 echo "2026-01-31 13:37:00.123 [sluice] [info] job: $line part=node" >log
 observe=$(dirname "$readme")/../observe/README.md
 awk '/^## Why was/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$observe" |
-  sed 's|^sluice jobs --since 24h$|& jobs|; s|journalctl -u sluice|cat log|; s|sluice jobs|build/release/bin/&|' >commands
+  sed 's|^sluice jobs --since 24h$|& jobs|; s|journalctl -u sluice|cat log|' >commands
 [ "$(grep -c 'sluice jobs' commands)" = 2 ]
 bash -euo pipefail commands >told
 # What the page shows, twice.
 awk '/^## Why was/ {on=1} on && /^```$/ && n++ {inside=!inside; next} inside {print} inside == 0 && n > 2 {exit}' "$observe" >shown
 diff <(cat shown shown) told
 
-# The README above: a look and a hold.
+# The README above: a look and a hold. What it says to build is there already.
 awk '/^## Look at a node/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' \
   "$(dirname "$readme")/../../README.md" | sed "s/PID/$pid/" >commands
-[ "$(grep -c sluice commands)" -ge 3 ]
+built=$(sed -n '1s/.* --target //p' commands)
+for program in $built; do
+  [ -x "build/release/bin/$program" ]
+done
+sed -i 1d commands
+[ "$(grep -c '^sluice' commands)" = 3 ]
 bash -euo pipefail commands >looked
 grep -q 'nothing blocks preemption' looked
 grep -q "process $pid runs again" looked
+
+# A reset while something is held opens a breaker, which is listed and closed.
+sluice suspend "$pid" --for 20s >held &
+holder=$!
+for _ in $(seq 500); do
+  ! grep -q '^held by' held 2>/dev/null || break
+  sleep 0.02
+done
+echo 'reset 51110' >gpu/sim/control
+wait "$holder" || true
+awk '/^## After a reset/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" >commands
+[ "$(grep -c '^sluice breaker' commands)" = 2 ]
+bash -euo pipefail commands >closed
+cat closed
+grep -Eq ' 51110 .* reset ' closed
+grep -Eq '51110.* is re-armed' closed
+
+# The daemon with everything around it, typed into the shell that its first line opens. It needs no programs that
+# the README does not say to build.
+awk '/^## A daemon/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" >commands
+for program in $(grep -oE '\b(online_demo|offline_demo|03_client) ' commands); do
+  [[ " $built " == *" $program "* ]]
+done
+sed '1!d' commands | grep -qx 'examples/with_simulated_gpu.sh bash'
+# -e is of the test: the page's commands shall succeed.
+(sed '1s/$/ -eo pipefail/' commands | env -u SLUICE_ROLES SLUICE_SIM="$work/build/release/bin/sluice-sim" bash -eo pipefail) >daemon
+cat daemon
+grep -q '^node.toml: ok: enforce' daemon
+grep -q '^113 requests, 0 unfinished' daemon
+grep -q '^connected: online' daemon
+grep -Eq '^sluice .*, enforces for ' daemon
+grep -Eq '^process [0-9]+ \(offline_demo\) ' daemon
+grep -Eq '^offline_demo \(.*suspended .* [1-9][0-9]* times' daemon

@@ -81,6 +81,19 @@ TEST_F(SluiceRole, SetsListsAndClears) {
   EXPECT_EQ(stored().by_cgroup.size(), 1U);
 }
 
+TEST_F(SluiceRole, ClearsAllRolesAtOnce) {
+  ASSERT_EQ(role({"clear", "--all"}), 0) << "there is none";
+  ASSERT_EQ(role({"set", "--pid", self_, "online"}), 0) << err_;
+  ASSERT_EQ(role({"set", "--cgroup", "/batch/*", "offline"}), 0) << err_;
+  ASSERT_EQ(role({"set", "--cgroup", "/serving", "online"}), 0) << err_;
+  ASSERT_EQ(run({"release", self_, "--for", "1h"}), 0) << err_;
+  EXPECT_EQ(role({"clear", "--all", "--cgroup", "/serving"}), 2);
+  ASSERT_EQ(role({"clear", "--all"}), 0) << err_;
+  EXPECT_TRUE(stored().by_process.empty());
+  EXPECT_TRUE(stored().by_cgroup.empty());
+  EXPECT_EQ(stored().released.size(), 1U) << "that is no role";
+}
+
 TEST_F(SluiceRole, SaysWhatIsWrong) {
   EXPECT_EQ(role({"clear", "--pid", self_}), 1);
   EXPECT_THAT(err_, ContainsRegex("^sluice: the role store .* says nothing of process " + self_));
@@ -140,6 +153,7 @@ TEST_F(SluiceRole, RefusesCommandLinesThatMeanNothing) {
       {"set", "--pid", "0", "online"},
       {"set", "--pid", self_, "--cgroup", "/a", "online"},
       {"set", "--pid", self_, "online", "--position", "1"},
+      {"set", "--all", "online"},
       {"clear"},
       {"list", "--pid", self_},
       {"list", "--store", "/a", "--config", "/b"},

@@ -39,13 +39,14 @@ cp "$lib/libsluice_client.so" /run/bin/
 # As systemd-tmpfiles makes them, and the agent as OPERATING.md says.
 install -d -m 755 -o 64001 -g 64001 /run/sluice
 install -m 660 -o 64001 -g 64001 /dev/null /run/sluice/owner
-cp "$source/adapters/node/sluice.toml" /run/
-[ "$(block 2 | grep -c .)" = 8 ] && [ -z "$(block 3)" ] || fail "commands that this test does not know"
+install -D -m 644 -t /run/adapters/node "$source/adapters/node/sluice.toml"
+# The third is the packages': tests/packages.sh.
+[ "$(block 2 | grep -c .)" = 8 ] && block 3 | grep -q '^apt-get ' && [ -z "$(block 4)" ] || fail "commands that this test does not know"
 block 2 | sed -n '3,7p' | sed 's|/usr/local/bin|/run/bin|; s|root:sluice|root:64001|
   s|/usr/local/share/doc/sluice|/run|; s|/etc/sluice|/run/etc|' >/run/commands
 grep -q '^setcap ' /run/commands
 bash -euo pipefail /run/commands || skip "no file capabilities on a tmpfs here"
-[ "$(diff /run/sluice.toml /run/etc/sluice.toml | grep '^[<>]' | cut -d '#' -f 1 | tr -s ' ')" = \
+[ "$(diff /run/adapters/node/sluice.toml /run/etc/sluice.toml | grep '^[<>]' | cut -d '#' -f 1 | tr -s ' ')" = \
   '< socket_group = "" 
 > socket_group = "sluice-clients" 
 < jobs = "log" 
@@ -69,7 +70,7 @@ eventually 20 grep -qs "observes: it attaches to nothing" /run/observed || fail 
 # What it cannot see as that user, it says.
 eventually 20 grep -q "cannot read /sys/kernel/debug/kfd/mqds: [A-Z][a-z ]*; online work is noticed only" /run/observed ||
   fail "it does not say that it sees no pointers"
-grep -q "^sluice.toml: ok: observe" /run/checked || fail "its example is not ok"
+grep -q "^adapters/node/sluice.toml: ok: observe" /run/checked || fail "its example is not ok"
 kill -TERM "$observer"
 wait "$observer" || fail "observing ended with code $?"
 kill -KILL "$offline"

@@ -150,8 +150,8 @@ class lingering {
 
  private:
   std::thread letting_;
-  std::optional<descriptor> near_;
-  std::optional<descriptor> far_;
+  std::optional<unique_fd> near_;
+  std::optional<unique_fd> far_;
 };
 
 TEST_F(Hostile, DescriptorsThatTakeLongToCloseHoldUpNobody) {

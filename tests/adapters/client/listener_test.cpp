@@ -20,7 +20,7 @@ class GiveRights : public ::testing::Test {
  protected:
   /// A file of ours that nobody else may read.
   void SetUp() override {
-    const test::descriptor made(open(victim_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    const unique_fd made(open(victim_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     ASSERT_GE(made.get(), 0);
   }
   static mode_t mode_of(const std::string& path) {

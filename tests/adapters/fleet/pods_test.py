@@ -98,6 +98,15 @@ class Roles(unittest.TestCase):
         self.assertEqual(node(may_claim_online=["batch"]).rules.role_of(pod)[0], "unmatched")
 
 
+    def test_that_the_agent_will_not_follow_are_complained_of(self):
+        pod = json.loads(text("pods.json"))["items"][2]  # offline by its class
+        pod["status"]["qosClass"] = "Guaranteed"
+        seen = node()
+        seen.see(pod)
+        self.assertEqual(set(seen.wanted[uid(3)].values()), {"offline"})
+        self.assertIn("the agent leaves it alone", seen.complaints[uid(3)])
+
+
 class Streams(unittest.TestCase):
     def test_are_cut_anywhere(self):
         whole = text("watch.json").encode()
@@ -266,6 +275,15 @@ esac
         self.assertLess(time.monotonic() - began, PATIENCE)
         # Without kubectl's own limit a server that is silent would be noticed by ours alone.
         self.assertRegex((self.directory / "asked").read_text(), "--request-timeout=")
+
+    def test_says_what_of_kubectls_answer_is_wrong(self):
+        for answer, code, words in (('{"items": []}', 0, "shows no pod of node gpu-1: is that how"),
+                                    ('{"items": [', 1, "kubectl wrote no list of pods, but what is no JSON: ")):
+            (self.directory / "answer").write_text(answer)
+            self.answer(self.directory / "answer", "watch.json")
+            done = subprocess.run(self.command("--once"), check=False, capture_output=True, text=True)
+            self.assertEqual(done.returncode, code)
+            self.assertIn(words, done.stderr)
 
     def test_keeps_what_was_said_where_kubectl_fails(self):
         subprocess.run(self.command("--once"), check=True, stderr=subprocess.DEVNULL)

@@ -27,11 +27,13 @@ all_of() { echo "/slurm/uid_1000/job_$1=$2 /system.slice/gpu-1_slurmstepd.scope/
 expect() { [ "$(said)" = "$1" ] || fail "said '$(said)', not '$1'"; }
 logged() { grep -q "$1" "$work/log" || fail "it does not log '$1'"; }
 # As the page says to install them.
-awk '/^```$/ {inside=0} inside {print} /^```sh$/ {inside=(++n == 2)}' "$fleet/README.md" |
+awk '/^```$/ {inside=0} inside {print} /^```sh$/ {inside=(++n == 3)}' "$fleet/README.md" |
   sed "s|/usr/local/share/sluice/fleet|$fleet|g; s|/etc/|$work/etc/|g" >"$work/commands"
 [ "$(wc -l <"$work/commands")" = 2 ] || fail "commands that this test does not know"
 bash -euo pipefail "$work/commands"
 rules=$work/etc/sluice/slurm_roles
+grep -q '^# partition preempt offline$' "$rules" && ! grep -qv '^#' "$rules" || fail "rules count that nobody wrote"
+sed -i 's/^# partition/partition/' "$rules"
 prolog() { job prolog.sh $1 -- "${2-$rules}" "${3-$work/store}"; }
 epilog() { job epilog.sh $1 -- "$work/store"; }
 
@@ -78,4 +80,16 @@ expect "$(all_of 14 offline)"
 epilog "$(of_job 14 other 1)"
 prolog "SLURM_JOB_ID=15 SLURM_JOB_UID=1000 SLURM_JOB_PARTITION=preempt SLURM_JOB_NUM_NODES=1 SLURMD_NODENAME=*"
 expect "/slurm/uid_1000/job_15=offline /system.slice/slurmstepd.scope/job_15=offline"
+# A sluice that hangs holds nobody up for long, and is not asked again.
+mkdir "$work/hangs"
+printf '#!/bin/sh\necho asked >>%s/hung\nexec sleep 100\n' "$work" >"$work/hangs/sluice"
+chmod +x "$work/hangs/sluice"
+bin=$work/hangs
+began=$SECONDS
+prolog "$(of_job 16 preempt 1)" &
+epilog "$(of_job 16 preempt 1)" &
+wait
+[ $((SECONDS - began)) -le 8 ] || fail "they wait $((SECONDS - began)) s for what hangs"
+[ "$(wc -l <"$work/hung")" = 2 ] || fail "it is asked again"
+logged "'sluice role set' took longer than 4 s; it gets no role"
 echo passed

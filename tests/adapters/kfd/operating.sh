@@ -67,6 +67,7 @@ LINES
 
 export SLUICE_ROLES="store = '$work/roles'" SLUICE_AGENT=$work/sluice-agent PATH=$bin:$PATH
 cp "$bin/sluice-agent" "$SLUICE_AGENT" # a copy, for others may be using the program
+chmod 0750 "$SLUICE_AGENT"             # as DAEMON.md says: others may not run it, neither before nor afterwards
 sluice sim --root "$work/gpu" >"$work/exports" &
 until_true grep -q SLUICE_KFD_DEBUGFS "$work/exports"
 . "$work/exports"
@@ -103,9 +104,17 @@ untraced || fail "somebody traces process $offline although there is no agent"
 if suspended; then fail "queues are suspended although there is no agent"; fi
 goes_on
 kill -0 "$online" || fail "the serving program has ended"
-chmod a+x "${program:?}"
+again=$(grep -o 'when all is well again, `chmod [^`]*`' "$page" | cut -d '`' -f 2)
+eval "${again:?}"
+[ "$(stat -c %a "$SLUICE_AGENT")" = 750 ] || fail "the agent's mode is not what it was"
 until_true traced
 until_true suspended
+# An agent of a container has a path that names another file here, or none: then nothing is touched.
+mkdir "$work/elsewhere"
+cp "$bin/sluice-agent" "$work/elsewhere/"
+lines=$(block 4 | sed "s|readlink .*\")|echo $work/elsewhere/sluice-agent)|")
+if eval "$lines"; then fail "another file than the agent's is switched off"; fi
+[ -x "$work/elsewhere/sluice-agent" ] && kill -0 "$agent" || fail "the agent is switched off by another file's path"
 
 # One process is given back, and taken again.
 eval "$(block 5 | sed -n 1p)" >"$work/release"

@@ -21,7 +21,8 @@ namespace sluice::agent {
 struct agent_options {
   kfd::roots roots = kfd::roots::from_environment();
   /// The program sluice-agent. Empty: SLUICE_AGENT from the environment, else beside this program's
-  /// own file, else in the prefix that the build was configured for, else in PATH.
+  /// own file, else in bin of the prefix that libsluice.so lies in, where that holds this code, else
+  /// in the prefix that the build was configured for, else in PATH.
   std::string agent_path{};
   /// Who holds this lock owns the node. Empty: take none (tests with devices of their own).
   std::string owner_lock = kfd::default_owner_lock;
@@ -50,6 +51,11 @@ struct agent_options {
   /// program owns the node by now. The backend goes on trying.
   std::function<void()> owned_by_another = nullptr;
 };
+
+/// The agent's program as agent_options::agent_path (here `option`) says. \return an empty string
+/// when there is none; `tried` then lists the places. Blocks on file operations. Reads the
+/// environment: not beside a thread that changes it.
+[[nodiscard]] std::string find_agent(const std::string& option, std::string& tried);
 
 /// Whatever happens to either process, everything runs again within the lease plus 200 ms plus the
 /// driver calls in flight (each at most the driver's own limit, 9 s). Where one has to find out
