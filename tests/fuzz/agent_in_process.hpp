@@ -5,9 +5,11 @@
 /// of a program.
 
 // The program itself, but for its main(): nothing else sees what it makes of its host.
+#define SLUICE_VERSION "of a test"
 #define main agent_main
 #include "sluice_agent.cpp"
 #undef main
+#undef SLUICE_VERSION
 
 #include "fuzz.hpp"
 
