@@ -310,9 +310,8 @@ subcommand add_accept(CLI::App& program) {
   auto* const command =
       program.add_subcommand("accept", "Try suspending on a GPU for the first time, step by step");
   command->footer(
-      "Starts victims of its own, suspends them and no one else, and stops at the\n"
-      "first ERROR, reset or failed step. What each step risks, and what to do when it\n"
-      "fails: adapters/cli/ACCEPT.md. Exit code 0: accepted; 1: not; 2: usage.");
+      "Suspends only victims of its own; ends at the first ERROR, reset or failed step.\n"
+      "Risks, advice: adapters/cli/ACCEPT.md. Exit code 0: accepted; 1: not; 2: usage.");
   command
       ->add_option("--victim", chosen->how.victim, "What to suspend [simulated: sluice-sim-victim]")
       ->type_name("PROGRAM");

@@ -72,8 +72,8 @@ subcommand add_check(CLI::App& program) {
   auto* const command = program.add_subcommand("check", "Check a configuration of 'sluice run'");
   command->footer(
       "Prints every error with its line, or 'ok' and what would run; also what it names\n"
-      "and this machine does not have. After 'ok', what else keeps it from working here and\n"
-      "now, for this user. Starts nothing.\n"
+      "and this machine does not have. After 'ok', what else keeps it from working\n"
+      "here and now, for this user. Starts nothing.\n"
       "Exit code 0: it is right; 1: it is not; 2: usage.");
   command->add_option("FILE", *path, "The configuration (TOML)")->required()->type_name("");
   return {command, [path] { return check_file(*path); }};

@@ -76,7 +76,8 @@ As a service:
   systemctl reload sluice
 )"},
     {"sluice-status", "COLUMNS", columns_of_status},
-    {"sluice-status", "EXAMPLES", R"(How long did suspends and resumes take, and what failed, for a script:
+    {"sluice-status", "EXAMPLES",
+     R"(How long did suspends and resumes take, and what failed, for a script:
   sluice status --json | jq .statistics
 )"},
     {"sluice-top", "KEYS", R"(  q, Ctrl-C  end
