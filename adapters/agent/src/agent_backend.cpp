@@ -79,6 +79,9 @@ class agent_backend final : public backend {
       options_.say("everybody may execute " + program_ +
                    ", which has capabilities, and so suspend other users' work: chmod o-x " +
                    program_ + ", and give it to the group of who starts it");
+    if (are_capabilities_ignored(program_))
+      options_.say("no_new_privs is set, so the kernel ignores the capabilities of " + program_ +
+                   ": a container needs allowPrivilegeEscalation, a unit NoNewPrivileges=no");
     events_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
     launched_ = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!events_ || !launched_) return last_system_error();

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -148,6 +149,10 @@ error_code spawn(const std::string& program, const agent_options& options,
   return {};
 }
 
+bool has_capabilities(const std::string& program) {
+  return ::getxattr(program.c_str(), "security.capability", nullptr, 0) > 0;
+}
+
 }  // namespace
 
 std::string find_agent(const std::string& option, std::string& tried) {
@@ -185,7 +190,12 @@ std::string find_agent(const std::string& option, std::string& tried) {
 bool is_everybodys(const std::string& program) {
   struct stat about {};
   return ::stat(program.c_str(), &about) == 0 && (about.st_mode & S_IXOTH) != 0 &&
-         ::getxattr(program.c_str(), "security.capability", nullptr, 0) > 0;
+         has_capabilities(program);
+}
+
+bool are_capabilities_ignored(const std::string& program) {
+  return ::geteuid() != 0 && ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 &&
+         has_capabilities(program);
 }
 
 result<void> receive(int control, note& into, unique_fd& pidfd) {

@@ -33,6 +33,10 @@ struct connection {
 /// he could suspend anybody's queues.
 bool is_everybodys(const std::string& program);
 
+/// Whether the program has capabilities by its file that the kernel ignores when this process
+/// starts it: no_new_privs is set.
+bool are_capabilities_ignored(const std::string& program);
+
 /// Starts an agent and waits until it is ready or refuses. Blocks: a few milliseconds, 5 s at most.
 /// Any thread. \return the agent's error; `say` gets its sentence.
 result<connection> launch(const std::string& program, const agent_options& options);

@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -201,6 +202,7 @@ class PrivilegedAgent : public AgentStart {
   char says_to_nobody(const std::string& words) {
     const test::family host{[&](int said_fd) {
       if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
+      if (no_new_privs_ && ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return 1;
       start();
       (void)!::write(STDERR_FILENO, message_.data(), message_.size());
       (void)!::write(said_fd, said(words) ? "y" : "n", 1);
@@ -208,6 +210,7 @@ class PrivilegedAgent : public AgentStart {
     }};
     return host.heard().value_or('?');
   }
+  bool no_new_privs_ = false;
 };
 
 TEST_F(PrivilegedAgent, RefusesToBeSetUidOrSetGid) {
@@ -234,6 +237,10 @@ TEST_F(PrivilegedAgent, TakesOnlyTheNodesOwnDeviceAndLockWithFileCapabilities) {
   EXPECT_EQ(says_to_nobody("takes no other device"), 'y') << "no lock";
   options_.owner_lock = kfd::default_owner_lock;
   EXPECT_EQ(says_to_nobody("takes no other device"), 'n');
+  EXPECT_EQ(says_to_nobody("no_new_privs is set"), 'n');
+  no_new_privs_ = true;
+  EXPECT_EQ(says_to_nobody("no_new_privs is set, so the kernel ignores the capabilities"), 'y');
+  no_new_privs_ = false;
   // Of mode 0755 here: who is nobody could not start it as DAEMON.md has it.
   EXPECT_EQ(says_to_nobody("everybody may execute " + options_.agent_path), 'y');
   ASSERT_EQ(::chmod(options_.agent_path.c_str(), 0750), 0);
