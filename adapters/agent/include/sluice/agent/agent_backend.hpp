@@ -21,8 +21,8 @@ namespace sluice::agent {
 struct agent_options {
   kfd::roots roots = kfd::roots::from_environment();
   /// The program sluice-agent. Empty: SLUICE_AGENT from the environment, else beside this program's
-  /// own file, else in bin of the prefix that libsluice.so lies in, where that holds this code, else
-  /// in the prefix that the build was configured for, else in PATH.
+  /// own file, else in bin of the prefix that libsluice.so lies in, where that holds this code,
+  /// else in the prefix that the build was configured for, else in PATH.
   std::string agent_path{};
   /// Who holds this lock owns the node. Empty: take none (tests with devices of their own).
   std::string owner_lock = kfd::default_owner_lock;
