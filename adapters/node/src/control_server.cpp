@@ -71,7 +71,7 @@ void control_server::open() {
     loop_.arm(again_, clock::now() + retry_every);
     return;
   }
-  events_ = client::unique_fd(::epoll_create1(EPOLL_CLOEXEC));
+  events_ = unique_fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!events_) return failed("the control socket: " + last_system_error().message());
   const auto accepting = loop_.watch(listener_.fd(), [this] { accept_some(); });
   if (!accepting) return failed("the control socket: " + accepting.error().message());

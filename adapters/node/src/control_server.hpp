@@ -91,7 +91,7 @@ class control_server final : public journal_reader {
   reactor& loop_;
   const answerer answer_;
   client::listener listener_;
-  client::unique_fd events_;  // an epoll of all connections, which is one descriptor for the loop
+  unique_fd events_;  // an epoll of all connections, which is one descriptor for the loop
   watch_id accepting_{};
   watch_id looking_{};
   timer_id again_{};
