@@ -234,11 +234,7 @@ class trace_reader final : public journal_reader {
     if (!to_ || now < next_flush_) return;
     next_flush_ = now + flush_every;
     to_->flush();
-    if (said_ || !(to_->full() || to_->error())) return;
-    said_ = true;
-    how_.warn("the trace " + how_.what.trace +
-              (to_->full() ? " is full and ends here"
-                           : " ends here, it cannot be written: " + to_->error().message()));
+    not_written_.is(to_->error());
   }
   void owns(bool does) override {
     owns_ = does;
@@ -258,7 +254,6 @@ class trace_reader final : public journal_reader {
     not_written_.is(made ? error_code{} : made.error());
     if (!made) return;
     to_ = std::move(*made);
-    said_ = false;
     timeline_ = std::make_unique<observe::timeline>(
         *to_, observe::timeline_options{
                   .read = read_, .observed = !how_.enforces, .simulated = how_.simulated});
@@ -277,7 +272,6 @@ class trace_reader final : public journal_reader {
   std::unique_ptr<observe::timeline> timeline_;
   std::vector<journal_entry> early_;
   time_point next_flush_{};
-  bool said_ = false;
   bool owns_ = false;
 };
 
