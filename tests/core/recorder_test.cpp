@@ -18,6 +18,8 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/kept_file.hpp"
+
 namespace sluice::tests {
 namespace {
 
@@ -104,6 +106,17 @@ TEST(Recorder, WritesWhatCameInAndWhatWasDone) {
   EXPECT_NE(text.find("\"client\":1,\"begun\":10,\"ended\":9,"), text.npos);
   EXPECT_EQ(text.substr(text.rfind('{', text.size() - 2)).find(",\"is\":\"end\"}\n"),
             text.size() - text.rfind('{', text.size() - 2) - 13);
+}
+
+TEST(Recorder, KeepsTheRecordingBefore) {
+  const directory here;
+  std::ofstream{here / "all"} << std::string(worth_keeping, 'x');
+  for (int starts = 0; starts < 3; ++starts) {
+    const auto made = core::recorder::create({.file = here / "all"});
+    ASSERT_TRUE(made);
+  }
+  EXPECT_EQ(text_of(here / "all.1"), std::string(worth_keeping, 'x'));
+  EXPECT_EQ(text_of(here / "all"), "");
 }
 
 TEST(Recorder, WritesThroughNobodysLink) {

@@ -26,6 +26,36 @@
 
 namespace sluice::cli {
 
+namespace {
+
+/// Boost.JSON writes 50.757 as 5.0757E1, which is right and reads badly.
+void append_json(std::string& to, const boost::json::value& from) {
+  const char* before = "";
+  if (const auto* const object = from.if_object()) {
+    to += '{';
+    for (const auto& [key, value] : *object) {
+      to += std::exchange(before, ",");
+      to += boost::json::serialize(key);
+      to += ':';
+      append_json(to, value);
+    }
+    to += '}';
+  } else if (const auto* const array = from.if_array()) {
+    to += '[';
+    for (const auto& each : *array) {
+      to += std::exchange(before, ",");
+      append_json(to, each);
+    }
+    to += ']';
+  } else if (from.is_double()) {
+    fmt::format_to(std::back_inserter(to), "{}", from.get_double());
+  } else {
+    to += boost::json::serialize(from);
+  }
+}
+
+}  // namespace
+
 void complain(std::string_view sentence) {
   std::fprintf(stderr, "sluice: %.*s\n", static_cast<int>(sentence.size()), sentence.data());
 }
@@ -37,7 +67,11 @@ bool print(std::string_view text) {
   return false;
 }
 
-bool print(const boost::json::value& value) { return print(boost::json::serialize(value) + "\n"); }
+bool print(const boost::json::value& value) {
+  std::string text;
+  append_json(text, value);
+  return print(text + "\n");
+}
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 

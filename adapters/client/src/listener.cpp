@@ -138,13 +138,14 @@ result<void> listener::open(const std::string& path, mode_t mode, std::optional<
   return {};
 }
 
-void listener::close() noexcept {
-  if (!socket_) return;
+bool listener::is_in_place() const noexcept {
   struct stat there {};
-  if (::lstat(path_.c_str(), &there) == 0 && there.st_ino == file_.st_ino &&
-      there.st_dev == file_.st_dev) {
-    ::unlink(path_.c_str());
-  }
+  return socket_ && ::lstat(path_.c_str(), &there) == 0 && there.st_ino == file_.st_ino &&
+         there.st_dev == file_.st_dev;
+}
+
+void listener::close() noexcept {
+  if (is_in_place()) ::unlink(path_.c_str());
   socket_ = foreign_fd();
 }
 

@@ -35,6 +35,8 @@ class listener {
   result<void> open(const std::string& path, mode_t mode, std::optional<gid_t> group,
                     std::string& problem);
   void close() noexcept;
+  /// Whether clients find it: its file may have been removed, or another one put in its place.
+  bool is_in_place() const noexcept;
   int fd() const noexcept { return socket_.get(); }
 
  private:

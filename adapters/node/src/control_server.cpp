@@ -21,6 +21,10 @@ constexpr int events_at_once = 16;
 constexpr int requests_at_once = 4;
 /// While somebody else still has the socket: an owner that has just ended, say.
 constexpr duration retry_every = 100ms;
+/// After it could not be had for another reason.
+constexpr duration open_again = 10s;
+/// Whether its file is still there.
+constexpr duration file_look_every = 1s;
 /// What peers passed and was not closed yet; then nobody is accepted.
 constexpr std::size_t most_closes = 64;
 
@@ -47,7 +51,8 @@ bool control_server::is_own(uid_t user) const noexcept { return user == 0 || use
 
 void control_server::owns(bool does) {
   wanted_ = does;
-  complained_ = false;
+  complained_ = failed_ = lost_ = false;
+  next_look_ = {};
   does ? open() : close();
 }
 
@@ -56,6 +61,8 @@ void control_server::open() {
   if (opened_) return accept_again();
   const auto failed = [&](const std::string& problem) {
     close();
+    failed_ = true;
+    next_look_ = clock::now() + open_again;
     if (options_.say && !std::exchange(complained_, true))
       options_.say(problem + "; 'sluice status' and the like find nobody here");
   };
@@ -67,7 +74,7 @@ void control_server::open() {
   std::string problem;
   if (const auto made = listener_.open(options_.socket, options_.mode, options_.group, problem);
       !made) {
-    if (made.error() != errc::already_owned) return failed(problem);
+    if (made.error() != errc::already_owned || lost_) return failed(problem);
     loop_.arm(again_, clock::now() + retry_every);
     return;
   }
@@ -80,6 +87,23 @@ void control_server::open() {
   if (!looking) return failed("the control socket: " + looking.error().message());
   looking_ = *looking;
   opened_ = true;
+  if (options_.say && (failed_ || lost_))
+    options_.say("the control socket " + options_.socket + " is served now");
+  complained_ = failed_ = lost_ = false;
+}
+
+void control_server::look_after_file(time_point now) {
+  if (!wanted_ || now < next_look_) return;
+  next_look_ = now + file_look_every;
+  if (opened_ && !listener_.is_in_place()) {
+    if (options_.say)
+      options_.say("the control socket " + options_.socket +
+                   " was removed or replaced; it is made anew");
+    close();
+    lost_ = true;
+  }
+  // Where somebody else has it, the timer looks.
+  if (!opened_ && (failed_ || lost_)) open();
 }
 
 void control_server::accept_again() {
@@ -228,6 +252,7 @@ void control_server::drop(handle which) {
 }
 
 void control_server::tick(time_point now) {
+  look_after_file(now);
   for (auto next = connections_.begin(); next != connections_.end();) {
     const auto which = next++;
     const connection& one = which->second;

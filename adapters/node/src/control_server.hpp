@@ -73,6 +73,7 @@ class control_server final : public journal_reader {
 
   void open();
   void close();
+  void look_after_file(time_point now);
   void accept_again();
   /// Accepts nobody for a moment.
   void pause();
@@ -100,6 +101,9 @@ class control_server final : public journal_reader {
   bool wanted_ = false;  // this program owns the node
   bool opened_ = false;
   bool complained_ = false;
+  bool failed_ = false;
+  bool lost_ = false;  // Its file was removed or replaced, and it is not back.
+  time_point next_look_{};
 };
 
 }  // namespace sluice

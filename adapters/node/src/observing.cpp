@@ -26,6 +26,8 @@ constexpr duration metrics_file_every = 15s;
 constexpr duration picture_age = 1s;
 /// After a socket could not be had.
 constexpr duration listen_again = 10s;
+/// Whether its file is still there.
+constexpr duration look_again = 1s;
 constexpr duration flush_every = 1s;
 
 /// Says a failure once, until it is another one or over.
@@ -33,9 +35,11 @@ class failure {
  public:
   failure(kfd::message_sink warn, std::string what)
       : warn_(std::move(warn)), what_(std::move(what)) {}
-  void is(error_code now) {
-    if (std::exchange(last_, now) != now && now) warn_(what_ + ": " + now.message());
+  void is(error_code now) { is(now, now.message()); }
+  void is(error_code now, const std::string& words) {
+    if (std::exchange(last_, now) != now && now) warn_(what_ + ": " + words);
   }
+  explicit operator bool() const noexcept { return static_cast<bool>(last_); }
 
  private:
   kfd::message_sink warn_;
@@ -60,7 +64,7 @@ class jobs_reader final : public journal_reader {
   void begin_anew() override { accounts_.leave(clock::now()); }
   void tick(time_point now) override {
     accounts_.tick(now);
-    if (!accounts_.curious() || now < next_look_) return;
+    if (now < next_look_ || !accounts_.curious()) return;
     next_look_ = now + picture_age;
     if (const auto seen = from_.look()) accounts_.see(*seen);
   }
@@ -117,7 +121,7 @@ class metrics_reader final : public journal_reader {
   void tick(time_point now) override {
     metrics_.tick(now);
     if (!owns_) return;
-    if (address_ && !server_ && now >= next_listen_) listen(now);
+    if (address_ && now >= next_listen_) listen(now);
     if (!how_.what.metrics_file.empty() && now >= next_file_) write(now);
   }
   void owns(bool does) override {
@@ -126,6 +130,7 @@ class metrics_reader final : public journal_reader {
     seen_.reset();
     next_look_ = {};
     if (does) {
+      waited_ = false;
       next_listen_ = next_file_ = {};
       tick(clock::now());
     } else {
@@ -142,18 +147,36 @@ class metrics_reader final : public journal_reader {
 
  private:
   void listen(time_point now) {
-    next_listen_ = now + listen_again;
-    auto made = observe::metrics_server::listen(
-        *address_, [this](observe::metrics_form form) { return page(form); });
-    if (made) {
-      server_ = std::move(*made);
-      const auto watched = loop_.watch(server_->ready_fd(), [this] { server_->serve(); });
-      if (!watched) server_.reset();
-      not_served_.is(watched ? error_code{} : watched.error());
-      if (watched) watch_ = *watched;
-    } else {
-      not_served_.is(made.error());
+    next_listen_ = now + look_again;
+    if (server_ && server_->is_in_place()) return;
+    if (server_) {
+      how_.warn("the metrics socket " + address_->unix_path +
+                " was removed or replaced; it is made anew");
+      shut();
+      was_served_ = false;
     }
+    std::string problem;
+    auto made = observe::metrics_server::listen(
+        *address_, [this](observe::metrics_form form) { return page(form); }, problem);
+    error_code why = made ? error_code{} : made.error();
+    if (made) {
+      const auto watched = loop_.watch((*made)->ready_fd(), [this] { server_->serve(); });
+      if (watched) {
+        watch_ = *watched;
+        server_ = std::move(*made);
+      } else {
+        why = watched.error();
+        problem = why.message();
+      }
+    }
+    // An owner that is about to end may still serve it: that is no news.
+    if (why == errc::already_owned && !std::exchange(waited_, true)) return;
+    if (why) next_listen_ = now + listen_again;
+    if (!why) waited_ = false;
+    if (!why && (not_served_ || !was_served_))
+      how_.tell("metrics are served at " + how_.what.metrics + " now");
+    was_served_ = was_served_ || !why;
+    not_served_.is(why, problem);
   }
   void shut() {
     if (!server_) return;
@@ -202,6 +225,8 @@ class metrics_reader final : public journal_reader {
   time_point next_file_{};
   ino_t inode_ = 0;  // Of the metrics file as it was written.
   bool owns_ = false;
+  bool waited_ = false;     // For one that serves it.
+  bool was_served_ = true;  // And the file was not lost since: no news.
 };
 
 /// The file is made anew when this program comes to own the node: until then it may be the owner's.
@@ -234,11 +259,7 @@ class trace_reader final : public journal_reader {
     if (!to_ || now < next_flush_) return;
     next_flush_ = now + flush_every;
     to_->flush();
-    if (said_ || !(to_->full() || to_->error())) return;
-    said_ = true;
-    how_.warn("the trace " + how_.what.trace +
-              (to_->full() ? " is full and ends here"
-                           : " ends here, it cannot be written: " + to_->error().message()));
+    not_written_.is(to_->error());
   }
   void owns(bool does) override {
     owns_ = does;
@@ -258,7 +279,6 @@ class trace_reader final : public journal_reader {
     not_written_.is(made ? error_code{} : made.error());
     if (!made) return;
     to_ = std::move(*made);
-    said_ = false;
     timeline_ = std::make_unique<observe::timeline>(
         *to_, observe::timeline_options{
                   .read = read_, .observed = !how_.enforces, .simulated = how_.simulated});
@@ -277,7 +297,6 @@ class trace_reader final : public journal_reader {
   std::unique_ptr<observe::timeline> timeline_;
   std::vector<journal_entry> early_;
   time_point next_flush_{};
-  bool said_ = false;
   bool owns_ = false;
 };
 

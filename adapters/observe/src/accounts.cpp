@@ -25,6 +25,8 @@ void accounts::hear(const journal_entry& entry) {
     account& which = found->second;
     if (fresh) {
       which.part_since = entry.at;
+      next_part_ = std::min(next_part_, entry.at + options_.part_every);
+      unknown_.insert(entry.process);
       which.part.pid = entry.pid;
       which.part.start = entry.start_time;
       process_words words = options_.read(entry.pid, entry.start_time);
@@ -53,11 +55,15 @@ void accounts::hear(const journal_entry& entry) {
       which.part.longest = std::max(which.part.longest, entry.length);
       which.off_since = which.off_began = never;
       break;
-    case journal_kind::batch: add_gpu(which, entry.gpu); break;
+    case journal_kind::batch:
+      add_gpu(which, entry.gpu);
+      unknown_.erase(found->first);
+      break;
     case journal_kind::process_gone:
       which.part.what = entry.what;
       mend(which, entry);
       write(which, entry.at, job_end::ended);
+      unknown_.erase(found->first);
       open_.erase(found);
       break;
     default: break;
@@ -93,6 +99,7 @@ void accounts::mend(const picture& now) {
     const auto one = next++;
     if (there.contains(one->first)) continue;
     write(one->second, std::max(now.at, one->second.part_since), job_end::ended);
+    unknown_.erase(one->first);
     open_.erase(one);
   }
   for (const auto& [id, one] : there) {
@@ -124,23 +131,25 @@ void accounts::see(const picture& now) {
       if (const auto found = open_.find(each.id); found != open_.end()) {
         ++found->second.looks;
         for (const queues_on_gpu& queues : each.queues) add_gpu(found->second, queues.gpu);
+        if (!each.queues.empty() || found->second.looks == most_looks) unknown_.erase(each.id);
       }
 }
 
-bool accounts::curious() const noexcept {
-  return std::ranges::any_of(open_, [](const auto& each) {
-    return each.second.part.gpus.empty() && each.second.looks < most_looks;
-  });
-}
-
 void accounts::tick(time_point now) {
-  for (auto& [id, which] : open_)
+  if (now < next_part_) return;
+  next_part_ = never;
+  for (auto& [id, which] : open_) {
     if (now - which.part_since >= options_.part_every) write(which, now, job_end::runs);
+    // One that is left out is so until then.
+    const time_point due = which.part_since + options_.part_every;
+    next_part_ = std::min(next_part_, due > now ? due : now + options_.part_every);
+  }
 }
 
 void accounts::leave(time_point now) {
   for (auto& [id, which] : open_) write(which, now, job_end::left);
   open_.clear();
+  unknown_.clear();
 }
 
 void accounts::add_gpu(account& to, gpu_id which) {
@@ -155,9 +164,10 @@ void accounts::write(account& which, time_point now, job_end why) {
     part.longest = std::max(part.longest, now - which.off_began);
     which.off_since = now;
   }
-  // Such as the daemon and its agent, who have the driver open and no queue.
-  if (part.what == role::unmatched && part.gpus.empty() && which.looks != 0 &&
-      part.suspensions == 0 && part.suspended == duration::zero())
+  // Such as the daemon and its agent, a monitor, or who only asks what GPUs there are: they have
+  // the driver open and no queue that anybody saw.
+  if (part.what == role::unmatched && part.gpus.empty() && part.suspensions == 0 &&
+      part.suspended == duration::zero())
     return;
   part.time = options_.wall();
   part.end = why;

@@ -86,7 +86,8 @@ struct per_group {
   std::uint64_t processes = 0;  ///< Now.
   std::uint64_t suspensions = 0;
   duration suspended{};
-  duration shown{};  ///< At most: one that went on although it had ended is not taken back.
+  bool listed = false;  ///< On the page, once anything is to be said of it.
+  duration shown{};     ///< At most: one that went on although it had ended is not taken back.
   time_point last{};
 };
 
@@ -258,6 +259,8 @@ class page {
       : text_(form), moment_(moment), now_(now) {}
 
   void of_node() {
+    text_.family("sluice_build", metric_type::info, "What is running here.");
+    text_.sample({{"version", SLUICE_VERSION}}, std::uint64_t{1});
     const auto flag = [this](std::string_view name, bool is, std::string_view help) {
       text_.family(name, metric_type::gauge, help);
       text_.sample({}, std::uint64_t{is ? 1U : 0U});
@@ -281,6 +284,8 @@ class page {
               from.backend_restarts},
              {"mechanism_fallbacks", "Times that the better way to suspend failed.",
               from.mechanism_fallbacks},
+             {"failed_reservations", "Shares that the driver refused, or no longer keeps to.",
+              from.failed_reservations},
              {"policy_ejections", "Policies removed for what they did.", from.policy_ejections},
              {"online_begins", "Busy periods that clients began.", from.begins},
              {"expired_begins", "Busy periods that nobody ended within max_busy.",
@@ -365,23 +370,38 @@ class page {
         text_.sample({{"gpu", name_of(gpu)}, {"cause", name_of(causes[i])}}, of.breakers[i]);
   }
 
+  /// Who has the driver open and neither a role nor a queue does not use a GPU: the daemon and its
+  /// agent, a monitor.
   template <class Groups, class Processes>
   void of_groups(Groups& groups, const Processes& processes) {
-    text_.family("sluice_group_processes", metric_type::gauge, "Processes that use a GPU.");
-    for (const auto& [name, of] : groups) text_.sample({{"group", name}}, of.processes);
-    text_.family("sluice_group_suspensions", metric_type::counter,
-                 "Times that a process of the group was kept off.");
-    for (const auto& [name, of] : groups) text_.sample({{"group", name}}, of.suspensions);
+    std::set<process_id> with_queues;
+    if (moment_.seen != nullptr)
+      for (const group_picture& group : moment_.seen->groups)
+        for (const process_picture& each : group.processes)
+          if (!each.queues.empty()) with_queues.insert(each.id);
+    std::map<std::string, std::uint64_t> users;
+    for (const auto& [name, of] : groups)
+      if (of.listed || of.suspensions != 0) users[name] = 0;
     std::map<std::string, duration> now_off;
     std::array<std::uint64_t, 3> by_role{};
     for (const auto& [id, each] : processes) {
       now_off[each.group] += each.off.until(now_);
+      if (each.what == role::unmatched && !with_queues.contains(id)) continue;
+      ++users[each.group];
       if (const auto what = static_cast<std::size_t>(each.what); what < by_role.size())
         ++by_role[what];
     }
+    text_.family("sluice_group_processes", metric_type::gauge, "Processes that use a GPU.");
+    for (const auto& [name, count] : users) text_.sample({{"group", name}}, count);
+    text_.family("sluice_group_suspensions", metric_type::counter,
+                 "Times that a process of the group was kept off.");
+    for (const auto& [name, count] : users)
+      text_.sample({{"group", name}}, groups.at(name).suspensions);
     text_.family("sluice_group_suspended_seconds", metric_type::counter,
                  "Time for which processes of the group were kept off, added up.");
-    for (auto& [name, of] : groups) {
+    for (const auto& [name, count] : users) {
+      auto& of = groups.at(name);
+      of.listed = true;
       of.shown = std::max(of.shown, of.suspended + now_off[name]);
       text_.sample({{"group", name}}, seconds(of.shown));
     }
@@ -393,9 +413,12 @@ class page {
   void of_decisions(std::uint64_t held, std::span<const std::uint64_t> let_go,
                     std::span<const std::uint64_t> forced) {
     counter("holds", "Times that a group was to be off.", held);
-    by_rule("sluice_releases", "Times that a group was let go, and why.", let_go);
+    by_rule("sluice_releases", "Times that a group was let go, and why.", let_go,
+            [](journal_rule) { return true; });
     by_rule("sluice_forced_runs", "Times that a limit made a group run that the policy held.",
-            forced);
+            forced, [](journal_rule each) {
+              return each == journal_rule::max_suspend || each == journal_rule::offline_floor;
+            });
   }
 
   void of_suspensions(const time_buckets& from) {
@@ -434,11 +457,14 @@ class page {
       for (std::size_t i = 0; i < commands.size(); ++i)
         write({{"gpu", name_of(gpu)}, {"command", name_of(commands[i])}}, of.by_command[i]);
   }
-  void by_rule(std::string_view name, std::string_view help,
-               std::span<const std::uint64_t> values) {
+  /// \param may what there can be: its zero as well, for increase() needs a value before the first.
+  template <class May>
+  void by_rule(std::string_view name, std::string_view help, std::span<const std::uint64_t> values,
+               May may) {
     text_.family(name, metric_type::counter, help);
     for (const auto& [rule, word] : rules)
-      if (const std::uint64_t value = values[static_cast<std::size_t>(rule)]; value != 0)
+      if (const std::uint64_t value = values[static_cast<std::size_t>(rule)];
+          value != 0 || may(rule))
         text_.sample({{"why", word}}, value);
   }
   void queues(const picture& seen) {
@@ -474,6 +500,9 @@ class page {
 
 std::string metrics::text(metrics_form form, const metrics_moment& moment, time_point now) const {
   counts& from = *counts_;
+  // Each from its zero on.
+  if (moment.seen != nullptr)
+    for (const gpu_picture& each : moment.seen->gpus) from.gpus.try_emplace(each.id);
   page made(form, moment, now);
   made.of_node();
   made.of_picture();

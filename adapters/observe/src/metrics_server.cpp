@@ -1,16 +1,15 @@
 #include "sluice/observe/metrics_server.hpp"
 
 #include "http_request.hpp"
+#include "listener.hpp"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/stat.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <list>
 #include <utility>
 
@@ -21,6 +20,9 @@
 namespace sluice::observe {
 namespace {
 
+/// Of a request that is refused, behind what it was refused for.
+constexpr std::size_t most_ignored = std::size_t{1} << 20U;
+
 constexpr std::string_view reason_of(int status) {
   switch (status) {
     case 200: return "OK";
@@ -29,29 +31,6 @@ constexpr std::string_view reason_of(int status) {
     case 405: return "Method Not Allowed";
     default: return "Request Header Fields Too Large";
   }
-}
-
-result<unique_fd> listen_at_path(const std::string& path) {
-  unique_fd made{::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
-  if (!made) return last_system_error();
-  struct stat found {};
-  if (::lstat(path.c_str(), &found) == 0 && !S_ISSOCK(found.st_mode))
-    return error_code{EEXIST, boost::system::system_category()};
-  // Under another name until it is as it should be.
-  const std::string fresh = fmt::format("{}.{}", path, ::getpid());
-  sockaddr_un at{};
-  at.sun_family = AF_UNIX;
-  std::memcpy(at.sun_path, fresh.c_str(), std::min(fresh.size() + 1, sizeof at.sun_path - 1));
-  ::unlink(fresh.c_str());
-  if (::bind(made.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0)
-    return last_system_error();
-  if (::chmod(fresh.c_str(), 0660) != 0 || ::listen(made.get(), SOMAXCONN) != 0 ||
-      std::rename(fresh.c_str(), path.c_str()) != 0) {
-    const error_code error = last_system_error();
-    ::unlink(fresh.c_str());
-    return error;
-  }
-  return made;
 }
 
 result<unique_fd> listen_at_address(const metrics_address& at) {
@@ -73,35 +52,32 @@ class metrics_server::impl {
  public:
   impl(std::function<std::string(metrics_form)> page, std::string unix_path)
       : page_(std::move(page)), unix_path_(std::move(unix_path)) {}
-  ~impl() {
-    // Unless it is another one's by now.
-    struct stat found {};
-    if (inode_ != 0 && ::lstat(unix_path_.c_str(), &found) == 0 && found.st_ino == inode_)
-      ::unlink(unix_path_.c_str());
-  }
 
-  result<void> start(const metrics_address& at) {
+  result<void> start(const metrics_address& at, std::string& problem) {
     ring_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
     timer_ = unique_fd{::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)};
     if (!ring_ || !timer_) return last_system_error();
-    auto made = unix_path_.empty() ? listen_at_address(at) : listen_at_path(unix_path_);
-    if (!made) return made.error();
-    listener_ = std::move(*made);
-    struct stat found {};
-    if (!unix_path_.empty() && ::lstat(unix_path_.c_str(), &found) == 0) inode_ = found.st_ino;
-    if (!watch(listener_.get(), EPOLLIN, &listener_) || !watch(timer_.get(), EPOLLIN, &timer_))
+    if (unix_path_.empty()) {
+      auto made = listen_at_address(at);
+      if (!made) return made.error();
+      port_ = std::move(*made);
+    } else if (const auto opened = file_.open(unix_path_, 0660, {}, problem); !opened) {
+      return opened.error();
+    }
+    if (!watch(listening(), EPOLLIN, &port_) || !watch(timer_.get(), EPOLLIN, &timer_))
       return last_system_error();
     return {};
   }
 
   int ready_fd() const { return ring_.get(); }
+  bool is_in_place() const { return unix_path_.empty() || file_.is_in_place(); }
 
   void serve() {
     std::array<epoll_event, most_connections + 2> ready;
     const int count = ::epoll_wait(ring_.get(), ready.data(), static_cast<int>(ready.size()), 0);
     for (int i = 0; i < count; ++i) {
       void* const what = ready[static_cast<std::size_t>(i)].data.ptr;
-      if (what == &listener_) {
+      if (what == &port_) {
         take_in();
       } else if (what == &timer_) {
         std::uint64_t ignored = 0;
@@ -112,14 +88,14 @@ class metrics_server::impl {
     }
     const time_point now = clock::now();
     connections_.remove_if([&](const connection& each) { return each.over || each.until <= now; });
-    if (accept_at_ <= now && watch(listener_.get(), EPOLLIN, &listener_)) accept_at_ = never;
+    if (accept_at_ <= now && watch(listening(), EPOLLIN, &port_)) accept_at_ = never;
     set_timer();
   }
 
   std::uint16_t port() const {
     metrics_address at;
     socklen_t size = sizeof at.ip;
-    if (!unix_path_.empty() || ::getsockname(listener_.get(), &at.ip.any, &size) != 0) return 0;
+    if (!unix_path_.empty() || ::getsockname(port_.get(), &at.ip.any, &size) != 0) return 0;
     return ntohs(at.ip.any.sa_family == AF_INET6 ? at.ip.v6.sin6_port : at.ip.v4.sin_port);
   }
 
@@ -130,8 +106,13 @@ class metrics_server::impl {
     std::string in{};
     std::string out{};
     std::size_t sent = 0;
+    std::size_t ignored = 0;
+    bool refused = false;
+    bool answered = false;  ///< What else it says is read, and nobody minds.
     bool over = false;
   };
+
+  int listening() const { return unix_path_.empty() ? port_.get() : file_.fd(); }
 
   bool watch(int fd, std::uint32_t events, void* what) {
     epoll_event wanted{};
@@ -143,7 +124,7 @@ class metrics_server::impl {
   void take_in() {
     // As many as there may be: the others stay where they are, or are turned away.
     for (std::size_t i = 0; i < most_connections; ++i) {
-      unique_fd fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+      unique_fd fd{::accept4(listening(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
       if (!fd) {
         // Out of descriptors: those that wait would be announced again and again.
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) pause();
@@ -158,13 +139,14 @@ class metrics_server::impl {
   }
 
   void pause() {
-    ::epoll_ctl(ring_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+    ::epoll_ctl(ring_.get(), EPOLL_CTL_DEL, listening(), nullptr);
     accept_at_ = clock::now() + std::chrono::milliseconds(100);
   }
 
   void go_on(connection& with) {
     if (with.out.empty()) hear(with);
-    if (!with.out.empty()) say(with);
+    if (!with.out.empty() && !with.answered) say(with);
+    if (with.answered) ignore(with);
   }
 
   void hear(connection& with) {
@@ -190,6 +172,7 @@ class metrics_server::impl {
     const std::string body =
         good ? page_(asked.form)
              : fmt::format("{}; ask for GET /metrics\n", reason_of(asked.status));
+    to.refused = !good;
     to.out = fmt::format(
         "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}Connection: close\r\n\r\n",
         asked.status, reason_of(asked.status),
@@ -208,7 +191,21 @@ class metrics_server::impl {
       to.sent += static_cast<std::size_t>(sent);
     }
     if (to.sent == to.out.size()) ::shutdown(to.fd.get(), SHUT_WR);
-    to.over = true;
+    to.answered = to.refused && to.sent == to.out.size();
+    to.over = !to.answered;
+  }
+
+  /// To close with bytes unread is a reset, which may overtake the answer that says what is wrong.
+  void ignore(connection& of) {
+    std::array<char, 2048> some;
+    while (of.ignored < most_ignored) {
+      const ssize_t got = ::recv(of.fd.get(), some.data(), some.size(), 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return;
+      if (got <= 0) break;
+      of.ignored += static_cast<std::size_t>(got);
+    }
+    of.over = true;
   }
 
   void set_timer() {
@@ -227,10 +224,10 @@ class metrics_server::impl {
   time_point accept_at_ = never;  // Again; never: it accepts.
   std::function<std::string(metrics_form)> page_;
   std::string unix_path_;
-  ino_t inode_ = 0;
+  client::listener file_{SOCK_STREAM, "the metrics socket"};
   unique_fd ring_;
   unique_fd timer_;
-  unique_fd listener_;
+  unique_fd port_;  // Unless it is a file.
   std::list<connection> connections_;
 };
 
@@ -238,12 +235,17 @@ metrics_server::metrics_server(std::unique_ptr<impl> body) noexcept : impl_(std:
 metrics_server::~metrics_server() = default;
 
 result<std::unique_ptr<metrics_server>> metrics_server::listen(
-    const metrics_address& at, std::function<std::string(metrics_form)> page) {
+    const metrics_address& at, std::function<std::string(metrics_form)> page,
+    std::string& problem) {
   auto body = std::make_unique<impl>(std::move(page), at.unix_path);
-  if (const auto started = body->start(at); !started) return started.error();
+  if (const auto started = body->start(at, problem); !started) {
+    if (problem.empty()) problem = started.error().message();
+    return started.error();
+  }
   return std::unique_ptr<metrics_server>{new metrics_server{std::move(body)}};
 }
 
+bool metrics_server::is_in_place() const noexcept { return impl_->is_in_place(); }
 int metrics_server::ready_fd() const noexcept { return impl_->ready_fd(); }
 void metrics_server::serve() { impl_->serve(); }
 std::uint16_t metrics_server::port() const noexcept { return impl_->port(); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <set>
@@ -22,8 +23,10 @@ using std::chrono::microseconds;
 
 /// Rows that are no process have numbers that no process has; of a pid that comes again, too.
 constexpr int first_own_row = 4'194'305;
-/// Suspends on one GPU that wait to be told what they made room for.
+/// Suspends on one GPU that wait to be told what they made room for, and stretches of online work
+/// that are over while a driver call lasts.
 constexpr std::size_t most_effects = 1024;
+constexpr std::size_t most_over = 1024;
 
 using microsecond = std::int64_t;
 
@@ -69,8 +72,8 @@ struct lane {
   lane_state state = lane_state::unknown;
   time_point since{};
   std::uint64_t turn = 0;
-  bool makes_room = false;  ///< Online work was in flight when the suspend was handed over.
-  point suspended_by{};     ///< row 0: by nothing that is shown.
+  std::uint64_t room_for = 0;  ///< The gpu_row::period in which the suspend was handed over.
+  point suspended_by{};        ///< row 0: by nothing that is shown.
 };
 
 struct process_row {
@@ -88,6 +91,12 @@ struct process_row {
   time_point attached_since = never;
 };
 
+/// A suspend.
+struct effect {
+  point call{};
+  std::uint64_t room_for = 0;  ///< As lane::room_for.
+};
+
 struct gpu_row {
   int row = 0;
   track online;
@@ -95,12 +104,16 @@ struct gpu_row {
   track breaker;
   time_point busy_since = never;
   std::uint64_t busy_turn = 0;
-  point last_online{};         ///< row 0: none was yet.
-  std::vector<point> effects;  ///< Suspends that no arrow leads to yet.
+  std::uint64_t period = 0;  ///< Of online work: the one in flight, or the last one.
+  std::deque<point> over;    ///< The last periods that are over; the newest, `period`, last.
+  time_point begun = never;  ///< The first begin of the turn `begun_turn`.
+  std::uint64_t begun_turn = 0;
+  std::vector<effect> effects;  ///< Suspends that no arrow leads to yet.
 };
 
 struct client_row {
   int row = 0;
+  std::string name;
   std::map<gpu_id, std::int64_t> in_flight;
 };
 
@@ -111,6 +124,7 @@ class timeline::impl {
   impl(trace_file& to, timeline_options options) : to_(to), options_(std::move(options)) {}
 
   void hear(const journal_entry& entry) {
+    if (to_.error()) return;
     last_ = std::max(last_, entry.at);
     if (base_ == never) base_ = entry.at;
     switch (entry.kind) {
@@ -141,15 +155,16 @@ class timeline::impl {
       case journal_kind::stop: note("stop", entry); break;
       default: hear_of_process(entry); break;
     }
+    if (to_.nearly_full()) turn_over();
   }
 
   void missed(std::uint64_t entries) {
-    if (base_ == never) return;
+    if (base_ == never || to_.error()) return;
     note(fmt::format("{} entries are missing here", entries), {.at = last_});
   }
 
   void mend(const picture& seen) {
-    if (base_ == never) return;
+    if (base_ == never || to_.error()) return;
     const time_point now = std::max(seen.at, last_);
     std::set<process_id> there;
     for (const group_picture& group : seen.groups) {
@@ -174,8 +189,7 @@ class timeline::impl {
         if (const auto found = gpus_.find(each.id); found != gpus_.end())
           end_busy(found->second, now);
       } else if (gpu_row& which = gpu_of(each.id); which.busy_since == never) {
-        which.busy_since = now;
-        which.busy_turn = seen.turns;
+        begin_busy(which, now, seen.turns);
       }
     }
     std::erase_if(clients_, [&](const auto& each) {
@@ -185,7 +199,7 @@ class timeline::impl {
   }
 
   void finish(time_point now) {
-    if (base_ == never) return;
+    if (base_ == never || to_.error()) return;
     now = std::max(now, last_);
     for (auto& [id, each] : processes_) end(each, now);
     for (auto& [id, each] : gpus_) end_busy(each, now);
@@ -275,6 +289,57 @@ class timeline::impl {
     begin_event('f', to.row, to.track, to.at, name);
     more(R"(,"cat":"cause","bp":"e","id":{})", arrows_);
     end_event();
+  }
+  /// What is open ends in this file, and begins in the next one, which knows its own rows alone.
+  void turn_over() {
+    for (auto& [id, each] : processes_) {
+      if (each.row == 0) continue;
+      if (each.off_since != never) {
+        end_off(each, last_, 0);
+        each.off_since = last_;
+      }
+      end_stretch(each, each.attaching_since, "attaching");
+      end_stretch(each, each.attached_since, "attached");
+      for (auto& [gpu, on] : each.lanes) {
+        if (on.state == lane_state::unknown) continue;
+        slice(on.states, "queues", name_of(on.state), on.since, last_, on.turn);
+        on.since = last_;
+      }
+    }
+    for (auto& [id, each] : gpus_) {
+      if (each.busy_since == never) continue;
+      end_busy(each, last_);
+      each.busy_since = last_;
+    }
+    to_.turn_over();
+    base_ = last_;
+    rows_.clear();
+    next_row_ = first_own_row;
+    tracks_ = 0;
+    scheduler_ = {};
+    for (auto& [id, each] : gpus_) {
+      each.row = 0;
+      each.online = each.preemption = each.breaker = {};
+      each.over.clear();
+      each.effects.clear();
+    }
+    for (auto& [id, each] : gpus_) (void)gpu_of(id);
+    for (auto& [id, each] : clients_) each.row = 0;
+    for (auto& [id, each] : processes_) {
+      if (std::exchange(each.row, 0) == 0) continue;
+      each.decisions = each.session = each.off = {};
+      show(each);
+      for (auto& [gpu, on] : each.lanes) {
+        on.states = on.calls = {};
+        on.suspended_by = {};
+        (void)lane_of(each, gpu);
+      }
+    }
+  }
+  void end_stretch(process_row& of, time_point& since, std::string_view name) {
+    if (since == never) return;
+    slice(of.session, "session", name, since, last_, 0);
+    since = last_;
   }
   void note(std::string_view words, const journal_entry& entry) {
     if (scheduler_.number == 0) {
@@ -378,7 +443,8 @@ class timeline::impl {
   }
   void hand_over(process_row& which, const journal_entry& entry) {
     lane& on = lane_of(which, entry.gpu);
-    on.makes_room = gpu_of(entry.gpu).busy_since != never;
+    const gpu_row& at_work = gpu_of(entry.gpu);
+    on.room_for = at_work.busy_since != never ? at_work.period : 0;
     if (entry.error != 0)
       mark(on.calls, "driver", fmt::format("refused: {}", entry.words()), entry);
     else
@@ -406,7 +472,7 @@ class timeline::impl {
     if (!done) return;
     if (suspend) {
       on.suspended_by = call;
-      if (on.makes_room) lead_from_online(gpu_of(entry.gpu), call);
+      lead_from_online(gpu_of(entry.gpu), {call, on.room_for});
     } else if (on.suspended_by.row != 0) {
       arrow("resumed by", std::exchange(on.suspended_by, {}), call);
     }
@@ -463,13 +529,14 @@ class timeline::impl {
     switch (entry.kind) {
       case journal_kind::busy:
         if (which.busy_since != never) break;
-        which.busy_since = entry.at;
-        which.busy_turn = entry.turn;
+        begin_busy(which,
+                   which.begun_turn == entry.turn ? std::min(which.begun, entry.at) : entry.at,
+                   entry.turn);
         break;
       case journal_kind::idle: end_busy(which, entry.at); break;
       case journal_kind::off:
-        lead_to(which, slice(which.preemption, "preemption", "arrival to offline off",
-                             entry.at - entry.length, entry.at, entry.turn));
+        lead_from_arrival(which, slice(which.preemption, "preemption", "arrival to offline off",
+                                       entry.since, entry.until, entry.turn));
         break;
       case journal_kind::breaker_open:
         mark(which.breaker, "breaker", "opened: nothing is suspended here", entry);
@@ -477,22 +544,46 @@ class timeline::impl {
       default: mark(which.breaker, "breaker", "closed", entry); break;
     }
   }
+  void note_begin(gpu_row& which, const journal_entry& entry) {
+    if (std::exchange(which.begun_turn, entry.turn) != entry.turn) which.begun = never;
+    which.begun = std::min(which.begun, entry.since);
+  }
+  void begin_busy(gpu_row& which, time_point when, std::uint64_t turn) {
+    which.busy_since = when;
+    which.busy_turn = turn;
+    ++which.period;
+  }
   void end_busy(gpu_row& which, time_point when) {
     if (which.busy_since == never) return;
-    which.last_online = slice(which.online, "online", "online work",
-                              std::exchange(which.busy_since, never), when, which.busy_turn);
-    lead_to(which, which.last_online);
+    which.over.push_back(slice(which.online, "online", "online work",
+                               std::exchange(which.busy_since, never), when, which.busy_turn));
+    if (which.over.size() > most_over) which.over.pop_front();
+    std::erase_if(which.effects, [&](const effect& each) {
+      if (each.room_for == which.period) arrow("makes room", which.over.back(), each.call);
+      return each.room_for == which.period;
+    });
   }
-  /// From the online work that is in flight, once its stretch is written, or from what was.
-  void lead_from_online(gpu_row& which, const point& effect) {
-    if (which.busy_since == never) {
-      if (which.last_online.row != 0) arrow("makes room", which.last_online, effect);
-    } else if (which.effects.size() < most_effects) {
-      which.effects.push_back(effect);
+  /// From the online work that was in flight when it was handed over, once that stretch is written.
+  /// Where none was, an arrival may have been the cause all the same, which is known when all is
+  /// off.
+  void lead_from_online(gpu_row& which, const effect& what) {
+    const auto ago = static_cast<std::ptrdiff_t>(which.period - what.room_for);
+    if (what.room_for == 0 || (ago == 0 && which.busy_since != never)) {
+      if (which.effects.size() == most_effects) which.effects.erase(which.effects.begin());
+      which.effects.push_back(what);
+      return;
     }
+    // The period in flight is none of those that are over.
+    const auto back = which.busy_since != never ? ago : ago + 1;
+    if (back <= std::ssize(which.over)) arrow("makes room", *(which.over.end() - back), what.call);
   }
-  void lead_to(gpu_row& which, const point& cause) {
-    for (const point& each : std::exchange(which.effects, {})) arrow("makes room", cause, each);
+  /// To the suspends since then; one before it made room for other work, or for none.
+  void lead_from_arrival(gpu_row& which, const point& cause) {
+    std::erase_if(which.effects, [&](const effect& each) {
+      const bool leads = each.call.at >= cause.at;
+      if (leads) arrow("makes room", cause, each.call);
+      return leads || each.room_for == 0;
+    });
   }
 
   // Clients ---------------------------------------------------------------------------------------
@@ -500,14 +591,16 @@ class timeline::impl {
   client_row& client_of(client_id id, std::string_view name) {
     client_row& which = clients_[id];
     if (which.row != 0) return which;
+    if (which.name.empty()) which.name = name;
     which.row = new_row();
-    name_row(which.row, fmt::format("client {}", name), 1);
+    name_row(which.row, fmt::format("client {}", which.name), 1);
     return which;
   }
   void add_client(const journal_entry& entry) { client_of(entry.client, entry.words()); }
   void count(const journal_entry& entry) {
     client_row& which = client_of(entry.client, "?");
     std::int64_t& now = which.in_flight[entry.gpu];
+    if (entry.kind == journal_kind::begin) note_begin(gpu_of(entry.gpu), entry);
     now += entry.kind == journal_kind::begin ? entry.count : -std::int64_t{entry.count};
     now = std::max<std::int64_t>(now, 0);  // where entries were lost
     begin_event('C', which.row, 0, at(entry.at),

@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+
+#include "sluice/kept_file.hpp"
 
 namespace sluice::observe {
 namespace {
@@ -15,18 +18,33 @@ constexpr std::string_view the_end = "\n]\n";
 
 result<std::unique_ptr<trace_file>> trace_file::create(const std::string& path,
                                                        std::uint64_t most) {
-  const int fd = ::open(path.c_str(),
-                        O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
-  if (fd < 0) return last_system_error();
-  std::unique_ptr<trace_file> made{new trace_file{fd, most}};
-  made->waiting_ = "[\n";
-  made->size_ = made->waiting_.size() + the_end.size();
+  keep_earlier_file(path);
+  std::unique_ptr<trace_file> made{new trace_file{path, most}};
+  if (const auto begun = made->begin(); !begun) return begun.error();
   return made;
 }
 
-trace_file::~trace_file() {
+trace_file::~trace_file() { close(); }
+
+result<void> trace_file::begin() {
+  fd_.reset(::open(path_.c_str(),
+                   O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644));
+  if (!fd_) return last_system_error();
+  waiting_ = "[\n";
+  size_ = waiting_.size() + the_end.size();
+  any_ = full_ = closed_ = false;
+  return {};
+}
+
+void trace_file::turn_over() {
   close();
-  ::close(fd_);
+  if (error_) return;
+  // Somebody may have moved it away already.
+  if (std::rename(path_.c_str(), (path_ + ".1").c_str()) != 0 && errno != ENOENT) {
+    error_ = last_system_error();
+  } else if (const auto begun = begin(); !begun) {
+    error_ = begun.error();
+  }
 }
 
 void trace_file::add(std::string_view event) {
@@ -47,7 +65,7 @@ void trace_file::add(std::string_view event) {
 void trace_file::flush() {
   std::string_view rest = waiting_;
   while (!rest.empty() && !error_) {
-    const ssize_t wrote = ::write(fd_, rest.data(), rest.size());
+    const ssize_t wrote = ::write(fd_.get(), rest.data(), rest.size());
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) {
       error_ = last_system_error();

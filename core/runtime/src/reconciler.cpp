@@ -162,7 +162,12 @@ void reconciler::note_off(gpu& on, time_point at) noexcept {
   if (on.not_off != 0 || !std::exchange(on.arrival_open, false)) return;
   stats_.arrival_to_off.record(at - on.arrival);
   if (record_ != nullptr) record_->off(on.id, at - on.arrival);
-  journal_.put({.kind = journal_kind::off, .gpu = on.id, .length = at - on.arrival}, table_.now());
+  journal_.put({.kind = journal_kind::off,
+                .gpu = on.id,
+                .since = on.arrival,
+                .until = at,
+                .length = at - on.arrival},
+               table_.now());
 }
 
 void reconciler::tell_handed(const process& which, error_code error, time_point now) noexcept {

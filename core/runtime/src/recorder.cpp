@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 
+#include "sluice/kept_file.hpp"
 #include "sluice/quiet_thread.hpp"
 #include "sluice/time.hpp"
 
@@ -30,6 +31,7 @@ result<std::unique_ptr<recorder>> recorder::create(const record_options& with) {
   if (with.buffer < (std::size_t{4} << 10) || with.buffer > (std::size_t{1} << 30)) {
     return errc::bad_config;
   }
+  keep_earlier_file(with.file);
   // Not to wait for the reader of a pipe, neither here nor later. Nor through a link, which
   // somebody else may have put there for a file that is ours to empty.
   const int file = open(with.file.c_str(),

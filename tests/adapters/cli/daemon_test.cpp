@@ -458,8 +458,14 @@ TEST_F(Daemon, AccountsForJobsCountsAndDrawsWhatHappened) {
   const std::string told = look({"--since", "1h"});
   EXPECT_THAT(told,
               ContainsRegex("integration_tar \\([a-z]+\\): .* wall, suspended .*, 3 times, "));
-  EXPECT_THAT(look({"--json"}), ContainsRegex("\"gpus\":\\[[0-9]+\\]"));
+  const std::string json = look({"--json"});
+  EXPECT_THAT(json, ContainsRegex("\"gpus\":\\[[0-9]+\\]"));
+  EXPECT_THAT(json, ContainsRegex("\"wall_s\":[0-9]+[.][0-9]+,")) << "as people write numbers";
   EXPECT_THAT(look({"--user", "nobody"}), HasSubstr("no process ended"));
+
+  std::filesystem::remove(socket);
+  EXPECT_TRUE(eventually(patience, [&] { return !metrics_of(socket, "text/plain").empty(); }));
+  EXPECT_TRUE(logs(*daemon, "metrics are served at unix:" + socket + " now")) << daemon->err();
 
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0) << daemon->err();

@@ -306,5 +306,48 @@ TEST_F(ControlServer, SaysOnceThatThereIsNoSocket) {
   EXPECT_THAT(said_[0], StartsWith("the control socket " + path_ + ": something else is there"));
 }
 
+// Symptom: a socket that was removed stayed away until the daemon's next start, without a word.
+TEST_F(ControlServer, MakesItsSocketAnewWhereItWasRemoved) {
+  std::filesystem::remove(path_);
+  tick(2s);
+  peer one(path_);
+  ASSERT_TRUE(one.say("hello\n"));
+  EXPECT_TRUE(step_until([&] { return !one.heard().empty(); }));
+  ASSERT_EQ(said_.size(), 2U);
+  EXPECT_THAT(said_[0], HasSubstr("was removed or replaced"));
+  EXPECT_THAT(said_[1], HasSubstr("is served now"));
+}
+
+TEST_F(ControlServer, LeavesAnotherOnesSocketAndComesBack) {
+  std::filesystem::remove(path_);
+  {
+    control_server other({.socket = path_}, *loop_,
+                         [](std::string_view, const asker&) { return std::string("other\n"); });
+    loop_->exclusive([&] { other.owns(true); });
+    tick(2s);
+    ASSERT_EQ(said_.size(), 2U);
+    EXPECT_THAT(said_[1], HasSubstr("is served by another"));
+    tick(4s);  // too early to try again
+    EXPECT_TRUE(std::filesystem::exists(path_));
+  }
+  ASSERT_FALSE(std::filesystem::exists(path_));
+  tick(20s);
+  EXPECT_TRUE(std::filesystem::exists(path_));
+  EXPECT_EQ(said_.size(), 3U);
+}
+
+// Symptom: what could not be opened once was never tried again.
+TEST_F(ControlServer, TriesAgainWhatCouldNotBeOpened) {
+  server_.reset();
+  std::filesystem::create_directory(path_);
+  make({});
+  ASSERT_EQ(said_.size(), 1U);
+  tick(5s);
+  std::filesystem::remove(path_);
+  tick(20s);
+  EXPECT_EQ(said_.size(), 2U) << "each once";
+  EXPECT_NO_THROW(peer{path_});
+}
+
 }  // namespace
 }  // namespace sluice::test

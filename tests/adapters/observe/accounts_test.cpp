@@ -107,6 +107,18 @@ TEST_F(Accounts, GoByAPictureWhereEntriesWereLost) {
   EXPECT_EQ(lines[2].suspensions, 1U);
 }
 
+// Each its own hours, whoever came first or goes.
+TEST_F(Accounts, CutEachLifeByItself) {
+  made.hear(of_process(journal_kind::process, 0s, 1));
+  made.hear(of_process(journal_kind::process, 1800s, 2));
+  for (int now = 0; now <= 7200; now += 600) made.tick(start + std::chrono::seconds(now));
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0].pid, 1);
+  EXPECT_EQ(lines[1].pid, 2);
+  EXPECT_EQ(lines[2].pid, 1);
+  for (const job_record& each : lines) EXPECT_EQ(each.wall, 1h);
+}
+
 // The lines of a process add up to what was, wherever they are cut.
 TEST_F(Accounts, CutALongLifeIntoPartsThatAddUp) {
   made.hear(of_process(journal_kind::process, 0s, 1));
@@ -157,13 +169,27 @@ TEST_F(Accounts, LeaveOutWhoHasNoQueueAndNoRole) {
   EXPECT_TRUE(lines.empty());
 }
 
+// Symptom: each program that only asked what GPUs there are got a line.
+TEST_F(Accounts, LeaveOutWhoEndedBeforeAnybodyLooked) {
+  auto seen = of_process(journal_kind::process, 0s, 1);
+  seen.what = role::unmatched;
+  made.hear(seen);
+  auto gone = of_process(journal_kind::process_gone, 1s, 1);
+  gone.what = role::unmatched;
+  made.hear(gone);
+  EXPECT_TRUE(lines.empty());
+  EXPECT_FALSE(made.curious());
+}
+
 TEST_F(Accounts, KnowGpusByWhatIsSeen) {
   made.hear(of_process(journal_kind::process, 0s, 1));
   picture now;
   now.groups.push_back({.id = group_id{1}});
   now.groups[0].processes.push_back(
       {.id = process_id{1}, .queues = {{.gpu = gpu_id{9}}, {.gpu = gpu_id{4}}}});
+  EXPECT_TRUE(made.curious());
   made.see(now);
+  EXPECT_FALSE(made.curious());
   made.see(now);
   made.leave(start + 8s);
   EXPECT_EQ(lines.at(0).gpus, (std::vector{gpu_id{4}, gpu_id{9}}));

@@ -29,6 +29,7 @@ def check_trace(path):
     rows, tracks = {}, {}
     slices = collections.defaultdict(list)
     arrows = collections.defaultdict(dict)
+    suspends = []
     for each in events:
         kind, on = each["ph"], (each["pid"], each["tid"])
         if kind == "M":
@@ -39,6 +40,11 @@ def check_trace(path):
         elif kind == "X":
             need(each["dur"] > 0 and each["ts"] >= 0, f"no stretch: {each}")
             slices[on].append((each["ts"], each["ts"] + each["dur"], each["name"]))
+            what = each["args"]
+            if "errno" in what and each["name"].startswith("suspend"):
+                not_done = what["failed"] + what["invalid"] + what["gone"]
+                if what["errno"] == 0 and not_done < int(each["name"].split()[1]):
+                    suspends.append((on, each["ts"]))
         elif kind in "sf":
             need(kind not in arrows[each["id"]], f"the arrow {each['id']} has two ends of one kind")
             arrows[each["id"]][kind] = each
@@ -61,6 +67,17 @@ def check_trace(path):
         else:
             need(begin[4].startswith("suspend") and end[4].startswith("resume"), f"arrow {one}")
             resumed.add(begin)
+    # Every suspend that begins while online work is in flight, or after an arrival, was made for it.
+    online = collections.defaultdict(list)
+    for on, name in tracks.items():
+        if name in ("online work", "preemption"):
+            online[rows[on[0]]] += slices[on]
+    effects = {end[:3] for end in room}
+    for on, when in suspends:
+        of_gpu = online[tracks[on].removeprefix("driver calls, ")]
+        if any(begin <= when < end for begin, end, _ in of_gpu):
+            need((*on, when) in effects,
+                 f"no arrow leads to the suspend of {rows[on[0]]} at {when}")
     # What is shown of queues is what the driver calls did.
     calls = collections.defaultdict(list)
     for on, name in tracks.items():

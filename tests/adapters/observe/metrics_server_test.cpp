@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -68,17 +69,22 @@ class MetricsServer : public testing::Test {
     directory = ::mkdtemp(name.data());
   }
   ~MetricsServer() override {
+    stop();
+    std::filesystem::remove_all(directory);
+  }
+  void stop() {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
     server.reset();
-    std::filesystem::remove_all(directory);
   }
 
   void listen(const std::string& at) {
-    auto made = metrics_server::listen(*parse_metrics_address(at), [this](metrics_form form) {
-      return form == metrics_form::openmetrics ? "# EOF\n" : page;
-    });
-    ASSERT_TRUE(made.has_value()) << made.error().message();
+    std::string problem;
+    auto made = metrics_server::listen(
+        *parse_metrics_address(at),
+        [this](metrics_form form) { return form == metrics_form::openmetrics ? "# EOF\n" : page; },
+        problem);
+    ASSERT_TRUE(made.has_value()) << problem;
     server = std::move(*made);
     thread_ = std::thread{[this] {
       while (!stop_) {
@@ -186,9 +192,44 @@ TEST_F(MetricsServer, TurnsAwayWhoIsTooMany) {
 
 TEST_F(MetricsServer, LeavesWhatIsNoSocketAlone) {
   std::filesystem::create_directory(directory + "/m.sock");
+  std::string problem;
   const auto refused = metrics_server::listen(
-      *parse_metrics_address("unix:" + directory + "/m.sock"), [](metrics_form) { return ""; });
+      *parse_metrics_address("unix:" + directory + "/m.sock"), [](metrics_form) { return ""; },
+      problem);
   EXPECT_EQ(refused.error(), boost::system::errc::file_exists);
+  EXPECT_NE(problem.find("m.sock"), problem.npos);
+}
+
+// Symptom: the second of two daemons took the socket, and removed it at its end.
+TEST_F(MetricsServer, TakesNoSocketThatAnotherOneServes) {
+  listen("unix:" + directory + "/m.sock");
+  std::string problem;
+  const auto refused = metrics_server::listen(
+      *parse_metrics_address("unix:" + directory + "/m.sock"), [](metrics_form) { return "other"; },
+      problem);
+  EXPECT_EQ(refused.error(), errc::already_owned);
+  EXPECT_NE(problem.find("is served by another"), problem.npos) << problem;
+  EXPECT_TRUE(server->is_in_place());
+  EXPECT_TRUE(ask(connect_unix(), "GET /metrics HTTP/1.1\r\n\r\n").ends_with("a 1\n"));
+}
+
+TEST_F(MetricsServer, KnowsThatItsFileIsGone) {
+  listen("unix:" + directory + "/m.sock");
+  const std::string path = directory + "/m.sock";
+  std::filesystem::remove(path);
+  EXPECT_FALSE(server->is_in_place());
+  std::ofstream{path} << "another";
+  EXPECT_FALSE(server->is_in_place());
+  stop();
+  EXPECT_TRUE(std::filesystem::exists(path)) << "which is not its own";
+}
+
+// Symptom: the answer was overtaken by a reset, for there was more to read.
+TEST_F(MetricsServer, IsHeardByWhoSaysTooMuch) {
+  listen("127.0.0.1:0");
+  const std::string all = ask(connect_port(), std::string(300'000, 'a'));
+  EXPECT_TRUE(all.starts_with("HTTP/1.1 431 ")) << all;
+  EXPECT_TRUE(all.ends_with("ask for GET /metrics\n")) << all;
 }
 
 }  // namespace

@@ -145,6 +145,7 @@ TEST(Metrics, SayWhatHappened) {
     ASSERT_TRUE(values.contains(name)) << name;
     EXPECT_DOUBLE_EQ(values[name], value) << name;
   };
+  is(R"(sluice_build_info{version=")" SLUICE_VERSION R"("})", 1);
   is("sluice_owns_node", 1);
   is("sluice_paused", 0);
   is(R"(sluice_scheduler_info{policy="pointer_polling",backend="agent",simulated="true"})", 1);
@@ -173,6 +174,51 @@ TEST(Metrics, SayWhatHappened) {
   is(R"(sluice_turn_seconds_bucket{le="2.5e-05"})", 1);
   is(R"(sluice_span_seconds_count{span="request"})", 1);
   is("sluice_journal_lost_total", 5);
+}
+
+// increase() of Prometheus sees no first value: each counter is there before it counts.
+TEST(Metrics, BeginEachCounterAtZero) {
+  const metrics none;
+  picture seen;
+  seen.gpus.push_back({.id = gpu_id{7}});
+  statistics sums;
+  const metrics_moment moment{.counted = &sums, .seen = &seen};
+  const auto values =
+      read_page(none.text(metrics_form::prometheus, moment, start), metrics_form::prometheus)
+          .values;
+  for (const char* const each :
+       {R"(sluice_forced_runs_total{why="max_suspend"})",
+        R"(sluice_forced_runs_total{why="offline_floor"})",
+        R"(sluice_releases_total{why="policy"})", R"(sluice_releases_total{why="refused"})",
+        R"(sluice_breaker_opens_total{gpu="7",cause="reset"})",
+        R"(sluice_queue_failures_total{gpu="7",outcome="failed"})",
+        R"(sluice_driver_call_errors_total{gpu="7",command="suspend"})"}) {
+    ASSERT_TRUE(values.contains(each)) << each;
+    EXPECT_EQ(values.at(each), 0) << each;
+  }
+  EXPECT_FALSE(values.contains(R"(sluice_forced_runs_total{why="policy"})")) << "never happens";
+}
+
+// Symptom: sluice, sluice-agent and every monitor were groups that use a GPU.
+TEST(Metrics, LeaveOutWhoHasNoQueueAndNoRole) {
+  metrics counted([](pid_t pid, std::uint64_t) {
+    return process_words{.group = pid == 1 ? "sluice-agent" : "interactive"};
+  });
+  picture seen;
+  seen.groups.resize(1);
+  for (unsigned id = 1; id <= 2; ++id) {
+    auto one = of_process(journal_kind::process, 0s, id);
+    one.what = role::unmatched;
+    counted.hear(one);
+    seen.groups[0].processes.push_back({.id = process_id{id}});
+  }
+  seen.groups[0].processes[1].queues.push_back({.gpu = gpu_id{7}, .compute = 1});
+  const auto values = read_page(counted.text(metrics_form::prometheus, {.seen = &seen}, start + 1s),
+                                metrics_form::prometheus)
+                          .values;
+  EXPECT_EQ(values.count(R"(sluice_group_processes{group="sluice-agent"})"), 0U);
+  EXPECT_EQ(values.at(R"(sluice_group_processes{group="interactive"})"), 1);
+  EXPECT_EQ(values.at(R"(sluice_processes{role="unmatched"})"), 1);
 }
 
 TEST(Metrics, TakeTheLengthOfASuspensionWhoseBeginWasLost) {
@@ -319,22 +365,68 @@ void collect(const boost::json::value& in, std::vector<std::string>& into) {
   }
 }
 
-TEST(Dashboard, AsksForMetricsThatThereAre) {
+std::string content_of(const char* file) {
   std::ostringstream text;
-  text << std::ifstream{SLUICE_DASHBOARD}.rdbuf();
-  const auto dashboard = boost::json::parse(text.str());
-  std::vector<std::string> expressions;
-  collect(dashboard, expressions);
-  EXPECT_GT(expressions.size(), 10U);
+  text << std::ifstream{file}.rdbuf();
+  return text.str();
+}
+
+/// The metrics that a text names.
+std::set<std::string> named_in(const std::string& text) {
+  static const std::regex word{"sluice_[a-z_]+"};
+  std::set<std::string> names;
+  for (auto at = std::sregex_iterator{text.begin(), text.end(), word}; at != std::sregex_iterator{};
+       ++at)
+    names.insert(at->str());
+  return names;
+}
+
+/// Those on a page; of a histogram all that is made of it.
+std::set<std::string> names_there() {
   filled all;
   std::set<std::string> names;
-  for (const auto& [name, value] : all.page().values) names.insert(name.substr(0, name.find('{')));
-  static const std::regex word{"sluice_[a-z_]+"};
+  const scrape page = all.page();
+  for (const auto& [name, value] : page.values) names.insert(name.substr(0, name.find('{')));
+  for (const auto& [name, type] : page.types) names.insert(name);
+  return names;
+}
+
+TEST(Dashboard, AsksForMetricsThatThereAre) {
+  std::vector<std::string> expressions;
+  collect(boost::json::parse(content_of(SLUICE_DASHBOARD)), expressions);
+  EXPECT_GT(expressions.size(), 20U);
+  const auto there = names_there();
   for (const std::string& each : expressions) {
-    const auto first = std::sregex_iterator{each.begin(), each.end(), word};
-    EXPECT_NE(first, std::sregex_iterator{}) << each;
-    for (auto at = first; at != std::sregex_iterator{}; ++at)
-      EXPECT_TRUE(names.contains(at->str())) << "no metric " << at->str();
+    EXPECT_FALSE(named_in(each).empty()) << each;
+    for (const std::string& name : named_in(each))
+      EXPECT_TRUE(there.contains(name)) << "no metric " << name;
+  }
+}
+
+// What the page for operators says to watch is exported under that name, and has its alert.
+TEST(Alerts, AreForWhatOperatorsAreToldToWatch) {
+  const auto there = names_there();
+  const std::string operating = content_of(SLUICE_OPERATING);
+  const auto from = operating.find("| metric | of `stats()` | alert |");
+  ASSERT_NE(from, operating.npos);
+  const std::string table = operating.substr(from, operating.find("\n\n", from) - from);
+  std::string alerts;
+  std::istringstream lines{content_of(SLUICE_ALERTS)};
+  std::size_t count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(" expr: ") == line.npos) continue;
+    alerts += line + "\n";
+    ++count;
+  }
+  EXPECT_GT(count, 10U);
+  const auto asked = named_in(alerts);
+  for (const std::string& name : asked) EXPECT_TRUE(there.contains(name)) << "no metric " << name;
+  EXPECT_GT(named_in(table).size(), 10U);
+  for (const std::string& name : named_in(table)) {
+    EXPECT_TRUE(there.contains(name)) << "no metric " << name;
+    const bool has_alert = asked.contains(name) || asked.contains(name + "_bucket");
+    // How often, and for how long: one of them is enough.
+    EXPECT_TRUE(has_alert || name == "sluice_forced_runs_total") << "no alert for " << name;
   }
 }
 

@@ -9,12 +9,15 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include <boost/json.hpp>
 #include <gtest/gtest.h>
+
+#include "sluice/kept_file.hpp"
 
 namespace sluice::observe {
 namespace {
@@ -143,9 +146,9 @@ class Timeline : public testing::Test {
   }
   ~Timeline() override { std::filesystem::remove_all(directory_); }
 
-  std::string content() const {
+  std::string content(const std::string& of = {}) const {
     std::ostringstream all;
-    all << std::ifstream{path_}.rdbuf();
+    all << std::ifstream{of.empty() ? path_ : of}.rdbuf();
     return all.str();
   }
   std::unique_ptr<trace_file> file(std::uint64_t most = trace_file::usual_most) const {
@@ -156,11 +159,18 @@ class Timeline : public testing::Test {
   std::string path_;
 };
 
+journal_entry arrival(duration at, duration since, duration until) {
+  auto made = of_gpu(journal_kind::off, at);
+  made.since = start + since;
+  made.until = start + until;
+  made.length = until - since;
+  return made;
+}
+
 /// Online work comes and goes, one process makes room for it and runs again.
 std::vector<journal_entry> one_preemption() {
   auto busy = of_gpu(journal_kind::busy, 10ms);
-  auto off = of_gpu(journal_kind::off, 13ms);
-  off.length = 3ms;
+  auto off = arrival(13ms, 9500us, 12500us);
   auto span = of_gpu(journal_kind::span_end, 40ms);
   span.client = client_id{3};
   span.since = start + 10ms;
@@ -211,7 +221,7 @@ TEST_F(Timeline, ShowsAPreemptionFromArrivalToResume) {
   EXPECT_TRUE(is(calls, 0, "suspend 2 queues", 11'000, 12'500));
   EXPECT_TRUE(is(calls, 1, "resume 2 queues", 40'100, 41'000));
   EXPECT_TRUE(is(seen.of("GPU 7", "online work"), 0, "online work", 10'000, 40'000));
-  EXPECT_TRUE(is(seen.of("GPU 7", "preemption"), 0, "arrival to offline off", 10'000, 13'000));
+  EXPECT_TRUE(is(seen.of("GPU 7", "preemption"), 0, "arrival to offline off", 9'500, 12'500));
   EXPECT_TRUE(is(seen.of("train", "process"), 0, "not all queues run", 10'000, 42'000));
   EXPECT_TRUE(is(seen.of("train", "session"), 0, "attaching", 1'000, 2'000));
   EXPECT_TRUE(is(seen.of("train", "session"), 1, "attached", 2'000, 50'000));
@@ -248,6 +258,73 @@ TEST_F(Timeline, LeadsFromOnlineWorkThatEndedBeforeTheDriverAnswered) {
   EXPECT_EQ(seen.arrows[0].second.first.name, "online work");
   EXPECT_EQ(seen.arrows[0].second.second.begin, 11'000);
   EXPECT_EQ(seen.arrows[1].first, "resumed by");
+}
+
+// Symptom: the stretch was drawn by when the scheduler heard of its end, a turn or more after the
+// call that it caused, and the arrow, which would have led back in time, not at all.
+TEST_F(Timeline, LeadsFromEachArrivalToEachSuspendThatItCaused) {
+  {
+    const auto to = file();
+    timeline made(*to, {.read = words});
+    for (unsigned id = 1; id <= 3; ++id) made.hear(of_process(journal_kind::process, 0ms, id));
+    const auto begin = [&](duration at, duration since) {
+      auto entry = of_gpu(journal_kind::begin, at);
+      entry.client = client_id{3};
+      entry.turn = static_cast<std::uint64_t>(at / 1us);
+      entry.count = 1;
+      entry.since = start + since;
+      made.hear(entry);
+      auto busy = of_gpu(journal_kind::busy, at);
+      busy.turn = entry.turn;
+      made.hear(busy);
+    };
+    // Two processes, and answers that are heard late.
+    begin(10'400us, 10ms);
+    made.hear(batch(10'400us, 1, command_kind::suspend, 1));
+    made.hear(batch(10'400us, 2, command_kind::suspend, 2));
+    made.hear(done(18ms, 1, command_kind::suspend, 1, 10'500us, 13ms));
+    made.hear(done(18ms, 2, command_kind::suspend, 2, 10'600us, 15ms));
+    made.hear(arrival(18ms, 10ms, 15ms));
+    made.hear(of_gpu(journal_kind::idle, 20ms));
+    // A call that lasts for three periods, and a fourth one goes on.
+    made.hear(batch(29ms, 2, command_kind::resume, 3));
+    made.hear(done(29ms, 2, command_kind::resume, 3, 29ms, 29'500us));
+    begin(30ms, 30ms);
+    made.hear(batch(30ms, 2, command_kind::suspend, 4));
+    made.hear(of_gpu(journal_kind::idle, 31ms));
+    begin(32ms, 32ms);
+    made.hear(of_gpu(journal_kind::idle, 33ms));
+    begin(34ms, 34ms);
+    made.hear(of_gpu(journal_kind::idle, 35ms));
+    begin(36ms, 36ms);
+    made.hear(done(40ms, 2, command_kind::suspend, 4, 30'100us, 39ms));
+    // One that was held back until the work was over, of which its arrival tells.
+    made.hear(of_gpu(journal_kind::idle, 41ms));
+    made.hear(batch(50ms, 3, command_kind::suspend, 5));
+    made.hear(done(52ms, 3, command_kind::suspend, 5, 50'100us, 51ms));
+    made.hear(arrival(52ms, 40ms, 51ms));
+    // One that no online work had a part in.
+    made.hear(batch(60ms, 1, command_kind::suspend, 6));
+    made.hear(done(62ms, 1, command_kind::suspend, 6, 60'100us, 61ms));
+    made.finish(start + 70ms);
+  }
+  const trace seen = read_trace(content());
+  std::map<std::int64_t, stretch> causes;  // by where the call begins
+  for (const auto& [name, ends] : seen.arrows)
+    if (name == "makes room") {
+      EXPECT_TRUE(causes.try_emplace(ends.second.begin, ends.first).second) << "two arrows";
+    }
+  ASSERT_EQ(causes.size(), 4U);
+  for (const std::int64_t call : {10'500, 10'600}) {
+    EXPECT_EQ(causes[call].name, "arrival to offline off");
+    EXPECT_EQ(causes[call].begin, 10'000);
+    EXPECT_EQ(causes[call].end, 15'000);
+  }
+  EXPECT_EQ(causes[30'100].name, "online work");
+  EXPECT_EQ(causes[30'100].begin, 30'000);
+  EXPECT_EQ(causes[50'100].name, "arrival to offline off");
+  // Online work begins when the client says so, not when the scheduler's turn came.
+  EXPECT_EQ(seen.of("GPU 7", "online work").at(0).begin, 10'000);
 }
 
 // Stretches whose end was lost end where somebody looked.
@@ -331,19 +408,46 @@ TEST_F(Timeline, LacksTheBracketAloneWhereTheProgramWasKilled) {
   EXPECT_EQ(seen.of("train", "driver calls, GPU 7").size(), 2U);
 }
 
-TEST_F(Timeline, EndsWholeWhereItIsFull) {
-  constexpr std::uint64_t most = 20'000;
+// The last hours are what is asked for, not the first ones.
+TEST_F(Timeline, GoesOnInAnotherFileWhereOneIsFull) {
+  constexpr std::uint64_t most = 200'000;
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
   {
     const auto to = file(most);
     timeline made(*to, {.read = words});
-    random_entries some(1);
-    for (int i = 0; i < 1000; ++i) made.hear(some.next());
-    EXPECT_TRUE(to->full());
+    random_entries some(seed);
+    for (int i = 0; i < 8000; ++i) made.hear(some.next());
     EXPECT_FALSE(to->error());
+    // Across the files: what is open when one ends is in both.
+    const auto last = some.next().at - start;
+    made.hear(of_process(journal_kind::process, last, 77));
+    made.hear(of_process(journal_kind::process_off, last, 77));
+    to->flush();
+    const auto before = std::filesystem::file_size(path_);
+    while (std::filesystem::file_size(path_) >= before) {
+      made.hear(of_process(journal_kind::held, last, 77));
+      to->flush();
+    }
+    made.finish(start + last + 1s);
   }
-  EXPECT_LE(std::filesystem::file_size(path_), most);
-  EXPECT_GT(std::filesystem::file_size(path_), most - 1000);
-  EXPECT_GT(json::parse(content()).as_array().size(), 100U);
+  for (const std::string& each : {path_, path_ + ".1"}) {
+    SCOPED_TRACE(each);
+    EXPECT_LE(std::filesystem::file_size(each), most);
+    const trace seen = read_trace(content(each));
+    EXPECT_EQ(seen.of("train\"77", "process").size(), 1U);
+  }
+  EXPECT_GT(std::filesystem::file_size(path_ + ".1"), most - most / 8);
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".2"));
+}
+
+TEST_F(Timeline, KeepsTheFileOfTheRunBefore) {
+  std::ofstream{path_} << std::string(worth_keeping, 'x');
+  file().reset();
+  EXPECT_EQ(content(path_ + ".1"), std::string(worth_keeping, 'x'));
+  // One of a start that came to nothing does not displace it.
+  file().reset();
+  EXPECT_EQ(content(path_ + ".1"), std::string(worth_keeping, 'x'));
 }
 
 TEST_F(Timeline, SaysWhereEntriesAreMissing) {

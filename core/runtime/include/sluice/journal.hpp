@@ -58,7 +58,8 @@ enum class journal_kind : std::uint8_t {
   span_abandoned,  ///< As span_end.
   busy,            ///< gpu: online work is in flight there now, by clients or pointers.
   idle,            ///< gpu: it is not any more. `since`: when it became busy.
-  off,             ///< gpu, length: from an online arrival until its last offline queue was off.
+  off,             ///< gpu; since, until, length: from an online arrival until its last offline
+                   ///< queue was off, both before `at`.
 
   // The rest.
   policy,          ///< text: its name, empty for none. From here on; count: 1 where the one before

@@ -71,7 +71,8 @@ class record_sink {
 
 /// What is recorded, beside what happens.
 struct record_options {
-  /// Written anew, by a thread of its own; empty: nothing is recorded.
+  /// Written anew, by a thread of its own; what was there is FILE.1 then (kept_file.hpp). Empty:
+  /// nothing is recorded.
   std::string file = {};
   /// The policy as `sluice replay --policy` takes it ("fixed_timeslice:slice=5ms"), so that the
   /// same one can be replayed without naming it; load_policy() gives it. Empty: not known.

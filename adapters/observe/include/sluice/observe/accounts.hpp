@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "sluice/journal.hpp"
 #include "sluice/observe/job_record.hpp"
@@ -25,7 +26,8 @@ struct accounts_options {
 };
 
 /// A process gets its line when it ends; one that goes on, every part_every and when the scheduler
-/// ends. Where the journal lost entries, a line may be missing, or say less than was.
+/// ends. One without a role that was never seen with a queue, nor suspended, gets none. Where the
+/// journal lost entries, a line may be missing, or say less than was.
 ///
 /// Threading: one thread. Cost: one record of some 200 bytes for each process that is there.
 class accounts {
@@ -39,7 +41,7 @@ class accounts {
   /// heard before is older than it, what comes is newer.
   void mend(const picture& now);
   /// Whether there is somebody whose GPUs are not known, and see() may tell.
-  bool curious() const noexcept;
+  bool curious() const noexcept { return !unknown_.empty(); }
   void tick(time_point now);
   /// No more of the scheduler that was heard until now: everybody left gets a line.
   void leave(time_point now);
@@ -65,6 +67,8 @@ class accounts {
 
   accounts_options options_;
   std::map<process_id, account> open_;
+  std::set<process_id> unknown_;  ///< Of them, whose GPUs see() may tell.
+  time_point next_part_ = never;
 };
 
 }  // namespace sluice::observe

@@ -21,11 +21,15 @@ class metrics_server {
   static constexpr std::size_t most_connections = 16;
   static constexpr duration longest_connection = std::chrono::seconds(5);
 
-  /// A Unix socket replaces whatever socket lies there, and is its owner's and its group's (0660).
+  /// A Unix socket takes the place of one that nobody serves, and is its owner's and its group's
+  /// (0660).
   /// \param page makes what is answered.
-  /// \return the system's error, such as EADDRINUSE.
+  /// \param problem on failure, in words.
+  /// \return the system's error, such as EADDRINUSE; errc::already_owned: another program serves
+  /// the socket.
   [[nodiscard]] static result<std::unique_ptr<metrics_server>> listen(
-      const metrics_address& at, std::function<std::string(metrics_form)> page);
+      const metrics_address& at, std::function<std::string(metrics_form)> page,
+      std::string& problem);
   ~metrics_server();
   metrics_server(const metrics_server&) = delete;
   metrics_server& operator=(const metrics_server&) = delete;
@@ -33,6 +37,8 @@ class metrics_server {
   /// Readable whenever serve() has something to do.
   int ready_fd() const noexcept;
   void serve();
+  /// Whether who scrapes finds it: the file of a Unix socket may have been removed or replaced.
+  bool is_in_place() const noexcept;
   /// The port it listens at, where it was asked for one that is free (0); 0: a Unix socket.
   std::uint16_t port() const noexcept;
 

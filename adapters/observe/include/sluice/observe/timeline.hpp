@@ -29,7 +29,9 @@ struct timeline_options {
 /// suspend to the resume that ended it. Spans between two tokens (itl) are left out: too many.
 ///
 /// A stretch is written when it ends, or in finish(): of a program that is killed those that are
-/// open then are missing. Times are whole microseconds since the first entry.
+/// open then are missing. Times are whole microseconds since the first entry of the file. A file
+/// that is nearly full is followed by another one (trace_file::turn_over()): what is open ends in
+/// the one and begins in the other, and each is whole by itself.
 ///
 /// Threading: one thread. Lifetime: the file outlives it. Memory: some hundred bytes for each
 /// process, GPU and client that is there.
