@@ -117,7 +117,7 @@ with sluice.connect(name="first").acquire(timeout=10) as clear:
   wait $daemon || { cat $log; fail "the daemon ended with code $?"; }
   grep 'statistics: ' $log | tail -n 1
   sluice jobs | grep 'offline_demo' || fail "sluice jobs does not find what the daemon wrote"
-  grep -Eq 'statistics: .* suspended [1-9][0-9]* queues \(0 now\)' $log || { cat $log; fail "nothing was suspended"; }
+  grep -Eq 'statistics: .* suspends=[1-9][0-9]* suspended_now=0 ' $log || { cat $log; fail "nothing was suspended"; }
   kill -KILL $offline
   wait $offline 2>/dev/null || true
 }

@@ -230,9 +230,32 @@ TEST(MaxSuspend, SaysWhoRunsAgainAndWhy) {
   bench.run_for(1001ms);
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("process 100 (1 in its group): runs again although it is to be held, because "
-                     "of max_suspend; for 100 ms at least"),
+                     "of max_suspend; for 100 ms at least part=scheduler pid=100 group=g1 "
+                     "rule=max_suspend times=1\n"),
             std::string::npos)
       << log;
+}
+
+// A client that stays busy has the limit act each second, all day.
+TEST(MaxSuspend, IsSummedUpInOneLineAMinute) {
+  core_bench bench;
+  bench.create(100, role::offline, gpu_a, {0});
+  auto client = bench.client();
+  bench.attach_all();
+  client.begin();
+  ::testing::internal::CaptureStderr();
+  bench.run_for(30s);
+  client.end();
+  client.begin();  // one without an end stops counting after a minute
+  bench.run_for(35s);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const auto first = log.find(" times=1\n");
+  const auto second = log.find(" times=", first + 1);
+  ASSERT_NE(first, log.npos) << log;
+  ASSERT_NE(second, log.npos) << log;
+  EXPECT_EQ(log.find(" times=", second + 1), log.npos) << log;
+  EXPECT_NE(log.find(" such lines before it were left out)", first), log.npos) << log;
+  EXPECT_GT(bench.stats().forced_resumes, 50U);
 }
 
 TEST(MaxSuspend, ListsTheGroupAsChangedAndCapsEveryPolicy) {

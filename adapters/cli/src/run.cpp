@@ -85,7 +85,7 @@ class daemon {
     if (!config || !has_event_loop(chosen_)) return exit_failed;
     running_ = std::move(*config);
     const auto missing = running_.missing_here();
-    for (const std::string& each : missing) complain(printable(chosen_.config + ": " + each));
+    for (const std::string& each : missing) complain(printable(blame(each)));
     if (!missing.empty()) return exit_failed;
     // Before any thread, so that all have them blocked and this one takes them.
     const sigset_t awaited = awaited_signals();
@@ -124,6 +124,14 @@ class daemon {
     node_->stop();
     if (!follows) say_statistics();
     return exit_done;
+  }
+
+  /// Whose the setting is: an option of the command line stands for that of the configuration.
+  std::string blame(const std::string& problem) const {
+    constexpr std::string_view key = "trace of [daemon] is ";
+    if (!chosen_.trace.empty() && problem.starts_with(key))
+      return "--trace-out " + problem.substr(key.size());
+    return chosen_.config + ": " + problem;
   }
 
   std::optional<daemon_config> load() const {

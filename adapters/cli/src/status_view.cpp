@@ -314,8 +314,15 @@ std::vector<std::string> node_lines(const json::object& status) {
       !off.empty())
     times += (times.empty() ? "" : "; ") + off;
   lines.push_back(times.empty() ? "no decision yet" : times);
-  const std::string failed = failures(statistics);
+  std::string failed = failures(statistics);
+  if (flag_of(node, "driver_gone"))
+    failed = "the driver is gone, its files cannot be read" + (failed.empty() ? "" : ", " + failed);
   lines.push_back("failures: " + (failed.empty() ? "none" : failed));
+  if (const auto forced = count_of(object_of(statistics, "limits"), "forced_resumes"); forced != 0)
+    lines.push_back(
+        fmt::format("limits: offline groups {} to run {} times, for max_suspend or "
+                    "offline_floor",
+                    acts ? "were made" : "would have been made", forced));
   return lines;
 }
 

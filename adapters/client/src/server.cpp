@@ -121,7 +121,7 @@ class server_impl final : public server, public session_home {
     // Who is refused asks again and again.
     if (refused_.size() == most_refused) refused_.clear();
     if (refused_.insert({who.pid, who.start_time}).second && allow_line())
-      say("refused a client, " + words_of(who) + ": " + why + line_end_);
+      say("refused a client, " + words_of(who) + ": " + why + line_end_ + keys_of(who));
     return false;
   }
 
@@ -158,7 +158,7 @@ class server_impl final : public server, public session_home {
     refused_.erase({who.pid, who.start_time});
     if (options_.tell && allow_line())
       options_.tell(words_of(who) + " is " + std::string(to_string(what)) + " by its client" +
-                    line_end_);
+                    line_end_ + keys_of(who));
     if (options_.registered) options_.registered(who, what);
     return true;
   }
@@ -199,7 +199,7 @@ class server_impl final : public server, public session_home {
   void has_lost(const peer& who, std::uint64_t in_flight, std::string_view how) override {
     if (options_.tell && allow_line())
       options_.tell(words_of(who) + " " + std::string(how) + " with " + std::to_string(in_flight) +
-                    " in flight, which count as ended" + line_end_);
+                    " in flight, which count as ended" + line_end_ + keys_of(who));
   }
 
   void ask_again() {
@@ -299,6 +299,10 @@ class server_impl final : public server, public session_home {
   static std::string words_of(const peer& who) {
     return "process " + std::to_string(who.pid) + " (" + who.name + ") of user " +
            std::to_string(who.user);
+  }
+
+  static std::string keys_of(const peer& who) {
+    return " pid=" + std::to_string(who.pid) + " user=" + std::to_string(who.user);
   }
 
   /// Whether the log takes a line about a client now, which then ends in line_end_.

@@ -145,7 +145,8 @@ class breaker_keeper final : public source {
       say_(name_of(gpu) + " is left alone since " + wall_text(each.since) + ": " +
            std::string{words_of(each.why)} +
            (each.first == gpu ? std::string{} : " (" + name_of(each.first) + " of its hive)") +
-           "; see dmesg, and re-arm it when it works again: sluice breaker rearm " + number);
+           "; see dmesg, and re-arm it when it works again: sluice breaker rearm " + number +
+           " gpu=" + number);
       push(observation_kind::breaker_kept, gpu, end_of(each, now));
     }
     std::erase_if(open_, [&](const auto& each) {

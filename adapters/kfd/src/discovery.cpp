@@ -5,6 +5,7 @@
 #include "pointer_watch.hpp"
 #include "proc.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -104,6 +105,7 @@ class node_discovery final : public discovery {
     trees_->watch_directory(where_.debugfs + "/proc");
     listener_ = std::make_unique<gpu_listener>(where_.device, waits_.get(), from_gpus, heard_);
     lost_.clear();
+    has_device_ = ::access(where_.device.c_str(), F_OK) == 0;
 
     inbox_ = &host.claim_inbox();
     pointers_ = std::make_unique<pointer_watch>(where_.sysfs, host.claim_inbox(), say_);
@@ -163,6 +165,10 @@ class node_discovery final : public discovery {
     return index < heard_.size() ? heard_[index].load(std::memory_order_relaxed) : 0;
   }
 
+  bool driver_gone() const noexcept override {
+    return driver_gone_.load(std::memory_order_relaxed);
+  }
+
   void stop() override {
     if (!worker_.joinable()) {
       if (ahead_.joinable()) ahead_.join();
@@ -171,6 +177,7 @@ class node_discovery final : public discovery {
     stopping_.store(true);
     ::eventfd_write(wake_.get(), 1);
     worker_.join();
+    driver_gone_.store(false);
     pointers_.reset();
     scanner_.reset();
     store_watch_.reset();
@@ -305,6 +312,7 @@ class node_discovery final : public discovery {
       if (whole || rules || roles || stored || released || now >= next) {
         in_a_row_ = 0;
         scanner_->scan(whole ? drop : push);
+        look_for_driver();
         if (whole) {
           scanner_->restate(push);
           for (const auto& [gpu, at] : lost_) push(about_loss(gpu, at));
@@ -371,6 +379,28 @@ class node_discovery final : public discovery {
     return look;
   }
 
+  /// A driver that was unloaded, or a simulated one that has ended. To open the device would make
+  /// this process one that uses it.
+  void look_for_driver() {
+    std::string path = where_.sysfs + "/proc";
+    // Opened: of a file system whose server has ended, attributes may still be known.
+    const unique_fd tree{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    int error = tree ? 0 : errno;
+    if (error == EMFILE || error == ENFILE) return;
+    if (error == 0 && has_device_ && ::access(where_.device.c_str(), F_OK) != 0) {
+      error = errno;
+      path = where_.device;
+    }
+    if (driver_gone_.exchange(error != 0) == (error != 0)) return;
+    if (error == 0) {
+      say_("the driver is back: " + where_.sysfs + " and " + where_.device + " can be read again");
+    } else {
+      say_("the driver is gone: cannot read " + path + ": " +
+           boost::system::system_category().message(error) +
+           "; what uses a GPU is not known, and nothing is suspended, until it is back: see dmesg");
+    }
+  }
+
   void note(const tree_event& each) {
     // The node itself has come or gone: another driver's, perhaps.
     if (each.path == where_.device && each.what != tree_event::change::opened) listener_->forget();
@@ -389,8 +419,8 @@ class node_discovery final : public discovery {
     const time_point now = clock::now();
     const auto [known, first] = lost_.try_emplace(gpu, now);
     if (first || now - known->second > one_reset) {
-      say_("GPU " + std::to_string(static_cast<std::uint32_t>(gpu)) +
-           " is reset by the driver; see dmesg for the cause");
+      const auto id = std::to_string(static_cast<std::uint32_t>(gpu));
+      say_("GPU " + id + " is reset by the driver; see dmesg for the cause gpu=" + id);
     }
     known->second = now;
     push(about_loss(gpu, now));
@@ -427,6 +457,8 @@ class node_discovery final : public discovery {
   std::unique_ptr<node_scanner> scanner_;
   std::unique_ptr<pointer_watch> pointers_;  // from start() to stop()
   inbox_producer* inbox_ = nullptr;
+  bool has_device_ = false;  // at the start
+  std::atomic<bool> driver_gone_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> resync_{false};
   int in_a_row_ = 0;

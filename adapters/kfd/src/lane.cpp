@@ -71,6 +71,9 @@ lane::lane(const device& node, const lanes_options& options, batch_commands& com
       target_(target),
       pid_(pid),
       start_time_(start_time),
+      say_([&options, about = " pid=" + std::to_string(pid)](std::string_view sentence) {
+        options.say(std::string(sentence) + about);
+      }),
       holds_(std::make_shared<target_holds>(pid)) {}
 
 lane::~lane() {
@@ -233,9 +236,9 @@ bool lane::serve_target() {
 
 void lane::say_what_was_suspended(tracee::change how) {
   if (suspended_.none() && !holds_->held.any()) return;
-  options_.say("process " + std::to_string(pid_) +
-               (how == tracee::change::exited ? " has ended" : " has begun another program") +
-               " while queues of it were suspended; they are gone with its memory");
+  say_("process " + std::to_string(pid_) +
+       (how == tracee::change::exited ? " has ended" : " has begun another program") +
+       " while queues of it were suspended; they are gone with its memory");
 }
 
 /// With the one before, its descriptor is closed, and so no longer listened to.
@@ -264,8 +267,7 @@ bool lane::is_admitted() const { return !options_.admits || options_.admits(pid_
 
 result<std::unique_ptr<tracee>> lane::find_target() const {
   if (!is_admitted()) return errc::not_managed;
-  return only_watches() ? tracee::watch(pid_, start_time_)
-                        : tracee::seize(pid_, start_time_, options_.say);
+  return only_watches() ? tracee::watch(pid_, start_time_) : tracee::seize(pid_, start_time_, say_);
 }
 
 /// Only ENABLE asks for a tracer. With the end of the thread that was it the kernel lets go of the
@@ -274,13 +276,13 @@ result<std::unique_ptr<target_session>> lane::open_by_helper(bool* without_runti
   result<std::unique_ptr<target_session>> opened = errc::busy;
   try {
     std::thread{[&] {
-      const auto seized = tracee::seize(pid_, start_time_, options_.say);
+      const auto seized = tracee::seize(pid_, start_time_, say_);
       if (!seized) {
         opened = seized.error();
         return;
       }
       if (has_session(node_, pid_)) return;  // busy
-      auto session = debug_session::open(node_, *traced_, *this, options_.say, without_runtime);
+      auto session = debug_session::open(node_, *traced_, *this, say_, without_runtime);
       if (session) (*session)->forget_driver_end();
       opened = std::move(session);
     }}.join();
@@ -294,7 +296,7 @@ result<std::unique_ptr<target_session>> lane::open_by_helper(bool* without_runti
 result<std::unique_ptr<target_session>> lane::open_pause() {
   pauses_.store(true, std::memory_order_release);
   if (!traced_->traced()) {
-    auto seized = tracee::seize(pid_, start_time_, options_.say);
+    auto seized = tracee::seize(pid_, start_time_, say_);
     if (!seized) return seized.error();
     follow(std::move(*seized));
   }
@@ -302,7 +304,7 @@ result<std::unique_ptr<target_session>> lane::open_pause() {
                                .sysfs = options_.sysfs,
                                .start_time = start_time_,
                                .guard = *options_.guard},
-                              *traced_, *this, options_.say);
+                              *traced_, *this, say_);
 }
 
 /// \return false when the target cannot be managed.
@@ -315,7 +317,7 @@ bool lane::open_session() {
     if (only_watches())
       opened = open_by_helper(ask);
     else
-      opened = debug_session::open(node_, *traced_, *this, options_.say, ask);
+      opened = debug_session::open(node_, *traced_, *this, say_, ask);
     if (!opened && without_runtime) opened = open_pause();
   }
   // Nobody holds up who is not traced: if it runs another program since serve_target() looked, this
@@ -330,10 +332,10 @@ bool lane::open_session() {
     const bool may_pass = error == errc::busy || error == errc::unknown_target;
     if (may_pass && clock::now() < open_until_) return true;
     if (error == errc::busy)
-      options_.say("cannot manage process " + std::to_string(pid_) +
-                   ": another debugger has a session with it; 'sluice resume " +
-                   std::to_string(pid_) + "' ends that of a 'sluice suspend', 'sluice release " +
-                   std::to_string(pid_) + "' a scheduler's");
+      say_("cannot manage process " + std::to_string(pid_) +
+           ": another debugger has a session with it; 'sluice resume " + std::to_string(pid_) +
+           "' ends that of a 'sluice suspend', 'sluice release " + std::to_string(pid_) +
+           "' a scheduler's");
     if (state_ == state::unanswered)
       say_attached(error == errc::busy ? error_code{errc::not_managed} : error);
     return false;
@@ -364,8 +366,8 @@ bool lane::list_queues() {
   const auto read = session_->refresh();
   if (!read && read.error() != errc::not_managed && !is_exiting(pid_) &&
       !std::exchange(said_unlisted_, true))
-    options_.say("cannot list the queues of process " + std::to_string(pid_) + ": " +
-                 read.error().message() + "; trying again");
+    say_("cannot list the queues of process " + std::to_string(pid_) + ": " +
+         read.error().message() + "; trying again");
   return goes_on(read);
 }
 
@@ -406,13 +408,13 @@ void lane::close_session() {
       if (abandoned_.load(std::memory_order_acquire)) return;
       if (session_->ends_with_process()) {
         if (!stranded_.exchange(true, std::memory_order_acq_rel)) {
-          options_.say("the driver neither resumes the queues of process " + std::to_string(pid_) +
-                       " nor ends the session with it; only the end of this process frees them");
+          say_("the driver neither resumes the queues of process " + std::to_string(pid_) +
+               " nor ends the session with it; only the end of this process frees them");
           owner_.ring();
         }
       } else if (!std::exchange(said, true)) {
-        options_.say("the driver refuses to unpause process " + std::to_string(pid_) +
-                     "; this is tried until it works");
+        say_("the driver refuses to unpause process " + std::to_string(pid_) +
+             "; this is tried until it works");
       }
     }
     wait(close_retry);
@@ -440,9 +442,9 @@ bool lane::explain_refused_resume(int error) {
   const call_scope inside{*this};
   const auto read = session_->read_events();
   if (!session_->may_be_suspended()) return goes_on(read);
-  options_.say("the driver refuses to resume queues of process " + std::to_string(pid_) + ": " +
-               boost::system::system_category().message(error) +
-               "; its session is ended, which resumes them");
+  say_("the driver refuses to resume queues of process " + std::to_string(pid_) + ": " +
+       boost::system::system_category().message(error) +
+       "; its session is ended, which resumes them");
   return false;
 }
 

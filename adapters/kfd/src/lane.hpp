@@ -126,6 +126,7 @@ class lane final : private session_listener {
   const process_id target_;
   const pid_t pid_;
   const std::uint64_t start_time_;
+  const message_sink say_;  ///< With the key pid.
 
   // The owner stores slot_ when in_flight_ is false, then sets it (release); the lane takes the
   // slot after reading it (acquire), and clears it (release) once the batch is performed.

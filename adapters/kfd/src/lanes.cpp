@@ -260,10 +260,10 @@ class lanes::impl {
     lost.gpu = gpu;
     pending_.push_back(lost);
     bell_.ring();
-    options_.say("GPU " + std::to_string(static_cast<std::uint32_t>(gpu)) +
-                 " does not answer: a driver call has lasted " +
+    const auto id = std::to_string(static_cast<std::uint32_t>(gpu));
+    options_.say("GPU " + id + " does not answer: a driver call has lasted " +
                  std::to_string(std::chrono::ceil<std::chrono::milliseconds>(stuck).count()) +
-                 " ms; no more queues of it are suspended, see dmesg for a reset");
+                 " ms; no more queues of it are suspended, see dmesg for a reset gpu=" + id);
   }
 
   void say_mechanism(bool fell_back) {

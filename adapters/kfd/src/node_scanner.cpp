@@ -371,7 +371,8 @@ void node_scanner::say_hidden_environments() {
        " processes that use a GPU (process " + pid + ", " + command_of(first->first) +
        ", is one): AMD_QUEUE_TAG and other variables say no role of such processes, now and later; "
        "give CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or say roles by cgroups, sluice role or "
-       "clients: DAEMON.md, \"What works less without root\"");
+       "clients: DAEMON.md, \"What works less without root\" pid=" +
+       pid);
 }
 
 void node_scanner::say_no_pointers(error_code why) {

@@ -217,7 +217,8 @@ void pointer_watch::set(std::vector<online_process> who) {
     say_("queue pointers of online process " + std::to_string(each.who.pid) + " (" +
          command_of(each.who.pid) + ") " + why +
          "; work there is noticed only where a client reports it: run as root with debugfs "
-         "mounted, see sluice doctor");
+         "mounted, see sluice doctor pid=" +
+         std::to_string(each.who.pid));
   }
   known_ = std::move(who);
   std::erase_if(complained_, [this](const process_identity& each) {

@@ -64,7 +64,8 @@ class sentences {
   void add(std::string_view sentence) {
     const std::scoped_lock held{mutex_};
     if (all_.size() == most_sentences) all_.pop_front();
-    all_.emplace_back(sentence);
+    // What a lane appends is for a log.
+    all_.emplace_back(sentence.substr(0, sentence.rfind(" pid=")));
   }
   /// The latest that speaks of the process, or else nothing.
   std::string about(pid_t pid) const {

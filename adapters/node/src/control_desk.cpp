@@ -63,6 +63,8 @@ std::string words_of(const asker& who) {
   return fmt::format("user {} (process {})", who.user, who.pid);
 }
 
+std::string keys_of(const asker& who) { return fmt::format(" pid={} user={}", who.pid, who.user); }
+
 }  // namespace
 
 control_desk::control_desk(desk_options options, steered_node& node, const history& past)
@@ -147,6 +149,7 @@ json::object control_desk::node_words() const {
       {"directory", options_.files.directory},
       {"mode", facts.mode == node_mode::enforce ? "enforce" : "observe"},
       {"simulated", facts.simulated},
+      {"driver_gone", facts.driver_gone},
       {"up_ms", std::chrono::duration<double, std::milli>(clock::now() - started_).count()},
       {"paused", std::move(paused)},
       {"policy_text", facts.policy},
@@ -265,6 +268,10 @@ json::object control_desk::policy(const json::object& request, const asker& who,
       why = {"refused", message};
       return {};
     }
+    if (options_.tell)
+      options_.tell(fmt::format(
+          "{} chose the policy {}, until the configuration is read anew or this program ends{}",
+          words_of(who), *used, keys_of(who)));
     status_.clear();
   }
   const node_facts facts = node_.facts();
@@ -303,7 +310,7 @@ json::object control_desk::pause(const json::object& request, const asker& who, 
       return {};
     }
     status_.clear();
-    if (options_.tell) options_.tell(words_of(who) + " asked for a pause");
+    if (options_.tell) options_.tell(words_of(who) + " asked for a pause" + keys_of(who));
   }
   return {{"paused", true}, {"before", before.has_value()}};
 }
@@ -317,7 +324,8 @@ json::object control_desk::unpause(const asker& who, failure& why) {
     return {};
   }
   status_.clear();
-  if (done && options_.tell) options_.tell(words_of(who) + " asked for the end of the pause");
+  if (done && options_.tell)
+    options_.tell(words_of(who) + " asked for the end of the pause" + keys_of(who));
   return {{"paused", false}, {"before", done.has_value()}};
 }
 

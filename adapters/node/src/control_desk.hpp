@@ -37,9 +37,10 @@ struct asker {
 struct node_facts {
   node_mode mode{};
   bool paused = false;
-  bool simulated = false;   ///< The device is.
-  std::string policy{};     ///< As a command line would name it; empty where that is not known.
-  std::string policy_by{};  ///< Who asked for it, where it is not the configuration's.
+  bool simulated = false;    ///< The device is.
+  bool driver_gone = false;  ///< As kfd::discovery::driver_gone().
+  std::string policy{};      ///< As a command line would name it; empty where that is not known.
+  std::string policy_by{};   ///< Who asked for it, where it is not the configuration's.
 };
 
 /// What the desk does to the node.

@@ -151,6 +151,7 @@ void history::mend(const picture& seen) {
                       .process = each.id,
                       .group = group.id,
                       .start_time = each.start_time,
+                      .number = group.number,
                       .at = seen.at});
       for (const queues_on_gpu& on : each.queues)
         if (on.suspended != 0) suspended[{each.id, on.gpu}] = on.suspended;
@@ -240,12 +241,6 @@ group_id history::group_numbered(std::uint64_t number) const {
   return found == groups_.end() ? group_id::none : found->first;
 }
 
-history::known_group& history::group_of(group_id id) {
-  known_group& one = groups_[id];
-  if (one.number == 0) one.number = next_number_++;
-  return one;
-}
-
 std::string history::online_work_on(const std::vector<gpu_id>& gpus, time_point now) const {
   std::string all;
   for (const gpu_id gpu : gpus) {
@@ -329,7 +324,9 @@ void history::take_process(const journal_entry& entry) {
       const auto before = groups_.find(one.group);
       if (before != groups_.end() && --before->second.processes == 0) groups_.erase(before);
     }
-    ++group_of(entry.group).processes;
+    known_group& in = groups_[entry.group];
+    in.number = entry.number;
+    ++in.processes;
   }
   take_role(group_of(entry.group), entry);
   one.pid = entry.pid;
@@ -390,7 +387,7 @@ void history::drop_process(std::map<process_id, known_process>::iterator which) 
 }
 
 history::decision& history::add(group_id group, const journal_entry& entry) {
-  auto& of_group = group_of(group).decisions;
+  auto& of_group = groups_[group].decisions;
   if (of_group.size() == most_of_a_group) of_group.pop_front();
   order_.emplace_back(group, next_sequence_);
   while (order_.size() > most_decisions) {

@@ -99,7 +99,7 @@ class history final : public journal_reader {
     std::string attach_failure{};  ///< Of the last attach; empty: it did not fail.
   };
   struct known_group {
-    std::uint64_t number = 0;  ///< From 1, for people.
+    std::uint64_t number = 0;  ///< The scheduler's, for people.
     std::deque<decision> decisions{};
     std::size_t processes = 0;  ///< That are remembered.
     duration lost{};  ///< GPU time: of each process on each GPU, while it is suspended there.
@@ -180,7 +180,6 @@ class history final : public journal_reader {
     time_point since{};
   };
 
-  known_group& group_of(group_id id);
   void take_process(const journal_entry& entry);
   void take_role(known_group& group, const journal_entry& entry);
   void take_end(process_id which, time_point at);
@@ -218,7 +217,6 @@ class history final : public journal_reader {
   std::vector<journal_entry> came_;  // in this turn
   std::uint64_t turn_ = 0;
   std::uint64_t next_sequence_ = 1;
-  std::uint64_t next_number_ = 1;
   std::uint64_t missed_ = 0;
   std::uint64_t heard_ = 0;
   std::string policy_;

@@ -57,6 +57,9 @@ constexpr duration look_patience = 200ms;
 /// How long a host that no longer runs its loop is waited for, beyond stop_limit.
 constexpr duration hosted_patience = 5s;
 
+/// For a log; of a process that is not known nothing.
+std::string key_of(pid_t pid) { return pid == 0 ? "" : " pid=" + std::to_string(pid); }
+
 std::string problem_of(const node_settings& settings) {
   std::string found = settings.scheduler.problem();
   return found.empty() ? settings.roles.problem() : found;
@@ -84,6 +87,11 @@ class node_impl final : public node, private steered_node {
                  .enforces = options_.mode == node_mode::enforce,
                  .paused = [this] { return paused_.load(); },
                  .simulated = [this] { return simulated_.load(); },
+                 .driver_gone =
+                     [this] {
+                       const std::scoped_lock held{mutex_};
+                       return driver_gone();
+                     },
                  .warn = options_.warn,
                  .tell = options_.tell});
     if (options_.control) add_control();
@@ -151,6 +159,7 @@ class node_impl final : public node, private steered_node {
     node_facts made{.mode = options_.mode,
                     .paused = paused_.load(),
                     .simulated = simulated_.load(),
+                    .driver_gone = driver_gone(),
                     .policy = {},
                     .policy_by = {}};
     made.policy = chosen_ ? chosen_->text : settings_.policy_text;
@@ -171,15 +180,13 @@ class node_impl final : public node, private steered_node {
     }
     auto found = options_.find_policy(text, message);
     if (!found) return found.error();
-    const std::string full = found->text;
+    std::string full = found->text;
     {
       const std::scoped_lock held{mutex_};
       chosen_ = std::move(*found);
       chosen_by_ = who;
       ++generation_;
     }
-    options_.tell(who + " chose the policy " + full +
-                  ", until the configuration is read anew or this program ends");
     renew_policy();
     return full;
   }
@@ -190,8 +197,11 @@ class node_impl final : public node, private steered_node {
     if (const auto done = check_roles(next.roles, message); !done) return done;
     bool new_policy = static_cast<bool>(next.make_policy);
     std::string kept;
+    std::string before;
+    const std::string after = next.policy_text;
     {
       const std::scoped_lock held{mutex_};
+      before = chosen_ ? chosen_->text : settings_.policy_text;
       if (!new_policy) next.make_policy = settings_.make_policy;
       if (owning()) {
         if (const auto done = apply(next, kept, message); !done) return done;
@@ -202,6 +212,8 @@ class node_impl final : public node, private steered_node {
       ++generation_;
     }
     if (!kept.empty()) options_.warn(kept);
+    if (new_policy && !after.empty() && after != before)
+      options_.tell("the policy is " + after + (before.empty() ? "" : ", and was " + before));
     if (new_policy) renew_policy();
     return {};
   }
@@ -210,6 +222,7 @@ class node_impl final : public node, private steered_node {
   // With mutex_ held.
 
   bool owning() const noexcept { return scheduler_ && !scheduler_->stopped(); }
+  bool driver_gone() const noexcept { return owning() && discovery_->driver_gone(); }
 
   const policy_maker& maker() const noexcept {
     return chosen_ ? chosen_->make : settings_.make_policy;
@@ -319,7 +332,8 @@ class node_impl final : public node, private steered_node {
     if (const auto owner = kfd::node_lock::look(options_.files.owner()); owner && *owner) {
       forget_failure();
       if (state_.exchange(node_state::following) == node_state::idle)
-        options_.tell("this node is owned by " + (*owner)->words + "; following it");
+        options_.tell("this node is owned by " + (*owner)->words + "; following it" +
+                      key_of((*owner)->program));
       warn_of_observer(**owner);
       look_ahead((*owner)->ended);
       return errc::already_owned;
@@ -347,9 +361,10 @@ class node_impl final : public node, private steered_node {
     }
     forget_failure();
     for (const std::string& each : said) options_.warn(each);
-    options_.tell(options_.mode == node_mode::enforce
-                      ? "this program owns the node"
-                      : "this program owns the node and observes: it attaches to nothing");
+    // By which lock: who has another directory is another owner.
+    options_.tell(
+        "this program owns the node by " + options_.files.owner() +
+        (options_.mode == node_mode::enforce ? "" : " and observes: it attaches to nothing"));
     state_.store(node_state::owning);
     observer_->owns(true);
     return {};
@@ -380,7 +395,8 @@ class node_impl final : public node, private steered_node {
     if (options_.mode == node_mode::enforce)
       options_.warn("the owner, " + who +
                     ", only observes: nothing will be suspended until it is told to enforce, or "
-                    "ends");
+                    "ends" +
+                    key_of(owner.program));
   }
 
   void forget_failure() {

@@ -205,7 +205,8 @@ class metrics_reader final : public journal_reader {
                           .owns = owns_,
                           .paused = how_.paused(),
                           .enforces = how_.enforces,
-                          .simulated = how_.simulated()},
+                          .simulated = how_.simulated(),
+                          .driver_gone = how_.driver_gone && how_.driver_gone()},
                          now);
   }
 

@@ -16,7 +16,8 @@ struct observing {
   observing_options what{};
   bool enforces = false;
   std::function<bool()> paused{};
-  std::function<bool()> simulated{};  ///< Whether the device is, known while something is heard.
+  std::function<bool()> simulated{};    ///< Whether the device is, known while something is heard.
+  std::function<bool()> driver_gone{};  ///< As kfd::discovery::driver_gone().
   kfd::message_sink warn{};
   kfd::message_sink tell{};
 };

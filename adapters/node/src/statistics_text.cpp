@@ -13,44 +13,50 @@ double milliseconds(duration value) {
   return std::chrono::duration<double, std::milli>(value).count();
 }
 
-void add_alarm(std::string& line, std::string_view name, std::uint64_t value) {
-  if (value != 0) line += fmt::format("; {} {}", value, name);
+void add(std::string& line, std::string_view key, std::uint64_t value) {
+  line += fmt::format(" {}={}", key, value);
+}
+
+void add_alarm(std::string& line, std::string_view key, std::uint64_t value) {
+  if (value != 0) add(line, key, value);
+}
+
+void add_times(std::string& line, std::string_view key, const histogram& of) {
+  if (of.count() != 0)
+    line += fmt::format(" {0}_p50_ms={1:.2f} {0}_p99_ms={2:.2f}", key,
+                        milliseconds(of.percentile(50)), milliseconds(of.percentile(99)));
 }
 
 }  // namespace
 
 std::string statistics_line(const statistics& seen, node_mode mode) {
   const bool acts = mode == node_mode::enforce;
-  std::string line = acts ? "statistics: " : "statistics, observing, nothing was touched: ";
-  const std::string_view would = acts ? "" : "would have ";
-  line += fmt::format(
-      "{} turns, {} begins; knows {} processes with {} queues; {}attached {} times, "
-      "{}suspended {} queues ({} "
-      "now) and {}resumed {} in {} calls",
-      seen.turns.value(), seen.begins.value(), seen.processes.value(), seen.queues.value(), would,
-      seen.attaches.value(), would, seen.suspends.value(), seen.suspended_now.value(), would,
-      seen.resumes.value(), seen.driver_calls.value());
-  if (acts && seen.suspend_call.count() != 0)
-    line += fmt::format("; a suspend took p50/p99 {:.2f}/{:.2f} ms",
-                        milliseconds(seen.suspend_call.percentile(50)),
-                        milliseconds(seen.suspend_call.percentile(99)));
-  if (acts && seen.arrival_to_off.count() != 0)
-    line += fmt::format("; online arrival to offline off p50/p99 {:.2f}/{:.2f} ms",
-                        milliseconds(seen.arrival_to_off.percentile(50)),
-                        milliseconds(seen.arrival_to_off.percentile(99)));
-  add_alarm(line,
-            acts ? "groups made to run by the limits"
-                 : "groups would have been made to run by the limits",
-            seen.forced_resumes.value());
-  add_alarm(line, "open breakers", seen.open_breakers.value());
-  add_alarm(line, "GPUs lost", seen.gpus_lost.value());
-  add_alarm(line, "failed outcomes", seen.failed_outcomes.value());
-  add_alarm(line, "failed attaches", seen.attach_failures.value());
-  add_alarm(line, "agent restarts", seen.backend_restarts.value());
-  add_alarm(line, "policies removed", seen.policy_ejections.value());
-  add_alarm(line, "begins without an end", seen.expired_begins.value());
-  add_alarm(line, "spans without an end", seen.expired_spans.value());
-  add_alarm(line, "observations lost and mended", seen.inbox_overflows.value());
+  std::string line = acts ? "statistics: mode=enforce"
+                          : "statistics, of what would have been, for nothing was touched: "
+                            "mode=observe";
+  add(line, "turns", seen.turns.value());
+  add(line, "begins", seen.begins.value());
+  add(line, "processes", seen.processes.value());
+  add(line, "queues", seen.queues.value());
+  add(line, "attaches", seen.attaches.value());
+  add(line, "suspends", seen.suspends.value());
+  add(line, "suspended_now", seen.suspended_now.value());
+  add(line, "resumes", seen.resumes.value());
+  add(line, "driver_calls", seen.driver_calls.value());
+  if (acts) {
+    add_times(line, "suspend_call", seen.suspend_call);
+    add_times(line, "arrival_to_off", seen.arrival_to_off);
+  }
+  add_alarm(line, "forced_resumes", seen.forced_resumes.value());
+  add_alarm(line, "open_breakers", seen.open_breakers.value());
+  add_alarm(line, "gpus_lost", seen.gpus_lost.value());
+  add_alarm(line, "failed_outcomes", seen.failed_outcomes.value());
+  add_alarm(line, "attach_failures", seen.attach_failures.value());
+  add_alarm(line, "backend_restarts", seen.backend_restarts.value());
+  add_alarm(line, "policy_ejections", seen.policy_ejections.value());
+  add_alarm(line, "expired_begins", seen.expired_begins.value());
+  add_alarm(line, "expired_spans", seen.expired_spans.value());
+  add_alarm(line, "inbox_overflows", seen.inbox_overflows.value());
   return line;
 }
 

@@ -267,6 +267,8 @@ class page {
     };
     flag("sluice_owns_node", moment_.owns, "Whether this program owns the node.");
     flag("sluice_paused", moment_.paused, "Whether everything runs because of 'sluice pause'.");
+    flag("sluice_driver_gone", moment_.driver_gone,
+         "Whether the driver's files, which were there, cannot be read.");
     flag("sluice_enforces", moment_.enforces,
          "Whether it acts: where it only observes, what is suspended would have been.");
   }

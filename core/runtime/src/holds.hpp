@@ -24,13 +24,19 @@ namespace sluice::core {
 /// relieves nobody, and a group that runs often enough by itself is never forced.
 ///
 /// Threading: reactor thread. Cost: O(touched groups), no allocation once a group was seen, but for
-/// the line about a forced one, once a second at most in the long run.
+/// the line about a forced one, once a minute at most.
 class holds {
  public:
+  /// \param acts  as backend::acts(): else what is logged would have been.
   /// \param quiet nothing is logged.
   holds(const scheduler_config& config, table& world, statistics& stats, journalist& journal,
-        bool quiet) noexcept
-      : config_(config), table_(world), stats_(stats), journal_(journal), quiet_(quiet) {}
+        bool acts, bool quiet) noexcept
+      : config_(config),
+        table_(world),
+        stats_(stats),
+        journal_(journal),
+        acts_(acts),
+        quiet_(quiet) {}
 
   // The policy's words.
   void declare_hold(group& which, time_point until) noexcept;
@@ -58,7 +64,7 @@ class holds {
   }
   void set_deadline(group& which, time_point now);
   void account_cost(group& which, time_point now) noexcept;
-  void say_forced(const group& which, time_point now) noexcept;
+  void say_forced(group& which, time_point now) noexcept;
   journal_rule limit_of(const group& which, time_point now) const noexcept;
   /// Why a group that was held no longer is.
   journal_rule rule_of(const group& which, time_point now) const noexcept;
@@ -68,9 +74,11 @@ class holds {
   table& table_;
   statistics& stats_;
   journalist& journal_;
+  const bool acts_;
   const bool quiet_;
-  log_limiter forced_log_{8};
-  deadline_heap deadlines_;  // By group slot.
+  log_limiter forced_log_{1,
+                          std::chrono::minutes(1)};  // a client that stays busy forces each second
+  deadline_heap deadlines_;                          // By group slot.
   bool released_ = false;
 };
 

@@ -60,7 +60,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         remote_(desk_, table_),
         clients_(config_, table_, stats_, *desk_, journal_, record_.get()),
         pointers_(table_),
-        holds_(config_, table_, stats_, journal_, options.quiet),
+        holds_(config_, table_, stats_, journal_, backend_.acts(), options.quiet),
         reconciler_(config_, table_, backend_, stats_, journal_, time_, record_.get()),
         reservations_(config_, table_, backend_, stats_, options.quiet),
         attacher_(config_, table_, backend_, stats_, journal_),
@@ -246,9 +246,16 @@ time_point scheduler_core::impl::step() {
   if (record_) record_->forced(stats_.forced_resumes);
   if (desk_->has_policy() && !stopping_) {
     auto next = desk_->take_policy();
-    log_line(log_level::info, log_part::policy, {{"policy", next ? next->name() : "none"}},
-             "policy {}: replaced by {}", policy_ ? policy_->name() : "none",
-             next ? next->name() : "none");
+    const std::string_view before = policy_ ? policy_->name() : "none";
+    const std::string_view after = next ? next->name() : "none";
+    // What its parameters are, whoever sets it knows.
+    if (before == after) {
+      log_line(log_level::info, log_part::policy, {{"policy", after}}, "policy {}: made anew",
+               after);
+    } else {
+      log_line(log_level::info, log_part::policy, {{"policy", after}}, "policy {}: replaced by {}",
+               before, after);
+    }
     if (record_) record_->new_policy(next ? next->name() : std::string_view(), false);
     replace_policy(std::move(next), false);
     is_fallback_ = false;

@@ -569,7 +569,9 @@ void table::tell(process& which) {
   if (which.gone || (which.told_group == which.in->id && which.told_role == which.what)) return;
   which.told_group = which.in->id;
   which.told_role = which.what;
-  journal_.put(entry_of(which, journal_kind::process), now_);
+  auto entry = entry_of(which, journal_kind::process);
+  entry.number = number_of(*which.in);
+  journal_.put(entry, now_);
 }
 
 void table::tell_gone(process& which) {
@@ -647,6 +649,7 @@ process_picture picture_of(const process& one, time_point now) {
 
 group_picture picture_of(const group& one, time_point now) {
   group_picture made{.id = one.id,
+                     .number = one.number,
                      .what = one.view.what,
                      .gang = one.key != 0,
                      .actual = one.view.actual,

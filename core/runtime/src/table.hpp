@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -102,6 +103,7 @@ struct queue {
 
 struct group {
   group_id id{};
+  std::uint64_t number = 0;  ///< For people, from 1: g1; 0: nobody was told of it yet.
   std::uint64_t key = 0;
   group_view view;
   std::vector<process*> members;
@@ -241,6 +243,8 @@ class table final : public world {
   }
   group* find_group(group_id id) noexcept { return groups_.find(id); }
   group* group_in(std::uint32_t slot) noexcept { return groups_.at(slot); }
+  /// "g1", as whoever shows the scheduler names it.
+  std::string name_of(group& one) { return "g" + std::to_string(number_of(one)); }
   static std::uint32_t slot_of(const group& one) noexcept {
     return slot_table<group_id, group>::index_of(one.id);
   }
@@ -316,6 +320,9 @@ class table final : public world {
   void update_offline(group& which, gpu_id where, bool listed);
   /// What the journal says of the process, where that is news.
   void tell(process& which);
+  std::uint64_t number_of(group& one) noexcept {
+    return one.number != 0 ? one.number : one.number = ++groups_numbered_;
+  }
   void tell_gone(process& which);
   /// \param was_off whether it was, before one of its queues changed.
   void keep_books(process& which, bool was_off) noexcept;
@@ -328,6 +335,7 @@ class table final : public world {
   time_point now_{};
   slot_table<process_id, process> processes_;
   slot_table<group_id, group> groups_;
+  std::uint64_t groups_numbered_ = 0;
   slot_table<queue_id, queue> queues_;
   std::unordered_map<process_key, process_id, process_hash> by_pid_;
   std::unordered_map<std::uint64_t, group_id> by_key_;

@@ -27,6 +27,7 @@
 #include <map>
 #include <memory>
 #include <regex>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -215,6 +216,13 @@ class Daemon : public testing::Test {
   const std::string config_ = device_.root() + "/sluice.toml";
 };
 
+TEST_F(Daemon, BlamesTheOptionForWhatTheOptionSays) {
+  const auto daemon = start({"run", "--trace-out", "/nonexistent/x"});
+  EXPECT_EQ(daemon->ends(), 1);
+  EXPECT_EQ(daemon->err(),
+            "sluice: --trace-out /nonexistent/x: there is no directory /nonexistent\n");
+}
+
 TEST_F(Daemon, ObservesByDefaultAndCountsWhatItWouldHaveDone) {
   const auto trainer = offline();
   const auto server = online();
@@ -225,15 +233,15 @@ TEST_F(Daemon, ObservesByDefaultAndCountsWhatItWouldHaveDone) {
     EXPECT_EQ(server->ask("run 20000", patience), "submitted");
     std::this_thread::sleep_for(50ms);
     daemon->signal(SIGUSR1);
-    return testing::Matches(ContainsRegex("would have suspended [1-9][0-9]* queues"))(
-        daemon->err());
+    return testing::Matches(
+        ContainsRegex("nothing was touched: mode=observe [^\n]* suspends=[1-9]"))(daemon->err());
   })) << daemon->err();
-  EXPECT_THAT(daemon->err(), HasSubstr("would have attached 1 times"));
+  EXPECT_THAT(daemon->err(), HasSubstr(" attaches=1 "));
   const online_client client{directory_ + "/clients.sock"};
   EXPECT_TRUE(eventually(patience, [&] {
     return client.status().mode == std::uint32_t{SLUICE_CLIENT_MODE_OBSERVING};
   })) << client.why();
-  EXPECT_THAT(daemon->err(), ContainsRegex("knows [0-9]+ processes with 2 queues; "));
+  EXPECT_THAT(daemon->err(), ContainsRegex(" processes=[0-9]+ queues=2 "));
   EXPECT_FALSE(traced(*trainer));
   EXPECT_EQ(view_.process(trainer->pid()).queue_suspends, 0U);
   daemon->signal(SIGTERM);
@@ -256,7 +264,7 @@ TEST_F(Daemon, EnforcesForAnOnlineProcessThatKnowsNothingOfIt) {
   EXPECT_THAT(daemon->err(), HasSubstr("stopping: SIGTERM part=node\n"));
   EXPECT_EQ(view_.process(trainer->pid()).suspended_queues, 0U) << "the end resumes everything";
   EXPECT_FALSE(traced(*trainer));
-  EXPECT_THAT(daemon->err(), ContainsRegex(", suspended 1 queues \\(0 now\\) and resumed 1 in 2"));
+  EXPECT_THAT(daemon->err(), ContainsRegex(" suspends=1 suspended_now=0 resumes=1 driver_calls=2"));
   EXPECT_EQ(trainer->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
 }
 
@@ -354,7 +362,7 @@ TEST_F(Daemon, AnswersAProcessThatEndedWhileItsAgentHung) {
   ASSERT_EQ(trainer->ask("destroy 0", patience), "destroyed");
   ASSERT_TRUE(eventually(patience, [&] {
     daemon->signal(SIGUSR1);
-    return daemon->err().find(" processes with 0 queues; ") != std::string::npos;
+    return daemon->err().find(" queues=0 ") != std::string::npos;
   })) << daemon->err();
   ASSERT_EQ(::kill(tracer_of(*trainer), SIGSTOP), 0);
   trainer->finish();
@@ -508,7 +516,7 @@ TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {
   reload(*daemon, "reloaded: ");
   EXPECT_THAT(daemon->err(), HasSubstr("until it is restarted: mode"));
   EXPECT_THAT(daemon->err(), HasSubstr("until it is restarted: inbox_capacity (16384)"));
-  EXPECT_THAT(daemon->err(), Not(HasSubstr("policy fixed_timeslice: replaced")));
+  EXPECT_THAT(daemon->err(), Not(HasSubstr("policy fixed_timeslice/client_done: made anew")));
   configure("", "min_run = 20\nfloor = 1\n", policy + "slice = \"2h\"\n", nobody + "x = 1\n");
   reload(*daemon, "the old settings stay");
   for (const char* const each : {"min_run must be a duration", "floor is not a setting",
@@ -524,14 +532,14 @@ TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {
   EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
 
   configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\nslice = \"1ms\"\n");
-  reload(*daemon, "policy fixed_timeslice/client_done: replaced by fixed_timeslice/client_done");
+  reload(*daemon, "policy fixed_timeslice/client_done: made anew");
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0);
 }
 
 TEST_F(Daemon, LogsEachPartAtItsLevel) {
   const std::string policy = "[policy]\nname = \"fixed_timeslice\"\nslice = \"";
-  const std::string replaced = "policy fixed_timeslice/client_done: replaced";
+  const std::string replaced = "policy fixed_timeslice/client_done: made anew";
   configure("log_levels = { policy = \"error\" }\n", "", policy + "1ms\"\n");
   const auto daemon = run();
   configure("log_levels = { policy = \"error\" }\n", "", policy + "2ms\"\n");
@@ -542,7 +550,7 @@ TEST_F(Daemon, LogsEachPartAtItsLevel) {
   EXPECT_EQ(daemon->ends(), 0);
   const std::string said = daemon->err();
   EXPECT_EQ(said.find(replaced), said.rfind(replaced)) << said;
-  EXPECT_THAT(said, HasSubstr("client_done part=policy policy=fixed_timeslice/client_done\n"));
+  EXPECT_THAT(said, HasSubstr("made anew part=policy policy=fixed_timeslice/client_done\n"));
   EXPECT_THAT(said, HasSubstr("stopping: SIGTERM part=node\n")) << "what waits is written";
 }
 
@@ -679,7 +687,8 @@ TEST_F(Daemon, GoesOnAsItsSiblingWhereTheKernelRefusesIoUring) {
   program_ = SLUICE_WITHOUT_IO_URING;
   const auto trainer = offline();
   const auto daemon = start({SLUICE_PROGRAM, "run", "--mode", "enforce", "-c", config_});
-  ASSERT_TRUE(logs(*daemon, "this program owns the node part=node\n")) << daemon->err();
+  ASSERT_TRUE(logs(*daemon, "this program owns the node by " + directory_ + "/owner part=node\n"))
+      << daemon->err();
 #ifdef SLUICE_WANTS_IO_URING
   EXPECT_THAT(daemon->err(), HasSubstr("sluice: the kernel refuses io_uring (Operation not "
                                        "permitted), going on as sluice-epoll\n"));
@@ -726,7 +735,8 @@ TEST_F(Daemon, WarnsOnceWhereItsOwnerOnlyObserves) {
   std::filesystem::remove(directory_ + "/disabled");
   first->signal(SIGTERM);
   EXPECT_EQ(first->ends(), 0);
-  EXPECT_TRUE(logs(*second, "this program owns the node part=node\n")) << second->err();
+  EXPECT_TRUE(logs(*second, "this program owns the node by " + directory_ + "/owner part=node\n"))
+      << second->err();
   EXPECT_EQ(second->err().find(warning), second->err().rfind(warning)) << "some looks later";
   second->signal(SIGTERM);
   EXPECT_EQ(second->ends(), 0);
@@ -915,6 +925,47 @@ TEST_F(DaemonShown, PausesAtOnce) {
   EXPECT_EQ(ask({"unpause"})->out(), "it was not paused\n");
   EXPECT_TRUE(becomes(*trainer, 1)) << daemon->err();
   client.end();
+}
+
+// The daemon went on saying that all was well, and so did status.
+TEST_F(DaemonShown, SaysThatTheDriverIsGone) {
+  const auto trainer = offline();
+  const auto daemon = run();
+  ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); })) << daemon->err();
+  EXPECT_THAT(ask({"status", "--json"})->out(), HasSubstr("\"driver_gone\":false"));
+  device_.stop(SIGKILL);
+  ASSERT_TRUE(logs(*daemon, "the driver is gone: cannot read ")) << daemon->err();
+  EXPECT_TRUE(eventually(patience, [&] {
+    return testing::Matches(HasSubstr("failures: the driver is gone, "))(ask({"status"})->out());
+  }));
+  EXPECT_THAT(ask({"status", "--json"})->out(), HasSubstr("\"driver_gone\":true"));
+}
+
+// Who searches a log for a process finds every line about it.
+TEST_F(DaemonShown, NamesWhatItsLinesAreAboutByKeys) {
+  const auto trainer = offline();
+  const std::string pid = std::to_string(trainer->pid());
+  const auto daemon = run();
+  ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); })) << daemon->err();
+  (void)ask({"policy", "--use", "fixed_timeslice:slice=7ms"});
+  EXPECT_TRUE(logs(*daemon, "chose the policy fixed_timeslice:")) << daemon->err();
+  EXPECT_THAT(daemon->err(),
+              ContainsRegex("chose the policy [^\n]* pid=[0-9]+ user=0 part=node\n"));
+  reload(*daemon, "reloaded: ");
+  EXPECT_THAT(daemon->err(), ContainsRegex("the policy is fixed_timeslice:[^\n]*, and was "
+                                           "fixed_timeslice:[^\n]*slice=7ms"));
+  std::istringstream lines{daemon->err()};
+  int named = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (testing::Matches(ContainsRegex("process [0-9]+"))(line)) {
+      ++named;
+      EXPECT_THAT(line, ContainsRegex(" pid=[0-9]+"));
+    }
+    if (testing::Matches(ContainsRegex("GPU [0-9]+"))(line)) {
+      EXPECT_THAT(line, ContainsRegex(" gpu=[0-9]+"));
+    }
+  }
+  EXPECT_GE(named, 1);
 }
 
 // `sluice pause` asked the daemon first, and waited 5 s for one that hung.

@@ -247,7 +247,7 @@ TEST_F(BreakerKeeper, KeepsThemOpenForTheNextScheduler) {
   ASSERT_TRUE(hears(observation_kind::breaker_kept, gpu_b));
   EXPECT_EQ(last_.at, never);
   EXPECT_THAT(said(), HasSubstr("GPU 51110 is left alone since 20"));
-  EXPECT_THAT(said(), HasSubstr("sluice breaker rearm 51111\n"));
+  EXPECT_THAT(said(), HasSubstr("sluice breaker rearm 51111 gpu=51111\n"));
   EXPECT_EQ(read(), all) << "it is still when it was";
 }
 

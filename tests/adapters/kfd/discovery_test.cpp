@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -100,6 +101,38 @@ TEST_F(Discovery, LooksAheadAndFindsWhatHasChangedSince) {
   EXPECT_EQ(found, (std::map{std::pair{stays.pid(), role::offline}, {comes.pid(), role::online}}));
   EXPECT_TRUE(sees(observation_kind::resync_end));
   EXPECT_TRUE(source_.silent());
+}
+
+// A simulated driver that was killed left the daemon saying that all was well.
+TEST_F(Discovery, SaysOnceThatTheDriverIsGoneAndThatItIsBack) {
+  std::mutex mutex;
+  std::vector<std::string> said;
+  source_.make(where_, {}, [&](std::string_view sentence) {
+    const std::scoped_lock held{mutex};
+    said.emplace_back(sentence);
+  });
+  ASSERT_TRUE(source_.start());
+  ASSERT_TRUE(sees(observation_kind::resync_end));
+  EXPECT_FALSE(source_->driver_gone());
+  const auto looks = [&] {
+    source_->resync();
+    return sees(observation_kind::resync_end);
+  };
+  for (const std::string& path : {where_.sysfs, where_.device}) {
+    std::filesystem::rename(path, path + ".away");
+    EXPECT_TRUE(within(5s, [&] { return source_->driver_gone(); })) << path;
+    ASSERT_TRUE(looks() && looks());
+    std::filesystem::rename(path + ".away", path);
+    EXPECT_TRUE(within(5s, [&] { return !source_->driver_gone(); })) << path;
+  }
+  source_.stop();
+  std::erase_if(said, [](const auto& each) { return each.find("the driver is") != 0; });
+  ASSERT_EQ(said.size(), 4U);
+  EXPECT_EQ(said[0].find("the driver is gone: cannot read " + where_.sysfs + "/proc: No such file"),
+            0U)
+      << said[0];
+  EXPECT_EQ(said[1].find("the driver is back: "), 0U) << said[1];
+  EXPECT_EQ(said[2].find("the driver is gone: cannot read " + where_.device + ": "), 0U) << said[2];
 }
 
 TEST_F(Discovery, NeedNotStartAfterItLookedAhead) {

@@ -375,8 +375,9 @@ TEST_F(ControlDesk, LetsOnlyRootAndTheOwnerChangeAnything) {
   EXPECT_EQ(paused_why(files_), "new disks") << "a former reason stays";
   EXPECT_EQ(ask(R"({"version":1,"ask":"unpause"})", root).at("before"), true);
   EXPECT_EQ(ask(R"({"version":1,"ask":"unpause"})", root).at("before"), false);
-  EXPECT_THAT(told_, testing::ElementsAre("user 700 (process 2) asked for a pause",
-                                          "user 0 (process 1) asked for the end of the pause"));
+  EXPECT_THAT(told_, testing::ElementsAre(
+                         "user 700 (process 2) asked for a pause pid=2 user=700",
+                         "user 0 (process 1) asked for the end of the pause pid=1 user=0"));
 
   const auto used = ask(R"({"version":1,"ask":"policy","use":"fair_share:a=1"})", owner);
   EXPECT_EQ(used.at("policy").at("text"), "fair_share:a=1");

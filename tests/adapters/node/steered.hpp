@@ -51,6 +51,7 @@ class script {
   void process(role what = role::offline) {
     turn();
     auto entry = of_process(journal_kind::process);
+    entry.number = 1;
     entry.what = what;
     put(entry);
   }

@@ -10,8 +10,9 @@
 #pragma GCC visibility push(default)
 namespace sluice {
 
-/// What matters to who watches a node; counters that an operator should be alarmed by only where
-/// they are not zero. Of a node that observes it says what it would have done.
+/// What matters to who watches a node, as key=value by the names of the fields; counters that an
+/// operator should be alarmed by only where they are not zero. Of a node that observes it says what
+/// it would have done.
 [[nodiscard]] std::string statistics_line(const statistics& seen, node_mode mode);
 
 }  // namespace sluice

@@ -28,7 +28,8 @@ namespace sluice {
 /// Each says which fields it has, beside `kind`, `at` and `turn`.
 enum class journal_kind : std::uint8_t {
   // Processes: all of them have process, pid, start_time, group, what.
-  process,       ///< Seen for the first time; or its role or its group is another one now.
+  process,       ///< Seen for the first time; or its role or its group is another one now. number:
+                 ///< the group's, for people, from 1.
   process_gone,  ///< Ended. `since`: when it was first seen; count, length, longest: how often, how
                  ///< long altogether, and how long at most not all of its queues were known to run.
   process_off,   ///< Some queue of it is not known to run, from here on.

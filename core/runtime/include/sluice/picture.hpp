@@ -55,6 +55,7 @@ struct process_picture {
 
 struct group_picture {
   group_id id{};
+  std::uint64_t number = 0;  ///< As the journal's, and in the log: g1.
   role what = role::unmatched;
   bool gang = false;  ///< Held as one because something said that its processes belong together.
   run_state actual = run_state::running;

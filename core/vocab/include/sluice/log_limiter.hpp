@@ -20,11 +20,12 @@ inline std::string left_out(std::uint64_t suppressed) {
   return " (" + std::to_string(suppressed) + " such lines before it were left out)";
 }
 
-/// One line a second, several at once after a silence where that is asked for; and it says how many
-/// were left out.
+/// One line in each interval, several at once after a silence where that is asked for; and it says
+/// how many were left out.
 class log_limiter {
  public:
-  explicit log_limiter(int burst = 1) noexcept : spare_((burst - 1) * interval) {}
+  explicit log_limiter(int burst = 1, duration interval = std::chrono::seconds(1)) noexcept
+      : interval_(interval), spare_((burst - 1) * interval) {}
 
   /// \return whether to write now; then `suppressed` is how many were not written since.
   bool allow(time_point now, std::uint64_t& suppressed) noexcept {
@@ -32,14 +33,13 @@ class log_limiter {
       ++suppressed_;
       return false;
     }
-    next_ = std::max(next_, now) + interval;
+    next_ = std::max(next_, now) + interval_;
     suppressed = std::exchange(suppressed_, 0);
     return true;
   }
 
  private:
-  static constexpr duration interval = std::chrono::seconds(1);
-
+  duration interval_;
   duration spare_;
   time_point next_{};
   std::uint64_t suppressed_ = 0;

@@ -82,6 +82,10 @@ class discovery : public source {
   /// processes), of all GPUs, since this object exists. Any thread. 0 where the driver tells none,
   /// or not us: see smi_events.hpp.
   [[nodiscard]] virtual std::uint64_t heard(smi_kind what) const noexcept = 0;
+  /// Whether the last look found the driver's tree or its device, which were there at the start,
+  /// unreadable or gone: nothing is known then of what uses a GPU. The message sink hears of it
+  /// once, and once when they are back. Any thread; false while it is not started.
+  [[nodiscard]] virtual bool driver_gone() const noexcept = 0;
 };
 
 std::unique_ptr<discovery> make_discovery(roots where = roots::from_environment(),

@@ -32,7 +32,8 @@ struct metrics_moment {
   bool owns = false;
   bool paused = false;
   bool enforces = false;
-  bool simulated = false;  ///< The device is.
+  bool simulated = false;    ///< The device is.
+  bool driver_gone = false;  ///< Its files cannot be read.
 };
 
 /// Counts what the journal tells, by GPU and by group; what has neither comes from `statistics`,
