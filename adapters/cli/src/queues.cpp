@@ -3,6 +3,7 @@
 #include "breakers.hpp"
 #include "holder_link.hpp"
 #include "output.hpp"
+#include "status_view.hpp"
 #include "store_choice.hpp"
 #include "subcommand.hpp"
 #include "table.hpp"
@@ -82,9 +83,13 @@ const holding* find(const holdings& held, pid_t pid) {
   return found == held.end() ? nullptr : &found->second;
 }
 
-role role_of(const roles& given, const kfd::process_description& process) {
+kfd::role_reason role_of(const roles& given, const kfd::process_description& process) {
   const auto found = given.find({process.pid, process.start_time});
-  return found == given.end() ? role::unmatched : found->second;
+  return found == given.end() ? kfd::role_reason{} : found->second;
+}
+
+std::string role_text(const kfd::role_reason& given) {
+  return std::string{role_words(to_string(given.is), to_string(given.bar))};
 }
 
 /// Whether the queue is suspended, where its holder tells.
@@ -229,8 +234,7 @@ std::string queues_text(const kfd::node_view& node, const about_processes& known
     const std::string pid = std::to_string(process.pid);
     const std::string user = user_text(process.user);
     const std::string command = printable(process.command);
-    const role given = role_of(known.given, process);
-    const std::string what = given == role::unmatched ? "-" : std::string{to_string(given)};
+    const std::string what = role_text(role_of(known.given, process));
     const holding* const by = find(known.held, process.pid);
     if (process.queues.empty())
       rows.add({pid, user, command, what, "-", "-", "-", "-", "-",
@@ -279,6 +283,7 @@ json::value queues_json(const kfd::node_view& node, const about_processes& known
   json::array processes;
   for (const auto& process : node.processes) {
     const holding* const by = find(known.held, process.pid);
+    const kfd::role_reason given = role_of(known.given, process);
     json::array queues;
     for (const auto& queue : process.queues) {
       queues.push_back(json::object{
@@ -301,7 +306,10 @@ json::value queues_json(const kfd::node_view& node, const about_processes& known
         {"command", process.command},
         {"uid", or_null(process.user)},
         {"user", user_text(process.user)},
-        {"role", to_string(role_of(known.given, process))},
+        {"role", to_string(given.is)},
+        {"role_rule", to_string(given.rule)},
+        {"role_bar", to_string(given.bar)},
+        {"role_why", to_text(given)},
         {"traced_by", pid_or_null(by != nullptr ? by->tracer : 0)},
         {"held_by", pid_or_null(by != nullptr ? by->holder : 0)},
         {"vram_bytes", std::move(memory)},
@@ -358,7 +366,8 @@ subcommand add_queues(CLI::App& program) {
   command->footer(
       "STATE: suspended, or held (it runs), by 'sluice suspend'; traced by another,\n"
       "e.g. a scheduler's agent, who alone knows; evicted: taken off by the driver for\n"
-      "want of memory. ROLE: what a scheduler with these rules would give, '-': none.\n"
+      "want of memory. ROLE: what a scheduler with these rules would give, '-': none;\n"
+      "released, gang: offline, but given back, or its gang is not all on this node.\n"
       "GPUs are numbered as HIP_VISIBLE_DEVICES counts. Priorities need root.\n" +
       std::string{exit_codes});
   return {command, [chosen] {

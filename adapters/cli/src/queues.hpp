@@ -12,9 +12,8 @@
 #include <boost/json/value.hpp>
 
 #include "sluice/kfd/node_view.hpp"
-#include "sluice/kfd/process_identity.hpp"
+#include "sluice/kfd/role_reason.hpp"
 #include "sluice/result.hpp"
-#include "sluice/role.hpp"
 
 namespace sluice::cli {
 
@@ -51,7 +50,7 @@ using holdings = std::map<pid_t, holding>;
 /// Asks every `sluice suspend` that holds one of the processes.
 holdings ask_holders(const kfd::node_view& node);
 
-using roles = std::map<kfd::process_identity, role>;
+using roles = kfd::role_reasons;
 
 /// What is known of the processes beside the look.
 struct about_processes {

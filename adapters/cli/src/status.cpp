@@ -22,6 +22,7 @@ struct status_options {
   node_files where;
   bool as_json = false;
   std::string what;
+  std::size_t last = 10;
 };
 
 void add_common(CLI::App& to, status_options& chosen) {
@@ -59,7 +60,8 @@ int do_why(const status_options& chosen) {
   const auto target = target_of(chosen.what);
   const auto answer = ask(chosen, {{"ask", "why"}, {target->first, target->second}});
   if (!answer) return exit_failed;
-  const bool said = chosen.as_json ? print(json::value(*answer)) : print(why_text(*answer));
+  const bool said =
+      chosen.as_json ? print(json::value(*answer)) : print(why_text(*answer, chosen.last));
   return said ? exit_done : exit_failed;
 }
 
@@ -69,10 +71,13 @@ subcommand add_status(CLI::App& program) {
   const auto chosen = std::make_shared<status_options>();
   auto* const command = program.add_subcommand("status", "Show what the daemon knows and does");
   command->footer(
-      "Asks the program that owns the node, over its control socket. OFF%: share of the\n"
-      "last minute in which offline work was off. GPU TIME: -, for which a group was\n"
-      "off; +, for which offline work was off while online work was in flight on the\n"
-      "group's GPUs.\n"
+      "Asks the program that owns the node, over its control socket. GPU: as queues and\n"
+      "hqds number them; GPU_ID: as the log does. SLOTS: for compute queues, as the\n"
+      "driver's topology says; hqds counts each XCC's. OFF%: share of the last minute in\n"
+      "which offline work was off. GPU TIME: -, for which a group was off; +, for which\n"
+      "offline work was off while online work was in flight on the group's GPUs, since\n"
+      "it has been online. ROLE released, gang: offline but not touched; 'sluice why'\n"
+      "says why.\n"
       "Exit code 0: done; 1: nobody answers, or not to this user; 2: usage.");
   add_common(*command, *chosen);
   return {command, [chosen] { return do_status(*chosen); }};
@@ -83,9 +88,9 @@ subcommand add_why(CLI::App& program) {
   auto* const command =
       program.add_subcommand("why", "Say why a process or a group runs, or does not");
   command->footer(
-      "What is true now, and the last decisions: what came, the rule it was decided by,\n"
-      "what the driver was told, and what it answered. Processes that ended are known\n"
-      "for 10 min. Exit code 0: done; 1: nobody answers, or knows it; 2: usage.");
+      "What is true now, and the last decisions, the newest last: by what, what came in\n"
+      "the same turn, what the driver was told, and what it answered. Processes that\n"
+      "ended are known for 10 min. Exit code 0: done; 1: nobody answers, or knows it; 2: usage.");
   command->add_option("PID|GROUP", chosen->what, "A process id, or a group as status shows it (g7)")
       ->required()
       ->type_name("")
@@ -96,6 +101,10 @@ subcommand add_why(CLI::App& program) {
                                    printable(text));
                              },
                              ""});
+  command->add_option("--last", chosen->last, "Only so many decisions; 0: all that are known")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(std::size_t{0}, std::size_t{1'000'000}));
   add_common(*command, *chosen);
   return {command, [chosen] { return do_why(*chosen); }};
 }

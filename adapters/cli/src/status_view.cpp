@@ -107,33 +107,58 @@ std::string latency(const json::object& statistics, std::string_view key, std::s
 std::string failures(const json::object& statistics) {
   std::string all;
   for (const auto& [key, value] : object_of(statistics, "failures")) {
-    if (!value.is_number() || value.to_number<double>() == 0) continue;
+    boost::system::error_code error;
+    const double count = value.is_number() ? value.to_number<double>(error) : 0;
+    if (error || count == 0) continue;
     std::string name(key);
     std::replace(name.begin(), name.end(), '_', ' ');
-    all +=
-        fmt::format("{}{} {}", all.empty() ? "" : ", ", value.to_number<double>(), printable(name));
+    if (count == 1) {
+      if (const auto plural = name.find("s "); plural != name.npos)
+        name.erase(plural, 1);
+      else if (name.ends_with('s'))
+        name.pop_back();
+    }
+    if (name.starts_with("gpu")) name.replace(0, 3, "GPU");
+    all += fmt::format("{}{} {}", all.empty() ? "" : ", ", count, printable(name));
   }
   return all;
 }
 
-std::string state_of(const json::object& group) {
+/// \param acts false: nothing is told the driver, so that what it shows as done would be.
+std::string state_of(const json::object& group, bool acts) {
   const std::string state = text_of(group, "state");
+  if (flag_of(group, "held") && !acts) return "would be held";
   if (flag_of(group, "held")) return state == "suspended" ? "held" : "held, " + state;
   if (flag_of(group, "forced")) return "forced";
   if (text_of(group, "role") == "offline" && !flag_of(group, "manageable")) return "unmanaged";
-  return state == "running" ? "runs" : state;
+  return state == "running" || !acts ? "runs" : state;
+}
+
+bool acts(const json::object& status) {
+  const auto& node = object_of(status, "node");
+  return flag_of(node, "acts") || text_of(node, "mode") == "enforce";
+}
+
+/// As queues and hqds count them; the gpu_id where that is not known.
+std::string gpu_text(const json::object& status, std::uint64_t gpu) {
+  for (const json::object* each : objects_of(status, "gpus"))
+    if (count_of(*each, "gpu_id") == gpu && has(*each, "ordinal"))
+      return std::to_string(count_of(*each, "ordinal"));
+  return std::to_string(gpu);
 }
 
 std::string group_name(const json::object& group) {
   return has(group, "group") ? fmt::format("g{}", count_of(group, "group")) : "-";
 }
 
-std::string gpus_text(const json::object& group) {
+std::string gpus_text(const json::object& status, const json::object& group) {
   const auto* const found = find(group, "gpus");
   if (found == nullptr || !found->is_array() || found->as_array().empty()) return "-";
   const auto& all = found->as_array();
   if (all.size() > 1) return fmt::format("{} GPUs", all.size());
-  return all[0].is_number() ? fmt::format("{}", all[0].to_number<std::uint32_t>()) : "-";
+  boost::system::error_code error;
+  const auto gpu = all[0].is_number() ? all[0].to_number<std::uint32_t>(error) : 0;
+  return error || gpu == 0 ? "-" : gpu_text(status, gpu);
 }
 
 std::string pids_text(const json::object& group) {
@@ -149,12 +174,12 @@ int role_rank(const json::object& group) {
   return role == "offline" ? 0 : role == "online" ? 1 : 2;
 }
 
-bool matches(const json::object& group, const std::string& filter) {
+bool matches(const json::object& group, const std::string& filter, bool enforced) {
   // Who only has the device open, as the scheduler's own programs, is shown to who asks for it.
   if (filter.empty()) return role_rank(group) < 2 || count_of(group, "compute_queues") != 0;
   const auto holds = [&](const std::string& text) { return text.find(filter) != text.npos; };
   if (group_name(group) == filter || holds(text_of(group, "name")) ||
-      holds(text_of(group, "role")) || holds(state_of(group)))
+      holds(text_of(group, "role")) || holds(state_of(group, enforced)))
     return true;
   const auto processes = objects_of(group, "processes");
   return std::any_of(processes.begin(), processes.end(), [&](const json::object* each) {
@@ -162,8 +187,12 @@ bool matches(const json::object& group, const std::string& filter) {
   });
 }
 
-std::string outcome_text(const json::object& command) {
+std::string outcome_text(const json::object& command, bool acted) {
   const std::string outcome = text_of(command, "outcome");
+  if (!acted)
+    return fmt::format("would {} {} queue{} on GPU {}", text_of(command, "command"),
+                       count_of(command, "queues"), count_of(command, "queues") == 1 ? "" : "s",
+                       count_of(command, "gpu_id"));
   std::string text = fmt::format(
       "{} {} queue{} on GPU {}: ", text_of(command, "command"), count_of(command, "queues"),
       count_of(command, "queues") == 1 ? "" : "s", count_of(command, "gpu_id"));
@@ -178,33 +207,46 @@ std::string outcome_text(const json::object& command) {
                             count_of(command, "invalid"), count_of(command, "gone"));
 }
 
-std::string decision_text(const json::object& decision) {
+/// Why, of a decision: what follows "held", "let go" or "made to run".
+std::string rule_text(const json::object& decision) {
+  const std::string rule = text_of(decision, "rule");
+  const std::string policy = text_of(decision, "policy");
+  if (rule == "policy") return " by the policy" + (policy.empty() ? "" : " " + policy);
+  if (rule == "expired") return ": the time for which the policy wanted it held is over";
+  if (rule == "no policy") return ": the policy that held it was replaced or removed";
+  if (rule == "max_suspend") return ": max_suspend ran out";
+  if (rule == "offline_floor") return ": offline_floor, it was off for as much as that allows";
+  if (rule == "not manageable")
+    return ": not all of it can be suspended (not attached, or a breaker is open)";
+  if (rule == "refused by the driver") return ": the driver did not suspend a part of it";
+  if (rule == "not offline") return ": it is not offline any more";
+  if (rule == "stop") return ": the scheduler stops";
+  return ": " + rule;
+}
+
+/// \param acted false: the daemon only observes.
+std::string decision_text(const json::object& decision, bool acted) {
   const std::string what = text_of(decision, "decision");
   const std::string event = text_of(decision, "event");
   if (what == "node") return event;
-  const std::string rule = text_of(decision, "rule");
-  const std::string policy = text_of(decision, "policy");
-  const std::string by = rule != "policy" ? "rule: " + rule
-                         : policy.empty() ? "rule: the policy"
-                                          : "rule: policy " + policy;
-  std::string text;
   if (what == "attach" || what == "detach") {
-    text = fmt::format("{} process {}", what, count_of(decision, "pid"));
+    std::string text =
+        fmt::format("{}{} process {}", acted ? "" : "would ", what, count_of(decision, "pid"));
     const std::string outcome = text_of(decision, "outcome");
-    if (what == "attach")
+    if (what == "attach" && acted)
       text += ": " + (outcome == "done"      ? std::string("done")
                       : outcome == "pending" ? std::string("not answered yet")
                                              : outcome + ": " + text_of(decision, "text"));
     return text;
   }
-  if (what == "held") text = "held";
-  if (what == "let_go") text = "let go";
-  if (what == "forced") text = "made to run";
-  if (what == "mend") text = "set right";
-  text += "; event: " + (event.empty() ? std::string("the time that somebody asked for") : event);
-  if (what != "mend") text += "; " + by;
+  std::string text;
+  if (what == "held") text = acted ? "held" : "would be held";
+  if (what == "let_go") text = acted ? "let go" : "would be let go";
+  if (what == "forced") text = acted ? "made to run" : "would be made to run";
+  text += what == "mend" ? "set right" : rule_text(decision);
+  if (!event.empty()) text += "; " + event;
   for (const json::object* each : objects_of(decision, "commands"))
-    text += "; " + outcome_text(*each);
+    text += "; " + outcome_text(*each, acted);
   if (const auto more = count_of(decision, "more_commands"); more != 0)
     text += fmt::format("; and {} commands more", more);
   return text;
@@ -217,6 +259,13 @@ std::string decider_words(const std::string& name, bool is_fallback, const std::
     return "none: everything runs" + (asked_for.empty() ? "" : ", instead of " + asked_for);
   if (!is_fallback) return name;
   return name + ", the fallback" + (asked_for.empty() ? "" : ", for " + asked_for + " was removed");
+}
+
+std::string_view role_words(std::string_view role, std::string_view bar) {
+  if (role == "offline") return "offline";
+  if (role == "online") return "online";
+  if (bar == "released") return "released";
+  return bar.starts_with("gang_") ? "gang" : "-";
 }
 
 std::string_view to_string(group_order value) {
@@ -233,13 +282,18 @@ std::vector<std::string> node_lines(const json::object& status) {
   const auto& node = object_of(status, "node");
   const auto& statistics = object_of(status, "statistics");
   std::vector<std::string> lines;
-  const bool acts = text_of(node, "mode") == "enforce";
+  const bool enforces = text_of(node, "mode") == "enforce";
+  const bool shadows = text_of(node, "policy").starts_with("shadow/");
   lines.push_back(fmt::format(
       "sluice {}, process {} of user {}, {} for {}{}{}", text_of(node, "program_version"),
       count_of(node, "pid"), count_of(node, "user"),
-      acts ? "enforces" : "observes, touches nothing,", span_text(number_of(node, "up_ms")),
+      !enforces ? "observes, touches nothing,"
+      : shadows ? "enforces (but its policy, a shadow, holds nothing)"
+                : "enforces",
+      span_text(number_of(node, "up_ms")),
       flag_of(node, "simulated") ? ", on a simulated device" : "",
-      flag_of(node, "backend_up") ? "" : "; what acts for it is gone now"));
+      flag_of(node, "backend_up") ? "" : "; the agent, which acts for it, is gone now"));
+  if (!enforces) lines.emplace_back("what is off or held, and for how long, is what would be");
   if (has(node, "paused")) {
     const std::string why = text_of(object_of(node, "paused"), "why");
     lines.push_back("PAUSED: everything runs" + (why.empty() ? "" : " (" + why + ")"));
@@ -253,7 +307,7 @@ std::vector<std::string> node_lines(const json::object& status) {
     if (has(node, "policy_by")) line += ", chosen by " + text_of(node, "policy_by");
     lines.push_back(line);
   }
-  std::string times = latency(statistics, "decision", "decision");
+  std::string times = latency(statistics, "decision", "online arrival to commands handed over");
   if (const auto off = latency(statistics, "arrival_to_off", "online arrival to offline off");
       !off.empty())
     times += (times.empty() ? "" : "; ") + off;
@@ -263,18 +317,22 @@ std::vector<std::string> node_lines(const json::object& status) {
   return lines;
 }
 
-std::string gpu_table(const json::object& status, std::size_t width) {
+std::string gpu_table(const json::object& status, gpu_columns which, std::size_t width) {
   using enum table::align;
-  table rows{{{"GPU", right},
-              {"SLOTS", right},
-              {"ONLINE", right},
-              {"OFFLINE", right},
-              {"OFF", right},
-              {"STATE", left, true},
-              {"BACKLOG", right},
-              {"BUSY%", right},
-              {"OFF%", right},
-              {"VRAM", right}}};
+  const bool all = which == gpu_columns::all;
+  std::vector<table::column> columns{{"GPU", right}, {"GPU_ID", right}};
+  if (all) columns.push_back({"PCI"});
+  for (auto& each : std::vector<table::column>{{"SLOTS", right},
+                                               {"ONLINE", right},
+                                               {"OFFLINE", right},
+                                               {"OFF", right},
+                                               {"STATE", left, true},
+                                               {"BACKLOG", right},
+                                               {"BUSY%", right},
+                                               {"OFF%", right},
+                                               {"VRAM", right}})
+    columns.push_back(std::move(each));
+  table rows{std::move(columns)};
   for (const json::object* each : objects_of(status, "gpus")) {
     const json::object& gpu = *each;
     const std::string work = text_of(gpu, "online_work");
@@ -283,15 +341,21 @@ std::string gpu_table(const json::object& status, std::size_t width) {
     std::string vram = "-";
     if (has(gpu, "vram_used_bytes")) vram = bytes_text(count_of(gpu, "vram_used_bytes"));
     if (has(gpu, "vram_bytes")) vram += "/" + bytes_text(count_of(gpu, "vram_bytes"));
-    rows.add({std::to_string(count_of(gpu, "gpu_id")), dash_if_zero(count_of(gpu, "slots")),
-              std::to_string(count_of(gpu, "online_queues")),
-              std::to_string(count_of(gpu, "offline_queues")),
-              std::to_string(count_of(gpu, "suspended_queues")),
-              flag_of(gpu, "breaker_open") ? "BREAKER"
-              : flag_of(gpu, "busy")       ? "online"
-                                           : "free",
-              backlog, share_text(number_of(gpu, "busy_share")),
-              share_text(number_of(gpu, "suspended_share")), vram});
+    std::vector<std::string> cells{
+        has(gpu, "ordinal") ? std::to_string(count_of(gpu, "ordinal")) : "-",
+        std::to_string(count_of(gpu, "gpu_id"))};
+    if (all) cells.push_back(has(gpu, "pci") ? text_of(gpu, "pci") : "-");
+    for (std::string& cell : std::vector<std::string>{
+             dash_if_zero(count_of(gpu, "slots")), std::to_string(count_of(gpu, "online_queues")),
+             std::to_string(count_of(gpu, "offline_queues")),
+             std::to_string(count_of(gpu, "suspended_queues")),
+             flag_of(gpu, "breaker_open") ? "BREAKER"
+             : flag_of(gpu, "busy")       ? "online"
+                                          : "free",
+             backlog, share_text(number_of(gpu, "busy_share")),
+             share_text(number_of(gpu, "suspended_share")), vram})
+      cells.push_back(std::move(cell));
+    rows.add(std::move(cells));
   }
   return rows.text(width);
 }
@@ -300,7 +364,8 @@ std::string group_table(const json::object& status, const std::string& filter, g
                         std::size_t width) {
   using enum table::align;
   auto groups = objects_of(status, "groups");
-  std::erase_if(groups, [&](const json::object* each) { return !matches(*each, filter); });
+  std::erase_if(groups,
+                [&](const json::object* each) { return !matches(*each, filter, acts(status)); });
   std::stable_sort(groups.begin(), groups.end(), [&](const json::object* a, const json::object* b) {
     switch (order) {
       case group_order::lost: return number_of(*a, "lost_share") > number_of(*b, "lost_share");
@@ -327,12 +392,14 @@ std::string group_table(const json::object& status, const std::string& filter, g
     const std::string role = text_of(group, "role");
     const bool offline = role == "offline";
     const bool online = role == "online";
-    rows.add({group_name(group), offline || online ? role : "-", pids_text(group),
-              text_of(group, "name"), state_of(group),
+    const auto members = objects_of(group, "processes");
+    const std::string bar = members.empty() ? "" : text_of(*members.front(), "role_bar");
+    rows.add({group_name(group), std::string(role_words(role, bar)), pids_text(group),
+              text_of(group, "name"), state_of(group, acts(status)),
               has(group, "state_since_unix_ms")
                   ? span_text(now - number_of(group, "state_since_unix_ms"))
                   : "-",
-              gpus_text(group),
+              gpus_text(status, group),
               fmt::format("{}/{}", count_of(group, "suspended_queues"),
                           count_of(group, "compute_queues")),
               offline ? share_text(number_of(group, "lost_share")) : "-",
@@ -346,30 +413,71 @@ std::string group_table(const json::object& status, const std::string& filter, g
 std::string clients_line(const json::object& status) {
   std::string all;
   const auto clients = objects_of(status, "clients");
-  for (const json::object* each : clients)
+  constexpr std::size_t most = 8;
+  const double now = number_of(status, "time_unix_ms");
+  for (const json::object* each : clients) {
+    if (each == clients[std::min(most, clients.size() - 1)] && clients.size() > most) {
+      all += fmt::format(", and {} more", clients.size() - most);
+      break;
+    }
     all += (all.empty() ? "" : ", ") + text_of(*each, "name");
+    if (has(*each, "pid")) all += fmt::format(" pid {}", count_of(*each, "pid"));
+    if (flag_of(*each, "busy"))
+      all += has(*each, "busy_since_unix_ms")
+                 ? " busy for " + span_text(now - number_of(*each, "busy_since_unix_ms"))
+                 : " busy";
+  }
   return clients.empty() ? "clients: none" : fmt::format("clients: {} ({})", clients.size(), all);
+}
+
+std::vector<std::string> breaker_lines(const json::object& status) {
+  std::vector<std::string> lines;
+  const double now = number_of(status, "time_unix_ms");
+  for (const json::object* each : objects_of(status, "gpus")) {
+    if (!flag_of(*each, "breaker_open")) continue;
+    const auto id = count_of(*each, "gpu_id");
+    std::string line = fmt::format(
+        "breaker of GPU {} (gpu_id {}) is open, so nothing on it is "
+        "suspended",
+        gpu_text(status, id), id);
+    if (has(*each, "breaker_cause")) line += ": " + text_of(*each, "breaker_cause");
+    if (has(*each, "breaker_until_unix_ms")) {
+      const double until = number_of(*each, "breaker_until_unix_ms");
+      line += fmt::format("; until {}, in {}", clock_text(until), span_text(until - now));
+    }
+    lines.push_back(line + fmt::format("; once it works: sluice breaker rearm {}", id));
+  }
+  return lines;
 }
 
 std::string status_text(const json::object& status, std::size_t width) {
   std::string text;
   for (const std::string& each : node_lines(status)) text += each + "\n";
-  text += clients_line(status) + "\n\n" + gpu_table(status, width) + "\n" +
+  text += clients_line(status) + "\n";
+  for (const std::string& each : breaker_lines(status)) text += each + "\n";
+  text += "\n" + gpu_table(status, gpu_columns::all, width) + "\n" +
           group_table(status, "", group_order::role, width);
   return text;
 }
 
-std::string why_text(const json::object& answer) {
+std::string why_text(const json::object& answer, std::size_t last) {
   const auto& why = object_of(answer, "why");
   const double now = number_of(answer, "time_unix_ms");
   std::string text = text_of(why, "sentence") + "\n";
   if (flag_of(why, "simulated")) text += "the device is simulated\n";
   const auto decisions = objects_of(why, "decisions");
-  if (decisions.empty()) text += "nothing was decided about it yet\n";
-  for (const json::object* each : decisions) {
+  if (has(why, "role_why")) text += "role: " + text_of(why, "role_why") + "\n";
+  if (decisions.empty() && text_of(why, "state") != "client")
+    text += "nothing was decided about it yet\n";
+  const std::size_t left_out = last != 0 && decisions.size() > last ? decisions.size() - last : 0;
+  if (left_out != 0) text += fmt::format("{} earlier decisions: --last 0 shows them\n", left_out);
+  const auto* const acts = find(why, "acts");
+  const bool acted = acts == nullptr || flag_of(why, "acts");
+  for (std::size_t i = left_out; i < decisions.size(); ++i) {
+    const json::object* const each = decisions[i];
     const double at = number_of(*each, "time_unix_ms");
     text += fmt::format("{}  {:>7} ago  {}\n", clock_text(at), span_text(now - at),
-                        decision_text(*each));
+                        decision_text(*each, acted));
   }
   return text;
 }

@@ -22,11 +22,17 @@ inline constexpr group_order group_orders[] = {group_order::role, group_order::l
                                                group_order::state, group_order::name};
 std::string_view to_string(group_order value);
 
+/// For a column ROLE. \param bar as kfd::role_bar is named: what keeps an offline one from being
+/// it.
+std::string_view role_words(std::string_view role, std::string_view bar);
 /// What decides, where that is not simply what was asked for. \param name empty: nothing does.
 std::string decider_words(const std::string& name, bool is_fallback, const std::string& asked_for);
 /// A few lines: who owns the node, what it decides by, how long that takes, what failed.
 std::vector<std::string> node_lines(const boost::json::object& status);
-std::string gpu_table(const boost::json::object& status, std::size_t width);
+enum class gpu_columns : std::uint8_t { few, all };
+std::string gpu_table(const boost::json::object& status, gpu_columns which, std::size_t width);
+/// A line for each GPU whose breaker is open: why, until when, what to do.
+std::vector<std::string> breaker_lines(const boost::json::object& status);
 /// \param filter groups whose number (g7), name, role, state, a pid or a command of which holds the
 ///               text; empty: all.
 std::string group_table(const boost::json::object& status, const std::string& filter,
@@ -34,7 +40,8 @@ std::string group_table(const boost::json::object& status, const std::string& fi
 std::string clients_line(const boost::json::object& status);
 /// All of it.
 std::string status_text(const boost::json::object& status, std::size_t width);
-/// A sentence and a line for each decision.
-std::string why_text(const boost::json::object& answer);
+/// A sentence, and a line for each decision, the newest last.
+/// \param last so many; 0: all.
+std::string why_text(const boost::json::object& answer, std::size_t last);
 
 }  // namespace sluice::cli

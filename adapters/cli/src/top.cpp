@@ -113,6 +113,7 @@ class viewer {
   std::vector<std::string> page(std::size_t columns, std::size_t rows) const {
     std::vector<std::string> lines = node_lines(status_);
     lines.push_back(clients_line(status_));
+    for (std::string& each : breaker_lines(status_)) lines.push_back(std::move(each));
     lines.emplace_back();
     if (mode_ == mode::help && rows != 0) {
       for (const std::string_view each :
@@ -124,10 +125,13 @@ class viewer {
             "OFF%       share of the last minute in which offline work was off",
             "BACKLOG    busy periods of clients in flight; +: packets wait in online queues",
             "GPU TIME   -: for which an offline group was off; +: for which offline work was",
-            "           off while online work was in flight on this group's GPUs"})
+            "           off while online work was in flight on this group's GPUs",
+            "GPU        as queues and hqds number them; GPU_ID: as the log does",
+            "SLOTS      for compute queues, as the driver's topology says; hqds: of every XCC"})
         lines.emplace_back(each);
     } else {
-      for (auto& each : lines_of(gpu_table(status_, columns))) lines.push_back(std::move(each));
+      for (auto& each : lines_of(gpu_table(status_, gpu_columns::few, columns)))
+        lines.push_back(std::move(each));
       lines.emplace_back();
       for (auto& each : lines_of(group_table(status_, filter_, order_, columns)))
         lines.push_back(std::move(each));

@@ -239,6 +239,7 @@ bool session::hello(message& what) {
   if (wanted == role::online) {
     client_options options;
     options.name = peer_.who.name;
+    options.pid = peer_.who.pid;
     for (std::uint32_t i = 0; i < said->gpu_count; ++i)
       options.gpus.push_back(gpu_id{said->gpus[i]});
     for (std::size_t i = 0; i < span_kinds; ++i)

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <sstream>
+#include <utility>
 
 namespace sluice::kfd {
 
@@ -27,6 +29,18 @@ std::optional<unsigned> priority_in(const process_traits& of) {
   return number && *number <= highest_priority ? number : std::nullopt;
 }
 
+void set(role_reason& why, role_rule rule, role what, std::string detail = {}) {
+  why.rule = rule;
+  why.says = what;
+  why.detail = std::move(detail);
+}
+
+std::string range_text(const ring_rule& rule) {
+  std::ostringstream text;
+  text << std::hex << "0x" << rule.first << " to 0x" << rule.last;
+  return text.str();
+}
+
 }  // namespace
 
 std::set<std::string, std::less<>> classifier::wanted_variables() const {
@@ -37,21 +51,30 @@ std::set<std::string, std::less<>> classifier::wanted_variables() const {
   return wanted;
 }
 
-role classifier::role_of(const process_traits& of, std::span<const queue_traits> queues,
-                         bool all_queues_known) const {
-  if (std::ranges::find(rules_.never_touch, of.who) != rules_.never_touch.end())
-    return role::unmatched;
-  std::optional<role> what = said(of);
-  if (!what) {
-    what = claimed(of);
-    if (!what) what = mapped(of);
-    if (!what) what = voted(of, queues, all_queues_known);
-    // What it claims where nobody sees it may be that it is online.
-    if (*what == role::offline && of.hidden_environment && granted(of, role::online))
-      what = role::unmatched;
+role_reason classifier::reason_of(const process_traits& of, std::span<const queue_traits> queues,
+                                  bool all_queues_known) const {
+  role_reason why;
+  why.hidden_environment = of.hidden_environment;
+  if (std::ranges::find(rules_.never_touch, of.who) != rules_.never_touch.end()) {
+    why.rule = role_rule::never_touch;
+    return why;
   }
-  const bool spared = of.who.pid == ::getpid() || stored_.released.contains(of.who);
-  return spared && *what == role::offline ? role::unmatched : *what;
+  const bool by_word = said(of, why);
+  if (!by_word && !claimed(of, why) && !mapped(of, why))
+    (void)voted(of, queues, all_queues_known, why);
+  why.is = why.says;
+  if (why.says != role::offline) return why;
+  if (of.who.pid == ::getpid()) {
+    why.bar = role_bar::own;
+  } else if (const auto found = stored_.released.find(of.who); found != stored_.released.end()) {
+    why.bar = role_bar::released;
+    why.released_until = found->second;
+  } else if (!by_word && of.hidden_environment && granted(of, role::online)) {
+    // What it claims where nobody sees it may be that it is online.
+    why.bar = role_bar::hidden_environment;
+  }
+  if (why.bar != role_bar::none) why.is = role::unmatched;
+  return why;
 }
 
 bool classifier::may_claim(const process_traits& of) const {
@@ -62,55 +85,88 @@ std::uint8_t classifier::priority_of(const process_traits& of) {
   return static_cast<std::uint8_t>(priority_in(of).value_or(0));
 }
 
-std::optional<role> classifier::said(const process_traits& of) const {
-  for (const auto* const map : {&rules_.by_process, &stored_.by_process})
-    if (const auto found = map->find(of.who); found != map->end()) return found->second;
-  return {};
+bool classifier::said(const process_traits& of, role_reason& why) const {
+  for (const auto& [map, rule] : {std::pair{&rules_.by_process, role_rule::said},
+                                  std::pair{&stored_.by_process, role_rule::store}})
+    if (const auto found = map->find(of.who); found != map->end()) {
+      set(why, rule, found->second);
+      return true;
+    }
+  return false;
 }
 
-std::optional<role> classifier::claimed(const process_traits& of) const {
+bool classifier::claimed(const process_traits& of, role_reason& why) const {
+  const auto counts = [&](role_rule rule, role what, auto&& words) {
+    if (granted(of, what)) {
+      set(why, rule, what, words());
+      return true;
+    }
+    if (why.ignored.empty())
+      why.ignored = words() + " does not count: it is not in may_claim_" +
+                    std::string(to_string(what)) + " of [roles]";
+    return false;
+  };
   if (const std::string* const tag = value_of(of, tag_variable)) {
-    if (*tag == "ONLINE_AI" && granted(of, role::online)) return role::online;
-    if (*tag == "OFFLINE_AI" && granted(of, role::offline)) return role::offline;
+    const auto words = [&] { return std::string(tag_variable) + "=" + *tag; };
+    if (*tag == "ONLINE_AI" && counts(role_rule::tag, role::online, words)) return true;
+    if (*tag == "OFFLINE_AI" && counts(role_rule::tag, role::offline, words)) return true;
+    if (*tag != "ONLINE_AI" && *tag != "OFFLINE_AI")
+      why.ignored = std::string(tag_variable) + " is neither ONLINE_AI nor OFFLINE_AI";
   }
   if (const auto number = priority_in(of)) {
     const role what = *number >= rules_.online_priority ? role::online : role::offline;
-    if (granted(of, what)) return what;
+    const auto words = [&] {
+      return std::string(priority_variable) + "=" + std::to_string(*number);
+    };
+    if (counts(role_rule::priority, what, words)) return true;
   }
   for (const environment_rule& each : rules_.by_environment) {
     const std::string* const value = value_of(of, each.variable);
-    if (value != nullptr && matches(each.value, *value) && granted(of, each.what)) return each.what;
+    if (value != nullptr && matches(each.value, *value) &&
+        counts(role_rule::environment, each.what, [&] { return each.variable + "=" + each.value; }))
+      return true;
   }
-  return {};
+  return false;
 }
 
-std::optional<role> classifier::mapped(const process_traits& of) const {
-  if (const auto found = rules_.by_pid.find(of.who); found != rules_.by_pid.end())
-    return found->second;
-  for (const auto* const map : {&stored_.by_cgroup, &rules_.by_cgroup})
-    for (const cgroup_rule& each : *map)
-      if (matches_cgroup(each.cgroup, of.cgroups)) return each.what;
-  return {};
+bool classifier::mapped(const process_traits& of, role_reason& why) const {
+  if (const auto found = rules_.by_pid.find(of.who); found != rules_.by_pid.end()) {
+    set(why, role_rule::pid, found->second);
+    return true;
+  }
+  for (const auto& [rules, rule] : {std::pair{&stored_.by_cgroup, role_rule::store_cgroup},
+                                    std::pair{&rules_.by_cgroup, role_rule::cgroup}})
+    for (const cgroup_rule& each : *rules)
+      if (matches_cgroup(each.cgroup, of.cgroups)) {
+        set(why, rule, each.what, each.cgroup);
+        return true;
+      }
+  return false;
 }
 
-role classifier::voted(const process_traits& of, std::span<const queue_traits> queues,
-                       bool all_queues_known) const {
-  bool offline = false;
+bool classifier::voted(const process_traits& of, std::span<const queue_traits> queues,
+                       bool all_queues_known, role_reason& why) const {
+  role_reason offline;
   for (const queue_traits& queue : queues) {
-    role what = role::unmatched;
+    role_reason by;
     const auto ring = std::ranges::find_if(rules_.by_ring, [&](const ring_rule& each) {
       return each.first <= queue.ring_base && queue.ring_base <= each.last;
     });
     if (ring != rules_.by_ring.end())
-      what = ring->what;
+      set(by, role_rule::ring, ring->what, range_text(*ring));
     else if (rules_.queue_priority && queue.priority && *queue.priority >= rules_.online_priority)
-      what = role::online;
-    if (what == role::unmatched || !granted(of, what)) continue;
-    if (what == role::online) return role::online;
-    offline = true;
+      set(by, role_rule::queue_priority, role::online);
+    if (by.says == role::unmatched || !granted(of, by.says)) continue;
+    if (by.says == role::online) {
+      set(why, by.rule, by.says, std::move(by.detail));
+      return true;
+    }
+    offline = std::move(by);
   }
   // The one that is not known yet may be online.
-  return offline && all_queues_known ? role::offline : role::unmatched;
+  if (offline.rule == role_rule::none || !all_queues_known) return false;
+  set(why, offline.rule, offline.says, std::move(offline.detail));
+  return true;
 }
 
 bool classifier::granted(const process_traits& to, role what) const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sluice/kfd/classification.hpp"
+#include "sluice/kfd/role_reason.hpp"
 #include "sluice/kfd/role_store.hpp"
 #include "sluice/role.hpp"
 
@@ -43,8 +44,12 @@ class classifier {
   std::set<std::string, std::less<>> wanted_variables() const;
 
   /// \param queues the compute queues as far as they are known, and whether these are all.
+  role_reason reason_of(const process_traits& of, std::span<const queue_traits> queues,
+                        bool all_queues_known) const;
   role role_of(const process_traits& of, std::span<const queue_traits> queues,
-               bool all_queues_known) const;
+               bool all_queues_known) const {
+    return reason_of(of, queues, all_queues_known).is;
+  }
   /// Whether its word counts at all, for one role or the other.
   bool may_claim(const process_traits& of) const;
   /// AMD_QUEUE_PRIORITY, 0 to 15; 0 where it says nothing else. It orders offline groups among
@@ -52,11 +57,12 @@ class classifier {
   static std::uint8_t priority_of(const process_traits& of);
 
  private:
-  std::optional<role> said(const process_traits& of) const;
-  std::optional<role> claimed(const process_traits& of) const;
-  std::optional<role> mapped(const process_traits& of) const;
-  role voted(const process_traits& of, std::span<const queue_traits> queues,
-             bool all_queues_known) const;
+  // Each: whether its rule applies; then the reason's rule, says and detail are set.
+  bool said(const process_traits& of, role_reason& why) const;
+  bool claimed(const process_traits& of, role_reason& why) const;
+  bool mapped(const process_traits& of, role_reason& why) const;
+  bool voted(const process_traits& of, std::span<const queue_traits> queues, bool all_queues_known,
+             role_reason& why) const;
   bool granted(const process_traits& to, role what) const;
 
   classification_rules rules_;

@@ -153,6 +153,11 @@ class node_discovery final : public discovery {
     return {};
   }
 
+  std::shared_ptr<const role_reasons> reasons() const override {
+    const std::scoped_lock held{reasons_mutex_};
+    return reasons_;
+  }
+
   std::uint64_t heard(smi_kind what) const noexcept override {
     const auto index = static_cast<std::size_t>(what);
     return index < heard_.size() ? heard_[index].load(std::memory_order_relaxed) : 0;
@@ -304,6 +309,7 @@ class node_discovery final : public discovery {
           scanner_->restate(push);
           for (const auto& [gpu, at] : lost_) push(about_loss(gpu, at));
         }
+        if (scanner_->take_new_reasons()) tell_reasons();
         gpus_.clear();
         for (const auto& each : scanner_->gpus()) gpus_.push_back(each.id);
         listener_->listen(gpus_);
@@ -322,6 +328,12 @@ class node_discovery final : public discovery {
         std::this_thread::sleep_until(next);
       }
     }
+  }
+
+  void tell_reasons() {
+    auto now = std::make_shared<const role_reasons>(scanner_->reasons());
+    const std::scoped_lock held{reasons_mutex_};
+    reasons_ = std::move(now);
   }
 
   /// Waits for a trigger, or `until`. \return whether something suggests to look.
@@ -398,6 +410,8 @@ class node_discovery final : public discovery {
   std::map<process_identity, role> said_;
   std::atomic<bool> rules_changed_{false};
   std::atomic<bool> said_changed_{false};
+  mutable std::mutex reasons_mutex_;
+  std::shared_ptr<const role_reasons> reasons_ = std::make_shared<const role_reasons>();
   const message_sink say_;
   role_store store_;
   std::unique_ptr<file_watch> store_watch_;
@@ -437,8 +451,8 @@ result<void> check_rules(const classification_rules& rules, const classification
   return read ? result<void>{} : read.error();
 }
 
-std::map<process_identity, role> roles_now(const roots& where, const classification_rules& rules,
-                                           const message_sink& say) {
+role_reasons roles_now(const roots& where, const classification_rules& rules,
+                       const message_sink& say) {
   node_scanner scanner{where, rules, -1, say};
   if (!rules.role_store.empty()) {
     std::string message;
@@ -447,11 +461,8 @@ std::map<process_identity, role> roles_now(const roots& where, const classificat
     else
       say(message);
   }
-  std::map<process_identity, role> all;
-  scanner.scan([&all](const observation& seen) {
-    if (seen.kind == observation_kind::process_seen) all[{seen.pid, seen.start_time}] = seen.what;
-  });
-  return all;
+  scanner.scan([](const observation&) {});
+  return scanner.reasons();
 }
 
 }  // namespace sluice::kfd

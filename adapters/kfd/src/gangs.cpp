@@ -140,10 +140,22 @@ void gang_book::see(const gang_membership& member) {
 }
 
 gang_book::settled gang_book::settle(const gang_membership& member, role what) {
-  if (member.name.empty()) return {what, 0};
+  role_reason why;
+  why.is = what;
+  return settle(member, why);
+}
+
+gang_book::settled gang_book::settle(const gang_membership& member, role_reason& why) {
+  if (member.name.empty()) return {why.is, 0};
   gang& in = gangs_[member.name];
-  const bool beyond = in.far || in.ranks.size() < member.size;
-  if (what == role::offline && beyond && !allow_partial_) what = role::unmatched;
+  const bool incomplete = in.ranks.size() < member.size;
+  if (why.is == role::offline && (in.far || incomplete) && !allow_partial_) {
+    why.is = role::unmatched;
+    why.bar = incomplete ? role_bar::gang_incomplete : role_bar::gang_beyond;
+    why.ranks_seen = in.ranks.size();
+    why.ranks = member.size;
+  }
+  const role what = why.is;
   if (member.whole) return {what, key_of(in.key)};
   if (what == role::unmatched) return {what, 0};
   return {what, key_of(what == role::offline ? in.offline_key : in.key)};

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "sluice/kfd/classification.hpp"
+#include "sluice/kfd/role_reason.hpp"
 #include "sluice/role.hpp"
 
 namespace sluice::kfd {
@@ -50,6 +51,8 @@ class gang_book {
   void see(const gang_membership& member);
   /// \param what its role without regard to the gang.
   settled settle(const gang_membership& member, role what);
+  /// The same, and puts the role and what the gang keeps from it into the reason.
+  settled settle(const gang_membership& member, role_reason& why);
 
  private:
   struct gang {

@@ -458,6 +458,12 @@ std::vector<online_process> node_scanner::online() const {
   return all;
 }
 
+role_reasons node_scanner::reasons() const {
+  role_reasons all;
+  for (const auto& [pid, known] : known_) all.emplace_hint(all.end(), known.traits.who, known.why);
+  return all;
+}
+
 bool node_scanner::details_complete(const process& of) const noexcept {
   const auto compute =
       std::ranges::count_if(of.queues, [](const queue& each) { return is_compute(each.type); });
@@ -477,8 +483,12 @@ bool node_scanner::settle_roles(const emit& out) {
   bool changed = false;
   settled_ = true;
   for (auto& [pid, known] : known_) {
-    const role what = rules_.role_of(known.traits, known.details, details_complete(known));
-    const gang_book::settled now = gangs_.settle(members[pid], what);
+    role_reason why = rules_.reason_of(known.traits, known.details, details_complete(known));
+    const gang_book::settled now = gangs_.settle(members[pid], why);
+    if (!known.emitted || why != known.why) {
+      known.why = std::move(why);
+      new_reasons_ = true;
+    }
     if (!known.emitted || now != known.is) {
       known.is = now;
       known.emitted = changed = true;

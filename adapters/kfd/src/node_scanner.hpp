@@ -14,10 +14,12 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/message_sink.hpp"
+#include "sluice/kfd/role_reason.hpp"
 #include "sluice/kfd/role_store.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/observation.hpp"
@@ -69,6 +71,11 @@ class node_scanner {
   /// Online processes with compute queues, as of the last look.
   std::vector<online_process> online() const;
 
+  /// Whether reasons() are others than when this was last asked.
+  bool take_new_reasons() noexcept { return std::exchange(new_reasons_, false); }
+  /// As of the last look.
+  role_reasons reasons() const;
+
   /// Whether the tree is there at all.
   bool readable() const;
   /// Those that the last look saw.
@@ -89,7 +96,8 @@ class node_scanner {
     process_traits traits;
     std::optional<standing> stands{};  // as the traits were read
     gang_book::settled is{};           // as last emitted
-    bool emitted = false;              // `is` holds
+    role_reason why{};
+    bool emitted = false;  // `is` holds
     unique_fd pidfd;
     unique_fd directory;    // of its queues
     unique_fd environment;  // reads as empty once the address space it was opened on is gone
@@ -138,6 +146,7 @@ class node_scanner {
   unique_fd generation_file_;
   pid_t last_turn_ = 0;
   bool settled_ = false;  // roles and gangs are those of what is known
+  bool new_reasons_ = false;
   std::vector<std::pair<std::uint32_t, ino_t>> listed_;  // scratch
   classifier rules_;
   std::set<std::string, std::less<>> variables_;

@@ -157,7 +157,9 @@ const std::string& control_desk::status(failure& why) {
   const picture* const found = seen(why);
   if (found == nullptr || !status_.empty()) return status_;
   const wall_moment now;
-  json::object made = status_json(*found, *node_.stats(), past_, memory(), now);
+  const auto roles = node_.roles();
+  json::object made =
+      status_json(*found, *node_.stats(), past_, {.node = memory(), .roles = roles.get()}, now);
   json::object node = node_words();
   node["policy"] = found->policy;
   node["policy_is_fallback"] = found->policy_is_fallback;
@@ -197,22 +199,28 @@ json::object control_desk::explain(const json::object& request, failure& why) {
       process = &one;
     }
   }
+  const auto roles = node_.roles();
+  const beside_picture beside{.node = memory(), .roles = roles.get()};
   state_now state;
   if (group != nullptr) {
     id = group->id;
-    state = state_of_group(*found, *group, process, past_, paused, now);
+    state = state_of_group(*found, *group, process, past_, beside, paused, now);
   } else if (pid != 0) {
     const auto* const known = past_.find(static_cast<pid_t>(pid));
-    if (known == nullptr) {
+    const std::string client = client_sentence(past_, static_cast<pid_t>(pid), now);
+    if (!client.empty() && (known == nullptr || known->ended != never)) {
+      state = {"client", client};
+    } else if (known == nullptr) {
       why = {"unknown",
              fmt::format("the scheduler knows no process {}: it does not use a GPU, or ended more "
                          "than 10 min ago; 'sluice status' shows whom it knows",
                          pid)};
       return {};
+    } else {
+      id = known->group;
+      state = {"ended", fmt::format("process {}{} has ended", pid,
+                                    known->command.empty() ? "" : " (" + known->command + ")")};
     }
-    id = known->group;
-    state = {"ended", fmt::format("process {}{} has ended", pid,
-                                  known->command.empty() ? "" : " (" + known->command + ")")};
   } else if (id != group_id::none) {
     state = {"ended", fmt::format("the processes of group g{} have ended", group_number)};
   } else {
@@ -222,6 +230,8 @@ json::object control_desk::explain(const json::object& request, failure& why) {
     return {};
   }
   json::object told{{"state", state.state}, {"sentence", state.sentence}};
+  told["role_why"] = state.role_why.empty() ? json::value(nullptr) : json::value(state.role_why);
+  told["acts"] = found->acts;
   told["simulated"] = node_.facts().simulated;
   told["pid"] = pid != 0 ? json::value(pid) : json::value(nullptr);
   const auto* const remembered = past_.find(id);

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include <boost/json/fwd.hpp>
 
 #include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/role_reason.hpp"
 #include "sluice/node.hpp"
 #include "sluice/node_files.hpp"
 #include "sluice/picture.hpp"
@@ -46,6 +48,8 @@ struct node_facts {
 class steered_node : public observed_node {
  public:
   virtual node_facts facts() const = 0;
+  /// Why who has which role. nullptr: this program does not own the node.
+  virtual std::shared_ptr<const kfd::role_reasons> roles() const = 0;
   /// Another policy, until the next node::change() or the node's end.
   /// \param text    NAME[:KEY=VALUE,...]
   /// \param who     for the log.

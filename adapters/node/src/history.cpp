@@ -52,6 +52,8 @@ std::string on_gpu(gpu_id id) {
   return id == gpu_id::none ? "every GPU" : fmt::format("GPU {}", number(id));
 }
 
+}  // namespace
+
 std::string_view words_of_cause(breaker_cause cause) {
   switch (cause) {
     case breaker_cause::preemption_failed: return "a preemption on it failed";
@@ -60,8 +62,6 @@ std::string_view words_of_cause(breaker_cause cause) {
   }
   return "a driver call got stuck";
 }
-
-}  // namespace
 
 std::string command_of_process(pid_t pid) {
   std::string name;
@@ -89,7 +89,9 @@ void history::hear(const journal_entry& entry) {
     case journal_kind::detached: forget_place(entry.process, entry.at); break;
     case journal_kind::batch: take_batch(entry); break;
     case journal_kind::done: take_done(entry); break;
-    case journal_kind::client: clients_[entry.client] = printable(entry.words()); break;
+    case journal_kind::client:
+      clients_[entry.client] = {.name = printable(entry.words()), .pid = entry.pid};
+      break;
     case journal_kind::client_gone: forget_client(entry.client); break;
     case journal_kind::begin:
     case journal_kind::end: take_work(entry); break;
@@ -105,6 +107,10 @@ void history::hear(const journal_entry& entry) {
     case journal_kind::policy:
     case journal_kind::breaker_open:
     case journal_kind::breaker_closed:
+      gpus_[entry.gpu].breaker =
+          entry.kind == journal_kind::breaker_open ? std::optional(entry.cause) : std::nullopt;
+      take_node_event(entry);
+      break;
     case journal_kind::acts_by:
     case journal_kind::backend_lost:
     case journal_kind::backend_back:
@@ -160,11 +166,17 @@ void history::mend(const picture& seen) {
   for (const place& each : resumed) set_queues(each, 0, seen.at);
   for (const auto& [where, queues] : suspended) set_queues(where, queues, seen.at);
 
-  clients_.clear();
-  for (const client_picture& each : seen.clients) clients_[each.id] = printable(each.name);
+  std::map<client_id, known_client> clients;
+  for (const client_picture& each : seen.clients) {
+    const auto found = clients_.find(each.id);
+    clients[each.id] = found != clients_.end() ? std::move(found->second)
+                                               : known_client{.name = printable(each.name)};
+  }
+  clients_ = std::move(clients);
   for (const gpu_picture& each : seen.gpus) {
     book& on = gpus_[each.id];
     on.close(std::max(seen.at, on.mark));
+    if (!each.breaker_open) on.breaker.reset();
     if (each.busy && !on.busy)
       on.busy_since = each.last_begin == time_point{} ? seen.at : each.last_begin;
     on.busy = each.busy;
@@ -201,6 +213,25 @@ const history::known_process* history::find(process_id id) const {
 const history::known_group* history::find(group_id id) const {
   const auto found = groups_.find(id);
   return found == groups_.end() ? nullptr : &found->second;
+}
+
+const history::known_client* history::find(client_id id) const {
+  const auto found = clients_.find(id);
+  return found == clients_.end() ? nullptr : &found->second;
+}
+
+std::vector<client_id> history::clients_of(pid_t pid) const {
+  std::vector<client_id> all;
+  for (const auto& [id, each] : clients_)
+    if (each.pid == pid) all.push_back(id);
+  return all;
+}
+
+std::vector<gpu_id> history::busy_gpus(client_id id) const {
+  std::vector<gpu_id> all;
+  for (const auto& [gpu, on] : gpus_)
+    if (on.in_flight.contains(id)) all.push_back(gpu);
+  return all;
 }
 
 group_id history::group_numbered(std::uint64_t number) const {
@@ -267,6 +298,19 @@ history::gpu_times history::times_of(gpu_id id, time_point now) const {
           .suspended_lately = until_now.suspended_lately.total(now)};
 }
 
+history::loss history::gained_by(const known_group& group, gpu_id id, time_point now) const {
+  const gpu_times all = times_of(id, now);
+  const auto before = group.gained_before.find(id);
+  const duration gained =
+      all.gained - (before == group.gained_before.end() ? duration{} : before->second);
+  return {.all = gained, .lately = std::min(all.gained_lately, gained)};
+}
+
+std::optional<breaker_cause> history::breaker_cause_of(gpu_id id) const {
+  const auto found = gpus_.find(id);
+  return found == gpus_.end() ? std::nullopt : found->second.breaker;
+}
+
 void history::book::close(time_point now) {
   if (busy) busy_lately.add(mark, now);
   if (suspended != 0) suspended_lately.add(mark, now);
@@ -287,12 +331,23 @@ void history::take_process(const journal_entry& entry) {
     }
     ++group_of(entry.group).processes;
   }
+  take_role(group_of(entry.group), entry);
   one.pid = entry.pid;
   one.start_time = entry.start_time;
   one.group = entry.group;
   one.what = entry.what;
   if (std::string name = name_of_(entry.pid); !name.empty()) one.command = std::move(name);
   by_pid_[entry.pid] = entry.process;
+}
+
+void history::take_role(known_group& group, const journal_entry& entry) {
+  if (entry.what == role::online && group.what != role::online) {
+    group.gained_before.clear();
+    for (const auto& [gpu, on] : gpus_)
+      group.gained_before[gpu] = times_of(gpu, std::max(entry.at, on.mark)).gained;
+  }
+  // One online member makes it online.
+  if (entry.what == role::online || group.processes == 1) group.what = entry.what;
 }
 
 void history::take_end(process_id which, time_point at) {
@@ -307,6 +362,9 @@ void history::take_work(const journal_entry& entry) {
   if (entry.gpu == gpu_id::none) return;
   auto& in_flight = gpus_[entry.gpu].in_flight;
   if (entry.kind == journal_kind::begin) {
+    if (const auto client = clients_.find(entry.client);
+        client != clients_.end() && busy_gpus(entry.client).empty())
+      client->second.busy_since = entry.since == time_point{} ? entry.at : entry.since;
     in_flight[entry.client] += entry.count;
     return;
   }
@@ -543,7 +601,7 @@ std::string history::what_came() const {
 std::string history::client_words(client_id which) const {
   const auto found = clients_.find(which);
   if (found == clients_.end()) return fmt::format("client {}", static_cast<std::uint64_t>(which));
-  return fmt::format("client '{}'", found->second);
+  return fmt::format("client '{}'", found->second.name);
 }
 
 std::string history::process_words(const journal_entry& entry) const {

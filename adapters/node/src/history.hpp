@@ -13,11 +13,14 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "sluice/breaker.hpp"
 #include "sluice/ids.hpp"
 #include "sluice/journal.hpp"
 #include "sluice/time.hpp"
@@ -31,6 +34,9 @@ namespace sluice {
 /// Cost:      an entry costs what a map's look-up does; texts are made for decisions alone. Memory
 /// is
 ///            bounded by the numbers below.
+/// "a driver call got stuck".
+[[nodiscard]] std::string_view words_of_cause(breaker_cause cause);
+
 class history final : public journal_reader {
  public:
   static constexpr std::size_t most_of_a_group = 64;
@@ -98,6 +104,13 @@ class history final : public journal_reader {
     std::size_t processes = 0;  ///< That are remembered.
     duration lost{};  ///< GPU time: of each process on each GPU, while it is suspended there.
     last_minute lost_lately{};
+    role what = role::unmatched;
+    std::map<gpu_id, duration> gained_before{};  ///< On each GPU when it became online.
+  };
+  struct known_client {
+    std::string name{};
+    pid_t pid = 0;            ///< 0: this program's, or not known.
+    time_point busy_since{};  ///< While it has something in flight.
   };
 
   explicit history(std::function<std::string(pid_t)> name_of = command_of_process)
@@ -120,6 +133,10 @@ class history final : public journal_reader {
   std::uint64_t missed_entries() const noexcept { return missed_; }
   /// How many entries it has heard.
   std::uint64_t heard() const noexcept { return heard_; }
+  const known_client* find(client_id id) const;
+  std::vector<client_id> clients_of(pid_t pid) const;
+  /// Where it has work in flight, as far as the journal tells.
+  std::vector<gpu_id> busy_gpus(client_id id) const;
   /// "client 'llama' is busy on GPU 51110", of those GPUs that have online work; empty: none has.
   std::string online_work_on(const std::vector<gpu_id>& gpus, time_point now) const;
 
@@ -136,12 +153,17 @@ class history final : public journal_reader {
     duration suspended_lately{};  ///< Some offline process was suspended.
   };
   gpu_times times_of(gpu_id id, time_point now) const;
+  /// Since it has been online, on that GPU.
+  loss gained_by(const known_group& group, gpu_id id, time_point now) const;
+  /// Why the GPU's breaker opened; nothing: it is not open, or it is not known.
+  std::optional<breaker_cause> breaker_cause_of(gpu_id id) const;
   /// When it last began to hear a scheduler: what is lately cannot be longer ago.
   time_point began() const noexcept { return began_; }
 
  private:
   struct book {
     bool busy = false;
+    std::optional<breaker_cause> breaker{};
     std::uint32_t suspended = 0;  ///< Processes.
     time_point busy_since{};
     time_point mark{};  ///< Until when the sums count.
@@ -160,6 +182,7 @@ class history final : public journal_reader {
 
   known_group& group_of(group_id id);
   void take_process(const journal_entry& entry);
+  void take_role(known_group& group, const journal_entry& entry);
   void take_end(process_id which, time_point at);
   void take_work(const journal_entry& entry);
   void forget_client(client_id which);
@@ -188,7 +211,7 @@ class history final : public journal_reader {
   std::map<group_id, known_group> groups_;
   std::deque<std::pair<group_id, std::uint64_t>> order_;  // of all decisions; some are gone
   std::unordered_map<std::uint64_t, std::pair<group_id, std::uint64_t>> pending_;  // by batch
-  std::map<client_id, std::string> clients_;
+  std::map<client_id, known_client> clients_;
   std::map<gpu_id, book> gpus_;
   std::map<place, stretch> suspended_;
   std::deque<node_event> node_events_;

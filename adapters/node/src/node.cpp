@@ -150,6 +150,11 @@ class node_impl final : public node, private steered_node {
     return made;
   }
 
+  std::shared_ptr<const kfd::role_reasons> roles() const override {
+    const std::scoped_lock held{mutex_};
+    return owning() ? discovery_->reasons() : nullptr;
+  }
+
   result<std::string> use_policy(const std::string& text, const std::string& who,
                                  std::string& message) override {
     if (!options_.find_policy) {

@@ -195,20 +195,27 @@ json::object gpu_json(const gpu_picture& gpu, const queue_count& queues, const h
       {"breaker_open", gpu.breaker_open},
       {"breaker_until_unix_ms",
        gpu.breaker_open ? time_or_null(now, gpu.breaker_until) : json::value(nullptr)}};
+  const auto cause = gpu.breaker_open ? past.breaker_cause_of(gpu.id) : std::nullopt;
+  made["breaker_cause"] = cause ? json::value(words_of_cause(*cause)) : json::value(nullptr);
   const auto times = past.times_of(gpu.id, now.steady);
   made["busy_share"] = share(times.busy_lately, past, now.steady);
   made["suspended_share"] = share(times.suspended_lately, past, now.steady);
   made["gained_ms"] = ms(times.gained);
   json::value total(nullptr);
   json::value used(nullptr);
+  made["ordinal"] = nullptr;
+  made["pci"] = nullptr;
   if (memory != nullptr) {
     std::uint64_t sum = 0;
     for (const auto& process : memory->processes)
       if (const auto found = process.vram.find(gpu.id); found != process.vram.end())
         sum += found->second;
     used = sum;
-    if (const auto* const board = memory->find(gpu.id); board != nullptr && board->vram)
-      total = *board->vram;
+    if (const auto* const board = memory->find(gpu.id)) {
+      if (board->vram) total = *board->vram;
+      made["ordinal"] = board->ordinal;
+      made["pci"] = board->pci;
+    }
   }
   made["vram_bytes"] = std::move(total);
   made["vram_used_bytes"] = std::move(used);
@@ -220,9 +227,40 @@ std::string name_of(const process_picture& process, const history& past) {
   return known != nullptr ? known->command : std::string();
 }
 
-json::object process_json(const process_picture& process, const std::string& name,
-                          const history& past, const wall_moment& now) {
+const kfd::role_reason* reason_of(const process_picture& process, const beside_picture& beside) {
+  if (beside.roles == nullptr) return nullptr;
+  const auto found = beside.roles->find({process.pid, process.start_time});
+  // One of another role is older than the picture, or younger.
+  return found != beside.roles->end() && found->second.is == process.what ? &found->second
+                                                                          : nullptr;
+}
+
+/// Who traces the process, where that may be what keeps it from being attached; else empty.
+std::string blocker_of(const process_picture& process, const beside_picture& beside) {
+  if (beside.node == nullptr || process.attach != attach_picture::none ||
+      process.attach_failures == 0)
+    return {};
+  for (const auto& each : beside.node->processes)
+    if (each.pid == process.pid && each.start_time == process.start_time && each.tracer != 0)
+      return kfd::words_of_tracer(each.tracer);
+  return {};
+}
+
+/// Of the last attach; empty: it did not fail.
+std::string attach_failure(const process_picture& process, const history& past,
+                           const beside_picture& beside) {
   const auto* const known = past.find(process.id);
+  std::string text = known != nullptr ? known->attach_failure : std::string();
+  if (const std::string by = blocker_of(process, beside); !by.empty())
+    text += (text.empty() ? "" : ": ") + ("it is traced by " + by);
+  return text;
+}
+
+json::object process_json(const process_picture& process, const std::string& name,
+                          const history& past, const beside_picture& beside,
+                          const wall_moment& now) {
+  const kfd::role_reason* const reason = reason_of(process, beside);
+  const std::string by = blocker_of(process, beside);
   json::array queues;
   for (const queues_on_gpu& on : process.queues)
     queues.push_back(json::object{{"gpu_id", number(on.gpu)},
@@ -234,12 +272,19 @@ json::object process_json(const process_picture& process, const std::string& nam
           {"start_time", process.start_time},
           {"command", name},
           {"role", to_string(process.what)},
+          {"role_rule", reason != nullptr ? json::value(to_string(reason->rule)) : nullptr},
+          {"role_bar", reason != nullptr ? json::value(to_string(reason->bar)) : nullptr},
+          {"role_why", reason != nullptr ? json::value(to_text(*reason)) : nullptr},
           {"priority", process.priority},
           {"own", process.own},
           {"attach", text_of(process.attach)},
           {"attach_refused", process.attach_refused},
           {"attach_failures", process.attach_failures},
-          {"attach_failure", known != nullptr ? known->attach_failure : std::string()},
+          {"attach_failure", attach_failure(process, past, beside)},
+          {"attach_blocked_by", by.empty() ? json::value(nullptr) : json::value(by)},
+          {"attach_again_unix_ms", process.attach == attach_picture::none
+                                       ? time_or_null(now, process.attach_again)
+                                       : json::value(nullptr)},
           {"seen_since_unix_ms", now.unix_ms(process.seen_since)},
           {"off", process.off},
           {"off_since_unix_ms",
@@ -261,7 +306,7 @@ std::vector<gpu_id> gpus_of(const group_picture& group) {
 }
 
 json::object group_json(const group_picture& group, const history::loss& lost, const history& past,
-                        const wall_moment& now) {
+                        const beside_picture& beside, const wall_moment& now) {
   const auto on = gpus_of(group);
   std::uint64_t queues = 0;
   std::uint64_t suspended = 0;
@@ -278,18 +323,19 @@ json::object group_json(const group_picture& group, const history::loss& lost, c
     const std::string of_process = name_of(process, past);
     if (processes.empty()) name = of_process;
     one_name = one_name && of_process == name;
-    processes.push_back(process_json(process, of_process, past, now));
+    processes.push_back(process_json(process, of_process, past, beside, now));
   }
   if (!one_name) name += ",...";
   if (group.processes.size() > 1) name = fmt::format("{} x{}", name, group.processes.size());
 
   duration gained{};
   duration gained_lately{};
-  if (group.what == role::online) {
+  const auto* const known = past.find(group.id);
+  if (group.what == role::online && known != nullptr) {
     for (const gpu_id each : on) {
-      const auto times = past.times_of(each, now.steady);
-      gained += times.gained;
-      gained_lately += times.gained_lately;
+      const auto by = past.gained_by(*known, each, now.steady);
+      gained += by.all;
+      gained_lately += by.lately;
     }
   }
   json::array gpus;
@@ -319,21 +365,26 @@ json::object group_json(const group_picture& group, const history::loss& lost, c
 
 /// Why not all of an offline group can be held.
 std::string obstacle(const picture& seen, const group_picture& group, const history& past,
-                     const wall_moment& now) {
+                     const beside_picture& beside, const wall_moment& now) {
   bool has_queues = false;
   for (const auto& process : group.processes) {
     const bool computes = std::any_of(process.queues.begin(), process.queues.end(),
                                       [](const auto& on) { return on.compute != 0; });
     has_queues = has_queues || computes;
     if (!computes || process.attach == attach_picture::attached) continue;
-    const auto* const known = past.find(process.id);
-    const std::string failure =
-        known != nullptr && !known->attach_failure.empty() ? ": " + known->attach_failure : "";
-    if (process.attach_refused || process.attach_failures != 0)
-      return fmt::format("process {} cannot be attached{}{}", process.pid, failure,
-                         process.attach_failures > 1
-                             ? fmt::format(" ({} times in a row)", process.attach_failures)
-                             : "");
+    if (process.attach == attach_picture::none &&
+        (process.attach_refused || process.attach_failures != 0)) {
+      const std::string failure = attach_failure(process, past, beside);
+      return fmt::format(
+          "process {} cannot be attached{}{}{}{}", process.pid, failure.empty() ? "" : ": ",
+          failure,
+          process.attach_failures > 1 ? fmt::format(" ({} times in a row)", process.attach_failures)
+                                      : "",
+          process.attach_again > now.steady
+              ? fmt::format("; tried again at {}, in {}", clock_text(now, process.attach_again),
+                            span_text(process.attach_again - now.steady))
+              : "");
+    }
     if (process.attach == attach_picture::attaching)
       return fmt::format("process {} is being attached", process.pid);
     if (process.attach == attach_picture::detaching)
@@ -343,10 +394,13 @@ std::string obstacle(const picture& seen, const group_picture& group, const hist
   for (const gpu_id id : gpus_of(group)) {
     for (const auto& gpu : seen.gpus) {
       if (gpu.id != id || !gpu.breaker_open) continue;
-      return fmt::format("the breaker of GPU {} is open{}; 'sluice breaker' shows it", number(id),
-                         gpu.breaker_until == never
-                             ? std::string()
-                             : " until " + clock_text(now, gpu.breaker_until));
+      const auto cause = past.breaker_cause_of(id);
+      return fmt::format(
+          "the breaker of GPU {} is open{}{}; 'sluice breaker rearm {}' closes it", number(id),
+          cause ? ", for " + std::string(words_of_cause(*cause)) : std::string(),
+          gpu.breaker_until == never ? std::string()
+                                     : ", until " + clock_text(now, gpu.breaker_until),
+          number(id));
     }
   }
   return has_queues ? "not all of it can be suspended" : "it has no compute queues";
@@ -391,20 +445,20 @@ std::int64_t wall_moment::unix_ms(time_point at) const noexcept {
 }
 
 json::object status_json(const picture& seen, const statistics& counted, const history& past,
-                         const kfd::node_view* memory, const wall_moment& now) {
+                         const beside_picture& beside, const wall_moment& now) {
   const auto counts = count_queues(seen);
   json::array gpus;
   for (const auto& gpu : seen.gpus) {
     const auto found = counts.find(gpu.id);
-    gpus.push_back(
-        gpu_json(gpu, found == counts.end() ? queue_count{} : found->second, past, memory, now));
+    gpus.push_back(gpu_json(gpu, found == counts.end() ? queue_count{} : found->second, past,
+                            beside.node, now));
   }
   json::array groups;
   const auto losses = past.losses(now.steady);
   for (const auto& group : seen.groups) {
     const auto lost = losses.find(group.id);
-    groups.push_back(
-        group_json(group, lost == losses.end() ? history::loss{} : lost->second, past, now));
+    groups.push_back(group_json(group, lost == losses.end() ? history::loss{} : lost->second, past,
+                                beside, now));
   }
   json::array clients;
   for (const auto& client : seen.clients) {
@@ -413,8 +467,16 @@ json::object status_json(const picture& seen, const statistics& counted, const h
     std::string name = client.name;
     for (char& each : name)
       if (each < 0x20 || each >= 0x7f) each = '?';
-    clients.push_back(
-        json::object{{"client", number(client.id)}, {"name", name}, {"gpus", std::move(on)}});
+    const auto* const known = past.find(client.id);
+    const bool busy = !past.busy_gpus(client.id).empty();
+    clients.push_back(json::object{
+        {"client", number(client.id)},
+        {"name", name},
+        {"pid", known != nullptr && known->pid != 0 ? json::value(known->pid) : nullptr},
+        {"gpus", std::move(on)},
+        {"busy", busy},
+        {"busy_since_unix_ms",
+         busy && known != nullptr ? time_or_null(now, known->busy_since) : nullptr}});
   }
   return {{"gpus", std::move(gpus)},
           {"groups", std::move(groups)},
@@ -425,7 +487,8 @@ json::object status_json(const picture& seen, const statistics& counted, const h
 
 state_now state_of_group(const picture& seen, const group_picture& group,
                          const process_picture* process, const history& past,
-                         const std::optional<std::string>& paused, const wall_moment& now) {
+                         const beside_picture& beside, const std::optional<std::string>& paused,
+                         const wall_moment& now) {
   std::string subject = group_words(past, group.id);
   if (process != nullptr) {
     const std::string name = name_of(*process, past);
@@ -434,17 +497,27 @@ state_now state_of_group(const picture& seen, const group_picture& group,
       subject += fmt::format(", of {} with {} processes,", group_words(past, group.id),
                              group.processes.size());
   }
+  // Of a group the first member's: one of its role, for those may differ.
+  std::string reason;
+  for (const auto& each : group.processes) {
+    if (process != nullptr ? &each != process : each.what != group.what) continue;
+    if (const auto* const known = reason_of(each, beside)) reason = to_text(*known);
+    break;
+  }
   const auto say = [&](std::string state, const std::string& rest) {
-    return state_now{std::move(state), subject + " " + rest};
+    const bool said = state == "online" || state == "unmatched";
+    return state_now{std::move(state), subject + " " + rest, said ? std::string() : reason};
   };
   if (process != nullptr && process->own)
     return say("own", "is the program that the scheduler runs in: it is never held");
   const role what = process != nullptr ? process->what : group.what;
   if (what == role::online)
-    return say("online", "runs: it is online, and online work is never held");
+    return say("online", "runs: it is " + (reason.empty() ? "online" : reason) +
+                             ", and online work is never held");
   if (what == role::unmatched)
     return say("unmatched",
-               "runs: nothing says whether it is online or offline, so it is never touched");
+               "runs: " + (reason.empty() ? "it is neither online nor offline" : reason) +
+                   "; so it is not touched");
   if (group.held)
     return say(seen.acts ? "held" : "would_be_held", held_sentence(seen, group, past, now));
   if (!seen.backend_up)
@@ -460,11 +533,32 @@ state_now state_of_group(const picture& seen, const group_picture& group,
                            by != nullptr ? " at " + clock_text(now, by->at) : std::string()));
   }
   if (!group.manageable)
-    return say("unmanaged", "runs, for it cannot be held: " + obstacle(seen, group, past, now));
+    return say("unmanaged",
+               "runs, for it cannot be held: " + obstacle(seen, group, past, beside, now));
   if (seen.policy.empty()) return say("runs", "runs: no policy decides");
   if (group.wanted_off)
     return say("unmanaged", "runs, although the policy wants it held: the driver refused a part");
   return say("runs", "runs: the policy " + seen.policy + " does not want it held");
+}
+
+std::string client_sentence(const history& past, pid_t pid, const wall_moment& now) {
+  std::string names;
+  std::string busy;
+  for (const client_id id : past.clients_of(pid)) {
+    const auto* const client = past.find(id);
+    names += (names.empty() ? "'" : ", '") + client->name + "'";
+    std::string where;
+    for (const gpu_id gpu : past.busy_gpus(id))
+      where += fmt::format("{}{}", where.empty() ? "" : ", ", number(gpu));
+    if (!where.empty())
+      busy += fmt::format("; '{}' is busy on GPU {} for {}", client->name, where,
+                          span_text(now.steady - client->busy_since));
+  }
+  if (names.empty()) return {};
+  return fmt::format(
+      "process {} has no queues that the scheduler could hold or spare: it is a "
+      "client ({}), and offline work makes room while it is busy{}",
+      pid, names, busy.empty() ? "; it is not busy now" : busy);
 }
 
 json::array decisions_json(const history::known_group& group, const history& past,

@@ -10,6 +10,7 @@
 #include <boost/json/object.hpp>
 
 #include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/role_reason.hpp"
 #include "sluice/picture.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
@@ -24,24 +25,34 @@ struct wall_moment {
   std::int64_t unix_ms(time_point at) const noexcept;
 };
 
+/// What the scheduler's picture does not hold. nullptr: not known.
+struct beside_picture {
+  const kfd::node_view* node = nullptr;
+  const kfd::role_reasons* roles = nullptr;
+};
+
 /// GPUs, groups, clients, statistics.
-/// \param memory nullptr: not known.
 [[nodiscard]] boost::json::object status_json(const picture& seen, const statistics& counted,
-                                              const history& past, const kfd::node_view* memory,
+                                              const history& past, const beside_picture& beside,
                                               const wall_moment& now);
 
 /// What is true of a group or a process at this moment.
 struct state_now {
-  /// "held", "would_be_held", "runs", "forced", "unmanaged", "online", "unmatched", "own", "ended",
-  /// "unknown".
+  /// "held", "would_be_held", "runs", "forced", "unmanaged", "online", "unmatched", "own",
+  /// "client", "ended".
   std::string state;
   std::string sentence;
+  std::string role_why{};  ///< Where the sentence does not say it.
 };
 /// \param paused why the node is paused, if it is.
 [[nodiscard]] state_now state_of_group(const picture& seen, const group_picture& group,
                                        const process_picture* process, const history& past,
+                                       const beside_picture& beside,
                                        const std::optional<std::string>& paused,
                                        const wall_moment& now);
+
+/// What is true of a process that uses no GPU but has clients. \return empty: it has none.
+[[nodiscard]] std::string client_sentence(const history& past, pid_t pid, const wall_moment& now);
 
 /// The last decisions about a group, the oldest first, and what happened to the node between them.
 [[nodiscard]] boost::json::array decisions_json(const history::known_group& group,

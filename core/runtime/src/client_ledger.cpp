@@ -31,7 +31,10 @@ void client_ledger::for_each_gpu(const client& one, Function&& call) {
 
 void client_ledger::tell(const client& one, journal_kind kind, time_point now) noexcept {
   journal_entry entry{.kind = kind, .client = one.page->id};
-  if (kind == journal_kind::client) entry.set_text(one.page->options.name);
+  if (kind == journal_kind::client) {
+    entry.pid = one.page->options.pid;
+    entry.set_text(one.page->options.name);
+  }
   journal_.put(entry, now);
 }
 

@@ -133,7 +133,7 @@ TEST(QueuesText, ShowsARowForEachQueueAndProcessesWithoutAny) {
   const auto text = queues_text(
       two_gpus(),
       {.held = {{4242, {.tracer = 9, .holder = 9, .suspended = {{driver_queue_id{1}}}}}},
-       .given = {{{4242, 9}, role::offline}, {{77, 5}, role::online}}},
+       .given = {{{4242, 9}, {.is = role::offline}}, {{77, 5}, {.is = role::online}}}},
       0);
   EXPECT_THAT(text, HasSubstr("GPU 0: gpu_id 51110, 0000:01:00.0, unique id 0xabc, gfx 9.4.2"));
   EXPECT_THAT(
@@ -143,6 +143,27 @@ TEST(QueuesText, ShowsARowForEachQueueAndProcessesWithoutAny) {
           "  77  12345  idle     -          -      -  -           -     -  -          350B\n"
           "4242  root   train?   offline    0      0  compute  4.0K     7  held       600B\n"
           "4242  root   train?   offline    1      1  sdma     1.0K     -  suspended   10B\n"));
+}
+
+TEST(Queues, SayWhatKeepsAnOfflineProcessFromBeingTouched) {
+  about_processes known;
+  kfd::role_reason& why = known.given[{4242, 9}];
+  why.rule = kfd::role_rule::tag;
+  why.says = role::offline;
+  why.detail = "AMD_QUEUE_TAG=OFFLINE_AI";
+  why.bar = kfd::role_bar::gang_incomplete;
+  why.ranks_seen = 1;
+  why.ranks = 2;
+  EXPECT_THAT(queues_text(two_gpus(), known, 0), ContainsRegex("train\\? +gang +0 "));
+  const auto train = queues_json(two_gpus(), known, {}).at("processes").at(1);
+  EXPECT_EQ(train.at("role"), "unmatched");
+  EXPECT_EQ(train.at("role_rule"), "tag");
+  EXPECT_EQ(train.at("role_bar"), "gang_incomplete");
+  EXPECT_EQ(train.at("role_why"),
+            "offline by AMD_QUEUE_TAG=OFFLINE_AI, but its gang is not complete on this node (1 of "
+            "2 ranks)");
+  why.bar = kfd::role_bar::released;
+  EXPECT_THAT(queues_text(two_gpus(), known, 0), ContainsRegex("train\\? +released +0 "));
 }
 
 TEST(QueuesText, ShowsWhoseQueuesTheDriverHasTakenOff) {
@@ -171,7 +192,7 @@ TEST(QueuesText, TellsAnEmptyFilterFromAnUnusedNode) {
 TEST(QueuesJson, HasWhatIsUnknownAsNull) {
   const auto value = queues_json(two_gpus(),
                                  {.held = {{4242, {.tracer = 9, .holder = 0, .suspended = {}}}},
-                                  .given = {{{4242, 9}, role::offline}}},
+                                  .given = {{{4242, 9}, {.is = role::offline}}}},
                                  {"beware"});
   EXPECT_EQ(value.at("version").as_int64(), 1);
   EXPECT_EQ(value.at("warnings").at(0).as_string(), "beware");

@@ -21,6 +21,7 @@ namespace json = boost::json;
 using testing::ContainsRegex;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr asker root{.pid = 1, .user = 0};
 constexpr asker owner{.pid = 2, .user = 700};
@@ -60,11 +61,13 @@ class ControlDesk : public testing::Test {
   const node_files files_{testing::TempDir() + "control_desk_" + std::to_string(::getpid())};
   std::vector<std::string> told_;
   fake_node node_;
+  kfd::node_view node_view_;  ///< What a look at the node shows.
   history past_{name_of_test};
   script journal_{past_};
   control_desk desk_{{.files = files_,
                       .version = "9.9",
                       .owner = owner.user,
+                      .look_at_memory = [this] { return result<kfd::node_view>(node_view_); },
                       .tell = [this](std::string_view line) { told_.emplace_back(line); }},
                      node_,
                      past_};
@@ -116,7 +119,6 @@ TEST_F(ControlDesk, ShowsTheNodeToEverybody) {
   EXPECT_EQ(gpu.at("gpu_id"), 51110);
   EXPECT_EQ(gpu.at("offline_queues"), 2);
   EXPECT_GT(gpu.at("gained_ms").as_double(), 9000);
-  EXPECT_TRUE(gpu.at("vram_used_bytes").is_null()) << "nobody looks";
 }
 
 TEST_F(ControlDesk, SaysWhyAProcessIsHeld) {
@@ -184,6 +186,150 @@ TEST_F(ControlDesk, SaysWhyAProcessRuns) {
   }
   show([](picture& seen) { seen.groups[0].processes[0].own = true; });
   EXPECT_EQ(state(), "own");
+}
+
+TEST_F(ControlDesk, SaysWhichRuleDecidedARole) {
+  journal_.process();
+  const auto give = [this](const kfd::role_reason& why) {
+    node_.reasons =
+        std::make_shared<const kfd::role_reasons>(kfd::role_reasons{{{trainer_pid, 77}, why}});
+    show([&](picture& seen) { seen.groups[0].what = seen.groups[0].processes[0].what = why.is; });
+  };
+  kfd::role_reason tag{.is = role::offline,
+                       .rule = kfd::role_rule::tag,
+                       .says = role::offline,
+                       .detail = "AMD_QUEUE_TAG=OFFLINE_AI"};
+  give(tag);
+  EXPECT_EQ(why().at("role_why"), "offline by AMD_QUEUE_TAG=OFFLINE_AI");
+  EXPECT_THAT(sentence(), Not(HasSubstr("AMD_QUEUE_TAG")));
+
+  tag.is = role::unmatched;
+  tag.bar = kfd::role_bar::gang_incomplete;
+  tag.ranks_seen = 1;
+  tag.ranks = 2;
+  give(tag);
+  EXPECT_EQ(sentence(),
+            "process 4242 (train) runs: offline by AMD_QUEUE_TAG=OFFLINE_AI, but its gang is "
+            "not complete on this node (1 of 2 ranks); so it is not touched");
+  const auto status = ask(R"({"version":1,"ask":"status"})");
+  const auto& process = status.at("groups").at(0).at("processes").at(0);
+  EXPECT_EQ(process.at("role_rule"), "tag");
+  EXPECT_EQ(process.at("role_bar"), "gang_incomplete");
+
+  give({.is = role::online, .rule = kfd::role_rule::store, .says = role::online});
+  EXPECT_THAT(sentence(), HasSubstr("it is online by 'sluice role set', and"));
+}
+
+TEST_F(ControlDesk, SaysWhoKeepsAProcessFromBeingAttachedAndWhenItIsTriedAgain) {
+  auto& traced = node_view_.processes.emplace_back();
+  traced.pid = trainer_pid;
+  traced.start_time = 77;
+  traced.tracer = ::getpid();
+  journal_.process();
+  journal_.attached(error_code{EPERM, boost::system::system_category()});
+  show([](picture& seen) {
+    seen.groups[0].manageable = false;
+    auto& process = seen.groups[0].processes[0];
+    process.attach = attach_picture::none;
+    process.attach_refused = true;
+    process.attach_failures = 1;
+    process.attach_again = clock::now() + 60s;
+  });
+  const std::string tracer = "it is traced by pid " + std::to_string(::getpid()) + " \\(";
+  EXPECT_THAT(sentence(), ContainsRegex("cannot be attached: Operation not permitted: " + tracer +
+                                        "[^)]+\\); tried again at [0-9:]+, in (59|60)\\.[0-9] s$"));
+  const auto status = ask(R"({"version":1,"ask":"status"})");
+  const auto& process = status.at("groups").at(0).at("processes").at(0).as_object();
+  EXPECT_THAT(std::string(process.at("attach_failure").as_string()), ContainsRegex(tracer));
+  EXPECT_THAT(std::string(process.at("attach_blocked_by").as_string()), HasSubstr("pid "));
+  EXPECT_FALSE(process.at("attach_again_unix_ms").is_null());
+  // The agent that holds it is nobody to blame.
+  show([](picture& seen) {
+    seen.groups[0].processes[0].attach = attach_picture::attached;
+    seen.groups[0].processes[0].attach_failures = 0;
+  });
+  EXPECT_TRUE(ask(R"({"version":1,"ask":"status"})")
+                  .at("groups")
+                  .at(0)
+                  .at("processes")
+                  .at(0)
+                  .at("attach_blocked_by")
+                  .is_null());
+}
+
+TEST_F(ControlDesk, KnowsClientsThatUseNoGpu) {
+  journal_.client("llama", 4300);
+  node_.shown.clients.push_back({.id = client_id{5}, .name = "llama"});
+  const auto explain = [this] {
+    return ask(R"({"version":1,"ask":"why","pid":4300})").at("why").as_object();
+  };
+  EXPECT_EQ(explain().at("state"), "client");
+  EXPECT_THAT(std::string(explain().at("sentence").as_string()), EndsWith("it is not busy now"));
+  journal_.begin();
+  EXPECT_THAT(std::string(explain().at("sentence").as_string()),
+              ContainsRegex("a client \\('llama'\\), .*; 'llama' is busy on GPU 51110 for "));
+  std::this_thread::sleep_for(60ms);
+  const auto client = ask(R"({"version":1,"ask":"status"})").at("clients").at(0).as_object();
+  EXPECT_EQ(client.at("pid"), 4300);
+  EXPECT_EQ(client.at("busy"), true);
+  EXPECT_FALSE(client.at("busy_since_unix_ms").is_null());
+  journal_.turn();
+  journal_.put({.kind = journal_kind::client_gone, .client = client_id{5}});
+  EXPECT_EQ(code(R"({"version":1,"ask":"why","pid":4300})"), "unknown");
+}
+
+TEST_F(ControlDesk, SaysWhyABreakerIsOpenAndHowGpusAreNumbered) {
+  auto& gpu_there = node_view_.gpus.emplace_back();
+  gpu_there.id = gpu_one;
+  gpu_there.ordinal = 3;
+  gpu_there.pci = "0000:c1:00.0";
+  journal_.process();
+  journal_.turn();
+  journal_.put({.kind = journal_kind::breaker_open, .cause = breaker_cause::reset, .gpu = gpu_one});
+  show([](picture& seen) {
+    seen.groups[0].manageable = false;
+    seen.gpus[0].breaker_open = true;
+    seen.gpus[0].breaker_until = clock::now() + 60s;
+  });
+  EXPECT_THAT(sentence(), ContainsRegex("breaker of GPU 51110 is open, for it was reset, until "
+                                        "[0-9:]+; 'sluice breaker rearm 51110' closes it"));
+  const auto gpu = ask(R"({"version":1,"ask":"status"})").at("gpus").at(0).as_object();
+  EXPECT_EQ(gpu.at("breaker_cause"), "it was reset");
+  EXPECT_EQ(gpu.at("ordinal"), 3);
+  EXPECT_EQ(gpu.at("pci"), "0000:c1:00.0");
+}
+
+// One that an operator made online had gained nothing before that.
+TEST_F(ControlDesk, CountsWhatAGroupGainsFromWhenItIsOnline) {
+  constexpr group_id served{901};
+  constexpr process_id server{801};
+  const auto of_server = [&](role what) {
+    journal_.turn();
+    journal_.put({.kind = journal_kind::process,
+                  .what = what,
+                  .pid = 4243,
+                  .process = server,
+                  .group = served,
+                  .start_time = 78});
+  };
+  journal_.process();
+  of_server(role::offline);
+  journal_.begin();
+  journal_.held();
+  journal_.turn(5s);
+  of_server(role::online);
+  journal_.turn(1s);
+  process_picture process{.id = server, .pid = 4243, .start_time = 78};
+  process.what = role::online;
+  process.queues = {{.gpu = gpu_one, .compute = 1}};
+  group_picture group{.id = served, .what = role::online};
+  group.processes.push_back(process);
+  node_.shown.groups.push_back(group);
+  const auto status = ask(R"({"version":1,"ask":"status"})");
+  const double on_gpu = status.at("gpus").at(0).at("gained_ms").as_double();
+  const double gained = status.at("groups").at(1).at("gained_ms").as_double();
+  EXPECT_GT(gained, 1000);
+  EXPECT_NEAR(on_gpu - gained, 5000, 50);
 }
 
 TEST_F(ControlDesk, SaysWhatItWouldDoWhereItOnlyObserves) {

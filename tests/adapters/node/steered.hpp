@@ -63,9 +63,9 @@ class script {
     if (error) entry.set_text(error.message());
     put(entry);
   }
-  void client(const char* name) {
+  void client(const char* name, pid_t pid = 0) {
     turn();
-    journal_entry entry{.kind = journal_kind::client, .client = client_id{5}};
+    journal_entry entry{.kind = journal_kind::client, .pid = pid, .client = client_id{5}};
     entry.set_text(name);
     put(entry);
   }
@@ -173,6 +173,7 @@ class fake_node final : public steered_node {
             .policy = policy,
             .policy_by = by};
   }
+  std::shared_ptr<const kfd::role_reasons> roles() const override { return reasons; }
   result<std::string> use_policy(const std::string& text, const std::string& who,
                                  std::string& message) override {
     ++changes;
@@ -191,6 +192,7 @@ class fake_node final : public steered_node {
   bool paused = false;
   std::string policy = "fixed_timeslice:slice=20ms";
   std::string by;
+  std::shared_ptr<const kfd::role_reasons> reasons;
   int looks = 0;
   int changes = 0;
 };

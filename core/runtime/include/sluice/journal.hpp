@@ -49,7 +49,7 @@ enum class journal_kind : std::uint8_t {
              ///< call's errno; failed, invalid, gone: outcomes that are not `done`.
 
   // Online work.
-  client,          ///< client, text: its name. Registered.
+  client,          ///< client, pid: of client_options; text: its name. Registered.
   client_gone,     ///< client.
   begin,           ///< client, gpu, count: busy periods; since: when the oldest of them began.
   end,             ///< client, gpu, count.

@@ -3,6 +3,8 @@
 /// How online code tells the scheduler that it has work, and how its requests fare: two counters
 /// that any thread may bump, and marks where spans of requests begin and end.
 
+#include <sys/types.h>
+
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -35,6 +37,7 @@ struct client_options {
   duration acquire_limit = std::chrono::milliseconds(100);
   /// How long its spans should take at most, by span_kind; zero: it does not say. For policies.
   std::array<duration, span_kinds> targets{};
+  pid_t pid = 0;  ///< Whose it is, for people who ask; 0: this process's.
 };
 
 /// "Online work is in flight", for as long as it lives. Move it to where the work ends.

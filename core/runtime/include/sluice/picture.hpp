@@ -42,7 +42,8 @@ struct process_picture {
   bool own = false;  ///< The program that the scheduler runs in.
   attach_picture attach{};
   bool attach_refused = false;          ///< The last attach: it cannot be managed now.
-  std::uint8_t attach_failures = 0;     ///< Attaches in a row that failed.
+  std::uint8_t attach_failures = 0;     ///< Attaches in a row that failed...
+  time_point attach_again{};            ///< ...and when the next is due, at the earliest.
   time_point seen_since{};              ///< When it was first seen.
   bool off = false;                     ///< Some queue of it is not known to run...
   time_point off_since{};               ///< ...since then.

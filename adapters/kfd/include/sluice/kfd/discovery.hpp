@@ -8,6 +8,7 @@
 #include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/message_sink.hpp"
 #include "sluice/kfd/process_identity.hpp"
+#include "sluice/kfd/role_reason.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/kfd/smi_text.hpp"
 #include "sluice/result.hpp"
@@ -73,6 +74,10 @@ class discovery : public source {
   /// \param rules check_rules() has nothing against them.
   virtual void set_rules(classification_rules rules) = 0;
 
+  /// Why each process that uses a GPU has its role, as of the last look that changed any; who
+  /// has ended since may be in it. Any thread. Costs a mutex.
+  [[nodiscard]] virtual std::shared_ptr<const role_reasons> reasons() const = 0;
+
   /// How many events of this kind the driver has told (resets, evictions, restores, faults,
   /// processes), of all GPUs, since this object exists. Any thread. 0 where the driver tells none,
   /// or not us: see smi_events.hpp.
@@ -92,12 +97,11 @@ std::unique_ptr<discovery> make_discovery(roots where = roots::from_environment(
 [[nodiscard]] result<void> check_rules(const classification_rules& rules,
                                        const classification_rules& before, std::string& message);
 
-/// One look: the roles that a scheduler with these rules would give now, without what is only said
-/// inside it (set_role()). Starts no thread and follows nothing.
+/// One look: the roles, with their reasons, that a scheduler with these rules would give now,
+/// without what is only said inside it (set_role()). Starts no thread and follows nothing.
 /// Threading: any thread. Cost: as a discovery's first look.
-[[nodiscard]] std::map<process_identity, role> roles_now(const roots& where,
-                                                         const classification_rules& rules,
-                                                         const message_sink& say);
+[[nodiscard]] role_reasons roles_now(const roots& where, const classification_rules& rules,
+                                     const message_sink& say);
 
 }  // namespace sluice::kfd
 #pragma GCC visibility pop

@@ -1,0 +1,154 @@
+#include "status_view.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include <boost/json.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice::cli {
+namespace {
+
+namespace json = boost::json;
+using testing::ContainsRegex;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+json::object parsed(std::string_view text) { return json::parse(text).as_object(); }
+
+json::object decision(std::string_view what, std::string_view rule, std::string_view event = "") {
+  return {{"decision", what},
+          {"time_unix_ms", 1000},
+          {"event", event},
+          {"rule", rule},
+          {"policy", "fair_share"},
+          {"commands", json::array{json::object{{"command", "suspend"},
+                                                {"gpu_id", 51110},
+                                                {"queues", 1},
+                                                {"outcome", "done"},
+                                                {"ms", 5.0}}}}};
+}
+json::object answer(json::array decisions, bool acts = true) {
+  return {{"time_unix_ms", 2000},
+          {"why", json::object{{"state", "held"},
+                               {"sentence", "process 1 is so"},
+                               {"acts", acts},
+                               {"role_why", "offline by AMD_QUEUE_TAG=OFFLINE_AI"},
+                               {"decisions", std::move(decisions)}}}};
+}
+
+TEST(WhyText, SaysTheSentenceFirstAndTheNewestDecisionLast) {
+  EXPECT_THAT(
+      why_text(answer({decision("held", "policy", "client 'a' began work on GPU 51110"),
+                       decision("forced", "max_suspend")}),
+               10),
+      ContainsRegex("^process 1 is so\nrole: offline by AMD_QUEUE_TAG=OFFLINE_AI\n"
+                    "[0-9:.]+ +1.0s ago  held by the policy fair_share; client 'a' began "
+                    "work on GPU 51110; suspend 1 queue on GPU 51110: done in 5.0ms\n"
+                    "[0-9:.]+ +1.0s ago  made to run: max_suspend ran out; suspend [^\n]*\n$"));
+}
+
+TEST(WhyText, ShowsOnlyTheLastOnes) {
+  json::array many;
+  for (int i = 0; i < 5; ++i) many.push_back(decision("held", "policy"));
+  many.push_back(decision("let_go", "expired"));
+  const std::string text = why_text(answer(many), 2);
+  EXPECT_THAT(text, HasSubstr("\n4 earlier decisions: --last 0 shows them\n"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
+  EXPECT_THAT(text, HasSubstr("let go: the time for which the policy wanted it held is over"));
+  EXPECT_THAT(why_text(answer(many), 0), Not(HasSubstr("earlier")));
+}
+
+TEST(WhyText, SaysWouldWhereTheDaemonOnlyObserves) {
+  const std::string text =
+      why_text(answer({decision("held", "policy"), decision("forced", "max_suspend"),
+                       json::object{{"decision", "attach"}, {"pid", 7}, {"outcome", "done"}}},
+                      false),
+               10);
+  EXPECT_THAT(text, HasSubstr("  would be held by the policy fair_share; would suspend 1 queue on "
+                              "GPU 51110\n"));
+  EXPECT_THAT(text, HasSubstr("  would be made to run: max_suspend ran out"));
+  EXPECT_THAT(text, EndsWith("  would attach process 7\n"));
+  EXPECT_THAT(text, Not(HasSubstr("done")));
+}
+
+json::object status() {
+  return parsed(R"({"time_unix_ms":10000,
+    "node":{"mode":"enforce","acts":true,"backend_up":true,"policy":"fair_share","policy_text":"fair_share"},
+    "gpus":[{"gpu_id":51110,"ordinal":3,"pci":"0000:c1:00.0","slots":24,"breaker_open":false}],
+    "groups":[{"group":1,"role":"offline","state":"suspended","held":true,"manageable":true,
+               "gpus":[51110],"name":"train","compute_queues":1,"suspended_queues":1,
+               "processes":[{"pid":77,"role_bar":"none"}]}],
+    "clients":[{"client":1,"name":"llama","pid":19143,"busy":true,"busy_since_unix_ms":6800},
+               {"client":2,"name":"own","pid":null,"busy":false}],
+    "statistics":{"decision":{"count":1,"p50_ms":0.3,"p99_ms":2.6},"failures":{"gpus_lost":1}}})");
+}
+
+TEST(StatusText, NamesGpusAsTheOtherCommandsDo) {
+  const std::string text = status_text(status(), 0);
+  EXPECT_THAT(text, ContainsRegex("\nGPU  GPU_ID  PCI  +SLOTS"));
+  EXPECT_THAT(text, ContainsRegex("\n  3   51110  0000:c1:00.0 +24 "));
+  EXPECT_THAT(text, ContainsRegex("\ng1 +offline +77  train +held +- +3 "));
+  EXPECT_THAT(gpu_table(status(), gpu_columns::few, 0), Not(HasSubstr("0000:c1")));
+  EXPECT_THAT(text, HasSubstr("online arrival to commands handed over p50/p99 0.30/2.60 ms\n"));
+  EXPECT_THAT(text, HasSubstr("failures: 1 GPU lost\n"));
+}
+
+TEST(StatusText, SaysWhoClientsAreAndSinceWhenTheyAreBusy) {
+  EXPECT_EQ(clients_line(status()), "clients: 2 (llama pid 19143 busy for 3.2s, own)");
+}
+
+TEST(StatusText, SaysWhatToDoAboutAnOpenBreaker) {
+  json::object broken = status();
+  EXPECT_TRUE(breaker_lines(broken).empty());
+  auto& gpu = broken["gpus"].as_array()[0].as_object();
+  gpu["breaker_open"] = true;
+  gpu["breaker_cause"] = "it was reset";
+  gpu["breaker_until_unix_ms"] = 70000;
+  EXPECT_THAT(status_text(broken, 0),
+              ContainsRegex("\nbreaker of GPU 3 \\(gpu_id 51110\\) is open, so nothing on it is "
+                            "suspended: it was reset; until [0-9:.]+, in 60.0s; once it works: "
+                            "sluice breaker rearm 51110\n"));
+}
+
+TEST(StatusText, SaysThatNothingIsHeldWhereItOnlyObserves) {
+  json::object observing = status();
+  observing["node"].as_object()["mode"] = "observe";
+  observing["node"].as_object()["acts"] = false;
+  const std::string text = status_text(observing, 0);
+  EXPECT_THAT(text, HasSubstr("observes, touches nothing, for"));
+  EXPECT_THAT(text, ContainsRegex("\ng1 +offline +77  train +would be held "));
+}
+
+TEST(StatusText, SaysThatAShadowHoldsNothing) {
+  json::object shadow = status();
+  shadow["node"].as_object()["policy"] = "shadow/fair_share";
+  EXPECT_THAT(status_text(shadow, 0), HasSubstr("its policy, a shadow, holds nothing"));
+}
+
+TEST(StatusText, SaysWhyAnOfflineProcessIsNotTouched) {
+  json::object released = status();
+  auto& group = released["groups"].as_array()[0].as_object();
+  group["role"] = "unmatched";
+  group["held"] = false;
+  group["processes"].as_array()[0].as_object()["role_bar"] = "released";
+  EXPECT_THAT(status_text(released, 0), ContainsRegex("\ng1 +released +77 "));
+  EXPECT_EQ(role_words("unmatched", "gang_incomplete"), "gang");
+  EXPECT_EQ(role_words("unmatched", "none"), "-");
+}
+
+// Another program's, perhaps of another version.
+TEST(StatusText, TakesWhateverADaemonAnswers) {
+  for (const char* text : {R"({})", R"({"gpus":[-5,{}],"groups":[{"gpus":[-5]}],"clients":[{}]})",
+                           R"({"groups":[{"gpus":[1e300],"processes":[7]}],"clients":7})",
+                           R"({"statistics":{"failures":{"gpus_lost":1e300,"x":-1}}})"}) {
+    EXPECT_THAT(status_text(parsed(text), 80), StartsWith("sluice "));
+    EXPECT_THAT(why_text(parsed(text), 1), HasSubstr("\n"));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::cli
