@@ -112,14 +112,8 @@ std::string latency(const json::object& statistics, std::string_view key, std::s
 std::string failures(const json::object& statistics) {
   std::string all;
   for (const auto& [key, value] : object_of(statistics, "failures")) {
-<<<<<<< HEAD
     const double count = as_number(value);
     if (count == 0) continue;
-=======
-    boost::system::error_code error;
-    const double count = value.is_number() ? value.to_number<double>(error) : 0;
-    if (error || count == 0) continue;
->>>>>>> wt/explain
     std::string name(key);
     std::replace(name.begin(), name.end(), '_', ' ');
     if (count == 1) {
@@ -166,14 +160,8 @@ std::string gpus_text(const json::object& status, const json::object& group) {
   if (found == nullptr || !found->is_array() || found->as_array().empty()) return "-";
   const auto& all = found->as_array();
   if (all.size() > 1) return fmt::format("{} GPUs", all.size());
-<<<<<<< HEAD
   const double id = as_number(all[0]);
   return id > 0 && id <= UINT32_MAX ? gpu_text(status, static_cast<std::uint32_t>(id)) : "-";
-=======
-  boost::system::error_code error;
-  const auto gpu = all[0].is_number() ? all[0].to_number<std::uint32_t>(error) : 0;
-  return error || gpu == 0 ? "-" : gpu_text(status, gpu);
->>>>>>> wt/explain
 }
 
 std::string pids_text(const json::object& group) {
@@ -299,7 +287,6 @@ std::vector<std::string> node_lines(const json::object& status) {
   std::vector<std::string> lines;
   const bool enforces = text_of(node, "mode") == "enforce";
   const bool shadows = text_of(node, "policy").starts_with("shadow/");
-<<<<<<< HEAD
   lines.push_back(fmt::format("sluice {}, process {} of user {}, {} for {}{}{}",
                               text_of(node, "program_version"), count_of(node, "pid"),
                               count_of(node, "user"),
@@ -309,18 +296,6 @@ std::vector<std::string> node_lines(const json::object& status) {
                               span_text(number_of(node, "up_ms")),
                               flag_of(node, "simulated") ? ", on a simulated device" : "",
                               flag_of(node, "backend_up") ? "" : "; the agent is gone"));
-=======
-  lines.push_back(fmt::format(
-      "sluice {}, process {} of user {}, {} for {}{}{}", text_of(node, "program_version"),
-      count_of(node, "pid"), count_of(node, "user"),
-      !enforces ? "observes, touches nothing,"
-      : shadows ? "enforces (but its policy, a shadow, holds nothing)"
-                : "enforces",
-      span_text(number_of(node, "up_ms")),
-      flag_of(node, "simulated") ? ", on a simulated device" : "",
-      flag_of(node, "backend_up") ? "" : "; the agent, which acts for it, is gone now"));
-  if (!enforces) lines.emplace_back("what is off or held, and for how long, is what would be");
->>>>>>> wt/explain
   if (has(node, "paused")) {
     const std::string why = text_of(object_of(node, "paused"), "why");
     lines.push_back("PAUSED: everything runs" + (why.empty() ? "" : " (" + why + ")"));
@@ -347,7 +322,7 @@ std::vector<std::string> node_lines(const json::object& status) {
     lines.push_back(
         fmt::format("limits: offline groups {} to run {} times, for max_suspend or "
                     "offline_floor",
-                    acts ? "were made" : "would have been made", forced));
+                    enforces ? "were made" : "would have been made", forced));
   return lines;
 }
 

@@ -328,7 +328,7 @@ void history::take_process(const journal_entry& entry) {
     in.number = entry.number;
     ++in.processes;
   }
-  take_role(group_of(entry.group), entry);
+  take_role(groups_[entry.group], entry);
   one.pid = entry.pid;
   one.start_time = entry.start_time;
   one.group = entry.group;
