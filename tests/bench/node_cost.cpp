@@ -255,7 +255,7 @@ class node_bench {
   }
   bool knows_all() {
     const std::string text =
-        " with " + std::to_string((offline_.size() + online_) * size_.queues) + " queues; ";
+        " queues=" + std::to_string((offline_.size() + online_) * size_.queues) + " ";
     heard_ += daemon_->err(heard_).size();
     daemon_->signal(SIGUSR1);
     std::string said;

@@ -1,11 +1,15 @@
 #include "daemon_log.hpp"
 
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
+#include <fmt/format.h>
 #include <spdlog/async.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
@@ -29,6 +33,34 @@ spdlog::level::level_enum level_of(daemon_log_level level) {
   }
   return spdlog::level::info;
 }
+
+/// Whether standard error is the journal's: JOURNAL_STREAM of systemd.exec(5).
+bool is_journal() {
+  struct stat about {};
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread yet
+  const char* const named = std::getenv("JOURNAL_STREAM");
+  return named != nullptr && ::fstat(STDERR_FILENO, &about) == 0 &&
+         fmt::format("{}:{}", about.st_dev, about.st_ino) == named;
+}
+
+/// As sd-daemon(3) numbers them.
+int priority_of(spdlog::level::level_enum level) {
+  if (level >= spdlog::level::err) return 3;
+  return level == spdlog::level::warn ? 4 : 6;
+}
+
+/// The journal has a time and a program for each line, and a priority where the line says it.
+class journal_sink final : public spdlog::sinks::sink {
+ public:
+  void log(const spdlog::details::log_msg& message) override {
+    (void)write_to_standard_error(
+        fmt::format("<{}>[{}] {:.4000}\n", priority_of(message.level), name_of(message.level),
+                    std::string_view{message.payload.data(), message.payload.size()}));
+  }
+  void flush() override {}
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
+};
 
 class standard_error_sink final : public spdlog::sinks::sink {
  public:
@@ -58,7 +90,11 @@ daemon_log::daemon_log(const daemon_config& levels) {
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   });
-  const auto sink = std::make_shared<standard_error_sink>();
+  spdlog::sink_ptr sink;
+  if (is_journal())
+    sink = std::make_shared<journal_sink>();
+  else
+    sink = std::make_shared<standard_error_sink>();
   for (const log_part each : all_log_parts)
     spdlog::register_logger(std::make_shared<spdlog::async_logger>(
         name_of(each), sink, spdlog::thread_pool(), spdlog::async_overflow_policy::overrun_oldest));

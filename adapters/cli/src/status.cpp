@@ -73,11 +73,10 @@ subcommand add_status(CLI::App& program) {
   command->footer(
       "Asks the program that owns the node, over its control socket. GPU: as queues and\n"
       "hqds number them; GPU_ID: as the log does. SLOTS: for compute queues, as the\n"
-      "driver's topology says; hqds counts each XCC's. OFF%: share of the last minute in\n"
-      "which offline work was off. GPU TIME: -, for which a group was off; +, for which\n"
+      "topology says; hqds counts each XCC's. OFF%: share of the last minute in which\n"
+      "offline work was off. GPU TIME: -, for which a group was off; +, for which\n"
       "offline work was off while online work was in flight on the group's GPUs, since\n"
-      "it has been online. ROLE released, gang: offline but not touched; 'sluice why'\n"
-      "says why.\n"
+      "it has been online. ROLE released, gang: offline but not touched; see 'why'.\n"
       "Exit code 0: done; 1: nobody answers, or not to this user; 2: usage.");
   add_common(*command, *chosen);
   return {command, [chosen] { return do_status(*chosen); }};
@@ -90,7 +89,8 @@ subcommand add_why(CLI::App& program) {
   command->footer(
       "What is true now, and the last decisions, the newest last: by what, what came in\n"
       "the same turn, what the driver was told, and what it answered. Processes that\n"
-      "ended are known for 10 min. Exit code 0: done; 1: nobody answers, or knows it; 2: usage.");
+      "ended are known for 10 min.\n"
+      "Exit code 0: done; 1: nobody answers, or knows it; 2: usage.");
   command->add_option("PID|GROUP", chosen->what, "A process id, or a group as status shows it (g7)")
       ->required()
       ->type_name("")

@@ -76,9 +76,9 @@ class holds {
   journalist& journal_;
   const bool acts_;
   const bool quiet_;
-  log_limiter forced_log_{1,
-                          std::chrono::minutes(1)};  // a client that stays busy forces each second
-  deadline_heap deadlines_;                          // By group slot.
+  // A client that stays busy forces each second.
+  log_limiter forced_log_{1, std::chrono::minutes(1)};
+  deadline_heap deadlines_;  // By group slot.
   bool released_ = false;
 };
 

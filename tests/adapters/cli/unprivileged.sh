@@ -109,12 +109,14 @@ tracer() { sed -n 's/^TracerPid:\t//p' "/proc/$offline/status"; }
 
 # A daemon that says otherwise, of a process that the node's configuration does not call offline.
 sed '/^store/a pids = [{pid = '"$offline"', role = "offline"}]' /run/enforce.toml >/run/hostile.toml
-"${daemon_user[@]}" /run/bin/sluice run --config /run/hostile.toml 2>$log &
+# As under systemd, whose journal wants priorities and has times of its own.
+JOURNAL_STREAM=$(stat -c '%d:%i' $log) "${daemon_user[@]}" /run/bin/sluice run --config /run/hostile.toml 2>$log &
 daemon=$!
 pids+=("$daemon")
 eventually 20 grep -q "refused to attach to process $offline: by the agent's own rules, /etc/sluice/sluice.toml, it is not offline (1 refused so far)" $log ||
   fail "the agent attaches to what its host names"
 [ "$(tracer)" = 0 ] || fail "it is traced all the same"
+grep -q '^<6>\[info\] this program owns the node' $log || fail "the journal gets no priorities"
 kill -TERM "$daemon"
 wait "$daemon" || fail "the daemon ended with code $?"
 

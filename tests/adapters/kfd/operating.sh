@@ -28,13 +28,13 @@ block() {
     /^ *```sh$/ {inside=1; n++}' "$page" |
     sed "s|/run/sluice/owner|$work/owner|g; s|PID|${offline-}|"
 }
-# first_column HEADER: the code words in the first column of the table below that header.
-first_column() {
-  awk -v header="| $1 |" 'index($0, header) == 1 {on=1; next} on && !/^\|/ {exit} on' "$page" |
-    cut -d '|' -f 2 | grep -o '`[^`]*`' | tr -d '`'
+# column N HEADER: the code words in the N-th column of the table whose first is HEADER.
+column() {
+  awk -v header="| $2 |" 'index($0, header) == 1 {on=1; next} on && !/^\|/ {exit} on' "$page" |
+    cut -d '|' -f $(($1 + 1)) | grep -o '`[^`]*`' | tr -d '`'
 }
 
-first_column contains >"$work/lines"
+column 1 contains >"$work/lines"
 [ "$(wc -l <"$work/lines")" -ge 8 ]
 # Literals that are split over lines are joined.
 cat "$top"/core/runtime/src/*.cpp "$top"/adapters/{agent,kfd,node}/src/*.cpp | tr '\n' ' ' |
@@ -45,7 +45,7 @@ done <"$work/lines"
 # A breaker opens, and one that was open goes on in a scheduler that starts: both are to wake somebody.
 opens=$(grep -m 1 'breaker has opened' "$page" | sed 's/^| `//; s/`.*//')
 [ "$(grep -oF -- "$opens" "$work/sources" | wc -l)" = 2 ] || fail "'$opens' is not what both log"
-first_column counter >"$work/counters"
+column 2 metric >"$work/counters"
 [ "$(wc -l <"$work/counters")" -ge 10 ]
 while IFS= read -r counter; do
   grep -qw -- "$counter" "$top/core/runtime/include/sluice/statistics.hpp" ||
