@@ -106,7 +106,7 @@ beside_a_gpu() {
   # A client of the group that the packages make for that, as DAEMON.md types it.
   setpriv --reuid=games --regid=games --groups=sluice-clients python3 -c '
 import sluice
-with sluice.connect(name="first").acquire(timeout=10) as clear:
+with sluice.connect(name="first", required=True).acquire(timeout=10) as clear:
     assert clear' || { cat $log; fail "no client of group sluice-clients has offline work suspended"; }
   # Programs of root, which follow the daemon: what they have in flight counts there.
   for program in by_make by_make-epoll build/embed_minimal build/embed_minimal-epoll; do
