@@ -31,7 +31,7 @@ void show(std::string_view line, bool is_ours) {
       fuzz::require(each == '\n' || static_cast<unsigned char>(each) >= ' ', "a terminal's text");
   };
   lines(cli::status_text(*answer, 80));
-  lines(cli::why_text(*answer));
+  lines(cli::why_text(*answer, 10));
   for (const auto order : cli::group_orders) lines(cli::group_table(*answer, "g1", order, 40));
 }
 
