@@ -36,8 +36,9 @@ inside() {
   quietly cmake --build build
   local program
   for program in by_make by_make-epoll build/embed_minimal build/embed_minimal-epoll; do
-    ldd "$program" | grep -q 'libsluice\(-epoll\)\?.so.0.1 => /' || fail "$program has no libsluice"
-    ! ldd "$program" | grep 'not found' || fail "$program"
+    ldd "$program" >/tmp/linked # not into a pipe: grep -q may end before it
+    grep -q 'libsluice\(-epoll\)\?.so.0.1 => /' /tmp/linked || fail "$program has no libsluice"
+    ! grep 'not found' /tmp/linked || fail "$program"
   done
   python3 -c 'import sluice; print("python:", sluice.__file__)'
   echo "--- runs"
