@@ -2,7 +2,7 @@
 # folders as here, so that links hold. PAGES_FROM is the top of the tree.
 cmake_policy(VERSION 3.25)
 set(todo README.md examples/README.md)
-foreach(pattern adapters/*/*.md policies/*.md adapters/observe/*.json adapters/observe/*.rules.yml)
+foreach(pattern adapters/*/*.md policies/*.md adapters/observe/*.json adapters/observe/*.yml)
   file(GLOB found RELATIVE ${PAGES_FROM} ${PAGES_FROM}/${pattern})
   list(APPEND todo ${found})
 endforeach()
