@@ -827,7 +827,12 @@ TEST_F(DaemonShown, SaysHowItIsAndWhy) {
   EXPECT_THAT(held, HasSubstr("client 'test' is busy on GPU "));
   EXPECT_THAT(held, ContainsRegex("\n[0-9:.]+ +[0-9.]+m?s ago  held by the policy "
                                   "fixed_timeslice[^\n]*; client 'test' began work on GPU [0-9]+"));
-  const std::string status = ask({"status"})->out();
+  // A picture is shown for twenty times as long as it took to make: that may be from before.
+  std::string status;
+  EXPECT_TRUE(eventually(patience, [&] {
+    status = ask({"status"})->out();
+    return status.find(" 1/1 ") != status.npos;
+  })) << status;
   EXPECT_THAT(status, ContainsRegex("enforces for [0-9.a-z]+, on a simulated device\n"));
   EXPECT_THAT(status, HasSubstr("policy fixed_timeslice:release=client_done,slice=20ms\n"));
   EXPECT_THAT(status, ContainsRegex("\ng[0-9]+ +offline +" + pid + " .* held .* 1/1 "));
