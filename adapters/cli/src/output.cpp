@@ -24,6 +24,8 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include "sluice/unique_fd.hpp"
+
 namespace sluice::cli {
 
 namespace {
@@ -80,11 +82,9 @@ namespace {
 /// So that the file's name is there after a crash, too, as far as the file system takes that.
 void sync_directory_of(const std::string& path) {
   const auto above = std::filesystem::path{path}.parent_path();
-  const int directory =
-      ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) return;
-  (void)::fsync(directory);
-  ::close(directory);
+  const unique_fd directory{
+      ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (directory) (void)::fsync(directory.get());
 }
 
 }  // namespace

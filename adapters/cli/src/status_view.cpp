@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <ctime>
 #include <string_view>
 #include <utility>
@@ -328,19 +329,12 @@ std::vector<std::string> node_lines(const json::object& status) {
 
 std::string gpu_table(const json::object& status, gpu_columns which, std::size_t width) {
   using enum table::align;
-  const bool all = which == gpu_columns::all;
-  std::vector<table::column> columns{{"GPU", right}, {"GPU_ID", right}};
-  if (all) columns.push_back({"PCI"});
-  for (auto& each : std::vector<table::column>{{"SLOTS", right},
-                                               {"ONLINE", right},
-                                               {"OFFLINE", right},
-                                               {"OFF", right},
-                                               {"STATE", left, true},
-                                               {"BACKLOG", right},
-                                               {"BUSY%", right},
-                                               {"OFF%", right},
-                                               {"VRAM", right}})
-    columns.push_back(std::move(each));
+  std::vector<table::column> columns{{"GPU", right},   {"GPU_ID", right},     {"PCI"},
+                                     {"SLOTS", right}, {"ONLINE", right},     {"OFFLINE", right},
+                                     {"OFF", right},   {"STATE", left, true}, {"BACKLOG", right},
+                                     {"BUSY%", right}, {"OFF%", right},       {"VRAM", right}};
+  constexpr std::ptrdiff_t pci = 2;
+  if (which == gpu_columns::few) columns.erase(columns.begin() + pci);
   table rows{std::move(columns)};
   for (const json::object* each : objects_of(status, "gpus")) {
     const json::object& gpu = *each;
@@ -352,18 +346,20 @@ std::string gpu_table(const json::object& status, gpu_columns which, std::size_t
     if (has(gpu, "vram_bytes")) vram += "/" + bytes_text(count_of(gpu, "vram_bytes"));
     std::vector<std::string> cells{
         has(gpu, "ordinal") ? std::to_string(count_of(gpu, "ordinal")) : "-",
-        std::to_string(count_of(gpu, "gpu_id"))};
-    if (all) cells.push_back(has(gpu, "pci") ? text_of(gpu, "pci") : "-");
-    for (std::string& cell : std::vector<std::string>{
-             dash_if_zero(count_of(gpu, "slots")), std::to_string(count_of(gpu, "online_queues")),
-             std::to_string(count_of(gpu, "offline_queues")),
-             std::to_string(count_of(gpu, "suspended_queues")),
-             flag_of(gpu, "breaker_open") ? "BREAKER"
-             : flag_of(gpu, "busy")       ? "online"
-                                          : "free",
-             backlog, share_text(number_of(gpu, "busy_share")),
-             share_text(number_of(gpu, "suspended_share")), vram})
-      cells.push_back(std::move(cell));
+        std::to_string(count_of(gpu, "gpu_id")),
+        has(gpu, "pci") ? text_of(gpu, "pci") : "-",
+        dash_if_zero(count_of(gpu, "slots")),
+        std::to_string(count_of(gpu, "online_queues")),
+        std::to_string(count_of(gpu, "offline_queues")),
+        std::to_string(count_of(gpu, "suspended_queues")),
+        flag_of(gpu, "breaker_open") ? "BREAKER"
+        : flag_of(gpu, "busy")       ? "online"
+                                     : "free",
+        backlog,
+        share_text(number_of(gpu, "busy_share")),
+        share_text(number_of(gpu, "suspended_share")),
+        vram};
+    if (which == gpu_columns::few) cells.erase(cells.begin() + pci);
     rows.add(std::move(cells));
   }
   return rows.text(width);
