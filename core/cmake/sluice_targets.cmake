@@ -118,32 +118,47 @@ function(sluice_add_program name)
   endif()
 endfunction()
 
-# What `ctest -L unit` and `ctest -L threads` run, and nothing else. The latter, those of the unit tests in
-# which threads meet, are the thread sanitizer's.
+# Build exactly what `ctest -L unit` and `ctest -L threads` run. The tests with threads are those unit tests that
+# the thread sanitizer runs. sluice_unit_tests_AREA builds the unit tests of one area.
 add_custom_target(sluice_unit_tests)
 add_custom_target(sluice_threads_tests)
 
+# sluice_test_area(VARIABLE): the area of the tests in this folder, which is also a label of each: the folder below
+# tests, or below tests/adapters.
+function(sluice_test_area variable)
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/tests OUTPUT_VARIABLE folder)
+  string(REGEX REPLACE "^(adapters/)?([^/]+).*$" "\\2" area ${folder})
+  set(${variable} ${area} PARENT_SCOPE)
+endfunction()
+
 # sluice_add_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s]): one gtest program, one CTest entry.
 # `ctest -j` starts those with the longest timeouts first.
-# Tests share a precompiled header (tests/support) and are not optimised: that halves their compile time.
-# Each file is compiled by itself, whatever CMAKE_UNITY_BUILD says: helpers of different tests share names.
+# Tests share a precompiled header (tests/support) and are not optimised: that halves their compile time. In unity
+# builds a program's files are compiled as one, so each file's helpers are in a namespace named after the file.
 function(sluice_add_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE sluice_warnings sluice_test_flags ${arg_DEPS} GTest::gtest_main)
   target_precompile_headers(${name} REUSE_FROM sluice_test_precompiled)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  sluice_test_area(area)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS};${area}" TIMEOUT ${arg_TIMEOUT}
     COST ${arg_TIMEOUT})
   foreach(label unit threads)
     if(label IN_LIST arg_LABELS)
       add_dependencies(sluice_${label}_tests ${name})
     endif()
   endforeach()
+  if(unit IN_LIST arg_LABELS)
+    if(NOT TARGET sluice_unit_tests_${area})
+      add_custom_target(sluice_unit_tests_${area})
+    endif()
+    add_dependencies(sluice_unit_tests_${area} ${name})
+  endif()
 endfunction()
 
 # A test for which this machine lacks a program: CTest shows that it was skipped, instead of nothing.

@@ -21,7 +21,7 @@
 #include "sluice/policy_registry.hpp"
 #include "sluice/scheduler.hpp"
 
-namespace sluice::tests {
+namespace sluice::tests::allocation_test {
 namespace {
 
 using counted = test::counted_allocations;
@@ -353,4 +353,4 @@ TEST(Allocation, DoesNotHappenWhenNothingChanges) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::allocation_test

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::tests {
+namespace sluice::tests::attach_test {
 namespace {
 
 TEST(Attach, WaitsUntilAComputeQueueHasBeenOwnedForAttachAfter) {
@@ -389,4 +389,4 @@ TEST(Attach, ComesBackToAQueueWhoseNumberWasUsedAgain) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::attach_test

@@ -2,7 +2,7 @@
 
 #include "core_bench.hpp"
 
-namespace sluice::tests {
+namespace sluice::tests::breaker_test {
 namespace {
 
 scheduler_config with_breaker(std::size_t after = 1, duration rearm = 2min) {
@@ -265,4 +265,4 @@ TEST(BreakerAndSdma, CopiesCountAgainAfterARearm) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::breaker_test

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::tests {
+namespace sluice::tests::client_threads_test {
 namespace {
 
 /// A loop that blocks whenever the protocol lets it: a begin or an end that failed to wake it makes
@@ -127,4 +127,4 @@ TEST(ClientThreads, OutliveTheCore) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::client_threads_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::tests {
+namespace sluice::tests::config_switch_test {
 namespace {
 
 TEST(ConfigSwitch, HoldsATighterLimitAtOnce) {
@@ -73,4 +73,4 @@ TEST(ConfigSwitch, IsRefusedWholeWhereItCannotBe) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::config_switch_test

@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::config_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -192,4 +192,4 @@ TEST_F(LoadConfig, ReadsTheReadmesDefaults) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::config_test

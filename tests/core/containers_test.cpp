@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::core {
+namespace sluice::core::containers_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -176,4 +176,4 @@ TEST(WaitList, AnswersWhoIsClearOrDueAndAsksOncePerClient) {
 }
 
 }  // namespace
-}  // namespace sluice::core
+}  // namespace sluice::core::containers_test

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::tests {
+namespace sluice::tests::gang_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -227,4 +227,4 @@ TEST(OnlineProcess, OfNoGangCountsWhereItSaysOnly) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::gang_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::histogram_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -131,4 +131,4 @@ TEST(Histogram, CountsValuesUpToEachBound) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::histogram_test

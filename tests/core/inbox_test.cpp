@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::inbox_test {
 namespace {
 
 observation numbered(std::uint64_t number) {
@@ -113,4 +113,4 @@ TEST(Inbox, LosesNothingSilentlyBetweenTwoThreads) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::inbox_test

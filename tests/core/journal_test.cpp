@@ -17,7 +17,7 @@
 
 #include "sluice/picture.hpp"
 
-namespace sluice::tests {
+namespace sluice::tests::journal_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -475,4 +475,4 @@ TEST(JournalQueue, HandsOverInOrderAndCountsWhatItLoses) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::journal_test

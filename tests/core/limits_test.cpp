@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::tests {
+namespace sluice::tests::limits_test {
 namespace {
 
 /// Holds every offline group it hears of, for as long as it may.
@@ -679,4 +679,4 @@ TEST(Client, NeverExpiresWhileItsWorkMovesOn) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::limits_test

@@ -15,7 +15,7 @@
 #include "sluice/ids.hpp"
 #include "sluice/log_limiter.hpp"
 
-namespace sluice {
+namespace sluice::log_test {
 namespace {
 
 using ::testing::MatchesRegex;
@@ -115,4 +115,4 @@ TEST(Log, SurvivesAReaderThatWentAway) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::log_test

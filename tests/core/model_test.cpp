@@ -13,7 +13,7 @@
 #include <spdlog/sinks/null_sink.h>
 #include <spdlog/spdlog.h>
 
-namespace sluice::tests {
+namespace sluice::tests::model_test {
 namespace {
 
 constexpr std::size_t steps_of_history = 2000;
@@ -188,4 +188,4 @@ TEST_F(Model, MakesTheHistoryOfAPlantedBugSmall) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::model_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::tests {
+namespace sluice::tests::notes_test {
 namespace {
 
 /// What a policy notes comes into the log with its numbers, a few lines at a time.
@@ -39,4 +39,4 @@ TEST(Notes, AreLoggedAtABoundedRate) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::notes_test

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::null_backend_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -152,4 +152,4 @@ TEST_F(NullBackend, TakesAResyncForTheWholeTruthOfItsSource) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::null_backend_test

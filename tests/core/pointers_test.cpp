@@ -10,7 +10,7 @@
 
 #include "sluice/policies/pointer_polling.hpp"
 
-namespace sluice::tests {
+namespace sluice::tests::pointers_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -209,4 +209,4 @@ TEST(PointerPolling, SuspendsThroughTheCoreAndIsMeasured) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::pointers_test

@@ -15,7 +15,7 @@
 
 #include "sluice/policies/all.hpp"
 
-namespace sluice {
+namespace sluice::policy_registry_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -306,4 +306,4 @@ TEST_F(LoadPolicy, NamesFileLineKeyValueAndRange) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::policy_registry_test

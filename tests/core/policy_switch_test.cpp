@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::tests {
+namespace sluice::tests::policy_switch_test {
 namespace {
 
 /// Holds every offline group that it hears of.
@@ -386,4 +386,4 @@ TEST_F(Successor, TakesBackTheReservations) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::policy_switch_test

@@ -21,7 +21,7 @@
 
 #include "sluice/asio.hpp"
 
-namespace sluice {
+namespace sluice::reactor_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -448,4 +448,4 @@ TEST_F(HostedReactor, MayBeDestroyedWhileTheHostRunsItsHandlers) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::reactor_test

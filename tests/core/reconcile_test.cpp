@@ -7,7 +7,7 @@
 
 #include "sluice/scheduler_core.hpp"
 
-namespace sluice::tests {
+namespace sluice::tests::reconcile_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -759,4 +759,4 @@ TEST(Statistics, DoNotCallAPolicyThatLetsOfflineRunSlow) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::reconcile_test

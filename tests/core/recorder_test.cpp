@@ -20,7 +20,7 @@
 
 #include "sluice/kept_file.hpp"
 
-namespace sluice::tests {
+namespace sluice::tests::recorder_test {
 namespace {
 
 class directory {
@@ -281,4 +281,4 @@ TEST(Recorder, AFullDiskEndsTheRecordingAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::recorder_test

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::tests {
+namespace sluice::tests::reservations_test {
 namespace {
 
 error_code system_error(int number) { return {number, boost::system::system_category()}; }
@@ -212,4 +212,4 @@ TEST_F(Reservations, EndWithTheFallBack) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::reservations_test

@@ -39,7 +39,7 @@
 #include "sluice/policies/pointer_polling.hpp"
 #include "sluice/testing/scripted_backend.hpp"
 
-namespace sluice {
+namespace sluice::scheduler_test {
 namespace {
 
 namespace asio = boost::asio;
@@ -683,4 +683,4 @@ TEST(Acquire, OfAClientThatIsRegisteredNowhereCompletesEmpty) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::scheduler_test

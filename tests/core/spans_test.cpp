@@ -17,7 +17,7 @@
 #include "sluice/client_words.h"
 #include "sluice/plugin.h"
 
-namespace sluice::tests {
+namespace sluice::tests::spans_test {
 namespace {
 
 /// Remembers the events of spans that its policy sees.
@@ -485,4 +485,4 @@ TEST(OpenSpans, ForgetNoneOfAFewHundredThatWaitForLong) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::spans_test

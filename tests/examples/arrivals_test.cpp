@@ -12,6 +12,7 @@
 
 #include "sluice/duration_text.hpp"
 
+namespace sluice::demo_tests::arrivals_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -257,3 +258,4 @@ TEST(Duration, SurvivesTheWayThroughAnArgument) {
 }
 
 }  // namespace
+}  // namespace sluice::demo_tests::arrivals_test

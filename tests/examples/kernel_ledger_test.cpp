@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+namespace sluice::demo_tests::kernel_ledger_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -109,3 +110,4 @@ TEST_F(KernelLedger, ForgetsWhatIsInFlightWhenTheClientGivesUp) {
 }
 
 }  // namespace
+}  // namespace sluice::demo_tests::kernel_ledger_test

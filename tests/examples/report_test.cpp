@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+namespace sluice::demo_tests::report_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -279,3 +280,4 @@ TEST(DeviceStats, WithoutAFieldAreAnError) {
 }
 
 }  // namespace
+}  // namespace sluice::demo_tests::report_test

@@ -15,7 +15,7 @@
 #include <map>
 #include <system_error>
 
-namespace sluice::test {
+namespace sluice::test::calm_test {
 namespace {
 
 /// In percent, for the host and for the agent each. In short periods, so that either is held back
@@ -230,4 +230,4 @@ TEST(Calm, NobodyIsTakenForDeadWhoWasFrozenTogetherWithTheOther) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::calm_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::test {
+namespace sluice::test::cells_test {
 namespace {
 
 TEST(FaultCells, HaveOneForEachPartyAndFault) {
@@ -83,4 +83,4 @@ TEST(FaultCells, AreWhatTheReadmeShows) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::cells_test

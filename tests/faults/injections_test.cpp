@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace sluice::test {
+namespace sluice::test::injections_test {
 namespace {
 
 /// All of them, or in CI each injection under the mechanisms in turn, those that may be stuck for
@@ -190,4 +190,4 @@ INSTANTIATE_TEST_SUITE_P(OfTheDevice, Injection, testing::ValuesIn(chosen_cases(
                          });
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::injections_test

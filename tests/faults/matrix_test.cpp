@@ -9,7 +9,7 @@
 
 #include <cstdlib>
 
-namespace sluice::test {
+namespace sluice::test::matrix_test {
 namespace {
 
 std::vector<combination> chosen_combinations() {
@@ -419,4 +419,4 @@ INSTANTIATE_TEST_SUITE_P(Cells, FaultMatrix, testing::ValuesIn(chosen_combinatio
                          [](const auto& each) { return name_of(each.param); });
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::matrix_test

@@ -18,7 +18,7 @@
 #include "sluice/scheduler_core.hpp"
 #include "sluice/testing/manual_clock.hpp"
 
-namespace sluice::test {
+namespace sluice::test::virtual_injections_test {
 namespace {
 
 using sim::test::app;
@@ -242,4 +242,4 @@ INSTANTIATE_TEST_SUITE_P(OfTheDevice, VirtualInjection, ::testing::ValuesIn(case
                          });
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::virtual_injections_test

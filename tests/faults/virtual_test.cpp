@@ -11,7 +11,7 @@
 
 #include "sluice/policies/pointer_polling.hpp"
 
-namespace sluice::test {
+namespace sluice::test::virtual_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -375,4 +375,4 @@ INSTANTIATE_TEST_SUITE_P(Cells, VirtualFaultMatrix, ::testing::ValuesIn(all_cell
                          });
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::virtual_test

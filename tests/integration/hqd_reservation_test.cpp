@@ -28,7 +28,7 @@
 #include "sluice/policy_registry.hpp"
 #include "sluice/scheduler.hpp"
 
-namespace sluice::test {
+namespace sluice::test::hqd_reservation_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -183,4 +183,4 @@ TEST_P(Reservation, IsMadeAnewByTheNextHost) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::hqd_reservation_test

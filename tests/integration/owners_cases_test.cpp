@@ -49,7 +49,7 @@
 #include "sluice/scheduler.hpp"
 #include "sluice/sim/client.hpp"
 
-namespace sluice::test {
+namespace sluice::test::owners_cases_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -854,4 +854,4 @@ TEST_P(OwnersEdgeCases, EmptySet) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::owners_cases_test

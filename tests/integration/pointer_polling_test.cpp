@@ -22,7 +22,7 @@
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/scheduler.hpp"
 
-namespace sluice::test {
+namespace sluice::test::pointer_polling_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -185,4 +185,4 @@ TEST(TransparentDetection, SaysWherePointersCannotBeFoundAndTakesClientsWords) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::pointer_polling_test

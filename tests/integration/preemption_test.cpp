@@ -31,7 +31,7 @@
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
 
-namespace sluice::test {
+namespace sluice::test::preemption_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -843,4 +843,4 @@ TEST(SimulatedNode, ShowsNothingToAWatchOnSysfsWhileQueuesComeAndGo) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::preemption_test

@@ -20,7 +20,7 @@
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
 
-namespace sluice::test {
+namespace sluice::test::process_pause_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -134,4 +134,4 @@ TEST_F(ProcessPausePath, LeavesItAloneUnlessConfigured) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::process_pause_test

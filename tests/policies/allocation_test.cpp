@@ -15,7 +15,7 @@
 #include "sluice/policy_registry.hpp"
 #include "sluice/testing/policy_harness.hpp"
 
-namespace sluice {
+namespace sluice::allocation_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -92,4 +92,4 @@ INSTANTIATE_TEST_SUITE_P(AllPolicies, Allocation, ::testing::ValuesIn(deciding()
                          [](const auto& each) { return each.param.name; });
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::allocation_test

@@ -23,7 +23,7 @@
 #include "sluice/policy_registry.hpp"
 #include "sluice/testing/policy_harness.hpp"
 
-namespace sluice::tests {
+namespace sluice::tests::choice_test {
 namespace {
 
 std::unique_ptr<policy> make(const policy_kind& kind, parameters values) {
@@ -480,4 +480,4 @@ TEST(Levels, ThatFitNoGroupAreSaidOnce) {
 }
 
 }  // namespace
-}  // namespace sluice::tests
+}  // namespace sluice::tests::choice_test

@@ -9,7 +9,7 @@
 
 #include "sluice/testing/policy_harness.hpp"
 
-namespace sluice {
+namespace sluice::fixed_timeslice_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -318,4 +318,4 @@ TEST(FixedTimeslice, ChangesItsNameWithItsBehaviour) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::fixed_timeslice_test

@@ -7,7 +7,7 @@
 
 #include "sluice/testing/policy_harness.hpp"
 
-namespace sluice {
+namespace sluice::pointer_polling_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -238,4 +238,4 @@ TEST(PointerPolling, RefusesParametersThatContradictEachOther) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::pointer_polling_test

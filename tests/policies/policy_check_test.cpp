@@ -26,7 +26,7 @@
 #include "sluice/policies/slo.hpp"
 #include "sluice/policy_registry.hpp"
 
-namespace sluice {
+namespace sluice::policy_check_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -549,4 +549,4 @@ TEST(PolicyCheck, KeepsTheOfflineFloorOfTheScheduler) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::policy_check_test

@@ -10,7 +10,7 @@
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/testing/policy_harness.hpp"
 
-namespace sluice {
+namespace sluice::shadow_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -92,4 +92,4 @@ TEST(Shadow, IsCalledAfterWhatItShadows) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::shadow_test

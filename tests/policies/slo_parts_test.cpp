@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::slo_parts_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -140,4 +140,4 @@ TEST(GapPlan, DoesNotHoldEarlyForWhatComesAtRandom) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::slo_parts_test

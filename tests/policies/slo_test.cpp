@@ -10,7 +10,7 @@
 
 #include "sluice/testing/policy_harness.hpp"
 
-namespace sluice {
+namespace sluice::slo_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -510,4 +510,4 @@ TEST(Slo, TakesTimeInProportionToTheSpansThatAreToldInOneTurn) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::slo_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::soak {
+namespace sluice::soak::trend_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -59,4 +59,4 @@ TEST(SoakTrend, SaysNothingOfTwoSamples) {
 }
 
 }  // namespace
-}  // namespace sluice::soak
+}  // namespace sluice::soak::trend_test

@@ -35,7 +35,7 @@
 #include "sluice/kfd/role_store.hpp"
 #include "sluice/kfd/uapi.hpp"
 
-namespace sluice::agent {
+namespace sluice::agent::agent_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -627,4 +627,4 @@ TEST_P(AgentsCapabilities, AreNeeded) {
 }
 
 }  // namespace
-}  // namespace sluice::agent
+}  // namespace sluice::agent::agent_test

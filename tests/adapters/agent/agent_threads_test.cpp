@@ -33,7 +33,7 @@ extern "C" const char* __tsan_default_suppressions() {  // NOLINT(bugprone-reser
   return "race:sluice::kfd::stop_bell::\n";
 }
 
-namespace sluice::fuzz {
+namespace sluice::fuzz::agent_threads_test {
 namespace {
 
 constexpr auto patience = 30s;
@@ -391,4 +391,4 @@ TEST_F(AgentThreads, MeetInOrderWhenBatchCommandsAreGivenUp) {
 }
 
 }  // namespace
-}  // namespace sluice::fuzz
+}  // namespace sluice::fuzz::agent_threads_test

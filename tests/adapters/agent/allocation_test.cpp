@@ -13,7 +13,7 @@
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
 
-namespace sluice {
+namespace sluice::allocation_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -110,4 +110,4 @@ TEST_F(Allocations, AreNotMadeByABatchThroughTheAgent) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::allocation_test

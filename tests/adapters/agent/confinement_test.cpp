@@ -26,7 +26,7 @@
 
 #include "sluice/kfd/uapi.hpp"
 
-namespace sluice::agent {
+namespace sluice::agent::confinement_test {
 namespace {
 
 constexpr int bells = 700;  // A number for a pidfd; RLIMIT_NOFILE need not be that low here.
@@ -251,4 +251,4 @@ TEST(Capabilities, AreDroppedButForThoseThatItsWorkNeeds) {
 }
 
 }  // namespace
-}  // namespace sluice::agent
+}  // namespace sluice::agent::confinement_test

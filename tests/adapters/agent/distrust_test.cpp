@@ -20,7 +20,7 @@
 
 #include "sluice/agent/agent_backend.hpp"
 
-namespace sluice::agent {
+namespace sluice::agent::distrust_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -236,4 +236,4 @@ TEST_F(Distrust, MakesTheHostReplaceAnAgentThatForgesCounts) {
 }
 
 }  // namespace
-}  // namespace sluice::agent
+}  // namespace sluice::agent::distrust_test

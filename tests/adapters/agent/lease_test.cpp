@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::agent {
+namespace sluice::agent::lease_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -73,4 +73,4 @@ TEST(Lease, IsLateOnceForEachRenewal) {
 }
 
 }  // namespace
-}  // namespace sluice::agent
+}  // namespace sluice::agent::lease_test

@@ -26,7 +26,7 @@
 
 #include "sluice/agent/agent_backend.hpp"
 
-namespace sluice::agent {
+namespace sluice::agent::process_pause_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -628,4 +628,4 @@ TEST_F(ProcessPause, TheOperatorIsToldWhatCannotBeUnpaused) {
 }
 
 }  // namespace
-}  // namespace sluice::agent
+}  // namespace sluice::agent::process_pause_test

@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::agent {
+namespace sluice::agent::protocol_test {
 namespace {
 
 shared_page* map_shared() {
@@ -94,4 +94,4 @@ TEST(Protocol, ANoteBringsOneDescriptorAtMost) {
 }
 
 }  // namespace
-}  // namespace sluice::agent
+}  // namespace sluice::agent::protocol_test

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::agent {
+namespace sluice::agent::ring_test {
 namespace {
 
 constexpr std::uint32_t capacity = 8;
@@ -219,4 +219,4 @@ TEST(Ring, CopiesNoMoreThanThereIsOfAnElementThatLies) {
 }
 
 }  // namespace
-}  // namespace sluice::agent
+}  // namespace sluice::agent::ring_test

@@ -30,7 +30,7 @@
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/kfd/node_lock.hpp"
 
-namespace sluice::agent {
+namespace sluice::agent::start_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -295,4 +295,4 @@ TEST(AgentProgram, UnpausesOnlyProcesses) {
 }
 
 }  // namespace
-}  // namespace sluice::agent
+}  // namespace sluice::agent::start_test

@@ -23,7 +23,7 @@
 
 #include "sluice/sim/client.hpp"
 
-namespace sluice::test {
+namespace sluice::test::accept_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -383,4 +383,4 @@ TEST(CostDraw, KeepsTheMedianAndTheNinetyNinthPercentile) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::accept_test

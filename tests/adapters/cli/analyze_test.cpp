@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::test {
+namespace sluice::test::analyze_test {
 namespace {
 
 using testing::HasSubstr;
@@ -97,4 +97,4 @@ TEST_F(SluiceAnalyze, CountsWhatIsNoLog) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::analyze_test

@@ -20,7 +20,7 @@
 #include "sluice/kfd/device.hpp"
 #include "sluice/sim/client.hpp"
 
-namespace sluice::test {
+namespace sluice::test::breaker_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -279,4 +279,4 @@ TEST_F(SluiceBreaker, SuspendTellsOfAQueueInAnErrorState) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::breaker_test

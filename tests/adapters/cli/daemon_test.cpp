@@ -40,7 +40,7 @@
 #include "sluice/client.h"
 #include "sluice/time.hpp"
 
-namespace sluice::test {
+namespace sluice::test::daemon_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -1179,4 +1179,4 @@ TEST_F(DaemonShown, GivesTheTerminalBackWhateverEndsIt) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::daemon_test

@@ -17,7 +17,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::cli {
+namespace sluice::cli::doctor_test {
 namespace {
 
 using testing::HasSubstr;
@@ -318,4 +318,4 @@ TEST_F(Doctor, SaysWhoseQueuePointersCanBeRead) {
 }
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::doctor_test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::cli {
+namespace sluice::cli::hqds_test {
 namespace {
 
 using testing::HasSubstr;
@@ -105,4 +105,4 @@ TEST(HqdsSlots, CountABacklogThatWrapsAround) {
 }
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::hqds_test

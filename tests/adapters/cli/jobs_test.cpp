@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::cli {
+namespace sluice::cli::jobs_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -109,4 +109,4 @@ TEST(JobBook, AddsUpThePartsOfAProcessAndTheProcessesOfAGroup) {
 }
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::jobs_test

@@ -16,7 +16,7 @@
 #include "sluice/kfd/node_lock.hpp"
 #include "sluice/node_files.hpp"
 
-namespace sluice::test {
+namespace sluice::test::pause_test {
 namespace {
 
 using kfd::node_lock;
@@ -114,4 +114,4 @@ TEST_F(SluicePause, MakesNoDirectory) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::pause_test

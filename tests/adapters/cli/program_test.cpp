@@ -24,7 +24,7 @@
 
 #include "sluice/kfd/uapi_memory.hpp"
 
-namespace sluice::test {
+namespace sluice::test::program_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -972,4 +972,4 @@ TEST(Sluice, ExplainsItself) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::program_test

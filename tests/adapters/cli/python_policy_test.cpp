@@ -18,7 +18,7 @@
 #include "sluice/testing/policy_check.hpp"
 #include "sluice/testing/policy_harness.hpp"
 
-namespace sluice::cli {
+namespace sluice::cli::python_policy_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -337,4 +337,4 @@ TEST_F(PythonPolicy, WorksOnManyThreads) {
 }
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::python_policy_test

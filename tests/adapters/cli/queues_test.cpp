@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::cli {
+namespace sluice::cli::queues_test {
 namespace {
 
 using testing::ContainsRegex;
@@ -210,4 +210,4 @@ TEST(QueuesJson, HasWhatIsUnknownAsNull) {
 }
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::queues_test

@@ -15,7 +15,7 @@
 
 #include "sluice/kfd/role_store.hpp"
 
-namespace sluice::test {
+namespace sluice::test::role_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -175,4 +175,4 @@ TEST_F(SluiceRole, TakesTheStoreFromAFileOrAConfiguration) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::role_test

@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::cli {
+namespace sluice::cli::runtime_log_test {
 namespace {
 
 using testing::ElementsAre;
@@ -286,4 +286,4 @@ TEST(Analysis, SaysWhereAQueueMayCountTwice) {
 }
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::runtime_log_test

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::cli {
+namespace sluice::cli::status_view_test {
 namespace {
 
 namespace json = boost::json;
@@ -151,4 +151,4 @@ TEST(StatusText, TakesWhateverADaemonAnswers) {
 }
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::status_view_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::cli {
+namespace sluice::cli::table_test {
 namespace {
 
 table processes() {
@@ -52,4 +52,4 @@ TEST(Output, SendsNoControlCharactersToTheTerminal) {
 }
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::table_test

@@ -35,7 +35,7 @@
 /// A forked child starts a client here, whose thread is the only other one.
 extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
 
-namespace sluice::test {
+namespace sluice::test::client_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -740,4 +740,4 @@ TEST_F(Client, SocketOfADeadServerIsReplacedAndThatOfALivingOneIsNot) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::client_test

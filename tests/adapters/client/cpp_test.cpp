@@ -22,7 +22,7 @@
 #include "sluice/null_backend.hpp"
 #include "sluice/policy.hpp"
 
-namespace sluice::test {
+namespace sluice::test::cpp_test {
 namespace {
 
 namespace asio = boost::asio;
@@ -254,4 +254,4 @@ TEST(ConnectionOptions, AreCheckedAndNamedInASentence) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::cpp_test

@@ -23,7 +23,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::test {
+namespace sluice::test::crowd_test {
 namespace {
 
 constexpr int attackers = 4;
@@ -312,4 +312,4 @@ TEST(Crowd, OfAThousandHostileConnectionsKeepsNobodyFromItsService) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::crowd_test

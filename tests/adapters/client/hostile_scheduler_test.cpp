@@ -11,7 +11,7 @@
 
 #include "sluice/client.h"
 
-namespace sluice::test {
+namespace sluice::test::hostile_scheduler_test {
 namespace {
 
 struct closer {
@@ -107,4 +107,4 @@ TEST_F(HostileScheduler, IsLeftForABetterOne) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::hostile_scheduler_test

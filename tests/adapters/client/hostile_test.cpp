@@ -28,7 +28,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::test {
+namespace sluice::test::hostile_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -504,4 +504,4 @@ TEST_F(Hostile, ClientsAndStrangersAreBounded) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::hostile_test

@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::client {
+namespace sluice::client::listener_test {
 namespace {
 
 class GiveRights : public ::testing::Test {
@@ -61,4 +61,4 @@ TEST_F(GiveRights, AreNotGivenToAFileOrToAnotherNameOfASocket) {
 }
 
 }  // namespace
-}  // namespace sluice::client
+}  // namespace sluice::client::listener_test

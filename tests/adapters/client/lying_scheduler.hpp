@@ -63,9 +63,9 @@ class lying_scheduler {
     while (poll(&one, 1, 0) == 1) close(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
   }
   /// The next client's hello, with its page and its bell. \return false when none comes.
-  bool accept(std::chrono::milliseconds patience) {
+  bool accept(std::chrono::milliseconds timeout) {
     hang_up();
-    if (!readable(listener_, patience)) return false;
+    if (!readable(listener_, timeout)) return false;
     client_ = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     iovec data{&hello_, sizeof hello_};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
@@ -74,7 +74,7 @@ class lying_scheduler {
     from.msg_iovlen = 1;
     from.msg_control = control.data();
     from.msg_controllen = control.size();
-    if (!readable(client_, patience) ||
+    if (!readable(client_, timeout) ||
         recvmsg(client_, &from, MSG_CMSG_CLOEXEC) != ssize_t{sizeof hello_})
       return false;
     const cmsghdr* const head = CMSG_FIRSTHDR(&from);
@@ -117,11 +117,11 @@ class lying_scheduler {
   }
 
  private:
-  static bool readable(int fd, std::chrono::milliseconds patience) {
+  static bool readable(int fd, std::chrono::milliseconds timeout) {
     pollfd one{fd, POLLIN, 0};
     int found = 0;
     do {
-      found = poll(&one, 1, static_cast<int>(patience.count()));
+      found = poll(&one, 1, static_cast<int>(timeout.count()));
     } while (found < 0 && errno == EINTR);  // libFuzzer has a timer.
     return found == 1;
   }

@@ -25,7 +25,7 @@
 
 #include "sluice/kfd/lanes.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::batch_lanes_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -575,4 +575,4 @@ TEST_P(Handshake, IsAnsweredWhereItBeginsWhileTheSessionEnds) {
 INSTANTIATE_TEST_SUITE_P(OfTheThreadAndOfTheProcess, Handshake, ::testing::Bool());
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::batch_lanes_test

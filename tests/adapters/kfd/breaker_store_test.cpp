@@ -18,7 +18,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::breaker_store_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -315,4 +315,4 @@ TEST_F(BreakerKeeper, SaysAllOfItAgainInAResync) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::breaker_store_test

@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::classification_test {
 namespace {
 
 using testing::ElementsAre;
@@ -217,4 +217,4 @@ TEST_F(LoadClassification, ReadsTheReadmesDefaults) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::classification_test

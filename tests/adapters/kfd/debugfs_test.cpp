@@ -25,7 +25,7 @@
 #include "sluice/kfd/tree_watch.hpp"
 #include "sluice/unique_fd.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::debugfs_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -160,4 +160,4 @@ TEST_F(Debugfs, MakesDiscoveryLookWhenTheDriverIsLoaded) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::debugfs_test

@@ -22,7 +22,7 @@
 
 #include "sluice/kfd/role_store.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::discovery_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -507,4 +507,4 @@ TEST_F(Discovery, RefusesToStartWithoutATree) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::discovery_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::gangs_test {
 namespace {
 
 process_traits with(std::map<std::string, std::string, std::less<>> variables,
@@ -188,4 +188,4 @@ TEST(GangBook, GivesNoKeyTwice) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::gangs_test

@@ -33,7 +33,7 @@
 
 #include "sluice/kfd/role_store.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::generated_roles_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -742,4 +742,4 @@ TEST_F(GeneratedRoles, AreAllRightAndStaySoWhenThingsChange) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::generated_roles_test

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-namespace sluice::kfd {
+namespace sluice::kfd::hqds_test {
 namespace {
 
 std::string registers(std::uint64_t ring, std::uint32_t vmid, std::uint32_t read,
@@ -194,4 +194,4 @@ TEST(Hqds, TellsAddressSpacesApartByTheirVmidOrNotAtAll) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::hqds_test

@@ -20,7 +20,7 @@
 
 #include "sluice/kfd.h"
 
-namespace sluice::test {
+namespace sluice::test::kfd_c_batch_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -257,4 +257,4 @@ TEST_F(CApiBatchMes, TakesQueuesOffButKnowsNoReservation) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::kfd_c_batch_test

@@ -23,7 +23,7 @@
 #include "sluice/kfd.h"
 #include "sluice/sim/client.hpp"
 
-namespace sluice::test {
+namespace sluice::test::kfd_c_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -434,4 +434,4 @@ TEST_F(CApi, SaysThatAStockDriverHasNoBatchCommands) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::kfd_c_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::message_sink_test {
 namespace {
 
 // Lines of discovery and of the agent once had neither time nor level, while the runtime's did.
@@ -17,4 +17,4 @@ TEST(MessagesToStderr, LookLikeTheRuntimesLog) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::message_sink_test

@@ -5,7 +5,7 @@
 #include <cctype>
 #include <cstdio>
 
-namespace sluice::kfd {
+namespace sluice::kfd::mqds_test {
 namespace {
 
 /// The dump of a compute descriptor, with these in it and nothing else.
@@ -369,4 +369,4 @@ TEST(Mqds, JoinsNothingWhereTwoDescriptorsFit) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::mqds_test

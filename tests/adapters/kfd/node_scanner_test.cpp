@@ -20,7 +20,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::node_scanner_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -679,4 +679,4 @@ TEST_F(NodeScanner, IsNotReadableWithoutATree) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::node_scanner_test

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::node_view_test {
 namespace {
 
 constexpr gpu_id gpu{51110};
@@ -129,4 +129,4 @@ TEST(Listed, ProcessesAreWhereTheTreeShowsThem) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::node_view_test

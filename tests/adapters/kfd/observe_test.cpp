@@ -23,7 +23,7 @@
 #include "sluice/kfd/queue_pointers.hpp"
 #include "sluice/kfd/smi_events.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::observe_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -323,4 +323,4 @@ TEST_F(Observe, DoesWithoutEventsWhereTheDriverGivesNone) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::observe_test

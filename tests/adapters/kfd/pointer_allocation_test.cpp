@@ -15,7 +15,7 @@
 
 #include "sluice/kfd/queue_pointers.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::pointer_allocation_test {
 namespace {
 
 TEST(PointerAllocations, AreNotMadeByReading) {
@@ -76,4 +76,4 @@ TEST(PointerAllocations, AreNotMadeByLooks) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::pointer_allocation_test

@@ -15,7 +15,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::proc_test {
 namespace {
 
 TEST(Proc, ReadsTheStartTimeBehindAnAwkwardCommand) {
@@ -111,4 +111,4 @@ TEST(Proc, ParsesAttributeNumbersWithAndWithoutALineEnd) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::proc_test

@@ -16,7 +16,7 @@
 
 #include "sluice/unique_fd.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::process_traits_test {
 namespace {
 
 using namespace std::string_view_literals;
@@ -112,4 +112,4 @@ TEST(Pattern, HoldsForAllBelowWhatItMatches) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::process_traits_test

@@ -21,7 +21,7 @@
 #include "sluice/kfd/node_view.hpp"
 #include "sluice/kfd/uapi.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::queue_holder_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -283,4 +283,4 @@ TEST_F(HolderRefusals, OfAResumeEndTheSessionAndOfItsEndStrandItsHolder) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::queue_holder_test

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::queue_ledger_test {
 namespace {
 
 using entry = queue_ledger::entry;
@@ -110,4 +110,4 @@ TEST(QueueLedger, ForgetsOneQueueOnce) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::queue_ledger_test

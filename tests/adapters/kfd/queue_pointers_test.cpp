@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::queue_pointers_test {
 namespace {
 
 using test::family;
@@ -198,4 +198,4 @@ TEST(QueuePointers, KnowsTheLayoutOfRocr) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::queue_pointers_test

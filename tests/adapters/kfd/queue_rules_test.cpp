@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::queue_rules_test {
 namespace {
 
 using test::offline_target;
@@ -50,4 +50,4 @@ TEST_P(QueueRules, ReadTheDriversOwnText) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::queue_rules_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::queue_status_test {
 namespace {
 
 TEST(QueueStatus, IsDoneWhenTheIdComesBackBare) {
@@ -34,4 +34,4 @@ TEST(QueueStatus, TakesAnUnknownHighBitForAFailure) {
 TEST(QueueStatus, TakesAnotherIdForAFailure) { EXPECT_EQ(decode_status(7, 8), outcome::failed); }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::queue_status_test

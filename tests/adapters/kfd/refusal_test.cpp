@@ -15,7 +15,7 @@
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/uapi.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::refusal_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -145,4 +145,4 @@ TEST_F(Refusal, ToEndTheSessionDoesNotOutliveTheTarget) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::refusal_test

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::role_reason_test {
 namespace {
 
 using testing::ContainsRegex;
@@ -120,4 +120,4 @@ TEST(RoleReason, CountsTheRanksOfAGangThatIsNotComplete) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::role_reason_test

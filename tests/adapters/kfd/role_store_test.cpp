@@ -22,7 +22,7 @@
 #include "sluice/kfd/file_watch.hpp"
 #include "sluice/unique_fd.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::role_store_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -394,4 +394,4 @@ TEST_F(RoleWatch, TellsNothingWithoutAPath) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::role_store_test

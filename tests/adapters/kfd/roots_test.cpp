@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::roots_test {
 namespace {
 
 // The kernel's device is one of characters, as /dev/null is; the simulated one a file.
@@ -22,4 +22,4 @@ TEST(Roots, KnowASimulatedDeviceByItsKind) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::roots_test

@@ -25,7 +25,7 @@
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/uapi.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::session_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -534,4 +534,4 @@ TEST(LanesOnTwoGpus, PreemptThemAtTheSameTime) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::session_test

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::smi_events_test {
 namespace {
 
 using namespace std::string_view_literals;
@@ -58,4 +58,4 @@ TEST_F(SmiStream, EndsWithTheDriver) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::smi_events_test

@@ -2,7 +2,7 @@
 
 #include "parser_pieces.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::smi_text_test {
 namespace {
 
 using namespace std::string_view_literals;
@@ -118,4 +118,4 @@ TEST(SmiText, ReadsAHundredMegabytesOfGarbageInBoundedMemory) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::smi_text_test

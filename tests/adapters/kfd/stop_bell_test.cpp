@@ -19,7 +19,7 @@
 
 #include "sluice/kfd/tracee.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::stop_bell_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -266,4 +266,4 @@ TEST_F(StopBell, RingsOfItsMakerTakeNoOtherRequest) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::stop_bell_test

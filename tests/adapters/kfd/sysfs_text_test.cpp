@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::kfd {
+namespace sluice::kfd::sysfs_text_test {
 namespace {
 
 TEST(SysfsText, KnowsTheEntriesOfAProcess) {
@@ -43,4 +43,4 @@ TEST(SysfsText, ReadsAQueueOnlyWhole) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::sysfs_text_test

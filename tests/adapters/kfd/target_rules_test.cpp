@@ -20,7 +20,7 @@
 
 #include "sluice/kfd/role_store.hpp"
 
-namespace sluice::kfd {
+namespace sluice::kfd::target_rules_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -198,4 +198,4 @@ TEST_F(TargetRules, AreTheDefaultsWhereRootHasSaidNothing) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::kfd::target_rules_test

@@ -10,7 +10,7 @@
 
 #include "sluice/lab/percentiles.hpp"
 
-namespace sluice::lab {
+namespace sluice::lab::bound_test {
 namespace {
 
 using namespace test;
@@ -136,4 +136,4 @@ TEST(LabBound, IsNearWhatCuttingEveryKernelShortReachesInABacklog) {
 }
 
 }  // namespace
-}  // namespace sluice::lab
+}  // namespace sluice::lab::bound_test

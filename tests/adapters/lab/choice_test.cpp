@@ -5,11 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::lab {
+namespace sluice::lab::choice_test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const std::vector<choice_kind> kinds{
     {"plain", "nothing to say", {}},
@@ -50,4 +50,4 @@ TEST(LabChoice, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace sluice::lab
+}  // namespace sluice::lab::choice_test

@@ -7,7 +7,7 @@
 
 #include "sluice/lab/arrivals.hpp"
 
-namespace sluice::lab {
+namespace sluice::lab::generators_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -88,4 +88,4 @@ TEST(LabArrivals, AreDealtInTurn) {
 }
 
 }  // namespace
-}  // namespace sluice::lab
+}  // namespace sluice::lab::generators_test

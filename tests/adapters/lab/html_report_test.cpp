@@ -8,12 +8,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::lab {
+namespace sluice::lab::html_report_test {
 namespace {
 
 using namespace test;
 using page::state;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 study_spec two_processes() {
   study_spec spec;
@@ -112,4 +112,4 @@ TEST(LabHtmlReport, ShortensTheTimelineWhereMuchHappens) {
 }
 
 }  // namespace
-}  // namespace sluice::lab
+}  // namespace sluice::lab::html_report_test

@@ -15,13 +15,13 @@
 
 #include "sluice/lab/percentiles.hpp"
 
-namespace sluice::lab::page {
+namespace sluice::lab::page::page_test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::size_t count(const std::string& text, std::string_view what) {
   std::size_t number = 0;
@@ -276,4 +276,4 @@ TEST(LabPageFrontier, ShowsWhatIsJudgedOnceMoreWhereItLiesClose) {
 }
 
 }  // namespace
-}  // namespace sluice::lab::page
+}  // namespace sluice::lab::page::page_test

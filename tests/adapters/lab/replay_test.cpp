@@ -23,7 +23,7 @@
 #include "sluice/policy_registry.hpp"
 #include "sluice/recording.hpp"
 
-namespace sluice::lab {
+namespace sluice::lab::replay_test {
 namespace {
 
 using namespace test;
@@ -419,4 +419,4 @@ TEST(RecordingRandom, DamageNeverCrashes) {
 }
 
 }  // namespace
-}  // namespace sluice::lab
+}  // namespace sluice::lab::replay_test

@@ -14,7 +14,7 @@
 #include "sluice/policies/pointer_polling.hpp"
 #include "sluice/policy_registry.hpp"
 
-namespace sluice::lab {
+namespace sluice::lab::simulation_test {
 namespace {
 
 using namespace test;
@@ -268,4 +268,4 @@ TEST(LabSpeed, AnHourOfArrivalsTakesSeconds) {
 }
 
 }  // namespace
-}  // namespace sluice::lab
+}  // namespace sluice::lab::simulation_test

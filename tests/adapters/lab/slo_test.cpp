@@ -20,7 +20,7 @@
 #include "sluice/policies/shadow.hpp"
 #include "sluice/policy_registry.hpp"
 
-namespace sluice::lab {
+namespace sluice::lab::slo_test {
 namespace {
 
 using namespace test;
@@ -225,4 +225,4 @@ TEST(LabShadow, SuspendsNothing) {
 }
 
 }  // namespace
-}  // namespace sluice::lab
+}  // namespace sluice::lab::slo_test

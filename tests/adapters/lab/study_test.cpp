@@ -18,11 +18,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::lab {
+namespace sluice::lab::study_test {
 namespace {
 
 using namespace test;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 study_spec small_study(std::uint32_t threads) {
   static constexpr duration window = 3s;
@@ -133,21 +133,21 @@ TEST(LabStudy, JudgesTheOthersBesideAPolicyThatWasRemoved) {
   const auto all = run_study(spec);
   ASSERT_TRUE(all.has_value()) << all.error().message;
   EXPECT_THAT(removed_of(*all),
-              testing::ElementsAre("thrower: the policy was removed in the middle of a run: turn "
-                                   "21 \"x\""));
+              ::testing::ElementsAre("thrower: the policy was removed in the middle of a run: turn "
+                                     "21 \"x\""));
   const auto& cells = all->settings[0].cells;
   EXPECT_TRUE(cells[5].removed());
   EXPECT_FALSE(cells[6].removed());
   EXPECT_GT(cells[6].by_seed[0].offline_share, 0);
   const std::string text = text_report(spec, *all);
-  EXPECT_THAT(text, testing::ContainsRegex("\n  thrower +-  +-  +-[ -]+\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("\n  thrower +-  +-  +-[ -]+\n"));
   EXPECT_THAT(text, HasSubstr("\n  thrower: removed: turn 21 \"x\"\n"));
   EXPECT_THAT(json_report(spec, *all, ""),
               HasSubstr("{\"name\":\"thrower\",\"removed\":\"turn 21 \\\"x\\\"\"}"));
   std::string rows;
   csv_requests(spec, *all, [&](std::string_view piece) { rows += piece; });
   csv_decisions(spec, *all, [&](std::string_view piece) { rows += piece; });
-  EXPECT_THAT(rows, testing::Not(HasSubstr("thrower")));
+  EXPECT_THAT(rows, ::testing::Not(HasSubstr("thrower")));
   EXPECT_THAT(rows, HasSubstr(",timeslice,"));
   EXPECT_THAT(html_report(spec, *all, ""), HasSubstr("thrower (removed)"));
 }
@@ -170,7 +170,7 @@ TEST(LabStudy, RemovesAPolicyThatAsksForTurnAfterTurn) {
   })};
   const auto all = run_study(spec);
   ASSERT_TRUE(all.has_value());
-  EXPECT_THAT(removed_of(*all), testing::IsEmpty());
+  EXPECT_THAT(removed_of(*all), ::testing::IsEmpty());
 }
 
 TEST(LabStudy, SaysWhatASchedulerIgnores) {
@@ -219,7 +219,7 @@ TEST(LabStudy, SaysWhereAPercentileIsTheLongest) {
   ASSERT_TRUE(many.has_value() && few.has_value());
   const std::string said = "of fewer than 100 requests p99 is the longest";
   EXPECT_THAT(text_report(spec, *few), HasSubstr(said));
-  EXPECT_THAT(text_report(spec, *many), testing::Not(HasSubstr(said)));
+  EXPECT_THAT(text_report(spec, *many), ::testing::Not(HasSubstr(said)));
 }
 
 /// Of a seed without requests there is no latency, and offline work had the whole window.
@@ -257,8 +257,8 @@ TEST(LabStudy, CountsSeedsWithoutRequestsInNoLatency) {
   spec.seeds = 1;
   const std::string json = json_report(spec, *none, "");
   EXPECT_THAT(json, HasSubstr("no request comes, so there is no figure of latencies"));
-  EXPECT_THAT(json, testing::Not(testing::AnyOf(HasSubstr(":inf"), HasSubstr(":nan"),
-                                                HasSubstr("[inf"), HasSubstr("[nan"))));
+  EXPECT_THAT(json, ::testing::Not(::testing::AnyOf(HasSubstr(":inf"), HasSubstr(":nan"),
+                                                    HasSubstr("[inf"), HasSubstr("[nan"))));
   EXPECT_THAT(html_report(spec, *none, ""), HasSubstr("no request comes"));
 }
 
@@ -342,4 +342,4 @@ TEST(LabEstimate, IsStudentsInterval) {
 }
 
 }  // namespace
-}  // namespace sluice::lab
+}  // namespace sluice::lab::study_test

@@ -11,11 +11,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::lab {
+namespace sluice::lab::sweep_test {
 namespace {
 
 using namespace test;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
 
@@ -212,7 +212,7 @@ TEST(LabSweep, LeavesSeedsWithoutRequestsOutOfLatencies) {
   ASSERT_TRUE(none.has_value());
   const auto grids = grids_of(asked, axes, *none);
   EXPECT_FALSE(grids[0].rows[3].points[0].p99_ratio.has_value());
-  EXPECT_THAT(text_sweep(grids), testing::Not(HasSubstr(" 0ms ")));
+  EXPECT_THAT(text_sweep(grids), ::testing::Not(HasSubstr(" 0ms ")));
   EXPECT_THAT(json_report(*spread(asked, axes), *none, "", grids),
               HasSubstr("\"p99_ms\":[[null]]"));
 }
@@ -244,4 +244,4 @@ TEST(LabSweep, GivesWhatEveryPointOnItsOwnWould) {
 }
 
 }  // namespace
-}  // namespace sluice::lab
+}  // namespace sluice::lab::sweep_test

@@ -14,7 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::test {
+namespace sluice::test::control_desk_test {
 namespace {
 
 namespace json = boost::json;
@@ -432,4 +432,4 @@ TEST_F(ControlDesk, LooksOnceForWhoAsksOften) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::control_desk_test

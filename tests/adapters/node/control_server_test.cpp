@@ -22,7 +22,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::test {
+namespace sluice::test::control_server_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -350,4 +350,4 @@ TEST_F(ControlServer, TriesAgainWhatCouldNotBeOpened) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::control_server_test

@@ -15,7 +15,7 @@
 
 #include "sluice/policies/all.hpp"
 
-namespace sluice {
+namespace sluice::daemon_config_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -305,4 +305,4 @@ TEST_F(DaemonConfig, KnowsAPolicyByItsTable) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::daemon_config_test

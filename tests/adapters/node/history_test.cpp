@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace sluice::test {
+namespace sluice::test::history_test {
 namespace {
 
 using testing::HasSubstr;
@@ -349,4 +349,4 @@ TEST(LastMinute, HoldsTheSecondsOfItsWindow) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::history_test

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::node_files_test {
 namespace {
 
 class NodeFiles : public testing::Test {
@@ -90,4 +90,4 @@ TEST_F(NodeFiles, SayWhatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::node_files_test

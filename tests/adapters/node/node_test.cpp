@@ -31,7 +31,7 @@
 #include "sluice/asio.hpp"
 #include "sluice/policies/pointer_polling.hpp"
 
-namespace sluice::test {
+namespace sluice::test::node_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -474,4 +474,4 @@ TEST_F(Node, MakesPoliciesWhileItsLoopGoesOn) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::node_test

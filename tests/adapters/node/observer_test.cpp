@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::test {
+namespace sluice::test::observer_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -93,4 +93,4 @@ TEST_F(Observer, LooksAgainWhereThatFails) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::observer_test

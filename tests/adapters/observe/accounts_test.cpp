@@ -15,7 +15,7 @@
 
 #include "sluice/observe/job_log.hpp"
 
-namespace sluice::observe {
+namespace sluice::observe::accounts_test {
 namespace {
 
 using namespace test;
@@ -258,4 +258,4 @@ TEST_F(JobLog, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace sluice::observe
+}  // namespace sluice::observe::accounts_test

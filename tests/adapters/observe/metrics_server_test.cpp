@@ -19,7 +19,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::observe {
+namespace sluice::observe::metrics_server_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -233,4 +233,4 @@ TEST_F(MetricsServer, IsHeardByWhoSaysTooMuch) {
 }
 
 }  // namespace
-}  // namespace sluice::observe
+}  // namespace sluice::observe::metrics_server_test

@@ -17,7 +17,7 @@
 #include <boost/json.hpp>
 #include <gtest/gtest.h>
 
-namespace sluice::observe {
+namespace sluice::observe::metrics_test {
 namespace {
 
 using namespace test;
@@ -431,4 +431,4 @@ TEST(Alerts, AreForWhatOperatorsAreToldToWatch) {
 }
 
 }  // namespace
-}  // namespace sluice::observe
+}  // namespace sluice::observe::metrics_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::observe {
+namespace sluice::observe::process_words_test {
 namespace {
 
 TEST(ProcessWords, KnowJobsByTheirCgroups) {
@@ -53,4 +53,4 @@ TEST(ProcessWords, AreReadOnceForSeveralReaders) {
 }
 
 }  // namespace
-}  // namespace sluice::observe
+}  // namespace sluice::observe::process_words_test

@@ -20,7 +20,7 @@
 
 #include "sluice/kept_file.hpp"
 
-namespace sluice::observe {
+namespace sluice::observe::timeline_test {
 namespace {
 
 namespace json = boost::json;
@@ -467,4 +467,4 @@ TEST_F(Timeline, SaysWhereEntriesAreMissing) {
 }
 
 }  // namespace
-}  // namespace sluice::observe
+}  // namespace sluice::observe::timeline_test

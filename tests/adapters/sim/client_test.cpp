@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::test {
+namespace sluice::test::client_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -223,4 +223,4 @@ TEST(GpuClient, KnowsTheSizeOfItsGpu) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::client_test

@@ -15,7 +15,7 @@
 
 #include "sluice/sim/client.hpp"
 
-namespace sluice::test {
+namespace sluice::test::debug_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -557,4 +557,4 @@ TEST_F(DestroyQueue, LeavesAnInterruptedQueueUnsuspendable) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::debug_test

@@ -18,7 +18,7 @@
 
 #include "sluice/sim/client.hpp"
 
-namespace sluice::test {
+namespace sluice::test::device_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -524,4 +524,4 @@ TEST(SimulatedDevice, ServesTwoProcessesAtOnce) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::device_test

@@ -22,7 +22,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::sim {
+namespace sluice::sim::os_linux_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -274,4 +274,4 @@ TEST_F(OsLinux, KnowsNamesAndCapabilities) {
 }
 
 }  // namespace
-}  // namespace sluice::sim
+}  // namespace sluice::sim::os_linux_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::sim {
+namespace sluice::sim::profile_file_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -181,4 +181,4 @@ TEST(ProfileFile, GivesEveryGpuAnIdOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace sluice::sim
+}  // namespace sluice::sim::profile_file_test

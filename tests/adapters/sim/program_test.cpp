@@ -21,7 +21,7 @@
 
 #include "sluice/sim/client.hpp"
 
-namespace sluice::test {
+namespace sluice::test::program_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -396,4 +396,4 @@ TEST(ProcessLife, FreesADebuggedTargetThatExits) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::program_test

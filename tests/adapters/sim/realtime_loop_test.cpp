@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::sim {
+namespace sluice::sim::realtime_loop_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -138,4 +138,4 @@ TEST(RealtimeLoop, TakesSeveralShortEventsInOneWakeUp) {
 }
 
 }  // namespace
-}  // namespace sluice::sim
+}  // namespace sluice::sim::realtime_loop_test

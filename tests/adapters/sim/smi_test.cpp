@@ -19,7 +19,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::test {
+namespace sluice::test::smi_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -387,4 +387,4 @@ TEST(ControlFile, FailsTheNextCycleOfAGpu) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::smi_test

@@ -28,7 +28,7 @@
 #include "sluice/kfd/uapi.hpp"
 #include "sluice/kfd/uapi_memory.hpp"
 
-namespace sluice::test {
+namespace sluice::test::thunk_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -519,4 +519,4 @@ TEST_F(Thunk, LeavesNoDeviceMemoryBehindWhenAProcessEnds) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::thunk_test

@@ -1,7 +1,7 @@
 #include "driver.hpp"
 #include "driver_bench.hpp"
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_aql_test {
 namespace {
 
 constexpr int doorbell_fd = 9;
@@ -266,4 +266,4 @@ TEST_F(DriverAql, KernelsOfDifferentProcessesShareTheWaves) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_aql_test

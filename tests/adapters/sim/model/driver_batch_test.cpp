@@ -10,7 +10,7 @@
 
 #include "sluice/kfd/uapi_batch.hpp"
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_batch_test {
 namespace {
 
 using entry = uapi::kfd_batch_queue_entry;
@@ -488,4 +488,4 @@ TEST_F(DriverBatch, LosesNothingUnderRandomHolds) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_batch_test

@@ -4,7 +4,7 @@
 #include "driver.hpp"
 #include "driver_bench.hpp"
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_debug_test {
 namespace {
 
 profile node_with(trap_authority authority) {
@@ -796,4 +796,4 @@ TEST(DriverGenerations, ASecondaryContextDebugsNobody) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_debug_test

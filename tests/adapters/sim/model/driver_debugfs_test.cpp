@@ -7,7 +7,7 @@
 #include <iomanip>
 #include <sstream>
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_debugfs_test {
 namespace {
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -410,4 +410,4 @@ TEST(DriverRls, GoesOnAtItsBeginningWhenOversubscribed) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_debugfs_test

@@ -1,7 +1,7 @@
 #include "driver.hpp"
 #include "driver_bench.hpp"
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_dispatch_test {
 namespace {
 
 constexpr std::uint32_t with_size(std::uint32_t command, std::uint32_t size) {
@@ -226,4 +226,4 @@ TEST(DriverStats, EscapeTheProfilesName) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_dispatch_test

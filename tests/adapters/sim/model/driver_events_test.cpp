@@ -1,7 +1,7 @@
 #include "driver.hpp"
 #include "driver_bench.hpp"
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_events_test {
 namespace {
 
 using waiting = std::unique_ptr<pending_call<uapi::kfd_ioctl_wait_events_args>>;
@@ -206,4 +206,4 @@ TEST_F(DriverEvents, CallsInProgressGetNoReplyFromADestroyedDriver) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_events_test

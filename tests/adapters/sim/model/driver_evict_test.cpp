@@ -8,7 +8,7 @@
 
 #include <cerrno>
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_evict_test {
 namespace {
 
 using ids_result = driver_bench::ids_result;
@@ -487,4 +487,4 @@ TEST(DriverOldGpu, CannotBeDebugged) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_evict_test

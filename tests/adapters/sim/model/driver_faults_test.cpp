@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_faults_test {
 namespace {
 
 using ids_result = driver_bench::ids_result;
@@ -77,4 +77,4 @@ TEST_F(DriverFaults, TheNextActivationEndsAsTold) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_faults_test

@@ -5,7 +5,7 @@
 
 #include "sluice/kfd/uapi_memory.hpp"
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_memory_test {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20U;
@@ -266,4 +266,4 @@ TEST_F(DriverMemory, TellsAperturesByTheOldCommandToo) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_memory_test

@@ -4,7 +4,7 @@
 #include "driver_bench.hpp"
 #include "three_queues.hpp"
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_mes_test {
 namespace {
 
 using ids_result = driver_bench::ids_result;
@@ -163,4 +163,4 @@ TEST(DriverMesOversubscribed, GoesOnRotatingWhileCommandsComeAndGo) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_mes_test

@@ -1,7 +1,7 @@
 #include "driver.hpp"
 #include "driver_bench.hpp"
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_queues_test {
 namespace {
 
 class DriverQueues : public ::testing::Test {
@@ -214,4 +214,4 @@ TEST_F(DriverQueues, AFailingCycleFailsTheCreateAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_queues_test

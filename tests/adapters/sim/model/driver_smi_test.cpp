@@ -9,7 +9,7 @@
 
 #include <gmock/gmock.h>
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_smi_test {
 namespace {
 
 using ::testing::StartsWith;
@@ -355,4 +355,4 @@ TEST(DriverControl, FailsTheNextCycle) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_smi_test

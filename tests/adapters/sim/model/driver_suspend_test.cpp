@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <random>
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::driver_suspend_test {
 namespace {
 
 using ids_result = driver_bench::ids_result;
@@ -488,4 +488,4 @@ TEST_F(DriverDestroy, ARecycledIdIsNewAndSoSafeFromAStaleSuspend) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::driver_suspend_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::sim {
+namespace sluice::sim::engine_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -205,4 +205,4 @@ TEST(WaitQueue, DoesNotSleepWithASignalPending) {
 }
 
 }  // namespace
-}  // namespace sluice::sim
+}  // namespace sluice::sim::engine_test

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::sim {
+namespace sluice::sim::gpu_model_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -516,4 +516,4 @@ TEST(GpuModel, ConservesEveryKernelThroughRandomCyclesAndSuspends) {
 }
 
 }  // namespace
-}  // namespace sluice::sim
+}  // namespace sluice::sim::gpu_model_test

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::sim::test {
+namespace sluice::sim::test::topology_test {
 namespace {
 
 using listing = std::vector<std::pair<std::string, std::uint64_t>>;
@@ -182,4 +182,4 @@ TEST(Topology, GivesEveryGpuAPlaceOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace sluice::sim::test
+}  // namespace sluice::sim::test::topology_test

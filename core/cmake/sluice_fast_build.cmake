@@ -1,0 +1,22 @@
+# What makes builds of sluice itself fast: a compiler cache and a fast linker, each used where it is installed.
+# Every preset turns it on; a build without presets has its own launcher and linker.
+option(SLUICE_FAST_BUILD "Compile through ccache and link with lld, where they are installed" OFF)
+if(NOT SLUICE_FAST_BUILD)
+  return()
+endif()
+find_program(SLUICE_CCACHE ccache)
+find_program(SLUICE_LLD ld.lld)
+mark_as_advanced(SLUICE_CCACHE SLUICE_LLD)
+if(SLUICE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # Without this sloppiness ccache refuses files that use the tests' precompiled header.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${SLUICE_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+elseif(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  message(STATUS "ccache is not installed: every file is compiled anew")
+endif()
+if(SLUICE_LLD)
+  add_link_options(-fuse-ld=lld)
+else()
+  message(STATUS "lld is not installed: the default linker links")
+endif()
