@@ -201,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(
         fault{"agent-killed", {}, "stops", "none of the victim's kernels ends after the agent"}),
     [](const auto& each) {
       std::string name = each.param.step;
-      name.erase(std::ranges::remove(name, '-').begin(), name.end());
+      std::erase(name, '-');
       return name + "N" + std::to_string(each.index);
     });
 

@@ -150,7 +150,7 @@ class SluiceSuspend : public testing::Test {
     return {program, std::move(words), device_.environment()};
   }
   finished run(std::vector<std::string> words) const {
-    return test::run(device_, std::move(words));
+    return program_test::run(device_, std::move(words));
   }
 
   simulated_device device_{{.profile = profile_text("",
