@@ -751,7 +751,9 @@ steps make_steps(std::uint64_t seed, std::size_t count) {
       case op::start:
       case op::role:
         // Mostly offline, and by one source alone.
-        next.b = below(3) == 0 ? next.b : 2 + 36 * below(16) + (below(3) == 0 ? 9 * below(4) : 0);
+        if (below(3) == 0) break;
+        next.b = 2 + 36 * below(16);
+        if (below(3) == 0) next.b += 9 * below(4);
         break;
       case op::latency: next.b = below(30'000); break;
       case op::mute: next.b = below(60'000); break;
