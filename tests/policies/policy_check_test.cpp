@@ -1,5 +1,7 @@
 #include "sluice/testing/policy_check.hpp"
 
+#include "test_seed.hpp"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,12 +39,15 @@ using ::testing::HasSubstr;
 using testing::policy_maker;
 using testing::replay_sequence;
 
-/// Sanitizers make it twenty times slower, and look for something else.
+/// How many sequences a policy is checked with.
+std::size_t sequences() {
+  const std::size_t number = test::long_tests() ? 100'000 : 10'000;
 #if defined(SLUICE_SANITIZED)
-constexpr std::size_t sequences = 1'000;
+  return number / 10;  // A sequence takes twenty times as long.
 #else
-constexpr std::size_t sequences = 100'000;
+  return number;
 #endif
+}
 
 policy_maker maker_of(const policy_kind& kind, parameters values = {}) {
   EXPECT_EQ(check_parameters(kind.schema, values), "");
@@ -56,7 +61,7 @@ policy_maker maker_of(const policy_kind& kind, parameters values = {}) {
 
 /// What a policy does not promise, as its header says.
 check_options options_for(const std::string& name) {
-  check_options options{.sequences = sequences};
+  check_options options{.sequences = sequences()};
   if (name == "priority") options.patience = 0s;
   return options;
 }
@@ -138,7 +143,7 @@ policy_maker shadow_of(policy_maker other) {
 }
 
 TEST(PolicyCheck, FindsNothingInAShadowOfSloEither) {
-  check_options options{.sequences = sequences / 20};
+  check_options options{.sequences = sequences() / 20};
   const auto failure = check_policy(shadow_of(slo_with_share()), options);
   EXPECT_FALSE(failure) << failure->text();
 }

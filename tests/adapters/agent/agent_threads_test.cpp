@@ -5,6 +5,7 @@
 // meet.
 
 #include "agent_in_process.hpp"
+#include "test_seed.hpp"
 
 #include <poll.h>
 #include <sys/prctl.h>
@@ -16,7 +17,6 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -38,14 +38,6 @@ namespace {
 
 constexpr auto patience = 30s;
 constexpr std::size_t most_targets = 6;
-
-std::uint64_t the_seed() {
-  const char* const given = std::getenv("SLUICE_TEST_SEED");
-  const std::uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-  std::printf("SLUICE_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  return seed;
-}
 
 template <class Condition>
 bool comes_true(Condition condition) {
@@ -339,18 +331,27 @@ class AgentThreads : public ::testing::Test {
     (void)the_sleepers();  // While there is one thread.
   }
 
-  /// Lives of agents, until everything has happened at least once.
+  /// Runs agents with the steps of a drawn seed.
+  static void live(const world& with, std::uint64_t counts::*also = &counts::done) {
+    live_until_all_has_happened(with, also);
+    const sluice::test::random_seed seed;
+    host one{seed.value(), with};
+    const time_point end = clock::now() + (sluice::test::long_tests() ? 10s : 1s);
+    while (clock::now() < end) one.run(400ms);
+  }
+
+ private:
+  /// Runs agents with the steps of a fixed seed until every kind of event has occurred.
   /// \param also has to be more than 0.
-  static void live(world with, std::uint64_t counts::*also = &counts::done) {
-    host one{the_seed(), std::move(with)};
-    const time_point least = clock::now() + 2s;
-    const time_point most = clock::now() + 2 * patience;
+  static void live_until_all_has_happened(const world& with, std::uint64_t counts::*also) {
+    host one{1, with};
+    const time_point deadline = clock::now() + 2 * patience;
     const auto enough = [&] {
       const counts& all = one.seen;
       return all.attached > 20 && all.refused > 0 && all.done > 20 && all.detached > 5 &&
              all.deaths > 5 && all.by_lanes > 20 && all.*also > 0;
     };
-    while (clock::now() < least || (!enough() && clock::now() < most)) one.run(400ms);
+    while (!enough() && clock::now() < deadline) one.run(400ms);
     const counts& all = one.seen;
     std::printf(
         "attached %llu, refused %llu, queues %llu, batches done %llu, not %llu, detached %llu, "
