@@ -3,6 +3,7 @@
 #include "deadline_heap.hpp"
 #include "off_time.hpp"
 #include "slot_table.hpp"
+#include "test_seed.hpp"
 #include "wait_list.hpp"
 
 #include <algorithm>
@@ -131,9 +132,8 @@ TEST(OffTime, IsNeverBelowTheTruthAndAboveItByAtMostOneStep) {
 }
 
 TEST(WaitList, AnswersWhoIsClearOrDueAndAsksOncePerClient) {
-  const auto seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937 random(seed);
+  const test::random_seed seed;
+  std::mt19937 random(seed.value());
   wait_list list;
   struct expected {
     client_id client{};

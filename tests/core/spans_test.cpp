@@ -2,6 +2,7 @@
 
 #include "core_bench.hpp"
 #include "open_spans.hpp"
+#include "test_seed.hpp"
 
 #include <poll.h>
 
@@ -359,9 +360,8 @@ std::optional<time_point> begun(const std::optional<core::open_spans::span>& whi
 }
 
 TEST(OpenSpans, AreWhatAMapSays) {
-  const auto seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  const test::random_seed seed;
+  std::mt19937_64 random(seed.value());
   core::open_spans spans;
   std::map<std::pair<span_kind, std::uint64_t>, time_point> model;
   for (int i = 0; i < 200'000; ++i) {

@@ -1,6 +1,7 @@
 // The policies that choose among offline groups, on a real scheduler_core in virtual time.
 
 #include "core_bench.hpp"
+#include "test_seed.hpp"
 
 #include <algorithm>
 #include <array>
@@ -259,9 +260,8 @@ TEST(FairShare, RunsGangsAndSinglesInTurn) {
 /// The promised bound, over nodes of any shape: what two groups that share a GPU got, divided by
 /// their weights, never drifts further than from one end of the bound to the other.
 TEST(FairShare, KeepsTheLagThatItPromises) {
-  const std::uint64_t seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  const test::random_seed seed;
+  std::mt19937_64 random(seed.value());
   constexpr duration quantum = 40ms;
   constexpr std::array weights{1.0, 2.0, 0.5, 3.0};
   for (int round = 0; round < 12; ++round) {

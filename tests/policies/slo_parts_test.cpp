@@ -2,6 +2,7 @@
 
 #include "decaying_histogram.hpp"
 #include "gap_plan.hpp"
+#include "test_seed.hpp"
 
 #include <chrono>
 #include <cmath>
@@ -18,9 +19,8 @@ namespace {
 using namespace std::chrono_literals;
 
 TEST(DecayingHistogram, PutsEachValueBetweenTheBoundsOfItsBucket) {
-  const auto seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  const test::random_seed seed;
+  std::mt19937_64 random(seed.value());
   for (int i = 0; i < 10'000; ++i) {
     const duration value(static_cast<std::int64_t>(random() >> (27 + random() % 24)));
     decaying_histogram one(100);
@@ -94,9 +94,8 @@ TEST(GapPlan, ReleasesAtOnceWhatCostsNothing) {
 
 /// No other time would have lost less over the gaps it was made from.
 TEST(GapPlan, LosesTheLeast) {
-  const auto seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  const test::random_seed seed;
+  std::mt19937_64 random(seed.value());
   for (int round = 0; round < 200; ++round) {
     std::vector<duration> gaps;
     decaying_histogram known(100'000);

@@ -4,6 +4,7 @@
 #include "backend_loop.hpp"
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
+#include "test_seed.hpp"
 
 #include <linux/capability.h>
 #include <sys/prctl.h>
@@ -354,9 +355,8 @@ TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilled) {
 // Whatever the agent was in the middle of. Its successor's guardian has nothing to do with it.
 TEST_F(ProcessPause, IsUndoneWheneverTheAgentIsKilled) {
   begin();
-  const auto seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937 random{seed};
+  const sluice::test::random_seed seed;
+  std::mt19937 random{seed.value()};
   for (int round = 0; round < 20; ++round) {
     backend_loop loop{make_agent_backend(options())};
     ASSERT_TRUE(loop.start());

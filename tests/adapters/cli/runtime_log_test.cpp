@@ -1,6 +1,7 @@
 #include "runtime_log.hpp"
 
 #include "analyze.hpp"
+#include "test_seed.hpp"
 
 #include <fstream>
 #include <iterator>
@@ -152,9 +153,8 @@ TEST(RuntimeLog, ReadsALineWithoutAnEnd) {
 }
 
 TEST(RuntimeLog, ReadsTheSameWhereverTheTextIsCut) {
-  const auto seed = std::random_device{}();
-  SCOPED_TRACE(seed);
-  std::mt19937 random{seed};
+  const test::random_seed seed;
+  std::mt19937 random{seed.value()};
   const std::string text = sample("hip_shared.log") + std::string(20000, 'x') + dispatch(1, 4) +
                            sample("ftrace_function.txt") + sample("hip_ages.log") + "end";
   const std::string whole = boost::json::serialize(analysis_json({{"log", read(text)}}));

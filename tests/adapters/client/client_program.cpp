@@ -73,7 +73,7 @@ bool becomes_suspended(bool wanted) {
 
 /// Begins and ends, each as soon as the one before was obeyed, or a little later: within the very
 /// microseconds in which the scheduler falls asleep, and sometimes when it does sleep.
-std::string knock(int times, unsigned seed) {
+std::string knock(int times, std::uint64_t seed) {
   std::minstd_rand random(seed);
   const auto pause = [&] {
     const unsigned most = 1U << (random() % 16);
@@ -175,8 +175,9 @@ std::string obey(std::istringstream& words) {
     return "done";
   }
   if (word == "knock") {
-    words >> a >> b;
-    return knock(a, static_cast<unsigned>(b));
+    std::uint64_t seed = 0;
+    words >> a >> seed;
+    return knock(a, seed);
   }
   if (word == "fork_begin") {  // A child that begins once and lives until it is told to end.
     int line[2];

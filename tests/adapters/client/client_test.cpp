@@ -7,6 +7,7 @@
 #include "program.hpp"
 #include "raw_client.hpp"
 #include "served_node.hpp"
+#include "test_seed.hpp"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -22,7 +23,6 @@
 #include <future>
 #include <iterator>
 #include <mutex>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -143,14 +143,13 @@ TEST_F(Client, LosesNoBeginAndNoEndAmongProcessesAndThreads) {
 // Nothing but a client's ring wakes this scheduler: one that gets lost is never made up for.
 TEST_F(Client, WakesASchedulerThatFallsAsleep) {
   constexpr int times = 5000;
-  const auto seed = std::random_device{}() % 1'000'000;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const test::random_seed seed;
   served_node node(options());
   ASSERT_TRUE(node.runs());
   program one;
   ASSERT_EQ(one.ask(open_line()), "ok");
   ASSERT_TRUE(becomes(one, "connected=1"));
-  EXPECT_EQ(one.ask("knock " + std::to_string(times) + " " + std::to_string(seed)),
+  EXPECT_EQ(one.ask("knock " + std::to_string(times) + " " + std::to_string(seed.value())),
             "all were seen");
   EXPECT_EQ(node.stats().begins, std::uint64_t{times});
   EXPECT_EQ(node.stats().suspends, std::uint64_t{times});

@@ -5,6 +5,7 @@
 #include "program.hpp"
 #include "raw_client.hpp"
 #include "served_node.hpp"
+#include "test_seed.hpp"
 #include <netinet/in.h>
 
 #include <fcntl.h>
@@ -377,12 +378,11 @@ TEST_F(Hostile, WhoLiesAgainAndAgainFillsNoLog) {
 }
 
 TEST_F(Hostile, GarbageInThePageHarmsNobodyElse) {
-  const auto seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const test::random_seed seed;
   start();
   std::atomic<bool> done{false};
   std::thread garbage([&] {
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(seed.value());
     while (!done) {
       raw_client one(place_.path());
       auto* const words = one.join();

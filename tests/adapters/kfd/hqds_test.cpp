@@ -1,6 +1,7 @@
 #include "sluice/kfd/hqds.hpp"
 
 #include "parser_pieces.hpp"
+#include "test_seed.hpp"
 
 #include <cstdio>
 
@@ -144,9 +145,8 @@ TEST(Hqds, ReadsOfATruncatedTextOnlyWholeSlots) {
 }
 
 TEST(Hqds, ReadsPiecesAsTheWhole) {
-  const std::uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  std::mt19937_64 random{seed};
+  const sluice::test::random_seed seed;
+  std::mt19937_64 random{seed.value()};
   const std::string text = sample("hqds_v9.txt") + "nonsense\n" + sample("hqds_v9.txt");
   for (const std::size_t longest : {1U, 3U, 90U, 5000U}) {
     const hqds seen = parse_in_pieces<hqds_parser>(text, random, longest);

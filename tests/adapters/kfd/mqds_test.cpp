@@ -1,6 +1,7 @@
 #include "sluice/kfd/mqds.hpp"
 
 #include "parser_pieces.hpp"
+#include "test_seed.hpp"
 
 #include <cctype>
 #include <cstdio>
@@ -285,9 +286,8 @@ TEST(Mqds, ReadsOfATruncatedTextOnlyWhatIsComplete) {
 }
 
 TEST(Mqds, ReadsPiecesAsTheWhole) {
-  const std::uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  std::mt19937_64 random{seed};
+  const sluice::test::random_seed seed;
+  std::mt19937_64 random{seed.value()};
   const std::string text = sample("mqds_v9.txt") + "nonsense\n" + sample("mqds_patched.txt") +
                            std::string(1000, 'x') + "\n" + sample("mqds_v9.txt");
   const mqds whole = parse_mqds(text);
@@ -298,9 +298,8 @@ TEST(Mqds, ReadsPiecesAsTheWhole) {
 }
 
 TEST(Mqds, NeverMakesUpAQueueFromDamagedText) {
-  const std::uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  std::mt19937_64 random{seed};
+  const sluice::test::random_seed seed;
+  std::mt19937_64 random{seed.value()};
   // Ring bases tell which process a queue belongs to; no two pids can be cut into a third.
   std::string text;
   for (std::uint32_t pid = 1; pid <= 4; ++pid) {

@@ -1,6 +1,7 @@
 #include "sluice/kfd/smi_text.hpp"
 
 #include "parser_pieces.hpp"
+#include "test_seed.hpp"
 
 namespace sluice::kfd::smi_text_test {
 namespace {
@@ -100,9 +101,8 @@ TEST(SmiText, KeepsOnlyTheBeginningOfALongName) {
 }
 
 TEST(SmiText, ReadsPiecesAsTheWhole) {
-  const std::uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  std::mt19937_64 random{seed};
+  const sluice::test::random_seed seed;
+  std::mt19937_64 random{seed.value()};
   std::string text;
   for (int each = 0; each < 200; ++each) text += "a 1007 -4242 4db5 \0\n3 7\nrubbish\n"sv;
   const auto seen = parse_in_pieces<smi_parser>(text, random, 11);

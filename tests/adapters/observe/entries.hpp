@@ -3,6 +3,7 @@
 /// Journal entries as a scheduler would write them, and as it never would.
 
 #include <chrono>
+#include <cstdint>
 #include <random>
 #include <string>
 
@@ -60,7 +61,7 @@ inline process_words words(pid_t pid, std::uint64_t) {
 /// Any entry at all, of a few processes, GPUs and clients; time goes on.
 class random_entries {
  public:
-  explicit random_entries(unsigned seed) : random_(seed) {}
+  explicit random_entries(std::uint64_t seed) : random_(seed) {}
 
   journal_entry next() {
     now_ += duration(below(3'000'000));

@@ -2,6 +2,7 @@
 
 #include "driver.hpp"
 #include "driver_bench.hpp"
+#include "test_seed.hpp"
 
 #include <linux/capability.h>
 
@@ -440,11 +441,8 @@ TEST_F(DriverBatch, AClosedFilesHoldsEndHoweverOftenTheGpuFails) {
 // Invariant: whatever holds, closes, destroys and failures do, once every holder has gone every
 // packet of a living queue completes, exactly once.
 TEST_F(DriverBatch, LosesNothingUnderRandomHolds) {
-  const char* given = std::getenv("SLUICE_TEST_SEED");
-  const auto seed =
-      given != nullptr ? static_cast<unsigned>(std::atoi(given)) : std::random_device{}();
-  SCOPED_TRACE("SLUICE_TEST_SEED=" + std::to_string(seed));
-  std::mt19937 random{seed};
+  const sluice::test::random_seed seed;
+  std::mt19937 random{seed.value()};
   const auto up_to = [&random](unsigned most) {
     return std::uniform_int_distribution<unsigned>{0, most}(random);
   };

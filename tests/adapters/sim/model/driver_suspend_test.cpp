@@ -2,6 +2,7 @@
 
 #include "driver.hpp"
 #include "driver_bench.hpp"
+#include "test_seed.hpp"
 #include "three_queues.hpp"
 
 #include <array>
@@ -353,11 +354,8 @@ TEST_F(DriverSuspendTwoGpus, AFailureOnOneGpuDoesNotTouchTheOthersResult) {
 // Invariant: through suspends, resumes, failing cycles and late steps, every packet completes
 // exactly once, in order, one at a time, and not in less than its length.
 TEST_F(DriverSuspend, LosesAndRepeatsNoPacketUnderRandomCommands) {
-  const char* given = std::getenv("SLUICE_TEST_SEED");
-  const auto seed =
-      given != nullptr ? static_cast<unsigned>(std::atoi(given)) : std::random_device{}();
-  SCOPED_TRACE("SLUICE_TEST_SEED=" + std::to_string(seed));
-  std::mt19937 random{seed};
+  const sluice::test::random_seed seed;
+  std::mt19937 random{seed.value()};
   const auto up_to = [&random](int most) {
     return std::uniform_int_distribution<int>{0, most}(random);
   };

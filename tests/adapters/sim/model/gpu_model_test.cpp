@@ -1,5 +1,7 @@
 #include "gpu_model.hpp"
 
+#include "test_seed.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -442,12 +444,8 @@ TEST(GpuModel, CountsAProcessOnceHoweverManyOfItsQueuesRun) {
 // Invariant: whatever is suspended, cycled, resubscribed or time-sliced, every kernel runs exactly
 // once, in order, and for exactly its length in total.
 TEST(GpuModel, ConservesEveryKernelThroughRandomCyclesAndSuspends) {
-  const char* given = std::getenv("SLUICE_TEST_SEED");
-  const auto seed =
-      given != nullptr ? static_cast<unsigned>(std::atoi(given)) : std::random_device{}();
-  RecordProperty("seed", static_cast<int>(seed));
-  SCOPED_TRACE("SLUICE_TEST_SEED=" + std::to_string(seed));
-  std::mt19937 random{seed};
+  const sluice::test::random_seed seed;
+  std::mt19937 random{seed.value()};
   const auto up_to = [&random](int most) {
     return std::uniform_int_distribution<int>{0, most}(random);
   };
