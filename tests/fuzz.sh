@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: tests/fuzz.sh [--seconds N] [--seed N] [--build DIRECTORY] [NAME...]
 # Runs fuzz targets (all, or those named), N seconds each (default 20; 0: the known inputs alone), from the
-# corpus in tests/fuzz/corpus and from what earlier runs found. The seed is drawn and printed, unless given.
+# corpus in tests/fuzz/corpus and from what earlier runs found. The seed is drawn and printed, unless
+# --seed or SLUICE_TEST_SEED gives it.
 # Builds them first, unless --build says where they are. A finding stops it, is kept as
 # DIRECTORY/fuzz/NAME.finding-*, and exits with 1.
 set -uo pipefail
@@ -10,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . examples/common.sh
 
 seconds=20
-seed=$((RANDOM + 1))
+seed=${SLUICE_TEST_SEED:-$((RANDOM + 1))}
 build=
 names=()
 while [ $# -gt 0 ]; do
@@ -18,7 +19,7 @@ while [ $# -gt 0 ]; do
     --seconds) seconds=${2-}; shift ;;
     --seed) seed=${2-}; shift ;;
     --build) build=${2-}; shift ;;
-    -h | --help) sed -n '2,6s/^# //p' tests/fuzz.sh; exit 0 ;;
+    -h | --help) sed -n '2,7s/^# //p' tests/fuzz.sh; exit 0 ;;
     -*) sed -n '2s/^# //p' tests/fuzz.sh >&2; exit 2 ;;
     *) names+=("$1") ;;
   esac
@@ -26,7 +27,7 @@ while [ $# -gt 0 ]; do
 done
 set -- "${names[@]}"
 [[ $seconds =~ ^[0-9]+$ ]] || { echo "fuzz.sh: --seconds needs a number" >&2; exit 2; }
-[[ $seed =~ ^[0-9]{1,9}$ ]] || { echo "fuzz.sh: --seed needs a number" >&2; exit 2; }
+[[ $seed =~ ^[0-9]{1,9}$ ]] || { echo "fuzz.sh: invalid seed '$seed': expected 1 to 9 digits" >&2; exit 2; }
 for name; do
   [ -f "tests/fuzz/$name.cpp" ] || { echo "fuzz.sh: there is no target '$name'; names are those of tests/fuzz/*.cpp" >&2; exit 2; }
 done
@@ -49,7 +50,7 @@ for name; do
   seeds=tests/fuzz/corpus/$name
   mkdir -p "$found"
   [ -d "$seeds" ] || { echo "fuzz.sh: $seeds is missing" >&2; exit 2; }
-  echo "=== $name, $seconds s, seed $seed"
+  echo "=== $name, $seconds s, SLUICE_TEST_SEED=$seed"
   how_long=(-max_total_time="$seconds")
   [ "$seconds" -gt 0 ] || how_long=(-runs=0)
   UBSAN_OPTIONS=print_stacktrace=1 "$program" "${how_long[@]}" -timeout=10 -rss_limit_mb=2048 \

@@ -157,7 +157,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0.5, 10080.0))
       ->capture_default_str();
   app.add_option("--seed", what.seed,
-                 "Of what happens when (default: another each time); even: by batch commands");
+                 "Seed of what happens when (default: drawn); even: by batch commands")
+      ->envname("SLUICE_TEST_SEED");
   app.add_option("--json", json, "Also write what was found to this file");
   app.add_option("--logs", what.logs, "Keep what daemon and workers print in this directory")
       ->check(CLI::ExistingDirectory);
