@@ -32,7 +32,7 @@ outcome outcome_of(command_kind kind, std::uint32_t asked, std::uint32_t answere
 /// Remaps of what the hardware failed to map are tried so often.
 constexpr int most_attempts = 3;
 
-constexpr std::uint32_t whole = 100;  ///< Percent.
+constexpr std::uint32_t all_slots = 100;  ///< Percent.
 
 /// Between two attempts to end a limit. A queue that it keeps from the slots stands still.
 constexpr auto end_again_after = std::chrono::milliseconds{500};
@@ -72,7 +72,7 @@ result<int> batch_commands::unmark(std::span<entry> entries) const noexcept {
 result<int> batch_commands::reserve(gpu_id gpu, std::uint32_t offline_percent) const noexcept {
   uapi::kfd_ioctl_set_hqd_reservation_args args{};
   args.gpu_id = static_cast<std::uint32_t>(gpu);
-  args.online_percent = whole - offline_percent;
+  args.online_percent = all_slots - offline_percent;
   args.offline_percent = offline_percent;
   return node_.call(uapi::AMDKFD_IOC_SET_HQD_RESERVATION, &args);
 }
@@ -225,7 +225,7 @@ void batch_lane::run() {
     taken_.clear();
     end_unwanted_limit();
   }
-  if (limited_) (void)set_limit(whole);
+  if (limited_) (void)set_limit(all_slots);
   finished_.store(true, std::memory_order_release);
   owner_.ring();
 }
@@ -259,8 +259,8 @@ void batch_lane::mark_all() {
   taken_marks_.clear();
   // A queue that is not marked has no limit, and nobody would know.
   if (refused && limited_) {
-    (void)set_limit(whole);
-    say_reserved(whole, refused);
+    (void)set_limit(all_slots);
+    say_reserved(all_slots, refused);
   } else if (refused) {
     not_marked_ = refused;
   }
@@ -269,14 +269,14 @@ void batch_lane::mark_all() {
 void batch_lane::limit(std::uint32_t offline_percent) {
   error_code refused;
   // Given up: what is told of them last ends the limit.
-  if (offline_percent != whole && !commands_.usable())
+  if (offline_percent != all_slots && !commands_.usable())
     refused = error_code{commands_.reason(), boost::system::system_category()};
-  else if (offline_percent != whole && not_marked_)
+  else if (offline_percent != all_slots && not_marked_)
     refused = std::exchange(not_marked_, {});  // The next one comes with all marks again.
   else
     refused = set_limit(offline_percent);
   // Half made, perhaps.
-  if (refused && limited_) (void)set_limit(whole);
+  if (refused && limited_) (void)set_limit(all_slots);
   say_reserved(offline_percent, refused);
 }
 
@@ -284,8 +284,8 @@ error_code batch_lane::set_limit(std::uint32_t offline_percent) {
   call_since_.store(clock::now().time_since_epoch().count(), std::memory_order_release);
   const auto answered = commands_.reserve(gpu_, offline_percent);
   call_since_.store(0, std::memory_order_release);
-  limited_ = offline_percent != whole || (limited_ && !answered);
-  end_again_ = limited_ && offline_percent == whole ? clock::now() + end_again_after : never;
+  limited_ = offline_percent != all_slots || (limited_ && !answered);
+  end_again_ = limited_ && offline_percent == all_slots ? clock::now() + end_again_after : never;
   if (!answered) return answered.error();
   return {};
 }
@@ -293,14 +293,14 @@ error_code batch_lane::set_limit(std::uint32_t offline_percent) {
 void batch_lane::end_unwanted_limit() {
   const bool unwanted = end_again_ != never || !commands_.usable();
   if (limited_ && unwanted && (end_again_ == never || clock::now() >= end_again_))
-    (void)set_limit(whole);
+    (void)set_limit(all_slots);
 }
 
 void batch_lane::say_reserved(std::uint32_t offline_percent, const error_code& refused) {
   report_ = report{};
   report_.kind = report_kind::reserved;
   report_.gpu = gpu_;
-  report_.offline_share = offline_percent / double{whole};
+  report_.offline_share = offline_percent / double{all_slots};
   report_.error = plain_error{refused};
   say();
   owner_.report();

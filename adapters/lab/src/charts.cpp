@@ -1,5 +1,7 @@
 #include "charts.hpp"
 
+#include "units.hpp"
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -16,8 +18,6 @@ namespace {
 constexpr std::size_t colours = 6;
 constexpr std::size_t greys = 3;
 constexpr std::size_t shapes = 6;
-
-double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
 
 std::string percent(double share) { return decimal(100 * share) + " %"; }
 

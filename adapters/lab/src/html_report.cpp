@@ -1,6 +1,7 @@
 #include "html_report.hpp"
 
 #include "report.hpp"
+#include "units.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -18,9 +19,6 @@ namespace sluice::lab {
 namespace {
 
 using namespace std::chrono_literals;
-
-double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
-double seconds(duration value) { return std::chrono::duration<double>(value).count(); }
 
 /// Of the seeds with requests: the others have no point.
 page::estimate estimated(const cell& from, const std::function<double(const figures&)>& value) {

@@ -1,6 +1,7 @@
 #include "report.hpp"
 
 #include "drawing.hpp"
+#include "units.hpp"
 
 #include <algorithm>
 #include <array>
@@ -21,8 +22,6 @@ namespace {
 constexpr double none = std::numeric_limits<double>::quiet_NaN();
 
 using page::quoted;
-
-double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
 
 bool always(const study_spec&, const cell&) { return true; }
 bool with_online(const study_spec&, const cell& of) { return of.how != arrangement::offline_alone; }

@@ -1,6 +1,7 @@
 #include "study.hpp"
 
 #include "bound.hpp"
+#include "units.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -19,8 +20,6 @@ namespace sluice::lab {
 namespace {
 
 using namespace std::chrono_literals;
-
-double seconds(duration value) { return std::chrono::duration<double>(value).count(); }
 
 /// One scenario with what all its contenders are measured against.
 struct base {

@@ -1,5 +1,7 @@
 #include "history.hpp"
 
+#include "numbers.hpp"
+
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -13,8 +15,6 @@ namespace {
 /// What came in one turn: the first so many are told.
 constexpr std::size_t most_told = 3;
 constexpr std::size_t most_kept = 64;
-
-std::uint32_t number(gpu_id id) { return static_cast<std::uint32_t>(id); }
 
 /// Whether it may be what a decision of the same turn answers to.
 bool is_cause(journal_kind kind) {

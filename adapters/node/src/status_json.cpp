@@ -1,5 +1,7 @@
 #include "status_json.hpp"
 
+#include "numbers.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <ctime>
@@ -16,12 +18,6 @@ namespace sluice {
 namespace {
 
 namespace json = boost::json;
-
-std::uint32_t number(gpu_id id) { return static_cast<std::uint32_t>(id); }
-template <class Id>
-std::uint64_t number(Id id) {
-  return static_cast<std::uint64_t>(id);
-}
 
 double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
 

@@ -20,10 +20,10 @@ using namespace std::chrono_literals;
 
 /// What workers that stand still are given by the frameworks that wait for them: the shortest of
 /// the common watchdogs is the 300 s of an RPC to a worker (collectives have 10 minutes).
-constexpr duration patience = 300s;
+constexpr duration worker_patience = 300s;
 /// amdgpu.queue_preemption_timeout_ms is 9000: the longest that a call for one queue takes.
 constexpr duration longest_call = 9s;
-constexpr duration most_suspend = patience / 2 - longest_call;
+constexpr duration most_suspend = worker_patience / 2 - longest_call;
 
 /// Every setting once, for problem() and for the file: name, field, range.
 template <class Config, class Duration, class Number, class Flag>
@@ -51,8 +51,8 @@ std::string too_long_a_suspend(duration max_suspend) {
       "max_suspend is {}; with the {} that a driver call may take, an offline process could stand "
       "still for {}, and that must be at most {}, half of the {} after which frameworks give up on "
       "a worker: set it to {} or less",
-      to_text(max_suspend), to_text(longest_call), to_text(longest), to_text(patience / 2),
-      to_text(patience), to_text(most_suspend));
+      to_text(max_suspend), to_text(longest_call), to_text(longest), to_text(worker_patience / 2),
+      to_text(worker_patience), to_text(most_suspend));
 }
 
 /// Every setting that is out of its range.
