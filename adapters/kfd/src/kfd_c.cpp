@@ -131,6 +131,11 @@ int change(sluice_kfd* handle, command_kind kind, sluice_kfd_queue_ref* refs, si
       asked.orders.push_back({.pid = ref.pid, .queue = queue.about.id});
       asked.of.push_back(index);
     }
+    if (kind == command_kind::suspend) continue;
+    for (const driver_queue_id queue : holder.buried(ref.pid)) {
+      asked.orders.push_back({.pid = ref.pid, .queue = queue});
+      asked.of.push_back(index);
+    }
   }
   auto failed = holder.change(kind, asked.orders, deadline);
   if (failed && !first) first = std::move(failed);

@@ -140,6 +140,14 @@ class queue_holder::impl {
     return all;
   }
 
+  std::vector<driver_queue_id> buried(pid_t pid) const {
+    const std::scoped_lock lock{mutex_};
+    std::vector<driver_queue_id> all;
+    if (const auto found = targets_.find(pid); found != targets_.end())
+      for (const auto& [id, gpu] : found->second->buried) all.push_back(id);
+    return all;
+  }
+
   bool holds(pid_t pid) const {
     const std::scoped_lock lock{mutex_};
     const auto found = targets_.find(pid);
@@ -191,6 +199,7 @@ class queue_holder::impl {
 
     for (const auto& who : whom)
       for (const auto& [id, queue] : who->queues) listen(queue.about.gpu);
+    if (kind == command_kind::resume) settle_buried(orders, whom);
     perform(lock, kind, orders, whom, deadline);
     // An id may name a queue so new that it was not registered yet. The lane has read the list
     // again because of it; what is registered now gets its turn.
@@ -281,6 +290,9 @@ class queue_holder::impl {
     bool overdue = false;                           // nobody waits for that batch any more
     std::map<std::uint64_t, batch_result> answers;  // to be fetched by those who wait
     std::map<driver_queue_id, held_queue> queues;
+    // Lost while held, and gone since; a resume lets the process destroy them before it is
+    // answered.
+    std::map<driver_queue_id, gpu_id> buried;
   };
 
   struct gpu_ear {
@@ -334,8 +346,15 @@ class queue_holder::impl {
       case report_kind::queue_added:
         hear();  // first: a reset before it is not its own
         who->queues[what.queue.id].about = what.queue;
+        who->buried.erase(what.queue.id);
         break;
-      case report_kind::queue_removed: who->queues.erase(what.queue.id); break;
+      case report_kind::queue_removed:
+        hear();
+        if (const auto gone = who->queues.find(what.queue.id); gone != who->queues.end()) {
+          if (gone->second.lost) who->buried[what.queue.id] = gone->second.about.gpu;
+          who->queues.erase(gone);
+        }
+        break;
       case report_kind::completed: complete(*who, what.result); break;
       case report_kind::detached:
         who->now = phase::gone;
@@ -528,11 +547,12 @@ class queue_holder::impl {
         for (std::size_t i = 0; i < work.count; ++i) {
           const int error = error_of(*who, *answer, i);
           const auto known = who->queues.find(work.queues[i]);
-          const bool lost = known != who->queues.end() && known->second.lost;
+          const bool lost = known != who->queues.end() ? known->second.lost
+                                                       : who->buried.erase(work.queues[i]) > 0;
           if (error == EIO && answer->driver_errno == 0) {
             failed = true;
             settle(orders, *who, work.queues[i], EIO, breaker_cause::preemption_failed);
-          } else if (lost && (error == 0 || error == EIO)) {
+          } else if (lost && (error == 0 || error == EIO || error == ENOENT)) {
             settle(orders, *who, work.queues[i], EIO, breaker_cause::reset);
           } else {
             settle(orders, *who, work.queues[i], error);
@@ -540,6 +560,20 @@ class queue_holder::impl {
         }
         if (failed) note({work.gpu, breaker_cause::preemption_failed});
       }
+    }
+  }
+
+  static void settle_buried(std::span<queue_order> orders,
+                            const std::vector<std::shared_ptr<target>>& whom) {
+    for (queue_order& order : orders) {
+      auto* const who = find(whom, order.pid);
+      if (who == nullptr) continue;
+      const auto lost = who->buried.find(order.queue);
+      if (lost == who->buried.end()) continue;
+      order.error = EIO;
+      order.hardware = breaker_cause::reset;
+      order.gpu = lost->second;
+      who->buried.erase(lost);
     }
   }
 
@@ -670,6 +704,7 @@ failure queue_holder::attach(pid_t pid, time_point deadline) {
   return impl_->attach(pid, deadline);
 }
 std::vector<held_queue> queue_holder::queues(pid_t pid) const { return impl_->queues(pid); }
+std::vector<driver_queue_id> queue_holder::buried(pid_t pid) const { return impl_->buried(pid); }
 bool queue_holder::holds(pid_t pid) const { return impl_->holds(pid); }
 std::vector<pid_t> queue_holder::held() const { return impl_->held(); }
 failure queue_holder::change(command_kind kind, std::span<queue_order> orders,

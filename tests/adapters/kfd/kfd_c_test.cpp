@@ -215,6 +215,25 @@ TEST_F(CApi, TellsOfAResetWhileItHolds) {
   EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while it was held"));
 }
 
+// Symptom: the same, where the process destroyed its dead queues as soon as the driver had resumed
+// them.
+TEST_F(CApi, TellsOfAResetOfWhatIsGoneSince) {
+  const offline_target target{device_.roots(), {.queues = 2}};
+  ASSERT_TRUE(target.says('r'));
+  const auto handle = open();
+  auto ref = all_of(target);
+  ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
+  control(device_, "reset 51110");
+  ASSERT_TRUE(
+      within(20s, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
+  target.tell('d');  // Waits in the driver until the queue is resumed.
+  target.tell('d');
+  EXPECT_EQ(sluice_kfd_resume_queues(handle.get(), &ref, 1, 0), 0);
+  EXPECT_EQ(ref.status, -EIO);
+  EXPECT_EQ(ref.gpu_id, 51110U);
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while it was held"));
+}
+
 TEST_F(CApi, TellsOfAResumeThatFailsWhenItIsCleanedUp) {
   const offline_target target{device_.roots()};
   ASSERT_TRUE(target.says('r'));

@@ -84,6 +84,9 @@ class queue_holder {
 
   /// The queues of a process that is held, by id; empty where it is not, or not any more.
   std::vector<held_queue> queues(pid_t pid) const;
+  /// Queues that a reset killed while their process was held, and that are gone since. An order to
+  /// resume one fails with EIO (reset), once.
+  std::vector<driver_queue_id> buried(pid_t pid) const;
   bool holds(pid_t pid) const;
   std::vector<pid_t> held() const;
 
