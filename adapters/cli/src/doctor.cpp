@@ -305,6 +305,19 @@ std::vector<check> check_agent(const machine& here) {
   return {made};
 }
 
+check check_autogroups(const machine& here) {
+  const std::string how = "/proc/sys/kernel/sched_autogroup_enabled";
+  const auto setting = first_line_in(here.prefix + how);
+  if (!setting) return {"autogroups", verdict::good, "this kernel has none", how};
+  if (setting == "0") return {"autogroups", verdict::good, "off", how};
+  return {"autogroups", verdict::note,
+          "on: each session is a scheduling group; beside other work, Linux 6.18 then kept ready "
+          "threads of sluice waiting for seconds",
+          how,
+          "set kernel.sched_autogroup_enabled=0, or run sluice in a CPU cgroup of its own, as its "
+          "systemd service does (CPUWeight=)"};
+}
+
 check check_pid_namespace(const machine& here) {
   // PROC_PID_INIT_INO of linux/proc_ns.h.
   constexpr std::string_view initial = "pid:[4026531836]";
@@ -509,6 +522,7 @@ std::vector<check> examine(const machine& here) {
   all.push_back(check_pause(here));
   add(check_breakers(here, node ? *node : kfd::node_view{}));
   all.push_back(check_pid_namespace(here));
+  all.push_back(check_autogroups(here));
   add(check_debugfs(here));
   if (node) add(check_pointers(here, *node));
   add(check_io_uring(here));

@@ -64,6 +64,8 @@ check check_owner_lock(const machine& here);
 /// GPUs alone.
 std::vector<check> check_breakers(const machine& here, const kfd::node_view& node);
 check check_pid_namespace(const machine& here);
+/// Whether threads that are ready may wait for seconds, because each session is a scheduling group.
+check check_autogroups(const machine& here);
 std::vector<check> check_debugfs(const machine& here);
 /// Whose work shows in queue pointers, so that no client need report it.
 std::vector<check> check_pointers(const machine& here, const kfd::node_view& node);

@@ -245,6 +245,15 @@ TEST_F(Doctor, SaysWhatDebugfsLacks) {
   EXPECT_THAT(check_debugfs(here_)[0].found, HasSubstr("locked down"));
 }
 
+TEST_F(Doctor, WarnsOfAutogroups) {
+  EXPECT_EQ(check_autogroups(here_).what, verdict::good) << "no such kernel";
+  write("proc/sys/kernel/sched_autogroup_enabled", "0\n");
+  EXPECT_EQ(check_autogroups(here_).what, verdict::good);
+  write("proc/sys/kernel/sched_autogroup_enabled", "1\n");
+  EXPECT_EQ(check_autogroups(here_).what, verdict::note);
+  EXPECT_THAT(check_autogroups(here_).advice, HasSubstr("kernel.sched_autogroup_enabled=0"));
+}
+
 TEST_F(Doctor, SaysWhyIoUringIsRefused) {
   here_.try_io_uring = [] { return EPERM; };
   write("proc/sys/kernel/io_uring_disabled", "2\n");
