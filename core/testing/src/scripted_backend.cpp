@@ -276,6 +276,7 @@ time_point scripted_backend::tick(time_point now) {
 void scripted_backend::stop() {
   stopped_ = true;
   for (auto& [pid, one] : processes_) release(one);
+  if (on_stop_) on_stop_();
 }
 
 }  // namespace sluice::testing

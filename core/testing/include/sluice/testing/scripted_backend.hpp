@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sluice/backend.hpp"
@@ -77,6 +78,8 @@ class scripted_backend final : public backend {
   void restore();
   /// What start() will return.
   void fail_start(error_code error) { start_error_ = error; }
+  /// Called at the end of stop(), for tests of a backend that ends with its scheduler.
+  void on_stop(std::function<void()> what) { on_stop_ = std::move(what); }
 
   // The record --------------------------------------------------------------------------------
 
@@ -149,6 +152,7 @@ class scripted_backend final : public backend {
   std::deque<error_code> submit_errors_;
   std::deque<error_code> detach_errors_;
   error_code start_error_;
+  std::function<void()> on_stop_;
   std::vector<flight> in_flight_;
   std::vector<process_id> held_attaches_;
   std::deque<std::function<void()>> events_;  // For the next drain().
