@@ -6,9 +6,9 @@ virtual time. p99 of online requests and the offline share must be within 10 %.
 
 What the laboratory cannot know is how long this machine's hosts and doorbells take. The demo measures that
 (turnaround_mean_us), and --wake-up is told, run by run. Real time has accidents, and one stall of the machine is the
-p99 of a hundred requests: so each figure must agree in one of up to four runs, and a run in which the host saw ends of
-kernels late by more than QUIET (p99) is not judged. Where the machine is never quiet, it ends with 77: skipped. What the
-two do differently shows in each run. Runs as root in a mount namespace of its own.
+p99 of a hundred requests: so each figure must agree in one of up to four runs, and in a run in which the host saw ends of
+kernels late by more than QUIET (p99), the tolerance is larger in proportion. What the two do differently shows in each
+run. Runs as root in a mount namespace of its own.
 """
 import json
 import os
@@ -49,7 +49,7 @@ def in_virtual_time(folder, wake_up_us):
 
 
 def compare(folder):
-    """Yields (figure, real, virtual, whether it is judged: None where the machine was not quiet)."""
+    """Yields (figure, real, virtual, tolerance: None where it is not judged)."""
     real = in_real_time(folder)
     names = {"online_alone": "online alone", "unscheduled": "no scheduler", "scheduled": POLICY}
     # Beside offline kernels that nobody suspends, a turnaround is a wait for them.
@@ -58,14 +58,14 @@ def compare(folder):
         seen = real["runs"][run]
         wake_up = seen["turnaround_mean_us"] if run == "scheduled" else quiet
         lab = in_virtual_time(folder, wake_up)[row]
-        judged = True if seen["wake_up_p99_us"] <= QUIET else None
+        tolerance = TOLERANCE * max(1, seen["wake_up_p99_us"] / QUIET)
         assert seen["requests"] == lab["requests"], f"{row}: not the same arrivals"
         assert seen["unfinished"] == lab["unfinished"] == 0, f"{row}: requests were left"
         for key in "p50_ms", "p99_ms":
-            yield f"{row}: {key[:3]}, ms", seen[key], lab[key], judged if key == "p99_ms" else False
+            yield f"{row}: {key[:3]}, ms", seen[key], lab[key], tolerance if key == "p99_ms" else None
         if run != "online_alone":
             share = 100 * seen["offline_gpu_share"] / real["offline_alone_gpu_share"]
-            yield f"{row}: offline, % of alone", share, lab["offline_percent"], judged
+            yield f"{row}: offline, % of alone", share, lab["offline_percent"], tolerance
         print(f"  {row}: --wake-up {wake_up:.0f}us; the host saw ends late by p50/p99 "
               f"{seen['wake_up_p50_us']:.0f}/{seen['wake_up_p99_us']:.0f} us")
 
@@ -77,24 +77,20 @@ except PermissionError:
 with tempfile.TemporaryDirectory() as folder:
     with open(f"{folder}/both.toml", "w") as both:
         both.write(CONFIG)
-    best = {}  # By figure: how far off it was in the quiet run that agreed best; None without one.
+    best = {}  # By figure: by how much it missed its tolerance in the run that agreed best.
     for attempt in range(1, 5):
         print(f"run {attempt}")
-        for figure, real, virtual, judged in compare(folder):
+        for figure, real, virtual, tolerance in compare(folder):
             off = abs(real / virtual - 1)
-            note = {True: "", False: " (not judged)", None: " (not judged: the machine was not quiet)"}[judged]
+            note = " (not judged)" if tolerance is None else f" (at most {tolerance:.0%})"
             print(f"  {figure:48}{real:10.1f} in real time, {virtual:10.1f} in virtual time: "
                   f"{real / virtual - 1:+.1%}{note}")
-            if judged is None and off > TOLERANCE:  # Noise disagrees; it does not agree.
-                best.setdefault(figure, None)
-            elif judged is not False:
-                best[figure] = off if best.get(figure) is None else min(off, best[figure])
-        if all(off is not None and off <= TOLERANCE for off in best.values()):
+            if tolerance is not None:
+                best[figure] = min(off - tolerance, best.get(figure, off - tolerance))
+        if all(missed <= 0 for missed in best.values()):
             print("the laboratory and the device agree")
             sys.exit(0)
-for figure, off in best.items():
-    if off is not None and off > TOLERANCE:
-        print(f"{figure}: off by {off:.1%} or more in every quiet run, more than {TOLERANCE:.0%}")
-        sys.exit(1)
-print("the machine was not quiet long enough to judge: " + ", ".join(f for f, off in best.items() if off is None))
-sys.exit(77)
+for figure, missed in best.items():
+    if missed > 0:
+        print(f"{figure}: off by {missed:.1%} more than the tolerance in every run")
+sys.exit(1)

@@ -36,7 +36,7 @@ std::vector<case_of> chosen_cases() {
 class injection_try {
  public:
   injection_try(const case_of& one, trial& with)
-      : one_(one), trial_(with), world_{{.how = one.how, .lease = 500ms}} {}
+      : one_(one), trial_(with), world_{{.how = one.how}} {}
   void run() {
     check();
     if (trial_.failed()) std::printf("%s", world_.log().c_str());
@@ -92,7 +92,7 @@ void injection_try::check() {
   host_ = world_.host(what.what == then::refused ? 1 : 2);
   client_ = world_.client();
   const pid_t agent = in_agent(one_.how) ? world_.agent() : 0;
-  trial_.begin();
+  trial_.begin(world_, {agent, world_.device().pid(), host_->pid(), client_->pid()});
 
   if (what.when == at::rest) {
     inject();

@@ -30,13 +30,8 @@ class matrix_try {
   }
 
  private:
-  /// Most cells with a lease of 100 ms. Who is slow is stopped for 50 ms at a time, and who writes
-  /// a core of 1 GiB keeps the others from memory and disks: a machine that makes this longer must
-  /// not make a false alarm of it.
   static world::settings settings_for(const combination& one) {
     world::settings with{.how = one.how};
-    if (one.what == fault::slow || (one.what == fault::core && one.who != party::host))
-      with.lease = 500ms;
     if (effect_of(one) == effect::max_suspend) with.max_suspend = 1s;
     return with;
   }
@@ -62,7 +57,8 @@ class matrix_try {
     begin();
     ASSERT_TRUE(world_.all_held(offline_)) << world_.log();
     if (in_agent(one_.how)) agent_ = world_.agent();
-    trial_.begin();
+    trial_.begin(world_,
+                 {agent_, world_.device().pid(), host_->pid(), client_ ? client_->pid() : 0});
   }
 
   /// Online work: the client's, or a kernel of the online process that nobody announces.
@@ -111,7 +107,7 @@ class matrix_try {
         ::kill(pid, what == fault::kill ? SIGKILL : SIGSTOP);
         return since;
       }
-      case fault::slow: longest_stop_ = slow_down(pid, 50ms, 10); return clock::now();
+      case fault::slow: slow_down(pid, 50ms, 10); return clock::now();
       case fault::descriptors:
         if (from_outside) {
           limit_descriptors(pid, true);
@@ -174,7 +170,6 @@ class matrix_try {
   world::process host_;
   std::vector<const world::process*> offline_;
   pid_t agent_ = 0;
-  duration longest_stop_{};
   bool was_dumping_ = false;
 };
 
@@ -320,9 +315,7 @@ void matrix_try::check() {
   check_effect(then, since);
   if (one_.what == fault::core && victim_dumps_core())
     std::printf("  %-44s the core was still being written\n", "");
-  const bool may_be_late = one_.who == party::host || one_.who == party::agent;
-  if (is_survived(then))
-    trial_.expect_nobody_replaced(world_, host_, agent_, may_be_late ? longest_stop_ : 0ns);
+  if (is_survived(then)) trial_.expect_nobody_replaced(world_, host_, agent_);
   if (trial_.failed()) return;
   if (const auto line = log_of(one_); !line.empty()) {
     EXPECT_TRUE(world_.log_says(line)) << world_.log();
@@ -341,7 +334,7 @@ TEST_P(FaultMatrix, OfflineRunsAgainAndNobodyHangs) {
 // Whose memory is large takes seconds to exit, in which the driver knows it no more and it is not
 // gone: the agent took that for a driver that refuses, and ended, with which everybody ran.
 TEST(FaultsOfExit, AProcessThatTakesLongToExitCostsTheOthersNothing) {
-  const world here{{.how = mechanism_used::trap_agent, .lease = 500ms}};
+  const world here{{.how = mechanism_used::trap_agent}};
   const auto stayer = here.gpu_process("OFFLINE_AI");
   const auto victim = here.gpu_process("OFFLINE_AI");
   const auto host = here.host(2);
@@ -376,7 +369,7 @@ class try_in_a_call {
     began_ = clock::now();
     EXPECT_EQ(client_->ask("begin", patience), "begun");
     EXPECT_TRUE(here_.all_held({&held_})) << here_.log();
-    trial_.begin();
+    trial_.begin(here_, {here_.agent(), here_.device().pid(), host(), client_->pid()});
   }
   void expect_within(duration promised, time_point since, const std::string& what) {
     trial_.expect_within(here_.run_again({&held_}, since), promised, what);
@@ -387,7 +380,7 @@ class try_in_a_call {
 
  private:
   trial& trial_;
-  const world here_{{.how = mechanism_used::trap_agent, .lease = 500ms}};
+  const world here_{{.how = mechanism_used::trap_agent}};
   const world::process slow_ = here_.gpu_process("OFFLINE_AI");
   const world::process held_ = here_.gpu_process("OFFLINE_AI");
   const world::process host_ = here_.host(2);

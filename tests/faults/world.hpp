@@ -1,12 +1,12 @@
 #pragma once
 /// \file
 /// A node on the simulated device, all of it in processes of their own, for whoever wants to break
-/// one of them; and what the machine adds to every bound meanwhile.
+/// one of them; and what the machine adds to every bound.
 
 #include "affliction.hpp"
 #include "cells.hpp"
 #include "device_view.hpp"
-#include "processor_watch.hpp"
+#include "run_delay.hpp"
 #include "simulated_device.hpp"
 #include "target_process.hpp"
 
@@ -46,9 +46,6 @@ inline constexpr duration calls = 30ms;
 /// What each bound has for our own work.
 inline constexpr duration own_work = 200ms;
 
-/// What no bound of ours can help.
-using machine_watch = processor_watch;
-
 inline pid_t tracer_of(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {
@@ -69,7 +66,7 @@ class world {
  public:
   struct settings {
     mechanism_used how{};
-    duration lease = 100ms;
+    duration lease = 500ms;
     duration max_suspend = 60s;
     std::string more_driver = "";  ///< Lines of the profile.
   };
@@ -174,7 +171,7 @@ class world {
   }
   /// Where cores may go.
   const std::string& directory() const noexcept { return directory_; }
-  simulated_device& device() { return device_; }
+  const simulated_device& device() const { return device_; }
   const device_view& view() const { return view_; }
   const settings& with() const noexcept { return with_; }
 
@@ -186,106 +183,102 @@ class world {
 };
 
 /// Keeps a process from running, for so long at a time with as long a pause, `rounds` times.
-/// \return the longest stop, which the machine may have made longer.
-inline duration slow_down(pid_t pid, duration each, int rounds) {
-  duration longest{};
+inline void slow_down(pid_t pid, duration each, int rounds) {
   for (int i = 0; i < rounds; ++i) {
-    const time_point before = clock::now();
     ::kill(pid, SIGSTOP);
     std::this_thread::sleep_for(each);
     ::kill(pid, SIGCONT);
-    longest = std::max(longest, clock::now() - before);
     std::this_thread::sleep_for(each);
   }
-  return longest;
 }
 
-/// One try of a case: its bounds, what the machine adds to them, and what failed in it, which is
-/// not said before it is known whether the machine allowed to tell.
+/// One try of a case. A bound adds the time for which the processes under test ran, and waited for
+/// processors. Where one of them was kept from running for half of the lease, the others may have
+/// taken it for dead: a failure then tells nothing, and the try is void.
 class trial {
  public:
   explicit trial(testing::TestPartResultArray& failures)
       : failures_(failures),
-        reporter_(testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures) {}
+        reporter_(testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures) {
+    given_.add(::getpid());
+  }
 
-  /// What was before counts for no bound; for an alarm it does.
-  void begin() { look(); }
+  /// \param processes those under test. What they did before does not count.
+  void begin(const world& here, const std::vector<pid_t>& processes) {
+    half_of_lease_ = here.with().lease / 2;
+    for (const pid_t each : processes) {
+      if (each > 0) given_.add(each);
+    }
+    given_.restart();
+  }
   bool failed() const { return failures_.size() != 0; }
-  /// Of what failed this machine may be the cause.
-  bool excused() const noexcept { return excused_; }
+  bool is_void() {
+    look();
+    return half_of_lease_ > 0ns && longest_ >= half_of_lease_;
+  }
 
-  /// Asserts a bound: the promise, and how late the machine was, five times over: a timer, an
-  /// agent, a lane, the device and this test have to be woken one after the other. Where it was
-  /// later than a fifth of the promise, this try cannot say that the bound does not hold.
   void expect_within(const std::optional<duration>& taken, duration promised,
                      const std::string& what) {
-    const duration late = look();
+    look();
+    const duration given = given_.ran() + given_.waited();
+    given_.restart();
     const auto ms = [](duration span) {
       return std::chrono::duration<double, std::milli>(span).count();
     };
     ASSERT_TRUE(taken) << what << ": never";
-    std::printf("  %-44s %7.1f ms  (promised %.0f ms; the machine was late by up to %.1f ms)\n",
-                what.c_str(), ms(*taken), ms(promised), ms(late));
-    const duration most = promised + 20ms + 5 * std::min(late, promised / 5);
-    EXPECT_LE(ms(*taken), ms(most)) << what;
-    excused_ |= *taken > most && late > promised / 5;
+    std::printf(
+        "  %-44s %7.1f ms  (promised %.0f ms; our processes ran or waited to run for %.1f ms)\n",
+        what.c_str(), ms(*taken), ms(promised), ms(given));
+    EXPECT_LE(ms(*taken), ms(promised + 20ms + given)) << what;
   }
 
-  /// Asserts that the agent is the one of before, and that its host has started no other and heard
-  /// of no alarm: unless the machine, or who was stopped for `stopped`, was as late as half of the
-  /// lease.
-  void expect_nobody_replaced(const world& here, const world::process& host, pid_t agent,
-                              duration stopped = {}) {
+  /// Asserts that the agent is the one of before, and that its host has started no other and
+  /// reported no silence.
+  void expect_nobody_replaced(const world& here, const world::process& host, pid_t agent) {
     const std::string log = here.log();
     const std::string stats = host->ask("stats", patience);
-    if ((!in_agent(here.with().how) || here.agent() == agent) &&
-        stats.find("restarts 0 ") != stats.npos && log.find("silent") == log.npos)
-      return;
-    look();
-    ADD_FAILURE() << "somebody of ours died: agent " << agent << ", then " << here.agent() << "; "
-                  << stats << "; the machine was late by up to " << latest_ / 1ms << " ms\n"
-                  << log;
-    excused_ |=
-        log.find("silent") != log.npos && std::max(latest_, stopped) >= here.with().lease / 2;
+    const bool same = !in_agent(here.with().how) || here.agent() == agent;
+    EXPECT_TRUE(same && stats.find("restarts 0 ") != stats.npos && log.find("silent") == log.npos)
+        << "somebody of ours died: agent " << agent << ", then " << here.agent() << "; " << stats
+        << "\n"
+        << log;
   }
 
  private:
-  duration look() {
-    const duration late = machine_.worst();
-    latest_ = std::max(latest_, late);
-    return late;
+  void look() {
+    given_.look();
+    longest_ = std::max(longest_, given_.longest());
   }
   testing::TestPartResultArray& failures_;
   testing::ScopedFakeTestPartResultReporter reporter_;
-  machine_watch machine_;
-  duration latest_{};
-  bool excused_ = false;
+  run_delay given_;
+  const regular_looks looks_{given_};
+  duration half_of_lease_{};
+  duration longest_{};
 };
 
-/// Runs a case again where it failed and the machine may be the cause of it.
+/// Runs a case, and again as long as a try is void, five times at most.
 inline void until_measured(const std::function<void(trial&)>& once) {
-  for (int tries = 0; tries < 3; ++tries) {
+  for (int tries = 1;; ++tries) {
     testing::TestPartResultArray failures;
-    bool excused = false;
+    bool is_void = false;
     {
       trial one{failures};
       once(one);
-      excused = one.excused();
+      is_void = one.is_void();
     }
-    if (failures.size() == 0) return;
+    const bool again = is_void && tries < 5;
     for (int i = 0; i < failures.size(); ++i) {
       const auto& each = failures.GetTestPartResult(i);
-      if (excused) {
-        std::printf("  not judged: %s\n", each.summary());
+      if (again) {
+        std::printf("  void, for a process was kept from running for half of the lease: %s\n",
+                    each.summary());
       } else {
         GTEST_MESSAGE_AT_(each.file_name(), each.line_number(), each.message(), each.type());
       }
     }
-    if (!excused) return;
+    if (failures.size() == 0 || !again) return;
   }
-  GTEST_SKIP()
-      << "not measurable here: in each of three tries the machine woke who was ready later "
-         "than by a fifth of a bound that was exceeded, or by half of a lease that lapsed";
 }
 
 }  // namespace sluice::test

@@ -62,10 +62,9 @@ void print(const plan& what, const findings& seen) {
   fmt::print("workers      {}; {} queues\n", listed(seen.workers), seen.queues);
   fmt::print("faults       {}\n", listed(seen.faults));
   fmt::print(
-      "agents       {} died that nobody had ended (bound {}: resumes refused), {} more on a "
-      "machine "
-      "that was late by half of their lease; it was late by up to {:.3f} s\n",
-      seen.agents_died, seen.refused_resumes, seen.agents_died_late, seconds(seen.latest));
+      "agents       {} died that nobody had ended (bound {}: resumes refused), {} more after half "
+      "of their lease without a processor; daemon or agent waited for one for up to {:.3f} s\n",
+      seen.agents_died, seen.refused_resumes, seen.agents_died_starved, seconds(seen.longest_wait));
   fmt::print(
       "kernels      {} submitted, {} executed exactly once, {} lost, {} repeated, {} out of order, "
       "{} too short\n"
@@ -121,9 +120,9 @@ bool write_json(const std::string& path, const plan& what, const findings& seen)
   file << fmt::format("  \"workers\": {},\n  \"faults\": {},\n", json_counts(seen.workers),
                       json_counts(seen.faults));
   file << fmt::format(
-      "  \"agents\": {{\"died\": {}, \"bound\": {}, \"died_on_a_late_machine\": {}, "
-      "\"machine_late_ns\": {}}},\n",
-      seen.agents_died, seen.refused_resumes, seen.agents_died_late, seen.latest.count());
+      "  \"agents\": {{\"died\": {}, \"bound\": {}, \"died_starved\": {}, "
+      "\"longest_wait_ns\": {}}},\n",
+      seen.agents_died, seen.refused_resumes, seen.agents_died_starved, seen.longest_wait.count());
   file << fmt::format(
       "  \"kernels\": {{\"submitted\": {}, \"executed\": {}, \"lost\": {}, \"repeated\": {}, "
       "\"out_of_order\": {}, \"too_short\": {}, \"with_their_queue\": {}, "

@@ -36,7 +36,8 @@ constexpr const char* profile = "name = \"soak\"\n[driver]\nbatch_commands = ";
 constexpr const char* profile_gpus =
     "\n[[gpu]]\ngpu_id = 51110\nhive_id = 1\n"
     "[[gpu]]\ngpu_id = 51367\nhive_id = 2\n";
-/// The agent's, by default: where the machine is as late as half of it, it may lapse.
+/// The agent's, by default: where daemon or agent is kept from running for half of it, it may
+/// lapse.
 constexpr auto lease = 500ms;
 
 constexpr auto tick = 10ms;
@@ -119,7 +120,6 @@ world::world(const plan& what, const std::atomic<int>& stop)
     : plan_(what),
       stop_(stop),
       bits_(what.seed),
-      machine_(std::make_unique<lateness>()),
       device_(
           {.profile = std::string{profile} + (what.by_batch() ? "true" : "false") + profile_gpus}),
       directory_(device_.root() + "/run"),
@@ -241,9 +241,16 @@ void world::start_daemon() {
   daemon_ = start({SLUICE_PROGRAM, "run", "-c", config_}, "", "daemon.log");
   daemon_may_end_ = false;
   agent_ = 0;  // Its own; that of the last one ended with it.
+  watch_processors();
   // Or it cannot be told anything yet: SIGHUP would end it.
   if (!eventually(20s, [&] { return agent() > 0 || daemon_->wait(0ms); }) || daemon_->wait(0ms))
     problem("the daemon does not come to own the node");
+}
+
+void world::watch_processors() {
+  given_.emplace();
+  given_->add(daemon_->pid());
+  if (agent_ > 0) given_->add(agent_);
 }
 
 pid_t world::agent() const {
@@ -423,7 +430,6 @@ void world::run_errand(const std::string& what, const std::vector<std::string>& 
 void world::reap_orphans() {
   const auto ours = [&](pid_t pid) {
     if (pid == device_.pid() || (daemon_ && pid == daemon_->pid())) return true;
-    if (machine_ && machine_->is_one_of_its(pid)) return true;
     const auto is = [pid](const auto& each) { return each.process->pid() == pid; };
     return std::any_of(slots_.begin(), slots_.end(),
                        [&](const auto& each) { return each.who && is(*each.who); }) ||
@@ -504,13 +510,14 @@ void world::turn() {
 
 /// Counts the agents that died without our having ended them. A resume that was refused may do it,
 /// once: where no other way is left to make the target run, the agent ends by itself. So does a
-/// host that is held up for longer than the lease while its agent is not, as where one of two
-/// virtual processors stands still (what holds up both is nobody's silence: lease.hpp).
+/// daemon or an agent that is kept from running for longer than the lease while the other is not
+/// (what holds up both is nobody's silence: lease.hpp).
 void world::mind_agent() {
   const time_point now = clock::now();
-  const duration late = machine_->worst();
-  found_.latest = std::max(found_.latest, late);
-  if (late >= lease / 2) late_at_ = now;
+  given_->look();
+  found_.longest_wait = std::max(found_.longest_wait, given_->longest());
+  if (given_->longest() >= lease / 2) starved_at_ = now;
+  given_->restart();
   const pid_t acting = agent();
   if (agent_ > 0 && (::kill(agent_, 0) != 0 || (acting > 0 && acting != agent_))) {
     const pid_t dead = std::exchange(agent_, 0);
@@ -518,18 +525,21 @@ void world::mind_agent() {
     const bool ours = now < sluice_is_whole_at_ + 2s && std::exchange(agent_may_die_, false);
     if (!ours) {
       agent_died_at_ = now;
-      const bool was_late = late_at_ && now < *late_at_ + 2s;
-      ++(was_late ? found_.agents_died_late : found_.agents_died);
+      const bool starved = starved_at_ && now < *starved_at_ + 2s;
+      ++(starved ? found_.agents_died_starved : found_.agents_died);
       const std::string what = "the agent, process " + std::to_string(dead) +
                                ", has died, and nobody had ended it" +
-                               (was_late ? "; the machine was late" : "");
+                               (starved ? "; it or the daemon got no processor" : "");
       say(what);
       if (found_.agents_died > found_.refused_resumes)
         problem(what + ": " + std::to_string(found_.agents_died) + " so far, and " +
                 std::to_string(found_.refused_resumes) + " resumes were refused");
     }
   }
-  if (agent_ == 0 && acting > 0 && ::kill(acting, 0) == 0) agent_ = acting;
+  if (agent_ == 0 && acting > 0 && ::kill(acting, 0) == 0) {
+    agent_ = acting;
+    watch_processors();
+  }
 }
 
 void world::keep_slots() {
@@ -795,7 +805,6 @@ void world::shut_down() {
   for (auto& each : errands_)
     if (!each.process->wait(20s)) problem("'" + each.what + "' does not end");
   errands_.clear();
-  machine_.reset();
   reap_orphans();
   const pid_t self = ::getpid();
   const std::string left = test::read_file("/proc/" + std::to_string(self) + "/task/" +

@@ -6,7 +6,7 @@
 #include "books.hpp"
 #include "child_process.hpp"
 #include "device_view.hpp"
-#include "lateness.hpp"
+#include "run_delay.hpp"
 #include "simulated_device.hpp"
 #include "trend.hpp"
 
@@ -67,11 +67,11 @@ struct findings {
   std::map<std::string, std::uint64_t> faults;
 
   /// Agents that died without one of our faults having ended them: where a refused resume may have,
-  /// and on a machine that was as late as half of their lease.
+  /// and after the daemon or they were kept from running for half of their lease.
   std::uint64_t agents_died = 0;
-  std::uint64_t agents_died_late = 0;
+  std::uint64_t agents_died_starved = 0;
   std::uint64_t refused_resumes = 0;  ///< As many of the former are explained.
-  duration latest{};                  ///< That the machine woke who was ready.
+  duration longest_wait{};            ///< For which daemon or agent was kept from running.
   std::uint64_t looks = 0;            ///< At the device, since nobody of sluice dies;
   std::uint64_t looks_by_batch = 0;   ///< and that saw a queue held by batch commands.
 
@@ -177,6 +177,7 @@ class world {
                                              const std::string& tag, const std::string& log) const;
   void configure(const std::string& policy) const;
   void start_daemon();
+  void watch_processors();
   pid_t agent() const;
   /// With the device; 0 for what is not there.
   std::vector<std::pair<std::string, pid_t>> sluice_processes() const;
@@ -217,7 +218,6 @@ class world {
   const std::atomic<int>& stop_;
   const time_point began_ = clock::now();
   std::mt19937_64 bits_;
-  std::unique_ptr<lateness> machine_;
   test::simulated_device device_;
   const test::device_view view_{device_.root()};
   const std::string directory_;
@@ -227,10 +227,13 @@ class world {
   std::unique_ptr<test::child_process> daemon_;
   bool daemon_may_end_ = false;
   act now_{};
-  time_point sluice_is_whole_at_{};          ///< Its processes die one at a time.
-  pid_t agent_ = 0;                          ///< That lived when it was looked at last.
-  bool agent_may_die_ = false;               ///< By our last fault of sluice's processes.
-  std::optional<time_point> late_at_;        ///< When the machine was as late as half the lease.
+  time_point sluice_is_whole_at_{};  ///< Its processes die one at a time.
+  pid_t agent_ = 0;                  ///< That lived when it was looked at last.
+  bool agent_may_die_ = false;       ///< By our last fault of sluice's processes.
+  /// What daemon and agent were given of the processors since the last turn.
+  std::optional<test::run_delay> given_;
+  std::optional<time_point>
+      starved_at_;  ///< When one of them had been kept from running for half of the lease.
   std::optional<time_point> agent_died_at_;  ///< The last one that nobody had ended.
   std::vector<slot> slots_;
   std::vector<errand> errands_;

@@ -123,7 +123,7 @@ class ProcessPause : public ::testing::Test {
     file >> pid;
     return pid;
   }
-  static pid_t guardian_of(pid_t agent) {
+  static pid_t find_guardian_of(pid_t agent) {
     for (const auto& each : std::filesystem::directory_iterator{"/proc"}) {
       const auto pid = kfd::parse_number<pid_t>(each.path().filename().string());
       if (!pid || kfd::command_of(*pid) != "sluice-guardian") continue;
@@ -131,6 +131,12 @@ class ProcessPause : public ::testing::Test {
       if (kfd::status_number(status, "PPid") == static_cast<std::uint64_t>(agent)) return *pid;
     }
     return 0;
+  }
+  /// It takes its name once it runs.
+  static pid_t guardian_of(pid_t agent) {
+    pid_t found = 0;
+    within(soon, [&] { return (found = find_guardian_of(agent)) != 0; });
+    return found;
   }
   static bool gone(pid_t pid) {
     if (::kill(pid, 0) != 0) return true;
@@ -251,7 +257,7 @@ TEST_F(ProcessPause, IsNeverChosenWithoutTheOption) {
   begin();
   backend_loop loop{make_agent_backend(options(false))};
   ASSERT_TRUE(loop.start());
-  EXPECT_EQ(guardian_of(agent_pid()), 0);
+  EXPECT_EQ(find_guardian_of(agent_pid()), 0);
   ASSERT_TRUE(loop->attach(target_id, target_->pid(), target_->start_time()));
   ASSERT_TRUE(loop.until([&] { return loop.attachments.contains(target_id); }));
   EXPECT_EQ(loop.attachments[target_id], errc::not_managed);
@@ -408,7 +414,7 @@ TEST_F(ProcessPause, IsUndoneByTheAgentWhenItsGuardianIsKilled) {
   EXPECT_TRUE(runs_again());
   ASSERT_TRUE(loop.until([&] { return loop.restorations == 1; }));
   EXPECT_TRUE(loop.until([&] {
-    const pid_t second = guardian_of(agent_pid());
+    const pid_t second = find_guardian_of(agent_pid());
     return second != 0 && second != first;
   }));
   EXPECT_THAT(said(), HasSubstr("its guardian is gone"));
