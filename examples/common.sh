@@ -7,11 +7,15 @@ sluice_build_packages=(
   libboost1.81-dev liburing-dev libspdlog-dev libfmt-dev libfuse3-dev libcli11-dev
   libtomlplusplus-dev libsystemd-dev libseccomp-dev libgtest-dev libgmock-dev libbenchmark-dev)
 
-# On top of the above: sanitizer builds with clang, valgrind, the format check, a load for HTTP servers, Python
-# servers as clients of the scheduler, AMD's own libraries as clients of the simulated device, a model checker, and
-# AMD's compiler (65 MB, 350 MB once installed).
+# On top of the above, for unit tests (tests/run.sh --quick): the format check, a compiler cache and a fast linker, and
+# Python for policies written in it.
+sluice_unit_test_packages=(ccache clang-format git lld procps python3 libpython3.11)
+
+# On top of these, for all tests: sanitizer builds with clang, valgrind, a load for HTTP servers, Python servers as
+# clients of the scheduler, AMD's own libraries as clients of the simulated device, a model checker, and AMD's
+# compiler (65 MB, 350 MB once installed).
 sluice_test_packages=(
-  clang libclang-rt-dev lld valgrind clang-format git procps python3 libpython3.11 wrk
+  clang libclang-rt-dev valgrind wrk
   python3-pip python3-prometheus-client python3-starlette python3-uvicorn python3-yaml apparmor doxygen
   libhsakmt-dev rocminfo spin hipcc libamdhip64-dev)
 

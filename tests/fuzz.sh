@@ -32,7 +32,7 @@ for name; do
   [ -f "tests/fuzz/$name.cpp" ] || { echo "fuzz.sh: there is no target '$name'; names are those of tests/fuzz/*.cpp" >&2; exit 2; }
 done
 if [ -z "$build" ]; then
-  install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}" || exit 1
+  install_missing "${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}" "${sluice_test_packages[@]}" || exit 1
   build=$PWD/build/asan
   [ -f "$build/build.ninja" ] || cmake --preset asan >/dev/null || exit 1
   cmake --build --preset asan --target sluice_fuzz_targets || exit 1

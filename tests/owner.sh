@@ -17,7 +17,7 @@ case ${1-} in
   *) sed -n '2s/^# //p' tests/owner.sh >&2; exit 2 ;;
 esac
 
-install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}"
+install_missing "${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}"
 mkdir -p build
 cmake --preset release >build/owner.configure.log 2>&1 || { cat build/owner.configure.log; exit 1; }
 cmake --build --preset release --target integration_owners_cases_test

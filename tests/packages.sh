@@ -149,7 +149,7 @@ if [ "${1-}" = --in-chroot ]; then
     ${https_proxy:+"https_proxy=$https_proxy"} chroot "$root" /sluice/tests/packages.sh --inside
 fi
 
-install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}" "${sluice_package_packages[@]}" debootstrap
+install_missing "${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}" "${sluice_test_packages[@]}" "${sluice_package_packages[@]}" debootstrap
 echo "--- builds the packages"
 mkdir -p build
 cmake --preset package -DSLUICE_BUILD_EXAMPLES=ON >build/package.configure.log 2>&1 || { cat build/package.configure.log; exit 1; }

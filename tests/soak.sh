@@ -32,7 +32,7 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 
-install_missing "${sluice_build_packages[@]}" "${sluice_test_packages[@]}"
+install_missing "${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}"
 mkdir -p build
 cmake --preset release >build/soak.configure.log 2>&1 || { cat build/soak.configure.log; exit 1; }
 cmake --build --preset release --target soak

@@ -118,6 +118,10 @@ function(sluice_add_program name)
   endif()
 endfunction()
 
+# Unit tests run in builds with sanitizers and in the preset quick. The preset release repeats none of them, but for
+# those that cannot run with sanitizers.
+option(SLUICE_UNIT_TESTS "Run all unit tests, not only those that cannot run with sanitizers" ON)
+
 # Build exactly what `ctest -L unit` and `ctest -L threads` run. The tests with threads are those unit tests that
 # the thread sanitizer runs. sluice_unit_tests_AREA builds the unit tests of one area.
 add_custom_target(sluice_unit_tests)
@@ -131,16 +135,20 @@ function(sluice_test_area variable)
   set(${variable} ${area} PARENT_SCOPE)
 endfunction()
 
-# sluice_add_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s]): one gtest program, one CTest entry.
-# `ctest -j` starts those with the longest timeouts first.
+# sluice_add_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [UNSANITIZED]): one gtest program, one CTest entry.
+# UNSANITIZED marks a unit test that is not in builds with sanitizers. `ctest -j` starts those with the longest timeouts first.
 # Tests share a precompiled header (tests/support) and are not optimised: that halves their compile time. In unity
 # builds a program's files are compiled as one, so each file's helpers are in a namespace named after the file.
 function(sluice_add_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "UNSANITIZED" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE sluice_warnings sluice_test_flags ${arg_DEPS} GTest::gtest_main)
   target_precompile_headers(${name} REUSE_FROM sluice_test_precompiled)
   set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
+  if(unit IN_LIST arg_LABELS AND NOT arg_UNSANITIZED AND NOT SLUICE_UNIT_TESTS)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -159,6 +167,14 @@ function(sluice_add_test name)
     endif()
     add_dependencies(sluice_unit_tests_${area} ${name})
   endif()
+endfunction()
+
+# sluice_run_alone(TEST...): these measure time, so nothing runs beside them. `ctest -L alone` runs them.
+function(sluice_run_alone)
+  foreach(test ${ARGN})
+    set_property(TEST ${test} APPEND PROPERTY LABELS alone)
+    set_property(TEST ${test} PROPERTY RUN_SERIAL ON)
+  endforeach()
 endfunction()
 
 # A test for which this machine lacks a program: CTest shows that it was skipped, instead of nothing.
