@@ -58,6 +58,19 @@ install_missing() {
   fi
 }
 
+# without_autogroups: until the script ends, Linux does not put each session into a scheduling group of its own. With
+# these groups, Linux 6.18 on a busy machine lets a thread that is ready wait for up to 10 s, which no scheduler of a GPU
+# can make up for; without them, for a few ms.
+without_autogroups() {
+  local file=/proc/sys/kernel/sched_autogroup_enabled
+  [ "$(cat "$file" 2>/dev/null)" = 1 ] || return 0
+  if as_root sh -c "echo 0 2>/dev/null >$file"; then
+    trap "as_root sh -c 'echo 1 >$file'" EXIT
+  else
+    echo "$(basename "$0"): $file cannot be set to 0: beside other work, tests that measure time may fail" >&2
+  fi
+}
+
 # in_own_mounts COMMAND...: becomes the command, as root, in a mount namespace of its own, so that no mount
 # outlives it.
 in_own_mounts() {

@@ -33,6 +33,7 @@ if [ -z "$build" ]; then
     faults_calm_test || exit 1
 fi
 
+without_autogroups
 failed=
 for name in unit matrix injections calm; do
   program=$build/bin/faults_${name}_test

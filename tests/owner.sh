@@ -21,6 +21,7 @@ install_missing "${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}"
 mkdir -p build
 cmake --preset release >build/owner.configure.log 2>&1 || { cat build/owner.configure.log; exit 1; }
 cmake --build --preset release --target integration_owners_cases_test
+without_autogroups
 log=build/owner.log
 code=0
 as_root env SLUICE_OWNERS_SECONDS="$seconds" build/release/bin/integration_owners_cases_test >"$log" 2>&1 || code=$?

@@ -101,6 +101,7 @@ if [ -n "$quick" ]; then
   step "quick: build" build quick "${targets[@]}" &&
     step "quick: unit tests" ctest --preset quick -L unit -L "$label" -j2
 else
+  without_autogroups
   step "format" format_check
   [ -z "$long" ] || export SLUICE_TEST_LONG=1
   step "release: build" build release all all_verify_interface_header_sets

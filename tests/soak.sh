@@ -36,5 +36,6 @@ install_missing "${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}"
 mkdir -p build
 cmake --preset release >build/soak.configure.log 2>&1 || { cat build/soak.configure.log; exit 1; }
 cmake --build --preset release --target soak
+without_autogroups
 cd "$caller"
 as_root "$top/build/release/bin/soak" "${arguments[@]}"
