@@ -118,7 +118,7 @@ std::vector<std::string> arrival_options::arguments() const {
 
 checked<arrivals> arrival_options::load() const {
   if (trace.empty()) return speed_up(generate(seed, window.value_or(4s)), speedup);
-  const checked<arrivals> all = read_trace_file(trace);
+  checked<arrivals> all = read_trace_file(trace);
   if (all.has_error()) return all;
   return speed_up(busiest(*all, window.value_or(8s)), speedup);
 }

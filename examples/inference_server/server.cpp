@@ -309,7 +309,7 @@ asio::awaitable<void> server::say_goodbye(connection& peer) {
   peer.stream.expires_after(1s);
   std::array<char, 4096> unread{};
   std::size_t total = 0;
-  while (!failed && total < 256 * 1024) {
+  while (!failed && total < std::size_t{256} * 1024) {
     const auto [over, bytes] = co_await peer.stream.async_read_some(asio::buffer(unread), no_throw);
     failed = over;
     total += bytes;

@@ -35,8 +35,8 @@ struct server_options {
   unsigned most_tokens = 4096;
 
   std::size_t most_connections = 1024;
-  std::size_t head_limit = 8 * 1024;   ///< Bytes.
-  std::size_t body_limit = 64 * 1024;  ///< Bytes.
+  std::size_t head_limit = std::size_t{8} * 1024;   ///< Bytes.
+  std::size_t body_limit = std::size_t{64} * 1024;  ///< Bytes.
   /// From the connection, or from the last answer on it, to the end of a request's head.
   sluice::duration head_time = std::chrono::seconds(10);
   sluice::duration body_time = std::chrono::seconds(5);   ///< From the head to the body's end.

@@ -54,8 +54,7 @@ class acting_side final : public backend_listener {
     const auto& by_commands = acting_ == mechanism::batch_commands;
     std::set<std::pair<time_point, time_point>> calls;
     const time_point began = clock::now();
-    for (bool more = true; more;) {
-      more = false;
+    for (;;) {
       results_.clear();
       std::size_t sent = 0;
       for (const process_id target : targets_) {
@@ -73,7 +72,6 @@ class acting_side final : public backend_listener {
         if (at_once == 1) break;  // one by one
       }
       if (sent == 0) break;
-      more = true;
       driver_->flush();
       until([&] { return results_.size() == sent; });
       for (const auto& result : results_) {

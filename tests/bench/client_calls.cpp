@@ -129,7 +129,8 @@ int measure(length how) {
   both.life = 2;
   int status = 1;
   ::waitpid(child, &status, 0);
-  const auto expected = static_cast<std::uint64_t>(how.rounds * how.rings);
+  const auto expected =
+      static_cast<std::uint64_t>(how.rounds) * static_cast<std::uint64_t>(how.rings);
   const auto all = second.stats();
   if (status == 0 && all.suspends == expected && all.decision.count() == expected) return 0;
   std::fprintf(stderr, "client_calls: of %llu begins %llu led to a suspend\n",

@@ -63,7 +63,7 @@ void begin_to_batch(benchmark::State& state, bool with_journal) {
   if (!client) return state.SkipWithError("no client");
   world.step();
   distribution taken(state);
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     const auto before = world.driver.submitted();
     const time_point began = clock::now();
     client->begin();
@@ -91,7 +91,7 @@ void inbox_to_batch(benchmark::State& state) {
   observation seen = process_seen(serving_pid, role::online);
   seen.kind = observation_kind::pointers_seen;
   seen.gpu = shared_gpu;
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     const auto before = world.driver.submitted();
     seen.work = online_work::running;
     seen.count = 1;
@@ -136,7 +136,7 @@ void floor_of_inbox_to_batch(benchmark::State& state) {
                    .deliver = [&](const observation& one, time_point) { heard = one; }});
   distribution taken(state);
   observation seen = process_seen(serving_pid, role::online);
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     const time_point began = clock::now();
     seen.at = began;
     box.producer().push(seen);
@@ -156,7 +156,7 @@ void serial_decisions(benchmark::State& state) {
   if (!client) return state.SkipWithError("no client");
   world.step();
   const auto before = world.driver.submitted();
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     client->begin();
     world.step();
     world.step();

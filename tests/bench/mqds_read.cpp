@@ -50,7 +50,8 @@ std::string whole_text() {
 }
 
 bool right(const result<kfd::mqds>& seen) {
-  if (!seen || seen->problems || seen->queues.size() != processes * queues) return false;
+  if (!seen || seen->problems || seen->queues.size() != std::size_t{processes} * queues)
+    return false;
   for (int i = 0; i < processes * queues; ++i) {
     const kfd::mqd& one = seen->queues[static_cast<std::size_t>(i)];
     const std::uint64_t ring = ring_of(i / queues, i % queues);

@@ -135,7 +135,8 @@ bool same(const std::vector<kfd::listed_queue>& seen) {
   if (seen.size() != std::size_t{processes} * queues) return false;
   for (const kfd::listed_queue& each : seen) {
     const auto id = static_cast<std::uint32_t>(each.id);
-    if (each.what.ring_size != 4096U * (id + 1) || each.what.gpu != gpu_id{0x1000 + id % 8})
+    if (each.what.ring_size != std::uint64_t{4096} * (id + 1) ||
+        each.what.gpu != gpu_id{0x1000 + id % 8})
       return false;
   }
   return true;

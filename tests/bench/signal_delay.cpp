@@ -161,7 +161,7 @@ class attached_backend {
  public:
   attached_backend(std::unique_ptr<backend> driver, pid_t pid) : loop_(std::move(driver)) {
     const auto who = kfd::identity_of(pid);
-    if (!who || !loop_.start() || !loop_->attach(target_, pid, who->start_time) ||
+    if (!who || !loop_.start() || !loop_->attach(target, pid, who->start_time) ||
         !loop_.until([&] { return loop_.added.size() == 1; }))
       throw std::runtime_error("the backend does not attach");
   }
@@ -171,7 +171,7 @@ class attached_backend {
 
   void begin(command_kind kind) {
     work_.id += 1;
-    work_.target = target_;
+    work_.target = target;
     work_.gpu = loop_.added.front().gpu;
     work_.kind = kind;
     work_.count = 1;
@@ -188,7 +188,7 @@ class attached_backend {
   }
 
  private:
-  static constexpr process_id target_{1};
+  static constexpr process_id target{1};
   test::backend_loop loop_;
   batch work_;
 };

@@ -182,7 +182,7 @@ class attached_bench : public core_bench {
  public:
   explicit attached_bench(std::initializer_list<std::uint32_t> queues = {0},
                           scheduler_config config = quick_config())
-      : core_bench(std::move(config)) {
+      : core_bench(config) {
     create(100, role::offline, gpu_a, queues);
     attach_all();
   }

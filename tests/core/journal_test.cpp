@@ -50,7 +50,7 @@ class journal_bench : public core_bench {
  public:
   explicit journal_bench(kept_journal& into, scheduler_config config = quick_config(),
                          std::unique_ptr<policy> decider = make_fixed_timeslice({.slice = 20ms}))
-      : core_bench(std::move(config), std::move(decider), {}, nullptr, &into), journal(into) {}
+      : core_bench(config, std::move(decider), {}, nullptr, &into), journal(into) {}
 
   kept_journal& journal;
 };

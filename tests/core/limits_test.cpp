@@ -571,7 +571,7 @@ TEST(Client, IsWithdrawnByTheAssignmentOfAnother) {
   bench.settle();
   EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 0U);
   EXPECT_EQ(client.id(), id);
-  EXPECT_EQ(next.id(), client_id::none);
+  EXPECT_EQ(next.id(), client_id::none);  // NOLINT: as documented.
   auto& same = client;
   client = std::move(same);
   EXPECT_EQ(client.id(), id);

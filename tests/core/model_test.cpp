@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <iostream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -83,9 +84,8 @@ TEST_F(Model, AgreesThroughRandomSteps) {
     const steps history = make_steps(seed.value() + number, steps_of_history);
     const verdict found = play(history);
     if (!found.well()) {
-      std::printf("SLUICE_TEST_SEED=%llu begins with the history that failed\n",
-                  static_cast<unsigned long long>(seed.value() + number));
-      std::fflush(stdout);
+      std::cout << "SLUICE_TEST_SEED=" << seed.value() + number
+                << " begins with the history that failed\n";
       return report(history, found);
     }
   }

@@ -170,7 +170,7 @@ TEST_F(Spans, OfOtherProcessesAreLookedAtInEqualShares) {
   for (const client_id each : ids) EXPECT_GE(seen_of(each), std::min<long>(few, 1024 / 8));
   EXPECT_EQ(seen_of(ids.back()), few);
   for (int turn = 0; turn < 7; ++turn) bench_.step();
-  EXPECT_EQ(seen_.size(), 7 * SLUICE_WORDS_MARKS + few);
+  EXPECT_EQ(seen_.size(), std::uint64_t{7} * SLUICE_WORDS_MARKS + few);
   // One that leaves is heard to its end, whatever the others do.
   const std::size_t before = seen_.size();
   for (const auto& each : pages) {

@@ -168,7 +168,8 @@ struct combination {
   party who{};
   fault what{};
   mechanism_used how{};
-  friend auto operator<=>(const combination&, const combination&) = default;
+  friend auto operator<=>(const combination&, const combination&) =
+      default;  // NOLINT: clang-tidy 14 takes its 0 for a pointer.
 };
 
 constexpr effect effect_of(const combination& one) {

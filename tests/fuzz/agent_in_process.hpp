@@ -6,7 +6,7 @@
 
 // The program itself, but for its main(): nothing else sees what it makes of its host.
 #define SLUICE_VERSION "of a test"
-#define main agent_main
+#define main agent_main  // NOLINT: its name.
 #include "sluice_agent.cpp"
 #undef main
 #undef SLUICE_VERSION
@@ -192,7 +192,7 @@ class driver {
           entries[id].queue_id = id;
           entries[id].gpu_id = gpus[id % gpus.size()];
           entries[id].queue_type = uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
-          entries[id].ring_base_address = 0x10000 * (id + 1);
+          entries[id].ring_base_address = std::uint64_t{0x10000} * (id + 1);
         }
         to.num_queues = queues_each;
         return 0;

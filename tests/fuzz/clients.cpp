@@ -107,7 +107,7 @@ class connection {
         page_(memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
         bell_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     const bool good = !few();
-    (void)!ftruncate(page_, good ? sizeof(sluice_client_words)
+    (void)!ftruncate(page_, good ? off_t{sizeof(sluice_client_words)}
                                  : input_.ConsumeIntegralInRange<off_t>(0, 1 << 16));
     (void)fcntl(page_, F_ADD_SEALS, few() ? input_.ConsumeIntegralInRange<int>(0, 63) : good_seals);
     if (!good) return;

@@ -260,7 +260,7 @@ class machine {
     const auto number = ++calls_;
     answers_[number] = 0;
     last_ = driver_->ioctl(pid, file->second, command, in,
-                           [this, number](sim::ioctl_reply) { ++answers_[number]; });
+                           [this, number](const sim::ioctl_reply&) { ++answers_[number]; });
   }
 
   void publish(pid_t pid) {

@@ -54,7 +54,7 @@ class feeder {
     }
     if (length_ > 0ns) {
       for (std::size_t i = 0; i < queues_.size(); ++i) {
-        threads_.emplace_back([this, i](std::stop_token stop) { feed(queues_[i], stop); });
+        threads_.emplace_back([this, i](const std::stop_token& stop) { feed(queues_[i], stop); });
       }
     }
   }

@@ -193,7 +193,7 @@ TEST(FixedTimeslice, MinimalSlicesStillHold) {
 /// Two GPUs with a group each, and two clients.
 class weighted_node : public testing::policy_harness {
  public:
-  explicit weighted_node(std::string release = "slice_end") : policy_harness(make(release)) {
+  explicit weighted_node(const std::string& release = "slice_end") : policy_harness(make(release)) {
     table().add_group(train, role::offline, {gpu_a});
     table().add_group(other, role::offline, {gpu_b});
     table().add_client(chat, "chat.eu-1");

@@ -50,7 +50,7 @@ TEST(DecayingHistogram, ForgetsWhatIsOld) {
   EXPECT_LE(lengths.total(), 128);
 }
 
-decaying_histogram gaps_of(std::vector<std::pair<duration, int>> what) {
+decaying_histogram gaps_of(const std::vector<std::pair<duration, int>>& what) {
   decaying_histogram gaps(100'000);
   for (const auto& [gap, times] : what) {
     for (int i = 0; i < times; ++i) gaps.add(gap);

@@ -202,7 +202,7 @@ std::unique_ptr<test::child_process> world::start(const std::vector<std::string>
   for (const int each : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&endings, each);
   ::sigprocmask(SIG_BLOCK, &endings, &before);
   auto started = std::make_unique<test::child_process>([&](test::channel&) {
-    for (std::string setting : device_.environment()) {
+    for (const std::string& setting : device_.environment()) {
       const auto equals = setting.find('=');
       ::setenv(setting.substr(0, equals).c_str(), setting.c_str() + equals + 1, 1);
     }

@@ -172,7 +172,7 @@ class victim {
     const auto now = clock::now();
     for (const lane& each : lanes_)
       if (each.busy) longest_ = std::max(longest_, now - each.last);
-    const auto text = "count " + std::to_string(done_) + " " + std::to_string(longest_.count());
+    auto text = "count " + std::to_string(done_) + " " + std::to_string(longest_.count());
     done_ = 0;
     longest_ = {};
     return text;

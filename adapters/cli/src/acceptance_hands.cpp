@@ -449,15 +449,15 @@ std::string status_text(int status) {
   return fmt::format("signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
 }
 
-void bench::expect_quiet(victim& held, duration for_, std::string_view while_) {
+void bench::expect_quiet(victim& held, duration span, std::string_view meanwhile) {
   // What ended before may be told late.
-  const time_point end = clock::now() + std::max<duration>(for_ * 5, 500ms);
+  const time_point end = clock::now() + std::max<duration>(span * 5, 500ms);
   while (clock::now() < end) {
     (void)held.count();
-    by.pause(for_);
+    by.pause(span);
     if (held.count().done == 0) return;
   }
-  fail(fmt::format("the victim's kernels go on {}", while_));
+  fail(fmt::format("the victim's kernels go on {}", meanwhile));
 }
 
 void bench::expect_progress(victim& running, std::string_view when) {

@@ -28,7 +28,7 @@ namespace sluice::cli::acceptance {
 
 /// Ends a step before its end.
 struct step_end : std::runtime_error {
-  step_end(verdict came_to_, const std::string& why) : std::runtime_error{why}, came_to{came_to_} {}
+  step_end(verdict what, const std::string& why) : std::runtime_error{why}, came_to{what} {}
   verdict came_to;
 };
 [[noreturn]] void fail(const std::string& why);
@@ -181,8 +181,8 @@ class bench {
   hands& by;
   const settings& chosen;
 
-  /// Until nothing has run for `for_`. Throws where something does.
-  void expect_quiet(victim& held, duration for_, std::string_view while_);
+  /// Until nothing has run for `span`. Throws where something does.
+  void expect_quiet(victim& held, duration span, std::string_view meanwhile);
   /// Until something ended. Throws where nothing does.
   void expect_progress(victim& running, std::string_view when);
 };

@@ -139,9 +139,9 @@ void suspend(bench& here, finding& found, unsigned queues, bool busy) {
   }
   here.by.detach();
 }
-template <unsigned queues, bool busy>
+template <unsigned Queues, bool Busy>
 void suspend(bench& here, finding& found) {
-  suspend(here, found, queues, busy);
+  suspend(here, found, Queues, Busy);
 }
 
 void doorbell(bench& here, finding& found) {

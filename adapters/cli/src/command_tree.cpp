@@ -46,7 +46,7 @@ void add_options(const CLI::App& app, described_command& to) {
     if (each->get_name().empty() && !each->get_group().empty()) add_options(*each, to);
 }
 
-void add_command(const CLI::App& app, std::vector<std::string> path,
+void add_command(const CLI::App& app, const std::vector<std::string>& path,
                  std::vector<described_command>& to) {
   described_command made{path, app.get_description(), app.get_footer(), {}, {}};
   add_options(app, made);
@@ -60,7 +60,7 @@ void add_command(const CLI::App& app, std::vector<std::string> path,
   for (const auto* each : below) {
     auto longer = path;
     longer.push_back(each->get_name());
-    add_command(*each, std::move(longer), to);
+    add_command(*each, longer, to);
   }
 }
 

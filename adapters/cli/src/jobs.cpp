@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -49,7 +50,7 @@ CLI::Validator a_span() {
 /// "3 h 12 min", "41 min", "1.0 s", "12 ms".
 std::string span_text(duration value) {
   const double seconds = std::chrono::duration<double>(value).count();
-  const auto minutes = static_cast<std::int64_t>(seconds / 60 + 0.5);
+  const auto minutes = static_cast<std::int64_t>(std::llround(seconds / 60));
   if (seconds >= 3600) return fmt::format("{} h {} min", minutes / 60, minutes % 60);
   if (seconds >= 600) return fmt::format("{} min", minutes);
   if (seconds >= 1) return fmt::format("{:.1f} s", seconds);

@@ -131,7 +131,7 @@ bool write(const std::filesystem::path& path, const std::string& text) {
 
 int write_all(const CLI::App& program, const options_of_manual& chosen) {
   const std::filesystem::path folder{chosen.folder};
-  const std::string name = program.get_name();
+  const std::string& name = program.get_name();
   const auto all = describe(program);
   const auto page_at = [&](const std::string& page, const std::string& section) {
     return folder / ("man" + section) / (page + "." + section);

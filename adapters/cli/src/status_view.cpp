@@ -231,7 +231,7 @@ std::string rule_text(const json::object& decision) {
 /// \param acted false: the daemon only observes.
 std::string decision_text(const json::object& decision, bool acted) {
   const std::string what = text_of(decision, "decision");
-  const std::string event = text_of(decision, "event");
+  std::string event = text_of(decision, "event");
   if (what == "node") return event;
   if (what == "attach" || what == "detach") {
     std::string text =

@@ -119,7 +119,7 @@ static void connect_now(keeper* self) {
   struct sluice_connection* const client = self->client;
   char why[SLUICE_WIRE_WHY];
   struct sockaddr_un to = {.sun_family = AF_UNIX};
-  strcpy(to.sun_path, client->socket); /* It fits: read_options(). */
+  memcpy(to.sun_path, client->socket, strlen(client->socket) + 1); /* It fits: read_options(). */
   /* Before, so that one that comes in between is taken for another. */
   struct stat there;
   const bool found = stat(client->socket, &there) == 0;

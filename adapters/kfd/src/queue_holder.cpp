@@ -362,7 +362,7 @@ class queue_holder::impl {
         targets_.erase(found);
         break;
       case report_kind::acts_by:
-      case report_kind::reserved: break;
+      case report_kind::reserved:
       case report_kind::gpu_lost: break;  // said by the lanes; a call in flight has its deadline
     }
   }

@@ -24,7 +24,7 @@ using std::chrono::nanoseconds;
 constexpr std::string_view header = "TIMESTAMP,ContextTokens,GeneratedTokens";
 constexpr std::uint32_t most_tokens = 100'000'000;
 // What is no trace (a device, a binary file) must not fill our memory before we say so.
-constexpr std::size_t longest_line = 64 * 1024;
+constexpr std::size_t longest_line = std::size_t{64} * 1024;
 
 /// Walks over one line and remembers what was wrong, and in which column.
 class line_reader {

@@ -220,8 +220,8 @@ void clairvoyant::find_backlogs(const std::vector<arrivals>& dealt) {
 
 double clairvoyant::run_of(std::size_t count) const {
   const std::size_t longest = shortest_run_.size() - 1;
-  return static_cast<double>(count / longest) * shortest_run_.back() +
-         shortest_run_[count % longest];
+  const std::size_t whole = count / longest;
+  return static_cast<double>(whole) * shortest_run_.back() + shortest_run_[count % longest];
 }
 
 std::size_t clairvoyant::kernels_in(double time) const {
@@ -281,7 +281,8 @@ double clairvoyant::lost_to_backlogs(duration p99) const {
   const auto n = static_cast<double>(requests_.size());
   const double forgiven = n - std::ceil(0.99 * n);
   double best = 0;
-  for (double price = most; price > most / 1e4; price /= 1.5) {
+  for (int step = 0; most / std::pow(1.5, step) > most / 1e4; ++step) {
+    const double price = most / std::pow(1.5, step);
     // On each GPU the first suspend and the last resume may lie outside the stretch.
     double sum = 0;
     std::vector<double> until;  // Most that windows up to here, none over another, lose.

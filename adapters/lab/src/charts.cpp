@@ -213,7 +213,7 @@ std::string draw(const distribution& what, const cast& who) {
   const axis x{0, decades, false, 54, 412};
   const axis y = around(values, true, 262, 24);
   std::vector<double> x_ticks{0, std::log10(2.0)};
-  for (double each = 1; each <= decades; ++each) x_ticks.push_back(each);
+  for (int each = 1; each <= decades; ++each) x_ticks.push_back(each);
   const auto percentile = [](double at) {
     return at == 0 ? "min"
                    : "p" + decimal(100 - 100 * std::pow(10, -at),
@@ -474,8 +474,9 @@ std::string draw(const heat_maps& what, const cast& who) {
     std::string numbers;
     for (std::size_t i = 0; i < one.fields.size(); ++i) {
       const auto& field = one.fields[i];
+      const std::size_t down_by = i / what.columns.size();
       const double at_x = x.at(static_cast<double>(i % what.columns.size()));
-      const double at_y = y.at(static_cast<double>(i / what.columns.size()));
+      const double at_y = y.at(static_cast<double>(down_by));
       const double shade = std::clamp(field.shade.value_or(0), -1.0, 1.0);
       add(made,
           "<g><title>{}</title><rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" "

@@ -41,7 +41,9 @@ std::string escaped(std::string_view text) {
   while (!text.empty()) {
     const std::size_t length = character(text);
     const char first = text.front();
-    if (length == 0) {
+    const bool control =
+        (first >= 0 && first < ' ' && first != '\n' && first != '\t') || first == 0x7F;
+    if (length == 0 || (length == 1 && control)) {
       made += replacement;
     } else if (length > 1) {
       made += text.substr(0, length);
@@ -55,8 +57,6 @@ std::string escaped(std::string_view text) {
       made += "&quot;";
     } else if (first == '\'') {
       made += "&#39;";
-    } else if ((first >= 0 && first < ' ' && first != '\n' && first != '\t') || first == 0x7F) {
-      made += replacement;
     } else {
       made += first;
     }

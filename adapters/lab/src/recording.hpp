@@ -145,7 +145,8 @@ using what = std::variant<seen, overflow, client, work, mark, rearm, new_policy,
 struct identity {
   pid_t pid = 0;
   std::uint64_t start = 0;
-  auto operator<=>(const identity&) const = default;
+  auto operator<=>(const identity&) const =
+      default;  // NOLINT: clang-tidy 14 takes its 0 for a pointer.
 };
 
 struct recording {

@@ -79,7 +79,7 @@ std::vector<gpu*> virtual_backend::gpus_of(const session& whose) {
 }
 
 /// One call per GPU of the target, side by side.
-void virtual_backend::configure(session& whose, std::function<void()> then) {
+void virtual_backend::configure(session& whose, const std::function<void()>& then) {
   const std::vector<gpu*> on = gpus_of(whose);
   whose.calls_left = on.size();
   for (gpu* const each : on) {
@@ -145,12 +145,12 @@ result<void> virtual_backend::submit(const batch& work) {
   const std::uint32_t in_flight = record_ != nullptr ? in_flight_(work.gpu) : 0;
   waiting_batch waiting{work, events_.now(), in_flight};
   if (how_ == mechanism::batch_commands) {
-    lanes_[&on].waiting.push_back(std::move(waiting));
+    lanes_[&on].waiting.push_back(waiting);
     if (std::find(to_flush_.begin(), to_flush_.end(), &on) == to_flush_.end()) {
       to_flush_.push_back(&on);
     }
   } else {
-    call(on, work.kind, {std::move(waiting)}, [] {});
+    call(on, work.kind, {waiting}, [] {});
   }
   return {};
 }

@@ -100,7 +100,7 @@ class virtual_backend final : public backend {
   void call(gpu& on, command_kind kind, std::vector<waiting_batch> which,
             std::function<void()> then);
   void serve(gpu& on);
-  void configure(session& whose, std::function<void()> then);
+  void configure(session& whose, const std::function<void()>& then);
   void complete(const waiting_batch& one, time_point called, time_point started);
 
   sim::engine& events_;

@@ -206,7 +206,7 @@ driver::impl::process_ptr driver::impl::add_process(std::unique_ptr<address_spac
 driver::impl::process_ptr driver::impl::lookup(pid_t leader) {
   const auto it = live_.find(leader);
   if (it == live_.end()) return nullptr;
-  const auto process = it->second;
+  auto process = it->second;
   if (os_.same_address_space(leader, *process->memory)) return process;
   bury(process);
   return nullptr;

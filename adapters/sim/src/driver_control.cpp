@@ -71,8 +71,8 @@ constexpr std::array errors{
     named_number{"ETIME", ETIME},
 };
 
-template <std::size_t count>
-std::optional<std::uint32_t> number_of(const std::array<named_number, count>& all,
+template <std::size_t Count>
+std::optional<std::uint32_t> number_of(const std::array<named_number, Count>& all,
                                        std::string_view name) {
   const auto found = std::find_if(all.begin(), all.end(),
                                   [name](const named_number& one) { return one.name == name; });
@@ -80,8 +80,8 @@ std::optional<std::uint32_t> number_of(const std::array<named_number, count>& al
   return found->number;
 }
 
-template <std::size_t count>
-std::string list(const std::array<named_number, count>& all) {
+template <std::size_t Count>
+std::string list(const std::array<named_number, Count>& all) {
   std::string out;
   for (const auto& each : all) out += (out.empty() ? "" : " ") + std::string{each.name};
   return out;

@@ -254,7 +254,7 @@ task<int> driver::impl::update_queue(call_ptr c, uapi::kfd_ioctl_update_queue_ar
 
 /// Takes the queue out of every table. Whoever needs a cycle first has run it.
 void driver::impl::drop_queue(kfd_process& process, const std::shared_ptr<kfd_queue>& queue) {
-  const auto keep = queue;
+  const auto keep = queue;  // NOLINT: the caller's may be one of those that are erased.
   keep->destroyed = true;
   engine_.cancel(keep->poll);
   close_doorbell(*keep);

@@ -53,11 +53,11 @@ std::string proc_text(pid_t tid, const char* name) {
 
 std::string status_of(pid_t tid) { return proc_text(tid, "status"); }
 
-/// The `count` numbers behind `line` ("\nName:\t") in a status text; missing ones are 0.
-template <class Number, std::size_t count>
-std::array<Number, count> numbers_of(std::string_view status, std::string_view line,
+/// The `Count` numbers behind `line` ("\nName:\t") in a status text; missing ones are 0.
+template <class Number, std::size_t Count>
+std::array<Number, Count> numbers_of(std::string_view status, std::string_view line,
                                      int base = 10) {
-  std::array<Number, count> out{};
+  std::array<Number, Count> out{};
   // The first line is the process's own name, where newlines are escaped: this finds a field.
   const auto found = status.find(line);
   if (found == std::string_view::npos) return out;
@@ -334,19 +334,18 @@ void os_linux::hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,
                               file_handover told) {
   // A tracer is a thread, and it must wait for its tracee: not the loop's business.
   const auto number = ++last_handover_;
-  handovers_.emplace(
-      number,
-      std::jthread{[this, number, tid, offset, told = std::move(told),
-                    path = file_folder_ + "/" + std::to_string(file)](std::stop_token stop) {
-        remote_open opener{tid};
-        const int refused = opener.attach();
-        loop_.post([ready = told.ready, refused] { ready(refused); });
-        const int error = refused != 0 ? 0 : opener.run(path, offset, std::move(stop));
-        loop_.post([this, number, refused, error, done = told.done] {
-          handovers_.erase(number);
-          if (refused == 0) done(error);
-        });
-      }});
+  handovers_.emplace(number, std::jthread{[this, number, tid, offset, told = std::move(told),
+                                           path = file_folder_ + "/" +
+                                                  std::to_string(file)](std::stop_token stop) {
+                       remote_open opener{tid};
+                       const int refused = opener.attach();
+                       loop_.post([ready = told.ready, refused] { ready(refused); });
+                       const int error = refused != 0 ? 0 : opener.run(path, offset, stop);
+                       loop_.post([this, number, refused, error, done = told.done] {
+                         handovers_.erase(number);
+                         if (refused == 0) done(error);
+                       });
+                     }});
 }
 
 }  // namespace sluice::sim

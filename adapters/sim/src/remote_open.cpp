@@ -206,7 +206,8 @@ int remote_open::attach() noexcept {
   return 0;
 }
 
-int remote_open::run(const std::string& path, std::size_t offset, std::stop_token stop) noexcept {
+int remote_open::run(const std::string& path, std::size_t offset,
+                     const std::stop_token& stop) noexcept {
   stopped_thread thread{tid_, stop};
   if (const int error = thread.arrive()) {
     // Wherever it is, the kernel lets it go at the end of this thread, if not here.

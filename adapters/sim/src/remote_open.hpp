@@ -31,7 +31,7 @@ class remote_open {
   /// stored as an int at `offset` of the call's argument.
   /// \return 0, or an errno value: the call fails with it, or the thread is gone (ESRCH), or its
   ///         call came back in another way than by the expected answer (ECANCELED).
-  int run(const std::string& path, std::size_t offset, std::stop_token stop) noexcept;
+  int run(const std::string& path, std::size_t offset, const std::stop_token& stop) noexcept;
 
  private:
   const pid_t tid_;

@@ -254,7 +254,8 @@ int live_and_break(const kfd::roots& where, int said, int told) {
   *reinterpret_cast<std::uint16_t*>((*bad)->ring_base()) = 5;
   (*bad)->ring();
   if (::write(said, "b", 1) != 1 || ::read(told, &order, 1) != 1) return 5;
-  auto more = (*client)->create_queue({.packets = 64});
+  const auto more = (*client)->create_queue({.packets = 64});
+  if (!more) return 6;
   for (;;) ::pause();
 }
 

@@ -304,7 +304,8 @@ TEST(Crowd, OfAThousandHostileConnectionsKeepsNobodyFromItsService) {
   }
 
   all.clear();
-  EXPECT_TRUE(eventually(patience, [&] { return open_descriptors() <= before - 2 * attackers; }))
+  EXPECT_TRUE(eventually(patience,
+                         [&] { return open_descriptors() <= before - std::size_t{2} * attackers; }))
       << open_descriptors() << " descriptors are open; " << before << " were, of which "
       << 2 * attackers << " were the test's";
   work();

@@ -42,9 +42,9 @@ class Hostile : public ::testing::Test {
     ASSERT_TRUE(node_->runs());
   }
   /// The scheduler's answer to a hello with these descriptors, as "error why".
-  std::string answer_to(const sluice_wire_hello& hello, std::vector<int> fds) {
+  std::string answer_to(const sluice_wire_hello& hello, const std::vector<int>& fds) {
     raw_client one(place_.path());
-    EXPECT_TRUE(one.send(&hello, sizeof hello, std::move(fds)));
+    EXPECT_TRUE(one.send(&hello, sizeof hello, fds));
     const auto said = one.welcome();
     if (!said) return "no answer";
     return std::to_string(said->error) + " " + said->why;

@@ -67,7 +67,7 @@ class program {
   std::string hear() {
     for (;;) {
       if (const auto end = heard_.find('\n'); end != heard_.npos) {
-        const std::string line = heard_.substr(0, end);
+        std::string line = heard_.substr(0, end);
         heard_.erase(0, end + 1);
         return line;
       }

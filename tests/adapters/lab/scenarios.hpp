@@ -39,7 +39,7 @@ inline sim::profile machine(std::uint32_t gpus = 1) {
 /// Requests of 1000 context tokens and `tokens` generated ones, at 10 us and 1 ms each, beside
 /// kernels of exactly 100 ms that fill the GPU. Of two numbers that would hide each other, each
 /// is another one.
-inline scenario known(std::vector<duration> at, std::uint32_t tokens = 0) {
+inline scenario known(const std::vector<duration>& at, std::uint32_t tokens = 0) {
   scenario made;
   made.machine = machine();
   made.work.window = 2s;

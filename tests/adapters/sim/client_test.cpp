@@ -180,7 +180,7 @@ TEST(GpuQueue, WaitsWithoutUsingTheProcessor) {
 TEST(GpuClient, TakesItsPlacesFromTheEnvironment) {
   const simulated_device device;
   child_process child{[&](channel&) {
-    for (auto setting : device.environment()) {
+    for (const auto& setting : device.environment()) {
       const auto equals = setting.find('=');
       setenv(setting.substr(0, equals).c_str(), setting.substr(equals + 1).c_str(), 1);
     }

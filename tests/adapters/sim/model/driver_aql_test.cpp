@@ -29,7 +29,7 @@ class DriverAql : public ::testing::Test {
     return time_point{duration{static_cast<std::int64_t>(ns)}};
   }
   std::uint16_t header_of(std::uint32_t slot) {
-    return b.machine.memory(app).get<std::uint16_t>(queue_area + slot * 64);
+    return b.machine.memory(app).get<std::uint16_t>(queue_area + std::uint64_t{slot} * 64);
   }
   driver_bench b;
 };
@@ -204,7 +204,7 @@ TEST_F(DriverAql, RunsNoPacketTwiceWhenTheWriteIndexRunsAhead) {
 TEST_F(DriverAql, ABrokenPacketStopsItsQueueWhereItIs) {
   ASSERT_EQ(b.create_queue(app, 1), 1);
   for (int i = 0; i < 4; ++i) b.publish(app, 0, {.length = 10ms});
-  b.machine.memory(app).put(queue_area + 2 * 64, std::uint16_t{5});  // A barrier, the third.
+  b.machine.memory(app).put(queue_area + 128, std::uint16_t{5});  // A barrier, the third.
   b.publish(app, 1, {.length = 100ms});
   b.run_for(1s);
   EXPECT_EQ(b.process_stat(app, "broken_queues"), 1);

@@ -194,7 +194,8 @@ class driver_bench {
   /// A signal in the queue's area, with value 1.
   std::uint64_t signal(pid_t pid, std::uint32_t area, std::uint32_t index,
                        std::uint32_t event_id = 0) {
-    const auto at = queue_area + area * queue_stride + ring_bytes + 0xa000 + index * 64;
+    const auto at =
+        queue_area + area * queue_stride + ring_bytes + 0xa000 + std::uint64_t{index} * 64;
     aql::signal value{};
     value.value = 1;
     value.event_id = event_id;

@@ -18,7 +18,8 @@ struct process_identity {
   pid_t pid = 0;
   std::uint64_t start_time = 0;  ///< Clock ticks from boot; observation::start_time.
 
-  friend auto operator<=>(const process_identity&, const process_identity&) = default;
+  friend auto operator<=>(const process_identity&, const process_identity&) =
+      default;  // NOLINT: clang-tidy 14 takes its 0 for a pointer.
 };
 
 /// Who has this pid now. Ask while the process cannot have been replaced: as its parent before
