@@ -15,8 +15,26 @@
 
 namespace sluice::test {
 
-/// Enough for a dump that takes longer than a lease of 100 ms.
-inline constexpr std::size_t core_bytes = std::size_t{1} << 30U;
+/// Lets a crash of this process write a core of 1 GiB into `directory`, where files take cores: a
+/// dump that takes longer than a lease of 100 ms. The core holds the same 2 MiB many times, because
+/// there are machines on which the first touch of 1 GiB takes 10 s. \return false if the system
+/// refuses; errno has the reason.
+inline bool prepare_large_core(const char* directory) {
+  constexpr std::size_t repeated = std::size_t{2} << 20U;
+  constexpr std::size_t core_bytes = std::size_t{1} << 30U;
+  const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
+  if (::chdir(directory) != 0 || ::setrlimit(RLIMIT_CORE, &all) != 0) return false;
+  // The kernel writes memory of an unlinked file to a core (bit 1 of /proc/PID/coredump_filter, set
+  // by default).
+  const int file = ::memfd_create("core", MFD_CLOEXEC);
+  if (file < 0 || ::ftruncate(file, repeated) != 0) return false;
+  for (std::size_t mapped = 0; mapped < core_bytes; mapped += repeated) {
+    void* const memory = ::mmap(nullptr, repeated, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) return false;
+    if (mapped == 0) std::memset(memory, 1, repeated);
+  }
+  return true;
+}
 
 /// Lets a process open no more descriptors, or as many as it may again. Its limit becomes the
 /// lowest number that is free, and no less: poll() fails for more descriptors than the limit.
@@ -59,14 +77,7 @@ inline std::string suffer(std::string_view what) {
     return "done";
   }
   if (what.starts_with("core ")) {
-    const std::string directory{what.substr(5)};
-    if (::chdir(directory.c_str()) != 0) return "chdir failed";
-    const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
-    ::setrlimit(RLIMIT_CORE, &all);
-    void* const memory =
-        ::mmap(nullptr, core_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory != MAP_FAILED) std::memset(memory, 1, core_bytes);
-    // Between the filling, which takes its time, and the crash.
+    if (!prepare_large_core(std::string{what.substr(5)}.c_str())) return "no core";
     (void)!::write(STDOUT_FILENO, "crashing\n", 9);
     std::abort();
   }

@@ -1,6 +1,7 @@
 /// Host, agent and target as separate processes on the simulated device, and what becomes of the
 /// target when one of the others fails.
 
+#include "affliction.hpp"
 #include "backend_loop.hpp"
 #include "launch.hpp"
 #include "offline_target.hpp"
@@ -10,7 +11,6 @@
 #include <linux/capability.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -300,13 +300,7 @@ TEST_F(Agent, ResumesInTimeWhenItsHostIsKilled) {
 TEST_F(Agent, ResumesInTimeWhenItsHostDumpsALargeCore) {
   const std::string where = device_.root();
   child_process host = host_that([where](backend_loop&) {
-    constexpr std::size_t size = std::size_t{1} << 30U;
-    const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
-    ::setrlimit(RLIMIT_CORE, &unlimited);
-    (void)!::chdir(where.c_str());
-    void* const memory =
-        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    std::memset(memory, 1, size);
+    if (!test::prepare_large_core(where.c_str())) return;
     std::signal(SIGSEGV, SIG_DFL);
     ::raise(SIGSEGV);
   });
