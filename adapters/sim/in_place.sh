@@ -62,6 +62,16 @@ sed -n 's/^drm_render_minor \([1-9]\)/\1/p' "$sysfs"/topology/nodes/*/properties
   : >"/dev/dri/renderD$minor"
   mount --bind /dev/zero "/dev/dri/renderD$minor"
 done
+# AMD's libhsakmt opens no device on a machine whose processors show no caches, as in some virtual machines.
+for processor in /sys/devices/system/cpu/cpu[0-9]*; do
+  [ ! -e "$processor/cache" ] || continue
+  cover "$processor"
+  mkdir -p "$processor/cache/index0"
+  for property in level=1 type=Data size=32K coherency_line_size=64 number_of_sets=64 ways_of_associativity=8 \
+    physical_line_partition=1 "shared_cpu_list=${processor##*/cpu}"; do
+    echo "${property#*=}" >"$processor/cache/index0/${property%%=*}"
+  done
+done
 rmdir "$staging"
 # rocminfo asks lsmod first whether the driver is loaded, and there are kernels without modules.
 mkdir -p "$SLUICE_SIM_ROOT/in_place"
