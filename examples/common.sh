@@ -30,9 +30,14 @@ as_root() {
   if [ "$(id -u)" -eq 0 ]; then
     "$@"
   elif command -v sudo >/dev/null; then
-    sudo "$@"
+    # sudo drops the environment, and with it the settings of the tests.
+    local name kept=()
+    for name in CI SLUICE_TEST_LONG SLUICE_TEST_SEED; do
+      [ -z "${!name+set}" ] || kept+=("$name=${!name}")
+    done
+    sudo env "${kept[@]}" "$@"
   else
-    echo "$(basename "$0"): '$1' needs root, and there is no sudo: run this as root" >&2
+    echo "$(basename "$0"): '$1' needs root, and sudo is not installed; run this script as root" >&2
     return 1
   fi
 }
@@ -40,7 +45,7 @@ as_root() {
 # install_missing PACKAGE...: installs those that are not there, and nothing when all are.
 install_missing() {
   if ! command -v dpkg-query >/dev/null; then
-    echo "$(basename "$0"): this is no Debian; these must be there already: $*" >&2
+    echo "$(basename "$0"): not a Debian system; these packages must be installed already: $*" >&2
     return 0
   fi
   local package missing=()
@@ -58,17 +63,32 @@ install_missing() {
   fi
 }
 
+# at_exit COMMAND: evaluates COMMAND when the script ends, after those of earlier calls.
+at_exit_commands=()
+at_exit() {
+  at_exit_commands+=("$1")
+  trap 'for command in "${at_exit_commands[@]}"; do eval "$command"; done' EXIT
+}
+
 # without_autogroups: until the script ends, Linux does not put each session into a scheduling group of its own. With
-# these groups, Linux 6.18 on a busy machine lets a thread that is ready wait for up to 10 s, which no scheduler of a GPU
-# can make up for; without them, for a few ms.
+# these groups, Linux 6.18 on a busy machine delays a ready thread by up to 10 s, for which no scheduler of a GPU can
+# make up; without them, by a few ms. Scripts that overlap share a lock; the last one restores the setting.
 without_autogroups() {
-  local file=/proc/sys/kernel/sched_autogroup_enabled
-  [ "$(cat "$file" 2>/dev/null)" = 1 ] || return 0
-  if as_root sh -c "echo 0 2>/dev/null >$file"; then
-    trap "as_root sh -c 'echo 1 >$file'" EXIT
-  else
-    echo "$(basename "$0"): $file cannot be set to 0: beside other work, tests that measure time may fail" >&2
+  local file=/proc/sys/kernel/sched_autogroup_enabled lock=/run/lock/sluice-autogroups
+  [ -e "$file" ] || return 0
+  # The file is empty, or contains the value to restore.
+  if ! as_root touch "$lock" || ! exec {autogroups_lock}<"$lock" || ! flock -s "$autogroups_lock"; then
+    echo "$(basename "$0"): cannot lock $lock; tests that measure time may fail on a busy machine" >&2
+    return 0
   fi
+  if [ "$(cat "$file")" = 1 ]; then
+    if ! as_root sh -c "echo 1 >$lock && echo 0 2>/dev/null >$file"; then
+      echo "$(basename "$0"): cannot set $file to 0; tests that measure time may fail on a busy machine" >&2
+      return 0
+    fi
+    echo "$(basename "$0"): kernel.sched_autogroup_enabled is 0 until this script ends"
+  fi
+  at_exit "! flock -x -n $autogroups_lock || [ ! -s $lock ] || as_root sh -c 'cat $lock >$file; : >$lock'"
 }
 
 # in_own_mounts COMMAND...: becomes the command, as root, in a mount namespace of its own, so that no mount

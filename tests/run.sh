@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # usage: tests/run.sh [--long | --quick [AREA...]]
-# Installs what is missing and runs every kind of test: the format check, the release build with its tests, unit
-# tests and fuzz targets under the address and undefined-behaviour sanitizers, and tests with threads under the
-# thread sanitizer, in a build without io_uring. At the end it prints how long each step took. tests/README.md
-# tells what each kind proves.
-# --long: what is repeated elsewhere and what takes long, too: run it before a release.
-# --quick: only the format check and the unit tests of these areas (core, policies, kfd, agent, node, ...; without
-#   an AREA of all), in a build made for it.
+# Run every kind of test (tests/README.md). Installs missing Debian packages first.
+# The steps are the format check and the release build with its tests. Unit tests and fuzz targets run with the address
+# and undefined-behaviour sanitizers. Tests with threads run with the thread sanitizer, in a build without io_uring.
+# At the end the script prints the duration of each step.
+#   --long   Also run the long and the repeated forms. Use it before a release.
+#   --quick  Run only the format check and the unit tests of each AREA, in a separate build. Without AREA, run the
+#            unit tests of all areas. Areas: core, policies, kfd, agent, node, ...
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -25,17 +25,10 @@ case ${1-} in
     areas=("$@")
     set --
     ;;
-  -h | --help) sed -n '2,10s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
+  -h | --help) sed -n '2,9s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
   *) usage >&2; exit 2 ;;
 esac
 [ $# -eq 0 ] || { usage >&2; exit 2; }
-for area in "${areas[@]}"; do
-  if [ ! -d "tests/$area" ] && [ ! -d "tests/adapters/$area" ]; then
-    echo "run.sh: no area $area: an area is a folder of tests or of tests/adapters" >&2
-    exit 2
-  fi
-done
-
 packages=("${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}")
 [ -n "$quick" ] || packages+=("${sluice_test_packages[@]}" "${sluice_package_packages[@]}")
 install_missing "${packages[@]}" || exit 1
@@ -44,25 +37,33 @@ began=$(date +%s)
 mkdir -p build/logs
 steps=build/logs/steps.$$
 : >"$steps" || exit 1
+at_exit "rm -f $steps"
 # Of all processors together, in hundredths of a second: what the hypervisor gave to others.
 steal() { awk '$1 == "cpu" { print $9 }' /proc/stat; }
 stolen_before=$(steal)
 
-# step NAME COMMAND...: runs it, remembers how it ended and what it took, and goes on. Steps may run beside each
-# other: with `quiet=yes` a step prints only its end, or all if it failed.
+# record NAME CODE TIMES: the result of a step, for the summary. TIMES: seconds of wall, user and system time.
+record() {
+  echo "=== $1: $([ "$2" -eq 0 ] && echo passed || echo "FAILED with code $2")"
+  echo "$1|$2|$3" >>"$steps"
+}
+
+# step NAME COMMAND...: runs the command, records its result, and returns its exit code. Steps may run in parallel:
+# with `quiet=yes` a step prints only its end, or its whole output if it failed.
 step() {
   local name=$1 code=0 TIMEFORMAT='%0R %0U %0S' log
   log=build/logs/${name//[^a-z0-9]/_}.log
   shift
-  echo "=== $name$(printf '%s' "${quiet:+ (beside other steps; prints to $log)}")"
+  echo "=== $name$(printf '%s' "${quiet:+ (in parallel; output in $log)}")"
+  # A subshell counts no processor time of steps that run in parallel.
   if [ -n "$quiet" ]; then
-    { time "$@" >"$log" 2>&1; } 2>"$log.time" || code=$?
+    (time "$@" >"$log" 2>&1) 2>"$log.time" || code=$?
     [ "$code" -eq 0 ] || cat "$log"
   else
-    { time "$@" > >(tee "$log") 2>&1; } 2>"$log.time" || code=$?
+    (time "$@" > >(tee "$log") 2>&1) 2>"$log.time" || code=$?
   fi
-  echo "=== $name: $([ "$code" -eq 0 ] && echo passed || echo "FAILED with code $code")"
-  echo "$name|$code|$(cat "$log.time")" >>"$steps"
+  # Beside the times, the shell reports there which signal ended the command.
+  record "$name" "$code" "$(grep -xE '[0-9]+ [0-9]+ [0-9]+' "$log.time" || echo 0 0 0)"
   return "$code"
 }
 quiet=
@@ -70,7 +71,7 @@ quiet=
 format_check() {
   local files
   mapfile -t files < <(git -c safe.directory='*' ls-files '*.cpp' '*.hpp' '*.h' '*.c')
-  [ ${#files[@]} -gt 0 ] || { echo "git lists no files here"; return 1; }
+  [ ${#files[@]} -gt 0 ] || { echo "git lists no source files"; return 1; }
   clang-format --dry-run -Werror "${files[@]}"
 }
 # build PRESET [-DOPTION=VALUE...] [TARGET...]
@@ -78,46 +79,65 @@ build() {
   local preset=$1 options=()
   shift
   while [[ ${1-} == -D* ]]; do options+=("$1") && shift; done
+  # Compilers allocate much memory. In virtual machines on which a page fault is slow (20 us), huge pages save a quarter
+  # of clang's processor time.
+  local GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+  export GLIBC_TUNABLES
   cmake --preset "$preset" "${options[@]}" && cmake --build --preset "$preset" ${1+--target "$@"}
+}
+# build_unit_tests AREA...: in the preset quick.
+build_unit_tests() {
+  local area available
+  cmake --preset quick >/dev/null || return 1
+  available=$(cmake --build --preset quick --target help | sed -n 's/^sluice_unit_tests_\([a-z_]*\):.*/\1/p')
+  for area; do
+    if ! grep -qx -- "$area" <<<"$available"; then
+      echo "run.sh: unknown area '$area'; available: $(paste -s -d ' ' <<<"$available")" >&2
+      return 2
+    fi
+  done
+  build quick "${@/#/sluice_unit_tests_}"
 }
 # with_sanitizers: everything that clang builds. The build of tsan has Asio on epoll alone, and so is also what a build
 # without io_uring must manage.
 with_sanitizers() {
+  # Tests of the release build mostly wait; these steps get what they leave.
+  renice -n 19 "$BASHPID" >/dev/null
   step "asan: build of unit tests and fuzz targets" build asan sluice_unit_tests sluice_fuzz_targets &&
-    { step "asan: unit tests" ctest --preset asan -L unit -j2
-      step "asan: fuzz targets" ctest --preset asan -L fuzz -j2; }
+    { step "asan: unit tests" as_root ctest --preset asan -L unit -j2
+      step "asan: fuzz targets" as_root ctest --preset asan -L fuzz -j2; }
   step "tsan: build of the tests with threads" build tsan sluice_threads_tests online_demo &&
-    step "tsan: tests with threads" ctest --preset tsan -L threads -j2
+    step "tsan: tests with threads" as_root ctest --preset tsan -L threads -j2
+  return 0
 }
 
 if [ -n "$quick" ]; then
   step "format" format_check
-  targets=(sluice_unit_tests)
-  label=unit
   if [ ${#areas[@]} -gt 0 ]; then
-    targets=("${areas[@]/#/sluice_unit_tests_}")
     label="^($(IFS='|'; echo "${areas[*]}"))\$"
+    step "quick: build" build_unit_tests "${areas[@]}" && step "quick: unit tests" ctest --preset quick -L unit -L "$label" -j2
+  else
+    step "quick: build" build quick sluice_unit_tests && step "quick: unit tests" ctest --preset quick -L unit -j2
   fi
-  step "quick: build" build quick "${targets[@]}" &&
-    step "quick: unit tests" ctest --preset quick -L unit -L "$label" -j2
 else
   without_autogroups
   step "format" format_check
   [ -z "$long" ] || export SLUICE_TEST_LONG=1
   step "release: build" build release all all_verify_interface_header_sets
   released=$?
-  # Tests mostly wait, so that the sanitizers' builds, at the lowest priority, get what they leave.
-  quiet=yes
-  with_sanitizers &
-  quiet=
-  renice -n 19 $! >/dev/null
+  # A process group of its own, which ends with this script.
+  set -m
+  quiet=yes with_sanitizers &
+  sanitizers=$!
+  set +m
+  at_exit "kill -TERM -- -$sanitizers 2>/dev/null"
   [ "$released" -ne 0 ] || step "release: tests" as_root ctest --preset release -LE alone -j3
-  wait
+  wait "$sanitizers" || record "sanitizers" $? "0 0 0"
   [ "$released" -ne 0 ] || step "release: tests that measure time" as_root ctest --preset release -L alone
   if [ -n "$long" ]; then
-    step "long: quick tests of one area" tests/run.sh --quick core
+    step "long: quick tests of one area" env -u SLUICE_TEST_LONG tests/run.sh --quick core
     step "long: build of unit tests in release" build release -DSLUICE_UNIT_TESTS=ON sluice_unit_tests &&
-      step "long: unit tests in release" ctest --preset release -L unit -j2
+      step "long: unit tests in release" as_root ctest --preset release -L unit -j2
     step "long: fuzz targets, 20 s each" tests/fuzz.sh --build "$PWD/build/asan"
     step "long: all faults, ten minutes of false alarms" tests/faults.sh --long --build "$PWD/build/release"
     step "long: the owner's cases, 5 minutes each" tests/owner.sh --long
@@ -139,7 +159,6 @@ while IFS='|' read -r name code took; do
   [ "$code" -eq 0 ] || { verdict="FAILED, code $code"; failed=yes; }
   printf '%-44s %5d s %5d s  %s\n' "$name" "$real" $((user + system)) "$verdict"
 done <"$steps"
-rm "$steps"
 stolen=$(($(steal) - stolen_before))
 printf 'wall time %d min %d s, CPU time %d s on %d processors, stolen by other machines %d s\n' \
   $((wall / 60)) $((wall % 60)) "$cpu" "$(nproc)" $((stolen / $(getconf CLK_TCK)))

@@ -2,7 +2,7 @@
 # usage: tests/tidy.sh [--all | REVISION]
 # Installs what is missing and checks the changed lines of C and C++ files with clang-tidy 14 and .clang-tidy.
 # Changes are those since REVISION (default: since this branch left origin/main; without origin: HEAD), with
-# uncommitted changes and untracked files. --all: checks every line, in about half an hour on 2 cores.
+# uncommitted changes and untracked files. --all: checks every file that a target compiles, in about half an hour on 2 cores.
 # Prints one line per finding; build/tidy/tidy.log has the whole output, with the path that leads to a finding.
 # Exits with 1 when there are findings.
 set -uo pipefail
@@ -82,6 +82,7 @@ cp "$(git rev-parse --git-path index)" "$index" &&
   GIT_INDEX_FILE=$index git add --intent-to-add . &&
   GIT_INDEX_FILE=$index git diff --unified=0 --no-ext-diff --no-color --dst-prefix=b/ "$revision" \
     -- '*.cpp' '*.hpp' '*.c' '*.h' ':!*.hip.cpp' >"$folder/changes.diff" || exit 2
+echo "tidy.sh: $(grep -c '^+++ ' "$folder/changes.diff") files changed since $(git log -1 --format='%h (%s)' "$revision")" >&2
 
 # The folders are for examples/custom_policy, which is built against an installation and so has no command.
 nice clang-tidy-diff-14.py -p1 -j2 -path "$folder" -quiet -clang-tidy-binary clang-tidy-14 \
