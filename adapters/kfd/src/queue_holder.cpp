@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -241,9 +242,13 @@ class queue_holder::impl {
     std::map<gpu_id, unsigned> before;
     for (const auto& [id, queue] : who->queues) {
       before[queue.about.gpu] = failed_[queue.about.gpu];
-      if (!queue.suspended) continue;
-      orders.push_back({.pid = pid, .queue = id, .error = EINPROGRESS});
+      if (queue.suspended)
+        orders.push_back({.pid = pid, .queue = id, .error = EINPROGRESS});
+      else if (queue.lost && !who->reported.contains(queue.about.gpu))
+        orders.push_back(order_of_dead(pid, id, queue.about.gpu));
     }
+    for (const auto& [id, gpu] : who->buried)
+      if (!who->reported.contains(gpu)) orders.push_back(order_of_dead(pid, id, gpu));
     perform(lock, command_kind::resume, orders, {who}, deadline);
     leave(*who);
     if (wait(lock, deadline, [&] { return who->now == phase::gone; })) {
@@ -293,6 +298,7 @@ class queue_holder::impl {
     // Lost while held, and gone since; a resume lets the process destroy them before it is
     // answered.
     std::map<driver_queue_id, gpu_id> buried;
+    std::set<gpu_id> reported;  // GPUs of which a call has reported that they failed
   };
 
   struct gpu_ear {
@@ -547,16 +553,19 @@ class queue_holder::impl {
         for (std::size_t i = 0; i < work.count; ++i) {
           const int error = error_of(*who, *answer, i);
           const auto known = who->queues.find(work.queues[i]);
+          // A suspend of a destroyed queue fails with ENOENT. A resume reports that it was lost.
           const bool lost = known != who->queues.end() ? known->second.lost
-                                                       : who->buried.erase(work.queues[i]) > 0;
+                                                       : kind == command_kind::resume &&
+                                                             who->buried.erase(work.queues[i]) > 0;
+          std::optional<breaker_cause> hardware;
           if (error == EIO && answer->driver_errno == 0) {
             failed = true;
-            settle(orders, *who, work.queues[i], EIO, breaker_cause::preemption_failed);
+            hardware = breaker_cause::preemption_failed;
           } else if (lost && (error == 0 || error == EIO || error == ENOENT)) {
-            settle(orders, *who, work.queues[i], EIO, breaker_cause::reset);
-          } else {
-            settle(orders, *who, work.queues[i], error);
+            hardware = breaker_cause::reset;
           }
+          if (hardware) who->reported.insert(work.gpu);
+          settle(orders, *who, work.queues[i], hardware ? EIO : error, hardware);
         }
         if (failed) note({work.gpu, breaker_cause::preemption_failed});
       }
@@ -570,11 +579,20 @@ class queue_holder::impl {
       if (who == nullptr) continue;
       const auto lost = who->buried.find(order.queue);
       if (lost == who->buried.end()) continue;
-      order.error = EIO;
-      order.hardware = breaker_cause::reset;
-      order.gpu = lost->second;
-      who->buried.erase(lost);
+      order = order_of_dead(order.pid, order.queue, lost->second);
     }
+    // Afterwards, because several orders may name the same queue.
+    for (const queue_order& order : orders) {
+      if (!order.hardware) continue;
+      auto* const who = find(whom, order.pid);
+      who->buried.erase(order.queue);
+      who->reported.insert(order.gpu);
+    }
+  }
+
+  /// An order that needs no driver call, because the queue is known to be dead.
+  static queue_order order_of_dead(pid_t pid, driver_queue_id queue, gpu_id gpu) {
+    return {.pid = pid, .queue = queue, .gpu = gpu, .error = EIO, .hardware = breaker_cause::reset};
   }
 
   /// The first orders in progress of the target that are on one GPU.

@@ -228,10 +228,30 @@ TEST_F(CApi, TellsOfAResetOfWhatIsGoneSince) {
       within(20s, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
   target.tell('d');  // Waits in the driver until the queue is resumed.
   target.tell('d');
-  EXPECT_EQ(sluice_kfd_resume_queues(handle.get(), &ref, 1, 0), 0);
-  EXPECT_EQ(ref.status, -EIO);
-  EXPECT_EQ(ref.gpu_id, 51110U);
+  std::array<sluice_kfd_queue_ref, 2> refs{ref, ref};
+  refs[1].queue_id = 1;
+  EXPECT_EQ(sluice_kfd_resume_queues(handle.get(), refs.data(), refs.size(), 0), 0);
+  for (const auto& each : refs) {
+    EXPECT_EQ(each.status, -EIO) << each.queue_id;
+    EXPECT_EQ(each.gpu_id, 51110U) << each.queue_id;
+  }
   EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while it was held"));
+  EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), 0) << "reported before";
+}
+
+TEST_F(CApi, TellsOfAResetInARelease) {
+  const offline_target target{device_.roots()};
+  ASSERT_TRUE(target.says('r'));
+  const auto handle = open();
+  auto ref = all_of(target);
+  ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
+  ASSERT_EQ(sluice_kfd_resume_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
+  control(device_, "reset 51110");
+  ASSERT_TRUE(
+      within(20s, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
+  EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), -EIO);
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while it was held"));
+  EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), -ESRCH);
 }
 
 TEST_F(CApi, TellsOfAResumeThatFailsWhenItIsCleanedUp) {

@@ -27,10 +27,13 @@ namespace {
 using namespace std::chrono_literals;
 using test::offline_target;
 using test::within;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr auto patience = 20s;
 constexpr driver_queue_id queue_0{0};
+constexpr driver_queue_id queue_1{1};
 
 /// Two GPUs that are reset apart from each other, with a process on each, both held.
 class HolderBench : public ::testing::Test {
@@ -92,6 +95,25 @@ class HolderBench : public ::testing::Test {
   }
   std::string name(std::size_t whose) const {
     return "process " + std::to_string(target_[whose]->pid());
+  }
+  ::testing::AssertionResult reports_reset(const failure& no) const {
+    const std::string reset = "GPU " + std::to_string(gpu_[0]) + " was reset while it was held";
+    if (no.error == EIO && no.what.find(reset) != std::string::npos)
+      return ::testing::AssertionSuccess();
+    return ::testing::AssertionFailure() << "error " << no.error << ": " << no.what;
+  }
+  void reset_gpu_0() const {
+    command("reset " + std::to_string(gpu_[0]));
+    ASSERT_TRUE(within(patience, [&] { return view_.gpu_count("resets") == 1; }));
+  }
+  /// Resets GPU 0 while its queues run. The process then destroys the newest, and the holder learns
+  /// of it.
+  void reset_and_destroy(driver_queue_id newest = queue_0) {
+    ASSERT_NO_FATAL_FAILURE(reset_gpu_0());
+    ASSERT_TRUE(target_[0]->obeys('d'));
+    // An unknown id makes the lane read the list of queues again.
+    ASSERT_EQ(act(command_kind::resume, order(0, driver_queue_id{99})), ENOENT);
+    ASSERT_THAT(holder_->buried(target_[0]->pid()), ElementsAre(newest));
   }
   /// The queues of a GPU that was reset never run again here; one that comes later does.
   void runs_after_its_reset() {
@@ -201,6 +223,71 @@ TEST_P(HolderFaults, TellOfAResetBetweenASuspendAndItsResume) {
   runs_after_its_reset();
   EXPECT_EQ(act(command_kind::suspend, order(0, driver_queue_id{1})), 0)
       << "what came later: " << why_.what;
+}
+
+// Symptom: the suspend failed with EIO, and the whole process was released.
+TEST_P(HolderFaults, FindNoQueueToSuspendWhereADeadOneWasDestroyed) {
+  hold_both();
+  ASSERT_NO_FATAL_FAILURE(reset_and_destroy());
+  EXPECT_EQ(act(command_kind::suspend, order(0)), ENOENT);
+  EXPECT_TRUE(holder_->holds(target_[0]->pid()));
+  EXPECT_EQ(act(command_kind::resume, order(0)), EIO) << "still to be reported";
+  EXPECT_TRUE(reports_reset(why_));
+}
+
+TEST_P(HolderFaults, TellEveryOrderOfAResumeThatItsQueueDiedAndWasDestroyed) {
+  hold_both();
+  ASSERT_NO_FATAL_FAILURE(reset_and_destroy());
+  std::array<queue_order, 3> orders{order(0), order(1), order(0)};
+  const auto no = holder_->change(command_kind::resume, orders, soon());
+  EXPECT_EQ(no.error, EIO);
+  for (const std::size_t each : {0U, 2U}) {
+    EXPECT_EQ(orders[each].error, EIO);
+    EXPECT_EQ(orders[each].hardware, breaker_cause::reset);
+    EXPECT_EQ(orders[each].gpu, gpu_id{gpu_[0]});
+  }
+  EXPECT_EQ(orders[1].error, 0) << "the other GPU's";
+  EXPECT_THAT(holder_->buried(target_[0]->pid()), IsEmpty());
+  EXPECT_EQ(act(command_kind::resume, order(0)), ENOENT) << "a second call";
+  EXPECT_TRUE(holder_->holds(target_[0]->pid()));
+}
+
+// The queue ran, so that the release needs no driver call for it.
+TEST_P(HolderFaults, TellInAReleaseOfAResetThatNoCallReported) {
+  hold_both();
+  ASSERT_NO_FATAL_FAILURE(reset_gpu_0());
+  EXPECT_TRUE(reports_reset(holder_->release(target_[0]->pid(), soon())));
+  EXPECT_FALSE(holder_->holds(target_[0]->pid()));
+  const auto no = holder_->release(target_[1]->pid(), soon());
+  EXPECT_FALSE(no) << "the other GPU's: " << no.what;
+}
+
+TEST_P(HolderFaults, TellInAReleaseOfDeadQueuesThatWereDestroyed) {
+  hold_both();
+  ASSERT_NO_FATAL_FAILURE(reset_and_destroy());
+  EXPECT_TRUE(reports_reset(holder_->release(target_[0]->pid(), soon())));
+  EXPECT_TRUE(untraced(0));
+}
+
+// Beside the queue that the resume names, the process has another dead one.
+TEST_P(HolderFaults, TellOfAResetInAResumeAndNotAgainInTheRelease) {
+  ASSERT_TRUE(target_[0]->obeys('q'));
+  hold_both();
+  ASSERT_NO_FATAL_FAILURE(reset_gpu_0());
+  ASSERT_EQ(act(command_kind::resume, order(0)), EIO);
+  EXPECT_TRUE(reports_reset(why_));
+  const auto no = holder_->release(target_[0]->pid(), soon());
+  EXPECT_FALSE(no) << no.what;
+}
+
+TEST_P(HolderFaults, TellOfADestroyedDeadQueueInAResumeAndNotAgainInTheRelease) {
+  ASSERT_TRUE(target_[0]->obeys('q'));
+  hold_both();
+  ASSERT_NO_FATAL_FAILURE(reset_and_destroy(queue_1));
+  ASSERT_EQ(act(command_kind::resume, order(0, queue_1)), EIO);
+  EXPECT_TRUE(reports_reset(why_));
+  const auto no = holder_->release(target_[0]->pid(), soon());
+  EXPECT_FALSE(no) << no.what;
 }
 
 // Nobody can interrupt the driver's call; whoever waits for it is not kept.

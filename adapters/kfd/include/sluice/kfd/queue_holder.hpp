@@ -84,8 +84,9 @@ class queue_holder {
 
   /// The queues of a process that is held, by id; empty where it is not, or not any more.
   std::vector<held_queue> queues(pid_t pid) const;
-  /// Queues that a reset killed while their process was held, and that are gone since. An order to
-  /// resume one fails with EIO (reset), once.
+  /// Queues that a reset killed while their process was held, and that are gone since. The next
+  /// change() that resumes one fails with EIO (reset) and removes it from this list. A suspend
+  /// fails with ENOENT.
   std::vector<driver_queue_id> buried(pid_t pid) const;
   bool holds(pid_t pid) const;
   std::vector<pid_t> held() const;
@@ -97,9 +98,9 @@ class queue_holder {
 
   /// Resumes everything of the process and lets go of it.
   /// \return ESRCH: it is not held; ETIMEDOUT: not yet, it happens when the driver answers; EIO:
-  /// the
-  ///         driver refuses (see stranded()), or a GPU of the process failed or was reset
-  ///         meanwhile: then it is let go, but what it ran there is lost.
+  ///         the driver refuses (see stranded()), or a queue that is suspended is dead, or a GPU of
+  ///         the process failed or was reset while it was held and no call has reported that: then
+  ///         it is let go, but what it ran there is lost.
   failure release(pid_t pid, time_point deadline);
 
   /// What befell GPUs of the processes held since the last call, in order. Resets are heard of
