@@ -118,9 +118,9 @@ function(sluice_add_program name)
   endif()
 endfunction()
 
-# Unit tests run in builds with sanitizers and in the preset quick. The preset release repeats none of them, but for
-# those that cannot run with sanitizers.
-option(SLUICE_UNIT_TESTS "Run all unit tests, not only those that cannot run with sanitizers" ON)
+# Unit tests run in builds with sanitizers and in the preset quick. The preset release runs only those that sanitizers
+# rule out or shorten.
+option(SLUICE_UNIT_TESTS "Run all unit tests, not only those that sanitizers rule out or shorten" ON)
 
 # Build exactly what `ctest -L unit` and `ctest -L threads` run. The tests with threads are those unit tests that
 # the thread sanitizer runs. sluice_unit_tests_AREA builds the unit tests of one area.
@@ -135,19 +135,39 @@ function(sluice_test_area variable)
   set(${variable} ${area} PARENT_SCOPE)
 endfunction()
 
-# sluice_add_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [UNSANITIZED]): one gtest program, one CTest entry.
-# UNSANITIZED marks a unit test that is not in builds with sanitizers. `ctest -j` starts those with the longest timeouts first.
+# sluice_add_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [UNSANITIZED | ALSO_UNSANITIZED]): one gtest program,
+# one CTest entry. `ctest -j` starts those with the longest timeouts first.
+# By default, tests/run.sh runs a unit test with sanitizers only. UNSANITIZED: builds with sanitizers leave the test out,
+# and the preset release runs it. ALSO_UNSANITIZED: both run it; with sanitizers SLUICE_SANITIZED is defined, which
+# selects a short form. Declare unit tests in every build: one in `if(NOT SLUICE_SANITIZE)` and without UNSANITIZED
+# runs nowhere by default.
 # Tests share a precompiled header (tests/support) and are not optimised: that halves their compile time. In unity
 # builds a program's files are compiled as one, so each file's helpers are in a namespace named after the file.
 function(sluice_add_test name)
-  cmake_parse_arguments(arg "UNSANITIZED" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "UNSANITIZED;ALSO_UNSANITIZED" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  set(in_release OFF)
+  if(arg_UNSANITIZED OR arg_ALSO_UNSANITIZED)
+    set(in_release ON)
+    if(NOT unit IN_LIST arg_LABELS)
+      message(FATAL_ERROR "${name}: UNSANITIZED and ALSO_UNSANITIZED are for tests with the label unit; remove them")
+    endif()
+  endif()
+  if(arg_UNSANITIZED AND (arg_ALSO_UNSANITIZED OR threads IN_LIST arg_LABELS))
+    message(FATAL_ERROR "${name}: UNSANITIZED excludes builds with sanitizers, for which ALSO_UNSANITIZED and the label "
+      "threads are; remove one of them")
+  endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE sluice_warnings sluice_test_flags ${arg_DEPS} GTest::gtest_main)
   target_precompile_headers(${name} REUSE_FROM sluice_test_precompiled)
   set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
-  if(unit IN_LIST arg_LABELS AND NOT arg_UNSANITIZED AND NOT SLUICE_UNIT_TESTS)
-    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
-    return()
+  if(unit IN_LIST arg_LABELS)
+    if(SLUICE_SANITIZE AND arg_ALSO_UNSANITIZED)
+      target_compile_definitions(${name} PRIVATE SLUICE_SANITIZED)
+    endif()
+    if((SLUICE_SANITIZE AND arg_UNSANITIZED) OR NOT (SLUICE_UNIT_TESTS OR in_release))
+      set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+      return()
+    endif()
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)

@@ -158,7 +158,7 @@ TEST_F(Model, AgreesThroughHistoriesThatOnceFailed) {
 /// What a driver's bug comes to in a long history is found, and made so small that it can be read.
 TEST_F(Model, MakesTheHistoryOfAPlantedBugSmall) {
 #if defined(SLUICE_SANITIZED)
-  GTEST_SKIP() << "a minute, and nothing that the others do not do";
+  GTEST_SKIP() << "takes a minute with sanitizers; the preset release runs it";
 #endif
   for (const auto bug :
        {model_driver::planted::loses_a_resume, model_driver::planted::forgets_a_removal}) {

@@ -203,8 +203,6 @@ result<void> drop_capabilities(const confinement& how) {
   return {};
 }
 
-bool filters_here() noexcept { return !sanitized; }
-
 result<void> filter_system_calls(const confinement& how) {
   if (sanitized) return {};
   allow_list list;

@@ -45,7 +45,4 @@ struct confinement {
 /// Threading: all threads that there are, and those to come.
 [[nodiscard]] result<void> filter_system_calls(const confinement& how);
 
-/// Whether filter_system_calls() does anything in this build.
-[[nodiscard]] bool filters_here() noexcept;
-
 }  // namespace sluice::agent

@@ -54,12 +54,7 @@ void PrintTo(const attempt& what, std::ostream* to) { *to << what.name; }
 
 std::string named(const ::testing::TestParamInfo<attempt>& info) { return info.param.name; }
 
-class Forbidden : public ::testing::TestWithParam<attempt> {
- protected:
-  void SetUp() override {
-    if (!filters_here()) GTEST_SKIP() << "not in a build with a sanitizer";
-  }
-};
+class Forbidden : public ::testing::TestWithParam<attempt> {};
 
 long call(long number, auto... arguments) { return ::syscall(number, arguments...); }
 
@@ -169,7 +164,6 @@ TEST(Allowed, IsToTakeDescriptorsOfTargetsWherePausesNeedIt) {
 }
 
 TEST(Allowed, IsOnlyToMakeRingsToTheMaker) {
-  if (!filters_here()) GTEST_SKIP() << "not in a build with a sanitizer";
   const confinement how{.who = confined::bell_maker};
   const int makes = status_of(how, [] {
     return call(SYS_io_uring_setup, 1, nullptr) < 0 ? 0 : 1;  // EFAULT, or refused here

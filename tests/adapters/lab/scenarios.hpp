@@ -19,11 +19,12 @@ namespace sluice::lab::test {
 
 using namespace std::chrono_literals;
 
-/// Sanitizers are debug builds, and some 50 times slower.
-#ifdef NDEBUG
-inline constexpr bool fast_build = true;
-#else
+/// Whether tests take their full form. Sanitizers make a simulation some 50 times slower; the
+/// preset release runs these tests, too.
+#ifdef SLUICE_SANITIZED
 inline constexpr bool fast_build = false;
+#else
+inline constexpr bool fast_build = true;
 #endif
 
 inline sim::profile machine(std::uint32_t gpus = 1) {

@@ -261,9 +261,9 @@ TEST(LabSpeed, AnHourOfArrivalsTakesSeconds) {
     const double took = static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
     std::cout << to_string(kind) << ": " << got.requests.size() << " requests, "
               << got.offline_kernels << " offline kernels in " << took << " s of CPU time\n";
-    if (fast_build) {
-      EXPECT_LT(took, kind == load_kind::long_kernels ? 2 : 4);
-    }
+#ifdef NDEBUG  // Builds without optimisation may take longer.
+    EXPECT_LT(took, kind == load_kind::long_kernels ? 2 : 4);
+#endif
   }
 }
 
