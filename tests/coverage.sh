@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # usage: tests/coverage.sh
 # Prints which share of the lines in core, policies and adapters the tests of tests/run.sh execute, by folder.
-# Builds everything with clang's coverage in build/coverage and runs all tests there but those with the labels fuzz and
-# install, which build programs of their own.
+# Builds everything with clang's coverage in build/coverage and runs there what tests/run.sh runs by default: the unit
+# tests of the preset asan and all tests of the preset release, each in the longer of its forms in the two, and, in
+# place of the preset tsan, the tests of the event loop on epoll. Left out are the labels fuzz and install, whose tests
+# build programs of their own.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . examples/common.sh
 case ${1-} in
   '') ;;
-  -h | --help) sed -n '2,5s/^# //p' tests/coverage.sh; exit 0 ;;
+  -h | --help) sed -n '2,7s/^# //p' tests/coverage.sh; exit 0 ;;
   *) sed -n '2s/^# //p' tests/coverage.sh >&2; exit 2 ;;
 esac
 
@@ -26,6 +28,7 @@ rm -rf "$profiles"
 mkdir -p "$profiles"
 chmod 777 "$profiles"  # Some programs run as other users.
 without_autogroups
+unset SLUICE_TEST_LONG  # Only tests/run.sh --long sets it.
 as_root ctest --test-dir "$folder" -LE 'fuzz|install' -j3 --output-on-failure ||
   echo "coverage.sh: some tests failed; what they executed counts" >&2
 
