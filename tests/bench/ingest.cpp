@@ -85,20 +85,14 @@ class account {
   bool in_order_ = true;
 };
 
-/// Keeps account of what the core hears.
-class listening_backend final : public test::instant_backend {
- public:
-  void observed(unsigned source, const observation& one) override {
-    if (source < producers) accounts[source].hear(one);
-  }
-  std::uint64_t heard() const noexcept {
-    std::uint64_t all = 0;
-    for (const account& each : accounts) all += each.heard();
-    return all;
-  }
+/// One for each producer.
+using accounts = std::array<account, producers>;
 
-  std::array<account, producers> accounts;
-};
+std::uint64_t heard_by(const accounts& all) noexcept {
+  std::uint64_t sum = 0;
+  for (const account& each : all) sum += each.heard();
+  return sum;
+}
 
 /// Pushes until told to stop; then only answers resyncs.
 class flood final : public source {
@@ -201,8 +195,8 @@ class window_count {
 /// On the reactor's thread, as a source: takes the time, and ends it all once everything is told.
 class conductor final : public source {
  public:
-  conductor(const plan& when, std::vector<flood*> floods, const listening_backend& driver)
-      : when_(when), floods_(std::move(floods)), driver_(driver) {}
+  conductor(const plan& when, std::vector<flood*> floods, const accounts& kept)
+      : when_(when), floods_(std::move(floods)), kept_(kept) {}
 
   std::string_view name() const noexcept override { return "conductor"; }
   result<void> start(source_host& host) override {
@@ -223,19 +217,19 @@ class conductor final : public source {
   void next() {
     const time_point now = clock::now();
     if (!measured_) {
-      measured_.emplace(driver_.heard());
+      measured_.emplace(heard_by(kept_));
       loop_->arm(timer_, now + when_.window);
       return;
     }
     if (ended_ == time_point{}) {
       ended_ = now;
-      measured_->end(driver_.heard(), out);
+      measured_->end(heard_by(kept_), out);
       for (flood* each : floods_) each->cease();
     }
     bool complete = true;
     for (std::size_t i = 0; i < floods_.size(); ++i) {
       complete = complete && floods_[i]->quiet() &&
-                 driver_.accounts[i].complete(floods_[i]->pushed(), floods_[i]->dropped());
+                 kept_[i].complete(floods_[i]->pushed(), floods_[i]->dropped());
     }
     if (complete || now - ended_ > std::chrono::seconds(20)) {
       out.complete = complete;
@@ -247,7 +241,7 @@ class conductor final : public source {
 
   const plan when_;
   const std::vector<flood*> floods_;
-  const listening_backend& driver_;
+  const accounts& kept_;
   reactor* loop_ = nullptr;
   timer_id timer_{};
   std::optional<window_count> measured_;
@@ -255,7 +249,11 @@ class conductor final : public source {
 };
 
 flow through_the_scheduler(const plan& when) {
-  auto backend = std::make_unique<listening_backend>();
+  accounts kept;
+  auto backend = std::make_unique<test::instant_backend>();
+  backend->on_observed([&kept](unsigned source, const observation& one) {
+    if (source < producers) kept[source].hear(one);
+  });
   std::vector<std::unique_ptr<source>> sources;
   std::vector<flood*> floods;
   for (std::size_t i = 0; i < producers; ++i) {
@@ -263,7 +261,7 @@ flow through_the_scheduler(const plan& when) {
     floods.push_back(one.get());
     sources.push_back(std::move(one));
   }
-  auto last = std::make_unique<conductor>(when, floods, *backend);
+  auto last = std::make_unique<conductor>(when, floods, kept);
   conductor& conducts = *last;
   sources.push_back(std::move(last));
   auto loop = reactor::create();

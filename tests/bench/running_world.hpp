@@ -8,7 +8,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -21,39 +20,26 @@
 
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::bench {
 
-/// Tells another thread of the batches, which may sleep until they come.
-class announcing_backend final : public test::instant_backend {
- public:
-  struct news {
-    std::atomic<std::uint64_t> suspends{0};
-    std::atomic<std::uint64_t> resumes{0};
-    std::atomic<time_point> resumed_at{};
-    const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+/// The batches so far, for another thread, which may sleep until one comes.
+struct batch_news {
+  std::atomic<std::uint64_t> suspends{0};
+  std::atomic<std::uint64_t> resumes{0};
+  std::atomic<time_point> resumed_at{};
+  const unique_fd fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 
-    news() = default;
-    ~news() { ::close(fd); }
-    news(const news&) = delete;
-    news& operator=(const news&) = delete;
-  };
-  explicit announcing_backend(news& to) : to_(to) {}
-
-  result<void> submit(const batch& work) override {
-    auto done = test::instant_backend::submit(work);
-    if (work.kind == command_kind::resume) {
-      to_.resumed_at.store(submitted_at());
-      to_.resumes.fetch_add(1);
+  void add(command_kind kind) {
+    if (kind == command_kind::resume) {
+      resumed_at.store(clock::now());
+      resumes.fetch_add(1);
     } else {
-      to_.suspends.fetch_add(1);
+      suspends.fetch_add(1);
     }
-    ::eventfd_write(to_.fd, 1);
-    return done;
+    ::eventfd_write(fd.get(), 1);
   }
-
- private:
-  news& to_;
 };
 
 /// Passes everything on, and remembers when online work came as the policy was told.
@@ -94,8 +80,9 @@ class one_process final : public source {
 class running_world {
  public:
   explicit running_world(duration slice) : slice_(slice) {
-    auto driver = std::make_unique<announcing_backend>(news_);
+    auto driver = std::make_unique<test::instant_backend>();
     driver->add(affected_pid, shared_gpu, affected_queues);
+    driver->on_submit([this](const batch& work) { news_.add(work.kind); });
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(std::make_unique<one_process>());
     auto loop = reactor::create();
@@ -148,16 +135,16 @@ class running_world {
   template <class Predicate>
   bool wait_for(Predicate reached) const {
     while (!reached()) {
-      pollfd ready{news_.fd, POLLIN, 0};
+      pollfd ready{news_.fd.get(), POLLIN, 0};
       if (::poll(&ready, 1, 2000) != 1) return false;
       eventfd_t ignored = 0;
-      ::eventfd_read(news_.fd, &ignored);
+      ::eventfd_read(news_.fd.get(), &ignored);
     }
     return true;
   }
 
   const duration slice_;
-  announcing_backend::news news_;
+  batch_news news_;
   std::atomic<time_point> arrived_{};
   reactor_backend backend_{};
   std::unique_ptr<scheduler> scheduler_;

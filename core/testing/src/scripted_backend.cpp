@@ -1,10 +1,30 @@
 #include "sluice/testing/scripted_backend.hpp"
 
+#include <sys/eventfd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 namespace sluice::testing {
+
+void scripted_backend::wake_by_descriptor() {
+  ready_ = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+}
+
+void scripted_backend::ring() noexcept {
+  if (ready_ && !std::exchange(rung_, true)) ::eventfd_write(ready_.get(), 1);
+}
+
+void scripted_backend::report(std::function<void()> event) {
+  events_.push_back(std::move(event));
+  ring();
+}
+
+void scripted_backend::hold_answers(bool on) noexcept {
+  hold_answers_ = on;
+  if (!on && !in_flight_.empty()) ring();
+}
 
 auto scripted_backend::find(process_id target) -> fake_process* {
   for (auto& [pid, one] : processes_) {
@@ -22,7 +42,7 @@ void scripted_backend::add_queue(pid_t pid, driver_queue_id id, gpu_id gpu, queu
 }
 
 void scripted_backend::repeat_queue(pid_t pid, driver_queue_id id) {
-  events_.push_back([this, pid, id] {
+  report([this, pid, id] {
     auto& owner = processes_[pid];
     const auto found = owner.queues.find(id);
     if (!owner.attached || found == owner.queues.end()) return;
@@ -35,7 +55,7 @@ void scripted_backend::remove_queue(pid_t pid, driver_queue_id id) {
   auto& owner = processes_[pid];
   owner.queues.erase(id);
   if (!owner.attached) return;
-  events_.push_back([this, target = owner.target, id] { listener_->queue_removed(target, id); });
+  report([this, target = owner.target, id] { listener_->queue_removed(target, id); });
 }
 
 void scripted_backend::script_outcome(pid_t pid, driver_queue_id id, outcome what, int times) {
@@ -45,7 +65,7 @@ void scripted_backend::script_outcome(pid_t pid, driver_queue_id id, outcome wha
 
 void scripted_backend::finish_attaches() {
   for (const process_id target : std::exchange(held_attaches_, {})) {
-    events_.push_back([this, target] {
+    report([this, target] {
       auto* const one = find(target);
       if (one == nullptr) return;
       one->attached = true;
@@ -62,7 +82,7 @@ bool scripted_backend::complete() {
   if (in_flight_.empty()) return false;
   const flight one = in_flight_.front();
   in_flight_.erase(in_flight_.begin());
-  events_.push_back([this, one] { answer(one); });
+  report([this, one] { answer(one); });
   return true;
 }
 
@@ -75,22 +95,22 @@ void scripted_backend::release(fake_process& one) {
 void scripted_backend::end_session(pid_t pid) {
   auto& one = processes_[pid];
   release(one);
-  events_.push_back([this, target = one.target] { listener_->detached(target); });
+  report([this, target = one.target] { listener_->detached(target); });
 }
 
 void scripted_backend::lose_gpu(gpu_id gpu) {
-  events_.push_back([this, gpu] { listener_->gpu_lost(gpu); });
+  report([this, gpu] { listener_->gpu_lost(gpu); });
 }
 
 void scripted_backend::act_by(mechanism what, bool fell_back) {
-  events_.push_back([this, what, fell_back] {
+  report([this, what, fell_back] {
     acts_by_ = what;
     listener_->acts_by(what, fell_back);
   });
 }
 
 void scripted_backend::end_reservation(gpu_id gpu, error_code why) {
-  events_.push_back([this, gpu, why] { listener_->reserved(gpu, 1, why); });
+  report([this, gpu, why] { listener_->reserved(gpu, 1, why); });
 }
 
 result<void> scripted_backend::reserve(gpu_id gpu, double offline_share) {
@@ -107,8 +127,7 @@ result<void> scripted_backend::reserve(gpu_id gpu, double offline_share) {
     error = errors.front();
     errors.pop_front();
   }
-  events_.push_back(
-      [this, gpu, offline_share, error] { listener_->reserved(gpu, offline_share, error); });
+  report([this, gpu, offline_share, error] { listener_->reserved(gpu, offline_share, error); });
   return {};
 }
 
@@ -118,11 +137,11 @@ void scripted_backend::lose() {
   in_flight_.clear();
   held_attaches_.clear();
   events_.clear();
-  events_.push_back([this] { listener_->lost(errc::lost); });
+  report([this] { listener_->lost(errc::lost); });
 }
 
 void scripted_backend::restore() {
-  events_.push_back([this] {
+  report([this] {
     up_ = true;
     listener_->restored();
   });
@@ -164,12 +183,16 @@ result<void> scripted_backend::start(backend_listener& listener) {
 }
 
 void scripted_backend::drain() {
+  if (std::exchange(rung_, false)) {
+    eventfd_t value = 0;
+    ::eventfd_read(ready_.get(), &value);
+  }
   while (!events_.empty()) {
     const auto one = std::move(events_.front());
     events_.pop_front();
     one();
   }
-  if (hold_answers_) return;
+  if (hold_answers_ || in_flight_.empty()) return;
   const auto now = time_.now();
   for (std::size_t i = 0; i < in_flight_.size();) {
     if (in_flight_[i].due > now) {
@@ -225,7 +248,7 @@ result<void> scripted_backend::attach(process_id target, pid_t pid, std::uint64_
     const error_code error = errors.front();
     errors.pop_front();
     if (error) {
-      events_.push_back([this, target, error] { listener_->attached(target, error); });
+      report([this, target, error] { listener_->attached(target, error); });
       return {};
     }
   }
@@ -245,7 +268,7 @@ result<void> scripted_backend::detach(process_id target) {
   }
   detaches_.push_back(target);
   release(*one);
-  events_.push_back([this, target] { listener_->detached(target); });
+  report([this, target] { listener_->detached(target); });
   return {};
 }
 
@@ -264,13 +287,20 @@ result<void> scripted_backend::submit(const batch& work) {
   if (busy) return errc::busy;
   ++submitted_;
   if (keep_batches_) batches_.push_back(work);
-  in_flight_.push_back({work, time_.now(), time_.now() + delay_});
+  const time_point now = time_.now();
+  in_flight_.emplace_back(work, now, now + delay_);
+  if (on_submit_) on_submit_(work);
+  if (!hold_answers_) ring();
   return {};
 }
 
 time_point scripted_backend::tick(time_point now) {
   ++ticks_;
-  return now + std::chrono::milliseconds(100);
+  return ready_ ? never : now + std::chrono::milliseconds(100);
+}
+
+void scripted_backend::observed(unsigned source, const observation& seen) {
+  if (on_observed_) on_observed_(source, seen);
 }
 
 void scripted_backend::stop() {

@@ -15,6 +15,7 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/time.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::testing {
 
@@ -25,7 +26,7 @@ namespace sluice::testing {
 /// a second one while one is in flight, or an empty one counts in misuses().
 ///
 /// Threading: one thread. Lifetime: outlives the scheduler_core under test.
-class scripted_backend final : public backend {
+class scripted_backend : public backend {
  public:
   struct attach_call {
     process_id target{};
@@ -44,7 +45,7 @@ class scripted_backend final : public backend {
   /// Reports a queue again that is there already.
   void repeat_queue(pid_t pid, driver_queue_id id);
   /// Batches are held back until complete(), instead of being answered by the next drain().
-  void hold_answers(bool on) noexcept { hold_answers_ = on; }
+  void hold_answers(bool on) noexcept;
   /// Time between a submit and its answer, and so the driver time of a call.
   void set_delay(duration delay) noexcept { delay_ = delay; }
   /// The outcome of a queue in the next `times` batches that name it.
@@ -78,6 +79,15 @@ class scripted_backend final : public backend {
   void restore();
   /// What start() will return.
   void fail_start(error_code error) { start_error_ = error; }
+  /// ready_fd() becomes a descriptor, and tick() asks for no further call: the scheduler sleeps
+  /// until drain() has something. Not for use with set_delay(). Call it before start().
+  void wake_by_descriptor();
+  /// Called with each batch that submit() accepts.
+  void on_submit(std::function<void(const batch&)> what) { on_submit_ = std::move(what); }
+  /// Called with each observation that the scheduler has taken in, and the number of its source.
+  void on_observed(std::function<void(unsigned, const observation&)> what) {
+    on_observed_ = std::move(what);
+  }
   /// Called at the end of stop(), for tests of a backend that ends with its scheduler.
   void on_stop(std::function<void()> what) { on_stop_ = std::move(what); }
 
@@ -111,13 +121,14 @@ class scripted_backend final : public backend {
 
   std::string_view name() const noexcept override { return "scripted"; }
   result<void> start(backend_listener& listener) override;
-  int ready_fd() const noexcept override { return -1; }
+  int ready_fd() const noexcept override { return ready_.get(); }
   void drain() override;
   result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override;
   result<void> detach(process_id target) override;
   void expect() override { ++expectations_; }
   result<void> submit(const batch& work) override;
   result<void> reserve(gpu_id gpu, double offline_share) override;
+  void observed(unsigned source, const observation& seen) override;
   time_point tick(time_point now) override;
   void stop() override;
 
@@ -133,16 +144,22 @@ class scripted_backend final : public backend {
     std::map<driver_queue_id, std::deque<outcome>> script;
   };
   struct flight {
+    flight(const batch& what, time_point from, time_point until) : submitted(from), due(until) {
+      work.assign(what);
+    }
     batch work;
-    time_point submitted{};
-    time_point due{};
+    time_point submitted;
+    time_point due;
   };
 
   fake_process* find(process_id target);
+  void report(std::function<void()> event);
+  void ring() noexcept;
   void answer(const flight& one);
   void release(fake_process& one);
 
   const time_source& time_;
+  unique_fd ready_;
   backend_listener* listener_ = nullptr;
   std::map<pid_t, fake_process> processes_;
   std::map<pid_t, std::deque<error_code>> attach_errors_;
@@ -152,6 +169,8 @@ class scripted_backend final : public backend {
   std::deque<error_code> submit_errors_;
   std::deque<error_code> detach_errors_;
   error_code start_error_;
+  std::function<void(const batch&)> on_submit_;
+  std::function<void(unsigned, const observation&)> on_observed_;
   std::function<void()> on_stop_;
   std::vector<flight> in_flight_;
   std::vector<process_id> held_attaches_;
@@ -167,6 +186,7 @@ class scripted_backend final : public backend {
   std::size_t misuses_ = 0;
   duration delay_{};
   int driver_errno_ = 0;
+  bool rung_ = false;  // ready_ is readable.
   bool hold_answers_ = false;
   bool hold_attaches_ = false;
   bool keep_batches_ = true;
