@@ -3,6 +3,7 @@
 #include "core_bench.hpp"
 #include "open_spans.hpp"
 #include "test_seed.hpp"
+#include "thread_time.hpp"
 
 #include <poll.h>
 
@@ -404,10 +405,10 @@ TEST(OpenSpans, AreFoundAsFastWhateverNumbersAClientChooses) {
     duration best = duration::max();
     for (int i = 0; i < 3; ++i) {
       core::open_spans spans;
-      const auto before = clock::now();
-      for (const auto each : requests) spans.begin(span_kind{}, each, before);
+      const duration before = test::thread_time();
+      for (const auto each : requests) spans.begin(span_kind{}, each, time_point{});
       for (const auto each : requests) EXPECT_TRUE(spans.end(span_kind{}, each));
-      best = std::min<duration>(best, clock::now() - before);
+      best = std::min(best, test::thread_time() - before);
     }
     return best;
   };

@@ -1,5 +1,7 @@
 #include "sluice/policies/slo.hpp"
 
+#include "thread_time.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -488,10 +490,10 @@ duration time_to_open_and_abandon(std::uint64_t spans) {
   }
   std::vector<event> ends(begins.rbegin(), begins.rend());
   for (event& one : ends) one.kind = event_kind::span_abandoned;
-  const time_point before = clock::now();
+  const duration before = test::thread_time();
   subject->decide({time_point(1h), 1, begins, {}, table}, sink);
   subject->decide({time_point(1h) + 1ms, 2, ends, {}, table}, sink);
-  return clock::now() - before;
+  return test::thread_time() - before;
 }
 
 TEST(Slo, TakesTimeInProportionToTheSpansThatAreToldInOneTurn) {

@@ -15,20 +15,19 @@
 
 namespace sluice::test {
 
-/// Lets a crash of this process write a core of 1 GiB into `directory`, where files take cores: a
-/// dump that takes longer than a lease of 100 ms. The core holds the same 2 MiB many times, because
-/// there are machines on which the first touch of 1 GiB takes 10 s. \return false if the system
-/// refuses; errno has the reason.
-inline bool prepare_large_core(const char* directory) {
+/// Lets a crash of this process write a large core into `directory`, where files take cores. A dump
+/// of 1 GiB takes longer than a lease of 100 ms. The core holds the same 2 MiB many times, because
+/// there are machines on which the first touch of 1 GiB takes 10 s.
+/// \return false if the system refuses; errno has the reason.
+inline bool prepare_large_core(const char* directory, std::size_t megabytes = 1024) {
   constexpr std::size_t repeated = std::size_t{2} << 20U;
-  constexpr std::size_t core_bytes = std::size_t{1} << 30U;
   const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
   if (::chdir(directory) != 0 || ::setrlimit(RLIMIT_CORE, &all) != 0) return false;
   // The kernel writes memory of an unlinked file to a core (bit 1 of /proc/PID/coredump_filter, set
   // by default).
   const int file = ::memfd_create("core", MFD_CLOEXEC);
   if (file < 0 || ::ftruncate(file, repeated) != 0) return false;
-  for (std::size_t mapped = 0; mapped < core_bytes; mapped += repeated) {
+  for (std::size_t mapped = 0; mapped < megabytes << 20U; mapped += repeated) {
     void* const memory = ::mmap(nullptr, repeated, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED) return false;
     if (mapped == 0) std::memset(memory, 1, repeated);

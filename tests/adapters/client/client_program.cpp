@@ -1,12 +1,12 @@
 // A client in a process of its own, told what to do by lines on its standard input; it answers each
 // with a line. Its first argument is the socket.
 
+#include "affliction.hpp"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -111,17 +111,6 @@ void wait_connected() {
     if (sluice_client_get_status(client, &seen) == 0 && seen.connected != 0) return;
     usleep(1000);
   }
-}
-
-/// Dies with so much memory that writing its core takes a while.
-[[noreturn]] void dump_core(std::size_t megabytes) {
-  const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
-  setrlimit(RLIMIT_CORE, &all);
-  const std::size_t bytes = megabytes << 20U;
-  void* const memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory != MAP_FAILED) std::memset(memory, 1, bytes);
-  std::abort();
 }
 
 /// How a child ends that a wait's function forks and in which that returns; -1: not in a while.
@@ -276,9 +265,11 @@ std::string obey(std::istringstream& words) {
     // Here, and not where the tests run.
     std::string where;
     words >> where;
-    if (chdir(where.c_str()) != 0) return "no directory " + where;
     words >> a;
-    dump_core(static_cast<std::size_t>(a));
+    if (!sluice::test::prepare_large_core(where.c_str(), static_cast<std::size_t>(a))) {
+      return "no core";
+    }
+    std::abort();
   }
   return "what is " + word + "?";
 }
