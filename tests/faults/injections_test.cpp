@@ -92,7 +92,8 @@ void injection_try::check() {
   host_ = world_.host(what.what == then::refused ? 1 : 2);
   client_ = world_.client();
   const pid_t agent = in_agent(one_.how) ? world_.agent() : 0;
-  trial_.begin(world_, {agent, world_.device().pid(), host_->pid(), client_->pid()});
+  trial_.watch_leases(world_, {host_->pid(), agent});
+  trial_.watch({world_.device().pid(), client_->pid(), first_->pid(), second_->pid()});
 
   if (what.when == at::rest) {
     inject();
@@ -102,8 +103,7 @@ void injection_try::check() {
   }
   if (what.when == at::suspend) inject();
   // One preemption.
-  time_point since = clock::now();
-  EXPECT_EQ(client_->ask("begin", patience), "begun");
+  moment since = moment_of([&] { EXPECT_EQ(client_->ask("begin", patience), "begun"); });
   switch (what.what) {
     case then::served: EXPECT_TRUE(world_.all_held(both)) << world_.log(); break;
     case then::refused:
@@ -125,19 +125,19 @@ void injection_try::check() {
         break;
       }
       EXPECT_TRUE(eventually(patience, [&] { return breaker_is_open(); })) << world_.log();
-      trial_.expect_within(world_.run_again(both, since), what.lasts + own_work + calls + 100ms,
+      trial_.expect_within(world_.run_again(both, since.after), since,
+                           what.lasts + own_work + calls + 100ms,
                            std::string{what.name} + ", in flight");
       break;
   }
   if (what.when == at::resume) inject();
-  since = clock::now();
-  EXPECT_EQ(client_->ask("end", patience), "ended");
+  since = moment_of([&] { EXPECT_EQ(client_->ask("end", patience), "ended"); });
   // A resume by batch that fails lets go for a moment, and holds again until the reset is over.
   if (what.when == at::resume && what.what == then::dead) {
     EXPECT_TRUE(eventually(patience, [&] { return breaker_is_open(); })) << world_.log();
   }
-  trial_.expect_within(world_.run_again(both, since), what.lasts + own_work + calls + 100ms,
-                       std::string{what.name});
+  trial_.expect_within(world_.run_again(both, since.after), since,
+                       what.lasts + own_work + calls + 100ms, std::string{what.name});
 
   // And after it.
   switch (what.what) {

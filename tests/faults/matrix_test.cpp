@@ -32,7 +32,9 @@ class matrix_try {
  private:
   static world::settings settings_for(const combination& one) {
     world::settings with{.how = one.how};
-    if (effect_of(one) == effect::max_suspend) with.max_suspend = 1s;
+    // A core takes longer to write.
+    if (effect_of(one) == effect::max_suspend)
+      with.max_suspend = one.what == fault::core ? 500ms : 1s;
     return with;
   }
 
@@ -53,12 +55,15 @@ class matrix_try {
         offline_.push_back(&victim_);
     }
     host_ = world_.host(offline_.size());
+    if (in_agent(one_.how)) agent_ = world_.agent();
     if (one_.who != party::online) client_ = world_.client();
+    trial_.watch_leases(world_, {host_->pid(), agent_});
+    trial_.watch({world_.device().pid(), stayer_->pid()});
+    for (const auto* each : {&client_, &victim_, &peer_}) {
+      if (*each) trial_.watch({(*each)->pid()});
+    }
     begin();
     ASSERT_TRUE(world_.all_held(offline_)) << world_.log();
-    if (in_agent(one_.how)) agent_ = world_.agent();
-    trial_.begin(world_,
-                 {agent_, world_.device().pid(), host_->pid(), client_ ? client_->pid() : 0});
   }
 
   /// Online work: the client's, or a kernel of the online process that nobody announces.
@@ -71,14 +76,15 @@ class matrix_try {
     EXPECT_EQ(victim_->ask(ends_by_itself ? "run 3000000" : "run 60000000", patience), "submitted");
   }
   /// \return since when there is none.
-  time_point end() {
-    if (client_) {
-      EXPECT_EQ(client_->ask("end", patience), "ended");
-    } else {
-      EXPECT_TRUE(eventually(
-          patience, [&] { return world_.view().process(victim_->pid()).kernels_completed == 1; }));
-    }
-    return clock::now();
+  moment end() {
+    if (client_) return end_of_client();
+    const auto ended = trial_.expect_soon("the online kernel ends", [&] {
+      return world_.view().process(victim_->pid()).kernels_completed == 1;
+    });
+    return ended.value_or(moment_of([] {}));
+  }
+  moment end_of_client() {
+    return moment_of([&] { EXPECT_EQ(client_->ask("end", patience), "ended"); });
   }
 
   /// Whom it befalls; 0: a pid that has no process object here.
@@ -96,38 +102,42 @@ class matrix_try {
   }
 
   /// \return when it was done, or began to last.
-  time_point inflict() {
+  moment inflict() {
+    if (one_.what == fault::core) return crash();
+    return moment_of([&] { do_inflict(); });
+  }
+  void do_inflict() {
     const fault what = one_.what;
     const pid_t pid = victim_pid();
     const bool from_outside = one_.who == party::agent || one_.who == party::device;
     switch (what) {
-      case fault::kill:
-      case fault::stop: {
-        const time_point since = clock::now();
-        ::kill(pid, what == fault::kill ? SIGKILL : SIGSTOP);
-        return since;
-      }
-      case fault::slow: slow_down(pid, 50ms, 10); return clock::now();
+      case fault::kill: ::kill(pid, SIGKILL); break;
+      case fault::stop: ::kill(pid, SIGSTOP); break;
+      case fault::slow: slow_down(pid, 50ms, 10); break;
       case fault::descriptors:
         if (from_outside) {
           limit_descriptors(pid, true);
         } else {
           EXPECT_EQ(victim()->ask("suffer descriptors", patience), "done");
         }
-        return clock::now();
-      case fault::core:
-        victim()->send("suffer core " + world_.directory());
-        EXPECT_EQ(victim()->hear(patience), "crashing");
-        return clock::now();
-      default: break;
+        break;
+      default:
+        if (from_outside) {
+          ::kill(pid, SIGTERM);
+        } else {
+          victim()->send("suffer " + std::string{word(what)});
+        }
     }
-    const time_point since = clock::now();
-    if (from_outside) {
-      ::kill(pid, SIGTERM);
-    } else {
-      victim()->send("suffer " + std::string{word(what)});
-    }
-    return since;
+  }
+  moment crash() {
+    victim()->send("suffer core " + world_.directory());
+    std::optional<std::string> heard;
+    const auto seen = trial_.expect_soon("it crashes", [&] {
+      heard = victim()->hear(5ms);
+      return heard.has_value();
+    });
+    EXPECT_EQ(heard, "crashing");
+    return seen.value_or(moment_of([] {}));
   }
 
   bool victim_dumps_core() const {
@@ -145,19 +155,24 @@ class matrix_try {
     return all;
   }
 
-  void expect_bound(duration promised, time_point since,
+  void expect_bound(duration promised, const moment& since,
                     const std::vector<const world::process*>& some) {
-    trial_.expect_within(world_.run_again(some, since), promised, name_of(one_));
+    trial_.expect_within(world_.run_again(some, since.after), since, promised, name_of(one_));
   }
 
   void check();
-  void check_effect(effect then, time_point since);
+  void check_effect(effect then, moment since);
   void check_descriptors();
-  void check_stays(time_point since);
+  void check_stays(const moment& since);
+  /// When a process that crashed is gone, which its core has to be written for. Disks are slow.
+  std::optional<moment> end_of_dump(const world::process& whose) const {
+    return observe(60s, clock::now(), [&] { return whose->wait_for(0ms).has_value(); });
+  }
   void check_device_stop();
   void check_gone();
   void recover();
   void check_aftermath();
+  void expect_log(bool is_dumping = false) const;
 
   const combination one_;
   trial& trial_;
@@ -173,7 +188,7 @@ class matrix_try {
   bool was_dumping_ = false;
 };
 
-void matrix_try::check_effect(effect then, time_point since) {
+void matrix_try::check_effect(effect then, moment since) {
   switch (then) {
     case effect::ends: expect_bound(own_work + calls, since, offline_); break;
     case effect::is_looked_up: expect_bound(1s + own_work + calls, since, offline_); break;
@@ -188,16 +203,18 @@ void matrix_try::check_effect(effect then, time_point since) {
     case effect::breaks:
       if (one_.what == fault::core) {
         // Until then it is one of the gang.
-        EXPECT_TRUE(victim_->wait_for(patience));
-        since = clock::now();
+        const auto ended = end_of_dump(victim_);
+        ASSERT_TRUE(ended);
+        since = *ended;
       }
       expect_bound(own_work + calls, since, {&peer_});
       EXPECT_TRUE(world_.all_held({&stayer_}));
       break;
     case effect::goes_on: {
       if (one_.what == fault::descriptors) check_descriptors();
+      expect_log();  // It has been noticed.
       EXPECT_TRUE(world_.all_held(survivors())) << world_.log();
-      const time_point over = end();
+      const moment over = end();
       expect_bound(own_work + calls, over, survivors());
       break;
     }
@@ -218,17 +235,17 @@ void matrix_try::check_descriptors() {
 }
 
 /// What the driver makes of a scheduler's process that hangs and holds sessions itself.
-void matrix_try::check_stays(time_point since) {
+void matrix_try::check_stays(const moment& since) {
   if (one_.what == fault::core) {
-    EXPECT_TRUE(host_->wait_for(60s));  // Its memory goes with the end of the dump.
-    expect_bound(own_work + calls, clock::now(), offline_);
+    const auto ended = end_of_dump(host_);  // Its memory goes then.
+    ASSERT_TRUE(ended);
+    expect_bound(own_work + calls, *ended, offline_);
     return;
   }
-  const time_point until = since + 2 * world_.with().lease + own_work;
+  const time_point until = since.by + 2 * world_.with().lease + own_work;
   while (clock::now() < until) ASSERT_TRUE(world_.is_held(stayer_));
-  const time_point killed = clock::now();
   host_->send("nothing");
-  ::kill(host_->pid(), SIGKILL);
+  const moment killed = moment_of([&] { ::kill(host_->pid(), SIGKILL); });
   expect_bound(own_work + calls, killed, offline_);
 }
 
@@ -240,8 +257,7 @@ void matrix_try::check_device_stop() {
     return host_->ask("stats", patience).find("breakers 1") != std::string::npos;
   }));
   EXPECT_TRUE(lives(host_->pid()));
-  const time_point since = clock::now();
-  ::kill(world_.device().pid(), SIGCONT);
+  const moment since = moment_of([&] { ::kill(world_.device().pid(), SIGCONT); });
   expect_bound(own_work + calls, since, offline_);
 }
 
@@ -303,6 +319,19 @@ void matrix_try::check_aftermath() {
   }
 }
 
+/// \param is_dumping else a core may have been written before anything else happened, which then
+/// was an exit.
+void matrix_try::expect_log(bool is_dumping) const {
+  const bool may_be_exit = one_.what == fault::core && !is_dumping;
+  const std::string_view line = log_of(one_);
+  const std::string_view of_exit = log_of({one_.who, fault::exit, one_.how});
+  if (line.empty() || (may_be_exit && of_exit.empty())) return;
+  EXPECT_TRUE(eventually(patience, [&] {
+    const std::string log = world_.log();
+    return log.find(line) != log.npos || (may_be_exit && log.find(of_exit) != log.npos);
+  })) << world_.log();
+}
+
 /// Nothing of ours may die of it.
 bool is_survived(effect what) {
   return what == effect::goes_on || what == effect::ends || what == effect::is_looked_up ||
@@ -311,15 +340,13 @@ bool is_survived(effect what) {
 
 void matrix_try::check() {
   const effect then = effect_of(one_);
-  const time_point since = inflict();
+  const moment since = inflict();
   check_effect(then, since);
-  if (one_.what == fault::core && victim_dumps_core())
-    std::printf("  %-44s the core was still being written\n", "");
+  const bool is_dumping = one_.what == fault::core && victim_dumps_core();
+  if (is_dumping) std::printf("  %-44s the core was still being written\n", "");
   if (is_survived(then)) trial_.expect_nobody_replaced(world_, host_, agent_);
   if (trial_.failed()) return;
-  if (const auto line = log_of(one_); !line.empty()) {
-    EXPECT_TRUE(world_.log_says(line)) << world_.log();
-  }
+  expect_log(is_dumping);
   if (then == effect::gone) return;
   recover();
   check_aftermath();
@@ -365,18 +392,18 @@ TEST(FaultsOfExit, AProcessThatTakesLongToExitCostsTheOthersNothing) {
 class try_in_a_call {
  public:
   explicit try_in_a_call(trial& with) : trial_(with) {
+    trial_.watch_leases(here_, {host(), here_.agent()});
+    trial_.watch({here_.device().pid(), client_->pid(), slow_->pid(), held_->pid()});
     here_.command("delay DBG_TRAP:SUSPEND_QUEUES 2s target=" + std::to_string(slow_->pid()));
-    began_ = clock::now();
-    EXPECT_EQ(client_->ask("begin", patience), "begun");
+    began_ = moment_of([&] { EXPECT_EQ(client_->ask("begin", patience), "begun"); });
     EXPECT_TRUE(here_.all_held({&held_})) << here_.log();
-    trial_.begin(here_, {here_.agent(), here_.device().pid(), host(), client_->pid()});
   }
-  void expect_within(duration promised, time_point since, const std::string& what) {
-    trial_.expect_within(here_.run_again({&held_}, since), promised, what);
+  void expect_within(duration promised, const moment& since, const std::string& what) {
+    trial_.expect_within(here_.run_again({&held_}, since.after), since, promised, what);
   }
   const world& here() const { return here_; }
   pid_t host() const { return host_->pid(); }
-  time_point began() const { return began_; }
+  const moment& began() const { return began_; }
 
  private:
   trial& trial_;
@@ -385,7 +412,7 @@ class try_in_a_call {
   const world::process held_ = here_.gpu_process("OFFLINE_AI");
   const world::process host_ = here_.host(2);
   const world::process client_ = here_.client();
-  time_point began_{};
+  moment began_{};
 };
 
 // A process in a driver call cannot even be killed: its sessions end with the call.
@@ -402,8 +429,7 @@ TEST(FaultsInACall, AKilledAgentLetsGoWhenTheCallIsOver) {
 TEST(FaultsInACall, AnAgentWithoutAHostLetsGoOfTheOthersAtOnce) {
   until_measured([](trial& with) {
     try_in_a_call once{with};
-    const time_point since = clock::now();
-    ::kill(once.host(), SIGKILL);
+    const moment since = moment_of([&] { ::kill(once.host(), SIGKILL); });
     once.expect_within(own_work + calls, since, "the host is killed in a call of 2 s");
   });
 }

@@ -16,9 +16,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -45,6 +47,32 @@ inline constexpr auto patience = 20s;
 inline constexpr duration calls = 30ms;
 /// What each bound has for our own work.
 inline constexpr duration own_work = 200ms;
+
+/// When something happened, as this process knows it: after one time, and by another.
+struct moment {
+  time_point after;
+  time_point by;
+};
+template <class Act>
+moment moment_of(Act act) {
+  const time_point before = clock::now();
+  act();
+  return {before, clock::now()};
+}
+/// When something came to hold; nothing where it takes longer than `limit`. Asks every 10 ms: more
+/// often, the device would be busy with answers.
+/// \param after it did not hold yet.
+template <class Predicate>
+std::optional<moment> observe(duration limit, time_point after, Predicate holds) {
+  const time_point end = clock::now() + limit;
+  for (;;) {
+    const time_point before = clock::now();
+    if (holds()) return moment{after, clock::now()};
+    if (before >= end) return {};
+    after = before;
+    std::this_thread::sleep_for(10ms);
+  }
+}
 
 inline pid_t tracer_of(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
@@ -143,15 +171,12 @@ class world {
                          [&](const process* one) { return is_held(*one); });
     });
   }
-  /// How long after `since` none of them was suspended; nothing where that takes longer.
-  std::optional<duration> run_again(const std::vector<const process*>& some, time_point since,
-                                    duration limit = patience) const {
-    const bool all = eventually(limit, [&] {
+  /// When none of them was suspended any more, after `since`; nothing where that takes too long.
+  std::optional<moment> run_again(const std::vector<const process*>& some, time_point since) const {
+    return observe(patience, since, [&] {
       return std::all_of(some.begin(), some.end(),
                          [&](const process* one) { return suspended(*one) == 0; });
     });
-    if (!all) return {};
-    return clock::now() - since;
   }
   bool progresses(const process& who) const {
     const auto before = view_.process(who->pid()).kernels_completed;
@@ -192,44 +217,79 @@ inline void slow_down(pid_t pid, duration each, int rounds) {
   }
 }
 
-/// One try of a case. A bound adds the time for which the processes under test ran, and waited for
-/// processors. Where one of them was kept from running for half of the lease, the others may have
-/// taken it for dead: a failure then tells nothing, and the try is void.
+/// One try of a case. Of the processes under test only the time for which they waited for
+/// processors is added to a bound, not the time for which they ran. Of what the test itself sees
+/// late it knows a span of time.
+///
+/// A bound is met if that span is over within it, with what one thread waited, at most half of the
+/// bound. It is broken if the span begins later than that, with what all threads waited. Else the
+/// try is void. So is one that fails after the host or the agent was kept from running for half of
+/// the lease, for the other may have taken it for dead.
 class trial {
  public:
   explicit trial(testing::TestPartResultArray& failures)
       : failures_(failures),
-        reporter_(testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures) {
-    given_.add(::getpid());
-  }
+        reporter_(testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures) {}
 
-  /// \param processes those under test. What they did before does not count.
-  void begin(const world& here, const std::vector<pid_t>& processes) {
-    half_of_lease_ = here.with().lease / 2;
+  /// Adds processes under test. What they did before does not count.
+  void watch(const std::vector<pid_t>& processes) {
     for (const pid_t each : processes) {
       if (each > 0) given_.add(each);
     }
-    given_.restart();
   }
-  bool failed() const { return failures_.size() != 0; }
-  bool is_void() {
-    look();
-    return half_of_lease_ > 0ns && longest_ >= half_of_lease_;
+  /// Adds host and agent.
+  void watch_leases(const world& here, const std::vector<pid_t>& processes) {
+    half_of_lease_ = here.with().lease / 2;
+    with_lease_ = processes;
+    watch(processes);
   }
 
-  void expect_within(const std::optional<duration>& taken, duration promised,
+  bool failed() const { return failures_.size() != 0; }
+  /// Why a try that failed is void; empty where it is not.
+  std::string void_because() {
+    given_.look();
+    for (const pid_t each : with_lease_) {
+      const duration longest = given_.longest(each);
+      if (longest >= half_of_lease_)
+        return "process " + std::to_string(each) + " waited " + text(longest) +
+               " for a processor, half of the lease or longer";
+    }
+    return failures_.size() == undecided_ ? "a bound was not decided" : "";
+  }
+
+  /// Waits for what has no bound, and fails after `patience`. The time for which the processes
+  /// under test were kept from running does not count, at most as much again.
+  template <class Predicate>
+  std::optional<moment> expect_soon(const std::string& what, Predicate holds) {
+    const time_point since = clock::now();
+    bool held = false;
+    const auto seen = observe(2 * patience, since, [&] {
+      held = holds();
+      const time_point now = clock::now();
+      return held || now - since - given_.waited_by_any(since, now) >= patience;
+    });
+    EXPECT_TRUE(held) << what << ": not within " << text(clock::now() - since);
+    return held ? seen : std::nullopt;
+  }
+
+  /// \param since when it was to begin.
+  void expect_within(const std::optional<moment>& seen, const moment& since, duration promised,
                      const std::string& what) {
-    look();
-    const duration given = given_.ran() + given_.waited();
-    given_.restart();
-    const auto ms = [](duration span) {
-      return std::chrono::duration<double, std::milli>(span).count();
-    };
-    ASSERT_TRUE(taken) << what << ": never";
-    std::printf(
-        "  %-44s %7.1f ms  (promised %.0f ms; our processes ran or waited to run for %.1f ms)\n",
-        what.c_str(), ms(*taken), ms(promised), ms(given));
-    EXPECT_LE(ms(*taken), ms(promised + 20ms + given)) << what;
+    ASSERT_TRUE(seen) << what << ": never";
+    given_.look();
+    const duration by_one = given_.waited_by_one(since.after, seen->by);
+    const duration by_any = given_.waited_by_any(since.after, seen->by);
+    const duration at_most = seen->by - since.after;
+    const duration at_least = std::max(seen->after - since.by, duration{});
+    const std::string waits = "promised " + text(promised) +
+                              "; a thread waited for a processor for " + text(by_one) +
+                              " of it, and some thread for " + text(by_any);
+    std::printf("  %-44s %10s  (%s)\n", what.c_str(), text(at_most).c_str(), waits.c_str());
+    if (at_most <= promised + std::min(by_one, promised / 2)) return;
+    const bool is_broken = at_least > promised + by_any;
+    if (!is_broken) ++undecided_;
+    ADD_FAILURE() << what << (is_broken ? ": too late, " : ": not decided, ") << text(at_least)
+                  << " to " << text(at_most) << "; " << waits;
   }
 
   /// Asserts that the agent is the one of before, and that its host has started no other and
@@ -245,39 +305,53 @@ class trial {
   }
 
  private:
-  void look() {
-    given_.look();
-    longest_ = std::max(longest_, given_.longest());
+  static std::string text(duration span) {
+    std::array<char, 32> all{};
+    std::snprintf(all.data(), all.size(), "%.1f ms",
+                  std::chrono::duration<double, std::milli>(span).count());
+    return all.data();
   }
   testing::TestPartResultArray& failures_;
   testing::ScopedFakeTestPartResultReporter reporter_;
   run_delay given_;
   const regular_looks looks_{given_};
   duration half_of_lease_{};
-  duration longest_{};
+  std::vector<pid_t> with_lease_;
+  int undecided_ = 0;
 };
 
-/// Runs a case, and again as long as a try is void, five times at most.
+/// Runs a case, and again as long as a try is void. Fails as "not shown" if all tries are.
 inline void until_measured(const std::function<void(trial&)>& once) {
+  constexpr int most_tries = 5;
   for (int tries = 1;; ++tries) {
     testing::TestPartResultArray failures;
-    bool is_void = false;
+    std::string void_because;
     {
       trial one{failures};
       once(one);
-      is_void = one.is_void();
+      if (one.failed()) void_because = one.void_because();
     }
-    const bool again = is_void && tries < 5;
+    if (failures.size() == 0) {
+      if (tries > 1) std::printf("  passed after %d void tries\n", tries - 1);
+      return;
+    }
+    const bool is_void = !void_because.empty();
+    const bool again = is_void && tries < most_tries;
+    if (is_void)
+      std::printf("  try %d of %d is void: %s\n", tries, most_tries, void_because.c_str());
     for (int i = 0; i < failures.size(); ++i) {
       const auto& each = failures.GetTestPartResult(i);
       if (again) {
-        std::printf("  void, for a process was kept from running for half of the lease: %s\n",
-                    each.summary());
+        std::printf("    %s\n", each.summary());
       } else {
         GTEST_MESSAGE_AT_(each.file_name(), each.line_number(), each.message(), each.type());
       }
     }
-    if (failures.size() == 0 || !again) return;
+    if (again) continue;
+    if (is_void)
+      ADD_FAILURE() << "not shown: all " << tries << " tries are void, the last because "
+                    << void_because;
+    return;
   }
 }
 

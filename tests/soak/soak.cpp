@@ -87,6 +87,7 @@ void print(const plan& what, const findings& seen) {
     fmt::print("{:<8} {:<12} {:>9.1f} {:>9.1f} {:>21} {:>9.1f}  {}\n", each.process, name,
                each.seen.first, each.seen.last, slope, each.bound_per_hour, numbers(each.at_rest));
   }
+  for (const auto& each : seen.not_shown) fmt::print("not shown    {}\n", each);
   for (const auto& each : seen.problems) fmt::print("PROBLEM      {}\n", each);
   fmt::print("{}\n", seen.problems.empty() ? "passed" : "FAILED");
 }
@@ -110,8 +111,11 @@ bool write_json(const std::string& path, const plan& what, const findings& seen)
         figures.empty() ? "" : ",", quoted(each.process), quoted(each.what), quoted(each.unit),
         each.seen.samples, each.seen.hours, each.seen.first, each.seen.last, each.seen.per_hour,
         each.seen.deviation, each.bound_per_hour, numbers(each.at_rest));
-  std::string problems;
-  for (const auto& each : seen.problems) problems += (problems.empty() ? "" : ", ") + quoted(each);
+  const auto strings = [](const std::vector<std::string>& all) {
+    std::string text;
+    for (const auto& each : all) text += (text.empty() ? "" : ", ") + quoted(each);
+    return text;
+  };
   std::ofstream file{path};
   file << fmt::format(
       "{{\n  \"version\": 1, \"device\": \"simulated\", \"seed\": {}, \"mechanism\": {}, "
@@ -136,7 +140,8 @@ bool write_json(const std::string& path, const plan& what, const findings& seen)
       seen.requests, seen.every_10_ms, seen.longest_request.count(), seen.queue_suspends,
       seen.longest_suspension.count(), sluice::soak::longest_allowed_suspension.count(),
       seen.stuck);
-  file << "  \"figures\": [" << figures << "\n  ],\n  \"problems\": [" << problems << "]\n}\n";
+  file << "  \"figures\": [" << figures << "\n  ],\n  \"not_shown\": [" << strings(seen.not_shown)
+       << "],\n  \"problems\": [" << strings(seen.problems) << "]\n}\n";
   return static_cast<bool>(file.flush());
 }
 
@@ -149,15 +154,17 @@ int main(int argc, char** argv) {
       "did, or it could not run; 2: wrong command line. Needs root.",
       "soak");
   plan what;
-  what.seed = std::random_device{}();
   std::string json;
   // Less has no time for a warm-up and ten samples.
   app.add_option("--minutes", what.minutes, "How long; fractions will do")
       ->check(CLI::Range(0.5, 10080.0))
       ->capture_default_str();
-  app.add_option("--seed", what.seed,
-                 "Seed of what happens when (default: drawn); even: by batch commands")
-      ->envname("SLUICE_TEST_SEED");
+  // Seldom a drawn seed brings too little of something.
+  const CLI::Option* const seed =
+      app.add_option("--seed", what.seed,
+                     "Seed of what happens when (default: drawn); even: by batch commands. Given, "
+                     "it also fails if too little happened to check something")
+          ->envname("SLUICE_TEST_SEED");
   app.add_option("--json", json, "Also write what was found to this file");
   app.add_option("--logs", what.logs, "Keep what daemon and workers print in this directory")
       ->check(CLI::ExistingDirectory);
@@ -170,6 +177,8 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "soak: {}\n", wrong.what());
     return 2;
   }
+  what.seed_is_drawn = seed->count() == 0;
+  if (what.seed_is_drawn) what.seed = std::random_device{}();
   if (::geteuid() != 0) {
     fmt::print(stderr, "soak: it mounts and traces: run it as root\n");
     return 1;

@@ -172,9 +172,12 @@ findings world::run() {
   live(act::nobody_of_sluice_dies, at_the_end);
   shut_down();
   found_.minutes = std::chrono::duration<double, std::ratio<60>>(clock::now() - start).count();
-  if (found_.queue_suspends == 0) problem("nothing was ever suspended");
+  if (found_.queue_suspends == 0) {
+    const std::string what = "nothing was ever suspended";
+    found_.requests > 100 ? problem(what) : not_shown(what);
+  }
   if (plan_.by_batch() && found_.looks_by_batch == 0)
-    problem("nothing was held by batch commands in " + std::to_string(found_.looks) + " looks");
+    not_shown("nothing was held by batch commands in " + std::to_string(found_.looks) + " looks");
   if (!plan_.by_batch() && found_.looks_by_batch != 0)
     problem("there were batch commands, which the device does not offer");
   return std::move(found_);
@@ -778,7 +781,7 @@ void world::shut_down() {
         turn();
         return suspended() > 0;
       }))
-    problem("nothing is suspended at the end");
+    not_shown("nothing is suspended at the end");
   const pid_t acting = agent();
   daemon_may_end_ = true;
   daemon_->signal(SIGTERM);
@@ -833,7 +836,7 @@ void world::judge() {
       // Of an agent that died a moment ago there cannot be more: mind_agent() judges its death.
       const bool is_new = name == std::string_view{"agent"} && agent_died_at_ &&
                           clock::now() < *agent_died_at_ + 2 * 10 * sample_every;
-      if (one.seen.samples < 10 && !is_new) problem(which + " has too few samples");
+      if (one.seen.samples < 10 && !is_new) not_shown(which + " has too few samples");
       if (one.seen.rises(one.bound_per_hour)) problem(which + " rises");
       found_.figures.push_back(std::move(one));
     }
@@ -1027,6 +1030,12 @@ void world::problem(const std::string& what) {
                what.c_str());
   if (found_.problems.size() == most_problems) return;
   found_.problems.push_back(seconds(clock::now() - began_) + ": " + what);
+}
+
+void world::not_shown(const std::string& what) {
+  if (!plan_.seed_is_drawn) return problem("not shown: " + what);
+  say("not shown: " + what);
+  found_.not_shown.push_back(what);
 }
 
 void world::say(const std::string& what) const {

@@ -32,7 +32,8 @@ namespace sluice::soak {
 struct plan {
   double minutes = 2;
   std::uint64_t seed = 0;
-  std::string logs;      ///< A directory for what the programs print; "": it is not kept.
+  bool seed_is_drawn = false;  ///< Then only promises fail the run: see findings::not_shown.
+  std::string logs;            ///< A directory for what the programs print; "": it is not kept.
   bool verbose = false;  ///< Says each fault, and each suspension that exceeds max_suspend much.
 
   /// Else by debug sessions. Both have to be tried, and the seed says which it is.
@@ -96,6 +97,9 @@ struct findings {
 
   std::vector<watched> figures;
   std::vector<std::string> problems;  ///< Each fails the run.
+  /// What this run could not check, because too little happened. With a given seed it is a problem
+  /// instead.
+  std::vector<std::string> not_shown;
 };
 
 /// How long a queue may be suspended without a break while a scheduler lives, and how long after
@@ -212,6 +216,8 @@ class world {
   void gpu_fails(const std::string& line);
 
   void problem(const std::string& what);
+  /// Too little happened to check something.
+  void not_shown(const std::string& what);
   void say(const std::string& what) const;
 
   const plan plan_;
