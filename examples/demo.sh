@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs the demo on a simulated GPU.
-# Options are those of sluice-demo: examples/demo.sh --help
+# Install missing packages, build, and run the demo on a simulated GPU.
+# The options are those of sluice-demo: examples/demo.sh --help
 set -euo pipefail
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -14,8 +14,8 @@ for argument; do
     --profile=*) profile=${argument#--profile=} ;;
     -h | --help)
       echo "usage: examples/demo.sh [OPTIONS OF sluice-demo]"
-      echo "Installs what is missing (apt), builds into build/release, and runs sluice-demo as root in"
-      echo "a mount namespace of its own."
+      echo "Install missing packages (apt), build into build/release, and run sluice-demo as root in its"
+      echo "own mount namespace."
       exec cat "$top/examples/demo/help.txt"  # What sluice-demo says: a test compares.
       ;;
   esac
@@ -30,8 +30,8 @@ cd_top() { cd "$top" && "$@"; }
 (cd_top cmake --build --preset release --target sluice-demo 01_embed) >&2
 
 if [ ! -c /dev/fuse ] && ! as_root modprobe fuse 2>/dev/null; then
-  echo "demo.sh: there is no /dev/fuse: the simulated device needs FUSE (modprobe fuse; in a" >&2
-  echo "container: --device /dev/fuse --cap-add SYS_ADMIN)" >&2
+  echo "demo.sh: /dev/fuse is missing, but the simulated device needs FUSE; run 'modprobe fuse', or start" >&2
+  echo "the container with --device /dev/fuse --cap-add SYS_ADMIN" >&2
   exit 1
 fi
 in_own_mounts "$demo" "$@"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # usage: serve.sh [--seconds N] [--connections N] [--tokens N] [--think MS] [-- OPTION OF inference_server...]
-# Loads the inference server with wrk on a simulated GPU: alone, beside an offline process without a
-# scheduler, and beside it under sluice. Prints a table. Installs what is missing (apt) and builds.
-#   --seconds N      length of each run (10)
-#   --connections N  how many clients ask, each for one answer at a time (4)
-#   --tokens N       tokens of an answer (16)
-#   --think MS       mean pause of a client between an answer and its next request (300)
-# Fails when a request failed, when the offline process lost or repeated a kernel, or when a queue was left
+# Measure the inference server with wrk on a simulated GPU: alone, with offline work, and under sluice. The
+# script installs missing packages (apt), builds, and prints a table. Options:
+#   --seconds N      length of each run in s (10)
+#   --connections N  number of clients, each with one request at a time (4)
+#   --tokens N       tokens per answer (16)
+#   --think MS       mean pause of a client between requests (300).
+# The script fails if a request fails, if the offline process loses or repeats a kernel, or if a queue stays
 # suspended.
 set -euo pipefail
 
@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
     --) shift && break ;;
     --seconds | --connections | --tokens | --think)
       if ! [[ ${2-} =~ ^[1-9][0-9]{0,5}$ ]]; then
-        echo "$name: a number from 1 to 999999 must follow $1 (see --help)" >&2
+        echo "$name: $1 needs a number from 1 to 999999 (see --help)" >&2
         exit 2
       fi
       declare "${1#--}=$2"
@@ -64,7 +64,7 @@ wait_until() {
   local what=$1 deadline=$((SECONDS + 20))
   shift
   until "$@"; do
-    [ "$SECONDS" -lt "$deadline" ] || fail "$what, not within 20 s"
+    [ "$SECONDS" -lt "$deadline" ] || fail "$what: timed out after 20 s"
     sleep 0.05
   done
 }
@@ -88,7 +88,7 @@ start_server() {
   rm -f "$log"  # Not what the one before wrote.
   "$bin/inference_server" --port 0 --directory "$SLUICE_SIM_ROOT/run" "$@" >"$log" &
   server=$!
-  wait_until "the server listens" server_listens
+  wait_until "waiting for the server to listen" server_listens
   port=$(sed -n 's/^listening on 127.0.0.1://p' "$log")
 }
 server_listens() {
@@ -97,7 +97,7 @@ server_listens() {
 }
 stop_server() {
   kill -TERM "$server"
-  wait "$server" || fail "the server ended with code $?"
+  wait "$server" || fail "the server exited with code $?"
   server=
 }
 metric() {
@@ -125,11 +125,11 @@ measure() {
   # shellcheck disable=SC2059
   printf "$row" "$1" "$rate" "$p50" "$p99" "$max" "$failed" \
     "$([ -n "$offline" ] && between "$before" "$(offline_counts)" || echo "$nothing")"
-  [ "$failed" -eq 0 ] || fail "requests failed: $(cat "$SLUICE_SIM_ROOT/wrk.log")"
+  [ "$failed" -eq 0 ] || fail "$failed requests failed: $(cat "$SLUICE_SIM_ROOT/wrk.log")"
 }
 
 echo "The GPU is simulated: times were measured on this machine, none on AMD hardware."
-echo "$connections clients, $tokens tokens an answer, $think ms of thought on average; runs of $seconds s"
+echo "$connections clients, $tokens tokens per answer, mean pause $think ms; runs of $seconds s"
 echo
 echo "                              latency to the last token, ms               offline"
 # shellcheck disable=SC2059
@@ -141,7 +141,7 @@ stop_server
 
 AMD_QUEUE_TAG=OFFLINE_AI "$bin/offline_demo" --load long >"$SLUICE_SIM_ROOT/offline.log" &
 offline=$!
-wait_until "the offline process works" offline_works
+wait_until "waiting for the offline process to work" offline_works
 before=$(offline_counts)
 sleep "$seconds" &
 load=$!
@@ -155,19 +155,19 @@ measure "both, no scheduler"
 stop_server
 
 start_server --attach-after 0s "${server_options[@]}"
-wait_until "the offline process is attached" offline_is_attached
+wait_until "waiting for the scheduler to attach to the offline process" offline_is_attached
 measure "both, under sluice"
-wait_until "everything runs again" offline_runs_again
+wait_until "waiting for the scheduler to resume everything" offline_runs_again
 failed=$(metric sluice_failed_outcomes_total)
 stop_server
 
 echo
 echo "under sluice the server $(sed -n '2,3p' "$log")"
 [ "$failed" -eq 0 ] || fail "$failed driver commands failed"
-offline_runs_again || fail "the offline process was left suspended"
+offline_runs_again || fail "queues of the offline process are still suspended"
 kill -TERM "$offline"
 code=0
 wait "$offline" || code=$?
 offline=
 echo "offline_demo: $(tail -n 1 "$SLUICE_SIM_ROOT/offline.log")"
-[ "$code" -eq 0 ] || fail "the offline process ended with code $code"
+[ "$code" -eq 0 ] || fail "the offline process exited with code $code"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # usage: with_simulated_gpu.sh [--profile NAME|FILE] COMMAND [ARGUMENT...]
-# Runs a command, as root, beside a simulated GPU that lives as long as it does. The command finds the
-# device by SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS, and the device's own counts in
-# $SLUICE_SIM_ROOT/sim/stats.json. Ends with the command's exit code; SIGINT and SIGTERM are the command's
-# first, and once that has ended the script ends with 130 or 143.
+# Run COMMAND as root, with a simulated GPU that exists until COMMAND ends. The paths of the device are in
+# SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS. $SLUICE_SIM_ROOT/sim/stats.json contains the
+# counters of the device. The exit code is that of COMMAND. The script forwards SIGINT and SIGTERM to COMMAND, waits for
+# COMMAND to end, and then exits with 130 or 143.
 set -euo pipefail
 
 name=$(basename "$0")
@@ -18,7 +18,7 @@ while [[ ${1-} == -* ]]; do
   case $1 in
     -h | --help) sed -n '2,6s/^# //p' "$0" && exit 0 ;;
     --profile)
-      [ -n "${2-}" ] || usage_error "a name or a file must follow --profile"
+      [ -n "${2-}" ] || usage_error "--profile needs the name of a profile or a file"
       profile=$2
       shift 2
       ;;
@@ -26,9 +26,9 @@ while [[ ${1-} == -* ]]; do
     *) usage_error "unknown option $1" ;;
   esac
 done
-[ $# -gt 0 ] || usage_error "there is no command to run"
+[ $# -gt 0 ] || usage_error "COMMAND is missing"
 if [ ! -x "$sim" ]; then
-  echo "$name: $sim is not there; examples/demo.sh builds it" >&2
+  echo "$name: $sim does not exist; run examples/demo.sh to build it" >&2
   exit 1
 fi
 
@@ -46,7 +46,7 @@ cleanup() {
   trap '' INT TERM  # A second signal would leave the directory and its mounts behind.
   if [ -n "$device_pid" ]; then
     kill -TERM "$device_pid" 2>/dev/null || true
-    wait "$device_pid" 2>/dev/null || echo "$name: the simulated device ended with code $?" >&2
+    wait "$device_pid" 2>/dev/null || echo "$name: the simulated device exited with code $?" >&2
   fi
   rm -rf --one-file-system "$SLUICE_SIM_ROOT"
 }

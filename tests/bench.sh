@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds the benchmarks and runs them: see tests/bench.sh --help.
+# Builds and runs the benchmarks: see tests/bench.sh --help. Installs missing Debian packages first.
 set -euo pipefail
 
 caller=$PWD

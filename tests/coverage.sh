@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # usage: tests/coverage.sh
-# Prints which share of the lines in core, policies and adapters the tests of tests/run.sh execute, by folder.
-# Builds everything with clang's coverage in build/coverage and runs there what tests/run.sh runs by default: the unit
-# tests of the preset asan and all tests of the preset release, each in the longer of its forms in the two, and, in
-# place of the preset tsan, the tests of the event loop on epoll. Left out are the labels fuzz and install, whose tests
-# build programs of their own.
+# Print the share of lines in core, policies and adapters that the tests of tests/run.sh execute, per folder.
+# Builds everything with clang's coverage in build/coverage. There it runs what tests/run.sh runs by default: the unit
+# tests of the preset asan and all tests of the preset release, each in its longer form of the two. In place of the
+# preset tsan it runs the tests of the event loop on epoll. It leaves out the labels fuzz and install, whose tests build
+# programs of their own.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -30,7 +30,7 @@ chmod 777 "$profiles"  # Some programs run as other users.
 without_autogroups
 unset SLUICE_TEST_LONG  # Only tests/run.sh --long sets it.
 as_root ctest --test-dir "$folder" -LE 'fuzz|install' -j3 --output-on-failure ||
-  echo "coverage.sh: some tests failed; what they executed counts" >&2
+  echo "coverage.sh: some tests failed; the lines that they executed are counted" >&2
 
 llvm-profdata-14 merge -sparse "$profiles"/*.profraw -o "$folder/all.profdata" || exit 1
 objects=()

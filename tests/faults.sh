@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # usage: tests/faults.sh [--long] [--calm SECONDS] [--build DIRECTORY]
-# The fault matrix (tests/faults/README.md) on real processes: the part that CTest runs, or with --long all
-# cells, all faults of the device under all mechanisms, and ten minutes for false alarms.
-# --calm says how many seconds for these instead; 0: none. Builds the programs first, unless --build says where they are.
+# Build and run the fault matrix on real processes, as CTest runs it. See tests/faults/README.md.
+# Options:
+#   --long             Run all cells and all faults of the device with every mechanism. Then test for false alarms.
+#   --calm SECONDS     Duration of the test for false alarms [0; with --long: 600].
+#   --build DIRECTORY  Use the programs of this build directory instead of building them.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -14,9 +16,9 @@ build=
 while [ $# -gt 0 ]; do
   case $1 in
     --long) which=all ;;
-    --calm) calm=${2-}; [[ $calm =~ ^[0-9]+$ ]] || { echo "faults.sh: --calm needs a number" >&2; exit 2; }; shift ;;
+    --calm) calm=${2-}; [[ $calm =~ ^[0-9]+$ ]] || { echo "faults.sh: invalid --calm '$calm': expected whole seconds" >&2; exit 2; }; shift ;;
     --build) build=${2-}; [ -n "$build" ] || { echo "faults.sh: --build needs a directory" >&2; exit 2; }; shift ;;
-    -h | --help) sed -n '2,5s/^# //p' tests/faults.sh; exit 0 ;;
+    -h | --help) sed -n '2,7s/^# //p' tests/faults.sh; exit 0 ;;
     *) sed -n '2s/^# //p' tests/faults.sh >&2; exit 2 ;;
   esac
   shift
@@ -37,9 +39,9 @@ without_autogroups
 failed=
 for name in unit matrix injections calm; do
   program=$build/bin/faults_${name}_test
-  [ -x "$program" ] || { echo "faults.sh: there is no $program; without --build it is built" >&2; exit 2; }
+  [ -x "$program" ] || { echo "faults.sh: $program does not exist; omit --build to build it" >&2; exit 2; }
   [ "$name" = calm ] && [ "$calm" -eq 0 ] && continue
   echo "=== $name"
   as_root env SLUICE_FAULTS="$which" SLUICE_CALM_SECONDS="$calm" "$program" --gtest_brief=1 || failed="$failed $name"
 done
-[ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }
+[ -z "$failed" ] || { echo "faults.sh: failed:$failed" >&2; exit 1; }

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # usage: tests/fuzz.sh [--seconds N] [--seed N] [--build DIRECTORY] [NAME...]
-# Runs fuzz targets (all, or those named), N seconds each (default 20; 0: the known inputs alone), from the
-# corpus in tests/fuzz/corpus and from what earlier runs found. The seed is drawn and printed, unless
-# --seed or SLUICE_TEST_SEED gives it.
-# Builds them first, unless --build says where they are. A finding stops it, is kept as
-# DIRECTORY/fuzz/NAME.finding-*, and exits with 1.
+# Build and run the fuzz targets NAME [all]. Inputs start from tests/fuzz/corpus and from those of earlier runs.
+#   --seconds N        Duration per target [20]; 0 runs only the known inputs.
+#   --seed N           Seed [SLUICE_TEST_SEED, else random]. It is printed.
+#   --build DIRECTORY  Use the targets of this build directory instead of building them.
+# The first finding is kept as DIRECTORY/fuzz/NAME.finding-* and ends the run with exit code 1.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -26,10 +26,10 @@ while [ $# -gt 0 ]; do
   shift || break
 done
 set -- "${names[@]}"
-[[ $seconds =~ ^[0-9]+$ ]] || { echo "fuzz.sh: --seconds needs a number" >&2; exit 2; }
+[[ $seconds =~ ^[0-9]+$ ]] || { echo "fuzz.sh: invalid --seconds '$seconds': expected whole seconds" >&2; exit 2; }
 [[ $seed =~ ^[0-9]{1,9}$ ]] || { echo "fuzz.sh: invalid seed '$seed': expected 1 to 9 digits" >&2; exit 2; }
 for name; do
-  [ -f "tests/fuzz/$name.cpp" ] || { echo "fuzz.sh: there is no target '$name'; names are those of tests/fuzz/*.cpp" >&2; exit 2; }
+  [ -f "tests/fuzz/$name.cpp" ] || { echo "fuzz.sh: unknown target '$name'; available: the names of tests/fuzz/*.cpp" >&2; exit 2; }
 done
 if [ -z "$build" ]; then
   install_missing "${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}" "${sluice_test_packages[@]}" || exit 1
@@ -45,11 +45,11 @@ fi
 
 for name; do
   program=$build/bin/fuzz_$name
-  [ -x "$program" ] || { echo "fuzz.sh: there is no $program; without --build the targets are built" >&2; exit 2; }
+  [ -x "$program" ] || { echo "fuzz.sh: $program does not exist; omit --build to build the targets" >&2; exit 2; }
   found=$build/fuzz/$name
   seeds=tests/fuzz/corpus/$name
   mkdir -p "$found"
-  [ -d "$seeds" ] || { echo "fuzz.sh: $seeds is missing" >&2; exit 2; }
+  [ -d "$seeds" ] || { echo "fuzz.sh: corpus $seeds does not exist; create it with at least one input" >&2; exit 2; }
   echo "=== $name, $seconds s, SLUICE_TEST_SEED=$seed"
   how_long=(-max_total_time="$seconds")
   [ "$seconds" -gt 0 ] || how_long=(-runs=0)

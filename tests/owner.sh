@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # usage: tests/owner.sh [--long]
-# Installs what is missing, builds the project owner's test cases (tests/integration/README.md), runs them on the
-# simulated device and prints what was measured as a table. --long: frequent preemption lasts 5 minutes by each
-# mechanism instead of 20 s. Exits with 1 when a case fails.
+# Build and run the project owner's test cases on the simulated device (tests/integration/README.md).
+# Prints the measured figures as a table. Exits with 1 if a case fails. Installs missing Debian packages first.
+#   --long  Frequent preemption lasts 5 minutes with each mechanism instead of 20 s.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # usage: tests/packages.sh [FOLDER]
-# Makes the Debian packages, in build/package, installs them in a clean Debian in
-# FOLDER (a new one in /tmp, removed at the end), builds examples/embed_minimal there by find_package and by pkg-config,
-# and runs the daemon there as its service does, beside a simulated GPU. A quarter of an hour on 2 cores; needs
-# root, and Debian's mirror as apt has it.
+# Build the Debian packages in build/package and test them in a clean Debian in FOLDER.
+# Without FOLDER the clean Debian is in a new folder in /tmp, which is removed at the end. The test installs the
+# packages, builds examples/embed_minimal with find_package and with pkg-config, and runs the daemon as its service does,
+# with a simulated GPU. Takes 15 minutes on 2 cores. Needs root and the Debian mirror of apt.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . examples/common.sh
@@ -13,23 +13,23 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 # Inside the clean system, where the tree lies at /sluice.
 inside() {
   export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
-  echo "--- installs"
-  quietly() { "$@" >/tmp/said 2>&1 || { cat /tmp/said; fail "$*"; }; }
+  echo "--- installing the packages"
+  quietly() { "$@" >/tmp/output 2>&1 || { cat /tmp/output; fail "$*"; }; }
   quietly apt-get update -q
   # The library, and what a service needs; then what one builds with.
   quietly apt-get install -y -q --no-install-recommends /packages/{libsluice0.1,libsluice-client0,sluice-tools}_*.deb
-  [ "$(stat -c '%a %U %G' /usr/bin/sluice-agent)" = '750 root sluice' ] || fail "the agent's mode"
-  [ "$(getcap /usr/bin/sluice-agent)" = '/usr/bin/sluice-agent cap_sys_ptrace=ep' ] || fail "the agent's capability"
-  [ "$(stat -c '%a %U' /run/sluice/owner)" = '660 sluice' ] || fail "the owner lock"
-  grep -q '^socket_group = "sluice-clients" ' /etc/sluice/sluice.toml || fail "the configuration"
-  grep -q '^jobs = "/var/log/sluice/jobs" ' /etc/sluice/sluice.toml || fail "sluice jobs would find nothing"
-  sluice check /etc/sluice/sluice.toml || fail "the configuration is not ok"
-  systemd-analyze verify --man=no /usr/lib/systemd/system/sluice.service || fail "the unit"
+  [ "$(stat -c '%a %U %G' /usr/bin/sluice-agent)" = '750 root sluice' ] || fail "sluice-agent has a wrong mode or owner"
+  [ "$(getcap /usr/bin/sluice-agent)" = '/usr/bin/sluice-agent cap_sys_ptrace=ep' ] || fail "sluice-agent has wrong capabilities"
+  [ "$(stat -c '%a %U' /run/sluice/owner)" = '660 sluice' ] || fail "/run/sluice/owner has a wrong mode or owner"
+  grep -q '^socket_group = "sluice-clients" ' /etc/sluice/sluice.toml || fail "sluice.toml has a wrong socket_group"
+  grep -q '^jobs = "/var/log/sluice/jobs" ' /etc/sluice/sluice.toml || fail "sluice.toml has a wrong jobs folder"
+  sluice check /etc/sluice/sluice.toml || fail "sluice.toml is invalid"
+  systemd-analyze verify --man=no /usr/lib/systemd/system/sluice.service || fail "sluice.service is invalid"
   quietly apt-get install -y -q --no-install-recommends /packages/*.deb g++ cmake make ninja-build python3
   # Nothing of the tree is used to build.
   cp -r /sluice/examples/embed_minimal /root/
   cd /root/embed_minimal
-  echo "--- builds examples/embed_minimal by pkg-config and by find_package"
+  echo "--- building examples/embed_minimal with pkg-config and with find_package"
   make -s
   make -s -B SLUICE=sluice-epoll embed_minimal && mv embed_minimal by_make-epoll && make -s && mv embed_minimal by_make
   quietly cmake -G Ninja -S . -B build
@@ -37,39 +37,39 @@ inside() {
   local program
   for program in by_make by_make-epoll build/embed_minimal build/embed_minimal-epoll; do
     ldd "$program" >/tmp/linked # not into a pipe: grep -q may end before it
-    grep -q 'libsluice\(-epoll\)\?.so.0.1 => /' /tmp/linked || fail "$program has no libsluice"
-    ! grep 'not found' /tmp/linked || fail "$program"
+    grep -q 'libsluice\(-epoll\)\?.so.0.1 => /' /tmp/linked || fail "$program is not linked with libsluice"
+    ! grep 'not found' /tmp/linked || fail "$program lacks libraries"
   done
   python3 -c 'import sluice; print("python:", sluice.__file__)'
-  echo "--- runs"
+  echo "--- running the daemon"
   SLUICE_SIM=/usr/bin/sluice-sim /sluice/examples/with_simulated_gpu.sh /sluice/adapters/sim/in_place.sh \
     /sluice/tests/packages.sh --beside-a-gpu
-  echo "--- upgrades"
+  echo "--- upgrading"
   cd /
   # Roles by tags: what DAEMON.md gives the agent stays, and nothing where that was taken.
   local package=(/packages/sluice-tools_*.deb) agent=/usr/bin/sluice-agent
   upgrade() { quietly apt-get install -y -q --no-install-recommends --reinstall "${package[@]}"; }
   setcap cap_sys_ptrace,cap_dac_read_search+ep $agent
   upgrade
-  [ "$(getcap $agent)" = "$agent cap_dac_read_search,cap_sys_ptrace=ep" ] || fail "an upgrade takes the agent's capabilities"
-  grep -q 'sluice-agent has cap_dac_read_search,cap_sys_ptrace=ep, as you gave it' /tmp/said || fail "and says nothing of it"
+  [ "$(getcap $agent)" = "$agent cap_dac_read_search,cap_sys_ptrace=ep" ] || fail "an upgrade removes capabilities of sluice-agent"
+  grep -q 'sluice-agent keeps cap_dac_read_search,cap_sys_ptrace=ep, set by the administrator' /tmp/output || fail "an upgrade does not report the kept capabilities"
   setcap cap_sys_ptrace+ep $agent
   dpkg-statoverride --update --add root sluice 0750 $agent
   setcap cap_sys_ptrace+ep $agent # a chown takes them
   upgrade
-  [ "$(getcap $agent)" = "$agent cap_sys_ptrace=ep" ] || fail "with a statoverride an upgrade takes the agent's capabilities"
-  [ "$(stat -c '%a %U %G' $agent)" = '750 root sluice' ] || fail "the agent's mode after an upgrade"
+  [ "$(getcap $agent)" = "$agent cap_sys_ptrace=ep" ] || fail "with a statoverride an upgrade removes capabilities of sluice-agent"
+  [ "$(stat -c '%a %U %G' $agent)" = '750 root sluice' ] || fail "an upgrade changes mode or owner of sluice-agent"
   dpkg-statoverride --remove $agent
   setcap -r $agent
   upgrade
-  [ -z "$(getcap $agent)" ] || fail "an upgrade gives the agent what was taken from it"
-  echo "--- removes"
+  [ -z "$(getcap $agent)" ] || fail "an upgrade restores removed capabilities of sluice-agent"
+  echo "--- removing the packages"
   sluice pause --why "before a purge" >/dev/null || true # nobody owns the node, which it says
-  [ -e /run/sluice/disabled ] || fail "it is not paused"
+  [ -e /run/sluice/disabled ] || fail "sluice pause did not pause the node"
   quietly apt-get purge -y -q sluice-tools 'libsluice*' python3-sluice
   local each
   for each in /etc/sluice/sluice.toml /usr/bin/sluice /run/sluice /var/lib/sluice /var/log/sluice /var/lib/sluice-agent.capabilities; do
-    [ ! -e $each ] || fail "$each stays"
+    [ ! -e $each ] || fail "the purge leaves $each"
   done
 }
 
@@ -101,30 +101,30 @@ beside_a_gpu() {
     env SLUICE_KFD_DEVICE=/dev/kfd SLUICE_KFD_SYSFS=/sys/class/kfd/kfd \
     /sluice/build/package/bin/offline_demo --load train >/dev/null &
   local offline=$!
-  sluice role set --pid $offline offline || fail "sluice role"
+  sluice role set --pid $offline offline || fail "sluice role set failed"
   traced() { [ "$(sed -n 's/^TracerPid:\t//p' "/proc/$offline/status")" != 0 ]; }
   eventually 20 traced || { cat $log; fail "the offline process is not attached"; }
   # A client of the group that the packages make for that, as DAEMON.md types it.
   setpriv --reuid=games --regid=games --groups=sluice-clients python3 -c '
 import sluice
 with sluice.connect(name="first", required=True).acquire(timeout=10) as clear:
-    assert clear' || { cat $log; fail "no client of group sluice-clients has offline work suspended"; }
+    assert clear' || { cat $log; fail "a client of group sluice-clients cannot suspend offline work"; }
   # Programs of root, which follow the daemon: what they have in flight counts there.
   for program in by_make by_make-epoll build/embed_minimal build/embed_minimal-epoll; do
-    "/root/embed_minimal/$program" >/tmp/said 2>&1 || { cat /tmp/said $log; fail "$program"; }
-    echo "$program: $(tail -n 1 /tmp/said)"
+    "/root/embed_minimal/$program" >/tmp/output 2>&1 || { cat /tmp/output $log; fail "$program failed"; }
+    echo "$program: $(tail -n 1 /tmp/output)"
   done
   kill -TERM $daemon
   wait $daemon || { cat $log; fail "the daemon ended with code $?"; }
   grep 'statistics: ' $log | tail -n 1
-  sluice jobs | grep 'offline_demo' || fail "sluice jobs does not find what the daemon wrote"
-  grep -Eq 'statistics: .* suspends=[1-9][0-9]* suspended_now=0 ' $log || { cat $log; fail "nothing was suspended"; }
+  sluice jobs | grep 'offline_demo' || fail "sluice jobs does not list offline_demo"
+  grep -Eq 'statistics: .* suspends=[1-9][0-9]* suspended_now=0 ' $log || { cat $log; fail "no queue was suspended"; }
   kill -KILL $offline
   wait $offline 2>/dev/null || true
 }
 
 case ${1-} in
-  -h | --help) sed -n '2,7s/^# //p' tests/packages.sh; exit 0 ;;
+  -h | --help) sed -n '2,6s/^# //p' tests/packages.sh; exit 0 ;;
   --inside) inside; exit ;;
   --beside-a-gpu) beside_a_gpu; exit ;;
 esac
@@ -150,14 +150,14 @@ if [ "${1-}" = --in-chroot ]; then
 fi
 
 install_missing "${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}" "${sluice_test_packages[@]}" "${sluice_package_packages[@]}" debootstrap
-echo "--- builds the packages"
+echo "--- building the packages"
 mkdir -p build
 cmake --preset package -DSLUICE_BUILD_EXAMPLES=ON >build/package.configure.log 2>&1 || { cat build/package.configure.log; exit 1; }
 cmake --build --preset package -- --quiet
 work=${1:-$(mktemp -d /tmp/sluice-packages-XXXXXX)}
 trap '[ -n "'"${1-}"'" ] || as_root rm -rf --one-file-system "$work"' EXIT
 tests/install/packages.sh "$PWD" "$PWD/build/package" "$work/looked_at"
-echo "--- makes a clean Debian"
+echo "--- creating a clean Debian"
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
 as_root debootstrap --variant=minbase bookworm "$work/root" "${mirror:-http://deb.debian.org/debian}" >"$work/debootstrap.log" 2>&1 ||
   { tail "$work/debootstrap.log"; exit 1; }
@@ -166,4 +166,4 @@ for file in /etc/apt/apt.conf.d/*proxy*; do [ ! -e "$file" ] || as_root cp "$fil
 as_root mkdir "$work/root/packages"
 as_root cp "$work"/looked_at/packages/*.deb "$work/root/packages/"
 as_root unshare --mount --pid --fork --kill-child tests/packages.sh --in-chroot "$work/root"
-echo "the packages install, build and run in a clean Debian"
+echo "passed: the packages install, build and run in a clean Debian"

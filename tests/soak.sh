@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
 # usage: tests/soak.sh [--minutes N] [--seed N] [--json FILE] [--logs DIRECTORY] [--verbose]
-# Installs what is missing, builds the soak and runs it for N minutes (default 2, at least 0.5; fractions
-# will do): the daemon, its agent, clients and offline processes on the simulated device, under churn and
-# faults. Ends with 0 when nothing was lost, stuck or left and nothing rises: tests/soak/README.md.
+# Build and run the soak (tests/soak/README.md). Installs missing Debian packages first.
+# It runs the daemon, its agent, clients and offline processes on the simulated device, under churn and faults.
+#   --minutes N       Duration in minutes, 0.5 to 10080, fractions allowed [2].
+#   --seed N          Seed of the events [random]. Even: batch commands; odd: debug sessions.
+#   --json FILE       Also write the results to FILE.
+#   --logs DIRECTORY  Keep the output of daemon and workers in DIRECTORY.
+#   --verbose         Print each fault when it happens.
+# Exit code 0: no kernel lost, no queue stuck, no process left, no leak. 1: a check failed. 2: wrong command line.
 set -euo pipefail
 
 caller=$PWD
@@ -19,15 +24,15 @@ refuse() {
 arguments=("$@")
 while [ $# -gt 0 ]; do
   case $1 in
-    -h | --help) sed -n '2,5s/^# //p' tests/soak.sh; exit 0 ;;
+    -h | --help) sed -n '2,10s/^# //p' tests/soak.sh; exit 0 ;;
     --minutes)
       [[ ${2-} =~ ^[0-9]{1,5}(\.[0-9]+)?$ ]] && awk "BEGIN { exit !($2 >= 0.5 && $2 <= 10080) }" ||
-        refuse "--minutes takes a number from 0.5 to 10080, not '${2-}'" ;;
-    --seed) [[ ${2-} =~ ^[0-9]{1,18}$ ]] || refuse "--seed takes a whole number, not '${2-}'" ;;
-    --json) [ -n "${2-}" ] && [ -d "$(cd "$caller" && dirname "$2")" ] || refuse "--json takes a file in a directory that is there, not '${2-}'" ;;
-    --logs) [ -d "$(cd "$caller" && readlink -f "${2-}")" ] || refuse "--logs takes a directory, not '${2-}'" ;;
+        refuse "invalid --minutes '${2-}': expected a number from 0.5 to 10080" ;;
+    --seed) [[ ${2-} =~ ^[0-9]{1,18}$ ]] || refuse "invalid --seed '${2-}': expected a whole number" ;;
+    --json) [ -n "${2-}" ] && [ -d "$(cd "$caller" && dirname "$2")" ] || refuse "invalid --json '${2-}': expected a file in an existing directory" ;;
+    --logs) [ -d "$(cd "$caller" && readlink -f "${2-}")" ] || refuse "invalid --logs '${2-}': expected an existing directory" ;;
     --verbose) shift; continue ;;
-    *) refuse "there is no option '$1'" ;;
+    *) refuse "unknown option '$1'" ;;
   esac
   shift 2
 done

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # usage: tests/tidy.sh [--all | REVISION]
-# Installs what is missing and checks the changed lines of C and C++ files with clang-tidy 14 and .clang-tidy.
-# Changes are those since REVISION (default: since this branch left origin/main; without origin: HEAD), with
-# uncommitted changes and untracked files. --all: checks every file that a target compiles, in about half an hour on 2 cores.
-# Prints one line per finding; build/tidy/tidy.log has the whole output, with the path that leads to a finding.
-# Exits with 1 when there are findings.
+# Check the changed lines of C and C++ files with clang-tidy 14 and .clang-tidy. Installs missing Debian packages first.
+#   REVISION  Check changes since REVISION [the merge base with origin/main, else HEAD], with uncommitted changes and
+#             untracked files.
+#   --all     Check every line, in about half an hour on 2 cores.
+# Prints one line per finding. The full output, with the path to each finding, is in build/tidy/tidy.log.
+# Exits with 1 if there are findings.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -12,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 [ $# -le 1 ] || { sed -n '2s/^# //p' tests/tidy.sh >&2; exit 2; }
 case ${1-} in
-  -h | --help) sed -n '2,7s/^# //p' tests/tidy.sh; exit 0 ;;
+  -h | --help) sed -n '2,8s/^# //p' tests/tidy.sh; exit 0 ;;
   --all | [!-]* | '') ;;
   *) sed -n '2s/^# //p' tests/tidy.sh >&2; exit 2 ;;
 esac

@@ -1,27 +1,27 @@
 #!/bin/sh
 # usage: entry.sh [ARGUMENT...]
-# What the daemon's container starts with, as root with the capabilities of kubernetes/sluice.yaml: does the three
-# things that take them, and becomes `sluice run` with those arguments, as a user of its own without any.
-# What is entered is the cgroup namespace of the process SLUICE_HOST_PID, 1 unless said.
+# Entry point of the daemon's container. The script starts as root with the capabilities of kubernetes/sluice.yaml.
+# It sets the owner of /run/sluice, enters the cgroup namespace of process SLUICE_HOST_PID (default: 1), and drops
+# its capabilities. Then it runs `sluice run` with the arguments, as user 70001.
 set -eu
 user=70001 clients=70002  # as in Containerfile
 
 case ${1-} in -h | --help) exec sluice run --help ;; esac
-[ -e /dev/kfd ] || { echo "sluice-entry: there is no /dev/kfd in this container: give it that device, and /dev/dri" >&2; exit 1; }
-# A directory of the host, made by kubelet as root's.
+[ -e /dev/kfd ] || { echo "sluice-entry: cannot start: this container has no /dev/kfd; add the devices /dev/kfd and /dev/dri to it" >&2; exit 1; }
+# kubelet creates this directory of the host as root.
 [ "$(stat -c %u /run/sluice)" = $user ] || chown $user:$user /run/sluice
-# /dev/kfd is its group's, which has another number on each host; but root's group opens more than that. Nothing
-# here opens a render node.
+# The group of /dev/kfd may open it; its number differs between hosts. Do not join group root, which may open more.
+# The daemon opens no render node.
 groups=$clients
 kfd=$(stat -c %g /dev/kfd)
 [ "$kfd" = 0 ] || groups=$groups,$kfd
 if [ "$kfd" = 0 ] && [ $((0$(stat -c %a /dev/kfd) & 6)) != 6 ]; then
-  echo "sluice-entry: /dev/kfd is root's alone, and the daemon is not: give it a group of its own on the host (udev)" >&2
+  echo "sluice-entry: the daemon (user $user) cannot open /dev/kfd: only root may open it; set another group for /dev/kfd on the host (udev rule)" >&2
 fi
-# The most that the agent may have by its file, as far as the container has it.
+# Upper limit for the capabilities of the agent's file.
 keep=-all,+sys_ptrace,+dac_read_search
-# With cgroup v2 a container has a cgroup namespace of its own, where paths of other pods begin with /../ and
-# lack what both have in common: no pattern of /kubepods fits.
+# With cgroup v2 a container has its own cgroup namespace. There the paths of other pods begin with /../, and no
+# pattern of /kubepods matches them.
 exec nsenter --cgroup="/proc/${SLUICE_HOST_PID:-1}/ns/cgroup" \
   setpriv --reuid=$user --regid=$user --groups="$groups" --bounding-set="$keep" --inh-caps=-all -- \
   sluice run "$@"

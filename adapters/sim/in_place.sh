@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # usage: in_place.sh COMMAND [ARGUMENT...]
-# Runs a command, as root, for which the simulated GPU at $SLUICE_SIM_ROOT lies where a real one would: at
-# /dev/kfd, /dev/dri, /sys/class/kfd and /sys/devices/virtual/kfd. For programs that look nowhere else, as
-# AMD's libraries do; in a mount namespace of their own, so that nobody else sees it. For example
+# Run COMMAND as root. COMMAND finds the simulated GPU of $SLUICE_SIM_ROOT at the paths of a real GPU. These paths are
+# /dev/kfd, /dev/dri, /sys/class/kfd and /sys/devices/virtual/kfd. Use this script for programs with fixed paths, such
+# as AMD's libraries. COMMAND runs in its own mount namespace, so the paths of other processes do not change. Example:
 #   examples/with_simulated_gpu.sh adapters/sim/in_place.sh env HSA_OVERRIDE_GFX_VERSION=9.0.10 rocminfo
 set -euo pipefail
 
 name=$(basename "$0")
 case ${1-} in
   -h | --help) sed -n '2,6s/^# //p' "$0" && exit 0 ;;
-  '') echo "$name: there is no command to run (see --help)" >&2 && exit 2 ;;
+  '') echo "$name: COMMAND is missing (see --help)" >&2 && exit 2 ;;
 esac
 if [ ! -e "${SLUICE_SIM_ROOT-}/dev/kfd" ]; then
-  echo "$name: no simulated GPU at SLUICE_SIM_ROOT='${SLUICE_SIM_ROOT-}'; run this by with_simulated_gpu.sh" >&2
+  echo "$name: no simulated GPU at SLUICE_SIM_ROOT='${SLUICE_SIM_ROOT-}'; start $name with examples/with_simulated_gpu.sh" >&2
   exit 1
 fi
 if [ -z "${SLUICE_SIM_IN_PLACE-}" ]; then

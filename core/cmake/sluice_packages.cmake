@@ -26,38 +26,39 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER "The sluice authors <maintainers@sluice.invalid>" CACHE STRING
-  "Who stands in Debian packages, as 'Name <address>'")
+  "Maintainer of the Debian packages, as 'Name <address>'")
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
-set(CPACK_COMPONENT_EMBED_DESCRIPTION "With libsluice a program that serves a model suspends the GPU queues of
-best-effort processes while it has requests, through the stock KFD driver,
-and resumes them afterwards. It exists for two event loops: libsluice on
-io_uring, and libsluice-epoll.")
+set(CPACK_COMPONENT_EMBED_DESCRIPTION "A program that serves a model can use libsluice to suspend the GPU queues of
+best-effort processes while it has requests, and to resume them afterwards.
+It works with the stock KFD driver. There are two variants: libsluice, whose
+event loop uses io_uring, and libsluice-epoll.")
 set(CPACK_DEBIAN_EMBED_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_EMBED_PACKAGE_RECOMMENDS "sluice-tools (= ${version})")
 # A host and its agent are of one build.
 set(CPACK_DEBIAN_EMBED_PACKAGE_BREAKS "sluice-tools (<< ${version}), sluice-tools (>> ${version})")
 set(CPACK_DEBIAN_EMBED_PACKAGE_DEPENDS "libsluice-client0 (>= ${PROJECT_VERSION})")
 
-set(CPACK_COMPONENT_CLIENT_DESCRIPTION "With libsluice_client a program tells the scheduler in another process when
-it has work for the GPU. It is C and needs nothing but libc.")
+set(CPACK_COMPONENT_CLIENT_DESCRIPTION "A program can use libsluice_client to notify the scheduler, in another
+process, when it has work for the GPU. The library is written in C and depends
+only on libc.")
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION libs)
 
-set(CPACK_COMPONENT_KFD_DESCRIPTION "With libsluice_kfd a program lists, suspends and resumes GPU queues of other
-processes by hand, through the debug interface of the stock KFD driver.")
+set(CPACK_COMPONENT_KFD_DESCRIPTION "A program can use libsluice_kfd to list, suspend and resume GPU queues of
+other processes, through the debug interface of the stock KFD driver.")
 set(CPACK_DEBIAN_KFD_PACKAGE_SECTION libs)
 
-set(CPACK_COMPONENT_PYTHON_DESCRIPTION "With the module sluice a server in Python tells the scheduler in another
-process when it has work for the GPU.")
+set(CPACK_COMPONENT_PYTHON_DESCRIPTION "A Python server can use the module sluice to notify the scheduler, in another
+process, when it has work for the GPU.")
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3:any, libsluice-client0 (>= ${PROJECT_VERSION})")
 
-set(CPACK_COMPONENT_DEV_DESCRIPTION "Headers, static libraries, CMake and pkg-config files to build programs with
-that embed the sluice scheduler or are its clients, and policies of one's own.")
+set(CPACK_COMPONENT_DEV_DESCRIPTION "Headers, static libraries, CMake and pkg-config files for building programs
+that embed the sluice scheduler or are its clients, and for building policies.")
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 # What is declared in terms of Boost is compiled into the libraries, so it must be the same Boost.
 set(boost libboost${Boost_VERSION_MAJOR}.${Boost_VERSION_MINOR}-dev)
@@ -65,12 +66,12 @@ string(JOIN ", " CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libsluice${abi} (= ${version}
   "libsluice-client0 (= ${version})" "libsluice-kfd0 (= ${version})" ${boost} liburing-dev libspdlog-dev
   libfmt-dev pkg-config)
 
-set(CPACK_COMPONENT_TOOLS_DESCRIPTION "The command sluice, which is the daemon as well, sluice-agent, which acts for
-schedulers and is the only part with privileges, the service for systemd, and
-sluice-sim, a simulated GPU to try all of it on.
+set(CPACK_COMPONENT_TOOLS_DESCRIPTION "This package contains the command sluice, which is also the daemon, its
+systemd service, and sluice-agent, the only privileged program, which suspends
+and resumes queues. It also contains sluice-sim, a simulated GPU for trials.
 
-The service is not started by the package; it only observes until its
-configuration, /etc/sluice/sluice.toml, says otherwise.")
+The package does not start the service. The service only observes until you
+set the mode to enforce in /etc/sluice/sluice.toml.")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION admin)
 string(JOIN ", " CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "libcap2-bin" "procps" "systemd | systemd-standalone-sysusers"
   "systemd | systemd-standalone-tmpfiles")
@@ -116,7 +117,7 @@ file(READ ${PROJECT_SOURCE_DIR}/adapters/node/sluice.toml text)
 function(say former now)
   string(FIND "${text}" "${former}" found)
   if(found EQUAL -1)
-    message(FATAL_ERROR "sluice.toml has no '${former}', which the packages change")
+    message(FATAL_ERROR "sluice.toml lacks the text '${former}', which this script replaces")
   endif()
   string(REPLACE "${former}" "${now}" text "${text}")
   set(text "${text}" PARENT_SCOPE)
@@ -125,10 +126,10 @@ say("\nsocket_group = \"\"            #" "\nsocket_group = \"sluice-clients\"  #
 say("\njobs = \"log\"                 #" "\njobs = \"/var/log/sluice/jobs\"   #")
 say("\nmay_claim_online = { users = [\"@self\"], groups = []," "\nmay_claim_online = { users = [\"@self\"], groups = [\"sluice-clients\"],")
 string(REGEX REPLACE "(\n\\[policy\\])\n.*(\n\n# Which processes)" "\\1
-name = \"fixed_timeslice\"     # clients say when work comes and ends (group sluice-clients)
-slice = \"20ms\"               # shortest hold after work came
-release = \"client_done\"      # offline work runs again when that is over and no client has work in flight
-# name = \"pointer_polling\"   # online work is noticed without clients; needs what transparent.conf gives the daemon\\2"
+name = \"fixed_timeslice\"     # clients in group sluice-clients announce their work
+slice = \"20ms\"               # shortest hold after work has begun
+release = \"client_done\"      # resume offline work after the slice, when no client has work in flight
+# name = \"pointer_polling\"   # detect online work without clients; needs the capabilities in transparent.conf\\2"
   text "${text}")
 file(CONFIGURE OUTPUT ${made}/sluice.toml CONTENT "${text}" @ONLY)
 install(FILES ${made}/sluice.toml DESTINATION /etc/sluice COMPONENT debian_tools EXCLUDE_FROM_ALL)

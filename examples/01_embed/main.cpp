@@ -46,12 +46,12 @@ sluice::result<void> serve() {
   int answered = 0;
   while (!error && answered < 10 && stop_signal == 0) {
     wait_for_request();
-    auto busy = client.busy();  // from here on offline work makes room...
+    auto busy = client.busy();  // begin of online work: offline work is suspended
     answer_request();
     ++answered;
-  }  // ...and from here on it may come back
+  }  // end of `busy`: offline work may be resumed
 
-  node.stop();  // whatever is suspended is resumed
+  node.stop();  // resumes all suspended queues
   // [/embed]
 
   if (error) return sluice::error_code{error.value(), boost::system::system_category()};
@@ -69,9 +69,9 @@ int main(int argc, char** argv) {
     if (std::string_view{argv[1]} == "--help") {
       std::puts(
           "usage: 01_embed\n"
-          "Answers ten requests with the scheduler embedded, beside offline processes.\n"
-          "Where a simulated device is, SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and\n"
-          "SLUICE_KFD_DEBUGFS say (examples/with_simulated_gpu.sh sets them).");
+          "Answer ten requests with an embedded scheduler, beside offline processes.\n"
+          "SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS select a simulated\n"
+          "device (examples/with_simulated_gpu.sh sets them).");
       return 0;
     }
     std::fprintf(stderr, "01_embed: unexpected argument '%s' (see --help)\n", argv[1]);
@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
 #ifdef BOOST_ASIO_HAS_IO_URING  // Many containers refuse it; the epoll build needs nothing like it.
   if (const auto allowed = sluice::probe_io_uring(); allowed.has_error()) {
     std::fprintf(stderr,
-                 "01_embed: the kernel refuses io_uring (%s); configure the epoll build, "
+                 "01_embed: the kernel refuses io_uring (%s); configure the epoll build with "
                  "-DSLUICE_ASIO_BACKEND=epoll\n",
                  allowed.error().message().c_str());
     return 1;

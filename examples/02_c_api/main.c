@@ -35,7 +35,7 @@ static int hold(sluice_kfd* handle, int32_t pid, long milliseconds) {
   sluice_kfd_queue* queues = NULL;
   size_t count = 0;
   if (sluice_kfd_find_queues_by_process(handle, pid, sizeof *queues, &queues, &count) < 0)
-    return fail("cannot list");
+    return fail("cannot list the queues");
   size_t compute = 0;
   for (size_t i = 0; i < count; ++i) {
     printf("process %d, queue %u on GPU %u: priority %d, %llu bytes\n", queues[i].pid,
@@ -45,13 +45,13 @@ static int hold(sluice_kfd* handle, int32_t pid, long milliseconds) {
   }
   sluice_kfd_free(queues);
   if (compute == 0) {
-    fprintf(stderr, "02_c_api: process %d has no compute queue now; nothing is suspended\n", pid);
+    fprintf(stderr, "02_c_api: process %d has no compute queue; nothing was suspended\n", pid);
     return 1;
   }
 
   sluice_kfd_queue_ref all = {.pid = pid, .queue_id = SLUICE_KFD_ALL_QUEUES};
   const int suspended = sluice_kfd_suspend_queues(handle, &all, 1, SLUICE_KFD_DEFAULT_TIMEOUT);
-  if (suspended != 1) return fail("cannot suspend");
+  if (suspended != 1) return fail("cannot suspend the queues");
   printf("suspended %d of 1 processes for %ld ms\n", suspended, milliseconds);
   fflush(stdout);
 
@@ -59,7 +59,7 @@ static int hold(sluice_kfd* handle, int32_t pid, long milliseconds) {
   nanosleep(&wait, NULL);
 
   if (sluice_kfd_resume_queues(handle, &all, 1, SLUICE_KFD_DEFAULT_TIMEOUT) != 1)
-    return fail("cannot resume");
+    return fail("cannot resume the queues");
   printf("resumed\n");
   return 0;
 }
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
   if (argc == 2 && strcmp(argv[1], "--help") == 0) {
     printf(
         "usage: 02_c_api PID [MILLISECONDS]\n"
-        "Suspends the GPU queues of a process for a while (500 ms).\n");
+        "Suspend the GPU queues of process PID for MILLISECONDS (default 500).\n");
     return 0;
   }
   const long pid = argc == 2 || argc == 3 ? number(argv[1], 0x7fffffff) : 0;

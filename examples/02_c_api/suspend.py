@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Problem: a script has to keep a process off the GPU for a while. Only the standard library.
-
-Notice: the C API by ctypes, of which nothing has to be compiled. The end of the script, however it
-comes, resumes everything.
+"""Suspend the GPU queues of process PID for MILLISECONDS (default 500).
 
 usage: suspend.py PID [MILLISECONDS]
-The library is looked for where $SLUICE_KFD_LIBRARY says, or else where the system looks.
+
+The script calls the C API through ctypes, so you do not compile anything. When the script ends for
+any reason, the queues are resumed. Set $SLUICE_KFD_LIBRARY to the path of libsluice_kfd.so. If it is
+not set, the script searches the system's library path.
+
 Expected output for a process with one queue:
   process 4242, queue 0 on GPU 51110: priority 7, 65536 bytes
   suspended for 500 ms
@@ -52,10 +53,10 @@ def load():
         library = ctypes.CDLL(name)
         library.sluice_kfd_version()
     except OSError as error:
-        raise OSError(f"cannot load the library: {error}; build or install libsluice_kfd.so, and "
-                      "name the file with SLUICE_KFD_LIBRARY") from error
+        raise OSError(f"cannot load the library: {error}; build or install libsluice_kfd.so and "
+                      "set its path in SLUICE_KFD_LIBRARY") from error
     except AttributeError as error:
-        raise OSError(f"{name} is no libsluice_kfd.so; name that with SLUICE_KFD_LIBRARY") from error
+        raise OSError(f"{name} is not libsluice_kfd.so; set its path in SLUICE_KFD_LIBRARY") from error
     handle, size, queues = ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(Queue)
     refs = ctypes.POINTER(QueueRef)
     library.sluice_kfd_last_error.restype = ctypes.c_char_p
@@ -104,7 +105,7 @@ def main():
         compute = sum(queue.type == COMPUTE for queue in queues[:count.value])
         kfd.sluice_kfd_free(queues)
         if compute == 0:
-            raise OSError(f"process {pid} has no compute queue now; nothing is suspended")
+            raise OSError(f"process {pid} has no compute queue; nothing was suspended")
 
         ref = QueueRef(pid=pid, queue_id=ALL_QUEUES)
         check(kfd.sluice_kfd_suspend_queues(handle, ctypes.byref(ref), 1, 0), least=1)
@@ -113,7 +114,7 @@ def main():
         check(kfd.sluice_kfd_resume_queues(handle, ctypes.byref(ref), 1, 0), least=1)
         print("resumed")
     except KeyboardInterrupt:
-        print("suspend.py: interrupted; what it suspended is resumed", file=sys.stderr)
+        print("suspend.py: interrupted; resuming the queues", file=sys.stderr)
         return 130
     except OSError as error:
         print(f"suspend.py: {error}", file=sys.stderr)

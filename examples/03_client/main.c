@@ -40,12 +40,12 @@ int main(int argc, char** argv) {
   if (argc == 2 && strcmp(argv[1], "--help") == 0) {
     printf(
         "usage: 03_client [REQUESTS]\n"
-        "Pretends to answer so many requests (10), and tells the scheduler of each.\n");
+        "Simulate REQUESTS requests (default 10) and announce each to the scheduler.\n");
     return 0;
   }
   const long requests = argc == 1 ? 10 : argc == 2 ? number(argv[1], 1000000) : 0;
   if (requests == 0) {
-    fprintf(stderr, "03_client: expected [REQUESTS], 1 to 1000000 (see --help)\n");
+    fprintf(stderr, "03_client: expected REQUESTS, a number from 1 to 1000000 (see --help)\n");
     return 2;
   }
   const sluice_client_options options = {.size = sizeof options,

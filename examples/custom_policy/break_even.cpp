@@ -46,12 +46,13 @@ class break_even final : public sluice::policy {
 
 }  // namespace
 
-SLUICE_POLICY_PLUGIN({"break_even",
-                      "offline returns when a pause has lasted as long as a switch",
-                      {sluice::parameter::number("factor", 1, 0, 100, "pause over cost"),
-                       sluice::parameter::span("least", std::chrono::milliseconds(1), {},
-                                               std::chrono::seconds(1), "shortest pause")},
-                      [](const sluice::parameters& values, std::string&) {
-                        return std::make_unique<break_even>(values.number("factor"),
-                                                            values.span("least"));
-                      }});
+SLUICE_POLICY_PLUGIN(
+    {"break_even",
+     "resume offline work when a pause has lasted as long as a suspend and a resume take",
+     {sluice::parameter::number("factor", 1, 0, 100,
+                                "length of this pause, relative to a suspend and a resume"),
+      sluice::parameter::span("least", std::chrono::milliseconds(1), {}, std::chrono::seconds(1),
+                              "minimum length of this pause")},
+     [](const sluice::parameters& values, std::string&) {
+       return std::make_unique<break_even>(values.number("factor"), values.span("least"));
+     }});

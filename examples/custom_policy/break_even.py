@@ -1,4 +1,4 @@
-"""break_even.cpp in Python, for trying it out: `sluice policy break_even.py` shows that it loads."""
+"""The policy of break_even.cpp in Python. To test that it loads: `sluice policy break_even.py`."""
 from sluice_policy import NEVER, OFFLINE, export, number, span
 
 
@@ -25,7 +25,7 @@ class BreakEven:
             out.run(number)
 
     def wanted(self, gpu):
-        """Until when the GPU is to be left to online work."""
+        """Returns the time until which the GPU is kept free for online work."""
         if gpu is None or gpu.last_begin == 0:
             return 0
         if gpu.online_in_flight:
@@ -35,6 +35,6 @@ class BreakEven:
 
 
 sluice_get_policy_plugin = export(
-    "break_even", "offline returns when a pause has lasted as long as a switch",
-    [number("factor", 1, 0, 100, "pause over cost"),
-     span("least", 1_000_000, 0, 1_000_000_000, "shortest pause")], BreakEven)
+    "break_even", "resume offline work when a pause has lasted as long as a suspend and a resume take",
+    [number("factor", 1, 0, 100, "length of this pause, relative to a suspend and a resume"),
+     span("least", 1_000_000, 0, 1_000_000_000, "minimum length of this pause")], BreakEven)

@@ -1,8 +1,9 @@
-"""Policies in Python: the structures of sluice/plugin.h by ctypes, and export(), which makes a
-descriptor out of a class. Nothing has to be compiled.
+"""Support for policies in Python, without a compiler. Defines the structures of sluice/plugin.h with
+ctypes. export() creates the descriptor of a policy from a class.
 
-A policy is a class with `__init__(self, **parameters)` and `decide(self, seen, out)`. What it is
-shown ends with the call of decide(): copy numbers, keep no structures. Times are nanoseconds.
+A policy is a class with `__init__(self, **parameters)` and `decide(self, seen, out)`. The structures
+in `seen` are valid only during the call of decide(): copy numbers, and do not keep structures. Times
+are in nanoseconds.
 """
 import ctypes
 import operator
@@ -59,7 +60,7 @@ class Gpu(ctypes.Structure):
 
     @property
     def offline(self):
-        """Offline groups with queues on it."""
+        """The offline groups that have queues on this GPU."""
         return self._offline[:self._offline_count]
 
 
@@ -92,7 +93,7 @@ class Client(ctypes.Structure):
 
     @property
     def gpus(self):
-        """Empty: every GPU of the node."""
+        """The GPUs of the client. If empty, all GPUs of the node."""
         return self._gpus[:self._gpu_count]
 
 
@@ -123,7 +124,7 @@ class Snapshot(ctypes.Structure):
         return what if find(ctypes.addressof(self), number, ctypes.addressof(what)) else None
 
     def group(self, number):
-        """The group of that id, or None."""
+        """Returns the group with this id, or None."""
         return self._filled(self._find_group, Group(), number)
 
     def client(self, number):
@@ -185,7 +186,7 @@ class Sink(ctypes.Structure):
                      bool(at_once))
 
     def note(self, text, *numbers):
-        """Each "{}" in the text stands for the next of the numbers."""
+        """Logs the text. Replaces each "{}" with the next number."""
         given = [_number("note", "each value", each) for each in numbers]
         array = (ctypes.c_double * len(given))(*given)
         self._note(ctypes.addressof(self), text.encode(), ctypes.addressof(array), len(numbers))
@@ -222,7 +223,7 @@ def count(key, fallback, low, high, help_text):
 
 
 def span(key, fallback, low, high, help_text):
-    """Nanoseconds here, "20ms" where users write it."""
+    """A duration: numbers here are in nanoseconds; users write a unit, such as "20ms"."""
     return _parameter(SPAN, key, low, high, help_text, "whole", fallback)
 
 
@@ -236,7 +237,7 @@ def text(key, fallback, help_text):
 
 
 def _say(problem, size, error):
-    """The sentence, with the policy's line where it happened."""
+    """Writes the error, with its place in the policy, into the buffer `problem`."""
     frames = traceback.extract_tb(error.__traceback__)
     place = next((each for each in reversed(frames) if each.filename != __file__), frames[-1])
     what = f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
@@ -245,8 +246,9 @@ def _say(problem, size, error):
 
 
 def export(name, summary, parameters, make):
-    """What a policy file names sluice_get_policy_plugin: a function that gives the descriptor's
-    address. `make(**values)` makes one policy; a "." in a key becomes "_"."""
+    """Returns the function that a policy file assigns to sluice_get_policy_plugin. The function
+    returns the address of the descriptor. `make(**values)` creates one policy. A "." in a key
+    becomes "_"."""
     made = {}
     numbers = iter(range(1, 2**62))
 

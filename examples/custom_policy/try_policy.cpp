@@ -26,7 +26,7 @@ double ms(sluice::duration length) { return static_cast<double>(length.count()) 
 
 int main(int count, char** arguments) {
   if (count != 2) {
-    std::fputs("try_policy: expected the path of a TOML file with a table [policy]\n", stderr);
+    std::fputs("try_policy: expected one argument: a TOML file with a table [policy]\n", stderr);
     return 2;
   }
   sluice::policy_registry known;

@@ -94,7 +94,7 @@ checked<int> child_process::wait(sluice::time_point deadline) {
     if (got < 0 && errno != EINTR) {
       return failure(name_ + ": waitpid: " + std::strerror(errno));
     }
-    if (sluice::clock::now() >= deadline) return failure(name_ + ": did not end in time");
+    if (sluice::clock::now() >= deadline) return failure(name_ + ": did not exit in time");
     std::this_thread::sleep_for(2ms);
   }
 }

@@ -53,7 +53,7 @@ checked<bool> control_channel::receive(sluice::time_point deadline) {
   char chunk[4096];
   const ssize_t n = recv(fd_, chunk, sizeof chunk, 0);
   if (n < 0 && errno == EINTR) return true;
-  if (n <= 0) return failure("it ended");
+  if (n <= 0) return failure("the program ended");
   buffer_.append(chunk, static_cast<std::size_t>(n));
   return true;
 }
@@ -82,7 +82,7 @@ checked<bool> control_channel::ready_then_go(sluice::time_point deadline) {
   if (!say("ready")) return failure("the control channel is closed");
   checked<std::string> line = hear(deadline);
   if (line.has_error()) return line.error();
-  if (*line != "go") return failure("the control channel said '" + *line + "', not 'go'");
+  if (*line != "go") return failure("the control channel sent '" + *line + "'; expected 'go'");
   return true;
 }
 

@@ -52,16 +52,17 @@ page_of::table::row row(std::size_t which, const online_run* online, const offli
 
 page_of::table figures_of(const load_report& from) {
   const double alone = from.offline_alone.kernels_per_second();
-  return {.columns = {{"p50, ms", "Latency of online requests: half were answered within this."},
-                      {"p90, ms", "Of ten requests nine were answered within this."},
-                      {"p99, ms", "Of a hundred requests 99 were answered within this."},
-                      {"max, ms", "The slowest request."},
+  return {.columns = {{"p50, ms", "50 % of the online requests took at most this time."},
+                      {"p90, ms", "90 % of the online requests took at most this time."},
+                      {"p99, ms", "99 % of the online requests took at most this time."},
+                      {"max, ms", "Latency of the slowest online request."},
                       {"unfinished",
-                       "Requests without an answer when the run ended: their "
+                       "Online requests without an answer when the run ended. Their "
                        "latencies are lower bounds."},
-                      {"offline kernels/s", "Offline kernels that ended in a second."},
-                      {"of alone", "The same, beside the offline process alone."},
-                      {"offline GPU time", "Share of the run in which an offline kernel ran."}},
+                      {"offline kernels/s", "Offline kernels completed per second."},
+                      {"of alone",
+                       "Offline kernels per second, relative to the offline process alone."},
+                      {"offline GPU time", "Share of the time in which an offline kernel ran."}},
           .rows = {row(offline_alone, nullptr, &from.offline_alone, alone),
                    row(online_alone, &from.online_alone, nullptr, alone),
                    row(unscheduled, &from.unscheduled, &from.unscheduled_offline, alone),
@@ -82,9 +83,9 @@ page_of::distribution latencies_of(const load_report& from) {
 
 std::optional<page_of::frontier> trade_of(const load_report& from) {
   const double alone = from.offline_alone.kernels_per_second();
-  page_of::frontier made{.title = "What online latency costs in offline work",
+  page_of::frontier made{.title = "Online latency and offline work",
                          .x_title = "p99 latency of online requests",
-                         .y_title = "Offline work, share of running alone",
+                         .y_title = "Offline work, relative to offline work alone",
                          .points = {},
                          .bound = {},
                          .bound_title = {},
@@ -110,17 +111,17 @@ std::optional<page_of::frontier> trade_of(const load_report& from) {
 std::string summary_of(const load_report& from) {
   const scheduler_report& by = from.scheduler;
   std::string made = fmt::format(
-      "{}. Against no scheduler: {}. The scheduler suspended queues {} times, in {} driver calls "
-      "for both ways; p99 of a suspend {:.2f} ms, of a resume {:.2f} ms; from an online arrival "
-      "until offline work was off the GPU, p99 {:.2f} ms. Kernels lost {}, repeated {}; still "
-      "suspended at the end: {}.",
+      "{}. Compared with no scheduler: {}. The scheduler suspended queues {} times, with {} driver "
+      "calls for suspends and resumes. Driver time, p99: suspend {:.2f} ms, resume {:.2f} ms. Time "
+      "from an online arrival until offline work was off the GPU, p99: {:.2f} ms. Kernels lost {}, "
+      "repeated {}; queues still suspended at the end: {}.",
       description(from.load), latency_against(from.unscheduled, from.scheduled), by.suspends,
       by.driver_calls, milliseconds(by.suspend_p99), milliseconds(by.resume_p99),
       milliseconds(by.off_p99), from.offline_kernels.lost, from.offline_kernels.repeated,
       from.still_suspended);
   if (by.policy_ejections > 0) made += " THE POLICY WAS REMOVED in the scheduled run.";
   if (const std::string broken = from.broken_promise(); !broken.empty())
-    made += " BROKEN PROMISE: " + broken + '.';
+    made += " GUARANTEE VIOLATED: " + broken + '.';
   return made;
 }
 
@@ -150,10 +151,10 @@ std::string page(const page_head& head, const std::vector<load_report>& reports)
     section.figures = figures_of(each);
   }
   made.notes = {
-      "Offline work alone and online work alone are what there is to win and to lose; both without "
-      "a scheduler is what a shared GPU does by itself.",
-      "Preemption does not pay where offline kernels end sooner than a suspend takes and leave "
-      "gaps by themselves (the load train): online work gains little there."};
+      "The rows online alone and offline alone show the best possible result of each program. The "
+      "row without a scheduler shows a shared GPU without sluice.",
+      "Preemption does not pay if offline kernels are shorter than a suspend and leave gaps (the "
+      "load train): online work then gains little."};
   return page_of::render(made);
 }
 

@@ -52,11 +52,11 @@ constexpr double least_free_share = 0.05;
 std::string loss_text(const load_report& report) {
   const offline_run& run = report.scheduled_offline;
   if (seconds(run.wall - run.online_unfinished) < least_free_share * seconds(run.wall)) {
-    return "offline loss -: the GPU hardly had time without unfinished online work";
+    return "offline loss -: online work was unfinished for almost the whole run";
   }
   const double loss = run.loss_percent();
-  return fmt::format("offline loss {:.1f} % of the time the GPU had no unfinished online work{}",
-                     loss, loss < 0 ? " (offline also ran while online work was unfinished)" : "");
+  return fmt::format("offline loss {:.1f} % of the time without unfinished online work{}", loss,
+                     loss < 0 ? " (offline also ran while online work was unfinished)" : "");
 }
 
 std::string json_run(const online_run& online, const offline_run* offline) {
@@ -71,13 +71,19 @@ std::string json_run(const online_run& online, const offline_run* offline) {
   text += fmt::format(
       R"(,"unfinished":{},"wake_up_p50_us":{:.1f},"wake_up_p99_us":{:.1f},"turnaround_mean_us":{:.1f})",
       online.unfinished, us(online.wake_up.p50), us(online.wake_up.p99), us(online.turnaround));
-  return text + '}';
+  text += R"(,"arrival_and_latency_ms":[)";
+  for (std::size_t each = 0; each < std::min(online.arrivals.size(), online.samples.size());
+       ++each) {
+    text += fmt::format("{}[{:.3f},{:.3f}]", each == 0 ? "" : ",", ms(online.arrivals[each]),
+                        ms(online.samples[each]));
+  }
+  return text + "]}";
 }
 
 }  // namespace
 
 std::string latency_against(const online_run& unscheduled, const online_run& scheduled) {
-  if (scheduled.unfinished > 0) return "online p99 -, for requests were unfinished under it, too";
+  if (scheduled.unfinished > 0) return "online p99 -: the scheduled run left requests unfinished";
   const double before = ms(unscheduled.latency.p99);
   const double now = ms(scheduled.latency.p99);
   if (!(before > 0 && now > 0)) return "online p99 -";
@@ -92,8 +98,8 @@ online_run summarize(const online_report& report) {
   std::vector<duration> all = report.finished;
   all.insert(all.end(), report.unfinished.begin(), report.unfinished.end());
   const percentiles latency = percentiles_of(all);
-  return {all.size(),     report.unfinished.size(), latency,
-          report.wake_up, report.turnaround,        std::move(all)};
+  return {all.size(),        report.unfinished.size(), latency,        report.wake_up,
+          report.turnaround, std::move(all),           report.arrivals};
 }
 
 double offline_run::kernels_per_second() const {
@@ -148,43 +154,41 @@ std::string table(const load_report& report) {
       percentile_pair(by.resume_calls > 0, ms(by.resume_p50), ms(by.resume_p99), 2),
       by.failed_outcomes);
   text += fmt::format(
-      "  online arrival to driver call p50/p99 {} us, to offline off the GPU {} ms; {} forced "
-      "resumes, {} agent restarts\n",
+      "  time from an online arrival p50/p99: to the driver call {} us, until offline work was off "
+      "the GPU {} ms; {} forced resumes, {} agent restarts\n",
       percentile_pair(by.decision_p99 > duration::zero(), us(by.decision_p50), us(by.decision_p99),
                       0),
       percentile_pair(by.off_p99 > duration::zero(), ms(by.off_p50), ms(by.off_p99), 2),
       by.forced_resumes, by.backend_restarts);
   if (by.policy_ejections > 0) {
     text +=
-        "  THE POLICY WAS REMOVED: the scheduler's log, above, says why; the scheduled figures are "
-        "not its own\n";
+        "  THE POLICY WAS REMOVED: see the scheduler's log above; ignore the figures of the "
+        "scheduled run\n";
   }
   text += fmt::format("  {}; offline share of alone {:.2f}\n", loss_text(report),
                       report.share_of_alone());
   text += fmt::format(
-      "  until the last request was done the GPU spent {:.1f} ms in {} driver cycles, {:.1f} ms "
-      "of them while online queues had work\n",
+      "  until the last request ended, the GPU spent {:.1f} ms in {} driver cycles, {:.1f} ms "
+      "of this while online queues had work\n",
       ms(report.driver_cycle_time), report.driver_cycles, ms(report.online_disturbed));
-  text += fmt::format("  at the end still suspended {}; kernels lost {}, repeated {} of {}\n",
-                      report.still_suspended, report.offline_kernels.lost,
-                      report.offline_kernels.repeated,
-                      report.offline_kernels.completed + report.offline_kernels.lost +
-                          report.offline_kernels.repeated);
-  text += fmt::format("  the simulated device was late by p50/p99 {:.0f}/{:.0f} us\n",
+  text += fmt::format(
+      "  queues still suspended at the end {}; kernels lost {}, repeated {}, of {}\n",
+      report.still_suspended, report.offline_kernels.lost, report.offline_kernels.repeated,
+      report.offline_kernels.completed + report.offline_kernels.lost +
+          report.offline_kernels.repeated);
+  text += fmt::format("  delay of events in the simulated device p50/p99 {:.0f}/{:.0f} us\n",
                       us(report.lateness_p50), us(report.lateness_p99));
   const double offline = report.unscheduled_offline.kernels_per_second();
   text += fmt::format(
-      "  against no scheduler: {}, offline kernels per second {}\n",
+      "  compared with no scheduler: {}, offline kernels per second {}\n",
       latency_against(report.unscheduled, report.scheduled),
       offline > 0 ? fmt::format("{:+.0f} %",
                                 100 * (report.scheduled_offline.kernels_per_second() / offline - 1))
                   : "-");
   if (report.load == load_kind::training) {
     text +=
-        "  Preemption does not pay where offline kernels end sooner than a suspend takes and "
-        "leave\n"
-        "  gaps by themselves: online work then gains little, and offline work loses what is "
-        "above.\n";
+        "  Preemption does not pay if offline kernels are shorter than a suspend and leave gaps.\n"
+        "  Online work then gains little, and offline work has the loss shown above.\n";
   }
   return text;
 }

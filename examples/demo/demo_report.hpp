@@ -20,8 +20,9 @@ struct online_run {
   std::uint64_t unfinished = 0;  ///< Their latencies are lower bounds.
   percentiles latency;
   percentiles wake_up;
-  sluice::duration turnaround{};               ///< Mean.
-  std::vector<sluice::duration> samples = {};  ///< Latencies, those of unfinished ones last.
+  sluice::duration turnaround{};                ///< Mean.
+  std::vector<sluice::duration> samples = {};   ///< Latencies, those of unfinished ones last.
+  std::vector<sluice::duration> arrivals = {};  ///< Of the samples, since the start of the run.
 };
 online_run summarize(const online_report& report);
 

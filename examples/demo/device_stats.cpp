@@ -68,7 +68,7 @@ checked<device_stats> parse_device_stats(std::string_view text) {
   try {
     return read(parsed.as_object());
   } catch (const std::exception& wrong) {
-    return failure(std::string("the device's statistics lack a field: ") + wrong.what());
+    return failure(std::string("the device's statistics are incomplete: ") + wrong.what());
   }
 }
 

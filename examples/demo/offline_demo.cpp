@@ -166,11 +166,10 @@ int fail(const std::string& while_doing, const sluice::error_code& why) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Best-effort GPU work that verifies itself. The device is SLUICE_KFD_DEVICE, a simulated "
-      "one.\n"
-      "It runs until SIGINT or SIGTERM, or for --seconds. Like any program it is offline to a\n"
-      "scheduler only where its environment says AMD_QUEUE_TAG=OFFLINE_AI, or a rule does;\n"
-      "without either its role ('sluice queues') is '-', and no scheduler touches it.",
+      "Run best-effort GPU work on a simulated device (SLUICE_KFD_DEVICE) and verify each kernel.\n"
+      "The program runs until SIGINT or SIGTERM, or for --seconds. It is offline only if its\n"
+      "environment contains AMD_QUEUE_TAG=OFFLINE_AI or a rule matches it. Otherwise its role in\n"
+      "'sluice queues' is '-', and no scheduler suspends it.",
       "offline_demo");
   std::string load_name = "long";
   std::uint64_t seed = 1;
@@ -180,9 +179,10 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"long", "train"}))
       ->capture_default_str();
   demo::add_number(app, "--seed", seed, std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max(),
-                   "Seed of the kernels' lengths");
-  demo::add_duration(app, "--seconds", length, "End after this time (default: at a signal)",
-                     {1ms, 24h}, 1s);
+                   "Seed of the kernel lengths");
+  demo::add_duration(app, "--seconds", length,
+                     "Run time, in seconds or with a unit (default: until a signal)", {1ms, 24h},
+                     1s);
   demo::add_control_fd(app, control_fd);
   if (const int code = demo::parse(app, argc, argv); code >= 0) return code;
   const demo::load_kind kind = *demo::parse_load(load_name);
@@ -193,8 +193,8 @@ int main(int argc, char** argv) {
   if (auto opened = work.open(); opened.has_error()) {
     return fail("cannot open the device: " + opened.error().message() +
                 (opened.error() == boost::system::errc::resource_unavailable_try_again
-                     ? " (a GPU is being reset: try again in some seconds)"
-                     : " (is SLUICE_KFD_DEVICE set to a simulated device's dev/kfd?)"));
+                     ? "; a GPU is being reset, try again in a few seconds"
+                     : "; set SLUICE_KFD_DEVICE to the dev/kfd of a simulated device"));
   }
   const time_point start = clock::now();
   bool said_ready = false;
@@ -210,16 +210,17 @@ int main(int argc, char** argv) {
   }
 
   const auto books = work.finish();
-  if (books.has_error()) return fail("waiting for the last kernels", books.error());
+  if (books.has_error()) return fail("waiting for the last kernels failed", books.error());
   const demo::verdict& seen = *books;
   const double seconds = std::chrono::duration<double>(clock::now() - start).count();
   if (control) control.say(demo::to_line(seen));
   if (!seen.clean()) {
-    demo::print(stderr,
-                "offline_demo: KERNELS WENT WRONG: {} lost, {} repeated, {} out of order, {} too "
-                "short, of {}\n",
-                seen.lost, seen.repeated, seen.out_of_order, seen.too_short,
-                seen.completed + seen.lost + seen.repeated);
+    demo::print(
+        stderr,
+        "offline_demo: KERNELS FAILED VERIFICATION: {} lost, {} repeated, {} out of order, {} too "
+        "short, of {}\n",
+        seen.lost, seen.repeated, seen.out_of_order, seen.too_short,
+        seen.completed + seen.lost + seen.repeated);
     return 3;
   }
   if (!control) {

@@ -91,7 +91,7 @@ class embedded_scheduler {
     }
 
     auto loop = sluice::reactor::create();
-    if (loop.has_error()) return failure("no event loop: " + loop.error().message());
+    if (loop.has_error()) return failure("cannot create an event loop: " + loop.error().message());
     const auto roots = sluice::kfd::roots::from_environment();
     auto driver = sluice::agent::make_agent_backend(
         {.roots = roots, .agent_path = with.agent, .owner_lock = with.owner_lock});
@@ -126,10 +126,11 @@ class embedded_scheduler {
       if (problem.empty() && !with.record_file.empty()) {
         return failure(with.record_file + ": cannot be written: " + made.error().message());
       }
-      return failure("no scheduler: " + (problem.empty() ? made.error().message() : problem));
+      return failure("cannot create the scheduler: " +
+                     (problem.empty() ? made.error().message() : problem));
     }
     if (auto started = (*made)->start(); started.has_error()) {
-      return failure("the scheduler does not start: " + started.error().message());
+      return failure("cannot start the scheduler: " + started.error().message());
     }
     return std::unique_ptr<embedded_scheduler>(
         new embedded_scheduler(std::move(timeline), std::move(*made), settings_text, reactor_name));
@@ -239,8 +240,8 @@ checked<int> run(const settings& with, const demo::arrivals& work,
   if (gpu.has_error()) {
     return failure("cannot open the device: " + gpu.error().message() +
                    (gpu.error() == boost::system::errc::resource_unavailable_try_again
-                        ? " (a GPU is being reset: try again in some seconds)"
-                        : " (is SLUICE_KFD_DEVICE set to a simulated device's dev/kfd?)"));
+                        ? "; a GPU is being reset, try again in a few seconds"
+                        : "; set SLUICE_KFD_DEVICE to the dev/kfd of a simulated device"));
   }
   // Priority 11 is what ROCr gives a stream of high priority.
   auto queue = (*gpu)->create_queue({.packets = demo::serving_packets, .priority = 11});
@@ -263,11 +264,10 @@ checked<int> run(const settings& with, const demo::arrivals& work,
       const auto left_alone = (*scheduler)->stats().open_breakers.value();
       return failure(
           left_alone == 0
-              ? "the offline processes were not attached"
-              : "the offline processes were not attached: nothing is suspended on " +
-                    std::to_string(left_alone) +
-                    (left_alone == 1 ? " GPU, whose breaker is" : " GPUs, whose breakers are") +
-                    " open; see 'sluice breaker list'");
+              ? "the scheduler did not attach to the offline processes (see its log above)"
+              : "the scheduler did not attach to the offline processes: the breaker is open on " +
+                    std::to_string(left_alone) + (left_alone == 1 ? " GPU" : " GPUs") +
+                    "; see 'sluice breaker list'");
     }
   }
 
@@ -281,6 +281,7 @@ checked<int> run(const settings& with, const demo::arrivals& work,
   const demo::percentiles wake_up = demo::percentiles_of(served->wake_ups);
   demo::online_report report{std::move(served->finished),
                              std::move(served->unfinished),
+                             std::move(served->arrivals),
                              wake_up,
                              mean_of(served->turnarounds),
                              served->kernels,
@@ -298,17 +299,17 @@ checked<int> run(const settings& with, const demo::arrivals& work,
     print(report);
   }
   if (!report.kernels.clean()) {
-    return failure(
-        fmt::format("KERNELS WENT WRONG: {} lost, {} repeated, {} out of order, {} too short",
-                    report.kernels.lost, report.kernels.repeated, report.kernels.out_of_order,
-                    report.kernels.too_short));
+    return failure(fmt::format(
+        "KERNELS FAILED VERIFICATION: {} lost, {} repeated, {} out of order, {} too short",
+        report.kernels.lost, report.kernels.repeated, report.kernels.out_of_order,
+        report.kernels.too_short));
   }
   if (demo::stop_signal() != 0) return demo::exit_code_for(demo::stop_signal());
   // Who holds the control channel has the report, and may have asked for more than can be served.
   if (!control && !report.unfinished.empty()) {
     return failure(
-        fmt::format("{} of {} requests were not finished within the drain limit of {}: more arrive "
-                    "than the GPU serves, or it does not answer (see dmesg)",
+        fmt::format("{} of {} requests were not finished within the drain limit of {}: the GPU is "
+                    "overloaded or does not respond (see dmesg)",
                     report.unfinished.size(), report.unfinished.size() + report.finished.size(),
                     demo::rounded_text(with.serving.drain_limit)));
   }
@@ -321,7 +322,7 @@ void switch_to_epoll_if_needed(char** argv) {
   const auto allowed = sluice::probe_io_uring();
   if (allowed.has_value()) return;
   const std::string sibling = demo::program_directory() + "/" SLUICE_DEMO_EPOLL_SIBLING;
-  demo::print(stderr, "online_demo: the kernel refuses io_uring ({}), going on as {}\n",
+  demo::print(stderr, "online_demo: the kernel refuses io_uring ({}); continuing as {}\n",
               allowed.error().message(), SLUICE_DEMO_EPOLL_SIBLING);
   execv(sibling.c_str(), argv);
   demo::print(stderr, "online_demo: {}: cannot be run: {}\n", sibling, std::strerror(errno));
@@ -336,29 +337,29 @@ void switch_to_epoll_if_needed(char** argv) {
 int main(int argc, char** argv) {
   settings with;
   CLI::App app(
-      "Serves requests as a language-model server does, with the scheduler embedded. The device is "
-      "a\n"
-      "simulated one: SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS say where it is.",
+      "Serve requests as a language-model server does, with an embedded scheduler, on a simulated\n"
+      "device. SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS are its paths.",
       "online_demo");
   with.arrivals.add_to(app);
   with.serving.add_to(app);
-  with.scheduling.add_to(app, "2 s, or what the configuration says");
+  with.scheduling.add_to(app, "2 s, or the configured value");
   auto* const no_scheduler =
       app.add_flag("--no-scheduler", with.no_scheduler, "Serve without a scheduler");
   demo::add_number(app, "--wait-for-offline", with.wait_for_offline, 0u, 1000u,
-                   "Begin when so many offline processes are attached");
+                   "Number of offline processes that must be attached before serving starts");
   app.add_option("--record", with.record_file,
-                 "Record what the scheduler sees and does, for 'sluice replay'")
+                 "Record the input and the decisions of the scheduler for 'sluice replay'")
       ->type_name("FILE")
       ->excludes(no_scheduler);
   app.add_option("--trace-out", with.trace_file,
-                 "A timeline of what it sees and does, for ui.perfetto.dev")
+                 "Write a timeline of the scheduler for ui.perfetto.dev")
       ->type_name("FILE")
       ->excludes(no_scheduler);
   app.add_option("--agent", with.agent,
-                 "The program that acts on the driver (default: sluice-agent beside this one)")
+                 "Path of the agent program (default: sluice-agent in this program's directory)")
       ->type_name("FILE");
-  app.add_option("--owner-lock", with.owner_lock, "The lock that says who owns this node")
+  app.add_option("--owner-lock", with.owner_lock,
+                 "Lock file that identifies the owner of this node")
       ->capture_default_str();
   demo::add_control_fd(app, with.control_fd);
   if (const int code = demo::parse(app, argc, argv); code >= 0) return code;

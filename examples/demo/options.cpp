@@ -20,13 +20,14 @@ using namespace std::chrono_literals;
 checked<duration> parse_duration(std::string_view text, duration plain_unit) {
   const auto value = sluice::parse_duration(text, plain_unit);
   if (!value && sluice::parse_duration(text, 1ns)) {
-    return failure(fmt::format("'{}' needs a unit (ns, us, ms, s, min, h)", text));
+    return failure(fmt::format("duration '{}' needs a unit (ns, us, ms, s, min, h)", text));
   }
   if (!value) {
-    return failure(
-        fmt::format("'{}' is not a duration such as 20ms (ns, us, ms, s, min, h)", text));
+    return failure(fmt::format(
+        "invalid duration '{}': expected a number and a unit (ns, us, ms, s, min, h), such as 20ms",
+        text));
   }
-  if (*value < 0ns) return failure(fmt::format("'{}' is negative", text));
+  if (*value < 0ns) return failure(fmt::format("invalid duration '{}': expected 0 or more", text));
   return *value;
 }
 
@@ -43,8 +44,8 @@ CLI::Option* add_any_duration(CLI::App& app, const std::string& name, const std:
             if (value.has_error()) throw CLI::ValidationError(name, value.error().message);
             if (*value < range.low || *value > range.high) {
               throw CLI::ValidationError(
-                  name, fmt::format("'{}' is not {} to {}", text, sluice::to_text(range.low),
-                                    sluice::to_text(range.high)));
+                  name, fmt::format("invalid duration '{}': expected {} to {}", text,
+                                    sluice::to_text(range.low), sluice::to_text(range.high)));
             }
             take(*value);
           },
@@ -69,7 +70,7 @@ CLI::Option* add_duration(CLI::App& app, const std::string& name, std::optional<
 
 void add_control_fd(CLI::App& app, int& target) {
   add_number(app, "--control-fd", target, 0, std::numeric_limits<int>::max(),
-             "A socket on which sluice-demo steers this program")
+             "File descriptor of the socket on which sluice-demo controls this program")
       ->default_str("");
 }
 
@@ -85,25 +86,24 @@ std::string rounded_text(duration value) {
 void arrival_options::add_to(CLI::App& app) {
   const std::string group = "Arrivals";
   app.add_option("--trace", trace,
-                 "Requests from a file in the Azure LLM trace format "
+                 "File with requests in the Azure LLM trace format "
                  "(TIMESTAMP,ContextTokens,GeneratedTokens)")
       ->type_name("FILE")
       ->group(group);
   add_duration(
       app, "--window", window,
-      "Length of the stretch of arrivals, before --speedup, in seconds or with a unit; of a trace "
-      "its busiest one is taken (default: 8 s of a trace, 4 s generated)",
+      "Length of the arrivals, before --speedup, in seconds or with a unit; of a trace, the demo "
+      "plays the busiest part (default: 8 s of a trace, 4 s generated)",
       {10ms, 1h}, 1s)
       ->group(group);
   add_number(app, "--speedup", speedup, 0.001, 1000.0,
-             "Play the stretch so many times faster: divides the gaps between arrivals, and so the "
-             "window that is measured; 3 s at speedup 2 last 1.5 s")
+             "Factor by which to speed up the arrivals: with 2, a window of 3 s is played in 1.5 s")
       ->group(group);
   add_number(app, "--online-load", online_load, 0.001, 10.0,
-             "Online GPU time as a share of the window as it is played; scales the work per token")
+             "Online GPU time as a share of the played window; scales the work per token")
       ->group(group);
   add_number(app, "--seed", seed, std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max(),
-             "Seed of everything that is drawn")
+             "Seed of all random values")
       ->group(group);
 }
 
@@ -135,7 +135,7 @@ std::string arrival_options::description(const arrivals& work) const {
       "{}, window {}, speedup {:g}: {} requests, {} context tokens, {} generated tokens (at most "
       "{} in one)",
       trace.empty() ? fmt::format("generated from seed {}", seed)
-                    : fmt::format("busiest stretch of {}", trace),
+                    : fmt::format("busiest part of {}", trace),
       played, speedup, work.requests.size(), all.context, all.generated, all.most_generated);
 }
 

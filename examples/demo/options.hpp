@@ -52,7 +52,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, Number& target, 
             if (error != std::errc{} || rest != end || !(value >= low && value <= high)) {
               throw CLI::ValidationError(
                   name,
-                  fmt::format("'{}' is not a {} from {} to {}", text,
+                  fmt::format("invalid number '{}': expected a {} from {} to {}", text,
                               std::is_integral_v<Number> ? "whole number" : "number", low, high));
             }
             target = value;

@@ -47,7 +47,7 @@ checked<sluice::policy_choice> choose_policy(const scheduling_options& with) {
   if (given.has_error()) return failure("--policy: " + given.error().message);
   if (given->name.ends_with(".py")) {
     return failure("--policy " + given->name +
-                   ": a scheduler takes no Python files; 'sluice lab' does");
+                   ": a scheduler cannot load Python policies; 'sluice lab' can");
   }
   const std::string name = given->name;
   if (is_file(name)) {

@@ -6,7 +6,7 @@ namespace demo {
 
 /// What errc::lost of a wait for kernels means.
 inline constexpr const char* reset_text =
-    "a GPU of this process was reset: its queues are dead, and what they ran is lost (see dmesg); "
-    "start the program again";
+    "a GPU of this process was reset: its queues and their work are lost (see dmesg); restart the "
+    "program";
 
 }  // namespace demo

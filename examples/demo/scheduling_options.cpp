@@ -15,30 +15,32 @@ void scheduling_options::add_to(CLI::App& app, const std::string& attach_after_d
   app.add_option(
          "--config", config_file,
          "TOML file with the tables [scheduler] (max_suspend, min_run, offline_floor, ...), "
-         "[policy] (instead of --slice and --release) and [roles]")
+         "[policy] (replaces --slice and --release) and [roles]")
       ->type_name("FILE")
       ->group(group);
-  auto* const chosen =
-      app.add_option("--policy", policy,
-                     "Policy, instead of the file's: a name or a plugin's path, and its parameters "
-                     "('sluice policy' lists them), such as slo:request.p99=200ms")
-          ->type_name("NAME|FILE.so[:KEY=VALUE,...]")
-          ->group(group);
-  add_duration(app, "--attach-after", attach_after,
-               "How long an offline process has owned a queue before it is attached; until then "
-               "nothing suspends it. Attaching waits for online work to pause, at the latest until "
-               "attach_at_latest (3 s, or what the configuration says) after its first queue "
-               "(default: " +
-                   attach_after_default + ")",
-               {0ns, 1h})
+  auto* const chosen = app.add_option("--policy", policy,
+                                      "Policy, instead of the one in --config: a name or the path "
+                                      "of a plugin, with parameters, such as "
+                                      "slo:request.p99=200ms ('sluice policy' lists policies and "
+                                      "parameters)")
+                           ->type_name("NAME|FILE.so[:KEY=VALUE,...]")
+                           ->group(group);
+  add_duration(
+      app, "--attach-after", attach_after,
+      "Time from the first queue of an offline process until the scheduler attaches to the "
+      "process; only an attached process can be suspended. The scheduler also waits for a pause in "
+      "online work, but only until attach_at_latest (3 s, or the configured value) after the first "
+      "queue (default: " +
+          attach_after_default + ")",
+      {0ns, 1h})
       ->group(group);
   add_duration(app, "--slice", slice, "Shortest hold after the last online arrival", {0ns, 1h})
       ->excludes(chosen)
       ->group(group);
   app.add_option(
          "--release", release,
-         "When offline runs again: client_done (slice over and no online work in flight) or "
-         "slice_end")
+         "When offline work runs again: client_done (after the slice, once no online work is in "
+         "flight) or slice_end (after the slice)")
       ->check(CLI::IsMember({"client_done", "slice_end"}))
       ->capture_default_str()
       ->excludes(chosen)

@@ -209,6 +209,7 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
         return false;
       }
       seen.finished.push_back(end - each.arrived);
+      seen.arrivals.push_back(each.arrived - start);
       return true;
     });
     followed = active.empty() ? time_point{} : end;
@@ -217,8 +218,12 @@ checked<serving_result> serve(sluice::sim::gpu_queue& queue, std::uint32_t wave_
   }
 
   const time_point now = clock::now();
-  for (const active_request& each : active) seen.unfinished.push_back(now - each.arrived);
-  for (; intake.arrival(next) < now; ++next) seen.unfinished.push_back(now - intake.arrival(next));
+  const auto unfinished = [&](time_point arrived) {
+    seen.unfinished.push_back(now - arrived);
+    seen.arrivals.push_back(arrived - start);
+  };
+  for (const active_request& each : active) unfinished(each.arrived);
+  for (; intake.arrival(next) < now; ++next) unfinished(intake.arrival(next));
   active.clear();
   seen.kernels = all_done ? step.ledger().close() : step.ledger().abandon();
   return seen;

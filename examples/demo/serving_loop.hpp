@@ -19,6 +19,7 @@ namespace demo {
 struct serving_result {
   std::vector<duration> finished;    ///< Device end stamp of the last kernel − planned arrival.
   std::vector<duration> unfinished;  ///< Lower bounds.
+  std::vector<duration> arrivals;    ///< Since the start: of `finished`, then of `unfinished`.
   std::vector<duration> wake_ups;    ///< Per step: seen by the host − device end stamp.
   /// Per step that followed another, no arrival waited for: its begin on the device − the other's
   /// end, less the host gap. Alone on the GPU that is what the host and the doorbell take.

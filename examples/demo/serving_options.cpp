@@ -15,14 +15,19 @@ using namespace std::chrono_literals;
 
 void serving_options::add_to(CLI::App& app) {
   const std::string group = "Serving loop";
-  add_duration(app, "--decode-kernel", decode_kernel, "Longest kernel of a decode step", {1us, 1s})
+  add_duration(app, "--decode-kernel", decode_kernel, "Maximum length of a kernel in a decode step",
+               {1us, 1s})
       ->group(group);
-  add_duration(app, "--prefill-kernel", prefill_kernel, "Longest kernel of a prefill", {1us, 1s})
+  add_duration(app, "--prefill-kernel", prefill_kernel, "Maximum length of a kernel in a prefill",
+               {1us, 1s})
       ->group(group);
-  add_duration(app, "--host-gap", host_gap, "Host work between two steps", {0ns, 1s})->group(group);
-  add_number(app, "--most-active", most_active, 1u, 100000u, "Requests in one batch")->group(group);
+  add_duration(app, "--host-gap", host_gap, "Time of host work between two steps", {0ns, 1s})
+      ->group(group);
+  add_number(app, "--most-active", most_active, 1u, 100000u,
+             "Maximum number of requests in one batch")
+      ->group(group);
   add_duration(app, "--drain-limit", drain_limit,
-               "How long after the window unfinished requests are still served", {0ns, 1h})
+               "Time after the window during which unfinished requests are still served", {0ns, 1h})
       ->group(group);
 }
 

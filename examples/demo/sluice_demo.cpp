@@ -172,7 +172,7 @@ class demo_run {
     device_->terminate();
     const auto code = device_->wait(clock::now() + answer_limit);
     if (code.has_error()) return code.error();
-    if (*code != 0) return failure(fmt::format("sluice-sim ended with code {}", *code));
+    if (*code != 0) return failure(fmt::format("sluice-sim exited with code {}", *code));
     return true;
   }
 
@@ -226,8 +226,8 @@ class demo_run {
     auto started = demo::child_process::start(what);
     if (started.has_error()) return started;
     const auto ready = started->control().hear(clock::now() + answer_limit);
-    if (ready.has_error()) return failure(name + " did not get ready: " + ready.error().message);
-    if (*ready != "ready") return failure(name + " said '" + *ready + "', not 'ready'");
+    if (ready.has_error()) return failure(name + " did not start: " + ready.error().message);
+    if (*ready != "ready") return failure(name + " sent '" + *ready + "'; expected 'ready'");
     return started;
   }
 
@@ -264,9 +264,10 @@ class demo_run {
     auto started = start(std::move(what));
     if (how == scheduling::on && started.has_error() &&
         started.error().message.ends_with(demo::no_answer_yet)) {
-      return failure(started.error().message +
-                     "; it waits for its scheduler to attach, which a policy whose decide() never "
-                     "returns keeps from ever doing so: no limit ends such a call");
+      return failure(
+          started.error().message +
+          "; online_demo waits until its scheduler has attached to the offline process; check "
+          "that decide() of the policy returns");
     }
     return started;
   }
@@ -285,7 +286,7 @@ class demo_run {
     for (;;) {
       const auto said = online->control().hear(clock::now() + 100ms);
       if (said.has_value()) {
-        if (*said != "done") return failure("online_demo said '" + *said + "', not 'done'");
+        if (*said != "done") return failure("online_demo sent '" + *said + "'; expected 'done'");
         break;
       }
       if (demo::stop_signal() != 0 || clock::now() >= served_by ||
@@ -303,7 +304,7 @@ class demo_run {
     const pid_t online_pid = online->pid();
     const auto code = online->wait(clock::now() + answer_limit);
     if (code.has_error()) return code.error();
-    if (*code != 0) return failure(fmt::format("online_demo ended with code {}", *code));
+    if (*code != 0) return failure(fmt::format("online_demo exited with code {}", *code));
     auto at_rest = stats();
     if (at_rest.has_error()) return at_rest.error();
 
@@ -343,7 +344,7 @@ class demo_run {
     // Books that are not clean have a code of their own, and the report says it: no failure of
     // ours.
     if (*code != 0 && books->clean()) {
-      return failure(fmt::format("offline_demo ended with code {}", *code));
+      return failure(fmt::format("offline_demo exited with code {}", *code));
     }
     return std::move(seen);
   }
@@ -489,8 +490,9 @@ checked<int> run_demo(const settings& with, const demo::arrivals& work) {
   }
   if (!files.empty()) demo::print("written: {}\n", files);
   if (const auto stopped = run.stop_device(); stopped.has_error()) return stopped.error();
-  if (!broken.empty()) return failure("BROKEN PROMISE: " + broken);
-  if (removed) return failure("the policy was removed in the middle of a scheduled run");
+  if (!broken.empty()) return failure("GUARANTEE VIOLATED: " + broken);
+  if (removed)
+    return failure("the scheduler removed the policy during a scheduled run; see its log above");
   return 0;
 }
 
@@ -499,36 +501,36 @@ checked<int> run_demo(const settings& with, const demo::arrivals& work) {
 int main(int argc, char** argv) {
   settings with;
   CLI::App app(
-      "Runs online and offline work on a simulated GPU: alone, together, and together under "
-      "sluice;\n"
-      "prints a table of what each got. Needs root (FUSE mount, ptrace); demo.sh sets that up.",
+      "Run online and offline work on a simulated GPU: alone, together, and together under "
+      "sluice.\n"
+      "Print a table of the results. Needs root (FUSE mount, ptrace); demo.sh sets that up.",
       "sluice-demo");
   app.add_option("--load", with.load,
-                 "Offline load: long, train or both; --json of both is of long")
+                 "Offline load: long, train or both; with both, --json, --record and --trace-out "
+                 "refer to long")
       ->check(CLI::IsMember({"long", "train", "both"}))
       ->capture_default_str();
-  app.add_option("--json", with.json_file, "Write the figures to this file")->type_name("FILE");
-  app.add_option("--report", with.report_file,
-                 "Write a page (HTML) that shows the runs side by side")
+  app.add_option("--json", with.json_file, "Write the figures to this file, as JSON")
       ->type_name("FILE");
-  app.add_option(
-         "--record", with.record_file,
-         "Record the scheduler of the scheduled run, for 'sluice replay'; of both loads: long")
+  app.add_option("--report", with.report_file,
+                 "Write an HTML page that compares the runs to this file")
+      ->type_name("FILE");
+  app.add_option("--record", with.record_file, "Record the scheduled run for 'sluice replay'")
       ->type_name("FILE");
   app.add_option("--trace-out", with.trace_file,
-                 "A timeline of the scheduled run, for ui.perfetto.dev; of both loads: long")
+                 "Write a timeline of the scheduled run for ui.perfetto.dev")
       ->type_name("FILE");
-  app.add_option("--profile", with.profile, "The simulated GPU: a profile's name or a TOML file")
+  app.add_option("--profile", with.profile, "Profile of the simulated GPU: a name or a TOML file")
       ->capture_default_str();
-  app.add_option("--root", with.root,
-                 "Directory for the simulated device, made if it does not exist, and then removed "
-                 "at the end "
-                 "(default: a temporary one)")
+  app.add_option(
+         "--root", with.root,
+         "Directory for the simulated device; if the demo creates it, the demo also removes it "
+         "(default: a temporary directory)")
       ->check([](const std::string& path) { return path.empty() ? "must not be empty" : ""; })
       ->type_name("DIR");
   with.arrivals.add_to(app);
   with.serving.add_to(app);
-  with.scheduling.add_to(app, "200 ms; with --config what that says");
+  with.scheduling.add_to(app, "200 ms; with --config, the configured value");
   if (const int code = demo::parse(app, argc, argv); code >= 0) return code;
   std::vector<std::string> words(argv, argv + argc);
   words.front() = "examples/demo.sh";
@@ -550,7 +552,7 @@ int main(int argc, char** argv) {
   demo::catch_stop_signals();
   const auto code = run_demo(with, *work);
   if (const int signal = demo::stop_signal(); signal != 0) {
-    demo::print(stderr, "sluice-demo: stopped by signal {}; the device is unmounted\n", signal);
+    demo::print(stderr, "sluice-demo: stopped by signal {}; the device was unmounted\n", signal);
     return demo::exit_code_for(signal);
   }
   if (code.has_error()) {

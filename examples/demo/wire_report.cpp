@@ -56,6 +56,7 @@ template <class Visitor>
 void fields(online_report& of, Visitor&& visit) {
   visit("finished", of.finished);
   visit("unfinished", of.unfinished);
+  visit("arrivals", of.arrivals);
   visit("wake_up", of.wake_up);
   visit("turnaround", of.turnaround);
   visit("kernels", of.kernels);
@@ -113,7 +114,7 @@ checked<Record> parse_record(std::string_view line) {
     read(json::parse({line.data(), line.size()}), made);
     return made;
   } catch (const std::exception& wrong) {
-    return failure(std::string("a program's report cannot be read: ") + wrong.what());
+    return failure(std::string("the report of a demo program cannot be read: ") + wrong.what());
   }
 }
 

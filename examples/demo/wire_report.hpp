@@ -42,6 +42,8 @@ struct scheduler_report {
 struct online_report {
   std::vector<sluice::duration> finished;    ///< Latencies.
   std::vector<sluice::duration> unfinished;  ///< Lower bounds of latencies.
+  std::vector<sluice::duration>
+      arrivals;  ///< Since the start: of `finished`, then of `unfinished`.
   percentiles wake_up;
   sluice::duration turnaround{};  ///< Mean; serving_result::turnarounds.
   verdict kernels;

@@ -23,18 +23,20 @@ int main() {
   std::string problem;
   const auto made = sluice::node::create({}, problem);
   if (made.has_error()) {
-    std::fprintf(stderr, "embed_minimal: %s\n", problem.c_str());
+    std::fprintf(stderr, "embed_minimal: cannot create the scheduler: %s\n", problem.c_str());
     return 1;
   }
   sluice::node& node = **made;
   if (const auto started = node.start(); started.has_error()) {
-    std::fprintf(stderr, "embed_minimal: %s\n", started.error().message().c_str());
+    std::fprintf(stderr, "embed_minimal: cannot start the scheduler: %s\n",
+                 started.error().message().c_str());
     return 1;
   }
   std::error_code error;
   auto client = node.connect({.name = "embed_minimal"}, error);
   if (error) {
-    std::fprintf(stderr, "embed_minimal: %s\n", error.message().c_str());
+    std::fprintf(stderr, "embed_minimal: cannot connect to the scheduler: %s\n",
+                 error.message().c_str());
     return 1;
   }
   for (int request = 0; request < 5; ++request) {

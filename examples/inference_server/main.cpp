@@ -85,7 +85,7 @@ checked<std::unique_ptr<sluice::node>> embed(asio::io_context& context, const se
   options.agent_path = with.agent;
   options.make_loop = [&context] { return sluice::make_reactor(context); };
   auto made = sluice::node::create(std::move(options), message);
-  if (made.has_error()) return failure("no scheduler: " + message);
+  if (made.has_error()) return failure("cannot create the scheduler: " + message);
   return std::move(*made);
 }
 
@@ -113,12 +113,12 @@ std::string scheduler_metrics(const sluice::node& of) {
 void print_summary(const sluice::node& of) {
   const auto seen = of.stats();
   if (seen->turns == 0) {
-    demo::print("another program owned this node throughout\n");
+    demo::print("another program owned this node during the whole run; see its log\n");
     return;
   }
   demo::print(
-      "{} queue suspends, {} resumes, {} of them forced; from a request's head to offline work off "
-      "the GPU p50 {}, p99 {}, longest {}\n",
+      "{} queue suspends, {} resumes, {} of them forced; time from a request's head until offline "
+      "work was off the GPU: p50 {}, p99 {}, max {}\n",
       seen->suspends.value(), seen->resumes.value(), seen->forced_resumes.value(),
       demo::rounded_text(seen->arrival_to_off.percentile(50)),
       demo::rounded_text(seen->arrival_to_off.percentile(99)),
@@ -130,7 +130,7 @@ checked<int> run(const settings& with, sluice::policy_choice policy) {
   auto device = inference::gpu::open(context);
   if (device.has_error()) {
     return failure("cannot use the GPU: " + device.error().message() +
-                   " (is SLUICE_KFD_DEVICE set to a simulated device's dev/kfd?)");
+                   "; set SLUICE_KFD_DEVICE to the dev/kfd of a simulated device");
   }
   std::unique_ptr<sluice::node> node;
   sluice::client::connection client;  // Without a scheduler its calls do nothing.
@@ -140,7 +140,7 @@ checked<int> run(const settings& with, sluice::policy_choice policy) {
     node = std::move(*embedded);
     std::error_code error;
     client = node->connect({.name = "inference_server"}, error);
-    if (error) return failure("cannot make a client: " + error.message());
+    if (error) return failure("cannot create a client: " + error.message());
   }
 
   inference::server server(context, **device, std::move(client), with.serving);
@@ -151,7 +151,7 @@ checked<int> run(const settings& with, sluice::policy_choice policy) {
   }
   if (node) {
     if (auto started = node->start(); started.has_error())
-      return failure("the scheduler does not start: " + started.error().message());
+      return failure("cannot start the scheduler: " + started.error().message());
   }
 
   // The end: what has begun is finished, within a limit and unless a second signal comes; then the
@@ -208,35 +208,40 @@ void add_options(CLI::App& app, settings& with) {
   using demo::add_number;
   inference::server_options& serving = with.serving;
   add_number<unsigned short>(app, "--port", with.port, 0, 65535,
-                             "Port on 127.0.0.1; 0: one that is free, which is printed");
+                             "Port on 127.0.0.1; 0 selects a free port and prints it");
   add_number(app, "--tokens", serving.default_tokens, 1u, serving.most_tokens,
-             "Tokens of a request that does not say how many");
+             "Number of tokens, if a request does not specify it");
   add_number(app, "--prefill-kernels", serving.prefill.kernels, 1u, 1000u,
-             "Kernels of a request's first token");
-  add_number(app, "--kernels", serving.decode.kernels, 1u, 1000u, "Kernels of each further token");
+             "Number of kernels for the first token of a request");
+  add_number(app, "--kernels", serving.decode.kernels, 1u, 1000u,
+             "Number of kernels for each further token");
   add_duration(app, "--kernel-length", serving.decode.length, "Length of each kernel", {1us, 1s});
-  add_number(app, "--connections", serving.most_connections, std::size_t{1}, std::size_t{100000},
-             "Most connections at a time; beyond, the one idle for longest is closed");
+  add_number(
+      app, "--connections", serving.most_connections, std::size_t{1}, std::size_t{100000},
+      "Maximum number of open connections; a further connection closes the one that was idle "
+      "longest");
   add_number(app, "--body-limit", serving.body_limit, std::size_t{2}, std::size_t{1} << 30u,
-             "Most bytes of a request's body");
+             "Maximum size of a request body, in bytes");
   add_duration(app, "--head-time", serving.head_time,
-               "Longest time to a request's head, idle time included", {1ms, 1h});
-  add_duration(app, "--body-time", serving.body_time,
-               "Longest time from the head to the end of the body; offline work is held off "
-               "meanwhile",
+               "Time limit for the head of a request, including the idle time before it",
                {1ms, 1h});
-  add_duration(app, "--write-time", serving.write_time, "Longest time for the peer to take a token",
+  add_duration(app, "--body-time", serving.body_time,
+               "Time limit from the head to the end of the body; offline work is held during this "
+               "time",
+               {1ms, 1h});
+  add_duration(app, "--write-time", serving.write_time, "Time limit for the peer to read a token",
                {1ms, 1h});
   add_duration(app, "--drain-limit", with.drain_limit,
-               "Longest time that requests in flight are given after SIGTERM or SIGINT", {0s, 1h});
-  with.scheduling.add_to(app, "2 s, or what the configuration says");
+               "Time limit for requests in flight after SIGTERM or SIGINT", {0s, 1h});
+  with.scheduling.add_to(app, "2 s, or the configured value");
   app.add_flag("--no-scheduler", with.no_scheduler, "Serve without a scheduler");
   app.add_option("--agent", with.agent,
-                 "The program that acts on the driver (default: sluice-agent beside this one)")
+                 "Path of the agent program (default: sluice-agent in this program's directory)")
       ->type_name("FILE");
-  app.add_option("--directory", with.directory,
-                 "Where the programs that share this node's GPUs meet: one owns it, the others "
-                 "follow")
+  app.add_option(
+         "--directory", with.directory,
+         "Directory that all programs on this node's GPUs share: one program owns the node, "
+         "the others follow")
       ->type_name("DIRECTORY")
       ->capture_default_str();
 }
@@ -246,10 +251,9 @@ void add_options(CLI::App& app, settings& with) {
 int main(int argc, char** argv) {
   settings with;
   CLI::App app(
-      "An HTTP server with the scheduler on its event loop: POST /generate, GET /healthz, GET\n"
-      "/metrics. The GPU is a simulated one: SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and\n"
-      "SLUICE_KFD_DEBUGFS say where it is. SIGTERM or SIGINT ends it when what it answers is "
-      "answered.",
+      "Run an HTTP server with the scheduler on its event loop: POST /generate, GET /healthz, GET\n"
+      "/metrics. The GPU is simulated; SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS\n"
+      "are its paths. On SIGTERM or SIGINT the server finishes the requests in flight and exits.",
       "inference_server");
   add_options(app, with);
   if (const int code = demo::parse(app, argc, argv); code >= 0) return code;

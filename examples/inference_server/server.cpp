@@ -174,7 +174,7 @@ asio::awaitable<void> server::serve(connections::iterator which) {
 
 server::can_go_on server::refuse_head(connection& peer, error_code why) {
   if (const auto status = status_for(why)) {
-    co_await send(peer, text(*status, "This server does not take such a request.\n"));
+    co_await send(peer, text(*status, "This server does not support the request.\n"));
   }
   co_return false;
 }
@@ -185,14 +185,16 @@ server::can_go_on server::serve_request(connection& peer, request_parser& reques
   const std::string target(head.target());
   if (method == http::verb::post && target == "/generate") {
     if (head.version() == 11) co_return co_await serve_generate(peer, request);
-    co_await send(peer, text(http::status::http_version_not_supported, "Chunks need HTTP/1.1.\n"));
+    co_await send(peer, text(http::status::http_version_not_supported,
+                             "Chunked answers require HTTP/1.1.\n"));
     co_return false;
   }
 
   if (const auto failed = co_await read_body(peer, request)) {
     co_return co_await refuse_head(peer, failed);
   }
-  response answer = text(http::status::not_found, "There are /generate, /healthz and /metrics.\n");
+  response answer =
+      text(http::status::not_found, "Unknown path; available: /generate, /healthz, /metrics.\n");
   if (method != http::verb::get || target == "/generate") {
     answer = text(http::status::method_not_allowed, "");  // No body: it may have been HEAD.
     answer.set(http::field::allow, target == "/generate" ? "POST" : "GET");
@@ -221,10 +223,11 @@ server::can_go_on server::serve_generate(connection& peer, request_parser& reque
     ++counts_.broken;
     go_on = co_await refuse_head(peer, failed);
   } else if (!tokens) {
-    auto answer = text(http::status::bad_request,
-                       fmt::format("The body must be JSON such as {{\"tokens\": 20}}, with 1 to {} "
-                                   "tokens.\n",
-                                   options_.most_tokens));
+    auto answer =
+        text(http::status::bad_request,
+             fmt::format("Invalid body; expected JSON such as {{\"tokens\": 20}}, with 1 to {} "
+                         "tokens.\n",
+                         options_.most_tokens));
     answer.keep_alive(request.keep_alive() && !stopping_);
     go_on = co_await send(peer, std::move(answer));
   } else {
@@ -267,7 +270,8 @@ asio::awaitable<error_code> server::stream_tokens(connection& peer, unsigned tok
     const auto failed = co_await gpu_.run(token == 1 ? options_.prefill : options_.decode);
     if (failed) {
       if (token == 1) {
-        co_await send(peer, text(http::status::service_unavailable, "The GPU does not answer.\n"));
+        co_await send(peer, text(http::status::service_unavailable,
+                                 "The GPU did not run the request; see the log of the server.\n"));
       }
       if (failed != asio::error::operation_aborted) on_gpu_failure(failed);
       co_return failed;

@@ -41,15 +41,15 @@ class deadline final : public rounds::policy_in_rounds {
 
 policy_kind deadline_kind() {
   return {.name = "deadline",
-          .summary = "the offline group that is due first runs, on each GPU",
-          .schema = {parameter::span("turn", 200ms, 1ms, 60s, "how long a turn is"),
+          .summary = "on each GPU, run the offline group with the earliest deadline",
+          .schema = {parameter::span("turn", 200ms, 1ms, 60s, "length of a turn"),
                      parameter::span("otherwise", 2s, 1ms, 1h,
-                                     "the budget of priorities that have none of their own"),
+                                     "budget of the priorities for which no budget.N is set"),
                      parameter::span("budget.*", 2s, 1ms, 1h,
-                                     "within how long after it came or last ran a group of that "
-                                     "priority, 0 to 15, is due"),
+                                     "time from the start or the last run of a group of this "
+                                     "priority (0 to 15) to its next deadline"),
                      parameter::span("linger", 5ms, 0ms, 10s,
-                                     "how long a GPU stays free after online work ended")},
+                                     "time for which a GPU stays free after online work ends")},
           .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
             const auto budgets = read_levels(values, "budget", values.span("otherwise"), problem);
             if (!problem.empty()) return nullptr;

@@ -29,14 +29,15 @@ class fixed_timeslice final : public policy {
                        return one.first.size() > other.first.size();
                      });
     for (const auto& [pattern, weight] : options_.weight_of) {
-      unmatched_.push_back({pattern, "weight_of." + pattern +
-                                         " has matched no client: {} arrivals came, and none was "
-                                         "of a client of such a name"});
+      unmatched_.push_back(
+          {pattern, "weight_of." + pattern +
+                        " has had no effect: none of {} arrivals came from a client "
+                        "with this name"});
     }
     for (const auto& [gpu, slice] : options_.slice_of) {
       unseen_.push_back(
           {gpu, "slice_of." + std::to_string(static_cast<std::uint32_t>(gpu)) +
-                    " has had no effect: {} arrivals came, and there is no such GPU"});
+                    " has had no effect: in {} arrivals, this node has had no such GPU"});
     }
   }
 
@@ -146,8 +147,9 @@ std::unique_ptr<policy> make(const parameters& values, std::string& problem) {
     std::uint32_t id = 0;
     const auto end = key.data() + key.size();
     if (const auto read = std::from_chars(key.data(), end, id); read.ptr != end || id == 0) {
-      problem = "slice_of." + std::string(key) + " names no GPU; after the dot comes the number " +
-                "in its gpu_id file, as in slice_of.51110";
+      problem = "slice_of." + std::string(key) +
+                " is not a GPU; write the number from its gpu_id file after the dot, as in "
+                "slice_of.51110";
     }
     options.slice_of.emplace_back(gpu_id{id}, std::get<duration>(value));
   });
@@ -165,18 +167,18 @@ std::unique_ptr<policy> make_fixed_timeslice(fixed_timeslice_options options) {
 }
 
 policy_kind fixed_timeslice_kind() {
-  return {.name = "fixed_timeslice",
-          .summary = "offline work makes room for at least one slice when online work arrives",
-          .schema = {parameter::span("slice", 20ms, 1us, 1h, "shortest hold after an arrival"),
-                     parameter::text("release", "client_done",
-                                     "client_done: when the slice is over and no online work is "
-                                     "in flight; slice_end: when the slice is over"),
-                     parameter::span("slice_of.*", 20ms, 1us, 1h,
-                                     "the slice of one GPU, by its gpu_id"),
-                     parameter::number("weight_of.*", 1, 0, 1000,
-                                       "what the slice is multiplied by for a client's arrivals, "
-                                       "by its name or a pattern with *")},
-          .make = make};
+  return {
+      .name = "fixed_timeslice",
+      .summary = "hold offline work for at least one slice when online work arrives",
+      .schema = {parameter::span("slice", 20ms, 1us, 1h, "shortest hold after an arrival"),
+                 parameter::text("release", "client_done",
+                                 "end of a hold: slice_end (after the slice) or client_done "
+                                 "(after the slice, when no online work is in flight)"),
+                 parameter::span("slice_of.*", 20ms, 1us, 1h, "slice of the GPU with this gpu_id"),
+                 parameter::number("weight_of.*", 1, 0, 1000,
+                                   "factor for the slice after an arrival from the client with "
+                                   "this name, or with a name that matches this pattern with *")},
+      .make = make};
 }
 
 }  // namespace sluice

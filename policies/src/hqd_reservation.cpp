@@ -57,13 +57,13 @@ class hqd_reservation final : public rounds::policy_in_rounds {
 
 policy_kind hqd_reservation_kind() {
   return {.name = "hqd_reservation",
-          .summary = "keeps a share of each GPU's hardware queue slots free for online queues",
+          .summary = "keep a share of each GPU's hardware queue slots free for online queues",
           .schema = {parameter::count("offline_percent", 50, 1, 100,
-                                      "percent of the slots that offline queues may use"),
+                                      "percentage of the slots that offline queues may use"),
                      parameter::count("slots", 24, 1, 1024,
-                                      "slots of a GPU that does not say how many it has"),
+                                      "number of slots of a GPU that does not report its number"),
                      parameter::span("rotation", 500ms, 1ms, 60s,
-                                     "how long those run that fit, while others wait")},
+                                     "length of a turn, if not all groups fit at once")},
           .make = [](const parameters& values, std::string&) -> std::unique_ptr<policy> {
             return std::make_unique<hqd_reservation>(
                 values.count("offline_percent"), values.count("slots"), values.span("rotation"));

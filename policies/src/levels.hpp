@@ -29,7 +29,7 @@ per_level<T> read_levels(const parameters& values, const std::string& key, T oth
     const auto read = std::from_chars(rest.data(), end, level);
     if (read.ptr != end || level >= all.size()) {
       problem = key + "." + std::string(rest) +
-                " names no priority; after the dot comes a whole number, 0 to 15";
+                " is not a priority; write a whole number from 0 to 15 after the dot";
     } else {
       all[level] = std::get<T>(value);
     }

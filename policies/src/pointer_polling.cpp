@@ -91,27 +91,33 @@ policy_kind pointer_polling_kind() {
     const char* help;
   };
   static constexpr field fields[] = {
-      {"fast", &options::fast, 20us, 1s, "between two looks while online work is likely"},
-      {"slow", &options::slow, 20us, 10s, "and else"},
-      {"recent", &options::recent, 0s, 1h, "how long after online work more of it is likely"},
-      {"linger", &options::linger, 0s, 10s, "how long a hold outlasts online work"},
-      {"settle_min", &options::settle_min, 0s, 60s, "shortest wait for an end that is not seen"},
-      {"settle_max", &options::settle_max, 0s, 60s, "and the longest"},
-      {"remember", &options::remember, 1ms, 24h, "how long the longest kernel or gap counts"},
-      {"give_up", &options::give_up, 10ms, 24h, "when a packet that waits or runs counts no more"}};
+      {"fast", &options::fast, 20us, 1s, "poll interval while online work is likely"},
+      {"slow", &options::slow, 20us, 10s, "poll interval at other times"},
+      {"recent", &options::recent, 0s, 1h,
+       "time for which more online work is likely after online work"},
+      {"linger", &options::linger, 0s, 10s,
+       "time for which a hold continues after online work ends"},
+      {"settle_min", &options::settle_min, 0s, 60s,
+       "minimum time after which a kernel with an invisible end counts as ended"},
+      {"settle_max", &options::settle_max, 0s, 60s,
+       "maximum time after which a kernel with an invisible end counts as ended"},
+      {"remember", &options::remember, 1ms, 24h,
+       "time for which the policy remembers the longest kernel or gap"},
+      {"give_up", &options::give_up, 10ms, 24h,
+       "time after which a packet that waits or runs alone no longer counts as work"}};
   policy_kind made{
       .name = "pointer_polling",
-      .summary = "offline work makes room for online programs that know nothing of a scheduler",
+      .summary = "hold offline work while the queues of online programs without a client have work",
       .schema = {},
       .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
         options with;
         for (const field& each : fields) with.*each.value = values.span(each.key);
         if (with.slow < with.fast) {
-          problem = "slow is shorter than fast; it must be at least as long";
+          problem = "slow is shorter than fast; it must be at least fast";
           return nullptr;
         }
         if (with.settle_max < with.settle_min) {
-          problem = "settle_max is shorter than settle_min; it must be at least as long";
+          problem = "settle_max is shorter than settle_min; it must be at least settle_min";
           return nullptr;
         }
         return make_pointer_polling(with);

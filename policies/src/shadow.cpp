@@ -106,8 +106,8 @@ class shadow final : public policy, private decision_sink {
     }
     next_report_ = seen.now + report_every;
     out.note(
-        "would have held offline groups {} times, {} ms in all and {} ms for suspends and resumes, "
-        "and spared online work at most {} ms of waiting; nothing was touched",
+        "would have held offline groups {} times: {} ms held, {} ms for suspends and resumes; "
+        "online work would have waited at most {} ms less; nothing was suspended",
         std::array{static_cast<double>(std::exchange(holds_, 0)),
                    ms(std::exchange(held_, duration::zero())),
                    ms(std::exchange(round_trips_, duration::zero())),
@@ -152,13 +152,13 @@ std::unique_ptr<policy> make_shadow(std::unique_ptr<policy> inner) {
 }
 
 policy_kind shadow_kind() {
-  return {.name = "shadow",
-          .summary =
-              "decides as another policy would, says what that would have gained, and "
-              "touches nothing",
-          .schema = {parameter::text("of", "", "the policy to try; it takes the other parameters")},
-          .make = nullptr,
-          .wrap = make_shadow};
+  return {
+      .name = "shadow",
+      .summary = "try another policy: log what its holds would have gained, and suspend nothing",
+      .schema = {parameter::text(
+          "of", "", "name of the policy to try; all other parameters are passed to it")},
+      .make = nullptr,
+      .wrap = make_shadow};
 }
 
 }  // namespace sluice

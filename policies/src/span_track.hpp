@@ -155,11 +155,11 @@ class span_track {
   static constexpr duration ten_minutes = std::chrono::minutes(10);
   static constexpr std::array<std::string_view, span_kinds> texts{
       "request.p99 = {} ms is out of reach: 99 % of requests need up to {} ms with offline work "
-      "held; it aims at {} ms for the next ten minutes",
+      "held; the target is {} ms for the next ten minutes",
       "ttft.p99 = {} ms is out of reach: 99 % of first tokens need up to {} ms with offline work "
-      "held; it aims at {} ms for the next ten minutes",
-      "itl.p99 = {} ms is out of reach: 99 % of tokens need up to {} ms with offline work held; it "
-      "aims at {} ms for the next ten minutes"};
+      "held; the target is {} ms for the next ten minutes",
+      "itl.p99 = {} ms is out of reach: 99 % of tokens need up to {} ms with offline work held; "
+      "the target is {} ms for the next ten minutes"};
 
   static std::size_t level(std::size_t count) noexcept {
     return std::min(static_cast<std::size_t>(std::bit_width(count)), levels) - 1;

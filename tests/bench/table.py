@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the benchmarks and prints a table: each figure, what stands beside it from the same run, and the target. Both are
-medians of the rounds' percentiles (p50 unless the row says otherwise); ratios and differences are medians of the rounds' own, so
-they need not divide out. Ends with 1 when a program fails or gives no figure, not when a target is missed.
+"""Run the benchmarks and print a table: each figure, its floor or reference from the same run, and its target.
+Figures are medians over rounds (of the p50, unless the row names another percentile). Ratios and differences are
+medians over rounds as well, so they need not divide out. Exit code: 1 if a program fails or reports no figure, else 0,
+also if a target is missed.
 """
 import argparse
 import dataclasses
@@ -51,85 +52,102 @@ class Row:
     long: bool = False  # a quick run has none
 
 
+
+def processes(number):
+    return "1 process" if number == 1 else f"{number} processes"
+
+
 USER = [
-    Row("`begin()` in an embedding program to the agent's suspend call, p50", "chain.embedded/8", "chain.embedded_floor",
+    Row("embedding program: `begin()` to the agent's suspend call, p50", "chain.embedded/8", "chain.embedded_floor",
         extra=2000),
-    Row("the same, p99", "chain.embedded/8:p99", "chain.embedded_floor:p99", ratio=2),
-    Row("`begin()` in a client process to the agent's suspend call, p50", "chain.client/8", "chain.client_floor",
+    Row("embedding program: `begin()` to the agent's suspend call, p99", "chain.embedded/8:p99",
+        "chain.embedded_floor:p99", ratio=2),
+    Row("client process: `begin()` to the agent's suspend call, p50", "chain.client/8", "chain.client_floor",
         extra=2000),
-    Row("the same, p99", "chain.client/8:p99", "chain.client_floor:p99", ratio=2),
-    *(Row(f"the first row at {n} queues, beside that at 8", f"chain.embedded/{n}", "chain.embedded/8", ratio=1.2, long=n > 64)
+    Row("client process: `begin()` to the agent's suspend call, p99", "chain.client/8:p99", "chain.client_floor:p99",
+        ratio=2),
+    *(Row(f"embedding program: `begin()` to the agent's suspend call, {n} queues; reference: 8 queues",
+          f"chain.embedded/{n}", "chain.embedded/8", ratio=1.2, long=n > 64)
       for n in (64, 256, 1024, 4096)),
-    *(Row(f"arrival to offline off the GPU: {targets} target{'s'[:targets > 1]}, {way}; floor: the driver's part",
+    *(Row(f"online arrival to offline work suspended: {processes(targets)}, {way}; "
+          "floor: time in the driver",
           f"arrival_{key}_{targets}x1", f"driver_{key}_{targets}x1", ratio=1.01 if targets == 1 else 0,
           long=targets == 16)
       for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
-    *(Row(f"the same on two GPUs at once, {targets} target{'s'[:targets > 1]} on each, {way}, beside one GPU",
+    *(Row(f"online arrival to offline work suspended, two GPUs at once: {processes(targets)} on each, {way}; "
+          "reference: one GPU",
           f"arrival_{key}_{targets}x2", f"arrival_{key}_{targets}x1", ratio=1.1, long=targets == 16)
       for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
-    Row("a signal to the main thread of a seized process, beside a bare tracer", "signal_agent", "signal_bare_tracer",
+    Row("signal to the main thread of an attached process; floor: bare tracer", "signal_agent", "signal_bare_tracer",
         ratio=1.5),
-    Row("the same while its lane is in a driver call of 5 ms, beside the rest of that call", "signal_in_call",
+    Row("signal to that thread during a 5 ms driver call of its lane; reference: rest of the call", "signal_in_call",
         "rest_of_call"),
-    Row("a signal to a process that nobody traces", "signal_untraced"),
-    Row("a client's `begin()` or `end()`, scheduler awake (mean of a thousand pairs)", "client.call_awake",
+    Row("signal to an untraced process", "signal_untraced"),
+    Row("`begin()` or `end()` of a client, scheduler awake (mean of 1000 pairs)", "client.call_awake",
         "client.call_floor", most=500),
-    Row("the same without a scheduler", "client.call_alone", "client.call_floor", most=500),
-    Row("a client's `begin()`, scheduler asleep", "client.begin_asleep", "client.write_floor"),
-    Row("a client's `end()`, scheduler asleep", "client.end_asleep", "client.write_floor"),
+    Row("`begin()` or `end()` of a client, no scheduler", "client.call_alone", "client.call_floor", most=500),
+    Row("`begin()` of a client, scheduler asleep", "client.begin_asleep", "client.write_floor"),
+    Row("`end()` of a client, scheduler asleep", "client.end_asleep", "client.write_floor"),
 ]
 KEEPS = [
-    *(Row(f"runlist cycles of a preemption and its end: {targets} target{'s'[:targets > 1]}, {way}, beside the fewest",
+    *(Row(f"runlist cycles of a suspend and a resume: {processes(targets)}, {way}; "
+          "floor: fewest possible",
           f"cycles_{key}_{targets}x1", f"least_cycles_{key}_{targets}x1", ratio=1, long=targets == 16)
       for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
-    *(Row(f"online stands still for it: 4 targets, {way}, beside bare lanes", f"disturbed_{key}_4x1",
-          f"least_disturbed_{key}_4x1", ratio=1.01)
+    *(Row(f"online work stalled by a suspend and a resume: 4 processes, {way}; floor: bare lanes",
+          f"disturbed_{key}_4x1", f"least_disturbed_{key}_4x1", ratio=1.01)
       for key, way in (("trap", "debug trap"), ("batch", "batch commands"))),
-    Row("a look at the pointers of 64 queues at rest, beside one `process_vm_readv`", "look_at_rest",
+    Row("read the pointers of 64 idle queues; floor: one `process_vm_readv`", "look_at_rest",
         "floor_of_look_at_rest", ratio=1.5),
-    Row("the same with a kernel running in each", "look_running", "floor_of_look_running", ratio=1.5),
+    Row("read the pointers of 64 queues with a running kernel each", "look_running", "floor_of_look_running",
+        ratio=1.5),
     Row("decision: inbox to batch, 8 queues", "inbox_to_batch/8", "floor_of_inbox_to_batch", most=2000),
-    Row("the same, 4096 queues", "inbox_to_batch/4096", "floor_of_inbox_to_batch", most=2000),
+    Row("decision: inbox to batch, 4096 queues", "inbox_to_batch/4096", "floor_of_inbox_to_batch", most=2000),
     Row("decision: `begin()` to batch, 8 queues", "begin_to_batch/8", "floor_of_inbox_to_batch", most=2000),
-    Row("the same, 4096 queues, beside that at 8", "begin_to_batch/4096", "begin_to_batch/8", ratio=1.2),
-    Row("`begin()` to batch with the journal on, beside without", "begin_to_batch_with_journal/8",
+    Row("decision: `begin()` to batch, 4096 queues; reference: 8 queues", "begin_to_batch/4096", "begin_to_batch/8",
+        ratio=1.2),
+    Row("`begin()` to batch with the journal; reference: without it", "begin_to_batch_with_journal/8",
         "begin_to_batch/8", ratio=1.5),
     Row("serial decisions, 8 queues", "serial_decisions/8:per_second", least=300_000),
     Row("serial decisions, 4096 queues", "serial_decisions/4096:per_second", least=300_000),
-    Row("observations from 4 threads to the core", "ingest", "ingest.bare_queues", least=5_000_000),
-    Row("the same, in a second of the core's own thread", "ingest.per_cpu_second",
+    Row("observations from 4 threads to the core; reference: bare queues", "ingest", "ingest.bare_queues",
+        least=5_000_000),
+    Row("observations from 4 threads, per second of processor time of the core's thread", "ingest.per_cpu_second",
         "ingest.bare_queues.per_cpu_second"),
-    *(Row(f"end of a slice of {words}, {backend}{tail}", f"lateness.{backend}.{slice}{which}",
+    *(Row(f"delay of the end of a {words} slice, {backend}{tail}; floor: timerfd", f"lateness.{backend}.{slice}{which}",
           f"lateness.{backend}.{slice}.timerfd{which}", extra=extra)
       for backend in ("io_uring", "epoll")
       for slice, words in (("2500us", "2.5 ms"), ("20000us", "20 ms"))
       for which, tail, extra in (("", "", 20_000), (":p99", ", p99", 150_000))),
-    Row("`mqds` of 64 processes with 16 queues, read and parsed, beside read alone", "mqds",
+    Row("read and parse `mqds` of 64 processes with 16 queues; floor: read only", "mqds",
         "mqds.read_alone", ratio=2),
-    Row("sysfs of 64 processes with 64 queues, beside by io_uring", "rescan", "rescan.io_uring", ratio=1),
-    Row("as many attributes of the kernel's own sysfs, beside by io_uring", "rescan.sysfs_files",
+    Row("scan sysfs of 64 processes with 64 queues; reference: io_uring", "rescan", "rescan.io_uring", ratio=1),
+    Row("scan as many attributes in the kernel's sysfs; reference: io_uring", "rescan.sysfs_files",
         "rescan.sysfs_files.io_uring", ratio=1),
-    Row("heap allocations in 1000 times event to batch and back", "allocations", most=0),
-    Row("what that counter sees of one `asio::post` from another thread", "allocations.foreign_post", least=1),
-    Row("a thread woken through the reactor, io_uring, beside a blocking `read()`", "hop.io_uring",
+    Row("heap allocations in 1000 round trips from event to batch", "allocations", most=0),
+    Row("heap allocations of one `asio::post` from another thread (test of the counter)", "allocations.foreign_post",
+        least=1),
+    Row("wake a thread through the reactor, io_uring; floor: blocking `read()`", "hop.io_uring",
         "hop.io_uring.read", ratio=1.5),
-    Row("a thread woken through the reactor, epoll, beside a blocking `read()`", "hop.epoll", "hop.epoll.read", ratio=1.5),
-    Row("idle, 64 processes × 64 queues: daemon, of a core", "node.idle.daemon", "node.idle.daemon_floor", most=0.1),
-    Row("idle, 64 processes × 64 queues: agent, of a core", "node.idle.agent", "node.idle.agent_floor", most=0.1),
-    Row("wake-ups of the daemon", "node.idle.daemon_wakes"),
-    Row("wake-ups of the agent", "node.idle.agent_wakes"),
-    Row("idle with transparent polling of 64 queues: daemon, of a core", "node.polling.daemon", "node.polling.floor", most=1),
+    Row("wake a thread through the reactor, epoll; floor: blocking `read()`", "hop.epoll", "hop.epoll.read", ratio=1.5),
+    Row("idle, 64 processes × 64 queues: daemon, share of a core", "node.idle.daemon", "node.idle.daemon_floor",
+        most=0.1),
+    Row("idle, 64 processes × 64 queues: agent, share of a core", "node.idle.agent", "node.idle.agent_floor", most=0.1),
+    Row("idle: wake-ups of the daemon", "node.idle.daemon_wakes"),
+    Row("idle: wake-ups of the agent", "node.idle.agent_wakes"),
+    Row("idle with pointer polling of 64 queues: daemon, share of a core", "node.polling.daemon",
+        "node.polling.floor", most=1),
     Row("memory at 4096 queues: daemon, anonymous", "node.memory.daemon", most=6e6),
-    Row("memory at 4096 queues: daemon, of files", "node.memory.daemon.files"),
+    Row("memory at 4096 queues: daemon, file-backed", "node.memory.daemon.files"),
     Row("memory at 4096 queues: agent, anonymous", "node.memory.agent", most=6e6),
-    Row("agent, threads' stacks", "node.memory.agent.stacks"),
-    Row("memory at 4096 queues: agent, of files", "node.memory.agent.files"),
-    Row("daemon killed to all known and clients back, 64 processes", "node.restart", most=1e9),
-    Row("daemon killed to clients back", "node.restart.clients", most=1e9),
-    Row("daemon killed to all attached again (`attach_after` 50 ms)", "node.restart.attached"),
-    Row("processor time of a preemption, both processes", "preemption_cpu", "preemption_cpu.floor", most=15_000),
+    Row("memory at 4096 queues: agent, thread stacks", "node.memory.agent.stacks"),
+    Row("memory at 4096 queues: agent, file-backed", "node.memory.agent.files"),
+    Row("daemon killed until all queues are known and clients reconnected, 64 processes", "node.restart", most=1e9),
+    Row("daemon killed until clients reconnected", "node.restart.clients", most=1e9),
+    Row("daemon killed until all processes are attached again (`attach_after` 50 ms)", "node.restart.attached"),
+    Row("processor time of a preemption, client and scheduler", "preemption_cpu", "preemption_cpu.floor", most=15_000),
 ]
-GROUPS = {"What a user feels": USER, "What keeps it so": KEEPS}
+GROUPS = {"User-visible costs": USER, "Internal costs": KEEPS}
 
 
 def take_line(line, found):
@@ -161,7 +179,7 @@ def measure(folder, quick, names):
         try:
             ran = subprocess.run([f"{folder}/{name}", *PROGRAMS[name][quick]], stdout=subprocess.PIPE, text=True)
             if ran.returncode != 0:
-                raise ValueError(f"it ended with {ran.returncode}")
+                raise ValueError(f"exit code {ran.returncode}")
             if ran.stdout.startswith("{\n"):
                 take_google(ran.stdout, found)
             else:
@@ -241,13 +259,13 @@ def table_of(found, quick):
         if not said:
             continue
         rows += [each for _, each in said]
-        lines += ["", f"| {title} | figure | floor, or what it is beside | ratio or difference | target | |",
+        lines += ["", f"| {title} | figure | floor or reference | ratio or difference | target | |",
                   "|---|---:|---:|---:|---|---|"]
         for row, each in said:
             floor = text(each["floor"], each["unit"]) if "floor" in each else ""
             met = {True: "met", False: "**missed**", None: ""}[each["met"]]
             if each["met"] is False and each["out_of_reach"]:
-                met = "**missed**, the floor alone is more"
+                met = "**missed**; the floor alone exceeds it"
             lines.append(f"| {each['what']} | {text(each['figure'], each['unit'])} | {floor} | {beside(each, row)} | "
                          f"{each['target']} | {'' if quick else met} |")
     return lines[1:], rows
@@ -271,15 +289,17 @@ def write(document, lines):
 def main():
     parser = argparse.ArgumentParser(prog="tests/bench.sh", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="Installs what is missing and builds first. Needs root for the simulated device. "
-                                     "A whole run takes ten minutes:\ngive it a machine that does nothing else.")
+                                     epilog="Installs missing packages and builds first. Needs root for the simulated "
+                                     "device. A whole run takes\nten minutes: use an idle machine.")
     parser.add_argument("--quick", action="store_true",
-                        help="20 seconds, to see that all works: too short to judge by, with smaller worlds in some rows")
-    parser.add_argument("--only", default="", metavar="REGEX", help="programs in whose names this is found: " +
+                        help="run for 20 seconds to check that everything works; the figures are not meaningful, and "
+                        "some rows use fewer processes and queues")
+    parser.add_argument("--only", default="", metavar="REGEX", help="run only programs whose names match: " +
                         ", ".join(PROGRAMS))
-    parser.add_argument("--json", metavar="FILE", help="everything measured (default: build/bench.json, with -quick or "
-                        "-part in its name where the run is not whole)")
-    parser.add_argument("--write", metavar="DOCUMENT", help="put the table of a whole run between the marks of a document")
+    parser.add_argument("--json", metavar="FILE", help="file for all measurements (default: build/bench.json; "
+                        "build/bench-quick.json, build/bench-part.json for partial runs)")
+    parser.add_argument("--write", metavar="DOCUMENT",
+                        help="insert the table of a whole run between the marks of a document")
     parser.add_argument("--bin", default=os.path.join(TOP, "build/release/bin"), help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -288,18 +308,19 @@ def main():
     except re.error as problem:
         parser.error(f"--only '{chosen.only}': {problem}")
     if not names:
-        parser.error(f"no program's name has '{chosen.only}' in it; there are: {', '.join(PROGRAMS)}")
+        parser.error(f"--only '{chosen.only}' matches no program; available: {', '.join(PROGRAMS)}")
     if chosen.write and (chosen.quick or chosen.only):
-        parser.error("--write takes the table of a whole run: without --quick and --only")
+        parser.error("--write needs a whole run; remove --quick and --only")
     if chosen.check:
         return 0
     where = machine()
     found, failed = measure(chosen.bin, chosen.quick, names)
     lines, rows = table_of(found, chosen.quick)
-    said = [f"{where['cores']} cores of {where['cpu']}, Linux {where['kernel']}, load {where['load']:.1f} at the start; "
-            f"{time.strftime('%Y-%m-%d')}.", "The driver and its GPUs are simulated.", ""] + lines
+    said = [f"Measured on {time.strftime('%Y-%m-%d')}: {where['cores']} cores of {where['cpu']}, "
+            f"Linux {where['kernel']}, load {where['load']:.1f} at the start.", "The driver and its GPUs are simulated.", ""] + lines
     if chosen.quick:
-        said.insert(0, "A quick run: too short to judge by, and with smaller worlds than some rows say.")
+        said.insert(0, "Quick run: the figures are not meaningful, and some rows use fewer processes and queues than "
+                    "stated.")
     print("\n".join(said))
     part = ("-quick" if chosen.quick else "") + ("-part" if chosen.only else "")
     with open(chosen.json or os.path.join(TOP, "build", f"bench{part}.json"), "w") as file:

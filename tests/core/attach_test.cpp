@@ -141,7 +141,7 @@ TEST(Attach, IsRarelyTriedWithWhatCannotBeManagedNow) {
   EXPECT_TRUE(bench.driver.attached(100));
 }
 
-// Symptom: the log said that a session was ended, and never that the process is managed again.
+// Symptom: the log said that a session was ended, and never that the process is scheduled again.
 TEST(Attach, IsSaidAgainAfterASessionThatEnded) {
   core_bench bench;
   bench.create(100, role::offline, gpu_a, {0});
@@ -149,16 +149,17 @@ TEST(Attach, IsSaidAgainAfterASessionThatEnded) {
   bench.attach_all();
   bench.driver.end_session(100);
   bench.run_for(1s);
-  EXPECT_EQ(::testing::internal::GetCapturedStderr().find("managed again"), std::string::npos)
+  EXPECT_EQ(::testing::internal::GetCapturedStderr().find("schedules it again"), std::string::npos)
       << "not by the first attach, nor before the next";
   ::testing::internal::CaptureStderr();
   bench.run_for(10s);
   ASSERT_TRUE(bench.driver.attached(100));
   bench.run_for(10s);
   const auto said = ::testing::internal::GetCapturedStderr();
-  const auto at = said.find("process 100: managed again part=attach pid=100\n");
+  const auto at =
+      said.find("process 100: attached; sluice schedules it again part=attach pid=100\n");
   ASSERT_NE(at, std::string::npos) << said;
-  EXPECT_EQ(said.find("managed again", at + 30), std::string::npos) << "once";
+  EXPECT_EQ(said.find("schedules it again", at + 40), std::string::npos) << "once";
 }
 
 TEST(Attach, IsGivenBackWhenTheProcessBecomesOnline) {

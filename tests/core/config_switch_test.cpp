@@ -64,7 +64,7 @@ TEST(ConfigSwitch, IsRefusedWholeWhereItCannotBe) {
   EXPECT_EQ(bench.core->set_config(config).error(), errc::not_supported);
   EXPECT_TRUE(bench.core->config() == quick_config());
   EXPECT_EQ(config.keep_fixed(bench.core->config()),
-            "what cannot change while the scheduler runs stays until it is restarted: "
+            "the scheduler must be restarted to change these settings; current values: "
             "suspend_sdma (false)");
   EXPECT_EQ(config.keep_fixed(bench.core->config()), "");
   ASSERT_TRUE(bench.core->set_config(config));

@@ -86,10 +86,10 @@ TEST(Log, SaysHowManyLinesAreLeftOutOnlyWhereSomeAre) {
   EXPECT_EQ(core::left_out(unsaid), "");
   for (int i = 0; i < 3; ++i) ASSERT_FALSE(limiter.allow(start, unsaid));
   ASSERT_TRUE(limiter.allow(start + std::chrono::seconds{1}, unsaid));
-  EXPECT_EQ(core::left_out(unsaid), " (3 such lines before it were left out)");
+  EXPECT_EQ(core::left_out(unsaid), " (3 similar lines suppressed)");
   ASSERT_FALSE(limiter.allow(start + std::chrono::seconds{1}, unsaid));
   ASSERT_TRUE(limiter.allow(start + std::chrono::seconds{2}, unsaid));
-  EXPECT_EQ(core::left_out(unsaid), " (1 such line before it was left out)");
+  EXPECT_EQ(core::left_out(unsaid), " (1 similar line suppressed)");
 }
 
 TEST(Log, LosesLinesRatherThanWaitingForTheirReader) {

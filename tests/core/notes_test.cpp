@@ -34,7 +34,7 @@ TEST(Notes, AreLoggedAtABoundedRate) {
   EXPECT_NE(log.find("policy function: 2.5 of 7 lost; {} part=policy policy=function\n"),
             std::string::npos)
       << log;
-  EXPECT_NE(log.find("(92 lines left out before)"), std::string::npos) << log;
+  EXPECT_NE(log.find("(92 earlier lines suppressed)"), std::string::npos) << log;
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 9);
 }
 

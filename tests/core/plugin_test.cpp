@@ -109,41 +109,43 @@ TEST(PluginLoader, RefusesALibraryThatIsCutShort) {
   }
   for (const std::size_t size : {sizeof header, loaded / 2, loaded - 1}) {
     EXPECT_THAT(refusal(here.write("cut.so", whole.substr(0, size))),
-                StartsWith("is cut short: it has " + std::to_string(size) + " bytes"));
+                StartsWith("is truncated: it has " + std::to_string(size) + " bytes"));
   }
 }
 
 TEST(PluginLoader, SaysWhatIsWrongWithALibrary) {
   EXPECT_EQ(refusal(plugin_path("broken_no_symbol")),
-            "is no policy plugin: it does not export sluice_get_policy_plugin()");
+            "is not a policy plugin: it does not export sluice_get_policy_plugin()");
   EXPECT_EQ(refusal(plugin_path("broken_undefined_symbol")),
             "cannot be loaded: undefined symbol: nobody_has_this_function");
 }
 
 TEST(PluginLoader, SaysWhatIsWrongWithADescriptor) {
   EXPECT_EQ(refusal(plugin_path("broken_wrong_abi")),
-            "is built for plugin ABI 7, and this sluice takes 1: build it anew with the header "
-            "sluice/plugin.h of this version");
+            "is built for plugin ABI 7, but this sluice requires 1; rebuild it with this version's "
+            "header sluice/plugin.h");
   EXPECT_THAT(refusal(plugin_path("broken_small")), StartsWith("has a descriptor of 24 bytes"));
   EXPECT_EQ(refusal(plugin_path("broken_null_descriptor")),
-            "sluice_get_policy_plugin() gave nothing");
+            "sluice_get_policy_plugin() returned no descriptor");
   EXPECT_EQ(refusal(plugin_path("broken_no_name")), "has a descriptor without a name");
   EXPECT_EQ(refusal(plugin_path("broken_bad_name")),
-            "has the name \"My Policy\"; it must be of lower case letters, digits and _");
+            "has the name \"My Policy\"; a name must consist of lower-case letters, digits and _");
   EXPECT_EQ(refusal(plugin_path("broken_no_decide")), "has a descriptor without decide()");
   EXPECT_EQ(refusal(plugin_path("broken_no_parameters")),
-            "has a descriptor without its parameters");
+            "has a descriptor with a parameter count but no parameters");
 }
 
 TEST(PluginLoader, SaysWhatIsWrongWithASchema) {
-  EXPECT_EQ(refusal(plugin_path("broken_bad_default")),
-            "has a parameter share that has a default out of its range: share is 1.5; it must be 0 "
-            "to 1");
-  EXPECT_EQ(refusal(plugin_path("broken_twice")), "has a parameter share that is there twice");
+  EXPECT_EQ(
+      refusal(plugin_path("broken_bad_default")),
+      "has a parameter share that has a default that is out of range: share is 1.5; it must be 0 "
+      "to 1");
+  EXPECT_EQ(refusal(plugin_path("broken_twice")), "has a parameter share that is defined twice");
   EXPECT_EQ(refusal(plugin_path("broken_reserved_key")),
-            "has a parameter plugin that has a name that [policy] needs for itself");
-  EXPECT_EQ(refusal(plugin_path("broken_no_key")), "has a parameter without a key, its number 1");
-  EXPECT_EQ(refusal(plugin_path("broken_no_type")), "has a parameter share that has no type: 17");
+            "has a parameter plugin that has a name that [policy] reserves");
+  EXPECT_EQ(refusal(plugin_path("broken_no_key")), "has a parameter without a key (number 1)");
+  EXPECT_EQ(refusal(plugin_path("broken_no_type")),
+            "has a parameter share that has the unknown type 17");
 }
 
 TEST(PluginLoader, ChecksParametersAsThoseOfAnyPolicy) {
@@ -157,7 +159,7 @@ TEST(PluginLoader, ChecksParametersAsThoseOfAnyPolicy) {
     return message;
   };
   EXPECT_EQ(problem("hold_for", 2h), "hold_for is 2h; it must be 0ns to 1min");
-  EXPECT_THAT(problem("hold", 2s), StartsWith("hold is no parameter of this policy; "));
+  EXPECT_THAT(problem("hold", 2s), StartsWith("hold is not a parameter of this policy; "));
   // What the plugin itself refuses; one line whatever it says.
   EXPECT_EQ(problem("hold_for", 13ms), "hold_for is 13ms, which brings bad luck; choose another");
 }
@@ -279,10 +281,8 @@ TEST_F(PluginInConfiguration, IsRefusedWithFileAndLine) {
             errc::bad_config);
   EXPECT_EQ(message_, path_ + ":4: hold_for is 2h; it must be 0ns to 1min");
   EXPECT_FALSE(load("[policy]\nplugin = \"hold_all.so\"\nname = \"slo\"\n"));
-  EXPECT_EQ(
-      message_,
-      path_ + ":3: name is slo, and plugin, " + here_.path() +
-          "/hold_all.so, holds the policy hold_all: both are given, leave one of the two out");
+  EXPECT_EQ(message_, path_ + ":3: name is slo, but plugin " + here_.path() +
+                          "/hold_all.so contains policy hold_all; remove name or plugin");
   EXPECT_FALSE(load("[policy]\nplugin = 5\n"));
   EXPECT_EQ(message_, path_ + ":2: plugin must be a file's path in quotes");
 }
@@ -395,7 +395,7 @@ TEST(PluginBridge, SpeaksForAPluginThatFailsWithoutAWord) {
   const auto kind = make_plugin_kind(&mute, nullptr, message);
   ASSERT_TRUE(kind) << message;
   EXPECT_FALSE(make_policy(*kind, {}, message));
-  EXPECT_EQ(message, "policy mute refused its parameters and did not say why");
+  EXPECT_EQ(message, "policy mute: create() failed without a reason");
 
   mute.create = [](const sluice_value*, size_t, char*, size_t) -> void* { return &state; };
   const auto made = make_policy(*kind, {}, message);
@@ -406,7 +406,7 @@ TEST(PluginBridge, SpeaksForAPluginThatFailsWithoutAWord) {
     (*made)->decide({time_point{1s}, 1, {}, {}, table}, sink);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const std::runtime_error& thrown) {
-    EXPECT_STREQ(thrown.what(), "its decide() failed and did not say why");
+    EXPECT_STREQ(thrown.what(), "its decide() failed without a reason");
   }
 }
 
@@ -559,7 +559,7 @@ TEST(PluginBridge, TurnsExceptionsIntoOnesOfThisSide) {
     return std::string("nothing was thrown");
   };
   EXPECT_EQ(run("decide"), "thrown in decide()");
-  EXPECT_EQ(run("number"), "it threw something that is no std::exception");
+  EXPECT_EQ(run("number"), "it threw an object that is not a std::exception");
 }
 
 /// The check plays each sequence to two instances and compares what they say: here the second is

@@ -73,11 +73,10 @@ TEST_F(Parameters, SayWhichWasAskedForAsWhat) {
     return "nothing";
   };
   EXPECT_EQ(said([&] { values_.text("slice"); }),
-            "the parameter \"slice\" was asked for as a text; it is a span");
+            "parameter \"slice\" was requested as a text, but it is a span");
   EXPECT_EQ(said([&] { values_.number("depth"); }),
-            "the parameter \"depth\" was asked for as a number; it is a count");
-  EXPECT_EQ(said([&] { values_.flag("nonesuch"); }),
-            "the parameter \"nonesuch\" was asked for, and there is no value of it");
+            "parameter \"depth\" was requested as a number, but it is a count");
+  EXPECT_EQ(said([&] { values_.flag("nonesuch"); }), "parameter \"nonesuch\" has no value");
 }
 
 TEST_F(Parameters, BelowAPrefixAreListed) {
@@ -108,8 +107,8 @@ TEST_F(Parameters, NameKeyValueAndRangeOfAProblem) {
   EXPECT_EQ(problem("share", std::nan("")), "share is nan; it must be 0 to 1");
   EXPECT_EQ(problem("depth", 2.5), "depth is 2.5; it must be a whole number, 1 to 8");
   EXPECT_EQ(problem("loud", std::int64_t{1}), "loud is 1; it must be true or false");
-  EXPECT_EQ(problem("mode", true), "mode is true; it must be a text");
-  EXPECT_THAT(problem("slices", 5ms), HasSubstr("slices is no parameter of this policy; its "
+  EXPECT_EQ(problem("mode", true), "mode is true; it must be a string");
+  EXPECT_THAT(problem("slices", 5ms), HasSubstr("slices is not a parameter of this policy; its "
                                                 "parameters are slice, slice_of.*, share"));
 }
 
@@ -123,7 +122,7 @@ TEST(PolicyRegistry, MakesWhatWasAddedByName) {
 TEST(PolicyRegistry, SaysWhatItKnowsWhenItDoesNotKnowAName) {
   std::string message;
   EXPECT_EQ(everything().make("nonesuch", {}, message).error(), errc::unknown_target);
-  EXPECT_THAT(message, HasSubstr("there is no policy nonesuch; there is "));
+  EXPECT_THAT(message, HasSubstr("unknown policy 'nonesuch'; available: "));
   EXPECT_THAT(message, HasSubstr("fixed_timeslice"));
 }
 
@@ -152,10 +151,11 @@ TEST(PolicyRegistry, WrapsOneThatIsGivenTheOtherParameters) {
   EXPECT_EQ(registry.make("shadow", values, message).error(), errc::bad_config);
   EXPECT_EQ(message, "slice is 2h; it must be 1us to 1h");
   EXPECT_EQ(registry.make("shadow", {}, message).error(), errc::bad_config);
-  EXPECT_THAT(message, HasSubstr("of is missing; shadow needs the name of the policy to wrap: "));
+  EXPECT_THAT(message,
+              HasSubstr("of is missing; it must name the policy that shadow wraps; available: "));
   values.set("of", std::string("shadow"));
   EXPECT_EQ(registry.make("shadow", values, message).error(), errc::bad_config);
-  EXPECT_THAT(message, HasSubstr("of is \"shadow\"; shadow needs the name"));
+  EXPECT_THAT(message, HasSubstr("of is \"shadow\"; it must name the policy"));
 }
 
 class LoadPolicy : public testing::Test {
@@ -192,10 +192,10 @@ TEST_F(LoadPolicy, TakesNameAndParameters) {
 TEST_F(LoadPolicy, RefusesWhatNoReaderOfTheFileKnows) {
   EXPECT_EQ(load("[roles]\nstore = \"\"\n\n[polcy]\nslice = \"5ms\"\n").error(), errc::bad_config);
   EXPECT_EQ(message_, path_ +
-                          ":4: polcy is no table of a configuration; there are [scheduler], "
+                          ":4: unknown table 'polcy'; available: [scheduler], "
                           "[policy], [roles], [daemon]");
   EXPECT_EQ(load("zeal = 1\nmax_suspend = \"1s\"\n[policy]\n").error(), errc::bad_config);
-  EXPECT_THAT(message_, HasSubstr(":1: zeal is no table"));
+  EXPECT_THAT(message_, HasSubstr(":1: unknown table 'zeal'"));
   EXPECT_TRUE(load("scheduler.min_run = \"1s\"\n[roles]\nstore = \"\"\n")) << message_;
 }
 
@@ -217,11 +217,11 @@ TEST_F(LoadPolicy, IsMadeAsOftenAsIsWanted) {
   EXPECT_FALSE(read("[policy]\nname = \"fixed_timeslice\"\nslice = 5\n"));
   EXPECT_THAT(message_, HasSubstr(path_ + ":3: slice is 5; it must be a duration"));
   EXPECT_FALSE(read("\n[policy]\nslice = \"5ms\"\n"));
-  EXPECT_EQ(message_, path_ + ":2: [policy] names no policy: it needs a name or a plugin");
+  EXPECT_EQ(message_, path_ + ":2: [policy] has neither name nor plugin; set one of them");
   EXPECT_FALSE(load_policy(everything(), path_, {}, message_));
   std::ofstream(path_) << "[scheduler]\n";
   EXPECT_FALSE(load_policy(everything(), path_, {}, message_));
-  EXPECT_EQ(message_, path_ + ": it has no table [policy]");
+  EXPECT_EQ(message_, path_ + ": the table [policy] is missing; add it, with name or plugin");
 }
 
 TEST_F(LoadPolicy, IsTheGivenOneWithoutTheTable) {
@@ -257,7 +257,7 @@ TEST_F(LoadPolicy, TakesCostsFromAMeasuredProfile) {
   EXPECT_TRUE(load(slo)) << message_;
   said("[measured]\naccepted = false\n" + costs);
   EXPECT_EQ(load(slo).error(), errc::bad_config);
-  EXPECT_THAT(message_, HasSubstr(":4: profile " + profile + " says accepted = false: a step"));
+  EXPECT_THAT(message_, HasSubstr(":4: profile " + profile + " contains accepted = false: a step"));
   said("[measured]\naccepted = \"yes\"\n" + costs);
   EXPECT_FALSE(load(slo));
   EXPECT_THAT(message_, HasSubstr(profile + ":2: accepted must be true or false"));
@@ -269,36 +269,37 @@ TEST_F(LoadPolicy, TakesCostsFromAMeasuredProfile) {
   EXPECT_FALSE(everything().make("slo", values, message_));
   said("[[gpu]]\ngpu_id = 5\n");
   EXPECT_FALSE(load(slo));
-  EXPECT_THAT(message_, HasSubstr(profile + " says no costs of a [[gpu]]"));
+  EXPECT_THAT(message_, HasSubstr(profile + " contains no costs: no [[gpu]] has suspend_cost"));
   std::filesystem::remove(profile);
   EXPECT_FALSE(load(slo));
-  EXPECT_EQ(message_, path_ + ":4: profile " + profile +
-                          " cannot be read: No such file or directory; a relative path begins at "
-                          "the configuration's folder");
+  EXPECT_EQ(message_,
+            path_ + ":4: profile " + profile +
+                ": cannot be read: No such file or directory; a relative path is relative "
+                "to the configuration's folder");
   EXPECT_FALSE(everything().make("slo", values, message_));
-  EXPECT_EQ(message_, "profile " + profile + " cannot be read: No such file or directory");
+  EXPECT_EQ(message_, "profile " + profile + ": cannot be read: No such file or directory");
   EXPECT_FALSE(load("[policy]\nname = \"fixed_timeslice\"\nprofile = \"x\"\n"));
-  EXPECT_THAT(message_, HasSubstr(":3: profile is no parameter of this policy"));
+  EXPECT_THAT(message_, HasSubstr(":3: profile is not a parameter of this policy"));
 }
 
 TEST_F(LoadPolicy, NamesFileLineKeyValueAndRange) {
   EXPECT_EQ(load("[policy]\n\nslice = \"2h\"\n").error(), errc::bad_config);
   EXPECT_EQ(message_, path_ + ":3: slice is 2h; it must be 1us to 1h");
   EXPECT_FALSE(load("[policy]\nname = \"nonesuch\"\n"));
-  EXPECT_THAT(message_, HasSubstr(path_ + ":1: there is no policy nonesuch; there is "));
+  EXPECT_THAT(message_, HasSubstr(path_ + ":1: unknown policy 'nonesuch'; available: "));
   const std::string targets = "ttft.p99 = \"400ms\"\nitl.p99 = \"60ms\"\noffline = 0.1\n";
   EXPECT_TRUE(load("[policy]\nname = \"slo\"\n" + targets)) << message_;
   EXPECT_TRUE(load("[policy]\nname = \"shadow\"\nof = \"slo\"\n" + targets)) << message_;
   EXPECT_FALSE(load("[policy]\nname = \"slo\"\n"));
   EXPECT_EQ(message_, path_ +
-                          ":1: slo needs a target: at least one of request.p99, ttft.p99, "
+                          ":1: slo requires a target; set at least one of request.p99, ttft.p99, "
                           "itl.p99");
   EXPECT_FALSE(load("[policy]\nname = \"shadow\"\nof = \"slo\"\nrequest.p99 = \"1us\"\n"));
   EXPECT_EQ(message_, path_ + ":4: request.p99 is 1us; it must be 100us to 10min");
   EXPECT_FALSE(load("[policy]\nname = 5\n"));
   EXPECT_THAT(message_, HasSubstr(":2: name must be a policy's name in quotes"));
   EXPECT_FALSE(load("[policy]\nslice = [1]\n"));
-  EXPECT_THAT(message_, HasSubstr(":2: a parameter must be a text, a number, true or false"));
+  EXPECT_THAT(message_, HasSubstr(":2: a parameter must be a string, a number, true or false"));
   EXPECT_FALSE(load("policy = 5\n"));
   EXPECT_THAT(message_, HasSubstr(":1: policy must be a table: [policy]"));
   EXPECT_FALSE(load("[policy]\nrelease = \"never\"\n"));

@@ -593,7 +593,7 @@ TEST(Loss, OfTheBackendUnderLoadIsFollowedByAttachingAgainAtOnce) {
   EXPECT_TRUE(bench.driver.attached(200));
   const auto said = ::testing::internal::GetCapturedStderr();
   const auto at =
-      said.find("backend scripted: back; 1 processes attached again part=driver attached=1\n");
+      said.find("backend scripted: restored; 1 processes attached again part=driver attached=1\n");
   ASSERT_NE(at, std::string::npos) << said;
   EXPECT_EQ(said.find("back;", at + 30), std::string::npos) << "once";
 }
@@ -629,7 +629,7 @@ TEST(Loss, OfTheBackendIsMadeUpForUnderLoadThoughAnAttachFails) {
   EXPECT_TRUE(bench.driver.attached(200));
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
-      ::testing::HasSubstr("back; 1 of 2 processes attached again part=driver attached=1\n"));
+      ::testing::HasSubstr("restored; 1 of 2 processes attached again part=driver attached=1\n"));
   bench.run_for(quick_config().failure_backoff);
   EXPECT_TRUE(bench.driver.suspended(100, q(0)));
 }

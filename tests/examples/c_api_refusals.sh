@@ -25,4 +25,4 @@ with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../examples/with_simulated_gpu.sh
   entry=$SLUICE_KFD_SYSFS/proc/$stranger
   says $stranger "does not use the AMD compute driver (no $entry)" "$@"
   [ ! -e "$entry" ]
-  says $idle "has no compute queue now; nothing is suspended" "$@"' bash "$@"
+  says $idle "has no compute queue; nothing was suspended" "$@"' bash "$@"

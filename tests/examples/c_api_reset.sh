@@ -29,4 +29,4 @@ echo "$out"
 grep -Eq '^suspended .*for 1500 ms$' <<<"$out"
 grep -qx 'ended with 1' <<<"$out"
 if grep -qx 'resumed' <<<"$out"; then exit 1; fi
-grep -Eq '^(02_c_api|suspend.py): .*(was reset while it was held|has ended|is not held)' <<<"$out"
+grep -Eq '^(02_c_api|suspend.py): .*(was reset while the process was held|has ended|is not held)' <<<"$out"

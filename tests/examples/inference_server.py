@@ -298,7 +298,7 @@ class Replicas(BesideOfflineWork):
         first, second = self.server(), Server(self)
         code, out, _ = second.stop()
         self.assertEqual(code, 0)
-        self.assertIn("another program owned this node throughout\n", out)
+        self.assertIn("another program owned this node during the whole run; see its log\n", out)
         self.assertEqual(first.metric("sluice_owns_node"), 1)
 
 

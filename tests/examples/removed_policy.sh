@@ -9,5 +9,5 @@ code=0
 cat "$work/said"
 [ $code = 1 ]
 grep -q "removed: thrown in decide()" "$work/said"
-grep -q "^  THE POLICY WAS REMOVED: the scheduler's log, above, says why" "$work/said"
-grep -qx "sluice-demo: the policy was removed in the middle of a scheduled run" "$work/said"
+grep -q "^  THE POLICY WAS REMOVED: see the scheduler's log above" "$work/said"
+grep -qx "sluice-demo: the scheduler removed the policy during a scheduled run; see its log above" "$work/said"

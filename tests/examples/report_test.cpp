@@ -50,6 +50,8 @@ demo::load_report sample() {
   report.online_alone = {100, 0, {10ms, 20ms, 30ms, 40ms}, {50us, 60us, 70us, 80us}};
   report.unscheduled = {100, 7, {100ms, 200ms, 300ms, 400ms}, {}};
   report.scheduled = {100, 0, {11ms, 22ms, 33ms, 44ms}, {}};
+  report.scheduled.samples = {11ms, 33ms};
+  report.scheduled.arrivals = {1ms, 2500us};
   report.offline_alone = {.wall = 2s, .gpu_time = 2s, .kernels = 20};
   report.scheduled_offline = {
       .wall = 10s, .gpu_time = 4500ms, .online_unfinished = 4s, .kernels = 50};
@@ -81,6 +83,9 @@ TEST(Json, HoldsTheSchema) {
   EXPECT_DOUBLE_EQ(parsed.at("offline_alone_gpu_share").as_double(), 1);
   EXPECT_EQ(runs.at("unscheduled").at("unfinished").as_int64(), 7);
   EXPECT_DOUBLE_EQ(runs.at("scheduled").at("offline_kernels_per_s").as_double(), 5);
+  EXPECT_EQ(runs.at("scheduled").at("arrival_and_latency_ms"),
+            (boost::json::array{{1.0, 11.0}, {2.5, 33.0}}));
+  EXPECT_TRUE(runs.at("unscheduled").at("arrival_and_latency_ms").as_array().empty());
   EXPECT_DOUBLE_EQ(parsed.at("offline_alone_kernels_per_s").as_double(), 10);
   EXPECT_DOUBLE_EQ(parsed.at("offline_loss_percent").as_double(), 25);
   EXPECT_DOUBLE_EQ(parsed.at("offline_share_of_alone").as_double(), 0.5);
@@ -150,7 +155,7 @@ TEST(Table, ExplainsANegativeLoss) {
   EXPECT_THAT(demo::table(report), Not(HasSubstr("offline also ran")));
   report.scheduled_offline.gpu_time = 7s;
   EXPECT_THAT(demo::table(report),
-              HasSubstr("offline loss -16.7 % of the time the GPU had no unfinished online work "
+              HasSubstr("offline loss -16.7 % of the time without unfinished online work "
                         "(offline also ran while online work was unfinished);"));
 }
 
@@ -169,17 +174,19 @@ TEST(Table, HasNoFiguresOfNothing) {
   demo::load_report report = sample();
   const std::string text = demo::table(report);
   EXPECT_THAT(text, HasSubstr("p50/p99 of 0 suspends - ms, of 0 resumes - ms"));
-  EXPECT_THAT(text,
-              HasSubstr("online arrival to driver call p50/p99 - us, to offline off the GPU - "
-                        "ms"));
+  EXPECT_THAT(
+      text, HasSubstr("time from an online arrival p50/p99: to the driver call - us, until offline "
+                      "work was off the GPU - ms"));
   EXPECT_THAT(text,
               HasSubstr("online p99 at least 9.1 times shorter, offline kernels per second -"));
   report.scheduled_offline.online_unfinished = 9900ms;
-  EXPECT_THAT(demo::table(report), HasSubstr("offline loss -: the GPU hardly had time without"));
+  EXPECT_THAT(demo::table(report),
+              HasSubstr("offline loss -: online work was unfinished for almost"));
   report.scheduled.latency.p99 = 600ms;
   EXPECT_THAT(demo::table(report), HasSubstr("online p99 at most 2.0 times longer"));
   report.scheduled.unfinished = 1;
-  EXPECT_THAT(demo::table(report), HasSubstr("online p99 -, for requests were unfinished"));
+  EXPECT_THAT(demo::table(report),
+              HasSubstr("online p99 -: the scheduled run left requests unfinished"));
 }
 
 // Symptom: the table said that it had taken too long, whatever it had done.
@@ -187,15 +194,15 @@ TEST(Table, SaysThatThePolicyWasRemovedAndWhereTheReasonIs) {
   demo::load_report report = sample();
   EXPECT_THAT(demo::table(report), Not(HasSubstr("REMOVED")));
   report.scheduler.policy_ejections = 1;
-  EXPECT_THAT(demo::table(report), HasSubstr("THE POLICY WAS REMOVED: the scheduler's log"));
+  EXPECT_THAT(demo::table(report), HasSubstr("THE POLICY WAS REMOVED: see the scheduler's log"));
 }
 
 // What the device counted until the last request stands apart from what the scheduler counted in
 // its whole life: the last resume comes after the last request.
 TEST(Table, SaysOverWhichTimeTheDevicesCyclesWereCounted) {
   EXPECT_THAT(demo::table(sample()),
-              HasSubstr("until the last request was done the GPU spent 75.0 ms in 7 driver cycles, "
-                        "61.5 ms of them while online queues had work"));
+              HasSubstr("until the last request ended, the GPU spent 75.0 ms in 7 driver cycles, "
+                        "61.5 ms of this while online queues had work"));
 }
 
 TEST(Table, MarksLowerBoundsAndOnlyThose) {
@@ -220,6 +227,7 @@ TEST(WireReport, SurvivesTheWayThroughALine) {
   demo::online_report sent;
   sent.finished = {5ms, 6ms};
   sent.unfinished = {7s};
+  sent.arrivals = {1ms, 3ms, 2ms};
   sent.wake_up.p99 = 90us;
   sent.turnaround = 150us;
   sent.kernels.repeated = 3;
@@ -234,6 +242,7 @@ TEST(WireReport, SurvivesTheWayThroughALine) {
   ASSERT_TRUE(heard.has_value()) << heard.error().message;
   EXPECT_EQ(heard->finished, sent.finished);
   EXPECT_EQ(heard->unfinished, sent.unfinished);
+  EXPECT_EQ(heard->arrivals, sent.arrivals);
   EXPECT_EQ(heard->wake_up.p99, 90us);
   EXPECT_EQ(heard->turnaround, 150us);
   EXPECT_EQ(heard->kernels.repeated, 3u);

@@ -4,7 +4,7 @@
 # serving loop that could not finish its requests does not end well either.
 set -euo pipefail
 with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../examples/with_simulated_gpu.sh
-said="was reset: its queues are dead, and what they ran is lost"
+said="was reset: its queues and their work are lost"
 
 # after_reset COMMAND...: runs it, resets the GPU once it has kernels done, and prints how it ended.
 after_reset() {

@@ -46,7 +46,7 @@ wait_until_says() {
   return 1
 }
 wait_until_ready() {
-  wait_until_says ready "$TMPDIR/log" || fail "the command did not start"
+  wait_until_says ^ready "$TMPDIR/log" || fail "the command did not start"
 }
 
 for expected in INT:130 TERM:143; do
@@ -115,8 +115,8 @@ refuses() {  # refuses PATTERN ARGUMENT...
     fail "'${*:2}' gives no line with '$1'"
   fi
 }
-refuses "no command"
-refuses "no command" --profile mi300x
-refuses "must follow --profile" --profile
+refuses "COMMAND is missing"
+refuses "COMMAND is missing" --profile mi300x
+refuses "--profile needs " --profile
 refuses "unknown option --gpus" --gpus 2 true
 echo "signals, standard input and exit codes pass through"

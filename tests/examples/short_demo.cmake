@@ -42,7 +42,7 @@ if(at LESS 0)
 endif()
 file(READ ${WORK}/${LOAD}.html page)
 foreach(said "The GPU is simulated" "examples/demo.sh --load ${LOAD} --window " "both, scheduled"
-    "What online latency costs in offline work")
+    "Online latency and offline work")
   string(FIND "${page}" "${said}" at)
   if(at LESS 0)
     message(SEND_ERROR "the page does not say '${said}'")

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// The faults that the simulated device can be told to have (adapters/sim/README.md#control), as
-/// data: when, and what comes of it. Tried on real processes and in virtual time.
+/// The faults that the simulated device can inject (adapters/sim/README.md#inject-faults), as data:
+/// when, and with what result. Tested on real processes and in virtual time.
 
 #include "cells.hpp"
 
@@ -46,9 +46,9 @@ inline constexpr duration a_reset = 1100ms;
 
 inline constexpr std::array injections{
     injection{"fail_cycle", "fail-cycle GPU 100ms", at::suspend, then::dead,
-              "nothing on it is suspended any more", a_reset},
+              "no queue on this GPU is suspended any more", a_reset},
     injection{"fail_cycle_goes_on", "fail-cycle GPU 100ms goes-on", at::suspend, then::left,
-              "the hardware failed"},
+              "breaker opened after a failed preemption"},
     injection{"fail_cycle_of_a_resume", "fail-cycle GPU 100ms", at::resume, then::dead,
               "is reset by the driver", a_reset},
     injection{"reset", "reset GPU", at::rest, then::dead, "is reset by the driver"},
@@ -58,9 +58,9 @@ inline constexpr std::array injections{
     injection{"evict_while_held", "evict PID GPU", at::resume, then::served},
     injection{"vmfault", "vmfault PID GPU", at::suspend, then::served},
     injection{"activation_busy", "activation PID busy", at::attach, then::refused,
-              "cannot be managed now"},
+              "attach refused"},
     injection{"activation_error", "activation PID error", at::attach, then::refused,
-              "cannot be managed now"},
+              "attach refused"},
     injection{"suspend_interrupted", "answer DBG_TRAP:SUSPEND_QUEUES EINTR times=3", at::suspend,
               then::served, "", 0ns, false},
     injection{"suspend_refused", "answer DBG_TRAP:SUSPEND_QUEUES EINVAL target=PID", at::suspend,
@@ -71,7 +71,7 @@ inline constexpr std::array injections{
               then::served, "refuses to resume queues", 0ns, false},
     injection{"enable_busy", "answer DBG_TRAP:ENABLE EALREADY times=3", at::attach, then::served},
     injection{"enable_refused", "answer DBG_TRAP:ENABLE EPERM target=PID times=1000", at::attach,
-              then::refused, "cannot be managed now"},
+              then::refused, "attach refused"},
     injection{"disable_refused", "answer DBG_TRAP:DISABLE EBUSY times=3", at::resume, then::served},
     injection{"snapshot_refused", "answer DBG_TRAP:GET_QUEUE_SNAPSHOT EFAULT target=PID times=2",
               at::attach, then::served, "cannot list the queues"},

@@ -79,7 +79,7 @@ while read -r page; do
   done <examples
 done <pages
 man -E UTF-8 -l root/usr/share/man/man1/sluice-run.1.gz >page
-grep -q 'SIGHUP reads the configuration anew' page || fail "sluice-run(1) does not say what --help does"
+grep -q 'SIGHUP reloads the configuration' page || fail "sluice-run(1) does not say what --help does"
 grep -qE '^ +--mode observe\|enforce$' page || fail "sluice-run(1) has no --mode"
 
 # Completions, as the shells have them.

@@ -45,8 +45,8 @@ build/try_policy own.toml >played
 grep -qx ' 154.0 ms  offline resumed' played
 printf '[policy]\nname = "fixed_timeslices"\n' >own.toml
 build/try_policy own.toml 2>wrong || true
-grep -q "try_policy: own.toml:1: there is no policy fixed_timeslices; there is deadline, " wrong
+grep -q "try_policy: own.toml:1: unknown policy 'fixed_timeslices'; available: deadline, " wrong
 printf '[scheduler]\n' >own.toml
 build/try_policy own.toml 2>wrong || true
-grep -qx "try_policy: own.toml: it has no table \[policy\]" wrong
+grep -qx "try_policy: own.toml: the table \[policy\] is missing; add it, with name or plugin" wrong
 echo "every command of the page does what it says"

@@ -79,7 +79,8 @@ constexpr int most_bursts = 3;
 std::chrono::seconds length_of_frequent_preemption() {
   const char* const said = std::getenv("SLUICE_OWNERS_SECONDS");
   const long seconds = said == nullptr ? 20 : std::strtol(said, nullptr, 10);
-  if (seconds <= 0) throw std::runtime_error("SLUICE_OWNERS_SECONDS is no number above 0");
+  if (seconds <= 0)
+    throw std::runtime_error("invalid SLUICE_OWNERS_SECONDS: expected whole seconds from 1");
   return std::chrono::seconds{seconds};
 }
 
@@ -572,8 +573,8 @@ TEST_P(OwnersCases, FrequentPreemption) {
   });
   row("request, " + what, name_of(GetParam()), all->times.taken(), "", "");
   share_row("offline loss, " + what, name_of(GetParam()), all->whole.what.loss,
-            batched ? "< 10 %" : "(beside it)", batched ? met(all->whole.what.loss < 0.10) : "");
-  share_row("of it in driver calls", name_of(GetParam()), all->whole.what.driver, "", "");
+            batched ? "< 10 %" : "(no target)", batched ? met(all->whole.what.loss < 0.10) : "");
+  share_row("time in driver calls", name_of(GetParam()), all->whole.what.driver, "", "");
   // Where a request took long, one of these did, or the online kernel's own way.
   const auto stats = here.stats();
   std::printf(
@@ -782,7 +783,7 @@ TEST_P(OwnersCases, SlotsAreUsedUnderOversubscription) {
                   100 * cycles);
   share_row("HQD utilisation, 31 queues on 24 slots", name_of(GetParam()), alone.use, "> 80 %",
             met(alone.use > 0.8));
-  share_row("the same, preempted every 100 ms", name_of(GetParam()), preempted.use, "> 80 %",
+  share_row("HQD utilisation, preempted every 100 ms", name_of(GetParam()), preempted.use, "> 80 %",
             met(preempted.use > 0.8) + because);
   EXPECT_GT(alone.looks, 50);
   EXPECT_GT(preempted.looks, 50);

@@ -174,7 +174,8 @@ TEST(TransparentDetection, SaysWherePointersCannotBeFoundAndTakesClientsWords) {
     return here.said().find("queue pointers of online process " +
                             std::to_string(here.online->pid())) != std::string::npos;
   })) << here.said();
-  EXPECT_THAT(here.said(), HasSubstr("/mqds: No such file or directory; online work is noticed"));
+  EXPECT_THAT(here.said(),
+              HasSubstr("/mqds: No such file or directory; sluice detects online work only"));
   auto client = here.sluice().register_client({.name = "test", .gpus = {}});
   ASSERT_TRUE(client);
   {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # usage: tests/model/check.sh [-v]
-# Checks the model in sluice.pml with spin, in every state: its properties hold, and with each bug that can
-# be planted one of them does not. -v: also how spin got to a violation. Ends with 77 where spin is not
-# installed (Debian: spin).
+# Check all states of the model in sluice.pml with spin. Its properties must hold, and each planted bug must violate one.
+#   -v  Also print the way to each violation.
+# Exits with 77 if spin or gcc is not installed.
 set -uo pipefail
 
 model=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/sluice.pml
@@ -13,7 +13,7 @@ case ${1-} in
   *) sed -n '2s/^# //p' "$0" >&2; exit 2 ;;
 esac
 for tool in spin gcc; do
-  command -v "$tool" >/dev/null || { echo "check.sh: there is no $tool here" >&2; exit 77; }
+  command -v "$tool" >/dev/null || { echo "check.sh: $tool is not installed" >&2; exit 77; }
 done
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -56,7 +56,7 @@ run() {
     spin -t -p -g "$@" -k ./*.trail "$model" 2>&1 | tail -n 60
   fi
   if [ "$found" != "$expected" ]; then
-    echo "  should be: $expected"
+    echo "  expected: $expected"
     failed=yes
   fi
 }

@@ -309,7 +309,8 @@ TEST(FairShare, RefusesAWeightOfWhatIsNoPriority) {
   auto values = with({{"weight.16", 2.0}});
   ASSERT_EQ(check_parameters(fair_share_kind().schema, values), "");
   EXPECT_EQ(fair_share_kind().make(values, problem), nullptr);
-  EXPECT_EQ(problem, "weight.16 names no priority; after the dot comes a whole number, 0 to 15");
+  EXPECT_EQ(problem,
+            "weight.16 is not a priority; write a whole number from 0 to 15 after the dot");
 }
 
 // deadline ---------------------------------------------------------------------------------------

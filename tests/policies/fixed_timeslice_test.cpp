@@ -282,7 +282,7 @@ TEST(FixedTimeslice, SaysOnceWhichKeysHaveFittedNothing) {
   EXPECT_TRUE(notes().empty());
   for (int i = 0; i < 200; ++i) harness.blink(gpu_a, chat);
   ASSERT_EQ(notes().size(), 2U);
-  EXPECT_EQ(notes()[0].substr(0, 34), "weight_of.chit.* has matched no cl");
+  EXPECT_EQ(notes()[0].substr(0, 34), "weight_of.chit.* has had no effect");
   EXPECT_EQ(notes()[1].substr(0, 26), "slice_of.77 has had no eff");
 }
 
@@ -294,7 +294,7 @@ TEST(FixedTimeslice, RefusesASliceOfWhatIsNoGpu) {
     values.set("slice_of." + key, duration(30ms));
     std::string problem;
     EXPECT_EQ(fixed_timeslice_kind().make(values, problem), nullptr);
-    EXPECT_NE(problem.find("slice_of." + key + " names no GPU"), std::string::npos) << problem;
+    EXPECT_NE(problem.find("slice_of." + key + " is not a GPU"), std::string::npos) << problem;
   }
 }
 

@@ -473,7 +473,7 @@ TEST(Slo, IsRefusedWithoutATarget) {
   none.set("suspend_cost", duration(5ms));
   none.set("resume_cost", duration(10ms));
   EXPECT_EQ(slo_kind().make(none, problem), nullptr);
-  EXPECT_EQ(problem, "slo needs a target: at least one of request.p99, ttft.p99, itl.p99");
+  EXPECT_EQ(problem, "slo requires a target; set at least one of request.p99, ttft.p99, itl.p99");
 }
 
 /// What a client had open that withdraws: all of it ends in one turn.

@@ -13,7 +13,7 @@
 
 #include "sluice/policy.hpp"
 
-/// Lets offline work run beside a few online requests, and holds it while there are more.
+/// Holds offline work while more than a number of online requests are in flight.
 class hold_above final : public sluice::policy {
  public:
   explicit hold_above(std::uint32_t requests) : requests_(requests) {}
@@ -21,13 +21,13 @@ class hold_above final : public sluice::policy {
   std::string_view name() const noexcept override { return "hold_above"; }
 
   void decide(const sluice::snapshot& seen, sluice::decision_sink& out) override {
-    // What online work did: look at every offline group of that GPU.
+    // Online work began or ended: decide again for the offline groups of that GPU.
     for (const sluice::event& one : seen.events) {
       const sluice::gpu_view* const gpu = seen.table.find(one.gpu);
       if (gpu == nullptr) continue;
       for (const sluice::group_id group : gpu->offline) declare(seen.table, group, out);
     }
-    // What is new, moved, or was made to run by the limits: say again what is wanted.
+    // Groups that are new, have changed, or were resumed by a limit: declare them again.
     for (const sluice::group_id group : seen.changed) declare(seen.table, group, out);
   }
 
@@ -39,7 +39,7 @@ class hold_above final : public sluice::policy {
       return table.find(gpu)->online_in_flight > requests_;
     });
     if (crowded) {
-      out.hold(id, sluice::never);  // For as long as the configuration's max_suspend lets it.
+      out.hold(id, sluice::never);  // At most max_suspend of the configuration.
     } else {
       out.run(id);
     }
@@ -55,7 +55,7 @@ class hold_above final : public sluice::policy {
 
 #include "sluice/testing/policy_harness.hpp"
 
-TEST(HoldAbove, LetsOfflineRunBesideAsManyRequestsAsItWasTold) {
+TEST(HoldAbove, HoldsOfflineWorkAboveTwoRequests) {
   sluice::testing::policy_harness node(std::make_unique<hold_above>(2));
   const sluice::gpu_id gpu{1};
   const sluice::group_id training{7};
@@ -76,7 +76,7 @@ TEST(HoldAbove, LetsOfflineRunBesideAsManyRequestsAsItWasTold) {
 
 #include "sluice/testing/policy_check.hpp"
 
-TEST(HoldAbove, KeepsWhatHoldsForEveryPolicy) {
+TEST(HoldAbove, PassesTheChecksForEveryPolicy) {
   const auto failure = sluice::testing::check_policy([] { return std::make_unique<hold_above>(2); },
                                                      {.sequences = 10'000});
   EXPECT_FALSE(failure) << failure->text();

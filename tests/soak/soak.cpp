@@ -62,24 +62,23 @@ void print(const plan& what, const findings& seen) {
   fmt::print("workers      {}; {} queues\n", listed(seen.workers), seen.queues);
   fmt::print("faults       {}\n", listed(seen.faults));
   fmt::print(
-      "agents       {} died that nobody had ended (bound {}: resumes refused), {} more after half "
-      "of their lease without a processor; daemon or agent waited for one for up to {:.3f} s\n",
+      "agents       {} died unexpectedly (bound {}: refused resumes), {} more after half of their "
+      "lease without a processor; longest wait of daemon or agent for one {:.3f} s\n",
       seen.agents_died, seen.refused_resumes, seen.agents_died_starved, seconds(seen.longest_wait));
   fmt::print(
       "kernels      {} submitted, {} executed exactly once, {} lost, {} repeated, {} out of order, "
       "{} too short\n"
-      "             unfinished: {} with their queue (its owner destroyed it), {} with their "
-      "process, "
-      "{} in a reset\n",
+      "             unfinished: {} when their queue was destroyed, {} when their process ended, {} "
+      "in a reset\n",
       seen.submitted, seen.executed, seen.lost, seen.repeated, seen.out_of_order, seen.too_short,
       seen.dropped, seen.died, seen.reset);
-  fmt::print("requests     {}, of these {} in phases with one every 10 ms; the longest {:.3f} s\n",
+  fmt::print("requests     {}, {} of them in phases with one every 10 ms; longest {:.3f} s\n",
              seen.requests, seen.every_10_ms, seconds(seen.longest_request));
-  fmt::print("suspensions  {} of a queue; the longest {:.3f} s (bound {:.0f} s), stuck {}\n",
+  fmt::print("suspensions  {} of queues; longest {:.3f} s (bound {:.0f} s); {} stuck\n",
              seen.queue_suspends, seconds(seen.longest_suspension),
              seconds(sluice::soak::longest_allowed_suspension), seen.stuck);
   fmt::print("{:<8} {:<12} {:>9} {:>9} {:>21} {:>9}  {}\n", "", "", "from", "to", "slope per hour",
-             "bound", "at rest, in turn");
+             "bound", "at each rest");
   for (const auto& each : seen.figures) {
     const std::string slope =
         fmt::format("{:.1f} +- {:.1f}", each.seen.per_hour, each.seen.deviation);
@@ -149,26 +148,26 @@ bool write_json(const std::string& path, const plan& what, const findings& seen)
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "The daemon, its agent, clients and offline processes on the simulated device, under churn\n"
-      "and faults. Exit code 0: nothing was lost, stuck or left, and nothing rises; 1: something\n"
-      "did, or it could not run; 2: wrong command line. Needs root.",
+      "Run daemon, agent, clients and offline processes on the simulated device, under churn and\n"
+      "faults. Exit code 0: no kernel lost, no queue stuck, no process left, no leak; 1: a check\n"
+      "failed, or the soak could not run; 2: wrong command line. Needs root.",
       "soak");
   plan what;
   std::string json;
   // Less has no time for a warm-up and ten samples.
-  app.add_option("--minutes", what.minutes, "How long; fractions will do")
+  app.add_option("--minutes", what.minutes, "Duration in minutes, with fractions")
       ->check(CLI::Range(0.5, 10080.0))
       ->capture_default_str();
   // Seldom a drawn seed brings too little of something.
   const CLI::Option* const seed =
       app.add_option("--seed", what.seed,
-                     "Seed of what happens when (default: drawn); even: by batch commands. Given, "
-                     "it also fails if too little happened to check something")
+                     "Seed of the events (default: random); even: batch commands, odd: debug "
+                     "sessions. If given, the soak also fails if too little happened to check")
           ->envname("SLUICE_TEST_SEED");
-  app.add_option("--json", json, "Also write what was found to this file");
-  app.add_option("--logs", what.logs, "Keep what daemon and workers print in this directory")
+  app.add_option("--json", json, "Also write the results to this file");
+  app.add_option("--logs", what.logs, "Directory for the output of daemon and workers")
       ->check(CLI::ExistingDirectory);
-  app.add_flag("--verbose", what.verbose, "Say each fault when it happens");
+  app.add_flag("--verbose", what.verbose, "Print each fault when it happens");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {
@@ -180,7 +179,7 @@ int main(int argc, char** argv) {
   what.seed_is_drawn = seed->count() == 0;
   if (what.seed_is_drawn) what.seed = std::random_device{}();
   if (::geteuid() != 0) {
-    fmt::print(stderr, "soak: it mounts and traces: run it as root\n");
+    fmt::print(stderr, "soak: mounts and traces need root; run it as root\n");
     return 1;
   }
   for (const int each : {SIGINT, SIGTERM, SIGHUP})

@@ -127,7 +127,7 @@ world::world(const plan& what, const std::atomic<int>& stop)
       logs_(what.logs.empty() ? directory_ : what.logs) {
   // What others leave behind becomes ours, so that nothing is left unseen.
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
-    throw std::runtime_error{"cannot become the reaper of what is left behind"};
+    throw std::runtime_error{"cannot become the reaper of orphaned processes"};
   std::filesystem::create_directory(directory_);
   for (const std::uint32_t queues : {3U, 3U, 2U, 2U})
     slots_.push_back({.where = place::offline, .queues = queues});
@@ -149,17 +149,17 @@ findings world::run() {
   figures_["daemon"] = {};
   const time_point start = clock::now();
   warm_at_["device"] = start + whole / 5;
-  say("sluice's daemon and agent die");
+  say("phase: faults end the daemon and the agent");
   live(act::daemons_die, whole * 3 / 20);
   rest();
   figures_["daemon"] = {};
   warm_at_["daemon"] = clock::now() + whole * 17 / 100;
-  say("its agent dies, the daemon lives");
+  say("phase: faults end the agent");
   // Rests may take long: each act has most of its time all the same.
   live(act::agents_die, std::max(start + whole / 2 - clock::now(), whole / 5));
   rest();
   warm_at_["agent"] = clock::now() + whole / 10;
-  say("both live");
+  say("phase: daemon and agent stay");
   const duration at_the_end = std::min<duration>(whole / 20, 10s);
   const time_point end = std::max(start + whole - at_the_end, clock::now() + whole * 3 / 10);
   while (end > clock::now()) {
@@ -168,18 +168,18 @@ findings world::run() {
     rest();
   }
   judge();
-  say("it ends under load");
+  say("phase: the daemon stops under load");
   live(act::nobody_of_sluice_dies, at_the_end);
   shut_down();
   found_.minutes = std::chrono::duration<double, std::ratio<60>>(clock::now() - start).count();
   if (found_.queue_suspends == 0) {
-    const std::string what = "nothing was ever suspended";
+    const std::string what = "no queue was ever suspended";
     found_.requests > 100 ? problem(what) : not_shown(what);
   }
   if (plan_.by_batch() && found_.looks_by_batch == 0)
-    not_shown("nothing was held by batch commands in " + std::to_string(found_.looks) + " looks");
+    not_shown("batch commands held no queue in " + std::to_string(found_.looks) + " samples");
   if (!plan_.by_batch() && found_.looks_by_batch != 0)
-    problem("there were batch commands, which the device does not offer");
+    problem("batch commands were used, which the device does not offer");
   return std::move(found_);
 }
 
@@ -247,7 +247,7 @@ void world::start_daemon() {
   watch_processors();
   // Or it cannot be told anything yet: SIGHUP would end it.
   if (!eventually(20s, [&] { return agent() > 0 || daemon_->wait(0ms); }) || daemon_->wait(0ms))
-    problem("the daemon does not come to own the node");
+    problem("the daemon did not become the owner of the node");
 }
 
 void world::watch_processors() {
@@ -312,7 +312,7 @@ void world::settle(worker& one, int status) {
         device = view_.process(pid);
         return !device.alive;
       }))
-    problem("the device does not notice that " + who + " has ended");
+    problem("the device did not notice the end of " + who);
   // It had no queue yet: what the device says is of somebody else with that pid.
   if (its.queues == 0) device = {};
   look_at(one, device);
@@ -336,9 +336,9 @@ void world::settle(worker& one, int status) {
          << device.kernels_started << " and completed " << device.kernels_completed << ")";
     return text.str();
   };
-  if (its.wrong() != 0) problem(who + "'s kernels went wrong" + numbers());
+  if (its.wrong() != 0) problem(who + " has wrong kernels" + numbers());
   if (device.kernels_started < device.kernels_completed || device.kernels_started > its.submitted)
-    problem(who + ": kernels began twice, or never" + numbers());
+    problem(who + ": kernels started twice or not at all" + numbers());
 
   const bool exited = WIFEXITED(status);
   const int code = exited ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -356,8 +356,7 @@ void world::settle(worker& one, int status) {
   } else if (code == worker_failed && last_reset_ && clock::now() < *last_reset_ + 10s) {
     ++found_.workers["refused by a failing GPU"];
   } else {
-    problem(who + " ended with code " + std::to_string(code) + ", which nobody asked for" +
-            numbers());
+    problem(who + " ended unexpectedly with code " + std::to_string(code) + numbers());
     return;
   }
   const std::uint64_t unfinished = its.dropped + its.reset;
@@ -365,12 +364,12 @@ void world::settle(worker& one, int status) {
   found_.reset += its.reset;
   if (whole) {
     if (device.kernels_completed != its.finished || its.submitted != its.finished + unfinished)
-      problem(who + "'s books and the device's differ" + numbers());
+      problem(who + ": its books and the device's counts differ" + numbers());
   } else {
     found_.died += its.submitted -
                    std::min<std::uint64_t>(device.kernels_completed + unfinished, its.submitted);
     if (device.kernels_completed < its.finished || device.kernels_completed > its.submitted)
-      problem(who + "'s books and the device's differ" + numbers());
+      problem(who + ": its books and the device's counts differ" + numbers());
   }
   std::filesystem::remove(one.path);
 }
@@ -531,8 +530,8 @@ void world::mind_agent() {
       const bool starved = starved_at_ && now < *starved_at_ + 2s;
       ++(starved ? found_.agents_died_starved : found_.agents_died);
       const std::string what = "the agent, process " + std::to_string(dead) +
-                               ", has died, and nobody had ended it" +
-                               (starved ? "; it or the daemon got no processor" : "");
+                               ", died unexpectedly" +
+                               (starved ? "; it or the daemon waited for a processor" : "");
       say(what);
       if (found_.agents_died > found_.refused_resumes)
         problem(what + ": " + std::to_string(found_.agents_died) + " so far, and " +
@@ -727,12 +726,12 @@ void world::rest() {
     });
   };
   if (!quiet(120s, [&] { return errands_.empty() && later_.empty() && !paused_; }))
-    problem("errands do not end");
+    problem("commands do not end");
   run_errand("breaker rearm", {"breaker", "rearm", "--all"});
   configure(policies_by_default);
   daemon_->signal(SIGHUP);
   if (!quiet(30s, [&] { return agent() > 0 && errands_.empty(); }))
-    problem("there is no agent at rest");
+    problem("no agent runs at rest");
   // Sessions end, lanes and connections go; what is late is not lost yet.
   std::map<std::string, usage> last;
   time_point same_since = clock::now();
@@ -750,7 +749,7 @@ void world::rest() {
         std::this_thread::sleep_for(50ms);
         return clock::now() > same_since + 2s;
       }))
-    problem("daemon, agent and device do not come to rest, or not to what they had at first; the " +
+    problem("daemon, agent and device did not return to their first descriptors and threads; the " +
             std::string{"daemon has "} + open_files(daemon_->pid()) + "; the agent has " +
             open_files(agent()));
   std::string line = "at rest (RSS and anonymous KiB, descriptors, threads):";
@@ -774,14 +773,14 @@ void world::shut_down() {
         turn();
         return later_.empty() && errands_.empty();
       }))
-    problem("errands do not end");
+    problem("commands do not end");
   // Under online work that goes on, unless all workers are between two phases.
   if (!eventually(30s, [&] {
         keep_slots();
         turn();
         return suspended() > 0;
       }))
-    not_shown("nothing is suspended at the end");
+    not_shown("no queue is suspended when the daemon is to stop");
   const pid_t acting = agent();
   daemon_may_end_ = true;
   daemon_->signal(SIGTERM);
@@ -796,7 +795,7 @@ void world::shut_down() {
         reap_orphans();
         return ::kill(acting, 0) != 0;
       }))
-    problem("the agent outlives its daemon");
+    problem("the agent still runs after its daemon ended");
   if (!eventually(longest_allowed_suspension, [&] { return suspended() == 0; }))
     problem("queues are suspended " + seconds(clock::now() - gone) + " after the daemon's end");
   end_workers();
@@ -814,9 +813,9 @@ void world::shut_down() {
                                            std::to_string(self) + "/children");
   siginfo_t who{};
   if (::waitid(P_ALL, 0, &who, WEXITED | WNOHANG | WNOWAIT) == 0)
-    problem("processes are left: " + left);
+    problem("processes still run: " + left);
   if (test::read_file("/proc/self/mountinfo").find(device_.root()) != std::string::npos)
-    problem("a mount is left in " + device_.root());
+    problem("a mount remains in " + device_.root());
 }
 
 /// What was sampled since the warm-up, against the bounds.

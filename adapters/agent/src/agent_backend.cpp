@@ -65,23 +65,29 @@ class agent_backend final : public backend {
   result<void> start(backend_listener& listener) override {
     if (phase_ != phase::idle) return {};
     if (options_.lease < least_lease || options_.lease > longest_lease) {
-      options_.say("the agent's lease must be from 50 ms to 60 s");
+      options_.say(
+          "invalid lease of " +
+          std::to_string(std::chrono::ceil<std::chrono::milliseconds>(options_.lease).count()) +
+          " ms for the agent: expected 50 ms to 60 s");
       return errc::bad_config;
     }
     std::string tried;
     program_ = find_agent(options_.agent_path, tried);
     if (program_.empty()) {
-      options_.say("cannot find the program sluice-agent (tried " + tried +
-                   "); name it with SLUICE_AGENT, or as agent of [daemon]");
+      options_.say("program sluice-agent not found (tried " + tried +
+                   "); set SLUICE_AGENT, or the key agent in [daemon], to its path");
       return error_code{ENOENT, boost::system::system_category()};
     }
     if (is_everybodys(program_))
-      options_.say("everybody may execute " + program_ +
-                   ", which has capabilities, and so suspend other users' work: chmod o-x " +
-                   program_ + ", and give it to the group of who starts it");
+      options_.say(program_ +
+                   " has file capabilities, and every user may execute it, so any user can suspend "
+                   "the work of other users; run chmod o-x " +
+                   program_ + ", and use chgrp to set a group of the user that starts it");
     if (are_capabilities_ignored(program_))
-      options_.say("no_new_privs is set, so the kernel ignores the capabilities of " + program_ +
-                   ": a container needs allowPrivilegeEscalation, a unit NoNewPrivileges=no");
+      options_.say(
+          "no_new_privs is set, so the kernel ignores the capabilities of " + program_ +
+          "; set allowPrivilegeEscalation: true for a container, or NoNewPrivileges=no for "
+          "a systemd unit");
     events_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
     launched_ = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!events_ || !launched_) return last_system_error();
@@ -181,8 +187,8 @@ class agent_backend final : public backend {
         if (!heartbeat_->lapsed(now))
           return std::min(now + tick_interval(), heartbeat_->deadline());
         options_.say(
-            "the agent has been silent for longer than its lease and is killed; the driver "
-            "resumes everything");
+            "the agent has been silent for longer than its lease; the host kills the agent, and "
+            "the driver resumes everything");
         kill_agent();
         break;
       }
@@ -279,7 +285,7 @@ class agent_backend final : public backend {
   void distrust_agent() {
     if (phase_ != phase::running) return;  // killed already
     options_.say(
-        "the memory shared with the agent is damaged; the agent is killed, and the driver "
+        "the memory shared with the agent is damaged; the host kills the agent, and the driver "
         "resumes everything");
     kill_agent();
   }
@@ -315,7 +321,7 @@ class agent_backend final : public backend {
       }
       if (heard.kind == note_kind::message || heard.kind == note_kind::farewell)
         options_.say(heard.kind == note_kind::farewell
-                         ? "the agent ends: " + std::string{heard.get_text()}
+                         ? "the agent exits: " + std::string{heard.get_text()}
                          : std::string{heard.get_text()});
     }
   }

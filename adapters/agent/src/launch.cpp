@@ -262,7 +262,7 @@ result<connection> launch(const std::string& program, const agent_options& optio
   for (;;) {
     const duration left = give_up - clock::now();
     if (left <= duration{}) {
-      options.say("the agent " + program + " did not answer within 5 s");
+      options.say("cannot start the agent: " + program + " did not answer within 5 s");
       return error_code{ETIMEDOUT, boost::system::system_category()};
     }
     pollfd waiting{made.control.get(), POLLIN, 0};
@@ -273,7 +273,7 @@ result<connection> launch(const std::string& program, const agent_options& optio
     if (!received) {
       if (received.error() == boost::system::errc::resource_unavailable_try_again) continue;
       if (received.error() == errc::lost)
-        options.say("the agent " + program + " ended before it was ready");
+        options.say("cannot start the agent: " + program + " exited before it was ready");
       return received.error();
     }
     switch (heard.kind) {

@@ -22,7 +22,7 @@ inline constexpr std::size_t cache_line = 64;
 template <class T, std::uint32_t Capacity>
 struct ring_memory {
   static_assert(std::has_single_bit(Capacity) && Capacity <= 1U << 31U,
-                "so that slots stay in order when the counts wrap around");
+                "only a power of two keeps the slots in order when the counts wrap around");
   static_assert(std::is_trivially_copyable_v<T>);
 
   using count = std::atomic<std::uint32_t>;

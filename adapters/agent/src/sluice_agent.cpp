@@ -57,7 +57,7 @@ constexpr duration full_ring_retry = 1ms;
 /// How long the sessions may take to close before the kernel is left to close them.
 constexpr duration close_patience = 2s;
 
-constexpr std::string_view host_is_gone = "the host is gone";
+constexpr std::string_view host_is_gone = "the host has exited";
 constexpr std::string_view host_has_closed = "the host has closed the connection";
 constexpr std::string_view host_is_silent = "the host has been silent for longer than its lease";
 
@@ -75,26 +75,28 @@ struct settings {
 
 constexpr std::string_view usage =
     "sluice-agent: suspends and resumes GPU queues for a scheduler.\n"
-    "Started by the program that embeds the scheduler, never by hand: it needs that program's\n"
-    "shared memory and sockets as descriptors 3 to 7.\n"
-    "  --device PATH       the KFD device node\n"
-    "  --sysfs PATH        the driver's sysfs tree\n"
-    "  --owner-lock PATH   the lock that says who owns this node; empty for none\n"
-    "  --roles FILE        attach only to what the table [roles] of this file calls offline, by "
-    "the\n"
-    "                      process itself: its queues and its client's word count for nothing\n"
-    "  --of-a-node         the lock is to say that the host obeys 'sluice pause'\n"
-    "  --no-batch          suspend by the debug trap even where the driver offers batch commands\n"
-    "  --criu-pause        pause processes as a whole whose queues cannot be suspended, because\n"
-    "                      they use the driver without the ROCm runtime's debug support\n"
-    "  --lease-ms N        resume everything and end when the host is silent for so long\n"
-    "  --help              this text\n"
-    "  --version           the host must be of the same build\n"
-    "SIGTERM and SIGINT make it resume everything and end. What --criu-pause paused is unpaused "
-    "by\n"
-    "a child of the agent when the agent is killed. Were both killed, an operator has to:\n"
+    "The program that embeds the scheduler starts it and passes shared memory and\n"
+    "sockets as descriptors 3 to 7. Do not start it by hand.\n"
+    "  --device PATH      KFD device node\n"
+    "  --sysfs PATH       the driver's sysfs tree\n"
+    "  --owner-lock PATH  lock file that names the owner of the node; empty: no lock\n"
+    "  --roles FILE       attach only to processes that are offline by table [roles]\n"
+    "                     of FILE; the agent checks each process itself and ignores\n"
+    "                     the roles that queues and clients announce\n"
+    "  --of-a-node        record in the lock file that the host obeys 'sluice pause'\n"
+    "  --no-batch         suspend with the debug trap, not with batch commands\n"
+    "  --criu-pause       pause a process as a whole if its queues cannot be suspended\n"
+    "                     because it does not use the ROCm runtime's debug support\n"
+    "  --lease-ms N       resume everything and exit after the host has been silent\n"
+    "                     for N milliseconds (default: 500)\n"
+    "  --help             print this text\n"
+    "  --version          print the version; the host must come from the same build\n"
+    "\n"
+    "SIGTERM and SIGINT: resume everything and exit.\n"
+    "If the agent is killed, its child, the guardian, unpauses the processes that\n"
+    "--criu-pause paused. If both are killed, unpause each process by hand:\n"
     "  sluice-agent --unpause PID [--device PATH]\n"
-    "                      by hand: make a process run that was left paused\n";
+    "                     resume process PID if it is still paused\n";
 
 [[noreturn]] void fail(const std::string& why) {
   std::fprintf(stderr, "sluice-agent: %s\n", why.c_str());
@@ -105,7 +107,8 @@ std::int32_t positive(std::string_view name, std::string_view value) {
   std::int32_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (error != std::errc{} || end != value.data() + value.size() || number <= 0)
-    fail(std::string{name} + " '" + std::string{value} + "' is not a positive number");
+    fail("invalid " + std::string{name} + " '" + std::string{value} +
+         "': expected a positive number");
   return number;
 }
 
@@ -149,8 +152,8 @@ settings parse(int argc, char** argv) {
   struct stat control {};
   if (::fstat(control_fd, &control) != 0 || !S_ISSOCK(control.st_mode))
     fail(
-        "no host: descriptor 3 is not a socket. It is started by the program that embeds the "
-        "scheduler; see --help");
+        "cannot start: descriptor 3 is not the host's socket; the program that embeds the "
+        "scheduler starts sluice-agent, so do not start it by hand; see --help");
   return chosen;
 }
 
@@ -264,7 +267,7 @@ class agent {
   /// \return why it ended.
   std::string_view run() {
     constexpr std::string_view damaged =
-        "the memory shared with the host is damaged, so the host is taken for gone";
+        "the memory shared with the host is damaged; the agent treats the host as dead";
     bool only_rung = false;
     for (;;) {
       const time_point now = clock::now();
@@ -281,7 +284,7 @@ class agent {
         // Nothing but this process's death resumes what the driver refuses to. The host is told,
         // takes it for lost, which is the truth, and starts another.
         if (lanes_->stranded())
-          return "the driver refuses to resume a target while the agent lives";
+          return "the driver refuses to resume a process while the agent runs";
         // A little early rather than by a wake-up of its own.
         if (now + heartbeat_interval_ / 2 >= next_check_) next_check_ = lanes_->check(now);
         lease_.renew(time_point{duration{page_.lease_renewed.load(std::memory_order_acquire)}},
@@ -302,9 +305,9 @@ class agent {
         const int fd = events[static_cast<std::size_t>(index)].data.fd;
         if (fd == host_pidfd) return host_is_gone;
         // Nothing may stay paused without it. The next agent has another one.
-        if (fd == guard_fd_) return "its guardian is gone";
+        if (fd == guard_fd_) return "its guardian has exited";
         if (fd == control_fd) return host_has_closed;
-        if (fd == signals_.get() && told_to_end()) return "told to by a signal";
+        if (fd == signals_.get() && told_to_end()) return "it received a signal";
         only_rung &= fd == agent_doorbell_fd;
       }
     }
@@ -505,12 +508,14 @@ void leave_the_host() {
   const pid_t child = ::fork();
   if (child < 0) {
     const error_code error = last_system_error();
-    say(note_kind::refused, "the agent cannot fork: " + error.message(), error);
+    say(note_kind::refused, "cannot start the agent: fork failed: " + error.message(), error);
     ::_exit(1);
   }
   if (child > 0) ::_exit(0);
   ::setsid();
-  if (::chdir("/") != 0) say(note_kind::message, "the agent cannot change to /");
+  if (::chdir("/") != 0)
+    say(note_kind::message,
+        "cannot change the agent's working directory to /: " + last_system_error().message());
   // A core dump would keep every target as it is for as long as the dump takes. Not 0, which says
   // nothing to a program that takes dumps by a pipe (core_pattern); of 1 the kernel makes neither.
   if (const rlimit none{1, 1}; ::setrlimit(RLIMIT_CORE, &none) != 0) {
@@ -529,9 +534,9 @@ void leave_the_host() {
 /// then do what its rights allow. \return an empty string when there is nothing to refuse.
 std::string refused_privileges(const settings& chosen) {
   if (::getuid() != ::geteuid() || ::getgid() != ::getegid())
-    return "the agent's program is set-uid or set-gid, which it refuses: give it the file "
-           "capability "
-           "CAP_SYS_PTRACE instead, for its group only";
+    return "sluice-agent is set-uid or set-gid, which is not allowed; remove these bits (chmod "
+           "ug-s), let only its group execute it, and give it the file capability CAP_SYS_PTRACE "
+           "(setcap)";
   // File capabilities. What they allow beyond tracing may reach the file system, so the host does
   // not choose what is opened and written there, nor goes round the lock that makes it one owner.
   if (::getauxval(AT_SECURE) == 0) return {};
@@ -540,10 +545,9 @@ std::string refused_privileges(const settings& chosen) {
       chosen.unpause != 0 || chosen.owner_lock == std::string_view{kfd::default_owner_lock};
   const bool sysfs_fits = chosen.unpause != 0 || chosen.sysfs == own.sysfs;
   if (chosen.device == own.device && sysfs_fits && lock_fits) return {};
-  return std::string{
-             "the agent's program has file capabilities, and then takes no other device than "} +
-         own.device + ", no other sysfs tree than " + own.sysfs + " and no other owner lock than " +
-         kfd::default_owner_lock;
+  return "an agent with file capabilities only opens the default device " + own.device +
+         ", sysfs tree " + own.sysfs + " and owner lock " + kfd::default_owner_lock +
+         "; use these paths, or an agent without file capabilities";
 }
 
 /// With more rights than its host the agent does not do whatever that says: whom it attaches to is
@@ -572,9 +576,9 @@ class admission {
     if (what == role::offline) return true;
     const auto count = refused_.fetch_add(1) + 1;
     if (!why.empty()) why.insert(0, ": ");
-    say(note_kind::message, "refused to attach to process " + std::to_string(pid) +
-                                ": by the agent's own rules, " + path_ + ", it is " +
-                                (what == role::online ? "online" : "not offline") + why + " (" +
+    say(note_kind::message, "refused to attach to process " + std::to_string(pid) + ": it is " +
+                                (what == role::online ? "online" : "not offline") +
+                                " according to the agent's own rules in " + path_ + why + " (" +
                                 std::to_string(count) + " refused so far)");
     return false;
   }
@@ -606,7 +610,7 @@ void say_if_the_host_failed(std::string_view why, bool goodbye_heard) {
   if (::poll(&gone, 1, 0) > 0) why = host_is_gone;
   if (why != host_is_gone && why != host_is_silent && why != host_has_closed) return;
   log_to_standard_error("sluice-agent", "warning",
-                        std::string{why} + "; what it held runs again, and this agent ends");
+                        std::string{why} + "; the agent resumes everything and exits");
 }
 
 /// The operator's command. \return the exit status.
@@ -624,7 +628,7 @@ int unpause(settings chosen) {
     return 1;
   }
   if (const auto dropped = drop_capabilities({.criu_pause = true}); !dropped) {
-    complain("cannot give up the rights that it does not need: " + dropped.error().message());
+    complain(name + " was not unpaused: cannot drop capabilities: " + dropped.error().message());
     return 1;
   }
   // To trace is to disturb: not whom the driver does not know.
@@ -644,7 +648,7 @@ int unpause(settings chosen) {
     return 1;
   }
   std::printf("process %d %s\n", chosen.unpause,
-              *found == kfd::found_state::paused ? "was paused, and runs again" : "was not paused");
+              *found == kfd::found_state::paused ? "was paused; it runs again" : "was not paused");
   return 0;
 }
 
@@ -657,7 +661,7 @@ int run(const settings& chosen) {
   error_code error;
   const kfd::message_sink keep = [&reason](std::string_view words) { reason = words; };
   const auto refuse = [&] {
-    if (reason.empty()) reason = "the agent cannot start: " + error.message();
+    if (reason.empty()) reason = "cannot start the agent: " + error.message();
     say(note_kind::refused, reason, error);
     return 1;
   };
@@ -683,7 +687,7 @@ int run(const settings& chosen) {
         [] { return confine({.who = confined::guardian, .criu_pause = true}).has_value(); });
     if (!started) {
       error = started.error();
-      reason = "the agent cannot start its guardian: " + error.message();
+      reason = "cannot start the agent's guardian: " + error.message();
       return refuse();
     }
     guard = std::move(*started);
@@ -725,8 +729,8 @@ int run(const settings& chosen) {
   if (page == nullptr) {
     error = errc::not_supported;
     reason =
-        "the agent and its host are not of the same build; install them together, or name the "
-        "right agent with SLUICE_AGENT";
+        "agent and host come from different builds; install both from the same package, or set "
+        "SLUICE_AGENT to the matching agent";
     return refuse();
   }
 
@@ -771,7 +775,8 @@ int run(const settings& chosen) {
                               .bells = bells ? bells->pidfd() : -1});
   if (!alone) {
     error = alone.error();
-    reason = "the agent cannot give up the rights that it does not need: " + error.message();
+    reason = "cannot drop the agent's capabilities or install its system call filter: " +
+             error.message();
     return refuse();
   }
   agent acting{*page,           std::move(*lanes),  chosen.lease,

@@ -76,7 +76,8 @@ class hip_work final : public sluice::accept::gpu_work {
   /// The runtime ends the process (SIGABRT) where it does not report an error instead.
   [[noreturn]] static void end_of_a_failed_kernel() {
     const hipError_t error = hipDeviceSynchronize();
-    if (error == hipSuccess) sluice::accept::cannot("the kernel that must fail has ended well");
+    if (error == hipSuccess)
+      sluice::accept::cannot("the kernel that must fail completed without an error");
     std::fprintf(stderr, "victim: %s\n", hipGetErrorString(error));
     std::_Exit(3);
   }

@@ -94,7 +94,7 @@ class victim {
         end();
         return 0;
       } else {
-        cannot("there is no command '" + line + "'");
+        cannot("unknown command '" + line + "'");
       }
     }
     std::_Exit(0);  // Who started it is gone.
@@ -208,7 +208,7 @@ inline unsigned queues_of(int argc, char** argv) {
     const int queues = std::atoi(argv[2]);
     if (queues >= 1 && queues <= 64) return static_cast<unsigned>(queues);
   }
-  cannot("usage: --queues N (1 to 64); 'sluice accept' starts it");
+  cannot("usage: --queues N (N is 1 to 64); 'sluice accept' starts this program");
 }
 
 }  // namespace sluice::accept

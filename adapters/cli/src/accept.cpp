@@ -85,13 +85,14 @@ std::optional<std::vector<const step*>> choose(const std::string& names) {
   std::string all;
   for (const auto& each : all_steps())
     all += fmt::format("{}{}", all.empty() ? "" : ", ", each.name);
-  complain(fmt::format("--steps: there is no step '{}'; there are {}",
+  complain(fmt::format("--steps: unknown step '{}'; available: {}",
                        printable(wanted.empty() ? "" : *wanted.begin()), all));
   return {};
 }
 
 int list(const std::vector<const step*>& chosen, duration limit) {
-  print(fmt::format("In order of rising risk; each at most {}:\n", to_text(limit)));
+  print(fmt::format("Steps in order of rising risk (time limit of each step: {}):\n",
+                    to_text(limit)));
   for (const auto* each : chosen)
     print(
         fmt::format("{:<16} {}\n{:<16}   at worst: {}\n", each->name, each->does, "", each->risk));
@@ -110,7 +111,7 @@ result<std::vector<std::string>> others(const kfd::roots& where, pid_t agent = 0
 }
 
 std::string unread_text(const kfd::roots& where, error_code why) {
-  return fmt::format("who else uses the driver cannot be read from {}/proc: {}", where.sysfs,
+  return fmt::format("cannot list the processes that use the driver: {}/proc: {}", where.sysfs,
                      why.message());
 }
 
@@ -132,8 +133,8 @@ class acceptance_run {
       std::string names;
       for (const auto* each : steps_)
         names += fmt::format("{}{}", names.empty() ? "" : ", ", each->name);
-      print(fmt::format("Nothing was started. With {} as the victim it would run {}\n", how_.victim,
-                        names));
+      print(
+          fmt::format("Dry run: no step was started. Victim: {}; steps: {}\n", how_.victim, names));
       return exit_done;
     }
     output_file report{chosen_.report}, profile{chosen_.profile};
@@ -151,20 +152,21 @@ class acceptance_run {
       if (!by.start(*device_, node_)) return exit_failed;
       if (const auto deaf = node_.gpus.size() - by.gpus_heard(); deaf != 0) {
         about_.notes.push_back(
-            fmt::format("of {} of {} GPUs the driver tells this process no resets (SMI): only "
-                        "errors show there",
+            fmt::format("the driver does not report resets of {} of {} GPUs to this process (no "
+                        "SMI events); on these GPUs, accept only detects failed driver calls",
                         deaf, node_.gpus.size()));
         complain("warning: " + about_.notes.back());
       }
       if (about_.device.simulated)
-        print(std::string{"The device is SIMULATED: nothing of this is measured on hardware.\n"});
+        print(std::string{"The device is SIMULATED: no result was measured on hardware.\n"});
       go(by);
       if (auto failures = by.take_failures(); !failures.empty()) open_breakers_of(failures);
     }
     bool written = report.write([this](const auto& put) { put(report_text(about_)); });
     const auto text = acceptance::profile_text(about_);
     if (text.empty())
-      print(fmt::format("{} is not written: no suspend was measured\n", chosen_.profile));
+      print(fmt::format("{} was not written: no suspend-* step measured a suspend and a resume\n",
+                        chosen_.profile));
     else
       written = profile.write([&](const auto& put) { put(text); }) && written;
     print(fmt::format("{}; see {}\n", result_text(about_), chosen_.report));
@@ -176,12 +178,14 @@ class acceptance_run {
     if (how_.victim.empty() && about_.device.simulated) how_.victim = sibling("sluice-sim-victim");
     if (how_.victim.empty()) {
       complain(
-          "--victim names no program: compile adapters/cli/accept/victim.hip.cpp with hipcc (its "
-          "first lines say how) and name what comes of it");
+          "--victim is missing: compile adapters/cli/accept/victim.hip.cpp with hipcc (the first "
+          "lines of this file show the command), and pass --victim PROGRAM");
       return false;
     }
     if (::access(how_.victim.c_str(), X_OK) == 0) return true;
-    complain(fmt::format("{}: cannot be run: {}", how_.victim, error_text(errno)));
+    complain(
+        fmt::format("cannot run the victim program {}: {}; pass an executable file to --victim",
+                    how_.victim, error_text(errno)));
     return false;
   }
 
@@ -191,13 +195,12 @@ class acceptance_run {
     // First, for while a GPU is reset it cannot be opened.
     if (const auto open = open_breakers(); !open.empty() && !chosen_.force) {
       for (const auto& each : breaker_warnings(node_, open)) complain(each);
-      complain("nothing was done; --force begins all the same");
+      complain("no step was started; use --force to ignore open breakers");
       return false;
     }
     const machine here{.where = how_.where, .try_io_uring = {}};
     auto checks = check_device(here);
-    if (auto opened = kfd::device::open(how_.where.device, [](std::string_view) {}); opened)
-      device_ = std::move(*opened);
+    auto opened = kfd::device::open(how_.where.device, [](std::string_view) {});
     for (auto& each : check_gpus(here, node_)) checks.push_back(std::move(each));
     checks.push_back(check_scheduling(here));
     checks.push_back(check_cwsr(here));
@@ -206,10 +209,12 @@ class acceptance_run {
       complain(fmt::format("{}: {}; {} (see 'sluice doctor')", each.name, each.found, each.advice));
       return false;
     }
-    if (!device_) {
-      complain(how_.where.device + " cannot be opened; see 'sluice doctor'");
+    if (!opened) {
+      complain(fmt::format("cannot open {}: {}; run 'sluice doctor'", how_.where.device,
+                           opened.error().message()));
       return false;
     }
+    device_ = std::move(*opened);
     if (!chosen_.beside_others && !alone()) return false;
     about_.device.kernel = first_line("/proc/sys/kernel/osrelease");
     if (!about_.device.simulated) about_.device.module = first_line("/sys/module/amdgpu/version");
@@ -224,11 +229,13 @@ class acceptance_run {
   bool alone() const {
     const auto there = others(how_.where);
     if (there && there->empty()) return true;
-    complain(there ? fmt::format("other processes use the driver: {}; end them, or say "
-                                 "--beside-others if they may be lost",
-                                 fmt::join(*there, ", "))
-                   : unread_text(how_.where, there.error()) +
-                         "; say --beside-others if nobody does, or they may be lost");
+    complain(there
+                 ? fmt::format("other processes use the driver: {}; stop them, or use "
+                               "--beside-others if their work may be lost",
+                               fmt::join(*there, ", "))
+                 : unread_text(how_.where, there.error()) +
+                       "; use --beside-others if no other process uses the driver, or if the work "
+                       "of such processes may be lost");
     return false;
   }
 
@@ -275,7 +282,7 @@ class acceptance_run {
       found.what = verdict::failed;
       found.why = std::move(late);
     }
-    for (auto& each : here.by.take_words()) found.notes.push_back("the agent: " + printable(each));
+    for (auto& each : here.by.take_words()) found.notes.push_back("agent: " + printable(each));
     if (const auto* const gpu = node_.find(here.by.gpu()); gpu != nullptr) set_gpu(*gpu);
     return found.what != verdict::failed;
   }
@@ -288,7 +295,8 @@ class acceptance_run {
                       [&] { return !(there = others(how_.where, by.agent())) || there->empty(); });
     if (!there) fail(unread_text(how_.where, there.error()));
     if (!there->empty())
-      fail(fmt::format("other processes use the driver: {}", fmt::join(*there, ", ")));
+      fail(fmt::format("other processes use the driver: {}; stop them, or use --beside-others",
+                       fmt::join(*there, ", ")));
   }
 
   const accept_options& chosen_;
@@ -308,17 +316,22 @@ subcommand add_accept(CLI::App& program) {
   using namespace std::chrono_literals;
   const auto chosen = std::make_shared<acceptance::accept_options>();
   auto* const command =
-      program.add_subcommand("accept", "Try suspending on a GPU for the first time, step by step");
+      program.add_subcommand("accept", "Test preemption on a GPU and measure its cost");
   command->footer(
-      "Suspends only victims of its own; ends at the first ERROR, reset or failed step.\n"
-      "Risks, advice: adapters/cli/ACCEPT.md. Exit code 0: accepted; 1: not; 2: usage.");
+      "Runs steps in order of rising risk; stops at the first failed step, hardware\n"
+      "ERROR or reset. Suspends only processes that it starts itself (victims).\n"
+      "Risks and advice: adapters/cli/ACCEPT.md.\n"
+      "Exit code 0: accepted; 1: not accepted; 2: invalid command line.");
   command
-      ->add_option("--victim", chosen->how.victim, "What to suspend [simulated: sluice-sim-victim]")
+      ->add_option("--victim", chosen->how.victim,
+                   "Victim program [simulated GPU: sluice-sim-victim]")
       ->type_name("PROGRAM");
-  command->add_option("--steps", chosen->steps, "Only these, by name [all]")->type_name("A,B,...");
-  command->add_flag("--list", chosen->list, "Show the steps and what they risk; do nothing");
-  command->add_flag("--dry-run", chosen->dry_run, "Only say whether it would begin, and with what");
-  command->add_option("--repeat", chosen->how.repeat, "How often each call is measured")
+  command->add_option("--steps", chosen->steps, "Names of the steps to run [all]")
+      ->type_name("A,B,...");
+  command->add_flag("--list", chosen->list, "List the steps and their risks; run no step");
+  command->add_flag("--dry-run", chosen->dry_run,
+                    "Check the preconditions and print the steps; run no step");
+  command->add_option("--repeat", chosen->how.repeat, "Number of repetitions of each measurement")
       ->check(whole_number_of("number", 1, 10000))
       ->capture_default_str()
       ->type_name("N");
@@ -330,26 +343,30 @@ subcommand add_accept(CLI::App& program) {
             [name, &into, least, most](const std::string& text) {
               const auto value = parse_duration(text);
               if (!value || *value < least || *value > most)
-                throw CLI::ValidationError(name, fmt::format("'{}' is no time from {} to {}", text,
-                                                             to_text(least), to_text(most)));
+                throw CLI::ValidationError(
+                    name, fmt::format("invalid duration '{}': expected {} to {}", text,
+                                      to_text(least), to_text(most)));
               into = *value;
             },
             fmt::format("{} [{}]", help, to_text(into)))
         ->type_name("TIME");
   };
-  time("--window", chosen->how.window, 10ms, 1min, "How long speeds are measured");
-  time("--limit", chosen->how.limit, 1s, 1h, "Longest time of a step");
-  time("--settle", chosen->how.settle, 1ms, 1min, "How long a reset is waited for after a step");
-  command->add_option("--report", chosen->report, "Written anew before each step, and at the end")
-      ->capture_default_str()
+  time("--window", chosen->how.window, 10ms, 1min, "Duration of each speed measurement");
+  time("--limit", chosen->how.limit, 1s, 1h, "Time limit of each step");
+  time("--settle", chosen->how.settle, 1ms, 1min, "Time to wait for a late reset after each step");
+  command
+      ->add_option("--report", chosen->report,
+                   "Report file, rewritten before each step [accept.md]")
       ->type_name("FILE");
-  command->add_option("--profile", chosen->profile, "Written at the end, for sim, lab and slo")
-      ->capture_default_str()
+  command
+      ->add_option("--profile", chosen->profile,
+                   "Output: costs for sim, lab and slo [profile.toml]")
       ->type_name("FILE");
   command->add_flag("--beside-others", chosen->beside_others,
-                    "Though other processes use the driver");
-  command->add_flag("--force", chosen->force, "Though a breaker is open ('sluice breaker')");
-  command->add_option("--owner-lock", chosen->how.owner_lock, "The node's")
+                    "Run even if other processes use the driver");
+  command->add_flag("--force", chosen->force,
+                    "Run even if a breaker is open (see 'sluice breaker')");
+  command->add_option("--owner-lock", chosen->how.owner_lock, "Owner lock file of the node")
       ->default_val(kfd::default_owner_lock)
       ->type_name("FILE");
   return {command, [chosen] {

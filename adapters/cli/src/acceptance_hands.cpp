@@ -68,7 +68,7 @@ bool hands::start(const kfd::device& node, const kfd::node_view& gpus) {
       resets_.push_back(std::move(*stream));
   const auto started = driver_->start(*this);
   for (const auto& each : take_words()) complain(each);
-  if (!started) complain("the agent cannot be started: " + started.error().message());
+  if (!started) complain("cannot start the agent: " + started.error().message());
   return started.has_value();
 }
 
@@ -108,14 +108,15 @@ void hands::turn(int also, time_point until) {
   ::ppoll(sources.data(), sources.size(), &limit, nullptr);
   if (sources[1].revents != 0) {
     interrupted_ = true;
-    if (trouble_.empty()) trouble_ = "this command was told to end";
+    if (trouble_.empty()) trouble_ = "a signal interrupted this command";
   }
   hear();
 }
 
 void hands::wait(std::string_view what, const std::function<bool()>& until, int also) {
   if (!wait_for(deadline_ - clock::now(), until, also))
-    fail(fmt::format("after {} it still waits for {}", to_text(chosen_.limit), what));
+    fail(fmt::format("step time limit of {} exceeded while waiting for {}", to_text(chosen_.limit),
+                     what));
 }
 
 bool hands::wait_for(duration limit, const std::function<bool()>& until, int also) {
@@ -132,7 +133,7 @@ bool hands::wait_for(duration limit, const std::function<bool()>& until, int als
 
 void hands::pause(duration length) {
   const time_point end = clock::now() + length;
-  wait("its own pause to end", [end] { return clock::now() >= end; });
+  wait("the end of a measurement", [end] { return clock::now() >= end; });
 }
 
 void hands::attached(process_id target, error_code error) {
@@ -157,33 +158,33 @@ void hands::detached(process_id target) {
 void hands::gpu_lost(gpu_id gpu) {
   failures_.push_back({gpu, breaker_cause::stuck_call});
   if (trouble_.empty())
-    trouble_ = fmt::format("a driver call for GPU {} does not come back; see dmesg", number(gpu));
+    trouble_ = fmt::format("driver call on GPU {} timed out; see dmesg", number(gpu));
 }
 void hands::lost(error_code) {
   lives_ = false;
   target_ = {};
   queues_.clear();
-  if (!killed_ && trouble_.empty()) trouble_ = "the agent has ended";
+  if (!killed_ && trouble_.empty()) trouble_ = "the agent ended unexpectedly";
 }
 
 duration hands::attach(pid_t pid) {
-  wait("an agent", [this] { return lives_; });
+  wait("the agent to start", [this] { return lives_; });
   const auto who = kfd::identity_of(pid);
-  if (!who) fail("the victim is gone");
+  if (!who) fail("the victim ended unexpectedly");
   answer_.reset();
   queues_.clear();
   target_ = process_id{++ids_};
   const time_point begin = clock::now();
   if (const auto asked = driver_->attach(target_, pid, who->start_time); !asked) {
     target_ = {};
-    fail("the agent does not take an attach: " + asked.error().message());
+    fail("the agent refused an attach request: " + asked.error().message());
   }
   wait("the agent to attach", [this] { return answer_.has_value(); });
-  if (*answer_ == errc::unknown_target) fail("the victim has ended");
+  if (*answer_ == errc::unknown_target) fail("the victim ended unexpectedly");
   if (*answer_) {
     std::string why;
     for (const auto& each : take_words()) why += "; " + each;
-    fail("attaching is refused: " + answer_->message() + why);
+    fail("attach refused: " + answer_->message() + why);
   }
   return clock::now() - begin;
 }
@@ -191,7 +192,7 @@ duration hands::attach(pid_t pid) {
 duration hands::detach() {
   const time_point begin = clock::now();
   if (const auto asked = driver_->detach(target_); !asked)
-    fail("the agent does not take a detach: " + asked.error().message());
+    fail("the agent refused a detach request: " + asked.error().message());
   wait("the agent to detach", [this] { return !attached(); });
   return clock::now() - begin;
 }
@@ -217,7 +218,8 @@ std::string hands::aftermath() {
 
 void hands::still_there(pid_t victim) {
   if (trouble_.empty())
-    trouble_ = fmt::format("process {}, the victim, was killed and is still there", victim);
+    trouble_ = fmt::format(
+        "victim process {} was killed but has not ended; a GPU reset or a reboot ends it", victim);
 }
 
 std::vector<queue_info> hands::queues() const {
@@ -232,7 +234,7 @@ duration hands::change(command_kind kind) {
   std::map<gpu_id, std::vector<driver_queue_id>> where;
   for (const auto& each : queues()) where[each.gpu].push_back(each.id);
   if (where.empty())
-    fail(attached() ? "the victim has no queues any more" : "the victim has ended");
+    fail(attached() ? "the victim no longer has compute queues" : "the victim ended unexpectedly");
   duration took{};
   for (const auto& [gpu, ids] : where) {
     batch work;
@@ -244,10 +246,10 @@ duration hands::change(command_kind kind) {
     std::copy_n(ids.begin(), work.count, work.queues.begin());
     result_.reset();
     if (const auto given = driver_->submit(work); !given)
-      fail(fmt::format("the agent does not take a {}: {}", verb, given.error().message()));
+      fail(fmt::format("the agent refused a {} request: {}", verb, given.error().message()));
     driver_->flush();
     calling_ = true;
-    wait(fmt::format("the driver to {}", verb), [this] { return result_.has_value(); });
+    wait(fmt::format("the driver to {} the queues", verb), [this] { return result_.has_value(); });
     calling_ = false;
     const auto& got = *result_;
     for (std::size_t i = 0; i < got.count; ++i) {
@@ -255,14 +257,15 @@ duration hands::change(command_kind kind) {
       if (outcome == outcome::done) continue;
       if (outcome == outcome::failed && got.driver_errno == 0) {
         failures_.push_back({gpu, breaker_cause::preemption_failed});
-        fail(
-            fmt::format("the driver says ERROR to the {} of queue {}: the hardware failed; see "
-                        "dmesg",
-                        verb, number(got.queues[i])));
+        fail(fmt::format(
+            "the driver reported ERROR for the {} of queue {}: the hardware failed; see "
+            "dmesg",
+            verb, number(got.queues[i])));
       }
-      if (outcome == outcome::target_gone) fail("the victim has ended");
-      fail(fmt::format("the driver does not {} queue {}: {}", verb, number(got.queues[i]),
-                       got.driver_errno != 0 ? error_text(got.driver_errno) : "INVALID"));
+      if (outcome == outcome::target_gone) fail("the victim ended unexpectedly");
+      fail(fmt::format("the driver did not {} queue {}: {}", verb, number(got.queues[i]),
+                       got.driver_errno != 0 ? error_text(got.driver_errno)
+                                             : "it is unknown, new or being destroyed (INVALID)"));
     }
     took += got.finished - got.started;
   }
@@ -316,10 +319,10 @@ namespace {
 
 victim::victim(hands& by, const settings& chosen, unsigned queues) : by_(by) {
   std::array<int, 2> to{}, from{};
-  if (::pipe2(to.data(), O_CLOEXEC) != 0) fail("no descriptor is left");
+  if (::pipe2(to.data(), O_CLOEXEC) != 0) fail("cannot create a pipe: " + error_text(errno));
   to_ = unique_fd{to[1]};
   unique_fd in{to[0]};
-  if (::pipe2(from.data(), O_CLOEXEC) != 0) fail("no descriptor is left");
+  if (::pipe2(from.data(), O_CLOEXEC) != 0) fail("cannot create a pipe: " + error_text(errno));
   from_ = unique_fd{from[0]};
   unique_fd out{from[1]};
   std::vector<std::string> words{chosen.victim, "--queues", std::to_string(queues)};
@@ -334,7 +337,7 @@ victim::victim(hands& by, const settings& chosen, unsigned queues) : by_(by) {
   envp.push_back(nullptr);
   const pid_t self = ::getpid();
   pid_ = ::fork();
-  if (pid_ < 0) fail("the victim cannot be started: " + error_text(errno));
+  if (pid_ < 0) fail("cannot start the victim: " + error_text(errno));
   if (pid_ == 0) become(argv[0], argv.data(), envp.data(), in.get(), out.get(), self);
   life_ = unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))};
   // From here on the destructor does not run where this throws.
@@ -343,9 +346,11 @@ victim::victim(hands& by, const settings& chosen, unsigned queues) : by_(by) {
     ::fcntl(to_.get(), F_SETFL, O_NONBLOCK);
     in.reset();
     out.reset();  // so that its end shows
-    const auto ready = hear("to come up");
+    const auto ready = hear("to start");
     if (ready != fmt::format("ready 1 {}", queues))
-      fail(fmt::format("the victim says '{}' instead of 'ready 1 {}'", printable(ready), queues));
+      fail(fmt::format(
+          "the victim printed '{}' instead of 'ready 1 {}'; check the program of --victim",
+          printable(ready), queues));
   } catch (...) {
     kill();
     throw;
@@ -360,7 +365,8 @@ void victim::kill() {
   const time_point end = clock::now() + kill_patience;
   while (!reap() && clock::now() < end) ::usleep(1000);
   if (status_) return;
-  complain(fmt::format("process {}, the victim, was killed and is still there", pid_));
+  complain(fmt::format(
+      "victim process {} was killed but has not ended; a GPU reset or a reboot ends it", pid_));
   by_.still_there(pid_);
 }
 
@@ -398,8 +404,8 @@ std::string victim::hear(const std::string& what) {
       from_.get());
   if (!over) return line;
   const auto status = ends(std::chrono::seconds{1});
-  fail("the victim has ended unasked: " +
-       (status ? status_text(*status) : "it closed its standard output"));
+  fail(status ? "the victim ended unexpectedly: " + status_text(*status)
+              : "the victim closed its standard output but has not ended");
 }
 
 std::string victim::ask(const std::string& line) {
@@ -410,7 +416,8 @@ std::string victim::ask(const std::string& line) {
 namespace {
 void expect_ok(const std::string& line, const std::string& answer) {
   if (answer != "ok")
-    fail(fmt::format("the victim answers '{}' with '{}'", line, printable(answer)));
+    fail(
+        fmt::format("the victim answered '{}' with '{}' instead of 'ok'", line, printable(answer)));
 }
 }  // namespace
 
@@ -434,7 +441,8 @@ victim::counted victim::count() {
     const auto longest = whole_number<std::int64_t>(std::string_view{text}.substr(gap + 1));
     if (done && longest && *longest >= 0) return {*done, duration{*longest}};
   }
-  fail(fmt::format("the victim answers 'count' with '{}'", printable(text)));
+  fail(fmt::format("the victim answered 'count' with '{}' instead of 'count DONE NS'",
+                   printable(text)));
 }
 
 std::optional<int> victim::ends(duration limit) {
@@ -457,7 +465,7 @@ void bench::expect_quiet(victim& held, duration span, std::string_view meanwhile
     by.pause(span);
     if (held.count().done == 0) return;
   }
-  fail(fmt::format("the victim's kernels go on {}", meanwhile));
+  fail(fmt::format("the victim's kernels still run {}", meanwhile));
 }
 
 void bench::expect_progress(victim& running, std::string_view when) {
@@ -467,7 +475,7 @@ void bench::expect_progress(victim& running, std::string_view when) {
     by.pause(1ms);
     if (running.count().done > 0) return;
   }
-  fail(fmt::format("none of the victim's kernels ends {}", when));
+  fail(fmt::format("no kernel of the victim completed {}", when));
 }
 
 }  // namespace sluice::cli::acceptance

@@ -26,8 +26,8 @@ std::uint64_t property(const device_facts& of, std::string_view key) {
 std::string firmware_text(const device_facts& of) {
   const auto compute = property(of, "fw_version");
   const auto copies = property(of, "sdma_fw_version");
-  return fmt::format("compute {}, SDMA {}", compute != 0 ? std::to_string(compute) : "not shown",
-                     copies != 0 ? std::to_string(copies) : "not shown");
+  return fmt::format("compute {}, SDMA {}", compute != 0 ? std::to_string(compute) : "unknown",
+                     copies != 0 ? std::to_string(copies) : "unknown");
 }
 
 /// In quotes that TOML understands.
@@ -79,7 +79,7 @@ std::string_view to_string(verdict what) {
     case verdict::passed: return "passed";
     case verdict::failed: return "FAILED";
     case verdict::not_possible: return "not possible here";
-    case verdict::begun: return "begun, not ended";
+    case verdict::begun: return "started, not finished";
     case verdict::not_run: break;
   }
   return "not run";
@@ -139,8 +139,8 @@ std::string result_text(const report& about) {
     return fmt::format("NOT ACCEPTED: {} failed", fmt::join(failed, ", "));
   if (missing.size() == about.findings.size()) return "NOT ACCEPTED: no step was possible here";
   if (const auto begun = steps_with(about, verdict::begun); !begun.empty())
-    return fmt::format("NOT ACCEPTED so far: {} was begun and has not ended", begun.front());
-  return "NOT ACCEPTED so far: steps are left";
+    return fmt::format("NOT ACCEPTED so far: {} was started and has not finished", begun.front());
+  return "NOT ACCEPTED so far: some steps have not run";
 }
 
 std::string time_text(duration value) {
@@ -153,7 +153,7 @@ std::string line_of(const finding& which) {
   std::string text = fmt::format("{:<16} {}", which.step, to_string(which.what));
   if (!which.why.empty()) text += ": " + which.why;
   for (const auto& each : which.figures)
-    text += fmt::format("\n{:<16}   {}: p50 {}, p99 {} of {}", "", each.name,
+    text += fmt::format("\n{:<16}   {}: p50 {}, p99 {} ({} samples)", "", each.name,
                         time_text(each.quantile(0.5)), time_text(each.quantile(0.99)),
                         each.samples.size());
   for (const auto& each : which.notes) text += fmt::format("\n{:<16}   {}", "", each);
@@ -163,7 +163,7 @@ std::string line_of(const finding& which) {
 std::string report_text(const report& about) {
   std::string text =
       about.device.simulated
-          ? "# sluice accept, on a SIMULATED device: nothing here was measured on hardware\n\n"
+          ? "# sluice accept, on a SIMULATED device: no result was measured on hardware\n\n"
           : "# sluice accept\n\n";
   text += fmt::format("- result: {}\n", result_text(about));
   text += fmt::format("- when: {}\n- device: {}\n- driver: {}\n- firmware: {}\n- victim: {}\n",
@@ -171,7 +171,7 @@ std::string report_text(const report& about) {
                       firmware_text(about.device), about.victim);
   for (const auto& each : about.notes) text += "- " + each + "\n";
   text +=
-      "\n| step | verdict | took | what was measured | p50 | p99 | of |\n"
+      "\n| step | verdict | duration | figure | p50 | p99 | samples |\n"
       "|---|---|---|---|---|---|---|\n";
   for (const auto& each : about.findings) {
     const std::string first =
@@ -199,15 +199,16 @@ std::string profile_text(const report& about) {
   const auto& device = about.device;
   const auto& gpu = device.gpu;
   std::string text = fmt::format(
-      "# What 'sluice accept' measured on a {}, for 'sluice sim', 'sluice lab' and the\n"
-      "# policy slo. Times are of {} and {} driver calls. What is not here was not measured: the\n"
-      "# defaults of adapters/sim/src/profile.hpp stand.\n"
+      "# Measured by 'sluice accept' on a {}, for 'sluice sim', 'sluice lab' and\n"
+      "# the policy slo. suspend_cost is from {} driver calls, resume_cost from {}. Missing\n"
+      "# keys have the defaults in adapters/sim/src/profile.hpp.\n"
       "name = \"measured\"\n\n[measured]\nsimulated = {}\naccepted = {}\nat = {}\ndriver = {}\n"
       "firmware = {}\n",
       device.simulated ? "SIMULATED device" : "GPU", suspend.samples.size(), resume.samples.size(),
       device.simulated, about.good(), quoted(about.when), quoted(driver_text(device)),
       quoted(firmware_text(device)));
-  if (!about.good()) text.insert(0, "# NOT ACCEPTED: a step failed; the report says which.\n");
+  if (!about.good())
+    text.insert(0, "# NOT ACCEPTED: a step failed or did not run; see the report.\n");
   const auto also = [&](std::string_view key, std::string_view name) {
     for (const auto& each : about.findings) {
       const auto* const found = each.find(name);

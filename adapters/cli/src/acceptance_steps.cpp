@@ -34,14 +34,16 @@ constexpr duration end_patience = 10s;
 std::vector<queue_info> queues_of(bench& here, finding& found, unsigned wanted) {
   here.by.wait_for(500ms, [&] { return here.by.queues().size() >= wanted; });
   auto queues = here.by.queues();
-  if (!here.by.attached()) fail("the victim has ended");
+  if (!here.by.attached()) fail("the victim ended unexpectedly");
   if (queues.size() < wanted)
     throw step_end{
         verdict::not_possible,
-        fmt::format("the victim was told to make {} queues and has {}", wanted, queues.size())};
+        fmt::format("the victim was started with --queues {} but has only {} compute queues",
+                    wanted, queues.size())};
   if (queues.size() > wanted)
-    found.notes.push_back(fmt::format("the victim has {} compute queues, {} of them its runtime's",
-                                      queues.size(), queues.size() - wanted));
+    found.notes.push_back(
+        fmt::format("the victim has {} compute queues; {} of them belong to its runtime",
+                    queues.size(), queues.size() - wanted));
   return queues;
 }
 
@@ -49,7 +51,7 @@ void attach(bench& here, finding&) {
   victim target{here.by, here.chosen, 1};
   target.run(short_kernel, light);
   here.by.attach(target.pid());
-  here.expect_progress(target, "once it is attached");
+  here.expect_progress(target, "after the attach");
   here.by.detach();
   here.expect_progress(target, "after the detach");
 }
@@ -59,30 +61,30 @@ void pointers(bench& here, finding& found) {
   here.by.attach(target.pid());
   const auto queues = queues_of(here, found, 2);
   const auto who = kfd::identity_of(target.pid());
-  if (!who) fail("the victim is gone");
+  if (!who) fail("the victim ended unexpectedly");
   auto open = kfd::queue_pointers::open(*who);
-  if (!open) fail("the victim's memory cannot be read: " + open.error().message());
+  if (!open) fail("cannot read the victim's memory: " + open.error().message());
   auto& reader = **open;
   std::vector<kfd::pointer_addresses> at;
   for (const auto& each : queues)
     at.push_back({each.read_pointer_address, each.write_pointer_address});
   if (const auto watched = reader.watch(at); !watched)
-    fail("the driver's addresses of the queues' pointers are none: " + watched.error().message());
+    fail("the driver reported invalid queue pointer addresses: " + watched.error().message());
   const auto sum = [&](std::uint64_t kfd::pointer_values::*which) {
     if (const auto done = reader.read(); !done)
-      fail("the victim's memory cannot be read: " + done.error().message());
+      fail("cannot read the victim's memory: " + done.error().message());
     std::uint64_t all = 0;
     for (const auto& each : reader.values()) {
-      if (!each.known) fail("the pointers of a queue cannot be read");
+      if (!each.known) fail("cannot read the queue pointers of one of the victim's queues");
       all += each.*which;
     }
     return all;
   };
   const auto before = sum(&kfd::pointer_values::write);
   target.run(short_kernel, light);
-  here.expect_progress(target, "while its pointers are read");
+  here.expect_progress(target, "while its queue pointers were read");
   if (sum(&kfd::pointer_values::write) == before)
-    fail("the write pointers stand still while kernels are submitted");
+    fail("the write pointers did not change while the victim submitted kernels");
   target.idle();
   here.by.wait("the read pointers to reach the write pointers", [&] {
     (void)sum(&kfd::pointer_values::write);
@@ -90,10 +92,10 @@ void pointers(bench& here, finding& found) {
                                [](const auto& each) { return each.pending() == 0; });
   });
   const auto rocr = static_cast<std::size_t>(std::ranges::count_if(at, kfd::is_rocr_layout));
-  found.notes.push_back(
-      fmt::format("{} of {} queues have the layout of ROCr's; {} are read through "
-                  "/proc/PID/mem",
-                  rocr, at.size(), reader.slow()));
+  found.notes.push_back(fmt::format(
+      "{} of {} queues have ROCr's layout of queue pointers; the pointers of {} are read through "
+      "/proc/PID/mem",
+      rocr, at.size(), reader.slow()));
   here.by.detach();
 }
 
@@ -108,32 +110,33 @@ double kernels_per_second(bench& here, victim& of) {
 void speed(bench& here, finding& found) {
   victim target{here.by, here.chosen, 4};
   target.run(short_kernel, full);
-  here.expect_progress(target, "at its start");
+  here.expect_progress(target, "after it started");
   const double before = kernels_per_second(here, target);
   here.by.attach(target.pid());
   const double attached = kernels_per_second(here, target);
   here.by.detach();
   const double after = kernels_per_second(here, target);
   const double alone = std::max((before + after) / 2, 1e-9);
-  found.notes.push_back(
-      fmt::format("kernels per second: {:.1f} before, {:.1f} attached, {:.1f} after: attached "
-                  "{:.1f} % of unattached",
-                  before, attached, after, 100 * attached / alone));
+  found.notes.push_back(fmt::format(
+      "kernels per second: {:.1f} before the attach, {:.1f} while attached, {:.1f} after "
+      "the detach; attached speed is {:.1f} % of unattached speed",
+      before, attached, after, 100 * attached / alone));
   if (attached < least_speed * alone)
-    fail(fmt::format("attached, the victim has {:.0f} % of its speed", 100 * attached / alone));
+    fail(fmt::format("the attached victim ran at {:.0f} % of its unattached speed",
+                     100 * attached / alone));
 }
 
 void suspend(bench& here, finding& found, unsigned queues, bool busy) {
   victim target{here.by, here.chosen, queues};
   if (busy) {
     target.run(long_kernel, full);
-    here.expect_progress(target, "at its start");
+    here.expect_progress(target, "after it started");
   }
   here.by.attach(target.pid());
   queues_of(here, found, queues);
   for (int i = 0; i < here.chosen.repeat; ++i) {
     found.measured(suspend_call, here.by.change(command_kind::suspend));
-    if (busy) here.expect_quiet(target, quiet, "though its queues are suspended");
+    if (busy) here.expect_quiet(target, quiet, "although its queues are suspended");
     found.measured(resume_call, here.by.change(command_kind::resume));
     if (busy) here.expect_progress(target, "after the resume");
   }
@@ -152,14 +155,15 @@ void doorbell(bench& here, finding& found) {
   for (int i = 0; i < std::min(here.chosen.repeat, 10); ++i) {
     here.by.change(command_kind::suspend);
     target.once(short_kernel, light);
-    here.expect_quiet(target, quiet, "on queues that are suspended");
+    here.expect_quiet(target, quiet, "on suspended queues");
     here.by.change(command_kind::resume);
     const time_point resumed = clock::now();
     std::uint64_t done = 0;
-    here.by.wait("kernels that were submitted while suspended to run",
+    here.by.wait("the completion of the kernels submitted during the suspend",
                  [&] { return (done += target.count().done) >= queues; });
-    found.measured("resume to the kernels' end", clock::now() - resumed);
-    if (done != queues) fail(fmt::format("{} kernels were submitted, and {} ran", queues, done));
+    found.measured("time from resume to completion of the kernels", clock::now() - resumed);
+    if (done != queues)
+      fail(fmt::format("the victim submitted {} kernels, but {} completed", queues, done));
   }
   here.by.detach();
 }
@@ -168,7 +172,7 @@ void doorbell(bench& here, finding& found) {
 class stall_watch {
  public:
   stall_watch(bench& here, victim& bystander) : here_(here), bystander_(bystander) {
-    here.expect_progress(bystander, "though nobody touches it");
+    here.expect_progress(bystander, "while it ran undisturbed, as the bystander");
     (void)bystander.count();
     const time_point begin = clock::now();
     here.by.pause(here.chosen.window);
@@ -184,7 +188,7 @@ class stall_watch {
     auto longest = bystander_.count().longest;
     const time_point end = clock::now() + 5s;
     for (std::uint64_t ended = 0; ended < 2;) {
-      if (clock::now() >= end) fail("the bystander's kernels do not end any more");
+      if (clock::now() >= end) fail("the bystander completed fewer than 2 kernels within 5 s");
       here_.by.pause(usual_);
       const auto seen = bystander_.count();
       ended += seen.done;
@@ -196,8 +200,7 @@ class stall_watch {
   static constexpr duration most = 1s;
   std::string text() const {
     return fmt::format(
-        "undisturbed, a kernel of the bystander ended every {}, the longest wait "
-        "was {}",
+        "the undisturbed bystander completed a kernel every {} on average; its longest wait was {}",
         time_text(usual_), time_text(undisturbed_));
   }
 
@@ -211,7 +214,7 @@ class stall_watch {
 void expect_short(const finding& found, std::string_view what) {
   const auto* const seen = found.find(what);
   if (seen == nullptr || seen->quantile(1) <= stall_watch::most) return;
-  fail(fmt::format("the bystander stood still for {}; more than {} is no runlist cycle",
+  fail(fmt::format("the bystander stalled for {}; one or two runlist cycles take at most {}",
                    time_text(seen->quantile(1)), to_text(stall_watch::most)));
 }
 
@@ -258,28 +261,28 @@ ending end_of(bench& here, const std::string& word, bool attached, duration limi
   victim target{here.by, here.chosen, 2};
   target.run(short_kernel, light);
   if (attached) here.by.attach(target.pid());
-  here.expect_progress(target, "at its start");
+  here.expect_progress(target, "after it started");
   const time_point begin = clock::now();
   target.tell(word);
   const auto status = target.ends(limit);
   if (!status)
-    fail(fmt::format("{}, the victim was told to '{}' and is still there after {}",
+    fail(fmt::format("the {} victim received '{}' but did not end within {}",
                      attached ? "attached" : "unattached", word, time_text(clock::now() - begin)));
   const duration took = clock::now() - begin;
   if (attached)
-    here.by.wait("the agent to see that the victim has ended", [&] { return !here.by.attached(); });
+    here.by.wait("the agent to report the end of the victim", [&] { return !here.by.attached(); });
   return {*status, took};
 }
 
 void end_as_alone(bench& here, finding& found, const std::string& word) {
   const auto alone = end_of(here, word, false, here.chosen.limit);
   const auto attached = end_of(here, word, true, alone.took + end_patience);
-  found.measured("unattached, to its end", alone.took);
-  found.measured("attached, to its end", attached.took);
-  found.notes.push_back("it ends with " + status_text(alone.status));
+  found.measured("time to end, unattached", alone.took);
+  found.measured("time to end, attached", attached.took);
+  found.notes.push_back("the victim ended with " + status_text(alone.status));
   if (alone.status != attached.status)
-    fail(fmt::format("unattached it ends with {}, attached with {}", status_text(alone.status),
-                     status_text(attached.status)));
+    fail(fmt::format("the unattached victim ended with {}, the attached victim with {}",
+                     status_text(alone.status), status_text(attached.status)));
 }
 void exiting(bench& here, finding& found) { end_as_alone(here, found, "exit"); }
 void asserting(bench& here, finding& found) { end_as_alone(here, found, "assert"); }
@@ -288,18 +291,19 @@ void faulting(bench& here, finding& found) { end_as_alone(here, found, "fault");
 void agent_killed(bench& here, finding& found) {
   victim target{here.by, here.chosen, 4};
   target.run(short_kernel, full);
-  here.expect_progress(target, "at its start");
+  here.expect_progress(target, "after it started");
   here.by.attach(target.pid());
   queues_of(here, found, 4);
   const pid_t agent = here.by.agent();
   if (agent == 0)
-    throw step_end{verdict::not_possible,
-                   "the driver lists no process sluice-agent, or more than one"};
+    throw step_end{
+        verdict::not_possible,
+        "cannot identify the agent: the driver does not list exactly one sluice-agent process"};
   here.by.change(command_kind::suspend);
-  here.expect_quiet(target, quiet, "though its queues are suspended");
+  here.expect_quiet(target, quiet, "although its queues are suspended");
   const time_point killed = here.by.kill_agent(agent);
-  here.expect_progress(target, "after the agent was killed: the driver did not resume it");
-  found.measured("SIGKILL to the first kernel's end", clock::now() - killed);
+  here.expect_progress(target, "after the agent was killed: the driver did not resume the queues");
+  found.measured("time from SIGKILL to completion of the first kernel", clock::now() - killed);
   // The next agent must find nothing in its way.
   here.by.attach(target.pid());
   here.by.detach();
@@ -309,35 +313,40 @@ void agent_killed(bench& here, finding& found) {
 
 const std::vector<step>& all_steps() {
   static const std::vector<step> all{
-      {"attach", "everyone on the GPU waits for a runlist cycle or two",
-       "a session with a running victim, and its end", attach},
-      {"pointers", "none beyond that of attach", "the victim's queue pointers follow its work",
+      {"attach", "all processes on the GPU wait for one or two runlist cycles",
+       "attaches to a running victim and detaches", attach},
+      {"pointers", "same as attach", "checks that the victim's queue pointers follow its work",
        pointers},
-      {"speed", "none beyond that of attach", "the victim's speed attached and not attached",
+      {"speed", "same as attach", "compares the victim's speed while attached and unattached",
        speed},
-      {"attach-stall", "the same, often", "how long a bystander stands still at each attach",
-       attach_stall},
-      {"suspend-1-idle", "a preemption that fails, and a reset of the GPU and its hive",
+      {"attach-stall", "same as attach, but many times",
+       "measures how long each attach stalls a bystander", attach_stall},
+      {"suspend-1-idle", "a preemption fails, and the driver resets the GPU and its hive",
        "suspends and resumes 1 idle queue", suspend<1, false>},
-      {"suspend-4-idle", "the same", "suspends and resumes 4 idle queues", suspend<4, false>},
-      {"suspend-10-idle", "the same", "suspends and resumes 10 idle queues", suspend<10, false>},
-      {"doorbell", "the same", "kernels submitted while suspended run after the resume", doorbell},
-      {"suspend-1-busy", "the same, and likelier: running waves are saved",
-       "suspends and resumes 1 queue that fills the GPU", suspend<1, true>},
-      {"suspend-4-busy", "the same", "suspends and resumes 4 queues that fill the GPU",
-       suspend<4, true>},
-      {"suspend-10-busy", "the same", "suspends and resumes 10 queues that fill the GPU",
-       suspend<10, true>},
-      {"call-stall", "the same", "how long a bystander stands still at each suspend and resume",
-       call_stall},
-      {"exit", "a victim that hangs in its exit", "an attached victim exits as one alone does",
-       exiting},
-      {"assert", "a victim that hangs, or a GPU that does",
-       "a kernel's assertion ends an attached victim as one alone", asserting},
-      {"fault", "the same, and a reset", "a memory fault ends an attached victim as one alone",
-       faulting},
-      {"agent-killed", "queues that stay suspended until the victim is killed, or a reset",
-       "the agent is killed while it holds a victim: the driver resumes that", agent_killed},
+      {"suspend-4-idle", "same as suspend-1-idle", "suspends and resumes 4 idle queues",
+       suspend<4, false>},
+      {"suspend-10-idle", "same as suspend-1-idle", "suspends and resumes 10 idle queues",
+       suspend<10, false>},
+      {"doorbell", "same as suspend-1-idle",
+       "checks that kernels submitted during a suspend run after the resume", doorbell},
+      {"suspend-1-busy",
+       "same as suspend-1-idle, but more likely, because the hardware saves running waves",
+       "suspends and resumes 1 queue whose kernels fill the GPU", suspend<1, true>},
+      {"suspend-4-busy", "same as suspend-1-busy",
+       "suspends and resumes 4 queues whose kernels fill the GPU", suspend<4, true>},
+      {"suspend-10-busy", "same as suspend-1-busy",
+       "suspends and resumes 10 queues whose kernels fill the GPU", suspend<10, true>},
+      {"call-stall", "same as suspend-1-busy",
+       "measures how long each suspend and resume stalls a bystander", call_stall},
+      {"exit", "the victim hangs while it exits",
+       "compares how an attached and an unattached victim exit", exiting},
+      {"assert", "the victim or the GPU hangs",
+       "compares how a failed assertion ends an attached and an unattached victim", asserting},
+      {"fault", "the victim or the GPU hangs, or the driver resets the GPU",
+       "compares how a memory fault ends an attached and an unattached victim", faulting},
+      {"agent-killed", "queues stay suspended until the victim is killed or the GPU is reset",
+       "kills the agent during a suspend; checks that the driver resumes the victim's queues",
+       agent_killed},
   };
   return all;
 }

@@ -145,25 +145,27 @@ std::string file_text(const analyzed_file& file, std::size_t width) {
   }
   out += "\n";
   if (usage.first_unknown != 0)
-    out += fmt::format("the first unknown is line {}: {}\n", usage.first_unknown,
+    out += fmt::format("first unknown line: line {}: {}\n", usage.first_unknown,
                        printable(usage.first_unknown_text));
   if (usage.left_out != 0)
-    out +=
-        fmt::format("{} in no figure below: no queue of theirs is known, or there are too many\n",
-                    several(usage.left_out, "line is", "lines are"));
+    out += fmt::format(
+        "{} not counted in the figures below: the queue is unknown, or the log has too many queues "
+        "or tasks\n",
+        several(usage.left_out, "line is", "lines are"));
   if (!usage.queues.empty()) {
     out += fmt::format("{} of {}: {}; {} shared by several streams",
                        several(usage.queues.size(), "hardware queue", "hardware queues"),
                        several(all.processes.size(), "process", "processes"), kinds_text(all),
                        all.shared);
     if (usage.limit_per_priority)
-      out +=
-          fmt::format("; HIP makes at most {} per priority and device", *usage.limit_per_priority);
+      out += fmt::format("; HIP creates at most {} per priority and device",
+                         *usage.limit_per_priority);
     out += "\n";
     if (may_count_twice(usage))
       out +=
-          "queues that were created under an address that no packet names may be counted\n"
-          "twice: without SWq in its lines the log names the ring in the one, not in the other\n";
+          "some queues may be counted twice: without SWq, the log identifies a queue by its "
+          "object\n"
+          "in the line that creates the queue, and by its ring in the lines that use the queue\n";
     using enum table::align;
     table rows{{{"PID", right},
                 {"QUEUE", right},
@@ -215,7 +217,7 @@ std::string side_by_side(const std::vector<analyzed_file>& files, std::size_t wi
   std::vector<table::column> columns{{""}};
   std::vector<std::vector<std::string>> rows{{"processes"},
                                              {"hardware queues"},
-                                             {"of which kind"},
+                                             {"by kind"},
                                              {"shared by streams"},
                                              {"dispatches"},
                                              {"barriers"},
@@ -225,8 +227,8 @@ std::string side_by_side(const std::vector<analyzed_file>& files, std::size_t wi
                                              {"backlog, P50"},
                                              {"backlog, P95"},
                                              {"backlog, max"},
-                                             {"dispatches behind others"},
-                                             {"queues made in the driver"},
+                                             {"dispatches with packets ahead"},
+                                             {"queues created in the driver"},
                                              {"unknown lines"}};
   for (const auto& file : files) {
     columns.push_back({printable(file.name), table::align::right, true});
@@ -361,7 +363,7 @@ bool read_log(const std::string& path, log_usage& usage) {
   const bool input = path == "-";
   const closing file{input ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC)};
   const auto fails = [&] {
-    complain(fmt::format("{}: cannot be read: {}", input ? "standard input" : printable(path),
+    complain(fmt::format("{}: cannot read the log: {}", input ? "standard input" : printable(path),
                          error_text(errno)));
     return false;
   };
@@ -381,7 +383,9 @@ bool read_log(const std::string& path, log_usage& usage) {
 
 int analyze(const analyze_options& chosen) {
   if (std::ranges::count(chosen.files, "-") > 1) {
-    complain("'-' is given twice, and standard input is read once (see --help)");
+    complain(
+        "'-' is given more than once: standard input can be read only once; name other logs as "
+        "files");
     return exit_usage;
   }
   std::vector<analyzed_file> files;
@@ -397,7 +401,7 @@ int analyze(const analyze_options& chosen) {
     complain(fmt::format("{}: {}", each.name == "-" ? "standard input" : printable(each.name),
                          each.usage.lines == 0
                              ? "is empty"
-                             : "no line is of a runtime's log (AMD_LOG_LEVEL=5) or of ftrace"));
+                             : "no line looks like AMD_LOG_LEVEL=5 output or ftrace"));
     good = false;
   }
   return good ? exit_done : exit_failed;
@@ -470,18 +474,19 @@ json::value analysis_json(const std::vector<analyzed_file>& files) {
 subcommand add_analyze(CLI::App& program) {
   const auto chosen = std::make_shared<analyze_options>();
   auto* const command =
-      program.add_subcommand("analyze", "Tell from logs of runs which hardware queues they used");
+      program.add_subcommand("analyze", "Show which hardware queues a run used, from its logs");
   command->footer(
-      "Reads what HIP writes with AMD_LOG_LEVEL=5, and ftrace's text; holds two files\n"
-      "against each other. STREAMS: seen to use the queue; USERS: at one time, by its\n"
-      "reference count. MEAN to MAX: packets that a dispatch had before it and that the\n"
-      "GPU had not taken (wptr - rptr); BEHIND: dispatches that had any. Unknown lines\n"
-      "are counted. Tried on samples written from the formats, on no hardware's logs.\n" +
+      "Reads HIP logs (AMD_LOG_LEVEL=5) and ftrace text, and compares the files.\n"
+      "STREAMS: streams that used the queue. USERS: largest number of users at one time\n"
+      "(the queue's reference count). MEAN to MAX: packets ahead of a dispatch that the\n"
+      "GPU had not read yet (wptr - rptr). BEHIND: share of dispatches with packets\n"
+      "ahead. Unknown lines are counted. The command was tested on samples written from\n"
+      "the log formats, not on logs from hardware.\n" +
       std::string{exit_codes});
-  command->add_option("FILE", chosen->files, "Logs; '-' is standard input")
+  command->add_option("FILE", chosen->files, "Log files; '-' is standard input")
       ->required()
       ->type_name("");
-  command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
+  command->add_flag("--json", chosen->json, "Print one line of JSON");
   return {command, [chosen] { return analyze(*chosen); }};
 }
 

@@ -62,7 +62,7 @@ int list(const breaker_options& chosen) {
   if (all->empty()) {
     const bool there = ::access(store.path().c_str(), F_OK) == 0;
     return print(fmt::format("{}: no breaker is open{}\n", store.path(),
-                             there ? "" : "; there is no such file"))
+                             there ? "" : "; the file does not exist"))
                ? exit_done
                : exit_failed;
   }
@@ -91,14 +91,15 @@ int rearm(const breaker_options& chosen) {
     // One that is not shown any more has a breaker, perhaps.
     const auto id = known != nullptr ? number(known->id) : whole_number<std::uint32_t>(word);
     if (!id) {
-      complain(fmt::format("{}: no such GPU; 'sluice queues' lists them; nothing was re-armed",
-                           printable(word)));
+      complain(
+          fmt::format("{}: no such GPU, so no breaker was re-armed; 'sluice queues' lists the GPUs",
+                      printable(word)));
       return exit_failed;
     }
     if (!all->contains(gpu_id{*id})) {
       complain(
-          fmt::format("{} has no open breaker in {}; 'sluice breaker list' shows those there "
-                      "are; nothing was re-armed",
+          fmt::format("{} has no open breaker in {}, so no breaker was re-armed; "
+                      "'sluice breaker list' shows the open breakers",
                       gpu_name(node, gpu_id{*id}), store.path()));
       return exit_failed;
     }
@@ -122,11 +123,12 @@ int rearm(const breaker_options& chosen) {
                : exit_failed;
   std::string text;
   for (const auto& [gpu, each] : gone)
-    text += fmt::format("{} is re-armed; a scheduler that runs uses it again at once\n",
-                        gpu_name(node, gpu));
+    text += fmt::format(
+        "the breaker of {} is re-armed; running schedulers suspend queues on this GPU again\n",
+        gpu_name(node, gpu));
   if (gone.empty()) text = "no breaker is open\n";
   for (const auto& [gpu, each] : left)
-    text += fmt::format("{} is still left alone\n", gpu_name(node, gpu));
+    text += fmt::format("{} still has an open breaker\n", gpu_name(node, gpu));
   return print(text) ? exit_done : exit_failed;
 }
 
@@ -135,33 +137,33 @@ int rearm(const breaker_options& chosen) {
 subcommand add_breaker(CLI::App& program) {
   const auto chosen = std::make_shared<breaker_options>();
   auto* const command =
-      program.add_subcommand("breaker", "Show GPUs that a scheduler leaves alone; re-arm them");
+      program.add_subcommand("breaker", "List and re-arm breakers, which stop suspends on a GPU");
   command->require_subcommand(1);
   command->footer(
-      "After a preemption that failed, a reset or a stuck driver call nothing is\n"
-      "suspended on a GPU and its hive any more, until its time (breaker_rearm) or\n"
-      "your word: 'rearm', once the GPU works again. A restart changes nothing; a\n"
-      "reboot forgets all.\n" +
+      "A failed preemption, a reset or a stuck driver call opens the breaker of a GPU\n"
+      "and its hive. Then sluice suspends no queue on these GPUs. Run 'rearm' when the\n"
+      "GPU works again; otherwise the breaker closes after the time breaker_rearm.\n"
+      "Breakers stay open when the daemon restarts. A reboot closes them.\n" +
       std::string{exit_codes});
   const auto add_common = [chosen](CLI::App& to) {
-    to.add_flag("--json", chosen->json, "For scripts: one line of JSON");
+    to.add_flag("--json", chosen->json, "Print one line of JSON");
     to.add_option("--store", chosen->store,
-                  "The store's file [SLUICE_BREAKERS, /run/sluice/breakers]")
+                  "Breaker file [$SLUICE_BREAKERS or /run/sluice/breakers]")
         ->type_name("FILE");
   };
-  auto* const list_command = command->add_subcommand("list", "Show which breakers are open");
+  auto* const list_command = command->add_subcommand("list", "List open breakers");
   add_common(*list_command);
   auto* const rearm_command =
-      command->add_subcommand("rearm", "Say that GPUs work again; schedulers follow at once");
+      command->add_subcommand("rearm", "Re-arm breakers of GPUs that work again");
   auto* const gpus =
       rearm_command->add_option("GPU", chosen->gpus, "gpu_id, ordinal, PCI address or unique id")
           ->type_name("");
-  rearm_command->add_flag("--all", chosen->all, "All whose breakers are open")->excludes(gpus);
+  rearm_command->add_flag("--all", chosen->all, "Re-arm all open breakers")->excludes(gpus);
   add_common(*rearm_command);
   return {command, [chosen, list_command] {
             if (list_command->parsed()) return list(*chosen);
             if (chosen->gpus.empty() && !chosen->all) {
-              complain("which GPU? name it, or say --all (see --help)");
+              complain("GPU is missing: name one or more GPUs, or use --all (see --help)");
               return exit_usage;
             }
             return rearm(*chosen);

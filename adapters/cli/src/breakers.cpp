@@ -42,8 +42,9 @@ std::string gpu_name(const kfd::node_view& node, gpu_id id) {
 std::string breaker_text(gpu_id gpu, const kfd::stored_breaker& which, const kfd::node_view& node) {
   return fmt::format(
       "{}{}; since {}, until {}", kfd::words_of(which.why),
-      which.first == gpu ? ""
-                         : fmt::format(" (it was {} of its hive)", gpu_name(node, which.first)),
+      which.first == gpu
+          ? ""
+          : fmt::format(" (the failure was on {} of the same hive)", gpu_name(node, which.first)),
       kfd::wall_text(which.since), which.until ? kfd::wall_text(*which.until) : "re-armed");
 }
 
@@ -76,11 +77,11 @@ std::vector<std::string> breaker_warnings(const kfd::node_view& node,
                                        breaker_text(gpu, each, node));
     if (!older.empty())
       sentence += fmt::format(
-          "; process{} {} began before: queues that were lost look like any other, end those "
-          "processes",
+          "; end process{} {}: queues that are older than the failure may be lost although they "
+          "look normal",
           older.find(',') == older.npos ? "" : "es", older);
-    said.push_back(sentence +
-                   fmt::format("; once the GPU works again: sluice breaker rearm {}", number(gpu)));
+    said.push_back(sentence + fmt::format("; when the GPU works again, run sluice breaker rearm {}",
+                                          number(gpu)));
   }
   return said;
 }
@@ -89,7 +90,7 @@ kfd::stored_breakers open_breakers() {
   std::string message;
   auto all = kfd::breaker_store{}.read(message);
   if (!all) {
-    complain("warning: " + message + "; whether breakers are open is not known");
+    complain("warning: " + message + "; cannot check for open breakers");
     return {};
   }
   drop_over(*all);
@@ -122,13 +123,14 @@ void open_breakers_of(const std::vector<kfd::gpu_failure>& failed) {
   const kfd::breaker_store store;
   std::string message;
   if (!store.change(made, {}, message)) {
-    complain(message + "; so schedulers do not know of it: suspend nothing there");
+    complain(message +
+             "; schedulers cannot know of this failure: suspend no queue on the GPU and its hive");
     return;
   }
   for (const auto& [gpu, each] : made)
     complain(
-        fmt::format("{} is left alone from now on: its breaker is open in {}; once it works "
-                    "again: sluice breaker rearm {}",
+        fmt::format("{}: its breaker is open now (file {}): sluice suspends no queue on this GPU; "
+                    "when the GPU works again, run sluice breaker rearm {}",
                     gpu_name(node, gpu), store.path(), number(gpu)));
 }
 

@@ -25,29 +25,31 @@ std::vector<std::string> not_ready(const daemon_config& config) {
   const auto where = kfd::roots::from_environment();
   std::error_code error;
   if (!std::filesystem::exists(where.device, error))
-    found.push_back(fmt::format("there is no {}: is the amdgpu driver loaded? ('sluice doctor')",
+    found.push_back(fmt::format("{} does not exist; load the amdgpu driver (see 'sluice doctor')",
                                 where.device));
   if (!std::filesystem::is_directory(config.node.files.directory, error))
-    found.push_back(fmt::format("there is no directory {} (directory of [daemon])",
-                                config.node.files.directory));
+    found.push_back(
+        fmt::format("directory {} does not exist; create it, or change directory of [daemon]",
+                    config.node.files.directory));
   if (std::string tried; config.node.mode == node_mode::enforce &&
                          agent::find_agent(config.node.agent_path, tried).empty())
     found.push_back(
-        fmt::format("there is no program sluice-agent that this user may start "
-                    "(tried {}); name it with agent of [daemon], or SLUICE_AGENT",
+        fmt::format("program sluice-agent not found, or not executable for this user "
+                    "(tried {}); set agent of [daemon], or SLUICE_AGENT, to its path",
                     tried));
   const auto& roles = config.node.settings.roles;
   const bool by_rule = !roles.by_environment.empty() || !roles.by_pid.empty() ||
                        !roles.by_cgroup.empty() || !roles.by_ring.empty() || roles.queue_priority;
   if (!by_rule && roles.role_store.empty() && roles.may_claim_offline == kfd::claim_grant{})
-    found.push_back("no rule of [roles] can make a process offline, so nothing is ever held");
+    found.push_back(
+        "no rule of [roles] can make a process offline, so sluice never suspends one; add a rule");
   const auto& online = roles.may_claim_online;
   if (config.node.clients && config.node.socket_group && !online.everyone &&
       online.groups.empty() && online.cgroups.empty())
     found.push_back(
         fmt::format("socket_group of [daemon] lets gid {} connect, but "
-                    "may_claim_online of [roles] grants no group: clients that are no "
-                    "user it names are refused",
+                    "may_claim_online of [roles] names no group: the daemon accepts online clients "
+                    "only of the users that may_claim_online names; add the group there",
                     *config.node.socket_group));
   return found;
 }
@@ -69,13 +71,15 @@ int check_file(const std::string& path) {
 
 subcommand add_check(CLI::App& program) {
   const auto path = std::make_shared<std::string>();
-  auto* const command = program.add_subcommand("check", "Check a configuration of 'sluice run'");
+  auto* const command =
+      program.add_subcommand("check", "Check a configuration file of 'sluice run'");
   command->footer(
-      "Prints every error with its line, or 'ok' and what would run; also what it names\n"
-      "and this machine does not have. After 'ok', what else keeps it from working\n"
-      "here and now, for this user. Starts nothing.\n"
-      "Exit code 0: it is right; 1: it is not; 2: usage.");
-  command->add_option("FILE", *path, "The configuration (TOML)")->required()->type_name("");
+      "Prints each error with its line, and each program or directory that the file\n"
+      "names but that does not exist. If there are no errors, prints 'ok', the main\n"
+      "settings, and each reason why the daemon would not work if this user started\n"
+      "it now. Does not start the daemon.\n"
+      "Exit code 0: no errors; 1: errors; 2: invalid command line.");
+  command->add_option("FILE", *path, "Configuration file (TOML)")->required()->type_name("");
   return {command, [path] { return check_file(*path); }};
 }
 

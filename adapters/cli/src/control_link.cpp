@@ -45,13 +45,15 @@ bool control_link::connect(control_failure& failed) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
-    failed = {control_problem::nobody, printable(path) + ": the path is too long for a socket"};
+    failed = {control_problem::nobody,
+              printable(path) +
+                  ": the path is too long for a Unix socket; use a directory with a shorter path"};
     return false;
   }
   path.copy(address.sun_path, path.size());
   const int made = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) {
-    failed = {control_problem::broken, "no socket can be had: " + error_text(errno)};
+    failed = {control_problem::broken, "cannot create a socket: " + error_text(errno)};
     return false;
   }
   const time_point end = clock::now() + answer_patience;
@@ -70,16 +72,18 @@ bool control_link::connect(control_failure& failed) {
   ::close(made);
   if (error == ENOENT || error == ECONNREFUSED) {
     failed = {control_problem::nobody,
-              fmt::format("nobody answers at {}: no 'sluice run' or other sluice::node owns a node "
-                          "by that directory; start one, or name its directory (--directory)",
+              fmt::format("no daemon answers at {}; start 'sluice run' or a program that embeds "
+                          "sluice::node, or pass the daemon's directory with --directory",
                           printable(path))};
   } else if (error == EACCES) {
-    failed = {control_problem::denied,
-              fmt::format("{}: permission denied: ask as root, as the daemon's user or as a member "
-                          "of the socket's group ([daemon] control_group)",
-                          printable(path))};
+    failed = {
+        control_problem::denied,
+        fmt::format("{}: permission denied; run this command as root, as the daemon's user or as a "
+                    "member of the socket's group (control_group of [daemon])",
+                    printable(path))};
   } else if (error == EAGAIN) {
-    failed = {control_problem::broken, printable(path) + ": the daemon does not answer within 5 s"};
+    failed = {control_problem::broken,
+              printable(path) + ": the daemon did not answer within 5 s; see the daemon's log"};
   } else {
     failed = {control_problem::broken, fmt::format("{}: {}", printable(path), error_text(error))};
   }
@@ -110,8 +114,8 @@ std::optional<json::object> control_link::ask(json::object request, control_fail
     return {};
   };
   const auto late = [&](int error) {
-    return broken(error == ETIMEDOUT ? "the daemon does not answer within 5 s"
-                                     : "nobody waits for the answer any more");
+    return broken(error == ETIMEDOUT ? "the daemon did not answer within 5 s; see the daemon's log"
+                                     : "the request was cancelled");
   };
   request["version"] = protocol;
   const std::string line = json::serialize(request) + "\n";
@@ -122,7 +126,7 @@ std::optional<json::object> control_link::ask(json::object request, control_fail
     if (done < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     // Who refuses a connection says why and closes it: that is read below.
     if (done < 0 && errno == EPIPE) break;
-    if (done < 0) return broken("the daemon does not hear: " + error_text(errno));
+    if (done < 0) return broken("cannot send to the daemon: " + error_text(errno));
     sent += static_cast<std::size_t>(done);
   }
   std::array<char, 65536> room;
@@ -132,9 +136,9 @@ std::optional<json::object> control_link::ask(json::object request, control_fail
       return late(error);
     const ssize_t got = ::recv(socket_, room.data(), room.size(), 0);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (got <= 0) return broken("the daemon hung up");
+    if (got <= 0) return broken("the daemon closed the connection");
     rest_.append(room.data(), static_cast<std::size_t>(got));
-    if (rest_.size() > longest_answer) return broken("the answer is too long");
+    if (rest_.size() > longest_answer) return broken("the daemon's answer is longer than 64 MiB");
   }
   const auto end = rest_.find('\n');
   auto answer = parse_answer(std::string_view(rest_).substr(0, end), failed);
@@ -147,7 +151,7 @@ std::optional<json::object> parse_answer(std::string_view line, control_failure&
   boost::system::error_code error;
   json::value said = json::parse(line, error);
   if (error || !said.is_object()) {
-    failed = {control_problem::broken, "the answer is no JSON object"};
+    failed = {control_problem::broken, "the daemon's answer is not a JSON object"};
     return {};
   }
   json::object& answer = said.as_object();
@@ -163,7 +167,8 @@ std::optional<json::object> parse_answer(std::string_view line, control_failure&
 }
 
 void add_directory(CLI::App& to, node_files& where) {
-  to.add_option("--directory", where.directory, "Where the node's files are ([daemon] directory)")
+  to.add_option("--directory", where.directory,
+                "Directory of the node's files ([daemon] directory)")
       ->capture_default_str()
       ->type_name("DIR");
 }

@@ -27,9 +27,10 @@ std::optional<daemon_config> load_daemon(const std::string& path, const policy_r
 
 std::string words_of(const daemon_config& config) {
   return fmt::format(
-      "{}, policy {}, files in {}, roles said in {}",
-      config.node.mode == node_mode::enforce ? "enforce" : "observe (attaches to nothing)",
-      config.policy.empty() ? "of a plugin, wrapped" : config.policy, config.node.files.directory,
+      "mode {}, policy {}, files in {}, role store {}",
+      config.node.mode == node_mode::enforce ? "enforce" : "observe (attaches to no process)",
+      config.policy.empty() ? "from a plugin, wrapped by another policy" : config.policy,
+      config.node.files.directory,
       config.node.settings.roles.role_store.empty() ? "none"
                                                     : config.node.settings.roles.role_store);
 }

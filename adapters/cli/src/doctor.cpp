@@ -109,7 +109,7 @@ bool uses_mes(const machine& here, std::uint32_t gfx) {
 check check_kernel(const machine& here) {
   const std::string path = "/proc/sys/kernel/osrelease";
   const auto release = first_line_in(here.prefix + path);
-  return {"kernel", release ? verdict::good : verdict::unknown, release.value_or("not shown"),
+  return {"kernel", release ? verdict::good : verdict::unknown, release.value_or("cannot be read"),
           path};
 }
 
@@ -123,14 +123,15 @@ std::vector<check> check_device(const machine& here) {
     std::string advice = "see dmesg";
     if (error == ENOENT)
       advice =
-          "load the amdgpu driver (modprobe amdgpu); in a container, pass the device in "
-          "(--device=/dev/kfd)";
+          "load the amdgpu driver (modprobe amdgpu); in a container, pass the device to the "
+          "container (--device=/dev/kfd)";
     else if (error == EACCES || error == EPERM)
       advice =
-          "join the group that owns it (often render: usermod -aG render USER), or run as root";
+          "join the group that owns the device (often render: usermod -aG render USER), or run as "
+          "root";
     else if (error == EAGAIN) {
       found = "a GPU is being reset (" + found + ")";
-      advice = "try again in some seconds; dmesg says which and why";
+      advice = "try again in a few seconds; dmesg shows which GPU and why";
     }
     all.push_back({"device", verdict::blocked, fmt::format("{} cannot be opened: {}", path, found),
                    "open(2)", advice});
@@ -139,15 +140,15 @@ std::vector<check> check_device(const machine& here) {
   struct stat about {};
   ::fstat(device.get(), &about);
   all.push_back({"device", verdict::good,
-                 fmt::format("{} opens (mode {:04o}, user {}, group {})", path,
+                 fmt::format("{} can be opened (mode {:04o}, user {}, group {})", path,
                              about.st_mode & 07777U, about.st_uid, about.st_gid),
                  "open(2)"});
 
   uapi::kfd_ioctl_get_version_args version{};
   if (::ioctl(device.get(), uapi::AMDKFD_IOC_GET_VERSION, &version) < 0) {
     all.push_back({"driver", verdict::blocked,
-                   fmt::format("{} is no KFD device: {}", path, error_text(errno)), "GET_VERSION",
-                   "unset SLUICE_KFD_DEVICE, or let it name the device"});
+                   fmt::format("{} is not a KFD device: {}", path, error_text(errno)),
+                   "GET_VERSION", "unset SLUICE_KFD_DEVICE, or set it to the KFD device"});
     return all;
   }
   const bool new_enough = version.major_version == uapi::KFD_IOCTL_MAJOR_VERSION &&
@@ -156,17 +157,18 @@ std::vector<check> check_device(const machine& here) {
                  fmt::format("KFD {}.{}", version.major_version, version.minor_version),
                  "GET_VERSION",
                  new_enough ? ""
-                            : "suspending needs 1.13 or a later 1.x: Linux 6.5, or a current "
-                              "ROCm driver (amdgpu-dkms)"});
+                            : "suspending needs KFD 1.13 or a later 1.x; install Linux 6.5 or "
+                              "later, or a current ROCm driver (amdgpu-dkms)"});
 
   uapi::kfd_ioctl_batch_unmap_queues_args nothing{};
   const bool batch = ::ioctl(device.get(), uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES, &nothing) >= 0;
   const int refused = batch ? 0 : errno;
   all.push_back({"batch commands", batch || refused == ENOTTY ? verdict::good : verdict::unknown,
-                 batch               ? "offered: a patched driver"
-                 : refused == ENOTTY ? "not offered: a stock driver; the debug interface is used"
-                                     : "refused: " + error_text(refused),
-                 "BATCH_UNMAP_QUEUES with no queue"});
+                 batch ? "available (patched driver)"
+                 : refused == ENOTTY
+                     ? "not available (stock driver): sluice uses the debug interface"
+                     : "refused: " + error_text(refused),
+                 "BATCH_UNMAP_QUEUES with 0 queues"});
   return all;
 }
 
@@ -174,9 +176,9 @@ std::vector<check> check_gpus(const machine& here, const kfd::node_view& node) {
   std::vector<check> all;
   const std::string topology = here.where.sysfs + "/topology/nodes";
   if (node.gpus.empty()) {
-    all.push_back({"GPUs", verdict::blocked, "none is shown", topology,
-                   "see dmesg for amdgpu; in a container or cgroup, allow the devices "
-                   "/dev/dri/renderD*"});
+    all.push_back({"GPUs", verdict::blocked, "the driver lists no GPU", topology,
+                   "check dmesg for amdgpu errors; in a container or cgroup, allow the "
+                   "devices /dev/dri/renderD*"});
     return all;
   }
   for (const auto& gpu : node.gpus) {
@@ -184,13 +186,14 @@ std::vector<check> check_gpus(const machine& here, const kfd::node_view& node) {
     // No interface says which of the two it is.
     const bool by_generation = gpu.gfx_target_version >= 110000;
     const bool mes = uses_mes(here, gpu.gfx_target_version);
-    all.push_back({"scheduler", verdict::good,
-                   fmt::format("{}: {}", name,
-                               mes ? "MES (firmware): a suspend is one command per queue"
-                                   : "runlist: each suspend takes everybody off for a moment"),
-                   by_generation ? "derived: MES is the default from gfx 11 on"
-                   : mes         ? "derived: " + parameter_path("mes") + " is 1"
-                                 : "derived: the runlist is the default before gfx 11"});
+    all.push_back(
+        {"scheduler", verdict::good,
+         fmt::format("{}: {}", name,
+                     mes ? "MES (firmware): a suspend is one command per queue"
+                         : "runlist: each suspend briefly stops all processes on the GPU"),
+         by_generation ? "derived: MES is the default from gfx 11 on"
+         : mes         ? "derived: " + parameter_path("mes") + " is 1"
+                       : "derived: the runlist is the default before gfx 11"});
 
     constexpr std::uint64_t trap_debug = 0x8000;
     constexpr std::uint64_t trap_debug_firmware = 0x20000000;
@@ -202,19 +205,19 @@ std::vector<check> check_gpus(const machine& here, const kfd::node_view& node) {
     if (!hardware || !firmware) {
       debug.what = verdict::blocked;
       debug.found = fmt::format(
-          "{}: {} does not support it, so the ROCm runtime enables debugging "
-          "for no process of this node",
-          name, hardware ? "its firmware" : "it");
+          "{}: its {} does not support debugging, so the ROCm runtime disables debugging for all "
+          "processes on this node",
+          name, hardware ? "firmware" : "hardware");
       debug.advice = hardware ? "update the GPU's firmware (linux-firmware, or ROCm's amdgpu-dkms)"
-                              : "this GPU cannot be preempted; hide it from the runtime's node";
+                              : "this GPU cannot be preempted; hide it from the ROCm runtime";
     } else if (!many_debugged(gpu.gfx_target_version)) {
       debug.what = verdict::note;
-      debug.found = name + ": yes, but for one process at a time";
+      debug.found = name + ": supported for one process at a time";
       debug.advice =
-          "only one offline process of this GPU can be suspended, the others run on: "
-          "put the offline work of a GPU into one process";
+          "put the offline work of this GPU into one process: sluice can suspend only one process "
+          "on it at a time, and the others keep running";
     } else {
-      debug.found = name + ": yes, for any number of processes";
+      debug.found = name + ": supported for any number of processes";
     }
     all.push_back(std::move(debug));
   }
@@ -226,12 +229,11 @@ check check_scheduling(const machine& here) {
   const auto policy = module_parameter(here, "sched_policy");
   if (!policy)
     return {"sched_policy", verdict::unknown,
-            "not shown: no amdgpu module here (built in, or the "
-            "device is simulated)",
+            "unknown: no amdgpu module found (the driver is built in, or the device is simulated)",
             how};
   if (*policy == 2)
     return {"sched_policy", verdict::blocked,
-            "2: no hardware scheduling, so nothing can be suspended", how,
+            "2: hardware scheduling is off, so queues cannot be suspended", how,
             "boot with amdgpu.sched_policy=0"};
   return {
       "sched_policy", verdict::good,
@@ -242,12 +244,13 @@ check check_scheduling(const machine& here) {
 check check_cwsr(const machine& here) {
   const std::string how = parameter_path("cwsr_enable");
   const auto enabled = module_parameter(here, "cwsr_enable");
-  if (!enabled) return {"cwsr_enable", verdict::unknown, "not shown", how};
+  if (!enabled) return {"cwsr_enable", verdict::unknown, "cannot be read", how};
   if (*enabled == 0)
-    return {"cwsr_enable", verdict::blocked,
-            "0: running waves cannot be saved, so a suspend waits for the longest kernel, and the "
-            "GPU is reset after 9 s",
-            how, "boot with amdgpu.cwsr_enable=1 (the default)"};
+    return {
+        "cwsr_enable", verdict::blocked,
+        "0: running waves cannot be saved, so a suspend waits for the longest kernel; after 9 s, "
+        "the driver resets the GPU",
+        how, "boot with amdgpu.cwsr_enable=1 (the default)"};
   return {"cwsr_enable", verdict::good, "1: running waves are saved", how};
 }
 
@@ -260,29 +263,31 @@ check check_tracing(const machine& here) {
   const bool agent = !here.agent.empty() && file_may_trace(here.agent);
   check made{
       "tracing", verdict::good, "",
-      fmt::format("{}; CapEff {} of /proc/self/status; CAP_PERFMON and others do not matter",
+      fmt::format("{}; CapEff in /proc/self/status is {}; only CAP_SYS_PTRACE counts",
                   scope_line ? "/proc/sys/kernel/yama/ptrace_scope is " + *scope_line : "no Yama",
-                  mask.value_or("not shown"))};
+                  mask.value_or("unknown"))};
   if (scope >= 3) {
     made.what = verdict::blocked;
-    made.found = "nobody may trace anybody until the next boot";
-    made.advice = "set kernel.yama.ptrace_scope to 0, 1 or 2 in /etc/sysctl.d and boot again";
+    made.found = "no process may trace another one until the next boot";
+    made.advice = "set kernel.yama.ptrace_scope to 0, 1 or 2 in /etc/sysctl.d and reboot";
   } else if (own) {
     made.found = "this process may trace any process (CAP_SYS_PTRACE)";
   } else if (agent) {
-    made.found = fmt::format("{} may trace any process, this one may not", here.agent);
-    made.how += "; its file capabilities";
+    made.found = fmt::format("{} may trace any process; this process may not", here.agent);
+    made.how += "; file capabilities of sluice-agent";
   } else if (scope == 0) {
     made.what = verdict::note;
-    made.found = "only processes of the same user may be suspended";
-    made.advice = "for those of others: run as root, or setcap cap_sys_ptrace+ep the sluice-agent";
+    made.found = "sluice can suspend only processes of the same user";
+    made.advice =
+        "to suspend processes of other users, run as root, or run setcap cap_sys_ptrace+ep on "
+        "sluice-agent";
   } else {
     made.what = verdict::blocked;
-    made.found = scope == 1 ? "only this process's own descendants may be traced"
+    made.found = scope == 1 ? "this process may trace only its own descendants"
                             : "tracing needs CAP_SYS_PTRACE, which this process lacks";
     made.advice =
-        "run as root, or setcap cap_sys_ptrace+ep the sluice-agent; or kernel.yama.ptrace_scope=0 "
-        "for processes of the same user";
+        "run as root, or run setcap cap_sys_ptrace+ep on sluice-agent; to suspend only processes "
+        "of the same user, set kernel.yama.ptrace_scope=0";
   }
   return made;
 }
@@ -292,15 +297,17 @@ std::vector<check> check_agent(const machine& here) {
   if (here.agent.empty() || ::stat(here.agent.c_str(), &about) != 0) return {};
   if (::getxattr(here.agent.c_str(), "security.capability", nullptr, 0) <= 0) return {};
   check made{"agent", verdict::good,
-             fmt::format("{} has capabilities, and not everybody may execute it", here.agent),
-             fmt::format("its mode is {:04o}; its file capabilities", about.st_mode & 07777U)};
+             fmt::format("{} has file capabilities, and only its owner and group may execute it",
+                         here.agent),
+             fmt::format("mode {:04o}; file capabilities", about.st_mode & 07777U)};
   if ((about.st_mode & S_IXOTH) != 0) {
     made.what = verdict::note;
     made.found = fmt::format(
-        "everybody may execute {}, which has capabilities, and so suspend other users' work",
+        "every user may execute {}, and with its file capabilities any user can suspend the work "
+        "of other users",
         here.agent);
-    made.advice =
-        fmt::format("chmod o-x {}, and give it to the group of who starts it", here.agent);
+    made.advice = fmt::format(
+        "run chmod o-x {}, and chgrp it to a group of the user that starts the agent", here.agent);
   }
   return {made};
 }
@@ -308,14 +315,15 @@ std::vector<check> check_agent(const machine& here) {
 check check_autogroups(const machine& here) {
   const std::string how = "/proc/sys/kernel/sched_autogroup_enabled";
   const auto setting = first_line_in(here.prefix + how);
-  if (!setting) return {"autogroups", verdict::good, "this kernel has none", how};
+  if (!setting) return {"autogroups", verdict::good, "not supported by the kernel", how};
   if (setting == "0") return {"autogroups", verdict::good, "off", how};
-  return {"autogroups", verdict::note,
-          "on: each session is a scheduling group; beside other work, Linux 6.18 then kept ready "
-          "threads of sluice waiting for seconds",
-          how,
-          "set kernel.sched_autogroup_enabled=0, or run sluice in a CPU cgroup of its own, as its "
-          "systemd service does (CPUWeight=)"};
+  return {
+      "autogroups", verdict::note,
+      "on: each session is one CPU scheduling group, so threads of sluice may wait for seconds "
+      "on a busy node (observed with Linux 6.18)",
+      how,
+      "set kernel.sched_autogroup_enabled=0, or run sluice in its own CPU cgroup, as the systemd "
+      "service does (CPUWeight=)"};
 }
 
 check check_pid_namespace(const machine& here) {
@@ -324,9 +332,10 @@ check check_pid_namespace(const machine& here) {
   std::error_code error;
   const auto link = std::filesystem::read_symlink(here.prefix + "/proc/self/ns/pid", error);
   const std::string how = "/proc/self/ns/pid";
-  if (error) return {"pid namespace", verdict::unknown, "not shown", how};
-  if (link == initial) return {"pid namespace", verdict::good, "the initial one", how};
-  return {"pid namespace", verdict::note, "not the initial one, whose pids the driver shows", how,
+  if (error) return {"pid namespace", verdict::unknown, "cannot be read", how};
+  if (link == initial) return {"pid namespace", verdict::good, "initial namespace", how};
+  return {"pid namespace", verdict::note,
+          "not the initial namespace, but the driver reports pids of the initial namespace", how,
           "on a real GPU, run in the host's pid namespace (docker run --pid=host, hostPID: true)"};
 }
 
@@ -336,8 +345,8 @@ std::vector<check> check_debugfs(const machine& here) {
   const unique_fd mqds{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   const int error = errno;
   const std::string without =
-      "without it, queue priorities and pointer addresses are not known: only clients say when "
-      "online work begins";
+      "without debugfs, sluice cannot read queue priorities and pointer addresses, and detects "
+      "online work only if a client announces it";
   const auto lockdown = first_line_in(here.prefix + "/sys/kernel/security/lockdown");
   if (mqds) {
     all.push_back({"debugfs", verdict::good, path + " can be read", "open(2)"});
@@ -349,21 +358,20 @@ std::vector<check> check_debugfs(const machine& here) {
     bool mounted = false;
     for (std::string line; std::getline(mounts, line);)
       mounted |= line.find(" debugfs ") != std::string::npos;
-    all.push_back({"debugfs", verdict::note, path + " is not there",
-                   mounted ? "open(2); /proc/self/mounts has a debugfs"
-                           : "open(2); /proc/self/mounts has no debugfs",
+    all.push_back({"debugfs", verdict::note, path + " does not exist",
+                   mounted ? "open(2); /proc/self/mounts lists a debugfs"
+                           : "open(2); /proc/self/mounts lists no debugfs",
                    (mounted ? "" : "mount -t debugfs none /sys/kernel/debug; ") + without});
   } else {
     all.push_back({"debugfs", verdict::note,
                    fmt::format("{} cannot be read: {}", path, error_text(error)), "open(2)",
-                   "debugfs is root's: run as root; " + without});
+                   "only root may read debugfs: run as root; " + without});
   }
   const bool processes = ::access((here.where.debugfs + "/proc").c_str(), R_OK | X_OK) == 0;
   all.push_back({"debugfs processes", processes ? verdict::good : verdict::note,
-                 processes
-                     ? "the kernel tells when a process begins to use a GPU"
-                     : "not there: a new process is found when it opens the device, or at the "
-                       "next look (at most 1 s)",
+                 processes ? "sluice is notified when a process starts to use a GPU"
+                           : "does not exist: sluice detects a new process when the process opens "
+                             "the device, or at the next scan (within 1 s)",
                  here.where.debugfs + "/proc"});
   return all;
 }
@@ -372,11 +380,13 @@ std::vector<check> check_pointers(const machine& here, const kfd::node_view& nod
   std::vector<check> all;
   const std::string name = "queue pointers";
   const std::string how = here.where.debugfs + "/mqds; process_vm_readv(2)";
-  const std::string without = "pointer_polling notices its work only where a client reports it";
+  const std::string without =
+      "the policy pointer_polling detects work only if a client announces it";
   const auto seen = kfd::read_mqds(here.where);
   if (!seen) {
-    all.push_back({name, verdict::note, "nobody's: where they are is not known without debugfs",
-                   how, "as for debugfs; until then " + without});
+    all.push_back({name, verdict::note,
+                   "unknown: the addresses of the pointers are only in debugfs", how,
+                   "follow the advice for debugfs; until then, " + without});
     return all;
   }
   std::size_t readable = 0;
@@ -391,27 +401,29 @@ std::vector<check> check_pointers(const machine& here, const kfd::node_view& nod
         addresses.push_back({each.read_pointer_address, each.write_pointer_address});
     }
     std::size_t known = 0;
-    std::string why = "the driver's mqds does not show where they are";
+    std::string why = "the driver's mqds file does not list their addresses";
     auto pointers = kfd::queue_pointers::open({process.pid, process.start_time});
     if (!pointers) {
       if (pointers.error() == errc::unknown_target) continue;  // it has ended
-      why = "its memory may not be read: " + pointers.error().message() +
+      why = "no access to the memory of the process: " + pointers.error().message() +
             "; run as root, or with CAP_SYS_PTRACE";
     } else if ((*pointers)->watch(addresses) && (*pointers)->read()) {
       for (const auto& each : (*pointers)->values()) known += each.known ? 1U : 0U;
-      if (known < addresses.size()) why = "they lie in memory that cannot be read";
+      if (known < addresses.size()) why = "the pointers are in unreadable memory";
     }
     readable += std::min(known, compute);
     if (known >= compute) continue;
-    all.push_back({name, verdict::note,
-                   fmt::format("process {} ({}): {} of {} compute queues cannot be read: {}",
-                               process.pid, process.command, compute - known, compute, why),
-                   how, without});
+    all.push_back(
+        {name, verdict::note,
+         fmt::format("process {} ({}): the pointers of {} of {} compute queues cannot be read: {}",
+                     process.pid, process.command, compute - known, compute, why),
+         how, without});
   }
   if (all.empty()) {
     all.push_back({name, verdict::good,
-                   readable == 0 ? "nobody has a compute queue now"
-                                 : fmt::format("of all {} compute queues can be read", readable),
+                   readable == 0
+                       ? "no process has a compute queue now"
+                       : fmt::format("the pointers of all {} compute queues can be read", readable),
                    how});
   }
   return all;
@@ -425,14 +437,14 @@ std::vector<check> check_io_uring(const machine& here) {
       "io_uring_setup(2)" +
       (setting ? "; /proc/sys/kernel/io_uring_disabled is " + *setting : std::string{});
   if (error == 0) {
-    all.push_back({"io_uring", verdict::good, "granted", how});
+    all.push_back({"io_uring", verdict::good, "available", how});
     return all;
   }
   std::string advice = "use the epoll build (-DSLUICE_ASIO_BACKEND=epoll), or ";
   if (setting && *setting != "0")
     advice += "set kernel.io_uring_disabled=0";
   else if (error == ENOSYS)
-    advice += "a kernel with CONFIG_IO_URING";
+    advice += "use a kernel with CONFIG_IO_URING";
   else if (error == ENOMEM)
     advice += "raise the limit below";
   else
@@ -443,8 +455,11 @@ std::vector<check> check_io_uring(const machine& here) {
     ::getrlimit(RLIMIT_MEMLOCK, &limit);
     all.push_back(
         {"memlock", verdict::note,
-         fmt::format("{} bytes may be locked; before Linux 5.12 rings count", limit.rlim_cur),
-         "getrlimit(2)", "ulimit -l unlimited, or LimitMEMLOCK=infinity"});
+         fmt::format(
+             "this process may lock {} bytes; before Linux 5.12, io_uring uses locked memory",
+             limit.rlim_cur),
+         "getrlimit(2)",
+         "run ulimit -l unlimited, or set LimitMEMLOCK=infinity in the systemd unit"});
   }
   return all;
 }
@@ -452,21 +467,22 @@ std::vector<check> check_io_uring(const machine& here) {
 check check_pause(const machine& here) {
   const std::string path = here.files.disabled();
   const auto why = paused_why(here.files);
-  if (!why) return {"pause", verdict::good, "not paused", "no " + path};
+  if (!why) return {"pause", verdict::good, "not paused", path + " does not exist"};
   return {"pause", verdict::blocked,
           "paused: " + path + " exists" + (why->empty() ? "" : ": " + *why), "lstat(2)",
-          "everything runs until somebody says 'sluice unpause'"};
+          "run 'sluice unpause': sluice suspends no queue while it is paused"};
 }
 
 check check_owner_lock(const machine& here) {
   const std::string path = here.files.owner();
-  const std::string how = "access(2); a scheduler may be told another path";
-  if (may_change(path))
-    return {"owner lock", verdict::good, path + " can be taken by this user", how};
-  return {"owner lock", verdict::blocked,
-          path + " cannot be opened by this user, so a scheduler of this user does not start", how,
-          "run the scheduler as a user who may, or name another path: directory of [daemon] for "
-          "'sluice run' (and --directory here), a program's option owner_lock"};
+  const std::string how = "access(2); schedulers can be configured to use another path";
+  if (may_change(path)) return {"owner lock", verdict::good, "this user can open " + path, how};
+  return {
+      "owner lock", verdict::blocked,
+      path + " cannot be opened by this user, so a scheduler of this user cannot start", how,
+      "run the scheduler as a user who can open the file, or set another path: directory of "
+      "[daemon] for 'sluice run' (then use doctor --directory), or owner_lock in a program that "
+      "embeds sluice"};
 }
 
 std::vector<check> check_breakers(const machine& here, const kfd::node_view& node) {
@@ -474,10 +490,11 @@ std::vector<check> check_breakers(const machine& here, const kfd::node_view& nod
   auto open = kfd::breaker_store{here.breakers}.read(message);
   const std::string how =
       here.breakers +
-      ", which schedulers keep; resets that none of them heard of show in dmesg only";
+      ", which schedulers write; resets that no scheduler noticed are only in dmesg";
   if (!open)
-    return {{"breakers", verdict::unknown, message, here.breakers,
-             "until then a scheduler that starts does not know which GPUs to leave alone"}};
+    return {
+        {"breakers", verdict::unknown, message, here.breakers,
+         "make the file readable: a scheduler that starts now does not know the open breakers"}};
   drop_over(*open);
   const bool none_left = !node.gpus.empty() && std::ranges::all_of(node.gpus, [&](const auto& gpu) {
     return open->contains(gpu.id);
@@ -486,18 +503,19 @@ std::vector<check> check_breakers(const machine& here, const kfd::node_view& nod
   for (const auto& [gpu, each] : *open)
     all.push_back(
         {"breakers", none_left && node.find(gpu) != nullptr ? verdict::blocked : verdict::note,
-         fmt::format("{} is left alone: {}", gpu_name(node, gpu), breaker_text(gpu, each, node)),
+         fmt::format("{}: its breaker is open: {}", gpu_name(node, gpu),
+                     breaker_text(gpu, each, node)),
          how,
-         fmt::format(
-             "nothing on it is suspended; queues from before a reset are dead, so end their "
-             "processes; once it works again (dmesg): sluice breaker rearm {}",
-             number(gpu))});
+         fmt::format("end the processes whose queues are older than a reset, because these "
+                     "queues are lost; when the GPU works again (see dmesg), run sluice breaker "
+                     "rearm {}; until then, sluice suspends no queue on this GPU",
+                     number(gpu))});
   if (all.empty()) all.push_back({"breakers", verdict::good, "none is open", how});
   if (!may_change(here.breakers + ".lock"))
     all.push_back(
         {"breakers", verdict::note, here.breakers + " cannot be written by this user", "access(2)",
-         "a scheduler of this user forgets its open breakers when it ends, and this user "
-         "re-arms none: run as root, or name a file of this user's with SLUICE_BREAKERS"});
+         "run as root, or set SLUICE_BREAKERS to a file of this user: otherwise this user cannot "
+         "re-arm breakers, and a scheduler of this user loses its open breakers when it ends"});
   return all;
 }
 
@@ -554,7 +572,7 @@ std::string doctor_text(const std::vector<check>& all) {
                         each.how);
     if (!each.advice.empty()) text += fmt::format("         -> {}\n", each.advice);
   }
-  text += blocks(all) ? "preemption cannot work here until what is BLOCKED is mended\n"
+  text += blocks(all) ? "preemption does not work on this node: fix each BLOCKED check\n"
                       : "nothing blocks preemption\n";
   return text;
 }
@@ -582,13 +600,14 @@ subcommand add_doctor(CLI::App& program) {
   };
   const auto chosen = std::make_shared<options>();
   auto* const command =
-      program.add_subcommand("doctor", "Say whether preemption can work here, and what to do");
+      program.add_subcommand("doctor", "Check whether preemption works here and what blocks it");
   command->footer(
-      "Looks at the kernel, the driver, the GPUs, rights, debugfs and io_uring; says\n"
-      "how it knows. Changes nothing, traces nobody. Exit code 0: nothing blocks\n"
-      "preemption (there may be notes); 1: something does; 2: usage.");
-  command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
-  command->add_option("--directory", chosen->files.directory, "Where the node's files are")
+      "Checks the kernel, the driver, the GPUs, permissions, debugfs and io_uring, and\n"
+      "shows the source of each result. Changes nothing and traces no process.\n"
+      "Exit code 0: nothing blocks preemption (there may be notes); 1: preemption is\n"
+      "blocked; 2: invalid command line.");
+  command->add_flag("--json", chosen->json, "Print one line of JSON");
+  command->add_option("--directory", chosen->files.directory, "Directory of the node's files")
       ->capture_default_str()
       ->type_name("DIR");
   return {command, [chosen] {

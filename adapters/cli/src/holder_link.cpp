@@ -92,8 +92,7 @@ void holder_server::serve(const std::function<std::string(std::string_view)>& an
   if (!peer) return;
   const auto who = peer_of(peer.get());
   if (!who || (who->uid != 0 && who->uid != ::geteuid())) {
-    write_line(peer.get(), fmt::format("error it was started by user {}; ask as that user or root",
-                                       ::geteuid()));
+    write_line(peer.get(), fmt::format("error run this command as user {} or root", ::geteuid()));
     return;
   }
   if (const auto request = read_line(peer.get(), peer_patience_ms))

@@ -90,8 +90,8 @@ int show_once(const hqds_options& chosen, picture which) {
   const auto text = read_whole_file(path, largest_table);
   if (!text) {
     complain(
-        fmt::format("cannot read {}: {}; it takes root and a mounted debugfs, see 'sluice "
-                    "doctor'",
+        fmt::format("cannot read {}: {}; run as root with debugfs mounted (see 'sluice "
+                    "doctor')",
                     path, text.error().message()));
     return exit_failed;
   }
@@ -105,7 +105,8 @@ int show_once(const hqds_options& chosen, picture which) {
     for (const auto& word : chosen.gpus) {
       const auto* const gpu = find_gpu(node, word);
       if (gpu == nullptr) {
-        complain(fmt::format("--gpu {}: no such GPU; 'sluice queues' lists them", printable(word)));
+        complain(
+            fmt::format("--gpu {}: no such GPU; 'sluice queues' lists the GPUs", printable(word)));
         return exit_failed;
       }
       wanted.push_back(gpu->id);
@@ -121,7 +122,7 @@ int show_once(const hqds_options& chosen, picture which) {
       chosen.json ? print(hqds_json(slots, taken))
                   : print(head_of(which) + hqds_text(slots, taken, node, terminal_width()));
   if (slots.problems)
-    complain(fmt::format("{} lines of {} were not understood, the first is {}: {}",
+    complain(fmt::format("{} lines of {} have an unknown format; the first is line {}: {}",
                          slots.problems.count, path, slots.problems.first_line,
                          slots.problems.first_text));
   return printed ? exit_done : exit_failed;
@@ -174,12 +175,13 @@ std::string hqds_text(const kfd::hqds& slots, const std::vector<slot_view>& take
   };
   std::string out;
   for (const auto& use : kfd::occupancy(slots))
-    out += fmt::format("GPU {}: {} of {} compute slots taken\n", gpu_text(use.gpu), use.active,
+    out += fmt::format("GPU {}: {} of {} compute slots in use\n", gpu_text(use.gpu), use.active,
                        use.slots);
   for (const auto id : slots.stopped)
-    out += fmt::format("GPU {}: stopped by the driver (is it being reset?), nothing is known\n",
-                       gpu_text(id));
-  if (out.empty()) out = "the driver shows no slots\n";
+    out +=
+        fmt::format("GPU {}: stopped by the driver, perhaps for a reset; its slots are unknown\n",
+                    gpu_text(id));
+  if (out.empty()) out = "the driver reports no slots\n";
   using enum table::align;
   table rows{{{"GPU", right},
               {"XCC", right},
@@ -227,14 +229,13 @@ json::value hqds_json(const kfd::hqds& slots, const std::vector<slot_view>& take
 subcommand add_hqds(CLI::App& program) {
   const auto chosen = std::make_shared<hqds_options>();
   auto* const command =
-      program.add_subcommand("hqds", "Show the hardware queue slots and what waits in them");
+      program.add_subcommand("hqds", "Show hardware queue slots and their backlog");
   command->footer(
-      "BACKLOG: packets of 64 bytes that the GPU has not taken yet (write pointer less\n"
-      "read pointer). A process is named where mqds proves whose the ring is. Reads\n"
-      "registers through debugfs, which wakes the GPU; needs root.\n" +
+      "BACKLOG: 64-byte packets that the GPU has not read yet (write pointer minus read\n"
+      "pointer). PID and COMMAND: owner of the queue (file mqds); '-' if unknown. Needs\n"
+      "root. Reads registers through debugfs, which wakes the GPU.\n" +
       std::string{exit_codes});
-  command
-      ->add_option("--gpu", chosen->gpus, "Only these: gpu_id, ordinal, PCI address or unique id")
+  command->add_option("--gpu", chosen->gpus, "Only these GPUs: gpu_id, ordinal, PCI or unique id")
       ->type_name("GPU");
   command
       ->add_option_function<std::string>(
@@ -242,14 +243,14 @@ subcommand add_hqds(CLI::App& program) {
           [chosen](const std::string& text) {
             const auto value = parse_duration(text.empty() ? "1s" : text);
             if (!value || *value < 10ms || *value > 1h)
-              throw CLI::ValidationError(
-                  "--watch", "'" + text + "' is no time from 10ms to 1h, such as 500ms or 2s");
+              throw CLI::ValidationError("--watch",
+                                         "invalid duration '" + text + "': expected 10ms to 1h");
             chosen->interval = *value;
           },
-          "Again and again, until Ctrl-C; every 1s unless given")
+          "Repeat at this interval until Ctrl-C [1s]")
       ->expected(0, 1)
       ->type_name("TIME");
-  command->add_flag("--json", chosen->json, "For scripts: one line of JSON each time");
+  command->add_flag("--json", chosen->json, "Print one line of JSON each time");
   return {command, [chosen] { return show(*chosen); }};
 }
 

@@ -38,13 +38,15 @@ struct jobs_options {
 };
 
 CLI::Validator a_span() {
-  return {[](std::string& given) -> std::string {
-            const auto value = parse_duration(given);
-            if (value && *value > 0s && *value <= 1'000'000h) return {};
-            return fmt::format("'{}' is no duration with a unit, such as 24h or 90min",
-                               printable(given));
-          },
-          ""};
+  return {
+      [](std::string& given) -> std::string {
+        const auto value = parse_duration(given);
+        if (value && *value > 0s && *value <= 1'000'000h) return {};
+        return fmt::format(
+            "invalid duration '{}': expected more than 0s, up to 1000000h, such as 24h or 90min",
+            printable(given));
+      },
+      ""};
 }
 
 /// "3 h 12 min", "41 min", "1.0 s", "12 ms".
@@ -82,12 +84,12 @@ std::string sentence_of(const job_sum& sum) {
   const job_record& of = sum.whole;
   std::string made =
       fmt::format("{} ({}): {} wall", printable(of.group), printable(of.user), span_text(of.wall));
-  if (sum.processes > 1) made += fmt::format(" of {} processes", sum.processes);
+  if (sum.processes > 1) made += fmt::format(" in {} processes", sum.processes);
   made += fmt::format(", {}suspended {} ({}), {} times, longest {}",
                       of.observed ? "would have been " : "", span_text(of.suspended), share_of(of),
                       of.suspensions, span_text(of.longest));
   if (const std::string limits = limits_of(of); !limits.empty())
-    made += "; made to run by the limits: " + limits;
+    made += "; resumes forced by limits: " + limits;
   if (of.simulated) made += "; on a simulated device";
   return made + "\n";
 }
@@ -151,13 +153,14 @@ int show(const jobs_options& chosen) {
     const int error = errno;
     if (!read_lines(file, book) && !moved) {
       complain(fmt::format(
-          "{}: cannot be read: {}; {}, or give the log: journalctl -u sluice | sluice jobs -",
+          "{}: cannot read the jobs file: {}; {}, or read the log: journalctl -u sluice | sluice "
+          "jobs -",
           printable(chosen.file), std::strerror(error),
-          error == ENOENT ? fmt::format("no process has ended yet, or the daemon writes elsewhere: "
-                                        "set jobs = \"{}\" in [daemon] of its configuration and "
-                                        "start it anew, name the file that stands there",
+          error == ENOENT ? fmt::format("no process has ended yet, or jobs of [daemon] does not "
+                                        "name this file: pass the file that jobs names, or set "
+                                        "jobs = \"{}\" in [daemon] and restart the daemon",
                                         printable(chosen.file))
-                          : "name the file that [daemon] jobs names"));
+                          : "check its permissions, or pass the file that jobs of [daemon] names"));
       return exit_failed;
     }
   }
@@ -165,8 +168,7 @@ int show(const jobs_options& chosen) {
   auto groups = book.groups();
   keep_user(processes, chosen.user);
   keep_user(groups, chosen.user);
-  if (book.damaged() != 0)
-    complain(fmt::format("{} lines are damaged and left out", book.damaged()));
+  if (book.damaged() != 0) complain(fmt::format("skipped {} malformed job lines", book.damaged()));
   if (chosen.json) {
     json::array jobs;
     json::array sums;
@@ -180,8 +182,9 @@ int show(const jobs_options& chosen) {
                : exit_failed;
   }
   if (processes.empty())
-    return print(
-               fmt::format("no process ended, or ran for an hour, in the last {}\n", chosen.since))
+    return print(fmt::format("no job lines in the last {}: the daemon writes a line when a process "
+                             "ends, and every hour while the process runs\n",
+                             chosen.since))
                ? exit_done
                : exit_failed;
   constexpr auto right = table::align::right;
@@ -196,14 +199,14 @@ int show(const jobs_options& chosen) {
                {"JOB", table::align::left, true},
                {"ROLE"},
                {"GPUS", table::align::left, true},
-               {"NOW"}});
+               {"LAST SEEN"}});
   for (const job_sum& each : processes) {
     const job_record& of = each.whole;
     shown.add({share_of(of), span_text(of.suspended), std::to_string(of.suspensions),
                span_text(of.longest), span_text(of.wall), std::to_string(of.pid),
                printable(of.command), printable(of.user), printable(of.group),
                std::string{to_string(of.what)}, gpus_of(of),
-               of.end == observe::job_end::ended ? "ended" : "ran on"});
+               of.end == observe::job_end::ended ? "ended" : "running"});
   }
   std::string text = shown.text(terminal_width()) + "\n";
   for (const job_sum& each : groups)
@@ -215,22 +218,21 @@ int show(const jobs_options& chosen) {
 
 subcommand add_jobs(CLI::App& program) {
   const auto chosen = std::make_shared<jobs_options>();
-  auto* const command =
-      program.add_subcommand("jobs", "Show how long jobs were suspended, and why they ran");
+  auto* const command = program.add_subcommand("jobs", "Show how long jobs were suspended");
   command->footer(
-      "Reads what 'sluice run' wrote ([daemon] jobs): a line for each process at its\n"
-      "end, and for each hour of one that goes on. A log serves as well:\n"
+      "Reads the jobs file of 'sluice run' ([daemon] jobs). The daemon writes a line\n"
+      "when a process ends, and every hour while the process runs. To read the log:\n"
       "  journalctl -u sluice | sluice jobs -\n"
-      "Times of a job are added up over its processes.\n"
-      "Exit code 0: done; 1: the file cannot be read; 2: wrong command line.");
-  command->add_option("FILE", chosen->file, "The jobs file, and FILE.1; -: standard input")
+      "The times of a job are the sums over its processes.\n"
+      "Exit code 0: done; 1: the file cannot be read; 2: invalid command line.");
+  command->add_option("FILE", chosen->file, "Jobs file, read with FILE.1; '-' is standard input")
       ->capture_default_str();
-  command->add_option("--since", chosen->since, "Of lines written in this time until now")
+  command->add_option("--since", chosen->since, "Only lines written in the last TIME")
       ->check(a_span())
       ->capture_default_str()
       ->type_name("TIME");
-  command->add_option("--user", chosen->user, "Of this user's processes")->type_name("NAME");
-  command->add_flag("--json", chosen->json, "For programs");
+  command->add_option("--user", chosen->user, "Only processes of this user")->type_name("NAME");
+  command->add_flag("--json", chosen->json, "Print one line of JSON");
   return {command, [chosen] { return show(*chosen); }};
 }
 

@@ -71,57 +71,76 @@ std::vector<choice_kind> arrival_kinds() {
        "independent arrivals at a constant rate",
        {parameter::number("rate", 2.5, 1e-3, 1e5, "requests per second")}},
       {"bursty",
-       "two states, quiet and burst, each for an exponential time (MMPP)",
-       {parameter::number("quiet", 0.5, 0, 1e5, "requests per second"),
-        parameter::number("burst", 20, 1e-3, 1e5, "requests per second"),
-        parameter::span("quiet_for", 2s, 1ms, 24h, "mean length"),
-        parameter::span("burst_for", 500ms, 1ms, 24h, "mean length")}},
+       "alternating quiet periods and bursts of exponentially distributed length (MMPP)",
+       {parameter::number("quiet", 0.5, 0, 1e5, "requests per second while quiet"),
+        parameter::number("burst", 20, 1e-3, 1e5, "requests per second in a burst"),
+        parameter::span("quiet_for", 2s, 1ms, 24h, "mean length of a quiet period"),
+        parameter::span("burst_for", 500ms, 1ms, 24h, "mean length of a burst")}},
       {"diurnal",
-       "Poisson, with a rate that goes from low to high and back",
-       {parameter::number("low", 0.5, 0, 1e5, "requests per second"),
-        parameter::number("high", 5, 1e-3, 1e5, "requests per second"),
-        parameter::span("period", 10min, 1s, 24h, "of the wave")}},
-      {"interactive", "what examples/demo generates: bursts of half a second", {}},
+       "Poisson arrivals whose rate rises from low to high and falls again",
+       {parameter::number("low", 0.5, 0, 1e5, "lowest rate, requests per second"),
+        parameter::number("high", 5, 1e-3, 1e5, "highest rate, requests per second"),
+        parameter::span("period", 10min, 1s, 24h, "length of one cycle")}},
+      {"interactive", "the arrivals of examples/demo: bursts of 500 ms", {}},
       {"trace",
-       "the file of --trace",
-       {parameter::number("speedup", 1, 0.01, 1000, "how much faster than they came")}},
+       "arrivals from the file of --trace",
+       {parameter::number("speedup", 1, 0.01, 1000,
+                          "factor that speeds up the arrivals of the file")}},
   };
 }
 
 std::vector<choice_kind> service_kinds() {
   const std::vector<parameter> shared{
-      parameter::number("prefill_occupancy", 1, 0.01, 1, "share of the wave slots"),
-      parameter::number("decode_occupancy", 0.5, 0.01, 1, "share of the wave slots"),
-      parameter::span("drain", 1h, 0s, 24h, "how long after the window requests are served"),
-      parameter::number("prefill_rate", 0, 1, 1e9, "tokens per second").but_optional(),
-      parameter::span("decode_token", 0s, 1ns, 10s, "GPU time of a token").but_optional()};
+      parameter::number("prefill_occupancy", 1, 0.01, 1,
+                        "share of the wave slots that prefill occupies"),
+      parameter::number("decode_occupancy", 0.5, 0.01, 1,
+                        "share of the wave slots that decode occupies"),
+      parameter::span("drain", 1h, 0s, 24h,
+                      "time after the arrivals in which unfinished requests are still served"),
+      parameter::number("prefill_rate", 0, 1, 1e9, "prefilled tokens per second").but_optional(),
+      parameter::span("decode_token", 0s, 1ns, 10s, "GPU time per decoded token").but_optional()};
   std::vector<parameter> batching = shared;
-  batching.push_back(parameter::span("decode_step", 0s, 0s, 10s, "GPU time of a step beside that"));
-  batching.push_back(parameter::span("host_gap", 200us, 0s, 10s, "between two steps"));
-  batching.push_back(parameter::count("largest_batch", 64, 1, 100000, "requests in a step"));
+  batching.push_back(parameter::span("decode_step", 0s, 0s, 10s,
+                                     "GPU time per step, in addition to the time of its tokens"));
+  batching.push_back(parameter::span("host_gap", 200us, 0s, 10s, "host time between two steps"));
+  batching.push_back(
+      parameter::count("largest_batch", 64, 1, 100000, "maximum number of requests in one step"));
   return {
-      {"continuous", "continuous batching: admit, prefill, a token for each per step", batching},
-      {"fifo", "one request after the other, each in one go", shared}};
+      {"continuous",
+       "continuous batching: a step admits, prefills, and decodes one token per request", batching},
+      {"fifo", "one request at a time, from start to end", shared}};
 }
 
 std::vector<choice_kind> offline_kinds() {
   std::vector<parameter> all{
       parameter::span("kernel_low", 0s, 100ns, 10min, "shortest kernel").but_optional(),
-      parameter::span("kernel_high", 0s, 100ns, 10min, "longest, uniform").but_optional(),
-      parameter::number("occupancy_low", 0, 0.001, 1, "share of the wave slots").but_optional(),
-      parameter::number("occupancy_high", 0, 0.001, 1, "the same").but_optional(),
-      parameter::count("queues", 0, 1, 64, "per process and GPU").but_optional(),
-      parameter::count("depth", 0, 1, 1024, "kernels in flight per queue").but_optional(),
-      parameter::count("step", 0, 0, 1024, "kernels per queue, then the host waits; 0: never")
+      parameter::span("kernel_high", 0s, 100ns, 10min,
+                      "longest kernel; lengths are uniformly distributed")
           .but_optional(),
-      parameter::span("gap_low", 0s, 0s, 1min, "host work between steps").but_optional(),
-      parameter::span("gap_high", 0s, 0s, 1min, "the same, uniform").but_optional(),
-      parameter::count("processes", 1, 1, 64, "on each GPU"),
-      parameter::flag("gang", false, "one process per GPU is a rank; a step ends in an all-reduce"),
-      parameter::span("all_reduce", 500us, 0s, 10s, "exchange, once all ranks are there"),
-      parameter::number("all_reduce_occupancy", 0.25, 0.001, 1, "held until all ranks are there")};
-  return {{"long", "one queue kept 4 deep, kernels of 20 to 200 ms, full occupancy", all},
-          {"train", "3 queues, steps of 8 kernels of 10 us to 5 ms, 1 ms of host work", all}};
+      parameter::number("occupancy_low", 0, 0.001, 1, "lowest share of the wave slots")
+          .but_optional(),
+      parameter::number("occupancy_high", 0, 0.001, 1, "highest share of the wave slots")
+          .but_optional(),
+      parameter::count("queues", 0, 1, 64, "queues per process and GPU").but_optional(),
+      parameter::count("depth", 0, 1, 1024, "kernels in flight per queue").but_optional(),
+      parameter::count("step", 0, 0, 1024,
+                       "kernels per queue before the host waits; 0: the host never waits")
+          .but_optional(),
+      parameter::span("gap_low", 0s, 0s, 1min, "shortest host work between steps").but_optional(),
+      parameter::span("gap_high", 0s, 0s, 1min,
+                      "longest host work between steps; uniformly distributed")
+          .but_optional(),
+      parameter::count("processes", 1, 1, 64, "processes on each GPU"),
+      parameter::flag("gang", false,
+                      "processes are ranks, one per GPU; each step ends in an all-reduce"),
+      parameter::span("all_reduce", 500us, 0s, 10s,
+                      "time of the all-reduce after all ranks have arrived"),
+      parameter::number("all_reduce_occupancy", 0.25, 0.001, 1,
+                        "share of the wave slots that a waiting rank occupies")};
+  return {
+      {"long", "1 queue with 4 kernels in flight, kernels of 20 to 200 ms, full occupancy", all},
+      {"train", "3 queues, steps of 8 kernels of 10 us to 5 ms, 1 ms of host work between steps",
+       all}};
 }
 
 /// As CLI::Range, which lets NaN pass.
@@ -130,7 +149,8 @@ CLI::Validator number_from(double least, double most) {
             double value = 0;
             if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most)
               return {};
-            return fmt::format("'{}' is no number from {:g} to {:g}", printable(text), least, most);
+            return fmt::format("invalid number '{}': expected {:g} to {:g}", printable(text), least,
+                               most);
           },
           fmt::format("in [{:g} - {:g}]", least, most)};
 }
@@ -151,11 +171,13 @@ checked<duration> read_duration(const std::string& text, std::string_view option
                                 duration least = 1ns) {
   const auto value = parse_duration(text);
   if (!value) {
-    return failure(fmt::format("{} {}: must be a time with a unit, as 90s or 1h", option, text));
+    return failure(
+        fmt::format("{}: invalid duration '{}': expected a number with a unit, such as 90s or 1h",
+                    option, text));
   }
   if (*value < least) {
-    return failure(
-        fmt::format("{} {}: must be {}", option, text, least > 0ns ? "more than 0" : "0s or more"));
+    return failure(fmt::format("{}: invalid duration '{}': expected {}", option, text,
+                               least > 0ns ? "more than 0s" : "0s or more"));
   }
   return *value;
 }
@@ -172,20 +194,22 @@ checked<lab::arrival_source> make_source(const std::string& text, const lab_opti
     length = *read;
   }
   const duration window = length.value_or(asked.sweep ? 2min : 10min);
-  if (window > 24h) return failure(fmt::format("--duration {}: at most 24h", asked.duration));
+  if (window > 24h)
+    return failure(
+        fmt::format("--duration: invalid duration '{}': expected at most 24h", asked.duration));
   const parameters& with = given->values;
   for (const char* const rate : {"rate", "quiet", "burst", "high"}) {
     if (!with.has(rate)) continue;
     const double most = with.number(rate) * std::chrono::duration<double>(window).count();
     if (most > static_cast<double>(lab::most_requests)) {
-      return failure(
-          fmt::format("--arrivals {}: {} of {:g} a second may bring {:.0f} requests in {}; at most "
-                      "{} are taken: make it smaller, or --duration shorter",
-                      text, rate, with.number(rate), most, to_text(window), lab::most_requests));
+      return failure(fmt::format(
+          "--arrivals {}: {} of {:g} per second may generate {:.0f} requests in {}, but "
+          "the limit is {}; reduce the rate or --duration",
+          text, rate, with.number(rate), most, to_text(window), lab::most_requests));
     }
   }
   if (given->name == "trace") {
-    if (asked.trace.empty()) return failure("--arrivals trace: name the file with --trace FILE");
+    if (asked.trace.empty()) return failure("--arrivals trace: no file is given; add --trace FILE");
     auto read = lab::read_trace_file(asked.trace);
     if (read.has_error()) return read.error();
     lab::arrivals cut = lab::speed_up(std::move(*read), with.number("speedup"));
@@ -245,7 +269,8 @@ checked<lab::study_spec::named_offline> make_offline(const std::string& text) {
   if (shape.gap_low > shape.gap_high) return wrong("gap_low must be at most gap_high");
   made.processes = given_or(with, "processes", 1u);
   made.gang = with.flag("gang");
-  if (made.gang && shape.kernels_per_step == 0) return wrong("a gang needs steps: step=N");
+  if (made.gang && shape.kernels_per_step == 0)
+    return wrong("a gang needs steps; set step=N, with N of at least 1");
   made.all_reduce = with.span("all_reduce");
   made.all_reduce_occupancy = with.number("all_reduce_occupancy");
   return lab::study_spec::named_offline{text, made};
@@ -269,8 +294,8 @@ checked<bool> set_service(const std::string& text, lab::study_spec& spec) {
     spec.common.decode_step = with.span("decode_step");
   }
   if (with.has("prefill_rate") != with.has("decode_token")) {
-    return failure(fmt::format(
-        "--service {}: prefill_rate and decode_token are given together, or neither", text));
+    return failure(
+        fmt::format("--service {}: prefill_rate and decode_token must be given together", text));
   }
   if (with.has("prefill_rate")) {
     spec.costs.emplace();
@@ -298,8 +323,8 @@ checked<lab::targets> read_targets(const std::string& text, lab::service_kind se
   const bool tokens = given->values.has("ttft") || given->values.has("itl");
   if (tokens && service == lab::service_kind::fifo) {
     return failure(fmt::format(
-        "--target {}: --service fifo makes no tokens, so there is nothing that ttft and itl would "
-        "hold for; request may have a target",
+        "--target {}: --service fifo generates no tokens, so ttft and itl cannot have targets; "
+        "set only request",
         text));
   }
   for (const span_kind each : {span_kind::request, span_kind::ttft, span_kind::itl}) {
@@ -319,8 +344,9 @@ void note_on_slice(const policy_registry& known, const std::string& who, const s
   }
   const duration slice = values.span("slice");
   if (slice <= most) return;
-  complain(fmt::format("note: {}: a slice of {} never passes: max_suspend, {}, ends the hold first",
-                       who, to_text(slice), to_text(most)));
+  complain(fmt::format(
+      "note: {}: the slice of {} is longer than max_suspend ({}), which ends the hold first", who,
+      to_text(slice), to_text(most)));
 }
 
 /// The limits of a configuration, and its policy as one more row.
@@ -332,8 +358,8 @@ checked<bool> set_config(const std::string& path, const policy_registry& known,
   spec.common.limits = *loaded;
   if (loaded->policy_time_limit != scheduler_config{}.policy_time_limit) {
     complain(
-        fmt::format("note: {}: policy_time_limit has no effect in the laboratory, where a "
-                    "policy's turn takes no time",
+        fmt::format("note: {}: policy_time_limit has no effect in the lab: a policy's turn "
+                    "takes no virtual time",
                     path));
   }
   std::vector<std::string> problems;
@@ -353,7 +379,9 @@ checked<lab::study_spec> make_spec(const lab_options& asked, const policy_regist
       sim::profile machine = sim::load_profile(sim::find_profile(each));
       if (asked.gpus != 0) sim::set_gpu_count(machine, asked.gpus);
       if (machine.gpus.size() > 8) {
-        return failure(fmt::format("--profile {}: the laboratory has at most 8 GPUs", each));
+        return failure(fmt::format(
+            "--profile {}: the profile has more than 8 GPUs, the limit of the lab; pass --gpus N",
+            each));
       }
       spec.profiles.push_back({each, std::move(machine)});
     } catch (const sim::profile_error& wrong) {
@@ -365,8 +393,8 @@ checked<lab::study_spec> make_spec(const lab_options& asked, const policy_regist
   };
   if (!asked.trace.empty() &&
       std::none_of(asked.arrivals.begin(), asked.arrivals.end(), is_trace)) {
-    return failure(fmt::format(
-        "--trace {}: nobody reads it; the arrivals are its with --arrivals trace", asked.trace));
+    return failure(
+        fmt::format("--trace {}: the file is not used; add --arrivals trace", asked.trace));
   }
   for (const auto& each : asked.arrivals) {
     auto made = make_source(each, asked);
@@ -381,8 +409,8 @@ checked<lab::study_spec> make_spec(const lab_options& asked, const policy_regist
   if (auto set = set_service(asked.service, spec); set.has_error()) return set.error();
   if (spec.costs && !asked.loads.empty()) {
     return failure(fmt::format(
-        "--load: --service {} says with prefill_rate and decode_token what requests need, and the "
-        "load comes out of that: leave one of the two out",
+        "--load: the load already follows from prefill_rate and decode_token of --service {}; omit "
+        "--load, or these two parameters",
         asked.service));
   }
   spec.loads = asked.loads;
@@ -419,10 +447,10 @@ checked<lab::study_spec> make_spec(const lab_options& asked, const policy_regist
   for (const lab::contender& each : spec.policies) {
     const std::string need = lab::unmet_need(*each.make(), lab::marks_in(spec.common));
     if (need.empty()) continue;
-    return failure(fmt::format(
-        "--policy {} {}: {}; choose another policy", each.name, need,
-        asked.no_clients ? "with --no-clients nobody marks anything"
-                         : "servers of --service " + asked.service + " mark request alone"));
+    return failure(fmt::format("--policy {} {}: {}; choose another policy", each.name, need,
+                               asked.no_clients ? "with --no-clients no client marks its work"
+                                                : "servers of --service " + asked.service +
+                                                      " mark only the span request"));
   }
   spec.split = asked.split;
   spec.first_seed = asked.seed;
@@ -448,7 +476,7 @@ checked<lab::sweep_axes> make_axes(const lab_options& asked) {
     const auto length = parse_duration(each);
     if (!length || *length < 1us || *length > 10s) {
       return failure(
-          fmt::format("--sweep-kernel {}: must be a time with a unit from 1us to 10s", each));
+          fmt::format("--sweep-kernel: invalid duration '{}': expected 1us to 10s", each));
     }
     made.kernels.push_back(*length);
   }
@@ -458,10 +486,10 @@ checked<lab::sweep_axes> make_axes(const lab_options& asked) {
         each.find("kernel_high=") == std::string::npos) {
       continue;
     }
-    return failure(
-        fmt::format("--offline {}: leave kernel_low and kernel_high out; in a sweep --sweep-kernel "
-                    "says how long kernels are",
-                    each));
+    return failure(fmt::format(
+        "--offline {}: kernel_low and kernel_high conflict with --sweep; set the kernel "
+        "lengths with --sweep-kernel",
+        each));
   }
   return made;
 }
@@ -502,7 +530,7 @@ int run(const lab_options& asked) {
     if (!each->ready()) return exit_failed;
   }
   // They log as live ones do; nobody shall take it for that.
-  const marked_logs marked("in the laboratory", lab::run_in_progress);
+  const marked_logs marked("in the lab", lab::run_in_progress);
   const auto began = clock::now();
   const auto made = lab::run_study(*spec);
   if (made.has_error()) {
@@ -539,14 +567,14 @@ int run(const lab_options& asked) {
 subcommand add_lab(CLI::App& program) {
   const auto chosen = std::make_shared<lab_options>();
   auto* const command =
-      program.add_subcommand("lab", "Judge policies on a simulated node in virtual time");
+      program.add_subcommand("lab", "Compare policies on a simulated node in virtual time");
   command->footer("Arrivals:\n" + lab::describe(arrival_kinds()) + "Services:\n" +
                   lab::describe(service_kinds()) + "Offline loads:\n" +
                   lab::describe(offline_kinds()));
   command
       ->add_option("--policy", chosen->policies,
-                   "Policy to judge: a name (see sluice policy), or a plugin's file (.so, .py); "
-                   "several with several --policy")
+                   "Policy to compare: a name (see 'sluice policy') or a plugin file (.so, .py); "
+                   "may be repeated")
       ->type_name("NAME|FILE[:KEY=VALUE,...]")
       ->take_all();
   const auto list = [&](const char* name, std::vector<std::string>& into, const char* help) {
@@ -556,13 +584,14 @@ subcommand add_lab(CLI::App& program) {
         ->take_all();
   };
   command
-      ->add_option("--profile", chosen->profiles, "mi300x, mi300x-batch, gfx1100, or a TOML file")
+      ->add_option("--profile", chosen->profiles,
+                   "Simulated GPU: mi300x, mi300x-batch, gfx1100, or a TOML file")
       ->capture_default_str()
       ->type_name("NAME|FILE")
       ->take_all();
-  list("--arrivals", chosen->arrivals, "When requests come (below)");
-  list("--offline", chosen->offline, "What runs beside them (below)");
-  command->add_option("--service", chosen->service, "How requests are served (below)")
+  list("--arrivals", chosen->arrivals, "When requests arrive (see below)");
+  list("--offline", chosen->offline, "Offline load on the same GPUs (see below)");
+  command->add_option("--service", chosen->service, "How requests are served (see below)")
       ->capture_default_str()
       ->type_name("NAME[:...]");
   command
@@ -571,59 +600,68 @@ subcommand add_lab(CLI::App& program) {
       ->delimiter(',')
       ->check(number_from(0.001, 0.99))
       ->type_name("L,...");
-  command->add_option("--trace", chosen->trace, "Arrivals in the Azure LLM trace format")
+  command->add_option("--trace", chosen->trace, "File with arrivals in the Azure LLM trace format")
       ->type_name("FILE");
   command
-      ->add_option("--duration", chosen->duration,
-                   "Length of the arrivals [10min; with --sweep 2min]; of a trace its busiest "
-                   "stretch [all]")
+      ->add_option(
+          "--duration", chosen->duration,
+          "Time in which requests arrive [10min; with --sweep 2min]; for a trace: its busiest "
+          "part of this length [the whole trace]")
       ->type_name("TIME");
-  command->add_option("--gpus", chosen->gpus, "Number of GPUs [the profile's]")
+  command->add_option("--gpus", chosen->gpus, "Number of GPUs [as in the profile]")
       ->check(CLI::Range(1, 8))
       ->type_name("N");
   command
-      ->add_option("--target", chosen->targets,
-                   "What counts as a miss: request=1s,ttft=200ms,itl=50ms")
+      ->add_option(
+          "--target", chosen->targets,
+          "Latencies above which a request is a miss, such as request=1s,ttft=200ms,itl=50ms")
       ->type_name("SPAN=TIME,...");
   command
-      ->add_option("--split", chosen->split,
-                   "Online's share under a static split [its load and half of the rest]")
+      ->add_option(
+          "--split", chosen->split,
+          "Share of the GPU for online work in a static split [the load plus half of the rest]")
       ->check(number_from(0.05, 0.95))
       ->type_name("SHARE");
   command
       ->add_option("--config", chosen->config,
-                   "TOML file: the limits of its [scheduler]; its [policy] is one more row")
+                   "TOML file: use the limits in its [scheduler] and add its [policy] as a row")
       ->type_name("FILE");
   command
       ->add_option("--reaction", chosen->reaction,
-                   "From a mark or a call's end to the scheduler's turn [100us]")
+                   "Time from a mark, or the end of a driver call, to the scheduler's turn [100us]")
       ->type_name("TIME");
   command
-      ->add_option("--wake-up", chosen->wake_up,
-                   "From a kernel's end to its host's next submission, gaps aside [170us]")
+      ->add_option(
+          "--wake-up", chosen->wake_up,
+          "Time from the end of a kernel to its host's next submission, without host work [170us]")
       ->type_name("TIME");
   command
-      ->add_option("--warm-up", chosen->warm_up,
-                   "How long offline work has run before the arrivals begin [3s, and at least 1 s "
-                   "more than attach_after]")
+      ->add_option(
+          "--warm-up", chosen->warm_up,
+          "Duration of offline work before the first arrival [3s, or attach_after + 1s if longer]")
       ->type_name("TIME");
   command->add_flag("--no-clients", chosen->no_clients,
-                    "Servers say nothing of their work: only policies that look at the pointers of "
-                    "their queues know of it");
-  command->add_option("--seed", chosen->seed, "The first seed")
+                    "Simulate servers that are not clients; only policies that read queue pointers "
+                    "detect online work");
+  command->add_option("--seed", chosen->seed, "First seed")
       ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 53U))
       ->capture_default_str();
-  command->add_option("--seeds", chosen->seeds, "How many, for a mean and its 95 % interval")
+  command
+      ->add_option(
+          "--seeds", chosen->seeds,
+          "Number of seeds; with several, results are means with a 95 % confidence interval")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--threads", chosen->threads, "[one per processor] The output is the same")
+  command
+      ->add_option("--threads", chosen->threads,
+                   "Number of threads; the output is the same for every number [one per processor]")
       ->check(CLI::Range(1, 1024));
   auto* const sweep = command->add_flag(
       "--sweep", chosen->sweep,
-      "Over what suspending costs and how long offline kernels are: from where on does it pay?");
+      "Vary suspend costs and offline kernel lengths; report where suspending shortens online p99");
   command
       ->add_option("--sweep-cost", chosen->sweep_costs,
-                   "Times the profile's costs of suspends and resumes")
+                   "Factors by which to multiply the profile's suspend and resume costs")
       ->needs(sweep)
       ->delimiter(',')
       ->check(number_from(0.01, 100))
@@ -635,17 +673,20 @@ subcommand add_lab(CLI::App& program) {
       ->needs(sweep)
       ->delimiter(',')
       ->type_name("TIME,...");
-  command->add_option("--csv-sweep", chosen->csv_sweep, "A row per contender and point of a sweep")
+  command
+      ->add_option("--csv-sweep", chosen->csv_sweep,
+                   "Write one CSV row per policy or baseline and point of the sweep")
       ->needs(sweep)
       ->type_name("FILE");
-  command->add_option("--csv-requests", chosen->csv_requests, "A row per request")
+  command->add_option("--csv-requests", chosen->csv_requests, "Write one CSV row per request")
       ->type_name("FILE");
-  command->add_option("--csv-decisions", chosen->csv_decisions, "A row per driver call")
+  command->add_option("--csv-decisions", chosen->csv_decisions, "Write one CSV row per driver call")
       ->type_name("FILE");
-  command->add_option("--json", chosen->json, "All figures")->type_name("FILE");
+  command->add_option("--json", chosen->json, "Write all results as JSON")->type_name("FILE");
   command
-      ->add_option("--report", chosen->report,
-                   "All of it as one HTML page: charts, bound, timelines, tables")
+      ->add_option(
+          "--report", chosen->report,
+          "Write one HTML page with charts, timelines, tables and the upper bound of offline work")
       ->type_name("FILE");
   return {command, [chosen] { return run(*chosen); }};
 }

@@ -57,8 +57,8 @@ std::vector<std::string> error_states(pid_t pid, const std::vector<kfd::held_que
   for (const auto& queue : queues)
     if (queue.about.exceptions != 0)
       said.push_back(fmt::format(
-          "queue {} of process {} is in an error state ({}): it may never run again, whatever is "
-          "done with it; see the process's own messages and dmesg",
+          "queue {} of process {} is in an error state ({}) and may never run again; see dmesg and "
+          "the output of the process, and restart the process",
           number(queue.about.id), pid, exception_names(queue.about.exceptions)));
   return said;
 }

@@ -22,10 +22,10 @@ std::optional<std::string> wrong_subcommand(const CLI::App& program) {
       all += (all.empty() ? "" : ", ") + each->get_name();
   if (all.empty()) return {};
   const auto rest = at->remaining();
-  if (rest.empty()) return "a subcommand is missing; there are " + all;
+  if (rest.empty()) return "missing subcommand; available: " + all;
   if (rest.front().starts_with("-"))
-    return "there is no option '" + sluice::cli::printable(rest.front()) + "'";
-  return "there is no subcommand '" + sluice::cli::printable(rest.front()) + "'; there are " + all;
+    return "unknown option '" + sluice::cli::printable(rest.front()) + "'";
+  return "unknown subcommand '" + sluice::cli::printable(rest.front()) + "'; available: " + all;
 }
 
 }  // namespace
@@ -33,8 +33,9 @@ std::optional<std::string> wrong_subcommand(const CLI::App& program) {
 int main(int argc, char** argv) {
   using namespace sluice::cli;
   CLI::App program{
-      "Shows and suspends what uses the AMD GPUs of this node, by hand or as a daemon.\n"
-      "SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS name another device.",
+      "Show and suspend the GPU queues of processes on this node (AMD GPUs).\n"
+      "To use another device, set the environment variables SLUICE_KFD_DEVICE,\n"
+      "SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS.",
       "sluice"};
   program.get_formatter()->column_width(24);  // the subcommands', too
   program.require_subcommand(1);

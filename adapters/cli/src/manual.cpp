@@ -125,7 +125,7 @@ bool write(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file{path};
   file << text << std::flush;
   if (file) return true;
-  complain(fmt::format("cannot write {}", path.string()));
+  complain(fmt::format("cannot write {}; check its folder and the free disk space", path.string()));
   return false;
 }
 
@@ -148,7 +148,10 @@ int write_all(const CLI::App& program, const options_of_manual& chosen) {
     std::ifstream file{chosen.pages[index + 1]};
     const std::string text{std::istreambuf_iterator<char>{file}, {}};
     if (dot == std::string::npos || text.empty()) {
-      complain(fmt::format("no page {} of {}", page, chosen.pages[index + 1]));
+      complain(
+          fmt::format("--page {}: the name has no section, or {} is empty or unreadable; expected "
+                      "NAME.SECTION FILE TEXT",
+                      page, chosen.pages[index + 1]));
       return exit_failed;
     }
     if (!write(page_at(page.substr(0, dot), page.substr(dot + 1)),
@@ -187,7 +190,7 @@ std::string manual_page(const std::vector<described_command>& all, std::size_t f
   text += ".SH OPTIONS\n" + options(top);
   std::string others;
   if (top.path.empty()) {
-    text += ".SH SUBCOMMANDS\nEach has a page of its own, such as\n.BR " +
+    text += ".SH SUBCOMMANDS\nEach subcommand has its own page, for example\n.BR " +
             roff(program + "-" + top.subcommands.front()) + " (1).\n";
     for (const auto& each : all) {
       if (each.path.size() != 1) continue;
@@ -223,15 +226,15 @@ std::string manual_page_of_text(const std::string& name, const std::string& sect
 
 subcommand add_manual(CLI::App& program) {
   const auto chosen = std::make_shared<options_of_manual>();
-  auto* const command = program.add_subcommand(
-      "manual", "Write the manual pages and the completions of shells into a folder");
+  auto* const command =
+      program.add_subcommand("manual", "Write manual pages and shell completions into a folder");
   command->group("");
-  command->add_option("FOLDER", chosen->folder, "Gets man1, man5, man8, bash, zsh and fish")
+  command->add_option("FOLDER", chosen->folder, "Folder for man1, man5, man8, bash, zsh and fish")
       ->required()
       ->type_name("");
   command
       ->add_option("--page", chosen->pages,
-                   "One more page, of a text: NAME.SECTION, the file, what it is in a line")
+                   "Add a page: NAME.SECTION, the file with its text, and a one-line summary")
       ->type_size(3)
       ->type_name("NAME.SECTION FILE TEXT");
   return {command, [chosen, &program] { return write_all(program, *chosen); }};

@@ -113,7 +113,7 @@ output_file::output_file(std::string path) : path_(std::move(path)) {
 
 bool output_file::ready() const {
   if (error_ == 0) return true;
-  complain(fmt::format("{}: cannot be written: {}", path_, error_text(error_)));
+  complain(fmt::format("cannot write {}: {}", path_, error_text(error_)));
   return false;
 }
 
@@ -155,7 +155,7 @@ bool output_file::put(
   if (good && !beside.empty()) good = ::rename(beside.c_str(), target.c_str()) == 0;
   if (good && onto_disk) sync_directory_of(target);
   if (!good) {
-    complain(fmt::format("{}: cannot be written: {}", path_, error_text(errno)));
+    complain(fmt::format("cannot write {}: {}", path_, error_text(errno)));
     if (!beside.empty()) ::unlink(beside.c_str());
   }
   file_.reset();
@@ -169,15 +169,15 @@ std::string problem_with_files(
     if (path.empty() || path.starts_with("/dev/")) continue;
     if (path == "-") {
       return fmt::format(
-          "{} -: standard output has something else on it; name a file, or /dev/stdout", option);
+          "{} -: standard output already carries the results; name a file, or /dev/stdout", option);
     }
     std::error_code none;
     const auto whole =
         std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
     const auto [first, added] = named.emplace(none ? path : whole.string(), option);
     if (!added) {
-      return fmt::format("{} and {} name the same file, {}; give each its own", first->second,
-                         option, path);
+      return fmt::format("{} and {} name the same file, {}; use a separate file for each",
+                         first->second, option, path);
     }
   }
   return {};
@@ -207,7 +207,7 @@ class few_alike final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   few_alike(std::string_view where, std::string_view (*which)()) : where_(where), which_(which) {}
   ~few_alike() override {
-    if (left_out_ != 0) complain(fmt::format("{}: {} such lines were left out", where_, left_out_));
+    if (left_out_ != 0) complain(fmt::format("{}: {} similar lines suppressed", where_, left_out_));
   }
 
  private:

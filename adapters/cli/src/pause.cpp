@@ -34,7 +34,9 @@ struct pause_options {
 CLI::Validator one_line() {
   return {[](std::string& given) -> std::string {
             if (given.size() <= longest_reason && given == printable(given)) return {};
-            return fmt::format("must be one line of at most {} ASCII characters", longest_reason);
+            return fmt::format(
+                "invalid reason: expected one line of at most {} printable ASCII characters",
+                longest_reason);
           },
           ""};
 }
@@ -115,35 +117,36 @@ int say_who_obeys(const node_files& where) {
   const auto found = kfd::node_lock::look(where.owner());
   if (!found) {
     const bool denied = found.error() == boost::system::errc::permission_denied;
-    complain(fmt::format("who owns the node is not known: {}: {}{}", printable(where.owner()),
-                         found.error().message(),
-                         denied ? "; ask as root or as the user who owns the node" : ""));
+    complain(fmt::format("{}: cannot determine which program owns the node: {}{}",
+                         printable(where.owner()), found.error().message(),
+                         denied ? "; run as root or as the user of that program" : ""));
     return exit_failed;
   }
   if (!*found) {
     const std::string agents = agents_here();
     complain(fmt::format(
-        "nobody owns a node here ({}); a node that starts with this directory will not act until "
-        "{}{}",
+        "{}: no program owns the node with this directory; programs that start with it suspend "
+        "nothing until {}{}",
         printable(where.owner()), unpause_words(where),
-        agents.empty() ? ""
-                       : "; not paused are those whose agents run here (sluice-agent, process " +
-                             agents + "): they have their files elsewhere (--directory)"));
+        agents.empty()
+            ? ""
+            : "; schedulers with other directories are not paused (sluice-agent, process " +
+                  agents + "); pause each of them with --directory"));
     return exit_failed;
   }
   const std::string who = printable((*found)->words);
   switch ((*found)->what) {
-    case kind::node: return print(who + " owns the node and obeys\n") ? exit_done : exit_failed;
+    case kind::node:
+      return print(who + " owns the node and obeys the pause\n") ? exit_done : exit_failed;
     case kind::observing:
-      return print(who + " owns the node and only observes: it suspends nothing anyway\n")
-                 ? exit_done
-                 : exit_failed;
+      return print(who + " owns the node in observe mode: it suspends nothing\n") ? exit_done
+                                                                                  : exit_failed;
     case kind::scheduler: break;
   }
   complain(
       who +
-      " owns the node and does not obey, for its scheduler is none of a sluice::node: end that "
-      "program to let everything run");
+      " owns the node and ignores the pause, because it embeds a scheduler without a sluice::node; "
+      "end that program to resume everything");
   return exit_failed;
 }
 
@@ -152,7 +155,7 @@ int do_pause(const pause_options& chosen) {
   const auto before = paused_why(chosen.where);
   if (before && chosen.why.empty()) {
     const std::string since =
-        fmt::format("already paused since {}{}{}; {} ends that\n", time_of(file),
+        fmt::format("already paused since {}{}{}; {} ends the pause\n", time_of(file),
                     before->empty() ? "" : ": ", *before, unpause_words(chosen.where));
     return print(since) ? say_who_obeys(chosen.where) : exit_failed;
   }
@@ -161,10 +164,10 @@ int do_pause(const pause_options& chosen) {
     complain(printable(message));
     return exit_failed;
   }
-  const bool said = print(fmt::format(
-      "paused: a sluice::node (as 'sluice run' is) lets everything run while {} exists; {} ends "
-      "that\n",
-      printable(file), unpause_words(chosen.where)));
+  const bool said =
+      print(fmt::format("paused: 'sluice run' and other programs with a sluice::node suspend "
+                        "nothing while {} exists; {} ends the pause\n",
+                        printable(file), unpause_words(chosen.where)));
   return said ? say_who_obeys(chosen.where) : exit_failed;
 }
 
@@ -177,10 +180,11 @@ int do_unpause(const pause_options& chosen) {
   }
   std::error_code error;
   if (!done && !std::filesystem::is_directory(chosen.where.directory, error)) {
-    complain(fmt::format("there is no directory {}", printable(chosen.where.directory)));
+    complain(fmt::format("{}: no such directory; name the directory of the node with --directory",
+                         printable(chosen.where.directory)));
     return exit_failed;
   }
-  return print(std::string_view(done ? "not paused any more\n" : "it was not paused\n"))
+  return print(std::string_view(done ? "the pause has ended\n" : "the node was not paused\n"))
              ? exit_done
              : exit_failed;
 }
@@ -190,15 +194,15 @@ int do_unpause(const pause_options& chosen) {
 subcommand add_pause(CLI::App& program) {
   const auto chosen = std::make_shared<pause_options>();
   auto* const command =
-      program.add_subcommand("pause", "Let everything run on this node until 'sluice unpause'");
+      program.add_subcommand("pause", "Resume everything on this node until 'sluice unpause'");
   command->footer(
-      "Makes the file 'disabled' beside the owner lock. While it exists, 'sluice run'\n"
-      "and programs with a sluice::node suspend nothing, nor do those that come later.\n"
-      "Programs that embed a scheduler without a node do not look at it: end them.\n"
-      "Exit code 0: whoever owns the node obeys; 1: the file is there, but nobody owns\n"
-      "the node by that directory, or a program that does not obey; or it cannot be\n"
-      "made; 2: wrong command line.");
-  command->add_option("--why", chosen->why, "For who finds it paused; else a former reason stays")
+      "Creates the file 'disabled' beside the owner lock. While it exists, 'sluice run'\n"
+      "and all programs with a sluice::node suspend nothing, even those started later.\n"
+      "Programs that embed a scheduler without a node ignore the file: end them.\n"
+      "Exit code 0: the owner of the node obeys; 1: the file cannot be created, the\n"
+      "owner ignores the file, or no program owns the node with this directory;\n"
+      "2: invalid command line.");
+  command->add_option("--why", chosen->why, "Reason shown to users [the previous reason]")
       ->type_name("TEXT")
       ->check(one_line());
   add_directory(*command, chosen->where);
@@ -207,7 +211,7 @@ subcommand add_pause(CLI::App& program) {
 
 subcommand add_unpause(CLI::App& program) {
   const auto chosen = std::make_shared<pause_options>();
-  auto* const command = program.add_subcommand("unpause", "End 'sluice pause'");
+  auto* const command = program.add_subcommand("unpause", "End the pause of the node");
   command->footer(exit_codes);
   add_directory(*command, chosen->where);
   return {command, [chosen] { return do_unpause(*chosen); }};

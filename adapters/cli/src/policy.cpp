@@ -108,8 +108,8 @@ running_policy ask_running(const node_files& where) {
 
 std::string running_words(const running_policy& running) {
   return fmt::format("{}{}{}", running.decides.empty() ? running.text : running.decides,
-                     running.by.empty() ? "" : ", chosen by " + running.by,
-                     running.paused ? "; but the node is paused" : "");
+                     running.by.empty() ? "" : ", selected by " + running.by,
+                     running.paused ? "; the node is paused" : "");
 }
 
 int show(const std::string& what, const node_files& where) {
@@ -124,7 +124,7 @@ int show(const std::string& what, const node_files& where) {
       return exit_failed;
     }
     if (is_unusable(*kind)) {
-      complain(fmt::format("{}: no policy can be made of its defaults: {}", what,
+      complain(fmt::format("{}: cannot create the policy with its default parameters: {}", what,
                            printable(refusal_of_defaults(*kind))));
       return exit_failed;
     }
@@ -132,7 +132,7 @@ int show(const std::string& what, const node_files& where) {
   } else if (!what.empty()) {
     const policy_kind* const kind = known.find(what);
     if (kind == nullptr) {
-      complain(fmt::format("there is no policy {}; there is {}; the path of a plugin has a slash",
+      complain(fmt::format("unknown policy '{}'; available: {}; or name a plugin file (.so, .py)",
                            what, fmt::join(known.names(), ", ")));
       return exit_failed;
     }
@@ -159,8 +159,8 @@ int use(const std::string& what, const node_files& where) {
     return exit_failed;
   }
   const auto running = running_in(*answer);
-  return print(fmt::format("the daemon runs {} until its configuration is read anew or it ends{}\n",
-                           running.text, running.paused ? "; but the node is paused" : ""))
+  return print(fmt::format("the daemon runs {} until it reloads its configuration or exits{}\n",
+                           running.text, running.paused ? "; the node is paused" : ""))
              ? exit_done
              : exit_failed;
 }
@@ -182,8 +182,7 @@ int check_policy(const std::string& what) {
     complain(fmt::format("{}: {}", what, failure->text()));
     return exit_failed;
   }
-  return print(fmt::format("{}: {} random sequences of events, and nothing wrong\n", what,
-                           options.sequences))
+  return print(fmt::format("{}: passed {} random sequences of events\n", what, options.sequences))
              ? exit_done
              : exit_failed;
 }
@@ -199,24 +198,25 @@ subcommand add_policy(CLI::App& program) {
   };
   const auto chosen = std::make_shared<options>();
   auto* const command =
-      program.add_subcommand("policy", "List policies, what they can be told; switch to one");
+      program.add_subcommand("policy", "List policies and their parameters, or switch to one");
   command->footer(
-      "Without an argument: every policy of this build, and what a daemon here runs.\n"
-      "With one: its parameters, as they stand in the table [policy] of a\n"
-      "configuration, their defaults and ranges. A plugin is loaded for that, and a\n"
-      "policy made of its defaults. --check plays 1000 random sequences of events to\n"
-      "it, and shows the shortest in which it does what no policy may. --use asks the\n"
-      "daemon, which hears root and its own user, and keeps to it until its\n"
-      "configuration is read anew.\n"
-      "Exit code 0: done; 1: there is no such policy, the plugin cannot be used, the\n"
-      "check found something, or the daemon refuses; 2: usage.");
+      "Without POLICY: lists the policies of this build and the policy of the daemon.\n"
+      "With POLICY: lists the policy's parameters, defaults and ranges in the format\n"
+      "of the table [policy]. For a plugin, the command loads and runs its code.\n"
+      "--check tests the policy with 1000 random sequences of events. If the policy\n"
+      "breaks a rule, the command prints the shortest sequence that shows the fault.\n"
+      "--use switches the daemon to POLICY until the daemon reloads its configuration.\n"
+      "Only root and the daemon's user may do this.\n"
+      "Exit code 0: done; 1: unknown policy, unusable plugin, failed check, or refused\n"
+      "by the daemon; 2: usage.");
   auto* const named =
-      command->add_option("POLICY", chosen->what, "A name, or the path of a plugin (.so, .py)")
+      command
+          ->add_option("POLICY", chosen->what, "Name of a policy, or path of a plugin (.so, .py)")
           ->type_name("");
   auto* const checks =
-      command->add_flag("--check", chosen->checks, "Try to find a defect (POLICY[:KEY=VALUE,...])")
+      command->add_flag("--check", chosen->checks, "Test the policy (POLICY[:KEY=VALUE,...])")
           ->needs(named);
-  command->add_flag("--use", chosen->uses, "Have the daemon take it (NAME[:KEY=VALUE,...])")
+  command->add_flag("--use", chosen->uses, "Switch the daemon to POLICY (NAME[:KEY=VALUE,...])")
       ->needs(named)
       ->excludes(checks);
   add_directory(*command, chosen->where);

@@ -40,7 +40,7 @@ def sluice_load(address):
             with open(path, "rb") as file:
                 exec(compile(file.read(), path, "exec"), names)
             if "sluice_get_policy_plugin" not in names:
-                raise LookupError("it does not define sluice_get_policy_plugin()")
+                raise LookupError("the file does not define sluice_get_policy_plugin()")
             request.descriptor = names["sluice_get_policy_plugin"]()
         finally:
             del sys.path[0]
@@ -61,7 +61,7 @@ def sluice_load(address):
 sluice_load.kept = []
 import sys
 sys.dont_write_bytecode = True  # Leave no files beside the user's.
-sys.stdout = sys.stderr  # Standard output is for what was asked, JSON for one.
+sys.stdout = sys.stderr  # Standard output is reserved for results, such as JSON.
 )python";
 
 /// The few functions of libpython that this needs; all are of its stable ABI or older than it.
@@ -87,8 +87,8 @@ class interpreter {
     void* const library = open();
     if (library == nullptr) {
       message =
-          "a policy in Python needs libpython3 (Debian: libpython3.11), which is not here; "
-          "SLUICE_PYTHON_LIBRARY names another file";
+          "cannot load libpython3, which Python policies need; install it (Debian: "
+          "libpython3.11), or set SLUICE_PYTHON_LIBRARY to its path";
       return false;
     }
     void (*initialize)(int) = nullptr;
@@ -100,7 +100,9 @@ class interpreter {
         !find(library, "PyGILState_Ensure", ensure_) ||
         !find(library, "PyGILState_Release", release_) ||
         !find(library, "PyRun_SimpleString", run_)) {
-      message = "libpython3 lacks a function that policies in Python need";
+      message =
+          "libpython3 lacks a function that Python policies need; set SLUICE_PYTHON_LIBRARY to the "
+          "path of another version";
       return false;
     }
     if (is_initialized() == 0) {
@@ -110,7 +112,9 @@ class interpreter {
     const int state = ensure_();
     ready_ = run_(loader) == 0;
     release_(state);
-    if (!ready_) message = "libpython3 cannot run Python here";
+    if (!ready_)
+      message =
+          "libpython3 failed to run the loader for Python policies; see the Python error above";
     return ready_;
   }
 

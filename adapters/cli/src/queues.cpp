@@ -139,7 +139,7 @@ std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& nod
   for (const auto& word : filter.gpus) {
     const auto* const gpu = find_gpu(node, word);
     if (gpu == nullptr)
-      return fmt::format("--gpu {}: no such GPU; 'sluice queues' lists them", printable(word));
+      return fmt::format("--gpu {}: no such GPU; 'sluice queues' lists the GPUs", printable(word));
     gpus.push_back(gpu->id);
   }
   std::vector<uid_t> users;
@@ -179,16 +179,16 @@ std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd
     if (!gpu.vram || static_cast<double>(used) < nearly_all * static_cast<double>(*gpu.vram))
       continue;
     warnings.push_back(fmt::format(
-        "GPU {}: {} of {} VRAM are in use; suspending frees none of it, so end a process "
-        "or make it smaller",
+        "GPU {}: {} of {} VRAM in use; suspending frees no memory: end a process, or reduce its "
+        "memory",
         gpu.ordinal, bytes_text(used), bytes_text(*gpu.vram)));
   }
   for_each_eviction(before, now, [&](const auto& process, gpu_id gpu, std::uint64_t ms) {
     if (const auto* const where = now.find(gpu))
-      warnings.push_back(fmt::format(
-          "GPU {}: the driver is evicting process {} ({}) for want of memory, {} ms since the last "
-          "look; suspending frees none",
-          where->ordinal, process.pid, printable(process.command), ms));
+      warnings.push_back(
+          fmt::format("GPU {}: the driver is evicting process {} ({}) because GPU memory is short "
+                      "(evicted for {} ms since the last sample); suspending frees no memory",
+                      where->ordinal, process.pid, printable(process.command), ms));
   });
   return warnings;
 }
@@ -260,7 +260,7 @@ std::string queues_text(const kfd::node_view& node, const about_processes& known
                       ? "1 process uses the driver, but the filter does not match it\n"
                       : fmt::format("{} processes use the driver, but none matches the filter\n",
                                     known.unfiltered));
-  if (rows.empty()) return out + "no process uses " + (node.gpus.size() == 1 ? "it\n" : "them\n");
+  if (rows.empty()) return out + "no process uses a GPU\n";
   return out + "\n" + rows.text(width);
 }
 
@@ -335,18 +335,18 @@ subcommand add_queues(CLI::App& program) {
   };
   const auto chosen = std::make_shared<options>();
   auto* const command =
-      program.add_subcommand("queues", "List the processes that use GPUs, and their queues");
-  command->add_option("--pid", chosen->filter.pids, "Only these processes")
+      program.add_subcommand("queues", "List processes that use GPUs and their queues");
+  command->add_option("--pid", chosen->filter.pids, "Show only these processes")
       ->check(a_process_id())
       ->type_name("PID");
   command
       ->add_option("--gpu", chosen->filter.gpus,
-                   "Only these: gpu_id, ordinal, PCI address or unique id")
+                   "Show only these GPUs: gpu_id, ordinal, PCI or unique id")
       ->type_name("GPU");
-  command->add_option("--type", chosen->type, "Only queues of one type")
+  command->add_option("--type", chosen->type, "Show only queues of one type")
       ->check(CLI::IsMember({"compute", "sdma"}))
       ->type_name("TYPE");
-  command->add_option("--user", chosen->filter.users, "Only these users' processes")
+  command->add_option("--user", chosen->filter.users, "Show only processes of these users")
       ->type_name("USER");
   command
       ->add_option_function<std::string>(
@@ -355,20 +355,26 @@ subcommand add_queues(CLI::App& program) {
             const auto value = parse_duration(text);
             if (!value || *value < 0s || *value > 1h)
               throw CLI::ValidationError(
-                  "--interval", "'" + text + "' is no time from 0s to 1h, such as 200ms or 2s");
+                  "--interval",
+                  "invalid duration '" + text + "': expected 0s to 1h, such as 200ms or 2s");
             chosen->interval = *value;
           },
-          "Between two looks, to find evictions; 0s: one [200ms]")
+          "Interval in which to detect evictions; 0s: off [200ms]")
       ->type_name("TIME");
-  command->add_option("--config", chosen->config, "ROLE by the table [roles] of this TOML file")
+  command
+      ->add_option("--config", chosen->config,
+                   "TOML file with the table [roles] for the column ROLE")
       ->type_name("FILE");
-  command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
+  command->add_flag("--json", chosen->json, "Print one line of JSON");
   command->footer(
-      "STATE: suspended, or held (it runs), by 'sluice suspend'; traced by another,\n"
-      "e.g. a scheduler's agent, who alone knows; evicted: taken off by the driver for\n"
-      "want of memory. ROLE: what a scheduler with these rules would give, '-': none;\n"
-      "released, gang: offline, but given back, or its gang is not all on this node.\n"
-      "GPUs are numbered as HIP_VISIBLE_DEVICES counts. Priorities need root.\n" +
+      "STATE suspended: 'sluice suspend' suspended the queue. STATE held: 'sluice\n"
+      "suspend' holds the process, but this queue runs. STATE traced: another program,\n"
+      "such as a scheduler's agent, traces the process; only that program knows whether\n"
+      "the queue runs. STATE evicted: the driver removed the queue from the GPU because\n"
+      "memory is short. ROLE: role by the rules of --config, or by the default rules;\n"
+      "'-': no role; released: offline, but 'sluice release' applies; gang: offline,\n"
+      "but its gang is not complete. GPUs are numbered as in HIP_VISIBLE_DEVICES.\n"
+      "Only root sees priorities.\n" +
       std::string{exit_codes});
   return {command, [chosen] {
             if (!chosen->type.empty()) chosen->filter.compute = chosen->type == "compute";
@@ -376,8 +382,8 @@ subcommand add_queues(CLI::App& program) {
             auto seen = kfd::look_at_node(where);
             if (!seen) {
               complain(
-                  fmt::format("cannot read {}/proc: {}; load the amdgpu driver, or name the "
-                              "tree with SLUICE_KFD_SYSFS",
+                  fmt::format("cannot read {}/proc: {}; load the amdgpu driver, or set "
+                              "SLUICE_KFD_SYSFS to the driver's sysfs tree",
                               where.sysfs, seen.error().message()));
               return exit_failed;
             }

@@ -58,8 +58,8 @@ int release(const release_options& chosen) {
   }
   if (const auto held = ask_holder(list_holders(), chosen.pid, "status")) {
     complain(
-        fmt::format("process {} is held by process {}, a 'sluice suspend' and no scheduler; "
-                    "'sluice resume {}' makes that let go",
+        fmt::format("process {} is held by 'sluice suspend' (process {}), not by a scheduler; run "
+                    "'sluice resume {}' instead",
                     chosen.pid, held->holder, chosen.pid));
     return exit_failed;
   }
@@ -70,13 +70,15 @@ int release(const release_options& chosen) {
   }
   if (const pid_t tracer = wait_for_tracer(chosen.pid); tracer != 0) {
     complain(
-        fmt::format("process {} is released, but process {} ({}) goes on tracing it: that is no "
-                    "scheduler which follows {}, or it does not answer",
+        fmt::format("process {} is released, but process {} ({}) still traces it: the tracer does "
+                    "not respond, or is not a scheduler with the role store {}; end the tracer, or "
+                    "select its role store with --store",
                     chosen.pid, tracer, command_of(tracer), store->path()));
     return exit_failed;
   }
-  return print(fmt::format("process {} is left alone for {}; 'sluice release {} --end' ends that\n",
-                           chosen.pid, to_text(chosen.how_long), chosen.pid))
+  return print(fmt::format(
+             "process {} is released for {}; 'sluice release {} --end' ends the release\n",
+             chosen.pid, to_text(chosen.how_long), chosen.pid))
              ? exit_done
              : exit_failed;
 }
@@ -86,14 +88,15 @@ int release(const release_options& chosen) {
 subcommand add_release(CLI::App& program) {
   const auto chosen = std::make_shared<release_options>();
   auto* const command =
-      program.add_subcommand("release", "Make schedulers leave a process alone for some time");
+      program.add_subcommand("release", "Detach schedulers from a process for some time");
   command->footer(
-      "Schedulers that follow the role store resume the process, let go of it and do\n"
-      "not touch it until the time is over, nor the other ranks of its gang: strace,\n"
-      "gdb and py-spy can attach. Returns once nobody traces it. Outlives schedulers;\n"
-      "ends with the process. Needs the right to write the role store. Exit code 0:\n"
-      "done; 1: it could not be done, or is still traced; 2: usage.");
-  command->add_option("PID", chosen->pid, "The process")
+      "Schedulers with this role store resume the process and detach from it, so that\n"
+      "strace, gdb and py-spy can attach. Until the release ends, schedulers do not\n"
+      "manage the process and the other ranks of its gang. The command returns when no\n"
+      "program traces the process. A release stays in effect when a scheduler restarts,\n"
+      "and ends with the process. The command needs write access to the role store.\n"
+      "Exit code 0: done; 1: failed, or still traced; 2: usage.");
+  command->add_option("PID", chosen->pid, "Process to release")
       ->required()
       ->check(a_process_id())
       ->type_name("");
@@ -105,10 +108,11 @@ subcommand add_release(CLI::App& program) {
                 const auto value = parse_duration(text);
                 if (!value || *value <= 0s || *value > kfd::role_store::longest_release)
                   throw CLI::ValidationError(
-                      "--for", "'" + text + "' is no time up to 24h; e.g. 30s, 10min or 2h");
+                      "--for", "invalid duration '" + text +
+                                   "': expected more than 0s, up to 24h, e.g. 30s, 10min or 2h");
                 chosen->how_long = *value;
               },
-              "How long, up to 24h [10min]")
+              "Duration of the release, up to 24h [10min]")
           ->type_name("TIME");
   command->add_flag("--end", chosen->end, "End an earlier release now")->excludes(limit);
   add_store(*command, chosen->where);

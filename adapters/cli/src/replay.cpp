@@ -31,8 +31,8 @@ namespace json = boost::json;
 using namespace std::chrono_literals;
 
 constexpr const char* open_loop =
-    "Replays are open-loop: online work begins and ends when it did in the recording. Under "
-    "another policy it would have ended earlier or later, which no recording can tell.";
+    "Replays are open-loop: online work begins and ends at its recorded times. Under another "
+    "policy, the work would have ended earlier or later; a replay cannot show this.";
 
 struct replay_options {
   std::string file;
@@ -61,49 +61,51 @@ std::string ms_text(duration value) { return fmt::format("{:.2f}", ms(value)); }
 std::vector<std::string> notes_on(const lab::recording& what,
                                   const lab::outcome_summary& recorded) {
   std::vector<std::string> notes{open_loop};
-  if (what.why) notes.push_back(what.why->text + "; all figures are of what is before it");
+  if (what.why)
+    notes.push_back(what.why->text + "; all results cover only the time before this line");
   if (recorded.replacements + recorded.removals != 0) {
     notes.push_back(fmt::format(
         "The recorded scheduler changed its policy {} times ({} of them because the policy was "
-        "removed); a replay keeps the same one throughout",
+        "removed); a replay keeps one policy throughout",
         recorded.replacements + recorded.removals, recorded.removals));
   }
   if (recorded.refused != 0) {
-    notes.push_back(fmt::format(
-        "The recorded backend refused {} batches, which were handed over again; a replay takes all",
-        recorded.refused));
+    notes.push_back(
+        fmt::format("The recorded backend refused {} batches, and the scheduler sent them again; a "
+                    "replay accepts all batches",
+                    recorded.refused));
   }
   return notes;
 }
 
 std::string removal(const std::string& name, const std::string& why) {
-  return fmt::format("{}: the policy was removed in the middle of the replay: {}", name, why);
+  return fmt::format("{}: the policy was removed during the replay: {}", name, why);
 }
 
 void add_notes(const std::string& name, const lab::replayed& got, std::vector<std::string>& notes) {
   if (got.estimated != got.given) {
     notes.push_back(
-        fmt::format("{}: {} of {} driver calls had no recorded one left to take the "
-                    "time of, and took the median",
+        fmt::format("{}: {} of {} driver calls had no recorded counterpart; the replay used the "
+                    "median time for them",
                     name, got.estimated - got.given, got.calls));
   }
   if (got.given != 0) {
     notes.push_back(fmt::format(
-        "{}: {} of {} driver calls took what --suspend-cost and --resume-cost say: the recording "
-        "has none of their kind",
+        "{}: {} of {} driver calls used the time of --suspend-cost or --resume-cost: the recording "
+        "has no calls of the same kind",
         name, got.given, got.calls));
   }
   if (got.misses_pointers) {
-    notes.push_back(
-        fmt::format("{}: the policy looks at pointers of online queues, and the "
-                    "recording has none: it saw no work by them",
-                    name));
+    notes.push_back(fmt::format(
+        "{}: the policy reads the pointers of online queues, but the recording has no pointers; "
+        "the policy detected no work by pointers",
+        name));
   }
   if (got.unattached != 0) {
-    notes.push_back(
-        fmt::format("{}: {} attaches were to processes that the recorded scheduler never attached "
-                    "to; they ran on",
-                    name, got.unattached));
+    notes.push_back(fmt::format(
+        "{}: {} attaches failed because the recorded scheduler never attached to the process; "
+        "these processes kept running",
+        name, got.unattached));
   }
   if (!got.faults.removed_for.empty()) notes.push_back(removal(name, got.faults.removed_for));
   if (got.faults.any_ignored()) {
@@ -119,7 +121,7 @@ std::string text_of(const lab::recording& what, const std::vector<row>& rows,
       printable(what.policy_text.empty() ? (what.policy.empty() ? "no policy" : what.policy)
                                          : what.policy_text),
       printable(what.backend),
-      what.device.empty() ? "not said, so simulated or real" : printable(what.device));
+      what.device.empty() ? "unknown (simulated or real)" : printable(what.device));
   using align = table::align;
   table all({{"POLICY", align::left, true},
              {"PREEMPTIONS", align::right},
@@ -166,12 +168,12 @@ std::string text_of(const lab::recording& what, const std::vector<row>& rows,
   }
   if (!groups.empty()) text += "\n" + groups.text(width);
   text +=
-      "\nTimes in ms. OFF: from an online arrival until offline is off the GPU. HELD%: of the "
-      "time attached.\n";
+      "\nTimes in ms. OFF: time from an online arrival until offline work is off the GPU. HELD%: "
+      "held share of the attached time.\n";
   if (std::any_of(rows.begin(), rows.end(), [](const row& each) {
         return each.removed.empty() && !each.got.to_off.empty() && each.got.to_off.size() < 100;
       })) {
-    text += "Of fewer than 100 arrivals OFF-P99 is the longest.\n";
+    text += "With fewer than 100 arrivals, OFF-P99 is the longest time.\n";
   }
   for (const std::string& each : notes) text += printable(each) + "\n";
   return text;
@@ -291,12 +293,13 @@ int run(const replay_options& asked) {
   const auto own = policies_for({});
   if (what.policy_text.empty()) {
     notes.push_back(
-        "The recording does not say how its policy was made; to replay it, name it with --policy");
+        "The recording does not contain the parameters of its policy; to replay the policy, name "
+        "it with --policy");
   } else if (auto make = policy_maker(*own, what.policy_text)) {
     wanted.insert(wanted.begin(), {"recorded policy, replayed", std::move(*make)});
   } else {
     notes.push_back(fmt::format(
-        "The recorded policy is not one of this program's own; to replay it: --policy {}",
+        "The recorded policy is not built into this program; to replay it, add --policy {}",
         what.policy_text));
   }
   for (const auto& [name, make] : wanted) {
@@ -325,17 +328,18 @@ int run(const replay_options& asked) {
 subcommand add_replay(CLI::App& program) {
   const auto chosen = std::make_shared<replay_options>();
   auto* const command =
-      program.add_subcommand("replay", "Play a recording to other policies in virtual time");
+      program.add_subcommand("replay", "Replay a recording under other policies in virtual time");
   command->footer(
-      "The first row is what happened, the second the same policy played again. It is\n"
-      "open-loop: online work begins and ends when it did, whatever the policy.\n"
-      "A driver call takes as long as the recorded one in its place, else the median.\n"
-      "A policy that is removed gets an empty row, and the exit code is 1.\n" +
+      "The first row shows the recorded run. The second row shows a replay of the same\n"
+      "policy. A replay is open-loop: online work begins and ends as recorded.\n"
+      "A driver call takes as long as its recorded counterpart. A call without a\n"
+      "counterpart takes the median time. If a policy fails, the replay removes the\n"
+      "policy, its row is empty, and the exit code is 1.\n" +
       std::string{exit_codes});
-  command->add_option("FILE", chosen->file, "The recording")->required()->type_name("");
+  command->add_option("FILE", chosen->file, "Recording file")->required()->type_name("");
   command
       ->add_option("--policy", chosen->policies,
-                   "Policy to play it to, or a plugin's file; several too")
+                   "Policy to replay, or a plugin file; may be repeated")
       ->type_name("NAME|FILE[:KEY=VALUE,...]")
       ->take_all();
   const auto cost = [&](const char* name, std::optional<duration>& into, const char* help) {
@@ -346,7 +350,7 @@ subcommand add_replay(CLI::App& program) {
               const auto value = parse_duration(text);
               if (!value || *value < 0ns || *value > 1min) {
                 throw CLI::ValidationError(
-                    name, "'" + text + "' is no time from 0ms to 1min, such as 5ms");
+                    name, "invalid duration '" + text + "': expected 0ms to 1min, such as 5ms");
               }
               into = *value;
             },
@@ -354,11 +358,14 @@ subcommand add_replay(CLI::App& program) {
         ->type_name("TIME");
   };
   cost("--suspend-cost", chosen->costs.suspend_cost,
-       "Time of a suspend, where the recording has none");
-  cost("--resume-cost", chosen->costs.resume_cost, "Likewise of a resume");
-  command->add_option("--csv-decisions", chosen->csv_decisions, "A row per driver call asked for")
+       "Time of a suspend if the recording has no suspends");
+  cost("--resume-cost", chosen->costs.resume_cost,
+       "Time of a resume if the recording has no resumes");
+  command
+      ->add_option("--csv-decisions", chosen->csv_decisions,
+                   "Write one CSV row per requested driver call")
       ->type_name("FILE");
-  command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
+  command->add_flag("--json", chosen->json, "Print one line of JSON");
   return {command, [chosen] { return run(*chosen); }};
 }
 

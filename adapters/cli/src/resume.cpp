@@ -31,25 +31,24 @@ bool is_suspend(pid_t pid) {
 std::string refusal(pid_t pid, pid_t tracer) {
   if (tracer == 0)
     return fmt::format(
-        "no 'sluice suspend' of this network namespace holds process {}, and nobody traces it; "
-        "what a scheduler suspended 'sluice release {}' resumes",
+        "no 'sluice suspend' in this network namespace holds process {}, and no process traces it; "
+        "if a scheduler suspended it, run 'sluice release {}'",
         pid, pid);
   if (is_suspend(tracer))
     return fmt::format(
-        "process {} is held by process {}, a 'sluice suspend' that cannot be asked: it is in "
-        "another "
-        "network namespace, or still attaches (a driver call may hang); wait, or end it, and "
-        "everything resumes",
+        "process {} is held by process {}, a 'sluice suspend' that cannot be reached: it runs in "
+        "another network namespace, or is still attaching (a driver call may hang); wait, or end "
+        "that process to resume everything",
         pid, tracer);
   const std::string who = command_of(tracer);
   return fmt::format(
-      "process {} is held by process {} ({}), which is no 'sluice suspend' of this network "
+      "process {} is traced by process {} ({}), which is not a 'sluice suspend' in this network "
       "namespace; {}",
       pid, tracer, who,
       who == "sluice-agent"
-          ? fmt::format("it acts for a scheduler, which 'sluice release {}' makes let go", pid)
-          : fmt::format("where that is a scheduler, 'sluice release {}' makes it let go; else end "
-                        "it, and everything resumes",
+          ? fmt::format("the tracer acts for a scheduler: run 'sluice release {}'", pid)
+          : fmt::format("if the tracer is a scheduler, run 'sluice release {}'; otherwise end the "
+                        "tracer to resume everything",
                         pid));
 }
 
@@ -67,22 +66,23 @@ int resume(const resume_options& chosen) {
     return exit_failed;
   }
   if (answer->text.empty()) {
-    complain(
-        fmt::format("process {}, which holds process {}, is a 'sluice suspend' that does not "
-                    "answer (a driver call may hang, or it is stopped); wait, or 'kill -KILL {}', "
-                    "which resumes everything",
-                    answer->holder, chosen.pid, answer->holder));
+    complain(fmt::format(
+        "process {}, the 'sluice suspend' that holds process {}, does not answer: a "
+        "driver call may hang, or the command is stopped; wait, or run 'kill -KILL {}' to "
+        "resume everything",
+        answer->holder, chosen.pid, answer->holder));
     return exit_failed;
   }
   if (answer->text != "ok") {
     const std::string_view text = answer->text;
-    complain(fmt::format("process {}, which holds process {}, says: {}", answer->holder, chosen.pid,
+    complain(fmt::format("process {}, which holds process {}, refused: {}", answer->holder,
+                         chosen.pid,
                          printable(text.starts_with("error ") ? text.substr(6) : text)));
     return exit_failed;
   }
-  std::string what = "everything of it";
-  if (!chosen.queues.empty()) what = "what was named";
-  return print(fmt::format("process {} (held by {}): {} runs again\n", chosen.pid, answer->holder,
+  std::string what = "all of its queues";
+  if (!chosen.queues.empty()) what = "the given queues";
+  return print(fmt::format("process {} (held by {}): {} run again\n", chosen.pid, answer->holder,
                            what))
              ? exit_done
              : exit_failed;
@@ -93,17 +93,18 @@ int resume(const resume_options& chosen) {
 subcommand add_resume(CLI::App& program) {
   const auto chosen = std::make_shared<resume_options>();
   auto* const command =
-      program.add_subcommand("resume", "Make a running 'sluice suspend' let go of a process");
+      program.add_subcommand("resume", "Resume a process that 'sluice suspend' holds");
   command->footer(
-      "Finds the 'sluice suspend' that holds the process and asks it to resume the\n"
-      "given queues, or everything; when nothing is left suspended it ends. Only its\n"
-      "user and root are heard. Exit code 0: they run; 1: nobody holds it, or it\n"
-      "failed; 2: usage.");
-  command->add_option("PID", chosen->pid, "The suspended process")
+      "Requests the 'sluice suspend' that holds the process to resume the given queues,\n"
+      "or all queues. That 'sluice suspend' exits when it has resumed its last queue.\n"
+      "Only root and the user of that 'sluice suspend' may do this.\n"
+      "Exit code 0: the queues run; 1: no 'sluice suspend' holds the process, or the\n"
+      "resume failed; 2: usage.");
+  command->add_option("PID", chosen->pid, "Suspended process")
       ->required()
       ->check(a_process_id())
       ->type_name("");
-  command->add_option("QID", chosen->queues, "Only these queues; else everything")
+  command->add_option("QID", chosen->queues, "Resume only these queues [all queues]")
       ->check(queue_number())
       ->type_name("");
   return {command, [chosen] { return resume(*chosen); }};

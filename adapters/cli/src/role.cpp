@@ -71,10 +71,10 @@ bool position_fits(const role_options& chosen, const kfd::role_store& store) {
   const auto others = static_cast<std::size_t>(std::ranges::count_if(
       roles->by_cgroup, [&](const auto& each) { return each.cgroup != chosen.cgroup; }));
   if (*chosen.position <= others) return true;
-  complain(
-      fmt::format("there is no position {}: {} says the roles of {} other pattern{}, so 0 to "
-                  "{} can be had; nothing was changed",
-                  *chosen.position, store.path(), others, others == 1 ? "" : "s", others));
+  complain(fmt::format(
+      "position {} is out of range: {} has {} other pattern{}; use 0 to {}; nothing was "
+      "changed",
+      *chosen.position, store.path(), others, others == 1 ? "" : "s", others));
   return false;
 }
 
@@ -167,24 +167,25 @@ int list(const role_options& chosen) {
               command_of(who.pid)});
   }
   const std::string text =
-      rows.empty() ? store->path() + " says nothing\n" : rows.text(terminal_width());
+      rows.empty() ? store->path() + ": no roles and no releases\n" : rows.text(terminal_width());
   return print(text) ? exit_done : exit_failed;
 }
 
 CLI::Option_group* add_entry(CLI::App& to, const std::shared_ptr<role_options>& chosen) {
-  auto* const entry = to.add_option_group("Whose");
-  entry->add_option("--pid", chosen->pid, "One process, until it ends")
+  auto* const entry = to.add_option_group("Target");
+  entry->add_option("--pid", chosen->pid, "One process; the role ends with the process")
       ->check(a_process_id())
       ->type_name("PID");
-  entry->add_option("--cgroup", chosen->cgroup, "All below cgroups that match, such as '/batch/*'")
-      ->check(CLI::Validator{[](std::string& text) -> std::string {
-                               if (text.starts_with('/') && text.find('\n') == text.npos) return {};
-                               return fmt::format(
-                                   "'{}' is no pattern of cgroups: it must begin with / and be one "
-                                   "line",
-                                   printable(text));
-                             },
-                             ""})
+  entry
+      ->add_option("--cgroup", chosen->cgroup,
+                   "Processes in or below these cgroups, e.g. '/batch/*'")
+      ->check(CLI::Validator{
+          [](std::string& text) -> std::string {
+            if (text.starts_with('/') && text.find('\n') == text.npos) return {};
+            return fmt::format("invalid cgroup pattern '{}': expected one line that begins with /",
+                               printable(text));
+          },
+          ""})
       ->type_name("PATTERN");
   entry->require_option(1);
   return entry;
@@ -194,32 +195,33 @@ CLI::Option_group* add_entry(CLI::App& to, const std::shared_ptr<role_options>& 
 
 subcommand add_role(CLI::App& program) {
   const auto chosen = std::make_shared<role_options>();
-  auto* const command = program.add_subcommand("role", "Say which processes are online or offline");
+  auto* const command =
+      program.add_subcommand("role", "Set, clear and list the roles of processes and cgroups");
   command->require_subcommand(1);
   command->footer(exit_codes);  // of those below, too
 
   auto* const set_command =
-      command->add_subcommand("set", "Say a role; schedulers follow within a second");
+      command->add_subcommand("set", "Set a role; schedulers apply it within a second");
   add_entry(*set_command, chosen);
-  set_command->add_option("role", chosen->what, "online, offline, or unmatched: not to be touched")
+  set_command->add_option("role", chosen->what, "online, offline, or unmatched (only observed)")
       ->required()
       ->check(CLI::IsMember({"online", "offline", "unmatched"}))
       ->type_name("ROLE");
   set_command
       ->add_option("--position", chosen->position,
-                   "Where a pattern goes, from 0; the first match counts")
+                   "Position of the pattern, from 0; the first match applies")
       ->check(whole_number_of("position", 0, std::numeric_limits<std::int32_t>::max()))
       ->type_name("N")
       ->excludes("--pid");
   add_store(*set_command, chosen->where);
 
-  auto* const clear_command = command->add_subcommand("clear", "Take back what was said");
+  auto* const clear_command = command->add_subcommand("clear", "Remove a role");
   add_entry(*clear_command, chosen)
-      ->add_flag("--all", chosen->all, "All roles; what is released stays so");
+      ->add_flag("--all", chosen->all, "Remove all roles; releases stay in effect");
   add_store(*clear_command, chosen->where);
 
-  auto* const list_command = command->add_subcommand("list", "Show what was said");
-  list_command->add_flag("--json", chosen->json, "For scripts: one line of JSON");
+  auto* const list_command = command->add_subcommand("list", "List roles and releases");
+  list_command->add_flag("--json", chosen->json, "Print one line of JSON");
   add_store(*list_command, chosen->where);
 
   return {command, [chosen, set_command, clear_command] {

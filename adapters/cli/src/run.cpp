@@ -60,10 +60,10 @@ bool has_event_loop(const run_options& chosen) {
   const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string sibling = (own.parent_path() / "sluice-epoll").string();
   if (error || own.filename() == "sluice-epoll" || ::access(sibling.c_str(), X_OK) != 0) {
-    complain("the kernel refuses the event loop: " + why);
+    complain("cannot create the event loop: " + why);
     return false;
   }
-  complain(fmt::format("the kernel refuses io_uring ({}), going on as sluice-epoll", why));
+  complain(fmt::format("the kernel refuses io_uring ({}); continuing as sluice-epoll", why));
   std::vector<std::string> words{sibling, "run"};
   if (!chosen.config.empty()) words.push_back("--config=" + chosen.config);
   if (!chosen.mode.empty()) words.push_back("--mode=" + chosen.mode);
@@ -72,7 +72,7 @@ bool has_event_loop(const run_options& chosen) {
   for (auto& each : words) arguments.push_back(each.data());
   arguments.push_back(nullptr);
   ::execv(sibling.c_str(), arguments.data());
-  complain(fmt::format("{}: cannot be run: {}", sibling, error_text(errno)));
+  complain(fmt::format("cannot execute {}: {}", sibling, error_text(errno)));
   return false;
 }
 
@@ -128,7 +128,7 @@ class daemon {
 
   /// Whose the setting is: an option of the command line stands for that of the configuration.
   std::string blame(const std::string& problem) const {
-    constexpr std::string_view key = "trace of [daemon] is ";
+    constexpr std::string_view key = "[daemon] trace = ";
     if (!chosen_.trace.empty() && problem.starts_with(key))
       return "--trace-out " + problem.substr(key.size());
     return chosen_.config + ": " + problem;
@@ -179,7 +179,9 @@ class daemon {
     }
     // A file that may be gone when the policy is made again, and that somebody else chose.
     if (given->values.all().contains("profile")) {
-      message = "profile is for the configuration, as plugins are; say the costs themselves";
+      message =
+          "parameter profile: accepted only in a configuration file; set the cost parameters "
+          "instead";
       return errc::bad_config;
     }
     const auto make = [this, name = given->name, values = given->values](std::string& why) {
@@ -201,7 +203,7 @@ class daemon {
     auto next = load_daemon_config(chosen_.config, known_, problems);
     for (const std::string& each : problems) log_warning("reload: " + printable(each));
     if (!next) {
-      log_warning("reload: the old settings stay");
+      log_warning("reload failed: the settings are unchanged");
     } else {
       if (!chosen_.mode.empty()) next->node.mode = running_.node.mode;
       if (!chosen_.trace.empty()) next->node.observing.trace = chosen_.trace;
@@ -217,12 +219,11 @@ class daemon {
     set_log_levels(next);  // before the change, of which the scheduler's thread tells
     if (!node_->change(next.node.settings, message)) {
       set_log_levels(running_);
-      log_warning("reload: " + message + "; the old settings stay");
+      log_warning("reload failed: " + message + "; the settings are unchanged");
       return;
     }
     if (const std::string fixed = running_.fixed_differences(next); !fixed.empty())
-      log_warning("reload: what cannot change while the daemon runs stays until it is restarted: " +
-                  fixed);
+      log_warning("reload: these settings stay the same until the daemon is restarted: " + fixed);
     running_.policy = next.policy;
     running_.policy_table = next.policy_table;
     running_.node.settings = next.node.settings;
@@ -254,7 +255,8 @@ class daemon {
         break;
       case node_state::following: {
         const std::string owner = node_->owner();
-        text = owner.empty() ? "waits: nobody owns the node" : "follows the owner, " + owner;
+        text = owner.empty() ? "waits to take over: no program owns the node"
+                             : "follows the owner, " + owner;
         break;
       }
       case node_state::idle:
@@ -265,7 +267,7 @@ class daemon {
 
   void say_statistics() const {
     log_info(node_->state() == node_state::following
-                 ? "statistics: the owner's, for this daemon " + status()
+                 ? "statistics: none, because this daemon " + status()
                  : statistics_line(*node_->stats(), node_->mode()));
   }
 
@@ -298,18 +300,19 @@ class daemon {
 subcommand add_run(CLI::App& program) {
   const auto chosen = std::make_shared<run_options>();
   auto* const command =
-      program.add_subcommand("run", "Schedule this node, in the foreground, until SIGTERM");
+      program.add_subcommand("run", "Schedule this node in the foreground until SIGTERM");
   command->footer(
-      "Without --config every setting has its default: it observes and touches nothing.\n"
-      "SIGHUP reads the configuration anew, SIGUSR1 logs counters, SIGTERM and SIGINT\n"
-      "resume everything and end it. Where another program owns the node it waits and\n"
-      "takes over. Needs no privileges; sluice-agent, which it starts, does.\n"
-      "Exit code 0: ended by a signal; 1: it could not be started; 2: usage.");
-  command->add_option("-c,--config", chosen->config, "The configuration (TOML)")->type_name("FILE");
-  command->add_option("--mode", chosen->mode, "Instead of the configuration's mode")
+      "Without --config, all settings have their defaults: the daemon observes, and\n"
+      "suspends nothing. SIGHUP reloads the configuration. SIGUSR1 logs the counters.\n"
+      "SIGTERM and SIGINT resume everything and end the daemon. If another program owns\n"
+      "the node, the daemon waits, and takes over when that program ends. The daemon\n"
+      "starts sluice-agent, which needs privileges. The daemon itself needs none.\n"
+      "Exit code 0: ended by a signal; 1: cannot start; 2: usage.");
+  command->add_option("-c,--config", chosen->config, "Configuration file (TOML)")
+      ->type_name("FILE");
+  command->add_option("--mode", chosen->mode, "Mode; overrides the mode in the configuration")
       ->check(CLI::IsMember({"observe", "enforce"}));
-  command
-      ->add_option("--trace-out", chosen->trace, "A timeline for ui.perfetto.dev, of what it does")
+  command->add_option("--trace-out", chosen->trace, "Write a timeline for ui.perfetto.dev")
       ->type_name("FILE");
   return {command, [chosen] { return daemon{*chosen}.run(); }};
 }

@@ -51,8 +51,8 @@ int become_device(const sim_options& chosen) {
   if (root.empty()) {
     root = (std::filesystem::temp_directory_path() / "sluice-sim-XXXXXX").string();
     if (::mkdtemp(root.data()) == nullptr) {
-      complain(fmt::format("cannot make a directory {}: {}; name one with --root", root,
-                           error_text(errno)));
+      complain(fmt::format("{}: cannot create the directory: {}; name another one with --root",
+                           root, error_text(errno)));
       return exit_failed;
     }
     ::rmdir(root.c_str());  // the device makes it, and removes what it made
@@ -60,7 +60,8 @@ int become_device(const sim_options& chosen) {
   root = std::filesystem::absolute(root).string();
   std::array<int, 2> ready{};
   if (::pipe(ready.data()) != 0) {
-    complain("no descriptor is left");
+    complain(fmt::format("out of file descriptors: {}; raise RLIMIT_NOFILE (ulimit -n)",
+                         error_text(errno)));
     return exit_failed;
   }
   const pid_t child = ::fork();
@@ -84,7 +85,7 @@ int become_device(const sim_options& chosen) {
   arguments.push_back(nullptr);
   ::dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is for the exports alone
   ::execvp(program.c_str(), arguments.data());
-  complain(fmt::format("cannot start sluice-sim: {}; it is neither beside this program nor in PATH",
+  complain(fmt::format("cannot start sluice-sim: {}; install it beside this program or in PATH",
                        error_text(errno)));
   return exit_failed;
 }
@@ -93,20 +94,23 @@ int become_device(const sim_options& chosen) {
 
 subcommand add_sim(CLI::App& program) {
   const auto chosen = std::make_shared<sim_options>();
-  auto* const command = program.add_subcommand("sim", "Run a simulated GPU to try things on");
+  auto* const command =
+      program.add_subcommand("sim", "Run a simulated GPU for tests without hardware");
   command->footer([] {
     return "Runs sluice-sim in the foreground until Ctrl-C, and prints four lines to paste\n"
-           "into other shells: what is started there uses the simulated GPU. Needs root and\n"
-           "/dev/fuse. In a script: sluice sim --root DIR > env & ... . env\n" +
-           std::string{exit_codes} + "\nProfiles: " + sim::profile_names();
+           "into other shells. Programs started from these shells use the simulated GPU.\n"
+           "Needs root and /dev/fuse. In a script: sluice sim --root DIR > env & ... . env\n"
+           "Profiles: " +
+           sim::profile_names();
   });
-  command->add_option("--root", chosen->root, "Directory to appear under [a new one in /tmp]")
+  command
+      ->add_option("--root", chosen->root, "Directory for the device's files [a new one in /tmp]")
       ->check(CLI::Validator{[](std::string& text) -> std::string {
-                               return text.empty() ? "'' is no directory; name one" : "";
+                               return text.empty() ? "invalid directory '': name a directory" : "";
                              },
                              ""})
       ->type_name("DIR");
-  command->add_option("--profile", chosen->profile, "A profile's name (below), or a TOML file")
+  command->add_option("--profile", chosen->profile, "Name of a profile (see below), or a TOML file")
       ->capture_default_str()
       ->type_name("NAME|FILE");
   command->add_option("--gpus", chosen->gpus, "Number of GPUs")

@@ -26,7 +26,7 @@ struct status_options {
 };
 
 void add_common(CLI::App& to, status_options& chosen) {
-  to.add_flag("--json", chosen.as_json, "One object on one line");
+  to.add_flag("--json", chosen.as_json, "Print one line of JSON");
   add_directory(to, chosen.where);
 }
 
@@ -69,15 +69,19 @@ int do_why(const status_options& chosen) {
 
 subcommand add_status(CLI::App& program) {
   const auto chosen = std::make_shared<status_options>();
-  auto* const command = program.add_subcommand("status", "Show what the daemon knows and does");
+  auto* const command =
+      program.add_subcommand("status", "Show the node's GPUs, groups, clients and policy");
   command->footer(
-      "Asks the program that owns the node, over its control socket. GPU: as queues and\n"
-      "hqds number them; GPU_ID: as the log does. SLOTS: for compute queues, as the\n"
-      "topology says; hqds counts each XCC's. OFF%: share of the last minute in which\n"
-      "offline work was off. GPU TIME: -, for which a group was off; +, for which\n"
-      "offline work was off while online work was in flight on the group's GPUs, since\n"
-      "it has been online. ROLE released, gang: offline but not touched; see 'why'.\n"
-      "Exit code 0: done; 1: nobody answers, or not to this user; 2: usage.");
+      "Queries the program that owns the node through its control socket.\n"
+      "GPU: number as in 'sluice queues' and 'sluice hqds'. GPU_ID: number as in the\n"
+      "log. SLOTS: slots for compute queues, as listed in the driver's topology;\n"
+      "'sluice hqds' counts the slots of every XCC.\n"
+      "OFF%: share of the last minute in which offline work was suspended.\n"
+      "GPU TIME -: time for which an offline group was suspended; +: time for which\n"
+      "offline work was suspended while online work was in flight on the group's GPUs,\n"
+      "since the group became online.\n"
+      "ROLE released, gang: offline, but not suspended; see 'sluice why'.\n"
+      "Exit code 0: done; 1: no answer, or permission denied; 2: usage.");
   add_common(*command, *chosen);
   return {command, [chosen] { return do_status(*chosen); }};
 }
@@ -85,23 +89,24 @@ subcommand add_status(CLI::App& program) {
 subcommand add_why(CLI::App& program) {
   const auto chosen = std::make_shared<status_options>();
   auto* const command =
-      program.add_subcommand("why", "Say why a process or a group runs, or does not");
+      program.add_subcommand("why", "Explain why a process or group runs or is suspended");
   command->footer(
-      "What is true now, and the last decisions, the newest last: by what, what came in\n"
-      "the same turn, what the driver was told, and what it answered. Processes that\n"
-      "ended are known for 10 min.\n"
-      "Exit code 0: done; 1: nobody answers, or knows it; 2: usage.");
-  command->add_option("PID|GROUP", chosen->what, "A process id, or a group as status shows it (g7)")
+      "Shows the current state and the latest decisions, the newest last. Each\n"
+      "decision shows its reason, the events of the same turn, the commands to the\n"
+      "driver, and their results. The daemon keeps them 10 min after a process ends.\n"
+      "Exit code 0: done; 1: no answer, or unknown process or group; 2: usage.");
+  command->add_option("PID|GROUP", chosen->what, "Process id, or group as shown by status (g7)")
       ->required()
       ->type_name("")
       ->check(CLI::Validator{[](std::string& text) -> std::string {
                                if (target_of(text)) return {};
                                return fmt::format(
-                                   "'{}' is neither a process id nor a group such as g7",
+                                   "invalid target '{}': expected a process id or a group such "
+                                   "as g7",
                                    printable(text));
                              },
                              ""});
-  command->add_option("--last", chosen->last, "Only so many decisions; 0: all that are known")
+  command->add_option("--last", chosen->last, "Number of decisions to show; 0: all")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(std::size_t{0}, std::size_t{1'000'000}));

@@ -136,7 +136,7 @@ std::string state_of(const json::object& group, bool acts) {
   if (flag_of(group, "held")) return state == "suspended" ? "held" : "held, " + state;
   if (flag_of(group, "forced")) return "forced";
   if (text_of(group, "role") == "offline" && !flag_of(group, "manageable")) return "unmanaged";
-  return state == "running" || !acts ? "runs" : state;
+  return acts ? state : "running";
 }
 
 bool acts(const json::object& status) {
@@ -201,31 +201,44 @@ std::string outcome_text(const json::object& command, bool acted) {
       "{} {} queue{} on GPU {}: ", text_of(command, "command"), count_of(command, "queues"),
       count_of(command, "queues") == 1 ? "" : "s", count_of(command, "gpu_id"));
   if (outcome == "done") return text + "done in " + span_text(number_of(command, "ms"));
-  if (outcome == "pending") return text + "not answered yet";
-  if (outcome == "unknown") return text + "the answer is not known";
+  if (outcome == "pending") return text + "no answer yet";
+  if (outcome == "unknown") return text + "result unknown";
   if (outcome == "refused") return text + "refused: " + text_of(command, "text");
   if (outcome == "failed")
     return text + "failed: " + error_text(static_cast<int>(count_of(command, "errno")));
-  return text + fmt::format("in {}, but {} failed, {} unknown to the driver, {} gone",
+  return text + fmt::format("partly done in {}: {} failed, {} unknown to the driver, {} gone",
                             span_text(number_of(command, "ms")), count_of(command, "failed"),
                             count_of(command, "invalid"), count_of(command, "gone"));
 }
 
-/// Why, of a decision: what follows "held", "let go" or "made to run".
-std::string rule_text(const json::object& decision) {
+/// Why a group is held, resumed or forced to run; of a rule that is not the policy's.
+std::string rule_text(const std::string& rule) {
+  if (rule == "expired") return "the hold requested by the policy expired";
+  if (rule == "no policy") return "the policy that held it was replaced or removed";
+  if (rule == "max_suspend") return "it reached the limit max_suspend";
+  if (rule == "offline_floor") return "it reached the limit of offline_floor";
+  if (rule == "not manageable")
+    return "some of its queues cannot be suspended (not attached, or a breaker is open)";
+  if (rule == "refused by the driver") return "the driver did not suspend some of its queues";
+  if (rule == "not offline") return "its role is no longer offline";
+  if (rule == "stop") return "the scheduler is stopping";
+  return rule;
+}
+
+/// What was decided: held, let go or forced, and why.
+std::string verdict_text(const json::object& decision, const std::string& what, bool acted) {
   const std::string rule = text_of(decision, "rule");
   const std::string policy = text_of(decision, "policy");
-  if (rule == "policy") return " by the policy" + (policy.empty() ? "" : " " + policy);
-  if (rule == "expired") return ": the time for which the policy wanted it held is over";
-  if (rule == "no policy") return ": the policy that held it was replaced or removed";
-  if (rule == "max_suspend") return ": max_suspend ran out";
-  if (rule == "offline_floor") return ": offline_floor, it was off for as much as that allows";
-  if (rule == "not manageable")
-    return ": not all of it can be suspended (not attached, or a breaker is open)";
-  if (rule == "refused by the driver") return ": the driver did not suspend a part of it";
-  if (rule == "not offline") return ": it is not offline any more";
-  if (rule == "stop") return ": the scheduler stops";
-  return ": " + rule;
+  if (rule == "policy" && what != "forced") {
+    const bool held = what == "held";
+    return (policy.empty() ? "the policy" : "policy " + policy) +
+           (acted  ? held ? " suspended it" : " resumed it"
+            : held ? " would suspend it"
+                   : " would resume it");
+  }
+  std::string text = acted ? "" : "would be ";
+  text += what == "held" ? "suspended" : what == "let_go" ? "resumed" : "forced to run";
+  return text + ": " + rule_text(rule);
 }
 
 /// \param acted false: the daemon only observes.
@@ -239,20 +252,17 @@ std::string decision_text(const json::object& decision, bool acted) {
     const std::string outcome = text_of(decision, "outcome");
     if (what == "attach" && acted)
       text += ": " + (outcome == "done"      ? std::string("done")
-                      : outcome == "pending" ? std::string("not answered yet")
+                      : outcome == "pending" ? std::string("no answer yet")
                                              : outcome + ": " + text_of(decision, "text"));
     return text;
   }
-  std::string text;
-  if (what == "held") text = acted ? "held" : "would be held";
-  if (what == "let_go") text = acted ? "let go" : "would be let go";
-  if (what == "forced") text = acted ? "made to run" : "would be made to run";
-  text += what == "mend" ? "set right" : rule_text(decision);
-  if (!event.empty()) text += "; " + event;
+  std::string text =
+      what == "mend" ? "queue states corrected" : verdict_text(decision, what, acted);
+  if (!event.empty()) text += (text.find(':') == text.npos ? ": " : "; ") + event;
   for (const json::object* each : objects_of(decision, "commands"))
     text += "; " + outcome_text(*each, acted);
   if (const auto more = count_of(decision, "more_commands"); more != 0)
-    text += fmt::format("; and {} commands more", more);
+    text += fmt::format("; and {} more commands", more);
   return text;
 }
 
@@ -260,9 +270,9 @@ std::string decision_text(const json::object& decision, bool acted) {
 
 std::string decider_words(const std::string& name, bool is_fallback, const std::string& asked_for) {
   if (name.empty())
-    return "none: everything runs" + (asked_for.empty() ? "" : ", instead of " + asked_for);
+    return "none: everything runs" + (asked_for.empty() ? "" : " (instead of " + asked_for + ")");
   if (!is_fallback) return name;
-  return name + ", the fallback" + (asked_for.empty() ? "" : ", for " + asked_for + " was removed");
+  return name + " (fallback" + (asked_for.empty() ? "" : ": " + asked_for + " was removed") + ")";
 }
 
 std::string_view role_words(std::string_view role, std::string_view bar) {
@@ -288,15 +298,15 @@ std::vector<std::string> node_lines(const json::object& status) {
   std::vector<std::string> lines;
   const bool enforces = text_of(node, "mode") == "enforce";
   const bool shadows = text_of(node, "policy").starts_with("shadow/");
-  lines.push_back(fmt::format("sluice {}, process {} of user {}, {} for {}{}{}",
+  lines.push_back(fmt::format("sluice {}, process {} of user {}, mode {}, up {}{}{}",
                               text_of(node, "program_version"), count_of(node, "pid"),
                               count_of(node, "user"),
-                              !enforces ? "observes, touches nothing,"
-                              : shadows ? "enforces (but its policy, a shadow, holds nothing)"
-                                        : "enforces",
+                              !enforces ? "observe (suspends nothing)"
+                              : shadows ? "enforce (a shadow policy suspends nothing)"
+                                        : "enforce",
                               span_text(number_of(node, "up_ms")),
                               flag_of(node, "simulated") ? ", on a simulated device" : "",
-                              flag_of(node, "backend_up") ? "" : "; the agent is gone"));
+                              flag_of(node, "backend_up") ? "" : "; the agent is not running"));
   if (has(node, "paused")) {
     const std::string why = text_of(object_of(node, "paused"), "why");
     lines.push_back("PAUSED: everything runs" + (why.empty() ? "" : " (" + why + ")"));
@@ -307,23 +317,23 @@ std::vector<std::string> node_lines(const json::object& status) {
     const std::string kind = full.substr(0, full.find(':'));
     const bool asked_for = !fallback && !kind.empty() && name.starts_with(kind);
     std::string line = "policy " + (asked_for ? full : decider_words(name, fallback, full));
-    if (has(node, "policy_by")) line += ", chosen by " + text_of(node, "policy_by");
+    if (has(node, "policy_by")) line += ", selected by " + text_of(node, "policy_by");
     lines.push_back(line);
   }
-  std::string times = latency(statistics, "decision", "online arrival to commands handed over");
-  if (const auto off = latency(statistics, "arrival_to_off", "online arrival to offline off");
+  std::string times = latency(statistics, "decision", "online arrival to commands sent");
+  if (const auto off =
+          latency(statistics, "arrival_to_off", "online arrival to offline work off the GPU");
       !off.empty())
     times += (times.empty() ? "" : "; ") + off;
   lines.push_back(times.empty() ? "no decision yet" : times);
   std::string failed = failures(statistics);
   if (flag_of(node, "driver_gone"))
-    failed = "the driver is gone, its files cannot be read" + (failed.empty() ? "" : ", " + failed);
+    failed = "the driver is gone: cannot read its files" + (failed.empty() ? "" : ", " + failed);
   lines.push_back("failures: " + (failed.empty() ? "none" : failed));
   if (const auto forced = count_of(object_of(statistics, "limits"), "forced_resumes"); forced != 0)
     lines.push_back(
-        fmt::format("limits: offline groups {} to run {} times, for max_suspend or "
-                    "offline_floor",
-                    enforces ? "were made" : "would have been made", forced));
+        fmt::format("limits: max_suspend or offline_floor {} offline groups to run {} times",
+                    enforces ? "forced" : "would have forced", forced));
   return lines;
 }
 
@@ -441,16 +451,16 @@ std::vector<std::string> breaker_lines(const json::object& status) {
   for (const json::object* each : objects_of(status, "gpus")) {
     if (!flag_of(*each, "breaker_open")) continue;
     const auto id = count_of(*each, "gpu_id");
-    std::string line = fmt::format(
-        "breaker of GPU {} (gpu_id {}) is open, so nothing on it is "
-        "suspended",
-        gpu_text(status, id), id);
+    std::string line =
+        fmt::format("breaker of GPU {} (gpu_id {}) is open", gpu_text(status, id), id);
     if (has(*each, "breaker_cause")) line += ": " + text_of(*each, "breaker_cause");
+    line += "; sluice suspends nothing on this GPU";
     if (has(*each, "breaker_until_unix_ms")) {
       const double until = number_of(*each, "breaker_until_unix_ms");
-      line += fmt::format("; until {}, in {}", clock_text(until), span_text(until - now));
+      line += fmt::format(" until {} (in {})", clock_text(until), span_text(until - now));
     }
-    lines.push_back(line + fmt::format("; once it works: sluice breaker rearm {}", id));
+    lines.push_back(line +
+                    fmt::format("; when the GPU works again, run 'sluice breaker rearm {}'", id));
   }
   return lines;
 }
@@ -473,9 +483,10 @@ std::string why_text(const json::object& answer, std::size_t last) {
   const auto decisions = objects_of(why, "decisions");
   if (has(why, "role_why")) text += "role: " + text_of(why, "role_why") + "\n";
   if (decisions.empty() && text_of(why, "state") != "client")
-    text += "nothing was decided about it yet\n";
+    text += "no decisions about this process or group yet\n";
   const std::size_t left_out = last != 0 && decisions.size() > last ? decisions.size() - last : 0;
-  if (left_out != 0) text += fmt::format("{} earlier decisions: --last 0 shows them\n", left_out);
+  if (left_out != 0)
+    text += fmt::format("{} earlier decisions are not shown; --last 0 shows all\n", left_out);
   const auto* const acts = find(why, "acts");
   const bool acted = acts == nullptr || flag_of(why, "acts");
   for (std::size_t i = left_out; i < decisions.size(); ++i) {

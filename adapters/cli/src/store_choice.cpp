@@ -8,9 +8,8 @@
 namespace sluice::cli {
 
 void add_store(CLI::App& to, store_choice& chosen) {
-  auto* const store =
-      to.add_option("--store", chosen.store, "The role store's file")->type_name("FILE");
-  to.add_option("--config", chosen.config, "Take the store from this configuration")
+  auto* const store = to.add_option("--store", chosen.store, "Role store file")->type_name("FILE");
+  to.add_option("--config", chosen.config, "Use the role store of this configuration file")
       ->type_name("FILE")
       ->excludes(store);
 }
@@ -20,7 +19,7 @@ result<kfd::classification_rules> load_rules(const std::string& config, std::str
   if (!rules || config.empty()) return rules;
   const toml::parse_result file = toml::parse_file(config);
   if (file && !file.table().contains("roles"))
-    complain("warning: " + printable(config) + " has no table [roles]: the default rules hold");
+    complain("warning: " + printable(config) + ": no table [roles]; using the default rules");
   return rules;
 }
 

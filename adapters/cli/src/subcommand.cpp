@@ -12,8 +12,8 @@ CLI::Validator whole_number_of(std::string what, std::uint64_t least, std::uint6
   return {[what = std::move(what), least, most](std::string& text) -> std::string {
             const auto value = whole_number<std::uint64_t>(text);
             if (value && *value >= least && *value <= most) return {};
-            return fmt::format("'{}' is no {}, which is a whole number from {} to {}",
-                               printable(text), what, least, most);
+            return fmt::format("invalid {} '{}': expected a whole number from {} to {}", what,
+                               printable(text), least, most);
           },
           ""};
 }

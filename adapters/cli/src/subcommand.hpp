@@ -15,8 +15,7 @@ inline constexpr int exit_done = 0;
 inline constexpr int exit_failed = 1;
 inline constexpr int exit_usage = 2;  ///< The command line alone is wrong, on whatever node.
 /// What --help says of them where a subcommand has no more to say.
-inline constexpr const char* exit_codes =
-    "Exit code 0: done; 1: it could not be done; 2: wrong command line.";
+inline constexpr const char* exit_codes = "Exit code 0: done; 1: failed; 2: invalid command line.";
 
 struct subcommand {
   CLI::App* parsed;          ///< Whether it was given, after parsing.

@@ -79,14 +79,15 @@ class holding {
     const auto open = breakers_of(chosen_.pid);
     for (const auto& each : open) complain(chosen_.force ? "warning: " + each : each);
     if (!open.empty() && !chosen_.force) {
-      complain(fmt::format("nothing of process {} was suspended; --force does it all the same",
-                           chosen_.pid));
+      complain(fmt::format(
+          "process {} was not suspended, because a breaker is open; --force suspends it anyway",
+          chosen_.pid));
       return exit_failed;
     }
     if (const auto no = by_->attach(chosen_.pid, soon())) {
       const auto other = ask_holder(list_holders(), chosen_.pid, "status", holder_look);
-      complain(other ? fmt::format("process {} ({}) is held by process {} already, a 'sluice "
-                                   "suspend'; 'sluice resume {}' makes that let go",
+      complain(other ? fmt::format("process {} ({}) is already held by 'sluice suspend' (process "
+                                   "{}); run 'sluice resume {}' first",
                                    chosen_.pid, command_of(chosen_.pid), other->holder, chosen_.pid)
                      : no.what);
       const time_point until = clock::now() + reset_look;
@@ -97,7 +98,10 @@ class holding {
     attached_ = true;
     // Before the first suspend, in which the driver may stay for long.
     const auto link = holder_server::open(chosen_.pid);
-    if (!link) complain("no socket can be had: 'sluice resume' will not find this process");
+    if (!link)
+      complain(
+          "cannot open a socket, so 'sluice resume' cannot reach this command; end this command to "
+          "resume the process");
     const int first = suspend_first();
     if (suspended().empty()) {
       look_for_failures();
@@ -182,15 +186,16 @@ class holding {
       if (each.why == breaker_cause::reset)
         complain(fmt::format(
             "GPU {} was reset{}; see dmesg", number(each.gpu),
-            attached_ ? fmt::format(" while it was held: the queues that process {} had on it are "
-                                    "dead, and what they ran is lost",
-                                    chosen_.pid)
-                      : ": what ran there is lost"));
+            attached_
+                ? fmt::format(" while process {} was held: its queues on that GPU are dead, and "
+                              "their work is lost",
+                              chosen_.pid)
+                : ": all work on it is lost"));
       else
-        complain(
-            fmt::format("a preemption failed in hardware: the driver resets GPU {} and its "
-                        "hive, and what ran there is lost; see dmesg",
-                        number(each.gpu)));
+        complain(fmt::format(
+            "GPU {}: a preemption failed in hardware: the driver resets the GPU and its "
+            "hive, and all work on them is lost; see dmesg",
+            number(each.gpu)));
     }
     open_breakers_of(failed);
     return true;
@@ -203,9 +208,9 @@ class holding {
     for (const auto& queue : by_->queues(chosen_.pid)) {
       if (!open.contains(queue.about.gpu) || std::erase(ids, queue.about.id) == 0) continue;
       let_run_.insert(queue.about.id);
-      complain(
-          fmt::format("queue {} runs: the breaker of GPU {} is open; see 'sluice breaker list'",
-                      number(queue.about.id), number(queue.about.gpu)));
+      complain(fmt::format(
+          "queue {} keeps running: the breaker of GPU {} is open; see 'sluice breaker list'",
+          number(queue.about.id), number(queue.about.gpu)));
     }
     return ids;
   }
@@ -301,9 +306,10 @@ class holding {
       for (const auto id : suspended()) text += fmt::format(" {}", number(id));
       return text;
     }
-    if (!request.starts_with(resume)) return "error this sluice does not know that request";
+    if (!request.starts_with(resume))
+      return "error unknown request; use the same version of sluice for both commands";
     const auto ids = parse_ids(request.substr(resume.size()));
-    if (!ids) return "error that is no list of queue ids";
+    if (!ids) return "error invalid list of queue ids";
     if (!ids->empty()) {
       const auto queues = by_->queues(chosen_.pid);
       for (const auto id : *ids)
@@ -348,8 +354,8 @@ class holding {
       report_end();
       if (!failed_gpus_.empty()) return exit_failed;
       complain(
-          fmt::format("the session with process {} is over: it ended its GPU runtime, or "
-                      "another debugger took it; its queues run",
+          fmt::format("the debug session with process {} has ended: the process closed its GPU "
+                      "runtime, or another debugger took over; its queues are running",
                       chosen_.pid));
       return exit_failed;
     }
@@ -368,13 +374,17 @@ class holding {
       reason_ = "refused";
       for (auto& order : last_) order.error = refused_ ? refused_.error : EIO;
       report_end();
-      complain(refused_ ? refused_.what
-                        : "the driver refuses to resume it; this process ends, which does");
+      complain(refused_
+                   ? refused_.what
+                   : fmt::format("the driver refused to resume process {}; this command exits, so "
+                                 "that the kernel resumes the process",
+                                 chosen_.pid));
       // Destructors would wait for the driver; the kernel resumes everything with our death.
       std::_Exit(exit_failed);
     }
     report_end();
-    say(fmt::format("process {} {}\n", chosen_.pid, lost_ ? "is let go" : "runs again"));
+    say(fmt::format("process {} {}\n", chosen_.pid,
+                    lost_ ? "is released; some of its queues are dead" : "runs again"));
     return exit_done;
   }
 
@@ -405,7 +415,8 @@ int hold(const suspend_options& chosen) {
   for (const int each : {SIGTSTP, SIGTTIN, SIGTTOU}) ::signal(each, SIG_IGN);
   const unique_fd signals{::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK)};
   if (!signals) {
-    complain("no descriptor is left");
+    complain(fmt::format("out of file descriptors: {}; raise RLIMIT_NOFILE (ulimit -n)",
+                         error_text(errno)));
     return exit_failed;
   }
   kfd::failure why;
@@ -425,16 +436,17 @@ subcommand add_suspend(CLI::App& program) {
       program.add_subcommand("suspend", "Suspend a process's GPU queues while this command runs");
   command->footer(
       "Stays in the foreground and holds the queues until Ctrl-C, SIGTERM, 'sluice\n"
-      "resume PID', or --for has passed; however it ends, the kernel resumes them. New\n"
-      "compute queues of the process are suspended as well unless QIDs are given.\n"
-      "Needs the right to trace it (same user, or CAP_SYS_PTRACE); gdb and strace\n"
-      "cannot attach meanwhile. Its GPU memory stays in use. Exit code 0: all were\n"
-      "suspended and run again; 1: some were not; 2: usage.");
-  command->add_option("PID", chosen->pid, "The process")
+      "resume PID', or the end of --for. If the command is killed, the kernel resumes\n"
+      "the queues. Without QIDs, the command also suspends compute queues that the\n"
+      "process creates later. It needs the right to trace the process (same user, or\n"
+      "CAP_SYS_PTRACE). While it runs, gdb and strace cannot attach to the process, and\n"
+      "the process keeps its GPU memory. Exit code 0: all queues were suspended and run\n"
+      "again; 1: some queues were not suspended, or do not run again; 2: usage.");
+  command->add_option("PID", chosen->pid, "Process to suspend")
       ->required()
       ->check(a_process_id())
       ->type_name("");
-  command->add_option("QID", chosen->queues, "Only these queues; else all compute queues")
+  command->add_option("QID", chosen->queues, "Suspend only these queues [all compute queues]")
       ->check(queue_number())
       ->type_name("");
   command
@@ -444,13 +456,15 @@ subcommand add_suspend(CLI::App& program) {
             const auto value = parse_duration(text);
             if (!value || *value <= 0s || *value > longest_hold)
               throw CLI::ValidationError(
-                  "--for", "'" + text + "' is no time up to 24h; e.g. 30s, 10min or 2h");
+                  "--for", "invalid duration '" + text +
+                               "': expected more than 0s, up to 24h, e.g. 30s, 10min or 2h");
             chosen->limit = *value;
           },
           "Resume after this time, up to 24h")
       ->type_name("TIME");
-  command->add_flag("--force", chosen->force, "Also where a breaker is open ('sluice breaker')");
-  command->add_flag("--json", chosen->json, "For scripts: a line of JSON for each change");
+  command->add_flag("--force", chosen->force,
+                    "Suspend even if a breaker is open; see 'sluice breaker'");
+  command->add_flag("--json", chosen->json, "Print one line of JSON for each change");
   return {command, [chosen] {
             std::ranges::sort(chosen->queues);
             chosen->queues.erase(std::unique(chosen->queues.begin(), chosen->queues.end()),

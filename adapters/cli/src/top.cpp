@@ -141,17 +141,20 @@ class viewer {
     lines.emplace_back();
     if (mode_ == mode::help && rows != 0) {
       for (const std::string_view each :
-           {"q, Ctrl-C  quit", "f          show groups by number (g7), pid, command, role or state",
+           {"q, Ctrl-C  quit",
+            "f          filter groups by number (g7), pid, command, role or state",
             "s          sort by role, time off, state, name",
-            "p          pause the node (everything runs), or end the pause; asks first",
-            "P          switch the policy: NAME or NAME:KEY=VALUE,...", "?          this, and back",
-            "", "OFF        queues that are suspended; of a group: of all its compute queues",
-            "OFF%       share of the last minute in which offline work was off",
+            "p          pause the node (everything runs), or end the pause; asks to confirm",
+            "P          switch the policy: NAME or NAME:KEY=VALUE,...",
+            "?          show or hide this help", "",
+            "OFF        suspended queues; for a group: suspended / all compute queues",
+            "OFF%       share of the last minute in which offline work was suspended",
             "BACKLOG    busy periods of clients in flight; +: packets wait in online queues",
-            "GPU TIME   -: for which an offline group was off; +: for which offline work was",
-            "           off while online work was in flight on this group's GPUs",
-            "GPU        as queues and hqds number them; GPU_ID: as the log does",
-            "SLOTS      for compute queues, as the driver's topology says; hqds: of every XCC"})
+            "GPU TIME   -: suspended time of an offline group; +: time that offline work was",
+            "           suspended while online work was in flight on the group's GPUs",
+            "GPU        number as in 'sluice queues' and 'sluice hqds'; GPU_ID: as in the log",
+            "SLOTS      slots for compute queues, as listed in the driver's topology;",
+            "           'sluice hqds' counts the slots of every XCC"})
         lines.emplace_back(each);
     } else {
       for (auto& each : lines_of(gpu_table(status_, gpu_columns::few, columns)))
@@ -165,7 +168,8 @@ class viewer {
     if (lines.size() > room) {
       const std::size_t left_out = lines.size() - room + 1;
       lines.resize(room - std::min<std::size_t>(room, 1));
-      lines.push_back(fmt::format("... {} lines more: filter (f), or a larger window", left_out));
+      lines.push_back(
+          fmt::format("... {} more lines: use a filter (f) or a larger window", left_out));
     }
     lines.resize(room);
     lines.push_back(last_line());
@@ -177,7 +181,7 @@ class viewer {
       case mode::filter: return "filter (empty: all): " + typed_ + "_";
       case mode::policy: return "policy NAME[:KEY=VALUE,...]: " + typed_ + "_";
       case mode::pause:
-        return paused() ? "end the pause? y/n" : "pause, so that everything runs? y/n";
+        return paused() ? "end the pause? y/n" : "pause the node and resume everything? y/n";
       case mode::plain:
       case mode::help: break;
     }
@@ -266,23 +270,25 @@ class viewer {
 subcommand add_top(CLI::App& program) {
   const auto chosen = std::make_shared<top_options>();
   auto* const command =
-      program.add_subcommand("top", "Show what the daemon does as it changes; keys steer it");
+      program.add_subcommand("top", "Show the state of the node continuously; accept keys");
   command->footer(
-      "Without a terminal, or with --once, it prints one page and ends. To pause and to\n"
-      "switch the policy is for root and the daemon's user.\n"
-      "Exit code 0: done; 1: nobody answers, or not to this user; 2: usage.");
-  command->add_option("--interval", chosen->interval, "How often it looks, 100ms to 1h")
+      "Without a terminal, or with --once, the command prints one page and exits.\n"
+      "Only root and the daemon's user may pause the node or switch the policy.\n"
+      "Exit code 0: done; 1: no answer, or permission denied; 2: usage.");
+  command->add_option("--interval", chosen->interval, "Time between updates, 100ms to 1h")
       ->capture_default_str()
       ->type_name("TIME")
       ->check(CLI::Validator{[](std::string& text) -> std::string {
                                const auto given = parse_duration(text);
                                if (given && *given >= 100ms && *given <= 1h) return {};
-                               return fmt::format("'{}' is no time from 100ms to 1h",
+                               return fmt::format("invalid duration '{}': expected 100ms to 1h",
                                                   printable(text));
                              },
                              ""});
-  command->add_flag("--once", chosen->once, "Print one page and end");
-  command->add_option("--filter", chosen->filter, "As the key f: g7, a pid, a command, a role")
+  command->add_flag("--once", chosen->once, "Print one page and exit");
+  command
+      ->add_option("--filter", chosen->filter,
+                   "Show only matching groups: g7, a pid, command or role")
       ->type_name("TEXT");
   add_directory(*command, chosen->where);
   return {command, [chosen] {

@@ -1,5 +1,7 @@
-"""Makes the wheel (PEP 517): the package's files and three that describe them. In place of setuptools,
-which pip would have to fetch."""
+"""Builds the wheel (PEP 517). The wheel contains the package's files and three files that describe them.
+
+This module replaces setuptools, which pip would have to download.
+"""
 
 import base64
 import hashlib

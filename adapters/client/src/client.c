@@ -22,12 +22,12 @@ static _Thread_local const char* last_error = "";
 
 static_assert((int)SLUICE_CLIENT_ITL == (int)SLUICE_WORDS_SPANS - 1 &&
                   (int)SLUICE_CLIENT_MOST_GPUS == (int)SLUICE_WIRE_GPUS,
-              "the API's numbers are the wire's");
+              "the API and the wire protocol use the same numbers");
 static_assert((int)SLUICE_CLIENT_MODE_ACTIVE == (int)SLUICE_MODE_ACTIVE &&
                   (int)SLUICE_CLIENT_MODE_PASSIVE == (int)SLUICE_MODE_PASSIVE &&
                   (int)SLUICE_CLIENT_MODE_STOPPING == (int)SLUICE_MODE_STOPPING &&
                   (int)SLUICE_CLIENT_MODE_OBSERVING == (int)SLUICE_MODE_OBSERVING,
-              "the API's numbers are the page's");
+              "the API and the shared page use the same numbers");
 
 int64_t sluice_client_now(void) {
   struct timespec now;
@@ -55,24 +55,27 @@ static int read_options(const sluice_client_options* options, struct sluice_conn
   if (options != NULL) {
     if (options->size < offsetof(sluice_client_options, socket)) {
       return sluice_client_fail(
-          EINVAL, "options.size is %u; it must be sizeof(sluice_client_options)", options->size);
+          EINVAL, "invalid options.size %u: expected sizeof(sluice_client_options)", options->size);
     }
     memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
   }
   if (given.role == 0) given.role = SLUICE_CLIENT_ONLINE;
   if (given.role > SLUICE_CLIENT_OFFLINE) {
     return sluice_client_fail(EINVAL,
-                              "options.role is %u; it must be SLUICE_CLIENT_ONLINE or "
+                              "invalid options.role %u: expected SLUICE_CLIENT_ONLINE or "
                               "SLUICE_CLIENT_OFFLINE",
                               given.role);
   }
   if (given.gpu_count > SLUICE_WIRE_GPUS || (given.gpu_count != 0 && given.gpus == NULL)) {
-    return sluice_client_fail(EINVAL, "options.gpus are %zu; at most %d can be named",
-                              given.gpu_count, SLUICE_WIRE_GPUS);
+    return sluice_client_fail(
+        EINVAL,
+        "invalid options.gpu_count %zu: expected at most %d, with options.gpus "
+        "not NULL",
+        given.gpu_count, SLUICE_WIRE_GPUS);
   }
   const char* const name = given.name != NULL ? given.name : program_invocation_short_name;
   if (given.name != NULL && strlen(name) >= SLUICE_WIRE_NAME) {
-    return sluice_client_fail(EINVAL, "options.name has %zu bytes; at most %d are allowed",
+    return sluice_client_fail(EINVAL, "invalid options.name of %zu bytes: expected at most %d",
                               strlen(name), SLUICE_WIRE_NAME - 1);
   }
   sluice_wire_hello* const hello = &client->hello;
@@ -85,7 +88,8 @@ static int read_options(const sluice_client_options* options, struct sluice_conn
   strncpy(hello->name, name, SLUICE_WIRE_NAME - 1);
   for (int i = 0; i < SLUICE_WORDS_SPANS; ++i) {
     if (given.targets[i] < 0) {
-      return sluice_client_fail(EINVAL, "options.targets[%d] is negative", i);
+      return sluice_client_fail(EINVAL,
+                                "invalid options.targets[%d]: expected 0 or more nanoseconds", i);
     }
     hello->targets[i] = given.targets[i];
   }
@@ -95,11 +99,13 @@ static int read_options(const sluice_client_options* options, struct sluice_conn
   const size_t room = sizeof((struct sockaddr_un*)NULL)->sun_path;
   if (strlen(path) >= room) {
     return sluice_client_fail(ENAMETOOLONG,
-                              "the socket's path has %zu bytes; at most %zu are allowed",
+                              "invalid socket path of %zu bytes: expected at most %zu",
                               strlen(path), room - 1);
   }
   client->socket = strdup(path);
-  return client->socket != NULL ? 0 : sluice_client_fail(ENOMEM, "no memory for a client");
+  return client->socket != NULL
+             ? 0
+             : sluice_client_fail(ENOMEM, "cannot open the client: out of memory");
 }
 
 static void destroy(struct sluice_connection* client) {
@@ -114,10 +120,12 @@ static void withdraw(struct sluice_connection* client) {
 }
 
 int sluice_client_open(const sluice_client_options* options, sluice_connection** to) {
-  if (to == NULL) return sluice_client_fail(EINVAL, "client is NULL; it receives the client");
+  if (to == NULL)
+    return sluice_client_fail(EINVAL,
+                              "cannot open the client: the pointer that receives it is NULL");
   *to = NULL;
   struct sluice_connection* const client = calloc(1, sizeof *client);
-  if (client == NULL) return sluice_client_fail(ENOMEM, "no memory for a client");
+  if (client == NULL) return sluice_client_fail(ENOMEM, "cannot open the client: out of memory");
   client->page = client->bell = client->kick = client->link = -1;
   int error = read_options(options, client);
   if (error == 0) {
@@ -125,12 +133,14 @@ int sluice_client_open(const sluice_client_options* options, sluice_connection**
                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     client->life = page == MAP_FAILED ? NULL : page;
     if (client->life == NULL || madvise(page, sizeof *client->life, MADV_WIPEONFORK) != 0) {
-      error = sluice_client_fail(errno, "no page that a fork wipes: %s", strerror(errno));
+      error = sluice_client_fail(
+          errno, "cannot open the client: cannot map memory with MADV_WIPEONFORK: %s",
+          strerror(errno));
     }
   }
   if (error == 0) {
     const int why = sluice_client_guard_forks(client);
-    if (why != 0) error = sluice_client_fail(why, "no memory for a client");
+    if (why != 0) error = sluice_client_fail(why, "cannot open the client: out of memory");
   }
   if (error != 0) {
     destroy(client);
@@ -165,7 +175,8 @@ static inline int ours(struct sluice_connection* client) {
           client != NULL && __atomic_load_n(&client->life->alive, __ATOMIC_ACQUIRE) != 0, 1)) {
     return 0;
   }
-  if (client == NULL) return sluice_client_fail(EINVAL, "client is NULL: not opened, or closed");
+  if (client == NULL)
+    return sluice_client_fail(EINVAL, "client is NULL: it was not opened, or it was closed");
   return start_anew(client);
 }
 
@@ -183,7 +194,8 @@ int sluice_client_close(sluice_connection* client) {
     return 0;
   }
   if (pthread_equal(client->thread, pthread_self())) {
-    return sluice_client_fail(EDEADLK, "a client cannot be closed on the library's own thread");
+    return sluice_client_fail(
+        EDEADLK, "cannot close the client on the library's own thread; close it on another thread");
   }
   pthread_mutex_lock(&client->life->lock);
   client->closing = true;
@@ -231,15 +243,15 @@ int sluice_client_end(sluice_connection* client) {
 
 /** Every mark of a server without a scheduler comes here: nothing is formatted. */
 static int no_room(void) {
-  static_assert(SLUICE_WORDS_MARKS == 1024, "as the sentence says");
-  last_error = "1024 marks wait for the scheduler; this one is dropped";
+  static_assert(SLUICE_WORDS_MARKS == 1024, "the text below contains this number");
+  last_error = "mark dropped: 1024 marks already wait for the scheduler";
   return -ENOBUFS;
 }
 
 static int push_mark(struct sluice_connection* client, uint32_t kind, uint32_t begins,
                      uint64_t request, int64_t at) {
   if (kind >= SLUICE_WORDS_SPANS) {
-    return sluice_client_fail(EINVAL, "a span of kind %u; there are 0 to %d", kind,
+    return sluice_client_fail(EINVAL, "invalid span kind %u: expected 0 to %d", kind,
                               SLUICE_WORDS_SPANS - 1);
   }
   const int error = ours(client);
@@ -272,12 +284,12 @@ int64_t sluice_client_wait(sluice_connection* client, int64_t timeout, sluice_cl
                            void* context) {
   const int64_t longest = 60 * (int64_t)NS_PER_S;
   if (done == NULL || timeout < 0) {
-    return sluice_client_fail(EINVAL, "a wait needs somebody to call, and a timeout of 0 or more");
+    return sluice_client_fail(EINVAL, "invalid wait: done is NULL, or timeout is negative");
   }
   const int error = ours(client);
   if (error != 0) return error;
   wait* const one = calloc(1, sizeof *one);
-  if (one == NULL) return sluice_client_fail(ENOMEM, "no memory for a wait");
+  if (one == NULL) return sluice_client_fail(ENOMEM, "cannot start the wait: out of memory");
   one->deadline = sluice_client_now() + (timeout < longest ? timeout : longest);
   one->done = done;
   one->context = context;
@@ -293,7 +305,7 @@ int64_t sluice_client_wait(sluice_connection* client, int64_t timeout, sluice_cl
   pthread_mutex_unlock(&client->life->lock);
   if (full) {
     free(one);
-    return sluice_client_fail(EAGAIN, "%d waits of this client are open already",
+    return sluice_client_fail(EAGAIN, "limit reached: the client has %d open waits",
                               SLUICE_WIRE_WAITS);
   }
   kick(client);
@@ -320,7 +332,8 @@ int sluice_client_stop_waiting(sluice_connection* client, int64_t number) {
 
 int sluice_client_get_status(sluice_connection* client, sluice_client_status* status) {
   if (status == NULL || status->size < offsetof(sluice_client_status, connected)) {
-    return sluice_client_fail(EINVAL, "status.size must be sizeof(sluice_client_status)");
+    return sluice_client_fail(
+        EINVAL, "invalid status: NULL, or status.size is not sizeof(sluice_client_status)");
   }
   const int error = ours(client);
   if (error != 0) return error;

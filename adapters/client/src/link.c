@@ -102,16 +102,15 @@ static void why_not(const char* path, int error, char why[SLUICE_WIRE_WHY]) {
   struct stat there;
   const char* const cause = strerror(error);
   if (error == EACCES || error == EPERM) {
-    snprintf(
-        why, SLUICE_WIRE_WHY,
-        "%s may not be opened by this user (%s); its group is the scheduler's socket_group; it "
-        "is tried again",
-        path, cause);
-  } else if (error == EPROTOTYPE || (stat(path, &there) == 0 && !S_ISSOCK(there.st_mode))) {
     snprintf(why, SLUICE_WIRE_WHY,
-             "something else than a scheduler is at %s (%s); it is tried again", path, cause);
+             "%s: cannot connect as this user (%s); add the user to the scheduler's socket_group; "
+             "retrying",
+             path, cause);
+  } else if (error == EPROTOTYPE || (stat(path, &there) == 0 && !S_ISSOCK(there.st_mode))) {
+    snprintf(why, SLUICE_WIRE_WHY, "%s is not the socket of a scheduler (%s); retrying", path,
+             cause);
   } else {
-    snprintf(why, SLUICE_WIRE_WHY, "no scheduler at %s (%s); it is tried again", path, cause);
+    snprintf(why, SLUICE_WIRE_WHY, "no scheduler at %s (%s); retrying", path, cause);
   }
 }
 
@@ -134,7 +133,10 @@ static void connect_now(keeper* self) {
   }
   const int fds[SLUICE_WIRE_DESCRIPTORS] = {client->page, client->bell};
   if (!send_message(client, &client->hello, sizeof client->hello, fds, SLUICE_WIRE_DESCRIPTORS)) {
-    hang_up(self, errno, "the scheduler does not listen; it is tried again");
+    const int error = errno;
+    snprintf(why, sizeof why, "cannot send the registration to the scheduler (%s); retrying",
+             strerror(error));
+    hang_up(self, error, why);
     return;
   }
   self->next = sluice_client_now() + answer_limit;
@@ -159,7 +161,7 @@ static void welcome(keeper* self, const sluice_wire_welcome* said, int page) {
     return;
   }
   if (page < 0 || !is_sealed_page(page) || !place(client, page)) {
-    hang_up(self, EPROTO, "the scheduler's page cannot be used; it is tried again");
+    hang_up(self, EPROTO, "cannot map the scheduler's page; retrying");
     return;
   }
   struct ucred peer = {.pid = 0};
@@ -187,7 +189,7 @@ static void look_for_another(keeper* self) {
       (there.st_dev == self->device && there.st_ino == self->file)) {
     return;
   }
-  hang_up(self, ECONNRESET, "another scheduler has taken the socket over; it is connected to");
+  hang_up(self, ECONNRESET, "another scheduler has taken over the socket; connecting to it");
 }
 
 /** Takes the wait off the list. */
@@ -255,7 +257,7 @@ static bool receive(keeper* self) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return false;
     if (got < 0) {
-      hang_up(self, errno, "the scheduler hung up; it is tried again");
+      hang_up(self, errno, "the scheduler closed the connection; retrying");
       return false;
     }
     int page = -1;
@@ -265,7 +267,7 @@ static bool receive(keeper* self) {
     }
     /* An empty message looks like the end, but may bring a descriptor. */
     if (got == 0) {
-      hang_up(self, ECONNRESET, "the scheduler hung up; it is tried again");
+      hang_up(self, ECONNRESET, "the scheduler closed the connection; retrying");
     } else {
       handle(self, &message, (size_t)got, page);
     }
@@ -337,7 +339,7 @@ void* sluice_client_run(void* argument) {
     if (client->link < 0 && sluice_client_now() >= self.next) connect_now(&self);
     const bool talks_on = client->link >= 0 && receive(&self);
     if (client->link >= 0 && !client->connected && sluice_client_now() >= self.next) {
-      hang_up(&self, ETIMEDOUT, "the scheduler does not answer; it is tried again");
+      hang_up(&self, ETIMEDOUT, "the scheduler did not answer within 2 s; retrying");
     }
     look_for_another(&self);
     send_waits(&self);

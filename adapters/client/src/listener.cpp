@@ -54,12 +54,12 @@ std::string text_of(gid_t id) {
 
 std::string not_given_to(gid_t id, error_code why) {
   const std::string group = text_of(id);
-  std::string said = "cannot be given to group " + group + " (" + why.message() + ")";
+  std::string said = "cannot set group " + group + " (" + why.message() + ")";
   if (why != boost::system::errc::operation_not_permitted) return said;
   const std::string user = std::to_string(::geteuid());
-  return said + ", for this program runs as user " + user +
-         ", who is no member of it: usermod -aG " + group + " USER, or a line \"m USER " + group +
-         "\" in sysusers.d, or SupplementaryGroups=" + group + " in its unit; then start it anew";
+  return said + ": user " + user + ", who runs this program, is not a member; run usermod -aG " +
+         group + " USER, or add \"m USER " + group +
+         "\" to sysusers.d, or SupplementaryGroups=" + group + " to its unit; then restart it";
 }
 
 }  // namespace
@@ -90,7 +90,7 @@ result<void> listener::open(const std::string& path, mode_t mode, std::optional<
   const std::string beside = path + "." + std::to_string(::getpid());
   sockaddr_un address{};
   if (!fill(address, beside)) {
-    problem = what_ + " " + path + ": the path is too long for a socket; shorten it";
+    problem = what_ + " " + path + ": the path is too long for a socket; use a shorter path";
     return error_code{ENAMETOOLONG, boost::system::system_category()};
   }
   std::error_code ignored;
@@ -99,38 +99,43 @@ result<void> listener::open(const std::string& path, mode_t mode, std::optional<
   struct stat there {};
   if (::lstat(path.c_str(), &there) == 0) {
     if (!S_ISSOCK(there.st_mode)) {
-      problem = what_ + " " + path + ": something else is there; remove it";
+      problem =
+          what_ + " " + path +
+          ": a file that is not a socket has this path; remove the file, or configure another path";
       return error_code{EEXIST, boost::system::system_category()};
     }
     if (is_served(path, type_)) {
       problem = what_ + " " + path +
-                " is served by another scheduler; stop that one, or name another socket";
+                " is served by another scheduler; stop that scheduler, or configure another socket";
       return errc::already_owned;
     }
   }
   foreign_fd made = new_socket(type_);
-  if (!made) return failed("cannot make a socket");
+  if (!made) return failed("cannot create a socket");
   // Each message then says which process sent it.
   const int on = 1;
   (void)::setsockopt(made.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
   ::unlink(beside.c_str());
-  if (::bind(made.get(), plain(address), sizeof address) != 0) return failed("cannot be made");
+  if (::bind(made.get(), plain(address), sizeof address) != 0)
+    return failed("cannot bind the socket");
   if (const auto given = give_rights(beside, mode, group, file_); !given) {
     ::unlink(beside.c_str());
     const error_code why = given.error();
     problem = what_ + " " + path + ": " +
-              (group ? not_given_to(*group, why) : "cannot be given its rights: " + why.message());
+              (group ? not_given_to(*group, why) : "cannot set its mode: " + why.message());
     return why;
   }
   struct stat placed {};
   if (::listen(made.get(), backlog) != 0 || ::rename(beside.c_str(), path.c_str()) != 0) {
-    const auto outcome = failed("cannot be put in its place");
+    const auto outcome = failed("cannot move the socket to its path");
     ::unlink(beside.c_str());
     return outcome;
   }
   if (::lstat(path.c_str(), &placed) != 0 || placed.st_ino != file_.st_ino ||
       placed.st_dev != file_.st_dev) {
-    problem = what_ + " " + path + ": something else has been put in its place";
+    problem =
+        what_ + " " + path +
+        ": another process replaced the socket; stop that process, or configure another socket";
     return error_code{EPERM, boost::system::system_category()};
   }
   socket_ = std::move(made);

@@ -96,15 +96,16 @@ int sluice_client_start(struct sluice_connection* client) {
   snprintf(client->why, sizeof client->why, "connecting to %s", client->socket);
   int error = 0;
   if (make_page(client) != 0) {
-    error = sluice_client_fail(errno, "no memory to share with the scheduler: %s", strerror(errno));
+    error = sluice_client_fail(errno, "cannot create memory to share with the scheduler: %s",
+                               strerror(errno));
   } else {
     client->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     client->kick = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (client->bell < 0 || client->kick < 0) {
-      error = sluice_client_fail(errno, "no eventfd: %s", strerror(errno));
+      error = sluice_client_fail(errno, "cannot create an eventfd: %s", strerror(errno));
     } else {
       const int why = start_thread(client);
-      if (why != 0) error = sluice_client_fail(why, "no thread: %s", strerror(why));
+      if (why != 0) error = sluice_client_fail(why, "cannot start a thread: %s", strerror(why));
     }
   }
   if (error != 0) {

@@ -65,8 +65,8 @@ std::optional<identified> identify(int socket, std::string& why) {
   socklen_t size = sizeof who;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.pid <= 0) {
     why =
-        "the process cannot be seen from the scheduler's PID namespace; run the scheduler in one "
-        "that holds it";
+        "the process is not visible in the scheduler's PID namespace; run the scheduler in a "
+        "namespace that contains it";
     return {};
   }
   identified found{{.pid = who.pid, .user = who.uid, .group = who.gid, .name = {}},
@@ -75,7 +75,7 @@ std::optional<identified> identify(int socket, std::string& why) {
   if (found.life) found.who.start_time = start_time_in(read_proc(who.pid, "stat", text));
   // It lived until after its start time was read, so that is its own.
   if (found.who.start_time == 0 || has_ended(found.life.get())) {
-    why = "the process that connected has ended";
+    why = "the process that connected has exited";
     return {};
   }
   return found;

@@ -47,19 +47,20 @@ class server_impl final : public server, public session_home {
     for (const std::size_t each :
          {options_.most_clients, options_.most_of_a_process, options_.most_of_a_user}) {
       if (each == 0 || each > highest_limit) {
-        say("the clients' socket " + options_.socket + ": a limit of " + std::to_string(each) +
-            " clients; it must be 1 to " + std::to_string(highest_limit));
+        say("the clients' socket " + options_.socket + ": invalid limit of " +
+            std::to_string(each) + " clients: expected 1 to " + std::to_string(highest_limit));
         return errc::bad_config;
       }
     }
     clients_ = host.clients();
     if (clients_ == nullptr || clients_->scheduler_page() < 0) {
       say("the clients' socket " + options_.socket +
-          ": the scheduler has no page for clients of other processes");
+          ": this scheduler does not support clients in other processes");
       return errc::not_supported;
     }
     if (!rules_bell_) {
-      say("the clients' socket " + options_.socket + ": no descriptor is left for it");
+      say("the clients' socket " + options_.socket +
+          ": out of file descriptors; increase RLIMIT_NOFILE");
       return error_code{EMFILE, boost::system::system_category()};
     }
     std::string problem;
@@ -121,29 +122,29 @@ class server_impl final : public server, public session_home {
     // Who is refused asks again and again.
     if (refused_.size() == most_refused) refused_.clear();
     if (refused_.insert({who.pid, who.start_time}).second && allow_line())
-      say("refused a client, " + words_of(who) + ": " + why + line_end_ + keys_of(who));
+      say("refused client " + words_of(who) + ": " + why + line_end_ + keys_of(who));
     return false;
   }
 
   bool may_enter(const peer& who, role what, std::string& why) {
     const auto found = processes_.find({who.pid, who.start_time});
     if (found != processes_.end() && found->second.what != what) {
-      why =
-          "the process is registered as " + std::string(to_string(found->second.what)) + " already";
+      why = "the process is already registered as " + std::string(to_string(found->second.what)) +
+            "; use one role for all clients of a process";
       return false;
     }
     if (found != processes_.end() && found->second.clients >= options_.most_of_a_process) {
-      why = "the process has " + std::to_string(found->second.clients) + " clients already";
+      why = "limit reached: the process has " + std::to_string(found->second.clients) + " clients";
       return false;
     }
     if (const auto of_user = users_.find(who.user);
         of_user != users_.end() && of_user->second >= options_.most_of_a_user) {
-      why = "user " + std::to_string(who.user) + " has " + std::to_string(of_user->second) +
-            " clients already";
+      why = "limit reached: user " + std::to_string(who.user) + " has " +
+            std::to_string(of_user->second) + " clients";
       return false;
     }
     if (admitted_ >= options_.most_clients) {
-      why = "the scheduler has " + std::to_string(admitted_) + " clients, as many as it takes";
+      why = "limit reached: the scheduler has " + std::to_string(admitted_) + " clients";
       return false;
     }
     // Asked each time: the process may have moved to another cgroup.
@@ -157,8 +158,8 @@ class server_impl final : public server, public session_home {
     processes_.emplace(identity{who.pid, who.start_time}, known_process{what, 1});
     refused_.erase({who.pid, who.start_time});
     if (options_.tell && allow_line())
-      options_.tell(words_of(who) + " is " + std::string(to_string(what)) + " by its client" +
-                    line_end_ + keys_of(who));
+      options_.tell(words_of(who) + " registered as " + std::string(to_string(what)) + line_end_ +
+                    keys_of(who));
     if (options_.registered) options_.registered(who, what);
     return true;
   }
@@ -167,8 +168,9 @@ class server_impl final : public server, public session_home {
     if (options_.allow && options_.allow(who, what)) return true;
     why = "process " + std::to_string(who.pid) + " of user " + std::to_string(who.user) +
           " may not be " + std::string(to_string(what)) +
-          ": the scheduler's configuration grants it neither its user, nor a group of it, nor "
-          "its cgroup";
+          ": the scheduler's configuration does not grant this role to its user, groups or "
+          "cgroup; see may_claim_" +
+          std::string(to_string(what)) + " in [roles]";
     return false;
   }
 
@@ -199,7 +201,8 @@ class server_impl final : public server, public session_home {
   void has_lost(const peer& who, std::uint64_t in_flight, std::string_view how) override {
     if (options_.tell && allow_line())
       options_.tell(words_of(who) + " " + std::string(how) + " with " + std::to_string(in_flight) +
-                    " in flight, which count as ended" + line_end_ + keys_of(who));
+                    (in_flight == 1 ? " request" : " requests") + " in flight, counted as ended" +
+                    line_end_ + keys_of(who));
   }
 
   void ask_again() {
@@ -238,7 +241,7 @@ class server_impl final : public server, public session_home {
     if (!fresh.start()) {
       sessions_.erase(number);
     } else if (fresh.is_stranger() && sessions_.size() - admitted_ > most_strangers) {
-      fresh.refuse(EAGAIN, "too many connections have not said what they are");
+      fresh.refuse(EAGAIN, "too many connections wait to register; try again later");
       sessions_.erase(number);
     }
     rearm();

@@ -27,7 +27,7 @@ constexpr duration bell_pause = 10ms;
 constexpr duration longest_wait = 60s;
 constexpr duration longest_target = 24h;
 constexpr std::string_view no_message =
-    "that is no message of a client; a registration is its first only";
+    "invalid message: after its registration a client sends only waits";
 
 /// One line, whatever it is.
 std::string name_in(const sluice_wire_hello& hello) {
@@ -71,7 +71,7 @@ session::~session() {
 }
 
 bool session::start() {
-  const auto watched = home_.loop().watch(peer_.life.get(), [this] { end("has ended"); });
+  const auto watched = home_.loop().watch(peer_.life.get(), [this] { end("has exited"); });
   if (!watched) return false;
   life_watch_ = *watched;
   if (!watch_socket()) return false;
@@ -111,16 +111,16 @@ time_point session::due() const noexcept {
 void session::tick(time_point now) {
   if (over_) return;
   if (now >= hello_until_) {
-    refuse(ETIMEDOUT, "it has not said what it is in time");
-    return end("has not said what it is");
+    refuse(ETIMEDOUT, "the client did not register in time");
+    return end("did not register in time");
   }
   if (now >= unmute_socket_) {
     unmute_socket_ = never;
-    if (!watch_socket()) return end("has no room in the loop");
+    if (!watch_socket()) return end("cannot be watched by the event loop");
   }
   if (now >= unmute_bell_) {
     unmute_bell_ = never;
-    if (!watch_bell()) return end("has no room in the loop");
+    if (!watch_bell()) return end("cannot be watched by the event loop");
   }
 }
 
@@ -136,7 +136,7 @@ bool session::is_silent() noexcept {
 }
 
 void session::look_for_core() {
-  if (is_dumping_core(peer_.who.pid)) end("is being written to a core file");
+  if (is_dumping_core(peer_.who.pid)) end("is writing a core file");
 }
 
 void session::ask_again() {
@@ -170,10 +170,10 @@ void session::readable() {
   for (int i = 0; i < messages_at_once && !over_; ++i) {
     switch (receive(socket_.get(), what)) {
       case received::none: return;
-      case received::hung_up: return end("has closed its connection");
+      case received::hung_up: return end("closed its connection");
       case received::one: break;
     }
-    if (!take(what, now)) return end("has said what makes no sense");
+    if (!take(what, now)) return end("sent an invalid message");
   }
 }
 
@@ -190,7 +190,7 @@ bool session::take(message& what, time_point now) {
   const sluice_wire_head head = what.head();
   if (hello_until_ != never) {
     if (head.type == SLUICE_WIRE_HELLO) return hello(what);
-    return refuse(EPROTO, "a client's first message is its registration");
+    return refuse(EPROTO, "a client's first message must be its registration");
   }
   const auto asked = what.as<sluice_wire_wait>();
   if (!asked || head.version != SLUICE_WIRE_VERSION) return refuse(EPROTO, no_message);
@@ -213,23 +213,25 @@ bool session::hello(message& what) {
   const sluice_wire_head head = what.head();
   const auto said = what.as<sluice_wire_hello>();
   if (head.version != SLUICE_WIRE_VERSION || head.layout != SLUICE_WORDS_LAYOUT || !said) {
-    return refuse(
-        EPROTONOSUPPORT,
-        "client library and scheduler are of different versions; use those of one release");
+    return refuse(EPROTONOSUPPORT,
+                  "client library and scheduler come from different versions; install both from "
+                  "the same release");
   }
   if (what.sender != peer_.who.pid) {
-    return refuse(EACCES, "a connection is for the process that made it");
+    return refuse(EACCES, "only the process that opened a connection may use it");
   }
   const role wanted = said->role == 1 ? role::online : role::offline;
   if (said->role < 1 || said->role > 2 || said->gpu_count > SLUICE_WIRE_GPUS ||
       std::any_of(std::begin(said->targets), std::end(said->targets),
                   [](std::int64_t each) { return each < 0; })) {
-    return refuse(EINVAL, "the client's registration makes no sense");
+    return refuse(EINVAL,
+                  "invalid registration: the role, the number of GPUs or a target is out of range");
   }
   std::string why;
   auto words = map_client_page(what.fds[0].get(), why);
   if (!words) return refuse(EINVAL, why);
-  if (!is_eventfd(what.fds[1].get())) return refuse(EINVAL, "its bell must be an eventfd");
+  if (!is_eventfd(what.fds[1].get()))
+    return refuse(EINVAL, "the client's second descriptor must be an eventfd");
   peer_.who.name = name_in(*said);
   if (!home_.admit(peer_.who, wanted, why)) return refuse(EACCES, why);
   role_ = wanted;
@@ -247,13 +249,13 @@ bool session::hello(message& what) {
     bell_ = std::move(what.fds[1]);
     words_ = words;
     moved_ = sum_of(*words_);
-    if (!watch_bell()) return refuse(EAGAIN, "the scheduler has no room for another client");
+    if (!watch_bell()) return refuse(EAGAIN, "the scheduler cannot watch another client");
     const auto unknown = std::find_if(options.gpus.begin(), options.gpus.end(),
                                       [this](gpu_id each) { return !home_.clients().knows(each); });
     if (unknown != options.gpus.end()) {
-      return refuse(ENODEV, "it names the gpu_id " +
+      return refuse(ENODEV, "unknown gpu_id " +
                                 std::to_string(static_cast<std::uint32_t>(*unknown)) +
-                                ", a GPU that the scheduler has not seen on this node");
+                                ": the scheduler has not seen this GPU on the node");
     }
     const auto added = home_.clients().add(std::move(options), std::move(words), *this);
     if (!added) return refuse(ESHUTDOWN, "the scheduler is stopping");

@@ -24,13 +24,13 @@ std::shared_ptr<sluice_client_words> map_client_page(int fd, std::string& why) {
   if (seals < 0 || (seals & needed) != needed || ::fstat(fd, &about) != 0 ||
       !S_ISREG(about.st_mode) || about.st_size != static_cast<off_t>(bytes) ||
       ::fstatfs(fd, &on) != 0 || on.f_type != TMPFS_MAGIC) {
-    why = "its page must be a memfd of " + std::to_string(bytes) +
+    why = "the client's page must be a memfd of " + std::to_string(bytes) +
           " bytes, sealed against shrinking, growing and further seals";
     return nullptr;
   }
   void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (at == MAP_FAILED) {
-    why = std::string("its page cannot be mapped: ") + std::strerror(errno);
+    why = std::string("the client's page cannot be mapped: ") + std::strerror(errno);
     return nullptr;
   }
   ::madvise(at, bytes, MADV_DONTFORK);

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Says which pods of a node are online and which offline: from what kubectl tells to `sluice role`.
+"""Sets the roles of a node's pods: reads pods with kubectl, writes roles with `sluice role`.
 
-A pod's role is what its annotation sluice/role says (online, offline, or unmatched: not to be touched),
-where its namespace may claim that, and else what its PriorityClass stands for. It is said of the pod's
-cgroup, before a process of the pod needs it, and taken back when the pod has ended. Nothing is kept
-between runs: the role store says what was said, kubectl what there is. While kubectl fails, and when
-this program ends, what was said stays.
+A pod gets the role in its annotation sluice/role (online, offline, or unmatched: never suspended) if its
+namespace may claim this role. Otherwise it gets the role of its PriorityClass. The program sets the role
+of the pod's cgroup before the pod's processes need it. It removes the role when the pod has ended. It
+keeps no state of its own. If kubectl fails or this program ends, the roles stay.
 
-Python's standard library only. Not run on a cluster: adapters/fleet/README.md says what was tried.
+The program uses only Python's standard library. It was not tested on a cluster; adapters/fleet/README.md
+lists what was tested.
 """
 
 import argparse
@@ -39,13 +39,13 @@ FAILURES = (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError
 
 
 def say(text):
-    """One line on standard error. Names of pods are their owners': nothing in them ends the line."""
+    """Prints one line to standard error. Replaces unprintable characters, which pod names may contain."""
     printable = "".join(c if c.isprintable() else "?" for c in text)
     print(f"pod_roles: {printable}", file=sys.stderr, flush=True)
 
 
 def dig(of, *keys):
-    """What lies below these keys, or None where there is something else on the way."""
+    """Returns the value at this path of keys, or None if a level is missing or is not an object."""
     for key in keys:
         if not isinstance(of, dict):
             return None
@@ -59,10 +59,10 @@ def text_of(of, *keys):
 
 
 def cgroups_of(uid, qos, root=()):
-    """The cgroups of a pod, as kubelet's two drivers name them: systemd's, then cgroupfs's.
+    """Returns the cgroups of a pod, as kubelet's two cgroup drivers name them: first systemd, then cgroupfs.
 
-    Both are said, as a node has one of them and the other one matches nothing. The path is the same in
-    cgroup v2 and in each hierarchy of v1.
+    A node has only one of these cgroups. The other path matches no cgroup. The path is the same in cgroup v2
+    and in each hierarchy of v1.
     """
     parts = [*root, "kubepods", *SLICE_OF_QOS[qos], f"pod{uid}"]
     slices = []
@@ -85,22 +85,22 @@ class Rules:
         self.root = tuple(root)
 
     def role_of(self, pod):
-        """The pod's role, or None, and what was claimed in vain, or ''."""
+        """Returns the pod's role (or None), and the reason why a claim was refused (or '')."""
         namespace = text_of(pod, "metadata", "namespace")
         claim = dig(pod, "metadata", "annotations", ANNOTATION)
         otherwise = self.classes.get(text_of(pod, "spec", "priorityClassName"))
         if claim is None:
             return otherwise, ""
         if claim not in ROLES:
-            return otherwise, f"its annotation {ANNOTATION} is none of {', '.join(ROLES)}"
+            return otherwise, f"invalid annotation {ANNOTATION}: expected one of {', '.join(ROLES)}"
         granted = self.grants[claim]
         if namespace in granted or "*" in granted:
             return claim, ""
-        return otherwise, f"namespace {namespace} may not claim {claim}"
+        return otherwise, f"namespace {namespace} may not claim the role {claim}: no --may-claim option permits it"
 
 
 class Node:
-    """The pods of one node, as the last documents said, and what they ask of the role store."""
+    """The pods of one node, as the last documents describe them, and the roles of these pods."""
 
     def __init__(self, name, rules):
         self.name = name
@@ -109,7 +109,7 @@ class Node:
         self.complaints = {}
 
     def relist(self, document):
-        """Takes the whole list. False where it is none: then everything stays as it was."""
+        """Replaces all pods with those of a list. Returns False without a change if the document is not a list."""
         items = dig(document, "items")
         if not isinstance(items, list):
             return False
@@ -122,7 +122,7 @@ class Node:
         return True
 
     def event(self, document):
-        """Takes one event of a watch. False where it is none."""
+        """Applies one event of a watch. Returns False if the document is not an event."""
         pod = dig(document, "object")
         kind = dig(document, "type")
         if not isinstance(pod, dict) or kind not in ("ADDED", "MODIFIED", "DELETED"):
@@ -148,13 +148,13 @@ class Node:
         role, complaint = self.rules.role_of(pod)
         qos = text_of(pod, "status", "qosClass")
         if role and dig(pod, "metadata", "annotations", MIRROR) is not None:
-            role, complaint = None, "it is a static pod, which gets no role here"
+            role, complaint = None, "static pods get no role"
         if role and qos not in SLICE_OF_QOS:
-            role, complaint = None, f"its QoS class is {qos or 'not known yet'}"
+            role, complaint = None, f"unknown QoS class {qos or '(not set yet)'}"
         if role == "offline" and qos == "Guaranteed":
             complaint += "; " if complaint else ""
-            complaint += ("it is Guaranteed, and offline: where such pods may claim to be online, as in sluice.yaml, "
-                          "the agent leaves it alone; give it another QoS class")
+            complaint += ("a Guaranteed pod is not suspended where Guaranteed pods may claim the role online, as in "
+                          "sluice.yaml; give it another QoS class")
         if complaint and self.complaints.get(uid) != complaint:
             self.complaints[uid] = complaint
             say(f"pod {text_of(pod, 'metadata', 'namespace')}/{text_of(pod, 'metadata', 'name')}: "
@@ -167,7 +167,7 @@ class Node:
 
 
 class Store:
-    """The role store, through the command `sluice role`."""
+    """The role store, accessed through the command `sluice role`."""
 
     def __init__(self, program, path):
         self.command = [program, "role"]
@@ -177,7 +177,7 @@ class Store:
         done = subprocess.run([*self.command, *words, *self.path], capture_output=True, text=True,
                               stdin=subprocess.DEVNULL, check=False, timeout=LONGEST_CALL)
         if done.returncode != 0:
-            raise OSError(done.stderr.strip() or f"sluice role ended with code {done.returncode}")
+            raise OSError(done.stderr.strip() or f"sluice role failed with exit code {done.returncode}")
         return done.stdout
 
     def ours(self):
@@ -186,7 +186,7 @@ class Store:
                 if OURS.fullmatch(each["cgroup"])}
 
     def become(self, wanted):
-        """Makes the store say just that of pods. \\return how many entries were changed."""
+        """Makes the store's entries for pods equal to `wanted`. Returns the number of changed entries."""
         there = self.ours()
         changes = [("set", "--cgroup", pattern, role) for pattern, role in sorted(wanted.items())
                    if there.get(pattern) != role]
@@ -199,7 +199,7 @@ class Store:
 
 
 class Documents:
-    """Cuts what kubectl writes, one JSON object after the other, into objects."""
+    """Splits kubectl's output, a sequence of JSON objects, into objects."""
 
     def __init__(self):
         self.text = ""
@@ -207,22 +207,22 @@ class Documents:
         self.decoder = json.JSONDecoder()
 
     def take(self, chunk):
-        """The objects that are complete now. ValueError where there is something else, or too much."""
+        """Returns the complete objects. Raises ValueError if the text is not an object, or is too long."""
         self.text = (self.text + self.characters.decode(chunk)).lstrip()
         found = []
         while self.text:
             if self.text[0] != "{":
-                raise ValueError("kubectl wrote something else than JSON objects")
+                raise ValueError("unexpected output of kubectl: not a JSON object")
             try:
                 document, end = self.decoder.raw_decode(self.text)
             except RecursionError as error:
-                raise ValueError("kubectl wrote JSON of too many levels") from error
+                raise ValueError("unexpected output of kubectl: JSON is nested too deeply") from error
             except json.JSONDecodeError:
                 break  # not complete, or wrong: then it grows until it is too much
             found.append(document)
             self.text = self.text[end:].lstrip()
         if len(self.text) > MOST_CHARACTERS:
-            raise ValueError(f"kubectl wrote {MOST_CHARACTERS} characters that are no JSON object")
+            raise ValueError(f"unexpected output of kubectl: no complete JSON object in {MOST_CHARACTERS} characters")
         return found
 
 
@@ -243,17 +243,17 @@ class Watcher:
         try:
             document = json.loads(done.stdout)
         except RecursionError as error:
-            raise ValueError("kubectl wrote JSON of too many levels") from error
+            raise ValueError("unexpected output of kubectl: JSON is nested too deeply") from error
         except ValueError as error:
-            raise ValueError(f"kubectl wrote no list of pods, but what is no JSON: {error}") from error
+            raise ValueError(f"unexpected output of kubectl: not JSON: {error}") from error
         if not self.node.relist(document):
-            raise ValueError("kubectl wrote no list of pods")
+            raise ValueError("unexpected output of kubectl: not a list of pods")
         if not document["items"]:
-            say(f"kubectl shows no pod of node {self.node.name}: is that how Kubernetes calls it (--node)?")
+            say(f"kubectl lists no pod of node {self.node.name}; check that --node is the Kubernetes name of the node")
         self.store.become(self.node.patterns())
 
     def watch(self):
-        """Follows changes until it is time to list again, or kubectl ends."""
+        """Applies events until the next list is due, or until kubectl ends."""
         until = time.monotonic() + self.relist_after
         documents = Documents()
         ended = 0
@@ -270,13 +270,13 @@ class Watcher:
                         break
                     seen = [self.node.event(each) for each in documents.take(chunk)]
                     if not all(seen):
-                        raise ValueError("kubectl wrote something else than events of pods")
+                        raise ValueError("unexpected output of kubectl: not an event of a pod")
                     if seen:
                         self.store.become(self.node.patterns())
             finally:
                 kubectl.kill()
         if ended != 0:
-            raise OSError(f"kubectl ended with code {ended}")
+            raise OSError(f"kubectl failed with exit code {ended}")
 
     def run(self):
         wait = 1
@@ -287,7 +287,7 @@ class Watcher:
                 wait = 1
                 time.sleep(wait)  # kubectl may have ended at once
             except FAILURES as error:
-                say(f"{error}; what was said of pods stays, next try in {wait} s")
+                say(f"{error}; all roles of pods stay, next try in {wait} s")
                 time.sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT)
 
@@ -295,30 +295,30 @@ class Watcher:
 def class_role(text):
     name, _, role = text.partition("=")
     if not name or role not in ROLES:
-        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=ROLE with one of {', '.join(ROLES)}")
+        raise argparse.ArgumentTypeError(f"invalid class '{text}': expected NAME=ROLE; roles: {', '.join(ROLES)}")
     return name, role
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--node", default=os.environ.get("NODE_NAME"),
-                        help="whose pods; $NODE_NAME unless given")
+                        help="Kubernetes name of this node (default: $NODE_NAME)")
     parser.add_argument("--may-claim-online", action="append", default=[], metavar="NAMESPACE",
-                        help="its pods' annotations may say online or unmatched; '*': all")
+                        help="let pods of this namespace claim online or unmatched; '*': all namespaces")
     parser.add_argument("--may-claim-offline", action="append", default=[], metavar="NAMESPACE",
-                        help="its pods' annotations may say offline; '*': all")
+                        help="let pods of this namespace claim offline; '*': all namespaces")
     parser.add_argument("--class", action="append", default=[], type=class_role, dest="classes",
-                        metavar="NAME=ROLE", help="what a PriorityClass stands for")
-    parser.add_argument("--cgroup-root", default="/", metavar="PATH", help="kubelet's --cgroup-root")
+                        metavar="NAME=ROLE", help="set this role for pods of a PriorityClass")
+    parser.add_argument("--cgroup-root", default="/", metavar="PATH", help="value of kubelet's --cgroup-root (default: /)")
     parser.add_argument("--kubectl", default="kubectl", metavar="PROGRAM")
     parser.add_argument("--sluice", default="sluice", metavar="PROGRAM")
-    parser.add_argument("--store", default="", metavar="FILE", help="of roles; as `sluice role` otherwise")
+    parser.add_argument("--store", default="", metavar="FILE", help="role store (default: the store of `sluice role`)")
     parser.add_argument("--relist", type=float, default=300, metavar="SECONDS",
-                        help="after which everything is looked at anew")
-    parser.add_argument("--once", action="store_true", help="list the pods once, say their roles, end")
+                        help="seconds between two lists of all pods (default: 300)")
+    parser.add_argument("--once", action="store_true", help="list the pods once, set their roles, and exit")
     chosen = parser.parse_args()
     if not chosen.node:
-        parser.error("say --node, or set NODE_NAME")
+        parser.error("name of the node is missing: use --node, or set NODE_NAME")
     rules = Rules(chosen.may_claim_online, chosen.may_claim_offline, chosen.classes,
                   [part for part in chosen.cgroup_root.split("/") if part])
     watcher = Watcher(Node(chosen.node, rules), Store(chosen.sluice, chosen.store), chosen.kubectl,

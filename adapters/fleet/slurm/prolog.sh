@@ -1,10 +1,10 @@
 #!/bin/sh
 # usage: prolog.sh [RULES [STORE]]
-# Slurm's Prolog, run by slurmd as root before a job's first step on a node: says the job's role, of its
-# cgroup, by the first line that fits in RULES, /etc/sluice/slurm_roles unless given. epilog.sh takes it back.
-# Always ends with 0, for a prolog that fails takes the node out of service: a job without a role is left alone.
-# A `sluice` that hangs, or waits for the store's lock, is given up after 5 s, and is the last.
-# Not run on a cluster: adapters/fleet/README.md.
+# Slurm's Prolog. slurmd runs this script as root before a job's first step on a node. The first matching line of
+# RULES (default: /etc/sluice/slurm_roles) decides the role of the job's cgroup. epilog.sh removes this role.
+# The script always exits with 0, because a failing prolog takes the node out of service. A job without a role is never
+# suspended. If a call of `sluice` takes longer than 5 s, the script stops it and makes no further call.
+# The script was not tested on a cluster: see adapters/fleet/README.md.
 set -u
 PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin  # slurmd sets none
 rules=${1:-/etc/sluice/slurm_roles}
@@ -12,13 +12,13 @@ store=${2-}
 
 say() { logger -t sluice -p daemon.warning -- "prolog, job ${SLURM_JOB_ID-?}: $1" 2>/dev/null || echo "sluice: $1" >&2; }
 leave() {
-  say "$1; it gets no role"
+  say "$1; the job gets no role"
   exit 0
 }
 is_number() { case $1 in '' | *[!0-9]*) return 1 ;; esac; }
 
-is_number "${SLURM_JOB_ID-}" && is_number "${SLURM_JOB_UID-}" || leave "no SLURM_JOB_ID or SLURM_JOB_UID"
-[ -r "$rules" ] || leave "$rules cannot be read"
+is_number "${SLURM_JOB_ID-}" && is_number "${SLURM_JOB_UID-}" || leave "SLURM_JOB_ID or SLURM_JOB_UID is not a number"
+[ -r "$rules" ] || leave "cannot read $rules; install it, or correct its mode"
 
 role=
 while read -r what name which rest || [ -n "$what" ]; do
@@ -27,10 +27,10 @@ while read -r what name which rest || [ -n "$what" ]; do
     partition) is=${SLURM_JOB_PARTITION-} ;;
     account) is=${SLURM_JOB_ACCOUNT-} ;;
     reservation) is=${SLURM_JOB_RESERVATION-} ;;
-    *) leave "$rules: '$what' is none of partition, account, reservation" ;;
+    *) leave "$rules: unknown word '$what'; expected partition, account or reservation" ;;
   esac
-  case $which in online | offline | unmatched) ;; *) leave "$rules: '$which' is no role" ;; esac
-  [ -z "$rest" ] || leave "$rules: more than three words: '$rest'"
+  case $which in online | offline | unmatched) ;; *) leave "$rules: unknown role '$which'; expected online, offline or unmatched" ;; esac
+  [ -z "$rest" ] || leave "$rules: unexpected words '$rest' after the role"
   if [ -n "$is" ] && [ "$is" = "$name" ]; then
     role=$which
     break
@@ -38,13 +38,13 @@ while read -r what name which rest || [ -n "$what" ]; do
 done <"$rules"
 [ -n "$role" ] || exit 0
 
-# Its peers on other nodes would wait for those that are held. Where the daemon cannot read the job's environment,
-# nobody else finds out.
+# Ranks on other nodes would wait for the suspended ones. If the daemon cannot read the job's environment, only this
+# script can detect such a job.
 if [ "$role" = offline ] && [ "${SLURM_JOB_NUM_NODES-}" != 1 ]; then
-  leave "it has ${SLURM_JOB_NUM_NODES:-an unknown number of} nodes, so it cannot be offline"
+  leave "a job of ${SLURM_JOB_NUM_NODES:-an unknown number of} nodes cannot be offline"
 fi
 
-# As Slurm's plugins for cgroup v2 name them (the second where several slurmd share a node), and v1.
+# The names of Slurm's plugins for cgroup v2 (the second if several slurmd share a node) and v1.
 for cgroup in "/system.slice/slurmstepd.scope/job_$SLURM_JOB_ID" \
   "/system.slice/${SLURMD_NODENAME:-_}_slurmstepd.scope/job_$SLURM_JOB_ID" \
   "/slurm/uid_$SLURM_JOB_UID/job_$SLURM_JOB_ID"; do

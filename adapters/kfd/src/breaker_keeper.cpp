@@ -115,8 +115,8 @@ class breaker_keeper final : public source {
     std::string message;
     if (!store_.change(add, remove, message)) {
       complain(message +
-               "; until that is mended, this scheduler's breakers are forgotten when it ends, and "
-               "'sluice breaker' does not show them");
+               "; until this is fixed, 'sluice breaker' does not list this scheduler's breakers, "
+               "and a restart forgets them");
       return;
     }
     complained_.clear();
@@ -129,7 +129,7 @@ class breaker_keeper final : public source {
     std::string message;
     const auto stored = store_.read(message);
     if (!stored) {
-      complain(message + "; what it said before holds in this scheduler");
+      complain(message + "; this scheduler keeps the breakers that it read before the error");
       return;
     }
     const wall_time now = wall_time_now();
@@ -142,10 +142,10 @@ class breaker_keeper final : public source {
       open_.emplace(gpu, each);
       rearmed_.erase(gpu);
       const auto number = std::to_string(static_cast<std::uint32_t>(gpu));
-      say_(name_of(gpu) + " is left alone since " + wall_text(each.since) + ": " +
+      say_(name_of(gpu) + ": breaker open since " + wall_text(each.since) + ": " +
            std::string{words_of(each.why)} +
-           (each.first == gpu ? std::string{} : " (" + name_of(each.first) + " of its hive)") +
-           "; see dmesg, and re-arm it when it works again: sluice breaker rearm " + number +
+           (each.first == gpu ? std::string{} : " (on " + name_of(each.first) + ", same hive)") +
+           "; see dmesg; when the GPU works again, run: sluice breaker rearm " + number +
            " gpu=" + number);
       push(observation_kind::breaker_kept, gpu, end_of(each, now));
     }

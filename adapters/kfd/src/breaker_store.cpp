@@ -93,11 +93,11 @@ std::string_view to_string(breaker_cause why) noexcept {
 std::string_view words_of(breaker_cause why) noexcept {
   switch (why) {
     case breaker_cause::preemption_failed:
-      return "a preemption failed in hardware, after which the driver resets the GPU";
-    case breaker_cause::reset: return "the driver reset it";
+      return "a preemption failed in hardware, and the driver resets the GPU";
+    case breaker_cause::reset: return "the driver reset the GPU";
     case breaker_cause::stuck_call: break;
   }
-  return "a driver call was stuck, after which the driver may reset the GPU";
+  return "a driver call was stuck, and the driver may reset the GPU";
 }
 
 std::string breaker_store::default_path(const roots& where) {
@@ -123,9 +123,9 @@ result<stored_breakers> breaker_store::read(std::string& message) const {
     rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
     std::string wrong;
     if (number == 1 && line != breakers_head)
-      wrong = "is not \"" + std::string{breakers_head} + "\", as the first line must be";
+      wrong = "expected \"" + std::string{breakers_head} + "\" as the first line";
     if (number != 1 && !line.empty() && line.front() != '#' && !read_entry(line, all))
-      wrong = "is not \"open GPU_ID FIRST CAUSE SINCE UNTIL\"";
+      wrong = "expected \"open GPU_ID FIRST CAUSE SINCE UNTIL\"";
     if (wrong.empty()) continue;
     message = file.about_line(number, line, wrong);
     return errc::bad_config;

@@ -25,8 +25,7 @@ namespace sluice::kfd {
 
 namespace {
 
-constexpr std::string_view cgroup_wanted =
-    "; a pattern of cgroups must begin with / and be one line";
+constexpr std::string_view cgroup_wanted = "; a cgroup pattern must be one line that begins with /";
 
 std::string quoted(std::string_view text) { return "\"" + std::string{text} + "\""; }
 
@@ -138,13 +137,13 @@ class table_reader {
   }
   bool texts(const toml::node& node, std::vector<std::string>& into) {
     return list(node, into, [this](const toml::node& each, std::string& value) {
-      return text(each, value, "a list of texts in quotes");
+      return text(each, value, "a list of strings in quotes");
     });
   }
 
   bool grant(const toml::node& node, claim_grant& into) {
     constexpr auto allowed =
-        "a table { users = [...], groups = [...], cgroups = [...] }, each of which may be missing";
+        "a table { users = [...], groups = [...], cgroups = [...] } with any of these keys";
     const toml::table* const table = node.as_table();
     if (table == nullptr) return wrong(node, allowed);
     const std::string outer = name_;
@@ -169,7 +168,8 @@ class table_reader {
   }
   bool users(const toml::node& node, claim_grant& into) {
     constexpr auto allowed =
-        "a list of user names or numbers, \"@self\" (whom sluice runs as) or \"*\" (everyone)";
+        "a list of user names or numbers, \"@self\" (the user that runs sluice) or \"*\" (every "
+        "user)";
     const toml::array* const array = node.as_array();
     if (array == nullptr) return wrong(node, allowed);
     bool right = true;
@@ -285,7 +285,7 @@ class table_reader {
   }
   bool gangs(const toml::node& node) {
     std::vector<std::string> named;
-    constexpr auto allowed = "a list of some of \"ranks\", \"slurm\" and \"pods\"";
+    constexpr auto allowed = "a list with any of \"ranks\", \"slurm\" and \"pods\"";
     if (node.as_array() == nullptr) return wrong(node, allowed);
     if (!texts(node, named)) return false;
     rules_.gangs.ranks = rules_.gangs.slurm = rules_.gangs.pods = false;
@@ -317,33 +317,34 @@ std::vector<std::string> rule_problems(const classification_rules& rules) {
         std::pair{"gang_cgroups", &rules.gangs.cgroups}}) {
     for (const std::string& each : *patterns)
       if (!is_cgroup_pattern(each))
-        found.push_back(std::string{key} + " has " + quoted(each) + std::string{cgroup_wanted});
+        found.push_back(std::string{key} + " contains " + quoted(each) +
+                        std::string{cgroup_wanted});
   }
   for (const cgroup_rule& each : rules.by_cgroup)
     if (!is_cgroup_pattern(each.cgroup))
-      found.push_back("cgroups has " + quoted(each.cgroup) + std::string{cgroup_wanted});
+      found.push_back("cgroups contains " + quoted(each.cgroup) + std::string{cgroup_wanted});
   const auto claims = [](role what) { return what == role::online || what == role::offline; };
   for (const environment_rule& each : rules.by_environment) {
     if (!is_variable(each.variable) || !claims(each.what))
-      found.push_back("environment has " + quoted(each.variable + "=" + each.value) + " as " +
+      found.push_back("environment contains " + quoted(each.variable + "=" + each.value) + " as " +
                       std::string{to_string(each.what)} +
-                      "; it must be KEY=pattern, and online or offline");
+                      "; each entry must be KEY=pattern with the role online or offline");
   }
   for (const std::string& each : rules.gangs.variables)
     if (!is_variable(each))
-      found.push_back("gang_variables has " + quoted(each) + "; it must be the name of a variable");
+      found.push_back("gang_variables contains " + quoted(each) +
+                      "; each entry must be the name of a variable");
   for (const ring_rule& each : rules.by_ring) {
     if (each.first > each.last || !claims(each.what))
-      found.push_back("rings has " + hexadecimal(each.first) + " to " + hexadecimal(each.last) +
-                      " as " + std::string{to_string(each.what)} +
-                      "; the first address must not be above the last, and the role online or "
-                      "offline");
+      found.push_back("rings contains " + hexadecimal(each.first) + " to " +
+                      hexadecimal(each.last) + " as " + std::string{to_string(each.what)} +
+                      "; from must not be above to, and the role must be online or offline");
   }
   if (rules.online_priority > highest_priority)
     found.push_back("online_priority is " + std::to_string(rules.online_priority) +
                     "; it must be 0 to " + std::to_string(highest_priority));
   if (rules.role_store.find('\0') != rules.role_store.npos)
-    found.emplace_back("store has a zero byte; it must be a path");
+    found.emplace_back("store contains a zero byte; it must be the path of a file");
   return found;
 }
 

@@ -102,8 +102,8 @@ bool classifier::claimed(const process_traits& of, role_reason& why) const {
       return true;
     }
     if (why.ignored.empty())
-      why.ignored = words() + " does not count: it is not in may_claim_" +
-                    std::string(to_string(what)) + " of [roles]";
+      why.ignored = words() + " is ignored: may_claim_" + std::string(to_string(what)) +
+                    " in [roles] does not include this process";
     return false;
   };
   if (const std::string* const tag = value_of(of, tag_variable)) {
@@ -111,7 +111,7 @@ bool classifier::claimed(const process_traits& of, role_reason& why) const {
     if (*tag == "ONLINE_AI" && counts(role_rule::tag, role::online, words)) return true;
     if (*tag == "OFFLINE_AI" && counts(role_rule::tag, role::offline, words)) return true;
     if (*tag != "ONLINE_AI" && *tag != "OFFLINE_AI")
-      why.ignored = std::string(tag_variable) + " is neither ONLINE_AI nor OFFLINE_AI";
+      why.ignored = std::string(tag_variable) + " is ignored: expected ONLINE_AI or OFFLINE_AI";
   }
   if (const auto number = priority_in(of)) {
     const role what = *number >= rules_.online_priority ? role::online : role::offline;

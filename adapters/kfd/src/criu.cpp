@@ -78,15 +78,16 @@ result<device_of_target> take_device(const std::string& path, const tracee& targ
       // Its parent's, inherited; or of the program that it was before an exec.
       case EBADF:
       case ESRCH: refused = error; continue;
-      case EACCES: return refuse("that needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN");
+      case EACCES: return refuse("this program needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN");
       default:
-        return refuse("the driver refuses: " + boost::system::system_category().message(error));
+        return refuse("the driver refused the command UNPAUSE: " +
+                      boost::system::system_category().message(error));
     }
   }
   if (!target.alive()) return errc::unknown_target;
-  if (refused == 0) return refuse("it has no descriptor of " + path + " open");
-  return refuse("no descriptor of " + path + " in it is its own and ours to use: " +
-                boost::system::system_category().message(refused));
+  if (refused == 0) return refuse("it has no open file descriptor of " + path);
+  return refuse("its file descriptors of " + path +
+                " cannot be used: " + boost::system::system_category().message(refused));
 }
 
 }  // namespace sluice::kfd

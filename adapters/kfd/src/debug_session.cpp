@@ -96,7 +96,7 @@ class debug_session::impl {
       // the runtime's info out last).
       if (why == boost::system::errc::bad_address) end();
       if (why != errc::busy && why != errc::unknown_target)
-        (void)refuse("the driver refuses a debug session: " + last_enable_error_.message());
+        (void)refuse("the driver refused a debug session: " + last_enable_error_.message());
       return why;
     }
     enabled_ = true;
@@ -154,8 +154,7 @@ class debug_session::impl {
         if (!manageable()) clear |= queue_new;
       }
     }
-    say_("the driver repeats events of process " + std::to_string(target_.pid()) + " for ever");
-    return errc::not_managed;
+    return refuse("the driver repeats the same events endlessly");
   }
 
   result<void> refresh() {
@@ -379,19 +378,23 @@ class debug_session::impl {
           *without_runtime_ = true;
           return errc::not_managed;
         }
-        return refuse("it uses the driver without enabling the ROCm runtime's debug support");
+        return refuse(
+            "it uses the driver without enabling the ROCm runtime's debug support; only a "
+            "scheduler with criu_pause can pause it");
       }
       case uapi::DBG_RUNTIME_STATE_ENABLED_BUSY:
         forget_all();
         end();
-        return refuse("its GPU can be debugged for one process at a time, and another one is");
+        return refuse(
+            "its GPU supports one debugged process at a time, and another process is being "
+            "debugged; or the process has set a CU mask (gfx11.0)");
       default:
         forget_all();
         end();
         return refuse("the driver could not activate debugging for it (runtime state " +
                       std::to_string(state) +
-                      "): where a preemption failed in hardware, the driver resets the GPU and its "
-                      "hive, and what ran there is lost; see dmesg");
+                      "); see dmesg; if a preemption failed in hardware, the driver resets the GPU "
+                      "and its hive, and all work on them is lost");
     }
   }
 

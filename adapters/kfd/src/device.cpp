@@ -17,23 +17,25 @@ result<std::unique_ptr<device>> device::open(const std::string& path, const mess
     if (error == boost::system::errc::permission_denied)
       advice = "; run as a member of the group that owns it (often render), or as root";
     else if (error == boost::system::errc::no_such_file_or_directory)
-      advice = "; load the amdgpu driver, or name the device with SLUICE_KFD_DEVICE";
+      advice = "; load the amdgpu driver, or set SLUICE_KFD_DEVICE to the path of the device";
     else if (error == boost::system::errc::resource_unavailable_try_again)
-      advice = "; a GPU is being reset, try again in some seconds";
+      advice = "; a GPU is being reset; try again in a few seconds";
     say("cannot open " + path + ": " + error.message() + advice);
     return error;
   }
   std::unique_ptr<device> opened{new device{path, std::move(fd)}};
   uapi::kfd_ioctl_get_version_args version{};
   if (const auto answer = opened->call(uapi::AMDKFD_IOC_GET_VERSION, &version); !answer) {
-    say(path + " is not a KFD device: GET_VERSION: " + answer.error().message());
+    say(path + " is not a KFD device: GET_VERSION failed: " + answer.error().message() +
+        "; set SLUICE_KFD_DEVICE to the path of the device");
     return answer.error();
   }
   if (version.major_version != uapi::KFD_IOCTL_MAJOR_VERSION ||
       version.minor_version < uapi::KFD_IOCTL_MINOR_VERSION_DEBUGGER) {
-    say(path + " speaks KFD " + std::to_string(version.major_version) + "." +
+    say(path + " has KFD version " + std::to_string(version.major_version) + "." +
         std::to_string(version.minor_version) +
-        "; suspending queues needs 1.13 or later 1.x (Linux 6.5 or a current ROCm driver)");
+        "; to suspend queues, sluice needs KFD 1.13 or a later 1.x; install Linux 6.5 or later, or "
+        "a current ROCm driver");
     return errc::not_supported;
   }
   opened->minor_ = version.minor_version;

@@ -94,13 +94,14 @@ class node_discovery final : public discovery {
     if (const auto opened = open_store(store); !opened) return opened;
     if (!scanner_->readable()) {
       say_("cannot read " + where_.sysfs +
-           "/proc; load the amdgpu driver, or name the tree with SLUICE_KFD_SYSFS");
+           "/proc; load the amdgpu driver, or set SLUICE_KFD_SYSFS to the driver's directory in "
+           "sysfs");
       return errc::not_supported;
     }
     // These only shorten the wait for the next look, so their absence is no error.
     trees_->watch_opens(where_.device);
     if (!trees_->watching(where_.device))
-      say_("cannot watch " + where_.device + "; new processes are found a little later");
+      say_("cannot watch " + where_.device + "; sluice finds new processes up to 1 s later");
     trees_->watch_directory(where_.debugfs);
     trees_->watch_directory(where_.debugfs + "/proc");
     listener_ = std::make_unique<gpu_listener>(where_.device, waits_.get(), from_gpus, heard_);
@@ -192,7 +193,7 @@ class node_discovery final : public discovery {
       rules_changed_.store(false);
     }
     if (const std::string wrong = rules.problem(); !wrong.empty()) {
-      say_("bad rules for roles: " + wrong);
+      say_("invalid [roles]: " + wrong);
       return errc::bad_config;
     }
     waits_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
@@ -397,7 +398,8 @@ class node_discovery final : public discovery {
     } else {
       say_("the driver is gone: cannot read " + path + ": " +
            boost::system::system_category().message(error) +
-           "; what uses a GPU is not known, and nothing is suspended, until it is back: see dmesg");
+           "; until the driver is back, sluice suspends no queue, because it cannot see which "
+           "processes use a GPU; see dmesg");
     }
   }
 

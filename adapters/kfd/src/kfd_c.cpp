@@ -26,7 +26,7 @@
 #include "sluice/kfd/uapi_batch.hpp"
 
 static_assert(sizeof(sluice_kfd_queue_ref) == 16 && sizeof(sluice_kfd_queue) == 40,
-              "the layout of these is what programs were built against");
+              "existing programs depend on this layout");
 
 using namespace sluice;  // NOLINT: a file of C functions, which have no namespace.
 
@@ -69,18 +69,22 @@ enum class needs { driver, nothing };
 
 /// \return 0, or why the handle cannot be used for this.
 int check(const sluice_kfd* handle, needs what) {
-  if (handle == nullptr) return fail(EINVAL, "the handle is NULL; sluice_kfd_init() gives one");
+  if (handle == nullptr)
+    return fail(EINVAL, "the handle is NULL; create one with sluice_kfd_init()");
   if (handle->owner != ::getpid())
     return fail(ECHILD, "this handle belongs to process " + std::to_string(handle->owner) +
-                            "; a forked child calls sluice_kfd_init() itself");
+                            "; a forked child must call sluice_kfd_init() itself");
   if (what == needs::driver && !handle->holder)
-    return fail(EBADF, "this handle only lists (SLUICE_KFD_LIST_ONLY); open another without that");
+    return fail(
+        EBADF,
+        "this handle can only list queues (SLUICE_KFD_LIST_ONLY); create one without that flag");
   return 0;
 }
 
 int check_refs(const sluice_kfd_queue_ref* refs, size_t count) {
   if (refs != nullptr || count == 0) return 0;
-  return fail(EINVAL, "refs is NULL and count is " + std::to_string(count));
+  return fail(EINVAL, "refs is NULL, but count is " + std::to_string(count) +
+                          "; refs must point to count entries");
 }
 
 time_point deadline_of(std::uint32_t timeout_ms) {
@@ -156,15 +160,17 @@ kfd::failure meaning_of_batch(const error_code& error, const std::string& path) 
   const int number = error.value();
   if (number == ENOTTY)
     return {EOPNOTSUPP, path +
-                            " is a stock driver's, which has no batch commands; use "
-                            "sluice_kfd_suspend_queues(), or a patched driver"};
+                            " belongs to a stock driver without batch commands; use "
+                            "sluice_kfd_suspend_queues(), or install a patched driver"};
   if (number == EOPNOTSUPP)
     return {EOPNOTSUPP,
-            "the GPU's firmware chooses queue slots by itself (MES); a reservation is "
-            "not possible there"};
-  if (number == EPERM) return {EPERM, "a reservation needs CAP_SYS_ADMIN"};
-  if (number == EBUSY) return {EBUSY, "another program has a reservation on this GPU"};
-  return {number, "the driver refused: " + error.message()};
+            "this GPU supports no reservation, because its firmware (MES) assigns queue slots by "
+            "itself"};
+  if (number == EPERM) return {EPERM, "a reservation needs CAP_SYS_ADMIN; run as root"};
+  if (number == EBUSY)
+    return {EBUSY,
+            "another program has a reservation on this GPU; try again when that program has ended"};
+  return {number, "the driver refused the command: " + error.message()};
 }
 
 /// One call for each KFD_BATCH_MAX_QUEUES refs. `call` performs one on an array of entries.
@@ -200,8 +206,8 @@ int batched(std::span<sluice_kfd_queue_ref> refs, const std::string& path, Call 
                  "queue " + std::to_string(ref.queue_id) + " of process " +
                      std::to_string(ref.pid) +
                      (ref.status == -ENOENT
-                          ? ": no such queue, no right to it, or another handle holds it"
-                          : ": the hardware failed, see dmesg")};
+                          ? ": no such queue, no permission, or another handle holds it"
+                          : ": the hardware failed; see dmesg")};
     }
   }
   if (first) (void)fail(*first);
@@ -220,7 +226,7 @@ template <class Wanted>
 int list(sluice_kfd* handle, size_t entry_size, sluice_kfd_queue** queues, size_t* count,
          Wanted wanted, std::optional<pid_t> of = {}) {
   if (queues == nullptr || count == nullptr)
-    return fail(EINVAL, "queues or count is NULL; they receive the list");
+    return fail(EINVAL, "queues or count is NULL; both must point to memory for the list");
   *queues = nullptr;
   *count = 0;
   if (const int bad = check(handle, needs::nothing)) return bad;
@@ -262,7 +268,7 @@ int list(sluice_kfd* handle, size_t entry_size, sluice_kfd_queue** queues, size_
   if (!seen) return fail(ESRCH, kfd::why_not_listed(*of, handle->where));
   if (found.empty()) return 0;
   void* const memory = std::calloc(found.size(), entry_size);  // NOLINT: freed by sluice_kfd_free.
-  if (memory == nullptr) return fail(ENOMEM, "no memory for the list");
+  if (memory == nullptr) return fail(ENOMEM, "out of memory for the list of queues");
   for (std::size_t index = 0; index < found.size(); ++index)
     std::memcpy(static_cast<char*>(memory) + index * entry_size, &found[index],
                 std::min(entry_size, sizeof found[index]));
@@ -281,7 +287,8 @@ const char* sluice_kfd_last_error(void) { return last_error.c_str(); }
 
 int sluice_kfd_init(const sluice_kfd_options* options, sluice_kfd** handle) {
   return guarded([&] {
-    if (handle == nullptr) return fail(EINVAL, "handle is NULL; it receives the handle");
+    if (handle == nullptr)
+      return fail(EINVAL, "handle is NULL; it must point to memory for the handle");
     *handle = nullptr;
     auto made = std::make_unique<sluice_kfd>();
     made->where = kfd::roots::from_environment();
@@ -293,7 +300,9 @@ int sluice_kfd_init(const sluice_kfd_options* options, sluice_kfd** handle) {
       std::memcpy(&given, options, std::min<std::size_t>(options->size, sizeof given));
     }
     if ((given.flags & ~std::uint32_t{SLUICE_KFD_LIST_ONLY}) != 0)
-      return fail(EINVAL, "options.flags has a bit that this library does not know");
+      return fail(EINVAL,
+                  "options.flags contains a flag that this library does not support; use a newer "
+                  "library, or omit the flag");
     if (given.device != nullptr) made->where.device = given.device;
     if (given.sysfs != nullptr) made->where.sysfs = given.sysfs;
     if (given.debugfs != nullptr) made->where.debugfs = given.debugfs;
@@ -335,13 +344,12 @@ int sluice_kfd_cleanup(sluice_kfd* handle) {
     }
     if (!mapped)
       return fail(EIO,
-                  "the driver refuses to map queues that a batch command holds; only the end of "
-                  "this process, and of its children that share the device's descriptor, maps "
-                  "them");
+                  "the driver refuses to map queues that a batch command unmapped; it maps them "
+                  "when this process and all children that share its device descriptor have ended");
     if (owned->holder->stranded())
-      return fail(EIO,
-                  "the driver refuses to resume queues that were suspended; only the end of "
-                  "this process resumes them");
+      return fail(
+          EIO,
+          "the driver refuses to resume suspended queues; it resumes them when this process ends");
     return failed ? fail(failed) : 0;
   });
 }
@@ -372,7 +380,7 @@ int sluice_kfd_suspend_own_queues(sluice_kfd* handle, sluice_kfd_queue_ref* refs
     for (auto& ref : all) {
       if (ref.pid != 0 && ref.pid != ::getpid())
         return fail(EINVAL, "process " + std::to_string(ref.pid) +
-                                " is not this one; see sluice_kfd_suspend_queues()");
+                                " is not the calling process; use sluice_kfd_suspend_queues()");
       ref.gpu_id = 0;
       ref.status = 0;
     }
@@ -420,7 +428,9 @@ int sluice_kfd_batch_unmap_queues(sluice_kfd* handle, sluice_kfd_queue_ref* refs
     handle->batched = true;
     if (std::ranges::any_of(all,
                             [](const auto& ref) { return ref.queue_id == SLUICE_KFD_ALL_QUEUES; }))
-      return fail(EINVAL, "the batch commands take single queues; list them first");
+      return fail(
+          EINVAL,
+          "the batch commands need queue ids, not SLUICE_KFD_ALL_QUEUES; list the queues first");
     const int done = batched(all, node.path(), [&](auto& entries) {
       kfd::uapi::kfd_ioctl_batch_unmap_queues_args args{};
       args.num_queues = static_cast<std::uint32_t>(entries.size());

@@ -237,8 +237,8 @@ bool lane::serve_target() {
 void lane::say_what_was_suspended(tracee::change how) {
   if (suspended_.none() && !holds_->held.any()) return;
   say_("process " + std::to_string(pid_) +
-       (how == tracee::change::exited ? " has ended" : " has begun another program") +
-       " while queues of it were suspended; they are gone with its memory");
+       (how == tracee::change::exited ? " has ended" : " has executed another program") +
+       " while some of its queues were suspended; these queues no longer exist");
 }
 
 /// With the one before, its descriptor is closed, and so no longer listened to.
@@ -333,9 +333,10 @@ bool lane::open_session() {
     if (may_pass && clock::now() < open_until_) return true;
     if (error == errc::busy)
       say_("cannot manage process " + std::to_string(pid_) +
-           ": another debugger has a session with it; 'sluice resume " + std::to_string(pid_) +
-           "' ends that of a 'sluice suspend', 'sluice release " + std::to_string(pid_) +
-           "' a scheduler's");
+           ": another program has a debug session with it; if that program is 'sluice suspend', "
+           "run 'sluice resume " +
+           std::to_string(pid_) + "'; if it is a scheduler, run 'sluice release " +
+           std::to_string(pid_) + "'");
     if (state_ == state::unanswered)
       say_attached(error == errc::busy ? error_code{errc::not_managed} : error);
     return false;
@@ -367,7 +368,7 @@ bool lane::list_queues() {
   if (!read && read.error() != errc::not_managed && !is_exiting(pid_) &&
       !std::exchange(said_unlisted_, true))
     say_("cannot list the queues of process " + std::to_string(pid_) + ": " +
-         read.error().message() + "; trying again");
+         read.error().message() + "; retrying");
   return goes_on(read);
 }
 
@@ -408,13 +409,13 @@ void lane::close_session() {
       if (abandoned_.load(std::memory_order_acquire)) return;
       if (session_->ends_with_process()) {
         if (!stranded_.exchange(true, std::memory_order_acq_rel)) {
-          say_("the driver neither resumes the queues of process " + std::to_string(pid_) +
-               " nor ends the session with it; only the end of this process frees them");
+          say_("the driver refuses both to resume the queues of process " + std::to_string(pid_) +
+               " and to end its debug session; the driver resumes them when this program ends");
           owner_.ring();
         }
       } else if (!std::exchange(said, true)) {
         say_("the driver refuses to unpause process " + std::to_string(pid_) +
-             "; this is tried until it works");
+             "; retrying until it succeeds");
       }
     }
     wait(close_retry);
@@ -444,7 +445,7 @@ bool lane::explain_refused_resume(int error) {
   if (!session_->may_be_suspended()) return goes_on(read);
   say_("the driver refuses to resume queues of process " + std::to_string(pid_) + ": " +
        boost::system::system_category().message(error) +
-       "; its session is ended, which resumes them");
+       "; sluice ends the debug session with the process, which resumes all its queues");
   return false;
 }
 

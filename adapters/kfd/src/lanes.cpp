@@ -261,9 +261,10 @@ class lanes::impl {
     pending_.push_back(lost);
     bell_.ring();
     const auto id = std::to_string(static_cast<std::uint32_t>(gpu));
-    options_.say("GPU " + id + " does not answer: a driver call has lasted " +
-                 std::to_string(std::chrono::ceil<std::chrono::milliseconds>(stuck).count()) +
-                 " ms; no more queues of it are suspended, see dmesg for a reset gpu=" + id);
+    options_.say(
+        "GPU " + id + " does not answer: a driver call has lasted " +
+        std::to_string(std::chrono::ceil<std::chrono::milliseconds>(stuck).count()) +
+        " ms; sluice suspends no more queues on this GPU; see dmesg for a reset gpu=" + id);
   }
 
   void say_mechanism(bool fell_back) {
@@ -278,12 +279,12 @@ class lanes::impl {
   /// The batch commands have been given up, and all that they held runs.
   void fall_back() {
     batching_ = false;
-    options_.say(
-        "the driver refused a batch command: " +
-        boost::system::system_category().message(commands_.reason()) +
-        (commands_.stranded()
-             ? "; it does not map what they held either, only the end of this process does"
-             : "; everything runs, and queues are suspended by the debug trap from now on"));
+    options_.say("the driver refused a batch command: " +
+                 boost::system::system_category().message(commands_.reason()) +
+                 (commands_.stranded()
+                      ? "; it also refuses to map the queues that batch commands unmapped; it "
+                        "maps them when this program ends"
+                      : "; sluice has mapped all queues, and now suspends queues by debug trap"));
     say_mechanism(true);
     // Before anything else is done for it: the lane says its queues again, as running. But what a
     // batch lane has still to say of a target comes before that.

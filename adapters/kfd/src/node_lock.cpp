@@ -117,8 +117,8 @@ result<std::unique_ptr<node_lock>> node_lock::acquire(const std::string& path,
   if (!opened) {
     const error_code error = opened.error();
     say("cannot open the owner lock " + path + ": " + error.message() +
-        "; run as a user who may write it, or name another path (the owner_lock of a program's "
-        "options, of sluice run the directory of [daemon])");
+        "; run as a user who may write it, or configure another path (directory in [daemon] for "
+        "sluice run, owner_lock in the options of a program)");
     return error;
   }
   unique_fd fd = std::move(*opened);

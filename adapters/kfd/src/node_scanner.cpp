@@ -350,9 +350,8 @@ void node_scanner::read_environment(process& of) const {
 void node_scanner::say_no_descriptors() {
   if (std::exchange(no_descriptors_said_, true)) return;
   say_(
-      "no descriptor is left: processes that begin to use a GPU are not seen, and run as if sluice "
-      "were not there, until there is one; close some, or raise the limit (ulimit -n, "
-      "LimitNOFILE)");
+      "out of file descriptors: sluice cannot discover or manage processes that start to use a "
+      "GPU; close some descriptors, or raise the limit (ulimit -n, LimitNOFILE)");
 }
 
 void node_scanner::say_hidden_environments() {
@@ -368,18 +367,19 @@ void node_scanner::say_hidden_environments() {
   hidden_said_ = true;
   const std::string pid = std::to_string(first->first);
   say_("cannot read the environment of " + std::to_string(std::ranges::count_if(known_, counts)) +
-       " processes that use a GPU (process " + pid + ", " + command_of(first->first) +
-       ", is one): AMD_QUEUE_TAG and other variables say no role of such processes, now and later; "
-       "give CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or say roles by cgroups, sluice role or "
-       "clients: DAEMON.md, \"What works less without root\" pid=" +
+       " processes that use a GPU (for example process " + pid + ", " + command_of(first->first) +
+       "): sluice ignores their variables such as AMD_QUEUE_TAG. Grant CAP_SYS_PTRACE and "
+       "CAP_DAC_READ_SEARCH, or set roles by cgroup, 'sluice role' or client; see DAEMON.md, "
+       "\"Features that need more rights\" pid=" +
        pid);
 }
 
 void node_scanner::say_no_pointers(error_code why) {
   if (std::exchange(pointers_refused_, true)) return;
   say_("cannot read " + where_.debugfs + "/mqds: " + why.message() +
-       "; online work is noticed only where a client reports it: mount debugfs and run as root, or "
-       "give CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE: DAEMON.md, \"What works less without root\"");
+       "; sluice detects online work only if a client announces it; mount debugfs and run as root, "
+       "or grant CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE; see DAEMON.md, \"Features that need "
+       "more rights\"");
 }
 
 void node_scanner::read_mqds() {
@@ -389,8 +389,8 @@ void node_scanner::read_mqds() {
   if (!seen) {
     if (!std::exchange(mqds_refused_, true)) {
       say_("cannot read " + where_.debugfs + "/mqds: " + seen.error().message() +
-           "; rules about queues ([roles] rings, queue_priority) do not apply without it: run as "
-           "root with debugfs mounted");
+           "; the rules about queues ([roles] rings, queue_priority) have no effect; "
+           "mount debugfs and run as root");
     }
     for (auto& [pid, known] : known_) known.details.clear();
     return;

@@ -203,7 +203,7 @@ std::string why_not_listed(pid_t pid, const roots& where) {
   const auto leader = process_of(pid);
   if (!leader) return "there is no " + name;
   if (*leader != pid)
-    return "there is no " + name + "; " + std::to_string(pid) + " is a thread of process " +
+    return std::to_string(pid) + " is a thread, not a process; use its process " +
            std::to_string(*leader);
   return name + " does not use the AMD compute driver (no " + where.sysfs + "/proc/" +
          std::to_string(pid) + ")";

@@ -33,7 +33,7 @@ uapi::kfd_ioctl_dbg_trap_args trap(uapi::kfd_dbg_trap_operations operation) noex
 }
 
 failure refused(const std::string& what, const error_code& error) {
-  return {error.value(), "the driver refused to " + what + " of this process: " + error.message()};
+  return {error.value(), "the driver refused to " + what + " this process: " + error.message()};
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ failure own_queues::enable() {
   if (!driver_end_) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
-      return {errno, "no descriptor is left; close some, or raise the limit (ulimit -n)"};
+      return {errno, "out of file descriptors; close some, or raise the limit (ulimit -n)"};
     events_ = unique_fd{ends[0]};
     driver_end_ = unique_fd{ends[1]};
   }
@@ -56,15 +56,22 @@ failure own_queues::enable() {
   const auto enabled = node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args);
   if (!enabled) {
     if (enabled.error().value() == EALREADY)
-      return {EBUSY, "somebody else has a debug session with this process (a scheduler, rocgdb)"};
-    return refused("open a debug session", enabled.error());
+      return {EBUSY,
+              "another process (for example a scheduler or rocgdb) has a debug session with this "
+              "process; detach it first"};
+    return refused("open a debug session with", enabled.error());
   }
   enabled_ = true;
   if (info.runtime_state == uapi::DBG_RUNTIME_STATE_ENABLED) return {};
   (void)end();
   if (info.runtime_state == uapi::DBG_RUNTIME_STATE_ENABLED_BUSY)
-    return {EBUSY, "this GPU can be debugged for one process at a time, and another one is"};
-  return {EPERM, "the GPU runtime of this process has not enabled debugging"};
+    return {
+        EBUSY,
+        "the GPU supports one debugged process at a time, and another process is being debugged; "
+        "or this process has set a CU mask (gfx11.0)"};
+  return {EPERM,
+          "the GPU runtime of this process has not enabled debugging; run 'sluice doctor' to check "
+          "whether the firmware supports it"};
 }
 
 own_queues::refusal own_queues::suspend(std::vector<order>& orders) {
@@ -76,7 +83,7 @@ own_queues::refusal own_queues::suspend(std::vector<order>& orders) {
   args.queue_snapshot.num_queues = static_cast<std::uint32_t>(existing.size());
   args.queue_snapshot.entry_size = sizeof existing[0];
   if (const auto listed = node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args); !listed) {
-    auto why = refused("list the queues", listed.error());
+    auto why = refused("list the queues of", listed.error());
     end_if_unused();
     return {std::move(why), true};
   }
@@ -104,7 +111,7 @@ own_queues::refusal own_queues::suspend(std::vector<order>& orders) {
     args.suspend_queues.queue_array_ptr = address_of(words.data());
     args.suspend_queues.num_queues = static_cast<std::uint32_t>(words.size());
     if (const auto called = node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args); !called) {
-      auto why = refused("suspend queues", called.error());
+      auto why = refused("suspend queues of", called.error());
       end_if_unused();
       return {std::move(why), true};
     }
@@ -121,9 +128,9 @@ own_queues::refusal own_queues::suspend(std::vector<order>& orders) {
     first = {each.error,
              "queue " + std::to_string(static_cast<std::uint32_t>(each.queue)) +
                  " of this process was not suspended: " +
-                 (each.error == ENOENT  ? "there is none"
+                 (each.error == ENOENT  ? "it does not exist"
                   : each.error == EBUSY ? "it is being destroyed"
-                                        : "the hardware failed, so everything was resumed")};
+                                        : "the hardware failed; all queues were resumed")};
   }
   // What failed counts as suspended for the driver; the end of the session resumes it.
   if (std::ranges::any_of(orders, [](const order& each) { return each.error == EIO; })) {
@@ -164,7 +171,7 @@ failure own_queues::end() {
   auto args = trap(uapi::KFD_IOC_DBG_TRAP_DISABLE);
   const auto ended = node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args);
   if (!ended && ended.error().value() != EINVAL)  // EINVAL: there is no session any more
-    return refused("end the debug session", ended.error());
+    return refused("end the debug session with", ended.error());
   enabled_ = suspended_ = false;
   // The runtime may have begun to end after the last event was read: DISABLE drops that event and
   // leaves its thread waiting. Rare, and found by looking, as debug_session does.

@@ -47,10 +47,11 @@ result<std::unique_ptr<paused_session>> paused_session::open(const settings& how
   if (!taken) return taken.error();
   const std::string name =
       "process " + std::to_string(target.pid()) + " (" + command_of(target.pid()) + ")";
-  if (taken->was_paused) say(name + " had been left paused, and runs again");
+  if (taken->was_paused)
+    say(name + " was left paused by an earlier scheduler; sluice has unpaused it");
   say(name +
-      " uses the driver without enabling the ROCm runtime's debug support; to suspend anything of "
-      "it, it is paused as a whole, on all of its GPUs, as configured");
+      " uses the driver without enabling the ROCm runtime's debug support; because of criu_pause, "
+      "each suspend pauses the whole process on all its GPUs");
   return std::unique_ptr<paused_session>{
       new paused_session{how, target, listener, std::move(taken->fd), std::move(clock)}};
 }

@@ -205,7 +205,7 @@ void pointer_watch::set(std::vector<online_process> who) {
     if (made) {
       (*made)->look(clock::now());
       if (const std::size_t hidden = (*made)->unreadable(); hidden != 0) {
-        why = "cannot be read of " + std::to_string(hidden) + " of " +
+        why = "cannot be read for " + std::to_string(hidden) + " of " +
               std::to_string(each.queues.size()) + " queues";
       }
       one.fresh = std::move(*made);
@@ -216,8 +216,8 @@ void pointer_watch::set(std::vector<online_process> who) {
     complained_.push_back(each.who);
     say_("queue pointers of online process " + std::to_string(each.who.pid) + " (" +
          command_of(each.who.pid) + ") " + why +
-         "; work there is noticed only where a client reports it: run as root with debugfs "
-         "mounted, see sluice doctor pid=" +
+         "; sluice detects its work only if a client announces it; mount debugfs and run as root; "
+         "see 'sluice doctor' pid=" +
          std::to_string(each.who.pid));
   }
   known_ = std::move(who);
@@ -240,7 +240,8 @@ void pointer_watch::set(std::vector<online_process> who) {
   if (worker_.joinable() || known_.empty()) return;
   if (const auto started = start_quiet_thread(worker_, [this] { run(); }); !started) {
     refused_ = true;
-    say_("cannot start a thread that looks at queue pointers: " + started.error().message());
+    say_("cannot start the thread that reads queue pointers: " + started.error().message() +
+         "; sluice detects online work only if a client announces it");
   }
 }
 

@@ -100,9 +100,8 @@ bool receive(int line, message& into, unique_fd& device) noexcept {
 }
 
 void complain(pid_t pid, const std::string& why) {
-  log_to_standard_error(
-      "sluice-guardian", "error",
-      "process " + std::to_string(pid) + " is paused and cannot be unpaused yet: " + why);
+  log_to_standard_error("sluice-guardian", "error",
+                        "process " + std::to_string(pid) + " is still paused: " + why);
 }
 
 /// Unpauses one process of a scheduler that is gone. On a thread of its own, with whose end the
@@ -133,8 +132,9 @@ void undo(const process_key& which, int device) {
       // EINVAL: not paused, or not any more. ESRCH: it runs another program.
       if (error == 0 || error == EINVAL || error == ESRCH) return;
       if ((*seized)->service() == tracee::change::exited) return;
-      why = "the driver refuses: " + boost::system::system_category().message(error) +
-            "; try sluice-agent --unpause " + std::to_string(pid) + " as root";
+      why = "the driver refused the command UNPAUSE: " +
+            boost::system::system_category().message(error) + "; run 'sluice-agent --unpause " +
+            std::to_string(pid) + "' as root";
       if (clock::now() >= give_up) {
         complain(pid, why);
         return;

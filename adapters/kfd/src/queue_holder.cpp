@@ -106,13 +106,13 @@ class queue_holder::impl {
     auto acting = lanes::create(**node, {.batch_commands = false, .say = say});
     unique_fd stop{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!acting || !stop) {
-      why = {EMFILE, "no descriptor is left; close some, or raise the limit (ulimit -n)"};
+      why = {EMFILE, "out of file descriptors; close some, or raise the limit (ulimit -n)"};
       return {};
     }
     std::unique_ptr<impl> made{
         new impl{where, std::move(*node), std::move(*acting), std::move(stop), said}};
     if (!made->start()) {
-      why = {EAGAIN, "no thread can be had; see the limits on processes (ulimit -u)"};
+      why = {EAGAIN, "cannot start a thread; raise the limit on processes (ulimit -u)"};
       return {};
     }
     return made;
@@ -181,7 +181,7 @@ class queue_holder::impl {
                  found != targets_.end() && found->second->now == phase::attached) {
         who = found->second;
       } else {
-        no = {ESRCH, name_of(order.pid) + " is not held here; nothing of it was changed"};
+        no = {ESRCH, name_of(order.pid) + " is not held by the caller; nothing was changed"};
       }
       if (no)
         refused.emplace(order.pid, std::move(no));
@@ -233,7 +233,7 @@ class queue_holder::impl {
     std::unique_lock lock{mutex_};
     const auto found = targets_.find(pid);
     if (found == targets_.end())
-      return {ESRCH, name_of(pid) + " is not held here; nothing of it was changed"};
+      return {ESRCH, name_of(pid) + " is not held by the caller; nothing was changed"};
     const auto who = found->second;
     hear();
     // By name: of a resume of everything, as the end of the session is, the driver does not say
@@ -257,16 +257,18 @@ class queue_holder::impl {
         if (order.hardware) return {EIO, sentence_for(command_kind::resume, order)};
       for (const auto& [gpu, times] : before)
         if (failed_[gpu] != times)
-          return {EIO, name_of(pid) + " is let go, but GPU " + number_of(gpu) +
-                           " was reset meanwhile: what it ran there is lost, see dmesg"};
+          return {EIO,
+                  name_of(pid) + " was released, but GPU " + number_of(gpu) +
+                      " was reset meanwhile and the work of the process there is lost; see dmesg"};
       return {};
     }
     if (lanes_->stranded())
-      return {EIO, "the driver neither resumes the queues of " + name_of(pid) +
-                       " nor ends the session with it; only the end of this process frees them"};
+      return {EIO,
+              "the driver refuses both to resume the queues of " + name_of(pid) +
+                  " and to end its debug session; the driver resumes them when this program ends"};
     return {ETIMEDOUT, name_of(pid) +
-                           " is not released yet: the driver does not answer; it is "
-                           "released when it does, see dmesg"};
+                           " is not released yet: the driver does not answer; the release "
+                           "completes when the driver answers; see dmesg"};
   }
 
   std::vector<gpu_failure> take_gpu_failures() {
@@ -445,7 +447,7 @@ class queue_holder::impl {
 
   failure begin_attach(pid_t pid, std::shared_ptr<target>& who) {
     if (pid == ::getpid())
-      return {EINVAL, name_of(pid) + " is this process itself, which cannot trace itself"};
+      return {EINVAL, name_of(pid) + " is this program itself; a process cannot trace itself"};
     if (const auto found = targets_.find(pid); found != targets_.end()) {
       who = found->second;
       return {};
@@ -473,8 +475,9 @@ class queue_holder::impl {
   failure end_attach(std::unique_lock<std::mutex>& lock, target& who, time_point deadline) {
     if (!wait(lock, deadline, [&] { return who.now != phase::attaching; })) {
       leave(who);
-      return {ETIMEDOUT, "the driver did not let us attach to " + name_of(who.pid) +
-                             " in time; it is left alone, see dmesg"};
+      return {ETIMEDOUT,
+              "cannot attach to " + name_of(who.pid) +
+                  ": the driver did not answer in time; the process stays unmanaged; see dmesg"};
     }
     if (who.now == phase::attached) {
       if (who.listed) return {};
@@ -486,7 +489,7 @@ class queue_holder::impl {
     if (who.now == phase::leaving)
       return {EBUSY, name_of(who.pid) + " is being released; try again"};
     std::string reason = said_->about(who.pid);
-    if (reason.empty()) reason = name_of(who.pid) + " is gone";
+    if (reason.empty()) reason = name_of(who.pid) + " has ended";
     return {who.why ? errno_of(who.why) : ESRCH, std::move(reason)};
   }
 
@@ -496,7 +499,7 @@ class queue_holder::impl {
     if (submit(lock, who, nothing, deadline) && answered(lock, who, nothing.id, deadline))
       return {};
     if (who.now == phase::gone) return {};
-    return {ETIMEDOUT, "the driver did not answer for " + name_of(who.pid) + " in time; see dmesg"};
+    return {ETIMEDOUT, "the driver did not answer in time for " + name_of(who.pid) + "; see dmesg"};
   }
 
   /// Waits for the lane to be free. \return false when the target is gone or the deadline passes.
@@ -687,24 +690,26 @@ class queue_holder::impl {
 
 std::string reason_of(command_kind kind, const queue_order& order) {
   switch (order.error) {
-    case ENOENT: return "it has no such queue; 'sluice queues' lists them";
-    case EBUSY: return "its owner is destroying it, or has not finished creating it";
+    case ENOENT: return "the process has no such queue; 'sluice queues' lists its queues";
+    case EBUSY: return "the process is creating or destroying the queue";
     case EIO:
       if (order.hardware == breaker_cause::reset)
         return "GPU " + number_of(order.gpu) +
-               " was reset while it was held: the queue is dead, and what it ran is lost; see "
-               "dmesg";
+               " was reset while the process was held; the queue is dead, and its work is lost; "
+               "see dmesg";
       if (order.hardware)
-        return "the preemption failed in hardware: the driver resets GPU " + number_of(order.gpu) +
-               " and its hive, and what ran there is lost; see dmesg";
+        return "the preemption failed in hardware; the driver resets GPU " + number_of(order.gpu) +
+               " and its hive, and all work on them is lost; see dmesg";
       return kind == command_kind::suspend
-                 ? "the driver does not answer for it; nothing of it stays suspended, see dmesg"
-                 : "the driver refused; its session is ended, which resumes everything, see dmesg";
-    case ESRCH: return "the process has ended, or the session with it";
+                 ? "the driver call failed; no queue of the process stays suspended; see dmesg"
+                 : "the driver refused to resume the queue; sluice ends the debug session, which "
+                   "resumes all queues of the process; see dmesg";
+    case ESRCH: return "the process or the debug session with it has ended";
     case ETIMEDOUT:
-      return "the driver did not answer in time; everything of the process is resumed when it "
-             "does, see dmesg";
-    case EPERM: return "its runtime has not enabled debugging, or disabled it again";
+      return "the driver did not answer in time; when it answers, all queues of the process are "
+             "resumed; see dmesg";
+    case EPERM:
+      return "the ROCm runtime of the process has not enabled debugging, or has disabled it again";
     default: return boost::system::system_category().message(order.error);
   }
 }

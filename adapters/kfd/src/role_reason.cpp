@@ -22,15 +22,15 @@ std::string clock_text(boot_time at) {
 std::string rule_text(const role_reason& value) {
   switch (value.rule) {
     case role_rule::none: break;
-    case role_rule::never_touch: return "this program says that it is never touched";
-    case role_rule::said: return "its client, or the scheduler's program";
+    case role_rule::never_touch: return "excluded by the scheduler's program (never_touch)";
+    case role_rule::said: return "its client or the scheduler's program";
     case role_rule::store: return "'sluice role set'";
-    case role_rule::store_cgroup: return "'sluice role set' for the cgroup " + value.detail;
+    case role_rule::store_cgroup: return "'sluice role set' for cgroup " + value.detail;
     case role_rule::pid: return "[roles] pids";
     case role_rule::environment: return "[roles] environment, " + value.detail;
     case role_rule::cgroup: return "[roles] cgroups, " + value.detail;
     case role_rule::ring: return "[roles] rings, " + value.detail;
-    case role_rule::queue_priority: return "its queues' priority ([roles] queue_priority)";
+    case role_rule::queue_priority: return "the priority of its queues ([roles] queue_priority)";
     case role_rule::tag:
     case role_rule::priority: return value.detail;
   }
@@ -40,16 +40,16 @@ std::string rule_text(const role_reason& value) {
 std::string bar_text(const role_reason& value) {
   switch (value.bar) {
     case role_bar::none: break;
-    case role_bar::own: return ", but it is this program itself";
+    case role_bar::own: return ", but this program does not suspend itself";
     case role_bar::released:
-      return ", but released ('sluice release') until " + clock_text(value.released_until);
+      return ", but released by 'sluice release' until " + clock_text(value.released_until);
     case role_bar::hidden_environment:
-      return ", but its environment, which may say that it is online, cannot be read";
+      return ", but sluice cannot read its environment, which may claim online";
     case role_bar::gang_incomplete:
       return ", but its gang is not complete on this node (" + std::to_string(value.ranks_seen) +
              " of " + std::to_string(value.ranks) + " ranks)";
     case role_bar::gang_beyond:
-      return ", but its gang is on several nodes (SLURM_NNODES, SLURM_JOB_NUM_NODES)";
+      return ", but its gang spans several nodes (SLURM_NNODES or SLURM_JOB_NUM_NODES)";
   }
   return {};
 }
@@ -89,14 +89,12 @@ std::string_view to_string(role_bar value) noexcept {
 std::string to_text(const role_reason& value) {
   if (value.rule == role_rule::never_touch) return rule_text(value);
   if (value.rule == role_rule::none) {
-    std::string text = "nothing says whether it is online or offline";
+    std::string text = "no rule and no client assigns a role to it";
     if (!value.ignored.empty()) return text + " (" + value.ignored + ")";
-    if (value.hidden_environment) text += " (its environment cannot be read)";
+    if (value.hidden_environment) text += " (sluice cannot read its environment)";
     return text;
   }
-  const std::string what =
-      value.says == role::unmatched ? "not to be touched" : std::string(to_string(value.says));
-  return what + " by " + rule_text(value) + bar_text(value);
+  return std::string(to_string(value.says)) + " by " + rule_text(value) + bar_text(value);
 }
 
 }  // namespace sluice::kfd

@@ -41,7 +41,7 @@ std::string read_entry(std::string_view line, const std::string& boot, stored_ro
     const std::string_view booted = take_word(line);
     const auto what = role_named(line);
     if (!pid || *pid <= 0 || !start || booted.empty() || !what)
-      return "is not \"pid PID START_TIME BOOT_ID ROLE\"";
+      return "expected \"pid PID START_TIME BOOT_ID ROLE\"";
     const process_identity who{*pid, *start};
     if (booted == boot && lives(who)) into.by_process[who] = *what;
     return {};
@@ -52,7 +52,7 @@ std::string read_entry(std::string_view line, const std::string& boot, stored_ro
     const std::string_view booted = take_word(line);
     const auto until = parse_number<std::int64_t>(line);
     if (!pid || *pid <= 0 || !start || booted.empty() || !until || *until < 0)
-      return "is not \"released PID START_TIME BOOT_ID UNTIL\"";
+      return "expected \"released PID START_TIME BOOT_ID UNTIL\"";
     const process_identity who{*pid, *start};
     const boot_time end{*until};
     if (booted == boot && end > boot_time_now() && lives(who)) into.released[who] = end;
@@ -60,11 +60,11 @@ std::string read_entry(std::string_view line, const std::string& boot, stored_ro
   }
   if (kind == "cgroup") {
     const auto what = role_named(take_word(line));
-    if (!what || !line.starts_with('/')) return "is not \"cgroup ROLE /PATTERN\"";
+    if (!what || !line.starts_with('/')) return "expected \"cgroup ROLE /PATTERN\"";
     into.by_cgroup.push_back({std::string{line}, *what});
     return {};
   }
-  return "begins with none of \"pid\", \"cgroup\" and \"released\"";
+  return "expected \"pid\", \"cgroup\" or \"released\" as the first word";
 }
 
 std::string text_of(const stored_roles& roles, const std::string& boot) {
@@ -105,7 +105,7 @@ result<stored_roles> role_store::read(std::string& message) const {
     rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
     std::string wrong;
     if (number == 1 && line != roles_head)
-      wrong = "is not \"" + std::string{roles_head} + "\", as the first line must be";
+      wrong = "expected \"" + std::string{roles_head} + "\" as the first line";
     if (number != 1 && !line.empty() && line.front() != '#') wrong = read_entry(line, boot, roles);
     if (wrong.empty()) continue;
     message = role_file(path_).about_line(number, line, wrong);
@@ -117,7 +117,7 @@ result<stored_roles> role_store::read(std::string& message) const {
 template <class Change>
 result<void> role_store::change(std::string& message, Change apply) {
   if (path_.empty()) {
-    message = "no role store is configured; name a file ([roles] store)";
+    message = "no role store is configured; set store in [roles] to the path of a file";
     return errc::bad_config;
   }
   const store_file file = role_file(path_);
@@ -131,7 +131,7 @@ result<void> role_store::change(std::string& message, Change apply) {
     return with_system_error(message, "cannot read /proc/sys/kernel/random/boot_id");
   const std::string text = text_of(*roles, boot);
   if (text.size() > most_bytes) {
-    message = "the role store " + path_ + " would have more than " + std::to_string(most_bytes) +
+    message = "the role store " + path_ + " would exceed " + std::to_string(most_bytes) +
               " bytes; clear some entries";
     return errc::full;
   }
@@ -141,7 +141,7 @@ result<void> role_store::change(std::string& message, Change apply) {
 result<void> role_store::set(const process_identity& who, role what, std::string& message) {
   return change(message, [&](stored_roles& roles) -> result<void> {
     if (!lives(who)) {
-      message = "there is no process " + std::to_string(who.pid) + " any more";
+      message = "process " + std::to_string(who.pid) + " has ended";
       return errc::unknown_target;
     }
     roles.by_process[who] = what;
@@ -153,8 +153,8 @@ result<void> role_store::set(const std::string& cgroup, role what, std::string& 
                              std::optional<std::size_t> position) {
   if (!cgroup.starts_with('/') || cgroup.find('\n') != cgroup.npos ||
       cgroup.find('\0') != cgroup.npos) {
-    message = "\"" + cgroup.substr(0, 80) +
-              "\" is not a pattern of cgroups: it must begin with / and be one line";
+    message = "invalid cgroup pattern \"" + cgroup.substr(0, 80) +
+              "\": it must begin with / and be one line";
     return errc::bad_config;
   }
   return change(message, [&](stored_roles& roles) -> result<void> {
@@ -174,12 +174,12 @@ result<void> role_store::set(const std::string& cgroup, role what, std::string& 
 result<void> role_store::release(const process_identity& who, boot_time how_long,
                                  std::string& message) {
   if (how_long <= boot_time{} || how_long > longest_release) {
-    message = "a process is released for at most 24 h, and more than 0";
+    message = "invalid duration of a release: expected more than 0 and at most 24 h";
     return errc::bad_config;
   }
   return change(message, [&](stored_roles& roles) -> result<void> {
     if (!lives(who)) {
-      message = "there is no process " + std::to_string(who.pid) + " any more";
+      message = "process " + std::to_string(who.pid) + " has ended";
       return errc::unknown_target;
     }
     roles.released[who] = boot_time_now() + how_long;
@@ -190,7 +190,7 @@ result<void> role_store::release(const process_identity& who, boot_time how_long
 result<void> role_store::end_release(const process_identity& who, std::string& message) {
   return change(message, [&](stored_roles& roles) -> result<void> {
     if (roles.released.erase(who) != 0) return {};
-    message = "process " + std::to_string(who.pid) + " is not released, or its time is over";
+    message = "process " + std::to_string(who.pid) + " is not released, or its release has expired";
     return errc::unknown_target;
   });
 }
@@ -198,7 +198,7 @@ result<void> role_store::end_release(const process_identity& who, std::string& m
 result<void> role_store::clear(const process_identity& who, std::string& message) {
   return change(message, [&](stored_roles& roles) -> result<void> {
     if (roles.by_process.erase(who) != 0) return {};
-    message = "the role store " + path_ + " says nothing of process " + std::to_string(who.pid);
+    message = "the role store " + path_ + " has no entry for process " + std::to_string(who.pid);
     return errc::unknown_target;
   });
 }
@@ -208,7 +208,7 @@ result<void> role_store::clear(const std::string& cgroup, std::string& message) 
     if (std::erase_if(roles.by_cgroup,
                       [&](const cgroup_rule& each) { return each.cgroup == cgroup; }) != 0)
       return {};
-    message = "the role store " + path_ + " says nothing of the pattern \"" + cgroup + "\"";
+    message = "the role store " + path_ + " has no entry for the pattern \"" + cgroup + "\"";
     return errc::unknown_target;
   });
 }

@@ -40,11 +40,11 @@ std::string owner_of(const std::string& directory) {
 std::string mistrust(const struct stat& found, std::optional<uid_t> also) {
   if (found.st_uid != 0 && found.st_uid != ::geteuid() && found.st_uid != also)
     return "belongs to user " + std::to_string(found.st_uid) + "; root or user " +
-           std::to_string(::geteuid()) + " must own it (chown)";
+           std::to_string(::geteuid()) + " must own it; run chown on it";
   // In a sticky directory others add names, but do not replace those of another owner.
   if (S_ISDIR(found.st_mode) && (found.st_mode & S_ISVTX) != 0) return {};
   if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-    return "may be written by others than its owner; take that away (chmod go-w)";
+    return "is writable by group or others; run chmod go-w on it";
   return {};
 }
 
@@ -67,14 +67,14 @@ result<std::optional<std::string>> store_file::read(std::string& message) const 
   const unique_fd fd{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
   if (!fd && errno == ENOENT) return std::optional<std::string>{};
   if (!fd && errno == ELOOP) {
-    message = named + " is a symbolic link; name the file itself";
+    message = named + " is a symbolic link; configure the path of the file itself";
     return errc::bad_config;
   }
   if (!fd) return with_system_error(message, "cannot read " + named);
   struct stat found {};
   if (::fstat(fd.get(), &found) != 0) return with_system_error(message, "cannot read " + named);
   if (!S_ISREG(found.st_mode)) {
-    message = named + " is not a regular file; remove it, or name another";
+    message = named + " is not a regular file; remove it, or configure another path";
     return errc::bad_config;
   }
   const std::string directory = parent_of(path_);
@@ -100,8 +100,7 @@ result<std::optional<std::string>> store_file::read(std::string& message) const 
     if (got == 0) return std::optional{std::move(text)};
     text.append(piece.data(), static_cast<std::size_t>(got));
     if (text.size() > most_bytes) {
-      message =
-          named + " has more than " + std::to_string(most_bytes) + " bytes; clear some entries";
+      message = named + " exceeds " + std::to_string(most_bytes) + " bytes; clear some entries";
       return errc::bad_config;
     }
   }
@@ -133,7 +132,7 @@ result<void> store_file::replace(const std::string& text, std::string& message) 
   const std::string directory = parent_of(path_);
   const unique_fd around{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (!around || ::fsync(around.get()) != 0)
-    return with_system_error(message, "cannot make the change durable in " + directory);
+    return with_system_error(message, "cannot flush the change to disk in " + directory);
   return {};
 }
 
@@ -143,8 +142,8 @@ result<unique_fd> store_file::lock(std::string& message) const {
   if (std::filesystem::create_directories(directory, refused))
     (void)::chmod(directory.c_str(), 0755);
   if (refused) {
-    message = "cannot change the " + what_ + " " + path_ + ": cannot make its directory " +
-              directory + ": " + refused.message() + "; run as root, or name another store";
+    message = "cannot change the " + what_ + " " + path_ + ": cannot create its directory " +
+              directory + ": " + refused.message() + "; run as root, or configure another store";
     return error_code{refused.value(), boost::system::system_category()};
   }
   const std::string name = path_ + ".lock";
@@ -158,7 +157,7 @@ result<unique_fd> store_file::lock(std::string& message) const {
     const bool denied = errno == EACCES || errno == EPERM;
     const error_code error = with_system_error(
         message, "cannot change the " + what_ + " " + path_ + ": cannot open " + name);
-    if (denied) message += "; to write in " + directory + " takes " + owner_of(directory);
+    if (denied) message += "; only " + owner_of(directory) + " may write in " + directory;
     return error;
   }
   const time_point end = clock::now() + lock_limit;
@@ -184,8 +183,9 @@ void store_file::give_away(int fd) const {
 
 std::string store_file::about_line(std::size_t number, std::string_view line,
                                    const std::string& wrong) const {
-  return path_ + ":" + std::to_string(number) + ": \"" + std::string{line.substr(0, 80)} + "\" " +
-         wrong + "; correct the line, or remove the file to begin anew";
+  return path_ + ":" + std::to_string(number) + ": invalid line \"" +
+         std::string{line.substr(0, 80)} + "\": " + wrong +
+         "; correct the line, or remove the file to start with an empty store";
 }
 
 }  // namespace sluice::kfd

@@ -56,7 +56,7 @@ class target_rules::impl {
     process_traits of{.who = who};
     // Half of a picture might make an online process offline.
     if (!read_changing_traits(of)) {
-      why = "no descriptor is left to read what it is by";
+      why = "out of file descriptors: cannot read its user, groups and cgroup";
       return role::unmatched;
     }
     auto variables = read_variables(who.pid, wanted_);
@@ -72,9 +72,9 @@ class target_rules::impl {
     pollfd ended{pidfd.get(), POLLIN, 0};
     if (::poll(&ended, 1, 0) != 0) return role::unmatched;
     if (what == role::unmatched && of.hidden_environment && by.may_claim(of)) {
-      why = "its environment, where it may claim a role, cannot be read (" +
+      why = "its environment, which may claim a role, cannot be read (" +
             variables.error().message() +
-            "): that takes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other users' processes";
+            "); for processes of other users this needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH";
     }
     return what;
   }
@@ -97,9 +97,10 @@ result<std::unique_ptr<target_rules>> target_rules::load(const std::string& path
                                                          std::string& message) {
   const bool defaults = whom == trust::roots_files && !is_there(path);
   if (whom == trust::roots_files && !defaults && !is_roots(path)) {
-    message = path +
-              " says whom the agent may attach to, and so it and its directory must be "
-              "root's, and nobody else's to write (chown root, chmod go-w)";
+    message =
+        path +
+        " and its directory must belong to root, and only root may write to them, because the file "
+        "decides which processes the agent may attach to; run chown root and chmod go-w on both";
     return errc::bad_config;
   }
   std::vector<std::string> problems;

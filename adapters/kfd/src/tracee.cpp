@@ -40,12 +40,12 @@ std::string name_of(pid_t pid) {
 /// How to make the tracer of `pid` let go; its name is all that is known of it.
 std::string way_out(const std::string& tracer, pid_t pid) {
   const std::string number = std::to_string(pid);
-  if (tracer == "sluice") return "'sluice resume " + number + "' makes it let go";
+  if (tracer == "sluice") return "run 'sluice resume " + number + "' to detach it";
   if (tracer == "sluice-agent")
-    return "it acts for a scheduler: 'sluice release " + number +
-           "' makes that one let go; two schedulers on one node must have one owner lock (the "
-           "directory of [daemon])";
-  return "detach it, or use 'sluice release " + number + "' where it is a scheduler";
+    return "this agent acts for a scheduler: run 'sluice release " + number +
+           "' to detach it; all schedulers on a node must share one owner lock (directory in "
+           "[daemon])";
+  return "detach that program; if it is a scheduler, run 'sluice release " + number + "'";
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ class line_reader {
   }
 
   void expect_end() {
-    if (!failed() && !at_end()) fail(next_, "the line should end here");
+    if (!failed() && !at_end()) fail(next_, "unexpected text after GeneratedTokens");
   }
 
  private:
@@ -122,8 +122,8 @@ nanoseconds read_timestamp(line_reader& line) {
       std::chrono::year{year},
       std::chrono::month_day_last{std::chrono::month{static_cast<unsigned>(month)}}};
   const int days_of_month = static_cast<int>(static_cast<unsigned>(last.day()));
-  const int day = line.fixed(2, 1, days_of_month, "the day must exist in that month");
-  line.expect(' ', "a space must stand between date and time");
+  const int day = line.fixed(2, 1, days_of_month, "the day must exist in the month");
+  line.expect(' ', "a space must separate date and time");
   const int hour = line.fixed(2, 0, 23, time);
   line.expect(':', time);
   const int minute = line.fixed(2, 0, 59, time);
@@ -189,28 +189,31 @@ checked<arrivals> read_trace(std::istream& in, std::string_view name) {
     const nanoseconds when = read_timestamp(line);
     line.expect(',', "a comma must follow the timestamp");
     request made;
-    made.context_tokens = line.count("ContextTokens must be a whole number up to 100000000");
+    made.context_tokens = line.count("ContextTokens must be an integer from 0 to 100000000");
     line.expect(',', "a comma must follow ContextTokens");
-    made.generated_tokens = line.count("GeneratedTokens must be a whole number up to 100000000");
+    made.generated_tokens = line.count("GeneratedTokens must be an integer from 0 to 100000000");
     line.expect_end();
     if (line.failed()) return at(line.column(), line.what());
     if (!first) first = when;
     made.at = when - *first;
     if (!all.requests.empty() && made.at < all.requests.back().at) {
-      return at(1, "the timestamp is earlier than the one of the line before");
+      return at(1,
+                "the timestamp is earlier than on the previous line; sort the file by TIMESTAMP");
     }
     if (made.context_tokens == 0 && made.generated_tokens == 0) {
-      return at(1, "the request has no tokens at all");
+      return at(1,
+                "the request has no tokens; ContextTokens or GeneratedTokens must be at least 1");
     }
     if (all.requests.size() == most_requests) {
-      return at(1, fmt::format("there are more than {} requests", most_requests));
+      return at(1, fmt::format("the trace has more than {} requests; use a shorter trace",
+                               most_requests));
     }
     all.requests.push_back(made);
   }
   ++number;
   if (in.bad()) return at(1, "reading failed");
   if (all.requests.empty()) {
-    return at(1, number == 1 ? "the file is empty" : "there is no request after the header");
+    return at(1, number == 1 ? "the file is empty" : "the file has no request after the header");
   }
   all.window = all.requests.back().at + 1ns;
   return all;
@@ -220,10 +223,10 @@ checked<arrivals> read_trace_file(const std::string& path) {
   // A directory can be opened like a file, and reading it fails without a reason.
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
-    return failure(fmt::format("{}: cannot be read: {}", path, std::strerror(EISDIR)));
+    return failure(fmt::format("cannot read {}: {}", path, std::strerror(EISDIR)));
   }
   std::ifstream in(path);
-  if (!in) return failure(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
+  if (!in) return failure(fmt::format("cannot open {}: {}", path, std::strerror(errno)));
   return read_trace(in, path);
 }
 

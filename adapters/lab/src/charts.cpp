@@ -111,14 +111,14 @@ void draw_alone(std::string& made, const frontier& what, const axis& x, const ax
 }
 
 std::string described(const frontier::point& one, const std::string& name) {
-  std::string text = fmt::format("{}\n{}{} at p99\noffline {}", name, one.at_least ? ">= " : "",
+  std::string text = fmt::format("{}\np99 {}{}\noffline work {}", name, one.at_least ? ">= " : "",
                                  times_text(one.latency_ms.mean, one.latency_ms.half_width),
                                  percent(one.throughput.mean));
   if (one.throughput.half_width > 0) text += " \xC2\xB1 " + percent(one.throughput.half_width);
-  text += " of running alone";
+  text += " of offline work alone";
   if (one.most && *one.most > 0) {
-    text += fmt::format("\n{} of the {} that the bound allows",
-                        percent(one.throughput.mean / *one.most), percent(*one.most));
+    text += fmt::format("\n{} of the bound ({})", percent(one.throughput.mean / *one.most),
+                        percent(*one.most));
   }
   return text;
 }
@@ -387,16 +387,16 @@ std::string draw(const frontier& what, const cast& who, const extent& shown, std
 std::string draw(const frontier& what, const cast& who) {
   const extent whole = extent_of({&what});
   std::string made =
-      "<div class=\"figures two\">\n" + draw(what, who, whole, what.title, "up and left is better");
+      "<div class=\"figures two\">\n" + draw(what, who, whole, what.title, "upper left is better");
   if (const auto close = close_up(what, who, whole)) {
-    made += draw(what, who, *close, "The same, larger", "both axes cut to the policies");
+    made += draw(what, who, *close, "Enlarged part", "only the policies");
   }
   made += "</div>\n<p class=\"keys\">";
   if (!what.bound.empty())
     add(made, "<span><i class=\"k-bound\"></i>{}</span> ", escaped(what.bound_title));
   if (std::any_of(what.points.begin(), what.points.end(),
                   [](const auto& one) { return one.most.has_value(); })) {
-    made += "<span><i class=\"k-room\"></i>from a point up to its own bound</span> ";
+    made += "<span><i class=\"k-room\"></i>distance from a row to its own bound</span> ";
   }
   if (what.alone_ms) {
     add(made, "<span><i class=\"k-alone\"></i>online alone, {}</span>", time_text(*what.alone_ms));
@@ -575,13 +575,13 @@ std::string draw(const timeline& what, const cast& who) {
   }
   std::string made = fmt::format(
       "<figure class=\"wide\"><figcaption>{}</figcaption>\n<p class=\"keys\">"
-      "<span><i class=\"k-level\"></i>online requests</span> <span><i class=\"k-instants\"></i>one "
-      "arrives</span>",
+      "<span><i class=\"k-level\"></i>online requests</span> <span><i "
+      "class=\"k-instants\"></i>arrival of a request</span>",
       escaped(what.caption));
   for (std::size_t i = 0; i < states; ++i) {
     const char* const name = name_of(static_cast<state>(i));
     add(made, " <span><i class=\"k-state s-{}\"></i>{}</span>", name,
-        static_cast<state>(i) == state::waits ? "waits for the driver" : name);
+        static_cast<state>(i) == state::waits ? "waiting for the driver" : name);
   }
   add(made,
       "</p>\n<div class=\"tl\" tabindex=\"0\" role=\"group\" aria-label=\"Timeline\" "
@@ -590,9 +590,9 @@ std::string draw(const timeline& what, const cast& who) {
       "<button type=\"button\" data-do=\"out\" title=\"Zoom out (-)\">\xE2\x88\x92</button>"
       "<button type=\"button\" data-do=\"left\" title=\"Earlier (left)\">\xE2\x97\x80</button>"
       "<button type=\"button\" data-do=\"right\" title=\"Later (right)\">\xE2\x96\xB6</button>"
-      "<button type=\"button\" data-do=\"all\" title=\"All of it (0)\">all</button>"
-      "<output></output><span class=\"hint\">drag to move; wheel to zoom after a click, or with "
-      "Ctrl; keys + \xE2\x88\x92 0 \xE2\x86\x90 \xE2\x86\x92</span></div>\n",
+      "<button type=\"button\" data-do=\"all\" title=\"Show all (0)\">all</button>"
+      "<output></output><span class=\"hint\">drag to move; to zoom, click or hold Ctrl, and turn "
+      "the wheel; keys: + \xE2\x88\x92 0 \xE2\x86\x90 \xE2\x86\x92</span></div>\n",
       fine(ms(what.begin)), fine(ms(what.end - what.begin)));
   for (const auto& track : what.tracks) {
     add(made, "<div class=\"tl-track who a{}\"><h3>{}{} <small>{}</small></h3>\n", track.who,
@@ -609,7 +609,7 @@ std::string draw(const timeline& what, const cast& who) {
 std::string draw(const table& what, const cast& who) {
   std::string made =
       "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table\">"
-      "<table><thead><tr><th scope=\"col\"><span class=\"unseen\">who</span></th>";
+      "<table><thead><tr><th scope=\"col\"><span class=\"unseen\">row</span></th>";
   for (const auto& each : what.columns) {
     add(made, "<th scope=\"col\"><abbr title=\"{}\">{}</abbr></th>", escaped(each.help),
         escaped(each.title));

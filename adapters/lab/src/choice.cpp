@@ -20,7 +20,7 @@ checked<std::size_t> resolve(choice& given, const std::vector<choice_kind>& kind
     }
     return i;
   }
-  return failure(fmt::format("{} {}: there is {}", what, given.name, names));
+  return failure(fmt::format("{}: unknown name '{}'; available: {}", what, given.name, names));
 }
 
 std::string describe(const std::vector<choice_kind>& kinds) {

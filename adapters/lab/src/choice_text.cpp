@@ -32,11 +32,12 @@ checked<bool> take(std::string_view rest, choice& into) {
     const auto one = rest.substr(0, comma);
     const auto equals = one.find('=');
     if (equals == std::string_view::npos || equals == 0 || equals + 1 == one.size()) {
-      return failure(fmt::format("\"{}\" of \"{}\" must be key=value", one, into.text));
+      return failure(
+          fmt::format("invalid parameter '{}' in '{}': expected KEY=VALUE", one, into.text));
     }
     std::string key(one.substr(0, equals));
     if (into.values.has(key)) {
-      return failure(fmt::format("\"{}\" names {} twice", into.text, key));
+      return failure(fmt::format("'{}' sets {} more than once", into.text, key));
     }
     into.values.set(std::move(key), value_of(one.substr(equals + 1)));
     if (comma == std::string_view::npos) return true;
@@ -51,7 +52,8 @@ checked<choice> parse_choice(std::string_view text) {
   made.text = text;
   const auto colon = text.find(':');
   made.name = text.substr(0, colon);
-  if (made.name.empty()) return failure(fmt::format("\"{}\" begins with no name", text));
+  if (made.name.empty())
+    return failure(fmt::format("'{}' has no name; expected NAME[:KEY=VALUE,...]", text));
   if (colon == std::string_view::npos) return made;
   if (const auto taken = take(text.substr(colon + 1), made); !taken) return taken.error();
   return made;

@@ -50,9 +50,9 @@ page::distribution distribution_of(const setting& where, std::string title,
 }
 
 page::frontier trade_of(const study_spec& spec, const setting& where) {
-  page::frontier made{"What online latency costs in offline work",
+  page::frontier made{"Online latency and offline work",
                       "p99 latency of online requests",
-                      "Offline work, share of running alone",
+                      "Offline work, relative to offline work alone",
                       {},
                       {},
                       {},
@@ -81,7 +81,8 @@ page::frontier trade_of(const study_spec& spec, const setting& where) {
   for (const bound_point& each : where.bound) {
     made.bound.emplace_back(ms(each.p99), each.offline_share);
   }
-  made.bound_title = "bound of what suspending can give, over any row's stretch";
+  made.bound_title =
+      "upper bound for policies that suspend, over the measured time of the longest row";
   if (spec.seeds > 1) made.bound_title += fmt::format(" (seed {})", spec.first_seed);
   return made;
 }
@@ -177,7 +178,7 @@ page::timeline::track track_of(const study_spec& spec, const setting& where, std
   const auto& gpus = spec.profiles[where.profile].what.gpus;
   const offline_spec& offline = spec.offline[where.offline].what;
   page::timeline::track made{who, {}, {}};
-  if (one.how == arrangement::unscheduled) made.note = "offline work is never held";
+  if (one.how == arrangement::unscheduled) made.note = "offline work is never suspended";
   const auto named = [&](std::size_t gpu, std::string what) {
     return gpus.size() > 1 ? fmt::format("GPU {}: {}", gpu, what) : what;
   };
@@ -256,9 +257,8 @@ std::optional<page::timeline> events_of(const study_spec& spec, const setting& w
     made.end = made.begin + length;
     if (length < 1ms || marks_within(made, made.begin, made.end) <= most_marks) break;
   }
-  made.caption = fmt::format(
-      "What happened when: {} s of seed {} in which most requests came, from {:.3f} s on",
-      seconds(made.end - made.begin), spec.first_seed, seconds(made.begin));
+  made.caption = fmt::format("Timeline: the busiest {} s of seed {}, beginning at {:.3f} s",
+                             seconds(made.end - made.begin), spec.first_seed, seconds(made.begin));
   return made;
 }
 
@@ -283,7 +283,7 @@ page::section section_of(const study_spec& spec, const setting& where, std::size
   if (spec.common.service == service_kind::continuous) {
     made.distributions.push_back(distribution_of(where, "Time to first token",
                                                  limit(span_kind::ttft), &served_request::ttft));
-    made.distributions.push_back(distribution_of(where, "Longest wait for a token, by request",
+    made.distributions.push_back(distribution_of(where, "Longest wait for a token, per request",
                                                  limit(span_kind::itl),
                                                  &served_request::worst_itl));
   }
@@ -321,10 +321,10 @@ page::heat_maps maps_of(const sweep_grid& grid,
                         const std::function<page::heat_maps::field(const sweep_point&)>& field_of) {
   page::heat_maps made;
   made.x_title = "length of every offline kernel";
-  made.y_title = fmt::format("costs: times {} to suspend and {} to resume",
-                             to_text(grid.suspend_cost), to_text(grid.resume_cost));
+  made.y_title = fmt::format("cost factor (x1: suspend {}, resume {})", to_text(grid.suspend_cost),
+                             to_text(grid.resume_cost));
   made.line_title =
-      "break-even: to the right of it suspending at once shortens online p99 by over 1 %";
+      "break-even: right of this line, suspending at once shortens online p99 by more than 1 %";
   for (const duration each : grid.kernels) made.columns.push_back(to_text(each));
   for (std::size_t f = grid.cost_factors.size(); f-- > 0;) {
     made.rows.push_back(fmt::format("x{:g}", grid.cost_factors[f]));
@@ -343,7 +343,7 @@ page::heat_maps maps_of(const sweep_grid& grid,
               {{},
                "",
                row.contender +
-                   (std::isnan(point.offline_share) ? "\nremoved" : "\nno request comes")});
+                   (std::isnan(point.offline_share) ? "\nremoved" : "\nno request arrived")});
           continue;
         }
         auto field = field_of(point);
@@ -351,10 +351,10 @@ page::heat_maps maps_of(const sweep_grid& grid,
                                    to_text(grid.kernels[k]), grid.cost_factors[f], point.p99_ms);
         if (point.p99_ratio) {
           field.detail +=
-              fmt::format(", {} times that without a scheduler", ratio_text(*point.p99_ratio));
+              fmt::format(", {} times the p99 without a scheduler", ratio_text(*point.p99_ratio));
         }
         field.detail +=
-            fmt::format("\noffline {:.1f} % of running alone", 100 * point.offline_share);
+            fmt::format("\noffline work {:.1f} % of offline work alone", 100 * point.offline_share);
         if (row.how == arrangement::scheduled) {
           field.detail += fmt::format("\n{:.2f} queues suspended per second", point.suspends);
         }
@@ -372,7 +372,7 @@ page::section section_of(const sweep_grid& grid) {
                  {"arrivals", grid.arrivals},
                  {"offline", grid.offline},
                  {"load", fmt::format("{:g}", grid.load)}};
-  made.summary = "What each does at every cost of suspending and every length of offline kernels.";
+  made.summary = "Results of each policy for all suspend costs and all lengths of offline kernels.";
   auto& latency = made.grids.emplace_back(maps_of(grid, [](const sweep_point& point) {
     page::heat_maps::field field;
     if (!point.p99_ratio || *point.p99_ratio <= 0) return field;
@@ -380,47 +380,47 @@ page::section section_of(const sweep_grid& grid) {
     field.text = ratio_text(*point.p99_ratio);
     return field;
   }));
-  latency.title = "Online p99 over that without a scheduler";
-  latency.help = "below 1 online work gains";
-  latency.good = "a quarter or less";
+  latency.title = "Online p99, relative to no scheduler";
+  latency.help = "below 1: online work is faster";
+  latency.good = "0.25 or less";
   latency.middle = "1";
-  latency.bad = "4 times or more";
+  latency.bad = "4 or more";
   auto& offline = made.grids.emplace_back(maps_of(grid, [](const sweep_point& point) {
     page::heat_maps::field field;
     field.shade = -std::min(point.offline_share, 1.0);
     field.text = fmt::format("{:.0f}%", 100 * point.offline_share);
     return field;
   }));
-  offline.title = "Offline work, share of running alone";
-  offline.good = "all";
-  offline.middle = "nothing";
+  offline.title = "Offline work, relative to offline work alone";
+  offline.good = "100 %";
+  offline.middle = "0 %";
   return made;
 }
 
 std::vector<std::string> notes(const study_spec& spec, bool sweep) {
   std::vector<std::string> made{
-      "Everything here was computed by sluice lab: the real scheduler core and the real policies, "
-      "beside a model of the GPU and its driver, in virtual time. Nothing was measured on AMD "
-      "hardware. What is assumed stands in adapters/lab/README.md."};
+      "sluice lab generated this page. It ran the real scheduler core and the real policies in "
+      "virtual time on a model of the GPU and its driver. Nothing was measured on AMD hardware. "
+      "adapters/lab/README.md lists the assumptions."};
   if (sweep) {
     made.emplace_back(
-        "Fields without a number had requests that were not done at the drain limit. What each "
-        "point consists of is in the JSON file of the same command with --json.");
+        "A field has no number if requests were incomplete at the drain limit. To get all figures "
+        "of each point, run the same command with --json.");
   } else {
     made.emplace_back(
-        "The bound is the most offline work that anyone could get done at that online p99 by "
-        "suspending, knowing all arrivals and kernels in advance; it may be out of reach. It says "
-        "nothing of static splits. The curve is of the first seed, over the time that online work "
-        "alone takes; who takes longer has more time, and a bound of its own.");
+        "The bound is the maximum of offline work at an online p99, for a scheduler that suspends "
+        "and knows all arrivals and kernels in advance. The bound may be out of reach. It does not "
+        "apply to static splits. The curve covers the first seed and the longest measured time of "
+        "all rows. The own bound of a row covers the measured time of that row.");
     made.emplace_back(
-        "Latencies of requests that were not done at the drain limit count with what they had.");
+        "A request that was incomplete at the drain limit counts with its latency until that "
+        "limit.");
   }
   if (spec.seeds > 1) {
-    made.push_back(fmt::format(
-        "{} seeds: what is shown are means{}.", spec.seeds,
-        sweep ? ""
-              : ", with half of the 95 % interval (Student's t); percentile curves are of all "
-                "seeds' requests together"));
+    made.push_back(fmt::format("{} seeds: the figures are means{}.", spec.seeds,
+                               sweep ? ""
+                                     : ", with half of the 95 % confidence interval (Student's t); "
+                                       "percentile curves combine the requests of all seeds"));
   }
   return made;
 }
@@ -438,8 +438,7 @@ std::pair<std::string, std::string> fact_of(const std::string& name, duration su
 page::document page_of(const study_spec& spec, const study& all, std::string_view command,
                        const std::vector<sweep_grid>& grids) {
   page::document made;
-  made.title =
-      grids.empty() ? "sluice lab: policies compared" : "sluice lab: from where on suspending pays";
+  made.title = grids.empty() ? "sluice lab: policies compared" : "sluice lab: when suspending pays";
   made.notice = "Simulated. No number on this page was measured on hardware.";
   made.command = command;
   made.notes = notes(spec, !grids.empty());

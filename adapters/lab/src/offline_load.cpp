@@ -18,9 +18,11 @@ std::optional<load_kind> parse_load(std::string_view name) {
 
 std::string_view description(load_kind kind) {
   return kind == load_kind::long_kernels
-             ? "1 queue kept 4 deep, kernels uniform 20-200 ms at full occupancy"
-             : "3 queues, steps of 8 kernels each; 60 % 10-200 us, 30 % 0.2-1 ms, 10 % 1-5 ms at "
-               "25-100 % occupancy; 0.5-1.5 ms of host work between steps";
+             ? "1 queue with 4 kernels in flight; kernels of 20-200 ms, uniformly distributed, "
+               "full occupancy"
+             : "3 queues, steps of 8 kernels each; 60 % of the kernels take 10-200 us, "
+               "30 % 0.2-1 ms, 10 % 1-5 ms; occupancy 25-100 %; 0.5-1.5 ms of host work between "
+               "steps";
 }
 
 load_shape shape_of(load_kind kind) {

@@ -42,7 +42,7 @@ std::string contents(const document& what, const cast& who) {
   std::string made = "<nav id=\"contents\" aria-label=\"Contents\"><h2>Overview</h2>\n";
   if (!trades.empty()) {
     add(made,
-        "<p>{} (up) against {} (to the right), all on the same axes. Each leads to its "
+        "<p>Vertical: {}. Horizontal: {}. All pictures have the same axes. Select a picture for "
         "details.</p>\n",
         escaped(trades[0]->y_title), escaped(trades[0]->x_title));
   }

@@ -25,11 +25,11 @@ std::string policy_faults::ignored_text() const {
     text += fmt::format("{}{} {}{} {}", text.empty() ? "" : ", ", number, one,
                         number == 1 ? "" : "s", rest);
   };
-  add(unknown_groups, "declaration", "for groups that are not there");
+  add(unknown_groups, "declaration", "for unknown groups");
   add(not_offline, "hold", "of groups that are not offline");
-  add(unknown_gpus, "reservation", "on GPUs that are not there");
+  add(unknown_gpus, "reservation", "on unknown GPUs");
   add(bad_numbers, "number", "out of range");
-  add(past_holds, "hold", "until a time that is not ahead");
+  add(past_holds, "hold", "that had already expired");
   return text;
 }
 
@@ -43,7 +43,7 @@ void policy_watch::decide(const snapshot& seen, decision_sink& out) {
     faults_.removed_for = thrown.what();
     throw;
   } catch (...) {
-    faults_.removed_for = "it threw something that is no std::exception";
+    faults_.removed_for = "it threw an object that is not a std::exception";
     throw;
   }
 }
@@ -56,10 +56,10 @@ void policy_watch::count_wake_up(time_point now) {
     wake_ups_ = 0;
   }
   if (++wake_ups_ <= most_wake_ups) return;
-  throw std::runtime_error(fmt::format(
-      "it asked to be woken {} times within {}, and a scheduler would do nothing else: wake_at() "
-      "takes a time that lies ahead",
-      most_wake_ups, to_text(wake_up_window)));
+  throw std::runtime_error(
+      fmt::format("it requested {} turns within {}, which would occupy a whole processor; call "
+                  "wake_at() with a later time",
+                  most_wake_ups, to_text(wake_up_window)));
 }
 
 void policy_watch::hold(group_id id, time_point until) {

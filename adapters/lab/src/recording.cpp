@@ -46,7 +46,7 @@ class fields {
   template <class Number>
   Number needed(std::string_view name) const {
     const json::value* const found = of_.if_contains(name);
-    if (found == nullptr) throw wrong{fmt::format("{} is missing", name)};
+    if (found == nullptr) throw wrong{fmt::format("field '{}' is missing", name)};
     return read<Number>(name, found);
   }
   template <class Id>
@@ -57,19 +57,19 @@ class fields {
     const json::value* const found = of_.if_contains(name);
     json::error_code no;
     const double value = found == nullptr ? 0 : found->to_number<double>(no);
-    if (no) throw wrong{fmt::format("{} is no number", name)};
+    if (no) throw wrong{fmt::format("field '{}': expected a number", name)};
     return value;
   }
   bool flag(std::string_view name) const {
     const json::value* const found = of_.if_contains(name);
     if (found == nullptr) return false;
-    if (!found->is_bool()) throw wrong{fmt::format("{} is neither true nor false", name)};
+    if (!found->is_bool()) throw wrong{fmt::format("field '{}': expected true or false", name)};
     return found->get_bool();
   }
   std::string_view text(std::string_view name) const {
     const json::value* const found = of_.if_contains(name);
     if (found == nullptr) return {};
-    if (!found->is_string()) throw wrong{fmt::format("{} is no text", name)};
+    if (!found->is_string()) throw wrong{fmt::format("field '{}': expected a string", name)};
     return found->get_string();
   }
   /// One of the words; the one at index 0 where the field is missing.
@@ -82,13 +82,13 @@ class fields {
   static Enum to_word(std::string_view name, std::string_view value,
                       const std::array<std::string_view, N>& words) {
     const auto found = std::find(words.begin(), words.end(), value);
-    if (found == words.end()) throw wrong{fmt::format("{} is an unknown word", name)};
+    if (found == words.end()) throw wrong{fmt::format("field '{}' has an unknown value", name)};
     return static_cast<Enum>(found - words.begin());
   }
   duration span(std::string_view name) const {
     const auto value = number<std::int64_t>(name);
     if (value < -farthest.count() || value > farthest.count()) {
-      throw wrong{fmt::format("{} is more than 400 days", name)};
+      throw wrong{fmt::format("field '{}' exceeds 400 days", name)};
     }
     return duration(value);
   }
@@ -106,7 +106,7 @@ class fields {
     static const json::array none;
     const json::value* const found = of_.if_contains(name);
     if (found == nullptr) return none;
-    if (!found->is_array()) throw wrong{fmt::format("{} is no list", name)};
+    if (!found->is_array()) throw wrong{fmt::format("field '{}': expected a list", name)};
     return found->get_array();
   }
   template <class Id>
@@ -124,7 +124,7 @@ class fields {
     json::error_code no;
     const Number value = from == nullptr ? Number{} : from->to_number<Number>(no);
     if (no || (from != nullptr && from->is_double())) {
-      throw wrong{fmt::format("{} is no whole number of its range", name)};
+      throw wrong{fmt::format("field '{}': expected an integer in the range of this field", name)};
     }
     return value;
   }
@@ -150,12 +150,12 @@ class reader {
 
   void header(const json::object& line) {
     const fields from(line, {});
-    if (from.text("is") != "recording") throw wrong{"it does not begin as a recording does"};
+    if (from.text("is") != "recording") throw wrong{"the line is not a recording header"};
     if (const auto version = from.needed<std::uint32_t>("version"); version != 1) {
-      throw wrong{fmt::format("it is of version {}, and this program reads version 1", version)};
+      throw wrong{fmt::format("format version {}; this program reads version 1", version)};
     }
     const auto clock = from.needed<std::int64_t>("clock_ns");
-    if (clock < 0 || clock > oldest_clock) throw wrong{"clock_ns is out of range"};
+    if (clock < 0 || clock > oldest_clock) throw wrong{"field 'clock_ns' is out of range"};
     into_.base = time_point(duration(clock));
     into_.end = into_.base;
     into_.device = from.text("device");
@@ -164,7 +164,8 @@ class reader {
     into_.backend = from.text("backend");
     into_.own_pid = from.number<pid_t>("own_pid");
     const json::value* const config = line.if_contains("config");
-    if (config == nullptr || !config->is_object()) throw wrong{"config is missing"};
+    if (config == nullptr || !config->is_object())
+      throw wrong{"field 'config' is missing or not an object"};
     const fields with(config->get_object(), {});
     scheduler_config& to = into_.config;
     to.max_suspend = with.span("max_suspend");
@@ -188,7 +189,7 @@ class reader {
   bool line(const json::object& object, std::size_t number) {
     const fields from(object, into_.base);
     const time_point at = into_.base + (from.needed<std::int64_t>("t"), from.span("t"));
-    if (at < last_) throw wrong{"its time is before that of the line above"};
+    if (at < last_) throw wrong{"timestamp is earlier than on the previous line"};
     const std::string_view is = from.text("is");
     if (is == "end") {
       ended_ = true;
@@ -197,10 +198,10 @@ class reader {
     }
     if (is == "gap") {
       const auto count = from.number<std::uint64_t>("count");
-      into_.why = recording::cut{
-          number, count,
-          fmt::format("{}:{}: {} lines are missing here, because the disk was too slow", into_.name,
-                      number, count)};
+      into_.why =
+          recording::cut{number, count,
+                         fmt::format("{}:{}: {} lines are missing here: the disk was too slow",
+                                     into_.name, number, count)};
       return false;
     }
     last_ = at;
@@ -214,22 +215,23 @@ class reader {
   client_id known_client(const fields& from) const {
     const auto id = from.id<client_id>("client");
     if (!clients_.contains(id)) {
-      throw wrong{
-          fmt::format("client {} was not registered before", static_cast<std::uint64_t>(id))};
+      throw wrong{fmt::format("client {} is not registered", static_cast<std::uint64_t>(id))};
     }
     return id;
   }
   process_id known_process(const fields& from) const {
     const auto id = from.id<process_id>("process");
     if (!processes_.contains(id)) {
-      throw wrong{
-          fmt::format("process {} was not attached to before", static_cast<std::uint64_t>(id))};
+      throw wrong{fmt::format("process {} is not attached", static_cast<std::uint64_t>(id))};
     }
     return id;
   }
   std::vector<driver_queue_id> queues_of(const fields& from) const {
     auto made = from.ids<driver_queue_id>("queues");
-    if (made.size() > max_batch_queues) throw wrong{"queues are more than one call takes"};
+    if (made.size() > max_batch_queues) {
+      throw wrong{
+          fmt::format("{} queues in one call; the limit is {}", made.size(), max_batch_queues)};
+    }
     return made;
   }
 
@@ -255,7 +257,7 @@ class reader {
           from.ids<gpu_id>("gpus"),
           {from.span("target_request"), from.span("target_ttft"), from.span("target_itl")}};
       if (made.id == client_id::none || !clients_.try_emplace(made.id).second) {
-        throw wrong{"this client is registered already"};
+        throw wrong{"the client's id is 0 or already registered"};
       }
       return made;
     }
@@ -292,21 +294,21 @@ class reader {
     if (is == "lost") return rec::lost{from.error()};
     if (is == "restored") return rec::restored{};
     if (is == "stop") return rec::stop{};
-    throw wrong{"'is' names no line of a recording"};
+    throw wrong{"field 'is' has an unknown value"};
   }
 
   rec::seen read_seen(const fields& from) {
     rec::seen made;
     made.source = from.number<unsigned>("source");
-    if (made.source > 31) throw wrong{"source is more than 31"};
+    if (made.source > 31) throw wrong{"field 'source' exceeds 31"};
     observation& to = made.what;
-    if (from.text("what").empty()) throw wrong{"what is missing"};
+    if (from.text("what").empty()) throw wrong{"field 'what' is missing"};
     to.kind = from.word<observation_kind>("what", kinds);
     to.what = from.word<role>("role", roles);
     to.type = from.id<queue_type>("type");
     to.work = from.word<online_work>("work", works);
     to.priority = from.number<std::uint8_t>("priority");
-    if (to.priority > 15) throw wrong{"priority is more than 15"};
+    if (to.priority > 15) throw wrong{"field 'priority' exceeds 15"};
     to.pid = from.number<pid_t>("pid");
     to.gpu = from.id<gpu_id>("gpu");
     to.queue = from.id<driver_queue_id>("queue");
@@ -320,11 +322,12 @@ class reader {
   rec::work read_work(const fields& from) {
     rec::work made{.client = known_client(from)};
     counters& before = clients_[made.client];
-    if (before.withdrawn) throw wrong{"the client had withdrawn before"};
+    if (before.withdrawn) throw wrong{"the client has already disconnected"};
     const auto step = [&](std::string_view name, std::uint64_t& last) {
       const auto now = from.number<std::uint64_t>(name);
       if (now < last || now - last > most_at_once) {
-        throw wrong{fmt::format("{} goes from {} to {}", name, last, now)};
+        throw wrong{fmt::format("field '{}' changes from {} to {}; expected a small increase", name,
+                                last, now)};
       }
       return now - std::exchange(last, now);
     };
@@ -346,13 +349,14 @@ class reader {
                    queues_of(from),
                    {}};
     for (const json::value& each : from.list("outcomes")) {
-      if (!each.is_string()) throw wrong{"outcomes holds something that is no word"};
+      if (!each.is_string()) throw wrong{"field 'outcomes' has an entry that is not a string"};
       made.outcomes.push_back(fields::to_word<outcome>("outcomes", each.get_string(), outcomes));
     }
     if (!made.outcomes.empty() && made.outcomes.size() != made.queues.size()) {
-      throw wrong{"outcomes are not as many as queues"};
+      throw wrong{"fields 'outcomes' and 'queues' differ in length"};
     }
-    if (made.finished < made.started) throw wrong{"it finished before it started"};
+    if (made.finished < made.started)
+      throw wrong{"field 'finished' is earlier than field 'started'"};
     return made;
   }
 
@@ -388,26 +392,25 @@ checked<recording> parse_recording(std::string_view text, std::string name) {
     try {
       json::error_code no;
       const json::value parsed = json::parse(line, no, {}, lenient);
-      if (no || !parsed.is_object()) throw wrong{"it is no JSON object"};
+      if (no || !parsed.is_object()) throw wrong{"the line is not a JSON object"};
       if (number == 1) {
         lines.header(parsed.get_object());
       } else if (!lines.line(parsed.get_object(), number)) {
         break;
       }
     } catch (const wrong& found) {
-      return failure(number == 1 ? fmt::format("{}:1: this is no recording that can be read: {}",
-                                               made.name, found.what)
-                                 : fmt::format("{}:{}: the recording is damaged: {}", made.name,
-                                               number, found.what));
+      return failure(
+          number == 1
+              ? fmt::format("{}:1: cannot read the recording: {}", made.name, found.what)
+              : fmt::format("{}:{}: the recording is damaged: {}", made.name, number, found.what));
     }
   }
-  if (number == 0) return failure(made.name + ": the file is empty, it is no recording");
+  if (number == 0) return failure(made.name + ": not a recording: the file is empty");
   if (!lines.ended() && !made.why) {
-    made.why = recording::cut{
-        number, 0,
-        fmt::format("{}:{}: the recording was cut short here (its scheduler did not end, or its "
-                    "disk was full)",
-                    made.name, number)};
+    made.why = recording::cut{number, 0,
+                              fmt::format("{}:{}: the recording ends early: its scheduler is "
+                                          "still running, was killed, or ran out of disk space",
+                                          made.name, number)};
   }
   // What no turn has taken in did not happen yet.
   while (!made.entries.empty() && !std::holds_alternative<rec::turn>(made.entries.back().what)) {
@@ -425,18 +428,19 @@ checked<recording> read_recording(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       std::fopen(path.c_str(), "re"),
       [](std::FILE* f) { return f == nullptr ? 0 : std::fclose(f); });
-  if (file == nullptr) return failure(path + ": cannot be opened: " + std::strerror(errno));
+  if (file == nullptr) return failure("cannot open " + path + ": " + std::strerror(errno));
   std::string text;
   std::array<char, 65536> some;
   while (const std::size_t size = std::fread(some.data(), 1, some.size(), file.get())) {
     text.append(some.data(), size);
     if (text.size() > most_bytes) {
       return failure(
-          fmt::format("{}: has more than {} bytes; record for a shorter time", path, most_bytes));
+          fmt::format("{}: the recording is larger than {} bytes; record for a shorter time", path,
+                      most_bytes));
     }
   }
   if (std::ferror(file.get()) != 0) {
-    return failure(path + ": cannot be read: " + std::strerror(errno));
+    return failure("cannot read " + path + ": " + std::strerror(errno));
   }
   return parse_recording(text, path);
 }

@@ -529,11 +529,11 @@ checked<replayed> replay_run::run(std::unique_ptr<policy> decider) {
                                       .quiet = true,
                                       .record_into = &written_,
                                       .record = {.device = what_.device}});
-  if (!made) return failure("the replay cannot begin: " + made.error().message());
+  if (!made) return failure("cannot start the replay: " + made.error().message());
   core_ = std::move(*made);
   core_->awake();  // Nobody sleeps here: no client has to write the eventfd.
   if (auto started = core_->start(); !started) {
-    return failure("the replay cannot begin: " + started.error().message());
+    return failure("cannot start the replay: " + started.error().message());
   }
   replayed got;
   time_point asked = what_.base;
@@ -555,9 +555,9 @@ checked<replayed> replay_run::run(std::unique_ptr<policy> decider) {
     if (const auto kind = backend_.unknown_cost()) {
       const char* const name = *kind == command_kind::suspend ? "suspend" : "resume";
       return failure(
-          fmt::format("{}: nothing was {}ed in this recording, so how long that takes is "
-                      "not known: say it with --{}-cost TIME",
-                      what_.name, *kind == command_kind::suspend ? "suspend" : "resum", name));
+          fmt::format("{}: the duration of a {} is unknown: the recording has no such call; set "
+                      "the duration with --{}-cost TIME",
+                      what_.name, name, name));
     }
   }
   time_.set(what_.end);

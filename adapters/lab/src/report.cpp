@@ -189,48 +189,50 @@ std::string csv_field(std::string_view text) {
 
 const std::vector<metric>& metrics() {
   static const std::vector<metric> all{
-      {"p50_ms", "p50", "latency of requests, ms", 1,
+      {"p50_ms", "p50", "request latency, p50, ms", 1,
        of_requests([](const figures& f) { return ms(f.latency.p50); }), with_online},
-      {"p90_ms", "p90", "ms", 1, of_requests([](const figures& f) { return ms(f.latency.p90); }),
-       with_online},
-      {"p99_ms", "p99", "ms", 1, of_requests([](const figures& f) { return ms(f.latency.p99); }),
-       with_online},
-      {"max_ms", "max", "ms", 1, of_requests([](const figures& f) { return ms(f.latency.max); }),
-       with_online},
-      {"ttft_p50_ms", "", "time to first token, ms", 1,
+      {"p90_ms", "p90", "request latency, p90, ms", 1,
+       of_requests([](const figures& f) { return ms(f.latency.p90); }), with_online},
+      {"p99_ms", "p99", "request latency, p99, ms", 1,
+       of_requests([](const figures& f) { return ms(f.latency.p99); }), with_online},
+      {"max_ms", "max", "request latency, maximum, ms", 1,
+       of_requests([](const figures& f) { return ms(f.latency.max); }), with_online},
+      {"ttft_p50_ms", "", "time to first token, p50, ms", 1,
        of_requests([](const figures& f) { return ms(f.ttft.p50); }), by_tokens},
-      {"ttft_p90_ms", "", "ms", 1, of_requests([](const figures& f) { return ms(f.ttft.p90); }),
-       by_tokens},
-      {"ttft_p99_ms", "ttft99", "ms", 1,
+      {"ttft_p90_ms", "", "time to first token, p90, ms", 1,
+       of_requests([](const figures& f) { return ms(f.ttft.p90); }), by_tokens},
+      {"ttft_p99_ms", "ttft99", "time to first token, p99, ms", 1,
        of_requests([](const figures& f) { return ms(f.ttft.p99); }), by_tokens},
-      {"ttft_max_ms", "", "ms", 1, of_requests([](const figures& f) { return ms(f.ttft.max); }),
-       by_tokens},
-      {"itl_p50_ms", "", "inter-token latency, ms", 2,
+      {"ttft_max_ms", "", "time to first token, maximum, ms", 1,
+       of_requests([](const figures& f) { return ms(f.ttft.max); }), by_tokens},
+      {"itl_p50_ms", "", "inter-token latency, p50, ms", 2,
        of_requests([](const figures& f) { return ms(f.itl.p50); }), by_tokens},
-      {"itl_p90_ms", "", "ms", 2, of_requests([](const figures& f) { return ms(f.itl.p90); }),
-       by_tokens},
-      {"itl_p99_ms", "itl99", "ms", 1, of_requests([](const figures& f) { return ms(f.itl.p99); }),
-       by_tokens},
-      {"itl_max_ms", "", "ms", 1, of_requests([](const figures& f) { return ms(f.itl.max); }),
-       by_tokens},
-      {"in_flight", "", "requests in flight, mean: their latencies over the length of the arrivals",
+      {"itl_p90_ms", "", "inter-token latency, p90, ms", 2,
+       of_requests([](const figures& f) { return ms(f.itl.p90); }), by_tokens},
+      {"itl_p99_ms", "itl99", "inter-token latency, p99, ms", 1,
+       of_requests([](const figures& f) { return ms(f.itl.p99); }), by_tokens},
+      {"itl_max_ms", "", "inter-token latency, maximum, ms", 1,
+       of_requests([](const figures& f) { return ms(f.itl.max); }), by_tokens},
+      {"in_flight", "",
+       "mean number of requests in flight: sum of latencies, divided by the duration of the "
+       "arrivals",
        3, [](const figures& f) { return f.in_flight; }, with_online},
-      {"slowdown_mean", "slower", "latency over that of running alone, mean over requests", 2,
+      {"slowdown_mean", "slower", "latency relative to online work alone, mean over requests", 2,
        of_requests([](const figures& f) { return f.slowdown_mean; }), with_online},
-      {"slowdown_p99", "", "the same, p99", 2,
+      {"slowdown_p99", "", "latency relative to online work alone, p99 over requests", 2,
        of_requests([](const figures& f) { return f.slowdown_p99; }), with_online},
-      {"request_misses", "miss%", "requests over their target, %", 2,
+      {"request_misses", "miss%", "requests that exceed their target, %", 2,
        of_requests([](const figures& f) { return 100 * f.misses[0]; }),
        with_target(span_kind::request)},
-      {"ttft_misses", "ttft miss%", "%", 2,
+      {"ttft_misses", "ttft miss%", "first tokens that exceed their target, %", 2,
        of_requests([](const figures& f) { return 100 * f.misses[1]; }),
        with_target(span_kind::ttft)},
-      {"itl_misses", "itl miss%", "%", 2,
+      {"itl_misses", "itl miss%", "inter-token latencies that exceed their target, %", 2,
        of_requests([](const figures& f) { return 100 * f.misses[2]; }),
        with_target(span_kind::itl)},
-      {"offline_percent", "offl%", "offline work done, % of running alone", 1,
+      {"offline_percent", "offl%", "offline work completed, % of offline work alone", 1,
        [](const figures& f) { return 100 * f.offline_share; }, with_offline},
-      {"bound_percent", "bound%", "the most at this p99, proven", 1,
+      {"bound_percent", "bound%", "upper bound of offline work at this p99, %", 1,
        [](const figures& f) { return f.bound ? 100 * *f.bound : none; }, with_offline},
       {"of_bound_percent", "of bound", "offline work, % of the bound", 1,
        [](const figures& f) {
@@ -241,18 +243,20 @@ const std::vector<metric>& metrics() {
        [](const figures& f) { return f.suspends; }, by_policy},
       {"driver_calls_per_s", "calls/s", "driver calls per second", 2,
        [](const figures& f) { return f.driver_calls; }, by_policy},
-      {"switching_percent", "switch%", "time lost to switching: GPU time inside our calls, %", 2,
+      {"switching_percent", "switch%", "GPU time spent in suspend and resume calls, %", 2,
        [](const figures& f) { return 100 * f.switching; }, by_policy},
-      {"disturbed_ms_per_s", "dist ms/s", "online work stood still for our calls, ms per second", 2,
+      {"disturbed_ms_per_s", "dist ms/s",
+       "online work stalled by suspends and resumes, ms per second", 2,
        [](const figures& f) { return f.disturbed_ms; }, by_policy},
-      {"disturbing_cycles_per_s", "dist/s", "our calls that met online work, per second", 2,
+      {"disturbing_cycles_per_s", "dist/s",
+       "suspend and resume calls that stalled online work, per second", 2,
        [](const figures& f) { return f.disturbing_cycles; }, by_policy},
       {"starvation_ms", "starve",
-       "longest time in which an offline process with work ran nothing, ms", 0,
+       "longest time in which an offline process had pending work and did not run, ms", 0,
        [](const figures& f) { return f.starvation_ms; }, with_offline},
-      {"forced_resumes_per_s", "", "resumes by max_suspend or offline_floor, per second", 3,
+      {"forced_resumes_per_s", "", "resumes forced by max_suspend or offline_floor, per second", 3,
        [](const figures& f) { return f.forced_resumes; }, by_policy},
-      {"unfinished", "unfin", "requests not done at the drain limit", 0,
+      {"unfinished", "unfin", "requests not complete at the drain limit", 0,
        [](const figures& f) { return f.unfinished; }, with_online},
       {"requests", "", "requests that arrived", 0, [](const figures& f) { return f.requests; },
        always},
@@ -318,8 +322,9 @@ std::string text_report(const study_spec& spec, const study& all) {
   for (const setting& where : all.settings) {
     text += fmt::format(
         "\n{}\n  {}{}\n", text_of(spec, where), where.arrivals,
-        spec.seeds > 1 ? fmt::format("; {} seeds, mean and half of the 95 % interval", spec.seeds)
-                       : "");
+        spec.seeds > 1
+            ? fmt::format("; {} seeds: mean +- half of the 95 % confidence interval", spec.seeds)
+            : "");
     const report_table table = table_of(spec, where);
     std::vector<std::vector<std::string>> rows{{""}};
     for (const metric* const each : table.columns) rows[0].emplace_back(each->title);
@@ -336,7 +341,7 @@ std::string text_report(const study_spec& spec, const study& all) {
       }
     }
     if (!where.bound.empty()) {
-      text += "  clairvoyant bound, offline % at p99:";
+      text += "  upper bound, offline % at p99:";
       double last = -1;
       for (const bound_point& each : where.bound) {
         if (100 * each.offline_share < last + 0.5) continue;
@@ -412,21 +417,21 @@ std::string text_sweep(const std::vector<sweep_grid>& grids) {
   for (const sweep_grid& grid : grids) {
     text += fmt::format(
         "\n{} | {} | load {:g} | offline {}\n"
-        "  costs: times {:g} ms for a suspend and {:g} ms for a resume; columns: length of every "
+        "  rows: cost factor (x1: suspend {:g} ms, resume {:g} ms); columns: length of every "
         "offline kernel\n"
-        "  online p99 over no scheduler's | offline work, % of alone | queues suspended per "
+        "  online p99 relative to no scheduler | offline work, % of alone | queues suspended per "
         "second\n",
         grid.profile, grid.arrivals, grid.load, grid.offline, ms(grid.suspend_cost),
         ms(grid.resume_cost));
     text += sweep_table(grid, compared_figures, [](const sweep_row&) { return true; });
     text +=
-        "  s per s against no scheduler: latency that requests save | kernel time that offline "
-        "work loses\n";
+        "  seconds per second, relative to no scheduler: request latency saved | offline kernel "
+        "time lost\n";
     text += sweep_table(grid, exchanged_figures,
                         [](const sweep_row& row) { return row.how == arrangement::scheduled; });
     text += fmt::format(
-        "  break-even: suspending at once shortens online p99 by over {:g} % beside kernels longer "
-        "than\n   ",
+        "  break-even: suspending at once shortens online p99 by more than {:g} % if kernels "
+        "are longer than\n   ",
         100 - 100 * pays_below);
     for (std::size_t f = 0; f < grid.cost_factors.size(); ++f) {
       const break_even& at = grid.line[f];
@@ -435,7 +440,7 @@ std::string text_sweep(const std::vector<sweep_grid>& grids) {
                                                  : std::string(to_string(at.where)));
     }
     text.back() = '\n';
-    text += "  suspends/s at most where it does not\n";
+    text += "  highest suspends/s where preempting does not pay\n";
     for (const sweep_row& row : grid.rows) {
       if (row.how != arrangement::scheduled) continue;
       text += fmt::format("    {}: {}\n", row.contender,

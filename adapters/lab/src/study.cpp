@@ -169,16 +169,16 @@ std::string remark_on_requests(const std::vector<figures>& by_seed) {
                                    [](const figures& f) { return f.requests <= 0; });
   if (static_cast<std::size_t>(empty) == by_seed.size()) {
     return fmt::format(
-        "; no request comes{}, so there is no figure of latencies: make the arrivals longer",
+        "; no request arrived{}, so no latencies are reported; use a longer --duration",
         by_seed.size() > 1 ? " in any seed" : "");
   }
   if (empty > 0) {
-    made += fmt::format("; {} of the {} seeds {} no request and count{} in no figure of latencies",
-                        empty, by_seed.size(), empty == 1 ? "has" : "have", empty == 1 ? "s" : "");
+    made += fmt::format("; {} of the {} seeds {} no request and {} excluded from latencies", empty,
+                        by_seed.size(), empty == 1 ? "has" : "have", empty == 1 ? "is" : "are");
   }
   if (std::any_of(by_seed.begin(), by_seed.end(),
                   [](const figures& f) { return f.requests > 0 && f.requests < 100; })) {
-    made += "; of fewer than 100 requests p99 is the longest";
+    made += "; with fewer than 100 requests, p99 is the maximum";
   }
   return made;
 }
@@ -187,12 +187,12 @@ std::string remark_on_requests(const std::vector<figures>& by_seed) {
 std::string why_nothing_is_done(const offline_spec& of, duration wake_up, duration stretch) {
   const duration pause = wake_up + (of.shape.kernels_per_step != 0 ? of.shape.gap_high : 0ns);
   if (of.gang && pause < stretch) {
-    return "gangs hold compute units until all ranks have begun, and may block each other; give it "
-           "fewer processes, or a smaller all_reduce_occupancy";
+    return "the ranks of a gang occupy compute units until all of them have begun, so gangs can "
+           "block each other; reduce processes or all_reduce_occupancy";
   }
   return fmt::format(
-      "its host takes up to {} after a kernel (--wake-up, and the gap of a step); make that "
-      "shorter, or the arrivals longer",
+      "its host pauses for up to {} after a kernel (--wake-up plus gap_high); reduce these times "
+      "or use a longer --duration",
       to_text(pause));
 }
 
@@ -271,9 +271,8 @@ checked<study> run_study(const study_spec& spec) {
       const auto& [name, offline] = spec.offline[made.settings[b / spec.seeds].offline];
       const duration stretch = bases[b].offline_alone.stretch;
       return failure(fmt::format(
-          "{}: alone, this offline work gets nothing done in {:.3f} s, so nothing compares with "
-          "it: {}",
-          name, seconds(stretch), why_nothing_is_done(offline, spec.common.wake_up, stretch)));
+          "{}: this offline load completes no work in {:.3f} s, even alone: {}", name,
+          seconds(stretch), why_nothing_is_done(offline, spec.common.wake_up, stretch)));
     }
   }
 
@@ -401,14 +400,15 @@ checked<study> run_study(const study_spec& spec) {
       for (cell& each : where.cells) {
         each.faults.add(each.runs[k].faults);
         if (!each.by_seed[k].conserved) {
-          return failure(
-              fmt::format("{}: kernels were lost or run twice; this is a bug of the "
-                          "laboratory",
-                          each.contender));
+          return failure(fmt::format(
+              "{}: kernels were lost or ran twice; this is a bug in sluice, please report it",
+              each.contender));
         }
         if (each.by_seed[k].left_suspended > 0) {
-          return failure(fmt::format("{}: {} queues were left suspended; this is a bug",
-                                     each.contender, each.by_seed[k].left_suspended));
+          return failure(
+              fmt::format("{}: {} queues remained suspended at the end; this is a bug in sluice, "
+                          "please report it",
+                          each.contender, each.by_seed[k].left_suspended));
         }
       }
       if (spec.keep_requests) alone.runs[k] = std::move(from.online_alone);
@@ -421,9 +421,10 @@ checked<study> run_study(const study_spec& spec) {
     const base& first = bases[s * spec.seeds];
     const token_totals sum = totals(first.what.work);
     where.arrivals = fmt::format(
-        "{} requests in {:.1f} s, {} context and {} generated tokens; {:.3f} us and {:.3f} us each",
+        "{} requests in {:.1f} s, {} context tokens ({:.3f} us each), {} generated tokens ({:.3f} "
+        "us each)",
         first.what.work.requests.size(), seconds(first.what.work.window), sum.context,
-        sum.generated, first.what.costs.prefill.count() / 1e3,
+        first.what.costs.prefill.count() / 1e3, sum.generated,
         first.what.costs.decode.count() / 1e3);
     where.arrivals += remark_on_requests(where.cells.front().by_seed);
   }
@@ -448,8 +449,8 @@ std::vector<std::string> overloaded_of(const study_spec& spec, const study& all)
     });
     if (!grows) continue;
     made.push_back(fmt::format(
-        "{}: without a scheduler requests came faster than they were served, and waited longer the "
-        "longer it went on: ratios to that row say how long the arrivals are, nothing else",
+        "{}: without a scheduler, requests arrived faster than they were served, and their queue "
+        "grew until the end; ratios to the row 'no scheduler' reflect --duration, not the policy",
         text_of(spec, where)));
   }
   return made;
@@ -460,8 +461,8 @@ std::vector<std::string> removed_of(const study& all) {
   for (const setting& where : all.settings) {
     for (const cell& each : where.cells) {
       if (!each.removed()) continue;
-      auto text = fmt::format("{}: the policy was removed in the middle of a run: {}",
-                              each.contender, each.faults.removed_for);
+      auto text = fmt::format("{}: the policy was removed during a run: {}", each.contender,
+                              each.faults.removed_for);
       if (std::find(made.begin(), made.end(), text) == made.end()) made.push_back(std::move(text));
     }
   }

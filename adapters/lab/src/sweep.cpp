@@ -129,8 +129,8 @@ checked<study_spec> spread(const study_spec& asked, const sweep_axes& axes) {
           const auto cost = std::chrono::duration<double, std::nano>(gpu.*which) * factor;
           if (cost > longest_cost) {
             return failure(
-                fmt::format("--sweep-cost {:g}: {} of profile {} would be {:.1f} s; at "
-                            "most 9 s, after which the driver gives up",
+                fmt::format("--sweep-cost {:g}: {} of profile {} would be {:.1f} s; the "
+                            "limit is 9 s, the driver's preemption timeout; use a smaller factor",
                             factor, name, each.name, cost / 1s));
           }
           gpu.*which = std::chrono::round<duration>(cost);

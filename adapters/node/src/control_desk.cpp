@@ -80,10 +80,12 @@ std::string control_desk::answer(std::string_view line, const asker& who) {
     const json::value request = json::parse(line, error, {}, limits);
     const json::object* const asked = error ? nullptr : request.if_object();
     if (asked == nullptr) {
-      why = {"bad_request", "a request is one JSON object on one line"};
+      why = {"bad_request", "invalid request: expected one JSON object on one line"};
     } else if (number_in(*asked, "version") != protocol) {
       why = {"bad_version",
-             fmt::format("this daemon speaks version {} of the control protocol", protocol)};
+             fmt::format("unsupported protocol version: the daemon supports version {}; install "
+                         "the command and the daemon from the same package",
+                         protocol)};
     } else if (ask_of(*asked) == "status") {
       if (const std::string& made_before = status(why); why.code.empty()) return made_before;
     } else {
@@ -103,7 +105,7 @@ json::object control_desk::do_request(const json::object& request, const asker& 
   if (what == "policy") return policy(request, who, why);
   if (what == "pause") return pause(request, who, why);
   if (what == "unpause") return unpause(who, why);
-  why = {"bad_request", "'ask' must be status, why, policy, pause or unpause"};
+  why = {"bad_request", "invalid 'ask': expected status, why, policy, pause or unpause"};
   return {};
 }
 
@@ -117,7 +119,7 @@ const picture* control_desk::seen(failure& why) {
   status_.clear();
   if (!looked) {
     picture_.reset();
-    why = {"failed", "the scheduler does not show itself: " + looked.error().message()};
+    why = {"failed", "cannot read the state of the scheduler: " + looked.error().message()};
     return nullptr;
   }
   picture_ = std::move(*looked);
@@ -180,7 +182,8 @@ json::object control_desk::explain(const json::object& request, failure& why) {
   const std::uint64_t group_number = number_in(request, "group");
   if ((pid == 0) == (group_number == 0) ||
       pid > static_cast<std::uint64_t>(std::numeric_limits<pid_t>::max())) {
-    why = {"bad_request", "either 'pid' or 'group' must be a number above zero"};
+    why = {"bad_request",
+           "invalid request: expected one of 'pid' and 'group', with a number above 0"};
     return {};
   }
   const picture* const found = seen(why);
@@ -214,10 +217,11 @@ json::object control_desk::explain(const json::object& request, failure& why) {
     if (!client.empty() && (known == nullptr || known->ended != never)) {
       state = {"client", client};
     } else if (known == nullptr) {
-      why = {"unknown",
-             fmt::format("the scheduler knows no process {}: it does not use a GPU, or ended more "
-                         "than 10 min ago; 'sluice status' shows whom it knows",
-                         pid)};
+      why = {
+          "unknown",
+          fmt::format("process {} is unknown to the scheduler: it uses no GPU, or ended more than "
+                      "10 min ago; 'sluice status' lists the known processes",
+                      pid)};
       return {};
     } else {
       id = known->group;
@@ -225,10 +229,10 @@ json::object control_desk::explain(const json::object& request, failure& why) {
                                     known->command.empty() ? "" : " (" + known->command + ")")};
     }
   } else if (id != group_id::none) {
-    state = {"ended", fmt::format("the processes of group g{} have ended", group_number)};
+    state = {"ended", fmt::format("all processes of group g{} have ended", group_number)};
   } else {
     why = {"unknown",
-           fmt::format("the scheduler knows no group g{}; 'sluice status' shows which there are",
+           fmt::format("group g{} is unknown to the scheduler; 'sluice status' lists the groups",
                        group_number)};
     return {};
   }
@@ -246,10 +250,9 @@ json::object control_desk::explain(const json::object& request, failure& why) {
 
 bool control_desk::may_change(const asker& who, failure& why) const {
   if (who.user == 0 || who.user == options_.owner) return true;
-  why = {"denied",
-         fmt::format("only root and user {}, as whom the daemon runs, may change anything; "
-                     "this is user {}",
-                     options_.owner, who.user)};
+  why = {"denied", fmt::format("permission denied for user {}: run the command as root or as user "
+                               "{}, which runs the daemon",
+                               who.user, options_.owner)};
   return false;
 }
 
@@ -258,7 +261,7 @@ json::object control_desk::policy(const json::object& request, const asker& who,
   if (uses) {
     const json::string* const use = text_in(request, "use");
     if (use == nullptr || use->empty() || !is_one_line(*use)) {
-      why = {"bad_request", "'use' must be NAME or NAME:KEY=VALUE,..."};
+      why = {"bad_request", "invalid 'use': expected NAME or NAME:KEY=VALUE,..."};
       return {};
     }
     if (!may_change(who, why)) return {};
@@ -269,9 +272,10 @@ json::object control_desk::policy(const json::object& request, const asker& who,
       return {};
     }
     if (options_.tell)
-      options_.tell(fmt::format(
-          "{} chose the policy {}, until the configuration is read anew or this program ends{}",
-          words_of(who), *used, keys_of(who)));
+      options_.tell(
+          fmt::format("policy {} was selected by {} and stays until the configuration is reloaded "
+                      "or this program ends{}",
+                      *used, words_of(who), keys_of(who)));
     status_.clear();
   }
   const node_facts facts = node_.facts();
@@ -295,8 +299,10 @@ json::object control_desk::pause(const json::object& request, const asker& who, 
   if (request.contains("why")) {
     const json::string* const text = text_in(request, "why");
     if (text == nullptr || text->size() > longest_reason || !is_one_line(*text)) {
-      why = {"bad_request",
-             fmt::format("'why' must be one line of at most {} ASCII characters", longest_reason)};
+      why = {
+          "bad_request",
+          fmt::format("invalid 'why': expected one line of at most {} printable ASCII characters",
+                      longest_reason)};
       return {};
     }
     reason = std::string(*text);
@@ -310,7 +316,7 @@ json::object control_desk::pause(const json::object& request, const asker& who, 
       return {};
     }
     status_.clear();
-    if (options_.tell) options_.tell(words_of(who) + " asked for a pause" + keys_of(who));
+    if (options_.tell) options_.tell(words_of(who) + " requested a pause" + keys_of(who));
   }
   return {{"paused", true}, {"before", before.has_value()}};
 }
@@ -325,7 +331,7 @@ json::object control_desk::unpause(const asker& who, failure& why) {
   }
   status_.clear();
   if (done && options_.tell)
-    options_.tell(words_of(who) + " asked for the end of the pause" + keys_of(who));
+    options_.tell(words_of(who) + " requested the end of the pause" + keys_of(who));
   return {{"paused", false}, {"before", done.has_value()}};
 }
 

@@ -64,11 +64,11 @@ void control_server::open() {
     failed_ = true;
     next_look_ = clock::now() + open_again;
     if (options_.say && !std::exchange(complained_, true))
-      options_.say(problem + "; 'sluice status' and the like find nobody here");
+      options_.say(problem + "; commands such as 'sluice status' cannot reach this daemon");
   };
   if (again_ == timer_id::none) {
     const auto timer = loop_.add_timer([this] { open(); });
-    if (!timer) return failed("the control socket: " + timer.error().message());
+    if (!timer) return failed("cannot create the control socket: " + timer.error().message());
     again_ = *timer;
   }
   std::string problem;
@@ -79,16 +79,16 @@ void control_server::open() {
     return;
   }
   events_ = unique_fd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!events_) return failed("the control socket: " + last_system_error().message());
+  if (!events_) return failed("cannot create the control socket: " + last_system_error().message());
   const auto accepting = loop_.watch(listener_.fd(), [this] { accept_some(); });
-  if (!accepting) return failed("the control socket: " + accepting.error().message());
+  if (!accepting) return failed("cannot create the control socket: " + accepting.error().message());
   accepting_ = *accepting;
   const auto looking = loop_.watch(events_.get(), [this] { look_at_connections(); });
-  if (!looking) return failed("the control socket: " + looking.error().message());
+  if (!looking) return failed("cannot create the control socket: " + looking.error().message());
   looking_ = *looking;
   opened_ = true;
   if (options_.say && (failed_ || lost_))
-    options_.say("the control socket " + options_.socket + " is served now");
+    options_.say("the control socket " + options_.socket + " is now served");
   complained_ = failed_ = lost_ = false;
 }
 
@@ -98,7 +98,7 @@ void control_server::look_after_file(time_point now) {
   if (opened_ && !listener_.is_in_place()) {
     if (options_.say)
       options_.say("the control socket " + options_.socket +
-                   " was removed or replaced; it is made anew");
+                   " was removed or replaced; creating it again");
     close();
     lost_ = true;
   }
@@ -156,7 +156,8 @@ void control_server::accept_some() {
     if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;
     const asker who{.pid = peer.pid, .user = peer.uid};
     if (!admit(who)) {
-      const std::string line = refusal("busy", "too many are connected; try again later");
+      const std::string line =
+          refusal("busy", "too many connections to the daemon; try again later");
       (void)::send(socket.get(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       continue;
     }
@@ -193,7 +194,7 @@ bool control_server::serve(handle which) {
       end = one.in.find('\n');
     }
     if (std::min(end, one.in.size()) > control_desk::longest_request) {
-      one.out = refusal("bad_request", "a request is one line of at most 4096 bytes");
+      one.out = refusal("bad_request", "request too long: expected one line of at most 4096 bytes");
       one.last = true;
       continue;
     }

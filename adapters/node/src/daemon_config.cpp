@@ -113,7 +113,7 @@ class daemon_reader {
       name_ = name;
       node_ = &node;
       if (found == all_log_parts.end()) {
-        wrong("is no part that logs; there are " + part_names());
+        wrong("is not a part of the log; available: " + part_names());
       } else {
         daemon_log_level level{};
         const std::size_t before = problems_.size();
@@ -134,14 +134,14 @@ class daemon_reader {
     if (auto given = node_->value_exact<std::string>())
       into = std::move(*given);
     else
-      wrong("must be a text in quotes");
+      wrong("must be a string in quotes");
     return true;
   }
   bool file(std::string& into) {
     if (auto given = node_->value_exact<std::string>(); given && is_path(*given))
       into = std::move(*given);
     else
-      wrong("must be the absolute path of a file in quotes, or \"\" for none");
+      wrong("must be the absolute path of a file, in quotes; use \"\" for no file");
     return true;
   }
   bool jobs(std::string& into) {
@@ -149,7 +149,7 @@ class daemon_reader {
         given && (*given == observing_options::jobs_to_log || is_path(*given)))
       into = std::move(*given);
     else
-      wrong("must be \"log\", the absolute path of a file in quotes, or \"\" for none");
+      wrong("must be \"log\", the absolute path of a file in quotes, or \"\" for no job lines");
     return true;
   }
   bool metrics(std::string& into) {
@@ -159,7 +159,7 @@ class daemon_reader {
     else
       wrong(
           "must be \"unix:/PATH\", an address with a port such as \"127.0.0.1:9464\" or "
-          "\"[::1]:9464\", or \"\" for none");
+          "\"[::1]:9464\", or \"\" for no metrics");
     return true;
   }
   static bool is_path(const std::string& given) {
@@ -174,8 +174,9 @@ class daemon_reader {
       wrong("must be the absolute path of a directory in quotes");
     }
     if (into.size() > longest_directory)
-      wrong(fmt::format("has {} bytes; sockets are made in it, so it may have {}", into.size(),
-                        longest_directory));
+      wrong(fmt::format(
+          "has {} bytes; use at most {} bytes, because the paths of sockets start with this path",
+          into.size(), longest_directory));
     return true;
   }
   bool group(std::optional<gid_t>& into) {
@@ -190,7 +191,9 @@ class daemon_reader {
     } else if (number && *number >= 0 && *number < std::numeric_limits<gid_t>::max()) {
       into = static_cast<gid_t>(*number);
     } else {
-      wrong("must be the name or number of a group of this machine, or \"\" for the daemon's own");
+      wrong(
+          "must be the name or number of a group on this machine, or \"\" for the daemon's own "
+          "group");
     }
     return true;
   }
@@ -210,7 +213,7 @@ class daemon_reader {
     else
       wrong(
           fmt::format("must be a duration in quotes with a unit, {} to {}, such as \"10min\", or "
-                      "\"0s\" for none",
+                      "\"0s\" for no interval",
                       to_text(shortest_interval), to_text(longest_interval)));
     return true;
   }
@@ -245,10 +248,10 @@ std::string mistrust(const std::string& path) {
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return {};
   if (found.st_uid != 0 && found.st_uid != ::geteuid())
-    return fmt::format("it belongs to user {}; root or user {} must own it (chown)", found.st_uid,
+    return fmt::format("owned by user {}; make root or user {} its owner (chown)", found.st_uid,
                        ::geteuid());
   if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-    return "it may be written by others than its owner; take that away (chmod go-w)";
+    return "writable by group or others; run chmod go-w " + path;
   return {};
 }
 
@@ -321,7 +324,7 @@ int line_in(const std::string& problem, const std::string& path) {
 std::vector<std::string> daemon_config::missing_here() const {
   std::vector<std::string> found;
   const auto say = [&](std::string_view key, const std::string& value, std::string_view what) {
-    found.push_back(fmt::format("{} of [daemon] is {}: {}", key, value, what));
+    found.push_back(fmt::format("[daemon] {} = {}: {}", key, value, what));
   };
   std::error_code error;
   const std::string& agent = node.agent_path;
@@ -330,17 +333,17 @@ std::vector<std::string> daemon_config::missing_here() const {
     constexpr auto any_x = std::filesystem::perms::owner_exec | std::filesystem::perms::group_exec |
                            std::filesystem::perms::others_exec;
     if (status.type() != std::filesystem::file_type::regular)
-      say("agent", agent, "there is no such program");
+      say("agent", agent, "program not found; set the path of sluice-agent");
     else if ((status.permissions() & any_x) == std::filesystem::perms::none)
-      say("agent", agent, "nobody may execute it");
+      say("agent", agent, "not executable; run chmod a+x on it");
   }
   const auto look_at_file = [&](std::string_view key, const std::string& file) {
     if (file.empty()) return;
     const auto above = std::filesystem::path{file}.parent_path();
     if (!above.empty() && !std::filesystem::is_directory(above, error))
-      say(key, file, "there is no directory " + above.string());
+      say(key, file, "directory " + above.string() + " does not exist; create it");
     else if (std::filesystem::is_directory(file, error))
-      say(key, file, "it is a directory; it must be a file's path");
+      say(key, file, "is a directory; expected the path of a file");
   };
   look_at_file("record", node.record.file);
   if (node.observing.jobs != observing_options::jobs_to_log)
@@ -393,7 +396,8 @@ result<daemon_config> load_daemon_config(const std::string& path, const policy_r
       return made;
     }
     if (tries == most_tries) {
-      problems = {path + ": it changes again and again while it is read"};
+      problems = {path +
+                  ": the file keeps changing while it is read; try again when it is complete"};
       return errc::bad_config;
     }
   }

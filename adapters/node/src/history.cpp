@@ -56,11 +56,11 @@ std::string on_gpu(gpu_id id) {
 
 std::string_view words_of_cause(breaker_cause cause) {
   switch (cause) {
-    case breaker_cause::preemption_failed: return "a preemption on it failed";
-    case breaker_cause::reset: return "it was reset";
+    case breaker_cause::preemption_failed: return "a preemption failed";
+    case breaker_cause::reset: return "the GPU was reset";
     case breaker_cause::stuck_call: break;
   }
-  return "a driver call got stuck";
+  return "a driver call was stuck";
 }
 
 std::string command_of_process(pid_t pid) {
@@ -256,8 +256,8 @@ std::string history::online_work_on(const std::vector<gpu_id>& gpus, time_point 
     if (on.in_flight.size() > most_told)
       who += fmt::format(" and {} more", on.in_flight.size() - most_told);
     if (who.empty()) who = "online work";
-    all += fmt::format("{}{} {} busy on GPU {} for {:.3f} s", all.empty() ? "" : ", ", who,
-                       on.in_flight.size() > 1 ? "are" : "is", number(gpu),
+    all += fmt::format("{}{} {} been busy on GPU {} for {:.3f} s", all.empty() ? "" : ", ", who,
+                       on.in_flight.size() > 1 ? "have" : "has", number(gpu),
                        std::chrono::duration<double>(now - on.busy_since).count());
   }
   return all;
@@ -613,10 +613,10 @@ std::string history::words_of(const journal_entry& entry) const {
       return fmt::format("{} is {}", process_words(entry), to_string(entry.what));
     case journal_kind::process_gone: return process_words(entry) + " ended";
     case journal_kind::attached:
-      return process_words(entry) + (entry.error != 0 ? " was not attached" : " was attached");
-    case journal_kind::detached: return process_words(entry) + " was let go of";
+      return process_words(entry) + (entry.error != 0 ? " could not be attached" : " was attached");
+    case journal_kind::detached: return process_words(entry) + " was detached";
     case journal_kind::client_gone:
-      return fmt::format("client {} withdrew", static_cast<std::uint64_t>(entry.client));
+      return fmt::format("client {} disconnected", static_cast<std::uint64_t>(entry.client));
     case journal_kind::begin:
       return fmt::format("{} began work on {}", client_words(entry.client), on_gpu(entry.gpu));
     case journal_kind::end:
@@ -626,13 +626,13 @@ std::string history::words_of(const journal_entry& entry) const {
     case journal_kind::span_end:
       return fmt::format("{} ended a {}", client_words(entry.client), to_string(entry.span));
     case journal_kind::span_abandoned:
-      return fmt::format("{} left a {}", client_words(entry.client), to_string(entry.span));
-    case journal_kind::busy: return "online work came on " + on_gpu(entry.gpu);
+      return fmt::format("{} abandoned a {}", client_words(entry.client), to_string(entry.span));
+    case journal_kind::busy: return "online work arrived on " + on_gpu(entry.gpu);
     case journal_kind::idle: return "online work ended on " + on_gpu(entry.gpu);
     case journal_kind::policy: {
       const std::string name = printable(entry.words());
-      return (entry.count != 0 ? "the policy was removed; now " : "") +
-             (name.empty() ? "no policy" : "the policy " + name) + " decides";
+      return (entry.count != 0 ? "the policy was removed; " : "") +
+             (name.empty() ? "no policy" : "policy " + name) + " is active now";
     }
     case journal_kind::breaker_open:
       return fmt::format("the breaker of {} opened: {}", on_gpu(entry.gpu),
@@ -640,11 +640,11 @@ std::string history::words_of(const journal_entry& entry) const {
     case journal_kind::breaker_closed:
       return fmt::format("the breaker of {} closed", on_gpu(entry.gpu));
     case journal_kind::acts_by:
-      return fmt::format("{} acts by {}", printable(entry.words()), to_string(entry.how));
+      return fmt::format("{} suspends through {}", printable(entry.words()), to_string(entry.how));
     case journal_kind::backend_lost:
-      return fmt::format("the acting side was lost: {}", printable(entry.words()));
-    case journal_kind::backend_back: return "the acting side is back";
-    case journal_kind::stop: return "the scheduler was told to stop";
+      return fmt::format("the agent was lost: {}", printable(entry.words()));
+    case journal_kind::backend_back: return "the agent is available again";
+    case journal_kind::stop: return "the scheduler is stopping";
     default: return {};
   }
 }

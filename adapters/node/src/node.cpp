@@ -175,7 +175,9 @@ class node_impl final : public node, private steered_node {
   result<std::string> use_policy(const std::string& text, const std::string& who,
                                  std::string& message) override {
     if (!options_.find_policy) {
-      message = "the program that owns the node chooses its policy itself";
+      message =
+          "the program that owns the node does not support policy changes (its find_policy is "
+          "empty)";
       return errc::not_supported;
     }
     auto found = options_.find_policy(text, message);
@@ -213,7 +215,7 @@ class node_impl final : public node, private steered_node {
     }
     if (!kept.empty()) options_.warn(kept);
     if (new_policy && !after.empty() && after != before)
-      options_.tell("the policy is " + after + (before.empty() ? "" : ", and was " + before));
+      options_.tell("policy changed to " + after + (before.empty() ? "" : "; before: " + before));
     if (new_policy) renew_policy();
     return {};
   }
@@ -299,9 +301,9 @@ class node_impl final : public node, private steered_node {
     if (!scheduler_->stopped()) scheduler_.reset();
     lock_.reset();
     if (stopping_) return;
-    options_.warn("another program has taken this node over while this one's agent was gone: " +
-                  kfd::node_lock::owner(options_.files.owner()).value_or("it has ended already") +
-                  "; following it");
+    options_.warn(
+        "another program took over the node while this program's agent was not running: " +
+        kfd::node_lock::owner(options_.files.owner()).value_or("already ended") + "; following it");
     state_.store(node_state::following);
   }
 
@@ -316,9 +318,9 @@ class node_impl final : public node, private steered_node {
       if (tried) return;
       if (tried.error() != errc::already_owned) {
         if (tried.error() != before)
-          options_.warn("cannot take this node over: " + tried.error().message() +
-                        "; trying again in " + to_text(retry_) + ", later every " +
-                        to_text(longest_retry) + ", without a word until that changes");
+          options_.warn("cannot take over the node: " + tried.error().message() + "; retrying in " +
+                        to_text(retry_) + ", later every " + to_text(longest_retry) +
+                        "; logged again when the error changes");
         retry_at_ = clock::now() + retry_;
         retry_ = std::min(retry_ * 2, longest_retry);
       }
@@ -363,8 +365,8 @@ class node_impl final : public node, private steered_node {
     for (const std::string& each : said) options_.warn(each);
     // By which lock: who has another directory is another owner.
     options_.tell(
-        "this program owns the node by " + options_.files.owner() +
-        (options_.mode == node_mode::enforce ? "" : " and observes: it attaches to nothing"));
+        "this program owns the node (lock " + options_.files.owner() + ")" +
+        (options_.mode == node_mode::enforce ? "" : "; mode observe: it attaches to no process"));
     state_.store(node_state::owning);
     observer_->owns(true);
     return {};
@@ -394,8 +396,7 @@ class node_impl final : public node, private steered_node {
     if (std::exchange(observing_owner_, who) == who || who.empty()) return;
     if (options_.mode == node_mode::enforce)
       options_.warn("the owner, " + who +
-                    ", only observes: nothing will be suspended until it is told to enforce, or "
-                    "ends" +
+                    ", only observes: nothing will be suspended until the owner enforces or ends" +
                     key_of(owner.program));
   }
 
@@ -410,10 +411,11 @@ class node_impl final : public node, private steered_node {
     const bool another_users = why == boost::system::errc::permission_denied &&
                                ::stat(lock.c_str(), &found) == 0 && found.st_uid != ::geteuid();
     if (another_users) {
-      options_.warn("this program cannot own the node, for " + lock + " is user " +
-                    std::to_string(found.st_uid) + "'s and it runs as user " +
-                    std::to_string(::geteuid()) +
-                    ": run it as that one; its clients count while another program owns the node");
+      options_.warn("this program cannot own the node: lock " + lock + " belongs to user " +
+                    std::to_string(found.st_uid) + ", but this program runs as user " +
+                    std::to_string(::geteuid()) + "; run it as user " +
+                    std::to_string(found.st_uid) +
+                    ". Work of its clients counts only while another program owns the node");
     } else {
       for (const std::string& each : said) options_.warn(each);
     }
@@ -467,7 +469,8 @@ class node_impl final : public node, private steered_node {
     if (!made) {
       if (!options_.record.file.empty() &&
           made.error().category() == boost::system::system_category())
-        sink()("cannot record into " + options_.record.file + ": " + made.error().message());
+        sink()("cannot write the recording " + options_.record.file + ": " +
+               made.error().message());
       return made.error();
     }
     if (const auto started = (*made)->start(); !started) return started;
@@ -549,10 +552,10 @@ class node_impl final : public node, private steered_node {
       ++generation_;
     }
     if (why) {
-      options_.warn("paused: everything runs for as long as " + options_.files.disabled() +
-                    " exists" + (why->empty() ? "" : " (" + *why + ")"));
+      options_.warn("paused: everything runs while " + options_.files.disabled() + " exists" +
+                    (why->empty() ? "" : " (" + *why + ")"));
     } else {
-      options_.tell("not paused any more: " + options_.files.disabled() + " is gone");
+      options_.tell("the pause has ended: " + options_.files.disabled() + " was removed");
     }
     renew_policy();
   }
@@ -638,13 +641,14 @@ class node_impl final : public node, private steered_node {
 result<std::unique_ptr<node>> node::create(node_options options, std::string& message) {
   message = problem_of(options.settings);
   if (message.empty() && options.alive && options.alive_every <= duration::zero())
-    message = "alive_every must be above zero";
+    message = "alive_every must be greater than 0";
   if (message.empty() && options.settings.make_policy && !options.settings.make_policy())
-    message = "make_policy makes no policy";
+    message = "make_policy returned no policy";
   if (!message.empty()) return errc::bad_config;
   auto watcher = observer::create();
   if (!watcher) {
-    message = "the thread that shows the node cannot be had: " + watcher.error().message();
+    message = "cannot create the journal or the event loop that reports on the node: " +
+              watcher.error().message();
     return watcher.error();
   }
   return std::unique_ptr<node>{new node_impl{std::move(options), std::move(*watcher)}};

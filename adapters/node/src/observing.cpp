@@ -99,17 +99,18 @@ class metrics_reader final : public journal_reader {
       : from_(from),
         loop_(loop),
         how_(how),
-        not_served_(how.warn, "metrics cannot be served at " + how.what.metrics),
+        not_served_(how.warn, "cannot serve metrics at " + how.what.metrics),
         not_written_(how.warn, "cannot write the metrics file " + how.what.metrics_file),
         metrics_(std::move(read)) {
     if (how.what.metrics.empty()) return;
     address_ = observe::parse_metrics_address(how.what.metrics);
     if (!address_) {
-      how.warn("metrics are not served: " + how.what.metrics +
-               " is no \"unix:/PATH\" and no ADDRESS:PORT");
+      how.warn("metrics are not served: invalid address '" + how.what.metrics +
+               "'; expected unix:/PATH or ADDRESS:PORT");
     } else if (!address_->local) {
       how.warn("metrics are served at " + how.what.metrics +
-               ", to everybody who reaches this machine: names of jobs, and how busy they are");
+               ": every host that can reach this machine can read the names of jobs and their "
+               "load; to prevent this, use an address such as 127.0.0.1:9464 or unix:/PATH");
     }
   }
   ~metrics_reader() override { shut(); }
@@ -151,7 +152,7 @@ class metrics_reader final : public journal_reader {
     if (server_ && server_->is_in_place()) return;
     if (server_) {
       how_.warn("the metrics socket " + address_->unix_path +
-                " was removed or replaced; it is made anew");
+                " was removed or replaced; creating it again");
       shut();
       was_served_ = false;
     }
@@ -174,7 +175,7 @@ class metrics_reader final : public journal_reader {
     if (why) next_listen_ = now + listen_again;
     if (!why) waited_ = false;
     if (!why && (not_served_ || !was_served_))
-      how_.tell("metrics are served at " + how_.what.metrics + " now");
+      how_.tell("metrics are now served at " + how_.what.metrics);
     was_served_ = was_served_ || !why;
     not_served_.is(why, problem);
   }

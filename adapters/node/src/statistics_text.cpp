@@ -32,7 +32,7 @@ void add_times(std::string& line, std::string_view key, const histogram& of) {
 std::string statistics_line(const statistics& seen, node_mode mode) {
   const bool acts = mode == node_mode::enforce;
   std::string line = acts ? "statistics: mode=enforce"
-                          : "statistics, of what would have been, for nothing was touched: "
+                          : "statistics of decisions that were not carried out: "
                             "mode=observe";
   add(line, "turns", seen.turns.value());
   add(line, "begins", seen.begins.value());

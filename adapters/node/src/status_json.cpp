@@ -249,7 +249,7 @@ std::string attach_failure(const process_picture& process, const history& past,
   const auto* const known = past.find(process.id);
   std::string text = known != nullptr ? known->attach_failure : std::string();
   if (const std::string by = blocker_of(process, beside); !by.empty())
-    text += (text.empty() ? "" : ": ") + ("it is traced by " + by);
+    text += (text.empty() ? "" : ": ") + ("traced by " + by);
   return text;
 }
 
@@ -373,20 +373,20 @@ std::string obstacle(const picture& seen, const group_picture& group, const hist
         (process.attach_refused || process.attach_failures != 0)) {
       const std::string failure = attach_failure(process, past, beside);
       return fmt::format(
-          "process {} cannot be attached{}{}{}{}", process.pid, failure.empty() ? "" : ": ",
+          "sluice cannot attach to process {}{}{}{}{}", process.pid, failure.empty() ? "" : ": ",
           failure,
           process.attach_failures > 1 ? fmt::format(" ({} times in a row)", process.attach_failures)
                                       : "",
           process.attach_again > now.steady
-              ? fmt::format("; tried again at {}, in {}", clock_text(now, process.attach_again),
+              ? fmt::format("; next attempt at {}, in {}", clock_text(now, process.attach_again),
                             span_text(process.attach_again - now.steady))
               : "");
     }
     if (process.attach == attach_picture::attaching)
-      return fmt::format("process {} is being attached", process.pid);
+      return fmt::format("sluice is attaching to process {}", process.pid);
     if (process.attach == attach_picture::detaching)
-      return fmt::format("process {} is being let go of", process.pid);
-    return fmt::format("process {} is not attached", process.pid);
+      return fmt::format("sluice is detaching from process {}", process.pid);
+    return fmt::format("sluice is not attached to process {}", process.pid);
   }
   for (const gpu_id id : gpus_of(group)) {
     for (const auto& gpu : seen.gpus) {
@@ -394,13 +394,13 @@ std::string obstacle(const picture& seen, const group_picture& group, const hist
       const auto cause = past.breaker_cause_of(id);
       return fmt::format(
           "the breaker of GPU {} is open{}{}; 'sluice breaker rearm {}' closes it", number(id),
-          cause ? ", for " + std::string(words_of_cause(*cause)) : std::string(),
+          cause ? " because " + std::string(words_of_cause(*cause)) : std::string(),
           gpu.breaker_until == never ? std::string()
                                      : ", until " + clock_text(now, gpu.breaker_until),
           number(id));
     }
   }
-  return has_queues ? "not all of it can be suspended" : "it has no compute queues";
+  return has_queues ? "some of its queues cannot be suspended" : "it has no compute queues";
 }
 
 const history::decision* last_of(const history& past, group_id group, journal_kind kind) {
@@ -415,19 +415,19 @@ std::string held_sentence(const picture& seen, const group_picture& group, const
                           const wall_moment& now) {
   const auto* const by = last_of(past, group.id, journal_kind::held);
   std::string text = seen.acts ? "is held" : "would be held";
+  text += " by policy " + seen.policy;
   if (by != nullptr)
     text += fmt::format(" since {} ({})", clock_text(now, by->at), span_text(now.steady - by->at));
   if (group.wanted_until > now.steady && group.wanted_until != never)
-    text += fmt::format(", for {} at most unless the policy says so again",
+    text += fmt::format(", for at most {} more unless the policy renews the hold",
                         span_text(group.wanted_until - now.steady));
-  text += fmt::format(", by the policy {}", seen.policy);
   const std::string work = past.online_work_on(gpus_of(group), now.steady);
   if (!work.empty()) {
     text += ": " + work;
   } else if (by != nullptr && !by->event.empty()) {
-    text += ", after: " + by->event;
+    text += "; cause: " + by->event;
   }
-  if (!seen.acts) return text + "; nothing is touched, for the daemon only observes";
+  if (!seen.acts) return text + "; the daemon only observes and suspends nothing";
   if (group.actual != run_state::suspended)
     text += fmt::format("; its queues are {} now", text_of(group.actual));
   return text;
@@ -491,7 +491,7 @@ state_now state_of_group(const picture& seen, const group_picture& group,
     const std::string name = name_of(*process, past);
     subject = fmt::format("process {}{}", process->pid, name.empty() ? "" : " (" + name + ")");
     if (group.processes.size() > 1)
-      subject += fmt::format(", of {} with {} processes,", group_words(past, group.id),
+      subject += fmt::format(" in {} of {} processes", group_words(past, group.id),
                              group.processes.size());
   }
   // Of a group the first member's: one of its role, for those may differ.
@@ -505,37 +505,36 @@ state_now state_of_group(const picture& seen, const group_picture& group,
     const bool said = state == "online" || state == "unmatched";
     return state_now{std::move(state), subject + " " + rest, said ? std::string() : reason};
   };
-  if (process != nullptr && process->own)
-    return say("own", "is the program that the scheduler runs in: it is never held");
+  if (process != nullptr && process->own) return say("own", "runs the scheduler and is never held");
   const role what = process != nullptr ? process->what : group.what;
   if (what == role::online)
-    return say("online", "runs: it is " + (reason.empty() ? "online" : reason) +
+    return say("online", "is running: it is " + (reason.empty() ? "online" : reason) +
                              ", and online work is never held");
   if (what == role::unmatched)
-    return say("unmatched",
-               "runs: " + (reason.empty() ? "it is neither online nor offline" : reason) +
-                   "; so it is not touched");
+    return say("unmatched", "is running: " + (reason.empty() ? "it has no role" : reason) +
+                                "; sluice does not suspend it");
   if (group.held)
     return say(seen.acts ? "held" : "would_be_held", held_sentence(seen, group, past, now));
-  if (!seen.backend_up)
-    return say("unmanaged", "runs: what acts for the scheduler is gone for the moment");
-  if (seen.stopping) return say("runs", "runs: the scheduler stops");
+  if (!seen.backend_up) return say("unmanaged", "is running: the agent is restarting");
+  if (seen.stopping) return say("runs", "is running: the scheduler is stopping");
   if (paused)
-    return say("runs", "runs: the node is paused" + (paused->empty() ? "" : ": " + *paused));
+    return say("runs", "is running: the node is paused" + (paused->empty() ? "" : ": " + *paused));
   if (group.forced) {
     const auto* const by = last_of(past, group.id, journal_kind::forced);
     return say("forced",
-               fmt::format("runs, whatever the policy wants: {} made it run{}",
-                           by != nullptr ? to_string(by->rule) : "a limit of the configuration",
+               fmt::format("is running: {} forced it to run{}",
+                           by != nullptr ? to_string(by->rule) : "a limit",
                            by != nullptr ? " at " + clock_text(now, by->at) : std::string()));
   }
   if (!group.manageable)
     return say("unmanaged",
-               "runs, for it cannot be held: " + obstacle(seen, group, past, beside, now));
-  if (seen.policy.empty()) return say("runs", "runs: no policy decides");
+               "is running and cannot be held: " + obstacle(seen, group, past, beside, now));
+  if (seen.policy.empty()) return say("runs", "is running: no policy is active");
   if (group.wanted_off)
-    return say("unmanaged", "runs, although the policy wants it held: the driver refused a part");
-  return say("runs", "runs: the policy " + seen.policy + " does not want it held");
+    return say("unmanaged",
+               "is running although policy " + seen.policy +
+                   " wants to hold it: the driver refused to suspend some of its queues");
+  return say("runs", "is running: policy " + seen.policy + " is not holding it");
 }
 
 std::string client_sentence(const history& past, pid_t pid, const wall_moment& now) {
@@ -548,14 +547,14 @@ std::string client_sentence(const history& past, pid_t pid, const wall_moment& n
     for (const gpu_id gpu : past.busy_gpus(id))
       where += fmt::format("{}{}", where.empty() ? "" : ", ", number(gpu));
     if (!where.empty())
-      busy += fmt::format("; '{}' is busy on GPU {} for {}", client->name, where,
+      busy += fmt::format("; '{}' has been busy on GPU {} for {}", client->name, where,
                           span_text(now.steady - client->busy_since));
   }
   if (names.empty()) return {};
   return fmt::format(
-      "process {} has no queues that the scheduler could hold or spare: it is a "
-      "client ({}), and offline work makes room while it is busy{}",
-      pid, names, busy.empty() ? "; it is not busy now" : busy);
+      "process {} is a client ({}), and has no queues; while the client is busy, sluice holds "
+      "offline work{}",
+      pid, names, busy.empty() ? "; it is idle now" : busy);
 }
 
 json::array decisions_json(const history::known_group& group, const history& past,

@@ -259,18 +259,19 @@ class page {
       : text_(form), moment_(moment), now_(now) {}
 
   void of_node() {
-    text_.family("sluice_build", metric_type::info, "What is running here.");
+    text_.family("sluice_build", metric_type::info, "Version of the running program.");
     text_.sample({{"version", SLUICE_VERSION}}, std::uint64_t{1});
     const auto flag = [this](std::string_view name, bool is, std::string_view help) {
       text_.family(name, metric_type::gauge, help);
       text_.sample({}, std::uint64_t{is ? 1U : 0U});
     };
-    flag("sluice_owns_node", moment_.owns, "Whether this program owns the node.");
-    flag("sluice_paused", moment_.paused, "Whether everything runs because of 'sluice pause'.");
+    flag("sluice_owns_node", moment_.owns, "1 if this program owns the node, else 0.");
+    flag("sluice_paused", moment_.paused, "1 if 'sluice pause' keeps all work running, else 0.");
     flag("sluice_driver_gone", moment_.driver_gone,
-         "Whether the driver's files, which were there, cannot be read.");
-    flag("sluice_enforces", moment_.enforces,
-         "Whether it acts: where it only observes, what is suspended would have been.");
+         "1 if the driver's files disappeared or became unreadable, else 0.");
+    flag(
+        "sluice_enforces", moment_.enforces,
+        "1 in mode enforce; 0 in mode observe, which counts suspends but does not carry them out.");
   }
 
   void of_statistics() {
@@ -278,36 +279,42 @@ class page {
     const statistics& from = *moment_.counted;
     for (const auto& [name, help, value] :
          std::initializer_list<std::tuple<std::string_view, std::string_view, std::uint64_t>>{
-             {"turns", "Turns of the scheduler.", from.turns},
-             {"attaches", "Processes attached to.", from.attaches},
-             {"attach_failures", "Attaches that failed.", from.attach_failures},
-             {"detaches", "Sessions ended.", from.detaches},
-             {"backend_restarts", "Times that the acting side was lost and came back.",
-              from.backend_restarts},
-             {"mechanism_fallbacks", "Times that the better way to suspend failed.",
+             {"turns", "Number of scheduler turns.", from.turns},
+             {"attaches", "Number of attaches to processes.", from.attaches},
+             {"attach_failures", "Number of attaches that failed.", from.attach_failures},
+             {"detaches", "Number of detaches from processes.", from.detaches},
+             {"backend_restarts", "Number of agent restarts.", from.backend_restarts},
+             {"mechanism_fallbacks", "Number of fallbacks from the preferred suspend mechanism.",
               from.mechanism_fallbacks},
-             {"failed_reservations", "Shares that the driver refused, or no longer keeps to.",
+             {"failed_reservations", "Reservations that the driver refused or stopped honoring.",
               from.failed_reservations},
-             {"policy_ejections", "Policies removed for what they did.", from.policy_ejections},
+             {"policy_ejections",
+              "Policies removed because they threw an exception or exceeded policy_time_limit.",
+              from.policy_ejections},
              {"online_begins", "Busy periods that clients began.", from.begins},
-             {"expired_begins", "Busy periods that nobody ended within max_busy.",
+             {"expired_begins", "Busy periods that clients did not end within max_busy.",
               from.expired_begins},
-             {"expired_spans", "Spans that nobody ended within max_busy.", from.expired_spans},
-             {"clients_thrown_out", "Clients whose pages said what could not be.",
+             {"expired_spans", "Spans that clients did not end within max_busy.",
+              from.expired_spans},
+             {"clients_thrown_out",
+              "Clients disconnected because of invalid shared-memory contents.",
               from.clients_thrown_out},
-             {"inbox_overflows", "Observations lost, which a resync mended.", from.inbox_overflows},
-             {"lost_records", "Lines of the recording lost because the disk was slow.",
+             {"inbox_overflows",
+              "Observations lost because an inbox was full; a resync follows each loss.",
+              from.inbox_overflows},
+             {"lost_records", "Lines missing in the recording because the disk was too slow.",
               from.lost_records}})
       counter(name, help, value);
-    counter("forced_run_seconds",
-            "Time for which groups ran by force: what limits cost online work.",
-            seconds(duration(static_cast<duration::rep>(from.forced_run_ns.value()))));
-    histogram_of("sluice_turn_seconds", "Length of a turn of the scheduler.", from.turn);
+    counter(
+        "forced_run_seconds",
+        "Time in which groups ran because a limit (max_suspend, offline_floor) forced a resume.",
+        seconds(duration(static_cast<duration::rep>(from.forced_run_ns.value()))));
+    histogram_of("sluice_turn_seconds", "Duration of a scheduler turn.", from.turn);
     histogram_of("sluice_decision_seconds",
-                 "From an online begin until the commands that it caused were handed over.",
+                 "Time from an online begin until the scheduler issued the commands for it.",
                  from.decision);
     text_.family("sluice_span_seconds", metric_type::histogram,
-                 "Spans of requests, as clients measured them.");
+                 "Request latency reported by clients.");
     for (std::size_t i = 0; i < span_kinds; ++i) {
       const auto kind = static_cast<span_kind>(i);
       buckets_of({{"span", to_string(kind)}}, from.span_length[i]);
@@ -318,19 +325,22 @@ class page {
     if (moment_.seen == nullptr) return;
     const picture& seen = *moment_.seen;
     text_.family("sluice_scheduler", metric_type::info,
-                 "What decides and what acts, and whether on a simulated device.");
+                 "Policy and backend in use, and whether the device is simulated.");
     text_.sample({{"policy", seen.policy},
                   {"backend", seen.backend},
                   {"simulated", moment_.simulated ? "true" : "false"}},
                  std::uint64_t{1});
-    gauge_of_gpus("sluice_online_in_flight", "Busy periods of clients in flight.",
+    gauge_of_gpus("sluice_online_in_flight",
+                  "Online busy periods in flight, as reported by clients.",
                   [](const gpu_picture& each) { return each.online_in_flight; });
-    gauge_of_gpus("sluice_online_busy", "Whether online work is in flight, by clients or pointers.",
+    gauge_of_gpus("sluice_online_busy",
+                  "1 if clients or queue pointers show online work in flight, else 0.",
                   [](const gpu_picture& each) { return each.busy ? 1U : 0U; });
-    gauge_of_gpus("sluice_breaker_open", "Whether nothing on the GPU is suspended after a failure.",
+    gauge_of_gpus("sluice_breaker_open",
+                  "1 if the GPU's breaker is open and suspends are off, else 0.",
                   [](const gpu_picture& each) { return each.breaker_open ? 1U : 0U; });
     gauge_of_gpus("sluice_offline_queues_on",
-                  "Manageable offline queues not known to be suspended.",
+                  "Offline queues that sluice can suspend, except those known to be suspended.",
                   [](const gpu_picture& each) { return each.not_off; });
     queues(seen);
     text_.family("sluice_clients", metric_type::gauge, "Registered online clients.");
@@ -339,18 +349,19 @@ class page {
 
   template <class Gpus>
   void of_gpus(const Gpus& gpus) {
-    text_.family("sluice_driver_call_seconds", metric_type::histogram,
-                 "Driver time of one suspend or resume of a process's queues on one GPU.");
+    text_.family(
+        "sluice_driver_call_seconds", metric_type::histogram,
+        "Duration of one driver call that suspends or resumes a process's queues on one GPU.");
     by_command(gpus, [this](labels with, const per_command& of) {
       text_.buckets(with, bound_words, of.calls.counts(), of.calls.all(), of.calls.sum());
     });
-    text_.family("sluice_driver_call_errors", metric_type::counter, "Driver calls that failed.");
+    text_.family("sluice_driver_call_errors", metric_type::counter,
+                 "Driver calls that failed to suspend or resume.");
     by_command(gpus, [this](labels with, const per_command& of) { text_.sample(with, of.errors); });
-    text_.family("sluice_queue_commands", metric_type::counter,
-                 "Queues that were suspended or resumed.");
+    text_.family("sluice_queue_commands", metric_type::counter, "Queues suspended or resumed.");
     by_command(gpus, [this](labels with, const per_command& of) { text_.sample(with, of.queues); });
     text_.family("sluice_queue_failures", metric_type::counter,
-                 "Queues that a command did not suspend or resume.");
+                 "Queues that a command did not suspend or resume, by outcome.");
     for (const auto& [gpu, of] : gpus) {
       const std::string name = name_of(gpu);
       text_.sample({{"gpu", name}, {"outcome", "failed"}}, of.failed);
@@ -358,15 +369,17 @@ class page {
       text_.sample({{"gpu", name}, {"outcome", "target_gone"}}, of.gone);
     }
     text_.family("sluice_arrival_to_off_seconds", metric_type::histogram,
-                 "From an online arrival until the GPU's last managed offline queue was off.");
+                 "Time from an online arrival until all offline queues that sluice can suspend on "
+                 "the GPU were suspended.");
     for (const auto& [gpu, of] : gpus)
       text_.buckets({{"gpu", name_of(gpu)}}, bound_words, of.off.counts(), of.off.all(),
                     of.off.sum());
     text_.family("sluice_online_busy_seconds", metric_type::counter,
-                 "Time in which online work was in flight.");
+                 "Time with online work in flight.");
     for (const auto& [gpu, of] : gpus)
       text_.sample({{"gpu", name_of(gpu)}}, seconds(of.busy.until(now_)));
-    text_.family("sluice_breaker_opens", metric_type::counter, "Breakers opened.");
+    text_.family("sluice_breaker_opens", metric_type::counter,
+                 "Number of times that a breaker opened, by cause.");
     for (const auto& [gpu, of] : gpus)
       for (std::size_t i = 0; i < causes.size(); ++i)
         text_.sample({{"gpu", name_of(gpu)}, {"cause", name_of(causes[i])}}, of.breakers[i]);
@@ -393,39 +406,41 @@ class page {
       if (const auto what = static_cast<std::size_t>(each.what); what < by_role.size())
         ++by_role[what];
     }
-    text_.family("sluice_group_processes", metric_type::gauge, "Processes that use a GPU.");
+    text_.family("sluice_group_processes", metric_type::gauge,
+                 "Processes of the group that use a GPU.");
     for (const auto& [name, count] : users) text_.sample({{"group", name}}, count);
     text_.family("sluice_group_suspensions", metric_type::counter,
-                 "Times that a process of the group was kept off.");
+                 "Number of times that a process of the group was suspended.");
     for (const auto& [name, count] : users)
       text_.sample({{"group", name}}, groups.at(name).suspensions);
     text_.family("sluice_group_suspended_seconds", metric_type::counter,
-                 "Time for which processes of the group were kept off, added up.");
+                 "Time that processes of the group were suspended, summed over processes.");
     for (const auto& [name, count] : users) {
       auto& of = groups.at(name);
       of.listed = true;
       of.shown = std::max(of.shown, of.suspended + now_off[name]);
       text_.sample({{"group", name}}, seconds(of.shown));
     }
-    text_.family("sluice_processes", metric_type::gauge, "Processes that use a GPU.");
+    text_.family("sluice_processes", metric_type::gauge, "Processes that use a GPU, by role.");
     for (std::size_t i = 0; i < by_role.size(); ++i)
       text_.sample({{"role", to_string(static_cast<role>(i))}}, by_role[i]);
   }
 
   void of_decisions(std::uint64_t held, std::span<const std::uint64_t> let_go,
                     std::span<const std::uint64_t> forced) {
-    counter("holds", "Times that a group was to be off.", held);
-    by_rule("sluice_releases", "Times that a group was let go, and why.", let_go,
+    counter("holds", "Number of times that the scheduler began to hold a group.", held);
+    by_rule("sluice_releases", "Holds that ended, by reason.", let_go,
             [](journal_rule) { return true; });
-    by_rule("sluice_forced_runs", "Times that a limit made a group run that the policy held.",
-            forced, [](journal_rule each) {
+    by_rule("sluice_forced_runs",
+            "Number of times that a limit forced a held group to run, by limit.", forced,
+            [](journal_rule each) {
               return each == journal_rule::max_suspend || each == journal_rule::offline_floor;
             });
   }
 
   void of_suspensions(const time_buckets& from) {
     text_.family("sluice_suspension_seconds", metric_type::histogram,
-                 "How long a process was kept off at a time.");
+                 "Duration of one suspension of a process.");
     text_.buckets({}, bound_words, from.counts(), from.all(), from.sum());
   }
 
@@ -483,7 +498,7 @@ class page {
           to.in_doubt += on.in_doubt;
           to.running += all - std::min<std::uint64_t>(all, on.suspended + on.in_doubt);
         }
-    text_.family("sluice_queues", metric_type::gauge, "Queues by what is known of them.");
+    text_.family("sluice_queues", metric_type::gauge, "Queues by GPU, role and state.");
     for (const auto& [key, of] : found) {
       const std::string gpu = name_of(key.first);
       const std::string_view what = to_string(key.second);
@@ -513,8 +528,10 @@ std::string metrics::text(metrics_form form, const metrics_moment& moment, time_
   made.of_suspensions(from.suspensions);
   made.of_decisions(from.held, from.let_go, from.forced);
   made.of_statistics();
-  made.counter("journal_lost", "Entries that this page does not count, for they came too fast.",
-               from.missed);
+  made.counter(
+      "journal_lost",
+      "Journal entries lost because the reader was too slow; other metrics do not include them.",
+      from.missed);
   return made.take();
 }
 

@@ -170,8 +170,7 @@ class metrics_server::impl {
   void answer(connection& to, const http_request& asked) {
     const bool good = asked.status == 200;
     const std::string body =
-        good ? page_(asked.form)
-             : fmt::format("{}; ask for GET /metrics\n", reason_of(asked.status));
+        good ? page_(asked.form) : fmt::format("{}; use GET /metrics\n", reason_of(asked.status));
     to.refused = !good;
     to.out = fmt::format(
         "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}Connection: close\r\n\r\n",

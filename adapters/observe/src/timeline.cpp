@@ -142,16 +142,18 @@ class timeline::impl {
       case journal_kind::breaker_open:
       case journal_kind::breaker_closed: hear_of_gpu(entry); break;
       case journal_kind::policy:
-        note(entry.words().empty() ? "no policy: everything runs"
+        note(entry.words().empty() ? "no policy: all work runs"
                                    : fmt::format("policy {}", entry.words()),
              entry);
         break;
-      case journal_kind::acts_by: note(fmt::format("acts by {}", entry.words()), entry); break;
+      case journal_kind::acts_by:
+        note(fmt::format("suspend mechanism: {}", entry.words()), entry);
+        break;
       case journal_kind::backend_lost:
-        note(fmt::format("acting side lost: {}", entry.words()), entry);
+        note(fmt::format("backend lost: {}", entry.words()), entry);
         for (auto& [id, each] : processes_) end_session(each, entry.at);
         break;
-      case journal_kind::backend_back: note("acting side back", entry); break;
+      case journal_kind::backend_back: note("backend restored", entry); break;
       case journal_kind::stop: note("stop", entry); break;
       default: hear_of_process(entry); break;
     }
@@ -160,7 +162,7 @@ class timeline::impl {
 
   void missed(std::uint64_t entries) {
     if (base_ == never || to_.error()) return;
-    note(fmt::format("{} entries are missing here", entries), {.at = last_});
+    note(fmt::format("{} journal entries were lost here", entries), {.at = last_});
   }
 
   void mend(const picture& seen) {
@@ -345,7 +347,7 @@ class timeline::impl {
     if (scheduler_.number == 0) {
       const int row = new_row();
       std::string name = "scheduler";
-      if (options_.observed) name += " (observes: nothing is touched)";
+      if (options_.observed) name += " (mode observe: sluice suspends nothing)";
       if (options_.simulated && options_.simulated()) name += ", on a simulated device";
       name_row(row, name, 0);
       need(scheduler_, row, "events", 0);
@@ -407,7 +409,7 @@ class timeline::impl {
       case journal_kind::process_on: end_off(which, entry.at, entry.turn); break;
       case journal_kind::held: mark(which.decisions, "decision", "hold", entry); break;
       case journal_kind::let_go:
-        mark(which.decisions, "decision", fmt::format("let go: {}", to_string(entry.why)), entry);
+        mark(which.decisions, "decision", fmt::format("released: {}", to_string(entry.why)), entry);
         break;
       case journal_kind::forced:
         mark(which.decisions, "decision", fmt::format("forced to run: {}", to_string(entry.why)),
@@ -422,7 +424,7 @@ class timeline::impl {
       case journal_kind::attached:
         if (which.attaching_since != never)
           slice(which.session, "session",
-                entry.error == 0 ? "attaching" : fmt::format("attaching: {}", entry.words()),
+                entry.error == 0 ? "attaching" : fmt::format("attach failed: {}", entry.words()),
                 std::exchange(which.attaching_since, never), entry.at, entry.turn);
         if (entry.error == 0) which.attached_since = entry.at;
         break;
@@ -479,8 +481,8 @@ class timeline::impl {
   }
   void end_off(process_row& which, time_point when, std::uint64_t turn) {
     if (which.off_since == never) return;
-    slice(which.off, "process", "not all queues run", std::exchange(which.off_since, never), when,
-          turn);
+    slice(which.off, "process", "queues suspended or in doubt",
+          std::exchange(which.off_since, never), when, turn);
   }
   void end_session(process_row& which, time_point when) {
     if (which.attached_since != never)
@@ -535,11 +537,12 @@ class timeline::impl {
         break;
       case journal_kind::idle: end_busy(which, entry.at); break;
       case journal_kind::off:
-        lead_from_arrival(which, slice(which.preemption, "preemption", "arrival to offline off",
-                                       entry.since, entry.until, entry.turn));
+        lead_from_arrival(
+            which, slice(which.preemption, "preemption", "arrival until offline work is suspended",
+                         entry.since, entry.until, entry.turn));
         break;
       case journal_kind::breaker_open:
-        mark(which.breaker, "breaker", "opened: nothing is suspended here", entry);
+        mark(which.breaker, "breaker", "opened: sluice suspends nothing on this GPU", entry);
         break;
       default: mark(which.breaker, "breaker", "closed", entry); break;
     }

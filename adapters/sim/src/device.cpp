@@ -33,13 +33,13 @@ void check_fuse() {
     case ENODEV:
     case ENXIO:
       throw std::runtime_error{
-          "/dev/fuse is missing: load the kernel module ('modprobe fuse'), or give the container "
-          "the device ('--device /dev/fuse')"};
+          "cannot open /dev/fuse: the device does not exist; run 'modprobe fuse', or start the "
+          "container with '--device /dev/fuse'"};
     case EACCES:
     case EPERM:
       throw std::runtime_error{
-          "/dev/fuse may not be opened: run as root, or give the container the device and "
-          "CAP_SYS_ADMIN ('--device /dev/fuse --cap-add SYS_ADMIN')"};
+          "cannot open /dev/fuse: permission denied; run sluice-sim as root, or start the "
+          "container with '--device /dev/fuse --cap-add SYS_ADMIN'"};
     default:
       throw std::runtime_error{std::string{"cannot open /dev/fuse: "} +
                                std::strerror(errno)};  // NOLINT: one thread yet.
@@ -151,7 +151,8 @@ void run_device(const device_options& options, const std::function<void()>& read
   simulated.on_queue = nullptr;
   simulated.on_smi_event = nullptr;
   if (unmounted) {
-    throw std::runtime_error{"somebody else unmounted " + root.mountpoint() + ": stopping"};
+    throw std::runtime_error{"simulated device stopped: another process unmounted " +
+                             root.mountpoint() + "; start sluice-sim again"};
   }
 }
 

@@ -83,7 +83,7 @@ std::optional<std::uint32_t> number_of(const std::array<named_number, Count>& al
 template <std::size_t Count>
 std::string list(const std::array<named_number, Count>& all) {
   std::string out;
-  for (const auto& each : all) out += (out.empty() ? "" : " ") + std::string{each.name};
+  for (const auto& each : all) out += (out.empty() ? "" : ", ") + std::string{each.name};
   return out;
 }
 
@@ -92,20 +92,22 @@ std::string read_call(std::string_view text, driver::call_fault& fault) {
   const auto colon = text.find(':');
   const auto command = number_of(commands, text.substr(0, colon));
   if (!command) {
-    return quoted(text.substr(0, colon)) +
-           " is no call that can be named; there are: " + list(commands);
+    return "unknown call " + quoted(text.substr(0, colon)) + "; available: " + list(commands);
   }
   fault.number = _IOC_NR(*command);
   if (colon == std::string_view::npos) return {};
   const auto operation = text.substr(colon + 1);
+  const std::string unknown_operation = "unknown operation " + quoted(operation) + " of " +
+                                        std::string{text.substr(0, colon)} + "; available: ";
   if (*command == uapi::AMDKFD_IOC_DBG_TRAP) {
     fault.op = number_of(trap_operations, operation);
-    if (!fault.op) return quoted(operation) + " is none of " + list(trap_operations);
+    if (!fault.op) return unknown_operation + list(trap_operations);
   } else if (*command == uapi::AMDKFD_IOC_CRIU_OP) {
     fault.op = number_of(criu_operations, operation);
-    if (!fault.op) return quoted(operation) + " is none of " + list(criu_operations);
+    if (!fault.op) return unknown_operation + list(criu_operations);
   } else {
-    return quoted(text) + ": only DBG_TRAP and CRIU_OP have operations";
+    return "invalid call " + quoted(text) +
+           ": only DBG_TRAP and CRIU_OP accept an operation; omit " + quoted(text.substr(colon));
   }
   return {};
 }
@@ -120,12 +122,12 @@ std::string read_conditions(std::span<const std::string_view> words, driver::cal
     const auto key = word.substr(0, equals);
     const bool is_count = key == "times";
     if (!is_count && key != "caller" && key != "target")
-      return quoted(word) + " is none of caller=PID target=PID times=N";
+      return "unknown condition " + quoted(word) + "; available: caller=PID, target=PID, times=N";
     const std::uint32_t most = is_count ? most_times : most_pid;
     const auto value = parse_number<std::uint32_t>(word.substr(std::min(equals + 1, word.size())));
     if (!value || *value == 0 || *value > most)
-      return quoted(word) + ": expected " + std::string{key} + "= and a whole number from 1 to " +
-             std::to_string(most);
+      return "invalid condition " + quoted(word) + ": expected " + std::string{key} +
+             "=N with N from 1 to " + std::to_string(most);
     if (key == "caller")
       fault.caller = static_cast<pid_t>(*value);
     else if (key == "target")
@@ -138,8 +140,7 @@ std::string read_conditions(std::span<const std::string_view> words, driver::cal
 
 constexpr std::string_view all_commands =
     "fail-cycle GPU DURATION [goes-on], reset GPU, evict PID GPU, restore PID GPU, vmfault PID "
-    "GPU, "
-    "activation PID busy|error, answer CALL ERRNO [CONDITION...], delay CALL DURATION "
+    "GPU, activation PID busy|error, answer CALL ERRNO [CONDITION...], delay CALL DURATION "
     "[CONDITION...], kill-target DURATION [CONDITION...], no-faults";
 
 }  // namespace
@@ -161,7 +162,7 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     const auto id = parse_number<std::uint32_t>(text);
     gpu_node* found = id ? gpu(*id) : nullptr;
     if (found == nullptr) {
-      problem = quoted(text) + " is no GPU of this node; give a gpu_id:";
+      problem = "unknown GPU " + quoted(text) + "; available gpu_ids:";
       for (const auto& each : gpus_) problem += " " + std::to_string(each->shape.gpu_id);
     }
     return found;
@@ -170,19 +171,20 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     const auto pid = parse_number<pid_t>(text);
     const auto found = pid ? live_.find(*pid) : live_.end();
     if (found != live_.end()) return found->second;
-    problem = quoted(text) + " is no process that has opened the device";
+    problem = "unknown process " + quoted(text) +
+              ": expected the pid of a process that opened the device";
     return nullptr;
   };
   const auto time_of = [&](std::string_view text) -> std::optional<duration> {
     const auto time = parse_duration(text);
     if (time && *time >= duration::zero() && *time <= 60s) return time;
-    problem = quoted(text) + " is no time from 0s to 60s, such as 9s or 20ms";
+    problem = "invalid duration " + quoted(text) + ": expected 0s to 60s, such as 9s or 20ms";
     return std::nullopt;
   };
 
   if (name == "fail-cycle") {
     const bool goes_on = words.size() == 4 && words[3] == "goes-on";
-    if (words.size() != 3 && !goes_on) return fail("use: fail-cycle GPU DURATION [goes-on]");
+    if (words.size() != 3 && !goes_on) return fail("usage: fail-cycle GPU DURATION [goes-on]");
     gpu_node* node = find_gpu(words[1]);
     const auto lasts = node == nullptr ? std::nullopt : time_of(words[2]);
     if (!lasts) return -EINVAL;
@@ -191,7 +193,7 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     return 0;
   }
   if (name == "vmfault" || name == "evict" || name == "restore") {
-    if (words.size() != 3) return fail("use: " + std::string{name} + " PID GPU");
+    if (words.size() != 3) return fail("usage: " + std::string{name} + " PID GPU");
     const auto process = find_process(words[1]);
     gpu_node* node = process ? find_gpu(words[2]) : nullptr;
     if (node == nullptr) return -EINVAL;
@@ -202,7 +204,7 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     return 0;
   }
   if (name == "reset") {
-    if (words.size() != 2) return fail("use: reset GPU");
+    if (words.size() != 2) return fail("usage: reset GPU");
     gpu_node* node = find_gpu(words[1]);
     if (node == nullptr) return -EINVAL;
     start_reset(*node);
@@ -211,7 +213,7 @@ int driver::impl::control(std::string_view line, std::string& problem) {
   if (name == "activation") {
     const bool busy = words.size() == 3 && words[2] == "busy";
     if (!busy && (words.size() != 3 || words[2] != "error"))
-      return fail("use: activation PID busy|error");
+      return fail("usage: activation PID busy|error");
     const auto process = find_process(words[1]);
     if (!process) return -EINVAL;
     return outer_.set_next_activation(process->pid, busy ? uapi::DBG_RUNTIME_STATE_ENABLED_BUSY
@@ -219,7 +221,7 @@ int driver::impl::control(std::string_view line, std::string& problem) {
   }
   if (name == "answer" || name == "delay") {
     if (words.size() < 3) {
-      return fail("use: " + std::string{name} +
+      return fail("usage: " + std::string{name} +
                   (name == "answer" ? " CALL ERRNO" : " CALL DURATION") +
                   " [caller=PID] [target=PID] [times=N]");
     }
@@ -227,7 +229,7 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     if (auto wrong = read_call(words[1], fault); !wrong.empty()) return fail(std::move(wrong));
     if (name == "answer") {
       const auto error = number_of(errors, words[2]);
-      if (!error) return fail(quoted(words[2]) + " is none of " + list(errors));
+      if (!error) return fail("unknown error " + quoted(words[2]) + "; available: " + list(errors));
       fault.error = static_cast<int>(*error);
     } else {
       const auto time = time_of(words[2]);
@@ -240,7 +242,8 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     return 0;
   }
   if (name == "kill-target") {
-    if (words.size() < 2) return fail("use: kill-target DURATION [target=PID] [caller=PID]");
+    if (words.size() < 2)
+      return fail("usage: kill-target DURATION [caller=PID] [target=PID] [times=N]");
     const auto time = time_of(words[1]);
     if (!time) return -EINVAL;
     call_fault fault;
@@ -257,7 +260,7 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     outer_.forget_faults();
     return 0;
   }
-  return fail(quoted(name) + " is no command; there are: " + std::string{all_commands});
+  return fail("unknown command " + quoted(name) + "; available: " + std::string{all_commands});
 }
 
 }  // namespace sluice::sim

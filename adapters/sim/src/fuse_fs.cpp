@@ -843,7 +843,7 @@ fuse_fs::fuse_fs(realtime_loop& loop, driver& kfd, static_tree names, options ho
     if (session_ != nullptr) fuse_session_destroy(session_);
     throw std::runtime_error{what + (last_fuse_message.empty() ? "" : ": " + last_fuse_message)};
   };
-  if (session_ == nullptr) fail("libfuse refuses to start");
+  if (session_ == nullptr) fail("cannot start libfuse");
   if (fuse_session_mount(session_, mountpoint_.c_str()) != 0) {
     fail("cannot mount a FUSE file system at " + mountpoint_);
   }

@@ -127,7 +127,7 @@ class fuse_fs {
   std::map<pid_t, std::uint32_t> process_numbers_;
   std::unordered_map<std::uint32_t, pid_t> process_pids_;
   std::unordered_map<std::uint64_t, fuse_pollhandle*> smi_polls_;  // Who asked to be woken.
-  std::string last_control_ = "nothing has been written yet\n";
+  std::string last_control_ = "no command written yet\n";
   std::atomic<bool> unmounting_{false};
 
   // Driver calls in progress, for the interrupts that may overtake them.

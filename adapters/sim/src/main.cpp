@@ -27,7 +27,7 @@ constexpr int exit_failed = 1;
 constexpr int exit_usage = 2;
 
 std::string cannot_write(int ready_fd) {
-  return "cannot write to --ready-fd " + std::to_string(ready_fd) + ": " +
+  return "cannot write 'ready' to --ready-fd " + std::to_string(ready_fd) + ": " +
          std::strerror(errno);  // NOLINT: one thread yet.
 }
 
@@ -48,31 +48,36 @@ bool end_with(pid_t parent) {
 
 int main(int argc, char** argv) {
   CLI::App app{
-      "A simulated AMD GPU and its compute driver (KFD), served as files: DIR/dev/kfd,\n"
+      "Simulate an AMD GPU and its compute driver (KFD) as files: DIR/dev/kfd,\n"
       "DIR/sys/class/kfd/kfd, DIR/sys/kernel/debug/kfd and DIR/sim/{stats.json,control}.\n"
-      "Runs until SIGINT, SIGTERM or SIGHUP, and leaves nothing behind. Needs /dev/fuse and root.",
+      "The program runs until SIGINT, SIGTERM or SIGHUP. Then it unmounts and removes the files.\n"
+      "It needs root and /dev/fuse.",
       "sluice-sim"};
   sluice::sim::device_options options;
   std::string profile = "mi300x";
   std::uint32_t gpus = 0;
   int ready_fd = -1;
   pid_t parent = 0;
-  app.add_option("--root", options.root, "Directory to appear under; made if it does not exist")
+  app.add_option("--root", options.root, "Directory for these files; created if it does not exist")
       ->required()
       ->check([](const std::string& path) { return path.empty() ? "must not be empty" : ""; })
       ->type_name("DIR");
-  app.add_option("--profile", profile, "What to simulate: a name, or a TOML file")
+  app.add_option("--profile", profile,
+                 "Profile of the device: a name from the list below, or a TOML file")
       ->capture_default_str()
       ->type_name("NAME|FILE");
-  app.add_option("--gpus", gpus, "Number of GPUs, each like the profile's first one")
+  app.add_option(
+         "--gpus", gpus,
+         "Number of GPUs, copies of the first GPU of the profile (default: as in the profile)")
       ->check(CLI::Range(1, 64))
       ->type_name("N");
-  app.add_option("--ready-fd", ready_fd,
-                 "Open descriptor to write 'ready' to, and close, when the device can be used")
+  app.add_option(
+         "--ready-fd", ready_fd,
+         "Write 'ready' to this open file descriptor when the device is usable, then close it")
       ->check(CLI::NonNegativeNumber)
       ->type_name("FD");
   app.add_option("--with-parent", parent,
-                 "Stop when this process ends (as at SIGTERM); it must be the one that starts this")
+                 "Stop, as on SIGTERM, when the process PID ends; PID must be the parent process")
       ->check(CLI::PositiveNumber)
       ->type_name("PID");
   app.footer([] { return "Profiles: " + sluice::sim::profile_names(); });
@@ -88,7 +93,10 @@ int main(int argc, char** argv) {
     return exit_usage;
   }
   if (parent != 0 && !end_with(parent)) {
-    std::fprintf(stderr, "sluice-sim: --with-parent %d: that is not the parent process\n", parent);
+    std::fprintf(stderr,
+                 "sluice-sim: invalid --with-parent %d: expected the pid of the parent process of "
+                 "sluice-sim\n",
+                 parent);
     return exit_usage;
   }
 
@@ -102,7 +110,7 @@ int main(int argc, char** argv) {
 
   try {
     sluice::sim::run_device(options, [&] {
-      std::printf("sluice-sim: this GPU is simulated, profile '%s', %zu GPU%s, under %s\n",
+      std::printf("sluice-sim: simulated device ready: profile '%s', %zu GPU%s, in %s\n",
                   options.node.name.c_str(), options.node.gpus.size(),
                   options.node.gpus.size() == 1 ? "" : "s", options.root.c_str());
       std::fflush(stdout);

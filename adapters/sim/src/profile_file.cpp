@@ -60,7 +60,7 @@ class table_reader {
     const auto* node = take(key);
     if (node == nullptr) return;
     const auto value = node->value_exact<std::string>();
-    if (!value || value->empty()) bad(*node, key, "a text");
+    if (!value || value->empty()) bad(*node, key, "a non-empty string");
     into = *value;
   }
 
@@ -71,8 +71,8 @@ class table_reader {
     const auto value = text ? parse_whole_duration(*text) : std::nullopt;
     if (!value || *value < least || *value > most) {
       bad(*node, key,
-          "a time such as \"5ms\" (ns, us, ms, s, min, h) from " + to_text(least) + " to " +
-              to_text(most));
+          "a duration from " + to_text(least) + " to " + to_text(most) +
+              ", such as \"5ms\" (ns, us, ms, s, min, h)");
     }
     into = *value;
   }
@@ -81,7 +81,7 @@ class table_reader {
   void read_p99(std::string_view key, duration& into, duration median, duration most) {
     read(key, into, duration{0}, most);
     if (const auto* node = table_.get(key); node != nullptr && into != duration{0} && into < median)
-      bad(*node, key, "no less than the median, " + to_text(median));
+      bad(*node, key, "at least the median of " + to_text(median));
   }
 
   template <class Enum>
@@ -219,12 +219,12 @@ std::string find_profile(const std::string& name_or_path) {
   for (const auto& folder : profile_folders()) {
     const auto file = folder / (name_or_path + ".toml");
     if (std::filesystem::exists(file, error)) return file.string();
-    looked += (looked.empty() ? "" : " nor at ") + file.string();
+    looked += (looked.empty() ? "" : ", ") + file.string();
   }
   const std::string names = profile_names();
-  throw profile_error{"no profile '" + name_or_path + "': it is neither at " + looked +
-                      "; give the path of a TOML file" +
-                      (names.empty() ? "" : ", or one of the names found there: " + names)};
+  throw profile_error{"unknown profile '" + name_or_path + "'; " +
+                      (names.empty() ? "expected" : "available: " + names + ", or") +
+                      " the path of a TOML file (searched: " + looked + ")"};
 }
 
 profile load_profile(const std::string& path) {
@@ -232,7 +232,7 @@ profile load_profile(const std::string& path) {
   using std::chrono::seconds;
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
-    throw profile_error{path + ": is a directory; a profile is a TOML file"};
+    throw profile_error{path + ": is a directory; expected a TOML file"};
   }
   toml::table file;
   try {
@@ -276,7 +276,7 @@ profile load_profile(const std::string& path) {
   if (const auto* table = in.read_table("measured")) check_measured(path, *table);
   const auto* gpus = in.take("gpu");
   in.finish();  // Before a missing [[gpu]] is: a misspelt one is an unknown key.
-  if (gpus == nullptr) throw profile_error{path + ": no [[gpu]] table: at least one is needed"};
+  if (gpus == nullptr) throw profile_error{path + ": no [[gpu]] table; add at least one"};
   if (const auto* array = gpus->as_array();
       array != nullptr && array->is_homogeneous<toml::table>()) {
     for (const auto& each : *array) node.gpus.push_back(read_gpu(path, *each.as_table()));
@@ -285,11 +285,12 @@ profile load_profile(const std::string& path) {
   }
   for (std::size_t i = 0; i < node.gpus.size(); ++i) {
     auto& gpu = node.gpus[i];
-    if (gpu.gpu_id == 0) throw profile_error{path + ": gpu.gpu_id is missing"};
+    if (gpu.gpu_id == 0)
+      throw profile_error{path + ": gpu.gpu_id is missing; add it to each [[gpu]] table"};
     for (std::size_t j = 0; j < i; ++j) {
       if (node.gpus[j].gpu_id == gpu.gpu_id) {
         throw profile_error{path + ": gpu.gpu_id " + std::to_string(gpu.gpu_id) +
-                            " is given to two GPUs"};
+                            " is in two [[gpu]] tables; use a different gpu_id in each table"};
       }
     }
   }

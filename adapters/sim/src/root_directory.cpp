@@ -29,18 +29,20 @@ root_directory::root_directory(const std::string& path, bool process_directories
     : path_{std::filesystem::absolute(path).lexically_normal().string()},
       process_directories_{process_directories} {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
-  if (path_ == "/") throw std::runtime_error{"--root must not be the root directory"};
+  if (path_ == "/")
+    throw std::runtime_error{"invalid --root '/': expected a directory below the root directory"};
   if (mkdir(path_.c_str(), 0755) == 0) {
     made_root_ = true;
   } else if (errno != EEXIST) {
-    fail("cannot make the directory " + path_, errno);
+    fail("cannot create directory " + path_, errno);
   }
   try {
     lock_ = unique_fd{open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-    if (!lock_) fail("cannot open the directory " + path_, errno);
+    if (!lock_) fail("cannot open directory " + path_, errno);
     if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-      throw std::runtime_error{"another simulated device runs at " + path_ +
-                               "; stop it, or choose another --root"};
+      throw std::runtime_error{"cannot use directory " + path_ +
+                               ": another simulated device uses it; stop that device or " +
+                               "choose another --root"};
     }
     clear_dead_mount();
     make_directory("/fuse");
@@ -110,9 +112,11 @@ void root_directory::make_directory(const std::string& name, mode_t mode) {
   const auto full = path_ + name;
   struct stat found {};
   if (mkdir(full.c_str(), mode) != 0) {
-    if (errno != EEXIST) fail("cannot make the directory " + full, errno);
+    if (errno != EEXIST) fail("cannot create directory " + full, errno);
     if (lstat(full.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) {
-      throw std::runtime_error{full + " is in the way: it is no directory of a simulated device"};
+      throw std::runtime_error{"cannot create directory " + full +
+                               ": the path exists and is not a directory; " +
+                               "remove it or choose another --root"};
     }
   }
   made_.push_back(full);
@@ -121,12 +125,14 @@ void root_directory::make_directory(const std::string& name, mode_t mode) {
 void root_directory::make_link(const std::string& name, const std::string& target) {
   const auto full = path_ + name;
   if (symlink(target.c_str(), full.c_str()) != 0) {
-    if (errno != EEXIST) fail("cannot make the link " + full, errno);
+    if (errno != EEXIST) fail("cannot create link " + full, errno);
     std::array<char, 256> found{};
     const auto length = readlink(full.c_str(), found.data(), found.size());
     if (length < 0 ||
         target.compare(0, std::string::npos, found.data(), static_cast<std::size_t>(length)) != 0) {
-      throw std::runtime_error{full + " is in the way: it is no link of a simulated device"};
+      throw std::runtime_error{"cannot create link " + full +
+                               ": the path exists and is not a link of a simulated device; " +
+                               "remove it or choose another --root"};
     }
   }
   made_.push_back(full);
@@ -140,10 +146,10 @@ void root_directory::clear_dead_mount() const {
     if (umount2(point.c_str(), MNT_DETACH) == 0) continue;
     const int error = errno;
     if (error == EPERM) {
-      throw std::runtime_error{point + " is the mount of a killed device; remove it with " +
-                               "'fusermount3 -u -z " + point + "'"};
+      throw std::runtime_error{"cannot remove the mount of a killed device at " + point +
+                               ": permission denied; run 'fusermount3 -u -z " + point + "'"};
     }
-    fail("cannot unmount what a killed device left at " + point, error);
+    fail("cannot remove the mount of a killed device at " + point, error);
   }
 }
 

@@ -127,7 +127,7 @@ void attacher::attached(process& which, error_code error, time_point now) {
   // Whoever read that it could not be managed, or that its session was ended, waits for this.
   if (which.session_ended || which.attach_failures != 0) {
     log_line(log_level::warning, log_part::attach, {{"pid", which.pid}},
-             "process {}: managed again", which.pid);
+             "process {}: attached; sluice schedules it again", which.pid);
   }
   which.session_ended = which.was_attached = false;
   which.attach_failures = 0;
@@ -152,16 +152,15 @@ void attacher::failed(process& which, error_code error, time_point now) {
   if (!failures_log_.allow(now, unsaid)) return;
   const std::string words = error.message();
   if (refused) {
-    log_line(
-        log_level::warning, log_part::attach, {{"pid", which.pid}, {"error", words}},
-        "process {} cannot be managed now: {}; it runs as if sluice were not there, and is tried "
-        "again every {} s{}",
-        which.pid, words, std::chrono::duration_cast<std::chrono::seconds>(unmanaged_retry).count(),
-        left_out(unsaid));
+    log_line(log_level::warning, log_part::attach, {{"pid", which.pid}, {"error", words}},
+             "process {}: attach refused: {}; the process runs unscheduled; retrying every {} s{}",
+             which.pid, words,
+             std::chrono::duration_cast<std::chrono::seconds>(unmanaged_retry).count(),
+             left_out(unsaid));
     return;
   }
   log_line(log_level::warning, log_part::attach, {{"pid", which.pid}, {"error", words}},
-           "process {} cannot be attached: {}; trying again in {} ms{}", which.pid, words,
+           "process {}: attach failed: {}; retrying in {} ms{}", which.pid, words,
            std::chrono::duration_cast<std::chrono::milliseconds>(wait).count(), left_out(unsaid));
 }
 
@@ -226,11 +225,11 @@ void attacher::report_returns(time_point now) {
   const returns seen = *std::exchange(returning_, std::nullopt);
   if (seen.attached == seen.all) {
     log_line(log_level::warning, log_part::driver, {{"attached", seen.all}},
-             "backend {}: back; {} processes attached again", backend_.name(), seen.all);
+             "backend {}: restored; {} processes attached again", backend_.name(), seen.all);
   } else {
     log_line(log_level::warning, log_part::driver, {{"attached", seen.attached}},
-             "backend {}: back; {} of {} processes attached again", backend_.name(), seen.attached,
-             seen.all);
+             "backend {}: restored; {} of {} processes attached again", backend_.name(),
+             seen.attached, seen.all);
   }
 }
 

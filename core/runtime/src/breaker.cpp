@@ -13,11 +13,11 @@ namespace {
 
 std::string_view words_of(breaker_cause why) {
   switch (why) {
-    case breaker_cause::preemption_failed: return "the hardware failed to preempt";
-    case breaker_cause::reset: return "the driver resets it";
+    case breaker_cause::preemption_failed: return "failed preemption";
+    case breaker_cause::reset: return "reset";
     case breaker_cause::stuck_call: break;
   }
-  return "a driver call is stuck";
+  return "stuck driver call";
 }
 
 std::string or_for(time_point until, time_point now) {
@@ -29,7 +29,7 @@ std::string or_for(time_point until, time_point now) {
     left = ceil<minutes>(left);
   else if (left > seconds(1))
     left = ceil<seconds>(left);
-  return " or for " + to_text(left);
+  return ", for at most " + to_text(left);
 }
 
 }  // namespace
@@ -64,10 +64,11 @@ void breaker::keep(gpu_id id, time_point until, time_point now) {
   until = std::min(until, end(now));
   if (which.lost || until <= now) return;
   lose(which, until, {});
-  log_line(log_level::warning, log_part::breaker, {{"gpu", id}, {"open", 1}},
-           "GPU {}: its breaker was opened before this scheduler began; nothing on it is suspended "
-           "until it is re-armed{}",
-           static_cast<std::uint32_t>(id), or_for(until, now));
+  log_line(
+      log_level::warning, log_part::breaker, {{"gpu", id}, {"open", 1}},
+      "GPU {}: the breaker was already open when this scheduler started; no queue on this GPU is "
+      "suspended until the breaker is re-armed{}",
+      static_cast<std::uint32_t>(id), or_for(until, now));
 }
 
 time_point breaker::end(time_point now) const noexcept {
@@ -92,10 +93,11 @@ void breaker::open(gpu& which, time_point now, breaker_cause why) {
     lose(each, until, why);
     log_line(log_level::error, log_part::breaker,
              {{"gpu", each.id}, {"open", 1}, {"why", words_of(why)}},
-             "GPU {}: {}{}; nothing on it is suspended any more, and what was is resumed (after a "
-             "reset its queues are lost to their owners), until it is re-armed{}",
+             "GPU {}: breaker opened after a {}{}; suspended queues are resumed (or lost, after a "
+             "reset), and no queue on this GPU is suspended any more until the breaker is "
+             "re-armed{}",
              static_cast<std::uint32_t>(each.id), words_of(why),
-             &each == &which ? "" : " (in its hive)", or_for(until, now));
+             &each == &which ? "" : " on another GPU of its hive", or_for(until, now));
     hear_({.gpu = each.id, .open = true, .why = why, .first = which.id, .until = until});
   }
 }
@@ -107,13 +109,13 @@ void breaker::close(gpu& which, std::string_view why) {
   journal_.put({.kind = journal_kind::breaker_closed, .gpu = which.id}, table_.now());
   hear_({.gpu = which.id, .open = false});
   log_line(log_level::warning, log_part::breaker, {{"gpu", which.id}, {"open", 0}},
-           "GPU {}: in use again ({})", static_cast<std::uint32_t>(which.id), why);
+           "GPU {}: breaker closed: {}", static_cast<std::uint32_t>(which.id), why);
 }
 
 bool breaker::rearm(gpu_id id) {
   gpu* const which = table_.find_gpu(id);
   if (which == nullptr || !which->lost) return false;
-  close(*which, "an operator re-armed it");
+  close(*which, "re-armed by an operator");
   return true;
 }
 
@@ -124,7 +126,7 @@ void breaker::work(time_point now) {
     gpu& each = table_.gpu_number(i);
     if (!each.lost) continue;
     if (each.rearm_at <= now)
-      close(each, "breaker_rearm has passed");
+      close(each, "breaker_rearm expired");
     else
       next_ = std::min(next_, each.rearm_at);
   }

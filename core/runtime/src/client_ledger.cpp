@@ -215,12 +215,14 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
     one.counted -= expired;
     stats_.expired_begins.add(expired);
     if (std::uint64_t unsaid = 0; expired_begins_log_.allow(now, unsaid)) {
-      log_line(log_level::warning, log_part::clients,
-               {{"client", page.options.name}, {"expired", expired}},
-               "client '{}': {} begin(s) without an end stopped counting after {} s{}",
-               page.options.name, expired,
-               std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(),
-               left_out(unsaid));
+      log_line(
+          log_level::warning, log_part::clients,
+          {{"client", page.options.name}, {"expired", expired}},
+          "client '{}': {} begin(s) without an end expired after {} s (max_busy) and no longer "
+          "count as online work{}",
+          page.options.name, expired,
+          std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(),
+          left_out(unsaid));
     }
     one.mark = begun;
     one.mark_at = now;
@@ -252,9 +254,9 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
 
 const char* client_ledger::impossible(const client& one, std::uint64_t begun,
                                       std::uint64_t ended) noexcept {
-  if (begun < one.begun || ended < one.ended) return "its counters went back";
+  if (begun < one.begun || ended < one.ended) return "its counters decreased";
   if (begun - one.begun > most_begun || ended - one.ended > most_begun) {
-    return "its counters jumped";
+    return "its counters increased by an impossible number";
   }
   const std::uint64_t settled = ended - one.excess_ends;
   return begun > settled && begun - settled > most_in_flight
@@ -268,7 +270,7 @@ void client_ledger::throw_out(client& one, const char* why, time_point now) {
   stats_.clients_thrown_out.add();
   if (std::uint64_t suppressed = 0; thrown_out_log_.allow(now, suppressed)) {
     log_line(log_level::warning, log_part::clients, {{"client", one.page->options.name}},
-             "client '{}': thrown out: {}{}", one.page->options.name, why, left_out(suppressed));
+             "client '{}': disconnected: {}{}", one.page->options.name, why, left_out(suppressed));
   }
   if (auto* const remote = std::exchange(one.page->remote, nullptr)) remote->thrown_out(why);
 }
@@ -368,13 +370,14 @@ void client_ledger::settle_spans(client& one, bool withdrawn, time_point now,
   std::uint64_t suppressed = 0;
   if (expired == 0 || std::exchange(one.said_expired, true)) return;
   if (!expired_log_.allow(now, suppressed)) return;
-  log_line(log_level::warning, log_part::clients,
-           {{"client", one.page->options.name}, {"expired", expired}},
-           "client '{}': span(s) that nobody ended stopped counting after {} s, {} of them now; "
-           "further ones are only counted (expired_spans){}",
-           one.page->options.name,
-           std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(), expired,
-           left_out(suppressed));
+  log_line(
+      log_level::warning, log_part::clients,
+      {{"client", one.page->options.name}, {"expired", expired}},
+      "client '{}': {} span(s) without an end expired after {} s (max_busy); later expiries are "
+      "not logged, only counted (expired_spans){}",
+      one.page->options.name, expired,
+      std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(),
+      left_out(suppressed));
 }
 
 }  // namespace sluice::core

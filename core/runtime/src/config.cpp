@@ -2,7 +2,6 @@
 
 #include "toml_file.hpp"
 
-#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -46,13 +45,11 @@ void for_each_setting(Config& config, Duration&& span, Number&& number, Flag&& f
 
 /// Said with the arithmetic.
 std::string too_long_a_suspend(duration max_suspend) {
-  const duration longest = std::min(max_suspend, duration::max() - longest_call) + longest_call;
   return fmt::format(
-      "max_suspend is {}; with the {} that a driver call may take, an offline process could stand "
-      "still for {}, and that must be at most {}, half of the {} after which frameworks give up on "
-      "a worker: set it to {} or less",
-      to_text(max_suspend), to_text(longest_call), to_text(longest), to_text(worker_patience / 2),
-      to_text(worker_patience), to_text(most_suspend));
+      "max_suspend is {}; it must be at most {}: together with a driver call of up to {} it must "
+      "fit into {}, half of the {} after which frameworks drop a worker",
+      to_text(max_suspend), to_text(most_suspend), to_text(longest_call),
+      to_text(worker_patience / 2), to_text(worker_patience));
 }
 
 /// Every setting that is out of its range.
@@ -86,8 +83,8 @@ std::string relation_problem(const scheduler_config& config) {
       std::chrono::duration<double, std::nano>(config.floor_window) * (1 - config.offline_floor));
   if (config.offline_floor > 0 && off < config.min_run) {
     return fmt::format(
-        "floor_window is {}; with offline_floor {} it must leave room to suspend for "
-        "min_run ({})",
+        "floor_window is {}; with offline_floor {} the time left for suspends is shorter than "
+        "min_run ({}); raise floor_window, or lower offline_floor or min_run",
         to_text(config.floor_window), config.offline_floor, to_text(config.min_run));
   }
   return {};
@@ -110,7 +107,7 @@ std::string scheduler_config::keep_fixed(const scheduler_config& running) {
   keep("inbox_capacity", inbox_capacity, running.inbox_capacity);
   keep("suspend_sdma", suspend_sdma, running.suspend_sdma);
   if (kept.empty()) return {};
-  return "what cannot change while the scheduler runs stays until it is restarted: " + kept;
+  return "the scheduler must be restarted to change these settings; current values: " + kept;
 }
 
 result<scheduler_config> load_config(const std::string& path, std::string& message) {

@@ -61,18 +61,17 @@ void holds::refresh(group& which) noexcept {
 void holds::say_forced(group& which, time_point now) noexcept {
   std::uint64_t unsaid = 0;
   if (quiet_ || which.members.empty() || !forced_log_.allow(now, unsaid)) return;
-  log_line(
-      log_level::info, log_part::scheduler,
-      {{"pid", which.members.front()->pid},
-       {"group", table_.name_of(which)},
-       {"rule", to_string(limit_of(which, now))},
-       {"times", unsaid + 1}},
-      "process {} ({} in its group): {}, because of {}; for {} ms at least{}",
-      which.members.front()->pid, which.members.size(),
-      acts_ ? "runs again although it is to be held" : "would run again although it would be held",
-      to_string(limit_of(which, now)),
-      std::chrono::duration_cast<std::chrono::milliseconds>(config_.min_run).count(),
-      left_out(unsaid));
+  log_line(log_level::info, log_part::scheduler,
+           {{"pid", which.members.front()->pid},
+            {"group", table_.name_of(which)},
+            {"rule", to_string(limit_of(which, now))},
+            {"times", unsaid + 1}},
+           "process {} (group of {}): {} by the limit {}, against the decision of the policy, for "
+           "at least {} ms{}",
+           which.members.front()->pid, which.members.size(), acts_ ? "resumed" : "would be resumed",
+           to_string(limit_of(which, now)),
+           std::chrono::duration_cast<std::chrono::milliseconds>(config_.min_run).count(),
+           left_out(unsaid));
 }
 
 journal_rule holds::limit_of(const group& which, time_point now) const noexcept {

@@ -69,18 +69,19 @@ profile_use use_profile(const policy_kind& kind, parameters& values,
   std::string message;
   const auto content = read_whole_file(path);
   if (!content)
-    return {.wrong = fmt::format("profile {} cannot be read: {}{}", path, content.error().message(),
-                                 folder.empty() || std::filesystem::path(*name).is_absolute()
-                                     ? ""
-                                     : "; a relative path begins at the configuration's folder")};
+    return {.wrong =
+                fmt::format("profile {}: cannot be read: {}{}", path, content.error().message(),
+                            folder.empty() || std::filesystem::path(*name).is_absolute()
+                                ? ""
+                                : "; a relative path is relative to the configuration's folder")};
   const auto file = parse_toml(*content, path, message);
   if (!file) return {.wrong = "profile " + message};
   const bool accepted = measured_flag(*file, path, "accepted", true, message);
   const bool simulated = measured_flag(*file, path, "simulated", false, message);
   if (message.empty() && !accepted)
     message = fmt::format(
-        "profile {} says accepted = false: a step of 'sluice accept' failed there, so its costs "
-        "are not to be relied on; measure anew",
+        "profile {} contains accepted = false: a step of 'sluice accept' failed, so its costs "
+        "are not reliable; run 'sluice accept' again",
         path);
   if (!message.empty()) return {.wrong = message};
   values.erase("profile");
@@ -93,10 +94,15 @@ profile_use use_profile(const policy_kind& kind, parameters& values,
     any |= cost.has_value();
     if (cost && !values.has(key)) values.set(key, *cost);
   }
-  if (!any) return {.wrong = fmt::format("profile {} says no costs of a [[gpu]]", path)};
+  if (!any)
+    return {.wrong = fmt::format("profile {} contains no costs: no [[gpu]] has suspend_cost or "
+                                 "resume_cost; run 'sluice accept' to measure them",
+                                 path)};
   if (!simulated) return {};
-  return {.note = fmt::format(
-              "profile {} was measured on a simulated device: its costs are no GPU's", path)};
+  return {
+      .note = fmt::format(
+          "profile {} was measured on a simulated device: its costs are not those of a real GPU",
+          path)};
 }
 
 }  // namespace sluice::core

@@ -38,11 +38,11 @@ bool is_name(const char* text) {
 std::string read(const sluice_parameter& from, std::vector<parameter>& schema) {
   const sluice_value& value = from.fallback;
   const std::string_view key = value.key;
-  if (value.kind > SLUICE_PARAMETER_TEXT) return fmt::format("has no type: {}", value.kind);
-  if (key == "name" || key == "plugin") return "has a name that [policy] needs for itself";
+  if (value.kind > SLUICE_PARAMETER_TEXT) return fmt::format("has the unknown type {}", value.kind);
+  if (key == "name" || key == "plugin") return "has a name that [policy] reserves";
   if (value.kind == SLUICE_PARAMETER_TEXT && value.text == nullptr) return "has no default text";
   const auto same = [&](const parameter& one) { return one.key == key; };
-  if (std::any_of(schema.begin(), schema.end(), same)) return "is there twice";
+  if (std::any_of(schema.begin(), schema.end(), same)) return "is defined twice";
   schema.push_back({.key = value.key,
                     .fallback = plugin::value_from(value),
                     .optional = from.optional != 0,
@@ -54,27 +54,28 @@ std::string read(const sluice_parameter& from, std::vector<parameter>& schema) {
   fallback.set(std::string(key), schema.back().fallback);
   const std::vector<parameter> alone{schema.back()};
   const std::string wrong = check_parameters(alone, fallback);
-  return wrong.empty() ? wrong : "has a default out of its range: " + wrong;
+  return wrong.empty() ? wrong : "has a default that is out of range: " + wrong;
 }
 
 /// \return what is wrong with it, as a sentence without a subject; empty when nothing is.
 std::string read(const sluice_policy_plugin* from, policy_kind& into) {
-  if (from == nullptr) return fmt::format("{}() gave nothing", entry_point);
+  if (from == nullptr) return fmt::format("{}() returned no descriptor", entry_point);
   if (from->abi_version != SLUICE_PLUGIN_ABI) {
     return fmt::format(
-        "is built for plugin ABI {}, and this sluice takes {}: build it anew with the header "
-        "sluice/plugin.h of this version",
+        "is built for plugin ABI {}, but this sluice requires {}; rebuild it with this version's "
+        "header sluice/plugin.h",
         from->abi_version, SLUICE_PLUGIN_ABI);
   }
   constexpr std::size_t first_size = offsetof(sluice_policy_plugin, needs_marks);
   if (from->struct_size < first_size) {
-    return fmt::format("has a descriptor of {} bytes; it must have {} or more", from->struct_size,
+    return fmt::format("has a descriptor of {} bytes; at least {} are required", from->struct_size,
                        first_size);
   }
   if (from->name == nullptr || *from->name == '\0') return "has a descriptor without a name";
   if (!is_name(from->name)) {
-    return fmt::format("has the name \"{}\"; it must be of lower case letters, digits and _",
-                       core::one_line(from->name));
+    return fmt::format(
+        "has the name \"{}\"; a name must consist of lower-case letters, digits and _",
+        core::one_line(from->name));
   }
   if (from->create == nullptr || from->decide == nullptr || from->destroy == nullptr) {
     return fmt::format("has a descriptor without {}()", from->create == nullptr   ? "create"
@@ -82,7 +83,7 @@ std::string read(const sluice_policy_plugin* from, policy_kind& into) {
                                                                                   : "destroy");
   }
   if (from->parameters == nullptr && from->parameter_count != 0) {
-    return "has a descriptor without its parameters";
+    return "has a descriptor with a parameter count but no parameters";
   }
   into.name = from->name;
   into.summary = from->summary == nullptr ? "" : core::one_line(from->summary);
@@ -90,7 +91,7 @@ std::string read(const sluice_policy_plugin* from, policy_kind& into) {
   for (const sluice_parameter& one : std::span(from->parameters, from->parameter_count)) {
     ++number;
     if (one.fallback.key == nullptr || *one.fallback.key == '\0') {
-      return fmt::format("has a parameter without a key, its number {}", number);
+      return fmt::format("has a parameter without a key (number {})", number);
     }
     if (const std::string wrong = read(one, into.schema); !wrong.empty()) {
       return fmt::format("has a parameter {} that {}", core::one_line(one.fallback.key), wrong);
@@ -118,7 +119,8 @@ std::string trouble_with_file(int fd) {
     const auto at = static_cast<off_t>(head.e_phoff + i * sizeof part);
     if (pread(fd, &part, sizeof part, at) != ssize_t{sizeof part} ||
         (part.p_type == PT_LOAD && part.p_offset + part.p_filesz > size)) {
-      return fmt::format("is cut short: it has {} bytes, fewer than its headers speak of", size);
+      return fmt::format(
+          "is truncated: it has {} bytes, but its headers describe more; copy it again", size);
     }
   }
   return {};
@@ -140,10 +142,9 @@ result<policy_kind> make_plugin_kind(const sluice_policy_plugin* descriptor,
     void* const state = plugin->create(values.data(), values.size(), text.data(), text.size());
     if (state != nullptr) return std::make_unique<core::plugin_policy>(*plugin, state, library);
     text.back() = '\0';
-    problem =
-        text.front() != '\0'
-            ? core::one_line(text.data())
-            : fmt::format("policy {} refused its parameters and did not say why", plugin->name);
+    problem = text.front() != '\0'
+                  ? core::one_line(text.data())
+                  : fmt::format("policy {}: create() failed without a reason", plugin->name);
     return nullptr;
   };
   return kind;
@@ -174,7 +175,7 @@ result<policy_kind> load_policy_plugin(const std::string& path, std::string& mes
   const std::shared_ptr<const void> library(handle, [](void* which) { dlclose(which); });
   void* const symbol = dlsym(handle, entry_point);
   if (symbol == nullptr) {
-    message = fmt::format("{}: is no policy plugin: it does not export {}()", path, entry_point);
+    message = fmt::format("{}: is not a policy plugin: it does not export {}()", path, entry_point);
     return errc::bad_config;
   }
   const auto entry = reinterpret_cast<decltype(&sluice_get_policy_plugin)>(symbol);

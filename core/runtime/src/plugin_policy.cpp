@@ -179,7 +179,7 @@ void plugin_policy::decide(const snapshot& seen, decision_sink& out) {
   if (plugin_.decide(state_, &shown, &sink, problem.data(), problem.size()) == 0) return;
   problem.back() = '\0';
   throw std::runtime_error(problem.front() != '\0' ? one_line(problem.data())
-                                                   : "its decide() failed and did not say why");
+                                                   : "its decide() failed without a reason");
 }
 
 }  // namespace sluice::core

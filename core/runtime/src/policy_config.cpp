@@ -67,7 +67,7 @@ class wish_reader {
     for (const toml::node* const each : wrong) {
       // The two keys that are not the policy's own have a better word for it.
       if (each != table_.get("name") && each != table_.get("plugin"))
-        refuse(each, "a parameter must be a text, a number, true or false");
+        refuse(each, "a parameter must be a string, a number, true or false");
     }
     what.values.erase("name");
     what.values.erase("plugin");
@@ -79,7 +79,7 @@ class wish_reader {
     if (!library->empty()) {
       if (!load(*name, *library, written)) return forget_name();
     } else if (what.name.empty()) {
-      refuse(&table_, "[policy] names no policy: it needs a name or a plugin");
+      refuse(&table_, "[policy] has neither name nor plugin; set one of them");
     }
     use_costs();
     const policy_kind* const chosen = written.empty() ? nullptr : what.known.find(what.name);
@@ -137,8 +137,7 @@ class wish_reader {
       if (!what.values.has("of")) what.values.set("of", (*kind)->name);
     } else if (!name.empty() && (*kind)->name != name) {
       refuse(table_.get("name"),
-             fmt::format("name is {}, and plugin, {}, holds the policy {}: both are given, leave "
-                         "one of the two out",
+             fmt::format("name is {}, but plugin {} contains policy {}; remove name or plugin",
                          name, where.string(), (*kind)->name));
       return false;
     } else {
@@ -229,7 +228,7 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
     auto read = read_wish(known, path, fallback, problems);
     if (!read) return read.error();
     if (read->what.name.empty() && problems.empty()) {
-      problems.push_back(path + ": it has no table [policy]");
+      problems.push_back(path + ": the table [policy] is missing; add it, with name or plugin");
       return errc::bad_config;
     }
     if (text != nullptr) *text = std::move(read->what.text);

@@ -85,7 +85,7 @@ std::string to_text(const parameter_value& value) {
 
 std::string range_text(const parameter& which) {
   if (std::holds_alternative<bool>(which.fallback)) return "true or false";
-  if (std::holds_alternative<std::string>(which.fallback)) return "a text";
+  if (std::holds_alternative<std::string>(which.fallback)) return "a string";
   if (std::holds_alternative<duration>(which.fallback)) {
     return fmt::format("{} to {}", to_text(duration(std::llround(which.low))),
                        to_text(duration(std::llround(which.high))));
@@ -104,7 +104,7 @@ std::vector<std::string> parameter_problems(const std::vector<parameter>& schema
                                      [&](const parameter& one) { return matches(one, key); });
     if (wanted == schema.end()) {
       problems.push_back(
-          fmt::format("{} is no parameter of this policy; {}", key, key_list(schema)));
+          fmt::format("{} is not a parameter of this policy; {}", key, key_list(schema)));
       continue;
     }
     parameter_value value = raw;
@@ -154,8 +154,10 @@ std::string command_text(std::string_view name, const policy_kind& kind, paramet
 result<std::unique_ptr<policy>> make_policy(const policy_kind& kind, parameters values,
                                             std::string& message) {
   if (!kind.make) {
-    message = fmt::format("{} wraps another policy, and is made by a registry that has that one",
-                          kind.name);
+    message = fmt::format(
+        "policy {} cannot be created alone: it wraps another policy; use a registry that contains "
+        "that policy",
+        kind.name);
     return errc::bad_config;
   }
   message = check_parameters(kind.schema, values);
@@ -186,7 +188,7 @@ result<std::unique_ptr<policy>> policy_registry::make(std::string_view name, par
                                                       std::string& message) const {
   const policy_kind* const kind = find(name);
   if (kind == nullptr) {
-    message = fmt::format("there is no policy {}; there is {}", name, fmt::join(names(), ", "));
+    message = fmt::format("unknown policy '{}'; available: {}", name, fmt::join(names(), ", "));
     return errc::unknown_target;
   }
   if (kind->wrap) return wrap(*kind, values, message);
@@ -212,7 +214,7 @@ result<std::unique_ptr<policy>> policy_registry::wrap(const policy_kind& kind,
     for (const auto& [name, each] : kinds_) {
       if (!each.wrap) known.push_back(name);
     }
-    message = fmt::format("of is {}; {} needs the name of the policy to wrap: {}",
+    message = fmt::format("of is {}; it must name the policy that {} wraps; available: {}",
                           values.has("of") ? to_text(values.all().find("of")->second) : "missing",
                           kind.name, fmt::join(known, ", "));
     return errc::bad_config;

@@ -212,7 +212,7 @@ struct watch_set {
     if (error) {
       // Not from anything that watched descriptors do.
       log_line(log_level::error, log_part::scheduler, {},
-               "reactor: no longer waiting for any descriptor: {}", error.message());
+               "reactor: stopped waiting for file descriptors: {}", error.message());
       return;
     }
     std::array<epoll_event, 32> ready;

@@ -86,7 +86,7 @@ void recorder::write_what_is_there() noexcept {
     broken_.store(true, std::memory_order_relaxed);
     const error_code why = last_system_error();
     log_line(log_level::error, log_part::scheduler, {{"file", path_}},
-             "recording {}: cannot be written: {}; nothing more is recorded, the scheduler goes on",
+             "recording {}: write failed: {}; the recording ends here, the scheduler continues",
              path_, why.message());
   }
 }

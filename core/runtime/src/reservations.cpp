@@ -58,7 +58,8 @@ bool reservations::answered(gpu_id id, double share, error_code error, time_poin
     if (share < 1) stats_.reservations.add();
     if (std::exchange(one.failed, false)) {
       log_line(log_level::warning, log_part::driver, {{"gpu", id}},
-               "GPU {}: the driver takes reservations again", static_cast<std::uint32_t>(id));
+               "GPU {}: the driver accepts slot reservations again",
+               static_cast<std::uint32_t>(id));
     }
     set_can(one, true);
     return false;
@@ -81,11 +82,10 @@ bool reservations::answered(gpu_id id, double share, error_code error, time_poin
   if (std::uint64_t unsaid = 0; log_.allow(now, unsaid)) {
     log_line(was_wanted ? log_level::warning : log_level::info, log_part::driver, {{"gpu", id}},
              "GPU {}: the driver {}: {}; {}{}{}", static_cast<std::uint32_t>(id),
-             was_end ? "does not end its reservation of slots" : "takes no reservation of slots",
+             was_end ? "failed to end the slot reservation" : "refused the slot reservation",
              error.message(),
-             was_end ? "it is told again until it does"
-                     : "policies keep slots free by suspending queues there",
-             passes && !was_end ? ", and the driver is asked again" : "", left_out(unsaid));
+             was_end ? "retrying until it succeeds" : "policies suspend queues instead",
+             passes && !was_end ? "; retrying" : "", left_out(unsaid));
   }
   return hardware;
 }

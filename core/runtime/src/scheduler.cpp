@@ -253,8 +253,8 @@ class scheduler::impl {
     if (core_->all_running()) return true;
     if (now < stop_deadline_) return false;
     log_line(log_level::warning, log_part::scheduler, {},
-             "not every queue was resumed within stop_limit; the backend ends its "
-             "sessions now, which resumes them");
+             "some queues were not resumed within stop_limit; closing the debug sessions, which "
+             "resumes them");
     return true;
   }
 

@@ -103,8 +103,9 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     if (fell_back) stats_.mechanism_fallbacks.add();
     if (fell_back || !quiet_) {
       log_line(fell_back ? log_level::warning : log_level::info, log_part::driver,
-               {{"mechanism", to_string(what)}}, "backend {}: {} by {}", backend_.name(),
-               fell_back ? "falls back and suspends" : "suspends", to_string(what));
+               {{"mechanism", to_string(what)}}, "backend {}: {} {}", backend_.name(),
+               fell_back ? "fell back to the suspend mechanism" : "uses the suspend mechanism",
+               to_string(what));
     }
     reservations_.acts_by(what);
   }
@@ -116,8 +117,8 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void gpu_lost(gpu_id id) override { breaker_.lost(id, table_.now()); }
   void lost(error_code reason) override {
     log_line(log_level::error, log_part::driver, {{"error", reason.message()}},
-             "backend {}: lost ({}); everything runs until it is back", backend_.name(),
-             reason.message());
+             "backend {}: lost ({}); everything runs until the backend is restored",
+             backend_.name(), reason.message());
     backend_up_ = false;
     if (journal_.on()) {
       journal_entry entry{.kind = journal_kind::backend_lost};
@@ -250,7 +251,7 @@ time_point scheduler_core::impl::step() {
     const std::string_view after = next ? next->name() : "none";
     // What its parameters are, whoever sets it knows.
     if (before == after) {
-      log_line(log_level::info, log_part::policy, {{"policy", after}}, "policy {}: made anew",
+      log_line(log_level::info, log_part::policy, {{"policy", after}}, "policy {}: recreated",
                after);
     } else {
       log_line(log_level::info, log_part::policy, {{"policy", after}}, "policy {}: replaced by {}",
@@ -307,8 +308,7 @@ void scheduler_core::impl::say_if_online(const observation& gone) {
       !gone_log_.allow(table_.now(), unsaid))
     return;
   log_line(log_level::info, log_part::scheduler, {{"pid", gone.pid}},
-           "process {}: online, has ended; its queues count as idle{}", gone.pid,
-           core::left_out(unsaid));
+           "online process {} ended; its queues count as idle{}", gone.pid, core::left_out(unsaid));
 }
 
 void scheduler_core::impl::decide(time_point now) {
@@ -321,7 +321,7 @@ void scheduler_core::impl::decide(time_point now) {
     eject(thrown.what());
     return;
   } catch (...) {
-    eject("it threw something that is no std::exception");
+    eject("it threw an object that is not a std::exception");
     return;
   }
   const time_point after = time_.now();
@@ -339,11 +339,12 @@ void scheduler_core::impl::eject(std::string_view why) {
   auto next = make_fallback();
   if (next) {
     log_line(log_level::error, log_part::policy, {{"policy", next->name()}},
-             "policy {}: removed: {}; everything is resumed, and {} takes over", policy_->name(),
-             why, next->name());
+             "policy {}: removed: {}; everything is resumed, and policy {} takes over",
+             policy_->name(), why, next->name());
   } else {
     log_line(log_level::error, log_part::policy, {{"policy", "none"}},
-             "policy {}: removed: {}; everything runs from now on", policy_->name(), why);
+             "policy {}: removed: {}; everything runs until another policy is set", policy_->name(),
+             why);
   }
   is_fallback_ = next != nullptr;
   if (record_) record_->new_policy(next ? next->name() : std::string_view(), true);
@@ -356,10 +357,11 @@ std::unique_ptr<policy> scheduler_core::impl::make_fallback() noexcept {
   try {
     return fallback_();
   } catch (const std::exception& thrown) {
-    log_line(log_level::error, log_part::policy, {}, "the fallback cannot be made: {}",
-             thrown.what());
+    log_line(log_level::error, log_part::policy, {},
+             "fallback policy: cannot be created: {}; everything runs", thrown.what());
   } catch (...) {
-    log_line(log_level::error, log_part::policy, {}, "the fallback cannot be made");
+    log_line(log_level::error, log_part::policy, {},
+             "fallback policy: cannot be created; everything runs");
   }
   return nullptr;
 }
@@ -393,7 +395,7 @@ void scheduler_core::impl::note(std::string_view text, std::span<const double> n
       numbers = numbers.subspan(1);
       rest.remove_prefix(gap + 2);
     }
-    if (unsaid != 0) line += fmt::format(" ({} lines left out before)", unsaid);
+    if (unsaid != 0) line += fmt::format(" ({} earlier lines suppressed)", unsaid);
     log_line(log_level::warning, log_part::policy, {{"policy", policy_->name()}}, "policy {}: {}",
              policy_->name(), line);
   } catch (const std::bad_alloc&) {

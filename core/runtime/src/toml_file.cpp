@@ -25,8 +25,8 @@ std::string unknown_table(const toml::table& file, const std::string& path) {
     if (!known && (first == nullptr || key.source().begin < first->source().begin)) first = &key;
   }
   if (first == nullptr) return {};
-  return fmt::format("{}:{}: {} is no table of a configuration; there are [{}]", path,
-                     first->source().begin.line, first->str(), fmt::join(known_tables, "], ["));
+  return fmt::format("{}:{}: unknown table '{}'; available: [{}]", path, first->source().begin.line,
+                     first->str(), fmt::join(known_tables, "], ["));
 }
 
 result<toml::table> read_toml(const std::string& path, std::string& message) {

@@ -406,13 +406,12 @@ class node {
     } catch (const std::exception& thrown) {
       found(defect::threw, std::string("it threw: ") + thrown.what());
     } catch (...) {
-      found(defect::threw, "it threw something that is no std::exception");
+      found(defect::threw, "it threw an object that is not a std::exception");
     }
     for (const call& one : said_.calls) obey(one);
     if (said_.calls != twin_said_.calls || policy_->name() != twin_->name()) {
-      found(defect::not_repeatable,
-            "a second instance that saw the same decided otherwise: " + text_of(said_.calls) +
-                " against " + text_of(twin_said_.calls));
+      found(defect::not_repeatable, "two instances decided differently on the same input: " +
+                                        text_of(said_.calls) + " and " + text_of(twin_said_.calls));
     }
     judge_wakes();
   }
@@ -425,7 +424,7 @@ class node {
         subject* const known = find(one.group);
         if (view == nullptr || known == nullptr) {
           found(defect::unknown_group,
-                "it declared something for " + name(one.group) + ", which is not there");
+                "it declared a state for " + name(one.group) + ", which does not exist");
         }
         const bool hold = one.what == recording_sink::verb::hold && one.until > now_;
         if (hold && view->what != role::offline) {
@@ -437,20 +436,21 @@ class node {
       }
       case recording_sink::verb::wake_at:
         if (one.until <= now_) {
-          found(defect::past_wake, "it asked to be woken " + seconds(now_ - one.until) +
-                                       " before the turn's time, or at it");
+          found(defect::past_wake, "it requested a wake-up " + seconds(now_ - one.until) +
+                                       " ago; wake_at() requires a time after the current turn");
         }
         wake_ = std::min(wake_, one.until);
         return;
       case recording_sink::verb::poll_pointers:
         if (one.every < 0ns)
-          found(defect::bad_number, "it asked for looks at pointers every " + seconds(one.every));
+          found(defect::bad_number,
+                "it requested a pointer poll interval of " + seconds(one.every));
         poll_ = one.every;
         return;
       case recording_sink::verb::reserve:
         if (!(one.offline_share >= 0 && one.offline_share <= 1)) {
-          found(defect::bad_number,
-                "it asked to reserve a share of " + std::to_string(one.offline_share));
+          found(defect::bad_number, "it requested a reservation with an offline share of " +
+                                        std::to_string(one.offline_share));
         }
         return;
       case recording_sink::verb::listen:
@@ -466,9 +466,9 @@ class node {
       text += (text.empty() ? "" : ", ") + std::string(verbs[static_cast<std::size_t>(one.what)]);
       if (one.group != group_id::none) text += " " + name(one.group);
       if (one.until == never) {
-        text += " for ever";
+        text += " forever";
       } else if (one.until != time_point{}) {
-        text += " to " + seconds(one.until - start);
+        text += " until " + seconds(one.until - start);
       }
     }
     return text.empty() ? "nothing" : text;
@@ -482,7 +482,8 @@ class node {
       loop_ = 0;
       loop_since_ = now_;
     }
-    if (++loop_ >= 100 && woken) found(defect::busy_loop, "it had 100 turns within a millisecond");
+    if (++loop_ >= 100 && woken)
+      found(defect::busy_loop, "it requested 100 turns within a millisecond");
     const bool holds = std::any_of(subjects_.begin(), subjects_.end(),
                                    [&](const subject& one) { return one.hold_until > now_; });
     const auto& gpus = world_.gpus();
@@ -492,8 +493,8 @@ class node {
     if (idle_ == 0) idle_since_ = now_;
     if (idle_ > 32 && now_ - idle_since_ >= 1ms) {
       found(defect::restless,
-            "it had asked for 32 turns in which nothing had happened and nothing "
-            "was held, and asked on");
+            "it requested more than 32 turns although nothing happened and it held "
+            "nothing");
     }
   }
 
@@ -564,16 +565,16 @@ class node {
 
   void judge_wait(const subject& one) const {
     if (with_.patience <= 0ns || one.waited <= with_.patience) return;
-    found(defect::starved, name(one.id) + " has been held for " + seconds(one.waited) +
-                               " more than short runs in between make good, without online work on "
-                               "its GPUs, while others ran");
+    found(defect::starved, name(one.id) + " was held for " + seconds(one.waited) +
+                               " (minus a credit for its short runs) while other groups ran "
+                               "and its GPUs had no online work");
   }
 
   void judge_alone(const subject& one) const {
     if (one.alone < with_.max_suspend) return;
-    found(defect::left_held, name(one.id) + " has been held for " + seconds(one.alone) +
-                                 ", with nothing else running on its GPUs; only max_suspend "
-                                 "ended that");
+    found(defect::left_held, name(one.id) + " was held for " + seconds(one.alone) +
+                                 " while nothing else ran on its GPUs; only max_suspend ended the "
+                                 "hold");
   }
 
   void judge_vain(subject& one, duration passed, bool anew) const {
@@ -582,9 +583,9 @@ class node {
     const bool often = one.times_in_vain > most_times_in_vain;
     if (one.in_vain < with_.max_suspend && !often) return;
     found(often ? defect::restless : defect::left_held,
-          name(one.id) + " has been held " + std::to_string(one.times_in_vain) + " times and for " +
+          name(one.id) + " was held " + std::to_string(one.times_in_vain) + " times, " +
               seconds(one.in_vain) +
-              " in all since online work was last on its GPUs, with nothing else running");
+              " in total, after the last online work on its GPUs, while nothing else ran");
   }
 
   subject* find(group_id id) {
@@ -690,14 +691,14 @@ check_failure failure(const policy_maker& make, const check_options& with, std::
 
 std::string_view to_string(defect what) noexcept {
   switch (what) {
-    case defect::held_online: return "held what is not offline";
-    case defect::unknown_group: return "declared something for a group that is not there";
-    case defect::left_held: return "left a group held";
+    case defect::held_online: return "held a group that is not offline";
+    case defect::unknown_group: return "declared a state for an unknown group";
+    case defect::left_held: return "did not end a hold";
     case defect::starved: return "starved a group";
     case defect::not_repeatable: return "not repeatable";
-    case defect::restless: return "restless when idle";
+    case defect::restless: return "active while idle";
     case defect::busy_loop: return "busy loop";
-    case defect::past_wake: return "woken in the past";
+    case defect::past_wake: return "wake-up in the past";
     case defect::bad_number: return "number out of range";
     case defect::threw: break;
   }
@@ -706,7 +707,7 @@ std::string_view to_string(defect what) noexcept {
 
 std::string check_failure::text() const {
   return std::string(to_string(what)) + ": " + how + "\nseed " + std::to_string(seed) +
-         "; the shortest sequence that shows it:\n" + sequence;
+         "; the shortest sequence that causes it:\n" + sequence;
 }
 
 std::optional<check_failure> check_policy(const policy_maker& make, const check_options& options) {

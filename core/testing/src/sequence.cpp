@@ -255,13 +255,13 @@ std::vector<step> parse_sequence(std::string_view text) {
       if (word.empty()) continue;
       if (!std::exchange(named, true)) {
         const auto found = index_of(verbs, word);
-        if (!found) refuse(line, "there is no verb " + std::string(word));
+        if (!found) refuse(line, "unknown verb '" + std::string(word) + "'");
         one.what = static_cast<verb>(*found);
         continue;
       }
       const auto whole = word;
       const auto name = take(word, "=");
-      if (!set(one, name, word)) refuse(line, std::string(whole) + " is not understood");
+      if (!set(one, name, word)) refuse(line, "invalid field '" + std::string(whole) + "'");
     }
     if (named) sequence.push_back(one);
   }

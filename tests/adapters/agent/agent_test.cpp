@@ -474,10 +474,11 @@ TEST_F(AgentsRules, AllowNoHostToTouchOnlineOrUnmatchedProcesses) {
   EXPECT_TRUE(online_.runs());
   EXPECT_TRUE(loop.until([&] { return said_.find("2 refused") != std::string::npos; })) << said_;
   const std::string words = "refused to attach to process ";
-  const std::string why = ": by the agent's own rules, " + file_ + ", it is ";
-  EXPECT_THAT(said_, ::testing::HasSubstr(words + std::to_string(online_.pid()) + why + "online"));
+  const std::string why = " according to the agent's own rules in " + file_;
   EXPECT_THAT(said_,
-              ::testing::HasSubstr(words + std::to_string(unmatched_.pid()) + why + "not offline"));
+              ::testing::HasSubstr(words + std::to_string(online_.pid()) + ": it is online" + why));
+  EXPECT_THAT(said_, ::testing::HasSubstr(words + std::to_string(unmatched_.pid()) +
+                                          ": it is not offline" + why));
   // And serve whom they call offline.
   ASSERT_TRUE(attach(loop));
   EXPECT_TRUE(suspend(loop));
@@ -493,7 +494,8 @@ TEST_F(AgentsRules, AreAskedAgainWhenATargetRunsAnotherProgram) {
   EXPECT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
   EXPECT_TRUE(within(5s, [&] { return !is_traced(target_); }));
   EXPECT_EQ(::kill(target_.pid(), 0), 0);
-  EXPECT_THAT(said_, ::testing::HasSubstr("it is online (1 refused so far)"));
+  EXPECT_THAT(said_, ::testing::HasSubstr(": it is online according to the agent's own rules in " +
+                                          file_ + " (1 refused so far)"));
 }
 
 // A store that is not root's has its owner looked at, which the filter took for an attack.

@@ -250,7 +250,7 @@ TEST_F(ProcessPause, PausesAndUnpausesWhatNoSessionCanSuspend) {
     ASSERT_TRUE(resume(loop));
     EXPECT_TRUE(runs_again());
   }
-  EXPECT_THAT(said(), HasSubstr("it is paused as a whole"));
+  EXPECT_THAT(said(), HasSubstr("each suspend pauses the whole process"));
 }
 
 TEST_F(ProcessPause, IsNeverChosenWithoutTheOption) {
@@ -417,7 +417,7 @@ TEST_F(ProcessPause, IsUndoneByTheAgentWhenItsGuardianIsKilled) {
     const pid_t second = find_guardian_of(agent_pid());
     return second != 0 && second != first;
   }));
-  EXPECT_THAT(said(), HasSubstr("its guardian is gone"));
+  EXPECT_THAT(said(), HasSubstr("its guardian has exited"));
 }
 
 TEST_F(ProcessPause, TheGuardianIsDeafToWhatEndsTheAgent) {
@@ -437,7 +437,7 @@ TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilAnOperatorUndoesIt) {
   EXPECT_TRUE(stays_paused());
   std::string output;
   EXPECT_EQ(unpause(output), 0) << output;
-  EXPECT_THAT(output, HasSubstr("was paused, and runs again"));
+  EXPECT_THAT(output, HasSubstr("was paused; it runs again"));
   EXPECT_TRUE(runs_again());
   EXPECT_EQ(unpause(output), 0) << output;
   EXPECT_THAT(output, HasSubstr("was not paused"));
@@ -463,7 +463,7 @@ TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilTheNextSchedulerAttaches) {
   ASSERT_TRUE(loop.start());
   ASSERT_TRUE(attach(loop));
   EXPECT_TRUE(runs_again());
-  EXPECT_THAT(said(), HasSubstr("had been left paused"));
+  EXPECT_THAT(said(), HasSubstr("was left paused by an earlier scheduler"));
 }
 
 TEST_F(ProcessPause, EndsWithTheTarget) {
@@ -630,7 +630,7 @@ TEST_F(ProcessPause, TheOperatorIsToldWhatCannotBeUnpaused) {
   begin({.open_when_told = true, .runtime = false});
   std::string output;
   EXPECT_EQ(unpause(output), 1);
-  EXPECT_THAT(output, HasSubstr("has no descriptor of " + device_.roots().device));
+  EXPECT_THAT(output, HasSubstr("has no open file descriptor of " + device_.roots().device));
 }
 
 }  // namespace

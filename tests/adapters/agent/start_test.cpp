@@ -92,7 +92,7 @@ TEST_F(AgentStart, NamesAProgramThatIsNotThere) {
 TEST_F(AgentStart, NamesAProgramThatIsNoAgent) {
   options_.agent_path = "/bin/true";
   EXPECT_EQ(start(), errc::lost);
-  EXPECT_TRUE(said("/bin/true ended before it was ready")) << message_;
+  EXPECT_TRUE(said("/bin/true exited before it was ready")) << message_;
 }
 
 TEST_F(AgentStart, RefusesALeaseOutOfRange) {
@@ -183,7 +183,7 @@ TEST_F(PassedDescriptors, AreTakenOfTheAgreedKindsOnly) {
     SCOPED_TRACE(wrong);
     SetUp();
     theirs_[static_cast<std::size_t>(wrong - 3)].reset(::open("/dev/zero", O_RDWR | O_CLOEXEC));
-    EXPECT_THAT(answer(), HasSubstr("are not of the same build"));
+    EXPECT_THAT(answer(), HasSubstr("come from different builds"));
   }
 }
 
@@ -230,19 +230,21 @@ TEST_F(PrivilegedAgent, TakesOnlyTheNodesOwnDeviceAndLockWithFileCapabilities) {
   data.data[0].permitted = 1U << CAP_SYS_PTRACE;
   if (::setxattr(options_.agent_path.c_str(), "security.capability", &data, sizeof(data), 0) != 0)
     GTEST_SKIP() << "no file capabilities here: " << std::strerror(errno);
-  EXPECT_EQ(says_to_nobody("takes no other device"), 'y') << "a device and a lock of its own";
+  EXPECT_EQ(says_to_nobody("only opens the default device"), 'y')
+      << "a device and a lock of its own";
   options_.roots.device = kfd::roots{}.device;
-  EXPECT_EQ(says_to_nobody("takes no other device"), 'y') << "a lock of its own";
+  EXPECT_EQ(says_to_nobody("only opens the default device"), 'y') << "a lock of its own";
   options_.owner_lock = "";
-  EXPECT_EQ(says_to_nobody("takes no other device"), 'y') << "no lock";
+  EXPECT_EQ(says_to_nobody("only opens the default device"), 'y') << "no lock";
   options_.owner_lock = kfd::default_owner_lock;
-  EXPECT_EQ(says_to_nobody("takes no other device"), 'n');
+  EXPECT_EQ(says_to_nobody("only opens the default device"), 'n');
   EXPECT_EQ(says_to_nobody("no_new_privs is set"), 'n');
   no_new_privs_ = true;
   EXPECT_EQ(says_to_nobody("no_new_privs is set, so the kernel ignores the capabilities"), 'y');
   no_new_privs_ = false;
   // Of mode 0755 here: who is nobody could not start it as DAEMON.md has it.
-  EXPECT_EQ(says_to_nobody("everybody may execute " + options_.agent_path), 'y');
+  EXPECT_EQ(says_to_nobody(options_.agent_path + " has file capabilities, and every user may"),
+            'y');
   ASSERT_EQ(::chmod(options_.agent_path.c_str(), 0750), 0);
   EXPECT_FALSE(is_everybodys(options_.agent_path));
 }
@@ -259,7 +261,7 @@ std::string run_by_hand(const std::string& arguments, int& status) {
 
 TEST(AgentProgram, SaysWhoStartsIt) {
   int status = 0;
-  EXPECT_THAT(run_by_hand("", status), HasSubstr("started by the program that embeds"));
+  EXPECT_THAT(run_by_hand("", status), HasSubstr("the program that embeds the scheduler starts"));
   EXPECT_EQ(status, 2);
 }
 
@@ -281,7 +283,7 @@ TEST(AgentProgram, UnpausesOnlyProcesses) {
   int status = 0;
   for (const char* const pid : {"0", "-1", "x", "12x", "99999999999"}) {
     EXPECT_THAT(run_by_hand(std::string{"--unpause "} + pid, status),
-                HasSubstr("is not a positive number"));
+                HasSubstr("expected a positive number"));
     EXPECT_EQ(status, 2);
   }
   // Larger than any pid the kernel gives.

@@ -131,7 +131,7 @@ TEST_F(SluiceAccept, GivesThePolicySloNoCostsOfARunThatFailed) {
                                       "profile = \"measured.toml\"\n";
   command shows{SLUICE_PROGRAM, {"check", file("node.toml")}, {}};
   EXPECT_EQ(shows.ends(), 1);
-  EXPECT_THAT(shows.out() + shows.err(), HasSubstr("measured.toml says accepted = false"));
+  EXPECT_THAT(shows.out() + shows.err(), HasSubstr("measured.toml contains accepted = false"));
 }
 
 /// What goes wrong, where, and what is said of it.
@@ -168,37 +168,37 @@ TEST_P(SluiceAcceptFault, EndsTheStepAndWhatWouldFollow) {
 INSTANTIATE_TEST_SUITE_P(
     EveryStep, SluiceAcceptFault,
     testing::Values(
-        fault{"attach", {"answer DBG_TRAP:ENABLE EPERM times=100"}, "", "attaching is refused"},
+        fault{"attach", {"answer DBG_TRAP:ENABLE EPERM times=100"}, "", "attach refused"},
         fault{"attach",
               {},
               "silent",
-              "after 1s it still waits for the victim to come up",
+              "step time limit of 1s exceeded while waiting for the victim to start",
               {"--limit=1s"}},
-        fault{"pointers", {}, "pretends", "the write pointers stand still"},
-        fault{"speed", {}, "slow", "attached, the victim has [0-9]+ % of its speed"},
-        fault{"attach-stall", {}, "pauses", "the bystander stood still for 1"},
-        fault{"suspend-1-idle", {}, "fail-cycle 51110 20ms", "the driver says ERROR"},
+        fault{"pointers", {}, "pretends", "the write pointers did not change"},
+        fault{"speed", {}, "slow", "the attached victim ran at [0-9]+ % of its unattached speed"},
+        fault{"attach-stall", {}, "pauses", "the bystander stalled for 1"},
+        fault{"suspend-1-idle", {}, "fail-cycle 51110 20ms", "the driver reported ERROR"},
         fault{"suspend-4-idle",
               {"delay DBG_TRAP:SUSPEND_QUEUES 3500ms"},
               "",
-              "a driver call for GPU 51110 does not come back"},
+              "driver call on GPU 51110 timed out"},
         fault{"suspend-10-idle", {}, "reset 51110", "the driver reset GPU 51110"},
-        fault{"doorbell", {"kill-target 0ms"}, "", "the victim has ended"},
-        fault{"suspend-1-busy", {}, "fail-cycle 51110 20ms goes-on", "the driver says ERROR"},
+        fault{"doorbell", {"kill-target 0ms"}, "", "the victim ended unexpectedly"},
+        fault{"suspend-1-busy", {}, "fail-cycle 51110 20ms goes-on", "the driver reported ERROR"},
         fault{"suspend-4-busy",
               {"answer DBG_TRAP:SUSPEND_QUEUES EINVAL"},
               "",
-              "does not suspend queue [0-9]: Invalid argument"},
-        fault{"suspend-10-busy", {}, "dies", "the victim has ended"},
-        fault{"call-stall", {}, "pauses", "the bystander stood still for 1"},
+              "did not suspend queue [0-9]: Invalid argument"},
+        fault{"suspend-10-busy", {}, "dies", "the victim ended unexpectedly"},
+        fault{"call-stall", {}, "pauses", "the bystander stalled for 1"},
         fault{"exit",
               {},
               "stays",
-              "attached, the victim was told to 'exit' and is still there",
+              "the attached victim received 'exit' but did not end",
               {"--limit=2s"}},
-        fault{"assert", {}, "differs", "unattached it ends with signal 6 .*exit code 7"},
+        fault{"assert", {}, "differs", "the unattached victim ended with signal 6 .*exit code 7"},
         fault{"fault", {}, "reset 51110", "the driver reset GPU 51110"},
-        fault{"agent-killed", {}, "stops", "none of the victim's kernels ends after the agent"}),
+        fault{"agent-killed", {}, "stops", "no kernel of the victim completed after the agent"}),
     [](const auto& each) {
       std::string name = each.param.step;
       std::erase(name, '-');
@@ -229,15 +229,15 @@ TEST_F(SluiceAccept, OpensTheBreakerOfAGpuThatFailed) {
   EXPECT_THAT(fails.err(), HasSubstr("its breaker is open"));
   auto refused = start({"--steps=attach"});
   EXPECT_EQ(refused.ends(), 1);
-  EXPECT_THAT(refused.err(), HasSubstr("nothing was done; --force begins all the same"));
+  EXPECT_THAT(refused.err(), HasSubstr("no step was started; use --force"));
 }
 
 TEST_F(SluiceAccept, GoesOnWhereTheVictimHasTooFewQueues) {
   auto few = start({"--steps=attach,suspend-4-idle,agent-killed", "--repeat=1"}, "few");
   EXPECT_EQ(few.ends(), 0) << few.out();
   EXPECT_THAT(few.out(),
-              HasSubstr("not possible here: the victim was told to make 4 queues and has "
-                        "2"));
+              HasSubstr("not possible here: the victim was started with --queues 4 but has only 2 "
+                        "compute queues"));
   const std::string but =
       "accepted, but 2 steps were not possible here: suspend-4-idle, agent-killed";
   EXPECT_THAT(few.out(), HasSubstr("\n" + but + "; see "));
@@ -260,11 +260,11 @@ TEST_F(SluiceAccept, FailsWhereItCannotSeeWhoElseIsThere) {
   std::filesystem::create_symlink(where.sysfs + "/topology", seen + "/topology");
   std::filesystem::create_symlink(where.sysfs + "/proc", seen + "/proc");
   auto run = start({"--steps=attach-stall,speed", "--repeat=2"}, "", seen);
-  ASSERT_TRUE(eventually(10s, [&] { return report().find("| speed | begun") != report().npos; }));
+  ASSERT_TRUE(eventually(10s, [&] { return report().find("| speed | started") != report().npos; }));
   std::filesystem::remove(seen + "/proc");
   EXPECT_EQ(run.ends(), 1) << run.out();
-  EXPECT_THAT(run.out(), HasSubstr("FAILED: who else uses the driver cannot be read from " + seen +
-                                   "/proc: No such file or directory"));
+  EXPECT_THAT(run.out(), HasSubstr("FAILED: cannot list the processes that use the driver: " +
+                                   seen + "/proc: No such file or directory"));
 }
 
 TEST_F(SluiceAccept, RefusesBesideOtherProcesses) {
@@ -282,7 +282,7 @@ TEST_F(SluiceAccept, RefusesBesideOtherProcesses) {
 // Symptom: whoever was named as the agent is, once that was there, might use the driver beside it.
 TEST_F(SluiceAccept, TakesNobodyForItsAgentByTheName) {
   auto run = start({"--steps=speed,attach-stall", "--repeat=2"});
-  ASSERT_TRUE(eventually(10s, [&] { return report().find("| speed | begun") != report().npos; }));
+  ASSERT_TRUE(eventually(10s, [&] { return report().find("| speed | started") != report().npos; }));
   std::array<char, 16> own{};
   ::prctl(PR_GET_NAME, own.data());
   ::prctl(PR_SET_NAME, "sluice-agent");
@@ -309,11 +309,11 @@ TEST_F(SluiceAccept, LeavesNothingSuspendedHoweverItEnds) {
     // As when the machine hangs: what was found before is there, and where it stood.
     if (signal == SIGKILL) {
       EXPECT_THAT(report(), HasSubstr("| attach | passed |"));
-      EXPECT_THAT(report(), HasSubstr("| suspend-4-busy | begun, not ended |"));
-      EXPECT_THAT(report(), HasSubstr("NOT ACCEPTED so far: suspend-4-busy was begun"));
+      EXPECT_THAT(report(), HasSubstr("| suspend-4-busy | started, not finished |"));
+      EXPECT_THAT(report(), HasSubstr("NOT ACCEPTED so far: suspend-4-busy was started"));
       break;
     }
-    EXPECT_THAT(run.out(), HasSubstr("FAILED: this command was told to end"));
+    EXPECT_THAT(run.out(), HasSubstr("FAILED: a signal interrupted this command"));
     EXPECT_THAT(report(), HasSubstr("NOT ACCEPTED"));
   }
 }
@@ -326,16 +326,16 @@ TEST_F(SluiceAccept, SaysWhatItWouldDoWithoutDoingIt) {
     EXPECT_THAT(list.out(), ContainsRegex("\n" + name + " +[^\n]+\n +at worst: "));
   auto dry = start({"--dry-run", "--steps=fault,attach"});
   EXPECT_EQ(dry.ends(), 0) << dry.err();
-  EXPECT_THAT(dry.out(), HasSubstr("it would run attach, fault\n"));
+  EXPECT_THAT(dry.out(), HasSubstr("; steps: attach, fault\n"));
   EXPECT_EQ(report(), "");
   auto wrong = start({"--steps=attach,nonesuch"});
   EXPECT_EQ(wrong.ends(), 2);
-  EXPECT_THAT(wrong.err(), HasSubstr("there is no step 'nonesuch'; there are attach, pointers,"));
+  EXPECT_THAT(wrong.err(), HasSubstr("unknown step 'nonesuch'; available: attach, pointers,"));
   auto time = start({"--limit=5"});
   EXPECT_EQ(time.ends(), 2);
   auto none = start({"--steps=attach", "--victim=/no/such/program"});
   EXPECT_EQ(none.ends(), 1);
-  EXPECT_THAT(none.err(), HasSubstr("/no/such/program: cannot be run"));
+  EXPECT_THAT(none.err(), HasSubstr("cannot run the victim program /no/such/program"));
 }
 
 // Symptom: one GPU whose resets it heard of was enough.
@@ -351,7 +351,8 @@ TEST(SluiceAcceptOnTwoGpus, SaysOfHowManyItHearsNoResets) {
        "--report=" + two.root() + "/../accept.md", "--profile=" + two.root() + "/../measured.toml"},
       std::move(environment)};
   EXPECT_EQ(run.ends(), 0) << run.out() << run.err();
-  EXPECT_THAT(run.err(), HasSubstr("of 1 of 2 GPUs the driver tells this process no resets"));
+  EXPECT_THAT(run.err(),
+              HasSubstr("the driver does not report resets of 1 of 2 GPUs to this process"));
 }
 
 class SluiceAcceptOnMes : public SluiceAccept {

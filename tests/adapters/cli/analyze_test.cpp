@@ -56,8 +56,10 @@ TEST_F(SluiceAnalyze, ReadsStandardInput) {
   EXPECT_THAT(piped.out(), HasSubstr("2 queues were created in the driver\n"));
   command twice{program, {"analyze", "-", "-"}, {}};
   EXPECT_EQ(twice.ends(), 2);
-  EXPECT_EQ(twice.err(),
-            "sluice: '-' is given twice, and standard input is read once (see --help)\n");
+  EXPECT_EQ(
+      twice.err(),
+      "sluice: '-' is given more than once: standard input can be read only once; name other logs "
+      "as files\n");
   EXPECT_EQ(twice.out(), "");
 }
 
@@ -66,11 +68,12 @@ TEST_F(SluiceAnalyze, SaysWhatCannotBeRead) {
   EXPECT_EQ(none.ends(), 2);
   command missing{program, {"analyze", sample("hip_alone.log"), "/nonexistent.log"}, {}};
   EXPECT_EQ(missing.ends(), 1);
-  EXPECT_EQ(missing.err(), "sluice: /nonexistent.log: cannot be read: No such file or directory\n");
+  EXPECT_EQ(missing.err(),
+            "sluice: /nonexistent.log: cannot read the log: No such file or directory\n");
   EXPECT_EQ(missing.out(), "");
   command directory{program, {"analyze", "/tmp"}, {}};
   EXPECT_EQ(directory.ends(), 1);
-  EXPECT_EQ(directory.err(), "sluice: /tmp: cannot be read: Is a directory\n");
+  EXPECT_EQ(directory.err(), "sluice: /tmp: cannot read the log: Is a directory\n");
 }
 
 // A wrong file is noticed, and does not keep the others from being shown.
@@ -84,8 +87,8 @@ TEST_F(SluiceAnalyze, CountsWhatIsNoLog) {
   const auto no_log = file("binary", bytes);
   command binary{program, {"analyze", sample("hip_alone.log"), no_log}, {}};
   EXPECT_EQ(binary.ends(), 1);
-  EXPECT_EQ(binary.err(), "sluice: " + no_log +
-                              ": no line is of a runtime's log (AMD_LOG_LEVEL=5) or of ftrace\n");
+  EXPECT_EQ(binary.err(),
+            "sluice: " + no_log + ": no line looks like AMD_LOG_LEVEL=5 output or ftrace\n");
   EXPECT_THAT(binary.out(), HasSubstr("1 hardware queue of 1 process"));
   for (const char each : binary.out())
     ASSERT_TRUE(each == '\n' || (each >= ' ' && each <= '~')) << static_cast<int>(each);

@@ -73,7 +73,7 @@ TEST_F(CommandTree, PageTakesNoTextForAnInstruction) {
 
 TEST_F(CommandTree, TextOfAFileComesAfterItsIntroduction) {
   const auto text = manual_page_of_text("sluice.toml", "5", "a file", "[daemon]\n", "try 1");
-  const auto introduction = text.find(".SH DESCRIPTION\nThe configuration of the daemon, ");
+  const auto introduction = text.find(".SH DESCRIPTION\nThis TOML file configures the daemon ");
   const auto keys = text.find(".SH ALL KEYS AND DEFAULTS\n.nf\n[daemon]\n.fi\n.SH FILES\n");
   EXPECT_NE(introduction, std::string::npos) << text;
   EXPECT_NE(keys, std::string::npos) << text;

@@ -219,22 +219,23 @@ class Daemon : public testing::Test {
 TEST_F(Daemon, BlamesTheOptionForWhatTheOptionSays) {
   const auto daemon = start({"run", "--trace-out", "/nonexistent/x"});
   EXPECT_EQ(daemon->ends(), 1);
-  EXPECT_EQ(daemon->err(),
-            "sluice: --trace-out /nonexistent/x: there is no directory /nonexistent\n");
+  EXPECT_EQ(
+      daemon->err(),
+      "sluice: --trace-out /nonexistent/x: directory /nonexistent does not exist; create it\n");
 }
 
 TEST_F(Daemon, ObservesByDefaultAndCountsWhatItWouldHaveDone) {
   const auto trainer = offline();
   const auto server = online();
   const auto daemon = start({"run", "-c", config_});
-  ASSERT_TRUE(logs(*daemon, "observes: it attaches to nothing")) << daemon->err();
+  ASSERT_TRUE(logs(*daemon, "mode observe: it attaches to no process")) << daemon->err();
   // Until the policy has decided on a burst.
   ASSERT_TRUE(eventually(patience, [&] {
     EXPECT_EQ(server->ask("run 20000", patience), "submitted");
     std::this_thread::sleep_for(50ms);
     daemon->signal(SIGUSR1);
-    return testing::Matches(
-        ContainsRegex("nothing was touched: mode=observe [^\n]* suspends=[1-9]"))(daemon->err());
+    return testing::Matches(ContainsRegex("not carried out: mode=observe [^\n]* suspends=[1-9]"))(
+        daemon->err());
   })) << daemon->err();
   EXPECT_THAT(daemon->err(), HasSubstr(" attaches=1 "));
   const online_client client{directory_ + "/clients.sock"};
@@ -345,7 +346,7 @@ TEST_F(Daemon, HoldsOfflineWorkAgainAtOnceAfterItsAgentWasKilled) {
   ASSERT_TRUE(all(held)) << daemon->err();
   std::cout << "the agent's SIGKILL: offline work ran after " << ran.count()
             << " ms, and all of it was held again after " << since(killed).count() << " ms\n";
-  EXPECT_TRUE(logs(*daemon, "agent: back; 4 processes attached again")) << daemon->err();
+  EXPECT_TRUE(logs(*daemon, "agent: restored; 4 processes attached again")) << daemon->err();
   EXPECT_EQ(client.connections(), 1U);
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0) << daemon->err();
@@ -469,11 +470,11 @@ TEST_F(Daemon, AccountsForJobsCountsAndDrawsWhatHappened) {
   const std::string json = look({"--json"});
   EXPECT_THAT(json, ContainsRegex("\"gpus\":\\[[0-9]+\\]"));
   EXPECT_THAT(json, ContainsRegex("\"wall_s\":[0-9]+[.][0-9]+,")) << "as people write numbers";
-  EXPECT_THAT(look({"--user", "nobody"}), HasSubstr("no process ended"));
+  EXPECT_THAT(look({"--user", "nobody"}), HasSubstr("no job lines in the last "));
 
   std::filesystem::remove(socket);
   EXPECT_TRUE(eventually(patience, [&] { return !metrics_of(socket, "text/plain").empty(); }));
-  EXPECT_TRUE(logs(*daemon, "metrics are served at unix:" + socket + " now")) << daemon->err();
+  EXPECT_TRUE(logs(*daemon, "metrics are now served at unix:" + socket)) << daemon->err();
 
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0) << daemon->err();
@@ -494,7 +495,7 @@ TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {
   configure("mode = \"enforce\"\n", "", policy + "may_be = 1\n");
   auto daemon = start({"run", "-c", config_});
   EXPECT_EQ(daemon->ends(), 1) << "nothing starts on a wrong configuration";
-  EXPECT_THAT(daemon->err(), HasSubstr("sluice.toml:12: may_be is no parameter"));
+  EXPECT_THAT(daemon->err(), HasSubstr("sluice.toml:12: may_be is not a parameter"));
 
   const std::string nobody = "may_claim_offline = { users = [] }\n";
   configure("mode = \"enforce\"\n", "", policy, nobody);
@@ -514,11 +515,12 @@ TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {
   const auto suspends = view_.process(trainer->pid()).queue_suspends;
   configure("mode = \"observe\"\n", "min_run = \"20ms\"\ninbox_capacity = 32768\n", policy);
   reload(*daemon, "reloaded: ");
-  EXPECT_THAT(daemon->err(), HasSubstr("until it is restarted: mode"));
-  EXPECT_THAT(daemon->err(), HasSubstr("until it is restarted: inbox_capacity (16384)"));
-  EXPECT_THAT(daemon->err(), Not(HasSubstr("policy fixed_timeslice/client_done: made anew")));
+  EXPECT_THAT(daemon->err(), HasSubstr("until the daemon is restarted: mode"));
+  EXPECT_THAT(daemon->err(), HasSubstr("the scheduler must be restarted to change these settings; "
+                                       "current values: inbox_capacity (16384)"));
+  EXPECT_THAT(daemon->err(), Not(HasSubstr("policy fixed_timeslice/client_done: recreated")));
   configure("", "min_run = 20\nfloor = 1\n", policy + "slice = \"2h\"\n", nobody + "x = 1\n");
-  reload(*daemon, "the old settings stay");
+  reload(*daemon, "reload failed: the settings are unchanged");
   for (const char* const each : {"min_run must be a duration", "floor is not a setting",
                                  "slice is 2h", "x is not a setting of [roles]"})
     EXPECT_THAT(daemon->err(), HasSubstr(each));
@@ -532,14 +534,14 @@ TEST_F(Daemon, ReloadsAllOrNothingAndLosesNoState) {
   EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
 
   configure("mode = \"enforce\"\n", "", "[policy]\nname = \"fixed_timeslice\"\nslice = \"1ms\"\n");
-  reload(*daemon, "policy fixed_timeslice/client_done: made anew");
+  reload(*daemon, "policy fixed_timeslice/client_done: recreated");
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0);
 }
 
 TEST_F(Daemon, LogsEachPartAtItsLevel) {
   const std::string policy = "[policy]\nname = \"fixed_timeslice\"\nslice = \"";
-  const std::string replaced = "policy fixed_timeslice/client_done: made anew";
+  const std::string replaced = "policy fixed_timeslice/client_done: recreated";
   configure("log_levels = { policy = \"error\" }\n", "", policy + "1ms\"\n");
   const auto daemon = run();
   configure("log_levels = { policy = \"error\" }\n", "", policy + "2ms\"\n");
@@ -550,7 +552,7 @@ TEST_F(Daemon, LogsEachPartAtItsLevel) {
   EXPECT_EQ(daemon->ends(), 0);
   const std::string said = daemon->err();
   EXPECT_EQ(said.find(replaced), said.rfind(replaced)) << said;
-  EXPECT_THAT(said, HasSubstr("made anew part=policy policy=fixed_timeslice/client_done\n"));
+  EXPECT_THAT(said, HasSubstr("recreated part=policy policy=fixed_timeslice/client_done\n"));
   EXPECT_THAT(said, HasSubstr("stopping: SIGTERM part=node\n")) << "what waits is written";
 }
 
@@ -566,10 +568,10 @@ TEST_F(Daemon, IsPausedOverItsRestarts) {
   EXPECT_EQ(paused->ends(), 0) << paused->err();
   EXPECT_THAT(paused->out(), HasSubstr("process " + std::to_string(daemon->pid()) +
                                        " (sluice), whose agent is process "));
-  EXPECT_THAT(paused->out(), HasSubstr(" (sluice-agent) owns the node and obeys\n"));
+  EXPECT_THAT(paused->out(), HasSubstr(" (sluice-agent) owns the node and obeys the pause\n"));
   EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
-  EXPECT_TRUE(logs(*daemon, "paused: everything runs for as long as " + directory_ +
-                                "/disabled exists (new firmware)"));
+  EXPECT_TRUE(logs(
+      *daemon, "paused: everything runs while " + directory_ + "/disabled exists (new firmware)"));
   auto doctor = start({"doctor", "--directory", directory_});
   doctor->ends();
   EXPECT_THAT(doctor->out(), HasSubstr("paused: " + directory_ + "/disabled exists: new firmware"));
@@ -608,7 +610,7 @@ TEST_F(Daemon, LeavesTheOwnersTraceAlone) {
   EXPECT_GE(size(), before);
   owner->signal(SIGTERM);
   EXPECT_EQ(owner->ends(), 0);
-  ASSERT_TRUE(logs(*second, "and observes: it attaches to nothing")) << second->err();
+  ASSERT_TRUE(logs(*second, "mode observe: it attaches to no process")) << second->err();
   second->signal(SIGTERM);
   EXPECT_EQ(second->ends(), 0);
   std::ifstream file{trace};
@@ -688,18 +690,19 @@ TEST_F(Daemon, GoesOnAsItsSiblingWhereTheKernelRefusesIoUring) {
   program_ = SLUICE_WITHOUT_IO_URING;
   const auto trainer = offline();
   const auto daemon = start({SLUICE_PROGRAM, "run", "--mode", "enforce", "-c", config_});
-  ASSERT_TRUE(logs(*daemon, "this program owns the node by " + directory_ + "/owner part=node\n"))
+  ASSERT_TRUE(
+      logs(*daemon, "this program owns the node (lock " + directory_ + "/owner) part=node\n"))
       << daemon->err();
 #ifdef SLUICE_WANTS_IO_URING
   EXPECT_THAT(daemon->err(), HasSubstr("sluice: the kernel refuses io_uring (Operation not "
-                                       "permitted), going on as sluice-epoll\n"));
+                                       "permitted); continuing as sluice-epoll\n"));
   EXPECT_EQ(std::filesystem::read_symlink("/proc/" + std::to_string(daemon->pid()) + "/exe"),
             std::filesystem::canonical(SLUICE_EPOLL_SIBLING));
 #endif
   const online_client client{directory_ + "/clients.sock"};
   client.begin();
   EXPECT_TRUE(becomes(*trainer, 1)) << daemon->err();
-  reload(*daemon, "reloaded: enforce");
+  reload(*daemon, "reloaded: mode enforce");
   client.end();
   EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
   daemon->signal(SIGTERM);
@@ -714,7 +717,7 @@ TEST_F(Daemon, FollowsAnOwnerAndTakesOver) {
                                 " (sluice), whose agent is process "))
       << second->err();
   second->signal(SIGUSR1);
-  EXPECT_TRUE(logs(*second, "statistics: the owner's, for this daemon follows the owner, process " +
+  EXPECT_TRUE(logs(*second, "statistics: none, because this daemon follows the owner, process " +
                                 std::to_string(first->pid())))
       << second->err();
   first->signal(SIGKILL);
@@ -725,18 +728,19 @@ TEST_F(Daemon, FollowsAnOwnerAndTakesOver) {
 
 TEST_F(Daemon, WarnsOnceWhereItsOwnerOnlyObserves) {
   const auto first = start({"run", "-c", config_});
-  ASSERT_TRUE(logs(*first, "observes: it attaches to nothing")) << first->err();
+  ASSERT_TRUE(logs(*first, "mode observe: it attaches to no process")) << first->err();
   const auto second = start({"run", "--mode", "enforce", "-c", config_});
   const std::string warning = "[warning] the owner, process " + std::to_string(first->pid()) +
                               " (sluice), only observes: nothing will be suspended";
   ASSERT_TRUE(logs(*second, warning)) << second->err();
   auto paused = start({"pause", "--directory", directory_});
   EXPECT_EQ(paused->ends(), 0) << paused->err();
-  EXPECT_THAT(paused->out(), HasSubstr("owns the node and only observes"));
+  EXPECT_THAT(paused->out(), HasSubstr("owns the node in observe mode"));
   std::filesystem::remove(directory_ + "/disabled");
   first->signal(SIGTERM);
   EXPECT_EQ(first->ends(), 0);
-  EXPECT_TRUE(logs(*second, "this program owns the node by " + directory_ + "/owner part=node\n"))
+  EXPECT_TRUE(
+      logs(*second, "this program owns the node (lock " + directory_ + "/owner) part=node\n"))
       << second->err();
   EXPECT_EQ(second->err().find(warning), second->err().rfind(warning)) << "some looks later";
   second->signal(SIGTERM);
@@ -746,17 +750,19 @@ TEST_F(Daemon, WarnsOnceWhereItsOwnerOnlyObserves) {
 TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
   auto check = start({"check", SLUICE_EXAMPLE_CONFIG});
   EXPECT_EQ(check->ends(), 0) << check->err();
-  EXPECT_THAT(check->out(), HasSubstr("sluice.toml: ok: observe (attaches to nothing), policy "
-                                      "pointer_polling:"));
+  EXPECT_THAT(check->out(),
+              HasSubstr("sluice.toml: ok: mode observe (attaches to no process), policy "
+                        "pointer_polling:"));
   std::ofstream{config_} << "[daemon]\ndirectory = \"" << directory_
                          << "/nowhere\"\nsocket_group = \"root\"\n"
                          << "[roles]\nstore = \"\"\nmay_claim_offline = { users = [] }\n";
   check = start({"check", config_});
   EXPECT_EQ(check->ends(), 0) << check->err();
-  EXPECT_THAT(check->out(),
-              AllOf(HasSubstr("not ready here: there is no directory " + directory_ + "/nowhere"),
-                    HasSubstr("socket_group of [daemon] lets gid 0 connect, but may_claim_online"),
-                    HasSubstr("no rule of [roles] can make a process offline")));
+  EXPECT_THAT(
+      check->out(),
+      AllOf(HasSubstr("not ready here: directory " + directory_ + "/nowhere does not exist"),
+            HasSubstr("socket_group of [daemon] lets gid 0 connect, but may_claim_online"),
+            HasSubstr("no rule of [roles] can make a process offline")));
   configure("mode = \"both\"\nspeed = 1\n", "min_run = \"2h\"\nmax_busy = 1\n");
   check = start({"check", config_});
   EXPECT_EQ(check->ends(), 1);
@@ -771,15 +777,17 @@ TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
     check = word == std::string{"run"} ? start({"run", "-c", config_}) : start({"check", config_});
     EXPECT_EQ(check->ends(), 1);
     EXPECT_EQ(check->err(),
-              "sluice: " + config_ + ": agent of [daemon] is /nope: there is no such program\n" +
+              "sluice: " + config_ +
+                  ": [daemon] agent = /nope: program not found; set the path of sluice-agent\n" +
                   "sluice: " + config_ +
-                  ": record of [daemon] is /nope/x.rec: there is no directory /nope\n");
+                  ": [daemon] record = /nope/x.rec: directory /nope does not exist; create it\n");
   }
   configure("record = \"/proc/x.rec\"\n");  // where nobody makes files
   check = start({"run", "-c", config_});
   EXPECT_EQ(check->ends(), 1);
-  EXPECT_THAT(check->err(),
-              HasSubstr("cannot record into /proc/x.rec: No such file or directory part=node\n"));
+  EXPECT_THAT(
+      check->err(),
+      HasSubstr("cannot write the recording /proc/x.rec: No such file or directory part=node\n"));
   check = start({"check", "/nonexistent"});
   EXPECT_EQ(check->ends(), 1);
   EXPECT_EQ(check->err(),
@@ -811,8 +819,8 @@ TEST_F(DaemonShown, SaysHowItIsAndWhy) {
   ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); })) << daemon->err();
   EXPECT_THAT(why(*trainer),
               ContainsRegex("^process " + pid +
-                            " \\(.*\\) runs: the policy fixed_timeslice[^\n]* does "
-                            "not want it held\nthe device is simulated\nrole: offline by "
+                            " \\(.*\\) is running: policy fixed_timeslice[^\n]* is "
+                            "not holding it\nthe device is simulated\nrole: offline by "
                             "AMD_QUEUE_TAG=OFFLINE_AI\n[0-9:.]+ +[0-9.]+m?s ago  attach "
                             "process " +
                             pid + ": done\n"));
@@ -823,22 +831,23 @@ TEST_F(DaemonShown, SaysHowItIsAndWhy) {
     return told.find("suspend 1 queue on GPU") != told.npos && told.find("done in") != told.npos;
   })) << why(*trainer);
   const std::string held = why(*trainer);
-  EXPECT_THAT(held, ContainsRegex("^process " + pid + " \\(.*\\) is held since [0-9:]+ \\("));
-  EXPECT_THAT(held, HasSubstr("client 'test' is busy on GPU "));
-  EXPECT_THAT(held, ContainsRegex("\n[0-9:.]+ +[0-9.]+m?s ago  held by the policy "
-                                  "fixed_timeslice[^\n]*; client 'test' began work on GPU [0-9]+"));
+  EXPECT_THAT(held, ContainsRegex("^process " + pid +
+                                  " \\(.*\\) is held by policy [^ ]+ since [0-9:]+ \\("));
+  EXPECT_THAT(held, HasSubstr("client 'test' has been busy on GPU "));
+  EXPECT_THAT(held, ContainsRegex("\n[0-9:.]+ +[0-9.]+m?s ago  policy fixed_timeslice[^ ]* "
+                                  "suspended it: client 'test' began work on GPU [0-9]+"));
   // A picture is shown for twenty times as long as it took to make: that may be from before.
   std::string status;
   EXPECT_TRUE(eventually(patience, [&] {
     status = ask({"status"})->out();
     return status.find(" 1/1 ") != status.npos;
   })) << status;
-  EXPECT_THAT(status, ContainsRegex("enforces for [0-9.a-z]+, on a simulated device\n"));
+  EXPECT_THAT(status, ContainsRegex("mode enforce, up [0-9.a-z]+, on a simulated device\n"));
   EXPECT_THAT(status, HasSubstr("policy fixed_timeslice:release=client_done,slice=20ms\n"));
   EXPECT_THAT(status, ContainsRegex("\ng[0-9]+ +offline +" + pid + " .* held .* 1/1 "));
   const std::string self = std::to_string(::getpid());
   EXPECT_THAT(status, ContainsRegex("clients: 1 \\(test pid " + self + " busy for [0-9.]+m?s\\)"));
-  EXPECT_THAT(ask({"why", self})->out(), HasSubstr("it is a client ('test'), and offline work"));
+  EXPECT_THAT(ask({"why", self})->out(), HasSubstr("is a client ('test'), and has no queues;"));
   EXPECT_THAT(ask({"status", "--json"})->out(), ContainsRegex("^\\{.*\"held\":true.*\\}\n$"));
   EXPECT_THAT(ask({"top", "--once", "--filter", "offline"})->out(), HasSubstr(pid));
   EXPECT_THAT(ask({"top", "--once", "--filter", "no-such"})->out(), Not(HasSubstr(pid)));
@@ -847,17 +856,18 @@ TEST_F(DaemonShown, SaysHowItIsAndWhy) {
   ASSERT_TRUE(becomes(*trainer, 0)) << daemon->err();
   EXPECT_TRUE(eventually(patience, [&] {
     const std::string told = why(*trainer);
-    return told.find("does not want it held\n") != told.npos &&
-           std::regex_search(told, std::regex{"let go.*; client 'test' ended work"});
+    return told.find("is not holding it\n") != told.npos &&
+           std::regex_search(told, std::regex{"resumed.*[:;] client 'test' ended work"});
   })) << why(*trainer);
-  EXPECT_THAT(ask({"why", "1"}, 1)->err(), HasSubstr("the scheduler knows no process 1: "));
-  EXPECT_THAT(ask({"why", "g0"}, 2)->err(), HasSubstr("'g0' is neither"));
+  EXPECT_THAT(ask({"why", "1"}, 1)->err(), HasSubstr("process 1 is unknown to the scheduler: "));
+  EXPECT_THAT(ask({"why", "g0"}, 2)->err(), HasSubstr("invalid target 'g0'"));
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0) << daemon->err();
-  EXPECT_THAT(ask({"status"}, 1)->err(),
-              "sluice: nobody answers at " + directory_ +
-                  "/control.sock: no 'sluice run' or other sluice::node owns a node by that "
-                  "directory; start one, or name its directory (--directory)\n");
+  EXPECT_THAT(
+      ask({"status"}, 1)->err(),
+      "sluice: no daemon answers at " + directory_ +
+          "/control.sock; start 'sluice run' or a program that embeds sluice::node, or pass "
+          "the daemon's directory with --directory\n");
 }
 
 TEST_F(DaemonShown, SaysWhatKeepsAnOfflineProcessFromBeingTouched) {
@@ -869,10 +879,9 @@ TEST_F(DaemonShown, SaysWhatKeepsAnOfflineProcessFromBeingTouched) {
   ASSERT_EQ(rank.hear(patience), "ready");
   const auto daemon = run();
   const std::string wanted =
-      "runs: offline by AMD_QUEUE_TAG=OFFLINE_AI, but its gang is not complete on this node (1 "
-      "of "
-      "2 "
-      "ranks); so it is not touched\n";
+      "is running: offline by AMD_QUEUE_TAG=OFFLINE_AI, but its gang is not complete on this node "
+      "(1 "
+      "of 2 ranks); sluice does not suspend it\n";
   EXPECT_TRUE(eventually(patience, [&] { return why(rank).find(wanted) != std::string::npos; }))
       << why(rank);
   EXPECT_THAT(ask({"status"})->out(),
@@ -893,10 +902,10 @@ TEST_F(DaemonShown, SwitchesItsPolicyUntilItReadsItsConfigurationAnew) {
   const auto used = ask({"policy", "--use", "slo:request.p99=300ms"});
   EXPECT_THAT(used->out(),
               ContainsRegex("^the daemon runs slo:[^\n]*request\\.p99=300ms[^\n]* until "
-                            "its configuration is read anew or it ends\n$"));
-  EXPECT_TRUE(logs(*daemon, "chose the policy slo:")) << daemon->err();
+                            "it reloads its configuration or exits\n$"));
+  EXPECT_TRUE(logs(*daemon, " selected by user ")) << daemon->err();
   EXPECT_THAT(ask({"policy"})->out(),
-              ContainsRegex("\nthe daemon runs slo:[^\n]*, chosen by user "));
+              ContainsRegex("\nthe daemon runs slo:[^\n]*, selected by user "));
   client.begin();
   std::this_thread::sleep_for(300ms);
   EXPECT_EQ(view_.process(trainer->pid()).suspended_queues, 0U)
@@ -908,7 +917,7 @@ TEST_F(DaemonShown, SwitchesItsPolicyUntilItReadsItsConfigurationAnew) {
   EXPECT_THAT(ask({"policy", "--use", "fixed_timeslice:slice=99h"}, 1)->err(), HasSubstr("slice"));
   EXPECT_THAT(ask({"policy", "--use", "/tmp/some.so"}, 1)->err(), HasSubstr("/tmp/some.so"));
   EXPECT_THAT(ask({"policy", "--use", "slo:request.p99=300ms,profile=/x.toml"}, 1)->err(),
-              HasSubstr("profile is for the configuration"));
+              HasSubstr("parameter profile: accepted only in a configuration file"));
   client.end();
 }
 
@@ -921,15 +930,15 @@ TEST_F(DaemonShown, PausesAtOnce) {
   client.begin();
   ASSERT_TRUE(becomes(*trainer, 1)) << daemon->err();
   EXPECT_THAT(ask({"pause", "--why", "new disks"})->out(),
-              HasSubstr("'sluice unpause --directory " + directory_ + "' ends that"));
+              HasSubstr("'sluice unpause --directory " + directory_ + "' ends the pause"));
   EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
   EXPECT_THAT(daemon->err(),
               ContainsRegex("paused: everything runs [^\n]*\\(new disks\\) part=node"));
   EXPECT_TRUE(std::filesystem::exists(directory_ + "/disabled"));
   EXPECT_THAT(ask({"status"})->out(), HasSubstr("PAUSED: everything runs (new disks)\n"));
-  EXPECT_THAT(why(*trainer), HasSubstr("runs: the node is paused: new disks\n"));
-  EXPECT_EQ(ask({"unpause"})->out(), "not paused any more\n");
-  EXPECT_EQ(ask({"unpause"})->out(), "it was not paused\n");
+  EXPECT_THAT(why(*trainer), HasSubstr("is running: the node is paused: new disks\n"));
+  EXPECT_EQ(ask({"unpause"})->out(), "the pause has ended\n");
+  EXPECT_EQ(ask({"unpause"})->out(), "the node was not paused\n");
   EXPECT_TRUE(becomes(*trainer, 1)) << daemon->err();
   client.end();
 }
@@ -943,7 +952,7 @@ TEST_F(DaemonShown, SaysThatTheDriverIsGone) {
   device_.stop(SIGKILL);
   ASSERT_TRUE(logs(*daemon, "the driver is gone: cannot read ")) << daemon->err();
   EXPECT_TRUE(eventually(patience, [&] {
-    return testing::Matches(HasSubstr("failures: the driver is gone, "))(ask({"status"})->out());
+    return testing::Matches(HasSubstr("failures: the driver is gone: "))(ask({"status"})->out());
   }));
   EXPECT_THAT(ask({"status", "--json"})->out(), HasSubstr("\"driver_gone\":true"));
 }
@@ -955,11 +964,13 @@ TEST_F(DaemonShown, NamesWhatItsLinesAreAboutByKeys) {
   const auto daemon = run();
   ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); })) << daemon->err();
   (void)ask({"policy", "--use", "fixed_timeslice:slice=7ms"});
-  EXPECT_TRUE(logs(*daemon, "chose the policy fixed_timeslice:")) << daemon->err();
-  EXPECT_THAT(daemon->err(),
-              ContainsRegex("chose the policy [^\n]* pid=[0-9]+ user=0 part=node\n"));
+  EXPECT_TRUE(logs(*daemon, " selected by user ")) << daemon->err();
+  EXPECT_THAT(
+      daemon->err(),
+      ContainsRegex("policy fixed_timeslice:[^\n]* selected by user [^\n]* pid=[0-9]+ user=0 "
+                    "part=node\n"));
   reload(*daemon, "reloaded: ");
-  EXPECT_THAT(daemon->err(), ContainsRegex("the policy is fixed_timeslice:[^\n]*, and was "
+  EXPECT_THAT(daemon->err(), ContainsRegex("policy changed to fixed_timeslice:[^\n]*; before: "
                                            "fixed_timeslice:[^\n]*slice=7ms"));
   std::istringstream lines{daemon->err()};
   int named = 0;
@@ -982,7 +993,7 @@ TEST_F(DaemonShown, PausesAtOnceAlsoWhereTheDaemonHangs) {
   const auto before = std::chrono::steady_clock::now();
   EXPECT_THAT(ask({"pause"})->out(), HasSubstr("paused: "));
   EXPECT_TRUE(std::filesystem::exists(directory_ + "/disabled"));
-  EXPECT_EQ(ask({"unpause"})->out(), "not paused any more\n");
+  EXPECT_EQ(ask({"unpause"})->out(), "the pause has ended\n");
   EXPECT_LT(since(before), 4s);
   daemon->signal(SIGCONT);
 }
@@ -1096,7 +1107,7 @@ TEST_F(DaemonShown, IsWatchedAndSteeredInATerminal) {
   top.type("f\x7f\x7f\x7f\x7f\x7f\x7f\r");
   EXPECT_TRUE(top.shows(" " + pid + " "));
   top.type("?");
-  EXPECT_TRUE(top.shows("end the pause; asks first"));
+  EXPECT_TRUE(top.shows("end the pause; asks to confirm"));
   top.type("?s");
   EXPECT_TRUE(top.shows("(by time off)"));
   top.type("pn");
@@ -1109,11 +1120,11 @@ TEST_F(DaemonShown, IsWatchedAndSteeredInATerminal) {
   EXPECT_TRUE(top.shows("policy fixed_timeslice"));
   EXPECT_FALSE(std::filesystem::exists(directory_ + "/disabled"));
   top.type("Pfixed_timeslice:slice=7ms\r");
-  EXPECT_TRUE(top.shows("slice=7ms, chosen by user 0"));
+  EXPECT_TRUE(top.shows("slice=7ms, selected by user 0"));
   top.type("Pnonesuch\r");
-  EXPECT_TRUE(top.shows("nonesuch;"));
+  EXPECT_TRUE(top.shows("nonesuch';"));
   top.resize(10, 40);
-  EXPECT_TRUE(top.shows("lines more"));
+  EXPECT_TRUE(top.shows("more lines"));
   const std::string small = top.page();
   EXPECT_EQ(std::count(small.begin(), small.end(), '\n'), 9) << small;
   top.type("q");
@@ -1172,7 +1183,7 @@ TEST_F(DaemonShown, GivesTheTerminalBackWhateverEndsIt) {
   ASSERT_TRUE(top.shows("q quit"));
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->ends(), 0);
-  EXPECT_TRUE(top.shows("nobody answers at ")) << "and it goes on";
+  EXPECT_TRUE(top.shows("no daemon answers at ")) << "and it goes on";
   top.type("\x03");
   EXPECT_EQ(top.ends(), 0);
   EXPECT_TRUE(top.restored());

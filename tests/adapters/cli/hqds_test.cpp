@@ -65,7 +65,7 @@ TEST(HqdsSlots, AreAProcesssWhereOneDescriptorFits) {
   EXPECT_EQ(taken[1].pid, 0) << "two processes have a ring at that address";
 
   const auto text = hqds_text(slots, taken, node(), 0);
-  EXPECT_THAT(text, HasSubstr("GPU 0: 2 of 3 compute slots taken\n"));
+  EXPECT_THAT(text, HasSubstr("GPU 0: 2 of 3 compute slots in use\n"));
   EXPECT_THAT(text, HasSubstr("GPU  XCC  PIPE  SLOT  VMID  PRIO  BACKLOG   PID  COMMAND\n"
                               "  0    0     0     0     8     0        5  4242  train\n"
                               "  0    0     0     2     9     0        5     -  -\n"));

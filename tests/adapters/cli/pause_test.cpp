@@ -51,9 +51,10 @@ class SluicePause : public testing::Test {
 
 TEST_F(SluicePause, SaysThatNobodyOwnsANodeThere) {
   const auto run = pause(1);
-  EXPECT_THAT(run->err(), StartsWith("sluice: nobody owns a node here (" + where_.owner() +
-                                     "); a node that starts with this directory will not act "
-                                     "until 'sluice unpause --directory " +
+  EXPECT_THAT(run->err(), StartsWith("sluice: " + where_.owner() +
+                                     ": no program owns the node with this directory; programs "
+                                     "that start with it suspend nothing until 'sluice unpause "
+                                     "--directory " +
                                      where_.directory + "'"));
   EXPECT_TRUE(paused_why(where_)) << "whoever comes is paused";
 }
@@ -63,7 +64,7 @@ TEST_F(SluicePause, NamesAgentsThatItDoesNotPause) {
   std::filesystem::copy_file("/bin/sleep", agent);
   const command acts{agent, {"100"}, {}};
   EXPECT_TRUE(eventually(std::chrono::seconds{10}, [&] {
-    return testing::Matches(ContainsRegex("not paused are those [^\n]*process [^)]*" +
+    return testing::Matches(ContainsRegex("are not paused \\(sluice-agent, process [^)]*" +
                                           std::to_string(acts.pid())))(pause(1)->err());
   }));
 }
@@ -73,16 +74,16 @@ TEST_F(SluicePause, SaysWhetherTheOwnerObeys) {
     const auto lock = own(node_lock::kind::node);
     const auto run = pause(0);
     EXPECT_THAT(run->out(), HasSubstr("\n" + self()));
-    EXPECT_THAT(run->out(), HasSubstr(") owns the node and obeys\n"));
+    EXPECT_THAT(run->out(), HasSubstr(") owns the node and obeys the pause\n"));
   }
   {
     const auto lock = own(node_lock::kind::observing);
-    EXPECT_THAT(pause(0)->out(), HasSubstr(") owns the node and only observes"));
+    EXPECT_THAT(pause(0)->out(), HasSubstr(") owns the node in observe mode: "));
   }
   const auto lock = own(node_lock::kind::scheduler);
   const auto run = pause(1);
   EXPECT_THAT(run->err(), StartsWith("sluice: " + self()));
-  EXPECT_THAT(run->err(), HasSubstr(") owns the node and does not obey"));
+  EXPECT_THAT(run->err(), HasSubstr(") owns the node and ignores the pause"));
 }
 
 TEST_F(SluicePause, KeepsAReasonUnlessItHearsAnother) {
@@ -90,17 +91,17 @@ TEST_F(SluicePause, KeepsAReasonUnlessItHearsAnother) {
   (void)ended({"pause", "--why", "new firmware"}, 0);
   EXPECT_THAT(pause(0)->out(), ContainsRegex("^already paused since 20[0-9-]+ [0-9:]+: new "
                                              "firmware; 'sluice unpause --directory " +
-                                             where_.directory + "' ends that\n"));
+                                             where_.directory + "' ends the pause\n"));
   EXPECT_EQ(paused_why(where_), "new firmware");
   (void)ended({"pause", "--why", "new disks"}, 0);
   EXPECT_EQ(paused_why(where_), "new disks");
-  EXPECT_EQ(ended({"unpause"}, 0)->out(), "not paused any more\n");
-  EXPECT_EQ(ended({"unpause"}, 0)->out(), "it was not paused\n");
+  EXPECT_EQ(ended({"unpause"}, 0)->out(), "the pause has ended\n");
+  EXPECT_EQ(ended({"unpause"}, 0)->out(), "the node was not paused\n");
 }
 
 TEST_F(SluicePause, TakesOneLineAsTheReason) {
   for (const std::string& why : {std::string{"one\ntwo"}, std::string(201, 'x')})
-    EXPECT_THAT(ended({"pause", "--why", why}, 2)->err(), HasSubstr("must be one line"));
+    EXPECT_THAT(ended({"pause", "--why", why}, 2)->err(), HasSubstr("expected one line"));
   EXPECT_FALSE(paused_why(where_));
 }
 
@@ -109,7 +110,8 @@ TEST_F(SluicePause, MakesNoDirectory) {
   EXPECT_EQ(pause(1)->err(),
             "sluice: cannot write " + where_.disabled() + ": No such file or directory\n");
   EXPECT_EQ(ended({"unpause"}, 1)->err(),
-            "sluice: there is no directory " + where_.directory + "\n");
+            "sluice: " + where_.directory +
+                ": no such directory; name the directory of the node with --directory\n");
   EXPECT_FALSE(std::filesystem::exists(where_.directory));
 }
 

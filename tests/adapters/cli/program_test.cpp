@@ -81,7 +81,7 @@ TEST(SluiceQueues, ShowsTheRoleThatASchedulerWouldGive) {
   EXPECT_EQ(shown.err, "");
   std::ofstream{rules} << "[rolls]\nstore = \"\"\n";
   EXPECT_EQ(run(device, {"queues", "--config", rules}).err,
-            "sluice: warning: " + rules + " has no table [roles]: the default rules hold\n");
+            "sluice: warning: " + rules + ": no table [roles]; using the default rules\n");
   EXPECT_THAT(missing.err, HasSubstr("rules.toml.not"));
 }
 
@@ -89,7 +89,7 @@ TEST(SluiceQueues, SaysWhatIsNotThere) {
   const simulated_device device;
   const auto wrong = run(device, {"queues", "--gpu", "17"});
   EXPECT_EQ(wrong.code, 1);
-  EXPECT_EQ(wrong.err, "sluice: --gpu 17: no such GPU; 'sluice queues' lists them\n");
+  EXPECT_EQ(wrong.err, "sluice: --gpu 17: no such GPU; 'sluice queues' lists the GPUs\n");
   const auto user = run(device, {"queues", "--user", "no-such-user"});
   EXPECT_EQ(user.code, 1);
   EXPECT_EQ(user.err, "sluice: --user no-such-user: no such user\n");
@@ -101,7 +101,7 @@ TEST(SluiceQueues, SaysWhatIsNotThere) {
     const auto unitless =
         run(device, {words.substr(0, words.find(' ')), words.substr(words.find(' ') + 1), "10"});
     EXPECT_EQ(unitless.code, 2);
-    EXPECT_THAT(unitless.err, ContainsRegex("'10' is no time from [^\n]+, such as [0-9]+ms or 2s"));
+    EXPECT_THAT(unitless.err, ContainsRegex("invalid duration '10': expected [0-9]+m?s to 1h"));
   }
 
   command nowhere{program, {"queues"}, {"SLUICE_KFD_SYSFS=/nonexistent/kfd"}};
@@ -204,7 +204,7 @@ TEST_F(SluiceSuspend, LetsGoWhenAskedByResume) {
   EXPECT_THAT(seen.out, ContainsRegex("suspended.*\n.*suspended"));
   const auto done = run({"resume", pid()});
   EXPECT_EQ(done.code, 0) << done.err;
-  EXPECT_THAT(done.out, HasSubstr("everything of it runs again"));
+  EXPECT_THAT(done.out, HasSubstr("all of its queues run again"));
   EXPECT_EQ(holder.ends(), 0) << holder.err();
   EXPECT_TRUE(target_.runs());
 }
@@ -246,7 +246,7 @@ TEST_F(SluiceSuspend, NamesOnlyTheQueuesThatAreGiven) {
   EXPECT_TRUE(target_.runs()) << "queue 0 was not named";
   holder.signal(SIGINT);
   EXPECT_EQ(holder.ends(), 1) << "one of the two was not suspended";
-  EXPECT_THAT(holder.err(), HasSubstr("it has no such queue"));
+  EXPECT_THAT(holder.err(), HasSubstr("the process has no such queue"));
 }
 
 TEST_F(SluiceSuspend, EndsForScriptsWhenNothingCouldBeSuspended) {
@@ -321,7 +321,7 @@ TEST_F(SluiceSuspend, TellsScriptsOfEveryChange) {
 }
 
 TEST_F(SluiceSuspend, GivesOneReasonForAQueueThatIsNotThere) {
-  const std::string reason = "it has no such queue; 'sluice queues' lists them";
+  const std::string reason = "the process has no such queue; 'sluice queues' lists its queues";
   const auto wrong = run({"suspend", pid(), "42"});
   EXPECT_EQ(wrong.code, 1);
   EXPECT_THAT(wrong.out, HasSubstr("not suspended\n"));
@@ -365,9 +365,9 @@ TEST_F(SluiceSuspend, IsNamedWhereItDoesNotAnswer) {
   holder.signal(SIGSTOP);
   auto asked = start({"resume", pid()});
   EXPECT_EQ(asked.ends(60s), 1);
-  EXPECT_THAT(asked.err(),
-              HasSubstr("process " + std::to_string(holder.pid()) + ", which holds process " +
-                        pid() + ", is a 'sluice suspend' that does not answer"));
+  EXPECT_THAT(asked.err(), HasSubstr("process " + std::to_string(holder.pid()) +
+                                     ", the 'sluice suspend' that holds process " + pid() +
+                                     ", does not answer"));
   holder.signal(SIGCONT);
   EXPECT_EQ(holder.ends(), 0) << "the request was waiting: " << holder.err();
 }
@@ -394,7 +394,7 @@ TEST_F(SluiceSuspend, IsNamedWhereItCannotBeAsked) {
   const auto asked = run({"resume", pid()});
   EXPECT_EQ(asked.code, 1);
   EXPECT_THAT(asked.err, HasSubstr("is held by process " + std::to_string(holder.pid()) +
-                                   ", a 'sluice suspend' that cannot be asked"));
+                                   ", a 'sluice suspend' that cannot be reached"));
   EXPECT_TRUE(target_.stands_still());
   holder.signal(SIGTERM);
   EXPECT_EQ(holder.ends(), 0) << holder.err();
@@ -450,7 +450,7 @@ TEST_F(SluiceSuspend, TellsAnotherUserWhoMayResume) {
     EXPECT_EQ(refused.code, 1);
     EXPECT_EQ(refused.err, "sluice: process " + std::to_string(holder.pid()) +
                                ", which holds process " + pid() +
-                               ", says: it was started by user 0; ask as that user or root\n");
+                               ", refused: run this command as user 0 or root\n");
   }
   EXPECT_TRUE(target_.stands_still());
   holder.signal(SIGINT);
@@ -463,7 +463,7 @@ TEST(SluiceRoles, SayWhoMayWriteTheStore) {
   const std::string mine = other.directory() + "/mine";
   std::filesystem::create_directory(mine);
   const auto denied = "sluice: cannot change the role store " + mine + "/roles: cannot open " +
-                      mine + "/roles.lock: Permission denied; to write in " + mine + " takes ";
+                      mine + "/roles.lock: Permission denied; only ";
   const auto missing = mine + "/below/roles";
   for (const auto& words : std::vector<std::vector<std::string>>{
            {"release", self}, {"role", "set", "--pid", self, "online"}}) {
@@ -473,14 +473,15 @@ TEST(SluiceRoles, SayWhoMayWriteTheStore) {
     };
     auto refused = in(mine + "/roles");
     EXPECT_EQ(refused.code, 1);
-    EXPECT_EQ(refused.err, denied + "root\n");
+    EXPECT_EQ(refused.err, denied + "root may write in " + mine + "\n");
     refused = in(missing);
     EXPECT_EQ(refused.code, 1);
     EXPECT_EQ(refused.err, "sluice: cannot change the role store " + missing +
-                               ": cannot make its directory " + mine +
-                               "/below: Permission denied; run as root, or name another store\n");
+                               ": cannot create its directory " + mine +
+                               "/below: Permission denied; run as root, or configure another "
+                               "store\n");
     ::chown(mine.c_str(), 4712, 0);
-    EXPECT_EQ(in(mine + "/roles").err, denied + "user 4712 or root\n");
+    EXPECT_EQ(in(mine + "/roles").err, denied + "user 4712 or root may write in " + mine + "\n");
   }
 }
 
@@ -505,9 +506,9 @@ TEST(SluiceSuspendUntraced, IsFoundByResumeAndQueues) {
 
   command second{program, {"suspend", pid}, device.environment()};
   EXPECT_EQ(second.ends(), 1);
-  EXPECT_THAT(second.err(), HasSubstr("is held by process " + std::to_string(holder.pid()) +
-                                      " already, a 'sluice suspend'; 'sluice resume " + pid +
-                                      "' makes that let go\n"));
+  EXPECT_THAT(second.err(), HasSubstr("is already held by 'sluice suspend' (process " +
+                                      std::to_string(holder.pid()) + "); run 'sluice resume " +
+                                      pid + "' first\n"));
   EXPECT_TRUE(target.stands_still()) << "the second one disturbed the first";
 
   EXPECT_EQ(run(device, {"resume", pid, "0"}).code, 0);
@@ -552,7 +553,7 @@ TEST_F(SluiceSuspend, IsFoundBesideAStrangerWhoClaimsToBeIt) {
   ASSERT_TRUE(one.there() && two.there() && longest.there());
   const auto nobody = run({"resume", pid()});
   EXPECT_EQ(nobody.code, 1);
-  EXPECT_THAT(nobody.err, HasSubstr("no 'sluice suspend' of this network namespace holds"));
+  EXPECT_THAT(nobody.err, HasSubstr("no 'sluice suspend' in this network namespace holds"));
   auto holder = start({"suspend", pid()});
   ASSERT_TRUE(holder.says("held by process")) << holder.err();
   EXPECT_EQ(run({"resume", pid()}).code, 0);
@@ -589,10 +590,9 @@ TEST_F(SluiceSuspend, IsNotWhatReleaseMakesLetGo) {
   const std::string store = device_.root() + "/roles";
   const auto refused = run({"release", pid(), "--store", store});
   EXPECT_EQ(refused.code, 1);
-  EXPECT_EQ(refused.err, "sluice: process " + pid() + " is held by process " +
+  EXPECT_EQ(refused.err, "sluice: process " + pid() + " is held by 'sluice suspend' (process " +
                              std::to_string(holder.pid()) +
-                             ", a 'sluice suspend' and no scheduler; 'sluice resume " + pid() +
-                             "' makes that let go\n");
+                             "), not by a scheduler; run 'sluice resume " + pid() + "' instead\n");
   EXPECT_FALSE(std::filesystem::exists(store));
   EXPECT_TRUE(target_.stands_still());
   holder.signal(SIGINT);
@@ -605,13 +605,14 @@ TEST_F(SluiceSuspend, SaysWhyItCannot) {
   EXPECT_EQ(none.err, "sluice: there is no process 4194304\n");
   const auto unheld = run({"resume", pid()});
   EXPECT_EQ(unheld.code, 1);
-  EXPECT_THAT(unheld.err, HasSubstr("no 'sluice suspend' of this network namespace holds process " +
-                                    pid() + ", and nobody traces it"));
+  EXPECT_THAT(unheld.err, HasSubstr("no 'sluice suspend' in this network namespace holds process " +
+                                    pid() + ", and no process traces it"));
   for (const char* wrong : {"soon", "0s", "86401s"}) {
     const auto refused = run({"suspend", pid(), "--for", wrong});
     EXPECT_EQ(refused.code, 2) << wrong;
-    EXPECT_EQ(refused.err, "sluice: --for: '" + std::string{wrong} +
-                               "' is no time up to 24h; e.g. 30s, 10min or 2h (see --help)\n");
+    EXPECT_EQ(refused.err, "sluice: --for: invalid duration '" + std::string{wrong} +
+                               "': expected more than 0s, up to 24h, e.g. 30s, 10min or 2h (see "
+                               "--help)\n");
   }
   EXPECT_EQ(run({"suspend"}).code, 2);
 
@@ -619,11 +620,11 @@ TEST_F(SluiceSuspend, SaysWhyItCannot) {
   ASSERT_TRUE(holder.says("held by process")) << holder.err();
   const auto second = run({"suspend", pid()});
   EXPECT_EQ(second.code, 1);
-  EXPECT_THAT(
-      second.err,
-      ContainsRegex("^sluice: process " + pid() + " \\([^)]+\\) is held by process " +
-                    std::to_string(holder.pid()) + " already, a 'sluice suspend'; 'sluice resume " +
-                    pid() + "' makes that let go\n$"));
+  EXPECT_THAT(second.err,
+              ContainsRegex("^sluice: process " + pid() +
+                            " \\([^)]+\\) is already held by 'sluice suspend' \\(process " +
+                            std::to_string(holder.pid()) + "\\); run 'sluice resume " + pid() +
+                            "' first\n$"));
   EXPECT_TRUE(target_.stands_still()) << "the second one disturbed the first";
   holder.signal(SIGINT);
   EXPECT_EQ(holder.ends(), 0);
@@ -634,7 +635,7 @@ TEST(SluiceDoctor, FindsThatTheSimulatedDeviceCanBePreempted) {
   const auto shown = run(device, {"doctor"});
   EXPECT_EQ(shown.code, 0) << shown.out << shown.err;
   EXPECT_THAT(shown.out, HasSubstr("driver: KFD 1.17\n"));
-  EXPECT_THAT(shown.out, HasSubstr("batch commands: not offered: a stock driver"));
+  EXPECT_THAT(shown.out, HasSubstr("batch commands: not available (stock driver)"));
   EXPECT_THAT(shown.out, HasSubstr("nothing blocks preemption\n"));
   const auto json = run(device, {"doctor", "--json"});
   EXPECT_EQ(json.code, 0);
@@ -657,7 +658,7 @@ TEST(SluiceHqds, ShowsTheSlotsOfTheDriversFile) {
   std::filesystem::copy_file(SLUICE_HQDS_SAMPLE, directory + "/hqds");
   command shown{program, {"hqds"}, there};
   EXPECT_EQ(shown.ends(), 0) << shown.err();
-  EXPECT_THAT(shown.out(), HasSubstr("1 of 2 compute slots taken"));
+  EXPECT_THAT(shown.out(), HasSubstr("1 of 2 compute slots in use"));
   EXPECT_EQ(shown.err(), "");
 
   command pictures{program, {"hqds", "--watch", "20ms"}, there};
@@ -707,7 +708,7 @@ TEST(SluiceHqds, ShowsWhoseQueuesRunOnTheSimulatedDevice) {
   const auto shown = run(device, {"hqds"});
   EXPECT_EQ(shown.code, 0) << shown.err;
   EXPECT_EQ(shown.err, "") << "every line of the device's file is understood";
-  EXPECT_THAT(shown.out, HasSubstr("GPU 0: 3 of 8 compute slots taken\n"));
+  EXPECT_THAT(shown.out, HasSubstr("GPU 0: 3 of 8 compute slots in use\n"));
   const auto rows_of = [](const std::string& text, pid_t pid) {
     int rows = 0;
     const std::string column = " " + std::to_string(pid) + "  ";
@@ -772,10 +773,9 @@ TEST(SluiceQueues, ShowsMemoryAndWarnsWhenItIsNearlyAllInUse) {
   ASSERT_EQ(allocate(310), 0);
   const auto full = run(device, {"queues"});
   EXPECT_EQ(full.code, 0);
-  EXPECT_EQ(
-      full.err,
-      "sluice: warning: GPU 0: 910M of 1000M VRAM are in use; suspending frees none of it, so "
-      "end a process or make it smaller\n");
+  EXPECT_EQ(full.err,
+            "sluice: warning: GPU 0: 910M of 1000M VRAM in use; suspending frees no memory: end a "
+            "process, or reduce its memory\n");
   const auto json = boost::json::parse(run(device, {"queues", "--json"}).out);
   EXPECT_EQ(json.at("gpus").at(0).at("vram_bytes").to_number<std::uint64_t>(), 1000U << 20U);
   EXPECT_EQ(json.at("gpus").at(0).at("vram_used_bytes").to_number<std::uint64_t>(), 910U << 20U);
@@ -851,7 +851,7 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
   EXPECT_THAT(wrong.err(), HasSubstr(profiles()));
   command unnamed{program, {"sim", "--root", ""}, {}};
   EXPECT_EQ(unnamed.ends(), 2);
-  EXPECT_THAT(unnamed.err(), HasSubstr("'' is no directory; name one"));
+  EXPECT_THAT(unnamed.err(), HasSubstr("invalid directory '': name a directory"));
 }
 
 TEST(SluiceSim, ListsTheProfilesThatThereAre) {
@@ -879,21 +879,22 @@ TEST(Sluice, TakesPidsAndQueueIdsAsWholeNumbersOnly) {
       all.push_back(wrong);
       command refused{program, all, {}};
       EXPECT_EQ(refused.ends(), 2) << words[0] << " " << wrong;
-      EXPECT_THAT(refused.err(), HasSubstr("'" + wrong +
-                                           "' is no process id, which is a whole "
-                                           "number from 1 to 4194304 (see --help)\n"));
+      EXPECT_THAT(refused.err(), HasSubstr("invalid process id '" + wrong +
+                                           "': expected a whole number from 1 to 4194304 (see "
+                                           "--help)\n"));
     }
   }
   for (const char* verb : {"suspend", "resume"}) {
     command refused{program, {verb, "1", "0x10"}, {}};
     EXPECT_EQ(refused.ends(), 2);
-    EXPECT_THAT(refused.err(), HasSubstr("'0x10' is no queue id"));
+    EXPECT_THAT(refused.err(), HasSubstr("invalid queue id '0x10': expected "));
   }
   command gpus{program, {"sim", "--gpus", "65"}, {}};
   EXPECT_EQ(gpus.ends(), 2);
-  EXPECT_EQ(gpus.err(),
-            "sluice: --gpus: '65' is no number of GPUs, which is a whole number from 1 to 64 (see "
-            "--help)\n");
+  EXPECT_EQ(
+      gpus.err(),
+      "sluice: --gpus: invalid number of GPUs '65': expected a whole number from 1 to 64 (see "
+      "--help)\n");
 }
 
 TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
@@ -901,12 +902,12 @@ TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
       "doctor, queues, hqds, role, suspend, resume, release, breaker, run, check, status, top, "
       "why, pause, unpause, jobs, sim, policy, lab, replay, analyze, accept (see --help)\n";
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
-      {{"foo"}, "there is no subcommand 'foo'; there are " + all},
-      {{"foo", "--bar", "1"}, "there is no subcommand 'foo'; there are " + all},
-      {{}, "a subcommand is missing; there are " + all},
-      {{"--foo"}, "there is no option '--foo' (see --help)\n"},
-      {{"role", "foo"}, "there is no subcommand 'foo'; there are set, clear, list (see --help)\n"},
-      {{"role"}, "a subcommand is missing; there are set, clear, list (see --help)\n"},
+      {{"foo"}, "unknown subcommand 'foo'; available: " + all},
+      {{"foo", "--bar", "1"}, "unknown subcommand 'foo'; available: " + all},
+      {{}, "missing subcommand; available: " + all},
+      {{"--foo"}, "unknown option '--foo' (see --help)\n"},
+      {{"role", "foo"}, "unknown subcommand 'foo'; available: set, clear, list (see --help)\n"},
+      {{"role"}, "missing subcommand; available: set, clear, list (see --help)\n"},
   };
   for (const auto& [words, sentence] : wrong) {
     command refused{program, words, {}};
@@ -919,7 +920,7 @@ TEST(SluiceJobs, SaysWhatToDoWhereThereIsNoFile) {
   command jobs{program, {"jobs", "/nonexistent/jobs"}, {}};
   EXPECT_EQ(jobs.ends(), 1);
   EXPECT_THAT(jobs.err(),
-              HasSubstr("/nonexistent/jobs: cannot be read: No such file or directory"));
+              HasSubstr("/nonexistent/jobs: cannot read the jobs file: No such file or directory"));
   EXPECT_THAT(jobs.err(), HasSubstr("set jobs = \"/nonexistent/jobs\" in [daemon]"));
 }
 

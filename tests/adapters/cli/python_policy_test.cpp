@@ -309,12 +309,12 @@ sluice_get_policy_plugin = s.export("mine", "all of it", [
 }
 
 TEST_F(PythonPolicy, ThatCannotBeLoadedIsRefusedWithTheLine) {
-  EXPECT_EQ(refusal("x = 1\n"), ": it does not define sluice_get_policy_plugin()");
+  EXPECT_EQ(refusal("x = 1\n"), ": the file does not define sluice_get_policy_plugin()");
   EXPECT_EQ(refusal("x = 1\ny = (\n"), ":2: '(' was never closed");
   EXPECT_EQ(refusal("\nimport nonesuch\n"), ":2: ModuleNotFoundError: No module named 'nonesuch'");
   EXPECT_EQ(refusal("import sluice_policy as s\n"
                     "sluice_get_policy_plugin = s.export('Mine', '', [], None)\n"),
-            ": has the name \"Mine\"; it must be of lower case letters, digits and _");
+            ": has the name \"Mine\"; a name must consist of lower-case letters, digits and _");
   std::string message;
   EXPECT_FALSE(load_policy_file("/nonexistent/mine.py", message));
   EXPECT_EQ(message, "/nonexistent/mine.py: No such file or directory");

@@ -184,7 +184,7 @@ TEST(QueuesText, ShowsWhoseQueuesTheDriverHasTakenOff) {
 TEST(QueuesText, TellsAnEmptyFilterFromAnUnusedNode) {
   auto node = two_gpus();
   node.processes.clear();
-  EXPECT_THAT(queues_text(node, {}, 0), HasSubstr("no process uses them\n"));
+  EXPECT_THAT(queues_text(node, {}, 0), HasSubstr("no process uses a GPU\n"));
   EXPECT_THAT(queues_text(node, {.unfiltered = 2}, 0),
               HasSubstr("2 processes use the driver, but none matches the filter\n"));
 }

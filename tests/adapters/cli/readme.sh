@@ -37,7 +37,7 @@ for _ in $(seq 500); do
 done
 eval "$(block 3 | sed "s/PID/$pid/")" | tee third
 grep -Eq "^ *$pid .* suspended " third
-grep -q "everything of it runs again" third
+grep -q "all of its queues run again" third
 wait "$holder"
 cat held
 grep -q "process $pid runs again" held
@@ -81,7 +81,7 @@ awk '/^## What is it doing/ {on=1} on && /^```$/ {exit} inside {print} on && /^`
 [ "$(grep -c '^sluice' commands)" = 4 ]
 bash -euo pipefail commands >shown
 cat shown
-grep -q "^sluice .*, observes, touches nothing" shown
+grep -q "^sluice .*, mode observe (suspends nothing)" shown
 grep -q "^process $pid (offline_demo) " shown
 [ "$(grep -c "^g[0-9]* .* $pid " shown)" = 2 ]
 grep -q "^the daemon runs fixed_timeslice:.*slice=5ms until" shown
@@ -91,11 +91,11 @@ wait "$daemon"
 
 # Given back for some time, and taken back. The store is the machine's otherwise.
 export SLUICE_ROLES="store = '$work/roles'"
-awk '/^## Giving/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |
+awk '/^## Give/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |
   sed "s/PID/$pid/" >commands
 [ "$(grep -c 'sluice release' commands)" = 2 ]
 bash -euo pipefail commands >given
-grep -q "process $pid is left alone for 30min" given
+grep -q "process $pid is released for 30min" given
 grep -q "schedulers manage process $pid again" given
 
 # Roles by hand, and a process that is not paused stays as it is: adapters/kfd.
@@ -161,9 +161,9 @@ sed '1!d' commands | grep -qx 'examples/with_simulated_gpu.sh bash'
 # -e is of the test: the page's commands shall succeed.
 (sed '1s/$/ -eo pipefail/' commands | env -u SLUICE_ROLES SLUICE_SIM="$work/build/release/bin/sluice-sim" bash -eo pipefail) >daemon
 cat daemon
-grep -q '^node.toml: ok: enforce' daemon
+grep -q '^node.toml: ok: mode enforce' daemon
 grep -q '^113 requests, 0 unfinished' daemon
 grep -q '^connected: online' daemon
-grep -Eq '^sluice .*, enforces for ' daemon
+grep -Eq '^sluice .*, mode enforce, up ' daemon
 grep -Eq '^process [0-9]+ \(offline_demo\) ' daemon
 grep -Eq '^offline_demo \(.*suspended .* [1-9][0-9]* times' daemon

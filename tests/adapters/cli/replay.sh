@@ -36,12 +36,12 @@ refused() {
   [ $code = "$2" ] && [ "$(wc -l <said)" = 1 ] && grep -qF -- "$wanted" said ||
     { echo "refused: ${*:3} gave $code and:"; cat said; exit 1; }
 }
-refused "there is no policy none; there is " 2 live.rec --policy none
-refused "missing.rec: cannot be opened: No such file" 1 missing.rec
+refused "unknown policy 'none'; available: " 2 live.rec --policy none
+refused "cannot open missing.rec: No such file" 1 missing.rec
 sed '9s/"t"/"u"/' live.rec >damaged.rec
-refused "damaged.rec:9: the recording is damaged: t is missing" 1 damaged.rec
-refused "'5' is no time" 2 live.rec --suspend-cost 5
-refused "no-such-folder/1.csv: cannot be written: No such file" 1 live.rec --csv-decisions no-such-folder/1.csv
+refused "damaged.rec:9: the recording is damaged: field 't' is missing" 1 damaged.rec
+refused "invalid duration '5'" 2 live.rec --suspend-cost 5
+refused "cannot write no-such-folder/1.csv: No such file" 1 live.rec --csv-decisions no-such-folder/1.csv
 grep -v '"is":"mark"' live.rec >unmarked.rec
 refused "--policy slo:ttft.p99=1s needs clients that mark ttft: unmarked.rec has no such marks; " 2 unmarked.rec --policy slo:ttft.p99=1s
 
@@ -49,7 +49,7 @@ refused "--policy slo:ttft.p99=1s needs clients that mark ttft: unmarked.rec has
 code=0
 sluice replay live.rec --policy "$throwing" --csv-decisions removed.csv --json >removed.json 2>said || code=$?
 [ $code = 1 ]
-grep -q "^sluice: $throwing: the policy was removed in the middle of the replay: thrown in decide()" said
+grep -q "^sluice: $throwing: the policy was removed during the replay: thrown in decide()" said
 if grep "$throwing" removed.csv; then exit 1; fi
 python3 - "$throwing" <<'END'
 import json, sys
@@ -62,7 +62,7 @@ grep -qE "^$throwing +- +- " table.txt
 # Cut short in the middle of a line, or with a gap: played up to there.
 head -c 20000 live.rec >short.rec
 sluice replay short.rec >said
-grep -q "^short.rec:[0-9]*: the recording was cut short here" said
+grep -q "^short.rec:[0-9]*: the recording ends early" said
 sed '100s/"is":.*/"is":"gap","count":12}/' live.rec >gap.rec
 sluice replay gap.rec --json >said
 python3 -c 'import json; all = json.load(open("said")); assert not all["complete"] and all["missing_lines"] == 12'

@@ -254,7 +254,7 @@ TEST(Analysis, HoldsQueuesOfAKindAgainstEachOther) {
 
   const auto text = analysis_text({alone, shared}, 0);
   EXPECT_THAT(text, HasSubstr("1 hardware queue of 1 process: 1 normal; 0 shared by several "
-                              "streams; HIP makes at most 4 per priority and device\n"));
+                              "streams; HIP creates at most 4 per priority and device\n"));
   EXPECT_THAT(text, HasSubstr("2 hardware queues of 1 process: 1 high; 1 normal; 1 shared"));
   EXPECT_THAT(text, testing::ContainsRegex("shared by streams +0 +1\n"));
   EXPECT_THAT(text, testing::ContainsRegex("dispatches +6 +7\n"));
@@ -276,7 +276,7 @@ TEST(Analysis, HoldsQueuesOfAKindAgainstEachOther) {
 // Logs of ROCm 5 name one queue in two ways.
 TEST(Analysis, SaysWhereAQueueMayCountTwice) {
   std::string old = sample("hip_ages.log");
-  EXPECT_THAT(analysis_text({{"old", read(old)}}, 0), HasSubstr("may be counted\ntwice"));
+  EXPECT_THAT(analysis_text({{"old", read(old)}}, 0), HasSubstr("may be counted twice"));
   const std::string same = line("created hardware queue 0x20 with size 4 with priority 1") +
                            line("HWq=0x20, Dispatch Header = 0xb02 (type=2)") +
                            line("HWq=0x30, Dispatch Header = 0xb02 (type=2)");

@@ -41,14 +41,14 @@ json::object answer(json::array decisions, bool acts = true) {
 }
 
 TEST(WhyText, SaysTheSentenceFirstAndTheNewestDecisionLast) {
-  EXPECT_THAT(
-      why_text(answer({decision("held", "policy", "client 'a' began work on GPU 51110"),
-                       decision("forced", "max_suspend")}),
-               10),
-      ContainsRegex("^process 1 is so\nrole: offline by AMD_QUEUE_TAG=OFFLINE_AI\n"
-                    "[0-9:.]+ +1.0s ago  held by the policy fair_share; client 'a' began "
-                    "work on GPU 51110; suspend 1 queue on GPU 51110: done in 5.0ms\n"
-                    "[0-9:.]+ +1.0s ago  made to run: max_suspend ran out; suspend [^\n]*\n$"));
+  EXPECT_THAT(why_text(answer({decision("held", "policy", "client 'a' began work on GPU 51110"),
+                               decision("forced", "max_suspend")}),
+                       10),
+              ContainsRegex("^process 1 is so\nrole: offline by AMD_QUEUE_TAG=OFFLINE_AI\n"
+                            "[0-9:.]+ +1.0s ago  policy fair_share suspended it: client 'a' began "
+                            "work on GPU 51110; suspend 1 queue on GPU 51110: done in 5.0ms\n"
+                            "[0-9:.]+ +1.0s ago  forced to run: it reached the limit max_suspend; "
+                            "suspend [^\n]*\n$"));
 }
 
 TEST(WhyText, ShowsOnlyTheLastOnes) {
@@ -56,9 +56,9 @@ TEST(WhyText, ShowsOnlyTheLastOnes) {
   for (int i = 0; i < 5; ++i) many.push_back(decision("held", "policy"));
   many.push_back(decision("let_go", "expired"));
   const std::string text = why_text(answer(many), 2);
-  EXPECT_THAT(text, HasSubstr("\n4 earlier decisions: --last 0 shows them\n"));
+  EXPECT_THAT(text, HasSubstr("\n4 earlier decisions are not shown; --last 0 shows all\n"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
-  EXPECT_THAT(text, HasSubstr("let go: the time for which the policy wanted it held is over"));
+  EXPECT_THAT(text, HasSubstr("resumed: the hold requested by the policy expired"));
   EXPECT_THAT(why_text(answer(many), 0), Not(HasSubstr("earlier")));
 }
 
@@ -68,9 +68,9 @@ TEST(WhyText, SaysWouldWhereTheDaemonOnlyObserves) {
                        json::object{{"decision", "attach"}, {"pid", 7}, {"outcome", "done"}}},
                       false),
                10);
-  EXPECT_THAT(text, HasSubstr("  would be held by the policy fair_share; would suspend 1 queue on "
+  EXPECT_THAT(text, HasSubstr("  policy fair_share would suspend it; would suspend 1 queue on "
                               "GPU 51110\n"));
-  EXPECT_THAT(text, HasSubstr("  would be made to run: max_suspend ran out"));
+  EXPECT_THAT(text, HasSubstr("  would be forced to run: it reached the limit max_suspend"));
   EXPECT_THAT(text, EndsWith("  would attach process 7\n"));
   EXPECT_THAT(text, Not(HasSubstr("done")));
 }
@@ -93,7 +93,7 @@ TEST(StatusText, NamesGpusAsTheOtherCommandsDo) {
   EXPECT_THAT(text, ContainsRegex("\n  3   51110  0000:c1:00.0 +24 "));
   EXPECT_THAT(text, ContainsRegex("\ng1 +offline +77  train +held +- +3 "));
   EXPECT_THAT(gpu_table(status(), gpu_columns::few, 0), Not(HasSubstr("0000:c1")));
-  EXPECT_THAT(text, HasSubstr("online arrival to commands handed over p50/p99 0.30/2.60 ms\n"));
+  EXPECT_THAT(text, HasSubstr("online arrival to commands sent p50/p99 0.30/2.60 ms\n"));
   EXPECT_THAT(text, HasSubstr("failures: 1 GPU lost\n"));
 }
 
@@ -108,10 +108,12 @@ TEST(StatusText, SaysWhatToDoAboutAnOpenBreaker) {
   gpu["breaker_open"] = true;
   gpu["breaker_cause"] = "it was reset";
   gpu["breaker_until_unix_ms"] = 70000;
-  EXPECT_THAT(status_text(broken, 0),
-              ContainsRegex("\nbreaker of GPU 3 \\(gpu_id 51110\\) is open, so nothing on it is "
-                            "suspended: it was reset; until [0-9:.]+, in 60.0s; once it works: "
-                            "sluice breaker rearm 51110\n"));
+  EXPECT_THAT(
+      status_text(broken, 0),
+      ContainsRegex(
+          "\nbreaker of GPU 3 \\(gpu_id 51110\\) is open: it was reset; sluice suspends nothing on "
+          "this GPU until [0-9:.]+ \\(in 60.0s\\); when the GPU works "
+          "again, run 'sluice breaker rearm 51110'\n"));
 }
 
 TEST(StatusText, SaysThatNothingIsHeldWhereItOnlyObserves) {
@@ -119,14 +121,15 @@ TEST(StatusText, SaysThatNothingIsHeldWhereItOnlyObserves) {
   observing["node"].as_object()["mode"] = "observe";
   observing["node"].as_object()["acts"] = false;
   const std::string text = status_text(observing, 0);
-  EXPECT_THAT(text, HasSubstr("observes, touches nothing, for"));
+  EXPECT_THAT(text, HasSubstr("mode observe (suspends nothing), up "));
   EXPECT_THAT(text, ContainsRegex("\ng1 +offline +77  train +would be held "));
 }
 
 TEST(StatusText, SaysThatAShadowHoldsNothing) {
   json::object shadow = status();
   shadow["node"].as_object()["policy"] = "shadow/fair_share";
-  EXPECT_THAT(status_text(shadow, 0), HasSubstr("its policy, a shadow, holds nothing"));
+  EXPECT_THAT(status_text(shadow, 0),
+              HasSubstr("mode enforce (a shadow policy suspends nothing), up "));
 }
 
 TEST(StatusText, SaysWhyAnOfflineProcessIsNotTouched) {

@@ -40,9 +40,9 @@ cp "$lib/libsluice_client.so" /run/bin/
 install -d -m 755 -o 64001 -g 64001 /run/sluice
 install -m 660 -o 64001 -g 64001 /dev/null /run/sluice/owner
 install -D -m 644 -t /run/adapters/node "$source/adapters/node/sluice.toml"
-# The third is the packages': tests/packages.sh.
-[ "$(block 2 | grep -c .)" = 8 ] && block 3 | grep -q '^apt-get ' && [ -z "$(block 4)" ] || fail "commands that this test does not know"
-block 2 | sed -n '3,7p' | sed 's|/usr/local/bin|/run/bin|; s|root:sluice|root:64001|
+# The second is the packages': tests/packages.sh.
+[ "$(block 3 | grep -c .)" = 8 ] && block 2 | grep -q '^apt-get ' && [ -z "$(block 4)" ] || fail "commands that this test does not know"
+block 3 | sed -n '3,7p' | sed 's|/usr/local/bin|/run/bin|; s|root:sluice|root:64001|
   s|/usr/local/share/doc/sluice|/run|; s|/etc/sluice|/run/etc|' >/run/commands
 grep -q '^setcap ' /run/commands
 bash -euo pipefail /run/commands || skip "no file capabilities on a tmpfs here"
@@ -66,11 +66,11 @@ offline_work "${daemon_user[@]}"
   exec "${daemon_user[@]}" bash -c "PATH=$PATH; exec $(block 1 | sed -n 2p)" 2>observed) &
 observer=$!
 pids+=("$observer")
-eventually 20 grep -qs "observes: it attaches to nothing" /run/observed || fail "it does not observe"
+eventually 20 grep -qs "mode observe: it attaches to no process" /run/observed || fail "it does not observe"
 # What it cannot see as that user, it says.
-eventually 20 grep -q "cannot read /sys/kernel/debug/kfd/mqds: [A-Z][a-z ]*; online work is noticed only" /run/observed ||
+eventually 20 grep -q "cannot read /sys/kernel/debug/kfd/mqds: [A-Z][a-z ]*; sluice detects online work only if" /run/observed ||
   fail "it does not say that it sees no pointers"
-grep -q "^adapters/node/sluice.toml: ok: observe" /run/checked || fail "its example is not ok"
+grep -q "^adapters/node/sluice.toml: ok: mode observe" /run/checked || fail "its example is not ok"
 kill -TERM "$observer"
 wait "$observer" || fail "observing ended with code $?"
 kill -KILL "$offline"
@@ -101,7 +101,7 @@ sed 's/^socket_group.*/socket_group = 64005/' /run/enforce.toml >/run/strange.to
 code=0
 timeout 20 "${daemon_user[@]}" /run/bin/sluice run --config /run/strange.toml 2>$log || code=$?
 [ $code = 1 ] || fail "with a strange group it ended with code $code"
-grep -q "clients' socket /run/sluice/clients.sock: cannot be given to group 64005 (Operation not permitted), for this program runs as user 64001, who is no member of it: usermod -aG" $log ||
+grep -q "clients' socket /run/sluice/clients.sock: cannot set group 64005 (Operation not permitted): user 64001, who runs this program, is not a member; run usermod -aG" $log ||
   fail "it does not say which group"
 
 offline_work "${work_user[@]}"
@@ -113,7 +113,7 @@ sed '/^store/a pids = [{pid = '"$offline"', role = "offline"}]' /run/enforce.tom
 JOURNAL_STREAM=$(stat -c '%d:%i' $log) "${daemon_user[@]}" /run/bin/sluice run --config /run/hostile.toml 2>$log &
 daemon=$!
 pids+=("$daemon")
-eventually 20 grep -q "refused to attach to process $offline: by the agent's own rules, /etc/sluice/sluice.toml, it is not offline (1 refused so far)" $log ||
+eventually 20 grep -q "refused to attach to process $offline: it is not offline according to the agent's own rules in /etc/sluice/sluice.toml (1 refused so far)" $log ||
   fail "the agent attaches to what its host names"
 [ "$(tracer)" = 0 ] || fail "it is traced all the same"
 grep -q '^<6>\[info\] this program owns the node' $log || fail "the journal gets no priorities"
@@ -128,7 +128,7 @@ eventually 20 grep -qs "this program owns the node" $log || fail "the daemon doe
 # Who may be a client may not therefore look at everybody.
 [ "$(stat -c '%a %g' /run/sluice/control.sock)" = "660 64001" ] || fail "whose is the control socket?"
 if "${work_user[@]}" /run/bin/sluice status >/dev/null 2>/run/denied; then fail "a client may look"; fi
-grep -q "permission denied: ask as .*control_group" /run/denied || fail "it does not say what to do"
+grep -q "permission denied; run this command as .*control_group" /run/denied || fail "it does not say what to do"
 
 capabilities() { sed -n 's/^CapEff:\t//p' "/proc/$1/status"; }
 [ "$(capabilities "$daemon")" = 0000000000000000 ] || fail "the daemon has capabilities"
@@ -140,7 +140,7 @@ grep -q '^NoNewPrivs:.1$' "/proc/$agent/status" || fail "the agent could gain pr
 # Another user's environment is not the daemon's to read: its tag counts for nothing...
 sleep 1.2  # It looks every second.
 [ "$(tracer)" = 0 ] || fail "whose word was that?"
-grep -q "cannot read the environment of 1 processes that use a GPU (process $offline, offline_demo" $log ||
+grep -q "cannot read the environment of 1 processes that use a GPU (for example process $offline, offline_demo" $log ||
   fail "it does not say that it sees no tags"
 # ... but an operator's word does.
 /run/bin/sluice role set --store /run/roles --pid "$offline" offline >/dev/null
@@ -209,7 +209,7 @@ ambient=$(of_unit AmbientCapabilities transparent.conf)
 transparent=(setpriv --reuid=64001 --regid=64001 --groups=64002
   --bounding-set="-all,$(of_unit CapabilityBoundingSet sluice.service.in)" --inh-caps="-all,$ambient" --ambient-caps="-all,$ambient")
 start "${transparent[@]}"
-eventually 20 grep -q "refused to attach to process $offline: by the agent's own rules, /etc/sluice/sluice.toml, it is not offline: its environment, where it may claim a role, cannot be read (Permission denied)" $log ||
+eventually 20 grep -q "refused to attach to process $offline: it is not offline according to the agent's own rules in /etc/sluice/sluice.toml: its environment, which may claim a role, cannot be read (Permission denied)" $log ||
   fail "the agent does not say that it sees no tags"
 [ "$(tracer)" = 0 ] || fail "it is traced without a reason"
 kill -TERM "$daemon"

@@ -283,7 +283,7 @@ TEST_F(Client, ThatNamesAGpuWhichIsNotSeenYetAsksAgainSoon) {
     const std::scoped_lock lock(mutex);
     return asked.size() >= 2;
   }));
-  EXPECT_THAT(one.ask("status"), HasSubstr("a GPU that the scheduler has not seen"));
+  EXPECT_THAT(one.ask("status"), HasSubstr("the scheduler has not seen this GPU"));
   const std::scoped_lock lock(mutex);
   EXPECT_LT(asked[1] - asked[0], 900ms);  // The second that other refusals take.
 }
@@ -463,14 +463,14 @@ class own_client {
 TEST_F(Client, IsRefusedAPathThatNoSocketCanHave) {
   EXPECT_EQ(own_client("/" + std::string(107, 'x')).outcome, -ENAMETOOLONG);
   EXPECT_STREQ(sluice_client_last_error(),
-               "the socket's path has 108 bytes; at most 107 are allowed");
+               "invalid socket path of 108 bytes: expected at most 107");
   EXPECT_EQ(own_client("/" + std::string(106, 'x')).outcome, 0);
 }
 
 TEST_F(Client, IsToldWhatIsWhereItsSchedulerShouldBe) {
   const std::string file = place_.directory() + "/file";
   std::ofstream{file}.flush();
-  EXPECT_THAT(own_client(file).why(), HasSubstr("something else than a scheduler is at " + file));
+  EXPECT_THAT(own_client(file).why(), HasSubstr(file + " is not the socket of a scheduler"));
   const std::string datagrams = place_.directory() + "/datagrams";
   const int other = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
@@ -478,7 +478,7 @@ TEST_F(Client, IsToldWhatIsWhereItsSchedulerShouldBe) {
   datagrams.copy(address.sun_path, sizeof address.sun_path - 1);
   ASSERT_EQ(bind(other, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   EXPECT_THAT(own_client(datagrams).why(),
-              HasSubstr("something else than a scheduler is at " + datagrams));
+              HasSubstr(datagrams + " is not the socket of a scheduler"));
   close(other);
   EXPECT_THAT(own_client(place_.directory() + "/nothing").why(), HasSubstr("no scheduler at"));
 }
@@ -510,8 +510,8 @@ TEST_F(Client, IsToldWhoseTheSocketIsThatItMayNotOpen) {
   close(words[0]);
   waitpid(child, nullptr, 0);
   EXPECT_EQ(why, place_.path() +
-                     " may not be opened by this user (Permission denied); its group is the "
-                     "scheduler's socket_group; it is tried again");
+                     ": cannot connect as this user (Permission denied); add the user to the "
+                     "scheduler's socket_group; retrying");
 }
 
 TEST_F(Client, IsNamedInTheLogWhenItRegistersAndOnceWhenItIsRefused) {
@@ -533,10 +533,9 @@ TEST_F(Client, IsNamedInTheLogWhenItRegistersAndOnceWhenItIsRefused) {
     EXPECT_TRUE(eventually(patience, [&] { return one.status().connected == 1; }));
   }
   node.stop();
-  EXPECT_THAT(said,
-              ::testing::ElementsAre(::testing::StartsWith("refused a client, " + self + ": ")));
+  EXPECT_THAT(said, ::testing::ElementsAre(::testing::StartsWith("refused client " + self + ": ")));
   EXPECT_THAT(told,
-              ::testing::Contains(::testing::StartsWith(self + " is online by its client pid=")));
+              ::testing::Contains(::testing::StartsWith(self + " registered as online pid=")));
 }
 
 #ifdef SLUICE_CLIENT_EXAMPLE
@@ -706,7 +705,7 @@ TEST_F(Client, RegistersItsProcessesRoleOnceAndTakesItBack) {
     ASSERT_EQ(one.ask(open_line()), "ok");  // A second one of the same process.
     ASSERT_TRUE(becomes(one, "connected=1"));
     ASSERT_EQ(one.ask(open_line(2)), "ok");
-    EXPECT_TRUE(becomes(one, "registered as online already"));
+    EXPECT_TRUE(becomes(one, "already registered as online"));
     expected = {"registered " + pid + " online", "withdrawn " + pid + " online"};
     EXPECT_EQ(node.roles.lines().size(), 1U);
   }

@@ -235,9 +235,9 @@ TEST(ConnectionWithoutAScheduler, SaysWhichMarkFoundNoRoom) {
   EXPECT_EQ(sluice_client_begin_span(one, 3, 0), -EINVAL);
   EXPECT_EQ(sluice_client_end_span(one, SLUICE_CLIENT_REQUEST, 0), -ENOBUFS);
   EXPECT_STREQ(sluice_client_last_error(),
-               "1024 marks wait for the scheduler; this one is dropped");
+               "mark dropped: 1024 marks already wait for the scheduler");
   EXPECT_EQ(sluice_client_begin_span(one, 3, 0), -EINVAL);
-  EXPECT_STREQ(sluice_client_last_error(), "a span of kind 3; there are 0 to 2");
+  EXPECT_STREQ(sluice_client_last_error(), "invalid span kind 3: expected 0 to 2");
   EXPECT_EQ(sluice_client_close(one), 0);
 }
 
@@ -246,7 +246,8 @@ TEST(ConnectionOptions, AreCheckedAndNamedInASentence) {
   const auto refused = client::connection::open({.name = std::string(100, 'x')}, error);
   EXPECT_FALSE(refused);
   EXPECT_EQ(error, std::errc::invalid_argument);
-  EXPECT_STREQ(sluice_client_last_error(), "options.name has 100 bytes; at most 63 are allowed");
+  EXPECT_STREQ(sluice_client_last_error(),
+               "invalid options.name of 100 bytes: expected at most 63");
   client::connection none;
   none.begin();
   EXPECT_FALSE(none.busy());

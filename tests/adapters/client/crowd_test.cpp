@@ -292,15 +292,15 @@ TEST(Crowd, OfAThousandHostileConnectionsKeepsNobodyFromItsService) {
         outcomes, [&](const auto& each) { return each.first.find(part) != std::string::npos; });
   };
   for (const char* const each :
-       {"it has not said what it is in time", "a client's first message is its registration",
-        "are of different versions", "its page must be a memfd", "that is no message of a client",
-        "a connection is for the process that made it"})
+       {"the client did not register in time", "a client's first message must be its registration",
+        "come from different versions", "the client's page must be a memfd",
+        "invalid message: ", "only the process that opened a connection may use it"})
     EXPECT_TRUE(seen(each)) << each;
   for (const int each : admitted) EXPECT_LE(each, static_cast<int>(most_of_a_process));
-  EXPECT_TRUE(seen("has 3 clients already"));
+  EXPECT_TRUE(seen("limit reached: the process has 3 clients"));
   if (as_root) {
     EXPECT_LE(admitted[1] + admitted[2] + admitted[3], static_cast<int>(most_of_a_user));
-    EXPECT_TRUE(seen("user 65534 has 8 clients already"));
+    EXPECT_TRUE(seen("limit reached: user 65534 has 8 clients"));
   }
 
   all.clear();

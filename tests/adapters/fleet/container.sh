@@ -142,10 +142,10 @@ try() {
     ls -l "/proc/$agent/fd" | grep -q 'anon_inode:\[io_uring\]' || fail "$name: the agent has no bells"
   fi
   kill -KILL "$agent"
-  eventually 20 grep -q "back; 1 processes attached again" $log || fail "$name: there is no other agent"
+  eventually 20 grep -q "restored; 1 processes attached again" $log || fail "$name: there is no other agent"
   eventually 20 held || fail "$name: the offline process is not suspended again"
   kill -HUP "$daemon"
-  eventually 20 grep -q "reloaded: enforce" $log || fail "$name: it does not reload"
+  eventually 20 grep -q "reloaded: mode enforce" $log || fail "$name: it does not reload"
   kill -USR1 "$daemon"
   eventually 20 grep -q "statistics: " $log || fail "$name: it tells no statistics"
   kill -KILL "$online"
@@ -187,6 +187,6 @@ printf '#!/bin/sh\n[ "$*" = "-c %%g /dev/kfd" ] && echo 70003 || exec %s "$@"\n'
 chmod +x /run/bin/stat
 groups_expected="70002 70003"
 try default "$python" "$here/under_seccomp.py" /run/default.json
-grep -q "the kernel refuses io_uring (Operation not permitted), going on as sluice-epoll" $log ||
+grep -q "the kernel refuses io_uring (Operation not permitted); continuing as sluice-epoll" $log ||
   fail "it does not say that io_uring is refused"
 echo passed

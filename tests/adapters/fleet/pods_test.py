@@ -114,7 +114,7 @@ class Roles(unittest.TestCase):
         seen = node()
         seen.see(pod)
         self.assertEqual(set(seen.wanted[uid(3)].values()), {"offline"})
-        self.assertIn("the agent leaves it alone", seen.complaints[uid(3)])
+        self.assertIn("a Guaranteed pod is not suspended", seen.complaints[uid(3)])
 
 
 class Streams(unittest.TestCase):
@@ -281,8 +281,8 @@ esac
         self.assertRegex((self.directory / "asked").read_text(), "--request-timeout=")
 
     def test_says_what_of_kubectls_answer_is_wrong(self):
-        for answer, code, words in (('{"items": []}', 0, "shows no pod of node gpu-1: is that how"),
-                                    ('{"items": [', 1, "kubectl wrote no list of pods, but what is no JSON: ")):
+        for answer, code, words in (('{"items": []}', 0, "lists no pod of node gpu-1; check that --node"),
+                                    ('{"items": [', 1, "unexpected output of kubectl: not JSON: ")):
             (self.directory / "answer").write_text(answer)
             self.answer(self.directory / "answer", "watch.json")
             done = subprocess.run(self.command("--once"), check=False, capture_output=True, text=True)
@@ -299,10 +299,10 @@ esac
         self.answer("pods.json", "pods.json")  # a watch that writes a list
         program = self.start()
         line = ""
-        while "stays, next try in 1 s" not in line:
+        while "stay, next try in 1 s" not in line:
             line = program.stderr.readline()
             self.assertTrue(line)
-        self.assertIn("something else than events of pods", line)
+        self.assertIn("not an event of a pod", line)
         self.assertEqual(self.said(), self.FIRST)
 
 

@@ -105,7 +105,7 @@ TEST_F(BreakerStore, RefusesWhatItDoesNotUnderstand) {
     ASSERT_FALSE(all) << bad;
     EXPECT_EQ(all.error(), errc::bad_config);
     EXPECT_THAT(message_, HasSubstr(store_.path() + ":"));
-    EXPECT_THAT(message_, HasSubstr("remove the file to begin anew"));
+    EXPECT_THAT(message_, HasSubstr("remove the file to start with an empty store"));
     EXPECT_FALSE(store_.change({{gpu_b, opened()}}, {}, message_)) << "it may be somebody's";
   }
 }
@@ -114,7 +114,7 @@ TEST_F(BreakerStore, RefusesAFileThatOthersMayWrite) {
   write("sluice breakers 1\n");
   ::chmod(store_.path().c_str(), 0666);
   EXPECT_EQ(store_.read(message_).error(), errc::bad_config);
-  EXPECT_THAT(message_, HasSubstr("the breaker store " + store_.path() + " may be written by"));
+  EXPECT_THAT(message_, HasSubstr("the breaker store " + store_.path() + " is writable by"));
 }
 
 // A scheduler without privileges keeps its breakers in a directory of its own, and root re-arms.
@@ -246,7 +246,7 @@ TEST_F(BreakerKeeper, KeepsThemOpenForTheNextScheduler) {
   EXPECT_LE(last_.at, clock::now() + 1h);
   ASSERT_TRUE(hears(observation_kind::breaker_kept, gpu_b));
   EXPECT_EQ(last_.at, never);
-  EXPECT_THAT(said(), HasSubstr("GPU 51110 is left alone since 20"));
+  EXPECT_THAT(said(), HasSubstr("GPU 51110: breaker open since 20"));
   EXPECT_THAT(said(), HasSubstr("sluice breaker rearm 51111 gpu=51111\n"));
   EXPECT_EQ(read(), all) << "it is still when it was";
 }
@@ -290,10 +290,12 @@ TEST_F(BreakerKeeper, ForgetsWhatEndedMeanwhile) {
 TEST_F(BreakerKeeper, GoesOnWithoutAStoreThatIsDamaged) {
   write("not ours\n");
   start();
-  EXPECT_THAT(said(), HasSubstr(store_.path() + ":1: \"not ours\" is not \"sluice breakers 1\""));
+  EXPECT_THAT(said(), HasSubstr(store_.path() +
+                                ":1: invalid line \"not ours\": expected \"sluice breakers 1\""));
   tell(gpu_a, true);
   EXPECT_TRUE(within(20s, [&] {
-    return said().find("this scheduler's breakers are forgotten when it ends") != std::string::npos;
+    return said().find("'sluice breaker' does not list this scheduler's breakers") !=
+           std::string::npos;
   }));
   std::filesystem::remove(store_.path());
   EXPECT_TRUE(stored(gpu_a, true)) << "as soon as that is mended";

@@ -54,19 +54,19 @@ TEST(ClassificationRules, NamesAProblem) {
   EXPECT_EQ((classification_rules{.online_priority = 16}.problem()),
             "online_priority is 16; it must be 0 to 15");
   EXPECT_EQ((classification_rules{.by_cgroup = {{"train*", role::offline}}}.problem()),
-            "cgroups has \"train*\"; a pattern of cgroups must begin with / and be one line");
+            "cgroups contains \"train*\"; a cgroup pattern must be one line that begins with /");
   EXPECT_THAT((classification_rules{.may_claim_online = {.cgroups = {""}}}.problem()),
-              StartsWith("may_claim_online.cgroups has \"\""));
+              StartsWith("may_claim_online.cgroups contains \"\""));
   EXPECT_THAT((classification_rules{.gangs = {.cgroups = {"x"}}}.problem()),
-              StartsWith("gang_cgroups has \"x\""));
+              StartsWith("gang_cgroups contains \"x\""));
   EXPECT_THAT((classification_rules{.gangs = {.variables = {"A=B"}}}.problem()),
-              StartsWith("gang_variables has \"A=B\""));
+              StartsWith("gang_variables contains \"A=B\""));
   EXPECT_THAT((classification_rules{.by_environment = {{"", "x", role::online}}}.problem()),
-              StartsWith("environment has \"=x\" as online"));
+              StartsWith("environment contains \"=x\" as online"));
   EXPECT_THAT((classification_rules{.by_environment = {{"K", "x", role::unmatched}}}.problem()),
-              StartsWith("environment has \"K=x\" as unmatched"));
+              StartsWith("environment contains \"K=x\" as unmatched"));
   EXPECT_THAT((classification_rules{.by_ring = {{2, 1, role::online}}}.problem()),
-              StartsWith("rings has 0x2 to 0x1 as online"));
+              StartsWith("rings contains 0x2 to 0x1 as online"));
 }
 
 TEST_F(LoadClassification, ReadsWhatIsNamedAndKeepsTheOtherDefaults) {
@@ -147,10 +147,10 @@ TEST_F(LoadClassification, NamesFileLineKeyValueAndWhatIsAllowed) {
       {"online_priority = '9'", "online_priority is '9'; it must be 0 to 15"},
       {"queue_priority = 1", "queue_priority is 1; it must be true or false"},
       {"gangs = ['mpi']",
-       "gangs is [ 'mpi' ]; it must be a list of some of \"ranks\", \"slurm\" and \"pods\""},
+       "gangs is [ 'mpi' ]; it must be a list with any of \"ranks\", \"slurm\" and \"pods\""},
       {"gang_cgroups = ['jobs/*']",
-       "gang_cgroups has \"jobs/*\"; a pattern of cgroups must begin with / and be one line"},
-      {"gang_variables = [1]", "gang_variables is 1; it must be a list of texts in quotes"},
+       "gang_cgroups contains \"jobs/*\"; a cgroup pattern must be one line that begins with /"},
+      {"gang_variables = [1]", "gang_variables is 1; it must be a list of strings in quotes"},
       {"allow_partial_gang = 'yes'", "allow_partial_gang is 'yes'; it must be true or false"},
       {"may_claim_online = ['root']", "may_claim_online is [ 'root' ]; it must be a table"},
       {"may_claim_online = { user = [] }", "may_claim_online is { user = [] }; it must be a table"},
@@ -160,7 +160,8 @@ TEST_F(LoadClassification, NamesFileLineKeyValueAndWhatIsAllowed) {
       {"may_claim_offline = { users = [4294967295] }", "may_claim_offline.users is 4294967295"},
       {"may_claim_offline = { groups = ['no such group'] }",
        "may_claim_offline.groups is 'no such group'; it must be the name or number of a group"},
-      {"may_claim_offline = { cgroups = ['x'] }", "may_claim_offline.cgroups has \"x\"; a pattern"},
+      {"may_claim_offline = { cgroups = ['x'] }",
+       "may_claim_offline.cgroups contains \"x\"; a cgroup pattern"},
       {"environment = [{ when = 'KEY', role = 'online' }]",
        "environment is { role = 'online', when = 'KEY' }; it must be a list of { when = "
        "\"KEY=pattern\""},
@@ -170,7 +171,7 @@ TEST_F(LoadClassification, NamesFileLineKeyValueAndWhatIsAllowed) {
        "role = \"online\", \"offline\" or \"unmatched\" }"},
       {"cgroups = [{ when = '/a', role = 'online', more = 1 }]", "it must be a list of"},
       {"cgroups = { when = '/a', role = 'online' }", "it must be a list: [ ... ]"},
-      {"rings = [{ from = 2, to = 1, role = 'online' }]", "rings has 0x2 to 0x1 as online"},
+      {"rings = [{ from = 2, to = 1, role = 'online' }]", "rings contains 0x2 to 0x1 as online"},
       {"rings = [{ from = -2, to = 1, role = 'online' }]", "it must be a list of { from ="},
       {"pids = [{ pid = 0, role = 'online' }]", "it must be a list of { pid = NUMBER"},
       {"priority = 3", "priority is not a setting of [roles]"},

@@ -448,7 +448,8 @@ TEST_F(Discovery, DoesNotStartWithAStoreThatOthersMayWrite) {
   source_.make(where_, {.role_store = store.path()},
                [&message](std::string_view words) { message = words; });
   EXPECT_EQ(source_.start().error(), errc::bad_config);
-  EXPECT_NE(message.find(store.path() + " may be written by others"), std::string::npos) << message;
+  EXPECT_NE(message.find(store.path() + " is writable by group or others"), std::string::npos)
+      << message;
 }
 
 TEST_F(Discovery, KeepsWhatTheStoreSaidBeforeItWasRefused) {
@@ -460,7 +461,7 @@ TEST_F(Discovery, KeepsWhatTheStoreSaidBeforeItWasRefused) {
   ASSERT_TRUE(store.set(who, role::online, message)) << message;
   std::atomic<int> refusals{0};
   source_.make(where_, {.role_store = store.path()}, [&refusals](std::string_view words) {
-    if (words.find("may be written") != words.npos) ++refusals;
+    if (words.find("is writable by") != words.npos) ++refusals;
   });
   ASSERT_TRUE(source_.start());
   ASSERT_TRUE(sees(observation_kind::resync_end));

@@ -132,7 +132,7 @@ TEST_F(CApiBatch, NamesWhatBecameOfEachEntry) {
   const std::vector<int> expected{0, -ENOENT, 0, -ENOENT, -ENOENT, -ENOENT};
   for (std::size_t i = 0; i < refs.size(); ++i) EXPECT_EQ(refs[i].status, expected[i]) << i;
   EXPECT_EQ(sluice_kfd_last_error(), "queue 77 of process " + std::to_string(one_.pid()) +
-                                         ": no such queue, no right to it, or another handle "
+                                         ": no such queue, no permission, or another handle "
                                          "holds it");
   EXPECT_TRUE(one_.runs()) << "its queue 0 was not named";
   EXPECT_TRUE(two_.stands_still());
@@ -153,7 +153,7 @@ TEST_F(CApiBatch, RefusesWhatMakesNoSense) {
   const auto handle = open();
   std::vector<sluice_kfd_queue_ref> all{{one_.pid(), SLUICE_KFD_ALL_QUEUES, 0, 0}};
   EXPECT_EQ(unmap(handle, all), -EINVAL);
-  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("take single queues"));
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("need queue ids"));
   auto refs = both_of(one_, two_);
   EXPECT_EQ(unmap(handle, refs, SLUICE_KFD_MARK_ONLY), -EINVAL) << "without a mark";
   EXPECT_EQ(unmap(handle, refs, 0x80), -EINVAL);
@@ -229,7 +229,7 @@ TEST_F(CApiBatch, GivesBackWhatTheHardwareFailedToUnmap) {
   auto refs = both_of(one_, two_);
   EXPECT_EQ(unmap(handle, refs), 0);
   for (const auto& ref : refs) EXPECT_EQ(ref.status, -EIO);
-  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("the hardware failed, see dmesg"));
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("the hardware failed; see dmesg"));
   EXPECT_EQ(held(one_) + held(two_), 0U);
   // What was on the GPU is lost with its reset; what comes later runs.
   ASSERT_TRUE(eventually(20s, [&] { return view_.gpu_count("resets") == 1; }));

@@ -80,7 +80,7 @@ TEST_F(CApi, SuspendsAndResumesAllQueuesOfAProcess) {
   EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), 0);
   EXPECT_TRUE(untraced(target.pid()));
   EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), -ESRCH);
-  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("is not held here"));
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("is not held by the caller"));
 }
 
 TEST_F(CApi, NamesWhatBecameOfEachEntry) {
@@ -212,7 +212,7 @@ TEST_F(CApi, TellsOfAResetWhileItHolds) {
       within(20s, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
   EXPECT_EQ(sluice_kfd_resume_queues(handle.get(), &ref, 1, 0), 0);
   EXPECT_EQ(ref.status, -EIO);
-  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while it was held"));
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while the process was held"));
 }
 
 // Symptom: the same, where the process destroyed its dead queues as soon as the driver had resumed
@@ -235,7 +235,7 @@ TEST_F(CApi, TellsOfAResetOfWhatIsGoneSince) {
     EXPECT_EQ(each.status, -EIO) << each.queue_id;
     EXPECT_EQ(each.gpu_id, 51110U) << each.queue_id;
   }
-  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while it was held"));
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while the process was held"));
   EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), 0) << "reported before";
 }
 
@@ -250,7 +250,7 @@ TEST_F(CApi, TellsOfAResetInARelease) {
   ASSERT_TRUE(
       within(20s, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
   EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), -EIO);
-  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while it was held"));
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while the process was held"));
   EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), -ESRCH);
 }
 

@@ -164,7 +164,7 @@ TEST_F(NodeScanner, TakesNobodyByHalfAPictureWhenDescriptorsRunOut) {
     EXPECT_THAT(seen, ::testing::AnyOf(IsEmpty(), ElementsAre("process online")))
         << more << " descriptors left";
     if (more == 0) {
-      EXPECT_THAT(said, ElementsAre(::testing::StartsWith("no descriptor is left")));
+      EXPECT_THAT(said, ElementsAre(::testing::StartsWith("out of file descriptors")));
     }
     look(scanner);
     EXPECT_THAT(all(scanner), ::testing::Contains("process online")) << more;
@@ -591,7 +591,8 @@ TEST_F(NodeScanner, SaysOnceThatEnvironmentsAreHiddenFromIt) {
   std::filesystem::permissions(where_.sysfs, std::filesystem::perms{0755});
   const auto known = identity(target.pid());
   const auto self = identity(::getpid());
-  const std::string name = "(process " + std::to_string(std::min(target.pid(), ::getpid())) + ", ";
+  const std::string name =
+      "(for example process " + std::to_string(std::min(target.pid(), ::getpid())) + ", ";
   family other{[&](int said) {
     if (::setresgid(64003, 64003, 64003) != 0 || ::setresuid(64003, 64003, 64003) != 0) return 1;
     std::vector<std::string> lines;

@@ -120,9 +120,8 @@ TEST(Listed, ProcessesAreWhereTheTreeShowsThem) {
     done.get_future().wait();
   }};
   const std::string id = std::to_string(thread.get_future().get());
-  EXPECT_EQ(why_not_listed(std::stoi(id), where), "there is no process " + id + "; " + id +
-                                                      " is a thread of process " +
-                                                      std::to_string(::getpid()));
+  EXPECT_EQ(why_not_listed(std::stoi(id), where),
+            id + " is a thread, not a process; use its process " + std::to_string(::getpid()));
   done.set_value();
   other.join();
   std::filesystem::remove_all(directory);

@@ -63,7 +63,7 @@ amdgpu: MES might be in unrecoverable state, issue a GPU reset
 amdgpu: Runlist is getting oversubscribed due to too many queues.
 LINES
 }
-[ "$(eval "$(block 1)" | wc -l)" = 5 ]
+[ "$(eval "$(block 5)" | wc -l)" = 5 ]
 
 export SLUICE_ROLES="store = '$work/roles'" SLUICE_AGENT=$work/sluice-agent PATH=$bin:$PATH
 cp "$bin/sluice-agent" "$SLUICE_AGENT" # a copy, for others may be using the program
@@ -86,25 +86,25 @@ offline=$!
 until_true grep -q "\"pid\":$offline," "$work/gpu/sim/stats.json"
 
 # Rolling out: a look, and holds by hand.
-eval "$(block 2)" >"$work/look"
+eval "$(block 1)" >"$work/look"
 grep -q 'nothing blocks preemption' "$work/look"
 grep -Eq "^ *$offline .* offline " "$work/look"
-eval "$(block 3)" >"$work/holds"
+eval "$(block 2)" >"$work/holds"
 [ "$(grep -c "process $offline runs again" "$work/holds")" = 2 ]
 
 # The agent is switched off beside a program that goes on serving, and on again.
 online_demo --window 10min --attach-after 0s --wait-for-offline 1 --owner-lock "$work/owner" >"$work/online" 2>&1 &
 online=$!
 until_true suspended
-eval "$(block 4)"
+eval "$(block 3)"
 until_true untraced
-until_true grep -q 'everything runs until it is back' "$work/online"
+until_true grep -q 'everything runs until the backend is restored' "$work/online"
 until_true grep -q 'sluice-agent.*Permission denied' "$work/online"
 untraced || fail "somebody traces process $offline although there is no agent"
 if suspended; then fail "queues are suspended although there is no agent"; fi
 goes_on
 kill -0 "$online" || fail "the serving program has ended"
-again=$(grep -o 'when all is well again, `chmod [^`]*`' "$page" | cut -d '`' -f 2)
+again=$(grep -o 'To allow preemption again, within 5 s: `chmod [^`]*`' "$page" | cut -d '`' -f 2)
 eval "${again:?}"
 [ "$(stat -c %a "$SLUICE_AGENT")" = 750 ] || fail "the agent's mode is not what it was"
 until_true traced
@@ -112,16 +112,16 @@ until_true suspended
 # An agent of a container has a path that names another file here, or none: then nothing is touched.
 mkdir "$work/elsewhere"
 cp "$bin/sluice-agent" "$work/elsewhere/"
-lines=$(block 4 | sed "s|readlink .*\")|echo $work/elsewhere/sluice-agent)|")
+lines=$(block 3 | sed "s|readlink .*\")|echo $work/elsewhere/sluice-agent)|")
 if eval "$lines"; then fail "another file than the agent's is switched off"; fi
 [ -x "$work/elsewhere/sluice-agent" ] && kill -0 "$agent" || fail "the agent is switched off by another file's path"
 
 # One process is given back, and taken again.
-eval "$(block 5 | sed -n 1p)" >"$work/release"
-grep -q "process $offline is left alone" "$work/release"
+eval "$(block 4 | sed -n 1p)" >"$work/release"
+grep -q "process $offline is released for" "$work/release"
 untraced || fail "process $offline is traced although it is released"
 goes_on
-eval "$(block 5 | sed -n 2p)"
+eval "$(block 4 | sed -n 2p)"
 until_true traced
 
 # The program is stopped, the hard way.

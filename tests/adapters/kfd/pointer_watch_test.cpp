@@ -300,7 +300,7 @@ TEST_F(PointerWatch, FollowsChangesOfTheQueuesAndSaysOnceWhatItCannotRead) {
     inbox_.drain();
     return !heard_.empty() && heard_.back().gpu == gpu_b;
   }));
-  EXPECT_THAT(said_, HasSubstr("cannot be read of 1 of 2 queues"));
+  EXPECT_THAT(said_, HasSubstr("cannot be read for 1 of 2 queues"));
   EXPECT_EQ(said_.find("cannot"), said_.rfind("cannot"));
   second_.submit();
   watch_.set({{who, 4, {second_.on(gpu_b)}}});

@@ -147,7 +147,7 @@ TEST_P(HolderFaults, UndoASuspendThatFailsAndTouchNobodyElse) {
   const auto no = holder_->change(command_kind::suspend, orders, soon());
   EXPECT_EQ(no.error, EIO);
   EXPECT_THAT(no.what, HasSubstr("cannot suspend queue 0 of " + name(0) +
-                                 ": the preemption failed in hardware: the driver resets GPU " +
+                                 ": the preemption failed in hardware; the driver resets GPU " +
                                  std::to_string(gpu_[0]) + " and its hive"));
   EXPECT_EQ(orders[0].hardware, breaker_cause::preemption_failed);
   EXPECT_FALSE(orders[1].hardware);
@@ -174,7 +174,7 @@ TEST_P(HolderFaults, EndTheSessionWhereAResumeFails) {
   fail_next_cycle("20ms");
   EXPECT_EQ(act(command_kind::resume, order(0)), EIO);
   EXPECT_THAT(why_.what, HasSubstr("cannot resume queue 0 of " + name(0) +
-                                   ": the preemption failed in hardware: the driver resets GPU " +
+                                   ": the preemption failed in hardware; the driver resets GPU " +
                                    std::to_string(gpu_[0])));
   EXPECT_TRUE(untraced(0));
   EXPECT_TRUE(within(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
@@ -214,8 +214,8 @@ TEST_P(HolderFaults, TellOfAResetBetweenASuspendAndItsResume) {
   const auto no = holder_->change(command_kind::resume, orders, soon());
   EXPECT_EQ(orders[0].error, EIO);
   EXPECT_EQ(orders[0].hardware, breaker_cause::reset);
-  EXPECT_THAT(no.what,
-              HasSubstr("GPU " + std::to_string(gpu_[0]) + " was reset while it was held"));
+  EXPECT_THAT(no.what, HasSubstr("GPU " + std::to_string(gpu_[0]) +
+                                 " was reset while the process was held"));
   EXPECT_EQ(orders[1].error, 0) << "the other GPU's";
   EXPECT_FALSE(suspended(0)) << "dead or not, its owner must be able to destroy it";
   EXPECT_TRUE(holder_->holds(target_[0]->pid()));
@@ -362,7 +362,7 @@ TEST_F(HolderRefusals, OfAResumeEndTheSessionAndOfItsEndStrandItsHolder) {
       {{uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES, EPERM}, {uapi::KFD_IOC_DBG_TRAP_DISABLE, EPERM}});
   const auto no = holder_->release(target_[0]->pid(), clock::now() + 5s);
   EXPECT_EQ(no.error, EIO);
-  EXPECT_THAT(no.what, HasSubstr("only the end of this process frees them"));
+  EXPECT_THAT(no.what, HasSubstr("the driver resumes them when this program ends"));
   EXPECT_TRUE(holder_->stranded());
   refusals_.lift();
   EXPECT_TRUE(target_[0]->runs(patience));

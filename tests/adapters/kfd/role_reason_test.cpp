@@ -43,11 +43,11 @@ TEST(RoleReason, NamesTheRuleThatDecided) {
   inside.cgroups = {"/batch/job1"};
   EXPECT_EQ(text(rules, inside), "offline by [roles] cgroups, /batch");
   inside.cgroups = {"/not"};
-  EXPECT_EQ(text(rules, inside), "not to be touched by [roles] cgroups, /not");
+  EXPECT_EQ(text(rules, inside), "unmatched by [roles] cgroups, /not");
   rules.by_process = {{who, role::online}};
-  EXPECT_EQ(text(rules, inside), "online by its client, or the scheduler's program");
+  EXPECT_EQ(text(rules, inside), "online by its client or the scheduler's program");
   rules.never_touch = {who};
-  EXPECT_EQ(text(rules, inside), "this program says that it is never touched");
+  EXPECT_EQ(text(rules, inside), "excluded by the scheduler's program (never_touch)");
 
   classifier stored{granting()};
   stored.set_stored({.by_process = {{who, role::offline}}});
@@ -68,12 +68,13 @@ TEST(RoleReason, NamesQueuesThatDecided) {
 
 TEST(RoleReason, TellsOfAClaimThatDoesNotCount) {
   EXPECT_EQ(text(granting(7), with({{"AMD_QUEUE_TAG", "OFFLINE_AI"}})),
-            "nothing says whether it is online or offline (AMD_QUEUE_TAG=OFFLINE_AI does not "
-            "count: it is not in may_claim_offline of [roles])");
-  EXPECT_EQ(text(granting(), with({{"AMD_QUEUE_TAG", "offline\x1b"}})),
-            "nothing says whether it is online or offline (AMD_QUEUE_TAG is neither ONLINE_AI nor "
-            "OFFLINE_AI)");
-  EXPECT_EQ(text(granting(), with({})), "nothing says whether it is online or offline");
+            "no rule and no client assigns a role to it (AMD_QUEUE_TAG=OFFLINE_AI is ignored: "
+            "may_claim_offline in [roles] does not include this process)");
+  EXPECT_EQ(
+      text(granting(), with({{"AMD_QUEUE_TAG", "offline\x1b"}})),
+      "no rule and no client assigns a role to it (AMD_QUEUE_TAG is ignored: expected ONLINE_AI or "
+      "OFFLINE_AI)");
+  EXPECT_EQ(text(granting(), with({})), "no rule and no client assigns a role to it");
 }
 
 TEST(RoleReason, TellsUntilWhenOneIsReleased) {
@@ -84,7 +85,7 @@ TEST(RoleReason, TellsUntilWhenOneIsReleased) {
   EXPECT_EQ(why.says, role::offline);
   EXPECT_EQ(why.bar, role_bar::released);
   EXPECT_THAT(to_text(why), ContainsRegex("^offline by AMD_QUEUE_TAG=OFFLINE_AI, but released "
-                                          "\\('sluice release'\\) until [0-9:]{8}$"));
+                                          "by 'sluice release' until [0-9:]{8}$"));
 }
 
 TEST(RoleReason, CountsTheRanksOfAGangThatIsNotComplete) {
@@ -114,9 +115,10 @@ TEST(RoleReason, CountsTheRanksOfAGangThatIsNotComplete) {
   const auto job =
       with({{"AMD_QUEUE_TAG", "OFFLINE_AI"}, {"SLURM_JOB_ID", "77"}, {"SLURM_NNODES", "2"}});
   gangs.see(gang_of({}, job));
-  EXPECT_EQ(settled(job),
-            "offline by AMD_QUEUE_TAG=OFFLINE_AI, but its gang is on several nodes (SLURM_NNODES, "
-            "SLURM_JOB_NUM_NODES)");
+  EXPECT_EQ(
+      settled(job),
+      "offline by AMD_QUEUE_TAG=OFFLINE_AI, but its gang spans several nodes (SLURM_NNODES or "
+      "SLURM_JOB_NUM_NODES)");
 }
 
 }  // namespace

@@ -224,9 +224,9 @@ TEST_F(RoleStore, LeavesAFileThatOthersMayReadAndNobodyElseWrite) {
 TEST_F(RoleStore, RefusesAFileThatOthersMayWriteOrReplace) {
   write("sluice roles 1\n");
   ::chmod(store_.path().c_str(), 0664);
-  expect_refusal("may be written by others than its owner; take that away (chmod go-w)");
+  expect_refusal("is writable by group or others; run chmod go-w on it");
   ::chmod(store_.path().c_str(), 0646);
-  expect_refusal("may be written by others");
+  expect_refusal("is writable by group or others");
   ::chmod(store_.path().c_str(), 0644);
   read();
   ::chmod((directory_ + "/lib/sluice").c_str(), 0777);
@@ -274,7 +274,7 @@ TEST_F(RoleStore, PointsAtALineThatItDoesNotUnderstand) {
                                " cgroup online /x"};
   for (const std::string& each : wrong) {
     write(first + good + each + "\n");
-    expect_refusal(":3: \"" + each + "\" ");
+    expect_refusal(":3: invalid line \"" + each + "\": ");
   }
   for (const char* each : {"", "sluice roles 2\n", "cgroup online /x\n", "\n"}) {
     write(each);

@@ -136,7 +136,7 @@ TEST_F(TargetRules, MakeNobodyOfflineWhoMayClaimToBeOnlineUnseen) {
   write(everybody + granted);
   EXPECT_EQ(found(trust::any_file), role::online);
   EXPECT_EQ(hidden(), role::unmatched);
-  EXPECT_THAT(why_, HasSubstr("its environment, where it may claim a role, cannot be read "
+  EXPECT_THAT(why_, HasSubstr("its environment, which may claim a role, cannot be read "
                               "(Permission denied)"));
   // Whose word does not count need not be heard.
   write(everybody);
@@ -174,7 +174,7 @@ TEST_F(TargetRules, AreTakenFromRootsFilesAlone) {
   const auto refused = [&] {
     const auto rules = target_rules::load(file(), trust::roots_files, message_);
     return !rules && rules.error() == errc::bad_config &&
-           message_.find(file() + " says whom the agent may attach to") != std::string::npos;
+           message_.find(file() + " and its directory must belong to root") != std::string::npos;
   };
   ASSERT_EQ(::chown(file().c_str(), 65534, 65534), 0);
   EXPECT_TRUE(refused());

@@ -273,11 +273,11 @@ TEST(Tracee, RefusesATracedProcessAndNamesTheTracersProcess) {
   const pid_t pid = target.pid();
   const std::string number = std::to_string(pid);
   const std::vector<std::pair<std::string, std::string>> advice{
-      {"sluice", "'sluice resume " + number + "' makes it let go"},
-      {"sluice-agent", "it acts for a scheduler: 'sluice release " + number +
-                           "' makes that one let go; two schedulers on one node must have one "
-                           "owner lock (the directory of [daemon])"},
-      {"gdb", "detach it, or use 'sluice release " + number + "' where it is a scheduler"}};
+      {"sluice", "run 'sluice resume " + number + "' to detach it"},
+      {"sluice-agent", "this agent acts for a scheduler: run 'sluice release " + number +
+                           "' to detach it; all schedulers on a node must share one owner lock "
+                           "(directory in [daemon])"},
+      {"gdb", "detach that program; if it is a scheduler, run 'sluice release " + number + "'"}};
   for (const auto& [name, way] : advice) {
     ASSERT_TRUE(within(20s, [&] { return tracer_of(pid) == 0; })) << "the one before is gone";
     family debugger{[pid, &name = name](int said) {

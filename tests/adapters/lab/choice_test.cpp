@@ -39,14 +39,16 @@ TEST(LabChoice, TakesValuesOfEveryTypeAndFillsInTheRest) {
 }
 
 TEST(LabChoice, SaysWhatIsWrong) {
-  EXPECT_THAT(message("other"), HasSubstr("--thing other: there is plain, tuned"));
+  EXPECT_THAT(message("other"),
+              HasSubstr("--thing: unknown name 'other'; available: plain, tuned"));
   EXPECT_THAT(message("tuned:rate=11"), HasSubstr("rate is 11; it must be 0 to 10"));
   EXPECT_THAT(message("tuned:wait=3"), HasSubstr("wait is 3; it must be a duration"));
-  EXPECT_THAT(message("tuned:speed=1"), HasSubstr("speed is no parameter of tuned"));
+  EXPECT_THAT(message("tuned:speed=1"), HasSubstr("speed is not a parameter of tuned"));
   EXPECT_THAT(message("plain:a=1"), HasSubstr("it has no parameters"));
-  EXPECT_THAT(message("tuned:rate"), HasSubstr("\"rate\" of \"tuned:rate\" must be key=value"));
-  EXPECT_THAT(message("tuned:rate=1,rate=2"), HasSubstr("names rate twice"));
-  EXPECT_THAT(message(":rate=1"), HasSubstr("begins with no name"));
+  EXPECT_THAT(message("tuned:rate"),
+              HasSubstr("invalid parameter 'rate' in 'tuned:rate': expected KEY=VALUE"));
+  EXPECT_THAT(message("tuned:rate=1,rate=2"), HasSubstr("sets rate more than once"));
+  EXPECT_THAT(message(":rate=1"), HasSubstr("':rate=1' has no name"));
 }
 
 }  // namespace

@@ -276,7 +276,9 @@ TEST(LabPageFrontier, ShowsWhatIsJudgedOnceMoreWhereItLiesClose) {
   EXPECT_EQ(count(close, "<svg class=\"chart\""), 2u);
   EXPECT_EQ(count(close, ">none</text>"), 1u);
   EXPECT_EQ(count(close, ">a</text>"), 2u);
-  EXPECT_THAT(close, HasSubstr("100 ms at p99\noffline 50 % of running alone\n83.3 % of the 60 %"));
+  EXPECT_THAT(
+      close,
+      HasSubstr("p99 100 ms\noffline work 50 % of offline work alone\n83.3 % of the bound (60 %)"));
   what.points[1].latency_ms.mean = 4000;
   what.points[1].throughput.mean = 0.9;
   EXPECT_EQ(count(draw(what, cast(actors)), "<svg class=\"chart\""), 1u);

@@ -12,7 +12,7 @@ awk '/^```$/ {inside=0} inside {print} /^```sh$/ {inside=1}' "$readme" >commands
 [ "$(grep -c '^sluice lab' commands)" = 6 ]
 bash -euo pipefail commands >out 2>err
 [ "$(grep -c 'suspend at once  *[0-9]' out)" = 10 ]
-[ "$(grep -c 'clairvoyant bound' out)" = 10 ]
+[ "$(grep -c 'upper bound, offline % at p99' out)" = 10 ]
 grep -q '| bursty | load 0.3 | offline long' out
 grep -q 'ttft miss%' out
 # Every request and call has its row, and the JSON is one.
@@ -23,7 +23,7 @@ python3 -c 'import json; all = json.load(open("all.json")); assert all["settings
 python3 "$here/check_page.py" out.html >page
 grep -qxF "$(grep -- '--report out' commands)" page
 for name in fixed_timeslice deadline 'suspend at once' 'no scheduler' SIGSTOP 'online alone'; do grep -qxF "$name" page; done
-grep -qx "bound of what suspending can give, over any row's stretch" page
+grep -qx "upper bound for policies that suspend, over the measured time of the longest row" page
 [ "$(grep -c '^Latency of requests$' page)" = 2 ]
 mv out.html before.html
 bash -euo pipefail <(grep -- "--report out" commands) >/dev/null 2>&1
@@ -91,45 +91,45 @@ refused() {
   [ $code = 2 ] && [ "$(wc -l <said)" = 1 ] && grep -qF -- "$wanted" said ||
     { echo "refused: $* gave $code and:"; cat said; exit 1; }
 }
-refused "there is no policy none; there is " --policy none
-refused "--policy slo:request.p99=1s,itl.p99=1s needs clients that mark request or itl: with --no-clients nobody marks anything; " --policy slo:request.p99=1s,itl.p99=1s --no-clients
-refused "--policy shadow:of=slo,ttft.p99=1s needs clients that mark ttft: servers of --service fifo mark request alone; " --policy shadow:of=slo,ttft.p99=1s --service fifo
+refused "unknown policy 'none'; available: " --policy none
+refused "--policy slo:request.p99=1s,itl.p99=1s needs clients that mark request or itl: with --no-clients no client marks its work; " --policy slo:request.p99=1s,itl.p99=1s --no-clients
+refused "--policy shadow:of=slo,ttft.p99=1s needs clients that mark ttft: servers of --service fifo mark only the span request; " --policy shadow:of=slo,ttft.p99=1s --service fifo
 refused "slice is \"3 years\"" --policy "fixed_timeslice:slice=3 years"
-refused "name the file with --trace FILE" --arrivals trace
-refused "missing.csv: cannot be opened" --arrivals trace --trace missing.csv
+refused "add --trace FILE" --arrivals trace
+refused "cannot open missing.csv" --arrivals trace --trace missing.csv
 refused "rate is 0; it must be" --arrivals poisson:rate=0
 refused "kernel_low must be at most kernel_high" --offline long:kernel_low=2s,kernel_high=1s
 refused "a gang needs steps" --offline long:gang=true
-refused "are given together, or neither" --service continuous:prefill_rate=1000
-refused "must be a time with a unit" --duration 5
-refused "--duration 25h: at most 24h" --duration 25h
-refused "at most 5000000 are taken" --duration 24h --arrivals poisson:rate=1000
+refused "must be given together" --service continuous:prefill_rate=1000
+refused "--duration: invalid duration '5'" --duration 5
+refused "--duration: invalid duration '25h': expected at most 24h" --duration 25h
+refused "the limit is 5000000" --duration 24h --arrivals poisson:rate=1000
 refused "--seed" --seed -1
 refused "--load" --load 1.5
 refused "no-such-profile" --profile no-such-profile
-refused '--target speed=1s: speed is no parameter of --target; its parameters are request, ttft, itl' --target speed=1s
-refused '--target: "ttft" of "ttft" must be key=value' --target ttft
-refused "--service fifo makes no tokens" --service fifo --target request=1s,ttft=200ms
-refused "--duration 0s: must be more than 0" --duration 0s
-refused "--load: --service continuous:prefill_rate=1000,decode_token=1ms says" --load 0.3 --service continuous:prefill_rate=1000,decode_token=1ms
-refused "--trace trace.csv: nobody reads it" --trace trace.csv
+refused '--target speed=1s: speed is not a parameter of --target; its parameters are request, ttft, itl' --target speed=1s
+refused "--target: invalid parameter 'ttft' in 'ttft': expected KEY=VALUE" --target ttft
+refused "--service fifo generates no tokens" --service fifo --target request=1s,ttft=200ms
+refused "--duration: invalid duration '0s': expected more than 0s" --duration 0s
+refused "--load: the load already follows from prefill_rate and decode_token of --service continuous:prefill_rate=1000,decode_token=1ms" --load 0.3 --service continuous:prefill_rate=1000,decode_token=1ms
+refused "--trace trace.csv: the file is not used" --trace trace.csv
 refused 'slice is 20; it must be a duration with a unit, such as "20ms": 1us to 1h' --policy fixed_timeslice:slice=20
 printf '[polcy]\nname = "slo"\n' >wrong.toml
-refused "wrong.toml:1: polcy is no table of a configuration" --config wrong.toml
+refused "wrong.toml:1: unknown table 'polcy'" --config wrong.toml
 printf '[policy]\nslice = "5ms"\n' >wrong.toml
-refused "wrong.toml:1: [policy] names no policy" --config wrong.toml
-refused "'nan' is no number from 0.001 to 0.99" --load nan
-refused "--sweep-cost: '300' is no number from 0.01 to 100" --sweep --sweep-cost 1,300
-refused "--sweep-kernel 11s: must be a time with a unit from 1us to 10s" --sweep --sweep-kernel 1ms,11s
-refused "--sweep-kernel 5: must be a time with a unit" --sweep --sweep-kernel 5
+refused "wrong.toml:1: [policy] has neither name nor plugin" --config wrong.toml
+refused "invalid number 'nan': expected 0.001 to 0.99" --load nan
+refused "--sweep-cost: invalid number '300': expected 0.01 to 100" --sweep --sweep-cost 1,300
+refused "--sweep-kernel: invalid duration '11s': expected 1us to 10s" --sweep --sweep-kernel 1ms,11s
+refused "--sweep-kernel: invalid duration '5'" --sweep --sweep-kernel 5
 refused "--sweep-cost requires --sweep" --sweep-cost 3
-refused "leave kernel_low and kernel_high out" --sweep --offline long:kernel_low=5ms
+refused "kernel_low and kernel_high conflict with --sweep" --sweep --offline long:kernel_low=5ms
 sed 's/^resume_cost = .*/resume_cost = "2s"/' "$(dirname "$readme")"/../sim/profiles/mi300x.toml >slow.toml
-refused "--sweep-cost 10: resume_cost of profile ./slow.toml would be 20.0 s; at most 9 s" --sweep --profile ./slow.toml
+refused "--sweep-cost 10: resume_cost of profile ./slow.toml would be 20.0 s; the limit is 9 s" --sweep --profile ./slow.toml
 
-refused ".: cannot read the configuration: it is no regular file" --config .
-refused "--json and --report name the same file, ./same; give each its own" --json same --report ./same
-refused "--csv-requests -: standard output has something else on it" --csv-requests -
+refused ".: cannot read the configuration: not a regular file" --config .
+refused "--json and --report name the same file, ./same; use a separate file for each" --json same --report ./same
+refused "--csv-requests -: standard output already carries the results" --csv-requests -
 
 # Symptom: what an earlier run had written was gone once a later one had begun.
 echo earlier >kept.json
@@ -141,39 +141,39 @@ timeout 1 sluice lab --duration 24h --arrivals poisson:rate=40 --gpus 8 --seeds 
 
 # Symptom: what had no limit but --duration looked like any other figure.
 sluice lab --arrivals interactive --load 0.3 --duration 60s >said 2>err
-grep -q '^sluice: note: mi300x | interactive | load 0.3 | offline long: without a scheduler requests came faster' err
+grep -q '^sluice: note: mi300x | interactive | load 0.3 | offline long: without a scheduler, requests arrived faster' err
 sluice lab --arrivals interactive --load 0.05 --offline train --duration 60s >said 2>err
-if grep 'requests came faster' err; then exit 1; fi
+if grep 'requests arrived faster' err; then exit 1; fi
 
 # What cannot be written is said before hours are simulated, and what cannot be judged takes nobody else's figures.
 code=0
 timeout 20 sluice lab --duration 24h --arrivals poisson:rate=40 --gpus 8 --seeds 50 --json no-such-folder/all.json >said 2>&1 || code=$?
-[ $code = 1 ] && [ "$(cat said)" = "sluice: no-such-folder/all.json: cannot be written: No such file or directory" ]
+[ $code = 1 ] && [ "$(cat said)" = "sluice: cannot write no-such-folder/all.json: No such file or directory" ]
 printf '[scheduler]\npolicy_time_limit = "1ms"\n[policy]\nname = "fixed_timeslice"\nslice = "7ms"\n' >node.toml
 sluice lab --config node.toml --policy fixed_timeslice:slice=7ms --load 0.3 --duration 20s >said 2>err
-grep -q '^sluice: note: node.toml: policy_time_limit has no effect in the laboratory' err
+grep -q '^sluice: note: node.toml: policy_time_limit has no effect in the lab' err
 figures() { grep -F "  $1  " said | grep -o '  [0-9].*'; }
 [ -n "$(figures '[policy] of node.toml')" ] && [ "$(figures '[policy] of node.toml')" = "$(figures fixed_timeslice:slice=7ms)" ]
 # A slice that max_suspend (1 s) never lets pass is said.
-grep -q 'never passes' err && exit 1
+grep -q 'ends the hold first' err && exit 1
 sluice lab --policy fixed_timeslice:slice=5s --load 0.3 --duration 20s >said 2>err
-grep -qF 'sluice: note: --policy fixed_timeslice:slice=5s: a slice of 5s never passes: max_suspend, 1s, ends the hold first' err
+grep -qF 'sluice: note: --policy fixed_timeslice:slice=5s: the slice of 5s is longer than max_suspend (1s), which ends the hold first' err
 # Offline work that gets nothing done: whose fault it is.
 code=0
 sluice lab --wake-up 100h --load 0.3 --duration 20s >said 2>&1 || code=$?
-[ $code = 1 ] && grep -q 'its host takes up to 100h after a kernel (--wake-up, ' said
+[ $code = 1 ] && grep -q 'its host pauses for up to 100h after a kernel (--wake-up ' said
 # Arrivals without a request: no figure of latencies, and JSON is JSON.
 sluice lab --load 0.3 --arrivals poisson:rate=0.001 --duration 1s --json none.json --report none.html >said 2>err
-grep -q 'no request comes, so there is no figure of latencies' said
+grep -q 'no request arrived, so no latencies are reported' said
 python3 "$here/check_page.py" none.html >page
 python3 -c 'import json; json.load(open("none.json"), parse_constant=lambda name: exit(name))'
 # A policy that says something every ten seconds says it three times, and the rest is counted.
 sluice lab --policy shadow:of=fixed_timeslice --load 0.3 --duration 10min >said 2>err
 [ "$(grep -c 'would have held offline groups' err)" = 3 ]
-grep -qE '^sluice: in the laboratory: [1-9][0-9]* such lines were left out$' err
+grep -qE '^sluice: in the lab: [1-9][0-9]* similar lines suppressed$' err
 # A key that fits nothing here is said.
 sluice lab --policy fixed_timeslice:weight_of.chat=2,slice_of.7=5ms --policy fair_share:weight.8=3 --load 0.3 --duration 60s >said 2>err
-grep -q 'weight_of.chat has matched no client: ' err
+grep -q 'weight_of.chat has had no effect: ' err
 grep -q 'slice_of.7 has had no effect: ' err
 grep -q 'weight.8: no effect in 100 choices' err
 # Costs that are given make a load, and that stands there.

@@ -290,8 +290,8 @@ TEST(Replay, WhatACallTakesMustComeFromSomewhere) {
   const auto refused = replay(begun, make_at_once());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().message,
-            "test: nothing was suspended in this recording, so how long that takes is not known: "
-            "say it with --suspend-cost TIME");
+            "test: the duration of a suspend is unknown: the recording has no such call; set the "
+            "duration with --suspend-cost TIME");
   const auto got = replay(begun, make_at_once(), {.suspend_cost = 5ms, .resume_cost = 10ms});
   ASSERT_TRUE(got);
   EXPECT_GE(got->given, 1u);
@@ -319,8 +319,7 @@ TEST(Replay, APolicyThatAsksForTurnAfterTurnIsRemovedWithTheReason) {
   const auto got = replay(read(two_requests()), std::make_unique<spinner>());
   ASSERT_TRUE(got) << got.error().message;
   EXPECT_EQ(summarize(got->run).removals, 1u);
-  EXPECT_NE(got->faults.removed_for.find("asked to be woken 1000 times within 10ms"),
-            std::string::npos)
+  EXPECT_NE(got->faults.removed_for.find("it requested 1000 turns within 10ms"), std::string::npos)
       << got->faults.removed_for;
   EXPECT_EQ(got->faults.unknown_groups, got->faults.any_ignored() ? 1001u : 0u);
 }
@@ -337,7 +336,7 @@ TEST(Recording, IsReadUpToAGap) {
   ASSERT_TRUE(got.why);
   EXPECT_EQ(got.why->count, 7u);
   EXPECT_EQ(got.why->text, "test:" + std::to_string(number + 1) +
-                               ": 7 lines are missing here, because the disk was too slow");
+                               ": 7 lines are missing here: the disk was too slow");
   EXPECT_EQ(summarize(got).suspends, 1u);
   EXPECT_TRUE(replay(got, make_at_once()));
 }
@@ -367,22 +366,23 @@ TEST(Recording, DamageIsNamedByFileAndLine) {
     const auto got = parse_recording(changed, "x.rec");
     return got ? std::string("fine") : got.error().message;
   };
-  const std::string no = "x.rec:1: this is no recording that can be read: ";
+  const std::string no = "x.rec:1: cannot read the recording: ";
   EXPECT_EQ(says("\"version\":1", "\"version\":2"),
-            no + "it is of version 2, and this program reads version 1");
-  EXPECT_EQ(says("recording", "recordinh"), no + "it does not begin as a recording does");
+            no + "format version 2; this program reads version 1");
+  EXPECT_EQ(says("recording", "recordinh"), no + "the line is not a recording header");
   EXPECT_EQ(says("\"max_suspend\":1000000000", "\"max_suspend\":1"),
             no + "max_suspend is 1ns; it must be 1ms to 141s");
   const std::string damaged = ": the recording is damaged: ";
   EXPECT_EQ(says("\"what\":\"gpu_seen\"", "\"what\":\"gpu_sein\""),
-            "x.rec:2" + damaged + "what is an unknown word");
+            "x.rec:2" + damaged + "field 'what' has an unknown value");
   EXPECT_EQ(says("\"is\":\"seen\"", "\"is\":\"sean\""),
-            "x.rec:2" + damaged + "'is' names no line of a recording");
+            "x.rec:2" + damaged + "field 'is' has an unknown value");
   EXPECT_EQ(parse_recording("", "x.rec").error().message,
-            "x.rec: the file is empty, it is no recording");
-  EXPECT_EQ(parse_recording("hello\n", "x.rec").error().message, no + "it is no JSON object");
+            "x.rec: not a recording: the file is empty");
+  EXPECT_EQ(parse_recording("hello\n", "x.rec").error().message,
+            no + "the line is not a JSON object");
   EXPECT_EQ(read_recording("/nowhere/x.rec").error().message,
-            "/nowhere/x.rec: cannot be opened: No such file or directory");
+            "cannot open /nowhere/x.rec: No such file or directory");
 }
 
 /// Whatever stands in the file: a sentence, or a replay that ends.

@@ -38,7 +38,7 @@ def p99(name):
 
 METRICS = {
     "p99": p99("p99_ms"), "ttft p99": p99("ttft_p99_ms"), "itl p99": p99("itl_p99_ms"),
-    "against none": lambda row, none: f"{100 * row['p99_ms']['mean'] / none['p99_ms']['mean'] - 100:+.1f} %",
+    "vs no scheduler": lambda row, none: f"{100 * row['p99_ms']['mean'] / none['p99_ms']['mean'] - 100:+.1f} %",
     "offline": percent("offline_percent"), "bound": percent("bound_percent"), "of bound": percent("of_bound_percent"),
     "suspends/s": lambda row, none: rate(row["suspends_per_s"]["mean"]),
 }

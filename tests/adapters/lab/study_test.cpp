@@ -133,7 +133,7 @@ TEST(LabStudy, JudgesTheOthersBesideAPolicyThatWasRemoved) {
   const auto all = run_study(spec);
   ASSERT_TRUE(all.has_value()) << all.error().message;
   EXPECT_THAT(removed_of(*all),
-              ::testing::ElementsAre("thrower: the policy was removed in the middle of a run: turn "
+              ::testing::ElementsAre("thrower: the policy was removed during a run: turn "
                                      "21 \"x\""));
   const auto& cells = all->settings[0].cells;
   EXPECT_TRUE(cells[5].removed());
@@ -162,7 +162,7 @@ TEST(LabStudy, RemovesAPolicyThatAsksForTurnAfterTurn) {
     const auto all = run_study(spec);
     ASSERT_TRUE(all.has_value()) << all.error().message;
     ASSERT_EQ(removed_of(*all).size(), 1u);
-    EXPECT_THAT(removed_of(*all)[0], HasSubstr("it asked to be woken 1000 times within 10ms"));
+    EXPECT_THAT(removed_of(*all)[0], HasSubstr("it requested 1000 turns within 10ms"));
   }
   study_spec spec = one_setting();
   spec.policies = {of_turns("busy", [](const snapshot& seen, decision_sink& out) {
@@ -188,8 +188,7 @@ TEST(LabStudy, SaysWhatASchedulerIgnores) {
   const auto all = run_study(spec);
   ASSERT_TRUE(all.has_value());
   const std::string said =
-      "2 declarations for groups that are not there, 1 reservation on GPUs that are not there, 1 "
-      "number out of range";
+      "2 declarations for unknown groups, 1 reservation on unknown GPUs, 1 number out of range";
   EXPECT_THAT(text_report(spec, *all), HasSubstr("\n  stranger: ignored: " + said + "\n"));
   EXPECT_THAT(json_report(spec, *all, ""), HasSubstr("\"ignored\":\"" + said + "\""));
   EXPECT_EQ(all->settings[0].cells[6].faults.ignored_text(), "");
@@ -217,7 +216,7 @@ TEST(LabStudy, SaysWhereAPercentileIsTheLongest) {
   spec.sources[0].make = [](std::uint64_t seed) { return poisson(seed, 3s, 10); };
   const auto few = run_study(spec);
   ASSERT_TRUE(many.has_value() && few.has_value());
-  const std::string said = "of fewer than 100 requests p99 is the longest";
+  const std::string said = "with fewer than 100 requests, p99 is the maximum";
   EXPECT_THAT(text_report(spec, *few), HasSubstr(said));
   EXPECT_THAT(text_report(spec, *many), ::testing::Not(HasSubstr(said)));
 }
@@ -251,15 +250,15 @@ TEST(LabStudy, CountsSeedsWithoutRequestsInNoLatency) {
   spec.first_seed = 1;
   spec.seeds = 3;
   EXPECT_THAT(text_report(spec, *some),
-              HasSubstr("1 of the 3 seeds has no request and counts in no figure of latencies"));
+              HasSubstr("1 of the 3 seeds has no request and is excluded from latencies"));
   EXPECT_THAT(html_report(spec, *some, ""), HasSubstr("1 of the 3 seeds has no request"));
   spec.first_seed = 2;
   spec.seeds = 1;
   const std::string json = json_report(spec, *none, "");
-  EXPECT_THAT(json, HasSubstr("no request comes, so there is no figure of latencies"));
+  EXPECT_THAT(json, HasSubstr("no request arrived, so no latencies are reported"));
   EXPECT_THAT(json, ::testing::Not(::testing::AnyOf(HasSubstr(":inf"), HasSubstr(":nan"),
                                                     HasSubstr("[inf"), HasSubstr("[nan"))));
-  EXPECT_THAT(html_report(spec, *none, ""), HasSubstr("no request comes"));
+  EXPECT_THAT(html_report(spec, *none, ""), HasSubstr("no request arrived"));
 }
 
 /// Offline work's share is of the row's own stretch, and who takes longer to be done has more time

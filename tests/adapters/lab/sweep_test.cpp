@@ -122,7 +122,7 @@ TEST(LabSweep, RefusesCostsBeyondTheDriversTimeout) {
   const auto spec = spread(asked, {.cost_factors = {1, 5}, .kernels = {1ms}});
   ASSERT_TRUE(spec.has_error());
   EXPECT_THAT(spec.error().message, HasSubstr("--sweep-cost 5: resume_cost of profile mi300x"));
-  EXPECT_THAT(spec.error().message, HasSubstr("10.0 s; at most 9 s"));
+  EXPECT_THAT(spec.error().message, HasSubstr("10.0 s; the limit is 9 s"));
 }
 
 TEST(LabSweep, DrawsTheLineWhereAKernelIsAsLongAsASuspend) {

@@ -133,10 +133,11 @@ TEST_F(ControlDesk, SaysWhyAProcessIsHeld) {
   node_.shown.groups[0].actual = run_state::suspended;
   const auto told = why();
   EXPECT_EQ(told.at("state"), "held");
-  EXPECT_THAT(std::string(told.at("sentence").as_string()),
-              ContainsRegex("^process 4242 \\(train\\) is held since [0-9:]+ \\([0-9.]+ s\\), for "
-                            "[45]\\.[0-9] s at most unless the policy says so again, by the policy "
-                            "fixed_timeslice: client 'llama' is busy on GPU 51110 for "));
+  EXPECT_THAT(
+      std::string(told.at("sentence").as_string()),
+      ContainsRegex("^process 4242 \\(train\\) is held by policy fixed_timeslice since "
+                    "[0-9:]+ \\([0-9.]+ s\\), for at most [45]\\.[0-9] s more unless the "
+                    "policy renews the hold: client 'llama' has been busy on GPU 51110 for "));
   const auto& decision = told.at("decisions").at(0);
   EXPECT_EQ(decision.at("decision"), "held");
   EXPECT_EQ(decision.at("rule"), "policy");
@@ -149,18 +150,18 @@ TEST_F(ControlDesk, SaysWhyAProcessIsHeld) {
 TEST_F(ControlDesk, SaysWhyAProcessRuns) {
   journal_.process();
   EXPECT_EQ(sentence(),
-            "process 4242 (train) runs: the policy fixed_timeslice does not want it held");
+            "process 4242 (train) is running: policy fixed_timeslice is not holding it");
   show([](picture& seen) { seen.policy.clear(); });
-  EXPECT_THAT(sentence(), HasSubstr("no policy decides"));
+  EXPECT_THAT(sentence(), HasSubstr("no policy is active"));
   node_.paused = true;
   ASSERT_EQ(code(R"({"version":1,"ask":"pause","why":"new disks"})", root), "");
-  EXPECT_THAT(sentence(), EndsWith("runs: the node is paused: new disks"));
+  EXPECT_THAT(sentence(), EndsWith("is running: the node is paused: new disks"));
   node_.paused = false;
 
   journal_.decide(journal_kind::forced, journal_rule::max_suspend);
   show([](picture& seen) { seen.groups[0].forced = true; });
   EXPECT_EQ(state(), "forced");
-  EXPECT_THAT(sentence(), HasSubstr("max_suspend made it run"));
+  EXPECT_THAT(sentence(), HasSubstr("max_suspend forced it to run"));
   group().forced = false;
 
   show([](picture& seen) {
@@ -176,8 +177,8 @@ TEST_F(ControlDesk, SaysWhyAProcessRuns) {
     process.attach = attach_picture::none;
     process.attach_failures = 3;
   });
-  EXPECT_THAT(sentence(), EndsWith("it cannot be held: process 4242 cannot be attached: Operation "
-                                   "not permitted (3 times in a row)"));
+  EXPECT_THAT(sentence(), EndsWith("cannot be held: sluice cannot attach to process 4242: "
+                                   "Operation not permitted (3 times in a row)"));
 
   for (const auto& [what, word] :
        {std::pair{role::online, "online"}, std::pair{role::unmatched, "unmatched"}}) {
@@ -209,8 +210,8 @@ TEST_F(ControlDesk, SaysWhichRuleDecidedARole) {
   tag.ranks = 2;
   give(tag);
   EXPECT_EQ(sentence(),
-            "process 4242 (train) runs: offline by AMD_QUEUE_TAG=OFFLINE_AI, but its gang is "
-            "not complete on this node (1 of 2 ranks); so it is not touched");
+            "process 4242 (train) is running: offline by AMD_QUEUE_TAG=OFFLINE_AI, but its gang is "
+            "not complete on this node (1 of 2 ranks); sluice does not suspend it");
   const auto status = ask(R"({"version":1,"ask":"status"})");
   const auto& process = status.at("groups").at(0).at("processes").at(0);
   EXPECT_EQ(process.at("role_rule"), "tag");
@@ -235,9 +236,10 @@ TEST_F(ControlDesk, SaysWhoKeepsAProcessFromBeingAttachedAndWhenItIsTriedAgain) 
     process.attach_failures = 1;
     process.attach_again = clock::now() + 60s;
   });
-  const std::string tracer = "it is traced by pid " + std::to_string(::getpid()) + " \\(";
-  EXPECT_THAT(sentence(), ContainsRegex("cannot be attached: Operation not permitted: " + tracer +
-                                        "[^)]+\\); tried again at [0-9:]+, in (59|60)\\.[0-9] s$"));
+  const std::string tracer = "traced by pid " + std::to_string(::getpid()) + " \\(";
+  EXPECT_THAT(sentence(),
+              ContainsRegex("cannot attach to process 4242: Operation not permitted: " + tracer +
+                            "[^)]+\\); next attempt at [0-9:]+, in (59|60)\\.[0-9] s$"));
   const auto status = ask(R"({"version":1,"ask":"status"})");
   const auto& process = status.at("groups").at(0).at("processes").at(0).as_object();
   EXPECT_THAT(std::string(process.at("attach_failure").as_string()), ContainsRegex(tracer));
@@ -264,10 +266,10 @@ TEST_F(ControlDesk, KnowsClientsThatUseNoGpu) {
     return ask(R"({"version":1,"ask":"why","pid":4300})").at("why").as_object();
   };
   EXPECT_EQ(explain().at("state"), "client");
-  EXPECT_THAT(std::string(explain().at("sentence").as_string()), EndsWith("it is not busy now"));
+  EXPECT_THAT(std::string(explain().at("sentence").as_string()), EndsWith("it is idle now"));
   journal_.begin();
   EXPECT_THAT(std::string(explain().at("sentence").as_string()),
-              ContainsRegex("a client \\('llama'\\), .*; 'llama' is busy on GPU 51110 for "));
+              ContainsRegex("a client \\('llama'\\), .*; 'llama' has been busy on GPU 51110 for "));
   std::this_thread::sleep_for(60ms);
   const auto client = ask(R"({"version":1,"ask":"status"})").at("clients").at(0).as_object();
   EXPECT_EQ(client.at("pid"), 4300);
@@ -291,10 +293,11 @@ TEST_F(ControlDesk, SaysWhyABreakerIsOpenAndHowGpusAreNumbered) {
     seen.gpus[0].breaker_open = true;
     seen.gpus[0].breaker_until = clock::now() + 60s;
   });
-  EXPECT_THAT(sentence(), ContainsRegex("breaker of GPU 51110 is open, for it was reset, until "
-                                        "[0-9:]+; 'sluice breaker rearm 51110' closes it"));
+  EXPECT_THAT(sentence(),
+              ContainsRegex("breaker of GPU 51110 is open because the GPU was reset, until "
+                            "[0-9:]+; 'sluice breaker rearm 51110' closes it"));
   const auto gpu = ask(R"({"version":1,"ask":"status"})").at("gpus").at(0).as_object();
-  EXPECT_EQ(gpu.at("breaker_cause"), "it was reset");
+  EXPECT_EQ(gpu.at("breaker_cause"), "the GPU was reset");
   EXPECT_EQ(gpu.at("ordinal"), 3);
   EXPECT_EQ(gpu.at("pci"), "0000:c1:00.0");
 }
@@ -342,7 +345,7 @@ TEST_F(ControlDesk, SaysWhatItWouldDoWhereItOnlyObserves) {
   });
   EXPECT_EQ(state(), "would_be_held");
   EXPECT_THAT(sentence(), HasSubstr("would be held"));
-  EXPECT_THAT(sentence(), EndsWith("nothing is touched, for the daemon only observes"));
+  EXPECT_THAT(sentence(), EndsWith("the daemon only observes and suspends nothing"));
 }
 
 TEST_F(ControlDesk, KnowsWhoEndedAndNobodyElse) {
@@ -376,8 +379,8 @@ TEST_F(ControlDesk, LetsOnlyRootAndTheOwnerChangeAnything) {
   EXPECT_EQ(ask(R"({"version":1,"ask":"unpause"})", root).at("before"), true);
   EXPECT_EQ(ask(R"({"version":1,"ask":"unpause"})", root).at("before"), false);
   EXPECT_THAT(told_, testing::ElementsAre(
-                         "user 700 (process 2) asked for a pause pid=2 user=700",
-                         "user 0 (process 1) asked for the end of the pause pid=1 user=0"));
+                         "user 700 (process 2) requested a pause pid=2 user=700",
+                         "user 0 (process 1) requested the end of the pause pid=1 user=0"));
 
   const auto used = ask(R"({"version":1,"ask":"policy","use":"fair_share:a=1"})", owner);
   EXPECT_EQ(used.at("policy").at("text"), "fair_share:a=1");
@@ -390,7 +393,7 @@ TEST_F(ControlDesk, SaysOfWhichGroupAProcessIs) {
   show([](picture& seen) {
     seen.groups[0].processes.push_back({.id = process_id{801}, .pid = 4243});
   });
-  EXPECT_THAT(sentence(), HasSubstr("process 4242 (train), of group g1 with 2 processes, runs"));
+  EXPECT_THAT(sentence(), HasSubstr("process 4242 (train) in group g1 of 2 processes is running"));
 }
 
 TEST_F(ControlDesk, SaysThatAnotherPolicyDecidesThanWasAskedFor) {

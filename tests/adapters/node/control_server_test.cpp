@@ -303,7 +303,8 @@ TEST_F(ControlServer, SaysOnceThatThereIsNoSocket) {
   loop_->exclusive([&] { server_->owns(true); });
   tick(1s);
   ASSERT_EQ(said_.size(), 1U);
-  EXPECT_THAT(said_[0], StartsWith("the control socket " + path_ + ": something else is there"));
+  EXPECT_THAT(said_[0], StartsWith("the control socket " + path_ +
+                                   ": a file that is not a socket has this path"));
 }
 
 // Symptom: a socket that was removed stayed away until the daemon's next start, without a word.
@@ -315,7 +316,7 @@ TEST_F(ControlServer, MakesItsSocketAnewWhereItWasRemoved) {
   EXPECT_TRUE(step_until([&] { return !one.heard().empty(); }));
   ASSERT_EQ(said_.size(), 2U);
   EXPECT_THAT(said_[0], HasSubstr("was removed or replaced"));
-  EXPECT_THAT(said_[1], HasSubstr("is served now"));
+  EXPECT_THAT(said_[1], HasSubstr("is now served"));
 }
 
 TEST_F(ControlServer, LeavesAnotherOnesSocketAndComesBack) {

@@ -59,7 +59,7 @@ TEST_F(DaemonConfig, IsNobodyElsesToWrite) {
   for (const perms more : {perms::group_write, perms::others_write}) {
     std::filesystem::permissions(path_, more, std::filesystem::perm_options::add);
     EXPECT_EQ(load_daemon_config(path_, known_, problems_).error(), errc::bad_config);
-    EXPECT_THAT(problems_, ElementsAre(HasSubstr("may be written by others than its owner")));
+    EXPECT_THAT(problems_, ElementsAre(HasSubstr("writable by group or others; run chmod go-w ")));
     std::filesystem::permissions(path_, more, std::filesystem::perm_options::remove);
   }
   EXPECT_TRUE(load_daemon_config(path_, known_, problems_));
@@ -67,7 +67,7 @@ TEST_F(DaemonConfig, IsNobodyElsesToWrite) {
   constexpr uid_t another = 64003;
   ASSERT_EQ(::chown(path_.c_str(), another, static_cast<gid_t>(-1)), 0);
   EXPECT_EQ(load_daemon_config(path_, known_, problems_).error(), errc::bad_config);
-  EXPECT_THAT(problems_, ElementsAre(HasSubstr("belongs to user 64003")));
+  EXPECT_THAT(problems_, ElementsAre(HasSubstr("owned by user 64003")));
 }
 
 TEST_F(DaemonConfig, ObservesByDefaultWithTransparentDetection) {
@@ -189,17 +189,17 @@ TEST_F(DaemonConfig, ListsEveryErrorWithItsLineAndKey) {
       load("[daemon]\nmode = \"watch\"\ncolour = 1\nlog_level = 3\n[scheduler]\nmin_run = 5\n"
            "max_suspend = \"1h\"\nspeed = 1\n[policy]\nname = \"nonesuch\"\n[roles]\n"
            "online_priority = 16\n[deamon]\nx = 1\n"));
-  EXPECT_THAT(
-      problems_,
-      ElementsAre(at(2) + "mode must be \"observe\" or \"enforce\"",
-                  at(3) + "colour is not a setting of [daemon]",
-                  at(4) + "log_level must be \"info\" or \"warning\" or \"error\"",
-                  StartsWith(at(6) + "min_run must be a duration in quotes"),
-                  StartsWith(at(7) + "max_suspend is 1h; with the 9s that a driver call may take"),
-                  at(8) + "speed is not a setting of [scheduler]", StartsWith(at(9)),
-                  StartsWith(at(12) + "online_priority is 16; it must be"),
-                  at(13) + "deamon is no table of a configuration; there are [scheduler], "
-                           "[policy], [roles], [daemon]"));
+  EXPECT_THAT(problems_,
+              ElementsAre(at(2) + "mode must be \"observe\" or \"enforce\"",
+                          at(3) + "colour is not a setting of [daemon]",
+                          at(4) + "log_level must be \"info\" or \"warning\" or \"error\"",
+                          StartsWith(at(6) + "min_run must be a duration in quotes"),
+                          StartsWith(at(7) + "max_suspend is 1h; it must be at most 141s: together "
+                                             "with a driver call of up to 9s"),
+                          at(8) + "speed is not a setting of [scheduler]", StartsWith(at(9)),
+                          StartsWith(at(12) + "online_priority is 16; it must be"),
+                          at(13) + "unknown table 'deamon'; available: [scheduler], "
+                                   "[policy], [roles], [daemon]"));
 }
 
 TEST_F(DaemonConfig, ListsEveryErrorOfPolicyAndRoles) {
@@ -212,8 +212,8 @@ TEST_F(DaemonConfig, ListsEveryErrorOfPolicyAndRoles) {
   EXPECT_THAT(
       problems_,
       ElementsAre(StartsWith(at(3) + "slice is 5; it must be a duration"),
-                  StartsWith(at(4) + "speed is no parameter of this policy"),
-                  at(5) + "a parameter must be a text, a number, true or false",
+                  StartsWith(at(4) + "speed is not a parameter of this policy"),
+                  at(5) + "a parameter must be a string, a number, true or false",
                   StartsWith(at(6) + "release is true; it must be"),
                   StartsWith(at(8) + "store is 1; it must be a path"),
                   StartsWith(at(10) + "may_claim_online.users is 'nobody-here'; it must be"),
@@ -221,7 +221,7 @@ TEST_F(DaemonConfig, ListsEveryErrorOfPolicyAndRoles) {
                   StartsWith(at(12) + "may_claim_online.groups is -1; it must be"),
                   StartsWith(at(14) + "cgroups is { when = '/b' }; it must be"),
                   StartsWith(at(15) + "cgroups is {}; it must be"),
-                  StartsWith(at(16) + "gang_cgroups has \"x\"; a pattern"),
+                  StartsWith(at(16) + "gang_cgroups contains \"x\"; a cgroup pattern"),
                   StartsWith(at(17) + "online_priority is 16; it must be")));
   // Whose parameters these are nobody knows.
   EXPECT_FALSE(load("[policy]\nname = 1\nplugin = \"\"\nspeed = 1\n"));
@@ -230,7 +230,7 @@ TEST_F(DaemonConfig, ListsEveryErrorOfPolicyAndRoles) {
   // Of what a policy wraps.
   EXPECT_FALSE(
       load("[policy]\nname = \"shadow\"\nof = \"fixed_timeslice\"\nspeed = 1\nslice = 5\n"));
-  EXPECT_THAT(problems_, ElementsAre(StartsWith(at(4) + "speed is no"), StartsWith(at(5))));
+  EXPECT_THAT(problems_, ElementsAre(StartsWith(at(4) + "speed is not"), StartsWith(at(5))));
 }
 
 TEST_F(DaemonConfig, SaysWhereTheTextIsNoToml) {
@@ -246,7 +246,7 @@ TEST_F(DaemonConfig, SaysWhereTheTextIsNoToml) {
 // Symptom: it ended with std::__ios_failure.
 TEST_F(DaemonConfig, SaysThatADirectoryIsNoConfiguration) {
   EXPECT_FALSE(load_daemon_config("/tmp", known_, problems_));
-  EXPECT_THAT(problems_, ElementsAre("/tmp: cannot read the configuration: it is no regular file"));
+  EXPECT_THAT(problems_, ElementsAre("/tmp: cannot read the configuration: not a regular file"));
 }
 
 // Symptom: the one waited for ever, the other took all memory.
@@ -255,7 +255,7 @@ TEST_F(DaemonConfig, ReadsRegularFilesOfSomeSizeOnly) {
   for (const std::string& path : {path_, std::string{"/dev/zero"}}) {
     EXPECT_FALSE(load_daemon_config(path, known_, problems_));
     EXPECT_THAT(problems_,
-                ElementsAre(path + ": cannot read the configuration: it is no regular file"));
+                ElementsAre(path + ": cannot read the configuration: not a regular file"));
   }
   std::filesystem::remove(path_);
   EXPECT_FALSE(load("# " + std::string(1 << 20, 'x') + "\n"));
@@ -265,11 +265,11 @@ TEST_F(DaemonConfig, ReadsRegularFilesOfSomeSizeOnly) {
 TEST_F(DaemonConfig, BoundsWhatWouldNotWork) {
   EXPECT_FALSE(load("[daemon]\ndirectory = \"/" + std::string(86, 'd') +
                     "\"\nstatistics_interval = \"999ms\"\n"));
-  EXPECT_THAT(
-      problems_,
-      ElementsAre(at(2) + "directory has 87 bytes; sockets are made in it, so it may have 86",
-                  at(3) + "statistics_interval must be a duration in quotes with a unit, "
-                          "1s to 24h, such as \"10min\", or \"0s\" for none"));
+  EXPECT_THAT(problems_,
+              ElementsAre(at(2) + "directory has 87 bytes; use at most 86 bytes, because the paths "
+                                  "of sockets start with this path",
+                          at(3) + "statistics_interval must be a duration in quotes with a unit, "
+                                  "1s to 24h, such as \"10min\", or \"0s\" for no interval"));
   EXPECT_TRUE(load("[daemon]\ndirectory = \"/" + std::string(85, 'd') +
                    "\"\nstatistics_interval = \"1s\"\n"));
 }
@@ -278,20 +278,19 @@ TEST_F(DaemonConfig, SaysWhatTheMachineDoesNotHave) {
   auto config = load("[daemon]\nmode = \"enforce\"\nagent = \"/nope\"\nrecord = \"/nope/x\"\n");
   ASSERT_TRUE(config);
   EXPECT_THAT(config->missing_here(),
-              ElementsAre("agent of [daemon] is /nope: there is no such program",
-                          "record of [daemon] is /nope/x: there is no directory /nope"));
+              ElementsAre("[daemon] agent = /nope: program not found; set the path of sluice-agent",
+                          "[daemon] record = /nope/x: directory /nope does not exist; create it"));
   config->node.mode = node_mode::observe;  // which needs no agent
   config->node.record.file = "/tmp";
-  EXPECT_THAT(
-      config->missing_here(),
-      ElementsAre("record of [daemon] is /tmp: it is a directory; it must be a file's path"));
+  EXPECT_THAT(config->missing_here(),
+              ElementsAre("[daemon] record = /tmp: is a directory; expected the path of a file"));
   config->node.mode = node_mode::enforce;
   config->node.agent_path = "/proc/self/exe";
   config->node.record.file = testing::TempDir() + "x.rec";
   EXPECT_THAT(config->missing_here(), ElementsAre());
   config->node.agent_path = "/proc/version";
   EXPECT_THAT(config->missing_here(),
-              ElementsAre("agent of [daemon] is /proc/version: nobody may execute it"));
+              ElementsAre("[daemon] agent = /proc/version: not executable; run chmod a+x on it"));
 }
 
 TEST_F(DaemonConfig, KnowsAPolicyByItsTable) {

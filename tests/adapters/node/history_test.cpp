@@ -50,7 +50,7 @@ TEST_F(History, TellsEventRuleCommandAndOutcomeOfAHold) {
   EXPECT_EQ(command.ended, outcome::done);
   EXPECT_EQ(command.length, 5ms);
   EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at),
-              HasSubstr("client 'llama' is busy on GPU 51110 for 0.005 s"));
+              HasSubstr("client 'llama' has been busy on GPU 51110 for 0.005 s"));
 }
 
 TEST_F(History, TellsOfOnlineWorkThatOnlyPointersShow) {
@@ -58,7 +58,7 @@ TEST_F(History, TellsOfOnlineWorkThatOnlyPointersShow) {
   journal_.turn();
   journal_.put({.kind = journal_kind::busy, .gpu = gpu_one});
   journal_.held();
-  EXPECT_EQ(last().event, "online work came on GPU 51110");
+  EXPECT_EQ(last().event, "online work arrived on GPU 51110");
 }
 
 TEST_F(History, TellsOfAClientOnManyGpusOnce) {
@@ -286,9 +286,10 @@ TEST_F(History, LearnsOfThoseWhoseBeginWasLost) {
   past_.mend(seen);
   ASSERT_NE(past_.find(trainer_pid), nullptr);
   EXPECT_EQ(past_.find(trainer_pid)->command, "train");
-  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("online work is busy"));
+  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("online work has been busy"));
   journal_.begin();
-  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("client 'llama' is busy"));
+  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at),
+              HasSubstr("client 'llama' has been busy"));
 }
 
 TEST_F(History, NamesThoseWhoHaveWorkInFlight) {
@@ -300,14 +301,15 @@ TEST_F(History, NamesThoseWhoHaveWorkInFlight) {
   journal_.begin();
   other(journal_kind::begin, 2);
   EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at),
-              HasSubstr("client 'llama', client 6 are busy on GPU 51110"));
+              HasSubstr("client 'llama', client 6 have been busy on GPU 51110"));
   other(journal_kind::end, 1);
-  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("client 6 are busy"));
+  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("client 6 have been busy"));
   other(journal_kind::end, 1);
-  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("client 'llama' is busy"));
+  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at),
+              HasSubstr("client 'llama' has been busy"));
   journal_.turn();
   journal_.put({.kind = journal_kind::client_gone, .client = client_id{5}});
-  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("online work is busy"));
+  EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at), HasSubstr("online work has been busy"));
 }
 
 TEST_F(History, CountsCommandsToNoAttach) {

@@ -133,9 +133,9 @@ class Node : public testing::Test {
                                  std::filesystem::perms{0755});
   }
   std::string not_this_user() const {
-    return "this program cannot own the node, for " + directory_ +
-           "/owner is user 0's and it runs as user 64003: run it as that one; its clients count "
-           "while another program owns the node";
+    return "this program cannot own the node: lock " + directory_ +
+           "/owner belongs to user 0, but this program runs as user 64003; run it as user 0. Work "
+           "of its clients counts only while another program owns the node";
   }
   static std::string ask(child_process& of, const std::string& what) {
     of.line().send(what);
@@ -337,9 +337,10 @@ TEST_F(Node, IsNotTakenOverByAnotherUsersReplicaWhichSaysSoOnce) {
     ASSERT_TRUE(other->says("following", patience));
     own->signal(SIGKILL);
     EXPECT_EQ(other->line().receive(patience), not_this_user());
-    EXPECT_EQ(other->line().receive(patience),
-              "cannot take this node over: Permission denied; trying again in 1s, later every 30s, "
-              "without a word until that changes");
+    EXPECT_EQ(
+        other->line().receive(patience),
+        "cannot take over the node: Permission denied; retrying in 1s, later every 30s; logged "
+        "again when the error changes");
     EXPECT_FALSE(other->line().receive(1500ms)) << "it has tried again meanwhile";
     other->line().send("?");
     EXPECT_EQ(other->line().receive(patience), "following");

@@ -229,7 +229,7 @@ TEST_F(MetricsServer, IsHeardByWhoSaysTooMuch) {
   listen("127.0.0.1:0");
   const std::string all = ask(connect_port(), std::string(300'000, 'a'));
   EXPECT_TRUE(all.starts_with("HTTP/1.1 431 ")) << all;
-  EXPECT_TRUE(all.ends_with("ask for GET /metrics\n")) << all;
+  EXPECT_TRUE(all.ends_with("use GET /metrics\n")) << all;
 }
 
 }  // namespace

@@ -248,15 +248,16 @@ TEST_F(Timeline, ShowsAPreemptionFromArrivalToResume) {
   EXPECT_TRUE(is(calls, 0, "suspend 2 queues", 11'000, 12'500));
   EXPECT_TRUE(is(calls, 1, "resume 2 queues", 40'100, 41'000));
   EXPECT_TRUE(is(seen.of("GPU 7", "online work"), 0, "online work", 10'000, 40'000));
-  EXPECT_TRUE(is(seen.of("GPU 7", "preemption"), 0, "arrival to offline off", 9'500, 12'500));
-  EXPECT_TRUE(is(seen.of("train", "process"), 0, "not all queues run", 10'000, 42'000));
+  EXPECT_TRUE(is(seen.of("GPU 7", "preemption"), 0, "arrival until offline work is suspended",
+                 9'500, 12'500));
+  EXPECT_TRUE(is(seen.of("train", "process"), 0, "queues suspended or in doubt", 10'000, 42'000));
   EXPECT_TRUE(is(seen.of("train", "session"), 0, "attaching", 1'000, 2'000));
   EXPECT_TRUE(is(seen.of("train", "session"), 1, "attached", 2'000, 50'000));
-  EXPECT_EQ(seen.marks, (std::vector<std::string>{"hold", "let go: policy", "stop"}));
+  EXPECT_EQ(seen.marks, (std::vector<std::string>{"hold", "released: policy", "stop"}));
   EXPECT_EQ(seen.spans.size(), 1U);
   ASSERT_EQ(seen.arrows.size(), 2U);
   EXPECT_EQ(seen.arrows[0].first, "makes room");
-  EXPECT_EQ(seen.arrows[0].second.first.name, "arrival to offline off");
+  EXPECT_EQ(seen.arrows[0].second.first.name, "arrival until offline work is suspended");
   EXPECT_EQ(seen.arrows[0].second.second.name, "suspend 2 queues");
   EXPECT_EQ(seen.arrows[1].first, "resumed by");
   EXPECT_EQ(seen.arrows[1].second.first.name, "suspend 2 queues");
@@ -343,13 +344,13 @@ TEST_F(Timeline, LeadsFromEachArrivalToEachSuspendThatItCaused) {
     }
   ASSERT_EQ(causes.size(), 4U);
   for (const std::int64_t call : {10'500, 10'600}) {
-    EXPECT_EQ(causes[call].name, "arrival to offline off");
+    EXPECT_EQ(causes[call].name, "arrival until offline work is suspended");
     EXPECT_EQ(causes[call].begin, 10'000);
     EXPECT_EQ(causes[call].end, 15'000);
   }
   EXPECT_EQ(causes[30'100].name, "online work");
   EXPECT_EQ(causes[30'100].begin, 30'000);
-  EXPECT_EQ(causes[50'100].name, "arrival to offline off");
+  EXPECT_EQ(causes[50'100].name, "arrival until offline work is suspended");
   // Online work begins when the client says so, not when the scheduler's turn came.
   EXPECT_EQ(seen.of("GPU 7", "online work").at(0).begin, 10'000);
 }
@@ -465,7 +466,7 @@ TEST_F(Timeline, SaysWhereEntriesAreMissing) {
     made.hear(entry(journal_kind::backend_back, 0ms));
     made.missed(12);
   }
-  EXPECT_EQ(read_trace(content()).marks.back(), "12 entries are missing here");
+  EXPECT_EQ(read_trace(content()).marks.back(), "12 journal entries were lost here");
 }
 
 }  // namespace

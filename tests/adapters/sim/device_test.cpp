@@ -67,7 +67,7 @@ class inotify_watch {
 
 TEST(SimulatedDevice, SaysFirstThatItIsSimulatedAndWithWhichProfile) {
   const simulated_device device;
-  EXPECT_TRUE(device.output().starts_with("sluice-sim: this GPU is simulated, profile 'mi300x'"))
+  EXPECT_TRUE(device.output().starts_with("sluice-sim: simulated device ready: profile 'mi300x'"))
       << device.output();
 }
 

@@ -124,18 +124,19 @@ TEST(ProfileFile, NamesLineKeyAndExpectationOfWhatIsWrong) {
   EXPECT_EQ(complaint(gpu + "hqd_slots = \"many\"\n"),
             ":3: gpu.hqd_slots: expected a whole number from 1 to 1024");
   EXPECT_EQ(complaint(gpu + "resume_cost = \"10s\"\n"),
-            ":3: gpu.resume_cost: expected a time such as \"5ms\" (ns, us, ms, s, min, h) from 0ns "
-            "to 9s");
+            ":3: gpu.resume_cost: expected a duration from 0ns to 9s, such as \"5ms\" (ns, us, ms, "
+            "s, min, h)");
   for (const char* time : {"-1ms", "1.5ms", "1e3us", "5", "5 parsecs", "nan"}) {
     EXPECT_EQ(complaint(gpu + "resume_cost = \"" + time + "\"\n"),
-              ":3: gpu.resume_cost: expected a time such as \"5ms\" (ns, us, ms, s, min, h) from "
-              "0ns to 9s");
+              ":3: gpu.resume_cost: expected a duration from 0ns to 9s, such as \"5ms\" (ns, us, "
+              "ms, s, min, h)");
   }
   EXPECT_EQ(complaint(gpu + "suspend_cost = \"3ms\"\nsuspend_cost_p99 = \"2ms\"\n"),
-            ":4: gpu.suspend_cost_p99: expected no less than the median, 3ms");
-  EXPECT_EQ(complaint("[measured]\nattach_p50 = \"2min\"\n" + gpu),
-            ":2: measured.attach_p50: expected a time such as \"5ms\" (ns, us, ms, s, min, h) from "
-            "0ns to 1min");
+            ":4: gpu.suspend_cost_p99: expected at least the median of 3ms");
+  EXPECT_EQ(
+      complaint("[measured]\nattach_p50 = \"2min\"\n" + gpu),
+      ":2: measured.attach_p50: expected a duration from 0ns to 1min, such as \"5ms\" (ns, us, "
+      "ms, s, min, h)");
   EXPECT_EQ(complaint("[measured]\nluck = 1\n" + gpu), ":2: measured.luck: unknown key");
   EXPECT_EQ(complaint(gpu + "per_vmid_debug = 1\n"),
             ":3: gpu.per_vmid_debug: expected true or false");
@@ -144,12 +145,14 @@ TEST(ProfileFile, NamesLineKeyAndExpectationOfWhatIsWrong) {
   EXPECT_EQ(complaint("[driver]\nmqd_header = \"pasid\"\n" + gpu),
             ":2: driver.mqd_header: unknown key");
   EXPECT_EQ(complaint("gpu = 3\n"), ":1: gpu: expected [[gpu]] tables");
-  EXPECT_EQ(complaint("name = \"x\"\n"), ": no [[gpu]] table: at least one is needed");
+  EXPECT_EQ(complaint("name = \"x\"\n"), ": no [[gpu]] table; add at least one");
   // They said "no [[gpu]] table" instead.
   EXPECT_EQ(complaint("nonsense = 1\n"), ":1: nonsense: unknown key");
   EXPECT_EQ(complaint("[timing]\nquantum = 1\n"), ":1: timing: unknown key");
-  EXPECT_EQ(complaint("[[gpu]]\nhqd_slots = 4\n"), ": gpu.gpu_id is missing");
-  EXPECT_EQ(complaint(gpu + gpu), ": gpu.gpu_id 5 is given to two GPUs");
+  EXPECT_EQ(complaint("[[gpu]]\nhqd_slots = 4\n"),
+            ": gpu.gpu_id is missing; add it to each [[gpu]] table");
+  EXPECT_EQ(complaint(gpu + gpu),
+            ": gpu.gpu_id 5 is in two [[gpu]] tables; use a different gpu_id in each table");
   EXPECT_TRUE(complaint("[driver\n").starts_with(":1: ")) << complaint("[driver\n");
 }
 
@@ -167,7 +170,7 @@ TEST(ProfileFile, SaysThatADirectoryIsNone) {
     (void)load_profile("/tmp");
     FAIL();
   } catch (const profile_error& error) {
-    EXPECT_STREQ(error.what(), "/tmp: is a directory; a profile is a TOML file");
+    EXPECT_STREQ(error.what(), "/tmp: is a directory; expected a TOML file");
   }
 }
 

@@ -356,10 +356,11 @@ TEST(ControlFile, IsRootsAloneAndTellsHowTheLastCommandWent) {
   ASSERT_EQ(stat(path.c_str(), &about), 0);
   EXPECT_EQ(about.st_mode, static_cast<mode_t>(S_IFREG | 0600));
   EXPECT_EQ(about.st_uid, 0U);
-  EXPECT_EQ(read_file(path), "nothing has been written yet\n");
+  EXPECT_EQ(read_file(path), "no command written yet\n");
   EXPECT_EQ(command(device, "fail-cycle 51110 20ms\n\n# and\nexplode\nfail-cycle 51110 1s\n"),
             -EINVAL);
-  EXPECT_TRUE(read_file(path).starts_with("line 4: 'explode' is no command; there are: fail-cycle"))
+  EXPECT_TRUE(
+      read_file(path).starts_with("line 4: unknown command 'explode'; available: fail-cycle"))
       << read_file(path);
   EXPECT_EQ(command(device, "fail-cycle 51110 20ms"), 0) << "a line needs no end";
   EXPECT_EQ(read_file(path), "done\n");
@@ -371,7 +372,7 @@ TEST(ControlFile, TakesCommandsFromAShell) {
   const auto script =
       "echo fail-cycle 51110 20ms > " + path + " && ! echo nonsense > " + path + " 2>/dev/null";
   EXPECT_EQ(std::system(("/bin/bash -c '" + script + "'").c_str()), 0);  // NOLINT: one thread.
-  EXPECT_TRUE(read_file(path).starts_with("line 1: 'nonsense' is no command"));
+  EXPECT_TRUE(read_file(path).starts_with("line 1: unknown command 'nonsense'"));
 }
 
 // The time it takes, and the result, are the injected ones.

@@ -1,14 +1,14 @@
-"""Tells the sluice scheduler, from a Python program, when it has online work.
+"""Notifies the sluice scheduler when this Python program has online work.
 
     import sluice
 
     client = sluice.connect(name="chat", targets={"ttft": 0.4})
 
-    with client.busy():           # Offline work makes room as long as anything is busy.
+    with client.busy():           # The scheduler suspends offline work while this runs.
         answer = model(question)
 
-Nothing here fails because sluice is not there: without the library, without a scheduler or without
-a grant of the role everything works and nothing counts, and the log says so once.
+Programs also work without sluice. If the library, the scheduler or the grant of the role is missing,
+calls succeed without effect, and one warning is logged.
 """
 
 from ._client import Client, Status, Unavailable, connect

@@ -1,4 +1,4 @@
-"""One client of the scheduler."""
+"""Connects a Python program to the scheduler as a client."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ SAY_AFTER = 5.0  # Seconds: a scheduler that is started together with its client
 
 
 class Unavailable(RuntimeError):
-    """No library, no scheduler, or no grant, where connect() was told that it is required."""
+    """connect(required=True) raises it if the library, the scheduler or the grant of the role is missing."""
 
 
 class Status(NamedTuple):
-    """What the client knows, as sluice_client_status has it."""
+    """State of a client. The fields correspond to sluice_client_status."""
 
-    connected: bool  #: The scheduler knows the client.
+    connected: bool  #: The scheduler has registered the client.
     role: str | None  #: "online" or "offline", as granted.
     mode: str  #: "active": a policy decides; "passive", "observing": everything runs; "stopping"; "none".
-    error: int  #: While not connected: an errno value. EACCES: refused.
+    error: int  #: errno value while not connected. EACCES: the role was refused.
     scheduler_pid: int
-    in_flight: int  #: Begun and not ended, in this process.
-    connections: int  #: How often the client has been registered.
-    suspended: int  #: Queues on the node that are suspended now.
-    turns: int  #: Of the scheduler: it goes up while that lives.
-    lost_marks: int  #: Spans' marks that found no room.
-    why: str  #: While not connected: one sentence.
+    in_flight: int  #: Requests that this process has begun and not ended.
+    connections: int  #: Number of times that the client has been registered.
+    suspended: int  #: Number of queues on the node that are suspended now.
+    turns: int  #: Turns of the scheduler; increases while it runs.
+    lost_marks: int  #: Marks of spans that were dropped because the buffer was full.
+    why: str  #: Reason while not connected: one sentence.
 
 
 def connect(
@@ -57,19 +57,22 @@ def connect(
     required: bool = False,
     timeout: float = 5.0,
 ) -> Client:
-    """Makes a client, and returns at once unless the scheduler is required.
+    """Returns a new client. Waits for the scheduler only if `required` is set.
 
-    name      for logs and policies; else SLUICE_CLIENT_NAME, else the program's.
+    name      Name of the client in logs and policies.
+              Default: SLUICE_CLIENT_NAME, then the name of the program.
     role      "online", or "offline" for best-effort work.
-    gpus      where the work runs, by the driver's gpu_id; else SLUICE_CLIENT_GPUS ("4231,51110"),
-              else every GPU of the node.
-    targets   how long "request", "ttft" and "itl" spans should take at most, in seconds; else
-              SLUICE_CLIENT_TARGETS ("ttft=0.4,itl=0.05"). Policies may use them.
-    socket    the scheduler's; else SLUICE_CLIENT_SOCKET, else /run/sluice/clients.sock.
-    required  False: never fails because sluice is not there; the log says so once. True: waits up to
-              `timeout` seconds for the scheduler to know the client, and raises Unavailable.
+    gpus      The driver's gpu_id numbers of the GPUs that the work uses.
+              Default: SLUICE_CLIENT_GPUS, for example "4231,51110", then every GPU of the node.
+    targets   Longest acceptable durations of "request", "ttft" and "itl" spans, in seconds. Policies
+              use them. Default: SLUICE_CLIENT_TARGETS, for example "ttft=0.4,itl=0.05".
+    socket    Path of the scheduler's socket.
+              Default: SLUICE_CLIENT_SOCKET, then /run/sluice/clients.sock.
+    required  True: connect() waits until the scheduler has registered the client. It raises Unavailable
+              if the role is refused, or after `timeout` seconds.
+              False: connect() never raises Unavailable, and logs one warning instead.
 
-    Raises ValueError for settings that make no sense, the environment's too.
+    Raises ValueError if an argument or an environment variable is invalid.
     """
     return open_client(settings(name, role, gpus, targets, socket), required, timeout)
 
@@ -92,9 +95,11 @@ def open_client(given: Settings, required: bool = False, timeout: float = 5.0) -
 
 
 class Client:
-    """Made by connect(). All methods may be called from any thread and at any time; after close()
-    they do nothing. In a forked child it starts anew with the child's first call: nothing that its
-    parent has in flight is the child's."""
+    """A client of the scheduler. connect() creates it.
+
+    Any thread may call any method at any time. After close(), the methods do nothing. In a forked
+    child, the first call registers a new client, which has no work in flight.
+    """
 
     def __init__(self, library: _library.Library | _Absent, given: Settings) -> None:
         self._library = library
@@ -108,12 +113,12 @@ class Client:
         self._busy = _Busy(self)
 
     def begin(self) -> None:
-        """Online work begins. For where a `with client.busy():` does not fit."""
+        """Begins online work. Use this method where `with client.busy():` is not possible."""
         if self._begin(self._handle):
             self._trouble()
 
     def end(self) -> None:
-        """It ended. One that nobody began is ignored."""
+        """Ends online work. Does nothing if no online work is in flight."""
         self._end(self._handle)
 
     @overload
@@ -121,12 +126,12 @@ class Client:
     @overload
     def busy(self, function: Function) -> Function: ...
     def busy(self, function: Function | None = None) -> _Busy | Function:
-        """Online work, as long as the block runs:
+        """Marks a block as online work:
 
             with client.busy(): ...
             async with client.busy(): ...
 
-        or the function, the coroutine, or the (asynchronous) generator until its end:
+        or a function, a coroutine, or a (synchronous or asynchronous) generator:
 
             @client.busy
             async def answer(question): ...
@@ -134,33 +139,38 @@ class Client:
         return self._busy if function is None else self._busy(function)
 
     def acquire(self, timeout: float = 1.0) -> _Acquire:
-        """Like busy(), but the block is entered when the GPUs are clear of offline work, or after
-        `timeout` seconds (at most 60). It says which:
+        """Like busy(), but first waits until no offline work is on the GPUs, for at most `timeout` seconds
+        (0 to 60). The value is True if the GPUs are clear:
 
             async with client.acquire(timeout=0.05) as clear: ...
 
-        Where nobody makes room it says False at once: there is no scheduler, it has not registered the
-        client yet or refused it, or it only observes or is paused. `with` blocks the thread instead.
+        The value is False at once if there is no scheduler, or if the scheduler has not registered the
+        client, has refused it, only observes, or is paused. `with` blocks the thread; `async with` does
+        not.
         """
         return _Acquire(self, timeout)
 
     def span(self, kind: str, request: int | str | None = None) -> _Span:
-        """Marks, for policies that know targets, a "request" (from arrival to the last byte), its
-        "ttft" (to the first token) or an "itl" (from one token to the next): `with client.span(...)`.
+        """Marks a block as a span: `with client.span(...)`. Policies with targets use spans.
 
-        request  unique among the client's open spans of this kind; None: a number nobody has.
+        A "request" lasts from arrival to the last byte, a "ttft" from arrival to the first token, and an
+        "itl" from one token to the next.
+
+        kind     "request", "ttft" or "itl".
+        request  Number or name of the request, unique among the client's open spans of this kind.
+                 Default: a new number.
         """
         return _Span(self, span_number(kind), self.new_request() if request is None else request)
 
     def new_request(self) -> int:
-        """A number for spans that this client has not given before."""
+        """Returns a new request number for spans. The numbers of a client never repeat."""
         return next(self._requests)
 
     def begin_span(self, kind: str, request: int | str, since: int | None = None) -> None:
-        """The span begins; one that is open ends and begins anew, so that marking every token needs one
-        call per token.
+        """Begins a span. If this span is already open, ends it and begins it again, so one call per token
+        marks every token.
 
-        since  when it began, of time.monotonic_ns(); None: now.
+        since  Time when the span began, as time.monotonic_ns() returns it. Default: now.
         """
         number = span_number(kind)
         if since is None:
@@ -169,10 +179,11 @@ class Client:
             self._library.begin_span_since(self._handle, number, _request_number(request), since)
 
     def end_span(self, kind: str, request: int | str) -> None:
+        """Ends a span."""
         self._library.end_span(self._handle, span_number(kind), _request_number(request))
 
     def status(self) -> Status:
-        """Looks, without asking the scheduler."""
+        """Returns the state of the client. Sends no message to the scheduler."""
         seen = _library.Status(size=ctypes.sizeof(_library.Status))
         failed = self._library.get_status(self._handle, seen)
         return Status(
@@ -190,7 +201,7 @@ class Client:
         )
 
     def close(self) -> None:
-        """Withdraws the client: what it has in flight counts as ended. Done at the program's exit, too."""
+        """Closes the client. Its work in flight counts as ended. The end of the program also closes it."""
         self._closer()
 
     def __enter__(self) -> Client:
@@ -207,7 +218,7 @@ class Client:
         return self._library.last_error().decode(errors="replace") if self._closer.alive else "closed"
 
     def _trouble(self) -> None:
-        """A begin() failed: it was after close(), or this is a forked child that has no room."""
+        """Logs why begin() failed. Logs no line after close()."""
         if self._closer.alive:
             _say_once(self._why())
 
@@ -222,7 +233,7 @@ class Client:
     # Waits -----------------------------------------------------------------------------------------
 
     def _start_wait(self, deadline: float, done: Callable[[bool], None]) -> _Wait | None:
-        """None: too many wait already."""
+        """Returns None if the client has too many open waits."""
         token = next(_tokens)
         _waits[token] = done
         left = max(0, round((deadline - time.monotonic()) * NS_PER_S))
@@ -266,7 +277,7 @@ class Client:
 
 
 class _Busy:
-    """Stateless, so one per client serves all threads and tasks."""
+    """Context manager and decorator. It has no state, so all threads and tasks of a client share one."""
 
     __slots__ = ("_client", "_begin", "_end", "_handle")
 
@@ -290,7 +301,7 @@ class _Busy:
         self._end(self._handle)
 
     def __call__(self, function: Function) -> Function:
-        """The function, busy while it runs."""
+        """Returns the function, wrapped so that online work is in flight while it runs."""
         made: Callable[..., Any]
         if inspect.isasyncgenfunction(function):
 
@@ -333,7 +344,7 @@ class _Acquire:
 
     def __init__(self, client: Client, timeout: float) -> None:
         if not 0 <= timeout <= LONGEST_WAIT:
-            raise ValueError(f"timeout is {timeout!r}; it must be 0 to {LONGEST_WAIT} seconds")
+            raise ValueError(f"invalid timeout {timeout!r}: expected 0 to {LONGEST_WAIT} seconds")
         self._client = client
         self._timeout = timeout
 
@@ -397,7 +408,7 @@ class _Wait(NamedTuple):
     number: int
 
     def stop(self) -> None:
-        """Nothing, once it is answered."""
+        """Cancels the wait. Does nothing if the scheduler has already answered."""
         if _waits.pop(self.token, None) is not None:
             self.client._library.stop_waiting(self.client._handle, self.number)
 
@@ -418,7 +429,7 @@ def _answer(answer: asyncio.Future[bool], clear: bool) -> None:
 
 
 class _Absent:
-    """In the library's place where there is none."""
+    """Replaces a library that could not be loaded."""
 
     def __init__(self, why: str) -> None:
         self._why = why.encode(errors="replace")
@@ -481,4 +492,4 @@ def _say_unless_connected(client: weakref.ref[Client]) -> None:
 
 @functools.lru_cache(maxsize=16)
 def _say_once(why: str) -> None:
-    log.warning("sluice counts nothing of this process: %s", why)
+    log.warning("this process is not connected to the sluice scheduler: %s", why)

@@ -1,4 +1,4 @@
-"""libsluice_client.so by ctypes: where it is, and what of it is used (sluice/client.h)."""
+"""Loads libsluice_client.so with ctypes and declares its functions (sluice/client.h)."""
 
 from __future__ import annotations
 
@@ -50,10 +50,12 @@ Clear = ctypes.CFUNCTYPE(None, c_void_p, c_int32)
 
 
 class Library:
-    """The functions. All but open and close keep the interpreter's lock. They wait for nothing but a
-    lock of the library's, which is held for moments and never while its thread calls Python; giving
-    the interpreter's lock up costs more than they do; and so close, which empties a client's handle
-    first, cannot come between the look at the handle and the use of the client."""
+    """The library's functions. All except open and close keep the interpreter's lock.
+
+    This is faster than releasing the interpreter's lock. It is also safe: the functions wait only for the
+    library's own lock. The library holds its lock briefly, and never while its thread calls Python.
+    close() empties the client's handle first, so no other function can use the released client.
+    """
 
     def __init__(self, path: str) -> None:
         quick = ctypes.PyDLL(path)
@@ -67,7 +69,7 @@ class Library:
 
         version = function(other, "version", c_uint32)() >> 16
         if version != ABI:
-            raise OSError(f"{path} is of ABI {version}; this package needs {ABI}")
+            raise OSError(f"{path} has ABI {version}, but this package needs ABI {ABI}")
         self.path = path
         self.begin = function(quick, "begin", c_int, c_void_p)
         self.end = function(quick, "end", c_int, c_void_p)
@@ -85,7 +87,7 @@ class Library:
 
 
 def candidates() -> list[str]:
-    """Where the library is looked for, in this order."""
+    """Returns the possible paths of the library, in order of preference."""
     named = os.environ.get("SLUICE_CLIENT_LIBRARY")
     if named:
         return [named]
@@ -99,7 +101,7 @@ def candidates() -> list[str]:
 
 
 def load() -> Library:
-    """Loads it. Raises OSError with a sentence that says what was tried."""
+    """Returns the library. If it cannot be loaded, raises OSError with the errors of all attempts."""
     failed = []
     for path in candidates():
         try:
@@ -107,6 +109,6 @@ def load() -> Library:
         except (OSError, AttributeError) as error:  # AttributeError: it lacks a function.
             failed.append(str(error))
     raise OSError(
-        f"the library of sluice's clients cannot be loaded ({'; '.join(failed)}): "
-        f"install it, or name it in SLUICE_CLIENT_LIBRARY"
+        f"cannot load {NAME} ({'; '.join(failed)}); "
+        f"install it, or set SLUICE_CLIENT_LIBRARY to its path"
     )

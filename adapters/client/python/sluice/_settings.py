@@ -1,4 +1,4 @@
-"""What a client is made with: the caller's words, and the environment's where the caller has none."""
+"""Settings of a client. The environment contains the defaults of the caller's arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def settings(
     targets: Mapping[str, float] | None = None,
     socket: str | os.PathLike[str] | None = None,
 ) -> Settings:
-    """Raises ValueError with a sentence for what makes no sense."""
+    """Returns the checked settings. Raises ValueError if a setting is invalid."""
     return Settings(
         name=_name(name or os.environ.get("SLUICE_CLIENT_NAME")),
         role=_number(ROLES, role, "role"),
@@ -46,14 +46,14 @@ def _number(known: dict[str, int], word: str, what: str) -> int:
     try:
         return known[word]
     except (KeyError, TypeError):
-        raise ValueError(f"{what} is {word!r}; it must be one of {', '.join(known)}") from None
+        raise ValueError(f"invalid {what} {word!r}: expected one of {', '.join(known)}") from None
 
 
 def _name(name: str | None) -> bytes:
     if name:
         found = os.fsencode(name)
         if len(found) > MOST_NAME or b"\0" in found:
-            raise ValueError(f"the client's name is {name!r}; at most {MOST_NAME} bytes are allowed")
+            raise ValueError(f"invalid client name {name!r}: expected at most {MOST_NAME} bytes without NUL")
         return found
     program = os.path.basename(sys.argv[0] if sys.argv else "")
     return os.fsencode(program.removesuffix(".py") or "python")[:MOST_NAME]
@@ -62,7 +62,7 @@ def _name(name: str | None) -> bytes:
 def _gpus(gpus: Iterable[int]) -> tuple[int, ...]:
     found = tuple(gpus)
     if len(found) > MOST_GPUS or not all(isinstance(one, int) and 0 < one < 1 << 32 for one in found):
-        raise ValueError(f"gpus are {found!r}; they must be at most {MOST_GPUS} of the driver's gpu_id")
+        raise ValueError(f"invalid gpus {found!r}: expected at most {MOST_GPUS} gpu_id numbers of the driver")
     return found
 
 
@@ -70,7 +70,7 @@ def _targets(targets: Mapping[str, float]) -> tuple[int, int, int]:
     found = [0, 0, 0]
     for kind, seconds in targets.items():
         if not (isinstance(seconds, (int, float)) and math.isfinite(seconds) and 0 < seconds < 1e6):
-            raise ValueError(f"the target of {kind!r} is {seconds!r}; it must be in seconds, above 0")
+            raise ValueError(f"invalid target {seconds!r} of {kind!r}: expected a time above 0, in seconds")
         found[span_number(kind)] = round(seconds * 1e9)
     return found[0], found[1], found[2]
 
@@ -80,7 +80,9 @@ def _gpus_of_environment() -> list[int]:
     try:
         return [int(one) for one in text.split(",") if one.strip()]
     except ValueError:
-        raise ValueError(f"SLUICE_CLIENT_GPUS is {text!r}; it must be like 4231,51110") from None
+        raise ValueError(
+            f"invalid SLUICE_CLIENT_GPUS {text!r}: expected gpu_id numbers, for example 4231,51110"
+        ) from None
 
 
 def _targets_of_environment() -> dict[str, float]:
@@ -89,4 +91,6 @@ def _targets_of_environment() -> dict[str, float]:
         pairs = [one.split("=") for one in text.split(",") if one.strip()]
         return {kind.strip(): float(seconds) for kind, seconds in pairs}
     except ValueError:
-        raise ValueError(f"SLUICE_CLIENT_TARGETS is {text!r}; it must be like ttft=0.4,itl=0.05") from None
+        raise ValueError(
+            f"invalid SLUICE_CLIENT_TARGETS {text!r}: expected KIND=SECONDS, for example ttft=0.4,itl=0.05"
+        ) from None

@@ -1,4 +1,4 @@
-"""ASGI middleware: online work from a request's arrival until its answer ends.
+"""ASGI middleware that announces online work from the arrival of a request to the end of its response.
 
     app.add_middleware(sluice.asgi.Busy)        # Starlette, FastAPI
     app = sluice.asgi.Busy(app)                 # Any ASGI server
@@ -22,7 +22,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-#: What does not count where `paths` says nothing: what probes, monitoring and people look at.
+#: Paths that do not count unless `paths` is given: those of probes, monitoring and documentation.
 IDLE_PATHS = (
     "/health",
     "/healthz",
@@ -45,19 +45,23 @@ RENEW_AFTER = 20.0
 
 
 class Busy:
-    """Holds client.busy() from a request's arrival, before its body is read, until the application
-    hands over the last part of the answer's body, returns or raises, or is told that the peer has
-    gone; a websocket until it is closed. What the application does after that does not count.
+    """Middleware that calls client.busy() for each request.
 
-    Of HTTP it also marks the spans: "request", "ttft" until the body's first part, and "itl" for each
-    further part, so that a server that sends every token at once has its targets watched.
+    The online work of an HTTP request begins when the request arrives, before its body is read. It
+    ends when the application sends the last part of the response body, returns, raises, or receives
+    a disconnect message. The online work of a websocket ends when the websocket is closed. Work that
+    the application does later does not count.
 
-    app     the application.
-    client  the application's; None: one of its own, made when this process starts up or has its
-            first request, whatever was forked before.
-    name    of its own client, as in sluice.connect(), which also says what the environment sets.
-    paths   what counts: these paths and those below them; else SLUICE_ASGI_PATHS ("/v1,/generate"),
-            else all but IDLE_PATHS. HEAD and OPTIONS never count.
+    For HTTP the middleware also marks spans: "request", "ttft" until the first part of the body, and
+    "itl" for each further part. These spans are exact if each part of the body is one token.
+
+    app     The application.
+    client  The client to use. Default: each process creates its own client when it starts up or when
+            it receives its first request. A forked process creates its own client, too.
+    name    Name of the client that the middleware creates. Default and environment: see
+            sluice.connect().
+    paths   Paths that count. The paths below them count, too. Default: SLUICE_ASGI_PATHS, for example
+            "/v1,/generate", then all paths except IDLE_PATHS. HEAD and OPTIONS never count.
     """
 
     def __init__(
@@ -122,7 +126,7 @@ class Busy:
 
 
 class _Answer:
-    """One request: busy, and its spans."""
+    """The busy period and spans of one request."""
 
     __slots__ = ("_begun", "_client", "_open", "_request", "_token")
 

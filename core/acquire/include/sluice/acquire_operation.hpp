@@ -71,7 +71,7 @@ template <class Token, class Initiate, class... CompletionToken>
 auto initiate_acquire(const Initiate& initiate, CompletionToken&&... token) {
   namespace asio = boost::asio;
   using signature = void(boost::system::error_code, Token);
-  static_assert(sizeof...(CompletionToken) <= 1, "acquire() takes one completion token, or none");
+  static_assert(sizeof...(CompletionToken) <= 1, "acquire() accepts at most one completion token");
   if constexpr (sizeof...(CompletionToken) == 0) {
     return asio::async_initiate<const asio::use_awaitable_t<>, signature>(initiate,
                                                                           asio::use_awaitable);

@@ -16,8 +16,8 @@ namespace sluice::core {
 /// The end of the next line that is written: nothing where none was left out before it.
 inline std::string left_out(std::uint64_t suppressed) {
   if (suppressed == 0) return {};
-  if (suppressed == 1) return " (1 such line before it was left out)";
-  return " (" + std::to_string(suppressed) + " such lines before it were left out)";
+  if (suppressed == 1) return " (1 similar line suppressed)";
+  return " (" + std::to_string(suppressed) + " similar lines suppressed)";
 }
 
 /// One line in each interval, several at once after a silence where that is asked for; and it says

@@ -107,12 +107,11 @@ class parameters {
   const T& get(std::string_view key) const {
     const auto found = values_.find(key);
     if (found == values_.end()) {
-      throw std::out_of_range("the parameter \"" + std::string(key) +
-                              "\" was asked for, and there is no value of it");
+      throw std::out_of_range("parameter \"" + std::string(key) + "\" has no value");
     }
     if (const T* const value = std::get_if<T>(&found->second)) return *value;
-    throw std::invalid_argument("the parameter \"" + std::string(key) + "\" was asked for as a " +
-                                type_name(parameter_value(T())) + "; it is a " +
+    throw std::invalid_argument("parameter \"" + std::string(key) + "\" was requested as a " +
+                                type_name(parameter_value(T())) + ", but it is a " +
                                 type_name(found->second));
   }
   /// As the functions above are called.

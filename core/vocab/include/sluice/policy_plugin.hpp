@@ -119,7 +119,7 @@ Result guarded(Result failed, char* problem, std::size_t size, Body&& body) noex
   } catch (const std::exception& thrown) {
     say(problem, size, thrown.what());
   } catch (...) {
-    say(problem, size, "it threw something that is no std::exception");
+    say(problem, size, "it threw an object that is not a std::exception");
   }
   return failed;
 }

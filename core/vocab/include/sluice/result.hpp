@@ -50,14 +50,14 @@ struct category final : boost::system::error_category {
     switch (static_cast<errc>(value)) {
       case errc::busy: return "the lane is busy";
       case errc::full: return "a bounded queue is full";
-      case errc::not_supported: return "not supported here";
-      case errc::unknown_target: return "no such target";
+      case errc::not_supported: return "not supported by this backend, driver or kernel";
+      case errc::unknown_target: return "no such process, queue, group or client";
       case errc::already_owned: return "another scheduler owns this node";
-      case errc::lost: return "the acting side is gone";
+      case errc::lost: return "the agent or the GPU is lost";
       case errc::stopped: return "the scheduler has stopped";
-      case errc::bad_config: return "a setting is out of its range";
+      case errc::bad_config: return "a setting is out of range";
       case errc::not_managed: return "the target cannot be suspended";
-      case errc::no_file: return "it is no regular file";
+      case errc::no_file: return "not a regular file";
     }
     return "unknown sluice error";
   }

@@ -304,38 +304,44 @@ TEST(DriverControl, SaysWhatIsWrongInOneSentence) {
     return b.sim->control(line, problem) == -EINVAL ? problem : "accepted";
   };
   EXPECT_THAT(complaint("explode 51110"),
-              StartsWith("'explode' is no command; there are: fail-cycle GPU DURATION"));
-  EXPECT_EQ(complaint("fail-cycle 51110"), "use: fail-cycle GPU DURATION [goes-on]");
-  EXPECT_EQ(complaint("fail-cycle 5 1s"), "'5' is no GPU of this node; give a gpu_id: 51110");
+              StartsWith("unknown command 'explode'; available: fail-cycle GPU DURATION"));
+  EXPECT_EQ(complaint("fail-cycle 51110"), "usage: fail-cycle GPU DURATION [goes-on]");
+  EXPECT_EQ(complaint("fail-cycle 5 1s"), "unknown GPU '5'; available gpu_ids: 51110");
   EXPECT_EQ(complaint("fail-cycle 51110 often"),
-            "'often' is no time from 0s to 60s, such as 9s or 20ms");
+            "invalid duration 'often': expected 0s to 60s, such as 9s or 20ms");
   EXPECT_EQ(complaint("fail-cycle 51110 61s"),
-            "'61s' is no time from 0s to 60s, such as 9s or 20ms");
-  EXPECT_EQ(complaint("vmfault 100"), "use: vmfault PID GPU");
-  EXPECT_EQ(complaint("vmfault 300 51110"), "'300' is no process that has opened the device");
-  EXPECT_EQ(complaint("vmfault 100 x"), "'x' is no GPU of this node; give a gpu_id: 51110");
-  EXPECT_EQ(complaint("evict 100"), "use: evict PID GPU");
-  EXPECT_EQ(complaint("restore 300 51110"), "'300' is no process that has opened the device");
-  EXPECT_EQ(complaint("reset"), "use: reset GPU");
-  EXPECT_EQ(complaint("fail-cycle 51110 1s later"), "use: fail-cycle GPU DURATION [goes-on]");
-  EXPECT_EQ(complaint("activation 100 late"), "use: activation PID busy|error");
-  EXPECT_EQ(complaint("activation 300 busy"), "'300' is no process that has opened the device");
-  EXPECT_THAT(complaint("answer"), StartsWith("use: answer CALL ERRNO"));
-  EXPECT_THAT(complaint("answer MAKE_TEA EIO"), StartsWith("'MAKE_TEA' is no call that can be"));
-  EXPECT_THAT(complaint("answer DBG_TRAP:SING EIO"), StartsWith("'SING' is none of ENABLE"));
+            "invalid duration '61s': expected 0s to 60s, such as 9s or 20ms");
+  EXPECT_EQ(complaint("vmfault 100"), "usage: vmfault PID GPU");
+  EXPECT_EQ(complaint("vmfault 300 51110"),
+            "unknown process '300': expected the pid of a process that opened the device");
+  EXPECT_EQ(complaint("vmfault 100 x"), "unknown GPU 'x'; available gpu_ids: 51110");
+  EXPECT_EQ(complaint("evict 100"), "usage: evict PID GPU");
+  EXPECT_EQ(complaint("restore 300 51110"),
+            "unknown process '300': expected the pid of a process that opened the device");
+  EXPECT_EQ(complaint("reset"), "usage: reset GPU");
+  EXPECT_EQ(complaint("fail-cycle 51110 1s later"), "usage: fail-cycle GPU DURATION [goes-on]");
+  EXPECT_EQ(complaint("activation 100 late"), "usage: activation PID busy|error");
+  EXPECT_EQ(complaint("activation 300 busy"),
+            "unknown process '300': expected the pid of a process that opened the device");
+  EXPECT_THAT(complaint("answer"), StartsWith("usage: answer CALL ERRNO"));
+  EXPECT_THAT(complaint("answer MAKE_TEA EIO"), StartsWith("unknown call 'MAKE_TEA'; available: "));
+  EXPECT_THAT(complaint("answer DBG_TRAP:SING EIO"),
+              StartsWith("unknown operation 'SING' of DBG_TRAP; available: ENABLE"));
   EXPECT_EQ(complaint("answer CREATE_QUEUE:ENABLE EIO"),
-            "'CREATE_QUEUE:ENABLE': only DBG_TRAP and CRIU_OP have operations");
-  EXPECT_THAT(complaint("answer DBG_TRAP EWHAT"), StartsWith("'EWHAT' is none of EAGAIN"));
-  EXPECT_THAT(complaint("delay DBG_TRAP soon"), StartsWith("'soon' is no time"));
+            "invalid call 'CREATE_QUEUE:ENABLE': only DBG_TRAP and CRIU_OP accept an operation; "
+            "omit ':ENABLE'");
+  EXPECT_THAT(complaint("answer DBG_TRAP EWHAT"),
+              StartsWith("unknown error 'EWHAT'; available: EAGAIN"));
+  EXPECT_THAT(complaint("delay DBG_TRAP soon"), StartsWith("invalid duration 'soon'"));
   EXPECT_EQ(complaint("delay DBG_TRAP 1s times=0"),
-            "'times=0': expected times= and a whole number from 1 to 1000000000");
+            "invalid condition 'times=0': expected times=N with N from 1 to 1000000000");
   EXPECT_EQ(complaint("delay DBG_TRAP 1s times=1000000001"),
-            "'times=1000000001': expected times= and a whole number from 1 to 1000000000");
+            "invalid condition 'times=1000000001': expected times=N with N from 1 to 1000000000");
   EXPECT_EQ(complaint("delay DBG_TRAP 1s caller=me"),
-            "'caller=me': expected caller= and a whole number from 1 to 4194304");
+            "invalid condition 'caller=me': expected caller=N with N from 1 to 4194304");
   EXPECT_EQ(complaint("delay DBG_TRAP 1s who=1"),
-            "'who=1' is none of caller=PID target=PID times=N");
-  EXPECT_THAT(complaint("kill-target"), StartsWith("use: kill-target DURATION"));
+            "unknown condition 'who=1'; available: caller=PID, target=PID, times=N");
+  EXPECT_THAT(complaint("kill-target"), StartsWith("usage: kill-target DURATION"));
   EXPECT_EQ(complaint("answer CRIU_OP:UNPAUSE EIO times=2"), "accepted");
   EXPECT_EQ(complaint("no-faults"), "accepted");
   EXPECT_EQ(complaint(""), "accepted");

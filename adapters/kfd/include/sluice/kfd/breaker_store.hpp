@@ -32,7 +32,7 @@ using wall_time = std::chrono::sys_time<std::chrono::milliseconds>;
 
 /// The words of the file: "preemption_failed", "reset", "stuck_call".
 [[nodiscard]] std::string_view to_string(breaker_cause why) noexcept;
-/// A sentence's part: "the driver reset it".
+/// A part of a sentence: "the driver reset the GPU".
 [[nodiscard]] std::string_view words_of(breaker_cause why) noexcept;
 
 struct stored_breaker {
