@@ -97,7 +97,8 @@ class HolderBench : public ::testing::Test {
     return "process " + std::to_string(target_[whose]->pid());
   }
   ::testing::AssertionResult reports_reset(const failure& no) const {
-    const std::string reset = "GPU " + std::to_string(gpu_[0]) + " was reset while it was held";
+    const std::string reset =
+        "GPU " + std::to_string(gpu_[0]) + " was reset while the process was held";
     if (no.error == EIO && no.what.find(reset) != std::string::npos)
       return ::testing::AssertionSuccess();
     return ::testing::AssertionFailure() << "error " << no.error << ": " << no.what;
