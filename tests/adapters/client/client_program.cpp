@@ -52,6 +52,21 @@ void begin_and_end(int times) {
   }
 }
 
+/// Descriptors that look like the library's, of a program that this one starts.
+int descriptors_of_a_child() {
+  FILE* const list = popen("ls -l /proc/self/fd", "r");
+  int found = 0;
+  char line[512];
+  while (list != nullptr && std::fgets(line, sizeof line, list) != nullptr) {
+    for (const char* each : {"sluice", "eventfd", "socket:"}) {
+      found += std::strstr(line, each) != nullptr ? 1 : 0;
+    }
+  }
+  pclose(list);
+  return found;
+}
+int inherited = 0;  ///< Of these, those that this program has from its caller.
+
 /// Several threads at once.
 void hammer(int threads, int times) {
   std::vector<std::thread> all;
@@ -223,18 +238,7 @@ std::string obey(std::istringstream& words) {
     });
     return status == 0 ? "done" : "failed";
   }
-  if (word == "spawn") {  // What a program that is started has of its parent's.
-    FILE* const list = popen("ls -l /proc/self/fd", "r");
-    int found = 0;
-    char line[512];
-    while (list != nullptr && std::fgets(line, sizeof line, list) != nullptr) {
-      for (const char* each : {"sluice", "eventfd", "socket:"}) {
-        found += std::strstr(line, each) != nullptr ? 1 : 0;
-      }
-    }
-    pclose(list);
-    return std::to_string(found);
-  }
+  if (word == "spawn") return std::to_string(descriptors_of_a_child() - inherited);
   if (word == "wait") {
     words >> a;
     std::promise<int> clear;
@@ -277,6 +281,7 @@ std::string obey(std::istringstream& words) {
 }  // namespace
 
 int main() {
+  inherited = descriptors_of_a_child();
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
     std::cout << obey(words) << std::endl;
