@@ -62,16 +62,25 @@ class offline_target {
     const std::uint64_t before = kernels();
     return within(limit, [&] { return kernels() >= before + 2; });
   }
-  /// None of its kernels finishes for so long. One that was finishing just now is forgiven.
+  /// None of its kernels finishes for so long. It counts them itself, once per round: kernels that
+  /// finished before the call are in the count after two rounds.
   bool stands_still(duration span = std::chrono::milliseconds{60}) const {
-    std::this_thread::sleep_for(std::chrono::milliseconds{10});
+    await_two_rounds();
     const std::uint64_t before = kernels();
     std::this_thread::sleep_for(span);
+    await_two_rounds();
     return kernels() == before;
   }
 
  private:
+  /// A process that is stopped or has ended makes no rounds, and counts nothing.
+  void await_two_rounds() const {
+    const std::uint64_t before = counters_->rounds.load();
+    (void)within(std::chrono::seconds{2}, [&] { return counters_->rounds.load() >= before + 2; });
+  }
+
   struct counters {
+    std::atomic<std::uint64_t> rounds{0};
     std::atomic<std::uint64_t> kernels{0};
     std::atomic<std::uint64_t> wrong{0};
   };
@@ -152,6 +161,7 @@ class offline_target {
         if (queue->completion(last).value != 0) counters_->wrong.fetch_add(1);
         counters_->kernels.fetch_add(1);
       }
+      counters_->rounds.fetch_add(1);
     }
   }
 
