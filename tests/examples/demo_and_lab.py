@@ -7,9 +7,10 @@ virtual time. p99 of online requests and the offline share must be within 10 %.
 What the laboratory cannot know is how long this machine's hosts and doorbells take. The demo measures that
 (turnaround_mean_us), and --wake-up is told, run by run. Real time has accidents, and one stall of the machine is the
 p99 of a hundred requests: so each figure must agree in one of up to VALID_RUNS runs, and where the host saw ends of
-kernels late by more than QUIET (p99), the tolerance is larger in proportion. Beyond MOST_TOLERANCE the figure of that
-run is void, and the test repeats the comparison, up to MOST_RUNS runs in all. A figure that is void in every run fails
-as "not shown". What the two do differently shows in each run. Runs as root in a mount namespace of its own.
+kernels late (p99) by more than the share QUIET of the requests' p99, the tolerance is larger in proportion. Beyond
+MOST_TOLERANCE the figure of that run is void, and the test repeats the comparison, up to MOST_RUNS runs in all. A
+figure that is void in every run fails as "not shown". What the two do differently shows in each run. Runs as root in a
+mount namespace of its own.
 """
 import json
 import os
@@ -20,7 +21,9 @@ import tempfile
 demo, sluice = sys.argv[1:]
 TOLERANCE = 0.10
 MOST_TOLERANCE = 2 * TOLERANCE
-QUIET = 1000  # us; an idle machine is at 160 to 300
+# 1 ms of the 150 ms that requests take alone and scheduled, where an idle machine is at 160 to 300 us; 33 ms of the 5 s
+# that they take beside offline kernels that nobody suspends.
+QUIET = 1 / 150
 VALID_RUNS, MOST_RUNS = 4, 6
 POLICY = "fixed_timeslice:slice=30ms"
 WINDOW, LOAD, SEED, DRAIN = "6s", "0.4", "1", "20s"
@@ -61,7 +64,7 @@ def compare(folder):
         seen = real["runs"][run]
         wake_up = seen["turnaround_mean_us"] if run == "scheduled" else quiet
         lab = in_virtual_time(folder, wake_up)[row]
-        tolerance = TOLERANCE * max(1, seen["wake_up_p99_us"] / QUIET)
+        tolerance = TOLERANCE * max(1, seen["wake_up_p99_us"] / 1000 / (QUIET * lab["p99_ms"]))
         assert seen["requests"] == lab["requests"], f"{row}: not the same arrivals"
         assert seen["unfinished"] == lab["unfinished"] == 0, f"{row}: requests were left"
         for key in "p50_ms", "p99_ms":
@@ -101,8 +104,8 @@ with tempfile.TemporaryDirectory() as folder:
             break
 for figure, each in missed.items():
     if not each:
-        print(f"{figure}: not shown: in every run the host saw ends of kernels late by more than "
-              f"{QUIET * MOST_TOLERANCE / TOLERANCE:.0f} us (p99); run the test on a less busy machine")
+        print(f"{figure}: not shown: in every run the host saw ends of kernels late (p99) by more than "
+              f"{QUIET * MOST_TOLERANCE / TOLERANCE:.1%} of the requests' p99; run the test on a less busy machine")
     elif min(each) > 0:
         print(f"{figure}: off by at least {min(each):.1%} more than the tolerance in each of {len(each)} valid runs")
 sys.exit(1)
