@@ -2,9 +2,9 @@
 # usage: tests/coverage.sh
 # Print the share of lines in core, policies and adapters that the tests of tests/run.sh execute, per folder.
 # Builds everything with clang's coverage in build/coverage. There it runs what tests/run.sh runs by default: the unit
-# tests of the preset asan and all tests of the preset release, each in its longer form of the two. In place of the
-# preset tsan it runs the tests of the event loop on epoll. It leaves out the labels fuzz and install, whose tests build
-# programs of their own.
+# tests of the preset asan and all tests of the preset release. A test that is shorter in one of these presets runs in
+# its longer form. In place of the preset tsan it runs the tests of the event loop on epoll. It leaves out the labels
+# fuzz and install, whose tests build programs of their own.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: tests/fuzz.sh [--seconds N] [--seed N] [--build DIRECTORY] [NAME...]
-# Build and run the fuzz targets NAME [all]. Inputs start from tests/fuzz/corpus and from those of earlier runs.
+# Build and run the fuzz targets NAME [all]. The first inputs are those of tests/fuzz/corpus and of earlier runs.
 #   --seconds N        Duration per target [20]; 0 runs only the known inputs.
 #   --seed N           Seed [SLUICE_TEST_SEED, else random]. It is printed.
 #   --build DIRECTORY  Use the targets of this build directory instead of building them.

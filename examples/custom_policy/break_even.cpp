@@ -48,7 +48,7 @@ class break_even final : public sluice::policy {
 
 SLUICE_POLICY_PLUGIN(
     {"break_even",
-     "resume offline work when a pause has lasted as long as a suspend and a resume take",
+     "resume offline work when online work has paused for as long as a suspend and a resume take",
      {sluice::parameter::number("factor", 1, 0, 100,
                                 "length of this pause, relative to a suspend and a resume"),
       sluice::parameter::span("least", std::chrono::milliseconds(1), {}, std::chrono::seconds(1),

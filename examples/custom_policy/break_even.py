@@ -35,6 +35,6 @@ class BreakEven:
 
 
 sluice_get_policy_plugin = export(
-    "break_even", "resume offline work when a pause has lasted as long as a suspend and a resume take",
+    "break_even", "resume offline work when online work has paused for as long as a suspend and a resume take",
     [number("factor", 1, 0, 100, "length of this pause, relative to a suspend and a resume"),
      span("least", 1_000_000, 0, 1_000_000_000, "minimum length of this pause")], BreakEven)

@@ -165,8 +165,8 @@ std::string table(const load_report& report) {
         "  THE POLICY WAS REMOVED: see the scheduler's log above; ignore the figures of the "
         "scheduled run\n";
   }
-  text += fmt::format("  {}; offline share of alone {:.2f}\n", loss_text(report),
-                      report.share_of_alone());
+  text += fmt::format("  {}; offline kernels per second, relative to offline alone: {:.2f}\n",
+                      loss_text(report), report.share_of_alone());
   text += fmt::format(
       "  until the last request ended, the GPU spent {:.1f} ms in {} driver cycles, {:.1f} ms "
       "of this while online queues had work\n",

@@ -90,11 +90,11 @@ void arrival_options::add_to(CLI::App& app) {
                  "(TIMESTAMP,ContextTokens,GeneratedTokens)")
       ->type_name("FILE")
       ->group(group);
-  add_duration(
-      app, "--window", window,
-      "Length of the arrivals, before --speedup, in seconds or with a unit; of a trace, the demo "
-      "plays the busiest part (default: 8 s of a trace, 4 s generated)",
-      {10ms, 1h}, 1s)
+  add_duration(app, "--window", window,
+               "Length of the part of the arrivals to play, before --speedup, in seconds or with a "
+               "unit; from a trace, the demo selects the busiest part (default: 8 s of a trace, "
+               "4 s of generated arrivals)",
+               {10ms, 1h}, 1s)
       ->group(group);
   add_number(app, "--speedup", speedup, 0.001, 1000.0,
              "Factor by which to speed up the arrivals: with 2, a window of 3 s is played in 1.5 s")

@@ -98,7 +98,7 @@ with tempfile.TemporaryDirectory() as folder:
             print(f"  {figure:48}{real:10.1f} in real time, {virtual:10.1f} in virtual time: "
                   f"{real / virtual - 1:+.1%} ({note})")
         if all(each and min(each) <= 0 for each in missed.values()):
-            print("the laboratory and the device agree")
+            print("the lab and the device agree")
             sys.exit(0)
         if any(len(each) >= VALID_RUNS and min(each) > 0 for each in missed.values()):
             break

@@ -153,7 +153,8 @@ class acceptance_run {
       if (const auto deaf = node_.gpus.size() - by.gpus_heard(); deaf != 0) {
         about_.notes.push_back(
             fmt::format("the driver does not report resets of {} of {} GPUs to this process (no "
-                        "SMI events); on these GPUs, accept only detects failed driver calls",
+                        "SMI events); on these GPUs, accept detects failed driver calls, but no "
+                        "resets",
                         deaf, node_.gpus.size()));
         complain("warning: " + about_.notes.back());
       }
@@ -229,13 +230,12 @@ class acceptance_run {
   bool alone() const {
     const auto there = others(how_.where);
     if (there && there->empty()) return true;
-    complain(there
-                 ? fmt::format("other processes use the driver: {}; stop them, or use "
-                               "--beside-others if their work may be lost",
-                               fmt::join(*there, ", "))
-                 : unread_text(how_.where, there.error()) +
-                       "; use --beside-others if no other process uses the driver, or if the work "
-                       "of such processes may be lost");
+    complain(there ? fmt::format("other processes use the driver: {}; stop them, or use "
+                                 "--beside-others if you can accept the loss of their work",
+                                 fmt::join(*there, ", "))
+                   : unread_text(how_.where, there.error()) +
+                         "; use --beside-others if no other process uses the driver, or if you can "
+                         "accept the loss of their work");
     return false;
   }
 
@@ -360,7 +360,7 @@ subcommand add_accept(CLI::App& program) {
       ->type_name("FILE");
   command
       ->add_option("--profile", chosen->profile,
-                   "Output: costs for sim, lab and slo [profile.toml]")
+                   "File for the costs (for sim, lab, slo) [profile.toml]")
       ->type_name("FILE");
   command->add_flag("--beside-others", chosen->beside_others,
                     "Run even if other processes use the driver");

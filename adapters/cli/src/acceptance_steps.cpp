@@ -214,8 +214,9 @@ class stall_watch {
 void expect_short(const finding& found, std::string_view what) {
   const auto* const seen = found.find(what);
   if (seen == nullptr || seen->quantile(1) <= stall_watch::most) return;
-  fail(fmt::format("the bystander stalled for {}; one or two runlist cycles take at most {}",
-                   time_text(seen->quantile(1)), to_text(stall_watch::most)));
+  fail(fmt::format(
+      "the bystander stalled for {}, longer than one or two runlist cycles (at most {})",
+      time_text(seen->quantile(1)), to_text(stall_watch::most)));
 }
 
 void attach_stall(bench& here, finding& found) {
@@ -296,9 +297,9 @@ void agent_killed(bench& here, finding& found) {
   queues_of(here, found, 4);
   const pid_t agent = here.by.agent();
   if (agent == 0)
-    throw step_end{
-        verdict::not_possible,
-        "cannot identify the agent: the driver does not list exactly one sluice-agent process"};
+    throw step_end{verdict::not_possible,
+                   "cannot identify the agent: the driver does not list exactly one sluice-agent "
+                   "process; stop other schedulers"};
   here.by.change(command_kind::suspend);
   here.expect_quiet(target, quiet, "although its queues are suspended");
   const time_point killed = here.by.kill_agent(agent);

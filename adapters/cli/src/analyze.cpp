@@ -163,9 +163,8 @@ std::string file_text(const analyzed_file& file, std::size_t width) {
     out += "\n";
     if (may_count_twice(usage))
       out +=
-          "some queues may be counted twice: without SWq, the log identifies a queue by its "
-          "object\n"
-          "in the line that creates the queue, and by its ring in the lines that use the queue\n";
+          "some queues may be counted twice: the log's lines have no SWq (old ROCm), so\n"
+          "the line that creates a queue and the lines that use it show different addresses\n";
     using enum table::align;
     table rows{{{"PID", right},
                 {"QUEUE", right},

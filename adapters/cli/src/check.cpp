@@ -48,8 +48,8 @@ std::vector<std::string> not_ready(const daemon_config& config) {
       online.groups.empty() && online.cgroups.empty())
     found.push_back(
         fmt::format("socket_group of [daemon] lets gid {} connect, but "
-                    "may_claim_online of [roles] names no group: the daemon accepts online clients "
-                    "only of the users that may_claim_online names; add the group there",
+                    "may_claim_online of [roles] names no group, so the daemon refuses online "
+                    "clients of unlisted users; add the group to may_claim_online",
                     *config.node.socket_group));
   return found;
 }

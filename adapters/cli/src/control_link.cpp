@@ -136,7 +136,8 @@ std::optional<json::object> control_link::ask(json::object request, control_fail
       return late(error);
     const ssize_t got = ::recv(socket_, room.data(), room.size(), 0);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (got <= 0) return broken("the daemon closed the connection");
+    if (got <= 0)
+      return broken("the daemon closed the connection without an answer; see the daemon's log");
     rest_.append(room.data(), static_cast<std::size_t>(got));
     if (rest_.size() > longest_answer) return broken("the daemon's answer is longer than 64 MiB");
   }

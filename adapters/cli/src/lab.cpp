@@ -605,8 +605,8 @@ subcommand add_lab(CLI::App& program) {
   command
       ->add_option(
           "--duration", chosen->duration,
-          "Time in which requests arrive [10min; with --sweep 2min]; for a trace: its busiest "
-          "part of this length [the whole trace]")
+          "Time in which requests arrive [10min; with --sweep 2min]; of a trace, only the busiest "
+          "part of this length is used [the whole trace]")
       ->type_name("TIME");
   command->add_option("--gpus", chosen->gpus, "Number of GPUs [as in the profile]")
       ->check(CLI::Range(1, 8))
@@ -628,12 +628,13 @@ subcommand add_lab(CLI::App& program) {
       ->type_name("FILE");
   command
       ->add_option("--reaction", chosen->reaction,
-                   "Time from a mark, or the end of a driver call, to the scheduler's turn [100us]")
+                   "Time from a client's mark, or the end of a driver call, until the scheduler "
+                   "acts [100us]")
       ->type_name("TIME");
   command
       ->add_option(
           "--wake-up", chosen->wake_up,
-          "Time from the end of a kernel to its host's next submission, without host work [170us]")
+          "Time from the end of a kernel until its idle host has submitted the next one [170us]")
       ->type_name("TIME");
   command
       ->add_option(

@@ -169,7 +169,9 @@ std::string problem_with_files(
     if (path.empty() || path.starts_with("/dev/")) continue;
     if (path == "-") {
       return fmt::format(
-          "{} -: standard output already carries the results; name a file, or /dev/stdout", option);
+          "{} -: standard output already carries the results; name a file (/dev/stdout to mix "
+          "both)",
+          option);
     }
     std::error_code none;
     const auto whole =

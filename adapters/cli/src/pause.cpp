@@ -125,8 +125,8 @@ int say_who_obeys(const node_files& where) {
   if (!*found) {
     const std::string agents = agents_here();
     complain(fmt::format(
-        "{}: no program owns the node with this directory; programs that start with it suspend "
-        "nothing until {}{}",
+        "{}: no program with this directory owns the node; programs that start with this directory "
+        "suspend nothing until {}{}",
         printable(where.owner()), unpause_words(where),
         agents.empty()
             ? ""
@@ -200,7 +200,7 @@ subcommand add_pause(CLI::App& program) {
       "and all programs with a sluice::node suspend nothing, even those started later.\n"
       "Programs that embed a scheduler without a node ignore the file: end them.\n"
       "Exit code 0: the owner of the node obeys; 1: the file cannot be created, the\n"
-      "owner ignores the file, or no program owns the node with this directory;\n"
+      "owner ignores the file, or no program with this directory owns the node;\n"
       "2: invalid command line.");
   command->add_option("--why", chosen->why, "Reason shown to users [the previous reason]")
       ->type_name("TEXT")

@@ -95,8 +95,8 @@ subcommand add_resume(CLI::App& program) {
   auto* const command =
       program.add_subcommand("resume", "Resume a process that 'sluice suspend' holds");
   command->footer(
-      "Requests the 'sluice suspend' that holds the process to resume the given queues,\n"
-      "or all queues. That 'sluice suspend' exits when it has resumed its last queue.\n"
+      "Asks the 'sluice suspend' that holds the process to resume the given queues, or\n"
+      "all queues. That 'sluice suspend' exits when it has resumed its last queue.\n"
       "Only root and the user of that 'sluice suspend' may do this.\n"
       "Exit code 0: the queues run; 1: no 'sluice suspend' holds the process, or the\n"
       "resume failed; 2: usage.");

@@ -302,7 +302,7 @@ std::vector<std::string> node_lines(const json::object& status) {
                               text_of(node, "program_version"), count_of(node, "pid"),
                               count_of(node, "user"),
                               !enforces ? "observe (suspends nothing)"
-                              : shadows ? "enforce (a shadow policy suspends nothing)"
+                              : shadows ? "enforce (but policy shadow suspends nothing)"
                                         : "enforce",
                               span_text(number_of(node, "up_ms")),
                               flag_of(node, "simulated") ? ", on a simulated device" : "",

@@ -161,7 +161,7 @@ static void welcome(keeper* self, const sluice_wire_welcome* said, int page) {
     return;
   }
   if (page < 0 || !is_sealed_page(page) || !place(client, page)) {
-    hang_up(self, EPROTO, "cannot map the scheduler's page; retrying");
+    hang_up(self, EPROTO, "cannot map the memory that the scheduler shares; retrying");
     return;
   }
   struct ucred peer = {.pid = 0};

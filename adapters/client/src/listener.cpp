@@ -59,7 +59,8 @@ std::string not_given_to(gid_t id, error_code why) {
   const std::string user = std::to_string(::geteuid());
   return said + ": user " + user + ", who runs this program, is not a member; run usermod -aG " +
          group + " USER, or add \"m USER " + group +
-         "\" to sysusers.d, or SupplementaryGroups=" + group + " to its unit; then restart it";
+         "\" to sysusers.d, or SupplementaryGroups=" + group +
+         " to the systemd unit of the program; then restart the program";
 }
 
 }  // namespace

@@ -134,7 +134,8 @@ class server_impl final : public server, public session_home {
       return false;
     }
     if (found != processes_.end() && found->second.clients >= options_.most_of_a_process) {
-      why = "limit reached: the process has " + std::to_string(found->second.clients) + " clients";
+      why = "limit reached: the process has " + std::to_string(found->second.clients) +
+            " clients; close a client, or share one between threads";
       return false;
     }
     if (const auto of_user = users_.find(who.user);

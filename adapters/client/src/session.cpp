@@ -116,11 +116,11 @@ void session::tick(time_point now) {
   }
   if (now >= unmute_socket_) {
     unmute_socket_ = never;
-    if (!watch_socket()) return end("cannot be watched by the event loop");
+    if (!watch_socket()) return end("was disconnected (the event loop cannot watch it)");
   }
   if (now >= unmute_bell_) {
     unmute_bell_ = never;
-    if (!watch_bell()) return end("cannot be watched by the event loop");
+    if (!watch_bell()) return end("was disconnected (the event loop cannot watch it)");
   }
 }
 

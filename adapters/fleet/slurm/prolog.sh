@@ -41,7 +41,7 @@ done <"$rules"
 # Ranks on other nodes would wait for the suspended ones. If the daemon cannot read the job's environment, only this
 # script can detect such a job.
 if [ "$role" = offline ] && [ "${SLURM_JOB_NUM_NODES-}" != 1 ]; then
-  leave "a job of ${SLURM_JOB_NUM_NODES:-an unknown number of} nodes cannot be offline"
+  leave "a job of ${SLURM_JOB_NUM_NODES:-an unknown number of} nodes cannot be offline: ranks on other nodes would wait for the suspended ones"
 fi
 
 # The names of Slurm's plugins for cgroup v2 (the second if several slurmd share a node) and v1.

@@ -396,7 +396,7 @@ std::string draw(const frontier& what, const cast& who) {
     add(made, "<span><i class=\"k-bound\"></i>{}</span> ", escaped(what.bound_title));
   if (std::any_of(what.points.begin(), what.points.end(),
                   [](const auto& one) { return one.most.has_value(); })) {
-    made += "<span><i class=\"k-room\"></i>distance from a row to its own bound</span> ";
+    made += "<span><i class=\"k-room\"></i>distance from a row to its bound (bound%)</span> ";
   }
   if (what.alone_ms) {
     add(made, "<span><i class=\"k-alone\"></i>online alone, {}</span>", time_text(*what.alone_ms));
@@ -591,8 +591,8 @@ std::string draw(const timeline& what, const cast& who) {
       "<button type=\"button\" data-do=\"left\" title=\"Earlier (left)\">\xE2\x97\x80</button>"
       "<button type=\"button\" data-do=\"right\" title=\"Later (right)\">\xE2\x96\xB6</button>"
       "<button type=\"button\" data-do=\"all\" title=\"Show all (0)\">all</button>"
-      "<output></output><span class=\"hint\">drag to move; to zoom, click or hold Ctrl, and turn "
-      "the wheel; keys: + \xE2\x88\x92 0 \xE2\x86\x90 \xE2\x86\x92</span></div>\n",
+      "<output></output><span class=\"hint\">drag to move; to zoom, turn the wheel with Ctrl or "
+      "after a click; keys: + \xE2\x88\x92 0 \xE2\x86\x90 \xE2\x86\x92</span></div>\n",
       fine(ms(what.begin)), fine(ms(what.end - what.begin)));
   for (const auto& track : what.tracks) {
     add(made, "<div class=\"tl-track who a{}\"><h3>{}{} <small>{}</small></h3>\n", track.who,

@@ -82,7 +82,7 @@ page::frontier trade_of(const study_spec& spec, const setting& where) {
     made.bound.emplace_back(ms(each.p99), each.offline_share);
   }
   made.bound_title =
-      "upper bound for policies that suspend, over the measured time of the longest row";
+      "upper bound for policies that suspend, for the longest measured time of all rows";
   if (spec.seeds > 1) made.bound_title += fmt::format(" (seed {})", spec.first_seed);
   return made;
 }
@@ -408,10 +408,11 @@ std::vector<std::string> notes(const study_spec& spec, bool sweep) {
         "of each point, run the same command with --json.");
   } else {
     made.emplace_back(
-        "The bound is the maximum of offline work at an online p99, for a scheduler that suspends "
-        "and knows all arrivals and kernels in advance. The bound may be out of reach. It does not "
-        "apply to static splits. The curve covers the first seed and the longest measured time of "
-        "all rows. The own bound of a row covers the measured time of that row.");
+        "The bound is the highest share of offline work at a given online p99 if a scheduler "
+        "suspends and knows all arrivals and kernels in advance. The bound may be out of reach. It "
+        "does not apply to static splits. The curve shows the bound for the first seed and the "
+        "longest measured time of all rows. The bound of a single row (bound%) is for the measured "
+        "time of that row.");
     made.emplace_back(
         "A request that was incomplete at the drain limit counts with its latency until that "
         "limit.");

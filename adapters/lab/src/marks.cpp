@@ -32,7 +32,7 @@ std::string unmet_need(const policy& who, const marked_spans& marked) {
       })) {
     return "";
   }
-  std::string text = "needs clients that mark ";
+  std::string text = "needs clients that mark the span ";
   for (std::size_t i = 0; i < needs.size(); ++i) {
     if (i != 0) text += i + 1 == needs.size() ? " or " : ", ";
     text += to_string(needs[i]);

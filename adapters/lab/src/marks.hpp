@@ -19,7 +19,7 @@ marked_spans marks_in(const scenario& what);
 marked_spans marks_in(const recording& what);
 
 /// Empty when `who` can work with these; else what it needs, to follow its name: "needs clients
-/// that mark request or ttft".
+/// that mark the span request or ttft".
 std::string unmet_need(const policy& who, const marked_spans& marked);
 
 }  // namespace sluice::lab

@@ -425,8 +425,8 @@ std::string text_sweep(const std::vector<sweep_grid>& grids) {
         ms(grid.resume_cost));
     text += sweep_table(grid, compared_figures, [](const sweep_row&) { return true; });
     text +=
-        "  seconds per second, relative to no scheduler: request latency saved | offline kernel "
-        "time lost\n";
+        "  seconds per second of the run, relative to no scheduler: request latency saved | "
+        "offline kernel time lost\n";
     text += sweep_table(grid, exchanged_figures,
                         [](const sweep_row& row) { return row.how == arrangement::scheduled; });
     text += fmt::format(

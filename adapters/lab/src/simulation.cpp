@@ -289,7 +289,7 @@ void simulation::make_scheduler(const run_options& options) {
                                      {.time = &time_,
                                       .quiet = true,
                                       .record_into = options.record_into,
-                                      .record = {.device = "laboratory"}});
+                                      .record = {.device = "lab"}});
   core_ =
       std::move(made.value());  // Throws when the limits have a problem, or descriptors are out.
   core_->awake();               // Nobody sleeps here: no client has to write the eventfd.

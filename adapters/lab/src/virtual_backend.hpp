@@ -58,7 +58,7 @@ class virtual_backend final : public backend {
   std::size_t suspended_queues() const;
   std::size_t attached() const noexcept { return attached_; }
 
-  std::string_view name() const noexcept override { return "laboratory"; }
+  std::string_view name() const noexcept override { return "lab"; }
   result<void> start(backend_listener& listener) override;
   int ready_fd() const noexcept override { return -1; }
   void drain() override;

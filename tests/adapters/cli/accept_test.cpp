@@ -102,7 +102,7 @@ TEST_F(SluiceAccept, PassesEveryStepOnTheSimulatedDevice) {
   EXPECT_EQ(gpu.wave_slots(), sim::default_profile().gpus[0].wave_slots());
 }
 
-TEST_F(SluiceAccept, IsReadByTheSimulatorTheLaboratoryAndThePolicySlo) {
+TEST_F(SluiceAccept, IsReadByTheSimulatorTheLabAndThePolicySlo) {
   auto measures = start({"--repeat=2", "--steps=suspend-1-busy"});
   ASSERT_EQ(measures.ends(), 0) << measures.out() << measures.err();
   const auto cost = sim::load_profile(file("measured.toml")).gpus[0].suspend_cost;

@@ -51,11 +51,12 @@ class SluicePause : public testing::Test {
 
 TEST_F(SluicePause, SaysThatNobodyOwnsANodeThere) {
   const auto run = pause(1);
-  EXPECT_THAT(run->err(), StartsWith("sluice: " + where_.owner() +
-                                     ": no program owns the node with this directory; programs "
-                                     "that start with it suspend nothing until 'sluice unpause "
-                                     "--directory " +
-                                     where_.directory + "'"));
+  EXPECT_THAT(run->err(),
+              StartsWith("sluice: " + where_.owner() +
+                         ": no program with this directory owns the node; programs "
+                         "that start with this directory suspend nothing until 'sluice unpause "
+                         "--directory " +
+                         where_.directory + "'"));
   EXPECT_TRUE(paused_why(where_)) << "whoever comes is paused";
 }
 

@@ -43,7 +43,7 @@ refused "damaged.rec:9: the recording is damaged: field 't' is missing" 1 damage
 refused "invalid duration '5'" 2 live.rec --suspend-cost 5
 refused "cannot write no-such-folder/1.csv: No such file" 1 live.rec --csv-decisions no-such-folder/1.csv
 grep -v '"is":"mark"' live.rec >unmarked.rec
-refused "--policy slo:ttft.p99=1s needs clients that mark ttft: unmarked.rec has no such marks; " 2 unmarked.rec --policy slo:ttft.p99=1s
+refused "--policy slo:ttft.p99=1s needs clients that mark the span ttft: unmarked.rec has no such marks; " 2 unmarked.rec --policy slo:ttft.p99=1s
 
 # Symptom: a policy that was removed had figures like any other, and the exit code was 0.
 code=0

@@ -129,7 +129,7 @@ TEST(StatusText, SaysThatAShadowHoldsNothing) {
   json::object shadow = status();
   shadow["node"].as_object()["policy"] = "shadow/fair_share";
   EXPECT_THAT(status_text(shadow, 0),
-              HasSubstr("mode enforce (a shadow policy suspends nothing), up "));
+              HasSubstr("mode enforce (but policy shadow suspends nothing), up "));
 }
 
 TEST(StatusText, SaysWhyAnOfflineProcessIsNotTouched) {

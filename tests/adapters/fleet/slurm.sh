@@ -52,7 +52,7 @@ expect ""
 # Peers on other nodes would wait: nobody there is offline. To be online does no harm.
 prolog "$(of_job 11 preempt 2)"
 expect ""
-logged "a job of 2 nodes cannot be offline; the job gets no role"
+logged "a job of 2 nodes cannot be offline: ranks on other nodes would wait for the suspended ones; the job gets no role"
 prolog "$(of_job 11 serving 2)"
 expect "$(all_of 11 online)"
 epilog "$(of_job 11 serving 2)"

@@ -23,7 +23,7 @@ python3 -c 'import json; all = json.load(open("all.json")); assert all["settings
 python3 "$here/check_page.py" out.html >page
 grep -qxF "$(grep -- '--report out' commands)" page
 for name in fixed_timeslice deadline 'suspend at once' 'no scheduler' SIGSTOP 'online alone'; do grep -qxF "$name" page; done
-grep -qx "upper bound for policies that suspend, over the measured time of the longest row" page
+grep -qx "upper bound for policies that suspend, for the longest measured time of all rows" page
 [ "$(grep -c '^Latency of requests$' page)" = 2 ]
 mv out.html before.html
 bash -euo pipefail <(grep -- "--report out" commands) >/dev/null 2>&1
@@ -92,8 +92,8 @@ refused() {
     { echo "refused: $* gave $code and:"; cat said; exit 1; }
 }
 refused "unknown policy 'none'; available: " --policy none
-refused "--policy slo:request.p99=1s,itl.p99=1s needs clients that mark request or itl: with --no-clients no client marks its work; " --policy slo:request.p99=1s,itl.p99=1s --no-clients
-refused "--policy shadow:of=slo,ttft.p99=1s needs clients that mark ttft: servers of --service fifo mark only the span request; " --policy shadow:of=slo,ttft.p99=1s --service fifo
+refused "--policy slo:request.p99=1s,itl.p99=1s needs clients that mark the span request or itl: with --no-clients no client marks its work; " --policy slo:request.p99=1s,itl.p99=1s --no-clients
+refused "--policy shadow:of=slo,ttft.p99=1s needs clients that mark the span ttft: servers of --service fifo mark only the span request; " --policy shadow:of=slo,ttft.p99=1s --service fifo
 refused "slice is \"3 years\"" --policy "fixed_timeslice:slice=3 years"
 refused "add --trace FILE" --arrivals trace
 refused "cannot open missing.csv" --arrivals trace --trace missing.csv

@@ -227,7 +227,7 @@ TEST(Replay, TheSameRecordingGivesTheSameTextAgain) {
 TEST(ReplayKnownAnswer, WhatHappenedIsCounted) {
   const recording recorded = read(two_requests());
   EXPECT_EQ(recorded.policy, "at_once");
-  EXPECT_EQ(recorded.device, "laboratory");
+  EXPECT_EQ(recorded.device, "lab");
   const outcome_summary got = summarize(recorded);
   EXPECT_EQ(got.preemptions, 2u);
   EXPECT_EQ(got.suspends, 2u);

@@ -60,14 +60,16 @@ def connect(
     """Returns a new client. Waits for the scheduler only if `required` is set.
 
     name      Name of the client in logs and policies.
-              Default: SLUICE_CLIENT_NAME, then the name of the program.
+              Default: the environment variable SLUICE_CLIENT_NAME, else the name of the program.
     role      "online", or "offline" for best-effort work.
     gpus      The driver's gpu_id numbers of the GPUs that the work uses.
-              Default: SLUICE_CLIENT_GPUS, for example "4231,51110", then every GPU of the node.
+              Default: the environment variable SLUICE_CLIENT_GPUS (for example "4231,51110"), else every GPU
+              of the node.
     targets   Longest acceptable durations of "request", "ttft" and "itl" spans, in seconds. Policies
-              use them. Default: SLUICE_CLIENT_TARGETS, for example "ttft=0.4,itl=0.05".
+              use them. Default: the environment variable SLUICE_CLIENT_TARGETS (for example
+              "ttft=0.4,itl=0.05").
     socket    Path of the scheduler's socket.
-              Default: SLUICE_CLIENT_SOCKET, then /run/sluice/clients.sock.
+              Default: the environment variable SLUICE_CLIENT_SOCKET, else /run/sluice/clients.sock.
     required  True: connect() waits until the scheduler has registered the client. It raises Unavailable
               if the role is refused, or after `timeout` seconds.
               False: connect() never raises Unavailable, and logs one warning instead.

@@ -60,8 +60,9 @@ class Busy:
             it receives its first request. A forked process creates its own client, too.
     name    Name of the client that the middleware creates. Default and environment: see
             sluice.connect().
-    paths   Paths that count. The paths below them count, too. Default: SLUICE_ASGI_PATHS, for example
-            "/v1,/generate", then all paths except IDLE_PATHS. HEAD and OPTIONS never count.
+    paths   Requests of these paths, and of the paths below them, are online work. Default: the
+            environment variable SLUICE_ASGI_PATHS (for example "/v1,/generate"), else all paths except
+            IDLE_PATHS. HEAD and OPTIONS requests are never online work.
     """
 
     def __init__(
