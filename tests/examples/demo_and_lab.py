@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """usage: demo_and_lab.py SLUICE-DEMO SLUICE
 
-The laboratory held against the simulated device: the same arrivals, offline kernels and policy in real time and in
+The lab held against the simulated device: the same arrivals, offline kernels and policy in real time and in
 virtual time. p99 of online requests and the offline share must be within 10 %.
 
-What the laboratory cannot know is how long this machine's hosts and doorbells take. The demo measures that
+What the lab cannot know is how long this machine's hosts and doorbells take. The demo measures that
 (turnaround_mean_us), and --wake-up is told, run by run. Real time has accidents, and one stall of the machine is the
 p99 of a hundred requests: so each figure must agree in one of up to VALID_RUNS runs, and where the host saw ends of
 kernels late (p99) by more than the share QUIET of the requests' p99, the tolerance is larger in proportion. Beyond
@@ -21,8 +21,8 @@ import tempfile
 demo, sluice = sys.argv[1:]
 TOLERANCE = 0.10
 MOST_TOLERANCE = 2 * TOLERANCE
-# 1 ms of the 150 ms that requests take alone and scheduled, where an idle machine is at 160 to 300 us; 33 ms of the 5 s
-# that they take beside offline kernels that nobody suspends.
+# The p99 of requests is 150 ms alone and scheduled, so the limit is 1 ms; an idle machine is late by 160 to 300 us.
+# Without a scheduler, the p99 is 5 s, and the limit is 33 ms.
 QUIET = 1 / 150
 VALID_RUNS, MOST_RUNS = 4, 6
 POLICY = "fixed_timeslice:slice=30ms"

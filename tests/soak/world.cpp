@@ -53,21 +53,25 @@ enum : std::size_t { resident, anonymous, descriptors, threads };
 struct measure {
   const char* name;
   const char* unit;
-  bound most;
 };
-/// Memory rises until all of it has been used once, and then stays. Samples are taken under churn:
-/// the last two allow for what happens to be there.
 constexpr std::array<measure, measures> measured{
-    {{"RSS", "KiB", {.once = 4096, .per_hour = 256}},
-     {"anonymous", "KiB", {.once = 2048, .per_hour = 256}},
-     {"descriptors", "", {.once = 3, .per_hour = 3}},
-     {"threads", "", {.once = 3, .per_hour = 3}}}};
-/// Of the daemon's RSS and anonymous memory: a journal of 2.5 MiB, which fills within minutes, 1.8
-/// MiB for each inbox in use and, which is not anonymous, 1.6 MiB of an io_uring.
-constexpr std::array<bound, 2> daemon_memory{
-    {{.once = 6144, .per_hour = 256}, {.once = 4096, .per_hour = 256}}};
-/// It keeps the accounts of the last 256 processes that ended.
-constexpr bound device_memory{.once = 4096, .per_hour = 256};
+    {{"RSS", "KiB"}, {"anonymous", "KiB"}, {"descriptors", ""}, {"threads", ""}}};
+
+constexpr bound memory_bound(double once) { return {.once = once, .per_hour = 256}; }
+/// Samples are taken under churn: the bound allows for descriptors and threads that exist at that
+/// moment.
+constexpr bound count_bound{.once = 3, .per_hour = 3};
+struct bounded_process {
+  const char* name;
+  std::array<bound, measures> most;
+};
+/// Memory rises until all of it has been used once, and then stays. The daemon has a journal of 2.5
+/// MiB, which fills within minutes, 1.8 MiB for each inbox in use and 1.6 MiB of an io_uring, which
+/// is not anonymous. The device keeps the accounts of the last 256 processes that ended.
+constexpr std::array<bounded_process, 3> bounded{
+    {{"daemon", {memory_bound(6144), memory_bound(4096), count_bound, count_bound}},
+     {"agent", {memory_bound(4096), memory_bound(2048), count_bound, count_bound}},
+     {"device", {memory_bound(4096), memory_bound(4096), count_bound, count_bound}}}};
 
 constexpr const char* resume_refused = "a resume is refused";
 
@@ -823,20 +827,16 @@ void world::shut_down() {
 
 /// What was sampled since the warm-up, against the bounds.
 void world::judge() {
-  for (const char* const name : {"daemon", "agent", "device"}) {
+  for (const auto& [name, most] : bounded) {
     const auto& of = figures_[name];
     for (std::size_t i = 0; i < measures; ++i) {
-      const bool is_memory = i == resident || i == anonymous;
-      bound most = measured[i].most;
-      if (is_memory && name == std::string_view{"daemon"}) most = daemon_memory[i];
-      if (is_memory && name == std::string_view{"device"}) most = device_memory;
       watched one{.process = name,
                   .what = measured[i].name,
                   .unit = measured[i].unit,
                   .seen = of.samples[i].since(warm_at_[name]),
                   .bound_per_hour = 0,
                   .at_rest = of.at_rest[i]};
-      one.bound_per_hour = most.over(one.seen.hours);
+      one.bound_per_hour = most[i].over(one.seen.hours);
       const std::string which = std::string{name} + ": " + one.what;
       // Of an agent that died a moment ago there cannot be more: mind_agent() judges its death.
       const bool is_new = name == std::string_view{"agent"} && agent_died_at_ &&

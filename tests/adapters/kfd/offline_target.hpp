@@ -62,8 +62,8 @@ class offline_target {
     const std::uint64_t before = kernels();
     return within(limit, [&] { return kernels() >= before + 2; });
   }
-  /// None of its kernels finishes for so long. It counts them itself, once per round: kernels that
-  /// finished before the call are in the count after two rounds.
+  /// Returns true if no kernel of the process finishes for so long. The process counts its kernels
+  /// once per round, so after two rounds the count includes all that finished before the call.
   bool stands_still(duration span = std::chrono::milliseconds{60}) const {
     await_two_rounds();
     const std::uint64_t before = kernels();

@@ -147,8 +147,8 @@ class Client:
             async with client.acquire(timeout=0.05) as clear: ...
 
         The value is False at once if there is no scheduler, or if the scheduler has not registered the
-        client, has refused it, only observes, or is paused. `with` blocks the thread; `async with` does
-        not.
+        client, has refused it, or only observes. If the node is paused, acquire() does not wait: the value
+        is True only if no offline work is on the GPUs. `with` blocks the thread; `async with` does not.
         """
         return _Acquire(self, timeout)
 
