@@ -14,6 +14,7 @@
 #include <csignal>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace sluice::kfd {
 
@@ -22,7 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 
 /// How long a tracer thread or process may take to go away once it began to end.
-constexpr duration tracer_end = 100ms;
+constexpr duration tracer_end = 500ms;
 
 bool stops_the_group(int signal) noexcept {
   return signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
@@ -57,6 +58,7 @@ result<std::unique_ptr<tracee>> tracee::seize(pid_t pid, std::uint64_t start_tim
   if (!pidfd || start_time_of(pid) != start_time) return errc::unknown_target;
 
   const auto give_up = clock::now() + tracer_end;
+  bool untraced = false;
   while (::ptrace(PTRACE_SEIZE, pid, nullptr, as_data(PTRACE_O_TRACEEXEC)) != 0) {
     const int error = errno;
     if (error == ESRCH) return errc::unknown_target;
@@ -65,6 +67,9 @@ result<std::unique_ptr<tracee>> tracee::seize(pid_t pid, std::uint64_t start_tim
       std::this_thread::sleep_for(2ms);
       continue;
     }
+    // The tracer may have ended after the refusal. Only a second refusal is one of permission.
+    if (error == EPERM && tracer == 0 && !std::exchange(untraced, true)) continue;
+    if (error == EPERM && tracer == 0 && is_exiting(pid)) return errc::unknown_target;
     const pid_t process = tracer != 0 ? process_of(tracer).value_or(tracer) : 0;
     if (tracer != 0)
       say("cannot manage " + name_of(pid) + ": it is traced by pid " + std::to_string(process) +

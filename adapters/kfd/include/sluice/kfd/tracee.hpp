@@ -26,7 +26,7 @@ namespace sluice::kfd {
 ///            makes the target's epoll_wait return EINTR).
 class tracee {
  public:
-  /// Seizes `pid` if it is still the process that started at `start_time`. Waits up to 100 ms for a
+  /// Seizes `pid` if it is still the process that started at `start_time`. Waits up to 500 ms for a
   /// previous tracer that is just ending.
   /// \return errc::unknown_target when that process is gone, errc::not_managed when it may not be
   ///         traced (`say` gets the reason).
