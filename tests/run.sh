@@ -101,8 +101,6 @@ build_unit_tests() {
 # with_sanitizers: everything that clang builds. The build of tsan has Asio on epoll alone, and so is also what a build
 # without io_uring must manage.
 with_sanitizers() {
-  # Tests of the release build mostly wait; these steps get what they leave.
-  renice -n 19 "$BASHPID" >/dev/null
   step "asan: build of unit tests and fuzz targets" build asan sluice_unit_tests sluice_fuzz_targets &&
     { step "asan: unit tests" as_root ctest --preset asan -L unit -j2
       step "asan: fuzz targets" as_root ctest --preset asan -L fuzz -j2; }

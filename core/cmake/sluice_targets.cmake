@@ -135,8 +135,8 @@ function(sluice_test_area variable)
   set(${variable} ${area} PARENT_SCOPE)
 endfunction()
 
-# sluice_add_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [UNSANITIZED | ALSO_UNSANITIZED]): one gtest program,
-# one CTest entry. `ctest -j` starts those with the longest timeouts first.
+# sluice_add_test(name SOURCES ... DEPS ... LABELS ... [COST n] [UNSANITIZED | ALSO_UNSANITIZED]): one gtest program,
+# one CTest entry. `ctest -j` starts those with the highest costs (default 120) first.
 # By default, tests/run.sh runs a unit test with sanitizers only. UNSANITIZED: builds with sanitizers leave the test out,
 # and the preset release runs it. ALSO_UNSANITIZED: both run it; with sanitizers SLUICE_SANITIZED is defined, which
 # selects a short form. Declare unit tests in every build: one in `if(NOT SLUICE_SANITIZE)` and without UNSANITIZED
@@ -144,7 +144,7 @@ endfunction()
 # Tests share a precompiled header (tests/support) and are not optimised: that halves their compile time. In unity
 # builds a program's files are compiled as one, so each file's helpers are in a namespace named after the file.
 function(sluice_add_test name)
-  cmake_parse_arguments(arg "UNSANITIZED;ALSO_UNSANITIZED" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "UNSANITIZED;ALSO_UNSANITIZED" "COST" "SOURCES;DEPS;LABELS" ${ARGN})
   set(in_release OFF)
   if(arg_UNSANITIZED OR arg_ALSO_UNSANITIZED)
     set(in_release ON)
@@ -169,13 +169,12 @@ function(sluice_add_test name)
       return()
     endif()
   endif()
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
+  if(NOT arg_COST)
+    set(arg_COST 120)
   endif()
   sluice_test_area(area)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS};${area}" TIMEOUT ${arg_TIMEOUT}
-    COST ${arg_TIMEOUT})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS};${area}" COST ${arg_COST})
   foreach(label unit threads)
     if(label IN_LIST arg_LABELS)
       add_dependencies(sluice_${label}_tests ${name})
