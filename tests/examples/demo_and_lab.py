@@ -6,13 +6,12 @@ virtual time. p99 of online requests and the offline share must be within 10 %.
 
 What the lab cannot know is how long this machine's hosts and doorbells take. The demo measures that
 (turnaround_mean_us), and --wake-up is told, run by run. Real time has accidents, and one stall of the machine is the
-p99 of a hundred requests: so each figure must agree in one of up to VALID_RUNS runs, and where the host saw ends of
-kernels late (p99) by more than the share QUIET of the requests' p99, the tolerance is larger in proportion. Beyond
-MOST_TOLERANCE the figure of that run is void, and the test repeats the comparison, up to MOST_RUNS runs in all. A
-figure that is void in every run fails as "not shown". What the two do differently shows in each run. Runs as root in a
-mount namespace of its own.
+p99 of a hundred requests: so each figure must agree in one of up to RUNS runs, and where the host saw ends of kernels
+late (p99) by more than the share QUIET of the requests' p99, the tolerance is larger in proportion. What the two do
+differently shows in each run. Runs as root in a mount namespace of its own.
 """
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,11 +19,10 @@ import tempfile
 
 demo, sluice = sys.argv[1:]
 TOLERANCE = 0.10
-MOST_TOLERANCE = 2 * TOLERANCE
 # The p99 of requests is 150 ms alone and scheduled, so the limit is 1 ms; an idle machine is late by 160 to 300 us.
 # Without a scheduler, the p99 is 5 s, and the limit is 33 ms.
 QUIET = 1 / 150
-VALID_RUNS, MOST_RUNS = 4, 6
+RUNS = 4
 POLICY = "fixed_timeslice:slice=30ms"
 WINDOW, LOAD, SEED, DRAIN = "6s", "0.4", "1", "20s"
 # Of both. The demo's arrivals begin about so long after its offline process; where nobody holds that, which of its
@@ -80,32 +78,23 @@ try:  # What else the machine does is no part of the comparison; the device runs
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 except PermissionError:
     pass
-missed = {}  # By figure: by how much it missed its tolerance in each run where it is not void.
+missed = {}  # By figure: the least by which it missed its tolerance.
 with tempfile.TemporaryDirectory() as folder:
     with open(f"{folder}/both.toml", "w") as both:
         both.write(CONFIG)
-    for run in range(1, MOST_RUNS + 1):
+    for run in range(1, RUNS + 1):
         print(f"run {run}")
         for figure, real, virtual, tolerance in compare(folder):
+            off = real / virtual - 1
             note = "not judged"
             if tolerance is not None:
-                valid = missed.setdefault(figure, [])
-                if tolerance > MOST_TOLERANCE:
-                    note = "void: the host was too late"
-                else:
-                    note = f"at most {tolerance:.0%}"
-                    valid.append(abs(real / virtual - 1) - tolerance)
-            print(f"  {figure:48}{real:10.1f} in real time, {virtual:10.1f} in virtual time: "
-                  f"{real / virtual - 1:+.1%} ({note})")
-        if all(each and min(each) <= 0 for each in missed.values()):
+                note = f"at most {tolerance:.0%}"
+                missed[figure] = min(missed.get(figure, math.inf), abs(off) - tolerance)
+            print(f"  {figure:48}{real:10.1f} in real time, {virtual:10.1f} in virtual time: {off:+.1%} ({note})")
+        if max(missed.values()) <= 0:
             print("the lab and the device agree")
             sys.exit(0)
-        if any(len(each) >= VALID_RUNS and min(each) > 0 for each in missed.values()):
-            break
-for figure, each in missed.items():
-    if not each:
-        print(f"{figure}: not shown: in every run the host saw ends of kernels late (p99) by more than "
-              f"{QUIET * MOST_TOLERANCE / TOLERANCE:.1%} of the requests' p99; run the test on a less busy machine")
-    elif min(each) > 0:
-        print(f"{figure}: off by at least {min(each):.1%} more than the tolerance in each of {len(each)} valid runs")
+for figure, least in missed.items():
+    if least > 0:
+        print(f"{figure}: off by at least {least:.1%} more than the tolerance in each of {RUNS} runs")
 sys.exit(1)

@@ -69,7 +69,7 @@ foreach(key still_suspended kernels_lost kernels_repeated failed_outcomes suspen
   string(JSON ${key} GET ${text} ${key})
 endforeach()
 foreach(run online_alone unscheduled scheduled)
-  foreach(key requests p50_ms p90_ms p99_ms max_ms)
+  foreach(key requests p50_ms p90_ms p99_ms max_ms wake_up_p99_us)
     string(JSON ${run}_${key} GET ${text} runs ${run} ${key})
   endforeach()
 endforeach()
@@ -97,10 +97,12 @@ expect("every run served the same requests" online_alone_requests EQUAL schedule
 
 # What the project promises of preemption (load long: the kernels that it is for): scheduled p99 is at most
 # that of online alone plus one suspend, one resume and 5 ms, and at most a third of the unscheduled.
-# `slack` is for the machine that runs the test: what others delay there counts as latency. It hides little: an
-# online request that waits for an offline kernel once more than it must is 20-200 ms late.
+# `slack` is for the machine that runs the test: what others delay there counts as latency. A request waits for the
+# ends of up to 33 kernels; some of them reach the program as late as the p99 of such delays. On an idle machine (0.3 ms)
+# slack hides little: an online request that waits for an offline kernel once more than it must is 20-200 ms late.
 if(LOAD STREQUAL "long" AND NOT POLICY)
-  set(slack 15000)
+  string(REGEX REPLACE "\\..*" "" late "${scheduled_wake_up_p99_us}")
+  math(EXPR slack "15000 + 4 * ${late}")
   file(STRINGS ${PROFILE} costs REGEX "^(suspend|resume)_cost = \"[0-9]+ms\"")
   set(bound ${slack})
   foreach(cost ${costs})
