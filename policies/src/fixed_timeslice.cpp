@@ -177,7 +177,7 @@ policy_kind fixed_timeslice_kind() {
                  parameter::span("slice_of.*", 20ms, 1us, 1h, "slice of the GPU with this gpu_id"),
                  parameter::number("weight_of.*", 1, 0, 1000,
                                    "factor for the slice after an arrival from the client with "
-                                   "this name, or with a name that matches this pattern with *")},
+                                   "this name; * in the name matches any characters")},
       .make = make};
 }
 

@@ -61,7 +61,7 @@ policy_kind hqd_reservation_kind() {
           .schema = {parameter::count("offline_percent", 50, 1, 100,
                                       "percentage of the slots that offline queues may use"),
                      parameter::count("slots", 24, 1, 1024,
-                                      "number of slots of a GPU that does not report its number"),
+                                      "number of slots assumed for a GPU that does not report it"),
                      parameter::span("rotation", 500ms, 1ms, 60s,
                                      "length of a turn, if not all groups fit at once")},
           .make = [](const parameters& values, std::string&) -> std::unique_ptr<policy> {

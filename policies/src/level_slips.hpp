@@ -28,7 +28,9 @@ class level_slips {
       std::from_chars(rest.data(), rest.data() + rest.size(), levels_.emplace_back());
       text_ += (text_.empty() ? "" : ", ") + key + "." + std::string(rest);
     });
-    text_ += ": no effect in {} choices: no offline group has this priority (AMD_QUEUE_PRIORITY)";
+    text_ +=
+        ": no effect in {} choices of a group: no offline group has this priority "
+        "(AMD_QUEUE_PRIORITY)";
   }
 
   /// At each choice.

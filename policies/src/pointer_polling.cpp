@@ -94,17 +94,18 @@ policy_kind pointer_polling_kind() {
       {"fast", &options::fast, 20us, 1s, "poll interval while online work is likely"},
       {"slow", &options::slow, 20us, 10s, "poll interval at other times"},
       {"recent", &options::recent, 0s, 1h,
-       "time for which more online work is likely after online work"},
+       "time after the end of online work during which more online work counts as likely"},
       {"linger", &options::linger, 0s, 10s,
        "time for which a hold continues after online work ends"},
       {"settle_min", &options::settle_min, 0s, 60s,
-       "minimum time after which a kernel with an invisible end counts as ended"},
+       "shortest wait until a kernel whose end cannot be seen counts as ended"},
       {"settle_max", &options::settle_max, 0s, 60s,
-       "maximum time after which a kernel with an invisible end counts as ended"},
+       "longest wait until a kernel whose end cannot be seen counts as ended"},
       {"remember", &options::remember, 1ms, 24h,
        "time for which the policy remembers the longest kernel or gap"},
       {"give_up", &options::give_up, 10ms, 24h,
-       "time after which a packet that waits or runs alone no longer counts as work"}};
+       "time without new packets after which a packet that waits or runs no longer counts as "
+       "work"}};
   policy_kind made{
       .name = "pointer_polling",
       .summary = "hold offline work while the queues of online programs without a client have work",

@@ -151,11 +151,13 @@ TEST(PolicyRegistry, WrapsOneThatIsGivenTheOtherParameters) {
   EXPECT_EQ(registry.make("shadow", values, message).error(), errc::bad_config);
   EXPECT_EQ(message, "slice is 2h; it must be 1us to 1h");
   EXPECT_EQ(registry.make("shadow", {}, message).error(), errc::bad_config);
-  EXPECT_THAT(message,
-              HasSubstr("of is missing; it must name the policy that shadow wraps; available: "));
+  EXPECT_THAT(
+      message,
+      HasSubstr(
+          "the parameter 'of' is missing; it must name the policy that shadow wraps; available: "));
   values.set("of", std::string("shadow"));
   EXPECT_EQ(registry.make("shadow", values, message).error(), errc::bad_config);
-  EXPECT_THAT(message, HasSubstr("of is \"shadow\"; it must name the policy"));
+  EXPECT_THAT(message, HasSubstr("the parameter 'of' is \"shadow\"; it must name the policy"));
 }
 
 class LoadPolicy : public testing::Test {

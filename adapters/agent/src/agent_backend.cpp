@@ -82,7 +82,8 @@ class agent_backend final : public backend {
       options_.say(program_ +
                    " has file capabilities, and every user may execute it, so any user can suspend "
                    "the work of other users; run chmod o-x " +
-                   program_ + ", and use chgrp to set a group of the user that starts it");
+                   program_ +
+                   ", and chgrp it to a group that contains the user who starts the agent");
     if (are_capabilities_ignored(program_))
       options_.say(
           "no_new_privs is set, so the kernel ignores the capabilities of " + program_ +

@@ -83,7 +83,7 @@ constexpr std::string_view usage =
     "  --roles FILE       attach only to processes that are offline by table [roles]\n"
     "                     of FILE; the agent checks each process itself and ignores\n"
     "                     the roles that queues and clients announce\n"
-    "  --of-a-node        record in the lock file that the host obeys 'sluice pause'\n"
+    "  --of-a-node        the host obeys 'sluice pause'; record this in the lock file\n"
     "  --no-batch         suspend with the debug trap, not with batch commands\n"
     "  --criu-pause       pause a process as a whole if its queues cannot be suspended\n"
     "                     because it does not use the ROCm runtime's debug support\n"
@@ -284,7 +284,8 @@ class agent {
         // Nothing but this process's death resumes what the driver refuses to. The host is told,
         // takes it for lost, which is the truth, and starts another.
         if (lanes_->stranded())
-          return "the driver refuses to resume a process while the agent runs";
+          return "the driver refused to resume a process; it resumes the process when the agent "
+                 "ends";
         // A little early rather than by a wake-up of its own.
         if (now + heartbeat_interval_ / 2 >= next_check_) next_check_ = lanes_->check(now);
         lease_.renew(time_point{duration{page_.lease_renewed.load(std::memory_order_acquire)}},

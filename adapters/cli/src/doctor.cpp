@@ -307,7 +307,8 @@ std::vector<check> check_agent(const machine& here) {
         "of other users",
         here.agent);
     made.advice = fmt::format(
-        "run chmod o-x {}, and chgrp it to a group of the user that starts the agent", here.agent);
+        "run chmod o-x {}, and chgrp it to a group that contains the user who starts the agent",
+        here.agent);
   }
   return {made};
 }

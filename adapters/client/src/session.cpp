@@ -255,7 +255,8 @@ bool session::hello(message& what) {
     if (unknown != options.gpus.end()) {
       return refuse(ENODEV, "unknown gpu_id " +
                                 std::to_string(static_cast<std::uint32_t>(*unknown)) +
-                                ": the scheduler has not seen this GPU on the node");
+                                ": the scheduler has not seen this GPU on the node; 'sluice "
+                                "status' lists the GPUs");
     }
     const auto added = home_.clients().add(std::move(options), std::move(words), *this);
     if (!added) return refuse(ESHUTDOWN, "the scheduler is stopping");

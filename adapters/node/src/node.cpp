@@ -396,7 +396,8 @@ class node_impl final : public node, private steered_node {
     if (std::exchange(observing_owner_, who) == who || who.empty()) return;
     if (options_.mode == node_mode::enforce)
       options_.warn("the owner, " + who +
-                    ", only observes: nothing will be suspended until the owner enforces or ends" +
+                    ", only observes: nothing will be suspended until the owner runs in mode "
+                    "enforce or ends" +
                     key_of(owner.program));
   }
 
@@ -415,7 +416,8 @@ class node_impl final : public node, private steered_node {
                     std::to_string(found.st_uid) + ", but this program runs as user " +
                     std::to_string(::geteuid()) + "; run it as user " +
                     std::to_string(found.st_uid) +
-                    ". Work of its clients counts only while another program owns the node");
+                    ". Until then, the work of this program's clients counts only while another "
+                    "program owns the node");
     } else {
       for (const std::string& each : said) options_.warn(each);
     }

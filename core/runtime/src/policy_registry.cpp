@@ -214,9 +214,10 @@ result<std::unique_ptr<policy>> policy_registry::wrap(const policy_kind& kind,
     for (const auto& [name, each] : kinds_) {
       if (!each.wrap) known.push_back(name);
     }
-    message = fmt::format("of is {}; it must name the policy that {} wraps; available: {}",
-                          values.has("of") ? to_text(values.all().find("of")->second) : "missing",
-                          kind.name, fmt::join(known, ", "));
+    message = fmt::format(
+        "the parameter 'of' is {}; it must name the policy that {} wraps; available: {}",
+        values.has("of") ? to_text(values.all().find("of")->second) : "missing", kind.name,
+        fmt::join(known, ", "));
     return errc::bad_config;
   }
   auto other = make(of, std::move(others), message);

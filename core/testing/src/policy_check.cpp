@@ -565,9 +565,10 @@ class node {
 
   void judge_wait(const subject& one) const {
     if (with_.patience <= 0ns || one.waited <= with_.patience) return;
-    found(defect::starved, name(one.id) + " was held for " + seconds(one.waited) +
-                               " (minus a credit for its short runs) while other groups ran "
-                               "and its GPUs had no online work");
+    found(defect::starved,
+          name(one.id) + " was held for " + seconds(one.waited) +
+              " (after deduction of a credit for its short runs) while other groups ran "
+              "and its GPUs had no online work");
   }
 
   void judge_alone(const subject& one) const {

@@ -194,8 +194,8 @@ TEST_F(DaemonConfig, ListsEveryErrorWithItsLineAndKey) {
                           at(3) + "colour is not a setting of [daemon]",
                           at(4) + "log_level must be \"info\" or \"warning\" or \"error\"",
                           StartsWith(at(6) + "min_run must be a duration in quotes"),
-                          StartsWith(at(7) + "max_suspend is 1h; it must be at most 141s: together "
-                                             "with a driver call of up to 9s"),
+                          StartsWith(at(7) + "max_suspend is 1h; it must be at most 141s: "
+                                             "max_suspend plus the longest driver call (9s)"),
                           at(8) + "speed is not a setting of [scheduler]", StartsWith(at(9)),
                           StartsWith(at(12) + "online_priority is 16; it must be"),
                           at(13) + "unknown table 'deamon'; available: [scheduler], "
