@@ -4,7 +4,7 @@
 # The steps are the format check and the release build with its tests. Unit tests and fuzz targets run with the address
 # and undefined-behaviour sanitizers. Tests with threads run with the thread sanitizer, in a build without io_uring.
 # At the end the script prints the duration of each step.
-#   --long   Also run the long and the repeated forms. Use it before a release.
+#   --long   Also run the long and the repeated forms. Use it before you close an issue.
 #   --quick  Run only the format check and the unit tests of each AREA, in a separate build. Without AREA, run the
 #            unit tests of all areas. Areas: core, policies, kfd, agent, node, ...
 set -uo pipefail

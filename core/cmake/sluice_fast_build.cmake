@@ -1,5 +1,5 @@
 # What makes builds of sluice itself fast: a compiler cache and a fast linker, each used where it is installed.
-# Every preset turns it on; a build without presets has its own launcher and linker.
+# Every preset but `tidy`, which compiles nothing, turns it on; a build without presets has its own launcher and linker.
 option(SLUICE_FAST_BUILD "Compile through ccache and link with lld, where they are installed" OFF)
 if(NOT SLUICE_FAST_BUILD)
   return()
@@ -13,10 +13,10 @@ if(SLUICE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 elseif(NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  message(STATUS "ccache is not installed: every file is compiled anew")
+  message(STATUS "ccache not found: compiling without a cache")
 endif()
 if(SLUICE_LLD)
   add_link_options(-fuse-ld=lld)
 else()
-  message(STATUS "lld is not installed: the default linker links")
+  message(STATUS "lld not found: using the default linker")
 endif()

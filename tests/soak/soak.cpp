@@ -162,8 +162,7 @@ int main(int argc, char** argv) {
   const CLI::Option* const seed =
       app.add_option("--seed", what.seed,
                      "Seed of the events (default: random); even: batch commands, odd: debug "
-                     "sessions. If given, the soak also fails if too little happened to check")
-          ->envname("SLUICE_TEST_SEED");
+                     "sessions. If given, the soak also fails if too little happened to check");
   app.add_option("--json", json, "Also write the results to this file");
   app.add_option("--logs", what.logs, "Directory for the output of daemon and workers")
       ->check(CLI::ExistingDirectory);
