@@ -52,7 +52,7 @@ constexpr double least_free_share = 0.05;
 std::string loss_text(const load_report& report) {
   const offline_run& run = report.scheduled_offline;
   if (seconds(run.wall - run.online_unfinished) < least_free_share * seconds(run.wall)) {
-    return "offline loss -: online work was unfinished for almost the whole run";
+    return "offline loss not computed, because online work was unfinished for almost the whole run";
   }
   const double loss = run.loss_percent();
   return fmt::format("offline loss {:.1f} % of the time without unfinished online work{}", loss,

@@ -342,7 +342,9 @@ int main(int argc, char** argv) {
       "online_demo");
   with.arrivals.add_to(app);
   with.serving.add_to(app);
-  with.scheduling.add_to(app, "2 s, or the configured value");
+  with.scheduling.add_to(app, "2 s");
+  app.footer(std::string(demo::arrival_options::notes) +
+             std::string(demo::scheduling_options::notes));
   auto* const no_scheduler =
       app.add_flag("--no-scheduler", with.no_scheduler, "Serve without a scheduler");
   demo::add_number(app, "--wait-for-offline", with.wait_for_offline, 0u, 1000u,

@@ -85,22 +85,18 @@ std::string rounded_text(duration value) {
 
 void arrival_options::add_to(CLI::App& app) {
   const std::string group = "Arrivals";
-  app.add_option("--trace", trace,
-                 "File with requests in the Azure LLM trace format "
-                 "(TIMESTAMP,ContextTokens,GeneratedTokens)")
+  app.add_option("--trace", trace, "File with requests in the Azure LLM trace format")
       ->type_name("FILE")
       ->group(group);
   add_duration(app, "--window", window,
-               "Length of the part of the arrivals to play, before --speedup, in seconds or with a "
-               "unit; from a trace, the demo selects the busiest part (default: 8 s of a trace, "
-               "4 s of generated arrivals)",
-               {10ms, 1h}, 1s)
+               "Duration of arrivals to play, before --speedup (trace: 8s, else: 4s)", {10ms, 1h},
+               1s)
       ->group(group);
   add_number(app, "--speedup", speedup, 0.001, 1000.0,
-             "Factor by which to speed up the arrivals: with 2, a window of 3 s is played in 1.5 s")
+             "Factor by which to speed up the arrivals: 2 plays 3 s in 1.5 s")
       ->group(group);
   add_number(app, "--online-load", online_load, 0.001, 10.0,
-             "Online GPU time as a share of the played window; scales the work per token")
+             "Online GPU time, as a share of the played window")
       ->group(group);
   add_number(app, "--seed", seed, std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max(),
              "Seed of all random values")

@@ -77,6 +77,11 @@ struct arrival_options {
   std::uint64_t seed = 1;
 
   void add_to(CLI::App& app);
+  /// What add_to()'s lines leave out: for the end of the help.
+  static constexpr std::string_view notes =
+      "The columns of --trace are TIMESTAMP,ContextTokens,GeneratedTokens.\n"
+      "A number without a unit in --window is in seconds. From a trace, the program selects the\n"
+      "busiest part. To reach --online-load, the program scales the work per token.\n";
   std::vector<std::string> arguments() const;
   /// The arrivals of the run, cut and sped up.
   checked<arrivals> load() const;

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +26,18 @@ struct scheduling_options {
 
   /// \param attach_after_default for --help.
   void add_to(CLI::App& app, const std::string& attach_after_default);
+  /// What add_to()'s lines leave out: for the end of the help.
+  static constexpr std::string_view notes =
+      "In the file of --config, [scheduler] contains max_suspend, min_run, offline_floor and\n"
+      "more. The table [policy] replaces --slice and --release.\n"
+      "Parameters follow the name or path of --policy, such as slo:request.p99=200ms. The\n"
+      "command 'sluice policy' lists policies and parameters.\n"
+      "The wait of --attach-after begins with the first queue of an offline process. With\n"
+      "--config, the default is the configured value. Only an attached process can be suspended.\n"
+      "The scheduler also waits for a pause in online work, but at most until attach_at_latest\n"
+      "(3 s, or the configured value) after the first queue.\n"
+      "With --release client_done, offline work runs again after the slice, once no online work\n"
+      "is in flight. With slice_end, it runs again after the slice.";
   std::vector<std::string> arguments() const;
 };
 

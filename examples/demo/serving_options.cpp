@@ -27,7 +27,7 @@ void serving_options::add_to(CLI::App& app) {
              "Maximum number of requests in one batch")
       ->group(group);
   add_duration(app, "--drain-limit", drain_limit,
-               "Time after the window during which unfinished requests are still served", {0ns, 1h})
+               "Time after the window in which unfinished requests are still served", {0ns, 1h})
       ->group(group);
 }
 

@@ -505,9 +505,7 @@ int main(int argc, char** argv) {
       "sluice.\n"
       "Print a table of the results. Needs root (FUSE mount, ptrace); demo.sh sets that up.",
       "sluice-demo");
-  app.add_option("--load", with.load,
-                 "Offline load: long, train or both; with both, --json, --record and --trace-out "
-                 "refer to long")
+  app.add_option("--load", with.load, "Offline load: long, train or both")
       ->check(CLI::IsMember({"long", "train", "both"}))
       ->capture_default_str();
   app.add_option("--json", with.json_file, "Write the figures to this file, as JSON")
@@ -522,15 +520,17 @@ int main(int argc, char** argv) {
       ->type_name("FILE");
   app.add_option("--profile", with.profile, "Profile of the simulated GPU: a name or a TOML file")
       ->capture_default_str();
-  app.add_option(
-         "--root", with.root,
-         "Directory for the simulated device; if the demo creates it, the demo also removes it "
-         "(default: a temporary directory)")
+  app.add_option("--root", with.root,
+                 "Directory for the simulated device (default: a temporary directory)")
       ->check([](const std::string& path) { return path.empty() ? "must not be empty" : ""; })
       ->type_name("DIR");
   with.arrivals.add_to(app);
   with.serving.add_to(app);
-  with.scheduling.add_to(app, "200 ms; with --config, the configured value");
+  with.scheduling.add_to(app, "200 ms");
+  app.footer(
+      "With --load both, --json, --record and --trace-out refer to long.\n"
+      "If the demo creates the directory of --root, the demo also removes it.\n" +
+      std::string(demo::arrival_options::notes) + std::string(demo::scheduling_options::notes));
   if (const int code = demo::parse(app, argc, argv); code >= 0) return code;
   std::vector<std::string> words(argv, argv + argc);
   words.front() = "examples/demo.sh";

@@ -98,14 +98,13 @@ policy_kind pointer_polling_kind() {
       {"linger", &options::linger, 0s, 10s,
        "time for which a hold continues after online work ends"},
       {"settle_min", &options::settle_min, 0s, 60s,
-       "shortest wait until a kernel whose end cannot be seen counts as ended"},
+       "treat a kernel as ended after at least this time, if its end cannot be seen"},
       {"settle_max", &options::settle_max, 0s, 60s,
-       "longest wait until a kernel whose end cannot be seen counts as ended"},
+       "treat a kernel as ended after at most this time, if its end cannot be seen"},
       {"remember", &options::remember, 1ms, 24h,
        "time for which the policy remembers the longest kernel or gap"},
       {"give_up", &options::give_up, 10ms, 24h,
-       "time without new packets after which a packet that waits or runs no longer counts as "
-       "work"}};
+       "ignore a waiting or running packet if no other packet came for this time"}};
   policy_kind made{
       .name = "pointer_polling",
       .summary = "hold offline work while the queues of online programs without a client have work",

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """usage: plain_english_test.py SOURCE_DIR [FOLDER_OR_FILE...]
 
-Checks the text that users read: pages (*.md), string literals of programs, comments of configuration files, and usage
-texts of scripts. Reports the words and phrases in dialect.txt, sentences of more than 35 words, and lines of pages of
-more than 100 columns. plain_english_exceptions.txt lists what may stay. With FOLDER_OR_FILE only the texts below these.
+Checks the text that users read: pages (*.md), string literals of programs, comments of configuration files, usage texts
+of scripts, and messages and descriptions of CMake files. Reports the words and phrases in dialect.txt, sentences of
+more than 35 words, and lines of pages of more than 100 columns. plain_english_exceptions.txt lists what may stay. With
+FOLDER_OR_FILE only the texts below these.
 """
 
 import ast
@@ -93,6 +94,15 @@ def of_code(text):
         yield begins, joined
 
 
+CMAKE_TEXT = re.compile(r'(?:\b(?:message|option)\(\w+|DESCRIPTION|SUMMARY|COMMENT|STRING)((?:\s+"(?:[^"\\]|\\.)*")+)')
+
+
+def of_cmake(text):
+    """(line, text) of messages, options and descriptions of a CMake file."""
+    for found in CMAKE_TEXT.finditer(text):
+        yield text.count("\n", 0, found.start(1)) + 1, "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', found[1]))
+
+
 def of_comments(text, mark="#"):
     """(line, paragraph) of comments of a configuration file."""
     paragraph, begins = [], 0
@@ -160,6 +170,8 @@ def texts(name):
             yield from of_script(text)
     elif path.suffix == ".py":
         yield from of_python(text)
+    elif path.suffix == ".cmake" or path.name == "CMakeLists.txt":
+        yield from of_cmake(text)
     elif path.suffix == ".json":
         yield from of_json(text)
     elif path.suffix in (".yaml", ".yml"):
@@ -168,7 +180,8 @@ def texts(name):
             found = re.match(r"\s*(?:- )?(?:summary|description): (.*)", line)
             if found:
                 yield number, found[1]
-    elif path.suffix in (".toml", ".conf", ".in", ".sysusers", ".tmpfiles", ".udev") or path.name == "Containerfile":
+    elif (path.suffix in (".toml", ".conf", ".in", ".sysusers", ".tmpfiles", ".udev")
+          or path.name in ("Containerfile", "slurm_roles")):
         yield from of_comments(text)
 
 

@@ -150,8 +150,8 @@ inline constexpr std::array cells{
     cell{party::agent, fault::slow, effect::goes_on, effect::same},
     cell{party::agent, fault::core, effect::same, effect::same, "", fault::kill},
 
-    cell{party::device, fault::exit, effect::gone, effect::gone, "when this program ends"},
-    cell{party::device, fault::kill, effect::gone, effect::gone, "when this program ends"},
+    cell{party::device, fault::exit, effect::gone, effect::gone, "this program exits"},
+    cell{party::device, fault::kill, effect::gone, effect::gone, "this program exits"},
     cell{party::device, fault::stop, effect::calls, effect::calls, "does not answer"},
     cell{party::device, fault::exec, effect::same, effect::same, "", fault::kill},
     cell{party::device, fault::fork, effect::same, effect::same, "", fault::exit},

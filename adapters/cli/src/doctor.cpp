@@ -493,9 +493,8 @@ std::vector<check> check_breakers(const machine& here, const kfd::node_view& nod
       here.breakers +
       ", which schedulers write; resets that no scheduler noticed are only in dmesg";
   if (!open)
-    return {
-        {"breakers", verdict::unknown, message, here.breakers,
-         "make the file readable: a scheduler that starts now does not know the open breakers"}};
+    return {{"breakers", verdict::unknown, message, here.breakers,
+             "make the file readable; until then, a scheduler that starts ignores open breakers"}};
   drop_over(*open);
   const bool none_left = !node.gpus.empty() && std::ranges::all_of(node.gpus, [&](const auto& gpu) {
     return open->contains(gpu.id);

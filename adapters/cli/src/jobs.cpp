@@ -156,11 +156,12 @@ int show(const jobs_options& chosen) {
           "{}: cannot read the jobs file: {}; {}, or read the log: journalctl -u sluice | sluice "
           "jobs -",
           printable(chosen.file), std::strerror(error),
-          error == ENOENT ? fmt::format("no process has ended yet, or jobs of [daemon] does not "
-                                        "name this file: pass the file that jobs names, or set "
-                                        "jobs = \"{}\" in [daemon] and restart the daemon",
-                                        printable(chosen.file))
-                          : "check its permissions, or pass the file that jobs of [daemon] names"));
+          error == ENOENT
+              ? fmt::format("a daemon with jobs = \"{}\" in [daemon] creates this file with the "
+                            "first job line; if jobs names another file, pass that file; if jobs "
+                            "is \"log\", change it and restart the daemon",
+                            printable(chosen.file))
+              : "check its permissions, or pass the file that the key jobs in [daemon] names"));
       return exit_failed;
     }
   }

@@ -24,10 +24,10 @@ constexpr std::string_view columns_of_status =
                    held, unmanaged (sluice cannot suspend the group),
                    forced (a limit forces the group to run), or the state
                    of its queues.
-  GPU TIME         For an offline group: '-' and the time for which the
-                   group was suspended. For an online group: '+' and the
-                   time for which offline work was suspended while online
-                   work was in flight on the group's GPUs.
+  GPU TIME         For an offline group, -TIME: the group was suspended
+                   for this time. For an online group, +TIME: offline work
+                   on its GPUs was suspended for this time while online
+                   work was in flight.
 
 In mode observe, the values show what the daemon would have done.
 )";

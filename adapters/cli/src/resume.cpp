@@ -31,8 +31,8 @@ bool is_suspend(pid_t pid) {
 std::string refusal(pid_t pid, pid_t tracer) {
   if (tracer == 0)
     return fmt::format(
-        "no 'sluice suspend' in this network namespace holds process {}, and no process traces it; "
-        "if a scheduler suspended it, run 'sluice release {}'",
+        "process {} is not held by a 'sluice suspend' in this network namespace, and is not "
+        "traced; if a scheduler suspended its queues, run 'sluice release {}'",
         pid, pid);
   if (is_suspend(tracer))
     return fmt::format(

@@ -255,7 +255,7 @@ class daemon {
         break;
       case node_state::following: {
         const std::string owner = node_->owner();
-        text = owner.empty() ? "waits to take over: no program owns the node"
+        text = owner.empty() ? "is trying to become the owner: no program owns the node"
                              : "follows the owner, " + owner;
         break;
       }

@@ -77,9 +77,9 @@ subcommand add_status(CLI::App& program) {
       "log. SLOTS: slots for compute queues, as listed in the driver's topology;\n"
       "'sluice hqds' counts the slots of every XCC.\n"
       "OFF%: share of the last minute in which offline work was suspended.\n"
-      "GPU TIME -: time for which an offline group was suspended; +: time for which\n"
-      "offline work was suspended while online work was in flight on the group's GPUs,\n"
-      "since the group became online.\n"
+      "GPU TIME: for an offline group, -TIME: the group was suspended for this time.\n"
+      "For an online group, +TIME: since the group became online, offline work on its\n"
+      "GPUs was suspended for this time while online work was in flight.\n"
       "ROLE released, gang: offline, but not suspended; see 'sluice why'.\n"
       "Exit code 0: done; 1: no answer, or permission denied; 2: usage.");
   add_common(*command, *chosen);

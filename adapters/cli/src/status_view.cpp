@@ -206,9 +206,11 @@ std::string outcome_text(const json::object& command, bool acted) {
   if (outcome == "refused") return text + "refused: " + text_of(command, "text");
   if (outcome == "failed")
     return text + "failed: " + error_text(static_cast<int>(count_of(command, "errno")));
-  return text + fmt::format("partly done in {}: {} failed, {} unknown to the driver, {} gone",
-                            span_text(number_of(command, "ms")), count_of(command, "failed"),
-                            count_of(command, "invalid"), count_of(command, "gone"));
+  return text + fmt::format(
+                    "partly done in {}; queues: {} failed, {} unknown to the driver, {} whose "
+                    "process has ended",
+                    span_text(number_of(command, "ms")), count_of(command, "failed"),
+                    count_of(command, "invalid"), count_of(command, "gone"));
 }
 
 /// Why a group is held, resumed or forced to run; of a rule that is not the policy's.

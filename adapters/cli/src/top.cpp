@@ -150,8 +150,9 @@ class viewer {
             "OFF        suspended queues; for a group: suspended / all compute queues",
             "OFF%       share of the last minute in which offline work was suspended",
             "BACKLOG    busy periods of clients in flight; +: packets wait in online queues",
-            "GPU TIME   -: suspended time of an offline group; +: time that offline work was",
-            "           suspended while online work was in flight on the group's GPUs",
+            "GPU TIME   offline group, -TIME: the group was suspended for this time;",
+            "           online group, +TIME: offline work on its GPUs was suspended for this",
+            "           time while online work was in flight",
             "GPU        number as in 'sluice queues' and 'sluice hqds'; GPU_ID: as in the log",
             "SLOTS      slots for compute queues, as listed in the driver's topology;",
             "           'sluice hqds' counts the slots of every XCC"})

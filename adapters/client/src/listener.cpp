@@ -58,9 +58,9 @@ std::string not_given_to(gid_t id, error_code why) {
   if (why != boost::system::errc::operation_not_permitted) return said;
   const std::string user = std::to_string(::geteuid());
   return said + ": user " + user + ", who runs this program, is not a member; run usermod -aG " +
-         group + " USER, or add \"m USER " + group +
-         "\" to sysusers.d, or SupplementaryGroups=" + group +
-         " to the systemd unit of the program; then restart the program";
+         group +
+         " USER and restart the program. Instead of usermod, sysusers.d can contain \"m USER " +
+         group + "\", or the systemd unit of the program SupplementaryGroups=" + group;
 }
 
 }  // namespace

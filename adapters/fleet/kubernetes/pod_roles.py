@@ -153,8 +153,8 @@ class Node:
             role, complaint = None, f"unknown QoS class {qos or '(not set yet)'}"
         if role == "offline" and qos == "Guaranteed":
             complaint += "; " if complaint else ""
-            complaint += ("a Guaranteed pod is not suspended if the daemon's [roles] let Guaranteed pods claim the role "
-                          "online, as sluice.yaml does; give the pod another QoS class")
+            complaint += ("the pod has QoS class Guaranteed: if [roles] allows this class to claim online, as in "
+                          "sluice.yaml, sluice does not suspend the pod; use another QoS class")
         if complaint and self.complaints.get(uid) != complaint:
             self.complaints[uid] = complaint
             say(f"pod {text_of(pod, 'metadata', 'namespace')}/{text_of(pod, 'metadata', 'name')}: "

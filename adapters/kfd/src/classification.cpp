@@ -338,8 +338,7 @@ std::vector<std::string> rule_problems(const classification_rules& rules) {
     if (each.first > each.last || !claims(each.what))
       found.push_back("rings contains " + hexadecimal(each.first) + " to " +
                       hexadecimal(each.last) + " as " + std::string{to_string(each.what)} +
-                      "; the address in from must be at most the address in to, and the role must "
-                      "be online or offline");
+                      "; 'from' must not exceed 'to'; 'role' must be \"online\" or \"offline\"");
   }
   if (rules.online_priority > highest_priority)
     found.push_back("online_priority is " + std::to_string(rules.online_priority) +

@@ -344,8 +344,9 @@ int sluice_kfd_cleanup(sluice_kfd* handle) {
     }
     if (!mapped)
       return fail(EIO,
-                  "the driver refuses to map queues that a batch command unmapped; it maps them "
-                  "when this process and all children that share its device descriptor have ended");
+                  "the driver refused to resume queues suspended by batch commands; they stay "
+                  "suspended until this process, and all children that share its device "
+                  "descriptor, have exited");
     if (owned->holder->stranded())
       return fail(
           EIO,

@@ -409,8 +409,10 @@ void lane::close_session() {
       if (abandoned_.load(std::memory_order_acquire)) return;
       if (session_->ends_with_process()) {
         if (!stranded_.exchange(true, std::memory_order_acq_rel)) {
-          say_("the driver refuses both to resume the queues of process " + std::to_string(pid_) +
-               " and to end its debug session; the driver resumes them when this program ends");
+          say_(
+              "cannot resume process " + std::to_string(pid_) +
+              ": the driver refused the resume and the end of the debug session; its queues resume "
+              "when this program exits");
           owner_.ring();
         }
       } else if (!std::exchange(said, true)) {

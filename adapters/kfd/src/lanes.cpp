@@ -279,12 +279,13 @@ class lanes::impl {
   /// The batch commands have been given up, and all that they held runs.
   void fall_back() {
     batching_ = false;
-    options_.say("the driver refused a batch command: " +
-                 boost::system::system_category().message(commands_.reason()) +
-                 (commands_.stranded()
-                      ? "; it also refuses to map the queues that batch commands unmapped; it "
-                        "maps them when this program ends"
-                      : "; sluice has mapped all queues, and now suspends queues by debug trap"));
+    options_.say(
+        "the driver refused a batch command: " +
+        boost::system::system_category().message(commands_.reason()) +
+        (commands_.stranded()
+             ? "; queues suspended by batch commands stay suspended until this program exits "
+               "(sluice-agent exits by itself; restart any other program)"
+             : "; sluice has mapped all queues, and now suspends queues by debug trap"));
     say_mechanism(true);
     // Before anything else is done for it: the lane says its queues again, as running. But what a
     // batch lane has still to say of a target comes before that.

@@ -366,11 +366,13 @@ void node_scanner::say_hidden_environments() {
   if (first == known_.end()) return;
   hidden_said_ = true;
   const std::string pid = std::to_string(first->first);
-  say_("cannot read the environment of " + std::to_string(std::ranges::count_if(known_, counts)) +
-       " processes that use a GPU (for example process " + pid + ", " + command_of(first->first) +
-       "): sluice ignores their variables such as AMD_QUEUE_TAG. Grant CAP_SYS_PTRACE and "
-       "CAP_DAC_READ_SEARCH, or set roles by cgroup, 'sluice role' or client; see DAEMON.md, "
-       "\"Features that need more rights\" pid=" +
+  const auto count = std::ranges::count_if(known_, counts);
+  say_("cannot read the environment of " + std::to_string(count) +
+       (count == 1 ? " process that uses" : " processes that use") +
+       " a GPU (for example process " + pid + ", " + command_of(first->first) +
+       "): sluice ignores variables such as AMD_QUEUE_TAG of these processes. Grant CAP_SYS_PTRACE "
+       "and CAP_DAC_READ_SEARCH, or assign roles by cgroup or with 'sluice role', or let the "
+       "programs register as clients; see DAEMON.md, \"Features that need more rights\" pid=" +
        pid);
 }
 

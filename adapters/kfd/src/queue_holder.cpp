@@ -257,15 +257,18 @@ class queue_holder::impl {
         if (order.hardware) return {EIO, sentence_for(command_kind::resume, order)};
       for (const auto& [gpu, times] : before)
         if (failed_[gpu] != times)
-          return {EIO,
-                  name_of(pid) + " was released, but GPU " + number_of(gpu) +
-                      " was reset meanwhile and the work of the process there is lost; see dmesg"};
+          return {
+              EIO,
+              name_of(pid) + " was released, but GPU " + number_of(gpu) +
+                  " was reset while the process was held: the work of the process on that GPU is "
+                  "lost; see dmesg"};
       return {};
     }
     if (lanes_->stranded())
       return {EIO,
-              "the driver refuses both to resume the queues of " + name_of(pid) +
-                  " and to end its debug session; the driver resumes them when this program ends"};
+              "cannot resume " + name_of(pid) +
+                  ": the driver refused the resume and the end of the debug session; its queues "
+                  "resume when this program exits"};
     return {ETIMEDOUT, name_of(pid) +
                            " is not released yet: the driver does not answer; the release "
                            "completes when the driver answers; see dmesg"};

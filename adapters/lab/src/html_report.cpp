@@ -81,9 +81,10 @@ page::frontier trade_of(const study_spec& spec, const setting& where) {
   for (const bound_point& each : where.bound) {
     made.bound.emplace_back(ms(each.p99), each.offline_share);
   }
-  made.bound_title =
-      "upper bound for policies that suspend, for the longest measured time of all rows";
-  if (spec.seeds > 1) made.bound_title += fmt::format(" (seed {})", spec.first_seed);
+  made.bound_title = fmt::format(
+      "upper bound of offline work for policies that suspend (measured time: the longest of all "
+      "rows{})",
+      spec.seeds > 1 ? fmt::format("; seed {}", spec.first_seed) : "");
   return made;
 }
 

@@ -440,7 +440,7 @@ std::string text_sweep(const std::vector<sweep_grid>& grids) {
                                                  : std::string(to_string(at.where)));
     }
     text.back() = '\n';
-    text += "  highest suspends/s where preempting does not pay\n";
+    text += "  highest suspend rate (per second) at points where preempting does not pay\n";
     for (const sweep_row& row : grid.rows) {
       if (row.how != arrangement::scheduled) continue;
       text += fmt::format("    {}: {}\n", row.contender,

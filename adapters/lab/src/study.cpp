@@ -450,7 +450,8 @@ std::vector<std::string> overloaded_of(const study_spec& spec, const study& all)
     if (!grows) continue;
     made.push_back(fmt::format(
         "{}: without a scheduler, requests arrived faster than they were served, and their queue "
-        "grew until the end; ratios to the row 'no scheduler' reflect --duration, not the policy",
+        "grew until the end. The longer the run, the longer the latency of 'no scheduler': "
+        "compare with 'online alone', or reduce --load",
         text_of(spec, where)));
   }
   return made;

@@ -416,8 +416,8 @@ class node_impl final : public node, private steered_node {
                     std::to_string(found.st_uid) + ", but this program runs as user " +
                     std::to_string(::geteuid()) + "; run it as user " +
                     std::to_string(found.st_uid) +
-                    ". Until then, the work of this program's clients counts only while another "
-                    "program owns the node");
+                    ". Until then, offline work is suspended for this program's clients only if "
+                    "another program owns the node");
     } else {
       for (const std::string& each : said) options_.warn(each);
     }

@@ -532,8 +532,8 @@ state_now state_of_group(const picture& seen, const group_picture& group,
   if (seen.policy.empty()) return say("runs", "is running: no policy is active");
   if (group.wanted_off)
     return say("unmanaged",
-               "is running although policy " + seen.policy +
-                   " wants to hold it: the driver refused to suspend some of its queues");
+               "is running: policy " + seen.policy +
+                   " requested a hold, but the driver did not suspend some of its queues");
   return say("runs", "is running: policy " + seen.policy + " is not holding it");
 }
 

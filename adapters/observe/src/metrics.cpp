@@ -340,7 +340,7 @@ class page {
                   "1 if the GPU's breaker is open and suspends are off, else 0.",
                   [](const gpu_picture& each) { return each.breaker_open ? 1U : 0U; });
     gauge_of_gpus("sluice_offline_queues_on",
-                  "Offline queues that sluice can suspend, except those known to be suspended.",
+                  "Offline queues that sluice can suspend and that run, or whose state is unknown.",
                   [](const gpu_picture& each) { return each.not_off; });
     queues(seen);
     text_.family("sluice_clients", metric_type::gauge, "Registered online clients.");

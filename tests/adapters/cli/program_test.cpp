@@ -553,7 +553,7 @@ TEST_F(SluiceSuspend, IsFoundBesideAStrangerWhoClaimsToBeIt) {
   ASSERT_TRUE(one.there() && two.there() && longest.there());
   const auto nobody = run({"resume", pid()});
   EXPECT_EQ(nobody.code, 1);
-  EXPECT_THAT(nobody.err, HasSubstr("no 'sluice suspend' in this network namespace holds"));
+  EXPECT_THAT(nobody.err, HasSubstr("is not held by a 'sluice suspend' in this network namespace"));
   auto holder = start({"suspend", pid()});
   ASSERT_TRUE(holder.says("held by process")) << holder.err();
   EXPECT_EQ(run({"resume", pid()}).code, 0);
@@ -605,8 +605,9 @@ TEST_F(SluiceSuspend, SaysWhyItCannot) {
   EXPECT_EQ(none.err, "sluice: there is no process 4194304\n");
   const auto unheld = run({"resume", pid()});
   EXPECT_EQ(unheld.code, 1);
-  EXPECT_THAT(unheld.err, HasSubstr("no 'sluice suspend' in this network namespace holds process " +
-                                    pid() + ", and no process traces it"));
+  EXPECT_THAT(unheld.err, HasSubstr("process " + pid() +
+                                    " is not held by a 'sluice suspend' in this network "
+                                    "namespace, and is not traced"));
   for (const char* wrong : {"soon", "0s", "86401s"}) {
     const auto refused = run({"suspend", pid(), "--for", wrong});
     EXPECT_EQ(refused.code, 2) << wrong;
@@ -921,7 +922,7 @@ TEST(SluiceJobs, SaysWhatToDoWhereThereIsNoFile) {
   EXPECT_EQ(jobs.ends(), 1);
   EXPECT_THAT(jobs.err(),
               HasSubstr("/nonexistent/jobs: cannot read the jobs file: No such file or directory"));
-  EXPECT_THAT(jobs.err(), HasSubstr("set jobs = \"/nonexistent/jobs\" in [daemon]"));
+  EXPECT_THAT(jobs.err(), HasSubstr("jobs = \"/nonexistent/jobs\" in [daemon]"));
 }
 
 TEST(Sluice, ExplainsItself) {

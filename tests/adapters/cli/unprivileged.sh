@@ -140,7 +140,7 @@ grep -q '^NoNewPrivs:.1$' "/proc/$agent/status" || fail "the agent could gain pr
 # Another user's environment is not the daemon's to read: its tag counts for nothing...
 sleep 1.2  # It looks every second.
 [ "$(tracer)" = 0 ] || fail "whose word was that?"
-grep -q "cannot read the environment of 1 processes that use a GPU (for example process $offline, offline_demo" $log ||
+grep -q "cannot read the environment of 1 process that uses a GPU (for example process $offline, offline_demo" $log ||
   fail "it does not say that it sees no tags"
 # ... but an operator's word does.
 /run/bin/sluice role set --store /run/roles --pid "$offline" offline >/dev/null

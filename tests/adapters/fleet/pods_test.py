@@ -114,7 +114,7 @@ class Roles(unittest.TestCase):
         seen = node()
         seen.see(pod)
         self.assertEqual(set(seen.wanted[uid(3)].values()), {"offline"})
-        self.assertIn("a Guaranteed pod is not suspended", seen.complaints[uid(3)])
+        self.assertIn("the pod has QoS class Guaranteed", seen.complaints[uid(3)])
 
 
 class Streams(unittest.TestCase):

@@ -23,7 +23,7 @@ python3 -c 'import json; all = json.load(open("all.json")); assert all["settings
 python3 "$here/check_page.py" out.html >page
 grep -qxF "$(grep -- '--report out' commands)" page
 for name in fixed_timeslice deadline 'suspend at once' 'no scheduler' SIGSTOP 'online alone'; do grep -qxF "$name" page; done
-grep -qx "upper bound for policies that suspend, for the longest measured time of all rows" page
+grep -qx "upper bound of offline work for policies that suspend (measured time: the longest of all rows)" page
 [ "$(grep -c '^Latency of requests$' page)" = 2 ]
 mv out.html before.html
 bash -euo pipefail <(grep -- "--report out" commands) >/dev/null 2>&1

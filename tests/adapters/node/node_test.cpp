@@ -135,8 +135,8 @@ class Node : public testing::Test {
   std::string not_this_user() const {
     return "this program cannot own the node: lock " + directory_ +
            "/owner belongs to user 0, but this program runs as user 64003; run it as user 0. Until "
-           "then, the work of this program's clients counts only while another program owns the "
-           "node";
+           "then, offline work is suspended for this program's clients only if another program "
+           "owns the node";
   }
   static std::string ask(child_process& of, const std::string& what) {
     of.line().send(what);
