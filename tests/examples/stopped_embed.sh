@@ -8,9 +8,10 @@ for expected in INT:130 TERM:143; do
   # shellcheck disable=SC2016
   out=$("$with_gpu" bash -c '
     "$1" & pid=$!
-    # Until it catches both signals.
-    until caught=$(sed -n "s/^SigCgt:\t/0x/p" "/proc/$pid/status") && [ $((caught & 0x4002)) -eq $((0x4002)) ]; do
-      kill -0 "$pid" || exit
+    # Until it catches both signals, for at most a minute.
+    for _ in $(seq 6000); do
+      caught=$(sed -n "s/^SigCgt:\t/0x/p" "/proc/$pid/status") || exit
+      [ $((caught & 0x4002)) -ne $((0x4002)) ] || break
       sleep 0.01
     done
     kill -s "$2" "$pid"

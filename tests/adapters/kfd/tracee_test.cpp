@@ -8,6 +8,8 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -264,6 +266,19 @@ TEST(Tracee, RefusesAProcessThatIsGone) {
   ASSERT_TRUE(within(5s, [&] { return !start_time_of(pid); }));
   tracer tracing{pid, start_time};
   EXPECT_EQ(tracing.error(), errc::unknown_target);
+}
+
+// The kernel refuses to trace it, as it refuses a process for which the rights are missing.
+TEST(Tracee, RefusesAProcessThatHasEndedAndWaitsForItsParent) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(0);
+  ASSERT_GT(pid, 0);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+  tracer tracing{pid};
+  EXPECT_EQ(tracing.error(), errc::unknown_target);
+  EXPECT_EQ(tracing.message(), "");
+  EXPECT_EQ(::waitpid(pid, nullptr, 0), pid);
 }
 
 // A thread traces; who it belongs to, and how to make that let go, is what the reader needs.

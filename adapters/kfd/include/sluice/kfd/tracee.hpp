@@ -28,8 +28,8 @@ class tracee {
  public:
   /// Seizes `pid` if it is still the process that started at `start_time`. Waits up to 500 ms for a
   /// previous tracer that is just ending.
-  /// \return errc::unknown_target when that process is gone, errc::not_managed when it may not be
-  ///         traced (`say` gets the reason).
+  /// \return errc::unknown_target when that process is gone or exits, errc::not_managed when it may
+  ///         not be traced (`say` gets the reason).
   [[nodiscard]] static result<std::unique_ptr<tracee>> seize(pid_t pid, std::uint64_t start_time,
                                                              const message_sink& say);
 
