@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """usage: results.py BIN [--short REGEX] [--write] DOCUMENT...
 
-Holds the tables of documents (adapters/lab/RESULTS.md, policies/README.md) against what the commands above them print:
+Holds the tables of documents (adapters/lab/RESULTS.md) against what the commands above them print:
 each ```sh block is run, and the table that follows it made anew from its figures, which must be within 2 % or 0.3 of
 what stands there. A column says by its head what it shows; "X: p99" is of the profile or load X, and so are those after
 it. --short: blocks that match get 10 s of arrivals for an hour, and only the names of rows are compared then, as
