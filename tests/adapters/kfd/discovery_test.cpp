@@ -29,6 +29,11 @@ using namespace std::chrono_literals;
 using test::family;
 using test::within;
 
+int wait_here(int said) {
+  (void)!::write(said, "r", 1);
+  for (;;) ::pause();
+}
+
 /// The source over a tree of ordinary files.
 class Discovery : public ::testing::Test {
  protected:
@@ -56,19 +61,26 @@ class Discovery : public ::testing::Test {
   void add_process(pid_t pid) const {
     std::filesystem::create_directories(where_.sysfs + "/proc/" + std::to_string(pid) + "/queues");
   }
+  /// \return the pid. The process lives until the test ends.
+  pid_t add_new_process() {
+    targets_.push_back(std::make_unique<family>(wait_here));
+    add_process(targets_.back()->pid());
+    return targets_.back()->pid();
+  }
+  /// Waits until the source has looked at everything.
+  void look() {
+    source_->resync();
+    ASSERT_TRUE(sees(observation_kind::resync_end));
+  }
   void open_the_device() const { ::close(::open(where_.device.c_str(), O_RDONLY)); }
 
   bool sees(observation_kind kind, duration limit = 5s) { return source_.sees(kind, limit); }
 
   roots where_;
   std::string directory_;
+  std::vector<std::unique_ptr<family>> targets_;
   test::discovery_bench source_;
 };
-
-int wait_here(int said) {
-  (void)!::write(said, "r", 1);
-  for (;;) ::pause();
-}
 
 TEST_F(Discovery, BeginsWithTheWholeTruth) {
   family target{wait_here};
@@ -114,14 +126,11 @@ TEST_F(Discovery, SaysOnceThatTheDriverIsGoneAndThatItIsBack) {
   ASSERT_TRUE(source_.start());
   ASSERT_TRUE(sees(observation_kind::resync_end));
   EXPECT_FALSE(source_->driver_gone());
-  const auto looks = [&] {
-    source_->resync();
-    return sees(observation_kind::resync_end);
-  };
   for (const std::string& path : {where_.sysfs, where_.device}) {
     std::filesystem::rename(path, path + ".away");
     EXPECT_TRUE(within(5s, [&] { return source_->driver_gone(); })) << path;
-    ASSERT_TRUE(looks() && looks());
+    look();
+    look();
     std::filesystem::rename(path + ".away", path);
     EXPECT_TRUE(within(5s, [&] { return !source_->driver_gone(); })) << path;
   }
@@ -146,49 +155,52 @@ TEST_F(Discovery, NeedNotStartAfterItLookedAhead) {
   EXPECT_EQ(source_.last().pid, target.pid());
 }
 
-// Well before the next look by the clock, a second after the first.
 TEST_F(Discovery, LooksAtOnceWhenTheDeviceIsOpened) {
-  family target{wait_here};
   start();
-  add_process(target.pid());
-  open_the_device();
-  EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
+  EXPECT_TRUE(source_.sees_at_once(observation_kind::process_seen, [&] {
+    add_new_process();
+    open_the_device();
+  }));
 }
 
 TEST_F(Discovery, LooksAtOnceWhenDebugfsShowsAProcess) {
-  family target{wait_here};
   start();
-  add_process(target.pid());
-  std::filesystem::create_directories(where_.debugfs + "/proc/" + std::to_string(target.pid()));
-  EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
+  EXPECT_TRUE(source_.sees_at_once(observation_kind::process_seen, [&] {
+    const pid_t pid = add_new_process();
+    std::filesystem::create_directories(where_.debugfs + "/proc/" + std::to_string(pid));
+  }));
 }
 
 TEST_F(Discovery, LooksAtOnceWhenTheDriverIsLoadedAnew) {
   std::filesystem::remove_all(where_.debugfs);
   std::filesystem::remove(where_.device);
   start();
-  for (int round = 0; round < 2; ++round) {
-    family target{wait_here};
-    add_process(target.pid());
-    std::filesystem::create_directories(where_.debugfs + "/proc");
-    EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
-    // Its device node, later than the rest.
-    std::ofstream{where_.device} << "";
-    family another{wait_here};
-    add_process(another.pid());
-    open_the_device();
-    EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
-    std::filesystem::remove(where_.device);
-    std::filesystem::remove_all(where_.debugfs);
+  for (int times = 0; times < 2; ++times) {
+    EXPECT_TRUE(source_.sees_at_once(observation_kind::process_seen, [&] {
+      std::filesystem::remove_all(where_.debugfs);
+      std::filesystem::remove(where_.device);
+      look();
+      add_new_process();
+      std::filesystem::create_directories(where_.debugfs + "/proc");
+    }));
+    // The driver creates its device node later than the rest.
+    EXPECT_TRUE(source_.sees_at_once(observation_kind::process_seen, [&] {
+      std::filesystem::remove(where_.device);
+      look();
+      std::ofstream{where_.device} << "";
+      add_new_process();
+      open_the_device();
+    }));
   }
 }
 
 TEST_F(Discovery, LooksAtOnceWhenAKnownProcessExits) {
-  auto target = std::make_unique<family>(wait_here);
-  add_process(target->pid());
   start();
-  target.reset();
-  EXPECT_TRUE(sees(observation_kind::process_gone, 500ms));
+  EXPECT_TRUE(source_.sees_at_once(observation_kind::process_gone, [&] {
+    add_new_process();
+    look();
+    targets_.pop_back();
+  }));
 }
 
 TEST_F(Discovery, LooksByItselfASecondAfterAChange) {
@@ -203,9 +215,9 @@ TEST_F(Discovery, SaysEverythingAgainWhenAsked) {
   add_process(target.pid());
   start();
   source_->resync();
-  EXPECT_TRUE(sees(observation_kind::resync_begin, 500ms));
-  EXPECT_TRUE(sees(observation_kind::process_seen, 500ms));
-  EXPECT_TRUE(sees(observation_kind::resync_end, 500ms));
+  EXPECT_TRUE(sees(observation_kind::resync_begin));
+  EXPECT_TRUE(sees(observation_kind::process_seen));
+  EXPECT_TRUE(sees(observation_kind::resync_end));
 }
 
 TEST_F(Discovery, TakesARoleFromAnyThreadAndGivesItBack) {
@@ -214,12 +226,12 @@ TEST_F(Discovery, TakesARoleFromAnyThreadAndGivesItBack) {
   start();
   const process_identity who = identity_of(target.pid()).value();
   std::thread{[&] { EXPECT_TRUE(source_->set_role(who, role::offline)); }}.join();
-  ASSERT_TRUE(sees(observation_kind::process_seen, 500ms));
+  ASSERT_TRUE(sees(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::offline);
   EXPECT_EQ(source_.last().pid, who.pid);
   EXPECT_EQ(source_.last().start_time, who.start_time);
   std::thread{[&] { EXPECT_TRUE(source_->withdraw_role(who)); }}.join();
-  ASSERT_TRUE(sees(observation_kind::process_seen, 500ms));
+  ASSERT_TRUE(sees(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::unmatched);
   EXPECT_EQ(source_->withdraw_role(who).error(), errc::unknown_target);
 }
