@@ -169,7 +169,7 @@ std::unique_ptr<policy> make_fixed_timeslice(fixed_timeslice_options options) {
 policy_kind fixed_timeslice_kind() {
   return {
       .name = "fixed_timeslice",
-      .summary = "hold offline work for at least one slice when online work arrives",
+      .summary = "hold offline work for at least one slice after a client announces work",
       .schema = {parameter::span("slice", 20ms, 1us, 1h, "shortest hold after an arrival"),
                  parameter::text("release", "client_done",
                                  "end of a hold: slice_end (after the slice) or client_done "
