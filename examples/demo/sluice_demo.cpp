@@ -493,6 +493,9 @@ checked<int> run_demo(const settings& with, const demo::arrivals& work) {
   if (!broken.empty()) return failure("GUARANTEE VIOLATED: " + broken);
   if (removed)
     return failure("the scheduler removed the policy during a scheduled run; see its log above");
+  demo::print(
+      "next: other loads, arrivals and policies: examples/README.md; run the daemon: "
+      "adapters/cli/README.md\n");
   return 0;
 }
 

@@ -112,9 +112,14 @@ std::string running_words(const running_policy& running) {
                      running.paused ? "; the node is paused" : "");
 }
 
-int show(const std::string& what, const node_files& where) {
+policy_registry built_in_policies() {
   policy_registry known;
   for (policy_kind& kind : all_policies()) known.add(std::move(kind));
+  return known;
+}
+
+int show(const std::string& what, const node_files& where) {
+  const policy_registry known = built_in_policies();
   std::string text;
   if (is_file(what)) {
     std::string message;
@@ -159,10 +164,14 @@ int use(const std::string& what, const node_files& where) {
     return exit_failed;
   }
   const auto running = running_in(*answer);
-  return print(fmt::format("the daemon runs {} until it reloads its configuration or exits{}\n",
-                           running.text, running.paused ? "; the node is paused" : ""))
-             ? exit_done
-             : exit_failed;
+  std::string text =
+      fmt::format("the daemon runs {} until it reloads its configuration or exits{}\n",
+                  running.text, running.paused ? "; the node is paused" : "");
+  // What this policy does not protect, for an operator who switches away from one that does.
+  const policy_registry known = built_in_policies();
+  if (const policy_kind* const kind = known.find(what.substr(0, what.find(':'))))
+    text += fmt::format("{}: {}\n", kind->name, kind->summary);
+  return print(text) ? exit_done : exit_failed;
 }
 
 /// Plays random sequences to it, as policy_check.hpp says.

@@ -902,7 +902,7 @@ TEST_F(DaemonShown, SwitchesItsPolicyUntilItReadsItsConfigurationAnew) {
   const auto used = ask({"policy", "--use", "slo:request.p99=300ms"});
   EXPECT_THAT(used->out(),
               ContainsRegex("^the daemon runs slo:[^\n]*request\\.p99=300ms[^\n]* until "
-                            "it reloads its configuration or exits\n$"));
+                            "it reloads its configuration or exits\nslo: [^\n]+\n$"));
   EXPECT_TRUE(logs(*daemon, " selected by user ")) << daemon->err();
   EXPECT_THAT(ask({"policy"})->out(),
               ContainsRegex("\nthe daemon runs slo:[^\n]*, selected by user "));
