@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/kfd/uapi_memory.hpp"
 #include "sluice/sim/abi.hpp"
 
 namespace sluice::sim {
@@ -43,28 +44,67 @@ result<int> call(int fd, std::uint32_t command, Argument& argument) {
 
 std::uint64_t address_of(const void* memory) { return reinterpret_cast<std::uint64_t>(memory); }
 
-/// Zeroed anonymous memory. A forked child does not get it: the device writes into the parent's.
-class mapping {
+/// Zeroed memory that the process and one GPU have at the same address, as runtimes allocate it. A
+/// forked child does not get it: the device writes into the parent's.
+class shared_memory {
  public:
-  mapping() = default;
-  static result<mapping> create(std::size_t size) {
+  /// Whose pages are behind the addresses: the process's own; the driver's, which the process maps
+  /// from the render node; or the driver's, which only the GPU sees.
+  enum class kind : std::uint8_t { process, driver, driver_alone };
+
+  shared_memory() = default;
+  /// \param fd the client's. \param render that GPU's node.
+  static result<shared_memory> create(int fd, int render, std::uint32_t gpu, std::size_t size,
+                                      kind of) {
     void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return last_system_error();
-    madvise(memory, size, MADV_DONTFORK);
-    mapping made;
+    shared_memory made;
     made.memory_ = memory;
     made.size_ = size;
+    made.fd_ = fd;
+    made.gpu_ = gpu;
+    uapi::kfd_ioctl_alloc_memory_of_gpu_args alloc{};
+    alloc.va_addr = made.address();
+    alloc.size = size;
+    alloc.gpu_id = gpu;
+    alloc.flags = uapi::KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE |
+                  uapi::KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE | uapi::KFD_IOC_ALLOC_MEM_FLAGS_COHERENT;
+    if (of == kind::process) {
+      alloc.flags |= uapi::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR;
+      alloc.mmap_offset = made.address();
+    } else {
+      alloc.flags |= uapi::KFD_IOC_ALLOC_MEM_FLAGS_GTT;
+    }
+    if (const auto got = call(fd, uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, alloc); !got)
+      return got.error();
+    made.handle_ = alloc.handle;
+    made.allocated_ = true;
+    if (of == kind::driver && mmap(memory, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                                   render, static_cast<off_t>(alloc.mmap_offset)) == MAP_FAILED)
+      return last_system_error();
+    madvise(memory, size, MADV_DONTFORK);
+    if (const auto mapped = made.change_mapping(uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU); !mapped)
+      return mapped.error();
     return made;
   }
-  mapping(mapping&& other) noexcept
-      : memory_{std::exchange(other.memory_, nullptr)}, size_{other.size_} {}
-  mapping& operator=(mapping&& other) noexcept {
+  shared_memory(shared_memory&& other) noexcept { *this = std::move(other); }
+  shared_memory& operator=(shared_memory&& other) noexcept {
     std::swap(memory_, other.memory_);
     std::swap(size_, other.size_);
+    std::swap(fd_, other.fd_);
+    std::swap(gpu_, other.gpu_);
+    std::swap(handle_, other.handle_);
+    std::swap(allocated_, other.allocated_);
     return *this;
   }
-  ~mapping() {
+  ~shared_memory() {
+    if (allocated_) {
+      (void)change_mapping(uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU);
+      uapi::kfd_ioctl_free_memory_of_gpu_args free{};
+      free.handle = handle_;
+      (void)call(fd_, uapi::AMDKFD_IOC_FREE_MEMORY_OF_GPU, free);
+    }
     if (memory_ != nullptr) munmap(memory_, size_);
   }
   template <class T>
@@ -75,8 +115,47 @@ class mapping {
   std::size_t size() const noexcept { return size_; }
 
  private:
+  result<int> change_mapping(std::uint32_t command) {
+    uapi::kfd_ioctl_map_memory_to_gpu_args change{};
+    change.handle = handle_;
+    change.device_ids_array_ptr = address_of(&gpu_);
+    change.n_devices = 1;
+    return call(fd_, command, change);
+  }
+
   void* memory_ = nullptr;
   std::size_t size_ = 0;
+  int fd_ = -1;  // The client's.
+  std::uint32_t gpu_ = 0;
+  std::uint64_t handle_ = 0;
+  bool allocated_ = false;
+};
+
+/// The slots of the process's events, in which the device says which events it set.
+class event_slots {
+ public:
+  event_slots() = default;
+  static result<event_slots> map(int fd, std::uint64_t offset) {
+    void* memory =
+        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+    if (memory == MAP_FAILED) return last_system_error();
+    event_slots made;
+    made.memory_ = memory;
+    return made;
+  }
+  event_slots(event_slots&& other) noexcept : memory_{std::exchange(other.memory_, nullptr)} {}
+  event_slots& operator=(event_slots&& other) noexcept {
+    std::swap(memory_, other.memory_);
+    return *this;
+  }
+  ~event_slots() {
+    if (memory_ != nullptr) munmap(memory_, size);
+  }
+  std::uint64_t address() const noexcept { return address_of(memory_); }
+
+ private:
+  static constexpr std::size_t size = uapi::KFD_SIGNAL_EVENT_LIMIT * sizeof(std::uint64_t);
+  void* memory_ = nullptr;
 };
 
 constexpr std::size_t page = 4096;
@@ -95,32 +174,25 @@ struct topology_node {
   property_map properties;
 };
 
-/// Finds a GPU in the topology: `wanted`, or the first for 0.
-result<topology_node> find_gpu(const std::string& sysfs, std::uint32_t wanted) {
+/// The GPUs of the topology. A node that the device cgroup hides cannot be read, and is not ours to
+/// use.
+std::vector<topology_node> find_gpus(const std::string& sysfs) {
+  std::vector<topology_node> out;
   for (unsigned index = 0;; ++index) {
     const auto folder = sysfs + "/topology/nodes/" + std::to_string(index) + "/";
     std::ifstream id_file{folder + "gpu_id"};
-    if (!id_file) return system_error(ENODEV);
+    if (!id_file) return out;
     topology_node node;
-    // A node that the device cgroup hides cannot be read, and is not ours to use.
-    if (!(id_file >> node.gpu) || node.gpu == 0 || (wanted != 0 && node.gpu != wanted)) continue;
+    if (!(id_file >> node.gpu) || node.gpu == 0) continue;
     std::ifstream file{folder + "properties"};
     std::string key;
     for (std::uint64_t value = 0; file >> key >> value;) node.properties.insert({key, value});
-    return node;
+    out.push_back(std::move(node));
   }
 }
 
-std::vector<std::uint32_t> all_gpus(const std::string& sysfs) {
-  std::vector<std::uint32_t> out;
-  for (unsigned index = 0;; ++index) {
-    std::ifstream file{sysfs + "/topology/nodes/" + std::to_string(index) + "/gpu_id"};
-    if (!file) return out;
-    if (std::uint32_t gpu = 0; file >> gpu && gpu != 0) out.push_back(gpu);
-  }
-}
-
-/// What a context save needs, as libhsakmt computes it for gfx9 (update_ctx_save_restore_size).
+/// What a context save needs, as the driver computes it (kfd_queue_ctx_save_restore_size), which
+/// compares.
 struct save_area {
   std::size_t control_stack = 0;
   std::size_t context = 0;  ///< Control stack included.
@@ -134,20 +206,32 @@ save_area save_area_of(const property_map& node) {
   constexpr std::size_t registers_per_cu = 0x1000;
   constexpr std::size_t control_stack_per_wave = 8;
   constexpr std::size_t debugger_per_wave = 32;
+  constexpr std::size_t debugger_align = 64;
   constexpr std::size_t waves_per_cu = 40;
+  constexpr std::size_t waves_per_cu_since_navi = 32;
   constexpr std::size_t waves_per_shader_engine = 512;
+  constexpr std::uint64_t navi = 100100;
   const auto xccs = std::max<std::uint64_t>(value_of(node, "num_xcc"), 1);
   const auto simds = std::max<std::uint64_t>(value_of(node, "simd_per_cu"), 1);
   const auto cus = value_of(node, "simd_count") / simds / xccs;
   const auto engines = value_of(node, "array_count") /
                        std::max<std::uint64_t>(value_of(node, "simd_arrays_per_engine"), 1);
-  const auto waves = std::min(cus * waves_per_cu, engines * waves_per_shader_engine);
+  const auto waves = value_of(node, "gfx_target_version") >= navi
+                         ? cus * waves_per_cu_since_navi
+                         : std::min(cus * waves_per_cu, engines * waves_per_shader_engine);
   save_area out;
-  out.control_stack =
-      page_up(sizeof(uapi::kfd_context_save_area_header) + waves * control_stack_per_wave + 8);
-  out.context = out.control_stack +
-                page_up(cus * (vgprs_per_cu + sgprs_per_cu + lds_per_cu + registers_per_cu));
-  out.total = page_up((out.context + waves * debugger_per_wave) * xccs);
+  // Drivers since 6.12 say both sizes themselves.
+  out.control_stack = value_of(node, "ctl_stack_size");
+  if (out.control_stack == 0)
+    out.control_stack =
+        page_up(sizeof(uapi::kfd_context_save_area_header) + waves * control_stack_per_wave + 8);
+  out.context = value_of(node, "cwsr_size");
+  if (out.context == 0)
+    out.context = out.control_stack +
+                  page_up(cus * (vgprs_per_cu + sgprs_per_cu + lds_per_cu + registers_per_cu));
+  const auto debugger =
+      (waves * debugger_per_wave + debugger_align - 1) / debugger_align * debugger_align;
+  out.total = page_up((out.context + debugger) * xccs);
   return out;
 }
 
@@ -162,8 +246,9 @@ std::string setting(std::string given, const char* variable, const char* otherwi
 struct gpu_client::impl {
   int fd = -1;
   bool runtime_enabled = false;
-  std::string sysfs;
-  topology_node node;
+  std::vector<topology_node> nodes;
+  std::size_t first = 0;      // Of `nodes`: what was asked for.
+  std::vector<int> renders;   // Render nodes, whose address spaces the driver uses for queues.
   std::uint64_t r_debug = 0;  // What a runtime's link map would be; the driver keeps its address.
 
   impl() = default;
@@ -175,6 +260,30 @@ struct gpu_client::impl {
       (void)call(fd, uapi::AMDKFD_IOC_RUNTIME_ENABLE, disable);
     }
     if (fd >= 0) close(fd);
+    for (const int each : renders) close(each);
+  }
+
+  const topology_node& node() const { return nodes[first]; }
+  const topology_node* find(std::uint32_t gpu) const {
+    const auto found = std::find_if(nodes.begin(), nodes.end(),
+                                    [&](const topology_node& each) { return each.gpu == gpu; });
+    return found == nodes.end() ? nullptr : &*found;
+  }
+
+  /// As runtimes do when they start: of every GPU. Without it the driver creates no queue.
+  result<void> acquire_address_spaces(const std::string& folder) {
+    for (const topology_node& each : nodes) {
+      const auto path =
+          folder + "/dri/renderD" + std::to_string(value_of(each.properties, "drm_render_minor"));
+      const int render = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+      if (render < 0) return last_system_error();
+      renders.push_back(render);
+      uapi::kfd_ioctl_acquire_vm_args acquire{};
+      acquire.drm_fd = static_cast<std::uint32_t>(render);
+      acquire.gpu_id = each.gpu;
+      if (const auto got = call(fd, uapi::AMDKFD_IOC_ACQUIRE_VM, acquire); !got) return got.error();
+    }
+    return {};
   }
 };
 
@@ -192,10 +301,13 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
     return got.error();
   }
   if (version.major_version != uapi::KFD_IOCTL_MAJOR_VERSION) return errc::not_supported;
-  auto node = find_gpu(sysfs, options.gpu);
-  if (!node) return node.error();
-  state->node = std::move(*node);
-  state->sysfs = sysfs;
+  state->nodes = find_gpus(sysfs);
+  const topology_node* const wanted =
+      options.gpu == 0 ? state->nodes.data() : state->find(options.gpu);
+  if (state->nodes.empty() || wanted == nullptr) return system_error(ENODEV);
+  state->first = static_cast<std::size_t>(wanted - state->nodes.data());
+  if (auto got = state->acquire_address_spaces(device.substr(0, device.rfind('/'))); !got)
+    return got.error();
   if (!options.runtime) return std::unique_ptr<gpu_client>{new gpu_client{std::move(state)}};
   // As hsa_init: before any queue exists. Without it nobody could suspend our queues.
   uapi::kfd_ioctl_runtime_enable_args enable{};
@@ -208,12 +320,16 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
   return std::unique_ptr<gpu_client>{new gpu_client{std::move(state)}};
 }
 
-std::uint32_t gpu_client::gpu() const noexcept { return impl_->node.gpu; }
-std::vector<std::uint32_t> gpu_client::gpus() const { return all_gpus(impl_->sysfs); }
+std::uint32_t gpu_client::gpu() const noexcept { return impl_->node().gpu; }
+std::vector<std::uint32_t> gpu_client::gpus() const {
+  std::vector<std::uint32_t> out;
+  for (const auto& each : impl_->nodes) out.push_back(each.gpu);
+  return out;
+}
 int gpu_client::fd() const noexcept { return impl_->fd; }
 
 std::uint32_t gpu_client::wave_slots() const noexcept {
-  const auto& properties = impl_->node.properties;
+  const auto& properties = impl_->node().properties;
   return static_cast<std::uint32_t>(value_of(properties, "simd_count") *
                                     value_of(properties, "max_waves_per_simd"));
 }
@@ -229,11 +345,12 @@ struct gpu_queue::impl {
   std::uint32_t hardware_exception = 0;  // 0: none. Tells of resets, whichever GPU's.
   std::atomic<bool> lost = false;        // This GPU was reset since the queue was made.
 
-  mapping ring;
-  mapping header;  // An aql::queue, and behind it the event's mailbox.
-  mapping signals;
-  mapping end_of_pipe;
-  mapping saved_context;
+  shared_memory ring;
+  shared_memory header;  // An aql::queue.
+  event_slots slots;
+  shared_memory signals;
+  shared_memory end_of_pipe;
+  shared_memory saved_context;
 
   std::atomic<std::uint64_t> submitted{0};
   // Every index below has finished. Monotonic. Advanced by queries, and by submit() before it
@@ -302,18 +419,25 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
   auto state = std::make_unique<gpu_queue::impl>();
   state->fd = impl_->fd;
   state->packets = options.packets;
-  auto node =
-      options.gpu == 0 ? result<topology_node>{impl_->node} : find_gpu(impl_->sysfs, options.gpu);
-  if (!node) return node.error();
+  const auto* const node = options.gpu == 0 ? &impl_->node() : impl_->find(options.gpu);
+  if (node == nullptr) return system_error(ENODEV);
+  const int render = impl_->renders[static_cast<std::size_t>(node - impl_->nodes.data())];
   const auto save = save_area_of(node->properties);
   const auto ring_size = options.packets * sizeof(aql::kernel_dispatch_packet);
-  for (const auto& [memory, size] :
-       {std::pair{&state->ring, ring_size}, std::pair{&state->header, page},
-        std::pair{&state->signals, page_up(options.packets * sizeof(aql::signal))},
-        std::pair{&state->end_of_pipe, page}, std::pair{&state->saved_context, save.total}}) {
-    auto made = mapping::create(size);
+  struct wanted_memory {
+    shared_memory* memory;
+    std::size_t size;
+    shared_memory::kind kind = shared_memory::kind::process;
+  };
+  for (const wanted_memory& each :
+       {wanted_memory{&state->ring, ring_size},
+        wanted_memory{&state->header, page, shared_memory::kind::driver},
+        wanted_memory{&state->signals, page_up(options.packets * sizeof(aql::signal))},
+        wanted_memory{&state->end_of_pipe, page, shared_memory::kind::driver_alone},
+        wanted_memory{&state->saved_context, save.total, shared_memory::kind::driver_alone}}) {
+    auto made = shared_memory::create(impl_->fd, render, node->gpu, each.size, each.kind);
     if (!made) return made.error();
-    *memory = std::move(*made);
+    *each.memory = std::move(*made);
   }
   auto* packets = state->ring.as<aql::kernel_dispatch_packet>();
   for (std::uint32_t i = 0; i < options.packets; ++i) packets[i].header = aql::packet_invalid;
@@ -332,6 +456,9 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
     return got.error();
   }
   state->event = event.event_id;
+  auto slots = event_slots::map(impl_->fd, event.event_page_offset);
+  if (!slots) return slots.error();
+  state->slots = std::move(*slots);
   uapi::kfd_ioctl_create_event_args exception{};
   exception.event_type = uapi::KFD_IOC_EVENT_HW_EXCEPTION;
   exception.auto_reset = 1;
@@ -342,7 +469,8 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
   auto* signals = state->signals.as<aql::signal>();
   for (std::uint32_t i = 0; i < options.packets; ++i) {
     signals[i].kind = 1;
-    signals[i].event_mailbox_ptr = state->header.address() + sizeof(aql::queue);
+    signals[i].event_mailbox_ptr =
+        state->slots.address() + event.event_slot_index * sizeof(std::uint64_t);
     signals[i].queue_ptr = state->header.address();
   }
 

@@ -113,7 +113,7 @@ void run_device(const device_options& options, const std::function<void()>& read
   os_linux system{loop, [&kfd] { kfd->reap(); }};
   driver simulated{planned, system, options.node};
   kfd = &simulated;
-  root_directory root{options.root, options.node.debugfs_proc_dirs};
+  root_directory root{options.root, options.node.gpus.size(), options.node.debugfs_proc_dirs};
   reaper exec_watch{loop, [&simulated] { simulated.reap(); }};
   fuse_fs files{loop,
                 simulated,

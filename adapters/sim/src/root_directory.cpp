@@ -1,5 +1,7 @@
 #include "root_directory.hpp"
 
+#include "topology.hpp"
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mount.h>
@@ -25,7 +27,7 @@ constexpr const char* debugfs = "/sys/kernel/debug/kfd";
 
 }  // namespace
 
-root_directory::root_directory(const std::string& path, bool process_directories)
+root_directory::root_directory(const std::string& path, std::size_t gpus, bool process_directories)
     : path_{std::filesystem::absolute(path).lexically_normal().string()},
       process_directories_{process_directories} {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
@@ -46,7 +48,12 @@ root_directory::root_directory(const std::string& path, bool process_directories
     }
     clear_dead_mount();
     make_directory("/fuse");
-    make_link("/dev", "fuse/dev");
+    make_directory("/dev");
+    make_link("/dev/kfd", "../fuse/dev/kfd");
+    make_directory("/dev/dri");
+    // GPU memory that a client maps is memory all the same.
+    for (std::size_t i = 0; i < gpus; ++i)
+      make_link("/dev/dri/renderD" + std::to_string(first_render_minor + i), "/dev/zero");
     make_link("/sim", "fuse/sim");
     make_directory("/sys");
     make_link("/sys/class", "../fuse/sys/class");

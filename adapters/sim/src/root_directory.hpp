@@ -15,8 +15,8 @@
 
 namespace sluice::sim {
 
-/// Below the root: `fuse` (the mount), `dev`, `sys/class` and `sim` (links into it), and
-/// `sys/kernel/debug/kfd`, plain directories as in debugfs, so that they raise inotify events.
+/// Below the root: `fuse` (the mount), `dev/kfd`, `sys/class` and `sim` (links into it), the render
+/// nodes `dev/dri/renderD*` (links to /dev/zero), and `sys/kernel/debug/kfd`, plain directories as in debugfs, so that they raise inotify events.
 ///
 /// What a killed device left behind (a dead mount included) is taken over. One device per root: a
 /// lock on the directory says so.
@@ -29,7 +29,7 @@ namespace sluice::sim {
 class root_directory {
  public:
   /// \param process_directories debugfs has proc/<pid> for every process (drivers since 2025).
-  root_directory(const std::string& path, bool process_directories);
+  root_directory(const std::string& path, std::size_t gpus, bool process_directories);
   root_directory(const root_directory&) = delete;
   root_directory& operator=(const root_directory&) = delete;
   ~root_directory();

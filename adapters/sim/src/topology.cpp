@@ -151,7 +151,7 @@ std::string gpu_properties(const gpu_profile& gpu, std::size_t index, std::size_
   p.device_id = gpu.device_id;
   p.location_id = gpu.location(index);
   p.domain = gpu.domain;
-  p.drm_render_minor = 128 + index;
+  p.drm_render_minor = first_render_minor + index;
   p.hive_id = gpu.hive_id;
   p.num_sdma_engines = gpu.sdma_engines;
   p.num_sdma_xgmi_engines = gpu.sdma_xgmi_engines;

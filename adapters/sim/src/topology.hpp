@@ -16,6 +16,9 @@ struct profile;
 inline constexpr std::uint32_t gpu_capability =
     0x80U | 2U << 8U | 2U << 12U | 0x8000U | 0x20000000U;
 
+/// Of GPU 0; the others follow. `drm_render_minor` of its properties, and N of dev/dri/renderDN.
+inline constexpr std::uint32_t first_render_minor = 128;
+
 /// One directory below `topology/nodes`.
 struct topology_node {
   std::uint32_t gpu_id = 0;  ///< 0: a CPU.

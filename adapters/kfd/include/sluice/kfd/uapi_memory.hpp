@@ -69,6 +69,9 @@ inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_GTT = 1U << 1U;
 inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_USERPTR = 1U << 2U;
 inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL = 1U << 3U;
 inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP = 1U << 4U;
+inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_COHERENT = 1U << 26U;
+inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE = 1U << 30U;
+inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE = 1U << 31U;
 
 struct kfd_ioctl_alloc_memory_of_gpu_args {
   std::uint64_t va_addr;
