@@ -16,7 +16,8 @@
 namespace sluice::sim {
 
 /// Below the root: `fuse` (the mount), `dev/kfd`, `sys/class` and `sim` (links into it), the render
-/// nodes `dev/dri/renderD*` (links to /dev/zero), and `sys/kernel/debug/kfd`, plain directories as in debugfs, so that they raise inotify events.
+/// nodes `dev/dri/renderD*` (links to /dev/zero), and `sys/kernel/debug/kfd`, plain directories as
+/// in debugfs, so that they raise inotify events.
 ///
 /// What a killed device left behind (a dead mount included) is taken over. One device per root: a
 /// lock on the directory says so.

@@ -136,10 +136,10 @@ TEST(Program, NamesFileLineAndKeyOfABadProfile) {
 
 TEST(Program, RefusesARootInWhichSomethingElseIsInTheWay) {
   const scratch here;
-  fs::create_directories(here.path() + "/root/dev");
+  fs::create_directories(here.path() + "/root/dev/kfd");
   const auto refused = run_program({"--root", here.path() + "/root"});
   EXPECT_EQ(exit_code(refused.status), 1);
-  EXPECT_NE(refused.said.find("root/dev: the path exists and is not a link"), std::string::npos)
+  EXPECT_NE(refused.said.find("root/dev/kfd: the path exists and is not a link"), std::string::npos)
       << refused.said;
   EXPECT_FALSE(fs::exists(here.path() + "/root/fuse"));
 }

@@ -1,0 +1,4 @@
+#!/bin/bash
+# Every step of the acceptance test of new hardware.
+. "${BASH_SOURCE[0]%/*}/common.sh"
+sluice accept --victim "$(command -v sluice-sim-victim)"

@@ -1,0 +1,42 @@
+# What the cases share. A case runs as root on a machine of tests/driver/run.sh, whose /tmp and /run are its own.
+# shellcheck shell=bash
+set -euo pipefail
+export PATH=$PWD/build/release/bin:$PATH LC_ALL=C.UTF-8
+cd /tmp
+
+fail() {
+  echo "FAILED: $*" >&2
+  local each
+  for each in ./*.log; do
+    [ ! -s "$each" ] || { echo "--- $each" >&2 && tail -n 20 "$each" >&2; }
+  done
+  exit 1
+}
+
+# eventually COMMAND...: waits until it succeeds, at most 20 s.
+eventually() {
+  local end=$((SECONDS + 20))
+  until "$@"; do
+    [ $SECONDS -lt $end ] || fail "not within 20 s: $*"
+    sleep 0.05
+  done
+}
+
+# mapped: how many queues the firmware of all devices has mapped.
+mapped() { cat /sys/kernel/debug/sluice*/firmware | grep -c '^pasid' || true; }
+maps() { [ "$(mapped)" -eq "$1" ]; }
+
+# Starts offline_demo with `load`, writing to offline.log; sets `offline`.
+start_offline() {
+  AMD_QUEUE_TAG=OFFLINE_AI offline_demo --load "${1-long}" >offline.log 2>&1 &
+  offline=$!
+  eventually [ -d "/sys/class/kfd/kfd/proc/$offline/queues/0" ]
+}
+
+# Ends offline_demo, which has verified that each kernel ran exactly once.
+end_offline() {
+  kill -TERM "$offline"
+  wait "$offline" || fail "offline_demo ended with code $?"
+  grep -q 'every one exactly once and in order' offline.log || fail "offline_demo lost work"
+  eventually maps 0
+}

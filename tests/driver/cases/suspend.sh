@@ -1,0 +1,52 @@
+#!/bin/bash
+# What an operator does by hand, and what the driver does when one of the two sides is killed.
+. "${BASH_SOURCE[0]%/*}/common.sh"
+
+sluice doctor >doctor.log || fail "doctor"
+grep -q '^nothing blocks preemption$' doctor.log || fail "doctor found something"
+
+start_offline
+eventually maps 1
+sluice queues >queues.log
+grep -q "$offline" queues.log || fail "queues does not show process $offline"
+
+echo "suspended for a time, then running again"
+sluice suspend "$offline" --for 1s >suspend.log &
+eventually maps 0
+wait $! || fail "suspend --for"
+eventually maps 1
+
+echo "resumed by another command"
+sluice suspend "$offline" >suspend.log &
+holder=$!
+eventually maps 0
+sluice resume "$offline" >resume.log || fail "resume"
+wait "$holder" || fail "suspend ended with code $?"
+eventually maps 1
+
+echo "a killed holder: the kernel resumes the queues"
+sluice suspend "$offline" >suspend.log 2>&1 &
+holder=$!
+eventually maps 0
+kill -KILL "$holder"
+eventually maps 1
+
+echo "a queue of a suspended process is destroyed after it was resumed, and not before"
+sluice suspend "$offline" --for 1s >suspend.log &
+holder=$!
+eventually maps 0
+kill -TERM "$offline"
+sleep 0.2
+[ -d "/sys/class/kfd/kfd/proc/$offline/queues/0" ] || fail "the queue of a suspended process was destroyed"
+wait "$holder" || true
+wait "$offline" || fail "offline_demo ended with code $?"
+grep -q 'every one exactly once and in order' offline.log || fail "offline_demo lost work"
+
+echo "a target that is killed while it is suspended leaves nothing behind"
+start_offline
+sluice suspend "$offline" >suspend.log 2>&1 &
+eventually maps 0
+kill -KILL "$offline"
+eventually [ ! -e "/sys/class/kfd/kfd/proc/$offline" ]
+wait || true
+maps 0 || fail "queues are left"

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# usage: tests/driver/run.sh [OPTIONS] [COMMAND...]
+# Run COMMAND on Debian's amdkfd in User Mode Linux, as root, and return its exit code. See tests/driver/README.md.
+# COMMAND sees the files of this machine, and cannot change them; /tmp, /run and /dev are its own. Without COMMAND, only
+# build the kernel.
+# Options:
+#   --device LIST   GPUs of the machine, with commas between them: 942, 90a, 906, 1100 [942].
+#   --memory SIZE   Memory of the machine [1G].
+#   --set NAME=VALUE  A parameter of the devices, such as unmap_us=500. See README.md.
+#   --source DIR    Build the kernel source in DIR instead of Debian's. DIR stays as it is.
+#   --source latest Build the newest source of this series that Debian has.
+# What the kernel complains about while COMMAND runs is an error, with exit code 125.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. examples/common.sh
+top=$PWD
+here=$top/tests/driver
+cache=$top/build/driver
+
+fail() { echo "run.sh: $*" >&2; exit 125; }
+
+devices=942
+memory=1G
+source=
+settings=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --device) devices=${2-}; shift ;;
+    --memory) memory=${2-}; shift ;;
+    --set) settings+=("sluice.${2-}"); shift ;;
+    --source) source=${2-}; shift ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$here/run.sh"; exit 0 ;;
+    -*) sed -n '2s/^# //p' "$here/run.sh" >&2; exit 2 ;;
+    *) break ;;
+  esac
+  shift
+done
+[[ $devices =~ ^(942|90a|906|1100)(,(942|90a|906|1100))*$ ]] || { echo "run.sh: invalid --device '$devices'" >&2; exit 2; }
+
+# unpack PACKAGE VERSION DIRECTORY
+unpack() {
+  local work=$3.new
+  rm -rf "$work" "$3"
+  mkdir -p "$work"
+  echo "run.sh: downloading $1 $2" >&2
+  (cd "$work" && apt-get download -q -o APT::Sandbox::User=root "$1=$2") >&2 || return 1
+  dpkg-deb --fsys-tarfile "$work"/*.deb | tar -xOf - --wildcards '*.tar.xz' | tar -xJ -C "$work" --strip-components=1
+  rm "$work"/*.deb
+  patch -s -d "$work" -p1 <"$here/kernel.patch"
+  mv "$work" "$3"
+}
+
+# Sets `tree`: the kernel source, patched.
+get_source() {
+  local package version newest
+  if [ -n "$source" ] && [ "$source" != latest ]; then
+    tree=$cache/source-$(printf '%s' "$source" | cksum | cut -d' ' -f1)
+    [ -d "$tree" ] || { cp -a "$source" "$tree.new" && patch -s -d "$tree.new" -p1 <"$here/kernel.patch" && mv "$tree.new" "$tree"; }
+    return
+  fi
+  read -r package version <"$here/source"
+  newest=$(apt-cache madison "$package" | awk '{ print $3; exit }')
+  [ -n "$newest" ] || { as_root apt-get update -q >&2 && newest=$(apt-cache madison "$package" | awk '{ print $3; exit }'); }
+  if [ "$source" = latest ]; then
+    version=$newest
+  elif [ ! -d "$cache/source-$version" ] && ! apt-cache madison "$package" | awk '{ print $3 }' | grep -qxF "$version"; then
+    echo "run.sh: WARNING: Debian no longer has $package $version; building $newest" >&2
+    version=$newest
+  fi
+  tree=$cache/source-$version
+  [ -d "$tree" ] || unpack "$package" "$version" "$tree" || fail "cannot get $package $version"
+}
+
+# make_kernel ARGUMENT...: in `tree`, with results in `objects`.
+make_kernel() {
+  make -s -C "$tree" O="$objects" ARCH=um "$@" >"$objects/log" 2>&1 </dev/null ||
+    { cat "$objects/log" >&2; fail "cannot build the kernel: make $*"; }
+}
+
+# Sets `kernel`. Builds only what changed.
+build_kernel() {
+  local objects parts each
+  install_missing bc bison flex g++ libelf-dev make patch xz-utils || fail "cannot install what builds a kernel"
+  mkdir -p "$cache"
+  exec {lock}>"$cache/lock"
+  flock "$lock"
+  # A changed patch asks for a source of its own.
+  if ! cmp -s "$here/kernel.patch" "$cache/kernel.patch"; then
+    rm -rf "$cache"/source-* "$cache"/linux-*
+    cp "$here/kernel.patch" "$cache/kernel.patch"
+  fi
+  get_source
+  objects=$cache/linux-$(basename "$tree")
+  kernel=$objects/linux
+  mkdir -p "$objects" "$tree/drivers/gpu/drm/amd/sluice"
+  parts=("$here"/shim/* "$here/kernel.config")
+  if ! cksum "${parts[@]}" | cmp -s - "$objects/built"; then
+    rm -f "$objects/built"
+    for each in "$here"/shim/*; do
+      cmp -s "$each" "$tree/drivers/gpu/drm/amd/sluice/${each##*/}" || cp "$each" "$tree/drivers/gpu/drm/amd/sluice/"
+    done
+    make_kernel allnoconfig KCONFIG_ALLCONFIG="$here/kernel.config"
+    make_kernel -j"$(nproc)" linux
+    cksum "${parts[@]}" >"$objects/built"
+  fi
+  flock -u "$lock"
+}
+
+build_kernel
+[ $# -gt 0 ] || exit 0
+
+bed=$(mktemp -d "${TMPDIR:-/tmp}/sluice-driver.XXXXXX")
+at_exit "rm -rf $bed"
+count=$(awk -F, '{ print NF }' <<<"$devices")
+truncate -s $((256 * count))M "$bed/vram"
+truncate -s $((4 * count))M "$bed/doorbells"
+printf '%s\n' "$PWD" >"$bed/directory"
+printf '%q ' "$@" >"$bed/command"
+# COMMAND writes to the machine's consoles 1 and 2, the kernel to console 0.
+code=0
+"$kernel" mem="$memory" iomem=vram,"$bed/vram" iomem=doorbells,"$bed/doorbells" \
+  root=/dev/root rootfstype=hostfs rootflags=/ ro init="$here/init.sh" bed="$bed" uml_dir="$bed" \
+  con=null con0=null,fd:3 con1=null,fd:1 con2=null,fd:4 quiet loglevel=3 panic=-1 \
+  sluice.devices="$devices" "${settings[@]}" </dev/null 4>&2 3>"$bed/console" 2>&3 || code=$?
+if [ ! -s "$bed/code" ]; then
+  cat "$bed/console" >&2
+  fail "the kernel stopped (exit code $code)"
+fi
+if grep -E -A40 'WARNING:|BUG:|Oops|INFO: |possible |cannot create device|\*ERROR\*' "$bed/messages" >&2; then
+  fail "the kernel complained"
+fi
+exit "$(cat "$bed/code")"
