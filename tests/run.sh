@@ -143,8 +143,8 @@ else
     step "long: soak by batch commands, 10 minutes" tests/soak.sh --minutes 10 --seed 2
     step "long: packages in a clean system" tests/packages.sh
     for device in 942 1100; do
-      for case in accept suspend preemption daemon; do
-        step "long: amdkfd on a faked $device: $case" tests/driver/run.sh --device $device tests/driver/cases/$case.sh
+      for each in accept suspend preemption daemon; do
+        step "long: amdkfd on a faked $device: $each" tests/driver/run.sh --device $device tests/driver/cases/$each.sh
       done
     done
   fi

@@ -56,12 +56,8 @@ ln -s ../../devices/virtual/kfd/kfd /sys/class/kfd/kfd
 cover /dev kfd dri
 : >/dev/kfd
 mount --bind "$SLUICE_SIM_ROOT/dev/kfd" /dev/kfd
-# The render nodes: GPU memory that a client maps is memory all the same, and that is what /dev/zero gives.
 mkdir /dev/dri
-sed -n 's/^drm_render_minor \([1-9]\)/\1/p' "$sysfs"/topology/nodes/*/properties | while read -r minor; do
-  : >"/dev/dri/renderD$minor"
-  mount --bind /dev/zero "/dev/dri/renderD$minor"
-done
+mount --bind "$SLUICE_SIM_ROOT/dev/dri" /dev/dri
 # AMD's libhsakmt opens no device on a machine whose processors show no caches, as in some virtual machines.
 for processor in /sys/devices/system/cpu/cpu[0-9]*; do
   [ ! -e "$processor/cache" ] || continue

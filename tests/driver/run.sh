@@ -81,7 +81,7 @@ make_kernel() {
 # Sets `kernel`. Builds only what changed.
 build_kernel() {
   local objects parts each
-  install_missing bc bison flex g++ libelf-dev make patch xz-utils || fail "cannot install what builds a kernel"
+  install_missing bc bison flex g++ libelf-dev make patch python3 xz-utils || fail "cannot install what builds a kernel"
   mkdir -p "$cache"
   exec {lock}>"$cache/lock"
   flock "$lock"

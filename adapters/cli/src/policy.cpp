@@ -14,7 +14,6 @@
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
-#include "sluice/policies/all.hpp"
 #include "sluice/policy_registry.hpp"
 #include "sluice/testing/policy_check.hpp"
 
@@ -112,14 +111,8 @@ std::string running_words(const running_policy& running) {
                      running.paused ? "; the node is paused" : "");
 }
 
-policy_registry built_in_policies() {
-  policy_registry known;
-  for (policy_kind& kind : all_policies()) known.add(std::move(kind));
-  return known;
-}
-
 int show(const std::string& what, const node_files& where) {
-  const policy_registry known = built_in_policies();
+  const policy_registry known = *policies_for({});
   std::string text;
   if (is_file(what)) {
     std::string message;
@@ -168,7 +161,7 @@ int use(const std::string& what, const node_files& where) {
       fmt::format("the daemon runs {} until it reloads its configuration or exits{}\n",
                   running.text, running.paused ? "; the node is paused" : "");
   // What this policy does not protect, for an operator who switches away from one that does.
-  const policy_registry known = built_in_policies();
+  const policy_registry known = *policies_for({});
   if (const policy_kind* const kind = known.find(what.substr(0, what.find(':'))))
     text += fmt::format("{}: {}\n", kind->name, kind->summary);
   return print(text) ? exit_done : exit_failed;

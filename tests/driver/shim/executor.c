@@ -73,6 +73,7 @@ struct execution {
 	u64 signal;
 	u64 last_work;			/* when a packet was last seen, ns */
 	u64 waiting_since;		/* of the packet at the head; 0: none waits */
+	bool tried;			/* to start it, in this pass */
 };
 
 void shim_executor_init(struct shim_device *shim)
@@ -210,6 +211,7 @@ static u64 step(struct shim_device *shim)
 	list_for_each_entry_safe(of, next, &executor->executions, node) {
 		struct mm_struct *mm = get_mm(of->pasid);
 
+		of->tried = false;
 		if (!mm) {	/* The process is gone. */
 			if (of->mapped)
 				continue;
@@ -233,7 +235,7 @@ static u64 step(struct shim_device *shim)
 
 		first = NULL;
 		list_for_each_entry(of, &executor->executions, node)
-			if (of->mapped && !of->running && of->waiting_since &&
+			if (of->mapped && !of->running && of->waiting_since && !of->tried &&
 			    (!first || of->waiting_since < first->waiting_since))
 				first = of;
 		if (!first)
@@ -245,12 +247,13 @@ static u64 step(struct shim_device *shim)
 			kthread_unuse_mm(mm);
 			mmput_async(mm);
 		}
-		first->waiting_since = 0;
+		first->tried = true;
 	}
 	list_for_each_entry(of, &executor->executions, node) {
 		if (!of->mapped)
 			continue;
-		if (of->running)
+		/* A packet stays overdue where its process is gone and its queue not yet unmapped. */
+		if (of->running && end_of(of) > now)
 			due = min(due, end_of(of));
 		else
 			due = min(due, now + (now - of->last_work < BUSY_FOR_NS ? POLL_BUSY_NS : POLL_IDLE_NS));

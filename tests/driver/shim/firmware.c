@@ -6,6 +6,7 @@
 #include "shim.h"
 #include "kfd_pm4_headers_ai.h"
 #include "kfd_pm4_opcodes.h"
+#include "mes_v11_api_def.h"
 #include "soc15_common.h"
 #include "soc15d.h"
 #include "v9_structs.h"
@@ -231,7 +232,7 @@ static void read_hiq(struct work_struct *work)
 	mutex_unlock(&firmware->lock);
 }
 
-void shim_firmware_doorbell(struct shim_device *shim, u32 offset, u64 value)
+void shim_firmware_doorbell(struct shim_device *shim)
 {
 	shim->firmware.doorbells++;
 	queue_work(shim->firmware.wq, &shim->firmware.work);
@@ -318,7 +319,7 @@ static int mes_add_hw_queue(struct amdgpu_mes *mes, struct mes_add_queue_input *
 		.mqd = input->mqd_addr,
 		.pasid = input->process_id,
 		.doorbell = input->doorbell_offset,
-		.engine = input->queue_type == AMDGPU_RING_TYPE_SDMA ? 2 : 0,
+		.engine = input->queue_type == MES_QUEUE_TYPE_SDMA ? 2 : 0,
 	});
 	mutex_unlock(&shim->firmware.lock);
 	return 0;

@@ -73,7 +73,7 @@ static void doorbell_write(void *priv, unsigned int offset, int size, unsigned l
 	struct shim_device *shim = priv;
 
 	memcpy(shim->doorbells + offset, &value, size);
-	shim_firmware_doorbell(shim, offset / sizeof(u32), value);
+	shim_firmware_doorbell(shim);
 }
 
 static const struct logic_iomem_ops doorbell_ops = { .read = doorbell_read, .write = doorbell_write };

@@ -2,8 +2,8 @@
 /*
  * What lies below amdkfd and the memory manager of amdgpu: devices without hardware. The files beside this one provide
  * the functions of amdgpu that are not linked (stubs.c), the device (device.c), its DRM files (file.c), its memory
- * (memory.c), registers (registers.c), interrupts (interrupts.c), the SDMA engine that moves buffers (sdma.c), and the
- * firmware that maps and unmaps queues (firmware.c).
+ * (memory.c), registers (registers.c), interrupts (interrupts.c), the SDMA engine that moves buffers (sdma.c), the
+ * firmware that maps and unmaps queues (firmware.c), and what runs their packets (executor.c).
  */
 #ifndef SLUICE_SHIM_H
 #define SLUICE_SHIM_H
@@ -105,7 +105,7 @@ void shim_executor_unmap(struct shim_device *shim, const struct shim_queue *queu
 /* firmware.c */
 int shim_firmware_init(struct shim_device *shim);
 void shim_firmware_reset(struct shim_device *shim);
-/* The kernel wrote a doorbell. */
-void shim_firmware_doorbell(struct shim_device *shim, u32 offset, u64 value);
+/* The kernel wrote a doorbell: that of the HIQ, since it has no other. */
+void shim_firmware_doorbell(struct shim_device *shim);
 
 #endif

@@ -24,7 +24,7 @@ int amdgpu_vm_size = -1;
 int amdgpu_vm_fragment_size = -1;
 int amdgpu_vm_block_size = -1;
 int amdgpu_vm_fault_stop;
-int amdgpu_vm_update_mode = 3;	/* The processor writes page tables: nothing here executes a job of the SDMA engine. */
+int amdgpu_vm_update_mode = 3;	/* The processor writes page tables: sdma.c has no packets for them. */
 int amdgpu_sched_hw_submission = 2;
 int amdgpu_gpu_recovery = -1;
 int amdgpu_emu_mode;
