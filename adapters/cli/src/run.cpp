@@ -162,7 +162,8 @@ class daemon {
     node_ = std::move(*made);
     log_info(words_of(running_));
     if (const auto started = node_->start(); !started)
-      return "cannot start: " + started.error().message();
+      return "cannot start: " + started.error().message() +
+             "; the messages above name the cause, and 'sluice doctor' lists how to fix it";
     next_statistics_ = after_interval();
     status_ = status();
     service_manager::ready(status_);
