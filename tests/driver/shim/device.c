@@ -75,6 +75,14 @@ static enum amdgpu_pkg_type get_pkg_type(struct amdgpu_device *adev)
 
 static const struct amdgpu_smuio_funcs smuio_funcs = { .get_pkg_type = get_pkg_type };
 
+/* as gfx_v9_0_get_gpu_clock_counter(), of a GPU with a reference clock of 100 MHz */
+static u64 get_gpu_clock_counter(struct amdgpu_device *adev)
+{
+	return div_u64(ktime_get_raw_ns(), 10);
+}
+
+static const struct amdgpu_gfx_funcs gfx_funcs = { .get_gpu_clock_counter = get_gpu_clock_counter };
+
 /* What amdgpu_device_init() and the early_init() of the IP blocks set. */
 static int init_device(struct shim_device *shim, const struct generation *of)
 {
@@ -119,6 +127,7 @@ static int init_device(struct shim_device *shim, const struct generation *of)
 		adev->doorbell_index.sdma_engine[engine] = AMDGPU_VEGA20_DOORBELL_sDMA_ENGINE0 + engine * 10;
 	adev->sdma.num_instances = 2;
 	adev->smuio.funcs = &smuio_funcs;
+	gfx->funcs = &gfx_funcs;
 
 	gfx->mec_fw_version = gfx->mec2_fw_version = 0x400;	/* late enough for every check of amdkfd */
 	gfx->mec.num_mec = 1;
