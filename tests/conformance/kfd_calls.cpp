@@ -1,0 +1,1190 @@
+/// \file
+/// Makes driver calls from a script, in processes of its own, and prints the result of each. The
+/// same script runs on the real driver and on the simulated device. See README.md for the language.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): kill(2)
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "sluice/kfd/roots.hpp"
+#include "sluice/kfd/uapi.hpp"
+#include "sluice/kfd/uapi_memory.hpp"
+
+namespace {
+
+namespace uapi = sluice::kfd::uapi;
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t page = 4096;
+/// Where the buffers of a process lie: free in every process, also in User Mode Linux with its 512
+/// GB.
+constexpr std::uint64_t first_address = 0x2000000000;
+/// No memory is there.
+constexpr std::uint64_t bad_address = 0x1000;
+/// What a call that does not wait needs, also on a busy machine; and what one that waits gets
+/// before it counts as blocked.
+constexpr auto long_enough = 20s;
+constexpr auto blocked_after = 50ms;
+constexpr std::size_t most_text = 1U << 16U;
+
+std::uint64_t page_up(std::uint64_t size) { return (size + page - 1) / page * page; }
+std::uint64_t address_of(const void* memory) { return reinterpret_cast<std::uint64_t>(memory); }
+
+std::string error_name(int error) {
+  if (error == 524) return "ENOTSUPP";  // The kernel's own.
+  const char* name = strerrorname_np(error);
+  return name != nullptr ? name : std::to_string(error);
+}
+std::string outcome(long value) { return value < 0 ? error_name(errno) : std::to_string(value); }
+
+std::string read_file(const std::string& path) {
+  std::ifstream file{path};
+  if (!file) return error_name(errno);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct gpu {
+  std::uint32_t id = 0;
+  std::map<std::string, std::uint64_t> properties;
+};
+
+std::vector<gpu> find_gpus() {
+  std::vector<gpu> out;
+  const std::string nodes = sluice::kfd::roots::from_environment().sysfs + "/topology/nodes/";
+  for (unsigned index = 0;; ++index) {
+    const auto folder = nodes + std::to_string(index);
+    std::ifstream id_file{folder + "/gpu_id"};
+    if (!id_file) return out;
+    gpu found;
+    if (!(id_file >> found.id) || found.id == 0) continue;
+    std::ifstream file{folder + "/properties"};
+    std::string key;
+    for (std::uint64_t value = 0; file >> key >> value;) found.properties[key] = value;
+    out.push_back(std::move(found));
+  }
+}
+
+/// The words of a line, and its settings NAME=VALUE.
+class command_line {
+ public:
+  explicit command_line(const std::string& text) {
+    std::istringstream words{text};
+    for (std::string word; words >> word;) {
+      const auto equals = word.find('=');
+      if (equals == std::string::npos) {
+        words_.push_back(word);
+      } else {
+        settings_[word.substr(0, equals)] = word.substr(equals + 1);
+      }
+    }
+  }
+  const std::string& word(std::size_t index) const {
+    if (index >= words_.size()) throw std::runtime_error("a word is missing");
+    return words_[index];
+  }
+  std::size_t words() const { return words_.size(); }
+  static std::uint64_t number_of(const std::string& text) {
+    if (text == "bad") return bad_address;
+    char* end = nullptr;
+    const auto value = std::strtoull(text.c_str(), &end, 0);
+    if (text.empty() || *end != '\0') throw std::runtime_error("no number: " + text);
+    return value;
+  }
+  std::uint64_t number(std::size_t index) const { return number_of(word(index)); }
+  std::optional<std::string> text(const std::string& name) const {
+    const auto found = settings_.find(name);
+    if (found == settings_.end()) return std::nullopt;
+    return found->second;
+  }
+  std::uint64_t setting(const std::string& name, std::uint64_t otherwise) const {
+    const auto found = text(name);
+    return found ? number_of(*found) : otherwise;
+  }
+  bool has(const std::string& name) const { return settings_.contains(name); }
+  /// A list with commas.
+  static std::vector<std::uint32_t> list_of(const std::string& text) {
+    std::vector<std::uint32_t> out;
+    std::istringstream items{text};
+    for (std::string item; std::getline(items, item, ',');)
+      out.push_back(static_cast<std::uint32_t>(number_of(item)));
+    return out;
+  }
+
+ private:
+  std::vector<std::string> words_;
+  std::map<std::string, std::string> settings_;
+};
+
+std::string hex_list(const std::vector<std::uint32_t>& values) {
+  std::string out;
+  for (const auto value : values) out += fmt::format("{}{:x}", out.empty() ? "" : ",", value);
+  return out;
+}
+
+/// A process that the script makes calls from.
+class process {
+ public:
+  process() : gpus_{find_gpus()} {}
+
+  std::string run(const command_line& line) {
+    const auto& name = line.word(0);
+    const auto found = commands().find(name);
+    if (found == commands().end()) throw std::runtime_error("unknown command " + name);
+    return found->second(*this, line);
+  }
+  /// Runs a call that may wait in another thread.
+  void start(const command_line& line) {
+    running_ = std::async(std::launch::async, [this, line] { return run(line); });
+  }
+  std::string pending() const {
+    return running_.wait_for(blocked_after) == std::future_status::ready ? "returned" : "blocked";
+  }
+  std::string join() {
+    if (running_.wait_for(long_enough) != std::future_status::ready) return "never returned";
+    return running_.get();
+  }
+  std::string in_thread(const command_line& line) {
+    return std::async(std::launch::async, [&] { return run(line); }).get();
+  }
+
+ private:
+  using handler = std::function<std::string(process&, const command_line&)>;
+
+  struct buffer {
+    std::uint64_t address = 0;
+    std::uint64_t size = 0;
+    std::uint64_t handle = 0;
+  };
+
+  template <class Argument>
+  int call(std::uint32_t command, Argument& argument) const {
+    return ioctl(kfd_, command, &argument);
+  }
+
+  /// The GPU of that index; an index without a GPU gives an id that no GPU has.
+  std::uint32_t gpu_id(std::uint64_t index) const {
+    return index < gpus_.size() ? gpus_[index].id : 0xdead0000 + static_cast<std::uint32_t>(index);
+  }
+  std::string gpu_name(std::uint32_t id) const {
+    for (std::size_t i = 0; i < gpus_.size(); ++i) {
+      if (gpus_[i].id == id) return std::to_string(i);
+    }
+    return id == 0 ? "none" : "unknown";
+  }
+  std::uint64_t property(std::uint64_t index, const std::string& name) const {
+    if (index >= gpus_.size()) return 0;
+    const auto found = gpus_[index].properties.find(name);
+    return found == gpus_[index].properties.end() ? 0 : found->second;
+  }
+
+  std::string open() {
+    kfd_ = ::open(sluice::kfd::roots::from_environment().device.c_str(), O_RDWR | O_CLOEXEC);
+    return kfd_ < 0 ? error_name(errno) : "0";
+  }
+  int render(std::uint64_t index) {
+    auto& fd = renders_[index];
+    if (fd == 0) {
+      const auto device = sluice::kfd::roots::from_environment().device;
+      fd = ::open(fmt::format("{}/dri/renderD{}", device.substr(0, device.rfind('/')),
+                              property(index, "drm_render_minor"))
+                      .c_str(),
+                  O_RDWR | O_CLOEXEC);
+    }
+    return fd;
+  }
+  std::string acquire(const command_line& line) {
+    const auto index = line.setting("gpu", 0);
+    uapi::kfd_ioctl_acquire_vm_args args{};
+    const auto how = line.text("fd").value_or("render");
+    int fd = -1;
+    if (how == "render") {
+      fd = render(std::min<std::uint64_t>(index, gpus_.size() - 1));
+    } else if (how == "another") {
+      renders_.erase(index);
+      fd = render(index);
+    } else if (how == "null") {
+      fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    }
+    args.drm_fd = static_cast<std::uint32_t>(fd);
+    args.gpu_id = gpu_id(index);
+    return outcome(call(uapi::AMDKFD_IOC_ACQUIRE_VM, args));
+  }
+
+  std::uint64_t reserve(std::uint64_t size) {
+    const auto address = next_address_;
+    next_address_ += page_up(size) + page;
+    void* got = mmap(reinterpret_cast<void*>(address), page_up(size), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (got == MAP_FAILED) throw std::runtime_error("no memory");
+    return address;
+  }
+  int alloc(buffer& made, std::uint64_t index, std::uint32_t flags) {
+    uapi::kfd_ioctl_alloc_memory_of_gpu_args args{};
+    args.va_addr = made.address;
+    args.size = made.size;
+    args.gpu_id = gpu_id(index);
+    args.flags = flags;
+    if ((flags & uapi::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR) != 0) args.mmap_offset = made.address;
+    const int value = call(uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, args);
+    made.handle = args.handle;
+    return value;
+  }
+  std::string alloc_command(const command_line& line) {
+    static const std::map<std::string, std::uint32_t> kinds{
+        {"vram", uapi::KFD_IOC_ALLOC_MEM_FLAGS_VRAM},
+        {"gtt", uapi::KFD_IOC_ALLOC_MEM_FLAGS_GTT},
+        {"userptr", uapi::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR},
+        {"doorbell", uapi::KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL},
+        {"mmio", uapi::KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP},
+        {"none", 0}};
+    const auto kind = kinds.find(line.text("kind").value_or("gtt"));
+    if (kind == kinds.end()) throw std::runtime_error("unknown kind of memory");
+    buffer made;
+    made.size = line.setting("size", page);
+    made.address = line.setting("at", 0);
+    if (!line.has("at"))
+      made.address = reserve(std::max(page, std::min<std::uint64_t>(made.size, 1U << 30U)));
+    const int value = alloc(made, line.setting("gpu", 0),
+                            kind->second | uapi::KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE |
+                                uapi::KFD_IOC_ALLOC_MEM_FLAGS_COHERENT |
+                                uapi::KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE);
+    const auto out = outcome(value);
+    if (value >= 0) buffers_[line.word(1)] = made;
+    return out;
+  }
+  std::uint64_t handle_of(const std::string& name) const {
+    const auto found = buffers_.find(name);
+    if (found != buffers_.end()) return found->second.handle;
+    return (std::uint64_t{gpu_id(0)} << 32U) | 0xffff;  // No buffer has it.
+  }
+  std::string mapping(const command_line& line, std::uint32_t command) {
+    std::vector<std::uint32_t> ids;
+    for (const auto index : command_line::list_of(line.text("gpu").value_or("0")))
+      ids.push_back(gpu_id(index));
+    uapi::kfd_ioctl_map_memory_to_gpu_args args{};
+    args.handle = handle_of(line.word(1));
+    args.device_ids_array_ptr = line.setting("array", address_of(ids.data()));
+    args.n_devices = static_cast<std::uint32_t>(line.setting("n", ids.size()));
+    args.n_success = static_cast<std::uint32_t>(line.setting("done", 0));
+    const auto out = outcome(call(command, args));
+    return fmt::format("{} done={}", out, args.n_success);
+  }
+  std::string free_command(const command_line& line) {
+    uapi::kfd_ioctl_free_memory_of_gpu_args args{};
+    args.handle = handle_of(line.word(1));
+    return outcome(call(uapi::AMDKFD_IOC_FREE_MEMORY_OF_GPU, args));
+  }
+
+  /// What a queue of that GPU needs: ring, pointers, end of pipe, save area; as large as the driver
+  /// wants them.
+  struct queue_memory {
+    buffer ring, pointers, end_of_pipe, save;
+    std::uint64_t control_stack = 0, context = 0;
+  };
+  queue_memory memory_of(std::uint64_t index) {
+    if (const auto found = memories_.find(index); found != memories_.end()) return found->second;
+    queue_memory made;
+    const auto xccs = std::max<std::uint64_t>(property(index, "num_xcc"), 1);
+    const auto simds = std::max<std::uint64_t>(property(index, "simd_per_cu"), 1);
+    const auto cus = property(index, "simd_count") / simds / xccs;
+    const auto engines = property(index, "array_count") /
+                         std::max<std::uint64_t>(property(index, "simd_arrays_per_engine"), 1);
+    const auto version = property(index, "gfx_target_version");
+    // kfd_queue_ctx_save_restore_size().
+    const auto waves = version >= 100100 ? cus * 32 : std::min(cus * 40, engines * 512);
+    made.control_stack = property(index, "ctl_stack_size");
+    made.context = property(index, "cwsr_size");
+    const auto total = page_up((made.context + (waves * 32 + 63) / 64 * 64) * xccs);
+    for (auto& [each, size] : {std::pair{&made.ring, page}, std::pair{&made.pointers, page},
+                               std::pair{&made.end_of_pipe, page}, std::pair{&made.save, total}}) {
+      each->size = size;
+      each->address = reserve(size);
+      if (alloc(*each, index,
+                uapi::KFD_IOC_ALLOC_MEM_FLAGS_GTT | uapi::KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE |
+                    uapi::KFD_IOC_ALLOC_MEM_FLAGS_COHERENT |
+                    uapi::KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE) != 0)
+        return made;
+      uapi::kfd_ioctl_map_memory_to_gpu_args args{};
+      const auto id = gpu_id(index);
+      args.handle = each->handle;
+      args.device_ids_array_ptr = address_of(&id);
+      args.n_devices = 1;
+      if (call(uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU, args) != 0) return made;
+    }
+    memories_[index] = made;
+    return made;
+  }
+  std::string create_queue(const command_line& line) {
+    static const std::map<std::string, std::uint32_t> types{
+        {"pm4", 0}, {"sdma", 1}, {"aql", 2}, {"xgmi", 3}, {"engine", 4}};
+    const auto index = line.setting("gpu", 0);
+    const auto memory = memory_of(index < gpus_.size() ? index : 0);
+    uapi::kfd_ioctl_create_queue_args args{};
+    const auto type = line.text("type").value_or("aql");
+    const auto known = types.find(type);
+    args.queue_type = known != types.end()
+                          ? known->second
+                          : static_cast<std::uint32_t>(command_line::number_of(type));
+    const bool compute = args.queue_type == 0 || args.queue_type == 2;
+    args.gpu_id = gpu_id(index);
+    args.ring_base_address =
+        line.setting("ring", memory.ring.address) + line.setting("ring_offset", 0);
+    args.ring_size = static_cast<std::uint32_t>(line.setting("ring_size", memory.ring.size));
+    args.write_pointer_address = line.setting("write", memory.pointers.address + 0x38);
+    args.read_pointer_address = line.setting("read", memory.pointers.address + 0x80);
+    args.queue_percentage = static_cast<std::uint32_t>(line.setting("percentage", 100));
+    args.queue_priority = static_cast<std::uint32_t>(line.setting("priority", 7));
+    args.sdma_engine_id = static_cast<std::uint32_t>(line.setting("engine", 0));
+    if (compute) {
+      args.eop_buffer_address = line.setting("eop", memory.end_of_pipe.address);
+      args.eop_buffer_size = line.setting("eop_size", page);
+      args.ctx_save_restore_address = line.setting("save", memory.save.address);
+      args.ctx_save_restore_size = static_cast<std::uint32_t>(
+          line.setting("save_size", memory.context + line.setting("save_more", 0)));
+      args.ctl_stack_size = static_cast<std::uint32_t>(
+          line.setting("stack_size", memory.control_stack + line.setting("stack_more", 0)));
+    }
+    const auto out = outcome(call(uapi::AMDKFD_IOC_CREATE_QUEUE, args));
+    return out == "0" ? fmt::format("0 id={}", args.queue_id) : out;
+  }
+  std::string update_queue(const command_line& line) {
+    const auto memory = memory_of(line.setting("gpu", 0));
+    uapi::kfd_ioctl_update_queue_args args{};
+    args.queue_id = static_cast<std::uint32_t>(line.number(1));
+    args.ring_base_address = line.setting("ring", memory.ring.address);
+    args.ring_size = static_cast<std::uint32_t>(line.setting("ring_size", memory.ring.size));
+    args.queue_percentage = static_cast<std::uint32_t>(line.setting("percentage", 100));
+    args.queue_priority = static_cast<std::uint32_t>(line.setting("priority", 7));
+    return outcome(call(uapi::AMDKFD_IOC_UPDATE_QUEUE, args));
+  }
+  std::string destroy_queue(const command_line& line) {
+    uapi::kfd_ioctl_destroy_queue_args args{};
+    args.queue_id = static_cast<std::uint32_t>(line.number(1));
+    return outcome(call(uapi::AMDKFD_IOC_DESTROY_QUEUE, args));
+  }
+  std::string cu_mask(const command_line& line) {
+    std::vector<std::uint32_t> words(64,
+                                     static_cast<std::uint32_t>(line.setting("word", 0xffffffff)));
+    uapi::kfd_ioctl_set_cu_mask_args args{};
+    args.queue_id = static_cast<std::uint32_t>(line.number(1));
+    args.num_cu_mask = static_cast<std::uint32_t>(line.setting("bits", 32));
+    args.cu_mask_ptr = line.setting("mask", address_of(words.data()));
+    return outcome(call(uapi::AMDKFD_IOC_SET_CU_MASK, args));
+  }
+  std::string wave_state(const command_line& line) {
+    uapi::kfd_ioctl_get_queue_wave_state_args args{};
+    args.queue_id = static_cast<std::uint32_t>(line.number(1));
+    args.ctl_stack_address = line.setting("stack", memory_of(0).save.address);
+    return outcome(call(uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE, args));
+  }
+  std::string gws(const command_line& line) {
+    uapi::kfd_ioctl_alloc_queue_gws_args args{};
+    args.queue_id = static_cast<std::uint32_t>(line.number(1));
+    args.num_gws = static_cast<std::uint32_t>(line.setting("n", 1));
+    return outcome(call(uapi::AMDKFD_IOC_ALLOC_QUEUE_GWS, args));
+  }
+
+  std::string create_event(const command_line& line) {
+    uapi::kfd_ioctl_create_event_args args{};
+    args.event_type = static_cast<std::uint32_t>(line.setting("type", uapi::KFD_IOC_EVENT_SIGNAL));
+    args.auto_reset = static_cast<std::uint32_t>(line.setting("auto_reset", 0));
+    args.node_id = static_cast<std::uint32_t>(line.setting("node", 0));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_CREATE_EVENT, args));
+    return out == "0" ? fmt::format("0 id={:x} slot={}", args.event_id, args.event_slot_index)
+                      : out;
+  }
+  template <class Argument>
+  std::string with_event(const command_line& line, std::uint32_t command) {
+    Argument args{};
+    args.event_id = static_cast<std::uint32_t>(line.number(1));
+    return outcome(call(command, args));
+  }
+  std::string wait_events(const command_line& line) {
+    const auto ids = command_line::list_of(line.word(1));
+    std::vector<uapi::kfd_event_data> events(ids.size());
+    for (std::size_t i = 0; i < ids.size(); ++i) events[i].event_id = ids[i];
+    uapi::kfd_ioctl_wait_events_args args{};
+    args.events_ptr = line.setting("events", address_of(events.data()));
+    args.num_events = static_cast<std::uint32_t>(line.setting("n", ids.size()));
+    args.wait_for_all = static_cast<std::uint32_t>(line.setting("all", 0));
+    args.timeout = static_cast<std::uint32_t>(line.setting("timeout", 0));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_WAIT_EVENTS, args));
+    return fmt::format("{} result={}", out, args.wait_result);
+  }
+
+  std::string version() {
+    uapi::kfd_ioctl_get_version_args args{};
+    const auto out = outcome(call(uapi::AMDKFD_IOC_GET_VERSION, args));
+    return fmt::format("{} {}", out, args.major_version);
+  }
+  std::string apertures(const command_line& line) {
+    std::vector<uapi::kfd_process_device_apertures> all(64);
+    uapi::kfd_ioctl_get_process_apertures_new_args args{};
+    args.kfd_process_device_apertures_ptr = line.setting("array", address_of(all.data()));
+    args.num_of_nodes = static_cast<std::uint32_t>(line.setting("n", gpus_.size()));
+    auto out =
+        fmt::format("{} n={}", outcome(call(uapi::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW, args)),
+                    args.num_of_nodes);
+    if (out[0] != '0' || line.setting("n", 1) == 0) return out;
+    for (std::size_t i = 0; i < std::min<std::size_t>(args.num_of_nodes, all.size()); ++i) {
+      out += fmt::format(" {}:{:x}-{:x},{:x}-{:x}", gpu_name(all[i].gpu_id), all[i].lds_base,
+                         all[i].lds_limit, all[i].scratch_base, all[i].scratch_limit);
+    }
+    return out;
+  }
+  std::string old_apertures() {
+    uapi::kfd_ioctl_get_process_apertures_args args{};
+    const auto out = outcome(call(uapi::AMDKFD_IOC_GET_PROCESS_APERTURES, args));
+    return fmt::format("{} n={}", out, args.num_of_nodes);
+  }
+  std::string clock(const command_line& line) {
+    uapi::kfd_ioctl_get_clock_counters_args args{};
+    args.gpu_id = line.text("gpu").value_or("0") == "none" ? 0 : gpu_id(line.setting("gpu", 0));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_GET_CLOCK_COUNTERS, args));
+    return fmt::format("{} cpu={} system={} frequency={}", out, args.cpu_clock_counter != 0,
+                       args.system_clock_counter != 0, args.system_clock_freq);
+  }
+  std::string policy(const command_line& line) {
+    uapi::kfd_ioctl_set_memory_policy_args args{};
+    args.gpu_id = gpu_id(line.setting("gpu", 0));
+    args.default_policy = static_cast<std::uint32_t>(line.setting("default", 0));
+    args.alternate_policy = static_cast<std::uint32_t>(line.setting("alternate", 0));
+    return outcome(call(uapi::AMDKFD_IOC_SET_MEMORY_POLICY, args));
+  }
+  std::string scratch(const command_line& line) {
+    uapi::kfd_ioctl_set_scratch_backing_va_args args{};
+    args.gpu_id = gpu_id(line.setting("gpu", 0));
+    return outcome(call(uapi::AMDKFD_IOC_SET_SCRATCH_BACKING_VA, args));
+  }
+  std::string trap_handler(const command_line& line) {
+    uapi::kfd_ioctl_set_trap_handler_args args{};
+    args.gpu_id = gpu_id(line.setting("gpu", 0));
+    return outcome(call(uapi::AMDKFD_IOC_SET_TRAP_HANDLER, args));
+  }
+  std::string tiles(const command_line& line) {
+    std::array<std::uint32_t, 64> first{};
+    std::array<std::uint32_t, 64> second{};
+    uapi::kfd_ioctl_get_tile_config_args args{};
+    args.gpu_id = gpu_id(line.setting("gpu", 0));
+    args.tile_config_ptr = address_of(first.data());
+    args.macro_tile_config_ptr = address_of(second.data());
+    return outcome(call(uapi::AMDKFD_IOC_GET_TILE_CONFIG, args));
+  }
+  std::string available(const command_line& line) {
+    uapi::kfd_ioctl_get_available_memory_args args{};
+    args.gpu_id = gpu_id(line.setting("gpu", 0));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_AVAILABLE_MEMORY, args));
+    return fmt::format("{} any={}", out, args.available != 0);
+  }
+  std::string xnack(const command_line& line) {
+    uapi::kfd_ioctl_set_xnack_mode_args args{};
+    args.xnack_enabled = static_cast<std::int32_t>(std::stol(line.word(1)));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_SET_XNACK_MODE, args));
+    return fmt::format("{} enabled={}", out, args.xnack_enabled);
+  }
+  std::string runtime(const command_line& line) {
+    uapi::kfd_ioctl_runtime_enable_args args{};
+    args.mode_mask = static_cast<std::uint32_t>(line.number(1));
+    args.r_debug = line.setting("r_debug", 0);
+    return outcome(call(uapi::AMDKFD_IOC_RUNTIME_ENABLE, args));
+  }
+  /// Any number, with an argument of zeros.
+  std::string raw(const command_line& line) {
+    std::array<std::byte, 4096> argument{};
+    const auto size = line.setting("size", 8);
+    const auto command =
+        uapi::detail::command(uapi::detail::wr, static_cast<std::uint32_t>(line.number(1)), size);
+    return outcome(ioctl(kfd_, command, argument.data()));
+  }
+  std::string criu(const command_line& line) {
+    uapi::kfd_ioctl_criu_args args{};
+    args.op = static_cast<std::uint32_t>(line.number(1));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_CRIU_OP, args));
+    return fmt::format("{} devices={} bos={} objects={}", out, args.num_devices, args.num_bos,
+                       args.num_objects);
+  }
+
+  std::string smi(const command_line& line) {
+    uapi::kfd_ioctl_smi_events_args args{};
+    args.gpuid = gpu_id(line.setting("gpu", 0));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_SMI_EVENTS, args));
+    if (out == "0") smi_ = static_cast<int>(args.anon_fd);
+    return out;
+  }
+  std::string smi_mask(const command_line& line) {
+    const auto mask = line.number(1);
+    return outcome(write(smi_, &mask, line.setting("size", sizeof mask)));
+  }
+  std::string smi_read() const {
+    std::array<char, 8192> text{};
+    pollfd waited{smi_, POLLIN, 0};
+    const bool ready = poll(&waited, 1, 0) == 1;
+    const auto got = read(smi_, text.data(), text.size());
+    if (got < 0) return fmt::format("{} poll={}", error_name(errno), ready);
+    // Only the numbers of the events, since times and process ids differ.
+    std::string out = fmt::format("events poll={}", ready);
+    std::istringstream lines{std::string{text.data(), static_cast<std::size_t>(got)}};
+    for (std::string each; std::getline(lines, each);) out += " " + each.substr(0, each.find(' '));
+    return out;
+  }
+
+  uapi::kfd_ioctl_dbg_trap_args trap(const command_line& line, std::uint32_t op) const {
+    uapi::kfd_ioctl_dbg_trap_args args{};
+    args.pid = static_cast<std::uint32_t>(line.number(1));
+    args.op = op;
+    return args;
+  }
+  std::string enable(const command_line& line) {
+    if (pipe_[0] < 0 && pipe2(pipe_.data(), O_CLOEXEC | O_NONBLOCK) != 0) return "no pipe";
+    uapi::kfd_runtime_info info{};
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_ENABLE);
+    args.enable.exception_mask = line.setting("mask", 0x00008000c0000000);
+    args.enable.rinfo_ptr = line.setting("info", address_of(&info));
+    args.enable.rinfo_size = static_cast<std::uint32_t>(line.setting("info_size", sizeof info));
+    args.enable.dbg_fd = static_cast<std::uint32_t>(
+        line.has("fd") ? line.setting("fd", 0) : static_cast<std::uint64_t>(pipe_[1]));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+    return fmt::format("{} size={} state={} ttmp={}", out, args.enable.rinfo_size,
+                       info.runtime_state, info.ttmp_setup);
+  }
+  std::string disable(const command_line& line) {
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_DISABLE);
+    return outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+  }
+  std::string send(const command_line& line) {
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT);
+    args.send_runtime_event.exception_mask = line.setting("mask", 0x800000000000);
+    args.send_runtime_event.gpu_id = line.has("gpu") ? gpu_id(line.setting("gpu", 0)) : 0;
+    args.send_runtime_event.queue_id = static_cast<std::uint32_t>(line.setting("queue", 0));
+    return outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+  }
+  std::string exceptions(const command_line& line) {
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_SET_EXCEPTIONS_ENABLED);
+    args.set_exceptions_enabled.exception_mask = line.setting("mask", 0);
+    return outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+  }
+  std::string override_launch(const command_line& line) {
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_SET_WAVE_LAUNCH_OVERRIDE);
+    args.launch_override.override_mode = static_cast<std::uint32_t>(line.setting("mode", 0));
+    args.launch_override.enable_mask = static_cast<std::uint32_t>(line.setting("enable", 0));
+    args.launch_override.support_request_mask =
+        static_cast<std::uint32_t>(line.setting("request", 0));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+    return fmt::format("{} enabled={:x} supported={:x}", out, args.launch_override.enable_mask,
+                       args.launch_override.support_request_mask);
+  }
+  std::string launch(const command_line& line) {
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_SET_WAVE_LAUNCH_MODE);
+    args.launch_mode.launch_mode = static_cast<std::uint32_t>(line.setting("mode", 0));
+    return outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+  }
+  std::string watch(const command_line& line) {
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_SET_NODE_ADDRESS_WATCH);
+    args.set_node_address_watch.address = line.setting("address", first_address);
+    args.set_node_address_watch.mode = static_cast<std::uint32_t>(line.setting("mode", 0));
+    args.set_node_address_watch.mask = static_cast<std::uint32_t>(line.setting("mask", 0xffffff80));
+    args.set_node_address_watch.gpu_id = gpu_id(line.setting("gpu", 0));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+    return out == "0" ? fmt::format("0 id={}", args.set_node_address_watch.id) : out;
+  }
+  std::string unwatch(const command_line& line) {
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_CLEAR_NODE_ADDRESS_WATCH);
+    args.clear_node_address_watch.gpu_id = gpu_id(line.setting("gpu", 0));
+    args.clear_node_address_watch.id = static_cast<std::uint32_t>(line.setting("id", 0));
+    return outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+  }
+  std::string flags(const command_line& line) {
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_SET_FLAGS);
+    args.set_flags.flags = static_cast<std::uint32_t>(line.setting("flags", 0));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+    return fmt::format("{} before={:x}", out, args.set_flags.flags);
+  }
+  std::string suspend(const command_line& line) {
+    auto ids = command_line::list_of(line.words() > 2 ? line.word(2) : "");
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES);
+    args.suspend_queues.exception_mask = line.setting("mask", 0);
+    args.suspend_queues.queue_array_ptr =
+        line.setting("array", ids.empty() ? 0 : address_of(ids.data()));
+    args.suspend_queues.num_queues = static_cast<std::uint32_t>(line.setting("n", ids.size()));
+    args.suspend_queues.grace_period = static_cast<std::uint32_t>(line.setting("grace", 0));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+    return fmt::format("{} [{}]", out, hex_list(ids));
+  }
+  std::string resume(const command_line& line) {
+    auto ids = command_line::list_of(line.words() > 2 && line.word(2) != "all" ? line.word(2) : "");
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES);
+    args.resume_queues.queue_array_ptr =
+        line.setting("array", ids.empty() ? 0 : address_of(ids.data()));
+    args.resume_queues.num_queues = static_cast<std::uint32_t>(line.setting("n", ids.size()));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+    return fmt::format("{} [{}]", out, hex_list(ids));
+  }
+  std::string query(const command_line& line) {
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT);
+    args.query_debug_event.exception_mask = line.setting("clear", ~std::uint64_t{0});
+    const auto out = outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+    if (out != "0") return out;
+    return fmt::format("0 status={:x} gpu={} queue={}", args.query_debug_event.exception_mask,
+                       gpu_name(args.query_debug_event.gpu_id), args.query_debug_event.queue_id);
+  }
+  std::string info(const command_line& line) {
+    std::array<std::uint64_t, 32> text{};
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_QUERY_EXCEPTION_INFO);
+    args.query_exception_info.info_ptr = line.setting("info", address_of(text.data()));
+    args.query_exception_info.info_size =
+        static_cast<std::uint32_t>(line.setting("size", sizeof text));
+    args.query_exception_info.exception_code = static_cast<std::uint32_t>(line.setting("code", 48));
+    args.query_exception_info.source_id = static_cast<std::uint32_t>(
+        line.has("gpu") ? gpu_id(line.setting("gpu", 0)) : line.setting("source", 0));
+    args.query_exception_info.clear_exception =
+        static_cast<std::uint32_t>(line.setting("clear", 0));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+    return fmt::format("{} size={}", out, args.query_exception_info.info_size);
+  }
+  std::string snapshot(const command_line& line) {
+    const auto room = line.setting("n", 16);
+    std::vector<uapi::kfd_queue_snapshot_entry> entries(std::max<std::uint64_t>(room, 1));
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT);
+    args.queue_snapshot.exception_mask = line.setting("clear", 0x40000000);
+    args.queue_snapshot.snapshot_buf_ptr = line.setting("array", address_of(entries.data()));
+    args.queue_snapshot.num_queues = static_cast<std::uint32_t>(room);
+    args.queue_snapshot.entry_size =
+        static_cast<std::uint32_t>(line.setting("entry_size", sizeof entries[0]));
+    const auto result = outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+    auto out = fmt::format("{} n={} entry_size={}", result, args.queue_snapshot.num_queues,
+                           args.queue_snapshot.entry_size);
+    if (result != "0" || line.has("entry_size")) return out;
+    for (std::uint64_t i = 0; i < std::min<std::uint64_t>(room, args.queue_snapshot.num_queues);
+         ++i) {
+      const auto& each = entries[i];
+      out += fmt::format(" {}:gpu{},type{},status{:x},ring{:x}+{:x},wptr{:x},rptr{:x}",
+                         each.queue_id, gpu_name(each.gpu_id), each.queue_type,
+                         each.exception_status, each.ring_base_address & (page - 1), each.ring_size,
+                         each.write_pointer_address & (page - 1),
+                         each.read_pointer_address & (page - 1));
+    }
+    return out;
+  }
+  std::string devices(const command_line& line) {
+    const auto room = line.setting("n", 16);
+    std::vector<uapi::kfd_dbg_device_info_entry> entries(std::max<std::uint64_t>(room, 1));
+    auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_GET_DEVICE_SNAPSHOT);
+    args.device_snapshot.exception_mask = line.setting("clear", 0);
+    args.device_snapshot.snapshot_buf_ptr = line.setting("array", address_of(entries.data()));
+    args.device_snapshot.num_devices = static_cast<std::uint32_t>(room);
+    args.device_snapshot.entry_size =
+        static_cast<std::uint32_t>(line.setting("entry_size", sizeof entries[0]));
+    const auto result = outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+    auto out = fmt::format("{} n={} entry_size={}", result, args.device_snapshot.num_devices,
+                           args.device_snapshot.entry_size);
+    if (result != "0" || line.has("entry_size")) return out;
+    for (std::uint64_t i = 0; i < std::min<std::uint64_t>(room, args.device_snapshot.num_devices);
+         ++i)
+      out += fmt::format(" gpu{},status{:x}", gpu_name(entries[i].gpu_id),
+                         entries[i].exception_status);
+    return out;
+  }
+  std::string op(const command_line& line) {
+    auto args = trap(line, static_cast<std::uint32_t>(line.number(2)));
+    return outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
+  }
+  /// Waits for a notification of the debug session, and takes all that are there.
+  std::string notified() const {
+    pollfd waited{pipe_[0], POLLIN, 0};
+    if (poll(&waited, 1, std::chrono::milliseconds{long_enough}.count()) != 1) return "no";
+    std::array<char, 4096> bytes{};
+    const auto got = read(pipe_[0], bytes.data(), bytes.size());
+    return got > 0 &&
+                   std::all_of(bytes.begin(), bytes.begin() + got, [](char c) { return c == '.'; })
+               ? "yes"
+               : "no";
+  }
+
+  static std::string seize(const command_line& line) {
+    return outcome(ptrace(PTRACE_SEIZE, static_cast<pid_t>(line.number(1)), nullptr, nullptr));
+  }
+  static std::string detach(const command_line& line) {
+    const auto pid = static_cast<pid_t>(line.number(1));
+    if (ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr) != 0) return error_name(errno);
+    if (waitpid(pid, nullptr, __WALL) != pid) return error_name(errno);
+    return outcome(ptrace(PTRACE_DETACH, pid, nullptr, nullptr));
+  }
+  static std::string reap(const command_line& line) {
+    return waitpid(static_cast<pid_t>(line.number(1)), nullptr, __WALL) > 0 ? "0"
+                                                                            : error_name(errno);
+  }
+  /// Uses the other process's descriptor of the device.
+  std::string take(const command_line& line) {
+    const auto pid = static_cast<pid_t>(line.number(1));
+    const int other = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    for (int fd = 3; fd < 64 && other >= 0; ++fd) {
+      std::error_code ignored;
+      const auto target =
+          std::filesystem::read_symlink(fmt::format("/proc/{}/fd/{}", pid, fd), ignored);
+      if (!target.string().ends_with("/kfd")) continue;
+      kfd_ = static_cast<int>(syscall(SYS_pidfd_getfd, other, fd, 0));
+      return kfd_ < 0 ? error_name(errno) : "0";
+    }
+    return "no descriptor";
+  }
+
+  /// What sysfs lists of a process: of each queue id, GPU, size and type.
+  std::string listed(const command_line& line) const {
+    const auto folder =
+        fmt::format("{}/proc/{}", sluice::kfd::roots::from_environment().sysfs, line.word(1));
+    std::error_code error;
+    if (!std::filesystem::exists(folder, error)) return "absent";
+    std::map<std::uint32_t, std::string> found;
+    for (const auto& each : std::filesystem::directory_iterator{folder + "/queues", error}) {
+      const auto id = static_cast<std::uint32_t>(command_line::number_of(each.path().filename()));
+      const auto path = each.path().string();
+      found[id] = fmt::format(
+          " {}:gpu{},size{},type{}", id,
+          gpu_name(static_cast<std::uint32_t>(command_line::number_of(read_file(path + "/gpuid")))),
+          read_file(path + "/size"), read_file(path + "/type"));
+    }
+    std::string out = "present";
+    for (const auto& [id, text] : found) out += text;
+    return out;
+  }
+  /// The names of the files of a process in sysfs.
+  std::string files(const command_line& line) const {
+    const auto folder =
+        fmt::format("{}/proc/{}", sluice::kfd::roots::from_environment().sysfs, line.word(1));
+    std::vector<std::string> names;
+    std::error_code error;
+    for (const auto& each : std::filesystem::directory_iterator{folder, error}) {
+      auto name = each.path().filename().string();
+      for (std::size_t i = 0; i < gpus_.size(); ++i) {
+        const auto ending = "_" + std::to_string(gpus_[i].id);
+        if (name.ends_with(ending))
+          name.replace(name.size() - ending.size(), ending.size(), "_gpu" + std::to_string(i));
+      }
+      names.push_back(name);
+    }
+    std::sort(names.begin(), names.end());
+    return fmt::format("{}", fmt::join(names, " "));
+  }
+  static std::string gone(const command_line& line) {
+    const auto folder =
+        fmt::format("{}/proc/{}", sluice::kfd::roots::from_environment().sysfs, line.word(1));
+    const auto end = std::chrono::steady_clock::now() + long_enough;
+    while (std::filesystem::exists(folder)) {
+      if (std::chrono::steady_clock::now() > end) return "no";
+      std::this_thread::sleep_for(5ms);
+    }
+    return "yes";
+  }
+  /// The queues of a process in debugfs, as mqds prints them: type and GPU, and how many lines of
+  /// registers follow.
+  std::string descriptors(const command_line& line) const {
+    std::istringstream text{read_file(sluice::kfd::roots::from_environment().debugfs + "/mqds")};
+    std::string out;
+    bool ours = false;
+    std::size_t registers = 0;
+    for (std::string each; std::getline(text, each);) {
+      if (each.starts_with("Process ")) {
+        ours = each.starts_with("Process " + line.word(1) + " ");
+        if (ours) out += "process";
+      } else if (ours && each.starts_with("  ") && each[2] != ' ') {
+        const auto on = each.rfind(' ');
+        std::uint32_t id = 0;
+        std::from_chars(each.data() + on + 1, each.data() + each.size(), id, 16);
+        out += fmt::format(" {}gpu{}", each.substr(2, each.find(' ', 2) - 2) + ":", gpu_name(id));
+      } else if (ours) {
+        ++registers;
+      }
+    }
+    return out.empty() ? "none" : fmt::format("{} lines={}", out, registers);
+  }
+
+  static const std::map<std::string, handler>& commands() {
+    using line = const command_line&;
+    static const std::map<std::string, handler> all{
+        {"open", [](process& p, line) { return p.open(); }},
+        {"close", [](process& p, line) { return outcome(::close(std::exchange(p.kfd_, -1))); }},
+        {"version", [](process& p, line) { return p.version(); }},
+        {"acquire", [](process& p, line l) { return p.acquire(l); }},
+        {"alloc", [](process& p, line l) { return p.alloc_command(l); }},
+        {"free", [](process& p, line l) { return p.free_command(l); }},
+        {"map",
+         [](process& p, line l) { return p.mapping(l, uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU); }},
+        {"unmap",
+         [](process& p, line l) { return p.mapping(l, uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU); }},
+        {"queue", [](process& p, line l) { return p.create_queue(l); }},
+        {"update", [](process& p, line l) { return p.update_queue(l); }},
+        {"destroy", [](process& p, line l) { return p.destroy_queue(l); }},
+        {"cu_mask", [](process& p, line l) { return p.cu_mask(l); }},
+        {"wave_state", [](process& p, line l) { return p.wave_state(l); }},
+        {"gws", [](process& p, line l) { return p.gws(l); }},
+        {"event", [](process& p, line l) { return p.create_event(l); }},
+        {"destroy_event",
+         [](process& p, line l) {
+           return p.with_event<uapi::kfd_ioctl_destroy_event_args>(l,
+                                                                   uapi::AMDKFD_IOC_DESTROY_EVENT);
+         }},
+        {"set_event",
+         [](process& p, line l) {
+           return p.with_event<uapi::kfd_ioctl_set_event_args>(l, uapi::AMDKFD_IOC_SET_EVENT);
+         }},
+        {"reset_event",
+         [](process& p, line l) {
+           return p.with_event<uapi::kfd_ioctl_reset_event_args>(l, uapi::AMDKFD_IOC_RESET_EVENT);
+         }},
+        {"wait_events", [](process& p, line l) { return p.wait_events(l); }},
+        {"apertures", [](process& p, line l) { return p.apertures(l); }},
+        {"old_apertures", [](process& p, line) { return p.old_apertures(); }},
+        {"clock", [](process& p, line l) { return p.clock(l); }},
+        {"policy", [](process& p, line l) { return p.policy(l); }},
+        {"scratch", [](process& p, line l) { return p.scratch(l); }},
+        {"trap_handler", [](process& p, line l) { return p.trap_handler(l); }},
+        {"tiles", [](process& p, line l) { return p.tiles(l); }},
+        {"available", [](process& p, line l) { return p.available(l); }},
+        {"xnack", [](process& p, line l) { return p.xnack(l); }},
+        {"runtime", [](process& p, line l) { return p.runtime(l); }},
+        {"raw", [](process& p, line l) { return p.raw(l); }},
+        {"criu", [](process& p, line l) { return p.criu(l); }},
+        {"smi", [](process& p, line l) { return p.smi(l); }},
+        {"smi_mask", [](process& p, line l) { return p.smi_mask(l); }},
+        {"smi_read", [](process& p, line) { return p.smi_read(); }},
+        {"enable", [](process& p, line l) { return p.enable(l); }},
+        {"disable", [](process& p, line l) { return p.disable(l); }},
+        {"send", [](process& p, line l) { return p.send(l); }},
+        {"exceptions", [](process& p, line l) { return p.exceptions(l); }},
+        {"override", [](process& p, line l) { return p.override_launch(l); }},
+        {"launch", [](process& p, line l) { return p.launch(l); }},
+        {"watch", [](process& p, line l) { return p.watch(l); }},
+        {"unwatch", [](process& p, line l) { return p.unwatch(l); }},
+        {"flags", [](process& p, line l) { return p.flags(l); }},
+        {"suspend", [](process& p, line l) { return p.suspend(l); }},
+        {"resume", [](process& p, line l) { return p.resume(l); }},
+        {"query", [](process& p, line l) { return p.query(l); }},
+        {"info", [](process& p, line l) { return p.info(l); }},
+        {"snapshot", [](process& p, line l) { return p.snapshot(l); }},
+        {"devices", [](process& p, line l) { return p.devices(l); }},
+        {"op", [](process& p, line l) { return p.op(l); }},
+        {"notified", [](process& p, line) { return p.notified(); }},
+        {"seize", [](process&, line l) { return seize(l); }},
+        {"detach", [](process&, line l) { return detach(l); }},
+        {"reap", [](process&, line l) { return reap(l); }},
+        {"take", [](process& p, line l) { return p.take(l); }},
+        {"listed", [](process& p, line l) { return p.listed(l); }},
+        {"files", [](process& p, line l) { return p.files(l); }},
+        {"gone", [](process&, line l) { return gone(l); }},
+        {"descriptors", [](process& p, line l) { return p.descriptors(l); }},
+    };
+    return all;
+  }
+
+  std::vector<gpu> gpus_;
+  int kfd_ = -1;
+  int smi_ = -1;
+  std::array<int, 2> pipe_{-1, -1};
+  std::map<std::uint64_t, int> renders_;
+  std::map<std::string, buffer> buffers_;
+  std::map<std::uint64_t, queue_memory> memories_;
+  std::uint64_t next_address_ = first_address;
+  std::future<std::string> running_;
+};
+
+constexpr std::string_view names = "abcd";
+using sockets = std::array<std::array<int, 2>, names.size()>;
+
+/// The loop of the process `index`; after exec, it first reports that it began.
+[[noreturn]] void serve(std::size_t index, const sockets& all, bool after_exec) {
+  auto mine = std::make_unique<process>();
+  std::vector<char> room(most_text);
+  const auto answer = [&](int fd, const std::string& text) {
+    (void)!send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+  };
+  if (after_exec) answer(all[index][1], "0 " + std::to_string(getpid()));
+  for (;;) {
+    const int fd = all[index][1];
+    const auto got = recv(fd, room.data(), room.size(), 0);
+    if (got <= 0) _exit(0);
+    std::string text{room.data(), static_cast<std::size_t>(got)};
+    std::string out;
+    try {
+      if (text.starts_with("fork ")) {
+        const auto child = names.find(text[5]);
+        const pid_t pid = fork();
+        if (pid == 0) {
+          index = child;
+          continue;
+        }
+        out = pid < 0 ? error_name(errno) : "0 " + std::to_string(pid);
+      } else if (text == "exec") {
+        for (const auto& each : all) fcntl(each[1], F_SETFD, 0);
+        std::string sockets_text;
+        for (const auto& each : all) sockets_text += std::to_string(each[1]) + ",";
+        const auto index_text = std::to_string(index);
+        execl("/proc/self/exe", "kfd_calls", "--serve", index_text.c_str(), sockets_text.c_str(),
+              nullptr);
+        out = error_name(errno);
+      } else if (text.starts_with("& ")) {
+        mine->start(command_line{text.substr(2)});
+        out = "started";
+      } else if (text.starts_with("thread ")) {
+        out = mine->in_thread(command_line{text.substr(7)});
+      } else if (text == "pending") {
+        out = mine->pending();
+      } else if (text == "join") {
+        out = mine->join();
+      } else {
+        out = mine->run(command_line{text});
+      }
+    } catch (const std::exception& error) {
+      out = std::string{"ERROR "} + error.what();
+    }
+    answer(fd, out);
+  }
+}
+
+/// The processes of one case.
+class party {
+ public:
+  party() {
+    for (auto& each : sockets_) {
+      if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, each.data()) != 0)
+        throw std::runtime_error("no sockets");
+    }
+  }
+  party(const party&) = delete;
+  party& operator=(const party&) = delete;
+  ~party() {
+    for (const pid_t each : pids_) {
+      if (each > 0) kill(each, SIGKILL);
+    }
+    for (auto& each : sockets_) {
+      close(each[0]);
+      close(each[1]);
+    }
+    while (waitpid(-1, nullptr, 0) > 0) {
+    }
+  }
+
+  std::string run(const std::string& line) {
+    if (line.starts_with("kill ")) return end(names.find(line[5]));
+    const auto index = names.find(line[0]);
+    if (index == std::string::npos || line.size() < 3)
+      throw std::runtime_error("unknown process: " + line);
+    if (pids_[index] == 0) begin(index);
+    auto text = line.substr(2);
+    // @a is the process id of a.
+    for (auto at = text.find('@'); at != std::string::npos; at = text.find('@')) {
+      const auto other = names.find(text[at + 1]);
+      if (other == std::string::npos) throw std::runtime_error("unknown process: " + line);
+      if (pids_[other] == 0) begin(other);
+      text.replace(at, 2, std::to_string(pids_[other]));
+    }
+    auto out = ask(index, text);
+    if (text.starts_with("fork ") && out.starts_with("0 ")) {
+      pids_[names.find(text[5])] = std::stoi(out.substr(2));
+      out = "0";
+    } else if (text == "exec" && out.starts_with("0 ")) {
+      out = "0";
+    }
+    return out;
+  }
+
+ private:
+  void begin(std::size_t index) {
+    const pid_t pid = fork();
+    if (pid < 0) throw std::runtime_error("cannot fork");
+    if (pid == 0) serve(index, sockets_, false);
+    pids_[index] = pid;
+  }
+  std::string ask(std::size_t index, const std::string& text) {
+    const int fd = sockets_[index][0];
+    if (send(fd, text.data(), text.size(), MSG_NOSIGNAL) < 0) return "no answer";
+    std::vector<char> room(most_text);
+    pollfd waited{fd, POLLIN, 0};
+    if (poll(&waited, 1, std::chrono::milliseconds{2 * long_enough}.count()) != 1)
+      return "no answer";
+    const auto got = recv(fd, room.data(), room.size(), 0);
+    return got <= 0 ? "no answer" : std::string{room.data(), static_cast<std::size_t>(got)};
+  }
+  std::string end(std::size_t index) {
+    const int fd = static_cast<int>(syscall(SYS_pidfd_open, pids_[index], 0));
+    kill(pids_[index], SIGKILL);
+    pollfd waited{fd, POLLIN, 0};
+    const bool ended = poll(&waited, 1, std::chrono::milliseconds{long_enough}.count()) == 1;
+    close(fd);
+    return ended ? "0" : "no end";
+  }
+
+  sockets sockets_{};
+  std::array<pid_t, names.size()> pids_{};
+};
+
+/// What a line of a script is to give: `-> RESULT`, and `||mes RESULT` where GPUs with MES differ.
+struct expectation {
+  std::optional<std::string> usual, mes;
+};
+
+/// Splits a line of a script into its call and what is expected of it.
+std::pair<std::string, expectation> split(const std::string& line) {
+  constexpr std::string_view arrow = " -> ";
+  constexpr std::string_view with_mes = " ||mes ";
+  const auto at = line.find(arrow);
+  if (at == std::string::npos) return {line, {}};
+  expectation expected;
+  auto rest = line.substr(at + arrow.size());
+  if (const auto other = rest.find(with_mes); other != std::string::npos) {
+    expected.mes = rest.substr(other + with_mes.size());
+    rest.resize(other);
+  }
+  expected.usual = rest;
+  return {line.substr(0, at), expected};
+}
+
+/// Runs a script, and prints it with the results (`check` false) or the differences from what it
+/// expects.
+class runner {
+ public:
+  explicit runner(bool check) : check_{check} {
+    for (const auto& each : find_gpus())
+      mes_ = mes_ || each.properties.at("gfx_target_version") >= 110000;
+  }
+
+  void line(const std::string& text) {
+    ++number_;
+    if (text.starts_with("define ")) {
+      defined_ = text.substr(7);
+    } else if (text == "end") {
+      defined_.clear();
+    } else if (!defined_.empty()) {
+      definitions_[defined_].push_back(text);
+    } else if (text.starts_with("case ")) {
+      begin_case(text.substr(5));
+    } else if (!text.empty() && text[0] != '#') {
+      call(text);
+      return;
+    }
+    print(text);
+  }
+  /// \return the exit code.
+  int finish() {
+    all_.reset();
+    if (!check_) return 0;
+    std::cout << fmt::format("{} cases, {} calls, {} differences\n", cases_, calls_, differences_);
+    return cases_ > 0 && differences_ == 0 ? 0 : 1;
+  }
+
+ private:
+  void print(const std::string& text) const {
+    if (!check_) std::cout << text << "\n" << std::flush;
+  }
+  void begin_case(const std::string& text) {
+    ++cases_;
+    all_.reset();
+    all_.emplace();
+    const auto colon = text.find(": ");
+    case_ = text.substr(0, colon);
+    if (colon == std::string::npos) return;
+    const auto found = definitions_.find(text.substr(colon + 2));
+    if (found == definitions_.end()) throw std::runtime_error("undefined: " + text);
+    for (const auto& each : found->second) {
+      const auto result = all_->run(each);
+      // Each of them has a case of its own.
+      if (!result.starts_with("0")) differs(each, "0...", result);
+    }
+  }
+  void call(const std::string& text) {
+    ++calls_;
+    if (!all_) throw std::runtime_error("a call outside of a case: " + text);
+    const auto [command, expected] = split(text);
+    const auto result = all_->run(command);
+    if (check_) {
+      const auto& wanted = mes_ && expected.mes ? expected.mes : expected.usual;
+      if (result != wanted) differs(command, wanted.value_or("no result is recorded"), result);
+      return;
+    }
+    auto usual = expected.usual;
+    auto mes = expected.mes;
+    (mes_ ? mes : usual) = result;
+    if (!usual) std::swap(usual, mes);
+    print(command + " -> " + *usual + (mes && mes != usual ? " ||mes " + *mes : ""));
+  }
+  void differs(const std::string& command, const std::string& wanted, const std::string& result) {
+    ++differences_;
+    if (check_)
+      std::cout << fmt::format("line {}, case {}: {}\n  expected: {}\n  result:   {}\n", number_,
+                               case_, command, wanted, result)
+                << std::flush;
+  }
+
+  bool check_;
+  bool mes_ = false;
+  std::size_t number_ = 0, cases_ = 0, calls_ = 0, differences_ = 0;
+  std::string defined_, case_;
+  std::map<std::string, std::vector<std::string>> definitions_;
+  std::optional<party> all_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::string_view{argv[1]} == "--serve") {
+    sockets all{};
+    const auto fds = command_line::list_of(argv[3]);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = {-1, static_cast<int>(fds.at(i))};
+    serve(command_line::number_of(argv[2]), all, true);
+  }
+  const bool check = argc == 3 && std::string_view{argv[1]} == "--check";
+  if (argc != (check ? 3 : 2) || argv[1] == std::string_view{"--help"}) {
+    std::cerr << "usage: kfd_calls [--check] SCRIPT\n";
+    return 2;
+  }
+  std::ifstream script{argv[argc - 1]};
+  if (!script) {
+    std::cerr << "kfd_calls: cannot read " << argv[argc - 1] << ": " << error_name(errno) << "\n";
+    return 2;
+  }
+  if (find_gpus().empty()) {
+    std::cerr << "kfd_calls: no GPU; run it on a simulated device or in the driver's test bed\n";
+    return 2;
+  }
+  try {
+    runner run{check};
+    for (std::string line; std::getline(script, line);) run.line(line);
+    return run.finish();
+  } catch (const std::exception& error) {
+    std::cerr << "kfd_calls: " << error.what() << "\n";
+    return 2;
+  }
+}
