@@ -6,10 +6,12 @@
 #include "fake_os.hpp"
 #include "fuzz.hpp"
 #include "profile.hpp"
+#include "topology.hpp"
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <linux/capability.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -20,6 +22,7 @@
 
 #include "sluice/kfd/uapi.hpp"
 #include "sluice/kfd/uapi_batch.hpp"
+#include "sluice/kfd/uapi_memory.hpp"
 #include "sluice/sim/abi.hpp"
 
 namespace {
@@ -33,7 +36,12 @@ constexpr std::uint64_t scratch = 0x10000;
 constexpr std::uint64_t queue_area = 0x100000;
 constexpr std::uint64_t queue_stride = 0x20000;
 constexpr std::uint32_t ring_bytes = 0x10000;
+/// Save areas, which are large, and of which only the beginning can be written.
+constexpr std::uint64_t save_area = 0x1000000000;
+constexpr std::uint64_t save_stride = 0x40000000;
+constexpr std::uint64_t save_bytes = 0x4000;
 constexpr int pipe_fd = 5;
+constexpr int first_render_fd = 6;  ///< Of GPU 0; the other follows.
 
 constexpr std::array commands{
     uapi::AMDKFD_IOC_CREATE_QUEUE,
@@ -103,7 +111,8 @@ class machine {
     for (const auto& [request, answers] : answers_) {
       fuzz::require(answers == 1, "every call is answered, once");
     }
-    fuzz::require(os_.taken() == 0, "no descriptor of a dead process is kept");
+    fuzz::require(os_.taken() + os_.render_nodes_taken() == 0,
+                  "no descriptor of a dead process is kept");
     fuzz::require(driver_->process_pids().empty(), "no process is left");
     (void)driver_->stats_json();
   }
@@ -118,11 +127,13 @@ class machine {
   void prepare(sim::test::fake_memory& memory) {
     memory.map(scratch, 0x10000);
     memory.map(queue_area, 4 * queue_stride);
+    for (std::uint64_t i = 0; i < 4; ++i) memory.map(save_area + i * save_stride, save_bytes);
   }
   void reopen(pid_t pid) {
     sim::file_id file = 0;
     if (driver_->open(pid, file) == 0) files_[pid] = file;
     os_.open_file_of(pid, pipe_fd);
+    for (int i = 0; i < 2; ++i) os_.open_file_of(pid, first_render_fd + i)->render_node = true;
   }
   void end(pid_t pid) {
     os_.exit(pid);
@@ -174,22 +185,63 @@ class machine {
     return {from.begin(), from.end()};
   }
 
-  /// A queue as a runtime makes it.
-  std::vector<std::byte> good_queue() {
-    const auto base =
-        queue_area + input_.ConsumeIntegralInRange<std::uint64_t>(0, 3) * queue_stride;
+  /// A call that the driver answers at once. \return what it left in the arguments.
+  template <class Args>
+  Args call_now(pid_t pid, std::uint32_t command, const Args& args) {
+    const auto out = std::make_shared<Args>(args);
+    const auto number = ++calls_;
+    answers_[number] = 0;
+    driver_->ioctl(pid, files_.at(pid), command, bytes_of(args),
+                   [this, number, out](const sim::ioctl_reply& reply) {
+                     ++answers_[number];
+                     std::copy_n(reply.out.begin(), std::min(sizeof(Args), reply.out.size()),
+                                 std::as_writable_bytes(std::span{out.get(), 1}).begin());
+                   });
+    return *out;
+  }
+  /// Fails where a buffer is mapped already, which is as good.
+  void map_memory(pid_t pid, std::uint32_t gpu_id, std::uint64_t at, std::uint64_t size) {
+    uapi::kfd_ioctl_alloc_memory_of_gpu_args alloc{};
+    alloc.va_addr = at;
+    alloc.size = size;
+    alloc.gpu_id = gpu_id;
+    alloc.flags = uapi::KFD_IOC_ALLOC_MEM_FLAGS_GTT;
+    alloc = call_now(pid, uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, alloc);
+    constexpr std::uint64_t ids = scratch + 0xff00;
+    os_.memory(pid).put(ids, gpu_id);
+    uapi::kfd_ioctl_map_memory_to_gpu_args map{};
+    map.handle = alloc.handle;
+    map.device_ids_array_ptr = ids;
+    map.n_devices = 1;
+    call_now(pid, uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU, map);
+  }
+  /// A queue as a runtime makes it, with an address space of the GPU and with its buffers mapped.
+  std::vector<std::byte> good_queue(pid_t pid) {
+    const auto area = input_.ConsumeIntegralInRange<std::uint64_t>(0, 3);
+    const auto base = queue_area + area * queue_stride;
+    const int gpu = input_.ConsumeBool() ? 1 : 0;
+    const auto& shape = node_.gpus[static_cast<std::size_t>(gpu)];
+    const auto saved = sim::save_area_of(shape);
+    uapi::kfd_ioctl_acquire_vm_args acquire{};
+    acquire.drm_fd = static_cast<std::uint32_t>(first_render_fd + gpu);
+    acquire.gpu_id = shape.gpu_id;
+    call_now(pid, uapi::AMDKFD_IOC_ACQUIRE_VM, acquire);
+    map_memory(pid, shape.gpu_id, base, ring_bytes);
+    map_memory(pid, shape.gpu_id, base + ring_bytes, 0x1000);
+    map_memory(pid, shape.gpu_id, save_area + area * save_stride,
+               (saved.context + saved.debugger) * shape.num_xcc);
     uapi::kfd_ioctl_create_queue_args args{};
     args.ring_base_address = base;
     args.ring_size = ring_bytes;
     args.write_pointer_address = base + ring_bytes + 0x38;
     args.read_pointer_address = base + ring_bytes + 0x80;
-    args.gpu_id = node_.gpus[input_.ConsumeBool() ? 1 : 0].gpu_id;
+    args.gpu_id = shape.gpu_id;
     args.queue_type = uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
     args.queue_percentage = 100;
     args.queue_priority = 7;
-    args.ctx_save_restore_address = base + ring_bytes + 0x1000;
-    args.ctx_save_restore_size = 0x8000;
-    args.ctl_stack_size = 0x1000;
+    args.ctx_save_restore_address = save_area + area * save_stride;
+    args.ctx_save_restore_size = static_cast<std::uint32_t>(saved.context);
+    args.ctl_stack_size = static_cast<std::uint32_t>(saved.control_stack);
     return bytes_of(args);
   }
   std::vector<std::byte> good_trap() {
@@ -241,7 +293,7 @@ class machine {
     std::vector<std::byte> in(_IOC_SIZE(command));
     const bool likely = input_.ConsumeBool();
     if (likely && command == uapi::AMDKFD_IOC_CREATE_QUEUE) {
-      in = good_queue();
+      in = good_queue(pid);
     } else if (likely && command == uapi::AMDKFD_IOC_DBG_TRAP) {
       in = good_trap();
     } else if (likely && command == uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES) {

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -43,6 +44,26 @@ result<int> call(int fd, std::uint32_t command, Argument& argument) {
 }
 
 std::uint64_t address_of(const void* memory) { return reinterpret_cast<std::uint64_t>(memory); }
+
+/// Opens a render node, or returns the descriptor of the first call. It stays open until the
+/// process ends, as in libhsakmt: the driver lets a process use a GPU through one open file only.
+result<int> open_render_node(const std::string& path) {
+  static std::mutex mutex;
+  static std::map<std::string, int> opened;
+  static pid_t owner = 0;
+  const std::lock_guard lock{mutex};
+  // The open files that a forked child inherits serve its parent.
+  if (owner != getpid()) {
+    for (const auto& [name, fd] : opened) close(fd);
+    opened.clear();
+    owner = getpid();
+  }
+  if (const auto found = opened.find(path); found != opened.end()) return found->second;
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return last_system_error();
+  opened.emplace(path, fd);
+  return fd;
+}
 
 /// Zeroed memory that the process and one GPU have at the same address, as runtimes allocate it. A
 /// forked child does not get it: the device writes into the parent's.
@@ -191,26 +212,24 @@ std::vector<topology_node> find_gpus(const std::string& sysfs) {
   }
 }
 
-/// What a context save needs, as the driver computes it (kfd_queue_ctx_save_restore_size), which
-/// compares.
+/// What a context save needs, as the driver prints it since Linux 6.12, which compares. Older
+/// drivers compare nothing.
 struct save_area {
-  std::size_t control_stack = 0;
-  std::size_t context = 0;  ///< Control stack included.
-  std::size_t total = 0;    ///< With the debugger's part, for every XCC.
+  std::size_t control_stack = page;
+  std::size_t context = 2 * page;  ///< Control stack included.
+  std::size_t total = 2 * page;    ///< With the debugger's part, for every XCC.
 };
 
 save_area save_area_of(const property_map& node) {
-  constexpr std::size_t vgprs_per_cu = 0x80000;  // gfx90a, gfx94x.
-  constexpr std::size_t sgprs_per_cu = 0x4000;
-  constexpr std::size_t lds_per_cu = 0x10000;
-  constexpr std::size_t registers_per_cu = 0x1000;
-  constexpr std::size_t control_stack_per_wave = 8;
   constexpr std::size_t debugger_per_wave = 32;
   constexpr std::size_t debugger_align = 64;
   constexpr std::size_t waves_per_cu = 40;
   constexpr std::size_t waves_per_cu_since_navi = 32;
   constexpr std::size_t waves_per_shader_engine = 512;
   constexpr std::uint64_t navi = 100100;
+  save_area out;
+  const auto context = value_of(node, "cwsr_size");
+  if (context == 0) return out;
   const auto xccs = std::max<std::uint64_t>(value_of(node, "num_xcc"), 1);
   const auto simds = std::max<std::uint64_t>(value_of(node, "simd_per_cu"), 1);
   const auto cus = value_of(node, "simd_count") / simds / xccs;
@@ -219,19 +238,11 @@ save_area save_area_of(const property_map& node) {
   const auto waves = value_of(node, "gfx_target_version") >= navi
                          ? cus * waves_per_cu_since_navi
                          : std::min(cus * waves_per_cu, engines * waves_per_shader_engine);
-  save_area out;
-  // Drivers since 6.12 say both sizes themselves.
-  out.control_stack = value_of(node, "ctl_stack_size");
-  if (out.control_stack == 0)
-    out.control_stack =
-        page_up(sizeof(uapi::kfd_context_save_area_header) + waves * control_stack_per_wave + 8);
-  out.context = value_of(node, "cwsr_size");
-  if (out.context == 0)
-    out.context = out.control_stack +
-                  page_up(cus * (vgprs_per_cu + sgprs_per_cu + lds_per_cu + registers_per_cu));
   const auto debugger =
       (waves * debugger_per_wave + debugger_align - 1) / debugger_align * debugger_align;
-  out.total = page_up((out.context + debugger) * xccs);
+  out.control_stack = value_of(node, "ctl_stack_size");
+  out.context = context;
+  out.total = page_up((context + debugger) * xccs);
   return out;
 }
 
@@ -260,7 +271,6 @@ struct gpu_client::impl {
       (void)call(fd, uapi::AMDKFD_IOC_RUNTIME_ENABLE, disable);
     }
     if (fd >= 0) close(fd);
-    for (const int each : renders) close(each);
   }
 
   const topology_node& node() const { return nodes[first]; }
@@ -275,11 +285,11 @@ struct gpu_client::impl {
     for (const topology_node& each : nodes) {
       const auto path =
           folder + "/dri/renderD" + std::to_string(value_of(each.properties, "drm_render_minor"));
-      const int render = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-      if (render < 0) return last_system_error();
-      renders.push_back(render);
+      const auto render = open_render_node(path);
+      if (!render) return render.error();
+      renders.push_back(*render);
       uapi::kfd_ioctl_acquire_vm_args acquire{};
-      acquire.drm_fd = static_cast<std::uint32_t>(render);
+      acquire.drm_fd = static_cast<std::uint32_t>(*render);
       acquire.gpu_id = each.gpu;
       if (const auto got = call(fd, uapi::AMDKFD_IOC_ACQUIRE_VM, acquire); !got) return got.error();
     }

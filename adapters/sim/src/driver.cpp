@@ -562,13 +562,28 @@ std::vector<uapi::kfd_process_device_apertures> driver::impl::apertures_of(
 }
 
 int driver::impl::acquire_vm(call& c, uapi::kfd_ioctl_acquire_vm_args& args) {
-  // There is no DRM device whose VM could be taken: any descriptor will do, and queues
-  // (CREATE_QUEUE) do without. Memory is not to be had before.
-  process_device* device = c.caller->device(args.gpu_id);
+  const auto taken = os_.take_fd(c.tid, static_cast<int>(args.drm_fd));
+  if (!taken) return -EINVAL;
+  const int error = use_render_node(*c.caller, args.gpu_id, *taken);
+  if (error <= 0) os_.close_fd(*taken);
+  return std::min(error, 0);
+}
+
+/// \return 1: the process has it from now on. 0: it had it already. Or an error.
+int driver::impl::use_render_node(kfd_process& process, std::uint32_t gpu_id, int fd) {
+  process_device* device = process.device(gpu_id);
   if (device == nullptr) return -EINVAL;
-  device->vm_acquired = true;
-  smi_process(*device, *c.caller, true);
-  return 0;
+  if (device->render >= 0) return os_.same_file(device->render, fd) ? 0 : -EBUSY;
+  if (!os_.is_render_node(fd)) return -EINVAL;
+  // An address space serves one process (amdgpu_amdkfd_gpuvm_acquire_process_vm).
+  for (const auto& [pid, other] : live_) {
+    for (const auto& used : other->devices) {
+      if (used.render >= 0 && os_.same_file(used.render, fd)) return -EINVAL;
+    }
+  }
+  device->render = fd;
+  smi_process(*device, process, true);
+  return 1;
 }
 
 }  // namespace sluice::sim

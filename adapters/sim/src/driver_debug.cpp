@@ -20,11 +20,31 @@ constexpr bool is_hardware_operation(std::uint32_t op) {
          op <= uapi::KFD_IOC_DBG_TRAP_SET_FLAGS;
 }
 
-constexpr std::uint32_t supported_flags(std::uint32_t abi_minor) {
-  std::uint32_t flags = uapi::KFD_DBG_TRAP_FLAG_SINGLE_MEM_OP;
-  if (abi_minor >= 17) flags |= uapi::KFD_DBG_TRAP_FLAG_SINGLE_ALU_OP;
-  if (abi_minor >= 21) flags |= uapi::KFD_DBG_TRAP_FLAG_LDS_OUT_OF_ADDR_RANGE;
+/// kfd_dbg_trap_set_flags refuses what the GPU's capability lacks, and takes bits that it does not
+/// know.
+std::uint32_t refused_flags(const gpu_profile& shape) {
+  std::uint32_t flags = 0;
+  if ((capability_of(shape) & capability_precise_memory) == 0)
+    flags |= uapi::KFD_DBG_TRAP_FLAG_SINGLE_MEM_OP;
+  if ((capability_of(shape) & capability_precise_alu) == 0)
+    flags |= uapi::KFD_DBG_TRAP_FLAG_SINGLE_ALU_OP;
   return flags;
+}
+
+/// validate_trap_override_request of each generation.
+int check_override(const gpu_profile& shape, std::uint32_t mode, std::uint32_t& supported) {
+  constexpr std::uint32_t address_watch = 1U << 7U;
+  constexpr std::uint32_t exceptions = 0x1ff;  // Floating point, division, address watch, memory.
+  constexpr std::uint32_t wave_start_and_end = 3U << 30U;
+  const auto version = shape.gfx_target_version;
+  const bool gfx9_4_3 = version >= 90400 && version < 90600;
+  const bool per_process = version == 90010 || gfx9_4_3 || version >= 110000;
+  supported &= !per_process                    ? address_watch
+               : gfx9_4_3 || version >= 110004 ? exceptions | wave_start_and_end
+                                               : exceptions;
+  if (mode == uapi::KFD_DBG_TRAP_OVERRIDE_OR) return 0;
+  if (!per_process) return -EINVAL;
+  return mode == uapi::KFD_DBG_TRAP_OVERRIDE_REPLACE ? 0 : -EPERM;
 }
 
 /// kmalloc's limit (KMALLOC_MAX_SIZE, 4 MiB) on the array of queue ids.
@@ -182,6 +202,7 @@ task<void> driver::impl::release_devices(process_ptr target, std::size_t count) 
   for (std::size_t i = 0; i < count; ++i) {
     gpu_node& node = *target->devices[i].gpu;
     const auto lock = co_await node.dqm.lock();
+    node.watch_points &= ~target->devices[i].watch_points;
     target->devices[i].watch_points.reset();
     release_debug_vmid(node, *target);
     co_await refresh_debugger(node);
@@ -271,13 +292,16 @@ task<int> driver::impl::trap_operation(call_ptr c, process_ptr target,
     case uapi::KFD_IOC_DBG_TRAP_SET_WAVE_LAUNCH_OVERRIDE: {
       // Waves have no trap masks here: what is asked for is kept and given back.
       auto& o = args.launch_override;
-      if (o.override_mode != uapi::KFD_DBG_TRAP_OVERRIDE_OR &&
-          o.override_mode != uapi::KFD_DBG_TRAP_OVERRIDE_REPLACE) {
-        co_return -EINVAL;
+      const auto requested = std::exchange(o.support_request_mask, 0xffffffff);
+      for (const auto& device : target->devices) {
+        if (const int error =
+                check_override(device.gpu->shape, o.override_mode, o.support_request_mask)) {
+          co_return error;
+        }
       }
+      if ((requested & ~o.support_request_mask) != 0) co_return -EACCES;
       const auto previous = target->trap_override;
-      target->trap_override =
-          (previous & ~o.support_request_mask) | (o.enable_mask & o.support_request_mask);
+      target->trap_override = (previous & ~requested) | (o.enable_mask & requested);
       o.enable_mask = previous;
       co_return co_await refresh_devices(target);
     }
@@ -302,7 +326,9 @@ task<int> driver::impl::trap_operation(call_ptr c, process_ptr target,
     case uapi::KFD_IOC_DBG_TRAP_SET_FLAGS: {
       const auto wanted = args.set_flags.flags;
       args.set_flags.flags = target->debug_flags;
-      if ((wanted & ~supported_flags(profile_.abi_minor)) != 0) co_return -EACCES;
+      for (const auto& device : target->devices) {
+        if ((wanted & refused_flags(device.gpu->shape)) != 0) co_return -EACCES;
+      }
       target->debug_flags = wanted;
       co_return co_await refresh_devices(target);
     }
@@ -344,8 +370,13 @@ task<int> driver::impl::trap_enable(call_ptr c, process_ptr target,
   const auto info = bytes_of(target->runtime);
   const auto size = std::min<std::size_t>(args.rinfo_size, info.size());
   if (!c->caller->memory->write(args.rinfo_ptr, info.first(size))) {
-    co_await deactivate(target);  // And the session stays enabled.
+    co_await deactivate(target);
     error = -EFAULT;
+    // Until stable drivers of 2026, the session stays enabled.
+    if (profile_.authority == trap_authority::debugger_process) {
+      os_.close_fd(std::exchange(target->debug_fd, -1));
+      target->debug_enabled = false;
+    }
   }
   args.rinfo_size = sizeof(uapi::kfd_runtime_info);
   if (error == 0) target->enabled_exceptions = args.exception_mask;
@@ -384,16 +415,15 @@ int driver::impl::send_runtime_event(kfd_process& target,
   if (mask == 0) return 0;
 
   // kfd_send_exception_to_runtime: into the queue's error payload, and the event that announces it.
+  // The driver reports no failure of these steps.
   const auto q = target.queue(args.queue_id);
-  if (!q) return -EINVAL;
+  if (!q) return 0;
   const auto header = read_object<uapi::kfd_context_save_area_header>(*target.memory, q->save_area);
-  if (!header) return -EFAULT;
+  if (!header) return 0;
   const auto payload = read_object<std::uint64_t>(*target.memory, header->err_payload_addr);
-  if (!payload) return -EFAULT;
-  if (!target.memory->write(header->err_payload_addr, bytes_of(*payload | mask))) return -EFAULT;
+  if (payload) (void)target.memory->write(header->err_payload_addr, bytes_of(*payload | mask));
   const auto event = target.events.find(header->err_event_id);
-  if (event == target.events.end()) return -EINVAL;
-  event->second.set();
+  if (event != target.events.end()) event->second.set();
   return 0;
 }
 
@@ -525,7 +555,7 @@ task<int> driver::impl::get_wave_state(call_ptr c,
   const auto held = co_await process->mutex.lock();
   if (process->gone) co_return -ESRCH;
   const auto q = process->queue(args.queue_id);
-  if (!q) co_return -EINVAL;
+  if (!q) co_return -EFAULT;
   const auto lock = co_await q->gpu->dqm.lock();
   if (!q->is_compute() || q->active) co_return -EINVAL;
   const auto written = write_wave_state(*q, args.ctl_stack_address);
@@ -623,12 +653,19 @@ task<int> driver::impl::set_watch(process_ptr target,
                                   uapi::kfd_ioctl_dbg_trap_set_node_address_watch_args& args) {
   process_device& device = *target->device(args.gpu_id);
   std::uint32_t id = 0;
-  while (id < device.watch_points.size() && device.watch_points.test(id)) ++id;
-  if (id == device.watch_points.size()) co_return -ENOMEM;
+  auto& taken = device.gpu->watch_points;
+  while (id < taken.size() && taken.test(id)) ++id;
+  if (id == taken.size()) co_return -ENOMEM;
+  taken.set(id);
   device.watch_points.set(id);
   args.id = id;
   const auto lock = co_await device.gpu->dqm.lock();
-  co_return co_await refresh_debugger(*device.gpu);
+  const int error = co_await refresh_debugger(*device.gpu);
+  if (error != 0) {
+    device.watch_points.reset(id);
+    taken.reset(id);
+  }
+  co_return error;
 }
 
 task<int> driver::impl::clear_watch(process_ptr target,
@@ -638,6 +675,7 @@ task<int> driver::impl::clear_watch(process_ptr target,
     co_return -EINVAL;
   }
   device.watch_points.reset(args.id);
+  device.gpu->watch_points.reset(args.id);
   const auto lock = co_await device.gpu->dqm.lock();
   co_return co_await refresh_debugger(*device.gpu);
 }
@@ -680,7 +718,7 @@ int driver::impl::query_exception_info(call& c, kfd_process& target,
     status = &q->exception_status;
   } else if ((bit & uapi::KFD_EC_MASK_DEVICE) != 0) {
     process_device* device = target.device(args.source_id);
-    if (device == nullptr) return -ENODEV;
+    if (device == nullptr) return -EINVAL;
     status = &device->exception_status;
     if (code == uapi::EC_DEVICE_MEMORY_VIOLATION) info = bytes_of(violation);
   } else if ((bit & uapi::KFD_EC_MASK_PROCESS) != 0) {
@@ -719,8 +757,8 @@ int driver::impl::queue_snapshot(call& c, kfd_process& target,
                                                  .queue_type = q->type,
                                                  .ctx_save_restore_area_size = q->save_area_size,
                                                  .reserved = 0};
-      if (!c.caller->memory->write(at, bytes_of(entry).first(args.entry_size))) return -EFAULT;
       q->exception_status &= ~args.exception_mask;
+      if (!c.caller->memory->write(at, bytes_of(entry).first(args.entry_size))) return -EFAULT;
       at += stride;
     }
     ++args.num_queues;
@@ -757,7 +795,8 @@ int driver::impl::device_snapshot(call& c, kfd_process& target,
     entry.array_count = shape.shader_arrays;
     entry.simd_arrays_per_engine = shape.arrays_per_engine;
     entry.num_xcc = shape.num_xcc;
-    entry.capability = gpu_capability;
+    entry.capability = capability_of(shape);
+    entry.debug_prop = debug_properties_of(shape);
     const auto before = device.exception_status;
     device.exception_status &= ~args.exception_mask;
     if (!c.caller->memory->write(args.snapshot_buf_ptr + i * stride,

@@ -126,8 +126,8 @@ words compute_mqd(const kfd_queue& q) {
 
 /// Nothing in it ever runs, so its pointers stay 0.
 words sdma_mqd(const kfd_queue& q) {
-  // struct v9_sdma_mqd; gfx10 and later have 128 words, the ids being the last two (inferred).
-  words m(q.gpu->shape.gfx_target_version >= 100000 ? 128 : 130);
+  // struct v9_sdma_mqd, and alike in later generations: the ids are the last two.
+  words m(128);
   // sdmax_rlcx_rb_cntl: size, write-back of the read pointer, enable.
   m[0] = 0x00801800 | log2(q.ring_size / sizeof(std::uint32_t)) << 1U | 1U;
   put64(m, 1, q.ring_base >> 8U);

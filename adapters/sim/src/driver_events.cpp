@@ -38,7 +38,7 @@ namespace {
 
 /// Signal events have slots below KFD_SIGNAL_EVENT_LIMIT, 0 being reserved; others live above.
 constexpr std::uint32_t first_signal_id = 1;
-constexpr std::uint32_t first_other_id = 0x80000000;
+constexpr std::uint32_t first_other_id = 0x40000000;  // KFD_FIRST_NONSIGNAL_EVENT_ID
 
 constexpr std::uint32_t immediate = 0;
 constexpr std::uint32_t infinite = 0xffffffff;

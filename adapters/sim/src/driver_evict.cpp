@@ -115,7 +115,9 @@ task<int> driver::impl::criu_op(call_ptr c, uapi::kfd_ioctl_criu_args& args) {
       process->queues_paused = true;
       args.pid = static_cast<std::uint32_t>(process->pid);
       args.num_devices = static_cast<std::uint32_t>(process->devices.size());
-      args.num_bos = 0;  // Memory is not managed here.
+      args.num_bos = 0;
+      for (const auto& device : process->devices)
+        args.num_bos += static_cast<std::uint32_t>(device.memory.size());
       args.num_objects =
           static_cast<std::uint32_t>(process->queues.size() + process->events.size());
       args.priv_data_size = private_bytes_per_object * (1 + args.num_devices + args.num_objects);

@@ -30,7 +30,7 @@ int check_ring(std::uint32_t percentage, std::uint32_t priority, std::uint64_t b
 }
 
 std::uint32_t effective_ring_size(std::uint32_t size) {
-  return size == 0 ? 0 : std::max(size, uapi::KFD_MIN_QUEUE_RING_SIZE);
+  return std::max(size, uapi::KFD_MIN_QUEUE_RING_SIZE);
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
   if (process->gone) co_return -ESRCH;
   process_device* device = process->device(args.gpu_id);
   if (device == nullptr) co_return -EINVAL;
-  // Neither an acquired VM nor buffers mapped to the GPU are asked for.
+  if (device->render < 0) co_return -ESRCH;
   gpu_node& node = *device->gpu;
   smi_process(*device, *process, true);
   std::optional<std::uint32_t> engine;
@@ -140,18 +140,8 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
     engine = args.sdma_engine_id;
     type = *engine < own ? uapi::KFD_IOC_QUEUE_TYPE_SDMA : uapi::KFD_IOC_QUEUE_TYPE_SDMA_XGMI;
   }
-  const auto on_this_gpu = std::count_if(process->queues.begin(), process->queues.end(),
-                                         [&node](const auto& q) { return q->gpu == &node; });
-  if (on_this_gpu >= static_cast<std::ptrdiff_t>(node.shape.max_queues_per_process)) {
-    co_return -ENOSPC;
-  }
-  std::uint32_t id = 0;
-  while (id < process->queue_ids.size() && process->queue_ids.test(id)) ++id;
-  if (id == process->queue_ids.size()) co_return -ENOMEM;
-
   const auto q = std::make_shared<kfd_queue>();
   q->serial = ++last_serial_;
-  q->id = id;
   q->type = type;
   q->gpu = &node;
   q->owner = process.get();
@@ -166,6 +156,24 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
   q->save_area = args.ctx_save_restore_address;
   q->save_area_size = args.ctx_save_restore_size;
   q->control_stack_size = args.ctl_stack_size;
+  constexpr std::uint32_t with_buffers = 17;  // Linux 6.12
+  if (profile_.abi_minor >= with_buffers) {
+    if (const int error = acquire_buffers(*process, *q)) co_return error;
+  }
+  const auto on_this_gpu = std::count_if(process->queues.begin(), process->queues.end(),
+                                         [&node](const auto& each) { return each->gpu == &node; });
+  if (on_this_gpu >= static_cast<std::ptrdiff_t>(node.shape.max_queues_per_process)) {
+    release_buffers(*process, *q);
+    co_return -ENOSPC;
+  }
+  std::uint32_t id = 0;
+  while (id < process->queue_ids.size() && process->queue_ids.test(id)) ++id;
+  if (id == process->queue_ids.size()) {
+    release_buffers(*process, *q);
+    co_return -ENOMEM;
+  }
+  q->id = id;
+
   // Every queue is born "new", with or without a debugger.
   q->exception_status = uapi::KFD_EC_MASK(uapi::EC_QUEUE_NEW);
   process->queue_ids.set(id);
@@ -173,10 +181,12 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
     const auto lock = co_await node.dqm.lock();
     if (node.queue_count >= max_queues_per_device) {
       process->queue_ids.reset(id);
+      release_buffers(*process, *q);
       co_return -EPERM;
     }
     if (!q->is_compute() && !place_sdma(q, engine)) {
       process->queue_ids.reset(id);
+      release_buffers(*process, *q);
       co_return -ENOMEM;
     }
     ++node.queue_count;
@@ -241,6 +251,7 @@ task<int> driver::impl::update_queue(call_ptr c, uapi::kfd_ioctl_update_queue_ar
   gpu_node& node = *q->gpu;
   const auto lock = co_await node.dqm.lock();
   const auto size = effective_ring_size(args.ring_size);
+  if (const int error = replace_ring(*process, *q, args.ring_base_address, size)) co_return error;
   if (q->ring_base != args.ring_base_address || q->ring_size != size) forget_fetched(*q);
   q->ring_base = args.ring_base_address;
   q->ring_size = size;
@@ -263,6 +274,7 @@ void driver::impl::drop_queue(kfd_process& process, const std::shared_ptr<kfd_qu
   if (!keep->is_compute()) keep->gpu->sdma.erase({keep->sdma_rlc, keep->sdma_engine});
   --keep->gpu->queue_count;
   process.queue_ids.reset(keep->id);
+  release_buffers(process, *keep);
   std::erase(process.queues, keep);
   if (outer_.on_queue) outer_.on_queue(process.pid);
 }
@@ -340,10 +352,11 @@ task<int> driver::impl::alloc_queue_gws(call_ptr c, uapi::kfd_ioctl_alloc_queue_
   if (!q) co_return -EINVAL;
   if (args.num_gws != 0 && process->debug_enabled && q->gpu->shape.restricts_cus_for_debug())
     co_return -EBUSY;
-  if (args.num_gws != 0 &&
+  const bool owned =
       std::any_of(process->queues.begin(), process->queues.end(),
-                  [&q](const auto& each) { return each != q && each->gpu == q->gpu && each->gws; }))
-    co_return -EBUSY;
+                  [&q](const auto& each) { return each->gpu == q->gpu && each->gws; });
+  if (args.num_gws != 0 && owned) co_return -EBUSY;
+  if (args.num_gws == 0 && !owned) co_return -EINVAL;
   gpu_node& node = *q->gpu;
   const auto lock = co_await node.dqm.lock();
   q->gws = args.num_gws != 0;

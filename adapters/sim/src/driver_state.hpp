@@ -68,6 +68,7 @@ struct gpu_node {
   /// SDMA queues by the RLC and the engine they have for life (allocate_sdma_queue).
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<struct kfd_queue>> sdma;
   std::uint32_t queue_count = 0;
+  std::bitset<4> watch_points;           ///< MAX_WATCH_ADDRESSES; shared by all processes.
   std::uint64_t vram_used = 0;           ///< Bytes, of all processes.
   std::uint64_t debug_vmid_owner = 0;    ///< Serial of a process; GPUs without per-VMID debug.
   std::optional<failing_cycle> failing;  ///< Injected.
@@ -108,6 +109,7 @@ struct kfd_queue {
   std::uint64_t save_area = 0;
   std::uint32_t save_area_size = 0;
   std::uint32_t control_stack_size = 0;
+  std::vector<std::uint64_t> buffers;  ///< Handles of the memory that it keeps mapped.
 
   bool suspended = false;
   time_point off_since{};  ///< While suspended or held.
@@ -190,9 +192,13 @@ struct kfd_event {
 
 /// A buffer (driver_memory.cpp).
 struct memory_object {
-  std::uint64_t address = 0;     ///< In the client, which has it at the GPU's address.
-  std::uint64_t vram = 0;        ///< Bytes of VRAM; 0 for all that is elsewhere.
-  std::set<std::uint32_t> gpus;  ///< That it is mapped to.
+  std::uint64_t address = 0;      ///< In the client, which has it at the GPU's address.
+  std::uint64_t size = 0;         ///< Whole pages.
+  std::uint64_t vram = 0;         ///< Bytes of VRAM; 0 for all that is elsewhere.
+  bool pages_of_process = false;  ///< KFD_IOC_ALLOC_MEM_FLAGS_USERPTR.
+  bool behind_bus = false;        ///< VRAM, doorbells and registers: other GPUs need a link to it.
+  /// By GPU that it is mapped to: how many times queues there use it.
+  std::map<std::uint32_t, std::uint32_t> queues;
 };
 
 /// A process on one GPU (kfd_process_device).
@@ -200,11 +206,11 @@ struct process_device {
   gpu_node* gpu = nullptr;
   std::uint32_t pasid = 0;
   bool started = false;  ///< Has taken the GPU's VM into use.
-  bool vm_acquired = false;
+  int render = -1;  ///< Our duplicate of the render node whose address space it uses; -1: none.
   std::map<std::uint32_t, memory_object> memory;
   std::uint64_t vram = 0;  ///< Bytes, of all its buffers.
   std::uint64_t exception_status = 0;
-  std::bitset<4> watch_points;  ///< TCP_WATCH registers: 4 per VMID on gfx9.
+  std::bitset<4> watch_points;  ///< Its own of the GPU's.
   std::uint32_t evictions = 0;  ///< Not yet restored; only the first and the last act.
   time_point evicted_since{};
   duration evicted_total{};
@@ -397,6 +403,7 @@ class driver::impl {
   int get_clock_counters(call& c, uapi::kfd_ioctl_get_clock_counters_args& args);
   int get_apertures(call& c, uapi::kfd_ioctl_get_process_apertures_new_args& args);
   int acquire_vm(call& c, uapi::kfd_ioctl_acquire_vm_args& args);
+  int use_render_node(kfd_process& process, std::uint32_t gpu_id, int fd);
   static std::vector<uapi::kfd_process_device_apertures> apertures_of(const kfd_process& process);
 
   // --- Memory (driver_memory.cpp) ---
@@ -412,8 +419,17 @@ class driver::impl {
   int unmap_memory(call& c, uapi::kfd_ioctl_map_memory_to_gpu_args& args);
   static int change_mapping(kfd_process& process, uapi::kfd_ioctl_map_memory_to_gpu_args& args,
                             bool map);
+  static int map_to(const kfd_process& process, const process_device& owner, memory_object& object,
+                    const process_device& peer);
+  static int unmap_from(memory_object& object, std::uint32_t gpu_id);
+  static std::uint64_t buffer_at(kfd_process& process, std::uint32_t gpu_id, std::uint64_t address,
+                                 std::uint64_t size);
+  static int acquire_buffers(kfd_process& process, kfd_queue& queue);
+  static void release_buffers(kfd_process& process, kfd_queue& queue);
+  static int replace_ring(kfd_process& process, kfd_queue& queue, std::uint64_t base,
+                          std::uint64_t size);
   static int set_event_page(kfd_process& process, std::uint64_t handle);
-  static void free_all_memory(kfd_process& process);
+  void free_all_memory(kfd_process& process);
 
   // --- Eviction, CRIU, reset (driver_evict.cpp) ---
  public:

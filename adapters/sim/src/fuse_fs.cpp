@@ -44,10 +44,6 @@ enum generated_kind : std::uint8_t {
   stats_directory,
   evicted_file,
   occupancy_file,
-  counters_directory,
-  faults_file,
-  page_in_file,
-  page_out_file,
   smi_directory,
   smi_file,  // Its item: the client's number.
 };
@@ -144,7 +140,6 @@ bool fuse_fs::is_directory(generated node) noexcept {
     case queues_directory:
     case queue_directory:
     case stats_directory:
-    case counters_directory:
     case smi_directory: return true;
     default: return false;
   }
@@ -205,7 +200,6 @@ std::vector<fuse_fs::entry> fuse_fs::list(std::uint64_t directory) const {
         add("vram" + suffix, {vram_file, node.process, gpu});
         add("sdma" + suffix, {sdma_file, node.process, gpu});
         add("stats" + suffix, {stats_directory, node.process, gpu});
-        add("counters" + suffix, {counters_directory, node.process, gpu});
       }
       break;
     }
@@ -229,11 +223,6 @@ std::vector<fuse_fs::entry> fuse_fs::list(std::uint64_t directory) const {
         add("cu_occupancy", {occupancy_file, node.process, node.item});
       }
       break;
-    case counters_directory:
-      add("faults", {faults_file, node.process, node.item});
-      add("page_in", {page_in_file, node.process, node.item});
-      add("page_out", {page_out_file, node.process, node.item});
-      break;
     default: break;
   }
   return out;
@@ -250,8 +239,8 @@ std::size_t fuse_fs::directories_in(std::uint64_t directory) const {
   const auto pid = pid_of(node.process);
   if (!pid) return 0;
   if (node.kind == queues_directory) return kfd_.queues_of(*pid).size();
-  // Its queues, and of each GPU the statistics and the counters.
-  if (node.kind == process_directory) return 1 + 2 * kfd_.gpus_of(*pid).size();
+  // Its queues, and of each GPU the statistics.
+  if (node.kind == process_directory) return 1 + kfd_.gpus_of(*pid).size();
   return 0;
 }
 
@@ -301,10 +290,7 @@ std::optional<std::string> fuse_fs::content(std::uint64_t file) const {
     case evicted_file: return std::to_string(kfd_.evicted_ms(*pid, node.item)) + "\n";
     case vram_file: return std::to_string(kfd_.vram_of(*pid, node.item)) + "\n";
     // No SDMA engine is simulated.
-    case sdma_file:
-    case faults_file:
-    case page_in_file:
-    case page_out_file: return "0\n";
+    case sdma_file: return "0\n";
     case occupancy_file: {
       const auto units = kfd_.cu_occupancy(*pid, node.item);
       return units ? std::optional{std::to_string(*units) + "\n"} : std::nullopt;

@@ -60,6 +60,10 @@ class os {
   /// Takes a duplicate of a descriptor of thread `tid`: a descriptor of ours, or EBADF.
   virtual result<int> take_fd(pid_t tid, int fd) = 0;
   virtual void close_fd(int fd) = 0;
+  /// Are these two descriptors of ours one open file?
+  virtual bool same_file(int one, int other) = 0;
+  /// Is this descriptor of ours one of a GPU's render node?
+  virtual bool is_render_node(int fd) = 0;
   /// Writes one byte without blocking; errors are ignored (a full pipe loses the byte).
   virtual void write_byte(int fd, char byte) = 0;
   /// Calls `rung` on the engine's thread whenever the eventfd becomes readable (and drains it).

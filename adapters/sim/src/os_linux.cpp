@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -300,6 +301,17 @@ result<int> os_linux::take_fd(pid_t tid, int fd) {
 }
 
 void os_linux::close_fd(int fd) { close(fd); }
+
+bool os_linux::same_file(int one, int other) {
+  constexpr int kcmp_file = 0;
+  return syscall(SYS_kcmp, getpid(), getpid(), kcmp_file, one, other) == 0;
+}
+
+// The nodes in the device's directory are links to it (root_directory.cpp).
+bool os_linux::is_render_node(int fd) {
+  struct stat found {};
+  return fstat(fd, &found) == 0 && S_ISCHR(found.st_mode) && found.st_rdev == makedev(1, 5);
+}
 
 void os_linux::write_byte(int fd, char byte) {
   // The open file is shared with its owner, so its flags are not ours to change: RWF_NOWAIT keeps

@@ -35,6 +35,8 @@ class os_linux final : public os {
   void kill_process(pid_t pid) override;
   result<int> take_fd(pid_t tid, int fd) override;
   void close_fd(int fd) override;
+  bool same_file(int one, int other) override;
+  bool is_render_node(int fd) override;
   void write_byte(int fd, char byte) override;
   void watch_doorbell(int fd, std::function<void()> rung) override;
   void unwatch_doorbell(int fd) override;

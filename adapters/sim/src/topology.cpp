@@ -93,10 +93,11 @@ struct node_properties {
       simd_id_base, max_waves_per_simd, lds_size_in_kb, num_gws, wave_front_size, array_count,
       simd_arrays_per_engine, cu_per_simd_array, simd_per_cu, max_slots_scratch_cu,
       gfx_target_version, vendor_id, device_id, location_id, domain, drm_render_minor, hive_id,
-      num_sdma_engines, num_sdma_xgmi_engines, num_sdma_queues_per_engine, num_cp_queues;
+      num_sdma_engines, num_sdma_xgmi_engines, num_sdma_queues_per_engine, num_cp_queues, cwsr_size,
+      ctl_stack_size;
 };
 
-std::string common(const node_properties& p) {
+std::string common(const profile& node, const node_properties& p) {
   return properties({{"cpu_cores_count", p.cpu_cores_count},
                      {"simd_count", p.simd_count},
                      {"mem_banks_count", p.mem_banks_count},
@@ -124,13 +125,18 @@ std::string common(const node_properties& p) {
                      {"num_sdma_engines", p.num_sdma_engines},
                      {"num_sdma_xgmi_engines", p.num_sdma_xgmi_engines},
                      {"num_sdma_queues_per_engine", p.num_sdma_queues_per_engine},
-                     {"num_cp_queues", p.num_cp_queues}});
+                     {"num_cp_queues", p.num_cp_queues}}) +
+         // Linux 6.12
+         (node.abi_minor >= 17
+              ? properties({{"cwsr_size", p.cwsr_size}, {"ctl_stack_size", p.ctl_stack_size}})
+              : "");
 }
 
 constexpr std::uint64_t simd_id_base(std::size_t index) { return 2147487744 + 4096 * index; }
 
-std::string gpu_properties(const gpu_profile& gpu, std::size_t index, std::size_t caches,
+std::string gpu_properties(const profile& node, std::size_t index, std::size_t caches,
                            std::size_t links) {
+  const gpu_profile& gpu = node.gpus[index];
   node_properties p{};
   p.caches_count = caches;
   p.simd_count = std::uint64_t{gpu.compute_units} * gpu.simd_per_cu;
@@ -160,18 +166,71 @@ std::string gpu_properties(const gpu_profile& gpu, std::size_t index, std::size_
   // A serial number has its highest bits set; 16 of them may come from the GPU's id.
   const auto unique_id =
       gpu.unique_id != 0 ? gpu.unique_id : 0x5a00'0000'0000'0000U | std::uint64_t{gpu.gpu_id};
-  return common(p) + properties({{"max_engine_clk_fcompute", 2100},
-                                 {"local_mem_size", 0},  // Always: the memory banks tell it.
-                                 {"fw_version", gpu.fw_version},
-                                 {"capability", gpu_capability},
-                                 {"debug_prop", 0},
-                                 {"sdma_fw_version", gpu.sdma_fw_version},
-                                 {"unique_id", unique_id},
-                                 {"num_xcc", gpu.num_xcc},
-                                 {"max_engine_clk_ccompute", 2400}});
+  const auto saved = save_area_of(gpu);
+  p.cwsr_size = saved.context;
+  p.ctl_stack_size = saved.control_stack;
+  return common(node, p) + properties({{"max_engine_clk_fcompute", 2100},
+                                       {"local_mem_size", 0},  // Always: the memory banks tell it.
+                                       {"fw_version", gpu.fw_version},
+                                       {"capability", capability_of(gpu)},
+                                       {"debug_prop", debug_properties_of(gpu)},
+                                       {"sdma_fw_version", gpu.sdma_fw_version},
+                                       {"unique_id", unique_id},
+                                       {"num_xcc", gpu.num_xcc},
+                                       {"max_engine_clk_ccompute", 2400}});
 }
 
 }  // namespace
+
+std::uint32_t capability_of(const gpu_profile& gpu) {
+  constexpr std::uint32_t watch_points = 0x80U | 2U << 8U;  // 2 to the power of 2.
+  constexpr std::uint32_t doorbells_of_8_bytes = 2U << 12U;
+  constexpr std::uint32_t trap_debug = 0x8000U, trap_override = 0x10000U, launch_mode = 0x20000U;
+  constexpr std::uint32_t firmware_supports_it = 0x20000000U;
+  const auto version = gpu.gfx_target_version;
+  std::uint32_t out = watch_points | doorbells_of_8_bytes | trap_debug | trap_override |
+                      launch_mode | firmware_supports_it;
+  if (version >= 90010 && version < 100000) out |= capability_precise_memory;
+  if (version >= 120000) out |= capability_precise_alu;
+  return out;
+}
+
+std::uint32_t debug_properties_of(const gpu_profile& gpu) {
+  constexpr std::uint32_t dispatch_info_always_valid = 0x400;
+  constexpr auto compared = [](std::uint32_t lowest, std::uint32_t highest) {
+    return lowest | highest << 4U;
+  };
+  const auto version = gpu.gfx_target_version;
+  const bool gfx9_4_3 = version >= 90400 && version < 90500;
+  // kfd_dbg_has_ttmps_always_setup
+  const bool always = (version < 110000 && version != 90010) || version >= 110000;
+  return (gfx9_4_3           ? compared(7, 30)
+          : version < 100000 ? compared(6, 29)
+                             : compared(7, 29)) |
+         (always ? dispatch_info_always_valid : 0);
+}
+
+save_area_sizes save_area_of(const gpu_profile& gpu) {
+  constexpr auto whole_pages = [](std::uint64_t size) { return (size + 4095) / 4096 * 4096; };
+  constexpr std::uint64_t sgprs = 0x4000, lds = 0x10000, registers = 0x1000;  // Of a compute unit.
+  constexpr std::uint64_t header = 40, debugger_of_wave = 32, debugger_align = 64;
+  const auto version = gpu.gfx_target_version;
+  const std::uint64_t units = gpu.compute_units / gpu.num_xcc;
+  const std::uint64_t engines = gpu.shader_arrays / gpu.arrays_per_engine;
+  const bool navi = version >= 100100;
+  const std::uint64_t waves = navi ? units * 32 : std::min(units * 40, engines * 512);
+  std::uint64_t vgprs = 0x40000;
+  if (version / 100 == 904 || version == 90010 || version == 90008) vgprs = 0x80000;
+  if (version == 110000 || version == 110001 || version == 110501 || version / 100 == 1200)
+    vgprs = 0x60000;
+  save_area_sizes out;
+  out.control_stack = whole_pages(header + waves * (navi ? 12 : 8) + 8);
+  // What the hardware of gfx10 can address.
+  if (version / 10000 == 10) out.control_stack = std::min<std::uint64_t>(out.control_stack, 0x7000);
+  out.context = out.control_stack + whole_pages(units * (vgprs + sgprs + lds + registers));
+  out.debugger = (waves * debugger_of_wave + debugger_align - 1) / debugger_align * debugger_align;
+  return out;
+}
 
 std::vector<topology_node> topology_of(const profile& node) {
   const auto count = node.gpus.size();
@@ -198,14 +257,14 @@ std::vector<topology_node> topology_of(const profile& node) {
       const auto siblings = level == 1 ? 1 : gpu.compute_units / (level == 2 ? gpu.num_xcc : 1);
       here.caches.push_back(cache(level, kib, simd_id_base(i), siblings));
     }
-    here.properties = gpu_properties(gpu, i, here.caches.size(), here.io_links.size());
+    here.properties = gpu_properties(node, i, here.caches.size(), here.io_links.size());
   }
   node_properties cpu{};
   cpu.cpu_cores_count = cpu_cores;
   cpu.mem_banks_count = 1;
   cpu.io_links_count = count;
   out[0].mem_banks.push_back(memory_bank(heap_system, cpu_memory, 64, 2400));
-  out[0].properties = common(cpu) + properties({{"max_engine_clk_ccompute", 2400}});
+  out[0].properties = common(node, cpu) + properties({{"max_engine_clk_ccompute", 2400}});
   return out;
 }
 

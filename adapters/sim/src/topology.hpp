@@ -9,12 +9,23 @@
 
 namespace sluice::sim {
 
+struct gpu_profile;
 struct profile;
 
-/// HSA_CAP_*, what a runtime looks at before it enables debugging: watch points and 2 to the power
-/// of how many (4), doorbells of 8 bytes, trap debugging by driver and by firmware.
-inline constexpr std::uint32_t gpu_capability =
-    0x80U | 2U << 8U | 2U << 12U | 0x8000U | 0x20000000U;
+/// HSA_CAP_*, what debuggers look for: kfd_topology_set_capabilities.
+inline constexpr std::uint32_t capability_precise_memory = 1U << 18U;
+inline constexpr std::uint32_t capability_precise_alu = 1U << 30U;
+std::uint32_t capability_of(const gpu_profile& gpu);
+/// HSA_DBG_*: which bits of an address a watch point compares, and what waves are told.
+std::uint32_t debug_properties_of(const gpu_profile& gpu);
+
+/// What a queue needs for saved waves: kfd_queue_ctx_save_restore_size. Bytes.
+struct save_area_sizes {
+  std::uint64_t control_stack = 0;
+  std::uint64_t context = 0;   ///< Of an XCC, control stack included.
+  std::uint64_t debugger = 0;  ///< Of an XCC, in addition.
+};
+save_area_sizes save_area_of(const gpu_profile& gpu);
 
 /// Of GPU 0; the others follow. `drm_render_minor` of its properties, and N of dev/dri/renderDN.
 inline constexpr std::uint32_t first_render_minor = 128;

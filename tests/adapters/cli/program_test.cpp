@@ -753,9 +753,7 @@ TEST(SluiceHqds, ShowsWhoseQueuesRunOnTheSimulatedDevice) {
 TEST(SluiceQueues, ShowsMemoryAndWarnsWhenItIsNearlyAllInUse) {
   const simulated_device device{{.profile = profile_text("", "memory_mib = 1000\n")}};
   const raw_device opened{device.roots().device};
-  kfd::uapi::kfd_ioctl_acquire_vm_args vm{};
-  vm.gpu_id = 51110;
-  ASSERT_EQ(raw_call(opened.fd(), kfd::uapi::AMDKFD_IOC_ACQUIRE_VM, vm), 0);
+  ASSERT_EQ(acquire_vm(opened.fd(), 51110, device.root() + "/dev/dri/renderD128"), 0);
   const auto allocate = [&](std::uint64_t mib) {
     kfd::uapi::kfd_ioctl_alloc_memory_of_gpu_args args{};
     args.va_addr = 0x7f0000000000 + (mib << 32U);

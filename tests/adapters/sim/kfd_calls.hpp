@@ -9,16 +9,22 @@
 #include <sys/ptrace.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/kfd/uapi_memory.hpp"
 
 namespace sluice::test {
 
@@ -62,23 +68,49 @@ class raw_device {
   int fd_;
 };
 
+/// Gives the GPU an address space of the process, that of this render node. The process may close
+/// the node afterwards. \return also 0 if the GPU has it already, and -EBUSY if it has another one.
+inline int acquire_vm(int fd, std::uint32_t gpu, const std::string& render) {
+  const int node = open(render.c_str(), O_RDWR | O_CLOEXEC);
+  uapi::kfd_ioctl_acquire_vm_args args{};
+  args.drm_fd = static_cast<std::uint32_t>(node);
+  args.gpu_id = gpu;
+  const int value = raw_call(fd, uapi::AMDKFD_IOC_ACQUIRE_VM, args);
+  close(node);
+  return value;
+}
+
 /// Memory of a queue that never gets a packet: enough for calls about queues.
 class queue_memory {
  public:
   static constexpr std::uint32_t ring_size = 4096;
   queue_memory() {
-    base_ = mmap(nullptr, 5 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    base_ = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base_ == MAP_FAILED) throw std::runtime_error("mmap failed");
   }
   queue_memory(const queue_memory&) = delete;
   queue_memory& operator=(const queue_memory&) = delete;
-  ~queue_memory() { munmap(base_, 5 * page); }
+  ~queue_memory() { munmap(base_, mapped); }
 
   std::uint64_t ring() const { return address_of(base_); }
   std::uint64_t saved_context() const { return ring() + 3 * page; }
 
+  /// Gives the GPU the process's address space and this memory, if it does not have them yet.
   /// \param doorbell where to put the offset of its doorbell. \return the queue id, or -errno.
   int create(int fd, std::uint32_t gpu, std::uint64_t* doorbell = nullptr) const {
+    std::error_code none;
+    const auto device = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), none);
+    auto root = device.parent_path().parent_path();
+    if (root.filename() == "fuse") root = root.parent_path();  // The simulated device's mount.
+    auto node = properties_of(gpu, root);
+    const auto render = "renderD" + std::to_string(node["drm_render_minor"]);
+    (void)acquire_vm(fd, gpu, root / "dev/dri" / render);
+    const auto saved = save_area_of(node);
+    map(fd, gpu, ring(), page);
+    map(fd, gpu, ring() + page, page);
+    map(fd, gpu, ring() + 2 * page, page);
+    map(fd, gpu, saved_context(), saved.total);
     uapi::kfd_ioctl_create_queue_args create{};
     create.ring_base_address = ring();
     create.ring_size = ring_size;
@@ -87,8 +119,8 @@ class queue_memory {
     create.eop_buffer_address = ring() + 2 * page;
     create.eop_buffer_size = page;
     create.ctx_save_restore_address = saved_context();
-    create.ctx_save_restore_size = 2 * page;
-    create.ctl_stack_size = page;
+    create.ctx_save_restore_size = saved.context;
+    create.ctl_stack_size = saved.control_stack;
     create.gpu_id = gpu;
     create.queue_type = uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
     create.queue_percentage = 100;
@@ -100,6 +132,61 @@ class queue_memory {
 
  private:
   static constexpr std::size_t page = 4096;
+  static constexpr std::size_t mapped = std::size_t{1} << 30U;
+  struct save_area {
+    std::uint32_t control_stack = page, context = 2 * page;
+    std::uint64_t total = 2 * page;
+  };
+
+  using property_map = std::map<std::string, std::uint64_t>;
+  /// What the topology says about this GPU.
+  static property_map properties_of(std::uint32_t gpu, const std::filesystem::path& root) {
+    property_map out;
+    for (int node = 1;; ++node) {
+      const auto folder = root / "sys/class/kfd/kfd/topology/nodes" / std::to_string(node);
+      std::ifstream id{folder / "gpu_id"};
+      std::uint32_t found = 0;
+      if (!(id >> found)) return out;
+      if (found != gpu) continue;
+      std::ifstream properties{folder / "properties"};
+      std::string key;
+      for (std::uint64_t value = 0; properties >> key >> value;) out[key] = value;
+      return out;
+    }
+  }
+  /// A driver without these properties compares no sizes.
+  static save_area save_area_of(property_map& node) {
+    save_area out;
+    if (node["cwsr_size"] == 0) return out;
+    const auto xccs = node["num_xcc"];
+    const auto units = node["simd_count"] / node["simd_per_cu"] / xccs;
+    const auto engines = node["array_count"] / node["simd_arrays_per_engine"];
+    const auto waves =
+        node["gfx_target_version"] >= 100100 ? units * 32 : std::min(units * 40, engines * 512);
+    out.control_stack = static_cast<std::uint32_t>(node["ctl_stack_size"]);
+    out.context = static_cast<std::uint32_t>(node["cwsr_size"]);
+    const auto total = (out.context + (waves * 32 + 63) / 64 * 64) * xccs;
+    out.total = (total + page - 1) / page * page;
+    return out;
+  }
+  /// Fails where the process mapped this memory before.
+  static void map(int fd, std::uint32_t gpu, std::uint64_t at, std::uint64_t size) {
+    uapi::kfd_ioctl_alloc_memory_of_gpu_args alloc{};
+    alloc.va_addr = at;
+    alloc.size = size;
+    alloc.gpu_id = gpu;
+    alloc.flags = uapi::KFD_IOC_ALLOC_MEM_FLAGS_GTT;
+    if (raw_call(fd, uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, alloc) != 0) return;
+    uapi::kfd_ioctl_map_memory_to_gpu_args args{};
+    args.handle = alloc.handle;
+    args.device_ids_array_ptr = address_of(&gpu);
+    args.n_devices = 1;
+    if (raw_call(fd, uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU, args) == 0) return;
+    uapi::kfd_ioctl_free_memory_of_gpu_args free{};
+    free.handle = alloc.handle;
+    (void)raw_call(fd, uapi::AMDKFD_IOC_FREE_MEMORY_OF_GPU, free);
+  }
+
   void* base_ = nullptr;
 };
 

@@ -7,18 +7,22 @@
 #include "engine.hpp"
 #include "fake_os.hpp"
 #include "profile.hpp"
+#include "topology.hpp"
 
 #include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <regex>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/kfd/uapi_memory.hpp"
 #include "sluice/sim/abi.hpp"
 
 namespace sluice::sim::test {
@@ -52,6 +56,12 @@ inline constexpr std::uint64_t scratch = 0x10000;      ///< For arrays and struc
 inline constexpr std::uint64_t queue_area = 0x100000;  ///< Each queue has one of queue_stride.
 inline constexpr std::uint64_t queue_stride = 0x20000;
 inline constexpr std::uint32_t ring_bytes = 0x10000;
+/// Save areas, which are large, and of which only the beginning can be written.
+inline constexpr std::uint64_t save_area = 0x1000000000;
+inline constexpr std::uint64_t save_stride = 0x400000000;
+inline constexpr std::uint64_t save_bytes = 0x4000;
+inline constexpr std::uint64_t areas = 64;
+inline constexpr int first_render_fd = 1000;  ///< Of GPU 0; the others follow.
 
 class driver_bench {
  public:
@@ -61,11 +71,13 @@ class driver_bench {
     for (const pid_t pid : {app, scheduler, other}) start(pid);
   }
 
-  void start(pid_t pid) { prepare(machine.start(pid)); }
-  void exec(pid_t pid) { prepare(machine.exec(pid)); }
-  static void prepare(fake_memory& memory) {
+  void start(pid_t pid) { prepare(pid, machine.start(pid)); }
+  void exec(pid_t pid) { prepare(pid, machine.exec(pid)); }
+  void prepare(pid_t pid, fake_memory& memory) {
     memory.map(scratch, 0x10000);
-    memory.map(queue_area, 64 * queue_stride);
+    memory.map(queue_area, areas * queue_stride);
+    for (std::uint64_t i = 0; i < areas; ++i) memory.map(save_area + i * save_stride, save_bytes);
+    std::erase_if(mapped_, [pid](const auto& each) { return std::get<0>(each) == pid; });
   }
 
   file_id open(pid_t pid) {
@@ -148,12 +160,68 @@ class driver_bench {
     args.queue_type = uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
     args.queue_percentage = 100;
     args.queue_priority = 7;
-    args.ctx_save_restore_address = base + ring_bytes + 0x1000;
-    args.ctx_save_restore_size = 0x8000;
-    args.ctl_stack_size = 0x1000;
+    args.ctx_save_restore_address = save_area + area * save_stride;
+    const auto saved = save_area_of(profile_.gpus.at(gpu));
+    args.ctx_save_restore_size = static_cast<std::uint32_t>(saved.context);
+    args.ctl_stack_size = static_cast<std::uint32_t>(saved.control_stack);
     return args;
   }
+  /// Maps the memory of that area, as a runtime does before it creates a queue.
+  void map_area(pid_t pid, std::uint32_t area, std::uint32_t gpu = 0) {
+    if (!mapped_.emplace(pid, area, gpu).second) return;
+    const auto& shape = profile_.gpus.at(gpu);
+    const auto saved = save_area_of(shape);
+    const auto base = queue_area + area * queue_stride;
+    map_memory(pid, gpu, base, ring_bytes);
+    map_memory(pid, gpu, base + ring_bytes, 0x1000);
+    map_memory(pid, gpu, save_area + area * save_stride,
+               (saved.context + saved.debugger) * shape.num_xcc);
+  }
+  /// Gives the GPU an address space of the process. A second call changes nothing.
+  void acquire(pid_t pid, std::uint32_t gpu = 0) {
+    const int fd = first_render_fd + static_cast<int>(gpu);
+    machine.open_file_of(pid, fd)->render_node = true;
+    uapi::kfd_ioctl_acquire_vm_args args{.drm_fd = static_cast<std::uint32_t>(fd),
+                                         .gpu_id = profile_.gpus.at(gpu).gpu_id};
+    EXPECT_EQ(call(pid, uapi::AMDKFD_IOC_ACQUIRE_VM, args), 0);
+  }
+  /// Allocates memory at that address and maps it to the GPU. \return its handle.
+  std::uint64_t map_memory(pid_t pid, std::uint32_t gpu, std::uint64_t at, std::uint64_t size,
+                           std::uint32_t flags = uapi::KFD_IOC_ALLOC_MEM_FLAGS_GTT) {
+    acquire(pid, gpu);
+    const std::uint32_t gpu_id = profile_.gpus.at(gpu).gpu_id;
+    uapi::kfd_ioctl_alloc_memory_of_gpu_args alloc{};
+    alloc.va_addr = at;
+    alloc.size = size;
+    alloc.gpu_id = gpu_id;
+    alloc.flags = flags;
+    if ((flags & uapi::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR) != 0) alloc.mmap_offset = at;
+    EXPECT_EQ(call(pid, uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, alloc), 0);
+    constexpr std::uint64_t ids = scratch + 0xff00;
+    machine.memory(pid).put(ids, gpu_id);
+    uapi::kfd_ioctl_map_memory_to_gpu_args map{
+        .handle = alloc.handle, .device_ids_array_ptr = ids, .n_devices = 1, .n_success = 0};
+    EXPECT_EQ(call(pid, uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU, map), 0);
+    return alloc.handle;
+  }
+  int unmap_memory(pid_t pid, std::uint32_t gpu, std::uint64_t handle) {
+    constexpr std::uint64_t ids = scratch + 0xff00;
+    machine.memory(pid).put(ids, profile_.gpus.at(gpu).gpu_id);
+    uapi::kfd_ioctl_map_memory_to_gpu_args args{
+        .handle = handle, .device_ids_array_ptr = ids, .n_devices = 1, .n_success = 0};
+    return call(pid, uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU, args);
+  }
+  int free_memory(pid_t pid, std::uint64_t handle) {
+    uapi::kfd_ioctl_free_memory_of_gpu_args args{.handle = handle};
+    return call(pid, uapi::AMDKFD_IOC_FREE_MEMORY_OF_GPU, args);
+  }
+  /// Maps the area of the write pointer first. Memory elsewhere is the test's to map.
   int create_queue(pid_t pid, uapi::kfd_ioctl_create_queue_args args) {
+    const auto area = (args.write_pointer_address - queue_area) / queue_stride;
+    for (std::uint32_t gpu = 0; gpu < profile_.gpus.size(); ++gpu) {
+      if (profile_.gpus[gpu].gpu_id == args.gpu_id && area < areas)
+        map_area(pid, static_cast<std::uint32_t>(area), gpu);
+    }
     const int result = call(pid, uapi::AMDKFD_IOC_CREATE_QUEUE, args);
     return result == 0 ? static_cast<int>(args.queue_id) : result;
   }
@@ -365,6 +433,7 @@ class driver_bench {
     return std::stoll(found[1]);
   }
   std::map<pid_t, file_id> files_;
+  std::set<std::tuple<pid_t, std::uint32_t, std::uint32_t>> mapped_;  ///< Process, area, GPU.
 };
 
 }  // namespace sluice::sim::test

@@ -500,8 +500,9 @@ TEST_F(DriverDebug, SendRuntimeEventForwardsQueueExceptionsToTheRuntime) {
   args.send_runtime_event = {.exception_mask = 1, .gpu_id = gpu_id(), .queue_id = 0};
   EXPECT_EQ(b.trap(args), 0);
   EXPECT_EQ(memory.get<std::uint64_t>(scratch + 0x100), 1U);
-  args.send_runtime_event.queue_id = 9;
-  EXPECT_EQ(b.trap(args), -EINVAL);
+  args.send_runtime_event = {.exception_mask = 2, .gpu_id = gpu_id(), .queue_id = 9};
+  EXPECT_EQ(b.trap(args), 0) << "an unknown queue is no error";
+  EXPECT_EQ(memory.get<std::uint64_t>(scratch + 0x100), 1U);
   args.send_runtime_event = {.exception_mask = uapi::KFD_EC_MASK(uapi::EC_DEVICE_MEMORY_VIOLATION),
                              .gpu_id = 1,
                              .queue_id = 0};
@@ -526,7 +527,7 @@ TEST_F(DriverDebug, QueryExceptionInfoTellsTheRuntimesState) {
   EXPECT_EQ(ask(7), -EINVAL) << "a hole in the codes";
   EXPECT_EQ(ask(uapi::EC_MAX), -EINVAL);
   EXPECT_EQ(ask(uapi::EC_QUEUE_NEW, 5), -EINVAL) << "no such queue";
-  EXPECT_EQ(ask(uapi::EC_DEVICE_QUEUE_DELETE, 5), -ENODEV);
+  EXPECT_EQ(ask(uapi::EC_DEVICE_QUEUE_DELETE, 5), -EINVAL) << "no such GPU";
   EXPECT_EQ(ask(uapi::EC_DEVICE_QUEUE_DELETE, gpu_id()), -ENODATA);
   EXPECT_EQ(ask(uapi::EC_PROCESS_RUNTIME, 0, 8), -EFAULT);
   EXPECT_EQ(ask(uapi::EC_PROCESS_RUNTIME), 0);
@@ -552,7 +553,7 @@ TEST_F(DriverDebug, ASnapshotListsNewestFirstAndReportsThePreviousStatus) {
   EXPECT_EQ(listed.gpu_id, gpu_id());
   EXPECT_EQ(listed.ring_size, ring_bytes);
   EXPECT_EQ(listed.queue_type, uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL);
-  EXPECT_EQ(listed.ctx_save_restore_area_size, 0x8000U);
+  EXPECT_EQ(listed.ctx_save_restore_area_size, q.ctx_save_restore_size);
   b.snapshot();
   EXPECT_EQ(b.snapshot_entry(0).exception_status, 0U);
 }
@@ -633,6 +634,37 @@ TEST_F(DriverDebug, WatchPointsAreFourPerGpu) {
   EXPECT_EQ(set.set_node_address_watch.id, 2U);
 }
 
+TEST_F(DriverDebug, WatchPointsAreSharedByAllProcesses) {
+  ASSERT_EQ(b.runtime_enable(other), 0);
+  b.machine.trace(other, scheduler);
+  const auto set = [this](pid_t pid) {
+    auto args = b.trap_args(uapi::KFD_IOC_DBG_TRAP_SET_NODE_ADDRESS_WATCH, pid);
+    args.set_node_address_watch.gpu_id = gpu_id();
+    const int result = b.trap(args);
+    return result == 0 ? static_cast<int>(args.set_node_address_watch.id) : result;
+  };
+  const auto clear = [this](pid_t pid, std::uint32_t id) {
+    auto args = b.trap_args(uapi::KFD_IOC_DBG_TRAP_CLEAR_NODE_ADDRESS_WATCH, pid);
+    args.clear_node_address_watch = {.gpu_id = gpu_id(), .id = id};
+    return b.trap(args);
+  };
+  ASSERT_EQ(b.enable(app), 0);
+  ASSERT_EQ(b.enable(other), 0);
+  EXPECT_EQ(set(app), 0);
+  EXPECT_EQ(set(other), 1);
+  EXPECT_EQ(set(app), 2);
+  EXPECT_EQ(clear(other, 0), -EINVAL) << "of another process";
+  EXPECT_EQ(clear(other, 1), 0);
+  EXPECT_EQ(set(other), 1);
+  b.sim->fail_next_cycle(gpu_id(), 9s, driver::after_failure::goes_on);
+  EXPECT_EQ(set(other), -ETIME);
+  EXPECT_EQ(set(other), 3) << "the failed call kept none";
+  b.machine.exit(app);
+  b.sim->reap();
+  b.run_for(1s);
+  EXPECT_EQ(set(other), 0) << "those of a dead process are free";
+}
+
 TEST_F(DriverDebug, FlagsGiveBackThePreviousOnes) {
   ASSERT_EQ(b.enable(), 0);
   auto args = b.trap_args(uapi::KFD_IOC_DBG_TRAP_SET_FLAGS);
@@ -640,8 +672,11 @@ TEST_F(DriverDebug, FlagsGiveBackThePreviousOnes) {
   EXPECT_EQ(b.trap(args), 0);
   EXPECT_EQ(args.set_flags.flags, 0U);
   args.set_flags.flags = 0x80;
-  EXPECT_EQ(b.trap(args), -EACCES);
+  EXPECT_EQ(b.trap(args), 0) << "a bit that the driver does not know";
   EXPECT_EQ(args.set_flags.flags, 1U);
+  args.set_flags.flags = uapi::KFD_DBG_TRAP_FLAG_SINGLE_ALU_OP;
+  EXPECT_EQ(b.trap(args), -EACCES) << "gfx9 has no precise ALU exceptions";
+  EXPECT_EQ(args.set_flags.flags, 0x80U);
 }
 
 TEST_F(DriverDebug, LaunchModeAndOverrideCheckTheirModes) {
@@ -653,13 +688,59 @@ TEST_F(DriverDebug, LaunchModeAndOverrideCheckTheirModes) {
   EXPECT_EQ(b.trap(mode), 0);
   auto over = b.trap_args(uapi::KFD_IOC_DBG_TRAP_SET_WAVE_LAUNCH_OVERRIDE);
   over.launch_override.override_mode = 2;
-  EXPECT_EQ(b.trap(over), -EINVAL);
+  EXPECT_EQ(b.trap(over), -EPERM);
   over.launch_override = {
       .override_mode = 0, .enable_mask = 0xff, .support_request_mask = 0x0f, .pad = 0};
   EXPECT_EQ(b.trap(over), 0);
   EXPECT_EQ(over.launch_override.enable_mask, 0U);
+  EXPECT_EQ(over.launch_override.support_request_mask, 0xc00001ffU);
+  over.launch_override = {
+      .override_mode = 1, .enable_mask = 0x200, .support_request_mask = 0x200, .pad = 0};
+  EXPECT_EQ(b.trap(over), -EACCES) << "not among the supported ones";
+  over.launch_override = {
+      .override_mode = 1, .enable_mask = 0, .support_request_mask = 0x03, .pad = 0};
   EXPECT_EQ(b.trap(over), 0);
   EXPECT_EQ(over.launch_override.enable_mask, 0x0fU);
+  EXPECT_EQ(b.trap(over), 0) << "the mask of what is supported requests nothing new";
+  EXPECT_EQ(over.launch_override.enable_mask, 0x0cU);
+}
+
+profile other_gpu(std::uint32_t gfx_target_version) {
+  auto node = default_profile();
+  node.gpus[0].gfx_target_version = gfx_target_version;
+  return node;
+}
+
+class DriverDebugGfx11 : public DriverDebug {
+ protected:
+  DriverDebugGfx11() : DriverDebug{other_gpu(110000)} {}
+};
+
+TEST_F(DriverDebugGfx11, HasNoPreciseMemoryAndFewerOverrides) {
+  ASSERT_EQ(b.enable(), 0);
+  auto flags = b.trap_args(uapi::KFD_IOC_DBG_TRAP_SET_FLAGS);
+  flags.set_flags.flags = uapi::KFD_DBG_TRAP_FLAG_SINGLE_MEM_OP;
+  EXPECT_EQ(b.trap(flags), -EACCES);
+  auto over = b.trap_args(uapi::KFD_IOC_DBG_TRAP_SET_WAVE_LAUNCH_OVERRIDE);
+  EXPECT_EQ(b.trap(over), 0);
+  EXPECT_EQ(over.launch_override.support_request_mask, 0x1ffU);
+  over.launch_override = {
+      .override_mode = 0, .enable_mask = 0, .support_request_mask = 1U << 30U, .pad = 0};
+  EXPECT_EQ(b.trap(over), -EACCES);
+}
+
+class DriverDebugGfx908 : public DriverDebug {
+ protected:
+  DriverDebugGfx908() : DriverDebug{other_gpu(90008)} {}
+};
+
+TEST_F(DriverDebugGfx908, OverridesTheAddressWatchOnly) {
+  ASSERT_EQ(b.enable(), 0);
+  auto over = b.trap_args(uapi::KFD_IOC_DBG_TRAP_SET_WAVE_LAUNCH_OVERRIDE);
+  EXPECT_EQ(b.trap(over), 0);
+  EXPECT_EQ(over.launch_override.support_request_mask, 0x80U);
+  over.launch_override.override_mode = uapi::KFD_DBG_TRAP_OVERRIDE_REPLACE;
+  EXPECT_EQ(b.trap(over), -EINVAL);
 }
 
 // --- Who cleans up ---

@@ -68,6 +68,7 @@ TEST(DriverMqds, PrintsProcessesAndQueuesNewestFirst) {
   args.ring_base_address = 0x7f3a00400000;
   args.ring_size = 1U << 20U;
   args.queue_priority = 11;
+  b.map_memory(app, 0, args.ring_base_address, args.ring_size);
   ASSERT_EQ(b.create_queue(app, args), 0);
   args.queue_type = uapi::KFD_IOC_QUEUE_TYPE_SDMA;
   ASSERT_EQ(b.create_queue(app, args), 1);
@@ -75,18 +76,19 @@ TEST(DriverMqds, PrintsProcessesAndQueuesNewestFirst) {
   // gpu_id 51110 in hexadecimal.
   EXPECT_EQ(text.find("Process 100 PASID 0x8001:\n  SDMA queue on device c7a6\n    00000000: "),
             0U);
-  EXPECT_NE(text.find("\n    00000200: 00000000 00000000\n  Compute queue on device c7a6\n"
+  EXPECT_NE(text.find("\n    000001e0: 00000000 00000000 00000000 00000000 00000000 00000000 "
+                      "00000000 00000000\n  Compute queue on device c7a6\n"
                       "    00000000: c0310800 00000000 "),
             std::string::npos)
-      << "the SDMA descriptor has 130 words";
+      << "the SDMA descriptor has 128 words";
   EXPECT_NE(text.find("    00000220: 3a004000 0000007f "), std::string::npos) << "ring base >> 8";
   EXPECT_NE(text.find(" 00005301 00000002 0000000b 00000111\n"), std::string::npos)
       << "pipe priority, queue priority, quantum";
   EXPECT_NE(text.find("    00000240: 00000000 18084511 "), std::string::npos) << "ring size";
   EXPECT_EQ(text.substr(text.size() - std::strlen("Process 300 PASID 0x8002:\n")),
             "Process 300 PASID 0x8002:\n");
-  // 8 XCCs of 64 lines, 17 lines of SDMA, 2 queue and 2 process headers.
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 8 * 64 + 17 + 4);
+  // 8 XCCs of 64 lines, 16 lines of SDMA, 2 queue and 2 process headers.
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 8 * 64 + 16 + 4);
 }
 
 TEST(DriverMqds, PrintsThePidTwiceInTheNewStyle) {
@@ -130,10 +132,10 @@ TEST(DriverMqds, RepeatsAnSdmaQueueBehindAComputeQueueOnSeveralXccs) {
   ASSERT_EQ(b.create_queue(app, args), 0);
   ASSERT_EQ(b.create_queue(app, 1), 1);
   const auto lines = lines_of(b.sim->mqds());
-  ASSERT_EQ(lines.size(), 1U + 1 + 2 * 64 + 1 + 2 * 17);
+  ASSERT_EQ(lines.size(), 1U + 1 + 2 * 64 + 1 + 2 * 16);
   EXPECT_EQ(lines[2 + 2 * 64], "  SDMA queue on device c7a6");
   EXPECT_EQ(lines[3 + 2 * 64].substr(0, 23), "    00000000: 0080181d ");
-  EXPECT_EQ(lines[3 + 2 * 64 + 17].substr(0, 23), "    00000000: 00000000 ");
+  EXPECT_EQ(lines[3 + 2 * 64 + 16].substr(0, 23), "    00000000: 00000000 ");
 }
 
 // As in the sample of a patched driver, but for the numbers: blocks of labelled lines with an empty
@@ -147,10 +149,12 @@ TEST(DriverMqds, DescribesQueuesByLabelsWhereTheDriverIsPatched) {
   EXPECT_EQ(b.sim->mqds(), "");
   auto args = b.queue_args(0);
   args.ring_base_address = 0x7f8c00000000;
+  b.map_memory(app, 0, args.ring_base_address, args.ring_size);
   ASSERT_EQ(b.create_queue(app, args), 0);
   ASSERT_EQ(b.create_queue(app, args), 1);
   ASSERT_EQ(b.destroy_queue(app, 0), 0);
   args.ring_base_address = 0x7f5a00000000;
+  b.map_memory(other, 0, args.ring_base_address, args.ring_size);
   args.queue_priority = 2;
   args.queue_percentage = 0;  // Never mapped.
   ASSERT_EQ(b.create_queue(other, args), 0);
@@ -182,8 +186,8 @@ TEST(DriverSdma, GivesOutTheEnginesInTurnAndThenNoMore) {
   args.queue_type = uapi::KFD_IOC_QUEUE_TYPE_SDMA;
   const auto newest = [&b] {  // Engine and RLC: the last two words of the newest descriptor.
     const auto text = b.sim->mqds();
-    const auto at = text.find("    00000200: ");
-    return text.substr(at + 14, 17);
+    const std::string last_line = "    000001e0: ";
+    return text.substr(text.find(last_line) + last_line.size() + 6 * 9, 17);
   };
   for (const auto* expected :
        {"00000000 00000000", "00000001 00000000", "00000000 00000001", "00000001 00000001"}) {
@@ -382,6 +386,7 @@ TEST(DriverRls, IsAbsentWithinACycleAndUnderMes) {
   driver_bench b;
   b.open(app);
   ASSERT_EQ(b.create_queue(app, 0), 0);
+  b.map_area(app, 1);
   const auto pending = b.begin(app, uapi::AMDKFD_IOC_CREATE_QUEUE, b.queue_args(1));
   ASSERT_FALSE(pending->result) << "its cycle goes on";
   EXPECT_EQ(b.sim->rls(), "Node 1, gpu_id c7a6:\n  No active runlist\n");

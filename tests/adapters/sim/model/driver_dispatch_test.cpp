@@ -20,6 +20,7 @@ TEST(DriverDispatch, TellsItsVersion) {
 TEST(DriverDispatch, SelectsTheHandlerByNumberAlone) {
   driver_bench b;
   b.open(app);
+  b.map_area(app, 0);
   // The size of before 1.17: 88 bytes, without sdma_engine_id.
   struct old_args {
     std::array<std::byte, uapi::KFD_CREATE_QUEUE_ARGS_SIZE_1_16> bytes;

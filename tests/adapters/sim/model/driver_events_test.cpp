@@ -53,7 +53,7 @@ TEST_F(DriverEvents, HaveTheLowestFreeIdFromOneOn) {
   EXPECT_EQ(destroy(1), 0);
   EXPECT_EQ(create(), 1U);
   EXPECT_EQ(create(), 3U);
-  EXPECT_EQ(create(false, uapi::KFD_IOC_EVENT_HW_EXCEPTION), 0x80000000U);
+  EXPECT_EQ(create(false, uapi::KFD_IOC_EVENT_HW_EXCEPTION), 0x40000000U);
 }
 
 TEST_F(DriverEvents, AreLimited) {

@@ -192,6 +192,7 @@ TEST_F(DriverCriu, PausesAndUnpausesTheWholeProcess) {
   EXPECT_EQ(answer_.pid, static_cast<std::uint32_t>(app));
   EXPECT_EQ(answer_.num_devices, 1U);
   EXPECT_EQ(answer_.num_objects, 3U);
+  EXPECT_EQ(answer_.num_bos, 9U) << "three of each queue";
   EXPECT_EQ(cycles(), 1);
   b.run_for(1s);
   EXPECT_EQ(completed(), 0);

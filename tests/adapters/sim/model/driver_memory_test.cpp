@@ -28,11 +28,11 @@ class DriverMemory : public testing::Test {
   void SetUp() override {
     for (const pid_t pid : {app, other}) {
       b.open(pid);
-      ASSERT_EQ(acquire_vm(pid), 0);
+      b.acquire(pid);
     }
   }
-  int acquire_vm(pid_t pid, std::uint32_t gpu = 51110) {
-    uapi::kfd_ioctl_acquire_vm_args args{.drm_fd = 3, .gpu_id = gpu};
+  int acquire_vm(pid_t pid, int fd, std::uint32_t gpu = 51110) {
+    uapi::kfd_ioctl_acquire_vm_args args{.drm_fd = static_cast<std::uint32_t>(fd), .gpu_id = gpu};
     return b.call(pid, uapi::AMDKFD_IOC_ACQUIRE_VM, args);
   }
   struct allocation {
@@ -51,10 +51,7 @@ class DriverMemory : public testing::Test {
     const int result = b.call(pid, uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, args);
     return {result, args.handle, args.mmap_offset};
   }
-  int free(std::uint64_t handle, pid_t pid = app) {
-    uapi::kfd_ioctl_free_memory_of_gpu_args args{.handle = handle};
-    return b.call(pid, uapi::AMDKFD_IOC_FREE_MEMORY_OF_GPU, args);
-  }
+  int free(std::uint64_t handle, pid_t pid = app) { return b.free_memory(pid, handle); }
   struct mapping {
     int result = 0;
     std::uint32_t done = 0;
@@ -95,6 +92,32 @@ class DriverMemory : public testing::Test {
   }
   driver_bench b{small_gpus()};
 };
+
+TEST_F(DriverMemory, BelongsToTheAddressSpaceOfARenderNode) {
+  constexpr int render = 40, second = 41, file = 42;
+  const auto opened = b.machine.open_file_of(scheduler, render);
+  opened->render_node = true;
+  b.machine.open_file_of(scheduler, second)->render_node = true;
+  b.machine.open_file_of(scheduler, file);
+  b.open(scheduler);
+  const auto before = b.machine.render_nodes_taken();
+  EXPECT_EQ(acquire_vm(scheduler, 77), -EINVAL) << "no such descriptor";
+  EXPECT_EQ(acquire_vm(scheduler, file), -EINVAL) << "not a render node";
+  EXPECT_EQ(acquire_vm(scheduler, render, 7), -EINVAL) << "no such GPU";
+  EXPECT_EQ(b.machine.render_nodes_taken(), before);
+  EXPECT_EQ(acquire_vm(scheduler, render), 0);
+  EXPECT_EQ(acquire_vm(scheduler, render), 0) << "again changes nothing";
+  EXPECT_EQ(acquire_vm(scheduler, second), -EBUSY) << "it has one already";
+  b.machine.share_file(app, render, opened);
+  EXPECT_EQ(acquire_vm(app, render, 51111), -EINVAL) << "it serves another process";
+  EXPECT_EQ(b.machine.render_nodes_taken(), before + 1);
+  EXPECT_EQ(b.machine.taken(), 0U);
+  b.machine.exit(scheduler);
+  b.sim->reap();
+  b.run_for(1s);
+  EXPECT_EQ(b.machine.render_nodes_taken(), before);
+  EXPECT_EQ(acquire_vm(app, render, 51111), 0) << "no process uses it any more";
+}
 
 TEST_F(DriverMemory, CountsDeviceMemoryInWholePagesForProcessAndGpu) {
   const auto first = allocate(10 * mib + 1, vram);
@@ -141,16 +164,42 @@ TEST_F(DriverMemory, RefusesWhatNoDriverGives) {
 }
 
 TEST_F(DriverMemory, FreesNothingThatIsMapped) {
-  ASSERT_EQ(acquire_vm(app, 51111), 0);
-  const auto buffer = allocate(mib, vram);
+  b.acquire(app, 1);
+  const auto buffer = allocate(mib, gtt);
   ASSERT_EQ(map(buffer.handle, {51110, 51111}), (mapping{0, 2}));
   EXPECT_EQ(map(buffer.handle, {51110}), (mapping{0, 1})) << "again changes nothing";
   EXPECT_EQ(free(buffer.handle), -EBUSY);
   EXPECT_EQ(unmap(buffer.handle, {51110}), (mapping{0, 1}));
   EXPECT_EQ(free(buffer.handle), -EBUSY);
-  EXPECT_EQ(unmap(buffer.handle, {51110, 51111}), (mapping{0, 2}));
+  EXPECT_EQ(unmap(buffer.handle, {51110, 51111}), (mapping{-EINVAL, 0})) << "not mapped there";
+  EXPECT_EQ(unmap(buffer.handle, {51111}), (mapping{0, 1}));
   EXPECT_EQ(free(buffer.handle), 0);
   EXPECT_EQ(free(buffer.handle), -EINVAL);
+}
+
+TEST_F(DriverMemory, MapsOneBufferToAnAddressOfAGpu) {
+  const auto first = allocate(mib, gtt);
+  const auto second = allocate(mib, gtt);
+  EXPECT_EQ(map(first.handle, {51110}), (mapping{0, 1}));
+  EXPECT_EQ(map(second.handle, {51110}), (mapping{-EINVAL, 0}));
+  EXPECT_EQ(unmap(first.handle, {51110}), (mapping{0, 1}));
+  EXPECT_EQ(map(second.handle, {51110}), (mapping{0, 1}));
+}
+
+TEST(DriverHive, MapsDeviceMemoryToOtherGpusOfItsHiveOnly) {
+  for (const auto hive : {0U, 7U}) {
+    auto node = small_gpus();
+    for (auto& each : node.gpus) each.hive_id = hive;
+    driver_bench b{node};
+    b.open(app);
+    b.acquire(app, 1);
+    const auto handle = b.map_memory(app, 0, scratch, mib, vram);
+    b.machine.memory(app).put(scratch, std::array<std::uint32_t, 2>{51110, 51111});
+    uapi::kfd_ioctl_map_memory_to_gpu_args args{
+        .handle = handle, .device_ids_array_ptr = scratch, .n_devices = 2, .n_success = 0};
+    EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU, args), hive == 0 ? -EINVAL : 0);
+    EXPECT_EQ(args.n_success, hive == 0 ? 1U : 2U);
+  }
 }
 
 TEST_F(DriverMemory, SaysHowFarItCameWithMapping) {
@@ -160,7 +209,9 @@ TEST_F(DriverMemory, SaysHowFarItCameWithMapping) {
   EXPECT_EQ(map(buffer.handle, {51110, 51111}), (mapping{-ENODEV, 1})) << "no VM acquired there";
   EXPECT_EQ(map(buffer.handle, {51110}, 2).result, -EINVAL);
   EXPECT_EQ(map(buffer.handle, {}).result, -EINVAL);
-  EXPECT_EQ(map(buffer.handle + 1, {51110}).result, -EINVAL);
+  EXPECT_EQ(map(buffer.handle + 1, {51110}), (mapping{-ENOMEM, 0})) << "no such buffer";
+  EXPECT_EQ(unmap(buffer.handle + 1, {51110}), (mapping{-ENOMEM, 0}));
+  EXPECT_EQ(map(77ULL << 32U, {51110}), (mapping{-EINVAL, 0})) << "no such GPU";
   uapi::kfd_ioctl_map_memory_to_gpu_args args{
       .handle = buffer.handle, .device_ids_array_ptr = 0x10, .n_devices = 1, .n_success = 0};
   EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU, args), -EFAULT);
@@ -207,11 +258,12 @@ TEST_F(DriverMemory, TakesNoEventPageAfterTheFirstSignal) {
 // FUSE can map what lies below 2^63, all who map one offset get one page, and libhsakmt takes the
 // low 32 bits of the first doorbell for its place in the page.
 TEST_F(DriverMemory, HasAnOffsetForEveryPageThatCanBeMapped) {
-  ASSERT_EQ(acquire_vm(app, 51111), 0);
+  b.acquire(app, 1);
   std::set<std::uint64_t> pages;
   for (const pid_t pid : {app, other}) {
     for (std::uint32_t gpu = 0; gpu < 2; ++gpu) {
       auto args = b.queue_args(gpu, gpu);
+      b.map_area(pid, gpu, gpu);
       ASSERT_EQ(b.call(pid, uapi::AMDKFD_IOC_CREATE_QUEUE, args), 0);
       EXPECT_EQ(args.doorbell_offset & 0xffffffffU, args.queue_id * 8);
       pages.insert(args.doorbell_offset >> 32U);
@@ -247,6 +299,20 @@ TEST_F(DriverMemory, AnswersARuntimesSettingsForGpusThatExist) {
   tiles.gpu_id = 51110;
   EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_TILE_CONFIG, tiles), 0);
   EXPECT_NE(tiles.gb_addr_config, 0U);
+}
+
+TEST_F(DriverMemory, TakesARuntimesSettingsForAGpuWithAnAddressSpaceOnly) {
+  uapi::kfd_ioctl_set_memory_policy_args policy{};
+  policy.gpu_id = 51111;
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SET_MEMORY_POLICY, policy), -ESRCH);
+  uapi::kfd_ioctl_set_scratch_backing_va_args backing{.va_addr = 1, .gpu_id = 51111, .pad = 0};
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SET_SCRATCH_BACKING_VA, backing), -ENODEV);
+  uapi::kfd_ioctl_set_trap_handler_args handler{
+      .tba_addr = 0x1000, .tma_addr = 0x2000, .gpu_id = 51111, .pad = 0};
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_SET_TRAP_HANDLER, handler), -ESRCH);
+  uapi::kfd_ioctl_get_tile_config_args tiles{};
+  tiles.gpu_id = 51111;
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_TILE_CONFIG, tiles), 0);
 }
 
 TEST_F(DriverMemory, HasNoSharedVirtualMemory) {

@@ -162,5 +162,18 @@ TEST(DriverMesOversubscribed, GoesOnRotatingWhileCommandsComeAndGo) {
   EXPECT_EQ(b.process_stat(app, "kernels_started"), 5);
 }
 
+// MES reads the write pointer by an address of its own, and the driver pins the page for it.
+TEST_F(DriverMes, TakesNoWritePointerInMemoryOfTheProcess) {
+  constexpr std::uint64_t pointers = 0x7f0000000000;
+  auto args = b.queue_args(3);
+  args.write_pointer_address = pointers;
+  b.map_area(app, 3);
+  const auto handle = b.map_memory(app, 0, pointers, 0x1000, uapi::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR);
+  EXPECT_EQ(b.create_queue(app, args), -EPERM);
+  EXPECT_EQ(b.unmap_memory(app, 0, handle), 0) << "the failed call kept nothing";
+  args.write_pointer_address = b.queue_args(3).write_pointer_address;
+  EXPECT_EQ(b.create_queue(app, args), 3);
+}
+
 }  // namespace
 }  // namespace sluice::sim::test::driver_mes_test

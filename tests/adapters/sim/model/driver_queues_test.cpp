@@ -81,6 +81,81 @@ TEST_F(DriverQueues, CreateChecksItsArguments) {
   EXPECT_TRUE(b.sim->queues_of(app).empty());
 }
 
+TEST_F(DriverQueues, CreateNeedsAnAddressSpaceOfTheGpu) {
+  auto args = b.queue_args(0);
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_CREATE_QUEUE, args), -ESRCH);
+  b.acquire(app);
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_CREATE_QUEUE, args), -EINVAL) << "nothing is mapped";
+}
+
+TEST_F(DriverQueues, CreateNeedsEveryBufferMappedInItsSize) {
+  constexpr std::uint64_t eop = queue_area + ring_bytes + 0x1000;
+  b.map_memory(app, 0, eop, 0x1000);
+  const std::vector<bad_create> cases{
+      {"read pointer", [](auto& a) { a.read_pointer_address = scratch; }, -EINVAL},
+      {"ring not mapped", [](auto& a) { a.ring_base_address += queue_stride; }, -EINVAL},
+      {"ring too small", [](auto& a) { a.ring_size *= 2; }, -EINVAL},
+      {"ring too large", [](auto& a) { a.ring_size /= 2; }, -EINVAL},
+      {"end of pipe", [](auto& a) { a.eop_buffer_address = scratch; }, -EINVAL},
+      {"end of pipe too small", [](auto& a) { a.eop_buffer_size = 0x800; }, -EINVAL},
+      {"end of pipe too large", [](auto& a) { a.eop_buffer_size = 0x2000; }, -EINVAL},
+      {"save area", [](auto& a) { a.ctx_save_restore_address += 0x1000; }, -EINVAL},
+      {"save area too small", [](auto& a) { a.ctx_save_restore_size -= 0x1000; }, -EINVAL},
+      {"save area too large", [](auto& a) { a.ctx_save_restore_size += 0x1000; }, -EINVAL},
+      {"control stack", [](auto& a) { a.ctl_stack_size += 8; }, -EINVAL},
+      {"a ring of less than a page", [](auto& a) { a.ring_size = 512; }, 0},
+      {"no end of pipe", [](auto& a) { a.eop_buffer_address = 0; }, 1},
+      {"SDMA needs no save area",
+       [](auto& a) {
+         a.queue_type = uapi::KFD_IOC_QUEUE_TYPE_SDMA;
+         a.ctx_save_restore_size = 0;
+       },
+       2},
+  };
+  for (const auto& each : cases) {
+    auto args = b.queue_args(0);
+    args.eop_buffer_address = eop;
+    args.eop_buffer_size = 0x1000;
+    each.change(args);
+    EXPECT_EQ(b.create_queue(app, args), each.expected) << each.what;
+  }
+}
+
+TEST_F(DriverQueues, AskForNoBuffersBeforeAbi17) {
+  auto node = default_profile();
+  node.abi_minor = 16;
+  driver_bench old{node};
+  old.open(app);
+  auto args = old.queue_args(0);
+  EXPECT_EQ(old.call(app, uapi::AMDKFD_IOC_CREATE_QUEUE, args), -ESRCH);
+  old.acquire(app);
+  EXPECT_EQ(old.call(app, uapi::AMDKFD_IOC_CREATE_QUEUE, args), 0);
+}
+
+TEST_F(DriverQueues, KeepTheirBuffersMapped) {
+  constexpr std::uint64_t first = 0x7f0000000000, second = 0x7f0000100000;
+  const auto from = b.map_memory(app, 0, first, ring_bytes);
+  const auto to = b.map_memory(app, 0, second, ring_bytes);
+  auto args = b.queue_args(0);
+  args.ring_base_address = first;
+  ASSERT_EQ(b.create_queue(app, args), 0);
+  args.ctl_stack_size = 0;
+  EXPECT_EQ(b.create_queue(app, args), -EINVAL) << "which keeps nothing";
+  EXPECT_EQ(b.unmap_memory(app, 0, from), -EBUSY);
+  EXPECT_EQ(b.free_memory(app, from), -EBUSY);
+  uapi::kfd_ioctl_update_queue_args update{.ring_base_address = second,
+                                           .queue_id = 0,
+                                           .ring_size = ring_bytes,
+                                           .queue_percentage = 100,
+                                           .queue_priority = 7};
+  ASSERT_EQ(b.call(app, uapi::AMDKFD_IOC_UPDATE_QUEUE, update), 0);
+  EXPECT_EQ(b.unmap_memory(app, 0, from), 0);
+  EXPECT_EQ(b.free_memory(app, from), 0);
+  EXPECT_EQ(b.unmap_memory(app, 0, to), -EBUSY);
+  ASSERT_EQ(b.destroy_queue(app, 0), 0);
+  EXPECT_EQ(b.unmap_memory(app, 0, to), 0);
+}
+
 TEST_F(DriverQueues, AreLimitedPerProcessAndGpu) {
   for (int i = 0; i < 255; ++i) ASSERT_EQ(b.create_queue(app, 0), i);
   EXPECT_EQ(b.create_queue(app, 0), -ENOSPC);
@@ -141,6 +216,8 @@ TEST_F(DriverQueues, UpdateToAnotherRingGoesOnAtTheReadIndex) {
                                          .ring_size = ring_bytes,
                                          .queue_percentage = 100,
                                          .queue_priority = 7};
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_UPDATE_QUEUE, args), -EFAULT) << "not mapped";
+  b.map_area(app, 1);
   EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_UPDATE_QUEUE, args), 0);
   b.run_for(1s);
   EXPECT_EQ(b.process_stat(app, "kernels_completed"), 2);
@@ -197,6 +274,7 @@ TEST_F(DriverQueues, AreRemovedWhenTheirProcessExits) {
 }
 
 TEST_F(DriverQueues, SurviveTheirProcessDyingInTheMiddleOfACreate) {
+  b.map_area(app, 0);
   const auto pending = b.begin(app, uapi::AMDKFD_IOC_CREATE_QUEUE, b.queue_args(0));
   b.run_for(200us);
   b.machine.exit(app);

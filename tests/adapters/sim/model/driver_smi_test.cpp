@@ -149,8 +149,7 @@ TEST_F(DriverSmi, AnnouncesAProcessOncePerGpuAndItsEnd) {
   const auto second = client(scheduler, start_bit | end_bit, 7);
   ASSERT_EQ(b.create_queue(app, 0), 0);
   ASSERT_EQ(b.create_queue(app, 1), 1);
-  uapi::kfd_ioctl_acquire_vm_args vm{.drm_fd = 3, .gpu_id = 51110};
-  ASSERT_EQ(b.call(app, uapi::AMDKFD_IOC_ACQUIRE_VM, vm), 0);
+  b.acquire(app);
   EXPECT_EQ(read(first), "c 64 task100\n");
   EXPECT_EQ(read(second), nothing);
   b.machine.exit(app);

@@ -257,6 +257,7 @@ TEST_F(DriverSuspend, TwoTargetsOnOneGpuAreServedOneAfterTheOther) {
 TEST_F(DriverSuspend, WritesWhereTheContextWasSaved) {
   auto& memory = b.machine.memory(app);
   const auto area = b.queue_args(0).ctx_save_restore_address;
+  const auto stack = b.queue_args(0).ctl_stack_size;
   uapi::kfd_context_save_area_header header{};
   header.debug_offset = 0x1234;
   header.err_payload_addr = 0x5678;
@@ -266,15 +267,15 @@ TEST_F(DriverSuspend, WritesWhereTheContextWasSaved) {
   ASSERT_EQ(b.suspend({0}).result, 1);
   header = memory.get<uapi::kfd_context_save_area_header>(area);
   EXPECT_EQ(header.wave_state.control_stack_size, 8U * 8);
-  EXPECT_EQ(header.wave_state.control_stack_offset, 0x1000U - 64);
+  EXPECT_EQ(header.wave_state.control_stack_offset, stack - 64);
   EXPECT_EQ(header.wave_state.wave_state_size, 8U * 1024);
-  EXPECT_EQ(header.wave_state.wave_state_offset, 0x1000U + 8 * 1024);
+  EXPECT_EQ(header.wave_state.wave_state_offset, stack + 8 * 1024);
   EXPECT_EQ(header.debug_offset, 0x1234U) << "only the first 16 bytes are the driver's";
   EXPECT_EQ(header.err_payload_addr, 0x5678U);
   // An idle queue of the target gets its header, too.
   const auto idle =
       memory.get<uapi::kfd_context_save_area_header>(b.queue_args(1).ctx_save_restore_address);
-  EXPECT_EQ(idle.wave_state.control_stack_offset, 0x1000U);
+  EXPECT_EQ(idle.wave_state.control_stack_offset, stack);
   EXPECT_EQ(idle.wave_state.control_stack_size, 0U);
 }
 
@@ -292,7 +293,7 @@ TEST_F(DriverSuspend, TellsTheOwnerOfASuspendedQueueWhereItsContextIs) {
   args.ctl_stack_address = 0x10;
   EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE, args), -EFAULT);
   args.queue_id = 99;
-  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE, args), -EINVAL);
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE, args), -EFAULT);
 }
 
 TEST_F(DriverSuspend, SdmaQueuesAreSuspendedLikeAnyOther) {

@@ -108,6 +108,7 @@ class fake_os final : public os {
   struct open_file {
     std::string bytes;  ///< Written by the driver.
     std::function<void()> rung;
+    bool render_node = false;
   };
 
   fake_memory& start(pid_t pid) {
@@ -145,7 +146,15 @@ class fake_os final : public os {
     if (!slot) slot = std::make_shared<open_file>();
     return slot;
   }
-  std::size_t taken() const { return ours_.size(); }  ///< Duplicates the driver holds.
+  void share_file(pid_t pid, int fd, std::shared_ptr<open_file> file) {
+    processes_.at(pid).descriptors[fd] = std::move(file);
+  }
+  /// Duplicates that the driver holds: of render nodes, and of all other files.
+  std::size_t render_nodes_taken() const {
+    return static_cast<std::size_t>(std::count_if(
+        ours_.begin(), ours_.end(), [](const auto& each) { return each.second->render_node; }));
+  }
+  std::size_t taken() const { return ours_.size() - render_nodes_taken(); }
 
   pid_t leader_of(pid_t tid) override {
     for (const auto& [pid, process] : processes_) {
@@ -196,6 +205,8 @@ class fake_os final : public os {
   void close_fd(int fd) override {
     if (ours_.erase(fd) == 0) std::abort();
   }
+  bool same_file(int one, int other) override { return ours_.at(one) == ours_.at(other); }
+  bool is_render_node(int fd) override { return ours_.at(fd)->render_node; }
   void write_byte(int fd, char byte) override { ours_.at(fd)->bytes += byte; }
   void watch_doorbell(int fd, std::function<void()> rung) override {
     ours_.at(fd)->rung = std::move(rung);

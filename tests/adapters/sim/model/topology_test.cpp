@@ -72,6 +72,8 @@ TEST(Topology, ListsAGpusPropertiesInTheDriversOrder) {
                                           "num_sdma_xgmi_engines",
                                           "num_sdma_queues_per_engine",
                                           "num_cp_queues",
+                                          "cwsr_size",
+                                          "ctl_stack_size",
                                           "max_engine_clk_fcompute",
                                           "local_mem_size",
                                           "fw_version",
@@ -83,10 +85,10 @@ TEST(Topology, ListsAGpusPropertiesInTheDriversOrder) {
                                           "max_engine_clk_ccompute"};
   EXPECT_EQ(keys, expected);
   EXPECT_EQ(nodes[1].properties.substr(0, 38), "cpu_cores_count 0\nsimd_count 1216\nmem_");
-  // A CPU shows the same up to num_cp_queues, and its clock.
+  // A CPU shows the same up to ctl_stack_size, and its clock.
   keys.clear();
   for (const auto& [key, value] : parse(nodes[0].properties)) keys.push_back(key);
-  auto of_a_cpu = std::vector<std::string>(expected.begin(), expected.begin() + 28);
+  auto of_a_cpu = std::vector<std::string>(expected.begin(), expected.begin() + 30);
   of_a_cpu.emplace_back("max_engine_clk_ccompute");
   EXPECT_EQ(keys, of_a_cpu);
 }
