@@ -60,12 +60,13 @@ class lane::call_scope {
 };
 
 lane::lane(const device& node, const lanes_options& options, batch_commands& commands,
-           const owner_bell& owner, bool by_process, unique_fd wake, process_id target, pid_t pid,
-           std::uint64_t start_time)
+           const owner_bell& owner, const std::vector<render_node>& render_nodes, bool by_process,
+           unique_fd wake, process_id target, pid_t pid, std::uint64_t start_time)
     : node_(node),
       options_(options),
       commands_(commands),
       owner_(owner),
+      render_nodes_(render_nodes),
       by_process_(by_process),
       wake_(std::move(wake)),
       target_(target),
@@ -248,6 +249,7 @@ void lane::follow(std::unique_ptr<tracee> target) {
 }
 
 void lane::lose_address_space() {
+  has_address_spaces_ = false;
   if (!session_) return;
   // The driver may have it open, too.
   if (session_->event_fd() >= 0)
@@ -261,6 +263,16 @@ void lane::lose_address_space() {
   if (!holds_->held.any()) return;
   const call_scope inside{*this};
   commands_.map_all(*holds_);
+}
+
+/// As sysfs lists them.
+bool lane::has_queues() const {
+  bool any = false;
+  if (!render_nodes_.empty())
+    (void)for_each_numbered_entry<std::uint32_t>(
+        options_.sysfs + "/proc/" + std::to_string(pid_) + "/queues",
+        [&any](std::uint32_t) { any = true; });
+  return any;
 }
 
 bool lane::is_admitted() const { return !options_.admits || options_.admits(pid_, start_time_); }
@@ -339,6 +351,13 @@ bool lane::open_session() {
            std::to_string(pid_) + "'");
     if (state_ == state::unanswered)
       say_attached(error == errc::busy ? error_code{errc::not_managed} : error);
+    return false;
+  }
+  // One without queues may still be opening its GPUs.
+  if (!pauses() && has_queues() && !has_address_spaces()) {
+    const call_scope inside{*this};
+    (void)(*opened)->close();  // Nothing is suspended yet.
+    if (state_ == state::unanswered) say_attached(errc::not_managed);
     return false;
   }
   session_ = std::move(*opened);
@@ -428,12 +447,28 @@ void lane::close_session() {
 /// \return false when the session is over, or has to be, and the target lives on: somebody else has
 /// disabled it, or the driver refused to resume.
 bool lane::perform() {
+  if (slot_.kind == command_kind::suspend && !pauses() && !has_address_spaces()) {
+    (void)answer_batch(false);
+    return false;
+  }
   if (const int refused = answer_batch(true); refused != 0) return explain_refused_resume(refused);
   if (!look_again_) return true;
   // New or deleted: the list of queues tells, and makes a new one suspendable.
   const call_scope inside{*this};
   const auto read = session_->refresh();
   return goes_on(read);
+}
+
+/// Whether a suspend is safe (render_nodes.hpp); says it once where it is not.
+bool lane::has_address_spaces() {
+  if (has_address_spaces_) return true;
+  const auto missing = gpu_without_render_node(pid_, render_nodes_);
+  if (!missing) return has_address_spaces_ = true;
+  say_("cannot manage process " + std::to_string(pid_) + " (" + command_of(pid_) +
+       "): it has not opened the render node of GPU " +
+       std::to_string(static_cast<std::uint32_t>(*missing)) +
+       "; a suspend crashes some drivers unless the process has an address space on every GPU");
+  return false;
 }
 
 /// The driver refused a resume as a whole, so that queues may be suspended that should run.

@@ -4,6 +4,7 @@
 
 #include "batch_lane.hpp"
 #include "owner_bell.hpp"
+#include "render_nodes.hpp"
 #include "stop_bell.hpp"
 #include "target_holds.hpp"
 
@@ -31,8 +32,8 @@ namespace sluice::kfd {
 class lane final : private session_listener {
  public:
   lane(const device& node, const lanes_options& options, batch_commands& commands,
-       const owner_bell& owner, bool by_process, unique_fd wake, process_id target, pid_t pid,
-       std::uint64_t start_time);
+       const owner_bell& owner, const std::vector<render_node>& render_nodes, bool by_process,
+       unique_fd wake, process_id target, pid_t pid, std::uint64_t start_time);
   ~lane();
   lane(const lane&) = delete;
   lane& operator=(const lane&) = delete;
@@ -105,6 +106,8 @@ class lane final : private session_listener {
   void close_session();
   bool perform();
   int answer_batch(bool call);
+  bool has_address_spaces();
+  bool has_queues() const;
   bool explain_refused_resume(int error);
   void wait(std::optional<duration> retry = {});
   tracee::change look_at_target() noexcept;
@@ -120,6 +123,8 @@ class lane final : private session_listener {
   const lanes_options& options_;
   batch_commands& commands_;
   const owner_bell& owner_;
+  const std::vector<render_node>& render_nodes_;  ///< Of a node with several GPUs.
+  bool has_address_spaces_ = false;
   const bool by_process_;  ///< Sessions are this process's, not the tracing thread's.
   const unique_fd wake_;
   unique_fd sources_;  ///< The epoll set of what the thread waits for.

@@ -91,6 +91,8 @@ class lanes::impl {
       : node_(node),
         options_(std::move(options)),
         order_(options_.sysfs.empty() ? std::vector<gpu_id>{} : gpus_in_order(options_.sysfs)),
+        render_nodes_(options_.sysfs.empty() ? std::vector<render_node>{}
+                                             : find_render_nodes(options_.sysfs, node.path())),
         ready_(std::move(ready)),
         commands_(node) {
     if (options_.batch_commands && commands_.offered()) {
@@ -109,8 +111,8 @@ class lanes::impl {
     if (pid == ::getpid()) return errc::not_managed;
     unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!wake) return last_system_error();
-    auto created = std::make_unique<lane>(node_, options_, commands_, bell_, by_process_,
-                                          std::move(wake), target, pid, start_time);
+    auto created = std::make_unique<lane>(node_, options_, commands_, bell_, render_nodes_,
+                                          by_process_, std::move(wake), target, pid, start_time);
     if (const auto started = created->start(); !started) return started.error();
     active_.push_back(std::move(created));
     handed_.reserve(active_.size());
@@ -531,6 +533,7 @@ class lanes::impl {
   const device& node_;
   const lanes_options options_;
   const std::vector<gpu_id> order_;
+  const std::vector<render_node> render_nodes_;
   const unique_fd ready_;
   const owner_bell bell_{ready_.get(), options_.take_reports};
   batch_commands commands_;  // Before the lanes, whose threads use it to their end.

@@ -45,8 +45,9 @@ class offline_target {
   std::uint64_t start_time() const { return kfd::start_time_of(pid()).value_or(0); }
   const family& process() const { return process_; }
 
-  /// Orders: 'o' open, 'q' one more queue, 'd' destroy the newest queue, 'x' exec sleep, 'e' exit
-  /// with status 7. Each is answered by the same letter once done ('r' by the start).
+  /// Orders: 'o' open, 'q' one more queue, 'd' destroy the newest queue, 'c' close the render
+  /// nodes, 'x' exec sleep, 'e' exit with status 7. Each is answered by the same letter once done
+  /// ('r' by the start).
   bool obeys(char order) const {
     process_.tell(order);
     return process_.heard() == order;
@@ -87,6 +88,18 @@ class offline_target {
   struct unmap {
     void operator()(counters* what) const { ::munmap(what, sizeof(counters)); }
   };
+
+  /// The driver keeps the address spaces.
+  static void close_render_nodes(const std::filesystem::path& device) {
+    const auto node = std::filesystem::canonical(device.parent_path() / "dri/renderD128");
+    std::vector<int> open;
+    for (const auto& each : std::filesystem::directory_iterator{"/proc/self/fd"}) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(each.path(), gone) == node)
+        open.push_back(std::stoi(each.path().filename()));
+    }
+    for (const int fd : open) ::close(fd);
+  }
 
   static void* map() {
     void* const memory = ::mmap(nullptr, sizeof(counters), PROT_READ | PROT_WRITE,
@@ -136,6 +149,7 @@ class offline_target {
           if (!queues.back()->destroy()) return 8;
           queues.pop_back();
         }
+        if (letter == 'c') close_render_nodes(where.device);
         if (letter == 'e') {
           queues.clear();
           client.reset();

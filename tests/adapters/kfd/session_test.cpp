@@ -480,6 +480,45 @@ TEST_F(SlowLanes, AnswerABatchBeforeTheySayThatTheTargetIsGone) {
   EXPECT_EQ(lanes_->submit(batch{}).error(), errc::unknown_target);
 }
 
+// A suspend of such a target crashes some drivers (adapters/kfd/kernel/README.md).
+TEST(LanesOnTwoGpus, DoNotSuspendATargetWithoutAnAddressSpaceOnEach) {
+  const test::simulated_device device{{.gpus = 2}};
+  backend_loop loop{make_in_process_backend({.roots = device.roots(), .owner_lock = ""})};
+  ASSERT_TRUE(loop.start());
+
+  // Before the attach: it is refused.
+  const offline_target closed{device.roots()};
+  ASSERT_TRUE(closed.says('r'));
+  ASSERT_TRUE(closed.obeys('c'));
+  ASSERT_TRUE(loop->attach(process_id{1}, closed.pid(), closed.start_time()));
+  ASSERT_TRUE(loop.until([&] { return loop.attachments.contains(process_id{1}); }));
+  EXPECT_EQ(loop.attachments[process_id{1}], errc::not_managed);
+
+  // While it had no queue, nothing was to be seen: the first suspend is not performed.
+  const offline_target later{device.roots(), {.queues = 0}};
+  ASSERT_TRUE(later.says('r'));
+  ASSERT_TRUE(loop->attach(process_id{2}, later.pid(), later.start_time()));
+  ASSERT_TRUE(loop.until([&] { return loop.attachments.contains(process_id{2}); }));
+  ASSERT_EQ(loop.attachments[process_id{2}], error_code{});
+  ASSERT_TRUE(later.obeys('q'));
+  ASSERT_TRUE(later.obeys('c'));
+  ASSERT_TRUE(loop.until([&] { return !loop.queues[process_id{2}].empty(); }));
+  const auto refused = loop.suspend(process_id{2}, {0});
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->outcomes[0], outcome::failed);
+  EXPECT_EQ(refused->driver_errno, ECANCELED);
+  EXPECT_TRUE(loop.until([&] { return loop.detachments.contains(process_id{2}); }));
+
+  // With all of them it is managed.
+  const offline_target whole{device.roots()};
+  ASSERT_TRUE(whole.says('r'));
+  ASSERT_TRUE(loop->attach(process_id{3}, whole.pid(), whole.start_time()));
+  ASSERT_TRUE(loop.until([&] { return !loop.queues[process_id{3}].empty(); }));
+  const auto done = loop.suspend(process_id{3}, {0});
+  ASSERT_TRUE(done.has_value());
+  EXPECT_EQ(done->outcomes[0], outcome::done);
+}
+
 // The driver's call for the second GPU's target waits at the first GPU while that is preempted, so
 // whoever is handed over first must not go first. A busy machine may upset it now and then.
 TEST(LanesOnTwoGpus, PreemptThemAtTheSameTime) {

@@ -1,0 +1,39 @@
+#pragma once
+/// \file
+/// Which GPUs a process has an address space on, as far as it can be seen from outside.
+///
+/// SUSPEND_QUEUES of some drivers (Linux 6.12.117 is one) flushes the TLB of every GPU that comes
+/// behind one on which it suspended a queue, and follows a null pointer where the process has no
+/// address space: suspend_queues(), kfd_flush_tlb(). A process that never called ACQUIRE_VM for a
+/// GPU of the node must therefore not be suspended. ROCm's runtime calls it for every GPU.
+
+#include <sys/types.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sluice/ids.hpp"
+
+namespace sluice::kfd {
+
+/// The DRM node of a GPU, whose address space a process gives the driver (ACQUIRE_VM).
+struct render_node {
+  gpu_id gpu{};
+  dev_t number = 0;
+};
+
+/// The node's, in no order. Empty where fewer than two GPUs are in the topology: nothing is missing
+/// there.
+/// \param device path of the driver's device; its directory has `dri`.
+std::vector<render_node> find_render_nodes(const std::string& sysfs, const std::string& device);
+
+/// The driver keeps an address space whose descriptor the process closed, so that this can blame a
+/// process that has all: one that uses the driver without ROCm's runtime.
+/// \return the first GPU whose render node the process has not open; nothing: it has all of them,
+/// or
+///         its descriptors cannot be read.
+std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const render_node> nodes);
+
+}  // namespace sluice::kfd
