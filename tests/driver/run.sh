@@ -9,6 +9,7 @@
 #   --lockdep       A kernel that checks its locks.
 #   --kasan         A kernel that checks its memory accesses.
 #   --set NAME=VALUE  A parameter of the devices, such as unmap_us=500. See README.md.
+#   --patch FILE    Apply this to the kernel source.
 #   --source DIR    Build the kernel source in DIR instead of Debian's. DIR stays as it is.
 #   --source latest Build the newest source of this series that Debian has.
 # What the kernel complains about while COMMAND runs is an error, with exit code 125. Exit code 77: not in CI, and the
@@ -27,6 +28,7 @@ fail() { echo "run.sh: $1" >&2; exit "${2-125}"; }
 devices=942
 memory=1G
 source=
+patch=
 checks=
 settings=()
 while [ $# -gt 0 ]; do
@@ -34,9 +36,10 @@ while [ $# -gt 0 ]; do
     --device) devices=${2-}; shift ;;
     --memory) memory=${2-}; shift ;;
     --set) settings+=("sluice.${2-}"); shift ;;
+    --patch) patch=$(realpath "${2-}") || exit 2; shift ;;
     --lockdep | --kasan) checks+=" ${1#--}" ;;
     --source) source=${2-}; shift ;;
-    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "$here/run.sh"; exit 0 ;;
+    -h | --help) sed -n '2,18s/^# \{0,1\}//p' "$here/run.sh"; exit 0 ;;
     -*) sed -n '2s/^# //p' "$here/run.sh" >&2; exit 2 ;;
     *) break ;;
   esac
@@ -100,6 +103,12 @@ build_kernel() {
     cp "$here/kernel.patch" "$cache/kernel.patch"
   fi
   get_source
+  if [ -n "$patch" ]; then
+    each=$tree-$(cksum <"$patch" | cut -d' ' -f1)
+    # Files that the patch changes become new ones; all others are shared.
+    [ -d "$each" ] || { cp -al "$tree" "$each.new" && patch -s -d "$each.new" -p1 <"$patch" && mv "$each.new" "$each"; }
+    tree=$each
+  fi
   objects=$cache/linux-$(basename "$tree")${checks// /-}
   kernel=$objects/linux
   mkdir -p "$objects" "$tree/drivers/gpu/drm/amd/sluice"
@@ -110,7 +119,8 @@ build_kernel() {
   if ! cksum "${parts[@]}" | cmp -s - "$objects/built"; then
     rm -f "$objects/built"
     for each in "$here"/shim/*; do
-      cmp -s "$each" "$tree/drivers/gpu/drm/amd/sluice/${each##*/}" || cp "$each" "$tree/drivers/gpu/drm/amd/sluice/"
+      cmp -s "$each" "$tree/drivers/gpu/drm/amd/sluice/${each##*/}" ||
+        cp --remove-destination "$each" "$tree/drivers/gpu/drm/amd/sluice/"
     done
     cat "${parts[@]:$count}" >"$objects/fragment"
     make_kernel allnoconfig KCONFIG_ALLCONFIG="$objects/fragment"

@@ -18,6 +18,9 @@ MODULE_PARM_DESC(devices, "what to create: of 942, 90a, 906 and 1100, with comma
 static int xccs = 1;
 module_param(xccs, int, 0444);
 MODULE_PARM_DESC(xccs, "compute dies of each 942: 1 to 8");
+static int cus = 10;
+module_param(cus, int, 0444);
+MODULE_PARM_DESC(cus, "compute units of each of the four shader arrays: 1 to 10");
 
 struct shim_device *shim_devices[8];
 int shim_device_count;
@@ -137,16 +140,16 @@ static int init_device(struct shim_device *shim, const struct generation *of)
 	gfx->num_xcc_per_xcp = hweight32(gfx->xcc_mask);
 	gfx->config.max_shader_engines = 4;
 	gfx->config.max_sh_per_se = 1;
-	gfx->config.max_cu_per_sh = 10;
+	gfx->config.max_cu_per_sh = cus;
 	gfx->cu_info.simd_per_cu = of->simd_per_cu;
 	gfx->cu_info.max_waves_per_simd = 8;
 	gfx->cu_info.wave_front_size = of->wave_front_size;
 	gfx->cu_info.max_scratch_slots_per_cu = 32;
 	gfx->cu_info.lds_size = 64;
-	gfx->cu_info.number = 40 * hweight32(gfx->xcc_mask);
+	gfx->cu_info.number = 4 * cus * hweight32(gfx->xcc_mask);
 	for (xcc = 0; xcc < hweight32(gfx->xcc_mask); xcc++)
 		for (i = 0; i < 4; i++)
-			gfx->cu_info.bitmap[xcc][i][0] = 0x3ff;
+			gfx->cu_info.bitmap[xcc][i][0] = GENMASK(cus - 1, 0);
 	adev->gds.gws_size = 64;
 	/* as amdgpu_gfx_compute_queue_acquire(): amdgpu keeps the first queue of each of two pipes */
 	set_bit(0, gfx->mec_bitmap[0].queue_bitmap);
@@ -212,6 +215,7 @@ static int __init shim_init(void)
 	int index, err = 0;
 
 	xccs = clamp(xccs, 1, 8);
+	cus = clamp(cus, 1, 10);
 	while (!err && (name = strsep(&list, ","))) {
 		if (shim_device_count == ARRAY_SIZE(found) || !find_generation(name)) {
 			pr_err("sluice: no device '%s'\n", name);
