@@ -77,12 +77,12 @@ with open(path, "w") as file:
     json.dump(commands, file, indent=1)
 END
 
-# An index of its own also lists the untracked files. Left out is what hipcc compiles.
+# An index of its own also lists the untracked files. Left out are kernel code and files for hipcc.
 index=$folder/index
 cp "$(git rev-parse --git-path index)" "$index" &&
   GIT_INDEX_FILE=$index git add --intent-to-add . &&
   GIT_INDEX_FILE=$index git diff --unified=0 --no-ext-diff --no-color --dst-prefix=b/ "$revision" \
-    -- '*.cpp' '*.hpp' '*.c' '*.h' ':!*.hip.cpp' >"$folder/changes.diff" || exit 2
+    -- '*.cpp' '*.hpp' '*.c' '*.h' ':!*.hip.cpp' ':!tests/driver/shim/*' >"$folder/changes.diff" || exit 2
 echo "tidy.sh: $(grep -c '^+++ ' "$folder/changes.diff") files changed since $(git log -1 --format='%h (%s)' "$revision")" >&2
 
 # The folders are for examples/custom_policy, which is built against an installation and so has no command.
