@@ -45,10 +45,12 @@ set +m
 # A closed terminal: what it still prints fails, which ended it by an exception.
 script -qec "exec '$demo' --load long" /dev/null >"$TMPDIR/out" 2>"$TMPDIR/error" </dev/null &
 terminal=$!
-for _ in $(seq 300); do
+pid=
+for _ in $(seq 1000); do
   if grep -q 'online alone' "$TMPDIR/out" && pid=$(pgrep -P "$terminal" -x sluice-demo); then break; fi
   sleep 0.02
 done
+[ -n "$pid" ] || fail "closed terminal: the demo did not reach 'online alone' within 20 s"
 kill -KILL "$terminal"
 wait "$terminal" 2>/dev/null || true
 for _ in $(seq 150); do
@@ -68,14 +70,20 @@ nothing_left "--root made"
 
 "$demo" --root "$TMPDIR/made" --load long --window 2 --drain-limit 100ms >"$TMPDIR/out" 2>"$TMPDIR/error" &
 pid=$!
-for _ in $(seq 300); do
+ready=
+for _ in $(seq 600); do
   # The device, the offline and the online program; none at first, which pgrep calls a failure.
   children=$(pgrep -P "$pid" | tr '\n' ' ') || true
-  if grep -q 'both, scheduled' "$TMPDIR/error" && [ "$(wc -w <<<"$children")" -eq 3 ]; then break; fi
+  # Only the scheduler suspends queues, so the two programs run under it.
+  if grep -q 'both, scheduled' "$TMPDIR/error" && [ "$(wc -w <<<"$children")" -eq 3 ] &&
+    grep -q '"queue_suspends": *[1-9]' "$TMPDIR/made/sim/stats.json"; then
+    ready=yes
+    break
+  fi
   kill -0 "$pid" || fail "it ended before it could be interrupted"
   sleep 0.1
 done
-sleep 1
+[ -n "$ready" ] || fail "within 60 s the scheduler did not suspend the offline program"
 began=$SECONDS
 kill -INT "$pid"
 code=0
