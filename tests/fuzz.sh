@@ -27,7 +27,9 @@ while [ $# -gt 0 ]; do
 done
 set -- "${names[@]}"
 [[ $seconds =~ ^[0-9]+$ ]] || { echo "fuzz.sh: invalid --seconds '$seconds': expected whole seconds" >&2; exit 2; }
-[[ $seed =~ ^[0-9]{1,9}$ ]] || { echo "fuzz.sh: invalid seed '$seed': expected 1 to 9 digits" >&2; exit 2; }
+# All seeds that a random test prints, except 0, for which libFuzzer draws a seed.
+[[ $seed =~ ^[1-9][0-9]{0,9}$ ]] && [ "$seed" -le 4294967295 ] ||
+  { echo "fuzz.sh: invalid seed '$seed': expected 1 to 4294967295" >&2; exit 2; }
 for name; do
   [ -f "tests/fuzz/$name.cpp" ] || { echo "fuzz.sh: unknown target '$name'; available: the names of tests/fuzz/*.cpp" >&2; exit 2; }
 done
