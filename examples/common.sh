@@ -5,17 +5,17 @@
 sluice_build_packages=(
   cmake ninja-build g++ pkg-config
   libboost1.81-dev liburing-dev libspdlog-dev libfmt-dev libfuse3-dev libcli11-dev
-  libtomlplusplus-dev libsystemd-dev libseccomp-dev libgtest-dev libgmock-dev libbenchmark-dev)
+  libtomlplusplus-dev libsystemd-dev libseccomp-dev libgtest-dev libgmock-dev)
 
 # On top of the above, for unit tests (tests/run.sh --quick): the format check, a compiler cache and a fast linker, and
 # Python for policies written in it.
-sluice_unit_test_packages=(ccache clang-format git lld procps python3 libpython3.11)
+sluice_unit_test_packages=(ccache clang-format git lld python3 libpython3.11)
 
 # On top of these, for all tests: sanitizer builds with clang, valgrind, a load for HTTP servers, Python servers as
-# clients of the scheduler, AMD's own libraries as clients of the simulated device, a model checker, and AMD's
-# compiler (65 MB, 350 MB once installed).
+# clients of the scheduler, AMD's own libraries as clients of the simulated device, a model checker, AMD's compiler
+# (65 MB, 350 MB once installed), a library for benchmarks, and pgrep.
 sluice_test_packages=(
-  clang libclang-rt-dev valgrind wrk
+  clang libclang-rt-dev libbenchmark-dev procps valgrind wrk
   python3-pip python3-prometheus-client python3-starlette python3-uvicorn python3-yaml apparmor doxygen
   libhsakmt-dev rocminfo spin hipcc libamdhip64-dev)
 

@@ -11,7 +11,7 @@ install_missing python3
 # Help and mistakes before anything is built.
 case " $* " in *" -h "* | *" --help "*) exec python3 tests/bench/table.py --help ;; esac
 python3 tests/bench/table.py --check "$@"
-install_missing "${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}"
+install_missing "${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}" libbenchmark-dev
 mkdir -p build
 cmake --preset release >build/bench.configure.log 2>&1 || { cat build/bench.configure.log; exit 1; }
 cmake --build --preset release --target benchmarks
