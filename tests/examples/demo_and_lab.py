@@ -6,13 +6,13 @@ virtual time. p99 of online requests and the offline share must be within 10 %. 
 must be at most that of online work alone plus one suspend, one resume and 5 ms.
 
 What the lab cannot know is how long this machine's hosts and doorbells take. The demo measures that
-(turnaround_mean_us), and --wake-up is told, run by run. Real time has accidents, and one stall of the machine is the
-p99 of a hundred requests: so each figure must agree in one of up to RUNS runs, and where the host saw ends of kernels
-late (p99) by more than the share QUIET of the requests' p99, the tolerance is larger in proportion. What the two do
-differently shows in each run. Runs as root in a mount namespace of its own.
+(turnaround_mean_us), and --wake-up is told, run by run. If the host saw ends of kernels late (p99) by more than the
+share QUIET of the requests' p99, the tolerance is larger in proportion. Above MOST_TOLERANCE, the figure of that run is
+void. Each figure must agree in the first run that decides it, or in the next two: one stall of the machine is the p99
+of a hundred requests. If a figure is void in all RUNS runs, the test is skipped. Runs as root in a mount namespace of
+its own.
 """
 import json
-import math
 import os
 import subprocess
 import sys
@@ -20,10 +20,11 @@ import tempfile
 
 demo, sluice = sys.argv[1:]
 TOLERANCE = 0.10
+MOST_TOLERANCE = 2 * TOLERANCE
 # The p99 of requests is 150 ms alone and scheduled, so the limit is 1 ms; an idle machine is late by 160 to 300 us.
 # Without a scheduler, the p99 is 5 s, and the limit is 33 ms.
 QUIET = 1 / 150
-RUNS = 4
+RUNS = 6
 # 5 ms to suspend and 10 ms to resume (profile mi300x), and 5 ms for everything else.
 PREEMPTION_MS = 5 + 10 + 5
 POLICY = "fixed_timeslice:slice=30ms"
@@ -81,11 +82,15 @@ def compare(folder):
               f"{seen['wake_up_p50_us']:.0f}/{seen['wake_up_p99_us']:.0f} us")
 
 
+def agrees(decided):
+    return 2 * sum(decided) > len(decided)
+
+
 try:  # What else the machine does is no part of the comparison; the device runs so by itself.
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 except PermissionError:
     pass
-missed = {}  # By figure: the least by which it missed its tolerance.
+figures = {}  # By figure: whether it agreed, for each run that decided it, until it agrees.
 with tempfile.TemporaryDirectory() as folder:
     with open(f"{folder}/both.toml", "w") as both:
         both.write(CONFIG)
@@ -95,13 +100,25 @@ with tempfile.TemporaryDirectory() as folder:
             off = real / virtual - 1
             note = "not judged"
             if tolerance is not None:
-                note = f"at most {tolerance:.0%}"
-                missed[figure] = min(missed.get(figure, math.inf), abs(off) - tolerance)
+                decided = figures.setdefault(figure, [])
+                if tolerance > MOST_TOLERANCE:
+                    note = "void: the host was too late"
+                else:
+                    note = f"at most {tolerance:.0%}"
+                    if not agrees(decided):
+                        decided.append(abs(off) <= tolerance)
             print(f"  {figure:48}{real:10.1f} in real time, {virtual:10.1f} in virtual time: {off:+.1%} ({note})")
-        if max(missed.values()) <= 0:
+        if all(map(agrees, figures.values())):
             print("the lab and the device agree")
             sys.exit(0)
-for figure, least in missed.items():
-    if least > 0:
-        print(f"{figure}: off by at least {least:.1%} more than the tolerance in each of {RUNS} runs")
-sys.exit(1)
+        if any(decided.count(False) == 2 for decided in figures.values()):
+            break
+disagree = [figure for figure, decided in figures.items() if decided and not agrees(decided)]
+for figure in disagree:
+    decided = figures[figure]
+    print(f"{figure}: off by more than the tolerance in {decided.count(False)} of {len(decided)} runs that decide")
+if disagree:
+    sys.exit(1)
+void = "; ".join(figure for figure, decided in figures.items() if not decided)
+print(f"skipped: not shown on this machine, because its host saw ends of kernels too late in all {RUNS} runs: {void}")
+sys.exit(77)
