@@ -39,7 +39,7 @@ mkdir -p build/logs
 steps=build/logs/steps.$$
 : >"$steps" || exit 1
 at_exit "rm -f $steps"
-# Of all processors together, in hundredths of a second: what the hypervisor gave to others.
+# Prints the time that the hypervisor gave to other machines, as the sum over all processors, in clock ticks.
 steal() { awk '$1 == "cpu" { print $9 }' /proc/stat; }
 stolen_before=$(steal)
 

@@ -95,7 +95,7 @@ TEST(GapPlan, ReleasesAtOnceWhatCostsNothing) {
 /// No other time would have lost much less over the gaps it was made from. The histogram rounds
 /// them, and how much that may cost is not proven: hence a fixed seed.
 TEST(GapPlan, LosesTheLeast) {
-  std::mt19937_64 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp)
+  std::mt19937_64 random(1);
   for (int round = 0; round < 200; ++round) {
     std::vector<duration> gaps;
     decaying_histogram known(100'000);

@@ -177,7 +177,6 @@ time_point scripted_backend::next_answer() const noexcept {
 result<void> scripted_backend::start(backend_listener& listener) {
   if (start_error_) return start_error_;
   listener_ = &listener;
-  started_ = true;
   in_flight_.reserve(64);
   return {};
 }
@@ -295,7 +294,6 @@ result<void> scripted_backend::submit(const batch& work) {
 }
 
 time_point scripted_backend::tick(time_point now) {
-  ++ticks_;
   return ready_ ? never : now + std::chrono::milliseconds(100);
 }
 

@@ -66,7 +66,7 @@ class scripted_backend : public backend {
   /// The target's session ends by itself.
   void end_session(pid_t pid);
   void lose_gpu(gpu_id gpu);
-  /// Says so; by batch commands it takes reservations from then on.
+  /// Reports the mechanism that acts from now on. reserve() works only with batch commands.
   void act_by(mechanism what, bool fell_back = false);
   /// The answer to the next reserve() for this GPU.
   void script_reservation(gpu_id gpu, error_code error) { reserve_errors_[gpu].push_back(error); }
@@ -74,7 +74,8 @@ class scripted_backend : public backend {
   void refuse_reservation(error_code error) { reserve_refusals_.push_back(error); }
   /// The driver ends a reservation by itself.
   void end_reservation(gpu_id gpu, error_code why);
-  /// The acting side dies: everything runs, nothing in flight is answered.
+  /// Ends the process that acts: all queues run, batches in flight get no answer, and the loss is
+  /// reported.
   void lose();
   void restore();
   /// What start() will return.
@@ -109,9 +110,7 @@ class scripted_backend : public backend {
   const std::vector<std::pair<gpu_id, double>>& reservations() const noexcept {
     return reservations_;
   }
-  bool started() const noexcept { return started_; }
   bool stopped() const noexcept { return stopped_; }
-  std::uint64_t ticks() const noexcept { return ticks_; }
   /// Calls of expect().
   std::uint64_t expectations() const noexcept { return expectations_; }
   /// When the next held-back answer is due, for tests that advance a clock; never when none is.
@@ -180,7 +179,6 @@ class scripted_backend : public backend {
   std::vector<process_id> detaches_;
   std::vector<std::pair<gpu_id, double>> reservations_;
   std::uint64_t submitted_ = 0;
-  std::uint64_t ticks_ = 0;
   std::uint64_t expectations_ = 0;
   std::uint64_t next_ring_ = 0x1000;
   std::size_t misuses_ = 0;
@@ -191,7 +189,6 @@ class scripted_backend : public backend {
   bool hold_attaches_ = false;
   bool keep_batches_ = true;
   bool up_ = true;
-  bool started_ = false;
   bool stopped_ = false;
 };
 
