@@ -6,6 +6,7 @@
 #include "launch.hpp"
 #include "offline_target.hpp"
 #include "refusing_driver.hpp"
+#include "run_delay.hpp"
 #include "simulated_device.hpp"
 
 #include <linux/capability.h>
@@ -46,10 +47,10 @@ using test::offline_target;
 using test::within;
 
 constexpr duration lease_length = 500ms;
-/// What is promised, and what the machine may add: the driver calls in flight, the target's next
-/// kernel, and a turn on a processor that others use too.
-constexpr duration promised = lease_length + 200ms;
-constexpr duration machine = 300ms;
+/// What is promised, with the driver calls in flight and the target's next kernels.
+constexpr duration promised = lease_length + 200ms + 30ms;
+/// For what takes less than a second on an idle machine.
+constexpr duration patience = 20s;
 
 constexpr process_id target_id{1};
 
@@ -99,11 +100,26 @@ class Agent : public ::testing::Test {
     }};
   }
 
-  void expect_running_again_in_time(time_point since) const {
+  /// Measures from now on for how long this process, the host, the agent, the target and the
+  /// device wait for a processor.
+  void measure(const std::optional<pid_t>& host = {}) {
+    for (const pid_t each : {::getpid(), agent_pid(), target_.pid(), device_.pid()})
+      waits_.add(each);
+    if (host) waits_.add(*host);
+    looks_.emplace(waits_);
+  }
+  void expect_running_again_in_time(time_point since) {
     const std::uint64_t before = target_.kernels();
-    EXPECT_TRUE(within(promised + machine, [&] { return target_.kernels() >= before + 2; }));
-    const duration taken = clock::now() - since;
-    EXPECT_LT(taken, promised + machine);
+    EXPECT_TRUE(within(patience, [&] { return target_.kernels() >= before + 2; }));
+    expect_in_time(since);
+  }
+  /// Fails if what has just happened is late, also without the time for which a measured process
+  /// waited for a processor.
+  void expect_in_time(time_point since) {
+    const time_point now = clock::now();
+    waits_.look();
+    const duration taken = now - since;
+    EXPECT_LT(taken, promised + waits_.waited_by_any(since, now));
     RecordProperty(
         "running_again_after_ms",
         static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(taken).count()));
@@ -111,6 +127,10 @@ class Agent : public ::testing::Test {
 
   test::simulated_device device_;
   offline_target target_;
+
+ private:
+  test::run_delay waits_;
+  std::optional<test::regular_looks> looks_;
 };
 
 void keep_turning(backend_loop& loop) {
@@ -270,6 +290,7 @@ TEST_F(Agent, ResumesInTimeWhenItsHostIsStopped) {
   child_process host = host_that(keep_turning);
   ASSERT_TRUE(host.says("suspended", 20s));
   EXPECT_TRUE(target_.stands_still());
+  measure(host.pid());
   const time_point since = clock::now();
   host.signal(SIGSTOP);
   expect_running_again_in_time(since);
@@ -283,6 +304,7 @@ TEST_F(Agent, ResumesInTimeWhenItsHostHangs) {
     for (;;) ::pause();
   });
   ASSERT_TRUE(host.says("suspended", 20s));
+  measure(host.pid());
   expect_running_again_in_time(clock::now());
 }
 
@@ -290,6 +312,7 @@ TEST_F(Agent, ResumesInTimeWhenItsHostIsKilled) {
   child_process host = host_that(keep_turning);
   ASSERT_TRUE(host.says("suspended", 20s));
   EXPECT_TRUE(target_.stands_still());
+  measure(host.pid());
   const time_point since = clock::now();
   host.signal(SIGKILL);
   expect_running_again_in_time(since);
@@ -305,6 +328,7 @@ TEST_F(Agent, ResumesInTimeWhenItsHostDumpsALargeCore) {
     ::raise(SIGSEGV);
   });
   ASSERT_TRUE(host.says("suspended", 20s));
+  measure(host.pid());
   expect_running_again_in_time(clock::now());
   EXPECT_TRUE(host.wait(60s));
 }
@@ -315,6 +339,7 @@ TEST_F(Agent, IsReplacedWhenItIsKilled) {
   ASSERT_TRUE(attach(loop));
   ASSERT_TRUE(suspend(loop));
   const pid_t first = agent_pid();
+  measure();
   const time_point since = clock::now();
   ::kill(first, SIGKILL);
   ASSERT_TRUE(loop.until([&] { return loop.losses == 1; }));
@@ -332,11 +357,12 @@ TEST_F(Agent, IsKilledAndReplacedWhenItIsStopped) {
   ASSERT_TRUE(loop.start());
   ASSERT_TRUE(attach(loop));
   ASSERT_TRUE(suspend(loop));
+  measure();
   const time_point since = clock::now();
   ::kill(agent_pid(), SIGSTOP);
   const std::uint64_t before = target_.kernels();
-  EXPECT_TRUE(loop.until([&] { return target_.kernels() >= before + 2; }, promised + machine));
-  EXPECT_LT(clock::now() - since, promised + machine);
+  EXPECT_TRUE(loop.until([&] { return target_.kernels() >= before + 2; }, patience));
+  expect_in_time(since);
   ASSERT_TRUE(loop.until([&] { return loop.restorations == 1; }));
   EXPECT_EQ(loop.losses, 1);
   ASSERT_TRUE(attach(loop));
