@@ -459,7 +459,7 @@ TEST_F(Node, MakesPoliciesWhileItsLoopGoesOn) {
   EXPECT_TRUE(eventually(patience, [&] { return made_slowly == 1; }));
   std::error_code error;
   const auto client = here.connect({}, error);
-  EXPECT_TRUE(eventually(2s, [&] { return client.status().connected != 0; }));
+  EXPECT_TRUE(eventually(patience, [&] { return client.status().connected != 0; }));
   slow = false;
   operators.join();
 
@@ -470,7 +470,7 @@ TEST_F(Node, MakesPoliciesWhileItsLoopGoesOn) {
   ASSERT_TRUE(unpause_node(files, message)) << message;
   EXPECT_TRUE(eventually(patience, [&] { return made_slowly == 2; }));
   const int before = alive;
-  EXPECT_TRUE(eventually(2s, [&] { return alive > before + 2; }));
+  EXPECT_TRUE(eventually(patience, [&] { return alive > before + 2; }));
   slow = false;
   here.stop();
 }

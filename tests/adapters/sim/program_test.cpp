@@ -28,6 +28,7 @@ using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
 constexpr std::uint32_t gpu = 51110;
+constexpr auto patience = 20s;  // For what takes milliseconds on an idle machine.
 
 /// A directory of the test's own.
 class scratch {
@@ -286,7 +287,7 @@ TEST(ProcessLife, LosesItsQueuesByExec) {
   const auto folder = device.roots().sysfs + "/proc/" + std::to_string(child.pid());
   ASSERT_TRUE(fs::exists(folder + "/queues/0"));
   child.line().send("exec");
-  EXPECT_TRUE(eventually(2s, [&] { return !fs::exists(folder); }));
+  EXPECT_TRUE(eventually(patience, [&] { return !fs::exists(folder); }));
   EXPECT_EQ(kill(child.pid(), 0), 0) << "it lives on, without the device";
 }
 
@@ -371,7 +372,7 @@ TEST(ProcessLife, GoesOnWhenItsMainThreadHasEnded) {
   child.line().send("end");
   EXPECT_TRUE(child.succeeds(10s));
   const auto folder = device.roots().sysfs + "/proc/" + std::to_string(child.pid());
-  EXPECT_TRUE(eventually(2s, [&] { return !fs::exists(folder); }));
+  EXPECT_TRUE(eventually(patience, [&] { return !fs::exists(folder); }));
 }
 
 TEST(ProcessLife, FreesADebuggedTargetThatExits) {
@@ -396,7 +397,7 @@ TEST(ProcessLife, FreesADebuggedTargetThatExits) {
   ASSERT_TRUE(target.wait(5s));
   EXPECT_EQ(session.suspend(array), -ESRCH);
   const auto folder = device.roots().sysfs + "/proc/" + std::to_string(target.pid());
-  EXPECT_TRUE(eventually(2s, [&] { return !fs::exists(folder); }));
+  EXPECT_TRUE(eventually(patience, [&] { return !fs::exists(folder); }));
 }
 
 }  // namespace
