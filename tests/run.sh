@@ -27,9 +27,10 @@ case ${1-} in
     set --
     ;;
   -h | --help) sed -n '2,10s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
-  *) usage >&2; exit 2 ;;
+  *) echo "run.sh: unknown option '$1'; for one area: --quick $1" >&2; usage >&2; exit 2 ;;
 esac
-[ $# -eq 0 ] || { usage >&2; exit 2; }
+[ $# -eq 0 ] || { echo "run.sh: unexpected argument '$1'" >&2; usage >&2; exit 2; }
+case ${areas[0]-} in -*) echo "run.sh: unknown area '${areas[0]}'" >&2; usage >&2; exit 2 ;; esac
 packages=("${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}")
 [ -n "$quick" ] || packages+=("${sluice_test_packages[@]}" "${sluice_package_packages[@]}")
 install_missing "${packages[@]}" || exit 1
@@ -75,8 +76,10 @@ quiet=
 
 format_check() {
   local files
-  mapfile -t files < <(git -c safe.directory='*' ls-files '*.cpp' '*.hpp' '*.h' '*.c')
+  # New files too, which git does not know yet.
+  mapfile -t files < <(git -c safe.directory='*' ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h' '*.c')
   [ ${#files[@]} -gt 0 ] || { echo "git lists no source files"; return 1; }
+  mapfile -t files < <(ls -d "${files[@]}" 2>/dev/null)
   clang-format --dry-run -Werror "${files[@]}"
 }
 # build PRESET [-DOPTION=VALUE...] [TARGET...]
@@ -167,6 +170,7 @@ else
     step "long: soak by debug sessions, 10 minutes" tests/soak.sh --minutes 10 --seed 1
     step "long: soak by batch commands, 10 minutes" tests/soak.sh --minutes 10 --seed 2
     step "long: packages in a clean system" tests/packages.sh
+    step "long: the driver's bug and its fix" tests/driver/null_address_space.sh
     for device in 90a 906; do
       step "long: amdkfd on a faked $device" driver_cases --device $device -- "${driver_cases[@]}"
     done
