@@ -160,18 +160,25 @@ task<int> driver::impl::runtime_enable(call_ptr c, uapi::kfd_ioctl_runtime_enabl
 
 /// kfd_dbg_trap_activate; its failure shows in the runtime's state only.
 task<void> driver::impl::activate(process_ptr target) {
+  // kfd_dbg_set_workaround
+  bool masked = false;
+  for (const auto& q : target->queues) {
+    q->debug_workaround = q->gpu->shape.restricts_cus_for_debug();
+    masked = masked || (q->debug_workaround && q->cu_masked);
+  }
+  if (masked) {
+    for (const auto& q : target->queues) q->debug_workaround = false;
+    target->runtime.runtime_state = uapi::DBG_RUNTIME_STATE_ENABLED_BUSY;
+    co_return;
+  }
   std::size_t activated = 0;
   for (auto& device : target->devices) {
     gpu_node& node = *device.gpu;
     auto state = uapi::DBG_RUNTIME_STATE_ENABLED;
     {
       const auto lock = co_await node.dqm.lock();
-      const auto masked = [&node](const auto& q) { return q->gpu == &node && q->cu_masked; };
       if (const auto injected = std::exchange(target->next_activation, std::nullopt)) {
         state = static_cast<uapi::kfd_dbg_runtime_state>(*injected);
-      } else if (node.shape.restricts_cus_for_debug() &&
-                 std::any_of(target->queues.begin(), target->queues.end(), masked)) {
-        state = uapi::DBG_RUNTIME_STATE_ENABLED_BUSY;
       } else if (!node.shape.per_vmid_debug) {  // reserve_debug_trap_vmid
         if (node.debug_vmid_owner != 0) {
           state = uapi::DBG_RUNTIME_STATE_ENABLED_BUSY;
@@ -214,6 +221,7 @@ task<void> driver::impl::deactivate(process_ptr target) {
   co_await resume(target, nullptr);
   target->debug_flags = 0;
   target->trap_override = 0;
+  for (const auto& q : target->queues) q->debug_workaround = false;
   co_await release_devices(target, target->devices.size());
 }
 
@@ -355,10 +363,7 @@ task<int> driver::impl::trap_enable(call_ptr c, process_ptr target,
     const gpu_node& node = *device.gpu;
     if (node.shape.gfx_target_version < 90000) co_return -ENODEV;  // not SOC15
     // Debug support for GWS (KFD_SUPPORT_DEBUG_GWS) is taken for given on all other GPUs.
-    const auto synced = [&node](const auto& q) { return q->gpu == &node && q->gws; };
-    if (node.shape.restricts_cus_for_debug() &&
-        std::any_of(target->queues.begin(), target->queues.end(), synced))
-      co_return -EBUSY;
+    if (node.shape.restricts_cus_for_debug() && device.gws) co_return -EBUSY;
   }
   const auto fd = os_.take_fd(c->tid, static_cast<int>(args.dbg_fd));
   if (!fd) co_return -EBADF;

@@ -181,6 +181,7 @@ int driver::impl::change_mapping(kfd_process& process, uapi::kfd_ioctl_map_memor
   }
   const process_device* owner = process.device(gpu_of(args.handle));
   if (owner == nullptr) return -EINVAL;
+  if (map && owner->render < 0) return -ENODEV;
   memory_object* object = process.memory_of(args.handle);
   if (object == nullptr) return -ENOMEM;
   for (; args.n_success < args.n_devices; ++args.n_success) {

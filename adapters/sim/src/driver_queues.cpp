@@ -174,6 +174,7 @@ task<int> driver::impl::create_queue(call_ptr c, uapi::kfd_ioctl_create_queue_ar
   }
   q->id = id;
 
+  q->debug_workaround = process->debug_enabled && node.shape.restricts_cus_for_debug();
   // Every queue is born "new", with or without a debugger.
   q->exception_status = uapi::KFD_EC_MASK(uapi::EC_QUEUE_NEW);
   process->queue_ids.set(id);
@@ -275,6 +276,7 @@ void driver::impl::drop_queue(kfd_process& process, const std::shared_ptr<kfd_qu
   --keep->gpu->queue_count;
   process.queue_ids.reset(keep->id);
   release_buffers(process, *keep);
+  if (keep->gws) process.device(keep->gpu->shape.gpu_id)->gws = false;
   std::erase(process.queues, keep);
   if (outer_.on_queue) outer_.on_queue(process.pid);
 }
@@ -327,6 +329,7 @@ task<int> driver::impl::set_cu_mask(call_ptr c, uapi::kfd_ioctl_set_cu_mask_args
   if (process->gone) co_return -ESRCH;
   const auto q = process->queue(args.queue_id);
   if (!q) co_return -EFAULT;
+  if (q->debug_workaround) co_return -EBUSY;
   gpu_node& node = *q->gpu;
   if (node.shape.gfx_target_version >= 100000) {
     // Work-group processors are pairs of compute units: both or none.
@@ -334,7 +337,6 @@ task<int> driver::impl::set_cu_mask(call_ptr c, uapi::kfd_ioctl_set_cu_mask_args
       if (((word ^ (word >> 1U)) & 0x55555555U) != 0) co_return -EINVAL;
     }
   }
-  if (process->debug_enabled && node.shape.restricts_cus_for_debug()) co_return -EBUSY;
   q->cu_masked = true;
   // Costs what every change of an MQD costs; the GPU model knows waves, not compute units, so the
   // mask itself has no effect.
@@ -350,16 +352,14 @@ task<int> driver::impl::alloc_queue_gws(call_ptr c, uapi::kfd_ioctl_alloc_queue_
   const auto q = process->queue(args.queue_id);
   // The order and the errnos of kfd_ioctl_alloc_queue_gws, as far as they matter to a debugger.
   if (!q) co_return -EINVAL;
-  if (args.num_gws != 0 && process->debug_enabled && q->gpu->shape.restricts_cus_for_debug())
-    co_return -EBUSY;
-  const bool owned =
-      std::any_of(process->queues.begin(), process->queues.end(),
-                  [&q](const auto& each) { return each->gpu == q->gpu && each->gws; });
-  if (args.num_gws != 0 && owned) co_return -EBUSY;
-  if (args.num_gws == 0 && !owned) co_return -EINVAL;
+  if (process->debug_enabled && q->gpu->shape.restricts_cus_for_debug()) co_return -EBUSY;
+  process_device& device = *process->device(q->gpu->shape.gpu_id);
+  if (args.num_gws != 0 && device.gws) co_return -EBUSY;
+  if (args.num_gws == 0 && !device.gws) co_return -EINVAL;
   gpu_node& node = *q->gpu;
   const auto lock = co_await node.dqm.lock();
-  q->gws = args.num_gws != 0;
+  // Any queue may give it back, whichever has it.
+  device.gws = q->gws = args.num_gws != 0;
   args.first_gws = 0;
   co_return co_await renew_queue(q);
 }

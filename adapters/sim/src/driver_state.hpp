@@ -115,13 +115,14 @@ struct kfd_queue {
   time_point off_since{};  ///< While suspended or held.
   bool evicted = false;    ///< By memory management, or for CRIU; comes back with restore.
   bool was_reset = false;  ///< Its GPU was reset under it: it never runs again.
-  bool gws = false;        ///< Owns the global wave sync.
+  bool gws = false;        ///< Was given the global wave sync last.
   bool cu_masked = false;
-  std::uint64_t held_by = 0;     ///< batch_held of uapi_batch.hpp: an open file, 0 none.
-  std::uint64_t marked_by = 0;   ///< offline_mark, likewise.
-  bool being_destroyed = false;  ///< Sticky: an interrupted DESTROY leaves it set.
-  bool destroyed = false;        ///< Off its process's list; somebody may still hold it.
-  bool active = false;           ///< Counted and mapped, as of the last cycle.
+  bool debug_workaround = false;  ///< is_dbg_wa: a debugger restricts its compute units.
+  std::uint64_t held_by = 0;      ///< batch_held of uapi_batch.hpp: an open file, 0 none.
+  std::uint64_t marked_by = 0;    ///< offline_mark, likewise.
+  bool being_destroyed = false;   ///< Sticky: an interrupted DESTROY leaves it set.
+  bool destroyed = false;         ///< Off its process's list; somebody may still hold it.
+  bool active = false;            ///< Counted and mapped, as of the last cycle.
   std::uint64_t exception_status = 0;
 
   /// What the MQD in memory says of the last save: stale while the queue is mapped.
@@ -210,6 +211,7 @@ struct process_device {
   std::map<std::uint32_t, memory_object> memory;
   std::uint64_t vram = 0;  ///< Bytes, of all its buffers.
   std::uint64_t exception_status = 0;
+  bool gws = false;             ///< One of its queues has the global wave sync.
   std::bitset<4> watch_points;  ///< Its own of the GPU's.
   std::uint32_t evictions = 0;  ///< Not yet restored; only the first and the last act.
   time_point evicted_since{};

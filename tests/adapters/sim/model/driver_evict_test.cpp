@@ -464,7 +464,16 @@ TEST_F(DriverCuMask, AndADebugSessionExcludeEachOtherOnGfx11_0) {
   ASSERT_EQ(b.enable(), 0);
   EXPECT_EQ(runtime_state(), uapi::DBG_RUNTIME_STATE_ENABLED_BUSY);
   EXPECT_EQ(b.suspend({0}).result, -EPERM);
+  EXPECT_EQ(mask(32, 0x3), 0);  // Nothing restricts the queue: the session has no effect.
+}
+
+TEST_F(DriverCuMask, IsRefusedWhileADebuggerRestrictsTheQueueOnGfx11_0) {
+  ASSERT_EQ(b.enable(), 0);
+  EXPECT_EQ(runtime_state(), uapi::DBG_RUNTIME_STATE_ENABLED);
   EXPECT_EQ(mask(32, 0x3), -EBUSY);
+  EXPECT_EQ(mask(32, 0x1), -EBUSY);  // Before the mask is looked at.
+  ASSERT_EQ(b.disable(), 0);
+  EXPECT_EQ(mask(32, 0x3), 0);
 }
 
 TEST_F(DriverCuMask, AQueueWithGlobalWaveSyncCannotBeDebuggedOnGfx11_0) {
