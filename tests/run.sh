@@ -118,6 +118,12 @@ driver_cases() {
   done
   return "$failed"
 }
+# on_driver DEVICE: what runs on amdkfd by default.
+on_driver() {
+  step "amdkfd on a faked $1" driver_cases --device "$1" -- "${driver_cases[@]}"
+  step "amdkfd on two faked $1: calls" tests/driver/run.sh --device "$1,$1" tests/driver/cases/conformance.sh
+  step "sequences compared with amdkfd, $1" tests/conformance/differential.py --device "$1" --sequences 500
+}
 # with_sanitizers: everything that clang builds. The build of tsan has Asio on epoll alone, and so is also what a build
 # without io_uring must manage.
 with_sanitizers() {
@@ -153,12 +159,12 @@ else
   wait "$sanitizers" || record "sanitizers" $? "0 0 0"
   [ "$released" -ne 0 ] || step "release: tests that measure time" as_root ctest --preset release -L alone
   # Code 77: the kernel source cannot be downloaded. In CI that is an error.
-  if step "amdkfd: build" tests/driver/run.sh; then
-    for device in 942 1100; do
-      step "amdkfd on a faked $device" driver_cases --device $device -- "${driver_cases[@]}"
-      step "amdkfd on two faked $device: calls" tests/driver/run.sh --device $device,$device tests/driver/cases/conformance.sh
-      step "sequences compared with amdkfd, $device" tests/conformance/differential.py --device $device --sequences 500
-    done
+  if [ "$released" -eq 0 ] && step "amdkfd: build" tests/driver/run.sh; then
+    quiet=yes
+    on_driver 942 &
+    on_driver 1100
+    wait $!
+    quiet=
   fi
   if [ -n "$long" ]; then
     step "long: quick tests of one area" env -u SLUICE_TEST_LONG tests/run.sh --quick core

@@ -433,7 +433,7 @@ def main():
         made = generator.sequence(f"seed{asked.seed}-{len(sequences)}")
         if len(made) > 20:  # With its name.
             sequences.append(made)
-    folder = TOP / asked.build / "differential"
+    folder = TOP / asked.build / f"differential_{asked.device}"
     folder.mkdir(parents=True, exist_ok=True)
     both = Both(asked.device, asked.build, folder)
 
