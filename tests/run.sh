@@ -106,7 +106,7 @@ build_unit_tests() {
   done
   build quick "${@/#/sluice_unit_tests_}"
 }
-driver_cases=(accept suspend preemption daemon)
+driver_cases=(accept suspend c_api preemption daemon)
 # driver_cases [OPTION...] -- CASE...: each case on a machine of tests/driver/run.sh.
 driver_cases() {
   local options=() failed=0
@@ -178,7 +178,7 @@ else
     step "long: packages in a clean system" tests/packages.sh
     step "long: the driver's bug and its fix" tests/driver/null_address_space.sh
     for device in 90a 906; do
-      step "long: amdkfd on a faked $device" driver_cases --device $device -- "${driver_cases[@]}"
+      step "long: amdkfd on a faked $device" driver_cases --device $device -- "${driver_cases[@]}" rocminfo
     done
     for device in 942 1100; do
       step "long: amdkfd on a faked $device, lockdep" driver_cases --lockdep --device $device -- "${driver_cases[@]}"
