@@ -95,7 +95,7 @@ build_kernel() {
   local objects parts count each
   install_missing bc bison flex g++ libelf-dev make patch python3 xz-utils || fail "cannot install what builds a kernel"
   mkdir -p "$cache"
-  exec {lock}>"$cache/lock"
+  exec {lock}>"$cache/source.lock"
   flock "$lock"
   # A changed patch asks for a source of its own.
   if ! cmp -s "$here/kernel.patch" "$cache/kernel.patch"; then
@@ -116,18 +116,22 @@ build_kernel() {
   count=${#parts[@]}
   parts+=("$here/kernel.config")
   for each in $checks; do parts+=("$here/$each.config"); done
+  for each in "$here"/shim/*; do
+    cmp -s "$each" "$tree/drivers/gpu/drm/amd/sluice/${each##*/}" ||
+      cp --remove-destination "$each" "$tree/drivers/gpu/drm/amd/sluice/"
+  done
+  # Another kernel may be built meanwhile.
+  exec {objects_lock}>"$objects/lock"
+  flock -u "$lock"
+  flock "$objects_lock"
   if ! cksum "${parts[@]}" | cmp -s - "$objects/built"; then
     rm -f "$objects/built"
-    for each in "$here"/shim/*; do
-      cmp -s "$each" "$tree/drivers/gpu/drm/amd/sluice/${each##*/}" ||
-        cp --remove-destination "$each" "$tree/drivers/gpu/drm/amd/sluice/"
-    done
     cat "${parts[@]:$count}" >"$objects/fragment"
     make_kernel allnoconfig KCONFIG_ALLCONFIG="$objects/fragment"
     make_kernel -j"$(nproc)" linux
     cksum "${parts[@]}" >"$objects/built"
   fi
-  flock -u "$lock"
+  flock -u "$objects_lock"
 }
 
 build_kernel
