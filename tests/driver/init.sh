@@ -10,7 +10,10 @@ mount -t tmpfs tmpfs /dev/shm
 mount -t devpts devpts /dev/pts
 mount -t hostfs -o "$bed" none "$bed"
 for each in 1 2; do stty -F "/dev/tty$each" -opost; done
-cd "$(cat "$bed/directory")" && /bin/bash "$bed/command" >/dev/tty1 2>/dev/tty2
+# A tree below /tmp or /run is hidden by now.
+directory=$(cat "$bed/directory")
+[ -d "$directory" ] || { mkdir -p "$directory" && mount -r -t hostfs -o "$directory" none "$directory"; }
+cd "$directory" && /bin/bash "$bed/command" >/dev/tty1 2>/dev/tty2
 echo $? >"$bed/code"
 dmesg >"$bed/messages"
 # RB_POWER_OFF of reboot(2)
