@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -168,7 +169,17 @@ class process {
   }
   /// Runs a call that may wait in another thread.
   void start(const command_line& line) {
-    running_ = std::async(std::launch::async, [this, line] { return run(line); });
+    running_ = std::async(std::launch::async, [this, line] {
+      runner_ = gettid();
+      return run(line);
+    });
+  }
+  /// A signal that is handled, and after which a call is not repeated.
+  std::string interrupt() const {
+    struct sigaction handled {};
+    handled.sa_handler = [](int) {};
+    sigaction(SIGUSR1, &handled, nullptr);
+    return outcome(syscall(SYS_tgkill, getpid(), runner_.load(), SIGUSR1));
   }
   std::string pending() const {
     return running_.wait_for(blocked_after) == std::future_status::ready ? "returned" : "blocked";
@@ -919,6 +930,7 @@ class process {
   std::map<std::uint64_t, queue_memory> memories_;
   std::uint64_t next_address_ = first_address;
   std::future<std::string> running_;
+  std::atomic<pid_t> runner_ = 0;
 };
 
 constexpr std::string_view names = "abcd";
@@ -962,6 +974,8 @@ using sockets = std::array<std::array<int, 2>, names.size()>;
         out = mine->in_thread(command_line{text.substr(7)});
       } else if (text == "pending") {
         out = mine->pending();
+      } else if (text == "interrupt") {
+        out = mine->interrupt();
       } else if (text == "join") {
         out = mine->join();
       } else {

@@ -377,8 +377,8 @@ task<int> driver::impl::trap_enable(call_ptr c, process_ptr target,
   if (!c->caller->memory->write(args.rinfo_ptr, info.first(size))) {
     co_await deactivate(target);
     error = -EFAULT;
-    // Until stable drivers of 2026, the session stays enabled.
-    if (profile_.authority == trap_authority::debugger_process) {
+    // Without the fixes the session stays enabled.
+    if (profile_.has_fixes_of_2026()) {
       os_.close_fd(std::exchange(target->debug_fd, -1));
       target->debug_enabled = false;
     }

@@ -106,11 +106,14 @@ task<int> driver::impl::criu_op(call_ptr c, uapi::kfd_ioctl_criu_args& args) {
   if (process->gone) co_return -ESRCH;
   switch (args.op) {
     case uapi::KFD_CRIU_OP_PROCESS_INFO: {
-      if (process->devices.empty()) co_return -EINVAL;
-      const int error = co_await evict_everywhere(process);
-      if (error != 0) {
-        co_await restore_everywhere(process);
-        co_return error;
+      if (process->devices.empty()) co_return -ENODEV;
+      // Without the fixes each pause evicts, and UNPAUSE restores once.
+      if (!process->queues_paused || !profile_.has_fixes_of_2026()) {
+        const int error = co_await evict_everywhere(process);
+        if (error != 0) {
+          co_await restore_everywhere(process);
+          co_return error;
+        }
       }
       process->queues_paused = true;
       args.pid = static_cast<std::uint32_t>(process->pid);

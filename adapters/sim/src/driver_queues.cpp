@@ -290,6 +290,7 @@ task<int> driver::impl::destroy_queue(call_ptr c, uapi::kfd_ioctl_destroy_queue_
   gpu_node& node = *q->gpu;
 
   // wait_on_destroy_queue: a debugger that holds the queue is given the time to let go.
+  if (q->being_destroyed && profile_.has_fixes_of_2026()) co_return -EBUSY;
   q->being_destroyed = true;
   if (process->debug_enabled && q->suspended) {
     held.unlock();
@@ -300,7 +301,10 @@ task<int> driver::impl::destroy_queue(call_ptr c, uapi::kfd_ioctl_destroy_queue_
     }
     held = co_await process->mutex.lock();
     if (q->destroyed) co_return -EINVAL;  // By another thread, or with its process.
-    if (q->suspended) co_return -kernel_erestartsys;
+    if (q->suspended) {
+      if (profile_.has_fixes_of_2026()) q->being_destroyed = false;
+      co_return -kernel_erestartsys;
+    }
   }
   {
     const auto lock = co_await node.dqm.lock();

@@ -183,7 +183,7 @@ void driver::impl::smi_process(process_device& device, const kfd_process& proces
   device.started = starts;
   if (!profile_.smi_process_events) return;
   // Everybody's until the fix of mid-2026; then the owner's, and administrators'.
-  const bool fixed = profile_.authority == trap_authority::debugger_process;
+  const bool fixed = profile_.has_fixes_of_2026();
   smi_event(*device.gpu,
             starts ? uapi::KFD_SMI_EVENT_PROCESS_START : uapi::KFD_SMI_EVENT_PROCESS_END,
             {.owner = fixed ? process.pid : 0, .administrators_need_not_ask = true},

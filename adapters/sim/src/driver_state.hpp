@@ -120,7 +120,7 @@ struct kfd_queue {
   bool debug_workaround = false;  ///< is_dbg_wa: a debugger restricts its compute units.
   std::uint64_t held_by = 0;      ///< batch_held of uapi_batch.hpp: an open file, 0 none.
   std::uint64_t marked_by = 0;    ///< offline_mark, likewise.
-  bool being_destroyed = false;   ///< Sticky: an interrupted DESTROY leaves it set.
+  bool being_destroyed = false;   ///< Without the fixes an interrupted DESTROY leaves it set.
   bool destroyed = false;         ///< Off its process's list; somebody may still hold it.
   bool active = false;            ///< Counted and mapped, as of the last cycle.
   std::uint64_t exception_status = 0;

@@ -146,6 +146,11 @@ struct profile {
   /// KFD_IOCTL_MINOR_VERSION; 17 is Linux 6.12. The debugger API needs 13.
   std::uint32_t abi_minor = 17;
   trap_authority authority = trap_authority::tracer_thread;
+  /// Stable releases brought these together with that authority (6.12.117): an ENABLE that fails is
+  /// undone, CRIU pauses once, and an interrupted DESTROY_QUEUE leaves no trace.
+  constexpr bool has_fixes_of_2026() const noexcept {
+    return authority == trap_authority::debugger_process;
+  }
   mqds_header header = mqds_header::pasid;
   mqds_format format = mqds_format::mainline;
   /// debugfs has a directory kfd/proc/<pid> for each process (2025 on): these raise inotify events.
