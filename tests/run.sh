@@ -182,6 +182,8 @@ else
     done
     for device in 942 1100; do
       step "long: amdkfd on a faked $device, lockdep" driver_cases --lockdep --device $device -- "${driver_cases[@]}"
+      step "long: amdkfd on two faked $device, KASAN: calls" tests/driver/run.sh --kasan --memory 2G --device $device,$device \
+        tests/driver/cases/conformance.sh
       step "long: sequences compared with amdkfd, $device" tests/conformance/differential.py --device $device --sequences 10000
     done
   fi

@@ -146,7 +146,8 @@ printf '%s\n' "$PWD" >"$bed/directory"
 printf '%q ' "$@" >"$bed/command"
 # COMMAND writes to the machine's consoles 1 and 2, the kernel to console 0.
 code=0
-"$kernel" mem="$memory" iomem=vram,"$bed/vram" iomem=doorbells,"$bed/doorbells" \
+# A statically linked kernel (--kasan) has its area for restartable sequences where it unmaps memory of its processes.
+GLIBC_TUNABLES=glibc.pthread.rseq=0 "$kernel" mem="$memory" iomem=vram,"$bed/vram" iomem=doorbells,"$bed/doorbells" \
   root=/dev/root rootfstype=hostfs rootflags=/ ro init="$here/init.sh" bed="$bed" uml_dir="$bed" \
   con=null con0=null,fd:3 con1=null,fd:1 con2=null,fd:4 quiet loglevel=3 panic=-1 \
   sluice.devices="$devices" "${settings[@]}" </dev/null 4>&2 3>"$bed/console" 2>&3 || code=$?
