@@ -462,7 +462,7 @@ bool lane::perform() {
 /// Whether a suspend is safe (render_nodes.hpp); says it once where it is not.
 bool lane::has_address_spaces() {
   if (has_address_spaces_) return true;
-  const auto missing = gpu_without_render_node(pid_, render_nodes_);
+  const auto missing = gpu_without_render_node(pid_, render_nodes_, options_.sysfs);
   if (!missing) return has_address_spaces_ = true;
   say_("cannot manage process " + std::to_string(pid_) + " (" + command_of(pid_) +
        "): it has not opened the render node of GPU " +

@@ -36,7 +36,8 @@ std::vector<render_node> find_render_nodes(const std::string& sysfs, const std::
   return found;
 }
 
-std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const render_node> nodes) {
+std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const render_node> nodes,
+                                              const std::string& sysfs) {
   if (nodes.empty()) return std::nullopt;
   const std::string directory = "/proc/" + std::to_string(pid) + "/fd";
   std::vector<dev_t> open;
@@ -53,7 +54,11 @@ std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const render_
   });
   if (!readable) return std::nullopt;
   for (const auto& node : nodes) {
-    if (std::ranges::find(open, node.number) == open.end()) return node.gpu;
+    if (std::ranges::find(open, node.number) != open.end()) continue;
+    const auto listed = sysfs + "/proc/" + std::to_string(pid) + "/vram_" +
+                        std::to_string(static_cast<std::uint32_t>(node.gpu));
+    struct stat file {};
+    if (::stat(listed.c_str(), &file) == 0) return node.gpu;
   }
   return std::nullopt;
 }

@@ -1,0 +1,72 @@
+#include "render_nodes.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sluice/unique_fd.hpp"
+
+namespace sluice::kfd::render_nodes_test {
+namespace {
+
+class RenderNodes : public ::testing::Test {
+ protected:
+  RenderNodes() {
+    std::string pattern = ::testing::TempDir() + "render_nodes_XXXXXX";
+    if (::mkdtemp(pattern.data()) == nullptr) std::abort();
+    root_ = pattern;
+  }
+  ~RenderNodes() override { std::filesystem::remove_all(root_); }
+
+  void add_node(int node, const std::string& gpu, const std::string& render_minor) const {
+    const auto folder = root_ / "topology/nodes" / std::to_string(node);
+    std::filesystem::create_directories(folder);
+    std::ofstream{folder / "gpu_id"} << gpu << "\n";
+    std::ofstream{folder / "properties"} << "simd_count 4\ndrm_render_minor " << render_minor
+                                         << "\n";
+  }
+  /// The driver lists the GPU for this process.
+  void bind(const std::string& gpu) const {
+    const auto folder = root_ / "proc" / std::to_string(::getpid());
+    std::filesystem::create_directories(folder);
+    std::ofstream{folder / ("vram_" + gpu)} << "0\n";
+  }
+  std::optional<gpu_id> missing(const std::vector<render_node>& nodes) const {
+    return gpu_without_render_node(::getpid(), nodes, root_);
+  }
+
+  std::filesystem::path root_;
+};
+
+TEST_F(RenderNodes, AreThoseOfANodeWithSeveralGpus) {
+  add_node(0, "0", "0");
+  add_node(1, "51110", "128");
+  EXPECT_TRUE(find_render_nodes(root_, root_ / "kfd").empty());
+  add_node(2, "51367", "129");
+  const auto found = find_render_nodes(root_, root_ / "kfd");
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_NE(found[0].number, found[1].number);  // DRM's device numbers, as there are no nodes.
+}
+
+TEST_F(RenderNodes, AreMissedOnlyWhereTheDriverListsTheGpu) {
+  struct stat file {};
+  ASSERT_EQ(::stat("/dev/full", &file), 0);
+  const std::vector<render_node> nodes{{gpu_id{7}, file.st_rdev}};
+  EXPECT_FALSE(missing(nodes));  // A device cgroup hides it.
+  bind("7");
+  EXPECT_EQ(missing(nodes), gpu_id{7});
+  const unique_fd open{::open("/dev/full", O_RDWR | O_CLOEXEC)};
+  ASSERT_TRUE(open);
+  EXPECT_FALSE(missing(nodes));
+}
+
+}  // namespace
+}  // namespace sluice::kfd::render_nodes_test
