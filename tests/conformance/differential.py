@@ -355,6 +355,7 @@ class Generator:
         name = target.name
         if self.chance(40):
             self.add(f"{name} exec")
+            self.add(f"{name} gone @{name}")  # The driver removes the old process a moment later.
             self.targets[name] = Target(name)
             self.targets[name].opened = self.targets[name].alive = True
             self.traced.discard(name)
