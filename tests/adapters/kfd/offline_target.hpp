@@ -15,8 +15,11 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <new>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
