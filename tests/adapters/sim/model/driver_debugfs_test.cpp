@@ -187,7 +187,7 @@ TEST(DriverSdma, GivesOutTheEnginesInTurnAndThenNoMore) {
   const auto newest = [&b] {  // Engine and RLC: the last two words of the newest descriptor.
     const auto text = b.sim->mqds();
     const std::string last_line = "    000001e0: ";
-    return text.substr(text.find(last_line) + last_line.size() + 6 * 9, 17);
+    return text.substr(text.find(last_line) + last_line.size() + std::size_t{6} * 9, 17);
   };
   for (const auto* expected :
        {"00000000 00000000", "00000001 00000000", "00000000 00000001", "00000001 00000001"}) {
