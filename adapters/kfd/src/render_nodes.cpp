@@ -14,7 +14,7 @@
 namespace sluice::kfd {
 
 std::vector<render_node> find_render_nodes(const std::string& sysfs, const std::string& device) {
-  constexpr unsigned drm_major = 226;  // include/uapi/linux/major.h has no name for it.
+  constexpr unsigned drm_major = 226;  // DRM_MAJOR of the kernel, which user space does not get.
   const std::string nodes = sysfs + "/topology/nodes/";
   const std::string directory = device.substr(0, device.rfind('/')) + "/dri/renderD";
   std::vector<render_node> found;

@@ -32,7 +32,7 @@ std::vector<render_node> find_render_nodes(const std::string& sysfs, const std::
 /// Only GPUs that the driver lists for the process count (`vram_<gpu>` in sysfs): a device cgroup
 /// can hide the others. The driver keeps an address space whose descriptor the process closed, so
 /// that this can blame a process that has all: one that uses the driver without ROCm's runtime.
-/// \return the first GPU whose render node the process has not open; nothing: it has all of them,
+/// \return the first GPU whose render node the process has not open. Nothing: it has all of them,
 /// or
 ///         its descriptors cannot be read.
 std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const render_node> nodes,

@@ -147,7 +147,8 @@ struct profile {
   std::uint32_t abi_minor = 17;
   trap_authority authority = trap_authority::tracer_thread;
   /// Stable releases brought these together with that authority (6.12.117): an ENABLE that fails is
-  /// undone, CRIU pauses once, and an interrupted DESTROY_QUEUE leaves no trace.
+  /// undone, CRIU pauses once, SMI tells of processes to their owners only, and an interrupted
+  /// DESTROY_QUEUE leaves no trace.
   constexpr bool has_fixes_of_2026() const noexcept {
     return authority == trap_authority::debugger_process;
   }
