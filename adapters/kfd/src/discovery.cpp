@@ -1,6 +1,7 @@
 #include "sluice/kfd/discovery.hpp"
 
 #include "gpu_listener.hpp"
+#include "look_pace.hpp"
 #include "node_scanner.hpp"
 #include "pointer_watch.hpp"
 #include "proc.hpp"
@@ -38,10 +39,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Nothing announces the queues of processes that nobody traces, nor what moves between cgroups.
-constexpr duration look_interval = 1s;
-/// Triggers closer together than this are met by one look.
-constexpr duration least_interval = 20ms;
 /// After so many observations in a row the inbox gets a moment to be emptied.
 constexpr int burst = 128;
 
@@ -327,12 +324,12 @@ class node_discovery final : public discovery {
         else
           pointers_->retain(scanner_->online());
         looked_ = clock::now();
-        next = looked_ + look_interval;
+        next = looked_ + pace_.next();
         // Watches what inotify does not tell of: a debugfs mounted since, say.
-        if (trees_->refresh()) next = looked_ + least_interval;
+        if (trees_->refresh()) next = looked_ + look_pace::least;
       }
       if (wait(next)) {
-        next = std::min(next, looked_ + least_interval);
+        next = std::min(next, looked_ + look_pace::least);
         // What triggered (an exited process, say) may go on triggering until the next look.
         std::this_thread::sleep_until(next);
       }
@@ -404,8 +401,11 @@ class node_discovery final : public discovery {
   }
 
   void note(const tree_event& each) {
-    // The node itself has come or gone: another driver's, perhaps.
-    if (each.path == where_.device && each.what != tree_event::change::opened) listener_->forget();
+    if (each.path != where_.device) return;
+    if (each.what == tree_event::change::opened)
+      pace_.device_opened();
+    else
+      listener_->forget();  // The node itself has come or gone: another driver's, perhaps.
   }
 
   static observation about_loss(gpu_id gpu, time_point at) noexcept {
@@ -464,6 +464,7 @@ class node_discovery final : public discovery {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> resync_{false};
   int in_a_row_ = 0;
+  look_pace pace_;
   time_point looked_{};
   std::thread ahead_;  // has scanner_ until it ends
   std::thread worker_;
