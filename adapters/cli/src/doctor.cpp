@@ -163,11 +163,11 @@ std::vector<check> check_device(const machine& here) {
   uapi::kfd_ioctl_batch_unmap_queues_args nothing{};
   const bool batch = ::ioctl(device.get(), uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES, &nothing) >= 0;
   const int refused = batch ? 0 : errno;
-  all.push_back({"batch commands", batch || refused == ENOTTY ? verdict::good : verdict::unknown,
-                 batch ? "available (patched driver)"
-                 : refused == ENOTTY
-                     ? "not available (stock driver): sluice uses the debug interface"
-                     : "refused: " + error_text(refused),
+  const bool stock = refused == ENOTTY || refused == EINVAL;  // See device::has_batch_commands().
+  all.push_back({"batch commands", batch || stock ? verdict::good : verdict::unknown,
+                 batch   ? "available (patched driver)"
+                 : stock ? "not available (stock driver): sluice uses the debug interface"
+                         : "refused: " + error_text(refused),
                  "BATCH_UNMAP_QUEUES with 0 queues"});
   return all;
 }

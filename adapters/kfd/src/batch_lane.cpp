@@ -49,11 +49,6 @@ uapi::kfd_ioctl_batch_unmap_queues_args naming(std::span<entry> entries, std::ui
 
 // --- The commands --------------------------------------------------------------------------------
 
-bool batch_commands::offered() const noexcept {
-  uapi::kfd_ioctl_batch_unmap_queues_args nothing{};
-  return node_.call(uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES, &nothing).has_value();
-}
-
 result<int> batch_commands::unmap(std::span<entry> entries) const noexcept {
   auto args = naming(entries, 0);
   return node_.call(uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES, &args);

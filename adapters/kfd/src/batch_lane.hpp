@@ -28,8 +28,6 @@ namespace sluice::kfd {
 class batch_commands {
  public:
   explicit batch_commands(const device& node) noexcept : node_(node) {}
-  /// Asks the driver, which answers a call of no queues without doing anything.
-  bool offered() const noexcept;
 
   /// \return the system's error when the call was refused as a whole.
   result<int> unmap(std::span<uapi::kfd_batch_queue_entry> entries) const noexcept;

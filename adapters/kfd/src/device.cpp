@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/kfd/uapi_batch.hpp"
 
 namespace sluice::kfd {
 
@@ -49,6 +50,11 @@ result<int> device::call(std::uint32_t command, void* argument) const noexcept {
   } while (value < 0 && errno == EINTR);
   if (value < 0) return last_system_error();
   return value;
+}
+
+bool device::has_batch_commands() const noexcept {
+  uapi::kfd_ioctl_batch_unmap_queues_args nothing{};  // The driver does nothing.
+  return call(uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES, &nothing).has_value();
 }
 
 }  // namespace sluice::kfd

@@ -156,10 +156,10 @@ int change(sluice_kfd* handle, command_kind kind, sluice_kfd_queue_ref* refs, si
 
 // ---- the batch commands of a patched driver ----
 
-kfd::failure meaning_of_batch(const error_code& error, const std::string& path) {
+kfd::failure meaning_of_batch(const error_code& error, const kfd::device& node) {
   const int number = error.value();
-  if (number == ENOTTY)
-    return {EOPNOTSUPP, path +
+  if ((number == ENOTTY || number == EINVAL) && !node.has_batch_commands())
+    return {EOPNOTSUPP, node.path() +
                             " belongs to a stock driver without batch commands; use "
                             "sluice_kfd_suspend_queues(), or install a patched driver"};
   if (number == EOPNOTSUPP)
@@ -175,7 +175,7 @@ kfd::failure meaning_of_batch(const error_code& error, const std::string& path) 
 
 /// One call for each KFD_BATCH_MAX_QUEUES refs. `call` performs one on an array of entries.
 template <class Call>
-int batched(std::span<sluice_kfd_queue_ref> refs, const std::string& path, Call call) {
+int batched(std::span<sluice_kfd_queue_ref> refs, const kfd::device& node, Call call) {
   int done = 0;
   std::optional<kfd::failure> first;
   for (auto& ref : refs) {
@@ -190,7 +190,7 @@ int batched(std::span<sluice_kfd_queue_ref> refs, const std::string& path, Call 
     for (const auto& ref : part) entries.push_back({ref.pid, ref.queue_id});
     const result<int> called = call(entries);
     if (!called) {
-      const auto why = meaning_of_batch(called.error(), path);
+      const auto why = meaning_of_batch(called.error(), node);
       if (from == 0) return fail(why);
       first = why;
       break;
@@ -310,7 +310,7 @@ int sluice_kfd_init(const sluice_kfd_options* options, sluice_kfd** handle) {
       kfd::failure why;
       made->holder = kfd::queue_holder::open(made->where, why);
       if (!made->holder) return fail(why);
-      made->own.emplace(made->holder->node());
+      made->own.emplace(made->holder->node(), made->where.sysfs);
     }
     *handle = made.release();
     return 0;
@@ -336,7 +336,7 @@ int sluice_kfd_cleanup(sluice_kfd* handle) {
     if (owned->batched) {
       kfd::uapi::kfd_ioctl_fast_remap_args everything{};
       const auto done = node.call(kfd::uapi::AMDKFD_IOC_FAST_REMAP, &everything);
-      mapped = done || done.error().value() == ENOTTY;  // A stock driver holds nothing.
+      mapped = done || !node.has_batch_commands();  // A stock driver holds nothing.
     }
     for (const auto gpu : owned->reserved) {
       kfd::uapi::kfd_ioctl_set_hqd_reservation_args none{gpu, 0, 100, 0};
@@ -432,7 +432,7 @@ int sluice_kfd_batch_unmap_queues(sluice_kfd* handle, sluice_kfd_queue_ref* refs
       return fail(
           EINVAL,
           "the batch commands need queue ids, not SLUICE_KFD_ALL_QUEUES; list the queues first");
-    const int done = batched(all, node.path(), [&](auto& entries) {
+    const int done = batched(all, node, [&](auto& entries) {
       kfd::uapi::kfd_ioctl_batch_unmap_queues_args args{};
       args.num_queues = static_cast<std::uint32_t>(entries.size());
       args.grace_period_us = grace_us;
@@ -466,9 +466,9 @@ int sluice_kfd_fast_remap_queues(sluice_kfd* handle, sluice_kfd_queue_ref* refs,
     };
     if (refs == nullptr) {
       const auto done = call(0, 0);
-      return done ? *done : fail(meaning_of_batch(done.error(), node.path()));
+      return done ? *done : fail(meaning_of_batch(done.error(), node));
     }
-    return batched(std::span{refs, count}, node.path(), [&](auto& entries) {
+    return batched(std::span{refs, count}, node, [&](auto& entries) {
       return call(reinterpret_cast<std::uintptr_t>(entries.data()),  // NOLINT: the ABI
                   entries.size());
     });
@@ -485,7 +485,7 @@ int sluice_kfd_set_hqd_reservation(sluice_kfd* handle, uint32_t gpu_id, uint32_t
     args.online_percent = online_percent;
     args.offline_percent = offline_percent;
     const auto done = node.call(kfd::uapi::AMDKFD_IOC_SET_HQD_RESERVATION, &args);
-    if (!done) return fail(meaning_of_batch(done.error(), node.path()));
+    if (!done) return fail(meaning_of_batch(done.error(), node));
     const std::scoped_lock lock{handle->own_mutex};
     handle->reserved.insert(gpu_id);
     return 0;

@@ -60,13 +60,13 @@ class lane::call_scope {
 };
 
 lane::lane(const device& node, const lanes_options& options, batch_commands& commands,
-           const owner_bell& owner, const std::vector<render_node>& render_nodes, bool by_process,
+           const owner_bell& owner, const std::vector<gpu_node>& gpus, bool by_process,
            unique_fd wake, process_id target, pid_t pid, std::uint64_t start_time)
     : node_(node),
       options_(options),
       commands_(commands),
       owner_(owner),
-      render_nodes_(render_nodes),
+      gpus_(gpus),
       by_process_(by_process),
       wake_(std::move(wake)),
       target_(target),
@@ -268,7 +268,7 @@ void lane::lose_address_space() {
 /// As sysfs lists them.
 bool lane::has_queues() const {
   bool any = false;
-  if (!render_nodes_.empty())
+  if (gpus_.size() > 1)
     (void)for_each_numbered_entry<std::uint32_t>(
         options_.sysfs + "/proc/" + std::to_string(pid_) + "/queues",
         [&any](std::uint32_t) { any = true; });
@@ -459,10 +459,10 @@ bool lane::perform() {
   return goes_on(read);
 }
 
-/// Whether a suspend is safe (render_nodes.hpp); says it once where it is not.
+/// Whether a suspend is safe (gpu_nodes.hpp); says it once where it is not.
 bool lane::has_address_spaces() {
   if (has_address_spaces_) return true;
-  const auto missing = gpu_without_render_node(pid_, render_nodes_, options_.sysfs);
+  const auto missing = gpu_without_render_node(pid_, gpus_, options_.sysfs);
   if (!missing) return has_address_spaces_ = true;
   say_("cannot manage process " + std::to_string(pid_) + " (" + command_of(pid_) +
        "): it has not opened the render node of GPU " +

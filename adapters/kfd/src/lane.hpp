@@ -3,8 +3,8 @@
 /// One target's thread.
 
 #include "batch_lane.hpp"
+#include "gpu_nodes.hpp"
 #include "owner_bell.hpp"
-#include "render_nodes.hpp"
 #include "stop_bell.hpp"
 #include "target_holds.hpp"
 
@@ -32,8 +32,8 @@ namespace sluice::kfd {
 class lane final : private session_listener {
  public:
   lane(const device& node, const lanes_options& options, batch_commands& commands,
-       const owner_bell& owner, const std::vector<render_node>& render_nodes, bool by_process,
-       unique_fd wake, process_id target, pid_t pid, std::uint64_t start_time);
+       const owner_bell& owner, const std::vector<gpu_node>& gpus, bool by_process, unique_fd wake,
+       process_id target, pid_t pid, std::uint64_t start_time);
   ~lane();
   lane(const lane&) = delete;
   lane& operator=(const lane&) = delete;
@@ -123,7 +123,7 @@ class lane final : private session_listener {
   const lanes_options& options_;
   batch_commands& commands_;
   const owner_bell& owner_;
-  const std::vector<render_node>& render_nodes_;  ///< Of a node with several GPUs.
+  const std::vector<gpu_node>& gpus_;  ///< The node's.
   bool has_address_spaces_ = false;
   const bool by_process_;  ///< Sessions are this process's, not the tracing thread's.
   const unique_fd wake_;

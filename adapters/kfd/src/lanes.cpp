@@ -13,12 +13,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <deque>
 #include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,21 +51,6 @@ std::uint32_t percent_of(double share) noexcept {
   return static_cast<std::uint32_t>(std::clamp(std::lround(share * 100), 1L, 99L));
 }
 
-/// The node's GPUs as the driver goes through them: in the order of its topology.
-std::vector<gpu_id> gpus_in_order(const std::string& sysfs) {
-  std::map<std::uint32_t, gpu_id> found;
-  const std::string nodes = sysfs + "/topology/nodes/";
-  (void)for_each_numbered_entry<std::uint32_t>(nodes, [&](std::uint32_t node) {
-    std::array<char, 32> text{};
-    const auto read = read_small_file((nodes + std::to_string(node) + "/gpu_id").c_str(), text);
-    const auto id = read ? parse_number<std::uint32_t>(*read) : std::nullopt;
-    if (id && *id != 0) found.emplace(node, gpu_id{*id});  // 0: a processor
-  });
-  std::vector<gpu_id> all;
-  for (const auto& [node, gpu] : found) all.push_back(gpu);
-  return all;
-}
-
 }  // namespace
 
 void deliver(const report& what, backend_listener& listener) {
@@ -90,12 +73,11 @@ class lanes::impl {
   impl(const device& node, lanes_options options, unique_fd ready)
       : node_(node),
         options_(std::move(options)),
-        order_(options_.sysfs.empty() ? std::vector<gpu_id>{} : gpus_in_order(options_.sysfs)),
-        render_nodes_(options_.sysfs.empty() ? std::vector<render_node>{}
-                                             : find_render_nodes(options_.sysfs, node.path())),
+        gpus_(options_.sysfs.empty() ? std::vector<gpu_node>{}
+                                     : find_gpu_nodes(options_.sysfs, node.path())),
         ready_(std::move(ready)),
         commands_(node) {
-    if (options_.batch_commands && commands_.offered()) {
+    if (options_.batch_commands && node_.has_batch_commands()) {
       batching_ = true;
       commands_.use();
     }
@@ -111,8 +93,8 @@ class lanes::impl {
     if (pid == ::getpid()) return errc::not_managed;
     unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!wake) return last_system_error();
-    auto created = std::make_unique<lane>(node_, options_, commands_, bell_, render_nodes_,
-                                          by_process_, std::move(wake), target, pid, start_time);
+    auto created = std::make_unique<lane>(node_, options_, commands_, bell_, gpus_, by_process_,
+                                          std::move(wake), target, pid, start_time);
     if (const auto started = created->start(); !started) return started.error();
     active_.push_back(std::move(created));
     handed_.reserve(active_.size());
@@ -527,13 +509,12 @@ class lanes::impl {
 
   /// In the driver's order.
   std::size_t place_of(gpu_id gpu) const noexcept {
-    return static_cast<std::size_t>(std::ranges::find(order_, gpu) - order_.begin());
+    return static_cast<std::size_t>(std::ranges::find(gpus_, gpu, &gpu_node::gpu) - gpus_.begin());
   }
 
   const device& node_;
   const lanes_options options_;
-  const std::vector<gpu_id> order_;
-  const std::vector<render_node> render_nodes_;
+  const std::vector<gpu_node> gpus_;
   const unique_fd ready_;
   const owner_bell bell_{ready_.get(), options_.take_reports};
   batch_commands commands_;  // Before the lanes, whose threads use it to their end.

@@ -19,7 +19,7 @@ namespace sluice::kfd {
 /// Threading: one thread at a time, any thread. Lifetime: the device outlives it.
 class own_queues {
  public:
-  explicit own_queues(const device& node) : node_(node) {}
+  own_queues(const device& node, std::string sysfs) : node_(node), sysfs_(std::move(sysfs)) {}
 
   struct order {
     driver_queue_id queue{};
@@ -45,6 +45,7 @@ class own_queues {
   void end_if_unused();
 
   const device& node_;
+  const std::string sysfs_;
   unique_fd events_;
   unique_fd driver_end_;
   bool enabled_ = false;

@@ -103,7 +103,8 @@ class queue_holder::impl {
       return {};
     }
     // Its callers name the mechanism: batch commands are calls of their own.
-    auto acting = lanes::create(**node, {.batch_commands = false, .say = say});
+    auto acting =
+        lanes::create(**node, {.batch_commands = false, .sysfs = where.sysfs, .say = say});
     unique_fd stop{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!acting || !stop) {
       why = {EMFILE, "out of file descriptors; close some, or raise the limit (ulimit -n)"};

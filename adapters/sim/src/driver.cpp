@@ -391,7 +391,7 @@ request_id driver::impl::ioctl(pid_t tid, file_id file, std::uint32_t command,
   };
   // kfd_ioctl: the number alone selects the handler...
   const std::uint32_t own = command_of(_IOC_NR(command), profile_);
-  if (own == 0) return fail(ENOTTY);
+  if (own == 0) return fail(profile_.einval_for_unknown_commands ? EINVAL : ENOTTY);
   const auto opened = files_.find(file);
   if (opened == files_.end()) return fail(EBADF);
   const process_ptr process = opened->second;

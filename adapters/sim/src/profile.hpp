@@ -152,6 +152,9 @@ struct profile {
   constexpr bool has_fixes_of_2026() const noexcept {
     return authority == trap_authority::debugger_process;
   }
+  /// What an unknown command gets: EINVAL instead of ENOTTY, as from drivers before late 2025
+  /// (read in 6.6.0, 6.12-rc4 and 6.17-rc4).
+  bool einval_for_unknown_commands = false;
   mqds_header header = mqds_header::pasid;
   mqds_format format = mqds_format::mainline;
   /// debugfs has a directory kfd/proc/<pid> for each process (2025 on): these raise inotify events.

@@ -256,6 +256,7 @@ profile load_profile(const std::string& path) {
                 {{"pasid", mqds_header::pasid}, {"lead_pid", mqds_header::lead_pid}});
     driver.read("mqds_format", node.format,
                 {{"mainline", mqds_format::mainline}, {"labelled", mqds_format::labelled}});
+    driver.read("einval_for_unknown_commands", node.einval_for_unknown_commands);
     driver.read("debugfs_proc_dirs", node.debugfs_proc_dirs);
     driver.read("smi_fifo_bytes", node.smi_fifo_bytes, 96, 1U << 20U);
     driver.read("smi_process_events", node.smi_process_events);

@@ -1,5 +1,6 @@
 /// The C API through the shared library, against the simulated device and real processes.
 
+#include "child_process.hpp"
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
 
@@ -36,22 +37,23 @@ struct cleanup {
 };
 using handle_ptr = std::unique_ptr<sluice_kfd, cleanup>;
 
+handle_ptr open_at(const kfd::roots& where, std::uint32_t flags = 0) {
+  sluice_kfd_options options{};
+  options.size = sizeof options;
+  options.flags = flags;
+  options.device = where.device.c_str();
+  options.sysfs = where.sysfs.c_str();
+  options.debugfs = where.debugfs.c_str();
+  sluice_kfd* handle = nullptr;
+  EXPECT_EQ(sluice_kfd_init(&options, &handle), 0) << sluice_kfd_last_error();
+  return handle_ptr{handle};
+}
+
 class CApi : public ::testing::Test {
  protected:
   static device_settings quick() { return {.profile = fast_profile()}; }
 
-  handle_ptr open(std::uint32_t flags = 0) {
-    const auto where = device_.roots();
-    sluice_kfd_options options{};
-    options.size = sizeof options;
-    options.flags = flags;
-    options.device = where.device.c_str();
-    options.sysfs = where.sysfs.c_str();
-    options.debugfs = where.debugfs.c_str();
-    sluice_kfd* handle = nullptr;
-    EXPECT_EQ(sluice_kfd_init(&options, &handle), 0) << sluice_kfd_last_error();
-    return handle_ptr{handle};
-  }
+  handle_ptr open(std::uint32_t flags = 0) const { return open_at(device_.roots(), flags); }
   static sluice_kfd_queue_ref all_of(const offline_target& target) {
     return {.pid = target.pid(), .queue_id = SLUICE_KFD_ALL_QUEUES, .gpu_id = 0, .status = 1};
   }
@@ -462,14 +464,49 @@ TEST_F(CApi, RefusesWhatMakesNoSense) {
   EXPECT_EQ(status, 0);
 }
 
-// The device of this test has a stock driver.
-TEST_F(CApi, SaysThatAStockDriverHasNoBatchCommands) {
-  const auto handle = open();
+void expect_no_batch_commands(sluice_kfd* handle) {
   sluice_kfd_queue_ref ref{::getpid(), 0, 0, 0};
-  EXPECT_EQ(sluice_kfd_batch_unmap_queues(handle.get(), &ref, 1, 0, 0), -EOPNOTSUPP);
+  EXPECT_EQ(sluice_kfd_batch_unmap_queues(handle, &ref, 1, 0, 0), -EOPNOTSUPP);
   EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("stock driver"));
-  EXPECT_EQ(sluice_kfd_fast_remap_queues(handle.get(), nullptr, 0), -EOPNOTSUPP);
-  EXPECT_EQ(sluice_kfd_set_hqd_reservation(handle.get(), 51110, 80, 20), -EOPNOTSUPP);
+  EXPECT_EQ(sluice_kfd_fast_remap_queues(handle, nullptr, 0), -EOPNOTSUPP);
+  EXPECT_EQ(sluice_kfd_set_hqd_reservation(handle, 51110, 80, 20), -EOPNOTSUPP);
+}
+
+// The device of this test has a stock driver.
+TEST_F(CApi, SaysThatAStockDriverHasNoBatchCommands) { expect_no_batch_commands(open().get()); }
+
+TEST(CApiOfOlderDrivers, SaysThatTheyHaveNoBatchCommands) {
+  const simulated_device device{{.profile = fast_profile("einval_for_unknown_commands = true\n")}};
+  expect_no_batch_commands(open_at(device.roots()).get());
+}
+
+// A suspend of such a process crashes some drivers (adapters/kfd/kernel/README.md).
+TEST(CApiOnTwoGpus, RefusesAProcessWithoutTheRenderNodeOfEach) {
+  const simulated_device device{{.profile = fast_profile(), .gpus = 2}};
+  const auto where = device.roots();
+  child_process own{[&where](channel&) {
+    auto client = sim::gpu_client::open({.device = where.device, .sysfs = where.sysfs});
+    if (!client) return 1;
+    auto queue = (*client)->create_queue({.packets = 64});
+    if (!queue) return 2;
+    const auto handle = open_at(where);
+    if (sluice_kfd_suspend_own_queues(handle.get(), nullptr, 0) != 1) return 3;
+    if (sluice_kfd_resume_own_queues(handle.get()) != 0) return 4;
+    offline_target::close_render_nodes(where.device);
+    if (sluice_kfd_suspend_own_queues(handle.get(), nullptr, 0) != -EPERM) return 5;
+    const std::string error = sluice_kfd_last_error();
+    return error.find("has not opened the render node of GPU 51110") != error.npos ? 0 : 6;
+  }};
+  EXPECT_TRUE(own.succeeds(60s));
+
+  const auto handle = open_at(where);
+  const offline_target other{where};
+  ASSERT_TRUE(other.says('r'));
+  ASSERT_TRUE(other.obeys('c'));
+  sluice_kfd_queue_ref ref{other.pid(), 0, 0, 0};
+  EXPECT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 0);
+  EXPECT_EQ(ref.status, -EPERM);
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("has not opened the render node of GPU 51110"));
 }
 
 }  // namespace

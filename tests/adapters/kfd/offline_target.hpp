@@ -76,6 +76,19 @@ class offline_target {
     return kernels() == before;
   }
 
+  /// Closes the calling process's descriptors of the first GPU's render node. The driver keeps the
+  /// address space.
+  static void close_render_nodes(const std::filesystem::path& device) {
+    const auto node = std::filesystem::canonical(device.parent_path() / "dri/renderD128");
+    std::vector<int> open;
+    for (const auto& each : std::filesystem::directory_iterator{"/proc/self/fd"}) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(each.path(), gone) == node)
+        open.push_back(std::stoi(each.path().filename()));
+    }
+    for (const int fd : open) ::close(fd);
+  }
+
  private:
   /// A process that is stopped or has ended makes no rounds, and counts nothing.
   void await_two_rounds() const {
@@ -91,18 +104,6 @@ class offline_target {
   struct unmap {
     void operator()(counters* what) const { ::munmap(what, sizeof(counters)); }
   };
-
-  /// The driver keeps the address spaces.
-  static void close_render_nodes(const std::filesystem::path& device) {
-    const auto node = std::filesystem::canonical(device.parent_path() / "dri/renderD128");
-    std::vector<int> open;
-    for (const auto& each : std::filesystem::directory_iterator{"/proc/self/fd"}) {
-      std::error_code gone;
-      if (std::filesystem::read_symlink(each.path(), gone) == node)
-        open.push_back(std::stoi(each.path().filename()));
-    }
-    for (const int fd : open) ::close(fd);
-  }
 
   static void* map() {
     void* const memory = ::mmap(nullptr, sizeof(counters), PROT_READ | PROT_WRITE,

@@ -103,13 +103,15 @@ TEST(ProfileFile, ShipsAMesGpu) {
 TEST(ProfileFile, ReadsEveryKindOfValue) {
   const file_with file{
       "name = \"x\"\n"
-      "[driver]\nauthority = \"debugger_process\"\ndebugfs_proc_dirs = true\n"
+      "[driver]\nauthority = \"debugger_process\"\neinval_for_unknown_commands = "
+      "true\ndebugfs_proc_dirs = true\n"
       "[device]\npoll_busy = \"1ms\"\n"
       "[[gpu]]\ngpu_id = 5\nsuspend_cost = \"250us\"\n"
       "[[gpu]]\ngpu_id = 6\ncompute_units = 10\n"};
   const auto read = load_profile(file.path());
   EXPECT_EQ(read.name, "x");
   EXPECT_EQ(read.authority, trap_authority::debugger_process);
+  EXPECT_TRUE(read.einval_for_unknown_commands);
   EXPECT_TRUE(read.debugfs_proc_dirs);
   EXPECT_EQ(read.poll_busy, 1ms);
   ASSERT_EQ(read.gpus.size(), 2U);

@@ -28,6 +28,11 @@ class device {
   /// ioctl(2), repeated while it ends with EINTR. \return its value, which is a count for some.
   [[nodiscard]] result<int> call(std::uint32_t command, void* argument) const noexcept;
 
+  /// Whether the driver has the batch commands (uapi_batch.hpp). Asks it, because an errno does not
+  /// decide: unknown commands get ENOTTY, and EINVAL from drivers before late 2025
+  /// (adapters/kfd/kernel/README.md).
+  bool has_batch_commands() const noexcept;
+
   std::uint32_t minor_version() const noexcept { return minor_; }
   const std::string& path() const noexcept { return path_; }
 

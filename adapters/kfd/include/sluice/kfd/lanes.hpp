@@ -86,7 +86,8 @@ struct lanes_options {
   /// managed. On its lane's thread, of several lanes at once. Empty: any may.
   std::function<bool(pid_t pid, std::uint64_t start_time)> admits = {};
   /// Where those targets' queues are listed, and in which order the driver goes through GPUs.
-  /// Empty: that is not known, and targets on different GPUs may wait for each other.
+  /// Empty: that is not known. Targets on different GPUs may then wait for each other, and those
+  /// whose suspend crashes some drivers (adapters/kfd/kernel/README.md) are not refused.
   std::string sysfs = {};
   message_sink say = messages_to_stderr();
 };

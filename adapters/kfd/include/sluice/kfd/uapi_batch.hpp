@@ -2,8 +2,9 @@
 /// \file
 /// A **proposal**: three commands that no released driver has. A driver patched with them unmaps
 /// queues of many processes in one runlist cycle, without ptrace and without a debug session. The
-/// simulated device answers them where its profile says so; everywhere else they are ENOTTY, which
-/// is how a client finds out (a call with num_queues == 0 does nothing and returns 0).
+/// simulated device answers them where its profile says so; everywhere else they fail with ENOTTY
+/// or EINVAL, as all unknown commands. To find out, a client calls one with num_queues == 0, which
+/// does nothing and returns 0.
 ///
 /// Names and arguments follow the project owner's design notes, but for two things. Queue ids are
 /// per process, so an entry names (pid, queue id). And the driver cannot guess which queues the

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the simulated device understands beyond the driver's ABI. Real hardware answers ENOTTY, and
+/// What the simulated device understands beyond the driver's ABI. A real driver refuses it, and
 /// a client then goes without (the device reads its write indices by itself).
 
 #include <linux/ioctl.h>

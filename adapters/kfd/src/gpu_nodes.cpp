@@ -1,4 +1,4 @@
-#include "render_nodes.hpp"
+#include "gpu_nodes.hpp"
 
 #include "proc.hpp"
 
@@ -9,36 +9,40 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string_view>
 
 namespace sluice::kfd {
 
-std::vector<render_node> find_render_nodes(const std::string& sysfs, const std::string& device) {
+std::vector<gpu_node> find_gpu_nodes(const std::string& sysfs, const std::string& device) {
   constexpr unsigned drm_major = 226;  // DRM_MAJOR of the kernel, which user space does not get.
   const std::string nodes = sysfs + "/topology/nodes/";
   const std::string directory = device.substr(0, device.rfind('/')) + "/dri/renderD";
-  std::vector<render_node> found;
+  std::map<std::uint32_t, gpu_node> found;
   (void)for_each_numbered_entry<std::uint32_t>(nodes, [&](std::uint32_t node) {
     const std::string folder = nodes + std::to_string(node);
     std::array<char, 32> id_text{};
     std::array<char, 4096> text{};
     const auto id_read = read_small_file((folder + "/gpu_id").c_str(), id_text);
     const auto id = id_read ? parse_number<std::uint32_t>(*id_read).value_or(0) : 0;  // 0: a CPU
+    if (id == 0) return;
     const auto properties = read_small_file((folder + "/properties").c_str(), text);
     const auto render = properties ? property(*properties, "drm_render_minor").value_or(0) : 0;
-    if (id == 0 || render == 0) return;
+    auto& here = found[node] = {gpu_id{id}, 0};
+    if (render == 0) return;
     struct stat file {};
-    const bool known = ::stat((directory + std::to_string(render)).c_str(), &file) == 0;
-    found.push_back(
-        {gpu_id{id}, known ? file.st_rdev : makedev(drm_major, static_cast<unsigned>(render))});
+    here.render = ::stat((directory + std::to_string(render)).c_str(), &file) == 0
+                      ? file.st_rdev
+                      : makedev(drm_major, static_cast<unsigned>(render));
   });
-  if (found.size() < 2) found.clear();
-  return found;
+  std::vector<gpu_node> all;
+  for (const auto& [node, gpu] : found) all.push_back(gpu);
+  return all;
 }
 
-std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const render_node> nodes,
+std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const gpu_node> nodes,
                                               const std::string& sysfs) {
-  if (nodes.empty()) return std::nullopt;
+  if (nodes.size() < 2) return std::nullopt;
   const std::string directory = "/proc/" + std::to_string(pid) + "/fd";
   std::vector<dev_t> open;
   const bool readable = for_each_numbered_entry<int>(directory, [&](int number) {
@@ -54,7 +58,7 @@ std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const render_
   });
   if (!readable) return std::nullopt;
   for (const auto& node : nodes) {
-    if (std::ranges::find(open, node.number) != open.end()) continue;
+    if (node.render == 0 || std::ranges::find(open, node.render) != open.end()) continue;
     const auto listed = sysfs + "/proc/" + std::to_string(pid) + "/vram_" +
                         std::to_string(static_cast<std::uint32_t>(node.gpu));
     struct stat file {};

@@ -1,4 +1,4 @@
-#include "render_nodes.hpp"
+#include "gpu_nodes.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,17 +14,17 @@
 
 #include "sluice/unique_fd.hpp"
 
-namespace sluice::kfd::render_nodes_test {
+namespace sluice::kfd::gpu_nodes_test {
 namespace {
 
-class RenderNodes : public ::testing::Test {
+class GpuNodes : public ::testing::Test {
  protected:
-  RenderNodes() {
-    std::string pattern = ::testing::TempDir() + "render_nodes_XXXXXX";
+  GpuNodes() {
+    std::string pattern = ::testing::TempDir() + "gpu_nodes_XXXXXX";
     if (::mkdtemp(pattern.data()) == nullptr) std::abort();
     root_ = pattern;
   }
-  ~RenderNodes() override { std::filesystem::remove_all(root_); }
+  ~GpuNodes() override { std::filesystem::remove_all(root_); }
 
   void add_node(int node, const std::string& gpu, const std::string& render_minor) const {
     const auto folder = root_ / "topology/nodes" / std::to_string(node);
@@ -39,34 +39,40 @@ class RenderNodes : public ::testing::Test {
     std::filesystem::create_directories(folder);
     std::ofstream{folder / ("vram_" + gpu)} << "0\n";
   }
-  std::optional<gpu_id> missing(const std::vector<render_node>& nodes) const {
+  std::optional<gpu_id> missing(const std::vector<gpu_node>& nodes) const {
     return gpu_without_render_node(::getpid(), nodes, root_);
   }
 
   std::filesystem::path root_;
 };
 
-TEST_F(RenderNodes, AreThoseOfANodeWithSeveralGpus) {
+TEST_F(GpuNodes, AreFoundInTheOrderOfTheTopology) {
   add_node(0, "0", "0");
-  add_node(1, "51110", "128");
-  EXPECT_TRUE(find_render_nodes(root_, root_ / "kfd").empty());
+  add_node(10, "51110", "128");
   add_node(2, "51367", "129");
-  const auto found = find_render_nodes(root_, root_ / "kfd");
-  ASSERT_EQ(found.size(), 2U);
-  EXPECT_NE(found[0].number, found[1].number);  // DRM's device numbers, as there are no nodes.
+  add_node(3, "51624", "0");
+  const auto found = find_gpu_nodes(root_, root_ / "kfd");
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found[0].gpu, gpu_id{51367});
+  EXPECT_EQ(found[1].gpu, gpu_id{51624});
+  EXPECT_EQ(found[1].render, 0U);
+  EXPECT_EQ(found[2].gpu, gpu_id{51110});
+  EXPECT_NE(found[0].render, found[2].render);  // DRM's device numbers, as there are no nodes.
 }
 
-TEST_F(RenderNodes, AreMissedOnlyWhereTheDriverListsTheGpu) {
+TEST_F(GpuNodes, NeedAnOpenRenderNodeOnlyWhereTheDriverListsTheGpu) {
   struct stat file {};
   ASSERT_EQ(::stat("/dev/full", &file), 0);
-  const std::vector<render_node> nodes{{gpu_id{7}, file.st_rdev}};
+  const std::vector<gpu_node> nodes{{gpu_id{7}, file.st_rdev}, {gpu_id{8}, 0}};
   EXPECT_FALSE(missing(nodes));  // A device cgroup hides it.
   bind("7");
+  bind("8");
   EXPECT_EQ(missing(nodes), gpu_id{7});
+  EXPECT_FALSE(missing({nodes[0]})) << "a node with one GPU";
   const unique_fd open{::open("/dev/full", O_RDWR | O_CLOEXEC)};
   ASSERT_TRUE(open);
   EXPECT_FALSE(missing(nodes));
 }
 
 }  // namespace
-}  // namespace sluice::kfd::render_nodes_test
+}  // namespace sluice::kfd::gpu_nodes_test

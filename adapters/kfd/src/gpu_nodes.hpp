@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Which GPUs a process has an address space on, as far as it can be seen from outside.
+/// The node's GPUs, and on which of them a process has an address space, as far as it can be seen
+/// from outside.
 ///
 /// SUSPEND_QUEUES of some drivers (Linux 6.12.117 is one) flushes the TLB of every GPU that comes
 /// behind one on which it suspended a queue, and follows a null pointer where the process has no
@@ -18,24 +19,23 @@
 
 namespace sluice::kfd {
 
-/// The DRM node of a GPU, whose address space a process gives the driver (ACQUIRE_VM).
-struct render_node {
+struct gpu_node {
   gpu_id gpu{};
-  dev_t number = 0;
+  /// Device number of the DRM render node, whose address space a process gives the driver
+  /// (ACQUIRE_VM). 0: none.
+  dev_t render = 0;
 };
 
-/// The node's, in no order. Empty where fewer than two GPUs are in the topology: nothing is missing
-/// there.
+/// In the order of the topology, which is the order in which the driver goes through them.
 /// \param device path of the driver's device; its directory has `dri`.
-std::vector<render_node> find_render_nodes(const std::string& sysfs, const std::string& device);
+std::vector<gpu_node> find_gpu_nodes(const std::string& sysfs, const std::string& device);
 
 /// Only GPUs that the driver lists for the process count (`vram_<gpu>` in sysfs): a device cgroup
 /// can hide the others. The driver keeps an address space whose descriptor the process closed, so
 /// that this can blame a process that has all: one that uses the driver without ROCm's runtime.
 /// \return the first GPU whose render node the process has not open. Nothing: it has all of them,
-/// or
-///         its descriptors cannot be read.
-std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const render_node> nodes,
+///         its descriptors cannot be read, or the node has one GPU.
+std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const gpu_node> nodes,
                                               const std::string& sysfs);
 
 }  // namespace sluice::kfd
