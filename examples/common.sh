@@ -56,7 +56,7 @@ install_missing() {
   [ ${#missing[@]} -gt 0 ] || return 0
   echo "installing ${missing[*]} ..." >&2
   local install=(env DEBIAN_FRONTEND=noninteractive
-    apt-get install -y -q --no-install-recommends "${missing[@]}")
+    apt-get install -y -q -o DPkg::Lock::Timeout=600 --no-install-recommends "${missing[@]}")
   # Package lists may be missing or out of date; fetch them only when they are needed.
   if ! apt-cache show "${missing[@]}" >/dev/null 2>&1 || ! as_root "${install[@]}" >&2; then
     as_root apt-get update -q >&2 && as_root "${install[@]}" >&2
