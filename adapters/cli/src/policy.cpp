@@ -99,9 +99,9 @@ running_policy running_in(const boost::json::object& answer) {
   return made;
 }
 
-running_policy ask_running(const node_files& where) {
-  control_failure ignored;
-  const auto answer = control_link{where}.ask({{"ask", "policy"}}, ignored);
+/// \param failed why there is none.
+running_policy ask_running(const node_files& where, control_failure& failed) {
+  const auto answer = control_link{where}.ask({{"ask", "policy"}}, failed);
   return answer ? running_in(*answer) : running_policy{};
 }
 
@@ -130,20 +130,30 @@ int show(const std::string& what, const node_files& where) {
   } else if (!what.empty()) {
     const policy_kind* const kind = known.find(what);
     if (kind == nullptr) {
+      if (const auto colon = what.find(':'); known.find(what.substr(0, colon)) != nullptr) {
+        complain(
+            fmt::format("'{}' sets parameters; add --use to switch the daemon to it, or "
+                        "--check to test it",
+                        what));
+        return exit_usage;
+      }
       complain(fmt::format("unknown policy '{}'; available: {}; or name a plugin file (.so, .py)",
                            what, fmt::join(known.names(), ", ")));
       return exit_failed;
     }
     text = describe(*kind);
-    const auto running = ask_running(where);
+    control_failure ignored;
+    const auto running = ask_running(where, ignored);
     if (running.text == what || running.text.starts_with(what + ":"))
       text += "  # the daemon runs " + running_words(running) + "\n";
   } else {
     for (const auto name : known.names()) {
       text += fmt::format("{}: {}\n", name, known.find(name)->summary);
     }
-    const auto running = ask_running(where);
-    if (!running.text.empty()) text += "the daemon runs " + running_words(running) + "\n";
+    control_failure failed;
+    const auto running = ask_running(where, failed);
+    text += running.text.empty() ? failed.sentence + "\n"
+                                 : "the daemon runs " + running_words(running) + "\n";
   }
   return print(text) ? exit_done : exit_failed;
 }
@@ -212,8 +222,7 @@ subcommand add_policy(CLI::App& program) {
       "Exit code 0: done; 1: unknown policy, unusable plugin, failed check, or refused\n"
       "by the daemon; 2: usage.");
   auto* const named =
-      command
-          ->add_option("POLICY", chosen->what, "Name of a policy, or path of a plugin (.so, .py)")
+      command->add_option("POLICY", chosen->what, "Policy, or plugin (.so, .py) [:KEY=VALUE,...]")
           ->type_name("");
   auto* const checks =
       command->add_flag("--check", chosen->checks, "Test the policy (POLICY[:KEY=VALUE,...])")

@@ -215,7 +215,7 @@ std::string outcome_text(const json::object& command, bool acted) {
 
 /// Why a group is held, resumed or forced to run; of a rule that is not the policy's.
 std::string rule_text(const std::string& rule) {
-  if (rule == "expired") return "the policy did not renew its hold";
+  if (rule == "expired") return "its hold ended, and the policy did not renew it";
   if (rule == "no policy") return "the policy that held it was replaced or removed";
   if (rule == "max_suspend") return "it reached the limit max_suspend";
   if (rule == "offline_floor") return "it reached the limit of offline_floor";
