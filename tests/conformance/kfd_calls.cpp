@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>  // NOLINT(modernize-deprecated-headers): timer_create(2)
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +31,8 @@
 #include <iostream>
 #include <map>
 #include <optional>
+#include <random>
+#include <regex>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -541,6 +544,111 @@ class process {
         uapi::detail::command(uapi::detail::wr, static_cast<std::uint32_t>(line.number(1)), size);
     return outcome(ioctl(kfd_, command, argument.data()));
   }
+  /// The driver allocates as many entries as it is told, without a limit, and the kernel warns of
+  /// allocations that are too large.
+  static void limit_counts(std::uint32_t command, std::uint64_t* argument) {
+    constexpr std::uint64_t most = 4095;
+    const auto limit = [argument](std::size_t word) {
+      argument[word] &= most | 0xffffffff00000000;
+    };
+    const auto operation = argument[0] >> 32U;
+    if (command == uapi::AMDKFD_IOC_WAIT_EVENTS ||
+        command == uapi::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW)
+      limit(1);
+    else if (command == uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU ||
+             command == uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU)
+      limit(2);
+    else if (command == uapi::AMDKFD_IOC_DBG_TRAP)
+      limit(operation == uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES ? 2 : 3);
+  }
+  /// Calls with random numbers, sizes and arguments; a timer interrupts those that wait. CRIU's
+  /// operations are left out: amdkfd 6.12 warns where UNPAUSE meets queues that are evicted for
+  /// another reason.
+  std::string noise(const command_line& line) {
+    static constexpr std::array commands{
+        uapi::AMDKFD_IOC_CREATE_QUEUE,
+        uapi::AMDKFD_IOC_DESTROY_QUEUE,
+        uapi::AMDKFD_IOC_UPDATE_QUEUE,
+        uapi::AMDKFD_IOC_SET_MEMORY_POLICY,
+        uapi::AMDKFD_IOC_GET_CLOCK_COUNTERS,
+        uapi::AMDKFD_IOC_GET_PROCESS_APERTURES,
+        uapi::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW,
+        uapi::AMDKFD_IOC_CREATE_EVENT,
+        uapi::AMDKFD_IOC_DESTROY_EVENT,
+        uapi::AMDKFD_IOC_SET_EVENT,
+        uapi::AMDKFD_IOC_RESET_EVENT,
+        uapi::AMDKFD_IOC_WAIT_EVENTS,
+        uapi::AMDKFD_IOC_SET_SCRATCH_BACKING_VA,
+        uapi::AMDKFD_IOC_GET_TILE_CONFIG,
+        uapi::AMDKFD_IOC_SET_TRAP_HANDLER,
+        uapi::AMDKFD_IOC_ACQUIRE_VM,
+        uapi::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU,
+        uapi::AMDKFD_IOC_FREE_MEMORY_OF_GPU,
+        uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU,
+        uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU,
+        uapi::AMDKFD_IOC_SET_CU_MASK,
+        uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE,
+        uapi::AMDKFD_IOC_GET_DMABUF_INFO,
+        uapi::AMDKFD_IOC_IMPORT_DMABUF,
+        uapi::AMDKFD_IOC_EXPORT_DMABUF,
+        uapi::AMDKFD_IOC_ALLOC_QUEUE_GWS,
+        uapi::AMDKFD_IOC_SMI_EVENTS,
+        uapi::AMDKFD_IOC_SVM,
+        uapi::AMDKFD_IOC_SET_XNACK_MODE,
+        uapi::AMDKFD_IOC_AVAILABLE_MEMORY,
+        uapi::AMDKFD_IOC_RUNTIME_ENABLE,
+        uapi::AMDKFD_IOC_DBG_TRAP,
+        uapi::AMDKFD_IOC_CREATE_PROCESS,
+    };
+    constexpr std::size_t words = 128;
+    std::mt19937_64 random{line.setting("seed", 1)};
+    const auto pids = command_line::list_of(line.word(2));
+    const std::uint64_t memory = reserve(16 * page);
+    const auto value = [&]() -> std::uint64_t {
+      switch (random() % 8) {
+        case 0: return 0;
+        case 1: return random() % 24;
+        case 2: return gpu_id(random() % 3);
+        case 3: return pids[random() % pids.size()];
+        case 4: return memory + random() % (16 * page);
+        case 5: return page << random() % 6;
+        case 6: return std::uint64_t{1} << random() % 64;
+        default: return random();
+      }
+    };
+    const auto fill = [&](std::uint64_t* at, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i)
+        at[i] = random() % 2 == 0 ? value() : value() << 32U | (value() & 0xffffffff);
+    };
+    struct sigaction handled {};
+    handled.sa_handler = [](int) {};
+    sigaction(SIGALRM, &handled, nullptr);
+    sigevent to_this_thread{};
+    to_this_thread.sigev_notify = SIGEV_THREAD_ID;
+    to_this_thread.sigev_signo = SIGALRM;
+    to_this_thread._sigev_un._tid = gettid();  // glibc 2.36 has no other name for it.
+    timer_t timer{};
+    if (timer_create(CLOCK_MONOTONIC, &to_this_thread, &timer) != 0) return error_name(errno);
+    const itimerspec every{.it_interval = {0, 5'000'000}, .it_value = {0, 5'000'000}};
+    timer_settime(timer, 0, &every, nullptr);
+    const auto calls = line.number(1);
+    for (std::uint64_t i = 0; i < calls; ++i) {
+      std::uint32_t command = commands[random() % commands.size()];
+      // Of an older or a newer program.
+      if (random() % 16 == 0)
+        command = (command & ~(0x3fffU << 16U)) | static_cast<std::uint32_t>(random() % 256) << 16U;
+      std::array<std::uint64_t, words> argument{};
+      fill(argument.data(), argument.size());
+      fill(reinterpret_cast<std::uint64_t*>(memory), 16 * page / sizeof(std::uint64_t) / 64);
+      // Mostly an operation that there is, on a process that there is.
+      if (command == uapi::AMDKFD_IOC_DBG_TRAP && random() % 8 != 0)
+        argument[0] = random() % 16 << 32U | pids[random() % pids.size()];
+      limit_counts(command, argument.data());
+      (void)!ioctl(kfd_, command, argument.data());
+    }
+    timer_delete(timer);
+    return std::to_string(calls);
+  }
   std::string criu(const command_line& line) {
     uapi::kfd_ioctl_criu_args args{};
     args.op = static_cast<std::uint32_t>(line.number(1));
@@ -810,6 +918,34 @@ class process {
     std::sort(names.begin(), names.end());
     return fmt::format("{}", fmt::join(names, " "));
   }
+  /// The form of a file's text: numbers as N, and each line once with how often it occurs. In the
+  /// path, SYSFS, DEBUGFS and GPU0 stand for folders and the id of a GPU.
+  std::string form(const command_line& line) const {
+    auto path = line.word(1);
+    const auto put = [&path](std::string_view label, const std::string& value) {
+      if (const auto at = path.find(label); at != std::string::npos)
+        path.replace(at, label.size(), value);
+    };
+    put("SYSFS", sluice::kfd::roots::from_environment().sysfs);
+    put("DEBUGFS", sluice::kfd::roots::from_environment().debugfs);
+    for (std::size_t i = 0; i < gpus_.size(); ++i)
+      put("GPU" + std::to_string(i), std::to_string(gpus_[i].id));
+    static const std::regex number{R"(\b(0x)?([0-9a-f]*[0-9][0-9a-f]*|[a-f]{8})\b)"};
+    std::istringstream text{std::regex_replace(read_file(path), number, "N")};
+    std::vector<std::pair<std::string, int>> forms;
+    for (std::string each; std::getline(text, each);) {
+      auto known = std::find_if(forms.begin(), forms.end(),
+                                [&each](const auto& other) { return other.first == each; });
+      if (known == forms.end()) known = forms.insert(known, {each, 0});
+      ++known->second;
+    }
+    std::string out;
+    for (const auto& [each, times] : forms) {
+      out += out.empty() ? "" : " | ";
+      out += times == 1 ? each : fmt::format("{}x {}", times, each);
+    }
+    return out.empty() ? "empty" : out;
+  }
   static std::string gone(const command_line& line) {
     const auto folder =
         fmt::format("{}/proc/{}", sluice::kfd::roots::from_environment().sysfs, line.word(1));
@@ -888,6 +1024,7 @@ class process {
         {"xnack", [](process& p, line l) { return p.xnack(l); }},
         {"runtime", [](process& p, line l) { return p.runtime(l); }},
         {"raw", [](process& p, line l) { return p.raw(l); }},
+        {"noise", [](process& p, line l) { return p.noise(l); }},
         {"criu", [](process& p, line l) { return p.criu(l); }},
         {"smi", [](process& p, line l) { return p.smi(l); }},
         {"smi_mask", [](process& p, line l) { return p.smi_mask(l); }},
@@ -915,6 +1052,7 @@ class process {
         {"take", [](process& p, line l) { return p.take(l); }},
         {"listed", [](process& p, line l) { return p.listed(l); }},
         {"files", [](process& p, line l) { return p.files(l); }},
+        {"form", [](process& p, line l) { return p.form(l); }},
         {"gone", [](process&, line l) { return gone(l); }},
         {"descriptors", [](process& p, line l) { return p.descriptors(l); }},
     };

@@ -254,7 +254,7 @@ words hiq_mqd(const gpu_node& node) {
 
 /// hqd_sdma_dump of gfx9: 19, 6, 7 and 10 registers with gaps between them, which are the first
 /// words of a descriptor. The first address is a documented sample's; the distances are inferred.
-void dump_sdma(std::string& out, std::uint32_t engine, std::uint32_t rlc,
+void dump_sdma(std::string& out, const gpu_profile& shape, std::uint32_t engine, std::uint32_t rlc,
                std::span<const std::uint32_t> mqd) {
   constexpr std::uint32_t first = 0x4e00;
   constexpr std::uint32_t engine_bytes = 0x1800;
@@ -264,7 +264,15 @@ void dump_sdma(std::string& out, std::uint32_t engine, std::uint32_t rlc,
   };
   std::vector<register_value> registers;
   std::size_t word = 0;
-  for (const auto& part : {range{0, 19}, range{0x28, 6}, range{0x2f, 7}, range{0x40, 10}}) {
+  // hqd_sdma_dump_v11(), kgd_gfx_v9_4_3_hqd_sdma_dump(), kgd_hqd_sdma_dump() of gfx9.
+  const std::vector<range> parts =
+      shape.gfx_target_version >= 110000
+          ? std::vector<range>{{0, 7}, {8, 11}, {0x29, 1}, {0x2b, 12}, {0x40, 12}}
+          : std::vector<range>{{0, 19},
+                               {0x28, 6},
+                               {0x2f, 7},
+                               {0x40, shape.gfx_target_version >= 90400 ? 12U : 10U}};
+  for (const auto& part : parts) {
     for (std::uint32_t i = 0; i < part.count; ++i) {
       registers.push_back({first + engine * engine_bytes + rlc * rlc_bytes + (part.at + i) * 4,
                            mqd.empty() ? 0 : mqd[word]});
@@ -308,12 +316,14 @@ std::string driver::impl::hqds() const {
     }
     for (std::uint32_t engine = 0; engine < shape.sdma_engines + shape.sdma_xgmi_engines;
          ++engine) {
-      for (std::uint32_t rlc = 0; rlc < shape.sdma_queues_per_engine; ++rlc) {
+      // Of gfx11 and later the driver keeps two of each engine for itself, and shows them here.
+      const std::uint32_t reserved = shape.gfx_target_version >= 110000 ? 2 : 0;
+      for (std::uint32_t rlc = 0; rlc < shape.sdma_queues_per_engine + reserved; ++rlc) {
         print(out, "  SDMA Engine %u, RLC %u\n", engine, rlc);
         const auto found = node->sdma.find({rlc, engine});
         const bool mapped =
             found != node->sdma.end() && found->second->active && !node->model.in_cycle();
-        dump_sdma(out, engine, rlc, mapped ? sdma_mqd(*found->second) : words{});
+        dump_sdma(out, shape, engine, rlc, mapped ? sdma_mqd(*found->second) : words{});
       }
     }
   }
@@ -324,12 +334,17 @@ std::string driver::impl::hqds() const {
 
 namespace {
 
-// Packets as pm_map_process_v9, pm_map_queues_v9 and pm_runlist_v9 write them (struct
-// pm4_mes_map_process, pm4_mes_map_queues, pm4_mes_runlist; generations differ in details).
+// Packets as pm_map_process_v9, pm_map_process_aldebaran, pm_map_queues_v9 and pm_runlist_v9 write
+// them (struct pm4_mes_map_process, pm4_mes_map_queues, pm4_mes_runlist; generations differ in
+// details).
 constexpr std::uint32_t it_map_process = 0xa1;
 constexpr std::uint32_t it_map_queues = 0xa2;
 constexpr std::uint32_t it_run_list = 0xa5;
-constexpr std::size_t map_process_dwords = 16;
+/// MI200 and MI300 also get watch points.
+constexpr std::size_t map_process_dwords(const gpu_profile& shape) {
+  const auto version = shape.gfx_target_version;
+  return version == 90010 || (version >= 90400 && version < 100000) ? 21 : 16;
+}
 constexpr std::size_t map_queues_dwords = 7;
 constexpr std::size_t run_list_dwords = 4;
 
@@ -339,7 +354,7 @@ constexpr std::uint32_t header(std::uint32_t opcode, std::size_t dwords) {
 
 void add_map_process(words& out, const gpu_node& node, const kfd_process& process,
                      std::size_t queues) {
-  std::array<std::uint32_t, map_process_dwords> p{};
+  words p(map_process_dwords(node.shape));
   p[0] = header(it_map_process, p.size());
   const auto quantum = std::clamp<std::int64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(node.shape.quantum).count(), 1, 127);

@@ -103,6 +103,7 @@ std::string common(const profile& node, const node_properties& p) {
                      {"mem_banks_count", p.mem_banks_count},
                      {"caches_count", p.caches_count},
                      {"io_links_count", p.io_links_count},
+                     {"p2p_links_count", 0},
                      {"cpu_core_id_base", 0},
                      {"simd_id_base", p.simd_id_base},
                      {"max_waves_per_simd", p.max_waves_per_simd},

@@ -419,7 +419,7 @@ TEST(SimulatedDevice, ShowsTheSlotAndTheRunlistOfALiveQueue) {
   const queue_memory memory;
   ASSERT_EQ(memory.create(kfd.fd(), gpu), 0);
   EXPECT_TRUE(read_file(device.roots().debugfs + "/rls")
-                  .starts_with("Node 1, gpu_id c7a6:\n  00000000: c00ea100 "));
+                  .starts_with("Node 1, gpu_id c7a6:\n  00000000: c013a100 "));
   const auto text = read_file(device.roots().debugfs + "/hqds");
   const std::string title = " Inst 0,  CP Pipe 0, Queue 2\n    0000c914: ";
   const auto at = text.find(title);

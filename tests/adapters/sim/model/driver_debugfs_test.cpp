@@ -240,7 +240,7 @@ TEST(DriverHqds, PrintsEverySlotOfEveryXcc) {
     for (const std::string engine : {"0", "1"}) {
       ASSERT_EQ(lines.at(at++), "  SDMA Engine " + engine + ", RLC 0");
       const std::vector<std::pair<std::uint32_t, int>> rows{
-          {0x00, 8}, {0x20, 8}, {0x40, 3}, {0xa0, 6}, {0xbc, 7}, {0x100, 8}, {0x120, 2}};
+          {0x00, 8}, {0x20, 8}, {0x40, 3}, {0xa0, 6}, {0xbc, 7}, {0x100, 8}, {0x120, 4}};
       for (const auto& [offset, count] : rows) {
         std::ostringstream row;
         row << "    " << std::hex << std::setw(8) << std::setfill('0')
@@ -351,7 +351,7 @@ TEST(DriverHqds, ShowsAnSdmaQueueAtItsEngine) {
   ASSERT_EQ(b.create_queue(app, args), 1);
   const auto text = b.sim->hqds();
   const auto second = blocks(text, "  SDMA Engine 1, RLC 0").at(0);
-  ASSERT_EQ(second.size(), 19U + 6 + 7 + 10);
+  ASSERT_EQ(second.size(), 19U + 6 + 7 + 12);
   EXPECT_EQ(second[0] & 1U, 1U) << "enabled";
   EXPECT_EQ(second[1], queue_area >> 8U);
   EXPECT_EQ(blocks(text, "  SDMA Engine 1, RLC 1").at(0)[0], 0U);
@@ -359,7 +359,7 @@ TEST(DriverHqds, ShowsAnSdmaQueueAtItsEngine) {
   EXPECT_EQ(blocks(b.sim->hqds(), "  SDMA Engine 1, RLC 0").at(0)[0], 0U);
 }
 
-// One MAP_PROCESS (16 words) for each process, then one MAP_QUEUES (7 words) for each active queue,
+// One MAP_PROCESS (21 words) for each process, then one MAP_QUEUES (7 words) for each active queue,
 // the youngest first.
 TEST(DriverRls, ListsProcessesAndActiveQueuesAsPackets) {
   driver_bench b;
@@ -368,17 +368,17 @@ TEST(DriverRls, ListsProcessesAndActiveQueuesAsPackets) {
   EXPECT_EQ(b.sim->rls(), "Node 1, gpu_id c7a6:\n  No active runlist\n");
   ASSERT_EQ(b.create_queue(app, 0), 0);
   const auto lines = lines_of(b.sim->rls());
-  ASSERT_EQ(lines.size(), 1U + 3);
-  EXPECT_EQ(lines[1].substr(0, 31), "  00000000: c00ea100 14008001 0");
+  ASSERT_EQ(lines.size(), 1U + 4);
+  EXPECT_EQ(lines[1].substr(0, 31), "  00000000: c013a100 14008001 0");
   EXPECT_EQ(lines[2],
             "  00000020: 00000000 00000000 00000000 00000000 00000000 00400080 00000000 00000000");
   // Its write pointer ends the packet; queue 0's doorbell is at 0.
-  EXPECT_EQ(lines[3].substr(0, 38), "  00000040: c005a200 20000010 00000000");
-  EXPECT_EQ(lines[3].substr(lines[3].size() - 18), " 00110038 00000000");
+  EXPECT_EQ(lines[3].substr(lines[3].size() - 27), " c005a200 20000010 00000000");
+  EXPECT_EQ(lines[4].substr(lines[4].size() - 18), " 00110038 00000000");
   auto args = b.queue_args(1);
   args.queue_percentage = 0;
   ASSERT_EQ(b.create_queue(app, args), 1);
-  EXPECT_EQ(lines_of(b.sim->rls()).size(), 1U + 3) << "an inactive queue is counted, not listed";
+  EXPECT_EQ(lines_of(b.sim->rls()).size(), 1U + 4) << "an inactive queue is counted, not listed";
   EXPECT_NE(b.sim->rls().find(" 00800080 "), std::string::npos);
 }
 
@@ -392,7 +392,7 @@ TEST(DriverRls, IsAbsentWithinACycleAndUnderMes) {
   EXPECT_EQ(b.sim->rls(), "Node 1, gpu_id c7a6:\n  No active runlist\n");
   EXPECT_EQ(slots(b).at(0).at(2), 0U) << "nothing is mapped meanwhile";
   ASSERT_EQ(b.finish(*pending), 0);
-  EXPECT_EQ(lines_of(b.sim->rls()).size(), 1U + 4);
+  EXPECT_EQ(lines_of(b.sim->rls()).size(), 1U + 5);
 
   auto node = default_profile();
   node.gpus[0].scheduler = queue_scheduler::mes;
@@ -409,7 +409,7 @@ TEST(DriverRls, GoesOnAtItsBeginningWhenOversubscribed) {
   b.open(app);
   for (std::uint32_t area = 0; area < 5; ++area) ASSERT_GE(b.create_queue(app, area), 0);
   const auto text = b.sim->rls();
-  const auto words = 16 + 5 * 7 + 4;
+  const auto words = 21 + 5 * 7 + 4;
   EXPECT_EQ(lines_of(text).size(), 1U + (words + 7) / 8);
   EXPECT_NE(text.find(" c002a500 "), std::string::npos);
 }

@@ -49,6 +49,7 @@ TEST(Topology, ListsAGpusPropertiesInTheDriversOrder) {
                                           "mem_banks_count",
                                           "caches_count",
                                           "io_links_count",
+                                          "p2p_links_count",
                                           "cpu_core_id_base",
                                           "simd_id_base",
                                           "max_waves_per_simd",
@@ -88,7 +89,7 @@ TEST(Topology, ListsAGpusPropertiesInTheDriversOrder) {
   // A CPU shows the same up to ctl_stack_size, and its clock.
   keys.clear();
   for (const auto& [key, value] : parse(nodes[0].properties)) keys.push_back(key);
-  auto of_a_cpu = std::vector<std::string>(expected.begin(), expected.begin() + 30);
+  auto of_a_cpu = std::vector<std::string>(expected.begin(), expected.begin() + 31);
   of_a_cpu.emplace_back("max_engine_clk_ccompute");
   EXPECT_EQ(keys, of_a_cpu);
 }
