@@ -25,7 +25,7 @@ END
   if [ "$policy" = fixed_timeslice ]; then
     SLUICE_CLIENT_SOCKET=run/clients.sock 03_client >client.log 2>&1 || fail "03_client"
   elif [ "$policy" = pointer_polling ]; then
-    AMD_QUEUE_TAG=ONLINE_AI online_demo --no-scheduler --window 4 >online.log 2>&1 || fail "online_demo"
+    AMD_QUEUE_TAG=ONLINE_AI online_demo --no-scheduler --window 4 --drain-limit 60s >online.log 2>&1 || fail "online_demo"
   fi
   sluice status --directory run >status.log || fail "status"
   case $policy in fixed_timeslice | pointer_polling)

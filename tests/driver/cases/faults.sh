@@ -7,7 +7,7 @@ held() { ! grep -q "^pasid $(printf %x "$(cat "/sys/class/kfd/kfd/proc/$offline/
 
 # schedule: starts online_demo, which embeds a scheduler; sets `online`. Returns after its first suspend.
 schedule() {
-  online_demo --wait-for-offline 1 --attach-after 200ms --window 3 >online.log 2>&1 &
+  online_demo --wait-for-offline 1 --attach-after 200ms --window 3 --drain-limit 60s >online.log 2>&1 &
   online=$!
   eventually pgrep -x sluice-agent >/dev/null
   eventually held
