@@ -35,6 +35,8 @@ packages=("${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}")
 [ -n "$quick" ] || packages+=("${sluice_test_packages[@]}" "${sluice_package_packages[@]}")
 install_missing "${packages[@]}" || exit 1
 
+# Of a program that fails, print only the tests that failed.
+export GTEST_BRIEF=1
 began=$(date +%s)
 mkdir -p build/logs
 steps=build/logs/steps.$$
@@ -122,6 +124,7 @@ driver_cases() {
 on_driver() {
   step "amdkfd on a faked $1" driver_cases --device "$1" -- "${driver_cases[@]}"
   step "amdkfd on two faked $1: calls" tests/driver/run.sh --device "$1,$1" tests/driver/cases/conformance.sh
+  step "amdkfd on two faked $1: random calls" tests/driver/run.sh --memory 2G --device "$1,$1" tests/driver/cases/noise.sh
   step "sequences compared with amdkfd, $1" tests/conformance/differential.py --device "$1" --sequences 500
 }
 # with_sanitizers: everything that clang builds. The build of tsan has Asio on epoll alone, and so is also what a build
@@ -189,12 +192,14 @@ else
     step "long: packages in a clean system" tests/packages.sh
     step "long: the driver's bug and its fix" tests/driver/null_address_space.sh
     for device in 90a 906; do
-      step "long: amdkfd on a faked $device" driver_cases --device $device -- "${driver_cases[@]}" rocminfo
+      step "long: amdkfd on a faked $device" driver_cases --device $device -- "${driver_cases[@]}" amd_libraries
     done
     for device in 942 1100; do
       step "long: amdkfd on a faked $device, lockdep" driver_cases --lockdep --device $device -- "${driver_cases[@]}"
       step "long: amdkfd on two faked $device, KASAN: calls" tests/driver/run.sh --kasan --memory 2G --device $device,$device \
         tests/driver/cases/conformance.sh
+      step "long: amdkfd on two faked $device, KASAN: random calls" tests/driver/run.sh --kasan --memory 2G \
+        --device $device,$device tests/driver/cases/noise.sh "$RANDOM" 200
       step "long: sequences compared with amdkfd, $device" tests/conformance/differential.py --device $device --sequences 10000
     done
     wait "$waiting" || record "long: faults, owner's cases and soak" $? "0 0 0"

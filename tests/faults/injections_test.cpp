@@ -93,7 +93,7 @@ void injection_try::check() {
   client_ = world_.client();
   const pid_t agent = in_agent(one_.how) ? world_.agent() : 0;
   trial_.watch_leases(world_, {host_->pid(), agent});
-  trial_.watch({world_.device().pid(), client_->pid(), first_->pid(), second_->pid()});
+  trial_.watch({world_.device_pid(), client_->pid(), first_->pid(), second_->pid()});
 
   if (what.when == at::rest) {
     inject();
@@ -126,7 +126,7 @@ void injection_try::check() {
       }
       EXPECT_TRUE(eventually(patience, [&] { return breaker_is_open(); })) << world_.log();
       trial_.expect_within(world_.run_again(both, since.after), since,
-                           what.lasts + own_work + calls + 100ms,
+                           what.lasts + own_work + calls_of_simulated_device + 100ms,
                            std::string{what.name} + ", in flight");
       break;
   }
@@ -137,7 +137,8 @@ void injection_try::check() {
     EXPECT_TRUE(eventually(patience, [&] { return breaker_is_open(); })) << world_.log();
   }
   trial_.expect_within(world_.run_again(both, since.after), since,
-                       what.lasts + own_work + calls + 100ms, std::string{what.name});
+                       what.lasts + own_work + calls_of_simulated_device + 100ms,
+                       std::string{what.name});
 
   // And after it.
   switch (what.what) {

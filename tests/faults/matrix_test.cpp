@@ -14,15 +14,24 @@ namespace {
 
 std::vector<combination> chosen_combinations() {
   const char* const which = std::getenv("SLUICE_FAULTS");  // NOLINT: nobody sets it meanwhile.
-  return which != nullptr && std::string_view{which} == "all" ? all_combinations()
-                                                              : pairwise_combinations();
+  auto chosen = which != nullptr && std::string_view{which} == "all" ? all_combinations()
+                                                                     : pairwise_combinations();
+  // A real driver has no batch commands, and is not a process. The kernel of tests/driver corrupts
+  // its page tables where a process that has io_uring's rings mapped forks or uses the driver.
+  if (on_driver()) {
+    std::erase_if(chosen, [](const combination& each) {
+      return each.how != mechanism_used::trap_agent || each.who == party::device ||
+             (each.who == party::host && each.what == fault::fork);
+    });
+  }
+  return chosen;
 }
 
 /// One try of a cell.
 class matrix_try {
  public:
   matrix_try(const combination& one, trial& with)
-      : one_(one), trial_(with), world_{settings_for(one)} {}
+      : one_(one), trial_(with), allowed_{own_work + calls(one.how)}, world_{settings_for(one)} {}
   void run() {
     set_up();
     if (!trial_.failed()) check();
@@ -58,7 +67,7 @@ class matrix_try {
     if (in_agent(one_.how)) agent_ = world_.agent();
     if (one_.who != party::online) client_ = world_.client();
     trial_.watch_leases(world_, {host_->pid(), agent_});
-    trial_.watch({world_.device().pid(), stayer_->pid()});
+    trial_.watch({world_.device_pid(), stayer_->pid()});
     for (const auto* each : {&client_, &victim_, &peer_}) {
       if (*each) trial_.watch({(*each)->pid()});
     }
@@ -78,9 +87,8 @@ class matrix_try {
   /// \return since when there is none.
   moment end() {
     if (client_) return end_of_client();
-    const auto ended = trial_.expect_soon("the online kernel ends", [&] {
-      return world_.view().process(victim_->pid()).kernels_completed == 1;
-    });
+    const auto ended = trial_.expect_soon("the online kernel ends",
+                                          [&] { return world_.completed(victim_) == 1; });
     return ended.value_or(moment_of([] {}));
   }
   moment end_of_client() {
@@ -97,7 +105,7 @@ class matrix_try {
   }
   pid_t victim_pid() {
     if (one_.who == party::agent) return agent_;
-    if (one_.who == party::device) return world_.device().pid();
+    if (one_.who == party::device) return world_.device_pid();
     return victim()->pid();
   }
 
@@ -176,6 +184,7 @@ class matrix_try {
 
   const combination one_;
   trial& trial_;
+  const duration allowed_;  ///< What each bound has for our work and calls in flight.
   world world_;
   world::process stayer_;
   world::process victim_;
@@ -190,15 +199,13 @@ class matrix_try {
 
 void matrix_try::check_effect(effect then, moment since) {
   switch (then) {
-    case effect::ends: expect_bound(own_work + calls, since, offline_); break;
-    case effect::is_looked_up: expect_bound(1s + own_work + calls, since, offline_); break;
-    case effect::releases: expect_bound(own_work + calls, since, offline_); break;
-    case effect::lease:
-      expect_bound(world_.with().lease + own_work + calls, since, offline_);
-      break;
+    case effect::ends: expect_bound(allowed_, since, offline_); break;
+    case effect::is_looked_up: expect_bound(1s + allowed_, since, offline_); break;
+    case effect::releases: expect_bound(allowed_, since, offline_); break;
+    case effect::lease: expect_bound(world_.with().lease + allowed_, since, offline_); break;
     case effect::max_suspend:
       // One is enough to see: they take their turns of min_run, and not in step.
-      expect_bound(world_.with().max_suspend + own_work + calls, since, {&stayer_});
+      expect_bound(world_.with().max_suspend + allowed_, since, {&stayer_});
       break;
     case effect::breaks:
       if (one_.what == fault::core) {
@@ -207,7 +214,7 @@ void matrix_try::check_effect(effect then, moment since) {
         ASSERT_TRUE(ended);
         since = *ended;
       }
-      expect_bound(own_work + calls, since, {&peer_});
+      expect_bound(allowed_, since, {&peer_});
       EXPECT_TRUE(world_.all_held({&stayer_}));
       break;
     case effect::goes_on: {
@@ -215,7 +222,7 @@ void matrix_try::check_effect(effect then, moment since) {
       expect_log();  // It has been noticed.
       EXPECT_TRUE(world_.all_held(survivors())) << world_.log();
       const moment over = end();
-      expect_bound(own_work + calls, over, survivors());
+      expect_bound(allowed_, over, survivors());
       break;
     }
     case effect::stays: check_stays(since); break;
@@ -239,14 +246,14 @@ void matrix_try::check_stays(const moment& since) {
   if (one_.what == fault::core) {
     const auto ended = end_of_dump(host_);  // Its memory goes then.
     ASSERT_TRUE(ended);
-    expect_bound(own_work + calls, *ended, offline_);
+    expect_bound(allowed_, *ended, offline_);
     return;
   }
   const time_point until = since.by + 2 * world_.with().lease + own_work;
   while (clock::now() < until) ASSERT_TRUE(world_.is_held(stayer_));
   host_->send("nothing");
   const moment killed = moment_of([&] { ::kill(host_->pid(), SIGKILL); });
-  expect_bound(own_work + calls, killed, offline_);
+  expect_bound(allowed_, killed, offline_);
 }
 
 /// A driver that does not answer: the end of online work asks it to resume.
@@ -257,8 +264,8 @@ void matrix_try::check_device_stop() {
     return host_->ask("stats", patience).find("breakers 1") != std::string::npos;
   }));
   EXPECT_TRUE(lives(host_->pid()));
-  const moment since = moment_of([&] { ::kill(world_.device().pid(), SIGCONT); });
-  expect_bound(own_work + calls, since, offline_);
+  const moment since = moment_of([&] { ::kill(world_.device_pid(), SIGCONT); });
+  expect_bound(allowed_, since, offline_);
 }
 
 /// Nobody waits for a driver that is no more.
@@ -313,7 +320,8 @@ void matrix_try::check_aftermath() {
     EXPECT_TRUE(eventually(patience, [&] { return !lives(last); })) << "the agent hangs";
   }
   for (const auto* each : survivors()) {
-    EXPECT_EQ(world_.suspended(*each), 0U);
+    // A driver takes queues off the GPU for a moment when another one goes.
+    EXPECT_TRUE(eventually(patience, [&] { return world_.suspended(*each) == 0; }));
     EXPECT_TRUE(eventually(patience, [&] { return tracer_of((*each)->pid()) == 0; }));
     EXPECT_EQ((*each)->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
   }
@@ -393,7 +401,7 @@ class try_in_a_call {
  public:
   explicit try_in_a_call(trial& with) : trial_(with) {
     trial_.watch_leases(here_, {host(), here_.agent()});
-    trial_.watch({here_.device().pid(), client_->pid(), slow_->pid(), held_->pid()});
+    trial_.watch({here_.device_pid(), client_->pid(), slow_->pid(), held_->pid()});
     here_.command("delay DBG_TRAP:SUSPEND_QUEUES 2s target=" + std::to_string(slow_->pid()));
     began_ = moment_of([&] { EXPECT_EQ(client_->ask("begin", patience), "begun"); });
     EXPECT_TRUE(here_.all_held({&held_})) << here_.log();
@@ -420,7 +428,8 @@ TEST(FaultsInACall, AKilledAgentLetsGoWhenTheCallIsOver) {
   until_measured([](trial& with) {
     try_in_a_call once{with};
     ::kill(once.here().agent(), SIGKILL);
-    once.expect_within(2s + own_work + calls, once.began(), "the agent is killed in a call of 2 s");
+    once.expect_within(2s + own_work + calls_of_simulated_device, once.began(),
+                       "the agent is killed in a call of 2 s");
     EXPECT_TRUE(once.here().log_says("lost")) << once.here().log();
   });
 }
@@ -430,7 +439,8 @@ TEST(FaultsInACall, AnAgentWithoutAHostLetsGoOfTheOthersAtOnce) {
   until_measured([](trial& with) {
     try_in_a_call once{with};
     const moment since = moment_of([&] { ::kill(once.host(), SIGKILL); });
-    once.expect_within(own_work + calls, since, "the host is killed in a call of 2 s");
+    once.expect_within(own_work + calls_of_simulated_device, since,
+                       "the host is killed in a call of 2 s");
   });
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 /// \file
-/// A node on the simulated device, all of it in processes of their own, for whoever wants to break
-/// one of them; and what the machine adds to every bound.
+/// A node, all of it in processes of their own, for tests that break one of them; and what the
+/// machine adds to every bound. It is on the simulated device, or with SLUICE_TEST_ON_DRIVER=1 on
+/// the driver of a machine of tests/driver.
 
 #include "affliction.hpp"
 #include "cells.hpp"
 #include "device_view.hpp"
+#include "driver_view.hpp"
 #include "run_delay.hpp"
 #include "simulated_device.hpp"
 #include "target_process.hpp"
@@ -24,6 +26,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -42,9 +45,11 @@ using namespace std::chrono_literals;
 
 /// For what takes milliseconds on an idle machine.
 inline constexpr auto patience = 20s;
-/// Suspends and resumes of a few processes, with the costs of fast_profile(): what a bound adds for
-/// calls in flight.
-inline constexpr duration calls = 30ms;
+/// Suspends and resumes of a few processes on the simulated device, with the costs of
+/// fast_profile(): what a bound adds for calls in flight.
+inline constexpr duration calls_of_simulated_device = 30ms;
+/// A machine of tests/driver has one processor, and it may be another one's turn for long.
+inline constexpr duration lease_on_driver = 3s;
 /// What each bound has for our own work.
 inline constexpr duration own_work = 200ms;
 
@@ -94,17 +99,15 @@ class world {
  public:
   struct settings {
     mechanism_used how{};
-    duration lease = 500ms;
+    duration lease = on_driver() ? lease_on_driver : 500ms;
     duration max_suspend = 60s;
     std::string more_driver = "";  ///< Lines of the profile.
   };
 
   explicit world(settings with)
       : with_(std::move(with)),
-        device_{{.profile = fast_profile((by_batch(with_.how) ? "batch_commands = true\n" : "") +
-                                         with_.more_driver)}},
-        view_{device_.root()},
-        directory_{device_.root() + "/run"} {
+        device_{on_driver() ? nullptr : make_device(with_)},
+        directory_{device_ ? device_->root() + "/run" : "/tmp/faults." + std::to_string(++made_)} {
     std::filesystem::create_directory(directory_);
   }
 
@@ -113,7 +116,7 @@ class world {
   /// A GPU process with one queue. Kernels of 0: it submits none by itself.
   process gpu_process(const std::string& tag, std::chrono::microseconds kernels = 2ms,
                       std::vector<std::string> more = {}) const {
-    auto environment = device_.environment();
+    auto environment = device_environment();
     environment.insert(environment.end(), more.begin(), more.end());
     if (!tag.empty()) environment.push_back("AMD_QUEUE_TAG=" + tag);
     auto made = std::make_unique<target_process>(
@@ -136,7 +139,7 @@ class world {
         SLUICE_FAULTS_PARTY,
         std::vector<std::string>{"host", directory_, ms(with_.lease), ms(with_.max_suspend),
                                  in_agent(with_.how) ? "agent" : "in-process"},
-        device_.environment());
+        device_environment());
     EXPECT_EQ(made->hear(patience), "ready") << log();
     EXPECT_TRUE(eventually(patience, [&] {
       return made->ask("stats", patience).starts_with("attached " + std::to_string(attached) + " ");
@@ -145,7 +148,7 @@ class world {
   }
   process client() const {
     auto made = std::make_unique<target_process>(
-        SLUICE_FAULTS_PARTY, std::vector<std::string>{"client", directory_}, device_.environment());
+        SLUICE_FAULTS_PARTY, std::vector<std::string>{"client", directory_}, device_environment());
     EXPECT_EQ(made->hear(patience), "ready");
     EXPECT_TRUE(eventually(patience, [&] { return made->ask("connected", patience) == "yes"; }))
         << log();
@@ -162,7 +165,12 @@ class world {
   }
 
   std::uint64_t suspended(const process& who) const {
-    return view_.process(who->pid()).suspended_queues;
+    return device_ ? view().process(who->pid()).suspended_queues
+                   : executions_of(who->pid()).not_mapped;
+  }
+  std::uint64_t completed(const process& who) const {
+    return device_ ? view().process(who->pid()).kernels_completed
+                   : executions_of(who->pid()).completed;
   }
   bool is_held(const process& who) const { return suspended(who) == 1; }
   bool all_held(const std::vector<const process*>& some) const {
@@ -179,16 +187,15 @@ class world {
     });
   }
   bool progresses(const process& who) const {
-    const auto before = view_.process(who->pid()).kernels_completed;
-    return eventually(patience,
-                      [&] { return view_.process(who->pid()).kernels_completed > before + 1; });
+    const auto before = completed(who);
+    return eventually(patience, [&] { return completed(who) > before + 1; });
   }
 
-  /// A line for the device's sim/control.
+  /// A line for the simulated device's sim/control.
   void command(const std::string& line) const {
-    std::ofstream control(device_.root() + "/sim/control");
+    std::ofstream control(device_->root() + "/sim/control");
     control << line << std::endl;
-    EXPECT_TRUE(control) << line << ": " << read_file(device_.root() + "/sim/control");
+    EXPECT_TRUE(control) << line << ": " << read_file(device_->root() + "/sim/control");
   }
   std::string log() const { return read_file(directory_ + "/log"); }
   bool log_says(std::string_view text) const {
@@ -196,16 +203,55 @@ class world {
   }
   /// Where cores may go.
   const std::string& directory() const noexcept { return directory_; }
-  const simulated_device& device() const { return device_; }
-  const device_view& view() const { return view_; }
+  /// The simulated device's program; 0 on a driver.
+  pid_t device_pid() const { return device_ ? device_->pid() : 0; }
+  /// Of the simulated device.
+  device_view view() const { return device_view{device_->root()}; }
   const settings& with() const noexcept { return with_; }
 
  private:
+  static std::unique_ptr<simulated_device> make_device(const settings& with) {
+    return std::make_unique<simulated_device>(device_settings{
+        .profile = fast_profile((by_batch(with.how) ? "batch_commands = true\n" : "") +
+                                with.more_driver)});
+  }
+  std::vector<std::string> device_environment() const {
+    return device_ ? device_->environment() : std::vector<std::string>{};
+  }
+
+  static inline int made_ = 0;
   const settings with_;
-  simulated_device device_;
-  const device_view view_;
+  const std::unique_ptr<simulated_device> device_;  ///< Null on a driver.
   const std::string directory_;
 };
+
+/// What a bound adds for calls in flight. On a driver: the slowest of five preemptions of three
+/// processes without a fault on this machine, measured once with each mechanism, whose times
+/// include what the machine that runs User Mode Linux does meanwhile.
+inline duration calls(mechanism_used how) {
+  if (!on_driver()) return calls_of_simulated_device;
+  static std::map<mechanism_used, duration> measured;
+  if (const auto found = measured.find(how); found != measured.end()) return found->second;
+  const world here{{.how = how}};
+  const auto one = here.gpu_process("OFFLINE_AI");
+  const auto two = here.gpu_process("OFFLINE_AI");
+  const auto three = here.gpu_process("OFFLINE_AI");
+  const auto host = here.host(3);
+  const auto client = here.client();
+  duration slowest{};
+  for (int i = 0; i < 5; ++i) {
+    const time_point begun = clock::now();
+    EXPECT_EQ(client->ask("begin", patience), "begun");
+    EXPECT_TRUE(here.all_held({&one, &two, &three})) << here.log();
+    const time_point held = clock::now();
+    EXPECT_EQ(client->ask("end", patience), "ended");
+    EXPECT_TRUE(here.run_again({&one, &two, &three}, held)) << here.log();
+    slowest = std::max({slowest, held - begun, clock::now() - held});
+  }
+  std::printf("  a preemption without a fault: at most %.0f ms (real driver, faked hardware)\n",
+              std::chrono::duration<double, std::milli>(slowest).count());
+  return measured[how] = slowest;
+}
 
 /// Keeps a process from running, for so long at a time with as long a pause, `rounds` times.
 inline void slow_down(pid_t pid, duration each, int rounds) {

@@ -24,6 +24,18 @@ sluice resume "$offline" >resume.log || fail "resume"
 wait "$holder" || fail "suspend ended with code $?"
 eventually maps 1
 
+echo "an unmap takes 200 ms: so does the suspend"
+echo 200000 >/sys/module/sluice/parameters/unmap_us
+begun=$(date +%s%N)
+sluice suspend "$offline" >suspend.log &
+holder=$!
+eventually maps 0
+[ $((($(date +%s%N) - begun) / 1000000)) -ge 200 ] || fail "the queue was off the GPU before its unmap had ended"
+sluice resume "$offline" >resume.log || fail "resume"
+wait "$holder" || fail "suspend ended with code $?"
+echo 0 >/sys/module/sluice/parameters/unmap_us
+eventually maps 1
+
 echo "a killed holder: the kernel resumes the queues"
 sluice suspend "$offline" >suspend.log 2>&1 &
 holder=$!

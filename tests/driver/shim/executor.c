@@ -5,9 +5,11 @@
  * long as it runs; a queue runs one packet at a time. An unmapped queue stops at once, and what remained of its packet
  * runs when it is mapped again.
  */
+#include <linux/debugfs.h>
 #include <linux/kthread.h>
 #include <linux/mmu_context.h>
 #include <linux/sched/mm.h>
+#include <linux/seq_file.h>
 #include <linux/uaccess.h>
 
 #include "shim.h"
@@ -61,11 +63,13 @@ struct execution {
 	struct list_head node;
 	u64 mqd;
 	u32 pasid;
+	pid_t pid;			/* 0: not known yet */
 	u64 ring, rptr_at, wptr_at;	/* addresses of the process */
 	u32 packets;			/* in the ring */
 	bool mapped;
 	bool remapped;			/* and since then not looked at */
 	u64 next;			/* index of the next packet to start */
+	u64 started, completed;		/* packets */
 	bool running;
 	u32 waves;
 	u64 began;			/* ns, for the signal */
@@ -76,9 +80,25 @@ struct execution {
 	bool tried;			/* to start it, in this pass */
 };
 
+static int executions_show(struct seq_file *file, void *unused)
+{
+	struct shim_executor *executor = file->private;
+	struct execution *of;
+
+	mutex_lock(&executor->lock);
+	list_for_each_entry(of, &executor->executions, node)
+		seq_printf(file, "pasid %u mapped %d started %llu completed %llu\n", of->pasid, of->mapped,
+			   of->started, of->completed);
+	mutex_unlock(&executor->lock);
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(executions);
+
 void shim_executor_init(struct shim_device *shim)
 {
 	struct shim_executor *executor = &shim->executor;
+
+	debugfs_create_file("executions", 0444, shim->debugfs, executor, &executions_fops);
 
 	mutex_init(&executor->lock);
 	INIT_LIST_HEAD(&executor->executions);
@@ -87,14 +107,18 @@ void shim_executor_init(struct shim_device *shim)
 			       shim->adev.gfx.cu_info.max_waves_per_simd;
 }
 
-static struct mm_struct *get_mm(u32 pasid)
+/* Another process may get the PASID later: *pid tells which one is meant, and 0 becomes the one that has it now. */
+static struct mm_struct *get_mm(u32 pasid, pid_t *pid)
 {
 	struct kfd_process *process = kfd_lookup_process_by_pasid(pasid);
-	struct mm_struct *mm;
+	struct mm_struct *mm = NULL;
 
 	if (!process)
 		return NULL;
-	mm = get_task_mm(process->lead_thread);
+	if (!*pid)
+		*pid = process->lead_thread->pid;
+	if (*pid == process->lead_thread->pid)
+		mm = get_task_mm(process->lead_thread);
 	kfd_unref_process(process);
 	return mm;
 }
@@ -161,6 +185,7 @@ static void start_packet(struct shim_executor *executor, struct execution *of, u
 		return;
 	executor->free_waves -= of->waves;
 	of->next = next;
+	of->started++;
 	of->signal = packet.completion_signal;
 	of->running = true;
 	of->began = of->resumed = now;
@@ -178,6 +203,7 @@ static void complete_packet(struct shim_device *shim, struct execution *of, u64 
 
 	shim->executor.free_waves += of->waves;
 	of->running = false;
+	of->completed++;
 	of->last_work = now;
 	if (!of->signal || !load(&signal, of->signal, sizeof(signal)))
 		return;
@@ -209,7 +235,7 @@ static u64 step(struct shim_device *shim)
 
 	mutex_lock(&executor->lock);
 	list_for_each_entry_safe(of, next, &executor->executions, node) {
-		struct mm_struct *mm = get_mm(of->pasid);
+		struct mm_struct *mm = get_mm(of->pasid, &of->pid);
 
 		of->tried = false;
 		if (!mm) {	/* The process is gone. */
@@ -240,7 +266,7 @@ static u64 step(struct shim_device *shim)
 				first = of;
 		if (!first)
 			break;
-		mm = get_mm(first->pasid);
+		mm = get_mm(first->pasid, &first->pid);
 		if (mm) {
 			kthread_use_mm(mm);
 			start_packet(executor, first, now);

@@ -1,0 +1,10 @@
+#!/bin/bash
+# usage: fault_matrix.sh [all]
+# The fault matrix (tests/faults), with debug trap and agent. With `all`, all cells; else a part of them.
+. "${BASH_SOURCE[0]%/*}/common.sh"
+export SLUICE_TEST_ON_DRIVER=1 SLUICE_FAULTS="${1-}"
+
+echo "real driver, faked hardware"
+faults_matrix_test --gtest_filter='Cells/*:FaultsOfExit.*' >matrix.log 2>&1 ||
+  { grep -E '^\[  FAILED' matrix.log; fail "faults_matrix_test"; }
+grep -E '^(  [a-z]|\[  PASSED)' matrix.log
