@@ -3,6 +3,7 @@
 #include "aql.hpp"
 
 #include <fcntl.h>
+#include <link.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -252,15 +253,30 @@ std::string setting(std::string given, const char* variable, const char* otherwi
   return from_environment != nullptr && *from_environment != '\0' ? from_environment : otherwise;
 }
 
+/// A runtime calls this before and after it changes its list of code objects. Debuggers set a
+/// breakpoint here.
+void code_objects_change() {}
+
+/// The list of a runtime's code objects, in which debuggers find kernels: an empty one. AMD's
+/// debugger library of 2024 accepts the versions 8 to 10 of it; ROCr of 2024 has version 10.
+r_debug no_code_objects() {
+  constexpr int version = 10;
+  r_debug out{};
+  out.r_version = version;
+  out.r_brk = reinterpret_cast<ElfW(Addr)>(&code_objects_change);
+  out.r_state = r_debug::RT_CONSISTENT;
+  return out;
+}
+
 }  // namespace
 
 struct gpu_client::impl {
   int fd = -1;
   bool runtime_enabled = false;
   std::vector<topology_node> nodes;
-  std::size_t first = 0;      // Of `nodes`: what was asked for.
-  std::vector<int> renders;   // Render nodes, whose address spaces the driver uses for queues.
-  std::uint64_t r_debug = 0;  // What a runtime's link map would be; the driver keeps its address.
+  std::size_t first = 0;     // Of `nodes`: what was asked for.
+  std::vector<int> renders;  // Render nodes, whose address spaces the driver uses for queues.
+  r_debug code_objects = no_code_objects();  // The driver keeps its address.
 
   impl() = default;
   impl(const impl&) = delete;
@@ -321,7 +337,7 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
   if (!options.runtime) return std::unique_ptr<gpu_client>{new gpu_client{std::move(state)}};
   // As hsa_init: before any queue exists. Without it nobody could suspend our queues.
   uapi::kfd_ioctl_runtime_enable_args enable{};
-  enable.r_debug = address_of(&state->r_debug);
+  enable.r_debug = address_of(&state->code_objects);
   enable.mode_mask = uapi::KFD_RUNTIME_ENABLE_MODE_ENABLE_MASK;
   if (const auto got = call(state->fd, uapi::AMDKFD_IOC_RUNTIME_ENABLE, enable); !got) {
     return got.error();
