@@ -423,7 +423,32 @@ class process {
     uapi::kfd_ioctl_get_queue_wave_state_args args{};
     args.queue_id = static_cast<std::uint32_t>(line.number(1));
     args.ctl_stack_address = line.setting("stack", memory_of(0).save.address);
-    return outcome(call(uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE, args));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_GET_QUEUE_WAVE_STATE, args));
+    return out == "0" ? fmt::format("0 stack={} saved={}", args.ctl_stack_used_size,
+                                    args.save_area_used_size)
+                      : out;
+  }
+  /// A kernel for the first queue of that GPU: of one wave, as long as the case lasts. Returns when
+  /// it runs.
+  std::string kernel(const command_line& line) {
+    const auto memory = memory_of(line.setting("gpu", 0));
+    auto* const packet = reinterpret_cast<std::uint64_t*>(memory.ring.address);
+    const std::atomic_ref read{*reinterpret_cast<std::uint64_t*>(memory.pointers.address + 0x80)};
+    const std::atomic_ref written{
+        *reinterpret_cast<std::uint64_t*>(memory.pointers.address + 0x38)};
+    constexpr std::uint64_t kernel_dispatch = 2;
+    constexpr std::uint64_t one_dimension = 1U << 16U;
+    constexpr std::uint64_t lanes = 64;
+    constexpr std::uint64_t workgroup = (std::uint64_t{1} << 48U) | (lanes << 32U);
+    constexpr std::uint64_t an_hour = 3'600'000'000'000;
+    packet[1] = (lanes << 32U) | 1U;             // Grid x; workgroup z.
+    packet[2] = (std::uint64_t{1} << 32U) | 1U;  // Grid z and y.
+    packet[4] = an_hour;
+    packet[7] = 0;  // No signal.
+    std::atomic_ref{packet[0]}.store(workgroup | one_dimension | kernel_dispatch);
+    written.store(1);
+    for (int i = 0; i < 4000 && read.load() == 0; ++i) std::this_thread::sleep_for(5ms);
+    return read.load() == 1 ? "runs" : "waits";
   }
   std::string gws(const command_line& line) {
     uapi::kfd_ioctl_alloc_queue_gws_args args{};
@@ -997,6 +1022,7 @@ class process {
         {"destroy", [](process& p, line l) { return p.destroy_queue(l); }},
         {"cu_mask", [](process& p, line l) { return p.cu_mask(l); }},
         {"wave_state", [](process& p, line l) { return p.wave_state(l); }},
+        {"kernel", [](process& p, line l) { return p.kernel(l); }},
         {"gws", [](process& p, line l) { return p.gws(l); }},
         {"event", [](process& p, line l) { return p.create_event(l); }},
         {"destroy_event",

@@ -528,28 +528,18 @@ task<int> driver::impl::suspend_on_mes(process_ptr target, gpu_node& node,
   co_return count;
 }
 
-/// copy_context_work_handler, get_wave_state: where the saved context lies, and the control stack.
+/// copy_context_work_handler, get_wave_state: where the saved context lies, on each XCC. It is
+/// empty: a debugger would look for the waves and their registers in what is said to be saved.
 std::optional<uapi::kfd_context_save_area_header> driver::impl::write_wave_state(
     const kfd_queue& queue, std::uint64_t at) {
-  // Assumption: 8 bytes of control stack and 1 KiB of state for each saved wave, as far as there is
-  // room. The stack grows down from its end. Its content is zeros: nobody has waves to describe.
-  constexpr std::uint64_t stack_per_wave = 8, state_per_wave = 1024;
-  const std::uint64_t waves = queue.gpu->model.saved_waves(queue.model);
-  const std::uint64_t header = sizeof(uapi::kfd_context_save_area_header);
-  const std::uint64_t stack = queue.control_stack_size;
-  const std::uint64_t area = queue.save_area_size;
-  const auto stack_used = std::min(waves * stack_per_wave, stack > header ? stack - header : 0);
-  const auto state_used = std::min(waves * state_per_wave, area > stack ? area - stack : 0);
   uapi::kfd_context_save_area_header out{};
-  out.wave_state.control_stack_offset = static_cast<std::uint32_t>(stack - stack_used);
-  out.wave_state.control_stack_size = static_cast<std::uint32_t>(stack_used);
-  out.wave_state.wave_state_offset = static_cast<std::uint32_t>(stack + state_used);
-  out.wave_state.wave_state_size = static_cast<std::uint32_t>(state_used);
-  address_space& memory = *queue.owner->memory;
-  // Only the first 16 bytes: the rest of the header is the runtime's.
-  if (!memory.write(at, bytes_of(out.wave_state))) return std::nullopt;
-  const std::vector<std::byte> content(stack_used);
-  if (!memory.write(at + out.wave_state.control_stack_offset, content)) return std::nullopt;
+  out.wave_state.control_stack_offset = queue.control_stack_size;
+  out.wave_state.wave_state_offset = queue.control_stack_size;
+  for (std::uint64_t xcc = 0; xcc < queue.gpu->shape.num_xcc; ++xcc) {
+    // Only the first 16 bytes: the rest of the header is the runtime's.
+    if (!queue.owner->memory->write(at + xcc * queue.save_area_size, bytes_of(out.wave_state)))
+      return std::nullopt;
+  }
   return out;
 }
 

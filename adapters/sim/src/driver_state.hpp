@@ -578,7 +578,7 @@ class driver::impl {
                            std::uint64_t exception_mask);
   task<int> resume_on_runlist(process_ptr target, gpu_node& node, std::vector<std::uint32_t>* ids);
   task<int> resume_on_mes(process_ptr target, gpu_node& node, std::vector<std::uint32_t>* ids);
-  /// Puts header and control stack at `at`. \return what it wrote, or nothing: it could not.
+  /// Puts a header at `at`. \return what it wrote, or nothing: it could not.
   static std::optional<uapi::kfd_context_save_area_header> write_wave_state(const kfd_queue& queue,
                                                                             std::uint64_t at);
   task<int> get_wave_state(call_ptr c, uapi::kfd_ioctl_get_queue_wave_state_args& args);

@@ -225,11 +225,6 @@ std::size_t gpu_model::backlog(model_queue id) const {
   return q == nullptr ? 0 : q->waiting.size();
 }
 
-std::uint32_t gpu_model::saved_waves(model_queue id) const {
-  const queue* q = find(id);
-  return q != nullptr && q->begun && !q->running ? waves_of(*q) : 0;
-}
-
 std::uint32_t gpu_model::running_waves(model_process id) const {
   std::uint32_t sum = 0;
   for (const entry* e : mapped_) {

@@ -137,8 +137,7 @@ class gpu_model {
 
   bool on_runlist(model_queue id) const;  ///< Though perhaps not its turn (oversubscription).
   bool running(model_queue id) const;
-  std::size_t backlog(model_queue id) const;        ///< Kernels not completed.
-  std::uint32_t saved_waves(model_queue id) const;  ///< Of a preempted kernel, 0 when none.
+  std::size_t backlog(model_queue id) const;  ///< Kernels not completed.
   std::uint32_t running_waves(model_process id) const;
   bool oversubscribed() const noexcept { return oversubscribed_; }
 
