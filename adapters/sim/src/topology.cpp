@@ -66,6 +66,14 @@ std::string cache(std::uint32_t level, std::uint32_t kib, std::uint64_t first_si
   return text;
 }
 
+/// kfd_set_recommended_sdma_engines(): all engines for this kind of link. For links between eight
+/// MI300X, the driver has a table with one engine for each link, which is not simulated.
+std::uint64_t recommended_engines(const gpu_profile& gpu, bool pcie) {
+  const auto lowest = [](std::uint32_t count) { return (std::uint64_t{1} << count) - 1; };
+  if (pcie || gpu.sdma_xgmi_engines == 0) return lowest(gpu.sdma_engines);
+  return lowest(gpu.sdma_xgmi_engines) << gpu.sdma_engines;
+}
+
 /// iolink_show(). Bandwidths in MB/s: one lane of the slowest PCIe generation to 16 of the fifth
 /// (the form amdgpu_amdkfd_get_pcie_bandwidth_mbytes gives them), and one XGMI link of MI300X
 /// (data sheet: 64 GB/s each way).
@@ -82,8 +90,11 @@ std::string io_link(const profile& node, std::uint32_t type, std::size_t from, s
                                  {"min_bandwidth", pcie ? 312U : 64000U},
                                  {"max_bandwidth", 64000},
                                  {"recommended_transfer_size", 0}});
-  // Came together with the engine ids of CREATE_QUEUE. Assumption: nothing is recommended.
-  if (node.abi_minor >= 17) text += properties({{"recommended_sdma_engine_id_mask", 0}});
+  // Came together with the engine ids of CREATE_QUEUE.
+  if (node.abi_minor >= 17) {
+    const auto& gpu = node.gpus[std::max(from, to) - 1];
+    text += properties({{"recommended_sdma_engine_id_mask", recommended_engines(gpu, pcie)}});
+  }
   return text + properties({{"flags", link_enabled}});
 }
 
@@ -103,7 +114,7 @@ std::string common(const profile& node, const node_properties& p) {
                      {"mem_banks_count", p.mem_banks_count},
                      {"caches_count", p.caches_count},
                      {"io_links_count", p.io_links_count},
-                     {"p2p_links_count", 0},
+                     {"p2p_links_count", 0},  // By its absence, libraries know an old driver.
                      {"cpu_core_id_base", 0},
                      {"simd_id_base", p.simd_id_base},
                      {"max_waves_per_simd", p.max_waves_per_simd},

@@ -39,6 +39,7 @@ static_tree::static_tree(const profile& node) {
     add_list("mem_banks", each.mem_banks);
     add_list("caches", each.caches);
     add_list("io_links", each.io_links);
+    add_list("p2p_links", {});
   }
 
   // debugfs is root's alone.

@@ -129,7 +129,7 @@ TEST(Topology, WritesALinkToTheByte) {
   EXPECT_EQ(link,
             "type 11\nversion_major 0\nversion_minor 0\nnode_from 2\nnode_to 1\nweight 15\n"
             "min_latency 0\nmax_latency 0\nmin_bandwidth 64000\nmax_bandwidth 64000\n"
-            "recommended_transfer_size 0\nrecommended_sdma_engine_id_mask 0\nflags 1\n");
+            "recommended_transfer_size 0\nrecommended_sdma_engine_id_mask 65532\nflags 1\n");
   node.abi_minor = 16;
   EXPECT_EQ(topology_of(node)[2].io_links[1].find("recommended_sdma"), std::string::npos);
 }
