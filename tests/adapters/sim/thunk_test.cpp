@@ -260,10 +260,11 @@ TEST_F(Thunk, SeesMemoryBanksAndApertures) {
   EXPECT_EQ(sizes[HSA_HEAPTYPE_GPU_LDS], 0x10000U);
   EXPECT_EQ(sizes[HSA_HEAPTYPE_GPU_SCRATCH], 0x100000000U);
   EXPECT_GT(sizes[HSA_HEAPTYPE_DEVICE_SVM], 0x7f0000000000U) << "all that a process can address";
-  // The library maps this page to every GPU or to none, and a driver without peer-to-peer transfers
-  // over PCIe maps it to its own GPU only.
-  EXPECT_EQ(sizes[HSA_HEAPTYPE_MMIO_REMAP], system_.NumNodes > 2 ? 0U : 4096U)
-      << "a page that it mapped of the device node";
+  // A driver without peer-to-peer transfers over PCIe maps this page to its own GPU only.
+  // libhsakmt 5.2.3 maps it to every GPU or to none, libhsakmt of 2024 to those with a link.
+  const auto remapped = sizes[HSA_HEAPTYPE_MMIO_REMAP];
+  EXPECT_TRUE(remapped == 4096 || (remapped == 0 && system_.NumNodes > 2))
+      << remapped << " bytes that it mapped of the device node";
 }
 
 TEST_F(Thunk, SeesCachesOfEachLevel) {
@@ -447,12 +448,18 @@ TEST_F(Thunk, LosesNothingOfAKernelThatIsSuspended) {
   ASSERT_TRUE(eventually(20s, [&] { return kernels_started() > before; }));
   std::vector<std::uint32_t> queues{0};
   ASSERT_EQ(session.suspend(queues), 1);
-  ASSERT_EQ(hsaKmtGetQueueInfo(queue.id(), &info), HSAKMT_STATUS_SUCCESS);
-  EXPECT_EQ(info.ControlStackUsedInBytes, 0U) << "neither device saves waves";
-  EXPECT_EQ(info.SaveAreaSizeInBytes, 0U);
-  // The library's own part of the header is untouched.
-  EXPECT_GT(info.SaveAreaHeader->DebugSize, 0U);
-  EXPECT_GT(info.SaveAreaHeader->DebugOffset, info.SaveAreaHeader->WaveStateOffset);
+  // libhsakmt 5.2.3 does not know the XCCs of gfx942: its save area has room for one.
+  auto told = properties_of(sysfs + "/topology/nodes/1/properties");
+  if (told["num_xcc"] > 1 && !told.contains("cwsr_size")) {
+    EXPECT_EQ(hsaKmtGetQueueInfo(queue.id(), &info), HSAKMT_STATUS_ERROR);
+  } else {
+    ASSERT_EQ(hsaKmtGetQueueInfo(queue.id(), &info), HSAKMT_STATUS_SUCCESS);
+    EXPECT_EQ(info.ControlStackUsedInBytes, 0U) << "neither device saves waves";
+    EXPECT_EQ(info.SaveAreaSizeInBytes, 0U);
+    // The library's own part of the header is untouched.
+    EXPECT_GT(info.SaveAreaHeader->DebugSize, 0U);
+    EXPECT_GT(info.SaveAreaHeader->DebugOffset, info.SaveAreaHeader->WaveStateOffset);
+  }
   EXPECT_FALSE(eventually(1200ms, [&] { return queue.done(); }));
   ASSERT_EQ(session.resume(queues), 1);
   EXPECT_TRUE(eventually(20s, [&] { return queue.done(); }));
@@ -506,6 +513,8 @@ TEST_F(Thunk, ServesAForkedChildAsAProcessOfItsOwn) {
   child_process child{[](channel&) {
     HsaSystemProperties system{};
     if (hsaKmtOpenKFD() != HSAKMT_STATUS_SUCCESS) return 1;
+    // The parent's. With them, libhsakmt of 2024 would use a table of GPUs that the child has not.
+    hsaKmtReleaseSystemProperties();
     if (hsaKmtAcquireSystemProperties(&system) != HSAKMT_STATUS_SUCCESS) return 2;
     thunk_queue own;
     if (own.status() != HSAKMT_STATUS_SUCCESS) return 3;
@@ -522,11 +531,13 @@ TEST_F(Thunk, ServesAForkedChildAsAProcessOfItsOwn) {
 
 TEST_F(Thunk, LeavesNoDeviceMemoryBehindWhenAProcessEnds) {
   const auto free = available();
-  child_process child{[](channel&) {
+  child_process child{[&](channel&) {
     HsaSystemProperties system{};
     if (hsaKmtOpenKFD() != HSAKMT_STATUS_SUCCESS) return 1;
+    // The parent's. With them, libhsakmt of 2024 would use a table of GPUs that the child has not.
+    hsaKmtReleaseSystemProperties();
     if (hsaKmtAcquireSystemProperties(&system) != HSAKMT_STATUS_SUCCESS) return 2;
-    auto* memory = new buffer{gpu_node, std::uint64_t{1} << 30};  // NOLINT: never freed.
+    auto* memory = new buffer{gpu_node, free / 2 / 4096 * 4096};  // NOLINT: never freed.
     return memory->status() == HSAKMT_STATUS_SUCCESS ? 0 : 3;
   }};
   EXPECT_TRUE(child.succeeds(60s));
