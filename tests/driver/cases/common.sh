@@ -40,3 +40,22 @@ end_offline() {
   grep -q 'every one exactly once and in order' offline.log || fail "offline_demo lost work"
   eventually maps 0
 }
+
+# show_processor: what AMD's libraries look for and User Mode Linux does not show: the vendor and the caches of the
+# processor (libhsakmt), and in bin the program by which rocminfo finds the driver's module.
+show_processor() {
+  local cache property
+  mkdir -p bin
+  printf '#!/bin/sh\necho "amdgpu 0 0"\n' >bin/lsmod
+  chmod +x bin/lsmod
+  printf 'processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\nstepping\t: 1\ncpu cores\t: 1\napicid\t\t: 0\n\n' >cpuinfo
+  mount --bind cpuinfo /proc/cpuinfo
+  mount -t tmpfs tmpfs /sys/devices/system
+  for cache in node/node0/cpu0/cache/index0 cpu/cpu0/cache/index0; do
+    mkdir -p /sys/devices/system/$cache
+    for property in level=1 type=Data size=32K coherency_line_size=64 number_of_sets=64 ways_of_associativity=8 \
+      physical_line_partition=1 shared_cpu_list=0 shared_cpu_map=1; do
+      echo "${property#*=}" >"/sys/devices/system/$cache/${property%%=*}"
+    done
+  done
+}
