@@ -261,8 +261,11 @@ int driver::impl::acquire_buffers(kfd_process& process, kfd_queue& queue) {
       return -EINVAL;
   }
   // amdgpu_amdkfd_map_gtt_bo_to_gart: MES reads the write pointer by an address of its own.
-  if (shape.scheduler == queue_scheduler::mes && process.memory_of(found[0])->pages_of_process)
-    return -EPERM;
+  // Buffers of the driver stay those of the GPU that they were allocated for.
+  if (shape.scheduler == queue_scheduler::mes) {
+    if (process.memory_of(found[0])->pages_of_process) return -EPERM;
+    if (found[0] >> 32U != shape.gpu_id) return -EINVAL;
+  }
   for (const auto handle : found) ++process.memory_of(handle)->queues[shape.gpu_id];
   queue.buffers = std::move(found);
   return 0;
