@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@
 
 #include "sluice/duration_text.hpp"
 #include "sluice/kfd/queue_holder.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::cli {
 
@@ -341,10 +343,20 @@ class holding {
     if (chosen_.json) report(event::end, last_, reason_);
   }
 
+  /// Whether a process has ended, or does so in a moment: with its memory, the driver's session
+  /// goes before the process does.
+  static bool ends(pid_t pid) {
+    constexpr int patience_ms = 1000;
+    const unique_fd process{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
+    if (!process) return errno == ESRCH;
+    pollfd end{process.get(), POLLIN, 0};
+    return ::poll(&end, 1, patience_ms) == 1;
+  }
+
   int let_go() {
     look_for_failures();
     if (!released_ && !by_->stranded() && !by_->holds(chosen_.pid)) {
-      if (::kill(chosen_.pid, 0) != 0 && errno == ESRCH) {
+      if (ends(chosen_.pid)) {
         if (failed_gpus_.empty()) reason_ = "exit";
         report_end();
         say(fmt::format("process {} has ended\n", chosen_.pid));
