@@ -124,7 +124,6 @@ driver_cases() {
 on_driver() {
   step "amdkfd on a faked $1" driver_cases --device "$1" -- "${driver_cases[@]}"
   step "amdkfd on two faked $1: calls" tests/driver/run.sh --device "$1,$1" tests/driver/cases/conformance.sh
-  step "amdkfd on two faked $1: random calls" tests/driver/run.sh --memory 2G --device "$1,$1" tests/driver/cases/noise.sh
   step "sequences compared with amdkfd, $1" tests/conformance/differential.py --device "$1" --sequences 500
 }
 # with_sanitizers: everything that clang builds. The build of tsan has Asio on epoll alone, and so is also what a build
@@ -198,6 +197,8 @@ else
       step "long: amdkfd on a faked $device, lockdep" driver_cases --lockdep --device $device -- "${driver_cases[@]}"
       step "long: amdkfd on two faked $device, KASAN: calls" tests/driver/run.sh --kasan --memory 2G --device $device,$device \
         tests/driver/cases/conformance.sh
+      step "long: amdkfd on two faked $device: random calls" tests/driver/run.sh --memory 2G --device $device,$device \
+        tests/driver/cases/noise.sh "$RANDOM" 100
       step "long: amdkfd on two faked $device, KASAN: random calls" tests/driver/run.sh --kasan --memory 2G \
         --device $device,$device tests/driver/cases/noise.sh "$RANDOM" 200
       step "long: sequences compared with amdkfd, $device" tests/conformance/differential.py --device $device --sequences 10000
