@@ -447,7 +447,9 @@ class process {
     packet[7] = 0;  // No signal.
     std::atomic_ref{packet[0]}.store(workgroup | one_dimension | kernel_dispatch);
     written.store(1);
-    for (int i = 0; i < 4000 && read.load() == 0; ++i) std::this_thread::sleep_for(5ms);
+    const auto end = std::chrono::steady_clock::now() + long_enough;
+    while (read.load() == 0 && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(5ms);
     return read.load() == 1 ? "runs" : "waits";
   }
   std::string gws(const command_line& line) {

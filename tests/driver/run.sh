@@ -147,6 +147,7 @@ printf '%q ' "$@" >"$bed/command"
 # COMMAND writes to the machine's consoles 1 and 2, the kernel to console 0.
 code=0
 # The machine cannot know that other processes of the host keep it from running, and would count that as its own time.
+# Only root may raise the priority.
 renice -n -15 $BASHPID >"$bed/renice" 2>&1 || true
 # A statically linked kernel (--kasan) has its area for restartable sequences where it unmaps memory of its processes.
 GLIBC_TUNABLES=glibc.pthread.rseq=0 "$kernel" mem="$memory" iomem=vram,"$bed/vram" iomem=doorbells,"$bed/doorbells" \

@@ -15,7 +15,7 @@ namespace sluice::test {
 
 /// Whether tests are to act on this machine's driver instead of a simulated device.
 inline bool on_driver() {
-  return std::getenv("SLUICE_TEST_ON_DRIVER") != nullptr;  // NOLINT: nobody sets it meanwhile.
+  return std::getenv("SLUICE_TEST_ON_DRIVER") != nullptr;  // NOLINT: no test sets it.
 }
 
 struct executions {

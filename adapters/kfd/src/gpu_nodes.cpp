@@ -67,4 +67,10 @@ std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const gpu_nod
   return std::nullopt;
 }
 
+std::string text_without_render_node(gpu_id gpu) {
+  return "has not opened the render node of GPU " +
+         std::to_string(static_cast<std::uint32_t>(gpu)) +
+         "; a suspend crashes some drivers unless the process has an address space on every GPU";
+}
+
 }  // namespace sluice::kfd

@@ -38,4 +38,7 @@ std::vector<gpu_node> find_gpu_nodes(const std::string& sysfs, const std::string
 std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const gpu_node> nodes,
                                               const std::string& sysfs);
 
+/// Why a process is not suspended, after its name: "has not opened ...".
+std::string text_without_render_node(gpu_id gpu);
+
 }  // namespace sluice::kfd

@@ -156,9 +156,14 @@ int change(sluice_kfd* handle, command_kind kind, sluice_kfd_queue_ref* refs, si
 
 // ---- the batch commands of a patched driver ----
 
+/// Whether a batch command was refused because the driver has none.
+bool is_stock(const error_code& error, const kfd::device& node) {
+  return (error.value() == ENOTTY || error.value() == EINVAL) && !node.has_batch_commands();
+}
+
 kfd::failure meaning_of_batch(const error_code& error, const kfd::device& node) {
   const int number = error.value();
-  if ((number == ENOTTY || number == EINVAL) && !node.has_batch_commands())
+  if (is_stock(error, node))
     return {EOPNOTSUPP, node.path() +
                             " belongs to a stock driver without batch commands; use "
                             "sluice_kfd_suspend_queues(), or install a patched driver"};
@@ -336,7 +341,7 @@ int sluice_kfd_cleanup(sluice_kfd* handle) {
     if (owned->batched) {
       kfd::uapi::kfd_ioctl_fast_remap_args everything{};
       const auto done = node.call(kfd::uapi::AMDKFD_IOC_FAST_REMAP, &everything);
-      mapped = done || !node.has_batch_commands();  // A stock driver holds nothing.
+      mapped = done || is_stock(done.error(), node);  // A stock driver holds nothing.
     }
     for (const auto gpu : owned->reserved) {
       kfd::uapi::kfd_ioctl_set_hqd_reservation_args none{gpu, 0, 100, 0};

@@ -464,10 +464,8 @@ bool lane::has_address_spaces() {
   if (has_address_spaces_) return true;
   const auto missing = gpu_without_render_node(pid_, gpus_, options_.sysfs);
   if (!missing) return has_address_spaces_ = true;
-  say_("cannot manage process " + std::to_string(pid_) + " (" + command_of(pid_) +
-       "): it has not opened the render node of GPU " +
-       std::to_string(static_cast<std::uint32_t>(*missing)) +
-       "; a suspend crashes some drivers unless the process has an address space on every GPU");
+  say_("cannot manage process " + std::to_string(pid_) + " (" + command_of(pid_) + "): it " +
+       text_without_render_node(*missing));
   return false;
 }
 

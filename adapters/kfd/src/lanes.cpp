@@ -4,7 +4,6 @@
 #include "batch_lane.hpp"
 #include "lane.hpp"
 #include "owner_bell.hpp"
-#include "proc.hpp"
 #include "stop_bell.hpp"
 
 #include <poll.h>

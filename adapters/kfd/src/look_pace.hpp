@@ -19,7 +19,8 @@ class look_pace {
  public:
   /// Triggers closer together than this are met by one look.
   static constexpr duration least = std::chrono::milliseconds{20};
-  /// Nothing announces the queues of processes that nobody traces, nor what moves between cgroups.
+  /// No event announces a queue of a process that is not traced, or a process that changes its
+  /// cgroup.
   static constexpr duration usual = std::chrono::seconds{1};
 
   void device_opened() noexcept { interval_ = least; }

@@ -1,6 +1,7 @@
 /// The C API's batch commands, on a device whose driver has the patch.
 
 #include "device_view.hpp"
+#include "kfd_c_handle.hpp"
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
 
@@ -11,7 +12,6 @@
 #include <cerrno>
 #include <csignal>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,11 +29,6 @@ using ::testing::HasSubstr;
 constexpr std::uint32_t gpu = 51110;
 constexpr std::uint32_t drivers_grace = 0xffffffff;
 
-struct cleanup {
-  void operator()(sluice_kfd* handle) const { EXPECT_EQ(sluice_kfd_cleanup(handle), 0); }
-};
-using handle_ptr = std::unique_ptr<sluice_kfd, cleanup>;
-
 class CApiBatch : public ::testing::Test {
  protected:
   explicit CApiBatch(const std::string& profile = "mi300x-batch") : device_{{.profile = profile}} {}
@@ -42,17 +37,7 @@ class CApiBatch : public ::testing::Test {
     ASSERT_TRUE(two_.says('r'));
   }
 
-  handle_ptr open() const {
-    const auto where = device_.roots();
-    sluice_kfd_options options{};
-    options.size = sizeof options;
-    options.device = where.device.c_str();
-    options.sysfs = where.sysfs.c_str();
-    options.debugfs = where.debugfs.c_str();
-    sluice_kfd* handle = nullptr;
-    EXPECT_EQ(sluice_kfd_init(&options, &handle), 0) << sluice_kfd_last_error();
-    return handle_ptr{handle};
-  }
+  kfd_c_handle open() const { return open_kfd_c(device_.roots()); }
   static std::vector<sluice_kfd_queue_ref> both_of(const offline_target& first,
                                                    const offline_target& second) {
     return {{first.pid(), 0, 9, 9},
@@ -60,7 +45,7 @@ class CApiBatch : public ::testing::Test {
             {first.pid(), 1, 9, 9},
             {second.pid(), 1, 9, 9}};
   }
-  static int unmap(const handle_ptr& handle, std::vector<sluice_kfd_queue_ref>& refs,
+  static int unmap(const kfd_c_handle& handle, std::vector<sluice_kfd_queue_ref>& refs,
                    std::uint32_t flags = 0) {
     return sluice_kfd_batch_unmap_queues(handle.get(), refs.data(), refs.size(), drivers_grace,
                                          flags);

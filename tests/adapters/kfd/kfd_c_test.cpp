@@ -1,6 +1,7 @@
 /// The C API through the shared library, against the simulated device and real processes.
 
 #include "child_process.hpp"
+#include "kfd_c_handle.hpp"
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
 
@@ -32,28 +33,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-struct cleanup {
-  void operator()(sluice_kfd* handle) const { EXPECT_EQ(sluice_kfd_cleanup(handle), 0); }
-};
-using handle_ptr = std::unique_ptr<sluice_kfd, cleanup>;
-
-handle_ptr open_at(const kfd::roots& where, std::uint32_t flags = 0) {
-  sluice_kfd_options options{};
-  options.size = sizeof options;
-  options.flags = flags;
-  options.device = where.device.c_str();
-  options.sysfs = where.sysfs.c_str();
-  options.debugfs = where.debugfs.c_str();
-  sluice_kfd* handle = nullptr;
-  EXPECT_EQ(sluice_kfd_init(&options, &handle), 0) << sluice_kfd_last_error();
-  return handle_ptr{handle};
-}
-
 class CApi : public ::testing::Test {
  protected:
   static device_settings quick() { return {.profile = fast_profile()}; }
 
-  handle_ptr open(std::uint32_t flags = 0) const { return open_at(device_.roots(), flags); }
+  kfd_c_handle open(std::uint32_t flags = 0) const { return open_kfd_c(device_.roots(), flags); }
   static sluice_kfd_queue_ref all_of(const offline_target& target) {
     return {.pid = target.pid(), .queue_id = SLUICE_KFD_ALL_QUEUES, .gpu_id = 0, .status = 1};
   }
@@ -403,7 +387,7 @@ TEST_F(CApi, AttachesWhereTheTreeCannotTellWhoUsesTheDriver) {
   options.sysfs = other.c_str();
   sluice_kfd* opened = nullptr;
   ASSERT_EQ(sluice_kfd_init(&options, &opened), 0) << sluice_kfd_last_error();
-  const handle_ptr handle{opened};
+  const kfd_c_handle handle{opened};
   auto ref = all_of(target);
   EXPECT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
   EXPECT_TRUE(target.stands_still());
@@ -477,7 +461,7 @@ TEST_F(CApi, SaysThatAStockDriverHasNoBatchCommands) { expect_no_batch_commands(
 
 TEST(CApiOfOlderDrivers, SaysThatTheyHaveNoBatchCommands) {
   const simulated_device device{{.profile = fast_profile("einval_for_unknown_commands = true\n")}};
-  expect_no_batch_commands(open_at(device.roots()).get());
+  expect_no_batch_commands(open_kfd_c(device.roots()).get());
 }
 
 // A suspend of such a process crashes some drivers (adapters/kfd/kernel/README.md).
@@ -489,7 +473,7 @@ TEST(CApiOnTwoGpus, RefusesAProcessWithoutTheRenderNodeOfEach) {
     if (!client) return 1;
     auto queue = (*client)->create_queue({.packets = 64});
     if (!queue) return 2;
-    const auto handle = open_at(where);
+    const auto handle = open_kfd_c(where);
     if (sluice_kfd_suspend_own_queues(handle.get(), nullptr, 0) != 1) return 3;
     if (sluice_kfd_resume_own_queues(handle.get()) != 0) return 4;
     offline_target::close_render_nodes(where.device);
@@ -499,7 +483,7 @@ TEST(CApiOnTwoGpus, RefusesAProcessWithoutTheRenderNodeOfEach) {
   }};
   EXPECT_TRUE(own.succeeds(60s));
 
-  const auto handle = open_at(where);
+  const auto handle = open_kfd_c(where);
   const offline_target other{where};
   ASSERT_TRUE(other.says('r'));
   ASSERT_TRUE(other.obeys('c'));
