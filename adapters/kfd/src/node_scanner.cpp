@@ -71,7 +71,7 @@ void node_scanner::set_rules(classification_rules rules) {
   gangs_.allow_partial(rules_.rules().gangs.allow_partial);
   // Of an environment only what the rules look at was kept.
   for (auto& [pid, known] : known_)
-    if (!has_execed(known)) read_environment(known);
+    if (!has_execed(known)) (void)read_environment(known);
   mqds_reads_due_ = rules_.wants_queues() ? most_mqds_reads : 0;
   settled_ = false;
 }
@@ -113,14 +113,13 @@ bool node_scanner::scan(const emit& out) {
       if (!admitted) return;
       found = known_.emplace(pid, std::move(*admitted)).first;
       settled_ = false;
-    } else if (process& known = found->second; has_execed(known)) {
+    } else if (process& known = found->second; has_execed(known) && read_environment(known)) {
       for (const queue& each : known.queues) out(about(observation_kind::queue_gone, known, each));
       known.queues.clear();
       known.details.clear();
       ++known.change;
       known.pointers.clear();
       (void)read_traits(known);
-      read_environment(known);
       if (known.missed_environment) {
         say_no_descriptors();
         say_gone(known, out);
@@ -309,7 +308,7 @@ std::optional<node_scanner::process> node_scanner::admit(pid_t pid) {
   fresh.traits.who = {pid, *start};
   fresh.stands = standing_of(fresh.pidfd.get());  // as in read_traits()
   const bool all = read_changing_traits(fresh.traits);
-  read_environment(fresh);
+  if (!read_environment(fresh)) return {};
   // By half of what it is made of, its role might be another. The next look tells.
   if (!all || fresh.missed_environment) {
     say_no_descriptors();
@@ -336,15 +335,21 @@ bool node_scanner::read_traits(process& of) {
   return of.traits.as != as || of.traits.cgroups != cgroups;
 }
 
-void node_scanner::read_environment(process& of) const {
-  of.environment = open_environment(of.traits.who.pid);
-  const int error = of.environment ? 0 : errno;
+bool node_scanner::read_environment(process& of) const {
+  const pid_t pid = of.traits.who.pid;
+  const auto end = environment_end_of(pid);
+  unique_fd now = open_environment(pid);
+  const int error = now ? 0 : errno;
+  const std::string environment = now ? read_whole(now.get()) : "";
+  if (error == ESRCH || error == ENOENT) return false;
+  if (now && environment.empty() && (end == 0 || environment_end_of(pid) != end)) return false;
+  of.environment = std::move(now);
   of.traits.hidden_environment = error == EACCES || error == EPERM;
   of.missed_environment = is_for_want_of_descriptors(error);
-  const std::string environment = of.environment ? read_whole(of.environment.get()) : "";
   of.empty_environment = environment.empty();
   of.traits.variables = parse_environment(environment, variables_);
-  of.traits.network = network_of(of.traits.who.pid);
+  of.traits.network = network_of(pid);
+  return true;
 }
 
 void node_scanner::say_no_descriptors() {

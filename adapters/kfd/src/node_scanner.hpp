@@ -122,7 +122,9 @@ class node_scanner {
   void say_no_descriptors();
   /// \return whether any are other than before.
   static bool read_traits(process& of);
-  void read_environment(process& of) const;
+  /// \return false, and nothing is changed, when there is none: an exec has begun, or the process
+  /// exits.
+  bool read_environment(process& of) const;
   void say_hidden_environments();
   void read_mqds();
   void say_no_pointers(error_code why);

@@ -76,6 +76,12 @@ bool is_exiting(pid_t pid) {
   return any && all;
 }
 
+std::uint64_t environment_end_of(pid_t pid) noexcept {
+  std::array<char, 1024> buffer;
+  const auto text = read_small_file(proc_path{pid, "stat"}.text.data(), buffer);
+  return text ? stat_field(*text, 51).value_or(0) : 0;
+}
+
 std::optional<std::uint64_t> start_time_of(pid_t pid) noexcept {
   std::array<char, 1024> buffer;
   const auto text = read_small_file(proc_path{pid, "stat"}.text.data(), buffer);

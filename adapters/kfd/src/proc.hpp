@@ -38,6 +38,11 @@ std::optional<std::uint64_t> parse_start_time(std::string_view stat_line) noexce
 /// of it). False for one of which only the main thread has ended, and for one that is gone.
 bool is_exiting(pid_t pid);
 
+/// Field 51 of /proc/PID/stat: the address at which the environment of the program ends. 0: it has
+/// none yet, early in an exec, or no longer, because the process exits; /proc/PID/environ reads as
+/// empty then, as it does for an empty environment.
+std::uint64_t environment_end_of(pid_t pid) noexcept;
+
 /// TracerPid of /proc/PID/status: a thread's id, 0 when nobody traces the process.
 std::optional<pid_t> tracer_of(pid_t pid) noexcept;
 /// The process that a thread belongs to, or the process itself. \return nothing: there is none.

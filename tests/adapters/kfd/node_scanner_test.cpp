@@ -6,7 +6,9 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -450,6 +452,59 @@ TEST_F(NodeScanner, ReadsTheRoleAgainAfterAnExec) {
   EXPECT_THAT(look(scanner),
               ElementsAre("queue 0 gone", "process offline", "queue 0 on 4660 compute"));
   EXPECT_THAT(look(scanner), IsEmpty());
+}
+
+// Its memory, which holds its environment, goes before it does: that looked like an exec into an
+// empty environment, and the process lost its role.
+TEST_F(NodeScanner, KeepsTheRoleOfAProcessThatIsExiting) {
+  const family target{[](int) {
+    ::setenv("AMD_QUEUE_TAG", "ONLINE_AI", 1);
+    ::execlp("python3", "python3", "-c",
+             "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()",
+             nullptr);
+    return 1;
+  }};
+  const pid_t pid = target.pid();
+  pid_t second = 0;
+  ASSERT_TRUE(within(20s, [&] {
+    // Sanitizers have threads of their own before the exec.
+    if (command_of(pid) != "python3") return false;
+    (void)for_each_numbered_entry<pid_t>("/proc/" + std::to_string(pid) + "/task",
+                                         [&](pid_t thread) { second = std::max(second, thread); });
+    return second > pid;
+  }));
+  add_process(pid);
+  add_queue(pid, 0);
+  node_scanner scanner{where_, {}, -1};
+  EXPECT_THAT(look(scanner), ElementsAre("gpu 4660", "process online", "queue 0 on 4660 compute"));
+  // A thread that its tracer does not wait for keeps the process from being gone.
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, second, nullptr, nullptr), 0);
+  ::kill(pid, SIGKILL);
+  ASSERT_TRUE(within(5s, [&] { return is_exiting(pid); }));
+  const std::string memory = "/proc/" + std::to_string(pid) + "/statm";
+  ASSERT_TRUE(within(5s, [&] { return std::ifstream{memory}.get() == '0'; }));
+  EXPECT_THAT(look(scanner), IsEmpty());
+  ASSERT_EQ(::waitpid(second, nullptr, __WALL), second);
+  ASSERT_TRUE(within(5s, [&] { return look(scanner).size() == 2; }));
+}
+
+// Early in an exec there is no environment yet.
+TEST_F(NodeScanner, KeepsTheRoleOfAProcessThatExecsAgainAndAgain) {
+  const family target{[](int) {
+    ::setenv("AMD_QUEUE_TAG", "ONLINE_AI", 1);
+    ::execl("/bin/sh", "sh", "-c", R"(exec /bin/sh -c "$0" "$0")", R"(exec /bin/sh -c "$0" "$0")",
+            nullptr);
+    return 1;
+  }};
+  const pid_t pid = target.pid();
+  ASSERT_TRUE(within(5s, [&] { return command_of(pid) == "sh" && environment_end_of(pid) != 0; }));
+  add_process(pid);
+  add_queue(pid, 0);
+  node_scanner scanner{where_, {}, -1};
+  look(scanner);
+  for (int i = 0; i < 2000; ++i) {
+    for (const std::string& each : look(scanner)) ASSERT_NE(each, "process unmatched") << i;
+  }
 }
 
 TEST_F(NodeScanner, SeesAnExitThoughTheDirectoryIsStillThere) {
