@@ -126,6 +126,21 @@ on_driver() {
   step "amdkfd on two faked $1: calls" tests/driver/run.sh --device "$1,$1" tests/driver/cases/conformance.sh
   step "sequences compared with amdkfd, $1" tests/conformance/differential.py --device "$1" --sequences 500
 }
+# long_on_driver DEVICE: what --long adds on amdkfd, with checks of locks and memory accesses, and on two processors.
+long_on_driver() {
+  step "long: amdkfd on a faked $1, lockdep" driver_cases --lockdep --device "$1" -- "${driver_cases[@]}"
+  step "long: amdkfd on two faked $1, KASAN: calls" tests/driver/run.sh --kasan --memory 2G --device "$1,$1" \
+    tests/driver/cases/conformance.sh
+  step "long: amdkfd on two faked $1, KASAN: random calls" tests/driver/run.sh --kasan --memory 2G --device "$1,$1" \
+    tests/driver/cases/noise.sh "$RANDOM" 200
+  step "long: amdkfd on a faked $1, two processors" driver_cases --qemu --device "$1" -- "${driver_cases[@]}"
+  step "long: amdkfd on two faked $1, two processors: calls" tests/driver/run.sh --qemu --memory 2G --device "$1,$1" \
+    tests/driver/cases/conformance.sh
+  step "long: amdkfd on two faked $1, two processors: random calls" tests/driver/run.sh --qemu --memory 2G \
+    --device "$1,$1" tests/driver/cases/noise.sh "$RANDOM" 100
+  step "long: sequences compared with amdkfd, $1" tests/conformance/differential.py --qemu --device "$1" --sequences 10000
+  return 0
+}
 # with_sanitizers: everything that clang builds. The build of tsan has Asio on epoll alone, and so is also what a build
 # without io_uring must manage.
 with_sanitizers() {
@@ -193,16 +208,11 @@ else
     for device in 90a 906; do
       step "long: amdkfd on a faked $device" driver_cases --device $device -- "${driver_cases[@]}" amd_libraries
     done
-    for device in 942 1100; do
-      step "long: amdkfd on a faked $device, lockdep" driver_cases --lockdep --device $device -- "${driver_cases[@]}"
-      step "long: amdkfd on two faked $device, KASAN: calls" tests/driver/run.sh --kasan --memory 2G --device $device,$device \
-        tests/driver/cases/conformance.sh
-      step "long: amdkfd on two faked $device: random calls" tests/driver/run.sh --memory 2G --device $device,$device \
-        tests/driver/cases/noise.sh "$RANDOM" 100
-      step "long: amdkfd on two faked $device, KASAN: random calls" tests/driver/run.sh --kasan --memory 2G \
-        --device $device,$device tests/driver/cases/noise.sh "$RANDOM" 200
-      step "long: sequences compared with amdkfd, $device" tests/conformance/differential.py --device $device --sequences 10000
-    done
+    quiet=yes
+    long_on_driver 942 &
+    long_on_driver 1100
+    wait $!
+    quiet=
     wait "$waiting" || record "long: faults, owner's cases and soak" $? "0 0 0"
   fi
 fi

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares the simulated device with the real driver by random sequences of calls.
 
-usage: differential.py [--device 942|1100] [--seed N] [--sequences N] [--build DIR]
+usage: differential.py [--device 942|1100] [--qemu] [--seed N] [--sequences N] [--build DIR]
 
-Both run the same script of tests/conformance/kfd_calls: the real driver in User Mode Linux
+Both run the same script of tests/conformance/kfd_calls: the real driver in User Mode Linux or QEMU
 (tests/driver/run.sh), the simulated device with a profile of the same shape. The script prints how
 often each call succeeded and failed, and with the default seed and 5,000 sequences asserts that each
 debug and queue call did both at least 100 times. If a result differs, it prints the shortest sequence
@@ -408,9 +408,9 @@ def cases(lines):
 
 
 class Both:
-    def __init__(self, device, build, folder):
+    def __init__(self, device, qemu, build, folder):
         program = f"{build}/bin/kfd_calls"
-        self.real = ["tests/driver/run.sh", "--device", f"{device},{device}", "--set", "cus=1", program]
+        self.real = ["tests/driver/run.sh", "--device", f"{device},{device}", "--set", "cus=1"] + ["--qemu"] * qemu + [program]
         self.simulated = ["env", f"SLUICE_SIM={build}/bin/sluice-sim", "examples/with_simulated_gpu.sh", "--profile",
                           f"tests/conformance/gfx{device}.toml", program]
         self.script = folder / "sequences.calls"
@@ -438,6 +438,7 @@ class Both:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["942", "1100"], default="942")
+    parser.add_argument("--qemu", action="store_true")
     parser.add_argument("--seed", type=int, default=FIXED_SEED)
     parser.add_argument("--sequences", type=int, default=500)
     parser.add_argument("--build", default="build/release")
@@ -451,7 +452,7 @@ def main():
             sequences.append(made)
     folder = TOP / asked.build / f"differential_{asked.device}"
     folder.mkdir(parents=True, exist_ok=True)
-    both = Both(asked.device, asked.build, folder)
+    both = Both(asked.device, asked.qemu, asked.build, folder)
 
     counts = collections.defaultdict(lambda: [0, 0])  # Successes and failures, by call.
     different = []

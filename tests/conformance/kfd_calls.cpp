@@ -579,13 +579,13 @@ class process {
       argument[word] &= most | 0xffffffff00000000;
     };
     const auto operation = argument[0] >> 32U;
-    if (command == uapi::AMDKFD_IOC_WAIT_EVENTS ||
-        command == uapi::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW)
+    // The driver looks at the number alone.
+    const auto is = [command](std::uint32_t other) { return ((command ^ other) & 0xffU) == 0; };
+    if (is(uapi::AMDKFD_IOC_WAIT_EVENTS) || is(uapi::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW))
       limit(1);
-    else if (command == uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU ||
-             command == uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU)
+    else if (is(uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU) || is(uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU))
       limit(2);
-    else if (command == uapi::AMDKFD_IOC_DBG_TRAP)
+    else if (is(uapi::AMDKFD_IOC_DBG_TRAP))
       limit(operation == uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES ? 2 : 3);
   }
   /// Calls with random numbers, sizes and arguments; a timer interrupts those that wait. CRIU's

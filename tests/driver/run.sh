@@ -8,6 +8,7 @@
 #   --memory SIZE   Memory of the machine [1G].
 #   --lockdep       A kernel that checks its locks.
 #   --kasan         A kernel that checks its memory accesses.
+#   --qemu          A machine of QEMU with two processors and a preemptible kernel. All is slower.
 #   --set NAME=VALUE  A parameter of the devices, such as unmap_us=500. See README.md.
 #   --patch FILE    Apply this to the kernel source.
 #   --source DIR    Build the kernel source in DIR instead of Debian's. DIR stays as it is.
@@ -37,14 +38,16 @@ while [ $# -gt 0 ]; do
     --memory) memory=${2-}; shift ;;
     --set) settings+=("sluice.${2-}"); shift ;;
     --patch) patch=$(realpath "${2-}") || exit 2; shift ;;
-    --lockdep | --kasan) checks+=" ${1#--}" ;;
+    --lockdep | --kasan | --qemu) checks+=" ${1#--}" ;;
     --source) source=${2-}; shift ;;
-    -h | --help) sed -n '2,18s/^# \{0,1\}//p' "$here/run.sh"; exit 0 ;;
+    -h | --help) sed -n '2,19s/^# \{0,1\}//p' "$here/run.sh"; exit 0 ;;
     -*) sed -n '2s/^# //p' "$here/run.sh" >&2; exit 2 ;;
     *) break ;;
   esac
   shift
 done
+arch=um image=linux emulator=()
+[[ $checks != *qemu* ]] || { arch=x86_64 image=vmlinux emulator=(qemu-system-x86); }
 [[ $devices =~ ^(942|90a|906|1100)(,(942|90a|906|1100))*$ ]] || { echo "run.sh: invalid --device '$devices'" >&2; exit 2; }
 
 # unpack PACKAGE VERSION DIRECTORY
@@ -86,14 +89,14 @@ get_source() {
 
 # make_kernel ARGUMENT...: in `tree`, with results in `objects`.
 make_kernel() {
-  make -s -C "$tree" O="$objects" ARCH=um "$@" >"$objects/log" 2>&1 </dev/null ||
+  make -s -C "$tree" O="$objects" ARCH="$arch" "$@" >"$objects/log" 2>&1 </dev/null ||
     { cat "$objects/log" >&2; fail "cannot build the kernel: make $*"; }
 }
 
 # Sets `kernel`. Builds only what changed.
 build_kernel() {
   local objects parts each
-  install_missing bc bison flex g++ libelf-dev make patch python3 xz-utils || fail "cannot install what builds a kernel"
+  install_missing bc bison flex g++ libelf-dev make patch python3 xz-utils "${emulator[@]}" || fail "cannot install what builds a kernel"
   mkdir -p "$cache"
   exec {lock}>"$cache/source.lock"
   flock "$lock"
@@ -110,7 +113,7 @@ build_kernel() {
     tree=$each
   fi
   objects=$cache/linux-$(basename "$tree")${checks// /-}
-  kernel=$objects/linux
+  kernel=$objects/$image
   mkdir -p "$objects" "$tree/drivers/gpu/drm/amd/sluice"
   parts=(kernel.config)
   for each in $checks; do parts+=("$each.config"); done
@@ -127,7 +130,7 @@ build_kernel() {
     rm -f "$objects/built"
     cat "${parts[@]}" >"$objects/fragment"
     make_kernel allnoconfig KCONFIG_ALLCONFIG="$objects/fragment"
-    make_kernel -j"$(nproc)" linux
+    make_kernel -j"$(nproc)" "$image"
     cksum shim/* "${parts[@]}" >"$objects/built"
   fi
   cd "$top"
@@ -140,20 +143,34 @@ build_kernel
 bed=$(mktemp -d "${TMPDIR:-/tmp}/sluice-driver.XXXXXX")
 at_exit "rm -rf $bed"
 count=$(awk -F, '{ print NF }' <<<"$devices")
-truncate -s $((256 * count))M "$bed/vram"
-truncate -s $((4 * count))M "$bed/doorbells"
 printf '%s\n' "$PWD" >"$bed/directory"
 printf '%q ' "$@" >"$bed/command"
-# COMMAND writes to the machine's consoles 1 and 2, the kernel to console 0.
 code=0
 # The machine cannot know that other processes of the host keep it from running, and would count that as its own time.
 # Only root may raise the priority.
 renice -n -15 $BASHPID >"$bed/renice" 2>&1 || true
-# A statically linked kernel (--kasan) has its area for restartable sequences where it unmaps memory of its processes.
-GLIBC_TUNABLES=glibc.pthread.rseq=0 "$kernel" mem="$memory" iomem=vram,"$bed/vram" iomem=doorbells,"$bed/doorbells" \
-  root=/dev/root rootfstype=hostfs rootflags=/ ro init="$here/init.sh" bed="$bed" uml_dir="$bed" \
-  con=null con0=null,fd:3 con1=null,fd:1 con2=null,fd:4 quiet loglevel=3 panic=-1 \
-  sluice.devices="$devices" "${settings[@]}" </dev/null 4>&2 3>"$bed/console" 2>&3 || code=$?
+common=(ro init="$here/init.sh" bed="$bed" quiet loglevel=3 panic=-1 sluice.devices="$devices" "${settings[@]}")
+# COMMAND writes to the descriptors 1 (5) and 4, the kernel to 3.
+if [[ $checks == *qemu* ]]; then
+  exec 3>"$bed/console" 4>&2 5>&1
+  host() { echo "local,path=$1,mount_tag=$2,security_model=none,multidevs=remap"; }
+  # The devices have what lies above 512 MiB.
+  gpus=$((260 * count))
+  qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m $(($(numfmt --from=iec "$memory") / 1048576 + gpus))M -no-reboot -nodefaults \
+    -display none -virtfs "$(host / root),readonly=on" -virtfs "$(host "$bed" bed)" -virtfs "$(host "$PWD" tree),readonly=on" \
+    -device virtio-serial -add-fd fd=5,set=1 -add-fd fd=4,set=2 -add-fd fd=3,set=3 \
+    -chardev file,id=out,path=/dev/fdset/1,append=on -device virtserialport,chardev=out \
+    -chardev file,id=err,path=/dev/fdset/2,append=on -device virtserialport,chardev=err \
+    -chardev file,id=kernel,path=/dev/fdset/3,append=on -serial chardev:kernel -kernel "$kernel" \
+    -append "console=ttyS0 root=root rootfstype=9p rootflags=trans=virtio,version=9p2000.L,cache=loose,msize=524288 \
+      memmap=${gpus}M\$512M sluice.memory=0x20000000 ${common[*]}" </dev/null 2>&3 || code=$?
+else
+  truncate -s $((260 * count))M "$bed/gpus"
+  # A statically linked kernel (--kasan) has its area for restartable sequences where it unmaps memory of its processes.
+  GLIBC_TUNABLES=glibc.pthread.rseq=0 "$kernel" mem="$memory" iomem=gpus,"$bed/gpus" root=/dev/root rootfstype=hostfs \
+    rootflags=/ uml_dir="$bed" con=null con0=null,fd:3 con1=null,fd:1 con2=null,fd:4 "${common[@]}" \
+    </dev/null 4>&2 3>"$bed/console" 2>&3 || code=$?
+fi
 if [ ! -s "$bed/code" ]; then
   cat "$bed/console" >&2
   fail "the kernel stopped (exit code $code)"

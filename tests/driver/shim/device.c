@@ -22,6 +22,10 @@ static int cus = 10;
 module_param(cus, int, 0444);
 MODULE_PARM_DESC(cus, "compute units of each of the four shader arrays: 1 to 10");
 
+static bool hive;
+module_param(hive, bool, 0444);
+MODULE_PARM_DESC(hive, "all devices are linked by xGMI, and reset together");
+
 struct shim_device *shim_devices[8];
 int shim_device_count;
 
@@ -110,9 +114,24 @@ static int init_device(struct shim_device *shim, const struct generation *of)
 	spin_lock_init(&adev->wb.lock);
 	INIT_LIST_HEAD(&adev->reset_list);
 	INIT_LIST_HEAD(&adev->ras_list);
-	adev->reset_domain = amdgpu_reset_create_reset_domain(SINGLE_DEVICE, "amdgpu-reset-dev");
-	if (!adev->reset_domain)
-		return -ENOMEM;
+	/* as amdgpu_xgmi_add_device() */
+	if (hive) {
+		adev->gmc.xgmi.supported = true;
+		adev->gmc.xgmi.hive_id = 0x1234567800000001ULL;
+		adev->gmc.xgmi.node_id = 1 + shim->index;
+		adev->gmc.xgmi.physical_node_id = shim->index;
+		adev->gmc.xgmi.num_physical_nodes = shim_device_count;
+	}
+	if (hive && shim->index > 0) {
+		adev->reset_domain = shim_devices[0]->adev.reset_domain;
+		if (!amdgpu_reset_get_reset_domain(adev->reset_domain))
+			return -ENODEV;
+	} else {
+		adev->reset_domain = amdgpu_reset_create_reset_domain(hive ? XGMI_HIVE : SINGLE_DEVICE,
+								      "amdgpu-reset-dev");
+		if (!adev->reset_domain)
+			return -ENOMEM;
+	}
 
 	adev->have_atomics_support = true;
 	adev->asic_type = of->asic_type;

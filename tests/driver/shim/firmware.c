@@ -232,10 +232,14 @@ static void read_hiq(struct work_struct *work)
 	mutex_unlock(&firmware->lock);
 }
 
-void shim_firmware_doorbell(struct shim_device *shim)
+/* Which HIQ is meant is known only by the addresses that it may be mapped at; others have nothing to read. */
+void shim_doorbell_written(void)
 {
-	shim->firmware.doorbells++;
-	queue_work(shim->firmware.wq, &shim->firmware.work);
+	int i;
+
+	for (i = 0; i < shim_device_count; i++)
+		if (shim_devices[i] && shim_devices[i]->firmware.wq)
+			queue_work(shim_devices[i]->firmware.wq, &shim_devices[i]->firmware.work);
 }
 
 /* The ring of the kernel interface queue (KIQ). amdkfd maps and unmaps the HIQ with it. */
@@ -387,9 +391,8 @@ static int show(struct seq_file *file, void *unused)
 	int i;
 
 	mutex_lock(&firmware->lock);
-	seq_printf(file, "packets %llu runlists %llu maps %llu unmaps %llu queries %llu doorbells %llu\n",
-		   firmware->packets, firmware->runlists, firmware->maps, firmware->unmaps, firmware->queries,
-		   firmware->doorbells);
+	seq_printf(file, "packets %llu runlists %llu maps %llu unmaps %llu queries %llu\n",
+		   firmware->packets, firmware->runlists, firmware->maps, firmware->unmaps, firmware->queries);
 	for (i = 0; i < firmware->mapped; i++)
 		seq_printf(file, "pasid %x doorbell %x mqd %llx engine %u hqd %d\n", firmware->queues[i].pasid,
 			   firmware->queues[i].doorbell, firmware->queues[i].mqd, firmware->queues[i].engine,

@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /* VRAM and doorbells are memory; amdgpu's own managers divide it, and its own code writes the page tables. */
-#include <linux/logic_iomem.h>
+#ifdef CONFIG_UML
 #include <mem_user.h>
+#endif
 
 #include "shim.h"
+
+#define VRAM_SIZE (256UL << 20)
+#define DOORBELLS_SIZE (4UL << 20)
+
+#ifndef CONFIG_UML
+static unsigned long memory;
+module_param(memory, ulong, 0444);
+MODULE_PARM_DESC(memory, "physical address of memory that the kernel does not use: 260 MiB for each device");
+#endif
 
 /* as gmc_v9_0_get_vm_pde() without translate_further */
 static void get_vm_pde(struct amdgpu_device *adev, int level, u64 *address, u64 *flags)
@@ -53,87 +63,50 @@ static const struct amdgpu_gmc_funcs gmc_funcs = {
 	.query_mem_partition_mode = query_mem_partition_mode,
 };
 
+#ifdef CONFIG_UML
 /* as elsewhere, without page protections */
 void __iomem *ioremap_prot(phys_addr_t offset, size_t size, unsigned long prot)
 {
 	return ioremap(offset, size);
 }
+#endif
 
-/* User space maps the pages of the aperture. What the kernel writes there comes here. */
-static unsigned long doorbell_read(void *priv, unsigned int offset, int size)
+/* \return the physical address of the memory of all devices; 0: there is none. */
+static phys_addr_t find_memory(void)
 {
-	unsigned long value = 0;
+#ifdef CONFIG_UML
+	unsigned long size, memory = find_iomem("gpus", &size);
 
-	memcpy(&value, ((struct shim_device *)priv)->doorbells + offset, size);
-	return value;
-}
-
-static void doorbell_write(void *priv, unsigned int offset, int size, unsigned long value)
-{
-	struct shim_device *shim = priv;
-
-	memcpy(shim->doorbells + offset, &value, size);
-	shim_firmware_doorbell(shim);
-}
-
-static const struct logic_iomem_ops doorbell_ops = { .read = doorbell_read, .write = doorbell_write };
-
-static long map_doorbells(unsigned long offset, size_t size, const struct logic_iomem_ops **ops, void **priv)
-{
-	unsigned long each = shim_devices[0]->adev.doorbell.size;
-
-	*ops = &doorbell_ops;
-	*priv = shim_devices[offset / each];
-	return offset % each;
-}
-
-static const struct logic_iomem_region_ops doorbell_region_ops = { .map = map_doorbells };
-
-static struct resource doorbell_region = { .name = "doorbells", .flags = IORESOURCE_MEM };
-
-/* \return the physical address of this device's part of the memory of iomem=NAME,FILE; 0: there is none. */
-static phys_addr_t find_memory(char *name, struct shim_device *shim, unsigned long *size)
-{
-	unsigned long virtual = find_iomem(name, size);
-
-	if (!virtual) {
-		pr_err("sluice: no iomem=%s,FILE on the command line\n", name);
-		return 0;
-	}
-	/* parse_iomem() adds a page to the size of the file. */
-	*size = ALIGN_DOWN(*size / shim_device_count, SZ_1M);
-	return __pa(virtual) + shim->index * *size;
+	if (memory)
+		memory = __pa(memory);
+	if (!memory)
+		pr_err("sluice: no iomem=gpus,FILE on the command line\n");
+#else
+	if (!memory)
+		pr_err("sluice: no sluice.memory=ADDRESS on the command line\n");
+#endif
+	return memory;
 }
 
 int shim_memory_init(struct shim_device *shim)
 {
 	struct amdgpu_device *adev = &shim->adev;
 	struct amdgpu_gmc *gmc = &adev->gmc;
-	unsigned long size;
+	phys_addr_t memory = find_memory();
 	int err;
 
-	adev->doorbell.base = find_memory("doorbells", shim, &size);
-	if (!adev->doorbell.base)
+	if (!memory)
 		return -ENODEV;
-	adev->doorbell.size = size;
-	shim->doorbells = __va(adev->doorbell.base);
-	if (shim->index == 0) {
-		doorbell_region.start = adev->doorbell.base;
-		doorbell_region.end = adev->doorbell.base + size * shim_device_count - 1;
-		err = logic_iomem_add_region(&doorbell_region, &doorbell_region_ops);
-		if (err)
-			return err;
-	}
+	gmc->aper_base = memory + shim->index * (VRAM_SIZE + DOORBELLS_SIZE);
+	gmc->aper_size = gmc->visible_vram_size = gmc->real_vram_size = gmc->mc_vram_size = VRAM_SIZE;
 	/* as amdgpu_doorbell_init() */
+	adev->doorbell.base = gmc->aper_base + VRAM_SIZE;
+	adev->doorbell.size = DOORBELLS_SIZE;
 	adev->doorbell.num_kernel_doorbells =
-		min_t(u32, size / sizeof(u32), adev->doorbell_index.max_assignment + 1) + 0x400;
+		min_t(u32, DOORBELLS_SIZE / sizeof(u32), adev->doorbell_index.max_assignment + 1) + 0x400;
 
 	/* as gmc_v9_0_sw_init() and gmc_v9_0_mc_init() */
 	gmc->gmc_funcs = &gmc_funcs;
-	gmc->aper_base = find_memory("vram", shim, &size);
-	if (!gmc->aper_base)
-		return -ENODEV;
-	gmc->aper_size = gmc->visible_vram_size = gmc->real_vram_size = gmc->mc_vram_size = size;
 	gmc->vram_width = 4096;
 	gmc->vram_type = AMDGPU_VRAM_TYPE_HBM;
 	gmc->mc_mask = 0xffffffffffffULL;

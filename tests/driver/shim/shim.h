@@ -37,7 +37,7 @@ struct shim_firmware {
 	struct shim_queue queues[SHIM_QUEUES];
 	int mapped;
 	/* Counters since the start. */
-	u64 packets, runlists, maps, unmaps, queries, doorbells;
+	u64 packets, runlists, maps, unmaps, queries;
 };
 
 struct shim_executor {
@@ -56,7 +56,6 @@ struct shim_device {
 	struct pci_bus bus;
 	struct xarray registers;	/* bank << 32 | register */
 	u64 bank;			/* that GRBM_GFX_CNTL selects */
-	void *doorbells;		/* the aperture, as the kernel sees the memory behind it */
 	struct shim_firmware firmware;
 	struct shim_executor executor;
 	struct dentry *debugfs;		/* folder sluiceN */
@@ -105,7 +104,7 @@ void shim_executor_unmap(struct shim_device *shim, const struct shim_queue *queu
 /* firmware.c */
 int shim_firmware_init(struct shim_device *shim);
 void shim_firmware_reset(struct shim_device *shim);
-/* The kernel wrote a doorbell: that of the HIQ, since it has no other. */
-void shim_firmware_doorbell(struct shim_device *shim);
+/* The kernel wrote a doorbell: that of an HIQ, since it has no other. */
+void shim_doorbell_written(void);
 
 #endif

@@ -148,16 +148,26 @@ int amdgpu_in_reset(struct amdgpu_device *adev)
 	return atomic_read(&adev->reset_domain->in_gpu_reset);
 }
 
-/* amdkfd's part of a reset, in its order; the hardware's part is that the firmware forgets its queues. */
+/*
+ * amdkfd's part of a reset of all devices of the domain, in its order; the hardware's part is that the firmware forgets
+ * its queues.
+ */
 int amdgpu_device_gpu_recover(struct amdgpu_device *adev, struct amdgpu_job *job, struct amdgpu_reset_context *context)
 {
-	int err;
+	struct amdgpu_reset_domain *domain = adev->reset_domain;
+	int i, err = 0;
 
-	amdgpu_device_lock_reset_domain(adev->reset_domain);
-	amdgpu_amdkfd_pre_reset(adev, context);
-	shim_firmware_reset(to_shim(adev));
-	err = amdgpu_amdkfd_post_reset(adev);
-	amdgpu_device_unlock_reset_domain(adev->reset_domain);
+	amdgpu_device_lock_reset_domain(domain);
+	for (i = 0; i < shim_device_count; i++)
+		if (shim_devices[i]->adev.reset_domain == domain)
+			amdgpu_amdkfd_pre_reset(&shim_devices[i]->adev, context);
+	for (i = 0; i < shim_device_count; i++)
+		if (shim_devices[i]->adev.reset_domain == domain)
+			shim_firmware_reset(shim_devices[i]);
+	for (i = 0; i < shim_device_count; i++)
+		if (shim_devices[i]->adev.reset_domain == domain)
+			err = amdgpu_amdkfd_post_reset(&shim_devices[i]->adev) ?: err;
+	amdgpu_device_unlock_reset_domain(domain);
 	return err;
 }
 
