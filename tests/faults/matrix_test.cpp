@@ -16,12 +16,10 @@ std::vector<combination> chosen_combinations() {
   const char* const which = std::getenv("SLUICE_FAULTS");  // NOLINT: nobody sets it meanwhile.
   auto chosen = which != nullptr && std::string_view{which} == "all" ? all_combinations()
                                                                      : pairwise_combinations();
-  // A real driver has no batch commands, and is not a process. The kernel of tests/driver corrupts
-  // its page tables where a process that has io_uring's rings mapped forks or uses the driver.
+  // A real driver has no batch commands, and is not a process.
   if (on_driver()) {
     std::erase_if(chosen, [](const combination& each) {
-      return each.how != mechanism_used::trap_agent || each.who == party::device ||
-             (each.who == party::host && each.what == fault::fork);
+      return by_batch(each.how) || each.who == party::device;
     });
   }
   return chosen;

@@ -237,8 +237,11 @@ bool lane::serve_target() {
 
 void lane::say_what_was_suspended(tracee::change how) {
   if (suspended_.none() && !holds_->held.any()) return;
-  say_("process " + std::to_string(pid_) +
-       (how == tracee::change::exited ? " has ended" : " has executed another program") +
+  // One that is not traced has lost its memory either way.
+  const bool ends =
+      how == tracee::change::exited ||
+      (how == tracee::change::lost && (is_exiting(pid_) || traced_->exits_within(duration{})));
+  say_("process " + std::to_string(pid_) + (ends ? " has ended" : " has executed another program") +
        " while some of its queues were suspended; these queues no longer exist");
 }
 

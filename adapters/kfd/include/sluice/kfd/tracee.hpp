@@ -45,7 +45,7 @@ class tracee {
     exited,  ///< It is gone and reaped, so that its real parent hears of it at once.
     lost,    ///< It lives and is no longer traced by this thread: an exec by a thread that was not
              ///< the leader ends the tracing. seize() again, and treat it as an exec; or (untraced)
-             ///< it runs another program: watch() again.
+             ///< it runs another program, or is exiting: watch() again.
   };
 
   /// Serves every stop that is pending: passes signals on, leaves a stopped target stopped, lets
