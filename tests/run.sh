@@ -134,6 +134,8 @@ long_on_driver() {
   step "long: amdkfd on two faked $1, KASAN: random calls" tests/driver/run.sh --kasan --memory 2G --device "$1,$1" \
     tests/driver/cases/noise.sh "$RANDOM" 200
   step "long: amdkfd on a faked $1, two processors" driver_cases --qemu --device "$1" -- "${driver_cases[@]}"
+  step "long: fault matrix on a faked $1, two processors" tests/driver/run.sh --qemu --device "$1" \
+    tests/driver/cases/fault_matrix.sh all
   step "long: amdkfd on two faked $1, two processors: calls" tests/driver/run.sh --qemu --memory 2G --device "$1,$1" \
     tests/driver/cases/conformance.sh
   step "long: amdkfd on two faked $1, two processors: random calls" tests/driver/run.sh --qemu --memory 2G \
