@@ -129,12 +129,15 @@ inline constexpr std::array cells{
     cell{party::gang, fault::core, effect::breaks, effect::breaks,
          "has ended while some of its queues"},
 
-    cell{party::host, fault::exit, effect::releases, effect::releases, "the host has exited"},
+    // An exiting process closes its connection before it has ended.
+    cell{party::host, fault::exit, effect::releases, effect::releases,
+         "the agent resumes everything"},
     cell{party::host, fault::kill, effect::same, effect::same, "", fault::exit},
     cell{party::host, fault::stop, effect::lease, effect::stays, "the host has been silent"},
     cell{party::host, fault::exec, effect::releases, effect::releases,
          "the agent resumes everything"},
-    cell{party::host, fault::fork, effect::releases, effect::releases, "the host has exited"},
+    cell{party::host, fault::fork, effect::releases, effect::releases,
+         "the agent resumes everything"},
     cell{party::host, fault::descriptors, effect::goes_on, effect::goes_on,
          "out of file descriptors"},
     cell{party::host, fault::slow, effect::goes_on, effect::goes_on},
