@@ -108,7 +108,7 @@ build_unit_tests() {
   done
   build quick "${@/#/sluice_unit_tests_}"
 }
-driver_cases=(accept suspend c_api preemption daemon faults)
+driver_cases=(accept suspend c_api preemption daemon faults reset)
 # driver_cases [OPTION...] -- CASE...: each case on a machine of tests/driver/run.sh.
 driver_cases() {
   local options=() failed=0

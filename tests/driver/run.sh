@@ -95,7 +95,7 @@ make_kernel() {
 
 # Sets `kernel`. Builds only what changed.
 build_kernel() {
-  local objects parts each
+  local objects parts each sums
   install_missing bc bison flex g++ libelf-dev make patch python3 xz-utils "${emulator[@]}" || fail "cannot install what builds a kernel"
   mkdir -p "$cache"
   exec {lock}>"$cache/source.lock"
@@ -126,12 +126,13 @@ build_kernel() {
   flock -u "$lock"
   flock "$objects_lock"
   cd "$here"
-  if ! cksum shim/* "${parts[@]}" | cmp -s - "$objects/built"; then
+  sums=$(cksum shim/* "${parts[@]}")
+  if [ "$sums" != "$(cat "$objects/built" 2>/dev/null)" ]; then
     rm -f "$objects/built"
     cat "${parts[@]}" >"$objects/fragment"
     make_kernel allnoconfig KCONFIG_ALLCONFIG="$objects/fragment"
     make_kernel -j"$(nproc)" "$image"
-    cksum shim/* "${parts[@]}" >"$objects/built"
+    printf '%s\n' "$sums" >"$objects/built"
   fi
   cd "$top"
   flock -u "$objects_lock"

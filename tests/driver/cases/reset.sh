@@ -1,0 +1,36 @@
+#!/bin/bash
+# The firmware hangs while a process is suspended, and the driver resets the GPU, with its hive: sluice names the lost work,
+# and suspends nothing on these GPUs until their breakers are rearmed.
+. "${BASH_SOURCE[0]%/*}/common.sh"
+# The driver's limit for one preemption, which is 9 s.
+echo 700 >/sys/module/amdgpu/parameters/queue_preemption_timeout_ms
+gpus=$(cat /sys/class/kfd/kfd/topology/nodes/*/gpu_id | grep -vx 0)
+
+echo "a reset while a process is suspended"
+start_offline
+sluice suspend "$offline" >suspend.log 2>&1 &
+holder=$!
+eventually maps 0
+echo 0 >/sys/module/sluice/parameters/hang
+if sluice resume "$offline" >resume.log 2>&1; then fail "resume hides the reset"; fi
+if wait "$holder"; then fail "suspend hides the reset"; fi
+grep -Eq 'was reset while|the driver resets the GPU' suspend.log || fail "suspend does not name the reset"
+if wait "$offline"; then fail "offline_demo hides the reset"; fi
+grep -q 'a GPU of this process was reset' offline.log || fail "offline_demo does not name the reset"
+eventually maps 0
+
+echo "the breakers are open, until they are rearmed"
+sluice breaker list >breaker.log || fail "breaker"
+for gpu in $gpus; do
+  awk '{ print $2 }' breaker.log | grep -qx "$gpu" || fail "the breaker of GPU $gpu is closed"
+done
+start_offline
+if sluice suspend "$offline" --for 1s >suspend.log 2>&1; then fail "suspended in spite of the breaker"; fi
+for gpu in $gpus; do
+  sluice breaker rearm "$gpu" >rearm.log || fail "rearm"
+done
+sluice suspend "$offline" --for 200ms >suspend.log 2>&1 || fail "suspend after rearm"
+eventually maps 1
+end_offline
+# The driver's messages about a reset are errors, and expected here.
+dmesg -C
