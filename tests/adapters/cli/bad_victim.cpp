@@ -87,11 +87,11 @@ class bad_work final : public sim_work {
     sim_work::close();
   }
   [[noreturn]] void fail_assertion() override {
-    if (how_ == "differs" && traced_) std::_Exit(7);
+    if (how_ == "differs" && traced()) std::_Exit(7);
     std::abort();
   }
   [[noreturn]] void fault() override {
-    if (injects() && traced_) inject(how_);
+    if (injects() && traced()) inject(how_);  // watch() may be late
     std::abort();
   }
 
