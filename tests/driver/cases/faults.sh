@@ -5,8 +5,11 @@
 # Whether the queue of offline_demo is not mapped.
 held() { ! grep -q "^pasid $(printf %x "$(cat "/sys/class/kfd/kfd/proc/$offline/pasid")") " /sys/kernel/debug/sluice*/firmware; }
 
+no_agent() { ! pgrep -x sluice-agent >/dev/null; }
+
 # schedule: starts online_demo, which embeds a scheduler; sets `online`. Returns after its first suspend.
 schedule() {
+  eventually no_agent  # of the scheduler before
   online_demo --wait-for-offline 1 --attach-after 200ms --window 3 --drain-limit 60s >online.log 2>&1 &
   online=$!
   eventually pgrep -x sluice-agent >/dev/null
