@@ -410,7 +410,8 @@ def cases(lines):
 class Both:
     def __init__(self, device, qemu, build, folder):
         program = f"{build}/bin/kfd_calls"
-        self.real = ["tests/driver/run.sh", "--device", f"{device},{device}", "--set", "cus=1"] + ["--qemu"] * qemu + [program]
+        machine = ["--qemu"] if qemu else []
+        self.real = ["tests/driver/run.sh", *machine, "--device", f"{device},{device}", "--set", "cus=1", program]
         self.simulated = ["env", f"SLUICE_SIM={build}/bin/sluice-sim", "examples/with_simulated_gpu.sh", "--profile",
                           f"tests/conformance/gfx{device}.toml", program]
         self.script = folder / "sequences.calls"

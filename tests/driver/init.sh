@@ -13,7 +13,10 @@ console=/dev/tty
 # host DIRECTORY TAG [OPTION]: mounts this directory of the host at its place.
 host() { mount -t hostfs -o "${3-rw},$1" none "$1"; }
 if grep -qw 9p /proc/filesystems; then
-  until console=$(compgen -G '/dev/vport*p2'); do sleep 0.05; done
+  for ((i = 0; i < 600; i++)); do
+    ! console=$(compgen -G '/dev/vport*p2') || break
+    sleep 0.05
+  done
   console=${console%2}
   host() { mount -t 9p -o "${3-rw},trans=virtio,version=9p2000.L,cache=loose,msize=524288" "$2" "$1"; }
 else

@@ -96,7 +96,8 @@ make_kernel() {
 # Sets `kernel`. Builds only what changed.
 build_kernel() {
   local objects parts each sums
-  install_missing bc bison flex g++ libelf-dev make patch python3 xz-utils "${emulator[@]}" || fail "cannot install what builds a kernel"
+  install_missing bc bison flex g++ libelf-dev make patch python3 xz-utils "${emulator[@]}" ||
+    fail "cannot install what builds a kernel"
   mkdir -p "$cache"
   exec {lock}>"$cache/source.lock"
   flock "$lock"
@@ -151,14 +152,15 @@ code=0
 # Only root may raise the priority.
 renice -n -15 $BASHPID >"$bed/renice" 2>&1 || true
 common=(ro init="$here/init.sh" bed="$bed" quiet loglevel=3 panic=-1 sluice.devices="$devices" "${settings[@]}")
-# COMMAND writes to the descriptors 1 (5) and 4, the kernel to 3.
+# COMMAND writes to the descriptors 1 and 4, the kernel to 3. QEMU takes no standard stream: 5 is 1.
 if [[ $checks == *qemu* ]]; then
   exec 3>"$bed/console" 4>&2 5>&1
   host() { echo "local,path=$1,mount_tag=$2,security_model=none,multidevs=remap"; }
   # The devices have what lies above 512 MiB.
   gpus=$((260 * count))
-  qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m $(($(numfmt --from=iec "$memory") / 1048576 + gpus))M -no-reboot -nodefaults \
-    -display none -virtfs "$(host / root),readonly=on" -virtfs "$(host "$bed" bed)" -virtfs "$(host "$PWD" tree),readonly=on" \
+  qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -no-reboot -nodefaults -display none \
+    -m $(($(numfmt --from=iec "$memory") / 1048576 + gpus))M \
+    -virtfs "$(host / root),readonly=on" -virtfs "$(host "$bed" bed)" -virtfs "$(host "$PWD" tree),readonly=on" \
     -device virtio-serial -add-fd fd=5,set=1 -add-fd fd=4,set=2 -add-fd fd=3,set=3 \
     -chardev file,id=out,path=/dev/fdset/1,append=on -device virtserialport,chardev=out \
     -chardev file,id=err,path=/dev/fdset/2,append=on -device virtserialport,chardev=err \
@@ -179,7 +181,7 @@ fi
 complaints='WARNING:|BUG:|Oops|INFO: |possible |cannot create device|\*ERROR\*'
 # The driver's own defects, which need no sluice: adapters/kfd/kernel/README.md.
 known='WARNING: .* at restore_process_queues_cpsch'
-if grep -E "$complaints" "$bed/messages" | grep -Evq "$known"; then
+if grep -E "$complaints" "$bed/messages" | grep -Ev "$known" >"$bed/complaints"; then
   grep -E -A40 "$complaints" "$bed/messages" >&2
   fail "the kernel complained"
 fi

@@ -9,7 +9,7 @@ What the lab cannot know is how long this machine's hosts and doorbells take. Th
 (turnaround_mean_us), and --wake-up is told, run by run. If the host saw ends of kernels late (p99) by more than the
 share QUIET of the requests' p99, the tolerance is larger in proportion. Above MOST_TOLERANCE, the figure of that run is
 void. Each figure must agree in one of RUNS runs: p99 is the second longest of 175 requests, so two stalls of the
-machine are it, and stalls only lengthen requests. A lab that is wrong is so in every run. If a figure is void in all
+machine decide it, and stalls only lengthen requests. A lab that is wrong is so in every run. If a figure is void in all
 runs, the test is skipped. Runs as root in a mount namespace of its own.
 """
 import json

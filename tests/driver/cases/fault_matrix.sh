@@ -2,7 +2,8 @@
 # usage: fault_matrix.sh [all]
 # The fault matrix (tests/faults) with debug trap, in QEMU. With `all`, all cells; else a part of them.
 . "${BASH_SOURCE[0]%/*}/common.sh"
-grep -qw 9p /proc/filesystems || fail "use --qemu: User Mode Linux corrupts memory when a process with io_uring's rings forks"
+# The kernel of User Mode Linux corrupts memory when a process with io_uring's rings forks.
+grep -qw 9p /proc/filesystems || fail "use --qemu"
 export SLUICE_TEST_ON_DRIVER=1 SLUICE_FAULTS="${1-}"
 
 echo "real driver, faked hardware"

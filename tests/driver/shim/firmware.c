@@ -20,6 +20,11 @@ static int hang = -1;
 module_param(hang, int, 0644);
 MODULE_PARM_DESC(hang, "the firmware of this device no longer answers, until the device is reset; -1: all answer");
 
+static bool hangs(const struct shim_device *shim)
+{
+	return hang == shim->index;
+}
+
 static int fail_at;
 module_param(fail_at, int, 0644);
 MODULE_PARM_DESC(fail_at, "the firmware stops answering at the n-th unmap from now; 0: never");
@@ -99,7 +104,7 @@ static bool begin_unmap(struct shim_device *shim)
 {
 	if (fail_at > 0 && --fail_at == 0)
 		hang = shim->index;
-	if (hang == shim->index)
+	if (hangs(shim))
 		return false;
 	shim->firmware.unmaps++;
 	if (unmap_us)
@@ -201,7 +206,7 @@ static void read_hiq(struct work_struct *work)
 
 	mutex_lock(&firmware->lock);
 	mqd = shim_gpu_address(&shim->adev, firmware->hiq_mqd);
-	while (mqd && hang != shim->index) {
+	while (mqd && !hangs(shim)) {
 		base = ((u64)mqd->cp_hqd_pq_base_hi << 32 | mqd->cp_hqd_pq_base_lo) << 8;
 		size = 2U << (mqd->cp_hqd_pq_control & 0x3f);
 		wptr_at = shim_gpu_address(&shim->adev, (u64)mqd->cp_hqd_pq_wptr_poll_addr_hi << 32 |
@@ -266,7 +271,7 @@ static u64 kiq_get_ptr(struct amdgpu_ring *ring)
 
 static int kiq_test_ring(struct amdgpu_ring *ring)
 {
-	return hang == to_shim(ring->adev)->index ? -ETIMEDOUT : 0;
+	return hangs(to_shim(ring->adev)) ? -ETIMEDOUT : 0;
 }
 
 static const struct amdgpu_ring_funcs kiq_ring_funcs = {
@@ -316,7 +321,7 @@ static int mes_add_hw_queue(struct amdgpu_mes *mes, struct mes_add_queue_input *
 	struct shim_device *shim = to_shim(mes->adev);
 
 	/* as mes_v11_0_submit_pkt_and_poll_completion() when the firmware does not answer */
-	if (hang == shim->index)
+	if (hangs(shim))
 		return -ETIMEDOUT;
 	mutex_lock(&shim->firmware.lock);
 	map_queue(shim, (struct shim_queue){
@@ -350,18 +355,18 @@ static int mes_remove_hw_queue(struct amdgpu_mes *mes, struct mes_remove_queue_i
 /* Of all processes together; amdkfd does not use it. */
 static int mes_suspend_gang(struct amdgpu_mes *mes, struct mes_suspend_gang_input *input)
 {
-	return hang == to_shim(mes->adev)->index ? -ETIMEDOUT : 0;
+	return hangs(to_shim(mes->adev)) ? -ETIMEDOUT : 0;
 }
 
 static int mes_resume_gang(struct amdgpu_mes *mes, struct mes_resume_gang_input *input)
 {
-	return hang == to_shim(mes->adev)->index ? -ETIMEDOUT : 0;
+	return hangs(to_shim(mes->adev)) ? -ETIMEDOUT : 0;
 }
 
 /* Debugger settings; nothing here executes shaders. */
 static int mes_misc_op(struct amdgpu_mes *mes, struct mes_misc_op_input *input)
 {
-	return hang == to_shim(mes->adev)->index ? -ETIMEDOUT : 0;
+	return hangs(to_shim(mes->adev)) ? -ETIMEDOUT : 0;
 }
 
 static const struct amdgpu_mes_funcs mes_funcs = {
@@ -380,7 +385,7 @@ void shim_firmware_reset(struct shim_device *shim)
 	while (firmware->mapped > 0)
 		unmap_queue(shim, firmware->mapped - 1);
 	firmware->hiq_mqd = 0;
-	if (hang == shim->index)
+	if (hangs(shim))
 		hang = -1;
 	mutex_unlock(&firmware->lock);
 }
