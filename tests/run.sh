@@ -123,6 +123,8 @@ driver_cases() {
 # on_driver DEVICE: what runs on amdkfd by default.
 on_driver() {
   step "amdkfd on a faked $1" driver_cases --device "$1" -- "${driver_cases[@]}"
+  step "amdkfd on a hive of two faked $1: reset" tests/driver/run.sh --device "$1,$1" --set hive=1 \
+    tests/driver/cases/reset.sh
   step "amdkfd on two faked $1: calls" tests/driver/run.sh --device "$1,$1" tests/driver/cases/conformance.sh
   step "sequences compared with amdkfd, $1" tests/conformance/differential.py --device "$1" --sequences 500
 }

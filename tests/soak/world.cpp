@@ -30,8 +30,8 @@ using namespace std::chrono_literals;
 using test::eventually;
 
 constexpr std::array<std::uint32_t, 2> gpus{51110, 51367};
-/// Two GPUs of different hives, so that a reset of one leaves the other alone; all else is as in
-/// the profile mi300x, and in that with batch commands.
+/// Two GPUs of different hives, so that a reset of one leaves the breaker of the other closed. The
+/// rest is as in the profile mi300x, or mi300x with batch commands.
 constexpr const char* profile = "name = \"soak\"\n[driver]\nbatch_commands = ";
 constexpr const char* profile_gpus =
     "\n[[gpu]]\ngpu_id = 51110\nhive_id = 1\n"

@@ -366,10 +366,9 @@ struct gpu_queue::impl {
   std::uint32_t id = 0;
   std::uint64_t packets = 0;
   int doorbell = -1;
-  std::uint32_t gpu = 0;
   std::uint32_t event = 0;               // 0: none; the driver numbers signal events from 1.
-  std::uint32_t hardware_exception = 0;  // 0: none. Tells of resets, whichever GPU's.
-  std::atomic<bool> lost = false;        // This GPU was reset since the queue was made.
+  std::uint32_t hardware_exception = 0;  // 0: none. Reports resets of any GPU.
+  std::atomic<bool> lost = false;        // A GPU was reset since the queue was made.
 
   shared_memory ring;
   shared_memory header;  // An aql::queue.
@@ -505,7 +504,7 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
   create.ring_size = static_cast<std::uint32_t>(ring_size);
   create.write_pointer_address = address_of(&header.write_dispatch_id);
   create.read_pointer_address = address_of(&header.read_dispatch_id);
-  create.gpu_id = state->gpu = node->gpu;
+  create.gpu_id = node->gpu;
   create.queue_type = uapi::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
   create.queue_percentage = uapi::KFD_MAX_QUEUE_PERCENTAGE;
   create.queue_priority = options.priority;
@@ -589,8 +588,9 @@ result<void> gpu_queue::wait(std::uint64_t index, duration timeout) {
       return last_system_error();
     }
     if (wait.wait_result != uapi::KFD_IOC_WAIT_RESULT_COMPLETE) continue;
-    // Left as zeros where the event was not among those that ended the wait.
-    if (events[1].hw_exception_data.gpu_id == impl_->gpu) impl_->lost = true;
+    // Stays zero if the event is not among those that ended the wait. After a reset, the driver
+    // evicts this process from all GPUs, so the number of the GPU does not matter.
+    if (events[1].hw_exception_data.gpu_id != 0) impl_->lost = true;
   }
 }
 

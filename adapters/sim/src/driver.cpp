@@ -215,10 +215,7 @@ driver::impl::process_ptr driver::impl::lookup(pid_t leader) {
 int driver::impl::open(pid_t tid, file_id& out) {
   const pid_t leader = os_.leader_of(tid);
   if (leader == 0) return -ESRCH;
-  // kfd_is_locked(): nobody comes in during a GPU's reset.
-  if (std::any_of(gpus_.begin(), gpus_.end(), [](const auto& node) { return node->resetting; })) {
-    return -EAGAIN;
-  }
+  if (is_resetting()) return -EAGAIN;
   auto process = lookup(leader);
   if (!process) {
     auto space = os_.open_address_space(leader);

@@ -154,7 +154,8 @@ class driver {
   /// restored, counted. \return 0, -ESRCH, or -ENODEV for an unknown GPU.
   int evict(pid_t pid, std::uint32_t gpu_id);
   int restore(pid_t pid, std::uint32_t gpu_id);
-  /// Resets the GPU, and with it its hive. \return 0 or -ENODEV.
+  /// Resets the GPU and its hive, and evicts every process from every GPU for good. \return 0 or
+  /// -ENODEV.
   int reset(std::uint32_t gpu_id);
 
   /// Milliseconds for which the process has been evicted from that GPU, as sysfs shows.

@@ -30,6 +30,11 @@ std::vector<std::shared_ptr<kfd_queue>> queues_on(const kfd_process& process,
 
 task<int> driver::impl::evict(process_ptr process, gpu_node& node, smi_eviction_trigger trigger) {
   const auto lock = co_await node.dqm.lock();
+  co_return co_await evict_locked(std::move(process), node, trigger);
+}
+
+task<int> driver::impl::evict_locked(process_ptr process, gpu_node& node,
+                                     smi_eviction_trigger trigger) {
   process_device* device = process->device(node.shape.gpu_id);
   if (process->gone || device == nullptr) co_return -ESRCH;
   smi_queue_eviction(*process, node, trigger);
@@ -39,15 +44,16 @@ task<int> driver::impl::evict(process_ptr process, gpu_node& node, smi_eviction_
   int error = 0;
   for (const auto& q : queues) {
     q->evicted = true;
-    if (node.shape.scheduler == queue_scheduler::runlist) {
+    if (node.shape.scheduler == queue_scheduler::runlist || node.resetting) {
       refresh_active(*q);
     } else if (q->active && !q->destroyed) {
       const int one = co_await change_queue(q, false, cycle_kind::ordinary, node.shape.cycle_cost);
       if (error == 0) error = one;
     }
   }
-  // evict_process_queues_cpsch: a cycle even when none of them was mapped, but not without queues.
-  if (node.shape.scheduler == queue_scheduler::runlist && !queues.empty()) {
+  // evict_process_queues_cpsch: a cycle even when none of them was mapped, but not without queues,
+  // and not on a GPU that hangs.
+  if (node.shape.scheduler == queue_scheduler::runlist && !queues.empty() && !node.resetting) {
     error = co_await cycle(node, cycle_kind::ordinary, node.shape.cycle_cost);
   }
   co_return error;
@@ -140,26 +146,53 @@ task<int> driver::impl::criu_op(call_ptr c, uapi::kfd_ioctl_criu_args& args) {
 
 // --- Reset ---------------------------------------------------------------------------------------
 
-/// After a preemption that timed out, or a firmware that does not answer: the GPU and all that are
-/// linked to it are reset. Begins when whoever holds the dqm lets go of it.
+/// A preemption timed out, or a test asks for it: resets the GPU and its hive. The reset begins
+/// when the dqm of each of these GPUs is free.
 void driver::impl::start_reset(gpu_node& node) {
+  const bool first = !is_resetting();
   std::vector<gpu_node*> hive;
   for (const auto& each : gpus_) {
     const bool linked = node.shape.hive_id != 0 && each->shape.hive_id == node.shape.hive_id;
     if ((each.get() == &node || linked) && !each->resetting) hive.push_back(each.get());
   }
   for (auto* each : hive) each->resetting = true;
-  if (!hive.empty()) scope_.start(reset_hive(std::move(hive)));
+  if (!hive.empty()) scope_.start(reset_hive(std::move(hive), first));
 }
 
-task<void> driver::impl::reset_hive(std::vector<gpu_node*> hive) {
+/// kfd_is_locked().
+bool driver::impl::is_resetting() const {
+  return std::any_of(gpus_.begin(), gpus_.end(), [](const auto& node) { return node->resetting; });
+}
+
+/// kfd_suspend_all_processes(), which kgd2kfd_pre_reset() calls. Nothing restores the processes
+/// (see the comment at kgd2kfd_post_reset()). \param hive its dqm are locked.
+task<void> driver::impl::evict_all_processes(const std::vector<gpu_node*>& hive) {
+  std::vector<process_ptr> all;
+  for (const auto& [pid, process] : live_) all.push_back(process);
+  for (const auto& process : all) {
+    for (const auto& node : gpus_) {
+      constexpr auto trigger = smi_eviction_trigger::suspend;
+      if (std::find(hive.begin(), hive.end(), node.get()) != hive.end()) {
+        co_await evict_locked(process, *node, trigger);
+      } else {
+        co_await evict(process, *node, trigger);
+      }
+    }
+  }
+}
+
+/// \param first no other hive is being reset.
+task<void> driver::impl::reset_hive(std::vector<gpu_node*> hive, bool first) {
   std::vector<async_mutex::guard> locks;
   for (gpu_node* node : hive) {
     locks.push_back(co_await node->dqm.lock());
-    // What ran is lost. That its queues never run again, and that those which were idle do not
-    // either, is an assumption: what becomes of them the driver leaves to their owners, who are
-    // told by an event and end, as a rule.
     smi_gpu_pre_reset(*node);
+  }
+  if (first) co_await evict_all_processes(hive);
+  for (gpu_node* node : hive) {
+    signal_reset(*node);
+    // What ran is lost. An assumption: these queues do not run again even if their process is
+    // restored, for example by CRIU.
     node->model.begin_cycle(cycle_kind::ordinary);
     for (const auto& [id, q] : node->queues) {
       // One that was lost before, or had stopped at a broken packet, is no other queue now.
@@ -176,7 +209,6 @@ task<void> driver::impl::reset_hive(std::vector<gpu_node*> hive) {
     node->resetting = false;
     ++node->resets;
     smi_gpu_post_reset(*node);
-    signal_reset(*node);
     node->destroy_wait.wake_all();
   }
 }

@@ -437,6 +437,7 @@ class driver::impl {
  public:
   /// Takes all queues of the process off the GPU's runlist until restore(), counted.
   task<int> evict(process_ptr process, gpu_node& node, smi_eviction_trigger trigger);
+  task<int> evict_locked(process_ptr process, gpu_node& node, smi_eviction_trigger trigger);
   task<int> restore(process_ptr process, gpu_node& node);
   void start_reset(gpu_node& node);
 
@@ -452,7 +453,9 @@ class driver::impl {
   task<int> evict_everywhere(process_ptr process);
   task<int> restore_everywhere(process_ptr process);
   task<int> criu_op(call_ptr c, uapi::kfd_ioctl_criu_args& args);
-  task<void> reset_hive(std::vector<gpu_node*> hive);
+  bool is_resetting() const;
+  task<void> evict_all_processes(const std::vector<gpu_node*>& hive);
+  task<void> reset_hive(std::vector<gpu_node*> hive, bool first);
   void signal_reset(gpu_node& node);
 
   // --- Batch commands (driver_batch.cpp) ---

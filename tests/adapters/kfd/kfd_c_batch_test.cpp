@@ -216,13 +216,16 @@ TEST_F(CApiBatch, GivesBackWhatTheHardwareFailedToUnmap) {
   for (const auto& ref : refs) EXPECT_EQ(ref.status, -EIO);
   EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("the hardware failed; see dmesg"));
   EXPECT_EQ(held(one_) + held(two_), 0U);
-  // What was on the GPU is lost with its reset; what comes later runs.
+  // The reset stops all processes for good. A new one runs, and can be stopped.
   ASSERT_TRUE(eventually(20s, [&] { return view_.gpu_count("resets") == 1; }));
   ASSERT_TRUE(one_.obeys('q'));
-  EXPECT_TRUE(one_.runs());
-  std::vector<sluice_kfd_queue_ref> fresh{{one_.pid(), 2, 9, 9}};
-  EXPECT_EQ(unmap(handle, fresh), 1) << sluice_kfd_last_error();
-  EXPECT_TRUE(one_.stands_still());
+  const offline_target next{device_.roots()};
+  ASSERT_TRUE(next.says('r'));
+  EXPECT_TRUE(next.runs());
+  std::vector<sluice_kfd_queue_ref> fresh{{one_.pid(), 2, 9, 9}, {next.pid(), 0, 9, 9}};
+  EXPECT_EQ(unmap(handle, fresh), 2) << sluice_kfd_last_error();
+  EXPECT_EQ(held(one_), 1U);
+  EXPECT_TRUE(next.stands_still());
 }
 
 class CApiBatchMes : public CApiBatch {

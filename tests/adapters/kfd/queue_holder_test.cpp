@@ -116,12 +116,14 @@ class HolderBench : public ::testing::Test {
     ASSERT_EQ(act(command_kind::resume, order(0, driver_queue_id{99})), ENOENT);
     ASSERT_THAT(holder_->buried(target_[0]->pid()), ElementsAre(newest));
   }
-  /// The queues of a GPU that was reset never run again here; one that comes later does.
-  void runs_after_its_reset() {
+  /// A reset stops all processes for good. The driver answers them, and a new process runs.
+  void gpu_runs_after_its_reset() {
     EXPECT_TRUE(within(patience, [&] { return view_.gpu_count("resets") == 1; }));
     EXPECT_FALSE(suspended(0));
     EXPECT_TRUE(target_[0]->obeys('q')) << "something still keeps its driver calls waiting";
-    EXPECT_TRUE(target_[0]->runs());
+    const offline_target next{device_.roots(), {.gpu = gpu_[0]}};
+    ASSERT_TRUE(next.says('r'));
+    EXPECT_TRUE(next.runs());
   }
 
   test::simulated_device device_;
@@ -155,17 +157,17 @@ TEST_P(HolderFaults, UndoASuspendThatFailsAndTouchNobodyElse) {
   EXPECT_EQ(orders[0].error, EIO);
   EXPECT_EQ(orders[0].gpu, gpu_id{gpu_[0]});
   EXPECT_EQ(orders[1].error, 0);
-  EXPECT_TRUE(target_[1]->stands_still());
-  runs_after_its_reset();
+  EXPECT_TRUE(suspended(1));
+  gpu_runs_after_its_reset();
   ASSERT_EQ(holder_->queues(target_[0]->pid()).size(), 2U) << "it is still held";
   EXPECT_FALSE(holder_->queues(target_[0]->pid())[0].suspended);
 
   EXPECT_EQ(act(command_kind::suspend, order(0, driver_queue_id{1})), 0) << why_.what;
-  EXPECT_TRUE(target_[0]->stands_still());
+  EXPECT_TRUE(suspended(0));
   EXPECT_EQ(act(command_kind::resume, order(0, driver_queue_id{1})), 0) << why_.what;
   EXPECT_EQ(act(command_kind::resume, order(1)), 0) << why_.what;
-  EXPECT_TRUE(target_[0]->runs());
-  EXPECT_TRUE(target_[1]->runs());
+  EXPECT_FALSE(suspended(0));
+  EXPECT_FALSE(suspended(1));
 }
 
 TEST_P(HolderFaults, EndTheSessionWhereAResumeFails) {
@@ -179,8 +181,8 @@ TEST_P(HolderFaults, EndTheSessionWhereAResumeFails) {
                                    std::to_string(gpu_[0])));
   EXPECT_TRUE(untraced(0));
   EXPECT_TRUE(within(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
-  runs_after_its_reset();
-  EXPECT_TRUE(target_[1]->stands_still()) << "the other one is none of it";
+  gpu_runs_after_its_reset();
+  EXPECT_TRUE(suspended(1)) << "the other one is none of it";
   EXPECT_FALSE(holder_->stranded());
   EXPECT_FALSE(holder_->attach(target_[0]->pid(), soon())) << "it can be held again";
 }
@@ -221,7 +223,7 @@ TEST_P(HolderFaults, TellOfAResetBetweenASuspendAndItsResume) {
   EXPECT_FALSE(suspended(0)) << "dead or not, its owner must be able to destroy it";
   EXPECT_TRUE(holder_->holds(target_[0]->pid()));
   EXPECT_EQ(holder_->take_gpu_failures().size(), 1U) << "its end is not another one";
-  runs_after_its_reset();
+  gpu_runs_after_its_reset();
   EXPECT_EQ(act(command_kind::suspend, order(0, driver_queue_id{1})), 0)
       << "what came later: " << why_.what;
 }
@@ -308,8 +310,8 @@ TEST_P(HolderFaults, KeepNobodyBeyondTheDeadline) {
   }
   EXPECT_TRUE(untraced(0)) << "it is released once the driver answers";
   EXPECT_TRUE(within(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
-  runs_after_its_reset();
-  EXPECT_TRUE(target_[1]->runs());
+  gpu_runs_after_its_reset();
+  EXPECT_FALSE(suspended(1));
 }
 
 // The kernel opens the session all the same, and says what failed beside it.
@@ -337,7 +339,7 @@ TEST_P(HolderFaults, HoldNobodyWhoseSessionTheHardwareRefuses) {
   EXPECT_THAT(no.what, HasSubstr(name(0)));
   EXPECT_TRUE(untraced(0));
   EXPECT_FALSE(holder_->holds(target_[0]->pid()));
-  runs_after_its_reset();
+  gpu_runs_after_its_reset();
   EXPECT_FALSE(holder_->attach(target_[0]->pid(), soon())) << "it can be held later";
 }
 

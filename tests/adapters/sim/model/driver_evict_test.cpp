@@ -263,7 +263,7 @@ class DriverReset : public DriverEvict {
   DriverReset() : DriverEvict{three_gpus()} {}
 };
 
-TEST_F(DriverReset, AFailedCycleResetsTheHiveAndNobodyElse) {
+TEST_F(DriverReset, AFailedCycleResetsTheHiveAndStopsAllProcessesOnAllGpus) {
   ASSERT_EQ(b.create_queue(app, 3, 1), 3);
   ASSERT_EQ(b.create_queue(app, 4, 2), 4);
   for (const unsigned area : {0U, 3U, 4U}) b.publish(app, area, {.length = 10s});
@@ -274,17 +274,34 @@ TEST_F(DriverReset, AFailedCycleResetsTheHiveAndNobodyElse) {
   EXPECT_EQ(b.gpu_stat("resets", 0), 1);
   EXPECT_EQ(b.gpu_stat("resets", 1), 1);
   EXPECT_EQ(b.gpu_stat("resets", 2), 0);
-  EXPECT_EQ(completed(), 1) << "only the kernel of the third GPU ends";
-  b.publish(app, 1, {.length = 1ms});
-  b.run_for(1s);
-  EXPECT_EQ(completed(), 1) << "a queue that was reset never runs again";
-  EXPECT_EQ(b.suspend({0}), (ids_result{1, {0}})) << "though its suspension succeeds";
+  EXPECT_EQ(completed(), 0) << "not even the kernel of the third GPU ends";
+  EXPECT_EQ(b.process_stat(app, "broken_queues"), 4) << "three of the first GPU, one of the second";
+  EXPECT_EQ(b.suspend({0}), (ids_result{1, {0}}));
   EXPECT_EQ(b.resume({0}), (ids_result{1, {0}}));
   ASSERT_EQ(b.destroy_queue(app, 0), 0);
   ASSERT_EQ(b.create_queue(app, 5), 0);
   b.publish(app, 5, {.length = 1ms});
   b.run_for(1s);
-  EXPECT_EQ(completed(), 2) << "a new one does";
+  EXPECT_EQ(completed(), 0) << "its new queues do not run";
+  b.start(400);
+  b.open(400);
+  ASSERT_EQ(b.create_queue(400, 0), 0);
+  b.publish(400, 0, {.length = 1ms});
+  b.run_for(1s);
+  EXPECT_EQ(completed(400), 1) << "those of a new process do";
+}
+
+TEST_F(DriverReset, EvictsOnceForTwoResetsAtTheSameTime) {
+  ASSERT_EQ(b.create_queue(app, 3, 2), 3);
+  ASSERT_EQ(b.sim->reset(gpu_id()), 0);
+  ASSERT_EQ(b.sim->reset(gpu_id() + 2), 0);
+  b.run_for(2s);
+  EXPECT_EQ(b.gpu_stat("resets", 2), 1);
+  ASSERT_EQ(b.sim->restore(app, 0), 0);
+  b.run_for(10ms);
+  const auto evicted = b.sim->evicted_ms(app, gpu_id() + 2);
+  b.run_for(1s);
+  EXPECT_EQ(b.sim->evicted_ms(app, gpu_id() + 2), evicted) << "one restore ends it";
 }
 
 // Symptom: broken_queues counted a queue again with every further reset.

@@ -95,9 +95,9 @@ class gpu_queue {
 
   /// Blocks in the driver until kernel `index` has finished.
   /// \param timeout resolution 1 ms, rounded up. On expiry: ETIMEDOUT.
-  /// Errors: EINVAL for an index that was not submitted; errc::lost when a GPU of this process was
-  /// reset since the queue was made: what has not finished never will. Which GPU is not looked at,
-  /// as ROCm's runtime does not, which ends the process.
+  /// Errors: EINVAL for an index that was not submitted; errc::lost if a GPU of the node was reset
+  /// after the queue was created. Then nothing of this process runs again, on no GPU: the process
+  /// must end, as ROCm's runtime ends it.
   [[nodiscard]] result<void> wait(std::uint64_t index, duration timeout);
 
   struct done {
