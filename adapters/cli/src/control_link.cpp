@@ -170,6 +170,7 @@ std::optional<json::object> parse_answer(std::string_view line, control_failure&
 void add_directory(CLI::App& to, node_files& where) {
   to.add_option("--directory", where.directory,
                 "Directory of the node's files ([daemon] directory)")
+      ->envname("SLUICE_DIRECTORY")
       ->capture_default_str()
       ->type_name("DIR");
 }

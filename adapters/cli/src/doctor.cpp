@@ -1,6 +1,7 @@
 #include "doctor.hpp"
 
 #include "breakers.hpp"
+#include "control_link.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 
@@ -607,9 +608,7 @@ subcommand add_doctor(CLI::App& program) {
       "Exit code 0: nothing blocks preemption (there may be notes); 1: preemption is\n"
       "blocked; 2: invalid command line.");
   command->add_flag("--json", chosen->json, "Print one line of JSON");
-  command->add_option("--directory", chosen->files.directory, "Directory of the node's files")
-      ->capture_default_str()
-      ->type_name("DIR");
+  add_directory(*command, chosen->files);
   return {command, [chosen] {
             machine here;
             here.files = chosen->files;

@@ -54,6 +54,16 @@ std::string on_gpu(gpu_id id) {
 
 }  // namespace
 
+std::string span_text(duration value) {
+  using namespace std::chrono_literals;
+  const double seconds = std::chrono::duration<double>(value).count();
+  if (value < 1s) return fmt::format("{:.1f} ms", 1e3 * seconds);
+  if (value < 100s) return fmt::format("{:.1f} s", seconds);
+  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(value).count();
+  if (whole < 6000) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
+}
+
 std::string_view words_of_cause(breaker_cause cause) {
   switch (cause) {
     case breaker_cause::preemption_failed: return "a preemption failed";
@@ -256,9 +266,9 @@ std::string history::online_work_on(const std::vector<gpu_id>& gpus, time_point 
     if (on.in_flight.size() > most_told)
       who += fmt::format(" and {} more", on.in_flight.size() - most_told);
     if (who.empty()) who = "online work";
-    all += fmt::format("{}{} {} been busy on GPU {} for {:.3f} s", all.empty() ? "" : ", ", who,
+    all += fmt::format("{}{} {} been busy on GPU {} for {}", all.empty() ? "" : ", ", who,
                        on.in_flight.size() > 1 ? "have" : "has", number(gpu),
-                       std::chrono::duration<double>(now - on.busy_since).count());
+                       span_text(now - on.busy_since));
   }
   return all;
 }

@@ -30,13 +30,15 @@ namespace sluice {
 /// The name of a process, printable ASCII; empty: it is gone.
 [[nodiscard]] std::string command_of_process(pid_t pid);
 
-/// Threading: the observer's thread.
-/// Cost:      an entry costs what a map's look-up does; texts are made for decisions alone. Memory
-/// is
-///            bounded by the numbers below.
 /// "a driver call got stuck".
 [[nodiscard]] std::string_view words_of_cause(breaker_cause cause);
 
+/// "5.3 ms", "3.2 s", "2 min 5 s", "2 h 5 min".
+[[nodiscard]] std::string span_text(duration value);
+
+/// Threading: the observer's thread.
+/// Cost:      an entry costs what a map's look-up does; texts are made for decisions alone. Memory
+///            is bounded by the numbers below.
 class history final : public journal_reader {
  public:
   static constexpr std::size_t most_of_a_group = 64;

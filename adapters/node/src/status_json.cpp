@@ -21,17 +21,6 @@ namespace json = boost::json;
 
 double ms(duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
 
-/// As people say it: "5.3 ms", "3.2 s", "2 min 5 s".
-std::string span_text(duration value) {
-  using namespace std::chrono_literals;
-  const double seconds = std::chrono::duration<double>(value).count();
-  if (value < 1s) return fmt::format("{:.1f} ms", ms(value));
-  if (value < 100s) return fmt::format("{:.1f} s", seconds);
-  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(value).count();
-  if (whole < 6000) return fmt::format("{} min {} s", whole / 60, whole % 60);
-  return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
-}
-
 /// "12:00:01" here.
 std::string clock_text(const wall_moment& now, time_point at) {
   const std::time_t seconds = now.unix_ms(at) / 1000;

@@ -50,7 +50,7 @@ TEST_F(History, TellsEventRuleCommandAndOutcomeOfAHold) {
   EXPECT_EQ(command.ended, outcome::done);
   EXPECT_EQ(command.length, 5ms);
   EXPECT_THAT(past_.online_work_on({gpu_one}, journal_.at),
-              HasSubstr("client 'llama' has been busy on GPU 51110 for 0.005 s"));
+              HasSubstr("client 'llama' has been busy on GPU 51110 for 5.0 ms"));
 }
 
 TEST_F(History, TellsOfOnlineWorkThatOnlyPointersShow) {
