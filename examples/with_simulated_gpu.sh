@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # usage: with_simulated_gpu.sh [--profile NAME|FILE] COMMAND [ARGUMENT...]
 # Run COMMAND as root, with a simulated GPU that exists until COMMAND ends. The paths of the device are in
-# SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS. $SLUICE_SIM_ROOT/sim/stats.json contains the
-# counters of the device. The exit code is that of COMMAND. The script forwards SIGINT and SIGTERM to COMMAND, waits for
-# COMMAND to end, and then exits with 130 or 143.
+# SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS. $SLUICE_SIM_ROOT/sim/stats.json contains the counters of
+# the device. The exit code is that of COMMAND. Processes that COMMAND leaves running get SIGTERM. The script forwards
+# SIGINT and SIGTERM to COMMAND, waits for COMMAND to end, and then exits with 130 or 143.
 set -euo pipefail
 
 name=$(basename "$0")
@@ -42,9 +42,22 @@ unset SLUICE_SIM_NAMESPACE
 SLUICE_SIM_ROOT=$(mktemp -d "${TMPDIR:-/tmp}/sluice-sim-XXXXXX")
 export SLUICE_SIM_ROOT
 device_pid=
+# What COMMAND left running: the processes with this device in their environment.
+left_running() {
+  local pid
+  for pid in $(grep -lzsFx "SLUICE_SIM_ROOT=$SLUICE_SIM_ROOT" /proc/[0-9]*/environ | cut -d/ -f3); do
+    [ "$pid" = "$device_pid" ] || [ ! -e "/proc/$pid" ] || echo "$pid"
+  done
+}
 cleanup() {
   trap '' INT TERM  # A second signal would leave the directory and its mounts behind.
   if [ -n "$device_pid" ]; then
+    for _ in $(seq 100); do
+      read -r -d '' -a left < <(left_running) || true
+      [ ${#left[@]} -gt 0 ] || break
+      kill -TERM "${left[@]}" 2>/dev/null || true
+      sleep 0.1
+    done
     kill -TERM "$device_pid" 2>/dev/null || true
     wait "$device_pid" 2>/dev/null || echo "$name: the simulated device exited with code $?" >&2
   fi

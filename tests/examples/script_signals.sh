@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SIGINT or SIGTERM to with_simulated_gpu.sh alone reaches the command at once, once, and the script ends with
 # 130 or 143 when the command has, leaving no mount and no directory. Ctrl-C on a terminal reaches the command
-# once, and standard input is the command's. Killed, the script takes the device along. Runs in a mount namespace
-# of its own. The second argument is the library lost_wait.
+# once, and standard input is the command's. Killed, the script takes the device along. A process that the command
+# leaves running ends before the device. Runs in a mount namespace of its own. The second argument is the library
+# lost_wait.
 set -euo pipefail
 script=$1 lost_wait=$2
 TMPDIR=$(mktemp -d)
@@ -120,3 +121,11 @@ refuses "COMMAND is missing" --profile mi300x
 refuses "--profile needs " --profile
 refuses "unknown option --gpus" --gpus 2 true
 echo "signals, standard input and exit codes pass through"
+
+# shellcheck disable=SC2016
+"$script" bash -c 'setsid python3 "$TMPDIR/command" >"$TMPDIR/left" 2>&1 &
+  until grep -qs ^ready "$TMPDIR/left"; do sleep 0.02; done' >"$TMPDIR/log" 2>&1
+cat "$TMPDIR/left"
+[ "$(sed -n 2p "$TMPDIR/left")" = TERM ] || fail "a process was left running"
+grep -q 'still there' "$TMPDIR/left" || fail "the device ended before a process that was left running"
+nothing_left "after a process that was left running"
