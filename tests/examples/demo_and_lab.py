@@ -10,7 +10,7 @@ What the lab cannot know is how long this machine's hosts and doorbells take. Th
 share QUIET of the requests' p99, the tolerance is larger in proportion. Above MOST_TOLERANCE, the figure of that run is
 void. Each figure must agree in one of RUNS runs: p99 is the second longest of 175 requests, so two stalls of the
 machine decide it, and stalls only lengthen requests. A lab that is wrong is so in every run. If a figure is void in all
-runs, the test is skipped. Runs as root in a mount namespace of its own.
+runs, the run with the smallest tolerance decides. Runs as root in a mount namespace of its own.
 """
 import json
 import os
@@ -87,6 +87,7 @@ try:  # What else the machine does is no part of the comparison; the device runs
 except PermissionError:
     pass
 figures = {}  # By figure: whether it agreed, for each run that decided it.
+quietest = {}  # By figure: the smallest tolerance of all runs, and how far off it was then.
 with tempfile.TemporaryDirectory() as folder:
     with open(f"{folder}/both.toml", "w") as both:
         both.write(CONFIG)
@@ -97,6 +98,7 @@ with tempfile.TemporaryDirectory() as folder:
             note = "not judged"
             if tolerance is not None:
                 decided = figures.setdefault(figure, [])
+                quietest[figure] = min((tolerance, abs(off)), quietest.get(figure, (tolerance, abs(off))))
                 if tolerance > MOST_TOLERANCE:
                     note = "void: the host was too late"
                 else:
@@ -106,11 +108,17 @@ with tempfile.TemporaryDirectory() as folder:
         if all(map(any, figures.values())):
             print("the lab and the device agree")
             sys.exit(0)
-disagree = [figure for figure, decided in figures.items() if decided and not any(decided)]
-for figure in disagree:
-    print(f"{figure}: off by more than the tolerance in all {len(figures[figure])} runs that decide")
-if disagree:
-    sys.exit(1)
-void = "; ".join(figure for figure, decided in figures.items() if not decided)
-print(f"skipped: not shown on this machine, because its host saw ends of kernels too late in all {RUNS} runs: {void}")
-sys.exit(77)
+disagree = False
+for figure, decided in figures.items():
+    if any(decided):
+        continue
+    tolerance, off = quietest[figure]
+    if decided:
+        print(f"{figure}: off by more than the tolerance in all {len(decided)} runs that decide")
+    elif off > tolerance:
+        print(f"{figure}: the host was too late in all {RUNS} runs; off by {off:.0%} in the quietest, at most {tolerance:.0%}")
+    else:
+        print(f"{figure}: the host was too late in all {RUNS} runs; within {tolerance:.0%} in the quietest")
+        continue
+    disagree = True
+sys.exit(disagree)
