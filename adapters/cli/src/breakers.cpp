@@ -66,10 +66,12 @@ std::vector<std::string> breaker_warnings(const kfd::node_view& node,
                                           const kfd::stored_breakers& all) {
   std::vector<std::string> said;
   for (const auto& [gpu, each] : all) {
+    // At a reset, amdkfd 6.12 stops the queues of all processes on all GPUs.
+    const bool on_all_gpus = each.why != breaker_cause::stuck_call;
     std::string older;
     for (const auto& process : node.processes) {
       bool uses = false;
-      for (const auto& queue : process.queues) uses |= queue.gpu == gpu;
+      for (const auto& queue : process.queues) uses |= on_all_gpus || queue.gpu == gpu;
       if (uses && began(process) <= each.since)
         older += fmt::format("{}{}", older.empty() ? "" : ", ", process.pid);
     }

@@ -123,8 +123,9 @@ TEST_F(SluiceBreaker, IsShownWithTheProcessesThatMayHaveLostQueues) {
               HasSubstr("warning: GPU 0 (gpu_id 51110): its breaker is open: the driver reset"));
   EXPECT_THAT(err_, HasSubstr("; end process " + pid +
                               ": queues that are older than the failure may be lost"));
-  EXPECT_THAT(err_,
-              ContainsRegex("GPU 1 [^\n]+ until re-armed; when the GPU works again, run sluice"));
+  EXPECT_THAT(err_, ContainsRegex("GPU 1 [^\n]+ until re-armed; end process " + pid +
+                                  ": [^\n]+; when the GPU works again, run sluice"))
+      << "a reset stops work on all GPUs";
   ASSERT_EQ(run({"queues", "--interval", "0s", "--json"}), 0);
   EXPECT_EQ(boost::json::parse(out_).at("breakers").as_array().size(), 2U);
   EXPECT_EQ(run({"doctor"}), 1) << "no other GPU is left";
