@@ -83,10 +83,11 @@ std::string json_run(const online_run& online, const offline_run* offline) {
 }  // namespace
 
 std::string latency_against(const online_run& unscheduled, const online_run& scheduled) {
-  if (scheduled.unfinished > 0) return "online p99 -: the scheduled run left requests unfinished";
+  if (scheduled.unfinished > 0)
+    return "online p99 unknown: the scheduled run left requests unfinished";
   const double before = ms(unscheduled.latency.p99);
   const double now = ms(scheduled.latency.p99);
-  if (!(before > 0 && now > 0)) return "online p99 -";
+  if (!(before > 0 && now > 0)) return "online p99 unknown";
   const bool bound = unscheduled.unfinished > 0;
   if (before >= now) {
     return fmt::format("online p99 {}{:.1f} times shorter", bound ? "at least " : "", before / now);

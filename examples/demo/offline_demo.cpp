@@ -225,7 +225,7 @@ int main(int argc, char** argv) {
   }
   if (!control) {
     demo::print("offline_demo: load {} ({})\n", demo::to_string(kind), demo::description(kind));
-    demo::print("{} kernels in {:.2f} s ({:.1f} per second), every one exactly once and in order\n",
+    demo::print("{} kernels in {:.2f} s ({:.1f} per second), each exactly once and in order\n",
                 seen.completed, seconds, static_cast<double>(seen.completed) / seconds);
   }
   if (auto gone = work.close(); gone.has_error()) {

@@ -107,7 +107,7 @@ class shadow final : public policy, private decision_sink {
     next_report_ = seen.now + report_every;
     out.note(
         "would have held offline groups {} times: {} ms held, {} ms for suspends and resumes; "
-        "online work would have waited at most {} ms less; nothing was suspended",
+        "online work would have waited less, by at most {} ms; nothing was suspended",
         std::array{static_cast<double>(std::exchange(holds_, 0)),
                    ms(std::exchange(held_, duration::zero())),
                    ms(std::exchange(round_trips_, duration::zero())),

@@ -57,7 +57,7 @@ for line in (here / "commands.txt").read_text(encoding="utf-8").split("\n"):
     kind, _, what = who.partition(" ")
     entries.append((page, begins))
     if kind not in ("page", "like", "long", "setup") or not what:
-        wrong.append(f"commands.txt: '{who}' is none of page TEST, like TEST, long DATE RESULT: WHY, setup DATE RESULT: WHY")
+        wrong.append(f"commands.txt: '{who}' is not one of page TEST, like TEST, long DATE RESULT: WHY, setup DATE RESULT: WHY")
     elif kind in ("long", "setup"):
         said = re.fullmatch(r"(\d{4}-\d\d-\d\d) (passed|failed): .+|never tried: .+", what)
         try:
@@ -73,7 +73,7 @@ for line in (here / "commands.txt").read_text(encoding="utf-8").split("\n"):
             continue
         # Some are named by a loop over their first words.
         if name != "CMakeLists.txt" and name not in ctest and re.sub("^[a-z]+_", "${name}_", name) not in ctest:
-            wrong.append(f"commands.txt: {what} is none of CTest's tests")
+            wrong.append(f"commands.txt: {what} is not one of CTest's tests")
         if kind == "page" and not reads(what, page):
             wrong.append(f"commands.txt: {what} does not read {page}")
 

@@ -3,8 +3,8 @@
 
 Checks the text that users read: pages (*.md), string literals of programs, comments of configuration files, usage texts
 of scripts, and messages and descriptions of CMake files. Reports the words and phrases in dialect.txt, sentences of
-more than 35 words, and lines of pages of more than 100 columns. plain_english_exceptions.txt lists what may stay. With
-FOLDER_OR_FILE only the texts below these.
+more than 35 words, lines of pages of more than 100 columns, and a README of more than 1,200 words beside its tables and
+code. plain_english_exceptions.txt lists what may stay. With FOLDER_OR_FILE only the texts below these.
 """
 
 import ast
@@ -16,6 +16,7 @@ import sys
 
 MOST_WORDS = 35
 MOST_COLUMNS = 100
+MOST_README_WORDS = 1200
 
 source = pathlib.Path(sys.argv[1]).resolve()
 only = tuple(each.rstrip("/") for each in sys.argv[2:])
@@ -125,7 +126,11 @@ def of_script(text):
     begins = number + 1
     header = []
     while number < len(lines) and lines[number].startswith("#"):
-        header.append(lines[number].lstrip("# "))
+        text = lines[number].lstrip("# ")
+        if text.startswith("-"):  # An option.
+            yield begins, " ".join(header)
+            begins, header = number + 1, []
+        header.append(text)
         number += 1
     yield begins, " ".join(header)
     for number, line in enumerate(lines, 1):
@@ -166,7 +171,7 @@ def texts(name):
     elif path.suffix in (".cpp", ".hpp", ".c", ".h"):
         yield from of_code(text)
     elif path.suffix == ".sh" or text.startswith(("#!/bin/sh", "#!/bin/bash", "#!/usr/bin/env bash")):
-        if not tested or len(path.parts) == 2:
+        if not tested or len(path.parts) == 2 or path.parts[1] == "driver":
             yield from of_script(text)
     elif path.suffix == ".py":
         yield from of_python(text)
@@ -197,6 +202,7 @@ def report(name, line, what, text):
 
 
 checked = 0
+readme_words = 0
 for name in files():
     for line, text in texts(name):
         for one in sentences(text):
@@ -216,9 +222,13 @@ for name in files():
         for number, line in enumerate((source / name).read_text(encoding="utf-8").splitlines(), 1):
             fence = line.lstrip().startswith("```")
             code ^= fence
+            if name == "README.md" and not code and not fence and not line.lstrip().startswith("|"):
+                readme_words += len(line.split())
             if len(line) > MOST_COLUMNS and not code and not line.lstrip().startswith("|") and " " in line[:MOST_COLUMNS].strip():
                 report(name, number, f"{len(line)} columns", line)
 
+if readme_words > MOST_README_WORDS:
+    findings.append(f"README.md: {readme_words} words beside tables and code, at most {MOST_README_WORDS}")
 if not only:
     for number, (name, excerpt) in enumerate(exceptions):
         if number not in used:

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # usage: tests/driver/run.sh [OPTIONS] [COMMAND...]
 # Run COMMAND on Debian's amdkfd in User Mode Linux, as root, and return its exit code. See tests/driver/README.md.
-# COMMAND sees the files of this machine, and cannot change them; /tmp, /run and /dev are its own. Without COMMAND, only
-# build the kernel.
+# COMMAND reads the files of this machine, but cannot change them. It has its own /tmp, /run and /dev. Without COMMAND,
+# only build the kernel.
 # Options:
 #   --device LIST   GPUs of the machine, with commas between them: 942, 90a, 906, 1100 [942].
 #   --memory SIZE   Memory of the machine [1G].
 #   --lockdep       A kernel that checks its locks.
 #   --kasan         A kernel that checks its memory accesses.
-#   --qemu          A machine of QEMU with two processors and a preemptible kernel. All is slower.
+#   --qemu          A machine of QEMU with two processors and a preemptible kernel. Programs run slower.
 #   --set NAME=VALUE  A parameter of the devices, such as unmap_us=500. See README.md.
 #   --patch FILE    Apply this to the kernel source.
 #   --source DIR    Build the kernel source in DIR instead of Debian's. DIR stays as it is.
 #   --source latest Build the newest source of this series that Debian has.
-# What the kernel complains about while COMMAND runs is an error, with exit code 125. Exit code 77: not in CI, and the
-# kernel source cannot be downloaded.
+# Exit code 125: the kernel logged a warning or an error while COMMAND ran, or did not run at all. Exit code 77: not in
+# CI, and the kernel source cannot be downloaded.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -97,7 +97,7 @@ make_kernel() {
 build_kernel() {
   local objects parts each sums
   install_missing bc bison flex g++ libelf-dev make patch python3 xz-utils "${emulator[@]}" ||
-    fail "cannot install what builds a kernel"
+    fail "cannot install the packages for building a kernel"
   mkdir -p "$cache"
   exec {lock}>"$cache/source.lock"
   flock "$lock"
@@ -183,6 +183,6 @@ complaints='WARNING:|BUG:|Oops|INFO: |possible |cannot create device|\*ERROR\*'
 known='WARNING: .* at restore_process_queues_cpsch'
 if grep -E "$complaints" "$bed/messages" | grep -Ev "$known" >"$bed/complaints"; then
   grep -E -A40 "$complaints" "$bed/messages" >&2
-  fail "the kernel complained"
+  fail "the kernel logged a warning or an error, see above"
 fi
 exit "$(cat "$bed/code")"

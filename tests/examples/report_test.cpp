@@ -186,7 +186,7 @@ TEST(Table, HasNoFiguresOfNothing) {
   EXPECT_THAT(demo::table(report), HasSubstr("online p99 at most 2.0 times longer"));
   report.scheduled.unfinished = 1;
   EXPECT_THAT(demo::table(report),
-              HasSubstr("online p99 -: the scheduled run left requests unfinished"));
+              HasSubstr("online p99 unknown: the scheduled run left requests unfinished"));
 }
 
 // Symptom: the table said that it had taken too long, whatever it had done.

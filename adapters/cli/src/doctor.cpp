@@ -125,7 +125,7 @@ std::vector<check> check_device(const machine& here) {
     if (error == ENOENT)
       advice =
           "load the amdgpu driver (modprobe amdgpu); in a container, pass the device to the "
-          "container (--device=/dev/kfd)";
+          "container (--device=/dev/kfd); without an AMD GPU, use a simulated one (sluice sim)";
     else if (error == EACCES || error == EPERM)
       advice =
           "join the group that owns the device (often render: usermod -aG render USER), or run as "

@@ -485,7 +485,7 @@ std::string why_text(const json::object& answer, std::size_t last) {
   const auto decisions = objects_of(why, "decisions");
   if (has(why, "role_why")) text += "role: " + text_of(why, "role_why") + "\n";
   if (decisions.empty() && text_of(why, "state") != "client")
-    text += "no decisions about this process or group yet\n";
+    text += "no decisions about this process or group\n";
   const std::size_t left_out = last != 0 && decisions.size() > last ? decisions.size() - last : 0;
   if (left_out != 0)
     text += fmt::format("{} earlier decisions are not shown; --last 0 shows all\n", left_out);

@@ -196,7 +196,7 @@ class holding {
       else
         complain(fmt::format(
             "GPU {}: a preemption failed in hardware: the driver resets the GPU and its "
-            "hive, and all work on them is lost; see dmesg",
+            "hive, and all GPU work on this node may be lost; see dmesg",
             number(each.gpu)));
     }
     open_breakers_of(failed);

@@ -394,7 +394,7 @@ class debug_session::impl {
         return refuse("the driver could not activate debugging for it (runtime state " +
                       std::to_string(state) +
                       "); see dmesg; if a preemption failed in hardware, the driver resets the GPU "
-                      "and its hive, and all work on them is lost");
+                      "and its hive, and all GPU work on this node may be lost");
     }
   }
 

@@ -703,7 +703,7 @@ std::string reason_of(command_kind kind, const queue_order& order) {
                "see dmesg";
       if (order.hardware)
         return "the preemption failed in hardware; the driver resets GPU " + number_of(order.gpu) +
-               " and its hive, and all work on them is lost; see dmesg";
+               " and its hive, and all GPU work on this node may be lost; see dmesg";
       return kind == command_kind::suspend
                  ? "the driver call failed; no queue of the process stays suspended; see dmesg"
                  : "the driver refused to resume the queue; sluice ends the debug session, which "

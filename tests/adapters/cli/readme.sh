@@ -161,7 +161,7 @@ sed '1!d' commands | grep -qx 'examples/with_simulated_gpu.sh bash'
 # -e is of the test: the page's commands shall succeed.
 (sed '1s/$/ -eo pipefail/' commands | env -u SLUICE_ROLES SLUICE_SIM="$work/build/release/bin/sluice-sim" bash -eo pipefail) >daemon
 cat daemon
-grep -q '^node.toml: ok: mode enforce' daemon
+[ "$(grep -c '^node.toml: ok: mode enforce' daemon)" = 2 ]
 grep -q '^113 requests, 0 unfinished' daemon
 grep -q '^connected: online' daemon
 grep -Eq '^sluice .*, mode enforce, up ' daemon

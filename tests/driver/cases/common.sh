@@ -37,7 +37,7 @@ start_offline() {
 end_offline() {
   kill -TERM "$offline"
   wait "$offline" || fail "offline_demo ended with code $?"
-  grep -q 'every one exactly once and in order' offline.log || fail "offline_demo lost work"
+  grep -q 'each exactly once and in order' offline.log || fail "offline_demo lost work"
   eventually maps 0
 }
 

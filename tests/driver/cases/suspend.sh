@@ -53,7 +53,7 @@ sleep 0.2 # for a fault to show; a busy machine hides one, and makes none up
 sluice resume "$offline" >resume.log || fail "resume"
 wait "$holder" || fail "suspend ended with code $?"
 wait "$offline" || fail "offline_demo ended with code $?"
-grep -q 'every one exactly once and in order' offline.log || fail "offline_demo lost work"
+grep -q 'each exactly once and in order' offline.log || fail "offline_demo lost work"
 
 echo "a target that is killed while it is suspended leaves nothing behind"
 start_offline
