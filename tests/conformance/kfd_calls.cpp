@@ -571,6 +571,10 @@ class process {
         uapi::detail::command(uapi::detail::wr, static_cast<std::uint32_t>(line.number(1)), size);
     return outcome(ioctl(kfd_, command, argument.data()));
   }
+  /// The driver looks at the number alone.
+  static bool is_number_of(std::uint32_t command, std::uint32_t known) {
+    return ((command ^ known) & 0xffU) == 0;
+  }
   /// The driver allocates as many entries as it is told, without a limit, and the kernel warns of
   /// allocations that are too large.
   static void limit_counts(std::uint32_t command, std::uint64_t* argument) {
@@ -579,8 +583,7 @@ class process {
       argument[word] &= most | 0xffffffff00000000;
     };
     const auto operation = argument[0] >> 32U;
-    // The driver looks at the number alone.
-    const auto is = [command](std::uint32_t other) { return ((command ^ other) & 0xffU) == 0; };
+    const auto is = [command](std::uint32_t known) { return is_number_of(command, known); };
     if (is(uapi::AMDKFD_IOC_WAIT_EVENTS) || is(uapi::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW))
       limit(1);
     else if (is(uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU) || is(uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU))
@@ -670,6 +673,13 @@ class process {
       // Mostly an operation that there is, on a process that there is.
       if (command == uapi::AMDKFD_IOC_DBG_TRAP && random() % 8 != 0)
         argument[0] = random() % 16 << 32U | pids[random() % pids.size()];
+      // ENABLE names the file for notifications. Any other number could be a socket of this
+      // program.
+      if (is_number_of(command, uapi::AMDKFD_IOC_DBG_TRAP) && argument[0] >> 32U == 0) {
+        const std::array files{kfd_, pipe_[1], -1};
+        const auto file = static_cast<std::uint32_t>(files[random() % files.size()]);
+        argument[3] = (argument[3] & 0xffffffff) | std::uint64_t{file} << 32U;
+      }
       limit_counts(command, argument.data());
       (void)!ioctl(kfd_, command, argument.data());
     }
