@@ -66,7 +66,7 @@ std::vector<std::string> breaker_warnings(const kfd::node_view& node,
                                           const kfd::stored_breakers& all) {
   std::vector<std::string> said;
   for (const auto& [gpu, each] : all) {
-    // At a reset, amdkfd 6.12 stops the queues of all processes on all GPUs.
+    // At a reset, the driver stops the queues of all processes on all GPUs.
     const bool on_all_gpus = each.why != breaker_cause::stuck_call;
     std::string older;
     for (const auto& process : node.processes) {
