@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/picture.hpp"
+#include "sluice/policies/pointer_polling.hpp"
 
 namespace sluice::tests::journal_test {
 namespace {
@@ -97,6 +98,30 @@ TEST_F(Journal, TellsOfAPreemptionFromItsCauseToItsEnd) {
   EXPECT_EQ(journal.entries[2].why, journal_rule::expired);
   EXPECT_EQ(journal.entries[3].command, command_kind::resume);
   EXPECT_EQ(journal.entries[5].length, journal.entries[5].at - journal.entries[5].since);
+}
+
+TEST_F(Journal, NamesTheProcessWhoseQueuePointersShowOnlineWork) {
+  journal_bench bench(journal, quick_config(), make_pointer_polling({}));
+  bench.create(100, role::online, gpu_a, {0});
+  bench.create(101, role::online, gpu_a, {1});
+  bench.create(102, role::offline, gpu_a, {0});
+  bench.attach_all();
+  const auto busy = [&] {
+    bench.settle();
+    for (const auto& each : journal.entries)
+      if (each.kind == journal_kind::busy) return each.pid;
+    return pid_t{-1};
+  };
+  journal.entries.clear();
+  bench.see_pointers(100, gpu_a, online_work::finished);
+  bench.see_pointers(101, gpu_a, online_work::waiting, 1);
+  EXPECT_EQ(busy(), 101);
+  bench.see_pointers(101, gpu_a, online_work::finished);
+  bench.settle();
+  journal.entries.clear();
+  auto client = bench.client();
+  client.begin();
+  EXPECT_EQ(busy(), 0) << "a client's work has entries of its own";
 }
 
 TEST_F(Journal, NamesTheLimitThatForcesARun) {

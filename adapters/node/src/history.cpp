@@ -637,7 +637,9 @@ std::string history::words_of(const journal_entry& entry) const {
       return fmt::format("{} ended a {}", client_words(entry.client), to_string(entry.span));
     case journal_kind::span_abandoned:
       return fmt::format("{} abandoned a {}", client_words(entry.client), to_string(entry.span));
-    case journal_kind::busy: return "online work arrived on " + on_gpu(entry.gpu);
+    case journal_kind::busy:
+      return fmt::format("online work{} arrived on {}",
+                         entry.pid != 0 ? " of " + process_words(entry) : "", on_gpu(entry.gpu));
     case journal_kind::idle: return "online work ended on " + on_gpu(entry.gpu);
     case journal_kind::policy: {
       const std::string name = printable(entry.words());

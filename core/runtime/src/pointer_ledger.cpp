@@ -40,11 +40,14 @@ void pointer_ledger::observe(const observation& seen) {
   news_ = true;
 }
 
-void pointer_ledger::add(gpu_id where, const entry& one) {
+void pointer_ledger::add(gpu_id where, const entry& one, const process& owner) {
   const gpu* const on = table_.find_gpu(where);
   if (on == nullptr) return;
   sum& here = sums_[on->index];
-  here.rank = std::max(here.rank, rank_of(one.work));
+  if (const int rank = rank_of(one.work); rank > here.rank) {
+    here.rank = rank;
+    here.owner = &owner;
+  }
   here.packets += one.packets;
   if (one.packets != 0) here.at = std::max(here.at, one.at);
 }
@@ -61,11 +64,11 @@ void pointer_ledger::look(time_point now, std::vector<event>& events) {
       return one.at + patience < now;
     }
     if (owner->what == role::online) {
-      add(one.gpu, one);
+      add(one.gpu, one, *owner);
       const group& gang = *owner->in;
       if (gang.key != 0 && gang.view.what == role::online) {
         for (const gpu_id id : gang.gpus) {
-          if (id != one.gpu) add(id, one);
+          if (id != one.gpu) add(id, one, *owner);
         }
       }
     }
@@ -77,6 +80,7 @@ void pointer_ledger::look(time_point now, std::vector<event>& events) {
     gpu_view& view = table_.view_of(where);
     const sum& here = sums_[i];
     const online_work work = ranks[static_cast<std::size_t>(here.rank)];
+    where.work_of = here.owner != nullptr ? here.owner->id : process_id{};
     if (work == view.work && here.packets == 0) continue;
     const time_point at = here.packets != 0 ? std::min(here.at, now) : now;
     if (here.packets != 0) {

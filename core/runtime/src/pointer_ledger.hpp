@@ -44,10 +44,11 @@ class pointer_ledger {
   };
   struct sum {
     int rank = 0;
+    const process* owner = nullptr;  // The one whose work has this rank.
     std::uint32_t packets = 0;
     time_point at{};
   };
-  void add(gpu_id where, const entry& one);
+  void add(gpu_id where, const entry& one, const process& owner);
 
   table& table_;
   // By identity, not by process_id: it may come before its process does, by another inbox. Queues

@@ -455,10 +455,17 @@ void scheduler_core::impl::tell_events(time_point now) {
     const bool busy = core::has_online_work(view);
     if (busy == std::exchange(each.told_busy, busy)) continue;
     if (busy) each.busy_since = now;
-    journal_.put({.kind = busy ? journal_kind::busy : journal_kind::idle,
-                  .gpu = each.id,
-                  .since = each.busy_since},
-                 now);
+    journal_entry entry{.kind = busy ? journal_kind::busy : journal_kind::idle,
+                        .gpu = each.id,
+                        .since = each.busy_since};
+    // A client's work has entries of its own.
+    const core::process* const by =
+        busy && view.online_in_flight == 0 ? table_.find(each.work_of) : nullptr;
+    if (by != nullptr) {
+      entry.pid = by->pid;
+      entry.process = by->id;
+    }
+    journal_.put(entry, now);
   }
 }
 

@@ -59,6 +59,10 @@ TEST_F(History, TellsOfOnlineWorkThatOnlyPointersShow) {
   journal_.put({.kind = journal_kind::busy, .gpu = gpu_one});
   journal_.held();
   EXPECT_EQ(last().event, "online work arrived on GPU 51110");
+  journal_.turn();
+  journal_.put({.kind = journal_kind::busy, .pid = 4711, .gpu = gpu_one});
+  journal_.held();
+  EXPECT_EQ(last().event, "online work of process 4711 arrived on GPU 51110");
 }
 
 TEST_F(History, TellsOfAClientOnManyGpusOnce) {
