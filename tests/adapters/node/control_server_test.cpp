@@ -280,7 +280,8 @@ TEST_F(ControlServer, TakesNoDescriptors) {
   }
   asks.say("\n");
   ASSERT_TRUE(step_until([&] { return asks.heard().ends_with("y>\n"); }));
-  EXPECT_TRUE(step_until([&] { return open() == before; })) << "closed by another thread";
+  // Other threads close what was passed, and may still have closed files of earlier tests since.
+  EXPECT_TRUE(step_until([&] { return open() <= before; })) << open() << " instead of " << before;
 }
 
 TEST_F(ControlServer, WaitsForASocketThatAnOwnerBeforeItStillServes) {
