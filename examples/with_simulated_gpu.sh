@@ -52,10 +52,13 @@ left_running() {
 cleanup() {
   trap '' INT TERM  # A second signal would leave the directory and its mounts behind.
   if [ -n "$device_pid" ]; then
+    local each
+    # Once each: a second signal could cut their cleaning up short. Some may have ended meanwhile.
+    for each in $(left_running); do
+      kill -TERM "$each" 2>/dev/null || true
+    done
     for _ in $(seq 100); do
-      read -r -d '' -a left < <(left_running) || true
-      [ ${#left[@]} -gt 0 ] || break
-      kill -TERM "${left[@]}" 2>/dev/null || true
+      [ -n "$(left_running)" ] || break
       sleep 0.1
     done
     kill -TERM "$device_pid" 2>/dev/null || true

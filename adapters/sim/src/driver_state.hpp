@@ -437,6 +437,7 @@ class driver::impl {
  public:
   /// Takes all queues of the process off the GPU's runlist until restore(), counted.
   task<int> evict(process_ptr process, gpu_node& node, smi_eviction_trigger trigger);
+  /// The same for a caller that holds the GPU's dqm.
   task<int> evict_locked(process_ptr process, gpu_node& node, smi_eviction_trigger trigger);
   task<int> restore(process_ptr process, gpu_node& node);
   void start_reset(gpu_node& node);

@@ -57,8 +57,8 @@ enum class journal_kind : std::uint8_t {
   span_begin,      ///< client, span, number: the request; since: when.
   span_end,        ///< ... and length; until: when.
   span_abandoned,  ///< As span_end.
-  busy,            ///< gpu: online work is in flight there now, by clients or pointers; then
-                   ///< process and pid: whose.
+  busy,            ///< gpu: online work is in flight there now, by clients or pointers. If no
+                   ///< client announced any, process and pid: whose pointers.
   idle,            ///< gpu: it is not any more. `since`: when it became busy.
   off,             ///< gpu; since, until, length: from an online arrival until its last offline
                    ///< queue was off, both before `at`.

@@ -276,7 +276,10 @@ TEST_F(DriverReset, AFailedCycleResetsTheHiveAndStopsAllProcessesOnAllGpus) {
   EXPECT_EQ(b.gpu_stat("resets", 2), 0);
   EXPECT_EQ(completed(), 0) << "not even the kernel of the third GPU ends";
   EXPECT_EQ(b.process_stat(app, "broken_queues"), 4) << "three of the first GPU, one of the second";
-  EXPECT_EQ(b.suspend({0}), (ids_result{1, {0}}));
+  b.publish(app, 1, {.length = 1ms});
+  b.run_for(1s);
+  EXPECT_EQ(completed(), 0) << "a queue that was reset never runs again";
+  EXPECT_EQ(b.suspend({0}), (ids_result{1, {0}})) << "though its suspension succeeds";
   EXPECT_EQ(b.resume({0}), (ids_result{1, {0}}));
   ASSERT_EQ(b.destroy_queue(app, 0), 0);
   ASSERT_EQ(b.create_queue(app, 5), 0);
