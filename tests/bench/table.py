@@ -58,29 +58,29 @@ def processes(number):
 
 
 USER = [
-    Row("embedding program: `begin()` to the agent's suspend call, p50", "chain.embedded/8", "chain.embedded_floor",
+    Row("embedded: `begin()` to suspend call, p50", "chain.embedded/8", "chain.embedded_floor",
         extra=2000),
-    Row("embedding program: `begin()` to the agent's suspend call, p99", "chain.embedded/8:p99",
+    Row("embedded: `begin()` to suspend call, p99", "chain.embedded/8:p99",
         "chain.embedded_floor:p99", ratio=2),
-    Row("client process: `begin()` to the agent's suspend call, p50", "chain.client/8", "chain.client_floor",
+    Row("client: `begin()` to suspend call, p50", "chain.client/8", "chain.client_floor",
         extra=2000),
-    Row("client process: `begin()` to the agent's suspend call, p99", "chain.client/8:p99", "chain.client_floor:p99",
+    Row("client: `begin()` to suspend call, p99", "chain.client/8:p99", "chain.client_floor:p99",
         ratio=2),
-    *(Row(f"embedding program: `begin()` to the agent's suspend call, {n} queues; reference: 8 queues",
+    *(Row(f"embedded: `begin()` to suspend call, {n} queues; reference: 8 queues",
           f"chain.embedded/{n}", "chain.embedded/8", ratio=1.2, long=n > 64)
       for n in (64, 256, 1024, 4096)),
-    *(Row(f"online arrival to offline work suspended: {processes(targets)}, {way}; "
-          "floor: time in the driver",
+    *(Row(f"arrival to suspended: {processes(targets)}, {way}; "
+          "floor: driver",
           f"arrival_{key}_{targets}x1", f"driver_{key}_{targets}x1", ratio=1.01 if targets == 1 else 0,
           long=targets == 16)
       for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
-    *(Row(f"online arrival to offline work suspended, two GPUs at once: {processes(targets)} on each, {way}; "
+    *(Row(f"arrival to suspended, two GPUs: {processes(targets)} on each, {way}; "
           "reference: one GPU",
           f"arrival_{key}_{targets}x2", f"arrival_{key}_{targets}x1", ratio=1.1, long=targets == 16)
       for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
     Row("signal to the main thread of an attached process; floor: bare tracer", "signal_agent", "signal_bare_tracer",
         ratio=1.5),
-    Row("signal to that thread during a 5 ms driver call of its lane; reference: rest of the call", "signal_in_call",
+    Row("the same during a 5 ms driver call of its lane; reference: rest of the call", "signal_in_call",
         "rest_of_call"),
     Row("signal to an untraced process", "signal_untraced"),
     Row("`begin()` or `end()` of a client, scheduler awake (mean of 1000 pairs)", "client.call_awake",
@@ -90,11 +90,11 @@ USER = [
     Row("`end()` of a client, scheduler asleep", "client.end_asleep", "client.write_floor"),
 ]
 KEEPS = [
-    *(Row(f"runlist cycles of a suspend and a resume: {processes(targets)}, {way}; "
+    *(Row(f"runlist cycles: {processes(targets)}, {way}; "
           "floor: fewest possible",
           f"cycles_{key}_{targets}x1", f"least_cycles_{key}_{targets}x1", ratio=1, long=targets == 16)
       for key, way in (("trap", "debug trap"), ("batch", "batch commands")) for targets in (1, 4, 16)),
-    *(Row(f"online work stalled by a suspend and a resume: 4 processes, {way}; floor: bare lanes",
+    *(Row(f"online work stalled: 4 processes, {way}; floor: bare lanes",
           f"disturbed_{key}_4x1", f"least_disturbed_{key}_4x1", ratio=1.01)
       for key, way in (("trap", "debug trap"), ("batch", "batch commands"))),
     Row("read the pointers of 64 idle queues; floor: one `process_vm_readv`", "look_at_rest",
@@ -112,9 +112,9 @@ KEEPS = [
     Row("serial decisions, 4096 queues", "serial_decisions/4096:per_second", least=300_000),
     Row("observations from 4 threads to the core; reference: bare queues", "ingest", "ingest.bare_queues",
         least=5_000_000),
-    Row("observations from 4 threads, per second of processor time of the core's thread", "ingest.per_cpu_second",
+    Row("the same per second of processor time of the core's thread", "ingest.per_cpu_second",
         "ingest.bare_queues.per_cpu_second"),
-    *(Row(f"delay of the end of a {words} slice, {backend}{tail}; floor: timerfd", f"lateness.{backend}.{slice}{which}",
+    *(Row(f"late end of a {words} slice, {backend}{tail}; floor: timerfd", f"lateness.{backend}.{slice}{which}",
           f"lateness.{backend}.{slice}.timerfd{which}", extra=extra)
       for backend in ("io_uring", "epoll")
       for slice, words in (("2500us", "2.5 ms"), ("20000us", "20 ms"))
@@ -122,10 +122,10 @@ KEEPS = [
     Row("read and parse `mqds` of 64 processes with 16 queues; floor: read only", "mqds",
         "mqds.read_alone", ratio=2),
     Row("scan sysfs of 64 processes with 64 queues; reference: io_uring", "rescan", "rescan.io_uring", ratio=1),
-    Row("scan as many attributes in the kernel's sysfs; reference: io_uring", "rescan.sysfs_files",
+    Row("the same in the kernel's sysfs; reference: io_uring", "rescan.sysfs_files",
         "rescan.sysfs_files.io_uring", ratio=1),
-    Row("heap allocations in 1000 round trips from event to batch", "allocations", most=0),
-    Row("heap allocations of one `asio::post` from another thread (test of the counter)", "allocations.foreign_post",
+    Row("heap allocations in 1000 round trips", "allocations", most=0),
+    Row("heap allocations of one `asio::post` (test of the counter)", "allocations.foreign_post",
         least=1),
     Row("wake a thread through the reactor, io_uring; floor: blocking `read()`", "hop.io_uring",
         "hop.io_uring.read", ratio=1.5),
@@ -142,9 +142,9 @@ KEEPS = [
     Row("memory at 4096 queues: agent, anonymous", "node.memory.agent", most=6e6),
     Row("memory at 4096 queues: agent, thread stacks", "node.memory.agent.stacks"),
     Row("memory at 4096 queues: agent, file-backed", "node.memory.agent.files"),
-    Row("daemon killed until all queues are known and clients reconnected, 64 processes", "node.restart", most=1e9),
-    Row("daemon killed until clients reconnected", "node.restart.clients", most=1e9),
-    Row("daemon killed until all processes are attached again (`attach_after` 50 ms)", "node.restart.attached"),
+    Row("daemon killed, 64 processes: all queues known, clients reconnected", "node.restart", most=1e9),
+    Row("daemon killed: clients reconnected", "node.restart.clients", most=1e9),
+    Row("daemon killed: all processes attached again (`attach_after` 50 ms)", "node.restart.attached"),
     Row("processor time of a preemption, client and scheduler", "preemption_cpu", "preemption_cpu.floor", most=15_000),
 ]
 GROUPS = {"User-visible costs": USER, "Internal costs": KEEPS}
@@ -226,13 +226,13 @@ def judge(row, found):
         said["extra"] = statistics.median(a - b for a, b in zip(figures, floors))
     wants = []
     if row.ratio:
-        wants.append((f"at most {row.ratio:g} ×", said["ratio"] <= row.ratio))
+        wants.append((f"≤ {row.ratio:g} ×", said["ratio"] <= row.ratio))
     if row.extra:
-        wants.append((f"at most {text(row.extra, unit)} more", said["extra"] <= row.extra))
+        wants.append((f"≤ {text(row.extra, unit)} more", said["extra"] <= row.extra))
     if row.most is not None:
-        wants.append((f"at most {text(row.most, unit)}", figure <= row.most))
+        wants.append((f"≤ {text(row.most, unit)}", figure <= row.most))
     if row.least:
-        wants.append((f"at least {text(row.least, unit)}", figure >= row.least))
+        wants.append((f"≥ {text(row.least, unit)}", figure >= row.least))
     said["target"] = ", ".join(each for each, _ in wants)
     said["met"] = all(met for _, met in wants) if wants else None
     said["out_of_reach"] = row.most is not None and bool(floors) and said["floor"] > row.most
