@@ -28,6 +28,12 @@ if(SLUICE_SANITIZE)
     # clang 14 cannot compile coroutines with this check ("difference across sections").
     add_compile_options(-fno-sanitize=function)
   endif()
+  if(SLUICE_SANITIZE MATCHES "fuzzer-no-link")
+    # Relative, because ccache compares this path as text: several checkouts then share a cache. Ninja runs compilers
+    # in the build directory.
+    file(RELATIVE_PATH uncounted ${CMAKE_BINARY_DIR} ${PROJECT_SOURCE_DIR}/tests/fuzz/uncounted.txt)
+    add_compile_options(-fsanitize-coverage-ignorelist=${uncounted})
+  endif()
 endif()
 
 # What makes a flaw harder to use, in all that is installed: programs, shared libraries and what they are made
