@@ -54,6 +54,7 @@ class Pointers : public ::testing::Test {
 
 TEST_F(Pointers, AreLookedAtAsOftenAsThePolicyWants) {
   EXPECT_EQ(bench.core->pointer_interval(), 1ms);
+  EXPECT_TRUE(bench.core->look().polls_pointers);
   interval_ = 5ms;
   point(serving, gpu_a, online_work::finished);
   bench.step();
@@ -154,6 +155,7 @@ TEST_F(Pointers, AreForgottenWhenNobodyWantsThemAnyMore) {
   point(serving, gpu_a, online_work::waiting, 1);
   bench.step();
   EXPECT_EQ(bench.core->pointer_interval(), duration::zero());
+  EXPECT_FALSE(bench.core->look().polls_pointers);
   EXPECT_EQ(work(), online_work::unknown);
   point(serving, gpu_a, online_work::waiting, 1);  // One that was under way.
   bench.step();

@@ -155,7 +155,7 @@ inline constexpr std::array cells{
 
     cell{party::device, fault::exit, effect::gone, effect::gone, "this program exits"},
     cell{party::device, fault::kill, effect::gone, effect::gone, "this program exits"},
-    cell{party::device, fault::stop, effect::calls, effect::calls, "does not answer"},
+    cell{party::device, fault::stop, effect::calls, effect::calls, "driver call timed out"},
     cell{party::device, fault::exec, effect::same, effect::same, "", fault::kill},
     cell{party::device, fault::fork, effect::same, effect::same, "", fault::exit},
     cell{party::device, fault::descriptors, effect::goes_on, effect::goes_on},

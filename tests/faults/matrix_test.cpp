@@ -257,7 +257,7 @@ void matrix_try::check_stays(const moment& since) {
 /// A driver that does not answer: the end of online work asks it to resume.
 void matrix_try::check_device_stop() {
   EXPECT_EQ(client_->ask("end", patience), "ended");
-  EXPECT_TRUE(world_.log_says("does not answer")) << world_.log();
+  EXPECT_TRUE(world_.log_says("driver call timed out")) << world_.log();
   EXPECT_TRUE(eventually(patience, [&] {
     return host_->ask("stats", patience).find("breakers 1") != std::string::npos;
   }));

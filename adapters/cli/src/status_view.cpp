@@ -201,7 +201,7 @@ std::string outcome_text(const json::object& command, bool acted) {
       "{} {} queue{} on GPU {}: ", text_of(command, "command"), count_of(command, "queues"),
       count_of(command, "queues") == 1 ? "" : "s", count_of(command, "gpu_id"));
   if (outcome == "done") return text + "done in " + span_text(number_of(command, "ms"));
-  if (outcome == "pending") return text + "no answer yet";
+  if (outcome == "pending") return text + "not finished";
   if (outcome == "unknown") return text + "result unknown";
   if (outcome == "refused") return text + "refused: " + text_of(command, "text");
   if (outcome == "failed")
@@ -215,7 +215,7 @@ std::string outcome_text(const json::object& command, bool acted) {
 
 /// Why a group is held, resumed or forced to run; of a rule that is not the policy's.
 std::string rule_text(const std::string& rule) {
-  if (rule == "expired") return "its hold ended, and the policy did not renew it";
+  if (rule == "expired") return "the hold that the policy requested expired";
   if (rule == "no policy") return "the policy that held it was replaced or removed";
   if (rule == "max_suspend") return "it reached the limit max_suspend";
   if (rule == "offline_floor") return "it reached the limit of offline_floor";
@@ -254,7 +254,7 @@ std::string decision_text(const json::object& decision, bool acted) {
     const std::string outcome = text_of(decision, "outcome");
     if (what == "attach" && acted)
       text += ": " + (outcome == "done"      ? std::string("done")
-                      : outcome == "pending" ? std::string("no answer yet")
+                      : outcome == "pending" ? std::string("not finished")
                                              : outcome + ": " + text_of(decision, "text"));
     return text;
   }

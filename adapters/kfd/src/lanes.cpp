@@ -245,7 +245,7 @@ class lanes::impl {
     bell_.ring();
     const auto id = std::to_string(static_cast<std::uint32_t>(gpu));
     options_.say(
-        "GPU " + id + " does not answer: a driver call has lasted " +
+        "GPU " + id + ": driver call timed out after " +
         std::to_string(std::chrono::ceil<std::chrono::milliseconds>(stuck).count()) +
         " ms; sluice suspends no more queues on this GPU; see dmesg for a reset gpu=" + id);
   }

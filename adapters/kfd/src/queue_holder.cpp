@@ -271,8 +271,8 @@ class queue_holder::impl {
                   ": the driver refused the resume and the end of the debug session; its queues "
                   "resume when this program exits"};
     return {ETIMEDOUT, name_of(pid) +
-                           " is not released yet: the driver does not answer; the release "
-                           "completes when the driver answers; see dmesg"};
+                           " is not released yet: a driver call timed out; the release "
+                           "completes when the call returns; see dmesg"};
   }
 
   std::vector<gpu_failure> take_gpu_failures() {

@@ -471,6 +471,23 @@ json::object status_json(const picture& seen, const statistics& counted, const h
           {"missed_journal_entries", past.missed_entries()}};
 }
 
+/// Whether online processes have compute queues on the group's GPUs, and the policy does not poll
+/// them.
+bool ignores_online_queues(const picture& seen, const group_picture& group) {
+  const auto uses = [](const group_picture& some, gpu_id on) {
+    return std::ranges::any_of(some.processes, [on](const process_picture& each) {
+      return std::ranges::any_of(each.queues, [on](const queues_on_gpu& queues) {
+        return queues.gpu == on && queues.compute != 0;
+      });
+    });
+  };
+  return !seen.polls_pointers && std::ranges::any_of(seen.gpus, [&](const gpu_picture& gpu) {
+    return uses(group, gpu.id) && std::ranges::any_of(seen.groups, [&](const group_picture& other) {
+             return other.what == role::online && uses(other, gpu.id);
+           });
+  });
+}
+
 state_now state_of_group(const picture& seen, const group_picture& group,
                          const process_picture* process, const history& past,
                          const beside_picture& beside, const std::optional<std::string>& paused,
@@ -523,7 +540,10 @@ state_now state_of_group(const picture& seen, const group_picture& group,
     return say("unmanaged",
                "is running: policy " + seen.policy +
                    " requested a hold, but the driver did not suspend some of its queues");
-  return say("runs", "is running: policy " + seen.policy + " is not holding it");
+  return say("runs", "is running: policy " + seen.policy + " is not holding it" +
+                         (ignores_online_queues(seen, group)
+                              ? "; this policy detects only work that clients announce"
+                              : ""));
 }
 
 std::string client_sentence(const history& past, pid_t pid, const wall_moment& now) {

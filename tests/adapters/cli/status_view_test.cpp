@@ -58,7 +58,7 @@ TEST(WhyText, ShowsOnlyTheLastOnes) {
   const std::string text = why_text(answer(many), 2);
   EXPECT_THAT(text, HasSubstr("\n4 earlier decisions are not shown; --last 0 shows all\n"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
-  EXPECT_THAT(text, HasSubstr("resumed: its hold ended, and the policy did not renew it"));
+  EXPECT_THAT(text, HasSubstr("resumed: the hold that the policy requested expired"));
   EXPECT_THAT(why_text(answer(many), 0), Not(HasSubstr("earlier")));
 }
 

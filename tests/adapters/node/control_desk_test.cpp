@@ -151,7 +151,21 @@ TEST_F(ControlDesk, SaysWhyAProcessRuns) {
   journal_.process();
   EXPECT_EQ(sentence(),
             "process 4242 (train) is running: policy fixed_timeslice is not holding it");
-  show([](picture& seen) { seen.policy.clear(); });
+  // Online work of a program that announces nothing.
+  show([](picture& seen) {
+    group_picture server = seen.groups[0];
+    server.id = group_id{77};
+    server.what = role::online;
+    seen.groups.push_back(std::move(server));
+  });
+  EXPECT_THAT(sentence(), EndsWith("policy fixed_timeslice is not holding it; this policy detects "
+                                   "only work that clients announce"));
+  show([](picture& seen) { seen.polls_pointers = true; });
+  EXPECT_THAT(sentence(), EndsWith("policy fixed_timeslice is not holding it"));
+  show([](picture& seen) {
+    seen.groups.pop_back();
+    seen.policy.clear();
+  });
   EXPECT_THAT(sentence(), HasSubstr("no policy is active"));
   node_.paused = true;
   ASSERT_EQ(code(R"({"version":1,"ask":"pause","why":"new disks"})", root), "");

@@ -97,7 +97,8 @@ class queue_holder {
   failure change(command_kind kind, std::span<queue_order> orders, time_point deadline);
 
   /// Resumes everything of the process and lets go of it.
-  /// \return ESRCH: it is not held; ETIMEDOUT: not yet, it happens when the driver answers; EIO:
+  /// \return ESRCH: it is not held; ETIMEDOUT: not yet, it happens when the driver call returns;
+  /// EIO:
   ///         the driver refuses (see stranded()), or a queue that is suspended is dead, or a GPU of
   ///         the process failed or was reset while it was held and no call has reported that: then
   ///         it is let go, but what it ran there is lost.
