@@ -211,7 +211,7 @@ else
     [ $unit_tests -ne 0 ] || step "long: unit tests in release" as_root ctest --preset release -L unit -j2
     step "long: fuzz targets, 20 s each" tests/fuzz.sh --build "$PWD/build/asan"
     step "long: packages in a clean system" tests/packages.sh
-    step "long: the driver's bug and its fix" tests/driver/null_address_space.sh
+    step "long: null pointers in the driver, and fixes" tests/driver/null_pointers.sh
     for device in 90a 906; do
       step "long: amdkfd on a faked $device" driver_cases --device $device -- "${driver_cases[@]}" amd_libraries
     done

@@ -1188,7 +1188,10 @@ class party {
   }
 
   std::string run(const std::string& line) {
-    if (line.starts_with("kill ")) return end(names.find(line[5]));
+    if (line.starts_with("kill ")) {
+      const auto after = command_line{line}.setting("after", 0);
+      return after == 0 ? end(names.find(line[5])) : end_later(names.find(line[5]), after);
+    }
     const auto index = names.find(line[0]);
     if (index == std::string::npos || line.size() < 3)
       throw std::runtime_error("unknown process: " + line);
@@ -1235,6 +1238,16 @@ class party {
     const bool ended = poll(&waited, 1, std::chrono::milliseconds{long_enough}.count()) == 1;
     close(fd);
     return ended ? "0" : "no end";
+  }
+  /// Kills a process while a later call is made.
+  std::string end_later(std::size_t index, std::uint64_t milliseconds) {
+    const int fd = static_cast<int>(syscall(SYS_pidfd_open, pids_[index], 0));
+    std::thread{[fd, milliseconds] {
+      std::this_thread::sleep_for(std::chrono::milliseconds{milliseconds});
+      syscall(SYS_pidfd_send_signal, fd, SIGKILL, nullptr, 0);
+      close(fd);
+    }}.detach();
+    return "started";
   }
 
   sockets sockets_{};

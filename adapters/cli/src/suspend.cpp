@@ -93,7 +93,8 @@ class holding {
                                    chosen_.pid, command_of(chosen_.pid), other->holder, chosen_.pid)
                      : no.what);
       const time_point until = clock::now() + reset_look;
-      while (!other && no.error == EPERM && !look_for_failures() && clock::now() < until)
+      // A process that has ended may have ended because of a reset, which was announced before.
+      while (!other && !look_for_failures() && no.error == EPERM && clock::now() < until)
         ::poll(nullptr, 0, 10);
       return exit_failed;
     }

@@ -54,14 +54,25 @@ std::optional<std::uint64_t> stat_field(std::string_view line, int wanted) noexc
   return {};
 }
 
+/// Of a line of /proc/PID/stat.
+bool has_exiting_flag(std::string_view line) noexcept {
+  constexpr std::uint64_t kernels_pf_exiting = 0x4;  // include/linux/sched.h, in field 9
+  return (stat_field(line, 9).value_or(0) & kernels_pf_exiting) != 0;
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> parse_start_time(std::string_view line) noexcept {
   return stat_field(line, 22);
 }
 
+bool leader_is_exiting(pid_t pid) {
+  std::array<char, 1024> buffer;
+  const auto text = read_small_file(("/proc/" + std::to_string(pid) + "/stat").c_str(), buffer);
+  return !text || has_exiting_flag(*text);
+}
+
 bool is_exiting(pid_t pid) {
-  constexpr std::uint64_t kernels_pf_exiting = 0x4;  // include/linux/sched.h, in field 9
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
   bool any = false;
   bool all = true;
@@ -71,7 +82,7 @@ bool is_exiting(pid_t pid) {
         read_small_file((tasks + "/" + std::to_string(thread) + "/stat").c_str(), buffer);
     if (!text) return;  // ended meanwhile
     any = true;
-    all &= (stat_field(*text, 9).value_or(0) & kernels_pf_exiting) != 0;
+    all &= has_exiting_flag(*text);
   });
   return any && all;
 }

@@ -59,7 +59,10 @@ result<std::unique_ptr<tracee>> tracee::seize(pid_t pid, std::uint64_t start_tim
 
   const auto give_up = clock::now() + tracer_end;
   bool untraced = false;
-  while (::ptrace(PTRACE_SEIZE, pid, nullptr, as_data(PTRACE_O_TRACEEXEC)) != 0) {
+  // TRACEEXIT: a leader that ends keeps its memory until service(). The driver's ENABLE follows a
+  // null pointer if the memory ends during the call (adapters/kfd/kernel/README.md).
+  constexpr std::uintptr_t options = PTRACE_O_TRACEEXEC | PTRACE_O_TRACEEXIT;
+  while (::ptrace(PTRACE_SEIZE, pid, nullptr, as_data(options)) != 0) {
     const int error = errno;
     if (error == ESRCH) return errc::unknown_target;
     const pid_t tracer = tracer_of(pid).value_or(0);
@@ -81,8 +84,9 @@ result<std::unique_ptr<tracee>> tracee::seize(pid_t pid, std::uint64_t start_tim
   }
   std::unique_ptr<tracee> seized{new tracee{pid, std::move(pidfd)}};
   // The pid may have changed hands before the seizure: a dead descriptor or another start says so.
-  // A stranger seized that way is let go when this thread ends.
-  if (!seized->alive() || start_time_of(pid) != start_time) {
+  // A stranger seized that way is let go when this thread ends. A leader that was ending already
+  // does not stop any more.
+  if (!seized->alive() || start_time_of(pid) != start_time || leader_is_exiting(pid)) {
     seized->service();
     return errc::unknown_target;
   }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <future>
 #include <string>
@@ -180,6 +181,31 @@ TEST(Tracee, LeavesADeadlySignalToTheRealParent) {
   EXPECT_TRUE(WIFSIGNALED(*status));
   EXPECT_EQ(WTERMSIG(*status), SIGTERM);
   EXPECT_TRUE(tracing.sees(tracee::change::exited));
+}
+
+// A process that ends meanwhile is what the driver's ENABLE cannot bear.
+TEST(Tracee, KeepsTheMemoryOfATargetThatEndsUntilItIsServed) {
+  family target{count_signals};
+  ASSERT_EQ(target.heard(), 'r');
+  const auto started = start_time_of(target.pid());
+  ASSERT_TRUE(started);
+  const auto seized =
+      tracee::seize(target.pid(), *started, [](std::string_view) { ADD_FAILURE(); });
+  ASSERT_TRUE(seized);
+  ::kill(target.pid(), SIGKILL);
+  ASSERT_TRUE(within(5s, [&] { return state_of(target.pid()) == 't'; }));
+  ::kill(target.pid(), SIGKILL);
+  const unique_fd memory{
+      ::open(("/proc/" + std::to_string(target.pid()) + "/mem").c_str(), O_RDONLY | O_CLOEXEC)};
+  static const char in_both = 'x';  // The target is a copy of this process.
+  char byte = 0;
+  EXPECT_EQ(::pread(memory.get(), &byte, 1, std::bit_cast<off_t>(&in_both)), 1);
+  EXPECT_EQ(byte, 'x');
+  EXPECT_FALSE(target.status(50ms)) << "it ended before it was served";
+  EXPECT_TRUE(within(5s, [&] { return (*seized)->service() == tracee::change::exited; }));
+  const auto status = target.status();
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(WIFSIGNALED(*status));
 }
 
 // Programs exist that take EINTR from epoll_wait for the end of the world.

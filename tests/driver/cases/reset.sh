@@ -32,6 +32,22 @@ done
 sluice suspend "$offline" --for 200ms >suspend.log 2>&1 || fail "suspend after rearm"
 eventually maps 1
 end_offline
+
+# offline_demo ends because of the reset, and may wait for sluice's answer to RUNTIME_ENABLE, which /proc/PID/syscall
+# shows: User Mode Linux does not have this file.
+if [ -e /proc/self/syscall ]; then
+  echo "the driver fails to preempt the GPU when sluice attaches"
+  start_offline
+  echo 1 >/sys/module/sluice/parameters/fail_at
+  if sluice suspend "$offline" >suspend.log 2>&1; then fail "suspend hides the failure"; fi
+  if wait "$offline"; then fail "offline_demo hides the reset"; fi
+  eventually maps 0
+  sluice breaker list >breaker.log || fail "breaker"
+  for gpu in $gpus; do
+    awk '{ print $2 }' breaker.log | grep -qx "$gpu" || fail "the breaker of GPU $gpu is closed"
+  done
+fi
+
 # Of what run.sh takes for a complaint, only errors that the driver prints about a reset are expected here.
 dmesg >messages
 ! grep -E -A40 'WARNING:|BUG:|Oops|INFO: |possible ' messages >&2 || fail "the kernel complained"
