@@ -11,7 +11,10 @@
 namespace sluice::kfd {
 
 result<std::unique_ptr<device>> device::open(const std::string& path, const message_sink& say) {
-  unique_fd fd{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
+  unique_fd fd;
+  do {
+    fd.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  } while (!fd && errno == EINTR);  // The driver refuses to open while a signal is pending.
   if (!fd) {
     const error_code error = last_system_error();
     std::string advice;

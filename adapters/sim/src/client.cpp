@@ -320,7 +320,9 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
   const auto device = setting(std::move(options.device), "SLUICE_KFD_DEVICE", "/dev/kfd");
   const auto sysfs = setting(std::move(options.sysfs), "SLUICE_KFD_SYSFS", "/sys/class/kfd/kfd");
   auto state = std::make_unique<impl>();
-  state->fd = ::open(device.c_str(), O_RDWR | O_CLOEXEC);
+  do {
+    state->fd = ::open(device.c_str(), O_RDWR | O_CLOEXEC);
+  } while (state->fd < 0 && errno == EINTR);  // amdkfd's open does not wait for a signal handler.
   if (state->fd < 0) return last_system_error();
   uapi::kfd_ioctl_get_version_args version{};
   if (const auto got = call(state->fd, uapi::AMDKFD_IOC_GET_VERSION, version); !got) {
