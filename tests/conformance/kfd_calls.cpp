@@ -1189,8 +1189,9 @@ class party {
 
   std::string run(const std::string& line) {
     if (line.starts_with("kill ")) {
-      const auto after = command_line{line}.setting("after", 0);
-      return after == 0 ? end(names.find(line[5])) : end_later(names.find(line[5]), after);
+      const auto during = command_line{line}.text("during");
+      return during ? end_during(names.find(line[5]), names.find(*during))
+                    : end(names.find(line[5]));
     }
     const auto index = names.find(line[0]);
     if (index == std::string::npos || line.size() < 3)
@@ -1239,11 +1240,15 @@ class party {
     close(fd);
     return ended ? "0" : "no end";
   }
-  /// Kills a process while a later call is made.
-  std::string end_later(std::size_t index, std::uint64_t milliseconds) {
+  /// Kills a process as soon as another one waits in the driver where no signal reaches it.
+  std::string end_during(std::size_t index, std::size_t other) {
     const int fd = static_cast<int>(syscall(SYS_pidfd_open, pids_[index], 0));
-    std::thread{[fd, milliseconds] {
-      std::this_thread::sleep_for(std::chrono::milliseconds{milliseconds});
+    std::thread{[fd, path = fmt::format("/proc/{}/stat", pids_.at(other))] {
+      const auto deadline = std::chrono::steady_clock::now() + long_enough;
+      // The state follows the name: "PID (NAME) D ".
+      while (read_file(path).find(") D ") == std::string::npos &&
+             std::chrono::steady_clock::now() < deadline)
+        std::this_thread::sleep_for(1ms);
       syscall(SYS_pidfd_send_signal, fd, SIGKILL, nullptr, 0);
       close(fd);
     }}.detach();

@@ -98,10 +98,9 @@ class queue_holder {
 
   /// Resumes everything of the process and lets go of it.
   /// \return ESRCH: it is not held; ETIMEDOUT: not yet, it happens when the driver call returns;
-  /// EIO:
-  ///         the driver refuses (see stranded()), or a queue that is suspended is dead, or a GPU of
-  ///         the process failed or was reset while it was held and no call has reported that: then
-  ///         it is let go, but what it ran there is lost.
+  ///         EIO: the driver refuses (see stranded()), or a queue that is suspended is dead, or a
+  ///         GPU of the process failed or was reset while it was held and no call has reported
+  ///         that: then it is let go, but what it ran there is lost.
   failure release(pid_t pid, time_point deadline);
 
   /// What befell GPUs of the processes held since the last call, in order. Resets are heard of
