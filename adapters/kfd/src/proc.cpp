@@ -66,10 +66,16 @@ std::optional<std::uint64_t> parse_start_time(std::string_view line) noexcept {
   return stat_field(line, 22);
 }
 
-bool leader_is_exiting(pid_t pid) {
+bool leader_is_exiting(pid_t pid) noexcept {
   std::array<char, 1024> buffer;
-  const auto text = read_small_file(("/proc/" + std::to_string(pid) + "/stat").c_str(), buffer);
+  const auto text = read_small_file(proc_path{pid, "stat"}.text.data(), buffer);
   return !text || has_exiting_flag(*text);
+}
+
+bool is_own_child(pid_t pid) noexcept {
+  std::array<char, 1024> buffer;
+  const auto text = read_small_file(proc_path{pid, "stat"}.text.data(), buffer);
+  return text && stat_field(*text, 4) == static_cast<std::uint64_t>(::getpid());
 }
 
 bool is_exiting(pid_t pid) {

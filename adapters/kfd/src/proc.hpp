@@ -38,7 +38,9 @@ std::optional<std::uint64_t> parse_start_time(std::string_view stat_line) noexce
 /// of it). False for one of which only the main thread has ended, and for one that is gone.
 bool is_exiting(pid_t pid);
 /// Whether the main thread is on its way out, or gone. False before the stop of a traced one.
-bool leader_is_exiting(pid_t pid);
+bool leader_is_exiting(pid_t pid) noexcept;
+/// Whether this process is the parent.
+bool is_own_child(pid_t pid) noexcept;
 
 /// Field 51 of /proc/PID/stat: the address at which the environment of the program ends. 0: it has
 /// none yet, early in an exec, or no longer, because the process exits; /proc/PID/environ reads as

@@ -60,8 +60,10 @@ result<std::unique_ptr<tracee>> tracee::seize(pid_t pid, std::uint64_t start_tim
   const auto give_up = clock::now() + tracer_end;
   bool untraced = false;
   // TRACEEXIT: a leader that ends keeps its memory until service(). The driver's ENABLE follows a
-  // null pointer if the memory ends during the call (adapters/kfd/kernel/README.md).
-  constexpr std::uintptr_t options = PTRACE_O_TRACEEXEC | PTRACE_O_TRACEEXIT;
+  // null pointer if the memory ends during the call (adapters/kfd/kernel/README.md). Not for our
+  // own children: a wait for their end, on another thread of this process, would take the stop.
+  const std::uintptr_t options =
+      PTRACE_O_TRACEEXEC | (is_own_child(pid) ? 0u : std::uintptr_t{PTRACE_O_TRACEEXIT});
   while (::ptrace(PTRACE_SEIZE, pid, nullptr, as_data(options)) != 0) {
     const int error = errno;
     if (error == ESRCH) return errc::unknown_target;

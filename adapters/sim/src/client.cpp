@@ -268,11 +268,20 @@ r_debug no_code_objects() {
   return out;
 }
 
+/// \param event 0: none; the driver numbers events from 1.
+void destroy_event(int fd, std::uint32_t event) noexcept {
+  if (event == 0) return;
+  uapi::kfd_ioctl_destroy_event_args destroy{};
+  destroy.event_id = event;
+  (void)call(fd, uapi::AMDKFD_IOC_DESTROY_EVENT, destroy);
+}
+
 }  // namespace
 
 struct gpu_client::impl {
   int fd = -1;
   bool runtime_enabled = false;
+  std::uint32_t hardware_exception = 0;  // 0: none. An event that stays set after any GPU's reset.
   std::vector<topology_node> nodes;
   std::size_t first = 0;     // Of `nodes`: what was asked for.
   std::vector<int> renders;  // Render nodes, whose address spaces the driver uses for queues.
@@ -286,6 +295,7 @@ struct gpu_client::impl {
       uapi::kfd_ioctl_runtime_enable_args disable{};
       (void)call(fd, uapi::AMDKFD_IOC_RUNTIME_ENABLE, disable);
     }
+    destroy_event(fd, hardware_exception);
     if (fd >= 0) close(fd);
   }
 
@@ -336,6 +346,13 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
   state->first = static_cast<std::size_t>(wanted - state->nodes.data());
   if (auto got = state->acquire_address_spaces(device.substr(0, device.rfind('/'))); !got)
     return got.error();
+  // Before any queue exists, so that no reset is missed.
+  uapi::kfd_ioctl_create_event_args exception{};
+  exception.event_type = uapi::KFD_IOC_EVENT_HW_EXCEPTION;
+  if (const auto got = call(state->fd, uapi::AMDKFD_IOC_CREATE_EVENT, exception); !got) {
+    return got.error();
+  }
+  state->hardware_exception = exception.event_id;
   if (!options.runtime) return std::unique_ptr<gpu_client>{new gpu_client{std::move(state)}};
   // As hsa_init: before any queue exists. Without it nobody could suspend our queues.
   uapi::kfd_ioctl_runtime_enable_args enable{};
@@ -368,9 +385,9 @@ struct gpu_queue::impl {
   std::uint32_t id = 0;
   std::uint64_t packets = 0;
   int doorbell = -1;
-  std::uint32_t event = 0;               // 0: none; the driver numbers signal events from 1.
-  std::uint32_t hardware_exception = 0;  // 0: none. Reports resets of any GPU.
-  std::atomic<bool> lost = false;        // A GPU was reset since the queue was made.
+  std::uint32_t event = 0;               // 0: none.
+  std::uint32_t hardware_exception = 0;  // The client's.
+  std::atomic<bool> lost = false;        // A GPU was reset since the client was opened.
 
   shared_memory ring;
   shared_memory header;  // An aql::queue.
@@ -388,12 +405,7 @@ struct gpu_queue::impl {
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
   ~impl() {
-    for (const std::uint32_t each : {event, hardware_exception}) {
-      if (each == 0) continue;
-      uapi::kfd_ioctl_destroy_event_args destroy{};
-      destroy.event_id = each;
-      (void)call(fd, uapi::AMDKFD_IOC_DESTROY_EVENT, destroy);
-    }
+    destroy_event(fd, event);
     if (doorbell >= 0) close(doorbell);
   }
 
@@ -486,13 +498,7 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
   auto slots = event_slots::map(impl_->fd, event.event_page_offset);
   if (!slots) return slots.error();
   state->slots = std::move(*slots);
-  uapi::kfd_ioctl_create_event_args exception{};
-  exception.event_type = uapi::KFD_IOC_EVENT_HW_EXCEPTION;
-  exception.auto_reset = 1;
-  if (const auto got = call(impl_->fd, uapi::AMDKFD_IOC_CREATE_EVENT, exception); !got) {
-    return got.error();
-  }
-  state->hardware_exception = exception.event_id;
+  state->hardware_exception = impl_->hardware_exception;
   auto* signals = state->signals.as<aql::signal>();
   for (std::uint32_t i = 0; i < options.packets; ++i) {
     signals[i].kind = 1;

@@ -208,6 +208,22 @@ TEST(Tracee, KeepsTheMemoryOfATargetThatEndsUntilItIsServed) {
   EXPECT_TRUE(WIFSIGNALED(*status));
 }
 
+TEST(Tracee, LetsAWaitForAChildReturnOnlyAtItsEnd) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  tracer tracing{child};
+  ASSERT_FALSE(tracing.error());
+  ::kill(child, SIGKILL);
+  int status = 0;
+  const pid_t got = ::waitpid(child, &status, 0);
+  // The tracer's thread may take the status of a child of its own process first.
+  EXPECT_TRUE(got == child ? WIFSIGNALED(status) : errno == ECHILD);
+  EXPECT_EQ(::kill(child, 0), -1) << "it has not ended";
+}
+
 // Programs exist that take EINTR from epoll_wait for the end of the world.
 TEST(Tracee, InterruptsNoBlockingCall) {
   family target{[](int said) {

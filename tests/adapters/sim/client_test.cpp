@@ -142,9 +142,9 @@ TEST(GpuQueue, IsLostWhenAGpuOfItsNodeIsReset) {
   const std::string two =
       "name = \"two\"\n[[gpu]]\ngpu_id = 51110\nhive_id = 1\nreset_time = \"20ms\"\n"
       "[[gpu]]\ngpu_id = 51367\nhive_id = 2\nreset_time = \"20ms\"\n";
-  const simulated_device device{{.profile = two}};
-  const auto client = open_client(device);
   for (const char* gpu : {"51367", "51110"}) {
+    const simulated_device device{{.profile = two}};
+    const auto client = open_client(device);
     const auto queue = open_queue(*client);
     const auto index = queue->submit({.length = 1h, .waves = 1});
     ASSERT_TRUE(index);
@@ -156,6 +156,10 @@ TEST(GpuQueue, IsLostWhenAGpuOfItsNodeIsReset) {
     EXPECT_EQ(queue->wait(*index, 1min).error(), errc::lost) << "each time";
     EXPECT_LT(clock::now() - before, 50s);
     EXPECT_FALSE(queue->finished(*index));
+    const auto later = open_queue(*client);
+    const auto never = later->submit({.length = 1ms, .waves = 1});
+    later->ring();
+    EXPECT_EQ(later->wait(*never, 1min).error(), errc::lost) << "of a queue after the reset";
   }
 }
 

@@ -23,10 +23,11 @@ struct in_process_options {
 };
 
 /// What using it means: this process must not call waitpid(-1) or wait(), which would take the
-/// stops of the targets; it must not hang or dump a large core, for the driver resumes everything
-/// only once its memory is gone; and the privileges to trace are this process's own. This process's
-/// SIGCHLD is not ours to take: where lanes do not hear_stops(), a signal to a target's main thread
-/// waits up to 10 ms.
+/// stops of the targets; waitpid() for a target that is its child also returns when a signal stops
+/// that target, or fails with ECHILD at its end; it must not hang or dump a large core, for the
+/// driver resumes everything only once its memory is gone; and the privileges to trace are this
+/// process's own. This process's SIGCHLD is not ours to take: where lanes do not hear_stops(), a
+/// signal to a target's main thread waits up to 10 ms.
 ///
 /// A driver that refuses to resume a target's queues and to end its session frees them only when
 /// this process ends; `say` says so, batches for the target fail, and the lane keeps trying.

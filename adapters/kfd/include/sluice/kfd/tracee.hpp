@@ -17,7 +17,8 @@ namespace sluice::kfd {
 
 /// The thread-group leader of one process, traced by PTRACE_SEIZE (or only watched). It stops only
 /// at an exec, and when it begins to exit, until service(). So a process cannot lose its memory
-/// during a driver call of this thread. Not even SIGKILL ends a stop at an exit.
+/// during a driver call of this thread. Not even SIGKILL ends a stop at an exit. A child of this
+/// process does not stop at its exit, because waitpid() for it would return then.
 ///
 /// Threading: every member on the thread that called seize(); the kernel ties ptrace, and with it
 ///            the driver's permission, to that thread. No other thread of this process may call
