@@ -4,6 +4,7 @@
 #include "output.hpp"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include <fmt/format.h>
@@ -111,19 +112,27 @@ void speed(bench& here, finding& found) {
   victim target{here.by, here.chosen, 4};
   target.run(short_kernel, full);
   here.expect_progress(target, "after it started");
-  const double before = kernels_per_second(here, target);
-  here.by.attach(target.pid());
-  const double attached = kernels_per_second(here, target);
-  here.by.detach();
-  const double after = kernels_per_second(here, target);
-  const double alone = std::max((before + after) / 2, 1e-9);
-  found.notes.push_back(fmt::format(
-      "kernels per second: {:.1f} before the attach, {:.1f} while attached, {:.1f} after "
-      "the detach; attached speed is {:.1f} % of unattached speed",
-      before, attached, after, 100 * attached / alone));
-  if (attached < least_speed * alone)
+  // Alternating, and by the median: other work on the node slows down some of the windows.
+  std::array<double, 3> shares{};
+  double before = kernels_per_second(here, target);
+  for (double& share : shares) {
+    here.by.attach(target.pid());
+    const double attached = kernels_per_second(here, target);
+    here.by.detach();
+    const double after = kernels_per_second(here, target);
+    found.notes.push_back(
+        fmt::format("kernels per second: {:.1f} before the attach, {:.1f} while attached, {:.1f} "
+                    "after the detach",
+                    before, attached, after));
+    share = attached / std::max((before + after) / 2, 1e-9);
+    before = after;
+  }
+  std::ranges::nth_element(shares, shares.begin() + 1);
+  found.notes.push_back(
+      fmt::format("attached speed is {:.1f} % of unattached speed (median of 3)", 100 * shares[1]));
+  if (shares[1] < least_speed)
     fail(fmt::format("the attached victim ran at {:.0f} % of its unattached speed",
-                     100 * attached / alone));
+                     100 * shares[1]));
 }
 
 void suspend(bench& here, finding& found, unsigned queues, bool busy) {

@@ -107,6 +107,10 @@ class bad_work final : public sim_work {
       while (traced()) std::this_thread::sleep_for(100us);
       over_ = true;
     }
+    while (how_ == "slow") {
+      traced_ = traced();
+      std::this_thread::sleep_for(1ms);
+    }
     if (!injects()) return;
     // While it is being attached to the device has other calls to fail.
     std::this_thread::sleep_for(20ms);

@@ -5,7 +5,7 @@
 # p99 NAME: of the requests in NAME.log, in ms.
 p99() { sed -n 's/^.*; latency p50 .* p99 \([0-9.]*\) \(m\?s\) max.*/\1 \2/p' "$1.log" | awk '{ print $2 == "s" ? $1 * 1000 : $1 }'; }
 
-online_demo --no-scheduler --window 3 >alone.log 2>&1 || fail "online_demo"
+online_demo --no-scheduler --window 3 --drain-limit 60s >alone.log 2>&1 || fail "online_demo"
 
 start_offline
 # It ends with code 1, because requests are left unfinished; the comparison below needs its p99.
@@ -13,7 +13,7 @@ online_demo --no-scheduler --window 3 --drain-limit 15s >unscheduled.log 2>&1 ||
 end_offline
 
 start_offline
-online_demo --wait-for-offline 1 --attach-after 200ms --window 3 --drain-limit 15s >scheduled.log 2>&1 || fail "online_demo"
+online_demo --wait-for-offline 1 --attach-after 200ms --window 3 --drain-limit 60s >scheduled.log 2>&1 || fail "online_demo"
 end_offline
 
 echo "real driver, faked hardware: p99 of online requests alone $(p99 alone) ms, without a scheduler $(p99 unscheduled) ms," \
