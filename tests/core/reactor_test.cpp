@@ -1,5 +1,7 @@
 #include "sluice/reactor.hpp"
 
+#include "eventually.hpp"
+
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
@@ -25,8 +27,7 @@ namespace sluice::reactor_test {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr auto patience = 10s;
+using test::patience;
 
 /// A descriptor that closes itself.
 class owned_fd {

@@ -2,6 +2,8 @@
 
 #include "sluice/scheduler.hpp"
 
+#include "eventually.hpp"
+
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -45,8 +47,8 @@ namespace {
 
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
+using test::patience;
 
-constexpr auto patience = 10s;
 constexpr gpu_id gpu_a{0xa};
 constexpr pid_t trainer = 100;
 constexpr driver_queue_id queue_0{0};

@@ -33,7 +33,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto patience = 20s;
 constexpr std::size_t slots = 24;  // Of the profile.
 constexpr std::size_t share = 6;   // 25 % of them.
 

@@ -57,8 +57,6 @@ using namespace std::chrono_literals;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-constexpr auto patience = 30s;
-
 /// What sluice may add to the driver's part, in the median: some wake-ups of threads, a tenth of
 /// this on an idle machine.
 constexpr duration own_share = 2ms;

@@ -28,8 +28,6 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-constexpr auto patience = 20s;
-
 class node {
  public:
   explicit node(const std::string& profile, bool debugfs = true)

@@ -36,8 +36,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto patience = 10s;  // A deadline for what takes milliseconds on an idle machine.
-
 /// A busy machine keeps the agent from its processor for longer than the default, 500 ms, and no
 /// test here is about that.
 constexpr auto lease = 4s;

@@ -25,8 +25,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto patience = 10s;
-
 class ProcessPausePath : public ::testing::Test {
  protected:
   void begin(bool criu_pause) {

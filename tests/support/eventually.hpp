@@ -7,6 +7,9 @@
 
 namespace sluice::test {
 
+/// For what takes milliseconds on an idle machine. A test that promises a duration does not use it.
+inline constexpr std::chrono::seconds patience{30};
+
 /// Asks `holds` about every millisecond until it says true, or until the deadline has passed.
 /// \return the last answer.
 template <class Predicate>

@@ -43,14 +43,14 @@ using namespace std::chrono_literals;
 using test::backend_loop;
 using test::channel;
 using test::child_process;
+using test::eventually;
 using test::offline_target;
-using test::within;
+using test::patience;
 
 constexpr duration lease_length = 500ms;
 /// What is promised, with the driver calls in flight and the target's next kernels.
 constexpr duration promised = lease_length + 200ms + 30ms;
 /// For what takes less than a second on an idle machine.
-constexpr duration patience = 20s;
 
 constexpr process_id target_id{1};
 
@@ -110,7 +110,7 @@ class Agent : public ::testing::Test {
   }
   void expect_running_again_in_time(time_point since) {
     const std::uint64_t before = target_.kernels();
-    EXPECT_TRUE(within(patience, [&] { return target_.kernels() >= before + 2; }));
+    EXPECT_TRUE(eventually(patience, [&] { return target_.kernels() >= before + 2; }));
     expect_in_time(since);
   }
   /// Fails if what has just happened is late, also without the time for which a measured process
@@ -167,7 +167,7 @@ TEST_F(Agent, ResumesEverythingWhenTheHostStops) {
   const pid_t agent = agent_pid();
   loop->stop();
   EXPECT_TRUE(target_.runs());
-  EXPECT_TRUE(within(5s, [&] { return ::kill(agent, 0) != 0; }));
+  EXPECT_TRUE(eventually(5s, [&] { return ::kill(agent, 0) != 0; }));
   EXPECT_EQ(kfd::tracer_of(target_.pid()), 0);
 }
 
@@ -296,7 +296,7 @@ TEST_F(Agent, ResumesInTimeWhenItsHostIsStopped) {
   expect_running_again_in_time(since);
   // It comes back to a world without its agent, and gets a new one.
   host.signal(SIGCONT);
-  EXPECT_TRUE(within(10s, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
+  EXPECT_TRUE(eventually(10s, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
 }
 
 TEST_F(Agent, ResumesInTimeWhenItsHostHangs) {
@@ -316,7 +316,7 @@ TEST_F(Agent, ResumesInTimeWhenItsHostIsKilled) {
   const time_point since = clock::now();
   host.signal(SIGKILL);
   expect_running_again_in_time(since);
-  EXPECT_TRUE(within(5s, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
+  EXPECT_TRUE(eventually(5s, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
 }
 
 // The dump takes seconds, during which the host's memory and descriptors are still there.
@@ -518,7 +518,7 @@ TEST_F(AgentsRules, AreAskedAgainWhenATargetRunsAnotherProgram) {
   say_offline(target_, role::online);
   EXPECT_TRUE(target_.obeys('x'));
   EXPECT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
-  EXPECT_TRUE(within(5s, [&] { return !is_traced(target_); }));
+  EXPECT_TRUE(eventually(5s, [&] { return !is_traced(target_); }));
   EXPECT_EQ(::kill(target_.pid(), 0), 0);
   // The agent's words arrive on another pipe than the detachment.
   const std::string words =
@@ -620,7 +620,7 @@ TEST_P(AgentsCapabilities, AreNeeded) {
     const auto answered = [&](const command& order, kfd::report_kind answer) {
       if (commands.push(order) != ring_status::done) return false;
       ::eventfd_write(made->agent_doorbell.get(), 1);
-      return within(10s, [&] {
+      return eventually(10s, [&] {
         while (reports.pop(heard) == ring_status::done)
           if (heard.kind == answer) return true;
         return false;

@@ -5,6 +5,7 @@
 // meet.
 
 #include "agent_in_process.hpp"
+#include "eventually.hpp"
 #include "test_seed.hpp"
 
 #include <poll.h>
@@ -36,18 +37,10 @@ extern "C" const char* __tsan_default_suppressions() {  // NOLINT(bugprone-reser
 namespace sluice::fuzz::agent_threads_test {
 namespace {
 
-constexpr auto patience = 30s;
-constexpr std::size_t most_targets = 6;
+using test::eventually;
+using test::patience;
 
-template <class Condition>
-bool comes_true(Condition condition) {
-  const auto until = clock::now() + patience;
-  while (!condition()) {
-    if (clock::now() > until) return false;
-    std::this_thread::sleep_for(200us);
-  }
-  return true;
-}
+constexpr std::size_t most_targets = 6;
 
 /// Processes that sleep; SIGUSR1 makes one run another program. They are not this process's own
 /// children, whose statuses any thread of it could take, and end with it.
@@ -165,7 +158,7 @@ class host {
       while (clock::now() < end && !acting.over()) take_a_step();
       EXPECT_FALSE(acting.over()) << "the agent ended by itself";
       descriptors.hang_up();
-      EXPECT_TRUE(comes_true([&] { return acting.over(); }));
+      EXPECT_TRUE(eventually(patience, [&] { return acting.over(); }));
       seen.by_lanes += acting.reports_by_lanes();
     }
     page_ = nullptr;
@@ -187,10 +180,11 @@ class host {
   }
   static void end(const target& which) {
     (void)syscall(SYS_pidfd_send_signal, which.pidfd.get(), SIGKILL, nullptr, 0);
-    require(comes_true([&] {
-              pollfd gone{which.pidfd.get(), POLLIN, 0};
-              return poll(&gone, 1, 0) > 0;
-            }),
+    require(eventually(patience,
+                       [&] {
+                         pollfd gone{which.pidfd.get(), POLLIN, 0};
+                         return poll(&gone, 1, 0) > 0;
+                       }),
             "a killed process ends");
   }
 
@@ -300,7 +294,7 @@ class host {
       return word;
     };
     ::kill(which.pid, SIGUSR1);
-    require(comes_true([&] { return first_word("/comm") == "sleep"; }),
+    require(eventually(patience, [&] { return first_word("/comm") == "sleep"; }),
             "a process runs another program");
     the_driver().lose(which.pid);
     const auto sleeps = [&] {
@@ -309,7 +303,7 @@ class host {
           std::array{SYS_clock_nanosleep, SYS_nanosleep, SYS_restart_syscall},
           [&](long one) { return call == std::to_string(one); });
     };
-    require(comes_true(sleeps), "and comes to it");
+    require(eventually(patience, sleeps), "and comes to it");
     the_driver().regain(which.pid);
   }
 

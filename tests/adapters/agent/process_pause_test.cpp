@@ -34,8 +34,8 @@ using namespace std::chrono_literals;
 using test::backend_loop;
 using test::channel;
 using test::child_process;
+using test::eventually;
 using test::offline_target;
-using test::within;
 using ::testing::HasSubstr;
 
 /// What a machine that does other things as well may take to bring the target back.
@@ -135,7 +135,7 @@ class ProcessPause : public ::testing::Test {
   /// It takes its name once it runs.
   static pid_t guardian_of(pid_t agent) {
     pid_t found = 0;
-    within(soon, [&] { return (found = find_guardian_of(agent)) != 0; });
+    eventually(soon, [&] { return (found = find_guardian_of(agent)) != 0; });
     return found;
   }
   static bool gone(pid_t pid) {
@@ -167,7 +167,7 @@ class ProcessPause : public ::testing::Test {
     constexpr std::uint64_t enough_ms = 100;  // A kernel takes 0.3 ms.
     auto kernels = target_->kernels();
     auto since = evicted_ms();
-    return within(soon, [&] {
+    return eventually(soon, [&] {
       const auto paused = evicted_ms();
       const auto finished = target_->kernels();
       if (std::exchange(kernels, finished) != finished) since = paused;
@@ -177,7 +177,7 @@ class ProcessPause : public ::testing::Test {
   bool runs_again() const {
     if (!target_->runs(soon)) return false;
     // Not evicted any more on any GPU: the clocks stand.
-    return within(soon, [&] {
+    return eventually(soon, [&] {
       const auto before = evicted_ms();
       ::usleep(20'000);
       return evicted_ms() == before;
@@ -213,9 +213,9 @@ class ProcessPause : public ::testing::Test {
     // The guardian cannot act while it is stopped, nor on the way from that to its death.
     ::kill(guardian, SIGSTOP);
     ::kill(agent, SIGKILL);
-    ASSERT_TRUE(within(soon, [&] { return gone(agent); }));
+    ASSERT_TRUE(eventually(soon, [&] { return gone(agent); }));
     ::kill(guardian, SIGKILL);
-    ASSERT_TRUE(within(soon, [&] { return gone(guardian); }));
+    ASSERT_TRUE(eventually(soon, [&] { return gone(guardian); }));
   }
 
   /// A target, and a scheduler in a process of its own that has paused it.
@@ -334,7 +334,7 @@ TEST_F(ProcessPause, EndsWhenTheHostStopsIt) {
   ASSERT_NE(guardian, 0);
   loop->stop();
   EXPECT_TRUE(runs_again());
-  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
 }
 
 TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilled) {
@@ -349,7 +349,7 @@ TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilled) {
   EXPECT_TRUE(target_->runs(soon));
   RecordProperty("running_again_after_ms", static_cast<int>((clock::now() - since) / 1ms));
   EXPECT_TRUE(runs_again());
-  EXPECT_TRUE(within(soon, [&] { return gone(guardian); })) << "it has nothing left to do";
+  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); })) << "it has nothing left to do";
   ASSERT_TRUE(loop.until([&] { return loop.restorations == 1; }));
   ASSERT_TRUE(attach(loop));
   ASSERT_TRUE(suspend(loop, {0, 1}));
@@ -477,7 +477,7 @@ TEST_F(ProcessPause, EndsWithTheTarget) {
   EXPECT_EQ(WTERMSIG(*status), SIGKILL);
   const pid_t guardian = guardian_of(agent_pid());
   ::kill(agent_pid(), SIGKILL);
-  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
 }
 
 TEST_F(ProcessPause, EndsWithTheTargetThatTheDeadAgentPaused) {
@@ -490,7 +490,7 @@ TEST_F(ProcessPause, EndsWithTheTargetThatTheDeadAgentPaused) {
   ::kill(target_->pid(), SIGKILL);
   ASSERT_TRUE(target_->process().status());
   ::kill(guardian, SIGCONT);
-  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
 }
 
 TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
@@ -498,10 +498,10 @@ TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
   ASSERT_TRUE(suspend(loop));
   target_->tell('x');
   EXPECT_TRUE(loop.until([&] { return loop.queues[target_id].empty(); }));
-  EXPECT_TRUE(within(soon, [&] { return kfd::command_of(target_->pid()) == "sleep"; }));
+  EXPECT_TRUE(eventually(soon, [&] { return kfd::command_of(target_->pid()) == "sleep"; }));
   const pid_t guardian = guardian_of(agent_pid());
   ::kill(agent_pid(), SIGKILL);
-  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
 }
 
 TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilledInTheMidstOfPausing) {
@@ -512,7 +512,7 @@ TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilledInTheMidstOfPausing) {
   const pid_t guardian = guardian_of(agent);
   std::this_thread::sleep_for(300ms);
   ::kill(agent, SIGKILL);
-  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
   EXPECT_TRUE(runs_again());
 }
 
@@ -565,14 +565,14 @@ TEST_F(ProcessPause, IsUndoneByTheGuardianAsSoonAsTheDriverAllows) {
   const pid_t guardian = guardian_of(agent_pid());
   control("answer CRIU_OP:UNPAUSE EIO times=1000000");
   ::kill(agent_pid(), SIGKILL);
-  ASSERT_TRUE(within(soon, [&] { return kfd::tracer_of(target_->pid()).value_or(0) != 0; }));
+  ASSERT_TRUE(eventually(soon, [&] { return kfd::tracer_of(target_->pid()).value_or(0) != 0; }));
   EXPECT_TRUE(stays_paused());
   EXPECT_FALSE(gone(guardian));
   // It is the target's tracer meanwhile, and a good one.
   EXPECT_TRUE(stops_when_told());
   control("no-faults");
   EXPECT_TRUE(runs_again());
-  EXPECT_TRUE(within(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
 }
 
 // Its signals pass as those of any target, paused or not.

@@ -49,8 +49,6 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr auto patience = 20s;
-
 std::chrono::milliseconds since(std::chrono::steady_clock::time_point then) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
                                                                then);

@@ -135,7 +135,7 @@ TEST(SluiceQueues, SaysWhatAFilterLeavesOut) {
 }
 
 bool untraced(pid_t pid) {
-  return within(10s, [&] {
+  return eventually(10s, [&] {
     return read_file("/proc/" + std::to_string(pid) + "/status").find("TracerPid:\t0") !=
            std::string::npos;
   });

@@ -35,7 +35,6 @@ namespace sluice::test {
 
 using namespace std::chrono_literals;
 
-inline constexpr auto patience = 20s;
 inline constexpr gpu_id the_gpu{0xa};
 inline constexpr pid_t trainer = 100;
 

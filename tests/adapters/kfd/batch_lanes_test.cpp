@@ -29,10 +29,9 @@ namespace sluice::kfd::batch_lanes_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
 using test::offline_target;
-using test::within;
-
-constexpr auto patience = 20s;  // For what takes milliseconds on an idle machine.
+using test::patience;
 
 /// A device with lanes, and what they reported.
 class acting_lanes {
@@ -58,7 +57,7 @@ class acting_lanes {
     ASSERT_TRUE(hears(report_kind::queue_added, target));
   }
   bool hears(report_kind kind, std::uint64_t target) {
-    return within(patience, [&] {
+    return eventually(patience, [&] {
       lanes_->check(clock::now());
       while (lanes_->next(last)) {
         if (last.kind == kind && last.target == process_id{target}) return true;
@@ -117,7 +116,7 @@ TEST_P(LanesWithoutTheOwner, ReportsAreTakenOnTheLanesThreadOrElseRungFor) {
                                       },
                                   .batch_commands = GetParam()});
   const auto holds = [&](auto condition) {
-    return within(patience, [&] {
+    return eventually(patience, [&] {
       const std::scoped_lock held(mutex);
       return condition();
     });
@@ -267,7 +266,7 @@ TEST(BatchLanes, WhatComesWhileTheyAreGivenUpWaitsForTheFallBack) {
   EXPECT_TRUE(acting.hears(report_kind::queue_added, 2)) << "said to run";
   EXPECT_TRUE(second.runs(patience));
   ASSERT_TRUE(
-      within(patience, [&] { return acting.submit(2, command_kind::suspend).has_value(); }));
+      eventually(patience, [&] { return acting.submit(2, command_kind::suspend).has_value(); }));
   ASSERT_TRUE(acting.hears(report_kind::completed, 2));
   EXPECT_EQ(acting.last.result.outcomes[0], outcome::done);
   EXPECT_TRUE(second.stands_still());
@@ -305,7 +304,7 @@ TEST(BatchLanes, AHardwareThatDoesNotMapIsTheOwnersToKnow) {
     }
   }};
   ASSERT_TRUE(acting->detach(process_id{1}));
-  const bool told = within(patience, [&] { return acting->stranded(); });
+  const bool told = eventually(patience, [&] { return acting->stranded(); });
   enough = true;
   failing.join();
   EXPECT_TRUE(told) << "nothing but the end of this process maps it, and nobody says so";
@@ -336,7 +335,7 @@ TEST_F(LanesReservation, LimitsTargetsThatAreThereAndThoseThatComeAndNobodyElse)
   ASSERT_FALSE(answer(0));
   EXPECT_TRUE(first_.stands_still());
   acting_.attach(2, second_);
-  EXPECT_TRUE(within(patience, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     report ignored;
     while (acting_->next(ignored)) {
     }
@@ -353,7 +352,7 @@ TEST_F(LanesReservation, LimitsQueuesThatComeLater) {
   ASSERT_TRUE(first_.stands_still());
   ASSERT_TRUE(first_.obeys('q'));
   ASSERT_TRUE(acting_.hears(report_kind::queue_added, 1));
-  EXPECT_TRUE(within(patience, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     report ignored;
     while (acting_->next(ignored)) {
     }
@@ -489,7 +488,7 @@ class alone_lane {
     EXPECT_TRUE(lane_.start());
     std::vector<std::uint64_t> numbers;
     report answer;
-    EXPECT_TRUE(within(patience, [&] {
+    EXPECT_TRUE(eventually(patience, [&] {
       while (lane_.pop(answer)) {
         EXPECT_EQ(answer.result.outcomes[0], outcome::done) << "of " << answer.result.id;
         numbers.push_back(answer.result.id);

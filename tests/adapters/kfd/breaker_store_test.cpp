@@ -22,7 +22,7 @@ namespace sluice::kfd::breaker_store_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::within;
+using test::eventually;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -192,13 +192,13 @@ class BreakerKeeper : public BreakerStore, public source_host {
                               .until = until});
   }
   bool stored(gpu_id gpu, bool is) {
-    return within(20s, [&] {
+    return eventually(20s, [&] {
       const auto all = store_.read(message_);
       return all && all->contains(gpu) == is;
     });
   }
   bool hears(observation_kind kind, gpu_id gpu) {
-    return within(20s, [&] {
+    return eventually(20s, [&] {
       inbox_.drain();
       return std::erase_if(seen_, [&](const observation& each) {
                if (each.kind != kind || each.gpu != gpu) return false;
@@ -293,7 +293,7 @@ TEST_F(BreakerKeeper, GoesOnWithoutAStoreThatIsDamaged) {
   EXPECT_THAT(said(), HasSubstr(store_.path() +
                                 ":1: invalid line \"not ours\": expected \"sluice breakers 1\""));
   tell(gpu_a, true);
-  EXPECT_TRUE(within(20s, [&] {
+  EXPECT_TRUE(eventually(20s, [&] {
     return said().find("'sluice breaker' does not list this scheduler's breakers") !=
            std::string::npos;
   }));

@@ -29,8 +29,8 @@ namespace sluice::kfd::debugfs_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
 using test::family;
-using test::within;
 
 constexpr const char* debugfs = "/sys/kernel/debug";
 
@@ -71,7 +71,7 @@ class Debugfs : public ::testing::Test {
   bool add() const { return ::ioctl(control_.get(), LOOP_CTL_ADD, number_) >= 0; }
   bool remove() const {
     // udev may look at it for a moment.
-    return within(10s, [&] {
+    return eventually(10s, [&] {
       return ::ioctl(control_.get(), LOOP_CTL_REMOVE, number_) >= 0 || errno != EBUSY;
     });
   }
@@ -86,7 +86,7 @@ TEST_F(Debugfs, RaisesEventsForDirectoriesThatComeAndGo) {
   ASSERT_TRUE(watch->watching(blocks()));
   std::vector<std::string> events;
   const auto hears = [&](const std::string& text) {
-    return within(10s, [&] {
+    return eventually(10s, [&] {
       watch->read([&](const tree_event& each) {
         if (each.what == tree_event::change::missed) return;
         events.push_back((each.what == tree_event::change::appeared ? "+" : "-") +
@@ -121,10 +121,10 @@ TEST_F(Debugfs, RaisesEventsForAWatchedDirectoryItself) {
   };
   for (int round = 0; round < 2; ++round) {
     ASSERT_TRUE(add()) << std::strerror(errno);
-    EXPECT_TRUE(within(10s, [&] { return read() && appeared; }));
+    EXPECT_TRUE(eventually(10s, [&] { return read() && appeared; }));
     EXPECT_TRUE(watch->watching(directory()));
     ASSERT_TRUE(remove()) << std::strerror(errno);
-    EXPECT_TRUE(within(10s, [&] { return read() && vanished; }));
+    EXPECT_TRUE(eventually(10s, [&] { return read() && vanished; }));
     EXPECT_FALSE(watch->watching(directory()));
     appeared = vanished = false;
   }

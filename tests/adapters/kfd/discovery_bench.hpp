@@ -54,7 +54,7 @@ class discovery_bench : public source_host {
 
   /// Whether an observation of the kind arrives; the ones before it are forgotten.
   bool sees(observation_kind kind, duration limit = std::chrono::seconds{10}) {
-    return within(limit, [&] {
+    return eventually(limit, [&] {
       inbox_.drain();
       while (!seen_.empty()) {
         last_ = seen_.front();

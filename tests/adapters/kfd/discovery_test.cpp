@@ -26,10 +26,9 @@ namespace sluice::kfd::discovery_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
 using test::family;
-using test::within;
-
-constexpr auto patience = 20s;  // For what takes milliseconds on an idle machine.
+using test::patience;
 
 int wait_here(int said) {
   (void)!::write(said, "r", 1);
@@ -130,11 +129,11 @@ TEST_F(Discovery, SaysOnceThatTheDriverIsGoneAndThatItIsBack) {
   EXPECT_FALSE(source_->driver_gone());
   for (const std::string& path : {where_.sysfs, where_.device}) {
     std::filesystem::rename(path, path + ".away");
-    EXPECT_TRUE(within(5s, [&] { return source_->driver_gone(); })) << path;
+    EXPECT_TRUE(eventually(5s, [&] { return source_->driver_gone(); })) << path;
     look();
     look();
     std::filesystem::rename(path + ".away", path);
-    EXPECT_TRUE(within(5s, [&] { return !source_->driver_gone(); })) << path;
+    EXPECT_TRUE(eventually(5s, [&] { return !source_->driver_gone(); })) << path;
   }
   source_.stop();
   std::erase_if(said, [](const auto& each) { return each.find("the driver is") != 0; });
@@ -269,7 +268,7 @@ TEST_F(Discovery, FollowsOtherRulesAndKeepsWhatItKnows) {
   const family tagged{program("AMD_QUEUE_TAG", "OFFLINE_AI")};
   const family said{program("JOB", "batch")};
   for (const auto* const each : {&tagged, &said})
-    ASSERT_TRUE(within(5s, [&] { return command_of(each->pid()) == "sleep"; }));
+    ASSERT_TRUE(eventually(5s, [&] { return command_of(each->pid()) == "sleep"; }));
   add_process(tagged.pid());
   classification_rules rules;
   rules.role_store = "";
@@ -283,7 +282,7 @@ TEST_F(Discovery, FollowsOtherRulesAndKeepsWhatItKnows) {
   ASSERT_TRUE(sees(observation_kind::process_seen));
 
   const auto becomes = [&](pid_t pid, role what) {
-    return within(5s, [&] {
+    return eventually(5s, [&] {
       return sees(observation_kind::process_seen) && source_.last().pid == pid &&
              source_.last().what == what;
     });
@@ -325,7 +324,7 @@ TEST_F(Discovery, TakesNoRoleForAProcessThatIsGone) {
   EXPECT_EQ(source_->set_role({who.pid, who.start_time - 1}, role::offline).error(),
             errc::unknown_target);
   target.reset();
-  ASSERT_TRUE(within(5s, [&] { return !identity_of(who.pid); }));
+  ASSERT_TRUE(eventually(5s, [&] { return !identity_of(who.pid); }));
   EXPECT_EQ(source_->set_role(who, role::offline).error(), errc::unknown_target);
   EXPECT_EQ(source_->withdraw_role(who).error(), errc::unknown_target);
   EXPECT_EQ(identity_of(who.pid).error(), errc::unknown_target);
@@ -347,7 +346,7 @@ TEST_F(Discovery, TakesRolesFromManyThreadsAtOnce) {
   }
   for (std::thread& each : callers) each.join();
   ASSERT_TRUE(source_->set_role(who, role::offline));
-  EXPECT_TRUE(within(patience, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     return sees(observation_kind::process_seen, 0ms) && source_.last().what == role::offline;
   }));
 }
@@ -481,7 +480,7 @@ TEST_F(Discovery, KeepsWhatTheStoreSaidBeforeItWasRefused) {
   ASSERT_TRUE(sees(observation_kind::resync_end));
   std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
                                std::filesystem::perm_options::add);
-  ASSERT_TRUE(within(10s, [&] { return refusals == 1; }));
+  ASSERT_TRUE(eventually(10s, [&] { return refusals == 1; }));
   source_->resync();
   ASSERT_TRUE(sees(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::online);

@@ -3,6 +3,8 @@
 /// A process with a parent of its own. What tracing does to a process shows in what its real parent
 /// hears, and a parent in the tracer's process would compete with the tracer for it.
 
+#include "eventually.hpp"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -20,16 +22,6 @@
 #include "sluice/time.hpp"
 
 namespace sluice::test {
-
-/// Waits for `condition`, looking every millisecond. \return false when it did not come true.
-inline bool within(duration limit, const std::function<bool()>& condition) {
-  const time_point end = clock::now() + limit;
-  while (!condition()) {
-    if (clock::now() >= end) return false;
-    ::usleep(1000);
-  }
-  return true;
-}
 
 /// Runs `body` in a grandchild; its real parent, the child, reports every status that waitpid gives
 /// it (stops and continuations too). Both end with the object.
@@ -99,7 +91,7 @@ class family {
   pid_t pid() const { return child_; }
 
   /// The next status that the real parent got, in waitpid's form.
-  std::optional<int> status(duration limit = std::chrono::seconds{5}) const {
+  std::optional<int> status(duration limit = patience) const {
     int status = 0;
     if (!readable(statuses_, limit) || ::read(statuses_, &status, sizeof(status)) != sizeof(status))
       return {};
@@ -107,7 +99,7 @@ class family {
   }
   void tell(char order) const { (void)!::write(orders_, &order, 1); }
   /// The next byte that the body wrote.
-  std::optional<char> heard(duration limit = std::chrono::seconds{5}) const {
+  std::optional<char> heard(duration limit = patience) const {
     char byte = 0;
     if (!readable(words_, limit) || ::read(words_, &byte, 1) != 1) return {};
     return byte;

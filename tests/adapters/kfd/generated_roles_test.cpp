@@ -38,7 +38,7 @@ namespace sluice::kfd::generated_roles_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::within;
+using test::eventually;
 
 struct form {
   int processes;
@@ -389,7 +389,7 @@ class GeneratedRoles : public ::testing::Test {
       if (each.is_directory()) inner.push_back(each.path().string());
     for (const std::string& each : inner) remove_cgroups(each);
     // A killed process leaves its cgroup a moment after it was reaped.
-    (void)within(5s, [&] { return ::rmdir(path.c_str()) == 0 || errno != EBUSY; });
+    (void)eventually(5s, [&] { return ::rmdir(path.c_str()) == 0 || errno != EBUSY; });
   }
   static bool move(pid_t pid, const std::string& cgroup) {
     std::ofstream file{cgroup + "/cgroup.procs"};
@@ -692,7 +692,7 @@ void GeneratedRoles::generate_and_compare(std::uint64_t seed) {
     start(one);
   }
   for (generated_process& each : all_) {
-    ASSERT_TRUE(within(30s, [&] { return command_of(each.pid) == "sleep"; })) << words(each);
+    ASSERT_TRUE(eventually(30s, [&] { return command_of(each.pid) == "sleep"; })) << words(each);
     each.who = identity_of(each.pid).value();
   }
   for (const generated_process& each : all_) show(each);

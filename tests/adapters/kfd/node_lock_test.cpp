@@ -16,8 +16,8 @@ namespace sluice::kfd::node_lock_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
 using test::family;
-using test::within;
 
 class NodeLock : public ::testing::Test {
  protected:
@@ -106,7 +106,7 @@ TEST_F(NodeLock, SaysThatTheProgramHasEndedForWhichItIsHeld) {
   const auto ended = [this] { return node_lock::look(path()).value().value().ended; };
   EXPECT_FALSE(ended());
   ::kill(program.pid(), SIGKILL);
-  EXPECT_TRUE(within(5s, ended)) << "though nobody has waited for it yet";
+  EXPECT_TRUE(eventually(5s, ended)) << "though nobody has waited for it yet";
 }
 
 TEST_F(NodeLock, CannotBeLookedAtThroughWhatIsNoDirectory) {
@@ -130,7 +130,7 @@ TEST_F(NodeLock, IsFreeOnceItsOwnerIsKilled) {
   family owner{[this](int said) { return hold(said, acquire()); }};
   ASSERT_EQ(owner.heard(), 'y');
   ::kill(owner.pid(), SIGKILL);
-  EXPECT_TRUE(within(5s, [&] { return acquire().has_value(); })) << message_;
+  EXPECT_TRUE(eventually(5s, [&] { return acquire().has_value(); })) << message_;
 }
 
 TEST_F(NodeLock, IsFreeOnceReleased) {

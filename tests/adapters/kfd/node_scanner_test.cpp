@@ -26,8 +26,8 @@ namespace sluice::kfd::node_scanner_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
 using test::family;
-using test::within;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -114,7 +114,7 @@ std::function<int(int)> tagged(const std::string& tag) {
 /// some moments later.
 void wait_for_exec(const family& target) {
   const std::string environment = "/proc/" + std::to_string(target.pid()) + "/environ";
-  ASSERT_TRUE(within(5s, [&] {
+  ASSERT_TRUE(eventually(5s, [&] {
     return command_of(target.pid()) == "sleep" && std::ifstream{environment}.get() != EOF;
   }));
 }
@@ -230,7 +230,7 @@ int execs_when_told(int said, int told) {
 
 /// The name of the new program shows a moment before its environment does.
 void wait_for_environment(const family& target) {
-  ASSERT_TRUE(within(5s, [&] {
+  ASSERT_TRUE(eventually(5s, [&] {
     std::ifstream file{"/proc/" + std::to_string(target.pid()) + "/environ"};
     const std::string text{std::istreambuf_iterator<char>{file}, {}};
     return text.find("AMD_QUEUE_TAG=OFFLINE_AI") != text.npos;
@@ -466,7 +466,7 @@ TEST_F(NodeScanner, KeepsTheRoleOfAProcessThatIsExiting) {
   }};
   const pid_t pid = target.pid();
   pid_t second = 0;
-  ASSERT_TRUE(within(20s, [&] {
+  ASSERT_TRUE(eventually(20s, [&] {
     // Sanitizers have threads of their own before the exec.
     if (command_of(pid) != "python3") return false;
     (void)for_each_numbered_entry<pid_t>("/proc/" + std::to_string(pid) + "/task",
@@ -480,12 +480,12 @@ TEST_F(NodeScanner, KeepsTheRoleOfAProcessThatIsExiting) {
   // A thread that its tracer does not wait for keeps the process from being gone.
   ASSERT_EQ(::ptrace(PTRACE_SEIZE, second, nullptr, nullptr), 0);
   ::kill(pid, SIGKILL);
-  ASSERT_TRUE(within(5s, [&] { return is_exiting(pid); }));
+  ASSERT_TRUE(eventually(5s, [&] { return is_exiting(pid); }));
   const std::string memory = "/proc/" + std::to_string(pid) + "/statm";
-  ASSERT_TRUE(within(5s, [&] { return std::ifstream{memory}.get() == '0'; }));
+  ASSERT_TRUE(eventually(5s, [&] { return std::ifstream{memory}.get() == '0'; }));
   EXPECT_THAT(look(scanner), IsEmpty());
   ASSERT_EQ(::waitpid(second, nullptr, __WALL), second);
-  ASSERT_TRUE(within(5s, [&] { return look(scanner).size() == 2; }));
+  ASSERT_TRUE(eventually(5s, [&] { return look(scanner).size() == 2; }));
 }
 
 // Early in an exec there is no environment yet.
@@ -497,11 +497,12 @@ TEST_F(NodeScanner, KeepsTheRoleOfAProcessThatExecsAgainAndAgain) {
     return 1;
   }};
   const pid_t pid = target.pid();
-  ASSERT_TRUE(within(5s, [&] { return command_of(pid) == "sh" && environment_end_of(pid) != 0; }));
+  ASSERT_TRUE(
+      eventually(5s, [&] { return command_of(pid) == "sh" && environment_end_of(pid) != 0; }));
   add_process(pid);
   add_queue(pid, 0);
   node_scanner scanner{where_, {}, -1};
-  ASSERT_TRUE(within(5s, [&] {
+  ASSERT_TRUE(eventually(5s, [&] {
     look(scanner);
     return std::ranges::count(all(scanner), "process online") == 1;
   }));

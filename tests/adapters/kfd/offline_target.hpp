@@ -62,9 +62,9 @@ class offline_target {
   std::uint64_t wrong() const { return counters_->wrong.load(); }
 
   /// Some of its kernels finish within the limit.
-  bool runs(duration limit = std::chrono::seconds{5}) const {
+  bool runs(duration limit = patience) const {
     const std::uint64_t before = kernels();
-    return within(limit, [&] { return kernels() >= before + 2; });
+    return eventually(limit, [&] { return kernels() >= before + 2; });
   }
   /// Returns true if no kernel of the process finishes for so long. The process counts its kernels
   /// once per round, so after two rounds the count includes all that finished before the call.
@@ -93,7 +93,8 @@ class offline_target {
   /// A process that is stopped or has ended makes no rounds, and counts nothing.
   void await_two_rounds() const {
     const std::uint64_t before = counters_->rounds.load();
-    (void)within(std::chrono::seconds{2}, [&] { return counters_->rounds.load() >= before + 2; });
+    (void)eventually(std::chrono::seconds{2},
+                     [&] { return counters_->rounds.load() >= before + 2; });
   }
 
   struct counters {

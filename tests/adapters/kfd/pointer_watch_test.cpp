@@ -21,9 +21,9 @@ namespace sluice::kfd::pointer_watch_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
 using test::fake_queue;
 using test::family;
-using test::within;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -185,7 +185,7 @@ TEST_F(PointerView, KnowsNothingOnceTheProcessIsOver) {
   queue_.submit();
   EXPECT_EQ(look(), online_work::waiting);
   target.reset();
-  EXPECT_TRUE(within(10s, [&] { return look() == online_work::unknown; }));
+  EXPECT_TRUE(eventually(10s, [&] { return look() == online_work::unknown; }));
   EXPECT_FALSE(pointer_view::make({identity_of(target_.pid()).value(), 0, {}}, sysfs_).has_error());
 }
 
@@ -196,7 +196,7 @@ class PointerWatch : public PointerView {
     watch_.set({online_process{identity_of(target_.pid()).value(), 0, {queue_.on(gpu_a)}}});
   }
   bool hears(online_work work) {
-    return within(10s, [&] {
+    return eventually(10s, [&] {
       inbox_.drain();
       return !heard_.empty() && heard_.back().work == work;
     });
@@ -256,7 +256,7 @@ TEST_F(PointerWatch, TellsNoMoreThanOnceInAMillisecond) {
     queue_.finish();
     ++submitted;
   }
-  ASSERT_TRUE(within(10s, [&] {
+  ASSERT_TRUE(eventually(10s, [&] {
     inbox_.drain();
     std::uint32_t packets = 0;
     for (const observation& each : heard_) packets += each.count;
@@ -274,7 +274,7 @@ TEST_F(PointerWatch, LooksOnlyWhileItIsAskedToAndThenBeginsAnew) {
   watch_.pace(200us);
   ASSERT_TRUE(hears(online_work::finished));
   watch_.pace(0us);
-  EXPECT_TRUE(within(10s, [this] { return goes_unheard(queue_); }));
+  EXPECT_TRUE(eventually(10s, [this] { return goes_unheard(queue_); }));
   watch_.pace(200us);
   ASSERT_TRUE(hears(online_work::finished));
   EXPECT_EQ(heard_.front().count, 0U) << "it came while nobody looked";
@@ -296,7 +296,7 @@ TEST_F(PointerWatch, FollowsChangesOfTheQueuesAndSaysOnceWhatItCannotRead) {
   const auto who = identity_of(target_.pid()).value();
   for (std::uint64_t change = 1; change < 4; ++change)
     watch_.set({{who, change, {queue_.on(gpu_a), {.gpu = gpu_b}}}});
-  EXPECT_TRUE(within(10s, [&] {
+  EXPECT_TRUE(eventually(10s, [&] {
     inbox_.drain();
     return !heard_.empty() && heard_.back().gpu == gpu_b;
   }));
@@ -306,7 +306,7 @@ TEST_F(PointerWatch, FollowsChangesOfTheQueuesAndSaysOnceWhatItCannotRead) {
   watch_.set({{who, 4, {second_.on(gpu_b)}}});
   EXPECT_TRUE(hears(online_work::waiting));
   watch_.set({});
-  EXPECT_TRUE(within(10s, [this] { return goes_unheard(second_); }));
+  EXPECT_TRUE(eventually(10s, [this] { return goes_unheard(second_); }));
 }
 
 }  // namespace

@@ -25,13 +25,13 @@ namespace sluice::kfd::queue_holder_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
 using test::offline_target;
-using test::within;
+using test::patience;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr auto patience = 20s;
 constexpr driver_queue_id queue_0{0};
 constexpr driver_queue_id queue_1{1};
 
@@ -88,7 +88,7 @@ class HolderBench : public ::testing::Test {
     return view_.process(target_[whose]->pid()).suspended_queues != 0;
   }
   bool untraced(std::size_t whose) const {
-    return within(patience, [&] {
+    return eventually(patience, [&] {
       return test::read_file("/proc/" + std::to_string(target_[whose]->pid()) + "/status")
                  .find("TracerPid:\t0") != std::string::npos;
     });
@@ -105,7 +105,7 @@ class HolderBench : public ::testing::Test {
   }
   void reset_gpu_0() const {
     command("reset " + std::to_string(gpu_[0]));
-    ASSERT_TRUE(within(patience, [&] { return view_.gpu_count("resets") == 1; }));
+    ASSERT_TRUE(eventually(patience, [&] { return view_.gpu_count("resets") == 1; }));
   }
   /// Resets GPU 0 while its queues run. The process then destroys the newest, and the holder learns
   /// of it.
@@ -118,7 +118,7 @@ class HolderBench : public ::testing::Test {
   }
   /// A reset stops all processes for good. The driver answers them, and a new process runs.
   void gpu_runs_after_its_reset() {
-    EXPECT_TRUE(within(patience, [&] { return view_.gpu_count("resets") == 1; }));
+    EXPECT_TRUE(eventually(patience, [&] { return view_.gpu_count("resets") == 1; }));
     EXPECT_FALSE(suspended(0));
     EXPECT_TRUE(target_[0]->obeys('q')) << "something still keeps its driver calls waiting";
     const offline_target next{device_.roots(), {.gpu = gpu_[0]}};
@@ -180,7 +180,7 @@ TEST_P(HolderFaults, EndTheSessionWhereAResumeFails) {
                                    ": the preemption failed in hardware; the driver resets GPU " +
                                    std::to_string(gpu_[0])));
   EXPECT_TRUE(untraced(0));
-  EXPECT_TRUE(within(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
+  EXPECT_TRUE(eventually(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
   gpu_runs_after_its_reset();
   EXPECT_TRUE(suspended(1)) << "the other one is none of it";
   EXPECT_FALSE(holder_->stranded());
@@ -212,7 +212,7 @@ TEST_P(HolderFaults, TellOfAResetBetweenASuspendAndItsResume) {
   ASSERT_EQ(act(command_kind::suspend, order(0)), 0) << why_.what;
   ASSERT_EQ(act(command_kind::suspend, order(1)), 0) << why_.what;
   command("reset " + std::to_string(gpu_[0]));
-  EXPECT_TRUE(within(patience, [&] { return view_.gpu_count("resets") == 1; }));
+  EXPECT_TRUE(eventually(patience, [&] { return view_.gpu_count("resets") == 1; }));
   std::array<queue_order, 2> orders{order(0), order(1)};
   const auto no = holder_->change(command_kind::resume, orders, soon());
   EXPECT_EQ(orders[0].error, EIO);
@@ -309,7 +309,7 @@ TEST_P(HolderFaults, KeepNobodyBeyondTheDeadline) {
     EXPECT_THAT(no.what, HasSubstr("is not released yet"));
   }
   EXPECT_TRUE(untraced(0)) << "it is released once the driver answers";
-  EXPECT_TRUE(within(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
+  EXPECT_TRUE(eventually(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
   gpu_runs_after_its_reset();
   EXPECT_FALSE(suspended(1));
 }
@@ -359,10 +359,10 @@ TEST_F(HolderRefusals, OfAResumeEndTheSessionAndOfItsEndStrandItsHolder) {
   EXPECT_FALSE(holder_->stranded());
 
   refusals_.lift();
-  ASSERT_TRUE(within(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
+  ASSERT_TRUE(eventually(patience, [&] { return !holder_->holds(target_[0]->pid()); }));
   // Until the release is complete, the answer is to try again.
   int refused = 0;
-  ASSERT_TRUE(within(patience, [&] {
+  ASSERT_TRUE(eventually(patience, [&] {
     refused = act(command_kind::suspend, order(0));
     return refused != EBUSY;
   }));
@@ -375,7 +375,7 @@ TEST_F(HolderRefusals, OfAResumeEndTheSessionAndOfItsEndStrandItsHolder) {
   EXPECT_TRUE(holder_->stranded());
   refusals_.lift();
   EXPECT_TRUE(target_[0]->runs(patience));
-  EXPECT_TRUE(within(patience, [&] { return !holder_->stranded(); }));
+  EXPECT_TRUE(eventually(patience, [&] { return !holder_->stranded(); }));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 /// running.
 
 #include "offline_target.hpp"
+#include "proc.hpp"
 #include "refusing_driver.hpp"
 #include "simulated_device.hpp"
 
@@ -19,8 +20,8 @@ namespace sluice::kfd::refusal_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
 using test::offline_target;
-using test::within;
 
 constexpr process_id target_id{1};
 
@@ -51,7 +52,7 @@ class Refusal : public ::testing::Test {
   }
 
   bool hears(report_kind kind, duration limit = 5s) {
-    return within(limit, [&] {
+    return eventually(limit, [&] {
       while (lanes_->next(report_))
         if (report_.kind == kind) return true;
       return false;
@@ -96,6 +97,9 @@ INSTANTIATE_TEST_SUITE_P(Errors, RefusedResume,
 TEST_F(Refusal, OfAResumeIsTheTargetsEndOnlyWhenItHasExited) {
   refusals_.set({{uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES, ESRCH}});
   ::kill(target_->pid(), SIGKILL);
+  // Until the lane has served the stop before the exit, the target has its memory, and the driver
+  // does not report ESRCH.
+  ASSERT_TRUE(eventually(test::patience, [&] { return leader_is_exiting(target_->pid()); }));
   // Performed and answered, or too late for the lane: target_gone either way.
   EXPECT_EQ(act(command_kind::resume).value_or(outcome::target_gone), outcome::target_gone);
 }
@@ -117,7 +121,7 @@ TEST_F(Refusal, ToEndTheSessionStrandsTheLaneUntilTheDriverGivesIn) {
   refusals_.set(
       {{uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES, EPERM}, {uapi::KFD_IOC_DBG_TRAP_DISABLE, EPERM}});
   EXPECT_EQ(act(command_kind::resume), outcome::failed);
-  EXPECT_TRUE(within(5s, [&] { return lanes_->stranded(); }));
+  EXPECT_TRUE(eventually(5s, [&] { return lanes_->stranded(); }));
   EXPECT_TRUE(target_->stands_still());
   EXPECT_EQ(act(command_kind::suspend), outcome::failed);
   EXPECT_FALSE(hears(report_kind::detached, 50ms)) << "its queues do not run";
@@ -138,7 +142,7 @@ TEST_F(Refusal, ToEndTheSessionDoesNotOutliveTheTarget) {
   refusals_.set(
       {{uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES, EPERM}, {uapi::KFD_IOC_DBG_TRAP_DISABLE, EPERM}});
   EXPECT_EQ(act(command_kind::resume), outcome::failed);
-  ASSERT_TRUE(within(5s, [&] { return lanes_->stranded(); }));
+  ASSERT_TRUE(eventually(5s, [&] { return lanes_->stranded(); }));
   ::kill(target_->pid(), SIGKILL);
   EXPECT_TRUE(hears(report_kind::detached));
   EXPECT_FALSE(lanes_->stranded());

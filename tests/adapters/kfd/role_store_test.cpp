@@ -26,8 +26,8 @@ namespace sluice::kfd::role_store_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
 using test::family;
-using test::within;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -162,7 +162,7 @@ TEST_F(RoleStore, DropsTheDeadWhenWriting) {
   ASSERT_TRUE(store_.set(who, role::offline, message_)) << message_;
   EXPECT_THAT(text(), HasSubstr("pid " + std::to_string(who.pid) + " "));
   target.reset();
-  ASSERT_TRUE(within(10s, [&] { return !identity_of(who.pid); }));
+  ASSERT_TRUE(eventually(10s, [&] { return !identity_of(who.pid); }));
   EXPECT_THAT(read().by_process, IsEmpty());
   ASSERT_TRUE(store_.set("/a", role::offline, message_)) << message_;
   EXPECT_EQ(text().find("pid "), std::string::npos);
@@ -184,7 +184,7 @@ TEST_F(RoleStore, ReleasesForATimeThatEndsByItselfOrEarly) {
 
   ASSERT_TRUE(store_.release(self, 10min, message_)) << message_;
   ASSERT_TRUE(store_.release(self, 30ms, message_)) << "the last word counts";
-  EXPECT_TRUE(within(10s, [&] { return read().released.empty(); }));
+  EXPECT_TRUE(eventually(10s, [&] { return read().released.empty(); }));
   EXPECT_THAT(text(), HasSubstr("released ")) << "reading changes nothing";
   ASSERT_TRUE(store_.set("/b", role::offline, message_)) << message_;
   EXPECT_EQ(text().find("released "), std::string::npos);
@@ -303,7 +303,7 @@ TEST_F(RoleStore, LosesNoChangeOfManyProgramsAtOnce) {
       for (int round = 0; round < 5; ++round) {
         const std::string cgroup = "/" + std::to_string(caller) + "/" + std::to_string(round);
         // Busy disks may keep others waiting longer than the store waits.
-        EXPECT_TRUE(within(30s, [&] {
+        EXPECT_TRUE(eventually(30s, [&] {
           return mine.set(cgroup, role::offline, message).has_value();
         })) << message;
       }
@@ -357,7 +357,7 @@ class RoleWatch : public RoleStore {
  protected:
   /// Whether its descriptor speaks up; an event may be one of the lock's.
   static bool tells(file_watch& watch) {
-    return within(10s, [&] {
+    return eventually(10s, [&] {
       pollfd readable{watch.fd(), POLLIN, 0};
       return ::poll(&readable, 1, 0) == 1 && watch.changed();
     });

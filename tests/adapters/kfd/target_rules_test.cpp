@@ -119,7 +119,7 @@ TEST_F(TargetRules, MakeNobodyOfflineWhoMayClaimToBeOnlineUnseen) {
     return ::execve("/bin/sleep", const_cast<char**>(arguments), const_cast<char**>(environment));
   }};
   const std::string environment = "/proc/" + std::to_string(tagged.pid()) + "/environ";
-  ASSERT_TRUE(test::within(std::chrono::seconds{10}, [&] {
+  ASSERT_TRUE(test::eventually(std::chrono::seconds{10}, [&] {
     std::string text;
     return std::getline(std::ifstream{environment}, text, '\0') && text.ends_with("ONLINE_AI");
   }));

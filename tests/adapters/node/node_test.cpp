@@ -36,8 +36,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto patience = 20s;
-
 std::chrono::milliseconds since(time_point then) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(clock::now() - then);
 }

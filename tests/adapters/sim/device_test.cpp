@@ -24,7 +24,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t gpu = 51110;
-constexpr auto patience = 20s;  // For what takes milliseconds on an idle machine.
 
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> out;

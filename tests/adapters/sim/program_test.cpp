@@ -28,7 +28,6 @@ using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
 constexpr std::uint32_t gpu = 51110;
-constexpr auto patience = 20s;  // For what takes milliseconds on an idle machine.
 
 /// A directory of the test's own.
 class scratch {
