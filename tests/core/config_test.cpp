@@ -48,8 +48,8 @@ TEST(SchedulerConfig, RefusesToLetOfflineWorkStandStillTooLongWithTheArithmetic)
   config.max_suspend = 200s;
   EXPECT_EQ(
       config.problem(),
-      "max_suspend is 200s; it must be at most 141s: together with the longest driver call (9s), a "
-      "suspend must not take longer than 150s, because frameworks drop a worker after 5min");
+      "max_suspend is 200s; it must be at most 141s: max_suspend plus the longest driver call (9s) "
+      "must not exceed 150s, because frameworks drop a worker after 5min");
   config.max_suspend = duration::max();
   EXPECT_NE(config.problem(), "");
   config.max_suspend = 1us;

@@ -284,7 +284,7 @@ class agent {
         // Nothing but this process's death resumes what the driver refuses to. The host is told,
         // takes it for lost, which is the truth, and starts another.
         if (lanes_->stranded())
-          return "the driver refused to resume a process; it resumes the process when the agent "
+          return "the driver refused to resume a process; the process resumes when the agent "
                  "ends";
         // A little early rather than by a wake-up of its own.
         if (now + heartbeat_interval_ / 2 >= next_check_) next_check_ = lanes_->check(now);

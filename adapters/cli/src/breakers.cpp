@@ -126,7 +126,8 @@ void open_breakers_of(const std::vector<kfd::gpu_failure>& failed) {
   std::string message;
   if (!store.change(made, {}, message)) {
     complain(message +
-             "; schedulers cannot know of this failure: suspend no queue on the GPU and its hive");
+             "; schedulers do not know of this failure: do not suspend queues on this GPU and its "
+             "hive until the GPU works again");
     return;
   }
   for (const auto& [gpu, each] : made)

@@ -634,7 +634,7 @@ subcommand add_lab(CLI::App& program) {
   command
       ->add_option(
           "--wake-up", chosen->wake_up,
-          "Time from the end of a kernel until its idle host has submitted the next one [170us]")
+          "Time from the end of a kernel until the host has submitted the next one [170us]")
       ->type_name("TIME");
   command
       ->add_option(

@@ -210,7 +210,7 @@ subcommand add_policy(CLI::App& program) {
   };
   const auto chosen = std::make_shared<options>();
   auto* const command =
-      program.add_subcommand("policy", "List policies and their parameters, or switch to one");
+      program.add_subcommand("policy", "List policies and their parameters, or change the policy");
   command->footer(
       "Without POLICY: lists the policies of this build and the policy of the daemon.\n"
       "With POLICY: lists the policy's parameters, defaults and ranges in the format\n"
@@ -220,7 +220,7 @@ subcommand add_policy(CLI::App& program) {
       "--use switches the daemon to POLICY until the daemon reloads its configuration.\n"
       "Only root and the daemon's user may do this.\n"
       "Exit code 0: done; 1: unknown policy, unusable plugin, failed check, or refused\n"
-      "by the daemon; 2: usage.");
+      "by the daemon; 2: invalid command line.");
   auto* const named =
       command->add_option("POLICY", chosen->what, "Policy, or plugin (.so, .py) [:KEY=VALUE,...]")
           ->type_name("");

@@ -88,14 +88,14 @@ int release(const release_options& chosen) {
 subcommand add_release(CLI::App& program) {
   const auto chosen = std::make_shared<release_options>();
   auto* const command =
-      program.add_subcommand("release", "Detach schedulers from a process for some time");
+      program.add_subcommand("release", "Detach schedulers from a process for a limited time");
   command->footer(
       "Schedulers with this role store resume the process and detach from it, so that\n"
-      "strace, gdb and py-spy can attach. Until the release ends, schedulers do not\n"
-      "manage the process and the other ranks of its gang. The command returns when no\n"
+      "strace, gdb and py-spy can attach. Until the release ends, schedulers manage\n"
+      "neither the process nor the other ranks of its gang. The command returns when no\n"
       "program traces the process. A release stays in effect when a scheduler restarts,\n"
       "and ends with the process. The command needs write access to the role store.\n"
-      "Exit code 0: done; 1: failed, or still traced; 2: usage.");
+      "Exit code 0: done; 1: failed, or still traced; 2: invalid command line.");
   command->add_option("PID", chosen->pid, "Process to release")
       ->required()
       ->check(a_process_id())

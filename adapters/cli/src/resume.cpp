@@ -99,7 +99,7 @@ subcommand add_resume(CLI::App& program) {
       "all queues. That 'sluice suspend' exits when it has resumed its last queue.\n"
       "Only root and the user of that 'sluice suspend' may do this.\n"
       "Exit code 0: the queues run; 1: no 'sluice suspend' holds the process, or the\n"
-      "resume failed; 2: usage.");
+      "resume failed; 2: invalid command line.");
   command->add_option("PID", chosen->pid, "Suspended process")
       ->required()
       ->check(a_process_id())

@@ -203,7 +203,7 @@ subcommand add_role(CLI::App& program) {
   auto* const set_command =
       command->add_subcommand("set", "Set a role; schedulers apply it within a second");
   add_entry(*set_command, chosen);
-  set_command->add_option("role", chosen->what, "online, offline, or unmatched (only observed)")
+  set_command->add_option("role", chosen->what, "online, offline, or unmatched (never suspended)")
       ->required()
       ->check(CLI::IsMember({"online", "offline", "unmatched"}))
       ->type_name("ROLE");

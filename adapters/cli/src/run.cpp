@@ -308,7 +308,7 @@ subcommand add_run(CLI::App& program) {
       "SIGTERM and SIGINT resume everything and end the daemon. If another program owns\n"
       "the node, the daemon waits, and takes over when that program ends. The daemon\n"
       "starts sluice-agent, which needs privileges. The daemon itself needs none.\n"
-      "Exit code 0: ended by a signal; 1: cannot start; 2: usage.");
+      "Exit code 0: ended by a signal; 1: cannot start; 2: invalid command line.");
   command->add_option("-c,--config", chosen->config, "Configuration file (TOML)")
       ->type_name("FILE");
   command->add_option("--mode", chosen->mode, "Mode; overrides the mode in the configuration")

@@ -78,15 +78,15 @@ subcommand add_status(CLI::App& program) {
       "'sluice hqds' counts the slots of every XCC. ONLINE, OFFLINE, OFF: numbers of\n"
       "online, offline and suspended queues. STATE of a GPU: 'online' while online work\n"
       "is in flight, 'BREAKER' while its breaker is open, or 'free'. BACKLOG: online\n"
-      "work that clients began and did not end; '+': queues have more. BUSY%: share of\n"
+      "work that clients began and did not end; '+': also in queues. BUSY%: share of\n"
       "the last minute with online work. STATE of a group: 'held' while it is\n"
-      "suspended; FOR: since when.\n"
+      "suspended; FOR: duration of this state.\n"
       "OFF%: share of the last minute in which offline work was suspended.\n"
       "GPU TIME: for an offline group, -TIME: the group was suspended for this time.\n"
       "For an online group, +TIME: since the group became online, offline work on its\n"
       "GPUs was suspended for this time while online work was in flight.\n"
       "ROLE released, gang: offline, but not suspended; see 'sluice why'.\n"
-      "Exit code 0: done; 1: no answer, or permission denied; 2: usage.");
+      "Exit code 0: done; 1: no answer, or permission denied; 2: invalid command line.");
   add_common(*command, *chosen);
   return {command, [chosen] { return do_status(*chosen); }};
 }
@@ -99,7 +99,8 @@ subcommand add_why(CLI::App& program) {
       "Shows the current state and the latest decisions, the newest last. Each\n"
       "decision shows its reason, the events of the same turn, the commands to the\n"
       "driver, and their results. The daemon keeps them 10 min after a process ends.\n"
-      "Exit code 0: done; 1: no answer, or unknown process or group; 2: usage.");
+      "Exit code 0: done; 1: no answer, or unknown process or group; 2: invalid\n"
+      "command line.");
   command->add_option("PID|GROUP", chosen->what, "Process id, or group as shown by status (g7)")
       ->required()
       ->type_name("")

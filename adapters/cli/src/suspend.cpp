@@ -454,7 +454,8 @@ subcommand add_suspend(CLI::App& program) {
       "process creates later. It needs the right to trace the process (same user, or\n"
       "CAP_SYS_PTRACE). While it runs, gdb and strace cannot attach to the process, and\n"
       "the process keeps its GPU memory. Exit code 0: all queues were suspended and run\n"
-      "again; 1: some queues were not suspended, or do not run again; 2: usage.");
+      "again; 1: some queues were not suspended, or do not run again; 2:\n"
+      "invalid command line.");
   command->add_option("PID", chosen->pid, "Process to suspend")
       ->required()
       ->check(a_process_id())

@@ -275,7 +275,7 @@ subcommand add_top(CLI::App& program) {
   command->footer(
       "Without a terminal, or with --once, the command prints one page and exits.\n"
       "Only root and the daemon's user may pause the node or switch the policy.\n"
-      "Exit code 0: done; 1: no answer, or permission denied; 2: usage.");
+      "Exit code 0: done; 1: no answer, or permission denied; 2: invalid command line.");
   command->add_option("--interval", chosen->interval, "Time between updates, 100ms to 1h")
       ->capture_default_str()
       ->type_name("TIME")

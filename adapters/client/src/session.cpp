@@ -27,7 +27,7 @@ constexpr duration bell_pause = 10ms;
 constexpr duration longest_wait = 60s;
 constexpr duration longest_target = 24h;
 constexpr std::string_view no_message =
-    "invalid message: after its registration a client sends only waits";
+    "invalid message: after its registration, a client may send only waits";
 
 /// One line, whatever it is.
 std::string name_in(const sluice_wire_hello& hello) {

@@ -148,7 +148,7 @@ class Node:
         role, complaint = self.rules.role_of(pod)
         qos = text_of(pod, "status", "qosClass")
         if role and dig(pod, "metadata", "annotations", MIRROR) is not None:
-            role, complaint = None, "static pods get no role"
+            role, complaint = None, "no role is set for static pods"
         if role and qos not in SLICE_OF_QOS:
             role, complaint = None, f"unknown QoS class {qos or '(not set yet)'}"
         if role == "offline" and qos == "Guaranteed":

@@ -12,7 +12,7 @@ store=${2-}
 
 say() { logger -t sluice -p daemon.warning -- "prolog, job ${SLURM_JOB_ID-?}: $1" 2>/dev/null || echo "sluice: $1" >&2; }
 leave() {
-  say "$1; the job gets no role"
+  say "$1; no role is set for the job"
   exit 0
 }
 is_number() { case $1 in '' | *[!0-9]*) return 1 ;; esac; }

@@ -354,8 +354,7 @@ int sluice_kfd_cleanup(sluice_kfd* handle) {
                   "descriptor, have exited");
     if (owned->holder->stranded())
       return fail(
-          EIO,
-          "the driver refuses to resume suspended queues; it resumes them when this process ends");
+          EIO, "the driver refuses to resume suspended queues; they resume when this process ends");
     return failed ? fail(failed) : 0;
   });
 }

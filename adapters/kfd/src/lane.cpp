@@ -433,7 +433,7 @@ void lane::close_session() {
         if (!stranded_.exchange(true, std::memory_order_acq_rel)) {
           say_(
               "cannot resume process " + std::to_string(pid_) +
-              ": the driver refused the resume and the end of the debug session; its queues resume "
+              ": the driver refused the resume and the end of the debug session; the queues resume "
               "when this program exits");
           owner_.ring();
         }

@@ -268,7 +268,7 @@ class queue_holder::impl {
     if (lanes_->stranded())
       return {EIO,
               "cannot resume " + name_of(pid) +
-                  ": the driver refused the resume and the end of the debug session; its queues "
+                  ": the driver refused the resume and the end of the debug session; the queues "
                   "resume when this program exits"};
     return {ETIMEDOUT, name_of(pid) +
                            " is not released yet: a driver call timed out; the release "

@@ -409,8 +409,9 @@ std::vector<std::string> notes(const study_spec& spec, bool sweep) {
         "of each point, run the same command with --json.");
   } else {
     made.emplace_back(
-        "The bound is the highest share of offline work at a given online p99 if a scheduler "
-        "suspends and knows all arrivals and kernels in advance. The bound may be out of reach. It "
+        "The bound is the highest share of offline work that a scheduler could reach at a given "
+        "online p99, if it knew all arrivals and kernels in advance. The bound may be out of "
+        "reach. It "
         "does not apply to static splits. The curve shows the bound for the first seed and the "
         "longest measured time of all rows. The bound of a single row (bound%) is for the measured "
         "time of that row.");

@@ -286,7 +286,7 @@ class page {
              {"backend_restarts", "Number of agent restarts.", from.backend_restarts},
              {"mechanism_fallbacks", "Number of fallbacks from the preferred suspend mechanism.",
               from.mechanism_fallbacks},
-             {"failed_reservations", "Reservations that the driver refused or stopped honoring.",
+             {"failed_reservations", "Reservations that the driver refused or stopped enforcing.",
               from.failed_reservations},
              {"policy_ejections",
               "Policies removed because they threw an exception or exceeded policy_time_limit.",

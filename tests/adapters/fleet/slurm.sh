@@ -52,7 +52,7 @@ expect ""
 # Peers on other nodes would wait: nobody there is offline. To be online does no harm.
 prolog "$(of_job 11 preempt 2)"
 expect ""
-logged "a job of 2 nodes cannot be offline: ranks on other nodes would wait for the suspended ones; the job gets no role"
+logged "a job of 2 nodes cannot be offline: ranks on other nodes would wait for the suspended ones; no role is set for the job"
 prolog "$(of_job 11 serving 2)"
 expect "$(all_of 11 online)"
 epilog "$(of_job 11 serving 2)"
@@ -91,5 +91,5 @@ epilog "$(of_job 16 preempt 1)" &
 wait
 [ $((SECONDS - began)) -le 8 ] || fail "they wait $((SECONDS - began)) s for what hangs"
 [ "$(wc -l <"$work/hung")" = 2 ] || fail "it is asked again"
-logged "'sluice role set' took longer than 4 s; the job gets no role"
+logged "'sluice role set' took longer than 4 s; no role is set for the job"
 echo passed

@@ -104,7 +104,7 @@ untraced || fail "somebody traces process $offline although there is no agent"
 if suspended; then fail "queues are suspended although there is no agent"; fi
 goes_on
 kill -0 "$online" || fail "the serving program has ended"
-again=$(grep -o 'To allow preemption again, within 5 s: `chmod [^`]*`' "$page" | cut -d '`' -f 2)
+again=$(grep -o 'To allow preemption again, run `chmod [^`]*`' "$page" | cut -d '`' -f 2)
 eval "${again:?}"
 [ "$(stat -c %a "$SLUICE_AGENT")" = 750 ] || fail "the agent's mode is not what it was"
 until_true traced

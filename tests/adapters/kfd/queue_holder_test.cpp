@@ -371,7 +371,7 @@ TEST_F(HolderRefusals, OfAResumeEndTheSessionAndOfItsEndStrandItsHolder) {
       {{uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES, EPERM}, {uapi::KFD_IOC_DBG_TRAP_DISABLE, EPERM}});
   const auto no = holder_->release(target_[0]->pid(), clock::now() + 5s);
   EXPECT_EQ(no.error, EIO);
-  EXPECT_THAT(no.what, HasSubstr("its queues resume when this program exits"));
+  EXPECT_THAT(no.what, HasSubstr("the queues resume when this program exits"));
   EXPECT_TRUE(holder_->stranded());
   refusals_.lift();
   EXPECT_TRUE(target_[0]->runs(patience));

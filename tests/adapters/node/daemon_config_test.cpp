@@ -195,7 +195,7 @@ TEST_F(DaemonConfig, ListsEveryErrorWithItsLineAndKey) {
                           at(4) + "log_level must be \"info\" or \"warning\" or \"error\"",
                           StartsWith(at(6) + "min_run must be a duration in quotes"),
                           StartsWith(at(7) + "max_suspend is 1h; it must be at most 141s: "
-                                             "together with the longest driver call (9s)"),
+                                             "max_suspend plus the longest driver call (9s)"),
                           at(8) + "speed is not a setting of [scheduler]", StartsWith(at(9)),
                           StartsWith(at(12) + "online_priority is 16; it must be"),
                           at(13) + "unknown table 'deamon'; available: [scheduler], "
