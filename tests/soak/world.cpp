@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -47,6 +48,7 @@ constexpr auto rest_every = 5min;
 /// Of what a process does when asked to end: its kernels may have to wait for online work.
 constexpr auto ending_limit = 150s;
 constexpr std::size_t most_problems = 40;
+constexpr std::size_t log_lines_of_a_problem = 20;
 
 enum : std::size_t { resident, anonymous, descriptors, threads };
 
@@ -251,16 +253,16 @@ void world::start_daemon() {
   daemon_ = start({SLUICE_PROGRAM, "run", "-c", config_}, "", "daemon.log");
   daemon_may_end_ = false;
   agent_ = 0;  // Its own; that of the last one ended with it.
-  watch_processors();
+  watch_processors(false);
   // Or it cannot be told anything yet: SIGHUP would end it.
   if (!eventually(20s, [&] { return agent() > 0 || daemon_->wait(0ms); }) || daemon_->wait(0ms))
     problem("the daemon did not become the owner of the node");
 }
 
-void world::watch_processors() {
+void world::watch_processors(bool agent_is_new) {
   given_.emplace();
   given_->add(daemon_->pid());
-  if (agent_ > 0) given_->add(agent_);
+  if (agent_ > 0) given_->add(agent_, agent_is_new);
 }
 
 pid_t world::agent() const {
@@ -525,7 +527,9 @@ void world::mind_agent() {
   const time_point now = clock::now();
   given_->look();
   found_.longest_wait = std::max(found_.longest_wait, given_->longest());
-  if (given_->longest() >= lease / 2) starved_at_ = now;
+  // If this process was kept from looking, the waits of an agent that has died are unknown.
+  const bool looked_late = now - std::exchange(minded_agent_at_, now) >= lease / 2;
+  if (looked_late || given_->longest() >= lease / 2) starved_at_ = now;
   given_->restart();
   const pid_t acting = agent();
   if (agent_ > 0 && (::kill(agent_, 0) != 0 || (acting > 0 && acting != agent_))) {
@@ -547,7 +551,7 @@ void world::mind_agent() {
   }
   if (agent_ == 0 && acting > 0 && ::kill(acting, 0) == 0) {
     agent_ = acting;
-    watch_processors();
+    watch_processors(true);
   }
 }
 
@@ -1034,6 +1038,11 @@ void world::problem(const std::string& what) {
   std::fprintf(stderr, "soak: %s: PROBLEM: %s\n", seconds(clock::now() - began_).c_str(),
                what.c_str());
   if (found_.problems.size() == most_problems) return;
+  std::deque<std::string> last;
+  std::ifstream log{logs_ + "/daemon.log"};
+  for (std::string line; std::getline(log, line); last.push_back(line))
+    if (last.size() == log_lines_of_a_problem) last.pop_front();
+  for (const auto& line : last) std::fprintf(stderr, "  %s\n", line.c_str());
   found_.problems.push_back(seconds(clock::now() - began_) + ": " + what);
 }
 

@@ -181,7 +181,7 @@ class world {
                                              const std::string& tag, const std::string& log) const;
   void configure(const std::string& policy) const;
   void start_daemon();
-  void watch_processors();
+  void watch_processors(bool agent_is_new);
   pid_t agent() const;
   /// With the device; 0 for what is not there.
   std::vector<std::pair<std::string, pid_t>> sluice_processes() const;
@@ -236,6 +236,7 @@ class world {
   time_point sluice_is_whole_at_{};  ///< Its processes die one at a time.
   pid_t agent_ = 0;                  ///< That lived when it was looked at last.
   bool agent_may_die_ = false;       ///< By our last fault of sluice's processes.
+  time_point minded_agent_at_ = clock::now();
   /// What daemon and agent were given of the processors since the last turn.
   std::optional<test::run_delay> given_;
   std::optional<time_point>

@@ -37,11 +37,12 @@ namespace sluice::test {
 /// Threading: any.
 class run_delay {
  public:
-  /// Adds a process; what its threads waited before does not count.
-  void add(pid_t pid) {
+  /// Adds a process.
+  /// \param since_its_start whether the waits of its threads until now count, as one for each.
+  void add(pid_t pid, bool since_its_start = false) {
     const std::lock_guard hold{mutex_};
     processes_.push_back(pid);
-    look_at(pid, true);
+    look_at(pid, !since_its_start);
     look_at_steal();
   }
   /// Reads what the threads waited since the last look.
