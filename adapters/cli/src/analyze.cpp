@@ -477,10 +477,10 @@ subcommand add_analyze(CLI::App& program) {
   command->footer(
       "Reads HIP logs (AMD_LOG_LEVEL=5) and ftrace text, and compares the files.\n"
       "STREAMS: streams that used the queue. USERS: largest number of users at one time\n"
-      "(the queue's reference count). MEAN to MAX: packets ahead of a dispatch that the\n"
-      "GPU had not read yet (wptr - rptr). BEHIND: share of dispatches with packets\n"
-      "ahead. Unknown lines are counted. The command was tested on samples written from\n"
-      "the log formats, not on logs from hardware.\n" +
+      "(the queue's reference count). MEAN to MAX: at a dispatch, packets ahead of it\n"
+      "that the GPU had not read (wptr - rptr). BEHIND: share of dispatches with\n"
+      "packets ahead. Unknown lines are counted. The command was tested on samples\n"
+      "written from the log formats, not on logs from hardware.\n" +
       std::string{exit_codes});
   command->add_option("FILE", chosen->files, "Log files; '-' is standard input")
       ->required()

@@ -78,14 +78,14 @@ subcommand add_status(CLI::App& program) {
       "'sluice hqds' counts the slots of every XCC. ONLINE, OFFLINE, OFF: numbers of\n"
       "online, offline and suspended queues. STATE of a GPU: 'online' while online work\n"
       "is in flight, 'BREAKER' while its breaker is open, or 'free'. BACKLOG: online\n"
-      "work that clients began and did not end; '+': also in queues. BUSY%: share of\n"
-      "the last minute with online work. STATE of a group: 'held' while it is\n"
-      "suspended; FOR: duration of this state.\n"
+      "work that clients began and did not end; '+': packets wait in online queues.\n"
+      "BUSY%: share of the last minute with online work. STATE of a group: 'held' while\n"
+      "it is suspended; FOR: duration of this state.\n"
       "OFF%: share of the last minute in which offline work was suspended.\n"
       "GPU TIME: for an offline group, -TIME: the group was suspended for this time.\n"
       "For an online group, +TIME: since the group became online, offline work on its\n"
       "GPUs was suspended for this time while online work was in flight.\n"
-      "ROLE released, gang: offline, but not suspended; see 'sluice why'.\n"
+      "ROLE 'released' or 'gang': offline, but not suspended; see 'sluice why'.\n"
       "Exit code 0: done; 1: no answer, or permission denied; 2: invalid command line.");
   add_common(*command, *chosen);
   return {command, [chosen] { return do_status(*chosen); }};

@@ -58,9 +58,8 @@ std::string not_given_to(gid_t id, error_code why) {
   if (why != boost::system::errc::operation_not_permitted) return said;
   const std::string user = std::to_string(::geteuid());
   return said + ": user " + user + ", who runs this program, is not a member; run usermod -aG " +
-         group +
-         " USER and restart the program. Instead of usermod, sysusers.d can contain \"m USER " +
-         group + "\", or the systemd unit of the program SupplementaryGroups=" + group;
+         group + " USER and restart the program. Instead of usermod, add \"m USER " + group +
+         "\" to sysusers.d, or SupplementaryGroups=" + group + " to the program's systemd unit";
 }
 
 }  // namespace

@@ -249,7 +249,7 @@ bool session::hello(message& what) {
     bell_ = std::move(what.fds[1]);
     words_ = words;
     moved_ = sum_of(*words_);
-    if (!watch_bell()) return refuse(EAGAIN, "the scheduler cannot watch another client");
+    if (!watch_bell()) return refuse(EAGAIN, "the scheduler cannot watch one more client");
     const auto unknown = std::find_if(options.gpus.begin(), options.gpus.end(),
                                       [this](gpu_id each) { return !home_.clients().knows(each); });
     if (unknown != options.gpus.end()) {
