@@ -2,6 +2,8 @@
 /// Makes driver calls from a script, in processes of its own, and prints the result of each. The
 /// same script runs on the real driver and on the simulated device. See README.md for the language.
 
+#include "eventually.hpp"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): kill(2)
@@ -1244,11 +1246,9 @@ class party {
   std::string end_during(std::size_t index, std::size_t other) {
     const int fd = static_cast<int>(syscall(SYS_pidfd_open, pids_[index], 0));
     std::thread{[fd, path = fmt::format("/proc/{}/stat", pids_.at(other))] {
-      const auto deadline = std::chrono::steady_clock::now() + long_enough;
       // The state follows the name: "PID (NAME) D ".
-      while (read_file(path).find(") D ") == std::string::npos &&
-             std::chrono::steady_clock::now() < deadline)
-        std::this_thread::sleep_for(1ms);
+      sluice::test::eventually(
+          long_enough, [&path] { return read_file(path).find(") D ") != std::string::npos; });
       syscall(SYS_pidfd_send_signal, fd, SIGKILL, nullptr, 0);
       close(fd);
     }}.detach();

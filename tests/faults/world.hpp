@@ -43,7 +43,6 @@ namespace sluice::test {
 
 using namespace std::chrono_literals;
 
-/// For what takes milliseconds on an idle machine.
 /// Suspends and resumes of a few processes on the simulated device, with the costs of
 /// fast_profile(): what a bound adds for calls in flight.
 inline constexpr duration calls_of_simulated_device = 30ms;

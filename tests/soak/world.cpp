@@ -253,16 +253,16 @@ void world::start_daemon() {
   daemon_ = start({SLUICE_PROGRAM, "run", "-c", config_}, "", "daemon.log");
   daemon_may_end_ = false;
   agent_ = 0;  // Its own; that of the last one ended with it.
-  watch_processors(false);
+  watch_processors();
   // Or it cannot be told anything yet: SIGHUP would end it.
   if (!eventually(20s, [&] { return agent() > 0 || daemon_->wait(0ms); }) || daemon_->wait(0ms))
     problem("the daemon did not become the owner of the node");
 }
 
-void world::watch_processors(bool agent_is_new) {
+void world::watch_processors() {
   given_.emplace();
   given_->add(daemon_->pid());
-  if (agent_ > 0) given_->add(agent_, agent_is_new);
+  if (agent_ > 0) given_->add(agent_, true);
 }
 
 pid_t world::agent() const {
@@ -551,7 +551,7 @@ void world::mind_agent() {
   }
   if (agent_ == 0 && acting > 0 && ::kill(acting, 0) == 0) {
     agent_ = acting;
-    watch_processors(true);
+    watch_processors();
   }
 }
 

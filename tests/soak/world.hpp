@@ -181,7 +181,7 @@ class world {
                                              const std::string& tag, const std::string& log) const;
   void configure(const std::string& policy) const;
   void start_daemon();
-  void watch_processors(bool agent_is_new);
+  void watch_processors();
   pid_t agent() const;
   /// With the device; 0 for what is not there.
   std::vector<std::pair<std::string, pid_t>> sluice_processes() const;

@@ -95,8 +95,7 @@ void pointers(bench& here, finding& found) {
   const auto rocr = static_cast<std::size_t>(std::ranges::count_if(at, kfd::is_rocr_layout));
   found.notes.push_back(
       fmt::format("{} of {} queues have ROCr's layout of queue pointers; the pointers of {} queues "
-                  "are read through "
-                  "/proc/PID/mem",
+                  "are read through /proc/PID/mem",
                   rocr, at.size(), reader.slow()));
   here.by.detach();
 }

@@ -268,7 +268,7 @@ class lanes::impl {
         (commands_.stranded()
              ? "; queues suspended by batch commands stay suspended until this program exits "
                "(sluice-agent exits by itself; restart any other program)"
-             : "; sluice has resumed their queues, and now suspends queues by debug trap"));
+             : "; sluice has resumed all queues, and now suspends queues by debug trap"));
     say_mechanism(true);
     // Before anything else is done for it: the lane says its queues again, as running. But what a
     // batch lane has still to say of a target comes before that.

@@ -54,10 +54,16 @@ std::optional<std::uint64_t> stat_field(std::string_view line, int wanted) noexc
   return {};
 }
 
-/// Of a line of /proc/PID/stat.
-bool has_exiting_flag(std::string_view line) noexcept {
-  constexpr std::uint64_t kernels_pf_exiting = 0x4;  // include/linux/sched.h, in field 9
-  return (stat_field(line, 9).value_or(0) & kernels_pf_exiting) != 0;
+std::optional<std::uint64_t> stat_field_of(pid_t pid, int wanted) noexcept {
+  std::array<char, 1024> buffer;
+  const auto text = read_small_file(proc_path{pid, "stat"}.text.data(), buffer);
+  return text ? stat_field(*text, wanted) : std::nullopt;
+}
+
+/// Of field 9 of a stat line.
+bool is_exiting_flag_set(std::uint64_t flags) noexcept {
+  constexpr std::uint64_t kernels_pf_exiting = 0x4;  // include/linux/sched.h
+  return (flags & kernels_pf_exiting) != 0;
 }
 
 }  // namespace
@@ -67,15 +73,12 @@ std::optional<std::uint64_t> parse_start_time(std::string_view line) noexcept {
 }
 
 bool leader_is_exiting(pid_t pid) noexcept {
-  std::array<char, 1024> buffer;
-  const auto text = read_small_file(proc_path{pid, "stat"}.text.data(), buffer);
-  return !text || has_exiting_flag(*text);
+  const auto flags = stat_field_of(pid, 9);
+  return !flags || is_exiting_flag_set(*flags);
 }
 
 bool is_own_child(pid_t pid) noexcept {
-  std::array<char, 1024> buffer;
-  const auto text = read_small_file(proc_path{pid, "stat"}.text.data(), buffer);
-  return text && stat_field(*text, 4) == static_cast<std::uint64_t>(::getpid());
+  return stat_field_of(pid, 4) == static_cast<std::uint64_t>(::getpid());
 }
 
 bool is_exiting(pid_t pid) {
@@ -88,22 +91,14 @@ bool is_exiting(pid_t pid) {
         read_small_file((tasks + "/" + std::to_string(thread) + "/stat").c_str(), buffer);
     if (!text) return;  // ended meanwhile
     any = true;
-    all &= has_exiting_flag(*text);
+    all &= is_exiting_flag_set(stat_field(*text, 9).value_or(0));
   });
   return any && all;
 }
 
-std::uint64_t environment_end_of(pid_t pid) noexcept {
-  std::array<char, 1024> buffer;
-  const auto text = read_small_file(proc_path{pid, "stat"}.text.data(), buffer);
-  return text ? stat_field(*text, 51).value_or(0) : 0;
-}
+std::uint64_t environment_end_of(pid_t pid) noexcept { return stat_field_of(pid, 51).value_or(0); }
 
-std::optional<std::uint64_t> start_time_of(pid_t pid) noexcept {
-  std::array<char, 1024> buffer;
-  const auto text = read_small_file(proc_path{pid, "stat"}.text.data(), buffer);
-  return text ? parse_start_time(*text) : std::nullopt;
-}
+std::optional<std::uint64_t> start_time_of(pid_t pid) noexcept { return stat_field_of(pid, 22); }
 
 std::optional<std::uint64_t> status_number(std::string_view status, std::string_view key) noexcept {
   while (!status.empty()) {

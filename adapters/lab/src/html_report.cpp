@@ -411,9 +411,9 @@ std::vector<std::string> notes(const study_spec& spec, bool sweep) {
     made.emplace_back(
         "The bound is the highest share of offline work that a scheduler could reach at a given "
         "online p99, if it knew all arrivals and kernels in advance. The bound may be out of "
-        "reach. It "
-        "does not apply to static splits. The curve shows the bound for the first seed and the "
-        "longest measured time of all rows. The bound of a single row (bound%) is for the measured "
+        "reach. It does not apply to static splits. The curve shows the bound for the first seed "
+        "and the longest measured time of all rows. The bound of a single row (bound%) is for the "
+        "measured "
         "time of that row.");
     made.emplace_back(
         "A request that was incomplete at the drain limit counts with its latency until that "

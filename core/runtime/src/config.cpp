@@ -47,8 +47,7 @@ void for_each_setting(Config& config, Duration&& span, Number&& number, Flag&& f
 std::string too_long_a_suspend(duration max_suspend) {
   return fmt::format(
       "max_suspend is {}; it must be at most {}: max_suspend plus the longest driver call ({}) "
-      "must "
-      "not exceed {}, because frameworks drop a worker after {}",
+      "must not exceed {}, because frameworks drop a worker after {}",
       to_text(max_suspend), to_text(most_suspend), to_text(longest_call),
       to_text(worker_patience / 2), to_text(worker_patience));
 }

@@ -81,8 +81,7 @@ profile_use use_profile(const policy_kind& kind, parameters& values,
   if (message.empty() && !accepted)
     message = fmt::format(
         "profile {} contains accepted = false: a step of 'sluice accept' failed or did not run, so "
-        "its "
-        "costs are not reliable; run 'sluice accept' again",
+        "its costs are not reliable; run 'sluice accept' again",
         path);
   if (!message.empty()) return {.wrong = message};
   values.erase("profile");

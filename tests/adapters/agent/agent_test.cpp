@@ -50,7 +50,6 @@ using test::patience;
 constexpr duration lease_length = 500ms;
 /// What is promised, with the driver calls in flight and the target's next kernels.
 constexpr duration promised = lease_length + 200ms + 30ms;
-/// For what takes less than a second on an idle machine.
 
 constexpr process_id target_id{1};
 

@@ -70,7 +70,7 @@ class bad_work final : public sim_work {
         !paused_.exchange(true))
       std::this_thread::sleep_for(1500ms);
     if (pretends(queue)) return;
-    sim_work::submit(queue, how_ == "slow" && traced_ ? length * 5 : length, percent);
+    sim_work::submit(queue, how_ == "slow" && traced() ? length * 5 : length, percent);
   }
   void wait(unsigned queue) override {
     while (over_) std::this_thread::sleep_for(1s);
@@ -106,10 +106,6 @@ class bad_work final : public sim_work {
     if (how_ == "stops") {
       while (traced()) std::this_thread::sleep_for(100us);
       over_ = true;
-    }
-    while (how_ == "slow") {
-      traced_ = traced();
-      std::this_thread::sleep_for(1ms);
     }
     if (!injects()) return;
     // While it is being attached to the device has other calls to fail.

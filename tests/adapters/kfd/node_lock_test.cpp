@@ -106,7 +106,7 @@ TEST_F(NodeLock, SaysThatTheProgramHasEndedForWhichItIsHeld) {
   const auto ended = [this] { return node_lock::look(path()).value().value().ended; };
   EXPECT_FALSE(ended());
   ::kill(program.pid(), SIGKILL);
-  EXPECT_TRUE(eventually(5s, ended)) << "though nobody has waited for it yet";
+  EXPECT_TRUE(eventually(5s, ended)) << "before its parent has waited for it";
 }
 
 TEST_F(NodeLock, CannotBeLookedAtThroughWhatIsNoDirectory) {
