@@ -142,6 +142,7 @@ bool node_scanner::scan(const emit& out) {
   // An empty one may be that of a driver that is no longer loaded.
   if (!for_each_numbered_entry<pid_t>(processes_directory_, see) || !any) {
     processes_directory_ = open_directory(processes_);
+    if (!processes_directory_ && is_for_want_of_descriptors(errno)) say_no_descriptors();
     (void)for_each_numbered_entry<pid_t>(processes_directory_, see);
   }
   for (auto each = known_.begin(); each != known_.end();) {
@@ -268,6 +269,7 @@ void node_scanner::list_queues(process& of) {
   // An empty one may be what is left of one that has another in its place, after an exec.
   if (!list() || listed_.empty()) {
     of.directory = open_directory(processes_ + "/" + std::to_string(of.traits.who.pid) + "/queues");
+    if (!of.directory && is_for_want_of_descriptors(errno)) say_no_descriptors();
     (void)list();
   }
   std::ranges::sort(listed_);
@@ -289,8 +291,12 @@ bool node_scanner::scan_queues(process& of, const emit& out) {
   for (const auto& [id, inode] : listed_) {
     const auto place = std::ranges::lower_bound(of.queues, id, {}, number);
     if (place != of.queues.end() && number(*place) == id) continue;
+    errno = 0;
     auto seen = read_queue(of, id);
-    if (!seen) continue;  // gone again, or not complete yet: the next look tells
+    if (!seen) {  // gone again, or not complete yet: the next look tells
+      if (is_for_want_of_descriptors(errno)) say_no_descriptors();
+      continue;
+    }
     seen->inode = inode;
     of.queues.insert(place, *seen);
     of.fresh.push_back(*seen);
@@ -302,9 +308,12 @@ bool node_scanner::scan_queues(process& of, const emit& out) {
 std::optional<node_scanner::process> node_scanner::admit(pid_t pid) {
   process fresh;
   fresh.pidfd = unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
-  if (!fresh.pidfd && is_for_want_of_descriptors(errno)) say_no_descriptors();
-  const auto start = start_time_of(pid);
-  if (!fresh.pidfd || !start) return {};
+  if (fresh.pidfd) errno = 0;
+  const auto start = fresh.pidfd ? start_time_of(pid) : std::nullopt;
+  if (!start) {
+    if (is_for_want_of_descriptors(errno)) say_no_descriptors();
+    return {};
+  }
   fresh.traits.who = {pid, *start};
   fresh.stands = standing_of(fresh.pidfd.get());  // as in read_traits()
   const bool all = read_changing_traits(fresh.traits);
