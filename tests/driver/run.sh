@@ -5,7 +5,7 @@
 # only build the kernel.
 # Options:
 #   --device LIST   GPUs of the machine, with commas between them: 942, 90a, 906, 1100 [942].
-#   --memory SIZE   Memory of the machine [1G].
+#   --memory SIZE   Memory of the machine [2G].
 #   --lockdep       A kernel that checks its locks.
 #   --kasan         A kernel that checks its memory accesses.
 #   --qemu          A machine of QEMU with two processors and a preemptible kernel. Programs run slower.
@@ -27,7 +27,7 @@ cache=$top/build/driver
 fail() { echo "run.sh: $1" >&2; exit "${2-125}"; }
 
 devices=942
-memory=1G
+memory=2G
 source=
 patch=
 checks=

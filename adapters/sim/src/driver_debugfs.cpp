@@ -87,7 +87,7 @@ void dump(std::string& out, std::span<const register_value> registers) {
 }
 
 constexpr std::uint32_t vmid_register(const gpu_profile& shape, std::uint32_t vmid) {
-  return 16 - std::min(shape.vmids, 16U) + vmid;  // KFD has the last ones: 8 to 15 of 16.
+  return 16 - std::min(shape.vmids, 16U) + vmid;  // KFD has the last ones of 16.
 }
 constexpr std::uint64_t mqd_address(const kfd_queue& q) { return mqd_memory + q.serial * 0x1000; }
 constexpr std::uint32_t doorbell(const kfd_queue& q) { return (q.id * 8) << 2U; }
@@ -207,11 +207,13 @@ struct cp_slot {
 };
 
 /// KFD's slots of MEC 1, in the order of printing and (assumption) of use. Four pipes of eight
-/// queues; amdgpu's own rings have the first queues of every pipe. A profile with more slots than
-/// that has longer pipes.
-std::vector<cp_slot> cp_slots(std::uint32_t count) {
+/// queues (gfx_v9_4_3_mec_init), or of four (gfx_v11_0_sw_init); amdgpu's own rings have the first
+/// queues of each pipe. A profile with more slots than that has longer pipes.
+std::vector<cp_slot> cp_slots(const gpu_profile& shape) {
   constexpr std::uint32_t pipes = 4;
-  const std::uint32_t depth = std::max(8U, (count + pipes - 1) / pipes);
+  const std::uint32_t count = shape.hqd_slots;
+  const std::uint32_t depth =
+      std::max(shape.gfx_target_version >= 110000 ? 4U : 8U, (count + pipes - 1) / pipes);
   const std::uint32_t rings = pipes * depth - count;
   std::vector<cp_slot> out;
   for (std::uint32_t pipe = 0; pipe < pipes; ++pipe) {
@@ -293,7 +295,7 @@ std::string driver::impl::hqds() const {
       out += " Device is stopped\n";
       continue;
     }
-    const auto slots = cp_slots(shape.hqd_slots);
+    const auto slots = cp_slots(shape);
     std::vector<words> seated(slots.size());
     for (const auto& [id, q] : node->queues) {
       const auto seat = node->model.seat_of(id);

@@ -55,8 +55,8 @@ struct gpu_profile {
   std::uint32_t hqd_slots = 24;
   /// kfd_process_queue_manager: KFD_MAX_NUM_OF_QUEUES_PER_PROCESS; 127 before gfx9.4.3.
   std::uint32_t max_queues_per_process = 255;
-  /// amdgpu leaves VMIDs 8..15 to KFD (compute_vmid_bitmap 0xFF00).
-  std::uint32_t vmids = 8;
+  /// gmc_v9_0_sw_init: amdgpu leaves VMIDs 3..15 to KFD on GPUs without graphics, else 8..15.
+  std::uint32_t vmids = 13;
   /// kfd_dbg_is_per_vmid_supported: GC 9.4.2 and later of that line have debug registers for each
   /// VMID. False: one debugged process per GPU.
   bool per_vmid_debug = true;

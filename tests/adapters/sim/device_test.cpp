@@ -423,7 +423,7 @@ TEST(SimulatedDevice, ShowsTheSlotAndTheRunlistOfALiveQueue) {
   const std::string title = " Inst 0,  CP Pipe 0, Queue 2\n    0000c914: ";
   const auto at = text.find(title);
   ASSERT_NE(at, std::string::npos) << text.substr(0, 400);
-  EXPECT_EQ(text.substr(at + title.size() + 18, 17), "00000001 00000008");
+  EXPECT_EQ(text.substr(at + title.size() + 18, 17), "00000001 00000003");
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1 + 25 * (1 + 7) + 16 * 8 * (1 + 7));
 }
 

@@ -43,7 +43,7 @@ struct generation {
  * an RX 7900 XTX. */
 static const struct generation generations[] = {
 	{ "942", IP_VERSION(9, 4, 3), IP_VERSION(4, 4, 2), CHIP_IP_DISCOVERY, 1, 0x74a1, 3, false, 64, 4 },
-	{ "90a", IP_VERSION(9, 4, 2), IP_VERSION(4, 4, 0), CHIP_ALDEBARAN, 0, 0x7408, 8, false, 64, 4 },
+	{ "90a", IP_VERSION(9, 4, 2), IP_VERSION(4, 4, 0), CHIP_ALDEBARAN, 0, 0x7408, 3, false, 64, 4 },
 	{ "906", IP_VERSION(9, 4, 0), IP_VERSION(4, 2, 0), CHIP_VEGA20, 0, 0x66a1, 8, false, 64, 4 },
 	{ "1100", IP_VERSION(11, 0, 0), IP_VERSION(6, 0, 0), CHIP_IP_DISCOVERY, 0, 0x744c, 8, true, 32, 2 },
 };
@@ -152,9 +152,11 @@ static int init_device(struct shim_device *shim, const struct generation *of)
 	gfx->funcs = &gfx_funcs;
 
 	gfx->mec_fw_version = gfx->mec2_fw_version = 0x400;	/* late enough for every check of amdkfd */
-	gfx->mec.num_mec = 1;
+	/* as gfx_v9_4_3_mec_init(), gfx_v9_0_sw_init(), gfx_v9_0_mec_init(), gfx_v11_0_sw_init() */
+	gfx->mec.num_mec = of->mes ? 1 : 2;
 	gfx->mec.num_pipe_per_mec = 4;
-	gfx->mec.num_queue_per_pipe = 8;
+	gfx->mec.num_queue_per_pipe = of->mes ? 4 : 8;
+	gfx->num_compute_rings = min(amdgpu_gfx_get_num_kcq(adev), AMDGPU_MAX_COMPUTE_RINGS);
 	gfx->xcc_mask = of->gc == IP_VERSION(9, 4, 3) ? GENMASK(xccs - 1, 0) : 1;
 	gfx->num_xcc_per_xcp = hweight32(gfx->xcc_mask);
 	gfx->config.max_shader_engines = 4;
@@ -170,9 +172,7 @@ static int init_device(struct shim_device *shim, const struct generation *of)
 		for (i = 0; i < 4; i++)
 			gfx->cu_info.bitmap[xcc][i][0] = GENMASK(cus - 1, 0);
 	adev->gds.gws_size = 64;
-	/* as amdgpu_gfx_compute_queue_acquire(): amdgpu keeps the first queue of each of two pipes */
-	set_bit(0, gfx->mec_bitmap[0].queue_bitmap);
-	set_bit(gfx->mec.num_queue_per_pipe, gfx->mec_bitmap[0].queue_bitmap);
+	amdgpu_gfx_compute_queue_acquire(adev);
 	/* a page of registers that user space may map (MMIO_REMAP) */
 	adev->rmmio_remap.bus_addr = __pa(get_zeroed_page(GFP_KERNEL));
 	return 0;

@@ -16,6 +16,10 @@ static int unmap_us;
 module_param(unmap_us, int, 0644);
 MODULE_PARM_DESC(unmap_us, "time that one unmap takes, in microseconds");
 
+static int quantum_us = 10000;
+module_param(quantum_us, int, 0644);
+MODULE_PARM_DESC(quantum_us, "how long one set of queues stays mapped where not all fit into the hardware queues and VMIDs");
+
 static int hang = -1;
 module_param(hang, int, 0644);
 MODULE_PARM_DESC(hang, "the firmware of this device no longer answers, until the device is reset; -1: all answer");
@@ -31,7 +35,7 @@ MODULE_PARM_DESC(fail_at, "the firmware stops answering at the n-th unmap from n
 
 static bool trace;
 module_param(trace, bool, 0644);
-MODULE_PARM_DESC(trace, "log each packet");
+MODULE_PARM_DESC(trace, "log each packet of HWS and each queue of MES");
 
 /* CP_MQD_BASE_ADDR of gc_9_0_offset.h (and 9.4.2, 9.4.3) and gc_11_0_0_offset.h, segment 0 */
 #define GFX9_CP_MQD_BASE_ADDR 0x1245
@@ -54,49 +58,134 @@ static void write_hqd(struct shim_device *shim, const struct shim_queue *queue, 
 	if (active)
 		memcpy(values, gfx11 ? &v11->cp_mqd_base_addr_lo : &v9->cp_mqd_base_addr_lo, sizeof(values));
 	values[2] = active;	/* CP_HQD_ACTIVE */
+	values[3] = active ? queue->vmid : 0;	/* CP_HQD_VMID */
 	shim_hqd_write(shim, queue->hqd, reg, values, HQD_REGISTERS);
 }
 
+/* Which hardware queues the driver leaves to the firmware: SET_RESOURCES of HWS, mes_v11_0_set_hw_resources() of MES. */
+static bool may_use_hqd(const struct shim_device *shim, int hqd)
+{
+	const struct amdgpu_device *adev = &shim->adev;
+	int queues = adev->gfx.mec.num_queue_per_pipe;
+
+	if (adev->enable_mes)
+		return adev->mes.compute_hqd_mask[hqd / queues] & BIT(hqd % queues);
+	return shim->firmware.hqd_mask & BIT_ULL(hqd);
+}
+
+/* \return a hardware queue, or -1: all are in use. */
 static int free_hqd(const struct shim_device *shim)
 {
 	const struct shim_firmware *firmware = &shim->firmware;
 	int hqd, i;
 
-	/* The first one is that of the HIQ. */
-	for (hqd = 1; hqd < shim->adev.gfx.mec.num_pipe_per_mec * shim->adev.gfx.mec.num_queue_per_pipe; hqd++) {
-		for (i = 0; i < firmware->mapped && firmware->queues[i].hqd != hqd; i++)
+	for (hqd = 0; hqd < shim->adev.gfx.mec.num_pipe_per_mec * shim->adev.gfx.mec.num_queue_per_pipe; hqd++) {
+		for (i = 0; i < firmware->count && firmware->queues[i].hqd != hqd; i++)
 			;
-		if (i == firmware->mapped)
+		if (i == firmware->count && may_use_hqd(shim, hqd))
 			return hqd;
 	}
 	return -1;
 }
 
-static void map_queue(struct shim_device *shim, struct shim_queue queue)
+/* \return the VMID of the process, or one for it, or 0: all are in use. */
+static u32 vmid_for(const struct shim_device *shim, u32 pasid)
 {
-	struct shim_firmware *firmware = &shim->firmware;
+	const struct shim_firmware *firmware = &shim->firmware;
+	u32 free = shim->adev.enable_mes ? shim->adev.mes.vmid_mask_gfxhub & 0xffff : firmware->vmid_mask;
+	int i;
 
-	lockdep_assert_held(&firmware->lock);
-	if (firmware->mapped == SHIM_QUEUES)
-		return;
-	queue.hqd = queue.engine ? -1 : free_hqd(shim);
-	/* More queues than hardware queues: the hardware scheduler maps the rest later, in turns. This one does not. */
-	if (!queue.engine && queue.hqd < 0)
-		return;
-	firmware->queues[firmware->mapped++] = queue;
-	firmware->maps++;
-	write_hqd(shim, &queue, true);
-	shim_executor_map(shim, &queue);
+	for (i = 0; i < firmware->count; i++) {
+		if (!firmware->queues[i].vmid)
+			continue;
+		if (firmware->queues[i].pasid == pasid)
+			return firmware->queues[i].vmid;
+		free &= ~BIT(firmware->queues[i].vmid);
+	}
+	return free ? __ffs(free) : 0;
 }
 
-static void unmap_queue(struct shim_device *shim, int at)
+/*
+ * Maps queues in the order in which the driver gave them, as far as the hardware queues and VMIDs last. The others wait
+ * for their turn. (What real firmware does for each process's quantum and for priorities is not known.)
+ */
+static void map_set(struct shim_device *shim)
+{
+	struct shim_firmware *firmware = &shim->firmware;
+	int first = 0, i;
+
+	lockdep_assert_held(&firmware->lock);
+	for (i = 0; i < firmware->count; i++)
+		if (firmware->queues[i].mqd == firmware->first_mqd)
+			first = i;
+	for (i = 0; i < firmware->count; i++) {
+		struct shim_queue *queue = &firmware->queues[(first + i) % firmware->count];
+		u32 vmid;
+		int hqd;
+
+		if (queue->vmid)
+			continue;
+		vmid = vmid_for(shim, queue->pasid);
+		hqd = queue->engine ? -1 : free_hqd(shim);
+		if (!vmid || (!queue->engine && hqd < 0)) {
+			firmware->next_mqd = queue->mqd;
+			queue_delayed_work(firmware->wq, &firmware->turn, usecs_to_jiffies(quantum_us));
+			return;
+		}
+		queue->vmid = vmid;
+		queue->hqd = hqd;
+		firmware->maps++;
+		write_hqd(shim, queue, true);
+		shim_executor_map(shim, queue);
+	}
+	firmware->next_mqd = 0;
+}
+
+static void unmap_queue(struct shim_device *shim, struct shim_queue *queue)
+{
+	if (!queue->vmid)
+		return;
+	shim_executor_unmap(shim, queue);
+	write_hqd(shim, queue, false);
+	queue->vmid = 0;
+	queue->hqd = -1;
+}
+
+static void next_turn(struct work_struct *work)
+{
+	struct shim_device *shim = container_of(to_delayed_work(work), struct shim_device, firmware.turn);
+	struct shim_firmware *firmware = &shim->firmware;
+	int i;
+
+	mutex_lock(&firmware->lock);
+	if (firmware->next_mqd && !hangs(shim)) {
+		for (i = 0; i < firmware->count; i++)
+			unmap_queue(shim, &firmware->queues[i]);
+		firmware->turns++;
+		firmware->first_mqd = firmware->next_mqd;
+		map_set(shim);
+	}
+	mutex_unlock(&firmware->lock);
+}
+
+static void add_queue(struct shim_device *shim, struct shim_queue queue)
 {
 	struct shim_firmware *firmware = &shim->firmware;
 
 	lockdep_assert_held(&firmware->lock);
-	shim_executor_unmap(shim, &firmware->queues[at]);
-	write_hqd(shim, &firmware->queues[at], false);
-	firmware->queues[at] = firmware->queues[--firmware->mapped];
+	queue.hqd = -1;
+	if (!WARN_ON(firmware->count == SHIM_QUEUES))
+		firmware->queues[firmware->count++] = queue;
+}
+
+static void remove_queue(struct shim_device *shim, int at)
+{
+	struct shim_firmware *firmware = &shim->firmware;
+
+	lockdep_assert_held(&firmware->lock);
+	unmap_queue(shim, &firmware->queues[at]);
+	firmware->count--;
+	memmove(&firmware->queues[at], &firmware->queues[at + 1], (firmware->count - at) * sizeof(firmware->queues[0]));
 }
 
 /* \return whether the firmware still answers. */
@@ -135,7 +224,7 @@ static void run_list(struct shim_device *shim, u64 address, u32 words)
 			pasid = ((const struct pm4_mes_map_process *)packet)->bitfields2.pasid;
 			break;
 		case IT_MAP_QUEUES:
-			map_queue(shim, (struct shim_queue){
+			add_queue(shim, (struct shim_queue){
 				.mqd = (u64)map->mqd_addr_hi << 32 | map->mqd_addr_lo,
 				.pasid = pasid,
 				.doorbell = map->bitfields3.doorbell_offset,
@@ -145,6 +234,7 @@ static void run_list(struct shim_device *shim, u64 address, u32 words)
 		}
 		at += length;
 	}
+	map_set(shim);
 }
 
 static void unmap_queues(struct shim_device *shim, const struct pm4_mes_unmap_queues *packet)
@@ -154,9 +244,10 @@ static void unmap_queues(struct shim_device *shim, const struct pm4_mes_unmap_qu
 			queue_sel__mes_unmap_queues__perform_request_on_pasid_queues;
 	int i;
 
-	for (i = firmware->mapped - 1; i >= 0; i--)
+	for (i = firmware->count - 1; i >= 0; i--)
 		if (!by_pasid || firmware->queues[i].pasid == packet->bitfields3a.pasid)
-			unmap_queue(shim, i);
+			remove_queue(shim, i);
+	map_set(shim);
 }
 
 /* \return false: the firmware does not answer any more. */
@@ -166,6 +257,7 @@ static bool execute(struct shim_device *shim, const u32 *packet)
 	const struct pm4_mes_runlist *run = (const void *)packet;
 	const struct pm4_mes_query_status *query = (const void *)packet;
 	const struct pm4_mec_write_data_mmio *write = (const void *)packet;
+	const struct pm4_mes_set_resources *resources = (const void *)packet;
 	u32 opcode = (packet[0] >> 8) & 0xff;
 	u64 *status;
 
@@ -173,6 +265,10 @@ static bool execute(struct shim_device *shim, const u32 *packet)
 	if (trace)
 		pr_info("sluice: device %d: packet %02x\n", shim->index, opcode);
 	switch (opcode) {
+	case IT_SET_RESOURCES:
+		firmware->vmid_mask = resources->bitfields2.vmid_mask;
+		firmware->hqd_mask = (u64)resources->queue_mask_hi << 32 | resources->queue_mask_lo;
+		break;
 	case IT_RUN_LIST:
 		firmware->runlists++;
 		run_list(shim, (u64)run->ib_base_hi << 32 | run->ordinal2, run->bitfields4.ib_size);
@@ -323,13 +419,16 @@ static int mes_add_hw_queue(struct amdgpu_mes *mes, struct mes_add_queue_input *
 	/* as mes_v11_0_submit_pkt_and_poll_completion() when the firmware does not answer */
 	if (hangs(shim))
 		return -ETIMEDOUT;
+	if (trace)
+		pr_info("sluice: device %d: add queue with doorbell %x\n", shim->index, input->doorbell_offset);
 	mutex_lock(&shim->firmware.lock);
-	map_queue(shim, (struct shim_queue){
+	add_queue(shim, (struct shim_queue){
 		.mqd = input->mqd_addr,
 		.pasid = input->process_id,
 		.doorbell = input->doorbell_offset,
 		.engine = input->queue_type == MES_QUEUE_TYPE_SDMA ? 2 : 0,
 	});
+	map_set(shim);
 	mutex_unlock(&shim->firmware.lock);
 	return 0;
 }
@@ -340,11 +439,14 @@ static int mes_remove_hw_queue(struct amdgpu_mes *mes, struct mes_remove_queue_i
 	struct shim_firmware *firmware = &shim->firmware;
 	int i, err = 0;
 
+	if (trace)
+		pr_info("sluice: device %d: remove queue with doorbell %x\n", shim->index, input->doorbell_offset);
 	mutex_lock(&firmware->lock);
 	if (begin_unmap(shim)) {
-		for (i = firmware->mapped - 1; i >= 0; i--)
+		for (i = firmware->count - 1; i >= 0; i--)
 			if (firmware->queues[i].doorbell == input->doorbell_offset)
-				unmap_queue(shim, i);
+				remove_queue(shim, i);
+		map_set(shim);
 	} else {
 		err = -ETIMEDOUT;
 	}
@@ -382,8 +484,9 @@ void shim_firmware_reset(struct shim_device *shim)
 	struct shim_firmware *firmware = &shim->firmware;
 
 	mutex_lock(&firmware->lock);
-	while (firmware->mapped > 0)
-		unmap_queue(shim, firmware->mapped - 1);
+	while (firmware->count > 0)
+		remove_queue(shim, firmware->count - 1);
+	firmware->next_mqd = 0;
 	firmware->hiq_mqd = 0;
 	if (hangs(shim))
 		hang = -1;
@@ -397,12 +500,14 @@ static int show(struct seq_file *file, void *unused)
 	int i;
 
 	mutex_lock(&firmware->lock);
-	seq_printf(file, "packets %llu runlists %llu maps %llu unmaps %llu queries %llu\n",
-		   firmware->packets, firmware->runlists, firmware->maps, firmware->unmaps, firmware->queries);
-	for (i = 0; i < firmware->mapped; i++)
-		seq_printf(file, "pasid %x doorbell %x mqd %llx engine %u hqd %d\n", firmware->queues[i].pasid,
+	seq_printf(file, "packets %llu runlists %llu maps %llu unmaps %llu queries %llu turns %llu\n",
+		   firmware->packets, firmware->runlists, firmware->maps, firmware->unmaps, firmware->queries,
+		   firmware->turns);
+	for (i = 0; i < firmware->count; i++)
+		seq_printf(file, "%spasid %x doorbell %x mqd %llx engine %u vmid %u hqd %d\n",
+			   firmware->queues[i].vmid ? "" : "waiting: ", firmware->queues[i].pasid,
 			   firmware->queues[i].doorbell, firmware->queues[i].mqd, firmware->queues[i].engine,
-			   firmware->queues[i].hqd);
+			   firmware->queues[i].vmid, firmware->queues[i].hqd);
 	mutex_unlock(&firmware->lock);
 	return 0;
 }
@@ -427,6 +532,7 @@ int shim_firmware_init(struct shim_device *shim)
 
 	mutex_init(&shim->firmware.lock);
 	INIT_WORK(&shim->firmware.work, read_hiq);
+	INIT_DELAYED_WORK(&shim->firmware.turn, next_turn);
 	shim->firmware.wq = alloc_ordered_workqueue("sluice-hws%d", 0, shim->index);
 	if (!shim->firmware.wq)
 		return -ENOMEM;

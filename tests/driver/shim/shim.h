@@ -18,13 +18,14 @@
 #undef MODULE_PARAM_PREFIX
 #define MODULE_PARAM_PREFIX "sluice."
 
-/* A queue that the firmware has mapped to a hardware queue (HQD). */
+/* A queue that the driver has given to the firmware. */
 struct shim_queue {
 	u64 mqd;	/* address for the GPU */
 	u32 pasid;
 	u32 doorbell;	/* offset in the doorbell aperture, in dwords */
 	u32 engine;	/* 0: compute; 2, 3: SDMA */
-	int hqd;	/* number of the hardware queue; -1: none, it is an SDMA queue */
+	u32 vmid;	/* 0: not mapped, it waits for its turn */
+	int hqd;	/* number of the hardware queue (HQD); -1: none, it waits or is an SDMA queue */
 };
 #define SHIM_QUEUES 512
 
@@ -34,10 +35,15 @@ struct shim_firmware {
 	struct mutex lock;	/* of what follows */
 	u64 hiq_mqd;		/* 0: not mapped */
 	u64 hiq_rptr;		/* dwords */
+	u64 hqd_mask;		/* what SET_RESOURCES allows */
+	u32 vmid_mask;
 	struct shim_queue queues[SHIM_QUEUES];
-	int mapped;
+	int count;
+	struct delayed_work turn;
+	u64 first_mqd;		/* where the mapped set begins; if no queue has this MQD, at the first queue */
+	u64 next_mqd;		/* where the next set begins; 0: all are mapped */
 	/* Counters since the start. */
-	u64 packets, runlists, maps, unmaps, queries;
+	u64 packets, runlists, maps, unmaps, queries, turns;
 };
 
 struct shim_executor {

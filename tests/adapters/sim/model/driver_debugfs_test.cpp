@@ -265,7 +265,7 @@ TEST(DriverHqds, ShowsLivePointersWhereTheDescriptorIsStale) {
   const auto seen = slots(b).at(0);
   ASSERT_EQ(seen.size(), 56U);
   EXPECT_EQ(seen[2], 1U) << "active";
-  EXPECT_EQ(seen[3], 8U) << "VMID";
+  EXPECT_EQ(seen[3], 3U) << "VMID";
   EXPECT_EQ(seen[5], 2U) << "pipe priority";
   EXPECT_EQ(seen[6], 11U) << "queue priority";
   EXPECT_EQ(seen[7], 0x111U) << "quantum";
@@ -287,14 +287,14 @@ TEST(DriverHqds, KeepsAQueueInItsSlotWhileItIsMapped) {
   ASSERT_EQ(b.create_queue(app, 2), 1);
   EXPECT_EQ(slots_of_areas(b, 3), (std::vector<int>{0, 1, 2}));
   auto all = slots(b);
-  EXPECT_EQ(all[0][3], 8U);
-  EXPECT_EQ(all[1][3], 9U) << "another process, another VMID";
-  EXPECT_EQ(all[2][3], 8U);
+  EXPECT_EQ(all[0][3], 3U);
+  EXPECT_EQ(all[1][3], 4U) << "another process, another VMID";
+  EXPECT_EQ(all[2][3], 3U);
   ASSERT_EQ(b.destroy_queue(app, 0), 0);
   EXPECT_EQ(slots_of_areas(b, 3), (std::vector<int>{-1, 1, 2}));
   ASSERT_EQ(b.create_queue(other, 0), 1);
   EXPECT_EQ(slots_of_areas(b, 3), (std::vector<int>{0, 1, 2})) << "the lowest free one";
-  EXPECT_EQ(slots(b)[0][3], 9U);
+  EXPECT_EQ(slots(b)[0][3], 4U);
 }
 
 TEST(DriverHqds, EmptiesTheSlotOfASuspendedQueue) {

@@ -1,0 +1,77 @@
+#!/bin/bash
+# More processes than VMIDs and more queues than hardware queues: the firmware maps them in turns, and each queue runs.
+# sluice suspends one of the processes, and the others go on.
+. "${BASH_SOURCE[0]%/*}/common.sh"
+
+declare -A to from pid
+
+# ask NUMBER COMMAND: of a process; sets `answer`.
+ask() {
+  echo "$2" >&"${to[$1]}"
+  read -r -t 60 answer <&"${from[$1]}" || fail "process $1 did not answer '$2'"
+}
+# At the moment: how many queues are mapped, how many processes they belong to, and how many queues wait.
+set_of_queues() {
+  awk '/^pasid/ { queues++; processes[$2] } /^waiting/ { waiting++ } END { print queues + 0, length(processes), waiting + 0 }' \
+    /sys/kernel/debug/sluice0/firmware
+}
+# Each process but EXCEPT completes more kernels.
+all_go_on() {
+  local each before
+  declare -A before
+  for each in "${!pid[@]}"; do ask "$each" completed && before[$each]=$answer; done
+  for each in "${!pid[@]}"; do
+    [ "$each" = "${1-}" ] || eventually completes_more "$each" "${before[$each]}"
+  done
+}
+completes_more() { ask "$1" completed && [ "$answer" -gt "$2" ]; }
+
+hqds=$(awk '$1 == "num_cp_queues" { print $2 }' /sys/class/kfd/kfd/topology/nodes/1/properties)
+# gmc_v9_0_sw_init(): more on GPUs without graphics
+vmids=8
+! grep -qE '^gfx_target_version (90402|90010)$' /sys/class/kfd/kfd/topology/nodes/1/properties || vmids=13
+processes=$((vmids + 1))
+queues=$((hqds / processes + 1))
+for ((i = 0; i < processes; i++)); do
+  mkfifo "to$i" "from$i"
+  AMD_QUEUE_TAG=OFFLINE_AI integration_target $queues 10000 <"to$i" >"from$i" 2>"target$i.log" &
+  pid[$i]=$!
+  exec {fd}>"to$i" && to[$i]=$fd
+  exec {fd}<"from$i" && from[$i]=$fd
+  read -r -t 60 answer <&"$fd" && [ "$answer" = ready ] || fail "process $i did not start"
+done
+
+echo "$((queues * processes)) queues of $processes processes on $hqds hardware queues and $vmids VMIDs"
+for ((i = 0; i < 10; i++)); do
+  read -r mapped owners waiting <<<"$(set_of_queues)"
+  [ "$mapped" -le "$hqds" ] && [ "$owners" -le "$vmids" ] || fail "$mapped queues of $owners processes are mapped"
+  [ "$waiting" -eq $((queues * processes - mapped)) ] || fail "$mapped queues are mapped and $waiting wait"
+done
+all_go_on
+
+echo "one of the processes is suspended"
+sluice suspend "${pid[4]}" >suspend.log 2>&1 &
+holder=$!
+pasid=$(printf %x "$(cat "/sys/class/kfd/kfd/proc/${pid[4]}/pasid")")
+listed() { grep -q "pasid $pasid " /sys/kernel/debug/sluice0/firmware; }
+not_listed() { ! listed; }
+eventually grep -q '^held by process' suspend.log
+eventually not_listed
+ask 4 completed
+before=$answer
+all_go_on 4
+ask 4 completed
+[ "$answer" -eq "$before" ] || fail "kernels of the suspended process ran"
+sluice resume "${pid[4]}" >resume.log || fail "resume"
+wait $holder || fail "suspend ended with code $?"
+eventually listed
+all_go_on
+
+echo "each kernel ran once, in order, and whole"
+for i in "${!pid[@]}"; do
+  ask "$i" drain
+  [ "$answer" = 0 ] || fail "process $i lost kernels"
+  echo "exit 0" >&"${to[$i]}"
+  wait "${pid[$i]}" || fail "process $i ended with code $?"
+done
+eventually maps 0
