@@ -108,7 +108,7 @@ build_unit_tests() {
   done
   build quick "${@/#/sluice_unit_tests_}"
 }
-driver_cases=(accept suspend c_api preemption daemon faults reset)
+driver_cases=(accept suspend c_api preemption daemon oversubscribed packets faults reset)
 # driver_cases [OPTION...] -- CASE...: each case on a machine of tests/driver/run.sh.
 driver_cases() {
   local options=() failed=0
@@ -133,17 +133,17 @@ long_on_driver() {
   local seed=${SLUICE_TEST_SEED-$RANDOM}
   echo "SLUICE_TEST_SEED=$seed"
   step "long: amdkfd on a faked $1, lockdep" driver_cases --lockdep --device "$1" -- "${driver_cases[@]}"
-  step "long: amdkfd on two faked $1, KASAN: calls" tests/driver/run.sh --kasan --memory 2G --device "$1,$1" \
+  step "long: amdkfd on two faked $1, KASAN: calls" tests/driver/run.sh --kasan --device "$1,$1" \
     tests/driver/cases/conformance.sh
-  step "long: amdkfd on two faked $1, KASAN: random calls" tests/driver/run.sh --kasan --memory 2G --device "$1,$1" \
+  step "long: amdkfd on two faked $1, KASAN: random calls" tests/driver/run.sh --kasan --device "$1,$1" \
     tests/driver/cases/noise.sh "$seed" 200
   step "long: amdkfd on a faked $1, two processors" driver_cases --qemu --device "$1" -- "${driver_cases[@]}"
   step "long: fault matrix on a faked $1, two processors" tests/driver/run.sh --qemu --device "$1" \
     tests/driver/cases/fault_matrix.sh all
-  step "long: amdkfd on two faked $1, two processors: calls" tests/driver/run.sh --qemu --memory 2G --device "$1,$1" \
+  step "long: amdkfd on two faked $1, two processors: calls" tests/driver/run.sh --qemu --device "$1,$1" \
     tests/driver/cases/conformance.sh
-  step "long: amdkfd on two faked $1, two processors: random calls" tests/driver/run.sh --qemu --memory 2G \
-    --device "$1,$1" tests/driver/cases/noise.sh "$seed" 100
+  step "long: amdkfd on two faked $1, two processors: random calls" tests/driver/run.sh --qemu --device "$1,$1" \
+    tests/driver/cases/noise.sh "$seed" 100
   step "long: sequences compared with amdkfd, $1" tests/conformance/differential.py --qemu --device "$1" --sequences 10000
   return 0
 }

@@ -430,29 +430,65 @@ class process {
                                     args.save_area_used_size)
                       : out;
   }
-  /// A kernel for the first queue of that GPU: of one wave, as long as the case lasts. Returns when
-  /// it runs.
-  std::string kernel(const command_line& line) {
+  /// A kernel of one hour as the first packet on a GPU's ring; settings replace parts of the
+  /// packet.
+  std::string packet(const command_line& line) {
     const auto memory = memory_of(line.setting("gpu", 0));
     auto* const packet = reinterpret_cast<std::uint64_t*>(memory.ring.address);
-    const std::atomic_ref read{*reinterpret_cast<std::uint64_t*>(memory.pointers.address + 0x80)};
-    const std::atomic_ref written{
-        *reinterpret_cast<std::uint64_t*>(memory.pointers.address + 0x38)};
     constexpr std::uint64_t kernel_dispatch = 2;
-    constexpr std::uint64_t one_dimension = 1U << 16U;
     constexpr std::uint64_t lanes = 64;
     constexpr std::uint64_t workgroup = (std::uint64_t{1} << 48U) | (lanes << 32U);
     constexpr std::uint64_t an_hour = 3'600'000'000'000;
     packet[1] = (lanes << 32U) | 1U;             // Grid x; workgroup z.
     packet[2] = (std::uint64_t{1} << 32U) | 1U;  // Grid z and y.
-    packet[4] = an_hour;
-    packet[7] = 0;  // No signal.
-    std::atomic_ref{packet[0]}.store(workgroup | one_dimension | kernel_dispatch);
-    written.store(1);
+    packet[4] = line.setting("length", an_hour);
+    packet[7] = line.setting("signal", 0);
+    std::atomic_ref{packet[0]}.store(workgroup | line.setting("dimensions", 1) << 16U |
+                                     line.setting("type", kernel_dispatch));
+    write_index(memory).store(1);
+    return "written";
+  }
+  /// The same, for the first queue of that GPU. Returns when it runs.
+  std::string kernel(const command_line& line) {
+    packet(line);
+    const std::atomic_ref read{*reinterpret_cast<std::uint64_t*>(
+        memory_of(line.setting("gpu", 0)).pointers.address + 0x80)};
     const auto end = std::chrono::steady_clock::now() + long_enough;
     while (read.load() == 0 && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(5ms);
     return read.load() == 1 ? "runs" : "waits";
+  }
+  static std::atomic_ref<std::uint64_t> write_index(const queue_memory& of) {
+    return std::atomic_ref{*reinterpret_cast<std::uint64_t*>(of.pointers.address + 0x38)};
+  }
+  /// The hardware reports a page fault of this process.
+  std::string fault(const command_line& line) const {
+    const auto roots = sluice::kfd::roots::from_environment();
+    const auto index = line.setting("gpu", 0);
+    std::ofstream out;
+    if (sluice::kfd::is_simulated(roots)) {
+      out.open(std::filesystem::path{roots.device}.parent_path().parent_path() / "sim/control");
+      out << fmt::format("vmfault {} {}\n", getpid(), gpu_id(index));
+    } else {
+      // SOC15_IH_CLIENTID_VMC, of a VMID and a PASID (shim/interrupts.c).
+      const auto pasid = read_file(fmt::format("{}/proc/{}/pasid", roots.sysfs, getpid()));
+      out.open(fmt::format("/sys/kernel/debug/sluice{}/interrupt", index));
+      out << fmt::format("0f000012 0 0 {:x} 0 0 0 0\n", std::stoul(pasid));
+    }
+    out.flush();
+    return out ? "written" : "not written";
+  }
+  /// Where the driver reports errors of a GPU's queues: a word of memory, and this event.
+  std::string error_event(const command_line& line) {
+    const auto memory = memory_of(line.setting("gpu", 0));
+    auto& header = *reinterpret_cast<uapi::kfd_context_save_area_header*>(memory.save.address);
+    header.err_payload_addr = memory.pointers.address + 0x100;
+    header.err_event_id = static_cast<std::uint32_t>(line.number(1));
+    return "0";
+  }
+  std::string errors(const command_line& line) {
+    const auto at = memory_of(line.setting("gpu", 0)).pointers.address + 0x100;
+    return fmt::format("{:x}", *reinterpret_cast<const volatile std::uint64_t*>(at));
   }
   std::string gws(const command_line& line) {
     uapi::kfd_ioctl_alloc_queue_gws_args args{};
@@ -1036,7 +1072,11 @@ class process {
         {"destroy", [](process& p, line l) { return p.destroy_queue(l); }},
         {"cu_mask", [](process& p, line l) { return p.cu_mask(l); }},
         {"wave_state", [](process& p, line l) { return p.wave_state(l); }},
+        {"packet", [](process& p, line l) { return p.packet(l); }},
         {"kernel", [](process& p, line l) { return p.kernel(l); }},
+        {"fault", [](process& p, line l) { return p.fault(l); }},
+        {"error_event", [](process& p, line l) { return p.error_event(l); }},
+        {"errors", [](process& p, line l) { return p.errors(l); }},
         {"gws", [](process& p, line l) { return p.gws(l); }},
         {"event", [](process& p, line l) { return p.create_event(l); }},
         {"destroy_event",

@@ -21,6 +21,7 @@ enum class at : std::uint8_t { suspend, resume, attach, rest };
 
 enum class then : std::uint8_t {
   served,   ///< It is held, and runs again, as if nothing had happened.
+  faulted,  ///< It is held and resumed, but the driver does not run it any more.
   refused,  ///< It is not held this time.
   left,     ///< The breaker opens: it runs, and is not held any more.
   stuck,    ///< The same, but it runs once the call is over.
@@ -56,7 +57,7 @@ inline constexpr std::array injections{
               a_reset},
     injection{"evict", "evict PID GPU", at::rest, then::served},
     injection{"evict_while_held", "evict PID GPU", at::resume, then::served},
-    injection{"vmfault", "vmfault PID GPU", at::suspend, then::served},
+    injection{"vmfault", "vmfault PID GPU", at::suspend, then::faulted},
     injection{"activation_busy", "activation PID busy", at::attach, then::refused,
               "attach refused"},
     injection{"activation_error", "activation PID error", at::attach, then::refused,

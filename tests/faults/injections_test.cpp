@@ -105,7 +105,8 @@ void injection_try::check() {
   // One preemption.
   moment since = moment_of([&] { EXPECT_EQ(client_->ask("begin", patience), "begun"); });
   switch (what.what) {
-    case then::served: EXPECT_TRUE(world_.all_held(both)) << world_.log(); break;
+    case then::served:
+    case then::faulted: EXPECT_TRUE(world_.all_held(both)) << world_.log(); break;
     case then::refused:
       EXPECT_TRUE(world_.all_held({&second_})) << world_.log();
       EXPECT_FALSE(world_.is_held(first_));
@@ -142,7 +143,8 @@ void injection_try::check() {
 
   // And after it.
   switch (what.what) {
-    case then::served: burst(both); break;
+    case then::served:
+    case then::faulted: burst(both); break;
     case then::refused:
     case then::killed: burst({&second_}); break;
     case then::left:
@@ -173,7 +175,8 @@ void injection_try::check() {
     // The driver lets go of what a dead queue is held by at its holder's end, which it sees later.
     EXPECT_TRUE(eventually(patience, [&] { return world_.suspended(*each) == 0; }));
     EXPECT_TRUE(eventually(patience, [&] { return tracer_of((*each)->pid()) == 0; }));
-    if (what.what == then::dead || (what.what == then::killed && each == &first_)) continue;
+    const bool ended = what.what == then::killed || what.what == then::faulted;
+    if (what.what == then::dead || (ended && each == &first_)) continue;
     EXPECT_EQ((*each)->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
   }
 }

@@ -176,7 +176,8 @@ TEST_P(VirtualInjection, EndsWithEverythingRunning) {
   if (what.when == at::suspend) node.control(std::string{what.line});
   node.begin();
   switch (what.what) {
-    case then::served: EXPECT_TRUE(node.run_until(patience, both_held)); break;
+    case then::served:
+    case then::faulted: EXPECT_TRUE(node.run_until(patience, both_held)); break;
     case then::refused:
       EXPECT_TRUE(node.run_until(patience, [&] { return node.held(other); }));
       EXPECT_FALSE(node.held(app));
@@ -201,11 +202,16 @@ TEST_P(VirtualInjection, EndsWithEverythingRunning) {
 
   switch (what.what) {
     case then::served:
+    case then::faulted:
+      node.begin();
+      EXPECT_TRUE(node.run_until(patience, both_held));
+      node.end();
+      EXPECT_TRUE(node.run_until(own_work, both_run));
+      break;
     case then::refused:
     case then::killed:
       node.begin();
-      EXPECT_TRUE(node.run_until(
-          patience, [&] { return what.what == then::served ? both_held() : node.held(other); }));
+      EXPECT_TRUE(node.run_until(patience, [&] { return node.held(other); }));
       node.end();
       EXPECT_TRUE(node.run_until(own_work, both_run));
       break;

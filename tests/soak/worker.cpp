@@ -56,11 +56,12 @@ class dice {
   std::mt19937_64 bits_;
 };
 
-struct gpu_was_reset {};
+/// By a reset, or by a page fault of this process.
+struct gpu_is_lost {};
 
 /// One queue of the GPU, from its creation to its end, whose kernels are in the books.
 ///
-/// Threading: one thread. Errors: throws gpu_was_reset, or std::runtime_error.
+/// Threading: one thread. Errors: throws gpu_is_lost, or std::runtime_error.
 class booked_queue {
  public:
   booked_queue(sim::gpu_client& client, std::uint32_t gpu, books& shared)
@@ -72,7 +73,7 @@ class booked_queue {
     if (closed_) return;
     (void)queue_->destroy();
     publish(ledger_.abandon());
-    (was_reset_ ? shared_.reset : shared_.dropped) += queue_->submitted() - finished_;
+    (is_lost_ ? shared_.reset : shared_.dropped) += queue_->submitted() - finished_;
   }
   booked_queue(const booked_queue&) = delete;
   booked_queue& operator=(const booked_queue&) = delete;
@@ -117,7 +118,7 @@ class booked_queue {
     auto queue = client.create_queue({.packets = ring_packets, .gpu = gpu});
     if (queue) return std::move(*queue);
     if (queue.error() == boost::system::errc::resource_unavailable_try_again)
-      throw gpu_was_reset{};  // It is being reset.
+      throw gpu_is_lost{};  // It is being reset.
     throw std::runtime_error{"cannot create a queue: " + queue.error().message()};
   }
 
@@ -129,8 +130,8 @@ class booked_queue {
     publish(ledger_.settled());
     if (done || done.error() == boost::system::errc::timed_out) return;
     if (done.error() == errc::lost) {
-      was_reset_ = true;
-      throw gpu_was_reset{};
+      is_lost_ = true;
+      throw gpu_is_lost{};
     }
     throw std::runtime_error{"a wait failed: " + done.error().message()};
   }
@@ -154,7 +155,7 @@ class booked_queue {
   std::uint64_t finished_ = 0;
   demo::verdict published_;
   bool closed_ = false;
-  bool was_reset_ = false;
+  bool is_lost_ = false;
 };
 
 struct settings {
@@ -332,7 +333,7 @@ int run(std::string_view role, const settings& with, books& shared) {
   const auto guarded = [&](auto&& body) {
     try {
       body();
-    } catch (const gpu_was_reset&) {
+    } catch (const gpu_is_lost&) {
       outcome = worker_lost_its_gpu;
     } catch (const std::exception& problem) {
       std::fprintf(stderr, "soak_worker: %s\n", problem.what());

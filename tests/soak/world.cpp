@@ -352,7 +352,9 @@ void world::settle(worker& one, int status) {
   const bool exited = WIFEXITED(status);
   const int code = exited ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   bool whole = true;  // Its books are to the end.
-  if (code == worker_lost_its_gpu && last_reset_ && *last_reset_ > one.started - 5s) {
+  if (code == worker_lost_its_gpu && one.has_page_fault) {
+    ++found_.workers["ended by a page fault"];
+  } else if (code == worker_lost_its_gpu && last_reset_ && *last_reset_ > one.started - 5s) {
     ++found_.workers["ended by a GPU's reset"];
   } else if (code == 128 + SIGKILL && (one.may_be_killed || one.how == ending::be_killed)) {
     ++found_.workers["killed"];
@@ -972,8 +974,10 @@ std::vector<world::fault> world::every_fault() {
       {"a process has a page fault", 2, steady,
        at_worker(place::offline,
                  [this](worker& one) {
-                   return control("vmfault " + std::to_string(one.process->pid()) + " " +
-                                  std::to_string(one.gpu));
+                   one.has_page_fault = control("vmfault " + std::to_string(one.process->pid()) +
+                                                " " + std::to_string(one.gpu)) ||
+                                        one.has_page_fault;
+                   return one.has_page_fault;
                  })},
       {"a process cannot be debugged", 1, steady,
        at_worker(place::offline,

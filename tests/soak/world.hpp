@@ -140,6 +140,7 @@ class world {
     ending how{};
     bool told = false;
     bool may_be_killed = false;  ///< By a fault of the device.
+    bool has_page_fault = false;
     bool stuck = false;
     duration longest_said{};
     std::optional<time_point> goes_on_at;  ///< It is stopped.

@@ -281,7 +281,8 @@ void destroy_event(int fd, std::uint32_t event) noexcept {
 struct gpu_client::impl {
   int fd = -1;
   bool runtime_enabled = false;
-  std::uint32_t hardware_exception = 0;  // 0: none. An event that stays set after any GPU's reset.
+  // 0: none. They stay set after a reset of any GPU, and after a page fault of this process.
+  std::uint32_t hardware_exception = 0, page_fault = 0;
   std::vector<topology_node> nodes;
   std::size_t first = 0;     // Of `nodes`: what was asked for.
   std::vector<int> renders;  // Render nodes, whose address spaces the driver uses for queues.
@@ -296,6 +297,7 @@ struct gpu_client::impl {
       (void)call(fd, uapi::AMDKFD_IOC_RUNTIME_ENABLE, disable);
     }
     destroy_event(fd, hardware_exception);
+    destroy_event(fd, page_fault);
     if (fd >= 0) close(fd);
   }
 
@@ -347,12 +349,16 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
   if (auto got = state->acquire_address_spaces(device.substr(0, device.rfind('/'))); !got)
     return got.error();
   // Before any queue exists, so that no reset is missed.
-  uapi::kfd_ioctl_create_event_args exception{};
-  exception.event_type = uapi::KFD_IOC_EVENT_HW_EXCEPTION;
-  if (const auto got = call(state->fd, uapi::AMDKFD_IOC_CREATE_EVENT, exception); !got) {
-    return got.error();
+  for (const auto& [type, event] :
+       {std::pair{uapi::KFD_IOC_EVENT_HW_EXCEPTION, &state->hardware_exception},
+        std::pair{uapi::KFD_IOC_EVENT_MEMORY, &state->page_fault}}) {
+    uapi::kfd_ioctl_create_event_args made{};
+    made.event_type = type;
+    if (const auto got = call(state->fd, uapi::AMDKFD_IOC_CREATE_EVENT, made); !got) {
+      return got.error();
+    }
+    *event = made.event_id;
   }
-  state->hardware_exception = exception.event_id;
   if (!options.runtime) return std::unique_ptr<gpu_client>{new gpu_client{std::move(state)}};
   // As hsa_init: before any queue exists. Without it nobody could suspend our queues.
   uapi::kfd_ioctl_runtime_enable_args enable{};
@@ -385,9 +391,9 @@ struct gpu_queue::impl {
   std::uint32_t id = 0;
   std::uint64_t packets = 0;
   int doorbell = -1;
-  std::uint32_t event = 0;               // 0: none.
-  std::uint32_t hardware_exception = 0;  // The client's.
-  std::atomic<bool> lost = false;        // A GPU was reset since the client was opened.
+  std::uint32_t event = 0;                               // 0: none.
+  std::uint32_t hardware_exception = 0, page_fault = 0;  // The client's.
+  std::atomic<bool> lost = false;                        // One of these was set.
 
   shared_memory ring;
   shared_memory header;  // An aql::queue.
@@ -499,6 +505,7 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
   if (!slots) return slots.error();
   state->slots = std::move(*slots);
   state->hardware_exception = impl_->hardware_exception;
+  state->page_fault = impl_->page_fault;
   auto* signals = state->signals.as<aql::signal>();
   for (std::uint32_t i = 0; i < options.packets; ++i) {
     signals[i].kind = 1;
@@ -584,9 +591,10 @@ result<void> gpu_queue::wait(std::uint64_t index, duration timeout) {
     if (impl_->lost) return errc::lost;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now());
     if (left.count() <= 0) return system_error(ETIMEDOUT);
-    std::array<uapi::kfd_event_data, 2> events{};
+    std::array<uapi::kfd_event_data, 3> events{};
     events[0].event_id = impl_->event;
     events[1].event_id = impl_->hardware_exception;
+    events[2].event_id = impl_->page_fault;
     uapi::kfd_ioctl_wait_events_args wait{};
     wait.events_ptr = address_of(events.data());
     wait.num_events = events.size();
@@ -597,8 +605,11 @@ result<void> gpu_queue::wait(std::uint64_t index, duration timeout) {
     }
     if (wait.wait_result != uapi::KFD_IOC_WAIT_RESULT_COMPLETE) continue;
     // Stays zero if the event is not among those that ended the wait. After a reset, the driver
-    // evicts this process from all GPUs, so the number of the GPU does not matter.
-    if (events[1].hw_exception_data.gpu_id != 0) impl_->lost = true;
+    // evicts this process from all GPUs, so the number of the GPU does not matter. After a page
+    // fault, ROCm's runtime ends the process.
+    if (events[1].hw_exception_data.gpu_id != 0 || events[2].memory_exception_data.gpu_id != 0) {
+      impl_->lost = true;
+    }
   }
 }
 

@@ -159,6 +159,8 @@ bool driver::impl::fetch_packets(const std::shared_ptr<kfd_queue>& queue) {
     for (const auto& packet : part) {
       if ((packet.header & 0xffU) == aql::packet_invalid) return true;
       if (const auto wrong = check(packet); wrong != uapi::EC_NONE) {
+        // The firmware looks at the first packet of a mapped queue, and at no other.
+        if (!q.active || !q.fetched.empty()) return true;
         fail_queue(q, wrong);
         return false;
       }
@@ -205,7 +207,24 @@ void driver::impl::fail_queue(kfd_queue& queue, uapi::kfd_dbg_trap_exception_cod
   queue.failed = true;
   ++queue.owner->broken_queues;
   engine_.cancel(std::exchange(queue.poll, {}));
-  raise(*queue.owner, queue.exception_status, why);
+  // kfd_set_dbg_ev_from_interrupt: what no debugger subscribed to goes to the runtime.
+  if (!raise(*queue.owner, queue.exception_status, why) &&
+      queue.owner->runtime.runtime_state == uapi::DBG_RUNTIME_STATE_ENABLED) {
+    send_to_runtime(queue, uapi::KFD_EC_MASK(why));
+  }
+  if (queue.gpu->shape.scheduler == queue_scheduler::mes &&
+      why != uapi::EC_QUEUE_WAVE_MEMORY_VIOLATION) {
+    scope_.start(suspend_bad_queue(queue.gpu->queues.at(queue.model)));
+  }
+}
+
+// kfd_dqm_suspend_bad_queue_mes: it counts as evicted, until its process is evicted and restored.
+task<void> driver::impl::suspend_bad_queue(std::shared_ptr<kfd_queue> queue) {
+  gpu_node& node = *queue->gpu;
+  const auto lock = co_await node.dqm.lock();
+  if (queue->destroyed || !queue->active) co_return;
+  queue->evicted = true;
+  co_await change_queue(queue, false, cycle_kind::ordinary, node.shape.cycle_cost);
 }
 
 // --- To memory -----------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ int driver::impl::control(std::string_view line, std::string& problem) {
     gpu_node* node = process ? find_gpu(words[2]) : nullptr;
     if (node == nullptr) return -EINVAL;
     if (name == "vmfault")
-      vm_fault(*process, *process->device(node->shape.gpu_id));
+      scope_.start(vm_fault(process, *node));
     else
       start_on(process->pid, node->shape.gpu_id, name == "evict");
     return 0;

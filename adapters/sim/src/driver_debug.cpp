@@ -93,14 +93,14 @@ duration grace_of(const gpu_profile& shape, std::uint32_t value) {
 
 // --- Raising -------------------------------------------------------------------------------------
 
-void driver::impl::raise(kfd_process& process, std::uint64_t& status,
+bool driver::impl::raise(kfd_process& process, std::uint64_t& status,
                          uapi::kfd_dbg_trap_exception_code code) {
-  if (!process.debug_enabled) return;
+  if (!process.debug_enabled) return false;
   const auto bit = uapi::KFD_EC_MASK(code);
   status |= bit;
-  if ((process.enabled_exceptions & bit) != 0 && process.debug_fd >= 0) {
-    os_.write_byte(process.debug_fd, '.');
-  }
+  if ((process.enabled_exceptions & bit) == 0) return false;
+  if (process.debug_fd >= 0) os_.write_byte(process.debug_fd, '.');
+  return true;
 }
 
 // --- The target's runtime ------------------------------------------------------------------------
@@ -419,17 +419,20 @@ int driver::impl::send_runtime_event(kfd_process& target,
   }
   if (mask == 0) return 0;
 
-  // kfd_send_exception_to_runtime: into the queue's error payload, and the event that announces it.
-  // The driver reports no failure of these steps.
-  const auto q = target.queue(args.queue_id);
-  if (!q) return 0;
-  const auto header = read_object<uapi::kfd_context_save_area_header>(*target.memory, q->save_area);
-  if (!header) return 0;
-  const auto payload = read_object<std::uint64_t>(*target.memory, header->err_payload_addr);
-  if (payload) (void)target.memory->write(header->err_payload_addr, bytes_of(*payload | mask));
-  const auto event = target.events.find(header->err_event_id);
-  if (event != target.events.end()) event->second.set();
+  if (const auto q = target.queue(args.queue_id)) send_to_runtime(*q, mask);
   return 0;
+}
+
+// kfd_send_exception_to_runtime: the driver reports no failure of these steps.
+void driver::impl::send_to_runtime(kfd_queue& queue, std::uint64_t mask) {
+  kfd_process& process = *queue.owner;
+  const auto header =
+      read_object<uapi::kfd_context_save_area_header>(*process.memory, queue.save_area);
+  if (!header) return;
+  const auto payload = read_object<std::uint64_t>(*process.memory, header->err_payload_addr);
+  if (payload) (void)process.memory->write(header->err_payload_addr, bytes_of(*payload | mask));
+  const auto event = process.events.find(header->err_event_id);
+  if (event != process.events.end()) event->second.set();
 }
 
 void driver::impl::set_exceptions_enabled(kfd_process& target, std::uint64_t mask) {

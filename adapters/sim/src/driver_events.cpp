@@ -103,7 +103,7 @@ std::uint32_t test_condition(bool all, const std::deque<event_waiter>& waiters) 
                                      : uapi::KFD_IOC_WAIT_RESULT_TIMEOUT;
 }
 
-/// copy_signaled_event_data: memory exceptions are never raised here.
+/// copy_signaled_event_data.
 bool copy_data(address_space& memory, std::uint64_t events_ptr,
                const std::deque<event_waiter>& waiters) {
   std::uint64_t at = events_ptr;
@@ -111,8 +111,17 @@ bool copy_data(address_space& memory, std::uint64_t events_ptr,
     if (waiter.activated && waiter.event != nullptr &&
         waiter.event->type == uapi::KFD_IOC_EVENT_HW_EXCEPTION) {
       // As kfd_signal_reset_event leaves it after a hang.
-      const uapi::kfd_hsa_hw_exception_data lost{0, 0, 1, waiter.event->reset_gpu};
+      const uapi::kfd_hsa_hw_exception_data lost{0, 0, 1, waiter.event->gpu};
       if (!memory.write(at + offsetof(uapi::kfd_event_data, hw_exception_data), bytes_of(lost))) {
+        return false;
+      }
+    }
+    if (waiter.activated && waiter.event != nullptr &&
+        waiter.event->type == uapi::KFD_IOC_EVENT_MEMORY) {
+      uapi::kfd_hsa_memory_exception_data fault{};  // At address 0.
+      fault.gpu_id = waiter.event->gpu;
+      if (!memory.write(at + offsetof(uapi::kfd_event_data, memory_exception_data),
+                        bytes_of(fault))) {
         return false;
       }
     }

@@ -1,6 +1,6 @@
 /// What takes queues away from their owner without a debugger: eviction by memory management,
-/// CRIU's pause, and a reset of the GPU (kfd_process.c, kfd_chardev.c's CRIU commands,
-/// kfd_device.c).
+/// CRIU's pause, a page fault, and a reset of the GPU (kfd_process.c, kfd_chardev.c's CRIU
+/// commands, kfd_debug.c, kfd_device.c).
 
 #include "driver_state.hpp"
 
@@ -28,16 +28,17 @@ std::vector<std::shared_ptr<kfd_queue>> queues_on(const kfd_process& process,
 
 // --- Eviction ------------------------------------------------------------------------------------
 
-task<int> driver::impl::evict(process_ptr process, gpu_node& node, smi_eviction_trigger trigger) {
+task<int> driver::impl::evict(process_ptr process, gpu_node& node,
+                              std::optional<smi_eviction_trigger> trigger) {
   const auto lock = co_await node.dqm.lock();
   co_return co_await evict_locked(std::move(process), node, trigger);
 }
 
 task<int> driver::impl::evict_locked(process_ptr process, gpu_node& node,
-                                     smi_eviction_trigger trigger) {
+                                     std::optional<smi_eviction_trigger> trigger) {
   process_device* device = process->device(node.shape.gpu_id);
   if (process->gone || device == nullptr) co_return -ESRCH;
-  smi_queue_eviction(*process, node, trigger);
+  if (trigger) smi_queue_eviction(*process, node, *trigger);
   if (device->evictions++ > 0) co_return 0;
   device->evicted_since = engine_.now();
   const auto queues = queues_on(*process, node);
@@ -219,10 +220,26 @@ void driver::impl::signal_reset(gpu_node& node) {
     if (process->device(node.shape.gpu_id) == nullptr) continue;
     for (auto& [id, event] : process->events) {
       if (event.type != uapi::KFD_IOC_EVENT_HW_EXCEPTION) continue;
-      event.reset_gpu = node.shape.gpu_id;
+      event.gpu = node.shape.gpu_id;
       event.set();
     }
   }
+}
+
+/// kfd_set_dbg_ev_from_interrupt: a process whose debugger did not subscribe to page faults stays
+/// evicted from this GPU, and its runtime gets the event.
+task<void> driver::impl::vm_fault(process_ptr process, gpu_node& node) {
+  auto& status = process->device(node.shape.gpu_id)->exception_status;
+  if (!raise(*process, status, uapi::EC_DEVICE_MEMORY_VIOLATION)) {
+    co_await evict(process, node, std::nullopt);
+    for (auto& [id, event] : process->events) {
+      if (event.type != uapi::KFD_IOC_EVENT_MEMORY) continue;
+      event.gpu = node.shape.gpu_id;
+      event.set();
+    }
+  }
+  smi_event(node, uapi::KFD_SMI_EVENT_VMFAULT, {},
+            smi_payload::vm_fault(process->pid, process->name));
 }
 
 }  // namespace sluice::sim

@@ -190,10 +190,4 @@ void driver::impl::smi_process(process_device& device, const kfd_process& proces
             smi_payload::process(process.pid, process.name));
 }
 
-void driver::impl::vm_fault(kfd_process& process, process_device& device) {
-  smi_event(*device.gpu, uapi::KFD_SMI_EVENT_VMFAULT, {},
-            smi_payload::vm_fault(process.pid, process.name));
-  raise(process, device.exception_status, uapi::EC_DEVICE_MEMORY_VIOLATION);
-}
-
 }  // namespace sluice::sim

@@ -181,7 +181,8 @@ struct kfd_event {
   bool auto_reset = false;
   bool signaled = false;
   std::uint64_t age = 1;
-  std::uint32_t reset_gpu = 0;  ///< HW_EXCEPTION: the last GPU that was reset; 0: none yet.
+  /// The GPU of the last reset (HW_EXCEPTION) or page fault (MEMORY); 0: none yet.
+  std::uint32_t gpu = 0;
   std::vector<event_waiter*> waiters;
 
   kfd_event() = default;
@@ -436,10 +437,15 @@ class driver::impl {
   // --- Eviction, CRIU, reset (driver_evict.cpp) ---
  public:
   /// Takes all queues of the process off the GPU's runlist until restore(), counted.
-  task<int> evict(process_ptr process, gpu_node& node, smi_eviction_trigger trigger);
+  /// \param trigger what the SMI event names; without one, there is no event.
+  task<int> evict(process_ptr process, gpu_node& node, std::optional<smi_eviction_trigger> trigger);
   /// The same for a caller that holds the GPU's dqm.
-  task<int> evict_locked(process_ptr process, gpu_node& node, smi_eviction_trigger trigger);
+  task<int> evict_locked(process_ptr process, gpu_node& node,
+                         std::optional<smi_eviction_trigger> trigger);
   task<int> restore(process_ptr process, gpu_node& node);
+  /// Reports a page fault to a debugger that subscribed to it. Otherwise evicts the process from
+  /// the GPU, and sets its memory events.
+  task<void> vm_fault(process_ptr process, gpu_node& node);
   void start_reset(gpu_node& node);
 
   // --- Injection (driver_faults.cpp) ---
@@ -530,6 +536,7 @@ class driver::impl {
   void forget_fetched(kfd_queue& queue);
   void flush(const process_ptr& process);
   void fail_queue(kfd_queue& queue, uapi::kfd_dbg_trap_exception_code why);
+  task<void> suspend_bad_queue(std::shared_ptr<kfd_queue> queue);
 
   // --- Events (driver_events.cpp) ---
   int create_event(call& c, uapi::kfd_ioctl_create_event_args& args);
@@ -551,9 +558,6 @@ class driver::impl {
   void smi_gpu_pre_reset(gpu_node& node);
   void smi_gpu_post_reset(const gpu_node& node);
   void smi_process(process_device& device, const kfd_process& process, bool starts);
-  /// A page fault that nobody can serve. What hardware does to the process's queues then, and its
-  /// memory events, are not simulated.
-  void vm_fault(kfd_process& process, process_device& device);
 
   // --- Debugger (driver_debug.cpp) ---
   task<int> runtime_enable(call_ptr c, uapi::kfd_ioctl_runtime_enable_args& args);
@@ -566,6 +570,8 @@ class driver::impl {
   task<void> activate(process_ptr target);
   task<void> deactivate(process_ptr target);
   task<void> release_devices(process_ptr target, std::size_t count);
+  /// Writes to the queue's error payload, and sets the event that announces it.
+  static void send_to_runtime(kfd_queue& queue, std::uint64_t mask);
   int send_runtime_event(kfd_process& target,
                          const uapi::kfd_ioctl_dbg_trap_send_runtime_event_args& args);
   void set_exceptions_enabled(kfd_process& target, std::uint64_t mask);
@@ -599,7 +605,8 @@ class driver::impl {
   int device_snapshot(call& c, kfd_process& target,
                       uapi::kfd_ioctl_dbg_trap_device_snapshot_args& args);
   /// kfd_dbg_ev_raise: into `status`, and a byte to who subscribed. Without a session: nothing.
-  void raise(kfd_process& process, std::uint64_t& status, uapi::kfd_dbg_trap_exception_code code);
+  /// \return whether the debugger subscribed to it.
+  bool raise(kfd_process& process, std::uint64_t& status, uapi::kfd_dbg_trap_exception_code code);
 
   std::uint64_t last_serial_ = 0;
   std::uint32_t last_pasid_ = 0x8000;  // amdgpu_pasid_alloc starts above with 16 bits.

@@ -26,15 +26,21 @@ static int packet_hang_at;
 module_param(packet_hang_at, int, 0644);
 MODULE_PARM_DESC(packet_hang_at, "the n-th packet from now never ends; 0: none");
 
+static int packet_error_at;
+module_param(packet_error_at, int, 0644);
+MODULE_PARM_DESC(packet_error_at, "the n-th packet from now is taken for one of an unknown type; 0: none");
+
 /* How often a queue is looked at for new packets: user space's doorbells reach no code of this kernel. */
 #define POLL_BUSY_NS (100 * NSEC_PER_USEC)
 #define POLL_IDLE_NS NSEC_PER_MSEC
 #define BUSY_FOR_NS (10 * NSEC_PER_MSEC)
 #define NEVER U64_MAX
 
+#define HEADER_VENDOR_SPECIFIC 0
 #define HEADER_INVALID 1
 #define HEADER_KERNEL_DISPATCH 2
 #define WAVE_LANES 64
+#define LONGEST_KERNEL (S64_MAX / 8)
 
 /* as hsa_kernel_dispatch_packet_t */
 struct packet {
@@ -62,11 +68,13 @@ struct signal {
 struct execution {
 	struct list_head node;
 	u64 mqd;
-	u32 pasid;
+	u32 pasid, vmid;
+	u32 doorbell;			/* number in the process's page of doorbells */
 	pid_t pid;			/* 0: not known yet */
 	u64 ring, rptr_at, wptr_at;	/* addresses of the process */
 	u32 packets;			/* in the ring */
 	bool mapped;
+	bool failed;			/* at a packet; the MQD keeps it, as CP_HQD_ERROR, until the driver makes another queue */
 	bool remapped;			/* and since then not looked at */
 	u64 next;			/* index of the next packet to start */
 	u64 started, completed;		/* packets */
@@ -169,18 +177,61 @@ static void look_for_packet(struct execution *of, u64 now)
 		of->waiting_since = now;
 }
 
-static void start_packet(struct shim_executor *executor, struct execution *of, u64 now)
+/* \return what is wrong with a packet, or EC_NONE. */
+static enum kfd_dbg_trap_exception_code check(const struct packet *packet)
 {
+	if (packet_error_at > 0 && --packet_error_at == 0)
+		return EC_QUEUE_PACKET_UNSUPPORTED;
+	if ((packet->header & 0xff) == HEADER_VENDOR_SPECIFIC)
+		return EC_QUEUE_PACKET_VENDOR_UNSUPPORTED;
+	if ((packet->header & 0xff) != HEADER_KERNEL_DISPATCH)
+		return EC_QUEUE_PACKET_UNSUPPORTED;
+	if (!(packet->setup & 3))
+		return EC_QUEUE_PACKET_DISPATCH_DIM_INVALID;
+	if (packet->kernel_object > LONGEST_KERNEL)
+		return EC_QUEUE_PACKET_DISPATCH_CODE_INVALID;
+	if (packet->completion_signal % __alignof__(struct signal))
+		return EC_QUEUE_PACKET_RESERVED;
+	return EC_NONE;
+}
+
+/* The queue takes no packet any more, and the driver learns why. */
+static void fail_queue(struct shim_device *shim, struct execution *of, enum kfd_dbg_trap_exception_code why)
+{
+	void *mqd = shim_gpu_address(&shim->adev, of->mqd);
+
+	of->failed = true;
+	of->waiting_since = 0;
+	if (amdgpu_ip_version(&shim->adev, GC_HWIP, 0) >= IP_VERSION(11, 0, 0))
+		((struct v11_compute_mqd *)mqd)->cp_hqd_error = why;
+	else
+		((struct v9_mqd *)mqd)->cp_hqd_error = why;
+	shim_interrupt(shim, (u32[8]){
+		SOC15_IH_CLIENTID_GRBM_CP | SOC15_INTSRC_CP_BAD_OPCODE << 8 | of->vmid << 24,
+		[3] = of->pasid,
+		[4] = of->doorbell | why << 10,	/* KFD_DEBUG_DOORBELL_ID, KFD_DEBUG_CP_BAD_OP_ECODE */
+	});
+}
+
+static void start_packet(struct shim_device *shim, struct execution *of, u64 now)
+{
+	struct shim_executor *executor = &shim->executor;
 	u64 slot = of->ring + of->next % of->packets * sizeof(struct packet);
+	enum kfd_dbg_trap_exception_code wrong;
 	u16 invalid = HEADER_INVALID;
 	struct packet packet;
 	u64 next = of->next + 1;
 
-	if (!load(&packet, slot, sizeof(packet)) || (packet.header & 0xff) != HEADER_KERNEL_DISPATCH)
+	if (!load(&packet, slot, sizeof(packet)))
 		return;
 	of->waves = max_t(u32, packet.grid[0] / WAVE_LANES, 1);
 	if (of->waves > executor->free_waves)
 		return;
+	wrong = check(&packet);
+	if (wrong != EC_NONE) {
+		fail_queue(shim, of, wrong);
+		return;
+	}
 	if (!store(slot, &invalid, sizeof(invalid)) || !store(of->rptr_at, &next, sizeof(next)))
 		return;
 	executor->free_waves -= of->waves;
@@ -215,7 +266,7 @@ static void complete_packet(struct shim_device *shim, struct execution *of, u64 
 		return;
 	shim_interrupt(shim, (u32[8]){
 		SOC15_IH_CLIENTID_GRBM_CP | SOC15_INTSRC_CP_END_OF_PIPE << 8 |
-			shim->adev.vm_manager.first_kfd_vmid << 24,
+			of->vmid << 24,
 		[3] = of->pasid,
 		[4] = event,
 	});
@@ -250,7 +301,7 @@ static u64 step(struct shim_device *shim)
 			look_for_new_queue(executor, of);
 		if (of->mapped && of->running && end_of(of) <= now)
 			complete_packet(shim, of, end_of(of));
-		if (of->mapped && !of->running)
+		if (of->mapped && !of->running && !of->failed)
 			look_for_packet(of, now);
 		kthread_unuse_mm(mm);
 		mmput_async(mm);
@@ -269,7 +320,7 @@ static u64 step(struct shim_device *shim)
 		mm = get_mm(first->pasid, &first->pid);
 		if (mm) {
 			kthread_use_mm(mm);
-			start_packet(executor, first, now);
+			start_packet(shim, first, now);
 			kthread_unuse_mm(mm);
 			mmput_async(mm);
 		}
@@ -332,6 +383,7 @@ static struct execution *find(struct shim_executor *executor, const struct shim_
 		of->wptr_at = (u64)(mqd)->cp_hqd_pq_wptr_poll_addr_hi << 32 |                               \
 			      (mqd)->cp_hqd_pq_wptr_poll_addr_lo;                                           \
 		of->packets = (2U << ((mqd)->cp_hqd_pq_control & 0x3f)) * 4 / sizeof(struct packet);        \
+		of->failed = (mqd)->cp_hqd_error;                                                           \
 	} while (0)
 
 void shim_executor_map(struct shim_device *shim, const struct shim_queue *queue)
@@ -360,6 +412,8 @@ void shim_executor_map(struct shim_device *shim, const struct shim_queue *queue)
 	if (of->ring != ring)
 		of->running = false;
 	of->ring = ring;
+	of->vmid = queue->vmid;
+	of->doorbell = queue->doorbell % (PAGE_SIZE / sizeof(u32)) / 2;	/* of 8 bytes each */
 	of->mapped = of->remapped = true;
 	of->resumed = of->last_work = ktime_get_ns();
 	if (of->running)
@@ -387,7 +441,6 @@ void shim_executor_unmap(struct shim_device *shim, const struct shim_queue *queu
 				of->remaining -= min(of->remaining, now - of->resumed);
 		}
 		of->mapped = false;
-		of->waiting_since = 0;
 	}
 	mutex_unlock(&executor->lock);
 	wake(executor);

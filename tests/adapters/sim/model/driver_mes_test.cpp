@@ -62,6 +62,16 @@ TEST_F(DriverMes, EveryQueueIsACommandOfItsOwn) {
   EXPECT_EQ(cycles(), 5);
 }
 
+// The driver takes the queue off the GPU, but not before the packets in front of it have run.
+TEST_F(DriverMes, ABrokenPacketStopsItsQueueWhereItIs) {
+  for (int i = 0; i < 4; ++i) b.publish(app, 0, {.length = 10ms});
+  b.machine.memory(app).put(queue_area + 128, std::uint16_t{5});  // A barrier, the third.
+  b.run_for(1s);
+  EXPECT_EQ(b.process_stat(app, "broken_queues"), 1);
+  EXPECT_EQ(b.read_index(app, 0), 2U);
+  EXPECT_EQ(completed(), 2);
+}
+
 TEST_F(DriverMes, AFailingRemoveLeavesTheQueueRunningAndEndsTheWalk) {
   b.snapshot(new_bit);
   b.sim->fail_next_cycle(gpu_id(), 1s, driver::after_failure::goes_on);

@@ -96,8 +96,9 @@ class gpu_queue {
   /// Blocks in the driver until kernel `index` has finished.
   /// \param timeout resolution 1 ms, rounded up. On expiry: ETIMEDOUT.
   /// Errors: EINVAL for an index that was not submitted; errc::lost if a GPU of the node was reset
-  /// after the client was opened. Then nothing of this process runs again, on any GPU, not even in
-  /// new queues: the process must end, as ROCm's runtime ends it.
+  /// after the client was opened, or had a page fault of this process. After a reset, no queue of
+  /// this process runs again, on any GPU, not even a new one; after a page fault, none on that GPU.
+  /// The process must end, as ROCm's runtime ends it.
   [[nodiscard]] result<void> wait(std::uint64_t index, duration timeout);
 
   struct done {

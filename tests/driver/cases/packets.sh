@@ -1,0 +1,65 @@
+#!/bin/bash
+# Packets that take longer, never end, or are invalid: sluice takes their queues off the GPU and puts them back.
+. "${BASH_SOURCE[0]%/*}/common.sh"
+
+set_parameter() { echo "$2" >"/sys/module/sluice/parameters/$1"; }
+
+# suspend_and_resume COUNT: of offline_demo; then COUNT queues are mapped.
+suspend_and_resume() {
+  sluice suspend "$offline" >suspend.log 2>&1 &
+  local holder=$!
+  eventually grep -qw suspended suspend.log
+  maps 0 || fail "a queue is mapped while its process is suspended"
+  sluice resume "$offline" >resume.log || fail "resume"
+  wait "$holder" || fail "suspend ended with code $?"
+  eventually maps "$1"
+}
+
+kill_offline() {
+  kill -KILL "$offline"
+  wait "$offline" 2>/dev/null || true
+  eventually maps 0
+}
+
+echo "a packet takes 200 ms longer"
+set_parameter packet_delay_us 200000
+coproc target { integration_target 1 0 2>target.log; }
+# ask COMMAND: of the target; sets `answer`.
+ask() { echo "$1" >&"${target[1]}" && read -r -t 60 answer <&"${target[0]}" || fail "no answer to '$1'"; }
+completes() { ask completed && [ "$answer" = 1 ]; }
+read -r -t 60 answer <&"${target[0]}" && [ "$answer" = ready ] || fail "integration_target"
+begun=$(date +%s%N)
+ask "run 1000"
+eventually completes
+[ $((($(date +%s%N) - begun) / 1000000)) -ge 200 ] || fail "the kernel ended before its time"
+echo "exit 0" >&"${target[1]}"
+wait "$target_PID" || fail "integration_target ended with code $?"
+set_parameter packet_delay_us 0
+
+echo "a packet never ends"
+set_parameter packet_hang_at 1
+start_offline
+started() { grep -q ' started [1-9]' /sys/kernel/debug/sluice0/executions; }
+eventually started
+[ "$(cat /sys/module/sluice/parameters/packet_hang_at)" = 0 ] || fail "no packet hangs"
+set_parameter trace 1
+suspend_and_resume 1
+set_parameter trace 0
+dmesg >messages
+grep -q 'sluice: device 0: ' messages || fail "the commands to the firmware were not logged"
+kill_offline
+
+echo "a packet is invalid: MES takes its queue off the GPU, a runlist does not"
+set_parameter packet_error_at 1
+start_offline
+failed() { [ "$(cat /sys/module/sluice/parameters/packet_error_at)" = 0 ]; }
+eventually failed
+left=1
+! grep -q '^gfx_target_version 11' /sys/class/kfd/kfd/topology/nodes/1/properties || left=0
+eventually maps $left
+packets_started() { awk '{ for (i = 1; i < NF; i++) if ($i == "started") sum += $(i + 1) } END { print sum + 0 }' /sys/kernel/debug/sluice0/executions; }
+before=$(packets_started)
+suspend_and_resume $left
+sleep 0.2 # for a packet to start; a busy machine hides one, and makes none up
+[ "$(packets_started)" -eq "$before" ] || fail "the queue took packets after the invalid one"
+kill_offline
