@@ -6,8 +6,12 @@
 #include "world.hpp"
 
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 
 #include <cstdlib>
+#include <fstream>
+
+#include "sluice/kfd/uapi.hpp"
 
 namespace sluice::test::matrix_test {
 namespace {
@@ -430,6 +434,43 @@ TEST(FaultsInACall, AKilledAgentLetsGoWhenTheCallIsOver) {
                        "the agent is killed in a call of 2 s");
     EXPECT_TRUE(once.here().log_says("lost")) << once.here().log();
   });
+}
+
+/// Whether the thread is in a call of AMDKFD_IOC_DBG_TRAP (proc_pid_syscall(5)).
+bool is_in_debug_trap(pid_t thread) {
+  std::ifstream file("/proc/" + std::to_string(thread) + "/syscall");
+  long number = 0;
+  std::string descriptor;
+  std::uint64_t request = 0;
+  file >> number >> descriptor;
+  file.unsetf(std::ios::basefield);  // With the prefix 0x.
+  file >> request;
+  return file && number == SYS_ioctl && request == kfd::uapi::AMDKFD_IOC_DBG_TRAP;
+}
+
+// The driver's ENABLE follows the leader's address space, which an exit takes away
+// (adapters/kfd/kernel/README.md): a leader that is killed meanwhile ends after the call.
+TEST(FaultsInACall, AProcessThatIsKilledWhileItsSessionOpensEndsAfterTheCall) {
+  const world here{{.how = mechanism_used::trap_agent}};
+  const auto stayer = here.gpu_process("OFFLINE_AI");
+  const auto victim = here.gpu_process("OFFLINE_AI");
+  here.command("delay DBG_TRAP:ENABLE 3s target=" + std::to_string(victim->pid()));
+  const time_point before = clock::now();
+  const auto host = here.host(1);
+  const pid_t agent = here.agent();
+  ASSERT_TRUE(eventually(patience, [&] {
+    const pid_t tracer = tracer_of(victim->pid());
+    return tracer != 0 && is_in_debug_trap(tracer);
+  })) << here.log();
+  ::kill(victim->pid(), SIGKILL);
+  ASSERT_TRUE(eventually(patience, [&] { return !lives(victim->pid()); })) << here.log();
+  EXPECT_GE(clock::now(), before + 3s);
+  const auto client = here.client();
+  EXPECT_EQ(client->ask("begin", patience), "begun");
+  EXPECT_TRUE(here.all_held({&stayer})) << here.log();
+  EXPECT_EQ(here.agent(), agent);
+  EXPECT_EQ(client->ask("end", patience), "ended");
+  EXPECT_TRUE(here.run_again({&stayer}, clock::now()));
 }
 
 // A stuck lane keeps no other from letting go.
