@@ -89,7 +89,7 @@ void arrival_options::add_to(CLI::App& app) {
       ->type_name("FILE")
       ->group(group);
   add_duration(app, "--window", window,
-               "Duration of arrivals to play, before --speedup (trace: 8s, else: 4s)", {10ms, 1h},
+               "Duration of the arrivals at --speedup 1 (default: trace 8s, else 4s)", {10ms, 1h},
                1s)
       ->group(group);
   add_number(app, "--speedup", speedup, 0.001, 1000.0,

@@ -412,11 +412,10 @@ std::vector<std::string> notes(const study_spec& spec, bool sweep) {
         "The bound is the highest share of offline work that a scheduler could reach at a given "
         "online p99, if it knew all arrivals and kernels in advance. The bound may be out of "
         "reach. It does not apply to static splits. The curve shows the bound for the first seed "
-        "and the longest measured time of all rows. The bound of a single row (bound%) is for the "
-        "measured "
-        "time of that row.");
+        "and the longest measured time of all rows. The column bound% has the bound of each row, "
+        "for the measured time of that row.");
     made.emplace_back(
-        "A request that was incomplete at the drain limit counts with its latency until that "
+        "The latency of a request that was incomplete at the drain limit is its age at that "
         "limit.");
   }
   if (spec.seeds > 1) {
