@@ -445,7 +445,7 @@ class process {
     packet[7] = line.setting("signal", 0);
     std::atomic_ref{packet[0]}.store(workgroup | line.setting("dimensions", 1) << 16U |
                                      line.setting("type", kernel_dispatch));
-    write_index(memory).store(1);
+    std::atomic_ref{*reinterpret_cast<std::uint64_t*>(memory.pointers.address + 0x38)}.store(1);
     return "written";
   }
   /// The same, for the first queue of that GPU. Returns when it runs.
@@ -457,9 +457,6 @@ class process {
     while (read.load() == 0 && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(5ms);
     return read.load() == 1 ? "runs" : "waits";
-  }
-  static std::atomic_ref<std::uint64_t> write_index(const queue_memory& of) {
-    return std::atomic_ref{*reinterpret_cast<std::uint64_t*>(of.pointers.address + 0x38)};
   }
   /// The hardware reports a page fault of this process.
   std::string fault(const command_line& line) const {

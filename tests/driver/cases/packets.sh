@@ -16,24 +16,34 @@ suspend_and_resume() {
 }
 
 kill_offline() {
+  local code=0
   kill -KILL "$offline"
-  wait "$offline" 2>/dev/null || true
+  wait "$offline" 2>/dev/null || code=$?
+  [ $code -eq 137 ] || fail "offline_demo ended with code $code before it was killed"
   eventually maps 0
 }
 
-echo "a packet takes 200 ms longer"
-set_parameter packet_delay_us 200000
-coproc target { integration_target 1 0 2>target.log; }
-# ask COMMAND: of the target; sets `answer`.
+# run_kernel: of 1 ms, in a process of its own; sets `took`, in ms.
+run_kernel() {
+  local begun pid
+  coproc target { integration_target 1 0 2>target.log; }
+  pid=$target_PID
+  read -r -t 60 answer <&"${target[0]}" && [ "$answer" = ready ] || fail "integration_target"
+  begun=$(date +%s%N)
+  ask "run 1000"
+  eventually completes
+  took=$((($(date +%s%N) - begun) / 1000000))
+  echo "exit 0" >&"${target[1]}"
+  wait "$pid" || fail "integration_target ended with code $?"
+}
+# ask COMMAND: of that process; sets `answer`.
 ask() { echo "$1" >&"${target[1]}" && read -r -t 60 answer <&"${target[0]}" || fail "no answer to '$1'"; }
 completes() { ask completed && [ "$answer" = 1 ]; }
-read -r -t 60 answer <&"${target[0]}" && [ "$answer" = ready ] || fail "integration_target"
-begun=$(date +%s%N)
-ask "run 1000"
-eventually completes
-[ $((($(date +%s%N) - begun) / 1000000)) -ge 200 ] || fail "the kernel ended before its time"
-echo "exit 0" >&"${target[1]}"
-wait "$target_PID" || fail "integration_target ended with code $?"
+
+echo "a packet takes 200 ms longer"
+set_parameter packet_delay_us 200000
+run_kernel
+[ "$took" -ge 200 ] || fail "the kernel ended before its time"
 set_parameter packet_delay_us 0
 
 echo "a packet never ends"
@@ -57,9 +67,12 @@ eventually failed
 left=1
 ! grep -q '^gfx_target_version 11' /sys/class/kfd/kfd/topology/nodes/1/properties || left=0
 eventually maps $left
-packets_started() { awk '{ for (i = 1; i < NF; i++) if ($i == "started") sum += $(i + 1) } END { print sum + 0 }' /sys/kernel/debug/sluice0/executions; }
+pasid=$(cat "/sys/class/kfd/kfd/proc/$offline/pasid")
+packets_started() { awk -v pasid="$pasid" '$2 == pasid { print $6 }' /sys/kernel/debug/sluice0/executions; }
 before=$(packets_started)
+[ -n "$before" ] || fail "offline_demo has no queue"
 suspend_and_resume $left
-sleep 0.2 # for a packet to start; a busy machine hides one, and makes none up
-[ "$(packets_started)" -eq "$before" ] || fail "the queue took packets after the invalid one"
+# The GPU has looked at all queues when a later packet has run.
+run_kernel
+[ "$(packets_started)" = "$before" ] || fail "the queue took packets after the invalid one"
 kill_offline
