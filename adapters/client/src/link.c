@@ -254,7 +254,9 @@ static bool receive(keeper* self) {
                           /* Not all of its room: a second descriptor would fit in the padding. */
                           .msg_controllen = CMSG_LEN(sizeof(int))};
     const ssize_t got = recvmsg(client->link, &from, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (got < 0 && errno == EINTR) continue;
+    /* A scheduler that closes without having read everything leaves ECONNRESET, which the kernel
+     * reports once, before what the scheduler has said. */
+    if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
     if (got < 0 && errno == EAGAIN) return false;
     if (got < 0) {
       hang_up(self, errno, "the scheduler closed the connection; retrying");

@@ -90,6 +90,18 @@ TEST_F(HostileScheduler, HoldsNoCallUpByTalkingOnAndOn) {
   })) << "all at once";
 }
 
+// The kernel reports such an end (ECONNRESET) before the message that came before it. A client that
+// stopped there never learned why it was refused.
+TEST_F(HostileScheduler, TellsWhyItRefusesAlsoWithoutReadingTheHello) {
+  scheduler_.hang_up();
+  for (int round = 1; round <= 5; ++round) {
+    const std::string why = "refused for the reason " + std::to_string(round);
+    ASSERT_TRUE(scheduler_.refuse_unread(EAGAIN, why, patience)) << "it does not come back";
+    ASSERT_TRUE(eventually(patience, [&] { return status().why == why; })) << status().why;
+    EXPECT_EQ(status().error, -EAGAIN);
+  }
+}
+
 // And the client goes on to the next one.
 TEST_F(HostileScheduler, IsLeftForABetterOne) {
   for (const auto type : {SLUICE_WIRE_WELCOME, SLUICE_WIRE_ANSWER, SLUICE_WIRE_HELLO}) {

@@ -85,6 +85,20 @@ class lying_scheduler {
     bell_ = fds[1];
     return true;
   }
+  /// Refuses the next client without reading its hello. \return false when none comes.
+  bool refuse_unread(int error, const std::string& why, std::chrono::milliseconds timeout) {
+    hang_up();
+    if (!readable(listener_, timeout)) return false;
+    client_ = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (!readable(client_, timeout)) return false;
+    sluice_wire_welcome said{};
+    said.head = head(SLUICE_WIRE_WELCOME);
+    said.error = error;
+    why.copy(said.why, sizeof said.why - 1);
+    const bool is_sent = send(&said, sizeof said, {});
+    hang_up();
+    return is_sent;
+  }
   void hang_up() {
     for (int* const each : {&client_, &clients_page_, &bell_}) {
       if (*each >= 0) close(*each);

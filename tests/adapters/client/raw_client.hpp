@@ -60,7 +60,10 @@ class raw_client {
     from.msg_controllen = sizeof control;
     pollfd one{socket_.get(), POLLIN, 0};
     if (poll(&one, 1, 20'000) <= 0) return {};
-    if (recvmsg(socket_.get(), &from, MSG_CMSG_CLOEXEC) != sizeof said) return {};
+    ssize_t got = recvmsg(socket_.get(), &from, MSG_CMSG_CLOEXEC);
+    // The kernel reports it once, before what the scheduler has said.
+    if (got < 0 && errno == ECONNRESET) got = recvmsg(socket_.get(), &from, MSG_CMSG_CLOEXEC);
+    if (got != sizeof said) return {};
     if (const cmsghdr* const head = CMSG_FIRSTHDR(&from)) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(head), sizeof fd);
