@@ -1,6 +1,7 @@
 #include "recorder.hpp"
 
 #include "core_bench.hpp"
+#include "temporary_directory.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -24,20 +24,6 @@
 namespace sluice::tests::recorder_test {
 namespace {
 
-class directory {
- public:
-  directory() {
-    std::string name = ::testing::TempDir() + "sluice-recorder-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "mkdtemp";
-    path_ = name;
-  }
-  ~directory() { std::filesystem::remove_all(path_); }
-  std::string operator/(const char* name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 /// A named pipe that somebody has open who need not read it.
 struct pipe_file {
   pipe_file() {
@@ -46,8 +32,8 @@ struct pipe_file {
     EXPECT_GE(reader, 0);
   }
   ~pipe_file() { close(reader); }
-  const directory here;
-  const std::string path = here / "pipe";
+  const test::temporary_directory here;
+  const std::string path = here.path() + "/pipe";
   int reader = -1;
 };
 
@@ -85,15 +71,15 @@ std::vector<std::tuple<std::uint64_t, process_id, command_kind>> drive(core_benc
 }
 
 TEST(Recorder, WritesWhatCameInAndWhatWasDone) {
-  const directory here;
+  const test::temporary_directory here;
   {
-    const auto recorder = core::recorder::create({.file = here / "all"}).value();
+    const auto recorder = core::recorder::create({.file = here.path() + "/all"}).value();
     core_bench bench(quick_config(), make_fixed_timeslice({.slice = 20ms}), {}, recorder.get());
     EXPECT_EQ(drive(bench, 10).size(), 40U);
     bench.core->finish_stop();
     EXPECT_EQ(bench.stats().lost_records, 0U);
   }
-  const std::string text = text_of(here / "all");
+  const std::string text = text_of(here.path() + "/all");
   EXPECT_EQ(text.rfind("{\"t\":0,\"is\":\"recording\",\"version\":1,", 0), 0U);
   EXPECT_EQ(count(text, "\"is\":\"batch\""), 40U);
   EXPECT_EQ(count(text, "\"is\":\"done\""), 40U);
@@ -110,30 +96,30 @@ TEST(Recorder, WritesWhatCameInAndWhatWasDone) {
 }
 
 TEST(Recorder, KeepsTheRecordingBefore) {
-  const directory here;
-  std::ofstream{here / "all"} << std::string(worth_keeping, 'x');
+  const test::temporary_directory here;
+  std::ofstream{here.path() + "/all"} << std::string(worth_keeping, 'x');
   for (int starts = 0; starts < 3; ++starts) {
-    const auto made = core::recorder::create({.file = here / "all"});
+    const auto made = core::recorder::create({.file = here.path() + "/all"});
     ASSERT_TRUE(made);
   }
-  EXPECT_EQ(text_of(here / "all.1"), std::string(worth_keeping, 'x'));
-  EXPECT_EQ(text_of(here / "all"), "");
+  EXPECT_EQ(text_of(here.path() + "/all.1"), std::string(worth_keeping, 'x'));
+  EXPECT_EQ(text_of(here.path() + "/all"), "");
 }
 
 TEST(Recorder, WritesThroughNobodysLink) {
-  const directory here;
-  std::ofstream{here / "kept"} << "kept";
-  ASSERT_EQ(symlink((here / "kept").c_str(), (here / "all").c_str()), 0);
-  const auto made = core::recorder::create({.file = here / "all"});
+  const test::temporary_directory here;
+  std::ofstream{here.path() + "/kept"} << "kept";
+  ASSERT_EQ(symlink((here.path() + "/kept").c_str(), (here.path() + "/all").c_str()), 0);
+  const auto made = core::recorder::create({.file = here.path() + "/all"});
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error(), boost::system::errc::too_many_symbolic_link_levels);
-  EXPECT_EQ(text_of(here / "kept"), "kept");
+  EXPECT_EQ(text_of(here.path() + "/kept"), "kept");
 }
 
 TEST(Recorder, WritesWhatClientsWant) {
-  const directory here;
+  const test::temporary_directory here;
   {
-    const auto recorder = core::recorder::create({.file = here / "all"}).value();
+    const auto recorder = core::recorder::create({.file = here.path() + "/all"}).value();
     core_bench bench(quick_config(), make_fixed_timeslice({.slice = 20ms}), {}, recorder.get());
     client_options options;
     options.name = "server";
@@ -146,7 +132,7 @@ TEST(Recorder, WritesWhatClientsWant) {
     EXPECT_EQ(seen->targets, options.targets);
     bench.core->finish_stop();
   }
-  EXPECT_NE(text_of(here / "all")
+  EXPECT_NE(text_of(here.path() + "/all")
                 .find("\"is\":\"client\",\"id\":1,\"name\":\"server\","
                       "\"target_request\":400000000,\"target_itl\":20000000}"),
             std::string::npos);
@@ -154,9 +140,9 @@ TEST(Recorder, WritesWhatClientsWant) {
 
 /// Asked for and granted, ended by the driver, given up at once, ended.
 TEST(Recorder, WritesReservationsAndWhatTheDriverSaidToThem) {
-  const directory here;
+  const test::temporary_directory here;
   {
-    const auto recorder = core::recorder::create({.file = here / "all"}).value();
+    const auto recorder = core::recorder::create({.file = here.path() + "/all"}).value();
     core_bench bench(quick_config(), make_policy([](const snapshot&, decision_sink& out) {
                        out.reserve(gpu_a, 0.25);
                      }),
@@ -170,7 +156,7 @@ TEST(Recorder, WritesReservationsAndWhatTheDriverSaidToThem) {
     bench.run_for(10s);
     bench.core->finish_stop();
   }
-  std::ifstream in(here / "all");
+  std::ifstream in(here.path() + "/all");
   std::vector<std::string> said;
   for (std::string line; std::getline(in, line);) {
     const auto what = line.find("\"is\":\"reserve");
@@ -263,10 +249,11 @@ TEST(Recorder, EndsAlthoughSomebodyReadsSlowly) {
 }
 
 TEST(Recorder, AFileThatCannotBeWrittenIsAnError) {
-  const directory here;
-  EXPECT_EQ(core::recorder::create({.file = here / "no/where"}).error(),
+  const test::temporary_directory here;
+  EXPECT_EQ(core::recorder::create({.file = here.path() + "/no/where"}).error(),
             boost::system::errc::no_such_file_or_directory);
-  EXPECT_EQ(core::recorder::create({.file = here / "all", .buffer = 1}).error(), errc::bad_config);
+  EXPECT_EQ(core::recorder::create({.file = here.path() + "/all", .buffer = 1}).error(),
+            errc::bad_config);
 }
 
 /// A disk that is full takes nothing more.

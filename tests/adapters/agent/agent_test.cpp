@@ -166,7 +166,7 @@ TEST_F(Agent, ResumesEverythingWhenTheHostStops) {
   const pid_t agent = agent_pid();
   loop->stop();
   EXPECT_TRUE(target_.runs());
-  EXPECT_TRUE(eventually(5s, [&] { return ::kill(agent, 0) != 0; }));
+  EXPECT_TRUE(eventually(patience, [&] { return ::kill(agent, 0) != 0; }));
   EXPECT_EQ(kfd::tracer_of(target_.pid()), 0);
 }
 
@@ -295,7 +295,7 @@ TEST_F(Agent, ResumesInTimeWhenItsHostIsStopped) {
   expect_running_again_in_time(since);
   // It comes back to a world without its agent, and gets a new one.
   host.signal(SIGCONT);
-  EXPECT_TRUE(eventually(10s, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
+  EXPECT_TRUE(eventually(patience, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
 }
 
 TEST_F(Agent, ResumesInTimeWhenItsHostHangs) {
@@ -315,7 +315,7 @@ TEST_F(Agent, ResumesInTimeWhenItsHostIsKilled) {
   const time_point since = clock::now();
   host.signal(SIGKILL);
   expect_running_again_in_time(since);
-  EXPECT_TRUE(eventually(5s, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
+  EXPECT_TRUE(eventually(patience, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
 }
 
 // The dump takes seconds, during which the host's memory and descriptors are still there.
@@ -517,7 +517,7 @@ TEST_F(AgentsRules, AreAskedAgainWhenATargetRunsAnotherProgram) {
   say_offline(target_, role::online);
   EXPECT_TRUE(target_.obeys('x'));
   EXPECT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
-  EXPECT_TRUE(eventually(5s, [&] { return !is_traced(target_); }));
+  EXPECT_TRUE(eventually(patience, [&] { return !is_traced(target_); }));
   EXPECT_EQ(::kill(target_.pid(), 0), 0);
   // The agent's words arrive on another pipe than the detachment.
   const std::string words =
@@ -619,7 +619,7 @@ TEST_P(AgentsCapabilities, AreNeeded) {
     const auto answered = [&](const command& order, kfd::report_kind answer) {
       if (commands.push(order) != ring_status::done) return false;
       ::eventfd_write(made->agent_doorbell.get(), 1);
-      return eventually(10s, [&] {
+      return eventually(patience, [&] {
         while (reports.pop(heard) == ring_status::done)
           if (heard.kind == answer) return true;
         return false;

@@ -27,6 +27,7 @@ using namespace std::chrono_literals;
 using test::backend_loop;
 using test::eventually;
 using test::offline_target;
+using test::patience;
 
 constexpr process_id target_id{1};
 
@@ -90,7 +91,7 @@ class AgentsDistrust : public Distrust {
     ring();
   }
   bool hears(kfd::report_kind kind) {
-    return eventually(5s, [&] {
+    return eventually(patience, [&] {
       while (reports_->pop(report_) == ring_status::done)
         if (report_.kind == kind) return true;
       return false;
@@ -99,7 +100,7 @@ class AgentsDistrust : public Distrust {
   /// It resumes everything and ends in good order: a crash would say no farewell.
   void expect_that_it_ends() {
     std::string farewell;
-    EXPECT_TRUE(eventually(5s, [&] {
+    EXPECT_TRUE(eventually(patience, [&] {
       note heard;
       unique_fd unexpected;
       if (!receive(agent_.control.get(), heard, unexpected)) return false;
@@ -170,7 +171,7 @@ TEST_F(Distrust, ResumesForAHostThatDoesNotHearItsBell) {
     made->page->lease_renewed.store(clock::now().time_since_epoch().count());
     if (commands.push(what) != ring_status::done) return false;
     ::eventfd_write(made->agent_doorbell.get(), 1);
-    return eventually(5s, [&] {
+    return eventually(patience, [&] {
       while (reports.pop(heard) == ring_status::done)
         if (heard.kind == answer) return true;
       return false;

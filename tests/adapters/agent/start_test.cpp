@@ -3,6 +3,7 @@
 #include "backend_loop.hpp"
 #include "family.hpp"
 #include "launch.hpp"
+#include "temporary_directory.hpp"
 
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -39,14 +40,10 @@ using ::testing::HasSubstr;
 class AgentStart : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-agent-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
     options_.roots.device = directory_ + "/dev/kfd";
     options_.owner_lock = directory_ + "/owner";
     options_.say = [this](std::string_view words) { message_ += std::string{words} + "\n"; };
   }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
 
   error_code start() {
     test::backend_loop loop{make_agent_backend(options_)};
@@ -55,7 +52,8 @@ class AgentStart : public ::testing::Test {
   }
   bool said(const std::string& words) const { return message_.find(words) != std::string::npos; }
 
-  std::string directory_;
+  const test::temporary_directory made_;
+  const std::string directory_ = made_.path();
   agent_options options_;
   std::string message_;
 };

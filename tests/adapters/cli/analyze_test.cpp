@@ -1,6 +1,7 @@
 // sluice analyze as users run it.
 
 #include "command.hpp"
+#include "temporary_directory.hpp"
 
 #include <boost/json.hpp>
 #include <gmock/gmock.h>
@@ -17,21 +18,13 @@ std::string sample(const std::string& name) { return SLUICE_LOG_SAMPLES "/" + na
 
 class SluiceAnalyze : public testing::Test {
  protected:
-  SluiceAnalyze() {
-    std::string name = "/tmp/sluice-analyze-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error{"mkdtemp"};
-    directory_ = name;
-  }
-  ~SluiceAnalyze() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(directory_, ignored);
-  }
   std::string file(const std::string& name, const std::string& content) const {
     std::ofstream{directory_ + "/" + name, std::ios::binary} << content;
     return directory_ + "/" + name;
   }
 
-  std::string directory_;
+  const temporary_directory made_;
+  const std::string directory_ = made_.path();
 };
 
 TEST_F(SluiceAnalyze, ShowsOneLogAndHoldsTwoAgainstEachOther) {

@@ -230,7 +230,7 @@ TEST(SluiceReset, IsToldWhileItLasts) {
   const simulated_device device{{.profile = profile_text("", "reset_time = \"25s\"\n")}};
   std::ofstream{device.root() + "/sim/control"} << "reset 51110\n" << std::flush;
   const auto says = [&](const std::string& verb, const std::string& sentence) {
-    return eventually(20s, [&] {
+    return eventually(patience, [&] {
       command made{SLUICE_PROGRAM, {verb}, device.environment()};
       const auto code = made.ends();
       return code == 1 && made.out().find(sentence) != std::string::npos;
@@ -277,7 +277,7 @@ TEST_F(SluiceBreaker, SuspendTellsOfAQueueInAnErrorState) {
   ASSERT_TRUE(eventually(
       20s, [&] { return device_.stats().find("\"broken_queues\":1") != std::string::npos; }));
   target.tell('q');
-  EXPECT_TRUE(eventually(20s, [&] { return !holder.err().empty(); }));
+  EXPECT_TRUE(eventually(patience, [&] { return !holder.err().empty(); }));
   holder.signal(SIGTERM);
   EXPECT_EQ(holder.ends(), 1);
   EXPECT_THAT(holder.err(), ContainsRegex("^sluice: queue 1 of process " + pid +

@@ -3,6 +3,7 @@
 /// Runs the command `sluice` as a user does.
 
 #include "eventually.hpp"
+#include "temporary_directory.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -14,7 +15,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <stdexcept>
@@ -31,9 +31,6 @@ class command {
   /// \param environment "NAME=value", put before this process's own.
   command(const std::string& program, std::vector<std::string> words,
           std::vector<std::string> environment) {
-    std::string name = "/tmp/sluice-command-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error{"mkdtemp"};
-    directory_ = name;
     words.insert(words.begin(), program);
     std::vector<char*> arguments;
     for (auto& word : words) arguments.push_back(word.data());
@@ -61,8 +58,6 @@ class command {
       ::kill(pid_, SIGKILL);
       ::waitpid(pid_, nullptr, 0);
     }
-    std::error_code ignored;
-    std::filesystem::remove_all(directory_, ignored);
   }
   command(const command&) = delete;
   command& operator=(const command&) = delete;
@@ -105,7 +100,8 @@ class command {
     return text;
   }
 
-  std::string directory_;
+  const temporary_directory made_;
+  const std::string directory_ = made_.path();
   pid_t pid_ = 0;
   std::optional<int> status_;
 };

@@ -1,6 +1,7 @@
 #include "doctor.hpp"
 
 #include "mqds_text.hpp"
+#include "temporary_directory.hpp"
 
 #include <linux/capability.h>
 #include <sys/stat.h>
@@ -8,7 +9,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -26,9 +26,7 @@ using testing::HasSubstr;
 class Doctor : public testing::Test {
  protected:
   Doctor() {
-    std::string name = "/tmp/sluice-doctor-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) std::abort();
-    directory_ = name;
+    const std::string& name = directory_;
     here_.prefix = name;
     here_.where = {.device = name + "/dev/kfd", .sysfs = name + "/kfd", .debugfs = name + "/debug"};
     here_.try_io_uring = [] { return 0; };
@@ -44,7 +42,6 @@ class Doctor : public testing::Test {
     write("debug/mqds", "");
     std::filesystem::create_directories(directory_ + "/debug/proc");
   }
-  ~Doctor() override { std::filesystem::remove_all(directory_); }
 
   void write(const std::string& path, const std::string& text) const {
     const auto file = std::filesystem::path{directory_} / path;
@@ -65,7 +62,8 @@ class Doctor : public testing::Test {
     write("proc/self/status", "CapEff:\t" + mask + "\n");
   }
 
-  std::string directory_;
+  const test::temporary_directory made_;
+  const std::string directory_ = made_.path();
   machine here_;
 };
 

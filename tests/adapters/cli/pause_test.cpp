@@ -64,7 +64,7 @@ TEST_F(SluicePause, NamesAgentsThatItDoesNotPause) {
   const std::string agent = where_.directory + "/sluice-agent";
   std::filesystem::copy_file("/bin/sleep", agent);
   const command acts{agent, {"100"}, {}};
-  EXPECT_TRUE(eventually(std::chrono::seconds{10}, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     return testing::Matches(ContainsRegex("are not paused \\(sluice-agent, process [^)]*" +
                                           std::to_string(acts.pid())))(pause(1)->err());
   }));

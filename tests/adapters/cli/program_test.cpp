@@ -5,6 +5,7 @@
 #include "kfd_calls.hpp"
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
+#include "temporary_directory.hpp"
 
 #include <poll.h>
 #include <sys/ptrace.h>
@@ -15,7 +16,6 @@
 #include <regex>
 #include <set>
 #include <sstream>
-#include <stdexcept>
 #include <utility>
 
 #include <boost/json.hpp>
@@ -135,7 +135,7 @@ TEST(SluiceQueues, SaysWhatAFilterLeavesOut) {
 }
 
 bool untraced(pid_t pid) {
-  return eventually(10s, [&] {
+  return eventually(patience, [&] {
     return read_file("/proc/" + std::to_string(pid) + "/status").find("TracerPid:\t0") !=
            std::string::npos;
   });
@@ -420,12 +420,10 @@ TEST_F(SluiceSuspend, TouchesNoProcessThatDoesNotUseTheDriver) {
 class by_another_user {
  public:
   by_another_user() {
-    if (::mkdtemp(directory_.data()) == nullptr) throw std::runtime_error{"mkdtemp"};
     std::filesystem::copy_file(program, directory_ + "/sluice");
     ::chmod(directory_.c_str(), 0755);
     ::chmod((directory_ + "/sluice").c_str(), 0755);
   }
-  ~by_another_user() { std::filesystem::remove_all(directory_); }
   finished run(const std::vector<std::string>& words, std::vector<std::string> environment) const {
     std::vector<std::string> all{"--reuid=4711", "--regid=4711", "--clear-groups",
                                  directory_ + "/sluice"};
@@ -437,7 +435,8 @@ class by_another_user {
   const std::string& directory() const { return directory_; }
 
  private:
-  std::string directory_ = "/tmp/sluice-other-user-XXXXXX";
+  const temporary_directory made_;
+  const std::string directory_ = made_.path();
 };
 
 TEST_F(SluiceSuspend, TellsAnotherUserWhoMayResume) {
@@ -649,8 +648,8 @@ TEST(SluiceDoctor, FindsThatTheSimulatedDeviceCanBePreempted) {
 
 // A driver's file as it was written down, whatever the simulated device offers.
 TEST(SluiceHqds, ShowsTheSlotsOfTheDriversFile) {
-  std::string directory = "/tmp/sluice-hqds-XXXXXX";
-  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  const temporary_directory made;
+  const std::string& directory = made.path();
   const std::vector<std::string> there{"SLUICE_KFD_DEBUGFS=" + directory};
   command none{program, {"hqds"}, there};
   EXPECT_EQ(none.ends(), 1);
@@ -668,14 +667,14 @@ TEST(SluiceHqds, ShowsTheSlotsOfTheDriversFile) {
     return std::regex_search(
         text, std::regex{"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}\\.[0-9]{3} [+-][0-9]{4}\nGPU "});
   };
-  EXPECT_TRUE(eventually(20s, has_head)) << pictures.out();
+  EXPECT_TRUE(eventually(patience, has_head)) << pictures.out();
   const auto next = "\n\n" + pictures.out().substr(0, 11);  // below a blank line, of the same day
   EXPECT_TRUE(pictures.says(next)) << pictures.out();
   pictures.signal(SIGINT);
   EXPECT_EQ(pictures.ends(), 0);
 
   command watch{program, {"hqds", "--json", "--watch", "20ms"}, there};
-  ASSERT_TRUE(eventually(20s, [&] {
+  ASSERT_TRUE(eventually(patience, [&] {
     const auto text = watch.out();
     return std::count(text.begin(), text.end(), '\n') >= 3;
   })) << watch.err();
@@ -697,7 +696,6 @@ TEST(SluiceHqds, ShowsTheSlotsOfTheDriversFile) {
   EXPECT_EQ(gpu.at("gpu_id").to_number<int>(), 0x4db5);
   EXPECT_TRUE(gpu.at("slots").is_null());
   EXPECT_TRUE(gpu.at("taken").is_null());
-  std::filesystem::remove_all(directory);
 }
 
 TEST(SluiceHqds, ShowsWhoseQueuesRunOnTheSimulatedDevice) {
@@ -723,7 +721,7 @@ TEST(SluiceHqds, ShowsWhoseQueuesRunOnTheSimulatedDevice) {
   // What is taken off is off the slots, in the next look of a watch.
   command watch{program, {"hqds", "--json", "--watch", "20ms"}, device.environment()};
   const auto takes = [&](std::size_t slots) {
-    return eventually(20s, [&] {
+    return eventually(patience, [&] {
       const auto text = watch.out();
       const auto end = text.rfind('\n');
       if (end == std::string::npos) return false;
@@ -792,11 +790,11 @@ TEST(SluiceQueues, WarnsOfAProcessThatTheDriverEvicts) {
     return control.good();
   };
   ASSERT_TRUE(command_device("evict " + pid + " 51110"));
-  EXPECT_TRUE(eventually(20s, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     return run(device, {"queues", "--interval", "50ms"})
                .err.find("the driver is evicting process " + pid) != std::string::npos;
   }));
-  EXPECT_TRUE(eventually(20s, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     return std::regex_search(run(device, {"queues", "--interval", "50ms"}).out,
                              std::regex{pid + " .* evicted "});
   }));
@@ -808,7 +806,7 @@ TEST(SluiceQueues, WarnsOfAProcessThatTheDriverEvicts) {
         .at(0)
         .at("evicted");
   };
-  EXPECT_TRUE(eventually(20s, [&] { return evicted_in("50ms") == true; }));
+  EXPECT_TRUE(eventually(patience, [&] { return evicted_in("50ms") == true; }));
   EXPECT_TRUE(evicted_in("0s").is_null()) << "one look does not tell";
   ASSERT_TRUE(command_device("restore " + pid + " 51110"));
   EXPECT_TRUE(target.runs(20s));

@@ -1,6 +1,7 @@
 // `sluice role` as operators and job managers run it.
 
 #include "command.hpp"
+#include "temporary_directory.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,13 +25,6 @@ using ::testing::HasSubstr;
 
 class SluiceRole : public ::testing::Test {
  protected:
-  SluiceRole() {
-    std::string pattern = "/tmp/sluice-role-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) std::abort();
-    directory_ = pattern;
-  }
-  ~SluiceRole() override { std::filesystem::remove_all(directory_); }
-
   /// Runs `sluice role`. \return its exit code.
   int role(std::vector<std::string> words) {
     words.insert(words.begin(), "role");
@@ -52,7 +46,8 @@ class SluiceRole : public ::testing::Test {
   }
 
   const std::string self_ = std::to_string(::getpid());
-  std::string directory_;
+  const temporary_directory made_;
+  const std::string directory_ = made_.path();
   std::string out_;
   std::string err_;
 };

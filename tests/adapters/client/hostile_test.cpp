@@ -353,7 +353,7 @@ TEST_F(Hostile, CountersThatCannotBeThrowTheClientOut) {
     __atomic_store_n(&words.begun, std::uint64_t{1} << 40U, __ATOMIC_RELEASE);
   });
   lie([](auto& words) { __atomic_store_n(&words.ended, ~std::uint64_t{0}, __ATOMIC_RELEASE); });
-  EXPECT_TRUE(eventually(20s, [&] { return mapped() <= mapped_before; }));
+  EXPECT_TRUE(eventually(patience, [&] { return mapped() <= mapped_before; }));
   EXPECT_TRUE(others_are_served());
 }
 

@@ -7,14 +7,13 @@
 
 #include "eventually.hpp"
 #include "instant_backend.hpp"
+#include "temporary_directory.hpp"
 
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -41,23 +40,12 @@ inline constexpr pid_t trainer = 100;
 /// A directory for sockets, removed at the end.
 class socket_place {
  public:
-  socket_place() {
-    std::string name = "/tmp/sluice-client-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) throw std::system_error(errno, std::generic_category());
-    directory_ = name;
-  }
-  ~socket_place() {
-    std::error_code ignored;
-    std::filesystem::remove_all(directory_, ignored);
-  }
-  socket_place(const socket_place&) = delete;
-  socket_place& operator=(const socket_place&) = delete;
-  const std::string& directory() const noexcept { return directory_; }
+  const std::string& directory() const noexcept { return made_.path(); }
   /// In a directory that is not there yet.
-  std::string path() const { return directory_ + "/run/clients.sock"; }
+  std::string path() const { return directory() + "/run/clients.sock"; }
 
  private:
-  std::string directory_;
+  const temporary_directory made_;
 };
 
 /// A socket's file that nobody serves.

@@ -2,6 +2,7 @@
 
 #include "family.hpp"
 #include "inbox_queue.hpp"
+#include "temporary_directory.hpp"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -23,6 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::eventually;
+using test::patience;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -33,14 +35,7 @@ constexpr gpu_id gpu_b{51111};
 
 class BreakerStore : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "sluice-breaker-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-    store_ = breaker_store{directory_ + "/run/breakers"};
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
+  void SetUp() override { store_ = breaker_store{directory_ + "/run/breakers"}; }
 
   static stored_breaker opened(std::optional<std::chrono::milliseconds> left = {}) {
     stored_breaker made{.why = breaker_cause::reset, .first = gpu_a, .since = wall_time_now()};
@@ -61,7 +56,8 @@ class BreakerStore : public ::testing::Test {
   }
   void remove(gpu_id gpu) { ASSERT_TRUE(store_.change({}, std::array{gpu}, message_)) << message_; }
 
-  std::string directory_;
+  const test::temporary_directory made_;
+  const std::string directory_ = made_.path();
   std::string message_;
   breaker_store store_{""};
 };
@@ -192,13 +188,13 @@ class BreakerKeeper : public BreakerStore, public source_host {
                               .until = until});
   }
   bool stored(gpu_id gpu, bool is) {
-    return eventually(20s, [&] {
+    return eventually(patience, [&] {
       const auto all = store_.read(message_);
       return all && all->contains(gpu) == is;
     });
   }
   bool hears(observation_kind kind, gpu_id gpu) {
-    return eventually(20s, [&] {
+    return eventually(patience, [&] {
       inbox_.drain();
       return std::erase_if(seen_, [&](const observation& each) {
                if (each.kind != kind || each.gpu != gpu) return false;
@@ -293,7 +289,7 @@ TEST_F(BreakerKeeper, GoesOnWithoutAStoreThatIsDamaged) {
   EXPECT_THAT(said(), HasSubstr(store_.path() +
                                 ":1: invalid line \"not ours\": expected \"sluice breakers 1\""));
   tell(gpu_a, true);
-  EXPECT_TRUE(eventually(20s, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     return said().find("'sluice breaker' does not list this scheduler's breakers") !=
            std::string::npos;
   }));

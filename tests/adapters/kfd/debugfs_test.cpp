@@ -4,6 +4,7 @@
 #include "discovery_bench.hpp"
 #include "family.hpp"
 #include "simulated_device.hpp"
+#include "temporary_directory.hpp"
 
 #include <fcntl.h>
 #include <linux/loop.h>
@@ -12,7 +13,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -31,6 +31,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::eventually;
 using test::family;
+using test::patience;
 
 constexpr const char* debugfs = "/sys/kernel/debug";
 
@@ -71,7 +72,7 @@ class Debugfs : public ::testing::Test {
   bool add() const { return ::ioctl(control_.get(), LOOP_CTL_ADD, number_) >= 0; }
   bool remove() const {
     // udev may look at it for a moment.
-    return eventually(10s, [&] {
+    return eventually(patience, [&] {
       return ::ioctl(control_.get(), LOOP_CTL_REMOVE, number_) >= 0 || errno != EBUSY;
     });
   }
@@ -86,7 +87,7 @@ TEST_F(Debugfs, RaisesEventsForDirectoriesThatComeAndGo) {
   ASSERT_TRUE(watch->watching(blocks()));
   std::vector<std::string> events;
   const auto hears = [&](const std::string& text) {
-    return eventually(10s, [&] {
+    return eventually(patience, [&] {
       watch->read([&](const tree_event& each) {
         if (each.what == tree_event::change::missed) return;
         events.push_back((each.what == tree_event::change::appeared ? "+" : "-") +
@@ -121,10 +122,10 @@ TEST_F(Debugfs, RaisesEventsForAWatchedDirectoryItself) {
   };
   for (int round = 0; round < 2; ++round) {
     ASSERT_TRUE(add()) << std::strerror(errno);
-    EXPECT_TRUE(eventually(10s, [&] { return read() && appeared; }));
+    EXPECT_TRUE(eventually(patience, [&] { return read() && appeared; }));
     EXPECT_TRUE(watch->watching(directory()));
     ASSERT_TRUE(remove()) << std::strerror(errno);
-    EXPECT_TRUE(eventually(10s, [&] { return read() && vanished; }));
+    EXPECT_TRUE(eventually(patience, [&] { return read() && vanished; }));
     EXPECT_FALSE(watch->watching(directory()));
     appeared = vanished = false;
   }
@@ -137,8 +138,8 @@ int wait_here(int) {
 // The whole of discovery over it, with a sysfs tree of ordinary files. Nothing else makes it look
 // so soon: those raise no event here.
 TEST_F(Debugfs, MakesDiscoveryLookWhenTheDriverIsLoaded) {
-  std::string root = (std::filesystem::temp_directory_path() / "sluice-load-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(root.data()), nullptr);
+  const test::temporary_directory made;
+  const std::string& root = made.path();
   std::filesystem::create_directories(root + "/proc");
   std::ofstream{root + "/kfd"} << "";
   {
@@ -156,7 +157,6 @@ TEST_F(Debugfs, MakesDiscoveryLookWhenTheDriverIsLoaded) {
     };
     EXPECT_TRUE(found.sees_at_once(observation_kind::process_seen, load));
   }
-  std::filesystem::remove_all(root);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "family.hpp"
 #include "node_scanner.hpp"
 #include "proc.hpp"
+#include "temporary_directory.hpp"
 #include "test_seed.hpp"
 
 #include <grp.h>
@@ -39,6 +40,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::eventually;
+using test::patience;
 
 struct form {
   int processes;
@@ -303,9 +305,6 @@ class oracle {
 class GeneratedRoles : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-gen-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
     where_.sysfs = directory_ + "/sysfs";
     where_.debugfs = directory_ + "/debugfs";
     std::filesystem::create_directories(where_.debugfs);
@@ -325,7 +324,6 @@ class GeneratedRoles : public ::testing::Test {
     }
     for (const std::string& root : {unified_, v1_})
       if (!root.empty()) remove_cgroups(root + base_);
-    std::filesystem::remove_all(directory_);
   }
 
   /// Starts generated processes, and compares what the scanner sees of them, before and after
@@ -389,7 +387,7 @@ class GeneratedRoles : public ::testing::Test {
       if (each.is_directory()) inner.push_back(each.path().string());
     for (const std::string& each : inner) remove_cgroups(each);
     // A killed process leaves its cgroup a moment after it was reaped.
-    (void)eventually(5s, [&] { return ::rmdir(path.c_str()) == 0 || errno != EBUSY; });
+    (void)eventually(patience, [&] { return ::rmdir(path.c_str()) == 0 || errno != EBUSY; });
   }
   static bool move(pid_t pid, const std::string& cgroup) {
     std::ofstream file{cgroup + "/cgroup.procs"};
@@ -672,7 +670,8 @@ class GeneratedRoles : public ::testing::Test {
   }
 
   std::mt19937_64 random_;
-  std::string directory_;
+  const test::temporary_directory made_;
+  const std::string directory_ = made_.path();
   std::string base_;  // of all generated cgroups
   std::string unified_;
   std::string v1_;

@@ -1,10 +1,11 @@
 #include "gpu_nodes.hpp"
 
+#include "temporary_directory.hpp"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -19,13 +20,6 @@ namespace {
 
 class GpuNodes : public ::testing::Test {
  protected:
-  GpuNodes() {
-    std::string pattern = ::testing::TempDir() + "gpu_nodes_XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) std::abort();
-    root_ = pattern;
-  }
-  ~GpuNodes() override { std::filesystem::remove_all(root_); }
-
   void add_node(int node, const std::string& gpu, const std::string& render_minor) const {
     const auto folder = root_ / "topology/nodes" / std::to_string(node);
     std::filesystem::create_directories(folder);
@@ -43,7 +37,8 @@ class GpuNodes : public ::testing::Test {
     return gpu_without_render_node(::getpid(), nodes, root_);
   }
 
-  std::filesystem::path root_;
+  const test::temporary_directory made_;
+  const std::filesystem::path root_ = made_.path();
 };
 
 TEST_F(GpuNodes, AreFoundInTheOrderOfTheTopology) {

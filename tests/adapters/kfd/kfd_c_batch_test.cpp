@@ -217,7 +217,7 @@ TEST_F(CApiBatch, GivesBackWhatTheHardwareFailedToUnmap) {
   EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("the hardware failed; see dmesg"));
   EXPECT_EQ(held(one_) + held(two_), 0U);
   // The reset stops all processes for good. A new one runs, and can be stopped.
-  ASSERT_TRUE(eventually(20s, [&] { return view_.gpu_count("resets") == 1; }));
+  ASSERT_TRUE(eventually(patience, [&] { return view_.gpu_count("resets") == 1; }));
   ASSERT_TRUE(one_.obeys('q'));
   const offline_target next{device_.roots()};
   ASSERT_TRUE(next.says('r'));

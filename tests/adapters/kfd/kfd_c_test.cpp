@@ -42,7 +42,7 @@ class CApi : public ::testing::Test {
     return {.pid = target.pid(), .queue_id = SLUICE_KFD_ALL_QUEUES, .gpu_id = 0, .status = 1};
   }
   static bool untraced(pid_t pid) {
-    return eventually(10s, [&] {
+    return eventually(patience, [&] {
       return read_file("/proc/" + std::to_string(pid) + "/status").find("TracerPid:\t0") !=
              std::string::npos;
     });
@@ -177,7 +177,7 @@ TEST_F(CApi, TellsOfATargetThatEndsWhileItIsHeld) {
   auto ref = all_of(*target);
   ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1);
   ::kill(target->pid(), SIGKILL);
-  EXPECT_TRUE(eventually(10s, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     return sluice_kfd_resume_queues(handle.get(), &ref, 1, 0) == 0 && ref.status == -ESRCH;
   }));
 }
@@ -194,8 +194,8 @@ TEST_F(CApi, TellsOfAResetWhileItHolds) {
   auto ref = all_of(target);
   ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
   control(device_, "reset 51110");
-  ASSERT_TRUE(
-      eventually(20s, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
+  ASSERT_TRUE(eventually(
+      patience, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
   EXPECT_EQ(sluice_kfd_resume_queues(handle.get(), &ref, 1, 0), 0);
   EXPECT_EQ(ref.status, -EIO);
   EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while the process was held"));
@@ -210,8 +210,8 @@ TEST_F(CApi, TellsOfAResetOfWhatIsGoneSince) {
   auto ref = all_of(target);
   ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
   control(device_, "reset 51110");
-  ASSERT_TRUE(
-      eventually(20s, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
+  ASSERT_TRUE(eventually(
+      patience, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
   target.tell('d');  // Waits in the driver until the queue is resumed.
   target.tell('d');
   std::array<sluice_kfd_queue_ref, 2> refs{ref, ref};
@@ -233,8 +233,8 @@ TEST_F(CApi, TellsOfAResetInARelease) {
   ASSERT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
   ASSERT_EQ(sluice_kfd_resume_queues(handle.get(), &ref, 1, 0), 1) << sluice_kfd_last_error();
   control(device_, "reset 51110");
-  ASSERT_TRUE(
-      eventually(20s, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
+  ASSERT_TRUE(eventually(
+      patience, [&] { return device_.stats().find("\"resets\":1") != std::string::npos; }));
   EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), -EIO);
   EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("GPU 51110 was reset while the process was held"));
   EXPECT_EQ(sluice_kfd_release(handle.get(), target.pid(), 0), -ESRCH);
@@ -310,7 +310,7 @@ TEST_F(CApi, LetsARuntimeEndThatEndsWhileItsOwnQueuesAreSuspended) {
     client->reset();
   });
   EXPECT_EQ(ended.wait_for(100ms), std::future_status::timeout) << "destroying did not wait";
-  EXPECT_TRUE(eventually(20s, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     EXPECT_EQ(sluice_kfd_resume_own_queues(handle.get()), 0) << sluice_kfd_last_error();
     return ended.wait_for(0s) == std::future_status::ready;
   }));

@@ -1,6 +1,7 @@
 #include "sluice/kfd/node_lock.hpp"
 
 #include "family.hpp"
+#include "temporary_directory.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -18,16 +19,10 @@ namespace {
 using namespace std::chrono_literals;
 using test::eventually;
 using test::family;
+using test::patience;
 
 class NodeLock : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-lock-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
   std::string path() const { return (directory_ / "run" / "sluice" / "owner").string(); }
   result<std::unique_ptr<node_lock>> acquire() {
     return node_lock::acquire(path(), [this](std::string_view words) { message_ = words; });
@@ -39,7 +34,8 @@ class NodeLock : public ::testing::Test {
     for (;;) ::pause();
   }
 
-  std::filesystem::path directory_;
+  const test::temporary_directory made_;
+  const std::filesystem::path directory_ = made_.path();
   std::string message_;
 };
 
@@ -106,7 +102,7 @@ TEST_F(NodeLock, SaysThatTheProgramHasEndedForWhichItIsHeld) {
   const auto ended = [this] { return node_lock::look(path()).value().value().ended; };
   EXPECT_FALSE(ended());
   ::kill(program.pid(), SIGKILL);
-  EXPECT_TRUE(eventually(5s, ended)) << "before its parent has waited for it";
+  EXPECT_TRUE(eventually(patience, ended)) << "before its parent has waited for it";
 }
 
 TEST_F(NodeLock, CannotBeLookedAtThroughWhatIsNoDirectory) {
@@ -130,7 +126,7 @@ TEST_F(NodeLock, IsFreeOnceItsOwnerIsKilled) {
   family owner{[this](int said) { return hold(said, acquire()); }};
   ASSERT_EQ(owner.heard(), 'y');
   ::kill(owner.pid(), SIGKILL);
-  EXPECT_TRUE(eventually(5s, [&] { return acquire().has_value(); })) << message_;
+  EXPECT_TRUE(eventually(patience, [&] { return acquire().has_value(); })) << message_;
 }
 
 TEST_F(NodeLock, IsFreeOnceReleased) {

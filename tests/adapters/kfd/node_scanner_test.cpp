@@ -3,6 +3,7 @@
 #include "family.hpp"
 #include "mqds_text.hpp"
 #include "proc.hpp"
+#include "temporary_directory.hpp"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -28,6 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::eventually;
 using test::family;
+using test::patience;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -35,15 +37,12 @@ using ::testing::IsEmpty;
 class NodeScanner : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-scan-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    where_.sysfs = pattern;
+    where_.sysfs = made_.path();
     std::filesystem::create_directories(where_.sysfs + "/proc");
     write("topology/generation_id", "1\n");
     write("topology/nodes/0/gpu_id", "0\n");
     write("topology/nodes/1/gpu_id", "4660\n");
   }
-  void TearDown() override { std::filesystem::remove_all(where_.sysfs); }
 
   void write(const std::string& path, const std::string& text) const {
     const std::filesystem::path whole = where_.sysfs + "/" + path;
@@ -94,6 +93,7 @@ class NodeScanner : public ::testing::Test {
     return seen;
   }
 
+  const test::temporary_directory made_;
   roots where_;
 };
 
@@ -114,7 +114,7 @@ std::function<int(int)> tagged(const std::string& tag) {
 /// some moments later.
 void wait_for_exec(const family& target) {
   const std::string environment = "/proc/" + std::to_string(target.pid()) + "/environ";
-  ASSERT_TRUE(eventually(5s, [&] {
+  ASSERT_TRUE(eventually(patience, [&] {
     return command_of(target.pid()) == "sleep" && std::ifstream{environment}.get() != EOF;
   }));
 }
@@ -240,7 +240,7 @@ int execs_when_told(int said, int told) {
 
 /// The name of the new program shows a moment before its environment does.
 void wait_for_environment(const family& target) {
-  ASSERT_TRUE(eventually(5s, [&] {
+  ASSERT_TRUE(eventually(patience, [&] {
     std::ifstream file{"/proc/" + std::to_string(target.pid()) + "/environ"};
     const std::string text{std::istreambuf_iterator<char>{file}, {}};
     return text.find("AMD_QUEUE_TAG=OFFLINE_AI") != text.npos;
@@ -476,7 +476,7 @@ TEST_F(NodeScanner, KeepsTheRoleOfAProcessThatIsExiting) {
   }};
   const pid_t pid = target.pid();
   pid_t second = 0;
-  ASSERT_TRUE(eventually(20s, [&] {
+  ASSERT_TRUE(eventually(patience, [&] {
     // Sanitizers have threads of their own before the exec.
     if (command_of(pid) != "python3") return false;
     (void)for_each_numbered_entry<pid_t>("/proc/" + std::to_string(pid) + "/task",
@@ -490,12 +490,12 @@ TEST_F(NodeScanner, KeepsTheRoleOfAProcessThatIsExiting) {
   // A thread that its tracer does not wait for keeps the process from being gone.
   ASSERT_EQ(::ptrace(PTRACE_SEIZE, second, nullptr, nullptr), 0);
   ::kill(pid, SIGKILL);
-  ASSERT_TRUE(eventually(5s, [&] { return is_exiting(pid); }));
+  ASSERT_TRUE(eventually(patience, [&] { return is_exiting(pid); }));
   const std::string memory = "/proc/" + std::to_string(pid) + "/statm";
-  ASSERT_TRUE(eventually(5s, [&] { return std::ifstream{memory}.get() == '0'; }));
+  ASSERT_TRUE(eventually(patience, [&] { return std::ifstream{memory}.get() == '0'; }));
   EXPECT_THAT(look(scanner), IsEmpty());
   ASSERT_EQ(::waitpid(second, nullptr, __WALL), second);
-  ASSERT_TRUE(eventually(5s, [&] { return look(scanner).size() == 2; }));
+  ASSERT_TRUE(eventually(patience, [&] { return look(scanner).size() == 2; }));
 }
 
 // Early in an exec there is no environment yet.
@@ -507,12 +507,12 @@ TEST_F(NodeScanner, KeepsTheRoleOfAProcessThatExecsAgainAndAgain) {
     return 1;
   }};
   const pid_t pid = target.pid();
-  ASSERT_TRUE(
-      eventually(5s, [&] { return command_of(pid) == "sh" && environment_end_of(pid) != 0; }));
+  ASSERT_TRUE(eventually(patience,
+                         [&] { return command_of(pid) == "sh" && environment_end_of(pid) != 0; }));
   add_process(pid);
   add_queue(pid, 0);
   node_scanner scanner{where_, {}, -1};
-  ASSERT_TRUE(eventually(5s, [&] {
+  ASSERT_TRUE(eventually(patience, [&] {
     look(scanner);
     return std::ranges::count(all(scanner), "process online") == 1;
   }));

@@ -1,9 +1,10 @@
 #include "sluice/kfd/node_view.hpp"
 
+#include "temporary_directory.hpp"
+
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <future>
 #include <string>
@@ -98,8 +99,8 @@ TEST(Priorities, AreTheQueuesOwnWhereThePatchedDriverPrintsItsId) {
 
 // A directory stands for the driver's tree; this process appears as its user or not.
 TEST(Listed, ProcessesAreWhereTheTreeShowsThem) {
-  std::string directory = "/tmp/sluice-node-view-XXXXXX";
-  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  const test::temporary_directory made;
+  const std::string& directory = made.path();
   roots where;
   where.sysfs = directory;
   const auto user = directory + "/proc/" + std::to_string(::getpid());
@@ -124,7 +125,6 @@ TEST(Listed, ProcessesAreWhereTheTreeShowsThem) {
             id + " is a thread, not a process; use its process " + std::to_string(::getpid()));
   done.set_value();
   other.join();
-  std::filesystem::remove_all(directory);
 }
 
 }  // namespace

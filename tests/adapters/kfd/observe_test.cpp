@@ -30,6 +30,7 @@ using namespace std::chrono_literals;
 using test::backend_loop;
 using test::eventually;
 using test::offline_target;
+using test::patience;
 
 constexpr process_id target_id{1};
 constexpr gpu_id gpu{51110};
@@ -86,7 +87,7 @@ TEST_F(Observe, SeesWorkArriveWithoutTracing) {
   ASSERT_TRUE(pointers->watch(addresses));
   ASSERT_TRUE(pointers->read());
   const std::vector<pointer_values> before{pointers->values().begin(), pointers->values().end()};
-  EXPECT_TRUE(eventually(10s, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     return pointers->read() && pointers->values()[0].write > before[0].write &&
            pointers->values()[1].write > before[1].write &&
            pointers->values()[0].read > before[0].read;
@@ -105,7 +106,7 @@ TEST_F(Observe, FindsAQueueInItsSlots) {
   const queue_in_slots queue{.gpu = gpu, .ring_base = listed[0].ring_base};
   // While the driver changes what is mapped, or time-slices, it is in none.
   std::uint32_t xccs = 0;
-  EXPECT_TRUE(eventually(10s, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     const hqds seen = read_hqds(device_.roots()).value();
     EXPECT_FALSE(seen.problems) << seen.problems.first_text;
     const auto loads = join(seen, {&queue, 1});
@@ -232,7 +233,7 @@ TEST_F(Observe, HearsOfAResetAndRepeatsItInEveryTruth) {
   ASSERT_TRUE(found.start());
   ASSERT_TRUE(found.sees(observation_kind::resync_end));
   const auto number = static_cast<std::uint32_t>(gpu);
-  ASSERT_TRUE(eventually(10s, [&] {
+  ASSERT_TRUE(eventually(patience, [&] {
     const auto streams = driver.streams();
     return streams.size() == 2 && streams[0].mask != 0 && streams[1].mask != 0;
   }));
@@ -253,7 +254,7 @@ TEST_F(Observe, HearsOfAResetAndRepeatsItInEveryTruth) {
   }
   const auto evictions = smi_bit(smi_kind::queue_eviction);
   ASSERT_EQ(driver.say(number, evictions, "9 1004 -4242 c7a6 2\na 1007 -4242 c7a6\n"), 1);
-  EXPECT_TRUE(eventually(10s, [&] { return found->heard(smi_kind::queue_restore) == 1; }));
+  EXPECT_TRUE(eventually(patience, [&] { return found->heard(smi_kind::queue_restore) == 1; }));
   EXPECT_EQ(found->heard(smi_kind::queue_eviction), 1U);
   EXPECT_EQ(found->heard(smi_kind::gpu_pre_reset), 1U);
   found->resync();
@@ -271,7 +272,7 @@ TEST_F(Observe, LooksAtOnceWhenTheDriverSaysThatAProcessBegan) {
   ASSERT_TRUE(found.sees(observation_kind::queue_seen));
   const auto start = smi_bit(smi_kind::process_start);
   // The driver reads the mask of a stream some time after discovery has written it.
-  ASSERT_TRUE(eventually(10s, [&] {
+  ASSERT_TRUE(eventually(patience, [&] {
     return std::ranges::any_of(driver.streams(),
                                [&](const auto& each) { return (each.mask & start) != 0; });
   }));
@@ -290,8 +291,8 @@ TEST_F(Observe, BelievesNoResetThatANamePlays) {
   ASSERT_TRUE(found.sees(observation_kind::resync_end));
   const auto start = smi_bit(smi_kind::process_start);
   ASSERT_TRUE(
-      eventually(10s, [&] { return driver.say(51110, start, "c 1 a\n3 1\nc 1 b\n") == 1; }));
-  EXPECT_TRUE(eventually(10s, [&] { return found->heard(smi_kind::process_start) == 2; }));
+      eventually(patience, [&] { return driver.say(51110, start, "c 1 a\n3 1\nc 1 b\n") == 1; }));
+  EXPECT_TRUE(eventually(patience, [&] { return found->heard(smi_kind::process_start) == 2; }));
   EXPECT_EQ(found->heard(smi_kind::gpu_pre_reset), 0U);
   found->resync();
   ASSERT_TRUE(found.sees(observation_kind::resync_end));

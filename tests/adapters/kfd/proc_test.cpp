@@ -64,7 +64,7 @@ TEST(Proc, KnowsAProcessThatIsExiting) {
   const child lives{[] { ::pause(); }};
   EXPECT_FALSE(is_exiting(lives.pid()));
   const child zombie{[] {}};
-  EXPECT_TRUE(test::eventually(std::chrono::seconds{10}, [&] { return is_exiting(zombie.pid()); }));
+  EXPECT_TRUE(test::eventually(test::patience, [&] { return is_exiting(zombie.pid()); }));
 }
 
 TEST(Proc, DoesNotTakeAProcessForExitingOfWhichOnlyTheMainThreadHasEnded) {
@@ -73,7 +73,7 @@ TEST(Proc, DoesNotTakeAProcessForExitingOfWhichOnlyTheMainThreadHasEnded) {
     ::syscall(SYS_exit, 0);
   }};
   const std::string main_thread = "/proc/" + std::to_string(one.pid()) + "/status";
-  ASSERT_TRUE(test::eventually(std::chrono::seconds{10}, [&] {
+  ASSERT_TRUE(test::eventually(test::patience, [&] {
     std::ifstream file{main_thread};
     const std::string text{std::istreambuf_iterator<char>{file}, {}};
     return text.find("State:\tZ") != text.npos;

@@ -91,7 +91,7 @@ TEST(Standing, IsAnotherOnceTheProcessIsAnotherUsersOrGroups) {
   ASSERT_EQ(target.heard(), 'y');
   EXPECT_EQ(standing_of(pidfd.get()), (standing{other, other, before->cgroup}));
   ::kill(target.pid(), SIGKILL);
-  EXPECT_TRUE(test::eventually(std::chrono::seconds{5}, [&] { return !standing_of(pidfd.get()); }));
+  EXPECT_TRUE(test::eventually(test::patience, [&] { return !standing_of(pidfd.get()); }));
 }
 
 TEST(Pattern, HoldsForAllBelowWhatItMatches) {

@@ -18,6 +18,7 @@ namespace {
 
 using test::eventually;
 using test::family;
+using test::patience;
 
 constexpr std::size_t page = 4096;
 
@@ -150,7 +151,7 @@ TEST(QueuePointers, SaysThatTheProcessIsGone) {
   ASSERT_TRUE(pointers->watch(memory.addresses()));
   ASSERT_TRUE(pointers->read());
   target.reset();
-  ASSERT_TRUE(eventually(std::chrono::seconds{10}, [&] { return !pointers->read(); }));
+  ASSERT_TRUE(eventually(patience, [&] { return !pointers->read(); }));
   EXPECT_EQ(pointers->read().error(), errc::unknown_target);
   EXPECT_FALSE(pointers->values()[0].known);
 }
@@ -162,7 +163,7 @@ TEST(QueuePointers, TakesNothingFromTheNextProgramOfTheProcess) {
   ASSERT_TRUE(pointers->watch(memory.addresses()));
   ASSERT_TRUE(pointers->read());
   target.tell('x');
-  ASSERT_TRUE(eventually(std::chrono::seconds{10}, [&] { return !pointers->read(); }));
+  ASSERT_TRUE(eventually(patience, [&] { return !pointers->read(); }));
   EXPECT_EQ(pointers->read().error(), errc::unknown_target);
   EXPECT_TRUE(open(target.pid())->read());  // the next one's own
 }

@@ -22,6 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::eventually;
 using test::offline_target;
+using test::patience;
 
 constexpr process_id target_id{1};
 
@@ -121,7 +122,7 @@ TEST_F(Refusal, ToEndTheSessionStrandsTheLaneUntilTheDriverGivesIn) {
   refusals_.set(
       {{uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES, EPERM}, {uapi::KFD_IOC_DBG_TRAP_DISABLE, EPERM}});
   EXPECT_EQ(act(command_kind::resume), outcome::failed);
-  EXPECT_TRUE(eventually(5s, [&] { return lanes_->stranded(); }));
+  EXPECT_TRUE(eventually(patience, [&] { return lanes_->stranded(); }));
   EXPECT_TRUE(target_->stands_still());
   EXPECT_EQ(act(command_kind::suspend), outcome::failed);
   EXPECT_FALSE(hears(report_kind::detached, 50ms)) << "its queues do not run";
@@ -142,7 +143,7 @@ TEST_F(Refusal, ToEndTheSessionDoesNotOutliveTheTarget) {
   refusals_.set(
       {{uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES, EPERM}, {uapi::KFD_IOC_DBG_TRAP_DISABLE, EPERM}});
   EXPECT_EQ(act(command_kind::resume), outcome::failed);
-  ASSERT_TRUE(eventually(5s, [&] { return lanes_->stranded(); }));
+  ASSERT_TRUE(eventually(patience, [&] { return lanes_->stranded(); }));
   ::kill(target_->pid(), SIGKILL);
   EXPECT_TRUE(hears(report_kind::detached));
   EXPECT_FALSE(lanes_->stranded());

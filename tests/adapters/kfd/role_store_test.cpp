@@ -1,6 +1,7 @@
 #include "sluice/kfd/role_store.hpp"
 
 #include "family.hpp"
+#include "temporary_directory.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -28,6 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::eventually;
 using test::family;
+using test::patience;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -42,13 +44,7 @@ int wait_here(int said) {
 
 class RoleStore : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-role-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-    store_ = role_store{directory_ + "/lib/sluice/roles"};
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
+  void SetUp() override { store_ = role_store{directory_ + "/lib/sluice/roles"}; }
 
   stored_roles read() {
     auto roles = store_.read(message_);
@@ -80,7 +76,8 @@ class RoleStore : public ::testing::Test {
     return line;
   }
 
-  std::string directory_;
+  const test::temporary_directory made_;
+  const std::string directory_ = made_.path();
   std::string message_;
   role_store store_;
 };
@@ -162,7 +159,7 @@ TEST_F(RoleStore, DropsTheDeadWhenWriting) {
   ASSERT_TRUE(store_.set(who, role::offline, message_)) << message_;
   EXPECT_THAT(text(), HasSubstr("pid " + std::to_string(who.pid) + " "));
   target.reset();
-  ASSERT_TRUE(eventually(10s, [&] { return !identity_of(who.pid); }));
+  ASSERT_TRUE(eventually(patience, [&] { return !identity_of(who.pid); }));
   EXPECT_THAT(read().by_process, IsEmpty());
   ASSERT_TRUE(store_.set("/a", role::offline, message_)) << message_;
   EXPECT_EQ(text().find("pid "), std::string::npos);
@@ -184,7 +181,7 @@ TEST_F(RoleStore, ReleasesForATimeThatEndsByItselfOrEarly) {
 
   ASSERT_TRUE(store_.release(self, 10min, message_)) << message_;
   ASSERT_TRUE(store_.release(self, 30ms, message_)) << "the last word counts";
-  EXPECT_TRUE(eventually(10s, [&] { return read().released.empty(); }));
+  EXPECT_TRUE(eventually(patience, [&] { return read().released.empty(); }));
   EXPECT_THAT(text(), HasSubstr("released ")) << "reading changes nothing";
   ASSERT_TRUE(store_.set("/b", role::offline, message_)) << message_;
   EXPECT_EQ(text().find("released "), std::string::npos);
@@ -357,7 +354,7 @@ class RoleWatch : public RoleStore {
  protected:
   /// Whether its descriptor speaks up; an event may be one of the lock's.
   static bool tells(file_watch& watch) {
-    return eventually(10s, [&] {
+    return eventually(patience, [&] {
       pollfd readable{watch.fd(), POLLIN, 0};
       return ::poll(&readable, 1, 0) == 1 && watch.changed();
     });

@@ -32,6 +32,7 @@ using namespace std::chrono_literals;
 using test::backend_loop;
 using test::eventually;
 using test::offline_target;
+using test::patience;
 using ::testing::ElementsAre;
 
 constexpr process_id target_id{1};
@@ -191,7 +192,7 @@ TEST_F(Session, ResumesEverythingOnDetach) {
   ASSERT_TRUE((*loop_)->detach(target_id));
   ASSERT_TRUE(loop_->until([&] { return loop_->detachments.contains(target_id); }));
   EXPECT_TRUE(target.runs());
-  EXPECT_TRUE(eventually(5s, [&] { return tracer_of(target.pid()) == 0; }));
+  EXPECT_TRUE(eventually(patience, [&] { return tracer_of(target.pid()) == 0; }));
   // And may come back.
   EXPECT_FALSE(attach(target, process_id{2}));
   EXPECT_TRUE(has_queues(2, process_id{2}));
@@ -203,7 +204,7 @@ TEST_F(Session, ResumesEverythingOnStop) {
   ASSERT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::done));
   (*loop_)->stop();
   EXPECT_TRUE(target.runs());
-  EXPECT_TRUE(eventually(5s, [&] { return tracer_of(target.pid()) == 0; }));
+  EXPECT_TRUE(eventually(patience, [&] { return tracer_of(target.pid()) == 0; }));
 }
 
 TEST_F(Session, SurvivesATargetKilledWhileSuspended) {
@@ -227,7 +228,7 @@ TEST_F(Session, SurvivesATargetThatExecsWhileSuspended) {
   ASSERT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::done));
   target.tell('x');
   EXPECT_TRUE(has_queues(0));
-  EXPECT_TRUE(eventually(5s, [&] { return command_of(target.pid()) == "sleep"; }));
+  EXPECT_TRUE(eventually(patience, [&] { return command_of(target.pid()) == "sleep"; }));
   // A new session with the new program: still traced, still there to be let go of.
   EXPECT_THAT(outcomes(loop_->suspend(target_id, {0})), ElementsAre(outcome::invalid));
   EXPECT_NE(tracer_of(target.pid()), 0);
@@ -341,7 +342,7 @@ class ToldLanes : public ::testing::TestWithParam<told_by> {
   static bool watches() { return GetParam() == told_by::owner; }
   /// The owner's loop.
   bool until(const std::function<bool()>& condition) {
-    return eventually(5s, [&] {
+    return eventually(patience, [&] {
       signalfd_siginfo info;
       while (watches() && ::read(signals_.get(), &info, sizeof(info)) > 0)
         lanes_->children_changed();

@@ -179,8 +179,8 @@ TEST_F(StopBell, RingsWhenAnotherThreadsExecTakesTheTraceeAway) {
     ASSERT_TRUE(here.bell->arm());
     target.tell('x');
     ASSERT_TRUE(here.rung());
-    EXPECT_TRUE(
-        test::eventually(5s, [&] { return here.traced->service() == tracee::change::lost; }));
+    EXPECT_TRUE(test::eventually(test::patience,
+                                 [&] { return here.traced->service() == tracee::change::lost; }));
   });
 }
 

@@ -1,6 +1,7 @@
 #include "sluice/kfd/target_rules.hpp"
 
 #include "family.hpp"
+#include "temporary_directory.hpp"
 
 #include <linux/capability.h>
 #include <sys/stat.h>
@@ -34,13 +35,9 @@ int sleep_on(int said) {
 class TargetRules : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-rules-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
     ASSERT_EQ(process_.heard(), 'r');
     who_ = identity_of(process_.pid()).value();
   }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
 
   std::string file() const { return directory_ + "/sluice.toml"; }
   std::string store() const { return directory_ + "/roles"; }
@@ -57,7 +54,8 @@ class TargetRules : public ::testing::Test {
     return rules ? (*rules)->role_of(who_, why_) : role::unmatched;
   }
 
-  std::string directory_;
+  const test::temporary_directory made_;
+  const std::string directory_ = made_.path();
   std::string message_;
   std::string why_;
   const test::family process_{sleep_on};
@@ -119,7 +117,7 @@ TEST_F(TargetRules, MakeNobodyOfflineWhoMayClaimToBeOnlineUnseen) {
     return ::execve("/bin/sleep", const_cast<char**>(arguments), const_cast<char**>(environment));
   }};
   const std::string environment = "/proc/" + std::to_string(tagged.pid()) + "/environ";
-  ASSERT_TRUE(test::eventually(std::chrono::seconds{10}, [&] {
+  ASSERT_TRUE(test::eventually(test::patience, [&] {
     std::string text;
     return std::getline(std::ifstream{environment}, text, '\0') && text.ends_with("ONLINE_AI");
   }));

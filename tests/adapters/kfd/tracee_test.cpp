@@ -28,6 +28,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::eventually;
 using test::family;
+using test::patience;
 
 /// A tracer's thread: seizes, serves every millisecond, ends (and so detaches) with the object.
 class tracer {
@@ -62,7 +63,7 @@ class tracer {
     return message_;
   }
   bool sees(tracee::change what) {
-    return eventually(5s, [&] { return change_ == what; });
+    return eventually(patience, [&] { return change_ == what; });
   }
 
  private:
@@ -146,9 +147,9 @@ TEST(Tracee, StaysStoppedWhenItsTracerEnds) {
     ::kill(target.pid(), SIGSTOP);
     ASSERT_TRUE(target.status());
   }
-  EXPECT_TRUE(eventually(5s, [&] { return tracer_of(target.pid()) == 0; }));
+  EXPECT_TRUE(eventually(patience, [&] { return tracer_of(target.pid()) == 0; }));
   // Inside the kernel it wakes, to change from a tracer's stop to its own.
-  EXPECT_TRUE(eventually(5s, [&] { return state_of(target.pid()) == 'T'; }));
+  EXPECT_TRUE(eventually(patience, [&] { return state_of(target.pid()) == 'T'; }));
   ::kill(target.pid(), SIGUSR1);
   EXPECT_FALSE(target.heard(50ms)) << "it runs";
   ::kill(target.pid(), SIGCONT);
@@ -193,7 +194,7 @@ TEST(Tracee, KeepsTheMemoryOfATargetThatEndsUntilItIsServed) {
       tracee::seize(target.pid(), *started, [](std::string_view) { ADD_FAILURE(); });
   ASSERT_TRUE(seized);
   ::kill(target.pid(), SIGKILL);
-  ASSERT_TRUE(eventually(5s, [&] { return state_of(target.pid()) == 't'; }));
+  ASSERT_TRUE(eventually(patience, [&] { return state_of(target.pid()) == 't'; }));
   ::kill(target.pid(), SIGKILL);
   const unique_fd memory{
       ::open(("/proc/" + std::to_string(target.pid()) + "/mem").c_str(), O_RDONLY | O_CLOEXEC)};
@@ -202,7 +203,7 @@ TEST(Tracee, KeepsTheMemoryOfATargetThatEndsUntilItIsServed) {
   EXPECT_EQ(::pread(memory.get(), &byte, 1, std::bit_cast<off_t>(&in_both)), 1);
   EXPECT_EQ(byte, 'x');
   EXPECT_FALSE(target.status(50ms)) << "it ended before it was served";
-  EXPECT_TRUE(eventually(5s, [&] { return (*seized)->service() == tracee::change::exited; }));
+  EXPECT_TRUE(eventually(patience, [&] { return (*seized)->service() == tracee::change::exited; }));
   const auto status = target.status();
   ASSERT_TRUE(status);
   EXPECT_TRUE(WIFSIGNALED(*status));
@@ -234,7 +235,7 @@ TEST(Tracee, InterruptsNoBlockingCall) {
     return count < 0 ? errno : 0;
   }};
   ASSERT_EQ(target.heard(), 'r');
-  ASSERT_TRUE(eventually(5s, [&] { return state_of(target.pid()) == 'S'; }));
+  ASSERT_TRUE(eventually(patience, [&] { return state_of(target.pid()) == 'S'; }));
   for (int round = 0; round < 5; ++round) {
     tracer tracing{target.pid()};
     ASSERT_FALSE(tracing.error());
@@ -305,7 +306,7 @@ TEST(Tracee, RefusesAProcessThatIsGone) {
     pid = target.pid();
     start_time = start_time_of(pid).value();
   }
-  ASSERT_TRUE(eventually(5s, [&] { return !start_time_of(pid); }));
+  ASSERT_TRUE(eventually(patience, [&] { return !start_time_of(pid); }));
   tracer tracing{pid, start_time};
   EXPECT_EQ(tracing.error(), errc::unknown_target);
 }
@@ -336,7 +337,8 @@ TEST(Tracee, RefusesATracedProcessAndNamesTheTracersProcess) {
                            "(directory in [daemon])"},
       {"gdb", "detach that program; if it is a scheduler, run 'sluice release " + number + "'"}};
   for (const auto& [name, way] : advice) {
-    ASSERT_TRUE(eventually(20s, [&] { return tracer_of(pid) == 0; })) << "the one before is gone";
+    ASSERT_TRUE(eventually(patience, [&] { return tracer_of(pid) == 0; }))
+        << "the one before is gone";
     family debugger{[pid, &name = name](int said) {
       ::prctl(PR_SET_NAME, name.c_str());
       std::thread{[pid, said] {
@@ -375,7 +377,7 @@ TEST(Tracee, IsUntracedSoonAfterItsTracerEnds) {
     ASSERT_FALSE(tracing.error());
     EXPECT_NE(tracer_of(target.pid()), 0);
   }
-  EXPECT_TRUE(eventually(5s, [&] { return tracer_of(target.pid()) == 0; }));
+  EXPECT_TRUE(eventually(patience, [&] { return tracer_of(target.pid()) == 0; }));
   ::kill(target.pid(), SIGUSR1);
   EXPECT_EQ(target.heard(), 'h');
 }

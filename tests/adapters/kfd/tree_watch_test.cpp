@@ -1,5 +1,7 @@
 #include "sluice/kfd/tree_watch.hpp"
 
+#include "temporary_directory.hpp"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -20,13 +22,7 @@ using ::testing::IsEmpty;
 
 class TreeWatch : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-tree-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-    watch_ = tree_watch::create().value();
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
+  void SetUp() override { watch_ = tree_watch::create().value(); }
 
   std::string path(const std::string& name) const { return root_ + "/" + name; }
   void make_directory(const std::string& name) const {
@@ -49,7 +45,8 @@ class TreeWatch : public ::testing::Test {
     return events;
   }
 
-  std::string root_;
+  const test::temporary_directory made_;
+  const std::string root_ = made_.path();
   std::unique_ptr<tree_watch> watch_;
   bool ours_ = false;
 };

@@ -77,7 +77,7 @@ class Observer : public testing::Test {
 // What was written before the picture is heard before it, what comes after it afterwards.
 TEST_F(Observer, LooksWhereEntriesWereLost) {
   run();
-  EXPECT_TRUE(eventually(5s, [&] { return done_.load(); }));
+  EXPECT_TRUE(eventually(patience, [&] { return done_.load(); }));
   made_->stop();
   EXPECT_EQ(told_, "missed, heard 1, mend 100, heard 2, ");
   EXPECT_EQ(node_.looks, 1);
@@ -86,7 +86,7 @@ TEST_F(Observer, LooksWhereEntriesWereLost) {
 TEST_F(Observer, LooksAgainWhereThatFails) {
   node_.failures = 1;
   run();
-  EXPECT_TRUE(eventually(5s, [&] { return done_.load(); }));
+  EXPECT_TRUE(eventually(patience, [&] { return done_.load(); }));
   made_->stop();
   EXPECT_EQ(told_, "missed, heard 1, mend 100, heard 2, ");
   EXPECT_EQ(node_.looks, 2);

@@ -1,8 +1,7 @@
 #include "sluice/observe/accounts.hpp"
 
 #include "entries.hpp"
-
-#include <stdlib.h>
+#include "temporary_directory.hpp"
 
 #include <filesystem>
 #include <fstream>
@@ -220,19 +219,14 @@ TEST(JobRecord, IsOneLineOfJson) {
 
 class JobLog : public testing::Test {
  protected:
-  JobLog() {
-    std::string name = "/tmp/sluice-jobs-XXXXXX";
-    directory = ::mkdtemp(name.data());
-    path = directory + "/jobs";
-  }
-  ~JobLog() override { std::filesystem::remove_all(directory); }
   static std::string content(const std::string& of) {
     std::ostringstream all;
     all << std::ifstream{of}.rdbuf();
     return all.str();
   }
-  std::string directory;
-  std::string path;
+  const sluice::test::temporary_directory made;
+  const std::string directory = made.path();
+  const std::string path = directory + "/jobs";
   job_record record{.command = "one"};
 };
 

@@ -2,9 +2,9 @@
 
 #include "http_request.hpp"
 #include "run_delay.hpp"
+#include "temporary_directory.hpp"
 
 #include <poll.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -65,14 +65,7 @@ TEST(HttpRequest, IsForMetricsOrIsRefused) {
 
 class MetricsServer : public testing::Test {
  protected:
-  MetricsServer() {
-    std::string name = "/tmp/sluice-metrics-XXXXXX";
-    directory = ::mkdtemp(name.data());
-  }
-  ~MetricsServer() override {
-    stop();
-    std::filesystem::remove_all(directory);
-  }
+  ~MetricsServer() override { stop(); }
   void stop() {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
@@ -127,7 +120,8 @@ class MetricsServer : public testing::Test {
     return rest_of(fd);
   }
 
-  std::string directory;
+  const sluice::test::temporary_directory place;
+  const std::string directory = place.path();
   std::string page = "a 1\n";
   std::unique_ptr<metrics_server> server;
 

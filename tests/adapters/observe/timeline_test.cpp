@@ -1,9 +1,9 @@
 #include "sluice/observe/timeline.hpp"
 
 #include "entries.hpp"
+#include "temporary_directory.hpp"
 #include "test_seed.hpp"
 
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -140,13 +140,6 @@ trace read_trace(const std::string& content) {
 
 class Timeline : public testing::Test {
  protected:
-  Timeline() {
-    std::string name = "/tmp/sluice-timeline-XXXXXX";
-    directory_ = ::mkdtemp(name.data());
-    path_ = directory_ + "/trace.json";
-  }
-  ~Timeline() override { std::filesystem::remove_all(directory_); }
-
   std::string content(const std::string& of = {}) const {
     std::ostringstream all;
     all << std::ifstream{of.empty() ? path_ : of}.rdbuf();
@@ -182,8 +175,9 @@ class Timeline : public testing::Test {
     return read_trace(content());
   }
 
-  std::string directory_;
-  std::string path_;
+  const sluice::test::temporary_directory made_;
+  const std::string directory_ = made_.path();
+  const std::string path_ = directory_ + "/trace.json";
 };
 
 journal_entry arrival(duration at, duration since, duration until) {

@@ -194,7 +194,7 @@ TEST(SimulatedDevice, CountsTheComputeUnitsThatAProcessOccupies) {
   EXPECT_EQ(read_file(folder + "/cu_occupancy"), "0\n");
   ASSERT_TRUE((*queue)->submit({.length = 60s, .waves = 33}));
   (*queue)->ring();
-  EXPECT_TRUE(eventually(5s, [&] { return read_file(folder + "/cu_occupancy") == "2\n"; }))
+  EXPECT_TRUE(eventually(patience, [&] { return read_file(folder + "/cu_occupancy") == "2\n"; }))
       << read_file(folder + "/cu_occupancy");
   ASSERT_TRUE((*queue)->destroy());
   EXPECT_EQ(read_file(folder + "/cu_occupancy"), "0\n");
@@ -392,7 +392,7 @@ TEST(SimulatedDevice, RaisesCreateAndDeleteInDebugfsWhenTheDriverHasProcessDirec
   const inotify_watch inside{own, IN_DELETE};
   child.line().send("exit");
   ASSERT_TRUE(child.succeeds(10s));
-  EXPECT_TRUE(eventually(10s, [&] { return watch.seen() == (IN_DELETE | IN_ISDIR); }));
+  EXPECT_TRUE(eventually(patience, [&] { return watch.seen() == (IN_DELETE | IN_ISDIR); }));
   EXPECT_EQ(inside.seen() & IN_DELETE, static_cast<std::uint32_t>(IN_DELETE));
 }
 

@@ -149,7 +149,7 @@ TEST_F(OsLinux, ReachesAProcessWhoseMainThreadHasEnded) {
   ASSERT_TRUE((*space)->read(address, bytes));
   ASSERT_TRUE(os_.has_memory(child.pid()));
   child.line().send("go");
-  ASSERT_TRUE(test::eventually(10s, [&] { return !os_.has_memory(child.pid()); }));
+  ASSERT_TRUE(test::eventually(test::patience, [&] { return !os_.has_memory(child.pid()); }));
 
   EXPECT_TRUE(os_.has_memory(worker));
   EXPECT_EQ(os_.leader_of(worker), child.pid());
@@ -198,7 +198,7 @@ TEST_F(OsLinux, SeesThatAnAddressSpaceEndedByExec) {
   EXPECT_TRUE(os_.same_address_space(child.pid(), **space));
   EXPECT_FALSE(os_.same_address_space(getpid(), **space));
   child.line().send("exec");
-  EXPECT_TRUE(test::eventually(10s, [&] { return !(*space)->alive(); }));
+  EXPECT_TRUE(test::eventually(test::patience, [&] { return !(*space)->alive(); }));
   EXPECT_FALSE(os_.same_address_space(child.pid(), **space));
   const std::byte one{1};
   EXPECT_EQ((*space)->write(0x400000, {&one, 1}).error().value(), ESRCH)

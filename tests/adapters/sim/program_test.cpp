@@ -3,6 +3,7 @@
 
 #include "kfd_calls.hpp"
 #include "simulated_device.hpp"
+#include "temporary_directory.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -32,19 +33,14 @@ constexpr std::uint32_t gpu = 51110;
 /// A directory of the test's own.
 class scratch {
  public:
-  scratch() {
-    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  }
+  scratch() = default;
   scratch(const scratch&) = delete;
   scratch& operator=(const scratch&) = delete;
-  ~scratch() {
-    umount2((path_ + "/root/fuse").c_str(), MNT_DETACH);
-    fs::remove_all(path_);
-  }
-  const std::string& path() const { return path_; }
+  ~scratch() { umount2((path() + "/root/fuse").c_str(), MNT_DETACH); }
+  const std::string& path() const { return made_.path(); }
 
  private:
-  std::string path_ = "/tmp/sluice-test-XXXXXX";
+  const temporary_directory made_;
 };
 
 struct outcome {
@@ -254,7 +250,7 @@ TEST(Program, EndsWithItsParentWhereThatIsWanted) {
   close(ready[0]);
   EXPECT_TRUE(mounted_below(root));
   parent.signal(SIGKILL);
-  EXPECT_TRUE(eventually(5s, [&] { return !fs::exists(root); }));
+  EXPECT_TRUE(eventually(patience, [&] { return !fs::exists(root); }));
   EXPECT_FALSE(mounted_below(root));
 }
 
@@ -357,7 +353,7 @@ TEST(ProcessLife, GoesOnWhenItsMainThreadHasEnded) {
   }};
   ASSERT_TRUE(child.says("alone", 10s));
   const auto status = "/proc/" + std::to_string(child.pid()) + "/status";
-  ASSERT_TRUE(eventually(5s, [&] {
+  ASSERT_TRUE(eventually(patience, [&] {
     return read_file(status).find("State:\tZ") != std::string::npos;
   })) << "its main thread lives";
   child.line().send("go");

@@ -405,7 +405,7 @@ TEST_F(Thunk, RunsKernelsOnEveryGpu) {
     for (std::size_t k = 0; k <= i; ++k) queues[i]->dispatch(1ms);
   }
   for (std::size_t i = 0; i < queues.size(); ++i) {
-    ASSERT_TRUE(eventually(20s, [&] { return queues[i]->done(); })) << i;
+    ASSERT_TRUE(eventually(patience, [&] { return queues[i]->done(); })) << i;
     EXPECT_EQ(queues[i]->doorbell(), i) << "GPUs have pages of their own";
     EXPECT_EQ(queues[i]->destroy(), HSAKMT_STATUS_SUCCESS);
   }
@@ -421,7 +421,7 @@ TEST_F(Thunk, GivesEveryQueueADoorbellOfItsOwn) {
   for (auto& each : queues) each->dispatch(1ms);
   for (auto& each : queues) each->dispatch(1ms);
   for (auto& each : queues) {
-    ASSERT_TRUE(eventually(20s, [&] { return each->done() && each->read_index() == 2; }));
+    ASSERT_TRUE(eventually(patience, [&] { return each->done() && each->read_index() == 2; }));
     EXPECT_EQ(each->doorbell(), 1U);
     EXPECT_EQ(each->destroy(), HSAKMT_STATUS_SUCCESS);
   }
@@ -434,7 +434,7 @@ TEST_F(Thunk, StopsAQueueWithPercentageZeroAndLetsItGoOn) {
   queue.dispatch(1ms);
   EXPECT_FALSE(eventually(50ms, [&] { return queue.done(); }));
   ASSERT_EQ(queue.update(100), HSAKMT_STATUS_SUCCESS);
-  EXPECT_TRUE(eventually(20s, [&] { return queue.done(); }));
+  EXPECT_TRUE(eventually(patience, [&] { return queue.done(); }));
   EXPECT_EQ(queue.destroy(), HSAKMT_STATUS_SUCCESS);
 }
 
@@ -452,7 +452,7 @@ TEST_F(Thunk, LosesNothingOfAKernelThatIsSuspended) {
   ASSERT_EQ(session.clear_new(), 0);
   const auto before = kernels_started();
   queue.dispatch(1s);
-  ASSERT_TRUE(eventually(20s, [&] { return kernels_started() > before; }));
+  ASSERT_TRUE(eventually(patience, [&] { return kernels_started() > before; }));
   std::vector<std::uint32_t> queues{0};
   ASSERT_EQ(session.suspend(queues), 1);
   // libhsakmt 5.2.3 does not know the XCCs of gfx942: its save area has room for one.
@@ -469,7 +469,7 @@ TEST_F(Thunk, LosesNothingOfAKernelThatIsSuspended) {
   }
   EXPECT_FALSE(eventually(1200ms, [&] { return queue.done(); }));
   ASSERT_EQ(session.resume(queues), 1);
-  EXPECT_TRUE(eventually(20s, [&] { return queue.done(); }));
+  EXPECT_TRUE(eventually(patience, [&] { return queue.done(); }));
   EXPECT_EQ(session.disable(), 0);
   EXPECT_EQ(queue.destroy(), HSAKMT_STATUS_SUCCESS);
   EXPECT_EQ(kfd.runtime_enable(false), 0);
@@ -527,11 +527,11 @@ TEST_F(Thunk, ServesAForkedChildAsAProcessOfItsOwn) {
     if (own.status() != HSAKMT_STATUS_SUCCESS) return 3;
     if (own.doorbell() != 0) return 4;
     own.dispatch(1ms);
-    if (!eventually(20s, [&] { return own.done(); })) return 5;
+    if (!eventually(patience, [&] { return own.done(); })) return 5;
     return own.destroy() == HSAKMT_STATUS_SUCCESS ? 0 : 6;
   }};
   EXPECT_TRUE(child.succeeds(60s));
-  EXPECT_TRUE(eventually(20s, [&] { return queue.done(); }));
+  EXPECT_TRUE(eventually(patience, [&] { return queue.done(); }));
   EXPECT_EQ(queue.doorbell(), 1U);
   EXPECT_EQ(queue.destroy(), HSAKMT_STATUS_SUCCESS);
 }
@@ -548,7 +548,7 @@ TEST_F(Thunk, LeavesNoDeviceMemoryBehindWhenAProcessEnds) {
     return memory->status() == HSAKMT_STATUS_SUCCESS ? 0 : 3;
   }};
   EXPECT_TRUE(child.succeeds(60s));
-  EXPECT_TRUE(eventually(20s, [&] { return available() == free; }));
+  EXPECT_TRUE(eventually(patience, [&] { return available() == free; }));
 }
 
 }  // namespace

@@ -80,7 +80,6 @@ class model_driver final : public backend {
   /// The agent dies: of what it has said, the first `heard` are still heard.
   void crash(std::size_t heard);
   void restore();
-  bool is_up() const noexcept { return up_; }
   void act_by(mechanism what);
   /// All of that ends, but for what is under way.
   void be_kind();
