@@ -6,6 +6,7 @@
 # with a simulated GPU. Takes 15 minutes on 2 cores. Needs root and the Debian mirror of apt.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. tests/support/eventually.sh
 . examples/common.sh
 
 fail() { echo "FAILED: $*" >&2; exit 1; }
@@ -73,16 +74,6 @@ inside() {
   done
 }
 
-# eventually SECONDS COMMAND...
-eventually() {
-  local end=$((SECONDS + $1))
-  shift
-  until "$@"; do
-    [ $SECONDS -lt $end ] || return 1
-    sleep 0.02
-  done
-}
-
 beside_a_gpu() {
   unset SLUICE_KFD_DEVICE SLUICE_KFD_SYSFS SLUICE_KFD_DEBUGFS
   local log=/tmp/log program
@@ -95,7 +86,7 @@ beside_a_gpu() {
     --bounding-set=-all,+sys_ptrace,+dac_read_search,+checkpoint_restore,+sys_admin)
   "${as_service[@]}" sluice run --config /etc/sluice/sluice.toml 2>$log &
   local daemon=$!
-  eventually 20 grep -qs "this program owns the node" $log || { cat $log; fail "the daemon does not own the node"; }
+  eventually grep -qs "this program owns the node" $log || { cat $log; fail "the daemon does not own the node"; }
   # Offline work of another user, by an operator's word; what it is made of is no part of the packages.
   AMD_QUEUE_TAG=OFFLINE_AI setpriv --reuid=nobody --regid=nogroup --clear-groups \
     env SLUICE_KFD_DEVICE=/dev/kfd SLUICE_KFD_SYSFS=/sys/class/kfd/kfd \
@@ -103,7 +94,7 @@ beside_a_gpu() {
   local offline=$!
   sluice role set --pid $offline offline || fail "sluice role set failed"
   traced() { [ "$(sed -n 's/^TracerPid:\t//p' "/proc/$offline/status")" != 0 ]; }
-  eventually 20 traced || { cat $log; fail "the offline process is not attached"; }
+  eventually traced || { cat $log; fail "the offline process is not attached"; }
   # A client of the group that the packages make for that, as DAEMON.md types it.
   setpriv --reuid=games --regid=games --groups=sluice-clients python3 -c '
 import sluice

@@ -4,6 +4,7 @@
 # simulated GPU: while it is suspended the GPU finishes nothing of its work, afterwards it goes on, and it keeps its
 # books right to the end.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../support/eventually.sh"
 top=$(dirname "${BASH_SOURCE[0]}")/../..
 with_gpu=$top/examples/with_simulated_gpu.sh
 example=$(basename "${@: -1}")
@@ -19,18 +20,14 @@ out=$("$with_gpu" bash -c '
   suspended() {
     grep -o "\"pid\":$offline,[^}]*" "$SLUICE_SIM_ROOT/sim/stats.json" | grep -o "\"suspended_queues\":[0-9]*"
   }
-  for _ in $(seq 500); do
-    [ "$(ls "$SLUICE_KFD_SYSFS/proc/$offline/queues" 2>/dev/null | wc -l)" -lt 3 ] || break
-    sleep 0.02
-  done
+  has_queues() { [ "$(ls "$SLUICE_KFD_SYSFS/proc/$offline/queues" 2>/dev/null | wc -l)" -ge 3 ]; }
+  eventually has_queues
   "$@" "$offline" 1500 & example=$!
-  seen=
-  for _ in $(seq 1000); do
+  is_held() {
     seen=$(suspended)
-    [ "$seen" != "\"suspended_queues\":3" ] || break
-    kill -0 "$example" 2>/dev/null || break
-    sleep 0.01
-  done
+    [ "$seen" = "\"suspended_queues\":3" ] || ! kill -0 "$example" 2>/dev/null
+  }
+  eventually is_held
   echo "while it is held: $seen"
   wait "$example"
   echo "afterwards: $(suspended)"

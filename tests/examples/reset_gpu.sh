@@ -3,6 +3,7 @@
 # After a reset of their GPU the demo programs say so and end at once, instead of waiting for dead queues; a
 # serving loop that could not finish its requests does not end well either.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../support/eventually.sh"
 with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../examples/with_simulated_gpu.sh
 said="was reset: its queues and their work are lost"
 
@@ -11,11 +12,8 @@ after_reset() {
   # shellcheck disable=SC2016
   "$with_gpu" bash -c '
     # Far beyond what a reset takes, far below the limits of the programs themselves.
-    timeout -s KILL 30 "$@" & program=$!
-    for _ in $(seq 500); do
-      ! grep -q "\"kernels_completed\":[1-9]" "$SLUICE_SIM_ROOT/sim/stats.json" || break
-      sleep 0.02
-    done
+    timeout -s KILL 60 "$@" & program=$!
+    eventually grep -q "\"kernels_completed\":[1-9]" "$SLUICE_SIM_ROOT/sim/stats.json"
     echo "reset $(head -n 1 "$SLUICE_KFD_SYSFS/topology/nodes/1/gpu_id")" >"$SLUICE_SIM_ROOT/sim/control"
     code=0; wait "$program" || code=$?
     echo "ended with $code"' bash "$@" 2>&1

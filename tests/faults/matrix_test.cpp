@@ -3,10 +3,10 @@
 // of party, fault and mechanism occurs; all of them with SLUICE_FAULTS=all (tests/faults.sh
 // --long).
 
+#include "driver_call.hpp"
 #include "world.hpp"
 
 #include <sys/ptrace.h>
-#include <sys/syscall.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -114,6 +114,7 @@ class matrix_try {
   /// \return when it was done, or began to last.
   moment inflict() {
     if (one_.what == fault::core) return crash();
+    if (one_.what == fault::exec) return execute();
     return moment_of([&] { do_inflict(); });
   }
   void do_inflict() {
@@ -138,6 +139,14 @@ class matrix_try {
           victim()->send("suffer " + std::string{word(what)});
         }
     }
+  }
+  /// \return when the kernel has replaced the program, which takes long where files are slow.
+  moment execute() {
+    victim()->send("suffer exec");
+    const std::string name = "/proc/" + std::to_string(victim()->pid()) + "/comm";
+    const auto seen = trial_.expect_soon("it executes another program",
+                                         [&] { return read_file(name) == "sleep\n"; });
+    return seen.value_or(moment_of([] {}));
   }
   moment crash() {
     victim()->send("suffer core " + world_.directory());
@@ -322,10 +331,8 @@ void matrix_try::check_aftermath() {
     EXPECT_TRUE(eventually(patience, [&] { return !lives(last); })) << "the agent hangs";
   }
   for (const auto* each : survivors()) {
-    // A driver takes queues off the GPU for a moment when another one goes.
-    EXPECT_TRUE(eventually(patience, [&] { return world_.suspended(*each) == 0; }));
-    EXPECT_TRUE(eventually(patience, [&] { return tracer_of((*each)->pid()) == 0; }));
-    EXPECT_EQ((*each)->ask("drain", 30s), "0") << "kernels lost, repeated or cut short";
+    trial_.expect_free(world_, *each);
+    trial_.expect_whole(*each);
   }
 }
 
@@ -436,18 +443,6 @@ TEST(FaultsInACall, AKilledAgentLetsGoWhenTheCallIsOver) {
   });
 }
 
-/// Whether the thread is in a call of AMDKFD_IOC_DBG_TRAP (proc_pid_syscall(5)).
-bool is_in_debug_trap(pid_t thread) {
-  std::ifstream file("/proc/" + std::to_string(thread) + "/syscall");
-  long number = 0;
-  std::string descriptor;
-  std::uint64_t request = 0;
-  file >> number >> descriptor;
-  file.unsetf(std::ios::basefield);  // With the prefix 0x.
-  file >> request;
-  return file && number == SYS_ioctl && request == kfd::uapi::AMDKFD_IOC_DBG_TRAP;
-}
-
 // The driver's ENABLE follows the leader's address space, which an exit takes away
 // (adapters/kfd/kernel/README.md): a leader that is killed meanwhile ends after the call.
 TEST(FaultsInACall, AProcessThatIsKilledWhileItsSessionOpensEndsAfterTheCall) {
@@ -460,7 +455,7 @@ TEST(FaultsInACall, AProcessThatIsKilledWhileItsSessionOpensEndsAfterTheCall) {
   const pid_t agent = here.agent();
   ASSERT_TRUE(eventually(patience, [&] {
     const pid_t tracer = tracer_of(victim->pid());
-    return tracer != 0 && is_in_debug_trap(tracer);
+    return tracer != 0 && is_in_ioctl(tracer, kfd::uapi::AMDKFD_IOC_DBG_TRAP);
   })) << here.log();
   ::kill(victim->pid(), SIGKILL);
   ASSERT_TRUE(eventually(patience, [&] { return !lives(victim->pid()); })) << here.log();

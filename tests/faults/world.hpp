@@ -46,7 +46,7 @@ using namespace std::chrono_literals;
 /// Suspends and resumes of a few processes on the simulated device, with the costs of
 /// fast_profile(): what a bound adds for calls in flight.
 inline constexpr duration calls_of_simulated_device = 30ms;
-/// A machine of tests/driver has one processor, and it may be another one's turn for long.
+/// In QEMU (tests/driver), host and agent run 10 to 20 times slower, and are late by as much.
 inline constexpr duration lease_on_driver = 3s;
 /// What each bound has for our own work.
 inline constexpr duration own_work = 200ms;
@@ -268,7 +268,8 @@ inline void slow_down(pid_t pid, duration each, int rounds) {
 /// A bound is met if that span is over within it, with what one thread waited, at most half of the
 /// bound. It is broken if the span begins later than that, with what all threads waited. Else the
 /// try is void. So is one that fails after the host or the agent was kept from running for half of
-/// the lease, for the other may have taken it for dead.
+/// the lease, for the other may have taken it for dead. What may never happen, expect_free() and
+/// expect_whole(), fails in a void try too.
 class trial {
  public:
   explicit trial(testing::TestPartResultArray& failures)
@@ -291,6 +292,7 @@ class trial {
   bool failed() const { return failures_.size() != 0; }
   /// Why a try that failed is void; empty where it is not.
   std::string void_because() {
+    if (is_broken_) return "";
     given_.look();
     for (const pid_t each : with_lease_) {
       const duration longest = given_.longest(each);
@@ -336,6 +338,26 @@ class trial {
                   << " to " << text(at_most) << "; " << waits;
   }
 
+  /// Asserts that the process has no suspended queue and no tracer any more.
+  void expect_free(const world& here, const world::process& each) {
+    // A driver takes queues off the GPU for a moment when another one goes, and lets go of what a
+    // dead queue is held by at its holder's end, which it sees later.
+    if (eventually(patience, [&] { return here.suspended(each) == 0; }) &&
+        eventually(patience, [&] { return tracer_of(each->pid()) == 0; }))
+      return;
+    is_broken_ = true;
+    ADD_FAILURE() << here.suspended(each) << " queues of process " << each->pid()
+                  << " are suspended, and its tracer is " << tracer_of(each->pid()) << "\n"
+                  << here.log();
+  }
+  /// Asserts that its kernels ran exactly once, and all end.
+  void expect_whole(const world::process& each) {
+    const std::string wrong = each->ask("drain", 30s);
+    if (wrong == "0") return;
+    is_broken_ = true;
+    ADD_FAILURE() << "kernels lost, repeated or cut short: " << wrong;
+  }
+
   /// Asserts that the agent is the one of before, and that its host has started no other and
   /// reported no silence.
   void expect_nobody_replaced(const world& here, const world::process& host, pid_t agent) {
@@ -362,6 +384,7 @@ class trial {
   duration half_of_lease_{};
   std::vector<pid_t> with_lease_;
   int undecided_ = 0;
+  bool is_broken_ = false;
 };
 
 /// Runs a case, and again as long as a try is void. Fails as "not shown" if all tries are.

@@ -777,6 +777,7 @@ TEST_P(PreemptionByTheAgent, LeavesSignalsAndWaitsOfATracedProcessAlone) {
   EXPECT_EQ(WEXITSTATUS(*status), 5);
 }
 
+// For how long: MaxSuspend.* in virtual time (tests/core).
 TEST_P(Preemption, LetsOfflineRunForMinRunAfterMaxSuspend) {
   auto config = node::quick();
   config.max_suspend = 300ms;
@@ -787,14 +788,8 @@ TEST_P(Preemption, LetsOfflineRunForMinRunAfterMaxSuspend) {
   auto client = here.client();
   auto busy = client.busy();
   ASSERT_TRUE(here.becomes(*offline, 1));
-  const auto held = clock::now();
   ASSERT_TRUE(here.becomes(*offline, 0)) << "max_suspend must free it although online never ends";
-  const auto freed = clock::now();
   ASSERT_TRUE(here.becomes(*offline, 1)) << "and after min_run online has the GPU again";
-  const auto again = clock::now();
-  EXPECT_GE(freed - held, 200ms);
-  EXPECT_GE(again - freed, 140ms) << "min_run, less how late this test saw its beginning";
-  EXPECT_LE(again - freed, 1s);
   EXPECT_GE(here.sluice().stats().forced_resumes.value(), 1u);
 }
 

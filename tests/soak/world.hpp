@@ -32,8 +32,7 @@ namespace sluice::soak {
 struct plan {
   double minutes = 2;
   std::uint64_t seed = 0;
-  bool seed_is_drawn = false;  ///< Then only promises fail the run: see findings::not_shown.
-  std::string logs;            ///< A directory for what the programs print; "": it is not kept.
+  std::string logs;      ///< A directory for what the programs print; "": it is not kept.
   bool verbose = false;  ///< Says each fault, and each suspension that exceeds max_suspend much.
 
   /// Else by debug sessions. Both have to be tried, and the seed says which it is.
@@ -97,8 +96,7 @@ struct findings {
 
   std::vector<watched> figures;
   std::vector<std::string> problems;  ///< Each fails the run.
-  /// What this run could not check, because too little happened. With a given seed it is a problem
-  /// instead.
+  /// What this run could not check, because too little happened.
   std::vector<std::string> not_shown;
 };
 

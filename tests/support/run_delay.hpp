@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -232,6 +233,25 @@ class regular_looks {
 
  private:
   std::jthread thread_;
+};
+
+/// Measures a time from its construction on, without the time for which a process under test waited
+/// for a processor.
+class undelayed_stopwatch {
+ public:
+  explicit undelayed_stopwatch(std::initializer_list<pid_t> under_test) {
+    for (const pid_t each : under_test) waits_.add(each);
+  }
+  duration elapsed() {
+    const time_point now = clock::now();
+    waits_.look();
+    return now - since_ - waits_.waited_by_any(since_, now);
+  }
+
+ private:
+  const time_point since_ = clock::now();
+  run_delay waits_;
+  const regular_looks looks_{waits_};
 };
 
 }  // namespace sluice::test

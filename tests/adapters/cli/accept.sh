@@ -3,6 +3,7 @@
 # The commands of adapters/cli/ACCEPT.md, with the simulated device's victim in the place of HIP's and fewer
 # repetitions. BIN: where the programs are. The one for hipcc is run by hip_victim.sh.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../../support/eventually.sh"
 page=$(dirname "${BASH_SOURCE[0]}")/../../../adapters/cli/ACCEPT.md
 bin=$1
 work=$(mktemp -d)
@@ -27,14 +28,16 @@ done < <(sed 's/ --repeat 3 --window 200ms//; s/ --repeat 10$/ --repeat 2/' acce
 head -n 1 build/accept.md | grep -q SIMULATED
 [ -s build/profile.toml ]
 
-# Its target is met, as the page says, unless this machine is too busy to measure.
-eval "$(grep '^sluice lab' <<<"$commands")" >table
-cost=$(sed -n 's/^suspend_cost = "\(.*\)us"$/\1/p' profile.toml)
-awk -v cost="${cost:-0}" '$1 ~ /^slo:/ {seen = 1; if (cost < 10000 && $4 > 5000) exit 1} END {exit !seen}' table ||
-  { cat table && exit 1; }
-eval "$(grep '^sluice sim' <<<"$commands") --root $work/gpu >exports &"
-for _ in $(seq 500); do
-  [ "$(wc -l <exports 2>/dev/null || echo 0)" -lt 4 ] || break
-  sleep 0.02
+# The lab reads what was measured. With costs of up to 10 ms, slo meets its target, as the page says; those that a busy
+# machine measures may be higher.
+lab=$(grep '^sluice lab' <<<"$commands")
+for profile in profile.toml quiet.toml; do
+  eval "${lab//profile.toml/$profile}" >table
+  awk -v judged="$profile" '$1 ~ /^slo:/ {seen = 1; if (judged == "quiet.toml" && $4 > 5000) exit 1} END {exit !seen}' \
+    table || { cat table && exit 1; }
+  sed 's/^\(suspend\|resume\)_cost\(_p99\)\? = .*/\1_cost\2 = "10ms"/' profile.toml >quiet.toml
 done
+eval "$(grep '^sluice sim' <<<"$commands") --root $work/gpu >exports &"
+has_exports() { [ "$(cat exports 2>/dev/null | wc -l)" -ge 4 ]; }
+eventually has_exports
 [ "$(wc -l <exports)" = 4 ]

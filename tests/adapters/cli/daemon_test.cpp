@@ -2,6 +2,7 @@
 
 #include "command.hpp"
 #include "device_view.hpp"
+#include "run_delay.hpp"
 #include "simulated_device.hpp"
 #include "target_process.hpp"
 
@@ -23,7 +24,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -52,15 +52,6 @@ using testing::Not;
 std::chrono::milliseconds since(std::chrono::steady_clock::time_point then) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
                                                                then);
-}
-/// Returns true if one of five tries takes less than `limit`. A wait of the program shows in each
-/// try, but a busy machine delays only some of them.
-bool takes_less_once(std::chrono::milliseconds limit,
-                     const std::function<std::chrono::milliseconds()>& once) {
-  for (int tries = 0; tries < 5; ++tries) {
-    if (once() < limit) return true;
-  }
-  return false;
 }
 
 /// This test as a model server: a client in another process than the scheduler's.
@@ -999,13 +990,15 @@ TEST_F(DaemonShown, NamesWhatItsLinesAreAboutByKeys) {
 TEST_F(DaemonShown, PausesAtOnceAlsoWhereTheDaemonHangs) {
   const auto daemon = run();
   daemon->signal(SIGSTOP);
-  EXPECT_TRUE(takes_less_once(4s, [&] {
-    const auto before = std::chrono::steady_clock::now();
-    EXPECT_THAT(ask({"pause"})->out(), HasSubstr("paused: "));
-    EXPECT_TRUE(std::filesystem::exists(directory_ + "/disabled"));
-    EXPECT_EQ(ask({"unpause"})->out(), "the pause has ended\n");
-    return since(before);
-  }));
+  for (const auto& [verb, says] :
+       {std::pair{"pause", "paused: "}, std::pair{"unpause", "the pause has ended\n"}}) {
+    command asked{program_, {verb, "--directory", directory_}, {}};
+    undelayed_stopwatch taken{::getpid(), asked.pid()};
+    EXPECT_EQ(asked.ends(), 0);
+    EXPECT_LT(taken.elapsed(), 4s);
+    EXPECT_THAT(asked.out(), HasSubstr(says));
+    EXPECT_EQ(std::filesystem::exists(directory_ + "/disabled"), verb == std::string{"pause"});
+  }
   daemon->signal(SIGCONT);
 }
 
@@ -1168,19 +1161,16 @@ TEST_F(DaemonShown, TakesNoFunctionKeyForACommand) {
 TEST_F(DaemonShown, LetsGoOfWhoWatchesADaemonThatHangs) {
   const auto daemon = run();
   for (const std::string key : {"q", "\x03"}) {
-    EXPECT_TRUE(takes_less_once(3s, [&] {
-      top_terminal top{program_, directory_};
-      EXPECT_TRUE(top.shows("q quit"));
-      daemon->signal(SIGSTOP);
-      std::this_thread::sleep_for(300ms);  // it asks every 100 ms
-      const auto before = std::chrono::steady_clock::now();
-      top.type(key);
-      EXPECT_EQ(top.ends(), 0);
-      const auto took = since(before);
-      EXPECT_TRUE(top.restored());
-      daemon->signal(SIGCONT);
-      return took;
-    }));
+    top_terminal top{program_, directory_};
+    EXPECT_TRUE(top.shows("q quit"));
+    daemon->signal(SIGSTOP);
+    std::this_thread::sleep_for(300ms);  // it asks every 100 ms
+    undelayed_stopwatch taken{::getpid(), top.pid()};
+    top.type(key);
+    EXPECT_EQ(top.ends(), 0);
+    EXPECT_LT(taken.elapsed(), 3s);
+    EXPECT_TRUE(top.restored());
+    daemon->signal(SIGCONT);
   }
 }
 

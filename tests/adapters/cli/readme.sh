@@ -3,6 +3,7 @@
 # What adapters/cli/README.md and the README above say to type, in one shell instead of several. BIN: where
 # the programs are.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../../support/eventually.sh"
 readme=$(dirname "${BASH_SOURCE[0]}")/../../../adapters/cli/README.md
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait || true; rm -rf --one-file-system "$work"' EXIT
@@ -19,10 +20,8 @@ block() {
 cd "$work"
 eval "$(grep -o 'export PATH=[^`]*' "$readme" | head -n 1)"
 eval "$(block 1) > exports &"
-for _ in $(seq 500); do
-  [ "$(wc -l <exports 2>/dev/null || echo 0)" -lt 4 ] || break
-  sleep 0.02
-done
+has_exports() { [ "$(cat exports 2>/dev/null | wc -l)" -ge 4 ]; }
+eventually has_exports
 # What it prints is what the README shows.
 diff <(block 2 | grep '^export') exports
 # The last line of the second block holds; the third block is typed meanwhile, and ends it, also on a slow machine.
@@ -32,10 +31,7 @@ grep -Eq "^ *$pid .* offline " second
 block 2 | tail -n 1 | grep -q -- ' --for 3s$'
 eval "$(block 2 | tail -n 1 | sed 's/3s$/1min/') > held &"
 holder=$!
-for _ in $(seq 500); do
-  ! grep -q '^held by' held 2>/dev/null || break
-  sleep 0.02
-done
+eventually grep -qs '^held by' held
 eval "$(block 3 | sed "s/PID/$pid/")" | tee third
 grep -Eq "^ *$pid .* suspended " third
 grep -q "all of its queues run again" third
@@ -73,10 +69,8 @@ sluice run --config daemon.toml 2>daemon.log &
 daemon=$!
 sluice() { command sluice "$@" --directory "$work/run"; }
 export -f sluice
-for _ in $(seq 500); do
-  ! sluice why "$pid" >/dev/null 2>&1 || break
-  sleep 0.02
-done
+is_explained() { sluice why "$pid" >/dev/null 2>&1; }
+eventually is_explained
 awk '/^## What is it doing/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |
   sed "s/PID/$pid/" >commands
 [ "$(grep -c '^sluice' commands)" = 4 ]
@@ -139,10 +133,7 @@ grep -q "process $pid runs again" looked
 # A reset while something is held opens a breaker, which is listed and closed.
 sluice suspend "$pid" --for 20s >held &
 holder=$!
-for _ in $(seq 500); do
-  ! grep -q '^held by' held 2>/dev/null || break
-  sleep 0.02
-done
+eventually grep -qs '^held by' held
 echo 'reset 51110' >gpu/sim/control
 wait "$holder" || true
 awk '/^## After a reset/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" >commands

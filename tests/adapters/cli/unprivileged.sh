@@ -4,6 +4,7 @@
 # CAP_SYS_PTRACE by its file (in the end more); offline work is another user's. The simulated GPU lies at /dev/kfd, for an
 # agent with file capabilities takes no other.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../../support/eventually.sh"
 bin=$1 lib=$2
 unset SLUICE_KFD_DEVICE SLUICE_KFD_SYSFS SLUICE_KFD_DEBUGFS
 source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../..")
@@ -14,15 +15,6 @@ block() {
 }
 skip() { echo "skipped: $1"; exit 77; }
 fail() { echo "FAILED: $1"; [ ! -e "$log" ] || cat "$log"; exit 1; }
-# eventually SECONDS COMMAND...
-eventually() {
-  local end=$((SECONDS + $1))
-  shift
-  until "$@"; do
-    [ $SECONDS -lt $end ] || return 1
-    sleep 0.02
-  done
-}
 for program in setcap setpriv python3; do
   command -v "$program" >/dev/null || skip "no $program here"
 done
@@ -66,9 +58,9 @@ offline_work "${daemon_user[@]}"
   exec "${daemon_user[@]}" bash -c "PATH=$PATH; exec $(block 1 | sed -n 2p)" 2>observed) &
 observer=$!
 pids+=("$observer")
-eventually 20 grep -qs "mode observe: it attaches to no process" /run/observed || fail "it does not observe"
+eventually grep -qs "mode observe: it attaches to no process" /run/observed || fail "it does not observe"
 # What it cannot see as that user, it says.
-eventually 20 grep -q "cannot read /sys/kernel/debug/kfd/mqds: [A-Z][a-z ]*; sluice detects online work only if" /run/observed ||
+eventually grep -q "cannot read /sys/kernel/debug/kfd/mqds: [A-Z][a-z ]*; sluice detects online work only if" /run/observed ||
   fail "it does not say that it sees no pointers"
 grep -q "^adapters/node/sluice.toml: ok: mode observe" /run/checked || fail "its example is not ok"
 kill -TERM "$observer"
@@ -113,7 +105,7 @@ sed '/^store/a pids = [{pid = '"$offline"', role = "offline"}]' /run/enforce.tom
 JOURNAL_STREAM=$(stat -c '%d:%i' $log) "${daemon_user[@]}" /run/bin/sluice run --config /run/hostile.toml 2>$log &
 daemon=$!
 pids+=("$daemon")
-eventually 20 grep -q "refused to attach to process $offline: it is not offline according to the agent's own rules in /etc/sluice/sluice.toml (1 refused so far)" $log ||
+eventually grep -q "refused to attach to process $offline: it is not offline according to the agent's own rules in /etc/sluice/sluice.toml (1 refused so far)" $log ||
   fail "the agent attaches to what its host names"
 [ "$(tracer)" = 0 ] || fail "it is traced all the same"
 grep -q '^<6>\[info\] this program owns the node' $log || fail "the journal gets no priorities"
@@ -123,7 +115,7 @@ wait "$daemon" || fail "the daemon ended with code $?"
 "${daemon_user[@]}" /run/bin/sluice run --config /run/enforce.toml 2>$log &
 daemon=$!
 pids+=("$daemon")
-eventually 20 grep -qs "this program owns the node" $log || fail "the daemon does not own the node"
+eventually grep -qs "this program owns the node" $log || fail "the daemon does not own the node"
 [ "$(stat -c '%a %g' /run/sluice/clients.sock)" = "660 64002" ] || fail "whose is the clients' socket?"
 # Who may be a client may not therefore look at everybody.
 [ "$(stat -c '%a %g' /run/sluice/control.sock)" = "660 64001" ] || fail "whose is the control socket?"
@@ -138,13 +130,13 @@ grep -q '^Seccomp:.2$' "/proc/$agent/status" || fail "the agent has no filter"
 grep -q '^NoNewPrivs:.1$' "/proc/$agent/status" || fail "the agent could gain privileges"
 
 # Another user's environment is not the daemon's to read: its tag counts for nothing...
-eventually 20 grep -q "cannot read the environment of 1 process that uses a GPU (for example process $offline, offline_demo" $log ||
+eventually grep -q "cannot read the environment of 1 process that uses a GPU (for example process $offline, offline_demo" $log ||
   fail "it does not report that it cannot read the process's tag"
 [ "$(tracer)" = 0 ] || fail "it is traced although the daemon cannot read its tag"
 # ... but an operator's word does.
 /run/bin/sluice role set --store /run/roles --pid "$offline" offline >/dev/null
 traced() { [ "$(tracer)" != 0 ]; }
-eventually 20 traced || fail "the offline process is not attached"
+eventually traced || fail "the offline process is not attached"
 
 python3 - /run/bin/libsluice_client.so /run/sluice/clients.sock <<'END' &
 import ctypes, sys, time
@@ -163,10 +155,10 @@ online=$!
 pids+=("$online")
 held() { grep -q "{\"pid\":$offline,[^}]*\"suspended_queues\":[1-9]" "$SLUICE_SIM_ROOT/sim/stats.json"; }
 runs() { ! held; }
-eventually 20 held || fail "the offline process is not suspended"
+eventually held || fail "the offline process is not suspended"
 kill -TERM "$daemon"
 wait "$daemon" || fail "the daemon ended with code $?"
-eventually 20 runs || fail "the offline process stands still"
+eventually runs || fail "the offline process stands still"
 
 # Two failures at once, which nobody finds out; what tests/faults/README.md says to type then.
 start() {
@@ -175,7 +167,7 @@ start() {
   pids+=("$daemon")
 }
 start "${daemon_user[@]}"
-eventually 20 held || fail "the next daemon does not suspend the offline process"
+eventually held || fail "the next daemon does not suspend the offline process"
 stopped_while_held() {
   agent=$(sed -n '2s/ .*//p' /run/sluice/owner)
   kill -STOP "$agent" "$daemon"
@@ -184,15 +176,15 @@ stopped_while_held() {
   kill -CONT "$agent" "$daemon"
   return 1
 }
-eventually 20 stopped_while_held || fail "it is never held"
+eventually stopped_while_held || fail "it is never held"
 kill -KILL "$daemon"
 wait "$daemon" || true
 start "${daemon_user[@]}"
 sleep 1.5  # More than the lease and 200 ms.
 held || fail "somebody has found it out"
 eval "$(grep -o 'kill -KILL \$(sed [^`]*' "$source/tests/faults/README.md")"
-eventually 20 runs || fail "what the page says to type does not help"
-eventually 20 grep -qs "this program owns the node" $log || fail "the follower does not take over"
+eventually runs || fail "what the page says to type does not help"
+eventually grep -qs "this program owns the node" $log || fail "the follower does not take over"
 kill -TERM "$daemon"
 wait "$daemon" || fail "the follower ended with code $?"
 kill -KILL "$online"
@@ -208,7 +200,7 @@ ambient=$(of_unit AmbientCapabilities transparent.conf)
 transparent=(setpriv --reuid=64001 --regid=64001 --groups=64002
   --bounding-set="-all,$(of_unit CapabilityBoundingSet sluice.service.in)" --inh-caps="-all,$ambient" --ambient-caps="-all,$ambient")
 start "${transparent[@]}"
-eventually 20 grep -q "refused to attach to process $offline: it is not offline according to the agent's own rules in /etc/sluice/sluice.toml: its environment, which may claim a role, cannot be read (Permission denied)" $log ||
+eventually grep -q "refused to attach to process $offline: it is not offline according to the agent's own rules in /etc/sluice/sluice.toml: its environment, which may claim a role, cannot be read (Permission denied)" $log ||
   fail "the agent does not say that it sees no tags"
 [ "$(tracer)" = 0 ] || fail "it is traced without a reason"
 kill -TERM "$daemon"
@@ -216,7 +208,7 @@ wait "$daemon" || fail "the daemon ended with code $?"
 eval "$(grep -o 'setcap [a-z_,]*+ep /usr/local/bin/sluice-agent' "$source/adapters/cli/DAEMON.md" | tail -n 1 |
   sed 's|/usr/local/bin|/run/bin|')"
 start "${transparent[@]}"
-eventually 20 traced || fail "the agent does not go by a tag that it can read"
+eventually traced || fail "the agent does not go by a tag that it can read"
 kill -TERM "$daemon"
 wait "$daemon" || fail "the daemon ended with code $?"
 echo passed

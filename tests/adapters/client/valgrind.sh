@@ -3,6 +3,7 @@
 # Runs programs of both C APIs under valgrind, beside the daemon and on the simulated device: a wrong access, a value that
 # nobody set, memory or a descriptor that is not given back is an error.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../../support/eventually.sh"
 with_gpu=$(dirname "${BASH_SOURCE[0]}")/../../../examples/with_simulated_gpu.sh
 
 # shellcheck disable=SC2016
@@ -30,10 +31,7 @@ exec "$with_gpu" --profile mi300x-batch bash -c '
   "$sluice" run --config "$node/sluice.toml" 2>"$node/log" & daemon=$!
   trainer=
   trap "kill \$daemon \$trainer 2>/dev/null || true; wait" EXIT
-  for _ in $(seq 500); do
-    [ ! -S "$SLUICE_CLIENT_SOCKET" ] || break
-    sleep 0.02
-  done
+  eventually test -S "$SLUICE_CLIENT_SOCKET"
 
   out=$(checked "$example" 10)
   echo "$out"
@@ -49,10 +47,8 @@ exec "$with_gpu" --profile mi300x-batch bash -c '
   wait "$daemon"
 
   "$offline" --load train >/dev/null & trainer=$!
-  for _ in $(seq 500); do
-    [ "$(ls "$SLUICE_KFD_SYSFS/proc/$trainer/queues" 2>/dev/null | wc -l)" -lt 3 ] || break
-    sleep 0.02
-  done
+  has_queues() { [ "$(ls "$SLUICE_KFD_SYSFS/proc/$trainer/queues" 2>/dev/null | wc -l)" -ge 3 ]; }
+  eventually has_queues
   checked "$kfd" "$trainer"
   kill "$trainer"
   wait "$trainer"

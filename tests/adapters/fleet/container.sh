@@ -4,6 +4,7 @@
 # cgroup namespace of its own, under seccomp.json and under what refuses io_uring, with the configuration of sluice.yaml; the
 # offline work is another user's. The simulated GPU lies at /dev/kfd, for an agent with file capabilities takes no other.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../../support/eventually.sh"
 bin=$1 lib=$2
 unset SLUICE_KFD_DEVICE SLUICE_KFD_SYSFS SLUICE_KFD_DEBUGFS
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
@@ -12,15 +13,6 @@ log=/run/log
 python=$(PATH=/usr/bin:$PATH command -v python3) || true  # Debian's, for its python3-yaml; other users may run it, too
 skip() { echo "skipped: $1"; exit 77; }
 fail() { echo "FAILED: $1"; [ ! -e "$log" ] || cat "$log"; exit 1; }
-# eventually SECONDS COMMAND...
-eventually() {
-  local end=$((SECONDS + $1))
-  shift
-  until "$@"; do
-    [ $SECONDS -lt $end ] || return 1
-    sleep 0.02
-  done
-}
 for program in setcap setpriv nsenter "${python:-python3}"; do
   command -v "$program" >/dev/null || skip "no $program here"
 done
@@ -121,7 +113,7 @@ try() {
     "$@" "$fleet/entry.sh" --config /etc/sluice/sluice.toml 2>$log &
   daemon=$!
   pids+=("$daemon")
-  eventually 20 grep -qs "this program owns the node" $log || fail "$name: the daemon does not own the node"
+  eventually grep -qs "this program owns the node" $log || fail "$name: the daemon does not own the node"
   [ "$(readlink "/proc/$daemon/ns/cgroup")" = "$(readlink /proc/$$/ns/cgroup)" ] || fail "$name: which cgroup namespace?"
   [ "$(capabilities "$daemon")" = 0000000000000000 ] || fail "$name: the daemon has capabilities"
   [ "$(stat -c %u "/proc/$daemon")" = 70001 ] || fail "$name: whose is the daemon?"
@@ -135,22 +127,22 @@ try() {
     "$python" /run/online.py /run/bin/libsluice_client.so /run/sluice/clients.sock &
   online=$!
   pids+=("$online")
-  eventually 20 held || fail "$name: the offline process is not suspended"
+  eventually held || fail "$name: the offline process is not suspended"
   [ ! -e /run/sluice/control.sock ] || fail "$name: pods that see the clients' socket may look and steer"
   # The agent's bells need what the profiles of container runtimes refuse; it does without them.
   if [ "$name" = profile ] && printf '6.7\n%s\n' "$(uname -r)" | sort -CV; then
     ls -l "/proc/$agent/fd" | grep -q 'anon_inode:\[io_uring\]' || fail "$name: the agent has no bells"
   fi
   kill -KILL "$agent"
-  eventually 20 grep -q "restored; 1 processes attached again" $log || fail "$name: there is no other agent"
-  eventually 20 held || fail "$name: the offline process is not suspended again"
+  eventually grep -q "restored; 1 processes attached again" $log || fail "$name: there is no other agent"
+  eventually held || fail "$name: the offline process is not suspended again"
   kill -HUP "$daemon"
-  eventually 20 grep -q "reloaded: mode enforce" $log || fail "$name: it does not reload"
+  eventually grep -q "reloaded: mode enforce" $log || fail "$name: it does not reload"
   kill -USR1 "$daemon"
-  eventually 20 grep -q "statistics: " $log || fail "$name: it tells no statistics"
+  eventually grep -q "statistics: " $log || fail "$name: it tells no statistics"
   kill -KILL "$online"
   wait "$online" 2>/dev/null || true
-  eventually 20 runs || fail "$name: the offline process stands still"
+  eventually runs || fail "$name: the offline process stands still"
   kill -TERM "$daemon"
   wait "$daemon" || fail "$name: the daemon ended with code $?"
   ! grep -q "Operation not permitted" $log || [ "$name" = default ] || fail "$name: something was refused"

@@ -4,6 +4,9 @@
 
 #include "family.hpp"
 #include "inbox_queue.hpp"
+#include "run_delay.hpp"
+
+#include <unistd.h>
 
 #include <cstdlib>
 #include <functional>
@@ -53,7 +56,7 @@ class discovery_bench : public source_host {
   kfd::discovery* operator->() { return source_.get(); }
 
   /// Whether an observation of the kind arrives; the ones before it are forgotten.
-  bool sees(observation_kind kind, duration limit = std::chrono::seconds{10}) {
+  bool sees(observation_kind kind, duration limit = patience) {
     return eventually(limit, [&] {
       inbox_.drain();
       while (!seen_.empty()) {
@@ -63,6 +66,10 @@ class discovery_bench : public source_host {
       }
       return false;
     });
+  }
+  bool sees_within_a_second(observation_kind kind) {
+    undelayed_stopwatch taken{::getpid()};
+    return sees(kind) && taken.elapsed() < std::chrono::seconds{1};
   }
   /// Forgets what has arrived.
   void forget() {

@@ -3,6 +3,7 @@
 #include "discovery_bench.hpp"
 #include "family.hpp"
 #include "proc.hpp"
+#include "temporary_directory.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -39,19 +40,12 @@ int wait_here(int said) {
 class Discovery : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sluice-find-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    where_.sysfs = pattern + "/sysfs";
-    where_.device = pattern + "/kfd";
-    where_.debugfs = pattern + "/debugfs";
-    directory_ = pattern;
+    where_.sysfs = directory_ + "/sysfs";
+    where_.device = directory_ + "/kfd";
+    where_.debugfs = directory_ + "/debugfs";
     std::filesystem::create_directories(where_.sysfs + "/proc");
     std::filesystem::create_directories(where_.debugfs + "/proc");
     std::ofstream{where_.device} << "";
-  }
-  void TearDown() override {
-    source_.stop();
-    std::filesystem::remove_all(directory_);
   }
 
   void start() {
@@ -75,10 +69,11 @@ class Discovery : public ::testing::Test {
   }
   void open_the_device() const { ::close(::open(where_.device.c_str(), O_RDONLY)); }
 
-  bool sees(observation_kind kind, duration limit = 5s) { return source_.sees(kind, limit); }
+  bool sees(observation_kind kind, duration limit = patience) { return source_.sees(kind, limit); }
 
   roots where_;
-  std::string directory_;
+  const test::temporary_directory made_;
+  const std::string directory_ = made_.path();
   std::vector<std::unique_ptr<family>> targets_;
   test::discovery_bench source_;
 };
@@ -129,11 +124,11 @@ TEST_F(Discovery, SaysOnceThatTheDriverIsGoneAndThatItIsBack) {
   EXPECT_FALSE(source_->driver_gone());
   for (const std::string& path : {where_.sysfs, where_.device}) {
     std::filesystem::rename(path, path + ".away");
-    EXPECT_TRUE(eventually(5s, [&] { return source_->driver_gone(); })) << path;
+    EXPECT_TRUE(eventually(patience, [&] { return source_->driver_gone(); })) << path;
     look();
     look();
     std::filesystem::rename(path + ".away", path);
-    EXPECT_TRUE(eventually(5s, [&] { return !source_->driver_gone(); })) << path;
+    EXPECT_TRUE(eventually(patience, [&] { return !source_->driver_gone(); })) << path;
   }
   source_.stop();
   std::erase_if(said, [](const auto& each) { return each.find("the driver is") != 0; });
@@ -208,7 +203,7 @@ TEST_F(Discovery, LooksByItselfASecondAfterAChange) {
   family target{wait_here};
   start();
   add_process(target.pid());
-  EXPECT_TRUE(sees(observation_kind::process_seen, 3s));
+  EXPECT_TRUE(sees(observation_kind::process_seen));
 }
 
 TEST_F(Discovery, SaysEverythingAgainWhenAsked) {
@@ -250,7 +245,7 @@ TEST_F(Discovery, TakesARoleBeforeTheProcessUsesAGpuAndBeforeItStarts) {
   ASSERT_TRUE(source_->set_role(identity_of(late.pid()).value(), role::online));
   add_process(late.pid());
   open_the_device();
-  ASSERT_TRUE(sees(observation_kind::process_seen, 3s));
+  ASSERT_TRUE(sees(observation_kind::process_seen));
   EXPECT_EQ(source_.last().pid, late.pid());
   EXPECT_EQ(source_.last().what, role::online);
 }
@@ -268,7 +263,7 @@ TEST_F(Discovery, FollowsOtherRulesAndKeepsWhatItKnows) {
   const family tagged{program("AMD_QUEUE_TAG", "OFFLINE_AI")};
   const family said{program("JOB", "batch")};
   for (const auto* const each : {&tagged, &said})
-    ASSERT_TRUE(eventually(5s, [&] { return command_of(each->pid()) == "sleep"; }));
+    ASSERT_TRUE(eventually(patience, [&] { return command_of(each->pid()) == "sleep"; }));
   add_process(tagged.pid());
   classification_rules rules;
   rules.role_store = "";
@@ -282,7 +277,7 @@ TEST_F(Discovery, FollowsOtherRulesAndKeepsWhatItKnows) {
   ASSERT_TRUE(sees(observation_kind::process_seen));
 
   const auto becomes = [&](pid_t pid, role what) {
-    return eventually(5s, [&] {
+    return eventually(patience, [&] {
       return sees(observation_kind::process_seen) && source_.last().pid == pid &&
              source_.last().what == what;
     });
@@ -324,7 +319,7 @@ TEST_F(Discovery, TakesNoRoleForAProcessThatIsGone) {
   EXPECT_EQ(source_->set_role({who.pid, who.start_time - 1}, role::offline).error(),
             errc::unknown_target);
   target.reset();
-  ASSERT_TRUE(eventually(5s, [&] { return !identity_of(who.pid); }));
+  ASSERT_TRUE(eventually(patience, [&] { return !identity_of(who.pid); }));
   EXPECT_EQ(source_->set_role(who, role::offline).error(), errc::unknown_target);
   EXPECT_EQ(source_->withdraw_role(who).error(), errc::unknown_target);
   EXPECT_EQ(identity_of(who.pid).error(), errc::unknown_target);
@@ -362,18 +357,18 @@ TEST_F(Discovery, FollowsTheRoleStoreWithinASecond) {
   const process_identity who = identity_of(target.pid()).value();
   std::string message;
   ASSERT_TRUE(store.set(who, role::offline, message)) << message;
-  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::offline);
   ASSERT_TRUE(store.set(who, role::online, message)) << message;
-  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::online);
   // A pattern of all: the root's cgroup, and whatever is below.
   ASSERT_TRUE(store.set("/", role::offline, message)) << message;
   ASSERT_TRUE(store.clear(who, message)) << message;
-  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::offline);
   std::filesystem::remove_all(directory_ + "/lib");
-  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::unmatched);
 }
 
@@ -395,19 +390,19 @@ TEST_F(Discovery, EndsAReleaseWhenItsTimeHasCome) {
   for (int round = 0; round < 2; ++round) {
     const time_point before = clock::now();  // The release itself writes to a disk.
     ASSERT_TRUE(store.release(who, 1500ms, message)) << message;
-    ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+    ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
     EXPECT_EQ(source_.last().pid, who.pid) << "an online one stays online";
     EXPECT_EQ(source_.last().what, role::unmatched) << "whoever said that it is offline";
-    ASSERT_TRUE(sees(observation_kind::process_seen, 10s));
+    ASSERT_TRUE(sees(observation_kind::process_seen));
     EXPECT_EQ(source_.last().pid, who.pid);
     EXPECT_EQ(source_.last().what, role::offline);
     EXPECT_GE(clock::now() - before, 1400ms);
   }
   ASSERT_TRUE(store.release(who, 1min, message)) << message;
-  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::unmatched);
   ASSERT_TRUE(store.end_release(who, message)) << message;
-  ASSERT_TRUE(sees(observation_kind::process_seen, 1s));
+  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::offline);
 }
 
@@ -432,7 +427,7 @@ TEST_F(Discovery, EndsAReleaseThatBeganBeforeItself) {
   std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
                                std::filesystem::perm_options::add);
   ASSERT_TRUE(sees(observation_kind::resync_end));
-  ASSERT_TRUE(sees(observation_kind::process_seen, 10s));
+  ASSERT_TRUE(sees(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::offline);
 }
 
@@ -480,7 +475,7 @@ TEST_F(Discovery, KeepsWhatTheStoreSaidBeforeItWasRefused) {
   ASSERT_TRUE(sees(observation_kind::resync_end));
   std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
                                std::filesystem::perm_options::add);
-  ASSERT_TRUE(eventually(10s, [&] { return refusals == 1; }));
+  ASSERT_TRUE(eventually(patience, [&] { return refusals == 1; }));
   source_->resync();
   ASSERT_TRUE(sees(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::online);

@@ -3,6 +3,7 @@
 # What adapters/kfd/OPERATING.md says to type, and what it promises of it, on a simulated GPU; and that the log
 # lines and counters it names exist. BIN: where the programs are.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../../support/eventually.sh"
 top=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../..")
 page=$top/adapters/kfd/OPERATING.md
 bin=$(realpath "$1")
@@ -14,14 +15,8 @@ fail() {
   [ ! -e "$work/online" ] || tail -n 20 "$work/online" >&2
   exit 1
 }
-# until_true COMMAND...: waits for it, 20 s at most.
-until_true() {
-  for _ in $(seq 400); do
-    if "$@"; then return 0; fi
-    sleep 0.05
-  done
-  fail "not within 20 s: $*"
-}
+# until_true COMMAND...: waits for it.
+until_true() { eventually "$@" || fail "gave up"; }
 # block N: the page's N-th block of commands, for the process and the paths of this test.
 block() {
   awk -v wanted="$1" '/^ *```$/ {inside=0} inside && n == wanted {sub(/^ +/, ""); print}

@@ -1,6 +1,7 @@
 // Debug sessions through the mount: who may, what suspend and resume answer, and what happens when
 // one side is interrupted, killed or replaced.
 
+#include "driver_call.hpp"
 #include "kfd_calls.hpp"
 #include "simulated_device.hpp"
 
@@ -235,10 +236,10 @@ TEST(DebugSession, NotifiesOfNewAndDeletedQueues) {
   EXPECT_FALSE(self.query());
   const queue_memory memory;
   ASSERT_EQ(memory.create(kfd.fd(), gpu), 0);
-  EXPECT_TRUE(eventually(5s, [&] { return self.notified(); }));
+  EXPECT_TRUE(eventually(patience, [&] { return self.notified(); }));
   EXPECT_EQ(self.query(), uapi::KFD_EC_MASK(uapi::EC_QUEUE_NEW));
   ASSERT_EQ(destroy_queue(kfd.fd(), 0), 0);
-  EXPECT_TRUE(eventually(5s, [&] { return self.notified(); }));
+  EXPECT_TRUE(eventually(patience, [&] { return self.notified(); }));
   EXPECT_EQ(self.query(), uapi::KFD_EC_MASK(uapi::EC_DEVICE_QUEUE_DELETE));
   EXPECT_FALSE(self.query());
   EXPECT_EQ(self.disable(), 0);
@@ -307,7 +308,7 @@ TEST(DebugSession, HoldsTheTargetsRuntimeStartAndEndUntilAnswered) {
   EXPECT_EQ(session.runtime().runtime_state, uapi::DBG_RUNTIME_STATE_DISABLED);
   target.line().send("go");
   for (const auto* said : {"enabled", "disabled"}) {
-    EXPECT_TRUE(eventually(5s, [&] { return session.notified(); }));
+    EXPECT_TRUE(eventually(patience, [&] { return session.notified(); }));
     EXPECT_EQ(session.query(), uapi::KFD_EC_MASK(uapi::EC_PROCESS_RUNTIME));
     EXPECT_FALSE(target.line().receive(50ms)) << "it did not wait";
     EXPECT_EQ(session.send_runtime_event(), 0);
@@ -349,7 +350,7 @@ TEST(DebugSession, KnowsAProcessWithoutItsMainThreadByItsOtherThreadsOnly) {
   ids array{0};
   ASSERT_EQ(by_leader.suspend(array), 1);
   target.line().send("go");
-  EXPECT_TRUE(eventually(5s, [&] { return by_leader.resume(array) == -ESRCH; }));
+  EXPECT_TRUE(eventually(patience, [&] { return by_leader.resume(array) == -ESRCH; }));
   EXPECT_EQ(by_leader.disable(), -ESRCH);
   EXPECT_EQ(by_worker.resume(array), 1);
   EXPECT_EQ(by_worker.disable(), 0);
@@ -372,7 +373,7 @@ void handle_sigusr1(int flags) {
 /// Sends SIGUSR1 to the thread `tid` of this process until it says that it has seen one.
 void interrupt_thread(pthread_t thread) {
   const int before = signals_seen;
-  ASSERT_TRUE(eventually(10s, [&] {
+  ASSERT_TRUE(eventually(patience, [&] {
     if (signals_seen == before) pthread_kill(thread, SIGUSR1);
     return signals_seen > before;
   }));
@@ -438,7 +439,7 @@ TEST_F(WaitEvents, IsInterruptedByASignalWithoutRestart) {
     done = true;
   }};
   // A signal that comes before the wait does not interrupt it, so send until it has ended.
-  EXPECT_TRUE(eventually(10s, [&] {
+  EXPECT_TRUE(eventually(patience, [&] {
     if (!done) pthread_kill(waiter.native_handle(), SIGUSR1);
     return done.load();
   }));
@@ -482,11 +483,6 @@ TEST_F(WaitEvents, EndsWhenTheWaitingProcessIsKilled) {
 }
 
 /// Whether a thread of this process is inside an ioctl that does not return at once.
-bool sleeps_in_ioctl(pid_t tid) {
-  const auto text = read_file("/proc/self/task/" + std::to_string(tid) + "/syscall");
-  return text.starts_with(std::to_string(SYS_ioctl) + " ");
-}
-
 /// A process that debugs itself and has suspended its queue.
 class DestroyQueue : public ::testing::Test {
  protected:
@@ -507,7 +503,7 @@ class DestroyQueue : public ::testing::Test {
       value = destroy_queue(kfd_.fd(), 0);
       done = true;
     }};
-    EXPECT_TRUE(eventually(10s, [&] {
+    EXPECT_TRUE(eventually(patience, [&] {
       if (!done) pthread_kill(owner.native_handle(), SIGUSR1);
       return done.load();
     }));
@@ -529,13 +525,13 @@ TEST_F(DestroyQueue, WaitsWhileSuspendedAndIsInterruptible) {
 
   int value = 0;
   std::atomic<bool> done{false};
-  std::atomic<pid_t> tid{0};
   std::thread again{[&] {
-    tid = gettid();
     value = destroy_queue(kfd_.fd(), 0);
     done = true;
   }};
-  EXPECT_TRUE(eventually(10s, [&] { return done || sleeps_in_ioctl(tid); }));
+  EXPECT_TRUE(eventually(patience, [&] {
+    return done || any_thread_is_in_ioctl(getpid(), uapi::AMDKFD_IOC_DESTROY_QUEUE);
+  }));
   std::uint32_t version = 0;
   EXPECT_EQ(kfd_.version(version, version), 0);  // By now the device has seen the call before.
   EXPECT_FALSE(done);
