@@ -32,7 +32,7 @@ as_root() {
   elif command -v sudo >/dev/null; then
     # sudo drops the environment, and with it the settings of the tests.
     local name kept=()
-    for name in CI SLUICE_TEST_LONG SLUICE_TEST_SEED; do
+    for name in CI GTEST_BRIEF SLUICE_TEST_LONG SLUICE_TEST_SEED; do
       [ -z "${!name+set}" ] || kept+=("$name=${!name}")
     done
     sudo env "${kept[@]}" "$@"

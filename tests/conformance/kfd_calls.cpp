@@ -1284,8 +1284,11 @@ class party {
     const int fd = static_cast<int>(syscall(SYS_pidfd_open, pids_[index], 0));
     std::thread{[fd, path = fmt::format("/proc/{}/stat", pids_.at(other))] {
       // The state follows the name: "PID (NAME) D ".
-      sluice::test::eventually(
-          long_enough, [&path] { return read_file(path).find(") D ") != std::string::npos; });
+      if (!sluice::test::eventually(
+              long_enough, [&path] { return read_file(path).find(") D ") != std::string::npos; })) {
+        std::cerr << "kfd_calls: the process of " << path << " never waited in the driver\n";
+        std::_Exit(1);
+      }
       syscall(SYS_pidfd_send_signal, fd, SIGKILL, nullptr, 0);
       close(fd);
     }}.detach();

@@ -29,6 +29,9 @@ directory=$(cat "$bed/directory")
 cd "$directory" && /bin/bash "$bed/command" >"${console}1" 2>"${console}2"
 echo $? >"$bed/code"
 dmesg >"$bed/messages"
+# The second field of a record is its number.
+first=$(dd if=/dev/kmsg bs=8192 count=1 2>/dev/null | cut -d, -f2 | head -n 1)
+[ "$first" = 0 ] || echo "BUG: the kernel's log has lost its first ${first:-?} messages" >>"$bed/messages"
 sync
 # RB_POWER_OFF of reboot(2)
 exec python3 -c 'import ctypes; ctypes.CDLL(None).reboot(0x4321fedc)'

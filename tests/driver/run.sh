@@ -14,7 +14,7 @@
 #   --source DIR    Build the kernel source in DIR instead of Debian's. DIR stays as it is.
 #   --source latest Build the newest source of this series that Debian has.
 # Exit code 125: the kernel logged a warning or an error while COMMAND ran, or did not run at all. Exit code 77: not in
-# CI, and the kernel source cannot be downloaded.
+# CI, and the packages or the kernel source cannot be downloaded.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -25,6 +25,8 @@ cache=$top/build/driver
 
 # fail REASON [CODE]
 fail() { echo "run.sh: $1" >&2; exit "${2-125}"; }
+# skip REASON: in CI, that is an error.
+skip() { [ "${CI-}" = true ] || fail "skipped: $1" 77; fail "$1"; }
 
 devices=942
 memory=2G
@@ -67,24 +69,29 @@ unpack() {
 get_source() {
   local package version newest
   if [ -n "$source" ] && [ "$source" != latest ]; then
-    tree=$cache/source-$(printf '%s' "$source" | cksum | cut -d' ' -f1)
-    [ -d "$tree" ] || { cp -a "$source" "$tree.new" && patch -s -d "$tree.new" -p1 <"$here/kernel.patch" && mv "$tree.new" "$tree"; }
+    # A changed file makes another tree.
+    tree=$cache/source-$(find "$source" -type f -printf '%p %s %T@\n' | sort | cksum | cut -d' ' -f1)
+    [ ! -d "$tree" ] || return 0
+    rm -rf "$tree.new"
+    cp -a "$source" "$tree.new" && patch -s -d "$tree.new" -p1 <"$here/kernel.patch" && mv "$tree.new" "$tree"
     return
   fi
   read -r package version <"$here/source"
+  tree=$cache/source-$version
+  [ "$source" = latest ] || [ ! -d "$tree" ] || return 0
+  # Lists of packages that are old name versions that Debian no longer has.
+  as_root apt-get update -q >&2 || true
   newest=$(apt-cache madison "$package" | awk '{ print $3; exit }')
-  [ -n "$newest" ] || { as_root apt-get update -q >&2 && newest=$(apt-cache madison "$package" | awk '{ print $3; exit }'); }
   if [ "$source" = latest ]; then
-    version=$newest
-  elif [ ! -d "$cache/source-$version" ] && ! apt-cache madison "$package" | awk '{ print $3 }' | grep -qxF "$version"; then
-    echo "run.sh: WARNING: Debian no longer has $package $version; building $newest" >&2
+    version=${newest:-$version}
+  elif [ -n "$newest" ] && ! apt-cache madison "$package" | awk '{ print $3 }' | grep -qxF "$version"; then
+    echo "run.sh: WARNING: Debian does not have $package $version; building $newest" >&2
     version=$newest
   fi
   tree=$cache/source-$version
   [ ! -d "$tree" ] || return 0
   unpack "$package" "$version" "$tree" && return
-  [ "${CI-}" = true ] || fail "skipped: cannot download $package $version" 77
-  fail "cannot download $package $version"
+  skip "cannot download $package $version"
 }
 
 # make_kernel ARGUMENT...: in `tree`, with results in `objects`.
@@ -97,7 +104,7 @@ make_kernel() {
 build_kernel() {
   local objects parts each sums
   install_missing bc bison flex g++ libelf-dev make patch python3 xz-utils "${emulator[@]}" ||
-    fail "cannot install the packages for building a kernel"
+    skip "cannot install the packages for building a kernel"
   mkdir -p "$cache"
   exec {lock}>"$cache/source.lock"
   flock "$lock"
@@ -110,7 +117,7 @@ build_kernel() {
   if [ -n "$patch" ]; then
     each=$tree-$(cksum <"$patch" | cut -d' ' -f1)
     # Files that the patch changes become new ones; all others are shared.
-    [ -d "$each" ] || { cp -al "$tree" "$each.new" && patch -s -d "$each.new" -p1 <"$patch" && mv "$each.new" "$each"; }
+    [ -d "$each" ] || { rm -rf "$each.new" && cp -al "$tree" "$each.new" && patch -s -d "$each.new" -p1 <"$patch" && mv "$each.new" "$each"; }
     tree=$each
   fi
   objects=$cache/linux-$(basename "$tree")${checks// /-}
@@ -151,7 +158,8 @@ code=0
 # The machine cannot know that other processes of the host keep it from running, and would count that as its own time.
 # Only root may raise the priority.
 renice -n -15 $BASHPID >"$bed/renice" 2>&1 || true
-common=(ro init="$here/init.sh" bed="$bed" quiet loglevel=3 panic=-1 sluice.devices="$devices" "${settings[@]}")
+# The log keeps every message: a complaint must still be there after thousands of refused calls.
+common=(ro log_buf_len=32M init="$here/init.sh" bed="$bed" quiet loglevel=3 panic=-1 sluice.devices="$devices" "${settings[@]}")
 # COMMAND writes to the descriptors 1 and 4, the kernel to 3. QEMU takes no standard stream: 5 is 1.
 if [[ $checks == *qemu* ]]; then
   exec 3>"$bed/console" 4>&2 5>&1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: tests/driver/witness.sh --dbgapi DIR [--thunk DIR] [--device 942|1100|90a]
+# usage: tests/driver/witness.sh [--dbgapi DIR] [--thunk DIR] [--device 942|1100|90a]
 # Run AMD's own libraries on the real driver and on the simulated device, as witnesses from outside. See README.md.
 # CI does not run it. It needs the programs of a release build. Results of both devices follow each other; the exit code
 # is 1 if a step fails on one of them.

@@ -33,6 +33,14 @@ start_offline() {
   eventually [ -d "/sys/class/kfd/kfd/proc/$offline/queues/0" ]
 }
 
+# hold PID: suspends it by a command; sets `holder`. Returns when the command answers `sluice resume`.
+hold() {
+  rm -f suspend.log
+  sluice suspend "$1" >suspend.log 2>&1 &
+  holder=$!
+  eventually grep -qs '^held by process' suspend.log
+}
+
 # Ends offline_demo, which has verified that each kernel ran exactly once.
 end_offline() {
   kill -TERM "$offline"

@@ -8,5 +8,9 @@ export SLUICE_TEST_ON_DRIVER=1 SLUICE_FAULTS="${1-}"
 
 echo "real driver, faked hardware"
 faults_matrix_test --gtest_filter='Cells/*:FaultsOfExit.*' >matrix.log 2>&1 ||
-  { grep -E '^\[  FAILED' matrix.log || tail -n 40 matrix.log; fail "faults_matrix_test"; }
+  {
+    # Of each test that failed, the whole output.
+    awk '/^\[ RUN/ { test = "" } { test = test $0 "\n" } /^\[  FAILED.*ms\)$/ { printf "%s", test }' matrix.log
+    fail "faults_matrix_test"
+  }
 grep -E '^(  [a-z]|\[  PASSED)' matrix.log

@@ -47,9 +47,7 @@ end_offline
 
 echo "a target that is stopped while it is suspended"
 start_offline
-sluice suspend "$offline" >suspend.log &
-holder=$!
-eventually maps 0
+hold "$offline"
 kill -STOP "$offline"
 sluice resume "$offline" >resume.log || fail "resume"
 wait "$holder" || fail "suspend ended with code $?"

@@ -6,9 +6,7 @@ set_parameter() { echo "$2" >"/sys/module/sluice/parameters/$1"; }
 
 # suspend_and_resume COUNT: of offline_demo; then COUNT queues are mapped.
 suspend_and_resume() {
-  sluice suspend "$offline" >suspend.log 2>&1 &
-  local holder=$!
-  eventually grep -qw suspended suspend.log
+  hold "$offline"
   maps 0 || fail "a queue is mapped while its process is suspended"
   sluice resume "$offline" >resume.log || fail "resume"
   wait "$holder" || fail "suspend ended with code $?"

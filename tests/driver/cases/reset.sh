@@ -8,9 +8,7 @@ gpus=$(cat /sys/class/kfd/kfd/topology/nodes/*/gpu_id | grep -vx 0)
 
 echo "a reset while a process is suspended"
 start_offline
-sluice suspend "$offline" >suspend.log 2>&1 &
-holder=$!
-eventually maps 0
+hold "$offline"
 echo 0 >/sys/module/sluice/parameters/hang
 if sluice resume "$offline" >resume.log 2>&1; then fail "resume hides the reset"; fi
 if wait "$holder"; then fail "suspend hides the reset"; fi

@@ -17,36 +17,34 @@ wait $! || fail "suspend --for"
 eventually maps 1
 
 echo "resumed by another command"
-sluice suspend "$offline" >suspend.log &
-holder=$!
-eventually maps 0
+hold "$offline"
+maps 0 || fail "a queue is mapped while its process is suspended"
 sluice resume "$offline" >resume.log || fail "resume"
 wait "$holder" || fail "suspend ended with code $?"
 eventually maps 1
 
 echo "an unmap takes 200 ms: so does the suspend"
 echo 200000 >/sys/module/sluice/parameters/unmap_us
+unmaps() { sed -n 's/.* unmaps \([0-9]*\) .*/\1/p' /sys/kernel/debug/sluice0/firmware; }
+before=$(unmaps)
 begun=$(date +%s%N)
-sluice suspend "$offline" >suspend.log &
-holder=$!
-eventually maps 0
-[ $((($(date +%s%N) - begun) / 1000000)) -ge 200 ] || fail "the queue was off the GPU before its unmap had ended"
+hold "$offline"
+maps 0 || fail "a queue is mapped while its process is suspended"
+[ $((($(date +%s%N) - begun) / 1000000)) -ge $((200 * ($(unmaps) - before))) ] || fail "sluice did not wait for the end of an unmap"
 sluice resume "$offline" >resume.log || fail "resume"
 wait "$holder" || fail "suspend ended with code $?"
 echo 0 >/sys/module/sluice/parameters/unmap_us
 eventually maps 1
 
 echo "a killed holder: the kernel resumes the queues"
-sluice suspend "$offline" >suspend.log 2>&1 &
-holder=$!
-eventually maps 0
+hold "$offline"
+maps 0 || fail "a queue is mapped while its process is suspended"
 kill -KILL "$holder"
 eventually maps 1
 
 echo "a queue of a suspended process is destroyed after it was resumed, and not before"
-sluice suspend "$offline" >suspend.log &
-holder=$!
-eventually maps 0
+hold "$offline"
+maps 0 || fail "a queue is mapped while its process is suspended"
 kill -TERM "$offline"
 sleep 0.2 # for a fault to show; a busy machine hides one, and makes none up
 [ -d "/sys/class/kfd/kfd/proc/$offline/queues/0" ] || fail "the queue of a suspended process was destroyed"
@@ -57,8 +55,7 @@ grep -q 'each exactly once and in order' offline.log || fail "offline_demo lost 
 
 echo "a target that is killed while it is suspended leaves nothing behind"
 start_offline
-sluice suspend "$offline" >suspend.log 2>&1 &
-eventually maps 0
+hold "$offline"
 kill -KILL "$offline"
 eventually [ ! -e "/sys/class/kfd/kfd/proc/$offline" ]
 wait

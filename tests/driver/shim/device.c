@@ -204,9 +204,8 @@ static int create_device(int index, const struct generation *of)
 	err = init_device(shim, of);
 	if (err)
 		return err;
-	shim_executor_init(shim);
-	err = shim_memory_init(shim) ?: shim_interrupts_init(shim) ?: shim_sdma_init(shim) ?:
-	      shim_firmware_init(shim);
+	err = shim_executor_init(shim) ?: shim_memory_init(shim) ?: shim_interrupts_init(shim) ?:
+	      shim_sdma_init(shim) ?: shim_firmware_init(shim);
 	if (err)
 		return err;
 	if (of->mes) {

@@ -102,7 +102,9 @@ static int executions_show(struct seq_file *file, void *unused)
 }
 DEFINE_SHOW_ATTRIBUTE(executions);
 
-void shim_executor_init(struct shim_device *shim)
+static int run(void *data);
+
+int shim_executor_init(struct shim_device *shim)
 {
 	struct shim_executor *executor = &shim->executor;
 
@@ -113,6 +115,7 @@ void shim_executor_init(struct shim_device *shim)
 	init_waitqueue_head(&executor->wait);
 	executor->free_waves = shim->adev.gfx.cu_info.number * shim->adev.gfx.cu_info.simd_per_cu *
 			       shim->adev.gfx.cu_info.max_waves_per_simd;
+	return PTR_ERR_OR_ZERO(kthread_run(run, shim, "sluice-gpu%d", shim->index));
 }
 
 /* Another process may get the PASID later: *pid tells which one is meant, and 0 becomes the one that has it now. */
@@ -398,7 +401,8 @@ void shim_executor_map(struct shim_device *shim, const struct shim_queue *queue)
 	mutex_lock(&executor->lock);
 	of = find(executor, queue);
 	if (!of) {
-		of = kzalloc(sizeof(*of), GFP_KERNEL);
+		/* Memory reclaim may evict a process, for which the driver takes the lock that it holds here. */
+		of = kzalloc(sizeof(*of), GFP_ATOMIC);
 		if (!of)
 			goto unlock;
 		of->mqd = queue->mqd;
@@ -420,8 +424,6 @@ void shim_executor_map(struct shim_device *shim, const struct shim_queue *queue)
 		executor->free_waves -= of->waves;
 unlock:
 	mutex_unlock(&executor->lock);
-	if (!executor->thread)
-		executor->thread = kthread_run(run, shim, "sluice-gpu%d", shim->index);
 	wake(executor);
 }
 

@@ -105,7 +105,7 @@ const struct drm_driver shim_drm_driver = {
 	.desc = "AMD GPU",
 	.date = "20150101",
 	.major = 3,
-	.minor = 59,
+	.minor = 61,
 };
 
 /* amdgpu_drv.c; amdgpu_xcp.c makes devices of it for partitions, of which there is one here. */

@@ -50,7 +50,6 @@ struct shim_executor {
 	struct mutex lock;	/* of what follows; never held while memory of a process is faulted in */
 	struct list_head executions;
 	s64 free_waves;
-	struct task_struct *thread;
 	wait_queue_head_t wait;
 	bool changed;
 };
@@ -102,7 +101,7 @@ int shim_interrupts_init(struct shim_device *shim);
 void shim_interrupt(struct shim_device *shim, const u32 entry[8]);
 
 /* executor.c */
-void shim_executor_init(struct shim_device *shim);
+int shim_executor_init(struct shim_device *shim);
 void shim_executor_map(struct shim_device *shim, const struct shim_queue *queue);
 /* On return the queue runs no packet any more. */
 void shim_executor_unmap(struct shim_device *shim, const struct shim_queue *queue);
