@@ -23,7 +23,12 @@ install_missing "${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}" 
 git() { command git -c safe.directory='*' "$@"; }
 case ${1-} in
   --all) revision= ;;
-  '') revision=$(git merge-base origin/main HEAD 2>/dev/null) || revision=HEAD ;;
+  '')
+    if ! revision=$(git merge-base origin/main HEAD 2>/dev/null); then
+      revision=HEAD
+      echo "tidy.sh: origin/main does not exist: checks only uncommitted changes; for commits, name a REVISION" >&2
+    fi
+    ;;
   *) revision=$1 ;;
 esac
 
