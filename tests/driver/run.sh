@@ -79,7 +79,7 @@ get_source() {
   read -r package version <"$here/source"
   tree=$cache/source-$version
   [ "$source" = latest ] || [ ! -d "$tree" ] || return 0
-  # Lists of packages that are old name versions that Debian no longer has.
+  # Old lists of packages name versions that Debian no longer has. If the update fails, the download shows why.
   as_root apt-get update -q >&2 || true
   newest=$(apt-cache madison "$package" | awk '{ print $3; exit }')
   if [ "$source" = latest ]; then

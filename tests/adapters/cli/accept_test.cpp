@@ -65,7 +65,7 @@ class SluiceAccept : public testing::Test {
   /// Whether nobody has the device open any more, so that nothing is suspended.
   bool all_gone() const {
     return eventually(
-        5s, [this] { return device_.stats().find("\"alive\":true") == std::string::npos; });
+        patience, [this] { return device_.stats().find("\"alive\":true") == std::string::npos; });
   }
 
   simulated_device device_;

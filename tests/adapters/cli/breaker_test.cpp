@@ -275,7 +275,7 @@ TEST_F(SluiceBreaker, SuspendTellsOfAQueueInAnErrorState) {
   target.tell('b');
   ASSERT_EQ(target.heard(), 'b');
   ASSERT_TRUE(eventually(
-      20s, [&] { return device_.stats().find("\"broken_queues\":1") != std::string::npos; }));
+      patience, [&] { return device_.stats().find("\"broken_queues\":1") != std::string::npos; }));
   target.tell('q');
   EXPECT_TRUE(eventually(patience, [&] { return !holder.err().empty(); }));
   holder.signal(SIGTERM);

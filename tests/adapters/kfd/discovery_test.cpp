@@ -203,7 +203,7 @@ TEST_F(Discovery, LooksByItselfASecondAfterAChange) {
   family target{wait_here};
   start();
   add_process(target.pid());
-  EXPECT_TRUE(sees(observation_kind::process_seen));
+  EXPECT_TRUE(source_.sees_within(observation_kind::process_seen, 3s));
 }
 
 TEST_F(Discovery, SaysEverythingAgainWhenAsked) {
@@ -357,18 +357,18 @@ TEST_F(Discovery, FollowsTheRoleStoreWithinASecond) {
   const process_identity who = identity_of(target.pid()).value();
   std::string message;
   ASSERT_TRUE(store.set(who, role::offline, message)) << message;
-  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
+  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
   EXPECT_EQ(source_.last().what, role::offline);
   ASSERT_TRUE(store.set(who, role::online, message)) << message;
-  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
+  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
   EXPECT_EQ(source_.last().what, role::online);
   // A pattern of all: the root's cgroup, and whatever is below.
   ASSERT_TRUE(store.set("/", role::offline, message)) << message;
   ASSERT_TRUE(store.clear(who, message)) << message;
-  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
+  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
   EXPECT_EQ(source_.last().what, role::offline);
   std::filesystem::remove_all(directory_ + "/lib");
-  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
+  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
   EXPECT_EQ(source_.last().what, role::unmatched);
 }
 
@@ -390,19 +390,19 @@ TEST_F(Discovery, EndsAReleaseWhenItsTimeHasCome) {
   for (int round = 0; round < 2; ++round) {
     const time_point before = clock::now();  // The release itself writes to a disk.
     ASSERT_TRUE(store.release(who, 1500ms, message)) << message;
-    ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
+    ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
     EXPECT_EQ(source_.last().pid, who.pid) << "an online one stays online";
     EXPECT_EQ(source_.last().what, role::unmatched) << "whoever said that it is offline";
-    ASSERT_TRUE(sees(observation_kind::process_seen));
+    ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 10s));
     EXPECT_EQ(source_.last().pid, who.pid);
     EXPECT_EQ(source_.last().what, role::offline);
     EXPECT_GE(clock::now() - before, 1400ms);
   }
   ASSERT_TRUE(store.release(who, 1min, message)) << message;
-  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
+  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
   EXPECT_EQ(source_.last().what, role::unmatched);
   ASSERT_TRUE(store.end_release(who, message)) << message;
-  ASSERT_TRUE(source_.sees_within_a_second(observation_kind::process_seen));
+  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
   EXPECT_EQ(source_.last().what, role::offline);
 }
 

@@ -231,7 +231,8 @@ TEST(SmiEvents, LetsJobControlStopTheProcessAtAnyMoment) {
     child.signal(SIGSTOP);
     int status = 0;
     ASSERT_TRUE(eventually(
-        20s, [&] { return waitpid(child.pid(), &status, WUNTRACED | WNOHANG) == child.pid(); }))
+        patience,
+        [&] { return waitpid(child.pid(), &status, WUNTRACED | WNOHANG) == child.pid(); }))
         << "it did not stop in round " << i;
     ASSERT_TRUE(WIFSTOPPED(status)) << status;
     child.signal(SIGCONT);
