@@ -283,27 +283,33 @@ class debug_session::impl {
 
   /// A session for as long as its answer takes. \return false when the driver refuses it.
   bool answer_anew() {
-    const auto answer = [this] {
+    // ENABLE wants a tracer again, and DISABLE has ended what made up for one.
+    return as_tracer([this] {
       uapi::kfd_runtime_info info{};
       if (!enable(process_runtime, info)) return false;
       send_runtime_event();
-      (void)disable();
+      (void)disable_as_it_is();
       return true;
-    };
-    if (target_.traced()) return answer();
-    // ENABLE wants a tracer again, and DISABLE has ended what made up for one.
-    bool answered = false;
+    });
+  }
+
+  /// Calls `act` on a thread that traces the target. \return what it returned; false if no thread
+  /// may trace the target now.
+  template <class Act>
+  bool as_tracer(const Act& act) {
+    if (target_.traced()) return act();
+    bool done = false;
     try {
       std::thread{[&] {
         const auto started = start_time_of(target_.pid());
         if (!started) return;
         const auto seized = tracee::seize(target_.pid(), *started, say_);
-        answered = seized && target_.alive() && answer();
+        done = seized && target_.alive() && act();
       }}.join();
     } catch (const std::system_error&) {
       // No thread to be had: as if the driver refused.
     }
-    return answered;
+    return done;
   }
 
   uapi::kfd_ioctl_dbg_trap_args trap(uapi::kfd_dbg_trap_operations operation) const noexcept {
@@ -331,14 +337,23 @@ class debug_session::impl {
   }
 
   /// \return whether the driver has no session with the target any more, and so keeps nothing of
-  /// it suspended. EINVAL says that there was none.
-  bool disable() noexcept {
+  /// it suspended.
+  bool disable() {
+    const int error = disable_as_it_is();
+    // The target has ended the session itself, or a tracer of it has taken the session over. Only
+    // to a tracer the driver tells which.
+    if (error == EPERM && !target_.traced())
+      return as_tracer([this] { return disable_as_it_is() == 0; });
+    return error == 0;
+  }
+  /// \return the errno. EINVAL counts as success: there was no session.
+  int disable_as_it_is() noexcept {
     auto args = trap(uapi::KFD_IOC_DBG_TRAP_DISABLE);
     const auto got = call(args);
-    if (!got && got.error().value() != EINVAL) return false;
+    if (!got && got.error().value() != EINVAL) return got.error().value();
     enabled_ = false;
     may_be_suspended_ = false;
-    return true;
+    return 0;
   }
 
   void send_runtime_event() const noexcept {

@@ -55,7 +55,9 @@ constexpr process_id target_id{1};
 
 class Agent : public ::testing::Test {
  protected:
-  Agent() : device_({.profile = test::fast_profile()}), target_(device_.roots()) {}
+  Agent() : Agent("") {}
+  explicit Agent(const std::string& driver)
+      : device_({.profile = test::fast_profile(driver)}), target_(device_.roots()) {}
 
   void SetUp() override { ASSERT_TRUE(target_.says('r')); }
   void TearDown() override { EXPECT_EQ(target_.wrong(), 0U); }
@@ -392,6 +394,30 @@ TEST_F(Agent, EndsWhenTheDriverRefusesToResumeAndToEndTheSession) {
   EXPECT_TRUE(target_.runs());
   refusals.lift();
   EXPECT_TRUE(loop.until([&] { return loop.restorations == 1; }));
+}
+
+/// With a driver that lets the process that enabled a session act on it, and not only a tracer.
+class AgentWithoutTracing : public Agent {
+ protected:
+  AgentWithoutTracing() : Agent("authority = \"debugger_process\"\n") {}
+};
+
+// Whatever an offline process calls, the agent stays, and with it the suspensions of all others.
+TEST_F(AgentWithoutTracing, StaysWhenTheTargetEndsItsOwnSession) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(attach(loop));
+    ASSERT_TRUE(suspend(loop));
+    EXPECT_TRUE(target_.stands_still());
+    ASSERT_TRUE(target_.obeys('s'));
+    EXPECT_TRUE(target_.runs());
+    EXPECT_FALSE(resume(loop));
+    ASSERT_TRUE(loop.until([&] { return loop.detachments.erase(target_id) == 1; }));
+    loop.queues.clear();
+  }
+  EXPECT_EQ(loop.losses, 0);
+  EXPECT_TRUE(target_.runs());
 }
 
 // A dump keeps every target as it is. RLIMIT_CORE 0 says nothing to a program that takes dumps by a

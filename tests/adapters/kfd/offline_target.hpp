@@ -7,7 +7,9 @@
 #include "proc.hpp"
 #include "simulated_device.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,7 +25,9 @@
 #include <thread>
 #include <vector>
 
+#include "sluice/kfd/uapi.hpp"
 #include "sluice/sim/client.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::test {
 
@@ -49,8 +53,8 @@ class offline_target {
   const family& process() const { return process_; }
 
   /// Orders: 'o' open, 'q' one more queue, 'd' destroy the newest queue, 'c' close the render
-  /// nodes, 'x' exec sleep, 'e' exit with status 7. Each is answered by the same letter once done
-  /// ('r' by the start).
+  /// nodes, 's' end the debug session with itself, 'x' exec sleep, 'e' exit with status 7. Each is
+  /// answered by the same letter once done ('r' by the start).
   bool obeys(char order) const {
     process_.tell(order);
     return process_.heard() == order;
@@ -87,6 +91,15 @@ class offline_target {
         open.push_back(std::stoi(each.path().filename()));
     }
     for (const int fd : open) ::close(fd);
+  }
+
+  /// DISABLE of the calling process's own session, which every driver allows.
+  static bool end_own_session(const std::string& device) {
+    const unique_fd node{::open(device.c_str(), O_RDWR | O_CLOEXEC)};
+    kfd::uapi::kfd_ioctl_dbg_trap_args args{};
+    args.pid = static_cast<std::uint32_t>(::getpid());
+    args.op = kfd::uapi::KFD_IOC_DBG_TRAP_DISABLE;
+    return ::ioctl(node.get(), kfd::uapi::AMDKFD_IOC_DBG_TRAP, &args) == 0;
   }
 
  private:
@@ -155,6 +168,7 @@ class offline_target {
           queues.pop_back();
         }
         if (letter == 'c') close_render_nodes(where.device);
+        if (letter == 's' && !end_own_session(where.device)) return 10;
         if (letter == 'e') {
           queues.clear();
           client.reset();
