@@ -104,6 +104,19 @@ std::vector<gpu> find_gpus() {
   }
 }
 
+/// Brings all pages of this process in by one call. In User Mode Linux each fault takes 0.1 ms, and
+/// a process has hundreds of them when it begins or has forked.
+void touch_all_pages() {
+  mlockall(MCL_CURRENT);
+  munlockall();
+}
+
+/// Read once, by the process that forks the others: in User Mode Linux it takes milliseconds.
+const std::vector<gpu>& known_gpus() {
+  static const auto all = find_gpus();
+  return all;
+}
+
 /// The words of a line, and its settings NAME=VALUE.
 class command_line {
  public:
@@ -164,8 +177,6 @@ std::string hex_list(const std::vector<std::uint32_t>& values) {
 /// A process that the script makes calls from.
 class process {
  public:
-  process() : gpus_{find_gpus()} {}
-
   std::string run(const command_line& line) {
     const auto& name = line.word(0);
     const auto found = commands().find(name);
@@ -323,6 +334,12 @@ class process {
     uapi::kfd_ioctl_free_memory_of_gpu_args args{};
     args.handle = handle_of(line.word(1));
     return outcome(call(uapi::AMDKFD_IOC_FREE_MEMORY_OF_GPU, args));
+  }
+
+  /// Drops the pages of a buffer of this process's memory, which the driver notices.
+  std::string discard(const command_line& line) const {
+    const auto& at = buffers_.at(line.word(1));
+    return outcome(madvise(reinterpret_cast<void*>(at.address), at.size, MADV_DONTNEED));
   }
 
   /// What a queue of that GPU needs: ring, pointers, end of pipe, save area; as large as the driver
@@ -1054,12 +1071,14 @@ class process {
   static const std::map<std::string, handler>& commands() {
     using line = const command_line&;
     static const std::map<std::string, handler> all{
+        {"pid", [](process&, line) { return std::to_string(getpid()); }},
         {"open", [](process& p, line) { return p.open(); }},
         {"close", [](process& p, line) { return outcome(::close(std::exchange(p.kfd_, -1))); }},
         {"version", [](process& p, line) { return p.version(); }},
         {"acquire", [](process& p, line l) { return p.acquire(l); }},
         {"alloc", [](process& p, line l) { return p.alloc_command(l); }},
         {"free", [](process& p, line l) { return p.free_command(l); }},
+        {"discard", [](process& p, line l) { return p.discard(l); }},
         {"map",
          [](process& p, line l) { return p.mapping(l, uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU); }},
         {"unmap",
@@ -1136,7 +1155,7 @@ class process {
     return all;
   }
 
-  std::vector<gpu> gpus_;
+  const std::vector<gpu>& gpus_ = known_gpus();
   int kfd_ = -1;
   int smi_ = -1;
   std::array<int, 2> pipe_{-1, -1};
@@ -1154,16 +1173,16 @@ using sockets = std::array<std::array<int, 2>, names.size()>;
 /// The loop of the process `index`; after exec, it first reports that it began.
 [[noreturn]] void serve(std::size_t index, const sockets& all, bool after_exec) {
   auto mine = std::make_unique<process>();
-  std::vector<char> room(most_text);
+  const auto room = std::make_unique_for_overwrite<char[]>(most_text);
   const auto answer = [&](int fd, const std::string& text) {
     (void)!send(fd, text.data(), text.size(), MSG_NOSIGNAL);
   };
   if (after_exec) answer(all[index][1], "0 " + std::to_string(getpid()));
   for (;;) {
     const int fd = all[index][1];
-    const auto got = recv(fd, room.data(), room.size(), 0);
+    const auto got = recv(fd, room.get(), most_text, 0);
     if (got <= 0) _exit(0);
-    std::string text{room.data(), static_cast<std::size_t>(got)};
+    std::string text{room.get(), static_cast<std::size_t>(got)};
     std::string out;
     try {
       if (text.starts_with("fork ")) {
@@ -1258,18 +1277,19 @@ class party {
   void begin(std::size_t index) {
     const pid_t pid = fork();
     if (pid < 0) throw std::runtime_error("cannot fork");
+    touch_all_pages();
     if (pid == 0) serve(index, sockets_, false);
     pids_[index] = pid;
   }
   std::string ask(std::size_t index, const std::string& text) {
     const int fd = sockets_[index][0];
     if (send(fd, text.data(), text.size(), MSG_NOSIGNAL) < 0) return "no answer";
-    std::vector<char> room(most_text);
+    const auto room = std::make_unique_for_overwrite<char[]>(most_text);
     pollfd waited{fd, POLLIN, 0};
     if (poll(&waited, 1, std::chrono::milliseconds{2 * long_enough}.count()) != 1)
       return "no answer";
-    const auto got = recv(fd, room.data(), room.size(), 0);
-    return got <= 0 ? "no answer" : std::string{room.data(), static_cast<std::size_t>(got)};
+    const auto got = recv(fd, room.get(), most_text, 0);
+    return got <= 0 ? "no answer" : std::string{room.get(), static_cast<std::size_t>(got)};
   }
   std::string end(std::size_t index) {
     const int fd = static_cast<int>(syscall(SYS_pidfd_open, pids_[index], 0));
@@ -1325,7 +1345,7 @@ std::pair<std::string, expectation> split(const std::string& line) {
 class runner {
  public:
   explicit runner(bool check) : check_{check} {
-    for (const auto& each : find_gpus())
+    for (const auto& each : known_gpus())
       mes_ = mes_ || each.properties.at("gfx_target_version") >= 110000;
   }
 
@@ -1423,7 +1443,7 @@ int main(int argc, char** argv) {
     std::cerr << "kfd_calls: cannot read " << argv[argc - 1] << ": " << error_name(errno) << "\n";
     return 2;
   }
-  if (find_gpus().empty()) {
+  if (known_gpus().empty()) {
     std::cerr << "kfd_calls: no GPU; run it on a simulated device or in the driver's test bed\n";
     return 2;
   }

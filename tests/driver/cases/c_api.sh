@@ -1,6 +1,5 @@
 #!/bin/bash
 # The C API, from C and from Python: suspends the queues of a process for a time.
-top=$PWD
 . "${BASH_SOURCE[0]%/*}/common.sh"
 
 start_offline

@@ -1,6 +1,7 @@
 # What the cases share. A case runs as root on a machine of tests/driver/run.sh, whose /tmp and /run are its own.
 # shellcheck shell=bash
 set -euo pipefail
+top=$PWD
 export PATH=$PWD/build/release/bin:$PATH LC_ALL=C.UTF-8
 cd /tmp
 
@@ -47,6 +48,93 @@ end_offline() {
   wait "$offline" || fail "offline_demo ended with code $?"
   grep -q 'each exactly once and in order' offline.log || fail "offline_demo lost work"
   eventually maps 0
+}
+
+declare -A to from pid
+# start_target NAME ARGUMENT...: an offline integration_target; sets pid[NAME].
+start_target() {
+  local fd
+  rm -f "to.$1" "from.$1"
+  mkfifo "to.$1" "from.$1"
+  AMD_QUEUE_TAG=OFFLINE_AI integration_target "${@:2}" <"to.$1" >"from.$1" 2>"target.$1.log" &
+  pid[$1]=$!
+  exec {fd}>"to.$1" && to[$1]=$fd
+  exec {fd}<"from.$1" && from[$1]=$fd
+  read -r -t 60 answer <&"$fd" && [ "$answer" = ready ] || fail "target $1 did not start"
+}
+# ask NAME COMMAND: of that target; sets `answer`.
+ask() {
+  echo "$2" >&"${to[$1]}"
+  read -r -t 60 answer <&"${from[$1]}" || fail "target $1 did not answer '$2'"
+}
+completes_more() { ask "$1" completed && [ "$answer" -gt "$2" ]; }
+# end_target NAME: which has verified that each kernel ran once, in order, and whole.
+end_target() {
+  local input=${to[$1]} output=${from[$1]}
+  ask "$1" drain
+  [ "$answer" = 0 ] || fail "target $1 lost $answer kernels"
+  echo "exit 0" >&"${to[$1]}"
+  wait "${pid[$1]}" || fail "target $1 ended with code $?"
+  exec {input}>&- {output}<&-
+  unset "to[$1]" "from[$1]" "pid[$1]"
+}
+
+# write_configuration LINE...: of a daemon with the policy fixed_timeslice, whose files are in run; the lines go below
+# [scheduler].
+write_configuration() {
+  mkdir -p run
+  printf '%s\n' '[daemon]' 'mode = "enforce"' 'directory = "/tmp/run"' 'criu_pause = true' '[policy]' \
+    'name = "fixed_timeslice"' '[roles]' 'store = ""' '[scheduler]' 'attach_after = "200ms"' "$@" >node.toml
+}
+# start_daemon PID: with this configuration; sets `daemon`. Returns when it has attached to the process.
+start_daemon() {
+  sluice run --config node.toml >daemon.log 2>&1 &
+  daemon=$!
+  eventually attached "$1"
+}
+attached() { sluice why "$1" --directory run 2>&1 | grep -q "attach process $1: done"; }
+# begin_online: a client that has online work until end_online.
+begin_online() {
+  rm -f online
+  mkfifo online
+  PYTHONPATH=$top/adapters/client/python SLUICE_CLIENT_LIBRARY=$top/build/release/lib/libsluice_client.so.0 \
+    SLUICE_CLIENT_SOCKET=/tmp/run/clients.sock python3 -c '
+import sluice, sys
+with sluice.connect(name="online", required=True).busy():
+    sys.stdin.read()' <online >online.log 2>&1 &
+  client=$!
+  exec {online}>online
+}
+end_online() {
+  exec {online}>&-
+  wait "$client" || fail "the client ended with code $?"
+}
+
+# start_calls: processes whose driver calls the case makes (kfd_calls of tests/conformance/README.md). They are offline.
+start_calls() {
+  mkfifo calls results
+  exec {results}<>results
+  AMD_QUEUE_TAG=OFFLINE_AI kfd_calls calls >results 2>calls.log &
+  exec {calls}>calls
+}
+# call LINE: sets `result`.
+call() {
+  echo "$1" >&"$calls"
+  read -r -t 60 result <&"$results" || fail "no result of '$1'"
+  result=${result#"$1"}
+  result=${result# -> }
+}
+# party LINE...: calls of new processes, which must succeed; ends those of the party before. Sets `process` to the id of
+# process a.
+party() {
+  local each
+  call "case party"
+  for each; do
+    call "$each"
+    [[ $result == 0* ]] || fail "$each: $result"
+  done
+  call "a pid"
+  process=$result
 }
 
 # show_processor: what AMD's libraries look for and User Mode Linux does not show: the vendor and the caches of the

@@ -3,13 +3,6 @@
 # sluice suspends one of the processes, and the others go on.
 . "${BASH_SOURCE[0]%/*}/common.sh"
 
-declare -A to from pid
-
-# ask NUMBER COMMAND: of a process; sets `answer`.
-ask() {
-  echo "$2" >&"${to[$1]}"
-  read -r -t 60 answer <&"${from[$1]}" || fail "process $1 did not answer '$2'"
-}
 # At the moment: how many queues are mapped, how many processes they belong to, and how many queues wait.
 set_of_queues() {
   awk '/^pasid/ { queues++; processes[$2] } /^waiting/ { waiting++ } END { print queues + 0, length(processes), waiting + 0 }' \
@@ -24,7 +17,6 @@ all_go_on() {
     [ "$each" = "${1-}" ] || eventually completes_more "$each" "${before[$each]}"
   done
 }
-completes_more() { ask "$1" completed && [ "$answer" -gt "$2" ]; }
 
 hqds=$(awk '$1 == "num_cp_queues" { print $2 }' /sys/class/kfd/kfd/topology/nodes/1/properties)
 # gmc_v9_0_sw_init(): more on GPUs without graphics
@@ -33,12 +25,7 @@ vmids=8
 processes=$((vmids + 1))
 queues=$((hqds / processes + 1))
 for ((i = 0; i < processes; i++)); do
-  mkfifo "to$i" "from$i"
-  AMD_QUEUE_TAG=OFFLINE_AI integration_target $queues 10000 <"to$i" >"from$i" 2>"target$i.log" &
-  pid[$i]=$!
-  exec {fd}>"to$i" && to[$i]=$fd
-  exec {fd}<"from$i" && from[$i]=$fd
-  read -r -t 60 answer <&"$fd" && [ "$answer" = ready ] || fail "process $i did not start"
+  start_target $i $queues 10000
 done
 
 echo "$((queues * processes)) queues of $processes processes on $hqds hardware queues and $vmids VMIDs"
@@ -66,10 +53,5 @@ eventually listed
 all_go_on
 
 echo "each kernel ran once, in order, and whole"
-for i in "${!pid[@]}"; do
-  ask "$i" drain
-  [ "$answer" = 0 ] || fail "process $i lost kernels"
-  echo "exit 0" >&"${to[$i]}"
-  wait "${pid[$i]}" || fail "process $i ended with code $?"
-done
+for ((i = 0; i < processes; i++)); do end_target $i; done
 eventually maps 0

@@ -23,20 +23,14 @@ kill_offline() {
 
 # run_kernel: of 1 ms, in a process of its own; sets `took`, in ms.
 run_kernel() {
-  local begun pid
-  coproc target { integration_target 1 0 2>target.log; }
-  pid=$target_PID
-  read -r -t 60 answer <&"${target[0]}" && [ "$answer" = ready ] || fail "integration_target"
+  local begun
+  start_target kernel 1 0
   begun=$(date +%s%N)
-  ask "run 1000"
-  eventually completes
+  ask kernel "run 1000"
+  eventually completes_more kernel 0
   took=$((($(date +%s%N) - begun) / 1000000))
-  echo "exit 0" >&"${target[1]}"
-  wait "$pid" || fail "integration_target ended with code $?"
+  end_target kernel
 }
-# ask COMMAND: of that process; sets `answer`.
-ask() { echo "$1" >&"${target[1]}" && read -r -t 60 answer <&"${target[0]}" || fail "no answer to '$1'"; }
-completes() { ask completed && [ "$answer" = 1 ]; }
 
 echo "a packet takes 200 ms longer"
 set_parameter packet_delay_us 200000

@@ -259,7 +259,7 @@ bool amdgpu_sriov_xnack_support(struct amdgpu_device *adev)
 	return true;
 }
 
-/* amdgpu_xgmi.c */
+/* amdgpu_xgmi.c. Of the linked files, only amdgpu_job.c asks for the hive: for the dump after a job's timeout. */
 struct amdgpu_hive_info *amdgpu_get_xgmi_hive(struct amdgpu_device *adev)
 {
 	return NULL;
