@@ -22,7 +22,7 @@ profiles=$folder/profiles
 # In a file that is mapped, counts of programs that are killed are kept, too.
 flags="-O0 -fprofile-instr-generate=$profiles/%m%c.profraw -fcoverage-mapping -mllvm -runtime-counter-relocation"
 cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
-  -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" -DSLUICE_FAST_BUILD=ON &&
+  -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" -DSLUICE_FAST_BUILD=ON -DCMAKE_UNITY_BUILD=ON &&
   cmake --build "$folder" || exit 1
 rm -rf "$profiles"
 mkdir -p "$profiles"
