@@ -9,6 +9,9 @@ start_offline
 eventually maps 1
 sluice queues >queues.log
 grep -q "$offline" queues.log || fail "queues does not show process $offline"
+# slots: of the process, that sluice hqds shows in use.
+slots() { sluice hqds >hqds.log && awk -v pid="$offline" '$8 == pid' hqds.log | wc -l; }
+[ "$(slots)" -eq 1 ] || fail "hqds does not show the slot of process $offline"
 
 echo "suspended for a time, then running again"
 sluice suspend "$offline" --for 1s >suspend.log &
@@ -19,6 +22,7 @@ eventually maps 1
 echo "resumed by another command"
 hold "$offline"
 maps 0 || fail "a queue is mapped while its process is suspended"
+[ "$(slots)" -eq 0 ] || fail "hqds shows a slot of a suspended process"
 sluice resume "$offline" >resume.log || fail "resume"
 wait "$holder" || fail "suspend ended with code $?"
 eventually maps 1
