@@ -1178,48 +1178,61 @@ using sockets = std::array<std::array<int, 2>, names.size()>;
     (void)!send(fd, text.data(), text.size(), MSG_NOSIGNAL);
   };
   if (after_exec) answer(all[index][1], "0 " + std::to_string(getpid()));
-  for (;;) {
-    const int fd = all[index][1];
-    const auto got = recv(fd, room.get(), most_text, 0);
-    if (got <= 0) _exit(0);
-    std::string text{room.get(), static_cast<std::size_t>(got)};
-    std::string out;
-    try {
-      if (text.starts_with("fork ")) {
-        const auto child = names.find(text[5]);
-        const pid_t pid = fork();
-        if (pid == 0) {
-          index = child;
-          continue;
+  const auto loop = [&](const auto& again) -> void {
+    for (;;) {
+      const int fd = all[index][1];
+      const auto got = recv(fd, room.get(), most_text, 0);
+      if (got <= 0) _exit(0);
+      std::string text{room.get(), static_cast<std::size_t>(got)};
+      std::string out;
+      try {
+        if (text.starts_with("fork ")) {
+          const auto child = names.find(text[5]);
+          const pid_t pid = fork();
+          if (pid == 0) {
+            index = child;
+            continue;
+          }
+          out = pid < 0 ? error_name(errno) : "0 " + std::to_string(pid);
+        } else if (text == "exec") {
+          for (const auto& each : all) fcntl(each[1], F_SETFD, 0);
+          std::string sockets_text;
+          for (const auto& each : all) sockets_text += std::to_string(each[1]) + ",";
+          const auto index_text = std::to_string(index);
+          execl("/proc/self/exe", "kfd_calls", "--serve", index_text.c_str(), sockets_text.c_str(),
+                nullptr);
+          out = error_name(errno);
+        } else if (text == "end_main_thread") {
+          std::thread{[&, fd] {
+            const auto stat = fmt::format("/proc/{}/stat", getpid());
+            const bool ended = sluice::test::eventually(
+                long_enough, [&] { return read_file(stat).find(") Z ") != std::string::npos; });
+            answer(fd, ended ? "0" : "no end");
+            again(again);
+          }}.detach();
+          syscall(SYS_exit, 0);  // Of this thread alone.
+        } else if (text.starts_with("& ")) {
+          mine->start(command_line{text.substr(2)});
+          out = "started";
+        } else if (text.starts_with("thread ")) {
+          out = mine->in_thread(command_line{text.substr(7)});
+        } else if (text == "pending") {
+          out = mine->pending();
+        } else if (text == "interrupt") {
+          out = mine->interrupt();
+        } else if (text == "join") {
+          out = mine->join();
+        } else {
+          out = mine->run(command_line{text});
         }
-        out = pid < 0 ? error_name(errno) : "0 " + std::to_string(pid);
-      } else if (text == "exec") {
-        for (const auto& each : all) fcntl(each[1], F_SETFD, 0);
-        std::string sockets_text;
-        for (const auto& each : all) sockets_text += std::to_string(each[1]) + ",";
-        const auto index_text = std::to_string(index);
-        execl("/proc/self/exe", "kfd_calls", "--serve", index_text.c_str(), sockets_text.c_str(),
-              nullptr);
-        out = error_name(errno);
-      } else if (text.starts_with("& ")) {
-        mine->start(command_line{text.substr(2)});
-        out = "started";
-      } else if (text.starts_with("thread ")) {
-        out = mine->in_thread(command_line{text.substr(7)});
-      } else if (text == "pending") {
-        out = mine->pending();
-      } else if (text == "interrupt") {
-        out = mine->interrupt();
-      } else if (text == "join") {
-        out = mine->join();
-      } else {
-        out = mine->run(command_line{text});
+      } catch (const std::exception& error) {
+        out = std::string{"ERROR "} + error.what();
       }
-    } catch (const std::exception& error) {
-      out = std::string{"ERROR "} + error.what();
+      answer(fd, out);
     }
-    answer(fd, out);
-  }
+  };
+  loop(loop);
+  std::abort();
 }
 
 /// The processes of one case.

@@ -376,6 +376,12 @@ class holding {
       remember_suspended();
       refused_ = by_->release(chosen_.pid, soon());
     }
+    if (refused_.error == ETIMEDOUT && !by_->stranded()) {
+      complain(refused_.what);
+      // Our end would end neither a call that hangs nor a session that another debugger has.
+      while (refused_.error == ETIMEDOUT && !by_->stranded())
+        refused_ = by_->release(chosen_.pid, soon());
+    }
     look_for_failures();
     const bool known = refused_.error == EIO && !failed_gpus_.empty();
     for (auto& order : last_) {

@@ -245,6 +245,7 @@ class debug_session::impl {
   }
 
   bool may_be_suspended() const noexcept { return enabled_ && may_be_suspended_; }
+  bool taken_over() const noexcept { return taken_over_; }
 
   result<void> announce_again() {
     forget_all();
@@ -284,7 +285,7 @@ class debug_session::impl {
   /// A session for as long as its answer takes. \return false when the driver refuses it.
   bool answer_anew() {
     // ENABLE wants a tracer again, and DISABLE has ended what made up for one.
-    return as_tracer([this] {
+    return as_tracer(say_, [this] {
       uapi::kfd_runtime_info info{};
       if (!enable(process_runtime, info)) return false;
       send_runtime_event();
@@ -296,14 +297,14 @@ class debug_session::impl {
   /// Calls `act` on a thread that traces the target. \return what it returned; false if no thread
   /// may trace the target now.
   template <class Act>
-  bool as_tracer(const Act& act) {
-    if (target_.traced()) return act();
+  bool as_tracer(const message_sink& say, const Act& act) {
+    if (target_.traced() || tracer_of(target_.pid()) == ::gettid()) return act();
     bool done = false;
     try {
       std::thread{[&] {
         const auto started = start_time_of(target_.pid());
         if (!started) return;
-        const auto seized = tracee::seize(target_.pid(), *started, say_);
+        const auto seized = tracee::seize(target_.pid(), *started, say);
         done = seized && target_.alive() && act();
       }}.join();
     } catch (const std::system_error&) {
@@ -320,6 +321,12 @@ class debug_session::impl {
   }
 
   result<int> call(uapi::kfd_ioctl_dbg_trap_args& args) const noexcept {
+    auto got = node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args);
+    if (got || got.error().value() != ESRCH) return got;
+    // A process whose main thread has ended goes on. The driver finds it by any thread with memory.
+    const pid_t other = living_thread_of(target_.pid());
+    if (other == 0) return got;
+    args.pid = static_cast<std::uint32_t>(other);
     return node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args);
   }
 
@@ -340,11 +347,13 @@ class debug_session::impl {
   /// it suspended.
   bool disable() {
     const int error = disable_as_it_is();
-    // The target has ended the session itself, or a tracer of it has taken the session over. Only
-    // to a tracer the driver tells which.
-    if (error == EPERM && !target_.traced())
-      return as_tracer([this] { return disable_as_it_is() == 0; });
-    return error == 0;
+    taken_over_ = false;
+    if (error != EPERM || target_.traced()) return error == 0;
+    // The target has ended the session itself, or a tracer of it called ENABLE: the driver then
+    // refuses, and takes the session from us nevertheless. A tracer may end any session.
+    const message_sink quiet = [](std::string_view) {};
+    taken_over_ = !as_tracer(quiet, [this] { return disable_as_it_is() == 0; });
+    return !taken_over_;
   }
   /// \return the errno. EINVAL counts as success: there was no session.
   int disable_as_it_is() noexcept {
@@ -449,6 +458,7 @@ class debug_session::impl {
   unique_fd events_;
   unique_fd driver_end_;
   bool enabled_ = false;
+  bool taken_over_ = false;  ///< By another debugger, when close() failed.
   bool may_be_suspended_ = false;
   bool probed_ = false;
   std::uint32_t state_ = uapi::DBG_RUNTIME_STATE_DISABLED;
@@ -481,6 +491,7 @@ bool debug_session::close() { return impl_->close(); }
 result<std::vector<driver_queue_id>> debug_session::probe(std::size_t ids) {
   return impl_->probe(ids);
 }
+bool debug_session::ends_with_process() const noexcept { return !impl_->taken_over(); }
 bool debug_session::may_be_suspended() const noexcept { return impl_->may_be_suspended(); }
 void debug_session::forget_driver_end() noexcept { impl_->forget_driver_end(); }
 result<void> debug_session::announce_again() { return impl_->announce_again(); }

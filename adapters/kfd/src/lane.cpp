@@ -438,8 +438,8 @@ void lane::close_session() {
           owner_.ring();
         }
       } else if (!std::exchange(said, true)) {
-        say_("the driver refuses to unpause process " + std::to_string(pid_) +
-             "; retrying until it succeeds");
+        say_("cannot resume process " + std::to_string(pid_) +
+             ": the driver refuses; retrying until it succeeds");
       }
     }
     wait(close_retry);

@@ -81,19 +81,38 @@ bool is_own_child(pid_t pid) noexcept {
   return stat_field_of(pid, 4) == static_cast<std::uint64_t>(::getpid());
 }
 
-bool is_exiting(pid_t pid) {
+namespace {
+
+/// Calls `see` with each thread, and whether it is on its way out.
+template <class See>
+void for_each_thread(pid_t pid, const See& see) {
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
-  bool any = false;
-  bool all = true;
   (void)for_each_numbered_entry<pid_t>(tasks, [&](pid_t thread) {
     std::array<char, 1024> buffer;
     const auto text =
         read_small_file((tasks + "/" + std::to_string(thread) + "/stat").c_str(), buffer);
-    if (!text) return;  // ended meanwhile
+    if (text) see(thread, is_exiting_flag_set(stat_field(*text, 9).value_or(0)));
+  });
+}
+
+}  // namespace
+
+bool is_exiting(pid_t pid) {
+  bool any = false;
+  bool all = true;
+  for_each_thread(pid, [&](pid_t, bool exits) {
     any = true;
-    all &= is_exiting_flag_set(stat_field(*text, 9).value_or(0));
+    all &= exits;
   });
   return any && all;
+}
+
+pid_t living_thread_of(pid_t pid) {
+  pid_t found = 0;
+  for_each_thread(pid, [&](pid_t thread, bool exits) {
+    if (thread != pid && !exits) found = thread;
+  });
+  return found;
 }
 
 std::uint64_t environment_end_of(pid_t pid) noexcept { return stat_field_of(pid, 51).value_or(0); }

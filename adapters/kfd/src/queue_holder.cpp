@@ -271,8 +271,9 @@ class queue_holder::impl {
                   ": the driver refused the resume and the end of the debug session; the queues "
                   "resume when this program exits"};
     return {ETIMEDOUT, name_of(pid) +
-                           " is not released yet: a driver call timed out; the release "
-                           "completes when the call returns; see dmesg"};
+                           " is not released yet: a driver call does not return, or another "
+                           "debugger has taken over the debug session; the release completes when "
+                           "the call returns or the debugger detaches; see dmesg"};
   }
 
   std::vector<gpu_failure> take_gpu_failures() {

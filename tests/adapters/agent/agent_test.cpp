@@ -9,9 +9,12 @@
 #include "run_delay.hpp"
 #include "simulated_device.hpp"
 
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -35,6 +38,7 @@
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/kfd/role_store.hpp"
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/unique_fd.hpp"
 
 namespace sluice::agent::agent_test {
 namespace {
@@ -418,6 +422,39 @@ TEST_F(AgentWithoutTracing, StaysWhenTheTargetEndsItsOwnSession) {
   }
   EXPECT_EQ(loop.losses, 0);
   EXPECT_TRUE(target_.runs());
+}
+
+// ENABLE of a tracer fails, and takes the session over nevertheless. The agent's end would not
+// resume the target then; the end of the tracer lets the agent do it.
+TEST_F(AgentWithoutTracing, ResumesWhenTheTracerThatTookTheSessionOverHasEnded) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(suspend(loop));
+  {
+    const test::family tracer{[this](int said, int told) {
+      const unique_fd node{::open(device_.roots().device.c_str(), O_RDWR | O_CLOEXEC)};
+      kfd::uapi::kfd_runtime_info info{};
+      kfd::uapi::kfd_ioctl_dbg_trap_args args{};
+      args.pid = static_cast<std::uint32_t>(target_.pid());
+      args.op = kfd::uapi::KFD_IOC_DBG_TRAP_ENABLE;
+      args.enable.rinfo_ptr = reinterpret_cast<std::uintptr_t>(&info);
+      args.enable.rinfo_size = sizeof info;
+      args.enable.dbg_fd = static_cast<std::uint32_t>(said);
+      const bool taken = ::ptrace(PTRACE_SEIZE, target_.pid(), nullptr, nullptr) == 0 &&
+                         ::ioctl(node.get(), kfd::uapi::AMDKFD_IOC_DBG_TRAP, &args) != 0 &&
+                         errno == EALREADY;
+      (void)!::write(said, taken ? "y" : "n", 1);
+      char end = 0;
+      return static_cast<int>(::read(told, &end, 1));
+    }};
+    ASSERT_EQ(tracer.heard(), 'y');
+    EXPECT_FALSE(resume(loop));
+    EXPECT_TRUE(target_.stands_still());
+  }
+  EXPECT_TRUE(target_.runs());
+  EXPECT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
+  EXPECT_EQ(loop.losses, 0);
 }
 
 // A dump keeps every target as it is. RLIMIT_CORE 0 says nothing to a program that takes dumps by a

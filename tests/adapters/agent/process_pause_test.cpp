@@ -543,7 +543,7 @@ TEST_F(ProcessPause, IsUndoneAsSoonAsTheDriverAllows) {
   control("no-faults");
   ASSERT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
   EXPECT_TRUE(runs_again());
-  EXPECT_THAT(said(), HasSubstr("refuses to unpause process"));
+  EXPECT_THAT(said(), HasSubstr("the driver refuses; retrying until it succeeds"));
 }
 
 TEST_F(ProcessPause, GoesOnAfterARefusalThatPassed) {

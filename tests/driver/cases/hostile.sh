@@ -11,6 +11,13 @@ refused() {
   [ "$code" -ne 0 ] || fail "sluice suspended process $process"
   grep -q "$1" suspend.log || fail "no reason '$1'"
 }
+# party_with_queue LINE...: a new party, after the queues of the one before are gone.
+party_with_queue() {
+  call "case party"
+  eventually maps 1
+  party "a open" "a acquire gpu=0" "a runtime 1" "a queue" "$@"
+  eventually maps 2
+}
 # released: ends `sluice suspend`, however it regards what the process has done meanwhile.
 released() {
   sluice resume "$process" >resume.log 2>&1 || true
@@ -21,15 +28,14 @@ released() {
 start_target beside 1 2000
 eventually maps 1
 start_calls
-with_queue=("a open" "a acquire gpu=0" "a runtime 1" "a queue")
 
 echo "it is traced by another process"
-party "${with_queue[@]}" "c seize @a"
+party_with_queue "c seize @a"
 refused traced
 maps 2 || fail "a queue was unmapped"
 
 echo "it debugs itself, and goes on to do so"
-party "${with_queue[@]}" "a enable @a"
+party_with_queue "a enable @a"
 refused 'debug session'
 call "a snapshot @a"
 call "a suspend @a 0"
@@ -39,22 +45,42 @@ call "a resume @a 0"
 maps 2 || fail "a queue was unmapped"
 
 echo "it resumes its own queues"
-party "${with_queue[@]}"
+party_with_queue
 hold "$process"
 call "a resume @a all"
 eventually maps 2
 released 2
 
 echo "it ends the session"
-party "${with_queue[@]}"
+party_with_queue
 hold "$process"
 call "a disable @a"
 eventually maps 2
+eventually grep -q "debug session with process $process has ended" suspend.log
 released 2
-grep -qE 'session with process .* has ended|runs again' suspend.log || fail "sluice does not notice the end of the session"
+
+echo "a tracer of it takes the session over: sluice resumes it when the tracer has ended"
+party_with_queue
+hold "$process"
+call "c open"
+call "c seize @a"
+call "c enable @a"
+[[ $result == EALREADY* ]] || fail "ENABLE of a tracer: $result"
+sluice resume "$process" >resume.log 2>&1 || true
+maps 1 || fail "the driver resumed a session that was taken over"
+call "kill c"
+eventually maps 2
+released 2
+
+echo "its main thread ends"
+party_with_queue
+hold "$process"
+call "a end_main_thread"
+sluice resume "$process" >resume.log 2>&1 || fail "resume of a process without its main thread"
+released 2
 
 echo "it disables its runtime"
-party "${with_queue[@]}"
+party_with_queue
 hold "$process"
 call "a & runtime 0"
 call "a join"
@@ -62,7 +88,7 @@ call "a join"
 released 2
 
 echo "it creates a queue and destroys another one while it is suspended"
-party "${with_queue[@]}"
+party_with_queue
 hold "$process"
 call "a queue"
 eventually maps 1
@@ -75,14 +101,16 @@ call "a join"
 
 echo "beside a daemon, it ends the session again and again"
 write_configuration 'max_suspend = "60s"'
-party "${with_queue[@]}"
+party_with_queue
+# attached_again COUNT: at least so often.
+attached_again() { [ "$(grep -c "process $process: attached; sluice schedules it again" daemon.log)" -ge "$1" ]; }
 start_daemon "$process"
 agent=$(pgrep -x sluice-agent)
 begin_online
 for ((i = 0; i < 3; i++)); do
   eventually maps 0
   call "a disable @a"
-  eventually maps 1
+  eventually attached_again $((i + 1))
 done
 end_online
 eventually maps 2
@@ -90,11 +118,14 @@ eventually maps 2
 
 echo "beside the daemon, it makes random driver calls"
 seed=${1-1}
-party "${with_queue[@]}"
+party_with_queue
 eventually attached "$process"
 begin_online
-call "a noise 1000 $process seed=$seed"
-[ "$result" = 1000 ] || fail "noise: $result"
+eventually maps 0
+for ((i = 0; i < 10; i++)); do
+  call "a noise 100 $process seed=$seed$i"
+  [ "$result" = 100 ] || fail "noise: $result"
+done
 end_online
 echo "kill a" >&"$calls"
 eventually maps 1

@@ -89,7 +89,9 @@ class debug_session final : public target_session {
   ///         Call it again; what remains after that is the end of this process, for then, and then
   ///         only, the driver ends the session by itself. The end of the thread is not enough.
   [[nodiscard]] bool close() override;
-  bool ends_with_process() const noexcept override { return true; }
+  /// False after a close() that failed because another debugger has taken the session over: the
+  /// driver keeps the session for that one. close() succeeds when it no longer traces the target.
+  bool ends_with_process() const noexcept override;
 
   bool may_be_suspended() const noexcept override;
   void discard() override;
