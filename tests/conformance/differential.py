@@ -5,8 +5,8 @@ usage: differential.py [--device 942|1100] [--qemu] [--seed N] [--sequences N] [
 
 Both run the same script of tests/conformance/kfd_calls: the real driver in User Mode Linux or QEMU
 (tests/driver/run.sh), the simulated device with a profile of the same shape. The script prints how
-often each call succeeded and failed, and with the default seed and 5,000 sequences asserts that each
-debug and queue call did both at least 100 times. If a result differs, it prints the shortest sequence
+often each call succeeded and failed, and with the device's default seed and 5,000 sequences asserts
+that each debug and queue call did both at least 100 times. If a result differs, it prints the shortest sequence
 that it finds with a difference, and exits with 1.
 """
 import argparse
@@ -18,8 +18,8 @@ import sys
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 SUCCESS_SHARE = 0.5  # Of all calls.
-# With this seed and at least as many sequences, each of these calls succeeds and fails so often.
-FIXED_SEED = 1
+# By device. With this seed and at least as many sequences, each of these calls succeeds and fails so often.
+FIXED_SEEDS = {"942": 1, "1100": 2}
 ENOUGH_SEQUENCES = 5000
 ENOUGH_CALLS = 100
 OPERATIONS = ["enable", "disable", "send", "exceptions", "override", "launch", "suspend", "resume", "watch", "unwatch",
@@ -438,12 +438,14 @@ class Both:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["942", "1100"], default="942")
+    parser.add_argument("--device", choices=FIXED_SEEDS, default="942")
     parser.add_argument("--qemu", action="store_true")
-    parser.add_argument("--seed", type=int, default=FIXED_SEED)
+    parser.add_argument("--seed", type=int, help="default: one of the device")
     parser.add_argument("--sequences", type=int, default=500)
     parser.add_argument("--build", default="build/release")
     asked = parser.parse_args()
+    fixed = asked.seed in (None, FIXED_SEEDS[asked.device])
+    asked.seed = FIXED_SEEDS[asked.device] if fixed else asked.seed
 
     generator = Generator(asked.seed)
     sequences = []
@@ -481,9 +483,9 @@ def main():
         print(f"{name:14} {succeeded:7} succeeded {failed:7} failed")
     print(f"{len(sequences)} sequences, {total} calls, {100 * good / total:.0f} % succeeded; "
           f"seed {asked.seed}, gfx{asked.device}, real driver on faked hardware; {len(different)} sequences differ")
-    if asked.seed == FIXED_SEED and good < SUCCESS_SHARE * total:
+    if fixed and good < SUCCESS_SHARE * total:
         sys.exit("differential.py: too few calls succeeded")
-    if asked.seed == FIXED_SEED and asked.sequences >= ENOUGH_SEQUENCES:
+    if fixed and asked.sequences >= ENOUGH_SEQUENCES:
         rare = [name for name in OPERATIONS + QUEUE_CALLS if min(counts[name]) < ENOUGH_CALLS]
         if rare:
             sys.exit(f"differential.py: too few successes or failures of {', '.join(rare)}")

@@ -12,7 +12,7 @@
 #   --set NAME=VALUE  A parameter of the devices, such as unmap_us=500. See README.md.
 #   --patch FILE    Apply this to the kernel source.
 #   --source DIR    Build the kernel source in DIR instead of Debian's. DIR stays as it is.
-#   --source latest Build the newest source of this series that Debian has.
+#   --source VERSION  Build this version of Debian's package, or `latest`. `apt-cache madison` lists them.
 # Exit code 125: the kernel logged a warning or an error while COMMAND ran, or did not run at all. Exit code 77: not in
 # CI, and the packages or the kernel source cannot be downloaded.
 set -euo pipefail
@@ -41,7 +41,11 @@ while [ $# -gt 0 ]; do
     --set) settings+=("sluice.${2-}"); shift ;;
     --patch) patch=$(realpath "${2-}") || exit 2; shift ;;
     --lockdep | --kasan | --qemu) checks+=" ${1#--}" ;;
-    --source) source=${2-}; shift ;;
+    --source)
+      source=${2-}
+      [[ $source != */* || -d $source ]] || { echo "run.sh: invalid --source '$source': expected a directory, a version, or latest" >&2; exit 2; }
+      shift
+      ;;
     -h | --help) sed -n '2,19s/^# \{0,1\}//p' "$here/run.sh"; exit 0 ;;
     -*) sed -n '2s/^# //p' "$here/run.sh" >&2; exit 2 ;;
     *) break ;;
@@ -68,7 +72,7 @@ unpack() {
 # Sets `tree`: the kernel source, patched.
 get_source() {
   local package version newest
-  if [ -n "$source" ] && [ "$source" != latest ]; then
+  if [ -d "$source" ]; then
     # A changed file makes another tree.
     tree=$cache/source-$(find "$source" -type f -printf '%p %s %T@\n' | sort | cksum | cut -d' ' -f1)
     [ ! -d "$tree" ] || return 0
@@ -77,6 +81,7 @@ get_source() {
     return
   fi
   read -r package version <"$here/source"
+  [ -z "$source" ] || [ "$source" = latest ] || version=$source
   tree=$cache/source-$version
   [ "$source" = latest ] || [ ! -d "$tree" ] || return 0
   # Old lists of packages name versions that Debian no longer has. If the update fails, the download shows why.
@@ -84,7 +89,7 @@ get_source() {
   newest=$(apt-cache madison "$package" | awk '{ print $3; exit }')
   if [ "$source" = latest ]; then
     version=${newest:-$version}
-  elif [ -n "$newest" ] && ! apt-cache madison "$package" | awk '{ print $3 }' | grep -qxF "$version"; then
+  elif [ -z "$source" ] && [ -n "$newest" ] && ! apt-cache madison "$package" | awk '{ print $3 }' | grep -qxF "$version"; then
     echo "run.sh: WARNING: Debian does not have $package $version; building $newest" >&2
     version=$newest
   fi

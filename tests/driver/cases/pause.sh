@@ -26,6 +26,8 @@ before=$answer
 pkill -KILL -x sluice-agent
 eventually completes_more target "$before"
 end_online
+# What a new scheduler does if there was no guardian.
+! grep -q 'was left paused' daemon.log || fail "the guardian did not unpause the process"
 eventually maps 2
 
 echo "the daemon, the agent and the guardian are killed: sluice-agent --unpause"
