@@ -226,7 +226,7 @@ else
     step "long: packages in a clean system" tests/packages.sh
     step "long: deliberate changes of the simulated device" tests/conformance/mutations.py
     if [ "$driver" -eq 0 ]; then
-      step "long: null pointers in the driver, and fixes" tests/driver/null_pointers.sh
+      step "long: defects of the driver, and fixes" tests/driver/defects.sh
       for device in 90a 906; do
         step "long: amdkfd on a faked $device" driver_cases --device $device -- "${driver_cases[@]}" amd_libraries
       done

@@ -352,8 +352,20 @@ class debug_session::impl {
     // The target has ended the session itself, or a tracer of it called ENABLE: the driver then
     // refuses, and takes the session from us nevertheless. A tracer may end any session.
     const message_sink quiet = [](std::string_view) {};
-    taken_over_ = !as_tracer(quiet, [this] { return disable_as_it_is() == 0; });
+    taken_over_ = !as_tracer(quiet, [this] { return end_as_tracer(); });
     return !taken_over_;
+  }
+  /// Ends the session, whoever opened it.
+  bool end_as_tracer() {
+    auto query = trap(uapi::KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT);
+    const auto got = call(query);
+    if (got || got.error().value() != EINVAL) {
+      // There is a session. ENABLE makes it ours again, although it fails: DISABLE by another
+      // process would write to the one that took it over, which may be gone (adapters/kfd/kernel).
+      uapi::kfd_runtime_info info{};
+      (void)enable(0, info);
+    }
+    return disable_as_it_is() == 0;
   }
   /// \return the errno. EINVAL counts as success: there was no session.
   int disable_as_it_is() noexcept {
