@@ -235,6 +235,8 @@ class debug_session::impl {
 
   bool close() {
     if (!enabled_) return true;
+    // While another debugger traces the target, the driver refuses each call, and logs it.
+    if (taken_over_ && tracer_of(target_.pid()).value_or(0) != 0) return false;
     if (may_be_suspended_) {
       auto args = trap(uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES);  // no array: every queue
       if (call(args)) may_be_suspended_ = false;
