@@ -209,6 +209,8 @@ int main(int argc, char** argv) {
         say(sluice::test::suffer(line.substr(7)));
       } else if (verb == "exit") {
         _exit(number);
+      } else if (verb == "end") {
+        break;
       } else {
         say("unknown command");
       }
