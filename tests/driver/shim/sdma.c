@@ -183,19 +183,31 @@ static const struct amdgpu_buffer_funcs buffer_funcs = {
 	.emit_fill_buffer = emit_fill_buffer,
 };
 
-int shim_sdma_init(struct shim_device *shim)
+static int init_scheduler(struct amdgpu_device *adev, struct amdgpu_ring *ring)
 {
-	struct amdgpu_device *adev = &shim->adev;
-	struct amdgpu_ring *ring = &adev->sdma.instance[0].ring;
 	/* as amdgpu_device_init_schedulers() */
+#ifdef DRM_SCHED_INIT_TAKES_ARGS
 	struct drm_sched_init_args args = {
 		.ops = &amdgpu_sched_ops,
 		.num_rqs = DRM_SCHED_PRIORITY_COUNT,
+		.credit_limit = ring->num_hw_submission,
 		.timeout_wq = adev->reset_domain->wq,
 		.timeout = msecs_to_jiffies(10000),
 		.dev = adev->dev,
 		.name = ring->name,
 	};
+
+	return drm_sched_init(&ring->sched, &args);
+#else
+	return drm_sched_init(&ring->sched, &amdgpu_sched_ops, NULL, DRM_SCHED_PRIORITY_COUNT, ring->num_hw_submission,
+			      0, msecs_to_jiffies(10000), adev->reset_domain->wq, NULL, ring->name, adev->dev);
+#endif
+}
+
+int shim_sdma_init(struct shim_device *shim)
+{
+	struct amdgpu_device *adev = &shim->adev;
+	struct amdgpu_ring *ring = &adev->sdma.instance[0].ring;
 	int err;
 
 	INIT_WORK(&shim->sdma_work, run_ring);
@@ -205,8 +217,7 @@ int shim_sdma_init(struct shim_device *shim)
 	err = amdgpu_ring_init(adev, ring, 1024, NULL, 0, AMDGPU_RING_PRIO_DEFAULT, NULL);
 	if (err)
 		return err;
-	args.credit_limit = ring->num_hw_submission;
-	err = drm_sched_init(&ring->sched, &args) ?: amdgpu_ib_pool_init(adev);
+	err = init_scheduler(adev, ring) ?: amdgpu_ib_pool_init(adev);
 	if (err)
 		return err;
 	ring->sched.ready = true;
