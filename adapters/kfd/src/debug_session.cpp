@@ -357,7 +357,7 @@ class debug_session::impl {
     taken_over_ = !as_tracer(quiet, [this] { return end_as_tracer(); });
     return !taken_over_;
   }
-  /// Ends the session, whoever opened it.
+  /// Ends the session with the target, also one that another process opened.
   bool end_as_tracer() {
     auto query = trap(uapi::KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT);
     const auto got = call(query);

@@ -39,9 +39,8 @@ parts=("$daemon" "$(pgrep -x sluice-agent)" "$(pgrep -x sluice-guardian)")
 # What is stopped cannot react to the end of the others.
 kill -STOP "${parts[@]}"
 kill -KILL "${parts[@]}"
-wait "$daemon" 2>/dev/null || true
-exec {online}>&-
-wait "$client" || true
+wait "$daemon" 2>/dev/null || [ $? -eq 137 ] || fail "the daemon ended before it was killed"
+end_online
 all_ended() { ! kill -0 "${parts[@]}" 2>/dev/null; }
 eventually all_ended
 maps 0 || fail "the driver unpaused the process"
