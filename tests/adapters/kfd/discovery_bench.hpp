@@ -4,9 +4,6 @@
 
 #include "family.hpp"
 #include "inbox_queue.hpp"
-#include "run_delay.hpp"
-
-#include <unistd.h>
 
 #include <cstdlib>
 #include <functional>
@@ -67,11 +64,10 @@ class discovery_bench : public source_host {
       return false;
     });
   }
-  /// Whether it arrives in this time, without the time for which a thread of this process waited
-  /// for a processor.
-  bool sees_within(observation_kind kind, duration limit) {
-    undelayed_stopwatch taken{::getpid()};
-    return sees(kind) && taken.elapsed() < limit;
+  /// How long it took to arrive; longer than any limit if it did not.
+  duration seen_after(observation_kind kind) {
+    const time_point before = clock::now();
+    return sees(kind) ? clock::now() - before : duration::max();
   }
   /// Forgets what has arrived.
   void forget() {

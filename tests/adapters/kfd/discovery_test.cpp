@@ -200,10 +200,13 @@ TEST_F(Discovery, LooksAtOnceWhenAKnownProcessExits) {
 }
 
 TEST_F(Discovery, LooksByItselfASecondAfterAChange) {
-  family target{wait_here};
   start();
-  add_process(target.pid());
-  EXPECT_TRUE(source_.sees_within(observation_kind::process_seen, 3s));
+  duration quickest = duration::max();  // of ten at most, for a busy machine may be slower
+  for (int round = 0; round < 10 && quickest >= 3s; ++round) {
+    add_new_process();
+    quickest = std::min(quickest, source_.seen_after(observation_kind::process_seen));
+  }
+  EXPECT_LT(quickest, 3s);
 }
 
 TEST_F(Discovery, SaysEverythingAgainWhenAsked) {
@@ -262,8 +265,7 @@ TEST_F(Discovery, FollowsOtherRulesAndKeepsWhatItKnows) {
   };
   const family tagged{program("AMD_QUEUE_TAG", "OFFLINE_AI")};
   const family said{program("JOB", "batch")};
-  for (const auto* const each : {&tagged, &said})
-    ASSERT_TRUE(eventually(patience, [&] { return command_of(each->pid()) == "sleep"; }));
+  for (const auto* const each : {&tagged, &said}) test::wait_for_exec(*each, "sleep");
   add_process(tagged.pid());
   classification_rules rules;
   rules.role_store = "";
@@ -356,23 +358,29 @@ TEST_F(Discovery, FollowsTheRoleStoreWithinASecond) {
   ASSERT_TRUE(sees(observation_kind::resync_end));
   const process_identity who = identity_of(target.pid()).value();
   std::string message;
-  ASSERT_TRUE(store.set(who, role::offline, message)) << message;
-  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
-  EXPECT_EQ(source_.last().what, role::offline);
-  ASSERT_TRUE(store.set(who, role::online, message)) << message;
-  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
-  EXPECT_EQ(source_.last().what, role::online);
-  // A pattern of all: the root's cgroup, and whatever is below.
-  ASSERT_TRUE(store.set("/", role::offline, message)) << message;
-  ASSERT_TRUE(store.clear(who, message)) << message;
-  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
-  EXPECT_EQ(source_.last().what, role::offline);
-  std::filesystem::remove_all(directory_ + "/lib");
-  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
-  EXPECT_EQ(source_.last().what, role::unmatched);
+  bool within_a_second = false;  // in one of ten rounds at least, for a busy machine may be slower
+  for (int round = 0; round < 10 && !within_a_second; ++round) {
+    duration longest{};
+    const auto becomes = [&](role what) {
+      longest = std::max(longest, source_.seen_after(observation_kind::process_seen));
+      return longest != duration::max() && source_.last().what == what;
+    };
+    ASSERT_TRUE(store.set(who, role::offline, message)) << message;
+    ASSERT_TRUE(becomes(role::offline));
+    ASSERT_TRUE(store.set(who, role::online, message)) << message;
+    ASSERT_TRUE(becomes(role::online));
+    // A pattern of all: the root's cgroup, and whatever is below.
+    ASSERT_TRUE(store.set("/", role::offline, message)) << message;
+    ASSERT_TRUE(store.clear(who, message)) << message;
+    ASSERT_TRUE(becomes(role::offline));
+    std::filesystem::remove_all(directory_ + "/lib");
+    ASSERT_TRUE(becomes(role::unmatched));
+    within_a_second = longest < 1s;
+  }
+  EXPECT_TRUE(within_a_second);
 }
 
-// Well before the next look by the clock, and though nothing else happens.
+// Though nothing else happens.
 TEST_F(Discovery, EndsAReleaseWhenItsTimeHasCome) {
   family target{wait_here};
   family online{wait_here};
@@ -388,21 +396,23 @@ TEST_F(Discovery, EndsAReleaseWhenItsTimeHasCome) {
   ASSERT_TRUE(source_.start());
   ASSERT_TRUE(sees(observation_kind::resync_end));
   for (int round = 0; round < 2; ++round) {
-    const time_point before = clock::now();  // The release itself writes to a disk.
-    ASSERT_TRUE(store.release(who, 1500ms, message)) << message;
-    ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
+    ASSERT_TRUE(store.release(who, 1min, message)) << message;
+    ASSERT_TRUE(sees(observation_kind::process_seen));
     EXPECT_EQ(source_.last().pid, who.pid) << "an online one stays online";
     EXPECT_EQ(source_.last().what, role::unmatched) << "whoever said that it is offline";
-    ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 10s));
+    // Only now the short one: the write of a release may take longer than it lasts.
+    const time_point before = clock::now();
+    ASSERT_TRUE(store.release(who, 1500ms, message)) << message;
+    ASSERT_TRUE(sees(observation_kind::process_seen));
     EXPECT_EQ(source_.last().pid, who.pid);
     EXPECT_EQ(source_.last().what, role::offline);
     EXPECT_GE(clock::now() - before, 1400ms);
   }
   ASSERT_TRUE(store.release(who, 1min, message)) << message;
-  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
+  ASSERT_TRUE(sees(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::unmatched);
   ASSERT_TRUE(store.end_release(who, message)) << message;
-  ASSERT_TRUE(source_.sees_within(observation_kind::process_seen, 1s));
+  ASSERT_TRUE(sees(observation_kind::process_seen));
   EXPECT_EQ(source_.last().what, role::offline);
 }
 
@@ -413,15 +423,24 @@ TEST_F(Discovery, EndsAReleaseThatBeganBeforeItself) {
   std::string message;
   const process_identity who = identity_of(target.pid()).value();
   ASSERT_TRUE(store.set(who, role::offline, message)) << message;
-  ASSERT_TRUE(store.release(who, 3s, message)) << message;
+  ASSERT_TRUE(store.release(who, 1min, message)) << message;
   source_.make(where_, {.role_store = store.path()});
-  for (int times = 0; times < 2; ++times) {
+  // A busy machine may start only after the release.
+  for (duration lasts = 3s;; lasts *= 2) {
+    ASSERT_LT(lasts, 1min);
     ASSERT_TRUE(source_.start());
     ASSERT_TRUE(sees(observation_kind::process_seen));
     EXPECT_EQ(source_.last().what, role::unmatched);
-    if (times == 1) break;
     source_.stop();
     source_.forget();
+    ASSERT_TRUE(store.release(who, std::chrono::floor<std::chrono::milliseconds>(lasts), message))
+        << message;
+    ASSERT_TRUE(source_.start());
+    ASSERT_TRUE(sees(observation_kind::process_seen));
+    if (source_.last().what == role::unmatched) break;
+    source_.stop();
+    source_.forget();
+    ASSERT_TRUE(store.release(who, 1min, message)) << message;
   }
   // The store would be refused by now; the time comes all the same.
   std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,

@@ -15,13 +15,27 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <optional>
+#include <string>
+
+#include <gtest/gtest.h>
 
 #include "sluice/time.hpp"
 
 namespace sluice::test {
+
+/// The state of a process or thread as /proc shows it, such as 'S'; '?' once it is gone.
+inline char state_of(pid_t id) {
+  std::ifstream file{"/proc/" + std::to_string(id) + "/stat"};
+  const std::string text{std::istreambuf_iterator<char>{file}, {}};
+  const std::size_t name_end = text.rfind(')');
+  return name_end + 2 < text.size() ? text[name_end + 2] : '?';
+}
 
 /// Runs `body` in a grandchild; its real parent, the child, reports every status that waitpid gives
 /// it (stops and continuations too). Both end with the object.
@@ -120,5 +134,16 @@ class family {
   int words_ = -1;
   int orders_ = -1;
 };
+
+/// Until the new program can be looked at: the kernel gives it the name first, and the environment
+/// some moments later.
+inline void wait_for_exec(const family& target, const std::string& name) {
+  const std::string directory = "/proc/" + std::to_string(target.pid());
+  ASSERT_TRUE(eventually(patience, [&] {
+    std::string found;
+    std::getline(std::ifstream{directory + "/comm"}, found);
+    return found == name && std::ifstream{directory + "/environ"}.get() != EOF;
+  }));
+}
 
 }  // namespace sluice::test

@@ -110,14 +110,7 @@ std::function<int(int)> tagged(const std::string& tag) {
     return 1;
   };
 }
-/// Until the new program can be looked at: the kernel gives it the name first, and the environment
-/// some moments later.
-void wait_for_exec(const family& target) {
-  const std::string environment = "/proc/" + std::to_string(target.pid()) + "/environ";
-  ASSERT_TRUE(eventually(patience, [&] {
-    return command_of(target.pid()) == "sleep" && std::ifstream{environment}.get() != EOF;
-  }));
-}
+void wait_for_exec(const family& target) { test::wait_for_exec(target, "sleep"); }
 
 process_identity identity(pid_t pid) { return identity_of(pid).value(); }
 

@@ -10,7 +10,7 @@
 
 #include <cerrno>
 #include <csignal>
-#include <ctime>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -24,6 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::family;
+using test::state_of;
 
 /// Says 's' for each SIGUSR1.
 int say_signals(int said) {
@@ -192,15 +193,20 @@ TEST_F(StopBell, InterruptsNoCall) {
     listener here{target};
     ASSERT_TRUE(here.ready());
     ASSERT_TRUE(here.bell->arm());
-    std::thread signalling{[&] {
-      std::this_thread::sleep_for(20ms);
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    unique_fd reads{ends[0]};
+    unique_fd writes{ends[1]};
+    std::thread signalling{[&, caller = ::gettid()] {
+      EXPECT_TRUE(test::eventually(test::patience, [&] { return state_of(caller) == 'S'; }));
       ::kill(target.pid(), SIGUSR1);
+      EXPECT_TRUE(stands(target));
+      (void)!::write(writes.get(), "e", 1);
     }};
-    timespec left{};
-    const timespec whole{0, 200'000'000};
-    EXPECT_EQ(::clock_nanosleep(CLOCK_MONOTONIC, 0, &whole, &left), 0);
+    char byte = 0;
+    EXPECT_EQ(::read(reads.get(), &byte, 1), 1) << std::strerror(errno);
     signalling.join();
-    EXPECT_TRUE(here.rung(0ms)) << "no stop came meanwhile";
+    EXPECT_TRUE(here.rung());
     here.traced->service();
   });
 }

@@ -29,6 +29,7 @@ using namespace std::chrono_literals;
 using test::eventually;
 using test::family;
 using test::patience;
+using test::state_of;
 
 /// A tracer's thread: seizes, serves every millisecond, ends (and so detaches) with the object.
 class tracer {
@@ -91,14 +92,6 @@ int count_signals(int said) {
 void wait_for_order(int told) {
   char order = 0;
   (void)!::read(told, &order, 1);
-}
-
-char state_of(pid_t pid) {
-  std::array<char, 512> buffer;
-  const std::string path = "/proc/" + std::to_string(pid) + "/stat";
-  const auto text = read_small_file(path.c_str(), buffer);
-  const std::size_t end = text ? text->rfind(')') : std::string_view::npos;
-  return end == std::string_view::npos ? '?' : (*text)[end + 2];
 }
 
 TEST(Tracee, PassesSignalsOnToTheTarget) {
@@ -227,12 +220,12 @@ TEST(Tracee, LetsAWaitForAChildReturnOnlyAtItsEnd) {
 
 // Programs exist that take EINTR from epoll_wait for the end of the world.
 TEST(Tracee, InterruptsNoBlockingCall) {
-  family target{[](int said) {
+  family target{[](int said, int told) {
     const int events = ::epoll_create1(0);
+    epoll_event event{.events = EPOLLIN, .data = {}};
+    if (::epoll_ctl(events, EPOLL_CTL_ADD, told, &event) != 0) return errno;
     (void)!::write(said, "r", 1);
-    epoll_event event;
-    const int count = ::epoll_wait(events, &event, 1, 400);
-    return count < 0 ? errno : 0;
+    return ::epoll_wait(events, &event, 1, -1) == 1 ? 0 : errno;
   }};
   ASSERT_EQ(target.heard(), 'r');
   ASSERT_TRUE(eventually(patience, [&] { return state_of(target.pid()) == 'S'; }));
@@ -241,6 +234,7 @@ TEST(Tracee, InterruptsNoBlockingCall) {
     ASSERT_FALSE(tracing.error());
     std::this_thread::sleep_for(10ms);
   }
+  target.tell('e');
   const auto status = target.status();
   ASSERT_TRUE(status);
   EXPECT_EQ(WEXITSTATUS(*status), 0) << std::strerror(WEXITSTATUS(*status));
