@@ -11,12 +11,16 @@
 
 namespace sluice::test {
 
-/// A new directory below $TMPDIR or /tmp, removed with all that it contains at the end. Throws
-/// std::system_error if it cannot be made.
+/// For tests that wait for changes that are synchronized with the disk: a busy one takes seconds.
+inline constexpr const char* memory_directory = "/dev/shm";
+
+/// A new directory, by default below $TMPDIR or /tmp, removed with all that it contains at the end.
+/// Throws std::system_error if it cannot be made.
 class temporary_directory {
  public:
-  temporary_directory() {
-    std::string name = std::filesystem::temp_directory_path() / "sluice-test-XXXXXX";
+  explicit temporary_directory(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string name = parent / "sluice-test-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) {
       throw std::system_error(errno, std::generic_category(), "mkdtemp " + name);
     }

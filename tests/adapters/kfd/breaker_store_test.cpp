@@ -56,7 +56,7 @@ class BreakerStore : public ::testing::Test {
   }
   void remove(gpu_id gpu) { ASSERT_TRUE(store_.change({}, std::array{gpu}, message_)) << message_; }
 
-  const test::temporary_directory made_;
+  const test::temporary_directory made_{test::memory_directory};
   const std::string directory_ = made_.path();
   std::string message_;
   breaker_store store_{""};

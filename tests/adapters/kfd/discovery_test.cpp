@@ -72,7 +72,7 @@ class Discovery : public ::testing::Test {
   bool sees(observation_kind kind, duration limit = patience) { return source_.sees(kind, limit); }
 
   roots where_;
-  const test::temporary_directory made_;
+  const test::temporary_directory made_{test::memory_directory};
   const std::string directory_ = made_.path();
   std::vector<std::unique_ptr<family>> targets_;
   test::discovery_bench source_;
