@@ -54,7 +54,9 @@ MUTATIONS = [
     ("the trap mask is restricted to what the GPU supports", "driver_debug.cpp",
      "if ((requested & ~o.support_request_mask) != 0) co_return -EACCES;", ""),
     ("the end of a debugger ends its sessions", "driver.cpp",
-     "if (target->debug_enabled) co_await trap_disable(target);", ""),
+     "co_await trap_disable(target);\n    --process->debugged;", ""),
+    ("a debugger ends only sessions that the driver counts", "driver.cpp",
+     "if (process->debugged <= 0) break;", ""),
     ("a call comes from the process that opened the file", "driver.cpp",
      "if (os_.leader_of(tid) != process->pid && ", "if (false && os_.leader_of(tid) != process->pid && "),
     ("one process uses an address space", "driver.cpp",
@@ -130,6 +132,8 @@ def first_difference(build_folder, device):
         hangs.cancel()
         errors.seek(0)
         said = errors.read()
+    if not found and running.returncode == -signal.SIGTERM:
+        return f"calls that did not end within {LONGEST} s"
     if "simulated device exited" in said or (not found and running.returncode != 0):
         sys.exit(f"mutations.py: the simulated device or kfd_calls failed (code {running.returncode}): {said}")
     return found

@@ -74,7 +74,7 @@ inline constexpr std::array injections{
     injection{"enable_refused", "answer DBG_TRAP:ENABLE EPERM target=PID times=1000", at::attach,
               then::refused, "attach refused"},
     injection{"disable_refused", "answer DBG_TRAP:DISABLE EBUSY times=3", at::resume, then::served},
-    injection{"snapshot_refused", "answer DBG_TRAP:GET_QUEUE_SNAPSHOT EFAULT target=PID times=2",
+    injection{"snapshot_refused", "answer DBG_TRAP:GET_QUEUE_SNAPSHOT EFAULT target=PID times=3",
               at::attach, then::served, "cannot list the queues"},
     injection{"smi_refused", "answer SMI_EVENTS EPERM times=1000", at::attach, then::served},
     injection{"unmap_refused", "answer BATCH_UNMAP_QUEUES EIO", at::suspend, then::served,

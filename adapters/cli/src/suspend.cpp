@@ -56,6 +56,8 @@ struct suspend_options {
   bool json = false;
 };
 
+/// How long an order to exit waits while a release does not succeed.
+constexpr auto release_look = 1s;
 time_point soon() { return clock::now() + driver_patience; }
 
 /// What a line of JSON tells of.
@@ -121,7 +123,7 @@ class holding {
           ::getpid(), chosen_.limit == duration::max() ? "" : " for " + to_text(chosen_.limit),
           chosen_.pid));
     hold(signals, link);
-    const int last = let_go();
+    const int last = let_go(signals);
     return first != exit_done || lost_ ? exit_failed : last;
   }
 
@@ -354,7 +356,7 @@ class holding {
     return ::poll(&end, 1, patience_ms) == 1;
   }
 
-  int let_go() {
+  int let_go(int signals) {
     look_for_failures();
     if (!released_ && !by_->stranded() && !by_->holds(chosen_.pid)) {
       if (ends(chosen_.pid)) {
@@ -368,7 +370,7 @@ class holding {
       if (!failed_gpus_.empty()) return exit_failed;
       complain(
           fmt::format("the debug session with process {} has ended: the process closed its GPU "
-                      "runtime, or another debugger took over; its queues are running",
+                      "runtime, or it or a debugger ended the session; its queues are running",
                       chosen_.pid));
       return exit_failed;
     }
@@ -377,10 +379,16 @@ class holding {
       refused_ = by_->release(chosen_.pid, soon());
     }
     if (refused_.error == ETIMEDOUT && !by_->stranded()) {
-      complain(refused_.what);
+      complain(refused_.what + "; press Ctrl-C again to exit without resuming the process");
       // Our end would end neither a call that hangs nor a session that another debugger has.
-      while (refused_.error == ETIMEDOUT && !by_->stranded())
-        refused_ = by_->release(chosen_.pid, soon());
+      while (refused_.error == ETIMEDOUT && !by_->stranded()) {
+        signalfd_siginfo again;
+        if (::read(signals, &again, sizeof again) > 0) {
+          complain(fmt::format("process {} may stay suspended until it ends", chosen_.pid));
+          std::_Exit(exit_failed);
+        }
+        refused_ = by_->release(chosen_.pid, clock::now() + release_look);
+      }
     }
     look_for_failures();
     const bool known = refused_.error == EIO && !failed_gpus_.empty();
@@ -456,12 +464,13 @@ subcommand add_suspend(CLI::App& program) {
   command->footer(
       "Stays in the foreground and holds the queues until Ctrl-C, SIGTERM, 'sluice\n"
       "resume PID', or the end of --for. If the command is killed, the kernel resumes\n"
-      "the queues. Without QIDs, the command also suspends compute queues that the\n"
-      "process creates later. It needs the right to trace the process (same user, or\n"
-      "CAP_SYS_PTRACE). While it runs, gdb and strace cannot attach to the process, and\n"
-      "the process keeps its GPU memory. Exit code 0: all queues were suspended and run\n"
-      "again; 1: some queues were not suspended, or do not run again; 2:\n"
-      "invalid command line.");
+      "the queues, unless another debugger has taken the debug session over. Without\n"
+      "QIDs, the command also suspends compute queues that the process creates later.\n"
+      "It needs the right to trace the process (same user, or CAP_SYS_PTRACE). While it\n"
+      "runs, gdb and strace cannot attach to the process with most drivers, and the\n"
+      "process keeps its GPU memory. Exit code 0: all queues were suspended and run\n"
+      "again; 1: some queues were not suspended, or do not run again; 2: invalid\n"
+      "command line.");
   command->add_option("PID", chosen->pid, "Process to suspend")
       ->required()
       ->check(a_process_id())

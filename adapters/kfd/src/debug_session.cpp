@@ -1,5 +1,6 @@
 #include "sluice/kfd/debug_session.hpp"
 
+#include "authority.hpp"
 #include "proc.hpp"
 #include "queue_ledger.hpp"
 #include "queue_status.hpp"
@@ -7,6 +8,7 @@
 
 #include <fcntl.h>
 #include <linux/ioctl.h>
+#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -83,6 +85,8 @@ class debug_session::impl {
   }
 
   result<void> open() {
+    // A refused ENABLE would take the authority from whoever has the session.
+    if (has_session(node_, target_.pid())) return errc::busy;
     int ends[2];
     // An eventfd would not do: the driver writes single bytes.
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return last_system_error();
@@ -235,15 +239,18 @@ class debug_session::impl {
 
   bool close() {
     if (!enabled_) return true;
-    // While another debugger traces the target, the driver refuses each call, and logs it.
-    if (taken_over_ && tracer_of(target_.pid()).value_or(0) != 0) return false;
+    // Nobody can trace a target that another debugger traces, or whose main thread has ended. The
+    // driver would refuse each call, and log it.
+    if (taken_over_ && !ended_by_driver() &&
+        (tracer_of(target_.pid()).value_or(0) != 0 || leader_is_exiting(target_.pid())))
+      return false;
     if (may_be_suspended_) {
       auto args = trap(uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES);  // no array: every queue
       if (call(args)) may_be_suspended_ = false;
     }
     (void)read_events();
     if (enabled_) end();
-    return !may_be_suspended_;
+    return !may_be_suspended_ && !taken_over_;
   }
 
   bool may_be_suspended() const noexcept { return enabled_ && may_be_suspended_; }
@@ -289,10 +296,10 @@ class debug_session::impl {
     // ENABLE wants a tracer again, and DISABLE has ended what made up for one.
     return as_tracer(say_, [this] {
       uapi::kfd_runtime_info info{};
-      if (!enable(process_runtime, info)) return false;
+      if (has_session(node_, target_.pid()) || !enable(process_runtime, info)) return false;
+      enabled_ = true;
       send_runtime_event();
-      (void)disable_as_it_is();
-      return true;
+      return disable_as_it_is() == 0;
     });
   }
 
@@ -322,7 +329,7 @@ class debug_session::impl {
     return args;
   }
 
-  result<int> call(uapi::kfd_ioctl_dbg_trap_args& args) const noexcept {
+  result<int> call(uapi::kfd_ioctl_dbg_trap_args& args) const {
     auto got = node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args);
     if (got || got.error().value() != ESRCH) return got;
     // A process whose main thread has ended goes on. The driver finds it by any thread with memory.
@@ -351,26 +358,35 @@ class debug_session::impl {
     const int error = disable_as_it_is();
     taken_over_ = false;
     if (error != EPERM || target_.traced()) return error == 0;
-    // The target has ended the session itself, or a tracer of it called ENABLE: the driver then
-    // refuses, and takes the session from us nevertheless. A tracer may end any session.
+    if (ended_by_driver()) return true;
+    // A tracer of the target has called ENABLE: the driver refused it, and made that tracer the
+    // session's owner nevertheless.
     const message_sink quiet = [](std::string_view) {};
-    taken_over_ = !as_tracer(quiet, [this] { return end_as_tracer(); });
-    return !taken_over_;
-  }
-  /// Ends the session with the target, also one that another process opened.
-  bool end_as_tracer() {
-    auto query = trap(uapi::KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT);
-    const auto got = call(query);
-    if (got || got.error().value() != EINVAL) {
-      // There is a session. ENABLE makes it ours again, although it fails: DISABLE by another
-      // process would write to the one that took it over, which may be gone (adapters/kfd/kernel).
+    taken_over_ = !as_tracer(quiet, [this] {
+      // Asked again, for the target may have ended it meanwhile, and begun one of its own: our
+      // DISABLE of that would lower the driver's count of the sessions that end with this process.
+      if (ended_by_driver()) return true;
+      if (!has_session(node_, target_.pid())) return false;
+      // This ENABLE fails, too, and so makes the session ours again. A DISABLE before it would
+      // write to the process that took the session over, which may be gone (adapters/kfd/kernel).
       uapi::kfd_runtime_info info{};
       (void)enable(0, info);
-    }
-    return disable_as_it_is() == 0;
+      return disable_as_it_is() == 0;
+    });
+    return !taken_over_;
+  }
+  /// Whether the driver has ended the session, as it does for the target itself or for a tracer of
+  /// it. It closes its end of the pipe when the call returns that ended the session.
+  bool ended_by_driver() {
+    if (driver_end_) return false;
+    constexpr int returns_within_ms = 10;
+    pollfd hang_up{events_.get(), 0, 0};
+    if (::poll(&hang_up, 1, returns_within_ms) != 1) return false;
+    enabled_ = may_be_suspended_ = taken_over_ = false;
+    return true;
   }
   /// \return the errno. EINVAL counts as success: there was no session.
-  int disable_as_it_is() noexcept {
+  int disable_as_it_is() {
     auto args = trap(uapi::KFD_IOC_DBG_TRAP_DISABLE);
     const auto got = call(args);
     if (!got && got.error().value() != EINVAL) return got.error().value();
@@ -379,14 +395,14 @@ class debug_session::impl {
     return 0;
   }
 
-  void send_runtime_event() const noexcept {
+  void send_runtime_event() const {
     auto args = trap(uapi::KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT);
     args.send_runtime_event.exception_mask = process_runtime;
     (void)call(args);
   }
 
   /// \return whether the event was read, and with it cleared.
-  bool read_runtime_state(std::uint32_t& state) const noexcept {
+  bool read_runtime_state(std::uint32_t& state) const {
     uapi::kfd_runtime_info info{};
     auto args = trap(uapi::KFD_IOC_DBG_TRAP_QUERY_EXCEPTION_INFO);
     args.query_exception_info.info_ptr = address_of(&info);

@@ -296,7 +296,6 @@ result<std::unique_ptr<target_session>> lane::open_by_helper(bool* without_runti
         opened = seized.error();
         return;
       }
-      if (has_session(node_, pid_)) return;  // busy
       auto session = debug_session::open(node_, *traced_, *this, say_, without_runtime);
       if (session) (*session)->forget_driver_end();
       opened = std::move(session);
@@ -428,7 +427,13 @@ void lane::close_session() {
     const bool exits = (in_flight() || clock::now() >= give_up) && is_exiting(pid_);
     if (in_flight() && !exits) answer_batch(false);
     if (clock::now() >= give_up && !exits) {
-      if (abandoned_.load(std::memory_order_acquire)) return;
+      if (abandoned_.load(std::memory_order_acquire)) {
+        if (!session_->ends_with_process())
+          say_("process " + std::to_string(pid_) + " stays suspended until it ends: " +
+               (pauses() ? "the driver refuses to resume it"
+                         : debugger_of(pid_) + " has taken its debug session over"));
+        return;
+      }
       if (session_->ends_with_process()) {
         if (!stranded_.exchange(true, std::memory_order_acq_rel)) {
           say_(
@@ -438,8 +443,10 @@ void lane::close_session() {
           owner_.ring();
         }
       } else if (!std::exchange(said, true)) {
-        say_("cannot resume process " + std::to_string(pid_) +
-             ": the driver refuses; retrying until it succeeds");
+        say_("cannot resume process " + std::to_string(pid_) + ": " +
+             (pauses() ? "the driver refuses; retrying until it succeeds"
+                       : debugger_of(pid_) + " has taken its debug session over; retrying until "
+                                             "that debugger detaches"));
       }
     }
     wait(close_retry);

@@ -107,6 +107,13 @@ bool is_exiting(pid_t pid) {
   return any && all;
 }
 
+std::string debugger_of(pid_t pid) {
+  const pid_t tracer = tracer_of(pid).value_or(0);
+  if (tracer == 0) return "another debugger";
+  const pid_t process = process_of(tracer).value_or(tracer);
+  return "process " + std::to_string(process) + " (" + command_of(process) + ")";
+}
+
 pid_t living_thread_of(pid_t pid) {
   pid_t found = 0;
   for_each_thread(pid, [&](pid_t thread, bool exits) {

@@ -270,10 +270,13 @@ class queue_holder::impl {
               "cannot resume " + name_of(pid) +
                   ": the driver refused the resume and the end of the debug session; the queues "
                   "resume when this program exits"};
+    if (const pid_t tracer = tracer_of(pid).value_or(0);
+        tracer != 0 && process_of(tracer) != ::getpid())
+      return {ETIMEDOUT, "cannot resume " + name_of(pid) + " yet: " + debugger_of(pid) +
+                             " has taken its debug session over; detach that debugger"};
     return {ETIMEDOUT, name_of(pid) +
-                           " is not released yet: a driver call does not return, or another "
-                           "debugger has taken over the debug session; the release completes when "
-                           "the call returns or the debugger detaches; see dmesg"};
+                           " is not released yet: a driver call does not return; the release "
+                           "completes when it returns; see dmesg"};
   }
 
   std::vector<gpu_failure> take_gpu_failures() {

@@ -271,16 +271,18 @@ void driver::impl::bury(process_ptr process) {
 }
 
 task<void> driver::impl::tear_down(process_ptr process) {
-  // A debugger terminates: its targets go on as if it had never been.
+  // A debugger terminates: its targets go on as if it had never been. The driver looks for them
+  // only while it counts any: one whose session it took over by a refused ENABLE is not counted.
   std::vector<process_ptr> targets;
   for (const auto& [pid, other] : live_) {
     if (other->debugger == process->serial) targets.push_back(other);
   }
   for (const auto& target : targets) {
+    if (process->debugged <= 0) break;
     const auto held = co_await target->mutex.lock();
-    if (target->debugger != process->serial) continue;
-    if (target->debug_enabled) co_await trap_disable(target);
-    target->debugger = 0;
+    if (target->debugger != process->serial || !target->debug_enabled) continue;
+    co_await trap_disable(target);
+    --process->debugged;
   }
 
   auto held = co_await process->mutex.lock();

@@ -370,6 +370,7 @@ task<int> driver::impl::trap_enable(call_ptr c, process_ptr target,
   target->debug_fd = *fd;
   if (target->runtime.runtime_state == uapi::DBG_RUNTIME_STATE_ENABLED) co_await activate(target);
   target->debug_enabled = true;
+  count_debugged(*target, 1);
 
   int error = 0;
   const auto info = bytes_of(target->runtime);
@@ -380,12 +381,19 @@ task<int> driver::impl::trap_enable(call_ptr c, process_ptr target,
     // Without the fixes the session stays enabled.
     if (profile_.has_fixes_of_2026()) {
       os_.close_fd(std::exchange(target->debug_fd, -1));
+      count_debugged(*target, -1);
       target->debug_enabled = false;
     }
   }
   args.rinfo_size = sizeof(uapi::kfd_runtime_info);
   if (error == 0) target->enabled_exceptions = args.exception_mask;
   co_return error;
+}
+
+void driver::impl::count_debugged(const kfd_process& target, int change) {
+  for (const auto& [pid, other] : live_) {
+    if (other->serial == target.debugger) other->debugged += change;
+  }
 }
 
 task<void> driver::impl::trap_disable(process_ptr target) {
@@ -396,6 +404,7 @@ task<void> driver::impl::trap_disable(process_ptr target) {
     state = uapi::DBG_RUNTIME_STATE_ENABLED;
   }
   if (target->debug_fd >= 0) os_.close_fd(std::exchange(target->debug_fd, -1));
+  count_debugged(*target, -1);
   target->debugger = 0;
   target->debug_enabled = false;
   target->enabled_exceptions = 0;

@@ -262,6 +262,7 @@ struct kfd_process : std::enable_shared_from_this<kfd_process> {
   // --- Debug session of which it is the target ---
   bool debug_enabled = false;
   std::uint64_t debugger = 0;  ///< Serial; 0 for none and for self-debug.
+  int debugged = 0;            ///< Sessions that the driver counts as its, as their debugger.
   int debug_fd = -1;           ///< Our duplicate.
   std::uint64_t enabled_exceptions = 0;
   std::uint64_t exception_status = 0;
@@ -567,6 +568,8 @@ class driver::impl {
   task<int> trap_operation(call_ptr c, process_ptr target, uapi::kfd_ioctl_dbg_trap_args& args);
   task<int> trap_enable(call_ptr c, process_ptr target, uapi::kfd_ioctl_dbg_trap_enable_args& args);
   task<void> trap_disable(process_ptr target);
+  /// Of the target's debugger, while that lives.
+  void count_debugged(const kfd_process& target, int change);
   task<void> activate(process_ptr target);
   task<void> deactivate(process_ptr target);
   task<void> release_devices(process_ptr target, std::size_t count);

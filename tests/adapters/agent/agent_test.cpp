@@ -424,6 +424,30 @@ TEST_F(AgentWithoutTracing, StaysWhenTheTargetEndsItsOwnSession) {
   EXPECT_TRUE(target_.runs());
 }
 
+// The driver counts the sessions that end with the agent. A DISABLE of the agent for a session that
+// the target began itself would make it count one too few.
+TEST_F(AgentWithoutTracing, ResumesTheOthersByItsDeathAfterATargetBeganItsOwnSession) {
+  const offline_target beside{device_.roots()};
+  ASSERT_TRUE(beside.says('r'));
+  constexpr process_id beside_id{2};
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(loop->attach(beside_id, beside.pid(), beside.start_time()));
+  ASSERT_TRUE(loop.until([&] { return loop.queues[beside_id].size() == 1; }));
+  ASSERT_TRUE(suspend(loop));
+  ASSERT_TRUE(acted(loop.suspend(beside_id, {0})));
+  ASSERT_TRUE(target_.obeys('S'));
+  EXPECT_FALSE(resume(loop));
+  ASSERT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
+  EXPECT_EQ(loop.losses, 0);
+  EXPECT_TRUE(target_.runs());
+  EXPECT_TRUE(beside.stands_still());
+  ::kill(agent_pid(), SIGKILL);
+  EXPECT_TRUE(beside.runs());
+  EXPECT_TRUE(loop.until([&] { return loop.restorations == 1; }));
+}
+
 // ENABLE of a tracer fails, and takes the session over nevertheless. The agent's end would not
 // resume the target then; the end of the tracer lets the agent do it.
 TEST_F(AgentWithoutTracing, ResumesWhenTheTracerThatTookTheSessionOverHasEnded) {

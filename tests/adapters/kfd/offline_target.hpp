@@ -53,8 +53,9 @@ class offline_target {
   const family& process() const { return process_; }
 
   /// Orders: 'o' open, 'q' one more queue, 'd' destroy the newest queue, 'c' close the render
-  /// nodes, 's' end the debug session with itself, 'x' exec sleep, 'e' exit with status 7. Each is
-  /// answered by the same letter once done ('r' by the start).
+  /// nodes, 's' end the debug session with itself, 'S' the same and then begin one of its own, 'x'
+  /// exec sleep, 'e' exit with status 7. Each is answered by the same letter once done ('r' by the
+  /// start).
   bool obeys(char order) const {
     process_.tell(order);
     return process_.heard() == order;
@@ -99,6 +100,22 @@ class offline_target {
     kfd::uapi::kfd_ioctl_dbg_trap_args args{};
     args.pid = static_cast<std::uint32_t>(::getpid());
     args.op = kfd::uapi::KFD_IOC_DBG_TRAP_DISABLE;
+    return ::ioctl(node.get(), kfd::uapi::AMDKFD_IOC_DBG_TRAP, &args) == 0;
+  }
+  /// ENABLE of the calling process for itself.
+  static bool begin_own_session(const std::string& device) {
+    const unique_fd node{::open(device.c_str(), O_RDWR | O_CLOEXEC)};
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
+    const unique_fd reads{ends[0]};
+    const unique_fd writes{ends[1]};
+    kfd::uapi::kfd_runtime_info info{};
+    kfd::uapi::kfd_ioctl_dbg_trap_args args{};
+    args.pid = static_cast<std::uint32_t>(::getpid());
+    args.op = kfd::uapi::KFD_IOC_DBG_TRAP_ENABLE;
+    args.enable.rinfo_ptr = reinterpret_cast<std::uintptr_t>(&info);
+    args.enable.rinfo_size = sizeof info;
+    args.enable.dbg_fd = static_cast<std::uint32_t>(writes.get());
     return ::ioctl(node.get(), kfd::uapi::AMDKFD_IOC_DBG_TRAP, &args) == 0;
   }
 
@@ -168,7 +185,8 @@ class offline_target {
           queues.pop_back();
         }
         if (letter == 'c') close_render_nodes(where.device);
-        if (letter == 's' && !end_own_session(where.device)) return 10;
+        if ((letter == 's' || letter == 'S') && !end_own_session(where.device)) return 10;
+        if (letter == 'S' && !begin_own_session(where.device)) return 11;
         if (letter == 'e') {
           queues.clear();
           client.reset();

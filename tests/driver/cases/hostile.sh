@@ -18,10 +18,14 @@ party_with_queue() {
   party "a open" "a acquire gpu=0" "a runtime 1" "a queue" "$@"
   eventually maps 2
 }
-# released: ends `sluice suspend`, however it regards what the process has done meanwhile.
+# released COUNT: ends `sluice suspend`, which has done its work or reports what the process has done; then so many
+# queues are mapped.
 released() {
-  sluice resume "$process" >resume.log 2>&1 || true
-  wait "$holder" || true
+  local code=0
+  sluice resume "$process" >resume.log 2>&1 || code=$?
+  [ "$code" -le 1 ] || fail "sluice resume ended with code $code"
+  wait "$holder" || code=$?
+  [ "$code" -le 1 ] || fail "sluice suspend ended with code $code"
   eventually maps "$1"
 }
 
@@ -115,6 +119,23 @@ done
 end_online
 eventually maps 2
 [ "$(pgrep -x sluice-agent)" = "$agent" ] || fail "the process has ended the agent"
+
+echo "beside the daemon, it begins a session of its own, and the agent is killed: the other process runs again"
+party_with_queue
+eventually attached "$process"
+begin_online
+eventually maps 0
+call "a disable @a"
+call "a enable @a"
+[[ $result == 0* ]] || fail "its own ENABLE: $result"
+eventually maps 1
+eventually grep -q "cannot manage process $process: another program has a debug session with it" daemon.log
+kill -KILL "$agent"
+ask beside completed
+eventually completes_more beside "$answer"
+end_online
+eventually pgrep -x sluice-agent >agent.pid
+agent=$(cat agent.pid)
 
 echo "beside the daemon, it makes random driver calls"
 seed=${1-1}

@@ -86,8 +86,8 @@ class debug_session final : public target_session {
   /// Resumes everything, answers what is pending, disables the session and makes sure that no
   /// thread of the target is left waiting for an answer. Idempotent.
   /// \return false when the driver refused to end a session under which queues may be suspended.
-  ///         Call it again; what remains after that is the end of this process, for then, and then
-  ///         only, the driver ends the session by itself. The end of the thread is not enough.
+  ///         Call it again; what remains after that is the end of this process, with which the
+  ///         driver ends the session, if ends_with_process(). The end of the thread is not enough.
   [[nodiscard]] bool close() override;
   /// False after a close() that failed because another debugger has taken the session over: the
   /// driver keeps the session for that one. close() succeeds when it no longer traces the target.
