@@ -40,10 +40,34 @@ std::vector<gpu_node> find_gpu_nodes(const std::string& sysfs, const std::string
   return all;
 }
 
-std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const gpu_node> nodes,
-                                              const std::string& sysfs) {
+namespace {
+
+/// The PASID of the address space behind an open render node, as amdgpu prints it
+/// (amdgpu_show_fdinfo).
+std::optional<std::uint32_t> pasid_of(pid_t pid, int descriptor) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/fdinfo/" + std::to_string(descriptor);
+  std::array<char, 4096> buffer;
+  const auto text = read_small_file(path.c_str(), buffer);
+  const auto value = text ? status_number(*text, "pasid") : std::nullopt;
+  return value ? std::optional{static_cast<std::uint32_t>(*value)} : std::nullopt;
+}
+
+/// The PASID of the process. ACQUIRE_VM gives it to the address space. Since Linux 6.17 there is
+/// one for each GPU, and the driver prints 0.
+std::uint32_t pasid_of(pid_t pid, const std::string& sysfs) {
+  const std::string path = sysfs + "/proc/" + std::to_string(pid) + "/pasid";
+  std::array<char, 32> buffer;
+  const auto text = read_small_file(path.c_str(), buffer);
+  return text ? parse_number<std::uint32_t>(*text).value_or(0) : 0;
+}
+
+}  // namespace
+
+std::optional<gpu_id> gpu_without_address_space(pid_t pid, std::span<const gpu_node> nodes,
+                                                const std::string& sysfs) {
   if (nodes.size() < 2) return std::nullopt;
   const std::string directory = "/proc/" + std::to_string(pid) + "/fd";
+  const std::uint32_t wanted = pasid_of(pid, sysfs);
   std::vector<dev_t> open;
   const bool readable = for_each_numbered_entry<int>(directory, [&](int number) {
     const std::string link = directory + "/" + std::to_string(number);
@@ -54,7 +78,11 @@ std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const gpu_nod
         !std::string_view{text.data(), static_cast<std::size_t>(length)}.starts_with("/dev/"))
       return;
     struct stat file {};
-    if (::stat(link.c_str(), &file) == 0 && S_ISCHR(file.st_mode)) open.push_back(file.st_rdev);
+    if (::stat(link.c_str(), &file) != 0 || !S_ISCHR(file.st_mode) ||
+        std::ranges::find(nodes, file.st_rdev, &gpu_node::render) == nodes.end())
+      return;
+    if (wanted == 0 || pasid_of(pid, number).value_or(wanted) == wanted)
+      open.push_back(file.st_rdev);
   });
   if (!readable) return std::nullopt;
   for (const auto& node : nodes) {
@@ -67,10 +95,11 @@ std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const gpu_nod
   return std::nullopt;
 }
 
-std::string text_without_render_node(gpu_id gpu) {
-  return "has not opened the render node of GPU " +
-         std::to_string(static_cast<std::uint32_t>(gpu)) +
-         "; a suspend crashes some drivers unless the process has an address space on every GPU";
+std::string text_without_address_space(gpu_id gpu) {
+  return "has no address space on GPU " + std::to_string(static_cast<std::uint32_t>(gpu)) +
+         ": it has not opened the render node, or has not called ACQUIRE_VM; a suspend crashes "
+         "some "
+         "drivers unless the process has an address space on every GPU";
 }
 
 }  // namespace sluice::kfd

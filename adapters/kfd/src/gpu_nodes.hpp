@@ -33,12 +33,14 @@ std::vector<gpu_node> find_gpu_nodes(const std::string& sysfs, const std::string
 /// Only GPUs that the driver lists for the process count (`vram_<gpu>` in sysfs): a device cgroup
 /// can hide the others. The driver keeps an address space whose descriptor the process closed, so
 /// that this can blame a process that has all: one that uses the driver without ROCm's runtime.
-/// \return the first GPU whose render node the process has not open. Nothing: it has all of them,
+/// An open render node shows whether ACQUIRE_VM was called for it where the driver prints the PASID
+/// of both (Linux 6.12); elsewhere any open render node counts.
+/// \return the first GPU on which the process has no address space. Nothing: it has all of them,
 ///         its descriptors cannot be read, or the node has one GPU.
-std::optional<gpu_id> gpu_without_render_node(pid_t pid, std::span<const gpu_node> nodes,
-                                              const std::string& sysfs);
+std::optional<gpu_id> gpu_without_address_space(pid_t pid, std::span<const gpu_node> nodes,
+                                                const std::string& sysfs);
 
-/// Why a process is not suspended, after its name: "has not opened ...".
-std::string text_without_render_node(gpu_id gpu);
+/// Why a process is not suspended, after its name: "has no address space on ...".
+std::string text_without_address_space(gpu_id gpu);
 
 }  // namespace sluice::kfd

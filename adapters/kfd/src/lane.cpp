@@ -472,10 +472,10 @@ bool lane::perform() {
 /// Whether a suspend is safe (gpu_nodes.hpp); says it once where it is not.
 bool lane::has_address_spaces() {
   if (has_address_spaces_) return true;
-  const auto missing = gpu_without_render_node(pid_, gpus_, options_.sysfs);
+  const auto missing = gpu_without_address_space(pid_, gpus_, options_.sysfs);
   if (!missing) return has_address_spaces_ = true;
   say_("cannot manage process " + std::to_string(pid_) + " (" + command_of(pid_) + "): it " +
-       text_without_render_node(*missing));
+       text_without_address_space(*missing));
   return false;
 }
 

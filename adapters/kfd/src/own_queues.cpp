@@ -77,8 +77,8 @@ failure own_queues::enable() {
 
 own_queues::refusal own_queues::suspend(std::vector<order>& orders) {
   const auto gpus = find_gpu_nodes(sysfs_, node_.path());
-  if (const auto missing = gpu_without_render_node(::getpid(), gpus, sysfs_))
-    return {{EPERM, "this process " + text_without_render_node(*missing)}, true};
+  if (const auto missing = gpu_without_address_space(::getpid(), gpus, sysfs_))
+    return {{EPERM, "this process " + text_without_address_space(*missing)}, true};
   if (auto no = enable()) return {std::move(no), true};
   std::vector<uapi::kfd_queue_snapshot_entry> existing(most_queues);
   auto args = trap(uapi::KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT);

@@ -34,7 +34,7 @@ class GpuNodes : public ::testing::Test {
     std::ofstream{folder / ("vram_" + gpu)} << "0\n";
   }
   std::optional<gpu_id> missing(const std::vector<gpu_node>& nodes) const {
-    return gpu_without_render_node(::getpid(), nodes, root_);
+    return gpu_without_address_space(::getpid(), nodes, root_);
   }
 
   const test::temporary_directory made_;

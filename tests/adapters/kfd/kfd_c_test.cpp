@@ -479,7 +479,7 @@ TEST(CApiOnTwoGpus, RefusesAProcessWithoutTheRenderNodeOfEach) {
     offline_target::close_render_nodes(where.device);
     if (sluice_kfd_suspend_own_queues(handle.get(), nullptr, 0) != -EPERM) return 5;
     const std::string error = sluice_kfd_last_error();
-    return error.find("has not opened the render node of GPU 51110") != error.npos ? 0 : 6;
+    return error.find("has no address space on GPU 51110") != error.npos ? 0 : 6;
   }};
   EXPECT_TRUE(own.succeeds(60s));
 
@@ -490,7 +490,7 @@ TEST(CApiOnTwoGpus, RefusesAProcessWithoutTheRenderNodeOfEach) {
   sluice_kfd_queue_ref ref{other.pid(), 0, 0, 0};
   EXPECT_EQ(sluice_kfd_suspend_queues(handle.get(), &ref, 1, 0), 0);
   EXPECT_EQ(ref.status, -EPERM);
-  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("has not opened the render node of GPU 51110"));
+  EXPECT_THAT(sluice_kfd_last_error(), HasSubstr("has no address space on GPU 51110"));
 }
 
 }  // namespace

@@ -71,6 +71,14 @@ static void close_file(struct drm_device *dev, struct drm_file *file)
 	file->driver_priv = NULL;
 }
 
+/* as amdgpu_show_fdinfo(), without what the statistics need */
+static void show_fdinfo(struct drm_printer *printer, struct drm_file *file)
+{
+	struct amdgpu_fpriv *fpriv = file->driver_priv;
+
+	drm_printf(printer, "pasid:\t%u\n", fpriv->vm.pasid);
+}
+
 /* as amdgpu_driver_kms_fops */
 static const struct file_operations file_operations = {
 	.owner = THIS_MODULE,
@@ -80,6 +88,7 @@ static const struct file_operations file_operations = {
 	.mmap = drm_gem_mmap,
 	.poll = drm_poll,
 	.read = drm_read,
+	.show_fdinfo = drm_show_fdinfo,
 	.fop_flags = FOP_UNSIGNED_OFFSET,
 };
 
@@ -97,6 +106,7 @@ const struct drm_driver shim_drm_driver = {
 	.driver_features = DRIVER_GEM | DRIVER_RENDER | DRIVER_MODESET | DRIVER_SYNCOBJ,
 	.open = open_file,
 	.postclose = close_file,
+	.show_fdinfo = show_fdinfo,
 	.dumb_create = amdgpu_mode_dumb_create,
 	.dumb_map_offset = amdgpu_mode_dumb_mmap,
 	.fops = &file_operations,
