@@ -57,7 +57,7 @@ record() {
 }
 
 # step NAME COMMAND...: runs the command, records its result, and returns its exit code. Steps may run in parallel:
-# with `quiet=yes` a step prints only its end, or its whole output if it failed.
+# with `quiet=yes` a step prints only its end and warnings, or its whole output if it failed.
 step() {
   local name=$1 code=0 TIMEFORMAT='%0R %0U %0S' log
   log=build/logs/${name//[^a-z0-9]/_}.log
@@ -66,7 +66,7 @@ step() {
   # A subshell counts no processor time of steps that run in parallel.
   if [ -n "$quiet" ]; then
     (time "$@" >"$log" 2>&1) 2>"$log.time" || code=$?
-    [ "$code" -eq 0 ] || cat "$log"
+    if [ "$code" -ne 0 ]; then cat "$log"; else grep -h '^run.sh: WARNING' "$log" || true; fi
   else
     (time "$@" > >(tee "$log") 2>&1) 2>"$log.time" || code=$?
   fi
@@ -125,6 +125,7 @@ on_driver() {
   step "amdkfd on a faked $1" driver_cases --device "$1" -- "${driver_cases[@]}"
   step "amdkfd on a hive of two faked $1: reset" tests/driver/run.sh --device "$1,$1" --set hive=1 \
     tests/driver/cases/reset.sh
+  step "amdkfd on two faked $1: address spaces" tests/driver/run.sh --device "$1,$1" tests/driver/cases/address_spaces.sh
   step "amdkfd on two faked $1: calls" tests/driver/run.sh --device "$1,$1" tests/driver/cases/conformance.sh
   step "sequences compared with amdkfd, $1" tests/conformance/differential.py --device "$1" --sequences 5000
   return 0
@@ -145,7 +146,10 @@ long_on_driver() {
     tests/driver/cases/conformance.sh
   step "long: amdkfd on two faked $1, two processors: random calls" tests/driver/run.sh --qemu --device "$1,$1" \
     tests/driver/cases/noise.sh "$seed" 100
-  step "long: sequences compared with amdkfd, $1" tests/conformance/differential.py --qemu --device "$1" --sequences 10000
+  step "long: sequences compared with amdkfd, $1" tests/conformance/differential.py --qemu --device "$1" \
+    --seed "$seed" --sequences 10000
+  step "long: hostile processes, $1" tests/driver/run.sh --device "$1" tests/driver/cases/hostile.sh "$seed"
+  step "long: amdkfd on two faked $1, KASAN: fuzz" tests/driver/fuzz.sh --seed "$seed" "$1"
   return 0
 }
 # with_sanitizers: everything that clang builds. The build of tsan has Asio on epoll alone, and so is also what a build

@@ -3,6 +3,7 @@
 /// same script runs on the real driver and on the simulated device. See README.md for the language.
 
 #include "eventually.hpp"
+#include "gpus.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -52,6 +53,8 @@ namespace {
 
 namespace uapi = sluice::kfd::uapi;
 using namespace std::chrono_literals;
+using sluice::test::find_gpus;
+using sluice::test::gpu;
 
 constexpr std::uint64_t page = 4096;
 /// Where the buffers of a process lie: free in every process, also in User Mode Linux with its 512
@@ -81,27 +84,6 @@ std::string read_file(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
-}
-
-struct gpu {
-  std::uint32_t id = 0;
-  std::map<std::string, std::uint64_t> properties;
-};
-
-std::vector<gpu> find_gpus() {
-  std::vector<gpu> out;
-  const std::string nodes = sluice::kfd::roots::from_environment().sysfs + "/topology/nodes/";
-  for (unsigned index = 0;; ++index) {
-    const auto folder = nodes + std::to_string(index);
-    std::ifstream id_file{folder + "/gpu_id"};
-    if (!id_file) return out;
-    gpu found;
-    if (!(id_file >> found.id) || found.id == 0) continue;
-    std::ifstream file{folder + "/properties"};
-    std::string key;
-    for (std::uint64_t value = 0; file >> key >> value;) found.properties[key] = value;
-    out.push_back(std::move(found));
-  }
 }
 
 /// Brings all pages of this process in by one call. In User Mode Linux each fault takes 0.1 ms, and
@@ -233,9 +215,7 @@ class process {
     return id == 0 ? "none" : "unknown";
   }
   std::uint64_t property(std::uint64_t index, const std::string& name) const {
-    if (index >= gpus_.size()) return 0;
-    const auto found = gpus_[index].properties.find(name);
-    return found == gpus_[index].properties.end() ? 0 : found->second;
+    return index < gpus_.size() ? gpus_[index].property(name) : 0;
   }
 
   std::string open() {
@@ -351,17 +331,9 @@ class process {
   queue_memory memory_of(std::uint64_t index) {
     if (const auto found = memories_.find(index); found != memories_.end()) return found->second;
     queue_memory made;
-    const auto xccs = std::max<std::uint64_t>(property(index, "num_xcc"), 1);
-    const auto simds = std::max<std::uint64_t>(property(index, "simd_per_cu"), 1);
-    const auto cus = property(index, "simd_count") / simds / xccs;
-    const auto engines = property(index, "array_count") /
-                         std::max<std::uint64_t>(property(index, "simd_arrays_per_engine"), 1);
-    const auto version = property(index, "gfx_target_version");
-    // kfd_queue_ctx_save_restore_size().
-    const auto waves = version >= 100100 ? cus * 32 : std::min(cus * 40, engines * 512);
     made.control_stack = property(index, "ctl_stack_size");
     made.context = property(index, "cwsr_size");
-    const auto total = page_up((made.context + (waves * 32 + 63) / 64 * 64) * xccs);
+    const auto total = page_up(index < gpus_.size() ? gpus_[index].save_area_bytes() : 0);
     for (auto& [each, size] : {std::pair{&made.ring, page}, std::pair{&made.pointers, page},
                                std::pair{&made.end_of_pipe, page}, std::pair{&made.save, total}}) {
       each->size = size;

@@ -46,5 +46,21 @@ eventually all_ended
 maps 0 || fail "the driver unpaused the process"
 sluice-agent --unpause "${pid[target]}" >unpause.log 2>&1 || fail "sluice-agent --unpause"
 eventually maps 2
+
+echo "the daemon, the agent and the guardian are killed: the next daemon unpauses it"
+start_daemon "${pid[target]}"
+begin_online
+eventually maps 0
+parts=("$daemon" "$(pgrep -x sluice-agent)" "$(pgrep -x sluice-guardian)")
+kill -STOP "${parts[@]}"
+kill -KILL "${parts[@]}"
+wait "$daemon" 2>/dev/null || [ $? -eq 137 ] || fail "the daemon ended before it was killed"
+end_online
+eventually all_ended
+start_daemon "${pid[target]}"
+eventually maps 2
+eventually grep -q 'was left paused' daemon.log
+kill -TERM "$daemon"
+wait "$daemon" || fail "the daemon ended with code $?"
 end_target target
 eventually maps 0
