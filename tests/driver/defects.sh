@@ -24,4 +24,4 @@ for device in 942 1100; do
   reproduce "$null_pointer" exit_during_enable.calls create-process-with-one-mm.patch --device $device --set unmap_us=2000000
 done
 reproduce 'KASAN: slab-use-after-free in kfd_dbg_trap_disable' taken_over_session.calls keep-debugger-if-enable-fails.patch --kasan
-reproduce 'result: *no' bad_packet.calls release-process-of-bad-queue.patch --device 1100,1100
+reproduce 'result: *no$' bad_packet.calls release-process-of-bad-queue.patch --device 1100,1100

@@ -379,11 +379,17 @@ class holding {
       refused_ = by_->release(chosen_.pid, soon());
     }
     if (refused_.error == ETIMEDOUT && !by_->stranded()) {
-      complain(refused_.what + "; press Ctrl-C again to exit without resuming the process");
+      complain(refused_.what +
+               "; to exit without resuming the process, press Ctrl-C (again) or send SIGTERM");
+      signalfd_siginfo again;
+      while (::read(signals, &again, sizeof again) > 0) {
+      }
       // Our end would end neither a call that hangs nor a session that another debugger has.
       while (refused_.error == ETIMEDOUT && !by_->stranded()) {
-        signalfd_siginfo again;
         if (::read(signals, &again, sizeof again) > 0) {
+          reason_ = "refused";
+          for (auto& order : last_) order.error = refused_.error;
+          report_end();
           complain(fmt::format("process {} may stay suspended until it ends", chosen_.pid));
           std::_Exit(exit_failed);
         }

@@ -428,10 +428,9 @@ void lane::close_session() {
     if (in_flight() && !exits) answer_batch(false);
     if (clock::now() >= give_up && !exits) {
       if (abandoned_.load(std::memory_order_acquire)) {
-        if (!session_->ends_with_process())
+        if (!session_->ends_with_process() && session_->may_be_suspended() && !pauses())
           say_("process " + std::to_string(pid_) + " stays suspended until it ends: " +
-               (pauses() ? "the driver refuses to resume it"
-                         : debugger_of(pid_) + " has taken its debug session over"));
+               debugger_of(pid_) + " has taken its debug session over");
         return;
       }
       if (session_->ends_with_process()) {
@@ -443,7 +442,9 @@ void lane::close_session() {
           owner_.ring();
         }
       } else if (!std::exchange(said, true)) {
-        say_("cannot resume process " + std::to_string(pid_) + ": " +
+        say_((session_->may_be_suspended() ? "cannot resume process "
+                                           : "cannot end the debug session with process ") +
+             std::to_string(pid_) + ": " +
              (pauses() ? "the driver refuses; retrying until it succeeds"
                        : debugger_of(pid_) + " has taken its debug session over; retrying until "
                                              "that debugger detaches"));
@@ -472,6 +473,7 @@ bool lane::perform() {
 /// Whether a suspend is safe (gpu_nodes.hpp); says it once where it is not.
 bool lane::has_address_spaces() {
   if (has_address_spaces_) return true;
+  const call_scope inside{*this};  // The driver prints what it knows of a render node.
   const auto missing = gpu_without_address_space(pid_, gpus_, options_.sysfs);
   if (!missing) return has_address_spaces_ = true;
   say_("cannot manage process " + std::to_string(pid_) + " (" + command_of(pid_) + "): it " +
