@@ -3,6 +3,7 @@
 # Reproduce the defects of amdkfd in adapters/kfd/kernel/README.md: the kernel complains or keeps a process without the
 # fix, and does not with it. Needs the programs of a release build.
 set -euo pipefail
+[ $# -eq 0 ] || { sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}"; [ "$1" = --help ] && exit 0 || exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 # reproduce DEFECT CALLS PATCH OPTION...: DEFECT is a pattern of what the kernel or kfd_calls reports.
