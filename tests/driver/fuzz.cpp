@@ -108,7 +108,7 @@ class machine : public fuzz::driver_steps {
     for (std::size_t each = 0; each < processes; ++each) kill_process(each);
     fuzz::require(
         test::eventually(60s, [] { return std::erase_if(zombies(), reaped), zombies().empty(); }),
-        "a process that nobody traces is reaped");
+        "a killed process can be reaped once its tracer has ended");
   }
 
  private:
@@ -190,7 +190,7 @@ class machine : public fuzz::driver_steps {
   }
   void begin_step(std::size_t process) override {
     number_ = steps_++;
-    // Of one that runs another program, nobody does the steps.
+    // The steps of a process are skipped after its exec.
     const auto actor = execed_.at(process) ? keeper : process;
     acts_ = self_ == actor && wait_for(number_) && claim(number_) && self_ != keeper;
     if (self_ == actor && !acts_) finish_step(number_);

@@ -85,7 +85,7 @@ class debug_session::impl {
   }
 
   result<void> open() {
-    // A refused ENABLE would take the authority from whoever has the session.
+    // A refused ENABLE takes the session away from the debugger that has it.
     if (has_session(node_, target_.pid())) return errc::busy;
     int ends[2];
     // An eventfd would not do: the driver writes single bytes.
@@ -239,8 +239,8 @@ class debug_session::impl {
 
   bool close() {
     if (!enabled_) return true;
-    // Nobody can trace a target that another debugger traces, or whose main thread has ended. The
-    // driver would refuse each call, and log it.
+    // sluice cannot trace a target while another debugger does, or after its main thread has ended.
+    // Until it can, the driver refuses each call, and logs it.
     if (taken_over_ && !ended_by_driver() &&
         (tracer_of(target_.pid()).value_or(0) != 0 || leader_is_exiting(target_.pid())))
       return false;

@@ -98,8 +98,7 @@ std::optional<gpu_id> gpu_without_address_space(pid_t pid, std::span<const gpu_n
 std::string text_without_address_space(gpu_id gpu) {
   return "has no address space on GPU " + std::to_string(static_cast<std::uint32_t>(gpu)) +
          ": it has not opened the render node, or has not called ACQUIRE_VM; a suspend crashes "
-         "some "
-         "drivers unless the process has an address space on every GPU";
+         "some drivers unless the process has an address space on every GPU";
 }
 
 }  // namespace sluice::kfd

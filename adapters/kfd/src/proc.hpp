@@ -37,8 +37,8 @@ std::optional<std::uint64_t> parse_start_time(std::string_view stat_line) noexce
 /// may be seconds until it has ended (its memory is large, or a tracer has not waited for a thread
 /// of it). False for one of which only the main thread has ended, and for one that is gone.
 bool is_exiting(pid_t pid);
-/// Who traces the process, for a sentence: "process 42 (gdb)", or "another debugger" if nobody
-/// does.
+/// The tracer of the process, for a message: "process 42 (gdb)", or "another debugger" if there is
+/// none.
 std::string debugger_of(pid_t pid);
 /// A thread of the process that is not on its way out, other than the main thread. 0: none.
 pid_t living_thread_of(pid_t pid);

@@ -4,6 +4,20 @@
 . "${BASH_SOURCE[0]%/*}/common.sh"
 write_configuration 'max_suspend = "60s"'
 
+# kill_everything: the daemon, the agent and the guardian, while there is online work.
+kill_everything() {
+  begin_online
+  eventually maps 0
+  parts=("$daemon" "$(pgrep -x sluice-agent)" "$(pgrep -x sluice-guardian)")
+  # What is stopped cannot react to the end of the others.
+  kill -STOP "${parts[@]}"
+  kill -KILL "${parts[@]}"
+  wait "$daemon" 2>/dev/null || [ $? -eq 137 ] || fail "the daemon ended before it was killed"
+  end_online
+  eventually all_ended
+}
+all_ended() { ! kill -0 "${parts[@]}" 2>/dev/null; }
+
 start_target target 2 2000 no-runtime
 eventually maps 2
 
@@ -33,30 +47,14 @@ eventually maps 2
 echo "the daemon, the agent and the guardian are killed: sluice-agent --unpause"
 eventually pgrep -x sluice-agent >/dev/null
 eventually pgrep -x sluice-guardian >/dev/null
-begin_online
-eventually maps 0
-parts=("$daemon" "$(pgrep -x sluice-agent)" "$(pgrep -x sluice-guardian)")
-# What is stopped cannot react to the end of the others.
-kill -STOP "${parts[@]}"
-kill -KILL "${parts[@]}"
-wait "$daemon" 2>/dev/null || [ $? -eq 137 ] || fail "the daemon ended before it was killed"
-end_online
-all_ended() { ! kill -0 "${parts[@]}" 2>/dev/null; }
-eventually all_ended
+kill_everything
 maps 0 || fail "the driver unpaused the process"
 sluice-agent --unpause "${pid[target]}" >unpause.log 2>&1 || fail "sluice-agent --unpause"
 eventually maps 2
 
 echo "the daemon, the agent and the guardian are killed: the next daemon unpauses it"
 start_daemon "${pid[target]}"
-begin_online
-eventually maps 0
-parts=("$daemon" "$(pgrep -x sluice-agent)" "$(pgrep -x sluice-guardian)")
-kill -STOP "${parts[@]}"
-kill -KILL "${parts[@]}"
-wait "$daemon" 2>/dev/null || [ $? -eq 137 ] || fail "the daemon ended before it was killed"
-end_online
-eventually all_ended
+kill_everything
 start_daemon "${pid[target]}"
 eventually maps 2
 eventually grep -q 'was left paused' daemon.log
