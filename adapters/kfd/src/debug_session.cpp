@@ -87,18 +87,16 @@ class debug_session::impl {
   result<void> open() {
     // A refused ENABLE takes the session away from the debugger that has it.
     if (has_session(node_, target_.pid())) return errc::busy;
-    int ends[2];
-    // An eventfd would not do: the driver writes single bytes.
-    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return last_system_error();
-    events_ = unique_fd{ends[0]};
-    driver_end_ = unique_fd{ends[1]};
-
+    if (const auto made = make_pipe(); !made) return made;
     uapi::kfd_runtime_info info{};
     if (const auto enabled = enable(subscription, info); !enabled) {
       const error_code why = enabled.error();
       // The one failure after which the session stands all the same (kfd_chardev.c copies
       // the runtime's info out last).
-      if (why == boost::system::errc::bad_address) end();
+      if (why == boost::system::errc::bad_address) {
+        enabled_ = true;
+        end();
+      }
       if (why != errc::busy && why != errc::unknown_target)
         (void)refuse("the driver refused a debug session: " + last_enable_error_.message());
       return why;
@@ -249,7 +247,7 @@ class debug_session::impl {
       if (call(args)) may_be_suspended_ = false;
     }
     (void)read_events();
-    if (enabled_) end();
+    end();
     return !may_be_suspended_ && !taken_over_;
   }
 
@@ -280,9 +278,19 @@ class debug_session::impl {
     return outcome::failed;
   }
 
-  /// Ends the session; the driver resumes every queue.
+  /// A pipe for the events of a new session.
+  result<void> make_pipe() {
+    int ends[2];
+    // An eventfd would not do: the driver writes single bytes.
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return last_system_error();
+    events_ = unique_fd{ends[0]};
+    driver_end_ = unique_fd{ends[1]};
+    return {};
+  }
+
+  /// Ends the session, if the driver has not; the driver resumes every queue.
   void end() {
-    if (!disable()) return;
+    if (enabled_ && !disable()) return;
     state_ = uapi::DBG_RUNTIME_STATE_DISABLED;
     // Between the last event read and DISABLE the target may have begun a handshake: DISABLE drops
     // its event and leaves it waiting. Rare, and found by looking.
@@ -296,7 +304,10 @@ class debug_session::impl {
     // ENABLE wants a tracer again, and DISABLE has ended what made up for one.
     return as_tracer(say_, [this] {
       uapi::kfd_runtime_info info{};
-      if (has_session(node_, target_.pid()) || !enable(process_runtime, info)) return false;
+      // The old pipe has hung up.
+      if (has_session(node_, target_.pid()) || !make_pipe() || !enable(process_runtime, info))
+        return false;
+      forget_driver_end();
       enabled_ = true;
       send_runtime_event();
       return disable_as_it_is() == 0;
