@@ -1420,7 +1420,11 @@ int main(int argc, char** argv) {
   }
   const bool check = argc == 3 && std::string_view{argv[1]} == "--check";
   if (argc != (check ? 3 : 2) || argv[1] == std::string_view{"--help"}) {
-    std::cerr << "usage: kfd_calls [--check] SCRIPT\n";
+    std::cerr
+        << "usage: kfd_calls [--check] SCRIPT\n"
+           "Makes the driver calls of SCRIPT (tests/conformance/README.md) and prints it with "
+           "their results.\n"
+           "  --check  Print only results that differ from those in SCRIPT, and fail.\n";
     return 2;
   }
   std::ifstream script{argv[argc - 1]};

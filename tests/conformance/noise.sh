@@ -3,6 +3,7 @@
 # Prints a script for kfd_calls: in each round, three processes make random calls at the same time, two of them with
 # queues and one as a debugger. After the round, the driver must still serve a new process.
 set -euo pipefail
+[[ $# -eq 2 && "$1 $2" =~ ^[0-9]+\ [0-9]+$ ]] || { sed -n '2s/^# //p' "$0" >&2; exit 2; }
 
 cat <<'END'
 define party

@@ -230,7 +230,13 @@ class machine : public fuzz::driver_steps {
     kill_process(process);
     pass_turn(2 * number, 2 * number + 2);
   }
-  static bool reaped(pid_t pid) { return ::waitpid(pid, nullptr, __WALL | WNOHANG) != 0; }
+  static bool reaped(pid_t pid) {
+    int status = 0;
+    const pid_t ended = ::waitpid(pid, &status, __WALL | WNOHANG);
+    fuzz::require(ended != pid || !WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT,
+                  "the processes of an input keep their promises, see above");
+    return ended != 0;
+  }
   static std::vector<pid_t>& zombies() {
     static std::vector<pid_t> all;
     return all;
@@ -287,14 +293,13 @@ class machine : public fuzz::driver_steps {
   static void open_driver() { place(::open("/dev/kfd", O_RDWR | O_CLOEXEC), kfd_fd); }
   void open_coverage() {
     const int fd = ::open("/sys/kernel/debug/kcov", O_RDWR | O_CLOEXEC);
-    if (fd < 0 || ::ioctl(fd, KCOV_INIT_TRACE, coverage_words) != 0) return;
+    fuzz::require(fd >= 0 && ::ioctl(fd, KCOV_INIT_TRACE, coverage_words) == 0, "KCOV");
     void* const got = ::mmap(nullptr, coverage_words * sizeof(std::uint64_t),
                              PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (got != MAP_FAILED && ::ioctl(fd, KCOV_ENABLE, KCOV_TRACE_PC) == 0)
-      coverage_ = static_cast<std::uint64_t*>(got);
+    fuzz::require(got != MAP_FAILED && ::ioctl(fd, KCOV_ENABLE, KCOV_TRACE_PC) == 0, "KCOV");
+    coverage_ = static_cast<std::uint64_t*>(got);
   }
   void keep_coverage() const {
-    if (coverage_ == nullptr) return;
     const auto count = std::atomic_ref{coverage_[0]}.load();
     for (std::uint64_t i = 1; i <= count; ++i) {
       // Places are close together; an odd factor spreads them.
@@ -314,7 +319,7 @@ class machine : public fuzz::driver_steps {
     open_driver();
   }
   int make(std::uint32_t command, void* arguments) const {
-    if (coverage_ != nullptr) std::atomic_ref{coverage_[0]}.store(0);
+    std::atomic_ref{coverage_[0]}.store(0);
     std::array<std::uint32_t, 8> words{};
     std::memcpy(words.data(), arguments, std::min<std::size_t>(_IOC_SIZE(command), sizeof words));
     const int result = ::ioctl(kfd_fd, command, arguments);
@@ -442,11 +447,16 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   log_input({data, size});
   FuzzedDataProvider input{data, size};
   machine one{input};
+  static unsigned inputs = 0;
+  static unsigned broken_off = 0;
+  ++inputs;
   try {
     one.run();
     one.finish();
   } catch (const process_lost&) {
+    ++broken_off;
   }
+  fuzz::require(inputs < 100 || broken_off < inputs / 2, "most inputs are done to their end");
   machine::kill_all();
   if (!test::eventually(60s, [] { return what_is_left().empty(); })) {
     std::fprintf(stderr, "%s", what_is_left().c_str());

@@ -38,7 +38,15 @@ while [ $# -gt 0 ]; do
   case $1 in
     --device) devices=${2-}; shift ;;
     --memory) memory=${2-}; shift ;;
-    --set) settings+=("sluice.${2-}"); shift ;;
+    --set)
+      [[ ${2-} == *=* ]] && grep -qF "module_param(${2%%=*}," "$here"/shim/*.c || {
+        echo "run.sh: invalid --set '${2-}': expected NAME=VALUE. Names, beside those of amdgpu in shim/stubs.c:" >&2
+        sed -n 's/^MODULE_PARM_DESC(\(.*\), "\(.*\)");/  \1: \2/p' "$here"/shim/*.c >&2
+        exit 2
+      }
+      settings+=("sluice.$2")
+      shift
+      ;;
     --patch) patch=$(realpath "${2-}") || exit 2; shift ;;
     --lockdep | --kasan | --qemu) checks+=" ${1#--}" ;;
     --source)
@@ -191,7 +199,7 @@ if [ ! -s "$bed/code" ]; then
   cat "$bed/console" >&2
   fail "the kernel stopped (exit code $code)"
 fi
-complaints='WARNING:|BUG:|Oops|INFO: |possible |cannot create device|\*ERROR\*'
+complaints='WARNING:|BUG:|Oops|INFO: |possible |cannot create device|invalid for parameter|\*ERROR\*'
 # The driver's own defects, which need no sluice: adapters/kfd/kernel/README.md.
 known='WARNING: .* at restore_process_queues_cpsch'
 if grep -E "$complaints" "$bed/messages" | grep -Ev "$known" >"$bed/complaints"; then

@@ -3,6 +3,10 @@
 set -euo pipefail
 top=$PWD
 export PATH=$PWD/build/release/bin:$PATH LC_ALL=C.UTF-8
+[ -x "$top/build/release/bin/sluice" ] || {
+  echo "${0##*/}: build first: cmake --preset release && cmake --build --preset release" >&2
+  exit 2
+}
 cd /tmp
 
 fail() {
