@@ -117,8 +117,10 @@ write_configuration 'max_suspend = "60s"'
 party_with_queue
 # attached_again COUNT: at least so often.
 attached_again() { [ "$(grep -c "process $process: attached; sluice schedules it again" daemon.log)" -ge "$1" ]; }
+# The agent's children at its start have its name, too.
+agent_of_daemon() { sed -n '2s/ .*//p' run/owner; }
 start_daemon "$process"
-agent=$(pgrep -x sluice-agent)
+agent=$(agent_of_daemon)
 begin_online
 for ((i = 0; i < 3; i++)); do
   eventually maps 0
@@ -127,7 +129,7 @@ for ((i = 0; i < 3; i++)); do
 done
 end_online
 eventually maps 2
-[ "$(pgrep -x sluice-agent)" = "$agent" ] || fail "the process has ended the agent"
+[ "$(agent_of_daemon)" = "$agent" ] && kill -0 "$agent" || fail "the process has ended the agent"
 
 echo "beside the daemon, it begins a session of its own, and the agent is killed: the other process runs again"
 party_with_queue
@@ -144,9 +146,9 @@ eventually grep -q "cannot manage process $process: another program has a debug 
 kill -KILL "$agent"
 eventually completes_more beside "$before"
 end_online
-another_agent() { pgrep -x sluice-agent >agent.pid && ! grep -qx "$agent" agent.pid; }
+another_agent() { [[ $(agent_of_daemon) =~ ^[0-9]+$ ]] && [ "$(agent_of_daemon)" != "$agent" ]; }
 eventually another_agent
-agent=$(cat agent.pid)
+agent=$(agent_of_daemon)
 
 echo "beside the daemon, it makes random driver calls"
 seed=${1-1}
@@ -161,7 +163,7 @@ done
 end_online
 echo "kill a" >&"$calls"
 eventually maps 1
-[ "$(pgrep -x sluice-agent)" = "$agent" ] || fail "the process has ended the agent"
+[ "$(agent_of_daemon)" = "$agent" ] && kill -0 "$agent" || fail "the process has ended the agent"
 sluice breaker list >breaker.log
 grep -q 'no breaker is open' breaker.log || fail "a breaker is open: $(cat breaker.log)"
 kill -TERM "$daemon"
