@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -47,6 +48,7 @@
 
 #include "sluice/kfd/roots.hpp"
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/kfd/uapi_batch.hpp"
 #include "sluice/kfd/uapi_memory.hpp"
 
 namespace {
@@ -833,6 +835,59 @@ class process {
     const auto out = outcome(call(uapi::AMDKFD_IOC_DBG_TRAP, args));
     return fmt::format("{} [{}]", out, hex_list(ids));
   }
+  /// PID:QUEUE,...
+  static std::vector<uapi::kfd_batch_queue_entry> entries_of(const std::string& text) {
+    std::vector<uapi::kfd_batch_queue_entry> all;
+    std::istringstream words{text};
+    for (std::string word; std::getline(words, word, ',');) {
+      const auto colon = word.find(':');
+      all.push_back({static_cast<std::int32_t>(command_line::number_of(word.substr(0, colon))),
+                     static_cast<std::uint32_t>(command_line::number_of(word.substr(colon + 1)))});
+    }
+    return all;
+  }
+  static std::string id_list(const std::vector<uapi::kfd_batch_queue_entry>& entries) {
+    std::vector<std::uint32_t> ids;
+    for (const auto& each : entries) ids.push_back(each.queue_id);
+    return hex_list(ids);
+  }
+  std::string hold(const command_line& line) {
+    auto entries = entries_of(line.words() > 1 ? line.word(1) : "");
+    uapi::kfd_ioctl_batch_unmap_queues_args args{};
+    args.flags = static_cast<std::uint32_t>(line.setting("flags", 0));
+    args.pad = static_cast<std::uint32_t>(line.setting("pad", 0));
+    args.grace_period_us = static_cast<std::uint32_t>(line.setting("grace", 0));
+    args.num_queues = static_cast<std::uint32_t>(line.setting("n", entries.size()));
+    args.queue_array_ptr = line.setting("array", address_of(entries.data()));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_BATCH_UNMAP_QUEUES, args));
+    return fmt::format("{} [{}]", out, id_list(entries));
+  }
+  std::string remap(const command_line& line) {
+    const std::string which = line.words() > 1 ? line.word(1) : "";
+    const bool all = which == "all";
+    auto entries = entries_of(all ? "" : which);
+    uapi::kfd_ioctl_fast_remap_args args{};
+    args.pad = static_cast<std::uint32_t>(line.setting("pad", 0));
+    args.num_queues = static_cast<std::uint32_t>(line.setting("n", entries.size()));
+    args.queue_array_ptr = line.setting("array", all ? 0 : address_of(entries.data()));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_FAST_REMAP, args));
+    return fmt::format("{} [{}]", out, id_list(entries));
+  }
+  /// reserve ONLINE OFFLINE, in percent.
+  std::string reserve_hqds(const command_line& line) {
+    uapi::kfd_ioctl_set_hqd_reservation_args args{};
+    args.gpu_id = gpu_id(line.setting("gpu", 0));
+    args.online_percent = static_cast<std::uint32_t>(line.number(1));
+    args.offline_percent = static_cast<std::uint32_t>(line.number(2));
+    args.pad = static_cast<std::uint32_t>(line.setting("pad", 0));
+    return outcome(call(uapi::AMDKFD_IOC_SET_HQD_RESERVATION, args));
+  }
+  /// become USER: gives up the rights of root.
+  static std::string become(const command_line& line) {
+    const auto user = static_cast<uid_t>(line.number(1));
+    const int changed = setresuid(user, user, user);
+    return outcome(changed != 0 ? changed : prctl(PR_SET_DUMPABLE, 1));
+  }
   std::string query(const command_line& line) {
     auto args = trap(line, uapi::KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT);
     args.query_debug_event.exception_mask = line.setting("clear", ~std::uint64_t{0});
@@ -1108,6 +1163,10 @@ class process {
         {"flags", [](process& p, line l) { return p.flags(l); }},
         {"suspend", [](process& p, line l) { return p.suspend(l); }},
         {"resume", [](process& p, line l) { return p.resume(l); }},
+        {"hold", [](process& p, line l) { return p.hold(l); }},
+        {"remap", [](process& p, line l) { return p.remap(l); }},
+        {"reserve", [](process& p, line l) { return p.reserve_hqds(l); }},
+        {"become", [](process&, line l) { return become(l); }},
         {"query", [](process& p, line l) { return p.query(l); }},
         {"info", [](process& p, line l) { return p.info(l); }},
         {"snapshot", [](process& p, line l) { return p.snapshot(l); }},

@@ -471,10 +471,12 @@ class driver::impl {
     std::size_t entry = 0;  ///< Index in the caller's array.
     std::shared_ptr<kfd_queue> queue;
   };
-  /// The entries that exist and that the caller may name, GPU by GPU as the array first names them.
+  /// The entries that exist and that the caller may name, GPU by GPU in the topology's order.
   using batch_plan = std::vector<std::pair<gpu_node*, std::vector<batch_item>>>;
+  /// \param own what a file may always do to its own: that field of the queue names it.
   int read_batch(call& c, std::uint64_t address, std::uint32_t count,
-                 std::vector<uapi::kfd_batch_queue_entry>& entries, batch_plan& plan, bool frees);
+                 std::vector<uapi::kfd_batch_queue_entry>& entries, batch_plan& plan,
+                 file_id kfd_queue::*own);
   task<int> batch_unmap(call_ptr c, uapi::kfd_ioctl_batch_unmap_queues_args& args);
   task<int> fast_remap(call_ptr c, uapi::kfd_ioctl_fast_remap_args& args);
   task<int> set_hqd_reservation(call_ptr c, uapi::kfd_ioctl_set_hqd_reservation_args& args);

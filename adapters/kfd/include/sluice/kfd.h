@@ -175,7 +175,8 @@ enum {
  * runs when both have given it back.
  *
  * Of an entry's status are used -ENOENT (no such queue, no right to it, named twice, being
- * destroyed, or another handle's: the driver does not say which), -EIO (the hardware failed; it was
+ * destroyed, another handle's, or, with MES, behind one that failed: the driver does not say
+ * which), -EIO (the hardware failed; it was
  * put back, see dmesg) and -ECANCELED (an earlier driver call of this one was refused).
  *
  * \param refs      ids only, no SLUICE_KFD_ALL_QUEUES; any number. gpu_id stays 0.
