@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: tests/driver/fuzz.sh [--seconds N] [--seed N] [DEVICE...]
 # Make random driver calls on two GPUs of each DEVICE [942 1100], with a kernel that checks its memory accesses. The
-# driver has the fixes of adapters/kfd/kernel, without which these calls stop it.
+# driver has the fixes of adapters/kfd/kernel, without which these calls stop it, and the batch commands.
 #   --seconds N  Duration per device [120].
 #   --seed N     Seed of libFuzzer [1].
 # A finding ends the run with an error. It prints the input, which `build/driver/fuzz FILE` repeats in such a machine.
@@ -29,11 +29,9 @@ mkdir -p build/driver
 clang++ -std=c++20 -O1 -fsanitize=fuzzer -Iadapters/kfd/include -Iadapters/sim/include -Icore/vocab/include -Itests/fuzz \
   -Itests/support -Itests/conformance tests/driver/fuzz.cpp adapters/kfd/src/roots.cpp -o build/driver/fuzz.$$
 mv build/driver/fuzz.$$ build/driver/fuzz
-cat adapters/kfd/kernel/*.patch >build/driver/fixes.$$
-mv build/driver/fixes.$$ build/driver/fixes.patch
 [ ${#devices[@]} -gt 0 ] || devices=(942 1100)
 for each in "${devices[@]}"; do
   echo "fuzz.sh: $each, $seconds s, seed $seed" >&2
-  tests/driver/run.sh --kasan --device "$each,$each" --memory 4G --patch build/driver/fixes.patch \
+  tests/driver/run.sh --kasan --device "$each,$each" --memory 4G --patch adapters/kfd/kernel --patch adapters/kfd/kernel/batch \
     tests/driver/cases/fuzz.sh "$seconds" "$seed"
 done

@@ -10,7 +10,7 @@
 #   --kasan         A kernel that checks its memory accesses.
 #   --qemu          A machine of QEMU with two processors and a preemptible kernel. Programs run slower.
 #   --set NAME=VALUE  A parameter of the devices, such as unmap_us=500. See README.md.
-#   --patch FILE    Apply this to the kernel source.
+#   --patch PATH    Apply this file, or all *.patch of this directory, to the kernel source. May be repeated.
 #   --source DIR    Build the kernel source in DIR instead of Debian's. DIR stays as it is.
 #   --source VERSION  Build this version of Debian's package, or `latest`. `apt-cache madison` lists them.
 # Exit code 125: the kernel logged a warning or an error while COMMAND ran, or did not run at all. Exit code 77: not in
@@ -31,7 +31,7 @@ skip() { [ "${CI-}" = true ] || fail "skipped: $1" 77; fail "$1"; }
 devices=942
 memory=2G
 source=
-patch=
+patches=()
 checks=
 settings=()
 while [ $# -gt 0 ]; do
@@ -47,7 +47,11 @@ while [ $# -gt 0 ]; do
       settings+=("sluice.$2")
       shift
       ;;
-    --patch) patch=$(realpath "${2-}") || exit 2; shift ;;
+    --patch)
+      each=$(realpath -e "${2-}") || exit 2
+      if [ -d "$each" ]; then patches+=("$each"/*.patch); else patches+=("$each"); fi
+      shift
+      ;;
     --lockdep | --kasan | --qemu) checks+=" ${1#--}" ;;
     --source)
       source=${2-}
@@ -127,10 +131,10 @@ build_kernel() {
     cp "$here/kernel.patch" "$cache/kernel.patch"
   fi
   get_source
-  if [ -n "$patch" ]; then
-    each=$tree-$(cksum <"$patch" | cut -d' ' -f1)
+  if [ ${#patches[@]} -gt 0 ]; then
+    each=$tree-$(cat "${patches[@]}" | cksum | cut -d' ' -f1)
     # Files that the patch changes become new ones; all others are shared.
-    [ -d "$each" ] || { rm -rf "$each.new" && cp -al "$tree" "$each.new" && patch -s -d "$each.new" -p1 <"$patch" && mv "$each.new" "$each"; }
+    [ -d "$each" ] || { rm -rf "$each.new" && cp -al "$tree" "$each.new" && cat "${patches[@]}" | patch -s -d "$each.new" -p1 && mv "$each.new" "$each"; }
     tree=$each
   fi
   objects=$cache/linux-$(basename "$tree")${checks// /-}

@@ -422,6 +422,7 @@ static int mes_add_hw_queue(struct amdgpu_mes *mes, struct mes_add_queue_input *
 	if (trace)
 		pr_info("sluice: device %d: add queue with doorbell %x\n", shim->index, input->doorbell_offset);
 	mutex_lock(&shim->firmware.lock);
+	shim->firmware.packets++;
 	add_queue(shim, (struct shim_queue){
 		.mqd = input->mqd_addr,
 		.pasid = input->process_id,
@@ -442,6 +443,7 @@ static int mes_remove_hw_queue(struct amdgpu_mes *mes, struct mes_remove_queue_i
 	if (trace)
 		pr_info("sluice: device %d: remove queue with doorbell %x\n", shim->index, input->doorbell_offset);
 	mutex_lock(&firmware->lock);
+	firmware->packets++;
 	if (begin_unmap(shim)) {
 		for (i = firmware->count - 1; i >= 0; i--)
 			if (firmware->queues[i].doorbell == input->doorbell_offset)
