@@ -130,6 +130,27 @@ on_driver() {
   step "sequences compared with amdkfd, $1" tests/conformance/differential.py --device "$1" --sequences 5000
   return 0
 }
+# dkms_package: of amdgpu with the batch commands, for the kernel package whose source the driver's test bed has.
+dkms_package() {
+  local version
+  read -r _ version <tests/driver/source
+  rm -rf build/dkms
+  install_missing bc gcc-12 git kmod make pahole && adapters/kfd/kernel/dkms.sh --build "${version%%-*}+deb12-amd64" build/dkms
+}
+# batch_on_driver DEVICE: amdkfd with the batch commands.
+batch_on_driver() {
+  local options=(--patch adapters/kfd/kernel/batch)
+  step "long: batch commands on a faked $1, lockdep" driver_cases "${options[@]}" --lockdep --memory 6G --device "$1" -- \
+    batch preemption daemon faults reset
+  for script in batch cases; do
+    step "long: batch commands on two faked $1, KASAN: $script.calls" tests/driver/run.sh "${options[@]}" --kasan \
+      --device "$1,$1" tests/driver/cases/conformance.sh $script.calls
+  done
+  step "long: batch commands on a faked $1, KASAN" driver_cases "${options[@]}" --kasan --device "$1" -- faults reset
+  step "long: batch commands on a faked $1, two processors: fault matrix" tests/driver/run.sh "${options[@]}" --qemu \
+    --device "$1" tests/driver/cases/fault_matrix.sh all
+  return 0
+}
 # long_on_driver DEVICE: what --long adds on amdkfd, with checks of locks and memory accesses, and on two processors.
 long_on_driver() {
   local seed=${SLUICE_TEST_SEED:-$RANDOM}
@@ -150,6 +171,7 @@ long_on_driver() {
     --seed "$seed" --sequences 10000
   step "long: hostile processes, $1" tests/driver/run.sh --device "$1" tests/driver/cases/hostile.sh "$seed"
   step "long: amdkfd on two faked $1, KASAN: fuzz" tests/driver/fuzz.sh --seed "$seed" "$1"
+  batch_on_driver "$1"
   return 0
 }
 # with_sanitizers: everything that clang builds. The build of tsan has Asio on epoll alone, and so is also what a build
@@ -208,6 +230,7 @@ else
   fi
   [ "$released" -ne 0 ] || step "release: tests that measure time" as_root ctest --preset release -L alone
   if [ "$driver" -eq 0 ]; then
+    step "amdkfd: patches" tests/driver/style.sh
     quiet=yes
     on_driver 942 &
     on_driver 1100
@@ -231,6 +254,7 @@ else
     step "long: deliberate changes of the simulated device" tests/conformance/mutations.py
     if [ "$driver" -eq 0 ]; then
       step "long: defects of the driver, and fixes" tests/driver/defects.sh
+      step "long: DKMS package with the batch commands" dkms_package
       for device in 90a 906; do
         step "long: amdkfd on a faked $device" driver_cases --device $device -- "${driver_cases[@]}" amd_libraries
       done

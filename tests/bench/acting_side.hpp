@@ -131,4 +131,17 @@ class acting_side final : public backend_listener {
   std::uint64_t last_batch_ = 0;
 };
 
+inline double milliseconds(duration span) {
+  return std::chrono::duration<double, std::milli>(span).count();
+}
+
+/// The median of several rounds, by time.
+template <class Round>
+acting_side::cost median(int rounds, Round round) {
+  std::vector<acting_side::cost> all;
+  for (int i = 0; i < rounds; ++i) all.push_back(round());
+  std::ranges::sort(all, {}, &acting_side::cost::time);
+  return all[all.size() / 2];
+}
+
 }  // namespace sluice::bench

@@ -7,7 +7,6 @@
 #include "simulated_device.hpp"
 #include "target_process.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -18,26 +17,12 @@
 #include <vector>
 
 #include "sluice/backend.hpp"
-#include "sluice/time.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 using namespace sluice;
 using bench::acting_side;
-
-double milliseconds(duration span) {
-  return std::chrono::duration<double, std::milli>(span).count();
-}
-
-/// The median of several rounds, by time.
-template <class Round>
-acting_side::cost median(int rounds, Round round) {
-  std::vector<acting_side::cost> all;
-  for (int i = 0; i < rounds; ++i) all.push_back(round());
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
-  return all[all.size() / 2];
-}
 
 void measure(const std::string& generation, const std::string& profile, std::size_t processes,
              std::size_t queues, bool quick) {
@@ -56,15 +41,15 @@ void measure(const std::string& generation, const std::string& profile, std::siz
       if (at_once == 1 && (batch_commands || processes != 1 || queues == 1)) continue;
       const int rounds = quick || at_once == 1 ? 1 : 5;
       acting_side::cost resumed;
-      const auto suspended = median(rounds, [&] {
+      const auto suspended = bench::median(rounds, [&] {
         const auto sum = acting.all(command_kind::suspend, at_once);
         resumed = acting.all(command_kind::resume, at_once);
         return sum;
       });
       std::printf("| %s | %s%s | %zu | %zu | %zu | %.1f | %.1f |\n", generation.c_str(),
                   std::string{to_string(acting.acts())}.c_str(), at_once == 1 ? ", one by one" : "",
-                  processes, queues, suspended.calls, milliseconds(suspended.time),
-                  milliseconds(resumed.time));
+                  processes, queues, suspended.calls, bench::milliseconds(suspended.time),
+                  bench::milliseconds(resumed.time));
       std::fflush(stdout);
     }
   }

@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "sluice/kfd/device.hpp"
+#include "sluice/kfd/roots.hpp"
 #include "sluice/kfd/uapi.hpp"
 
 namespace sluice::test::matrix_test {
@@ -20,10 +22,13 @@ std::vector<combination> chosen_combinations() {
   const char* const which = std::getenv("SLUICE_FAULTS");  // NOLINT: nobody sets it meanwhile.
   auto chosen = which != nullptr && std::string_view{which} == "all" ? all_combinations()
                                                                      : pairwise_combinations();
-  // A real driver has no batch commands, and is not a process.
+  // A real driver is not a process, and has no batch commands unless it is patched.
   if (on_driver()) {
-    std::erase_if(chosen, [](const combination& each) {
-      return by_batch(each.how) || each.who == party::device;
+    const auto driver =
+        kfd::device::open(kfd::roots::from_environment().device, [](std::string_view) {});
+    const bool patched = driver && (*driver)->has_batch_commands();
+    std::erase_if(chosen, [&](const combination& each) {
+      return (by_batch(each.how) && !patched) || each.who == party::device;
     });
   }
   return chosen;

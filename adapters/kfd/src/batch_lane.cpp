@@ -246,7 +246,7 @@ void batch_lane::mark_all() {
     auto& [queue, whose] = taken_marks_[i];
     const auto id = static_cast<std::uint32_t>(queue);
     whose->marked.set(id);  // Again: an end in mid-call has cleared it.
-    // INVALID: gone meanwhile, or named twice.
+    // INVALID: gone meanwhile, named twice, or marked by another program.
     if (!refused && decode_status(id, entries_[i].queue_id) == outcome::failed)
       refused = error_code{EIO, boost::system::system_category()};
     if (whose->ended.load()) commands_.release(*whose);

@@ -1,6 +1,7 @@
 #!/bin/bash
 # usage: fault_matrix.sh [all]
-# The fault matrix (tests/faults) with debug trap, in QEMU. With `all`, all cells; else a part of them.
+# The fault matrix (tests/faults) with debug trap, and with batch commands if the driver has them, in QEMU. With `all`,
+# all cells; else a part of them.
 . "${BASH_SOURCE[0]%/*}/common.sh"
 # The kernel of User Mode Linux corrupts memory when a process with io_uring's rings forks.
 grep -qw 9p /proc/filesystems || fail "use --qemu"
