@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -50,6 +51,7 @@
 #include "sluice/kfd/uapi.hpp"
 #include "sluice/kfd/uapi_batch.hpp"
 #include "sluice/kfd/uapi_memory.hpp"
+#include "sluice/sim/uapi_dmabuf.hpp"
 
 namespace {
 
@@ -245,8 +247,8 @@ class process {
     } else if (how == "another") {
       renders_.erase(index);
       fd = render(index);
-    } else if (how == "null") {
-      fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    } else {
+      fd = descriptor(how);
     }
     args.drm_fd = static_cast<std::uint32_t>(fd);
     args.gpu_id = gpu_id(index);
@@ -275,6 +277,7 @@ class process {
   std::string alloc_command(const command_line& line) {
     static const std::map<std::string, std::uint32_t> kinds{
         {"vram", uapi::KFD_IOC_ALLOC_MEM_FLAGS_VRAM},
+        {"public", uapi::KFD_IOC_ALLOC_MEM_FLAGS_VRAM | uapi::KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC},
         {"gtt", uapi::KFD_IOC_ALLOC_MEM_FLAGS_GTT},
         {"userptr", uapi::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR},
         {"doorbell", uapi::KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL},
@@ -294,6 +297,58 @@ class process {
     const auto out = outcome(value);
     if (value >= 0) buffers_[line.word(1)] = made;
     return out;
+  }
+  /// What a setting calls a descriptor: the name of an exported buffer, none, null, kfd or smi.
+  int descriptor(const std::string& name) const {
+    if (const auto found = dmabufs_.find(name); found != dmabufs_.end()) return found->second;
+    if (name == "null") return ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (name == "kfd") return kfd_;
+    if (name == "smi") return smi_;
+    return -1;
+  }
+  std::string export_dmabuf(const command_line& line) {
+    uapi::kfd_ioctl_export_dmabuf_args args{};
+    args.handle = line.setting("handle", handle_of(line.word(1)));
+    args.flags = static_cast<std::uint32_t>(line.setting("flags", 0));
+    rlimit before{};
+    getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit limit{line.setting("limit", before.rlim_cur), before.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &limit);
+    const auto out = outcome(call(uapi::AMDKFD_IOC_EXPORT_DMABUF, args));
+    setrlimit(RLIMIT_NOFILE, &before);
+    if (out != "0") return out;
+    const int fd = static_cast<int>(args.dmabuf_fd);
+    dmabufs_[line.text("as").value_or(line.word(1))] = fd;
+    return fmt::format("0 cloexec={} mode={} size={}", fcntl(fd, F_GETFD),
+                       fcntl(fd, F_GETFL) & O_ACCMODE, lseek(fd, 0, SEEK_END));
+  }
+  std::string import_dmabuf(const command_line& line) {
+    buffer made;
+    made.size = line.setting("size", page);
+    made.address = line.has("at") ? line.setting("at", 0) : reserve(made.size);
+    uapi::kfd_ioctl_import_dmabuf_args args{};
+    args.va_addr = made.address;
+    args.gpu_id = gpu_id(line.setting("gpu", 0));
+    args.dmabuf_fd = static_cast<std::uint32_t>(descriptor(line.text("fd").value_or("x")));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_IMPORT_DMABUF, args));
+    if (out != "0") return out;
+    made.handle = args.handle;
+    buffers_[line.word(1)] = made;
+    return fmt::format("0 gpu={} id={}", gpu_name(static_cast<std::uint32_t>(made.handle >> 32U)),
+                       made.handle & 0xffffffff);
+  }
+  std::string dmabuf_info(const command_line& line) const {
+    std::array<char, 64> metadata{};
+    uapi::kfd_ioctl_get_dmabuf_info_args args{};
+    args.dmabuf_fd = static_cast<std::uint32_t>(descriptor(line.word(1)));
+    args.metadata_ptr = line.setting("metadata", address_of(metadata.data()));
+    args.metadata_size = static_cast<std::uint32_t>(line.setting("room", metadata.size()));
+    const auto out = outcome(call(uapi::AMDKFD_IOC_GET_DMABUF_INFO, args));
+    return fmt::format("{} size={} gpu={} flags={:x} metadata={}", out, args.size,
+                       gpu_name(args.gpu_id), args.flags, args.metadata_size);
+  }
+  std::string close_dmabuf(const command_line& line) {
+    return outcome(::close(dmabufs_.extract(line.word(1)).mapped()));
   }
   std::uint64_t handle_of(const std::string& name) const {
     const auto found = buffers_.find(name);
@@ -490,6 +545,8 @@ class process {
     args.event_type = static_cast<std::uint32_t>(line.setting("type", uapi::KFD_IOC_EVENT_SIGNAL));
     args.auto_reset = static_cast<std::uint32_t>(line.setting("auto_reset", 0));
     args.node_id = static_cast<std::uint32_t>(line.setting("node", 0));
+    if (const auto page_of_events = line.text("page"))
+      args.event_page_offset = handle_of(*page_of_events);
     const auto out = outcome(call(uapi::AMDKFD_IOC_CREATE_EVENT, args));
     return out == "0" ? fmt::format("0 id={:x} slot={}", args.event_id, args.event_slot_index)
                       : out;
@@ -575,7 +632,53 @@ class process {
     uapi::kfd_ioctl_get_available_memory_args args{};
     args.gpu_id = gpu_id(line.setting("gpu", 0));
     const auto out = outcome(call(uapi::AMDKFD_IOC_AVAILABLE_MEMORY, args));
-    return fmt::format("{} any={}", out, args.available != 0);
+    const auto [first, is_first] = available_.emplace(args.gpu_id, args.available);
+    return fmt::format("{} any={}", out, args.available != 0) +
+           (is_first ? "" : fmt::format(" taken={}K", (first->second - args.available) >> 10U));
+  }
+  /// Waits until as much VRAM is available as this process was told first.
+  std::string regained(const command_line& line) {
+    return sluice::test::eventually(long_enough,
+                                    [&] { return available(line).ends_with(" taken=0K"); })
+               ? "yes"
+               : available(line);
+  }
+  /// Waits until no process has a MiB of system memory: the driver frees it after they ended.
+  static std::string unused() {
+    return sluice::test::eventually(long_enough, [] { return mem_limit() == "system=0 ttm=0"; })
+               ? "yes"
+               : mem_limit();
+  }
+  /// How much system memory the driver counts, in MiB.
+  static std::string mem_limit() {
+    const auto text = read_file(sluice::kfd::roots::from_environment().debugfs + "/mem_limit");
+    static const std::regex used{
+        "System mem used ([0-9]+)M[^\\n]*\nTTM mem used ([0-9]+)M[^\\n]*\n"};
+    std::smatch found;
+    if (!std::regex_match(text, found, used)) return text;
+    return fmt::format("system={} ttm={}", found[1].str(), found[2].str());
+  }
+  /// Writes the id of a GPU, or another text, to the file that makes the GPU's scheduler hang.
+  std::string hang_hws(const command_line& line) const {
+    const auto index = line.setting("gpu", 0);
+    auto text = line.text("text").value_or("GPU");
+    if (const auto at = text.find("GPU"); at != std::string::npos)
+      text.replace(at, 3, std::to_string(gpu_id(index)));
+    if (line.has("newline")) text += "\n";
+    // The firmware of the test bed ignores the invalid packet that stops a real one.
+    const auto roots = sluice::kfd::roots::from_environment();
+    if (line.has("hangs") && !sluice::kfd::is_simulated(roots) &&
+        property(index, "gfx_target_version") < 110000) {
+      std::ofstream{"/sys/module/sluice/parameters/hang"} << index;
+      std::ofstream{"/sys/module/amdgpu/parameters/queue_preemption_timeout_ms"} << 500;
+    }
+    const int fd = ::open((roots.debugfs + "/hang_hws").c_str(), O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return error_name(errno);
+    const auto written = write(fd, text.data(), text.size());
+    const auto out = written < 0 ? error_name(errno)
+                                 : std::to_string(text.size() - static_cast<std::size_t>(written));
+    ::close(fd);
+    return out;
   }
   std::string xnack(const command_line& line) {
     uapi::kfd_ioctl_set_xnack_mode_args args{};
@@ -997,6 +1100,23 @@ class process {
     return "no descriptor";
   }
 
+  /// Duplicates the first descriptor of the other process that the driver accepts as a dma-buf.
+  std::string take_dmabuf(const command_line& line) {
+    const auto pid = static_cast<pid_t>(line.number(1));
+    const int other = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    for (int fd = 3; fd < 64 && other >= 0; ++fd) {
+      const int taken = static_cast<int>(syscall(SYS_pidfd_getfd, other, fd, 0));
+      uapi::kfd_ioctl_get_dmabuf_info_args args{};
+      args.dmabuf_fd = static_cast<std::uint32_t>(taken);
+      if (taken >= 0 && call(uapi::AMDKFD_IOC_GET_DMABUF_INFO, args) == 0) {
+        dmabufs_[line.word(2)] = taken;
+        return "0";
+      }
+      if (taken >= 0) ::close(taken);
+    }
+    return "no descriptor";
+  }
+
   /// What sysfs lists of a process: of each queue id, GPU, size and type.
   std::string listed(const command_line& line) const {
     const auto folder =
@@ -1034,9 +1154,9 @@ class process {
     std::sort(names.begin(), names.end());
     return fmt::format("{}", fmt::join(names, " "));
   }
-  /// The form of a file's text: numbers as N, and each line once with how often it occurs. In the
-  /// path, SYSFS, DEBUGFS and GPU0 stand for folders and the id of a GPU.
-  std::string form(const command_line& line) const {
+  /// The text of a file. In the path, SYSFS, DEBUGFS and GPU0 stand for folders and the id of a
+  /// GPU.
+  std::string text(const command_line& line) const {
     auto path = line.word(1);
     const auto put = [&path](std::string_view label, const std::string& value) {
       if (const auto at = path.find(label); at != std::string::npos)
@@ -1046,10 +1166,16 @@ class process {
     put("DEBUGFS", sluice::kfd::roots::from_environment().debugfs);
     for (std::size_t i = 0; i < gpus_.size(); ++i)
       put("GPU" + std::to_string(i), std::to_string(gpus_[i].id));
-    static const std::regex number{R"(\b(0x)?([0-9a-f]*[0-9][0-9a-f]*|[a-f]{8})\b)"};
-    std::istringstream text{std::regex_replace(read_file(path), number, "N")};
+    auto out = read_file(path);
+    if (out.ends_with('\n')) out.pop_back();
+    return out;
+  }
+  /// The form of a file's text: numbers as N, and each line once with how often it occurs.
+  std::string form(const command_line& line) const {
+    static const std::regex number{R"(\b(0x)?([0-9a-f]*[0-9][0-9a-f]*|[a-f]{8})M?\b)"};
+    std::istringstream lines{std::regex_replace(text(line), number, "N")};
     std::vector<std::pair<std::string, int>> forms;
-    for (std::string each; std::getline(text, each);) {
+    for (std::string each; std::getline(lines, each);) {
       auto known = std::find_if(forms.begin(), forms.end(),
                                 [&each](const auto& other) { return other.first == each; });
       if (known == forms.end()) known = forms.insert(known, {each, 0});
@@ -1106,6 +1232,11 @@ class process {
         {"alloc", [](process& p, line l) { return p.alloc_command(l); }},
         {"free", [](process& p, line l) { return p.free_command(l); }},
         {"discard", [](process& p, line l) { return p.discard(l); }},
+        {"export_dmabuf", [](process& p, line l) { return p.export_dmabuf(l); }},
+        {"import_dmabuf", [](process& p, line l) { return p.import_dmabuf(l); }},
+        {"dmabuf_info", [](process& p, line l) { return p.dmabuf_info(l); }},
+        {"close_dmabuf", [](process& p, line l) { return p.close_dmabuf(l); }},
+        {"take_dmabuf", [](process& p, line l) { return p.take_dmabuf(l); }},
         {"map",
          [](process& p, line l) { return p.mapping(l, uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU); }},
         {"unmap",
@@ -1144,6 +1275,10 @@ class process {
         {"trap_handler", [](process& p, line l) { return p.trap_handler(l); }},
         {"tiles", [](process& p, line l) { return p.tiles(l); }},
         {"available", [](process& p, line l) { return p.available(l); }},
+        {"regained", [](process& p, line l) { return p.regained(l); }},
+        {"mem_limit", [](process&, line) { return mem_limit(); }},
+        {"unused", [](process&, line) { return unused(); }},
+        {"hang_hws", [](process& p, line l) { return p.hang_hws(l); }},
         {"xnack", [](process& p, line l) { return p.xnack(l); }},
         {"runtime", [](process& p, line l) { return p.runtime(l); }},
         {"raw", [](process& p, line l) { return p.raw(l); }},
@@ -1179,6 +1314,7 @@ class process {
         {"take", [](process& p, line l) { return p.take(l); }},
         {"listed", [](process& p, line l) { return p.listed(l); }},
         {"files", [](process& p, line l) { return p.files(l); }},
+        {"text", [](process& p, line l) { return p.text(l); }},
         {"form", [](process& p, line l) { return p.form(l); }},
         {"gone", [](process&, line l) { return gone(l); }},
         {"descriptors", [](process& p, line l) { return p.descriptors(l); }},
@@ -1192,6 +1328,8 @@ class process {
   std::array<int, 2> pipe_{-1, -1};
   std::map<std::uint64_t, int> renders_;
   std::map<std::string, buffer> buffers_;
+  std::map<std::string, int> dmabufs_;
+  std::map<std::uint32_t, std::uint64_t> available_;  // By GPU: what it was told first.
   std::map<std::uint64_t, queue_memory> memories_;
   std::uint64_t next_address_ = first_address;
   std::future<std::string> running_;

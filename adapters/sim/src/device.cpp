@@ -134,7 +134,7 @@ void run_device(const device_options& options, const std::function<void()>& read
     exec_watch.process_changed(appeared);
   };
   simulated.on_queue = [&files](pid_t pid) { files.queues_changed(pid); };
-  system.set_file_folder(root.mountpoint() + "/" + fuse_fs::smi_folder);
+  system.set_file_folder(root.mountpoint(), fuse_fs::handed_folder, fuse_fs::handed_file_of);
   simulated.on_smi_event = [&files](std::uint64_t client) { files.smi_event(client); };
   loop.on_late = [&simulated](duration late) { simulated.record_lateness(late); };
   bool unmounted = false;

@@ -27,11 +27,13 @@ void driver::reap() { impl_->reap(); }
 std::string driver::mqds() const { return impl_->mqds(); }
 std::string driver::hqds() const { return impl_->hqds(); }
 std::string driver::rls() const { return impl_->rls(); }
-bool driver::smi_promised(std::uint64_t number, pid_t tid) const {
-  return impl_->smi_promised(number, tid);
+std::string driver::mem_limit() const { return impl_->mem_limit(); }
+bool driver::file_promised(std::uint64_t number, pid_t tid) const {
+  return impl_->file_promised(number, tid);
 }
-int driver::smi_open(std::uint64_t number, pid_t tid) { return impl_->smi_open(number, tid); }
-void driver::smi_release(std::uint64_t number) { impl_->smi_release(number); }
+int driver::file_open(std::uint64_t number, pid_t tid) { return impl_->file_open(number, tid); }
+void driver::file_release(std::uint64_t number) { impl_->file_release(number); }
+std::uint64_t driver::file_size(std::uint64_t number) const { return impl_->file_size(number); }
 int driver::smi_write(std::uint64_t number, std::span<const std::byte> mask) {
   return impl_->smi_write(number, mask);
 }
@@ -151,6 +153,7 @@ driver::impl::~impl() {
   for (const auto& process : exited_) {  // A teardown may have been going on.
     if (process->debug_fd >= 0) os_.close_fd(std::exchange(process->debug_fd, -1));
   }
+  for (const auto& node : gpus_) node->handles.clear();  // They can refer to other GPUs.
 }
 
 gpu_node* driver::impl::gpu(std::uint32_t gpu_id) {
@@ -494,6 +497,9 @@ task<int> driver::impl::dispatch(call_ptr c) {
     case uapi::AMDKFD_IOC_FREE_MEMORY_OF_GPU: co_return with(*c, &impl::free_memory);
     case uapi::AMDKFD_IOC_MAP_MEMORY_TO_GPU: co_return with(*c, &impl::map_memory);
     case uapi::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU: co_return with(*c, &impl::unmap_memory);
+    case uapi::AMDKFD_IOC_EXPORT_DMABUF: co_return co_await with(c, &impl::export_dmabuf);
+    case uapi::AMDKFD_IOC_IMPORT_DMABUF: co_return with(*c, &impl::import_dmabuf);
+    case uapi::AMDKFD_IOC_GET_DMABUF_INFO: co_return with(*c, &impl::dmabuf_info);
     // As a kernel built without CONFIG_HSA_AMD_SVM; the topology's capability has no bit for it.
     case uapi::AMDKFD_IOC_SVM:
     case uapi::AMDKFD_IOC_SET_XNACK_MODE: co_return -EPERM;
@@ -581,6 +587,9 @@ int driver::impl::use_render_node(kfd_process& process, std::uint32_t gpu_id, in
     }
   }
   device->render = fd;
+  constexpr std::uint64_t trap_handler_size = 0x2000;  // kfd_process_device_init_cwsr_dgpu
+  device->trap_handler =
+      make_buffer(*device->gpu, uapi::KFD_IOC_ALLOC_MEM_FLAGS_GTT, trap_handler_size);
   smi_process(*device, process, true);
   return 1;
 }

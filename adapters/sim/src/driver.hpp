@@ -77,6 +77,10 @@ class driver {
   std::string mqds() const;
   std::string hqds() const;
   std::string rls() const;
+  std::string mem_limit() const;
+  /// A write to debugfs' hang_hws: a GPU's id. Its scheduler hangs, which ends in a reset, except
+  /// on MES. `done` is called once, possibly before this returns, with 0 or -EINVAL.
+  void hang_hws(std::string_view text, std::function<void(int)> done);
 
   /// The sysfs `proc` tree, read-only, as of now.
   struct sysfs_queue {
@@ -105,11 +109,12 @@ class driver {
   /// Called (on the engine's thread) when a queue of that process was made or destroyed.
   std::function<void(pid_t)> on_queue;
 
-  // --- Descriptors of SMI events: SMI_EVENTS numbers them, and has its caller open that number ---
-  /// Is that client's file there for thread `tid`? For nobody else, and only until it is open.
-  bool smi_promised(std::uint64_t number, pid_t tid) const;
-  int smi_open(std::uint64_t number, pid_t tid);  ///< 0 or -errno.
-  void smi_release(std::uint64_t number);
+  // --- Descriptors of SMI events, and dma-bufs: a call has its caller open a file by number ---
+  /// Is that file there for thread `tid`? For nobody else, and only until it is open.
+  bool file_promised(std::uint64_t number, pid_t tid) const;
+  int file_open(std::uint64_t number, pid_t tid);  ///< 0 or -errno.
+  void file_release(std::uint64_t number);
+  std::uint64_t file_size(std::uint64_t number) const;  ///< Of a dma-buf, in bytes; else 0.
   int smi_write(std::uint64_t number, std::span<const std::byte> mask);  ///< 8 or -errno.
   /// As many queued bytes as there is room for. \return 0, or -EAGAIN when there are none.
   int smi_read(std::uint64_t number, std::size_t room, std::string& out);

@@ -1,6 +1,7 @@
 /// What tests do to the driver: calls that fail or take long, evictions, resets.
 
 #include "driver_state.hpp"
+#include "parse_number.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -47,6 +48,40 @@ int driver::reset(std::uint32_t gpu_id) {
   if (node == nullptr) return -ENODEV;
   impl_->start_reset(*node);
   return 0;
+}
+
+void driver::hang_hws(std::string_view text, std::function<void(int)> done) {
+  impl_->hang_hws(text, std::move(done));
+}
+
+/// kfd_debugfs_hang_hws_write, kstrtoint
+void driver::impl::hang_hws(std::string_view text, std::function<void(int)> done) {
+  constexpr std::size_t too_long = 16;
+  const auto size = text.size();
+  text = text.substr(0, text.find('\0'));
+  if (text.starts_with('+')) text.remove_prefix(1);
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  const auto id = parse_number<int>(text);
+  gpu_node* node = id && size < too_long ? gpu(static_cast<std::uint32_t>(*id)) : nullptr;
+  if (node == nullptr) {
+    done(-EINVAL);
+  } else if (node->shape.scheduler == queue_scheduler::mes) {
+    done(0);
+  } else {
+    scope_.start(hang_scheduler(*node, std::move(done)));
+  }
+}
+
+/// dqm_debugfs_hang_hws: a runlist cycle behind an invalid packet.
+task<void> driver::impl::hang_scheduler(gpu_node& node, std::function<void(int)> done) {
+  {
+    const auto lock = co_await node.dqm.lock();
+    if (!node.resetting) {
+      node.failing = failing_cycle{profile_.preemption_timeout};
+      co_await cycle(node, cycle_kind::ordinary, {});
+    }
+  }
+  done(0);
 }
 
 std::uint64_t driver::evicted_ms(pid_t pid, std::uint32_t gpu_id) const {

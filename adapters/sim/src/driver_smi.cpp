@@ -74,53 +74,18 @@ bool sees(const smi_client& client, uapi::kfd_smi_event event, smi_audience audi
 task<int> driver::impl::smi_events(call_ptr c, uapi::kfd_ioctl_smi_events_args& args) {
   const process_device* device = c->caller->device(args.gpuid);
   if (device == nullptr) co_return -EINVAL;
-  const auto number = ++last_smi_client_;
+  const auto number = promise_file(c->tid);
   auto& client = smi_clients_[number];
   client.gpu = device->gpu;
   client.pid = c->caller->pid;
-  client.thread = c->tid;
   client.administrator = os_.has_capability(c->tid, CAP_SYS_ADMIN);
-
-  // The caller gets its descriptor on the way back from this very call.
-  struct progress {
-    explicit progress(engine& planned) : changed{planned} {}
-    wait_queue changed;
-    std::optional<int> refused;
-  };
-  const auto state = std::make_shared<progress>(engine_);
-  os_.hand_over_file(c->tid, number, offsetof(uapi::kfd_ioctl_smi_events_args, anon_fd),
-                     {.ready =
-                          [state](int error) {
-                            state->refused = error;
-                            state->changed.wake_all();
-                          },
-                      .done =
-                          [number, weak = std::weak_ptr{alive_}](int error) {
-                            const auto alive = weak.lock();
-                            if (alive && error != 0) (*alive)->smi_clients_.erase(number);
-                          }});
-  // Not interruptible, as on hardware, where this takes no time; and the stop that the caller is
-  // asked for shows as a signal.
-  interruption nobody;
-  while (!state->refused) co_await state->changed.wait(nobody);
-  if (*state->refused != 0) smi_clients_.erase(number);
-  co_return -*state->refused;
-}
-
-bool driver::impl::smi_promised(std::uint64_t number, pid_t tid) const {
-  const auto found = smi_clients_.find(number);
-  return found != smi_clients_.end() && !found->second.opened && found->second.thread == tid;
-}
-
-int driver::impl::smi_open(std::uint64_t number, pid_t tid) {
-  if (!smi_promised(number, tid)) return -ENOENT;
-  smi_clients_.at(number).opened = true;
-  return 0;
+  co_return co_await hand_over(c, number,
+                               {.offset = offsetof(uapi::kfd_ioctl_smi_events_args, anon_fd)});
 }
 
 int driver::impl::smi_write(std::uint64_t number, std::span<const std::byte> mask) {
   const auto found = smi_clients_.find(number);
-  if (found == smi_clients_.end()) return -ENODEV;
+  if (found == smi_clients_.end()) return -EINVAL;  // As of a dma-buf.
   if (mask.size() < sizeof found->second.events) return -EFAULT;
   std::memcpy(&found->second.events, mask.data(), sizeof found->second.events);
   return sizeof found->second.events;
@@ -128,7 +93,7 @@ int driver::impl::smi_write(std::uint64_t number, std::span<const std::byte> mas
 
 int driver::impl::smi_read(std::uint64_t number, std::size_t room, std::string& out) {
   const auto found = smi_clients_.find(number);
-  if (found == smi_clients_.end()) return -ENODEV;
+  if (found == smi_clients_.end()) return -EINVAL;  // As of a dma-buf.
   auto& queued = found->second.fifo;
   if (queued.empty()) return -EAGAIN;
   out = queued.substr(0, room);
@@ -138,7 +103,8 @@ int driver::impl::smi_read(std::uint64_t number, std::size_t room, std::string& 
 
 bool driver::impl::smi_readable(std::uint64_t number) const {
   const auto found = smi_clients_.find(number);
-  return found != smi_clients_.end() && !found->second.fifo.empty();
+  // No work delays the use of a dma-buf.
+  return found == smi_clients_.end() || !found->second.fifo.empty();
 }
 
 void driver::impl::smi_event(const gpu_node& node, uapi::kfd_smi_event event, smi_audience audience,

@@ -33,6 +33,7 @@
 #include "sluice/kfd/uapi_batch.hpp"
 #include "sluice/kfd/uapi_memory.hpp"
 #include "sluice/sim/abi.hpp"
+#include "sluice/sim/uapi_dmabuf.hpp"
 
 namespace sluice::sim {
 
@@ -68,8 +69,12 @@ struct gpu_node {
   /// SDMA queues by the RLC and the engine they have for life (allocate_sdma_queue).
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<struct kfd_queue>> sdma;
   std::uint32_t queue_count = 0;
-  std::bitset<4> watch_points;           ///< MAX_WATCH_ADDRESSES; shared by all processes.
-  std::uint64_t vram_used = 0;           ///< Bytes, of all processes.
+  std::bitset<4> watch_points;   ///< MAX_WATCH_ADDRESSES; shared by all processes.
+  std::uint64_t vram_used = 0;   ///< Bytes, of all buffers.
+  std::uint64_t vram_taken = 0;  ///< The same, each buffer in whole steps.
+  /// The driver's own handles of buffers (kfd.client.file), by number.
+  std::map<std::uint32_t, std::shared_ptr<struct buffer_object>> handles;
+  std::uint32_t add_handle(std::shared_ptr<struct buffer_object> object);
   std::uint64_t debug_vmid_owner = 0;    ///< Serial of a process; GPUs without per-VMID debug.
   std::optional<failing_cycle> failing;  ///< Injected.
   bool resetting = false;
@@ -192,15 +197,45 @@ struct kfd_event {
   void set();
 };
 
-/// A buffer (driver_memory.cpp).
+/// Bytes of system memory that buffers of all processes take (kfd_mem_limit).
+struct system_memory {
+  std::uint64_t used = 0;  ///< Pages of processes included.
+  std::uint64_t ttm = 0;   ///< Without them.
+};
+
+/// The memory of a buffer (amdgpu_bo), accounted for while it exists (driver_memory.cpp).
+/// Owners: the buffers of processes that share it, dma-bufs, and its GPU's handles.
+struct buffer_object {
+  /// \param imported the memory of another GPU that this one stands for; its account is there.
+  buffer_object(gpu_node& of, system_memory& whole, std::uint32_t what, std::uint64_t bytes,
+                std::shared_ptr<buffer_object> imported);
+  buffer_object(const buffer_object&) = delete;
+  buffer_object& operator=(const buffer_object&) = delete;
+  ~buffer_object();
+  gpu_node& gpu;
+  system_memory& system;
+  const std::uint32_t kind;  ///< One of KFD_IOC_ALLOC_MEM_FLAGS_VRAM to MMIO_REMAP.
+  const std::uint64_t size;  ///< Whole pages.
+  const std::shared_ptr<buffer_object> source;
+  bool pinned;  ///< Now or before, which the driver shows as accessible by the CPU.
+
+ private:
+  void account(std::uint64_t bytes, std::uint64_t whole_steps);
+};
+
+/// A buffer of a process (kgd_mem).
 struct memory_object {
-  std::uint64_t address = 0;      ///< In the client, which has it at the GPU's address.
-  std::uint64_t size = 0;         ///< Whole pages.
-  std::uint64_t vram = 0;         ///< Bytes of VRAM; 0 for all that is elsewhere.
-  bool pages_of_process = false;  ///< KFD_IOC_ALLOC_MEM_FLAGS_USERPTR.
-  bool behind_bus = false;        ///< VRAM, doorbells and registers: other GPUs need a link to it.
+  std::uint64_t address = 0;  ///< In the client, which has it at the GPU's address.
+  std::shared_ptr<buffer_object> memory;
+  std::uint32_t handle = 0;               ///< In its GPU's handles, while nobody deletes it there.
+  std::shared_ptr<buffer_object> dmabuf;  ///< What its descriptors name; null: not exported yet.
+  bool imported = false;
   /// By GPU that it is mapped to: how many times queues there use it.
   std::map<std::uint32_t, std::uint32_t> queues;
+
+  bool is(std::uint32_t kind) const noexcept { return memory->kind == kind; }
+  /// Other GPUs need a link to it.
+  bool behind_bus() const noexcept;
 };
 
 /// A process on one GPU (kfd_process_device).
@@ -210,13 +245,15 @@ struct process_device {
   bool started = false;  ///< Has taken the GPU's VM into use.
   int render = -1;  ///< Our duplicate of the render node whose address space it uses; -1: none.
   std::map<std::uint32_t, memory_object> memory;
-  std::uint64_t vram = 0;  ///< Bytes, of all its buffers.
+  std::optional<memory_object> trap_handler;  ///< The driver's own, with its address space.
   std::uint64_t exception_status = 0;
   bool gws = false;             ///< One of its queues has the global wave sync.
   std::bitset<4> watch_points;  ///< Its own of the GPU's.
   std::uint32_t evictions = 0;  ///< Not yet restored; only the first and the last act.
   time_point evicted_since{};
   duration evicted_total{};
+
+  std::uint64_t add(memory_object object);  ///< \return its handle.
 };
 
 /// What the GPU has to tell a process at the end of the step.
@@ -282,9 +319,7 @@ struct kfd_process : std::enable_shared_from_this<kfd_process> {
 /// The reader behind one SMI_EVENTS descriptor.
 struct smi_client {
   const gpu_node* gpu = nullptr;
-  pid_t pid = 0;     ///< Process that asked for it.
-  pid_t thread = 0;  ///< Its thread, which alone may open it, once.
-  bool opened = false;
+  pid_t pid = 0;               ///< Process that asked for it.
   bool administrator = false;  ///< Had CAP_SYS_ADMIN when it asked.
   std::uint64_t events = 0;    ///< Mask.
   std::string fifo;            ///< At most profile::smi_fifo_bytes.
@@ -365,12 +400,16 @@ class driver::impl {
   std::string mqds() const;        // driver_debugfs.cpp
   std::string hqds() const;
   std::string rls() const;
-  int control(std::string_view line, std::string& problem);  // driver_control.cpp
+  std::string mem_limit() const;                                        // driver_memory.cpp
+  void hang_hws(std::string_view text, std::function<void(int)> done);  // driver_faults.cpp
+  int control(std::string_view line, std::string& problem);             // driver_control.cpp
 
-  // driver_smi.cpp: descriptors of SMI events
-  bool smi_promised(std::uint64_t number, pid_t tid) const;
-  int smi_open(std::uint64_t number, pid_t tid);
-  void smi_release(std::uint64_t number) { smi_clients_.erase(number); }
+  // driver_files.cpp: descriptors that calls give to their callers
+  bool file_promised(std::uint64_t number, pid_t tid) const;
+  int file_open(std::uint64_t number, pid_t tid);
+  void file_release(std::uint64_t number);
+  std::uint64_t file_size(std::uint64_t number) const;
+  // driver_smi.cpp: those of SMI events
   int smi_write(std::uint64_t number, std::span<const std::byte> mask);
   int smi_read(std::uint64_t number, std::size_t room, std::string& out);
   bool smi_readable(std::uint64_t number) const;
@@ -381,8 +420,10 @@ class driver::impl {
   os& os_;
   const profile profile_;
   lateness_histogram lateness_;
-  std::map<pid_t, process_ptr> live_;
+  // What buffers refer to outlives the processes that have them.
+  system_memory system_;
   std::vector<std::unique_ptr<gpu_node>> gpus_;
+  std::map<pid_t, process_ptr> live_;
   gpu_node* gpu(std::uint32_t gpu_id);
 
  private:
@@ -421,11 +462,22 @@ class driver::impl {
   int free_memory(call& c, uapi::kfd_ioctl_free_memory_of_gpu_args& args);
   int map_memory(call& c, uapi::kfd_ioctl_map_memory_to_gpu_args& args);
   int unmap_memory(call& c, uapi::kfd_ioctl_map_memory_to_gpu_args& args);
+  task<int> export_dmabuf(call_ptr c, uapi::kfd_ioctl_export_dmabuf_args& args);
+  int import_dmabuf(call& c, uapi::kfd_ioctl_import_dmabuf_args& args);
+  int dmabuf_info(call& c, uapi::kfd_ioctl_get_dmabuf_info_args& args);
+  /// The memory that a descriptor of the caller's names. \return 0, -EBADF or -EINVAL.
+  int dmabuf_of(const call& c, std::uint32_t fd, std::shared_ptr<buffer_object>& out);
+  /// Is there as much memory of that kind?
+  bool has_room(const gpu_node& node, std::uint32_t kind, std::uint64_t size) const;
+  /// A new buffer, with a handle of its GPU.
+  memory_object make_buffer(gpu_node& node, std::uint32_t kind, std::uint64_t size);
+  static void delete_handle(const memory_object& object);
+  static int share(memory_object& object);
   static int change_mapping(kfd_process& process, uapi::kfd_ioctl_map_memory_to_gpu_args& args,
                             bool map);
   static int map_to(const kfd_process& process, const process_device& owner, memory_object& object,
                     const process_device& peer);
-  static int unmap_from(memory_object& object, std::uint32_t gpu_id);
+  static int unmap_from(const kfd_process& process, memory_object& object, std::uint32_t gpu_id);
   static std::uint64_t buffer_at(kfd_process& process, std::uint32_t gpu_id, std::uint64_t address,
                                  std::uint64_t size);
   static int acquire_buffers(kfd_process& process, kfd_queue& queue);
@@ -458,6 +510,7 @@ class driver::impl {
   std::optional<driver::call_fault> fault_of(const call& c);
   task<void> evict_on(process_ptr process, std::vector<gpu_node*> nodes, bool evicting);
   task<void> kill_later(pid_t pid, duration after);
+  task<void> hang_scheduler(gpu_node& node, std::function<void(int)> done);
   task<int> evict_everywhere(process_ptr process);
   task<int> restore_everywhere(process_ptr process);
   task<int> criu_op(call_ptr c, uapi::kfd_ioctl_criu_args& args);
@@ -548,6 +601,12 @@ class driver::impl {
   int reset_event(call& c, uapi::kfd_ioctl_reset_event_args& args);
   task<int> wait_events(call_ptr c, uapi::kfd_ioctl_wait_events_args& args);
 
+  // --- Descriptors (driver_files.cpp) ---
+  /// A number for a file that only this thread may open, once.
+  std::uint64_t promise_file(pid_t tid);
+  /// Has the caller open that file on the way back from its call. \return 0 or -errno.
+  task<int> hand_over(call_ptr c, std::uint64_t number, os::file_place where);
+
   // --- SMI events (driver_smi.cpp) ---
   task<int> smi_events(call_ptr c, uapi::kfd_ioctl_smi_events_args& args);
   /// A line of that GPU, into the FIFO of everybody who may see it and has room for it.
@@ -622,8 +681,10 @@ class driver::impl {
   std::map<request_id, call_ptr> calls_;
   request_id last_call_ = 0;
 
+  std::uint64_t last_promise_ = 0;
+  std::map<std::uint64_t, pid_t> promises_;  // Files not opened yet, and the threads that may.
   std::map<std::uint64_t, smi_client> smi_clients_;
-  std::uint64_t last_smi_client_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<buffer_object>> dmabufs_;
 
   bool step_end_planned_ = false;
   std::vector<process_ptr> dirty_;  // With updates.

@@ -44,8 +44,8 @@ enum generated_kind : std::uint8_t {
   stats_directory,
   evicted_file,
   occupancy_file,
-  smi_directory,
-  smi_file,  // Its item: the client's number.
+  handed_directory,
+  handed_file,  // Its item: the file's number.
 };
 
 // Of files without a poll operation (DEFAULT_POLLMASK).
@@ -71,13 +71,17 @@ constexpr std::int64_t device_size = static_cast<std::int64_t>(driver::mmap_end)
 
 struct stat generated_attributes(std::uint64_t id, bool directory, std::size_t within = 0) {
   const auto kind = static_cast<std::uint8_t>(id >> 56U);
-  if (kind == smi_directory) return attributes(id, true, 0111, 0);
-  if (kind == smi_file) return attributes(id, false, 0666, 0);  // Only its client finds it.
+  if (kind == handed_directory) return attributes(id, true, 0111, 0);
+  if (kind == handed_file) return attributes(id, false, 0666, 0);  // Only its opener finds it.
   return attributes(id, directory, directory ? 0555 : 0444, directory ? 0 : sysfs_size, within);
 }
 
 bool is_directory(const static_node& node) {
   return node.kind == node_kind::directory || node.kind == node_kind::processes;
+}
+
+bool is_command(const static_node& node) {
+  return node.kind == node_kind::control || node.kind == node_kind::hang_hws;
 }
 
 struct stat static_attributes(std::uint64_t id, const static_node& node, std::size_t within) {
@@ -123,6 +127,11 @@ struct fuse_fs::receiver {
 
 bool fuse_fs::is_generated(std::uint64_t id) noexcept { return (id >> 56U) != 0; }
 
+std::optional<std::uint64_t> fuse_fs::handed_file_of(std::uint64_t inode) {
+  if (unpack(inode).kind != handed_file) return std::nullopt;
+  return unpack(inode).item;
+}
+
 std::uint64_t fuse_fs::pack(generated node) noexcept {
   return std::uint64_t{node.kind} << 56U | std::uint64_t{node.process & 0xffffffU} << 32U |
          node.item;
@@ -140,7 +149,7 @@ bool fuse_fs::is_directory(generated node) noexcept {
     case queues_directory:
     case queue_directory:
     case stats_directory:
-    case smi_directory: return true;
+    case handed_directory: return true;
     default: return false;
   }
 }
@@ -277,6 +286,8 @@ std::optional<std::string> fuse_fs::content(std::uint64_t file) const {
       case node_kind::mqds: return kfd_.mqds();
       case node_kind::hqds: return kfd_.hqds();
       case node_kind::rls: return kfd_.rls();
+      case node_kind::hang_hws: return "echo gpu_id > hang_hws\n";
+      case node_kind::mem_limit: return kfd_.mem_limit();
       case node_kind::stats: return kfd_.stats_json();
       case node_kind::control: return last_control_;
       default: return fixed->text;
@@ -362,9 +373,9 @@ struct fuse_fs::requests {
     fuse_reply_entry(request, &out);
   }
 
-  static bool is_smi(std::uint64_t id) { return unpack(id).kind == smi_file; }
+  static bool is_handed(std::uint64_t id) { return unpack(id).kind == handed_file; }
 
-  static void look_up_smi_client(fuse_req_t request, const char* name) {
+  static void look_up_handed(fuse_req_t request, const char* name) {
     auto& fs = self(request);
     const pid_t caller = fuse_req_ctx(request)->pid;
     const auto number = parse_number<std::uint32_t>(name);
@@ -373,33 +384,35 @@ struct fuse_fs::requests {
       return;
     }
     fs.loop_.post([&fs, request, caller, number = *number] {
-      if (!fs.kfd_.smi_promised(number, caller)) {
+      if (!fs.kfd_.file_promised(number, caller)) {
         fuse_reply_err(request, ENOENT);
         return;
       }
       fuse_entry_param out{};  // Not to be kept: it is there once, for this thread.
-      out.ino = pack({smi_file, 0, number});
+      out.ino = pack({handed_file, 0, number});
       out.attr = generated_attributes(out.ino, false);
+      out.attr.st_size = static_cast<off_t>(fs.kfd_.file_size(number));
+      out.attr_timeout = for_good;
       fuse_reply_entry(request, &out);
     });
   }
 
-  static void open_smi_client(fuse_req_t request, fuse_ino_t id, fuse_file_info file) {
+  static void open_handed(fuse_req_t request, fuse_ino_t id, fuse_file_info file) {
     auto& fs = self(request);
     const pid_t caller = fuse_req_ctx(request)->pid;
     fs.loop_.post([&fs, request, file, caller, number = unpack(id).item]() mutable {
-      if (const int error = fs.kfd_.smi_open(number, caller); error != 0) {
+      if (const int error = fs.kfd_.file_open(number, caller); error != 0) {
         fuse_reply_err(request, -error);
         return;
       }
       file.fh = number;
       file.direct_io = 1;
-      file.nonseekable = 1;
-      if (fuse_reply_open(request, &file) != 0) fs.kfd_.smi_release(number);
+      file.nonseekable = fs.kfd_.file_size(number) == 0 ? 1 : 0;  // Programs seek to find a size.
+      if (fuse_reply_open(request, &file) != 0) fs.kfd_.file_release(number);
     });
   }
 
-  static void read_smi_client(fuse_req_t request, std::uint64_t number, std::size_t size) {
+  static void read_handed(fuse_req_t request, std::uint64_t number, std::size_t size) {
     auto& fs = self(request);
     if (fuse_req_ctx(request)->pid == fs.loop_thread_) {
       fuse_reply_err(request, EIO);
@@ -418,7 +431,7 @@ struct fuse_fs::requests {
 
   static void poll(fuse_req_t request, fuse_ino_t id, fuse_file_info* file,
                    fuse_pollhandle* waiting) {
-    if (!is_smi(id)) {
+    if (!is_handed(id)) {
       if (waiting != nullptr) fuse_pollhandle_destroy(waiting);
       fuse_reply_poll(request, always_ready);
       return;
@@ -436,12 +449,12 @@ struct fuse_fs::requests {
 
   static void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     auto& fs = self(request);
-    if (parent == FUSE_ROOT_ID && std::string_view{name} == smi_folder) {
-      reply_entry(request, entry{{}, pack({smi_directory, 0, 0}), true});
+    if (parent == FUSE_ROOT_ID && std::string_view{name} == handed_folder) {
+      reply_entry(request, entry{{}, pack({handed_directory, 0, 0}), true});
       return;
     }
-    if (is_generated(parent) && unpack(parent).kind == smi_directory) {
-      look_up_smi_client(request, name);
+    if (is_generated(parent) && unpack(parent).kind == handed_directory) {
+      look_up_handed(request, name);
       return;
     }
     const auto* directory = fs.names_.find(parent);
@@ -476,8 +489,9 @@ struct fuse_fs::requests {
     }
     const auto reply = [&fs, request, id, node] {
       const auto within = fs.directories_in(id);
-      const auto out = node != nullptr ? static_attributes(id, *node, within)
-                                       : generated_attributes(id, is_directory(unpack(id)), within);
+      auto out = node != nullptr ? static_attributes(id, *node, within)
+                                 : generated_attributes(id, is_directory(unpack(id)), within);
+      if (is_handed(id)) out.st_size = static_cast<off_t>(fs.kfd_.file_size(unpack(id).item));
       fuse_reply_attr(request, &out, for_good);
     };
     if (node != nullptr && node->kind != node_kind::processes)
@@ -490,8 +504,7 @@ struct fuse_fs::requests {
                       fuse_file_info* file) {
     // open(O_TRUNC) arrives as a change of size; who takes commands ignores it.
     const auto* node = self(request).names_.find(id);
-    const bool ignores =
-        node != nullptr && (node->kind == node_kind::device || node->kind == node_kind::control);
+    const bool ignores = node != nullptr && (node->kind == node_kind::device || is_command(*node));
     if (ignores && what == FUSE_SET_ATTR_SIZE) {
       getattr(request, id, file);
     } else {
@@ -524,11 +537,11 @@ struct fuse_fs::requests {
       open_device(request, *file);
       return;
     }
-    if (is_smi(id)) {
-      open_smi_client(request, id, *file);
+    if (is_handed(id)) {
+      open_handed(request, id, *file);
       return;
     }
-    const bool writable = node != nullptr && node->kind == node_kind::control;
+    const bool writable = node != nullptr && is_command(*node);
     if (!writable && (file->flags & O_ACCMODE) != O_RDONLY) {
       fuse_reply_err(request, EACCES);
       return;
@@ -559,12 +572,12 @@ struct fuse_fs::requests {
       });
       return;
     }
-    if (is_smi(id)) {
+    if (is_handed(id)) {
       fs.loop_.post([&fs, request, number = file->fh] {
         if (const auto kept = fs.smi_polls_.extract(number)) {
           fuse_pollhandle_destroy(kept.mapped());
         }
-        fs.kfd_.smi_release(number);
+        fs.kfd_.file_release(number);
         fuse_reply_err(request, 0);
       });
       return;
@@ -601,8 +614,8 @@ struct fuse_fs::requests {
       }
       return;
     }
-    if (is_smi(id)) {
-      read_smi_client(request, file->fh, size);
+    if (is_handed(id)) {
+      read_handed(request, file->fh, size);
       return;
     }
     auto* opened = handle_of(file);
@@ -698,20 +711,27 @@ struct fuse_fs::requests {
     }
     auto& fs = self(request);
     const auto* node = fs.names_.find(id);
-    const bool commands = node != nullptr && node->kind == node_kind::control;
-    if (!commands && !is_smi(id)) {
+    const bool commands = node != nullptr && is_command(*node);
+    if (!commands && !is_handed(id)) {
       fuse_reply_err(request, EINVAL);  // The device node has no write operation.
       return;
     }
-    fs.loop_.post([&fs, request, commands, number = file->fh, text = std::string{data, size}] {
-      const int result =
-          commands ? fs.control(text) : fs.kfd_.smi_write(number, std::as_bytes(std::span{text}));
-      if (result < 0) {
-        fuse_reply_err(request, -result);
-      } else {
-        fuse_reply_write(request, commands ? text.size() : static_cast<std::size_t>(result));
-      }
-    });
+    fs.loop_.post(
+        [&fs, request, node, commands, number = file->fh, text = std::string{data, size}] {
+          const auto reply = [request, commands, size = text.size()](int result) {
+            if (result < 0) {
+              fuse_reply_err(request, -result);
+            } else {
+              fuse_reply_write(request, commands ? size : static_cast<std::size_t>(result));
+            }
+          };
+          if (!commands)
+            reply(fs.kfd_.smi_write(number, std::as_bytes(std::span{text})));
+          else if (node->kind == node_kind::hang_hws)
+            fs.kfd_.hang_hws(text, reply);
+          else
+            reply(fs.control(text));
+        });
   }
 
   // --- The device ---

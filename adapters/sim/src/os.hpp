@@ -81,11 +81,18 @@ class os {
     /// call has failed with that error, whatever the answer was.
     std::function<void(int error)> done;
   };
+  struct file_place {
+    std::size_t offset = 0;  ///< In the call's argument: where the number of the descriptor goes.
+    bool close_on_exec = false;
+  };
   /// Gives thread `tid`, which waits in ioctl(2) for our answer, an open descriptor of its own, as
   /// drivers do it by anon_inode_getfd(): before its call returns it has opened the file called
-  /// `file` (the owner knows where), and the number stands `offset` bytes into the call's argument.
-  virtual void hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,
+  /// `file` (the owner knows where), and the number stands in the call's argument.
+  virtual void hand_over_file(pid_t tid, std::uint64_t file, file_place where,
                               file_handover told) = 0;
+  /// The `file` of hand_over_file() that a descriptor of thread `tid` refers to. EBADF; EINVAL: it
+  /// is another file.
+  virtual result<std::uint64_t> handed_file(pid_t tid, int fd) = 0;
 };
 
 }  // namespace sluice::sim

@@ -39,6 +39,14 @@ int pidfd_getfd(int process, int fd) {
   return static_cast<int>(syscall(SYS_pidfd_getfd, process, fd, 0));
 }
 
+/// What the kernel knows of a file without a request to its file system, which can be our own and
+/// wait for this thread. Zeros: nothing.
+struct statx known_status(int fd) {
+  struct statx out {};
+  (void)statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &out);
+  return out;
+}
+
 error_code system_error(int value) { return {value, boost::system::system_category()}; }
 
 /// The beginning of /proc/<tid>/<name>; empty when the thread is gone.
@@ -309,8 +317,8 @@ bool os_linux::same_file(int one, int other) {
 
 // The nodes in the device's directory are links to it (root_directory.cpp).
 bool os_linux::is_render_node(int fd) {
-  struct stat found {};
-  return fstat(fd, &found) == 0 && S_ISCHR(found.st_mode) && found.st_rdev == makedev(1, 5);
+  const auto found = known_status(fd);
+  return S_ISCHR(found.stx_mode) && found.stx_rdev_major == 1 && found.stx_rdev_minor == 5;
 }
 
 void os_linux::write_byte(int fd, char byte) {
@@ -342,22 +350,43 @@ std::string os_linux::name_of(pid_t tid) {
   return name;
 }
 
-void os_linux::hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,
-                              file_handover told) {
+void os_linux::hand_over_file(pid_t tid, std::uint64_t file, file_place where, file_handover told) {
   // A tracer is a thread, and it must wait for its tracee: not the loop's business.
   const auto number = ++last_handover_;
-  handovers_.emplace(number, std::jthread{[this, number, tid, offset, told = std::move(told),
+  handovers_.emplace(number, std::jthread{[this, number, tid, where, told = std::move(told),
                                            path = file_folder_ + "/" +
                                                   std::to_string(file)](std::stop_token stop) {
                        remote_open opener{tid};
                        const int refused = opener.attach();
                        loop_.post([ready = told.ready, refused] { ready(refused); });
-                       const int error = refused != 0 ? 0 : opener.run(path, offset, stop);
+                       const int error = refused != 0 ? 0 : opener.run(path, where, stop);
                        loop_.post([this, number, refused, error, done = told.done] {
                          handovers_.erase(number);
                          if (refused == 0) done(error);
                        });
                      }});
+}
+
+void os_linux::set_file_folder(
+    const std::string& mountpoint, const std::string& name,
+    std::function<std::optional<std::uint64_t>(std::uint64_t)> number_of) {
+  file_folder_ = mountpoint + "/" + name;
+  number_of_ = std::move(number_of);
+  const unique_fd top{open(mountpoint.c_str(), O_PATH | O_CLOEXEC)};
+  const auto found = known_status(top.get());
+  file_system_ = {found.stx_dev_major, found.stx_dev_minor};
+}
+
+result<std::uint64_t> os_linux::handed_file(pid_t tid, int fd) {
+  const auto taken = take_fd(tid, fd);
+  if (!taken) return taken.error();
+  const unique_fd file{*taken};
+  const auto found = known_status(file.get());
+  if (std::pair{found.stx_dev_major, found.stx_dev_minor} != file_system_)
+    return system_error(EINVAL);
+  const auto number = number_of_(found.stx_ino);
+  if (!number) return system_error(EINVAL);
+  return *number;
 }
 
 }  // namespace sluice::sim

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -48,15 +49,19 @@ class os_linux final : public os {
   ///   EOPNOTSUPP  another architecture,
   /// and fails the call with what the thread's own open(2) fails with: ENOENT where it does not see
   /// the folder (another root or mount namespace), EMFILE, and so on.
-  void hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,
-                      file_handover told) override;
-  /// Where the files are that hand_over_file() opens.
-  void set_file_folder(std::string path) { file_folder_ = std::move(path); }
+  void hand_over_file(pid_t tid, std::uint64_t file, file_place where, file_handover told) override;
+  result<std::uint64_t> handed_file(pid_t tid, int fd) override;
+  /// Where the files are that hand_over_file() opens: a folder of our own file system.
+  /// \param number_of tells their `file` from the inode; nothing: it is another inode there.
+  void set_file_folder(const std::string& mountpoint, const std::string& name,
+                       std::function<std::optional<std::uint64_t>(std::uint64_t)> number_of);
 
  private:
   realtime_loop& loop_;
   std::function<void()> exited_;
   std::string file_folder_;
+  std::function<std::optional<std::uint64_t>(std::uint64_t)> number_of_;
+  std::pair<std::uint32_t, std::uint32_t> file_system_;  // Its device number.
   std::uint64_t last_handover_ = 0;
   std::unordered_map<std::uint64_t, std::jthread> handovers_;  // Joined by their last message.
   std::unordered_map<pid_t, pid_t> leaders_;                   // Hints; checked before use.

@@ -166,7 +166,8 @@ class stopped_thread {
 };
 
 /// \return 0 or an errno value; nothing when the thread is gone.
-std::optional<int> open_there(stopped_thread& thread, const std::string& path, std::size_t offset) {
+std::optional<int> open_there(stopped_thread& thread, const std::string& path,
+                              os::file_place where) {
   const auto failed = [](std::int64_t value) { return value < 0 && value >= -4095; };
   const auto room = thread.call(
       SYS_mmap, {0, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, kernel_no_call, 0});
@@ -179,7 +180,8 @@ std::optional<int> open_there(stopped_thread& thread, const std::string& path, s
   if (text.size() <= page) {
     opened = -EFAULT;
     if (thread.copy(address, text, true)) {
-      opened = thread.call(SYS_openat, {static_cast<std::uint64_t>(AT_FDCWD), address, O_RDWR});
+      const std::uint64_t how = O_RDWR | (where.close_on_exec ? O_CLOEXEC : 0);
+      opened = thread.call(SYS_openat, {static_cast<std::uint64_t>(AT_FDCWD), address, how});
     }
   }
   if (!opened || !thread.call(SYS_munmap, {address, page})) return std::nullopt;
@@ -189,7 +191,7 @@ std::optional<int> open_there(stopped_thread& thread, const std::string& path, s
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     bytes.at(i) = static_cast<unsigned char>(fd >> 8 * i);
   }
-  if (thread.copy(thread.argument() + offset, bytes, true)) return 0;
+  if (thread.copy(thread.argument() + where.offset, bytes, true)) return 0;
   if (!thread.call(SYS_close, {fd})) return std::nullopt;
   return EFAULT;
 }
@@ -206,7 +208,7 @@ int remote_open::attach() noexcept {
   return 0;
 }
 
-int remote_open::run(const std::string& path, std::size_t offset,
+int remote_open::run(const std::string& path, os::file_place where,
                      const std::stop_token& stop) noexcept {
   stopped_thread thread{tid_, stop};
   if (const int error = thread.arrive()) {
@@ -215,7 +217,7 @@ int remote_open::run(const std::string& path, std::size_t offset,
     return error;
   }
   thread.block_signals();
-  const auto error = open_there(thread, path, offset);
+  const auto error = open_there(thread, path, where);
   if (!error) return ESRCH;
   thread.let_go(*error);
   return *error;
@@ -224,7 +226,7 @@ int remote_open::run(const std::string& path, std::size_t offset,
 #else
 
 int remote_open::attach() noexcept { return EOPNOTSUPP; }
-int remote_open::run(const std::string&, std::size_t, std::stop_token) noexcept {
+int remote_open::run(const std::string&, os::file_place, const std::stop_token&) noexcept {
   return EOPNOTSUPP;
 }
 

@@ -2,9 +2,10 @@
 /// \file
 /// Makes a thread of another process open a file as it returns from a system call.
 
+#include "os.hpp"
+
 #include <sys/types.h>
 
-#include <cstddef>
 #include <stop_token>
 #include <string>
 
@@ -27,11 +28,11 @@ class remote_open {
   /// \return 0: now answer the call (with success), and call run(). Else an errno value; the thread
   ///         is not touched.
   int attach() noexcept;
-  /// Waits for the call's return, and does it: the descriptor (O_RDWR, not closed on exec) is
-  /// stored as an int at `offset` of the call's argument.
+  /// Waits for the call's return, and does it: the descriptor (O_RDWR) is stored as an int in the
+  /// call's argument.
   /// \return 0, or an errno value: the call fails with it, or the thread is gone (ESRCH), or its
   ///         call came back in another way than by the expected answer (ECANCELED).
-  int run(const std::string& path, std::size_t offset, const std::stop_token& stop) noexcept;
+  int run(const std::string& path, os::file_place where, const std::stop_token& stop) noexcept;
 
  private:
   const pid_t tid_;

@@ -60,7 +60,7 @@ root_directory::root_directory(const std::string& path, std::size_t gpus, bool p
     make_directory("/sys/kernel");
     make_directory("/sys/kernel/debug", 0700);
     make_directory(debugfs);
-    for (const std::string name : {"/mqds", "/hqds", "/rls"}) {
+    for (const std::string name : {"/mqds", "/hqds", "/rls", "/hang_hws", "/mem_limit"}) {
       make_link(debugfs + name, "../../../../fuse/debug" + name);
     }
     if (process_directories_) {

@@ -33,9 +33,7 @@ constexpr std::uint32_t xgmi_weight = 15;  // For each hop; within a hive there 
 constexpr std::uint32_t heap_system = 0;
 constexpr std::uint32_t heap_frame_buffer_public = 1;  // All of it visible: a large BAR.
 
-constexpr std::uint64_t gibibyte = std::uint64_t{1} << 30U;
-constexpr std::uint32_t cpu_cores = 64;               // Assumption.
-constexpr std::uint64_t cpu_memory = 512 * gibibyte;  // Assumption.
+constexpr std::uint32_t cpu_cores = 64;  // Assumption.
 
 /// mem_show().
 std::string memory_bank(std::uint32_t heap, std::uint64_t bytes, std::uint32_t width,

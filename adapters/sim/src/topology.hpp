@@ -27,6 +27,9 @@ struct save_area_sizes {
 };
 save_area_sizes save_area_of(const gpu_profile& gpu);
 
+/// Bytes of system memory. An assumption.
+inline constexpr std::uint64_t cpu_memory = std::uint64_t{512} << 30U;
+
 /// Of GPU 0; the others follow. `drm_render_minor` of its properties, and N of dev/dri/renderDN.
 inline constexpr std::uint32_t first_render_minor = 128;
 

@@ -47,6 +47,8 @@ static_tree::static_tree(const profile& node) {
   add(debug, "mqds", node_kind::mqds, 0444);
   add(debug, "hqds", node_kind::hqds, 0444);
   add(debug, "rls", node_kind::rls, 0444);
+  add(debug, "hang_hws", node_kind::hang_hws, 0200);
+  add(debug, "mem_limit", node_kind::mem_limit, 0200);
   const auto sim = add_directory(root, "sim");
   add(sim, "stats.json", node_kind::stats, 0444);
   add(sim, "control", node_kind::control, 0600);

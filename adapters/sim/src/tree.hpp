@@ -21,6 +21,8 @@ enum class node_kind : std::uint8_t {
   mqds,       ///< debug/mqds
   hqds,       ///< debug/hqds
   rls,        ///< debug/rls
+  hang_hws,   ///< debug/hang_hws
+  mem_limit,  ///< debug/mem_limit
   stats,      ///< sim/stats.json
   control,    ///< sim/control
 };

@@ -429,7 +429,8 @@ TEST(SimulatedDevice, ShowsTheSlotAndTheRunlistOfALiveQueue) {
 
 TEST(SimulatedDevice, HasNoProcessDirectoriesInDebugfsOfAnOlderDriver) {
   const simulated_device device;
-  EXPECT_EQ(names_in(device.roots().debugfs), (std::vector<std::string>{"hqds", "mqds", "rls"}));
+  EXPECT_EQ(names_in(device.roots().debugfs),
+            (std::vector<std::string>{"hang_hws", "hqds", "mem_limit", "mqds", "rls"}));
 }
 
 // 64 lines of 8 words for each XCC, after the process's and the queue's line; the ring's address,

@@ -1,6 +1,8 @@
 #include "driver.hpp"
 #include "driver_bench.hpp"
 
+#include <linux/capability.h>
+
 namespace sluice::sim::test::driver_dispatch_test {
 namespace {
 
@@ -90,9 +92,10 @@ TEST(DriverDispatch, HasNoDebuggerBeforeAbi13) {
 TEST(DriverDispatch, AnswersEOPNOTSUPPToCommandsItDoesNotSimulate) {
   driver_bench b;
   b.open(app);
-  std::array<std::byte, 64> args{};
-  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_DMABUF_INFO, args), -EOPNOTSUPP);
-  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_EXPORT_DMABUF, args), -EOPNOTSUPP);
+  uapi::kfd_ioctl_criu_args args{};
+  args.op = uapi::KFD_CRIU_OP_CHECKPOINT;
+  b.machine.capabilities.insert({app, CAP_CHECKPOINT_RESTORE});
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_CRIU_OP, args), -EOPNOTSUPP);
 }
 
 TEST(DriverDispatch, RefusesADescriptorOfAnotherProcess) {

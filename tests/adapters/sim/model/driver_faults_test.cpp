@@ -62,6 +62,18 @@ TEST_F(DriverFaults, ATargetThatIsKilledInMidCallIsGoneForTheNext) {
   EXPECT_EQ(b.resume({0}).result, -ESRCH);
 }
 
+TEST_F(DriverFaults, AHangingSchedulerIsResetAfterThePreemptionTimeout) {
+  const auto began = b.planned.now();
+  std::optional<int> written;
+  b.sim->hang_hws("51110\n", [&written](int result) { written = result; });
+  b.run_for(1s);
+  EXPECT_FALSE(written) << "the writer waits";
+  b.run_until(began + b.profile_.preemption_timeout);
+  EXPECT_EQ(written, 0);
+  b.run_for(1s);
+  EXPECT_EQ(b.gpu_stat("resets", 0), 1);
+}
+
 TEST_F(DriverFaults, TheNextActivationEndsAsTold) {
   ASSERT_EQ(b.disable(), 0);
   ASSERT_EQ(b.sim->set_next_activation(app, uapi::DBG_RUNTIME_STATE_ENABLED_ERROR), 0);

@@ -1,9 +1,12 @@
 #include "driver.hpp"
 #include "driver_bench.hpp"
 
+#include <fcntl.h>
+
 #include <set>
 
 #include "sluice/kfd/uapi_memory.hpp"
+#include "sluice/sim/uapi_dmabuf.hpp"
 
 namespace sluice::sim::test::driver_memory_test {
 namespace {
@@ -136,7 +139,8 @@ TEST_F(DriverMemory, CountsDeviceMemoryInWholePagesForProcessAndGpu) {
 TEST_F(DriverMemory, HasNoMoreThanTheGpuHas) {
   ASSERT_EQ(allocate(60 * mib, vram, other).result, 0);
   EXPECT_EQ(allocate(40 * mib + 1, vram).result, -ENOMEM);
-  EXPECT_EQ(allocate(~std::uint64_t{0}, vram).result, -ENOMEM);
+  EXPECT_EQ(allocate(200 * mib, vram).result, -ENOMEM);
+  EXPECT_EQ(allocate(~std::uint64_t{0}, vram).result, -EINVAL) << "no pages";
   EXPECT_EQ(b.sim->vram_of(app, 51110), 0U);
   EXPECT_EQ(allocate(40 * mib, vram).result, 0);
   EXPECT_EQ(allocate(1, vram).result, -ENOMEM);
@@ -313,6 +317,91 @@ TEST_F(DriverMemory, TakesARuntimesSettingsForAGpuWithAnAddressSpaceOnly) {
   uapi::kfd_ioctl_get_tile_config_args tiles{};
   tiles.gpu_id = 51111;
   EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_TILE_CONFIG, tiles), 0);
+}
+
+// What kfd_calls does not reach: no descriptor, or a device that ends before its clients.
+class DriverDmabuf : public DriverMemory {
+ protected:
+  static constexpr int fd = 50;
+
+  int export_buffer(std::uint64_t handle, std::uint32_t flags = 0) {
+    uapi::kfd_ioctl_export_dmabuf_args args{.handle = handle, .flags = flags, .dmabuf_fd = 0};
+    return b.call(app, uapi::AMDKFD_IOC_EXPORT_DMABUF, args);
+  }
+  /// The descriptor of the last export, in that process.
+  void receive(pid_t pid) {
+    auto& promised = b.machine.handovers.back();
+    EXPECT_EQ(b.sim->file_open(promised.file, app), 0);
+    promised.told.done(0);
+    b.machine.open_file_of(pid, fd)->handed = promised.file;
+  }
+  std::uint64_t import_buffer(pid_t pid, std::uint32_t gpu_id) {
+    uapi::kfd_ioctl_import_dmabuf_args args{
+        .va_addr = scratch, .handle = 0, .gpu_id = gpu_id, .dmabuf_fd = fd};
+    EXPECT_EQ(b.call(pid, uapi::AMDKFD_IOC_IMPORT_DMABUF, args), 0);
+    return args.handle;
+  }
+};
+
+TEST_F(DriverDmabuf, PromisesADescriptorAndFreesTheBufferIfTheCallerGetsNone) {
+  const auto buffer = allocate(20 * mib, vram);
+  b.machine.handover_error = EBUSY;
+  EXPECT_EQ(export_buffer(buffer.handle), -EBUSY);
+  b.machine.handover_error = 0;
+  EXPECT_EQ(export_buffer(buffer.handle, O_CLOEXEC), 0);
+  const auto& promised = b.machine.handovers.back();
+  EXPECT_EQ(promised.where.offset, offsetof(uapi::kfd_ioctl_export_dmabuf_args, dmabuf_fd));
+  EXPECT_TRUE(promised.where.close_on_exec);
+  EXPECT_TRUE(b.sim->file_promised(promised.file, app));
+  EXPECT_EQ(b.sim->file_size(promised.file), 20 * mib);
+  EXPECT_TRUE(b.sim->smi_readable(promised.file)) << "nothing to wait for";
+  std::string text;
+  EXPECT_EQ(b.sim->smi_read(promised.file, 1, text), -EINVAL);
+  EXPECT_EQ(free(buffer.handle), 0);
+  EXPECT_EQ(available(), 80 * mib);
+  promised.told.done(EMFILE);
+  EXPECT_EQ(available(), 100 * mib);
+}
+
+TEST_F(DriverDmabuf, KeepsAnImportOnAnotherGpuUntilTheDeviceEnds) {
+  b.acquire(other, 1);
+  const auto buffer = allocate(20 * mib, vram);
+  ASSERT_EQ(export_buffer(buffer.handle), 0);
+  receive(other);
+  const auto imported = import_buffer(other, 51111);
+  EXPECT_EQ(imported >> 32U, 51111U);
+  EXPECT_EQ(free(buffer.handle), 0);
+  b.sim->file_release(b.machine.handovers.back().file);
+  b.machine.exit(app);
+  b.sim->reap();
+  b.run_for(1s);
+  EXPECT_EQ(available(), 80 * mib);
+  EXPECT_EQ(available(51111), 100 * mib);
+  EXPECT_EQ(b.sim->vram_of(other, 51110), 0U);
+  EXPECT_EQ(b.sim->vram_of(other, 51111), 0U);
+  b.sim.reset();
+}
+
+TEST_F(DriverDmabuf, KnowsNoFileThatIsClosed) {
+  const auto buffer = allocate(mib, gtt);
+  ASSERT_EQ(export_buffer(buffer.handle), 0);
+  receive(app);
+  b.sim->file_release(b.machine.handovers.back().file);
+  uapi::kfd_ioctl_get_dmabuf_info_args args{};
+  args.dmabuf_fd = fd;
+  EXPECT_EQ(b.call(app, uapi::AMDKFD_IOC_GET_DMABUF_INFO, args), -EINVAL);
+  EXPECT_EQ(b.machine.taken(), 0U);
+}
+
+TEST_F(DriverMemory, ShowsSystemMemoryAndItsLimits) {
+  ASSERT_EQ(allocate(3 * mib, gtt).result, 0);
+  ASSERT_EQ(allocate(4 * mib, userptr, app, 51110, 0x7000).result, 0);
+  ASSERT_EQ(allocate(5 * mib, vram).result, 0);
+  EXPECT_EQ(b.sim->mem_limit(),
+            "System mem used 7M out of 514560M\nTTM mem used 3M out of 262144M\n");
+  EXPECT_EQ(allocate(262'141 * mib, gtt).result, -ENOMEM);
+  EXPECT_EQ(allocate(262'141 * mib, userptr, app, 51110, 0x7000).result, 0);
+  EXPECT_EQ(allocate(252'414 * mib, gtt).result, -ENOMEM) << "no pages are left";
 }
 
 TEST_F(DriverMemory, HasNoSharedVirtualMemory) {

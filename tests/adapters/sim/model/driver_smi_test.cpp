@@ -45,7 +45,7 @@ class DriverSmi : public ::testing::Test {
   std::uint64_t client(pid_t pid, std::uint64_t mask, std::uint32_t gpu_id = 51110) {
     EXPECT_EQ(ask(pid, gpu_id), 0);
     auto& promised = b.machine.handovers.back();
-    EXPECT_EQ(b.sim->smi_open(promised.file, pid), 0);
+    EXPECT_EQ(b.sim->file_open(promised.file, pid), 0);
     promised.told.done(0);
     EXPECT_EQ(b.sim->smi_write(promised.file, std::as_bytes(std::span{&mask, 1})), 8);
     return promised.file;
@@ -79,13 +79,14 @@ TEST_F(DriverSmi, PromisesItsFileToTheCallingThreadAlone) {
   ASSERT_EQ(b.call(101, b.file(app), uapi::AMDKFD_IOC_SMI_EVENTS, args), 0);
   const auto& promised = b.machine.handovers.back();
   EXPECT_EQ(promised.tid, 101);
-  EXPECT_EQ(promised.offset, offsetof(uapi::kfd_ioctl_smi_events_args, anon_fd));
-  EXPECT_FALSE(b.sim->smi_promised(promised.file, app));
-  EXPECT_EQ(b.sim->smi_open(promised.file, app), -ENOENT);
-  EXPECT_TRUE(b.sim->smi_promised(promised.file, 101));
-  EXPECT_EQ(b.sim->smi_open(promised.file, 101), 0);
-  EXPECT_FALSE(b.sim->smi_promised(promised.file, 101)) << "once";
-  EXPECT_EQ(b.sim->smi_open(promised.file, 101), -ENOENT);
+  EXPECT_EQ(promised.where.offset, offsetof(uapi::kfd_ioctl_smi_events_args, anon_fd));
+  EXPECT_FALSE(promised.where.close_on_exec);
+  EXPECT_FALSE(b.sim->file_promised(promised.file, app));
+  EXPECT_EQ(b.sim->file_open(promised.file, app), -ENOENT);
+  EXPECT_TRUE(b.sim->file_promised(promised.file, 101));
+  EXPECT_EQ(b.sim->file_open(promised.file, 101), 0);
+  EXPECT_FALSE(b.sim->file_promised(promised.file, 101)) << "once";
+  EXPECT_EQ(b.sim->file_open(promised.file, 101), -ENOENT);
 }
 
 TEST_F(DriverSmi, WaitsForTheMachineAndRefusesWithItsError) {
@@ -99,20 +100,20 @@ TEST_F(DriverSmi, WaitsForTheMachineAndRefusesWithItsError) {
   const auto& promised = b.machine.handovers.back();
   promised.told.ready(EBUSY);
   EXPECT_EQ(b.finish(*pending), -EBUSY);
-  EXPECT_FALSE(b.sim->smi_promised(promised.file, app));
+  EXPECT_FALSE(b.sim->file_promised(promised.file, app));
 }
 
 TEST_F(DriverSmi, ForgetsAClientThatDidNotGetItsDescriptor) {
   ASSERT_EQ(ask(app, 51110), 0);
   auto& promised = b.machine.handovers.back();
   promised.told.done(EMFILE);
-  EXPECT_FALSE(b.sim->smi_promised(promised.file, app));
+  EXPECT_FALSE(b.sim->file_promised(promised.file, app));
 }
 
 TEST_F(DriverSmi, SaysNothingBeforeAMaskIsWritten) {
   ASSERT_EQ(ask(app, 51110), 0);
   const auto file = b.machine.handovers.back().file;
-  ASSERT_EQ(b.sim->smi_open(file, app), 0);
+  ASSERT_EQ(b.sim->file_open(file, app), 0);
   fault(app);
   EXPECT_EQ(read(file), nothing);
   const std::array<std::byte, 7> short_mask{};
@@ -181,10 +182,10 @@ TEST_F(DriverSmi, FillsASmallBufferAndKeepsTheRest) {
 
 TEST_F(DriverSmi, ReleasesAClient) {
   const auto gone = client(other, fault_bit);
-  b.sim->smi_release(gone);
+  b.sim->file_release(gone);
   fault(app);
   EXPECT_TRUE(woken.empty());
-  EXPECT_EQ(read(gone), "error " + std::to_string(ENODEV));
+  EXPECT_EQ(read(gone), "error " + std::to_string(EINVAL));
 }
 
 // With the fix of mid-2026, events of a process are its own clients', and of those who had

@@ -109,6 +109,7 @@ class fake_os final : public os {
     std::string bytes;  ///< Written by the driver.
     std::function<void()> rung;
     bool render_node = false;
+    std::uint64_t handed = 0;  ///< The number of a file that was handed over.
   };
 
   fake_memory& start(pid_t pid) {
@@ -216,16 +217,24 @@ class fake_os final : public os {
     const auto leader = leader_of(tid);
     return leader == 0 ? "" : "task" + std::to_string(leader);
   }
-  void hand_over_file(pid_t tid, std::uint64_t file, std::size_t offset,
+  void hand_over_file(pid_t tid, std::uint64_t file, file_place where,
                       file_handover told) override {
-    handovers.push_back({tid, file, offset, std::move(told)});
+    handovers.push_back({tid, file, where, std::move(told)});
     if (handover_error) handovers.back().told.ready(*handover_error);
+  }
+  result<std::uint64_t> handed_file(pid_t tid, int fd) override {
+    const auto taken = take_fd(tid, fd);
+    if (!taken) return taken.error();
+    const auto number = ours_.at(*taken)->handed;
+    close_fd(*taken);
+    if (number == 0) return error_code{EINVAL, boost::system::system_category()};
+    return number;
   }
 
   struct handover {
     pid_t tid;
     std::uint64_t file;
-    std::size_t offset;
+    file_place where;
     file_handover told;
   };
   std::vector<handover> handovers;       ///< Every one ever asked for.
