@@ -71,6 +71,8 @@ class machine : public fuzz::driver_steps {
 
  private:
   static constexpr std::array<pid_t, processes> pids{100, 200, 300};
+  static constexpr int first_handed_fd = first_render_fd + static_cast<int>(gpus);
+  static constexpr std::size_t handed_fds = 4;
   /// Of a save area, only the beginning can be written.
   static constexpr std::uint64_t save_bytes = 0x4000;
 
@@ -139,6 +141,20 @@ class machine : public fuzz::driver_steps {
   }
   void call(std::size_t process, std::uint32_t command, std::vector<std::byte> arguments) override {
     (void)answered(process, command, std::move(arguments));
+    receive_files(process);
+  }
+  /// The calling thread opens the files that it was promised, as a few descriptors in turn.
+  void receive_files(std::size_t process) {
+    for (; received_ < os_.handovers.size(); ++received_) {
+      const auto& promised = os_.handovers.at(received_);
+      fuzz::require(driver_->file_open(promised.file, promised.tid) == 0,
+                    "a promised file can be opened");
+      promised.told.done(0);
+      const int fd = first_handed_fd + static_cast<int>(received_ % handed_fds);
+      const auto file = os_.open_file_of(pids.at(process), fd);
+      if (file->handed != 0) driver_->file_release(file->handed);
+      file->handed = promised.file;
+    }
   }
   template <class Args>
   Args call_now(std::size_t process, std::uint32_t command, Args args) {
@@ -206,6 +222,7 @@ class machine : public fuzz::driver_steps {
   std::unique_ptr<sim::driver> driver_;
   std::array<std::optional<sim::file_id>, processes> files_;
   std::uint64_t calls_ = 0;
+  std::size_t received_ = 0;  // Of the files that were promised.
   sim::request_id last_ = 0;
 };
 
