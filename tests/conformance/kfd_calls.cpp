@@ -51,7 +51,6 @@
 #include "sluice/kfd/uapi.hpp"
 #include "sluice/kfd/uapi_batch.hpp"
 #include "sluice/kfd/uapi_memory.hpp"
-#include "sluice/sim/uapi_dmabuf.hpp"
 
 namespace {
 

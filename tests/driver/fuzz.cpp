@@ -397,7 +397,7 @@ class machine : public fuzz::driver_steps {
   void read_dumps(std::size_t) override {
     if (!acts_) return;
     say("read dumps");
-    for (const char* each : {"mqds", "hqds", "rls"})
+    for (const char* each : {"mqds", "hqds", "rls", "mem_limit"})
       (void)text_of(std::string{"/sys/kernel/debug/kfd/"} + each);
   }
   void pass(std::chrono::microseconds how_long) override {

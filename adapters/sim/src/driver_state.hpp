@@ -33,7 +33,6 @@
 #include "sluice/kfd/uapi_batch.hpp"
 #include "sluice/kfd/uapi_memory.hpp"
 #include "sluice/sim/abi.hpp"
-#include "sluice/sim/uapi_dmabuf.hpp"
 
 namespace sluice::sim {
 
@@ -123,8 +122,8 @@ struct kfd_queue {
   bool gws = false;        ///< Was given the global wave sync last.
   bool cu_masked = false;
   bool debug_workaround = false;  ///< is_dbg_wa: a debugger restricts its compute units.
-  std::uint64_t held_by = 0;      ///< batch_held of uapi_batch.hpp: an open file, 0 none.
-  std::uint64_t marked_by = 0;    ///< offline_mark, likewise.
+  std::uint64_t held_by = 0;      ///< The `holder` of uapi_batch.hpp: an open file, 0 none.
+  std::uint64_t marked_by = 0;    ///< Its `marker`, likewise.
   bool being_destroyed = false;   ///< Without the fixes an interrupted DESTROY leaves it set.
   bool destroyed = false;         ///< Off its process's list; somebody may still hold it.
   bool active = false;            ///< Counted and mapped, as of the last cycle.

@@ -163,6 +163,16 @@ TEST(Uapi, HasTheSystemHeadersMemoryLayouts) {
   SAME_FIELD(kfd_ioctl_map_memory_to_gpu_args, n_devices);
   SAME_FIELD(kfd_ioctl_map_memory_to_gpu_args, n_success);
   SAME_STRUCT(kfd_ioctl_set_xnack_mode_args);
+  SAME_STRUCT(kfd_ioctl_get_dmabuf_info_args);
+  SAME_FIELD(kfd_ioctl_get_dmabuf_info_args, metadata_ptr);
+  SAME_FIELD(kfd_ioctl_get_dmabuf_info_args, metadata_size);
+  SAME_FIELD(kfd_ioctl_get_dmabuf_info_args, gpu_id);
+  SAME_FIELD(kfd_ioctl_get_dmabuf_info_args, flags);
+  SAME_FIELD(kfd_ioctl_get_dmabuf_info_args, dmabuf_fd);
+  SAME_STRUCT(kfd_ioctl_import_dmabuf_args);
+  SAME_FIELD(kfd_ioctl_import_dmabuf_args, handle);
+  SAME_FIELD(kfd_ioctl_import_dmabuf_args, gpu_id);
+  SAME_FIELD(kfd_ioctl_import_dmabuf_args, dmabuf_fd);
   SAME_STRUCT(kfd_ioctl_get_available_memory_args);
   SAME_FIELD(kfd_ioctl_get_available_memory_args, gpu_id);
 }

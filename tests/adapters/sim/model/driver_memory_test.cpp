@@ -6,7 +6,6 @@
 #include <set>
 
 #include "sluice/kfd/uapi_memory.hpp"
-#include "sluice/sim/uapi_dmabuf.hpp"
 
 namespace sluice::sim::test::driver_memory_test {
 namespace {

@@ -70,6 +70,8 @@ inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_USERPTR = 1U << 2U;
 inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL = 1U << 3U;
 inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP = 1U << 4U;
 inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_COHERENT = 1U << 26U;
+/// VRAM that the CPU can access.
+inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC = 1U << 29U;
 inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE = 1U << 30U;
 inline constexpr std::uint32_t KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE = 1U << 31U;
 
@@ -108,5 +110,30 @@ struct kfd_ioctl_get_available_memory_args {
   std::uint32_t pad;
 };
 static_assert(sizeof(kfd_ioctl_get_available_memory_args) == 16);
+
+struct kfd_ioctl_get_dmabuf_info_args {
+  std::uint64_t size;           ///< Out.
+  std::uint64_t metadata_ptr;   ///< In.
+  std::uint32_t metadata_size;  ///< In: room; out: size of the metadata.
+  std::uint32_t gpu_id;         ///< Out.
+  std::uint32_t flags;          ///< Out: KFD_IOC_ALLOC_MEM_FLAGS_*
+  std::uint32_t dmabuf_fd;      ///< In.
+};
+static_assert(sizeof(kfd_ioctl_get_dmabuf_info_args) == 32);
+
+struct kfd_ioctl_import_dmabuf_args {
+  std::uint64_t va_addr;    ///< In.
+  std::uint64_t handle;     ///< Out.
+  std::uint32_t gpu_id;     ///< In.
+  std::uint32_t dmabuf_fd;  ///< In.
+};
+static_assert(sizeof(kfd_ioctl_import_dmabuf_args) == 24);
+
+struct kfd_ioctl_export_dmabuf_args {
+  std::uint64_t handle;     ///< In.
+  std::uint32_t flags;      ///< In: O_CLOEXEC or 0.
+  std::uint32_t dmabuf_fd;  ///< Out.
+};
+static_assert(sizeof(kfd_ioctl_export_dmabuf_args) == 16);
 
 }  // namespace sluice::kfd::uapi
