@@ -48,7 +48,7 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     --patch)
-      each=$(realpath -e "${2-}") || exit 2
+      each=$(realpath -qe "${2-}") || { echo "run.sh: invalid --patch '${2-}': no such file or directory" >&2; exit 2; }
       if [ -d "$each" ]; then patches+=("$each"/*.patch); else patches+=("$each"); fi
       shift
       ;;
@@ -59,13 +59,14 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     -h | --help) sed -n '2,19s/^# \{0,1\}//p' "$here/run.sh"; exit 0 ;;
-    -*) sed -n '2s/^# //p' "$here/run.sh" >&2; exit 2 ;;
+    -*) echo "run.sh: unknown option '$1'; see --help" >&2; exit 2 ;;
     *) break ;;
   esac
   shift
 done
 arch=um image=linux emulator=()
 [[ $checks != *qemu* ]] || { arch=x86_64 image=vmlinux emulator=(qemu-system-x86); }
+[[ $memory =~ ^[1-9][0-9]*[MG]$ ]] || { echo "run.sh: invalid --memory '$memory': expected a size such as 2G" >&2; exit 2; }
 [[ $devices =~ ^(942|90a|906|1100)(,(942|90a|906|1100))*$ ]] || { echo "run.sh: invalid --device '$devices'" >&2; exit 2; }
 
 # unpack PACKAGE VERSION DIRECTORY

@@ -50,7 +50,7 @@ make_command() {
 cat >dkms.conf <<END
 PACKAGE_NAME="amdgpu-sluice"
 PACKAGE_VERSION="${version%%-*}"
-BUILD_EXCLUSIVE_KERNEL="^${kernel%%-*}"
+BUILD_EXCLUSIVE_KERNEL="^$(sed 's/[.+]/\\&/g' <<<"$kernel")\$"
 BUILT_MODULE_NAME[0]="amdgpu"
 BUILT_MODULE_LOCATION[0]="drivers/gpu/drm/amd/amdgpu"
 DEST_MODULE_LOCATION[0]="/updates/dkms"
