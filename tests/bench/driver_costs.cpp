@@ -44,14 +44,16 @@ firmware_counts count_now() {
   return now;
 }
 
-/// Once the firmware has nothing left to do.
+/// Once the firmware has done what it was told: packets are read after the call that wrote them.
 firmware_counts count() {
-  for (firmware_counts before = count_now();;) {
+  const auto give_up = std::chrono::steady_clock::now() + 10s;
+  for (firmware_counts before = count_now(); std::chrono::steady_clock::now() < give_up;) {
     std::this_thread::sleep_for(20ms);
     const auto now = count_now();
     if (now == before) return now;
     before = now;
   }
+  throw std::runtime_error("the firmware gets packets without end");
 }
 
 /// How long the lock of the device queue manager was held since forget(), in microseconds. Only a
@@ -125,10 +127,12 @@ void measure(std::size_t processes, std::size_t queues) {
 }  // namespace
 
 int main() try {
-  std::puts("Real driver, faked hardware: a suspend and a resume of all queues, of five rounds.\n");
   std::puts(
-      "| processes | queues | mechanism | calls | runlists | packets | suspend, ms | "
-      "resume, ms | "
+      "Real driver, faked hardware. Of five rounds: the calls of one suspend of all queues; the");
+  std::puts(
+      "runlists, packets and lock time of a suspend and a resume, averaged; the median times.\n");
+  std::puts(
+      "| processes | queues | mechanism | calls | runlists | packets | suspend, ms | resume, ms | "
       "lock held, us | longest, us |");
   std::puts("|---|---|---|---|---|---|---|---|---|---|");
   for (const std::size_t processes : {1U, 4U, 16U}) {

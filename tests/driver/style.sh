@@ -13,10 +13,13 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/sluice-style.XXXXXX")
 at_exit "rm -rf $work"
 # apply NAME PATCH...: to a copy of the files that they change.
 apply() {
-  local name=$1
+  local name=$1 file
   shift
   mkdir "$work/$name"
-  sed -n 's,^--- a/,,p' "$@" | sort -u | (cd "$tree" && xargs -r cp --parents -t "$work/$name" 2>/dev/null) || true
+  for file in $(sed -n 's,^--- a/,,p' "$@" | sort -u); do
+    # A patch may change a file that one before it makes.
+    [ ! -e "$tree/$file" ] || (cd "$tree" && cp --parents "$file" "$work/$name")
+  done
   cat "$@" | patch -s -d "$work/$name" -p1
 }
 for each in adapters/kfd/kernel/*.patch; do apply "${each##*/}" "$each"; done

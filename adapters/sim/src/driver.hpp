@@ -110,7 +110,7 @@ class driver {
   std::function<void(pid_t)> on_queue;
 
   // --- Descriptors of SMI events, and dma-bufs: a call has its caller open a file by number ---
-  /// Is that file there for thread `tid`? For nobody else, and only until it is open.
+  /// Whether thread `tid` may open that file: only the thread to which it was promised, once.
   bool file_promised(std::uint64_t number, pid_t tid) const;
   int file_open(std::uint64_t number, pid_t tid);  ///< 0 or -errno.
   void file_release(std::uint64_t number);

@@ -33,8 +33,8 @@ task<int> driver::impl::hand_over(call_ptr c, std::uint64_t number, os::file_pla
                           }});
   // Not interruptible, as on hardware, where this takes no time; and the stop that the caller is
   // asked for shows as a signal.
-  interruption nobody;
-  while (!state->refused) co_await state->changed.wait(nobody);
+  interruption none;
+  while (!state->refused) co_await state->changed.wait(none);
   if (*state->refused != 0) file_release(number);
   co_return -*state->refused;
 }

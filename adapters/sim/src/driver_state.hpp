@@ -226,7 +226,7 @@ struct buffer_object {
 struct memory_object {
   std::uint64_t address = 0;  ///< In the client, which has it at the GPU's address.
   std::shared_ptr<buffer_object> memory;
-  std::uint32_t handle = 0;               ///< In its GPU's handles, while nobody deletes it there.
+  std::uint32_t handle = 0;               ///< In its GPU's handles, until it is deleted there.
   std::shared_ptr<buffer_object> dmabuf;  ///< What its descriptors name; null: not exported yet.
   bool imported = false;
   /// By GPU that it is mapped to: how many times queues there use it.

@@ -63,8 +63,8 @@ class fuse_fs {
   /// Something was queued for that client of SMI events.
   void smi_event(std::uint64_t client);
 
-  /// A name in the root directory that is in no listing: a folder where every thread that has been
-  /// promised a descriptor finds a file, its number, and nobody else does.
+  /// A name in the root directory that is in no listing: a folder where only a thread that has been
+  /// promised a descriptor finds a file, the number of that descriptor.
   static constexpr const char* handed_folder = "handed";
   /// The number of such a file; nothing: the inode is another one.
   static std::optional<std::uint64_t> handed_file_of(std::uint64_t inode);

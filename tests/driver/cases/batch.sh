@@ -3,6 +3,7 @@
 # reservation of hardware queues.
 . "${BASH_SOURCE[0]%/*}/common.sh"
 
+# It also fails for other reasons, such as a missing setting of the machine.
 sluice doctor >doctor.log 2>&1 || true
 grep -q 'batch commands.*available (patched driver)' doctor.log || fail "the driver has no batch commands"
 mes=
@@ -30,6 +31,7 @@ echo "the daemon is killed, the agent after it: the queue runs"
 begin_online
 eventually shown 'is active: no'
 kill -KILL "$daemon"
+# The agent may have ended by itself, and the client has lost its scheduler.
 pkill -KILL -x sluice-agent || true
 eventually shown 'is active: yes'
 exec {online}>&-
