@@ -122,7 +122,13 @@ pid_t living_thread_of(pid_t pid) {
   return found;
 }
 
-std::uint64_t environment_end_of(pid_t pid) noexcept { return stat_field_of(pid, 51).value_or(0); }
+std::uint64_t environment_end_of(pid_t pid) noexcept {
+  std::array<char, 1024> buffer;
+  const auto text = read_small_file(proc_path{pid, "stat"}.text.data(), buffer);
+  // An exec sets the end of the environment to its begin first, and the end of the code after it.
+  if (!text || stat_field(*text, 27).value_or(0) == 0) return 0;
+  return stat_field(*text, 51).value_or(0);
+}
 
 std::optional<std::uint64_t> start_time_of(pid_t pid) noexcept { return stat_field_of(pid, 22); }
 
