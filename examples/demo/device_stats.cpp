@@ -2,7 +2,7 @@
 
 #include <boost/json.hpp>
 
-#include "sluice/whole_file.hpp"
+#include "sluice/os/whole_file.hpp"
 
 namespace demo {
 namespace {

@@ -30,13 +30,13 @@
 #include <fmt/format.h>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/breaker_store.hpp"
-#include "sluice/kfd/classification.hpp"
+#include "sluice/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/observe/timeline_thread.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/policy.hpp"
+#include "sluice/roles/classification.hpp"
 #include "sluice/scheduler.hpp"
 #include "sluice/sim/client.hpp"
 
@@ -78,7 +78,7 @@ class embedded_scheduler {
       const settings& with, std::unique_ptr<sluice::policy> policy) {
     sluice::scheduler_config config;
     std::string message;
-    auto rules = sluice::kfd::load_classification(with.scheduling.config_file, message);
+    auto rules = sluice::roles::load_classification(with.scheduling.config_file, message);
     if (rules.has_error()) return failure(message);
     if (!with.scheduling.config_file.empty()) {
       auto loaded = sluice::load_config(with.scheduling.config_file, message);
@@ -115,7 +115,7 @@ class embedded_scheduler {
     std::vector<std::unique_ptr<sluice::source>> sources;
     sources.push_back(sluice::kfd::make_discovery(roots, std::move(*rules)));
     sources.push_back(
-        sluice::kfd::make_breaker_keeper(sluice::kfd::breaker_store::default_path(roots)));
+        sluice::make_breaker_keeper(sluice::breaker_store::default_path(roots.other_tree())));
     auto made = sluice::scheduler::create(
         config, std::move(*loop), std::move(driver), std::move(policy), std::move(sources),
         {.fallback = [] { return sluice::make_fixed_timeslice(); },

@@ -37,8 +37,8 @@
 #include <fmt/format.h>
 
 #include "sluice/config.hpp"
-#include "sluice/kfd/classification.hpp"
 #include "sluice/lab/page.hpp"
+#include "sluice/roles/classification.hpp"
 
 namespace {
 
@@ -398,7 +398,7 @@ std::string problem_with_settings(const settings& with) {
   if (!with.scheduling.config_file.empty() &&
       sluice::load_config(with.scheduling.config_file, message).has_error())
     return message;
-  if (sluice::kfd::load_classification(with.scheduling.config_file, message).has_error())
+  if (sluice::roles::load_classification(with.scheduling.config_file, message).has_error())
     return message;
   if (const auto policy = demo::make_policy(with.scheduling); policy.has_error()) {
     return policy.error().message;

@@ -40,9 +40,9 @@
 #include "sluice/asio.hpp"
 #include "sluice/client.hpp"
 #include "sluice/config.hpp"
-#include "sluice/kfd/classification.hpp"
 #include "sluice/node.hpp"
 #include "sluice/policy_registry.hpp"
+#include "sluice/roles/classification.hpp"
 
 namespace {
 
@@ -68,7 +68,7 @@ checked<std::unique_ptr<sluice::node>> embed(asio::io_context& context, const se
   sluice::node_settings& settings = options.settings;
   const std::string& file = with.scheduling.config_file;
   std::string message;
-  auto roles = sluice::kfd::load_classification(file, message);
+  auto roles = sluice::roles::load_classification(file, message);
   if (roles.has_error()) return failure(message);
   settings.roles = std::move(*roles);
   if (!file.empty()) {

@@ -35,7 +35,7 @@ class acting_side final : public backend_listener {
   }
 
   void attach(pid_t pid, std::size_t queues) {
-    const auto who = kfd::identity_of(pid);
+    const auto who = identity_of(pid);
     if (!who) throw std::runtime_error("a target has ended");
     const process_id id{targets_.size() + 1};
     targets_.push_back(id);

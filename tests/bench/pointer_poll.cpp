@@ -24,7 +24,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sluice/kfd/process_identity.hpp"
+#include "sluice/os/process_identity.hpp"
 
 namespace sluice::bench {
 namespace {
@@ -101,7 +101,7 @@ void measure(bool quick) {
   std::array<test::fake_queue, queue_count> queues;
   const sleeper other;
   kfd::online_process what;
-  const auto who = kfd::identity_of(other.pid());
+  const auto who = identity_of(other.pid());
   if (!who) throw std::runtime_error("the other process is gone");
   what.who = *who;
   comparison rest{

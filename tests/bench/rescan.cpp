@@ -95,9 +95,9 @@ class ring_reader {
 std::vector<kfd::listed_queue> list_by_ring(ring_reader& ring, const std::string& sysfs) {
   std::vector<kfd::listed_queue> found;
   std::vector<std::string> paths;
-  kfd::for_each_numbered_entry<pid_t>(sysfs + "/proc", [&](pid_t pid) {
+  for_each_numbered_entry<pid_t>(sysfs + "/proc", [&](pid_t pid) {
     const std::string directory = sysfs + "/proc/" + std::to_string(pid) + "/queues";
-    kfd::for_each_numbered_entry<std::uint32_t>(directory, [&](std::uint32_t id, ino_t inode) {
+    for_each_numbered_entry<std::uint32_t>(directory, [&](std::uint32_t id, ino_t inode) {
       found.push_back({pid, driver_queue_id{id}, {}, inode});
       for (const char* leaf : {"/size", "/type", "/gpuid"}) {
         paths.push_back(directory + "/" + std::to_string(id) + leaf);
@@ -125,7 +125,7 @@ std::vector<std::string> own_attributes() {
   for (const auto& each : std::filesystem::directory_iterator("/sys/devices/virtual/net/lo")) {
     const std::string path = each.path();
     std::array<char, 64> text;
-    if (each.is_regular_file() && kfd::read_small_file(path.c_str(), text)) some.push_back(path);
+    if (each.is_regular_file() && read_small_file(path.c_str(), text)) some.push_back(path);
   }
   for (std::size_t i = 0; !some.empty() && some.size() < files; ++i) some.push_back(some[i]);
   return some;
@@ -185,7 +185,7 @@ int measure(bool quick) {
                       bool equal = true;
                       for (std::size_t at = 0; at < attributes.size(); ++at) {
                         std::array<char, 64> text;
-                        const auto got = kfd::read_small_file(attributes[at].c_str(), text);
+                        const auto got = read_small_file(attributes[at].c_str(), text);
                         equal = equal && got && static_cast<int>(got->size()) == sizes[at];
                       }
                       return equal;

@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::bench {
 

@@ -160,7 +160,7 @@ void signals(
 class attached_backend {
  public:
   attached_backend(std::unique_ptr<backend> driver, pid_t pid) : loop_(std::move(driver)) {
-    const auto who = kfd::identity_of(pid);
+    const auto who = identity_of(pid);
     if (!who || !loop_.start() || !loop_->attach(target, pid, who->start_time) ||
         !loop_.until([&] { return loop_.added.size() == 1; }))
       throw std::runtime_error("the backend does not attach");

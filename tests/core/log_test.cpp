@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/ids.hpp"
-#include "sluice/log_limiter.hpp"
+#include "sluice/os/log_limiter.hpp"
 
 namespace sluice::log_test {
 namespace {

@@ -19,7 +19,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sluice/kept_file.hpp"
+#include "sluice/os/kept_file.hpp"
 
 namespace sluice::tests::recorder_test {
 namespace {

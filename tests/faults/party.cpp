@@ -20,14 +20,14 @@
 #include <vector>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/breaker_store.hpp"
 #include "sluice/client.hpp"
 #include "sluice/client_server.hpp"
-#include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
+#include "sluice/os/standard_error.hpp"
 #include "sluice/policies/pointer_polling.hpp"
 #include "sluice/scheduler.hpp"
-#include "sluice/standard_error.hpp"
 
 namespace {
 
@@ -55,7 +55,7 @@ int host(const std::string& directory, sluice::duration lease, sluice::duration 
   ::close(log);
   const auto roots = sluice::kfd::roots::from_environment();
   const std::string lock = directory + "/owner";
-  const sluice::kfd::message_sink say = [](std::string_view sentence) {
+  const sluice::message_sink say = [](std::string_view sentence) {
     sluice::log_to_standard_error("host", "info", sentence);
   };
   std::unique_ptr<sluice::backend> driver;
@@ -76,7 +76,7 @@ int host(const std::string& directory, sluice::duration lease, sluice::duration 
   clients.tell = say;
   std::vector<std::unique_ptr<sluice::source>> sources;
   sources.push_back(std::move(discovery));
-  sources.push_back(sluice::kfd::make_breaker_keeper(directory + "/breakers"));
+  sources.push_back(sluice::make_breaker_keeper(directory + "/breakers"));
   sources.push_back(sluice::client::make_server(std::move(clients)));
   sluice::scheduler_config config;
   config.attach_after = 50ms;

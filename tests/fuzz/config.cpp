@@ -6,8 +6,8 @@
 #include "fuzz.hpp"
 
 #include "sluice/daemon_config.hpp"
-#include "sluice/kfd/classification.hpp"
 #include "sluice/policies/all.hpp"
+#include "sluice/roles/classification.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace sluice;
@@ -34,6 +34,6 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     fuzz::require(core->problem().empty(), "what is taken can be scheduled by");
   }
   problems.clear();
-  (void)kfd::load_classification(file.path(), problems);
+  (void)roles::load_classification(file.path(), problems);
   return 0;
 }

@@ -2,15 +2,15 @@
 
 #include "fuzz.hpp"
 
-#include "sluice/kfd/breaker_store.hpp"
-#include "sluice/kfd/role_store.hpp"
+#include "sluice/breaker_store.hpp"
+#include "sluice/roles/role_store.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace sluice;
   static const fuzz::input_file file("store");
   file.write(fuzz::as_text(data, size));
   std::string message;
-  const kfd::breaker_store breakers{file.path()};
+  const breaker_store breakers{file.path()};
   if (const auto read = breakers.read(message)) {
     const std::string text{fuzz::as_text(data, size)};
     const auto changed = breakers.change(*read, {}, message);
@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     std::erase_if(left, [&](const auto& each) { return !again->contains(each.first); });
     fuzz::require(left == *again, "and says the same");
     const auto now =
-        std::chrono::time_point_cast<kfd::wall_time::duration>(std::chrono::system_clock::now());
+        std::chrono::time_point_cast<wall_time::duration>(std::chrono::system_clock::now());
     for (const auto& [gpu, what] : *read) {
       fuzz::require(what.over(now) || again->contains(gpu), "of all that is not over");
     }
@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     fuzz::require(!message.empty(), "what is wrong is said");
   }
   message.clear();
-  const kfd::role_store roles{file.path()};
+  const roles::role_store roles{file.path()};
   if (!roles.read(message)) fuzz::require(!message.empty(), "what is wrong is said");
   return 0;
 }

@@ -25,7 +25,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/breaker_store.hpp"
+#include "sluice/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
@@ -87,7 +87,7 @@ class node {
     }
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(kfd::make_discovery(device_.roots(), {.role_store = role_store()}));
-    sources.push_back(kfd::make_breaker_keeper(breakers().path()));
+    sources.push_back(make_breaker_keeper(breakers().path()));
     auto loop = reactor::create();
     if (!loop) throw std::runtime_error("reactor: " + loop.error().message());
     auto made =
@@ -180,7 +180,7 @@ class node {
                       [&] { return view_.process(who.pid()).kernels_completed > before; });
   }
 
-  kfd::breaker_store breakers() const { return kfd::breaker_store{device_.root() + "/breakers"}; }
+  breaker_store breakers() const { return breaker_store{device_.root() + "/breakers"}; }
   /// Whether so many are open, in the scheduler and in the store.
   bool has_open_breakers(std::size_t count) const {
     return eventually(patience, [&] {

@@ -23,7 +23,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "sluice/quiet_thread.hpp"
+#include "sluice/os/quiet_thread.hpp"
 
 namespace sluice::agent {
 

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::agent {
 

@@ -40,11 +40,11 @@
 
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/lanes.hpp"
-#include "sluice/kfd/node_lock.hpp"
 #include "sluice/kfd/process_pause.hpp"
 #include "sluice/kfd/roots.hpp"
-#include "sluice/kfd/target_rules.hpp"
-#include "sluice/standard_error.hpp"
+#include "sluice/os/node_lock.hpp"
+#include "sluice/os/standard_error.hpp"
+#include "sluice/roles/target_rules.hpp"
 
 namespace sluice::agent {
 
@@ -543,11 +543,11 @@ std::string refused_privileges(const settings& chosen) {
   if (::getauxval(AT_SECURE) == 0) return {};
   const kfd::roots own;
   const bool lock_fits =
-      chosen.unpause != 0 || chosen.owner_lock == std::string_view{kfd::default_owner_lock};
+      chosen.unpause != 0 || chosen.owner_lock == std::string_view{default_owner_lock};
   const bool sysfs_fits = chosen.unpause != 0 || chosen.sysfs == own.sysfs;
   if (chosen.device == own.device && sysfs_fits && lock_fits) return {};
   return "an agent with file capabilities only opens the default device " + own.device +
-         ", sysfs tree " + own.sysfs + " and owner lock " + kfd::default_owner_lock +
+         ", sysfs tree " + own.sysfs + " and owner lock " + default_owner_lock +
          "; use these paths, or an agent without file capabilities";
 }
 
@@ -560,12 +560,12 @@ class admission {
  public:
   /// \return null: whomever the host names and the kernel lets it trace.
   static result<std::unique_ptr<admission>> make(const settings& chosen, std::string& reason) {
-    using trust = kfd::target_rules::trust;
+    using trust = roles::target_rules::trust;
     const bool privileged = ::getauxval(AT_SECURE) != 0;
     const std::string path = privileged ? own_configuration : chosen.roles;
     if (path.empty()) return std::unique_ptr<admission>{};
     auto rules =
-        kfd::target_rules::load(path, privileged ? trust::roots_files : trust::any_file, reason);
+        roles::target_rules::load(path, privileged ? trust::roots_files : trust::any_file, reason);
     if (!rules) return rules.error();
     return std::unique_ptr<admission>{new admission{path, std::move(*rules)}};
   }
@@ -585,11 +585,11 @@ class admission {
   }
 
  private:
-  admission(std::string path, std::unique_ptr<kfd::target_rules> rules)
+  admission(std::string path, std::unique_ptr<roles::target_rules> rules)
       : path_(std::move(path)), rules_(std::move(rules)) {}
 
   const std::string path_;
-  const std::unique_ptr<kfd::target_rules> rules_;
+  const std::unique_ptr<roles::target_rules> rules_;
   std::atomic<std::uint64_t> refused_{0};
 };
 
@@ -660,7 +660,7 @@ int run(const settings& chosen) {
 
   std::string reason;
   error_code error;
-  const kfd::message_sink keep = [&reason](std::string_view words) { reason = words; };
+  const message_sink keep = [&reason](std::string_view words) { reason = words; };
   const auto refuse = [&] {
     if (reason.empty()) reason = "cannot start the agent: " + error.message();
     say(note_kind::refused, reason, error);
@@ -735,10 +735,10 @@ int run(const settings& chosen) {
     return refuse();
   }
 
-  std::unique_ptr<kfd::node_lock> lock;
+  std::unique_ptr<node_lock> lock;
   if (!chosen.owner_lock.empty()) {
-    using kind = kfd::node_lock::kind;
-    auto taken = kfd::node_lock::acquire(
+    using kind = node_lock::kind;
+    auto taken = node_lock::acquire(
         chosen.owner_lock, keep,
         {.on_behalf_of = host_pid(), .what = chosen.of_a_node ? kind::node : kind::scheduler});
     if (!taken) {

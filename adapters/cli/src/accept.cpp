@@ -25,7 +25,7 @@
 
 #include "sluice/duration_text.hpp"
 #include "sluice/kfd/device.hpp"
-#include "sluice/kfd/node_lock.hpp"
+#include "sluice/os/node_lock.hpp"
 
 namespace sluice::cli {
 
@@ -221,7 +221,7 @@ class acceptance_run {
     if (!about_.device.simulated) about_.device.module = first_line("/sys/module/amdgpu/version");
     about_.device.abi_minor = device_->minor_version();
     about_.victim = printable(how_.victim);
-    about_.when = kfd::wall_text(kfd::wall_time_now());
+    about_.when = wall_text(wall_time_now());
     set_gpu(node_.gpus.front());
     return true;
   }
@@ -367,7 +367,7 @@ subcommand add_accept(CLI::App& program) {
   command->add_flag("--force", chosen->force,
                     "Run even if a breaker is open (see 'sluice breaker')");
   command->add_option("--owner-lock", chosen->how.owner_lock, "Owner lock file of the node")
-      ->default_val(kfd::default_owner_lock)
+      ->default_val(default_owner_lock)
       ->type_name("FILE");
   return {command, [chosen] {
             chosen->how.where = kfd::roots::from_environment();

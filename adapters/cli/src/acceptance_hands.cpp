@@ -25,7 +25,7 @@
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/duration_text.hpp"
-#include "sluice/kfd/process_identity.hpp"
+#include "sluice/os/process_identity.hpp"
 
 namespace sluice::cli::acceptance {
 
@@ -169,7 +169,7 @@ void hands::lost(error_code) {
 
 duration hands::attach(pid_t pid) {
   wait("the agent to start", [this] { return lives_; });
-  const auto who = kfd::identity_of(pid);
+  const auto who = identity_of(pid);
   if (!who) fail("the victim ended unexpectedly");
   answer_.reset();
   queues_.clear();

@@ -22,7 +22,7 @@
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/queue_holder.hpp"
 #include "sluice/kfd/smi_events.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::cli::acceptance {
 

@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include "sluice/duration_text.hpp"
-#include "sluice/kfd/process_identity.hpp"
 #include "sluice/kfd/queue_pointers.hpp"
+#include "sluice/os/process_identity.hpp"
 
 namespace sluice::cli::acceptance {
 
@@ -61,7 +61,7 @@ void pointers(bench& here, finding& found) {
   victim target{here.by, here.chosen, 2};
   here.by.attach(target.pid());
   const auto queues = queues_of(here, found, 2);
-  const auto who = kfd::identity_of(target.pid());
+  const auto who = identity_of(target.pid());
   if (!who) fail("the victim ended unexpectedly");
   auto open = kfd::queue_pointers::open(*who);
   if (!open) fail("cannot read the victim's memory: " + open.error().message());

@@ -29,8 +29,8 @@ struct breaker_options {
   bool json = false;
 };
 
-kfd::breaker_store store_of(const breaker_options& chosen) {
-  return chosen.store.empty() ? kfd::breaker_store{} : kfd::breaker_store{chosen.store};
+breaker_store store_of(const breaker_options& chosen) {
+  return chosen.store.empty() ? breaker_store{} : breaker_store{chosen.store};
 }
 
 /// The names of GPUs; none where the driver's tree cannot be read, which a store does not need.
@@ -39,7 +39,7 @@ kfd::node_view node_now() {
   return node ? std::move(*node) : kfd::node_view{};
 }
 
-std::optional<kfd::stored_breakers> read(const kfd::breaker_store& store) {
+std::optional<stored_breakers> read(const breaker_store& store) {
   std::string message;
   auto all = store.read(message);
   if (!all) {
@@ -72,8 +72,8 @@ int list(const breaker_options& chosen) {
   for (const auto& [gpu, each] : *all) {
     const auto* const known = node.find(gpu);
     rows.add({known != nullptr ? std::to_string(known->ordinal) : "?", std::to_string(number(gpu)),
-              kfd::wall_text(each.since), each.until ? kfd::wall_text(*each.until) : "re-armed",
-              std::string{kfd::to_string(each.why)}, std::to_string(number(each.first))});
+              wall_text(each.since), each.until ? wall_text(*each.until) : "re-armed",
+              std::string{to_string(each.why)}, std::to_string(number(each.first))});
   }
   return print(rows.text(terminal_width())) ? exit_done : exit_failed;
 }
@@ -110,8 +110,8 @@ int rearm(const breaker_options& chosen) {
     complain(message);
     return exit_failed;
   }
-  kfd::stored_breakers left = *all;
-  kfd::stored_breakers gone;
+  stored_breakers left = *all;
+  stored_breakers gone;
   for (const gpu_id id : ids)
     if (auto node_of = left.extract(id)) gone.insert(std::move(node_of));
   if (chosen.json)

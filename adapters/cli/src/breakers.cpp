@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include "sluice/config.hpp"
-#include "sluice/kfd/role_store.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/roles/role_store.hpp"
 
 namespace sluice::cli {
 
@@ -20,17 +20,16 @@ namespace {
 namespace json = boost::json;
 
 /// When a process began, on the wall: start times are ticks since boot.
-kfd::wall_time began(const kfd::process_description& process) {
+wall_time began(const kfd::process_description& process) {
   const auto ticks = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
   const std::chrono::milliseconds since_boot{process.start_time * 1000 / ticks};
-  return kfd::wall_time_now() - (kfd::boot_time_now() - since_boot);
+  return wall_time_now() - (roles::boot_time_now() - since_boot);
 }
 
 }  // namespace
 
-void drop_over(kfd::stored_breakers& all) {
-  std::erase_if(all,
-                [now = kfd::wall_time_now()](const auto& each) { return each.second.over(now); });
+void drop_over(stored_breakers& all) {
+  std::erase_if(all, [now = wall_time_now()](const auto& each) { return each.second.over(now); });
 }
 
 std::string gpu_name(const kfd::node_view& node, gpu_id id) {
@@ -39,21 +38,20 @@ std::string gpu_name(const kfd::node_view& node, gpu_id id) {
   return fmt::format("GPU {} (gpu_id {})", gpu->ordinal, number(id));
 }
 
-std::string breaker_text(gpu_id gpu, const kfd::stored_breaker& which, const kfd::node_view& node) {
-  return fmt::format(
-      "{}{}; since {}, until {}", kfd::words_of(which.why),
-      which.first == gpu
-          ? ""
-          : fmt::format(" (the failure was on {} of the same hive)", gpu_name(node, which.first)),
-      kfd::wall_text(which.since), which.until ? kfd::wall_text(*which.until) : "re-armed");
+std::string breaker_text(gpu_id gpu, const stored_breaker& which, const kfd::node_view& node) {
+  return fmt::format("{}{}; since {}, until {}", words_of(which.why),
+                     which.first == gpu ? ""
+                                        : fmt::format(" (the failure was on {} of the same hive)",
+                                                      gpu_name(node, which.first)),
+                     wall_text(which.since), which.until ? wall_text(*which.until) : "re-armed");
 }
 
-json::value breakers_json(const kfd::stored_breakers& all) {
+json::value breakers_json(const stored_breakers& all) {
   json::array list;
   for (const auto& [gpu, each] : all)
     list.push_back(json::object{
         {"gpu_id", number(gpu)},
-        {"cause", kfd::to_string(each.why)},
+        {"cause", to_string(each.why)},
         {"first_gpu_id", number(each.first)},
         {"since_unix_ms", each.since.time_since_epoch().count()},
         {"until_unix_ms",
@@ -62,8 +60,7 @@ json::value breakers_json(const kfd::stored_breakers& all) {
   return list;
 }
 
-std::vector<std::string> breaker_warnings(const kfd::node_view& node,
-                                          const kfd::stored_breakers& all) {
+std::vector<std::string> breaker_warnings(const kfd::node_view& node, const stored_breakers& all) {
   std::vector<std::string> said;
   for (const auto& [gpu, each] : all) {
     // At a reset, the driver stops the queues of all processes on all GPUs.
@@ -88,9 +85,9 @@ std::vector<std::string> breaker_warnings(const kfd::node_view& node,
   return said;
 }
 
-kfd::stored_breakers open_breakers() {
+stored_breakers open_breakers() {
   std::string message;
-  auto all = kfd::breaker_store{}.read(message);
+  auto all = breaker_store{}.read(message);
   if (!all) {
     complain("warning: " + message + "; cannot check for open breakers");
     return {};
@@ -103,12 +100,11 @@ void open_breakers_of(const std::vector<kfd::gpu_failure>& failed) {
   const auto known = open_breakers();
   kfd::node_view node;
   if (auto seen = kfd::look_at_node(kfd::roots::from_environment())) node = std::move(*seen);
-  kfd::stored_breakers made;
+  stored_breakers made;
   const auto open = [&](gpu_id gpu, const kfd::gpu_failure& by) {
     if (known.contains(gpu)) return;
-    const auto now = kfd::wall_time_now();
-    made.emplace(gpu,
-                 kfd::stored_breaker{.why = by.why,
+    const auto now = wall_time_now();
+    made.emplace(gpu, stored_breaker{.why = by.why,
                                      .first = by.gpu,
                                      .since = now,
                                      .until = now + std::chrono::ceil<std::chrono::milliseconds>(
@@ -122,7 +118,7 @@ void open_breakers_of(const std::vector<kfd::gpu_failure>& failed) {
       if (other.hive == about->hive) open(other.id, each);
   }
   if (made.empty()) return;
-  const kfd::breaker_store store;
+  const breaker_store store;
   std::string message;
   if (!store.change(made, {}, message)) {
     complain(message +

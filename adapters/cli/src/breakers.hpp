@@ -8,31 +8,30 @@
 
 #include <boost/json/value.hpp>
 
-#include "sluice/kfd/breaker_store.hpp"
+#include "sluice/breaker_store.hpp"
 #include "sluice/kfd/node_view.hpp"
 #include "sluice/kfd/queue_holder.hpp"
 
 namespace sluice::cli {
 
 /// Without those whose time is over.
-void drop_over(kfd::stored_breakers& all);
+void drop_over(stored_breakers& all);
 
 /// "GPU 0 (gpu_id 51110)", or the gpu_id alone where the node has no such GPU.
 std::string gpu_name(const kfd::node_view& node, gpu_id id);
 
 /// "the driver reset it (GPU 0 of its hive), since ..., until ..."
-std::string breaker_text(gpu_id gpu, const kfd::stored_breaker& which, const kfd::node_view& node);
+std::string breaker_text(gpu_id gpu, const stored_breaker& which, const kfd::node_view& node);
 
 /// An array of objects.
-boost::json::value breakers_json(const kfd::stored_breakers& all);
+boost::json::value breakers_json(const stored_breakers& all);
 
 /// A sentence for each: what it means for processes that began before it opened, of which the
 /// driver does not show whether their queues are alive.
-std::vector<std::string> breaker_warnings(const kfd::node_view& node,
-                                          const kfd::stored_breakers& all);
+std::vector<std::string> breaker_warnings(const kfd::node_view& node, const stored_breakers& all);
 
 /// What `queues` and `suspend` read: none, after a complaint, where the store cannot be read.
-kfd::stored_breakers open_breakers();
+stored_breakers open_breakers();
 
 /// Opens the breakers of these GPUs and their hives in the store, for a scheduler's default time,
 /// and says so, or why not.

@@ -40,7 +40,7 @@ std::vector<std::string> not_ready(const daemon_config& config) {
   const auto& roles = config.node.settings.roles;
   const bool by_rule = !roles.by_environment.empty() || !roles.by_pid.empty() ||
                        !roles.by_cgroup.empty() || !roles.by_ring.empty() || roles.queue_priority;
-  if (!by_rule && roles.role_store.empty() && roles.may_claim_offline == kfd::claim_grant{})
+  if (!by_rule && roles.role_store.empty() && roles.may_claim_offline == roles::claim_grant{})
     found.push_back(
         "no rule of [roles] can make a process offline, so sluice never suspends one; add a rule");
   const auto& online = roles.may_claim_online;

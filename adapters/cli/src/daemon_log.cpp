@@ -14,7 +14,7 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
-#include "sluice/standard_error.hpp"
+#include "sluice/os/standard_error.hpp"
 
 namespace sluice::cli {
 

@@ -28,8 +28,8 @@
 #include "sluice/kfd/queue_pointers.hpp"
 #include "sluice/kfd/uapi.hpp"
 #include "sluice/kfd/uapi_batch.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/reactor.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::cli {
 
@@ -489,7 +489,7 @@ check check_owner_lock(const machine& here) {
 
 std::vector<check> check_breakers(const machine& here, const kfd::node_view& node) {
   std::string message;
-  auto open = kfd::breaker_store{here.breakers}.read(message);
+  auto open = breaker_store{here.breakers}.read(message);
   const std::string how =
       here.breakers +
       ", which schedulers write; resets that no scheduler noticed are only in dmesg";

@@ -8,7 +8,7 @@
 
 #include <boost/json/value.hpp>
 
-#include "sluice/kfd/breaker_store.hpp"
+#include "sluice/breaker_store.hpp"
 #include "sluice/kfd/node_view.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/node_files.hpp"
@@ -34,7 +34,7 @@ struct check {
 struct machine {
   kfd::roots where = kfd::roots::from_environment();
   std::string prefix{};  ///< Goes before /proc and /sys.
-  std::string breakers = kfd::breaker_store::default_path(where);
+  std::string breakers = breaker_store::default_path(where.other_tree());
   node_files files{};
   std::string agent{};  ///< Path of sluice-agent; empty: not found.
   /// Asks the kernel for a ring as large as the runtime's. \return 0 or an errno.

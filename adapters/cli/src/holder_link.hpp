@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "sluice/ids.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/time.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::cli {
 

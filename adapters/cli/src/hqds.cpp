@@ -17,7 +17,7 @@
 #include <fmt/format.h>
 
 #include "sluice/duration_text.hpp"
-#include "sluice/whole_file.hpp"
+#include "sluice/os/whole_file.hpp"
 
 namespace sluice::cli {
 

@@ -24,7 +24,7 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::cli {
 

@@ -18,8 +18,8 @@
 #include <boost/json/object.hpp>
 #include <fmt/format.h>
 
-#include "sluice/kfd/node_lock.hpp"
 #include "sluice/node_files.hpp"
+#include "sluice/os/node_lock.hpp"
 
 namespace sluice::cli {
 
@@ -113,8 +113,8 @@ result<void> end_pause(const pause_options& chosen, std::string& message) {
 
 /// What the pause does to whoever owns the node. \return the exit code.
 int say_who_obeys(const node_files& where) {
-  using kind = kfd::node_lock::kind;
-  const auto found = kfd::node_lock::look(where.owner());
+  using kind = node_lock::kind;
+  const auto found = node_lock::look(where.owner());
   if (!found) {
     const bool denied = found.error() == boost::system::errc::permission_denied;
     complain(fmt::format("{}: cannot determine which program owns the node: {}{}",

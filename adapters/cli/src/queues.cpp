@@ -20,8 +20,8 @@
 #include <fmt/format.h>
 
 #include "sluice/duration_text.hpp"
-#include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/roles/classification.hpp"
 
 namespace sluice::cli {
 
@@ -83,12 +83,13 @@ const holding* find(const holdings& held, pid_t pid) {
   return found == held.end() ? nullptr : &found->second;
 }
 
-kfd::role_reason role_of(const roles& given, const kfd::process_description& process) {
+roles::role_reason role_of(const roles::role_reasons& given,
+                           const kfd::process_description& process) {
   const auto found = given.find({process.pid, process.start_time});
-  return found == given.end() ? kfd::role_reason{} : found->second;
+  return found == given.end() ? roles::role_reason{} : found->second;
 }
 
-std::string role_text(const kfd::role_reason& given) {
+std::string role_text(const roles::role_reason& given) {
   return std::string{role_words(to_string(given.is), to_string(given.bar))};
 }
 
@@ -283,7 +284,7 @@ json::value queues_json(const kfd::node_view& node, const about_processes& known
   json::array processes;
   for (const auto& process : node.processes) {
     const holding* const by = find(known.held, process.pid);
-    const kfd::role_reason given = role_of(known.given, process);
+    const roles::role_reason given = role_of(known.given, process);
     json::array queues;
     for (const auto& queue : process.queues) {
       queues.push_back(json::object{

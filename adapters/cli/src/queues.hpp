@@ -12,8 +12,8 @@
 #include <boost/json/value.hpp>
 
 #include "sluice/kfd/node_view.hpp"
-#include "sluice/kfd/role_reason.hpp"
 #include "sluice/result.hpp"
+#include "sluice/roles/role_reason.hpp"
 
 namespace sluice::cli {
 
@@ -50,12 +50,10 @@ using holdings = std::map<pid_t, holding>;
 /// Asks every `sluice suspend` that holds one of the processes.
 holdings ask_holders(const kfd::node_view& node);
 
-using roles = kfd::role_reasons;
-
 /// What is known of the processes beside the look.
 struct about_processes {
   holdings held{};
-  roles given{};
+  roles::role_reasons given{};
   std::optional<evictions> evicted{};  ///< Nothing: not known, of one look.
   std::size_t unfiltered = 0;          ///< How many processes there were before the filter.
 };

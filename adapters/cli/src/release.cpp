@@ -41,7 +41,7 @@ pid_t wait_for_tracer(pid_t pid) {
 }
 
 int release(const release_options& chosen) {
-  const auto who = kfd::identity_of(chosen.pid);
+  const auto who = identity_of(chosen.pid);
   if (!who) {
     complain(fmt::format("there is no process {}", chosen.pid));
     return exit_failed;
@@ -106,7 +106,7 @@ subcommand add_release(CLI::App& program) {
               "--for",
               [chosen](const std::string& text) {
                 const auto value = parse_duration(text);
-                if (!value || *value <= 0s || *value > kfd::role_store::longest_release)
+                if (!value || *value <= 0s || *value > roles::role_store::longest_release)
                   throw CLI::ValidationError(
                       "--for", "invalid duration '" + text +
                                    "': expected more than 0s, up to 24h, e.g. 30s, 10min or 2h");

@@ -15,7 +15,7 @@
 #include <fmt/format.h>
 
 #include "sluice/duration_text.hpp"
-#include "sluice/kfd/role_store.hpp"
+#include "sluice/roles/role_store.hpp"
 
 namespace sluice::cli {
 
@@ -46,7 +46,7 @@ int change_entry(const role_options& chosen, Change change) {
   std::string message;
   result<void> done;
   if (chosen.pid != 0) {
-    const auto who = kfd::identity_of(chosen.pid);
+    const auto who = identity_of(chosen.pid);
     if (!who) {
       complain(fmt::format("there is no process {}", chosen.pid));
       return exit_failed;
@@ -61,7 +61,7 @@ int change_entry(const role_options& chosen, Change change) {
 }
 
 /// Whether the list of patterns is as long as the chosen position asks, its former entry aside.
-bool position_fits(const role_options& chosen, const kfd::role_store& store) {
+bool position_fits(const role_options& chosen, const roles::role_store& store) {
   std::string message;
   const auto roles = store.read(message);
   if (!roles) {
@@ -84,12 +84,13 @@ int set(const role_options& chosen) {
     const auto store = find_store(chosen.where);
     if (!store || !position_fits(chosen, *store)) return exit_failed;
   }
-  return change_entry(chosen, [&](kfd::role_store& store, const auto& entry, std::string& message) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(entry)>, std::string>)
-      return store.set(entry, what, message, chosen.position);
-    else
-      return store.set(entry, what, message);
-  });
+  return change_entry(chosen,
+                      [&](roles::role_store& store, const auto& entry, std::string& message) {
+                        if constexpr (std::is_same_v<std::decay_t<decltype(entry)>, std::string>)
+                          return store.set(entry, what, message, chosen.position);
+                        else
+                          return store.set(entry, what, message);
+                      });
 }
 
 /// All roles. What somebody says meanwhile stays.
@@ -115,9 +116,8 @@ int clear_all(const role_options& chosen) {
 
 int clear(const role_options& chosen) {
   if (chosen.all) return clear_all(chosen);
-  return change_entry(chosen, [](kfd::role_store& store, const auto& entry, std::string& message) {
-    return store.clear(entry, message);
-  });
+  return change_entry(chosen, [](roles::role_store& store, const auto& entry,
+                                 std::string& message) { return store.clear(entry, message); });
 }
 
 int list(const role_options& chosen) {
@@ -144,7 +144,7 @@ int list(const role_options& chosen) {
       released.push_back(json::object{{"pid", who.pid},
                                       {"start_time", who.start_time},
                                       {"command", command_of(who.pid)},
-                                      {"left_ms", (until - kfd::boot_time_now()).count()}});
+                                      {"left_ms", (until - roles::boot_time_now()).count()}});
     const json::object all{{"version", 1},
                            {"store", store->path()},
                            {"processes", std::move(processes)},
@@ -162,7 +162,7 @@ int list(const role_options& chosen) {
         {std::to_string(place), std::string{to_string(each.what)}, "-", printable(each.cgroup)});
   }
   for (const auto& [who, until] : roles->released) {
-    const auto left = std::chrono::ceil<std::chrono::seconds>(until - kfd::boot_time_now());
+    const auto left = std::chrono::ceil<std::chrono::seconds>(until - roles::boot_time_now());
     rows.add({"-", fmt::format("released for {}", to_text(duration{left})), std::to_string(who.pid),
               command_of(who.pid)});
   }

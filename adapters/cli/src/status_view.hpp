@@ -22,7 +22,7 @@ inline constexpr group_order group_orders[] = {group_order::role, group_order::l
                                                group_order::state, group_order::name};
 std::string_view to_string(group_order value);
 
-/// For a column ROLE. \param bar as kfd::role_bar is named: what keeps an offline one from being
+/// For a column ROLE. \param bar as roles::role_bar is named: what keeps an offline one from being
 /// it.
 std::string_view role_words(std::string_view role, std::string_view bar);
 /// What decides, where that is not simply what was asked for. \param name empty: nothing does.

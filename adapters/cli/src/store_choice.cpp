@@ -14,8 +14,8 @@ void add_store(CLI::App& to, store_choice& chosen) {
       ->excludes(store);
 }
 
-result<kfd::classification_rules> load_rules(const std::string& config, std::string& message) {
-  auto rules = kfd::load_classification(config, message);
+result<roles::classification_rules> load_rules(const std::string& config, std::string& message) {
+  auto rules = roles::load_classification(config, message);
   if (!rules || config.empty()) return rules;
   const toml::parse_result file = toml::parse_file(config);
   if (file && !file.table().contains("roles"))
@@ -23,15 +23,15 @@ result<kfd::classification_rules> load_rules(const std::string& config, std::str
   return rules;
 }
 
-result<kfd::role_store> find_store(const store_choice& chosen) {
-  if (!chosen.store.empty()) return kfd::role_store{chosen.store};
+result<roles::role_store> find_store(const store_choice& chosen) {
+  if (!chosen.store.empty()) return roles::role_store{chosen.store};
   std::string message;
   const auto rules = load_rules(chosen.config, message);
   if (!rules) {
     complain(message);
     return rules.error();
   }
-  return kfd::role_store{rules->role_store};
+  return roles::role_store{rules->role_store};
 }
 
 }  // namespace sluice::cli

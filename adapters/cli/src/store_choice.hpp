@@ -6,9 +6,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include "sluice/kfd/classification.hpp"
-#include "sluice/kfd/role_store.hpp"
 #include "sluice/result.hpp"
+#include "sluice/roles/classification.hpp"
+#include "sluice/roles/role_store.hpp"
 
 namespace sluice::cli {
 
@@ -21,11 +21,11 @@ struct store_choice {
 /// \param chosen must outlive the parsing.
 void add_store(CLI::App& to, store_choice& chosen);
 
-/// kfd::load_classification(), with a warning where a file is named that has no table [roles]: a
+/// roles::load_classification(), with a warning where a file is named that has no table [roles]: a
 /// program may want none, but who names the file here wants its rules.
-result<kfd::classification_rules> load_rules(const std::string& config, std::string& message);
+result<roles::classification_rules> load_rules(const std::string& config, std::string& message);
 
 /// \return an error, after a complaint, when none is configured rightly.
-result<kfd::role_store> find_store(const store_choice& chosen);
+result<roles::role_store> find_store(const store_choice& chosen);
 
 }  // namespace sluice::cli

@@ -28,7 +28,7 @@
 
 #include "sluice/duration_text.hpp"
 #include "sluice/kfd/queue_holder.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::cli {
 

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "sluice/quiet_thread.hpp"
+#include "sluice/os/quiet_thread.hpp"
 
 namespace sluice::client {
 namespace {

@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 namespace sluice::client {
 namespace {
 

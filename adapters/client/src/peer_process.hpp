@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "sluice/client_server.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::client {
 

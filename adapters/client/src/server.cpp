@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "sluice/client_server.hpp"
-#include "sluice/log_limiter.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/log_limiter.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::client {
 namespace {

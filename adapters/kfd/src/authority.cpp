@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "sluice/kfd/uapi.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -12,7 +12,7 @@
 #include <chrono>
 #include <utility>
 
-#include "sluice/quiet_thread.hpp"
+#include "sluice/os/quiet_thread.hpp"
 
 namespace sluice::kfd {
 

@@ -18,7 +18,7 @@
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/uapi_batch.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::kfd {
 

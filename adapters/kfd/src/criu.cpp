@@ -1,7 +1,5 @@
 #include "criu.hpp"
 
-#include "proc.hpp"
-
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd {
 

@@ -8,10 +8,10 @@
 
 #include <string>
 
-#include "sluice/kfd/message_sink.hpp"
 #include "sluice/kfd/tracee.hpp"
+#include "sluice/os/message_sink.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

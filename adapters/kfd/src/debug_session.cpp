@@ -1,7 +1,6 @@
 #include "sluice/kfd/debug_session.hpp"
 
 #include "authority.hpp"
-#include "proc.hpp"
 #include "queue_ledger.hpp"
 #include "queue_status.hpp"
 #include "runtime_wait.hpp"
@@ -26,6 +25,7 @@
 #include <vector>
 
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/os/proc.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::kfd {

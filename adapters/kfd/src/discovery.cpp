@@ -4,7 +4,6 @@
 #include "look_pace.hpp"
 #include "node_scanner.hpp"
 #include "pointer_watch.hpp"
-#include "proc.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -27,11 +26,12 @@
 #include <utility>
 #include <vector>
 
-#include "sluice/kfd/file_watch.hpp"
 #include "sluice/kfd/tree_watch.hpp"
-#include "sluice/quiet_thread.hpp"
+#include "sluice/os/file_watch.hpp"
+#include "sluice/os/proc.hpp"
+#include "sluice/os/quiet_thread.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/time.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 
@@ -54,7 +54,7 @@ constexpr std::uint64_t from_gpus = from_wake + 4;  // and all above
 
 class node_discovery final : public discovery {
  public:
-  node_discovery(roots where, classification_rules rules, message_sink say)
+  node_discovery(roots where, roles::classification_rules rules, message_sink say)
       : where_(std::move(where)),
         rules_(std::move(rules)),
         said_(rules_.by_process),
@@ -113,7 +113,7 @@ class node_discovery final : public discovery {
     return start_quiet_thread(worker_, [this] { run(); });
   }
 
-  void set_rules(classification_rules rules) override {
+  void set_rules(roles::classification_rules rules) override {
     const std::scoped_lock held{said_mutex_};
     rules_ = std::move(rules);
     rules_changed_.store(true);
@@ -153,7 +153,7 @@ class node_discovery final : public discovery {
     return {};
   }
 
-  std::shared_ptr<const role_reasons> reasons() const override {
+  std::shared_ptr<const roles::role_reasons> reasons() const override {
     const std::scoped_lock held{reasons_mutex_};
     return reasons_;
   }
@@ -183,7 +183,7 @@ class node_discovery final : public discovery {
 
  private:
   result<void> make_scanner() {
-    classification_rules rules;
+    roles::classification_rules rules;
     {
       const std::scoped_lock held{said_mutex_};
       rules = rules_;
@@ -219,7 +219,7 @@ class node_discovery final : public discovery {
 
   /// Follows that file from now on. use_stored() comes after this and read_store().
   result<void> open_store(const std::string& path) {
-    store_ = role_store{path};
+    store_ = roles::role_store{path};
     stored_ = {};
     store_watch_ = std::make_unique<file_watch>(path);
     if (store_watch_->fd() >= 0)
@@ -255,7 +255,7 @@ class node_discovery final : public discovery {
   /// \return whether there was one whose time has come.
   bool end_releases() {
     if (stored_.released.empty()) return false;
-    const boot_time now = boot_time_now();
+    const roles::boot_time now = roles::boot_time_now();
     if (std::erase_if(stored_.released, [now](const auto& each) { return each.second <= now; }) ==
         0)
       return false;
@@ -266,7 +266,7 @@ class node_discovery final : public discovery {
   /// \return whether there are other rules.
   bool take_rules() {
     if (!rules_changed_.exchange(false)) return false;
-    classification_rules rules;
+    roles::classification_rules rules;
     {
       const std::scoped_lock held{said_mutex_};
       rules = rules_;
@@ -337,7 +337,7 @@ class node_discovery final : public discovery {
   }
 
   void tell_reasons() {
-    auto now = std::make_shared<const role_reasons>(scanner_->reasons());
+    auto now = std::make_shared<const roles::role_reasons>(scanner_->reasons());
     const std::scoped_lock held{reasons_mutex_};
     reasons_ = std::move(now);
   }
@@ -438,17 +438,18 @@ class node_discovery final : public discovery {
   // Any thread's: the mutex guards rules and map, and the flags say that the worker's copies are
   // old.
   std::mutex said_mutex_;
-  classification_rules rules_;
+  roles::classification_rules rules_;
   std::map<process_identity, role> said_;
   std::atomic<bool> rules_changed_{false};
   std::atomic<bool> said_changed_{false};
   mutable std::mutex reasons_mutex_;
-  std::shared_ptr<const role_reasons> reasons_ = std::make_shared<const role_reasons>();
+  std::shared_ptr<const roles::role_reasons> reasons_ =
+      std::make_shared<const roles::role_reasons>();
   const message_sink say_;
-  role_store store_;
+  roles::role_store store_;
   std::unique_ptr<file_watch> store_watch_;
-  stored_roles stored_;    // as the store last said, less the releases that have ended since
-  unique_fd release_end_;  // a timer: when the next release ends
+  roles::stored_roles stored_;  // as the store last said, less the releases that have ended since
+  unique_fd release_end_;       // a timer: when the next release ends
   unique_fd waits_;
   const unique_fd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::unique_ptr<tree_watch> trees_;
@@ -472,26 +473,26 @@ class node_discovery final : public discovery {
 
 }  // namespace
 
-std::unique_ptr<discovery> make_discovery(roots where, classification_rules rules,
+std::unique_ptr<discovery> make_discovery(roots where, roles::classification_rules rules,
                                           message_sink say) {
   return std::make_unique<node_discovery>(std::move(where), std::move(rules), std::move(say));
 }
 
-result<void> check_rules(const classification_rules& rules, const classification_rules& before,
-                         std::string& message) {
+result<void> check_rules(const roles::classification_rules& rules,
+                         const roles::classification_rules& before, std::string& message) {
   message = rules.problem();
   if (!message.empty()) return errc::bad_config;
   if (rules.role_store.empty() || rules.role_store == before.role_store) return {};
-  const auto read = role_store{rules.role_store}.read(message);
+  const auto read = roles::role_store{rules.role_store}.read(message);
   return read ? result<void>{} : read.error();
 }
 
-role_reasons roles_now(const roots& where, const classification_rules& rules,
-                       const message_sink& say) {
+roles::role_reasons roles_now(const roots& where, const roles::classification_rules& rules,
+                              const message_sink& say) {
   node_scanner scanner{where, rules, -1, say};
   if (!rules.role_store.empty()) {
     std::string message;
-    if (auto stored = role_store{rules.role_store}.read(message))
+    if (auto stored = roles::role_store{rules.role_store}.read(message))
       scanner.set_stored(std::move(*stored));
     else
       say(message);

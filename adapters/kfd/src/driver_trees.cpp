@@ -1,6 +1,5 @@
 #include "sluice/kfd/driver_trees.hpp"
 
-#include "proc.hpp"
 #include "sysfs.hpp"
 
 #include <fcntl.h>
@@ -10,7 +9,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/proc.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -1,6 +1,6 @@
 #include "gpu_nodes.hpp"
 
-#include "proc.hpp"
+#include "sysfs.hpp"
 
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <map>
 #include <string_view>
+
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd {
 

@@ -2,7 +2,6 @@
 
 #include "authority.hpp"
 #include "paused_session.hpp"
-#include "proc.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -17,7 +16,8 @@
 #include <system_error>
 #include <utility>
 
-#include "sluice/quiet_thread.hpp"
+#include "sluice/os/proc.hpp"
+#include "sluice/os/quiet_thread.hpp"
 
 namespace sluice::kfd {
 

@@ -1,7 +1,5 @@
 #include "node_scanner.hpp"
 
-#include "proc.hpp"
-
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -16,6 +14,7 @@
 #include <utility>
 
 #include "sluice/kfd/driver_trees.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd {
 
@@ -54,7 +53,7 @@ std::optional<Number> read_number(const std::string& path, int directory = AT_FD
 
 }  // namespace
 
-node_scanner::node_scanner(const roots& where, classification_rules rules, int exits,
+node_scanner::node_scanner(const roots& where, roles::classification_rules rules, int exits,
                            message_sink say)
     : where_(where),
       processes_(where.sysfs + "/proc"),
@@ -65,8 +64,8 @@ node_scanner::node_scanner(const roots& where, classification_rules rules, int e
       exits_(exits),
       say_(std::move(say)) {}
 
-void node_scanner::set_rules(classification_rules rules) {
-  rules_ = classifier{std::move(rules)};
+void node_scanner::set_rules(roles::classification_rules rules) {
+  rules_ = roles::classifier{std::move(rules)};
   variables_ = rules_.wanted_variables();
   gangs_.allow_partial(rules_.rules().gangs.allow_partial);
   // Of an environment only what the rules look at was kept.
@@ -142,7 +141,7 @@ bool node_scanner::scan(const emit& out) {
   // An empty one may be that of a driver that is no longer loaded.
   if (!for_each_numbered_entry<pid_t>(processes_directory_, see) || !any) {
     processes_directory_ = open_directory(processes_);
-    if (!processes_directory_ && is_for_want_of_descriptors(errno)) say_no_descriptors();
+    if (!processes_directory_ && roles::is_for_want_of_descriptors(errno)) say_no_descriptors();
     (void)for_each_numbered_entry<pid_t>(processes_directory_, see);
   }
   for (auto each = known_.begin(); each != known_.end();) {
@@ -191,7 +190,7 @@ bool node_scanner::is_as_before(const process& known) const noexcept {
   // kernfs counts the directories in one as links to it.
   return ::fstat(known.directory.get(), &directory) == 0 &&
          directory.st_nlink == 2 + known.queues.size() && known.stands &&
-         standing_of(known.pidfd.get()) == known.stands;
+         roles::standing_of(known.pidfd.get()) == known.stands;
 }
 
 void node_scanner::restate(const emit& out) const {
@@ -269,7 +268,7 @@ void node_scanner::list_queues(process& of) {
   // An empty one may be what is left of one that has another in its place, after an exec.
   if (!list() || listed_.empty()) {
     of.directory = open_directory(processes_ + "/" + std::to_string(of.traits.who.pid) + "/queues");
-    if (!of.directory && is_for_want_of_descriptors(errno)) say_no_descriptors();
+    if (!of.directory && roles::is_for_want_of_descriptors(errno)) say_no_descriptors();
     (void)list();
   }
   std::ranges::sort(listed_);
@@ -294,7 +293,7 @@ bool node_scanner::scan_queues(process& of, const emit& out) {
     errno = 0;
     auto seen = read_queue(of, id);
     if (!seen) {  // gone again, or not complete yet: the next look tells
-      if (is_for_want_of_descriptors(errno)) say_no_descriptors();
+      if (roles::is_for_want_of_descriptors(errno)) say_no_descriptors();
       continue;
     }
     seen->inode = inode;
@@ -311,12 +310,12 @@ std::optional<node_scanner::process> node_scanner::admit(pid_t pid) {
   if (fresh.pidfd) errno = 0;
   const auto start = fresh.pidfd ? start_time_of(pid) : std::nullopt;
   if (!start) {
-    if (is_for_want_of_descriptors(errno)) say_no_descriptors();
+    if (roles::is_for_want_of_descriptors(errno)) say_no_descriptors();
     return {};
   }
   fresh.traits.who = {pid, *start};
-  fresh.stands = standing_of(fresh.pidfd.get());  // as in read_traits()
-  const bool all = read_changing_traits(fresh.traits);
+  fresh.stands = roles::standing_of(fresh.pidfd.get());  // as in read_traits()
+  const bool all = roles::read_changing_traits(fresh.traits);
   if (!read_environment(fresh)) return {};
   // By half of what it is made of, its role might be another. The next look tells.
   if (!all || fresh.missed_environment) {
@@ -337,10 +336,11 @@ std::optional<node_scanner::process> node_scanner::admit(pid_t pid) {
 
 bool node_scanner::read_traits(process& of) {
   // Asked first, so that a change in between shows at the next look.
-  of.stands = standing_of(of.pidfd.get());
+  of.stands = roles::standing_of(of.pidfd.get());
   const auto as = of.traits.as;
   const auto cgroups = of.traits.cgroups;
-  if (!read_changing_traits(of.traits)) of.stands.reset();  // so that the next look reads again
+  if (!roles::read_changing_traits(of.traits))
+    of.stands.reset();  // so that the next look reads again
   return of.traits.as != as || of.traits.cgroups != cgroups;
 }
 
@@ -354,10 +354,10 @@ bool node_scanner::read_environment(process& of) const {
   if (now && environment.empty() && (end == 0 || environment_end_of(pid) != end)) return false;
   of.environment = std::move(now);
   of.traits.hidden_environment = error == EACCES || error == EPERM;
-  of.missed_environment = is_for_want_of_descriptors(error);
+  of.missed_environment = roles::is_for_want_of_descriptors(error);
   of.empty_environment = environment.empty();
-  of.traits.variables = parse_environment(environment, variables_);
-  of.traits.network = network_of(pid);
+  of.traits.variables = roles::parse_environment(environment, variables_);
+  of.traits.network = roles::network_of(pid);
   return true;
 }
 
@@ -475,8 +475,8 @@ std::vector<online_process> node_scanner::online() const {
   return all;
 }
 
-role_reasons node_scanner::reasons() const {
-  role_reasons all;
+roles::role_reasons node_scanner::reasons() const {
+  roles::role_reasons all;
   for (const auto& [pid, known] : known_) all.emplace_hint(all.end(), known.traits.who, known.why);
   return all;
 }
@@ -485,13 +485,13 @@ bool node_scanner::details_complete(const process& of) const noexcept {
   const auto compute =
       std::ranges::count_if(of.queues, [](const queue& each) { return is_compute(each.type); });
   return std::ssize(of.details) == compute &&
-         std::ranges::all_of(of.details, [&](const queue_traits& each) {
+         std::ranges::all_of(of.details, [&](const roles::queue_traits& each) {
            return each.ring_base != 0 && (each.priority || !rules_.rules().queue_priority);
          });
 }
 
 bool node_scanner::settle_roles(const emit& out) {
-  std::map<pid_t, gang_membership> members;
+  std::map<pid_t, roles::gang_membership> members;
   gangs_.begin();
   for (const auto& [pid, known] : known_) {
     const auto member = members.emplace(pid, gang_of(rules_.rules().gangs, known.traits)).first;
@@ -500,8 +500,8 @@ bool node_scanner::settle_roles(const emit& out) {
   bool changed = false;
   settled_ = true;
   for (auto& [pid, known] : known_) {
-    role_reason why = rules_.reason_of(known.traits, known.details, details_complete(known));
-    const gang_book::settled now = gangs_.settle(members[pid], why);
+    roles::role_reason why = rules_.reason_of(known.traits, known.details, details_complete(known));
+    const roles::gang_book::settled now = gangs_.settle(members[pid], why);
     if (!known.emitted || why != known.why) {
       known.why = std::move(why);
       new_reasons_ = true;
@@ -548,7 +548,7 @@ observation node_scanner::about(observation_kind kind, const process& of) noexce
   seen.pid = of.traits.who.pid;
   seen.start_time = of.traits.who.start_time;
   seen.group_key = of.is.key;
-  seen.priority = classifier::priority_of(of.traits);
+  seen.priority = roles::classifier::priority_of(of.traits);
   seen.at = clock::now();
   return seen;
 }

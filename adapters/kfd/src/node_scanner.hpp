@@ -2,10 +2,7 @@
 /// \file
 /// One look at the node after another, and what changed between them.
 
-#include "classifier.hpp"
-#include "gangs.hpp"
 #include "pointer_watch.hpp"
-#include "process_traits.hpp"
 #include "sysfs.hpp"
 
 #include <functional>
@@ -17,14 +14,17 @@
 #include <utility>
 #include <vector>
 
-#include "sluice/kfd/classification.hpp"
-#include "sluice/kfd/message_sink.hpp"
-#include "sluice/kfd/role_reason.hpp"
-#include "sluice/kfd/role_store.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/observation.hpp"
+#include "sluice/os/message_sink.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/roles/classification.hpp"
+#include "sluice/roles/classifier.hpp"
+#include "sluice/roles/gangs.hpp"
+#include "sluice/roles/process_traits.hpp"
+#include "sluice/roles/role_reason.hpp"
+#include "sluice/roles/role_store.hpp"
 
 namespace sluice::kfd {
 
@@ -49,19 +49,19 @@ class node_scanner {
   /// `exits` is an epoll descriptor (or -1) to which the pidfd of every known process is added,
   /// with the pid as its data. `say` hears, once, why queues cannot count.
   node_scanner(
-      const roots& where, classification_rules rules, int exits,
+      const roots& where, roles::classification_rules rules, int exits,
       message_sink say = [](std::string_view) {});
 
   /// Other rules, as if they had been given at first; what the role store says must be set anew.
   /// The next look emits what changed by them. Gangs that fit both keep their key.
-  void set_rules(classification_rules rules);
-  /// Replaces classification_rules::by_process. The next look emits what changed by it.
+  void set_rules(roles::classification_rules rules);
+  /// Replaces roles::classification_rules::by_process. The next look emits what changed by it.
   void set_roles(std::map<process_identity, role> said) {
     rules_.set_roles(std::move(said));
     settled_ = false;
   }
   /// What the role store says now. The next look emits what changed by it.
-  void set_stored(stored_roles stored) {
+  void set_stored(roles::stored_roles stored) {
     rules_.set_stored(std::move(stored));
     settled_ = false;
   }
@@ -74,7 +74,7 @@ class node_scanner {
   /// Whether reasons() are others than when this was last asked.
   bool take_new_reasons() noexcept { return std::exchange(new_reasons_, false); }
   /// As of the last look.
-  role_reasons reasons() const;
+  roles::role_reasons reasons() const;
 
   /// Whether the tree is there at all.
   bool readable() const;
@@ -93,10 +93,10 @@ class node_scanner {
     ino_t inode = 0;  // of its directory: a recreated one has another (assumed of kernfs)
   };
   struct process {
-    process_traits traits;
-    std::optional<standing> stands{};  // as the traits were read
-    gang_book::settled is{};           // as last emitted
-    role_reason why{};
+    roles::process_traits traits;
+    std::optional<roles::standing> stands{};  // as the traits were read
+    roles::gang_book::settled is{};           // as last emitted
+    roles::role_reason why{};
     bool emitted = false;  // `is` holds
     unique_fd pidfd;
     unique_fd directory;    // of its queues
@@ -104,13 +104,13 @@ class node_scanner {
     bool empty_environment = false;
     bool missed_environment = false;  // no descriptor was left
     bool listed = false;
-    bool whole = false;                  // its turn for a whole look
-    std::vector<queue> queues;           // sorted by id
-    std::vector<queue> fresh;            // of these, the ones not yet emitted
-    std::vector<queue_traits> details;   // of its compute queues, as mqds last showed them
-    std::uint64_t change = 0;            // counts changes of its queues
-    int pointer_reads_due = 0;           // until mqds shows the pointers of all its queues
-    std::vector<online_queue> pointers;  // as mqds last showed them
+    bool whole = false;                        // its turn for a whole look
+    std::vector<queue> queues;                 // sorted by id
+    std::vector<queue> fresh;                  // of these, the ones not yet emitted
+    std::vector<roles::queue_traits> details;  // of its compute queues, as mqds last showed them
+    std::uint64_t change = 0;                  // counts changes of its queues
+    int pointer_reads_due = 0;                 // until mqds shows the pointers of all its queues
+    std::vector<online_queue> pointers;        // as mqds last showed them
   };
 
   void begin_turns();
@@ -150,9 +150,9 @@ class node_scanner {
   bool settled_ = false;  // roles and gangs are those of what is known
   bool new_reasons_ = false;
   std::vector<std::pair<std::uint32_t, ino_t>> listed_;  // scratch
-  classifier rules_;
+  roles::classifier rules_;
   std::set<std::string, std::less<>> variables_;
-  gang_book gangs_;
+  roles::gang_book gangs_;
   const int exits_;
   const message_sink say_;
   int mqds_reads_due_ = 0;

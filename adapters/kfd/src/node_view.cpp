@@ -1,6 +1,5 @@
 #include "sluice/kfd/node_view.hpp"
 
-#include "proc.hpp"
 #include "sysfs.hpp"
 
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <string_view>
 
 #include "sluice/kfd/driver_trees.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd {
 

@@ -9,7 +9,7 @@
 #include "sluice/ids.hpp"
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/queue_holder.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -1,7 +1,6 @@
 #include "paused_session.hpp"
 
 #include "criu.hpp"
-#include "proc.hpp"
 #include "sysfs.hpp"
 
 #include <sys/timerfd.h>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "sluice/kfd/sysfs_text.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd {
 

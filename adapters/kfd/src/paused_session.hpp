@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "sluice/kfd/message_sink.hpp"
 #include "sluice/kfd/process_pause.hpp"
 #include "sluice/kfd/target_session.hpp"
 #include "sluice/kfd/tracee.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/message_sink.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::kfd {
 

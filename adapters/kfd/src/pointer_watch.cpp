@@ -1,7 +1,5 @@
 #include "pointer_watch.hpp"
 
-#include "proc.hpp"
-
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -15,7 +13,8 @@
 #include <limits>
 #include <utility>
 
-#include "sluice/quiet_thread.hpp"
+#include "sluice/os/proc.hpp"
+#include "sluice/os/quiet_thread.hpp"
 
 namespace sluice::kfd {
 

@@ -15,13 +15,13 @@
 
 #include "sluice/ids.hpp"
 #include "sluice/inbox.hpp"
-#include "sluice/kfd/message_sink.hpp"
-#include "sluice/kfd/process_identity.hpp"
 #include "sluice/kfd/queue_pointers.hpp"
 #include "sluice/online_work.hpp"
+#include "sluice/os/message_sink.hpp"
+#include "sluice/os/process_identity.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -1,7 +1,6 @@
 #include "sluice/kfd/process_pause.hpp"
 
 #include "criu.hpp"
-#include "proc.hpp"
 
 #include <poll.h>
 #include <sys/prctl.h>
@@ -22,7 +21,8 @@
 #include <vector>
 
 #include "sluice/kfd/tracee.hpp"
-#include "sluice/standard_error.hpp"
+#include "sluice/os/proc.hpp"
+#include "sluice/os/standard_error.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::kfd {

@@ -1,7 +1,5 @@
 #include "sluice/kfd/queue_holder.hpp"
 
-#include "proc.hpp"
-
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -24,7 +22,8 @@
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/node_view.hpp"
 #include "sluice/kfd/smi_events.hpp"
-#include "sluice/quiet_thread.hpp"
+#include "sluice/os/proc.hpp"
+#include "sluice/os/quiet_thread.hpp"
 
 namespace sluice::kfd {
 

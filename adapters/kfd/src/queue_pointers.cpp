@@ -1,7 +1,5 @@
 #include "sluice/kfd/queue_pointers.hpp"
 
-#include "proc.hpp"
-
 #include <fcntl.h>
 #include <limits.h>
 #include <unistd.h>
@@ -9,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <string>
+
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd {
 

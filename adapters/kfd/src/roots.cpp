@@ -18,6 +18,8 @@ roots roots::from_environment() {
   return where;
 }
 
+std::string roots::other_tree() const { return sysfs == roots{}.sysfs ? std::string{} : sysfs; }
+
 bool is_simulated(const roots& where) {
   struct stat about {};
   return ::stat(where.device.c_str(), &about) == 0 && !S_ISCHR(about.st_mode);

@@ -1,7 +1,5 @@
 #include "runtime_wait.hpp"
 
-#include "proc.hpp"
-
 #include <sys/syscall.h>
 
 #include <array>
@@ -12,6 +10,7 @@
 #include <system_error>
 
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd {
 

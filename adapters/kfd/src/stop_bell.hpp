@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "sluice/kfd/bell_maker.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::kfd {
 

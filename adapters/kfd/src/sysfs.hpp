@@ -2,13 +2,15 @@
 /// \file
 /// What the driver's sysfs tree says of queues, in our words.
 
-#include "proc.hpp"
-
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "sluice/kfd/sysfs_text.hpp"
+#include "sluice/os/proc.hpp"
 #include "sluice/role.hpp"
 
 namespace sluice::kfd {
@@ -30,6 +32,18 @@ inline std::optional<sysfs_queue> read_queue(const std::string& directory) {
 constexpr queue_type type_from_sysfs(int printed) noexcept {
   if (printed == 0) return queue_type::compute_aql;
   return printed == 1 ? queue_type::sdma : queue_type::sdma_xgmi;
+}
+
+/// Value of a line "key number" of a topology `properties` text.
+inline std::optional<std::uint64_t> property(std::string_view properties,
+                                             std::string_view key) noexcept {
+  while (!properties.empty()) {
+    const auto line = properties.substr(0, properties.find('\n'));
+    properties.remove_prefix(std::min(line.size() + 1, properties.size()));
+    if (line.starts_with(key) && line.size() > key.size() && line[key.size()] == ' ')
+      return parse_number<std::uint64_t>(line.substr(key.size() + 1));
+  }
+  return {};
 }
 
 }  // namespace sluice::kfd

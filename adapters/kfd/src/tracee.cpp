@@ -1,7 +1,5 @@
 #include "sluice/kfd/tracee.hpp"
 
-#include "proc.hpp"
-
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ptrace.h>
@@ -15,6 +13,8 @@
 #include <string>
 #include <thread>
 #include <utility>
+
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd {
 

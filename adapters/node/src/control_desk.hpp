@@ -18,11 +18,11 @@
 #include <boost/json/fwd.hpp>
 
 #include "sluice/kfd/node_view.hpp"
-#include "sluice/kfd/role_reason.hpp"
 #include "sluice/node.hpp"
 #include "sluice/node_files.hpp"
 #include "sluice/picture.hpp"
 #include "sluice/result.hpp"
+#include "sluice/roles/role_reason.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
@@ -50,7 +50,7 @@ class steered_node : public observed_node {
  public:
   virtual node_facts facts() const = 0;
   /// Why who has which role. nullptr: this program does not own the node.
-  virtual std::shared_ptr<const kfd::role_reasons> roles() const = 0;
+  virtual std::shared_ptr<const roles::role_reasons> roles() const = 0;
   /// Another policy, until the next node::change() or the node's end.
   /// \param text    NAME[:KEY=VALUE,...]
   /// \param who     for the log.

@@ -18,9 +18,9 @@
 #include <string>
 #include <string_view>
 
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/reactor.hpp"
 #include "sluice/time.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice {
 

@@ -20,7 +20,7 @@
 
 #include "sluice/duration_text.hpp"
 #include "sluice/observe/metrics_address.hpp"
-#include "sluice/whole_file.hpp"
+#include "sluice/os/whole_file.hpp"
 
 namespace sluice {
 namespace {
@@ -282,7 +282,7 @@ void take(policy_choice chosen, daemon_config& into) {
 result<daemon_config> load_defaults(const policy_registry& known,
                                     std::vector<std::string>& problems) {
   daemon_config made;
-  auto roles = kfd::load_classification({}, problems);
+  auto roles = roles::load_classification({}, problems);
   if (!roles) return roles.error();
   made.node.settings.roles = std::move(*roles);
   take(default_choice(known), made);
@@ -304,7 +304,7 @@ result<daemon_config> load_once(const std::string& path, const std::string& cont
   if (scheduler) made.node.settings.scheduler = *scheduler;
   auto policy = read_policy(known, path, problems);
   if (policy) take(*policy ? std::move(**policy) : default_choice(known), made);
-  auto roles = kfd::load_classification(path, problems);
+  auto roles = roles::load_classification(path, problems);
   if (roles) made.node.settings.roles = std::move(*roles);
   if (!problems.empty()) return errc::bad_config;
   made.node.record.policy = made.policy;

@@ -24,15 +24,15 @@
 #include <vector>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/breaker_store.hpp"
 #include "sluice/client_server.hpp"
 #include "sluice/duration_text.hpp"
-#include "sluice/kfd/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
-#include "sluice/kfd/node_lock.hpp"
 #include "sluice/kfd/node_view.hpp"
 #include "sluice/null_backend.hpp"
+#include "sluice/os/node_lock.hpp"
+#include "sluice/os/quiet_thread.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
-#include "sluice/quiet_thread.hpp"
 #include "sluice/scheduler.hpp"
 
 namespace sluice {
@@ -81,7 +81,7 @@ class node_impl final : public node, private steered_node {
         pause_(options_.files, [this](const auto& why) { take_pause(why); }) {
     if (!settings_.make_policy) settings_.make_policy = [] { return make_fixed_timeslice(); };
     if (options_.breakers.empty())
-      options_.breakers = kfd::breaker_store::default_path(options_.roots);
+      options_.breakers = breaker_store::default_path(options_.roots.other_tree());
     add_readers(*observer_, *this,
                 {.what = options_.observing,
                  .enforces = options_.mode == node_mode::enforce,
@@ -135,7 +135,7 @@ class node_impl final : public node, private steered_node {
   node_state state() const noexcept override { return state_.load(); }
   std::string owner() const override {
     if (state_.load() != node_state::following) return {};
-    return kfd::node_lock::owner(options_.files.owner()).value_or("");
+    return node_lock::owner(options_.files.owner()).value_or("");
   }
   bool paused() const noexcept override { return paused_.load(); }
   node_mode mode() const noexcept override { return options_.mode; }
@@ -167,7 +167,7 @@ class node_impl final : public node, private steered_node {
     return made;
   }
 
-  std::shared_ptr<const kfd::role_reasons> roles() const override {
+  std::shared_ptr<const roles::role_reasons> roles() const override {
     const std::scoped_lock held{mutex_};
     return owning() ? discovery_->reasons() : nullptr;
   }
@@ -303,7 +303,7 @@ class node_impl final : public node, private steered_node {
     if (stopping_) return;
     options_.warn(
         "another program took over the node while this program's agent was not running: " +
-        kfd::node_lock::owner(options_.files.owner()).value_or("already ended") + "; following it");
+        node_lock::owner(options_.files.owner()).value_or("already ended") + "; following it");
     state_.store(node_state::following);
   }
 
@@ -331,7 +331,7 @@ class node_impl final : public node, private steered_node {
 
   /// \return errc::already_owned, or why it failed: told once, then it is no news.
   result<void> try_to_own() {
-    if (const auto owner = kfd::node_lock::look(options_.files.owner()); owner && *owner) {
+    if (const auto owner = node_lock::look(options_.files.owner()); owner && *owner) {
       forget_failure();
       if (state_.exchange(node_state::following) == node_state::idle)
         options_.tell("this node is owned by " + (*owner)->words + "; following it" +
@@ -379,7 +379,7 @@ class node_impl final : public node, private steered_node {
     const bool ends = ended && now - ended_at_ < longest_end;
     if (!ends) ahead_.reset();
     if (!ends || ahead_) return;
-    kfd::classification_rules roles;
+    roles::classification_rules roles;
     {
       const std::scoped_lock held{mutex_};
       roles = settings_.roles;
@@ -390,8 +390,8 @@ class node_impl final : public node, private steered_node {
   }
 
   /// Once for each that owns the node.
-  void warn_of_observer(const kfd::node_lock::holder& owner) {
-    const bool observes = owner.what == kfd::node_lock::kind::observing;
+  void warn_of_observer(const node_lock::holder& owner) {
+    const bool observes = owner.what == node_lock::kind::observing;
     const std::string who = observes ? owner.words : "";
     if (std::exchange(observing_owner_, who) == who || who.empty()) return;
     if (options_.mode == node_mode::enforce)
@@ -424,10 +424,10 @@ class node_impl final : public node, private steered_node {
   }
 
   result<void> own() {
-    std::unique_ptr<kfd::node_lock> lock;
+    std::unique_ptr<node_lock> lock;
     if (options_.mode == node_mode::observe) {
-      auto taken = kfd::node_lock::acquire(options_.files.owner(), sink(),
-                                           {.what = kfd::node_lock::kind::observing});
+      auto taken =
+          node_lock::acquire(options_.files.owner(), sink(), {.what = node_lock::kind::observing});
       if (!taken) return taken.error();
       lock = std::move(*taken);
     }
@@ -451,7 +451,7 @@ class node_impl final : public node, private steered_node {
     kfd::discovery* const discovery = finder.get();
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(std::move(finder));
-    sources.push_back(kfd::make_breaker_keeper(options_.breakers, sink()));
+    sources.push_back(make_breaker_keeper(options_.breakers, sink()));
     sources.push_back(make_node_source({.socket = options_.clients ? options_.files.clients() : "",
                                         .alive = options_.alive,
                                         .alive_every = options_.alive_every}));
@@ -503,8 +503,8 @@ class node_impl final : public node, private steered_node {
     with.allow = [this](const client::peer& who, role what) {
       const std::scoped_lock held{mutex_};
       const auto& rules = settings_.roles;
-      return kfd::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
-                         who.pid, who.user);
+      return roles::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
+                           who.pid, who.user);
     };
     // One that is gone by then has no role.
     with.registered = [&roles](const client::peer& who, role what) {
@@ -538,8 +538,8 @@ class node_impl final : public node, private steered_node {
 
   // On any thread, without mutex_.
 
-  result<void> check_roles(const kfd::classification_rules& next, std::string& message) const {
-    kfd::classification_rules before;
+  result<void> check_roles(const roles::classification_rules& next, std::string& message) const {
+    roles::classification_rules before;
     {
       const std::scoped_lock held{mutex_};
       before = settings_.roles;
@@ -583,7 +583,7 @@ class node_impl final : public node, private steered_node {
   }
 
   /// What an attempt says is kept until it is known whether it is worth hearing.
-  kfd::message_sink sink() {
+  message_sink sink() {
     return [this](std::string_view sentence) {
       {
         const std::scoped_lock held{said_mutex_};
@@ -618,7 +618,7 @@ class node_impl final : public node, private steered_node {
   std::unique_ptr<scheduler> scheduler_;  // the last one; replaced by the node's thread only
   kfd::discovery* discovery_ = nullptr;   // the scheduler's
   client::server* clients_ = nullptr;     // the scheduler's, if it takes any
-  std::unique_ptr<kfd::node_lock> lock_;  // in observe
+  std::unique_ptr<node_lock> lock_;       // in observe
 
   std::mutex said_mutex_;
   bool keep_said_ = false;

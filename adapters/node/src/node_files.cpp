@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-#include "sluice/quiet_thread.hpp"
+#include "sluice/os/quiet_thread.hpp"
 
 namespace sluice {
 namespace {

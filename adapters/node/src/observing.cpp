@@ -33,8 +33,7 @@ constexpr duration flush_every = 1s;
 /// Says a failure once, until it is another one or over.
 class failure {
  public:
-  failure(kfd::message_sink warn, std::string what)
-      : warn_(std::move(warn)), what_(std::move(what)) {}
+  failure(message_sink warn, std::string what) : warn_(std::move(warn)), what_(std::move(what)) {}
   void is(error_code now) { is(now, now.message()); }
   void is(error_code now, const std::string& words) {
     if (std::exchange(last_, now) != now && now) warn_(what_ + ": " + words);
@@ -42,7 +41,7 @@ class failure {
   explicit operator bool() const noexcept { return static_cast<bool>(last_); }
 
  private:
-  kfd::message_sink warn_;
+  message_sink warn_;
   std::string what_;
   error_code last_;
 };
@@ -84,7 +83,7 @@ class jobs_reader final : public journal_reader {
   }
 
   observed_node& from_;
-  kfd::message_sink tell_;
+  message_sink tell_;
   std::function<bool()> simulated_;
   std::string file_;
   failure failure_;

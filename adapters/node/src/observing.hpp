@@ -7,8 +7,8 @@
 
 #include <functional>
 
-#include "sluice/kfd/message_sink.hpp"
 #include "sluice/node.hpp"
+#include "sluice/os/message_sink.hpp"
 
 namespace sluice {
 
@@ -18,8 +18,8 @@ struct observing {
   std::function<bool()> paused{};
   std::function<bool()> simulated{};    ///< Whether the device is, known while something is heard.
   std::function<bool()> driver_gone{};  ///< As kfd::discovery::driver_gone().
-  kfd::message_sink warn{};
-  kfd::message_sink tell{};
+  message_sink warn{};
+  message_sink tell{};
 };
 
 /// Those that are asked for. \param from outlives the observer.

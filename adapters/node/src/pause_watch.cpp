@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "sluice/quiet_thread.hpp"
+#include "sluice/os/quiet_thread.hpp"
 
 namespace sluice {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <thread>
 
-#include "sluice/kfd/file_watch.hpp"
 #include "sluice/node_files.hpp"
+#include "sluice/os/file_watch.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice {
 
@@ -39,7 +39,7 @@ class pause_watch {
 
   const node_files where_;
   const listener tell_;
-  kfd::file_watch file_;
+  file_watch file_;
   unique_fd ended_;  // an eventfd: written once
   std::thread thread_;
 };

@@ -213,7 +213,7 @@ std::string name_of(const process_picture& process, const history& past) {
   return known != nullptr ? known->command : std::string();
 }
 
-const kfd::role_reason* reason_of(const process_picture& process, const beside_picture& beside) {
+const roles::role_reason* reason_of(const process_picture& process, const beside_picture& beside) {
   if (beside.roles == nullptr) return nullptr;
   const auto found = beside.roles->find({process.pid, process.start_time});
   // One of another role is older than the picture, or younger.
@@ -245,7 +245,7 @@ std::string attach_failure(const process_picture& process, const history& past,
 json::object process_json(const process_picture& process, const std::string& name,
                           const history& past, const beside_picture& beside,
                           const wall_moment& now) {
-  const kfd::role_reason* const reason = reason_of(process, beside);
+  const roles::role_reason* const reason = reason_of(process, beside);
   const std::string by = blocker_of(process, beside);
   json::array queues;
   for (const queues_on_gpu& on : process.queues)

@@ -10,8 +10,8 @@
 #include <boost/json/object.hpp>
 
 #include "sluice/kfd/node_view.hpp"
-#include "sluice/kfd/role_reason.hpp"
 #include "sluice/picture.hpp"
+#include "sluice/roles/role_reason.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
@@ -28,7 +28,7 @@ struct wall_moment {
 /// What the scheduler's picture does not hold. nullptr: not known.
 struct beside_picture {
   const kfd::node_view* node = nullptr;
-  const kfd::role_reasons* roles = nullptr;
+  const roles::role_reasons* roles = nullptr;
 };
 
 /// GPUs, groups, clients, statistics.

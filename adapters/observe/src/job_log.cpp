@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::observe {
 

@@ -15,7 +15,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::observe {
 namespace {

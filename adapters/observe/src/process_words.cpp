@@ -11,7 +11,7 @@
 #include <optional>
 #include <utility>
 
-#include "sluice/whole_file.hpp"
+#include "sluice/os/whole_file.hpp"
 
 namespace sluice::observe {
 namespace {

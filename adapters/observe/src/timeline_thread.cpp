@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "sluice/quiet_thread.hpp"
+#include "sluice/os/quiet_thread.hpp"
 
 namespace sluice::observe {
 namespace {

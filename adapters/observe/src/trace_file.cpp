@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "sluice/kept_file.hpp"
+#include "sluice/os/kept_file.hpp"
 
 namespace sluice::observe {
 namespace {

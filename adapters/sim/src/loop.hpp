@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/time.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::sim {
 

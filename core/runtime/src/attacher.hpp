@@ -11,7 +11,7 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/config.hpp"
-#include "sluice/log_limiter.hpp"
+#include "sluice/os/log_limiter.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "sluice/config.hpp"
-#include "sluice/log_limiter.hpp"
+#include "sluice/os/log_limiter.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"

@@ -9,7 +9,7 @@
 
 #include "sluice/config.hpp"
 #include "sluice/journal.hpp"
-#include "sluice/log_limiter.hpp"
+#include "sluice/os/log_limiter.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 

@@ -6,7 +6,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include "sluice/standard_error.hpp"
+#include "sluice/os/standard_error.hpp"
 
 namespace sluice {
 namespace {

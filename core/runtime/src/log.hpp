@@ -15,7 +15,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include "sluice/log_part.hpp"
+#include "sluice/os/log_part.hpp"
 
 namespace sluice {
 

@@ -10,7 +10,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "sluice/duration_text.hpp"
-#include "sluice/whole_file.hpp"
+#include "sluice/os/whole_file.hpp"
 
 namespace sluice::core {
 namespace {

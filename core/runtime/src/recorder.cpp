@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <chrono>
 
-#include "sluice/kept_file.hpp"
-#include "sluice/quiet_thread.hpp"
+#include "sluice/os/kept_file.hpp"
+#include "sluice/os/quiet_thread.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::core {

@@ -10,7 +10,7 @@
 #include "sluice/backend.hpp"
 #include "sluice/config.hpp"
 #include "sluice/ids.hpp"
-#include "sluice/log_limiter.hpp"
+#include "sluice/os/log_limiter.hpp"
 #include "sluice/result.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"

@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include "sluice/log_limiter.hpp"
+#include "sluice/os/log_limiter.hpp"
 
 namespace sluice {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include "sluice/whole_file.hpp"
+#include "sluice/os/whole_file.hpp"
 
 namespace sluice::core {
 namespace {

@@ -36,9 +36,9 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/role_store.hpp"
 #include "sluice/kfd/uapi.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
+#include "sluice/roles/role_store.hpp"
 
 namespace sluice::agent::agent_test {
 namespace {
@@ -173,7 +173,7 @@ TEST_F(Agent, ResumesEverythingWhenTheHostStops) {
   loop->stop();
   EXPECT_TRUE(target_.runs());
   EXPECT_TRUE(eventually(patience, [&] { return ::kill(agent, 0) != 0; }));
-  EXPECT_EQ(kfd::tracer_of(target_.pid()), 0);
+  EXPECT_EQ(tracer_of(target_.pid()), 0);
 }
 
 /// The value of a key of /proc/PID/status.
@@ -203,7 +203,7 @@ TEST_F(Agent, HasGivenUpWhatItsWorkDoesNotNeed) {
   int threads = 0;
   for (const auto& each :
        std::filesystem::directory_iterator{"/proc/" + std::to_string(agent) + "/task"}) {
-    const auto thread = kfd::parse_number<pid_t>(each.path().filename().string()).value_or(0);
+    const auto thread = parse_number<pid_t>(each.path().filename().string()).value_or(0);
     SCOPED_TRACE(status_of(thread, "Name"));
     ++threads;
     for (const char* const set : {"CapEff", "CapPrm", "CapBnd"})
@@ -216,7 +216,7 @@ TEST_F(Agent, HasGivenUpWhatItsWorkDoesNotNeed) {
   EXPECT_GE(threads, 2);
   // Its helper has nothing at all.
   for (const auto& each : std::filesystem::directory_iterator{"/proc"}) {
-    const auto pid = kfd::parse_number<pid_t>(each.path().filename().string());
+    const auto pid = parse_number<pid_t>(each.path().filename().string());
     if (!pid || status_of(*pid, "PPid") != std::to_string(agent)) continue;
     EXPECT_EQ(status_of(*pid, "Name"), "sluice-bells");
     EXPECT_EQ(status_of(*pid, "CapPrm"), "0000000000000000");
@@ -301,7 +301,7 @@ TEST_F(Agent, ResumesInTimeWhenItsHostIsStopped) {
   expect_running_again_in_time(since);
   // It comes back to a world without its agent, and gets a new one.
   host.signal(SIGCONT);
-  EXPECT_TRUE(eventually(patience, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
+  EXPECT_TRUE(eventually(patience, [&] { return tracer_of(target_.pid()) == 0; }));
 }
 
 TEST_F(Agent, ResumesInTimeWhenItsHostHangs) {
@@ -321,7 +321,7 @@ TEST_F(Agent, ResumesInTimeWhenItsHostIsKilled) {
   const time_point since = clock::now();
   host.signal(SIGKILL);
   expect_running_again_in_time(since);
-  EXPECT_TRUE(eventually(patience, [&] { return kfd::tracer_of(target_.pid()) == 0; }));
+  EXPECT_TRUE(eventually(patience, [&] { return tracer_of(target_.pid()) == 0; }));
 }
 
 // The dump takes seconds, during which the host's memory and descriptors are still there.
@@ -512,7 +512,7 @@ TEST_F(Agent, RefusesASecondSchedulerAndServesTheFirst) {
   EXPECT_EQ(started.error(), errc::already_owned);
   // Whoever stops the agent gets another one: what is to be stopped is its host.
   EXPECT_NE(message.find("owned by process " + std::to_string(::getpid()) + " (" +
-                         kfd::command_of(::getpid()) + "), whose agent is process " +
+                         command_of(::getpid()) + "), whose agent is process " +
                          std::to_string(agent_pid()) + " (sluice-agent)"),
             std::string::npos)
       << message;
@@ -546,8 +546,8 @@ class AgentsRules : public Agent {
   }
   void say_offline(const offline_target& whom, role what = role::offline) {
     std::string message;
-    ASSERT_TRUE(kfd::role_store{store_}.set(kfd::process_identity{whom.pid(), whom.start_time()},
-                                            what, message))
+    ASSERT_TRUE(roles::role_store{store_}.set(process_identity{whom.pid(), whom.start_time()}, what,
+                                              message))
         << message;
   }
   agent_options own_rules() {
@@ -563,7 +563,7 @@ class AgentsRules : public Agent {
     return loop.attachments[id];
   }
   static bool is_traced(const offline_target& whom) {
-    return kfd::tracer_of(whom.pid()).value_or(-1) != 0;
+    return tracer_of(whom.pid()).value_or(-1) != 0;
   }
 
   offline_target online_{device_.roots()};
@@ -629,9 +629,9 @@ TEST_F(AgentsRules, AreThoseOfAHostThatIsNotRootToo) {
   child_process host{[&](channel& line) {
     if (::setgid(user) != 0 || ::setuid(user) != 0 || ::prctl(PR_SET_DUMPABLE, 1) != 0) return 2;
     std::ofstream{own + "/sluice.toml"} << "[roles]\nstore = \"" << own << "/roles\"\n";
-    const kfd::process_identity who{theirs.pid(), theirs.start_time()};
+    const process_identity who{theirs.pid(), theirs.start_time()};
     std::string message;
-    if (!kfd::role_store{own + "/roles"}.set(who, role::offline, message)) return 3;
+    if (!roles::role_store{own + "/roles"}.set(who, role::offline, message)) return 3;
     agent_options with = options();
     with.agent_path = own + "/sluice-agent";
     with.owner_lock = "";

@@ -213,7 +213,7 @@ TEST_F(Distrust, MakesTheHostReplaceAnAgentThatForgesCounts) {
   ASSERT_TRUE(loop.suspend(target_id, {0}));
   ASSERT_TRUE(target_.stands_still());
 
-  const pid_t agent = kfd::tracer_of(target_.pid()).value_or(0);  // a thread's id does for /proc
+  const pid_t agent = tracer_of(target_.pid()).value_or(0);  // a thread's id does for /proc
   const std::string path = "/proc/" + std::to_string(agent) + "/fd/" + std::to_string(memory_fd);
   const unique_fd memory{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
   ASSERT_TRUE(memory);

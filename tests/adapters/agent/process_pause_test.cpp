@@ -125,10 +125,10 @@ class ProcessPause : public ::testing::Test {
   }
   static pid_t find_guardian_of(pid_t agent) {
     for (const auto& each : std::filesystem::directory_iterator{"/proc"}) {
-      const auto pid = kfd::parse_number<pid_t>(each.path().filename().string());
-      if (!pid || kfd::command_of(*pid) != "sluice-guardian") continue;
+      const auto pid = parse_number<pid_t>(each.path().filename().string());
+      if (!pid || command_of(*pid) != "sluice-guardian") continue;
       const auto status = test::read_file(each.path() / "status");
-      if (kfd::status_number(status, "PPid") == static_cast<std::uint64_t>(agent)) return *pid;
+      if (status_number(status, "PPid") == static_cast<std::uint64_t>(agent)) return *pid;
     }
     return 0;
   }
@@ -324,7 +324,7 @@ TEST_F(ProcessPause, EndsWithTheAttachment) {
   ASSERT_TRUE(loop->detach(target_id));
   ASSERT_TRUE(loop.until([&] { return loop.detachments.contains(target_id); }));
   EXPECT_TRUE(runs_again());
-  EXPECT_EQ(kfd::tracer_of(target_->pid()), 0);
+  EXPECT_EQ(tracer_of(target_->pid()), 0);
 }
 
 TEST_F(ProcessPause, EndsWhenTheHostStopsIt) {
@@ -442,7 +442,7 @@ TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilAnOperatorUndoesIt) {
   EXPECT_EQ(unpause(output), 0) << output;
   EXPECT_THAT(output, HasSubstr("was not paused"));
   EXPECT_TRUE(runs_again());
-  EXPECT_EQ(kfd::tracer_of(target_->pid()), 0);
+  EXPECT_EQ(tracer_of(target_->pid()), 0);
 
   // Whom the driver does not list is not touched. Our parent may be anybody.
   EXPECT_EQ(unpause(output, ::getppid(),
@@ -498,7 +498,7 @@ TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
   ASSERT_TRUE(suspend(loop));
   target_->tell('x');
   EXPECT_TRUE(loop.until([&] { return loop.queues[target_id].empty(); }));
-  EXPECT_TRUE(eventually(soon, [&] { return kfd::command_of(target_->pid()) == "sleep"; }));
+  EXPECT_TRUE(eventually(soon, [&] { return command_of(target_->pid()) == "sleep"; }));
   const pid_t guardian = guardian_of(agent_pid());
   ::kill(agent_pid(), SIGKILL);
   EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
@@ -565,7 +565,7 @@ TEST_F(ProcessPause, IsUndoneByTheGuardianAsSoonAsTheDriverAllows) {
   const pid_t guardian = guardian_of(agent_pid());
   control("answer CRIU_OP:UNPAUSE EIO times=1000000");
   ::kill(agent_pid(), SIGKILL);
-  ASSERT_TRUE(eventually(soon, [&] { return kfd::tracer_of(target_->pid()).value_or(0) != 0; }));
+  ASSERT_TRUE(eventually(soon, [&] { return tracer_of(target_->pid()).value_or(0) != 0; }));
   EXPECT_TRUE(stays_paused());
   EXPECT_FALSE(gone(guardian));
   // It is the target's tracer meanwhile, and a good one.

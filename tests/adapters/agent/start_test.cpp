@@ -29,7 +29,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/node_lock.hpp"
+#include "sluice/os/node_lock.hpp"
 
 namespace sluice::agent::start_test {
 namespace {
@@ -71,7 +71,7 @@ TEST_F(AgentStart, NamesADeviceThatIsNotKfd) {
 
 TEST_F(AgentStart, NamesTheOwnerOfTheNode) {
   test::family owner{[this](int said_fd) {
-    const auto held = kfd::node_lock::acquire(options_.owner_lock, options_.say);
+    const auto held = node_lock::acquire(options_.owner_lock, options_.say);
     (void)!::write(said_fd, held ? "y" : "n", 1);
     for (;;) ::pause();
     return 0;
@@ -234,7 +234,7 @@ TEST_F(PrivilegedAgent, TakesOnlyTheNodesOwnDeviceAndLockWithFileCapabilities) {
   EXPECT_EQ(says_to_nobody("only opens the default device"), 'y') << "a lock of its own";
   options_.owner_lock = "";
   EXPECT_EQ(says_to_nobody("only opens the default device"), 'y') << "no lock";
-  options_.owner_lock = kfd::default_owner_lock;
+  options_.owner_lock = default_owner_lock;
   EXPECT_EQ(says_to_nobody("only opens the default device"), 'n');
   EXPECT_EQ(says_to_nobody("no_new_privs is set"), 'n');
   no_new_privs_ = true;

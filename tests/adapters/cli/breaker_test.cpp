@@ -16,7 +16,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sluice/kfd/breaker_store.hpp"
+#include "sluice/breaker_store.hpp"
 #include "sluice/kfd/device.hpp"
 #include "sluice/sim/client.hpp"
 
@@ -47,8 +47,8 @@ class SluiceBreaker : public testing::Test {
     return code.value_or(-1);
   }
   void open(gpu_id gpu) {
-    const kfd::stored_breaker made{
-        .why = breaker_cause::reset, .first = first, .since = kfd::wall_time_now()};
+    const stored_breaker made{
+        .why = breaker_cause::reset, .first = first, .since = wall_time_now()};
     std::string message;
     ASSERT_TRUE(store_.change({{gpu, made}}, {}, message)) << message;
   }
@@ -59,7 +59,7 @@ class SluiceBreaker : public testing::Test {
 
   simulated_device device_{
       {.profile = profile_text("", "reset_time = \"20ms\"\nhive_id = 7\n"), .gpus = 2}};
-  const kfd::breaker_store store_{device_.root() + "/breakers"};
+  const breaker_store store_{device_.root() + "/breakers"};
   std::string out_;
   std::string err_;
 };

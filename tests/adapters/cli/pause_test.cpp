@@ -13,13 +13,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sluice/kfd/node_lock.hpp"
 #include "sluice/node_files.hpp"
+#include "sluice/os/node_lock.hpp"
 
 namespace sluice::test::pause_test {
 namespace {
 
-using kfd::node_lock;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
@@ -31,7 +30,7 @@ class SluicePause : public testing::Test {
   ~SluicePause() override { std::filesystem::remove_all(where_.directory); }
 
   std::unique_ptr<node_lock> own(node_lock::kind what) const {
-    auto taken = node_lock::acquire(where_.owner(), kfd::messages_to_stderr(), {.what = what});
+    auto taken = node_lock::acquire(where_.owner(), messages_to_stderr(), {.what = what});
     EXPECT_TRUE(taken);
     return taken ? std::move(*taken) : nullptr;
   }

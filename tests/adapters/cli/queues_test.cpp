@@ -147,11 +147,11 @@ TEST(QueuesText, ShowsARowForEachQueueAndProcessesWithoutAny) {
 
 TEST(Queues, SayWhatKeepsAnOfflineProcessFromBeingTouched) {
   about_processes known;
-  kfd::role_reason& why = known.given[{4242, 9}];
-  why.rule = kfd::role_rule::tag;
+  roles::role_reason& why = known.given[{4242, 9}];
+  why.rule = roles::role_rule::tag;
   why.says = role::offline;
   why.detail = "AMD_QUEUE_TAG=OFFLINE_AI";
-  why.bar = kfd::role_bar::gang_incomplete;
+  why.bar = roles::role_bar::gang_incomplete;
   why.ranks_seen = 1;
   why.ranks = 2;
   EXPECT_THAT(queues_text(two_gpus(), known, 0), ContainsRegex("train\\? +gang +0 "));
@@ -162,7 +162,7 @@ TEST(Queues, SayWhatKeepsAnOfflineProcessFromBeingTouched) {
   EXPECT_EQ(train.at("role_why"),
             "offline by AMD_QUEUE_TAG=OFFLINE_AI, but its gang is not complete on this node (1 of "
             "2 ranks)");
-  why.bar = kfd::role_bar::released;
+  why.bar = roles::role_bar::released;
   EXPECT_THAT(queues_text(two_gpus(), known, 0), ContainsRegex("train\\? +released +0 "));
 }
 

@@ -93,9 +93,10 @@ bash -euo pipefail commands >given
 grep -q "process $pid is released for 30min" given
 grep -q "schedulers manage process $pid again" given
 
-# Roles by hand, and a process that is not paused stays as it is: adapters/kfd.
+# Roles by hand, and a process that is not paused stays as it is: adapters/roles and adapters/kfd.
+roles=$(dirname "$readme")/../roles/README.md
 kfd=$(dirname "$readme")/../kfd/README.md
-sed -n 's/^ *//; /^sluice-agent --unpause PID$/p; /^sluice role /p' "$kfd" | sed "s/[$]*PID/$pid/" >commands
+sed -n 's/^ *//; /^sluice-agent --unpause PID$/p; /^sluice role /p' "$kfd" "$roles" | sed "s/[$]*PID/$pid/" >commands
 [ "$(grep -c . commands)" = 5 ]
 bash -euo pipefail commands >said
 cat said

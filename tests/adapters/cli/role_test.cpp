@@ -14,7 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sluice/kfd/role_store.hpp"
+#include "sluice/roles/role_store.hpp"
 
 namespace sluice::test::role_test {
 namespace {
@@ -38,11 +38,11 @@ class SluiceRole : public ::testing::Test {
     err_ = made.err();
     return code.value_or(-1);
   }
-  kfd::stored_roles stored() const {
+  roles::stored_roles stored() const {
     std::string message;
-    const auto roles = kfd::role_store{directory_ + "/lib/roles"}.read(message);
+    const auto roles = roles::role_store{directory_ + "/lib/roles"}.read(message);
     EXPECT_TRUE(roles) << message;
-    return roles ? *roles : kfd::stored_roles{};
+    return roles ? *roles : roles::stored_roles{};
   }
 
   const std::string self_ = std::to_string(::getpid());
@@ -59,9 +59,9 @@ TEST_F(SluiceRole, SetsListsAndClears) {
   ASSERT_EQ(role({"set", "--cgroup", "/batch/*", "offline"}), 0) << err_;
   ASSERT_EQ(role({"set", "--cgroup", "/batch/keep", "unmatched", "--position", "0"}), 0) << err_;
   EXPECT_EQ(out_ + err_, "");
-  EXPECT_EQ(stored().by_process.at(kfd::identity_of(::getpid()).value()), role::online);
-  EXPECT_THAT(stored().by_cgroup, ElementsAre(kfd::cgroup_rule{"/batch/keep", role::unmatched},
-                                              kfd::cgroup_rule{"/batch/*", role::offline}));
+  EXPECT_EQ(stored().by_process.at(identity_of(::getpid()).value()), role::online);
+  EXPECT_THAT(stored().by_cgroup, ElementsAre(roles::cgroup_rule{"/batch/keep", role::unmatched},
+                                              roles::cgroup_rule{"/batch/*", role::offline}));
   ASSERT_EQ(role({"list"}), 0) << err_;
   EXPECT_THAT(out_, ContainsRegex("- +online +" + self_ + " +[^ ]"));
   EXPECT_THAT(out_, ContainsRegex("0 +unmatched +- +/batch/keep"));
@@ -101,8 +101,8 @@ TEST_F(SluiceRole, SaysWhatIsWrong) {
   EXPECT_EQ(role({"set", "--cgroup", "/b", "offline", "--position", "2"}), 1);
   EXPECT_EQ(err_, "sluice: position 2 is out of range: " + directory_ +
                       "/lib/roles has 1 other pattern; use 0 to 1; nothing was changed\n");
-  EXPECT_THAT(stored().by_cgroup, ElementsAre(kfd::cgroup_rule{"/a", role::online},
-                                              kfd::cgroup_rule{"/b", role::online}));
+  EXPECT_THAT(stored().by_cgroup, ElementsAre(roles::cgroup_rule{"/a", role::online},
+                                              roles::cgroup_rule{"/b", role::online}));
   ::chmod((directory_ + "/lib/roles").c_str(), 0666);
   for (const char* each : {"list", "set", "clear"}) {
     std::vector<std::string> words{each};

@@ -30,8 +30,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sluice/kfd/classification.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/roles/classification.hpp"
 
 /// A forked child starts a client here, whose thread is the only other one.
 extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
@@ -569,9 +569,9 @@ TEST_F(Client, ExampleRunsBesideASchedulerAndWithoutOne) {
 // Roles ------------------------------------------------------------------------------------------
 
 /// As a main() does it: what [roles] grants decides.
-client::server_options with_grant(client::server_options made, kfd::claim_grant grant) {
+client::server_options with_grant(client::server_options made, roles::claim_grant grant) {
   made.allow = [grant = std::move(grant)](const client::peer& who, role what) {
-    return what == role::online && kfd::grants(grant, who.pid, who.user);
+    return what == role::online && roles::grants(grant, who.pid, who.user);
   };
   return made;
 }
@@ -618,9 +618,9 @@ TEST_F(Client, LosesItsGrantWhenTheRulesChange) {
 }
 
 TEST_F(Client, MayBeGrantedItsRoleByUserOrGroup) {
-  for (const kfd::claim_grant& grant :
-       {kfd::claim_grant{.users = {getuid()}, .groups = {}, .cgroups = {}},
-        kfd::claim_grant{.users = {}, .groups = {getgid()}, .cgroups = {}}}) {
+  for (const roles::claim_grant& grant :
+       {roles::claim_grant{.users = {getuid()}, .groups = {}, .cgroups = {}},
+        roles::claim_grant{.users = {}, .groups = {getgid()}, .cgroups = {}}}) {
     served_node node(with_grant(options(), grant));
     ASSERT_TRUE(node.runs());
     {
@@ -676,11 +676,11 @@ TEST_F(Client, OfOneUserAreToldApartByTheirCgroups) {
 TEST_F(Client, RoleReachesDiscovery) {
   const auto discovery = kfd::make_discovery({}, {});  // Not started: it records what is said.
   client::server_options with = options();
-  kfd::classification_rules rules;
+  roles::classification_rules rules;
   std::atomic<int> said{0};
   with.allow = [&](const client::peer& who, role what) {
-    return kfd::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
-                       who.pid, who.user);
+    return roles::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
+                         who.pid, who.user);
   };
   with.registered = [&](const client::peer& who, role what) {
     if (discovery->set_role({who.pid, who.start_time}, what)) said = 1;

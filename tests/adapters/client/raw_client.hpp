@@ -20,7 +20,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::test {
 

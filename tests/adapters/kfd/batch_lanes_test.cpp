@@ -312,7 +312,8 @@ TEST(BatchLanes, AHardwareThatDoesNotMapIsTheOwnersToKnow) {
   EXPECT_TRUE(told) << "nothing but the end of this process maps it, and nobody says so";
 }
 
-// A share of nothing: no marked queue is mapped, so that standing still says that it is marked.
+// A share of nothing: no marked queue is mapped, so that roles::standing still says that it is
+// marked.
 class LanesReservation : public ::testing::Test {
  protected:
   void SetUp() override {

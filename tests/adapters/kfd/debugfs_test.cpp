@@ -23,7 +23,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/kfd/tree_watch.hpp"
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::kfd::debugfs_test {
 namespace {

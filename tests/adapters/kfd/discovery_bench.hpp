@@ -24,8 +24,8 @@ class discovery_bench : public source_host {
                                         time_point) { seen_.push_back(each); }}) {}
   ~discovery_bench() { stop(); }
 
-  void make(const kfd::roots& where, kfd::classification_rules rules = {},
-            kfd::message_sink say = kfd::messages_to_stderr()) {
+  void make(const kfd::roots& where, roles::classification_rules rules = {},
+            message_sink say = messages_to_stderr()) {
     source_ = kfd::make_discovery(where, std::move(rules), std::move(say));
   }
   result<void> start() { return source_->start(*this); }

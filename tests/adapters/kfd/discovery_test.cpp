@@ -2,7 +2,6 @@
 
 #include "discovery_bench.hpp"
 #include "family.hpp"
-#include "proc.hpp"
 #include "temporary_directory.hpp"
 
 #include <fcntl.h>
@@ -21,7 +20,8 @@
 
 #include <gtest/gtest.h>
 
-#include "sluice/kfd/role_store.hpp"
+#include "sluice/os/proc.hpp"
+#include "sluice/roles/role_store.hpp"
 
 namespace sluice::kfd::discovery_test {
 namespace {
@@ -267,7 +267,7 @@ TEST_F(Discovery, FollowsOtherRulesAndKeepsWhatItKnows) {
   const family said{program("JOB", "batch")};
   for (const auto* const each : {&tagged, &said}) test::wait_for_exec(*each, "sleep");
   add_process(tagged.pid());
-  classification_rules rules;
+  roles::classification_rules rules;
   rules.role_store = "";
   rules.may_claim_offline = {};
   source_.make(where_, rules);
@@ -296,7 +296,7 @@ TEST_F(Discovery, FollowsOtherRulesAndKeepsWhatItKnows) {
 
   // Another store, which must be readable; then it is followed, and not looked at again.
   const auto before = rules;
-  role_store store{directory_ + "/roles"};
+  roles::role_store store{directory_ + "/roles"};
   rules.role_store = store.path();
   std::ofstream{store.path()} << "nonsense\n";
   EXPECT_FALSE(check_rules(rules, before, message));
@@ -352,7 +352,7 @@ TEST_F(Discovery, TakesRolesFromManyThreadsAtOnce) {
 TEST_F(Discovery, FollowsTheRoleStoreWithinASecond) {
   family target{wait_here};
   add_process(target.pid());
-  role_store store{directory_ + "/lib/sluice/roles"};
+  roles::role_store store{directory_ + "/lib/sluice/roles"};
   source_.make(where_, {.role_store = store.path()});
   ASSERT_TRUE(source_.start());
   ASSERT_TRUE(sees(observation_kind::resync_end));
@@ -386,7 +386,7 @@ TEST_F(Discovery, EndsAReleaseWhenItsTimeHasCome) {
   family online{wait_here};
   add_process(target.pid());
   add_process(online.pid());
-  role_store store{directory_ + "/roles"};
+  roles::role_store store{directory_ + "/roles"};
   std::string message;
   const process_identity who = identity_of(target.pid()).value();
   const process_identity other = identity_of(online.pid()).value();
@@ -419,7 +419,7 @@ TEST_F(Discovery, EndsAReleaseWhenItsTimeHasCome) {
 TEST_F(Discovery, EndsAReleaseThatBeganBeforeItself) {
   family target{wait_here};
   add_process(target.pid());
-  role_store store{directory_ + "/roles"};
+  roles::role_store store{directory_ + "/roles"};
   std::string message;
   const process_identity who = identity_of(target.pid()).value();
   ASSERT_TRUE(store.set(who, role::offline, message)) << message;
@@ -453,7 +453,7 @@ TEST_F(Discovery, EndsAReleaseThatBeganBeforeItself) {
 TEST_F(Discovery, BeginsWithWhatTheStoreSaidBefore) {
   family target{wait_here};
   add_process(target.pid());
-  role_store store{directory_ + "/roles"};
+  roles::role_store store{directory_ + "/roles"};
   std::string message;
   ASSERT_TRUE(store.set(identity_of(target.pid()).value(), role::offline, message)) << message;
   source_.make(where_, {.role_store = store.path()});
@@ -467,7 +467,7 @@ TEST_F(Discovery, BeginsWithWhatTheStoreSaidBefore) {
 }
 
 TEST_F(Discovery, DoesNotStartWithAStoreThatOthersMayWrite) {
-  role_store store{directory_ + "/roles"};
+  roles::role_store store{directory_ + "/roles"};
   std::string message;
   ASSERT_TRUE(store.set("/a", role::offline, message)) << message;
   std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
@@ -482,7 +482,7 @@ TEST_F(Discovery, DoesNotStartWithAStoreThatOthersMayWrite) {
 TEST_F(Discovery, KeepsWhatTheStoreSaidBeforeItWasRefused) {
   family target{wait_here};
   add_process(target.pid());
-  role_store store{directory_ + "/roles"};
+  roles::role_store store{directory_ + "/roles"};
   std::string message;
   const process_identity who = identity_of(target.pid()).value();
   ASSERT_TRUE(store.set(who, role::online, message)) << message;

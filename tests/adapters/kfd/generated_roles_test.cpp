@@ -4,7 +4,6 @@
 
 #include "family.hpp"
 #include "node_scanner.hpp"
-#include "proc.hpp"
 #include "temporary_directory.hpp"
 #include "test_seed.hpp"
 
@@ -33,9 +32,12 @@
 
 #include <gtest/gtest.h>
 
-#include "sluice/kfd/role_store.hpp"
+#include "sluice/os/proc.hpp"
+#include "sluice/roles/role_store.hpp"
 
 namespace sluice::kfd::generated_roles_test {
+using namespace sluice::roles;
+
 namespace {
 
 using namespace std::chrono_literals;

@@ -1,5 +1,6 @@
 #include "gpu_nodes.hpp"
 
+#include "sysfs.hpp"
 #include "temporary_directory.hpp"
 
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sluice/unique_fd.hpp"
+#include "sluice/os/unique_fd.hpp"
 
 namespace sluice::kfd::gpu_nodes_test {
 namespace {
@@ -67,6 +68,15 @@ TEST_F(GpuNodes, NeedAnOpenRenderNodeOnlyWhereTheDriverListsTheGpu) {
   const unique_fd open{::open("/dev/full", O_RDWR | O_CLOEXEC)};
   ASSERT_TRUE(open);
   EXPECT_FALSE(missing(nodes));
+}
+
+TEST(TopologyNode, ReadsAPropertyOfATopologyNode) {
+  constexpr std::string_view text = "simd_count 1216\nhive_id 77\nhive_id_b 9\nnum_xcc 8\n";
+  EXPECT_EQ(property(text, "hive_id"), 77U);
+  EXPECT_EQ(property(text, "num_xcc"), 8U);
+  EXPECT_FALSE(property(text, "hive"));
+  EXPECT_FALSE(property(text, "unique_id"));
+  EXPECT_FALSE(property("hive_id x\n", "hive_id"));
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include "family.hpp"
 #include "mqds_text.hpp"
-#include "proc.hpp"
 #include "temporary_directory.hpp"
 
 #include <fcntl.h>
@@ -22,6 +21,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd::node_scanner_test {
 namespace {
@@ -143,7 +144,7 @@ class few_descriptors {
 TEST_F(NodeScanner, TakesNobodyByHalfAPictureWhenDescriptorsRunOut) {
   const family target{tagged("ONLINE_AI")};
   wait_for_exec(target);
-  classification_rules rules;
+  roles::classification_rules rules;
   rules.by_cgroup = {{"/*", role::offline}};
   for (rlim_t more = 0; more <= 6; ++more) {
     std::vector<std::string> said;
@@ -559,7 +560,7 @@ TEST_F(NodeScanner, LetsQueuesVoteByRingAndPriority) {
   where_.debugfs = where_.sysfs + "/debug";
   add_queue(target.pid(), 0);
   write("debug/mqds", mqds_text(target.pid(), 0x1000, 11));
-  classification_rules rules{.queue_priority = true};
+  roles::classification_rules rules{.queue_priority = true};
   node_scanner online{where_, rules, -1};
   EXPECT_THAT(look(online), ElementsAre("gpu 4660", "process online", "queue 0 on 4660 compute"));
   rules.by_ring = {{0x100000, 0x100000, role::offline}};
@@ -684,7 +685,7 @@ TEST_F(NodeScanner, TakesNobodyForOfflineWhoMayClaimToBeOnlineUnseen) {
   wait_for_exec(target);
   add_process(target.pid());
   std::filesystem::permissions(where_.sysfs, std::filesystem::perms{0755});
-  const auto role_for_another = [&](claim_grant online) {
+  const auto role_for_another = [&](roles::claim_grant online) {
     const family other{[&](int said) {
       if (::setresgid(64003, 64003, 64003) != 0 || ::setresuid(64003, 64003, 64003) != 0) return 1;
       node_scanner scanner{

@@ -4,7 +4,6 @@
 /// the test can see it, whatever becomes of its pipes.
 
 #include "family.hpp"
-#include "proc.hpp"
 #include "simulated_device.hpp"
 
 #include <fcntl.h>
@@ -26,8 +25,9 @@
 #include <vector>
 
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/os/proc.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/sim/client.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::test {
 
@@ -49,7 +49,7 @@ class offline_target {
   ~offline_target() = default;
 
   pid_t pid() const { return process_.pid(); }
-  std::uint64_t start_time() const { return kfd::start_time_of(pid()).value_or(0); }
+  std::uint64_t start_time() const { return start_time_of(pid()).value_or(0); }
   const family& process() const { return process_; }
 
   /// Orders: 'o' open, 'q' one more queue, 'd' destroy the newest queue, 'c' close the render

@@ -16,7 +16,7 @@ using test::offline_target;
 
 class QueueRules : public ::testing::TestWithParam<std::string> {
  protected:
-  role role_under(const classification_rules& rules) {
+  role role_under(const roles::classification_rules& rules) {
     node_scanner scanner{device_.roots(), rules, -1,
                          [](std::string_view words) { ADD_FAILURE() << words; }};
     std::map<pid_t, role> roles;

@@ -2,7 +2,6 @@
 /// running.
 
 #include "offline_target.hpp"
-#include "proc.hpp"
 #include "refusing_driver.hpp"
 #include "simulated_device.hpp"
 
@@ -15,6 +14,7 @@
 
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/uapi.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd::refusal_test {
 namespace {

@@ -1,7 +1,6 @@
 #include "stop_bell.hpp"
 
 #include "family.hpp"
-#include "proc.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -18,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/kfd/tracee.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd::stop_bell_test {
 namespace {

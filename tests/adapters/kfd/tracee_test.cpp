@@ -1,7 +1,6 @@
 #include "sluice/kfd/tracee.hpp"
 
 #include "family.hpp"
-#include "proc.hpp"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -21,6 +20,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "sluice/os/proc.hpp"
 
 namespace sluice::kfd::tracee_test {
 namespace {

@@ -205,21 +205,21 @@ TEST_F(ControlDesk, SaysWhyAProcessRuns) {
 
 TEST_F(ControlDesk, SaysWhichRuleDecidedARole) {
   journal_.process();
-  const auto give = [this](const kfd::role_reason& why) {
+  const auto give = [this](const roles::role_reason& why) {
     node_.reasons =
-        std::make_shared<const kfd::role_reasons>(kfd::role_reasons{{{trainer_pid, 77}, why}});
+        std::make_shared<const roles::role_reasons>(roles::role_reasons{{{trainer_pid, 77}, why}});
     show([&](picture& seen) { seen.groups[0].what = seen.groups[0].processes[0].what = why.is; });
   };
-  kfd::role_reason tag{.is = role::offline,
-                       .rule = kfd::role_rule::tag,
-                       .says = role::offline,
-                       .detail = "AMD_QUEUE_TAG=OFFLINE_AI"};
+  roles::role_reason tag{.is = role::offline,
+                         .rule = roles::role_rule::tag,
+                         .says = role::offline,
+                         .detail = "AMD_QUEUE_TAG=OFFLINE_AI"};
   give(tag);
   EXPECT_EQ(why().at("role_why"), "offline by AMD_QUEUE_TAG=OFFLINE_AI");
   EXPECT_THAT(sentence(), Not(HasSubstr("AMD_QUEUE_TAG")));
 
   tag.is = role::unmatched;
-  tag.bar = kfd::role_bar::gang_incomplete;
+  tag.bar = roles::role_bar::gang_incomplete;
   tag.ranks_seen = 1;
   tag.ranks = 2;
   give(tag);
@@ -231,7 +231,7 @@ TEST_F(ControlDesk, SaysWhichRuleDecidedARole) {
   EXPECT_EQ(process.at("role_rule"), "tag");
   EXPECT_EQ(process.at("role_bar"), "gang_incomplete");
 
-  give({.is = role::online, .rule = kfd::role_rule::store, .says = role::online});
+  give({.is = role::online, .rule = roles::role_rule::store, .says = role::online});
   EXPECT_THAT(sentence(), HasSubstr("it is online by 'sluice role set', and"));
 }
 

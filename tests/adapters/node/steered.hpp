@@ -174,7 +174,7 @@ class fake_node final : public steered_node {
             .policy = policy,
             .policy_by = by};
   }
-  std::shared_ptr<const kfd::role_reasons> roles() const override { return reasons; }
+  std::shared_ptr<const roles::role_reasons> roles() const override { return reasons; }
   result<std::string> use_policy(const std::string& text, const std::string& who,
                                  std::string& message) override {
     ++changes;
@@ -193,7 +193,7 @@ class fake_node final : public steered_node {
   bool paused = false;
   std::string policy = "fixed_timeslice:slice=20ms";
   std::string by;
-  std::shared_ptr<const kfd::role_reasons> reasons;
+  std::shared_ptr<const roles::role_reasons> reasons;
   int looks = 0;
   int changes = 0;
 };

@@ -18,7 +18,7 @@
 #include <boost/json.hpp>
 #include <gtest/gtest.h>
 
-#include "sluice/kept_file.hpp"
+#include "sluice/os/kept_file.hpp"
 
 namespace sluice::observe::timeline_test {
 namespace {

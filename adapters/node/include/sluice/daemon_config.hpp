@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "sluice/log_part.hpp"
 #include "sluice/node.hpp"
+#include "sluice/os/log_part.hpp"
 #include "sluice/policy_registry.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"

@@ -17,15 +17,15 @@
 
 #include "sluice/client.hpp"
 #include "sluice/config.hpp"
-#include "sluice/kfd/classification.hpp"
-#include "sluice/kfd/message_sink.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/node_files.hpp"
+#include "sluice/os/message_sink.hpp"
+#include "sluice/os/standard_error.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/reactor.hpp"
 #include "sluice/recording.hpp"
 #include "sluice/result.hpp"
-#include "sluice/standard_error.hpp"
+#include "sluice/roles/classification.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
@@ -47,7 +47,7 @@ struct named_policy {
 /// What a reload changes.
 struct node_settings {
   scheduler_config scheduler{};
-  kfd::classification_rules roles{};
+  roles::classification_rules roles{};
   /// Called from any thread each time a policy is needed: when this program becomes the owner, and
   /// after a pause. It may take its time: no lock is held, and the loop turns meanwhile. Empty:
   /// make_fixed_timeslice() in node_options, the policy stays in change().
@@ -79,7 +79,7 @@ struct node_options {
   node_settings settings{};
   kfd::roots roots = kfd::roots::from_environment();
   node_files files{};
-  /// The file of open breakers; empty: kfd::breaker_store::default_path(roots).
+  /// The file of open breakers; empty: breaker_store::default_path(roots.other_tree()).
   std::string breakers{};
   /// Whether clients of other processes are taken, at files.clients(), while this program is the
   /// owner. Which of them may say that they are online or offline, settings.roles grants.
@@ -114,8 +114,8 @@ struct node_options {
   std::function<void()> alive = nullptr;
   duration alive_every = std::chrono::seconds(1);
   /// What goes wrong, and what the node does. Any thread, also concurrently; must not block.
-  kfd::message_sink warn = kfd::messages_to_stderr();
-  kfd::message_sink tell = [](std::string_view sentence) {
+  message_sink warn = messages_to_stderr();
+  message_sink tell = [](std::string_view sentence) {
     log_to_standard_error("sluice", "info", sentence);
   };
 };

@@ -15,7 +15,7 @@ namespace sluice {
 struct node_files {
   std::string directory = "/run/sluice";
 
-  /// Who holds its lock owns the node (kfd::node_lock).
+  /// Who holds its lock owns the node (node_lock).
   [[nodiscard]] std::string owner() const { return directory + "/owner"; }
   /// Where whoever owns it takes clients of other processes (sluice/client.h).
   [[nodiscard]] std::string clients() const { return directory + "/clients.sock"; }

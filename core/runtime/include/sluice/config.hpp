@@ -43,7 +43,7 @@ struct scheduler_config {
   /// 1 to 1000.
   std::size_t breaker_after = 1;
   /// After which time it is used again without an operator's word; 0: never. 0 to 365 days. Over a
-  /// restart only with a source that keeps breakers (kfd::make_breaker_keeper()).
+  /// restart only with a source that keeps breakers (make_breaker_keeper()).
   duration breaker_rearm = std::chrono::hours(24);
   /// A policy that takes longer than this three times within a minute is removed. Wall time, so a
   /// busy machine counts against it: leave room. 10 us to 10 s.
@@ -71,7 +71,7 @@ struct scheduler_config {
 /// Reads the table [scheduler] of a TOML file: the keys are the fields above, durations are strings
 /// with a unit ("250ms"; ns, us, ms, s, min, h). What the file does not name keeps its default.
 /// Besides it the file may have the tables [policy] (load_policy()), [roles]
-/// (kfd::load_classification()) and [daemon] (load_daemon_config()), and no other: a slip is an
+/// (roles::load_classification()) and [daemon] (load_daemon_config()), and no other: a slip is an
 /// error.
 /// \param message on failure, one line that names file, line, key and range.
 /// \return errc::bad_config, or the system's error for a file that cannot be read.

@@ -10,9 +10,9 @@
 #include <string>
 
 #include "sluice/backend.hpp"
-#include "sluice/kfd/message_sink.hpp"
-#include "sluice/kfd/node_lock.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/os/message_sink.hpp"
+#include "sluice/os/node_lock.hpp"
 #include "sluice/time.hpp"
 
 #pragma GCC visibility push(default)
@@ -25,7 +25,7 @@ struct agent_options {
   /// else in the prefix that the build was configured for, else in PATH.
   std::string agent_path{};
   /// Who holds this lock owns the node. Empty: take none (tests with devices of their own).
-  std::string owner_lock = kfd::default_owner_lock;
+  std::string owner_lock = default_owner_lock;
   /// Whether it acts for a sluice::node: the lock then says so, for `sluice pause`.
   bool of_a_node = false;
   /// A configuration file whose table [roles] the agent itself applies to each process before it
@@ -46,7 +46,7 @@ struct agent_options {
   /// CAP_SYS_ADMIN in the agent. See "Pausing whole processes" in adapters/kfd/README.md first: the
   /// driver does not undo such a pause when the agent dies, the agent's guardian does.
   bool criu_pause = false;
-  kfd::message_sink say = kfd::messages_to_stderr();
+  message_sink say = messages_to_stderr();
   /// Called on the reactor thread when an agent died and none can replace it, because another
   /// program owns the node by now. The backend goes on trying.
   std::function<void()> owned_by_another = nullptr;

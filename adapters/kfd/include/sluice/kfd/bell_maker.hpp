@@ -8,8 +8,8 @@
 #include <memory>
 #include <mutex>
 
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

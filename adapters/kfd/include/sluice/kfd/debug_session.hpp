@@ -10,11 +10,11 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/kfd/device.hpp"
-#include "sluice/kfd/message_sink.hpp"
 #include "sluice/kfd/target_session.hpp"
 #include "sluice/kfd/tracee.hpp"
+#include "sluice/os/message_sink.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -5,14 +5,14 @@
 
 #include <memory>
 
-#include "sluice/kfd/classification.hpp"
-#include "sluice/kfd/message_sink.hpp"
-#include "sluice/kfd/process_identity.hpp"
-#include "sluice/kfd/role_reason.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/kfd/smi_text.hpp"
+#include "sluice/os/message_sink.hpp"
+#include "sluice/os/process_identity.hpp"
 #include "sluice/result.hpp"
 #include "sluice/role.hpp"
+#include "sluice/roles/classification.hpp"
+#include "sluice/roles/role_reason.hpp"
 #include "sluice/source.hpp"
 
 #pragma GCC visibility push(default)
@@ -28,13 +28,13 @@ namespace sluice::kfd {
 /// classification.hpp) get the same group_key.
 ///
 /// A look lists processes, and of each that is online its queues; reads files of what is new; and
-/// reads what may have changed of a process, its credentials and cgroups. Of the others it only
-/// asks the kernel for the number of queues, the user, the group and the cgroup, and goes on where
-/// one is another. What does not show in these (a queue in another's place, though the session of
-/// an attached process tells of that; supplementary groups; cgroups of version 1) is found when the
-/// process has its turn: at each look four have, or a sixteenth of all. So all that can be seen is
-/// seen within a second on a node with up to four such processes, else within 16, and at every look
-/// where rules go by queues, or the kernel (before Linux 6.13) does not say.
+/// reads what may have changed of a process, its roles::credentials and cgroups. Of the others it
+/// only asks the kernel for the number of queues, the user, the group and the cgroup, and goes on
+/// where one is another. What does not show in these (a queue in another's place, though the
+/// session of an attached process tells of that; supplementary groups; cgroups of version 1) is
+/// found when the process has its turn: at each look four have, or a sixteenth of all. So all that
+/// can be seen is seen within a second on a node with up to four such processes, else within 16,
+/// and at every look where rules go by queues, or the kernel (before Linux 6.13) does not say.
 ///
 /// A GPU whose reset the driver tells becomes an observation_kind::gpu_lost, once, and again in
 /// every resync. To hear of it this process opens the device for a moment for each GPU that
@@ -72,11 +72,11 @@ class discovery : public source {
   /// fit both keep together, and what set_role() said stays: rules.by_process counts only at the
   /// start. Costs a mutex and a copy.
   /// \param rules check_rules() has nothing against them.
-  virtual void set_rules(classification_rules rules) = 0;
+  virtual void set_rules(roles::classification_rules rules) = 0;
 
   /// Why each process that uses a GPU has its role, as of the last look that changed any; who
   /// has ended since may be in it. Any thread. Costs a mutex.
-  [[nodiscard]] virtual std::shared_ptr<const role_reasons> reasons() const = 0;
+  [[nodiscard]] virtual std::shared_ptr<const roles::role_reasons> reasons() const = 0;
 
   /// How many events of this kind the driver has told (resets, evictions, restores, faults,
   /// processes), of all GPUs, since this object exists. Any thread. 0 where the driver tells none,
@@ -89,7 +89,7 @@ class discovery : public source {
 };
 
 std::unique_ptr<discovery> make_discovery(roots where = roots::from_environment(),
-                                          classification_rules rules = {},
+                                          roles::classification_rules rules = {},
                                           message_sink say = messages_to_stderr());
 
 /// Whether a discovery can follow these rules. Any thread. Blocks on file operations where the role
@@ -98,14 +98,16 @@ std::unique_ptr<discovery> make_discovery(roots where = roots::from_environment(
 /// \param message on failure, one sentence.
 /// \return errc::bad_config when the rules have a problem or their store is refused, the system's
 ///         error when it cannot be read.
-[[nodiscard]] result<void> check_rules(const classification_rules& rules,
-                                       const classification_rules& before, std::string& message);
+[[nodiscard]] result<void> check_rules(const roles::classification_rules& rules,
+                                       const roles::classification_rules& before,
+                                       std::string& message);
 
 /// One look: the roles, with their reasons, that a scheduler with these rules would give now,
 /// without what is only said inside it (set_role()). Starts no thread and follows nothing.
 /// Threading: any thread. Cost: as a discovery's first look.
-[[nodiscard]] role_reasons roles_now(const roots& where, const classification_rules& rules,
-                                     const message_sink& say);
+[[nodiscard]] roles::role_reasons roles_now(const roots& where,
+                                            const roles::classification_rules& rules,
+                                            const message_sink& say);
 
 }  // namespace sluice::kfd
 #pragma GCC visibility pop

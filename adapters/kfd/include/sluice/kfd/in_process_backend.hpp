@@ -7,9 +7,9 @@
 #include <string>
 
 #include "sluice/backend.hpp"
-#include "sluice/kfd/message_sink.hpp"
-#include "sluice/kfd/node_lock.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/os/message_sink.hpp"
+#include "sluice/os/node_lock.hpp"
 
 #pragma GCC visibility push(default)
 namespace sluice::kfd {

@@ -13,8 +13,8 @@
 #include "sluice/backend.hpp"
 #include "sluice/kfd/bell_maker.hpp"
 #include "sluice/kfd/device.hpp"
-#include "sluice/kfd/message_sink.hpp"
 #include "sluice/kfd/process_pause.hpp"
+#include "sluice/os/message_sink.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 

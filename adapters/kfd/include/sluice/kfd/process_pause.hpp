@@ -11,9 +11,9 @@
 #include <memory>
 #include <string>
 
-#include "sluice/kfd/message_sink.hpp"
+#include "sluice/os/message_sink.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -13,9 +13,9 @@
 #include <span>
 #include <vector>
 
-#include "sluice/kfd/process_identity.hpp"
+#include "sluice/os/process_identity.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -15,6 +15,9 @@ struct roots {
   /// The defaults, each replaced by SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS, SLUICE_KFD_DEBUGFS where
   /// that is set and not empty. Reads the environment: not while another thread writes it.
   static roots from_environment();
+
+  /// `sysfs` where it is not the kernel's own, else empty.
+  [[nodiscard]] std::string other_tree() const;
 };
 
 /// Whether `device` is there and is a simulated one: the kernel's is one of characters, which no

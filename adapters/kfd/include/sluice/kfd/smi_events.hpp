@@ -10,8 +10,8 @@
 #include "sluice/ids.hpp"
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/smi_text.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

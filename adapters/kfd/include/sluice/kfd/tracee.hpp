@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "sluice/kfd/message_sink.hpp"
+#include "sluice/os/message_sink.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::kfd {
 

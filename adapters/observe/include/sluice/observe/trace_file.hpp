@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::observe {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "sluice/backend.hpp"
+#include "sluice/os/unique_fd.hpp"
 #include "sluice/time.hpp"
-#include "sluice/unique_fd.hpp"
 
 namespace sluice::testing {
 
