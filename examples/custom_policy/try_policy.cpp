@@ -54,7 +54,7 @@ int main(int count, char** arguments) {
   core.observe(0, seen);
   driver.add_queue(pid, queue, gpu);
   seen.kind = sluice::observation_kind::queue_seen;
-  seen.type = sluice::queue_type::compute_aql;
+  seen.type = sluice::queue_kind::compute;
   seen.gpu = gpu;
   core.observe(0, seen);
 

@@ -51,7 +51,7 @@ class acting_side final : public backend_listener {
   cost all(command_kind kind, std::size_t at_once) {
     cost sum;
     std::map<process_id, std::size_t> next;
-    const auto& by_commands = acting_ == mechanism::batch_commands;
+    const auto& by_commands = acting_.has(capability::batch_targets);
     std::set<std::pair<time_point, time_point>> calls;
     const time_point began = clock::now();
     for (;;) {
@@ -93,7 +93,7 @@ class acting_side final : public backend_listener {
     return sum;
   }
 
-  mechanism acts() const { return acting_; }
+  const capabilities& acts() const { return acting_; }
 
  private:
   template <class Condition>
@@ -117,13 +117,13 @@ class acting_side final : public backend_listener {
   void queue_removed(process_id, driver_queue_id) override {}
   void completed(const batch_result& result) override { results_.push_back(result); }
   void detached(process_id) override {}
-  void acts_by(mechanism what, bool) override { acting_ = what; }
+  void acts_by(const capabilities& what, bool) override { acting_ = what; }
   void gpu_lost(gpu_id) override { throw std::runtime_error("the GPU is lost"); }
   void lost(error_code) override {}
   void restored() override {}
 
   std::unique_ptr<backend> driver_;
-  mechanism acting_{};
+  capabilities acting_;
   std::vector<process_id> targets_;
   std::map<process_id, std::vector<driver_queue_id>> queues_;
   std::map<process_id, gpu_id> gpu_of_;

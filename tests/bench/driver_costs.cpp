@@ -92,7 +92,7 @@ void measure(std::size_t processes, std::size_t queues) {
   for (const bool batch_commands : {false, true}) {
     acting_side acting{kfd::roots::from_environment(), batch_commands};
     for (std::size_t i = 0; i < processes; ++i) acting.attach(targets[i]->pid(), of_target[i]);
-    if (batch_commands && acting.acts() != mechanism::batch_commands) return;
+    if (batch_commands && !acting.acts().has(capability::batch_targets)) return;
     for (const std::size_t at_once : {std::size_t{1}, max_batch_queues}) {
       if (at_once == 1 && (batch_commands || queues == 1)) continue;
       constexpr int rounds = 5;
@@ -110,7 +110,7 @@ void measure(std::size_t processes, std::size_t queues) {
         return static_cast<double>(to - from) / rounds;
       };
       std::printf("| %zu | %zu | %s%s | %zu | %.1f | %.1f | %.2f | %.2f |", processes, queues,
-                  std::string{to_string(acting.acts())}.c_str(),
+                  std::string{acting.acts().name()}.c_str(),
                   at_once == 1 && queues > 1 ? ", one by one" : "", suspended.calls,
                   per_round(before.runlists, after.runlists),
                   per_round(before.packets, after.packets), bench::milliseconds(suspended.time),

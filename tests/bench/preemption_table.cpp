@@ -47,7 +47,7 @@ void measure(const std::string& generation, const std::string& profile, std::siz
         return sum;
       });
       std::printf("| %s | %s%s | %zu | %zu | %zu | %.1f | %.1f |\n", generation.c_str(),
-                  std::string{to_string(acting.acts())}.c_str(), at_once == 1 ? ", one by one" : "",
+                  std::string{acting.acts().name()}.c_str(), at_once == 1 ? ", one by one" : "",
                   processes, queues, suspended.calls, bench::milliseconds(suspended.time),
                   bench::milliseconds(resumed.time));
       std::fflush(stdout);

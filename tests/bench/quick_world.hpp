@@ -60,7 +60,7 @@ inline observation queue_seen(pid_t pid, std::uint32_t number, gpu_id gpu) {
   seen.start_time = 1;
   seen.queue = driver_queue_id{number};
   seen.gpu = gpu;
-  seen.type = queue_type::compute_aql;
+  seen.type = queue_kind::compute;
   return seen;
 }
 

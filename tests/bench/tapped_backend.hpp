@@ -62,7 +62,9 @@ class tapped_backend final : public backend, private backend_listener {
     listener_->completed(result);
   }
   void detached(process_id target) override { listener_->detached(target); }
-  void acts_by(mechanism what, bool fell_back) override { listener_->acts_by(what, fell_back); }
+  void acts_by(const capabilities& what, bool fell_back) override {
+    listener_->acts_by(what, fell_back);
+  }
   void reserved(gpu_id gpu, double offline_share, error_code error) override {
     listener_->reserved(gpu, offline_share, error);
   }

@@ -304,7 +304,7 @@ TEST(Allocation, DoesNotHappenInARunningScheduler) {
       one.what = role::offline;
       one.pid = 100;
       one.gpu = gpu_a;
-      one.type = queue_type::compute_aql;
+      one.type = queue_kind::compute;
       auto& to = host.claim_inbox();
       to.push(one);
       one.kind = observation_kind::queue_seen;

@@ -32,7 +32,7 @@ TEST(Attach, NeverHappensToAProcessThatLivesShorter) {
 TEST(Attach, NeverHappensWithoutAComputeQueue) {
   core_bench bench;
   bench.see(100, role::offline);
-  bench.create_queue(100, q(0), gpu_a, queue_type::sdma);
+  bench.create_queue(100, q(0), gpu_a, queue_kind::copy);
   bench.run_for(60s);
   EXPECT_TRUE(bench.driver.attaches().empty());
 }
@@ -254,7 +254,7 @@ TEST(Observation, OfAReusedPidIsAnotherProcess) {
   successor.kind = observation_kind::queue_seen;
   successor.queue = q(0);
   successor.gpu = gpu_a;
-  successor.type = queue_type::compute_aql;
+  successor.type = queue_kind::compute;
   bench.core->observe(0, successor);
   bench.run_for(3s);
   ASSERT_EQ(bench.driver.attaches().size(), 1U);
@@ -267,8 +267,8 @@ TEST(Observation, OfAQueueThatTheBackendHoldsDoesNotDisturbIt) {
   client.begin();
   bench.settle();
   // From outside an AQL queue may look like a PM4 queue, or like anything while it is going.
-  bench.see_queue(100, q(0), gpu_a, queue_type::compute_pm4);
-  bench.see_queue(100, q(0), gpu_b, queue_type::sdma);
+  bench.see_queue(100, q(0), gpu_a, queue_kind::compute);
+  bench.see_queue(100, q(0), gpu_b, queue_kind::copy);
   bench.settle();
   EXPECT_EQ(bench.stats().suspended_now, 1U);
   client.end();
@@ -318,7 +318,7 @@ TEST(Resync, LeavesWhatOtherSourcesSay) {
   core_bench bench;
   bench.create(100, role::offline, gpu_a, {0});
   bench.see(200, role::offline, 0, 1);
-  bench.see_queue(200, q(0), gpu_a, queue_type::compute_aql, 1);
+  bench.see_queue(200, q(0), gpu_a, queue_kind::compute, 1);
   bench.see_kind(observation_kind::resync_begin, 0, {}, 0);
   bench.see_kind(observation_kind::resync_end, 0, {}, 0);
   bench.settle();

@@ -246,11 +246,11 @@ TEST(BreakerOfAHive, TakesTheLinkedGpusAlong) {
 
 TEST(BreakerAndSdma, CopiesCountAgainAfterARearm) {
   auto config = with_breaker();
-  config.suspend_sdma = true;
+  config.suspend_copy_queues = true;
   core_bench bench(config);
   auto online = bench.client({gpu_a});
   bench.create(1, role::offline, gpu_a, {1});
-  bench.create_queue(1, q(2), gpu_a, queue_type::sdma);
+  bench.create_queue(1, q(2), gpu_a, queue_kind::copy);
   bench.attach_all();
   bench.driver.lose_gpu(gpu_a);
   bench.settle();

@@ -60,12 +60,12 @@ TEST(ConfigSwitch, IsRefusedWholeWhereItCannotBe) {
   EXPECT_EQ(bench.core->set_config(config).error(), errc::bad_config);
   config = quick_config();
   config.max_suspend = 2s;
-  config.suspend_sdma = true;
+  config.suspend_copy_queues = true;
   EXPECT_EQ(bench.core->set_config(config).error(), errc::not_supported);
   EXPECT_TRUE(bench.core->config() == quick_config());
   EXPECT_EQ(config.keep_fixed(bench.core->config()),
             "the scheduler must be restarted to change these settings; current values: "
-            "suspend_sdma (false)");
+            "suspend_copy_queues (false)");
   EXPECT_EQ(config.keep_fixed(bench.core->config()), "");
   ASSERT_TRUE(bench.core->set_config(config));
   bench.core->finish_stop();

@@ -86,14 +86,14 @@ TEST_F(LoadConfig, ReadsWhatIsNamedAndKeepsTheOtherDefaults) {
       "min_run = '1.5 ms'\n"
       "offline_floor = 0\n"
       "inbox_capacity = 512\n"
-      "suspend_sdma = true\n"
+      "suspend_copy_queues = true\n"
       "[roles]\nstore = ''\n");
   ASSERT_TRUE(config) << message_;
   EXPECT_EQ(config->max_suspend, 250ms);
   EXPECT_EQ(config->min_run, 1500us);
   EXPECT_EQ(config->offline_floor, 0.0);
   EXPECT_EQ(config->inbox_capacity, 512U);
-  EXPECT_TRUE(config->suspend_sdma);
+  EXPECT_TRUE(config->suspend_copy_queues);
   EXPECT_EQ(config->max_busy, scheduler_config{}.max_busy);
 }
 
@@ -132,8 +132,8 @@ TEST_F(LoadConfig, RefusesANumberOfTheWrongKind) {
 }
 
 TEST_F(LoadConfig, RefusesAFlagThatIsNone) {
-  ASSERT_FALSE(load("[scheduler]\nsuspend_sdma = 1\n"));
-  EXPECT_EQ(message_, path_ + ":2: suspend_sdma must be true or false");
+  ASSERT_FALSE(load("[scheduler]\nsuspend_copy_queues = 1\n"));
+  EXPECT_EQ(message_, path_ + ":2: suspend_copy_queues must be true or false");
 }
 
 TEST_F(LoadConfig, PointsAtASyntaxError) {
@@ -185,7 +185,7 @@ TEST_F(LoadConfig, ReadsTheReadmesDefaults) {
   for (const auto* key :
        {"max_suspend", "min_run", "offline_floor", "floor_window", "attach_after",
         "attach_at_latest", "max_busy", "failure_backoff", "breaker_after", "breaker_rearm",
-        "policy_time_limit", "stop_limit", "inbox_capacity", "suspend_sdma"}) {
+        "policy_time_limit", "stop_limit", "inbox_capacity", "suspend_copy_queues"}) {
     EXPECT_THAT(block, HasSubstr("\n" + std::string(key) + " = "));
   }
 }

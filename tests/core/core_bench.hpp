@@ -89,8 +89,8 @@ class core_bench {
     one.group_key = group_key;
     core->observe(source, one);
   }
-  void see_queue(pid_t pid, driver_queue_id id, gpu_id gpu,
-                 queue_type type = queue_type::compute_aql, unsigned source = 0) {
+  void see_queue(pid_t pid, driver_queue_id id, gpu_id gpu, queue_kind type = queue_kind::compute,
+                 unsigned source = 0) {
     observation one;
     one.kind = observation_kind::queue_seen;
     one.pid = pid;
@@ -123,7 +123,7 @@ class core_bench {
   }
   /// A queue that both the sources and the driver know.
   void create_queue(pid_t pid, driver_queue_id id, gpu_id gpu,
-                    queue_type type = queue_type::compute_aql) {
+                    queue_kind type = queue_kind::compute) {
     driver.add_queue(pid, id, gpu, type);
     see_queue(pid, id, gpu, type);
   }

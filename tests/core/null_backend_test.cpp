@@ -33,7 +33,7 @@ class NullBackend : public testing::Test, private backend_listener {
     one.start_time = 7;
     one.queue = driver_queue_id{queue};
     one.gpu = gpu;
-    one.type = queue_type::compute_aql;
+    one.type = queue_kind::compute;
     driver_->observed(source, one);
   }
   /// What it says once it is ready; within 10 s at most.

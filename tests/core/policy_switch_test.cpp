@@ -157,7 +157,7 @@ TEST_F(Switch, TakesTheLastOfSeveralAndDestroysAllOthers) {
 }
 
 TEST_F(Switch, TakesBackReservationsThatTheNewOneDoesNotRepeat) {
-  bench_.driver.act_by(mechanism::batch_commands);
+  bench_.driver.act_by(testing::batched_calls);
   bench_.settle();
   const auto reserve = [&](std::vector<std::pair<gpu_id, double>> what) {
     bench_.core->set_policy(
@@ -372,7 +372,7 @@ TEST_F(Successor, OfNothingLetsEverythingRun) {
 
 TEST_F(Successor, TakesBackTheReservations) {
   build({});
-  bench_->driver.act_by(mechanism::batch_commands);
+  bench_->driver.act_by(testing::batched_calls);
   bench_->core->set_policy(make_policy([this](const snapshot&, decision_sink& out) {
     out.reserve(gpu_a, 0.5);
     if (broken_) throw 42;

@@ -227,8 +227,8 @@ TEST(Reconcile, ServesWithinOneProcessTheGpuWithWaitingOnlineWorkFirst) {
 TEST(Reconcile, NeverTouchesSdmaQueues) {
   core_bench bench;
   bench.create(100, role::offline, gpu_a, {0});
-  bench.create_queue(100, q(1), gpu_a, queue_type::sdma);
-  bench.create_queue(100, q(2), gpu_a, queue_type::sdma_xgmi);
+  bench.create_queue(100, q(1), gpu_a, queue_kind::copy);
+  bench.create_queue(100, q(2), gpu_a, queue_kind::copy);
   auto client = bench.client();
   bench.attach_all();
   client.begin();
@@ -239,12 +239,12 @@ TEST(Reconcile, NeverTouchesSdmaQueues) {
 
 TEST(Reconcile, SuspendsSdmaQueuesWhereThatIsAskedFor) {
   scheduler_config config = quick_config();
-  config.suspend_sdma = true;
+  config.suspend_copy_queues = true;
   core_bench bench{config};
   bench.create(100, role::offline, gpu_a, {0});
-  bench.create_queue(100, q(1), gpu_a, queue_type::sdma);
+  bench.create_queue(100, q(1), gpu_a, queue_kind::copy);
   bench.create(200, role::unmatched, gpu_a, {});
-  bench.create_queue(200, q(0), gpu_a, queue_type::sdma);
+  bench.create_queue(200, q(0), gpu_a, queue_kind::copy);
   auto client = bench.client();
   bench.attach_all();
   client.begin();

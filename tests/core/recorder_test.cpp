@@ -148,7 +148,7 @@ TEST(Recorder, WritesReservationsAndWhatTheDriverSaidToThem) {
                      }),
                      {}, recorder.get());
     bench.create(100, role::offline, gpu_a, {0});
-    bench.driver.act_by(mechanism::batch_commands);
+    bench.driver.act_by(testing::batched_calls);
     bench.settle();
     bench.driver.end_reservation(gpu_a, {EFAULT, boost::system::system_category()});
     bench.step();

@@ -26,7 +26,7 @@ class Reservations : public ::testing::Test {
     bench_.settle();
   }
   void offer() {
-    bench_.driver.act_by(mechanism::batch_commands);
+    bench_.driver.act_by(testing::batched_calls);
     bench_.settle();
   }
   bool can(gpu_id id) { return bench_.core->seen().find(id)->can_reserve; }
@@ -56,7 +56,7 @@ class Reservations : public ::testing::Test {
 
 TEST_F(Reservations, AreNotAskedForByDebugTrap) {
   wanted_ = {{gpu_a, 0.5}};
-  bench_.driver.act_by(mechanism::debug_trap);
+  bench_.driver.act_by(testing::single_calls);
   bench_.run_for(5s);
   EXPECT_EQ(news(), said{});
   EXPECT_FALSE(can(gpu_a));
@@ -203,7 +203,7 @@ TEST_F(Reservations, EndWithTheFallBack) {
   wanted_ = {{gpu_a, 0.25}};
   offer();
   (void)news();
-  bench_.driver.act_by(mechanism::debug_trap, true);
+  bench_.driver.act_by(testing::single_calls, true);
   bench_.run_for(5s);
   EXPECT_FALSE(can(gpu_a));
   EXPECT_TRUE(bench_.core->all_running());

@@ -67,7 +67,7 @@ observation seen(observation_kind kind, pid_t pid = 0) {
   observation one;
   one.kind = kind;
   one.what = role::offline;
-  one.type = queue_type::compute_aql;
+  one.type = queue_kind::compute;
   one.pid = pid;
   one.start_time = 1;
   one.gpu = gpu_a;

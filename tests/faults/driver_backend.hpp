@@ -120,7 +120,7 @@ class driver_backend final : public backend {
   gpu_id gpu() const { return gpu_id{node_.profile_.gpus[0].gpu_id}; }
   void say(std::function<void()> what) { reports_.push_back(std::move(what)); }
   void say_mechanism(bool fell_back) {
-    say([this, fell_back, by = by_batch_ ? mechanism::batch_commands : mechanism::debug_trap] {
+    say([this, fell_back, by = by_batch_ ? testing::batched_calls : testing::single_calls] {
       listener_->acts_by(by, fell_back);
     });
   }
@@ -227,7 +227,7 @@ class driver_backend final : public backend {
                 area(pid) + 0x1000 + i * sizeof(uapi::kfd_queue_snapshot_entry));
             say([this, id = one.id, each] {
               listener_->queue_added({id, driver_queue_id{each.queue_id}, gpu_id{each.gpu_id},
-                                      queue_type::compute_aql, each.ring_base_address, 0, 0});
+                                      queue_kind::compute, each.ring_base_address, 0});
             });
           }
         });

@@ -50,7 +50,7 @@ class injected_node {
     for (const pid_t pid : {app, other}) {
       observe({.kind = observation_kind::process_seen, .what = role::offline, .pid = pid});
       observe({.kind = observation_kind::queue_seen,
-               .type = queue_type::compute_aql,
+               .type = queue_kind::compute,
                .pid = pid,
                .gpu = gpu_id{bench_.profile_.gpus[0].gpu_id}});
     }

@@ -50,7 +50,7 @@ class virtual_node {
         bench_(config_for(what), make_pointer_polling()),
         host_lease_(lease_length, beat_interval, bench_.time.now()),
         heartbeat_(lease_length, tick_interval, bench_.time.now()) {
-    bench_.driver.act_by(by_batch(what.how) ? mechanism::batch_commands : mechanism::debug_trap);
+    bench_.driver.act_by(by_batch(what.how) ? testing::batched_calls : testing::single_calls);
     bench_.driver.set_delay(call);
     bench_.create(stayer, role::offline, gpu_a, {0});
     switch (what.who) {

@@ -62,6 +62,8 @@ using ::testing::ElementsAre;
 constexpr duration own_share = 2ms;
 
 /// Of an online request, announced, to the end of its kernel.
+enum class mechanism : std::uint8_t { debug_trap, batch_commands };
+
 constexpr duration end_to_end_target(mechanism by) {
   return by == mechanism::debug_trap ? 50ms : 10ms;
 }

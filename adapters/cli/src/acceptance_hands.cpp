@@ -225,7 +225,7 @@ void hands::still_there(pid_t victim) {
 std::vector<queue_info> hands::queues() const {
   std::vector<queue_info> all;
   for (const auto& [id, each] : queues_)
-    if (is_compute(each.type)) all.push_back(each);
+    if (each.type == queue_kind::compute) all.push_back(each);
   return all;
 }
 

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "sluice/duration_text.hpp"
+#include "sluice/kfd/driver_trees.hpp"
 #include "sluice/kfd/queue_pointers.hpp"
 #include "sluice/os/process_identity.hpp"
 
@@ -66,9 +67,15 @@ void pointers(bench& here, finding& found) {
   auto open = kfd::queue_pointers::open(*who);
   if (!open) fail("cannot read the victim's memory: " + open.error().message());
   auto& reader = **open;
+  const auto shown = kfd::read_mqds(here.chosen.where);
+  if (!shown) fail("cannot read the driver's mqds: " + shown.error().message());
+  std::vector<kfd::queue_ring> rings;
+  for (const auto& each : queues) rings.push_back({each.id, each.gpu, each.incarnation});
   std::vector<kfd::pointer_addresses> at;
-  for (const auto& each : queues)
-    at.push_back({each.read_pointer_address, each.write_pointer_address});
+  for (const kfd::mqd* const each : kfd::join(*shown, target.pid(), rings)) {
+    if (each == nullptr) fail("the driver's mqds does not show a queue of the victim");
+    at.push_back({each->read_pointer_address, each->write_pointer_address});
+  }
   if (const auto watched = reader.watch(at); !watched)
     fail("the driver reported invalid queue pointer addresses: " + watched.error().message());
   const auto sum = [&](std::uint64_t kfd::pointer_values::*which) {

@@ -393,8 +393,10 @@ std::vector<check> check_pointers(const machine& here, const kfd::node_view& nod
   }
   std::size_t readable = 0;
   for (const auto& process : node.processes) {
-    const auto compute = static_cast<std::size_t>(std::ranges::count_if(
-        process.queues, [](const auto& each) { return is_compute(each.type); }));
+    const auto compute =
+        static_cast<std::size_t>(std::ranges::count_if(process.queues, [](const auto& each) {
+          return kind_of(each.type) == queue_kind::compute;
+        }));
     if (compute == 0) continue;
     std::vector<kfd::pointer_addresses> addresses;
     for (const auto& each : seen->queues) {

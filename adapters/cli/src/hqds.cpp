@@ -54,7 +54,7 @@ const kfd::mqd* owner_of(const kfd::hqd& slot, const kfd::mqds& queues) {
 std::uint32_t common_ring(const kfd::process_description& process, gpu_id gpu) {
   std::uint64_t common = 0;
   for (const auto& queue : process.queues) {
-    if (queue.gpu != gpu || !is_compute(queue.type)) continue;
+    if (queue.gpu != gpu || kind_of(queue.type) != queue_kind::compute) continue;
     if (common != 0 && queue.ring_bytes != common) return 0;
     common = queue.ring_bytes;
   }

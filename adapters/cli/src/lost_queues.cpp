@@ -55,11 +55,11 @@ std::string exception_names(std::uint64_t exceptions) {
 std::vector<std::string> error_states(pid_t pid, const std::vector<kfd::held_queue>& queues) {
   std::vector<std::string> said;
   for (const auto& queue : queues)
-    if (queue.about.exceptions != 0)
+    if (queue.about.fault != 0)
       said.push_back(fmt::format(
           "queue {} of process {} is in an error state ({}) and may never run again; see dmesg and "
           "the output of the process, and restart the process",
-          number(queue.about.id), pid, exception_names(queue.about.exceptions)));
+          number(queue.about.id), pid, exception_names(queue.about.fault)));
   return said;
 }
 

@@ -46,12 +46,12 @@ std::string user_text(const std::optional<uid_t>& user) {
   return entry != nullptr ? printable(entry->pw_name) : std::to_string(*user);
 }
 
-std::string_view type_text(queue_type type) {
+std::string_view type_text(kfd::queue_type type) {
   switch (type) {
-    case queue_type::compute_pm4:
-    case queue_type::compute_aql: return "compute";
-    case queue_type::sdma: return "sdma";
-    case queue_type::sdma_xgmi: return "sdma_xgmi";
+    case kfd::queue_type::compute_pm4:
+    case kfd::queue_type::compute_aql: return "compute";
+    case kfd::queue_type::sdma: return "sdma";
+    case kfd::queue_type::sdma_xgmi: return "sdma_xgmi";
   }
   return "unknown";
 }
@@ -158,7 +158,7 @@ std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& nod
     const bool had = !process.queues.empty();
     std::erase_if(process.queues, [&](const kfd::queue_description& queue) {
       return !among(gpus, queue.gpu) ||
-             (filter.compute && *filter.compute != is_compute(queue.type));
+             (filter.compute && *filter.compute != (kind_of(queue.type) == queue_kind::compute));
     });
     if (!gpus.empty()) {
       std::erase_if(process.vram, [&](const auto& each) { return !among(gpus, each.first); });

@@ -148,7 +148,8 @@ class holding {
     std::vector<driver_queue_id> ids;
     if (!chosen_.queues.empty()) return ids;
     for (const auto& queue : by_->queues(chosen_.pid))
-      if (is_compute(queue.about.type) && !queue.suspended && !let_run_.contains(queue.about.id))
+      if (queue.about.type == queue_kind::compute && !queue.suspended &&
+          !let_run_.contains(queue.about.id))
         ids.push_back(queue.about.id);
     return ids;
   }
@@ -224,7 +225,7 @@ class holding {
   void look_for_lost() {
     auto queues = by_->queues(chosen_.pid);
     std::erase_if(queues, [&](const auto& each) {
-      return each.about.exceptions == 0 || !said_.insert(each.about.id).second;
+      return each.about.fault == 0 || !said_.insert(each.about.id).second;
     });
     for (const auto& each : error_states(chosen_.pid, queues)) complain(each);
     lost_ = lost_ || !queues.empty();

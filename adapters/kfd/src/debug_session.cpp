@@ -477,7 +477,7 @@ class debug_session::impl {
   }
 
   void report(const queue_ledger::entry& now) {
-    queue_info seen;
+    session_queue seen;
     seen.id = driver_queue_id{now.queue_id};
     seen.gpu = gpu_id{now.gpu_id};
     seen.type = static_cast<queue_type>(now.queue_type);

@@ -131,7 +131,7 @@ int change(sluice_kfd* handle, command_kind kind, sluice_kfd_queue_ref* refs, si
       continue;
     }
     for (const auto& queue : holder.queues(ref.pid)) {
-      if (!is_compute(queue.about.type)) continue;
+      if (queue.about.type != queue_kind::compute) continue;
       asked.orders.push_back({.pid = ref.pid, .queue = queue.about.id});
       asked.of.push_back(index);
     }
@@ -221,9 +221,9 @@ int batched(std::span<sluice_kfd_queue_ref> refs, const kfd::device& node, Call 
 
 // ---- lists ----
 
-std::uint32_t type_of(queue_type type) {
-  if (is_compute(type)) return SLUICE_KFD_COMPUTE;
-  return type == queue_type::sdma ? SLUICE_KFD_SDMA : SLUICE_KFD_SDMA_XGMI;
+std::uint32_t type_of(kfd::queue_type type) {
+  if (kfd::kind_of(type) == queue_kind::compute) return SLUICE_KFD_COMPUTE;
+  return type == kfd::queue_type::sdma ? SLUICE_KFD_SDMA : SLUICE_KFD_SDMA_XGMI;
 }
 
 /// Gives the queues that `wanted(process, entry)` keeps, in entries as large as the caller's.
@@ -246,7 +246,7 @@ int list(sluice_kfd* handle, size_t entry_size, sluice_kfd_queue** queues, size_
   if (handle->holder)
     for (const pid_t pid : handle->holder->held())
       for (const auto& queue : handle->holder->queues(pid))
-        rings[pid].push_back({queue.about.id, queue.about.gpu, queue.about.ring_base});
+        rings[pid].push_back({queue.about.id, queue.about.gpu, queue.about.incarnation});
   kfd::add_priorities(*view, handle->where, rings);
 
   std::vector<sluice_kfd_queue> found;

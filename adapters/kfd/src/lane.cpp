@@ -590,13 +590,17 @@ void lane::say_attached(const error_code& error) {
   say(scratch_);
 }
 
-void lane::queue_added(const queue_info& queue) {
+void lane::queue_added(const session_queue& queue) {
   report& what = queue_report_;
   what.kind = report_kind::queue_added;
   what.target = target_;
   what.gpu = queue.gpu;
-  what.queue = queue;
-  what.queue.target = target_;
+  what.queue = {.target = target_,
+                .id = queue.id,
+                .gpu = queue.gpu,
+                .type = kind_of(queue.type),
+                .incarnation = queue.ring_base,
+                .fault = queue.exceptions};
   say(what);
 }
 

@@ -116,7 +116,7 @@ class lane final : private session_listener {
   void say(const report& what);
   void say_attached(const error_code& error);
 
-  void queue_added(const queue_info& queue) override;
+  void queue_added(const session_queue& queue) override;
   void queue_removed(driver_queue_id queue) override;
 
   const device& node_;

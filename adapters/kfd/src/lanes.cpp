@@ -43,6 +43,16 @@ constexpr std::size_t most_gpus = 64;
 /// For lanes that were woken to begin their driver calls. A fraction of what a preemption takes.
 constexpr duration pass_limit = std::chrono::microseconds{200};
 
+/// Queues of AQL processes can be read from outside, and the kernel resumes what a process that
+/// ended had suspended. The tracer is the debug session's, which there is either way.
+constexpr capabilities by_debug_trap{"debug trap",
+                                     {capability::read_backlog, capability::preempt_kernels,
+                                      capability::holds_end_with_maker, capability::needs_tracer}};
+constexpr capabilities by_batch_commands{
+    "batch commands",
+    {capability::batch_targets, capability::reserve_slots, capability::read_backlog,
+     capability::preempt_kernels, capability::holds_end_with_maker, capability::needs_tracer}};
+
 /// Rounded to whole percent, but never to none or all.
 std::uint32_t percent_of(double share) noexcept {
   if (!(share < 1)) return 100;  // Not a number, too.
@@ -253,7 +263,7 @@ class lanes::impl {
   void say_mechanism(bool fell_back) {
     report what;
     what.kind = report_kind::acts_by;
-    what.acting = batching_ ? mechanism::batch_commands : mechanism::debug_trap;
+    what.acting = batching_ ? by_batch_commands : by_debug_trap;
     what.fell_back = fell_back ? 1 : 0;
     pending_.push_back(what);
     bell_.ring();
@@ -319,7 +329,7 @@ class lanes::impl {
     if (!batching_) return;
     const queue_info& queue = what.queue;
     forget_queue(what.target, queue.id);
-    if (what.kind == report_kind::queue_removed || !is_compute(queue.type)) return;
+    if (what.kind == report_kind::queue_removed || queue.type != queue_kind::compute) return;
     queues_.push_back({what.target, queue.id, queue.gpu, of.holds()});
     if (is_limited(queue.gpu)) to_mark_.push_back(queues_.back());
   }
@@ -337,8 +347,8 @@ class lanes::impl {
   /// A queue under an id that a batch may hold: the id is used again, and the hold, if there is
   /// one, is on the new queue, which the reports say runs. So it is made to.
   void queue_appeared(const lane& of, const report& what) {
-    // One with exceptions is the same as before, of which there is something new to say.
-    if (!batching_ || what.queue.exceptions != 0) return;
+    // One with a fault is the same as before, of which there is something new to say.
+    if (!batching_ || what.queue.fault != 0) return;
     const auto id = static_cast<std::uint32_t>(what.queue.id);
     const bool in_call = std::ranges::any_of(batched_, [&](const batch& one) {
       const auto end = one.queues.begin() + one.count;

@@ -448,7 +448,7 @@ void node_scanner::find_pointers() {
       }
     }
     const auto compute = std::ranges::count_if(
-        known.queues, [](const queue& each) { return is_compute(each.type); });
+        known.queues, [](const queue& each) { return kind_of(each.type) == queue_kind::compute; });
     if (std::ssize(known.pointers) == compute) known.pointer_reads_due = 0;
   }
 }
@@ -462,7 +462,7 @@ std::vector<online_process> node_scanner::online() const {
     std::vector<gpu_id> shown;
     for (const online_queue& each : known.pointers) shown.push_back(each.gpu);
     for (const queue& each : known.queues) {
-      if (!is_compute(each.type)) continue;
+      if (kind_of(each.type) != queue_kind::compute) continue;
       const auto same = std::ranges::find(shown, each.gpu);
       if (same != shown.end()) {
         shown.erase(same);
@@ -482,8 +482,8 @@ roles::role_reasons node_scanner::reasons() const {
 }
 
 bool node_scanner::details_complete(const process& of) const noexcept {
-  const auto compute =
-      std::ranges::count_if(of.queues, [](const queue& each) { return is_compute(each.type); });
+  const auto compute = std::ranges::count_if(
+      of.queues, [](const queue& each) { return kind_of(each.type) == queue_kind::compute; });
   return std::ssize(of.details) == compute &&
          std::ranges::all_of(of.details, [&](const roles::queue_traits& each) {
            return each.ring_base != 0 && (each.priority || !rules_.rules().queue_priority);
@@ -558,7 +558,7 @@ observation node_scanner::about(observation_kind kind, const process& of,
   observation seen = about(kind, of);
   seen.queue = which.id;
   seen.gpu = which.gpu;
-  seen.type = which.type;
+  seen.type = kind_of(which.type);
   return seen;
 }
 

@@ -227,7 +227,7 @@ void add_priorities(node_view& node, const mqds& seen, const known_rings& rings)
     }
     for (const gpu_description& gpu : node.gpus) {
       const auto here = [&](const queue_description& queue) {
-        return queue.gpu == gpu.id && is_compute(queue.type);
+        return queue.gpu == gpu.id && kind_of(queue.type) == queue_kind::compute;
       };
       const auto count = static_cast<std::size_t>(std::ranges::count_if(process.queues, here));
       const auto common = common_priority(seen, process.pid, gpu, count);

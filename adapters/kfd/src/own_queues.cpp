@@ -95,7 +95,7 @@ own_queues::refusal own_queues::suspend(std::vector<order>& orders) {
 
   if (orders.empty()) {
     for (const auto& queue : existing)
-      if (is_compute(static_cast<queue_type>(queue.queue_type)))
+      if (kind_of(static_cast<queue_type>(queue.queue_type)) == queue_kind::compute)
         orders.push_back({.queue = driver_queue_id{queue.queue_id}});
     std::ranges::sort(orders, {}, &order::queue);
   }

@@ -86,7 +86,7 @@ result<void> paused_session::refresh() {
     if (!has(known_, old)) listener_.queue_removed(old.id);
   for (const known_queue& now : known_) {
     if (has(seen_, now)) continue;
-    queue_info added;
+    session_queue added;
     added.id = now.id;
     added.gpu = now.gpu;
     added.type = now.type;

@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 
+#include "sluice/kfd/queue_type.hpp"
 #include "sluice/kfd/sysfs_text.hpp"
 #include "sluice/os/proc.hpp"
-#include "sluice/role.hpp"
 
 namespace sluice::kfd {
 

@@ -106,7 +106,7 @@ clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_
   const bool excludes_prefill = of_kernels + of_prefill > 1;
   const bool continuous = what.service == service_kind::continuous;
   // Batch commands come with reservations: another means, and one that no max_suspend ends.
-  bool by_suspends_alone = what.by() == mechanism::debug_trap;
+  bool by_suspends_alone = !what.by().has(capability::batch_targets);
   double dearest = 0;
   switch_cost_ = std::numeric_limits<double>::max();
   for (const sim::gpu_profile& each : what.machine.gpus) {

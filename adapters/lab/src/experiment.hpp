@@ -62,8 +62,10 @@ struct scenario {
   /// pointers know of it.
   bool clients = true;
 
-  mechanism by() const {
-    return machine.batch_commands ? mechanism::batch_commands : mechanism::debug_trap;
+  capabilities by() const {
+    if (!machine.batch_commands) return {"debug trap", {capability::preempt_kernels}};
+    return {"batch commands",
+            {capability::preempt_kernels, capability::batch_targets, capability::reserve_slots}};
   }
 };
 

@@ -142,7 +142,6 @@ constexpr std::array<std::string_view, 11> kinds{
 constexpr std::array<std::string_view, 3> spans{"request", "ttft", "itl"};
 constexpr std::array<std::string_view, 2> commands{"suspend", "resume"};
 constexpr std::array<std::string_view, 4> outcomes{"done", "invalid", "failed", "target_gone"};
-constexpr std::array<std::string_view, 2> mechanisms{"debug trap", "batch commands"};
 
 class reader {
  public:
@@ -181,7 +180,7 @@ class reader {
     to.policy_time_limit = with.span("policy_time_limit");
     to.stop_limit = with.span("stop_limit");
     to.inbox_capacity = with.number<std::size_t>("inbox_capacity");
-    to.suspend_sdma = with.flag("suspend_sdma");
+    to.suspend_copy_queues = with.flag("suspend_copy_queues");
     if (const std::string problem = to.problem(); !problem.empty()) throw wrong{problem};
   }
 
@@ -272,10 +271,9 @@ class reader {
     if (is == "detached") return rec::detached{known_process(from)};
     if (is == "queue") {
       return rec::queue{{known_process(from), from.id<driver_queue_id>("queue"),
-                         from.id<gpu_id>("gpu"), from.id<queue_type>("type"),
-                         from.number<std::uint64_t>("ring"), from.number<std::uint64_t>("write"),
-                         from.number<std::uint64_t>("read"),
-                         from.number<std::uint64_t>("exceptions")}};
+                         from.id<gpu_id>("gpu"), from.id<queue_kind>("type"),
+                         from.number<std::uint64_t>("incarnation"),
+                         from.number<std::uint64_t>("fault")}};
     }
     if (is == "queue_gone") {
       return rec::queue_gone{known_process(from), from.id<driver_queue_id>("queue")};
@@ -288,7 +286,9 @@ class reader {
     if (is == "reserve") return rec::reserve{from.id<gpu_id>("gpu"), from.error()};
     if (is == "reserved") return rec::reserved{from.id<gpu_id>("gpu"), from.error()};
     if (is == "acts_by") {
-      return rec::acts_by{from.word<mechanism>("mechanism", mechanisms), from.flag("fell_back")};
+      rec::acts_by made{{from.text("mechanism"), {}}, from.flag("fell_back")};
+      made.what.can = from.number<std::uint16_t>("can");
+      return made;
     }
     if (is == "gpu_lost") return rec::gpu_lost{from.id<gpu_id>("gpu")};
     if (is == "lost") return rec::lost{from.error()};
@@ -305,7 +305,7 @@ class reader {
     if (from.text("what").empty()) throw wrong{"field 'what' is missing"};
     to.kind = from.word<observation_kind>("what", kinds);
     to.what = from.word<role>("role", roles);
-    to.type = from.id<queue_type>("type");
+    to.type = from.id<queue_kind>("type");
     to.work = from.word<online_work>("work", works);
     to.priority = from.number<std::uint8_t>("priority");
     if (to.priority > 15) throw wrong{"field 'priority' exceeds 15"};

@@ -113,7 +113,7 @@ struct reserved {
   error_code error;
 };
 struct acts_by {
-  mechanism what{};
+  capabilities what{};
   bool fell_back = false;
 };
 struct gpu_lost {

@@ -321,7 +321,7 @@ void simulation::make_scheduler(const run_options& options) {
            .group_key = what_.offline.gang ? key : 0});
       for (const auto& lane : each->lanes()) {
         see({.kind = observation_kind::queue_seen,
-             .type = queue_type::compute_aql,
+             .type = queue_kind::compute,
              .pid = pid,
              .gpu = each->on().id(),
              .queue = driver_queue_id{static_cast<std::uint32_t>(target.queues.size())},
@@ -342,7 +342,7 @@ void simulation::make_scheduler(const run_options& options) {
          .pid = pid,
          .start_time = 1});
     see({.kind = observation_kind::queue_seen,
-         .type = queue_type::compute_aql,
+         .type = queue_kind::compute,
          .pid = pid,
          .gpu = on,
          .start_time = 1});

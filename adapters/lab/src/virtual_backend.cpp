@@ -8,7 +8,8 @@
 
 namespace sluice::lab {
 
-virtual_backend::virtual_backend(sim::engine& events, mechanism how, std::function<void()> news)
+virtual_backend::virtual_backend(sim::engine& events, const capabilities& how,
+                                 std::function<void()> news)
     : events_(events), how_(how), news_(std::move(news)) {}
 
 void virtual_backend::record_decisions(std::vector<driver_decision>* into,
@@ -48,7 +49,7 @@ gpu* virtual_backend::find(gpu_id id) {
 
 duration virtual_backend::cost_of(const gpu& on, command_kind kind) {
   const auto& shape = on.shape();
-  if (how_ == mechanism::batch_commands) {
+  if (how_.has(capability::batch_targets)) {
     return kind == command_kind::suspend ? shape.batch_unmap_cost : shape.batch_remap_cost;
   }
   return kind == command_kind::suspend ? suspends_.next(shape.suspend_cost, shape.suspend_cost_p99)
@@ -57,7 +58,7 @@ duration virtual_backend::cost_of(const gpu& on, command_kind kind) {
 
 result<void> virtual_backend::start(backend_listener& listener) {
   listener_ = &listener;
-  if (how_ == mechanism::batch_commands) {
+  if (how_.has(capability::batch_targets)) {
     reports_.push_back([this] { listener_->acts_by(how_, false); });
   }
   return {};
@@ -105,8 +106,8 @@ result<void> virtual_backend::attach(process_id id, pid_t pid, std::uint64_t) {
     listener_->attached(one.id, {});
     for (std::size_t i = 0; i < one.what.queues.size(); ++i) {
       listener_->queue_added({one.id, driver_queue_id{static_cast<std::uint32_t>(i)},
-                              one.what.queues[i].on->id(), queue_type::compute_aql,
-                              0x1000 * (i + 1), 0, 0});
+                              one.what.queues[i].on->id(), queue_kind::compute, 0x1000 * (i + 1),
+                              0});
     }
   });
   return {};
@@ -144,7 +145,7 @@ result<void> virtual_backend::submit(const batch& work) {
   gpu& on = *gpu_of(*one, work);
   const std::uint32_t in_flight = record_ != nullptr ? in_flight_(work.gpu) : 0;
   waiting_batch waiting{work, events_.now(), in_flight};
-  if (how_ == mechanism::batch_commands) {
+  if (how_.has(capability::batch_targets)) {
     lanes_[&on].waiting.push_back(waiting);
     if (std::find(to_flush_.begin(), to_flush_.end(), &on) == to_flush_.end()) {
       to_flush_.push_back(&on);
@@ -172,7 +173,7 @@ void virtual_backend::mark(const session& whose, bool marked) {
 }
 
 result<void> virtual_backend::reserve(gpu_id id, double offline_share) {
-  if (how_ != mechanism::batch_commands) return errc::not_supported;
+  if (!how_.has(capability::reserve_slots)) return errc::not_supported;
   gpu* const on = find(id);
   const auto answer = [this, id, offline_share](int error) {
     reports_.push_back([this, id, offline_share, error] {

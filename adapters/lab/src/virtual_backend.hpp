@@ -47,7 +47,7 @@ class virtual_backend final : public backend {
   };
 
   /// \param news called when the scheduler has something to drain.
-  virtual_backend(sim::engine& events, mechanism how, std::function<void()> news);
+  virtual_backend(sim::engine& events, const capabilities& how, std::function<void()> news);
 
   /// A process that can be attached to.
   void add_target(pid_t pid, target what) { targets_[pid].what = std::move(what); }
@@ -104,7 +104,7 @@ class virtual_backend final : public backend {
   void complete(const waiting_batch& one, time_point called, time_point started);
 
   sim::engine& events_;
-  const mechanism how_;
+  const capabilities how_;
   const std::function<void()> news_;
   backend_listener* listener_ = nullptr;
   std::map<pid_t, session> targets_;

@@ -652,7 +652,7 @@ std::string history::words_of(const journal_entry& entry) const {
     case journal_kind::breaker_closed:
       return fmt::format("the breaker of {} closed", on_gpu(entry.gpu));
     case journal_kind::acts_by:
-      return fmt::format("{} suspends through {}", printable(entry.words()), to_string(entry.how));
+      return fmt::format("the suspend mechanism is {} now", printable(entry.words()));
     case journal_kind::backend_lost:
       return fmt::format("the agent was lost: {}", printable(entry.words()));
     case journal_kind::backend_back: return "the agent is available again";

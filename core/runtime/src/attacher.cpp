@@ -67,7 +67,7 @@ auto attacher::judge(const process& which, time_point now, time_point& again) co
     return verdict::later;
   }
   for (const queue* const one : which.queues) {
-    if (!is_compute(one->type)) continue;
+    if (one->type != queue_kind::compute) continue;
     if (one->on->lost) return verdict::never;
     if (one->on->attaching != 0) return verdict::later;
     if (has_online_work(table_.view_of(*one->on)) && now < which.attach_latest) {

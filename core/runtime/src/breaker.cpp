@@ -88,7 +88,9 @@ void breaker::open(gpu& which, time_point now, breaker_cause why) {
   const time_point until = end(now);
   for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
     gpu& each = table_.gpu_number(i);
-    if (each.lost || (&each != &which && (which.hive == 0 || each.hive != which.hive))) continue;
+    if (each.lost ||
+        (&each != &which && (which.reset_domain == 0 || each.reset_domain != which.reset_domain)))
+      continue;
     stats_.gpus_lost.add();
     lose(each, until, why);
     log_line(log_level::error, log_part::breaker,
@@ -97,7 +99,7 @@ void breaker::open(gpu& which, time_point now, breaker_cause why) {
              "reset), and no queue on this GPU is suspended any more until the breaker is "
              "re-armed{}",
              static_cast<std::uint32_t>(each.id), words_of(why),
-             &each == &which ? "" : " on another GPU of its hive", or_for(until, now));
+             &each == &which ? "" : " on another GPU of its reset domain", or_for(until, now));
     hear_({.gpu = each.id, .open = true, .why = why, .first = which.id, .until = until});
   }
 }

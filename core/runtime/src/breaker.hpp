@@ -18,9 +18,9 @@
 namespace sluice::core {
 
 /// One circuit breaker per GPU. It opens with the hardware's failures that the configuration counts
-/// (breaker_after), or at once when a GPU is lost; it takes the GPU's hive along, since the driver
-/// resets a hive as a whole. Open: nothing on the GPU is suspended, what is suspended is resumed.
-/// It closes when an operator says so, or after breaker_rearm.
+/// (breaker_after), or at once when a GPU is lost; it takes the GPU's reset domain along. Open:
+/// nothing on the GPU is suspended, what is suspended is resumed. It closes when an operator says
+/// so, or after breaker_rearm.
 ///
 /// Threading: reactor thread. Cost: O(GPUs), and nothing while no breaker is open.
 class breaker {

@@ -40,7 +40,7 @@ void for_each_setting(Config& config, Duration&& span, Number&& number, Flag&& f
   span("policy_time_limit", config.policy_time_limit, 10us, 10s);
   span("stop_limit", config.stop_limit, 0ns, 60s);
   number("inbox_capacity", config.inbox_capacity, std::size_t{16}, std::size_t{1} << 20);
-  flag("suspend_sdma", config.suspend_sdma);
+  flag("suspend_copy_queues", config.suspend_copy_queues);
 }
 
 /// Said with the arithmetic.
@@ -105,7 +105,7 @@ std::string scheduler_config::keep_fixed(const scheduler_config& running) {
     kept += fmt::format("{}{} ({})", kept.empty() ? "" : ", ", key, now);
   };
   keep("inbox_capacity", inbox_capacity, running.inbox_capacity);
-  keep("suspend_sdma", suspend_sdma, running.suspend_sdma);
+  keep("suspend_copy_queues", suspend_copy_queues, running.suspend_copy_queues);
   if (kept.empty()) return {};
   return "the scheduler must be restarted to change these settings; current values: " + kept;
 }

@@ -121,7 +121,7 @@ class null_backend final : public backend {
   struct queue {
     driver_queue_id id{};
     gpu_id gpu{};
-    queue_type type{};
+    queue_kind type{};
     bool marked = true;  // named since the source's resync_begin, as a process
   };
   struct process {

@@ -226,7 +226,7 @@ void record_stream::begin(const beginning& what) noexcept {
       .always("policy_time_limit", with.policy_time_limit)
       .always("stop_limit", with.stop_limit)
       .always("inbox_capacity", with.inbox_capacity)
-      .flag("suspend_sdma", with.suspend_sdma)
+      .flag("suspend_copy_queues", with.suspend_copy_queues)
       .close();
   put(made);
 }
@@ -317,10 +317,8 @@ void record_stream::queue(const queue_info& what) noexcept {
           .add("queue", what.id)
           .add("gpu", what.gpu)
           .add("type", what.type)
-          .add("ring", what.ring_base)
-          .add("write", what.write_pointer_address)
-          .add("read", what.read_pointer_address)
-          .add("exceptions", what.exceptions));
+          .add("incarnation", what.incarnation)
+          .add("fault", what.fault));
 }
 
 void record_stream::queue_gone(process_id target, driver_queue_id id) noexcept {
@@ -364,9 +362,9 @@ void record_stream::reserved(gpu_id gpu, double share, error_code error) noexcep
   put(made.add("gpu", gpu).always("share", share).error(error));
 }
 
-void record_stream::acts_by(mechanism what, bool fell_back) noexcept {
+void record_stream::acts_by(const capabilities& what, bool fell_back) noexcept {
   line made(*this, "acts_by");
-  put(made.text("mechanism", sluice::to_string(what)).flag("fell_back", fell_back));
+  put(made.text("mechanism", what.name()).add("can", what.can).flag("fell_back", fell_back));
 }
 
 void record_stream::gpu_lost(gpu_id gpu) noexcept {

@@ -75,7 +75,7 @@ class recording_backend final : public backend, private backend_listener {
     record_.detached(target);
     listener_->detached(target);
   }
-  void acts_by(mechanism what, bool fell_back) override {
+  void acts_by(const capabilities& what, bool fell_back) override {
     record_.acts_by(what, fell_back);
     listener_->acts_by(what, fell_back);
   }

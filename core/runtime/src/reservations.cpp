@@ -32,7 +32,7 @@ void reservations::begin(bool offered) {
   }
 }
 
-void reservations::acts_by(mechanism what) { begin(what == mechanism::batch_commands); }
+void reservations::acts_by(const capabilities& what) { begin(what.has(capability::reserve_slots)); }
 
 /// The policy gets a turn, and sees every group that this is about as changed.
 void reservations::set_can(entry& one, bool can) {

@@ -31,7 +31,7 @@ class reservations {
       : config_(config), table_(world), backend_(driver), stats_(stats), quiet_(quiet) {}
 
   /// As backend_listener::acts_by(): no reservation stands.
-  void acts_by(mechanism what);
+  void acts_by(const capabilities& what);
   /// The acting side died: no reservation stands, and none is made until acts_by().
   void lost() { begin(false); }
   /// \return whether the hardware failed.

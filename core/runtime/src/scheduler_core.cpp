@@ -56,7 +56,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         journal_(options.journal),
         policy_(std::move(decider)),
         desk_(std::make_shared<core::front_desk>(time_, config, backend_.acts())),
-        table_(stats_, journal_, options.own_pid, config_.suspend_sdma),
+        table_(stats_, journal_, options.own_pid, config_.suspend_copy_queues),
         remote_(desk_, table_),
         clients_(config_, table_, stats_, *desk_, journal_, record_.get()),
         pointers_(table_),
@@ -96,16 +96,16 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void detached(process_id target) override {
     if (auto* const one = table_.find(target)) attacher_.detached(*one, table_.now());
   }
-  void acts_by(mechanism what, bool fell_back) override {
-    journal_entry entry{.kind = journal_kind::acts_by, .how = what};
-    entry.set_text(to_string(what));
+  void acts_by(const capabilities& what, bool fell_back) override {
+    journal_entry entry{.kind = journal_kind::acts_by};
+    entry.set_text(what.name());
     journal_.put(entry, table_.now());
     if (fell_back) stats_.mechanism_fallbacks.add();
     if (fell_back || !quiet_) {
       log_line(fell_back ? log_level::warning : log_level::info, log_part::driver,
-               {{"mechanism", to_string(what)}}, "backend {}: {} {}", backend_.name(),
+               {{"mechanism", what.name()}}, "backend {}: {} {}", backend_.name(),
                fell_back ? "fell back to the suspend mechanism" : "uses the suspend mechanism",
-               to_string(what));
+               what.name());
     }
     reservations_.acts_by(what);
   }

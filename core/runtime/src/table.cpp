@@ -67,7 +67,7 @@ void table::observe(unsigned source, const observation& seen) {
     }
     case observation_kind::gpu_seen: {
       gpu& one = gpu_at(seen.gpu);
-      one.hive = seen.group_key;
+      one.reset_domain = seen.group_key;
       if (seen.count != 0) view_of(one).slots = seen.count;
       break;
     }
@@ -174,13 +174,12 @@ void table::leave(process& which) {
   ++shape_;
 }
 
-queue& table::queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_type type,
+queue& table::queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_kind type,
                        bool another) {
   std::uint32_t seen_by = 0;
   std::uint32_t marked_by = 0;
   if (queue* known = owner.find(driver_id)) {
-    // PM4 or AQL is not told apart by every source, and makes no difference here.
-    another |= known->on->id != on || is_compute(known->type) != is_compute(type);
+    another |= known->on->id != on || known->type != type;
     if (!another) return *known;
     // The number was used again for something else. Who sees it may have said so already: it is
     // not said twice.
@@ -200,7 +199,7 @@ queue& table::queue_at(process& owner, driver_queue_id driver_id, gpu_id on, que
       owner.queues.begin(), owner.queues.end(), driver_id,
       [](const queue* each, driver_queue_id wanted) { return each->driver_id < wanted; });
   owner.queues.insert(place, &one);
-  if (is_compute(type) && owner.compute_queues++ == 0) {
+  if (type == queue_kind::compute && owner.compute_queues++ == 0) {
     owner.compute_since = now_;
     reconsider_attach(owner);
   }
@@ -216,7 +215,7 @@ void table::erase(queue& which) {
   keep_books(owner, was_off);
   std::erase(owner.queues, &which);
   // One on a lost GPU kept it from being attached.
-  if (is_compute(which.type) && (--owner.compute_queues == 0 || which.on->lost)) {
+  if (which.type == queue_kind::compute && (--owner.compute_queues == 0 || which.on->lost)) {
     reconsider_attach(owner);
   }
   mark_reshaped(*owner.in);
@@ -269,12 +268,12 @@ void table::erase(process& which) {
 
 void table::queue_added(process& owner, const queue_info& info) {
   const queue* const known = owner.find(info.id);
-  const bool another = known != nullptr && known->managed && known->ring_base != info.ring_base;
+  const bool another = known != nullptr && known->managed && known->incarnation != info.incarnation;
   queue& one = queue_at(owner, info.id, info.gpu, info.type, another);
   count(one, false);
   one.managed = true;
   one.type = info.type;
-  one.ring_base = info.ring_base;
+  one.incarnation = info.incarnation;
   one.hold_off = {};  // The driver knows it (again).
   one.refused = false;
   count(one, true);
@@ -638,7 +637,7 @@ process_picture picture_of(const process& one, time_point now) {
     auto on = std::find_if(made.queues.begin(), made.queues.end(),
                            [&](const queues_on_gpu& known) { return known.gpu == each->on->id; });
     if (on == made.queues.end()) on = made.queues.insert(on, {.gpu = each->on->id});
-    ++(is_compute(each->type) ? on->compute : on->others);
+    ++(each->type == queue_kind::compute ? on->compute : on->others);
     if (!each->managed || each->state == queue_state::running) continue;
     ++(each->state == queue_state::suspended ? on->suspended : on->in_doubt);
   }

@@ -52,8 +52,8 @@ struct process;
 struct gpu {
   std::uint32_t index = 0;
   gpu_id id{};
-  bool lost = false;       ///< Its breaker is open.
-  std::uint64_t hive = 0;  ///< Linked GPUs share a number; 0: alone.
+  bool lost = false;               ///< Its breaker is open.
+  std::uint64_t reset_domain = 0;  ///< GPUs that are reset together share a number; 0: alone.
   std::uint32_t hardware_failures = 0;
   time_point rearm_at = never;
   time_point rearmed{};         ///< When its breaker was last closed.
@@ -90,8 +90,8 @@ struct queue {
   process* owner = nullptr;
   gpu* on = nullptr;
   driver_queue_id driver_id{};
-  queue_type type{};
-  std::uint64_t ring_base = 0;
+  queue_kind type{};
+  std::uint64_t incarnation = 0;
   std::uint32_t seen_by = 0;    ///< One bit per source.
   std::uint32_t marked_by = 0;  ///< Named since that source's resync_begin.
   bool managed = false;         ///< The backend holds a session that knows it.
@@ -193,11 +193,13 @@ inline journal_entry entry_of(const process& which, journal_kind kind) noexcept 
 /// Cost:      observations allocate for what is new; everything else is free of allocation.
 class table final : public world {
  public:
-  table(statistics& stats, journalist& journal, pid_t own_pid, bool with_sdma)
-      : stats_(stats), journal_(journal), own_pid_(own_pid), with_sdma_(with_sdma) {}
+  table(statistics& stats, journalist& journal, pid_t own_pid, bool with_copies)
+      : stats_(stats), journal_(journal), own_pid_(own_pid), with_copies_(with_copies) {}
 
   /// Whether queues of that type are suspended at all.
-  bool suspends(queue_type type) const noexcept { return with_sdma_ || is_compute(type); }
+  bool suspends(queue_kind type) const noexcept {
+    return with_copies_ || type == queue_kind::compute;
+  }
 
   /// The turn's time, for what happens until the next call.
   void set_now(time_point now) noexcept { now_ = now; }
@@ -309,7 +311,7 @@ class table final : public world {
   void join(process& which, std::uint64_t key);
   void leave(process& which);
   /// \param another it is not the one that is known under that number.
-  queue& queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_type type,
+  queue& queue_at(process& owner, driver_queue_id driver_id, gpu_id on, queue_kind type,
                   bool another = false);
   void erase(queue& which);
   void forget(process& which, std::uint32_t bit);
@@ -332,7 +334,7 @@ class table final : public world {
   journalist& journal_;
   pid_t own_pid_;
   process_id own_{};  ///< The table's process for own_pid_, as it was last seen.
-  bool with_sdma_;
+  bool with_copies_;
   time_point now_{};
   slot_table<process_id, process> processes_;
   slot_table<group_id, group> groups_;

@@ -11,7 +11,7 @@
 namespace sluice::core {
 namespace {
 
-/// The tables that a configuration may have, whoever reads them. [roles] is adapters/kfd's,
+/// The tables that a configuration may have, whoever reads them. [roles] is adapters/roles',
 /// [daemon] adapters/node's.
 constexpr std::array<std::string_view, 4> known_tables{"scheduler", "policy", "roles", "daemon"};
 

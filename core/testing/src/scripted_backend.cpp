@@ -33,11 +33,11 @@ auto scripted_backend::find(process_id target) -> fake_process* {
   return nullptr;
 }
 
-void scripted_backend::add_queue(pid_t pid, driver_queue_id id, gpu_id gpu, queue_type type,
-                                 std::uint64_t ring_base) {
+void scripted_backend::add_queue(pid_t pid, driver_queue_id id, gpu_id gpu, queue_kind type,
+                                 std::uint64_t incarnation) {
   auto& owner = processes_[pid];
-  if (ring_base == 0) ring_base = next_ring_ += 0x1000;
-  owner.queues[id] = {{owner.target, id, gpu, type, ring_base, 0, 0}, false};
+  if (incarnation == 0) incarnation = next_ring_ += 0x1000;
+  owner.queues[id] = {{owner.target, id, gpu, type, incarnation, 0}, false};
   repeat_queue(pid, id);
 }
 
@@ -102,7 +102,7 @@ void scripted_backend::lose_gpu(gpu_id gpu) {
   report([this, gpu] { listener_->gpu_lost(gpu); });
 }
 
-void scripted_backend::act_by(mechanism what, bool fell_back) {
+void scripted_backend::act_by(const capabilities& what, bool fell_back) {
   report([this, what, fell_back] {
     acts_by_ = what;
     listener_->acts_by(what, fell_back);
@@ -115,7 +115,7 @@ void scripted_backend::end_reservation(gpu_id gpu, error_code why) {
 
 result<void> scripted_backend::reserve(gpu_id gpu, double offline_share) {
   if (!up_) return errc::lost;
-  if (acts_by_ != mechanism::batch_commands) return errc::not_supported;
+  if (!acts_by_.has(capability::reserve_slots)) return errc::not_supported;
   if (!reserve_refusals_.empty()) {
     const error_code error = reserve_refusals_.front();
     reserve_refusals_.pop_front();

@@ -43,7 +43,7 @@ kfd::node_view node() {
   process.command = "train";
   process.queues.push_back({.id = driver_queue_id{0},
                             .gpu = gpu,
-                            .type = queue_type::compute_aql,
+                            .type = kfd::queue_type::compute_aql,
                             .ring_bytes = 4096,
                             .priority = {}});
   made.processes.push_back(process);

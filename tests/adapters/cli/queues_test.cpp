@@ -50,12 +50,12 @@ kfd::node_view two_gpus() {
   train.evicted_ms = {{first, 5}};
   train.queues = {{.id = driver_queue_id{0},
                    .gpu = first,
-                   .type = queue_type::compute_aql,
+                   .type = kfd::queue_type::compute_aql,
                    .ring_bytes = 4096,
                    .priority = 7},
                   {.id = driver_queue_id{1},
                    .gpu = second,
-                   .type = queue_type::sdma,
+                   .type = kfd::queue_type::sdma,
                    .ring_bytes = 1024,
                    .priority = {}}};
   kfd::process_description idle;
@@ -87,7 +87,7 @@ TEST(QueuesFilter, KeepsQueuesOfAGpuAndProcessesThatHoldItsMemory) {
   node = two_gpus();
   EXPECT_FALSE(apply({.gpus = {"1"}}, node));
   ASSERT_THAT(node.processes, SizeIs(1));
-  EXPECT_EQ(node.processes[0].queues[0].type, queue_type::sdma);
+  EXPECT_EQ(node.processes[0].queues[0].type, kfd::queue_type::sdma);
 }
 
 TEST(QueuesFilter, KeepsTypesPidsAndUsers) {

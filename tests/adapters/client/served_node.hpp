@@ -67,7 +67,7 @@ class offline_process final : public source {
     auto& to = host.claim_inbox();
     observation one;
     one.what = role::offline;
-    one.type = queue_type::compute_aql;
+    one.type = queue_kind::compute;
     one.pid = trainer;
     one.start_time = 1;
     one.gpu = the_gpu;

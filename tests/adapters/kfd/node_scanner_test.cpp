@@ -70,7 +70,7 @@ class NodeScanner : public ::testing::Test {
       case observation_kind::process_gone: return "process gone";
       case observation_kind::queue_seen:
         return queue + " on " + std::to_string(static_cast<std::uint32_t>(seen.gpu)) +
-               (is_compute(seen.type) ? " compute" : " other");
+               (seen.type == queue_kind::compute ? " compute" : " other");
       case observation_kind::queue_gone: return queue + " gone";
       case observation_kind::gpu_seen:
         return "gpu " + std::to_string(static_cast<std::uint32_t>(seen.gpu));

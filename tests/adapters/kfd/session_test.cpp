@@ -82,10 +82,10 @@ TEST_F(Session, ReportsTheQueuesThatExist) {
   EXPECT_TRUE(has_queues(3));
   for (const queue_info& each : loop_->added) {
     EXPECT_EQ(each.target, target_id);
-    EXPECT_EQ(each.type, queue_type::compute_aql);
+    EXPECT_EQ(each.type, queue_kind::compute);
     EXPECT_EQ(each.gpu, gpu_id{51110});
-    EXPECT_NE(each.ring_base, 0U);
-    EXPECT_EQ(each.read_pointer_address - each.write_pointer_address, 0x48U);
+    EXPECT_NE(each.incarnation, 0U);
+    EXPECT_EQ(each.fault, 0U);
   }
 }
 

@@ -188,7 +188,7 @@ TEST(Replay, ReservationsAreReadAndAnsweredAsTheyWere) {
   bench.attach_all();
   bench.driver.script_reservation(gpu_a, system_error(EBUSY));
   bench.driver.script_reservation(gpu_b, system_error(EOPNOTSUPP));
-  bench.driver.act_by(mechanism::batch_commands);
+  bench.driver.act_by(testing::batched_calls);
   bench.run_for(3s);
   bench.driver.end_reservation(gpu_a, system_error(EFAULT));
   bench.run_for(3s);

@@ -118,7 +118,7 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
                                 "policy_time_limit",
                                 "stop_limit",
                                 "inbox_capacity",
-                                "suspend_sdma",
+                                "suspend_copy_queues",
                                 "name",
                                 "store",
                                 "may_claim_online",

@@ -48,7 +48,7 @@ void model_driver::exec(pid_t pid) {
   look_soon(pid, look_time);
 }
 
-std::optional<driver_queue_id> model_driver::create_queue(pid_t pid, gpu_id gpu, queue_type type) {
+std::optional<driver_queue_id> model_driver::create_queue(pid_t pid, gpu_id gpu, queue_kind type) {
   auto& queues = processes_[pid].queues;
   driver_queue_id id{0};
   while (queues.contains(id)) id = driver_queue_id{static_cast<std::uint32_t>(id) + 1};
@@ -164,9 +164,9 @@ void model_driver::restore() {
   ring();
 }
 
-void model_driver::act_by(mechanism what) {
+void model_driver::act_by(const capabilities& what) {
   if (!up_) return;
-  const bool fell_back = acting_ == mechanism::batch_commands && what != acting_;
+  const bool fell_back = acting_ == testing::batched_calls && what != acting_;
   if (!fell_back) return;  // A driver does not get better while the agent lives.
   acting_ = what;
   global_.push_back({.what = global_report::kind::acts_by, .acting = what, .fell_back = fell_back});
@@ -377,7 +377,7 @@ void model_driver::push(lane& one, report::kind what, driver_queue_id id, const 
   if (about != nullptr) {
     said.info.gpu = about->gpu;
     said.info.type = about->type;
-    said.info.ring_base = about->ring;
+    said.info.incarnation = about->ring;
   }
   one.out.push_back(said);
 }
@@ -475,7 +475,7 @@ void model_driver::drain() {
   if (!lost_waits_ && std::exchange(restored_waits_, false)) {
     up_ = true;
     listener_->restored();
-    listener_->acts_by(acting_ = mechanism::batch_commands, false);
+    listener_->acts_by(acting_ = testing::batched_calls, false);
   }
   judge_.drained();
 }
@@ -571,7 +571,7 @@ result<void> model_driver::submit(const batch& work) {
 
 result<void> model_driver::reserve(gpu_id gpu, double offline_share) {
   if (!up_) return errc::lost;
-  if (acting_ != mechanism::batch_commands) return errc::not_supported;
+  if (acting_ != testing::batched_calls) return errc::not_supported;
   global_.push_back(
       {.what = global_report::kind::reserved, .gpu = gpu, .share = offline_share, .error = {}});
   ring();

@@ -20,6 +20,7 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/testing/manual_clock.hpp"
+#include "sluice/testing/scripted_backend.hpp"
 
 namespace sluice::tests {
 
@@ -28,7 +29,7 @@ class model_driver final : public backend {
  public:
   struct queue {
     gpu_id gpu{};
-    queue_type type{};
+    queue_kind type{};
     std::uint64_t ring = 0;
     bool fresh = true;  ///< No snapshot has shown it: the driver does not suspend it yet.
     bool suspended = false;
@@ -57,7 +58,7 @@ class model_driver final : public backend {
   void end_process(pid_t pid);
   void exec(pid_t pid);
   /// \return its id, as the driver chooses it; nothing when there are too many.
-  std::optional<driver_queue_id> create_queue(pid_t pid, gpu_id gpu, queue_type type);
+  std::optional<driver_queue_id> create_queue(pid_t pid, gpu_id gpu, queue_kind type);
   void destroy_queue(pid_t pid, driver_queue_id id);
   const std::map<driver_queue_id, queue>& queues_of(pid_t pid) const;
   std::size_t suspended() const;
@@ -80,7 +81,7 @@ class model_driver final : public backend {
   /// The agent dies: of what it has said, the first `heard` are still heard.
   void crash(std::size_t heard);
   void restore();
-  void act_by(mechanism what);
+  void act_by(const capabilities& what);
   /// All of that ends, but for what is under way.
   void be_kind();
 
@@ -139,7 +140,7 @@ class model_driver final : public backend {
   struct global_report {
     enum class kind : std::uint8_t { gpu_lost, acts_by, reserved } what{};
     gpu_id gpu{};
-    mechanism acting{};
+    capabilities acting{};
     bool fell_back = false;
     double share = 1;
     error_code error{};
@@ -176,7 +177,7 @@ class model_driver final : public backend {
   std::map<pid_t, process> processes_;
   std::deque<lane> lanes_;
   std::deque<global_report> global_;
-  mechanism acting_ = mechanism::debug_trap;
+  capabilities acting_ = testing::single_calls;
   std::size_t order_ = 0;
   std::uint64_t last_ring_ = 0x1000;
   std::uint64_t resumes_ = 0;

@@ -196,7 +196,7 @@ class player {
     scheduler_config config = settings(0);
     for (const step& one : all) {
       if (one.what != op::world) continue;
-      config.suspend_sdma = one.a % 2 != 0;
+      config.suspend_copy_queues = one.a % 2 != 0;
       config.inbox_capacity = 64 + one.b % 64;  // A resync has up to 58.
       break;
     }
@@ -422,7 +422,7 @@ class player {
         break;
       case op::create: {
         if (!at.alive) break;
-        const auto type = one.b / gpus % 4 == 0 ? queue_type::sdma : queue_type::compute_aql;
+        const auto type = one.b / gpus % 4 == 0 ? queue_kind::copy : queue_kind::compute;
         const auto id = driver_->create_queue(at.pid, gpu(one.b), type);
         if (!id) break;
         const auto made = driver_->queues_of(at.pid).at(*id);
@@ -543,7 +543,7 @@ class player {
         say_gpu(0, observation_kind::breaker_kept, gpu(one.a), 0,
                 time_.now() + one.b * std::chrono::milliseconds(1));
         break;
-      case op::fall_back: driver_->act_by(mechanism::debug_trap); break;
+      case op::fall_back: driver_->act_by(testing::single_calls); break;
       case op::crash: driver_->crash(one.a); break;
       case op::restore: driver_->restore(); break;
       case op::configure: {

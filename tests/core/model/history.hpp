@@ -25,7 +25,7 @@ enum class op : std::uint8_t {
   role,       ///< a: slot, b: as in start, c: how.
   create,     ///< a: slot, b: GPU and type, c: how.
   destroy,    ///< a: slot, b: queue, c: how.
-  gpu,        ///< a: GPU, b: hive.
+  gpu,        ///< a: GPU, b: reset domain.
   tell,       ///< a: source, b: how many of what waits, c: 1: the wrong way round.
   repeat,     ///< a: slot, b: times: what is so is said again, by both.
   resync,     ///< a: source.

@@ -42,8 +42,9 @@ role reference::process::what() const noexcept {
 }
 
 std::size_t reference::process::compute_queues() const noexcept {
-  return static_cast<std::size_t>(std::count_if(
-      queues.begin(), queues.end(), [](const auto& one) { return is_compute(one.second.type); }));
+  return static_cast<std::size_t>(std::count_if(queues.begin(), queues.end(), [](const auto& one) {
+    return one.second.type == queue_kind::compute;
+  }));
 }
 
 // What the scheduler is told ---------------------------------------------------------------------
@@ -123,10 +124,9 @@ void reference::observed(unsigned source, const observation& seen) {
       one.by[source].seen = one.by[source].marked = true;
       one.by[source].queues.insert(seen.queue);
       const auto found = one.queues.find(seen.queue);
-      const bool same =
-          found != one.queues.end() &&
-          (found->second.managed || (found->second.gpu == seen.gpu &&
-                                     is_compute(found->second.type) == is_compute(seen.type)));
+      const bool same = found != one.queues.end() &&
+                        (found->second.managed ||
+                         (found->second.gpu == seen.gpu && found->second.type == seen.type));
       if (!same) {
         // The number was used again. Who saw the other one will say that it is gone.
         const known_queue before = one.queues[seen.queue];
@@ -140,7 +140,7 @@ void reference::observed(unsigned source, const observation& seen) {
     case observation_kind::queue_gone:
       if (process* const one = find(seen.pid, seen.start_time)) forget(*one, seen.queue, source);
       break;
-    case observation_kind::gpu_seen: known(seen.gpu).hive = seen.group_key; break;
+    case observation_kind::gpu_seen: known(seen.gpu).reset_domain = seen.group_key; break;
     case observation_kind::gpu_lost: {
       gpu& one = known(seen.gpu);
       if (seen.at >= one.rearmed) open_breaker(seen.gpu);
@@ -224,12 +224,12 @@ void reference::queue_added(process_id target, const queue_info& info) {
   if (one == nullptr) return;
   known(info.gpu);
   known_queue& known = one->queues[info.id];
-  const bool another = (known.managed && known.ring != info.ring_base) || known.gpu != info.gpu ||
-                       is_compute(known.type) != is_compute(info.type);
+  const bool another = (known.managed && known.ring != info.incarnation) || known.gpu != info.gpu ||
+                       known.type != info.type;
   if (another) known = {.seen = known.seen, .marked = known.marked};
   known.gpu = info.gpu;
   known.type = info.type;
-  known.ring = info.ring_base;
+  known.ring = info.incarnation;
   known.managed = true;
   known.not_before = {};
   update_all();
@@ -327,7 +327,9 @@ void reference::open_breaker(gpu_id id) {
   const auto until =
       config_.breaker_rearm == duration::zero() ? never : time_.now() + config_.breaker_rearm;
   for (auto& [other, one] : gpus_) {
-    if (one.lost || (other != id && (which.hive == 0 || one.hive != which.hive))) continue;
+    if (one.lost ||
+        (other != id && (which.reset_domain == 0 || one.reset_domain != which.reset_domain)))
+      continue;
     one.lost = true;
     one.rearm_at = until;
   }
@@ -559,7 +561,7 @@ void reference::attach_called(process_id target, pid_t pid, std::uint64_t start_
   }
   if (stopping_) complain("attach: " + name(*one) + " after the stop");
   for (const auto& [id, queue] : one->queues) {
-    if (is_compute(queue.type) && is_lost(queue.gpu)) {
+    if (queue.type == queue_kind::compute && is_lost(queue.gpu)) {
       complain("attach: " + name(*one) + " is on a GPU that is lost");
     }
   }
@@ -816,7 +818,7 @@ void reference::at_rest(bool everything_runs) {
     if (one.in_flight && everything_runs) complain("rest: " + name(one) + " has a batch in flight");
     bool on_lost = false;
     for (const auto& [id, queue] : one.queues) {
-      on_lost |= is_compute(queue.type) && is_lost(queue.gpu);
+      on_lost |= queue.type == queue_kind::compute && is_lost(queue.gpu);
       if (!queue.managed || queue.is == state::running) continue;
       if (everything_runs || queue.is == state::doubt) {
         complain("rest: queue " + number(id) + " of " + name(one) + " does not run");

@@ -105,7 +105,7 @@ class reference {
   struct process;
   struct known_queue {
     gpu_id gpu{};
-    queue_type type{};
+    queue_kind type{};
     std::uint64_t ring = 0;
     std::array<bool, model_sources> seen{};
     std::array<bool, model_sources> marked{};
@@ -153,7 +153,7 @@ class reference {
     std::size_t compute_queues() const noexcept;
   };
   struct gpu {
-    std::uint64_t hive = 0;
+    std::uint64_t reset_domain = 0;
     bool lost = false;
     std::size_t failures = 0;
     time_point rearm_at = never;
@@ -184,7 +184,9 @@ class reference {
   void open_breaker(gpu_id id);
   void close_breaker(gpu& which);
 
-  bool suspends(queue_type type) const { return config_.suspend_sdma || is_compute(type); }
+  bool suspends(queue_kind type) const {
+    return config_.suspend_copy_queues || type == queue_kind::compute;
+  }
   void put_off(known_queue& which) const;
   static bool is_off(const state& one) noexcept { return one != state::running; }
   role role_of(const books& group) const noexcept;

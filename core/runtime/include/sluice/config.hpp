@@ -39,8 +39,8 @@ struct scheduler_config {
   /// Wait after a failed driver command or attach, doubled up to 64 times. 1 ms to 10 min.
   duration failure_backoff = std::chrono::seconds(1);
   /// How many preemptions may fail in hardware on a GPU (the unmap timed out, the firmware did not
-  /// answer) before sluice leaves it and its hive alone. The driver resets a GPU after the first.
-  /// 1 to 1000.
+  /// answer) before sluice leaves it and its reset domain alone. The driver resets a GPU after the
+  /// first. 1 to 1000.
   std::size_t breaker_after = 1;
   /// After which time it is used again without an operator's word; 0: never. 0 to 365 days. Over a
   /// restart only with a source that keeps breakers (make_breaker_keeper()).
@@ -52,17 +52,17 @@ struct scheduler_config {
   duration stop_limit = std::chrono::seconds(5);
   /// Observations per inbox: more than a full resync of a node has. 16 to 1048576.
   std::size_t inbox_capacity = 16384;
-  /// Whether an offline process's SDMA queues are suspended with its compute queues. They are its
+  /// Whether an offline process's copy queues are suspended with its compute queues. They are its
   /// copies, which go on otherwise; suspended, they stall the threads that wait for a copy.
-  bool suspend_sdma = false;
+  bool suspend_copy_queues = false;
 
   /// \return one line that names key, value and range of the first setting out of its range; empty
   ///         when there is none.
   [[nodiscard]] std::string problem() const;
 
-  /// Gives the settings that cannot change while a scheduler runs (inbox_capacity, suspend_sdma)
-  /// the values that they have in `running`.
-  /// \return one sentence that names those that differed; empty when none did.
+  /// Gives the settings that cannot change while a scheduler runs (inbox_capacity,
+  /// suspend_copy_queues) the values that they have in `running`. \return one sentence that names
+  /// those that differed; empty when none did.
   [[nodiscard]] std::string keep_fixed(const scheduler_config& running);
 
   bool operator==(const scheduler_config&) const = default;

@@ -69,7 +69,7 @@ enum class journal_kind : std::uint8_t {
   breaker_open,    ///< gpu, cause; until: when it closes by itself. Also of one that was open
                    ///< before this scheduler began.
   breaker_closed,  ///< gpu.
-  acts_by,         ///< how, text: its name.
+  acts_by,         ///< text: the mechanism's name.
   backend_lost,    ///< error, text. Everything runs.
   backend_back,
   stop,  ///< The scheduler was told to stop.
@@ -112,7 +112,6 @@ struct journal_entry {
   role what = role::unmatched;
   command_kind command{};
   breaker_cause cause{};
-  mechanism how{};
   span_kind span{};
   pid_t pid = 0;
   gpu_id gpu{};

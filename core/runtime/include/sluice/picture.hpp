@@ -21,7 +21,7 @@ namespace sluice {
 struct queues_on_gpu {
   gpu_id gpu{};
   std::uint32_t compute = 0;
-  std::uint32_t others = 0;     ///< SDMA.
+  std::uint32_t others = 0;     ///< Copy queues.
   std::uint32_t suspended = 0;  ///< Of all: suspended, as far as the driver has answered.
   std::uint32_t in_doubt = 0;   ///< Of all: not known to run, and not known to be suspended.
 };

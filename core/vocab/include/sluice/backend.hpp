@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 #include <type_traits>
 
@@ -21,8 +22,8 @@
 #pragma GCC visibility push(default)
 namespace sluice {
 
-/// Most queues a process can own on one GPU is 255 on the largest generation (127 elsewhere;
-/// kfd_process_queue_manager), so one batch always covers a (process, GPU) pair.
+/// More than any process owns on one GPU (255 with the largest generation of one driver), so one
+/// batch always covers a (process, GPU) pair.
 inline constexpr std::size_t max_batch_queues = 256;
 
 enum class command_kind : std::uint8_t { suspend, resume };
@@ -70,27 +71,49 @@ struct batch_result {
 };
 static_assert(std::is_trivially_copyable_v<batch> && std::is_trivially_copyable_v<batch_result>);
 
-/// By what a backend suspends and resumes.
-enum class mechanism : std::uint8_t {
-  debug_trap,      ///< The stock driver's debug sessions.
-  batch_commands,  ///< Commands that a patched driver offers; a proposal.
+/// What a driver can do, and what it costs. Bits of capabilities::can.
+enum class capability : std::uint16_t {
+  batch_targets = 1U << 0U,         ///< One call covers queues of several targets on one GPU.
+  reserve_slots = 1U << 1U,         ///< backend::reserve().
+  set_quantum = 1U << 2U,           ///< It slices time between processes, and the slice can be set.
+  read_backlog = 1U << 3U,          ///< What waits in a queue shows from outside its process.
+  preempt_kernels = 1U << 4U,       ///< A suspend takes running kernels off in their middle.
+  holds_end_with_maker = 1U << 5U,  ///< The kernel resumes everything when the acting process ends.
+  needs_tracer = 1U << 6U,          ///< Attaching keeps debuggers and profilers from the target.
 };
 
-constexpr std::string_view to_string(mechanism value) noexcept {
-  return value == mechanism::debug_trap ? "debug trap" : "batch commands";
-}
+/// How a backend suspends and resumes. It crosses a process boundary as it is.
+struct capabilities {
+  static constexpr std::size_t longest_name = 23;
+
+  std::uint16_t can = 0;
+  std::array<char, longest_name + 1> mechanism{};  ///< The driver's name for it, for people.
+
+  constexpr capabilities() noexcept = default;
+  constexpr capabilities(std::string_view name, std::initializer_list<capability> all) noexcept {
+    std::copy_n(name.begin(), std::min(name.size(), longest_name), mechanism.begin());
+    for (const capability each : all) can |= static_cast<std::uint16_t>(each);
+  }
+  constexpr bool has(capability one) const noexcept {
+    return (can & static_cast<std::uint16_t>(one)) != 0;
+  }
+  /// Whatever another process wrote there.
+  constexpr std::string_view name() const noexcept {
+    return {mechanism.begin(), std::find(mechanism.begin(), mechanism.end(), '\0')};
+  }
+  friend bool operator==(const capabilities&, const capabilities&) = default;
+};
+static_assert(std::is_trivially_copyable_v<capabilities>);
 
 struct queue_info {
   process_id target{};
   driver_queue_id id{};
   gpu_id gpu{};
-  queue_type type{};
-  std::uint64_t ring_base = 0;  ///< In the target's address space; tells a reused id apart.
-  std::uint64_t write_pointer_address = 0;
-  std::uint64_t read_pointer_address = 0;
-  /// What went wrong with it while a debug session watched: KFD_EC_MASK bits of the driver's debug
-  /// interface. 0 where nothing did, or nobody tells. A queue is added again when this changes.
-  std::uint64_t exceptions = 0;
+  queue_kind type{};
+  std::uint64_t incarnation = 0;  ///< The driver's; tells a reused id apart. 0: nobody tells.
+  /// The driver's word for what went wrong with it while it was attached. 0 where nothing did, or
+  /// nobody tells. A queue is added again when this changes.
+  std::uint64_t fault = 0;
 };
 
 /// Threading: called on the reactor thread, from inside backend::drain() only.
@@ -104,10 +127,10 @@ class backend_listener {
   virtual void completed(const batch_result& result) = 0;
   /// The target exited or its session ended for good; its queues run or are gone.
   virtual void detached(process_id target) = 0;
-  /// By what it acts from now on: said once after the start, and again when the better mechanism
+  /// How it acts from now on: said once after the start, and again when the better mechanism
   /// failed for no known reason. Then everything runs at that moment, and every queue that is still
   /// there is removed and added again.
-  virtual void acts_by(mechanism what, bool fell_back) {
+  virtual void acts_by(const capabilities& what, bool fell_back) {
     (void)what;
     (void)fell_back;
   }
@@ -148,7 +171,7 @@ class backend {
   virtual int ready_fd() const noexcept = 0;
   /// Delivers what has come up since the last call. Never blocks.
   virtual void drain() = 0;
-  /// Begins a debug session with a process; attached() answers. Never blocks.
+  /// Begins to manage a process; attached() answers. Never blocks.
   /// \param start_time identity of the process beside its pid (observation::start_time).
   virtual result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) = 0;
   /// Ends the session (everything of it runs); detached() answers. Never blocks.

@@ -21,7 +21,7 @@ struct breaker_change {
   gpu_id gpu{};
   bool open = false;
   breaker_cause why{};       ///< Open only, as all below.
-  gpu_id first{};            ///< To which it happened: `gpu`, or another one of its hive.
+  gpu_id first{};            ///< To which it happened: `gpu`, or another that is reset with it.
   time_point until = never;  ///< When it closes by itself.
 };
 

@@ -8,7 +8,7 @@
 #pragma GCC visibility push(default)
 namespace sluice {
 
-/// KFD's gpu_id of a node (`/sys/class/kfd/kfd/topology/nodes/N/gpu_id`); 0 is the CPU node.
+/// The driver's number of a GPU, never 0.
 enum class gpu_id : std::uint32_t { none = 0 };
 
 /// One incarnation of a process (a pid with its start time), as the queue table knows it.
@@ -23,7 +23,8 @@ enum class group_id : std::uint64_t { none = 0 };
 /// A registered online client.
 enum class client_id : std::uint64_t { none = 0 };
 
-/// KFD's queue id: per process, lowest free number first, reused at once (so never a key alone).
+/// The driver's number of a queue: of one process, and perhaps reused at once (so never a key
+/// alone).
 enum class driver_queue_id : std::uint32_t {};
 
 }  // namespace sluice

@@ -21,7 +21,7 @@ enum class observation_kind : std::uint8_t {
   process_gone,   ///< pid, start_time.
   queue_seen,     ///< pid, start_time, queue, gpu, type.
   queue_gone,     ///< pid, start_time, queue.
-  gpu_seen,       ///< gpu, group_key, count: its HQD slots for compute queues, 0: not known.
+  gpu_seen,       ///< gpu, group_key, count: its hardware slots for compute queues, 0: not known.
   pointers_seen,  ///< pid, start_time, gpu, work, count: packets that the process's queues there
                   ///< got since the last one. Only when work changed or packets came, and only
                   ///< while source::poll_pointers() asks for it.
@@ -35,7 +35,7 @@ enum class observation_kind : std::uint8_t {
 struct observation {
   observation_kind kind{};
   role what = role::unmatched;
-  queue_type type{};          ///< queue_seen only.
+  queue_kind type{};          ///< queue_seen only.
   online_work work{};         ///< pointers_seen only.
   std::uint8_t priority = 0;  ///< process_seen: 0 to 15; 0: nothing was said.
   pid_t pid = 0;              ///< Thread-group leader.
@@ -44,7 +44,8 @@ struct observation {
   std::uint64_t start_time = 0;  ///< /proc/PID/stat field 22, clock ticks since boot: with the pid,
                                  ///< the identity of a process.
   std::uint64_t group_key = 0;   ///< Processes with the same non-zero key form one group (a gang),
-                                 ///< GPUs with the same non-zero key one hive.
+                                 ///< GPUs with the same non-zero key are reset
+                                 ///< together.
   std::uint32_t count = 0;       ///< gpu_seen, pointers_seen.
   time_point at{};               ///< When it was seen, but for breaker_kept.
 };

@@ -65,9 +65,9 @@ class decision_sink {
   /// Wants the read and write pointers of online queues looked at every `every`, until it says
   /// otherwise; zero: not at all, as at the start. Looking costs a system call per online process.
   virtual void poll_pointers(duration every) = 0;
-  /// Wants the driver to keep at most `offline_share` (0 to 1) of the GPU's HQD slots for offline
-  /// queues; 1 takes it back. It stands until the policy says otherwise, and has effect while
-  /// gpu_view::can_reserve is true and the GPU not lost. Limits nobody whose process is not
+  /// Wants the driver to keep at most `offline_share` (0 to 1) of the GPU's hardware slots for
+  /// offline queues; 1 takes it back. It stands until the policy says otherwise, and has effect
+  /// while gpu_view::can_reserve is true and the GPU not lost. Limits nobody whose process is not
   /// attached, and min_run, max_suspend and offline_floor know nothing of it.
   virtual void reserve(gpu_id gpu, double offline_share) = 0;
   /// Whether marks of this kind are wanted at once, from now on. At the start those of requests and

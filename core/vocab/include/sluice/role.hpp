@@ -23,20 +23,13 @@ constexpr std::string_view to_string(role value) noexcept {
   return "unmatched";
 }
 
-/// Kinds of hardware queue, by their numbers in `kfd_queue_snapshot_entry.queue_type`
-/// (uapi KFD_IOC_QUEUE_TYPE_*).
-enum class queue_type : std::uint32_t {
-  compute_pm4 = 0,
-  sdma = 1,
-  compute_aql = 2,
-  sdma_xgmi = 3,
+/// What a hardware queue carries. Only compute queues are suspended, unless
+/// scheduler_config::suspend_copy_queues asks for more: a suspended copy queue stalls its owner's
+/// copies.
+enum class queue_kind : std::uint8_t {
+  compute,
+  copy,  ///< Copies between memories, by engines of their own.
 };
-
-/// Only compute queues are suspended, unless scheduler_config::suspend_sdma asks for more: a
-/// suspended SDMA queue stalls its owner's copies.
-constexpr bool is_compute(queue_type type) noexcept {
-  return type == queue_type::compute_pm4 || type == queue_type::compute_aql;
-}
 
 }  // namespace sluice
 #pragma GCC visibility pop

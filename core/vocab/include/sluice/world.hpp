@@ -35,9 +35,9 @@ struct group_view {
   run_state actual = run_state::running;
   bool manageable = false;  ///< A hold can take effect: every process of it that has compute queues
                             ///< is attached, and none of its GPUs is lost.
-  std::uint8_t priority = 0;     ///< 0 to 15, the highest of its processes': AMD_QUEUE_PRIORITY; 0
-                                 ///< where nothing was said.
-  std::uint32_t queues = 0;      ///< Managed queues: compute, and SDMA where that is asked for.
+  std::uint8_t priority = 0;     ///< 0 to 15, the highest of its processes'; 0 where
+                                 ///< nothing was said.
+  std::uint32_t queues = 0;      ///< Managed queues: compute, and copy where that is asked for.
   std::span<const gpu_id> gpus;  ///< GPUs on which the group owns such queues...
   std::span<const std::uint32_t> queues_on;  ///< ...and how many on each, in the same order.
   time_point state_since{};                  ///< When `actual` last changed.
@@ -49,7 +49,7 @@ struct gpu_view {
   bool lost = false;                   ///< Preemption failed there: nothing on it is suspended.
   bool can_reserve = false;            ///< The driver takes decision_sink::reserve(). When that
                                        ///< changes, so has every group of `offline`.
-  std::uint32_t slots = 0;             ///< HQD slots for compute queues; 0: not known.
+  std::uint32_t slots = 0;             ///< Hardware slots for compute queues; 0: not known.
   /// Median of the last driver calls that suspended and resumed on it; zero before the first.
   duration suspend_cost{};
   duration resume_cost{};

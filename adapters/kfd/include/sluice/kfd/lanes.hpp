@@ -50,7 +50,7 @@ struct report {
   process_id target{};
   gpu_id gpu{};
   queue_info queue;
-  mechanism acting{};
+  capabilities acting{};
   std::uint8_t fell_back = 0;  ///< Not 0: it did.
   double offline_share = 1;
   batch_result result{};

@@ -14,6 +14,7 @@
 
 #include "sluice/ids.hpp"
 #include "sluice/kfd/mqds.hpp"
+#include "sluice/kfd/queue_type.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/result.hpp"
 #include "sluice/role.hpp"

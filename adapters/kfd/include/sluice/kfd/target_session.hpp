@@ -6,15 +6,28 @@
 #include <span>
 
 #include "sluice/backend.hpp"
+#include "sluice/kfd/queue_type.hpp"
 #include "sluice/result.hpp"
 
 namespace sluice::kfd {
+
+/// One queue of a target, as the driver shows it to whoever holds the target.
+struct session_queue {
+  driver_queue_id id{};
+  gpu_id gpu{};
+  queue_type type{};
+  std::uint64_t ring_base = 0;  ///< In the target's address space; tells a reused id apart.
+  std::uint64_t write_pointer_address = 0;
+  std::uint64_t read_pointer_address = 0;
+  /// KFD_EC_MASK bits of what went wrong with it. A queue is added again when this changes.
+  std::uint64_t exceptions = 0;
+};
 
 /// Hears of the target's queues while the session can suspend them.
 /// Threading: the session's thread, from inside the session's calls.
 class session_listener {
  public:
-  virtual void queue_added(const queue_info& queue) = 0;
+  virtual void queue_added(const session_queue& queue) = 0;
   virtual void queue_removed(driver_queue_id queue) = 0;
 
  protected:

@@ -19,6 +19,12 @@
 
 namespace sluice::testing {
 
+/// What the drivers of tests can do: one call for each target, or for all targets on a GPU.
+inline constexpr capabilities single_calls{"single calls", {capability::holds_end_with_maker}};
+inline constexpr capabilities batched_calls{
+    "batched calls",
+    {capability::batch_targets, capability::reserve_slots, capability::holds_end_with_maker}};
+
 /// By default it is a perfect driver: every attach succeeds and reports the queues the test gave
 /// the process, every batch is done by the next drain(). Scripts change that, one call at a time.
 ///
@@ -39,8 +45,8 @@ class scripted_backend : public backend {
   // The script --------------------------------------------------------------------------------
 
   /// A queue that attaching to `pid` will report, or that is reported now when it is attached.
-  void add_queue(pid_t pid, driver_queue_id id, gpu_id gpu,
-                 queue_type type = queue_type::compute_aql, std::uint64_t ring_base = 0);
+  void add_queue(pid_t pid, driver_queue_id id, gpu_id gpu, queue_kind type = queue_kind::compute,
+                 std::uint64_t incarnation = 0);
   void remove_queue(pid_t pid, driver_queue_id id);
   /// Reports a queue again that is there already.
   void repeat_queue(pid_t pid, driver_queue_id id);
@@ -66,8 +72,8 @@ class scripted_backend : public backend {
   /// The target's session ends by itself.
   void end_session(pid_t pid);
   void lose_gpu(gpu_id gpu);
-  /// Reports the mechanism that acts from now on. reserve() works only with batch commands.
-  void act_by(mechanism what, bool fell_back = false);
+  /// Reports how it acts from now on. reserve() works only with capability::reserve_slots.
+  void act_by(const capabilities& what, bool fell_back = false);
   /// The answer to the next reserve() for this GPU.
   void script_reservation(gpu_id gpu, error_code error) { reserve_errors_[gpu].push_back(error); }
   /// The next reserve() is not accepted.
@@ -164,7 +170,7 @@ class scripted_backend : public backend {
   std::map<pid_t, std::deque<error_code>> attach_errors_;
   std::map<gpu_id, std::deque<error_code>> reserve_errors_;
   std::deque<error_code> reserve_refusals_;
-  mechanism acts_by_ = mechanism::debug_trap;
+  capabilities acts_by_ = single_calls;
   std::deque<error_code> submit_errors_;
   std::deque<error_code> detach_errors_;
   error_code start_error_;

@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""usage: vendor_words_test.py SOURCE_DIR
+
+Checks that core, which knows capabilities and no driver, names no driver and nothing that only one driver has."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+WORDS = re.compile(r"kfd|hqd|mqd|(?<![a-z])aql|sdma|(?<![a-z])hives?(?![a-z])|rocm|debug.?trap|nvidia|(?<![a-z])channels?(?![a-z])", re.I)
+# Where such a word may stay, as a regular expression that the rest of the line must match, and why.
+MAY_STAY = {
+    "core/GLOSSARY.md": (".*", "it explains the terms of all folders"),
+    "core/cmake/sluice_packages.cmake": (".*", "it lists the packages of all folders"),
+    "core/cmake/debian/postrm": (".*dev-kfd.device.*", "a link that the package's unit has made"),
+}
+
+source = pathlib.Path(sys.argv[1])
+files = subprocess.run(["git", "-c", "safe.directory=*", "-C", source, "ls-files", "--cached", "--others",
+                        "--exclude-standard", "core"], check=True, capture_output=True, text=True).stdout.split()
+wrong = []
+used = set()
+for file in files:
+    if not (source / file).exists():
+        continue
+    for number, line in enumerate((source / file).read_text(encoding="utf-8").splitlines(), 1):
+        found = WORDS.search(line)
+        if not found:
+            continue
+        if file in MAY_STAY and re.fullmatch(MAY_STAY[file][0], line):
+            used.add(file)
+        else:
+            wrong.append(f"{file}:{number}: '{found[0]}'")
+wrong += [f"{file}: has no such word any more; remove it from the list" for file in MAY_STAY.keys() - used]
+print("\n".join(wrong))
+print(f"{len(files)} files, {len(wrong)} wrong")
+sys.exit(1 if wrong or len(files) < 100 else 0)
