@@ -5,6 +5,7 @@
 
 #include "minute.hpp"
 #include "observer.hpp"
+#include "words.hpp"
 
 #include <sys/types.h>
 
@@ -26,15 +27,6 @@
 #include "sluice/time.hpp"
 
 namespace sluice {
-
-/// The name of a process, printable ASCII; empty: it is gone.
-[[nodiscard]] std::string command_of_process(pid_t pid);
-
-/// "a driver call got stuck".
-[[nodiscard]] std::string_view words_of_cause(breaker_cause cause);
-
-/// "5.3 ms", "3.2 s", "2 min 5 s", "2 h 5 min".
-[[nodiscard]] std::string span_text(duration value);
 
 /// Threading: the observer's thread.
 /// Cost:      an entry costs what a map's look-up does; texts are made for decisions alone. Memory

@@ -1,6 +1,7 @@
 #include "status_json.hpp"
 
 #include "numbers.hpp"
+#include "words.hpp"
 
 #include <algorithm>
 #include <chrono>
