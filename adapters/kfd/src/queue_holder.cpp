@@ -1,5 +1,10 @@
 #include "sluice/kfd/queue_holder.hpp"
 
+#include "failure_listener.hpp"
+#include "lane_sentences.hpp"
+#include "sluice/os/proc.hpp"
+#include "queue_orders.hpp"
+
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -11,18 +16,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
-#include <deque>
 #include <map>
 #include <mutex>
-#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/node_view.hpp"
-#include "sluice/kfd/smi_events.hpp"
-#include "sluice/os/proc.hpp"
 #include "sluice/os/quiet_thread.hpp"
 
 namespace sluice::kfd {
@@ -34,9 +35,6 @@ using namespace std::chrono_literals;
 /// Longer than a driver call in flight may last.
 constexpr duration stop_patience = 10s;
 constexpr duration check_interval = 250ms;
-/// Sentences of the lanes that are kept until somebody asks why something failed.
-constexpr std::size_t most_sentences = 32;
-constexpr std::size_t most_failures = 64;
 
 int errno_of(const error_code& error) noexcept {
   if (error.category() != sluice_category()) return error.value();
@@ -55,46 +53,12 @@ int errno_of(const error_code& error) noexcept {
   return EIO;
 }
 
-std::string name_of(pid_t pid) { return "process " + std::to_string(pid); }
-std::string number_of(gpu_id gpu) { return std::to_string(static_cast<std::uint32_t>(gpu)); }
-
-/// Last sentences said, from any thread. Shared with the lanes' threads.
-class sentences {
- public:
-  void add(std::string_view sentence) {
-    const std::scoped_lock held{mutex_};
-    if (all_.size() == most_sentences) all_.pop_front();
-    // What a lane appends is for a log.
-    all_.emplace_back(sentence.substr(0, sentence.rfind(" pid=")));
-  }
-  /// The latest that speaks of the process, or else nothing.
-  std::string about(pid_t pid) const {
-    const std::string name = name_of(pid);
-    const std::scoped_lock held{mutex_};
-    for (auto each = all_.rbegin(); each != all_.rend(); ++each) {
-      const auto at = each->find(name);
-      if (at == std::string::npos) continue;
-      const auto end = at + name.size();
-      if (end == each->size() || (*each)[end] < '0' || (*each)[end] > '9') return *each;
-    }
-    return {};
-  }
-  std::string last() const {
-    const std::scoped_lock held{mutex_};
-    return all_.empty() ? std::string{} : all_.back();
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::deque<std::string> all_;
-};
-
 }  // namespace
 
 class queue_holder::impl {
  public:
   static std::unique_ptr<impl> open(const roots& where, failure& why) {
-    const auto said = std::make_shared<sentences>();
+    const auto said = std::make_shared<lane_sentences>();
     const message_sink say = [said](std::string_view sentence) { said->add(sentence); };
     auto node = device::open(where.device, say);
     if (!node) {
@@ -128,7 +92,7 @@ class queue_holder::impl {
 
   failure attach(pid_t pid, time_point deadline) {
     std::unique_lock lock{mutex_};
-    std::shared_ptr<target> who;
+    std::shared_ptr<held_process> who;
     if (auto refused = begin_attach(pid, who)) return refused;
     return end_attach(lock, *who, deadline);
   }
@@ -152,33 +116,33 @@ class queue_holder::impl {
   bool holds(pid_t pid) const {
     const std::scoped_lock lock{mutex_};
     const auto found = targets_.find(pid);
-    return found != targets_.end() && found->second->now == phase::attached;
+    return found != targets_.end() && found->second->now == hold_phase::attached;
   }
 
   std::vector<pid_t> held() const {
     const std::scoped_lock lock{mutex_};
     std::vector<pid_t> all;
     for (const auto& [pid, who] : targets_)
-      if (who->now == phase::attached) all.push_back(pid);
+      if (who->now == hold_phase::attached) all.push_back(pid);
     return all;
   }
 
   failure change(command_kind kind, std::span<queue_order> orders, time_point deadline) {
     std::unique_lock lock{mutex_};
     // What one driver call each will do, in the order of first mention.
-    std::vector<std::shared_ptr<target>> whom;
+    std::vector<std::shared_ptr<held_process>> whom;
     std::map<pid_t, failure> refused;
     for (queue_order& order : orders) {
       order.gpu = gpu_id::none;
       order.error = EINPROGRESS;
       order.hardware.reset();
       if (refused.contains(order.pid) || find(whom, order.pid) != nullptr) continue;
-      std::shared_ptr<target> who;
+      std::shared_ptr<held_process> who;
       failure no;
       if (kind == command_kind::suspend) {
         no = begin_attach(order.pid, who);
       } else if (const auto found = targets_.find(order.pid);
-                 found != targets_.end() && found->second->now == phase::attached) {
+                 found != targets_.end() && found->second->now == hold_phase::attached) {
         who = found->second;
       } else {
         no = {ESRCH, name_of(order.pid) + " is not held by the caller; nothing was changed"};
@@ -199,7 +163,7 @@ class queue_holder::impl {
         order.error = no->second.error;
 
     for (const auto& who : whom)
-      for (const auto& [id, queue] : who->queues) listen(queue.about.gpu);
+      for (const auto& [id, queue] : who->queues) failures_.listen(queue.about.gpu);
     if (kind == command_kind::resume) settle_buried(orders, whom);
     perform(lock, kind, orders, whom, deadline);
     // An id may name a queue so new that it was not registered yet. The lane has read the list
@@ -241,7 +205,7 @@ class queue_holder::impl {
     std::vector<queue_order> orders;
     std::map<gpu_id, unsigned> before;
     for (const auto& [id, queue] : who->queues) {
-      before[queue.about.gpu] = failed_[queue.about.gpu];
+      before[queue.about.gpu] = failures_.times(queue.about.gpu);
       if (queue.suspended)
         orders.push_back({.pid = pid, .queue = id, .error = EINPROGRESS});
       else if (queue.lost && !who->reported.contains(queue.about.gpu))
@@ -251,15 +215,16 @@ class queue_holder::impl {
       if (!who->reported.contains(gpu)) orders.push_back(order_of_dead(pid, id, gpu));
     perform(lock, command_kind::resume, orders, {who}, deadline);
     leave(*who);
-    if (wait(lock, deadline, [&] { return who->now == phase::gone; })) {
+    if (wait(lock, deadline, [&] { return who->now == hold_phase::gone; })) {
       hear();
       for (const auto& order : orders)
         if (order.hardware) return {EIO, sentence_for(command_kind::resume, order)};
       for (const auto& [gpu, times] : before)
-        if (failed_[gpu] != times)
+        if (failures_.times(gpu) != times)
           return {
               EIO,
-              name_of(pid) + " was released, but GPU " + number_of(gpu) +
+              name_of(pid) + " was released, but GPU " +
+                  std::to_string(static_cast<std::uint32_t>(gpu)) +
                   " was reset while the process was held: the work of the process on that GPU is "
                   "lost; see dmesg"};
       return {};
@@ -281,7 +246,7 @@ class queue_holder::impl {
   std::vector<gpu_failure> take_gpu_failures() {
     const std::scoped_lock lock{mutex_};
     hear();
-    return std::exchange(failures_, {});
+    return failures_.take();
   }
 
   bool stranded() const {
@@ -292,31 +257,8 @@ class queue_holder::impl {
   const device& node() const noexcept { return *device_; }
 
  private:
-  enum class phase : std::uint8_t { attaching, attached, leaving, gone };
-
-  struct target {
-    process_id id{};
-    pid_t pid = 0;
-    phase now = phase::attaching;
-    error_code why;                                 // of a refused attach
-    bool listed = false;                            // its first list of queues is complete
-    std::uint64_t in_flight{};                      // batch, 0: none
-    bool overdue = false;                           // nobody waits for that batch any more
-    std::map<std::uint64_t, batch_result> answers;  // to be fetched by those who wait
-    std::map<driver_queue_id, held_queue> queues;
-    // Lost while held, and gone since; a resume lets the process destroy them before it is
-    // answered.
-    std::map<driver_queue_id, gpu_id> buried;
-    std::set<gpu_id> reported;  // GPUs of which a call has reported that they failed
-  };
-
-  struct gpu_ear {
-    std::unique_ptr<smi_stream> lines;  // null: the driver gives none
-    bool in_reset = false;
-  };
-
   impl(roots where, std::unique_ptr<device> node, std::unique_ptr<lanes> acting, unique_fd stop,
-       std::shared_ptr<sentences> said)
+       std::shared_ptr<lane_sentences> said)
       : where_(std::move(where)),
         device_(std::move(node)),
         lanes_(std::move(acting)),
@@ -347,15 +289,15 @@ class queue_holder::impl {
     const auto found = std::ranges::find_if(
         targets_, [&](const auto& each) { return each.second->id == what.target; });
     if (found == targets_.end()) return;
-    const std::shared_ptr<target> who = found->second;
+    const std::shared_ptr<held_process> who = found->second;
     switch (what.kind) {
       case report_kind::attached:
         who->why = error_code{what.error};
         if (who->why) {
-          who->now = phase::gone;
+          who->now = hold_phase::gone;
           targets_.erase(found);
-        } else if (who->now == phase::attaching) {
-          who->now = phase::attached;
+        } else if (who->now == hold_phase::attaching) {
+          who->now = hold_phase::attached;
         }
         break;
       case report_kind::queue_added:
@@ -372,7 +314,7 @@ class queue_holder::impl {
         break;
       case report_kind::completed: complete(*who, what.result); break;
       case report_kind::detached:
-        who->now = phase::gone;
+        who->now = hold_phase::gone;
         who->queues.clear();
         targets_.erase(found);
         break;
@@ -382,7 +324,7 @@ class queue_holder::impl {
     }
   }
 
-  void complete(target& who, const batch_result& answer) {
+  void complete(held_process& who, const batch_result& answer) {
     who.in_flight = 0;
     for (std::size_t i = 0; i < answer.count; ++i) {
       const auto queue = who.queues.find(answer.queues[i]);
@@ -396,54 +338,16 @@ class queue_holder::impl {
       who.answers.emplace(answer.id, answer);
   }
 
-  /// Listens to a GPU's resets. Where the driver gives no events, nothing is heard.
-  void listen(gpu_id gpu) {
-    const auto [made, fresh] = ears_.try_emplace(gpu);
-    if (!fresh) return;
-    if (auto opened = smi_stream::open(*device_, gpu, smi_resets))
-      made->second.lines = std::move(*opened);
-  }
-
   void hear() {
-    for (auto& [gpu, ear] : ears_) {
-      if (!ear.lines) continue;
-      const auto events = ear.lines->read();
-      if (!events) {
-        ear.lines.reset();
-        continue;
-      }
-      for (const smi_event& each : *events) {
-        if ((smi_bit(each.kind) & smi_resets) == 0) continue;
-        const bool begins = each.kind == smi_kind::gpu_pre_reset;
-        // The end of a reset is another one's only where its beginning was not heard.
-        if (begins || !ear.in_reset) lose(gpu);
-        ear.in_reset = begins;
-      }
-    }
+    for (const gpu_id gpu : failures_.hear())
+      for (const auto& [pid, who] : targets_)
+        for (auto& [id, queue] : who->queues)
+          if (queue.about.gpu == gpu) queue.lost = true;
   }
 
-  void lose(gpu_id gpu) {
-    note({gpu, breaker_cause::reset});
-    for (const auto& [pid, who] : targets_)
-      for (auto& [id, queue] : who->queues)
-        if (queue.about.gpu == gpu) queue.lost = true;
-  }
-
-  void note(gpu_failure what) {
-    ++failed_[what.gpu];
-    // Nobody may ever ask.
-    if (failures_.size() < most_failures) failures_.push_back(what);
-  }
-
-  static target* find(const std::vector<std::shared_ptr<target>>& among, pid_t pid) {
-    const auto found =
-        std::ranges::find_if(among, [&](const auto& each) { return each->pid == pid; });
-    return found == among.end() ? nullptr : found->get();
-  }
-
-  void leave(target& who) {
-    if (who.now == phase::gone || who.now == phase::leaving) return;
-    who.now = phase::leaving;
+  void leave(held_process& who) {
+    if (who.now == hold_phase::gone || who.now == hold_phase::leaving) return;
+    who.now = hold_phase::leaving;
     (void)lanes_->detach(who.id);
   }
 
@@ -452,7 +356,7 @@ class queue_holder::impl {
     return changed_.wait_until(lock, deadline, condition);
   }
 
-  failure begin_attach(pid_t pid, std::shared_ptr<target>& who) {
+  failure begin_attach(pid_t pid, std::shared_ptr<held_process>& who) {
     if (pid == ::getpid())
       return {EINVAL, name_of(pid) + " is this program itself; a process cannot trace itself"};
     if (const auto found = targets_.find(pid); found != targets_.end()) {
@@ -467,8 +371,8 @@ class queue_holder::impl {
     if (const auto node = look_at_node(where_))
       for (const auto& process : node->processes)
         if (process.pid == pid)
-          for (const auto& queue : process.queues) listen(queue.gpu);
-    auto made = std::make_shared<target>();
+          for (const auto& queue : process.queues) failures_.listen(queue.gpu);
+    auto made = std::make_shared<held_process>();
     made->id = process_id{++last_id_};
     made->pid = pid;
     if (const auto began = lanes_->attach(made->id, pid, *start); !began)
@@ -479,40 +383,42 @@ class queue_holder::impl {
     return {};
   }
 
-  failure end_attach(std::unique_lock<std::mutex>& lock, target& who, time_point deadline) {
-    if (!wait(lock, deadline, [&] { return who.now != phase::attaching; })) {
+  failure end_attach(std::unique_lock<std::mutex>& lock, held_process& who, time_point deadline) {
+    if (!wait(lock, deadline, [&] { return who.now != hold_phase::attaching; })) {
       leave(who);
       return {ETIMEDOUT,
               "cannot attach to " + name_of(who.pid) +
                   ": the driver did not answer in time; the process stays unmanaged; see dmesg"};
     }
-    if (who.now == phase::attached) {
+    if (who.now == hold_phase::attached) {
       if (who.listed) return {};
       // Reports come in order, so that an empty batch is answered after the first list of queues.
       if (auto late = barrier(lock, who, deadline)) return late;
-      who.listed = who.now == phase::attached;
+      who.listed = who.now == hold_phase::attached;
       if (who.listed) return {};
     }
-    if (who.now == phase::leaving)
+    if (who.now == hold_phase::leaving)
       return {EBUSY, name_of(who.pid) + " is being released; try again"};
     std::string reason = said_->about(who.pid);
     if (reason.empty()) reason = name_of(who.pid) + " has ended";
     return {who.why ? errno_of(who.why) : ESRCH, std::move(reason)};
   }
 
-  failure barrier(std::unique_lock<std::mutex>& lock, target& who, time_point deadline) {
+  failure barrier(std::unique_lock<std::mutex>& lock, held_process& who, time_point deadline) {
     batch nothing;
     nothing.kind = command_kind::resume;
     if (submit(lock, who, nothing, deadline) && answered(lock, who, nothing.id, deadline))
       return {};
-    if (who.now == phase::gone) return {};
+    if (who.now == hold_phase::gone) return {};
     return {ETIMEDOUT, "the driver did not answer in time for " + name_of(who.pid) + "; see dmesg"};
   }
 
   /// Waits for the lane to be free. \return false when the target is gone or the deadline passes.
-  bool submit(std::unique_lock<std::mutex>& lock, target& who, batch& work, time_point deadline) {
-    if (!wait(lock, deadline, [&] { return who.in_flight == 0 || who.now != phase::attached; }) ||
-        who.now != phase::attached)
+  bool submit(std::unique_lock<std::mutex>& lock, held_process& who, batch& work,
+              time_point deadline) {
+    if (!wait(lock, deadline,
+              [&] { return who.in_flight == 0 || who.now != hold_phase::attached; }) ||
+        who.now != hold_phase::attached)
       return false;
     work.id = ++last_batch_;
     work.target = who.id;
@@ -524,7 +430,7 @@ class queue_holder::impl {
   }
 
   /// Waits for the answer. After a late one the target is released, which resumes everything.
-  std::optional<batch_result> answered(std::unique_lock<std::mutex>& lock, target& who,
+  std::optional<batch_result> answered(std::unique_lock<std::mutex>& lock, held_process& who,
                                        std::uint64_t id, time_point deadline) {
     if (wait(lock, deadline, [&] { return who.answers.contains(id); }))
       return who.answers.extract(id).mapped();
@@ -534,10 +440,10 @@ class queue_holder::impl {
 
   /// One driver call for each process and GPU with orders in progress; processes in parallel.
   void perform(std::unique_lock<std::mutex>& lock, command_kind kind, std::span<queue_order> orders,
-               const std::vector<std::shared_ptr<target>>& whom, time_point deadline) {
+               const std::vector<std::shared_ptr<held_process>>& whom, time_point deadline) {
     for (bool more = true; more;) {
       more = false;
-      std::vector<std::pair<std::shared_ptr<target>, batch>> sent;
+      std::vector<std::pair<std::shared_ptr<held_process>, batch>> sent;
       for (const auto& who : whom) {
         batch work = next_batch(kind, orders, *who);
         if (work.count == 0) continue;
@@ -546,7 +452,7 @@ class queue_holder::impl {
           sent.emplace_back(who, work);
           continue;
         }
-        const bool late = who->now == phase::attached;
+        const bool late = who->now == hold_phase::attached;
         // Another caller's batch is under way. Its answer is then the last, as for a late resume of
         // one's own: everything of the process is resumed with it.
         if (late && kind == command_kind::resume && who->in_flight != 0) who->overdue = true;
@@ -577,83 +483,15 @@ class queue_holder::impl {
           if (hardware) who->reported.insert(work.gpu);
           settle(orders, *who, work.queues[i], hardware ? EIO : error, hardware);
         }
-        if (failed) note({work.gpu, breaker_cause::preemption_failed});
+        if (failed) failures_.note({work.gpu, breaker_cause::preemption_failed});
       }
     }
-  }
-
-  static void settle_buried(std::span<queue_order> orders,
-                            const std::vector<std::shared_ptr<target>>& whom) {
-    for (queue_order& order : orders) {
-      auto* const who = find(whom, order.pid);
-      if (who == nullptr) continue;
-      const auto lost = who->buried.find(order.queue);
-      if (lost == who->buried.end()) continue;
-      order = order_of_dead(order.pid, order.queue, lost->second);
-    }
-    // Afterwards, because several orders may name the same queue.
-    for (const queue_order& order : orders) {
-      if (!order.hardware) continue;
-      auto* const who = find(whom, order.pid);
-      who->buried.erase(order.queue);
-      who->reported.insert(order.gpu);
-    }
-  }
-
-  /// An order that needs no driver call, because the queue is known to be dead.
-  static queue_order order_of_dead(pid_t pid, driver_queue_id queue, gpu_id gpu) {
-    return {.pid = pid, .queue = queue, .gpu = gpu, .error = EIO, .hardware = breaker_cause::reset};
-  }
-
-  /// The first orders in progress of the target that are on one GPU.
-  batch next_batch(command_kind kind, std::span<queue_order> orders, const target& who) const {
-    batch work;
-    work.kind = kind;
-    for (queue_order& order : orders) {
-      if (order.pid != who.pid || order.error != EINPROGRESS) continue;
-      const auto known = who.queues.find(order.queue);
-      order.gpu = known != who.queues.end() ? known->second.about.gpu : gpu_id::none;
-      if (work.count == 0) work.gpu = order.gpu;
-      if (order.gpu != work.gpu || work.count == max_batch_queues) continue;
-      const auto listed = std::span{work.queues}.first(work.count);
-      if (std::ranges::find(listed, order.queue) != listed.end()) continue;  // a repeated order
-      work.queues[work.count++] = order.queue;
-    }
-    return work;
-  }
-
-  static void settle(std::span<queue_order> orders, const target& who, const batch& work,
-                     int error) {
-    for (std::size_t i = 0; i < work.count; ++i) settle(orders, who, work.queues[i], error);
-  }
-  static void settle(std::span<queue_order> orders, const target& who, driver_queue_id queue,
-                     int error, std::optional<breaker_cause> hardware = {}) {
-    const auto known = who.queues.find(queue);
-    for (queue_order& order : orders) {
-      if (order.pid != who.pid || order.queue != queue || order.error != EINPROGRESS) continue;
-      order.error = error;
-      order.hardware = hardware;
-      if (known != who.queues.end()) order.gpu = known->second.about.gpu;
-    }
-  }
-
-  static int error_of(const target& who, const batch_result& answer, std::size_t index) {
-    switch (answer.outcomes[index]) {
-      case outcome::done: return 0;
-      case outcome::target_gone: return ESRCH;
-      case outcome::failed: return EIO;
-      case outcome::invalid: break;
-    }
-    // What it does not have is not there, whatever the driver says of the process beside that.
-    const bool known = who.queues.contains(answer.queues[index]);
-    if (!known && (answer.driver_errno == 0 || answer.driver_errno == EPERM)) return ENOENT;
-    return answer.driver_errno != 0 ? answer.driver_errno : EBUSY;
   }
 
   /// Resumes what failed to suspend: the driver takes it for suspended, dead or not. Where even
   /// that fails, the end of the session resumes it.
   void mend(std::unique_lock<std::mutex>& lock, command_kind kind, std::span<queue_order> orders,
-            const std::vector<std::shared_ptr<target>>& whom, time_point deadline) {
+            const std::vector<std::shared_ptr<held_process>>& whom, time_point deadline) {
     for (const auto& who : whom) {
       std::vector<queue_order> failed;
       for (const queue_order& order : orders)
@@ -672,54 +510,20 @@ class queue_holder::impl {
     }
   }
 
-  static std::string sentence_for(command_kind kind, const queue_order& order) {
-    return std::string{"cannot "} + (kind == command_kind::suspend ? "suspend" : "resume") +
-           " queue " + std::to_string(static_cast<std::uint32_t>(order.queue)) + " of " +
-           name_of(order.pid) + ": " + reason_of(kind, order);
-  }
-
   const roots where_;
   const std::unique_ptr<device> device_;
   const std::unique_ptr<lanes> lanes_;  // guarded by mutex_, but for ready_fd()
   const unique_fd stop_;
-  const std::shared_ptr<sentences> said_;
+  const std::shared_ptr<lane_sentences> said_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<pid_t, std::shared_ptr<target>> targets_;  // guarded by mutex_, as all below
-  std::map<gpu_id, gpu_ear> ears_;
-  std::map<gpu_id, unsigned> failed_;  // how often each did
-  std::vector<gpu_failure> failures_;  // not taken yet
+  std::map<pid_t, std::shared_ptr<held_process>> targets_;  // guarded by mutex_, as all below
+  failure_listener failures_{*device_};
   std::uint64_t last_id_ = 0;
   std::uint64_t last_batch_ = 0;
   report report_;
   std::thread pump_;  // but for this
 };
-
-std::string reason_of(command_kind kind, const queue_order& order) {
-  switch (order.error) {
-    case ENOENT: return "the process has no such queue; 'sluice queues' lists its queues";
-    case EBUSY: return "the process is creating or destroying the queue";
-    case EIO:
-      if (order.hardware == breaker_cause::reset)
-        return "GPU " + number_of(order.gpu) +
-               " was reset while the process was held; the queue is dead, and its work is lost; "
-               "see dmesg";
-      if (order.hardware)
-        return "the preemption failed in hardware; the driver resets GPU " + number_of(order.gpu) +
-               " and its hive, and all GPU work on this node may be lost; see dmesg";
-      return kind == command_kind::suspend
-                 ? "the driver call failed; no queue of the process stays suspended; see dmesg"
-                 : "the driver refused to resume the queue; sluice ends the debug session, which "
-                   "resumes all queues of the process; see dmesg";
-    case ESRCH: return "the process or the debug session with it has ended";
-    case ETIMEDOUT:
-      return "the driver did not answer in time; when it answers, all queues of the process are "
-             "resumed; see dmesg";
-    case EPERM:
-      return "the ROCm runtime of the process has not enabled debugging, or has disabled it again";
-    default: return boost::system::system_category().message(order.error);
-  }
-}
 
 queue_holder::queue_holder(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
 queue_holder::~queue_holder() = default;
