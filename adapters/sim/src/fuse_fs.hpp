@@ -4,6 +4,7 @@
 /// tree and its debugfs file, served by FUSE's low-level interface.
 
 #include "driver.hpp"
+#include "generated_tree.hpp"
 #include "loop.hpp"
 #include "tree.hpp"
 
@@ -12,7 +13,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,6 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
+struct fuse_lowlevel_ops;
 struct fuse_pollhandle;
 struct fuse_req;
 struct fuse_session;
@@ -76,34 +77,11 @@ class fuse_fs {
   struct handle;    // An open regular file or directory (not of the device node).
   struct requests;  // The FUSE operations; they run on FUSE's threads.
   friend struct requests;
-
-  /// A generated node: what it is, whose, and which one.
-  struct generated {
-    std::uint8_t kind = 0;
-    std::uint32_t process = 0;  ///< Serial number, never reused.
-    std::uint32_t item = 0;     ///< gpu_id, or the queue's serial number.
-  };
-  struct entry {
-    std::string name;
-    std::uint64_t id = 0;
-    bool directory = false;
-  };
-
-  static bool is_generated(std::uint64_t id) noexcept;
-  static std::uint64_t pack(generated node) noexcept;
-  static generated unpack(std::uint64_t id) noexcept;
-  static bool is_directory(generated node) noexcept;
+  static fuse_lowlevel_ops operations();
 
   // --- The loop's thread ---
-  std::optional<pid_t> pid_of(std::uint32_t process) const;
-  std::vector<entry> list(std::uint64_t directory) const;
-  /// Any thread's for a directory whose names never change.
-  std::size_t directories_in(std::uint64_t directory) const;
   /// The kernel keeps them for good otherwise.
   void forget_attributes(std::uint64_t id) const;
-  std::optional<entry> look_up(std::uint64_t directory, std::string_view name) const;
-  /// nullopt: what the file speaks of is gone.
-  std::optional<std::string> content(std::uint64_t file) const;
 
   /// What was written to sim/control. \return 0 or -EINVAL; either way last_control_ tells.
   int control(std::string_view text);
@@ -117,6 +95,7 @@ class fuse_fs {
   realtime_loop& loop_;
   driver& kfd_;
   const static_tree names_;
+  generated_tree generated_;  // The loop's thread only, but for what it says of others.
   const std::string mountpoint_;
   const pid_t loop_thread_;
   fuse_session* session_ = nullptr;
@@ -125,9 +104,6 @@ class fuse_fs {
   std::vector<std::jthread> threads_;
 
   // The loop's thread only.
-  std::uint32_t last_process_ = 0;
-  std::map<pid_t, std::uint32_t> process_numbers_;
-  std::unordered_map<std::uint32_t, pid_t> process_pids_;
   std::unordered_map<std::uint64_t, fuse_pollhandle*> smi_polls_;  // Who asked to be woken.
   std::string last_control_ = "no command written yet\n";
   std::atomic<bool> unmounting_{false};

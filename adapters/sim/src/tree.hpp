@@ -35,6 +35,10 @@ struct static_node {
   std::string name;
 };
 
+inline bool is_directory(const static_node& node) {
+  return node.kind == node_kind::directory || node.kind == node_kind::processes;
+}
+
 /// Node ids are 1 (the root) to size().
 class static_tree {
  public:
