@@ -51,7 +51,7 @@ grep -q '"policy":"slo:' replayed
 grep -q ',suspend,' calls.csv
 
 # Logs of two runs.
-samples=$(dirname "$readme")/../../tests/adapters/cli/samples
+samples=$(dirname "$readme")/../../tests/adapters/cli/analyze/samples
 cp "$samples/hip_alone.log" alone.log
 cp "$samples/hip_shared.log" shared.log
 awk '/^## Which hardware/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" >commands

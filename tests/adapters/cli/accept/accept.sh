@@ -3,8 +3,8 @@
 # The commands of adapters/cli/ACCEPT.md, with the simulated device's victim in the place of HIP's and fewer
 # repetitions. BIN: where the programs are. The one for hipcc is run by hip_victim.sh.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/../../support/eventually.sh"
-page=$(dirname "${BASH_SOURCE[0]}")/../../../adapters/cli/ACCEPT.md
+. "$(dirname "${BASH_SOURCE[0]}")/../../../support/eventually.sh"
+page=$(dirname "${BASH_SOURCE[0]}")/../../../../adapters/cli/ACCEPT.md
 bin=$1
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait || true; rm -rf --one-file-system "$work"' EXIT

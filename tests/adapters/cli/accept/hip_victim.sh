@@ -9,7 +9,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
 # As the page says it; there is no GPU here whose generation hipcc could ask for.
-line=$(grep -o '^hipcc .*' "$(dirname "${BASH_SOURCE[0]}")/../../../adapters/cli/ACCEPT.md")
+line=$(grep -o '^hipcc .*' "$(dirname "${BASH_SOURCE[0]}")/../../../../adapters/cli/ACCEPT.md")
 cd "$(dirname "$1")"
 eval "${line/-o hip-victim/--offload-arch=gfx90a -Wall -Wextra -Werror -o $work/victim}"
 # Without a GPU it says so in one line; that much of it can be run anywhere.
