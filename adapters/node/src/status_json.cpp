@@ -108,27 +108,19 @@ json::object histogram_json(const histogram& of) {
 }
 
 json::object statistics_json(const statistics& of) {
-  return {{"turns", of.turns.value()},
-          {"begins", of.begins.value()},
-          {"suspends", of.suspends.value()},
-          {"resumes", of.resumes.value()},
-          {"driver_calls", of.driver_calls.value()},
-          {"attaches", of.attaches.value()},
-          {"failures", json::object{{"failed_outcomes", of.failed_outcomes.value()},
-                                    {"invalid_outcomes", of.invalid_outcomes.value()},
-                                    {"attach_failures", of.attach_failures.value()},
-                                    {"gpus_lost", of.gpus_lost.value()},
-                                    {"backend_restarts", of.backend_restarts.value()},
-                                    {"policy_ejections", of.policy_ejections.value()},
-                                    {"expired_begins", of.expired_begins.value()},
-                                    {"expired_spans", of.expired_spans.value()},
-                                    {"clients_thrown_out", of.clients_thrown_out.value()}}},
-          // No failures: what the limits are there for.
-          {"limits", json::object{{"forced_resumes", of.forced_resumes.value()}}},
-          {"decision", histogram_json(of.decision)},
-          {"arrival_to_off", histogram_json(of.arrival_to_off)},
-          {"suspend_call", histogram_json(of.suspend_call)},
-          {"resume_call", histogram_json(of.resume_call)}};
+  json::object made;
+  json::object failures;
+  json::object limits;  // No failures: what the limits are there for.
+  for (const counter_row& each : counter_rows) {
+    json::object& to = each.place == counter_place::failure ? failures
+                       : each.place == counter_place::limit ? limits
+                                                            : made;
+    to[each.name] = (of.*each.of).value();
+  }
+  made["failures"] = std::move(failures);
+  made["limits"] = std::move(limits);
+  for (const histogram_row& each : histogram_rows) made[each.name] = histogram_json(of.*each.of);
+  return made;
 }
 
 /// Of what can be lately: the window, or less where the history began later.

@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 namespace sluice::observe {
@@ -277,42 +276,23 @@ class page {
   void of_statistics() {
     if (moment_.counted == nullptr) return;
     const statistics& from = *moment_.counted;
-    for (const auto& [name, help, value] :
-         std::initializer_list<std::tuple<std::string_view, std::string_view, std::uint64_t>>{
-             {"turns", "Number of scheduler turns.", from.turns},
-             {"attaches", "Number of attaches to processes.", from.attaches},
-             {"attach_failures", "Number of attaches that failed.", from.attach_failures},
-             {"detaches", "Number of detaches from processes.", from.detaches},
-             {"backend_restarts", "Number of agent restarts.", from.backend_restarts},
-             {"mechanism_fallbacks", "Number of fallbacks from the preferred suspend mechanism.",
-              from.mechanism_fallbacks},
-             {"failed_reservations", "Reservations that the driver refused or stopped enforcing.",
-              from.failed_reservations},
-             {"policy_ejections",
-              "Policies removed because they threw an exception or exceeded policy_time_limit.",
-              from.policy_ejections},
-             {"online_begins", "Busy periods that clients began.", from.begins},
-             {"expired_begins", "Busy periods that clients did not end within max_busy.",
-              from.expired_begins},
-             {"expired_spans", "Spans that clients did not end within max_busy.",
-              from.expired_spans},
-             {"clients_thrown_out",
-              "Clients disconnected because of invalid shared-memory contents.",
-              from.clients_thrown_out},
-             {"inbox_overflows",
-              "Observations lost because an inbox was full; a resync follows each loss.",
-              from.inbox_overflows},
-             {"lost_records", "Lines missing in the recording because the disk was too slow.",
-              from.lost_records}})
-      counter(name, help, value);
-    counter(
-        "forced_run_seconds",
-        "Time in which groups ran because a limit (max_suspend, offline_floor) forced a resume.",
-        seconds(duration(static_cast<duration::rep>(from.forced_run_ns.value()))));
-    histogram_of("sluice_turn_seconds", "Duration of a scheduler turn.", from.turn);
-    histogram_of("sluice_decision_seconds",
-                 "Time from an online begin until the scheduler issued the commands for it.",
-                 from.decision);
+    for (const counter_row& each : counter_rows) {
+      if (each.has_labels) continue;
+      const std::uint64_t value = from.*each.of;
+      text_.family("sluice_" + std::string{each.metric_name()},
+                   each.kind == counter_kind::gauge ? metric_type::gauge : metric_type::counter,
+                   each.help);
+      if (each.unit == "ns")
+        text_.sample({}, seconds(duration(static_cast<duration::rep>(value))));
+      else
+        text_.sample({}, value);
+    }
+    for (const histogram_row& each : histogram_rows) {
+      if (each.has_labels) continue;
+      text_.family("sluice_" + std::string{each.metric} + "_seconds", metric_type::histogram,
+                   each.help);
+      buckets_of({}, from.*each.of);
+    }
     text_.family("sluice_span_seconds", metric_type::histogram,
                  "Request latency reported by clients.");
     for (std::size_t i = 0; i < span_kinds; ++i) {
@@ -453,10 +433,6 @@ class page {
   std::string take() { return text_.take(); }
 
  private:
-  void histogram_of(std::string_view name, std::string_view help, const histogram& of) {
-    text_.family(name, metric_type::histogram, help);
-    buckets_of({}, of);
-  }
   void buckets_of(labels with, const histogram& of) {
     std::array<std::uint64_t, bounds.size()> counts{};
     const std::uint64_t all = of.counts_up_to(bounds, counts);

@@ -177,6 +177,30 @@ TEST(Metrics, SayWhatHappened) {
   is("sluice_journal_lost_total", 5);
 }
 
+TEST(Metrics, HaveEachCounterOfTheScheduler) {
+  filled all;
+  std::uint64_t number = 0;
+  for (const counter_row& each : counter_rows)
+    if (each.unit.empty()) all.sums.*each.of = ++number;
+  const scrape page = all.page();
+  number = 0;
+  for (const counter_row& each : counter_rows) {
+    if (each.unit.empty()) ++number;
+    const std::string family = "sluice_" + std::string(each.metric_name());
+    const std::string total = family + "_total";
+    const bool is_counter = each.kind == counter_kind::counter;
+    // Those with labels may be counted in another way, such as by a histogram.
+    ASSERT_TRUE(page.types.contains(family) || page.types.contains(total)) << family;
+    if (each.has_labels || !each.unit.empty()) continue;
+    ASSERT_EQ(page.types.contains(total), is_counter) << family;
+    EXPECT_EQ(page.values.at(is_counter ? total : family), number) << family;
+  }
+  for (const histogram_row& each : histogram_rows) {
+    const std::string family = "sluice_" + std::string(each.metric) + "_seconds";
+    EXPECT_TRUE(page.types.contains(family)) << family;
+  }
+}
+
 // increase() of Prometheus sees no first value: each counter is there before it counts.
 TEST(Metrics, BeginEachCounterAtZero) {
   const metrics none;

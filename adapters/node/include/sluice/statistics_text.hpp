@@ -10,9 +10,8 @@
 #pragma GCC visibility push(default)
 namespace sluice {
 
-/// What matters to who watches a node, as key=value by the names of the fields; counters that an
-/// operator should be alarmed by only where they are not zero. Of a node that observes it says what
-/// it would have done.
+/// All counters as key=value by the names of the fields; those that are usually zero only where
+/// they are not. Of a node that observes it says what it would have done.
 [[nodiscard]] std::string statistics_line(const statistics& seen, node_mode mode);
 
 }  // namespace sluice
