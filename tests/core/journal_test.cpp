@@ -334,6 +334,120 @@ TEST_F(Journal, CutsLongWords) {
   EXPECT_EQ(entry.words(), std::string(journal_entry::longest_text, 'x'));
 }
 
+/// What is counted is the sum of what the journal says.
+void expect_the_counters_of(const kept_journal& journal, const statistics& seen) {
+  statistics sum;
+  for (const auto& one : journal.entries) {
+    switch (one.kind) {
+      case journal_kind::forced: sum.forced_resumes.add(); break;
+      case journal_kind::attach: sum.attach_failures.add(one.error != 0 ? 1 : 0); break;
+      case journal_kind::attached:
+        (one.error != 0 ? sum.attach_failures : sum.attaches).add();
+        break;
+      case journal_kind::detach: sum.detaches.add(); break;
+      case journal_kind::done: {
+        sum.driver_calls.add();
+        if (one.group == group_id::none) break;
+        const auto not_done = static_cast<unsigned>(one.failed + one.invalid + one.gone);
+        (one.command == command_kind::suspend ? sum.suspends : sum.resumes)
+            .add(one.count - not_done);
+        sum.failed_outcomes.add(one.failed);
+        sum.invalid_outcomes.add(one.invalid);
+        sum.gone_outcomes.add(one.gone);
+        break;
+      }
+      case journal_kind::off: sum.arrival_to_off.record(one.length); break;
+      case journal_kind::reserved:
+        if (one.error == 0) sum.reservations.add(one.count);
+        [[fallthrough]];
+      case journal_kind::reservation_ended:
+        if (one.error != 0) sum.failed_reservations.add(one.count);
+        break;
+      case journal_kind::client_thrown_out: sum.clients_thrown_out.add(); break;
+      case journal_kind::begins_expired: sum.expired_begins.add(one.count); break;
+      case journal_kind::spans_expired: sum.expired_spans.add(one.count); break;
+      case journal_kind::spans_left: sum.abandoned_spans.add(one.count); break;
+      case journal_kind::marks_dropped:
+        sum.lost_marks.add(one.number);
+        sum.stray_ends.add(one.count);
+        break;
+      case journal_kind::policy: sum.policy_ejections.add(one.count); break;
+      case journal_kind::breaker_open:
+        sum.open_breakers.add();
+        sum.gpus_lost.add(one.count);
+        break;
+      case journal_kind::breaker_closed: sum.open_breakers.subtract(1); break;
+      case journal_kind::acts_by: sum.mechanism_fallbacks.add(one.count); break;
+      case journal_kind::backend_back: sum.backend_restarts.add(); break;
+      case journal_kind::overflow: sum.inbox_overflows.add(one.number); break;
+      case journal_kind::resync: sum.resyncs.add(); break;
+      default: break;
+    }
+  }
+  // Those that are no events: see core::journalist.
+  for (const auto no_event :
+       {&statistics::turns, &statistics::begins, &statistics::processes, &statistics::queues,
+        &statistics::suspended_now, &statistics::forced_run_ns, &statistics::lost_records})
+    sum.*no_event = (seen.*no_event).value();
+  for (const counter_row& each : counter_rows)
+    EXPECT_EQ((seen.*each.of).value(), (sum.*each.of).value()) << each.name;
+  EXPECT_EQ(seen.arrival_to_off.count(), sum.arrival_to_off.count());
+}
+
+TEST_F(Journal, TellsWhatClientsAndSourcesDoWrong) {
+  journal_bench bench(journal);
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.attach_all();
+  auto client = bench.client();
+  client.begin();
+  client.begin_span(span_kind::request, 1);
+  client.end_span(span_kind::request, 2);  // never begun
+  bench.settle();
+  bench.run_for(bench.core->config().max_busy + 1min);
+  {
+    auto leaving = bench.client();
+    leaving.begin_span(span_kind::request, 3);
+    bench.settle();
+  }
+  bench.settle();
+  bench.core->overflowed(2, 5);
+  bench.core->resyncing(2);
+  bench.core->set_policy(make_policy([](const snapshot&, decision_sink&) { throw 1; }));
+  bench.settle();
+  EXPECT_THAT(journal.of(journal_kind::begins_expired), SizeIs(1));
+  EXPECT_THAT(journal.of(journal_kind::spans_expired), SizeIs(1));
+  EXPECT_THAT(journal.of(journal_kind::spans_left), SizeIs(1));
+  const auto dropped = journal.of(journal_kind::marks_dropped);
+  ASSERT_THAT(dropped, SizeIs(1));
+  EXPECT_EQ(dropped.front().count, 1U);
+  EXPECT_EQ(dropped.front().number, 0U);
+  EXPECT_EQ(dropped.front().client, client.id());
+  const auto overflow = journal.of(journal_kind::overflow);
+  ASSERT_THAT(overflow, SizeIs(1));
+  EXPECT_EQ(overflow.front().count, 2U);
+  EXPECT_EQ(overflow.front().number, 5U);
+  EXPECT_THAT(journal.of(journal_kind::resync), SizeIs(1));
+  expect_the_counters_of(journal, bench.stats());
+}
+
+TEST_F(Journal, TellsWhoIsAttachedAgainAfterTheBackendWasLost) {
+  journal_bench bench(journal);
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.create(101, role::offline, gpu_a, {0});
+  bench.run_for(6s);
+  ASSERT_EQ(bench.stats().attaches, 2U);
+  bench.driver.script_attach(101, errc::not_managed);
+  bench.driver.lose();
+  bench.settle();
+  bench.driver.restore();
+  bench.run_for(6s);
+  const auto again = journal.of(journal_kind::reattached);
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again.front().count, 1U);
+  EXPECT_EQ(again.front().number, 2U);
+  expect_the_counters_of(journal, bench.stats());
+}
+
 /// Plays random events, and checks that the sum of the entries is what the scheduler knows.
 void expect_a_consistent_story(kept_journal& journal, std::uint64_t seed) {
   std::mt19937 random(seed);
@@ -424,6 +538,7 @@ void expect_a_consistent_story(kept_journal& journal, std::uint64_t seed) {
       default: break;
     }
   }
+  expect_the_counters_of(journal, bench.stats());
   const auto now = bench.core->look();
   std::size_t seen = 0;
   for (const auto& group : now.groups) {

@@ -2,7 +2,6 @@
 
 #include "failure_listener.hpp"
 #include "lane_sentences.hpp"
-#include "sluice/os/proc.hpp"
 #include "queue_orders.hpp"
 
 #include <poll.h>
@@ -24,6 +23,7 @@
 
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/node_view.hpp"
+#include "sluice/os/proc.hpp"
 #include "sluice/os/quiet_thread.hpp"
 
 namespace sluice::kfd {

@@ -88,7 +88,17 @@ void history::hear(const journal_entry& entry) {
     case journal_kind::span_begin:
     case journal_kind::span_end:
     case journal_kind::span_abandoned:
-    case journal_kind::off: break;
+    case journal_kind::off:
+    case journal_kind::reserved:
+    case journal_kind::reservation_ended:
+    case journal_kind::client_thrown_out:  // client_gone follows
+    case journal_kind::begins_expired:     // and so does end
+    case journal_kind::spans_expired:
+    case journal_kind::spans_left:
+    case journal_kind::marks_dropped:
+    case journal_kind::reattached:
+    case journal_kind::overflow:
+    case journal_kind::resync: break;
   }
 }
 

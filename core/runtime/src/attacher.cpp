@@ -1,7 +1,5 @@
 #include "attacher.hpp"
 
-#include "log.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -22,14 +20,6 @@ bool attacher::wanted(const process& which) const noexcept {
 /// How long it may wait for its GPUs to have no online work in flight.
 duration attacher::patience_of(const process& which) const noexcept {
   return which.was_attached ? duration::zero() : config_.attach_at_latest - config_.attach_after;
-}
-
-void attacher::tell(const process& which, journal_kind kind, time_point now,
-                    error_code error) noexcept {
-  if (!journal_.on()) return;
-  auto entry = entry_of(which, kind);
-  set_error(entry, error);
-  journal_.put(entry, now);
 }
 
 void attacher::work(time_point now) {
@@ -82,8 +72,7 @@ void attacher::consider(process& which, time_point now) {
     // Given back, or gone: the session's end makes everything of it run.
     const auto asked = backend_.detach(which.id);
     if (asked) {
-      stats_.detaches.add();
-      tell(which, journal_kind::detach, now);
+      journal_.put(entry_of(which, journal_kind::detach), now);
       table_.set_attach(which, attach_state::detaching);
     } else if (asked.error() == errc::unknown_target || asked.error() == errc::lost) {
       detached(which, now);
@@ -105,30 +94,27 @@ void attacher::consider(process& which, time_point now) {
   }
   if (what != verdict::now) return;
   const auto asked = backend_.attach(which.id, which.pid, which.start_time);
-  tell(which, journal_kind::attach, now, asked ? error_code{} : asked.error());
   if (asked) {
+    journal_.put(entry_of(which, journal_kind::attach), now);
     table_.set_attach(which, attach_state::attaching);
   } else {
-    failed(which, asked.error(), now);
+    failed(which, journal_kind::attach, asked.error(), now);
   }
 }
 
 void attacher::attached(process& which, error_code error, time_point now) {
   if (which.attach != attach_state::attaching) return;
   recheck_ = true;
-  tell(which, journal_kind::attached, now, error);
   if (error) {
     table_.set_attach(which, attach_state::none);
-    failed(which, error, now);
+    failed(which, journal_kind::attached, error, now);
     if (which.gone) table_.erase(which);
     return;
   }
-  stats_.attaches.add();
-  // Whoever read that it could not be managed, or that its session was ended, waits for this.
-  if (which.session_ended || which.attach_failures != 0) {
-    log_line(log_level::warning, log_part::attach, {{"pid", which.pid}},
-             "process {}: attached; sluice schedules it again", which.pid);
-  }
+  auto entry = entry_of(which, journal_kind::attached);
+  entry.count = which.attach_failures;
+  entry.number = which.session_ended ? 1 : 0;
+  journal_.put(entry, now);
   which.session_ended = which.was_attached = false;
   which.attach_failures = 0;
   which.attach_refused = false;
@@ -136,8 +122,7 @@ void attacher::attached(process& which, error_code error, time_point now) {
   table_.attach_candidates().push_back(which.id);  // It may have stopped being wanted meanwhile.
 }
 
-void attacher::failed(process& which, error_code error, time_point now) {
-  stats_.attach_failures.add();
+void attacher::failed(process& which, journal_kind asked, error_code error, time_point now) {
   constexpr std::uint8_t most_doublings = 6;
   const bool refused = error == errc::not_managed;
   const auto wait =
@@ -147,25 +132,14 @@ void attacher::failed(process& which, error_code error, time_point now) {
   which.attach_from = now + wait;
   which.attach_latest = which.attach_from + patience_of(which);
   deadlines_.set(table::slot_of(which), which.attach_from);
-  if (refused && std::exchange(which.attach_refused, true)) return;
-  std::uint64_t unsaid = 0;
-  if (!failures_log_.allow(now, unsaid)) return;
-  const std::string words = error.message();
-  if (refused) {
-    log_line(log_level::warning, log_part::attach, {{"pid", which.pid}, {"error", words}},
-             "process {}: attach refused: {}; the process runs unscheduled; retrying every {} s{}",
-             which.pid, words,
-             std::chrono::duration_cast<std::chrono::seconds>(unmanaged_retry).count(),
-             left_out(unsaid));
-    return;
-  }
-  log_line(log_level::warning, log_part::attach, {{"pid", which.pid}, {"error", words}},
-           "process {}: attach failed: {}; retrying in {} ms{}", which.pid, words,
-           std::chrono::duration_cast<std::chrono::milliseconds>(wait).count(), left_out(unsaid));
+  auto entry = entry_of(which, asked);
+  entry.length = wait;
+  const bool again = refused && std::exchange(which.attach_refused, true);
+  journal_.put(entry, now, {.error = error, .again = again});
 }
 
 void attacher::detached(process& which, time_point now) {
-  tell(which, journal_kind::detached, now);
+  journal_.put(entry_of(which, journal_kind::detached), now);
   which.session_ended = which.attach == attach_state::attached;
   table_.release(which);
   recheck_ = true;
@@ -223,14 +197,10 @@ void attacher::report_returns(time_point now) {
   });
   if (!returning_->awaited.empty()) return;
   const returns seen = *std::exchange(returning_, std::nullopt);
-  if (seen.attached == seen.all) {
-    log_line(log_level::warning, log_part::driver, {{"attached", seen.all}},
-             "backend {}: restored; {} processes attached again", backend_.name(), seen.all);
-  } else {
-    log_line(log_level::warning, log_part::driver, {{"attached", seen.attached}},
-             "backend {}: restored; {} of {} processes attached again", backend_.name(),
-             seen.attached, seen.all);
-  }
+  journal_.put({.kind = journal_kind::reattached,
+                .count = static_cast<std::uint32_t>(seen.attached),
+                .number = seen.all},
+               now);
 }
 
 }  // namespace sluice::core

@@ -11,8 +11,6 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/config.hpp"
-#include "sluice/os/log_limiter.hpp"
-#include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::core {
@@ -31,9 +29,9 @@ namespace sluice::core {
 /// Threading: reactor thread.
 class attacher {
  public:
-  attacher(const scheduler_config& config, table& world, backend& driver, statistics& stats,
+  attacher(const scheduler_config& config, table& world, backend& driver,
            journalist& journal) noexcept
-      : config_(config), table_(world), backend_(driver), stats_(stats), journal_(journal) {}
+      : config_(config), table_(world), backend_(driver), journal_(journal) {}
 
   void work(time_point now);
   /// The backend's answer to attach().
@@ -42,7 +40,7 @@ class attacher {
   void detached(process& which, time_point now);
   /// The acting side died: nobody is attached, and nothing can be until restored().
   void lost();
-  /// Says so in the log once it is known who is attached again.
+  /// Says so once it is known who is attached again.
   void restored();
   /// A GPU has no online work in flight any more, or an attach has ended: look again.
   void recheck() noexcept { recheck_ = true; }
@@ -57,12 +55,11 @@ class attacher {
   enum class verdict : std::uint8_t { now, later, never };
   verdict judge(const process& which, time_point now, time_point& again) const noexcept;
   void consider(process& which, time_point now);
-  void failed(process& which, error_code error, time_point now);
+  /// \param asked what failed: attach or attached.
+  void failed(process& which, journal_kind asked, error_code error, time_point now);
   bool wanted(const process& which) const noexcept;
   duration patience_of(const process& which) const noexcept;
   void report_returns(time_point now);
-  void tell(const process& which, journal_kind kind, time_point now,
-            error_code error = {}) noexcept;
 
   /// Who was attached when the backend was lost, since it is back.
   struct returns {
@@ -73,13 +70,11 @@ class attacher {
   const scheduler_config& config_;
   table& table_;
   backend& backend_;
-  statistics& stats_;
   journalist& journal_;
   deadline_heap deadlines_;          // By process slot.
   std::vector<process_id> waiting_;  // For a GPU to become free.
   std::vector<process_id> looking_;  // What work() goes through; kept for its memory.
   std::optional<returns> returning_;
-  log_limiter failures_log_{16};
   bool recheck_ = false;
   bool up_ = true;
 };

@@ -12,7 +12,6 @@
 #include "sluice/backend.hpp"
 #include "sluice/breaker.hpp"
 #include "sluice/config.hpp"
-#include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::core {
@@ -25,9 +24,8 @@ namespace sluice::core {
 /// Threading: reactor thread. Cost: O(GPUs), and nothing while no breaker is open.
 class breaker {
  public:
-  breaker(const scheduler_config& config, table& world, statistics& stats,
-          journalist& journal) noexcept
-      : config_(config), table_(world), stats_(stats), journal_(journal) {}
+  breaker(const scheduler_config& config, table& world, journalist& journal) noexcept
+      : config_(config), table_(world), journal_(journal) {}
 
   /// An answer of the backend: a command that the hardware failed counts.
   void completed(const batch_result& result, time_point now);
@@ -51,12 +49,12 @@ class breaker {
  private:
   void open(gpu& which, time_point now, breaker_cause why);
   time_point end(time_point now) const noexcept;
-  void lose(gpu& which, time_point until, breaker_cause why);
+  /// \param first to which GPU it happened; nullptr: before this scheduler began.
+  void lose(gpu& which, time_point until, breaker_cause why, const gpu* first);
   void close(gpu& which, std::string_view why);
 
   const scheduler_config& config_;
   table& table_;
-  statistics& stats_;
   journalist& journal_;
   std::function<void(const breaker_change&)> hear_ = [](const breaker_change&) {};
   time_point next_ = never;

@@ -1,7 +1,5 @@
 #include "client_ledger.hpp"
 
-#include "log.hpp"
-
 #include <algorithm>
 #include <limits>
 #include <span>
@@ -31,11 +29,22 @@ void client_ledger::for_each_gpu(const client& one, Function&& call) {
 
 void client_ledger::tell(const client& one, journal_kind kind, time_point now) noexcept {
   journal_entry entry{.kind = kind, .client = one.page->id};
+  entry_words words;
   if (kind == journal_kind::client) {
     entry.pid = one.page->options.pid;
-    entry.set_text(one.page->options.name);
+    words.text = one.page->options.name;
   }
-  journal_.put(entry, now);
+  journal_.put(entry, now, words);
+}
+
+void client_ledger::tell_lost(const client& one, journal_kind kind, std::uint64_t count,
+                              time_point now, bool again) noexcept {
+  if (count == 0) return;
+  journal_.put({.kind = kind,
+                .count = static_cast<std::uint32_t>(count),
+                .client = one.page->id,
+                .length = config_.max_busy},
+               now, {.name = one.page->options.name, .again = again});
 }
 
 client_view client_ledger::view_of(const client& one) noexcept {
@@ -213,17 +222,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
     const std::uint64_t expired = std::min(one.mark - settled, one.counted);
     one.written_off += expired;
     one.counted -= expired;
-    stats_.expired_begins.add(expired);
-    if (std::uint64_t unsaid = 0; expired_begins_log_.allow(now, unsaid)) {
-      log_line(
-          log_level::warning, log_part::clients,
-          {{"client", page.options.name}, {"expired", expired}},
-          "client '{}': {} begin(s) without an end expired after {} s (max_busy) and no longer "
-          "count as online work{}",
-          page.options.name, expired,
-          std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(),
-          left_out(unsaid));
-    }
+    tell_lost(one, journal_kind::begins_expired, expired, now, false);
     one.mark = begun;
     one.mark_at = now;
   }
@@ -267,11 +266,8 @@ const char* client_ledger::impossible(const client& one, std::uint64_t begun,
 void client_ledger::throw_out(client& one, const char* why, time_point now) {
   // Once: whoever has withdrawn in the same moment is gone anyway.
   if (one.page->withdrawn.exchange(true, std::memory_order_acq_rel)) return;
-  stats_.clients_thrown_out.add();
-  if (std::uint64_t suppressed = 0; thrown_out_log_.allow(now, suppressed)) {
-    log_line(log_level::warning, log_part::clients, {{"client", one.page->options.name}},
-             "client '{}': disconnected: {}{}", one.page->options.name, why, left_out(suppressed));
-  }
+  journal_.put({.kind = journal_kind::client_thrown_out, .client = one.page->id}, now,
+               {.text = why, .name = one.page->options.name});
   if (auto* const remote = std::exchange(one.page->remote, nullptr)) remote->thrown_out(why);
 }
 
@@ -305,11 +301,13 @@ void client_ledger::take_marks(client& one, bool withdrawn, time_point now,
   // However fast they come. What is left keeps the scheduler awake (has_news()).
   const std::size_t share = share_of(one, withdrawn);
   std::size_t taken = 0;
+  std::uint64_t senseless = 0;
+  std::uint32_t stray_ends = 0;
   sluice_mark mark;
   while (taken < share && sluice_words_take(one.page->words.get(), &one.read, &mark) != 0) {
     ++taken;
     if (!check_mark(one, mark, now)) {
-      stats_.lost_marks.add();
+      ++senseless;
       continue;
     }
     const time_point at{duration(mark.at)};
@@ -319,11 +317,12 @@ void client_ledger::take_marks(client& one, bool withdrawn, time_point now,
     }
     if (mark.begins == 0) {
       const auto open = one.open.end(kind, mark.request);
-      open ? ended(*open, at) : stats_.stray_ends.add();
+      open ? ended(*open, at) : void(++stray_ends);
       continue;
     }
     if (one.page->foreign && one.open.size() >= most_open_spans) {  // Nobody serves so many.
-      stats_.expired_spans.add(abandon_spans(one, never - duration(1), duration(1), now, events));
+      tell_lost(one, journal_kind::spans_expired,
+                abandon_spans(one, never - duration(1), duration(1), now, events), now, true);
       one.open = {};
     }
     if (const auto before = one.open.begin(kind, mark.request, at)) ended(*before, at);
@@ -338,7 +337,14 @@ void client_ledger::take_marks(client& one, bool withdrawn, time_point now,
     with_marks_ -= with_marks_ != 0 ? 1 : 0;
   }
   const std::uint64_t lost = load_word(one.page->words->lost);
-  if (lost > one.lost_marks) stats_.lost_marks.add(lost - one.lost_marks);
+  if (lost > one.lost_marks || senseless != 0 || stray_ends != 0) {
+    const std::uint64_t more = lost > one.lost_marks ? lost - one.lost_marks : 0;
+    journal_.put({.kind = journal_kind::marks_dropped,
+                  .count = stray_ends,
+                  .client = one.page->id,
+                  .number = more + senseless},
+                 now);
+  }
   one.lost_marks = lost;
 }
 
@@ -361,23 +367,14 @@ std::uint64_t client_ledger::abandon_spans(client& one, time_point begun_by, dur
 void client_ledger::settle_spans(client& one, bool withdrawn, time_point now,
                                  std::vector<event>& events) {
   if (withdrawn) {
-    stats_.abandoned_spans.add(abandon_spans(one, never - duration(1), duration(1), now, events));
+    tell_lost(one, journal_kind::spans_left,
+              abandon_spans(one, never - duration(1), duration(1), now, events), now, false);
     return;
   }
   const auto expired =
       abandon_spans(one, now - config_.max_busy, config_.max_busy / 64, now, events);
-  stats_.expired_spans.add(expired);
-  std::uint64_t suppressed = 0;
-  if (expired == 0 || std::exchange(one.said_expired, true)) return;
-  if (!expired_log_.allow(now, suppressed)) return;
-  log_line(
-      log_level::warning, log_part::clients,
-      {{"client", one.page->options.name}, {"expired", expired}},
-      "client '{}': {} span(s) without an end expired after {} s (max_busy); later expiries are "
-      "not logged, only counted (expired_spans){}",
-      one.page->options.name, expired,
-      std::chrono::duration_cast<std::chrono::seconds>(config_.max_busy).count(),
-      left_out(suppressed));
+  if (expired == 0) return;
+  tell_lost(one, journal_kind::spans_expired, expired, now, std::exchange(one.said_expired, true));
 }
 
 }  // namespace sluice::core

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "sluice/config.hpp"
-#include "sluice/os/log_limiter.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
@@ -61,7 +60,7 @@ class client_ledger {
     time_point mark_at{};
     open_spans open;
     std::uint64_t lost_marks = 0;
-    bool said_expired = false;  // That spans expired was logged.
+    bool said_expired = false;  // That spans expired.
   };
   /// \return why that cannot be, of a client that is not trusted; nullptr when it can.
   static const char* impossible(const client& one, std::uint64_t begun,
@@ -80,6 +79,9 @@ class client_ledger {
   void settle_spans(client& one, bool withdrawn, time_point now, std::vector<event>& events);
   static client_view view_of(const client& one) noexcept;
   void tell(const client& one, journal_kind kind, time_point now) noexcept;
+  /// Begins or spans that nobody will end. \param again as entry_words::again.
+  void tell_lost(const client& one, journal_kind kind, std::uint64_t count, time_point now,
+                 bool again) noexcept;
   template <class Function>
   void for_each_gpu(const client& one, Function&& call);
   /// What counts on every GPU counts on those that came since, as arrived now.
@@ -99,10 +101,6 @@ class client_ledger {
   // those that have some were not come to.
   std::size_t marks_left_ = 0;
   std::size_t with_marks_ = 0;
-  // One client may come back as often as it likes, to lie again.
-  log_limiter thrown_out_log_{8};
-  log_limiter expired_log_{8};
-  log_limiter expired_begins_log_{8};
   time_point last_look_{};
   time_point next_ = never;
 };

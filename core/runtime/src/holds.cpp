@@ -1,7 +1,5 @@
 #include "holds.hpp"
 
-#include "log.hpp"
-
 #include <algorithm>
 #include <chrono>
 
@@ -57,23 +55,6 @@ void holds::refresh(group& which) noexcept {
   which.history.turn_off(now, config_.floor_window);
 }
 
-/// Who sees offline work run beside online work asks why.
-void holds::say_forced(group& which, time_point now) noexcept {
-  std::uint64_t unsaid = 0;
-  if (quiet_ || which.members.empty() || !forced_log_.allow(now, unsaid)) return;
-  log_line(log_level::info, log_part::scheduler,
-           {{"pid", which.members.front()->pid},
-            {"group", table_.name_of(which)},
-            {"rule", to_string(limit_of(which, now))},
-            {"times", unsaid + 1}},
-           "process {} (group of {}): {} by the limit {}, against the decision of the policy, for "
-           "at least {} ms{}",
-           which.members.front()->pid, which.members.size(), acts_ ? "resumed" : "would be resumed",
-           to_string(limit_of(which, now)),
-           std::chrono::duration_cast<std::chrono::milliseconds>(config_.min_run).count(),
-           left_out(unsaid));
-}
-
 journal_rule holds::limit_of(const group& which, time_point now) const noexcept {
   return now >= must_run_at(which) ? journal_rule::max_suspend : journal_rule::offline_floor;
 }
@@ -86,8 +67,8 @@ journal_rule holds::rule_of(const group& which, time_point now) const noexcept {
   return which.hold_until > now ? journal_rule::refused : which.ended_by;
 }
 
-void holds::tell(const group& which, journal_kind kind, journal_rule why, time_point now) noexcept {
-  if (!journal_.on()) return;
+void holds::tell(group& which, journal_kind kind, journal_rule why, time_point now) noexcept {
+  if (kind != journal_kind::forced && !journal_.on()) return;
   journal_entry entry{.kind = kind,
                       .why = why,
                       .what = which.view.what,
@@ -101,6 +82,10 @@ void holds::tell(const group& which, journal_kind kind, journal_rule why, time_p
   }
   if (kind == journal_kind::held) entry.until = which.hold_until;
   if (kind == journal_kind::let_go) entry.since = which.held_since;
+  if (kind == journal_kind::forced) {
+    entry.length = config_.min_run;
+    entry.number = table_.number_of(which);
+  }
   journal_.put(entry, now);
 }
 
@@ -120,11 +105,7 @@ void holds::before_policy(time_point now) {
     if (!one->forced) {
       if (one->off && (now >= must_run_at(*one) || allowance(*one, now) <= negligible)) {
         one->forced_by = limit_of(*one, now);
-        if (one->held) {
-          stats_.forced_resumes.add();
-          say_forced(*one, now);
-          tell(*one, journal_kind::forced, one->forced_by, now);
-        }
+        if (one->held) tell(*one, journal_kind::forced, one->forced_by, now);
         one->forced = true;
         one->forced_until = never;
         one->hold_until = {};

@@ -9,7 +9,6 @@
 
 #include "sluice/config.hpp"
 #include "sluice/journal.hpp"
-#include "sluice/os/log_limiter.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
@@ -23,20 +22,12 @@ namespace sluice::core {
 /// runs, and min_run counts from when it does run. So a run of no length between two suspensions
 /// relieves nobody, and a group that runs often enough by itself is never forced.
 ///
-/// Threading: reactor thread. Cost: O(touched groups), no allocation once a group was seen, but for
-/// the line about a forced one, once a minute at most.
+/// Threading: reactor thread. Cost: O(touched groups), no allocation once a group was seen.
 class holds {
  public:
-  /// \param acts  as backend::acts(): else what is logged would have been.
-  /// \param quiet nothing is logged.
-  holds(const scheduler_config& config, table& world, statistics& stats, journalist& journal,
-        bool acts, bool quiet) noexcept
-      : config_(config),
-        table_(world),
-        stats_(stats),
-        journal_(journal),
-        acts_(acts),
-        quiet_(quiet) {}
+  holds(const scheduler_config& config, table& world, statistics& stats,
+        journalist& journal) noexcept
+      : config_(config), table_(world), stats_(stats), journal_(journal) {}
 
   // The policy's words.
   void declare_hold(group& which, time_point until) noexcept;
@@ -64,20 +55,15 @@ class holds {
   }
   void set_deadline(group& which, time_point now);
   void account_cost(group& which, time_point now) noexcept;
-  void say_forced(group& which, time_point now) noexcept;
   journal_rule limit_of(const group& which, time_point now) const noexcept;
   /// Why a group that was held no longer is.
   journal_rule rule_of(const group& which, time_point now) const noexcept;
-  void tell(const group& which, journal_kind kind, journal_rule why, time_point now) noexcept;
+  void tell(group& which, journal_kind kind, journal_rule why, time_point now) noexcept;
 
   const scheduler_config& config_;
   table& table_;
   statistics& stats_;
   journalist& journal_;
-  const bool acts_;
-  const bool quiet_;
-  // A client that stays busy forces each second.
-  log_limiter forced_log_{1, std::chrono::minutes(1)};
   deadline_heap deadlines_;  // By group slot.
   bool released_ = false;
 };

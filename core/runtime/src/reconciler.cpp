@@ -1,10 +1,7 @@
 #include "reconciler.hpp"
 
-#include "log.hpp"
-
 #include <algorithm>
 #include <chrono>
-#include <string>
 #include <utility>
 
 namespace sluice::core {
@@ -16,12 +13,6 @@ using namespace std::chrono_literals;
 constexpr duration busy_retry = 1ms;
 
 constexpr std::uint8_t most_doublings = 6;
-
-/// What the driver said of the call as a whole, when it did.
-std::string refusal(int driver_errno) {
-  if (driver_errno == 0) return {};
-  return ": " + error_code{driver_errno, boost::system::system_category()}.message();
-}
 
 }  // namespace
 
@@ -131,13 +122,6 @@ void reconciler::send(process& which, const choice& what, time_point now) {
         journal_.put(entry_of(which, journal_kind::detach), now);
       }
     }
-    if (std::uint64_t unsaid = 0; !busy && failures_log_.allow(now, unsaid)) {
-      log_line(log_level::warning, log_part::driver,
-               {{"pid", which.pid}, {"gpu", what.on->id}, {"queues", batch_.count}},
-               "process {}: the {} of {} queues on GPU {} was refused: {}{}", which.pid,
-               what.kind == command_kind::suspend ? "suspend" : "resume", batch_.count,
-               static_cast<std::uint32_t>(what.on->id), handed.error().message(), left_out(unsaid));
-    }
     return;
   }
   unflushed_ = true;
@@ -160,8 +144,6 @@ void reconciler::measure_submit(gpu& on, command_kind kind) noexcept {
 
 void reconciler::note_off(gpu& on, time_point at) noexcept {
   if (on.not_off != 0 || !std::exchange(on.arrival_open, false)) return;
-  stats_.arrival_to_off.record(at - on.arrival);
-  if (record_ != nullptr) record_->off(on.id, at - on.arrival);
   journal_.put({.kind = journal_kind::off,
                 .gpu = on.id,
                 .since = on.arrival,
@@ -171,20 +153,19 @@ void reconciler::note_off(gpu& on, time_point at) noexcept {
 }
 
 void reconciler::tell_handed(const process& which, error_code error, time_point now) noexcept {
+  if (!error && !journal_.on()) return;
   // Busy lanes are asked again within a millisecond: no news.
-  if (!journal_.on() || error == errc::busy || error == errc::full) return;
+  if (error == errc::busy || error == errc::full) return;
   auto entry = entry_of(which, journal_kind::batch);
   entry.number = batch_.id;
   entry.gpu = batch_.gpu;
   entry.command = batch_.kind;
   entry.count = batch_.count;
-  set_error(entry, error);
-  journal_.put(entry, now);
+  journal_.put(entry, now, {.error = error});
 }
 
 void reconciler::tell_done(const process* which, const batch_result& result,
                            time_point now) noexcept {
-  if (!journal_.on()) return;
   auto entry =
       which != nullptr ? entry_of(*which, journal_kind::done) : journal_entry{journal_kind::done};
   entry.process = result.target;
@@ -197,7 +178,7 @@ void reconciler::tell_done(const process* which, const batch_result& result,
   entry.error = result.driver_errno;
   for (std::uint16_t i = 0; i < result.count; ++i) {
     switch (result.outcomes[i]) {
-      case outcome::done: break;
+      [[likely]] case outcome::done : break;
       case outcome::invalid: ++entry.invalid; break;
       case outcome::failed: ++entry.failed; break;
       case outcome::target_gone: ++entry.gone; break;
@@ -208,9 +189,7 @@ void reconciler::tell_done(const process* which, const batch_result& result,
 
 void reconciler::completed(const batch_result& result, time_point now) {
   const bool suspend = result.kind == command_kind::suspend;
-  stats_.driver_calls.add();
   const duration cost = result.finished - result.started;
-  (suspend ? stats_.suspend_call : stats_.resume_call).record(cost);
   if (gpu* const on = table_.find_gpu(result.gpu)) {
     (suspend ? on->suspend_cost : on->resume_cost).add(cost);
     auto& view = table_.view_of(*on);
@@ -218,24 +197,15 @@ void reconciler::completed(const batch_result& result, time_point now) {
     view.resume_cost = on->resume_cost.value();
   }
 
-  process* const which = table_.find(result.target);
+  process* which = table_.find(result.target);
+  if (which != nullptr && which->batch_in_flight != result.id) which = nullptr;
   tell_done(which, result, now);
-  if (which == nullptr || which->batch_in_flight != result.id) return;
+  if (which == nullptr) return;
   table_.set_in_flight(*which, 0);
   table_.mark_dirty(*which);
 
-  std::uint64_t failed = 0;
   for (std::uint16_t i = 0; i < result.count; ++i) {
     const outcome got = result.outcomes[i];
-    switch (got) {
-      case outcome::done: (suspend ? stats_.suspends : stats_.resumes).add(); break;
-      case outcome::invalid: stats_.invalid_outcomes.add(); break;
-      case outcome::failed:
-        stats_.failed_outcomes.add();
-        ++failed;
-        break;
-      case outcome::target_gone: stats_.gone_outcomes.add(); break;
-    }
     // By number, not by the queue it was sent for: had the number been used again meanwhile, then
     // the driver's answer is about the new queue.
     queue* const one = which->find(result.queues[i]);
@@ -273,19 +243,6 @@ void reconciler::completed(const batch_result& result, time_point now) {
   }
   if (suspend) {
     if (gpu* const on = table_.find_gpu(result.gpu)) note_off(*on, result.finished);
-  }
-  if (std::uint64_t unsaid = 0; failed != 0 && failures_log_.allow(now, unsaid)) {
-    log_line(log_level::warning, log_part::driver,
-             {{"pid", which->pid},
-              {"gpu", result.gpu},
-              {"queues", result.count},
-              {"failed", failed},
-              {"errno", result.driver_errno}},
-             "process {}: the {} of {} of {} queues on GPU {} failed{}; they are being "
-             "resumed{}",
-             which->pid, suspend ? "suspend" : "resume", failed, result.count,
-             static_cast<std::uint32_t>(result.gpu), refusal(result.driver_errno),
-             left_out(unsaid));
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include "deadline_heap.hpp"
 #include "journalist.hpp"
-#include "record_stream.hpp"
 #include "table.hpp"
 
 #include <cstddef>
@@ -13,7 +12,6 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/config.hpp"
-#include "sluice/os/log_limiter.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
@@ -26,16 +24,14 @@ namespace sluice::core {
 /// Threading: reactor thread. Cost: O(queues of dirty processes), no allocation.
 class reconciler {
  public:
-  /// \param record nullptr: there is none.
   reconciler(const scheduler_config& config, table& world, backend& driver, statistics& stats,
-             journalist& journal, const time_source& time, record_stream* record) noexcept
+             journalist& journal, const time_source& time) noexcept
       : config_(config),
         table_(world),
         backend_(driver),
         stats_(stats),
         journal_(journal),
-        time_(time),
-        record_(record) {}
+        time_(time) {}
 
   /// Submits what can be submitted: suspends for GPUs with waiting online work before everything
   /// else, so that the driver, which serialises per GPU, serves them first.
@@ -59,6 +55,7 @@ class reconciler {
   duration backoff(std::uint8_t failures) const noexcept;
   void note_off(gpu& on, time_point at) noexcept;
   void tell_handed(const process& which, error_code error, time_point now) noexcept;
+  /// \param which nullptr: the answer comes too late.
   void tell_done(const process* which, const batch_result& result, time_point now) noexcept;
 
   const scheduler_config& config_;
@@ -67,12 +64,10 @@ class reconciler {
   statistics& stats_;
   journalist& journal_;
   const time_source& time_;
-  record_stream* const record_;
   deadline_heap deadlines_;  // By process slot.
   std::uint64_t last_batch_ = 0;
   batch batch_{};
   bool unflushed_ = false;
-  log_limiter failures_log_;
 };
 
 }  // namespace sluice::core

@@ -1,7 +1,5 @@
 #include "reservations.hpp"
 
-#include "log.hpp"
-
 #include <algorithm>
 #include <cerrno>
 #include <initializer_list>
@@ -48,6 +46,10 @@ bool reservations::answered(gpu_id id, double share, error_code error, time_poin
   if (!offered_ || on == nullptr || on->index >= entries_.size()) return false;
   entry& one = entries_[on->index];
   const bool asked = std::exchange(one.in_flight, false);
+  const bool was_end = asked && share == 1 && one.stands < 1;
+  journal_entry told{.kind = was_end ? journal_kind::reservation_ended : journal_kind::reserved,
+                     .gpu = id,
+                     .number = static_cast<std::uint64_t>(one.asked * 1000)};
   if (!error) {
     // One that was taken for ended meanwhile is asked to end. What is compared is what was asked,
     // not what the driver makes of it.
@@ -55,38 +57,24 @@ bool reservations::answered(gpu_id id, double share, error_code error, time_poin
     if (!asked) return false;
     one.stands = one.asked;
     one.failures = 0;
-    if (share < 1) stats_.reservations.add();
-    if (std::exchange(one.failed, false)) {
-      log_line(log_level::warning, log_part::driver, {{"gpu", id}},
-               "GPU {}: the driver accepts slot reservations again",
-               static_cast<std::uint32_t>(id));
-    }
+    told.count = share < 1 ? 1 : 0;
+    journal_.put(told, now, {.again = !std::exchange(one.failed, false)});
     set_can(one, true);
     return false;
   }
-  // A driver that never takes one there is nothing to warn of.
-  const bool was_wanted = share < 1 || one.stands < 1 || one.known;
+  told.count = share < 1 || one.stands < 1 || one.known ? 1 : 0;
   const bool passes = !is_lasting(error);
   const bool hardware = is(error, {EIO, ETIME});
-  const bool was_end = asked && share == 1 && one.stands < 1;
   one.stands = 1;
   one.known = !passes;
   set_can(one, false);
-  if (was_wanted) stats_.failed_reservations.add();
   if (passes) {
     constexpr std::uint8_t most_failures = 6;
-    one.again = now + config_.failure_backoff * (1 << one.failures);
+    told.length = config_.failure_backoff * (1 << one.failures);
+    one.again = now + told.length;
     one.failures = std::min(static_cast<std::uint8_t>(one.failures + 1), most_failures);
   }
-  if (std::exchange(one.failed, true) || (quiet_ && !was_wanted)) return hardware;
-  if (std::uint64_t unsaid = 0; log_.allow(now, unsaid)) {
-    log_line(was_wanted ? log_level::warning : log_level::info, log_part::driver, {{"gpu", id}},
-             "GPU {}: the driver {}: {}; {}{}{}", static_cast<std::uint32_t>(id),
-             was_end ? "failed to end the slot reservation" : "refused the slot reservation",
-             error.message(),
-             was_end ? "retrying until it succeeds" : "policies suspend queues instead",
-             passes && !was_end ? "; retrying" : "", left_out(unsaid));
-  }
+  journal_.put(told, now, {.error = error, .again = std::exchange(one.failed, true)});
   return hardware;
 }
 

@@ -2,6 +2,7 @@
 /// \file
 /// What the driver is told of slots: which share of each GPU's offline queues may have.
 
+#include "journalist.hpp"
 #include "table.hpp"
 
 #include <cstdint>
@@ -10,9 +11,7 @@
 #include "sluice/backend.hpp"
 #include "sluice/config.hpp"
 #include "sluice/ids.hpp"
-#include "sluice/os/log_limiter.hpp"
 #include "sluice/result.hpp"
-#include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::core {
@@ -25,10 +24,8 @@ namespace sluice::core {
 /// Threading: reactor thread. Cost: O(GPUs) with batch commands, else nothing.
 class reservations {
  public:
-  /// \param quiet says nothing of a driver that never takes any.
-  reservations(const scheduler_config& config, table& world, backend& driver, statistics& stats,
-               bool quiet)
-      : config_(config), table_(world), backend_(driver), stats_(stats), quiet_(quiet) {}
+  reservations(const scheduler_config& config, table& world, backend& driver, journalist& journal)
+      : config_(config), table_(world), backend_(driver), journal_(journal) {}
 
   /// As backend_listener::acts_by(): no reservation stands.
   void acts_by(const capabilities& what);
@@ -67,12 +64,10 @@ class reservations {
   const scheduler_config& config_;
   table& table_;
   backend& backend_;
-  statistics& stats_;
-  const bool quiet_;
+  journalist& journal_;
   bool offered_ = false;
   std::vector<entry> entries_;  ///< By gpu::index.
   time_point next_ = never;
-  log_limiter log_{8};
 };
 
 }  // namespace sluice::core

@@ -136,7 +136,7 @@ class scheduler::impl {
         one->drain();
       }
       if (!overflow) return;
-      owner_.core_->live_stats().resyncs.add();
+      owner_.core_->resyncing(number_);
       source_->resync();
       for (const auto& one : inboxes_) one->drain();
     }

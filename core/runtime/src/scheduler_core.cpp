@@ -53,21 +53,20 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         recorded_(record_ == nullptr ? nullptr
                                      : std::make_unique<core::recording_backend>(driver, *record_)),
         backend_(recorded_ == nullptr ? driver : *recorded_),
-        journal_(options.journal),
+        journal_(stats_, backend_, options.quiet, record_.get(), options.journal),
         policy_(std::move(decider)),
         desk_(std::make_shared<core::front_desk>(time_, config, backend_.acts())),
         table_(stats_, journal_, options.own_pid, config_.suspend_copy_queues),
         remote_(desk_, table_),
         clients_(config_, table_, stats_, *desk_, journal_, record_.get()),
         pointers_(table_),
-        holds_(config_, table_, stats_, journal_, backend_.acts(), options.quiet),
-        reconciler_(config_, table_, backend_, stats_, journal_, time_, record_.get()),
-        reservations_(config_, table_, backend_, stats_, options.quiet),
-        attacher_(config_, table_, backend_, stats_, journal_),
-        breaker_(config_, table_, stats_, journal_),
-        fallback_(std::move(options.fallback)),
-        quiet_(options.quiet) {
-    tell_policy(false, time_.now());
+        holds_(config_, table_, stats_, journal_),
+        reconciler_(config_, table_, backend_, stats_, journal_, time_),
+        reservations_(config_, table_, backend_, journal_),
+        attacher_(config_, table_, backend_, journal_),
+        breaker_(config_, table_, journal_),
+        fallback_(std::move(options.fallback)) {
+    tell_policy({}, std::nullopt, time_.now());
     if (record_ == nullptr) return;
     record_->begin({.device = options.record.device,
                     .policy = policy_ ? policy_->name() : std::string_view(),
@@ -97,16 +96,8 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     if (auto* const one = table_.find(target)) attacher_.detached(*one, table_.now());
   }
   void acts_by(const capabilities& what, bool fell_back) override {
-    journal_entry entry{.kind = journal_kind::acts_by};
-    entry.set_text(what.name());
-    journal_.put(entry, table_.now());
-    if (fell_back) stats_.mechanism_fallbacks.add();
-    if (fell_back || !quiet_) {
-      log_line(fell_back ? log_level::warning : log_level::info, log_part::driver,
-               {{"mechanism", what.name()}}, "backend {}: {} {}", backend_.name(),
-               fell_back ? "fell back to the suspend mechanism" : "uses the suspend mechanism",
-               what.name());
-    }
+    journal_.put({.kind = journal_kind::acts_by, .count = fell_back ? 1U : 0U}, table_.now(),
+                 {.text = what.name()});
     reservations_.acts_by(what);
   }
   void reserved(gpu_id gpu, double offline_share, error_code error) override {
@@ -116,20 +107,12 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   }
   void gpu_lost(gpu_id id) override { breaker_.lost(id, table_.now()); }
   void lost(error_code reason) override {
-    log_line(log_level::error, log_part::driver, {{"error", reason.message()}},
-             "backend {}: lost ({}); everything runs until the backend is restored",
-             backend_.name(), reason.message());
     backend_up_ = false;
-    if (journal_.on()) {
-      journal_entry entry{.kind = journal_kind::backend_lost};
-      core::set_error(entry, reason);
-      journal_.put(entry, table_.now());
-    }
+    journal_.put({.kind = journal_kind::backend_lost}, table_.now(), {.error = reason});
     attacher_.lost();
     reservations_.lost();
   }
   void restored() override {
-    stats_.backend_restarts.add();
     backend_up_ = true;
     journal_.put({.kind = journal_kind::backend_back}, table_.now());
     if (!stopping_) attacher_.restored();
@@ -152,17 +135,17 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void listen(span_kind what, bool at_once) override { desk_->listen(what, at_once); }
   void note(std::string_view text, std::span<const double> numbers) override;
 
-  void say_if_online(const observation& gone);
   void decide(time_point now);
   void eject(std::string_view why);
   std::unique_ptr<policy> make_fallback() noexcept;
-  /// \param removed the one before is, for what it did.
-  void replace_policy(std::unique_ptr<policy> next, bool removed);
+  /// \param removed why the one before is, where it is removed for what it did.
+  void replace_policy(std::unique_ptr<policy> next, std::optional<std::string_view> removed);
   void close_arrivals();
   void publish() noexcept;
   /// What came of online work in this turn.
   void tell_events(time_point now);
-  void tell_policy(bool removed, time_point now);
+  void tell_policy(std::string_view before, std::optional<std::string_view> removed,
+                   time_point now);
   picture look() const;
   bool is_clear(const client_page& page);
 
@@ -187,13 +170,11 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   core::breaker breaker_;
   std::vector<event> events_;
   const std::function<std::unique_ptr<policy>()> fallback_;
-  const bool quiet_;
   bool is_fallback_ = false;         // policy_ was made by it.
   bool policy_is_new_ = false;       // It has not had a turn.
   std::unique_ptr<policy> retired_;  // Destroyed at the end of the turn.
   time_point policy_wake_ = never;
   core::log_limiter notes_log_{8};
-  core::log_limiter gone_log_{8};
   duration pointer_interval_{};
   time_point next_tick_{};
   time_point due_ = never;  // The next turn, as the last one said.
@@ -247,18 +228,8 @@ time_point scheduler_core::impl::step() {
   if (record_) record_->forced(stats_.forced_resumes);
   if (desk_->has_policy() && !stopping_) {
     auto next = desk_->take_policy();
-    const std::string_view before = policy_ ? policy_->name() : "none";
-    const std::string_view after = next ? next->name() : "none";
-    // What its parameters are, whoever sets it knows.
-    if (before == after) {
-      log_line(log_level::info, log_part::policy, {{"policy", after}}, "policy {}: recreated",
-               after);
-    } else {
-      log_line(log_level::info, log_part::policy, {{"policy", after}}, "policy {}: replaced by {}",
-               before, after);
-    }
     if (record_) record_->new_policy(next ? next->name() : std::string_view(), false);
-    replace_policy(std::move(next), false);
+    replace_policy(std::move(next), std::nullopt);
     is_fallback_ = false;
   }
   if (!stopping_ && std::exchange(policy_is_new_, false)) {
@@ -301,16 +272,6 @@ time_point scheduler_core::impl::step() {
   return due_;
 }
 
-void scheduler_core::impl::say_if_online(const observation& gone) {
-  const core::process* const one = table_.find(gone.pid, gone.start_time);
-  std::uint64_t unsaid = 0;
-  if (quiet_ || one == nullptr || one->what != role::online ||
-      !gone_log_.allow(table_.now(), unsaid))
-    return;
-  log_line(log_level::info, log_part::scheduler, {{"pid", gone.pid}},
-           "online process {} ended; its queues count as idle{}", gone.pid, core::left_out(unsaid));
-}
-
 void scheduler_core::impl::decide(time_point now) {
   if (policy_wake_ <= now) policy_wake_ = never;
   const snapshot seen{now, ++turn_, events_, table_.changed(), table_};
@@ -335,21 +296,11 @@ void scheduler_core::impl::decide(time_point now) {
 }
 
 void scheduler_core::impl::eject(std::string_view why) {
-  stats_.policy_ejections.add();
   auto next = make_fallback();
-  if (next) {
-    log_line(log_level::error, log_part::policy, {{"policy", next->name()}},
-             "policy {}: removed: {}; everything is resumed, and policy {} takes over",
-             policy_->name(), why, next->name());
-  } else {
-    log_line(log_level::error, log_part::policy, {{"policy", "none"}},
-             "policy {}: removed: {}; everything runs until another policy is set", policy_->name(),
-             why);
-  }
   is_fallback_ = next != nullptr;
   if (record_) record_->new_policy(next ? next->name() : std::string_view(), true);
   // Its first turn is the next: what this one held is resumed first.
-  replace_policy(std::move(next), true);
+  replace_policy(std::move(next), why);
 }
 
 std::unique_ptr<policy> scheduler_core::impl::make_fallback() noexcept {
@@ -367,7 +318,8 @@ std::unique_ptr<policy> scheduler_core::impl::make_fallback() noexcept {
 }
 
 /// Nothing that the old one said is left standing.
-void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next, bool removed) {
+void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next,
+                                          std::optional<std::string_view> removed) {
   holds_.forget_declarations();
   reservations_.forget();
   pointer_interval_ = {};
@@ -375,7 +327,7 @@ void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next, bool rem
   strikes_.fill({});
   retired_ = std::exchange(policy_, std::move(next));
   policy_is_new_ = policy_ != nullptr;
-  tell_policy(removed, table_.now());
+  tell_policy(retired_ ? retired_->name() : "none", removed, table_.now());
   // As decision_sink::listen() says of the start.
   desk_->listen(span_kind::request, policy_is_new_);
   desk_->listen(span_kind::ttft, policy_is_new_);
@@ -469,10 +421,13 @@ void scheduler_core::impl::tell_events(time_point now) {
   }
 }
 
-void scheduler_core::impl::tell_policy(bool removed, time_point now) {
-  journal_entry entry{.kind = journal_kind::policy, .count = removed ? 1U : 0U};
-  if (policy_) entry.set_text(policy_->name());
-  journal_.put(entry, now);
+/// \param before empty: there was no scheduler.
+void scheduler_core::impl::tell_policy(std::string_view before,
+                                       std::optional<std::string_view> removed, time_point now) {
+  journal_.put({.kind = journal_kind::policy, .count = removed ? 1U : 0U}, now,
+               {.text = policy_ ? policy_->name() : std::string_view(),
+                .name = before,
+                .why = removed.value_or(std::string_view())});
 }
 
 picture scheduler_core::impl::look() const {
@@ -543,7 +498,6 @@ void scheduler_core::observe(unsigned source, const observation& seen, time_poin
       // One that comes after the policy's last word on it is old.
       if (impl_->pointer_interval_ != duration::zero()) impl_->pointers_.observe(seen);
       break;
-    case observation_kind::process_gone: impl_->say_if_online(seen); [[fallthrough]];
     default: impl_->table_.observe(source, seen);
   }
   impl_->backend_.observed(source, seen);
@@ -551,10 +505,16 @@ void scheduler_core::observe(unsigned source, const observation& seen, time_poin
 
 void scheduler_core::overflowed(unsigned source, std::uint64_t dropped) noexcept {
   if (dropped == 0) return;
-  impl_->stats_.inbox_overflows.add(dropped);
+  const time_point now = std::max(impl_->table_.now(), impl_->time_.now());
+  impl_->journal_.put({.kind = journal_kind::overflow, .count = source, .number = dropped}, now);
   if (!impl_->record_) return;
-  impl_->record_->set_now(std::max(impl_->table_.now(), impl_->time_.now()));
+  impl_->record_->set_now(now);
   impl_->record_->overflow(source, dropped);
+}
+
+void scheduler_core::resyncing(unsigned source) noexcept {
+  impl_->journal_.put({.kind = journal_kind::resync, .count = source},
+                      std::max(impl_->table_.now(), impl_->time_.now()));
 }
 
 time_point scheduler_core::step() { return impl_->step(); }
@@ -620,7 +580,7 @@ scheduler_config scheduler_core::config() const { return impl_->desk_->config();
 picture scheduler_core::look() const { return impl_->look(); }
 
 statistics scheduler_core::stats() const { return impl_->stats_; }
-statistics& scheduler_core::live_stats() noexcept { return impl_->stats_; }
+const statistics& scheduler_core::live_stats() const noexcept { return impl_->stats_; }
 
 void scheduler_core::awake() noexcept { impl_->desk_->wake().awake(); }
 

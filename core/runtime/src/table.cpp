@@ -587,15 +587,19 @@ void table::tell_gone(process& which) {
 void table::keep_books(process& which, bool was_off) noexcept {
   const bool off = which.not_running != 0;
   if (off == was_off || which.gone) return;
-  auto entry = entry_of(which, off ? journal_kind::process_off : journal_kind::process_on);
+  const duration length = off ? duration::zero() : now_ - which.off_since;
   if (off) {
     which.off_since = now_;
     ++which.off_count;
   } else {
+    which.off_total += length;
+    which.off_longest = std::max(which.off_longest, length);
+  }
+  if (!journal_.on()) return;
+  auto entry = entry_of(which, off ? journal_kind::process_off : journal_kind::process_on);
+  if (!off) {
     entry.since = which.off_since;
-    entry.length = now_ - which.off_since;
-    which.off_total += entry.length;
-    which.off_longest = std::max(which.off_longest, entry.length);
+    entry.length = length;
   }
   journal_.put(entry, now_);
 }

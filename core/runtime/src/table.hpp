@@ -246,8 +246,10 @@ class table final : public world {
   }
   group* find_group(group_id id) noexcept { return groups_.find(id); }
   group* group_in(std::uint32_t slot) noexcept { return groups_.at(slot); }
-  /// "g1", as whoever shows the scheduler names it.
-  std::string name_of(group& one) { return "g" + std::to_string(number_of(one)); }
+  /// "g1" for 1, as whoever shows the scheduler names it.
+  std::uint64_t number_of(group& one) noexcept {
+    return one.number != 0 ? one.number : one.number = ++groups_numbered_;
+  }
   static std::uint32_t slot_of(const group& one) noexcept {
     return slot_table<group_id, group>::index_of(one.id);
   }
@@ -323,9 +325,6 @@ class table final : public world {
   void update_offline(group& which, gpu_id where, bool listed);
   /// What the journal says of the process, where that is news.
   void tell(process& which);
-  std::uint64_t number_of(group& one) noexcept {
-    return one.number != 0 ? one.number : one.number = ++groups_numbered_;
-  }
   void tell_gone(process& which);
   /// \param was_off whether it was, before one of its queues changed.
   void keep_books(process& which, bool was_off) noexcept;

@@ -38,41 +38,57 @@ enum class journal_kind : std::uint8_t {
   // Decisions: group; pid, process: of its first member; count: its members; why.
   held,    ///< To be off. `until`: when that ends by itself.
   let_go,  ///< To run. `since`: when it was held.
-  forced,  ///< Off, and made to run whatever the policy says, until min_run has passed.
+  forced,  ///< Off, and made to run whatever the policy says, until min_run has passed. length:
+           ///< min_run; number: the group's, for people.
 
   // What the driver is told, and answers: process, pid, group.
-  attach,    ///< Asked for; error, text: refused at once.
-  attached,  ///< error, text: it failed.
+  attach,    ///< Asked for; error, text: refused at once; length: until it is tried again.
+  attached,  ///< error, text, length: it failed. Else count: how often that had failed before;
+             ///< number: 1 where a session had ended before that was not asked to.
   detach,    ///< Asked for.
   detached,  ///< The session is over, asked for or not.
   batch,     ///< number, gpu, command, count: queues. Handed over; error, text: refused.
   done,      ///< number, gpu, command, count: queues; since, until: the driver call; error: the
-             ///< call's errno; failed, invalid, gone: outcomes that are not `done`.
+             ///< call's errno; failed, invalid, gone: outcomes that are not `done`. An answer that
+             ///< comes after the end of its session has no pid and no group, and changes nothing.
+  reserved,  ///< gpu, number: the offline queues' share of the slots, in thousandths; error, text:
+             ///< refused, or no longer kept to; length: until it is tried again, zero: it is not;
+             ///< count: 0 where the driver was only asked whether it can.
+  reservation_ended,  ///< As `reserved`: of one that was to end.
 
   // Online work.
-  client,          ///< client, pid: of client_options; text: its name. Registered.
-  client_gone,     ///< client.
-  begin,           ///< client, gpu, count: busy periods; since: when the oldest of them began.
-  end,             ///< client, gpu, count.
-  span_begin,      ///< client, span, number: the request; since: when.
-  span_end,        ///< ... and length; until: when.
-  span_abandoned,  ///< As span_end.
-  busy,            ///< gpu: online work is in flight there now, by clients or pointers. If no
-                   ///< client announced any, process and pid: whose pointers.
-  idle,            ///< gpu: it is not any more. `since`: when it became busy.
-  off,             ///< gpu; since, until, length: from an online arrival until its last offline
-                   ///< queue was off, both before `at`.
+  client,             ///< client, pid: of client_options; text: its name. Registered.
+  client_gone,        ///< client.
+  client_thrown_out,  ///< client; text: what cannot be in its page.
+  begin,              ///< client, gpu, count: busy periods; since: when the oldest of them began.
+  end,                ///< client, gpu, count.
+  span_begin,         ///< client, span, number: the request; since: when.
+  span_end,           ///< ... and length; until: when.
+  span_abandoned,     ///< As span_end.
+  begins_expired,     ///< client, count: no longer counted after length, which is max_busy.
+  spans_expired,      ///< The same of spans; or they were more than are remembered.
+  spans_left,         ///< client, count: were open when it withdrew.
+  marks_dropped,      ///< client, number: marks lost, or senseless; count: that ended no open span.
+  busy,               ///< gpu: online work is in flight there now, by clients or pointers. If no
+                      ///< client announced any, process and pid: whose pointers.
+  idle,               ///< gpu: it is not any more. `since`: when it became busy.
+  off,                ///< gpu; since, until, length: from an online arrival until its last offline
+                      ///< queue was off, both before `at`.
 
   // The rest.
-  policy,          ///< text: its name, empty for none. From here on; count: 1 where the one before
-                   ///< was removed for what it did.
-  breaker_open,    ///< gpu, cause; until: when it closes by itself. Also of one that was open
-                   ///< before this scheduler began.
-  breaker_closed,  ///< gpu.
-  acts_by,         ///< text: the mechanism's name.
+  policy,        ///< text: its name, empty for none. From here on; count: 1 where the one before
+                 ///< was removed for what it did.
+  breaker_open,  ///< gpu, cause; until: when it closes by itself; count: 1; number: to which GPU
+  ///< of its reset domain it happened. Of one that was open before this scheduler began
+  ///< count is 0.
+  breaker_closed,  ///< gpu; text: why.
+  acts_by,         ///< text: the mechanism's name; count: 1 where a better way failed.
   backend_lost,    ///< error, text. Everything runs.
   backend_back,
-  stop,  ///< The scheduler was told to stop.
+  reattached,  ///< After backend_back. count: processes that are attached again, of number.
+  overflow,    ///< count: the source; number: observations that its inbox had no room for.
+  resync,      ///< count: the source, which says everything again.
+  stop,        ///< The scheduler was told to stop.
 };
 
 /// Why a group is held, let go or forced.

@@ -74,6 +74,8 @@ class scheduler_core {
   void observe(unsigned source, const observation& seen, time_point now);
   /// Source number `source` had to drop so many. Between steps.
   void overflowed(unsigned source, std::uint64_t dropped) noexcept;
+  /// Source number `source` is about to say everything again. Between steps.
+  void resyncing(unsigned source) noexcept;
   /// One turn. \return when the next is due at the latest.
   time_point step();
   /// How often sources are to look at pointers, as the policy wants since the last step; zero: not
@@ -101,8 +103,8 @@ class scheduler_core {
   statistics stats() const;
   /// What it knows. Between steps.
   picture look() const;
-  /// For what is counted outside: resyncs, the length of a turn.
-  statistics& live_stats() noexcept;
+  /// stats() without the copy, on the stepping thread.
+  const statistics& live_stats() const noexcept;
 
   /// The protocol that lets clients skip the system call while a step runs. Call awake() before a
   /// step; after it fall_asleep(), and step again at once when that returns false.
