@@ -69,6 +69,10 @@ void gpu::configure(duration cost, std::function<void(time_point)> done,
   enter({{}, false, true, cost, std::move(done), 0, {}, std::move(apply)});
 }
 
+void gpu::set_quantum(sim::model_queue of, duration length) {
+  model_.set_quantum(owners_[index_of(of)], length);
+}
+
 void gpu::enter(call one) {
   calls_.push_back(std::move(one));
   if (calls_.size() == 1) begin();

@@ -74,6 +74,9 @@ class gpu {
   void configure(duration cost, std::function<void(time_point)> done,
                  std::function<void(sim::gpu_model&)> apply = {});
 
+  /// How long whoever owns the queue keeps this GPU once others have work; zero: the profile's.
+  void set_quantum(sim::model_queue of, duration length);
+
   /// Counts the cycles that begin or go on while this process has unfinished work.
   void watch_disturbance(sim::model_process online) { watched_.push_back(online); }
   std::uint64_t disturbing_cycles() const noexcept { return disturbing_; }

@@ -26,6 +26,7 @@ gpu_model::gpu_model(engine& events, const gpu_profile& shape, started on_start,
 
 gpu_model::~gpu_model() {
   engine_.cancel(turn_);
+  if (slice_end_) engine_.cancel(*slice_end_);
   for (auto& [id, q] : queues_) engine_.cancel(q.end);
 }
 
@@ -243,7 +244,10 @@ account gpu_model::process_account(model_process id) const {
   return it == processes_.end() ? account{} : it->second.at(engine_.now());
 }
 
-void gpu_model::forget(model_process id) { processes_.erase(id); }
+void gpu_model::forget(model_process id) {
+  processes_.erase(id);
+  quanta_.erase(id);
+}
 
 duration gpu_model::cycle_time() const { return cycle_meter_.at(engine_.now()); }
 
@@ -331,7 +335,10 @@ void gpu_model::finish(entry& e) {
 void gpu_model::preempt(entry& e) {
   queue& q = e.second;
   if (std::exchange(q.mapped, false) && on_unmapped) on_unmapped(e.first, q.place);
-  if (!q.running) return;
+  if (q.running) save(q, e);
+}
+
+void gpu_model::save(queue& q, entry& e) {
   const auto now = engine_.now();
   engine_.cancel(q.end);
   if (now - q.stretch >= q.left) {  // Its end is planned for this very moment: it is done.
@@ -482,9 +489,11 @@ void gpu_model::change_set() {
 
 void gpu_model::dispatch(bool saved_only) {
   if (in_cycle_ || switching_ || draining_) return;
+  if (shape_.time_sliced && !see_to_turn()) return;
   order_.clear();
   for (entry* e : mapped_) {
     const queue& q = e->second;
+    if (shape_.time_sliced && q.owner != turn_of_) continue;
     if (q.mapped && !q.running && !q.waiting.empty() && (q.begun || !saved_only)) {
       order_.push_back(e);
     }
@@ -500,6 +509,85 @@ void gpu_model::dispatch(bool saved_only) {
     if (waves_of(e->second) > free_waves_) break;
     start(*e);
   }
+}
+
+void gpu_model::set_quantum(model_process who, duration length) {
+  if (length > duration::zero()) {
+    quanta_[who] = length;
+  } else {
+    quanta_.erase(who);
+  }
+  if (who != turn_of_ || passing_ || !slice_end_) return;
+  engine_.cancel(*std::exchange(slice_end_, std::nullopt));
+  dispatch(false);
+}
+
+model_process gpu_model::next_in_turn() const {
+  std::optional<model_process> first;
+  std::optional<model_process> later;
+  for (const entry* e : mapped_) {
+    const model_process owner = e->second.owner;
+    if (owner == turn_of_ || e->second.waiting.empty()) continue;
+    auto& least = owner > turn_of_ ? later : first;
+    if (!least || owner < *least) least = owner;
+  }
+  return later ? *later : first.value_or(model_process::none);
+}
+
+/// \return whether somebody has the GPU.
+bool gpu_model::see_to_turn() {
+  if (passing_) return false;
+  const model_process next = next_in_turn();
+  if (next == model_process::none) {
+    if (slice_end_) engine_.cancel(*std::exchange(slice_end_, std::nullopt));
+    return true;
+  }
+  const bool in_use = std::any_of(mapped_.begin(), mapped_.end(), [this](const entry* e) {
+    return e->second.owner == turn_of_ && !e->second.waiting.empty();
+  });
+  if (!in_use) {
+    pass_turn(next);
+    return !passing_;
+  }
+  if (slice_end_) return true;
+  const auto own = quanta_.find(turn_of_);
+  const duration slice = own == quanta_.end() ? shape_.time_slice : own->second;
+  const auto slices = (engine_.now() - turn_began_) / slice + 1;
+  slice_end_ = engine_.at(turn_began_ + slices * slice, [this] {
+    slice_end_.reset();
+    const model_process to = next_in_turn();
+    if (to == model_process::none || in_cycle_ || switching_ || draining_) return;
+    pass_turn(to);
+    dispatch(true);
+    dispatch(false);
+  });
+  return true;
+}
+
+void gpu_model::pass_turn(model_process to) {
+  if (slice_end_) engine_.cancel(*std::exchange(slice_end_, std::nullopt));
+  passing_ = true;
+  bool moves = false;
+  for (entry* e : mapped_) {
+    queue& q = e->second;
+    if (q.owner == turn_of_ && q.running) save(q, *e);
+    moves = moves || (q.begun && (q.owner == turn_of_ || q.owner == to));
+  }
+  const auto begin = [this, to] {
+    passing_ = false;
+    turn_of_ = to;
+    turn_began_ = engine_.now();
+  };
+  if (!moves) {
+    begin();
+    return;
+  }
+  slice_end_ = engine_.at(engine_.now() + shape_.slice_switch_cost, [this, begin] {
+    slice_end_.reset();
+    begin();
+    dispatch(true);
+    dispatch(false);
+  });
 }
 
 }  // namespace sluice::sim

@@ -66,6 +66,15 @@ enum class cycle_kind : std::uint8_t {
 ///    was, as long as it is mapped. (Which ones the firmware takes is not documented.)
 ///  - While a limit is set (limit_marked), marked queues take turns among themselves in so many
 ///    slots, and the others have the rest.
+///  - On a time-sliced GPU (gpu_profile::time_sliced) the kernels of one process run at a time. It
+///    keeps the GPU while no other has work; one that comes waits for the end of the current slice,
+///    which began a whole number of slices after the process got the GPU, and not at all once the
+///    process has no work. Processes with work take turns in the order of their numbers, whatever
+///    their priority; kernels of a process that loses its turn are saved with the time they have
+///    left. Saving and putting back cost the switch, in which nothing runs; passing on a GPU where
+///    nothing was saved and nothing is put back costs nothing. Each process's slice is the
+///    profile's unless set_quantum() says otherwise; so it is the quantum of whoever has the GPU
+///    that others wait for, and a longer one of their own saves them nothing.
 ///  - A grace period before a cycle lets running kernels end; nothing is started in it.
 ///  - Time is kept by plan: end = start + what is left, however late the engine is called.
 ///
@@ -107,6 +116,9 @@ class gpu_model {
   void set_marked(model_queue id, bool marked);
   /// At most so many HQD slots for marked queues at one time, from the next end_cycle() on.
   void limit_marked(std::optional<std::uint32_t> slots) { marked_slots_ = slots; }
+  /// Time-sliced: how long the process keeps the GPU once others have work; zero: the profile's. At
+  /// once, for the current slice, too.
+  void set_quantum(model_process who, duration length);
   /// VMIDs that processes may use, from the next end_cycle() on (the debugger may reserve one).
   void set_vmids(std::uint32_t count) { vmids_ = count; }
 
@@ -208,11 +220,16 @@ class gpu_model {
   void plan_end(entry& e);
   void finish(entry& e);
   void preempt(entry& e);
+  void save(queue& q, entry& e);  ///< Takes its running kernel off the GPU.
   void preempt_all();
   void seat_all(const std::vector<entry*>& arriving);
   void put_up();      ///< Chooses who is mapped, continues saved kernels, then dispatches.
   void change_set();  ///< The quantum is over.
   void dispatch(bool saved_only);
+  bool see_to_turn();
+  void pass_turn(model_process to);
+  /// Of the mapped queues with work; none: nobody else's.
+  model_process next_in_turn() const;
   void became_head(queue& q);
   void count_disturbed(queue& q);
 
@@ -252,6 +269,13 @@ class gpu_model {
   time_point quantum_began_{};
   bool switching_ = false;
   timer_id turn_{};
+
+  // Time-sliced only.
+  std::map<model_process, duration> quanta_;
+  model_process turn_of_{};
+  time_point turn_began_{};
+  bool passing_ = false;               ///< Nobody has the GPU until slice_end_.
+  std::optional<timer_id> slice_end_;  ///< None: nobody waits for it.
 };
 
 }  // namespace sluice::sim

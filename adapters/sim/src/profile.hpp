@@ -119,6 +119,16 @@ struct gpu_profile {
   /// Oversubscribed runlist: nothing runs for so long at every change of sets (context save and
   /// restore). Assumption: half of a batched cycle.
   duration switch_cost = std::chrono::microseconds{500};
+  /// Whether the driver slices time between processes: the kernels of one of them at a time. Of
+  /// NVIDIA's GPUs; AMD's do not.
+  bool time_sliced = false;
+  /// Time-sliced: how long a process keeps the GPU once others want it. NVIDIA's default for
+  /// compute, read from driver 580.159 on an H100.
+  duration time_slice = std::chrono::microseconds{2048};
+  /// Time-sliced: nothing runs for so long when running kernels are saved or saved ones put back.
+  /// Measured there: a request of 65 us takes so much longer beside offline work with the shortest
+  /// slice than alone.
+  duration slice_switch_cost = std::chrono::microseconds{190};
   /// One BATCH_UNMAP_QUEUES and one FAST_REMAP of a patched driver (uapi_batch.hpp): the project
   /// owner's design notes, 0.5 ms each, whatever the number of queues. MES: for each queue.
   duration batch_unmap_cost = std::chrono::microseconds{500};

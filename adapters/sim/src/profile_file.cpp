@@ -179,6 +179,9 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   in.read("cycle_cost", gpu.cycle_cost, duration{0}, seconds{9});
   in.read("quantum", gpu.quantum, microseconds{100}, seconds{10});
   in.read("switch_cost", gpu.switch_cost, duration{0}, seconds{1});
+  in.read("time_sliced", gpu.time_sliced);
+  in.read("time_slice", gpu.time_slice, microseconds{1}, seconds{1});
+  in.read("slice_switch_cost", gpu.slice_switch_cost, duration{0}, seconds{1});
   in.read("batch_unmap_cost", gpu.batch_unmap_cost, duration{0}, seconds{9});
   in.read("batch_remap_cost", gpu.batch_remap_cost, duration{0}, seconds{9});
   in.read("reset_time", gpu.reset_time, duration{0}, seconds{60});

@@ -89,6 +89,7 @@ TEST(ProfileFile, GivesTheBuiltInDefaultsByTheShippedProfile) {
   EXPECT_EQ(gpu.cycle_cost, expected.cycle_cost);
   EXPECT_EQ(gpu.quantum, expected.quantum);
   EXPECT_EQ(gpu.switch_cost, expected.switch_cost);
+  EXPECT_EQ(gpu.time_sliced, expected.time_sliced);
 }
 
 TEST(ProfileFile, ShipsAMesGpu) {
