@@ -9,7 +9,7 @@ import ctypes
 import operator
 import traceback
 
-ABI = 1
+ABI = 2
 NEVER = 2**63 - 1
 
 FLAG, COUNT, NUMBER, SPAN, TEXT = range(5)  # sluice_parameter_kind
@@ -54,8 +54,9 @@ class Gpu(ctypes.Structure):
     """sluice_gpu"""
 
     _fields_ = [("id", _u32), ("online_in_flight", _u32), ("lost", _u32), ("can_reserve", _u32),
-                ("slots", _u32), ("work", _u32), ("suspend_cost", _i64), ("resume_cost", _i64),
-                ("last_move", _i64), ("last_begin", _i64), ("last_end", _i64),
+                ("can_set_quantum", _u32), ("slots", _u32), ("work", _u32),
+                ("suspend_cost", _i64), ("resume_cost", _i64), ("last_move", _i64),
+                ("last_begin", _i64), ("last_end", _i64),
                 ("_offline", ctypes.POINTER(_u64)), ("_offline_count", _size)]
 
     @property
@@ -160,6 +161,7 @@ class Sink(ctypes.Structure):
                 ("_wake_at", ctypes.CFUNCTYPE(None, _any, _i64)),
                 ("_poll_pointers", ctypes.CFUNCTYPE(None, _any, _i64)),
                 ("_reserve", ctypes.CFUNCTYPE(None, _any, _u32, ctypes.c_double)),
+                ("_set_quantum", ctypes.CFUNCTYPE(None, _any, _u64, _i64)),
                 ("_listen", ctypes.CFUNCTYPE(None, _any, _u32, ctypes.c_int32)),
                 ("_note", ctypes.CFUNCTYPE(None, _any, _text, _any, _size)),
                 ("_host", _any)]
@@ -180,6 +182,10 @@ class Sink(ctypes.Structure):
     def reserve(self, gpu, offline_share):
         self._reserve(ctypes.addressof(self), _whole("reserve", "gpu", gpu, 0),
                       _number("reserve", "offline_share", offline_share))
+
+    def set_quantum(self, group, length):
+        self._set_quantum(ctypes.addressof(self), _whole("set_quantum", "group", group, 0),
+                          _whole("set_quantum", "length", length, 0))
 
     def listen(self, span_kind, at_once):
         self._listen(ctypes.addressof(self), _whole("listen", "span_kind", span_kind, 0),

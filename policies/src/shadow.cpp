@@ -78,6 +78,7 @@ class shadow final : public policy, private decision_sink {
   void wake_at(time_point when) override { wake_ = std::min(wake_, when); }
   void poll_pointers(duration every) override { out_->poll_pointers(every); }  // Looking is no act.
   void reserve(gpu_id, double) override {}
+  void set_quantum(group_id, duration) override {}
   void listen(span_kind what, bool at_once) override { out_->listen(what, at_once); }
   void note(std::string_view text, std::span<const double> numbers) override {
     out_->note(text, numbers);

@@ -38,6 +38,9 @@ class tapped_backend final : public backend, private backend_listener {
   result<void> reserve(gpu_id gpu, double offline_share) override {
     return real_->reserve(gpu, offline_share);
   }
+  result<void> set_quantum(process_id target, gpu_id gpu, duration length) override {
+    return real_->set_quantum(target, gpu, length);
+  }
   void observed(unsigned source, const observation& seen) override {
     real_->observed(source, seen);
   }
@@ -67,6 +70,9 @@ class tapped_backend final : public backend, private backend_listener {
   }
   void reserved(gpu_id gpu, double offline_share, error_code error) override {
     listener_->reserved(gpu, offline_share, error);
+  }
+  void quantum_set(process_id target, gpu_id gpu, duration length, error_code error) override {
+    listener_->quantum_set(target, gpu, length, error);
   }
   void gpu_lost(gpu_id gpu) override { listener_->gpu_lost(gpu); }
   void lost(error_code reason) override { listener_->lost(reason); }

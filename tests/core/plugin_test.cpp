@@ -122,7 +122,7 @@ TEST(PluginLoader, SaysWhatIsWrongWithALibrary) {
 
 TEST(PluginLoader, SaysWhatIsWrongWithADescriptor) {
   EXPECT_EQ(refusal(plugin_path("broken_wrong_abi")),
-            "is built for plugin ABI 7, but this sluice requires 1; rebuild it with this version's "
+            "is built for plugin ABI 1, but this sluice requires 2; rebuild it with this version's "
             "header sluice/plugin.h");
   EXPECT_THAT(refusal(plugin_path("broken_small")), StartsWith("has a descriptor of 24 bytes"));
   EXPECT_EQ(refusal(plugin_path("broken_null_descriptor")),
@@ -426,6 +426,7 @@ void expect_same(const gpu_view& a, const gpu_view& b) {
   EXPECT_EQ(a.online_in_flight, b.online_in_flight);
   EXPECT_EQ(a.lost, b.lost);
   EXPECT_EQ(a.can_reserve, b.can_reserve);
+  EXPECT_EQ(a.can_set_quantum, b.can_set_quantum);
   EXPECT_EQ(a.slots, b.slots);
   EXPECT_EQ(a.suspend_cost, b.suspend_cost);
   EXPECT_EQ(a.resume_cost, b.resume_cost);
@@ -485,9 +486,10 @@ TEST(PluginBridge, ShowsTheSameSnapshot) {
       return id == client.id ? &client : nullptr;
     }
   } original;
-  original.all = {{gpu_id{3}, 41, false, true, 42, 43ns, 44ns, online_work::consumed, now - 45ns,
-                   now - 46ns, now - 47ns, offline},
-                  {gpu_id{4}, 0, true, false, 0, {}, {}, online_work::waiting, {}, {}, {}, {}}};
+  original.all = {
+      {gpu_id{3}, 41, false, true, false, 42, 43ns, 44ns, online_work::consumed, now - 45ns,
+       now - 46ns, now - 47ns, offline},
+      {gpu_id{4}, 0, true, false, true, 0, {}, {}, online_work::waiting, {}, {}, {}, {}}};
   original.one = {group_id{21}, role::offline, run_state::mixed, true,      15,
                   51,           group_gpus,    queues_on,        now - 52ns};
   original.client = {client_id{14}, "a name", group_gpus, {65ns, 66ns, 67ns}};
@@ -523,6 +525,7 @@ TEST(PluginBridge, ShowsTheSameSnapshot) {
     out.wake_at(now + 61ns);
     out.poll_pointers(62ns);
     out.reserve(gpu_id{3}, 0.625);
+    out.set_quantum(group_id{21}, 68ns);
     out.listen(span_kind::itl, true);
     out.note("{} of {}", std::array{63.0, 64.0});
   });
@@ -531,14 +534,15 @@ TEST(PluginBridge, ShowsTheSameSnapshot) {
   subject->decide(shown, sink);  // The second turn has nothing of the first.
   EXPECT_EQ(calls, 2);
   using verb = testing::recording_sink::verb;
-  ASSERT_EQ(sink.calls.size(), 14U);
-  sink.calls.resize(7);
+  ASSERT_EQ(sink.calls.size(), 16U);
+  sink.calls.resize(8);
   const std::vector<testing::recording_sink::call> expected{
       {.what = verb::hold, .group = group_id{0xa00000000b}, .until = never},
       {.what = verb::run, .group = group_id{21}},
       {.what = verb::wake_at, .until = now + 61ns},
       {.what = verb::poll_pointers, .every = 62ns},
       {.what = verb::reserve, .gpu = gpu_id{3}, .offline_share = 0.625},
+      {.what = verb::set_quantum, .group = group_id{21}, .length = 68ns},
       {.what = verb::listen, .span = span_kind::itl, .at_once = true},
       {.what = verb::note, .text = "{} of {}", .numbers = {63, 64}}};
   EXPECT_EQ(sink.calls, expected);

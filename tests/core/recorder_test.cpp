@@ -80,7 +80,7 @@ TEST(Recorder, WritesWhatCameInAndWhatWasDone) {
     EXPECT_EQ(bench.stats().lost_records, 0U);
   }
   const std::string text = text_of(here.path() + "/all");
-  EXPECT_EQ(text.rfind("{\"t\":0,\"is\":\"recording\",\"version\":1,", 0), 0U);
+  EXPECT_EQ(text.rfind("{\"t\":0,\"is\":\"recording\",\"version\":2,", 0), 0U);
   EXPECT_EQ(count(text, "\"is\":\"batch\""), 40U);
   EXPECT_EQ(count(text, "\"is\":\"done\""), 40U);
   EXPECT_EQ(count(text, "\"is\":\"attached\""), 2U);
@@ -174,6 +174,43 @@ TEST(Recorder, WritesReservationsAndWhatTheDriverSaidToThem) {
       R"("is":"reserve","gpu":10,"share":0.25})",
       R"("is":"reserved","gpu":10,"share":0.25})",
       R"("is":"reserve","gpu":10,"share":1})"};
+  EXPECT_EQ(said, expected);
+}
+
+TEST(Recorder, WritesQuantaAndWhatTheDriverSaidToThem) {
+  const test::temporary_directory here;
+  {
+    const auto recorder = core::recorder::create({.file = here.path() + "/all"}).value();
+    core_bench bench(quick_config(), make_policy([](const snapshot& seen, decision_sink& out) {
+                       for (const group_id id : seen.changed) out.set_quantum(id, 50us);
+                     }),
+                     {}, recorder.get());
+    bench.create(100, role::offline, gpu_a, {0});
+    bench.create(200, role::offline, gpu_b, {0});
+    bench.driver.offer_quanta(gpu_a);
+    bench.driver.refuse_quantum(errc::full);
+    bench.run_for(10s);
+    bench.driver.end_quantum(100, gpu_a, {EFAULT, boost::system::system_category()});
+    bench.run_for(10s);
+    bench.core->finish_stop();
+  }
+  std::ifstream in(here.path() + "/all");
+  std::vector<std::string> said;
+  for (std::string line; std::getline(in, line);) {
+    // Of the one process; the numbers of processes are the scheduler's own.
+    const auto gpu = line.find("\"gpu\":10");
+    const auto what = line.find("\"is\":\"quantum");
+    if (what == line.npos || gpu == line.npos) continue;
+    said.push_back(line.substr(what, line.find(',', what) - what) + line.substr(gpu));
+  }
+  const std::vector<std::string> expected{
+      R"("is":"quantum""gpu":10,"length":50000,"error":2,"category":"sluice"})",
+      R"("is":"quantum""gpu":10,"length":50000})",
+      R"("is":"quantum_set""gpu":10,"length":50000})",
+      R"("is":"quantum_set""gpu":10,"error":14,"category":"system"})",
+      R"("is":"quantum""gpu":10,"length":50000})",
+      R"("is":"quantum_set""gpu":10,"length":50000})",
+      R"("is":"quantum""gpu":10})"};
   EXPECT_EQ(said, expected);
 }
 

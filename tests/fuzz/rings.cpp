@@ -32,11 +32,14 @@ class listener final : public backend_listener {
     for (std::size_t at = 0; at < result.count; ++at) sum += number(result.queues[at]);
   }
   void detached(process_id target) override { sum += number(target); }
-  void acts_by(mechanism what, bool fell_back) override {
-    sum += to_string(what).size() + (fell_back ? 1U : 0U);
+  void acts_by(const capabilities& what, bool fell_back) override {
+    sum += what.name().size() + (fell_back ? 1U : 0U);
   }
   void reserved(gpu_id gpu, double, error_code error) override {
     sum += number(gpu) + error.message().size();
+  }
+  void quantum_set(process_id target, gpu_id gpu, duration, error_code error) override {
+    sum += number(target) + number(gpu) + error.message().size();
   }
   void gpu_lost(gpu_id gpu) override { sum += number(gpu); }
   void lost(error_code) override {}

@@ -28,6 +28,7 @@ class wake_sink final : public decision_sink {
   void wake_at(time_point when) override { wake = std::min(wake, when); }
   void poll_pointers(duration) override {}
   void reserve(gpu_id, double) override {}
+  void set_quantum(group_id, duration) override {}
   time_point wake = never;
   std::uint64_t declared = 0;
 };

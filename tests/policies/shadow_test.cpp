@@ -36,7 +36,8 @@ class node : public testing::policy_harness {
   }
   bool touched() const {
     return std::any_of(calls().begin(), calls().end(), [](const auto& one) {
-      return one.what == verb::hold || one.what == verb::run || one.what == verb::reserve;
+      return one.what == verb::hold || one.what == verb::run || one.what == verb::reserve ||
+             one.what == verb::set_quantum;
     });
   }
 };

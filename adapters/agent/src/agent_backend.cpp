@@ -175,6 +175,18 @@ class agent_backend final : public backend {
     return sent;
   }
 
+  result<void> set_quantum(process_id target, gpu_id gpu, duration length) override {
+    if (const auto ready = ready_for_commands(); !ready) return ready;
+    if (!targets_.contains(target)) return errc::unknown_target;
+    command_.type = command_type::quantum;
+    command_.target = target;
+    command_.gpu = gpu;
+    command_.quantum = length;
+    const auto sent = send();
+    flush();
+    return sent;
+  }
+
   void flush() override {
     if (std::exchange(unflushed_, false)) ::eventfd_write(agent_.agent_doorbell.get(), 1);
   }
@@ -305,7 +317,8 @@ class agent_backend final : public backend {
       case kfd::report_kind::queue_removed:
       case kfd::report_kind::gpu_lost:
       case kfd::report_kind::acts_by:
-      case kfd::report_kind::reserved: break;
+      case kfd::report_kind::reserved:
+      case kfd::report_kind::quantum_set: break;
     }
   }
 

@@ -20,7 +20,7 @@
 namespace sluice::agent {
 
 inline constexpr std::uint64_t protocol_magic = 0x746e'6761'636c'7573;
-inline constexpr std::uint32_t protocol_version = 7;
+inline constexpr std::uint32_t protocol_version = 8;
 
 /// The descriptors that the agent finds open when it starts.
 enum inherited_fd : int {
@@ -35,15 +35,16 @@ enum inherited_fd : int {
   first_free_fd = 8,
 };
 
-enum class command_type : std::uint8_t { attach, detach, submit, reserve };
+enum class command_type : std::uint8_t { attach, detach, submit, reserve, quantum };
 
 struct command {
   command_type type{};
   process_id target{};
   pid_t pid = 0;                 ///< attach
   std::uint64_t start_time = 0;  ///< attach
-  gpu_id gpu{};                  ///< reserve
+  gpu_id gpu{};                  ///< reserve, quantum
   double offline_share = 1;      ///< reserve
+  duration quantum{};            ///< quantum
   batch work;                    ///< submit
 
   /// What has to be known to tell used_bytes().

@@ -354,6 +354,7 @@ class agent {
           break;
         case command_type::submit: submit(); break;
         case command_type::reserve: reserve(); break;
+        case command_type::quantum: set_quantum(); break;
       }
     }
     again = true;
@@ -414,6 +415,18 @@ class agent {
     answer.kind = kfd::report_kind::reserved;
     answer.gpu = command_.gpu;
     answer.offline_share = command_.offline_share;
+    answer.error = kfd::plain_error{taken.error()};
+    own_reports_.push_back(answer);
+  }
+
+  void set_quantum() {
+    const auto taken = kfd::lanes::set_quantum(command_.target, command_.gpu, command_.quantum);
+    if (taken) return;
+    kfd::report answer;
+    answer.kind = kfd::report_kind::quantum_set;
+    answer.target = command_.target;
+    answer.gpu = command_.gpu;
+    answer.quantum = command_.quantum;
     answer.error = kfd::plain_error{taken.error()};
     own_reports_.push_back(answer);
   }

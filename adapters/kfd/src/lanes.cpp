@@ -74,6 +74,9 @@ void deliver(const report& what, backend_listener& listener) {
     case report_kind::reserved:
       listener.reserved(what.gpu, what.offline_share, error_code{what.error});
       break;
+    case report_kind::quantum_set:
+      listener.quantum_set(what.target, what.gpu, what.quantum, error_code{what.error});
+      break;
   }
 }
 

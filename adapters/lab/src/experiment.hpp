@@ -8,6 +8,7 @@
 #include "profile.hpp"
 #include "virtual_backend.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -63,9 +64,14 @@ struct scenario {
   bool clients = true;
 
   capabilities by() const {
-    if (!machine.batch_commands) return {"debug trap", {capability::preempt_kernels}};
-    return {"batch commands",
-            {capability::preempt_kernels, capability::batch_targets, capability::reserve_slots}};
+    capabilities made{"debug trap", {capability::preempt_kernels}};
+    if (machine.batch_commands) {
+      made = {"batch commands",
+              {capability::preempt_kernels, capability::batch_targets, capability::reserve_slots}};
+    }
+    if (std::ranges::any_of(machine.gpus, &sim::gpu_profile::time_sliced))
+      made.can |= static_cast<std::uint16_t>(capability::set_quantum);
+    return made;
   }
 };
 

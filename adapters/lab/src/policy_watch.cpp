@@ -95,4 +95,10 @@ void policy_watch::reserve(gpu_id gpu, double offline_share) {
   out_->reserve(gpu, offline_share);
 }
 
+void policy_watch::set_quantum(group_id group, duration length) {
+  if (seen_->table.find(group) == nullptr) ++faults_.unknown_groups;
+  if (length < duration::zero()) ++faults_.bad_numbers;
+  out_->set_quantum(group, length);
+}
+
 }  // namespace sluice::lab

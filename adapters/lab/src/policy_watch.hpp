@@ -20,7 +20,7 @@ struct policy_faults {
   std::uint64_t unknown_groups = 0;  ///< Declarations for groups that are not there.
   std::uint64_t not_offline = 0;     ///< Holds of groups that are not offline.
   std::uint64_t unknown_gpus = 0;    ///< Reservations on GPUs that are not there.
-  std::uint64_t bad_numbers = 0;     ///< Shares outside 0 to 1, and negative intervals.
+  std::uint64_t bad_numbers = 0;     ///< Shares outside 0 to 1, negative intervals and quanta.
   std::uint64_t past_holds = 0;      ///< Holds until a time that is not after the turn's.
   /// Why its decide() threw, or was made to; the scheduler then removes it. Empty: it did not.
   std::string removed_for;
@@ -59,6 +59,7 @@ class policy_watch final : public policy, private decision_sink {
   void wake_at(time_point when) override;
   void poll_pointers(duration every) override;
   void reserve(gpu_id gpu, double offline_share) override;
+  void set_quantum(group_id group, duration length) override;
   void listen(span_kind what, bool at_once) override { out_->listen(what, at_once); }
   void note(std::string_view text, std::span<const double> numbers) override {
     out_->note(text, numbers);

@@ -15,6 +15,8 @@
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
+#include "sluice/recording.hpp"
+
 namespace sluice::lab {
 namespace {
 
@@ -150,8 +152,11 @@ class reader {
   void header(const json::object& line) {
     const fields from(line, {});
     if (from.text("is") != "recording") throw wrong{"the line is not a recording header"};
-    if (const auto version = from.needed<std::uint32_t>("version"); version != 1) {
-      throw wrong{fmt::format("format version {}; this program reads version 1", version)};
+    if (const auto version = from.needed<int>("version"); version != recording_version) {
+      throw wrong{
+          fmt::format("format version {}; this program reads version {}; record again, or use the "
+                      "release that recorded it",
+                      version, recording_version)};
     }
     const auto clock = from.needed<std::int64_t>("clock_ns");
     if (clock < 0 || clock > oldest_clock) throw wrong{"field 'clock_ns' is out of range"};
@@ -285,6 +290,12 @@ class reader {
       return rec::new_policy{std::string(from.text("name")), from.flag("removed")};
     if (is == "reserve") return rec::reserve{from.id<gpu_id>("gpu"), from.error()};
     if (is == "reserved") return rec::reserved{from.id<gpu_id>("gpu"), from.error()};
+    if (is == "quantum") {
+      return rec::quantum{known_process(from), from.id<gpu_id>("gpu"), from.error()};
+    }
+    if (is == "quantum_set") {
+      return rec::quantum_set{known_process(from), from.id<gpu_id>("gpu"), from.error()};
+    }
     if (is == "acts_by") {
       rec::acts_by made{{from.text("mechanism"), {}}, from.flag("fell_back")};
       made.what.can = from.number<std::uint16_t>("can");

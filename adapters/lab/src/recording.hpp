@@ -112,6 +112,16 @@ struct reserved {
   gpu_id gpu{};
   error_code error;
 };
+struct quantum {
+  process_id process{};
+  gpu_id gpu{};
+  error_code error;
+};
+struct quantum_set {
+  process_id process{};
+  gpu_id gpu{};
+  error_code error;
+};
 struct acts_by {
   capabilities what{};
   bool fell_back = false;
@@ -135,9 +145,10 @@ struct turn {
 };
 struct stop {};
 
-using what = std::variant<seen, overflow, client, work, mark, rearm, new_policy, attach, attached,
-                          detach, detached, queue, queue_gone, handed, done, reserve, reserved,
-                          acts_by, gpu_lost, lost, restored, off, forced, turn, stop>;
+using what =
+    std::variant<seen, overflow, client, work, mark, rearm, new_policy, attach, attached, detach,
+                 detached, queue, queue_gone, handed, done, reserve, reserved, quantum, quantum_set,
+                 acts_by, gpu_lost, lost, restored, off, forced, turn, stop>;
 
 }  // namespace rec
 

@@ -29,7 +29,7 @@ struct call_time {
   const rec::done* said = nullptr;
   std::size_t line = 0;
 };
-/// To attach() or reserve().
+/// To attach(), reserve() or set_quantum().
 struct attach_answer {
   error_code refused;  ///< At once.
   error_code error;
@@ -51,10 +51,12 @@ struct script {
   std::map<identity, std::vector<attach_answer>> attaches;
   std::map<identity, std::vector<detach_answer>> detaches;
   std::map<gpu_id, std::vector<attach_answer>> reservations;
+  std::map<gpu_id, std::vector<attach_answer>> quanta;  ///< Of all targets, as they were told.
   std::map<call_key, std::vector<call_time>> calls;
   std::map<std::pair<gpu_id, command_kind>, call_time> median_on;
   std::map<command_kind, call_time> median;
-  std::set<std::size_t> unasked;  ///< Lines of sessions and reservations that ended by themselves.
+  /// Lines of sessions, reservations and quanta that ended by themselves.
+  std::set<std::size_t> unasked;
   bool has_pointers = false;
 };
 
@@ -73,6 +75,7 @@ script::script(const recording& of) {
   std::map<process_id, time_point> attaching;
   std::map<process_id, time_point> detaching;
   std::map<gpu_id, std::vector<time_point>> reserving;
+  std::map<std::pair<process_id, gpu_id>, time_point> setting;
   std::map<std::pair<gpu_id, command_kind>, std::vector<call_time>> on;
   std::map<command_kind, std::vector<call_time>> of_kind;
   for (const recording::entry& each : of.entries) {
@@ -126,9 +129,24 @@ script::script(const recording& of) {
       }
       reservations[kept->gpu].push_back({{}, kept->error, each.at - open.front(), each.line});
       open.erase(open.begin());
+    } else if (const auto* const told = std::get_if<rec::quantum>(&each.what)) {
+      if (told->error) {
+        quanta[told->gpu].push_back({told->error, {}, {}, each.line});
+      } else {
+        setting[{told->process, told->gpu}] = each.at;
+      }
+    } else if (const auto* const set = std::get_if<rec::quantum_set>(&each.what)) {
+      const auto since = setting.find({set->process, set->gpu});
+      if (since == setting.end()) {
+        unasked.insert(each.line);
+        continue;
+      }
+      quanta[set->gpu].push_back({{}, set->error, each.at - since->second, each.line});
+      setting.erase(since);
     } else if (std::holds_alternative<rec::lost>(each.what)) {
       handed.clear();
       reserving.clear();
+      setting.clear();
       attaching.clear();
       detaching.clear();
     } else if (const auto* const seen = std::get_if<rec::seen>(&each.what)) {
@@ -197,6 +215,7 @@ class replay_backend final : public backend {
   result<void> submit(const batch& work) override;
   time_point tick(time_point) override { return never; }
   result<void> reserve(gpu_id gpu, double offline_share) override;
+  result<void> set_quantum(process_id target, gpu_id gpu, duration length) override;
   void stop() override {}
 
  private:
@@ -237,6 +256,7 @@ class replay_backend final : public backend {
   std::map<identity, std::size_t> detaches_taken_;
   std::map<call_key, std::size_t> calls_taken_;
   std::map<gpu_id, std::size_t> reservations_taken_;
+  std::map<gpu_id, std::size_t> quanta_taken_;
   std::uint64_t posted_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t estimated_ = 0;
@@ -336,6 +356,18 @@ result<void> replay_backend::reserve(gpu_id gpu, double offline_share) {
   return {};
 }
 
+result<void> replay_backend::set_quantum(process_id target, gpu_id gpu, duration length) {
+  if (!up_) return errc::lost;
+  const attach_answer* const answer = take(script_.quanta, gpu, quanta_taken_);
+  if (answer == nullptr) return errc::not_supported;
+  if (answer->refused) return answer->refused;
+  post(time_.now() + answer->until_seen, answer->line,
+       [this, target, gpu, length, error = answer->error, life = sessions_[target].life] {
+         if (sessions_[target].life == life) listener_->quantum_set(target, gpu, length, error);
+       });
+  return {};
+}
+
 void replay_backend::complete(const batch& work, const call_time& took, time_point handed) {
   batch_result said;
   said.id = work.id;
@@ -394,6 +426,11 @@ void replay_backend::hear(const recording::entry& what) {
   } else if (const auto* const ended = std::get_if<rec::reserved>(&what.what)) {
     if (up_ && script_.unasked.contains(what.line))
       listener_->reserved(ended->gpu, 1, ended->error);
+  } else if (const auto* const over = std::get_if<rec::quantum_set>(&what.what)) {
+    if (!script_.unasked.contains(what.line)) return;
+    if (const auto [target, at] = open(whose(over->process)); at != nullptr) {
+      listener_->quantum_set(target, over->gpu, {}, over->error);
+    }
   } else if (const auto* const by = std::get_if<rec::acts_by>(&what.what)) {
     listener_->acts_by(by->what, by->fell_back);
   } else if (const auto* const stuck = std::get_if<rec::gpu_lost>(&what.what)) {
@@ -417,15 +454,16 @@ bool comes_from_outside(const recording::entry& each, const script& answers) {
   return std::visit(
       [&](const auto& what) {
         using type = std::decay_t<decltype(what)>;
-        if constexpr (std::is_same_v<type, rec::detached> || std::is_same_v<type, rec::reserved>) {
+        if constexpr (std::is_same_v<type, rec::detached> || std::is_same_v<type, rec::reserved> ||
+                      std::is_same_v<type, rec::quantum_set>) {
           return answers.unasked.contains(each.line);
         }
         return !(std::is_same_v<type, rec::attach> || std::is_same_v<type, rec::attached> ||
                  std::is_same_v<type, rec::detach> || std::is_same_v<type, rec::handed> ||
                  std::is_same_v<type, rec::done> || std::is_same_v<type, rec::reserve> ||
-                 std::is_same_v<type, rec::off> || std::is_same_v<type, rec::forced> ||
-                 std::is_same_v<type, rec::overflow> || std::is_same_v<type, rec::new_policy> ||
-                 std::is_same_v<type, rec::turn>);
+                 std::is_same_v<type, rec::quantum> || std::is_same_v<type, rec::off> ||
+                 std::is_same_v<type, rec::forced> || std::is_same_v<type, rec::overflow> ||
+                 std::is_same_v<type, rec::new_policy> || std::is_same_v<type, rec::turn>);
       },
       each.what);
 }

@@ -58,7 +58,7 @@ duration virtual_backend::cost_of(const gpu& on, command_kind kind) {
 
 result<void> virtual_backend::start(backend_listener& listener) {
   listener_ = &listener;
-  if (how_.has(capability::batch_targets)) {
+  if (how_.has(capability::batch_targets) || how_.has(capability::set_quantum)) {
     reports_.push_back([this] { listener_->acts_by(how_, false); });
   }
   return {};
@@ -120,6 +120,7 @@ result<void> virtual_backend::detach(process_id id) {
   one->attached = false;
   --attached_;
   mark(*one, false);
+  set_quantum(*one, nullptr, {});
   // As DISABLE: what is suspended runs again.
   for (std::size_t i = 0; i < one->suspended.size(); ++i) {
     if (!one->suspended[i]) continue;
@@ -213,6 +214,23 @@ result<void> virtual_backend::reserve(gpu_id id, double offline_share) {
         for (const auto each : marked) model.set_marked(each, true);
         model.limit_marked(slots);
       });
+  return {};
+}
+
+void virtual_backend::set_quantum(const session& whose, const gpu* only, duration length) {
+  for (const auto& each : whose.what.queues) {
+    if (only == nullptr || each.on == only) each.on->set_quantum(each.queue, length);
+  }
+}
+
+result<void> virtual_backend::set_quantum(process_id whom, gpu_id id, duration length) {
+  const gpu* const on = find(id);
+  if (on == nullptr || !on->shape().time_sliced) return errc::not_supported;
+  const session* const whose = find(whom);
+  if (whose == nullptr || !whose->attached) return errc::unknown_target;
+  set_quantum(*whose, on, length);
+  reports_.push_back([this, whom, id, length] { listener_->quantum_set(whom, id, length, {}); });
+  news_();
   return {};
 }
 

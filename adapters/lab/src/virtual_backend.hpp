@@ -32,7 +32,8 @@ struct driver_decision {
 /// own; by batch commands a lane for each GPU makes one call of all batches that wait for it,
 /// suspends first. A session costs a setting call on each GPU of the target at its begin. With
 /// batch commands a runlist GPU takes reservations, for the queues of attached targets; each change
-/// of one, or of who it is for, costs a cycle.
+/// of one, or of who it is for, costs a cycle. On a time-sliced GPU it takes quanta, which cost
+/// nothing and end with the session.
 ///
 /// Threading: one thread. Lifetime: the GPUs, engine and listener outlive it.
 class virtual_backend final : public backend {
@@ -66,6 +67,7 @@ class virtual_backend final : public backend {
   result<void> detach(process_id id) override;
   result<void> submit(const batch& work) override;
   result<void> reserve(gpu_id id, double offline_share) override;
+  result<void> set_quantum(process_id whom, gpu_id id, duration length) override;
   void flush() override;
   time_point tick(time_point) override { return never; }
   void stop() override {}
@@ -96,6 +98,8 @@ class virtual_backend final : public backend {
   static std::vector<gpu*> gpus_of(const session& whose);
   /// Makes the target's queues on its limited GPUs count as offline, or no longer.
   void mark(const session& whose, bool marked);
+  /// On one GPU, or all.
+  static void set_quantum(const session& whose, const gpu* only, duration length);
   duration cost_of(const gpu& on, command_kind kind);
   void call(gpu& on, command_kind kind, std::vector<waiting_batch> which,
             std::function<void()> then);

@@ -91,6 +91,8 @@ void history::hear(const journal_entry& entry) {
     case journal_kind::off:
     case journal_kind::reserved:
     case journal_kind::reservation_ended:
+    case journal_kind::quantum:
+    case journal_kind::no_quantum:
     case journal_kind::client_thrown_out:  // client_gone follows
     case journal_kind::begins_expired:     // and so does end
     case journal_kind::spans_expired:

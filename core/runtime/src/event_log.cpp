@@ -124,6 +124,8 @@ void event_log::write(const journal_entry& entry, const entry_words& words) {
       break;
     case journal_kind::reserved:
     case journal_kind::reservation_ended: write_reservation(entry, words); break;
+    case journal_kind::quantum:
+    case journal_kind::no_quantum: write_quantum(entry, words); break;
     case journal_kind::client_thrown_out:
       if (!thrown_out_.allow(entry.at, unsaid)) break;
       log_line(log_level::warning, log_part::clients, {{"client", words.name}},
@@ -238,6 +240,26 @@ void event_log::write_reservation(const journal_entry& entry, const entry_words&
            words.error.message(),
            was_end ? "retrying until it succeeds" : "policies suspend queues instead",
            entry.length != duration::zero() && !was_end ? "; retrying" : "", left_out(unsaid));
+}
+
+void event_log::write_quantum(const journal_entry& entry, const entry_words& words) {
+  if (words.again) return;
+  if (entry.kind == journal_kind::quantum && !words.error) {
+    log_line(log_level::warning, log_part::driver, {{"pid", entry.pid}},
+             "process {}: the driver accepts a quantum again", entry.pid);
+    return;
+  }
+  std::uint64_t unsaid = 0;
+  if (!quanta_.allow(entry.at, unsaid)) return;
+  if (entry.kind == journal_kind::quantum) {
+    log_line(log_level::warning, log_part::driver, {{"pid", entry.pid}},
+             "process {}: the driver refused the quantum: {}; retrying{}", entry.pid,
+             words.error.message(), left_out(unsaid));
+  } else {
+    log_line(log_level::warning, log_part::driver, {{"gpu", entry.gpu}},
+             "GPU {}: the driver does not support a quantum; the policy's quantum has no effect{}",
+             static_cast<std::uint32_t>(entry.gpu), left_out(unsaid));
+  }
 }
 
 }  // namespace sluice::core

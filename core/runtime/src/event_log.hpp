@@ -36,6 +36,7 @@ class event_log {
   void write_attach_failure(const journal_entry& entry, const entry_words& words);
   void write_policy(const journal_entry& entry, const entry_words& words);
   void write_reservation(const journal_entry& entry, const entry_words& words);
+  void write_quantum(const journal_entry& entry, const entry_words& words);
 
   const backend& backend_;
   const bool quiet_;
@@ -46,6 +47,7 @@ class event_log {
   log_limiter expired_spans_{8};
   log_limiter expired_begins_{8};
   log_limiter reservations_{8};
+  log_limiter quanta_{8};
   // A client that stays busy forces each second.
   log_limiter forced_{1, std::chrono::minutes(1)};
 };

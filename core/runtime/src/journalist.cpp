@@ -83,6 +83,13 @@ void journalist::count(const journal_entry& entry) noexcept {
       else if (entry.kind == journal_kind::reserved)
         stats_.reservations.add(entry.count);
       break;
+    case journal_kind::quantum:
+      if (failed)
+        stats_.failed_quanta.add();
+      else if (entry.length > duration::zero())
+        stats_.quanta.add();
+      break;
+    case journal_kind::no_quantum: stats_.failed_quanta.add(); break;
     case journal_kind::client_thrown_out: stats_.clients_thrown_out.add(); break;
     case journal_kind::begins_expired: stats_.expired_begins.add(entry.count); break;
     case journal_kind::spans_expired: stats_.expired_spans.add(entry.count); break;

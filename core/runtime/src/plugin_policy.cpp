@@ -33,12 +33,13 @@ sluice_event flat(const event& one) noexcept {
 }
 
 sluice_gpu flat(const gpu_view& one) noexcept {
-  const auto& [id, online_in_flight, lost, can_reserve, slots, suspend_cost, resume_cost, work,
-               last_move, last_begin, last_end, offline] = one;
+  const auto& [id, online_in_flight, lost, can_reserve, can_set_quantum, slots, suspend_cost,
+               resume_cost, work, last_move, last_begin, last_end, offline] = one;
   return {.id = static_cast<std::uint32_t>(id),
           .online_in_flight = online_in_flight,
           .lost = lost ? 1U : 0U,
           .can_reserve = can_reserve ? 1U : 0U,
+          .can_set_quantum = can_set_quantum ? 1U : 0U,
           .slots = slots,
           .work = static_cast<std::uint32_t>(work),
           .suspend_cost = suspend_cost.count(),
@@ -97,6 +98,10 @@ sluice_sink flat(decision_sink& out) noexcept {
                           std::int64_t every) { to(self).poll_pointers(duration(every)); },
       .reserve = [](const sluice_sink* self, std::uint32_t gpu,
                     double share) { to(self).reserve(gpu_id{gpu}, share); },
+      .set_quantum =
+          [](const sluice_sink* self, std::uint64_t group, std::int64_t length) {
+            to(self).set_quantum(group_id{group}, duration(length));
+          },
       .listen =
           [](const sluice_sink* self, std::uint32_t span, std::int32_t at_once) {
             if (span < span_kinds) to(self).listen(static_cast<span_kind>(span), at_once != 0);

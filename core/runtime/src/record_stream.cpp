@@ -205,7 +205,7 @@ void record_stream::put(line& made) noexcept {
 void record_stream::begin(const beginning& what) noexcept {
   const scheduler_config& with = what.config;
   line made(*this, "recording");
-  made.always("version", 1)
+  made.always("version", recording_version)
       .always("clock_ns", base_.time_since_epoch().count())
       .text("device", what.device)
       .text("policy", what.policy)
@@ -360,6 +360,18 @@ void record_stream::reserve(gpu_id gpu, double share, error_code error) noexcept
 void record_stream::reserved(gpu_id gpu, double share, error_code error) noexcept {
   line made(*this, "reserved");
   put(made.add("gpu", gpu).always("share", share).error(error));
+}
+
+void record_stream::quantum(process_id target, gpu_id gpu, duration length,
+                            error_code error) noexcept {
+  line made(*this, "quantum");
+  put(made.add("process", target).add("gpu", gpu).add("length", length).error(error));
+}
+
+void record_stream::quantum_set(process_id target, gpu_id gpu, duration length,
+                                error_code error) noexcept {
+  line made(*this, "quantum_set");
+  put(made.add("process", target).add("gpu", gpu).add("length", length).error(error));
 }
 
 void record_stream::acts_by(const capabilities& what, bool fell_back) noexcept {

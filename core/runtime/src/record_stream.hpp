@@ -56,6 +56,8 @@ class record_stream {
   void done(const batch_result& what) noexcept;
   void reserve(gpu_id gpu, double share, error_code error) noexcept;
   void reserved(gpu_id gpu, double share, error_code error) noexcept;
+  void quantum(process_id target, gpu_id gpu, duration length, error_code error) noexcept;
+  void quantum_set(process_id target, gpu_id gpu, duration length, error_code error) noexcept;
   void acts_by(const capabilities& what, bool fell_back) noexcept;
   void gpu_lost(gpu_id gpu) noexcept;
   void lost(error_code reason) noexcept;

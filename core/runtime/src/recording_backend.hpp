@@ -43,6 +43,11 @@ class recording_backend final : public backend, private backend_listener {
     record_.reserve(gpu, offline_share, error_of(asked));
     return asked;
   }
+  result<void> set_quantum(process_id target, gpu_id gpu, duration length) override {
+    const auto asked = other_.set_quantum(target, gpu, length);
+    record_.quantum(target, gpu, length, error_of(asked));
+    return asked;
+  }
   void observed(unsigned source, const observation& seen) override {
     other_.observed(source, seen);
   }
@@ -82,6 +87,10 @@ class recording_backend final : public backend, private backend_listener {
   void reserved(gpu_id gpu, double offline_share, error_code error) override {
     record_.reserved(gpu, offline_share, error);
     listener_->reserved(gpu, offline_share, error);
+  }
+  void quantum_set(process_id target, gpu_id gpu, duration length, error_code error) override {
+    record_.quantum_set(target, gpu, length, error);
+    listener_->quantum_set(target, gpu, length, error);
   }
   void gpu_lost(gpu_id gpu) override {
     record_.gpu_lost(gpu);

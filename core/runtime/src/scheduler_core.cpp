@@ -8,6 +8,7 @@
 #include "journalist.hpp"
 #include "log.hpp"
 #include "pointer_ledger.hpp"
+#include "quanta.hpp"
 #include "reconciler.hpp"
 #include "record_stream.hpp"
 #include "recording_backend.hpp"
@@ -63,6 +64,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
         holds_(config_, table_, stats_, journal_),
         reconciler_(config_, table_, backend_, stats_, journal_, time_),
         reservations_(config_, table_, backend_, journal_),
+        quanta_(config_, table_, backend_, journal_),
         attacher_(config_, table_, backend_, journal_),
         breaker_(config_, table_, journal_),
         fallback_(std::move(options.fallback)) {
@@ -99,11 +101,15 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     journal_.put({.kind = journal_kind::acts_by, .count = fell_back ? 1U : 0U}, table_.now(),
                  {.text = what.name()});
     reservations_.acts_by(what);
+    quanta_.acts_by(what);
   }
   void reserved(gpu_id gpu, double offline_share, error_code error) override {
     if (reservations_.answered(gpu, offline_share, error, table_.now())) {
       breaker_.failed(gpu, table_.now());
     }
+  }
+  void quantum_set(process_id target, gpu_id gpu, duration length, error_code error) override {
+    quanta_.answered(target, gpu, length, error, table_.now());
   }
   void gpu_lost(gpu_id id) override { breaker_.lost(id, table_.now()); }
   void lost(error_code reason) override {
@@ -111,6 +117,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
     journal_.put({.kind = journal_kind::backend_lost}, table_.now(), {.error = reason});
     attacher_.lost();
     reservations_.lost();
+    quanta_.lost();
   }
   void restored() override {
     backend_up_ = true;
@@ -131,6 +138,9 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   }
   void reserve(gpu_id gpu, double offline_share) override {
     reservations_.want(gpu, offline_share);
+  }
+  void set_quantum(group_id id, duration length) override {
+    if (auto* const one = table_.find_group(id)) quanta_.want(*one, length);
   }
   void listen(span_kind what, bool at_once) override { desk_->listen(what, at_once); }
   void note(std::string_view text, std::span<const double> numbers) override;
@@ -166,6 +176,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   core::holds holds_;
   core::reconciler reconciler_;
   core::reservations reservations_;
+  core::quanta quanta_;
   core::attacher attacher_;
   core::breaker breaker_;
   std::vector<event> events_;
@@ -242,6 +253,7 @@ time_point scheduler_core::impl::step() {
   }
   if (pointer_interval_ == duration::zero()) pointers_.forget();
   table_.clear_changed();
+  quanta_.work(now);  // What is to be taken back is, before the attacher gives its process back.
   attacher_.work(now);
   table_.reshape();  // What the attacher gave back is no longer anyone's to suspend.
   holds_.after_policy(now);
@@ -264,11 +276,11 @@ time_point scheduler_core::impl::step() {
   journal_.pass_on();
   stats_.turns.add();
   stats_.turn.record(time_.now() - now);
-  due_ =
-      policy_is_new_ && !stopping_
-          ? now
-          : std::min({waits, next_tick_, policy_wake_, clients_.next(), holds_.next(),
-                      reconciler_.next(), reservations_.next(), attacher_.next(), breaker_.next()});
+  due_ = policy_is_new_ && !stopping_
+             ? now
+             : std::min({waits, next_tick_, policy_wake_, clients_.next(), holds_.next(),
+                         reconciler_.next(), reservations_.next(), quanta_.next(), attacher_.next(),
+                         breaker_.next()});
   return due_;
 }
 
@@ -322,6 +334,7 @@ void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next,
                                           std::optional<std::string_view> removed) {
   holds_.forget_declarations();
   reservations_.forget();
+  quanta_.forget();
   pointer_interval_ = {};
   policy_wake_ = never;
   strikes_.fill({});
@@ -532,6 +545,8 @@ void scheduler_core::begin_stop() {
   impl_->policy_wake_ = never;
   impl_->reservations_.forget();
   impl_->reservations_.work(impl_->table_.now());
+  impl_->quanta_.forget();
+  impl_->quanta_.work(impl_->table_.now());
   impl_->pointer_interval_ = {};
   impl_->holds_.release_all();
   impl_->attacher_.stop();
@@ -539,7 +554,7 @@ void scheduler_core::begin_stop() {
 
 bool scheduler_core::all_running() const noexcept {
   return impl_->stats_.suspended_now == 0 && impl_->table_.batches_in_flight() == 0 &&
-         impl_->reservations_.none();
+         impl_->reservations_.none() && impl_->quanta_.none();
 }
 
 void scheduler_core::finish_stop() {

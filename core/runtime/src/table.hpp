@@ -118,6 +118,8 @@ struct group {
   bool touched = false;   ///< In touched(): its state or its wishes want a look.
   bool reshaped = false;  ///< In reshaped(): its members, queues or GPUs changed.
 
+  duration quantum{};  ///< What the policy wants; zero: the driver's default.
+
   // What the policy wants and the limits allow; see holds.hpp.
   time_point hold_until{};  ///< Epoch: no declaration.
   bool held = false;        ///< The declaration, as far as limits and role let it take effect.

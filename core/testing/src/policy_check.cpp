@@ -142,6 +142,7 @@ class node {
     gpu_view& on = world_.add_gpu(gpu_id{one.id});
     on.slots = one.slots;
     on.can_reserve = one.reserve;
+    on.can_set_quantum = one.quantum;
     if (on.lost == one.lost) return;
     on.lost = one.lost;
     for (const group_id id : on.offline) change(id);
@@ -453,16 +454,33 @@ class node {
                                         std::to_string(one.offline_share));
         }
         return;
+      case recording_sink::verb::set_quantum: judge_quantum(one); return;
       case recording_sink::verb::listen:
       case recording_sink::verb::note: return;
+    }
+  }
+
+  void judge_quantum(const call& one) const {
+    const group_view* const view = world_.find(one.group);
+    if (view == nullptr) {
+      found(defect::unknown_group,
+            "it set a quantum for " + name(one.group) + ", which does not exist");
+    }
+    if (one.length < 0ns) {
+      found(defect::bad_number,
+            "it set a quantum of " + seconds(one.length) + " for " + name(one.group));
+    }
+    if (one.length > 0ns && view->what != role::offline) {
+      found(defect::held_online, "it set a quantum for " + name(one.group) + ", which is " +
+                                     std::string(to_string(view->what)));
     }
   }
 
   static std::string text_of(const std::vector<call>& calls) {
     std::string text;
     for (const call& one : calls) {
-      constexpr std::array verbs{"hold",    "run",    "wake_at", "poll_pointers",
-                                 "reserve", "listen", "note"};
+      constexpr std::array verbs{"hold",    "run",         "wake_at", "poll_pointers",
+                                 "reserve", "set_quantum", "listen",  "note"};
       text += (text.empty() ? "" : ", ") + std::string(verbs[static_cast<std::size_t>(one.what)]);
       if (one.group != group_id::none) text += " " + name(one.group);
       if (one.until == never) {
@@ -670,7 +688,7 @@ void shorten(const policy_maker& make, const check_options& with, std::vector<st
     make_plain(at, [](step& one) { one.count = one.queues = 1; });
     make_plain(at, [](step& one) { one.priority = one.slots = 0; });
     make_plain(at, [](step& one) { one.attached = true; });
-    make_plain(at, [](step& one) { one.reserve = one.lost = false; });
+    make_plain(at, [](step& one) { one.reserve = one.quantum = one.lost = false; });
     make_plain(at, [](step& one) { one.gpus = 2; });
     for (const duration time : {12s + 0ns, 1s + 0ns, 100ms + 0ns, 10ms + 0ns, 1ms + 0ns}) {
       make_plain(at, [&](step& one) {

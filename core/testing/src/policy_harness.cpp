@@ -158,6 +158,11 @@ bool policy_harness::held(group_id group) const {
   return found != holds_.end() && found->second > now();
 }
 
+duration policy_harness::quantum(group_id group) const {
+  const auto found = quanta_.find(group);
+  return found == quanta_.end() ? duration::zero() : found->second;
+}
+
 void policy_harness::turn(std::vector<event> events, std::vector<group_id> changed) {
   if (wake_ <= now()) wake_ = never;
   const auto before = sink_.calls.size();
@@ -175,6 +180,7 @@ void policy_harness::turn(std::vector<event> events, std::vector<group_id> chang
       case recording_sink::verb::run: holds_.erase(one.group); break;
       case recording_sink::verb::wake_at: wake_ = std::min(wake_, one.until); break;
       case recording_sink::verb::poll_pointers: polling_ = one.every; break;
+      case recording_sink::verb::set_quantum: quanta_[one.group] = one.length; break;
       case recording_sink::verb::reserve:
       case recording_sink::verb::listen:
       case recording_sink::verb::note: break;

@@ -88,6 +88,7 @@ bool scripted_backend::complete() {
 
 void scripted_backend::release(fake_process& one) {
   one.attached = false;
+  one.quanta.clear();
   for (auto& [id, each] : one.queues) each.suspended = false;
   std::erase_if(in_flight_, [&](const flight& each) { return each.work.target == one.target; });
 }
@@ -109,6 +110,13 @@ void scripted_backend::act_by(const capabilities& what, bool fell_back) {
   });
 }
 
+void scripted_backend::offer_quanta(gpu_id gpu) {
+  offers_quanta_.insert(gpu);
+  capabilities with = acts_by_;
+  with.can |= static_cast<std::uint16_t>(capability::set_quantum);
+  act_by(with);
+}
+
 void scripted_backend::end_reservation(gpu_id gpu, error_code why) {
   report([this, gpu, why] { listener_->reserved(gpu, 1, why); });
 }
@@ -128,6 +136,47 @@ result<void> scripted_backend::reserve(gpu_id gpu, double offline_share) {
     errors.pop_front();
   }
   report([this, gpu, offline_share, error] { listener_->reserved(gpu, offline_share, error); });
+  return {};
+}
+
+void scripted_backend::end_quantum(pid_t pid, gpu_id gpu, error_code why) {
+  fake_process& one = processes_[pid];
+  one.quanta.erase(gpu);
+  report([this, target = one.target, gpu, why] { listener_->quantum_set(target, gpu, {}, why); });
+}
+
+duration scripted_backend::quantum(pid_t pid, gpu_id gpu) const {
+  const auto owner = processes_.find(pid);
+  if (owner == processes_.end()) return {};
+  const auto found = owner->second.quanta.find(gpu);
+  return found == owner->second.quanta.end() ? duration::zero() : found->second;
+}
+
+result<void> scripted_backend::set_quantum(process_id target, gpu_id gpu, duration length) {
+  ++quanta_asked_;
+  if (!up_) return errc::lost;
+  if (!offers_quanta_.contains(gpu)) return errc::not_supported;
+  fake_process* const one = find(target);
+  if (one == nullptr || !one->attached) {
+    ++misuses_;
+    return errc::unknown_target;
+  }
+  if (!quantum_refusals_.empty()) {
+    const error_code error = quantum_refusals_.front();
+    quantum_refusals_.pop_front();
+    return error;
+  }
+  const auto pid = std::find_if(processes_.begin(), processes_.end(),
+                                [&](const auto& each) { return &each.second == one; });
+  quanta_.push_back({pid->first, gpu, length});
+  error_code error;
+  if (!quantum_errors_.empty()) {
+    error = quantum_errors_.front();
+    quantum_errors_.pop_front();
+  }
+  one->quanta[gpu] = error ? duration::zero() : length;
+  report(
+      [this, target, gpu, length, error] { listener_->quantum_set(target, gpu, length, error); });
   return {};
 }
 

@@ -46,6 +46,7 @@ struct step {
   role what_role = role::offline;
   bool attached = true;
   bool reserve = false;
+  bool quantum = false;
   bool lost = false;
   online_work work = online_work::waiting;
   span_kind kind = span_kind::request;

@@ -243,6 +243,16 @@ TEST_F(Agent, AnswersBusyAndUnknown) {
   EXPECT_EQ(loop->detach(process_id{9}).error(), errc::unknown_target);
 }
 
+TEST_F(Agent, AnswersThatKfdTakesNoQuantum) {
+  backend_loop loop{make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  EXPECT_EQ(loop->set_quantum(target_id, gpu_id{1}, 50us).error(), errc::unknown_target);
+  ASSERT_TRUE(attach(loop));
+  ASSERT_TRUE(loop->set_quantum(target_id, gpu_id{1}, 50us));
+  ASSERT_TRUE(loop.until([&] { return loop.quanta.contains(target_id); }));
+  EXPECT_EQ(loop.quanta[target_id], errc::not_supported);
+}
+
 TEST_F(Agent, WorksForAHostThatWaitsForEverybody) {
   child_process host{[this](channel& line) {
     backend_loop loop{make_agent_backend(options())};

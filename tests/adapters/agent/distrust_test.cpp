@@ -153,6 +153,11 @@ TEST_F(AgentsDistrust, SurvivesCommandsThatMakeNoSense) {
   send(order);
   ASSERT_TRUE(hears(kfd::report_kind::reserved));
   EXPECT_EQ(error_code{report_.error}, errc::not_supported) << "by debug trap";
+  order.type = command_type::quantum;
+  order.quantum = -1ns;
+  send(order);
+  ASSERT_TRUE(hears(kfd::report_kind::quantum_set));
+  EXPECT_EQ(error_code{report_.error}, errc::not_supported) << "KFD slices no time";
   send(suspension());
   EXPECT_TRUE(hears(kfd::report_kind::completed));
 }

@@ -121,6 +121,7 @@ class Mine:
         assert seen.changed == [21, 22]
         (gpu,) = seen.gpus
         assert (gpu.id, gpu.online_in_flight, gpu.lost, gpu.can_reserve) == (11, 31, 0, 1)
+        assert gpu.can_set_quantum == 1
         assert (gpu.slots, gpu.work, gpu.suspend_cost) == (32, s.WORK_CONSUMED, 33)
         assert (gpu.resume_cost, gpu.last_move, gpu.last_begin, gpu.last_end) == (34, 35, 36, 37)
         assert gpu.offline == [21]
@@ -138,6 +139,7 @@ class Mine:
         out.wake_at(52)
         out.poll_pointers(53)
         out.reserve(54, 0.5)
+        out.set_quantum(21, 57)
         out.listen(s.ITL, True)
         out.note("{} of {}", 55, 56.5)
 
@@ -157,6 +159,7 @@ sluice_get_policy_plugin = s.export("mine", "all of it", [
   auto& view = *table.edit(gpu_id{11});
   view.online_in_flight = 31;
   view.can_reserve = true;
+  view.can_set_quantum = true;
   view.slots = 32;
   view.work = online_work::consumed;
   view.suspend_cost = 33ns;
@@ -178,6 +181,7 @@ sluice_get_policy_plugin = s.export("mine", "all of it", [
       {.what = verb::wake_at, .until = time_point(52ns)},
       {.what = verb::poll_pointers, .every = 53ns},
       {.what = verb::reserve, .gpu = gpu_id{54}, .offline_share = 0.5},
+      {.what = verb::set_quantum, .group = group_id{21}, .length = 57ns},
       {.what = verb::listen, .span = span_kind::itl, .at_once = true},
       {.what = verb::note, .text = "{} of {}", .numbers = {55, 56.5}}};
   EXPECT_EQ(sink.calls, expected);

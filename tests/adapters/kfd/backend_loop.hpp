@@ -78,6 +78,7 @@ class backend_loop final : public backend_listener {
   std::vector<queue_info> added;
   std::map<std::uint64_t, batch_result> results;
   std::set<process_id> detachments;
+  std::map<process_id, error_code> quanta;  ///< Answers to set_quantum().
   std::set<gpu_id> lost_gpus;
   int losses = 0;
   int restorations = 0;
@@ -95,6 +96,9 @@ class backend_loop final : public backend_listener {
   void detached(process_id target) override {
     detachments.insert(target);
     queues.erase(target);
+  }
+  void quantum_set(process_id target, gpu_id, duration, error_code error) override {
+    quanta[target] = error;
   }
   void gpu_lost(gpu_id gpu) override { lost_gpus.insert(gpu); }
   void lost(error_code) override {

@@ -11,6 +11,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -214,6 +215,52 @@ TEST(Replay, ReservationsAreReadAndAnsweredAsTheyWere) {
   expect_the_same(was, summarize(got->run), "reservations");
 }
 
+/// One GPU's driver takes none; the other's refuses one for a while, and ends one by itself.
+TEST(Replay, QuantaAreReadAndAnsweredAsTheyWere) {
+  using tests::gpu_a, tests::gpu_b;
+  const auto system_error = [](int number) {
+    return error_code{number, boost::system::system_category()};
+  };
+  const auto decider = [] {
+    return tests::make_policy([](const snapshot& seen, decision_sink& out) {
+      for (const group_id id : seen.changed) out.set_quantum(id, 50us);
+    });
+  };
+  text_sink into;
+  tests::core_bench bench(tests::quick_config(), decider(), {}, &into);
+  bench.driver.offer_quanta(gpu_a);
+  bench.driver.script_quantum(system_error(EBUSY));
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.create(101, role::offline, gpu_a, {0});
+  bench.create(200, role::offline, gpu_b, {0});
+  bench.attach_all();
+  bench.run_for(5s);
+  bench.driver.end_quantum(101, gpu_a, system_error(EFAULT));
+  bench.run_for(5s);
+  bench.core->begin_stop();
+  bench.run_for(100ms);
+  bench.core->finish_stop();
+
+  const auto answers = [](const recording& of) {
+    std::vector<std::tuple<time_point, process_id, gpu_id, int>> all;  // With the errno.
+    for (const recording::entry& each : of.entries) {
+      if (const auto* const said = std::get_if<rec::quantum_set>(&each.what)) {
+        all.emplace_back(each.at, said->process, said->gpu, said->error.value());
+      } else if (const auto* const told = std::get_if<rec::quantum>(&each.what)) {
+        all.emplace_back(each.at, told->process, told->gpu, told->error.value());
+      }
+    }
+    return all;
+  };
+  const recording recorded = read(into.text);
+  EXPECT_FALSE(recorded.why);
+  const auto was = answers(recorded);
+  EXPECT_GE(was.size(), 12u);
+  const auto got = replay(recorded, decider());
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_EQ(answers(got->run), was);
+}
+
 TEST(Replay, TheSameRecordingGivesTheSameTextAgain) {
   const scenario what = any_scenario(3);
   const std::string text = record(what, timeslice(20ms));
@@ -367,8 +414,9 @@ TEST(Recording, DamageIsNamedByFileAndLine) {
     return got ? std::string("fine") : got.error().message;
   };
   const std::string no = "x.rec:1: cannot read the recording: ";
-  EXPECT_EQ(says("\"version\":1", "\"version\":2"),
-            no + "format version 2; this program reads version 1");
+  EXPECT_EQ(says("\"version\":2", "\"version\":1"),
+            no + "format version 1; this program reads version 2; record again, or use the release "
+                 "that recorded it");
   EXPECT_EQ(says("recording", "recordinh"), no + "the line is not a recording header");
   EXPECT_EQ(says("\"max_suspend\":1000000000", "\"max_suspend\":1"),
             no + "max_suspend is 1ns; it must be 1ms to 141s");

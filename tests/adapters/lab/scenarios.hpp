@@ -62,7 +62,7 @@ inline contender timeslice(duration slice) {
           1};
 }
 
-/// Holds and runs groups, and reserves slots, as its dice say, and wakes itself up.
+/// Holds and runs groups, reserves slots and sets quanta, as its dice say, and wakes itself up.
 inline contender restless(std::uint64_t seed) {
   class policy_of_dice final : public policy {
    public:
@@ -72,6 +72,7 @@ inline contender restless(std::uint64_t seed) {
       for (const gpu_view& on : seen.table.gpus()) {
         for (const group_id id : on.offline) {
           if (bits_() % 3 == 0) out.run(id);
+          if (on.can_set_quantum) out.set_quantum(id, 10us * (bits_() % 100));
           if (bits_() % 2 == 0) out.hold(id, seen.now + duration(bits_() % 400'000'000));
         }
         if (on.can_reserve && bits_() % 4 == 0) {
@@ -113,6 +114,9 @@ inline scenario any_scenario(std::uint64_t seed) {
   made.machine.batch_commands = one_in(3);
   if (one_in(4)) {
     for (auto& each : made.machine.gpus) each.scheduler = sim::queue_scheduler::mes;
+  }
+  if (seed % 5 == 0) {
+    for (auto& each : made.machine.gpus) each.time_sliced = true;
   }
   switch (bits() % 3) {
     case 0: made.work = poisson(seed, 5s, 1 + static_cast<double>(bits() % 40)); break;

@@ -177,6 +177,44 @@ TEST(LabKnownAnswer, AReservationIsTheDriversWhereItTakesOne) {
   EXPECT_GT(simulate(what, reservation()).suspends, 0u);
 }
 
+TEST(LabKnownAnswer, AQuantumShortensTheWaitOnATimeSlicedGpu) {
+  scenario what = known({1s, 1500ms});
+  what.machine.gpus[0].time_sliced = true;
+  what.costs = {65ns, 1ms};  // 65 us for a request.
+  const auto with = [](duration quantum) {
+    class sets_a_quantum final : public policy {
+     public:
+      explicit sets_a_quantum(duration length) : length_(length) {}
+      std::string_view name() const noexcept override { return "quantum"; }
+      void decide(const snapshot& seen, decision_sink& out) override {
+        for (const group_id id : seen.changed) out.set_quantum(id, length_);
+      }
+
+     private:
+      const duration length_;
+    };
+    return contender{"quantum", arrangement::scheduled,
+                     [quantum] { return std::make_unique<sets_a_quantum>(quantum); }, 1};
+  };
+  const run_result shared = simulate(what, {"", arrangement::unscheduled, {}, 1});
+  const run_result own = simulate(what, with(0us));
+  const run_result short_one = simulate(what, with(50us));
+  for (std::size_t i = 0; i < 2; ++i) {
+    const duration saved = 65us + 190us;
+    EXPECT_GE(shared.requests[i].what.latency, saved);
+    EXPECT_LE(shared.requests[i].what.latency, saved + 2048us);
+    EXPECT_LE(own.requests[i].what.latency, saved + 2048us);
+    EXPECT_LE(short_one.requests[i].what.latency, saved + 50us);
+  }
+  EXPECT_LT(latency(short_one), latency(own));
+  EXPECT_EQ(short_one.suspends, 0u);
+  EXPECT_TRUE(short_one.conserved);
+  // Elsewhere nothing comes of it.
+  what.machine.gpus[0].time_sliced = false;
+  const run_result bare = simulate(what, with(0us));
+  EXPECT_EQ(latency(simulate(what, with(50us))), latency(bare));
+}
+
 TEST(LabKnownAnswer, PointersShowTheWorkOfAServerThatSaysNothing) {
   scenario what = known({1s, 1500ms});
   what.clients = false;

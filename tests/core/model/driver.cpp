@@ -443,6 +443,9 @@ void model_driver::drain() {
         break;
       case global_report::kind::acts_by: listener_->acts_by(one.acting, one.fell_back); break;
       case global_report::kind::reserved: listener_->reserved(one.gpu, one.share, one.error); break;
+      case global_report::kind::quantum_set:
+        listener_->quantum_set(one.target, one.gpu, one.length, one.error);
+        break;
     }
   }
   // One of each lane in turn, beginning anywhere: the order of two lanes' reports says nothing.
@@ -578,6 +581,27 @@ result<void> model_driver::reserve(gpu_id gpu, double offline_share) {
   return {};
 }
 
+result<void> model_driver::set_quantum(process_id target, gpu_id gpu, duration length) {
+  if (!up_) return errc::lost;
+  judge_.quantum_called(target, length);
+  lane* const one = find(target);
+  if (one == nullptr) return errc::unknown_target;
+  global_report said{.what = global_report::kind::quantum_set,
+                     .gpu = gpu,
+                     .target = target,
+                     .length = length,
+                     .error = {}};
+  if (static_cast<std::uint32_t>(gpu) % 2 != 0) {
+    said.error = errc::not_supported;
+  } else if (++quanta_ % 7 == 0) {
+    said.error = {EBUSY, boost::system::system_category()};
+  }
+  one->quanta[gpu] = said.error ? duration::zero() : length;
+  global_.push_back(said);
+  ring();
+  return {};
+}
+
 void model_driver::observed(unsigned source, const observation& seen) {
   judge_.observed(source, seen);
   if (on_observed) on_observed(source, seen);
@@ -592,7 +616,12 @@ time_point model_driver::tick(time_point now) {
 void model_driver::stop() {
   stopped_ = true;
   up_ = false;
-  for (const lane& one : lanes_) run_all(one);
+  for (const lane& one : lanes_) {
+    run_all(one);
+    for (const auto& [on, length] : one.quanta) {
+      if (length != duration::zero()) judge_.complain("stop: a quantum is left");
+    }
+  }
   lanes_.clear();
   global_.clear();
 }

@@ -99,6 +99,8 @@ class model_driver final : public backend {
   result<void> detach(process_id target) override;
   result<void> submit(const batch& work) override;
   result<void> reserve(gpu_id gpu, double offline_share) override;
+  /// On GPUs with even ids only. Every seventh time the driver refuses it.
+  result<void> set_quantum(process_id target, gpu_id gpu, duration length) override;
   void observed(unsigned source, const observation& seen) override;
   time_point tick(time_point now) override;
   void stop() override;
@@ -134,15 +136,18 @@ class model_driver final : public backend {
     time_point work_from{};
     time_point work_at = never;
     bool leaving = false;
+    std::map<gpu_id, duration> quanta;
     std::deque<report> out;
     time_point muted_until{};
   };
   struct global_report {
-    enum class kind : std::uint8_t { gpu_lost, acts_by, reserved } what{};
+    enum class kind : std::uint8_t { gpu_lost, acts_by, reserved, quantum_set } what{};
     gpu_id gpu{};
     capabilities acting{};
     bool fell_back = false;
     double share = 1;
+    process_id target{};
+    duration length{};
     error_code error{};
   };
 
@@ -182,6 +187,7 @@ class model_driver final : public backend {
   std::uint64_t last_ring_ = 0x1000;
   std::uint64_t resumes_ = 0;
   std::uint64_t removals_ = 0;
+  std::uint64_t quanta_ = 0;
   time_point tick_by_ = never;
   std::map<std::pair<pid_t, driver_queue_id>, std::deque<fault>> faults_;
   std::map<pid_t, duration> latency_;

@@ -56,6 +56,8 @@ class holds_at_random final : public policy {
     for (const gpu_view& on : seen.table.gpus()) {
       for (const group_id id : on.offline) wish(id);
     }
+    // Of whatever role: only offline ones are to get it.
+    for (const group_id id : seen.changed) out.set_quantum(id, 10us * (random_() % 3));
     if (random_() % 8 == 0) out.reserve(gpu(static_cast<std::uint32_t>(random_())), 0.5);
     if (random_() % 8 == 0) out.poll_pointers(std::chrono::milliseconds(random_() % 2));
     if (random_() % 3 == 0) out.wake_at(seen.now + std::chrono::microseconds(random_() % 50'000));

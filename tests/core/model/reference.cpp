@@ -585,6 +585,18 @@ void reference::detach_called(process_id target, const result<void>& answer) {
   }
 }
 
+void reference::quantum_called(process_id target, duration length) {
+  const process* const one = find(target);
+  if (one == nullptr || one->has != session::attached) {
+    return complain("quantum: of a process that is not attached");
+  }
+  if (length == duration::zero()) return;
+  if (stopping_) complain("quantum: " + name(*one) + ": after the stop");
+  if (one->what() != role::offline || role_of(*one->in) != role::offline) {
+    complain("quantum: " + name(*one) + " is not offline, nor is its group");
+  }
+}
+
 void reference::submit_called(const batch& work, const result<void>& answer) {
   const bool suspend = work.kind == command_kind::suspend;
   const std::string what = suspend ? "suspend: " : "resume: ";

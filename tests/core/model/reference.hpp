@@ -75,6 +75,7 @@ class reference {
   void attach_called(process_id target, pid_t pid, std::uint64_t start_time, bool accepted);
   void detach_called(process_id target, const result<void>& answer);
   void submit_called(const batch& work, const result<void>& answer);
+  void quantum_called(process_id target, duration length);
   void deciding(const snapshot& seen);
 
   /// Nothing is left to be done at this time.

@@ -54,7 +54,7 @@ static const sluice_parameter parameters[] = {
      "a span"}};
 
 static const sluice_policy_plugin plugin = {
-    .abi_version = BROKEN == WRONG_ABI ? SLUICE_PLUGIN_ABI + 6 : SLUICE_PLUGIN_ABI,
+    .abi_version = BROKEN == WRONG_ABI ? SLUICE_PLUGIN_ABI - 1 : SLUICE_PLUGIN_ABI,
     .struct_size = BROKEN == SMALL ? 24 : sizeof(sluice_policy_plugin),
     .name = BROKEN == NO_NAME    ? NULL
             : BROKEN == BAD_NAME ? "My Policy"

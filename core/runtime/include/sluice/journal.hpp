@@ -55,6 +55,9 @@ enum class journal_kind : std::uint8_t {
              ///< refused, or no longer kept to; length: until it is tried again, zero: it is not;
              ///< count: 0 where the driver was only asked whether it can.
   reservation_ended,  ///< As `reserved`: of one that was to end.
+  quantum,  ///< gpu, length: how long it may keep the GPU once others want it; zero: the driver's
+            ///< own. error, text: refused, or no longer kept to.
+  no_quantum,  ///< gpu alone: the policy wants one, and the driver does not support it there.
 
   // Online work.
   client,             ///< client, pid: of client_options; text: its name. Registered.

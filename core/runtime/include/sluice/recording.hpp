@@ -8,8 +8,9 @@
 /// of the scheduler's clock since `clock_ns`; other durations are nanoseconds, too. Fields that are
 /// zero, none or false are left out. `is` says what the line is:
 ///
-///   recording  the first line. version: 1, and fields are only ever added; clock_ns: the steady
-///              clock (time since boot, as a rule) of t = 0; device: as record_options says;
+///   recording  the first line. version: recording_version; within one, fields are only ever
+///              added; clock_ns: the steady clock (time since boot, as a rule) of t = 0; device: as
+///              record_options says;
 ///              policy: its name; policy_text: as record_options says; backend; own_pid; config:
 ///              all of scheduler_config.
 ///   seen       an observation of `source`: what (observation_kind), pid, start, role, group,
@@ -37,6 +38,9 @@
 ///              (left out: all done).
 ///   reserve    gpu, share; error, category where it was refused at once.
 ///   reserved   gpu, share; error, category: the answer, or that it could not be kept up.
+///   quantum    process, gpu, length (left out: the driver's default); error, category where it was
+///              refused at once.
+///   quantum_set process, gpu, length; error, category: as of reserved.
 ///   acts_by    mechanism, fell_back.
 ///   gpu_lost   gpu. lost, restored: the acting side.
 ///   off        gpu, after: from an online arrival until its last offline queue was off.
@@ -53,6 +57,9 @@
 
 #pragma GCC visibility push(default)
 namespace sluice {
+
+/// Other versions are refused. 2: `quantum` and `quantum_set`.
+inline constexpr int recording_version = 2;
 
 /// Where a recording goes. For files there is record_options::file.
 ///

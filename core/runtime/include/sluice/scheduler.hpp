@@ -84,9 +84,9 @@ class scheduler {
   /// got stuck: it is used again from the next turn on. Nothing where it was in use.
   void rearm(gpu_id which);
   /// Another policy from the next turn on; nullptr: none, everything runs. Processes, queues,
-  /// clients and limits stay as they are. Declarations, wake-ups, reservations and pointer polling
-  /// of the old one are forgotten, and every group is listed as changed in the new one's first
-  /// turn: what both want held stays suspended throughout. The old one is destroyed on the
+  /// clients and limits stay as they are. Declarations, wake-ups, reservations, quanta and pointer
+  /// polling of the old one are forgotten, and every group is listed as changed in the new one's
+  /// first turn: what both want held stays suspended throughout. The old one is destroyed on the
   /// reactor's thread, at the end of that turn. Returns at once; nothing after stop().
   void set_policy(std::unique_ptr<policy> next);
   /// Other settings from the next turn on, all of them or none. Processes, queues, clients, holds

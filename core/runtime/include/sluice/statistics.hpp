@@ -44,6 +44,8 @@ struct statistics {
   counter mechanism_fallbacks;  ///< The better way to suspend failed; the next one is used.
   counter reservations;         ///< Shares of slots that the driver was told to keep to.
   counter failed_reservations;  ///< Shares that the driver refused, or no longer keeps to.
+  counter quanta;               ///< Quanta that the driver was told to keep to.
+  counter failed_quanta;        ///< Quanta that the driver refused, or no longer keeps to.
   counter policy_ejections;
 
   counter begins;              ///< Busy periods begun by clients.
@@ -191,6 +193,9 @@ inline constexpr auto counter_rows = std::to_array<counter_row>({
      "Slot reservations that the driver accepted."},
     {&statistics::failed_reservations, "failed_reservations", counter_place::failure,
      "Reservations that the driver refused or stopped enforcing."},
+    {&statistics::quanta, "quanta", counter_place::other, "Quanta that the driver accepted."},
+    {&statistics::failed_quanta, "failed_quanta", counter_place::failure,
+     "Quanta that the driver refused or stopped enforcing."},
     {&statistics::policy_ejections, "policy_ejections", counter_place::failure,
      "Policies removed because they threw an exception or exceeded policy_time_limit."},
     {&statistics::expired_begins, "expired_begins", counter_place::failure,

@@ -143,6 +143,16 @@ class backend_listener {
     (void)offline_share;
     (void)error;
   }
+  /// The answer to set_quantum(), and unasked, with an error, where it could not be kept up.
+  /// Without an error the target's work on that GPU has that quantum from now on, and what comes of
+  /// it there, too; with one it has the driver's default, or the backend sees to that until the
+  /// driver lets it. The default holds, too, after detached() and lost().
+  virtual void quantum_set(process_id target, gpu_id gpu, duration length, error_code error) {
+    (void)target;
+    (void)gpu;
+    (void)length;
+    (void)error;
+  }
   /// A lane is stuck in a driver call: no commands for the GPU until an operator re-arms it.
   virtual void gpu_lost(gpu_id gpu) = 0;
   /// The acting side died: every session is closed, every queue runs, no batch in flight will
@@ -189,6 +199,17 @@ class backend {
   virtual result<void> reserve(gpu_id gpu, double offline_share) {
     (void)gpu;
     (void)offline_share;
+    return errc::not_supported;
+  }
+  /// decision_sink::set_quantum() for an attached target: how long it may keep the GPU once others
+  /// want it, until the session ends. Zero is the driver's default; where that holds already, it
+  /// asks whether the driver can, and changes nothing. quantum_set() answers, once for each
+  /// accepted call unless detached() or lost() comes first. errc::full, errc::busy: to be handed
+  /// over again. Never blocks.
+  virtual result<void> set_quantum(process_id target, gpu_id gpu, duration length) {
+    (void)target;
+    (void)gpu;
+    (void)length;
     return errc::not_supported;
   }
   /// What source number `source` saw, after the scheduler has taken it in: for a backend that has

@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define SLUICE_PLUGIN_ABI 1u
+#define SLUICE_PLUGIN_ABI 2u
 
 #if defined(__GNUC__)
 #define SLUICE_PLUGIN_EXPORT __attribute__((visibility("default")))
@@ -108,6 +108,7 @@ typedef struct sluice_gpu {
   uint32_t online_in_flight; /**< Busy periods begun and not ended. */
   uint32_t lost;             /**< 1: nothing on it is suspended. */
   uint32_t can_reserve;      /**< 1: sluice_sink::reserve() does something. */
+  uint32_t can_set_quantum;  /**< 1: sluice_sink::set_quantum() does something. */
   uint32_t slots;            /**< Hardware slots for compute queues; 0: not known. */
   uint32_t work;             /**< SLUICE_WORK_* */
   int64_t suspend_cost;      /**< Median of the last driver calls; 0 before the first. */
@@ -200,6 +201,8 @@ struct sluice_sink {
   void (*poll_pointers)(const sluice_sink* self, int64_t every);
   /** Wants at most `offline_share` (0 to 1) of the GPU's slots used by offline queues; 1: all. */
   void (*reserve)(const sluice_sink* self, uint32_t gpu, double offline_share);
+  /** How long the group may keep a GPU once others want it; 0: the driver's default. */
+  void (*set_quantum)(const sluice_sink* self, uint64_t group, int64_t length);
   /** Whether marks of spans of this kind (SLUICE_SPAN_*) are wanted at once, from now on. At the
    * start those of requests and first tokens are; those of tokens wait for the next turn. */
   void (*listen)(const sluice_sink* self, uint32_t span, int32_t at_once);

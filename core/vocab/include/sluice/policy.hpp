@@ -70,6 +70,12 @@ class decision_sink {
   /// while gpu_view::can_reserve is true and the GPU not lost. Limits nobody whose process is not
   /// attached, and min_run, max_suspend and offline_floor know nothing of it.
   virtual void reserve(gpu_id gpu, double offline_share) = 0;
+  /// How long the group may keep a GPU once others want it, where the driver slices time between
+  /// processes; zero takes it back: the driver's own default. It stands until the policy says
+  /// otherwise, for whatever of the group is attached or comes, on GPUs whose
+  /// gpu_view::can_set_quantum is true and that are not lost. It has no effect on a group that is
+  /// not offline, and min_run, max_suspend and offline_floor know nothing of it.
+  virtual void set_quantum(group_id group, duration length) = 0;
   /// Whether marks of this kind are wanted at once, from now on. At the start those of requests and
   /// first tokens are; those of tokens wait for the next turn, for there are many.
   virtual void listen(span_kind what, bool at_once) {

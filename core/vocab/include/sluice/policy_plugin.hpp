@@ -138,6 +138,7 @@ class shown_world final : public world {
                        .online_in_flight = one.online_in_flight,
                        .lost = one.lost != 0,
                        .can_reserve = one.can_reserve != 0,
+                       .can_set_quantum = one.can_set_quantum != 0,
                        .slots = one.slots,
                        .suspend_cost = duration(one.suspend_cost),
                        .resume_cost = duration(one.resume_cost),
@@ -247,6 +248,9 @@ class c_sink final : public decision_sink {
   void poll_pointers(duration every) override { out_.poll_pointers(&out_, every.count()); }
   void reserve(gpu_id gpu, double offline_share) override {
     out_.reserve(&out_, static_cast<std::uint32_t>(gpu), offline_share);
+  }
+  void set_quantum(group_id group, duration length) override {
+    out_.set_quantum(&out_, static_cast<std::uint64_t>(group), length.count());
   }
   void listen(span_kind what, bool at_once) override {
     out_.listen(&out_, static_cast<std::uint32_t>(what), at_once ? 1 : 0);

@@ -49,6 +49,9 @@ struct gpu_view {
   bool lost = false;                   ///< Preemption failed there: nothing on it is suspended.
   bool can_reserve = false;            ///< The driver takes decision_sink::reserve(). When that
                                        ///< changes, so has every group of `offline`.
+  bool can_set_quantum = false;        ///< The driver takes decision_sink::set_quantum() there; not
+                                       ///< known before something offline on it is attached. As
+                                       ///< with can_reserve, `offline` has changed with it.
   std::uint32_t slots = 0;             ///< Hardware slots for compute queues; 0: not known.
   /// Median of the last driver calls that suspended and resumed on it; zero before the first.
   duration suspend_cost{};

@@ -29,6 +29,7 @@ enum class report_kind : std::uint8_t {
   gpu_lost,       ///< gpu.
   acts_by,        ///< acting, fell_back.
   reserved,       ///< gpu, offline_share, error.
+  quantum_set,    ///< target, gpu, quantum, error.
 };
 
 /// An error_code that can cross a process boundary: categories are addresses.
@@ -53,6 +54,7 @@ struct report {
   capabilities acting{};
   std::uint8_t fell_back = 0;  ///< Not 0: it did.
   double offline_share = 1;
+  duration quantum{};
   batch_result result{};
 };
 static_assert(std::is_trivially_copyable_v<report>);
@@ -138,6 +140,11 @@ class lanes {
   /// \return errc::not_supported without batch commands, errc::busy or errc::full: later, or the
   ///         system's error when no thread can be had.
   [[nodiscard]] result<void> reserve(gpu_id gpu, double offline_share);
+
+  /// KFD slices no time between processes.
+  [[nodiscard]] static result<void> set_quantum(process_id, gpu_id, duration) {
+    return errc::not_supported;
+  }
 
   /// Whether reserve() can come to anything: there are batch commands.
   bool takes_reservations() const noexcept;

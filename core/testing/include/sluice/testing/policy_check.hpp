@@ -20,7 +20,7 @@ namespace sluice::testing {
 
 /// What is wrong.
 enum class defect : std::uint8_t {
-  held_online,    ///< It held a group that is not offline.
+  held_online,    ///< It held a group that is not offline, or set a quantum for one.
   unknown_group,  ///< It declared something for a group that is not there.
   left_held,  ///< A group was held to the end of max_suspend while nothing online or offline ran
               ///< on its GPUs: the limits ended a hold that the policy should have. Or it was for
@@ -35,7 +35,7 @@ enum class defect : std::uint8_t {
                    ///< its GPUs, with nothing online in between.
   busy_loop,       ///< It asked for 100 turns within a millisecond.
   past_wake,       ///< It asked to be woken at a time that is not after the turn's.
-  bad_number,      ///< A share to reserve, or an interval to poll, out of its range.
+  bad_number,      ///< A share to reserve, a quantum or a poll interval out of its range.
   threw,           ///< It threw.
 };
 std::string_view to_string(defect what) noexcept;
@@ -84,7 +84,7 @@ using policy_maker = std::function<std::unique_ptr<policy>()>;
 /// makes no sense (an end without a begin) is left out.
 ///
 ///     costs suspend=5ms resume=10ms
-///     gpu id=1 slots=24 reserve=0 lost=0
+///     gpu id=1 slots=24 reserve=0 quantum=0 lost=0
 ///     group id=1 role=offline gpus=1+2 queues=4 priority=7 attached=1   (comes, or changes)
 ///     gone id=1
 ///     begin gpu=1 client=1 count=1            (end, blink: the same; client-1, client-2, ...)

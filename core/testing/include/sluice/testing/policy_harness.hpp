@@ -86,6 +86,8 @@ class policy_harness {
   void advance(duration by);
 
   bool held(group_id group) const;
+  /// The quantum that the policy wants for the group; zero: the driver's default.
+  duration quantum(group_id group) const;
   /// How often the policy wants pointers looked at; zero: not at all.
   duration polling() const noexcept { return polling_; }
   /// Every call the policy made, in order.
@@ -102,6 +104,7 @@ class policy_harness {
   recording_sink sink_;
   std::map<group_id, time_point> holds_;
   std::map<std::pair<span_kind, std::uint64_t>, time_point> open_;
+  std::map<group_id, duration> quanta_;
   time_point wake_ = never;
   duration polling_{};
   std::uint64_t turns_ = 0;

@@ -14,12 +14,22 @@ namespace sluice::testing {
 
 class recording_sink final : public decision_sink {
  public:
-  enum class verb : std::uint8_t { hold, run, wake_at, poll_pointers, reserve, listen, note };
+  enum class verb : std::uint8_t {
+    hold,
+    run,
+    wake_at,
+    poll_pointers,
+    reserve,
+    set_quantum,
+    listen,
+    note
+  };
   struct call {
     verb what{};
-    group_id group{};
+    group_id group{};    ///< hold, run and set_quantum.
     time_point until{};  ///< hold and wake_at.
     duration every{};    ///< poll_pointers.
+    duration length{};   ///< set_quantum.
     gpu_id gpu{};        ///< reserve, as what follows.
     double offline_share = 0;
     span_kind span{};  ///< listen, as what follows.
@@ -42,7 +52,9 @@ class recording_sink final : public decision_sink {
   void reserve(gpu_id gpu, double offline_share) override {
     calls.push_back({.what = verb::reserve, .gpu = gpu, .offline_share = offline_share});
   }
-
+  void set_quantum(group_id group, duration length) override {
+    calls.push_back({.what = verb::set_quantum, .group = group, .length = length});
+  }
   void listen(span_kind what, bool at_once) override {
     calls.push_back({.what = verb::listen, .span = what, .at_once = at_once});
   }

@@ -80,6 +80,14 @@ class scripted_backend : public backend {
   void refuse_reservation(error_code error) { reserve_refusals_.push_back(error); }
   /// The driver ends a reservation by itself.
   void end_reservation(gpu_id gpu, error_code why);
+  /// From now on set_quantum() is accepted for queues on this GPU. Before, it is not supported.
+  void offer_quanta(gpu_id gpu);
+  /// The answer to the next set_quantum() that is accepted.
+  void script_quantum(error_code error) { quantum_errors_.push_back(error); }
+  /// The next set_quantum() is not accepted.
+  void refuse_quantum(error_code error) { quantum_refusals_.push_back(error); }
+  /// The driver ends a quantum by itself.
+  void end_quantum(pid_t pid, gpu_id gpu, error_code why);
   /// Ends the process that acts: all queues run, batches in flight get no answer, and the loss is
   /// reported.
   void lose();
@@ -116,6 +124,18 @@ class scripted_backend : public backend {
   const std::vector<std::pair<gpu_id, double>>& reservations() const noexcept {
     return reservations_;
   }
+  struct quantum_call {
+    pid_t pid = 0;
+    gpu_id gpu{};
+    duration length{};
+    bool operator==(const quantum_call&) const = default;
+  };
+  /// Every call of set_quantum() that was accepted.
+  const std::vector<quantum_call>& quanta() const noexcept { return quanta_; }
+  /// What the driver keeps to: zero is its default.
+  duration quantum(pid_t pid, gpu_id gpu) const;
+  /// Calls of set_quantum(), whatever came of them.
+  std::size_t quanta_asked() const noexcept { return quanta_asked_; }
   bool stopped() const noexcept { return stopped_; }
   /// Calls of expect().
   std::uint64_t expectations() const noexcept { return expectations_; }
@@ -133,6 +153,7 @@ class scripted_backend : public backend {
   void expect() override { ++expectations_; }
   result<void> submit(const batch& work) override;
   result<void> reserve(gpu_id gpu, double offline_share) override;
+  result<void> set_quantum(process_id target, gpu_id gpu, duration length) override;
   void observed(unsigned source, const observation& seen) override;
   time_point tick(time_point now) override;
   void stop() override;
@@ -146,6 +167,7 @@ class scripted_backend : public backend {
     process_id target{};
     bool attached = false;
     std::map<driver_queue_id, fake_queue> queues;
+    std::map<gpu_id, duration> quanta;
     std::map<driver_queue_id, std::deque<outcome>> script;
   };
   struct flight {
@@ -171,6 +193,9 @@ class scripted_backend : public backend {
   std::map<gpu_id, std::deque<error_code>> reserve_errors_;
   std::deque<error_code> reserve_refusals_;
   capabilities acts_by_ = single_calls;
+  std::set<gpu_id> offers_quanta_;
+  std::deque<error_code> quantum_errors_;
+  std::deque<error_code> quantum_refusals_;
   std::deque<error_code> submit_errors_;
   std::deque<error_code> detach_errors_;
   error_code start_error_;
@@ -184,6 +209,8 @@ class scripted_backend : public backend {
   std::vector<attach_call> attaches_;
   std::vector<process_id> detaches_;
   std::vector<std::pair<gpu_id, double>> reservations_;
+  std::vector<quantum_call> quanta_;
+  std::size_t quanta_asked_ = 0;
   std::uint64_t submitted_ = 0;
   std::uint64_t expectations_ = 0;
   std::uint64_t next_ring_ = 0x1000;
