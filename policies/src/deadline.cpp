@@ -2,6 +2,7 @@
 
 #include "level_slips.hpp"
 #include "levels.hpp"
+#include "offline_quantum.hpp"
 #include "rounds.hpp"
 
 #include <algorithm>
@@ -40,23 +41,24 @@ class deadline final : public rounds::policy_in_rounds {
 }  // namespace
 
 policy_kind deadline_kind() {
-  return {.name = "deadline",
-          .summary = "on each GPU, run the offline group with the earliest deadline",
-          .schema = {parameter::span("turn", 200ms, 1ms, 60s, "length of a turn"),
-                     parameter::span("otherwise", 2s, 1ms, 1h,
-                                     "budget of the priorities for which no budget.N is set"),
-                     parameter::span("budget.*", 2s, 1ms, 1h,
-                                     "time from the start or the last run of a group of this "
-                                     "priority (0 to 15) to its next deadline"),
-                     parameter::span("linger", 5ms, 0ms, 10s,
-                                     "time for which a GPU stays free after online work ends")},
-          .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
-            const auto budgets = read_levels(values, "budget", values.span("otherwise"), problem);
-            if (!problem.empty()) return nullptr;
-            return std::make_unique<deadline>(
-                budgets, level_slips(values, "budget"),
-                rounds::settings{values.span("turn"), values.span("linger")});
-          }};
+  return with_offline_quantum(
+      {.name = "deadline",
+       .summary = "on each GPU, run the offline group with the earliest deadline",
+       .schema = {parameter::span("turn", 200ms, 1ms, 60s, "length of a turn"),
+                  parameter::span("otherwise", 2s, 1ms, 1h,
+                                  "budget of the priorities for which no budget.N is set"),
+                  parameter::span("budget.*", 2s, 1ms, 1h,
+                                  "time from the start or the last run of a group of this "
+                                  "priority (0 to 15) to its next deadline"),
+                  parameter::span("linger", 5ms, 0ms, 10s,
+                                  "time for which a GPU stays free after online work ends")},
+       .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
+         const auto budgets = read_levels(values, "budget", values.span("otherwise"), problem);
+         if (!problem.empty()) return nullptr;
+         return std::make_unique<deadline>(
+             budgets, level_slips(values, "budget"),
+             rounds::settings{values.span("turn"), values.span("linger")});
+       }});
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include "level_slips.hpp"
 #include "levels.hpp"
+#include "offline_quantum.hpp"
 #include "rounds.hpp"
 
 #include <algorithm>
@@ -51,21 +52,21 @@ class fair_share final : public rounds::policy_in_rounds {
 }  // namespace
 
 policy_kind fair_share_kind() {
-  return {
-      .name = "fair_share",
-      .summary = "share the time of each GPU among offline groups in proportion to their weights",
-      .schema = {parameter::span("quantum", 200ms, 1ms, 60s, "length of a turn"),
-                 parameter::number("weight.*", 1, 0.01, 100,
-                                   "weight of groups of this priority (0 to 15)"),
-                 parameter::span("linger", 5ms, 0ms, 10s,
-                                 "time for which a GPU stays free after online work ends")},
-      .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
-        const auto weights = read_levels(values, "weight", 1.0, problem);
-        if (!problem.empty()) return nullptr;
-        return std::make_unique<fair_share>(
-            weights, level_slips(values, "weight"),
-            rounds::settings{values.span("quantum"), values.span("linger")});
-      }};
+  return with_offline_quantum(
+      {.name = "fair_share",
+       .summary = "share the time of each GPU among offline groups in proportion to their weights",
+       .schema = {parameter::span("quantum", 200ms, 1ms, 60s, "length of a turn"),
+                  parameter::number("weight.*", 1, 0.01, 100,
+                                    "weight of groups of this priority (0 to 15)"),
+                  parameter::span("linger", 5ms, 0ms, 10s,
+                                  "time for which a GPU stays free after online work ends")},
+       .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
+         const auto weights = read_levels(values, "weight", 1.0, problem);
+         if (!problem.empty()) return nullptr;
+         return std::make_unique<fair_share>(
+             weights, level_slips(values, "weight"),
+             rounds::settings{values.span("quantum"), values.span("linger")});
+       }});
 }
 
 }  // namespace sluice

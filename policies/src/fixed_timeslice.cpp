@@ -1,5 +1,6 @@
 #include "sluice/policies/fixed_timeslice.hpp"
 
+#include "offline_quantum.hpp"
 #include "wildcard.hpp"
 
 #include <algorithm>
@@ -167,18 +168,18 @@ std::unique_ptr<policy> make_fixed_timeslice(fixed_timeslice_options options) {
 }
 
 policy_kind fixed_timeslice_kind() {
-  return {
-      .name = "fixed_timeslice",
-      .summary = "hold offline work for at least one slice after a client announces work",
-      .schema = {parameter::span("slice", 20ms, 1us, 1h, "shortest hold after an arrival"),
-                 parameter::text("release", "client_done",
-                                 "end of a hold: slice_end (after the slice) or client_done "
-                                 "(after the slice, when no online work is in flight)"),
-                 parameter::span("slice_of.*", 20ms, 1us, 1h, "slice of the GPU with this gpu_id"),
-                 parameter::number("weight_of.*", 1, 0, 1000,
-                                   "factor for the slice after an arrival from the client with "
-                                   "this name; * in the name matches any characters")},
-      .make = make};
+  return with_offline_quantum(
+      {.name = "fixed_timeslice",
+       .summary = "hold offline work for at least one slice after a client announces work",
+       .schema = {parameter::span("slice", 20ms, 1us, 1h, "shortest hold after an arrival"),
+                  parameter::text("release", "client_done",
+                                  "end of a hold: slice_end (after the slice) or client_done "
+                                  "(after the slice, when no online work is in flight)"),
+                  parameter::span("slice_of.*", 20ms, 1us, 1h, "slice of the GPU with this gpu_id"),
+                  parameter::number("weight_of.*", 1, 0, 1000,
+                                    "factor for the slice after an arrival from the client with "
+                                    "this name; * in the name matches any characters")},
+       .make = make});
 }
 
 }  // namespace sluice

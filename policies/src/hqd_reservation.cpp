@@ -1,5 +1,6 @@
 #include "sluice/policies/hqd_reservation.hpp"
 
+#include "offline_quantum.hpp"
 #include "rounds.hpp"
 
 #include <algorithm>
@@ -56,18 +57,19 @@ class hqd_reservation final : public rounds::policy_in_rounds {
 }  // namespace
 
 policy_kind hqd_reservation_kind() {
-  return {.name = "hqd_reservation",
-          .summary = "keep a share of each GPU's hardware queue slots free for online queues",
-          .schema = {parameter::count("offline_percent", 50, 1, 100,
-                                      "percentage of the slots that offline queues may use"),
-                     parameter::count("slots", 24, 1, 1024,
-                                      "number of slots assumed for a GPU that does not report it"),
-                     parameter::span("rotation", 500ms, 1ms, 60s,
-                                     "length of a turn, if not all groups fit at once")},
-          .make = [](const parameters& values, std::string&) -> std::unique_ptr<policy> {
-            return std::make_unique<hqd_reservation>(
-                values.count("offline_percent"), values.count("slots"), values.span("rotation"));
-          }};
+  return with_offline_quantum(
+      {.name = "hqd_reservation",
+       .summary = "keep a share of each GPU's hardware queue slots free for online queues",
+       .schema = {parameter::count("offline_percent", 50, 1, 100,
+                                   "percentage of the slots that offline queues may use"),
+                  parameter::count("slots", 24, 1, 1024,
+                                   "number of slots assumed for a GPU that does not report it"),
+                  parameter::span("rotation", 500ms, 1ms, 60s,
+                                  "length of a turn, if not all groups fit at once")},
+       .make = [](const parameters& values, std::string&) -> std::unique_ptr<policy> {
+         return std::make_unique<hqd_reservation>(values.count("offline_percent"),
+                                                  values.count("slots"), values.span("rotation"));
+       }});
 }
 
 }  // namespace sluice

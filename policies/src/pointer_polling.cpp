@@ -1,9 +1,11 @@
 #include "sluice/policies/pointer_polling.hpp"
 
+#include "offline_quantum.hpp"
 #include "pointer_track.hpp"
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sluice {
@@ -126,7 +128,7 @@ policy_kind pointer_polling_kind() {
     made.schema.push_back(
         parameter::span(each.key, options{}.*each.value, each.low, each.high, each.help));
   }
-  return made;
+  return with_offline_quantum(std::move(made));
 }
 
 }  // namespace sluice

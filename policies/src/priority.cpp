@@ -1,5 +1,6 @@
 #include "sluice/policies/priority.hpp"
 
+#include "offline_quantum.hpp"
 #include "rounds.hpp"
 
 #include <chrono>
@@ -38,23 +39,23 @@ class priority final : public rounds::policy_in_rounds {
 }  // namespace
 
 policy_kind priority_kind() {
-  return {
-      .name = "priority",
-      .summary = "on each GPU, run only the offline groups of the highest priority",
-      .schema = {parameter::text("equal", "together",
-                                 "how groups of equal priority run: together, or in turns"),
-                 parameter::span("turn", 200ms, 1ms, 60s, "length of a turn, if equal is turns"),
-                 parameter::span("linger", 5ms, 0ms, 10s,
-                                 "time for which a GPU stays free after online work ends")},
-      .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
-        const std::string& equal = values.text("equal");
-        if (equal != "together" && equal != "turns") {
-          problem = "equal is \"" + equal + "\"; it must be together or turns";
-          return nullptr;
-        }
-        return std::make_unique<priority>(
-            equal == "together", rounds::settings{values.span("turn"), values.span("linger")});
-      }};
+  return with_offline_quantum(
+      {.name = "priority",
+       .summary = "on each GPU, run only the offline groups of the highest priority",
+       .schema = {parameter::text("equal", "together",
+                                  "how groups of equal priority run: together, or in turns"),
+                  parameter::span("turn", 200ms, 1ms, 60s, "length of a turn, if equal is turns"),
+                  parameter::span("linger", 5ms, 0ms, 10s,
+                                  "time for which a GPU stays free after online work ends")},
+       .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
+         const std::string& equal = values.text("equal");
+         if (equal != "together" && equal != "turns") {
+           problem = "equal is \"" + equal + "\"; it must be together or turns";
+           return nullptr;
+         }
+         return std::make_unique<priority>(
+             equal == "together", rounds::settings{values.span("turn"), values.span("linger")});
+       }});
 }
 
 }  // namespace sluice

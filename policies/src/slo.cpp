@@ -1,5 +1,6 @@
 #include "sluice/policies/slo.hpp"
 
+#include "offline_quantum.hpp"
 #include "slo_gpu.hpp"
 
 #include <algorithm>
@@ -147,41 +148,41 @@ policy_kind slo_kind() {
     return parameter::span(std::string(to_string(what)) + ".p99", 0ns, 100us, 10min, help)
         .but_optional();
   };
-  return {
-      .name = "slo",
-      .summary =
-          "keep the latency targets of marked online spans; offline work gets the remaining time",
-      .schema = {target(span_kind::request, "target: 99 % of requests take at most this time"),
-                 target(span_kind::ttft, "target: 99 % of first tokens take at most this time"),
-                 target(span_kind::itl,
-                        "target: 99 % of the gaps between tokens take at most this time"),
-                 parameter::number("offline", 0, 0, 0.9,
-                                   "minimum share of the time in which offline work runs"),
-                 parameter::span("suspend_cost", 5ms, 1us, 10s,
-                                 "cost of a suspend, until the policy has measured it"),
-                 parameter::span("resume_cost", 10ms, 1us, 10s,
-                                 "cost of a resume, until the policy has measured it"),
-                 parameter::text("profile", "",
-                                 "file from 'sluice accept' that contains these costs")
-                     .but_optional()},
-      .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
-        slo_options options;
-        bool any = false;
-        for (std::size_t k = 0; k < span_kinds; ++k) {
-          const auto key = std::string(to_string(static_cast<span_kind>(k))) + ".p99";
-          if (!values.has(key)) continue;
-          options.p99[k] = values.span(key);
-          any = true;
-        }
-        if (!any) {
-          problem = "slo requires a target; set at least one of request.p99, ttft.p99, itl.p99";
-          return nullptr;
-        }
-        options.offline = values.number("offline");
-        options.suspend_cost = values.span("suspend_cost");
-        options.resume_cost = values.span("resume_cost");
-        return make_slo(options);
-      }};
+  return with_offline_quantum(
+      {.name = "slo",
+       .summary =
+           "keep the latency targets of marked online spans; offline work gets the remaining time",
+       .schema = {target(span_kind::request, "target: 99 % of requests take at most this time"),
+                  target(span_kind::ttft, "target: 99 % of first tokens take at most this time"),
+                  target(span_kind::itl,
+                         "target: 99 % of the gaps between tokens take at most this time"),
+                  parameter::number("offline", 0, 0, 0.9,
+                                    "minimum share of the time in which offline work runs"),
+                  parameter::span("suspend_cost", 5ms, 1us, 10s,
+                                  "cost of a suspend, until the policy has measured it"),
+                  parameter::span("resume_cost", 10ms, 1us, 10s,
+                                  "cost of a resume, until the policy has measured it"),
+                  parameter::text("profile", "",
+                                  "file from 'sluice accept' that contains these costs")
+                      .but_optional()},
+       .make = [](const parameters& values, std::string& problem) -> std::unique_ptr<policy> {
+         slo_options options;
+         bool any = false;
+         for (std::size_t k = 0; k < span_kinds; ++k) {
+           const auto key = std::string(to_string(static_cast<span_kind>(k))) + ".p99";
+           if (!values.has(key)) continue;
+           options.p99[k] = values.span(key);
+           any = true;
+         }
+         if (!any) {
+           problem = "slo requires a target; set at least one of request.p99, ttft.p99, itl.p99";
+           return nullptr;
+         }
+         options.offline = values.number("offline");
+         options.suspend_cost = values.span("suspend_cost");
+         options.resume_cost = values.span("resume_cost");
+         return make_slo(options);
+       }});
 }
 
 }  // namespace sluice

@@ -115,6 +115,7 @@ TEST(PolicyCheck, FindsNothingWithOtherParametersEither) {
                            {"fair_share", "quantum", duration(30ms)},
                            {"deadline", "otherwise", duration(1ms)},
                            {"deadline", "budget.0", duration(5s)},
+                           {"deadline", "offline_quantum", duration(50us)},
                            {"slo", "offline", 0.3},
                            {"slo", "request.p99", duration(10min)}}) {
     const auto kinds = all_policies();
@@ -477,6 +478,14 @@ TEST(PolicyCheck, FindsNumbersThatAreOutOfRange) {
   expect_found(always([](const snapshot& seen, decision_sink& out) {
                  for (const gpu_view& on : seen.table.gpus()) {
                    if (on.can_reserve) out.reserve(on.id, 50);
+                 }
+               }),
+               defect::bad_number, 2);
+  expect_found(always([](const snapshot& seen, decision_sink& out) {
+                 for (const gpu_view& on : seen.table.gpus()) {
+                   for (const group_id id : on.offline) {
+                     if (on.can_set_quantum) out.set_quantum(id, -1ns);
+                   }
                  }
                }),
                defect::bad_number, 2);
