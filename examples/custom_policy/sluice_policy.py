@@ -86,7 +86,12 @@ class Client(ctypes.Structure):
     """sluice_client"""
 
     _fields_ = [("id", _u64), ("_name", ctypes.POINTER(ctypes.c_char)), ("_name_length", _size),
-                ("_gpus", ctypes.POINTER(_u32)), ("_gpu_count", _size)]
+                ("_gpus", ctypes.POINTER(_u32)), ("_gpu_count", _size), ("_targets", _i64 * 3)]
+
+    @property
+    def targets(self):
+        """The longest acceptable spans, by REQUEST, TTFT and ITL. 0 if the client gave none."""
+        return list(self._targets)
 
     @property
     def name(self):
@@ -210,7 +215,7 @@ class Plugin(ctypes.Structure):
     _fields_ = [("abi_version", _u32), ("struct_size", _u32), ("name", _text), ("summary", _text),
                 ("parameters", ctypes.POINTER(Parameter)), ("parameter_count", _size),
                 ("create", _create), ("decide", _decide), ("destroy", _destroy),
-                ("name_of", _any)]
+                ("name_of", _any), ("needs_marks", _any)]
 
 
 # A fallback of None makes a parameter optional: export()'s `make` gets it only where a user gives it.
@@ -285,5 +290,5 @@ def export(name, summary, parameters, make):
 
     array = (Parameter * len(parameters))(*parameters)
     plugin = Plugin(ABI, ctypes.sizeof(Plugin), name.encode(), summary.encode(), array,
-                    len(parameters), _create(create), _decide(decide), _destroy(destroy), None)
+                    len(parameters), _create(create), _decide(decide), _destroy(destroy), None, None)
     return lambda: ctypes.addressof(plugin)

@@ -338,22 +338,6 @@ TEST(PluginBridge, TakesADescriptorThatHasGrown) {
   EXPECT_EQ(kind->name, "bridged");
 }
 
-/// One from before the members that were added last.
-TEST(PluginBridge, TakesADescriptorOfBefore) {
-  sluice_policy_plugin before = *plugin::exporter<bridged_kind>::descriptor();
-  before.struct_size = offsetof(sluice_policy_plugin, needs_marks);
-  before.needs_marks = [](const void*) -> std::uint32_t { return 7; };  // Beyond its end.
-  through_c = [](const snapshot&, decision_sink&) {};
-  std::string message;
-  const auto kind = make_plugin_kind(&before, nullptr, message);
-  ASSERT_TRUE(kind) << message;
-  const auto made = make_policy(*kind, {}, message);
-  ASSERT_TRUE(made) << message;
-  EXPECT_TRUE((*made)->needs_marks().empty());
-  before.struct_size -= 1;
-  EXPECT_FALSE(make_plugin_kind(&before, nullptr, message));
-}
-
 TEST(PluginBridge, SaysWhichMarksItNeeds) {
   std::string message;
   const auto loaded = load_policy_plugin(built_in("slo"), message);

@@ -66,10 +66,9 @@ std::string read(const sluice_policy_plugin* from, policy_kind& into) {
         "header sluice/plugin.h",
         from->abi_version, SLUICE_PLUGIN_ABI);
   }
-  constexpr std::size_t first_size = offsetof(sluice_policy_plugin, needs_marks);
-  if (from->struct_size < first_size) {
+  if (from->struct_size < sizeof(sluice_policy_plugin)) {
     return fmt::format("has a descriptor of {} bytes; at least {} are required", from->struct_size,
-                       first_size);
+                       sizeof(sluice_policy_plugin));
   }
   if (from->name == nullptr || *from->name == '\0') return "has a descriptor without a name";
   if (!is_name(from->name)) {

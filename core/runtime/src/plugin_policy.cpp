@@ -67,12 +67,14 @@ sluice_group flat(const group_view& one) noexcept {
 
 sluice_client flat(const client_view& one) noexcept {
   const auto& [id, name, gpus, targets] = one;
-  (void)targets;  // By find_targets(), for this structure cannot grow.
-  return {.id = static_cast<std::uint64_t>(id),
-          .name = name.data(),
-          .name_length = name.size(),
-          .gpus = numbers(gpus),
-          .gpu_count = gpus.size()};
+  sluice_client made{.id = static_cast<std::uint64_t>(id),
+                     .name = name.data(),
+                     .name_length = name.size(),
+                     .gpus = numbers(gpus),
+                     .gpu_count = gpus.size(),
+                     .targets = {}};
+  for (std::size_t i = 0; i < span_kinds; ++i) made.targets[i] = targets[i].count();
+  return made;
 }
 
 const sluice_gpu* find_gpu(const sluice_snapshot* self, std::uint32_t id) {
@@ -128,8 +130,6 @@ plugin_policy::plugin_policy(const sluice_policy_plugin& plugin, void* state,
     : library_(std::move(library)), plugin_(plugin), state_(state) {
   const char* const own = plugin_.name_of != nullptr ? plugin_.name_of(state_) : nullptr;
   name_ = own != nullptr ? one_line(own) : plugin_.name;
-  // Descriptors from before it could be said end where it would be.
-  if (plugin_.struct_size <= offsetof(sluice_policy_plugin, needs_marks)) return;
   const std::uint32_t kinds = plugin_.needs_marks != nullptr ? plugin_.needs_marks(state_) : 0;
   for (unsigned each = 0; each < span_kinds; ++each) {
     if ((kinds >> each & 1U) != 0) needs_.push_back(static_cast<span_kind>(each));
@@ -152,14 +152,6 @@ std::int32_t plugin_policy::find_client(const sluice_snapshot* self, std::uint64
   return 1;
 }
 
-std::int32_t plugin_policy::find_targets(const sluice_snapshot* self, std::uint64_t client,
-                                         std::int64_t* targets) {
-  const client_view* const one = static_cast<const world*>(self->host)->find(client_id{client});
-  if (one == nullptr) return 0;
-  for (std::size_t i = 0; i < span_kinds; ++i) targets[i] = one->targets[i].count();
-  return 1;
-}
-
 void plugin_policy::decide(const snapshot& seen, decision_sink& out) {
   events_.clear();
   for (const event& one : seen.events) events_.push_back(flat(one));
@@ -177,8 +169,7 @@ void plugin_policy::decide(const snapshot& seen, decision_sink& out) {
                               .find_group = &find_group,
                               .find_client = &find_client,
                               .find_gpu = &find_gpu,
-                              .host = &seen.table,
-                              .find_targets = &find_targets};
+                              .host = &seen.table};
   const sluice_sink sink = flat(out);
   std::array<char, 512> problem{};
   if (plugin_.decide(state_, &shown, &sink, problem.data(), problem.size()) == 0) return;

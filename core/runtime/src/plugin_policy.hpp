@@ -36,8 +36,6 @@ class plugin_policy final : public policy {
                                  sluice_group* group);
   static std::int32_t find_client(const sluice_snapshot* self, std::uint64_t id,
                                   sluice_client* client);
-  static std::int32_t find_targets(const sluice_snapshot* self, std::uint64_t client,
-                                   std::int64_t* targets);
 
   const std::shared_ptr<const void> library_;
   const sluice_policy_plugin& plugin_;

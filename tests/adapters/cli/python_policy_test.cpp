@@ -132,6 +132,7 @@ class Mine:
         assert (group.gpus, group.queues_on) == ([11], [1])
         assert seen.group(22) is None
         assert (seen.client(12).name, seen.client(12).gpus) == ("a name", [])
+        assert seen.client(12).targets == [0, 0, 0]
         assert seen.client(13) is None
         out.hold(21)
         out.hold(22, 51)

@@ -155,6 +155,8 @@ typedef struct sluice_client {
   size_t name_length;
   const uint32_t* gpus; /**< Where its work runs; none: every GPU of the node. */
   size_t gpu_count;
+  /** How long its spans should take at most, by SLUICE_SPAN_*; 0: it did not say. */
+  int64_t targets[3];
 } sluice_client;
 
 /** One consistent picture, taken at the start of a turn. */
@@ -178,10 +180,6 @@ struct sluice_snapshot {
   /** \return the one of `gpus` with that id, or NULL. */
   const sluice_gpu* (*find_gpu)(const sluice_snapshot* self, uint32_t id);
   const void* host; /**< The scheduler's own. */
-  /** Fills `targets` with how long the client's spans should take at most, by SLUICE_SPAN_*; 0: it
-   * did not say. Where struct_size reaches to here.
-   * \return 1; 0 when there is no such client (any more): then `targets` is left as it was. */
-  int32_t (*find_targets)(const sluice_snapshot* self, uint64_t client, int64_t targets[3]);
 };
 
 /* How it answers ---------------------------------------------------------------------------- */
@@ -241,7 +239,7 @@ typedef struct sluice_policy_plugin {
   /** What to call this state in logs and reports; it changes when behaviour changes. May be NULL:
    * `name`. What is returned must stay until destroy(). */
   const char* (*name_of)(const void* state);
-  /** Where struct_size reaches to here. Kinds of spans of which clients must mark at least one, or
+  /** Kinds of spans of which clients must mark at least one, or
    * the policy does nothing: the sum of 1 << SLUICE_SPAN_* over them. Called once, after create().
    * May be NULL, as 0: it works without marks. */
   uint32_t (*needs_marks)(const void* state);

@@ -187,10 +187,11 @@ class shown_world final : public world {
   const client_view* find(client_id id) const noexcept override {
     sluice_client found;
     if (seen_->find_client(seen_, static_cast<std::uint64_t>(id), &found) == 0) return nullptr;
-    return clients_.add({.id = id,
-                         .name = {found.name, found.name_length},
-                         .gpus = ids<gpu_id>(found.gpus, found.gpu_count),
-                         .targets = targets_of(id)});
+    client_view view{.id = id,
+                     .name = {found.name, found.name_length},
+                     .gpus = ids<gpu_id>(found.gpus, found.gpu_count)};
+    for (std::size_t i = 0; i < span_kinds; ++i) view.targets[i] = duration(found.targets[i]);
+    return clients_.add(view);
   }
 
  private:
@@ -213,16 +214,6 @@ class shown_world final : public world {
     std::deque<View> all_;
     std::size_t used_ = 0;
   };
-
-  std::array<duration, span_kinds> targets_of(client_id id) const noexcept {
-    std::array<duration, span_kinds> found{};
-    // Schedulers from before there were targets.
-    if (seen_->struct_size <= offsetof(sluice_snapshot, find_targets)) return found;
-    std::int64_t targets[span_kinds] = {};
-    if (seen_->find_targets(seen_, static_cast<std::uint64_t>(id), targets) == 0) return found;
-    for (std::size_t i = 0; i < span_kinds; ++i) found[i] = duration(targets[i]);
-    return found;
-  }
 
   template <class Id>
   static std::span<const Id> ids(const std::underlying_type_t<Id>* first,
