@@ -26,14 +26,12 @@ constexpr duration drain_interval = std::chrono::milliseconds(1);
 /// Rounds without going back to the loop, so that sources get their turn under a storm of begins.
 constexpr int most_rounds = 8;
 
-}  // namespace
-
-class scheduler::impl {
+class scheduler_impl final : public scheduler {
  public:
-  impl(const scheduler_config& config, const time_source& time,
-       std::unique_ptr<core::recorder> recorder, std::unique_ptr<reactor> loop,
-       std::unique_ptr<backend> driver, std::unique_ptr<scheduler_core> core,
-       std::vector<std::unique_ptr<source>> sources)
+  scheduler_impl(const scheduler_config& config, const time_source& time,
+                 std::unique_ptr<core::recorder> recorder, std::unique_ptr<reactor> loop,
+                 std::unique_ptr<backend> driver, std::unique_ptr<scheduler_core> core,
+                 std::vector<std::unique_ptr<source>> sources)
       : inbox_capacity_(config.inbox_capacity),
         time_(time),
         recorder_(std::move(recorder)),
@@ -50,7 +48,7 @@ class scheduler::impl {
     core_->on_look([this] { turn(); });
   }
 
-  ~impl() {
+  ~scheduler_impl() override {
     // All of it while no handler runs, and the reactor before one can run again.
     loop_->exclusive([this] {
       if (started_ && !stopped()) shut_down();
@@ -61,7 +59,7 @@ class scheduler::impl {
     });
   }
 
-  result<void> start() {
+  result<void> start() override {
     result<void> outcome = errc::stopped;
     loop_->exclusive([&] {
       if (!started_ && !stop_asked_.load(std::memory_order_acquire)) outcome = start_here();
@@ -69,20 +67,20 @@ class scheduler::impl {
     return outcome;
   }
 
-  void run() {
+  void run() override {
     while (started_ && !stopped() && !loop_->hosted()) loop_->run();
   }
 
-  bool poll_once() { return started_ && !stopped() && loop_->poll_once(); }
+  bool poll_once() override { return started_ && !stopped() && loop_->poll_once(); }
 
-  void stop() noexcept {
+  void stop() noexcept override {
     stop_asked_.store(true, std::memory_order_release);
     core_->wake();
   }
 
-  bool stopped() const noexcept { return stopped_.load(std::memory_order_acquire); }
+  bool stopped() const noexcept override { return stopped_.load(std::memory_order_acquire); }
 
-  result<picture> look(duration patience) {
+  result<picture> look(duration patience) override {
     std::unique_lock held{look_mutex_};
     // Whoever comes while one is being made waits for the next.
     const std::uint64_t wanted = pictures_begun_ + 1;
@@ -97,14 +95,20 @@ class scheduler::impl {
     return *made;
   }
 
-  scheduler_core& core() noexcept { return *core_; }
-  const scheduler_core& core() const noexcept { return *core_; }
+  result<online_client> register_client(client_options options) override {
+    return core_->register_client(std::move(options));
+  }
+  void rearm(gpu_id which) override { core_->rearm(which); }
+  void set_policy(std::unique_ptr<policy> next) override { core_->set_policy(std::move(next)); }
+  result<void> set_config(const scheduler_config& next) override { return core_->set_config(next); }
+  scheduler_config config() const override { return core_->config(); }
+  statistics stats() const override { return core_->stats(); }
 
  private:
   /// One source with its inboxes.
   class hosted_source final : public source_host {
    public:
-    hosted_source(impl& owner, unsigned number, std::unique_ptr<source> what)
+    hosted_source(scheduler_impl& owner, unsigned number, std::unique_ptr<source> what)
         : owner_(owner), number_(number), source_(std::move(what)) {}
 
     reactor& loop() override { return *owner_.loop_; }
@@ -146,7 +150,7 @@ class scheduler::impl {
     }
 
    private:
-    impl& owner_;
+    scheduler_impl& owner_;
     unsigned number_;
     std::unique_ptr<source> source_;
     std::vector<std::unique_ptr<inbox>> inboxes_;
@@ -252,9 +256,9 @@ class scheduler::impl {
     if (stop_deadline_ == never) stop_deadline_ = now + core_->config().stop_limit;
     if (core_->all_running()) return true;
     if (now < stop_deadline_) return false;
-    log_line(log_level::warning, log_part::scheduler, {},
-             "some queues were not resumed within stop_limit; closing the debug sessions, which "
-             "resumes them");
+    log_line(
+        log_level::warning, log_part::scheduler, {},
+        "some queues were not resumed within stop_limit; stopping the backend, which resumes them");
     return true;
   }
 
@@ -294,6 +298,8 @@ class scheduler::impl {
   std::uint64_t pictures_made_ = 0;
 };
 
+}  // namespace
+
 result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
                                                      std::unique_ptr<reactor> loop,
                                                      std::unique_ptr<backend> driver,
@@ -320,31 +326,8 @@ result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
                                       .record = std::move(options.record),
                                       .journal = options.journal});
   if (!core) return core.error();
-  return std::unique_ptr<scheduler>(new scheduler(
-      std::make_unique<impl>(config, time, std::move(recorder), std::move(loop), std::move(driver),
-                             std::move(*core), std::move(sources))));
+  return std::make_unique<scheduler_impl>(config, time, std::move(recorder), std::move(loop),
+                                          std::move(driver), std::move(*core), std::move(sources));
 }
-
-scheduler::scheduler(std::unique_ptr<impl> body) noexcept : impl_(std::move(body)) {}
-scheduler::~scheduler() = default;
-
-result<void> scheduler::start() { return impl_->start(); }
-void scheduler::run() { impl_->run(); }
-bool scheduler::poll_once() { return impl_->poll_once(); }
-void scheduler::stop() noexcept { impl_->stop(); }
-bool scheduler::stopped() const noexcept { return impl_->stopped(); }
-result<online_client> scheduler::register_client(client_options options) {
-  return impl_->core().register_client(std::move(options));
-}
-result<picture> scheduler::look(duration patience) { return impl_->look(patience); }
-void scheduler::rearm(gpu_id which) { impl_->core().rearm(which); }
-void scheduler::set_policy(std::unique_ptr<policy> next) {
-  impl_->core().set_policy(std::move(next));
-}
-result<void> scheduler::set_config(const scheduler_config& next) {
-  return impl_->core().set_config(next);
-}
-scheduler_config scheduler::config() const { return impl_->core().config(); }
-statistics scheduler::stats() const { return impl_->core().stats(); }
 
 }  // namespace sluice

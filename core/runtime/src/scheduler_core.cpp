@@ -40,12 +40,10 @@ const steady_time real_time;
 constexpr std::size_t most_strikes = 3;
 constexpr duration strike_memory = std::chrono::minutes(1);
 
-}  // namespace
-
-class scheduler_core::impl final : public backend_listener, public decision_sink {
+class core_impl final : public scheduler_core, public backend_listener, public decision_sink {
  public:
-  impl(const scheduler_config& config, backend& driver, std::unique_ptr<policy> decider,
-       core_options options)
+  core_impl(const scheduler_config& config, backend& driver, std::unique_ptr<policy> decider,
+            core_options options)
       : config_(config),
         time_(options.time != nullptr ? *options.time : real_time),
         record_(options.record_into == nullptr ? nullptr
@@ -78,7 +76,53 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
                     .config = config_});
   }
 
-  time_point step();
+  ~core_impl() override { desk_->close(); }
+
+  // scheduler_core
+  void on_breaker(std::function<void(const breaker_change&)> hear) override {
+    breaker_.on_change(std::move(hear));
+  }
+  result<void> start() override { return backend_.start(*this); }
+  void observe(unsigned source, const observation& seen) override {
+    observe(source, seen, time_.now());
+  }
+  void observe(unsigned source, const observation& seen, time_point now) override;
+  void overflowed(unsigned source, std::uint64_t dropped) noexcept override;
+  void resyncing(unsigned source) noexcept override {
+    journal_.put({.kind = journal_kind::resync, .count = source},
+                 std::max(table_.now(), time_.now()));
+  }
+  time_point step() override;
+  duration pointer_interval() const noexcept override { return pointer_interval_; }
+  void begin_stop() override;
+  bool all_running() const noexcept override {
+    return stats_.suspended_now == 0 && table_.batches_in_flight() == 0 && reservations_.none() &&
+           quanta_.none();
+  }
+  void finish_stop() override;
+  result<online_client> register_client(client_options options) override;
+  client_host& clients() noexcept override { return remote_; }
+  void on_look(std::function<void()> turn) override { remote_.on_look(std::move(turn)); }
+  void rearm(gpu_id which) override { desk_->add_rearm(which); }
+  void set_policy(std::unique_ptr<policy> next) override { desk_->offer_policy(std::move(next)); }
+  result<void> set_config(const scheduler_config& next) override {
+    if (!next.problem().empty()) return errc::bad_config;
+    return desk_->offer_config(next);
+  }
+  scheduler_config config() const override { return desk_->config(); }
+  statistics stats() const override { return stats_; }
+  picture look() const override;
+  const statistics& live_stats() const noexcept override { return stats_; }
+  void awake() noexcept override { desk_->wake().awake(); }
+  bool fall_asleep() noexcept override {
+    desk_->wake().sleep();
+    return !clients_.has_news();
+  }
+  int wake_fd() const noexcept override { return desk_->wake().fd(); }
+  void clear_wake_fd() noexcept override { desk_->wake().clear_eventfd(); }
+  void wake() noexcept override { desk_->wake().ring_always(); }
+  void ring() noexcept override { desk_->wake().ring(); }
+  const world& seen() const noexcept override { return table_; }
 
   // backend_listener
   void attached(process_id target, error_code error) override {
@@ -145,6 +189,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void listen(span_kind what, bool at_once) override { desk_->listen(what, at_once); }
   void note(std::string_view text, std::span<const double> numbers) override;
 
+ private:
   void decide(time_point now);
   void eject(std::string_view why);
   std::unique_ptr<policy> make_fallback() noexcept;
@@ -156,7 +201,6 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   void tell_events(time_point now);
   void tell_policy(std::string_view before, std::optional<std::string_view> removed,
                    time_point now);
-  picture look() const;
   bool is_clear(const client_page& page);
 
   scheduler_config config_;
@@ -198,7 +242,7 @@ class scheduler_core::impl final : public backend_listener, public decision_sink
   bool backend_up_ = true;
 };
 
-time_point scheduler_core::impl::step() {
+time_point core_impl::step() {
   const time_point now = time_.now();
   table_.set_now(now);
   journal_.set_turn(stats_.turns + 1);
@@ -284,7 +328,7 @@ time_point scheduler_core::impl::step() {
   return due_;
 }
 
-void scheduler_core::impl::decide(time_point now) {
+void core_impl::decide(time_point now) {
   if (policy_wake_ <= now) policy_wake_ = never;
   const snapshot seen{now, ++turn_, events_, table_.changed(), table_};
   const time_point before = time_.now();
@@ -307,7 +351,7 @@ void scheduler_core::impl::decide(time_point now) {
   }
 }
 
-void scheduler_core::impl::eject(std::string_view why) {
+void core_impl::eject(std::string_view why) {
   auto next = make_fallback();
   is_fallback_ = next != nullptr;
   if (record_) record_->new_policy(next ? next->name() : std::string_view(), true);
@@ -315,7 +359,7 @@ void scheduler_core::impl::eject(std::string_view why) {
   replace_policy(std::move(next), why);
 }
 
-std::unique_ptr<policy> scheduler_core::impl::make_fallback() noexcept {
+std::unique_ptr<policy> core_impl::make_fallback() noexcept {
   if (is_fallback_ || !fallback_) return nullptr;
   try {
     return fallback_();
@@ -330,8 +374,8 @@ std::unique_ptr<policy> scheduler_core::impl::make_fallback() noexcept {
 }
 
 /// Nothing that the old one said is left standing.
-void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next,
-                                          std::optional<std::string_view> removed) {
+void core_impl::replace_policy(std::unique_ptr<policy> next,
+                               std::optional<std::string_view> removed) {
   holds_.forget_declarations();
   reservations_.forget();
   quanta_.forget();
@@ -347,7 +391,7 @@ void scheduler_core::impl::replace_policy(std::unique_ptr<policy> next,
   desk_->listen(span_kind::itl, false);
 }
 
-void scheduler_core::impl::note(std::string_view text, std::span<const double> numbers) {
+void core_impl::note(std::string_view text, std::span<const double> numbers) {
   std::uint64_t unsaid = 0;
   if (!notes_log_.allow(table_.now(), unsaid)) return;
   try {
@@ -370,7 +414,7 @@ void scheduler_core::impl::note(std::string_view text, std::span<const double> n
 
 /// An arrival is measured only while something makes room for it; a policy that lets offline run is
 /// not a slow one.
-void scheduler_core::impl::close_arrivals() {
+void core_impl::close_arrivals() {
   for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
     auto& each = table_.gpu_number(i);
     if (!std::exchange(each.begun_this_turn, false) || !each.arrival_open) continue;
@@ -381,7 +425,7 @@ void scheduler_core::impl::close_arrivals() {
 }
 
 /// What clients in other processes can see.
-void scheduler_core::impl::publish() noexcept {
+void core_impl::publish() noexcept {
   sluice_scheduler_words& words = desk_->shared().words();
   const bool acts = backend_.acts();
   const std::uint32_t mode = stopping_ ? SLUICE_MODE_STOPPING
@@ -393,7 +437,7 @@ void scheduler_core::impl::publish() noexcept {
   __atomic_store_n(&words.turns, words.turns + 1, __ATOMIC_RELEASE);
 }
 
-void scheduler_core::impl::tell_events(time_point now) {
+void core_impl::tell_events(time_point now) {
   if (!journal_.on()) return;
   for (const event& one : events_) {
     journal_entry entry{.span = one.span,
@@ -435,15 +479,15 @@ void scheduler_core::impl::tell_events(time_point now) {
 }
 
 /// \param before empty: there was no scheduler.
-void scheduler_core::impl::tell_policy(std::string_view before,
-                                       std::optional<std::string_view> removed, time_point now) {
+void core_impl::tell_policy(std::string_view before, std::optional<std::string_view> removed,
+                            time_point now) {
   journal_.put({.kind = journal_kind::policy, .count = removed ? 1U : 0U}, now,
                {.text = policy_ ? policy_->name() : std::string_view(),
                 .name = before,
                 .why = removed.value_or(std::string_view())});
 }
 
-picture scheduler_core::impl::look() const {
+picture core_impl::look() const {
   picture made = table_.picture_of();
   made.turns = stats_.turns;
   made.policy = policy_ ? policy_->name() : std::string_view();
@@ -456,7 +500,7 @@ picture scheduler_core::impl::look() const {
   return made;
 }
 
-bool scheduler_core::impl::is_clear(const client_page& page) {
+bool core_impl::is_clear(const client_page& page) {
   const auto clear = [](const core::gpu& one) { return one.not_off == 0; };
   if (page.options.gpus.empty()) {
     for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
@@ -470,144 +514,80 @@ bool scheduler_core::impl::is_clear(const client_page& page) {
   });
 }
 
-// The façade of the pimpl ------------------------------------------------------------------------
+void core_impl::observe(unsigned source, const observation& seen, time_point now) {
+  now = std::max(table_.now(), now);
+  table_.set_now(now);
+  if (record_) {
+    record_->set_now(now);
+    record_->seen(source, seen);
+  }
+  switch (seen.kind) {
+    case observation_kind::gpu_lost: breaker_.reset(seen.gpu, seen.at, now); break;
+    case observation_kind::breaker_kept: breaker_.keep(seen.gpu, seen.at, now); break;
+    case observation_kind::breaker_rearmed: breaker_.rearm(seen.gpu); break;
+    case observation_kind::pointers_seen:
+      // One that comes after the policy's last word on it is old.
+      if (pointer_interval_ != duration::zero()) pointers_.observe(seen);
+      break;
+    default: table_.observe(source, seen);
+  }
+  backend_.observed(source, seen);
+}
+
+void core_impl::overflowed(unsigned source, std::uint64_t dropped) noexcept {
+  if (dropped == 0) return;
+  const time_point now = std::max(table_.now(), time_.now());
+  journal_.put({.kind = journal_kind::overflow, .count = source, .number = dropped}, now);
+  if (!record_) return;
+  record_->set_now(now);
+  record_->overflow(source, dropped);
+}
+
+void core_impl::begin_stop() {
+  if (std::exchange(stopping_, true)) return;
+  journal_.put({.kind = journal_kind::stop}, std::max(table_.now(), time_.now()));
+  if (record_) {
+    record_->set_now(std::max(table_.now(), time_.now()));
+    record_->stop();
+  }
+  policy_wake_ = never;
+  reservations_.forget();
+  reservations_.work(table_.now());
+  quanta_.forget();
+  quanta_.work(table_.now());
+  pointer_interval_ = {};
+  holds_.release_all();
+  attacher_.stop();
+}
+
+void core_impl::finish_stop() {
+  if (std::exchange(finished_, true)) return;
+  begin_stop();
+  desk_->close();
+  backend_.stop();
+  journal_.pass_on();
+  if (record_) record_->end();
+}
+
+result<online_client> core_impl::register_client(client_options options) {
+  auto& desk = *desk_;
+  if (desk.is_closed()) return errc::stopped;
+  auto page = std::make_shared<client_page>(desk.next_id(), std::move(options), desk_,
+                                            std::make_shared<sluice_client_words>(), nullptr);
+  desk.register_page(page);
+  return client_of(std::move(page));
+}
+
+}  // namespace
 
 result<std::unique_ptr<scheduler_core>> scheduler_core::create(const scheduler_config& config,
                                                                backend& driver,
                                                                std::unique_ptr<policy> decider,
                                                                core_options options) {
   if (!config.problem().empty()) return errc::bad_config;
-  auto body = std::make_unique<impl>(config, driver, std::move(decider), std::move(options));
-  if (body->desk_->wake().fd() < 0) {
-    return error_code{EMFILE, boost::system::system_category()};
-  }
-  return std::unique_ptr<scheduler_core>(new scheduler_core(std::move(body)));
+  auto made = std::make_unique<core_impl>(config, driver, std::move(decider), std::move(options));
+  if (made->wake_fd() < 0) return error_code{EMFILE, boost::system::system_category()};
+  return made;
 }
-
-scheduler_core::scheduler_core(std::unique_ptr<impl> body) noexcept : impl_(std::move(body)) {}
-scheduler_core::~scheduler_core() { impl_->desk_->close(); }
-
-void scheduler_core::on_breaker(std::function<void(const breaker_change&)> hear) {
-  impl_->breaker_.on_change(std::move(hear));
-}
-result<void> scheduler_core::start() { return impl_->backend_.start(*impl_); }
-
-void scheduler_core::observe(unsigned source, const observation& seen) {
-  observe(source, seen, impl_->time_.now());
-}
-
-void scheduler_core::observe(unsigned source, const observation& seen, time_point now) {
-  now = std::max(impl_->table_.now(), now);
-  impl_->table_.set_now(now);
-  if (impl_->record_) {
-    impl_->record_->set_now(now);
-    impl_->record_->seen(source, seen);
-  }
-  switch (seen.kind) {
-    case observation_kind::gpu_lost: impl_->breaker_.reset(seen.gpu, seen.at, now); break;
-    case observation_kind::breaker_kept: impl_->breaker_.keep(seen.gpu, seen.at, now); break;
-    case observation_kind::breaker_rearmed: impl_->breaker_.rearm(seen.gpu); break;
-    case observation_kind::pointers_seen:
-      // One that comes after the policy's last word on it is old.
-      if (impl_->pointer_interval_ != duration::zero()) impl_->pointers_.observe(seen);
-      break;
-    default: impl_->table_.observe(source, seen);
-  }
-  impl_->backend_.observed(source, seen);
-}
-
-void scheduler_core::overflowed(unsigned source, std::uint64_t dropped) noexcept {
-  if (dropped == 0) return;
-  const time_point now = std::max(impl_->table_.now(), impl_->time_.now());
-  impl_->journal_.put({.kind = journal_kind::overflow, .count = source, .number = dropped}, now);
-  if (!impl_->record_) return;
-  impl_->record_->set_now(now);
-  impl_->record_->overflow(source, dropped);
-}
-
-void scheduler_core::resyncing(unsigned source) noexcept {
-  impl_->journal_.put({.kind = journal_kind::resync, .count = source},
-                      std::max(impl_->table_.now(), impl_->time_.now()));
-}
-
-time_point scheduler_core::step() { return impl_->step(); }
-
-duration scheduler_core::pointer_interval() const noexcept { return impl_->pointer_interval_; }
-
-void scheduler_core::begin_stop() {
-  if (std::exchange(impl_->stopping_, true)) return;
-  impl_->journal_.put({.kind = journal_kind::stop},
-                      std::max(impl_->table_.now(), impl_->time_.now()));
-  if (impl_->record_) {
-    impl_->record_->set_now(std::max(impl_->table_.now(), impl_->time_.now()));
-    impl_->record_->stop();
-  }
-  impl_->policy_wake_ = never;
-  impl_->reservations_.forget();
-  impl_->reservations_.work(impl_->table_.now());
-  impl_->quanta_.forget();
-  impl_->quanta_.work(impl_->table_.now());
-  impl_->pointer_interval_ = {};
-  impl_->holds_.release_all();
-  impl_->attacher_.stop();
-}
-
-bool scheduler_core::all_running() const noexcept {
-  return impl_->stats_.suspended_now == 0 && impl_->table_.batches_in_flight() == 0 &&
-         impl_->reservations_.none() && impl_->quanta_.none();
-}
-
-void scheduler_core::finish_stop() {
-  if (std::exchange(impl_->finished_, true)) return;
-  begin_stop();
-  impl_->desk_->close();
-  impl_->backend_.stop();
-  impl_->journal_.pass_on();
-  if (impl_->record_) impl_->record_->end();
-}
-
-result<online_client> scheduler_core::register_client(client_options options) {
-  auto& desk = *impl_->desk_;
-  if (desk.is_closed()) return errc::stopped;
-  auto page = std::make_shared<client_page>(desk.next_id(), std::move(options), impl_->desk_,
-                                            std::make_shared<sluice_client_words>(), nullptr);
-  desk.register_page(page);
-  return online_client(std::move(page));
-}
-
-client_host& scheduler_core::clients() noexcept { return impl_->remote_; }
-void scheduler_core::on_look(std::function<void()> turn) {
-  impl_->remote_.on_look(std::move(turn));
-}
-
-void scheduler_core::rearm(gpu_id which) { impl_->desk_->add_rearm(which); }
-
-void scheduler_core::set_policy(std::unique_ptr<policy> next) {
-  impl_->desk_->offer_policy(std::move(next));
-}
-
-result<void> scheduler_core::set_config(const scheduler_config& next) {
-  if (!next.problem().empty()) return errc::bad_config;
-  return impl_->desk_->offer_config(next);
-}
-scheduler_config scheduler_core::config() const { return impl_->desk_->config(); }
-
-picture scheduler_core::look() const { return impl_->look(); }
-
-statistics scheduler_core::stats() const { return impl_->stats_; }
-const statistics& scheduler_core::live_stats() const noexcept { return impl_->stats_; }
-
-void scheduler_core::awake() noexcept { impl_->desk_->wake().awake(); }
-
-bool scheduler_core::fall_asleep() noexcept {
-  impl_->desk_->wake().sleep();
-  return !impl_->clients_.has_news();
-}
-
-int scheduler_core::wake_fd() const noexcept { return impl_->desk_->wake().fd(); }
-void scheduler_core::clear_wake_fd() noexcept { impl_->desk_->wake().clear_eventfd(); }
-void scheduler_core::wake() noexcept { impl_->desk_->wake().ring_always(); }
-void scheduler_core::ring() noexcept { impl_->desk_->wake().ring(); }
-const world& scheduler_core::seen() const noexcept { return impl_->table_; }
 
 }  // namespace sluice

@@ -57,7 +57,7 @@ class scheduler {
       scheduler_config config, std::unique_ptr<reactor> loop, std::unique_ptr<backend> driver,
       std::unique_ptr<policy> decider, std::vector<std::unique_ptr<source>> sources,
       scheduler_options options = {});
-  ~scheduler();
+  virtual ~scheduler() = default;
   scheduler(const scheduler&) = delete;
   scheduler& operator=(const scheduler&) = delete;
 
@@ -65,50 +65,48 @@ class scheduler {
   /// nothing stays started.
   /// \return errc::stopped when it was started before, or after stop(); else the first of their
   ///         errors.
-  [[nodiscard]] result<void> start();
+  [[nodiscard]] virtual result<void> start() = 0;
   /// Turns until stop() has been obeyed.
-  void run();
+  virtual void run() = 0;
   /// One round of what is ready, without blocking. \return whether there was anything.
-  bool poll_once();
+  virtual bool poll_once() = 0;
   /// Asks for the end: everything is resumed, within stop_limit; then sources and backend stop.
   /// Returns at once; idempotent. The turn that obeys it, on the reactor's thread or the host's
   /// io_context, waits for the acting side to end: milliseconds, seconds if that hangs (with the
   /// agent at most 4, and the launch of one that is just being replaced).
-  void stop() noexcept;
+  virtual void stop() noexcept = 0;
   /// Whether stop() has been obeyed.
-  bool stopped() const noexcept;
+  virtual bool stopped() const noexcept = 0;
 
   /// \return errc::stopped after stop().
-  [[nodiscard]] result<online_client> register_client(client_options options);
+  [[nodiscard]] virtual result<online_client> register_client(client_options options) = 0;
   /// Says that the GPU works again after a preemption on it failed, it was reset, or a driver call
   /// got stuck: it is used again from the next turn on. Nothing where it was in use.
-  void rearm(gpu_id which);
+  virtual void rearm(gpu_id which) = 0;
   /// Another policy from the next turn on; nullptr: none, everything runs. Processes, queues,
   /// clients and limits stay as they are. Declarations, wake-ups, reservations, quanta and pointer
   /// polling of the old one are forgotten, and every group is listed as changed in the new one's
   /// first turn: what both want held stays suspended throughout. The old one is destroyed on the
   /// reactor's thread, at the end of that turn. Returns at once; nothing after stop().
-  void set_policy(std::unique_ptr<policy> next);
+  virtual void set_policy(std::unique_ptr<policy> next) = 0;
   /// Other settings from the next turn on, all of them or none. Processes, queues, clients, holds
   /// and what groups were off stay known; limits that are tighter now hold at once. What has begun
   /// by the old ones (a wait before an attach, a backoff, a breaker's time) ends by them. A
   /// recording tells nothing of it.
   /// \return errc::bad_config when problem() says so; errc::not_supported when keep_fixed() would
   ///         change it; errc::stopped after stop(). Then the old ones stay.
-  [[nodiscard]] result<void> set_config(const scheduler_config& next);
+  [[nodiscard]] virtual result<void> set_config(const scheduler_config& next) = 0;
   /// As they are, or will be from the next turn on.
-  scheduler_config config() const;
+  virtual scheduler_config config() const = 0;
   /// What it knows, as it is between two turns. Waits for the next turn, which this asks for and
   /// which copies it: some microseconds for each process. Never on the reactor's thread.
   /// \return errc::stopped unless it runs; errc::busy when `patience` is over.
-  [[nodiscard]] result<picture> look(duration patience);
+  [[nodiscard]] virtual result<picture> look(duration patience) = 0;
   /// A copy, taken without disturbing the reactor (see statistics).
-  statistics stats() const;
+  virtual statistics stats() const = 0;
 
- private:
-  class [[gnu::visibility("hidden")]] impl;
-  explicit scheduler(std::unique_ptr<impl> body) noexcept;
-  std::unique_ptr<impl> impl_;
+ protected:
+  scheduler() = default;
 };
 
 }  // namespace sluice

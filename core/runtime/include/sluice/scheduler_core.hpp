@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "sluice/backend.hpp"
 #include "sluice/breaker.hpp"
@@ -59,73 +60,75 @@ class scheduler_core {
   [[nodiscard]] static result<std::unique_ptr<scheduler_core>> create(
       const scheduler_config& config, backend& driver, std::unique_ptr<policy> decider,
       core_options options = {});
-  ~scheduler_core();
+  virtual ~scheduler_core() = default;
   scheduler_core(const scheduler_core&) = delete;
   scheduler_core& operator=(const scheduler_core&) = delete;
 
   /// Who hears of breakers, within step() or observe(): as source::breaker_changed(). Between
   /// steps.
-  void on_breaker(std::function<void(const breaker_change&)> hear);
+  virtual void on_breaker(std::function<void(const breaker_change&)> hear) = 0;
   /// Starts the backend.
-  [[nodiscard]] result<void> start();
+  [[nodiscard]] virtual result<void> start() = 0;
   /// One item of what source number `source` (0 to 31) saw. Between steps.
-  void observe(unsigned source, const observation& seen);
+  virtual void observe(unsigned source, const observation& seen) = 0;
   /// The same, for who has just read the core's clock: many at once need it but once.
-  void observe(unsigned source, const observation& seen, time_point now);
+  virtual void observe(unsigned source, const observation& seen, time_point now) = 0;
   /// Source number `source` had to drop so many. Between steps.
-  void overflowed(unsigned source, std::uint64_t dropped) noexcept;
+  virtual void overflowed(unsigned source, std::uint64_t dropped) noexcept = 0;
   /// Source number `source` is about to say everything again. Between steps.
-  void resyncing(unsigned source) noexcept;
+  virtual void resyncing(unsigned source) noexcept = 0;
   /// One turn. \return when the next is due at the latest.
-  time_point step();
+  virtual time_point step() = 0;
   /// How often sources are to look at pointers, as the policy wants since the last step; zero: not
   /// at all. See source::poll_pointers().
-  duration pointer_interval() const noexcept;
+  virtual duration pointer_interval() const noexcept = 0;
   /// Holds nothing from the next step on and attaches to nobody any more; idempotent.
-  void begin_stop();
+  virtual void begin_stop() = 0;
   /// Whether every queue is known to run and nothing is in flight.
-  bool all_running() const noexcept;
+  virtual bool all_running() const noexcept = 0;
   /// Stops the backend, answers everyone who waits, refuses new clients. Idempotent.
-  void finish_stop();
+  virtual void finish_stop() = 0;
 
-  [[nodiscard]] result<online_client> register_client(client_options options);
+  [[nodiscard]] virtual result<online_client> register_client(client_options options) = 0;
   /// Clients of other processes. Between steps; register_client() is for those of this one.
-  client_host& clients() noexcept;
+  virtual client_host& clients() noexcept = 0;
   /// What client_host::look() does: a step, with all that belongs to one. Nothing at first.
-  void on_look(std::function<void()> turn);
+  virtual void on_look(std::function<void()> turn) = 0;
   /// As scheduler::rearm().
-  void rearm(gpu_id which);
+  virtual void rearm(gpu_id which) = 0;
   /// As scheduler::set_policy().
-  void set_policy(std::unique_ptr<policy> next);
+  virtual void set_policy(std::unique_ptr<policy> next) = 0;
   /// As scheduler::set_config().
-  [[nodiscard]] result<void> set_config(const scheduler_config& next);
-  scheduler_config config() const;
-  statistics stats() const;
+  [[nodiscard]] virtual result<void> set_config(const scheduler_config& next) = 0;
+  virtual scheduler_config config() const = 0;
+  virtual statistics stats() const = 0;
   /// What it knows. Between steps.
-  picture look() const;
+  virtual picture look() const = 0;
   /// stats() without the copy, on the stepping thread.
-  const statistics& live_stats() const noexcept;
+  virtual const statistics& live_stats() const noexcept = 0;
 
   /// The protocol that lets clients skip the system call while a step runs. Call awake() before a
   /// step; after it fall_asleep(), and step again at once when that returns false.
   /// wake_fd() is readable when somebody rang while asleep; clear_wake_fd() empties it.
-  void awake() noexcept;
-  bool fall_asleep() noexcept;
-  int wake_fd() const noexcept;
-  void clear_wake_fd() noexcept;
+  virtual void awake() noexcept = 0;
+  virtual bool fall_asleep() noexcept = 0;
+  virtual int wake_fd() const noexcept = 0;
+  virtual void clear_wake_fd() noexcept = 0;
   /// Makes wake_fd() readable, asleep or not. Any thread.
-  void wake() noexcept;
+  virtual void wake() noexcept = 0;
   /// As wake(), but only when asleep: after publishing something that a step will look at. Any
   /// thread.
-  void ring() noexcept;
+  virtual void ring() noexcept = 0;
 
   /// The table as policies see it; valid until the next step or observation.
-  const world& seen() const noexcept;
+  virtual const world& seen() const noexcept = 0;
 
- private:
-  class [[gnu::visibility("hidden")]] impl;
-  explicit scheduler_core(std::unique_ptr<impl> body) noexcept;
-  std::unique_ptr<impl> impl_;
+ protected:
+  scheduler_core() = default;
+  /// For who is behind this: only this class may make one.
+  static online_client client_of(std::shared_ptr<client_page> page) noexcept {
+    return online_client(std::move(page));
+  }
 };
 
 }  // namespace sluice
