@@ -23,7 +23,7 @@ class listener final : public backend_listener {
   void attached(process_id target, error_code error) override {
     sum += number(target) + error.message().size();
   }
-  void queue_added(const queue_info& queue) override { sum += queue.ring_base; }
+  void queue_added(const queue_info& queue) override { sum += queue.incarnation; }
   void queue_removed(process_id target, driver_queue_id queue) override {
     sum += number(target) + number(queue);
   }

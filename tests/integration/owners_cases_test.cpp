@@ -61,9 +61,9 @@ using ::testing::ElementsAre;
 /// this on an idle machine.
 constexpr duration own_share = 2ms;
 
-/// Of an online request, announced, to the end of its kernel.
 enum class mechanism : std::uint8_t { debug_trap, batch_commands };
 
+/// Of an online request, announced, to the end of its kernel.
 constexpr duration end_to_end_target(mechanism by) {
   return by == mechanism::debug_trap ? 50ms : 10ms;
 }

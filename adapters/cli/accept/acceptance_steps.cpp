@@ -68,12 +68,17 @@ void pointers(bench& here, finding& found) {
   if (!open) fail("cannot read the victim's memory: " + open.error().message());
   auto& reader = **open;
   const auto shown = kfd::read_mqds(here.chosen.where);
-  if (!shown) fail("cannot read the driver's mqds: " + shown.error().message());
+  if (!shown)
+    throw step_end{verdict::not_possible,
+                   "cannot read the addresses of queue pointers from mqds: " +
+                       shown.error().message() + "; mount debugfs and run as root"};
   std::vector<kfd::queue_ring> rings;
   for (const auto& each : queues) rings.push_back({each.id, each.gpu, each.incarnation});
   std::vector<kfd::pointer_addresses> at;
   for (const kfd::mqd* const each : kfd::join(*shown, target.pid(), rings)) {
-    if (each == nullptr) fail("the driver's mqds does not show a queue of the victim");
+    if (each == nullptr || each->write_pointer_address == 0)
+      throw step_end{verdict::not_possible,
+                     "the driver's mqds does not show the pointers of each queue of the victim"};
     at.push_back({each->read_pointer_address, each->write_pointer_address});
   }
   if (const auto watched = reader.watch(at); !watched)

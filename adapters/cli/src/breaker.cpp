@@ -30,7 +30,7 @@ struct breaker_options {
 };
 
 breaker_store store_of(const breaker_options& chosen) {
-  return chosen.store.empty() ? breaker_store{} : breaker_store{chosen.store};
+  return chosen.store.empty() ? default_breaker_store() : breaker_store{chosen.store};
 }
 
 /// The names of GPUs; none where the driver's tree cannot be read, which a store does not need.

@@ -85,9 +85,13 @@ std::vector<std::string> breaker_warnings(const kfd::node_view& node, const stor
   return said;
 }
 
+breaker_store default_breaker_store() {
+  return breaker_store{breaker_store::default_path(kfd::roots::from_environment().other_tree())};
+}
+
 stored_breakers open_breakers() {
   std::string message;
-  auto all = breaker_store{}.read(message);
+  auto all = default_breaker_store().read(message);
   if (!all) {
     complain("warning: " + message + "; cannot check for open breakers");
     return {};
@@ -118,7 +122,7 @@ void open_breakers_of(const std::vector<kfd::gpu_failure>& failed) {
       if (other.hive == about->hive) open(other.id, each);
   }
   if (made.empty()) return;
-  const breaker_store store;
+  const breaker_store store = default_breaker_store();
   std::string message;
   if (!store.change(made, {}, message)) {
     complain(message +

@@ -30,6 +30,9 @@ boost::json::value breakers_json(const stored_breakers& all);
 /// driver does not show whether their queues are alive.
 std::vector<std::string> breaker_warnings(const kfd::node_view& node, const stored_breakers& all);
 
+/// Of the device that the environment names: where the daemon that acts on it keeps them.
+breaker_store default_breaker_store();
+
 /// What `queues` and `suspend` read: none, after a complaint, where the store cannot be read.
 stored_breakers open_breakers();
 

@@ -276,7 +276,7 @@ class reader {
     if (is == "detached") return rec::detached{known_process(from)};
     if (is == "queue") {
       return rec::queue{{known_process(from), from.id<driver_queue_id>("queue"),
-                         from.id<gpu_id>("gpu"), from.id<queue_kind>("type"),
+                         from.id<gpu_id>("gpu"), read_kind(from),
                          from.number<std::uint64_t>("incarnation"),
                          from.number<std::uint64_t>("fault")}};
     }
@@ -308,6 +308,12 @@ class reader {
     throw wrong{"field 'is' has an unknown value"};
   }
 
+  static queue_kind read_kind(const fields& from) {
+    const auto kind = from.id<queue_kind>("type");
+    if (kind > queue_kind::copy) throw wrong{"field 'type' exceeds 1"};
+    return kind;
+  }
+
   rec::seen read_seen(const fields& from) {
     rec::seen made;
     made.source = from.number<unsigned>("source");
@@ -316,7 +322,7 @@ class reader {
     if (from.text("what").empty()) throw wrong{"field 'what' is missing"};
     to.kind = from.word<observation_kind>("what", kinds);
     to.what = from.word<role>("role", roles);
-    to.type = from.id<queue_kind>("type");
+    to.type = read_kind(from);
     to.work = from.word<online_work>("work", works);
     to.priority = from.number<std::uint8_t>("priority");
     if (to.priority > 15) throw wrong{"field 'priority' exceeds 15"};

@@ -85,7 +85,8 @@ void quanta::answered(process_id target, gpu_id id, duration length, error_code 
                 .group = whose->in->view.id,
                 .length = length},
                now, {.again = !std::exchange(one.failed, false)});
-  set_offered(one.gpu, support::yes);
+  // It may answer late: not after it said that it cannot.
+  if (places_[one.gpu].offered != support::no) set_offered(one.gpu, support::yes);
 }
 
 void quanta::fail(entry& one, const process& whose, error_code error, time_point now) {
@@ -176,10 +177,12 @@ void quanta::work(time_point now) {
 
 void quanta::send(entry& one, time_point now) {
   place& on = places_[one.gpu];
-  const duration wanted = wanted_of(one);
+  duration wanted = wanted_of(one);
   if (on.offered == support::no) {
     if (wanted > duration::zero()) refuse(one.gpu, true, now);
-    return;
+    // One that stands from before is still taken back.
+    if (one.stands == duration::zero()) return;
+    wanted = {};
   }
   if (one.in_flight || (on.offered == support::yes && wanted == one.stands)) return;
   // Whether it can is asked once.

@@ -166,7 +166,7 @@ void model_driver::restore() {
 
 void model_driver::act_by(const capabilities& what) {
   if (!up_) return;
-  const bool fell_back = acting_ == testing::batched_calls && what != acting_;
+  const bool fell_back = acting_ == by_batches && what != acting_;
   if (!fell_back) return;  // A driver does not get better while the agent lives.
   acting_ = what;
   global_.push_back({.what = global_report::kind::acts_by, .acting = what, .fell_back = fell_back});
@@ -478,7 +478,7 @@ void model_driver::drain() {
   if (!lost_waits_ && std::exchange(restored_waits_, false)) {
     up_ = true;
     listener_->restored();
-    listener_->acts_by(acting_ = testing::batched_calls, false);
+    listener_->acts_by(acting_ = by_batches, false);
   }
   judge_.drained();
 }
@@ -574,7 +574,7 @@ result<void> model_driver::submit(const batch& work) {
 
 result<void> model_driver::reserve(gpu_id gpu, double offline_share) {
   if (!up_) return errc::lost;
-  if (acting_ != testing::batched_calls) return errc::not_supported;
+  if (acting_ != by_batches) return errc::not_supported;
   global_.push_back(
       {.what = global_report::kind::reserved, .gpu = gpu, .share = offline_share, .error = {}});
   ring();

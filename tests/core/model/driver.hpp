@@ -20,9 +20,16 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/testing/manual_clock.hpp"
-#include "sluice/testing/scripted_backend.hpp"
 
 namespace sluice::tests {
+
+/// The ways in which it acts: both can be told quanta, on the GPUs with even numbers.
+inline constexpr capabilities by_single_calls{
+    "single calls", {capability::set_quantum, capability::holds_end_with_maker}};
+inline constexpr capabilities by_batches{
+    "batched calls",
+    {capability::batch_targets, capability::reserve_slots, capability::set_quantum,
+     capability::holds_end_with_maker}};
 
 /// Threading: one thread. Lifetime: the reference outlives it.
 class model_driver final : public backend {
@@ -182,7 +189,7 @@ class model_driver final : public backend {
   std::map<pid_t, process> processes_;
   std::deque<lane> lanes_;
   std::deque<global_report> global_;
-  capabilities acting_ = testing::single_calls;
+  capabilities acting_ = by_single_calls;
   std::size_t order_ = 0;
   std::uint64_t last_ring_ = 0x1000;
   std::uint64_t resumes_ = 0;

@@ -545,7 +545,7 @@ class player {
         say_gpu(0, observation_kind::breaker_kept, gpu(one.a), 0,
                 time_.now() + one.b * std::chrono::milliseconds(1));
         break;
-      case op::fall_back: driver_->act_by(testing::single_calls); break;
+      case op::fall_back: driver_->act_by(by_single_calls); break;
       case op::crash: driver_->crash(one.a); break;
       case op::restore: driver_->restore(); break;
       case op::configure: {

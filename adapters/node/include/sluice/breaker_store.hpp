@@ -71,7 +71,7 @@ class breaker_store {
   /// \param tree empty: the kernel's own.
   [[nodiscard]] static std::string default_path(std::string tree = {});
 
-  explicit breaker_store(std::string path = default_path()) : path_(std::move(path)) {}
+  explicit breaker_store(std::string path) : path_(std::move(path)) {}
 
   const std::string& path() const noexcept { return path_; }
 
@@ -94,8 +94,8 @@ class breaker_store {
 /// as long as their scheduler, and the store is tried again every 10 s.
 ///
 /// Threading: as any source's.
-[[nodiscard]] std::unique_ptr<source> make_breaker_keeper(
-    std::string path = breaker_store::default_path(), message_sink say = messages_to_stderr());
+[[nodiscard]] std::unique_ptr<source> make_breaker_keeper(std::string path,
+                                                          message_sink say = messages_to_stderr());
 
 }  // namespace sluice
 #pragma GCC visibility pop

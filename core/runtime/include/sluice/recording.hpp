@@ -30,7 +30,7 @@
 ///   attached   process; error, category where it failed.
 ///   detach     process; error, category likewise.
 ///   detached   process: its session is over, asked for or not.
-///   queue      process, queue, gpu, type, ring, write, read, exceptions: of a session.
+///   queue      process, queue, gpu, type (0 compute, 1 copy), incarnation, fault: of a session.
 ///   queue_gone process, queue.
 ///   batch      id, process, gpu, kind (suspend, resume), queues: handed to the backend; error,
 ///              category where it was refused.
@@ -41,7 +41,7 @@
 ///   quantum    process, gpu, length (left out: the driver's default); error, category where it was
 ///              refused at once.
 ///   quantum_set process, gpu, length; error, category: as of reserved.
-///   acts_by    mechanism, fell_back.
+///   acts_by    mechanism, can (bits of `capability`), fell_back.
 ///   gpu_lost   gpu. lost, restored: the acting side.
 ///   off        gpu, after: from an online arrival until its last offline queue was off.
 ///   forced     count: groups made to run by max_suspend or the offline floor.
@@ -58,7 +58,8 @@
 #pragma GCC visibility push(default)
 namespace sluice {
 
-/// Other versions are refused. 2: `quantum` and `quantum_set`.
+/// Other versions are refused. 2: quanta, capabilities, and queues without
+/// words of one driver.
 inline constexpr int recording_version = 2;
 
 /// Where a recording goes. For files there is record_options::file.
