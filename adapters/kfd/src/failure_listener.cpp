@@ -42,7 +42,7 @@ std::vector<gpu_id> failure_listener::hear() {
 
 void failure_listener::note(gpu_failure what) {
   ++failed_[what.gpu];
-  // Nobody may ever ask.
+  // The list is bounded, for the caller may never take it.
   if (failures_.size() < most_failures) failures_.push_back(what);
 }
 

@@ -15,10 +15,10 @@
 
 namespace sluice::core {
 
-/// Attaching costs everyone on the GPU a runlist cycle or two and takes the process from other
-/// tracers, so: offline processes only, once they have owned a compute queue for attach_after, with
-/// no online work in flight on their GPUs (but at the latest at attach_at_latest), one at a time
-/// per GPU. A process that stops being offline is given back.
+/// Attaching may delay everyone on the GPU for a moment and take the process from other tracers,
+/// so: offline processes only, once they have owned a compute queue for attach_after, with no
+/// online work in flight on their GPUs (but at the latest at attach_at_latest), one at a time per
+/// GPU. A process that stops being offline is given back.
 ///
 /// What was attached when the backend was lost is attached again as soon as that is back, one after
 /// the other on each GPU, but whatever online work is in flight: until then nothing makes room for

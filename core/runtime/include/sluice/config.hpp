@@ -28,8 +28,8 @@ struct scheduler_config {
   duration floor_window = std::chrono::seconds(10);
   /// How long an offline process has owned a compute queue before we attach. 0 to 1 h.
   duration attach_after = std::chrono::seconds(2);
-  /// When we attach even though online work is in flight: an attach costs it a runlist cycle or
-  /// two, waiting much longer costs it whole offline kernels. attach_after to 1 h. What was
+  /// When we attach even though online work is in flight: an attach may delay it for a
+  /// moment, waiting much longer costs it whole offline kernels. attach_after to 1 h. What was
   /// attached when the acting side died does not wait for either.
   duration attach_at_latest = std::chrono::seconds(3);
   /// A begin without an end stops counting after this time: between one and two of it where a
@@ -61,8 +61,8 @@ struct scheduler_config {
   [[nodiscard]] std::string problem() const;
 
   /// Gives the settings that cannot change while a scheduler runs (inbox_capacity,
-  /// suspend_copy_queues) the values that they have in `running`. \return one sentence that names
-  /// those that differed; empty when none did.
+  /// suspend_copy_queues) the values that they have in `running`.
+  /// \return one sentence that names those that differed; empty when none did.
   [[nodiscard]] std::string keep_fixed(const scheduler_config& running);
 
   bool operator==(const scheduler_config&) const = default;

@@ -79,11 +79,11 @@ enum class journal_kind : std::uint8_t {
                       ///< queue was off, both before `at`.
 
   // The rest.
-  policy,        ///< text: its name, empty for none. From here on; count: 1 where the one before
-                 ///< was removed for what it did.
-  breaker_open,  ///< gpu, cause; until: when it closes by itself; count: 1; number: to which GPU
-  ///< of its reset domain it happened. Of one that was open before this scheduler began
-  ///< count is 0.
+  policy,          ///< text: its name, empty for none. From here on; count: 1 where the one before
+                   ///< was removed for what it did.
+  breaker_open,    ///< gpu, cause; until: when it closes by itself; count: 1; number: to which GPU
+                   ///< of its reset domain it happened. Of one that was open before this scheduler
+                   ///< began count is 0.
   breaker_closed,  ///< gpu; text: why.
   acts_by,         ///< text: the mechanism's name; count: 1 where a better way failed.
   backend_lost,    ///< error, text. Everything runs.

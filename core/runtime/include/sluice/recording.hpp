@@ -58,8 +58,8 @@
 #pragma GCC visibility push(default)
 namespace sluice {
 
-/// Other versions are refused. 2: quanta, capabilities, and queues without
-/// words of one driver.
+/// Other versions are refused. 2: quanta, capabilities, and queues without words of one
+/// driver.
 inline constexpr int recording_version = 2;
 
 /// Where a recording goes. For files there is record_options::file.

@@ -52,8 +52,8 @@ struct batch {
 
 enum class outcome : std::uint8_t {
   done,         ///< The queue is in the asked state.
-  invalid,      ///< The driver did nothing: unknown, new, or being destroyed (bit 31).
-  failed,       ///< Hardware or firmware failed after software state changed (bit 30): in doubt.
+  invalid,      ///< The driver did nothing: unknown, new, or being destroyed.
+  failed,       ///< Hardware or firmware failed after software state changed: in doubt.
   target_gone,  ///< The process is gone, and its queues with it.
 };
 
@@ -146,7 +146,8 @@ class backend_listener {
   /// The answer to set_quantum(), and unasked, with an error, where it could not be kept up.
   /// Without an error the target's work on that GPU has that quantum from now on, and what comes of
   /// it there, too; with one it has the driver's default, or the backend sees to that until the
-  /// driver lets it. The default holds, too, after detached() and lost().
+  /// driver lets it. The default holds, too, after detached() and lost();
+  /// not after acts_by().
   virtual void quantum_set(process_id target, gpu_id gpu, duration length, error_code error) {
     (void)target;
     (void)gpu;

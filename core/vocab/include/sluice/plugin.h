@@ -239,9 +239,9 @@ typedef struct sluice_policy_plugin {
   /** What to call this state in logs and reports; it changes when behaviour changes. May be NULL:
    * `name`. What is returned must stay until destroy(). */
   const char* (*name_of)(const void* state);
-  /** Kinds of spans of which clients must mark at least one, or
-   * the policy does nothing: the sum of 1 << SLUICE_SPAN_* over them. Called once, after create().
-   * May be NULL, as 0: it works without marks. */
+  /** Kinds of spans of which clients must mark at least one, or the policy does nothing: the sum of
+   * 1 << SLUICE_SPAN_* over them. Called once, after create(). May be NULL, as 0: it works without
+   * marks. */
   uint32_t (*needs_marks)(const void* state);
 } sluice_policy_plugin;
 

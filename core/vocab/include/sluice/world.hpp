@@ -35,8 +35,8 @@ struct group_view {
   run_state actual = run_state::running;
   bool manageable = false;  ///< A hold can take effect: every process of it that has compute queues
                             ///< is attached, and none of its GPUs is lost.
-  std::uint8_t priority = 0;     ///< 0 to 15, the highest of its processes'; 0 where
-                                 ///< nothing was said.
+  std::uint8_t priority = 0;     ///< 0 to 15, the highest of its processes'; 0 where nothing
+                                 ///< was said.
   std::uint32_t queues = 0;      ///< Managed queues: compute, and copy where that is asked for.
   std::span<const gpu_id> gpus;  ///< GPUs on which the group owns such queues...
   std::span<const std::uint32_t> queues_on;  ///< ...and how many on each, in the same order.

@@ -11,7 +11,7 @@
 
 namespace sluice::kfd {
 
-/// One queue of a target, as the driver shows it to whoever holds the target.
+/// One queue of a target, as the driver reports it to the process that holds the target.
 struct session_queue {
   driver_queue_id id{};
   gpu_id gpu{};
