@@ -18,7 +18,9 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <utility>
 
+#include "sluice/kfd/driver.hpp"
 #include "sluice/node.hpp"
 
 namespace {
@@ -34,9 +36,10 @@ void answer_request() { std::this_thread::sleep_for(50ms); }
 
 sluice::result<void> serve() {
   // [embed]
-  const sluice::node_options all_defaults;
+  sluice::node_options options;
+  options.driver = sluice::kfd::make_driver();
   std::string problem;
-  const auto made = sluice::node::create(all_defaults, problem);
+  const auto made = sluice::node::create(std::move(options), problem);
   if (made.has_error()) return made.error();
   sluice::node& node = **made;
   if (auto started = node.start(); started.has_error()) return started.error();

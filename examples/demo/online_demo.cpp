@@ -32,6 +32,7 @@
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/roots.hpp"
 #include "sluice/observe/timeline_thread.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
@@ -93,8 +94,10 @@ class embedded_scheduler {
     auto loop = sluice::reactor::create();
     if (loop.has_error()) return failure("cannot create an event loop: " + loop.error().message());
     const auto roots = sluice::kfd::roots::from_environment();
-    auto driver = sluice::agent::make_agent_backend(
-        {.roots = roots, .agent_path = with.agent, .owner_lock = with.owner_lock});
+    auto driver =
+        sluice::agent::make_agent_backend({.driver = sluice::kfd::acting({.where = roots}),
+                                           .agent_path = with.agent,
+                                           .owner_lock = with.owner_lock});
     const std::string settings_text = fmt::format(
         "{}{}, max_suspend {}, min_run {}, offline floor {:g} % of {}, attach after {}",
         policy->name(), policy_settings(with.scheduling), demo::rounded_text(config.max_suspend),

@@ -10,6 +10,7 @@
 // GPU):
 //   answered 5 requests; 0 queue suspends, 0 resumes
 
+#include <sluice/kfd/driver.hpp>
 #include <sluice/node.hpp>
 
 #include <chrono>
@@ -21,7 +22,7 @@
 int main() {
   using namespace std::chrono_literals;
   std::string problem;
-  const auto made = sluice::node::create({}, problem);
+  const auto made = sluice::node::create({.driver = sluice::kfd::make_driver()}, problem);
   if (made.has_error()) {
     std::fprintf(stderr, "embed_minimal: cannot create the scheduler: %s\n", problem.c_str());
     return 1;

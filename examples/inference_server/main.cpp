@@ -40,6 +40,7 @@
 #include "sluice/asio.hpp"
 #include "sluice/client.hpp"
 #include "sluice/config.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/node.hpp"
 #include "sluice/policy_registry.hpp"
 #include "sluice/roles/classification.hpp"
@@ -65,6 +66,7 @@ struct settings {
 checked<std::unique_ptr<sluice::node>> embed(asio::io_context& context, const settings& with,
                                              sluice::policy_choice policy) {
   sluice::node_options options;
+  options.driver = sluice::kfd::make_driver();
   sluice::node_settings& settings = options.settings;
   const std::string& file = with.scheduling.config_file;
   std::string message;

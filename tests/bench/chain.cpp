@@ -33,6 +33,7 @@
 #include "sluice/client.hpp"
 #include "sluice/client_server.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/node_view.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
@@ -156,7 +157,7 @@ class node {
     auto loop = reactor::create();
     if (!loop) throw std::runtime_error("reactor: " + loop.error().message());
     auto driver = std::make_unique<tapped_backend>(
-        agent::make_agent_backend({.roots = device.roots(),
+        agent::make_agent_backend({.driver = kfd::acting({.where = device.roots()}),
                                    .agent_path = SLUICE_AGENT_PROGRAM,
                                    .owner_lock = device.root() + "/owner",
                                    .lease = 10s}),

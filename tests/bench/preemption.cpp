@@ -36,6 +36,7 @@
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
 
@@ -130,11 +131,11 @@ class deciding_side {
     config.min_run = 1ms;
     config.max_suspend = 10s;
     const auto& device = where.device();
-    auto driver = agent::make_agent_backend({.roots = device.roots(),
-                                             .agent_path = SLUICE_AGENT_PROGRAM,
-                                             .owner_lock = "",
-                                             .lease = 4s,
-                                             .batch_commands = batch_commands});
+    auto driver = agent::make_agent_backend(
+        {.driver = kfd::acting({.where = device.roots(), .batch_commands = batch_commands}),
+         .agent_path = SLUICE_AGENT_PROGRAM,
+         .owner_lock = "",
+         .lease = 4s});
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(
         kfd::make_discovery(device.roots(), {.role_store = device.root() + "/roles"}));

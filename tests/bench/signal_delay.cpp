@@ -34,6 +34,7 @@
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
 #include "sluice/sim/client.hpp"
 
@@ -236,11 +237,12 @@ void measure(bool quick) {
     }
     check_traced(target.pid(), false);
     {
-      attached_backend acting{agent::make_agent_backend({.roots = device.roots(),
-                                                         .agent_path = SLUICE_AGENT_PROGRAM,
-                                                         .owner_lock = "",
-                                                         .lease = 4s}),
-                              target.pid()};
+      attached_backend acting{
+          agent::make_agent_backend({.driver = kfd::acting({.where = device.roots()}),
+                                     .agent_path = SLUICE_AGENT_PROGRAM,
+                                     .owner_lock = "",
+                                     .lease = 4s}),
+          target.pid()};
       check_traced(target.pid(), true);
       signals(target, each, idle, [&] { acting.turn(); });
       signals_in_calls(target, acting, calls, in_call, call_left);

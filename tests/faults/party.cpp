@@ -24,6 +24,7 @@
 #include "sluice/client.hpp"
 #include "sluice/client_server.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
 #include "sluice/os/standard_error.hpp"
 #include "sluice/policies/pointer_polling.hpp"
@@ -61,7 +62,7 @@ int host(const std::string& directory, sluice::duration lease, sluice::duration 
   std::unique_ptr<sluice::backend> driver;
   if (in_agent) {
     sluice::agent::agent_options with;
-    with.roots = roots;
+    with.driver = sluice::kfd::acting({.where = roots});
     with.agent_path = SLUICE_AGENT_PROGRAM;
     with.owner_lock = lock;
     with.lease = lease;

@@ -98,11 +98,11 @@ void ends_of_a_ring(FuzzedDataProvider& input) {
 void reports_of_any_content(FuzzedDataProvider& input) {
   listener heard;
   while (input.remaining_bytes() > 0) {
-    const auto bytes = input.ConsumeBytes<std::uint8_t>(sizeof(kfd::report));
-    kfd::report one;
+    const auto bytes = input.ConsumeBytes<std::uint8_t>(sizeof(report));
+    report one;
     std::memcpy(static_cast<void*>(&one), bytes.data(), bytes.size());
     agent::bound_count(one);
-    kfd::deliver(one, heard);
+    deliver(one, heard);
   }
 }
 

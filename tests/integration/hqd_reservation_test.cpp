@@ -22,6 +22,7 @@
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/hqds.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
 #include "sluice/kfd/mqds.hpp"
@@ -71,8 +72,9 @@ class Reservation : public ::testing::TestWithParam<acting> {
       config.attach_after = 50ms;
       std::unique_ptr<backend> driver;
       if (GetParam() == acting::in_agent) {
-        driver = agent::make_agent_backend(
-            {.roots = device_.roots(), .agent_path = SLUICE_AGENT_PROGRAM, .owner_lock = lock});
+        driver = agent::make_agent_backend({.driver = kfd::acting({.where = device_.roots()}),
+                                            .agent_path = SLUICE_AGENT_PROGRAM,
+                                            .owner_lock = lock});
       } else {
         driver = kfd::make_in_process_backend({.roots = device_.roots(), .owner_lock = lock});
       }

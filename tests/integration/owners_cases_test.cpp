@@ -45,6 +45,7 @@
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/histogram.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/hqds.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
@@ -312,11 +313,12 @@ class world {
     // A busy machine shall not meet the limits, which are no part of this.
     config.max_suspend = 10s;
     config.offline_floor = 0;
-    auto driver = agent::make_agent_backend({.roots = device_.roots(),
-                                             .agent_path = SLUICE_AGENT_PROGRAM,
-                                             .owner_lock = device_.root() + "/owner",
-                                             .lease = 4s,
-                                             .batch_commands = by == mechanism::batch_commands});
+    auto driver = agent::make_agent_backend(
+        {.driver = kfd::acting(
+             {.where = device_.roots(), .batch_commands = by == mechanism::batch_commands}),
+         .agent_path = SLUICE_AGENT_PROGRAM,
+         .owner_lock = device_.root() + "/owner",
+         .lease = 4s});
     auto tapped = std::make_unique<bench::tapped_backend>(
         std::move(driver), [this](const batch_result& what) { watch_.heard(what); });
     const auto& tap = *tapped;
@@ -861,12 +863,12 @@ class edge_world {
           std::make_unique<offline_target>(device_.roots(), offline_target::options{.queues = 2}));
       if (!targets_.back()->says('r')) throw std::runtime_error("a target did not start");
     }
-    loop_ = std::make_unique<backend_loop>(
-        agent::make_agent_backend({.roots = device_.roots(),
-                                   .agent_path = SLUICE_AGENT_PROGRAM,
-                                   .owner_lock = "",
-                                   .lease = 4s,
-                                   .batch_commands = by == mechanism::batch_commands}));
+    loop_ = std::make_unique<backend_loop>(agent::make_agent_backend(
+        {.driver = kfd::acting(
+             {.where = device_.roots(), .batch_commands = by == mechanism::batch_commands}),
+         .agent_path = SLUICE_AGENT_PROGRAM,
+         .owner_lock = "",
+         .lease = 4s}));
     if (!loop_->start()) throw std::runtime_error("the agent does not start");
     for (std::size_t i = 0; i < targets; ++i) {
       if (!(*loop_)->attach(id(i), targets_[i]->pid(), targets_[i]->start_time()) ||

@@ -20,6 +20,7 @@
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/scheduler.hpp"
 
 namespace sluice::test::pointer_polling_test {
@@ -44,11 +45,12 @@ class node {
     scheduler_config config;
     config.attach_after = 50ms;
     config.max_suspend = 60s;  // What ends a hold here is the end of online work.
-    auto made = scheduler::create(config, std::move(*loop),
-                                  agent::make_agent_backend({.roots = where,
-                                                             .agent_path = SLUICE_AGENT_PROGRAM,
-                                                             .owner_lock = device_.root() + "/o"}),
-                                  make_pointer_polling(), std::move(sources));
+    auto made =
+        scheduler::create(config, std::move(*loop),
+                          agent::make_agent_backend({.driver = kfd::acting({.where = where}),
+                                                     .agent_path = SLUICE_AGENT_PROGRAM,
+                                                     .owner_lock = device_.root() + "/o"}),
+                          make_pointer_polling(), std::move(sources));
     if (!made) throw std::runtime_error("scheduler: " + made.error().message());
     scheduler_ = std::move(*made);
     if (const auto started = scheduler_->start(); !started) {

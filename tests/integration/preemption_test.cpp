@@ -27,6 +27,7 @@
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/breaker_store.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
@@ -78,7 +79,7 @@ class node {
     const std::string lock = device_.root() + "/owner";
     std::unique_ptr<backend> driver;
     if (where_ == acting::in_agent) {
-      driver = agent::make_agent_backend({.roots = device_.roots(),
+      driver = agent::make_agent_backend({.driver = kfd::acting({.where = device_.roots()}),
                                           .agent_path = SLUICE_AGENT_PROGRAM,
                                           .owner_lock = lock,
                                           .lease = lease});

@@ -17,6 +17,7 @@
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
 
@@ -35,14 +36,14 @@ class ProcessPausePath : public ::testing::Test {
     scheduler_config config;
     config.attach_after = 50ms;
     config.max_suspend = 60s;  // What ends a pause here is what the test does.
-    auto made =
-        scheduler::create(config, std::move(*loop),
-                          agent::make_agent_backend({.roots = device_.roots(),
-                                                     .agent_path = SLUICE_AGENT_PROGRAM,
-                                                     .owner_lock = device_.root() + "/owner",
-                                                     .criu_pause = criu_pause}),
-                          make_fixed_timeslice({.slice = 20ms, .release = release_on::client_done}),
-                          std::move(sources));
+    auto made = scheduler::create(
+        config, std::move(*loop),
+        agent::make_agent_backend(
+            {.driver = kfd::acting({.where = device_.roots(), .criu_pause = criu_pause}),
+             .agent_path = SLUICE_AGENT_PROGRAM,
+             .owner_lock = device_.root() + "/owner"}),
+        make_fixed_timeslice({.slice = 20ms, .release = release_on::client_done}),
+        std::move(sources));
     ASSERT_TRUE(made);
     scheduler_ = std::move(*made);
     ASSERT_TRUE(scheduler_->start());

@@ -60,7 +60,7 @@ class agent_backend final : public backend {
   explicit agent_backend(agent_options options) : options_(std::move(options)) {}
   ~agent_backend() override { stop(); }
 
-  std::string_view name() const noexcept override { return "kfd, agent"; }
+  std::string_view name() const noexcept override { return name_; }
 
   result<void> start(backend_listener& listener) override {
     if (phase_ != phase::idle) return {};
@@ -289,7 +289,7 @@ class agent_backend final : public backend {
       }
       bound_count(report_);
       note_report();
-      kfd::deliver(report_, *listener_);
+      deliver(report_, *listener_);
     }
   }
 
@@ -305,20 +305,20 @@ class agent_backend final : public backend {
 
   void note_report() {
     switch (report_.kind) {
-      case kfd::report_kind::completed:
+      case report_kind::completed:
         if (const auto found = targets_.find(report_.target); found != targets_.end())
           found->second = false;
         break;
-      case kfd::report_kind::attached:
-        if (report_.error.where != kfd::plain_error::domain::none) targets_.erase(report_.target);
+      case report_kind::attached:
+        if (report_.error.where != plain_error::domain::none) targets_.erase(report_.target);
         break;
-      case kfd::report_kind::detached: targets_.erase(report_.target); break;
-      case kfd::report_kind::queue_added:
-      case kfd::report_kind::queue_removed:
-      case kfd::report_kind::gpu_lost:
-      case kfd::report_kind::acts_by:
-      case kfd::report_kind::reserved:
-      case kfd::report_kind::quantum_set: break;
+      case report_kind::detached: targets_.erase(report_.target); break;
+      case report_kind::queue_added:
+      case report_kind::queue_removed:
+      case report_kind::gpu_lost:
+      case report_kind::acts_by:
+      case report_kind::reserved:
+      case report_kind::quantum_set: break;
     }
   }
 
@@ -389,6 +389,7 @@ class agent_backend final : public backend {
   }
 
   const agent_options options_;
+  const std::string name_ = options_.driver.driver + ", agent";
   std::string program_;
   backend_listener* listener_ = nullptr;
   phase phase_ = phase::idle;
@@ -406,7 +407,7 @@ class agent_backend final : public backend {
   std::optional<result<connection>> launch_result_;
   bool unflushed_ = false;
   command command_;
-  kfd::report report_;
+  report report_;
 };
 
 }  // namespace

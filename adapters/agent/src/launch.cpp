@@ -120,21 +120,23 @@ error_code spawn(const std::string& program, const agent_options& options,
 
   const std::string lease =
       std::to_string(std::chrono::ceil<std::chrono::milliseconds>(options.lease).count());
+  std::vector<std::string> set;
+  for (const auto& [key, value] : options.driver.settings) set.push_back(key + "=" + value);
   std::vector<const char*> arguments{"sluice-agent",
-                                     "--device",
-                                     options.roots.device.c_str(),
-                                     "--sysfs",
-                                     options.roots.sysfs.c_str(),
+                                     "--driver",
+                                     options.driver.driver.c_str(),
                                      "--owner-lock",
                                      options.owner_lock.c_str(),
                                      "--lease-ms",
                                      lease.c_str()};
+  for (const std::string& each : set) {
+    arguments.push_back("--set");
+    arguments.push_back(each.c_str());
+  }
   if (!options.roles.empty()) {
     arguments.push_back("--roles");
     arguments.push_back(options.roles.c_str());
   }
-  if (!options.batch_commands) arguments.push_back("--no-batch");
-  if (options.criu_pause) arguments.push_back("--criu-pause");
   if (options.of_a_node) arguments.push_back("--of-a-node");
   arguments.push_back(nullptr);
   std::vector<char*> environment = agent_environment();

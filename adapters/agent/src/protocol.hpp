@@ -13,8 +13,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "sluice/acting.hpp"
 #include "sluice/backend.hpp"
-#include "sluice/kfd/lanes.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::agent {
@@ -82,7 +82,7 @@ struct shared_page {
   alignas(cache_line) std::atomic<duration::rep> heartbeat{0};
 
   alignas(cache_line) ring_memory<command, most_commands> commands;
-  alignas(cache_line) ring_memory<kfd::report, most_reports> reports;
+  alignas(cache_line) ring_memory<report, most_reports> reports;
 };
 static_assert(std::atomic<duration::rep>::is_always_lock_free);
 // No pointers, and the same layout wherever it is mapped.
@@ -96,11 +96,11 @@ static_assert(alignof(shared_page) == cache_line && sizeof(shared_page) % cache_
 
 using command_writer = ring_writer<command, most_commands>;
 using command_reader = ring_reader<command, most_commands>;
-using report_writer = ring_writer<kfd::report, most_reports>;
-using report_reader = ring_reader<kfd::report, most_reports>;
+using report_writer = ring_writer<report, most_reports>;
+using report_reader = ring_reader<report, most_reports>;
 
 /// What has come out of the ring is indexed by this, whoever wrote it.
-inline void bound_count(kfd::report& heard) noexcept {
+inline void bound_count(report& heard) noexcept {
   heard.result.count = std::min<std::uint16_t>(heard.result.count, max_batch_queues);
 }
 
@@ -115,7 +115,7 @@ enum class note_kind : std::uint32_t {
 struct note {
   std::uint64_t magic = protocol_magic;
   note_kind kind{};
-  kfd::plain_error error;
+  plain_error error;
   std::array<char, 480> text{};  ///< Ends with a zero byte.
 
   void set_text(std::string_view words) noexcept {

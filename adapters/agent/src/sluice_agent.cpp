@@ -137,10 +137,14 @@ settings parse(int argc, char** argv) {
       continue;
     }
     if (name != "--device" && name != "--sysfs" && name != "--owner-lock" && name != "--lease-ms" &&
-        name != "--unpause" && name != "--roles")
+        name != "--unpause" && name != "--roles" && name != "--driver" && name != "--set")
       fail("unknown argument '" + std::string{name} + "'; see --help");
     if (++index == argc) fail(std::string{name} + " needs a value; see --help");
     const std::string_view value = argv[index];
+    if (name == "--set" && value.starts_with("device=")) chosen.device = value.substr(7);
+    if (name == "--set" && value.starts_with("sysfs=")) chosen.sysfs = value.substr(6);
+    if (value == "batch_commands=false") chosen.batch_commands = false;
+    if (value == "criu_pause=true") chosen.criu_pause = true;
     if (name == "--device") chosen.device = value;
     if (name == "--sysfs") chosen.sysfs = value;
     if (name == "--owner-lock") chosen.owner_lock = value;
@@ -183,7 +187,7 @@ void send(const note& what, int pidfd = -1) noexcept {
 void say(note_kind kind, std::string_view words, const error_code& error = {}) noexcept {
   note what;
   what.kind = kind;
-  what.error = kfd::plain_error{error};
+  what.error = plain_error{error};
   what.set_text(words);
   send(what);
 }
@@ -377,10 +381,10 @@ class agent {
                              ? lanes_->attach(command_.target, command_.pid, command_.start_time)
                              : result<void>{errc::unknown_target};
     if (started) return;
-    kfd::report refused;
-    refused.kind = kfd::report_kind::attached;
+    report refused;
+    refused.kind = report_kind::attached;
     refused.target = command_.target;
-    refused.error = kfd::plain_error{started.error()};
+    refused.error = plain_error{started.error()};
     own_reports_.push_back(refused);
   }
 
@@ -390,8 +394,8 @@ class agent {
     const auto taken = lanes_->submit(work);
     if (taken) return;
     const bool gone = taken.error() == errc::unknown_target;
-    kfd::report answer;
-    answer.kind = kfd::report_kind::completed;
+    report answer;
+    answer.kind = report_kind::completed;
     answer.target = work.target;
     answer.gpu = work.gpu;
     answer.result.id = work.id;
@@ -411,23 +415,23 @@ class agent {
   void reserve() {
     const auto taken = lanes_->reserve(command_.gpu, command_.offline_share);
     if (taken) return;
-    kfd::report answer;
-    answer.kind = kfd::report_kind::reserved;
+    report answer;
+    answer.kind = report_kind::reserved;
     answer.gpu = command_.gpu;
     answer.offline_share = command_.offline_share;
-    answer.error = kfd::plain_error{taken.error()};
+    answer.error = plain_error{taken.error()};
     own_reports_.push_back(answer);
   }
 
   void set_quantum() {
-    const auto taken = kfd::lanes::set_quantum(command_.target, command_.gpu, command_.quantum);
+    const auto taken = lanes_->set_quantum(command_.target, command_.gpu, command_.quantum);
     if (taken) return;
-    kfd::report answer;
-    answer.kind = kfd::report_kind::quantum_set;
+    report answer;
+    answer.kind = report_kind::quantum_set;
     answer.target = command_.target;
     answer.gpu = command_.gpu;
     answer.quantum = command_.quantum;
-    answer.error = kfd::plain_error{taken.error()};
+    answer.error = plain_error{taken.error()};
     own_reports_.push_back(answer);
   }
 
@@ -494,9 +498,9 @@ class agent {
   time_point timer_at_{};
   time_point next_check_{};
   command command_;
-  kfd::report report_;
+  report report_;
   bool held_ = false;  // report_ waits for room
-  std::deque<kfd::report> own_reports_;
+  std::deque<report> own_reports_;
 };
 
 result<void> confine(const confinement& how) {

@@ -25,6 +25,7 @@
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/duration_text.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/os/process_identity.hpp"
 
 namespace sluice::cli::acceptance {
@@ -50,10 +51,9 @@ hands::hands(const settings& chosen, int signals)
     : chosen_(chosen),
       signals_(signals),
       driver_(agent::make_agent_backend(
-          {.roots = chosen.where,
+          {.driver = kfd::acting({.where = chosen.where, .batch_commands = false}),
            .owner_lock = chosen.owner_lock,
-           .lease = lease,
-           .batch_commands = false,  // the stock driver's way is what is tried
+           .lease = lease,  // the stock driver's way is what is tried
            // Also from the thread that starts the agent anew.
            .say = [this](std::string_view text) {
              const std::lock_guard held{words_mutex_};

@@ -23,6 +23,7 @@
 
 #include <fmt/format.h>
 
+#include "sluice/kfd/driver.hpp"
 #include "sluice/lab/choice.hpp"
 #include "sluice/node.hpp"
 #include "sluice/reactor.hpp"
@@ -145,6 +146,8 @@ class daemon {
   /// \return why not; empty: it is started.
   std::string start() {
     node_options with = running_.node;
+    with.driver = kfd::make_driver(
+        {.batch_commands = running_.batch_commands, .criu_pause = running_.criu_pause});
     if (const duration every = service_manager::alive_every(); every > duration::zero()) {
       // Half of it here and half in this thread, which looks as often: never later than wanted.
       look_every_ = std::min(look_every_, every / 2);

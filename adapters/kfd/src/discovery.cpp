@@ -478,15 +478,6 @@ std::unique_ptr<discovery> make_discovery(roots where, roles::classification_rul
   return std::make_unique<node_discovery>(std::move(where), std::move(rules), std::move(say));
 }
 
-result<void> check_rules(const roles::classification_rules& rules,
-                         const roles::classification_rules& before, std::string& message) {
-  message = rules.problem();
-  if (!message.empty()) return errc::bad_config;
-  if (rules.role_store.empty() || rules.role_store == before.role_store) return {};
-  const auto read = roles::role_store{rules.role_store}.read(message);
-  return read ? result<void>{} : read.error();
-}
-
 roles::role_reasons roles_now(const roots& where, const roles::classification_rules& rules,
                               const message_sink& say) {
   node_scanner scanner{where, rules, -1, say};

@@ -22,19 +22,6 @@
 
 namespace sluice::kfd {
 
-plain_error::plain_error(const error_code& error) noexcept : value(error.value()) {
-  if (error) where = error.category() == sluice_category() ? domain::sluice : domain::system;
-}
-
-plain_error::operator error_code() const noexcept {
-  switch (where) {
-    case domain::none: break;
-    case domain::system: return {value, boost::system::system_category()};
-    case domain::sluice: return {value, sluice_category()};
-  }
-  return {};
-}
-
 namespace {
 
 /// The driver's MAX_GPU_INSTANCE: more GPUs than that no process can use.
@@ -60,29 +47,9 @@ std::uint32_t percent_of(double share) noexcept {
   return static_cast<std::uint32_t>(std::clamp(std::lround(share * 100), 1L, 99L));
 }
 
-}  // namespace
-
-void deliver(const report& what, backend_listener& listener) {
-  switch (what.kind) {
-    case report_kind::attached: listener.attached(what.target, error_code{what.error}); break;
-    case report_kind::queue_added: listener.queue_added(what.queue); break;
-    case report_kind::queue_removed: listener.queue_removed(what.target, what.queue.id); break;
-    case report_kind::completed: listener.completed(what.result); break;
-    case report_kind::detached: listener.detached(what.target); break;
-    case report_kind::gpu_lost: listener.gpu_lost(what.gpu); break;
-    case report_kind::acts_by: listener.acts_by(what.acting, what.fell_back != 0); break;
-    case report_kind::reserved:
-      listener.reserved(what.gpu, what.offline_share, error_code{what.error});
-      break;
-    case report_kind::quantum_set:
-      listener.quantum_set(what.target, what.gpu, what.quantum, error_code{what.error});
-      break;
-  }
-}
-
-class lanes::impl {
+class node_lanes final : public lanes {
  public:
-  impl(const device& node, lanes_options options, unique_fd ready)
+  node_lanes(const device& node, lanes_options options, unique_fd ready)
       : node_(node),
         options_(std::move(options)),
         gpus_(options_.sysfs.empty() ? std::vector<gpu_node>{}
@@ -97,9 +64,9 @@ class lanes::impl {
     say_mechanism(false);
   }
 
-  int ready_fd() const noexcept { return ready_.get(); }
+  int ready_fd() const noexcept override { return ready_.get(); }
 
-  result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) {
+  result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override {
     join_finished();
     if (find(target) != nullptr || is_late(target)) return errc::busy;
     if (pid == ::getpid()) return errc::not_managed;
@@ -113,14 +80,14 @@ class lanes::impl {
     return {};
   }
 
-  result<void> detach(process_id target) {
+  result<void> detach(process_id target) override {
     lane* const found = find(target);
     if (found == nullptr && !is_late(target)) return errc::unknown_target;
     if (found != nullptr) found->leave();
     return {};
   }
 
-  result<void> submit(const batch& work) {
+  result<void> submit(const batch& work) override {
     lane* const found = find(work.target);
     if (found == nullptr) return errc::unknown_target;
     if (is_batched(work.target)) return errc::busy;
@@ -139,7 +106,7 @@ class lanes::impl {
     return {};
   }
 
-  result<void> reserve(gpu_id gpu, double offline_share) {
+  result<void> reserve(gpu_id gpu, double offline_share) override {
     if (!batching_) return errc::not_supported;
     if (!commands_.usable()) return errc::busy;
     auto on = batch_lane_of(gpu);
@@ -155,7 +122,7 @@ class lanes::impl {
   /// A call of the debug trap goes through all GPUs of its target in the driver's order, and waits
   /// at each while another target's queues are being preempted there. So whoever has most to pass
   /// goes first, and finds them free; who comes later waits behind its own GPU.
-  void flush() noexcept {
+  void flush() noexcept override {
     std::ranges::sort(handed_, std::greater{}, &handed::place);
     for (auto from = handed_.begin(); from != handed_.end();) {
       const auto to = std::find_if(from, handed_.end(),
@@ -170,20 +137,20 @@ class lanes::impl {
     for (const auto& each : batch_lanes_) each->flush();
   }
 
-  bool next(report& out) {
+  bool next(report& out) override {
     if (take(out)) return true;
     eventfd_t count = 0;
     ::eventfd_read(ready_.get(), &count);
     return take(out);
   }
 
-  void children_changed() noexcept {
+  void children_changed() noexcept override {
     for (const auto* list : {&active_, &ending_})
       for (const auto& each : *list)
         if (each->child_changed()) each->ring();
   }
 
-  time_point check(time_point now) {
+  time_point check(time_point now) override {
     join_finished();
     // What answers again may be lost, and reported, again: an operator may have re-armed it.
     std::erase_if(lost_, [&](gpu_id gpu) {
@@ -207,16 +174,16 @@ class lanes::impl {
     return now + std::chrono::milliseconds{250};
   }
 
-  bool takes_reservations() const noexcept { return batching_; }
+  bool takes_reservations() const noexcept override { return batching_; }
 
-  bool stranded() const noexcept {
+  bool stranded() const noexcept override {
     return commands_.stranded() ||
            std::ranges::any_of(active_, [](const auto& each) { return each->stranded(); });
   }
 
-  std::size_t size() const noexcept { return active_.size() + ending_.size(); }
+  std::size_t size() const noexcept override { return active_.size() + ending_.size(); }
 
-  bool stop(duration at_most) {
+  bool stop(duration at_most) override {
     for (auto& each : active_) ending_.push_back(std::move(each));
     active_.clear();
     for (const auto& each : ending_) each->abandon();
@@ -557,34 +524,15 @@ class lanes::impl {
   std::vector<gpu_id> limited_;
 };
 
-lanes::lanes(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
-lanes::~lanes() = default;
+}  // namespace
 
 result<std::unique_ptr<lanes>> lanes::create(const device& node, lanes_options options) {
   unique_fd ready{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!ready) return last_system_error();
   return std::unique_ptr<lanes>{
-      new lanes{std::make_unique<impl>(node, std::move(options), std::move(ready))}};
+      std::make_unique<node_lanes>(node, std::move(options), std::move(ready))};
 }
 
 bool lanes::hear_stops() noexcept { return stop_bell::offered(); }
-
-int lanes::ready_fd() const noexcept { return impl_->ready_fd(); }
-result<void> lanes::attach(process_id target, pid_t pid, std::uint64_t start_time) {
-  return impl_->attach(target, pid, start_time);
-}
-result<void> lanes::detach(process_id target) { return impl_->detach(target); }
-result<void> lanes::submit(const batch& work) { return impl_->submit(work); }
-bool lanes::next(report& out) { return impl_->next(out); }
-result<void> lanes::reserve(gpu_id gpu, double offline_share) {
-  return impl_->reserve(gpu, offline_share);
-}
-void lanes::flush() noexcept { impl_->flush(); }
-void lanes::children_changed() noexcept { impl_->children_changed(); }
-time_point lanes::check(time_point now) { return impl_->check(now); }
-bool lanes::takes_reservations() const noexcept { return impl_->takes_reservations(); }
-bool lanes::stranded() const noexcept { return impl_->stranded(); }
-std::size_t lanes::size() const noexcept { return impl_->size(); }
-bool lanes::stop(duration at_most) { return impl_->stop(at_most); }
 
 }  // namespace sluice::kfd

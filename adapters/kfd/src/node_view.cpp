@@ -168,12 +168,6 @@ const gpu_description* node_view::find(gpu_id id) const noexcept {
   return found == gpus.end() ? nullptr : &*found;
 }
 
-std::string words_of_tracer(pid_t thread) {
-  const auto process = process_of(thread);
-  if (!process) return {};
-  return "pid " + std::to_string(*process) + " (" + command_of(*process) + ")";
-}
-
 result<node_view> look_at_node(const roots& where, const std::string& proc) {
   node_view view;
   view.gpus = read_gpus(where.sysfs);

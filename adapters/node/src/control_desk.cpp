@@ -129,7 +129,7 @@ const picture* control_desk::seen(failure& why) {
   return &*picture_;
 }
 
-const kfd::node_view* control_desk::memory() {
+const node_view* control_desk::memory() {
   if (!options_.look_at_memory) return nullptr;
   const time_point now = clock::now();
   if (now >= memory_until_) {

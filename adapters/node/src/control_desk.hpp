@@ -17,9 +17,9 @@
 
 #include <boost/json/fwd.hpp>
 
-#include "sluice/kfd/node_view.hpp"
 #include "sluice/node.hpp"
 #include "sluice/node_files.hpp"
+#include "sluice/node_view.hpp"
 #include "sluice/picture.hpp"
 #include "sluice/result.hpp"
 #include "sluice/roles/role_reason.hpp"
@@ -38,7 +38,7 @@ struct node_facts {
   node_mode mode{};
   bool paused = false;
   bool simulated = false;    ///< The device is.
-  bool driver_gone = false;  ///< As kfd::discovery::driver_gone().
+  bool driver_gone = false;  ///< As discovery::driver_gone().
   std::string policy{};      ///< As a command line would name it; empty where that is not known.
   std::string policy_by{};   ///< Who asked for it, where it is not the configuration's.
 };
@@ -70,7 +70,7 @@ struct desk_options {
   /// Beside root, who may change something.
   uid_t owner = 0;
   /// For what GPUs' memory holds. Empty: nobody looks.
-  std::function<result<kfd::node_view>()> look_at_memory = nullptr;
+  std::function<result<node_view>()> look_at_memory = nullptr;
   /// Hears of each change who asked for it.
   std::function<void(std::string_view)> tell = nullptr;
 };
@@ -96,7 +96,7 @@ class control_desk {
   /// but no shorter than a few looks take: each is a turn of the scheduler, which copies
   /// everything.
   const picture* seen(failure& why);
-  const kfd::node_view* memory();
+  const node_view* memory();
 
   boost::json::object do_request(const boost::json::object& request, const asker& who,
                                  failure& why);
@@ -118,7 +118,7 @@ class control_desk {
   time_point pictured_{};
   duration look_took_{};
   std::uint64_t pictured_after_ = 0;  // entries of the journal
-  std::optional<kfd::node_view> memory_;
+  std::optional<node_view> memory_;
   time_point memory_until_{};
 };
 

@@ -74,8 +74,8 @@ class daemon_reader {
     if (name_ == "metrics_file") return file(node.observing.metrics_file);
     if (name_ == "trace") return file(node.observing.trace);
     if (name_ == "agent") return text(node.agent_path);
-    if (name_ == "batch_commands") return flag(node.batch_commands);
-    if (name_ == "criu_pause") return flag(node.criu_pause);
+    if (name_ == "batch_commands") return flag(into_.batch_commands);
+    if (name_ == "criu_pause") return flag(into_.criu_pause);
     if (name_ == "log_level") return word(into_.log_level, levels);
     if (name_ == "log_levels") return parts();
     if (name_ == "statistics_interval") return span(into_.statistics_interval);
@@ -370,8 +370,8 @@ std::string daemon_config::fixed_differences(const daemon_config& other) const {
   look("metrics_file", node.observing.metrics_file, other.node.observing.metrics_file);
   look("trace", node.observing.trace, other.node.observing.trace);
   look("agent", node.agent_path, other.node.agent_path);
-  look("batch_commands", node.batch_commands, other.node.batch_commands);
-  look("criu_pause", node.criu_pause, other.node.criu_pause);
+  look("batch_commands", batch_commands, other.batch_commands);
+  look("criu_pause", criu_pause, other.criu_pause);
   return found;
 }
 

@@ -26,9 +26,9 @@
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/breaker_store.hpp"
 #include "sluice/client_server.hpp"
+#include "sluice/discovery.hpp"
 #include "sluice/duration_text.hpp"
-#include "sluice/kfd/discovery.hpp"
-#include "sluice/kfd/node_view.hpp"
+#include "sluice/node_view.hpp"
 #include "sluice/null_backend.hpp"
 #include "sluice/os/node_lock.hpp"
 #include "sluice/os/quiet_thread.hpp"
@@ -81,7 +81,7 @@ class node_impl final : public node, private steered_node {
         pause_(options_.files, [this](const auto& why) { take_pause(why); }) {
     if (!settings_.make_policy) settings_.make_policy = [] { return make_fixed_timeslice(); };
     if (options_.breakers.empty())
-      options_.breakers = breaker_store::default_path(options_.roots.other_tree());
+      options_.breakers = breaker_store::default_path(options_.driver->device_key());
     add_readers(*observer_, *this,
                 {.what = options_.observing,
                  .enforces = options_.mode == node_mode::enforce,
@@ -251,7 +251,7 @@ class node_impl final : public node, private steered_node {
         desk_options{.files = options_.files,
                      .version = SLUICE_VERSION,
                      .owner = ::geteuid(),
-                     .look_at_memory = [this] { return kfd::look_at_node(options_.roots); },
+                     .look_at_memory = [this] { return options_.driver->look(); },
                      .tell = options_.tell},
         static_cast<steered_node&>(*this), *past);
     control_server_options with;
@@ -385,7 +385,7 @@ class node_impl final : public node, private steered_node {
       roles = settings_.roles;
       ahead_of_ = generation_;
     }
-    ahead_ = kfd::make_discovery(options_.roots, std::move(roles), sink());
+    ahead_ = options_.driver->make_discovery(std::move(roles), sink());
     ahead_->look_ahead();
   }
 
@@ -433,7 +433,7 @@ class node_impl final : public node, private steered_node {
     }
     auto loop = options_.make_loop ? options_.make_loop() : reactor::create();
     if (!loop) return loop.error();
-    simulated_.store(kfd::is_simulated(options_.roots));
+    simulated_.store(options_.driver->simulated());
     node_settings settings;
     std::uint64_t generation = 0;
     bool paused = false;
@@ -446,9 +446,9 @@ class node_impl final : public node, private steered_node {
       lost_ = false;
     }
     auto finder = ahead_of_ == generation ? std::move(ahead_) : nullptr;
-    if (!finder) finder = kfd::make_discovery(options_.roots, settings.roles, sink());
+    if (!finder) finder = options_.driver->make_discovery(settings.roles, sink());
     ahead_.reset();
-    kfd::discovery* const discovery = finder.get();
+    discovery* const found = finder.get();
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(std::move(finder));
     sources.push_back(make_breaker_keeper(options_.breakers, sink()));
@@ -457,7 +457,7 @@ class node_impl final : public node, private steered_node {
                                         .alive_every = options_.alive_every}));
     client::server* clients = nullptr;
     if (options_.clients) {
-      auto server = make_clients(*discovery);
+      auto server = make_clients(*found);
       clients = server.get();
       sources.push_back(std::move(server));
     }
@@ -481,7 +481,7 @@ class node_impl final : public node, private steered_node {
     {
       const std::scoped_lock held{look_mutex_, mutex_};
       scheduler_.swap(*made);  // the one before goes at the end, without the lock
-      discovery_ = discovery;
+      discovery_ = found;
       clients_ = clients;
       lock_ = std::move(lock);
       changed = generation != generation_;
@@ -496,7 +496,7 @@ class node_impl final : public node, private steered_node {
     return {};
   }
 
-  std::unique_ptr<client::server> make_clients(kfd::discovery& roles) {
+  std::unique_ptr<client::server> make_clients(discovery& roles) {
     client::server_options with;
     with.socket = options_.files.clients();
     with.group = options_.socket_group;
@@ -521,12 +521,10 @@ class node_impl final : public node, private steered_node {
   std::unique_ptr<backend> make_driver() {
     if (options_.mode == node_mode::observe) return make_null_backend();
     agent::agent_options with;
-    with.roots = options_.roots;
+    with.driver = options_.driver->acting();
     with.agent_path = options_.agent_path;
     with.owner_lock = options_.files.owner();
     with.of_a_node = true;
-    with.batch_commands = options_.batch_commands;
-    with.criu_pause = options_.criu_pause;
     with.say = sink();
     with.owned_by_another = [this] {
       const std::scoped_lock held{mutex_};
@@ -544,7 +542,7 @@ class node_impl final : public node, private steered_node {
       const std::scoped_lock held{mutex_};
       before = settings_.roles;
     }
-    return kfd::check_rules(next, before, message);
+    return sluice::check_rules(next, before, message);
   }
 
   void take_pause(const std::optional<std::string>& why) {
@@ -616,7 +614,7 @@ class node_impl final : public node, private steered_node {
   bool stopping_ = false;
   bool lost_ = false;                     // another program has the lock
   std::unique_ptr<scheduler> scheduler_;  // the last one; replaced by the node's thread only
-  kfd::discovery* discovery_ = nullptr;   // the scheduler's
+  discovery* discovery_ = nullptr;        // the scheduler's
   client::server* clients_ = nullptr;     // the scheduler's, if it takes any
   std::unique_ptr<node_lock> lock_;       // in observe
 
@@ -628,11 +626,11 @@ class node_impl final : public node, private steered_node {
   time_point next_alive_{};
   time_point retry_at_{};
   duration retry_ = first_retry;
-  error_code told_failure_;                // of the last attempt
-  std::string observing_owner_;            // the owner, where it only observes
-  std::unique_ptr<kfd::discovery> ahead_;  // has looked already
-  std::uint64_t ahead_of_ = 0;             // its generation of the settings
-  time_point ended_at_ = never;            // when the owner's program was seen to have ended
+  error_code told_failure_;           // of the last attempt
+  std::string observing_owner_;       // the owner, where it only observes
+  std::unique_ptr<discovery> ahead_;  // has looked already
+  std::uint64_t ahead_of_ = 0;        // its generation of the settings
+  time_point ended_at_ = never;       // when the owner's program was seen to have ended
 
   std::thread thread_;
   pause_watch pause_;
@@ -642,6 +640,7 @@ class node_impl final : public node, private steered_node {
 
 result<std::unique_ptr<node>> node::create(node_options options, std::string& message) {
   message = problem_of(options.settings);
+  if (message.empty() && !options.driver) message = "driver is not set";
   if (message.empty() && options.alive && options.alive_every <= duration::zero())
     message = "alive_every must be greater than 0";
   if (message.empty() && options.settings.make_policy && !options.settings.make_policy())

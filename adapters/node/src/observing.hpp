@@ -17,7 +17,7 @@ struct observing {
   bool enforces = false;
   std::function<bool()> paused{};
   std::function<bool()> simulated{};    ///< Whether the device is, known while something is heard.
-  std::function<bool()> driver_gone{};  ///< As kfd::discovery::driver_gone().
+  std::function<bool()> driver_gone{};  ///< As discovery::driver_gone().
   message_sink warn{};
   message_sink tell{};
 };

@@ -155,7 +155,7 @@ std::map<gpu_id, queue_count> count_queues(const picture& seen) {
 }
 
 json::object gpu_json(const gpu_picture& gpu, const queue_count& queues, const history& past,
-                      const kfd::node_view* memory, const wall_moment& now) {
+                      const node_view* memory, const wall_moment& now) {
   json::object made{
       {"gpu_id", number(gpu.id)},
       {"slots", gpu.slots == 0 ? json::value(nullptr) : json::value(gpu.slots)},
@@ -221,7 +221,7 @@ std::string blocker_of(const process_picture& process, const beside_picture& bes
     return {};
   for (const auto& each : beside.node->processes)
     if (each.pid == process.pid && each.start_time == process.start_time && each.tracer != 0)
-      return kfd::words_of_tracer(each.tracer);
+      return words_of_tracer(each.tracer);
   return {};
 }
 

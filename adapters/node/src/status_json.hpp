@@ -9,7 +9,7 @@
 
 #include <boost/json/object.hpp>
 
-#include "sluice/kfd/node_view.hpp"
+#include "sluice/node_view.hpp"
 #include "sluice/picture.hpp"
 #include "sluice/roles/role_reason.hpp"
 #include "sluice/statistics.hpp"
@@ -27,7 +27,7 @@ struct wall_moment {
 
 /// What the scheduler's picture does not hold. nullptr: not known.
 struct beside_picture {
-  const kfd::node_view* node = nullptr;
+  const node_view* node = nullptr;
   const roles::role_reasons* roles = nullptr;
 };
 

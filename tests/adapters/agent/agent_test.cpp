@@ -36,6 +36,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/uapi.hpp"
 #include "sluice/os/unique_fd.hpp"
 #include "sluice/roles/role_store.hpp"
@@ -67,7 +68,7 @@ class Agent : public ::testing::Test {
   void TearDown() override { EXPECT_EQ(target_.wrong(), 0U); }
 
   agent_options options() const {
-    return {.roots = device_.roots(),
+    return {.driver = kfd::acting({.where = device_.roots()}),
             .agent_path = SLUICE_AGENT_PROGRAM,
             .owner_lock = device_.root() + "/owner",
             .lease = lease_length};
@@ -708,12 +709,13 @@ TEST_P(AgentsCapabilities, AreNeeded) {
         return 2;
     }
     auto made =
-        launch(SLUICE_AGENT_PROGRAM, {.roots = device.roots(), .owner_lock = "", .lease = 30s});
+        launch(SLUICE_AGENT_PROGRAM,
+               {.driver = kfd::acting({.where = device.roots()}), .owner_lock = "", .lease = 30s});
     if (!made) return 3;
     command_writer commands{made->page->commands};
     report_reader reports{made->page->reports};
-    kfd::report heard;
-    const auto answered = [&](const command& order, kfd::report_kind answer) {
+    report heard;
+    const auto answered = [&](const command& order, report_kind answer) {
       if (commands.push(order) != ring_status::done) return false;
       ::eventfd_write(made->agent_doorbell.get(), 1);
       return eventually(patience, [&] {
@@ -727,13 +729,13 @@ TEST_P(AgentsCapabilities, AreNeeded) {
     order.target = target_id;
     order.pid = target.pid();
     order.start_time = target.start_time();
-    if (!answered(order, kfd::report_kind::attached)) return 4;
+    if (!answered(order, report_kind::attached)) return 4;
     line.send(error_code{heard.error} ? "does not attach" : "attaches");
     if (!given.reserves) return 0;
     order.type = command_type::reserve;
     order.gpu = gpu_id{51110};
     order.offline_share = 0.5;
-    if (!answered(order, kfd::report_kind::reserved)) return 5;
+    if (!answered(order, report_kind::reserved)) return 5;
     line.send(error_code{heard.error} ? "does not reserve" : "reserves");
     return 0;
   }};

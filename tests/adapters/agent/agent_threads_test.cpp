@@ -255,23 +255,23 @@ class host {
   }
 
   void take_reports() {
-    kfd::report one;
+    report one;
     while (reports_->pop(one) == agent::ring_status::done) {
       const auto whose = std::ranges::find(targets_, one.target, &target::id);
-      const bool refused = one.error.where != kfd::plain_error::domain::none;
+      const bool refused = one.error.where != plain_error::domain::none;
       switch (one.kind) {
-        case kfd::report_kind::attached: ++(refused ? seen.refused : seen.attached); break;
-        case kfd::report_kind::queue_added: ++seen.queues; break;
-        case kfd::report_kind::completed:
+        case report_kind::attached: ++(refused ? seen.refused : seen.attached); break;
+        case report_kind::queue_added: ++seen.queues; break;
+        case report_kind::completed:
           ++(one.result.outcomes[0] == outcome::done ? seen.done : seen.not_done);
           break;
-        case kfd::report_kind::detached: ++seen.detached; break;
-        case kfd::report_kind::reserved: ++seen.reserved; break;
-        case kfd::report_kind::acts_by: seen.fell_back += one.fell_back; break;
+        case report_kind::detached: ++seen.detached; break;
+        case report_kind::reserved: ++seen.reserved; break;
+        case report_kind::acts_by: seen.fell_back += one.fell_back; break;
         default: break;
       }
-      const bool over = (one.kind == kfd::report_kind::attached && refused) ||
-                        one.kind == kfd::report_kind::detached;
+      const bool over =
+          (one.kind == report_kind::attached && refused) || one.kind == report_kind::detached;
       if (over && whose != targets_.end()) whose->id = {};
     }
   }

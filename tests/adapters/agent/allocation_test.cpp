@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
 
 namespace sluice::allocation_test {
@@ -104,8 +105,9 @@ TEST_F(Allocations, AreNotMadeByABatchInProcess) {
 }
 
 TEST_F(Allocations, AreNotMadeByABatchThroughTheAgent) {
-  const auto backend = agent::make_agent_backend(
-      {.roots = device_.roots(), .agent_path = SLUICE_AGENT_PROGRAM, .owner_lock = ""});
+  const auto backend = agent::make_agent_backend({.driver = kfd::acting({.where = device_.roots()}),
+                                                  .agent_path = SLUICE_AGENT_PROGRAM,
+                                                  .owner_lock = ""});
   expect_no_allocations(*backend, target_);
 }
 

@@ -19,6 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/driver.hpp"
 
 namespace sluice::agent::distrust_test {
 namespace {
@@ -38,7 +39,7 @@ class Distrust : public ::testing::Test {
 
   // A lease so long that nothing in here ends for want of it.
   agent_options options() {
-    return {.roots = device_.roots(),
+    return {.driver = kfd::acting({.where = device_.roots()}),
             .agent_path = SLUICE_AGENT_PROGRAM,
             .owner_lock = "",
             .lease = 30s,
@@ -66,9 +67,9 @@ class AgentsDistrust : public Distrust {
     order.pid = target_.pid();
     order.start_time = target_.start_time();
     send(order);
-    ASSERT_TRUE(hears(kfd::report_kind::queue_added));
+    ASSERT_TRUE(hears(report_kind::queue_added));
     send(suspension());
-    ASSERT_TRUE(hears(kfd::report_kind::completed));
+    ASSERT_TRUE(hears(report_kind::completed));
     ASSERT_TRUE(target_.stands_still());
   }
 
@@ -90,7 +91,7 @@ class AgentsDistrust : public Distrust {
     ASSERT_EQ(commands_->push(order), ring_status::done);
     ring();
   }
-  bool hears(kfd::report_kind kind) {
+  bool hears(report_kind kind) {
     return eventually(patience, [&] {
       while (reports_->pop(report_) == ring_status::done)
         if (report_.kind == kind) return true;
@@ -114,7 +115,7 @@ class AgentsDistrust : public Distrust {
   connection agent_;
   std::optional<command_writer> commands_;
   std::optional<report_reader> reports_;
-  kfd::report report_;
+  report report_;
 };
 
 TEST_F(AgentsDistrust, EndsItWhenTheCountOfCommandsIsForged) {
@@ -135,7 +136,7 @@ TEST_F(AgentsDistrust, SurvivesCommandsThatMakeNoSense) {
   order.work.id = 2;
   order.work.count = 0xffff;
   send(order);
-  ASSERT_TRUE(hears(kfd::report_kind::completed));
+  ASSERT_TRUE(hears(report_kind::completed));
   EXPECT_EQ(report_.result.count, max_batch_queues);
   order.type = static_cast<command_type>(77);
   send(order);
@@ -145,21 +146,21 @@ TEST_F(AgentsDistrust, SurvivesCommandsThatMakeNoSense) {
   order.type = command_type::attach;
   order.pid = -1;
   send(order);
-  ASSERT_TRUE(hears(kfd::report_kind::attached));
+  ASSERT_TRUE(hears(report_kind::attached));
   EXPECT_EQ(error_code{report_.error}, errc::unknown_target);
   order.type = command_type::reserve;
   order.gpu = gpu_id{0xffff'ffff};
   order.offline_share = std::numeric_limits<double>::quiet_NaN();
   send(order);
-  ASSERT_TRUE(hears(kfd::report_kind::reserved));
+  ASSERT_TRUE(hears(report_kind::reserved));
   EXPECT_EQ(error_code{report_.error}, errc::not_supported) << "by debug trap";
   order.type = command_type::quantum;
   order.quantum = -1ns;
   send(order);
-  ASSERT_TRUE(hears(kfd::report_kind::quantum_set));
+  ASSERT_TRUE(hears(report_kind::quantum_set));
   EXPECT_EQ(error_code{report_.error}, errc::not_supported) << "KFD slices no time";
   send(suspension());
-  EXPECT_TRUE(hears(kfd::report_kind::completed));
+  EXPECT_TRUE(hears(report_kind::completed));
 }
 
 // A host that never looks at what rings for it, and so fills what the kernel keeps of that: the
@@ -171,8 +172,8 @@ TEST_F(Distrust, ResumesForAHostThatDoesNotHearItsBell) {
   ASSERT_TRUE(made) << message_;
   command_writer commands{made->page->commands};
   report_reader reports{made->page->reports};
-  kfd::report heard;
-  const auto order = [&](const command& what, kfd::report_kind answer) {
+  report heard;
+  const auto order = [&](const command& what, report_kind answer) {
     made->page->lease_renewed.store(clock::now().time_since_epoch().count());
     if (commands.push(what) != ring_status::done) return false;
     ::eventfd_write(made->agent_doorbell.get(), 1);
@@ -187,13 +188,13 @@ TEST_F(Distrust, ResumesForAHostThatDoesNotHearItsBell) {
   what.target = target_id;
   what.pid = target_.pid();
   what.start_time = target_.start_time();
-  ASSERT_TRUE(order(what, kfd::report_kind::queue_added));
+  ASSERT_TRUE(order(what, report_kind::queue_added));
   what = AgentsDistrust::suspension();
-  ASSERT_TRUE(order(what, kfd::report_kind::completed));
+  ASSERT_TRUE(order(what, report_kind::completed));
   // Each answer rings: net.unix.max_dgram_qlen is 10, or some hundreds.
   what.work.queues[0] = driver_queue_id{77};
   for (int round = 0; round < 600; ++round)
-    ASSERT_TRUE(order(what, kfd::report_kind::completed)) << round;
+    ASSERT_TRUE(order(what, report_kind::completed)) << round;
   EXPECT_TRUE(target_.stands_still());
   EXPECT_TRUE(target_.runs(10s));  // The lease lapses.
 }

@@ -26,6 +26,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/driver.hpp"
 
 namespace sluice::agent::process_pause_test {
 namespace {
@@ -63,11 +64,10 @@ class ProcessPause : public ::testing::Test {
   }
 
   agent_options options(bool criu_pause = true) {
-    return {.roots = device_.roots(),
+    return {.driver = kfd::acting({.where = device_.roots(), .criu_pause = criu_pause}),
             .agent_path = SLUICE_AGENT_PROGRAM,
             .owner_lock = device_.root() + "/owner",
             .lease = lease_,
-            .criu_pause = criu_pause,
             .say = [this](std::string_view words) {
               const std::lock_guard lock{mutex_};
               said_ += std::string{words} + "\n";

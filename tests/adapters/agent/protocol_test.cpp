@@ -31,8 +31,8 @@ TEST(Protocol, CarriesEveryReportBetweenProcessesInOrder) {
   const pid_t child = ::fork();
   if (child == 0) {
     report_writer reports{page->reports};
-    kfd::report each;
-    each.kind = kfd::report_kind::completed;
+    report each;
+    each.kind = report_kind::completed;
     for (std::uint64_t id = 1; id <= total; ++id) {
       each.result.id = id;
       each.result.count = max_batch_queues;
@@ -42,7 +42,7 @@ TEST(Protocol, CarriesEveryReportBetweenProcessesInOrder) {
     ::_exit(0);
   }
   report_reader reports{page->reports};
-  kfd::report each;
+  report each;
   for (std::uint64_t id = 1; id <= total; ++id) {
     while (reports.pop(each) != ring_status::done) ::usleep(100);
     ASSERT_EQ(each.result.id, id);
@@ -59,7 +59,7 @@ TEST(Protocol, CarriesEveryReportBetweenProcessesInOrder) {
 TEST(Protocol, CarriesErrorsOfBothCategories) {
   for (const error_code& error : {error_code{}, error_code{errc::already_owned},
                                   error_code{EPERM, boost::system::system_category()}}) {
-    const kfd::plain_error plain{error};
+    const plain_error plain{error};
     EXPECT_EQ(error_code{plain}, error) << error.message();
   }
 }

@@ -29,6 +29,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/os/node_lock.hpp"
 
 namespace sluice::agent::start_test {
@@ -40,7 +41,8 @@ using ::testing::HasSubstr;
 class AgentStart : public ::testing::Test {
  protected:
   void SetUp() override {
-    options_.roots.device = directory_ + "/dev/kfd";
+    options_.driver = kfd::acting();
+    options_.driver.settings["device"] = directory_ + "/dev/kfd";
     options_.owner_lock = directory_ + "/owner";
     options_.say = [this](std::string_view words) { message_ += std::string{words} + "\n"; };
   }
@@ -60,11 +62,11 @@ class AgentStart : public ::testing::Test {
 
 TEST_F(AgentStart, NamesADeviceThatIsNotThere) {
   EXPECT_EQ(start(), boost::system::errc::no_such_file_or_directory);
-  EXPECT_TRUE(said("cannot open " + options_.roots.device)) << message_;
+  EXPECT_TRUE(said("cannot open " + options_.driver.settings["device"])) << message_;
 }
 
 TEST_F(AgentStart, NamesADeviceThatIsNotKfd) {
-  options_.roots.device = "/dev/null";
+  options_.driver.settings["device"] = "/dev/null";
   EXPECT_EQ(start(), boost::system::errc::inappropriate_io_control_operation);
   EXPECT_TRUE(said("/dev/null is not a KFD device")) << message_;
 }
@@ -103,7 +105,7 @@ TEST_F(AgentStart, RefusesALeaseOutOfRange) {
 
 // Whatever numbers the host's descriptors have, the agent's come out right.
 TEST_F(AgentStart, WorksWithFewAndWithManyDescriptorsInUse) {
-  options_.roots.device = "/dev/null";
+  options_.driver.settings["device"] = "/dev/null";
   std::array<int, 40> held{};
   for (int& each : held) each = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   EXPECT_EQ(start(), boost::system::errc::inappropriate_io_control_operation);
@@ -113,7 +115,7 @@ TEST_F(AgentStart, WorksWithFewAndWithManyDescriptorsInUse) {
 
 // A host that waits for all its children must not wait for the agent, nor be disturbed by it.
 TEST_F(AgentStart, LeavesTheHostNoChild) {
-  options_.roots.device = "/dev/null";
+  options_.driver.settings["device"] = "/dev/null";
   EXPECT_EQ(start(), boost::system::errc::inappropriate_io_control_operation);
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
   EXPECT_EQ(errno, ECHILD);
@@ -194,7 +196,7 @@ class PrivilegedAgent : public AgentStart {
     ASSERT_EQ(::chmod(directory_.c_str(), 0755), 0);
     options_.agent_path = directory_ + "/sluice-agent";
     std::filesystem::copy_file(SLUICE_AGENT_PROGRAM, options_.agent_path);
-    options_.roots.device = "/dev/null";
+    options_.driver.settings["device"] = "/dev/null";
   }
   /// Starts it as nobody, in a child. \return 'y' when it said those words.
   char says_to_nobody(const std::string& words) {
@@ -230,7 +232,7 @@ TEST_F(PrivilegedAgent, TakesOnlyTheNodesOwnDeviceAndLockWithFileCapabilities) {
     GTEST_SKIP() << "no file capabilities here: " << std::strerror(errno);
   EXPECT_EQ(says_to_nobody("only opens the default device"), 'y')
       << "a device and a lock of its own";
-  options_.roots.device = kfd::roots{}.device;
+  options_.driver.settings["device"] = kfd::roots{}.device;
   EXPECT_EQ(says_to_nobody("only opens the default device"), 'y') << "a lock of its own";
   options_.owner_lock = "";
   EXPECT_EQ(says_to_nobody("only opens the default device"), 'y') << "no lock";

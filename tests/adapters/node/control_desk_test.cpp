@@ -61,13 +61,13 @@ class ControlDesk : public testing::Test {
   const node_files files_{testing::TempDir() + "control_desk_" + std::to_string(::getpid())};
   std::vector<std::string> told_;
   fake_node node_;
-  kfd::node_view node_view_;  ///< What a look at the node shows.
+  node_view node_view_;  ///< What a look at the node shows.
   history past_{name_of_test};
   script journal_{past_};
   control_desk desk_{{.files = files_,
                       .version = "9.9",
                       .owner = owner.user,
-                      .look_at_memory = [this] { return result<kfd::node_view>(node_view_); },
+                      .look_at_memory = [this] { return result<node_view>(node_view_); },
                       .tell = [this](std::string_view line) { told_.emplace_back(line); }},
                      node_,
                      past_};

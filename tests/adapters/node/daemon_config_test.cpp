@@ -154,7 +154,7 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->node.files.owner(), "/tmp/x/owner");
   EXPECT_EQ(config->node.files.disabled(), "/tmp/x/disabled");
   EXPECT_EQ(config->node.agent_path, "/opt/agent");
-  EXPECT_FALSE(config->node.batch_commands);
+  EXPECT_FALSE(config->batch_commands);
   EXPECT_EQ(config->node.record.file, "/tmp/r");
   EXPECT_EQ(config->node.record.policy, config->policy);
   EXPECT_EQ(config->node.observing, (observing_options{.jobs = "/tmp/j",
@@ -165,7 +165,7 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->node.socket_group, gid_t{0});
   EXPECT_FALSE(config->node.control);
   EXPECT_EQ(config->node.control_group, gid_t{4242});
-  EXPECT_TRUE(config->node.criu_pause);
+  EXPECT_TRUE(config->criu_pause);
   EXPECT_EQ(config->log_level, daemon_log_level::error);
   for (const log_part each : all_log_parts) {
     const auto expected = each == log_part::attach ? std::optional{daemon_log_level::warning}

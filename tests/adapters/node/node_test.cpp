@@ -30,6 +30,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/asio.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/policies/pointer_polling.hpp"
 
 namespace sluice::test::node_test {
@@ -52,7 +53,7 @@ class Node : public testing::Test {
     with.settings.scheduler.max_suspend = 60s;
     with.settings.roles.role_store = "";
     with.settings.make_policy = [] { return make_pointer_polling(); };
-    with.roots = device_.roots();
+    with.driver = kfd::make_driver({.where = device_.roots()});
     with.files.directory = directory_;
     with.breakers = directory_ + "/breakers";
     with.agent_path = SLUICE_AGENT_PROGRAM;

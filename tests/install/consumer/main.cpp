@@ -1,6 +1,5 @@
 // A program outside the tree. It has Asio of its own, as a host program may, and embeds a scheduler
 // for a node that is not there: everything links, and the refusal is an error value.
-
 #include <sluice/agent/agent_backend.hpp>
 #include <sluice/asio.hpp>
 #include <sluice/kfd/discovery.hpp>
@@ -14,6 +13,8 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+
+#include "sluice/kfd/driver.hpp"
 
 int main() {
   if (sluice::probe_io_uring().has_error()) {
@@ -35,7 +36,9 @@ int main() {
   std::vector<std::unique_ptr<sluice::source>> sources;
   sources.push_back(sluice::kfd::make_discovery(nowhere));
   auto made = sluice::scheduler::create(
-      {}, std::move(*loop), sluice::agent::make_agent_backend({.roots = nowhere, .owner_lock = ""}),
+      {}, std::move(*loop),
+      sluice::agent::make_agent_backend(
+          {.driver = sluice::kfd::acting({.where = nowhere}), .owner_lock = ""}),
       sluice::make_fixed_timeslice(), std::move(sources));
   if (made.has_error()) {
     std::printf("no scheduler: %s\n", made.error().message().c_str());

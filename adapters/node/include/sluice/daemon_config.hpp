@@ -35,6 +35,9 @@ struct daemon_config {
   /// Or 1 s to 24 h.
   duration statistics_interval = std::chrono::minutes(10);
 
+  bool batch_commands = true;  ///< As kfd::driver_options.
+  bool criu_pause = false;
+
   daemon_config() {
     node.mode = node_mode::observe;
     node.observing.jobs = observing_options::jobs_to_log;

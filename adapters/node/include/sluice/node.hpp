@@ -17,7 +17,7 @@
 
 #include "sluice/client.hpp"
 #include "sluice/config.hpp"
-#include "sluice/kfd/roots.hpp"
+#include "sluice/driver.hpp"
 #include "sluice/node_files.hpp"
 #include "sluice/os/message_sink.hpp"
 #include "sluice/os/standard_error.hpp"
@@ -77,9 +77,10 @@ struct observing_options {
 struct node_options {
   node_mode mode = node_mode::enforce;
   node_settings settings{};
-  kfd::roots roots = kfd::roots::from_environment();
+  /// Whose GPUs they are. Never null.
+  std::shared_ptr<const sluice::driver> driver{};
   node_files files{};
-  /// The file of open breakers; empty: breaker_store::default_path(roots.other_tree()).
+  /// The file of open breakers; empty: breaker_store::default_path(driver->device_key()).
   std::string breakers{};
   /// Whether clients of other processes are taken, at files.clients(), while this program is the
   /// owner. Which of them may say that they are online or offline, settings.roles grants.
@@ -101,10 +102,8 @@ struct node_options {
   /// `device` is filled in: "simulated", or the machine's name.
   record_options record{};
   observing_options observing{};
-  // As agent::agent_options.
+  /// As agent::agent_options.
   std::string agent_path{};
-  bool batch_commands = true;
-  bool criu_pause = false;
   /// Makes the loop that the scheduler runs on, each time this program becomes the owner. Empty: a
   /// loop and a thread of the node's own. For a host's io_context:
   /// `[&context] { return make_reactor(context); }` (sluice/asio.hpp).

@@ -9,8 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "sluice/acting.hpp"
 #include "sluice/backend.hpp"
-#include "sluice/kfd/roots.hpp"
 #include "sluice/os/message_sink.hpp"
 #include "sluice/os/node_lock.hpp"
 #include "sluice/time.hpp"
@@ -19,7 +19,8 @@
 namespace sluice::agent {
 
 struct agent_options {
-  kfd::roots roots = kfd::roots::from_environment();
+  /// The driver that the agent acts on: driver::acting().
+  acting_choice driver{};
   /// The program sluice-agent. Empty: SLUICE_AGENT from the environment, else beside this program's
   /// own file, else in bin of the prefix that libsluice.so lies in, where that holds this code,
   /// else in the prefix that the build was configured for, else in PATH.
@@ -38,14 +39,6 @@ struct agent_options {
   /// How long the agent goes on without tick() before it resumes everything and ends, and how long
   /// tick() goes on without the agent's heartbeat before it kills the agent. 50 ms to 60 s.
   duration lease = std::chrono::milliseconds{500};
-  /// Use the batch commands of a patched driver where it offers them (sluice/kfd/uapi_batch.hpp).
-  bool batch_commands = true;
-  /// Pause processes as a whole, on all of their GPUs, that use the driver without enabling the
-  /// ROCm runtime's debug support; without this they are left alone (errc::not_managed). Only they
-  /// are paused so, never a process whose debug session fails. Needs CAP_CHECKPOINT_RESTORE or
-  /// CAP_SYS_ADMIN in the agent. See "Pausing whole processes" in adapters/kfd/README.md first: the
-  /// driver does not undo such a pause when the agent dies, the agent's guardian does.
-  bool criu_pause = false;
   message_sink say = messages_to_stderr();
   /// Called on the reactor thread when an agent died and none can replace it, because another
   /// program owns the node by now. The backend goes on trying.

@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "sluice/backend.hpp"
+#include "sluice/acting.hpp"
 #include "sluice/kfd/bell_maker.hpp"
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/process_pause.hpp"
@@ -19,48 +19,6 @@
 #include "sluice/time.hpp"
 
 namespace sluice::kfd {
-
-enum class report_kind : std::uint8_t {
-  attached,       ///< target; error (none: its queues follow). With an error the lane is gone.
-  queue_added,    ///< target, queue.
-  queue_removed,  ///< target, queue.id.
-  completed,      ///< target, result.
-  detached,       ///< target. The lane is gone.
-  gpu_lost,       ///< gpu.
-  acts_by,        ///< acting, fell_back.
-  reserved,       ///< gpu, offline_share, error.
-  quantum_set,    ///< target, gpu, quantum, error.
-};
-
-/// An error_code that can cross a process boundary: categories are addresses.
-struct plain_error {
-  enum class domain : std::uint8_t { none, system, sluice };
-  domain where = domain::none;
-  int value = 0;
-
-  plain_error() noexcept = default;
-  explicit plain_error(const error_code& error) noexcept;
-  explicit operator error_code() const noexcept;
-};
-
-/// What the acting side has to say: backend_listener's calls as values. It crosses a process
-/// boundary, so it has no bool: one that is neither true nor false is undefined behaviour.
-struct report {
-  report_kind kind{};
-  plain_error error;
-  process_id target{};
-  gpu_id gpu{};
-  queue_info queue;
-  capabilities acting{};
-  std::uint8_t fell_back = 0;  ///< Not 0: it did.
-  double offline_share = 1;
-  duration quantum{};
-  batch_result result{};
-};
-static_assert(std::is_trivially_copyable_v<report>);
-
-/// Calls the member of `listener` that `what` stands for.
-void deliver(const report& what, backend_listener& listener);
 
 struct lanes_options {
   /// Whether the owner blocks SIGCHLD in every thread and calls children_changed() on each: for
@@ -102,17 +60,23 @@ struct lanes_options {
 /// way: they tell of queues, and are what is fallen back to when a batch command is refused for no
 /// known reason.
 ///
-/// Threading: one thread at a time. Lanes have every signal blocked.
+/// Threading: as any acting_side's. Lanes have every signal blocked.
 /// Lifetime:  the device outlives it. The destructor resumes everything, ends every session and
 ///            joins the threads, for which it waits as long as the driver makes it (up to 9 s).
 /// Cost:      submit(), flush() and next() neither allocate nor lock. Only flush() waits, as it
 /// says.
-class lanes {
+///
+/// attach() starts a lane, detach() makes it end its session. reserve() needs batch commands; a
+/// limit ends with stop(). Of targets on different GPUs flush() lets those go first that otherwise
+/// would wait for the others in the driver; to see them begin takes up to 200 us for each GPU but
+/// the last. children_changed() looks at every target (one system call each) and wakes only the
+/// lanes of those that changed. A stranded() lane tries again, answers batches with `failed`, and
+/// says nothing of an end. KFD slices no time between processes, so no quantum can be set.
+class lanes : public acting_side {
  public:
   /// \return the system's error when no descriptor is left.
   [[nodiscard]] static result<std::unique_ptr<lanes>> create(const device& node,
                                                              lanes_options options);
-  ~lanes();
   lanes(const lanes&) = delete;
   lanes& operator=(const lanes&) = delete;
 
@@ -121,67 +85,13 @@ class lanes {
   /// owner then needs no SIGCHLD.
   static bool hear_stops() noexcept;
 
-  /// Readable when next() may have something; next() makes it unreadable.
-  int ready_fd() const noexcept;
-
-  /// Starts a lane.
-  /// \return errc::busy when the target has one, errc::not_managed for this process itself, or the
-  ///         system's error when no thread can be had.
-  [[nodiscard]] result<void> attach(process_id target, pid_t pid, std::uint64_t start_time);
-  /// Makes the lane end its session, after the batch in flight if there is one.
-  [[nodiscard]] result<void> detach(process_id target);
-  /// \return errc::busy while a batch of this target is in flight or it is not attached yet,
-  ///         errc::unknown_target when it has no lane.
-  [[nodiscard]] result<void> submit(const batch& work);
-
-  /// Has the driver keep at most that share (0 to 1) of the GPU's slots for compute queues of all
-  /// targets, and of those that come; 1 ends it, as stop() and the destructor do. A `reserved`
-  /// report answers; see backend_listener::reserved().
-  /// \return errc::not_supported without batch commands, errc::busy or errc::full: later, or the
-  ///         system's error when no thread can be had.
-  [[nodiscard]] result<void> reserve(gpu_id gpu, double offline_share);
-
-  /// KFD slices no time between processes.
-  [[nodiscard]] static result<void> set_quantum(process_id, gpu_id, duration) {
-    return errc::not_supported;
-  }
-
   /// Whether reserve() can come to anything: there are batch commands.
-  bool takes_reservations() const noexcept;
-
-  /// What was submitted goes out now at the latest. Of targets on different GPUs those go first
-  /// that otherwise would wait for the others in the driver; to see them begin takes up to 200 us
-  /// for each GPU but the last.
-  void flush() noexcept;
-
-  /// Takes one report. \return false when there is none.
-  bool next(report& out);
-
-  /// SIGCHLD came in. One signal may stand for many children, whatever its siginfo says, so every
-  /// target is looked at (one system call each); only the lanes of those that changed are woken.
-  void children_changed() noexcept;
-
-  /// Looks for lanes stuck in a driver call; their GPUs become gpu_lost reports, once each.
-  /// \return when to call again.
-  time_point check(time_point now);
-
-  /// Whether the driver keeps queues of a target suspended and refuses to resume them and to end
-  /// their session: then only the end of this process frees them, for nothing but its death makes
-  /// the driver do so by itself. The owner should end. ready_fd() becomes readable with it; the
-  /// lane meanwhile tries again, answers batches with `failed`, and says nothing of an end.
-  bool stranded() const noexcept;
-
+  virtual bool takes_reservations() const noexcept = 0;
   /// Lanes that exist, including those about to end.
-  std::size_t size() const noexcept;
+  virtual std::size_t size() const noexcept = 0;
 
-  /// Resumes everything and ends every session, waiting `at_most`. Reports not taken are dropped.
-  /// \return false when a lane did not come back: then only the end of the process helps.
-  bool stop(duration at_most);
-
- private:
-  class impl;
-  explicit lanes(std::unique_ptr<impl> state);
-  std::unique_ptr<impl> impl_;
+ protected:
+  lanes() = default;
 };
 
 }  // namespace sluice::kfd

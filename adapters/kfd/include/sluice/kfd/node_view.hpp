@@ -64,9 +64,6 @@ struct node_view {
   const gpu_description* find(gpu_id id) const noexcept;
 };
 
-/// Of process_description::tracer: "pid 15754 (strace)"; empty: it is gone.
-[[nodiscard]] std::string words_of_tracer(pid_t thread);
-
 /// Reads the trees. What disappears while it reads is left out; a file that is missing leaves its
 /// value unknown.
 /// \param proc where /proc is.

@@ -1,0 +1,158 @@
+#pragma once
+/// \file
+/// The acting port: what a driver does to other processes. It runs in the agent, or in the
+/// scheduler's own process, and is driven by whoever owns it: commands go down as calls, what it
+/// has to say comes up as reports.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <type_traits>
+
+#include "sluice/backend.hpp"
+#include "sluice/ids.hpp"
+#include "sluice/observation.hpp"
+#include "sluice/result.hpp"
+#include "sluice/time.hpp"
+
+#pragma GCC visibility push(default)
+namespace sluice {
+
+enum class report_kind : std::uint8_t {
+  attached,       ///< target; error (none: its queues follow). With an error it is not managed.
+  queue_added,    ///< target, queue.
+  queue_removed,  ///< target, queue.id.
+  completed,      ///< target, result.
+  detached,       ///< target. It is not managed any more.
+  gpu_lost,       ///< gpu.
+  acts_by,        ///< acting, fell_back.
+  reserved,       ///< gpu, offline_share, error.
+  quantum_set,    ///< target, gpu, quantum, error.
+};
+
+/// An error_code that can cross a process boundary: categories are addresses.
+struct plain_error {
+  enum class domain : std::uint8_t { none, system, sluice };
+  domain where = domain::none;
+  int value = 0;
+
+  plain_error() noexcept = default;
+  explicit plain_error(const error_code& error) noexcept : value(error.value()) {
+    if (error) where = error.category() == sluice_category() ? domain::sluice : domain::system;
+  }
+  explicit operator error_code() const noexcept {
+    switch (where) {
+      case domain::none: break;
+      case domain::system: return {value, boost::system::system_category()};
+      case domain::sluice: return {value, sluice_category()};
+    }
+    return {};
+  }
+};
+
+/// What the acting side has to say: backend_listener's calls as values. It crosses a process
+/// boundary, so it has no bool: one that is neither true nor false is undefined behaviour.
+struct report {
+  report_kind kind{};
+  plain_error error;
+  process_id target{};
+  gpu_id gpu{};
+  queue_info queue;
+  capabilities acting{};
+  std::uint8_t fell_back = 0;  ///< Not 0: it did.
+  double offline_share = 1;
+  duration quantum{};
+  batch_result result{};
+};
+static_assert(std::is_trivially_copyable_v<report>);
+
+/// Calls the member of `listener` that `what` stands for.
+inline void deliver(const report& what, backend_listener& listener) {
+  switch (what.kind) {
+    case report_kind::attached: listener.attached(what.target, error_code{what.error}); break;
+    case report_kind::queue_added: listener.queue_added(what.queue); break;
+    case report_kind::queue_removed: listener.queue_removed(what.target, what.queue.id); break;
+    case report_kind::completed: listener.completed(what.result); break;
+    case report_kind::detached: listener.detached(what.target); break;
+    case report_kind::gpu_lost: listener.gpu_lost(what.gpu); break;
+    case report_kind::acts_by: listener.acts_by(what.acting, what.fell_back != 0); break;
+    case report_kind::reserved:
+      listener.reserved(what.gpu, what.offline_share, error_code{what.error});
+      break;
+    case report_kind::quantum_set:
+      listener.quantum_set(what.target, what.gpu, what.quantum, error_code{what.error});
+      break;
+  }
+}
+
+/// What a driver does to its targets. Within one target everything happens in order.
+///
+/// Threading: one thread at a time. It blocks no signal and installs no handler.
+/// Lifetime:  destruction resumes everything and lets go of every target.
+/// Cost:      submit(), flush() and next() neither allocate nor lock; nothing here waits for the
+///            driver but stop().
+class acting_side {
+ public:
+  virtual ~acting_side() = default;
+
+  /// Readable when next() may have something; next() makes it unreadable. Always the same.
+  virtual int ready_fd() const noexcept = 0;
+  /// Takes one report. The first says what it acts by. \return false when there is none.
+  virtual bool next(report& out) = 0;
+
+  /// Begins to manage a process; an `attached` report answers.
+  /// \return errc::busy when it is managed, errc::not_managed for this process itself, or the
+  ///         system's error.
+  [[nodiscard]] virtual result<void> attach(process_id target, pid_t pid,
+                                            std::uint64_t start_time) = 0;
+  /// Lets go of it, after the batch in flight if there is one; everything of it runs then. A
+  /// `detached` report answers. \return errc::unknown_target.
+  [[nodiscard]] virtual result<void> detach(process_id target) = 0;
+  /// A `completed` report answers, exactly one.
+  /// \return errc::busy while a batch of this target is in flight or it is not attached yet,
+  ///         errc::unknown_target when it is not managed.
+  [[nodiscard]] virtual result<void> submit(const batch& work) = 0;
+  /// What was submitted goes out now at the latest.
+  virtual void flush() noexcept {}
+
+  /// As backend::reserve(), answered by a `reserved` report.
+  [[nodiscard]] virtual result<void> reserve(gpu_id gpu, double offline_share) {
+    (void)gpu;
+    (void)offline_share;
+    return errc::not_supported;
+  }
+  /// As backend::set_quantum(), answered by a `quantum_set` report.
+  [[nodiscard]] virtual result<void> set_quantum(process_id target, gpu_id gpu, duration length) {
+    (void)target;
+    (void)gpu;
+    (void)length;
+    return errc::not_supported;
+  }
+
+  /// SIGCHLD came in, for a side that wants to hear of it. One signal may stand for many children.
+  virtual void children_changed() noexcept {}
+  /// Looks for calls that the driver does not answer: their GPUs become `gpu_lost` reports.
+  /// \return when to call again.
+  virtual time_point check(time_point now) {
+    (void)now;
+    return never;
+  }
+  /// Whether something stays suspended that the driver refuses to resume, and that only the end of
+  /// this process frees: the owner should end. ready_fd() becomes readable with it.
+  virtual bool stranded() const noexcept { return false; }
+  /// Resumes everything and lets go of every target, waiting `at_most`. Reports not taken are
+  /// dropped. \return false when a call does not come back: then only the end of the process helps.
+  virtual bool stop(duration at_most) = 0;
+};
+
+/// Which driver an agent acts on, and how: what acting_driver::set() takes
+/// (sluice/agent/acting_driver.hpp).
+struct acting_choice {
+  std::string driver{};
+  std::map<std::string, std::string> settings{};
+};
+
+}  // namespace sluice
+#pragma GCC visibility pop
