@@ -63,7 +63,7 @@ set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 # What is declared in terms of Boost is compiled into the libraries, so it must be the same Boost.
 set(boost libboost${Boost_VERSION_MAJOR}.${Boost_VERSION_MINOR}-dev)
 string(JOIN ", " CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libsluice${abi} (= ${version})"
-  "libsluice-client0 (= ${version})" "libsluice-kfd0 (= ${version})" ${boost} liburing-dev libspdlog-dev
+  "libsluice-client0 (= ${version})" "libsluice-kfd0 (= ${version})" ${boost} liburing-dev libseccomp-dev libspdlog-dev
   libfmt-dev pkg-config)
 
 set(CPACK_COMPONENT_TOOLS_DESCRIPTION "This package contains the command sluice, which is also the daemon, its

@@ -4,17 +4,20 @@
 /// this process's memory: the calls of all threads for a KFD device end there. For one source file
 /// of a program.
 
-// The program itself, but for its main(): nothing else sees what it makes of its host.
-#define SLUICE_VERSION "of a test"
-#define main agent_main  // NOLINT: its name.
-#include "sluice_agent.cpp"
-#undef main
-#undef SLUICE_VERSION
-
+#include "agent_loop.hpp"
 #include "fuzz.hpp"
+#include "host_line.hpp"
 
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdarg>
@@ -30,6 +33,8 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/kfd/device.hpp"
+#include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/uapi.hpp"
 #include "sluice/kfd/uapi_batch.hpp"
 
@@ -325,7 +330,7 @@ class acting_agent {
   void act(agent::shared_page& page, const options& how) {
     auto opened = kfd::device::open("/dev/null", [](std::string_view) {});
     require(opened.has_value(), "the device");
-    agent::agent* owner = nullptr;
+    agent::agent_loop* owner = nullptr;
     auto lanes =
         kfd::lanes::create(**opened, {.owner_watches_children = how.watches_children,
                                       .take_reports =
@@ -341,13 +346,13 @@ class acting_agent {
     sigset_t read_here;
     sigemptyset(&read_here);
     if (how.watches_children) sigaddset(&read_here, SIGCHLD);
-    agent::agent acting{page,
-                        std::move(*lanes),
-                        60s,
-                        nullptr,
-                        unique_fd{signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK)},
-                        unique_fd{epoll_create1(EPOLL_CLOEXEC)},
-                        unique_fd{timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)}};
+    agent::agent_loop acting{
+        page,
+        std::move(*lanes),
+        60s,
+        {.signals = unique_fd{signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK)},
+         .events = unique_fd{epoll_create1(EPOLL_CLOEXEC)},
+         .timer = unique_fd{timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)}}};
     owner = &acting;
     require(acting.prepare().has_value(), "an agent");
     ready_.count_down();

@@ -1,5 +1,6 @@
 #include "sluice/agent/agent_backend.hpp"
 
+#include "hold_record.hpp"
 #include "launch.hpp"
 #include "lease.hpp"
 #include "protocol.hpp"
@@ -102,7 +103,10 @@ class agent_backend final : public backend {
   int ready_fd() const noexcept override { return events_.get(); }
 
   void drain() override {
-    if (phase_ == phase::restarting) take_launched();
+    if (phase_ == phase::restarting) {
+      see_guardian();
+      take_launched();
+    }
     if (phase_ != phase::running && phase_ != phase::dying) return;
     flush();  // For whoever submits without it.
     bool gone = false;
@@ -231,6 +235,8 @@ class agent_backend final : public backend {
         (void)readable_within(agent_.pidfd.get(), kill_patience);
       }
     }
+    if (agent_.guardian) guardian_ = std::move(agent_.guardian);
+    if (guardian_) rescue_at_end();
     commands_.reset();
     reports_.reset();
     agent_ = connection{};
@@ -346,10 +352,37 @@ class agent_backend final : public backend {
     restart_at_ = now + pause_;
     commands_.reset();
     reports_.reset();
+    guardian_ = std::move(agent_.guardian);
+    if (guardian_) (void)add(guardian_.get());
     agent_ = connection{};
     targets_.clear();
     phase_ = phase::restarting;
+    see_guardian();
     listener_->lost(errc::lost);
+  }
+
+  /// The guardian of an agent that is gone. Where it has ended without resuming everything, the
+  /// next agent does that first of all, at once.
+  void see_guardian() {
+    if (!guardian_ || !readable_within(guardian_.get(), duration::zero())) return;
+    guardian_.reset();
+    if (phase_ == phase::restarting && holds_left()) restart_at_ = clock::now();
+  }
+
+  /// The driver does not resume by itself what this guardian may still have to.
+  void rescue_at_end() {
+    (void)readable_within(guardian_.get(), stop_patience);
+    guardian_.reset();
+    if (!holds_left()) return;
+    rescue(program_, options_.owner_lock);
+    if (holds_left())
+      options_.say("some processes are still suspended; run 'sluice rescue' as root");
+  }
+
+  bool holds_left() const {
+    const std::string path = holds_beside(options_.owner_lock);
+    const auto seen = path.empty() ? hold_record::content{} : hold_record::look(path);
+    return seen && !seen->holds.empty();
   }
 
   void kill_agent() noexcept {
@@ -396,6 +429,7 @@ class agent_backend final : public backend {
   unique_fd events_;
   unique_fd launched_;  // the starter thread is done
   connection agent_;
+  unique_fd guardian_;  // of the agent before, while it resumes what that one held
   std::optional<command_writer> commands_;  // these two: of agent_.page
   std::optional<report_reader> reports_;
   std::optional<lease> heartbeat_;

@@ -1,16 +1,11 @@
-#include "confinement.hpp"
-
-#include <asm/termbits.h>
+#include "sluice/agent/confinement.hpp"
 
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/prctl.h>
 #include <sched.h>
 #include <seccomp.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,6 +14,8 @@
 #include <csignal>
 #include <initializer_list>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace sluice::agent {
 
@@ -35,15 +32,6 @@ constexpr bool sanitized = true;
 constexpr bool sanitized = false;
 #endif
 
-/// IORING_REGISTER_EVENTFD and IORING_REGISTER_ENABLE_RINGS.
-constexpr std::array<unsigned, 2> ring_registrations{4, 12};
-/// The type of all commands of the driver: 'K', in the second byte.
-constexpr std::uint64_t ioctl_type = _IOC_TYPEMASK << _IOC_TYPESHIFT;
-constexpr std::uint64_t driver_type = std::uint64_t{'K'} << _IOC_TYPESHIFT;
-/// A console's commands have that type, too (linux/kd.h), but no direction, which all that are used
-/// here have.
-constexpr std::uint64_t ioctl_direction = std::uint64_t{_IOC_DIRMASK} << _IOC_DIRSHIFT;
-constexpr std::array<std::uint64_t, 3> directions{_IOC_READ, _IOC_WRITE, _IOC_READ | _IOC_WRITE};
 #ifdef __x86_64__
 /// By which the kernel's own code returns to it from where an operator has put a probe into a
 /// library (uretprobe, Linux 6.11; uprobe, 6.18). Not in older headers.
@@ -66,6 +54,16 @@ class allow_list {
   }
   /// Where all the conditions hold.
   void let(int call, std::initializer_list<scmp_arg_cmp> when) { add(SCMP_ACT_ALLOW, call, when); }
+  void let(const allowed_call& one) {
+    const int call = ::seccomp_syscall_resolve_name(std::string{one.name}.c_str());
+    if (call == __NR_SCMP_ERROR && error_ == 0) error_ = -EINVAL;
+    std::vector<scmp_arg_cmp> when;
+    for (const auto& each : one.when)
+      when.push_back({each.argument, SCMP_CMP_MASKED_EQ, each.mask, each.value});
+    if (error_ == 0)
+      error_ = ::seccomp_rule_add_array(filter_.get(), SCMP_ACT_ALLOW, call,
+                                        static_cast<unsigned>(when.size()), when.data());
+  }
   void fail(int call, int error) { add(SCMP_ACT_ERRNO(static_cast<unsigned>(error)), call, {}); }
 
   result<void> load() {
@@ -131,56 +129,36 @@ void let_threads(allow_list& list) {
   list.let(SCMP_SYS(tgkill), {is(0, static_cast<std::uint64_t>(::getpid())), is(2, SIGABRT)});
 }
 
-/// To trace without reading or writing registers and memory, and to look at /proc without writing.
-void let_trace(allow_list& list) {
-  for (const auto request : {PTRACE_SEIZE, PTRACE_CONT, PTRACE_LISTEN})
-    list.let(SCMP_SYS(ptrace), {is(0, request)});
-  list.let({SCMP_SYS(wait4), SCMP_SYS(waitid), SCMP_SYS(pidfd_open)});
+/// To look at files, /proc among them, without writing.
+void let_look(allow_list& list) {
   constexpr std::uint64_t changes =
       O_ACCMODE | O_CREAT | O_TRUNC | O_APPEND | (O_TMPFILE & ~O_DIRECTORY);
   list.let(SCMP_SYS(openat), {has(2, changes, O_RDONLY)});
-  list.let({SCMP_SYS(pread64), SCMP_SYS(lseek), SCMP_SYS(getdents64), SCMP_SYS(newfstatat),
-            SCMP_SYS(fstat), SCMP_SYS(readlink)});
-  for (const std::uint64_t each : directions) {
-    const std::uint64_t command = driver_type | each << _IOC_DIRSHIFT;
-    list.let(SCMP_SYS(ioctl), {has(1, ioctl_type | ioctl_direction, command)});
-  }
-}
-
-void let_agent(allow_list& list, const confinement& how) {
-  list.let({SCMP_SYS(epoll_wait), SCMP_SYS(epoll_ctl), SCMP_SYS(epoll_create1), SCMP_SYS(eventfd2),
-            SCMP_SYS(pipe2), SCMP_SYS(timerfd_create), SCMP_SYS(timerfd_settime), SCMP_SYS(sendmsg),
-            SCMP_SYS(sendto), SCMP_SYS(recvfrom), SCMP_SYS(process_vm_readv),
+  list.let({SCMP_SYS(pidfd_open), SCMP_SYS(pread64), SCMP_SYS(lseek), SCMP_SYS(getdents64),
+            SCMP_SYS(newfstatat), SCMP_SYS(fstat), SCMP_SYS(readlink),
             // Whether a role store that is not root's is this user's.
             SCMP_SYS(geteuid)});
-  if (how.criu_pause) list.let({SCMP_SYS(pidfd_getfd)});
-  if (how.bells < 0) {
+}
+
+void let_agent(allow_list& list) {
+  list.let({SCMP_SYS(epoll_wait), SCMP_SYS(epoll_ctl), SCMP_SYS(epoll_create1), SCMP_SYS(eventfd2),
+            SCMP_SYS(pipe2), SCMP_SYS(timerfd_create), SCMP_SYS(timerfd_settime), SCMP_SYS(sendmsg),
+            SCMP_SYS(sendto), SCMP_SYS(recvfrom)});
+}
+
+void let_close(allow_list& list, int kept_fd) {
+  if (kept_fd < 0)
     list.let({SCMP_SYS(close)});
-    return;
-  }
-  // The highest number that there is, which nothing else may come to have.
-  const auto bells = static_cast<std::uint64_t>(how.bells);
-  list.let(SCMP_SYS(close), {scmp_arg_cmp{0, SCMP_CMP_LT, bells, 0}});
-  if (!how.criu_pause) list.let(SCMP_SYS(pidfd_getfd), {is(0, bells)});
-  list.let({SCMP_SYS(io_uring_enter)});
-  for (const unsigned each : ring_registrations)
-    list.let(SCMP_SYS(io_uring_register), {is(1, each)});
+  else
+    list.let(SCMP_SYS(close),
+             {scmp_arg_cmp{0, SCMP_CMP_LT, static_cast<std::uint64_t>(kept_fd), 0}});
 }
 
 }  // namespace
 
-std::vector<int> kept_capabilities(const confinement& how) {
-  if (how.who == confined::bell_maker) return {};
-  std::vector<int> kept{CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH};
-  if (how.criu_pause) kept.push_back(CAP_CHECKPOINT_RESTORE);
-  if (how.reservations && how.who == confined::agent) kept.push_back(CAP_SYS_ADMIN);
-  return kept;
-}
-
 result<void> drop_capabilities(const confinement& how) {
   std::uint64_t kept = 0;
-  for (const int each : kept_capabilities(how))
-    kept |= std::uint64_t{1} << static_cast<unsigned>(each);
+  for (const int each : how.capabilities) kept |= std::uint64_t{1} << static_cast<unsigned>(each);
   // Of what it might get by an exec, which nothing gives it any more, nothing.
   for (int each = 0; ::prctl(PR_CAPBSET_READ, each) >= 0; ++each) {
     if ((kept >> static_cast<unsigned>(each) & 1U) != 0) continue;
@@ -210,19 +188,18 @@ result<void> filter_system_calls(const confinement& how) {
   switch (how.who) {
     case confined::agent:
       let_threads(list);
-      let_trace(list);
-      let_agent(list, how);
+      let_look(list);
+      let_agent(list);
       break;
     case confined::guardian:
       let_threads(list);
-      let_trace(list);
-      list.let({SCMP_SYS(recvmsg), SCMP_SYS(close)});
+      let_look(list);
+      list.let({SCMP_SYS(pidfd_send_signal)});
       break;
-    case confined::bell_maker:
-      list.let({SCMP_SYS(io_uring_setup), SCMP_SYS(io_uring_register), SCMP_SYS(close),
-                SCMP_SYS(sendto), SCMP_SYS(recvfrom)});
-      break;
+    case confined::helper: break;
   }
+  let_close(list, how.kept_fd);
+  for (const allowed_call& each : how.calls) list.let(each);
   return list.load();
 }
 

@@ -280,6 +280,7 @@ result<connection> launch(const std::string& program, const agent_options& optio
     }
     switch (heard.kind) {
       case note_kind::message: options.say(heard.get_text()); continue;
+      case note_kind::guardian: made.guardian = std::move(made.pidfd); continue;
       case note_kind::ready:
         if (made.pidfd) return made;
         return errc::not_supported;
@@ -290,6 +291,19 @@ result<connection> launch(const std::string& program, const agent_options& optio
         return why ? why : error_code{errc::lost};
       }
     }
+  }
+}
+
+void rescue(const std::string& program, const std::string& owner_lock) {
+  const std::array<const char*, 5> arguments{"sluice-agent", "--rescue", "--owner-lock",
+                                             owner_lock.c_str(), nullptr};
+  std::vector<char*> environment = agent_environment();
+  pid_t child = 0;
+  if (::posix_spawn(&child, program.c_str(), nullptr, nullptr,
+                    const_cast<char* const*>(arguments.data()), environment.data()) != 0)
+    return;
+  // In a host that ignores SIGCHLD this waits as well: until all its children are gone.
+  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 

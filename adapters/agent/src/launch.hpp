@@ -26,7 +26,8 @@ struct connection {
   unique_fd control;
   unique_fd agent_doorbell;
   unique_fd host_doorbell;
-  unique_fd pidfd;  ///< Of the agent, which is no child of ours.
+  unique_fd pidfd;     ///< Of the agent, which is no child of ours.
+  unique_fd guardian;  ///< Of its guardian; none: the kernel resumes what the agent suspended.
 };
 
 /// Whether everybody may execute a program that has capabilities by its file, an agent with which
@@ -40,6 +41,10 @@ bool are_capabilities_ignored(const std::string& program);
 /// Starts an agent and waits until it is ready or refuses. Blocks: a few milliseconds, 5 s at most.
 /// Any thread. \return the agent's error; `say` gets its sentence.
 result<connection> launch(const std::string& program, const agent_options& options);
+
+/// Has an agent resume what one left that was killed together with its guardian. Blocks: some
+/// milliseconds, 10 s at most.
+void rescue(const std::string& program, const std::string& owner_lock);
 
 /// Receives one note without blocking. \return errc::lost when the other end is closed, EAGAIN when
 /// there is none. `pidfd` takes the descriptor that came along.

@@ -20,7 +20,7 @@
 namespace sluice::agent {
 
 inline constexpr std::uint64_t protocol_magic = 0x746e'6761'636c'7573;
-inline constexpr std::uint32_t protocol_version = 8;
+inline constexpr std::uint32_t protocol_version = 9;
 
 /// The descriptors that the agent finds open when it starts.
 enum inherited_fd : int {
@@ -106,6 +106,7 @@ inline void bound_count(report& heard) noexcept {
 
 /// What travels through the socket, upwards only.
 enum class note_kind : std::uint32_t {
+  guardian,  ///< There is one. Carries its pidfd.
   ready,     ///< The agent takes commands. Carries a pidfd of the agent.
   refused,   ///< It cannot start; error and text say why.
   message,   ///< A sentence for the operator.

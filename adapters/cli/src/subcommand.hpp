@@ -46,6 +46,7 @@ subcommand add_policy(CLI::App& program);
 subcommand add_queues(CLI::App& program);
 subcommand add_release(CLI::App& program);
 subcommand add_replay(CLI::App& program);
+subcommand add_rescue(CLI::App& program);
 subcommand add_resume(CLI::App& program);
 subcommand add_role(CLI::App& program);
 subcommand add_run(CLI::App& program);

@@ -8,6 +8,8 @@
 #include <array>
 #include <cerrno>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "sluice/kfd/uapi.hpp"
@@ -87,6 +89,27 @@ result<device_of_target> take_device(const std::string& path, const tracee& targ
   if (refused == 0) return refuse("it has no open file descriptor of " + path);
   return refuse("its file descriptors of " + path +
                 " cannot be used: " + boost::system::system_category().message(refused));
+}
+
+result<void> release_pause(const std::string& path, const hold& what, const message_sink& say) {
+  result<void> answer = errc::unknown_target;
+  const auto act = [&] {
+    const auto seized = tracee::seize(what.pid, what.start_time, say);
+    if (!seized) {
+      // Somebody else traces it: the next scheduler, which unpauses what it attaches to, or gdb.
+      answer = seized.error() == errc::unknown_target ? errc::unknown_target : errc::busy;
+      return;
+    }
+    const auto taken = take_device(path, **seized, say);
+    answer = taken ? result<void>{} : result<void>{taken.error()};
+  };
+  try {
+    // With its end the kernel lets go of the process.
+    std::thread{act}.join();
+  } catch (const std::system_error& error) {
+    return error_code{error.code().value(), boost::system::system_category()};
+  }
+  return answer;
 }
 
 }  // namespace sluice::kfd

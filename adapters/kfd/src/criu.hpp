@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "sluice/hold_book.hpp"
 #include "sluice/kfd/tracee.hpp"
 #include "sluice/os/message_sink.hpp"
 #include "sluice/os/unique_fd.hpp"
@@ -33,5 +34,11 @@ struct device_of_target {
 ///         or the driver refuses ours; `say` gets the sentence.
 result<device_of_target> take_device(const std::string& path, const tracee& target,
                                      const message_sink& say);
+
+/// Undoes the pause of a process whose agent is gone, whatever had become of it: as
+/// agent::acting_driver::release(). Traces the process for a moment, on a thread of its own, and
+/// blocks until that has ended.
+[[nodiscard]] result<void> release_pause(const std::string& path, const hold& what,
+                                         const message_sink& say);
 
 }  // namespace sluice::kfd

@@ -317,7 +317,7 @@ result<std::unique_ptr<target_session>> lane::open_pause() {
   return paused_session::open({.device = node_.path(),
                                .sysfs = options_.sysfs,
                                .start_time = start_time_,
-                               .guard = *options_.guard},
+                               .holds = *options_.pauses},
                               *traced_, *this, say_);
 }
 
@@ -327,7 +327,7 @@ bool lane::open_session() {
   {
     const call_scope inside{*this};
     bool without_runtime = false;
-    bool* const ask = options_.guard != nullptr ? &without_runtime : nullptr;
+    bool* const ask = options_.pauses != nullptr ? &without_runtime : nullptr;
     if (only_watches())
       opened = open_by_helper(ask);
     else

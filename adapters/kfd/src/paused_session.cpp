@@ -154,7 +154,7 @@ bool paused_session::close() {
 void paused_session::discard() {
   forget_all();
   if (!std::exchange(paused_, false)) return;
-  how_.guard.release(target_.pid(), how_.start_time);
+  how_.holds.strike(entry_);
 }
 
 paused_session::known_queue* paused_session::find(driver_queue_id id) noexcept {
@@ -172,7 +172,9 @@ void paused_session::forget_all() {
 }
 
 int paused_session::pause() noexcept {
-  if (!how_.guard.hold(target_.pid(), how_.start_time, device_.get())) return EPIPE;
+  const auto entry = how_.holds.enter(hold{.pid = target_.pid(), .start_time = how_.start_time});
+  if (!entry) return ENOSPC;
+  entry_ = *entry;
   paused_ = true;
   const int error = criu_pause(device_.get());
   // Refused: the driver has brought back what it had evicted, as far as we know; this makes sure.
@@ -186,8 +188,7 @@ int paused_session::unpause() noexcept {
   if (error == EINVAL) error = 0;  // somebody did it already
   // ESRCH: its queues are gone with its memory.
   if (error == 0 || error == ESRCH) {
-    paused_ = false;
-    how_.guard.release(target_.pid(), how_.start_time);
+    if (std::exchange(paused_, false)) how_.holds.strike(entry_);
   }
   return error;
 }

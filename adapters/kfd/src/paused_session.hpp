@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sluice/kfd/process_pause.hpp"
+#include "sluice/hold_book.hpp"
 #include "sluice/kfd/target_session.hpp"
 #include "sluice/kfd/tracee.hpp"
 #include "sluice/os/message_sink.hpp"
@@ -27,7 +27,7 @@ class paused_session final : public target_session {
     std::string device;
     std::string sysfs;
     std::uint64_t start_time = 0;  ///< The target's.
-    const pause_guard& guard;
+    hold_book& holds;              ///< A pause outlives who made it.
   };
 
   /// What an earlier scheduler left paused runs from here on.
@@ -46,7 +46,7 @@ class paused_session final : public target_session {
                       std::span<outcome> outcomes) override;
   call_result resume(std::span<const driver_queue_id> queues, std::span<outcome> outcomes) override;
   bool close() override;
-  /// The guard does, and no sooner than close() can.
+  /// The guardian does it then, and no sooner than close() can.
   bool ends_with_process() const noexcept override { return false; }
   bool may_be_suspended() const noexcept override { return paused_; }
   void discard() override;
@@ -77,7 +77,8 @@ class paused_session final : public target_session {
   const unique_fd clock_;
   std::vector<known_queue> known_;
   std::vector<known_queue> seen_;
-  bool paused_ = false;  ///< Or may be.
+  bool paused_ = false;          ///< Or may be.
+  hold_book::number entry_ = 0;  ///< While paused_.
 };
 
 }  // namespace sluice::kfd

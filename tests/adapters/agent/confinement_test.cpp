@@ -1,7 +1,7 @@
 /// What the agent and its helpers may no longer do once they have confined themselves. In children,
 /// for there is no way back.
 
-#include "confinement.hpp"
+#include "sluice/agent/confinement.hpp"
 
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -24,6 +24,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/kfd/acting_driver.hpp"
 #include "sluice/kfd/uapi.hpp"
 
 namespace sluice::agent::confinement_test {
@@ -37,7 +38,7 @@ int status_of(const confinement& how, const std::function<int()>& afterwards) {
   if (child == 0) {
     const rlimit none{0, 0};
     ::setrlimit(RLIMIT_CORE, &none);
-    if (!drop_capabilities(how) || !filter_system_calls(how)) ::_exit(99);
+    if (!confine(how)) ::_exit(99);
     ::_exit(afterwards());
   }
   int status = 0;
@@ -125,13 +126,13 @@ INSTANTIATE_TEST_SUITE_P(
     named);
 
 TEST_P(Forbidden, EndsTheProcess) {
-  const int status = status_of({.bells = bells}, GetParam().body);
+  const int status = status_of(kfd::agent_confinement({.bells = bells}), GetParam().body);
   EXPECT_TRUE(WIFSIGNALED(status)) << "it ended with code " << WEXITSTATUS(status);
   EXPECT_EQ(WTERMSIG(status), SIGSYS);
 }
 
 TEST(Allowed, AreThreadsAndToLookAtProcesses) {
-  const int status = status_of({.bells = bells}, [] {
+  const int status = status_of(kfd::agent_confinement({.bells = bells}), [] {
     int done = 0;
     std::thread{[&] {
       ::prctl(PR_SET_NAME, "another");
@@ -152,19 +153,20 @@ TEST(Allowed, AreThreadsAndToLookAtProcesses) {
 
 // Its death must look like one, in logs and to whoever waits for it.
 TEST(Allowed, IsToAbort) {
-  const int status = status_of({.bells = bells}, []() -> int { std::abort(); });
+  const int status =
+      status_of(kfd::agent_confinement({.bells = bells}), []() -> int { std::abort(); });
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(WTERMSIG(status), SIGABRT);
 }
 
 TEST(Allowed, IsToTakeDescriptorsOfTargetsWherePausesNeedIt) {
-  const int status =
-      status_of({.criu_pause = true}, [] { return call(SYS_pidfd_getfd, -1, 0, 0) < 0 ? 0 : 1; });
+  const int status = status_of(kfd::agent_confinement({.criu_pause = true}),
+                               [] { return call(SYS_pidfd_getfd, -1, 0, 0) < 0 ? 0 : 1; });
   EXPECT_TRUE(WIFEXITED(status));
 }
 
 TEST(Allowed, IsOnlyToMakeRingsToTheMaker) {
-  const confinement how{.who = confined::bell_maker};
+  const confinement how = kfd::bell_maker_confinement();
   const int makes = status_of(how, [] {
     return call(SYS_io_uring_setup, 1, nullptr) < 0 ? 0 : 1;  // EFAULT, or refused here
   });
@@ -224,12 +226,12 @@ sets left_of(const confinement& how) {
 TEST(Capabilities, AreDroppedButForThoseThatItsWorkNeeds) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to have some";
   const std::pair<confinement, std::uint64_t> cases[] = {
-      {{}, only({CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH})},
-      {{.criu_pause = true}, only({CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE})},
-      {{.reservations = true}, only({CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN})},
-      {{.who = confined::guardian, .criu_pause = true},
+      {kfd::agent_confinement({}), only({CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH})},
+      {kfd::agent_confinement({.criu_pause = true}),
        only({CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE})},
-      {{.who = confined::bell_maker}, 0},
+      {kfd::agent_confinement({.reservations = true}),
+       only({CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN})},
+      {kfd::bell_maker_confinement(), 0},
   };
   for (const auto& [how, wanted] : cases) {
     const sets left = left_of(how);
@@ -241,7 +243,7 @@ TEST(Capabilities, AreDroppedButForThoseThatItsWorkNeeds) {
     EXPECT_EQ(left.ambient, 0U);
     EXPECT_TRUE(left.no_new_privileges);
   }
-  EXPECT_NE(left_of({}).effective & only({CAP_SYS_PTRACE}), 0U);
+  EXPECT_NE(left_of(kfd::agent_confinement({})).effective & only({CAP_SYS_PTRACE}), 0U);
 }
 
 }  // namespace

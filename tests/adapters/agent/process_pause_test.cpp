@@ -82,7 +82,8 @@ class ProcessPause : public ::testing::Test {
   backend_loop& attached(offline_target::options how = {.runtime = false}) {
     begin(how);
     loop_.emplace(make_agent_backend(options()));
-    if (!loop_->start() || !attach(*loop_)) throw std::runtime_error("the target was not attached");
+    if (!loop_->start() || !attach(*loop_))
+      throw std::runtime_error("the target was not attached: " + said());
     return *loop_;
   }
   bool attach(backend_loop& loop) const {
@@ -192,13 +193,10 @@ class ProcessPause : public ::testing::Test {
     return stopped && WIFSTOPPED(*stopped) && WSTOPSIG(*stopped) == SIGSTOP;
   }
 
-  /// `sluice-agent --unpause` of the target. \return its exit status; `output` is what it said.
-  int unpause(std::string& output) const { return unpause(output, target_->pid(), ""); }
-  /// \param before goes before the program's name: "NAME=value ".
-  int unpause(std::string& output, pid_t pid, const std::string& before) const {
-    const std::string command = before + SLUICE_AGENT_PROGRAM + " --unpause " +
-                                std::to_string(pid) + " --device " + device_.roots().device +
-                                " 2>&1";
+  /// `sluice-agent --rescue`. \return its exit status; `output` is what it said.
+  int rescue(std::string& output) const {
+    const std::string command = std::string{SLUICE_AGENT_PROGRAM} + " --rescue --owner-lock " +
+                                device_.root() + "/owner 2>&1";
     FILE* const pipe = ::popen(command.c_str(), "r");
     if (pipe == nullptr) return -1;
     output.assign(1000, '\0');
@@ -436,34 +434,33 @@ TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilAnOperatorUndoesIt) {
   host_.reset();
   EXPECT_TRUE(stays_paused());
   std::string output;
-  EXPECT_EQ(unpause(output), 0) << output;
-  EXPECT_THAT(output, HasSubstr("was paused; it runs again"));
+  EXPECT_EQ(rescue(output), 0) << output;
+  EXPECT_EQ(output, "resumed: 1 of 1\n");
   EXPECT_TRUE(runs_again());
-  EXPECT_EQ(unpause(output), 0) << output;
-  EXPECT_THAT(output, HasSubstr("was not paused"));
+  EXPECT_EQ(rescue(output), 0) << output;
+  EXPECT_EQ(output, "nothing is held\n");
   EXPECT_TRUE(runs_again());
   EXPECT_EQ(tracer_of(target_->pid()), 0);
-
-  // Whom the driver does not list is not touched. Our parent may be anybody.
-  EXPECT_EQ(unpause(output, ::getppid(),
-                    "SLUICE_KFD_DEVICE=" + device_.roots().device + " " +
-                        "SLUICE_KFD_SYSFS=" + device_.roots().sysfs + " "),
-            1);
-  EXPECT_EQ(output, "sluice-agent: process " + std::to_string(::getppid()) +
-                        " was not unpaused: it does not use the driver (no " +
-                        device_.roots().sysfs + "/proc/" + std::to_string(::getppid()) + ")\n");
 }
 
-TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilTheNextSchedulerAttaches) {
+TEST_F(ProcessPause, IsNotUndoneByARescueWhileTheAgentLives) {
+  backend_loop& loop = attached();
+  ASSERT_TRUE(suspend(loop));
+  std::string output;
+  EXPECT_EQ(rescue(output), 1);
+  EXPECT_THAT(output, HasSubstr("another agent or its guardian still has"));
+  EXPECT_TRUE(stays_paused());
+}
+
+TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilTheNextAgentStarts) {
   paused_by_another().signal(SIGSTOP);
   kill_agent_and_guardian();
   host_.reset();
   EXPECT_TRUE(stays_paused());
   backend_loop loop{make_agent_backend(options())};
   ASSERT_TRUE(loop.start());
-  ASSERT_TRUE(attach(loop));
   EXPECT_TRUE(runs_again());
-  EXPECT_THAT(said(), HasSubstr("was left paused by an earlier scheduler"));
+  EXPECT_THAT(said(), HasSubstr("ended without resuming 1 process; now resumed: 1"));
 }
 
 TEST_F(ProcessPause, EndsWithTheTarget) {
@@ -624,13 +621,6 @@ TEST_F(ProcessPause, NamesTheCapabilityThatIsMissing) {
   }};
   EXPECT_THAT(host.line().receive(20s).value_or(""), HasSubstr("CAP_CHECKPOINT_RESTORE"));
   EXPECT_TRUE(target_->runs());
-}
-
-TEST_F(ProcessPause, TheOperatorIsToldWhatCannotBeUnpaused) {
-  begin({.open_when_told = true, .runtime = false});
-  std::string output;
-  EXPECT_EQ(unpause(output), 1);
-  EXPECT_THAT(output, HasSubstr("has no open file descriptor of " + device_.roots().device));
 }
 
 }  // namespace

@@ -154,7 +154,7 @@ class PassedDescriptors : public ::testing::Test {
     if (child == 0) {
       for (std::size_t index = 0; index < numbers.size(); ++index)
         ::dup2(numbers[index], 3 + static_cast<int>(index));
-      ::execl(SLUICE_AGENT_PROGRAM, "sluice-agent", "--device", "/dev/null", "--sysfs", "/nowhere",
+      ::execl(SLUICE_AGENT_PROGRAM, "sluice-agent", "--driver", "kfd", "--set", "device=/dev/null",
               "--owner-lock", "", nullptr);
       ::_exit(127);
     }
@@ -233,11 +233,11 @@ TEST_F(PrivilegedAgent, TakesOnlyTheNodesOwnDeviceAndLockWithFileCapabilities) {
   EXPECT_EQ(says_to_nobody("only opens the default device"), 'y')
       << "a device and a lock of its own";
   options_.driver.settings["device"] = kfd::roots{}.device;
-  EXPECT_EQ(says_to_nobody("only opens the default device"), 'y') << "a lock of its own";
+  EXPECT_EQ(says_to_nobody("only takes the default owner lock"), 'y') << "a lock of its own";
   options_.owner_lock = "";
-  EXPECT_EQ(says_to_nobody("only opens the default device"), 'y') << "no lock";
+  EXPECT_EQ(says_to_nobody("only takes the default owner lock"), 'y') << "no lock";
   options_.owner_lock = default_owner_lock;
-  EXPECT_EQ(says_to_nobody("only opens the default device"), 'n');
+  EXPECT_EQ(says_to_nobody("an agent with file capabilities only"), 'n');
   EXPECT_EQ(says_to_nobody("no_new_privs is set"), 'n');
   no_new_privs_ = true;
   EXPECT_EQ(says_to_nobody("no_new_privs is set, so the kernel ignores the capabilities"), 'y');
@@ -271,29 +271,22 @@ TEST(AgentProgram, SaysItsVersion) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(AgentProgram, HelpsWithWhatIsPaused) {
+TEST(AgentProgram, ListsTheSettingsOfItsDrivers) {
   int status = 0;
   const std::string help = run_by_hand("--help", status);
   EXPECT_EQ(status, 0);
-  EXPECT_THAT(help, HasSubstr("--criu-pause"));
-  EXPECT_THAT(help, HasSubstr("sluice-agent --unpause PID"));
+  EXPECT_THAT(help, HasSubstr("--rescue"));
+  EXPECT_THAT(help, HasSubstr("Settings of driver kfd:"));
+  EXPECT_THAT(help, HasSubstr("criu_pause=true"));
 }
 
-TEST(AgentProgram, UnpausesOnlyProcesses) {
-  int status = 0;
-  for (const char* const pid : {"0", "-1", "x", "12x", "99999999999"}) {
-    EXPECT_THAT(run_by_hand(std::string{"--unpause "} + pid, status),
-                HasSubstr("expected a positive number"));
-    EXPECT_EQ(status, 2);
-  }
-  // Larger than any pid the kernel gives.
-  EXPECT_THAT(run_by_hand("--unpause 2000000000 --device /dev/null", status),
-              HasSubstr("there is no process 2000000000"));
-  EXPECT_EQ(status, 1);
-  const std::string self = std::to_string(::getpid());
-  EXPECT_THAT(run_by_hand("--unpause " + self + " --device /nowhere", status),
-              HasSubstr("process " + self + " was not unpaused"));
-  EXPECT_EQ(status, 1);
+TEST_F(AgentStart, NamesItsDriversAndTheirSettings) {
+  options_.driver.settings["colour"] = "red";
+  EXPECT_EQ(start(), errc::bad_config);
+  EXPECT_TRUE(said("invalid setting colour=red of driver kfd")) << message_;
+  options_.driver = {.driver = "vaporware"};
+  EXPECT_EQ(start(), errc::bad_config);
+  EXPECT_TRUE(said("this program has no driver 'vaporware'; it has: kfd")) << message_;
 }
 
 }  // namespace

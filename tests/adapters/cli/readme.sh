@@ -93,14 +93,12 @@ bash -euo pipefail commands >given
 grep -q "process $pid is released for 30min" given
 grep -q "schedulers manage process $pid again" given
 
-# Roles by hand, and a process that is not paused stays as it is: adapters/roles and adapters/kfd.
+# Roles by hand: adapters/roles.
 roles=$(dirname "$readme")/../roles/README.md
-kfd=$(dirname "$readme")/../kfd/README.md
-sed -n 's/^ *//; /^sluice-agent --unpause PID$/p; /^sluice role /p' "$kfd" "$roles" | sed "s/[$]*PID/$pid/" >commands
-[ "$(grep -c . commands)" = 5 ]
+sed -n 's/^ *//; /^sluice role /p' "$roles" | sed "s/[$]*PID/$pid/" >commands
+[ "$(grep -c . commands)" = 4 ]
 bash -euo pipefail commands >said
 cat said
-grep -q "^process $pid was not paused$" said
 grep -q "online *$pid " said
 grep -q 'job_\*' said
 

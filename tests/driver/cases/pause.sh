@@ -40,16 +40,16 @@ before=$answer
 pkill -KILL -x sluice-agent
 eventually completes_more target "$before"
 end_online
-# What a new scheduler does if there was no guardian.
-! grep -q 'was left paused' daemon.log || fail "the guardian did not unpause the process"
+# What a new agent does if there was no guardian.
+! grep -q 'ended without resuming' daemon.log || fail "the guardian did not unpause the process"
 eventually maps 2
 
-echo "the daemon, the agent and the guardian are killed: sluice-agent --unpause"
+echo "the daemon, the agent and the guardian are killed: sluice rescue"
 eventually pgrep -x sluice-agent >/dev/null
 eventually pgrep -x sluice-guardian >/dev/null
 kill_everything
 maps 0 || fail "the driver unpaused the process"
-sluice-agent --unpause "${pid[target]}" >unpause.log 2>&1 || fail "sluice-agent --unpause"
+sluice rescue --directory run >rescue.log 2>&1 || fail "sluice rescue: $(cat rescue.log)"
 eventually maps 2
 
 echo "the daemon, the agent and the guardian are killed: the next daemon unpauses it"
@@ -57,7 +57,7 @@ start_daemon "${pid[target]}"
 kill_everything
 start_daemon "${pid[target]}"
 eventually maps 2
-eventually grep -q 'was left paused' daemon.log
+eventually grep -q 'ended without resuming 1 process; now resumed: 1' daemon.log
 kill -TERM "$daemon"
 wait "$daemon" || fail "the daemon ended with code $?"
 end_target target

@@ -11,9 +11,9 @@
 #include <string>
 
 #include "sluice/acting.hpp"
+#include "sluice/hold_book.hpp"
 #include "sluice/kfd/bell_maker.hpp"
 #include "sluice/kfd/device.hpp"
-#include "sluice/kfd/process_pause.hpp"
 #include "sluice/os/message_sink.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
@@ -39,9 +39,10 @@ struct lanes_options {
   /// Use the batch commands of a patched driver where it offers them (uapi_batch.hpp).
   bool batch_commands = true;
   /// Not null: targets that no debug session can suspend, because they use the driver without a
-  /// runtime, are paused as a whole (process_pause.hpp), and only they. The guard outlives the
-  /// lanes; once it is gone, stop() them.
-  const pause_guard* guard = nullptr;
+  /// runtime, are paused as a whole by the commands that the driver has for CRIU, and only they.
+  /// Unlike a session a pause does not end with whoever made it: each is entered here first, and
+  /// release_pause() undoes it. The book outlives the lanes.
+  hold_book* pauses = nullptr;
   /// Asked before a process is traced, and each time it runs another program: whether it may be
   /// managed. On its lane's thread, of several lanes at once. Empty: any may.
   std::function<bool(pid_t pid, std::uint64_t start_time)> admits = {};

@@ -1,0 +1,41 @@
+#include "admission.hpp"
+
+#include "host_line.hpp"
+
+#include <sys/auxv.h>
+
+#include <utility>
+
+namespace sluice::agent {
+
+namespace {
+
+constexpr const char* own_configuration = "/etc/sluice/sluice.toml";
+
+}  // namespace
+
+result<std::unique_ptr<admission>> admission::make(const std::string& file, std::string& reason) {
+  using trust = roles::target_rules::trust;
+  const bool privileged = ::getauxval(AT_SECURE) != 0;
+  const std::string path = privileged ? own_configuration : file;
+  if (path.empty()) return std::unique_ptr<admission>{};
+  auto rules =
+      roles::target_rules::load(path, privileged ? trust::roots_files : trust::any_file, reason);
+  if (!rules) return rules.error();
+  return std::unique_ptr<admission>{new admission{path, std::move(*rules)}};
+}
+
+bool admission::admits(pid_t pid, std::uint64_t start_time) {
+  std::string why;
+  const role what = rules_->role_of({pid, start_time}, why);
+  if (what == role::offline) return true;
+  const auto count = refused_.fetch_add(1) + 1;
+  if (!why.empty()) why.insert(0, ": ");
+  say(note_kind::message, "refused to attach to process " + std::to_string(pid) + ": it is " +
+                              (what == role::online ? "online" : "not offline") +
+                              " according to the agent's own rules in " + path_ + why + " (" +
+                              std::to_string(count) + " refused so far)");
+  return false;
+}
+
+}  // namespace sluice::agent

@@ -1,0 +1,38 @@
+#pragma once
+/// \file
+/// Whom the agent attaches to, whatever its host says.
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "sluice/result.hpp"
+#include "sluice/roles/target_rules.hpp"
+
+namespace sluice::agent {
+
+class admission {
+ public:
+  /// With more rights than its host the agent does not do whatever that says: the rules are those
+  /// of /etc/sluice/sluice.toml, which is root's, or the defaults.
+  /// \param file   else: whose table [roles] counts; empty: whomever the host names and the kernel
+  ///               lets it touch.
+  /// \return null there.
+  static result<std::unique_ptr<admission>> make(const std::string& file, std::string& reason);
+
+  /// Any thread.
+  bool admits(pid_t pid, std::uint64_t start_time);
+
+ private:
+  admission(std::string path, std::unique_ptr<roles::target_rules> rules)
+      : path_(std::move(path)), rules_(std::move(rules)) {}
+
+  const std::string path_;
+  const std::unique_ptr<roles::target_rules> rules_;
+  std::atomic<std::uint64_t> refused_{0};
+};
+
+}  // namespace sluice::agent

@@ -1,0 +1,289 @@
+// The agent from its start to its end. It owns the node's lock, opens the device, and acts.
+
+#include "admission.hpp"
+#include "agent_loop.hpp"
+#include "agent_settings.hpp"
+#include "guardian.hpp"
+#include "hold_record.hpp"
+#include "host_line.hpp"
+
+#include <sys/auxv.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "sluice/os/node_lock.hpp"
+
+namespace sluice::agent {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// For a guardian that still lets go of what an earlier agent held; a host waits 5 s for its agent.
+constexpr duration start_patience = 4s;
+constexpr duration rescue_patience = 5s;
+/// How long an agent that starts tries to let go of what an earlier one left.
+constexpr duration leftover_patience = 500ms;
+
+/// What the agent refuses to do for a host that has fewer rights than itself: who may start it may
+/// then do what its rights allow. \return an empty string when there is nothing to refuse.
+std::string refused_privileges(const agent_settings& chosen, const acting_driver* driver) {
+  if (::getuid() != ::geteuid() || ::getgid() != ::getegid())
+    return "sluice-agent is set-uid or set-gid, which is not allowed; remove these bits (chmod "
+           "ug-s), let only its group execute it, and give it the file capability CAP_SYS_PTRACE "
+           "(setcap)";
+  // File capabilities. What they allow beyond tracing may reach the file system, so the host does
+  // not choose what is opened and written there, nor goes round the lock that makes it one owner.
+  if (::getauxval(AT_SECURE) == 0) return {};
+  std::string why = driver != nullptr ? driver->distrust() : "";
+  if (why.empty() && chosen.owner_lock != std::string_view{default_owner_lock})
+    why = "an agent with file capabilities only takes the default owner lock " +
+          std::string{default_owner_lock};
+  if (!why.empty()) why += "; use that, or an agent without file capabilities";
+  return why;
+}
+
+/// What an agent left there that ended together with its guardian.
+/// \return how much of it is still held.
+std::size_t release_leftovers(hold_record& record, const acting_drivers& drivers, bool privileged,
+                              duration patience, const message_sink& say) {
+  const auto left = record.held();
+  if (left.empty()) return 0;
+  const acting_choice by = record.left_by();
+  acting_driver* const driver = find(drivers, by.driver);
+  std::string why = driver == nullptr ? "this program has no driver '" + by.driver +
+                                            "'; it has: " + names_of(drivers)
+                                      : apply(by, *driver);
+  if (why.empty() && privileged) why = driver->distrust();
+  if (!why.empty()) {
+    say("cannot resume what an earlier agent held: " + why);
+    return left.size();
+  }
+  const std::size_t still = release_all(record, *driver, patience, say);
+  say("an earlier agent and its guardian ended without resuming " + std::to_string(left.size()) +
+      (left.size() == 1 ? " process" : " processes") +
+      "; now resumed: " + std::to_string(left.size() - still));
+  return still;
+}
+
+/// `sluice rescue`. \return the exit status.
+int rescue(const agent_settings& chosen, const acting_drivers& drivers) {
+  const message_sink say = [](std::string_view words) {
+    std::fprintf(stderr, "sluice-agent: %.*s\n", static_cast<int>(words.size()), words.data());
+  };
+  const std::string path =
+      holds_beside(chosen.owner_lock.empty() ? default_owner_lock : chosen.owner_lock);
+  const auto fail = [&](const std::string& why) {
+    say("cannot rescue: " + why);
+    return 1;
+  };
+  if (const std::string why = refused_privileges(chosen, nullptr); !why.empty()) return fail(why);
+  const auto seen = hold_record::look(path);
+  if (!seen) return fail("cannot read " + path + ": " + seen.error().message());
+  if (seen->holds.empty()) {
+    std::puts("nothing is held");
+    return 0;
+  }
+  const auto record = hold_record::open(path, rescue_patience, say);
+  if (!record) return 1;
+  const std::size_t held = (*record)->held().size();
+  const std::size_t still = release_leftovers(**record, drivers, ::getauxval(AT_SECURE) != 0,
+                                              rescue_patience, [](std::string_view) {});
+  std::printf("resumed: %zu of %zu\n", held - still, held);
+  return still == 0 ? 0 : 1;
+}
+
+/// The driver's settings are in force, and the host is left. One object for what lives as long as
+/// the agent.
+class starting {
+ public:
+  starting(const agent_settings& chosen, const acting_drivers& drivers)
+      : chosen_(chosen), drivers_(drivers) {}
+
+  int run() {
+    const auto done = begin();
+    if (done) return act();
+    if (reason_.empty()) reason_ = "cannot start the agent: " + done.error().message();
+    say(note_kind::refused, reason_, done.error());
+    return 1;
+  }
+
+ private:
+  static void tell(std::string_view words) { say(note_kind::message, words); }
+  message_sink keep() {
+    return [this](std::string_view words) { reason_ = words; };
+  }
+
+  result<void> begin() {
+    driver_ = find(drivers_, chosen_.choice.driver);
+    reason_ = driver_ == nullptr ? "this program has no driver '" + chosen_.choice.driver +
+                                       "'; it has: " + names_of(drivers_)
+                                 : apply(chosen_.choice, *driver_);
+    if (!reason_.empty()) return errc::bad_config;
+    reason_ = refused_privileges(chosen_, driver_);
+    if (!reason_.empty()) return error_code{EPERM, boost::system::system_category()};
+
+    // Here, where names of users may still be looked up.
+    auto rules = admission::make(chosen_.roles, reason_);
+    if (!rules) return rules.error();
+    admitted_ = std::move(*rules);
+
+    // Helpers shall have nothing of ours, neither threads nor the lock.
+    if (const auto ready = driver_->prepare(reason_); !ready) return ready;
+    if (const auto listening = block_signals(); !listening) return listening;
+    page_ = take_page();
+    if (page_ == nullptr) {
+      reason_ =
+          "agent and host come from different builds; install both from the same package, or set "
+          "SLUICE_AGENT to the matching agent";
+      return errc::not_supported;
+    }
+    if (!chosen_.owner_lock.empty()) {
+      using kind = node_lock::kind;
+      auto taken = node_lock::acquire(
+          chosen_.owner_lock, keep(),
+          {.on_behalf_of = host_pid(), .what = chosen_.of_a_node ? kind::node : kind::scheduler});
+      if (!taken) return taken.error();
+      lock_ = std::move(*taken);
+    }
+    if (const auto guarded = begin_record(); !guarded) return guarded;
+    if (const auto opened = open_device(); !opened) return opened;
+    return loop_->prepare();
+  }
+
+  result<void> block_signals() {
+    // Not ignored, as it may be inherited from the host: it would never be sent.
+    const bool children = driver_->watches_children();
+    struct sigaction of_children {};
+    of_children.sa_handler = SIG_DFL;
+    of_children.sa_flags = children ? 0 : SA_NOCLDSTOP;
+    ::sigaction(SIGCHLD, &of_children, nullptr);
+    // Before the first thread, so that all have it.
+    sigset_t all;
+    sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    sigset_t read_here;
+    sigemptyset(&read_here);
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&read_here, signal);
+    if (children) sigaddset(&read_here, SIGCHLD);
+    own_.signals = unique_fd{::signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK)};
+    own_.events = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
+    own_.timer = unique_fd{::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)};
+    self_ = unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0))};
+    if (!own_.signals || !own_.events || !own_.timer || !self_) return last_system_error();
+    return {};
+  }
+
+  /// Whatever driver left something there, it is let go of before this one acts.
+  result<void> begin_record() {
+    const std::string path = holds_beside(chosen_.owner_lock);
+    const auto seen = path.empty() ? hold_record::content{} : hold_record::look(path);
+    if (!driver_->outlives_agent() && (!seen || seen->holds.empty())) return {};
+    auto record = hold_record::open(path, start_patience, keep());
+    if (!record) return record.error();
+    const bool privileged = ::getauxval(AT_SECURE) != 0;
+    if (release_leftovers(**record, drivers_, privileged, leftover_patience, tell) != 0)
+      tell(
+          "what is still held is tried again when this agent ends; or run 'sluice rescue' as root");
+    // The leftovers' settings may have been others.
+    reason_ = apply(chosen_.choice, *driver_);
+    if (!reason_.empty()) return errc::bad_config;
+    if (!driver_->outlives_agent()) return {};
+    if (const auto begun = (*record)->begin(chosen_.choice); !begun) return begun;
+    auto guardian = start_guardian(**record, *driver_, chosen_.lease);
+    if (!guardian) {
+      reason_ = "cannot start the agent's guardian: " + guardian.error().message();
+      return guardian.error();
+    }
+    own_.guardian = std::move(*guardian);
+    note guarded;
+    guarded.kind = note_kind::guardian;
+    send(guarded, own_.guardian.get());
+    record_ = std::move(*record);
+    return {};
+  }
+
+  result<void> open_device() {
+    reason_.clear();
+    acting_host host;
+    host.take_reports = [this] { return loop_->take_reports(); };
+    if (admitted_)
+      host.admits = [this](pid_t pid, std::uint64_t since) {
+        return admitted_->admits(pid, since);
+      };
+    host.holds = record_.get();
+    // What is said while it opens is why it does not.
+    host.say = [this](std::string_view words) {
+      if (loop_)
+        tell(words);
+      else
+        reason_ = words;
+    };
+    auto opened = driver_->open(host);
+    if (!opened) return opened.error();
+    // All that needs more than to act is done: what was to be opened is open, and every thread is
+    // still to come.
+    confinement rights = driver_->needs(confined::agent);
+    rights.who = confined::agent;
+    if (const auto alone = confine(rights); !alone) {
+      reason_ = "cannot drop the agent's capabilities or install its system call filter: " +
+                alone.error().message();
+      return alone;
+    }
+    loop_ = std::make_unique<agent_loop>(*page_, std::move(*opened), chosen_.lease, std::move(own_),
+                                         record_.get());
+    return {};
+  }
+
+  int act() {
+    page_->heartbeat.store(clock::now().time_since_epoch().count(), std::memory_order_release);
+    note ready;
+    ready.kind = note_kind::ready;
+    send(ready, self_.get());
+    const std::string_view why = loop_->run();
+    const bool closed = loop_->close();
+    say(note_kind::farewell, why);
+    loop_->say_if_the_host_failed(why);
+    // A stuck thread cannot be joined. The end of the process makes the kernel, or the guardian, do
+    // what is left.
+    if (!closed) ::_exit(1);
+    return 0;
+  }
+
+  const agent_settings& chosen_;
+  const acting_drivers& drivers_;
+  acting_driver* driver_ = nullptr;
+  std::string reason_;
+  std::unique_ptr<admission> admitted_;
+  agent_loop::descriptors own_;
+  unique_fd self_;
+  shared_page* page_ = nullptr;
+  std::unique_ptr<node_lock> lock_;
+  std::unique_ptr<hold_record> record_;
+  std::unique_ptr<agent_loop> loop_;
+};
+
+}  // namespace
+
+int run_agent(int argc, char** argv, const acting_drivers& drivers) {
+  const agent_settings chosen = parse(argc, argv, drivers);
+  if (chosen.rescue) return rescue(chosen, drivers);
+  ::umask(022);
+  leave_the_host();
+  return starting{chosen, drivers}.run();
+}
+
+}  // namespace sluice::agent
