@@ -1,0 +1,241 @@
+/// The hold record and its guardian, with a driver whose holds are files: what is held is there.
+
+#include "guardian.hpp"
+
+#include "eventually.hpp"
+#include "family.hpp"
+#include "hold_record.hpp"
+#include "temporary_directory.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/os/proc.hpp"
+#include "sluice/os/standard_error.hpp"
+
+namespace sluice::agent::guardian_test {
+namespace {
+
+using namespace std::chrono_literals;
+using test::eventually;
+using test::patience;
+using ::testing::HasSubstr;
+
+hold hold_of(const std::string& path) {
+  hold made{.pid = ::getpid(), .bytes = static_cast<std::uint32_t>(path.size()), .start_time = 1};
+  std::memcpy(made.about.data(), path.data(), path.size());
+  return made;
+}
+std::string path_of(const hold& what) {
+  return {reinterpret_cast<const char*>(what.about.data()), what.bytes};
+}
+
+class file_driver final : public acting_driver {
+ public:
+  std::string_view name() const noexcept override { return "files"; }
+  result<std::unique_ptr<acting_side>> open(const acting_host&) override {
+    return errc::not_supported;
+  }
+  confinement needs(confined) const override { return {.calls = {{"unlink"}}}; }
+  bool outlives_agent() const noexcept override { return true; }
+  result<void> release(const hold& what, const message_sink& say) override {
+    const std::string path = path_of(what);
+    // A folder is something that this driver refuses to let go of.
+    if (::unlink(path.c_str()) == 0 || errno == ENOENT) return {};
+    say("cannot remove " + path);
+    return last_system_error();
+  }
+};
+
+class Holds : public ::testing::Test {
+ protected:
+  std::string file(const std::string& name) const { return made_.path() + "/" + name; }
+  std::unique_ptr<hold_record> open(duration wait = 0s) {
+    auto opened =
+        hold_record::open(record_, wait, [this](std::string_view words) { said_ += words; });
+    error_ = opened ? error_code{} : opened.error();
+    return opened ? std::move(*opened) : nullptr;
+  }
+  void make(const std::string& path) const { std::ofstream{path} << "held"; }
+  static bool is_there(const std::string& path) { return std::filesystem::exists(path); }
+
+  const test::temporary_directory made_;
+  const std::string record_ = made_.path() + "/owner.holds";
+  std::string said_;
+  error_code error_;
+};
+
+TEST_F(Holds, AreReadByWhoComesAfter) {
+  {
+    const auto record = open();
+    ASSERT_TRUE(record);
+    ASSERT_TRUE(record->begin({.driver = "files", .settings = {{"device", "/dev/a=b"}}}));
+    const auto first = record->enter(hold_of("one"));
+    const auto second = record->enter(hold_of("two"));
+    ASSERT_TRUE(first && second);
+    record->strike(*first);
+  }
+  const auto seen = hold_record::look(record_);
+  ASSERT_TRUE(seen);
+  ASSERT_EQ(seen->holds.size(), 1U);
+  EXPECT_EQ(path_of(seen->holds[0]), "two");
+  EXPECT_EQ(seen->by.driver, "files");
+  EXPECT_EQ(seen->by.settings, (std::map<std::string, std::string>{{"device", "/dev/a=b"}}));
+  // And stay, for an agent that begins anew.
+  const auto next = open();
+  ASSERT_TRUE(next->begin({.driver = "files"}));
+  EXPECT_EQ(next->held().size(), 1U);
+}
+
+TEST_F(Holds, HaveRoomForSoManyAndNoMore) {
+  const auto record = open();
+  for (std::size_t count = 0; count < hold_record::most_holds; ++count)
+    ASSERT_TRUE(record->enter(hold_of("x")));
+  EXPECT_FALSE(record->enter(hold_of("x")));
+  record->strike(7);
+  EXPECT_EQ(record->enter(hold_of("y")), hold_book::number{7});
+}
+
+TEST_F(Holds, BelongToOneAtATime) {
+  const auto record = open();
+  ASSERT_TRUE(record);
+  EXPECT_EQ(open(), nullptr);
+  EXPECT_EQ(error_, errc::busy);
+  EXPECT_THAT(said_, HasSubstr("another agent or its guardian still has " + record_));
+}
+
+TEST_F(Holds, AreForgottenWhereTheFileIsOfAnotherBootOrBuild) {
+  {
+    const auto record = open();
+    ASSERT_TRUE(record->enter(hold_of("one")));
+  }
+  std::fstream bytes{record_, std::ios::in | std::ios::out | std::ios::binary};
+  bytes.seekp(16);  // The boot's id.
+  bytes.write("another", 7);
+  bytes.close();
+  EXPECT_TRUE(hold_record::look(record_)->holds.empty());
+  EXPECT_TRUE(open()->held().empty());
+  std::filesystem::resize_file(record_, 1000);
+  EXPECT_TRUE(hold_record::look(record_)->holds.empty());
+  EXPECT_TRUE(open()->held().empty());
+}
+
+TEST_F(Holds, AreNotReadThroughALinkOrAPipe) {
+  make(file("other"));
+  ASSERT_EQ(::symlink(file("other").c_str(), record_.c_str()), 0);
+  EXPECT_EQ(open(), nullptr);
+  ::unlink(record_.c_str());
+  ASSERT_EQ(::mkfifo(record_.c_str(), 0600), 0);
+  EXPECT_EQ(open(), nullptr);
+  EXPECT_EQ(error_, boost::system::errc::operation_not_permitted);
+  EXPECT_EQ(std::filesystem::file_size(file("other")), 4U);
+}
+
+/// Stands for an agent that holds two files, with a guardian.
+class Guardian : public Holds {
+ protected:
+  static constexpr duration lease = 300ms;
+
+  /// \param renews how long it says that it lives; then it does nothing any more.
+  test::family agent_that(duration renews, bool refused = false) {
+    make(file("one"));
+    if (refused)
+      std::filesystem::create_directory(file("two"));
+    else
+      make(file("two"));
+    return test::family{[this, renews](int says) {
+      file_driver driver;
+      const auto record = open();
+      if (!record || !record->begin({.driver = "files"})) return 2;
+      const auto guardian = start_guardian(*record, driver, lease);
+      if (!guardian || !record->enter(hold_of(file("one"))) || !record->enter(hold_of(file("two"))))
+        return 3;
+      (void)!::write(says, "y", 1);
+      for (const time_point end = clock::now() + renews; clock::now() < end; ::usleep(10'000))
+        record->agent_lives(clock::now());
+      for (;;) ::pause();
+    }};
+  }
+  bool all_released() const {
+    return eventually(patience, [&] { return !is_there(file("one")) && !is_there(file("two")); });
+  }
+  static bool is_killed(const test::family& agent) {
+    auto status = agent.status();
+    if (status && WIFSTOPPED(*status)) status = agent.status();
+    return status && WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL;
+  }
+  /// The record's lock is free: nobody is left.
+  bool over() {
+    return eventually(patience, [&] { return open() != nullptr; });
+  }
+};
+
+TEST_F(Guardian, LetsGoOfWhatADeadAgentHeld) {
+  test::family agent = agent_that(60s);
+  ASSERT_EQ(agent.heard(), 'y');
+  // While the agent lives and says so it does nothing, for some leases.
+  const time_point later = clock::now() + 3 * lease;
+  while (clock::now() < later && is_there(file("one"))) ::usleep(10'000);
+  EXPECT_TRUE(is_there(file("one")) && is_there(file("two")));
+  ::kill(agent.pid(), SIGKILL);
+  EXPECT_TRUE(all_released());
+  EXPECT_TRUE(over());
+  EXPECT_TRUE(hold_record::look(record_)->holds.empty());
+}
+
+TEST_F(Guardian, KillsASilentAgentFirst) {
+  test::family agent = agent_that(0s);
+  ASSERT_EQ(agent.heard(), 'y');
+  EXPECT_TRUE(all_released());
+  EXPECT_TRUE(is_killed(agent));
+}
+
+TEST_F(Guardian, KillsAStoppedAgentFirst) {
+  test::family agent = agent_that(60s);
+  ASSERT_EQ(agent.heard(), 'y');
+  ::kill(agent.pid(), SIGSTOP);
+  EXPECT_TRUE(all_released());
+  EXPECT_TRUE(is_killed(agent));
+}
+
+TEST_F(Guardian, LeavesWhatTheDriverRefusesForLater) {
+  test::family agent = agent_that(60s, true);
+  ASSERT_EQ(agent.heard(), 'y');
+  ::kill(agent.pid(), SIGKILL);
+  EXPECT_TRUE(eventually(patience, [&] { return !is_there(file("one")); }));
+  // It goes on trying: what refused it goes away.
+  ::rmdir(file("two").c_str());
+  EXPECT_TRUE(over());
+  EXPECT_TRUE(hold_record::look(record_)->holds.empty());
+}
+
+TEST_F(Guardian, LettingGoOfLeftoversSaysWhatIsStillHeld) {
+  make(file("one"));
+  std::filesystem::create_directory(file("two"));
+  file_driver driver;
+  const auto record = open();
+  ASSERT_TRUE(record->enter(hold_of(file("one"))));
+  ASSERT_TRUE(record->enter(hold_of(file("two"))));
+  EXPECT_EQ(release_all(*record, driver, 50ms, [this](std::string_view words) { said_ += words; }),
+            1U);
+  EXPECT_FALSE(is_there(file("one")));
+  EXPECT_THAT(said_, HasSubstr("cannot remove " + file("two")));
+  EXPECT_THAT(said_, HasSubstr("run 'sluice rescue' as root"));
+  ASSERT_EQ(record->held().size(), 1U);
+}
+
+}  // namespace
+}  // namespace sluice::agent::guardian_test
