@@ -140,7 +140,7 @@ void batch_commands::map_all(target_holds& whose) noexcept {
 
 // --- The lane ------------------------------------------------------------------------------------
 
-batch_lane::batch_lane(batch_commands& commands, gpu_id gpu, const owner_bell& owner,
+batch_lane::batch_lane(batch_commands& commands, gpu_id gpu, const agent::owner_bell& owner,
                        unique_fd wake)
     : commands_(commands), gpu_(gpu), owner_(owner), wake_(std::move(wake)) {
   taken_.reserve(most_waiting);

@@ -2,7 +2,6 @@
 /// \file
 /// One GPU's thread for the batch commands of a patched driver (uapi_batch.hpp).
 
-#include "owner_bell.hpp"
 #include "target_holds.hpp"
 
 #include <atomic>
@@ -14,6 +13,7 @@
 
 #include <boost/lockfree/spsc_queue.hpp>
 
+#include "sluice/agent/lane.hpp"
 #include "sluice/backend.hpp"
 #include "sluice/kfd/device.hpp"
 #include "sluice/kfd/lanes.hpp"
@@ -67,7 +67,7 @@ class batch_commands {
 /// Threading: as lane's.
 class batch_lane {
  public:
-  batch_lane(batch_commands& commands, gpu_id gpu, const owner_bell& owner, unique_fd wake);
+  batch_lane(batch_commands& commands, gpu_id gpu, const agent::owner_bell& owner, unique_fd wake);
   ~batch_lane();
   batch_lane(const batch_lane&) = delete;
   batch_lane& operator=(const batch_lane&) = delete;
@@ -125,7 +125,7 @@ class batch_lane {
 
   batch_commands& commands_;
   const gpu_id gpu_;
-  const owner_bell& owner_;
+  const agent::owner_bell& owner_;
   const unique_fd wake_;
   bool unflushed_ = false;  // The owner's.
   boost::lockfree::spsc_queue<request, boost::lockfree::capacity<most_waiting>> requests_;

@@ -4,7 +4,6 @@
 #include "paused_session.hpp"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
@@ -14,10 +13,10 @@
 #include <cerrno>
 #include <chrono>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "sluice/os/proc.hpp"
-#include "sluice/os/quiet_thread.hpp"
 
 namespace sluice::kfd {
 
@@ -35,8 +34,6 @@ constexpr duration open_retry = 10ms;
 constexpr duration close_patience = 300ms;
 constexpr duration close_retry = 10ms;
 constexpr duration stranded_retry = 500ms;
-/// How often a lane looks whether its reports are being taken again.
-constexpr duration report_retry = 1ms;
 
 int milliseconds(duration span) noexcept {
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(span).count());
@@ -44,32 +41,15 @@ int milliseconds(duration span) noexcept {
 
 }  // namespace
 
-/// Publishes that the lane is inside the driver, and for which GPU.
-class lane::call_scope {
- public:
-  explicit call_scope(lane& owner, gpu_id gpu = gpu_id::none) noexcept : owner_(owner) {
-    owner_.call_gpu_.store(static_cast<std::uint32_t>(gpu), std::memory_order_relaxed);
-    owner_.call_since_.store(clock::now().time_since_epoch().count(), std::memory_order_release);
-  }
-  ~call_scope() { owner_.call_since_.store(0, std::memory_order_release); }
-  call_scope(const call_scope&) = delete;
-  call_scope& operator=(const call_scope&) = delete;
-
- private:
-  lane& owner_;
-};
-
 lane::lane(const device& node, const lanes_options& options, batch_commands& commands,
-           const owner_bell& owner, const std::vector<gpu_node>& gpus, bool by_process,
+           const agent::owner_bell& owner, const std::vector<gpu_node>& gpus, bool by_process,
            unique_fd wake, process_id target, pid_t pid, std::uint64_t start_time)
-    : node_(node),
+    : agent::lane(owner, std::move(wake), target),
+      node_(node),
       options_(options),
       commands_(commands),
-      owner_(owner),
       gpus_(gpus),
       by_process_(by_process),
-      wake_(std::move(wake)),
-      target_(target),
       pid_(pid),
       start_time_(start_time),
       say_([&options, about = " pid=" + std::to_string(pid)](std::string_view sentence) {
@@ -77,18 +57,12 @@ lane::lane(const device& node, const lanes_options& options, batch_commands& com
       }),
       holds_(std::make_shared<target_holds>(pid)) {}
 
-lane::~lane() {
-  if (!thread_.joinable()) return;
-  abandon();
-  thread_.join();
-}
-
 result<void> lane::start() {
   sources_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
   if (!sources_) return last_system_error();
   // By edges: a bell that nobody reads costs no call.
-  if (const auto added = listen_to(wake_.get(), heard::bell, EPOLLET); !added) return added;
-  return start_quiet_thread(thread_, [this] { run(); });
+  if (const auto added = listen_to(wake_fd(), heard::bell, EPOLLET); !added) return added;
+  return agent::lane::start();
 }
 
 result<void> lane::listen_to(int fd, heard what, std::uint32_t how) const noexcept {
@@ -99,29 +73,10 @@ result<void> lane::listen_to(int fd, heard what, std::uint32_t how) const noexce
   return {};
 }
 
-bool lane::submit(const batch& work) noexcept {
-  if (in_flight()) return false;
-  slot_.assign(work);
-  in_flight_.store(true, std::memory_order_release);
-  return true;
-}
-
-void lane::leave() noexcept {
-  leaving_.store(true, std::memory_order_release);
-  ring();
-}
-
-void lane::abandon() noexcept {
-  abandoned_.store(true, std::memory_order_release);
-  leave();
-}
-
 void lane::announce_again() noexcept {
   announce_again_.store(true, std::memory_order_release);
   ring();
 }
-
-void lane::ring() noexcept { ::eventfd_write(wake_.get(), 1); }
 
 // Without __WNOTHREAD a wait call of any thread sees the tracees of all threads of its process, and
 // WNOWAIT leaves the status to the one that has to act on it. The kernel sets the status before it
@@ -136,18 +91,12 @@ bool lane::child_changed() const noexcept {
   return error != 0 || info.si_pid != 0;
 }
 
-lane::progress lane::seen() const noexcept {
-  const duration since{call_since_.load(std::memory_order_acquire)};
-  return {time_point{since}, gpu_id{call_gpu_.load(std::memory_order_relaxed)}};
-}
-
 void lane::run() {
-  ::pthread_setname_np(::pthread_self(), "sluice-lane");
   auto seized = find_target();
   if (seized) {
     admitted_.store(true, std::memory_order_release);
     follow(std::move(*seized));
-    if (!options_.owner_watches_children) bell_ = stop_bell::hang(wake_.get(), options_.bells);
+    if (!options_.owner_watches_children) bell_ = stop_bell::hang(wake_fd(), options_.bells);
     open_until_ = clock::now() + open_patience;
     live();
     {
@@ -156,19 +105,14 @@ void lane::run() {
     }
     close_session();
     if (state_ == state::attached) {
-      scratch_ = report{};
-      scratch_.kind = report_kind::detached;
-      scratch_.target = target_;
-      say(scratch_);
+      say_detached();
     } else if (state_ == state::unanswered) {
-      say_attached(errc::stopped);  // asked to leave before it came to anything
+      answer_attach(errc::stopped);  // asked to leave before it came to anything
     }
   } else {
-    say_attached(seized.error());
+    answer_attach(seized.error());
   }
   bell_.reset();
-  finished_.store(true, std::memory_order_release);
-  owner_.ring();
   // With the end of this thread the kernel lets go of the target.
 }
 
@@ -177,24 +121,24 @@ void lane::run() {
 void lane::live() {
   for (;;) {
     // Read before in_flight_, so that a batch submitted before leave() is performed.
-    const bool leaving = leaving_.load(std::memory_order_acquire);
+    const bool leave_now = leaving();
     // Whoever waits for a batch waits for nothing else where the target has given no sign.
-    if (target_is_quiet_ && !leaving && in_flight() &&
+    if (target_is_quiet_ && !leave_now && in_flight() &&
         !announce_again_.load(std::memory_order_acquire) && !perform())
       return;
     // First of all else, for until then a stopped target stands still.
     if (!serve_target()) return;
-    if (opening_ && !leaving && !open_session()) return;
+    if (opening_ && !leave_now && !open_session()) return;
     if (!read_events()) return;
     if (list_again_ && session_ && !list_queues()) return;
     // In this order: whoever submits after announce_again() finds its batch performed after it.
-    const bool wanted = in_flight() && !abandoned_.load(std::memory_order_acquire);
+    const bool wanted = in_flight() && !abandoned();
     if (announce_again_.exchange(false, std::memory_order_acq_rel) && session_) {
       const call_scope inside{*this};
       if (!goes_on(session_->announce_again())) return;
     }
     if (wanted && !perform()) return;
-    if (leaving) return;
+    if (leave_now) return;
     wait();
   }
 }
@@ -213,19 +157,19 @@ bool lane::serve_target() {
   say_what_was_suspended(change);
   if (change == tracee::change::exited) {
     lose_address_space();
-    if (state_ == state::unanswered) say_attached(errc::unknown_target);
+    if (state_ == state::unanswered) answer_attach(errc::unknown_target);
     return false;
   }
   pending_change_ = tracee::change::none;
   lose_address_space();
   if (change == tracee::change::exec && !is_admitted()) {
-    if (state_ == state::unanswered) say_attached(errc::not_managed);
+    if (state_ == state::unanswered) answer_attach(errc::not_managed);
     return false;
   }
   if (change == tracee::change::lost) {
     auto again = find_target();
     if (!again) {
-      if (state_ == state::unanswered) say_attached(again.error());
+      if (state_ == state::unanswered) answer_attach(again.error());
       return false;
     }
     follow(std::move(*again));
@@ -352,20 +296,20 @@ bool lane::open_session() {
            std::to_string(pid_) + "'; if it is a scheduler, run 'sluice release " +
            std::to_string(pid_) + "'");
     if (state_ == state::unanswered)
-      say_attached(error == errc::busy ? error_code{errc::not_managed} : error);
+      answer_attach(error == errc::busy ? error_code{errc::not_managed} : error);
     return false;
   }
   // One without queues may still be opening its GPUs.
   if (!pauses() && has_queues() && !has_address_spaces()) {
     const call_scope inside{*this};
     (void)(*opened)->close();  // Nothing is suspended yet.
-    if (state_ == state::unanswered) say_attached(errc::not_managed);
+    if (state_ == state::unanswered) answer_attach(errc::not_managed);
     return false;
   }
   session_ = std::move(*opened);
   if (session_->event_fd() >= 0) deaf_ |= !listen_to(session_->event_fd(), heard::session);
   opening_ = false;
-  if (state_ == state::unanswered) say_attached({});
+  if (state_ == state::unanswered) answer_attach({});
   const call_scope inside{*this};
   // A target that is gone shows in serve_target().
   const auto started = session_->start();
@@ -427,19 +371,19 @@ void lane::close_session() {
     const bool exits = (in_flight() || clock::now() >= give_up) && is_exiting(pid_);
     if (in_flight() && !exits) answer_batch(false);
     if (clock::now() >= give_up && !exits) {
-      if (abandoned_.load(std::memory_order_acquire)) {
+      if (abandoned()) {
         if (!session_->ends_with_process() && session_->may_be_suspended() && !pauses())
           say_("process " + std::to_string(pid_) + " stays suspended until it ends: " +
                debugger_of(pid_) + " has taken its debug session over");
         return;
       }
       if (session_->ends_with_process()) {
-        if (!stranded_.exchange(true, std::memory_order_acq_rel)) {
+        if (!strand(true)) {
           say_(
               "cannot resume process " + std::to_string(pid_) +
               ": the driver refused the resume and the end of the debug session; the queues resume "
               "when this program exits");
-          owner_.ring();
+          owner().ring();
         }
       } else if (!std::exchange(said, true)) {
         say_((session_->may_be_suspended() ? "cannot resume process "
@@ -452,13 +396,13 @@ void lane::close_session() {
     }
     wait(close_retry);
   }
-  stranded_.store(false, std::memory_order_release);
+  (void)strand(false);
 }
 
 /// \return false when the session is over, or has to be, and the target lives on: somebody else has
 /// disabled it, or the driver refused to resume.
 bool lane::perform() {
-  if (slot_.kind == command_kind::suspend && !pauses() && !has_address_spaces()) {
+  if (last_batch().kind == command_kind::suspend && !pauses() && !has_address_spaces()) {
     (void)answer_batch(false);
     return false;
   }
@@ -499,47 +443,35 @@ bool lane::explain_refused_resume(int error) {
 /// Performs the batch in flight, or only says that it was not (`call` false), and reports.
 /// \return the errno of a refused resume, else 0.
 int lane::answer_batch(bool call) {
-  const batch& work = slot_;
+  const batch& work = last_batch();
   const std::size_t count = std::min<std::size_t>(work.count, max_batch_queues);
   report& done = scratch_;
-  batch_result& answer = done.result;
+  batch_result& said = done.result;
   const std::span<const driver_queue_id> queues{work.queues.data(), count};
-  const std::span<outcome> outcomes{answer.outcomes.data(), count};
+  const std::span<outcome> outcomes{said.outcomes.data(), count};
   std::ranges::fill(outcomes, call ? outcome::invalid : outcome::failed);
   // Not performed, which says nothing of the hardware.
-  answer.driver_errno = call ? 0 : ECANCELED;
-  answer.started = clock::now();
+  said.driver_errno = call ? 0 : ECANCELED;
+  said.started = clock::now();
   if (call && session_) {
     const call_scope inside{*this, work.gpu};
     const auto called = work.kind == command_kind::suspend ? session_->suspend(queues, outcomes)
                                                            : session_->resume(queues, outcomes);
-    answer.driver_errno = called.driver_errno;
+    said.driver_errno = called.driver_errno;
   }
-  answer.finished = clock::now();
+  said.finished = clock::now();
   for (std::size_t index = 0; index < count; ++index) {
     const auto id = static_cast<std::uint32_t>(queues[index]);
     if (outcomes[index] == outcome::done && id < suspended_.size())
       suspended_[id] = work.kind == command_kind::suspend;
   }
-  // The rest of the answer after the call, which somebody waits for.
-  done.kind = report_kind::completed;
-  done.error = {};
-  done.target = target_;
-  done.gpu = work.gpu;
-  answer.id = work.id;
-  answer.target = work.target;
-  answer.gpu = work.gpu;
-  answer.kind = work.kind;
-  answer.count = static_cast<std::uint16_t>(count);
-  std::copy_n(work.queues.begin(), count, answer.queues.begin());
   // Of a queue that failed, the list tells what the driver has against it.
   look_again_ = call && session_ && std::ranges::any_of(outcomes, [](outcome each) {
                   return each == outcome::invalid || each == outcome::failed;
                 });
-  const int refused = call && work.kind == command_kind::resume ? answer.driver_errno : 0;
-  // Before the report, so that its reader may submit the next one at once.
-  in_flight_.store(false, std::memory_order_release);
-  say(done);
+  const int refused = call && work.kind == command_kind::resume ? said.driver_errno : 0;
+  // The rest of the answer after the call, which somebody waits for.
+  answer(done);
   return refused;
 }
 
@@ -571,48 +503,20 @@ void lane::wait(std::optional<duration> retry) {
   target_is_quiet_ = session_ && !sign;
 }
 
-void lane::say(const report& what) {
-  while (!reports_.push(what)) {
-    if (abandoned_.load(std::memory_order_acquire)) return;
-    // The owner is slow to take them. The target must not stand still for that.
-    if (traced_) look_at_target();
-    std::this_thread::sleep_for(report_retry);
-  }
-  owner_.report();
-}
-
-void lane::say_attached(const error_code& error) {
-  scratch_ = report{};
-  scratch_.kind = report_kind::attached;
-  scratch_.target = target_;
-  scratch_.error = plain_error{error};
+void lane::answer_attach(const error_code& error) {
   state_ = error ? state::refused : state::attached;
-  say(scratch_);
+  say_attached(error);
 }
 
 void lane::queue_added(const session_queue& queue) {
-  report& what = queue_report_;
-  what.kind = report_kind::queue_added;
-  what.target = target_;
-  what.gpu = queue.gpu;
-  what.queue = {.target = target_,
-                .id = queue.id,
-                .gpu = queue.gpu,
-                .type = kind_of(queue.type),
-                .incarnation = queue.ring_base,
-                .fault = queue.exceptions};
-  say(what);
+  say_queue({.target = target(),
+             .id = queue.id,
+             .gpu = queue.gpu,
+             .type = kind_of(queue.type),
+             .incarnation = queue.ring_base,
+             .fault = queue.exceptions});
 }
 
-void lane::queue_removed(driver_queue_id queue) {
-  report& what = queue_report_;
-  what.kind = report_kind::queue_removed;
-  what.target = target_;
-  what.gpu = gpu_id::none;
-  what.queue = queue_info{};
-  what.queue.target = target_;
-  what.queue.id = queue;
-  say(what);
-}
+void lane::queue_removed(driver_queue_id queue) { say_removed(queue); }
 
 }  // namespace sluice::kfd

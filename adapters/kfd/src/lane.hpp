@@ -4,7 +4,6 @@
 
 #include "batch_lane.hpp"
 #include "gpu_nodes.hpp"
-#include "owner_bell.hpp"
 #include "stop_bell.hpp"
 #include "target_holds.hpp"
 
@@ -12,10 +11,9 @@
 #include <bitset>
 #include <memory>
 #include <optional>
-#include <thread>
+#include <vector>
 
-#include <boost/lockfree/spsc_queue.hpp>
-
+#include "sluice/agent/lane.hpp"
 #include "sluice/kfd/debug_session.hpp"
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/target_session.hpp"
@@ -26,30 +24,14 @@ namespace sluice::kfd {
 /// The thread seizes the target, holds its debug session, performs its batches, and ends to let go
 /// of it.
 ///
-/// Threading: the public members belong to the owner's thread, or to a lane's that takes reports in
-///            its place (lanes_options::take_reports); `run` and what it calls to the lane's.
-///            Between them: one batch slot, one ring of reports, atomics and eventfds.
-class lane final : private session_listener {
+/// Threading: as agent::lane.
+class lane final : public agent::lane, private session_listener {
  public:
   lane(const device& node, const lanes_options& options, batch_commands& commands,
-       const owner_bell& owner, const std::vector<gpu_node>& gpus, bool by_process, unique_fd wake,
-       process_id target, pid_t pid, std::uint64_t start_time);
-  ~lane();
-  lane(const lane&) = delete;
-  lane& operator=(const lane&) = delete;
+       const agent::owner_bell& owner, const std::vector<gpu_node>& gpus, bool by_process,
+       unique_fd wake, process_id target, pid_t pid, std::uint64_t start_time);
 
-  /// \return the system's error when no thread can be had.
-  result<void> start();
-
-  process_id target() const noexcept { return target_; }
-  /// Performed at the latest once it is rung for.
-  /// \return false while the previous batch is in flight.
-  bool submit(const batch& work) noexcept;
-  bool pop(report& out) { return reports_.pop(out); }
-  /// Ends the session and the thread.
-  void leave() noexcept;
-  /// leave(), and no longer wait for somebody to take reports.
-  void abandon() noexcept;
+  result<void> start() override;
   /// Its queues run, whatever was said of them: reports each removed and added before it performs
   /// anything that is submitted from now on.
   void announce_again() noexcept;
@@ -58,37 +40,22 @@ class lane final : private session_listener {
   bool admitted() const noexcept { return admitted_.load(std::memory_order_acquire); }
   /// What batch commands hold of the target; let go of before the lane says its last.
   const std::shared_ptr<target_holds>& holds() const noexcept { return holds_; }
-  void ring() noexcept;
-  /// Whether its target has a status to take, or may have. Takes none and wakes nobody: one cheap
-  /// system call.
-  bool child_changed() const noexcept;
-  /// The batch that submit() took last is not answered yet.
-  bool in_flight() const noexcept { return in_flight_.load(std::memory_order_acquire); }
-  /// The last batch that submit() took.
-  const batch& last_batch() const noexcept { return slot_; }
-  /// The thread has done all it had to; join() is a matter of microseconds.
-  bool finished() const noexcept { return finished_.load(std::memory_order_acquire); }
-  void join() { thread_.join(); }
-  /// The driver keeps queues suspended and will not let go of them while this process lives.
-  bool stranded() const noexcept { return stranded_.load(std::memory_order_acquire); }
+  /// One cheap system call.
+  bool child_changed() const noexcept override;
   /// Its batches are the lane's to perform even where there are batch commands. True from before
   /// attached() is said, if at all.
   bool pauses() const noexcept { return pauses_.load(std::memory_order_acquire); }
 
-  struct progress {
-    time_point call_since{};  ///< Epoch when in no driver call.
-    gpu_id gpu{};             ///< Of the batch; none in other calls.
-  };
-  progress seen() const noexcept;
-
  private:
-  class call_scope;
-
   /// What its thread waits for.
   enum class heard : std::uint32_t { bell, target, session };
 
   result<void> listen_to(int fd, heard what, std::uint32_t how = 0) const noexcept;
-  void run();
+  void run() override;
+  void while_full() override {
+    // The target must not stand still for that.
+    if (traced_) look_at_target();
+  }
   void live();
   bool serve_target();
   /// As lanes_options::admits says.
@@ -113,8 +80,7 @@ class lane final : private session_listener {
   tracee::change look_at_target() noexcept;
   void follow(std::unique_ptr<tracee> target);
   void lose_address_space();
-  void say(const report& what);
-  void say_attached(const error_code& error);
+  void answer_attach(const error_code& error);
 
   void queue_added(const session_queue& queue) override;
   void queue_removed(driver_queue_id queue) override;
@@ -122,34 +88,19 @@ class lane final : private session_listener {
   const device& node_;
   const lanes_options& options_;
   batch_commands& commands_;
-  const owner_bell& owner_;
   const std::vector<gpu_node>& gpus_;  ///< The node's.
   bool has_address_spaces_ = false;
   const bool by_process_;  ///< Sessions are this process's, not the tracing thread's.
-  const unique_fd wake_;
-  unique_fd sources_;  ///< The epoll set of what the thread waits for.
-  const process_id target_;
+  unique_fd sources_;      ///< The epoll set of what the thread waits for.
   const pid_t pid_;
   const std::uint64_t start_time_;
   const message_sink say_;  ///< With the key pid.
 
-  // The owner stores slot_ when in_flight_ is false, then sets it (release); the lane takes the
-  // slot after reading it (acquire), and clears it (release) once the batch is performed.
-  batch slot_;
-  std::atomic<bool> in_flight_{false};
   const std::shared_ptr<target_holds> holds_;
   std::bitset<uapi::KFD_MAX_NUM_OF_QUEUES_PER_PROCESS> suspended_;  ///< By this lane's batches.
   std::atomic<bool> announce_again_{false};
-  std::atomic<bool> leaving_{false};
-  std::atomic<bool> abandoned_{false};
-  std::atomic<bool> finished_{false};
-  std::atomic<bool> stranded_{false};
   std::atomic<bool> pauses_{false};
-  std::atomic<duration::rep> call_since_{0};
-  std::atomic<std::uint32_t> call_gpu_{0};
   std::atomic<bool> admitted_{false};
-  boost::lockfree::spsc_queue<report, boost::lockfree::capacity<32>> reports_;
-  std::thread thread_;
 
   // The lane's thread only.
   std::unique_ptr<tracee> traced_;
@@ -166,7 +117,6 @@ class lane final : private session_listener {
   bool opening_ = true;           ///< There is no session, and it is wanted.
   time_point open_until_{};       ///< When to stop trying.
   report scratch_;
-  report queue_report_;  ///< Said from inside a session's calls.
 };
 
 }  // namespace sluice::kfd

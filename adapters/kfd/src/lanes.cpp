@@ -3,7 +3,6 @@
 #include "authority.hpp"
 #include "batch_lane.hpp"
 #include "lane.hpp"
-#include "owner_bell.hpp"
 #include "stop_bell.hpp"
 
 #include <poll.h>
@@ -67,17 +66,16 @@ class node_lanes final : public lanes {
   int ready_fd() const noexcept override { return ready_.get(); }
 
   result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override {
-    join_finished();
+    lanes_.join_finished();
     if (find(target) != nullptr || is_late(target)) return errc::busy;
     if (pid == ::getpid()) return errc::not_managed;
     unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!wake) return last_system_error();
     auto created = std::make_unique<lane>(node_, options_, commands_, bell_, gpus_, by_process_,
                                           std::move(wake), target, pid, start_time);
-    if (const auto started = created->start(); !started) return started.error();
-    active_.push_back(std::move(created));
-    handed_.reserve(active_.size());
-    return {};
+    const auto added = lanes_.add(std::move(created));
+    handed_.reserve(lanes_.active().size());
+    return added;
   }
 
   result<void> detach(process_id target) override {
@@ -144,17 +142,13 @@ class node_lanes final : public lanes {
     return take(out);
   }
 
-  void children_changed() noexcept override {
-    for (const auto* list : {&active_, &ending_})
-      for (const auto& each : *list)
-        if (each->child_changed()) each->ring();
-  }
+  void children_changed() noexcept override { lanes_.children_changed(); }
 
   time_point check(time_point now) override {
-    join_finished();
+    lanes_.join_finished();
     // What answers again may be lost, and reported, again: an operator may have re-armed it.
     std::erase_if(lost_, [&](gpu_id gpu) {
-      return std::ranges::none_of(active_,
+      return std::ranges::none_of(lanes_.active(),
                                   [&](const auto& each) {
                                     const auto [since, on] = each->seen();
                                     return on == gpu && is_stuck(since, now);
@@ -163,7 +157,7 @@ class node_lanes final : public lanes {
                return each->gpu() == gpu && is_stuck(each->call_since(), now);
              });
     });
-    for (const auto& each : active_) {
+    for (const auto& each : lanes_.active()) {
       const auto [since, gpu] = each->seen();
       if (gpu != gpu_id::none && is_stuck(since, now)) lose(gpu, now - since);
     }
@@ -176,23 +170,18 @@ class node_lanes final : public lanes {
 
   bool takes_reservations() const noexcept override { return batching_; }
 
-  bool stranded() const noexcept override {
-    return commands_.stranded() ||
-           std::ranges::any_of(active_, [](const auto& each) { return each->stranded(); });
-  }
+  bool stranded() const noexcept override { return commands_.stranded() || lanes_.stranded(); }
 
-  std::size_t size() const noexcept override { return active_.size() + ending_.size(); }
+  std::size_t size() const noexcept override { return lanes_.size(); }
 
   bool stop(duration at_most) override {
-    for (auto& each : active_) ending_.push_back(std::move(each));
-    active_.clear();
-    for (const auto& each : ending_) each->abandon();
+    lanes_.abandon_all();
     for (const auto& each : batch_lanes_) each->end();
     const time_point give_up = clock::now() + at_most;
     for (;;) {
-      join_finished();
+      lanes_.join_finished();
       std::erase_if(batch_lanes_, [](const auto& each) { return each->finished(); });
-      if (ending_.empty() && batch_lanes_.empty()) break;
+      if (lanes_.size() == 0 && batch_lanes_.empty()) break;
       const duration left = give_up - clock::now();
       if (left <= duration{}) return false;
       pollfd ready{ready_.get(), POLLIN, 0};
@@ -252,7 +241,7 @@ class node_lanes final : public lanes {
     say_mechanism(true);
     // Before anything else is done for it: the lane says its queues again, as running. But what a
     // batch lane has still to say of a target comes before that.
-    for (const auto& each : active_) {
+    for (const auto& each : lanes_.active()) {
       if (is_batched(each->target()))
         announce_later_.push_back(each->target());
       else
@@ -406,10 +395,7 @@ class node_lanes final : public lanes {
     return false;
   }
 
-  lane* find(process_id target) const noexcept {
-    const auto found = std::ranges::find(active_, target, &lane::target);
-    return found == active_.end() ? nullptr : found->get();
-  }
+  lane* find(process_id target) const noexcept { return lanes_.find(target); }
 
   bool take(report& out) {
     if (batching_ && !commands_.usable()) fall_back();
@@ -421,58 +407,21 @@ class node_lanes final : public lanes {
       return true;
     }
     if (take_batched(out)) return true;
-    // Round and round, so that a talkative target does not keep the others waiting.
-    for (std::size_t step = 0; step < active_.size(); ++step) {
-      const std::size_t index = (next_ + step) % active_.size();
-      lane& each = *active_[index];
-      if (!each.pop(out)) continue;
-      next_ = index + 1;
-      const bool refused =
-          out.kind == report_kind::attached && out.error.where != plain_error::domain::none;
-      if (out.kind == report_kind::queue_added) queue_appeared(each, out);
+    while (lane* const from = lanes_.next(out)) {
+      if (out.kind == report_kind::queue_added) queue_appeared(*from, out);
       if (out.kind == report_kind::queue_added || out.kind == report_kind::queue_removed)
-        note_queue(each, out);
-      if (!refused && out.kind != report_kind::detached) return true;
+        note_queue(*from, out);
+      if (!lanes_.is_last(out)) return true;
       forget_queues(out.target);
       const bool wait = is_batched(out.target);
       if (wait) detached_.push_back(out);
-      retire(index, out);
+      if (const auto answer = lanes_.retire(*from)) {
+        pending_.push_back(out);
+        out = *answer;
+      }
       if (!wait) return true;
-      --step;  // active_ has become shorter
     }
     return false;
-  }
-
-  /// The lane has said its last. A batch that came too late for it is answered here, before that.
-  void retire(std::size_t index, report& last) {
-    lane& ended = *active_[index];
-    if (ended.in_flight()) {
-      pending_.push_back(last);
-      const batch& work = ended.last_batch();
-      last = report{};
-      last.kind = report_kind::completed;
-      last.target = work.target;
-      last.gpu = work.gpu;
-      last.result.id = work.id;
-      last.result.target = work.target;
-      last.result.gpu = work.gpu;
-      last.result.kind = work.kind;
-      last.result.count = work.count;
-      last.result.queues = work.queues;
-      last.result.outcomes.fill(outcome::target_gone);
-      last.result.started = last.result.finished = clock::now();
-    }
-    ending_.push_back(std::move(active_[index]));
-    active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(index));
-    // Joined by check() or the next attach(): a lane may be here, which nobody must keep waiting.
-  }
-
-  void join_finished() {
-    std::erase_if(ending_, [](const std::unique_ptr<lane>& each) {
-      if (!each->finished()) return false;
-      each->join();
-      return true;
-    });
   }
 
   /// Returns once all of them are in the driver: threads do not begin in the order in which they
@@ -495,13 +444,11 @@ class node_lanes final : public lanes {
   const lanes_options options_;
   const std::vector<gpu_node> gpus_;
   const unique_fd ready_;
-  const owner_bell bell_{ready_.get(), options_.take_reports};
+  const agent::owner_bell bell_{ready_.get(), options_.take_reports};
   batch_commands commands_;  // Before the lanes, whose threads use it to their end.
-  std::vector<std::unique_ptr<lane>> active_;
-  std::vector<std::unique_ptr<lane>> ending_;  // said their last, or told to stop
+  agent::lane_list<lane> lanes_;
   std::deque<report> pending_;
   std::vector<gpu_id> lost_;
-  std::size_t next_ = 0;
   std::vector<handed> handed_;  ///< Batches that lanes have and do not know of.
 
   struct target_queue {

@@ -506,7 +506,7 @@ class alone_lane {
   batch_commands commands_;
   unique_fd ready_;
   std::function<bool()> nobody_;
-  owner_bell bell_{ready_.get(), nobody_};
+  agent::owner_bell bell_{ready_.get(), nobody_};
   batch_lane lane_;
   std::size_t added_ = 0;
 };
