@@ -73,7 +73,7 @@ void attacher::consider(process& which, time_point now) {
     const auto asked = backend_.detach(which.id);
     if (asked) {
       journal_.put(entry_of(which, journal_kind::detach), now);
-      table_.set_attach(which, attach_state::detaching);
+      actual_.set_attach(which, attach_state::detaching);
     } else if (asked.error() == errc::unknown_target || asked.error() == errc::lost) {
       detached(which, now);
     } else {
@@ -96,7 +96,7 @@ void attacher::consider(process& which, time_point now) {
   const auto asked = backend_.attach(which.id, which.pid, which.start_time);
   if (asked) {
     journal_.put(entry_of(which, journal_kind::attach), now);
-    table_.set_attach(which, attach_state::attaching);
+    actual_.set_attach(which, attach_state::attaching);
   } else {
     failed(which, journal_kind::attach, asked.error(), now);
   }
@@ -106,9 +106,9 @@ void attacher::attached(process& which, error_code error, time_point now) {
   if (which.attach != attach_state::attaching) return;
   recheck_ = true;
   if (error) {
-    table_.set_attach(which, attach_state::none);
+    actual_.set_attach(which, attach_state::none);
     failed(which, journal_kind::attached, error, now);
-    if (which.gone) table_.erase(which);
+    if (which.gone) members_.erase(which);
     return;
   }
   auto entry = entry_of(which, journal_kind::attached);
@@ -118,7 +118,7 @@ void attacher::attached(process& which, error_code error, time_point now) {
   which.session_ended = which.was_attached = false;
   which.attach_failures = 0;
   which.attach_refused = false;
-  table_.set_attach(which, attach_state::attached);
+  actual_.set_attach(which, attach_state::attached);
   table_.attach_candidates().push_back(which.id);  // It may have stopped being wanted meanwhile.
 }
 
@@ -141,12 +141,12 @@ void attacher::failed(process& which, journal_kind asked, error_code error, time
 void attacher::detached(process& which, time_point now) {
   journal_.put(entry_of(which, journal_kind::detached), now);
   which.session_ended = which.attach == attach_state::attached;
-  table_.release(which);
+  actual_.release(which);
   recheck_ = true;
-  table_.set_attach(which, attach_state::none);
+  actual_.set_attach(which, attach_state::none);
   if (which.gone) {
     deadlines_.set(table::slot_of(which), never);
-    table_.erase(which);
+    members_.erase(which);
     return;
   }
   which.attach_from = now + std::max(config_.attach_after, config_.failure_backoff);
@@ -158,15 +158,15 @@ void attacher::lost() {
   up_ = false;
   returning_.reset();
   table_.for_each_process([&](process& one) {
-    table_.release(one);
+    actual_.release(one);
     // Queues or not: one that ends destroys its queues, and then waits for an answer to its
     // runtime's last call, which only a session gives.
     one.was_attached = one.what == role::offline && !one.own && !one.gone &&
                        (one.was_attached || one.attach == attach_state::attached ||
                         one.attach == attach_state::attaching);
-    table_.set_attach(one, attach_state::none);
+    actual_.set_attach(one, attach_state::none);
     if (one.gone) {
-      table_.erase(one);
+      members_.erase(one);
       return;
     }
     if (one.was_attached) one.attach_from = one.attach_latest = table_.now();

@@ -2,8 +2,10 @@
 /// \file
 /// Decides which processes are traced, and when.
 
+#include "actual_state.hpp"
 #include "deadline_heap.hpp"
 #include "journalist.hpp"
+#include "membership.hpp"
 #include "table.hpp"
 
 #include <optional>
@@ -29,9 +31,14 @@ namespace sluice::core {
 /// Threading: reactor thread.
 class attacher {
  public:
-  attacher(const scheduler_config& config, table& world, backend& driver,
-           journalist& journal) noexcept
-      : config_(config), table_(world), backend_(driver), journal_(journal) {}
+  attacher(const scheduler_config& config, table& world, membership& members, actual_state& actual,
+           backend& driver, journalist& journal) noexcept
+      : config_(config),
+        table_(world),
+        members_(members),
+        actual_(actual),
+        backend_(driver),
+        journal_(journal) {}
 
   void work(time_point now);
   /// The backend's answer to attach().
@@ -69,6 +76,8 @@ class attacher {
   };
   const scheduler_config& config_;
   table& table_;
+  membership& members_;
+  actual_state& actual_;
   backend& backend_;
   journalist& journal_;
   deadline_heap deadlines_;          // By process slot.

@@ -43,7 +43,7 @@ time_point breaker::end(time_point now) const noexcept {
 void breaker::lose(gpu& which, time_point until, breaker_cause why, const gpu* first) {
   next_ = std::min(next_, until);
   which.rearm_at = until;
-  table_.lose(which);
+  actual_.lose(which);
   journal_entry entry{
       .kind = journal_kind::breaker_open, .cause = why, .gpu = which.id, .until = until};
   if (first != nullptr) {
@@ -67,7 +67,7 @@ void breaker::open(gpu& which, time_point now, breaker_cause why) {
 
 void breaker::close(gpu& which, std::string_view why) {
   which.rearmed = table_.now();
-  table_.find_again(which);
+  actual_.find_again(which);
   journal_.put({.kind = journal_kind::breaker_closed, .gpu = which.id}, table_.now(),
                {.text = why});
   hear_({.gpu = which.id, .open = false});

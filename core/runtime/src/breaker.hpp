@@ -2,6 +2,7 @@
 /// \file
 /// Which GPUs sluice leaves alone, and for how long.
 
+#include "actual_state.hpp"
 #include "journalist.hpp"
 #include "table.hpp"
 
@@ -24,8 +25,9 @@ namespace sluice::core {
 /// Threading: reactor thread. Cost: O(GPUs), and nothing while no breaker is open.
 class breaker {
  public:
-  breaker(const scheduler_config& config, table& world, journalist& journal) noexcept
-      : config_(config), table_(world), journal_(journal) {}
+  breaker(const scheduler_config& config, table& world, actual_state& actual,
+          journalist& journal) noexcept
+      : config_(config), table_(world), actual_(actual), journal_(journal) {}
 
   /// An answer of the backend: a command that the hardware failed counts.
   void completed(const batch_result& result, time_point now);
@@ -55,6 +57,7 @@ class breaker {
 
   const scheduler_config& config_;
   table& table_;
+  actual_state& actual_;
   journalist& journal_;
   std::function<void(const breaker_change&)> hear_ = [](const breaker_change&) {};
   time_point next_ = never;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace sluice::core {
 namespace {
@@ -10,6 +11,21 @@ using namespace std::chrono_literals;
 
 /// Below this an allowance is used up: what is left is not worth a turn of its own.
 constexpr duration negligible = 10us;
+
+run_state state_of(const group& which) noexcept {
+  const auto number = [&](queue_state state) {
+    return which.counts[static_cast<std::size_t>(state)];
+  };
+  const auto suspending = number(queue_state::suspending);
+  const auto suspended = number(queue_state::suspended);
+  const auto resuming = number(queue_state::resuming);
+  const auto in_doubt = number(queue_state::in_doubt);
+  if (suspending + suspended + resuming + in_doubt == 0) return run_state::running;
+  if (in_doubt != 0 || (suspending != 0 && resuming != 0)) return run_state::mixed;
+  if (suspending != 0) return run_state::suspending;
+  if (resuming != 0) return run_state::resuming;
+  return number(queue_state::running) == 0 ? run_state::suspended : run_state::mixed;
+}
 
 }  // namespace
 
@@ -35,8 +51,15 @@ duration holds::allowance(group& which, time_point now) noexcept {
 }
 
 void holds::refresh(group& which) noexcept {
-  if (!table_.refresh_state(which)) return;
   const time_point now = table_.now();
+  const run_state actual = state_of(which);
+  if (actual != which.view.actual) {
+    which.view.actual = actual;
+    which.view.state_since = now;
+    table_.mark_changed(which);
+  }
+  const bool off = actual != run_state::running;
+  if (std::exchange(which.off, off) == off) return;
   if (!which.off) {
     which.debt += now - which.off_since;
     which.on_since = now;

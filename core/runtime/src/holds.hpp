@@ -47,7 +47,7 @@ class holds {
 
  private:
   duration allowance(group& which, time_point now) noexcept;
-  /// Keeps the books on `off`.
+  /// Brings the group's run state up to date, and keeps the books on `off`.
   void refresh(group& which) noexcept;
   /// When the debt of a group that is off will be max_suspend.
   time_point must_run_at(const group& which) const noexcept {

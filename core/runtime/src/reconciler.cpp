@@ -118,18 +118,18 @@ void reconciler::send(process& which, const choice& what, time_point now) {
     if (what.kind == command_kind::resume && !busy) {
       // It must run, and cannot be told to: ending the session makes it.
       if (backend_.detach(which.id)) {
-        table_.set_attach(which, attach_state::detaching);
+        actual_.set_attach(which, attach_state::detaching);
         journal_.put(entry_of(which, journal_kind::detach), now);
       }
     }
     return;
   }
   unflushed_ = true;
-  table_.set_in_flight(which, batch_.id);
+  actual_.set_in_flight(which, batch_.id);
   const auto state =
       what.kind == command_kind::suspend ? queue_state::suspending : queue_state::resuming;
   for (std::uint16_t i = 0; i < batch_.count; ++i) {
-    table_.set_state(*which.find(batch_.queues[i]), state);
+    actual_.set_state(*which.find(batch_.queues[i]), state);
   }
   measure_submit(*what.on, what.kind);
 }
@@ -201,7 +201,7 @@ void reconciler::completed(const batch_result& result, time_point now) {
   if (which != nullptr && which->batch_in_flight != result.id) which = nullptr;
   tell_done(which, result, now);
   if (which == nullptr) return;
-  table_.set_in_flight(*which, 0);
+  actual_.set_in_flight(*which, 0);
   table_.mark_dirty(*which);
 
   for (std::uint16_t i = 0; i < result.count; ++i) {
@@ -214,16 +214,16 @@ void reconciler::completed(const batch_result& result, time_point now) {
       case outcome::done:
         if (suspend) {
           one->failures = 0;
-          table_.set_refused(*one, false);
+          actual_.set_refused(*one, false);
         }
-        table_.set_state(*one, suspend ? queue_state::suspended : queue_state::running);
+        actual_.set_state(*one, suspend ? queue_state::suspended : queue_state::running);
         break;
       case outcome::invalid:
         if (suspend) {
           // Nothing was done. Tried again when the backend announces the queue anew, or later.
           one->hold_off = now + backoff(one->failures++);
-          table_.set_refused(*one, true);
-          table_.set_state(*one, queue_state::running);
+          actual_.set_refused(*one, true);
+          actual_.set_state(*one, queue_state::running);
           break;
         }
         // The driver knows no such queue, or refused the call. The first is followed by the queue's
@@ -233,11 +233,11 @@ void reconciler::completed(const batch_result& result, time_point now) {
         const auto wait = backoff(one->failures++);
         one->hold_off = now + wait;
         one->resume_off = suspend ? now : now + wait;
-        if (suspend) table_.set_refused(*one, true);
-        table_.set_state(*one, queue_state::in_doubt);
+        if (suspend) actual_.set_refused(*one, true);
+        actual_.set_state(*one, queue_state::in_doubt);
         break;
       }
-      case outcome::target_gone: table_.set_state(*one, queue_state::running); break;
+      case outcome::target_gone: actual_.set_state(*one, queue_state::running); break;
     }
     one->failures = std::min(one->failures, most_doublings);
   }

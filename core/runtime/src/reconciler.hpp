@@ -3,6 +3,7 @@
 /// Closes the difference between what queues shall do and what they do, with the fewest driver
 /// calls.
 
+#include "actual_state.hpp"
 #include "deadline_heap.hpp"
 #include "journalist.hpp"
 #include "table.hpp"
@@ -24,10 +25,11 @@ namespace sluice::core {
 /// Threading: reactor thread. Cost: O(queues of dirty processes), no allocation.
 class reconciler {
  public:
-  reconciler(const scheduler_config& config, table& world, backend& driver, statistics& stats,
-             journalist& journal, const time_source& time) noexcept
+  reconciler(const scheduler_config& config, table& world, actual_state& actual, backend& driver,
+             statistics& stats, journalist& journal, const time_source& time) noexcept
       : config_(config),
         table_(world),
+        actual_(actual),
         backend_(driver),
         stats_(stats),
         journal_(journal),
@@ -60,6 +62,7 @@ class reconciler {
 
   const scheduler_config& config_;
   table& table_;
+  actual_state& actual_;
   backend& backend_;
   statistics& stats_;
   journalist& journal_;

@@ -1,12 +1,15 @@
 #include "sluice/scheduler_core.hpp"
 
+#include "actual_state.hpp"
 #include "attacher.hpp"
 #include "breaker.hpp"
 #include "client_ledger.hpp"
 #include "front_desk.hpp"
 #include "holds.hpp"
+#include "intake.hpp"
 #include "journalist.hpp"
 #include "log.hpp"
+#include "membership.hpp"
 #include "pointer_ledger.hpp"
 #include "quanta.hpp"
 #include "reconciler.hpp"
@@ -15,6 +18,7 @@
 #include "remote_clients.hpp"
 #include "reservations.hpp"
 #include "table.hpp"
+#include "table_picture.hpp"
 
 #include <algorithm>
 #include <array>
@@ -55,16 +59,19 @@ class core_impl final : public scheduler_core, public backend_listener, public d
         journal_(stats_, backend_, options.quiet, record_.get(), options.journal),
         policy_(std::move(decider)),
         desk_(std::make_shared<core::front_desk>(time_, config, backend_.acts())),
-        table_(stats_, journal_, options.own_pid, config_.suspend_copy_queues),
+        table_(stats_, options.own_pid, config_.suspend_copy_queues),
+        members_(table_, stats_, journal_),
+        intake_(table_, members_, journal_),
+        actual_(table_, members_),
         remote_(desk_, table_),
         clients_(config_, table_, stats_, *desk_, journal_, record_.get()),
         pointers_(table_),
         holds_(config_, table_, stats_, journal_),
-        reconciler_(config_, table_, backend_, stats_, journal_, time_),
+        reconciler_(config_, table_, actual_, backend_, stats_, journal_, time_),
         reservations_(config_, table_, backend_, journal_),
         quanta_(config_, table_, backend_, journal_),
-        attacher_(config_, table_, backend_, journal_),
-        breaker_(config_, table_, journal_),
+        attacher_(config_, table_, members_, actual_, backend_, journal_),
+        breaker_(config_, table_, actual_, journal_),
         fallback_(std::move(options.fallback)) {
     tell_policy({}, std::nullopt, time_.now());
     if (record_ == nullptr) return;
@@ -96,7 +103,7 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   duration pointer_interval() const noexcept override { return pointer_interval_; }
   void begin_stop() override;
   bool all_running() const noexcept override {
-    return stats_.suspended_now == 0 && table_.batches_in_flight() == 0 && reservations_.none() &&
+    return stats_.suspended_now == 0 && actual_.batches_in_flight() == 0 && reservations_.none() &&
            quanta_.none();
   }
   void finish_stop() override;
@@ -129,10 +136,10 @@ class core_impl final : public scheduler_core, public backend_listener, public d
     if (auto* const one = table_.find(target)) attacher_.attached(*one, error, table_.now());
   }
   void queue_added(const queue_info& info) override {
-    if (auto* const one = table_.find(info.target)) table_.queue_added(*one, info);
+    if (auto* const one = table_.find(info.target)) actual_.queue_added(*one, info);
   }
   void queue_removed(process_id target, driver_queue_id id) override {
-    if (auto* const one = table_.find(target)) table_.queue_removed(*one, id);
+    if (auto* const one = table_.find(target)) actual_.queue_removed(*one, id);
   }
   void completed(const batch_result& result) override {
     reconciler_.completed(result, table_.now());
@@ -214,6 +221,9 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   std::unique_ptr<policy> policy_;
   const std::shared_ptr<core::front_desk> desk_;  // Shared with the clients' pages.
   core::table table_;
+  core::membership members_;
+  core::intake intake_;
+  core::actual_state actual_;
   core::remote_clients remote_;
   core::client_ledger clients_;
   core::pointer_ledger pointers_;
@@ -269,7 +279,7 @@ time_point core_impl::step() {
   }
 
   clients_.look(now, events_);
-  table_.reshape();
+  members_.reshape();
   pointers_.look(now, events_);
   tell_events(now);
   if (std::any_of(events_.begin(), events_.end(), [this](const event& one) {
@@ -299,7 +309,7 @@ time_point core_impl::step() {
   table_.clear_changed();
   quanta_.work(now);  // What is to be taken back is, before the attacher gives its process back.
   attacher_.work(now);
-  table_.reshape();  // What the attacher gave back is no longer anyone's to suspend.
+  members_.reshape();  // What the attacher gave back is no longer anyone's to suspend.
   holds_.after_policy(now);
   reservations_.work(now);
   const bool handed_over = reconciler_.reconcile(now);
@@ -488,7 +498,7 @@ void core_impl::tell_policy(std::string_view before, std::optional<std::string_v
 }
 
 picture core_impl::look() const {
-  picture made = table_.picture_of();
+  picture made = core::picture_of(table_);
   made.turns = stats_.turns;
   made.policy = policy_ ? policy_->name() : std::string_view();
   made.policy_is_fallback = is_fallback_;
@@ -529,7 +539,7 @@ void core_impl::observe(unsigned source, const observation& seen, time_point now
       // One that comes after the policy's last word on it is old.
       if (pointer_interval_ != duration::zero()) pointers_.observe(seen);
       break;
-    default: table_.observe(source, seen);
+    default: intake_.observe(source, seen);
   }
   backend_.observed(source, seen);
 }
