@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -338,6 +340,26 @@ TEST(PluginBridge, TakesADescriptorThatHasGrown) {
   EXPECT_EQ(kind->name, "bridged");
 }
 
+/// One that was built before the last members were added says that it is shorter. What lies behind
+/// it is not its own.
+TEST(PluginBridge, TakesADescriptorFromBeforeItHasGrown) {
+  sluice_policy_plugin earlier = *plugin::exporter<bridged_kind>::descriptor();
+  earlier.struct_size = offsetof(sluice_policy_plugin, name_of);
+  earlier.name_of = [](const void*) -> const char* { std::abort(); };
+  earlier.needs_marks = [](const void*) -> uint32_t { std::abort(); };
+  through_c = [](const snapshot&, decision_sink&) {};
+  std::string message;
+  const auto kind = make_plugin_kind(&earlier, nullptr, message);
+  ASSERT_TRUE(kind) << message;
+  const auto made = make_policy(*kind, {}, message);
+  ASSERT_TRUE(made) << message;
+  EXPECT_EQ((*made)->name(), "bridged");
+  EXPECT_TRUE((*made)->needs_marks().empty());
+
+  --earlier.struct_size;
+  EXPECT_FALSE(make_plugin_kind(&earlier, nullptr, message)) << "without the whole of destroy()";
+}
+
 TEST(PluginBridge, SaysWhichMarksItNeeds) {
   std::string message;
   const auto loaded = load_policy_plugin(built_in("slo"), message);
@@ -376,12 +398,14 @@ TEST(PluginBridge, SpeaksForAPluginThatFailsWithoutAWord) {
   mute.decide = [](void*, const sluice_snapshot*, const sluice_sink*, char*, size_t) { return 1; };
   mute.destroy = [](void*) {};
   std::string message;
-  const auto kind = make_plugin_kind(&mute, nullptr, message);
+  auto kind = make_plugin_kind(&mute, nullptr, message);
   ASSERT_TRUE(kind) << message;
   EXPECT_FALSE(make_policy(*kind, {}, message));
   EXPECT_EQ(message, "policy mute: create() failed without a reason");
 
   mute.create = [](const sluice_value*, size_t, char*, size_t) -> void* { return &state; };
+  kind = make_plugin_kind(&mute, nullptr, message);
+  ASSERT_TRUE(kind) << message;
   const auto made = make_policy(*kind, {}, message);
   ASSERT_TRUE(made) << message;
   testing::fake_world table;

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -57,8 +58,13 @@ std::string read(const sluice_parameter& from, std::vector<parameter>& schema) {
   return wrong.empty() ? wrong : "has a default that is out of range: " + wrong;
 }
 
+/// Every descriptor has so much. The members that follow are optional, or were added later.
+constexpr std::size_t least_descriptor =
+    offsetof(sluice_policy_plugin, destroy) + sizeof(sluice_policy_plugin::destroy);
+
+/// Copies the descriptor. Members that it does not have become NULL.
 /// \return what is wrong with it, as a sentence without a subject; empty when nothing is.
-std::string read(const sluice_policy_plugin* from, policy_kind& into) {
+std::string copy(const sluice_policy_plugin* from, sluice_policy_plugin& into) {
   if (from == nullptr) return fmt::format("{}() returned no descriptor", entry_point);
   if (from->abi_version != SLUICE_PLUGIN_ABI) {
     return fmt::format(
@@ -66,28 +72,35 @@ std::string read(const sluice_policy_plugin* from, policy_kind& into) {
         "header sluice/plugin.h",
         from->abi_version, SLUICE_PLUGIN_ABI);
   }
-  if (from->struct_size < sizeof(sluice_policy_plugin)) {
+  if (from->struct_size < least_descriptor) {
     return fmt::format("has a descriptor of {} bytes; at least {} are required", from->struct_size,
-                       sizeof(sluice_policy_plugin));
+                       least_descriptor);
   }
-  if (from->name == nullptr || *from->name == '\0') return "has a descriptor without a name";
-  if (!is_name(from->name)) {
+  into = {};
+  std::memcpy(&into, from, std::min<std::size_t>(from->struct_size, sizeof into));
+  return {};
+}
+
+/// \return as copy().
+std::string read(const sluice_policy_plugin& from, policy_kind& into) {
+  if (from.name == nullptr || *from.name == '\0') return "has a descriptor without a name";
+  if (!is_name(from.name)) {
     return fmt::format(
         "has the name \"{}\"; a name must consist of lower-case letters, digits and _",
-        core::one_line(from->name));
+        core::one_line(from.name));
   }
-  if (from->create == nullptr || from->decide == nullptr || from->destroy == nullptr) {
-    return fmt::format("has a descriptor without {}()", from->create == nullptr   ? "create"
-                                                        : from->decide == nullptr ? "decide"
-                                                                                  : "destroy");
+  if (from.create == nullptr || from.decide == nullptr || from.destroy == nullptr) {
+    return fmt::format("has a descriptor without {}()", from.create == nullptr   ? "create"
+                                                        : from.decide == nullptr ? "decide"
+                                                                                 : "destroy");
   }
-  if (from->parameters == nullptr && from->parameter_count != 0) {
+  if (from.parameters == nullptr && from.parameter_count != 0) {
     return "has a descriptor with a parameter count but no parameters";
   }
-  into.name = from->name;
-  into.summary = from->summary == nullptr ? "" : core::one_line(from->summary);
+  into.name = from.name;
+  into.summary = from.summary == nullptr ? "" : core::one_line(from.summary);
   std::size_t number = 0;
-  for (const sluice_parameter& one : std::span(from->parameters, from->parameter_count)) {
+  for (const sluice_parameter& one : std::span(from.parameters, from.parameter_count)) {
     ++number;
     if (one.fallback.key == nullptr || *one.fallback.key == '\0') {
       return fmt::format("has a parameter without a key (number {})", number);
@@ -130,20 +143,22 @@ std::string trouble_with_file(int fd) {
 result<policy_kind> make_plugin_kind(const sluice_policy_plugin* descriptor,
                                      std::shared_ptr<const void> keep, std::string& message) {
   policy_kind kind;
-  message = read(descriptor, kind);
+  sluice_policy_plugin whole;
+  message = copy(descriptor, whole);
+  if (message.empty()) message = read(whole, kind);
   if (!message.empty()) return errc::bad_config;
-  kind.make = [plugin = descriptor, library = std::move(keep)](
+  kind.make = [plugin = whole, library = std::move(keep)](
                   const parameters& given, std::string& problem) -> std::unique_ptr<policy> {
     std::vector<sluice_value> values;
     values.reserve(given.all().size());
     for (const auto& [key, value] : given.all()) values.push_back(plugin::to_c(key, value));
     std::array<char, 512> text{};
-    void* const state = plugin->create(values.data(), values.size(), text.data(), text.size());
-    if (state != nullptr) return std::make_unique<core::plugin_policy>(*plugin, state, library);
+    void* const state = plugin.create(values.data(), values.size(), text.data(), text.size());
+    if (state != nullptr) return std::make_unique<core::plugin_policy>(plugin, state, library);
     text.back() = '\0';
     problem = text.front() != '\0'
                   ? core::one_line(text.data())
-                  : fmt::format("policy {}: create() failed without a reason", plugin->name);
+                  : fmt::format("policy {}: create() failed without a reason", plugin.name);
     return nullptr;
   };
   return kind;

@@ -20,7 +20,8 @@ namespace sluice::core {
 ///            while there are more of either than ever before.
 class plugin_policy final : public policy {
  public:
-  /// \param state from the plugin's create(); destroyed with this.
+  /// \param plugin with NULL for each member that the library's descriptor does not have.
+  /// \param state  from the plugin's create(); destroyed with this.
   plugin_policy(const sluice_policy_plugin& plugin, void* state,
                 std::shared_ptr<const void> library);
   ~plugin_policy() override { plugin_.destroy(state_); }
@@ -38,7 +39,7 @@ class plugin_policy final : public policy {
                                   sluice_client* client);
 
   const std::shared_ptr<const void> library_;
-  const sluice_policy_plugin& plugin_;
+  const sluice_policy_plugin plugin_;
   void* const state_;
   std::string name_;
   std::vector<span_kind> needs_;

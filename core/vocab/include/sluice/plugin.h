@@ -16,8 +16,9 @@
  *            says so by its return value and leaves a sentence in `problem`.
  * Stability: SLUICE_PLUGIN_ABI counts layouts. A scheduler refuses a library of another one. Within
  *            one, descriptor, snapshot and sink grow at their end only and say their size in
- *            `struct_size`; every other structure stays as it is. New values of enumerations may
- *            appear: ignore events of a kind that you do not know.
+ *            `struct_size`; every other structure stays as it is. A descriptor must include
+ *            destroy(); a scheduler reads each member after its end as NULL. New values of
+ *            enumerations may appear: ignore events of a kind that you do not know.
  */
 #include <stddef.h>
 #include <stdint.h>
