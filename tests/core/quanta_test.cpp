@@ -87,6 +87,15 @@ TEST_F(Quanta, AreNotAskedForTwiceWhereTheyAreNotSupported) {
   EXPECT_EQ(kept(400, gpu_b), 50us);
 }
 
+/// The scripted driver keeps what act_by() said in the same turn.
+TEST_F(Quanta, AreOfferedBesideReservations) {
+  bench_.driver.act_by(testing::batched_calls);
+  bench_.driver.offer_quanta(gpu_a);
+  bench_.run_for(3s);
+  EXPECT_TRUE(can(gpu_a));
+  EXPECT_TRUE(bench_.core->seen().find(gpu_a)->can_reserve);
+}
+
 TEST_F(Quanta, ReachWhoComesLater) {
   want(50us);
   EXPECT_EQ(kept(100), 50us);

@@ -112,9 +112,10 @@ void scripted_backend::act_by(const capabilities& what, bool fell_back) {
 
 void scripted_backend::offer_quanta(gpu_id gpu) {
   offers_quanta_.insert(gpu);
-  capabilities with = acts_by_;
-  with.can |= static_cast<std::uint16_t>(capability::set_quantum);
-  act_by(with);
+  report([this] {  // What act_by() has not reported yet comes before.
+    acts_by_.can |= static_cast<std::uint16_t>(capability::set_quantum);
+    listener_->acts_by(acts_by_, false);
+  });
 }
 
 void scripted_backend::end_reservation(gpu_id gpu, error_code why) {
