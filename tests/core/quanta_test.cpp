@@ -233,6 +233,22 @@ TEST_F(Quanta, ThatTheDriverRefusesAreAskedForAgain) {
   EXPECT_NE(log.find("process 100: the driver accepts a quantum again"), std::string::npos);
 }
 
+// Symptom: a target without permission raised the counter with each retry, for hours.
+TEST_F(Quanta, ThatMayNotBeSetCountOnceForEachLength) {
+  for (int i = 0; i < 100; ++i) bench_.driver.script_quantum(system_error(EPERM));
+  want(50us);
+  const auto before = bench_.driver.quanta_asked();
+  bench_.run_for(60s);
+  EXPECT_GT(bench_.driver.quanta_asked(), before) << "it may be allowed later";
+  EXPECT_EQ(bench_.stats().failed_quanta, 1U);
+  want(60us);
+  bench_.run_for(60s);
+  EXPECT_EQ(bench_.stats().failed_quanta, 2U) << "another length";
+  bench_.create(200, role::offline, gpu_a, {0});
+  bench_.run_for(60s);
+  EXPECT_EQ(bench_.stats().failed_quanta, 3U) << "another target";
+}
+
 TEST_F(Quanta, ThatTheDriverEndsAreSetAgain) {
   want(50us);
   bench_.driver.end_quantum(100, gpu_a, system_error(EFAULT));

@@ -85,7 +85,7 @@ void journalist::count(const journal_entry& entry) noexcept {
       break;
     case journal_kind::quantum:
       if (failed)
-        stats_.failed_quanta.add();
+        stats_.failed_quanta.add(entry.count);
       else if (entry.length > duration::zero())
         stats_.quanta.add();
       break;

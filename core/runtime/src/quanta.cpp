@@ -17,6 +17,11 @@ bool is_not_supported(const error_code& error) {
          is_system(error, ENOSYS);
 }
 
+/// A retry seldom changes it, so a retry that fails the same way is not counted again.
+bool is_forbidden(const error_code& error) {
+  return is_system(error, EPERM) || is_system(error, EINVAL);
+}
+
 /// Its end is on the way to us.
 bool is_target_gone(const error_code& error) {
   return error == errc::unknown_target || is_system(error, ESRCH);
@@ -78,6 +83,7 @@ void quanta::answered(process_id target, gpu_id id, duration length, error_code 
   // What is compared is what was asked, not what the driver makes of it.
   one.stands = one.asked;
   one.failures = 0;
+  one.refused.reset();
   journal_.put({.kind = journal_kind::quantum,
                 .pid = whose->pid,
                 .gpu = id,
@@ -100,9 +106,12 @@ void quanta::fail(entry& one, const process& whose, error_code error, time_point
   one.again = now + config_.failure_backoff * (1 << one.failures);
   one.failures = std::min(static_cast<std::uint8_t>(one.failures + 1), most_failures);
   if (!was_wanted || is_target_gone(error)) return;
+  const bool is_news = !is_forbidden(error) || one.refused != one.asked;
+  if (is_forbidden(error)) one.refused = one.asked;
   journal_.put({.kind = journal_kind::quantum,
                 .pid = whose.pid,
                 .gpu = table_.gpu_number(one.gpu).id,
+                .count = is_news ? 1U : 0U,
                 .process = whose.id,
                 .group = whose.in->view.id,
                 .length = one.asked},

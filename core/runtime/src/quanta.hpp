@@ -7,6 +7,7 @@
 #include "table.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "sluice/backend.hpp"
@@ -60,7 +61,8 @@ class quanta {
     duration stands{};      ///< As the driver answered.
     bool is_new = false;    ///< Meaningful in take_stock().
     bool in_flight = false;
-    bool failed = false;  ///< When last asked; said.
+    bool failed = false;                ///< When last asked; said.
+    std::optional<duration> refused{};  ///< With EPERM or EINVAL: this length. Counted.
     std::uint8_t failures = 0;
     time_point again{};  ///< Not asked before.
   };

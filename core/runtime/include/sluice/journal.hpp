@@ -56,7 +56,8 @@ enum class journal_kind : std::uint8_t {
              ///< count: 0 where the driver was only asked whether it can.
   reservation_ended,  ///< As `reserved`: of one that was to end.
   quantum,  ///< gpu, length: how long it may keep the GPU once others want it; zero: the driver's
-            ///< own. error, text: refused, or no longer kept to.
+            ///< own. error, text: refused, or no longer kept to; count: 0 for a retry that the
+            ///< driver refused as before.
   no_quantum,  ///< gpu alone: the policy wants one, and the driver does not support it there.
 
   // Online work.
