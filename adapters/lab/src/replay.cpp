@@ -41,17 +41,22 @@ struct detach_answer {
   std::size_t line = 0;
 };
 
+/// A target on a GPU.
+using place = std::pair<identity, gpu_id>;
 using call_key = std::tuple<identity, gpu_id, command_kind>;
 
 /// All of a recording's answers, and which lines are news rather than answers.
 struct script {
   explicit script(const recording& of);
+  void add_quantum(const identity& whose, gpu_id gpu, const attach_answer& answer);
 
   std::map<process_id, identity> who;  ///< By the recorded scheduler's numbers.
   std::map<identity, std::vector<attach_answer>> attaches;
   std::map<identity, std::vector<detach_answer>> detaches;
   std::map<gpu_id, std::vector<attach_answer>> reservations;
-  std::map<gpu_id, std::vector<attach_answer>> quanta;  ///< Of all targets, as they were told.
+  std::map<place, std::vector<attach_answer>> quanta;
+  /// For targets that were told of none there: an accepted one, where there is any.
+  std::map<gpu_id, attach_answer> quantum_on;
   std::map<call_key, std::vector<call_time>> calls;
   std::map<std::pair<gpu_id, command_kind>, call_time> median_on;
   std::map<command_kind, call_time> median;
@@ -131,7 +136,7 @@ script::script(const recording& of) {
       open.erase(open.begin());
     } else if (const auto* const told = std::get_if<rec::quantum>(&each.what)) {
       if (told->error) {
-        quanta[told->gpu].push_back({told->error, {}, {}, each.line});
+        add_quantum(who[told->process], told->gpu, {told->error, {}, {}, each.line});
       } else {
         setting[{told->process, told->gpu}] = each.at;
       }
@@ -141,7 +146,8 @@ script::script(const recording& of) {
         unasked.insert(each.line);
         continue;
       }
-      quanta[set->gpu].push_back({{}, set->error, each.at - since->second, each.line});
+      add_quantum(who[set->process], set->gpu,
+                  {{}, set->error, each.at - since->second, each.line});
       setting.erase(since);
     } else if (std::holds_alternative<rec::lost>(each.what)) {
       handed.clear();
@@ -155,6 +161,12 @@ script::script(const recording& of) {
   }
   for (auto& [key, all] : on) median_on[key] = median_of(std::move(all));
   for (auto& [kind, all] : of_kind) median[kind] = median_of(std::move(all));
+}
+
+void script::add_quantum(const identity& whose, gpu_id gpu, const attach_answer& answer) {
+  quanta[{whose, gpu}].push_back(answer);
+  attach_answer& any = quantum_on.try_emplace(gpu, answer).first->second;
+  if (any.refused || any.error) any = answer;
 }
 
 class settable_clock final : public time_source {
@@ -256,7 +268,7 @@ class replay_backend final : public backend {
   std::map<identity, std::size_t> detaches_taken_;
   std::map<call_key, std::size_t> calls_taken_;
   std::map<gpu_id, std::size_t> reservations_taken_;
-  std::map<gpu_id, std::size_t> quanta_taken_;
+  std::map<place, std::size_t> quanta_taken_;
   std::uint64_t posted_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t estimated_ = 0;
@@ -358,8 +370,12 @@ result<void> replay_backend::reserve(gpu_id gpu, double offline_share) {
 
 result<void> replay_backend::set_quantum(process_id target, gpu_id gpu, duration length) {
   if (!up_) return errc::lost;
-  const attach_answer* const answer = take(script_.quanta, gpu, quanta_taken_);
-  if (answer == nullptr) return errc::not_supported;
+  const attach_answer* answer = take(script_.quanta, {sessions_[target].whose, gpu}, quanta_taken_);
+  if (answer == nullptr) {
+    const auto on = script_.quantum_on.find(gpu);
+    if (on == script_.quantum_on.end()) return errc::not_supported;
+    answer = &on->second;
+  }
   if (answer->refused) return answer->refused;
   post(time_.now() + answer->until_seen, answer->line,
        [this, target, gpu, length, error = answer->error, life = sessions_[target].life] {

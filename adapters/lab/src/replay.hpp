@@ -41,6 +41,9 @@ struct replayed {
 /// Beyond those it takes what the median of the GPU's took, else that of all GPUs, else what the
 /// options say, and is done. Submitted batches are never refused.
 ///
+/// The n-th quantum of a process on a GPU is answered as its n-th recorded one, further ones as its
+/// last. A process without any is answered as another one on that GPU, accepted if any was.
+///
 /// Threading: any thread; replays share nothing. The same input gives the same result everywhere.
 /// Errors: one sentence, when a call's time is known from nowhere.
 checked<replayed> replay(const recording& what, std::unique_ptr<policy> decider,

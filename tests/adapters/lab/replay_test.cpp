@@ -5,9 +5,11 @@
 #include "outcome.hpp"
 #include "scenarios.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string>
 #include <string_view>
@@ -259,6 +261,59 @@ TEST(Replay, QuantaAreReadAndAnsweredAsTheyWere) {
   const auto got = replay(recorded, decider());
   ASSERT_TRUE(got) << got.error().message;
   EXPECT_EQ(answers(got->run), was);
+}
+
+/// The driver refuses the quanta of one process and accepts those of another on the same GPU.
+TEST(Replay, QuantaAreAnsweredByTarget) {
+  using tests::gpu_a;
+  const auto decider = [](bool changes) {
+    return tests::make_policy([changes](const snapshot& seen, decision_sink& out) {
+      for (const group_id id : seen.changed) out.set_quantum(id, 50us);
+      const gpu_view* const on = seen.table.find(gpu_a);
+      if (!changes || on == nullptr || on->offline.size() != 2) return;
+      // That of the second process, again and again.
+      const group_id last = std::max(on->offline[0], on->offline[1]);
+      out.set_quantum(last, seen.turn % 2 == 0 ? 50us : 60us);
+      out.wake_at(seen.now + 100ms);
+    });
+  };
+  text_sink into;
+  tests::core_bench bench(tests::quick_config(), decider(false), {}, &into);
+  bench.driver.offer_quanta(gpu_a);
+  bench.create(100, role::offline, gpu_a, {0});
+  bench.create(101, role::offline, gpu_a, {0});
+  const error_code refused{EPERM, boost::system::system_category()};
+  bench.driver.script_quantum(refused);
+  bench.driver.script_quantum({});
+  for (int i = 0; i < 100; ++i) bench.driver.script_quantum(refused);
+  bench.attach_all();
+  bench.run_for(5s);
+  bench.core->finish_stop();
+
+  /// How often each process was answered, without and with an error.
+  const auto answers = [](const recording& of) {
+    std::map<process_id, pid_t> pids;
+    std::map<std::pair<pid_t, bool>, int> counts;
+    for (const recording::entry& each : of.entries) {
+      if (const auto* const asked = std::get_if<rec::attach>(&each.what)) {
+        pids[asked->process] = asked->pid;
+      } else if (const auto* const said = std::get_if<rec::quantum_set>(&each.what)) {
+        ++counts[{pids[said->process], static_cast<bool>(said->error)}];
+      }
+    }
+    return counts;
+  };
+  const recording recorded = read(into.text);
+  auto was = answers(recorded);
+  ASSERT_GT((was[{100, true}]), 1);
+  ASSERT_EQ((was[{101, false}]), 1);
+  ASSERT_EQ(was.size(), 2u);
+  const auto got = replay(recorded, decider(true));
+  ASSERT_TRUE(got) << got.error().message;
+  auto is = answers(got->run);
+  EXPECT_GT((is[{100, true}]), 1);
+  EXPECT_GT((is[{101, false}]), 10);
+  EXPECT_EQ(is.size(), 2u) << "nothing else is answered";
 }
 
 TEST(Replay, TheSameRecordingGivesTheSameTextAgain) {
