@@ -70,7 +70,7 @@ class gang_book {
   bool allow_partial_;
   std::map<std::string, gang> gangs_;
   std::uint64_t last_key_ =
-      0x6b66'6400'0000'0000;  // "kfd", for other sources number theirs; never given twice
+      0x6761'6e67'0000'0000;  // "gang", for other sources number theirs; never given twice
 };
 
 }  // namespace sluice::roles
