@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 /// What workers that stand still are given by the frameworks that wait for them: the shortest of
 /// the common watchdogs is the 300 s of an RPC to a worker (collectives have 10 minutes).
 constexpr duration worker_patience = 300s;
-/// amdgpu.queue_preemption_timeout_ms is 9000: the longest that a call for one queue takes.
+/// The longest that a call for one queue takes before a driver gives up and resets the GPU.
 constexpr duration longest_call = 9s;
 constexpr duration most_suspend = worker_patience / 2 - longest_call;
 
