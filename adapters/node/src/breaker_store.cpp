@@ -110,25 +110,13 @@ std::string breaker_store::default_path(std::string tree) {
 }
 
 result<stored_breakers> breaker_store::read(std::string& message) const {
-  const store_file file = breaker_file(path_);
-  const auto text = file.read(message);
-  if (!text) return text.error();
   stored_breakers all;
-  if (!*text) return all;
-  std::string_view rest = **text;
-  for (std::size_t number = 1; !rest.empty() || number == 1; ++number) {
-    const std::size_t end = rest.find('\n');
-    const std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
-    std::string wrong;
-    if (number == 1 && line != breakers_head)
-      wrong = "expected \"" + std::string{breakers_head} + "\" as the first line";
-    if (number != 1 && !line.empty() && line.front() != '#' && !read_entry(line, all))
-      wrong = "expected \"open GPU_ID FIRST CAUSE SINCE UNTIL\"";
-    if (wrong.empty()) continue;
-    message = file.about_line(number, line, wrong);
-    return errc::bad_config;
-  }
+  const auto take = [&](std::string_view line) {
+    return read_entry(line, all) ? std::string{}
+                                 : "expected \"open GPU_ID FIRST CAUSE SINCE UNTIL\"";
+  };
+  if (auto done = breaker_file(path_).read(breakers_head, take, message); !done)
+    return done.error();
   return all;
 }
 

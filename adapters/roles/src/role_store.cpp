@@ -93,24 +93,11 @@ boot_time boot_time_now() noexcept {
 }
 
 result<stored_roles> role_store::read(std::string& message) const {
-  auto text = role_file(path_).read(message);
-  if (!text) return text.error();
   stored_roles roles;
-  if (!*text) return roles;
-  const std::string boot = boot_id();
-  std::string_view rest = **text;
-  for (std::size_t number = 1; !rest.empty() || number == 1; ++number) {
-    const std::size_t end = rest.find('\n');
-    const std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
-    std::string wrong;
-    if (number == 1 && line != roles_head)
-      wrong = "expected \"" + std::string{roles_head} + "\" as the first line";
-    if (number != 1 && !line.empty() && line.front() != '#') wrong = read_entry(line, boot, roles);
-    if (wrong.empty()) continue;
-    message = role_file(path_).about_line(number, line, wrong);
-    return errc::bad_config;
-  }
+  const auto take = [&, boot = boot_id()](std::string_view line) {
+    return read_entry(line, boot, roles);
+  };
+  if (auto done = role_file(path_).read(roles_head, take, message); !done) return done.error();
   return roles;
 }
 

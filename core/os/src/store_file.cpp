@@ -62,7 +62,31 @@ error_code with_system_error(std::string& message, const std::string& what) {
   return error;
 }
 
-result<std::optional<std::string>> store_file::read(std::string& message) const {
+result<void> store_file::read(std::string_view head,
+                              const std::function<std::string(std::string_view)>& take,
+                              std::string& message) const {
+  const auto found = contents(message);
+  if (!found) return found.error();
+  if (!*found) return {};
+  std::string_view rest = **found;
+  for (std::size_t number = 1; !rest.empty() || number == 1; ++number) {
+    const std::size_t end = rest.find('\n');
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
+    std::string wrong;
+    if (number == 1 && line != head)
+      wrong = "expected \"" + std::string{head} + "\" as the first line";
+    if (number != 1 && !line.empty() && line.front() != '#') wrong = take(line);
+    if (wrong.empty()) continue;
+    message = path_ + ":" + std::to_string(number) + ": invalid line \"" +
+              std::string{line.substr(0, 80)} + "\": " + wrong +
+              "; correct the line, or remove the file to start with an empty store";
+    return errc::bad_config;
+  }
+  return {};
+}
+
+result<std::optional<std::string>> store_file::contents(std::string& message) const {
   const std::string named = "the " + what_ + " " + path_;
   const unique_fd fd{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
   if (!fd && errno == ENOENT) return std::optional<std::string>{};
@@ -91,15 +115,15 @@ result<std::optional<std::string>> store_file::read(std::string& message) const 
     message = "the " + what_ + "'s directory " + directory + " " + why;
     return errc::bad_config;
   }
-  std::string text;
+  std::string all;
   std::array<char, 4096> piece;
   for (;;) {
     const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return with_system_error(message, "cannot read " + named);
-    if (got == 0) return std::optional{std::move(text)};
-    text.append(piece.data(), static_cast<std::size_t>(got));
-    if (text.size() > most_bytes) {
+    if (got == 0) return std::optional{std::move(all)};
+    all.append(piece.data(), static_cast<std::size_t>(got));
+    if (all.size() > most_bytes) {
       message = named + " exceeds " + std::to_string(most_bytes) + " bytes; clear some entries";
       return errc::bad_config;
     }
@@ -179,13 +203,6 @@ void store_file::give_away(int fd) const {
   if (trusted_ != owners::of_directory || ::geteuid() != 0) return;
   if (::stat(parent_of(path_).c_str(), &around) != 0) return;
   (void)!::fchown(fd, around.st_uid, static_cast<gid_t>(-1));
-}
-
-std::string store_file::about_line(std::size_t number, std::string_view line,
-                                   const std::string& wrong) const {
-  return path_ + ":" + std::to_string(number) + ": invalid line \"" +
-         std::string{line.substr(0, 80)} + "\": " + wrong +
-         "; correct the line, or remove the file to start with an empty store";
 }
 
 }  // namespace sluice

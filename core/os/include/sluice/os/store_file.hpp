@@ -4,6 +4,7 @@
 /// trusted, replaced as a whole, one writer at a time.
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,19 +35,23 @@ class store_file {
 
   const std::string& path() const noexcept { return path_; }
 
-  /// \return the text, nothing when there is no file; errc::bad_config when it is not trusted: not
-  ///         a regular file, owned by another, or one that others may write or replace.
-  [[nodiscard]] result<std::optional<std::string>> read(std::string& message) const;
+  /// Calls `take` with each line after the first, except blank lines and comments. Without a file,
+  /// there are no lines.
+  /// \param head what the first line must be.
+  /// \param take returns what is wrong with the line; empty: nothing.
+  /// \return errc::bad_config for an invalid line, and for a file that is not trusted: not a
+  ///         regular file, owned by another, or one that others may write or replace.
+  [[nodiscard]] result<void> read(std::string_view head,
+                                  const std::function<std::string(std::string_view line)>& take,
+                                  std::string& message) const;
   /// Makes the directory when it is missing. The lock ends with the descriptor.
   [[nodiscard]] result<unique_fd> lock(std::string& message) const;
   /// Durable when it returns. Under the lock.
   [[nodiscard]] result<void> replace(const std::string& text, std::string& message) const;
 
-  /// "FILE:12: "TEXT" WRONG; what to do".
-  [[nodiscard]] std::string about_line(std::size_t number, std::string_view line,
-                                       const std::string& wrong) const;
-
  private:
+  /// \return the text; nothing when there is no file.
+  result<std::optional<std::string>> contents(std::string& message) const;
   void give_away(int fd) const;
 
   std::string path_;
