@@ -119,4 +119,25 @@ void lane::answer(report& what) {
   say(what);
 }
 
+std::vector<stuck_gpus::call> stuck_gpus::look(const std::vector<call>& calls, time_point now) {
+  std::erase_if(lost_, [&](gpu_id gpu) {
+    return std::ranges::none_of(
+        calls, [&](const call& each) { return each.gpu == gpu && is_stuck(each, now); });
+  });
+  std::vector<call> fresh;
+  for (const call& each : calls) {
+    if (!is_stuck(each, now) || std::ranges::find(lost_, each.gpu) != lost_.end()) continue;
+    lost_.push_back(each.gpu);
+    fresh.push_back(each);
+  }
+  return fresh;
+}
+
+std::string words_of(const stuck_gpus::call& lost, time_point now) {
+  const auto id = std::to_string(static_cast<std::uint32_t>(lost.gpu));
+  return "GPU " + id + ": driver call timed out after " +
+         std::to_string(std::chrono::ceil<std::chrono::milliseconds>(now - lost.since).count()) +
+         " ms; sluice suspends no more queues on this GPU; see dmesg for a reset gpu=" + id;
+}
+
 }  // namespace sluice::agent

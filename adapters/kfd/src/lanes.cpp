@@ -146,24 +146,19 @@ class node_lanes final : public lanes {
 
   time_point check(time_point now) override {
     lanes_.join_finished();
-    // What answers again may be lost, and reported, again: an operator may have re-armed it.
-    std::erase_if(lost_, [&](gpu_id gpu) {
-      return std::ranges::none_of(lanes_.active(),
-                                  [&](const auto& each) {
-                                    const auto [since, on] = each->seen();
-                                    return on == gpu && is_stuck(since, now);
-                                  }) &&
-             std::ranges::none_of(batch_lanes_, [&](const auto& each) {
-               return each->gpu() == gpu && is_stuck(each->call_since(), now);
-             });
-    });
+    calls_.clear();
     for (const auto& each : lanes_.active()) {
       const auto [since, gpu] = each->seen();
-      if (gpu != gpu_id::none && is_stuck(since, now)) lose(gpu, now - since);
+      calls_.push_back({gpu, since});
     }
-    for (const auto& each : batch_lanes_) {
-      if (const auto since = each->call_since(); is_stuck(since, now))
-        lose(each->gpu(), now - since);
+    for (const auto& each : batch_lanes_) calls_.push_back({each->gpu(), each->call_since()});
+    for (const auto& each : stuck_.look(calls_, now)) {
+      report lost;
+      lost.kind = report_kind::gpu_lost;
+      lost.gpu = each.gpu;
+      pending_.push_back(lost);
+      bell_.ring();
+      options_.say(words_of(each, now));
     }
     return now + std::chrono::milliseconds{250};
   }
@@ -199,25 +194,6 @@ class node_lanes final : public lanes {
     std::size_t place = 0;  ///< Of its GPU.
     process_id target{};
   };
-
-  bool is_stuck(time_point since, time_point now) const noexcept {
-    return since != time_point{} && now - since >= options_.stuck_after;
-  }
-
-  void lose(gpu_id gpu, duration stuck) {
-    if (std::ranges::find(lost_, gpu) != lost_.end()) return;
-    lost_.push_back(gpu);
-    report lost;
-    lost.kind = report_kind::gpu_lost;
-    lost.gpu = gpu;
-    pending_.push_back(lost);
-    bell_.ring();
-    const auto id = std::to_string(static_cast<std::uint32_t>(gpu));
-    options_.say(
-        "GPU " + id + ": driver call timed out after " +
-        std::to_string(std::chrono::ceil<std::chrono::milliseconds>(stuck).count()) +
-        " ms; sluice suspends no more queues on this GPU; see dmesg for a reset gpu=" + id);
-  }
 
   void say_mechanism(bool fell_back) {
     report what;
@@ -448,8 +424,9 @@ class node_lanes final : public lanes {
   batch_commands commands_;  // Before the lanes, whose threads use it to their end.
   agent::lane_list<lane> lanes_;
   std::deque<report> pending_;
-  std::vector<gpu_id> lost_;
-  std::vector<handed> handed_;  ///< Batches that lanes have and do not know of.
+  agent::stuck_gpus stuck_{options_.stuck_after};
+  std::vector<agent::stuck_gpus::call> calls_;  ///< Scratch.
+  std::vector<handed> handed_;                  ///< Batches that lanes have and do not know of.
 
   struct target_queue {
     process_id target{};

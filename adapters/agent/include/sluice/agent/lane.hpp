@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -256,5 +257,31 @@ class lane_list {
   std::vector<std::unique_ptr<Lane>> ending_;  // said their last, or told to stop
   std::size_t next_ = 0;
 };
+
+/// Which GPUs are lost because a driver call for them does not come back.
+class stuck_gpus {
+ public:
+  struct call {
+    gpu_id gpu{};
+    time_point since{};  ///< Epoch: in none.
+  };
+  explicit stuck_gpus(duration after) noexcept : after_(after) {}
+
+  /// \param calls all that are under way.
+  /// \return those that are lost since the last look. One whose calls come back may be lost, and
+  ///         told of, again: an operator may have re-armed it.
+  std::vector<call> look(const std::vector<call>& calls, time_point now);
+
+ private:
+  bool is_stuck(const call& one, time_point now) const noexcept {
+    return one.gpu != gpu_id::none && one.since != time_point{} && now - one.since >= after_;
+  }
+
+  const duration after_;
+  std::vector<gpu_id> lost_;
+};
+
+/// As a sentence.
+std::string words_of(const stuck_gpus::call& lost, time_point now);
 
 }  // namespace sluice::agent

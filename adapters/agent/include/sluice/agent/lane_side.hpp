@@ -1,0 +1,72 @@
+#pragma once
+/// \file
+/// A whole acting side for a driver whose targets are independent of each other: it supplies what
+/// is done to one target, and the calls may block.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sluice/acting.hpp"
+#include "sluice/agent/acting_driver.hpp"
+#include "sluice/result.hpp"
+#include "sluice/time.hpp"
+
+#pragma GCC visibility push(default)
+namespace sluice::agent {
+
+/// One process that is managed.
+///
+/// Threading: one thread of its own. Lifetime: ends there, after close().
+/// Errors:    an error of open() refuses the process; one of refresh() ends its management, and
+///            everything of it is made to run.
+class lane_target {
+ public:
+  lane_target() = default;
+  virtual ~lane_target() = default;
+  lane_target(const lane_target&) = delete;
+  lane_target& operator=(const lane_target&) = delete;
+
+  /// Begins. \return its queues, which all run; queue_info::target need not be set.
+  [[nodiscard]] virtual result<std::vector<queue_info>> open() = 0;
+  /// Readable when the queues may have changed. Asked once, after open(). -1: they do not.
+  virtual int event_fd() const noexcept { return -1; }
+  /// The queues as they are now; makes event_fd() unreadable.
+  [[nodiscard]] virtual result<std::vector<queue_info>> refresh() { return errc::not_supported; }
+
+  /// Suspends or resumes queues of one GPU, and says of each what became of it (all are `invalid`
+  /// before). A suspend that returns has happened.
+  /// \return 0, or the errno where the driver refused as a whole.
+  [[nodiscard]] virtual int act(command_kind what, gpu_id gpu,
+                                std::span<const driver_queue_id> queues,
+                                std::span<outcome> outcomes) = 0;
+  /// As backend::set_quantum().
+  [[nodiscard]] virtual result<void> set_quantum(gpu_id gpu, duration length) {
+    (void)gpu;
+    (void)length;
+    return errc::not_supported;
+  }
+  /// Makes everything run. \return false where that is refused: it is called again.
+  [[nodiscard]] virtual bool close() noexcept = 0;
+};
+
+struct lane_side_options {
+  capabilities acting{};
+  /// Any thread of a lane, also concurrently; only makes the object.
+  std::function<std::unique_ptr<lane_target>(process_id target, pid_t pid,
+                                             std::uint64_t start_time)>
+      make_target{};
+  /// A driver call longer than this takes its GPU for lost.
+  duration stuck_after = std::chrono::seconds{3};
+};
+
+/// \return the system's error when no descriptor is left.
+[[nodiscard]] result<std::unique_ptr<acting_side>> make_lane_side(lane_side_options options,
+                                                                  const acting_host& host);
+
+}  // namespace sluice::agent
+#pragma GCC visibility pop

@@ -1,0 +1,328 @@
+#include "sluice/agent/lane_side.hpp"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "sluice/agent/lane.hpp"
+#include "sluice/os/proc.hpp"
+
+namespace sluice::agent {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr duration check_every = 250ms;
+constexpr duration close_retry = 10ms;
+/// After which the owner is told that a target will not be let go of.
+constexpr duration refusal_time = 300ms;
+
+struct quantum_order {
+  gpu_id gpu{};
+  duration length{};
+};
+
+class target_lane final : public lane {
+ public:
+  target_lane(const owner_bell& owner, unique_fd wake, const lane_side_options& options,
+              const acting_host& host, process_id target, pid_t pid, std::uint64_t start_time)
+      : lane(owner, std::move(wake), target),
+        options_(options),
+        host_(host),
+        pid_(pid),
+        start_time_(start_time) {}
+
+  bool set_quantum(gpu_id gpu, duration length) { return quanta_.push({gpu, length}); }
+
+ private:
+  enum class heard : std::uint32_t { bell, exit, events };
+
+  void run() override {
+    if (const auto opened = open(); !opened) {
+      target_.reset();
+      say_attached(opened.error());
+      return;
+    }
+    say_attached({});
+    take(*first_);
+    live();
+    close();
+    target_.reset();
+    say_detached();
+  }
+
+  result<void> open() {
+    pidfd_ = unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))};
+    sources_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
+    if (!sources_) return last_system_error();
+    // Its own, and not that of the pid's next owner.
+    if (!pidfd_ || start_time_of(pid_) != start_time_) return errc::unknown_target;
+    if (host_.admits && !host_.admits(pid_, start_time_)) return errc::not_managed;
+    target_ = options_.make_target(target(), pid_, start_time_);
+    const call_scope inside{*this};
+    auto queues = target_->open();
+    if (!queues) return queues.error();
+    first_ = std::move(*queues);
+    for (const auto& [fd, what] : {std::pair{wake_fd(), heard::bell},
+                                   {pidfd_.get(), heard::exit},
+                                   {target_->event_fd(), heard::events}}) {
+      if (fd < 0) continue;
+      epoll_event event{};
+      event.events = EPOLLIN | (what == heard::bell ? EPOLLET : 0U);
+      event.data.u32 = static_cast<std::uint32_t>(what);
+      if (::epoll_ctl(sources_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return last_system_error();
+    }
+    return {};
+  }
+
+  void live() {
+    for (;;) {
+      // Read before in_flight(), so that a batch submitted before leave() is performed.
+      const bool leave_now = leaving();
+      if (in_flight()) perform();
+      for (quantum_order order; quanta_.pop(order);) set(order);
+      if (leave_now) return;
+      std::array<epoll_event, 3> events;
+      const int count =
+          ::epoll_wait(sources_.get(), events.data(), static_cast<int>(events.size()), -1);
+      for (int index = 0; index < count; ++index) {
+        const auto what = static_cast<heard>(events[static_cast<std::size_t>(index)].data.u32);
+        if (what == heard::exit) return;
+        if (what == heard::events && !refresh()) return;
+      }
+    }
+  }
+
+  bool refresh() {
+    auto queues = [this] {
+      const call_scope inside{*this};
+      return target_->refresh();
+    }();
+    if (queues) take(*queues);
+    return queues.has_value();
+  }
+
+  void take(const std::vector<queue_info>& now) {
+    const auto same = [](const queue_info& one, const queue_info& other) {
+      return one.id == other.id && one.gpu == other.gpu && one.incarnation == other.incarnation &&
+             one.fault == other.fault;
+    };
+    const auto has = [&](const std::vector<queue_info>& list, const queue_info& one) {
+      return std::ranges::any_of(list, [&](const auto& each) { return same(each, one); });
+    };
+    for (const queue_info& each : known_)
+      if (!has(now, each)) say_removed(each.id);
+    for (const queue_info& each : now)
+      if (!has(known_, each)) say_queue(each);
+    known_ = now;
+  }
+
+  void perform() {
+    const batch& work = last_batch();
+    const std::size_t count = std::min<std::size_t>(work.count, max_batch_queues);
+    batch_result& result = done_.result;
+    const std::span<outcome> outcomes{result.outcomes.data(), count};
+    std::ranges::fill(outcomes, outcome::invalid);
+    result.started = clock::now();
+    {
+      const call_scope inside{*this, work.gpu};
+      result.driver_errno =
+          target_->act(work.kind, work.gpu, {work.queues.data(), count}, outcomes);
+    }
+    result.finished = clock::now();
+    answer(done_);
+  }
+
+  void set(const quantum_order& order) {
+    report what;
+    what.kind = report_kind::quantum_set;
+    what.target = target();
+    what.gpu = order.gpu;
+    what.quantum = order.length;
+    const call_scope inside{*this, order.gpu};
+    if (const auto set = target_->set_quantum(order.gpu, order.length); !set)
+      what.error = plain_error{set.error()};
+    say(what);
+  }
+
+  /// The owner ends where the driver refuses for long: the guardian, or the kernel, does the rest.
+  void close() {
+    const time_point give_up = clock::now() + refusal_time;
+    for (;;) {
+      {
+        const call_scope inside{*this};
+        if (target_->close()) break;
+      }
+      pollfd exit{pidfd_.get(), POLLIN, 0};
+      if (::poll(&exit, 1, static_cast<int>(close_retry / 1ms)) > 0) break;
+      if (clock::now() < give_up) continue;
+      if (abandoned()) return;
+      if (!strand(true)) {
+        host_.say("cannot resume process " + std::to_string(pid_) +
+                  ": the driver refuses; the agent exits, and its guardian goes on trying");
+        owner().ring();
+      }
+    }
+    (void)strand(false);
+  }
+
+  const lane_side_options& options_;
+  const acting_host& host_;
+  const pid_t pid_;
+  const std::uint64_t start_time_;
+  boost::lockfree::spsc_queue<quantum_order, boost::lockfree::capacity<64>> quanta_;
+
+  // The lane's thread only.
+  unique_fd pidfd_;
+  unique_fd sources_;
+  std::unique_ptr<lane_target> target_;
+  std::optional<std::vector<queue_info>> first_;
+  std::vector<queue_info> known_;
+  report done_;
+};
+
+class lane_side final : public acting_side {
+ public:
+  lane_side(lane_side_options options, const acting_host& host, unique_fd ready)
+      : options_(std::move(options)), host_(host), ready_(std::move(ready)) {
+    report what;
+    what.kind = report_kind::acts_by;
+    what.acting = options_.acting;
+    pending_.push_back(what);
+    bell_.ring();
+  }
+
+  int ready_fd() const noexcept override { return ready_.get(); }
+
+  bool next(report& out) override {
+    if (take(out)) return true;
+    eventfd_t count = 0;
+    ::eventfd_read(ready_.get(), &count);
+    return take(out);
+  }
+
+  result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override {
+    lanes_.join_finished();
+    if (lanes_.find(target) != nullptr) return errc::busy;
+    if (pid == ::getpid()) return errc::not_managed;
+    unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (!wake) return last_system_error();
+    const auto added = lanes_.add(std::make_unique<target_lane>(bell_, std::move(wake), options_,
+                                                                host_, target, pid, start_time));
+    handed_.reserve(lanes_.active().size());
+    return added;
+  }
+
+  result<void> detach(process_id target) override {
+    lane* const found = lanes_.find(target);
+    if (found == nullptr) return errc::unknown_target;
+    found->leave();
+    return {};
+  }
+
+  result<void> submit(const batch& work) override {
+    lane* const found = lanes_.find(work.target);
+    if (found == nullptr) return errc::unknown_target;
+    if (!found->submit(work)) return errc::busy;
+    handed_.push_back(found);
+    return {};
+  }
+  void flush() noexcept override {
+    for (lane* const each : handed_) each->ring();
+    handed_.clear();
+  }
+
+  result<void> set_quantum(process_id target, gpu_id gpu, duration length) override {
+    if (!options_.acting.has(capability::set_quantum)) return errc::not_supported;
+    target_lane* const found = lanes_.find(target);
+    if (found == nullptr) return errc::unknown_target;
+    if (!found->set_quantum(gpu, length)) return errc::full;
+    found->ring();
+    return {};
+  }
+
+  time_point check(time_point now) override {
+    lanes_.join_finished();
+    std::vector<stuck_gpus::call> calls;
+    for (const auto& each : lanes_.active()) {
+      const auto [since, gpu] = each->seen();
+      calls.push_back({gpu, since});
+    }
+    for (const auto& each : stuck_.look(calls, now)) {
+      report lost;
+      lost.kind = report_kind::gpu_lost;
+      lost.gpu = each.gpu;
+      pending_.push_back(lost);
+      bell_.ring();
+      host_.say(words_of(each, now));
+    }
+    return now + check_every;
+  }
+
+  bool stranded() const noexcept override { return lanes_.stranded(); }
+
+  bool stop(duration at_most) override {
+    handed_.clear();
+    lanes_.abandon_all();
+    for (const time_point give_up = clock::now() + at_most;;) {
+      lanes_.join_finished();
+      if (lanes_.size() == 0) return true;
+      const duration left = give_up - clock::now();
+      if (left <= duration{}) return false;
+      pollfd ready{ready_.get(), POLLIN, 0};
+      ::poll(&ready, 1,
+             static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+      eventfd_t count = 0;
+      ::eventfd_read(ready_.get(), &count);
+    }
+  }
+
+ private:
+  bool take(report& out) {
+    if (!pending_.empty()) {
+      out = pending_.front();
+      pending_.pop_front();
+      return true;
+    }
+    target_lane* const from = lanes_.next(out);
+    if (from == nullptr) return false;
+    if (!lanes_.is_last(out)) return true;
+    std::erase(handed_, from);
+    if (const auto answer = lanes_.retire(*from)) {
+      pending_.push_back(out);
+      out = *answer;
+    }
+    return true;
+  }
+
+  const lane_side_options options_;
+  const acting_host host_;
+  const unique_fd ready_;
+  const owner_bell bell_{ready_.get(), host_.take_reports};
+  lane_list<target_lane> lanes_;
+  std::vector<lane*> handed_;  ///< They have batches and do not know of them.
+  std::deque<report> pending_;
+  stuck_gpus stuck_{options_.stuck_after};
+};
+
+}  // namespace
+
+result<std::unique_ptr<acting_side>> make_lane_side(lane_side_options options,
+                                                    const acting_host& host) {
+  unique_fd ready{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  if (!ready) return last_system_error();
+  return std::unique_ptr<acting_side>{
+      std::make_unique<lane_side>(std::move(options), host, std::move(ready))};
+}
+
+}  // namespace sluice::agent
