@@ -31,9 +31,10 @@
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/breaker_store.hpp"
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/discovery.hpp"
 #include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/kfd/survey.hpp"
 #include "sluice/observe/timeline_thread.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/policy.hpp"
@@ -116,7 +117,7 @@ class embedded_scheduler {
     }
 
     std::vector<std::unique_ptr<sluice::source>> sources;
-    sources.push_back(sluice::kfd::make_discovery(roots, std::move(*rules)));
+    sources.push_back(sluice::make_discovery(sluice::kfd::make_survey(roots), std::move(*rules)));
     sources.push_back(
         sluice::make_breaker_keeper(sluice::breaker_store::default_path(roots.other_tree())));
     auto made = sluice::scheduler::create(

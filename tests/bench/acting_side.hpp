@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "sluice/backend.hpp"
-#include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
+#include "sluice/os/process_identity.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::bench {

@@ -32,9 +32,10 @@
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/client.hpp"
 #include "sluice/client_server.hpp"
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/discovery.hpp"
 #include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/survey.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
 
@@ -165,7 +166,7 @@ class node {
     driver_ = driver.get();
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(
-        kfd::make_discovery(device.roots(), {.role_store = device.root() + "/roles"}));
+        make_discovery(kfd::make_survey(device.roots()), {.role_store = device.root() + "/roles"}));
     client::server_options server;
     server.socket = socket;
     server.allow = [](const client::peer&, role) { return true; };

@@ -35,8 +35,9 @@
 #include <spdlog/spdlog.h>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/discovery.hpp"
 #include "sluice/kfd/driver.hpp"
+#include "sluice/kfd/survey.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
 
@@ -138,7 +139,7 @@ class deciding_side {
          .lease = 4s});
     std::vector<std::unique_ptr<source>> sources;
     sources.push_back(
-        kfd::make_discovery(device.roots(), {.role_store = device.root() + "/roles"}));
+        make_discovery(kfd::make_survey(device.roots()), {.role_store = device.root() + "/roles"}));
     auto loop = reactor::create();
     if (!loop) throw std::runtime_error("reactor: " + loop.error().message());
     auto tapped = std::make_unique<tapped_backend>(

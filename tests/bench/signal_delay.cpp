@@ -33,7 +33,6 @@
 #include <vector>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
 #include "sluice/sim/client.hpp"

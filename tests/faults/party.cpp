@@ -23,9 +23,10 @@
 #include "sluice/breaker_store.hpp"
 #include "sluice/client.hpp"
 #include "sluice/client_server.hpp"
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/discovery.hpp"
 #include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
+#include "sluice/kfd/survey.hpp"
 #include "sluice/os/standard_error.hpp"
 #include "sluice/policies/pointer_polling.hpp"
 #include "sluice/scheduler.hpp"
@@ -70,7 +71,7 @@ int host(const std::string& directory, sluice::duration lease, sluice::duration 
   } else {
     driver = sluice::kfd::make_in_process_backend({.roots = roots, .owner_lock = lock});
   }
-  auto discovery = sluice::kfd::make_discovery(roots, {});
+  auto discovery = sluice::make_discovery(sluice::kfd::make_survey(roots));
   sluice::client::server_options clients;
   clients.socket = directory + "/clients.sock";
   clients.allow = [](const auto&, auto) { return true; };

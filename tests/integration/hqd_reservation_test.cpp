@@ -21,11 +21,12 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/discovery.hpp"
 #include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/hqds.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
 #include "sluice/kfd/mqds.hpp"
+#include "sluice/kfd/survey.hpp"
 #include "sluice/policy_registry.hpp"
 #include "sluice/scheduler.hpp"
 
@@ -67,7 +68,7 @@ class Reservation : public ::testing::TestWithParam<acting> {
       auto loop = reactor::create();
       if (!decider || !loop) return 1;
       std::vector<std::unique_ptr<source>> sources;
-      sources.push_back(kfd::make_discovery(device_.roots()));
+      sources.push_back(make_discovery(kfd::make_survey(device_.roots())));
       scheduler_config config;
       config.attach_after = 50ms;
       std::unique_ptr<backend> driver;

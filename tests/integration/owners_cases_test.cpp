@@ -43,10 +43,11 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/discovery.hpp"
 #include "sluice/histogram.hpp"
-#include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/hqds.hpp"
+#include "sluice/kfd/survey.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
 #include "sluice/sim/client.hpp"
@@ -323,8 +324,8 @@ class world {
         std::move(driver), [this](const batch_result& what) { watch_.heard(what); });
     const auto& tap = *tapped;
     std::vector<std::unique_ptr<source>> sources;
-    sources.push_back(
-        kfd::make_discovery(device_.roots(), {.role_store = device_.root() + "/roles"}));
+    sources.push_back(make_discovery(kfd::make_survey(device_.roots()),
+                                     {.role_store = device_.root() + "/roles"}));
     auto loop = reactor::create();
     if (!loop) throw std::runtime_error("reactor: " + loop.error().message());
     // A slice that is over before the request: offline work waits for nothing else.

@@ -19,8 +19,9 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/discovery.hpp"
 #include "sluice/kfd/driver.hpp"
+#include "sluice/kfd/survey.hpp"
 #include "sluice/scheduler.hpp"
 
 namespace sluice::test::pointer_polling_test {
@@ -36,10 +37,11 @@ class node {
     kfd::roots where = device_.roots();
     if (!debugfs) where.debugfs = device_.root() + "/nothing";
     std::vector<std::unique_ptr<source>> sources;
-    sources.push_back(kfd::make_discovery(where, {}, [this](std::string_view line) {
+    const message_sink say = [this](std::string_view line) {
       const std::scoped_lock held{said_mutex_};
       said_ += std::string(line) + "\n";
-    }));
+    };
+    sources.push_back(make_discovery(kfd::make_survey(where, say), {}, say));
     auto loop = reactor::create();
     if (!loop) throw std::runtime_error("reactor: " + loop.error().message());
     scheduler_config config;

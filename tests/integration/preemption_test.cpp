@@ -26,9 +26,10 @@
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/breaker_store.hpp"
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/discovery.hpp"
 #include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
+#include "sluice/kfd/survey.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
 
@@ -87,7 +88,8 @@ class node {
       driver = kfd::make_in_process_backend({.roots = device_.roots(), .owner_lock = lock});
     }
     std::vector<std::unique_ptr<source>> sources;
-    sources.push_back(kfd::make_discovery(device_.roots(), {.role_store = role_store()}));
+    sources.push_back(
+        make_discovery(kfd::make_survey(device_.roots()), {.role_store = role_store()}));
     sources.push_back(make_breaker_keeper(breakers().path()));
     auto loop = reactor::create();
     if (!loop) throw std::runtime_error("reactor: " + loop.error().message());

@@ -16,8 +16,9 @@
 #include <gtest/gtest.h>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/discovery.hpp"
 #include "sluice/kfd/driver.hpp"
+#include "sluice/kfd/survey.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/scheduler.hpp"
 
@@ -30,7 +31,7 @@ class ProcessPausePath : public ::testing::Test {
  protected:
   void begin(bool criu_pause) {
     std::vector<std::unique_ptr<source>> sources;
-    sources.push_back(kfd::make_discovery(device_.roots(), {}));
+    sources.push_back(make_discovery(kfd::make_survey(device_.roots())));
     auto loop = reactor::create();
     ASSERT_TRUE(loop);
     scheduler_config config;

@@ -19,8 +19,9 @@
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
+#include "sluice/discovery.hpp"
 #include "sluice/duration_text.hpp"
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/kfd/survey.hpp"
 #include "sluice/roles/classification.hpp"
 
 namespace sluice::cli {
@@ -418,7 +419,7 @@ subcommand add_queues(CLI::App& program) {
               complain(message);
               return exit_failed;
             }
-            known.given = kfd::roles_now(where, *rules, complain);
+            known.given = roles_now(*kfd::make_survey(where, complain), *rules, complain);
             known.held = ask_holders(*seen);
             if (chosen->json) {
               auto all = queues_json(*seen, known, warnings);

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "sluice/kfd/discovery.hpp"
 #include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/survey.hpp"
 
 namespace sluice::kfd {
 
@@ -41,9 +41,8 @@ class kfd_driver final : public driver {
   bool present() const override { return ::access(how_.where.device.c_str(), F_OK) == 0; }
   bool simulated() const override { return is_simulated(how_.where); }
   std::string device_key() const override { return how_.where.other_tree(); }
-  std::unique_ptr<sluice::discovery> make_discovery(roles::classification_rules rules,
-                                                    message_sink say) const override {
-    return kfd::make_discovery(how_.where, std::move(rules), std::move(say));
+  std::unique_ptr<survey> make_survey(message_sink say) const override {
+    return kfd::make_survey(how_.where, std::move(say));
   }
   result<sluice::node_view> look() const override {
     const auto seen = look_at_node(how_.where);

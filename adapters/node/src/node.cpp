@@ -385,7 +385,7 @@ class node_impl final : public node, private steered_node {
       roles = settings_.roles;
       ahead_of_ = generation_;
     }
-    ahead_ = options_.driver->make_discovery(std::move(roles), sink());
+    ahead_ = make_discovery(options_.driver->make_survey(sink()), std::move(roles), sink());
     ahead_->look_ahead();
   }
 
@@ -446,7 +446,8 @@ class node_impl final : public node, private steered_node {
       lost_ = false;
     }
     auto finder = ahead_of_ == generation ? std::move(ahead_) : nullptr;
-    if (!finder) finder = options_.driver->make_discovery(settings.roles, sink());
+    if (!finder)
+      finder = make_discovery(options_.driver->make_survey(sink()), settings.roles, sink());
     ahead_.reset();
     discovery* const found = finder.get();
     std::vector<std::unique_ptr<source>> sources;

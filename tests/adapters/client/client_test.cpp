@@ -30,7 +30,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/discovery.hpp"
+#include "sluice/kfd/survey.hpp"
 #include "sluice/roles/classification.hpp"
 
 /// A forked child starts a client here, whose thread is the only other one.
@@ -674,7 +675,8 @@ TEST_F(Client, OfOneUserAreToldApartByTheirCgroups) {
 }
 
 TEST_F(Client, RoleReachesDiscovery) {
-  const auto discovery = kfd::make_discovery({}, {});  // Not started: it records what is said.
+  const auto discovery =
+      make_discovery(kfd::make_survey());  // Not started: it records what is said.
   client::server_options with = options();
   roles::classification_rules rules;
   std::atomic<int> said{0};

@@ -22,6 +22,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/kfd/survey.hpp"
 #include "sluice/kfd/tree_watch.hpp"
 #include "sluice/os/unique_fd.hpp"
 
@@ -144,7 +145,7 @@ TEST_F(Debugfs, MakesDiscoveryLookWhenTheDriverIsLoaded) {
   std::ofstream{root + "/kfd"} << "";
   {
     test::discovery_bench found;
-    found.make({.device = root + "/kfd", .sysfs = root, .debugfs = directory()});
+    found.make(make_survey({.device = root + "/kfd", .sysfs = root, .debugfs = directory()}));
     ASSERT_TRUE(found.start());
     ASSERT_TRUE(found.sees(observation_kind::resync_end));
     std::vector<std::unique_ptr<family>> targets;

@@ -1,27 +1,21 @@
-#include "sluice/kfd/discovery.hpp"
-
 #include "discovery_bench.hpp"
 #include "family.hpp"
+#include "looks.hpp"
 #include "temporary_directory.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "sluice/os/proc.hpp"
-#include "sluice/roles/role_store.hpp"
+#include "sluice/kfd/survey.hpp"
 
 namespace sluice::kfd::discovery_test {
 namespace {
@@ -30,11 +24,7 @@ using namespace std::chrono_literals;
 using test::eventually;
 using test::family;
 using test::patience;
-
-int wait_here(int said) {
-  (void)!::write(said, "r", 1);
-  for (;;) ::pause();
-}
+using test::wait_here;
 
 /// The source over a tree of ordinary files.
 class Discovery : public ::testing::Test {
@@ -49,7 +39,7 @@ class Discovery : public ::testing::Test {
   }
 
   void start() {
-    source_.make(where_);
+    source_.make(make_survey(where_));
     ASSERT_TRUE(source_.start());
     ASSERT_TRUE(sees(observation_kind::resync_end));
   }
@@ -78,44 +68,11 @@ class Discovery : public ::testing::Test {
   test::discovery_bench source_;
 };
 
-TEST_F(Discovery, BeginsWithTheWholeTruth) {
-  family target{wait_here};
-  add_process(target.pid());
-  source_.make(where_);
-  ASSERT_TRUE(source_.start());
-  EXPECT_TRUE(sees(observation_kind::resync_begin));
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(source_.last().pid, target.pid());
-  EXPECT_TRUE(sees(observation_kind::resync_end));
-}
-
-TEST_F(Discovery, LooksAheadAndFindsWhatHasChangedSince) {
-  family stays{wait_here};
-  auto ends = std::make_unique<family>(wait_here);
-  family comes{wait_here};
-  add_process(stays.pid());
-  add_process(ends->pid());
-  source_.make(where_, {.by_process = {{identity_of(stays.pid()).value(), role::offline}}});
-  source_->look_ahead();
-  ASSERT_TRUE(source_->set_role(identity_of(comes.pid()).value(), role::online));
-  ends.reset();
-  add_process(comes.pid());
-  ASSERT_TRUE(source_.start());
-  std::map<pid_t, role> found;
-  for (int process = 0; process < 2; ++process) {
-    ASSERT_TRUE(sees(observation_kind::process_seen));
-    found[source_.last().pid] = source_.last().what;
-  }
-  EXPECT_EQ(found, (std::map{std::pair{stays.pid(), role::offline}, {comes.pid(), role::online}}));
-  EXPECT_TRUE(sees(observation_kind::resync_end));
-  EXPECT_TRUE(source_.silent());
-}
-
 // A simulated driver that was killed left the daemon saying that all was well.
 TEST_F(Discovery, SaysOnceThatTheDriverIsGoneAndThatItIsBack) {
   std::mutex mutex;
   std::vector<std::string> said;
-  source_.make(where_, {}, [&](std::string_view sentence) {
+  source_.make(make_survey(where_), {}, [&](std::string_view sentence) {
     const std::scoped_lock held{mutex};
     said.emplace_back(sentence);
   });
@@ -138,17 +95,6 @@ TEST_F(Discovery, SaysOnceThatTheDriverIsGoneAndThatItIsBack) {
       << said[0];
   EXPECT_EQ(said[1].find("the driver is back: "), 0U) << said[1];
   EXPECT_EQ(said[2].find("the driver is gone: cannot read " + where_.device + ": "), 0U) << said[2];
-}
-
-TEST_F(Discovery, NeedNotStartAfterItLookedAhead) {
-  family target{wait_here};
-  add_process(target.pid());
-  source_.make(where_);
-  source_->look_ahead();
-  source_.stop();
-  ASSERT_TRUE(source_.start()) << "as one that never did";
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(source_.last().pid, target.pid());
 }
 
 TEST_F(Discovery, LooksAtOnceWhenTheDeviceIsOpened) {
@@ -190,344 +136,10 @@ TEST_F(Discovery, LooksAtOnceWhenTheDriverIsLoadedAnew) {
   }
 }
 
-TEST_F(Discovery, LooksAtOnceWhenAKnownProcessExits) {
-  start();
-  EXPECT_TRUE(source_.sees_at_once(observation_kind::process_gone, [&] {
-    add_new_process();
-    look();
-    targets_.pop_back();
-  }));
-}
-
-TEST_F(Discovery, LooksByItselfASecondAfterAChange) {
-  start();
-  duration quickest = duration::max();  // of ten at most, for a busy machine may be slower
-  for (int round = 0; round < 10 && quickest >= 3s; ++round) {
-    add_new_process();
-    quickest = std::min(quickest, source_.seen_after(observation_kind::process_seen));
-  }
-  EXPECT_LT(quickest, 3s);
-}
-
-TEST_F(Discovery, SaysEverythingAgainWhenAsked) {
-  family target{wait_here};
-  add_process(target.pid());
-  start();
-  source_->resync();
-  EXPECT_TRUE(sees(observation_kind::resync_begin));
-  EXPECT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_TRUE(sees(observation_kind::resync_end));
-}
-
-TEST_F(Discovery, TakesARoleFromAnyThreadAndGivesItBack) {
-  family target{wait_here};
-  add_process(target.pid());
-  start();
-  const process_identity who = identity_of(target.pid()).value();
-  std::thread{[&] { EXPECT_TRUE(source_->set_role(who, role::offline)); }}.join();
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(source_.last().what, role::offline);
-  EXPECT_EQ(source_.last().pid, who.pid);
-  EXPECT_EQ(source_.last().start_time, who.start_time);
-  std::thread{[&] { EXPECT_TRUE(source_->withdraw_role(who)); }}.join();
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(source_.last().what, role::unmatched);
-  EXPECT_EQ(source_->withdraw_role(who).error(), errc::unknown_target);
-}
-
-TEST_F(Discovery, TakesARoleBeforeTheProcessUsesAGpuAndBeforeItStarts) {
-  family early{wait_here};
-  family late{wait_here};
-  source_.make(where_);
-  ASSERT_TRUE(source_->set_role(identity_of(early.pid()).value(), role::offline));
-  add_process(early.pid());
-  ASSERT_TRUE(source_.start());
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(source_.last().what, role::offline);
-  ASSERT_TRUE(sees(observation_kind::resync_end));
-  ASSERT_TRUE(source_->set_role(identity_of(late.pid()).value(), role::online));
-  add_process(late.pid());
-  open_the_device();
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(source_.last().pid, late.pid());
-  EXPECT_EQ(source_.last().what, role::online);
-}
-
-// What the pid's next owner would inherit otherwise.
-TEST_F(Discovery, FollowsOtherRulesAndKeepsWhatItKnows) {
-  const auto program = [](const char* variable, const char* value) {
-    return [variable, value](int said) {
-      ::fcntl(said, F_SETFD, FD_CLOEXEC);
-      ::setenv(variable, value, 1);
-      ::execl("/bin/sleep", "sleep", "60", nullptr);
-      return 1;
-    };
-  };
-  const family tagged{program("AMD_QUEUE_TAG", "OFFLINE_AI")};
-  const family said{program("JOB", "batch")};
-  for (const auto* const each : {&tagged, &said}) test::wait_for_exec(*each, "sleep");
-  add_process(tagged.pid());
-  roles::classification_rules rules;
-  rules.role_store = "";
-  rules.may_claim_offline = {};
-  source_.make(where_, rules);
-  ASSERT_TRUE(source_.start());
-  ASSERT_TRUE(sees(observation_kind::resync_end));
-  ASSERT_TRUE(source_->set_role(identity_of(said.pid()).value(), role::online));
-  add_process(said.pid());
-  open_the_device();
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-
-  const auto becomes = [&](pid_t pid, role what) {
-    return eventually(patience, [&] {
-      return sees(observation_kind::process_seen) && source_.last().pid == pid &&
-             source_.last().what == what;
-    });
-  };
-  std::string message;
-  rules.may_claim_offline.everyone = true;
-  source_->set_rules(rules);
-  EXPECT_TRUE(becomes(tagged.pid(), role::offline));
-  // A variable that nobody looked at before; what was said comes first.
-  rules.by_environment = {{"JOB", "batch", role::offline}};
-  source_->set_rules(rules);
-  ASSERT_TRUE(source_->withdraw_role(identity_of(said.pid()).value()));
-  EXPECT_TRUE(becomes(said.pid(), role::offline));
-
-  // Another store, which must be readable; then it is followed, and not looked at again.
-  const auto before = rules;
-  roles::role_store store{directory_ + "/roles"};
-  rules.role_store = store.path();
-  std::ofstream{store.path()} << "nonsense\n";
-  EXPECT_FALSE(check_rules(rules, before, message));
-  EXPECT_TRUE(check_rules(rules, rules, message)) << message;
-  EXPECT_FALSE(check_rules(rules, before, message));
-  EXPECT_NE(message.find("/roles:1: "), std::string::npos) << message;
-  std::filesystem::remove(store.path());
-  ASSERT_TRUE(check_rules(rules, before, message)) << message;
-  source_->set_rules(rules);
-  ASSERT_TRUE(store.set(identity_of(said.pid()).value(), role::online, message)) << message;
-  EXPECT_TRUE(becomes(said.pid(), role::online));
-  rules.online_priority = 99;
-  EXPECT_EQ(check_rules(rules, rules, message).error(), errc::bad_config);
-  EXPECT_EQ(message, rules.problem());
-}
-
-TEST_F(Discovery, TakesNoRoleForAProcessThatIsGone) {
-  auto target = std::make_unique<family>(wait_here);
-  start();
-  const process_identity who = identity_of(target->pid()).value();
-  ASSERT_TRUE(source_->set_role(who, role::offline));
-  EXPECT_EQ(source_->set_role({who.pid, who.start_time - 1}, role::offline).error(),
-            errc::unknown_target);
-  target.reset();
-  ASSERT_TRUE(eventually(patience, [&] { return !identity_of(who.pid); }));
-  EXPECT_EQ(source_->set_role(who, role::offline).error(), errc::unknown_target);
-  EXPECT_EQ(source_->withdraw_role(who).error(), errc::unknown_target);
-  EXPECT_EQ(identity_of(who.pid).error(), errc::unknown_target);
-}
-
-TEST_F(Discovery, TakesRolesFromManyThreadsAtOnce) {
-  family target{wait_here};
-  add_process(target.pid());
-  start();
-  const process_identity who = identity_of(target.pid()).value();
-  std::vector<std::thread> callers;
-  for (int caller = 0; caller < 4; ++caller) {
-    callers.emplace_back([&] {
-      for (int round = 0; round < 50; ++round) {
-        EXPECT_TRUE(source_->set_role(who, role::online));
-        (void)source_->withdraw_role(who);
-      }
-    });
-  }
-  for (std::thread& each : callers) each.join();
-  ASSERT_TRUE(source_->set_role(who, role::offline));
-  EXPECT_TRUE(eventually(patience, [&] {
-    return sees(observation_kind::process_seen, 0ms) && source_.last().what == role::offline;
-  }));
-}
-
-// Of a store that does not exist yet, in a directory that does not either.
-TEST_F(Discovery, FollowsTheRoleStoreWithinASecond) {
-  family target{wait_here};
-  add_process(target.pid());
-  roles::role_store store{directory_ + "/lib/sluice/roles"};
-  source_.make(where_, {.role_store = store.path()});
-  ASSERT_TRUE(source_.start());
-  ASSERT_TRUE(sees(observation_kind::resync_end));
-  const process_identity who = identity_of(target.pid()).value();
-  std::string message;
-  bool within_a_second = false;  // in one of ten rounds at least, for a busy machine may be slower
-  for (int round = 0; round < 10 && !within_a_second; ++round) {
-    duration longest{};
-    const auto becomes = [&](role what) {
-      longest = std::max(longest, source_.seen_after(observation_kind::process_seen));
-      return longest != duration::max() && source_.last().what == what;
-    };
-    ASSERT_TRUE(store.set(who, role::offline, message)) << message;
-    ASSERT_TRUE(becomes(role::offline));
-    ASSERT_TRUE(store.set(who, role::online, message)) << message;
-    ASSERT_TRUE(becomes(role::online));
-    // A pattern of all: the root's cgroup, and whatever is below.
-    ASSERT_TRUE(store.set("/", role::offline, message)) << message;
-    ASSERT_TRUE(store.clear(who, message)) << message;
-    ASSERT_TRUE(becomes(role::offline));
-    std::filesystem::remove_all(directory_ + "/lib");
-    ASSERT_TRUE(becomes(role::unmatched));
-    within_a_second = longest < 1s;
-  }
-  EXPECT_TRUE(within_a_second);
-}
-
-// Though nothing else happens.
-TEST_F(Discovery, EndsAReleaseWhenItsTimeHasCome) {
-  family target{wait_here};
-  family online{wait_here};
-  add_process(target.pid());
-  add_process(online.pid());
-  roles::role_store store{directory_ + "/roles"};
-  std::string message;
-  const process_identity who = identity_of(target.pid()).value();
-  const process_identity other = identity_of(online.pid()).value();
-  ASSERT_TRUE(store.set(other, role::online, message)) << message;
-  ASSERT_TRUE(store.release(other, 1min, message)) << message;
-  source_.make(where_, {.by_process = {{who, role::offline}}, .role_store = store.path()});
-  ASSERT_TRUE(source_.start());
-  ASSERT_TRUE(sees(observation_kind::resync_end));
-  for (int round = 0; round < 2; ++round) {
-    ASSERT_TRUE(store.release(who, 1min, message)) << message;
-    ASSERT_TRUE(sees(observation_kind::process_seen));
-    EXPECT_EQ(source_.last().pid, who.pid) << "an online one stays online";
-    EXPECT_EQ(source_.last().what, role::unmatched) << "whoever said that it is offline";
-    // Only now the short one: the write of a release may take longer than it lasts.
-    const time_point before = clock::now();
-    ASSERT_TRUE(store.release(who, 1500ms, message)) << message;
-    ASSERT_TRUE(sees(observation_kind::process_seen));
-    EXPECT_EQ(source_.last().pid, who.pid);
-    EXPECT_EQ(source_.last().what, role::offline);
-    EXPECT_GE(clock::now() - before, 1400ms);
-  }
-  ASSERT_TRUE(store.release(who, 1min, message)) << message;
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(source_.last().what, role::unmatched);
-  ASSERT_TRUE(store.end_release(who, message)) << message;
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(source_.last().what, role::offline);
-}
-
-TEST_F(Discovery, EndsAReleaseThatBeganBeforeItself) {
-  family target{wait_here};
-  add_process(target.pid());
-  roles::role_store store{directory_ + "/roles"};
-  std::string message;
-  const process_identity who = identity_of(target.pid()).value();
-  ASSERT_TRUE(store.set(who, role::offline, message)) << message;
-  ASSERT_TRUE(store.release(who, 1min, message)) << message;
-  source_.make(where_, {.role_store = store.path()});
-  // A busy machine may start only after the release.
-  for (duration lasts = 3s;; lasts *= 2) {
-    ASSERT_LT(lasts, 1min);
-    ASSERT_TRUE(source_.start());
-    ASSERT_TRUE(sees(observation_kind::process_seen));
-    EXPECT_EQ(source_.last().what, role::unmatched);
-    source_.stop();
-    source_.forget();
-    ASSERT_TRUE(store.release(who, std::chrono::floor<std::chrono::milliseconds>(lasts), message))
-        << message;
-    ASSERT_TRUE(source_.start());
-    ASSERT_TRUE(sees(observation_kind::process_seen));
-    if (source_.last().what == role::unmatched) break;
-    source_.stop();
-    source_.forget();
-    ASSERT_TRUE(store.release(who, 1min, message)) << message;
-  }
-  // The store would be refused by now; the time comes all the same.
-  std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
-                               std::filesystem::perm_options::add);
-  ASSERT_TRUE(sees(observation_kind::resync_end));
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(source_.last().what, role::offline);
-}
-
-TEST_F(Discovery, BeginsWithWhatTheStoreSaidBefore) {
-  family target{wait_here};
-  add_process(target.pid());
-  roles::role_store store{directory_ + "/roles"};
-  std::string message;
-  ASSERT_TRUE(store.set(identity_of(target.pid()).value(), role::offline, message)) << message;
-  source_.make(where_, {.role_store = store.path()});
-  for (int times = 0; times < 2; ++times) {
-    ASSERT_TRUE(source_.start());
-    ASSERT_TRUE(sees(observation_kind::process_seen));
-    EXPECT_EQ(source_.last().what, role::offline);
-    source_.stop();
-    source_.forget();
-  }
-}
-
-TEST_F(Discovery, DoesNotStartWithAStoreThatOthersMayWrite) {
-  roles::role_store store{directory_ + "/roles"};
-  std::string message;
-  ASSERT_TRUE(store.set("/a", role::offline, message)) << message;
-  std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
-                               std::filesystem::perm_options::add);
-  source_.make(where_, {.role_store = store.path()},
-               [&message](std::string_view words) { message = words; });
-  EXPECT_EQ(source_.start().error(), errc::bad_config);
-  EXPECT_NE(message.find(store.path() + " is writable by group or others"), std::string::npos)
-      << message;
-}
-
-TEST_F(Discovery, KeepsWhatTheStoreSaidBeforeItWasRefused) {
-  family target{wait_here};
-  add_process(target.pid());
-  roles::role_store store{directory_ + "/roles"};
-  std::string message;
-  const process_identity who = identity_of(target.pid()).value();
-  ASSERT_TRUE(store.set(who, role::online, message)) << message;
-  std::atomic<int> refusals{0};
-  source_.make(where_, {.role_store = store.path()}, [&refusals](std::string_view words) {
-    if (words.find("is writable by") != words.npos) ++refusals;
-  });
-  ASSERT_TRUE(source_.start());
-  ASSERT_TRUE(sees(observation_kind::resync_end));
-  std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
-                               std::filesystem::perm_options::add);
-  ASSERT_TRUE(eventually(patience, [&] { return refusals == 1; }));
-  source_->resync();
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(source_.last().what, role::online);
-  std::filesystem::permissions(store.path(), std::filesystem::perms::others_write,
-                               std::filesystem::perm_options::remove);
-  ASSERT_TRUE(store.set(who, role::offline, message)) << message;
-  ASSERT_TRUE(sees(observation_kind::resync_end));
-  ASSERT_TRUE(sees(observation_kind::process_seen));
-  EXPECT_EQ(source_.last().what, role::offline);
-  EXPECT_EQ(refusals, 1);
-}
-
-TEST_F(Discovery, RefusesRulesWithAProblem) {
-  std::string message;
-  source_.make(where_, {.role_store = "", .online_priority = 16},
-               [&message](std::string_view words) { message = words; });
-  EXPECT_EQ(source_.start().error(), errc::bad_config);
-  EXPECT_NE(message.find("online_priority is 16"), std::string::npos) << message;
-}
-
-TEST_F(Discovery, IsSilentOnceStopped) {
-  family target{wait_here};
-  start();
-  source_.stop();
-  add_process(target.pid());
-  open_the_device();
-  EXPECT_TRUE(source_.silent());
-}
-
 TEST_F(Discovery, RefusesToStartWithoutATree) {
   std::string message;
   where_.sysfs = directory_ + "/missing";
-  source_.make(where_, {}, [&message](std::string_view words) { message = words; });
+  source_.make(make_survey(where_), {}, [&message](std::string_view words) { message = words; });
   const auto started = source_.start();
   ASSERT_FALSE(started);
   EXPECT_EQ(started.error(), errc::not_supported);

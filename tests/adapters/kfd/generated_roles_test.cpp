@@ -32,6 +32,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/kfd/survey.hpp"
 #include "sluice/os/proc.hpp"
 #include "sluice/roles/role_store.hpp"
 
@@ -701,7 +702,8 @@ void GeneratedRoles::generate_and_compare(std::uint64_t seed) {
   for (int set = 0; set < rule_sets && !HasFailure(); ++set) {
     seen_.clear();
     const classification_rules rules = make_rules();
-    node_scanner scanner{where_, rules, -1};
+    const auto tree = make_survey(where_);
+    node_scanner scanner{*tree, rules, -1};
     look(scanner);
     compare(rules, {});
     ASSERT_FALSE(HasFailure()) << "rule set " << set << ", first look";

@@ -2,6 +2,7 @@
 
 #include "backend_loop.hpp"
 #include "discovery_bench.hpp"
+#include "kfd_survey.hpp"
 #include "offline_target.hpp"
 #include "refusing_driver.hpp"
 #include "simulated_device.hpp"
@@ -155,7 +156,7 @@ TEST_F(Observe, NoticesAnIdThatIsUsedAgainBetweenTwoLooks) {
   const offline_target target{device_.roots(), {.queues = 2}};
   ASSERT_TRUE(target.says('r'));
   test::discovery_bench found;
-  found.make(device_.roots());
+  found.make(make_survey(device_.roots()));
   ASSERT_TRUE(found.start());
   ASSERT_TRUE(found.sees(observation_kind::queue_seen));
   ASSERT_TRUE(found.sees(observation_kind::resync_end));
@@ -227,7 +228,9 @@ TEST_F(Observe, HearsOfAResetAndRepeatsItInEveryTruth) {
   test::discovery_bench found;
   std::mutex mutex;
   std::string message;
-  found.make(device_.roots(), {}, [&](std::string_view words) {
+  auto made = std::make_unique<kfd_survey>(device_.roots(), messages_to_stderr());
+  const kfd_survey& driver_says = *made;
+  found.make(std::move(made), {}, [&](std::string_view words) {
     const std::lock_guard held{mutex};
     message = words;
   });
@@ -255,9 +258,10 @@ TEST_F(Observe, HearsOfAResetAndRepeatsItInEveryTruth) {
   }
   const auto evictions = smi_bit(smi_kind::queue_eviction);
   ASSERT_EQ(driver.say(number, evictions, "9 1004 -4242 c7a6 2\na 1007 -4242 c7a6\n"), 1);
-  EXPECT_TRUE(eventually(patience, [&] { return found->heard(smi_kind::queue_restore) == 1; }));
-  EXPECT_EQ(found->heard(smi_kind::queue_eviction), 1U);
-  EXPECT_EQ(found->heard(smi_kind::gpu_pre_reset), 1U);
+  EXPECT_TRUE(
+      eventually(patience, [&] { return driver_says.heard(smi_kind::queue_restore) == 1; }));
+  EXPECT_EQ(driver_says.heard(smi_kind::queue_eviction), 1U);
+  EXPECT_EQ(driver_says.heard(smi_kind::gpu_pre_reset), 1U);
   found->resync();
   ASSERT_TRUE(found.sees(observation_kind::resync_end));
   EXPECT_TRUE(found.sees(observation_kind::gpu_lost));
@@ -268,7 +272,7 @@ TEST_F(Observe, LooksAtOnceWhenTheDriverSaysThatAProcessBegan) {
   test::discovery_bench found;
   const offline_target target{device_.roots()};
   ASSERT_TRUE(target.says('r'));
-  found.make(device_.roots());
+  found.make(make_survey(device_.roots()));
   ASSERT_TRUE(found.start());
   ASSERT_TRUE(found.sees(observation_kind::queue_seen));
   const auto start = smi_bit(smi_kind::process_start);
@@ -287,14 +291,17 @@ TEST_F(Observe, LooksAtOnceWhenTheDriverSaysThatAProcessBegan) {
 TEST_F(Observe, BelievesNoResetThatANamePlays) {
   test::smi_driver driver;
   test::discovery_bench found;
-  found.make(device_.roots());
+  auto made = std::make_unique<kfd_survey>(device_.roots(), messages_to_stderr());
+  const kfd_survey& driver_says = *made;
+  found.make(std::move(made));
   ASSERT_TRUE(found.start());
   ASSERT_TRUE(found.sees(observation_kind::resync_end));
   const auto start = smi_bit(smi_kind::process_start);
   ASSERT_TRUE(
       eventually(patience, [&] { return driver.say(51110, start, "c 1 a\n3 1\nc 1 b\n") == 1; }));
-  EXPECT_TRUE(eventually(patience, [&] { return found->heard(smi_kind::process_start) == 2; }));
-  EXPECT_EQ(found->heard(smi_kind::gpu_pre_reset), 0U);
+  EXPECT_TRUE(
+      eventually(patience, [&] { return driver_says.heard(smi_kind::process_start) == 2; }));
+  EXPECT_EQ(driver_says.heard(smi_kind::gpu_pre_reset), 0U);
   found->resync();
   ASSERT_TRUE(found.sees(observation_kind::resync_end));
   EXPECT_FALSE(found.sees(observation_kind::gpu_lost, 100ms));
@@ -308,12 +315,14 @@ TEST_F(Observe, HearsTheSimulatedDriversEvents) {
   const offline_target target{device_.roots()};
   ASSERT_TRUE(target.says('r'));
   test::discovery_bench found;
-  found.make(device_.roots());
+  auto made = std::make_unique<kfd_survey>(device_.roots(), messages_to_stderr());
+  const kfd_survey& driver_says = *made;
+  found.make(std::move(made));
   ASSERT_TRUE(found.start());
   ASSERT_TRUE(found.sees(observation_kind::resync_end));
   EXPECT_TRUE(eventually(30s, [&] {
     std::ofstream{control} << "vmfault " << target.pid() << " 51110\n";
-    return found->heard(smi_kind::vm_fault) > 0;
+    return driver_says.heard(smi_kind::vm_fault) > 0;
   }));
 }
 
@@ -321,7 +330,8 @@ TEST_F(Observe, DoesWithoutEventsWhereTheDriverGivesNone) {
   const test::smi_driver driver{EOPNOTSUPP};
   test::discovery_bench found;
   std::vector<std::string> messages;
-  found.make(device_.roots(), {}, [&](std::string_view words) { messages.emplace_back(words); });
+  const message_sink say = [&](std::string_view words) { messages.emplace_back(words); };
+  found.make(make_survey(device_.roots(), say), {}, say);
   ASSERT_TRUE(found.start());
   ASSERT_TRUE(found.sees(observation_kind::resync_end));
   const offline_target target{device_.roots()};

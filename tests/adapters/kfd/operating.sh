@@ -32,7 +32,7 @@ column() {
 column 1 contains >"$work/lines"
 [ "$(wc -l <"$work/lines")" -ge 8 ]
 # Literals that are split over lines are joined.
-cat "$top"/core/runtime/src/*.cpp "$top"/adapters/{agent,kfd,node}/src/*.cpp | tr '\n' ' ' |
+cat "$top"/core/runtime/src/*.cpp "$top"/adapters/{agent,driver,kfd,node}/src/*.cpp | tr '\n' ' ' |
   sed -E 's/" +"//g' >"$work/sources"
 while IFS= read -r line; do
   grep -qF -- "$line" "$work/sources" || fail "nobody logs '$line'"

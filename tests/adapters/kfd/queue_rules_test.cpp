@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/kfd/survey.hpp"
+
 namespace sluice::kfd::queue_rules_test {
 namespace {
 
@@ -17,8 +19,8 @@ using test::offline_target;
 class QueueRules : public ::testing::TestWithParam<std::string> {
  protected:
   role role_under(const roles::classification_rules& rules) {
-    node_scanner scanner{device_.roots(), rules, -1,
-                         [](std::string_view words) { ADD_FAILURE() << words; }};
+    const auto tree = make_survey(device_.roots());
+    node_scanner scanner{*tree, rules, -1, [](std::string_view words) { ADD_FAILURE() << words; }};
     std::map<pid_t, role> roles;
     scanner.scan([&](const observation& seen) {
       if (seen.kind == observation_kind::process_seen) roles[seen.pid] = seen.what;

@@ -2,7 +2,8 @@
 // for a node that is not there: everything links, and the refusal is an error value.
 #include <sluice/agent/agent_backend.hpp>
 #include <sluice/asio.hpp>
-#include <sluice/kfd/discovery.hpp>
+#include <sluice/discovery.hpp>
+#include <sluice/kfd/survey.hpp>
 #include <sluice/policies/fixed_timeslice.hpp>
 #include <sluice/scheduler.hpp>
 
@@ -34,7 +35,7 @@ int main() {
     return 1;
   }
   std::vector<std::unique_ptr<sluice::source>> sources;
-  sources.push_back(sluice::kfd::make_discovery(nowhere));
+  sources.push_back(sluice::make_discovery(sluice::kfd::make_survey(nowhere)));
   auto made = sluice::scheduler::create(
       {}, std::move(*loop),
       sluice::agent::make_agent_backend(

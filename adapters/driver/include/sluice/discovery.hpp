@@ -1,7 +1,8 @@
 #pragma once
 /// \file
 /// The source that tells a scheduler of a node's GPUs, the processes that use them, their queues
-/// and their roles.
+/// and their roles, from outside: by the driver's survey and /proc, nothing that a process under
+/// observation could notice.
 
 #include <memory>
 #include <string>
@@ -13,11 +14,29 @@
 #include "sluice/roles/classification.hpp"
 #include "sluice/roles/role_reason.hpp"
 #include "sluice/source.hpp"
+#include "sluice/survey.hpp"
 
 #pragma GCC visibility push(default)
 namespace sluice {
 
 /// A source (see sluice/source.hpp) with a thread of its own, which does everything that may block.
+/// It looks when the driver's events suggest it (see survey.hpp), when a known process exits
+/// (pidfd), when the role store changes (inotify) or a release in it ends, and every second. A
+/// process is known by its pid and start time; its environment is read again when it has exec'd.
+/// Members of a gang (see classification.hpp) get the same group_key.
+///
+/// A look lists processes, and of each that is online its queues; reads what is new; and reads what
+/// may have changed of a process, its roles::credentials and cgroups. Of the others it only asks
+/// whether the queues are as before (surveyed_process::unchanged()), and the kernel for the
+/// user, the group and the cgroup, and goes on where one is another. What does not show in these (a
+/// queue in another's place, though the session of an attached process tells of that; supplementary
+/// groups; cgroups of version 1) is found when the process has its turn: at each look four have, or
+/// a sixteenth of all. So all that can be seen is seen within a second on a node with up to four
+/// such processes, else within 16, and at every look where rules go by queues, or the kernel
+/// (before Linux 6.13) does not say.
+///
+/// A GPU whose reset the driver tells becomes an observation_kind::gpu_lost, once, and again in
+/// every resync.
 ///
 /// start() fails with errc::not_supported when the driver is not there, and with errc::bad_config
 /// when the rules have a problem or the role store is refused, so that nothing is suspended that
@@ -60,6 +79,17 @@ class discovery : public source {
   /// is back. Any thread; false while it is not started.
   [[nodiscard]] virtual bool driver_gone() const noexcept = 0;
 };
+
+/// \param say hears what goes wrong, on any thread.
+[[nodiscard]] std::unique_ptr<discovery> make_discovery(std::unique_ptr<survey> of,
+                                                        roles::classification_rules rules = {},
+                                                        message_sink say = messages_to_stderr());
+
+/// One look: the roles, with their reasons, that a scheduler with these rules would give now,
+/// without what is only said inside it (set_role()). Starts no thread and follows nothing.
+/// Threading: any thread, one survey by one. Cost: as a discovery's first look.
+[[nodiscard]] roles::role_reasons roles_now(survey& of, const roles::classification_rules& rules,
+                                            const message_sink& say);
 
 /// Whether a discovery can follow these rules. Any thread. Blocks on file operations where the role
 /// store is another one.

@@ -10,11 +10,10 @@
 #include <string_view>
 
 #include "sluice/acting.hpp"
-#include "sluice/discovery.hpp"
 #include "sluice/node_view.hpp"
 #include "sluice/os/message_sink.hpp"
 #include "sluice/result.hpp"
-#include "sluice/roles/classification.hpp"
+#include "sluice/survey.hpp"
 
 #pragma GCC visibility push(default)
 namespace sluice {
@@ -37,9 +36,9 @@ class driver {
   /// kept apart. Empty: the machine's own.
   virtual std::string device_key() const { return {}; }
 
+  /// What make_discovery() finds its GPUs, processes and queues by.
   /// \param say hears what goes wrong, on any thread.
-  virtual std::unique_ptr<discovery> make_discovery(roles::classification_rules rules,
-                                                    message_sink say) const = 0;
+  virtual std::unique_ptr<survey> make_survey(message_sink say) const = 0;
   /// Some system calls for each process and queue. \return the system's error when the driver
   /// cannot be looked at at all.
   virtual result<node_view> look() const = 0;

@@ -1,8 +1,8 @@
 #pragma once
 /// \file
 /// The rules of classification for who has to know about one process at a time, and does not take
-/// anybody's word for it: the acting side, which its scheduler tells what to attach to. A source
-/// that follows all processes of a node uses classifier.hpp.
+/// anybody's word for it: the acting side, which its scheduler tells what to attach to. Who follows
+/// all processes of a node takes sluice/discovery.hpp.
 
 #include <memory>
 #include <string>

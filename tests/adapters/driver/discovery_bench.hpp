@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "sluice/kfd/discovery.hpp"
+#include "sluice/discovery.hpp"
 
 namespace sluice::test {
 
@@ -24,9 +24,9 @@ class discovery_bench : public source_host {
                                         time_point) { seen_.push_back(each); }}) {}
   ~discovery_bench() { stop(); }
 
-  void make(const kfd::roots& where, roles::classification_rules rules = {},
+  void make(std::unique_ptr<survey> of, roles::classification_rules rules = {},
             message_sink say = messages_to_stderr()) {
-    source_ = kfd::make_discovery(where, std::move(rules), std::move(say));
+    source_ = make_discovery(std::move(of), std::move(rules), std::move(say));
   }
   result<void> start() { return source_->start(*this); }
   void stop() {
@@ -49,8 +49,8 @@ class discovery_bench : public source_host {
     inbox_.drain();
     return seen_.empty();
   }
-  kfd::discovery& operator*() { return *source_; }
-  kfd::discovery* operator->() { return source_.get(); }
+  discovery& operator*() { return *source_; }
+  discovery* operator->() { return source_.get(); }
 
   /// Whether an observation of the kind arrives; the ones before it are forgotten.
   bool sees(observation_kind kind, duration limit = patience) {
@@ -83,7 +83,7 @@ class discovery_bench : public source_host {
   inbox inbox_;
   std::vector<observation> seen_;
   observation last_;
-  std::unique_ptr<kfd::discovery> source_;
+  std::unique_ptr<discovery> source_;
 };
 
 }  // namespace sluice::test

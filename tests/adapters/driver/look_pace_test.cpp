@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::kfd::look_pace_test {
+namespace sluice::look_pace_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -37,4 +37,4 @@ TEST(LookPace, BeginsAnewAtTheNextOpen) {
 }
 
 }  // namespace
-}  // namespace sluice::kfd::look_pace_test
+}  // namespace sluice::look_pace_test

@@ -8,7 +8,7 @@
 
 #include "sluice/time.hpp"
 
-namespace sluice::kfd {
+namespace sluice {
 
 /// A process that has opened the device creates queues soon, and nothing announces these. So looks
 /// after an open come at doubling intervals, up to the usual one: a queue is found at the latest
@@ -31,4 +31,4 @@ class look_pace {
   duration interval_ = usual;
 };
 
-}  // namespace sluice::kfd
+}  // namespace sluice

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,10 +12,9 @@
 #include <iterator>
 #include <utility>
 
-#include "sluice/kfd/driver_trees.hpp"
 #include "sluice/os/proc.hpp"
 
-namespace sluice::kfd {
+namespace sluice {
 
 namespace {
 
@@ -24,8 +22,9 @@ namespace {
 /// environment together is a quarter of the stack, 2 MiB by default).
 constexpr std::size_t most_environment = 4U << 20U;
 
-/// How often mqds is read for one change of queues, when it does not show what sysfs shows.
-constexpr int most_mqds_reads = 4;
+/// How often what rules about queues go by is read for one change of queues, when it does not show
+/// all of them.
+constexpr int most_traits_reads = 4;
 
 std::string read_whole(int fd) {
   std::string text;
@@ -44,20 +43,13 @@ unique_fd open_environment(pid_t pid) {
   return unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
 }
 
-template <class Number>
-std::optional<Number> read_number(const std::string& path, int directory = AT_FDCWD) {
-  std::array<char, 64> buffer;
-  const auto text = read_small_file(path.c_str(), buffer, directory);
-  return text ? parse_number<Number>(*text) : std::nullopt;
-}
+bool is_compute(const surveyed_queue& each) noexcept { return each.kind == queue_kind::compute; }
 
 }  // namespace
 
-node_scanner::node_scanner(const roots& where, roles::classification_rules rules, int exits,
+node_scanner::node_scanner(survey& of, roles::classification_rules rules, int exits,
                            message_sink say)
-    : where_(where),
-      processes_(where.sysfs + "/proc"),
-      topology_(where.sysfs + "/topology"),
+    : survey_(of),
       rules_(std::move(rules)),
       variables_(rules_.wanted_variables()),
       gangs_(rules_.rules().gangs.allow_partial),
@@ -71,29 +63,15 @@ void node_scanner::set_rules(roles::classification_rules rules) {
   // Of an environment only what the rules look at was kept.
   for (auto& [pid, known] : known_)
     if (!has_execed(known)) (void)read_environment(known);
-  mqds_reads_due_ = rules_.wants_queues() ? most_mqds_reads : 0;
+  traits_due_ = rules_.wants_queues() ? most_traits_reads : 0;
   settled_ = false;
 }
-
-void node_scanner::want_pointers(bool wanted) {
-  if (wanted && !pointers_wanted_) {
-    // Said now: there may be no online process for long, or none that is seen to be one.
-    const std::string path = where_.debugfs + "/mqds";
-    const unique_fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (!file) say_no_pointers(last_system_error());
-  }
-  pointers_wanted_ = wanted;
-}
-
-bool node_scanner::readable() const { return ::access(processes_.c_str(), R_OK | X_OK) == 0; }
 
 bool node_scanner::scan(const emit& out) {
   bool changed = scan_gpus(out);
   bool queues_changed = false;
-  bool any = false;
   begin_turns();
   const auto see = [&](pid_t pid) {
-    any = true;
     auto found = known_.find(pid);
     if (found != known_.end() && is_as_before(found->second)) {
       found->second.listed = true;
@@ -113,11 +91,12 @@ bool node_scanner::scan(const emit& out) {
       found = known_.emplace(pid, std::move(*admitted)).first;
       settled_ = false;
     } else if (process& known = found->second; has_execed(known) && read_environment(known)) {
-      for (const queue& each : known.queues) out(about(observation_kind::queue_gone, known, each));
+      for (const surveyed_queue& each : known.queues)
+        out(about(observation_kind::queue_gone, known, each));
       known.queues.clear();
       known.details.clear();
       ++known.change;
-      known.pointers.clear();
+      known.uses = survey_.open(known.traits.who);
       (void)read_traits(known);
       if (known.missed_environment) {
         say_no_descriptors();
@@ -135,15 +114,11 @@ bool node_scanner::scan(const emit& out) {
     if (scan_queues(found->second, out)) {
       queues_changed = true;
       ++found->second.change;
-      found->second.pointer_reads_due = most_mqds_reads;
     }
   };
-  // An empty one may be that of a driver that is no longer loaded.
-  if (!for_each_numbered_entry<pid_t>(processes_directory_, see) || !any) {
-    processes_directory_ = open_directory(processes_);
-    if (!processes_directory_ && roles::is_for_want_of_descriptors(errno)) say_no_descriptors();
-    (void)for_each_numbered_entry<pid_t>(processes_directory_, see);
-  }
+  pids_.clear();
+  if (const auto listed = survey_.list_processes(pids_); !listed) note(listed.error());
+  for (const pid_t pid : pids_) see(pid);
   for (auto each = known_.begin(); each != known_.end();) {
     if (each->second.listed) {
       ++each;
@@ -155,12 +130,11 @@ bool node_scanner::scan(const emit& out) {
   }
   if (changed || queues_changed) settled_ = false;
   if (rules_.wants_queues()) {
-    if (queues_changed) mqds_reads_due_ = most_mqds_reads;
-    if (mqds_reads_due_ > 0) read_mqds();
+    if (queues_changed) traits_due_ = most_traits_reads;
+    if (traits_due_ > 0) read_queue_traits();
   }
   if (!settled_ && settle_roles(out)) changed = true;
   say_hidden_environments();
-  if (pointers_wanted_) find_pointers();
   return queues_changed || changed;
 }
 
@@ -186,10 +160,7 @@ bool node_scanner::is_as_before(const process& known) const noexcept {
   if (exited(known)) return false;
   // With a program's memory its queues go; one that has none may have begun another program.
   if (known.queues.empty() && (!known.environment || has_execed(known))) return false;
-  struct stat directory {};
-  // kernfs counts the directories in one as links to it.
-  return ::fstat(known.directory.get(), &directory) == 0 &&
-         directory.st_nlink == 2 + known.queues.size() && known.stands &&
+  return known.uses->unchanged() && known.stands &&
          roles::standing_of(known.pidfd.get()) == known.stands;
 }
 
@@ -198,110 +169,51 @@ void node_scanner::restate(const emit& out) const {
   mark.kind = observation_kind::resync_begin;
   mark.at = clock::now();
   out(mark);
-  for (const gpu_node& each : gpus_) out(about(each));
+  for (const surveyed_gpu& each : gpus_) out(about(each));
   for (const auto& [pid, known] : known_) {
     out(about(observation_kind::process_seen, known));
-    for (const queue& each : known.queues) out(about(observation_kind::queue_seen, known, each));
+    for (const surveyed_queue& each : known.queues)
+      out(about(observation_kind::queue_seen, known, each));
   }
   mark.kind = observation_kind::resync_end;
   mark.at = clock::now();
   out(mark);
 }
 
-observation node_scanner::about(const gpu_node& seen) noexcept {
+observation node_scanner::about(const surveyed_gpu& seen) noexcept {
   observation out;
   out.kind = observation_kind::gpu_seen;
   out.gpu = seen.id;
-  out.group_key = seen.hive;
+  out.group_key = seen.reset_domain;
   out.count = seen.slots;
   out.at = clock::now();
   return out;
 }
 
-/// The file stays open; it fails when it was of a driver that is no longer loaded.
-std::optional<std::string_view> node_scanner::read_generation(std::span<char> into) {
-  const auto read = [&] { return ::pread(generation_file_.get(), into.data(), into.size(), 0); };
-  ssize_t got = read();
-  if (got <= 0) {
-    const std::string path = topology_ + "/generation_id";
-    generation_file_ = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    got = read();
-  }
-  if (got < 0) return {};
-  return std::string_view{into.data(), static_cast<std::size_t>(got)};
-}
-
 bool node_scanner::scan_gpus(const emit& out) {
-  std::array<char, 64> buffer;
-  const auto generation = read_generation(buffer);
-  if (generation && *generation == generation_ && !gpus_.empty()) return false;
-  if (generation) generation_ = *generation;
   bool changed = false;
-  const std::string nodes = topology_ + "/nodes";
-  for_each_numbered_entry<std::uint32_t>(nodes, [&](std::uint32_t node) {
-    const auto number = read_number<std::uint32_t>(nodes + "/" + std::to_string(node) + "/gpu_id");
-    if (!number || *number == 0) return;  // a CPU, or hidden from this device cgroup
-    const gpu_id id{*number};
-    if (std::ranges::find(gpus_, id, &gpu_node::id) != gpus_.end()) return;
-    // Without properties it counts as alone.
-    std::array<char, 8192> text;
-    const auto properties =
-        read_small_file((nodes + "/" + std::to_string(node) + "/properties").c_str(), text);
-    const auto number_of = [&](std::string_view key) {
-      return properties ? property(*properties, key).value_or(0) : 0;
-    };
-    gpus_.push_back(
-        {id, number_of("hive_id"), static_cast<std::uint32_t>(number_of("num_cp_queues"))});
-    out(about(gpus_.back()));
+  for (const surveyed_gpu& each : survey_.gpus()) {
+    if (std::ranges::find(gpus_, each.id, &surveyed_gpu::id) != gpus_.end()) continue;
+    gpus_.push_back(each);
+    out(about(each));
     changed = true;
-  });
-  return changed;
-}
-
-/// To open the directory anew for every look costs more than to read it.
-void node_scanner::list_queues(process& of) {
-  const auto list = [&] {
-    listed_.clear();
-    return for_each_numbered_entry<std::uint32_t>(
-        of.directory, [this](std::uint32_t id, ino_t inode) { listed_.emplace_back(id, inode); });
-  };
-  // An empty one may be what is left of one that has another in its place, after an exec.
-  if (!list() || listed_.empty()) {
-    of.directory = open_directory(processes_ + "/" + std::to_string(of.traits.who.pid) + "/queues");
-    if (!of.directory && roles::is_for_want_of_descriptors(errno)) say_no_descriptors();
-    (void)list();
   }
-  std::ranges::sort(listed_);
+  return changed;
 }
 
 bool node_scanner::scan_queues(process& of, const emit& out) {
-  list_queues(of);
-  const auto number = [](const queue& each) { return static_cast<std::uint32_t>(each.id); };
-  bool changed = false;
+  listed_.clear();
+  if (const auto listed = of.uses->list_queues(listed_); !listed) note(listed.error());
+  std::ranges::sort(listed_);
   of.fresh.clear();
-  // A driver gives a freed id to the next queue at once: the same id in another directory is
-  // another queue.
-  std::erase_if(of.queues, [&](const queue& each) {
-    if (std::ranges::binary_search(listed_, std::pair{number(each), each.inode})) return false;
-    out(about(observation_kind::queue_gone, of, each));
-    changed = true;
-    return true;
-  });
-  for (const auto& [id, inode] : listed_) {
-    const auto place = std::ranges::lower_bound(of.queues, id, {}, number);
-    if (place != of.queues.end() && number(*place) == id) continue;
-    errno = 0;
-    auto seen = read_queue(of, id);
-    if (!seen) {  // gone again, or not complete yet: the next look tells
-      if (roles::is_for_want_of_descriptors(errno)) say_no_descriptors();
-      continue;
-    }
-    seen->inode = inode;
-    of.queues.insert(place, *seen);
-    of.fresh.push_back(*seen);
-    changed = true;
-  }
-  return changed;
+  if (listed_ == of.queues) return false;
+  // A driver may give a freed id to the next queue at once: that is another queue.
+  for (const surveyed_queue& each : of.queues)
+    if (!std::ranges::binary_search(listed_, each))
+      out(about(observation_kind::queue_gone, of, each));
+  std::ranges::set_difference(listed_, of.queues, std::back_inserter(of.fresh));
+  of.queues = listed_;
+  return true;
 }
 
 std::optional<node_scanner::process> node_scanner::admit(pid_t pid) {
@@ -324,6 +236,7 @@ std::optional<node_scanner::process> node_scanner::admit(pid_t pid) {
   }
   // Only now is it certain that all of that was its own, and not that of the pid's next owner.
   if (exited(fresh)) return {};
+  fresh.uses = survey_.open(fresh.traits.who);
   if (exits_ >= 0) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -361,6 +274,12 @@ bool node_scanner::read_environment(process& of) const {
   return true;
 }
 
+void node_scanner::note(const error_code& why) {
+  if (why.category() == boost::system::system_category() &&
+      roles::is_for_want_of_descriptors(why.value()))
+    say_no_descriptors();
+}
+
 void node_scanner::say_no_descriptors() {
   if (std::exchange(no_descriptors_said_, true)) return;
   say_(
@@ -390,86 +309,31 @@ void node_scanner::say_hidden_environments() {
        pid);
 }
 
-void node_scanner::say_no_pointers(error_code why) {
-  if (std::exchange(pointers_refused_, true)) return;
-  say_("cannot read " + where_.debugfs + "/mqds: " + why.message() +
-       "; sluice detects online work only if a client announces it; mount debugfs and run as root, "
-       "or grant CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE; see DAEMON.md, \"Features that need "
-       "more rights\"");
-}
-
-void node_scanner::read_mqds() {
-  --mqds_reads_due_;
+void node_scanner::read_queue_traits() {
+  --traits_due_;
   settled_ = false;
-  const auto seen = kfd::read_mqds(where_);
+  std::string message;
+  const auto seen = survey_.list_queue_traits(message);
+  for (auto& [pid, known] : known_) known.details.clear();
   if (!seen) {
-    if (!std::exchange(mqds_refused_, true)) {
-      say_("cannot read " + where_.debugfs + "/mqds: " + seen.error().message() +
-           "; the rules about queues ([roles] rings, queue_priority) have no effect; "
-           "mount debugfs and run as root");
-    }
-    for (auto& [pid, known] : known_) known.details.clear();
+    if (!std::exchange(traits_refused_, true)) say_(message);
     return;
   }
-  mqds_refused_ = false;
-  for (auto& [pid, known] : known_) known.details.clear();
-  for (const mqd& each : seen->queues) {
-    const auto owner = known_.find(each.pid);
-    if (owner == known_.end() || each.type != mqd_type::compute) continue;
-    owner->second.details.push_back({each.ring_base, each.priority});
-  }
-  // A queue that came or went between the two files is there at the next look.
+  traits_refused_ = false;
+  for (const auto& [pid, traits] : *seen)
+    if (const auto owner = known_.find(pid); owner != known_.end())
+      owner->second.details.push_back(traits);
+  // A queue that came or went in between is there at the next look.
   if (std::ranges::all_of(known_, [&](const auto& each) { return details_complete(each.second); }))
-    mqds_reads_due_ = 0;
+    traits_due_ = 0;
 }
 
-void node_scanner::find_pointers() {
-  const auto due = [](const process& each) {
-    return each.is.what == role::online && each.pointer_reads_due > 0;
-  };
-  if (std::ranges::none_of(known_, [&](const auto& each) { return due(each.second); })) return;
-  const auto seen = kfd::read_mqds(where_);
-  if (seen)
-    pointers_refused_ = false;
-  else
-    say_no_pointers(seen.error());
-  for (auto& [pid, known] : known_) {
-    if (!due(known)) continue;
-    --known.pointer_reads_due;
-    known.pointers.clear();
-    if (seen) {
-      for (const mqd& each : seen->queues) {
-        if (each.pid != pid || each.type != mqd_type::compute || each.write_pointer_address == 0)
-          continue;
-        known.pointers.push_back({each.gpu,
-                                  {each.read_pointer_address, each.write_pointer_address},
-                                  each.ring_base,
-                                  each.aql.value_or(false)});
-      }
-    }
-    const auto compute = std::ranges::count_if(
-        known.queues, [](const queue& each) { return kind_of(each.type) == queue_kind::compute; });
-    if (std::ssize(known.pointers) == compute) known.pointer_reads_due = 0;
-  }
-}
-
-std::vector<online_process> node_scanner::online() const {
-  std::vector<online_process> all;
+std::vector<work_watch::process> node_scanner::online() const {
+  std::vector<work_watch::process> all;
   for (const auto& [pid, known] : known_) {
     if (known.is.what != role::online) continue;
-    online_process one{known.traits.who, known.change, known.pointers};
-    // Those that sysfs shows and mqds does not.
-    std::vector<gpu_id> shown;
-    for (const online_queue& each : known.pointers) shown.push_back(each.gpu);
-    for (const queue& each : known.queues) {
-      if (kind_of(each.type) != queue_kind::compute) continue;
-      const auto same = std::ranges::find(shown, each.gpu);
-      if (same != shown.end()) {
-        shown.erase(same);
-      } else {
-        one.queues.push_back({.gpu = each.gpu});
-      }
-    }
+    work_watch::process one{known.traits.who, known.change, {}};
+    std::ranges::copy_if(known.queues, std::back_inserter(one.queues), is_compute);
     if (!one.queues.empty()) all.push_back(std::move(one));
   }
   return all;
@@ -482,9 +346,7 @@ roles::role_reasons node_scanner::reasons() const {
 }
 
 bool node_scanner::details_complete(const process& of) const noexcept {
-  const auto compute = std::ranges::count_if(
-      of.queues, [](const queue& each) { return kind_of(each.type) == queue_kind::compute; });
-  return std::ssize(of.details) == compute &&
+  return std::ssize(of.details) == std::ranges::count_if(of.queues, is_compute) &&
          std::ranges::all_of(of.details, [&](const roles::queue_traits& each) {
            return each.ring_base != 0 && (each.priority || !rules_.rules().queue_priority);
          });
@@ -511,7 +373,8 @@ bool node_scanner::settle_roles(const emit& out) {
       known.emitted = changed = true;
       out(about(observation_kind::process_seen, known));
     }
-    for (const queue& each : known.fresh) out(about(observation_kind::queue_seen, known, each));
+    for (const surveyed_queue& each : known.fresh)
+      out(about(observation_kind::queue_seen, known, each));
     known.fresh.clear();
   }
   return changed;
@@ -530,17 +393,6 @@ bool node_scanner::has_execed(const process& known) noexcept {
   return now && ::pread(now.get(), &first, 1, 0) == 1;
 }
 
-std::optional<node_scanner::queue> node_scanner::read_queue(const process& of, std::uint32_t id) {
-  // So that its name is looked up once.
-  const unique_fd directory{
-      ::openat(of.directory.get(), std::to_string(id).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)};
-  if (!directory) return {};
-  const auto gpu = read_number<std::uint32_t>("gpuid", directory.get());
-  const auto type = read_number<int>("type", directory.get());
-  if (!gpu || !type) return {};
-  return queue{driver_queue_id{id}, gpu_id{*gpu}, type_from_sysfs(*type), 0};
-}
-
 observation node_scanner::about(observation_kind kind, const process& of) noexcept {
   observation seen;
   seen.kind = kind;
@@ -554,17 +406,18 @@ observation node_scanner::about(observation_kind kind, const process& of) noexce
 }
 
 observation node_scanner::about(observation_kind kind, const process& of,
-                                const queue& which) noexcept {
+                                const surveyed_queue& which) noexcept {
   observation seen = about(kind, of);
   seen.queue = which.id;
   seen.gpu = which.gpu;
-  seen.type = kind_of(which.type);
+  seen.type = which.kind;
   return seen;
 }
 
 void node_scanner::say_gone(const process& gone, const emit& out) {
-  for (const queue& each : gone.queues) out(about(observation_kind::queue_gone, gone, each));
+  for (const surveyed_queue& each : gone.queues)
+    out(about(observation_kind::queue_gone, gone, each));
   out(about(observation_kind::process_gone, gone));
 }
 
-}  // namespace sluice::kfd
+}  // namespace sluice
