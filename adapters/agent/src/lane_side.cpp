@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <deque>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -133,14 +136,40 @@ class target_lane final : public lane {
     batch_result& result = done_.result;
     const std::span<outcome> outcomes{result.outcomes.data(), count};
     std::ranges::fill(outcomes, outcome::invalid);
+    const bool suspends = work.kind == command_kind::suspend;
     result.started = clock::now();
-    {
+    if (suspends && !enter()) {
+      result.driver_errno = ENOSPC;
+    } else {
       const call_scope inside{*this, work.gpu};
       result.driver_errno =
           target_->act(work.kind, work.gpu, {work.queues.data(), count}, outcomes);
     }
     result.finished = clock::now();
+    for (std::size_t index = 0; index < count; ++index) {
+      const auto key = std::pair{work.gpu, work.queues[index]};
+      // In doubt is as good as held.
+      if (suspends && outcomes[index] != outcome::invalid)
+        held_.insert(key);
+      else if (!suspends && outcomes[index] != outcome::failed)
+        held_.erase(key);
+    }
+    if (held_.empty()) strike();
     answer(done_);
+  }
+
+  /// \return false where there is no room: then nothing may be held.
+  bool enter() {
+    if (host_.holds == nullptr || entry_) return true;
+    hold what{.pid = pid_, .start_time = start_time_};
+    const std::string about = target_->record();
+    if (about.size() > what.about.size()) return false;
+    what.bytes = static_cast<std::uint32_t>(about.copy(what.about.data(), about.size()));
+    entry_ = host_.holds->enter(what);
+    return entry_.has_value();
+  }
+  void strike() {
+    if (entry_) host_.holds->strike(*std::exchange(entry_, std::nullopt));
   }
 
   void set(const quantum_order& order) {
@@ -161,10 +190,16 @@ class target_lane final : public lane {
     for (;;) {
       {
         const call_scope inside{*this};
-        if (target_->close()) break;
+        if (target_->close()) {
+          strike();
+          break;
+        }
       }
       pollfd exit{pidfd_.get(), POLLIN, 0};
-      if (::poll(&exit, 1, static_cast<int>(close_retry / 1ms)) > 0) break;
+      if (::poll(&exit, 1, static_cast<int>(close_retry / 1ms)) > 0) {
+        strike();
+        break;
+      }
       if (clock::now() < give_up) continue;
       if (abandoned()) return;
       if (!strand(true)) {
@@ -189,6 +224,8 @@ class target_lane final : public lane {
   std::optional<std::vector<queue_info>> first_;
   std::vector<queue_info> known_;
   report done_;
+  std::set<std::pair<gpu_id, driver_queue_id>> held_;  ///< Or may be.
+  std::optional<hold_book::number> entry_;
 };
 
 class lane_side final : public acting_side {

@@ -40,7 +40,7 @@ hold hold_of(const std::string& path) {
   return made;
 }
 std::string path_of(const hold& what) {
-  return {reinterpret_cast<const char*>(what.about.data()), what.bytes};
+  return std::string{what.text()};
 }
 
 class file_driver final : public acting_driver {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <type_traits>
 
 namespace sluice {
@@ -19,8 +20,10 @@ struct hold {
 
   pid_t pid = 0;  ///< Whose it is. 0: nobody's.
   std::uint32_t bytes = 0;
-  std::uint64_t start_time = 0;               ///< Of the process, as in /proc/PID/stat.
-  std::array<std::byte, most_bytes> about{};  ///< The driver's; the first `bytes` mean something.
+  std::uint64_t start_time = 0;          ///< Of the process, as in /proc/PID/stat.
+  std::array<char, most_bytes> about{};  ///< The driver's; the first `bytes` mean something.
+
+  std::string_view text() const noexcept { return {about.data(), bytes}; }
 };
 static_assert(std::is_trivially_copyable_v<hold>);
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sluice/acting.hpp"
@@ -38,6 +39,10 @@ class lane_target {
   /// The queues as they are now; makes event_fd() unreadable.
   [[nodiscard]] virtual result<std::vector<queue_info>> refresh() { return errc::not_supported; }
 
+  /// What release() has to know, beside the process, to let go of what act() may hold: put into
+  /// hold::about. Asked before the first suspend, where the driver outlives_agent(); the lane enters
+  /// it before act() suspends and strikes it out once everything runs.
+  virtual std::string record() const { return {}; }
   /// Suspends or resumes queues of one GPU, and says of each what became of it (all are `invalid`
   /// before). A suspend that returns has happened.
   /// \return 0, or the errno where the driver refused as a whole.
