@@ -90,8 +90,10 @@ cp "$(git rev-parse --git-path index)" "$index" &&
     -- '*.cpp' '*.hpp' '*.c' '*.h' ':!*.hip.cpp' ':!tests/driver/shim/*' >"$folder/changes.diff" || exit 2
 echo "tidy.sh: $(grep -c '^+++ ' "$folder/changes.diff") files changed since $(git log -1 --format='%h (%s)' "$revision")" >&2
 
-# The folders are for examples/custom_policy, which is built against an installation and so has no command.
+# The folders are for examples/custom_policy and custom_driver, which are built against an installation and so have no
+# command.
 nice clang-tidy-diff-14.py -p1 -j2 -path "$folder" -quiet -clang-tidy-binary clang-tidy-14 \
   -extra-arg="-I$PWD/policies/include" -extra-arg="-I$PWD/core/runtime/include" \
-  -extra-arg="-I$PWD/core/testing/include" <"$folder/changes.diff" >"$log" 2>&1 || { cat "$log"; exit 1; }
+  -extra-arg="-I$PWD/core/testing/include" -extra-arg="-I$PWD/adapters/agent/include" \
+  -extra-arg="-I$PWD/adapters/driver/include" -extra-arg="-I$PWD/adapters/node/include" <"$folder/changes.diff" >"$log" 2>&1 || { cat "$log"; exit 1; }
 findings

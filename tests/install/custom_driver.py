@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""examples/custom_driver against an installed sluice, as its page says: a driver that freezes cgroups.
+"""examples/custom_driver/README.md against an installed sluice: a driver that freezes cgroups.
 
 usage: custom_driver.py EXAMPLE PREFIX WORK
 
@@ -40,20 +40,44 @@ def eventually(condition, what):
     sys.exit(f"not within {PATIENCE:g} s: {what}")
 
 
-def build(source, prefix, into):
-    environment = os.environ | {"CMAKE_PREFIX_PATH": str(prefix)}
-    for command in (["cmake", "-S", source, "-B", into, "-DCMAKE_BUILD_TYPE=Release"], ["cmake", "--build", into]):
-        subprocess.run([str(word) for word in command], env=environment, check=True)
+class Page:
+    """The commands of the example's page, with this test's places in the place of the page's."""
+
+    def __init__(self, example, work, places):
+        text = (example / "README.md").read_text()
+        self.blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        self.work, self.places = work, places
+
+    def line(self, beginning):
+        found = [line for block in self.blocks for line in block.splitlines() if line.startswith(beginning)]
+        assert len(found) == 1, (beginning, found)
+        for theirs, ours in self.places.items():
+            found[0] = found[0].replace(theirs, str(ours))
+        return found[0]
+
+    def start(self, beginning, **how):
+        return subprocess.Popen("exec " + self.line(beginning), shell=True, cwd=self.work, text=True, **how)
+
+    def run(self, beginning):
+        return subprocess.run(self.line(beginning), shell=True, cwd=self.work, text=True, capture_output=True)
+
+    def build(self, prefix):
+        block = next(each for each in self.blocks if "cmake --build" in each)
+        subprocess.run(["sh", "-eux", "-c", block], cwd=self.work, check=True,
+                       env=os.environ | {"SLUICE_PREFIX": str(prefix)})
 
 
 class Cgroup:
     """A cgroup with one process that computes."""
 
-    def __init__(self, path):
+    def __init__(self, path, page=None):
         self.path = path
-        path.mkdir()
-        self.process = subprocess.Popen(["sh", "-c", "while :; do :; done"])
-        (path / "cgroup.procs").write_text(str(self.process.pid))
+        path.mkdir(exist_ok=True)
+        if page:
+            self.process = page.start("sh -c")
+        else:
+            self.process = subprocess.Popen(["sh", "-c", "while :; do :; done"])
+            (path / "cgroup.procs").write_text(str(self.process.pid))
 
     def frozen(self):
         return "frozen 1" in (self.path / "cgroup.events").read_text()
@@ -71,10 +95,10 @@ class Cgroup:
 
 
 class Node:
-    def __init__(self, programs, root, directory):
+    def __init__(self, page, directory):
         self.directory = directory
         self.log = directory / "log"
-        self.daemon = subprocess.Popen([programs / "freezer", "run", root, directory], stderr=self.log.open("a"))
+        self.daemon = page.start("build/freezer run", stderr=self.log.open("a"))
 
     def agent(self):
         """0: there is none, or it has not written its line yet."""
@@ -104,18 +128,20 @@ class Node:
             os.kill(each, signal.SIGKILL)
 
 
-def run(programs, client, directory, root, parent):
-    offline, other = Cgroup(parent / "offline-1"), Cgroup(parent / "other-1")
-    node = Node(programs, root, directory)
+def run(page, prefix, client, directory, parent):
+    made = page.run("mkdir")
+    assert made.returncode == 0, made
+    node = Node(page, directory)
+    offline, other = Cgroup(parent / "offline-1", page), Cgroup(parent / "other-1")
     holder = None
     try:
         socket, events = directory / "clients.sock", offline.path / "cgroup.events"
         eventually(lambda: socket.exists() and node.guardian(), "the daemon runs")
 
         def status():
-            return subprocess.run([programs / "freezer", "status", root], capture_output=True, text=True).stdout
+            return page.run("build/freezer status").stdout
 
-        assert f"{offline.path}: process {offline.process.pid} (sh): runs" in status(), status()
+        eventually(lambda: f"{offline.path}: process {offline.process.pid} (sh): runs" in status(), "it is listed")
         eventually(lambda: "uses the suspend mechanism cgroup freezer" in node.log.read_text(), "a mechanism")
         before = other.ticks()
         measured = subprocess.run([client, socket, events, str(ROUNDS + 1)], capture_output=True, text=True)
@@ -139,6 +165,9 @@ def run(programs, client, directory, root, parent):
 
         holder = hold()
         assert f"{offline.path}: process {offline.process.pid} (sh): frozen" in status(), status()
+        stock = subprocess.run([prefix / "bin/sluice", "why", str(offline.process.pid), "--directory", directory],
+                               capture_output=True, text=True)
+        assert stock.returncode == 0 and "held" in stock.stdout, stock
 
         agent = node.agent()
         os.kill(agent, signal.SIGKILL)
@@ -158,13 +187,12 @@ def run(programs, client, directory, root, parent):
         time_limit = time.monotonic() + 0.3
         while time.monotonic() < time_limit:
             assert offline.frozen(), "nobody is left who could thaw it"
-        rescue = [programs / "freezer-agent", "--rescue", "--owner-lock", directory / "owner"]
-        said = subprocess.run(rescue, capture_output=True, text=True)
+        said = page.run("build/freezer-agent --rescue")
         assert (said.returncode, said.stdout) == (0, "resumed: 1 of 1\n"), said
         eventually(lambda: not offline.frozen(), "thawed by the rescue")
         print("daemon, agent and guardian killed: thawed by a rescue")
 
-        node = Node(programs, root, directory)
+        node = Node(page, directory)
         eventually(lambda: socket.exists() and node.guardian(), "the daemon runs again")
         holder = hold()
         node.daemon.terminate()
@@ -206,15 +234,18 @@ def main():
     lines = sum(len(each.read_text().splitlines())
                 for each in example.iterdir() if re.search(r"\.([ch]pp|txt)$", each.name))
     assert lines <= 300, f"the example has {lines} lines"
-    build(example, prefix, work / "build")
-    build(pathlib.Path(__file__).parent / "custom_driver", prefix, work / "client")
+    shutil.copytree(example, work / "example")
     root = f"sluice-test-{os.getpid()}"
-    parent = mounted / root
+    parent, directory = mounted / root, work / "run"
+    page = Page(example, work / "example",
+                {"/sys/fs/cgroup/jobs": parent, "/run/freezer": directory, " jobs": f" {root}"})
+    page.build(prefix)
+    client = work / "client"
+    for command in (["-S", pathlib.Path(__file__).parent / "custom_driver", "-B", client], ["--build", client]):
+        subprocess.run(["cmake", *command], check=True, env=os.environ | {"CMAKE_PREFIX_PATH": str(prefix)})
     parent.mkdir()
-    directory = work / "run"
-    directory.mkdir()
     try:
-        run(work / "build", work / "client" / "online_client", directory, root, parent)
+        run(page, prefix, client / "online_client", directory, parent)
     finally:
         parent.rmdir()
 
