@@ -101,6 +101,11 @@ TEST_F(LoadConfig, RefusesWhatNoReaderOfTheFileKnows) {
   EXPECT_EQ(load("[policy]\nname = 'slo'\n[schedular]\nmin_run = '1s'\n").error(),
             errc::bad_config);
   EXPECT_THAT(message_, StartsWith(path_ + ":3: unknown table 'schedular'; available: "));
+  EXPECT_FALSE(load("[gpus]\nx = 1\n[gpsu]\nx = 1\n"));
+  EXPECT_THAT(message_, StartsWith(path_ + ":1: unknown table 'gpus'"));
+  EXPECT_FALSE(load_config(path_, message_, {"gpus"}));
+  EXPECT_THAT(message_, StartsWith(path_ + ":3: unknown table 'gpsu'"));
+  EXPECT_TRUE(load_config(path_, message_, {"gpus", "gpsu"})) << message_;
 }
 
 TEST_F(LoadConfig, TakesAFileWithoutTheTable) { EXPECT_TRUE(load("# nothing\n")) << message_; }

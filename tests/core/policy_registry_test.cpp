@@ -199,6 +199,9 @@ TEST_F(LoadPolicy, RefusesWhatNoReaderOfTheFileKnows) {
   EXPECT_EQ(load("zeal = 1\nmax_suspend = \"1s\"\n[policy]\n").error(), errc::bad_config);
   EXPECT_THAT(message_, HasSubstr(":1: unknown table 'zeal'"));
   EXPECT_TRUE(load("scheduler.min_run = \"1s\"\n[roles]\nstore = \"\"\n")) << message_;
+  EXPECT_FALSE(load("[gpus]\nx = 1\n"));
+  EXPECT_TRUE(load_policy(everything(), path_, "fixed_timeslice", message_, nullptr, {"gpus"}))
+      << message_;
 }
 
 TEST_F(LoadPolicy, IsMadeAsOftenAsIsWanted) {

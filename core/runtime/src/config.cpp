@@ -110,14 +110,16 @@ std::string scheduler_config::keep_fixed(const scheduler_config& running) {
   return "the scheduler must be restarted to change these settings; current values: " + kept;
 }
 
-result<scheduler_config> load_config(const std::string& path, std::string& message) {
+result<scheduler_config> load_config(const std::string& path, std::string& message,
+                                     const std::vector<std::string>& others) {
   std::vector<std::string> problems;
-  auto config = load_config(path, problems);
+  auto config = load_config(path, problems, others);
   if (!config) message = problems.front();
   return config;
 }
 
-result<scheduler_config> load_config(const std::string& path, std::vector<std::string>& problems) {
+result<scheduler_config> load_config(const std::string& path, std::vector<std::string>& problems,
+                                     const std::vector<std::string>& others) {
   std::string message;
   const auto refuse = [&](const error_code& why) {
     problems.push_back(message);
@@ -126,14 +128,14 @@ result<scheduler_config> load_config(const std::string& path, std::vector<std::s
   const auto file = core::read_toml(path, message);
   if (!file) return refuse(file.error());
   scheduler_config config;
-  const std::size_t others = problems.size();
-  if (std::string unknown = core::unknown_table(*file, path); !unknown.empty())
+  const std::size_t before = problems.size();
+  if (std::string unknown = core::unknown_table(*file, path, others); !unknown.empty())
     problems.push_back(std::move(unknown));
   const auto section = core::table_of(*file, path, "scheduler", message);
   if (!section) return refuse(section.error());
   const toml::table* const table = *section;
   if (table == nullptr) {
-    if (problems.size() != others) return errc::bad_config;
+    if (problems.size() != before) return errc::bad_config;
     return config;
   }
   for (const auto& entry : *table) {
@@ -186,7 +188,7 @@ result<scheduler_config> load_config(const std::string& path, std::vector<std::s
     problems.push_back(fmt::format("{}:{}: {} {}", path, core::line_of(node), name, wrong));
   }
   auto wrong = range_problems(config);
-  if (wrong.empty() && problems.size() == others) {
+  if (wrong.empty() && problems.size() == before) {
     if (std::string more = relation_problem(config); !more.empty())
       wrong.push_back(std::move(more));
   }
@@ -195,7 +197,7 @@ result<scheduler_config> load_config(const std::string& path, std::vector<std::s
     problems.push_back(fmt::format("{}:{}: {}", path,
                                    core::line_of(culprit != nullptr ? *culprit : *table), each));
   }
-  if (problems.size() != others) return errc::bad_config;
+  if (problems.size() != before) return errc::bad_config;
   return config;
 }
 

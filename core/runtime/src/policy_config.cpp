@@ -193,14 +193,15 @@ std::vector<std::string> wrong_parameters(const policy_choice& what) {
   return parameter_problems(kind->schema, values);
 }
 
-/// \param others how many problems there were before the file was read.
+/// \param before how many problems there were before the file was read.
 result<std::unique_ptr<policy>> fulfil(const wish& what, const std::string& path,
-                                       std::vector<std::string>& problems, std::size_t others) {
+                                       std::vector<std::string>& problems, std::size_t before,
+                                       const std::vector<std::string>& others) {
   const policy_choice& chosen = what.what;
   std::vector<std::string> wrong = wrong_parameters(chosen);
   std::unique_ptr<policy> made;
   // What is missing would be blamed on top of what was not understood.
-  if (wrong.empty() && problems.size() == others) {
+  if (wrong.empty() && problems.size() == before) {
     std::string message;
     if (auto tried = chosen.known.make(chosen.name, chosen.values, message))
       made = std::move(*tried);
@@ -212,9 +213,9 @@ result<std::unique_ptr<policy>> fulfil(const wish& what, const std::string& path
                            ? fmt::format("{}: {}", path, each)
                            : fmt::format("{}:{}: {}", path, line_for(*what.table(), each), each));
   }
-  if (std::string unknown = core::unknown_table(what.file, path); !unknown.empty())
+  if (std::string unknown = core::unknown_table(what.file, path, others); !unknown.empty())
     problems.push_back(std::move(unknown));
-  if (problems.size() != others) return what.wrong;
+  if (problems.size() != before) return what.wrong;
   return made;
 }
 
@@ -222,7 +223,8 @@ result<std::unique_ptr<policy>> fulfil(const wish& what, const std::string& path
 
 result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const std::string& path,
                                             std::string_view fallback, std::string& message,
-                                            std::string* text) {
+                                            std::string* text,
+                                            const std::vector<std::string>& others) {
   std::vector<std::string> problems;
   const auto made = [&]() -> result<std::unique_ptr<policy>> {
     auto read = read_wish(known, path, fallback, problems);
@@ -232,7 +234,7 @@ result<std::unique_ptr<policy>> load_policy(const policy_registry& known, const 
       return errc::bad_config;
     }
     if (text != nullptr) *text = std::move(read->what.text);
-    return fulfil(*read, path, problems, 0);
+    return fulfil(*read, path, problems, 0, others);
   };
   auto policy = made();
   if (!policy) message = problems.front();
@@ -248,18 +250,20 @@ std::unique_ptr<policy> policy_choice::make() const {
 result<std::optional<policy_choice>> read_policy(const policy_registry& known,
                                                  const std::string& path,
                                                  std::vector<std::string>& problems,
-                                                 std::string_view fallback) {
-  const std::size_t others = problems.size();
+                                                 std::string_view fallback,
+                                                 const std::vector<std::string>& others) {
+  const std::size_t before = problems.size();
   auto read = read_wish(known, path, fallback, problems);
   if (!read) return read.error();
-  if (read->what.name.empty() && problems.size() == others) {
-    if (std::string unknown = core::unknown_table(read->file, path); !unknown.empty()) {
+  if (read->what.name.empty() && problems.size() == before) {
+    if (std::string unknown = core::unknown_table(read->file, path, others); !unknown.empty()) {
       problems.push_back(std::move(unknown));
       return errc::bad_config;
     }
     return std::optional<policy_choice>();
   }
-  if (const auto tried = fulfil(*read, path, problems, others); !tried) return tried.error();
+  if (const auto tried = fulfil(*read, path, problems, before, others); !tried)
+    return tried.error();
   return std::optional(std::move(read->what));
 }
 

@@ -17,16 +17,18 @@ constexpr std::array<std::string_view, 4> known_tables{"scheduler", "policy", "r
 
 }  // namespace
 
-std::string unknown_table(const toml::table& file, const std::string& path) {
+std::string unknown_table(const toml::table& file, const std::string& path,
+                          const std::vector<std::string>& others) {
+  std::vector<std::string_view> known{known_tables.begin(), known_tables.end()};
+  known.insert(known.end(), others.begin(), others.end());
   const toml::key* first = nullptr;
   for (const auto& [key, node] : file) {
-    const bool known =
-        std::find(known_tables.begin(), known_tables.end(), key.str()) != known_tables.end();
-    if (!known && (first == nullptr || key.source().begin < first->source().begin)) first = &key;
+    const bool is_known = std::find(known.begin(), known.end(), key.str()) != known.end();
+    if (!is_known && (first == nullptr || key.source().begin < first->source().begin)) first = &key;
   }
   if (first == nullptr) return {};
   return fmt::format("{}:{}: unknown table '{}'; available: [{}]", path, first->source().begin.line,
-                     first->str(), fmt::join(known_tables, "], ["));
+                     first->str(), fmt::join(known, "], ["));
 }
 
 result<toml::table> read_toml(const std::string& path, std::string& message) {

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
@@ -23,8 +24,10 @@ result<toml::table> parse_toml(const std::string& text, const std::string& path,
 result<toml::table> read_toml(const std::string& path, std::string& message);
 
 /// A slip of the pen must not leave a node with the defaults.
+/// \param others tables that are read elsewhere, beside the known ones.
 /// \return one line about the first key of the file that nobody reads; empty when there is none.
-std::string unknown_table(const toml::table& file, const std::string& path);
+std::string unknown_table(const toml::table& file, const std::string& path,
+                          const std::vector<std::string>& others);
 
 /// The table [name], nullptr when the file has none.
 /// \return errc::bad_config when it is something else than a table.

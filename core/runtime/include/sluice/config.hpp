@@ -74,12 +74,15 @@ struct scheduler_config {
 /// (roles::load_classification()) and [daemon] (load_daemon_config()), and no other: a slip is an
 /// error.
 /// \param message on failure, one line that names file, line, key and range.
+/// \param others  tables that the file may have besides, such as a driver's.
 /// \return errc::bad_config, or the system's error for a file that cannot be read.
-[[nodiscard]] result<scheduler_config> load_config(const std::string& path, std::string& message);
+[[nodiscard]] result<scheduler_config> load_config(const std::string& path, std::string& message,
+                                                   const std::vector<std::string>& others = {});
 /// The same.
 /// \param problems on failure, one such line for every setting that is wrong is added.
 [[nodiscard]] result<scheduler_config> load_config(const std::string& path,
-                                                   std::vector<std::string>& problems);
+                                                   std::vector<std::string>& problems,
+                                                   const std::vector<std::string>& others = {});
 
 }  // namespace sluice
 #pragma GCC visibility pop

@@ -79,12 +79,11 @@ class policy_registry {
 ///
 /// \param message on failure, one line that names file, line, key, value and range.
 /// \param text    becomes its command_text().
+/// \param others  as of load_config().
 /// \return errc::bad_config, or the system's error for a file that cannot be read.
-[[nodiscard]] result<std::unique_ptr<policy>> load_policy(const policy_registry& known,
-                                                          const std::string& path,
-                                                          std::string_view fallback,
-                                                          std::string& message,
-                                                          std::string* text = nullptr);
+[[nodiscard]] result<std::unique_ptr<policy>> load_policy(
+    const policy_registry& known, const std::string& path, std::string_view fallback,
+    std::string& message, std::string* text = nullptr, const std::vector<std::string>& others = {});
 
 /// What a file asks for, for programs that make more than one of it.
 struct policy_choice {
@@ -102,10 +101,9 @@ struct policy_choice {
 ///
 /// \param problems on failure, one such line for every error that could be found is added.
 /// \return empty when the file has no table [policy] and there is no `fallback`.
-[[nodiscard]] result<std::optional<policy_choice>> read_policy(const policy_registry& known,
-                                                               const std::string& path,
-                                                               std::vector<std::string>& problems,
-                                                               std::string_view fallback = {});
+[[nodiscard]] result<std::optional<policy_choice>> read_policy(
+    const policy_registry& known, const std::string& path, std::vector<std::string>& problems,
+    std::string_view fallback = {}, const std::vector<std::string>& others = {});
 
 }  // namespace sluice
 #pragma GCC visibility pop
